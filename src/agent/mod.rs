@@ -1,0 +1,1 @@
+//! What runs on a host: supervises ranks, samples, relays, proves the stop.

@@ -1,0 +1,1 @@
+//! What was typed; exit codes; completions; man page.

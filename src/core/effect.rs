@@ -1,0 +1,36 @@
+//! What the core wants done, as data. The shell carries it out and reports back with events.
+
+use crate::core::ids::NodeRank;
+use crate::core::report::Report;
+use crate::proto::message::ConsoleMessage;
+
+/// Do this.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// Send to an agent.
+    Send {
+        /// Which host.
+        node: NodeRank,
+        /// What.
+        message: ConsoleMessage,
+    },
+    /// Hand the user's answer to a link; `None` refuses.
+    Answer {
+        /// Which host.
+        node: NodeRank,
+        /// The answer.
+        answer: Option<String>,
+    },
+    /// Close a link for good.
+    Disconnect {
+        /// Which host.
+        node: NodeRank,
+    },
+    /// Tell the outside: a JSON line, a plain line, a record in the console's run directory.
+    Tell(Box<Report>),
+    /// The console is done.
+    Exit {
+        /// Exit code as DESIGN 4.
+        code: u8,
+    },
+}

@@ -1,0 +1,77 @@
+//! Names of things: ranks, nodes, runs, generations, and the two kinds of time.
+//!
+//! Newtypes, so that a `local_rank` can never be passed where a `rank` is meant: CleanRL's multi-GPU script
+//! mixes the two, which is right on one node and wrong on two.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub u32);
+
+        impl $name {
+            /// The number as an index into a vector ordered by it.
+            pub fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+number! {
+    /// Global index of a rank, `0..world_size`; environment variable `RANK`.
+    Rank
+}
+number! {
+    /// Index of a rank on its host, `0..local_world_size`; environment variable `LOCAL_RANK`; picks the device.
+    LocalRank
+}
+number! {
+    /// Index of a host in `hosts.toml`; environment variables `NODE_RANK` and `GROUP_RANK`.
+    NodeRank
+}
+number! {
+    /// One life of the process group. A restart is a new generation; the first is 0 (torchelastic's restart count).
+    Generation
+}
+
+/// A run: `NAME-YYYYMMDD-HHMMSS`, chosen once by the console that launches it and passed to every host.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RunId(pub String);
+
+impl fmt::Display for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Milliseconds on one machine's monotonic clock. Never compared between machines: only ages cross hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Timestamp(pub u64);
+
+impl Timestamp {
+    /// Milliseconds since `earlier`, 0 when `earlier` is later.
+    pub fn since(self, earlier: Timestamp) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// This time plus `ms` milliseconds.
+    pub fn plus(self, ms: u64) -> Timestamp {
+        Timestamp(self.0.saturating_add(ms))
+    }
+}
+
+/// Seconds since the Unix epoch, for showing and for `time` in JSON. Never used in a decision.
+pub type WallTime = f64;

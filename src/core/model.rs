@@ -1,0 +1,273 @@
+//! Everything known about the run: facts only. Built by `update`, read by `ui` and `headless`.
+//!
+//! Owner: [`crate::core::Core`]. Invariants:
+//! - CORE-1: nothing here is a guess about the present: every gauge carries when it arrived.
+//! - CORE-2: every buffer is bounded; what was dropped is counted in [`Drops`].
+//! - CORE-3: records are applied exactly once, in order, per host ([`HostModel::last_seq`]); duplicates change nothing.
+
+use crate::core::event::{LinkState, Probe, Prompt};
+use crate::core::ids::{Generation, NodeRank, Rank, RunId, Timestamp};
+use crate::core::plan::Plan;
+use crate::core::report::{Outcome, RankProgress, VerdictReport};
+use crate::core::series::Series;
+use crate::proto::message::{Counters, Evaluation, Exit, HostSample, RankSample, StopMode, Survivor};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Everything known about the run.
+#[derive(Debug, Clone, Default)]
+pub struct Model {
+    /// The plan, once known (at once for `run`, after the first snapshot for `attach`).
+    pub plan: Option<Plan>,
+    /// Life of the run.
+    pub run: RunModel,
+    /// Hosts in node_rank order.
+    pub hosts: Vec<HostModel>,
+    /// Ranks in rank order.
+    pub ranks: Vec<RankModel>,
+    /// Latest all-reduced totals with the ranks' own counters of the same iteration.
+    pub progress: Option<Progress>,
+    /// Evaluations, oldest first.
+    pub evals: Vec<Evaluation>,
+    /// Checkpoints, oldest first.
+    pub checkpoints: Vec<CheckpointModel>,
+    /// Charts: scalar name to values over global env_step. Always there once data came: `charts/episodic_return`, `charts/eval_return`, `charts/SPS`.
+    pub scalars: BTreeMap<String, Series>,
+    /// Present verdicts, worst first.
+    pub verdicts: Vec<VerdictReport>,
+    /// Weight fingerprints: latest comparison.
+    pub fingerprint: Option<FingerprintModel>,
+    /// What happened, for the events pane, oldest first, bounded.
+    pub history: VecDeque<HistoryLine>,
+    /// Losses of information.
+    pub drops: Drops,
+    /// Grows with every change that a screen could show.
+    pub revision: u64,
+}
+
+/// Life of the run.
+#[derive(Debug, Clone, Default)]
+pub struct RunModel {
+    /// Which run.
+    pub id: Option<RunId>,
+    /// Which life of it.
+    pub generation: Generation,
+    /// Where it stands.
+    pub state: RunState,
+    /// A stop that was asked for.
+    pub stopping: Option<StopMode>,
+    /// When the first launch was sent (console clock).
+    pub started: Option<Timestamp>,
+    /// When it was over.
+    pub ended: Option<Timestamp>,
+    /// How it ended, once it is proved.
+    pub outcome: Option<Outcome>,
+    /// Exit code that the console will end with.
+    pub exit_code: Option<u8>,
+    /// One sentence about the end.
+    pub reason: String,
+    /// Global step goal, when there is one.
+    pub total_steps: Option<u64>,
+    /// `ADDRESS:PORT` of rank 0's store.
+    pub master: String,
+    /// Found running rather than launched.
+    pub adopted: bool,
+}
+
+/// Where a run stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RunState {
+    /// Links are being opened.
+    #[default]
+    Connecting,
+    /// A port is being reserved and launches are on their way.
+    Launching,
+    /// Ranks run.
+    Running,
+    /// A stop was ordered, or a rank ended; the others are on their way out.
+    Draining,
+    /// A new generation will follow.
+    Restarting,
+    /// Over; nothing is left, or the survivors are listed.
+    Over,
+}
+
+/// One host.
+#[derive(Debug, Clone, Default)]
+pub struct HostModel {
+    /// Index.
+    pub node_rank: NodeRank,
+    /// Name in hosts.toml.
+    pub name: String,
+    /// The road to its agent.
+    pub link: LinkState,
+    /// When the link last changed.
+    pub link_since: Timestamp,
+    /// What the link found.
+    pub probe: Option<Probe>,
+    /// The agent's pid and build, after `hello`.
+    pub agent: Option<(u32, String)>,
+    /// Wall clock of the agent minus ours at `hello`, seconds.
+    pub clock_offset_s: f64,
+    /// Number of the last record applied.
+    pub last_seq: u64,
+    /// Latest gauges.
+    pub sample: Option<HostSample>,
+    /// When anything last came from the agent.
+    pub heard: Option<Timestamp>,
+    /// Question for the user, while the link waits for the answer.
+    pub prompt: Option<Prompt>,
+    /// This generation's proof: `None` until the host's `Stopped` record, then what is left.
+    pub stopped: Option<Vec<Survivor>>,
+    /// GPUs free again, from the same record.
+    pub gpus_free: Vec<u32>,
+}
+
+/// One rank.
+#[derive(Debug, Clone)]
+pub struct RankModel {
+    /// Global index.
+    pub rank: Rank,
+    /// Index of its host.
+    pub node: NodeRank,
+    /// Index on its host.
+    pub local_rank: u32,
+    /// Name of its host.
+    pub host: String,
+    /// Its GPU.
+    pub gpu: Option<u32>,
+    /// Where it stands.
+    pub life: RankLife,
+    /// `cpu`, `cuda:0`, as it said when it joined.
+    pub device: String,
+    /// Process id on its host.
+    pub pid: Option<u32>,
+    /// Latest gauges.
+    pub sample: Option<RankSample>,
+    /// When those arrived.
+    pub sampled: Option<Timestamp>,
+    /// Own environment steps per second, smoothed.
+    pub steps_per_s: f64,
+    /// Own counters of the latest reporting iterations, newest last, bounded; joined with totals by `train_iter`.
+    pub counters: VecDeque<Counters>,
+    /// Last error it reported before it ended.
+    pub error: Option<(String, String)>,
+    /// Its log.
+    pub log: LogRing,
+    /// CPU use over time, percent, for the sparkline.
+    pub cpu_history: VecDeque<f32>,
+    /// GPU use over time, percent, for the sparkline.
+    pub gpu_history: VecDeque<f32>,
+}
+
+/// Where a rank stands.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum RankLife {
+    /// Not spawned in this generation.
+    #[default]
+    Pending,
+    /// Its process exists.
+    Spawned,
+    /// It is in the process group.
+    Joined,
+    /// Its loop has ended; the process is about to leave.
+    Finished,
+    /// It is gone.
+    Exited(Exit),
+}
+
+/// All-reduced totals beside the ranks' own counters.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Progress {
+    /// All-reduced.
+    pub totals: Counters,
+    /// Sum of the ranks' own counters of the same iteration.
+    pub sum: Counters,
+    /// Both agree exactly (integers).
+    pub consistent: bool,
+    /// Global steps per second of wall time, smoothed.
+    pub steps_per_s: f64,
+    /// Mean return of the training episodes of the last reports.
+    pub return_mean: Option<f64>,
+    /// Seconds to the goal.
+    pub eta_s: Option<f64>,
+    /// When it came.
+    pub at: Timestamp,
+    /// Per rank, same iteration.
+    pub per_rank: Vec<RankProgress>,
+}
+
+/// A checkpoint on rank 0's host.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CheckpointModel {
+    /// Path.
+    pub path: String,
+    /// Global environment steps.
+    pub env_step: u64,
+    /// Training iteration.
+    pub train_iter: u64,
+    /// Why it was written.
+    pub reason: String,
+}
+
+/// Latest comparison of weight fingerprints.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FingerprintModel {
+    /// Training iteration.
+    pub train_iter: u64,
+    /// Gradient updates so far.
+    pub update: u64,
+    /// All equal.
+    pub equal: bool,
+    /// How many comparisons so far.
+    pub compared: u64,
+}
+
+/// One line of the events pane.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HistoryLine {
+    /// When (console clock).
+    pub at: Timestamp,
+    /// Seconds since the epoch, as the source said.
+    pub time: f64,
+    /// How grave.
+    pub tone: Tone,
+    /// The text.
+    pub text: String,
+}
+
+/// How grave a line is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tone {
+    /// As planned.
+    Info,
+    /// Good news.
+    Good,
+    /// Worth knowing.
+    Warn,
+    /// Bad news.
+    Bad,
+}
+
+/// A bounded ring of log lines.
+#[derive(Debug, Clone, Default)]
+pub struct LogRing {
+    /// Lines, oldest first, with the global order in which they arrived (for the merged view).
+    pub lines: VecDeque<(u64, String)>,
+    /// Number, in the rank's file, of the line after the newest one held.
+    pub next: u64,
+    /// Lines that fell out of the ring or were never sent.
+    pub dropped: u64,
+}
+
+/// Losses of information, shown when not zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Drops {
+    /// Gauges and log lines that agents dropped because the link was slow.
+    pub by_agents: u64,
+    /// Messages of kinds that this build does not know.
+    pub unknown: u64,
+    /// Log lines that fell out of rings here.
+    pub log_lines: u64,
+    /// Lines on event sockets that were no valid event.
+    pub malformed: u64,
+}

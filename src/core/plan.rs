@@ -1,0 +1,150 @@
+//! The plan: hosts and an experiment resolved into ranks, sizes and environments. Pure.
+//!
+//! Owner: made once by the console that launches; carried in every launch, so that any agent can tell it.
+//! Invariants:
+//! - PLAN-1: ranks are `0..world_size`, contiguous, ordered by (node_rank, local_rank).
+//! - PLAN-2: every global size is divisible by what splits it; otherwise there is no plan, but an error with a span.
+
+use crate::config::experiment::Experiment;
+use crate::config::hosts::Host;
+use crate::core::event::Probe;
+use crate::core::ids::{Generation, LocalRank, NodeRank, Rank, RunId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A run as typed, checked as far as that is possible without asking the hosts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PlanDraft {
+    /// Name and time of the launch.
+    pub run: RunId,
+    /// The resolved experiment.
+    pub experiment: Experiment,
+    /// Hosts in node_rank order.
+    pub hosts: Vec<Host>,
+}
+
+/// Why a draft does not become a plan.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{error}")]
+pub struct PlanError {
+    /// What cannot work.
+    pub error: String,
+    /// The key to change.
+    pub hint: String,
+}
+
+/// When to stop besides the experiment's own goals: `--until KIND=N`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Until {
+    /// `steps=N`: global environment steps.
+    Steps(u64),
+    /// `iters=N`: training iterations.
+    Iters(u64),
+    /// `evals=N`: evaluations.
+    Evals(u64),
+    /// `seconds=N`: wall time since the launch.
+    Seconds(u64),
+}
+
+impl PlanDraft {
+    /// The plan, given what the links found (`probes` in node_rank order; empty: only what needs no probe, for checking early).
+    pub fn resolve(&self, probes: &[Probe]) -> Result<Plan, PlanError> {
+        let _ = probes;
+        Err(PlanError { error: String::new(), hint: String::new() })
+    }
+}
+
+/// A run that can work.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Name and time of the launch.
+    pub run: RunId,
+    /// The resolved experiment.
+    pub experiment: Experiment,
+    /// Hosts in node_rank order.
+    pub hosts: Vec<PlannedHost>,
+    /// Ranks in rank order.
+    pub ranks: Vec<PlannedRank>,
+    /// Library of the collectives, never `auto`.
+    pub backend: String,
+    /// Sizes for people: what, per rank, global.
+    pub sizes: Vec<PlannedSize>,
+}
+
+/// One host of a plan: what its agent needs to know.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PlannedHost {
+    /// Index.
+    pub node_rank: NodeRank,
+    /// Name in hosts.toml.
+    pub name: String,
+    /// Address that other hosts reach it by.
+    pub address: String,
+    /// Folder for runs on the host; the run directory is `WORKDIR/runs/RUN`.
+    pub workdir: String,
+    /// Environment of its ranks (experiment, then hosts.toml).
+    pub env: BTreeMap<String, String>,
+    /// Shell line before each rank.
+    pub prelude: Option<String>,
+    /// libtorch on the host, as in hosts.toml.
+    pub libtorch: Option<String>,
+    /// Interface for rendezvous and collectives.
+    pub interface: Option<String>,
+    /// Path of `rankdeck-trainer` on the host, filled in by the link when it is deployed there.
+    pub trainer: Option<String>,
+}
+
+/// One rank of a plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedRank {
+    /// Global index.
+    pub rank: Rank,
+    /// Index on its host.
+    pub local_rank: LocalRank,
+    /// Its host.
+    pub node_rank: NodeRank,
+    /// Its GPU on that host.
+    pub gpu: Option<u32>,
+}
+
+/// A size that is split over ranks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedSize {
+    /// What: `num_envs`, `batch`, `minibatch`.
+    pub name: String,
+    /// Per rank.
+    pub local: u64,
+    /// Over all ranks.
+    pub global: u64,
+}
+
+impl Plan {
+    /// Ranks in the group.
+    pub fn world_size(&self) -> u32 {
+        self.ranks.len() as u32
+    }
+
+    /// The ranks of one host, in local_rank order.
+    pub fn ranks_of(&self, node: NodeRank) -> impl Iterator<Item = &PlannedRank> {
+        self.ranks.iter().filter(move |rank| rank.node_rank == node)
+    }
+
+    /// The built-in trainer runs, rather than a program of the user.
+    pub fn is_builtin(&self) -> bool {
+        self.experiment.launch.command.is_empty()
+    }
+}
+
+/// Everything torchrun sets for one rank, and rankdeck's own identity variables; the agent adds paths (`RANKDECK_STATUS_PAGE`, `RANKDECK_EVENTS`,
+/// `RANKDECK_RUN_DIR`), the host's `env` and `LD_LIBRARY_PATH`.
+pub fn rank_environment(
+    plan: &Plan,
+    rank: &PlannedRank,
+    generation: Generation,
+    master_addr: &str,
+    master_port: u16,
+) -> BTreeMap<String, String> {
+    let _ = (plan, rank, generation, master_addr, master_port);
+    BTreeMap::new()
+}

@@ -1,0 +1,288 @@
+//! What the console tells the outside: the objects of `--json`, one per line. Schema: `docs/JSON.md`; fields are only ever added.
+
+use crate::core::ids::{Generation, NodeRank, Rank, RunId, WallTime};
+use serde::{Deserialize, Serialize};
+
+/// Version of this schema, in `run_started`.
+pub const SCHEMA: u32 = 1;
+
+/// One line.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// The run.
+    pub run: RunId,
+    /// Its generation.
+    pub generation: Generation,
+    /// When, seconds since the epoch; filled in by the shell.
+    pub time: WallTime,
+    /// What.
+    #[serde(flatten)]
+    pub body: ReportBody,
+}
+
+/// What a line says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum ReportBody {
+    /// A generation was launched (or, with `adopted`, found running).
+    RunStarted {
+        /// [`SCHEMA`].
+        schema: u32,
+        /// Ranks.
+        world_size: u32,
+        /// Hosts.
+        nnodes: u32,
+        /// `gloo` or `nccl`.
+        backend: String,
+        /// `ADDRESS:PORT` of rank 0's store.
+        master: String,
+        /// Found running by `attach`.
+        adopted: bool,
+        /// The run directory on rank 0's host.
+        run_dir: String,
+    },
+    /// A host's link or agent changed.
+    Host {
+        /// Index.
+        node_rank: NodeRank,
+        /// Name.
+        host: String,
+        /// `connecting`, `ready`, `lost`, `failed`, ...
+        state: String,
+        /// More, empty when there is nothing to say.
+        detail: String,
+    },
+    /// A rank changed its life (spawned, joined, exited).
+    Rank {
+        /// Which.
+        rank: Rank,
+        /// On which host.
+        host: String,
+        /// `spawned`, `joined`, `finished`, `failed`, `killed`, ...
+        state: String,
+        /// Process id.
+        pid: Option<u32>,
+        /// Exit code, when it returned one.
+        exit_code: Option<i32>,
+        /// Signal, when one ended it.
+        signal: Option<i32>,
+        /// More.
+        detail: String,
+    },
+    /// All-reduced totals beside every rank's own counters of the same iteration.
+    Progress {
+        /// Training iteration.
+        train_iter: u64,
+        /// All-reduced.
+        env_step: u64,
+        /// All-reduced.
+        samples: u64,
+        /// All-reduced.
+        episodes: u64,
+        /// All-reduced seconds of collecting (rank-seconds).
+        duration_s: f64,
+        /// Global environment steps per second of wall time since the previous progress.
+        steps_per_s: f64,
+        /// Mean return of the training episodes finished since the previous progress, `null` when none did.
+        return_mean: Option<f64>,
+        /// Optimiser updates.
+        updates: u64,
+        /// Goal in environment steps, `null` without one.
+        total_steps: Option<u64>,
+        /// Seconds to the goal at the present rate.
+        eta_s: Option<f64>,
+        /// The sums of `per_rank` equal the totals.
+        consistent: bool,
+        /// In rank order, taken at the same iteration.
+        per_rank: Vec<RankProgress>,
+    },
+    /// Rank 0 evaluated.
+    Eval {
+        /// Global environment steps.
+        env_step: u64,
+        /// Training iteration.
+        train_iter: u64,
+        /// Episodes played.
+        episodes: u32,
+        /// Mean.
+        return_mean: f64,
+        /// Standard deviation.
+        return_std: f64,
+        /// Smallest.
+        return_min: f64,
+        /// Largest.
+        return_max: f64,
+        /// The stop value was reached.
+        stop: bool,
+    },
+    /// A checkpoint is complete.
+    Checkpoint {
+        /// Path on rank 0's host.
+        path: String,
+        /// Global environment steps.
+        env_step: u64,
+        /// Training iteration.
+        train_iter: u64,
+        /// Why.
+        reason: String,
+    },
+    /// The watch says something, or takes it back.
+    Verdict(VerdictReport),
+    /// A log line of a rank.
+    Log {
+        /// Whose.
+        rank: Rank,
+        /// On which host.
+        host: String,
+        /// The text.
+        line: String,
+    },
+    /// The run is over.
+    RunFinished {
+        /// How.
+        outcome: Outcome,
+        /// The console's exit code.
+        exit_code: u8,
+        /// Processes left, `HOST:PID COMMAND`; empty when the stop is proved.
+        survivors: Vec<String>,
+        /// The stop was proved on every host.
+        proved: bool,
+        /// One sentence: why.
+        reason: String,
+        /// Milliseconds from the first stop order or exit to the proof.
+        stop_ms: u64,
+        /// GPUs free again, `HOST:INDEX`.
+        gpus_free: Vec<String>,
+    },
+}
+
+/// One rank's own counters.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RankProgress {
+    /// Which.
+    pub rank: Rank,
+    /// On which host.
+    pub host: String,
+    /// Its own.
+    pub env_step: u64,
+    /// Its own.
+    pub samples: u64,
+    /// Its own.
+    pub episodes: u64,
+    /// Its own, seconds.
+    pub duration_s: f64,
+    /// What it does now.
+    pub phase: String,
+    /// Collective entered last.
+    pub collective_seq: u64,
+    /// Percent of one core.
+    pub cpu_percent: Option<f32>,
+    /// Percent of its GPU.
+    pub gpu_percent: Option<u32>,
+    /// Bytes.
+    pub rss: Option<u64>,
+    /// Bytes on its GPU.
+    pub gpu_memory: Option<u64>,
+}
+
+/// A verdict, for people and machines.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VerdictReport {
+    /// The rank to blame, `null` when none is.
+    pub rank: Option<Rank>,
+    /// Its host.
+    pub host: Option<String>,
+    /// What.
+    pub verdict: VerdictKind,
+    /// How bad, or `cleared`.
+    pub severity: Severity,
+    /// How sure.
+    pub confidence: Confidence,
+    /// One sentence.
+    pub reason: String,
+    /// What supports it, one fact per entry.
+    pub evidence: Vec<String>,
+    /// Seconds from the trouble's begin (as far as known) to this verdict.
+    pub latency_s: f64,
+    /// What to do.
+    pub hint: String,
+}
+
+/// What is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VerdictKind {
+    /// The process ended, by an exit code or a signal.
+    Dead,
+    /// The host says nothing.
+    Lost,
+    /// The process is stopped (SIGSTOP, debugger).
+    Frozen,
+    /// Others wait in collective n, this rank has not entered it.
+    Behind,
+    /// Ranks are in different collectives of the same number.
+    Desync,
+    /// Its environment does not answer.
+    EnvStuck,
+    /// Slow, not stuck.
+    Straggler,
+    /// Weights differ between ranks.
+    Drift,
+    /// All-reduced totals are not the sum of the ranks' own counters.
+    TotalsDiffer,
+}
+
+impl VerdictKind {
+    /// The word in JSON and on screens.
+    pub fn name(self) -> &'static str {
+        match self {
+            VerdictKind::Dead => "dead",
+            VerdictKind::Lost => "lost",
+            VerdictKind::Frozen => "frozen",
+            VerdictKind::Behind => "behind",
+            VerdictKind::Desync => "desync",
+            VerdictKind::EnvStuck => "env_stuck",
+            VerdictKind::Straggler => "straggler",
+            VerdictKind::Drift => "drift",
+            VerdictKind::TotalsDiffer => "totals_differ",
+        }
+    }
+}
+
+/// How bad.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// It is over.
+    Cleared,
+    /// Worth knowing.
+    Amber,
+    /// Act.
+    Red,
+}
+
+/// How sure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Confidence {
+    /// An outlier only.
+    Possible,
+    /// Stale marker and matching evidence.
+    Likely,
+    /// A hard fact.
+    Certain,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Finished, or reached its stop value.
+    Succeeded,
+    /// A rank or a host failed.
+    Failed,
+    /// Stopped on request.
+    Stopped,
+    /// Stuck, and stopped by policy.
+    Stuck,
+}

@@ -1,0 +1,107 @@
+//! Frames on the wire between a console and an agent: a big-endian `u32` length, then that many bytes of JSON.
+//!
+//! Owner: both ends of a link. Invariants:
+//! - WIRE-1: a frame is at most [`MAX_FRAME`] bytes; a longer length ends the connection before anything is allocated.
+//! - WIRE-2: unknown fields are ignored, unknown kinds decode to `Unknown` and are counted.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Most bytes of JSON in one frame (1 MiB).
+pub const MAX_FRAME: usize = 1 << 20;
+
+/// Why bytes are not a frame.
+#[derive(Debug, thiserror::Error)]
+pub enum FrameError {
+    /// The announced or produced length is over [`MAX_FRAME`].
+    #[error("frame of {0} bytes is over the limit of {MAX_FRAME}")]
+    TooLong(usize),
+    /// The bytes are no JSON of the expected type.
+    #[error("frame is not valid JSON: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+/// The bytes of one frame, length included.
+pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
+    let mut bytes = vec![0; 4];
+    serde_json::to_writer(&mut bytes, message)?;
+    let length = bytes.len() - 4;
+    if length > MAX_FRAME {
+        return Err(FrameError::TooLong(length));
+    }
+    bytes[..4].copy_from_slice(&(length as u32).to_be_bytes());
+    Ok(bytes)
+}
+
+/// Splits a byte stream into frames; feed it whatever arrived.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    pending: Vec<u8>,
+    start: usize,
+}
+
+impl Decoder {
+    /// Adds received bytes.
+    pub fn push(&mut self, bytes: &[u8]) {
+        if self.start > 0 {
+            self.pending.drain(..self.start);
+            self.start = 0;
+        }
+        self.pending.extend_from_slice(bytes);
+    }
+
+    /// The JSON bytes of the next whole frame, `None` when more bytes are needed.
+    pub fn next_bytes(&mut self) -> Result<Option<&[u8]>, FrameError> {
+        let rest = &self.pending[self.start..];
+        let Some(head) = rest.first_chunk::<4>() else { return Ok(None) };
+        let length = u32::from_be_bytes(*head) as usize;
+        if length > MAX_FRAME {
+            return Err(FrameError::TooLong(length));
+        }
+        if rest.len() < 4 + length {
+            return Ok(None);
+        }
+        let from = self.start + 4;
+        self.start = from + length;
+        Ok(Some(&self.pending[from..from + length]))
+    }
+
+    /// The next whole frame, decoded.
+    pub fn next_frame<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
+        match self.next_bytes()? {
+            Some(bytes) => Ok(Some(serde_json::from_slice(bytes)?)),
+            None => Ok(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_survive_any_cut_of_the_stream() {
+        let mut stream = Vec::new();
+        for text in ["", "a", "longer text"] {
+            stream.extend(encode(&text).unwrap());
+        }
+        for step in 1..stream.len() {
+            let mut decoder = Decoder::default();
+            let mut seen = Vec::new();
+            for part in stream.chunks(step) {
+                decoder.push(part);
+                while let Some(text) = decoder.next_frame::<String>().unwrap() {
+                    seen.push(text);
+                }
+            }
+            assert_eq!(seen, ["", "a", "longer text"], "cut every {step} bytes");
+        }
+    }
+
+    #[test]
+    fn wire_1_an_announced_length_over_the_limit_is_refused_at_once() {
+        let mut decoder = Decoder::default();
+        decoder.push(&(MAX_FRAME as u32 + 1).to_be_bytes());
+        assert!(matches!(decoder.next_bytes(), Err(FrameError::TooLong(_))));
+    }
+}

@@ -1,0 +1,5 @@
+//! What crosses a wire or a mapping: frames, messages, the status page.
+
+pub mod frame;
+pub mod message;
+pub mod status_page;

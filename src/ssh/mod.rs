@@ -1,0 +1,1 @@
+//! SSH sessions over ssh2: login, known hosts, upload, jump.

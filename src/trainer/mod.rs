@@ -1,0 +1,1 @@
+//! The built-in trainer: process group, DDP, environments, algorithms.

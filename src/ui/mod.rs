@@ -1,0 +1,1 @@
+//! What is shown: `view(&Model, &ViewState, &Theme)` and keys as data.
