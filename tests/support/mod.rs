@@ -1,0 +1,240 @@
+//! What integration tests share: a console process with its JSON lines, run directories, hosts files, processes to clean up.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// The console under test.
+pub fn rankdeck() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_rankdeck"))
+}
+
+/// A folder of its own for one test: hosts.toml, experiments and the run directories of local hosts. Whatever still runs there is killed on drop.
+pub struct Bench {
+    /// The folder.
+    pub folder: tempfile::TempDir,
+}
+
+impl Bench {
+    /// An empty folder.
+    pub fn new() -> Bench {
+        Bench { folder: tempfile::Builder::new().prefix("rankdeck-test-").tempdir().unwrap() }
+    }
+
+    /// The folder's path.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Writes a file.
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// Writes a hosts.toml of `nodes` local hosts with `nproc` ranks each.
+    pub fn local_hosts(&self, nodes: usize, nproc: usize) -> PathBuf {
+        let mut text = format!("[defaults]\ntransport = \"local\"\nworkdir = {:?}\n", self.path());
+        for node in 0..nodes {
+            text += &format!("[[host]]\nname = \"local{node}\"\nnproc = {nproc}\n");
+        }
+        self.write("hosts.toml", &text)
+    }
+
+    /// Writes an experiment that runs tests/programs/rank.py with `args`.
+    pub fn program(&self, args: &[&str]) -> PathBuf {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/rank.py");
+        let mut command = vec!["python3".to_string(), "-u".into(), script.display().to_string()];
+        command.extend(args.iter().map(|arg| arg.to_string()));
+        self.write(
+            "experiment.toml",
+            &format!("[run]\nname = \"program\"\n[launch]\ncommand = {command:?}\nstop_grace_s = 3.0\n"),
+        )
+    }
+
+    /// Pids of all processes that carry the mark of a run of this folder, agents included.
+    pub fn processes(&self) -> Vec<(u32, String)> {
+        let needle = self.path().display().to_string();
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+                continue;
+            };
+            if pid == std::process::id() {
+                continue;
+            }
+            let read = |file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+            let stat = String::from_utf8_lossy(&read("stat")).into_owned();
+            let zombie =
+                stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z') || rest.starts_with('X'));
+            let text = [read("environ"), read("cmdline")].concat();
+            let text = String::from_utf8_lossy(&text).replace('\0', " ");
+            if !zombie && text.contains(&needle) {
+                found.push((pid, String::from_utf8_lossy(&read("cmdline")).replace('\0', " ")));
+            }
+        }
+        found
+    }
+
+    /// Processes of ranks and their descendants only: no console, agent or guard.
+    pub fn rank_processes(&self) -> Vec<(u32, String)> {
+        self.processes().into_iter().filter(|(_, command)| !command.contains("rankdeck ")).collect()
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while Instant::now() < deadline {
+            let left = self.processes();
+            if left.is_empty() {
+                return;
+            }
+            for (pid, _) in left {
+                kill(pid, libc::SIGKILL);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Sends a signal; a process that is gone is fine.
+pub fn kill(pid: u32, signal: i32) {
+    // SAFETY: kill has no memory effects.
+    unsafe { libc::kill(pid as i32, signal) };
+}
+
+/// Polls until `done` or panics after `seconds`.
+pub fn wait_until(what: &str, seconds: u64, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(seconds);
+    while !done() {
+        assert!(Instant::now() < deadline, "not within {seconds} s: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A console that prints JSON lines.
+pub struct Console {
+    child: Child,
+    lines: Receiver<Value>,
+    /// Everything seen so far.
+    pub seen: Vec<Value>,
+    stderr: Option<std::thread::JoinHandle<String>>,
+}
+
+impl Console {
+    /// Starts `rankdeck ARGS --headless --json`.
+    pub fn start(args: &[&str]) -> Console {
+        let mut command = rankdeck();
+        command.args(args).args(["--headless", "--json"]);
+        Console::spawn(command)
+    }
+
+    /// Starts a prepared command whose stdout is JSON lines.
+    pub fn spawn(mut command: Command) -> Console {
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (sender, lines) = channel();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                let value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("not JSON ({e}): {line}"));
+                if sender.send(value).is_err() {
+                    break;
+                }
+            }
+        });
+        let mut stderr = child.stderr.take().unwrap();
+        let stderr = std::thread::spawn(move || {
+            let mut text = String::new();
+            let _ = stderr.read_to_string(&mut text);
+            text
+        });
+        Console { child, lines, seen: Vec::new(), stderr: Some(stderr) }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for a line that fits, seen lines included.
+    pub fn wait_for(&mut self, what: &str, seconds: u64, fits: impl Fn(&Value) -> bool) -> Value {
+        if let Some(value) = self.seen.iter().find(|value| fits(value)) {
+            return value.clone();
+        }
+        self.wait_for_new(what, seconds, fits)
+    }
+
+    /// Waits for a line that fits and comes after this call.
+    pub fn wait_for_new(&mut self, what: &str, seconds: u64, fits: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + Duration::from_secs(seconds);
+        loop {
+            match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(value) => {
+                    self.seen.push(value.clone());
+                    if fits(&value) {
+                        return value;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => self.fail(&format!("not within {seconds} s: {what}")),
+                Err(RecvTimeoutError::Disconnected) => self.fail(&format!("console ended before: {what}")),
+            }
+        }
+    }
+
+    /// Waits for a kind.
+    pub fn wait_kind(&mut self, kind: &str, seconds: u64) -> Value {
+        self.wait_for(kind, seconds, |value| value["kind"] == kind)
+    }
+
+    /// All lines of a kind so far.
+    pub fn all(&self, kind: &str) -> Vec<Value> {
+        self.seen.iter().filter(|value| value["kind"] == kind).cloned().collect()
+    }
+
+    /// Waits for the end; all remaining lines go to `seen`.
+    pub fn finish(&mut self, seconds: u64) -> ExitStatus {
+        let deadline = Instant::now() + Duration::from_secs(seconds);
+        loop {
+            match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(value) => self.seen.push(value),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.fail(&format!("console did not end within {seconds} s"))
+                }
+            }
+        }
+        self.child.wait().unwrap()
+    }
+
+    /// What it said on stderr, once it has ended.
+    pub fn stderr(&mut self) -> String {
+        self.stderr.take().map(|thread| thread.join().unwrap()).unwrap_or_default()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: i32) {
+        kill(self.child.id(), signal);
+    }
+
+    fn fail(&mut self, what: &str) -> ! {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let lines: Vec<String> = self.seen.iter().rev().take(40).map(|v| v.to_string()).collect();
+        let stderr = self.stderr();
+        panic!("{what}\nlast lines, newest first:\n{}\nstderr:\n{stderr}", lines.join("\n"));
+    }
+}
+
+impl Drop for Console {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
