@@ -198,7 +198,7 @@ fn the_interface_is_honoured_and_an_unknown_one_refused() {
     for (setting, value) in [("DIST_INTERFACE", "nosuch0"), ("GLOO_SOCKET_IFNAME", "nosuch0")] {
         for error in World::new("join", 2).env(setting, value).start().results() {
             assert_eq!(error["kind"], "Usage", "{error}");
-            assert!(message(&error).contains("interface nosuch0"), "{error}");
+            assert!(message(&error).contains("no network interface nosuch0"), "{error}");
         }
     }
 }

@@ -193,7 +193,6 @@ pub struct End {
     pub status: ExitStatus,
     pub output: String,
     pub result: Option<Value>,
-    pub after: Duration,
 }
 
 fn drain(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
@@ -239,13 +238,12 @@ impl Ranks {
                     }
                     std::thread::sleep(Duration::from_millis(5));
                 };
-                let after = started.elapsed();
                 let [out, err] = rank.readers.take().unwrap().map(|reader| reader.join().unwrap());
                 let result = out
                     .lines()
                     .filter_map(|line| line.strip_prefix("RESULT "))
                     .find_map(|json| serde_json::from_str(json).ok());
-                End { status, output: format!("{out}\n--- stderr\n{err}"), result, after }
+                End { status, output: format!("{out}\n--- stderr\n{err}"), result }
             })
             .collect()
     }

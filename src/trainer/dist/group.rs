@@ -352,7 +352,8 @@ impl ProcessGroup {
         let Some(store) = store else { return Ok(()) };
         let (rank, world_size) = (self.rank, self.world_size);
         let healthy = self.broken.borrow().is_none();
-        let deadline = Instant::now() + limit;
+        // What is left of the limit is for closing the connections.
+        let deadline = Instant::now() + limit.mul_f64(0.75);
         let result = within(
             limit,
             move |_| -> Result<i64, Failure> {

@@ -13,7 +13,7 @@ use super::store::{Member, Store, StoreAddress};
 use std::time::{Duration, Instant};
 
 /// Time that a helper thread gets beyond the deadline to say why it failed.
-const GRACE: Duration = Duration::from_secs(2);
+const GRACE: Duration = Duration::from_secs(4);
 
 /// What connects the ranks.
 pub(super) enum Transport {
@@ -38,6 +38,22 @@ fn address(settings: &GroupSettings) -> StoreAddress {
     }
 }
 
+fn interface(settings: &GroupSettings) -> Option<String> {
+    settings.interface.clone().filter(|name| !name.is_empty()).or_else(|| variable("GLOO_SOCKET_IFNAME"))
+}
+
+/// What is known to fail later and can be said now, while the others still listen.
+fn trouble(settings: &GroupSettings) -> Option<String> {
+    match settings.backend {
+        BackendKind::Gloo => {
+            let name = interface(settings)?;
+            (!gloo::interface_exists(&name))
+                .then(|| format!("rank {}: there is no network interface {name} on this host", settings.rank))
+        }
+        BackendKind::Nccl => None,
+    }
+}
+
 fn error(settings: &GroupSettings, failure: Failure) -> DistError {
     DistError::new(
         failure.kind,
@@ -53,6 +69,7 @@ pub(super) fn join(settings: &GroupSettings, moved: impl FnMut()) -> Result<Stor
     let address = address(settings);
     let place = format!("{}:{}", address.host, address.port);
     let generation = settings.generation;
+    let trouble = trouble(settings);
     let member = Member {
         rank: settings.rank,
         world_size: settings.world_size,
@@ -63,7 +80,7 @@ pub(super) fn join(settings: &GroupSettings, moved: impl FnMut()) -> Result<Stor
         move |progress| {
             let store = Store::open(&address, generation, deadline)?;
             progress.moved();
-            store.join(&member, deadline, || progress.moved())?;
+            store.join(&member, trouble, deadline, || progress.moved())?;
             Ok(store)
         },
         moved,
@@ -80,8 +97,7 @@ pub(super) fn connect(settings: &GroupSettings, store: &Store) -> Result<Transpo
     let result = match settings.backend {
         BackendKind::Gloo => {
             let store = store.clone();
-            let interface =
-                settings.interface.clone().filter(|name| !name.is_empty()).or_else(|| variable("GLOO_SOCKET_IFNAME"));
+            let interface = interface(settings);
             let (host, port) = (settings.master_addr.clone(), settings.master_port);
             within(
                 timeout + GRACE,
