@@ -1,1 +1,3 @@
 //! The built-in trainer: process group, DDP, environments, algorithms.
+
+pub mod dist;
