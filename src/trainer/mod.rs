@@ -1,1 +1,5 @@
 //! The built-in trainer: process group, DDP, environments, algorithms.
+
+pub mod env;
+pub mod policy;
+pub mod seeds;
