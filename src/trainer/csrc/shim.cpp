@@ -1,0 +1,223 @@
+// A C interface to libtorch's TCPStore, ProcessGroupGloo and gradient slots, for src/trainer/dist/ffi.rs.
+//
+// Rules: no exception crosses this interface (`guarded` turns each into a status and a text); every function that waits takes a time limit;
+// handles are owned by the caller and freed once. Statuses are those of `Status` in ffi.rs.
+
+#define USE_C10D_GLOO 1
+
+#include <ATen/ATen.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace {
+
+using std::chrono::milliseconds;
+
+enum Status : int32_t { kOk = 0, kFailed = 1, kTimeout = 2, kNetwork = 3, kAddressInUse = 4 };
+
+struct ErrorText {
+  char bytes[1024];
+};
+
+struct StoreHandle {
+  c10::intrusive_ptr<c10d::TCPStore> store;
+};
+
+struct GlooHandle {
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> group;
+};
+
+bool contains(const std::string& text, const char* part) {
+  return text.find(part) != std::string::npos;
+}
+
+// Neither c10d nor gloo gives its timeouts and lost peers types that are visible here, so the text has to tell.
+Status classify(const std::string& text) {
+  if (contains(text, "EADDRINUSE") || contains(text, "ddress already in use")) return kAddressInUse;
+  if (contains(text, "imed out") || contains(text, "imeout")) return kTimeout;
+  if (contains(text, "Connection") || contains(text, "onnect") || contains(text, "roken pipe") ||
+      contains(text, "ocket") || contains(text, "recvValue") || contains(text, "Read error") ||
+      contains(text, "Write error"))
+    return kNetwork;
+  return kFailed;
+}
+
+Status report(ErrorText* error, const std::string& text) {
+  const size_t length = std::min(text.size(), sizeof(error->bytes) - 1);
+  std::memcpy(error->bytes, text.data(), length);
+  error->bytes[length] = '\0';
+  return classify(text);
+}
+
+template <typename Body>
+int32_t guarded(ErrorText* error, Body body) noexcept {
+  try {
+    body();
+    return kOk;
+  } catch (const c10::Error& e) {
+    return report(error, e.what_without_backtrace());
+  } catch (const std::exception& e) {
+    return report(error, e.what());
+  } catch (...) {
+    return report(error, "an exception of unknown type");
+  }
+}
+
+// Waits for the work; `limit` is a second line behind the group's own timeout, which is counted per message and not per operation.
+void finish(const c10::intrusive_ptr<c10d::Work>& work, int64_t limit_ms) {
+  work->wait(milliseconds(std::max<int64_t>(limit_ms, 1)));
+}
+
+at::Tensor& tensor(void* pointer) {
+  return *static_cast<at::Tensor*>(pointer);
+}
+
+} // namespace
+
+extern "C" {
+
+// TCPStore. `listen_fd` is a bound socket for the server to take over, or -1.
+int32_t rankdeck_store_open(
+    const char* host,
+    uint16_t port,
+    bool server,
+    int32_t listen_fd,
+    int64_t timeout_ms,
+    StoreHandle** out,
+    ErrorText* error) {
+  return guarded(error, [&] {
+    c10d::TCPStoreOptions options;
+    options.port = port;
+    options.isServer = server;
+    options.waitWorkers = false;
+    options.timeout = milliseconds(timeout_ms);
+    if (server && listen_fd >= 0) options.masterListenFd = listen_fd;
+    *out = new StoreHandle{c10::make_intrusive<c10d::TCPStore>(std::string(host), options)};
+  });
+}
+
+void rankdeck_store_free(StoreHandle* handle) {
+  ErrorText ignored;
+  guarded(&ignored, [&] { delete handle; });
+}
+
+int32_t rankdeck_store_set(StoreHandle* handle, const char* key, const uint8_t* value, size_t length, ErrorText* error) {
+  return guarded(error, [&] { handle->store->set(key, std::vector<uint8_t>(value, value + length)); });
+}
+
+// Waits for the key; `length` is the value's whole length, of which at most `capacity` bytes are copied.
+int32_t rankdeck_store_get(
+    StoreHandle* handle,
+    const char* key,
+    int64_t timeout_ms,
+    uint8_t* value,
+    size_t capacity,
+    size_t* length,
+    ErrorText* error) {
+  return guarded(error, [&] {
+    handle->store->wait({key}, milliseconds(timeout_ms));
+    const std::vector<uint8_t> bytes = handle->store->get(key);
+    std::memcpy(value, bytes.data(), std::min(capacity, bytes.size()));
+    *length = bytes.size();
+  });
+}
+
+int32_t rankdeck_store_add(StoreHandle* handle, const char* key, int64_t delta, int64_t* sum, ErrorText* error) {
+  return guarded(error, [&] { *sum = handle->store->add(key, delta); });
+}
+
+int32_t rankdeck_store_check(StoreHandle* handle, const char* key, bool* present, ErrorText* error) {
+  return guarded(error, [&] { *present = handle->store->check({key}); });
+}
+
+// ProcessGroupGloo. Exactly one of `interface` and `address` is given; both null lets libtorch resolve this machine's name.
+int32_t rankdeck_gloo_open(
+    StoreHandle* store,
+    const char* prefix,
+    int32_t rank,
+    int32_t world_size,
+    const char* interface,
+    const char* address,
+    int64_t timeout_ms,
+    GlooHandle** out,
+    ErrorText* error) {
+  return guarded(error, [&] {
+    using c10d::ProcessGroupGloo;
+    auto options = ProcessGroupGloo::Options::create(milliseconds(timeout_ms));
+    options->threads = 1;
+    if (interface != nullptr) {
+      options->devices.push_back(ProcessGroupGloo::createDeviceForInterface(interface));
+    } else if (address != nullptr) {
+      options->devices.push_back(ProcessGroupGloo::createDeviceForHostname(address));
+    } else {
+      options->devices.push_back(ProcessGroupGloo::createDefaultDevice());
+    }
+    auto named = c10::make_intrusive<c10d::PrefixStore>(std::string(prefix), store->store);
+    *out = new GlooHandle{c10::make_intrusive<ProcessGroupGloo>(named, rank, world_size, options)};
+  });
+}
+
+void rankdeck_gloo_free(GlooHandle* handle) {
+  ErrorText ignored;
+  guarded(&ignored, [&] { delete handle; });
+}
+
+// `op`: 0 sum, 1 min, 2 max.
+int32_t rankdeck_gloo_all_reduce(GlooHandle* handle, void* data, int32_t op, int64_t limit_ms, ErrorText* error) {
+  return guarded(error, [&] {
+    c10d::AllreduceOptions options;
+    options.reduceOp = op == 1 ? c10d::ReduceOp::MIN : op == 2 ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
+    std::vector<at::Tensor> tensors{tensor(data)};
+    finish(handle->group->allreduce(tensors, options), limit_ms);
+  });
+}
+
+int32_t rankdeck_gloo_broadcast(GlooHandle* handle, void* data, int32_t root, int64_t limit_ms, ErrorText* error) {
+  return guarded(error, [&] {
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    std::vector<at::Tensor> tensors{tensor(data)};
+    finish(handle->group->broadcast(tensors, options), limit_ms);
+  });
+}
+
+// `outputs`: one tensor per rank, each of the shape of `input`.
+int32_t rankdeck_gloo_all_gather(
+    GlooHandle* handle,
+    void* const* outputs,
+    size_t count,
+    void* input,
+    int64_t limit_ms,
+    ErrorText* error) {
+  return guarded(error, [&] {
+    std::vector<std::vector<at::Tensor>> lists(1);
+    for (size_t i = 0; i < count; ++i) lists[0].push_back(tensor(outputs[i]));
+    std::vector<at::Tensor> inputs{tensor(input)};
+    finish(handle->group->allgather(lists, inputs), limit_ms);
+  });
+}
+
+int32_t rankdeck_gloo_barrier(GlooHandle* handle, int64_t limit_ms, ErrorText* error) {
+  return guarded(error, [&] { finish(handle->group->barrier(), limit_ms); });
+}
+
+// Makes `gradient` the `.grad` of `parameter`: autograd then accumulates into it in place.
+int32_t rankdeck_set_grad(void* parameter, void* gradient, ErrorText* error) {
+  return guarded(error, [&] { tensor(parameter).mutable_grad() = tensor(gradient); });
+}
+
+const char* rankdeck_torch_version() {
+  return TORCH_VERSION;
+}
+
+} // extern "C"

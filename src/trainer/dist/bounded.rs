@@ -1,0 +1,73 @@
+//! Work that may block inside a library, done on a thread of its own so that the caller is back in time.
+//!
+//! Owner: the process group. Invariant: the work owns everything it uses, so a thread that stays behind touches nothing of the caller's.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+enum Word<T> {
+    Progress,
+    Done(T),
+}
+
+/// Given to the work, to say that it moves on.
+pub(super) struct Progress<T>(Sender<Word<T>>);
+
+impl<T> Progress<T> {
+    pub(super) fn moved(&self) {
+        // The caller may have given up; then nobody listens.
+        let _ = self.0.send(Word::Progress);
+    }
+}
+
+/// Runs `work` on its own thread; `None` when it is not done within `limit` (or the thread could not be made).
+/// `moved` is called on the caller's thread for each sign of progress.
+pub(super) fn within<T: Send + 'static>(
+    limit: Duration,
+    work: impl FnOnce(&Progress<T>) -> T + Send + 'static,
+    mut moved: impl FnMut(),
+) -> Option<T> {
+    let (sender, receiver): (_, Receiver<Word<T>>) = channel();
+    let spawned = std::thread::Builder::new().name("dist".into()).spawn(move || {
+        let progress = Progress(sender);
+        let result = work(&progress);
+        let _ = progress.0.send(Word::Done(result));
+    });
+    spawned.ok()?;
+    let deadline = Instant::now() + limit;
+    loop {
+        match receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(Word::Progress) => moved(),
+            Ok(Word::Done(result)) => return Some(result),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_in_time_comes_back_with_its_progress() {
+        let mut moved = 0;
+        let result = within(
+            Duration::from_secs(30),
+            |progress| {
+                progress.moved();
+                progress.moved();
+                7
+            },
+            || moved += 1,
+        );
+        assert_eq!((result, moved), (Some(7), 2));
+    }
+
+    #[test]
+    fn work_that_blocks_is_left_behind() {
+        let (release, blocked) = channel::<()>();
+        let result = within(Duration::from_millis(20), move |_| blocked.recv(), || {});
+        assert!(result.is_none());
+        drop(release);
+    }
+}

@@ -1,0 +1,279 @@
+//! Data-parallel training: equal weights at the start, equal gradients at each update, and a proof of both.
+//!
+//! Owner: the learner. The gradients of all parameters live in one flat buffer per dtype and device, and each parameter's `.grad` is a view of it;
+//! autograd accumulates in place. What is exchanged is that buffer, so the layout never depends on which parameters a loss used
+//! (PyTorch's DDP calls the difference `find_unused_parameters`; CleanRL's flat reduce skips them and can then disagree between ranks).
+//!
+//! Invariants:
+//! - DDP-1: after `new`, parameters and buffers are bit-equal on all ranks.
+//! - DDP-2: `reduce` exchanges the same sizes in the same order on all ranks, whatever the data.
+//! - DDP-3: gradients are averaged over the world size, and clipped after that.
+//! - DDP-4: an optimiser that replaced a `.grad` (`zero_grad` setting it to none) loses nothing: the next `reduce` takes the new one in.
+//!
+//! Accumulating over several backward passes without exchanging (PyTorch's `no_sync`) is: call `reduce` after the last one only.
+
+use super::error::{DistError, DistErrorKind, DistPhase, Failure};
+use super::ffi;
+use super::fingerprint::{self, Hash};
+use super::group::{ProcessGroup, ReduceOp};
+use tch::{Device, Kind, Tensor, no_grad};
+
+/// PyTorch's clip_grad_norm_ adds this to the norm.
+const CLIP_EPSILON: f64 = 1e-6;
+
+/// A parameter and its part of the flat buffer.
+struct Slot {
+    parameter: Tensor,
+    /// A view of the flat buffer in the parameter's shape.
+    gradient: Tensor,
+}
+
+/// All parameters of one dtype on one device.
+struct Flat {
+    gradients: Tensor,
+    slots: Vec<Slot>,
+    /// Views of `gradients`, cut between parameters.
+    buckets: Vec<Tensor>,
+}
+
+/// A model's parameters and buffers, kept equal over all ranks.
+pub struct Ddp {
+    flats: Vec<Flat>,
+    /// Everything the fingerprint covers, in the order given.
+    state: Vec<Tensor>,
+    layout: u64,
+    replaced: u64,
+    identity: (u32, u32),
+}
+
+impl Ddp {
+    /// Checks that all ranks have the same layout, copies rank 0's parameters and buffers to all (tag `weights`), and makes every `.grad` a view of the
+    /// flat buffer. Tensors keep their storage: optimisers made before or after see the same ones. A bucket holds whole parameters
+    /// up to `bucket_bytes`, at least one. Do not pass replay buffers.
+    #[track_caller]
+    pub fn new(
+        parameters: Vec<(String, Tensor)>,
+        buffers: Vec<(String, Tensor)>,
+        group: &ProcessGroup,
+        bucket_bytes: usize,
+    ) -> Result<Ddp, DistError> {
+        let identity = (group.rank(), group.world_size());
+        let layout = layout(parameters.iter().chain(&buffers));
+        same_layout(layout, group)?;
+        let (trained, fixed): (Vec<_>, Vec<_>) =
+            parameters.into_iter().map(|(_, tensor)| tensor).partition(Tensor::requires_grad);
+        let state: Vec<Tensor> = trained
+            .iter()
+            .map(Tensor::shallow_clone)
+            .chain(fixed)
+            .chain(buffers.into_iter().map(|(_, tensor)| tensor))
+            .collect();
+        broadcast_state(&state, group)?;
+        let flats = flatten(trained, bucket_bytes).map_err(|failure| failed(identity, failure))?;
+        Ok(Ddp { flats, state, layout, replaced: 0, identity })
+    }
+
+    /// Zeroes all gradients, in place. Use this and not the optimiser's.
+    pub fn zero_grad(&mut self) {
+        for flat in &mut self.flats {
+            let _ = flat.gradients.zero_();
+            for slot in &mut flat.slots {
+                if !attached(slot) {
+                    // A failure here shows again, as an error, in `reduce`.
+                    let _ = ffi::set_grad(&mut slot.parameter, &mut slot.gradient);
+                }
+            }
+        }
+    }
+
+    /// Averages the gradients over all ranks; one collective per bucket, tag `grad`.
+    #[track_caller]
+    pub fn reduce(&mut self, group: &ProcessGroup) -> Result<(), DistError> {
+        self.gather_replaced()?;
+        for flat in &mut self.flats {
+            for bucket in &mut flat.buckets {
+                group.all_reduce(bucket, ReduceOp::Avg, "grad")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Scales the (averaged) gradients so that their joint norm is at most `max_norm`; returns the norm before.
+    pub fn clip_grad_norm(&mut self, max_norm: f64) -> f64 {
+        let norm = no_grad(|| {
+            self.flats
+                .iter()
+                .map(|flat| flat.gradients.norm().double_value(&[]).powi(2))
+                .sum::<f64>()
+                .sqrt()
+        });
+        // As PyTorch: a norm that is not a number makes the gradients so, and shows.
+        let scale = max_norm / (norm + CLIP_EPSILON);
+        if scale < 1.0 || scale.is_nan() {
+            for flat in &mut self.flats {
+                let _ = no_grad(|| flat.gradients.g_mul_scalar_(scale));
+            }
+        }
+        norm
+    }
+
+    /// A hash of the bits of all parameters and buffers and of their names and shapes.
+    pub fn fingerprint(&self) -> u64 {
+        self.state.iter().fold(Hash::new().word(self.layout), fingerprint::tensor).value()
+    }
+
+    /// Every rank's fingerprint, in rank order (tag `fingerprint`).
+    #[track_caller]
+    pub fn compare(&self, group: &ProcessGroup) -> Result<Vec<u64>, DistError> {
+        gather_words(self.fingerprint(), group, "fingerprint")
+    }
+
+    /// Elements of all gradients.
+    pub fn gradient_count(&self) -> usize {
+        self.flats.iter().map(|flat| flat.gradients.numel()).sum()
+    }
+
+    /// Collectives of one `reduce`.
+    pub fn bucket_count(&self) -> usize {
+        self.flats.iter().map(|flat| flat.buckets.len()).sum()
+    }
+
+    /// How many gradients were found outside the flat buffer and taken in; grows when somebody else's `zero_grad` is used.
+    pub fn replaced(&self) -> u64 {
+        self.replaced
+    }
+
+    fn gather_replaced(&mut self) -> Result<(), DistError> {
+        for slot in self.flats.iter_mut().flat_map(|flat| &mut flat.slots) {
+            if attached(slot) {
+                continue;
+            }
+            self.replaced += 1;
+            let gradient = slot.parameter.grad();
+            no_grad(|| {
+                if gradient.defined() {
+                    slot.gradient.f_copy_(&gradient)
+                } else {
+                    slot.gradient.f_zero_().map(|_| ())
+                }
+            })
+            .map_err(|error| Failure::new(DistErrorKind::Failed, error.to_string()))
+            .and_then(|()| ffi::set_grad(&mut slot.parameter, &mut slot.gradient))
+            .map_err(|failure| failed(self.identity, failure))?;
+        }
+        Ok(())
+    }
+}
+
+fn failed(identity: (u32, u32), failure: Failure) -> DistError {
+    DistError::new(failure.kind, DistPhase::Collective, identity, failure.text)
+}
+
+fn attached(slot: &Slot) -> bool {
+    let gradient = slot.parameter.grad();
+    gradient.defined() && gradient.data_ptr() == slot.gradient.data_ptr()
+}
+
+fn layout<'a>(tensors: impl Iterator<Item = &'a (String, Tensor)>) -> u64 {
+    tensors
+        .fold(Hash::new(), |hash, (name, tensor)| {
+            let hash = hash.bytes(name.as_bytes()).word(tensor.kind() as u64);
+            let hash = hash.word(u64::from(tensor.requires_grad())).word(tensor.dim() as u64);
+            tensor.size().iter().fold(hash, |hash, size| hash.word(*size as u64))
+        })
+        .value()
+}
+
+#[track_caller]
+fn gather_words(word: u64, group: &ProcessGroup, tag: &str) -> Result<Vec<u64>, DistError> {
+    let gathered = group.all_gather(&Tensor::from_slice(&[word as i64]), tag)?;
+    Ok(gathered.iter().map(|tensor| tensor.int64_value(&[0]) as u64).collect())
+}
+
+#[track_caller]
+fn same_layout(layout: u64, group: &ProcessGroup) -> Result<(), DistError> {
+    let layouts = gather_words(layout, group, "weights")?;
+    let differing: Vec<u32> =
+        (0..group.world_size()).zip(&layouts).filter(|(_, other)| **other != layouts[0]).map(|(rank, _)| rank).collect();
+    if differing.is_empty() {
+        return Ok(());
+    }
+    let ranks = super::store::list(&differing);
+    Err(DistError::new(
+        DistErrorKind::Mismatch,
+        DistPhase::Collective,
+        (group.rank(), group.world_size()),
+        format!("the networks differ: rank {ranks} has other names, shapes or dtypes of parameters than rank 0"),
+    ))
+}
+
+/// Copies rank 0's state to all, as bytes, in one collective whatever the dtypes.
+#[track_caller]
+fn broadcast_state(state: &[Tensor], group: &ProcessGroup) -> Result<(), DistError> {
+    let identity = (group.rank(), group.world_size());
+    let broke = |error: tch::TchError| failed(identity, Failure::new(DistErrorKind::Failed, error.to_string()));
+    let Some(device) = state.first().map(Tensor::device) else { return Ok(()) };
+    no_grad(|| {
+        let parts: Vec<Tensor> = state
+            .iter()
+            .map(|tensor| {
+                let flat = tensor.detach().contiguous().f_view([-1])?;
+                flat.f_view_dtype(Kind::Uint8)?.f_to_device(device)
+            })
+            .collect::<Result<_, _>>()
+            .map_err(broke)?;
+        let mut whole = Tensor::f_cat(&parts, 0).map_err(broke)?;
+        group.broadcast(&mut whole, 0, "weights")?;
+        let mut start = 0;
+        for (tensor, part) in state.iter().zip(&parts) {
+            let length = part.size1().map_err(broke)?;
+            let bytes = whole.f_narrow(0, start, length).map_err(broke)?;
+            // A copy, because a part may start where its dtype may not.
+            let bytes = bytes.copy();
+            let value = bytes.f_view_dtype(tensor.kind()).and_then(|flat| flat.f_view(tensor.size().as_slice()));
+            tensor.detach().f_copy_(&value.map_err(broke)?).map_err(broke)?;
+            start += length;
+        }
+        Ok(())
+    })
+}
+
+fn flatten(trained: Vec<Tensor>, bucket_bytes: usize) -> Result<Vec<Flat>, Failure> {
+    let mut groups: Vec<((Kind, Device), Vec<Tensor>)> = Vec::new();
+    for parameter in trained {
+        let key = (parameter.kind(), parameter.device());
+        match groups.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, members)) => members.push(parameter),
+            None => groups.push((key, vec![parameter])),
+        }
+    }
+    groups.into_iter().map(|(key, members)| flat(key, members, bucket_bytes)).collect()
+}
+
+fn flat((kind, device): (Kind, Device), parameters: Vec<Tensor>, bucket_bytes: usize) -> Result<Flat, Failure> {
+    let total: usize = parameters.iter().map(Tensor::numel).sum();
+    let gradients = Tensor::zeros([total as i64], (kind, device));
+    let per_bucket = (bucket_bytes / kind.elt_size_in_bytes()).max(1);
+    let (mut slots, mut buckets) = (Vec::new(), Vec::new());
+    let (mut start, mut bucket_start) = (0, 0);
+    let part = |from: usize, to: usize| gradients.narrow(0, from as i64, (to - from) as i64);
+    for mut parameter in parameters {
+        let length = parameter.numel();
+        if start > bucket_start && start + length - bucket_start > per_bucket {
+            buckets.push(part(bucket_start, start));
+            bucket_start = start;
+        }
+        let mut gradient = part(start, start + length).view(parameter.size().as_slice());
+        let earlier = parameter.grad();
+        if earlier.defined() {
+            no_grad(|| gradient.copy_(&earlier));
+        }
+        ffi::set_grad(&mut parameter, &mut gradient)?;
+        slots.push(Slot { parameter, gradient });
+        start += length;
+    }
+    if start > bucket_start {
+        buckets.push(part(bucket_start, start));
+    }
+    Ok(Flat { gradients, slots, buckets })
+}

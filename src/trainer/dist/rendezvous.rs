@@ -1,0 +1,99 @@
+//! How the ranks find each other: store, count, then the backend's own connections, all within one limit.
+//!
+//! Owner: the process group. Every step that may block runs on a helper thread (DIST-2), since neither the resolver nor a store whose
+//! server is frozen can be trusted to come back.
+
+use super::bounded::within;
+use super::error::{DistError, DistErrorKind, DistPhase, Failure};
+use super::ffi::GlooHandle;
+use super::gloo;
+use super::group::{BackendKind, GroupSettings};
+use super::nccl::Nccl;
+use super::store::{Member, Store, StoreAddress};
+use std::time::{Duration, Instant};
+
+/// Time that a helper thread gets beyond the deadline to say why it failed.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// What connects the ranks.
+pub(super) enum Transport {
+    /// One rank.
+    Alone,
+    Gloo(GlooHandle),
+    Nccl(Nccl),
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Where the store is. Rank 0 serves it, unless torchrun's agent already does; `RANKDECK_STORE_FD` names a socket that a launcher bound for it.
+fn address(settings: &GroupSettings) -> StoreAddress {
+    let agent_serves = variable("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value == "True");
+    StoreAddress {
+        host: settings.master_addr.clone(),
+        port: settings.master_port,
+        server: settings.rank == 0 && !agent_serves,
+        listen_fd: variable("RANKDECK_STORE_FD").and_then(|value| value.parse().ok()),
+    }
+}
+
+fn error(settings: &GroupSettings, failure: Failure) -> DistError {
+    DistError::new(
+        failure.kind,
+        DistPhase::Rendezvous,
+        (settings.rank, settings.world_size),
+        failure.text,
+    )
+}
+
+/// Joins the store and waits for all ranks.
+pub(super) fn join(settings: &GroupSettings, moved: impl FnMut()) -> Result<Store, DistError> {
+    let deadline = Instant::now() + settings.timeout;
+    let address = address(settings);
+    let place = format!("{}:{}", address.host, address.port);
+    let generation = settings.generation;
+    let member = Member {
+        rank: settings.rank,
+        world_size: settings.world_size,
+        backend: settings.backend.name(),
+    };
+    within(
+        settings.timeout + GRACE,
+        move |progress| {
+            let store = Store::open(&address, generation, deadline)?;
+            progress.moved();
+            store.join(&member, deadline, || progress.moved())?;
+            Ok(store)
+        },
+        moved,
+    )
+    .unwrap_or_else(|| {
+        Err(Failure::new(DistErrorKind::Timeout, format!("the store at {place} stopped answering")))
+    })
+    .map_err(|failure| error(settings, failure))
+}
+
+/// Connects the backend of a group whose ranks have all joined.
+pub(super) fn connect(settings: &GroupSettings, store: &Store) -> Result<Transport, DistError> {
+    let (rank, world_size, timeout) = (settings.rank, settings.world_size, settings.timeout);
+    let result = match settings.backend {
+        BackendKind::Gloo => {
+            let store = store.clone();
+            let interface =
+                settings.interface.clone().filter(|name| !name.is_empty()).or_else(|| variable("GLOO_SOCKET_IFNAME"));
+            let (host, port) = (settings.master_addr.clone(), settings.master_port);
+            within(
+                timeout + GRACE,
+                move |_| gloo::open(&store, rank, world_size, interface.as_deref(), (&host, port), timeout),
+                || {},
+            )
+            .unwrap_or_else(|| {
+                Err(Failure::new(DistErrorKind::Timeout, "gloo did not connect all ranks in time"))
+            })
+            .map(Transport::Gloo)
+        }
+        BackendKind::Nccl => Nccl::open(store, settings).map(Transport::Nccl),
+    };
+    result.map_err(|failure| error(settings, failure))
+}

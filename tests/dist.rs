@@ -1,0 +1,40 @@
+//! Ring 3: real rank processes over Gloo. Every test re-executes this binary, once per rank.
+//!
+//! Each scenario's ranks run `rank_process` with a role; they print one `RESULT {json}` line, which the tests judge.
+#![cfg(feature = "trainer")]
+
+#[path = "dist/collectives.rs"]
+mod collectives;
+#[path = "dist/ddp.rs"]
+mod ddp;
+#[path = "dist/faults.rs"]
+mod faults;
+#[path = "dist/harness.rs"]
+mod harness;
+#[path = "dist/linkage.rs"]
+mod linkage;
+#[path = "dist/nccl.rs"]
+mod nccl;
+
+/// What the re-executed binary runs; does nothing when started by hand.
+#[test]
+#[ignore = "the body of the rank processes that the other tests start"]
+fn rank_process() {
+    let Some(me) = harness::Me::from_environment() else { return };
+    let result = match me.role.as_str() {
+        "collectives" => collectives::rank(&me),
+        "objects" => collectives::objects(&me),
+        "ddp" => ddp::rank(&me),
+        "layout" => ddp::layout(&me),
+        "unused" => ddp::unused(&me),
+        "join" => faults::join(&me),
+        "absent" => faults::absent(&me),
+        "killed" => faults::killed(&me),
+        "frozen" => faults::frozen(&me),
+        "mismatch" => faults::mismatch(&me),
+        "leave" => faults::leave(&me),
+        "nccl" => nccl::rank(&me),
+        other => panic!("no role {other}"),
+    };
+    harness::answer(&result);
+}
