@@ -1,0 +1,105 @@
+//! Generalised advantage estimation (Schulman et al. 2016), with CleanRL's convention for episode ends.
+//!
+//! `dones[t]` says that the observation *at* `t` is the first of a new episode, that is, that the action at `t - 1` ended one; the
+//! flag after the last step is passed apart. Termination and truncation are not told apart: both cut the bootstrap, as in CleanRL's PPO,
+//! whose published CartPole returns were made that way.
+
+/// A rollout's numbers, each `[steps][envs]`, and what follows its last step, `[envs]`.
+#[derive(Debug, Clone, Copy)]
+pub struct Gae<'a> {
+    /// Rewards of the actions.
+    pub rewards: &'a [f32],
+    /// Values of the observations.
+    pub values: &'a [f32],
+    /// 1.0 where the observation begins an episode.
+    pub dones: &'a [f32],
+    /// Values after the last step.
+    pub next_values: &'a [f32],
+    /// Flags after the last step.
+    pub next_dones: &'a [f32],
+    /// Discount.
+    pub gamma: f32,
+    /// Lambda.
+    pub lambda: f32,
+}
+
+impl Gae<'_> {
+    /// Writes advantages and returns (advantage + value), `[steps][envs]`.
+    pub fn run(&self, advantages: &mut [f32], returns: &mut [f32]) {
+        let envs = self.next_values.len();
+        let steps = self.rewards.len().checked_div(envs).unwrap_or(0);
+        for env in 0..envs {
+            let (mut later, mut next_value, mut next_done) =
+                (0.0, self.next_values[env], self.next_dones[env]);
+            for step in (0..steps).rev() {
+                let i = step * envs + env;
+                let goes_on = 1.0 - next_done;
+                let delta = self.rewards[i] + self.gamma * next_value * goes_on - self.values[i];
+                later = delta + self.gamma * self.lambda * goes_on * later;
+                advantages[i] = later;
+                returns[i] = later + self.values[i];
+                (next_value, next_done) = (self.values[i], self.dones[i]);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_gives_what_was_computed_by_hand() {
+        // One environment, gamma 0.5, lambda 0.5; the second action ends an episode. By hand, from the end:
+        // t=2: delta = 4 + 0.5*8*1 - 3 = 5,    adv = 5
+        // t=1: delta = 2 + 0 - 2       = 0,    adv = 0           (ends: no bootstrap, no later advantage)
+        // t=0: delta = 1 + 0.5*2 - 1   = 1,    adv = 1 + 0.25*0 = 1
+        let gae = Gae {
+            rewards: &[1.0, 2.0, 4.0],
+            values: &[1.0, 2.0, 3.0],
+            dones: &[0.0, 0.0, 1.0],
+            next_values: &[8.0],
+            next_dones: &[0.0],
+            gamma: 0.5,
+            lambda: 0.5,
+        };
+        let (mut advantages, mut returns) = ([0.0; 3], [0.0; 3]);
+        gae.run(&mut advantages, &mut returns);
+        assert_eq!((advantages, returns), ([1.0, 0.0, 5.0], [2.0, 2.0, 8.0]));
+        // The last action ends an episode: the value after it must not count.
+        Gae { next_dones: &[1.0], ..gae }.run(&mut advantages, &mut returns);
+        assert_eq!(advantages, [1.0, 0.0, 1.0]);
+    }
+
+    #[test]
+    fn environments_do_not_mix() {
+        let column = |rewards: [f32; 2], values: [f32; 2], next: f32| {
+            let (mut advantages, mut returns) = ([0.0; 2], [0.0; 2]);
+            let (dones, ends) = ([0.0; 2], [0.0]);
+            let gae = Gae {
+                rewards: &rewards,
+                values: &values,
+                dones: &dones,
+                next_values: &[next],
+                next_dones: &ends,
+                gamma: 0.9,
+                lambda: 0.8,
+            };
+            gae.run(&mut advantages, &mut returns);
+            advantages
+        };
+        let (a, b) = (column([1.0, 2.0], [0.5, 0.25], 3.0), column([-1.0, 0.0], [1.5, 2.0], -2.0));
+        let (mut advantages, mut returns) = ([0.0; 4], [0.0; 4]);
+        Gae {
+            rewards: &[1.0, -1.0, 2.0, 0.0],
+            values: &[0.5, 1.5, 0.25, 2.0],
+            dones: &[0.0; 4],
+            next_values: &[3.0, -2.0],
+            next_dones: &[0.0; 2],
+            gamma: 0.9,
+            lambda: 0.8,
+        }
+        .run(&mut advantages, &mut returns);
+        assert_eq!(advantages, [a[0], b[0], a[1], b[1]]);
+    }
+}

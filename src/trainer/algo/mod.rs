@@ -1,0 +1,5 @@
+//! Algorithms: what is computed from a rollout, and the optimiser.
+
+pub mod adam;
+pub mod gae;
+pub mod ppo;

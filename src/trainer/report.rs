@@ -1,0 +1,245 @@
+//! What a rank tells its agent: JSON Lines of [`RankEvent`] on the event socket, and plain lines on stdout.
+//!
+//! Owner: the rank's training loop sends, one writer thread writes. Without `RANKDECK_EVENTS` events go nowhere.
+//!
+//! Invariants:
+//! - REPORT-1: sending never waits for the agent; the queue holds at most [`CAPACITY`] lines.
+//! - REPORT-2: in a full queue, superseded gauges make room first (counters are cumulative, so a later line says what an
+//!   earlier one did); every line that is lost is counted.
+//! - REPORT-3: each connection begins with `hello`; a line that could not be written whole is sent again on the next one.
+//! - REPORT-4: [`Events::finish`] returns within its bound, whatever the agent does.
+
+use crate::core::ids::{Generation, Rank};
+use crate::proto::message::RankEvent;
+use std::collections::VecDeque;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Lines kept while the agent does not read.
+pub const CAPACITY: usize = 4096;
+const RETRY: Duration = Duration::from_millis(250);
+
+#[derive(Default)]
+struct Queue {
+    lines: VecDeque<Line>,
+    writing: bool,
+    closed: bool,
+    lost: u64,
+}
+
+struct Line {
+    text: String,
+    gauge: bool,
+}
+
+struct Shared {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The sending end.
+#[derive(Clone)]
+pub struct Events {
+    shared: Option<Arc<Shared>>,
+}
+
+impl Events {
+    /// Events that go nowhere.
+    pub fn silent() -> Events {
+        Events { shared: None }
+    }
+
+    /// Sends to the socket at `path`, which may appear, break and come back at any time.
+    pub fn to(path: &Path, rank: Rank, generation: Generation) -> Events {
+        let shared = Arc::new(Shared { queue: Mutex::default(), changed: Condvar::new() });
+        let hello = line(&RankEvent::Hello { rank, generation });
+        let (path, theirs) = (path.to_path_buf(), Arc::clone(&shared));
+        let spawned =
+            std::thread::Builder::new().name("events".into()).spawn(move || serve(&path, &hello, &theirs));
+        match spawned {
+            Ok(_) => Events { shared: Some(shared) },
+            Err(error) => {
+                warn(&format!("no events: cannot start their writer thread: {error}"));
+                Events::silent()
+            }
+        }
+    }
+
+    /// Queues `event`; returns at once.
+    pub fn send(&self, event: &RankEvent) {
+        let Some(shared) = &self.shared else { return };
+        let gauge =
+            matches!(event, RankEvent::Counters(_) | RankEvent::Totals(_) | RankEvent::Scalars { .. });
+        let text = line(event);
+        let mut queue = shared.lock();
+        if queue.lines.len() >= CAPACITY {
+            queue.lost += 1;
+            match queue.lines.iter().position(|line| line.gauge) {
+                Some(oldest) => drop(queue.lines.remove(oldest)),
+                None => return,
+            }
+        }
+        queue.lines.push_back(Line { text, gauge });
+        shared.changed.notify_all();
+    }
+
+    /// Lines lost so far.
+    pub fn lost(&self) -> u64 {
+        self.shared.as_ref().map_or(0, |shared| shared.lock().lost)
+    }
+
+    /// Waits until everything is written, at most `within`; says whether it was.
+    pub fn finish(&self, within: Duration) -> bool {
+        let Some(shared) = &self.shared else { return true };
+        let deadline = Instant::now() + within;
+        let mut queue = shared.lock();
+        queue.closed = true;
+        shared.changed.notify_all();
+        while !queue.lines.is_empty() || queue.writing {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            queue = shared.changed.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+}
+
+fn line(event: &RankEvent) -> String {
+    let mut text = serde_json::to_string(event).unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+/// The writer thread: ends when the queue is closed and empty; the process's end ends it otherwise.
+fn serve(path: &PathBuf, hello: &str, shared: &Shared) {
+    loop {
+        let connection = UnixStream::connect(path)
+            .and_then(|mut stream| stream.write_all(hello.as_bytes()).map(|()| stream));
+        if let Ok(stream) = connection
+            && write_lines(stream, shared)
+        {
+            return;
+        }
+        let queue = shared.lock();
+        if queue.closed && queue.lines.is_empty() {
+            return;
+        }
+        drop(shared.changed.wait_timeout(queue, RETRY));
+    }
+}
+
+/// Writes until the queue is closed and empty (true) or the connection breaks (false).
+fn write_lines(mut stream: UnixStream, shared: &Shared) -> bool {
+    loop {
+        let mut queue = shared.lock();
+        while queue.lines.is_empty() && !queue.closed {
+            queue = shared.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        let Some(line) = queue.lines.pop_front() else { return true };
+        queue.writing = true;
+        drop(queue);
+        let written = stream.write_all(line.text.as_bytes());
+        let mut queue = shared.lock();
+        queue.writing = false;
+        if written.is_err() {
+            queue.lines.push_front(line);
+            return false;
+        }
+        shared.changed.notify_all();
+    }
+}
+
+/// A plain line on stdout; a closed stdout is no reason to stop training.
+pub fn say(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{text}");
+    let _ = out.flush();
+}
+
+/// A plain line on stderr.
+pub fn warn(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::message::{Counters, Evaluation};
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::net::UnixListener;
+
+    fn counters(env_step: u64) -> RankEvent {
+        RankEvent::Counters(Counters { env_step, ..Counters::default() })
+    }
+
+    fn eval(train_iter: u64) -> RankEvent {
+        RankEvent::Eval(Evaluation { train_iter, ..Evaluation::default() })
+    }
+
+    fn read(stream: UnixStream, lines: usize) -> Vec<RankEvent> {
+        let lines = BufReader::new(stream).lines().take(lines);
+        lines.map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect()
+    }
+
+    #[test]
+    fn report_3_a_new_connection_says_hello_and_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("events.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let events = Events::to(&path, Rank(3), Generation(1));
+        let hello = RankEvent::Hello { rank: Rank(3), generation: Generation(1) };
+        events.send(&eval(1));
+        let first = read(listener.accept().unwrap().0, 2);
+        assert_eq!(first, [hello.clone(), eval(1)]);
+        // The first connection is closed now. What is sent goes to the next one; only what the kernel had already taken may be missing.
+        let sender = {
+            let events = events.clone();
+            std::thread::spawn(move || (2..200).for_each(|i| events.send(&eval(i))))
+        };
+        let second = read(listener.accept().unwrap().0, 2);
+        assert_eq!(second[0], hello);
+        assert!(matches!(&second[1], RankEvent::Eval(e) if e.train_iter >= 2));
+        sender.join().unwrap();
+        drop(listener);
+    }
+
+    #[test]
+    fn report_1_and_2_a_silent_agent_costs_gauges_and_never_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("events.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let events = Events::to(&path, Rank(0), Generation(0));
+        // Nobody reads: the kernel's buffer and then the queue fill up.
+        events.send(&eval(1));
+        let sent = CAPACITY as u64 * 4;
+        (0..sent).for_each(|i| events.send(&counters(i)));
+        events.send(&eval(2));
+        let lost = events.lost();
+        assert!(lost > 0);
+        assert!(!events.finish(Duration::from_millis(50)));
+        let lines = read(listener.accept().unwrap().0, (1 + 2 + sent - lost) as usize);
+        assert_eq!(lines[1], eval(1));
+        assert_eq!(lines.last(), Some(&eval(2)));
+        assert_eq!(lines[lines.len() - 2], counters(sent - 1));
+        assert!(events.finish(Duration::from_secs(20)));
+    }
+
+    #[test]
+    fn report_4_finish_is_bounded_without_any_agent() {
+        let events = Events::to(Path::new("/nonexistent/events.sock"), Rank(0), Generation(0));
+        events.send(&eval(1));
+        assert!(!events.finish(Duration::from_millis(30)));
+        assert!(Events::silent().finish(Duration::ZERO));
+    }
+}

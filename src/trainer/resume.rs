@@ -1,0 +1,172 @@
+//! Between a running trainer and a checkpoint: gathering what the ranks own, and giving it back.
+//!
+//! Invariants:
+//! - RESUME-1: with the same world size, everything goes on bit by bit.
+//! - RESUME-2: with another world size and equally many environments, weights, moments, schedules, environments and totals go on;
+//!   counters of ranks that exist no more are added to those that do, so that totals stay exact.
+//! - RESUME-3: with another number of environments, new ones begin, on streams that no earlier life has used.
+//! - RESUME-4: a checkpoint that cannot be used ends every rank with the same error (exit code 2).
+
+use super::checkpoint::{Checkpoint, Header, shapes};
+use super::collect::{Collector, Tally};
+use super::dist::{DistError, ProcessGroup};
+use super::error::TrainerError;
+use super::policy::actor_critic::Layout;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use tch::{Kind, Tensor};
+
+/// Name of the checkpoint to resume from by default.
+pub const LATEST: &str = "latest.ckpt";
+
+/// File that `resume` means: a path, or `latest` in the run directory.
+pub fn find(resume: &str, run_dir: &Path) -> PathBuf {
+    if resume == "latest" { run_dir.join("checkpoints").join(LATEST) } else { PathBuf::from(resume) }
+}
+
+/// This rank's words: counters, then its environments.
+pub fn own_words(collector: &Collector) -> Vec<u64> {
+    collector.tally().to_words().into_iter().chain(collector.save_envs()).collect()
+}
+
+/// Every rank's words, one rank after the other; tag `checkpoint`.
+pub fn gather_words(group: &ProcessGroup, own: &[u64]) -> Result<Vec<u64>, TrainerError> {
+    let words: Vec<i64> = own.iter().map(|word| word.cast_signed()).collect();
+    let gathered = group.all_gather(&Tensor::f_from_slice(&words)?, "checkpoint")?;
+    let mut all = Vec::with_capacity(own.len() * gathered.len());
+    for tensor in &gathered {
+        let mut words = vec![0_i64; own.len()];
+        tensor.f_copy_data(&mut words, own.len())?;
+        all.extend(words.iter().map(|word| word.cast_unsigned()));
+    }
+    Ok(all)
+}
+
+#[derive(Default, Serialize, Deserialize)]
+struct Answer {
+    header: Option<Header>,
+    error: Option<(String, String)>,
+    words: usize,
+}
+
+/// Rank 0 reads the file, all ranks get it; tag `resume`. On failure all get the same error.
+pub fn share(
+    group: &ProcessGroup,
+    path: &Path,
+    layout: &Layout,
+    env_id: &str,
+) -> Result<Checkpoint, TrainerError> {
+    let read = (group.rank() == 0).then(|| Checkpoint::read(path, layout, env_id));
+    let mut answer = match &read {
+        Some(Ok(checkpoint)) => {
+            Answer { header: Some(checkpoint.header.clone()), error: None, words: checkpoint.ranks.len() }
+        }
+        Some(Err(error)) => {
+            Answer { error: Some((error.message.clone(), error.hint.clone())), ..Answer::default() }
+        }
+        None => Answer::default(),
+    };
+    group.broadcast_object(&mut answer, 0, "resume")?;
+    if let Some((message, hint)) = answer.error {
+        return Err(TrainerError::usage(message, hint));
+    }
+    let mut checkpoint = match read {
+        Some(Ok(checkpoint)) => checkpoint,
+        _ => Checkpoint::default(),
+    };
+    checkpoint.header = answer.header.unwrap_or_default();
+    debug_assert_eq!(shapes(layout), checkpoint.header.layout);
+    for values in [&mut checkpoint.parameters, &mut checkpoint.first, &mut checkpoint.second] {
+        values.resize(layout.len, 0.0);
+        let mut tensor = Tensor::f_from_slice(values)?.f_to_kind(Kind::Float)?;
+        broadcast(group, &mut tensor)?;
+        tensor.f_copy_data(values, layout.len)?;
+    }
+    let mut words: Vec<i64> = checkpoint.ranks.iter().map(|word| word.cast_signed()).collect();
+    words.resize(answer.words, 0);
+    let mut tensor = Tensor::f_from_slice(&words)?;
+    broadcast(group, &mut tensor)?;
+    tensor.f_copy_data(&mut words, answer.words)?;
+    checkpoint.ranks = words.into_iter().map(i64::cast_unsigned).collect();
+    Ok(checkpoint)
+}
+
+fn broadcast(group: &ProcessGroup, tensor: &mut Tensor) -> Result<(), DistError> {
+    group.broadcast(tensor, 0, "resume")
+}
+
+/// What a rank takes over from all ranks' words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Share {
+    /// Its counters.
+    pub tally: Tally,
+    /// Its environments, when they can be taken over.
+    pub envs: Option<Vec<u64>>,
+}
+
+/// The share of `rank` among `world_size`, with `words_per_env` words in each of `num_envs` environments in all.
+pub fn share_of(checkpoint: &Checkpoint, rank: u32, world_size: u32, num_envs: u32, words_per_env: usize) -> Share {
+    let header = &checkpoint.header;
+    let earlier: Vec<&[u64]> = checkpoint.ranks.chunks(header.words_per_rank.max(1)).collect();
+    let tally = earlier
+        .iter()
+        .skip(rank as usize)
+        .step_by(world_size.max(1) as usize)
+        .map(|words| Tally::from_words(words))
+        .fold(Tally::default(), Tally::plus);
+    let envs: Vec<u64> = earlier.iter().filter_map(|words| words.get(Tally::WORDS..)).flatten().copied().collect();
+    let fits = header.num_envs == num_envs
+        && header.words_per_env == words_per_env
+        && envs.len() == num_envs as usize * words_per_env;
+    let local = (num_envs / world_size.max(1)) as usize * words_per_env;
+    let start = rank as usize * local;
+    Share { tally, envs: envs.get(start..start + local).filter(|_| fits).map(<[u64]>::to_vec) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two ranks with two environments of one word each.
+    fn checkpoint() -> Checkpoint {
+        let header = Header {
+            world_size: 2,
+            num_envs: 4,
+            words_per_rank: Tally::WORDS + 2,
+            words_per_env: 1,
+            ..Header::default()
+        };
+        Checkpoint { header, ranks: vec![10, 11, 12, 13, 100, 101, 20, 21, 22, 23, 102, 103], ..Checkpoint::default() }
+    }
+
+    #[test]
+    fn resume_1_as_many_ranks_take_their_own() {
+        let share = share_of(&checkpoint(), 1, 2, 4, 1);
+        assert_eq!(share.tally.to_words(), [20, 21, 22, 23]);
+        assert_eq!(share.envs, Some(vec![102, 103]));
+    }
+
+    #[test]
+    fn resume_2_other_numbers_of_ranks_keep_totals_and_environments() {
+        let alone = share_of(&checkpoint(), 0, 1, 4, 1);
+        assert_eq!(alone.tally.to_words(), [30, 32, 34, 36]);
+        assert_eq!(alone.envs, Some(vec![100, 101, 102, 103]));
+        let shares: Vec<Share> = (0..4).map(|rank| share_of(&checkpoint(), rank, 4, 4, 1)).collect();
+        let total = shares.iter().fold(Tally::default(), |sum, share| sum.plus(share.tally));
+        assert_eq!(total.to_words(), [30, 32, 34, 36]);
+        let envs: Vec<u64> = shares.into_iter().filter_map(|share| share.envs).flatten().collect();
+        assert_eq!(envs, [100, 101, 102, 103]);
+    }
+
+    #[test]
+    fn resume_3_other_environments_begin_anew() {
+        assert_eq!(share_of(&checkpoint(), 0, 1, 8, 1).envs, None);
+        assert_eq!(share_of(&checkpoint(), 0, 1, 4, 3).envs, None);
+    }
+
+    #[test]
+    fn latest_is_in_the_run_directory() {
+        assert_eq!(find("latest", Path::new("runs/a")), Path::new("runs/a/checkpoints/latest.ckpt"));
+        assert_eq!(find("x/b.ckpt", Path::new("runs/a")), Path::new("x/b.ckpt"));
+    }
+}

@@ -1,0 +1,183 @@
+//! What is settled before the first iteration: experiment, sizes, device, folders.
+
+use super::dist::{BackendKind, cuda};
+use super::error::TrainerError;
+use super::settings::Settings;
+use crate::config::experiment::{Backend, Env, Experiment, Learn, Ppo};
+use std::path::{Path, PathBuf};
+use tch::Device;
+
+/// Reads an experiment file.
+pub fn load_experiment(path: &Path) -> Result<Experiment, TrainerError> {
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        TrainerError::usage(
+            format!("cannot read experiment {}: {error}", path.display()),
+            "give an existing file to --config",
+        )
+    })?;
+    toml::from_str(&text).map_err(|error| {
+        TrainerError::usage(
+            format!("experiment {} is not valid: {}", path.display(), error.to_string().trim_end()),
+            "`rankdeck check FILE` explains experiment files",
+        )
+    })
+}
+
+/// The parts of an experiment that the built-in trainer cannot do without.
+pub fn parts(experiment: &Experiment) -> Result<(&Env, &Ppo), TrainerError> {
+    let missing = |section: &str| {
+        TrainerError::usage(
+            format!("the experiment has no [{section}], which the built-in trainer needs"),
+            format!("add a [{section}] section"),
+        )
+    };
+    let env = experiment.env.as_ref().ok_or_else(|| missing("env"))?;
+    let Learn::Ppo(ppo) = experiment.learn.as_ref().ok_or_else(|| missing("learn"))?;
+    Ok((env, ppo))
+}
+
+/// Sizes of one rank and of all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sizes {
+    /// Environments of this rank.
+    pub local_envs: u32,
+    /// Global index of this rank's first environment.
+    pub first_env: u32,
+    /// Steps of each environment per rollout.
+    pub num_steps: u32,
+    /// Transitions of this rank per rollout.
+    pub local_batch: usize,
+    /// Transitions of all ranks per rollout.
+    pub batch: u64,
+    /// Whole rollouts in `run.total_steps` (the rest is not done, as in CleanRL); `None` without a limit.
+    pub num_iterations: Option<u64>,
+}
+
+impl Sizes {
+    /// Splits an experiment over `world_size` ranks.
+    pub fn resolve(experiment: &Experiment, rank: u32, world_size: u32) -> Result<Sizes, TrainerError> {
+        let (env, ppo) = parts(experiment)?;
+        let num_steps = experiment.collect.num_steps;
+        if env.num_envs == 0 || !env.num_envs.is_multiple_of(world_size) {
+            return Err(TrainerError::usage(
+                format!("env.num_envs = {} cannot be split over {world_size} ranks", env.num_envs),
+                format!("set env.num_envs to a multiple of {world_size}"),
+            ));
+        }
+        if num_steps == 0 {
+            return Err(TrainerError::usage("collect.num_steps is 0", "set collect.num_steps to 1 or more"));
+        }
+        let local_envs = env.num_envs / world_size;
+        let batch = u64::from(env.num_envs) * u64::from(num_steps);
+        let num_iterations = match experiment.run.total_steps {
+            0 if ppo.anneal_lr => {
+                return Err(TrainerError::usage(
+                    "the learning rate cannot be annealed over a run without end",
+                    "set run.total_steps, or learn.anneal_lr = false",
+                ));
+            }
+            0 => None,
+            total if total < batch => {
+                return Err(TrainerError::usage(
+                    format!("run.total_steps = {total} is less than one rollout of {batch} steps over all ranks"),
+                    "raise run.total_steps, or lower env.num_envs or collect.num_steps",
+                ));
+            }
+            total => Some(total / batch),
+        };
+        Ok(Sizes {
+            local_envs,
+            first_env: rank * local_envs,
+            num_steps,
+            local_batch: local_envs as usize * num_steps as usize,
+            batch,
+            num_iterations,
+        })
+    }
+}
+
+/// Library and device of this rank.
+pub fn device(settings: &Settings, experiment: &Experiment) -> Result<(BackendKind, Device), TrainerError> {
+    let wanted = match (settings.backend, experiment.distributed.backend) {
+        (Some(backend), _) => Some(backend),
+        (None, Backend::Auto) => None,
+        (None, Backend::Gloo) => Some(BackendKind::Gloo),
+        (None, Backend::Nccl) => Some(BackendKind::Nccl),
+    };
+    if wanted == Some(BackendKind::Gloo) {
+        return Ok((BackendKind::Gloo, Device::Cpu));
+    }
+    let devices = if cuda::load_cuda()? { tch::Cuda::device_count().max(0) as u32 } else { 0 };
+    match (wanted, devices) {
+        (None, 0) => Ok((BackendKind::Gloo, Device::Cpu)),
+        (Some(_), 0) => Err(TrainerError::usage(
+            "backend nccl needs a GPU, and this process sees none",
+            "check `nvidia-smi`, CUDA_VISIBLE_DEVICES and the host's libtorch, or set distributed.backend = \"gloo\"",
+        )),
+        // One visible device is this rank's own: its launcher restricted it.
+        (_, 1) => Ok((BackendKind::Nccl, Device::Cuda(0))),
+        (_, count) if settings.local_rank < count => {
+            Ok((BackendKind::Nccl, Device::Cuda(settings.local_rank as usize)))
+        }
+        (_, count) => Err(TrainerError::usage(
+            format!("local rank {} has no GPU: this process sees {count}", settings.local_rank),
+            "start at most one rank per GPU, or set distributed.backend = \"gloo\"",
+        )),
+    }
+}
+
+/// Threads for libtorch: `OMP_NUM_THREADS` wins, as everywhere.
+pub fn set_threads(experiment: &Experiment) {
+    if std::env::var_os("OMP_NUM_THREADS").is_none() {
+        tch::set_num_threads(experiment.launch.threads.clamp(1, 1024) as i32);
+    }
+}
+
+/// Where rank 0 writes: as given, or a new folder below `runs`.
+pub fn run_dir(settings: &Settings, name: &str) -> PathBuf {
+    match &settings.run_dir {
+        Some(folder) => folder.clone(),
+        None => {
+            let now = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC);
+            PathBuf::from("runs").join(format!("{name}-{}", now.strftime("%Y%m%d-%H%M%S")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn experiment(num_envs: u32, total: u64, anneal: bool) -> Experiment {
+        toml::from_str(&format!(
+            "[run]\nname = 'x'\ntotal_steps = {total}\n[env]\nid = 'CartPole-v1'\nnum_envs = {num_envs}\n\
+             [learn]\nalgorithm = 'ppo'\nanneal_lr = {anneal}\n"
+        ))
+        .unwrap()
+    }
+
+    #[test]
+    fn cleanrls_sizes() {
+        let one = Sizes::resolve(&experiment(4, 500_000, true), 0, 1).unwrap();
+        assert_eq!((one.local_batch, one.batch, one.num_iterations), (512, 512, Some(976)));
+        let second = Sizes::resolve(&experiment(4, 500_000, true), 1, 2).unwrap();
+        assert_eq!((second.local_envs, second.first_env, second.local_batch), (2, 2, 256));
+        assert_eq!((second.batch, second.num_iterations), (512, Some(976)));
+        assert_eq!(Sizes::resolve(&experiment(4, 0, false), 0, 1).unwrap().num_iterations, None);
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_with_the_key_to_change() {
+        for (experiment, world_size, key) in [
+            (experiment(3, 5000, true), 2, "env.num_envs"),
+            (experiment(0, 5000, true), 1, "env.num_envs"),
+            (experiment(4, 0, true), 1, "run.total_steps"),
+            (experiment(4, 511, true), 1, "run.total_steps"),
+        ] {
+            let error = Sizes::resolve(&experiment, 0, world_size).unwrap_err();
+            assert!(error.usage && error.hint.contains(key), "{error:?}");
+        }
+        let error = load_experiment(Path::new("/nonexistent/x.toml")).unwrap_err();
+        assert!(error.usage && error.message.contains("/nonexistent/x.toml"));
+    }
+}

@@ -1,0 +1,519 @@
+//! The training loop of one rank. Its invariants are the [trainer's](crate::trainer).
+
+use super::algo::adam::Adam;
+use super::algo::ppo::{Learned, Parts, Ppo, annealed};
+use super::checkpoint::{Checkpoint, Header, shapes};
+use super::collect::{Collector, Tally};
+use super::dist::{Ddp, GroupSettings, Page, ProcessGroup};
+use super::env::make;
+use super::env::vector::VectorEnv;
+use super::error::TrainerError;
+use super::evaluate::evaluate;
+use super::exchange::{Agreed, Brought, exchange, gather};
+use super::policy::actor_critic::Layout;
+use super::policy::{ActorCritic, MlpFast};
+use super::report::{Events, say, warn};
+use super::resume;
+use super::seeds::{Purpose, Seeds};
+use super::settings::Settings;
+use super::setup::{self, Sizes};
+use super::signals;
+use super::tensorboard::EventFile;
+use crate::config::experiment::{Experiment, Ppo as PpoSettings};
+use crate::proto::message::{Evaluation, FinishReason, Phase, RankEvent, Returns};
+use crate::proto::status_page::Writer;
+use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use tch::{Device, Tensor};
+
+/// Seconds between reports, and between progress lines in the log.
+const REPORT_EVERY: Duration = Duration::from_millis(250);
+const SAY_EVERY: Duration = Duration::from_secs(1);
+/// Bound of leaving the group.
+const LEAVE: Duration = Duration::from_secs(10);
+
+/// Trains until the budget, the stop value or a signal; `joined` is called once the group is up.
+pub fn run(settings: &Settings, events: &Events, joined: impl FnOnce()) -> Result<FinishReason, TrainerError> {
+    let page = open_page(settings)?;
+    let experiment = setup::load_experiment(&settings.config)?;
+    let (env, ppo) = setup::parts(&experiment)?;
+    let sizes = Sizes::resolve(&experiment, settings.rank, settings.world_size)?;
+    let layout = Layout::new(make(&env.id)?.spec(), &experiment.policy.hidden);
+    // Refused before the others are waited for.
+    let algorithm = |device| {
+        let width = make(&env.id)?.spec().observation_len;
+        Ppo::new(ppo.clone(), experiment.distributed.fingerprint_every, sizes.local_batch, width, device)
+    };
+    algorithm(Device::Cpu)?;
+    setup::set_threads(&experiment);
+    let (backend, device) = setup::device(settings, &experiment)?;
+    let group = ProcessGroup::connect(
+        &GroupSettings {
+            rank: settings.rank,
+            world_size: settings.world_size,
+            local_rank: settings.local_rank,
+            master_addr: settings.master_addr.clone(),
+            master_port: settings.master_port,
+            backend,
+            timeout: timeout(&experiment)?,
+            interface: settings.interface.clone(),
+            generation: settings.generation,
+            device,
+        },
+        Rc::clone(&page),
+    )?;
+    joined();
+    let device_name = match device {
+        Device::Cuda(index) => format!("cuda:{index}"),
+        _ => "cpu".to_string(),
+    };
+    events.send(&RankEvent::Joined {
+        world_size: settings.world_size,
+        backend: group.backend_name(),
+        device: device_name.clone(),
+    });
+    say(&format!("rank {} of {} joined: {} on {device_name}", settings.rank, settings.world_size, group.backend_name()));
+    let ppo = algorithm(device)?;
+    let mut trainer = Trainer::new(settings, &experiment, sizes, layout, device, ppo, &group, &page, events)?;
+    let reason = trainer.run()?;
+    page.borrow_mut().phase(Phase::Teardown);
+    drop(trainer);
+    if let Err(error) = group.destroy(LEAVE) {
+        warn(&format!("rank {}: leaving the group: {error}", settings.rank));
+    }
+    page.borrow_mut().phase(Phase::Done);
+    Ok(reason)
+}
+
+fn open_page(settings: &Settings) -> Result<Page, TrainerError> {
+    let writer = match &settings.status_page {
+        Some(path) => Writer::create(path, settings.rank, settings.generation).map_err(|error| {
+            TrainerError::failure(
+                format!("cannot create status page {}: {error}", path.display()),
+                "check RANKDECK_STATUS_PAGE",
+            )
+        }),
+        None => Writer::anonymous(settings.rank, settings.generation)
+            .map_err(|error| TrainerError::failure(format!("cannot map a status page: {error}"), "")),
+    };
+    Ok(Rc::new(RefCell::new(writer?)))
+}
+
+fn timeout(experiment: &Experiment) -> Result<Duration, TrainerError> {
+    Duration::try_from_secs_f64(experiment.distributed.timeout_s).ok().filter(|t| !t.is_zero()).ok_or_else(|| {
+        TrainerError::usage(
+            format!("distributed.timeout_s = {} is no positive time", experiment.distributed.timeout_s),
+            "set distributed.timeout_s to seconds above 0",
+        )
+    })
+}
+
+/// What rank 0 tells all after an evaluation.
+#[derive(Default, Serialize, Deserialize)]
+struct Verdict {
+    evaluation: Evaluation,
+    best: bool,
+    /// Rank 0 could not evaluate; all ranks end.
+    error: Option<String>,
+}
+
+struct Trainer<'a> {
+    experiment: &'a Experiment,
+    settings: PpoSettings,
+    sizes: Sizes,
+    seeds: Seeds,
+    group: &'a ProcessGroup,
+    page: &'a Page,
+    events: &'a Events,
+    policy: ActorCritic,
+    adam: Adam,
+    ddp: Ddp,
+    ppo: Ppo,
+    collector: Collector,
+    greedy: MlpFast,
+    weights: Vec<f32>,
+    env_id: String,
+    num_envs: u32,
+    run_dir: PathBuf,
+    board: Option<EventFile>,
+    train_iter: u64,
+    updates: u64,
+    best: Option<f64>,
+    equal: bool,
+    reported: Option<(Instant, u64)>,
+    said: Option<Instant>,
+}
+
+impl<'a> Trainer<'a> {
+    #[expect(clippy::too_many_arguments, reason = "called once; a struct of these would only be taken apart again")]
+    fn new(
+        settings: &Settings,
+        experiment: &'a Experiment,
+        sizes: Sizes,
+        layout: Layout,
+        device: Device,
+        ppo: Ppo,
+        group: &'a ProcessGroup,
+        page: &'a Page,
+        events: &'a Events,
+    ) -> Result<Trainer<'a>, TrainerError> {
+        let (env, ppo_settings) = setup::parts(experiment)?;
+        let seeds = Seeds::new(experiment.run.seed);
+        let run_dir = setup::run_dir(settings, &experiment.run.name);
+        let mut policy = ActorCritic::new(layout.clone(), &seeds, device)?;
+        let mut adam = Adam::new(layout.len, ppo_settings.adam_eps, device)?;
+        let resumed = match &settings.resume {
+            Some(from) => Some(resume::share(group, &resume::find(from, &run_dir), &layout, &env.id)?),
+            None => None,
+        };
+        let (mut train_iter, mut best) = (0, None);
+        if let Some(checkpoint) = &resumed {
+            policy.copy_from(&checkpoint.parameters)?;
+            adam.first.f_copy_(&Tensor::f_from_slice(&checkpoint.first)?)?;
+            adam.second.f_copy_(&Tensor::f_from_slice(&checkpoint.second)?)?;
+            adam.steps = checkpoint.header.updates;
+            (train_iter, best) = (checkpoint.header.train_iter, checkpoint.header.best);
+        }
+        let bucket = (experiment.distributed.bucket_mb.clamp(0.0, 4096.0) * 1024.0 * 1024.0) as usize;
+        let ddp = Ddp::new(policy.named_parameters(), Vec::new(), group, bucket)?;
+        let envs = VectorEnv::new(&env.id, sizes.local_envs as usize, sizes.first_env, &seeds, train_iter)?;
+        let mut collector = Collector::new(envs, &layout, seeds, sizes.first_env, sizes.num_steps as usize);
+        if let Some(checkpoint) = &resumed {
+            let each = collector.words_per_env();
+            let share = resume::share_of(checkpoint, group.rank(), group.world_size(), env.num_envs, each);
+            collector.resume_tally(share.tally);
+            if let Some(envs) = share.envs {
+                collector.restore_envs(&envs)?;
+            }
+        }
+        let mut trainer = Trainer {
+            experiment,
+            settings: ppo_settings.clone(),
+            sizes,
+            seeds,
+            group,
+            page,
+            events,
+            weights: vec![0.0; layout.len],
+            greedy: MlpFast::new(&layout),
+            updates: adam.steps,
+            policy,
+            adam,
+            ddp,
+            ppo,
+            collector,
+            env_id: env.id.clone(),
+            num_envs: env.num_envs,
+            run_dir,
+            board: None,
+            train_iter,
+            best,
+            equal: true,
+            reported: None,
+            said: None,
+        };
+        trainer.announce(resumed.is_some());
+        Ok(trainer)
+    }
+
+    fn is_first(&self) -> bool {
+        self.group.rank() == 0
+    }
+
+    fn announce(&mut self, resumed: bool) {
+        if !self.is_first() {
+            return;
+        }
+        match EventFile::create(&self.run_dir.join("tensorboard")) {
+            Ok(board) => self.board = Some(board),
+            Err(error) => warn(&format!("no TensorBoard file in {}: {error}", self.run_dir.display())),
+        }
+        let Sizes { local_envs, local_batch, batch, num_iterations, .. } = self.sizes;
+        let minibatches = self.settings.num_minibatches as usize;
+        let goal = num_iterations.map_or("no limit".into(), |n| format!("{n} iterations"));
+        say(&format!(
+            "{}: {} environments ({local_envs} per rank), rollout {batch} ({local_batch} per rank), minibatch {} ({} per rank), {goal}, run directory {}",
+            self.env_id,
+            self.num_envs,
+            batch as usize / minibatches.max(1),
+            local_batch / minibatches.max(1),
+            self.run_dir.display(),
+        ));
+        if resumed {
+            say(&format!("resumed after iteration {}, update {}", self.train_iter, self.updates));
+        }
+    }
+
+    fn run(&mut self) -> Result<FinishReason, TrainerError> {
+        // A resumed run has made the evaluation of its iteration before the checkpoint was written.
+        if self.train_iter == 0 && self.experiment.eval.every > 0 {
+            self.evaluate(0)?;
+        }
+        let reason = loop {
+            if self.sizes.num_iterations.is_some_and(|all| self.train_iter >= all) {
+                break FinishReason::Budget;
+            }
+            let learned = self.iterate()?;
+            if let Some(reason) = self.between(&learned)? {
+                break reason;
+            }
+        };
+        let name = if reason == FinishReason::Stopped { "stop" } else { "final" };
+        self.checkpoint(&[(resume::LATEST, name)])?;
+        if let Some(board) = &mut self.board {
+            let _ = board.flush();
+        }
+        Ok(reason)
+    }
+
+    /// One rollout and what is learnt from it.
+    fn iterate(&mut self) -> Result<Learned, TrainerError> {
+        let (page, iteration) = (self.page, self.train_iter);
+        page.borrow_mut().phase(Phase::Rollout);
+        self.policy.copy_to(&mut self.weights)?;
+        self.collector.collect(&self.weights, iteration, |tally| {
+            page.borrow_mut().update(|body| {
+                body.phase_progress += 1;
+                (body.env_step, body.samples, body.episodes) = (tally.env_step, tally.samples, tally.episodes);
+            });
+        });
+        page.borrow_mut().phase(Phase::Learn);
+        let random = self.seeds.generator(Purpose::Shuffle, self.group.rank(), iteration);
+        let rate = annealed(&self.settings, iteration, self.sizes.num_iterations);
+        let parts =
+            Parts { policy: &self.policy, adam: &mut self.adam, ddp: &mut self.ddp, group: self.group };
+        let learned =
+            self.ppo.learn(self.collector.rollout(), parts, rate, random, self.updates, |updates| {
+                page.borrow_mut().update(|body| {
+                    body.phase_progress += 1;
+                    body.updates = updates;
+                });
+            })?;
+        self.updates += learned.updates;
+        self.train_iter += 1;
+        page.borrow_mut().phase(Phase::Sync);
+        page.borrow_mut().update(|body| body.train_iter = iteration + 1);
+        Ok(learned)
+    }
+
+    /// Everything between two iterations; a reason when the loop ends.
+    fn between(&mut self, learned: &Learned) -> Result<Option<FinishReason>, TrainerError> {
+        let report = self.is_first() && self.reported.is_none_or(|(when, _)| when.elapsed() >= REPORT_EVERY);
+        let brought = Brought {
+            stop: signals::stop_requested(),
+            report,
+            tally: self.collector.tally(),
+            chain: learned.chain,
+        };
+        let agreed = exchange(self.group, brought)?;
+        let every = |every: u64| every > 0 && self.train_iter.is_multiple_of(every);
+        let last = self.sizes.num_iterations == Some(self.train_iter);
+        let evaluate = !agreed.stop && (every(self.experiment.eval.every) || last && self.experiment.eval.every > 0);
+        let checkpoint = every(self.experiment.checkpoint.every);
+        let report = agreed.report || agreed.stop || evaluate || checkpoint || last;
+        self.compare(&agreed, report);
+        if report {
+            self.report(&agreed.totals, learned)?;
+        }
+        let mut verdict = Verdict::default();
+        if evaluate {
+            verdict = self.evaluate(agreed.totals.env_step)?;
+        }
+        if checkpoint {
+            let name = format!("iter-{}.ckpt", self.train_iter);
+            self.checkpoint(&[(name.as_str(), "every"), (resume::LATEST, "latest")])?;
+        }
+        if verdict.best && self.experiment.checkpoint.best {
+            self.checkpoint(&[("best.ckpt", "best")])?;
+        }
+        Ok(match (agreed.stop, verdict.evaluation.stop) {
+            (true, _) => Some(FinishReason::Stopped),
+            (_, true) => Some(FinishReason::StopValue),
+            _ => None,
+        })
+    }
+
+    /// Tells whether the weights were equal: with each report, and at once when that changes.
+    fn compare(&mut self, agreed: &Agreed, report: bool) {
+        let covered = agreed.chains.iter().any(|chain| *chain != 0);
+        let equal = agreed.equal();
+        let changed = equal != self.equal;
+        self.equal = equal;
+        if !self.is_first() || !covered || !(report || changed) {
+            return;
+        }
+        if changed {
+            let chains: Vec<String> = agreed.chains.iter().map(|chain| format!("{chain:016x}")).collect();
+            let state = if equal { "equal again" } else { "different" };
+            warn(&format!("weights are {state} at iteration {}: {}", self.train_iter, chains.join(" ")));
+        }
+        self.events.send(&RankEvent::Fingerprint {
+            train_iter: self.train_iter,
+            update: self.updates,
+            values: agreed.chains.iter().map(|chain| format!("{chain:016x}")).collect(),
+            equal,
+        });
+    }
+
+    fn report(&mut self, totals: &Tally, learned: &Learned) -> Result<(), TrainerError> {
+        let own = self.collector.take_interval();
+        let losses = learned.losses();
+        let gathered = gather(self.group, &own, &losses.map(|(_, value)| value))?;
+        let (iteration, updates) = (self.train_iter, self.updates);
+        self.events.send(&RankEvent::Counters(self.collector.tally().counters(iteration, updates, own.returns)));
+        if !self.is_first() {
+            return Ok(());
+        }
+        let returns = gathered.interval.returns;
+        self.events.send(&RankEvent::Totals(totals.counters(iteration, updates, returns)));
+        let now = Instant::now();
+        let rate = self.reported.map(|(when, steps)| {
+            totals.env_step.saturating_sub(steps) as f64 / now.duration_since(when).as_secs_f64().max(1e-9)
+        });
+        self.reported = Some((now, totals.env_step));
+        let learning_rate = annealed(&self.settings, iteration - 1, self.sizes.num_iterations);
+        let count = returns.count as f64;
+        let episodes = [
+            ("charts/episodic_return", returns.sum / count),
+            ("charts/episodic_length", gathered.interval.length as f64 / count),
+        ];
+        let names = losses.iter().map(|(name, _)| *name);
+        let values: BTreeMap<&str, f64> = names
+            .zip(gathered.means)
+            .chain(episodes)
+            .chain([("charts/learning_rate", learning_rate), ("charts/SPS", rate.unwrap_or(f64::NAN))])
+            .filter(|(_, value)| value.is_finite())
+            .collect();
+        self.write_board(totals.env_step, &values);
+        self.events.send(&RankEvent::Scalars {
+            train_iter: iteration,
+            env_step: totals.env_step,
+            values: values.iter().map(|(name, value)| (name.to_string(), *value)).collect(),
+        });
+        if self.said.is_none_or(|said| said.elapsed() >= SAY_EVERY) {
+            self.said = Some(now);
+            say(&progress_line(iteration, totals, &returns, rate));
+        }
+        Ok(())
+    }
+
+    fn write_board(&mut self, env_step: u64, values: &BTreeMap<&str, f64>) {
+        let Some(board) = &mut self.board else { return };
+        let written = board.scalars(env_step, values.iter().map(|(name, value)| (*name, *value)));
+        if let Err(error) = written.and_then(|()| board.flush()) {
+            warn(&format!("no more TensorBoard values, {} cannot be written: {error}", board.path().display()));
+            self.board = None;
+        }
+    }
+
+    /// Rank 0 plays, all learn the result.
+    fn evaluate(&mut self, env_step: u64) -> Result<Verdict, TrainerError> {
+        let mut verdict = Verdict::default();
+        if self.is_first() {
+            let page = self.page;
+            page.borrow_mut().phase(Phase::Eval);
+            self.policy.copy_to(&mut self.weights)?;
+            self.greedy.load(&self.weights);
+            let episodes = self.experiment.eval.episodes;
+            match evaluate(&self.env_id, episodes, &mut self.greedy, &self.seeds, || page.borrow_mut().progress()) {
+                Ok(evaluation) => {
+                    let mean = evaluation.return_mean;
+                    let reached = self.experiment.eval.stop_value.is_some_and(|goal| mean >= goal);
+                    let stop = reached && self.train_iter > 0 && episodes > 0;
+                    verdict.best = self.train_iter > 0 && self.best.is_none_or(|best| mean > best);
+                    verdict.evaluation = Evaluation { env_step, train_iter: self.train_iter, stop, ..evaluation };
+                }
+                Err(error) => verdict.error = Some(error.to_string()),
+            }
+            page.borrow_mut().phase(Phase::Sync);
+        }
+        self.group.broadcast_object(&mut verdict, 0, "eval")?;
+        if let Some(error) = &verdict.error {
+            return Err(TrainerError::failure(format!("rank 0 cannot evaluate: {error}"), ""));
+        }
+        if verdict.best {
+            self.best = Some(verdict.evaluation.return_mean);
+        }
+        if self.is_first() {
+            let e = &verdict.evaluation;
+            self.events.send(&RankEvent::Eval(e.clone()));
+            let values = BTreeMap::from([("eval/return_mean", e.return_mean), ("eval/return_std", e.return_std)]);
+            self.write_board(env_step, &values);
+            say(&format!(
+                "eval after iteration {}, env_step {env_step}: return {:.1} +- {:.1} over {} episodes in {:.2} s{}",
+                e.train_iter,
+                e.return_mean,
+                e.return_std,
+                e.episodes,
+                e.duration_s,
+                if e.stop { ", stop value reached" } else { "" },
+            ));
+        }
+        Ok(verdict)
+    }
+
+    /// Gathers what the ranks own; rank 0 writes it under each of the names, for each of the reasons.
+    fn checkpoint(&mut self, files: &[(&str, &str)]) -> Result<(), TrainerError> {
+        self.page.borrow_mut().phase(Phase::Checkpoint);
+        let own = resume::own_words(&self.collector);
+        let ranks = resume::gather_words(self.group, &own)?;
+        if self.is_first() {
+            let layout = self.policy.layout();
+            let moments = |tensor: &Tensor| -> Result<Vec<f32>, TrainerError> {
+                let mut values = vec![0.0; layout.len];
+                tensor.f_to_device(Device::Cpu)?.f_copy_data(&mut values, layout.len)?;
+                Ok(values)
+            };
+            let env_step: u64 = ranks.chunks(own.len().max(1)).map(|words| Tally::from_words(words).env_step).sum();
+            let checkpoint = Checkpoint {
+                header: Header {
+                    env_id: self.env_id.clone(),
+                    seed: self.experiment.run.seed,
+                    world_size: self.group.world_size(),
+                    num_envs: self.num_envs,
+                    words_per_rank: own.len(),
+                    words_per_env: self.collector.words_per_env(),
+                    train_iter: self.train_iter,
+                    updates: self.updates,
+                    best: self.best,
+                    env_step,
+                    layout: shapes(layout),
+                },
+                parameters: moments(self.policy.flat())?,
+                first: moments(&self.adam.first)?,
+                second: moments(&self.adam.second)?,
+                ranks,
+            };
+            for (name, reason) in files {
+                let path = checkpoint.write(&self.run_dir.join("checkpoints"), name)?;
+                self.page.borrow_mut().progress();
+                say(&format!("checkpoint {} after iteration {} ({reason})", path.display(), self.train_iter));
+                self.events.send(&RankEvent::Checkpoint {
+                    path: path.to_string_lossy().into_owned(),
+                    env_step,
+                    train_iter: self.train_iter,
+                    reason: reason.to_string(),
+                });
+            }
+        }
+        self.page.borrow_mut().phase(Phase::Sync);
+        Ok(())
+    }
+}
+
+fn progress_line(iteration: u64, totals: &Tally, returns: &Returns, rate: Option<f64>) -> String {
+    let mean = if returns.count == 0 {
+        "-".to_string()
+    } else {
+        format!("{:.1}", returns.sum / returns.count as f64)
+    };
+    let rate = rate.map_or("-".into(), |rate| format!("{rate:.0}"));
+    format!(
+        "iteration {iteration}  env_step {}  episodes {}  return {mean}  {rate} steps/s",
+        totals.env_step, totals.episodes
+    )
+}
