@@ -278,7 +278,8 @@ fn size_problems(experiment: &Experiment, world: u64) -> Option<PlanError> {
     }
     let local = envs / world * steps;
     if minibatches == 0 || !local.is_multiple_of(minibatches) {
-        let below = (1..=minibatches.min(local)).rev().find(|count| local.is_multiple_of(*count)).unwrap_or(1);
+        let below =
+            (1..=minibatches.min(local)).rev().find(|count| local.is_multiple_of(*count)).unwrap_or(1);
         return problem(
             format!(
                 "each rank's rollout of {local} transitions cannot be split into {minibatches} minibatches"
