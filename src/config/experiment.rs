@@ -58,6 +58,7 @@ pub struct Run {
 #[serde(deny_unknown_fields, default)]
 pub struct Launch {
     /// A torchrun-style program; empty: the built-in trainer.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
     /// Environment of the ranks; `hosts.toml` wins.
     pub env: BTreeMap<String, String>,
@@ -69,6 +70,9 @@ pub struct Launch {
     pub lease_s: f64,
     /// Seconds between the polite and the hard signal.
     pub stop_grace_s: f64,
+    /// Address of rank 0's store as the other hosts reach it; absent: the first host's address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub master_addr: Option<String>,
     /// Port of rank 0's store; 0: a free one is chosen on the first host.
     pub master_port: u16,
 }
@@ -82,6 +86,7 @@ impl Default for Launch {
             on_disconnect: OnDisconnect::Keep,
             lease_s: 30.0,
             stop_grace_s: 10.0,
+            master_addr: None,
             master_port: 0,
         }
     }

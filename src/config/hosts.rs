@@ -1,10 +1,15 @@
 //! `hosts.toml`: which machines, how to reach them, how many ranks each.
 //!
 //! Owner: the user. The order of `[[host]]` is `node_rank` order; rank = ranks on the hosts before + local_rank.
-//! Every value of `[defaults]` may be overridden per host; the merged form is [`Host`].
+//! Every value of `[defaults]` may be overridden per host; the merged form is [`Host`]. `env` is merged variable by variable.
 
+use super::check::check;
+use super::diagnostic::{Diagnostic, Diagnostics, Place};
+use super::document::{self, Node};
+use super::schema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// The file as written.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -106,4 +111,168 @@ pub struct Host {
     pub transport: Transport,
     /// Interface for rendezvous and collectives.
     pub interface: Option<String>,
+}
+
+/// The hosts of a `hosts.toml`, in node_rank order. Looks at the identity files, at nothing else outside the file.
+///
+/// Errors: every mistake in the file, with its line.
+pub fn load_hosts(path: &Path) -> Result<Vec<Host>, Diagnostics> {
+    read_hosts(path).map(|(hosts, _)| hosts)
+}
+
+/// The same, with the document for errors that come later.
+pub(super) fn read_hosts(path: &Path) -> Result<(Vec<Host>, Node), Diagnostics> {
+    let source = document::read(path, "hosts file")
+        .map_err(|error| match error.message.contains("no such file") {
+            true => error.hint("give the hosts file with `--hosts PATH`, or run in the folder that holds `hosts.toml`"),
+            false => error,
+        })
+        .map_err(Diagnostics::from)?;
+    let root = document::parse(&source)?;
+    let mut found = Diagnostics::new();
+    check(&root, schema::HOSTS, &mut found);
+    check_hosts(&root, &mut found);
+    found.or(())?;
+    let file: HostsFile = root.to_toml().try_into().map_err(|error: toml::de::Error| {
+        Diagnostics::from(Diagnostic::about_file(source.name.clone(), error.message().to_owned()))
+    })?;
+    let HostsFile { defaults, host } = file;
+    let hosts = host.into_iter().map(|table| merge(&defaults, table)).collect();
+    Ok((hosts, root))
+}
+
+fn merge(defaults: &HostTable, table: HostTable) -> Host {
+    let transport = table.transport.or(defaults.transport).unwrap_or_default();
+    let name = table.name.unwrap_or_default();
+    let mut env = defaults.env.clone().unwrap_or_default();
+    env.extend(table.env.unwrap_or_default());
+    let pick = |own: Option<String>, default: &Option<String>| own.or_else(|| default.clone());
+    let (address, workdir) = match transport {
+        Transport::Ssh => (name.clone(), "rankdeck"),
+        Transport::Local => ("127.0.0.1".to_owned(), "."),
+    };
+    Host {
+        address: pick(table.address, &defaults.address).unwrap_or(address),
+        name,
+        port: table.port.or(defaults.port),
+        user: pick(table.user, &defaults.user),
+        identity_file: pick(table.identity_file, &defaults.identity_file).map(expand_home),
+        proxy_jump: pick(table.proxy_jump, &defaults.proxy_jump),
+        gpus: table.gpus.or_else(|| defaults.gpus.clone()),
+        nproc: table.nproc.or(defaults.nproc),
+        workdir: pick(table.workdir, &defaults.workdir).unwrap_or_else(|| workdir.to_owned()),
+        env,
+        prelude: pick(table.prelude, &defaults.prelude),
+        libtorch: pick(table.libtorch, &defaults.libtorch),
+        transport,
+        interface: pick(table.interface, &defaults.interface),
+    }
+}
+
+/// `~/x` as a path of this machine; other paths as they are.
+fn expand_home(path: String) -> String {
+    match (path.strip_prefix("~/"), std::env::home_dir()) {
+        (Some(rest), Some(home)) => home.join(rest).display().to_string(),
+        _ => path,
+    }
+}
+
+/// What the schema cannot say: hosts against each other, keys against keys.
+fn check_hosts(root: &Node, found: &mut Diagnostics) {
+    let Some(table) = root.table() else { return };
+    let hosts = match table.get("host").map(|entry| &entry.node.value) {
+        Some(document::Value::Array(hosts)) if !hosts.is_empty() => hosts.as_slice(),
+        Some(document::Value::Array(_)) | None => {
+            // A misspelt `[[hosts]]` has been named already.
+            if found.0.is_empty() {
+                let error = Diagnostic::about_file(root.place.source.name.clone(), "no hosts");
+                found.push(error.hint("add a host: `[[host]]`, then `name = \"node0\"`, then `transport = \"local\"` for this machine"));
+            }
+            return;
+        }
+        Some(_) => return,
+    };
+    let defaults = table.get("defaults").map(|entry| &entry.node);
+    let mut seen: BTreeMap<&str, Place> = BTreeMap::new();
+    for host in hosts {
+        if let Some(name) = text(Some(host), "name") {
+            let at = place(host, "name");
+            if let Some(first) = seen.get(name) {
+                let line = Diagnostic::at(first, "").span.map_or(0, |span| span.line);
+                found.push(
+                    Diagnostic::at(&at, format!("two hosts are called `{name}`"))
+                        .label("again")
+                        .hint(format!("names are unique; the first `{name}` is on line {line}")),
+                );
+            }
+            seen.entry(name).or_insert(at);
+        }
+        check_host(host, defaults, found);
+    }
+    check_identity(defaults, found);
+}
+
+fn check_host(host: &Node, defaults: Option<&Node>, found: &mut Diagnostics) {
+    let name = text(Some(host), "name").unwrap_or("?");
+    let either = |key: &str| host.entry(key).or_else(|| defaults.and_then(|table| table.entry(key)));
+    let transport = text(Some(host), "transport").or_else(|| text(defaults, "transport"));
+    if transport == Some("local") {
+        for key in schema::SSH_ONLY {
+            if let Some(entry) = host.entry(key) {
+                found.push(
+                    Diagnostic::at(&entry.key, format!("`{key}` has no meaning for host `{name}`: its transport is `local`"))
+                        .hint(format!("remove `{key}`, or write `transport = \"ssh\"`")),
+                );
+            }
+        }
+    } else {
+        check_identity(Some(host), found);
+        // The default address is the name, which must then pass as one.
+        if either("address").is_none()
+            && let Err((why, hint)) = (super::text_rules::ADDRESS.test)(name)
+            && host.entry("name").is_some()
+        {
+            let at = place(host, "name");
+            found.push(Diagnostic::at(&at, format!("`name` is also the address of host `{name}`, and {why}")).hint(hint));
+        }
+    }
+    if let (Some(gpus), None) = (either("gpus"), either("nproc")) {
+        let empty = match &gpus.node.value {
+            document::Value::Integer(0) => true,
+            document::Value::Array(items) => items.is_empty(),
+            _ => false,
+        };
+        if empty {
+            found.push(
+                Diagnostic::at(&gpus.node.place, format!("host `{name}` has no ranks"))
+                    .label("no GPU, and no `nproc`")
+                    .hint("write how many ranks: `nproc = 1`"),
+            );
+        }
+    }
+}
+
+/// A private key that is named must be there.
+fn check_identity(table: Option<&Node>, found: &mut Diagnostics) {
+    if let (Some(path), Some(table)) = (text(table, "identity_file"), table) {
+        let expanded = expand_home(path.to_owned());
+        if !path.is_empty() && !Path::new(&expanded).is_file() {
+            found.push(
+                Diagnostic::at(&place(table, "identity_file"), format!("there is no identity file `{expanded}`"))
+                    .label("no such file")
+                    .hint("write the path of a private key on this machine, such as `~/.ssh/id_ed25519`"),
+            );
+        }
+    }
+}
+
+fn text<'a>(table: Option<&'a Node>, key: &str) -> Option<&'a str> {
+    match table.and_then(Node::table)?.get(key).map(|entry| &entry.node.value) {
+        Some(document::Value::String(text)) => Some(text),
+        _ => None,
+    }
+}
+
+fn place(table: &Node, key: &str) -> Place {
+    table.entry(key).map_or_else(|| table.place.clone(), |entry| entry.node.place)
 }

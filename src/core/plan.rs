@@ -4,11 +4,16 @@
 //! Invariants:
 //! - PLAN-1: ranks are `0..world_size`, contiguous, ordered by (node_rank, local_rank).
 //! - PLAN-2: every global size is divisible by what splits it; otherwise there is no plan, but an error with a span.
+//! - PLAN-3: a plan leaves nothing open: the backend is `gloo` or `nccl`, also in `experiment.distributed.backend`, which the trainer reads.
+
+mod environment;
+mod resolve;
+
+pub use environment::rank_environment;
 
 use crate::config::experiment::Experiment;
 use crate::config::hosts::Host;
-use crate::core::event::Probe;
-use crate::core::ids::{Generation, LocalRank, NodeRank, Rank, RunId};
+use crate::core::ids::{LocalRank, NodeRank, Rank, RunId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -29,8 +34,10 @@ pub struct PlanDraft {
 pub struct PlanError {
     /// What cannot work.
     pub error: String,
-    /// The key to change.
+    /// What to change.
     pub hint: String,
+    /// The key it is about, dotted: `env.num_envs`, or `host.1.gpus` for the second host.
+    pub key: String,
 }
 
 /// When to stop besides the experiment's own goals: `--until KIND=N`.
@@ -45,14 +52,6 @@ pub enum Until {
     Evals(u64),
     /// `seconds=N`: wall time since the launch.
     Seconds(u64),
-}
-
-impl PlanDraft {
-    /// The plan, given what the links found (`probes` in node_rank order; empty: only what needs no probe, for checking early).
-    pub fn resolve(&self, probes: &[Probe]) -> Result<Plan, PlanError> {
-        let _ = probes;
-        Err(PlanError { error: String::new(), hint: String::new() })
-    }
 }
 
 /// A run that can work.
@@ -111,7 +110,7 @@ pub struct PlannedRank {
 /// A size that is split over ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedSize {
-    /// What: `num_envs`, `batch`, `minibatch`.
+    /// What: `num_envs`, `batch` and `minibatch` (transitions), `iterations` (the same for every rank).
     pub name: String,
     /// Per rank.
     pub local: u64,
@@ -134,17 +133,4 @@ impl Plan {
     pub fn is_builtin(&self) -> bool {
         self.experiment.launch.command.is_empty()
     }
-}
-
-/// Everything torchrun sets for one rank, and rankdeck's own identity variables; the agent adds paths (`RANKDECK_STATUS_PAGE`, `RANKDECK_EVENTS`,
-/// `RANKDECK_RUN_DIR`), the host's `env` and `LD_LIBRARY_PATH`.
-pub fn rank_environment(
-    plan: &Plan,
-    rank: &PlannedRank,
-    generation: Generation,
-    master_addr: &str,
-    master_port: u16,
-) -> BTreeMap<String, String> {
-    let _ = (plan, rank, generation, master_addr, master_port);
-    BTreeMap::new()
 }

@@ -1,0 +1,331 @@
+//! Compares a document with the schema: unknown keys, missing keys, types, ranges. Finds all mistakes, not the first.
+
+use super::diagnostic::{Diagnostic, Diagnostics, Place};
+use super::document::{Entry, Node, Table, Value};
+use super::schema::{self, Key, Keys, Kind, TextRule, keys_of};
+use super::suggest::closest;
+use std::collections::BTreeSet;
+
+/// Checks a whole document whose top level is `keys`.
+pub fn check(root: &Node, keys: Keys, found: &mut Diagnostics) {
+    if let Value::Table(table) = &root.value {
+        let top = Scope { top: keys, title: String::new(), header: None };
+        check_table(table, keys, &top, found);
+    }
+}
+
+/// Where in the document a table is.
+struct Scope {
+    /// The schema's top level, to tell where a misplaced key belongs.
+    top: Keys,
+    /// `[env]`, `[[host]]`; empty at the top.
+    title: String,
+    /// Its header, to point at when a key is missing.
+    header: Option<Place>,
+}
+
+fn check_table(table: &Table, keys: Keys, scope: &Scope, found: &mut Diagnostics) {
+    for (name, entry) in table {
+        match keys_of(keys).find(|key| key.name == name) {
+            Some(key) => check_value(key, &entry.node, &entry.key, scope, found),
+            None => found.push(unknown(name, entry, keys, scope)),
+        }
+    }
+    for key in keys_of(keys).filter(|key| key.is_required() && !table.contains_key(key.name)) {
+        // A document without any host has an error of its own.
+        if !matches!(key.kind, Kind::Tables(_)) {
+            found.push(missing(key, scope));
+        }
+    }
+}
+
+fn missing(key: &Key, scope: &Scope) -> Diagnostic {
+    let is_table = matches!(key.kind, Kind::Table(_));
+    let what = if is_table { format!("[{}]", key.name) } else { key.name.to_owned() };
+    let message = match scope.title.as_str() {
+        "" => format!("`{what}` is missing"),
+        title => format!("`{what}` is missing in `{title}`"),
+    };
+    let hint = if is_table {
+        format!("add a table `{what}`")
+    } else {
+        format!("add `{} = {}`", key.name, example(key))
+    };
+    match &scope.header {
+        Some(place) => Diagnostic::at(place, message).label(format!("without `{what}`")).hint(hint),
+        None => Diagnostic::about_file(String::new(), message).hint(hint),
+    }
+}
+
+/// A value that would pass, for hints.
+fn example(key: &Key) -> String {
+    match (&key.kind, key.name) {
+        (_, "id") => "\"CartPole-v1\"".into(),
+        (Kind::Choice(words), _) => format!("\"{}\"", words.first().copied().unwrap_or_default()),
+        (Kind::Integer(_), _) => "4".into(),
+        (Kind::Text(_), "name") => "\"node0\"".into(),
+        _ => "...".into(),
+    }
+}
+
+fn unknown(name: &str, entry: &Entry, keys: Keys, scope: &Scope) -> Diagnostic {
+    let names = || keys_of(keys).map(|key| key.name);
+    let message = match scope.title.as_str() {
+        "" => format!("unknown key `{name}`"),
+        title => format!("unknown key `{name}` in `{title}`"),
+    };
+    let hint = match (home_of(name, scope), closest(name, names())) {
+        (_, Some(close)) => format!("did you mean `{close}`?"),
+        (Some(home), None) => format!("`{name}` belongs in `{home}`"),
+        (None, None) => {
+            let list: Vec<String> = names().map(|name| format!("`{name}`")).collect();
+            format!("known keys here: {}", list.join(", "))
+        }
+    };
+    Diagnostic::at(&entry.key, message).label("unknown key").hint(hint)
+}
+
+/// The table that has a key of this name, when it is not this one.
+fn home_of(name: &str, scope: &Scope) -> Option<String> {
+    let title = |key: &Key| match key.kind {
+        Kind::Tables(_) => format!("[[{}]]", key.name),
+        _ => format!("[{}]", key.name),
+    };
+    keys_of(scope.top)
+        .filter(|key| title(key) != scope.title && schema::find(scope.top, &[key.name, name]).is_some())
+        .map(title)
+        // `[[host]]` rather than `[defaults]`.
+        .last()
+}
+
+fn check_value(key: &Key, node: &Node, at: &Place, scope: &Scope, found: &mut Diagnostics) {
+    let path = key.name;
+    match (&key.kind, &node.value) {
+        (Kind::Table(keys), Value::Table(table)) => {
+            let inner = Scope { top: scope.top, title: format!("[{path}]"), header: Some(at.clone()) };
+            check_table(table, keys, &inner, found);
+        }
+        (Kind::Tables(keys), Value::Array(items)) => {
+            for item in items {
+                match &item.value {
+                    Value::Table(table) => {
+                        let header = Some(item.place.clone());
+                        let inner = Scope { top: scope.top, title: format!("[[{path}]]"), header };
+                        check_table(table, keys, &inner, found);
+                    }
+                    other => found.push(wrong_type(path, other, "a table", &item.place)),
+                }
+            }
+        }
+        (Kind::Tables(_), Value::Table(_)) => found.push(
+            Diagnostic::at(at, format!("`[{path}]` is one table, expected an array of tables"))
+                .hint(format!("write `[[{path}]]`, once per {path}")),
+        ),
+        (Kind::Tagged { tag, variants }, Value::Table(table)) => {
+            let inner = Scope { top: scope.top, title: format!("[{path}]"), header: Some(at.clone()) };
+            check_tagged(table, tag, variants, &inner, found);
+        }
+        (Kind::Text(rule), Value::String(text)) => check_text(path, text, rule, &node.place, found),
+        (Kind::Choice(words), Value::String(word)) if !words.contains(&word.as_str()) => {
+            let hint = closest(word, words.iter().copied())
+                .map_or(format!("write {}", key.kind.expected()), |close| format!("did you mean `\"{close}\"`?"));
+            found.push(
+                Diagnostic::at(&node.place, format!("`{path}` is `\"{word}\"`, expected {}", key.kind.expected()))
+                    .hint(hint),
+            );
+        }
+        (Kind::Choice(_), Value::String(_)) | (Kind::Flag, Value::Boolean(_)) => {}
+        (Kind::Integer(range), Value::Integer(number)) if !range.contains(number) => {
+            found.push(out_of_range(key, &number.to_string(), &node.place));
+        }
+        (Kind::Integer(_), Value::Integer(_)) => {}
+        (Kind::Integer(_), Value::Float(number)) if number.fract() == 0.0 && number.abs() < 1e15 => {
+            found.push(
+                wrong_type(path, &node.value, &key.kind.expected(), &node.place)
+                    .hint(format!("write `{}` without a fraction or exponent", *number as i64)),
+            );
+        }
+        (Kind::Number { min, max, open }, Value::Integer(_) | Value::Float(_)) => {
+            let number = match node.value {
+                Value::Float(number) => number,
+                Value::Integer(number) => number as f64,
+                _ => f64::NAN,
+            };
+            let inside = number.is_finite() && number <= *max && if *open { number > *min } else { number >= *min };
+            if !inside {
+                found.push(out_of_range(key, &number.to_string(), &node.place));
+            }
+        }
+        (Kind::Texts, Value::Array(items)) => check_texts(path, items, node, found),
+        (Kind::Integers(range), Value::Array(items)) => {
+            check_integers(key, items, range, node, found);
+        }
+        (Kind::Environment, Value::Table(table)) => check_environment(path, table, found),
+        (Kind::Gpus, value) => check_gpus(value, node, found),
+        (kind, value) => found.push(wrong_type(path, value, &kind.expected(), &node.place)),
+    }
+}
+
+fn wrong_type(path: &str, value: &Value, expected: &str, at: &Place) -> Diagnostic {
+    let kind = value.type_name();
+    let diagnostic = Diagnostic::at(at, format!("`{path}` is {kind}, expected {expected}")).label(kind);
+    match value {
+        Value::String(text)
+            if text.parse::<f64>().is_ok() && (expected.contains("integer") || expected.contains("number")) =>
+        {
+            diagnostic.hint(format!("write `{text}` without quotes"))
+        }
+        Value::String(text) if text.parse::<bool>().is_ok() && expected.contains("true") => {
+            diagnostic.hint(format!("write `{text}` without quotes"))
+        }
+        Value::Integer(number) if expected.contains("string") => diagnostic.hint(format!("write `\"{number}\"`")),
+        Value::String(_) if expected.contains("an array of strings") => {
+            diagnostic.hint("write `[\"program\", \"argument\", ...]`, one string per argument")
+        }
+        Value::Table(_) if !expected.contains("table") => diagnostic,
+        _ => diagnostic.hint(format!("write {expected}")),
+    }
+}
+
+fn out_of_range(key: &Key, number: &str, at: &Place) -> Diagnostic {
+    let expected = key.kind.expected();
+    Diagnostic::at(at, format!("`{}` is {number}, expected {expected}", key.name)).hint(key.doc.trim_end_matches('.'))
+}
+
+fn check_text(path: &str, text: &str, rule: &TextRule, at: &Place, found: &mut Diagnostics) {
+    let verdict = match text.contains('\0') {
+        true => Err(("holds a NUL character".to_owned(), format!("write {}", rule.expected))),
+        false => (rule.test)(text),
+    };
+    if let Err((why, hint)) = verdict {
+        found.push(Diagnostic::at(at, format!("`{path}` {why}")).hint(hint));
+    }
+}
+
+fn check_texts(path: &str, items: &[Node], node: &Node, found: &mut Diagnostics) {
+    let first = items.first().map(|item| &item.value);
+    match first {
+        None => found.push(
+            Diagnostic::at(&node.place, format!("`{path}` is empty"))
+                .hint(format!("leave `{path}` out to run the built-in trainer")),
+        ),
+        Some(Value::String(program)) if program.trim().is_empty() => found.push(
+            Diagnostic::at(&node.place, format!("`{path}` names no program"))
+                .hint("the first string is the program, such as `\"python3\"`"),
+        ),
+        Some(_) => {}
+    }
+    for item in items {
+        match &item.value {
+            Value::String(text) if text.contains('\0') => {
+                found.push(Diagnostic::at(&item.place, format!("`{path}` holds a NUL character")));
+            }
+            Value::String(_) => {}
+            other => found.push(wrong_type(path, other, "strings only", &item.place)),
+        }
+    }
+}
+
+fn check_integers(
+    key: &Key,
+    items: &[Node],
+    range: &std::ops::RangeInclusive<i128>,
+    node: &Node,
+    found: &mut Diagnostics,
+) {
+    if items.is_empty() {
+        found.push(
+            Diagnostic::at(&node.place, format!("`{}` is empty", key.name)).hint(format!("write {}", key.kind.expected())),
+        );
+    }
+    for item in items {
+        match &item.value {
+            Value::Integer(number) if range.contains(number) => {}
+            Value::Integer(number) => found.push(out_of_range(key, &number.to_string(), &item.place)),
+            other => found.push(wrong_type(key.name, other, "integers only", &item.place)),
+        }
+    }
+}
+
+fn check_environment(path: &str, table: &Table, found: &mut Diagnostics) {
+    for (name, entry) in table {
+        if name.is_empty() || name.contains(['=', '\0']) {
+            found.push(
+                Diagnostic::at(&entry.key, format!("`{}` is no name of an environment variable", name.escape_default()))
+                    .hint("names are not empty and hold no `=`"),
+            );
+        }
+        match &entry.node.value {
+            Value::String(text) if text.contains('\0') => {
+                found.push(Diagnostic::at(&entry.node.place, format!("`{path}.{name}` holds a NUL character")));
+            }
+            Value::String(_) => {}
+            other => found.push(wrong_type(&format!("{path}.{name}"), other, "a string", &entry.node.place)),
+        }
+    }
+}
+
+fn check_gpus(value: &Value, node: &Node, found: &mut Diagnostics) {
+    let expected = Kind::Gpus.expected();
+    match value {
+        Value::String(word) if word == "all" => {}
+        Value::String(word) => found.push(
+            Diagnostic::at(&node.place, format!("`gpus` is `\"{word}\"`, expected {expected}")).hint(
+                match word.parse::<u32>() {
+                    Ok(count) => format!("write `gpus = {count}` without quotes"),
+                    Err(_) => "the only word is `\"all\"`".to_owned(),
+                },
+            ),
+        ),
+        Value::Integer(count) if (0..=1024).contains(count) => {}
+        Value::Integer(count) => found.push(
+            Diagnostic::at(&node.place, format!("`gpus` is {count}, expected a count from 0 to 1024"))
+                .hint("a list of one index is `gpus = [0]`"),
+        ),
+        Value::Array(items) => {
+            let mut seen = BTreeSet::new();
+            for item in items {
+                match item.value {
+                    Value::Integer(index) if !(0..=1023).contains(&index) => found.push(
+                        Diagnostic::at(&item.place, format!("GPU index {index} is out of range, expected 0 to 1023"))
+                            .hint("`nvidia-smi -L` on the host lists the indices"),
+                    ),
+                    Value::Integer(index) if !seen.insert(index) => found.push(
+                        Diagnostic::at(&item.place, format!("GPU index {index} is listed twice"))
+                            .label("again")
+                            .hint("list every GPU once; `nproc` larger than the list makes ranks share GPUs"),
+                    ),
+                    Value::Integer(_) => {}
+                    ref other => found.push(wrong_type("gpus", other, "a list of integers", &item.place)),
+                }
+            }
+        }
+        other => found.push(wrong_type("gpus", other, &expected, &node.place)),
+    }
+}
+
+fn check_tagged(
+    table: &Table,
+    tag: &str,
+    variants: &'static [(&'static str, Keys)],
+    scope: &Scope,
+    found: &mut Diagnostics,
+) {
+    let words: Vec<&str> = variants.iter().map(|(word, _)| *word).collect();
+    let list = words.iter().map(|word| format!("`\"{word}\"`")).collect::<Vec<_>>().join(", ");
+    match table.get(tag).map(|entry| (&entry.node.value, &entry.node.place)) {
+        Some((Value::String(word), at)) => match variants.iter().find(|(known, _)| known == word) {
+            Some((_, keys)) => check_table(table, keys, scope, found),
+            None => found.push(Diagnostic::at(at, format!("unknown {tag} `{word}`")).label(format!("unknown {tag}")).hint(
+                closest(word, words.iter().copied())
+                    .map_or(format!("known: {list}"), |close| format!("did you mean `\"{close}\"`?")),
+            )),
+        },
+        Some((other, at)) => found.push(wrong_type(tag, other, &format!("one of {list}"), at)),
+        None => {
+            if let Some(keys) = variants.first().map(|(_, keys)| keys) {
+                check_table(table, keys, scope, found);
+            }
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! TOML as a tree that remembers where everything was written.
+//!
+//! Owner: one load. The tree of a file may be changed by overrides (`--set`); every node keeps the text it came from, so that an error
+//! about an overridden value quotes the command line and not the file.
+
+use super::diagnostic::{Diagnostic, Diagnostics, Place, Source};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use toml::de::{DeTable, DeValue};
+
+/// Larger files are refused.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// A value and where it is written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    /// Where; for tables the header.
+    pub place: Place,
+    /// What.
+    pub value: Value,
+}
+
+/// A key of a table.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// Where the key is written.
+    pub key: Place,
+    /// Its value.
+    pub node: Node,
+}
+
+/// The tables of TOML, in the order of their names.
+pub type Table = BTreeMap<String, Entry>;
+
+/// A TOML value.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// A table.
+    Table(Table),
+    /// An array.
+    Array(Vec<Node>),
+    /// A string.
+    String(String),
+    /// An integer; wider than TOML's, so that the range check can name what is too large.
+    Integer(i128),
+    /// A float.
+    Float(f64),
+    /// A boolean.
+    Boolean(bool),
+    /// A date, a time or both, as written.
+    Datetime(String),
+}
+
+impl Value {
+    /// What it is, with its article.
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Value::Table(_) => "a table",
+            Value::Array(_) => "an array",
+            Value::String(_) => "a string",
+            Value::Integer(_) => "an integer",
+            Value::Float(_) => "a number",
+            Value::Boolean(_) => "a boolean",
+            Value::Datetime(_) => "a date",
+        }
+    }
+}
+
+/// Reads a file; the error names the path and says what helps.
+pub fn read(path: &Path, what: &str) -> Result<Arc<Source>, Diagnostic> {
+    let name = path.display().to_string();
+    let failed = |message: String, hint: String| Diagnostic::about_file(name.clone(), message).hint(hint);
+    let metadata = std::fs::metadata(path).map_err(|error| {
+        let hint = match error.kind() {
+            std::io::ErrorKind::NotFound => format!("give the path of the {what}"),
+            _ => format!("make the {what} readable for this user"),
+        };
+        failed(format!("cannot read the {what}: {}", plain(&error)), hint)
+    })?;
+    if !metadata.is_file() {
+        return Err(failed(format!("the {what} is not a regular file"), format!("give the path of a {what}")));
+    }
+    if metadata.len() > MAX_BYTES {
+        return Err(failed(
+            format!("the {what} has {} bytes, more than the {MAX_BYTES} allowed", metadata.len()),
+            "is this the right file?".into(),
+        ));
+    }
+    let bytes = std::fs::read(path).map_err(|error| {
+        failed(
+            format!("cannot read the {what}: {}", plain(&error)),
+            format!("make the {what} readable for this user"),
+        )
+    })?;
+    String::from_utf8(bytes).map(|text| Arc::new(Source { name: name.clone(), text })).map_err(|error| {
+        failed(
+            format!("the {what} is no UTF-8 text (byte {})", error.utf8_error().valid_up_to()),
+            "save it as UTF-8".into(),
+        )
+    })
+}
+
+/// An I/O error without Rust's `(os error N)`.
+fn plain(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    let cut = text.find(" (os error").unwrap_or(text.len());
+    let mut short = text[..cut].to_owned();
+    if let Some(first) = short.get_mut(0..1) {
+        first.make_ascii_lowercase();
+    }
+    short
+}
+
+/// Parses a text; all syntax errors at once.
+pub fn parse(source: &Arc<Source>) -> Result<Node, Diagnostics> {
+    let (table, errors) = DeTable::parse_recoverable(&source.text);
+    if errors.is_empty() {
+        let span = table.span();
+        return Ok(Node {
+            place: Place { source: source.clone(), range: span },
+            value: Value::Table(convert_table(source, table.get_ref())),
+        });
+    }
+    let mut all = Diagnostics::new();
+    for error in errors {
+        let message = error.message().lines().collect::<Vec<_>>().join(", ");
+        all.push(match error.span() {
+            Some(range) => {
+                let place = Place { source: source.clone(), range };
+                Diagnostic::at(&place, format!("not valid TOML: {message}"))
+            }
+            None => Diagnostic::about_file(source.name.clone(), format!("not valid TOML: {message}")),
+        });
+    }
+    all.or(Node { place: Place { source: source.clone(), range: 0..0 }, value: Value::Table(Table::new()) })
+}
+
+fn convert_table(source: &Arc<Source>, table: &DeTable<'_>) -> Table {
+    let place = |range: Range<usize>| Place { source: source.clone(), range };
+    let entry = |(key, value): (&toml::Spanned<toml::de::DeString<'_>>, &toml::Spanned<DeValue<'_>>)| {
+        let node = Node { place: place(value.span()), value: convert(source, value.get_ref()) };
+        (key.get_ref().to_string(), Entry { key: place(key.span()), node })
+    };
+    table.iter().map(entry).collect()
+}
+
+fn convert(source: &Arc<Source>, value: &DeValue<'_>) -> Value {
+    match value {
+        DeValue::Table(table) => Value::Table(convert_table(source, table)),
+        DeValue::Array(array) => Value::Array(
+            array
+                .iter()
+                .map(|item| Node {
+                    place: Place { source: source.clone(), range: item.span() },
+                    value: convert(source, item.get_ref()),
+                })
+                .collect(),
+        ),
+        DeValue::String(text) => Value::String(text.to_string()),
+        DeValue::Integer(number) => {
+            let negative = number.as_str().starts_with('-');
+            let limit = if negative { i128::MIN } else { i128::MAX };
+            Value::Integer(i128::from_str_radix(number.as_str(), number.radix()).unwrap_or(limit))
+        }
+        DeValue::Float(number) => Value::Float(number.as_str().parse().unwrap_or(f64::NAN)),
+        DeValue::Boolean(flag) => Value::Boolean(*flag),
+        DeValue::Datetime(date) => Value::Datetime(date.to_string()),
+    }
+}
+
+impl Node {
+    /// The table, when it is one.
+    pub fn table(&self) -> Option<&Table> {
+        match &self.value {
+            Value::Table(table) => Some(table),
+            _ => None,
+        }
+    }
+
+    /// What a dotted path names; numbers index arrays: `host.1.gpus`.
+    pub fn entry(&self, path: &str) -> Option<Entry> {
+        let own = Entry { key: self.place.clone(), node: self.clone() };
+        path.split('.').try_fold(own, |at, part| match &at.node.value {
+            Value::Table(table) => table.get(part).cloned(),
+            Value::Array(items) => {
+                let node = items.get(part.parse::<usize>().ok()?)?.clone();
+                Some(Entry { key: node.place.clone(), node })
+            }
+            _ => None,
+        })
+    }
+
+    /// The same as a value of the `toml` crate, for serde.
+    pub fn to_toml(&self) -> toml::Value {
+        match &self.value {
+            Value::Table(table) => toml::Value::Table(
+                table.iter().map(|(name, entry)| (name.clone(), entry.node.to_toml())).collect(),
+            ),
+            Value::Array(items) => toml::Value::Array(items.iter().map(Node::to_toml).collect()),
+            Value::String(text) => toml::Value::String(text.clone()),
+            Value::Integer(number) => {
+                let limit = if *number < 0 { i64::MIN } else { i64::MAX };
+                toml::Value::Integer(i64::try_from(*number).unwrap_or(limit))
+            }
+            Value::Float(number) => toml::Value::Float(*number),
+            Value::Boolean(flag) => toml::Value::Boolean(*flag),
+            Value::Datetime(text) => {
+                text.parse().map_or_else(|_| toml::Value::String(text.clone()), toml::Value::Datetime)
+            }
+        }
+    }
+
+    /// Lays `other` over this tree: tables are merged, everything else is replaced.
+    pub fn overlay(&mut self, other: Node) {
+        match (&mut self.value, other) {
+            (Value::Table(own), Node { value: Value::Table(table), .. }) => {
+                for (name, entry) in table {
+                    match own.get_mut(&name) {
+                        Some(old) => {
+                            let is_table = |node: &Node| matches!(node.value, Value::Table(_));
+                            if !(is_table(&old.node) && is_table(&entry.node)) {
+                                old.key = entry.key;
+                            }
+                            old.node.overlay(entry.node);
+                        }
+                        None => {
+                            own.insert(name, entry);
+                        }
+                    }
+                }
+            }
+            (_, other) => *self = other,
+        }
+    }
+}

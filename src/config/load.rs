@@ -1,0 +1,104 @@
+//! Loads an experiment and says everything that is wrong with it by itself; `draft` says what is wrong with it on given hosts.
+
+use super::check::check;
+use super::diagnostic::{Diagnostic, Diagnostics, Place};
+use super::document::{self, Node, Value};
+use super::experiment::{Experiment, Learn};
+use super::schema::{self, BUILTIN_ENVS};
+use super::{overrides, suggest};
+use std::path::Path;
+
+/// An experiment with `--set KEY=VALUE` applied and every default filled in.
+///
+/// Errors: every mistake in the file and the overrides, with its line.
+pub fn load_experiment(path: &Path, sets: &[String]) -> Result<Experiment, Diagnostics> {
+    read_experiment(path, sets).map(|(experiment, _)| experiment)
+}
+
+/// The same, with the document for errors that come later.
+pub(super) fn read_experiment(path: &Path, sets: &[String]) -> Result<(Experiment, Node), Diagnostics> {
+    let source = document::read(path, "experiment file")
+        .map_err(|error| match error.message.contains("no such file") {
+            true => error.hint("experiments are TOML files, such as `configs/cartpole_ppo.toml`"),
+            false => error,
+        })
+        .map_err(Diagnostics::from)?;
+    let mut root = document::parse(&source)?;
+    let mut found = Diagnostics::new();
+    overrides::apply(&mut root, sets, schema::EXPERIMENT, &mut found);
+    check(&root, schema::EXPERIMENT, &mut found);
+    // A missing table has no place in the text.
+    for diagnostic in found.0.iter_mut().filter(|diagnostic| diagnostic.file.is_empty()) {
+        diagnostic.file.clone_from(&source.name);
+    }
+    let is_builtin = root.entry("launch.command").is_none();
+    if is_builtin {
+        check_builtin(&root, &mut found);
+    }
+    found.or(())?;
+    let experiment: Experiment = root.to_toml().try_into().map_err(|error: toml::de::Error| {
+        Diagnostics::from(Diagnostic::about_file(source.name.clone(), error.message().to_owned()))
+    })?;
+    let mut found = Diagnostics::new();
+    check_rules(&root, &experiment, &mut found);
+    found.or((experiment, root))
+}
+
+/// What only the built-in trainer needs.
+fn check_builtin(root: &Node, found: &mut Diagnostics) {
+    for (table, example) in [("env", "id = \"CartPole-v1\"` and `num_envs = 4"), ("learn", "algorithm = \"ppo\"")] {
+        if root.entry(table).is_none() {
+            found.push(
+                Diagnostic::about_file(root.place.source.name.clone(), format!("`[{table}]` is missing"))
+                    .hint(format!("the built-in trainer needs `[{table}]` with `{example}`; another program is named by `launch.command`")),
+            );
+        }
+    }
+    if let Some((id, at)) = root.entry("env.id").and_then(|entry| match entry.node.value {
+        Value::String(id) => Some((id, entry.node.place)),
+        _ => None,
+    }) && !id.trim().is_empty()
+        && !BUILTIN_ENVS.contains(&id.as_str())
+    {
+        let known = BUILTIN_ENVS.map(|id| format!("`{id}`")).join(", ");
+        let hint = suggest::closest(&id, BUILTIN_ENVS)
+            .map_or(format!("the built-in trainer has {known}"), |close| format!("did you mean `{close}`?"));
+        found.push(Diagnostic::at(&at, format!("unknown environment `{id}`")).label("unknown environment").hint(hint));
+    }
+}
+
+/// Keys against each other.
+fn check_rules(root: &Node, experiment: &Experiment, found: &mut Diagnostics) {
+    if let Some(Learn::Ppo(ppo)) = &experiment.learn
+        && ppo.anneal_lr
+        && experiment.run.total_steps == 0
+    {
+        found.push(
+            Diagnostic::at(
+                &nearest(root, &["learn.anneal_lr", "run.total_steps", "learn"]),
+                "`learn.anneal_lr` needs `run.total_steps`: the learning rate falls to 0 over that many steps",
+            )
+            .hint("set `run.total_steps`, or `learn.anneal_lr = false`"),
+        );
+    }
+    if experiment.eval.stop_value.is_some() && experiment.eval.every == 0 {
+        found.push(
+            Diagnostic::at(
+                &nearest(root, &["eval.stop_value"]),
+                "`eval.stop_value` can never be reached: `eval.every` is 0, so nothing is evaluated",
+            )
+            .hint("set `eval.every = 10`, or remove `stop_value`"),
+        );
+    }
+}
+
+/// The value of the first of these paths that is written down; else the whole text.
+pub(super) fn nearest(root: &Node, paths: &[&str]) -> Place {
+    paths.iter().find_map(|path| root.entry(path)).map_or_else(
+        || Place { source: root.place.source.clone(), range: 0..0 },
+        |entry| match entry.node.value {
+            Value::Table(_) => entry.key,
+            _ => entry.node.place,
+        },
+    )
+}

@@ -1,0 +1,98 @@
+//! `--set KEY=VALUE`: a dotted path and a TOML value, or a plain string where the value is no TOML.
+
+use super::diagnostic::{Diagnostic, Diagnostics, Place, Source};
+use super::document::{self, Entry, Node, Table, Value};
+use super::schema::{self, Keys, Kind};
+use std::sync::Arc;
+
+/// Lays every override over the document, in the order given; the last one wins.
+pub fn apply(root: &mut Node, sets: &[String], keys: Keys, found: &mut Diagnostics) {
+    for set in sets {
+        match parse(set, keys) {
+            Ok(node) => root.overlay(node),
+            Err(diagnostic) => found.push(diagnostic),
+        }
+    }
+}
+
+/// One override as a document of its own, so that errors quote what was typed.
+fn parse(set: &str, keys: Keys) -> Result<Node, Diagnostic> {
+    let source = Arc::new(Source { name: "--set".into(), text: set.to_owned() });
+    let whole = Place { source: source.clone(), range: 0..set.len() };
+    let Some((path, value)) = set.split_once('=') else {
+        return Err(Diagnostic::at(&whole, "`--set` needs `KEY=VALUE`").hint("such as `--set learn.gamma=0.98`"));
+    };
+    let parts: Vec<&str> = path.trim().split('.').map(str::trim).collect();
+    let is_bare = |part: &&str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
+    if !parts.iter().all(is_bare) {
+        let place = Place { source, range: 0..path.len() };
+        return Err(Diagnostic::at(&place, format!("`{}` is no key", path.trim()))
+            .hint("write table and key, such as `--set learn.gamma=0.98`"));
+    }
+    let place = |part: &str| {
+        let start = part.as_ptr() as usize - set.as_ptr() as usize;
+        Place { source: source.clone(), range: start..start + part.len() }
+    };
+    let text = value.trim();
+    let value = match document::parse(&source) {
+        // A line break would smuggle in further keys.
+        Ok(node) if !set.contains('\n') => node.entry(&parts.join(".")).map(|entry| entry.node.value),
+        _ => None,
+    };
+    let value = match value {
+        Some(value @ Value::String(_)) => value,
+        // `--set run.name=42` means the text.
+        Some(Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::Datetime(_)) | None
+            if wants_text(&parts, keys) =>
+        {
+            Value::String(text.to_owned())
+        }
+        Some(value) => value,
+        None => Value::String(text.to_owned()),
+    };
+    let leaf = Node { place: place(text), value };
+    Ok(parts.iter().rev().fold(leaf, |node, part| Node {
+        place: place(part),
+        value: Value::Table(Table::from([((*part).to_owned(), Entry { key: place(part), node })])),
+    }))
+}
+
+/// The schema wants a string at this path.
+fn wants_text(parts: &[&str], keys: Keys) -> bool {
+    let kind = |parts: &[&str]| schema::find(keys, parts).map(|key| &key.kind);
+    matches!(kind(parts), Some(Kind::Text(_)))
+        || parts
+            .split_last()
+            .is_some_and(|(_, table)| matches!(kind(table), Some(Kind::Environment)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(set: &str, path: &str) -> Value {
+        parse(set, schema::EXPERIMENT).unwrap().entry(path).unwrap().node.value
+    }
+
+    #[test]
+    fn values_are_toml_or_else_text() {
+        assert_eq!(value("learn.gamma=0.98", "learn.gamma"), Value::Float(0.98));
+        assert_eq!(value("run.total_steps = 1_000", "run.total_steps"), Value::Integer(1000));
+        assert_eq!(value("env.id=CartPole-v1", "env.id"), Value::String("CartPole-v1".into()));
+        assert_eq!(value("env.id=\"CartPole-v1\"", "env.id"), Value::String("CartPole-v1".into()));
+        assert_eq!(value("run.name=42", "run.name"), Value::String("42".into()));
+        assert_eq!(value("run.name=1=2", "run.name"), Value::String("1=2".into()));
+        assert_eq!(value("launch.env.N=1", "launch.env.N"), Value::String("1".into()));
+        assert_eq!(value("run.name=", "run.name"), Value::String(String::new()));
+        assert!(matches!(value("policy.hidden=[1, 2]", "policy.hidden"), Value::Array(_)));
+        assert_eq!(value("run.seed=1\nrun.name='x'", "run.seed"), Value::String("1\nrun.name='x'".into()));
+    }
+
+    #[test]
+    fn what_is_no_override_is_quoted() {
+        for (set, says) in [("gamma", "needs `KEY=VALUE`"), ("=1", "is no key"), ("a..b=1", "is no key"), ("a b=1", "is no key")] {
+            let shown = parse(set, schema::EXPERIMENT).unwrap_err().to_string();
+            assert!(shown.contains(says) && shown.contains("--> --set:1:1"), "{shown}");
+        }
+    }
+}

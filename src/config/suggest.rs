@@ -1,0 +1,59 @@
+//! "Did you mean": the closest known word to an unknown one.
+
+/// Edits between two words: insertions, deletions, substitutions, and swaps of neighbours (optimal string alignment).
+fn distance(a: &str, b: &str) -> usize {
+    let a: Vec<char> = a.to_lowercase().chars().collect();
+    let b: Vec<char> = b.to_lowercase().chars().collect();
+    let mut before: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=b.len()).collect();
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let substitute = last[j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut best = substitute.min(last[j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                best = best.min(before[j - 2] + 1);
+            }
+            row.push(best);
+        }
+        before = std::mem::replace(&mut last, row);
+    }
+    last[b.len()]
+}
+
+/// The known word that `word` is most likely meant to be, if any is close.
+pub fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    // Longer words are no key of ours, and the search is quadratic.
+    if word.chars().count() > 64 {
+        return None;
+    }
+    let allowed = (word.chars().count() / 3).max(1);
+    known
+        .into_iter()
+        .map(|candidate| (distance(word, candidate), candidate))
+        .filter(|(edits, candidate)| *edits <= allowed && *edits < candidate.chars().count())
+        .min()
+        .map(|(_, candidate)| candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_what_was_meant() {
+        let known = ["gpus", "nproc", "address", "identity_file", "num_minibatches"];
+        assert_eq!(closest("gpu", known), Some("gpus"));
+        assert_eq!(closest("adress", known), Some("address"));
+        assert_eq!(closest("identityfile", known), Some("identity_file"));
+        assert_eq!(closest("nporc", known), Some("nproc"));
+        assert_eq!(closest("colour", known), None);
+        assert_eq!(closest("", known), None);
+    }
+
+    #[test]
+    fn a_swap_is_one_edit() {
+        assert_eq!(distance("nporc", "nproc"), 1);
+        assert_eq!(distance("kitten", "sitting"), 3);
+    }
+}

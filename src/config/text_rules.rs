@@ -1,0 +1,172 @@
+//! What strings may hold: names, addresses, interfaces. Each refusal says why and what helps.
+
+use super::schema::TextRule;
+
+type Refusal = (String, String);
+
+fn refuse(why: impl Into<String>, hint: impl Into<String>) -> Result<(), Refusal> {
+    Err((why.into(), hint.into()))
+}
+
+/// Names of hosts and runs: they become file names, so letters, digits, `-`, `_`, `.` only.
+pub static NAME: TextRule = TextRule { expected: "a name of letters, digits, `-`, `_` and `.`", test: name };
+/// Any text that is not empty.
+pub static PLAIN: TextRule = TextRule { expected: "a string, not empty", test: plain };
+/// A host name, an address or an ssh alias.
+pub static ADDRESS: TextRule = TextRule { expected: "an address or host name", test: address };
+/// A login name.
+pub static USER: TextRule = TextRule { expected: "a user name", test: user };
+/// Jump hosts.
+pub static JUMP: TextRule = TextRule { expected: "`user@host:port`, separated by commas", test: jump };
+/// libtorch on a host.
+pub static LIBTORCH: TextRule = TextRule { expected: "a folder, or `python:PATH`", test: libtorch };
+/// A network interface.
+pub static INTERFACE: TextRule = TextRule { expected: "the name of a network interface", test: interface };
+
+fn plain(text: &str) -> Result<(), Refusal> {
+    if text.trim().is_empty() {
+        return refuse("is empty", "leave the key out to use the default");
+    }
+    if text.contains('\0') {
+        return refuse("holds a NUL character", "no program or file can be called that");
+    }
+    Ok(())
+}
+
+fn name(text: &str) -> Result<(), Refusal> {
+    let hint = "use letters, digits, `-`, `_` and `.`, beginning with a letter or digit";
+    if text.is_empty() {
+        return refuse("is empty", hint);
+    }
+    if text.len() > 64 {
+        return refuse(format!("has {} characters, 64 are allowed", text.chars().count()), hint);
+    }
+    if let Some(bad) = text.chars().find(|c| !(c.is_ascii_alphanumeric() || "-_.".contains(*c))) {
+        return refuse(format!("holds the character `{}`", bad.escape_default()), hint);
+    }
+    if !text.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+        return refuse("does not begin with a letter or digit", hint);
+    }
+    Ok(())
+}
+
+fn address(text: &str) -> Result<(), Refusal> {
+    plain(text)?;
+    if let Some((user, host)) = text.split_once('@') {
+        return refuse("holds a user name", format!("write `address = \"{host}\"` and `user = \"{user}\"`"));
+    }
+    if let Some(bad) =
+        text.chars().find(|c| c.is_whitespace() || c.is_control() || "/\\\"'`$;&|<>(){}".contains(*c))
+    {
+        return refuse(
+            format!("holds the character `{}`", bad.escape_default()),
+            "write a host name, an IP address or an alias of `~/.ssh/config`",
+        );
+    }
+    if text.starts_with('-') {
+        return refuse("begins with `-`", "write a host name, an IP address or an alias of `~/.ssh/config`");
+    }
+    match text.split_once(':') {
+        Some((host, port)) if !port.contains(':') => {
+            refuse("holds a port", format!("write `address = \"{host}\"` and `port = {port}`"))
+        }
+        // Resolvers read a bare number as a 32-bit address: 6841231 becomes 0.104.99.143.
+        _ if text.chars().all(|c| c.is_ascii_digit()) => {
+            refuse("is a number and would be read as an IPv4 address", "write the address with its dots, or a name")
+        }
+        _ => Ok(()),
+    }
+}
+
+fn user(text: &str) -> Result<(), Refusal> {
+    plain(text)?;
+    let bad = |c: &char| c.is_whitespace() || c.is_control() || "@:/\"'`$;&|<>".contains(*c);
+    match text.chars().find(bad) {
+        Some(bad) => {
+            refuse(format!("holds the character `{}`", bad.escape_default()), "write the login name alone")
+        }
+        None if text.starts_with('-') => refuse("begins with `-`", "write the login name alone"),
+        None => Ok(()),
+    }
+}
+
+fn jump(text: &str) -> Result<(), Refusal> {
+    plain(text)?;
+    let hint = "write `user@host:port`, or several separated by commas; user and port may be left out";
+    for hop in text.split(',') {
+        let hop = hop.trim();
+        let (login, host) = hop.split_once('@').map_or((None, hop), |(login, host)| (Some(login), host));
+        let bracketed = host.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+        let (host, port) = match (bracketed, host.split_once(':')) {
+            (Some((host, rest)), _) => (host, rest.strip_prefix(':')),
+            (None, Some((host, port))) => (host, Some(port)),
+            (None, None) => (host, None),
+        };
+        if host.is_empty() || login == Some("") {
+            return refuse("has a hop without a host or user", hint);
+        }
+        if hop.starts_with('-') || hop.chars().any(|c| c.is_whitespace() || c.is_control()) {
+            return refuse("has a hop with a space or a leading `-`", hint);
+        }
+        if port.is_some_and(|port| !matches!(port.parse::<u16>(), Ok(1..))) {
+            return refuse("has a hop whose port is no number from 1 to 65535", hint);
+        }
+    }
+    Ok(())
+}
+
+fn libtorch(text: &str) -> Result<(), Refusal> {
+    plain(text)?;
+    match text.strip_prefix("python:") {
+        Some(path) if path.trim().is_empty() => {
+            refuse("names no interpreter", "write `python:PATH`, such as `python:venv/bin/python3`")
+        }
+        _ => Ok(()),
+    }
+}
+
+fn interface(text: &str) -> Result<(), Refusal> {
+    plain(text)?;
+    match text.chars().find(|c| c.is_whitespace() || c.is_control() || *c == '/') {
+        Some(bad) => refuse(
+            format!("holds the character `{}`", bad.escape_default()),
+            "`ip -brief address` lists the interfaces of a host",
+        ),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        for good in ["gpu1", "10.0.0.7", "fe80::1", "::1", "node-1.cluster.example", "a%eth0"] {
+            assert_eq!(address(good), Ok(()), "{good}");
+        }
+        for bad in ["", " ", "a b", "root@a", "a:22", "6841231", "-oProxyCommand=x", "a;b", "$(x)"] {
+            assert!(address(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn jumps() {
+        for good in ["a", "u@a", "u@a:2222", "a,u@b:22", "[::1]:22", "u@[fe80::2]"] {
+            assert_eq!(jump(good), Ok(()), "{good}");
+        }
+        for bad in ["", "u@", "@a", "a,,b", "a:0", "a:70000", "a:x", "-a"] {
+            assert!(jump(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn names_are_file_names() {
+        for good in ["node0", "a.b-c_d", "0"] {
+            assert_eq!(name(good), Ok(()), "{good}");
+        }
+        for bad in ["", ".", "..", "-a", "a/b", "a b", "é", &"x".repeat(65)] {
+            assert!(name(bad).is_err(), "{bad}");
+        }
+    }
+}
