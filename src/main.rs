@@ -5,7 +5,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let mut args = std::env::args_os();
     if args.nth(1).is_some_and(|command| command == "agent") {
-        return rankdeck::agent::main(args.map(|arg| arg.to_string_lossy().into_owned()).collect());
+        return rankdeck::agent::main(args);
     }
     rankdeck::cli::main(std::env::args_os())
 }

@@ -1,6 +1,6 @@
 //! How a command fails: a message, a hint, an exit code.
 
-use crate::config::Diagnostic;
+use crate::config::Diagnostics;
 use crate::core::plan::PlanError;
 use crate::link::LinkError;
 use std::fmt;
@@ -70,8 +70,8 @@ impl fmt::Display for Failure {
     }
 }
 
-impl From<Diagnostic> for Failure {
-    fn from(diagnostic: Diagnostic) -> Failure {
+impl From<Diagnostics> for Failure {
+    fn from(diagnostic: Diagnostics) -> Failure {
         Failure::usage(diagnostic.to_string())
     }
 }

@@ -53,4 +53,9 @@ impl Core {
         let _ = (now, event);
         Vec::new()
     }
+
+    /// When time alone could change something.
+    pub fn poll_timeout(&self) -> Option<Timestamp> {
+        None
+    }
 }

@@ -4,11 +4,14 @@
 //! deploys what the host lacks, starts or finds the agent, and then carries frames. It reconnects by itself with backoff; every
 //! (re)connection ends in [`LinkState::Ready`], upon which the core sends `attach`. Closing a link never touches the run.
 
+pub mod simulator;
+
 use crate::config::hosts::Host;
 use crate::core::event::LinkState;
 use crate::core::ids::{NodeRank, RunId};
 use crate::proto::message::{AgentMessage, ConsoleMessage};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tokio::sync::mpsc;
 
 /// What a link is to do.
@@ -73,4 +76,32 @@ pub struct LinkError {
     pub error: String,
     /// What helps.
     pub hint: String,
+}
+
+// STUB until the `ssh` part is merged: both functions are its own.
+/// Opens a link.
+pub fn open(request: LinkRequest, events: mpsc::Sender<(NodeRank, LinkEvent)>) -> LinkHandle {
+    let (commands, mut orders) = mpsc::channel(64);
+    let node = request.node;
+    tokio::spawn(async move {
+        let error = format!("host {}: this build has no links", request.host.name);
+        let failed = LinkState::Failed { error, hint: String::new() };
+        let _ = events.send((node, LinkEvent::State(failed))).await;
+        while let Some(command) = orders.recv().await {
+            if matches!(command, LinkCommand::Close) {
+                break;
+            }
+        }
+    });
+    LinkHandle { node, commands }
+}
+
+/// Runs `rankdeck agent ARGS` on `host`.
+pub async fn exec(
+    host: &Host,
+    _agent_binary: &Path,
+    _args: &[String],
+    _prompter: Arc<dyn Prompter>,
+) -> Result<String, LinkError> {
+    Err(LinkError { error: format!("host {}: this build has no links", host.name), hint: String::new() })
 }

@@ -21,7 +21,7 @@ use crate::core::report::ReportBody;
 use crate::core::{Core, Goal};
 use crate::link::{LinkCommand, LinkEvent, LinkHandle};
 use crate::proto::message::StopMode;
-use crate::ui::Action;
+use crate::ui::{Action, Role};
 use crossterm::event::Event as TermEvent;
 use std::collections::VecDeque;
 use std::io;
@@ -367,6 +367,7 @@ impl Driver {
             Action::Quit if self.exit.is_some() => self.leave = Some(Why::Done),
             Action::Quit => self.tell(Event::DetachRequested),
             Action::Answer { node, answer } => self.tell(Event::PromptAnswered { node, answer }),
+            Action::None => {}
             Action::Suspend | Action::Redraw | Action::Copy(_) | Action::SaveScreen => {
                 let Face::Screen(screen) = &mut self.face else { return Ok(()) };
                 match action {
@@ -377,8 +378,12 @@ impl Driver {
                         let folder =
                             self.recorder.as_ref().map_or_else(|| ".".into(), |recorder| recorder.folder().to_owned());
                         match screen.save(&folder, self.core.model(), now) {
-                            Ok(path) => tracing::info!("screen saved as {}", path.display()),
-                            Err(error) => tracing::warn!("failed to save the screen: {error}"),
+                            Ok(path) => {
+                                screen.view.toast(format!("screen saved to {}", path.display()), Role::Good, now);
+                            }
+                            Err(error) => {
+                                screen.view.toast(format!("failed to save the screen: {error}"), Role::Warn, now);
+                            }
                         }
                         screen.want(Want::Input);
                     }

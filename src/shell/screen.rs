@@ -7,7 +7,7 @@ use super::terminal::{self, Surface, Tty};
 use crate::core::ids::Timestamp;
 use crate::core::model::Model;
 use crate::ui::{self, Action, Theme, ViewState};
-use crossterm::event::{Event as TermEvent, EventStream, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseEventKind};
+use crossterm::event::{Event as TermEvent, EventStream, KeyEventKind, MouseEventKind};
 use futures_util::{Stream, StreamExt};
 use ratatui::Frame;
 use ratatui::Terminal;
@@ -77,22 +77,11 @@ impl Screen {
             TermEvent::Key(key) => ui::on_key(model, &mut self.view, key, now),
             TermEvent::Mouse(mouse) if mouse.kind == MouseEventKind::Moved => return Heard::Actions(Vec::new()),
             TermEvent::Mouse(mouse) => ui::on_mouse(model, &mut self.view, mouse, now),
-            TermEvent::Paste(text) => self.paste(&text, model, now),
+            TermEvent::Paste(text) => ui::on_paste(model, &mut self.view, &text, now),
             TermEvent::Resize(..) | TermEvent::FocusGained | TermEvent::FocusLost => Vec::new(),
         };
         self.pacer.want(Want::Input);
         Heard::Actions(actions)
-    }
-
-    /// Pasted text goes where text is asked for; elsewhere its letters would be commands.
-    fn paste(&mut self, text: &str, model: &Model, now: Timestamp) -> Vec<Action> {
-        if !model.hosts.iter().any(|host| host.prompt.is_some()) {
-            return Vec::new();
-        }
-        let printable = text.chars().filter(|c| !c.is_control()).take(4096);
-        printable
-            .flat_map(|c| ui::on_key(model, &mut self.view, KeyEvent::new(KeyCode::Char(c), KeyModifiers::NONE), now))
-            .collect()
     }
 
     /// When to come back without a cause: a frame or something of the view is due.
@@ -103,7 +92,7 @@ impl Screen {
     /// Draws if a frame is due (SHELL-1); `overlay` paints over it. Returns whether it drew.
     pub fn draw(&mut self, now: Timestamp, model: &Model, overlay: &dyn Fn(&mut Frame)) -> io::Result<bool> {
         self.pacer.see(model.revision);
-        if self.view.poll_timeout().is_some_and(|at| at <= now) {
+        if self.view.expire(now) {
             self.pacer.want(Want::Data);
         }
         if self.pacer.due().is_none_or(|due| due > now) {
