@@ -128,10 +128,15 @@ fn check_value(key: &Key, node: &Node, at: &Place, scope: &Scope, found: &mut Di
         (Kind::Text(rule), Value::String(text)) => check_text(path, text, rule, &node.place, found),
         (Kind::Choice(words), Value::String(word)) if !words.contains(&word.as_str()) => {
             let hint = closest(word, words.iter().copied())
-                .map_or(format!("write {}", key.kind.expected()), |close| format!("did you mean `\"{close}\"`?"));
+                .map_or(format!("write {}", key.kind.expected()), |close| {
+                    format!("did you mean `\"{close}\"`?")
+                });
             found.push(
-                Diagnostic::at(&node.place, format!("`{path}` is `\"{word}\"`, expected {}", key.kind.expected()))
-                    .hint(hint),
+                Diagnostic::at(
+                    &node.place,
+                    format!("`{path}` is `\"{word}\"`, expected {}", key.kind.expected()),
+                )
+                .hint(hint),
             );
         }
         (Kind::Choice(_), Value::String(_)) | (Kind::Flag, Value::Boolean(_)) => {}
@@ -151,7 +156,8 @@ fn check_value(key: &Key, node: &Node, at: &Place, scope: &Scope, found: &mut Di
                 Value::Integer(number) => number as f64,
                 _ => f64::NAN,
             };
-            let inside = number.is_finite() && number <= *max && if *open { number > *min } else { number >= *min };
+            let inside =
+                number.is_finite() && number <= *max && if *open { number > *min } else { number >= *min };
             if !inside {
                 found.push(out_of_range(key, &number.to_string(), &node.place));
             }
@@ -162,6 +168,7 @@ fn check_value(key: &Key, node: &Node, at: &Place, scope: &Scope, found: &mut Di
         }
         (Kind::Environment, Value::Table(table)) => check_environment(path, table, found),
         (Kind::Gpus, value) => check_gpus(value, node, found),
+        (Kind::Text(_), value) => found.push(wrong_type(path, value, "a string", &node.place)),
         (kind, value) => found.push(wrong_type(path, value, &kind.expected(), &node.place)),
     }
 }
@@ -171,14 +178,15 @@ fn wrong_type(path: &str, value: &Value, expected: &str, at: &Place) -> Diagnost
     let diagnostic = Diagnostic::at(at, format!("`{path}` is {kind}, expected {expected}")).label(kind);
     match value {
         Value::String(text)
-            if text.parse::<f64>().is_ok() && (expected.contains("integer") || expected.contains("number")) =>
+            if text.parse::<f64>().is_ok()
+                && (expected.contains("integer") || expected.contains("number")) =>
         {
             diagnostic.hint(format!("write `{text}` without quotes"))
         }
         Value::String(text) if text.parse::<bool>().is_ok() && expected.contains("true") => {
             diagnostic.hint(format!("write `{text}` without quotes"))
         }
-        Value::Integer(number) if expected.contains("string") => diagnostic.hint(format!("write `\"{number}\"`")),
+        Value::Integer(number) if expected == "a string" => diagnostic.hint(format!("write `\"{number}\"`")),
         Value::String(_) if expected.contains("an array of strings") => {
             diagnostic.hint("write `[\"program\", \"argument\", ...]`, one string per argument")
         }
@@ -188,8 +196,21 @@ fn wrong_type(path: &str, value: &Value, expected: &str, at: &Place) -> Diagnost
 }
 
 fn out_of_range(key: &Key, number: &str, at: &Place) -> Diagnostic {
-    let expected = key.kind.expected();
-    Diagnostic::at(at, format!("`{}` is {number}, expected {expected}", key.name)).hint(key.doc.trim_end_matches('.'))
+    let expected = match &key.kind {
+        // Its range is said without its upper end, which only such a number meets.
+        Kind::Integer(range)
+            if number.parse::<i128>().is_ok_and(|number| number > *range.end())
+                && !key.kind.expected().contains(&range.end().to_string()) =>
+        {
+            format!("an integer, at most {}", range.end())
+        }
+        kind => kind.expected(),
+    };
+    Diagnostic::at(at, format!("`{}` is {number}, expected {expected}", key.name)).hint(format!(
+        "`{}`: {}",
+        key.name,
+        key.doc.trim_end_matches('.')
+    ))
 }
 
 fn check_text(path: &str, text: &str, rule: &TextRule, at: &Place, found: &mut Diagnostics) {
@@ -235,7 +256,8 @@ fn check_integers(
 ) {
     if items.is_empty() {
         found.push(
-            Diagnostic::at(&node.place, format!("`{}` is empty", key.name)).hint(format!("write {}", key.kind.expected())),
+            Diagnostic::at(&node.place, format!("`{}` is empty", key.name))
+                .hint(format!("write {}", key.kind.expected())),
         );
     }
     for item in items {
@@ -251,13 +273,19 @@ fn check_environment(path: &str, table: &Table, found: &mut Diagnostics) {
     for (name, entry) in table {
         if name.is_empty() || name.contains(['=', '\0']) {
             found.push(
-                Diagnostic::at(&entry.key, format!("`{}` is no name of an environment variable", name.escape_default()))
-                    .hint("names are not empty and hold no `=`"),
+                Diagnostic::at(
+                    &entry.key,
+                    format!("`{}` is no name of an environment variable", name.escape_default()),
+                )
+                .hint("names are not empty and hold no `=`"),
             );
         }
         match &entry.node.value {
             Value::String(text) if text.contains('\0') => {
-                found.push(Diagnostic::at(&entry.node.place, format!("`{path}.{name}` holds a NUL character")));
+                found.push(Diagnostic::at(
+                    &entry.node.place,
+                    format!("`{path}.{name}` holds a NUL character"),
+                ));
             }
             Value::String(_) => {}
             other => found.push(wrong_type(&format!("{path}.{name}"), other, "a string", &entry.node.place)),
@@ -287,8 +315,11 @@ fn check_gpus(value: &Value, node: &Node, found: &mut Diagnostics) {
             for item in items {
                 match item.value {
                     Value::Integer(index) if !(0..=1023).contains(&index) => found.push(
-                        Diagnostic::at(&item.place, format!("GPU index {index} is out of range, expected 0 to 1023"))
-                            .hint("`nvidia-smi -L` on the host lists the indices"),
+                        Diagnostic::at(
+                            &item.place,
+                            format!("GPU index {index} is out of range, expected 0 to 1023"),
+                        )
+                        .hint("`nvidia-smi -L` on the host lists the indices"),
                     ),
                     Value::Integer(index) if !seen.insert(index) => found.push(
                         Diagnostic::at(&item.place, format!("GPU index {index} is listed twice"))
@@ -316,10 +347,12 @@ fn check_tagged(
     match table.get(tag).map(|entry| (&entry.node.value, &entry.node.place)) {
         Some((Value::String(word), at)) => match variants.iter().find(|(known, _)| known == word) {
             Some((_, keys)) => check_table(table, keys, scope, found),
-            None => found.push(Diagnostic::at(at, format!("unknown {tag} `{word}`")).label(format!("unknown {tag}")).hint(
-                closest(word, words.iter().copied())
-                    .map_or(format!("known: {list}"), |close| format!("did you mean `\"{close}\"`?")),
-            )),
+            None => found.push(
+                Diagnostic::at(at, format!("unknown {tag} `{word}`")).label(format!("unknown {tag}")).hint(
+                    closest(word, words.iter().copied())
+                        .map_or(format!("known: {list}"), |close| format!("did you mean `\"{close}\"`?")),
+                ),
+            ),
         },
         Some((other, at)) => found.push(wrong_type(tag, other, &format!("one of {list}"), at)),
         None => {

@@ -189,7 +189,10 @@ impl fmt::Display for Diagnostic {
                 write!(f, "\n{:width$}--> {file}:{}:{}", "", span.line, span.column)?;
                 write!(f, "\n{:width$} |", "")?;
                 write!(f, "\n{} | {}", span.line, text.trim_end())?;
-                write!(f, "\n{:width$} | {:pad$}{} {}", "", "", "^".repeat(under), clean(&self.label))?;
+                write!(f, "\n{:width$} | {:pad$}{}", "", "", "^".repeat(under))?;
+                if !self.label.is_empty() {
+                    write!(f, " {}", clean(&self.label))?;
+                }
                 width
             }
             _ => {
@@ -304,7 +307,8 @@ mod tests {
         for range in [2..3, 0..1, 2..3] {
             all.push(Diagnostic::at(&place(text, range), "bad"));
         }
-        let lines: Vec<u32> = all.or(()).unwrap_err().0.iter().filter_map(|d| d.span).map(|s| s.line).collect();
+        let lines: Vec<u32> =
+            all.or(()).unwrap_err().0.iter().filter_map(|d| d.span).map(|s| s.line).collect();
         assert_eq!(lines, [1, 2]);
     }
 

@@ -31,6 +31,15 @@ pub struct Entry {
     pub node: Node,
 }
 
+/// A value that was looked up.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Found<'a> {
+    /// Where its key is written; for an item of an array, the item.
+    pub key: &'a Place,
+    /// The value.
+    pub node: &'a Node,
+}
+
 /// The tables of TOML, in the order of their names.
 pub type Table = BTreeMap<String, Entry>;
 
@@ -61,7 +70,7 @@ impl Value {
             Value::Array(_) => "an array",
             Value::String(_) => "a string",
             Value::Integer(_) => "an integer",
-            Value::Float(_) => "a number",
+            Value::Float(_) => "a float",
             Value::Boolean(_) => "a boolean",
             Value::Datetime(_) => "a date",
         }
@@ -80,7 +89,10 @@ pub fn read(path: &Path, what: &str) -> Result<Arc<Source>, Diagnostic> {
         failed(format!("cannot read the {what}: {}", plain(&error)), hint)
     })?;
     if !metadata.is_file() {
-        return Err(failed(format!("the {what} is not a regular file"), format!("give the path of a {what}")));
+        return Err(failed(
+            format!("the {what} is not a regular file"),
+            format!("give the path of a {what}"),
+        ));
     }
     if metadata.len() > MAX_BYTES {
         return Err(failed(
@@ -129,7 +141,11 @@ pub fn parse(source: &Arc<Source>) -> Result<Node, Diagnostics> {
         all.push(match error.span() {
             Some(range) => {
                 let place = Place { source: source.clone(), range };
-                Diagnostic::at(&place, format!("not valid TOML: {message}"))
+                let hint = match message.contains("duplicate key") {
+                    true => "a table has each key once; remove one of the lines",
+                    false => "",
+                };
+                Diagnostic::at(&place, format!("not valid TOML: {message}")).hint(hint)
             }
             None => Diagnostic::about_file(source.name.clone(), format!("not valid TOML: {message}")),
         });
@@ -180,13 +196,12 @@ impl Node {
     }
 
     /// What a dotted path names; numbers index arrays: `host.1.gpus`.
-    pub fn entry(&self, path: &str) -> Option<Entry> {
-        let own = Entry { key: self.place.clone(), node: self.clone() };
+    pub fn entry(&self, path: &str) -> Option<Found<'_>> {
+        let own = Found { key: &self.place, node: self };
         path.split('.').try_fold(own, |at, part| match &at.node.value {
-            Value::Table(table) => table.get(part).cloned(),
+            Value::Table(table) => table.get(part).map(|entry| Found { key: &entry.key, node: &entry.node }),
             Value::Array(items) => {
-                let node = items.get(part.parse::<usize>().ok()?)?.clone();
-                Some(Entry { key: node.place.clone(), node })
+                items.get(part.parse::<usize>().ok()?).map(|node| Found { key: &node.place, node })
             }
             _ => None,
         })

@@ -1,7 +1,7 @@
 //! Hosts and an experiment together: what cannot work is refused here, with file, line and column, before any host is touched.
 
 use super::diagnostic::{Diagnostic, Diagnostics, Place, Source};
-use super::document::{Node, Value};
+use super::document::{self, Node, Value};
 use super::experiment::Experiment;
 use super::hosts::{Host, read_hosts};
 use super::load::{nearest, read_experiment};
@@ -20,11 +20,11 @@ pub fn draft(
     experiment: Experiment,
     run: RunId,
 ) -> Result<PlanDraft, Diagnostics> {
-    let hosts_text = read_hosts(hosts_path).ok().map(|(_, root)| root);
-    let experiment_text = read_experiment(experiment_path, &[]).ok().map(|(_, root)| root);
+    let tree =
+        |path: &Path| document::read(path, "file").ok().and_then(|source| document::parse(&source).ok());
     let texts = Texts {
-        hosts: hosts_text,
-        experiment: experiment_text,
+        hosts: tree(hosts_path),
+        experiment: tree(experiment_path),
         hosts_name: hosts_path.display().to_string(),
         experiment_name: experiment_path.display().to_string(),
     };
@@ -103,12 +103,12 @@ fn point(problem: &PlanError, draft: &PlanDraft, texts: &Texts) -> Diagnostic {
 fn overridden(root: &Node, key: &str, experiment: &Experiment) -> Option<Place> {
     let value = toml::Value::try_from(experiment).ok()?;
     let value = key.split('.').try_fold(&value, |at, part| at.get(part))?;
-    let differs = match root.entry(key).map(|entry| entry.node.value) {
-        Some(Value::Float(written)) => value.as_float() != Some(written),
+    let differs = match root.entry(key).map(|found| &found.node.value) {
+        Some(Value::Float(written)) => value.as_float() != Some(*written),
         Some(Value::Integer(written)) => {
-            value.as_integer().map(i128::from) != Some(written) && value.as_float() != Some(written as f64)
+            value.as_integer().map(i128::from) != Some(*written) && value.as_float() != Some(*written as f64)
         }
-        Some(Value::String(written)) => value.as_str() != Some(&written),
+        Some(Value::String(written)) => value.as_str() != Some(written),
         // Absent in the file: its default cannot be told from an override, and the table is the better place.
         _ => false,
     };

@@ -124,7 +124,9 @@ pub fn load_hosts(path: &Path) -> Result<Vec<Host>, Diagnostics> {
 pub(super) fn read_hosts(path: &Path) -> Result<(Vec<Host>, Node), Diagnostics> {
     let source = document::read(path, "hosts file")
         .map_err(|error| match error.message.contains("no such file") {
-            true => error.hint("give the hosts file with `--hosts PATH`, or run in the folder that holds `hosts.toml`"),
+            true => error.hint(
+                "give the hosts file with `--hosts PATH`, or run in the folder that holds `hosts.toml`",
+            ),
             false => error,
         })
         .map_err(Diagnostics::from)?;
@@ -220,8 +222,11 @@ fn check_host(host: &Node, defaults: Option<&Node>, found: &mut Diagnostics) {
         for key in schema::SSH_ONLY {
             if let Some(entry) = host.entry(key) {
                 found.push(
-                    Diagnostic::at(&entry.key, format!("`{key}` has no meaning for host `{name}`: its transport is `local`"))
-                        .hint(format!("remove `{key}`, or write `transport = \"ssh\"`")),
+                    Diagnostic::at(
+                        entry.key,
+                        format!("`{key}` has no meaning for host `{name}`: its transport is `local`"),
+                    )
+                    .hint(format!("remove `{key}`, or write `transport = \"ssh\"`")),
                 );
             }
         }
@@ -230,10 +235,14 @@ fn check_host(host: &Node, defaults: Option<&Node>, found: &mut Diagnostics) {
         // The default address is the name, which must then pass as one.
         if either("address").is_none()
             && let Err((why, hint)) = (super::text_rules::ADDRESS.test)(name)
+            && (super::text_rules::NAME.test)(name).is_ok()
             && host.entry("name").is_some()
         {
             let at = place(host, "name");
-            found.push(Diagnostic::at(&at, format!("`name` is also the address of host `{name}`, and {why}")).hint(hint));
+            found.push(
+                Diagnostic::at(&at, format!("`name` is also the address of host `{name}`, and {why}"))
+                    .hint(hint),
+            );
         }
     }
     if let (Some(gpus), None) = (either("gpus"), either("nproc")) {
@@ -258,9 +267,12 @@ fn check_identity(table: Option<&Node>, found: &mut Diagnostics) {
         let expanded = expand_home(path.to_owned());
         if !path.is_empty() && !Path::new(&expanded).is_file() {
             found.push(
-                Diagnostic::at(&place(table, "identity_file"), format!("there is no identity file `{expanded}`"))
-                    .label("no such file")
-                    .hint("write the path of a private key on this machine, such as `~/.ssh/id_ed25519`"),
+                Diagnostic::at(
+                    &place(table, "identity_file"),
+                    format!("there is no identity file `{expanded}`"),
+                )
+                .label("no such file")
+                .hint("write the path of a private key on this machine, such as `~/.ssh/id_ed25519`"),
             );
         }
     }
@@ -274,5 +286,5 @@ fn text<'a>(table: Option<&'a Node>, key: &str) -> Option<&'a str> {
 }
 
 fn place(table: &Node, key: &str) -> Place {
-    table.entry(key).map_or_else(|| table.place.clone(), |entry| entry.node.place)
+    table.entry(key).map_or(&table.place, |found| &found.node.place).clone()
 }

@@ -46,7 +46,9 @@ pub(super) fn read_experiment(path: &Path, sets: &[String]) -> Result<(Experimen
 
 /// What only the built-in trainer needs.
 fn check_builtin(root: &Node, found: &mut Diagnostics) {
-    for (table, example) in [("env", "id = \"CartPole-v1\"` and `num_envs = 4"), ("learn", "algorithm = \"ppo\"")] {
+    for (table, example) in
+        [("env", "id = \"CartPole-v1\"` and `num_envs = 4"), ("learn", "algorithm = \"ppo\"")]
+    {
         if root.entry(table).is_none() {
             found.push(
                 Diagnostic::about_file(root.place.source.name.clone(), format!("`[{table}]` is missing"))
@@ -54,16 +56,18 @@ fn check_builtin(root: &Node, found: &mut Diagnostics) {
             );
         }
     }
-    if let Some((id, at)) = root.entry("env.id").and_then(|entry| match entry.node.value {
-        Value::String(id) => Some((id, entry.node.place)),
-        _ => None,
-    }) && !id.trim().is_empty()
+    if let Some(Node { place, value: Value::String(id) }) = root.entry("env.id").map(|found| found.node)
+        && !id.trim().is_empty()
         && !BUILTIN_ENVS.contains(&id.as_str())
     {
         let known = BUILTIN_ENVS.map(|id| format!("`{id}`")).join(", ");
-        let hint = suggest::closest(&id, BUILTIN_ENVS)
+        let hint = suggest::closest(id, BUILTIN_ENVS)
             .map_or(format!("the built-in trainer has {known}"), |close| format!("did you mean `{close}`?"));
-        found.push(Diagnostic::at(&at, format!("unknown environment `{id}`")).label("unknown environment").hint(hint));
+        found.push(
+            Diagnostic::at(place, format!("unknown environment `{id}`"))
+                .label("unknown environment")
+                .hint(hint),
+        );
     }
 }
 
@@ -96,9 +100,9 @@ fn check_rules(root: &Node, experiment: &Experiment, found: &mut Diagnostics) {
 pub(super) fn nearest(root: &Node, paths: &[&str]) -> Place {
     paths.iter().find_map(|path| root.entry(path)).map_or_else(
         || Place { source: root.place.source.clone(), range: 0..0 },
-        |entry| match entry.node.value {
-            Value::Table(_) => entry.key,
-            _ => entry.node.place,
+        |found| match found.node.value {
+            Value::Table(_) => found.key.clone(),
+            _ => found.node.place.clone(),
         },
     )
 }

@@ -20,10 +20,13 @@ fn parse(set: &str, keys: Keys) -> Result<Node, Diagnostic> {
     let source = Arc::new(Source { name: "--set".into(), text: set.to_owned() });
     let whole = Place { source: source.clone(), range: 0..set.len() };
     let Some((path, value)) = set.split_once('=') else {
-        return Err(Diagnostic::at(&whole, "`--set` needs `KEY=VALUE`").hint("such as `--set learn.gamma=0.98`"));
+        return Err(
+            Diagnostic::at(&whole, "`--set` needs `KEY=VALUE`").hint("such as `--set learn.gamma=0.98`")
+        );
     };
     let parts: Vec<&str> = path.trim().split('.').map(str::trim).collect();
-    let is_bare = |part: &&str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
+    let is_bare =
+        |part: &&str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
     if !parts.iter().all(is_bare) {
         let place = Place { source, range: 0..path.len() };
         return Err(Diagnostic::at(&place, format!("`{}` is no key", path.trim()))
@@ -36,7 +39,7 @@ fn parse(set: &str, keys: Keys) -> Result<Node, Diagnostic> {
     let text = value.trim();
     let value = match document::parse(&source) {
         // A line break would smuggle in further keys.
-        Ok(node) if !set.contains('\n') => node.entry(&parts.join(".")).map(|entry| entry.node.value),
+        Ok(node) if !set.contains('\n') => node.entry(&parts.join(".")).map(|found| found.node.value.clone()),
         _ => None,
     };
     let value = match value {
@@ -61,9 +64,7 @@ fn parse(set: &str, keys: Keys) -> Result<Node, Diagnostic> {
 fn wants_text(parts: &[&str], keys: Keys) -> bool {
     let kind = |parts: &[&str]| schema::find(keys, parts).map(|key| &key.kind);
     matches!(kind(parts), Some(Kind::Text(_)))
-        || parts
-            .split_last()
-            .is_some_and(|(_, table)| matches!(kind(table), Some(Kind::Environment)))
+        || parts.split_last().is_some_and(|(_, table)| matches!(kind(table), Some(Kind::Environment)))
 }
 
 #[cfg(test)]
@@ -71,7 +72,7 @@ mod tests {
     use super::*;
 
     fn value(set: &str, path: &str) -> Value {
-        parse(set, schema::EXPERIMENT).unwrap().entry(path).unwrap().node.value
+        parse(set, schema::EXPERIMENT).unwrap().entry(path).unwrap().node.value.clone()
     }
 
     #[test]
@@ -90,7 +91,12 @@ mod tests {
 
     #[test]
     fn what_is_no_override_is_quoted() {
-        for (set, says) in [("gamma", "needs `KEY=VALUE`"), ("=1", "is no key"), ("a..b=1", "is no key"), ("a b=1", "is no key")] {
+        for (set, says) in [
+            ("gamma", "needs `KEY=VALUE`"),
+            ("=1", "is no key"),
+            ("a..b=1", "is no key"),
+            ("a b=1", "is no key"),
+        ] {
             let shown = parse(set, schema::EXPERIMENT).unwrap_err().to_string();
             assert!(shown.contains(says) && shown.contains("--> --set:1:1"), "{shown}");
         }

@@ -150,7 +150,12 @@ use Fallback::{Required, Value, Words};
 
 /// `hosts.toml`.
 pub static HOSTS: Keys = &[&[
-    key("defaults", Kind::Table(DEFAULTS), Words("no defaults"), "Values for hosts that do not say otherwise."),
+    key(
+        "defaults",
+        Kind::Table(DEFAULTS),
+        Words("no defaults"),
+        "Values for hosts that do not say otherwise.",
+    ),
     key("host", Kind::Tables(HOST), Required, "One table per host, in node_rank order."),
 ]];
 
@@ -226,7 +231,12 @@ pub const SSH_ONLY: [&str; 4] = ["port", "user", "identity_file", "proxy_jump"];
 /// `configs/*.toml`.
 pub static EXPERIMENT: Keys = &[&[
     key("run", Kind::Table(RUN), Required, "What the run is called and how long it is."),
-    key("launch", Kind::Table(LAUNCH), Words(""), "What each rank runs, and what happens when the console is gone."),
+    key(
+        "launch",
+        Kind::Table(LAUNCH),
+        Words(""),
+        "What each rank runs, and what happens when the console is gone.",
+    ),
     key("distributed", Kind::Table(DISTRIBUTED), Words(""), "The process group."),
     key("env", Kind::Table(ENV), Words("required by the built-in trainer"), "The environment."),
     key("policy", Kind::Table(POLICY), Words(""), "The networks."),
@@ -237,88 +247,229 @@ pub static EXPERIMENT: Keys = &[&[
         Words("required by the built-in trainer"),
         "The algorithm and its hyper-parameters; `algorithm` decides which other keys there are.",
     ),
-    key("eval", Kind::Table(EVAL), Words(""), "Rank 0 plays whole episodes with the greedy policy while the others wait."),
-    key("checkpoint", Kind::Table(CHECKPOINT), Words(""), "Checkpoints, written by rank 0 into the run directory, atomically."),
+    key(
+        "eval",
+        Kind::Table(EVAL),
+        Words(""),
+        "Rank 0 plays whole episodes with the greedy policy while the others wait.",
+    ),
+    key(
+        "checkpoint",
+        Kind::Table(CHECKPOINT),
+        Words(""),
+        "Checkpoints, written by rank 0 into the run directory, atomically.",
+    ),
     key("watch", Kind::Table(WATCH), Words(""), "Stuck-rank detection."),
 ]];
 
 static RUN: Keys = &[&[
     key("name", Kind::Text(&NAME), Required, "Name; the run directory is `runs/NAME-TIMESTAMP`."),
-    key("seed", Kind::Integer(0..=U63), Value("0"), "Base seed; rank and environment streams are derived from it without overlap."),
-    key("total_steps", Kind::Integer(0..=U63), Value("0"), "Global environment steps after which the run ends; 0: no limit."),
+    key(
+        "seed",
+        Kind::Integer(0..=U63),
+        Value("0"),
+        "Base seed; rank and environment streams are derived from it without overlap.",
+    ),
+    key(
+        "total_steps",
+        Kind::Integer(0..=U63),
+        Value("0"),
+        "Global environment steps after which the run ends; 0: no limit.",
+    ),
 ]];
 
 static LAUNCH: Keys = &[&[
-    key("command", Kind::Texts, Words("the built-in trainer"), "A torchrun-style program and its arguments, run once per rank."),
+    key(
+        "command",
+        Kind::Texts,
+        Words("the built-in trainer"),
+        "A torchrun-style program and its arguments, run once per rank.",
+    ),
     key("env", Kind::Environment, Value("{}"), "Environment of the ranks; `hosts.toml` wins."),
     key("threads", Kind::Integer(1..=4096), Value("1"), "Threads per rank (`OMP_NUM_THREADS`)."),
-    key("on_disconnect", Kind::Choice(&["keep", "stop"]), Value("\"keep\""), "What happens when the console is gone: training goes on, or the agents stop it after `lease_s`."),
-    key("lease_s", SECONDS, Value("30.0"), "Seconds without a console after which `on_disconnect = \"stop\"` stops the run."),
+    key(
+        "on_disconnect",
+        Kind::Choice(&["keep", "stop"]),
+        Value("\"keep\""),
+        "What happens when the console is gone: training goes on, or the agents stop it after `lease_s`.",
+    ),
+    key(
+        "lease_s",
+        SECONDS,
+        Value("30.0"),
+        "Seconds without a console after which `on_disconnect = \"stop\"` stops the run.",
+    ),
     key("stop_grace_s", SECONDS, Value("10.0"), "Seconds between the polite and the hard signal."),
-    key("master_addr", Kind::Text(&ADDRESS), Words("address of the first host"), "Address of rank 0's store as the other hosts reach it, where SSH uses another one."),
-    key("master_port", Kind::Integer(0..=65535), Value("0"), "Port of rank 0's store; 0: a free one is chosen on the first host."),
+    key(
+        "master_addr",
+        Kind::Text(&ADDRESS),
+        Words("address of the first host"),
+        "Address of rank 0's store as the other hosts reach it, where SSH uses another one.",
+    ),
+    key(
+        "master_port",
+        Kind::Integer(0..=65535),
+        Value("0"),
+        "Port of rank 0's store; 0: a free one is chosen on the first host.",
+    ),
 ]];
 
 static DISTRIBUTED: Keys = &[&[
-    key("backend", Kind::Choice(&["auto", "nccl", "gloo"]), Value("\"auto\""), "Library of the collectives; `auto`: NCCL where every rank has a GPU, else Gloo."),
-    key("timeout_s", SECONDS, Value("600.0"), "Seconds after which a collective, or the rendezvous, gives up."),
-    key("bucket_mb", Kind::Number { min: 0.0, max: 65536.0, open: true }, Value("25.0"), "MiB per gradient bucket."),
-    key("fingerprint_every", Kind::Integer(0..=U63), Value("1"), "Updates between comparisons of the ranks' weight fingerprints; 0: never."),
+    key(
+        "backend",
+        Kind::Choice(&["auto", "nccl", "gloo"]),
+        Value("\"auto\""),
+        "Library of the collectives; `auto`: NCCL where every rank has a GPU, else Gloo.",
+    ),
+    key(
+        "timeout_s",
+        SECONDS,
+        Value("600.0"),
+        "Seconds after which a collective, or the rendezvous, gives up.",
+    ),
+    key(
+        "bucket_mb",
+        Kind::Number { min: 0.0, max: 65536.0, open: true },
+        Value("25.0"),
+        "MiB per gradient bucket.",
+    ),
+    key(
+        "fingerprint_every",
+        Kind::Integer(0..=U63),
+        Value("1"),
+        "Updates between comparisons of the ranks' weight fingerprints; 0: never.",
+    ),
 ]];
 
 /// Environments that the built-in trainer has.
 pub const BUILTIN_ENVS: [&str; 2] = ["CartPole-v0", "CartPole-v1"];
 
 static ENV: Keys = &[&[
-    key("id", Kind::Text(&PLAIN), Required, "Environment id; the built-in trainer has `CartPole-v0` and `CartPole-v1`."),
-    key("num_envs", Kind::Integer(1..=1_000_000), Required, "Environments over all ranks; must be divisible by the world size."),
+    key(
+        "id",
+        Kind::Text(&PLAIN),
+        Required,
+        "Environment id; the built-in trainer has `CartPole-v0` and `CartPole-v1`.",
+    ),
+    key(
+        "num_envs",
+        Kind::Integer(1..=1_000_000),
+        Required,
+        "Environments over all ranks; must be divisible by the world size.",
+    ),
 ]];
 
-static POLICY: Keys = &[&[
-    key("hidden", Kind::Integers(1..=65536), Value("[64, 64]"), "Widths of the hidden layers of actor and critic."),
-]];
+static POLICY: Keys = &[&[key(
+    "hidden",
+    Kind::Integers(1..=65536),
+    Value("[64, 64]"),
+    "Widths of the hidden layers of actor and critic.",
+)]];
 
-static COLLECT: Keys = &[&[
-    key("num_steps", Kind::Integer(1..=10_000_000), Value("128"), "Steps of each environment per rollout."),
-]];
+static COLLECT: Keys = &[&[key(
+    "num_steps",
+    Kind::Integer(1..=10_000_000),
+    Value("128"),
+    "Steps of each environment per rollout.",
+)]];
 
 static LEARN: &[(&str, Keys)] = &[("ppo", PPO)];
 
 static PPO: Keys = &[&[
     key("algorithm", Kind::Choice(&["ppo"]), Required, "Proximal policy optimisation, discrete actions."),
     key("learning_rate", POSITIVE, Value("0.00025"), "Adam's learning rate."),
-    key("anneal_lr", Kind::Flag, Value("true"), "Linear decay of the learning rate to 0 over `run.total_steps`."),
+    key(
+        "anneal_lr",
+        Kind::Flag,
+        Value("true"),
+        "Linear decay of the learning rate to 0 over `run.total_steps`.",
+    ),
     key("adam_eps", POSITIVE, Value("0.00001"), "Adam's epsilon."),
-    key("gamma", SHARE, Value("0.99"), "Discount."),
+    key("gamma", SHARE, Value("0.99"), "Discount of future rewards."),
     key("gae_lambda", SHARE, Value("0.95"), "GAE's lambda."),
-    key("num_minibatches", Kind::Integer(1..=U32), Value("4"), "Minibatches per epoch; must divide each rank's rollout."),
+    key(
+        "num_minibatches",
+        Kind::Integer(1..=U32),
+        Value("4"),
+        "Minibatches per epoch; must divide each rank's rollout.",
+    ),
     key("update_epochs", Kind::Integer(1..=U32), Value("4"), "Epochs over each rollout."),
-    key("norm_adv", Kind::Flag, Value("true"), "Normalise advantages per minibatch (over the rank's share, as CleanRL does)."),
-    key("clip_coef", Kind::Number { min: 0.0, max: 1.0, open: true }, Value("0.2"), "Clip range of the probability ratio."),
+    key(
+        "norm_adv",
+        Kind::Flag,
+        Value("true"),
+        "Normalise advantages per minibatch (over the rank's share, as CleanRL does).",
+    ),
+    key(
+        "clip_coef",
+        Kind::Number { min: 0.0, max: 1.0, open: true },
+        Value("0.2"),
+        "Clip range of the probability ratio.",
+    ),
     key("clip_vloss", Kind::Flag, Value("true"), "Clip the value loss with the same range."),
     key("ent_coef", NOT_NEGATIVE, Value("0.01"), "Weight of the entropy bonus."),
     key("vf_coef", NOT_NEGATIVE, Value("0.5"), "Weight of the value loss."),
     key("max_grad_norm", POSITIVE, Value("0.5"), "Bound of the averaged gradient's global norm."),
-    key("target_kl", NOT_NEGATIVE, Value("0.0"), "Leave the epoch loop when the all-reduced KL estimate exceeds this; 0: never."),
+    key(
+        "target_kl",
+        NOT_NEGATIVE,
+        Value("0.0"),
+        "Leave the epoch loop when the all-reduced KL estimate exceeds this; 0: never.",
+    ),
 ]];
 
 static EVAL: Keys = &[&[
     key("every", Kind::Integer(0..=U63), Value("0"), "Training iterations between evaluations; 0: never."),
-    key("episodes", Kind::Integer(1..=1_000_000), Value("20"), "Episodes per evaluation, each with its own fixed seed."),
-    key("stop_value", Kind::Number { min: f64::MIN, max: f64::MAX, open: false }, Words("never"), "The run ends, successfully, when an evaluation's mean return reaches this."),
+    key(
+        "episodes",
+        Kind::Integer(1..=1_000_000),
+        Value("20"),
+        "Episodes per evaluation, each with its own fixed seed.",
+    ),
+    key(
+        "stop_value",
+        Kind::Number { min: f64::MIN, max: f64::MAX, open: false },
+        Words("never"),
+        "The run ends, successfully, when an evaluation's mean return reaches this.",
+    ),
 ]];
 
 static CHECKPOINT: Keys = &[&[
-    key("every", Kind::Integer(0..=U63), Value("0"), "Training iterations between checkpoints; 0: only best and last."),
+    key(
+        "every",
+        Kind::Integer(0..=U63),
+        Value("0"),
+        "Training iterations between checkpoints; 0: only best and last.",
+    ),
     key("best", Kind::Flag, Value("true"), "Also keep the checkpoint with the best evaluation."),
 ]];
 
 static WATCH: Keys = &[&[
-    key("on_stuck", Kind::Choice(&["report", "stop", "restart"]), Value("\"report\""), "What to do about a red verdict on a living rank: say so, stop (exit code 4), or restart from the latest checkpoint."),
+    key(
+        "on_stuck",
+        Kind::Choice(&["report", "stop", "restart"]),
+        Value("\"report\""),
+        "What to do about a red verdict on a living rank: say so, stop (exit code 4), or restart from the latest checkpoint.",
+    ),
     key("lost_after_s", SECONDS, Value("5.0"), "Seconds without a sample after which a host is `lost`."),
-    key("behind_after_s", SECONDS, Value("5.0"), "Seconds that others must have waited in a collective before the rank that has not entered it is `behind`."),
-    key("init_budget_s", SECONDS, Value("120.0"), "Seconds allowed for start-up and rendezvous before `behind` may be said about them."),
-    key("rank0_budget_s", SECONDS, Value("600.0"), "Seconds allowed for an evaluation or a checkpoint that shows no progress."),
+    key(
+        "behind_after_s",
+        SECONDS,
+        Value("5.0"),
+        "Seconds that others must have waited in a collective before the rank that has not entered it is `behind`.",
+    ),
+    key(
+        "init_budget_s",
+        SECONDS,
+        Value("120.0"),
+        "Seconds allowed for start-up and rendezvous before `behind` may be said about them.",
+    ),
+    key(
+        "rank0_budget_s",
+        SECONDS,
+        Value("600.0"),
+        "Seconds allowed for an evaluation or a checkpoint that shows no progress.",
+    ),
 ]];
 
 use super::text_rules::{ADDRESS, INTERFACE, JUMP, LIBTORCH, NAME, PLAIN, USER};

@@ -21,19 +21,30 @@ fn distance(a: &str, b: &str) -> usize {
     last[b.len()]
 }
 
-/// The known word that `word` is most likely meant to be, if any is close.
+/// The known word that `word` is most likely meant to be, if any is close: by spelling, as one part of it (`lambda` of `gae_lambda`), as its
+/// beginning, or by its initials (`lr` for `learning_rate`).
 pub fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let length = word.chars().count();
     // Longer words are no key of ours, and the search is quadratic.
-    if word.chars().count() > 64 {
+    if length > 64 {
         return None;
     }
-    let allowed = (word.chars().count() / 3).max(1);
-    known
-        .into_iter()
-        .map(|candidate| (distance(word, candidate), candidate))
-        .filter(|(edits, candidate)| *edits <= allowed && *edits < candidate.chars().count())
-        .min()
-        .map(|(_, candidate)| candidate)
+    let known: Vec<&str> = known.into_iter().collect();
+    let near = |candidate: &str| {
+        let edits = distance(word, candidate);
+        (edits <= (length / 3).max(1) && edits < candidate.chars().count().min(length.max(1)))
+            .then_some(edits)
+    };
+    let by = |score: &dyn Fn(&str) -> Option<usize>| {
+        known.iter().filter_map(|name| score(name).map(|edits| (edits, *name))).min().map(|(_, name)| name)
+    };
+    let part = |name: &str| name.split('_').filter(|part| part.len() > 3).filter_map(near).min();
+    let start = |name: &str| (length >= 3 && (name.starts_with(word) || word.starts_with(name))).then_some(0);
+    let initials = |name: &str| {
+        let letters: String = name.split('_').filter_map(|part| part.chars().next()).collect();
+        (length >= 2 && letters == word).then_some(0)
+    };
+    by(&near).or_else(|| by(&initials)).or_else(|| by(&start)).or_else(|| by(&part))
 }
 
 #[cfg(test)]
@@ -48,6 +59,10 @@ mod tests {
         assert_eq!(closest("identityfile", known), Some("identity_file"));
         assert_eq!(closest("nporc", known), Some("nproc"));
         assert_eq!(closest("colour", known), None);
+        let learn = ["learning_rate", "gae_lambda", "gamma", "learn"];
+        assert_eq!(closest("lamda", learn), Some("gae_lambda"));
+        assert_eq!(closest("lr", learn), Some("learning_rate"));
+        assert_eq!(closest("learning", learn), Some("learn"));
         assert_eq!(closest("", known), None);
     }
 

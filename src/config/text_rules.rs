@@ -71,9 +71,10 @@ fn address(text: &str) -> Result<(), Refusal> {
             refuse("holds a port", format!("write `address = \"{host}\"` and `port = {port}`"))
         }
         // Resolvers read a bare number as a 32-bit address: 6841231 becomes 0.104.99.143.
-        _ if text.chars().all(|c| c.is_ascii_digit()) => {
-            refuse("is a number and would be read as an IPv4 address", "write the address with its dots, or a name")
-        }
+        _ if text.chars().all(|c| c.is_ascii_digit()) => refuse(
+            "is a number and would be read as an IPv4 address",
+            "write the address with its dots, or a name",
+        ),
         _ => Ok(()),
     }
 }

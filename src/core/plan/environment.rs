@@ -83,7 +83,10 @@ mod tests {
     fn environments(hosts: Vec<crate::config::hosts::Host>, gpus: &[u32]) -> Vec<BTreeMap<String, String>> {
         let probes: Vec<_> = gpus.iter().map(|count| probe(*count)).collect();
         let plan = draft(hosts, 64).resolve(&probes).unwrap();
-        plan.ranks.iter().map(|rank| rank_environment(&plan, rank, Generation(3), "10.0.0.1", 29500)).collect()
+        plan.ranks
+            .iter()
+            .map(|rank| rank_environment(&plan, rank, Generation(3), "10.0.0.1", 29500))
+            .collect()
     }
 
     fn column<'a>(all: &'a [BTreeMap<String, String>], name: &str) -> Vec<&'a str> {

@@ -99,7 +99,9 @@ impl PlanDraft {
         {
             let host = &self.hosts[node].name;
             problem(
-                format!("backend `nccl` needs a GPU for every rank, and the ranks of host `{host}` have none"),
+                format!(
+                    "backend `nccl` needs a GPU for every rank, and the ranks of host `{host}` have none"
+                ),
                 "write `gpus` for that host, or `distributed.backend = \"auto\"`",
                 "distributed.backend".into(),
             );
@@ -107,7 +109,10 @@ impl PlanDraft {
         if let Some((node, other)) = self.unreachable_master() {
             let (host, other) = (&self.hosts[node].name, &self.hosts[other].name);
             problem(
-                format!("rank 0 runs on host `{host}`, whose address `{}` does not lead there from host `{other}`", self.hosts[node].address),
+                format!(
+                    "rank 0 runs on host `{host}`, whose address `{}` does not lead there from host `{other}`",
+                    self.hosts[node].address
+                ),
                 "write an `address` that every host can reach, or set `launch.master_addr`",
                 format!("host.{node}.address"),
             );
@@ -156,7 +161,10 @@ impl PlanDraft {
                     workdir: host.workdir.clone(),
                     env,
                     prelude: host.prelude.clone(),
-                    libtorch: host.libtorch.clone().or_else(|| probe.and_then(|probe| probe.libtorch.clone())),
+                    libtorch: host
+                        .libtorch
+                        .clone()
+                        .or_else(|| probe.and_then(|probe| probe.libtorch.clone())),
                     // Nothing has to leave the machine then, and no firewall or host name can get in the way.
                     interface: host.interface.clone().or_else(|| is_one_machine.then(|| "lo".to_owned())),
                     trainer: probe.and_then(|probe| probe.trainer.clone()),
@@ -168,7 +176,8 @@ impl PlanDraft {
 
 /// The ranks of one host and their GPUs: rank i has GPU `i % count`.
 fn share(node: usize, host: &Host, probe: Option<&Probe>) -> Result<Share, PlanError> {
-    let error = |error: String, hint: String, key: &str| PlanError { error, hint, key: format!("host.{node}.{key}") };
+    let error =
+        |error: String, hint: String, key: &str| PlanError { error, hint, key: format!("host.{node}.{key}") };
     let present = probe.map(|probe| probe.gpu_count);
     let name = &host.name;
     let gpus: Vec<u32> = match (&host.gpus, present) {
@@ -177,7 +186,9 @@ fn share(node: usize, host: &Host, probe: Option<&Probe>) -> Result<Share, PlanE
         (Some(Gpus::Word(_)), Some(0)) => {
             return Err(error(
                 format!("host `{name}` has no GPU that its driver shows, and `gpus` asks for all"),
-                format!("look at `nvidia-smi -L` on `{name}`, or replace `gpus` by `nproc = 1` to use its CPUs"),
+                format!(
+                    "look at `nvidia-smi -L` on `{name}`, or replace `gpus` by `nproc = 1` to use its CPUs"
+                ),
                 "gpus",
             ));
         }
@@ -195,7 +206,10 @@ fn share(node: usize, host: &Host, probe: Option<&Probe>) -> Result<Share, PlanE
                 && *index >= present
             {
                 return Err(error(
-                    format!("host `{name}` has {}, and `gpus` asks for index {index}", gpus_in_words(present)),
+                    format!(
+                        "host `{name}` has {}, and `gpus` asks for index {index}",
+                        gpus_in_words(present)
+                    ),
                     format!("indices begin at 0; look at `nvidia-smi -L` on `{name}`"),
                     "gpus",
                 ));
@@ -251,7 +265,8 @@ fn shape(experiment: &Experiment) -> Option<(u64, u64, u64)> {
 
 fn size_problems(experiment: &Experiment, world: u64) -> Option<PlanError> {
     let (envs, steps, minibatches) = shape(experiment)?;
-    let problem = |error: String, hint: String, key: &str| Some(PlanError { error, hint, key: key.to_owned() });
+    let problem =
+        |error: String, hint: String, key: &str| Some(PlanError { error, hint, key: key.to_owned() });
     if envs == 0 || envs % world != 0 {
         let (below, above) = (envs / world * world, (envs / world + 1) * world);
         let choice = if below == 0 { format!("{above}") } else { format!("{below} or {above}") };
@@ -265,7 +280,9 @@ fn size_problems(experiment: &Experiment, world: u64) -> Option<PlanError> {
     if minibatches == 0 || local % minibatches != 0 {
         let below = (1..=minibatches.min(local)).rev().find(|count| local % count == 0).unwrap_or(1);
         return problem(
-            format!("each rank's rollout of {local} transitions cannot be split into {minibatches} minibatches"),
+            format!(
+                "each rank's rollout of {local} transitions cannot be split into {minibatches} minibatches"
+            ),
             format!("set `learn.num_minibatches` to a divisor of {local}, such as {below}"),
             "learn.num_minibatches",
         );
@@ -294,9 +311,11 @@ fn size_problems(experiment: &Experiment, world: u64) -> Option<PlanError> {
 fn sizes(experiment: &Experiment, world: u64) -> Vec<PlannedSize> {
     let Some((envs, steps, minibatches)) = shape(experiment) else { return Vec::new() };
     let batch = envs * steps;
-    let split = |name: &str, global: u64| PlannedSize { name: name.to_owned(), local: global / world, global };
+    let split =
+        |name: &str, global: u64| PlannedSize { name: name.to_owned(), local: global / world, global };
     let iterations = experiment.run.total_steps / batch;
-    let mut sizes = vec![split("num_envs", envs), split("batch", batch), split("minibatch", batch / minibatches)];
+    let mut sizes =
+        vec![split("num_envs", envs), split("batch", batch), split("minibatch", batch / minibatches)];
     if iterations > 0 {
         sizes.push(PlannedSize { name: "iterations".into(), local: iterations, global: iterations });
     }

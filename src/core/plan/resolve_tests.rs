@@ -64,8 +64,12 @@ fn two_hosts_of_two() {
     assert_eq!(layout(&plan), [(0, 0, 0, None), (1, 0, 1, None), (2, 1, 0, None), (3, 1, 1, None)]);
     assert_eq!(plan.backend, "gloo");
     assert_eq!(plan.experiment.distributed.backend, Backend::Gloo);
-    let sizes: Vec<(&str, u64, u64)> = plan.sizes.iter().map(|s| (s.name.as_str(), s.local, s.global)).collect();
-    assert_eq!(sizes, [("num_envs", 2, 8), ("batch", 256, 1024), ("minibatch", 64, 256), ("iterations", 488, 488)]);
+    let sizes: Vec<(&str, u64, u64)> =
+        plan.sizes.iter().map(|s| (s.name.as_str(), s.local, s.global)).collect();
+    assert_eq!(
+        sizes,
+        [("num_envs", 2, 8), ("batch", 256, 1024), ("minibatch", 64, 256), ("iterations", 488, 488)]
+    );
 }
 
 #[test]
@@ -78,12 +82,19 @@ fn four_hosts_of_one() {
 
 #[test]
 fn different_hosts_and_all_gpus() {
-    let hosts = vec![with("a", all(), None), with("b", Some(Gpus::List(vec![3, 1])), None), with("c", Some(Gpus::Count(1)), None)];
+    let hosts = vec![
+        with("a", all(), None),
+        with("b", Some(Gpus::List(vec![3, 1])), None),
+        with("c", Some(Gpus::Count(1)), None),
+    ];
     let draft = draft(hosts, 10);
     assert_eq!(draft.world_size(), None);
     assert_eq!(draft.resolve(&[]).unwrap_err().key, "host.0.gpus");
     let plan = draft.resolve(&[probe(2), probe(4), probe(1)]).unwrap();
-    assert_eq!(layout(&plan), [(0, 0, 0, Some(0)), (1, 0, 1, Some(1)), (2, 1, 0, Some(3)), (3, 1, 1, Some(1)), (4, 2, 0, Some(0))]);
+    assert_eq!(
+        layout(&plan),
+        [(0, 0, 0, Some(0)), (1, 0, 1, Some(1)), (2, 1, 0, Some(3)), (3, 1, 1, Some(1)), (4, 2, 0, Some(0))]
+    );
     assert_eq!(plan.backend, "nccl");
 }
 
@@ -109,7 +120,9 @@ fn what_the_hosts_lack_is_refused() {
         (Some(Gpus::Count(0)), 2, "has 0 ranks"),
         (Some(Gpus::List(vec![])), 2, "has 0 ranks"),
     ] {
-        let error = draft(vec![host("a"), with("b", gpus, None)], 4).resolve(&[probe(0), probe(present)]).unwrap_err();
+        let error = draft(vec![host("a"), with("b", gpus, None)], 4)
+            .resolve(&[probe(0), probe(present)])
+            .unwrap_err();
         assert!(error.error.contains(says) && error.error.contains("`b`"), "{error:?}");
         assert_eq!(error.key, "host.1.gpus");
         assert!(!error.hint.is_empty());
@@ -130,7 +143,10 @@ fn nccl_on_cpus_is_refused_before_anything_is_asked() {
 fn sizes_that_do_not_split_are_refused() {
     let two = || vec![host("a"), host("b")];
     let error = draft(two(), 3).resolve(&[]).unwrap_err();
-    assert_eq!((error.key.as_str(), error.hint.as_str()), ("env.num_envs", "set `env.num_envs` to a multiple of 2, such as 2 or 4"));
+    assert_eq!(
+        (error.key.as_str(), error.hint.as_str()),
+        ("env.num_envs", "set `env.num_envs` to a multiple of 2, such as 2 or 4")
+    );
     let mut minibatches = draft(two(), 4);
     minibatches.experiment.learn = Some(Learn::Ppo(Ppo { num_minibatches: 5, ..Ppo::default() }));
     assert_eq!(minibatches.resolve(&[]).unwrap_err().key, "learn.num_minibatches");
@@ -156,7 +172,10 @@ fn a_program_of_the_user_has_no_sizes() {
 fn the_rendezvous_address_is_one_that_the_others_can_reach() {
     let local = |name: &str| Host { transport: Transport::Local, address: "127.0.0.1".into(), ..host(name) };
     let plan = draft(vec![local("a"), local("b")], 4).resolve(&[]).unwrap();
-    assert_eq!((plan.hosts[0].address.as_str(), plan.hosts[0].interface.as_deref()), ("127.0.0.1", Some("lo")));
+    assert_eq!(
+        (plan.hosts[0].address.as_str(), plan.hosts[0].interface.as_deref()),
+        ("127.0.0.1", Some("lo"))
+    );
     let plan = draft(vec![host("alias")], 4).resolve(&[]).unwrap();
     assert_eq!(plan.hosts[0].address, "127.0.0.1");
     let mut mixed = draft(vec![local("a"), host("b")], 4);
@@ -179,7 +198,8 @@ fn hosts_win_over_the_experiment() {
     let mut one = host("a");
     one.env.insert("X".into(), "host".into());
     let mut draft = draft(vec![one], 4);
-    draft.experiment.launch.env = [("X", "experiment"), ("Y", "experiment")].map(|(k, v)| (k.into(), v.into())).into();
+    draft.experiment.launch.env =
+        [("X", "experiment"), ("Y", "experiment")].map(|(k, v)| (k.into(), v.into())).into();
     let plan = draft.resolve(&[]).unwrap();
     let env: Vec<(&str, &str)> = plan.hosts[0].env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
     assert_eq!(env, [("X", "host"), ("Y", "experiment")]);

@@ -1,0 +1,49 @@
+# `make help` lists the targets. A LIBTORCH in the environment is used as it is; otherwise libtorch is fetched once into .libtorch.
+
+export LIBTORCH ?= $(abspath .libtorch)/torch
+CARGO ?= cargo
+PYTHON ?= python3
+PACKAGES := sh tests/setup/packages.sh
+
+.DEFAULT_GOAL := help
+.PHONY: help demo build libtorch test lint gpu-test clean build-packages test-packages
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: build ## train CartPole with two ranks on this machine, in the console
+	target/release/rankdeck run configs/cartpole_ppo.toml --hosts hosts.toml
+
+build: libtorch ## release build of the console and the trainer
+	$(CARGO) build --release --features trainer
+
+libtorch: build-packages ## libtorch 2.11.0 into .libtorch (544 MB from PyPI, once)
+	@if [ "$(LIBTORCH)" = "$(abspath .libtorch)/torch" ]; then \
+		$(PYTHON) src/trainer/fetch_libtorch.py .libtorch; \
+	elif [ -f "$(LIBTORCH)/lib/libtorch_cpu.so" ]; then \
+		echo "libtorch: using LIBTORCH=$(LIBTORCH)" >&2; \
+	else \
+		echo "libtorch: LIBTORCH=$(LIBTORCH) has no lib/libtorch_cpu.so; unset it, and make fetches one" >&2; exit 1; \
+	fi
+
+test: libtorch test-packages ## every test, with and without the trainer
+	bash tests/setup/test.sh
+
+lint: libtorch ## formatting and clippy, with and without the trainer
+	$(CARGO) fmt --check
+	$(CARGO) clippy --all-targets -- -D warnings
+	$(CARGO) clippy --all-targets --features trainer -- -D warnings
+
+gpu-test: build-packages ## the tests that need an NVIDIA GPU, with the torch 2.11.0 that python3 has (or LIBTORCH)
+	@torch="$(LIBTORCH)"; \
+	if [ "$$torch" = "$(abspath .libtorch)/torch" ]; then torch=$$($(PYTHON) src/trainer/fetch_libtorch.py --installed) || exit 1; fi; \
+	LIBTORCH="$$torch" $(CARGO) test --features trainer -- --ignored gpu
+
+clean: ## remove what was built; .libtorch and runs stay
+	$(CARGO) clean
+
+build-packages:
+	@$(PACKAGES) build
+
+test-packages:
+	@$(PACKAGES) build test

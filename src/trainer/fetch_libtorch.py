@@ -1,0 +1,255 @@
+#!/usr/bin/env python3
+"""Puts libtorch 2.11.0 into a folder, from the wheels that PyTorch and NVIDIA publish on PyPI.
+
+    fetch_libtorch.py FOLDER         FOLDER/torch and FOLDER/nvidia; does nothing when they are complete
+    fetch_libtorch.py --installed    prints the folder of an installed torch 2.11, for machines with GPUs
+
+Only the libraries and headers are used, so one wheel serves any Python, and no Python is needed afterwards. The small set is enough to
+build, and to run on CPUs; on a machine with GPUs use a complete torch (`--installed`), which brings cuDNN, NCCL and the rest.
+
+The stamp is written last, and the folder appears by one rename: what is there is complete. Wheels are checked against the hashes below,
+and every unpacked file against the RECORD of its wheel.
+"""
+
+import base64
+import fcntl
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+TORCH = "2.11.0"
+PYTHON = "311"
+REQUIREMENTS = [f"torch=={TORCH}", "nvidia-cuda-cupti==13.0.85", "nvidia-cuda-runtime==13.0.96"]
+PLATFORMS = ["manylinux_2_28_x86_64", "manylinux_2_25_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64"]
+SHA256 = {
+    f"torch-{TORCH}-cp311-cp311-manylinux_2_28_x86_64.whl":
+        "7aa2f9bbc6d4595ba72138026b2074be1233186150e9292865e04b7a63b8c67a",
+    "nvidia_cuda_cupti-13.0.85-py3-none-manylinux_2_25_x86_64.whl":
+        "4eb01c08e859bf924d222250d2e8f8b8ff6d3db4721288cf35d14252a4d933c8",
+    "nvidia_cuda_runtime-13.0.96-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl":
+        "7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548",
+}
+# Of the torch wheel: libraries, headers, licences. The rest is Python, compilers for GPUs, and tests.
+KEPT = ("torch/lib/", "torch/include/", "torch/share/", f"torch-{TORCH}.dist-info/", "torch/version.py")
+DROPPED = ("torch/lib/libtorch_python.so",)
+GIB = 1 << 30
+NEEDED_BYTES = int(1.8 * GIB)
+STAMP = "stamp.json"
+CONTENT = {"libtorch": TORCH, "format": 1, "requirements": REQUIREMENTS}
+
+
+class Failure(Exception):
+    """What failed, and what helps."""
+
+    def __init__(self, error, hint):
+        super().__init__(error)
+        self.hint = hint
+
+
+def say(text):
+    print(f"libtorch: {text}", file=sys.stderr, flush=True)
+
+
+def sha256(path):
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest
+
+
+def record_hash(digest):
+    return "sha256=" + base64.urlsafe_b64encode(digest.digest()).decode().rstrip("=")
+
+
+def parse_record(text):
+    """Path to hash, of a wheel's RECORD; lines end in `,sha256=...,SIZE`."""
+    entries = {}
+    for line in text.splitlines():
+        path, _, rest = line.rpartition(",sha256=")
+        if path:
+            entries[path.strip('"')] = "sha256=" + rest.split(",")[0]
+    return entries
+
+
+def is_ready(folder):
+    try:
+        stamp = json.loads((folder / STAMP).read_text())
+    except (OSError, ValueError):
+        return False
+    return stamp == CONTENT and (folder / "torch/lib/libtorch_cpu.so").is_file()
+
+
+def adopt(folder):
+    """Stamps a folder that was unpacked by other means, when all its libraries are what the wheel recorded."""
+    record = folder / f"torch-{TORCH}.dist-info/RECORD"
+    if not (record.is_file() and (folder / "torch/include/torch").is_dir() and (folder / "nvidia").is_dir()):
+        return False
+    say(f"checking the libraries that are in {folder}")
+    wanted = {path: value for path, value in parse_record(record.read_text()).items()
+              if path.startswith("torch/lib/") and ".so" in path and path not in DROPPED}
+    for path, value in wanted.items():
+        file = folder / path
+        if not file.is_file() or record_hash(sha256(file)) != value:
+            say(f"{file} is missing or differs")
+            return False
+    write_stamp(folder)
+    return True
+
+
+def write_stamp(folder):
+    partial = folder / (STAMP + ".partial")
+    partial.write_text(json.dumps(CONTENT) + "\n")
+    partial.rename(folder / STAMP)
+
+
+def check_machine(folder):
+    if platform.system() != "Linux" or platform.machine() not in ("x86_64", "AMD64"):
+        raise Failure(f"there is no such libtorch for {platform.system()} on {platform.machine()}",
+                      "the trainer runs on x86-64 Linux; the console alone needs no libtorch: cargo build --release")
+    libc, version = platform.libc_ver()
+    if libc == "glibc" and tuple(int(part) for part in version.split(".")[:2]) < (2, 28):
+        raise Failure(f"this system's glibc {version} is older than 2.28", "use a newer system or container")
+    free = shutil.disk_usage(folder.parent).free
+    if free < NEEDED_BYTES:
+        raise Failure(f"{folder.parent} has {free / GIB:.1f} GiB free, {NEEDED_BYTES / GIB:.1f} GiB are needed",
+                      "free some space, or set LIBTORCH_DIR to a folder on another disk")
+    if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True).returncode != 0:
+        raise Failure(f"{sys.executable} has no pip", "apt-get install python3-pip, or python3 -m ensurepip --user")
+
+
+def download(wheels):
+    """The wheels, by pip, so that the user's proxies, mirrors and certificates hold."""
+    wheels.mkdir(parents=True, exist_ok=True)
+    found = [path for path in wheels.glob("*.whl") if path.name in SHA256]
+    if len(found) == len(SHA256) and all(sha256(path).hexdigest() == SHA256[path.name] for path in found):
+        say("the wheels are here already")
+        return
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--retries", "5",
+               "--disable-pip-version-check", "--no-cache-dir", "--dest", str(wheels)]
+    tags = [item for name in PLATFORMS for item in ("--platform", name)]
+    exact = ["--implementation", "cp", "--python-version", PYTHON, "--abi", f"cp{PYTHON}", "--abi", "none", *tags]
+    say("downloading 544 MB: " + ", ".join(REQUIREMENTS))
+    # A mirror may carry only the wheels of the Python in use; those hold the same libraries.
+    for tags_of in (exact, []):
+        if subprocess.run([*command, *tags_of, *REQUIREMENTS], stdout=sys.stderr).returncode == 0:
+            return
+        say("no wheels that way" + (", trying those of this Python" if tags_of else ""))
+    names = ", ".join(SHA256)
+    raise Failure("pip could not download the wheels (its error is above)",
+                  "is this machine online? pip honours HTTPS_PROXY, PIP_INDEX_URL and PIP_CERT; without a network, copy\n"
+                  f"{names}\ninto {wheels} and run this again")
+
+
+def unpack(wheel, tree):
+    """The kept files of one wheel, each checked against its RECORD while it is written."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        record_name = next((name for name in names if name.endswith(".dist-info/RECORD")), None)
+        if record_name is None:
+            raise Failure(f"{wheel.name} has no RECORD", f"remove {wheel} and run this again")
+        record = parse_record(archive.read(record_name).decode())
+        is_torch = wheel.name.startswith("torch-")
+        kept = [name for name in names if not name.endswith("/") and name not in DROPPED
+                and (not is_torch or name.startswith(KEPT))]
+        total = sum(archive.getinfo(name).file_size for name in kept)
+        done, shown = 0, 0
+        for name in kept:
+            target = tree / name
+            if not target.resolve().is_relative_to(tree.resolve()):
+                raise Failure(f"{wheel.name} holds the path {name}", "this is no wheel of PyTorch; remove it")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            digest = hashlib.sha256()
+            with archive.open(name) as source, open(target, "wb") as file:
+                while block := source.read(1 << 20):
+                    digest.update(block)
+                    file.write(block)
+                    done += len(block)
+                    if done - shown >= 256 << 20:
+                        shown = done
+                        say(f"unpacking {wheel.name.split('-')[0]}: {done >> 20} of {total >> 20} MiB")
+            if name != record_name and record.get(name) != record_hash(digest):
+                raise Failure(f"{name} in {wheel.name} is not what its RECORD says", f"remove {wheel} and run this again")
+
+
+def fetch(folder):
+    check_machine(folder)
+    partial = folder.parent / (folder.name + ".partial")
+    wheels, tree = partial / "wheels", partial / "tree"
+    download(wheels)
+    names = {requirement.split("==")[0].replace("-", "_") for requirement in REQUIREMENTS}
+    found = {path.name.split("-")[0]: path for path in wheels.glob("*.whl")}
+    if missing := names - found.keys():
+        raise Failure(f"no wheel of {', '.join(sorted(missing))} in {wheels}", "run this again")
+    shutil.rmtree(tree, ignore_errors=True)
+    tree.mkdir(parents=True)
+    for name in sorted(names):
+        wheel = found[name]
+        expected = SHA256.get(wheel.name)
+        if expected is None:
+            say(f"{wheel.name} is of another Python: checked by its RECORD only")
+        elif sha256(wheel).hexdigest() != expected:
+            raise Failure(f"{wheel.name} is damaged", f"remove {wheel} and run this again")
+        unpack(wheel, tree)
+    write_stamp(tree)
+    if folder.exists():
+        folder.rename(partial / "old")
+    tree.rename(folder)
+    shutil.rmtree(partial, ignore_errors=True)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    say(f"{TORCH} is ready in {folder} ({size >> 20} MiB)")
+
+
+def installed():
+    """Folder of the torch that this Python would import."""
+    try:
+        torch = importlib.metadata.distribution("torch")
+    except importlib.metadata.PackageNotFoundError:
+        raise Failure(f"{sys.executable} has no torch", f"pip install torch=={TORCH}, or set LIBTORCH") from None
+    if torch.version.split("+")[0] != TORCH:
+        raise Failure(f"{sys.executable} has torch {torch.version}, not {TORCH}",
+                      f"pip install torch=={TORCH}, or set LIBTORCH to one")
+    print(torch.locate_file("torch"))
+
+
+def main(arguments):
+    if arguments == ["--installed"]:
+        return installed()
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        raise Failure("expected one folder", "such as: fetch_libtorch.py .libtorch")
+    folder = Path(arguments[0]).absolute()
+    if is_ready(folder):
+        return say(f"{TORCH} is ready in {folder}")
+    if folder.is_symlink() and not folder.exists():
+        raise Failure(f"{folder} is a link to nothing", f"remove it: rm {folder}")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with open(folder.parent / (folder.name + ".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if is_ready(folder) or adopt(folder):
+            return say(f"{TORCH} is ready in {folder}")
+        if folder.is_symlink():
+            raise Failure(f"{folder} is a link to a folder without a complete libtorch {TORCH}", f"remove it: rm {folder}")
+        return fetch(folder)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except Failure as failure:
+        say(f"error: {failure}")
+        for line in failure.hint.splitlines():
+            say(f"  hint: {line}")
+        sys.exit(1)
+    except (OSError, zipfile.BadZipFile) as error:
+        say(f"error: {error}")
+        say("  hint: look at free space and permissions; run it again, what is complete is kept")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,68 @@
+#!/bin/sh
+# Makes sure that the system has what building (`build`) and testing (`test`) need. As root on Debian and its like, missing packages are
+# installed; otherwise one line says what to install. Usage: packages.sh build [test]
+set -u
+
+missing=
+need() { # PACKAGE TEST...: the test says whether the package is there
+    package=$1
+    shift
+    "$@" >/dev/null 2>&1 || missing="$missing $package"
+}
+has() { command -v "$1" || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ]; }
+
+for group in "$@"; do
+    case $group in
+    build)
+        need g++ has c++
+        need make has make
+        # OpenSSL is built from source by a Perl script that uses these modules; Debian's perl-base lacks them.
+        need perl perl -MIPC::Cmd -MFindBin -MFile::Compare -e 1
+        need python3 has python3
+        # Where a Python of one's own comes first on PATH, it needs no package.
+        need python3-pip python3 -m pip --version
+        ;;
+    test)
+        need openssh-client has ssh
+        need openssh-client has ssh-keygen
+        need openssh-server has sshd
+        need iproute2 has ip
+        need binutils has readelf
+        need procps has ps
+        ;;
+    *)
+        echo "packages: unknown group \`$group\`; there are build and test" >&2
+        exit 2
+        ;;
+    esac
+done
+if ! command -v cargo >/dev/null 2>&1; then
+    echo "packages: cargo is missing; Rust 1.88 or newer comes from https://rustup.rs" >&2
+    exit 1
+fi
+missing=$(printf '%s\n' $missing | sort -u | tr '\n' ' ' | sed 's/^ *//; s/ *$//')
+[ -n "$missing" ] || exit 0
+
+if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+    echo "packages: missing: $missing; install them, then run this again:" >&2
+    echo "    sudo apt-get install -y --no-install-recommends $missing" >&2
+    command -v apt-get >/dev/null 2>&1 || echo "packages: (names of Debian; this system calls them by its own)" >&2
+    exit 1
+fi
+
+# Tests start their own sshd; the system's must not start because a package was installed.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+    trap 'rm -f "$policy"' EXIT
+    trap 'exit 130' INT TERM HUP
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+fi
+echo "packages: installing $missing" >&2
+export DEBIAN_FRONTEND=noninteractive
+install() { apt-get install -y -qq --no-install-recommends $missing; }
+# Package lists may be absent or old.
+if ! install >&2 && ! { apt-get update -qq >&2 && install >&2; }; then
+    echo "packages: apt-get could not install: $missing (its error is above)" >&2
+    exit 1
+fi
