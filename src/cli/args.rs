@@ -263,7 +263,11 @@ fn parse_until(text: &str) -> Result<Until, String> {
         .parse::<u64>()
         .ok()
         .or_else(|| {
-            plain.parse::<f64>().ok().filter(|n| n.fract() == 0.0 && (0.0..9e15).contains(n)).map(|n| n as u64)
+            plain
+                .parse::<f64>()
+                .ok()
+                .filter(|n| n.fract() == 0.0 && (0.0..9e15).contains(n))
+                .map(|n| n as u64)
         })
         .ok_or_else(|| format!("`{number}` is not a whole number; {expected}"))?;
     match kind.trim() {

@@ -47,7 +47,11 @@ pub async fn check(hosts_path: &Path, args: CheckArgs) -> Result<u8, Failure> {
         .zip(&probes)
         .zip(&lists)
         .map(|((host, probe), list)| {
-            let runs = list.as_ref().ok().and_then(|text| decode::<Vec<RunEntry>>(host, text).ok()).unwrap_or_default();
+            let runs = list
+                .as_ref()
+                .ok()
+                .and_then(|text| decode::<Vec<RunEntry>>(host, text).ok())
+                .unwrap_or_default();
             column(&draft, host, probe, &runs, can_upload)
         })
         .collect();
@@ -151,7 +155,8 @@ fn trainer(builtin: bool, probe: &Probe, can_upload: bool) -> Cell {
         (true, None) if can_upload => Cell::Ok("will be uploaded".to_owned()),
         (true, None) => Cell::Fail {
             text: "no rankdeck-trainer there, and none beside rankdeck to upload".to_owned(),
-            hint: "build it with `cargo build --release --features trainer`, or set `launch.command`".to_owned(),
+            hint: "build it with `cargo build --release --features trainer`, or set `launch.command`"
+                .to_owned(),
         },
     }
 }
@@ -169,7 +174,8 @@ fn libtorch(builtin: bool, host: &Host, probe: &Probe) -> Cell {
 }
 
 fn busy(runs: &[RunEntry]) -> Cell {
-    let alive: Vec<&RunEntry> = runs.iter().filter(|entry| entry.ranks_alive > 0 || entry.state == "orphaned").collect();
+    let alive: Vec<&RunEntry> =
+        runs.iter().filter(|entry| entry.ranks_alive > 0 || entry.state == "orphaned").collect();
     match alive.first() {
         None => Cell::Ok("idle".to_owned()),
         Some(entry) if entry.state == "orphaned" => Cell::Warn {
@@ -184,7 +190,8 @@ fn busy(runs: &[RunEntry]) -> Cell {
 }
 
 fn print_table(hosts: &[Host], columns: &[Vec<Cell>]) {
-    let header = std::iter::once("CHECK".to_owned()).chain(hosts.iter().map(|host| host.name.clone())).collect();
+    let header =
+        std::iter::once("CHECK".to_owned()).chain(hosts.iter().map(|host| host.name.clone())).collect();
     let rows = NAMES.iter().enumerate().map(|(i, name)| {
         let cells = columns.iter().map(|column| match &column[i] {
             Cell::Ok(text) => printable(text),
@@ -198,11 +205,18 @@ fn print_table(hosts: &[Host], columns: &[Vec<Cell>]) {
 }
 
 fn print_plan(plan: &Plan) {
-    print::stdout(&format!("\nplan: world_size {}, {} hosts, {}", plan.world_size(), plan.hosts.len(), plan.backend));
+    print::stdout(&format!(
+        "\nplan: world_size {}, {} hosts, {}",
+        plan.world_size(),
+        plan.hosts.len(),
+        plan.backend
+    ));
     for host in &plan.hosts {
         let ranks: Vec<String> = plan
             .ranks_of(host.node_rank)
-            .map(|rank| rank.gpu.map_or_else(|| rank.rank.to_string(), |gpu| format!("{}=gpu{gpu}", rank.rank)))
+            .map(|rank| {
+                rank.gpu.map_or_else(|| rank.rank.to_string(), |gpu| format!("{}=gpu{gpu}", rank.rank))
+            })
             .collect();
         print::stdout(&format!("  node_rank {}  {}  ranks {}", host.node_rank, host.name, ranks.join(" ")));
     }
@@ -228,7 +242,8 @@ mod tests {
 
     #[test]
     fn leftovers_and_running_ranks_are_worth_a_warning() {
-        let entry = |state: &str, alive| RunEntry { state: state.into(), ranks_alive: alive, ..RunEntry::default() };
+        let entry =
+            |state: &str, alive| RunEntry { state: state.into(), ranks_alive: alive, ..RunEntry::default() };
         assert!(matches!(busy(&[entry("orphaned", 0)]), Cell::Warn { .. }));
         assert!(matches!(busy(&[entry("finished", 0), entry("running", 2)]), Cell::Warn { .. }));
         assert!(matches!(busy(&[entry("finished", 0)]), Cell::Ok(_)));

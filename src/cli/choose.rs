@@ -49,7 +49,9 @@ pub fn choose(args: &FaceArgs, place: &Place) -> Result<Chosen, Failure> {
             "this terminal cannot show a screen (TERM={})",
             place.term.as_deref().unwrap_or("")
         ))
-        .hint("`--headless` prints plain lines; or set TERM to what the terminal is, such as xterm-256color")),
+        .hint(
+            "`--headless` prints plain lines; or set TERM to what the terminal is, such as xterm-256color",
+        )),
         Some(_) => Ok(Chosen::Screen),
     }
 }
@@ -57,9 +59,9 @@ pub fn choose(args: &FaceArgs, place: &Place) -> Result<Chosen, Failure> {
 /// Opens it; `log` takes stderr while a screen is up.
 pub fn open(chosen: Chosen, log: Option<File>) -> Result<Face, Failure> {
     match chosen {
-        Chosen::Screen => Screen::open(log)
-            .map(|screen| Face::Screen(Box::new(screen)))
-            .map_err(|error| Failure::failed(format!("failed to take the terminal: {error}")).hint("`--headless`")),
+        Chosen::Screen => Screen::open(log).map(|screen| Face::Screen(Box::new(screen))).map_err(|error| {
+            Failure::failed(format!("failed to take the terminal: {error}")).hint("`--headless`")
+        }),
         Chosen::Lines(form) => Printer::new(form)
             .map(|printer| Face::Lines(Box::new(printer)))
             .map_err(|error| Failure::failed(format!("failed to start the writer of stdout: {error}"))),
@@ -81,7 +83,10 @@ mod tests {
         assert_eq!(choose(&plain, &place(false, "dumb")), Ok(lines));
         assert_eq!(choose(&plain, &place(true, "xterm")), Ok(Chosen::Screen));
         assert_eq!(choose(&FaceArgs { headless: true, ..plain.clone() }, &place(true, "dumb")), Ok(lines));
-        assert_eq!(choose(&FaceArgs { json: true, ..plain.clone() }, &place(true, "xterm")), Ok(Chosen::Lines(Form::Json)));
+        assert_eq!(
+            choose(&FaceArgs { json: true, ..plain.clone() }, &place(true, "xterm")),
+            Ok(Chosen::Lines(Form::Json))
+        );
         let refused = choose(&plain, &place(true, "dumb")).unwrap_err();
         assert!(refused.code == 2 && refused.to_string().contains("--headless"), "{refused}");
     }

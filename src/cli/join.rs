@@ -24,7 +24,8 @@ pub async fn attach(hosts_path: &Path, args: AttachArgs) -> Result<u8, Failure> 
     let goal = Target::new(&roster, &found)?;
     let links = goal.open_links(&args.meet, chosen)?;
     let end =
-        run::console(goal.goal(), Vec::new(), Errand::Linger, links, &args.meet, chosen, Some(&goal.run)).await?;
+        run::console(goal.goal(), Vec::new(), Errand::Linger, links, &args.meet, chosen, Some(&goal.run))
+            .await?;
     Ok(run::finish(&end, &args.face, &goal.run))
 }
 
@@ -33,15 +34,22 @@ pub async fn restart(hosts_path: &Path, args: RestartArgs) -> Result<u8, Failure
     let roster = roster(hosts_path, &args.meet).await?;
     let found = roster.pick(args.run.as_deref())?;
     if found.state != State::Running {
-        return Err(Failure::usage(format!("run {} is {}: nothing serves it", found.run, found.state.name()))
-            .hint("`rankdeck run` begins a new one"));
+        return Err(Failure::usage(format!(
+            "run {} is {}: nothing serves it",
+            found.run,
+            found.state.name()
+        ))
+        .hint("`rankdeck run` begins a new one"));
     }
     let target = Target::new(&roster, &found)?;
     let end = target.errand(Errand::restart(args.from.clone()), &args.meet).await?;
     if end.why != Why::Detached {
         let reason = end.model.run.reason.clone();
-        return Err(Failure { code: end.code.max(code::FAILED), ..Failure::failed(format!("run {} did not come back: {reason}", target.run)) }
-            .hint(format!("`rankdeck logs {}`", target.run)));
+        return Err(Failure {
+            code: end.code.max(code::FAILED),
+            ..Failure::failed(format!("run {} did not come back: {reason}", target.run))
+        }
+        .hint(format!("`rankdeck logs {}`", target.run)));
     }
     print::stdout(&format!(
         "restarted: run {} generation {}, {} ranks",

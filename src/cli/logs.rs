@@ -95,7 +95,9 @@ struct Tail {
 
 impl Tail {
     fn all_answered(&self) -> bool {
-        (0..self.names.len() as u32).map(NodeRank).all(|n| self.answered.contains_key(&n) || self.failed.contains_key(&n))
+        (0..self.names.len() as u32)
+            .map(NodeRank)
+            .all(|n| self.answered.contains_key(&n) || self.failed.contains_key(&n))
     }
 
     fn over(&self) -> bool {

@@ -92,7 +92,8 @@ fn man(command: Option<&str>) -> Result<u8, Failure> {
     let page = match command {
         None => root,
         Some(name) => root.find_subcommand(name).cloned().ok_or_else(|| {
-            Failure::usage(format!("there is no command `{name}`")).hint("`rankdeck --help` lists the commands")
+            Failure::usage(format!("there is no command `{name}`"))
+                .hint("`rankdeck --help` lists the commands")
         })?,
     };
     let mut text = Vec::new();

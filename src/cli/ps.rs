@@ -33,7 +33,13 @@ pub async fn ps(hosts_path: &Path, args: PsArgs) -> Result<u8, Failure> {
 }
 
 fn age(found: &Found, now: f64) -> f64 {
-    found.parts.iter().map(|(_, part)| part.started).filter(|started| *started > 0.0).fold(f64::NAN, f64::min).mul_add(-1.0, now)
+    found
+        .parts
+        .iter()
+        .map(|(_, part)| part.started)
+        .filter(|started| *started > 0.0)
+        .fold(f64::NAN, f64::min)
+        .mul_add(-1.0, now)
 }
 
 fn print_table(roster: &Roster, runs: &[Found], all: bool, now: f64) {
@@ -62,7 +68,10 @@ fn print_table(roster: &Roster, runs: &[Found], all: bool, now: f64) {
         print::stderr(&format!("hint: `rankdeck stop {}` removes its leftovers", found.run));
     }
     if shown.len() < runs.len() {
-        print::stderr(&format!("hint: {} older finished runs: `rankdeck ps --all`", runs.len() - shown.len()));
+        print::stderr(&format!(
+            "hint: {} older finished runs: `rankdeck ps --all`",
+            runs.len() - shown.len()
+        ));
     }
 }
 

@@ -59,7 +59,8 @@ fn find(what: &str) -> Result<PathBuf, Failure> {
 
 fn load(path: &Path) -> Result<Trace, Failure> {
     let failure = |error: String| {
-        Failure::usage(format!("{}: {error}", path.display())).hint("a trace is `console/trace.jsonl` in a run directory")
+        Failure::usage(format!("{}: {error}", path.display()))
+            .hint("a trace is `console/trace.jsonl` in a run directory")
     };
     let file = File::open(path).map_err(|error| failure(error.to_string()))?;
     trace::read(BufReader::new(file)).map_err(failure)

@@ -108,7 +108,8 @@ pub fn load_hosts(path: &Path) -> Result<Vec<Host>, Failure> {
 
 /// The running binary, which is also the agent.
 pub fn own_binary() -> Result<PathBuf, Failure> {
-    std::env::current_exe().map_err(|error| Failure::failed(format!("failed to find rankdeck's own binary: {error}")))
+    std::env::current_exe()
+        .map_err(|error| Failure::failed(format!("failed to find rankdeck's own binary: {error}")))
 }
 
 /// `rankdeck-trainer` beside it, if it is there.
@@ -217,9 +218,8 @@ impl Roster {
             ([], _) if !self.silent.is_empty() => Err(self.silent_failure()),
             ([], Some(name)) => Err(Failure::usage(format!("there is no run `{name}` on these hosts"))
                 .hint("`rankdeck ps --all` lists all runs")),
-            ([], None) => {
-                Err(Failure::usage("nothing runs on these hosts").hint("name a finished run; `rankdeck ps` lists them"))
-            }
+            ([], None) => Err(Failure::usage("nothing runs on these hosts")
+                .hint("name a finished run; `rankdeck ps` lists them")),
             (many, _) => {
                 let names: Vec<String> =
                     many.iter().map(|found| format!("  {}  {}", found.run, found.state.name())).collect();
@@ -235,8 +235,11 @@ impl Roster {
             .iter()
             .map(|name| {
                 self.hosts.iter().find(|host| host.name == *name).cloned().ok_or_else(|| {
-                    Failure::usage(format!("run {} has ranks on host {name}, which this hosts.toml does not list", found.run))
-                        .hint("`--hosts FILE` with the file that the run was launched with")
+                    Failure::usage(format!(
+                        "run {} has ranks on host {name}, which this hosts.toml does not list",
+                        found.run
+                    ))
+                    .hint("`--hosts FILE` with the file that the run was launched with")
                 })
             })
             .collect()
@@ -245,9 +248,9 @@ impl Roster {
     /// The hosts that could not be asked, as a failure.
     pub fn silent_failure(&self) -> Failure {
         let errors: Vec<&str> = self.silent.iter().map(|(_, error)| error.error.as_str()).collect();
-        self.silent
-            .iter()
-            .fold(Failure::host(errors.join("\nerror: ")), |failure, (_, error)| failure.hint(error.hint.as_str()))
+        self.silent.iter().fold(Failure::host(errors.join("\nerror: ")), |failure, (_, error)| {
+            failure.hint(error.hint.as_str())
+        })
     }
 }
 
@@ -304,7 +307,10 @@ mod tests {
     fn the_parts_of_a_run_are_put_together() {
         let roster = sample();
         let runs = roster.runs();
-        assert_eq!(runs.iter().map(|r| (r.run, r.state)).collect::<Vec<_>>(), [("new-1", State::Running), ("old-1", State::Finished)]);
+        assert_eq!(
+            runs.iter().map(|r| (r.run, r.state)).collect::<Vec<_>>(),
+            [("new-1", State::Running), ("old-1", State::Finished)]
+        );
         let names: Vec<String> = roster.hosts_of(&runs[0]).unwrap().into_iter().map(|h| h.name).collect();
         assert_eq!(names, ["b", "a"], "node_rank order, not hosts.toml order");
     }
@@ -327,7 +333,8 @@ mod tests {
     #[test]
     fn a_shared_workdir_is_counted_once() {
         let mut roster = sample();
-        roster.entries = vec![(0, entry("r", 0, "b", "running", 1.0)), (1, entry("r", 0, "b", "running", 1.0))];
+        roster.entries =
+            vec![(0, entry("r", 0, "b", "running", 1.0)), (1, entry("r", 0, "b", "running", 1.0))];
         roster.drop_shared();
         assert_eq!(roster.entries.len(), 1);
         assert_eq!(roster.entries[0].0, 1, "the host's own report wins");

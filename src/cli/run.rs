@@ -30,8 +30,9 @@ pub async fn run(hosts_path: &Path, args: RunArgs) -> Result<u8, Failure> {
     let chosen = choose::choose(&args.face, &Place::here())?;
     let mut sets = args.set.clone();
     sets.extend(args.name.as_ref().map(|name| format!("run.name={}", toml::Value::String(name.clone()))));
-    let draft =
-        config::load_draft(hosts_path, &args.experiment, &sets, |experiment| new_run_id(&experiment.run.name))?;
+    let draft = config::load_draft(hosts_path, &args.experiment, &sets, |experiment| {
+        new_run_id(&experiment.run.name)
+    })?;
     // What cannot work whatever the hosts say is refused before anything is opened.
     draft.resolve(&[])?;
     let errand = if args.detach { Errand::Detach } else { Errand::Watch };
@@ -128,7 +129,8 @@ pub async fn drive(session: Session, face: Face) -> Result<End, Failure> {
 
 fn open_record(run: &RunId, goal: &Goal, until: &[Until]) -> Result<(Recorder, std::fs::File), Failure> {
     let failure = |error: std::io::Error| {
-        Failure::failed(format!("failed to record into {RUNS}/{run}: {error}")).hint("run it in a folder that you may write to")
+        Failure::failed(format!("failed to record into {RUNS}/{run}: {error}"))
+            .hint("run it in a folder that you may write to")
     };
     let folder = record::make_folder(Path::new(RUNS), run).map_err(failure)?;
     let log = log::open(&folder).map_err(failure)?;
@@ -140,11 +142,15 @@ fn open_record(run: &RunId, goal: &Goal, until: &[Until]) -> Result<(Recorder, s
 pub fn finish(end: &End, face: &FaceArgs, run: &RunId) -> u8 {
     match (end.why, &end.finished) {
         (Why::Detached, _) => {
-            let text = format!("detached: run {run} goes on\nhint: `rankdeck attach {run}` takes it up again, `rankdeck stop {run}` stops it");
+            let text = format!(
+                "detached: run {run} goes on\nhint: `rankdeck attach {run}` takes it up again, `rankdeck stop {run}` stops it"
+            );
             print::stderr(&text);
         }
         (Why::Cut, _) => {
-            let text = format!("left run {run} as it is; nothing is proved\nhint: `rankdeck ps`, `rankdeck stop {run} --kill`");
+            let text = format!(
+                "left run {run} as it is; nothing is proved\nhint: `rankdeck ps`, `rankdeck stop {run} --kill`"
+            );
             print::stderr(&text);
         }
         (_, Some(finished)) if !face.json => {
@@ -156,7 +162,10 @@ pub fn finish(end: &End, face: &FaceArgs, run: &RunId) -> u8 {
         }
         _ => {}
     }
-    if end.why == Why::Done && !matches!(end.code, code::SUCCESS | code::INTERRUPTED) && !end.model.run.reason.is_empty() {
+    if end.why == Why::Done
+        && !matches!(end.code, code::SUCCESS | code::INTERRUPTED)
+        && !end.model.run.reason.is_empty()
+    {
         print::stderr(&format!("error: run {run}: {}", end.model.run.reason));
     }
     end.code

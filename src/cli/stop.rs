@@ -58,9 +58,11 @@ impl Proof {
             Ok(survivors) => {
                 self.swept += 1;
                 self.stopped &= survivors.is_empty();
-                self.lines.extend(survivors.iter().map(|s| {
-                    format!("  still there: {host}:{} {} (state {})", s.pid, s.command, s.state)
-                }));
+                self.lines.extend(
+                    survivors.iter().map(|s| {
+                        format!("  still there: {host}:{} {} (state {})", s.pid, s.command, s.state)
+                    }),
+                );
             }
             Err(error) => {
                 self.stopped = false;
@@ -74,7 +76,8 @@ impl Proof {
         if !silent.is_empty() {
             self.stopped = false;
             self.unreachable = true;
-            self.lines.extend(silent.iter().map(|host| format!("  no proof from {host}: it could not be reached")));
+            self.lines
+                .extend(silent.iter().map(|host| format!("  no proof from {host}: it could not be reached")));
         }
         let lines: Vec<String> = self.lines.iter().map(|line| printable(line)).collect();
         if self.stopped {
@@ -103,7 +106,12 @@ impl Proof {
 /// Hosts of the run that did not answer.
 fn silent_of(roster: &Roster, found: &Found) -> Vec<String> {
     let names = found.hosts();
-    roster.silent.iter().map(|(index, _)| roster.hosts[*index].name.clone()).filter(|name| names.contains(name)).collect()
+    roster
+        .silent
+        .iter()
+        .map(|(index, _)| roster.hosts[*index].name.clone())
+        .filter(|name| names.contains(name))
+        .collect()
 }
 
 #[derive(Debug, Deserialize)]
@@ -114,7 +122,11 @@ struct Swept {
 type Survivors = Result<Vec<Survivor>, crate::link::LinkError>;
 
 /// Sweeps the hosts where the run has no agent: left over ones always, finished ones for the proof.
-async fn sweep(roster: &Roster, found: &Found<'_>, args: &StopArgs) -> Result<Vec<(String, Survivors)>, Failure> {
+async fn sweep(
+    roster: &Roster,
+    found: &Found<'_>,
+    args: &StopArgs,
+) -> Result<Vec<(String, Survivors)>, Failure> {
     let hosts: Vec<Host> = found
         .parts
         .iter()

@@ -13,7 +13,9 @@ mod host;
 pub use fault::{Fault, FaultKind, parse_fault};
 
 use super::{LinkEvent, LinkHandle};
-use crate::config::experiment::{Checkpoint, Collect, Distributed, Env, Eval, Experiment, Launch, Learn, Policy, Ppo, Run, Watch};
+use crate::config::experiment::{
+    Checkpoint, Collect, Distributed, Env, Eval, Experiment, Launch, Learn, Policy, Ppo, Run, Watch,
+};
 use crate::config::hosts::{Gpus, Host, Transport};
 use crate::core::ids::{NodeRank, RunId};
 use crate::core::plan::PlanDraft;
@@ -55,7 +57,11 @@ impl Scene {
 
     /// The launch that fits the scene.
     pub fn draft(&self, run: RunId) -> PlanDraft {
-        PlanDraft { run, experiment: self.experiment(), hosts: (0..self.nnodes).map(|node| self.host(node)).collect() }
+        PlanDraft {
+            run,
+            experiment: self.experiment(),
+            hosts: (0..self.nnodes).map(|node| self.host(node)).collect(),
+        }
     }
 
     fn host(&self, node: u32) -> Host {
@@ -128,7 +134,8 @@ impl World {
 
 /// A well-mixed number for `key` (splitmix64's finaliser), the only source of chance here.
 fn mix(seed: u64, key: u64) -> u64 {
-    let mut z = seed.wrapping_add(key.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z =
+        seed.wrapping_add(key.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)

@@ -186,7 +186,9 @@ impl Driver {
                 self.detaching.get_or_insert(now);
             }
             let asked = match &event {
-                Event::LinkChanged { node, state: LinkState::Asking { prompt } } => Some((*node, prompt.clone())),
+                Event::LinkChanged { node, state: LinkState::Asking { prompt } } => {
+                    Some((*node, prompt.clone()))
+                }
                 _ => None,
             };
             for effect in self.core.handle(now, event) {
@@ -209,7 +211,12 @@ impl Driver {
         if matches!(self.face, Face::Screen(_)) {
             return None;
         }
-        let name = self.core.model().hosts.get(node.index()).map_or_else(|| node.to_string(), |host| host.name.clone());
+        let name = self
+            .core
+            .model()
+            .hosts
+            .get(node.index())
+            .map_or_else(|| node.to_string(), |host| host.name.clone());
         if self.can_ask && self.asker.is_none() {
             self.asker = Asker::new(self.answers.clone()).ok();
         }
@@ -375,14 +382,24 @@ impl Driver {
                     Action::Redraw => screen.redraw()?,
                     Action::Copy(text) => screen.copy(&text)?,
                     _ => {
-                        let folder =
-                            self.recorder.as_ref().map_or_else(|| ".".into(), |recorder| recorder.folder().to_owned());
+                        let folder = self
+                            .recorder
+                            .as_ref()
+                            .map_or_else(|| ".".into(), |recorder| recorder.folder().to_owned());
                         match screen.save(&folder, self.core.model(), now) {
                             Ok(path) => {
-                                screen.view.toast(format!("screen saved to {}", path.display()), Role::Good, now);
+                                screen.view.toast(
+                                    format!("screen saved to {}", path.display()),
+                                    Role::Good,
+                                    now,
+                                );
                             }
                             Err(error) => {
-                                screen.view.toast(format!("failed to save the screen: {error}"), Role::Warn, now);
+                                screen.view.toast(
+                                    format!("failed to save the screen: {error}"),
+                                    Role::Warn,
+                                    now,
+                                );
                             }
                         }
                         screen.want(Want::Input);

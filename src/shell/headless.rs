@@ -99,7 +99,8 @@ fn failed_host(report: &Report, model: &Model) -> Vec<Line> {
     let ReportBody::Host { node_rank, host, .. } = &report.body else { return Vec::new() };
     match model.hosts.get(node_rank.index()).map(|host| &host.link) {
         Some(LinkState::Failed { error, hint }) => {
-            let error = if error.contains(host.as_str()) { error.clone() } else { format!("host {host}: {error}") };
+            let error =
+                if error.contains(host.as_str()) { error.clone() } else { format!("host {host}: {error}") };
             let hint = (!hint.is_empty()).then(|| Line::Err(format!("hint: {hint}")));
             std::iter::once(Line::Err(format!("error: {error}"))).chain(hint).collect()
         }
@@ -143,13 +144,17 @@ pub fn plain(report: &Report, model: &Model) -> Vec<Line> {
         ReportBody::Checkpoint { path, env_step, reason, .. } => {
             out(format!("checkpoint ({reason}) at step {}: {path}", count(*env_step)))
         }
-        ReportBody::Verdict(verdict) => {
-            verdict_lines(verdict).into_iter().enumerate().map(|(i, text)| {
+        ReportBody::Verdict(verdict) => verdict_lines(verdict)
+            .into_iter()
+            .enumerate()
+            .map(|(i, text)| {
                 let lead = if i == 0 { at.as_str() } else { "        " };
                 Line::Out(format!("{lead}  {}", printable(&text)))
-            }).collect()
+            })
+            .collect(),
+        ReportBody::Log { rank, host, line } => {
+            vec![Line::Gauge(format!("{host}:{rank}| {}", printable(line)))]
         }
-        ReportBody::Log { rank, host, line } => vec![Line::Gauge(format!("{host}:{rank}| {}", printable(line)))],
         ReportBody::RunFinished { reason, outcome, .. } => {
             out(format!("run finished: {}: {reason}", format!("{outcome:?}").to_lowercase()))
         }
@@ -159,14 +164,22 @@ pub fn plain(report: &Report, model: &Model) -> Vec<Line> {
 /// A progress report as one line without time.
 fn progress(body: &ReportBody) -> Option<String> {
     let ReportBody::Progress {
-        env_step, episodes, steps_per_s, return_mean, total_steps, eta_s, consistent, per_rank, ..
+        env_step,
+        episodes,
+        steps_per_s,
+        return_mean,
+        total_steps,
+        eta_s,
+        consistent,
+        per_rank,
+        ..
     } = body
     else {
         return None;
     };
-    let goal = total_steps.filter(|total| *total > 0).map(|total| {
-        format!(" / {} ({:.1}%)", count(total), 100.0 * *env_step as f64 / total as f64)
-    });
+    let goal = total_steps
+        .filter(|total| *total > 0)
+        .map(|total| format!(" / {} ({:.1}%)", count(total), 100.0 * *env_step as f64 / total as f64));
     let parts = [
         Some(format!("step {}{}", count(*env_step), goal.unwrap_or_default())),
         Some(format!("{} steps/s", rate(*steps_per_s))),
@@ -297,8 +310,10 @@ mod tests {
     #[test]
     fn a_failed_host_goes_to_stderr_with_its_hint() {
         let link = LinkState::Failed { error: "connection refused".into(), hint: "is sshd up?".into() };
-        let model =
-            Model { hosts: vec![HostModel { name: "b".into(), link, ..Default::default() }], ..Model::default() };
+        let model = Model {
+            hosts: vec![HostModel { name: "b".into(), link, ..Default::default() }],
+            ..Model::default()
+        };
         let body = ReportBody::Host {
             node_rank: NodeRank(0),
             host: "b".into(),

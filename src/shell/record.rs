@@ -77,7 +77,8 @@ impl Recorder {
             create(&folder.join("experiment.toml"))?.write_all(experiment.as_bytes())?;
             serde_json::to_writer_pretty(create(&folder.join("hosts.json"))?, &draft.hosts)?;
         }
-        let header = Header { trace: trace::VERSION, time, goal: RecordedGoal::from(goal), until: until.to_vec() };
+        let header =
+            Header { trace: trace::VERSION, time, goal: RecordedGoal::from(goal), until: until.to_vec() };
         recorder.trace.write(&serde_json::to_string(&header)?, false);
         Ok(recorder)
     }
@@ -139,7 +140,10 @@ fn is_gauge(event: &Event) -> bool {
     match event {
         Event::Ticked => true,
         Event::AgentSaid { message, .. } => {
-            matches!(**message, AgentMessage::Sample(_) | AgentMessage::Log { .. } | AgentMessage::Pong { .. })
+            matches!(
+                **message,
+                AgentMessage::Sample(_) | AgentMessage::Log { .. } | AgentMessage::Pong { .. }
+            )
         }
         _ => false,
     }

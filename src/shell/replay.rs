@@ -205,7 +205,6 @@ pub async fn on_screen(mut player: Player, mut screen: Screen) -> io::Result<()>
     Ok(())
 }
 
-
 fn bar(player: &Player, transport: Transport) -> String {
     let state = match (player.next_at().is_none(), transport.paused) {
         (true, _) => "end",
@@ -264,7 +263,10 @@ mod tests {
         let top = Transport { speed: SPEEDS.len() - 1, ..start };
         assert_eq!(on_key(key(KeyCode::Char('+')), top), Some(Move::Set(top)));
         assert_eq!(on_key(key(KeyCode::Left), start), Some(Move::Jump(-10_000)));
-        assert_eq!(on_key(KeyEvent::new(KeyCode::Right, KeyModifiers::SHIFT), start), Some(Move::Jump(100_000)));
+        assert_eq!(
+            on_key(KeyEvent::new(KeyCode::Right, KeyModifiers::SHIFT), start),
+            Some(Move::Jump(100_000))
+        );
         assert_eq!(on_key(key(KeyCode::Char('?')), start), None, "belongs to the screen");
     }
 }

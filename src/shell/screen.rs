@@ -75,7 +75,9 @@ impl Screen {
         let actions = match input {
             TermEvent::Key(key) if key.kind == KeyEventKind::Release => return Heard::Actions(Vec::new()),
             TermEvent::Key(key) => ui::on_key(model, &mut self.view, key, now),
-            TermEvent::Mouse(mouse) if mouse.kind == MouseEventKind::Moved => return Heard::Actions(Vec::new()),
+            TermEvent::Mouse(mouse) if mouse.kind == MouseEventKind::Moved => {
+                return Heard::Actions(Vec::new());
+            }
             TermEvent::Mouse(mouse) => ui::on_mouse(model, &mut self.view, mouse, now),
             TermEvent::Paste(text) => ui::on_paste(model, &mut self.view, &text, now),
             TermEvent::Resize(..) | TermEvent::FocusGained | TermEvent::FocusLost => Vec::new(),
@@ -152,8 +154,8 @@ impl Screen {
     }
 
     fn as_text(&self, size: Size, model: &Model, now: Timestamp) -> io::Result<String> {
-        let mut terminal =
-            Terminal::new(TestBackend::new(size.width, size.height)).map_err(|error| io::Error::other(error.to_string()))?;
+        let mut terminal = Terminal::new(TestBackend::new(size.width, size.height))
+            .map_err(|error| io::Error::other(error.to_string()))?;
         terminal
             .draw(|frame| ui::view(model, &self.view, &self.theme, now, frame))
             .map_err(|error| io::Error::other(error.to_string()))?;
@@ -174,7 +176,9 @@ impl Screen {
 /// The theme that this terminal can show.
 pub fn detect_theme() -> Theme {
     let set = |name: &str| std::env::var(name).is_ok_and(|value| !value.is_empty());
-    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(|name| std::env::var(name).ok().filter(|v| !v.is_empty()));
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
+        .into_iter()
+        .find_map(|name| std::env::var(name).ok().filter(|v| !v.is_empty()));
     let utf8 = locale.is_some_and(|locale| {
         let locale = locale.to_ascii_lowercase();
         locale.contains("utf-8") || locale.contains("utf8")

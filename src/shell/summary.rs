@@ -41,7 +41,9 @@ fn evaluations(model: &Model) -> Vec<String> {
         .map_or(0, |(i, _)| i);
     let first_of_tail = model.evals.len().saturating_sub(EVALS - 3);
     let shown = |i: usize| model.evals.len() <= EVALS || i < 2 || i == best || i >= first_of_tail;
-    let mut rows = vec![["eval", "env_step", "train_iter", "episodes", "return", "std", "min", "max", ""].map(str::to_owned)];
+    let mut rows = vec![
+        ["eval", "env_step", "train_iter", "episodes", "return", "std", "min", "max", ""].map(str::to_owned),
+    ];
     rows.extend(model.evals.iter().enumerate().filter(|(i, _)| shown(*i)).map(|(i, eval)| {
         let note = match (eval.stop, i == best) {
             (true, _) => "stop value reached",
@@ -99,7 +101,9 @@ fn totals(model: &Model) -> Vec<String> {
         if progress.consistent { "" } else { "  (DIFFER from the ranks' sum)" },
     )];
     lines.extend(wall.map(|wall| match wall_s {
-        Some(s) if s > 0.0 && !model.run.adopted => format!("{wall}  ({} steps/s)", rate(t.env_step as f64 / s)),
+        Some(s) if s > 0.0 && !model.run.adopted => {
+            format!("{wall}  ({} steps/s)", rate(t.env_step as f64 / s))
+        }
         _ => wall,
     }));
     lines
@@ -144,15 +148,23 @@ fn first_failure(model: &Model) -> Vec<String> {
         lines.extend((!hint.is_empty()).then(|| format!("  hint: {hint}")));
     }
     let skip = rank.log.lines.len().saturating_sub(LOG_LINES);
-    lines.extend(rank.log.lines.iter().skip(skip).map(|(_, line)| format!("  {}:{}| {line}", rank.host, rank.rank)));
+    lines.extend(
+        rank.log.lines.iter().skip(skip).map(|(_, line)| format!("  {}:{}| {line}", rank.host, rank.rank)),
+    );
     lines
 }
 
 /// Whether the stop is proved, and what is left if not.
 pub fn proof(model: &Model, finished: &ReportBody) -> Vec<String> {
-    let ReportBody::RunFinished { proved, survivors, stop_ms, gpus_free, .. } = finished else { return Vec::new() };
+    let ReportBody::RunFinished { proved, survivors, stop_ms, gpus_free, .. } = finished else {
+        return Vec::new();
+    };
     if *proved && survivors.is_empty() {
-        let gpus = if gpus_free.is_empty() { String::new() } else { format!("; GPUs free: {}", gpus_free.join(" ")) };
+        let gpus = if gpus_free.is_empty() {
+            String::new()
+        } else {
+            format!("; GPUs free: {}", gpus_free.join(" "))
+        };
         return vec![format!(
             "stopped: proved on {}, no process left ({}){gpus}",
             plural(model.hosts.len(), "host"),
@@ -203,7 +215,8 @@ mod tests {
     fn stopped_is_said_only_with_a_proof() {
         let yes = lines(&model(), &finished(Outcome::Succeeded, true, &[]), None).join("\n");
         assert!(yes.contains("stopped: proved on 2 hosts, no process left (0.4s); GPUs free: a:0"), "{yes}");
-        for no in [finished(Outcome::Stopped, false, &[]), finished(Outcome::Stopped, true, &["b:7 python"])] {
+        for no in [finished(Outcome::Stopped, false, &[]), finished(Outcome::Stopped, true, &["b:7 python"])]
+        {
             let text = lines(&model(), &no, None).join("\n");
             assert!(text.contains("NOT PROVED") && text.contains("no proof from b"), "{text}");
             assert!(!text.contains("stopped: proved"), "{text}");
@@ -213,7 +226,11 @@ mod tests {
     #[test]
     fn a_long_list_of_evaluations_keeps_first_best_and_last() {
         let mut model = model();
-        let eval = |i: u64| Evaluation { env_step: i * 1000, return_mean: if i == 50 { 99.0 } else { 1.0 }, ..Default::default() };
+        let eval = |i: u64| Evaluation {
+            env_step: i * 1000,
+            return_mean: if i == 50 { 99.0 } else { 1.0 },
+            ..Default::default()
+        };
         model.evals = (1..=100).map(eval).collect();
         let table = evaluations(&model);
         assert!(table.len() <= EVALS + 3, "{}", table.len());

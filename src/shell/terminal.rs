@@ -12,7 +12,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Stdout, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicI32, AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 /// Most bytes that are handed to the terminal's clipboard; larger texts are refused by many terminals.
 const COPY_BYTES: usize = 74_000;

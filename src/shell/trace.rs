@@ -123,7 +123,10 @@ mod tests {
     #[test]
     fn a_trace_comes_back_as_written_and_a_torn_end_is_said() {
         let events = [
-            (Timestamp(0), Event::LinkChanged { node: NodeRank(0), state: LinkState::Connecting { attempt: 1 } }),
+            (
+                Timestamp(0),
+                Event::LinkChanged { node: NodeRank(0), state: LinkState::Connecting { attempt: 1 } },
+            ),
             (Timestamp(5), Event::Ticked),
             (Timestamp(9), Event::DetachRequested),
         ];

@@ -89,10 +89,16 @@ mod tests {
 
     #[test]
     fn numbers_read_well() {
-        assert_eq!(["0", "999", "1,000", "1,234,567"], [0, 999, 1000, 1_234_567].map(count).each_ref().map(|s| &s[..]));
+        assert_eq!(
+            ["0", "999", "1,000", "1,234,567"],
+            [0, 999, 1000, 1_234_567].map(count).each_ref().map(|s| &s[..])
+        );
         let times = [0.44, 12.9, 185.0, 7620.0, 356_400.0, -1.0, f64::NAN].map(duration);
         assert_eq!(["0.4s", "12s", "3m 05s", "2h 07m", "4d 03h", "?", "?"], times.each_ref().map(|s| &s[..]));
-        assert_eq!((rate(3.21), rate(8123.4), rate(f64::INFINITY)), ("3.2".into(), "8,123".into(), "?".into()));
+        assert_eq!(
+            (rate(3.21), rate(8123.4), rate(f64::INFINITY)),
+            ("3.2".into(), "8,123".into(), "?".into())
+        );
         assert_eq!((plural(1, "host"), plural(3, "rank")), ("1 host".into(), "3 ranks".into()));
     }
 

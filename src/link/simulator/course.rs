@@ -69,7 +69,14 @@ pub struct Moment {
 
 impl Life {
     /// A host was launched into `generation`.
-    pub fn launch(&mut self, scene: &Scene, node: NodeRank, generation: Generation, resume: bool, now: Instant) {
+    pub fn launch(
+        &mut self,
+        scene: &Scene,
+        node: NodeRank,
+        generation: Generation,
+        resume: bool,
+        now: Instant,
+    ) {
         if generation > self.generation || (self.launched.is_empty() && self.joined.is_none()) {
             let checkpoint = if resume { self.checkpoint } else { 0 };
             *self = Life { generation, first_iter: checkpoint, checkpoint, ..Life::default() };
@@ -99,7 +106,8 @@ impl Life {
         let mut lost = Duration::ZERO;
         let mut hang = None;
         for fault in faults.iter().filter(|fault| fault.kind.hangs() && fault.target < scene.world_size()) {
-            let caught_at = Duration::from_secs_f64(((fault.at.as_secs_f64() / period).floor() + CAUGHT) * period);
+            let caught_at =
+                Duration::from_secs_f64(((fault.at.as_secs_f64() / period).floor() + CAUGHT) * period);
             let Some(age) = since.checked_sub(caught_at) else { continue };
             let held = fault.lasts.map_or(age, |lasts| age.min(lasts));
             lost = lost.max(held);
@@ -143,7 +151,12 @@ pub fn counters(scene: &Scene, rank: Rank, iter: u64) -> Counters {
         episodes,
         duration_s: iter as f64 * scene.iteration.as_secs_f64() * ROLLOUT * (0.95 + 0.1 * chance(seed, 3)),
         updates: iter * GRADS,
-        returns: Returns { sum: mean * count as f64, count, min: (mean - spread).max(0.0), max: mean + spread },
+        returns: Returns {
+            sum: mean * count as f64,
+            count,
+            min: (mean - spread).max(0.0),
+            max: mean + spread,
+        },
     }
 }
 
@@ -159,7 +172,11 @@ pub fn totals(scene: &Scene, iter: u64) -> Counters {
             returns: Returns {
                 sum: sum.returns.sum + own.returns.sum,
                 count: sum.returns.count + own.returns.count,
-                min: if sum.returns.count == 0 { own.returns.min } else { sum.returns.min.min(own.returns.min) },
+                min: if sum.returns.count == 0 {
+                    own.returns.min
+                } else {
+                    sum.returns.min.min(own.returns.min)
+                },
                 max: sum.returns.max.max(own.returns.max),
             },
             ..sum
@@ -256,7 +273,8 @@ pub fn page(scene: &Scene, rank: Rank, moment: Option<Moment>, slow: bool) -> Pa
     };
     PageSample {
         phase,
-        phase_age_ms: age_ms.max(((part - if part < rollout_end { 0.0 } else { rollout_end }) * period_ms) as u64),
+        phase_age_ms: age_ms
+            .max(((part - if part < rollout_end { 0.0 } else { rollout_end }) * period_ms) as u64),
         phase_progress: moment.done * 128 + (part * 128.0) as u64,
         heartbeat_age_ms: age_ms.max(5),
         train_iter: moment.done,
@@ -310,7 +328,8 @@ mod tests {
         assert_eq!((before.done, before.hang), (6, None));
         let during = life.moment(&scene, joined + Duration::from_secs(60)).unwrap();
         assert_eq!(during.done, 6);
-        let pages: Vec<PageSample> = (0..4).map(|rank| page(&scene, Rank(rank), Some(during), false)).collect();
+        let pages: Vec<PageSample> =
+            (0..4).map(|rank| page(&scene, Rank(rank), Some(during), false)).collect();
         assert_eq!(pages[2].collective.entered, pages[2].collective.left);
         for rank in [0, 1, 3] {
             let collective = &pages[rank].collective;

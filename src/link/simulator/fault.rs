@@ -43,7 +43,11 @@ impl FaultKind {
     /// Training stands still while it lasts.
     pub fn hangs(self) -> bool {
         match self {
-            FaultKind::Freeze | FaultKind::Behind | FaultKind::EnvStuck | FaultKind::Kill | FaultKind::Fail => true,
+            FaultKind::Freeze
+            | FaultKind::Behind
+            | FaultKind::EnvStuck
+            | FaultKind::Kill
+            | FaultKind::Fail => true,
             FaultKind::Slow | FaultKind::Drift | FaultKind::Lose | FaultKind::Survive => false,
         }
     }
@@ -71,7 +75,10 @@ pub fn parse_fault(text: &str) -> Result<Fault, String> {
         _ => return Err("kinds are freeze, behind, env, slow, kill, fail, drift, lose, survive".to_owned()),
     };
     let seconds = |text: &str| {
-        text.parse::<f64>().ok().and_then(|s| Duration::try_from_secs_f64(s).ok()).ok_or_else(|| expected.to_owned())
+        text.parse::<f64>()
+            .ok()
+            .and_then(|s| Duration::try_from_secs_f64(s).ok())
+            .ok_or_else(|| expected.to_owned())
     };
     Ok(Fault {
         kind,
@@ -90,7 +97,9 @@ mod tests {
         let fault = parse_fault("lose:1@3.5+10").unwrap();
         assert_eq!((fault.kind, fault.target), (FaultKind::Lose, 1));
         assert_eq!((fault.at, fault.lasts), (Duration::from_millis(3500), Some(Duration::from_secs(10))));
-        for bad in ["", "freeze", "freeze:1", "melt:1@2", "freeze:x@1", "freeze:1@-1", "freeze:1@NaN", "kill:1@2+x"] {
+        for bad in
+            ["", "freeze", "freeze:1", "melt:1@2", "freeze:x@1", "freeze:1@-1", "freeze:1@NaN", "kill:1@2+x"]
+        {
             assert!(parse_fault(bad).is_err(), "{bad}");
         }
     }

@@ -203,7 +203,8 @@ impl SimHost {
             })
             .collect();
         let snapshot = AgentMessage::Snapshot { spec: self.spec.clone(), ranks, last_seq: self.seq };
-        let missed = self.spool.iter().filter(|record| record.seq > after_seq).cloned().map(AgentMessage::Record);
+        let missed =
+            self.spool.iter().filter(|record| record.seq > after_seq).cloned().map(AgentMessage::Record);
         let messages: Vec<AgentMessage> = [hello, snapshot].into_iter().chain(missed).collect();
         out.extend(messages.into_iter().map(|message| LinkEvent::Message(Box::new(message))));
     }
@@ -321,7 +322,8 @@ impl SimHost {
         }
         if self.node == NodeRank(0) {
             let totals = course::totals(self.scene(), iter);
-            let values = course::scalars(self.scene(), iter).map(|(name, value)| (name.to_owned(), value)).into();
+            let values =
+                course::scalars(self.scene(), iter).map(|(name, value)| (name.to_owned(), value)).into();
             let env_step = totals.env_step;
             self.said(Rank(0), RankEvent::Totals(totals), out);
             self.said(Rank(0), RankEvent::Scalars { train_iter: iter, env_step, values }, out);
@@ -332,9 +334,12 @@ impl SimHost {
         let env_step = course::totals(self.scene(), iter).env_step;
         let world = self.scene().world_size();
         let weights = mix(self.scene().seed, iter);
-        let drifted = (0..world).find(|rank| course::struck(self.scene(), life, FaultKind::Drift, *rank, now).is_some());
+        let drifted = (0..world)
+            .find(|rank| course::struck(self.scene(), life, FaultKind::Drift, *rank, now).is_some());
         if iter.is_multiple_of(EVAL_EVERY) || drifted.is_some() {
-            let values = (0..world).map(|rank| format!("{:016x}", weights ^ u64::from(Some(rank) == drifted))).collect();
+            let values = (0..world)
+                .map(|rank| format!("{:016x}", weights ^ u64::from(Some(rank) == drifted)))
+                .collect();
             let update = iter * course::GRADS;
             let equal = drifted.is_none();
             self.said(Rank(0), RankEvent::Fingerprint { train_iter: iter, update, values, equal }, out);
@@ -348,13 +353,15 @@ impl SimHost {
             self.world.life().checkpoint = iter;
             let reason = if last { "stop" } else { "latest" };
             let path = format!("/scratch/rankdeck/runs/{}/checkpoints/{reason}.ot", self.world.run);
-            let checkpoint = RankEvent::Checkpoint { path, env_step, train_iter: iter, reason: reason.to_owned() };
+            let checkpoint =
+                RankEvent::Checkpoint { path, env_step, train_iter: iter, reason: reason.to_owned() };
             self.said(Rank(0), checkpoint, out);
         }
     }
 
     fn end_ranks(&mut self, life: &Life, moment: Option<Moment>, now: Instant, out: &mut Vec<LinkEvent>) {
-        let finished = moment.zip(life.end).filter(|(moment, (end, _))| moment.done >= *end).map(|(_, end)| end.1);
+        let finished =
+            moment.zip(life.end).filter(|(moment, (end, _))| moment.done >= *end).map(|(_, end)| end.1);
         for local in 0..self.processes.len() {
             let rank = self.rank(local);
             let hang = moment.and_then(|moment| moment.hang).filter(|hang| hang.rank == rank);
@@ -372,8 +379,10 @@ impl SimHost {
         }
         if self.processes.iter().all(|process| matches!(process, Process::Exited(_))) {
             self.stopped = true;
-            let survives = self.scene().faults.iter().any(|f| f.kind == FaultKind::Survive && f.target == self.node.0);
-            let survivor = Survivor { pid: 31_337, rank: None, state: 'D', command: "python env_worker.py".to_owned() };
+            let survives =
+                self.scene().faults.iter().any(|f| f.kind == FaultKind::Survive && f.target == self.node.0);
+            let survivor =
+                Survivor { pid: 31_337, rank: None, state: 'D', command: "python env_worker.py".to_owned() };
             let gpus = if self.scene().gpus { self.scene().ranks_per_host } else { 0 };
             let event = RecordEvent::Stopped {
                 survivors: survives.then_some(survivor).into_iter().collect(),
@@ -430,7 +439,9 @@ impl SimHost {
     fn sample(&self, life: &Life, now: Instant) -> HostSample {
         let moment = life.moment(self.scene(), now);
         let beat = (now - self.began).as_millis() as u64;
-        let noise = |key: u64| chance(self.scene().seed ^ (u64::from(self.node.0) << 40), beat / 500 * 64 + key) as f32;
+        let noise = |key: u64| {
+            chance(self.scene().seed ^ (u64::from(self.node.0) << 40), beat / 500 * 64 + key) as f32
+        };
         let ranks: Vec<RankSample> = self
             .processes
             .iter()
@@ -454,10 +465,18 @@ impl SimHost {
         }
     }
 
-    fn rank_sample(&self, life: &Life, local: usize, moment: Option<Moment>, now: Instant, noise: f32) -> RankSample {
+    fn rank_sample(
+        &self,
+        life: &Life,
+        local: usize,
+        moment: Option<Moment>,
+        now: Instant,
+        noise: f32,
+    ) -> RankSample {
         let rank = self.rank(local);
         let slow = course::struck(self.scene(), life, FaultKind::Slow, rank.0, now).is_some();
-        let kind = moment.and_then(|moment| moment.hang).filter(|hang| hang.rank == rank).map(|hang| hang.kind);
+        let kind =
+            moment.and_then(|moment| moment.hang).filter(|hang| hang.rank == rank).map(|hang| hang.kind);
         let (state, cpu, wchan) = match kind {
             Some(FaultKind::Freeze) => ('T', 0.0, "do_signal_stop"),
             Some(FaultKind::EnvStuck) => ('S', 0.0, "pipe_read"),
@@ -482,7 +501,8 @@ impl SimHost {
         (0..self.scene().ranks_per_host)
             .map(|index| {
                 let rank = ranks.iter().find(|rank| rank.gpu == Some(index));
-                let busy = rank.map_or(0.0, |rank| if rank.cpu_percent > 50.0 { 70.0 + 28.0 * noise } else { 0.0 });
+                let busy =
+                    rank.map_or(0.0, |rank| if rank.cpu_percent > 50.0 { 70.0 + 28.0 * noise } else { 0.0 });
                 GpuSample {
                     index,
                     name: "NVIDIA H100 80GB HBM3 (simulated)".to_owned(),
