@@ -320,8 +320,8 @@ mod tests {
         (life, at)
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_hanging_rank_stops_everybody_and_is_the_only_one_behind() {
+    #[test]
+    fn a_hanging_rank_stops_everybody_and_is_the_only_one_behind() {
         let scene = scene(&["freeze:2@3"]);
         let (life, joined) = joined(&scene);
         let before = life.moment(&scene, joined + Duration::from_secs(3)).unwrap();
@@ -339,8 +339,8 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_fault_that_passes_costs_its_duration() {
+    #[test]
+    fn a_fault_that_passes_costs_its_duration() {
         let (scene, base) = (scene(&["freeze:2@3+5"]), scene(&[]));
         let (life, joined) = joined(&scene);
         let at = joined + Duration::from_secs(20);
@@ -357,8 +357,8 @@ mod tests {
         assert_eq!((total.episodes, total.env_step), (sum, 17 * 4 * STEPS_PER_ITERATION));
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_clean_stop_ends_at_one_iteration_for_all_and_restart_resumes() {
+    #[test]
+    fn a_clean_stop_ends_at_one_iteration_for_all_and_restart_resumes() {
         let scene = scene(&[]);
         let (mut life, joined) = joined(&scene);
         life.checkpoint = 4;
