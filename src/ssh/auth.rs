@@ -61,7 +61,11 @@ enum Step {
 }
 
 /// Logs in. `permit` is given up as soon as the user must be asked.
-pub fn login(connection: &Connection, permit: &mut Option<Permit>, operator: &mut dyn Operator) -> Result<(), SshError> {
+pub fn login(
+    connection: &Connection,
+    permit: &mut Option<Permit>,
+    operator: &mut dyn Operator,
+) -> Result<(), SshError> {
     let mut login = Login {
         connection,
         operator,
@@ -90,7 +94,10 @@ impl Login<'_> {
     }
 
     /// One exchange with the server.
-    fn exchange<T>(&mut self, mut call: impl FnMut(&ssh2::Session) -> Result<T, ssh2::Error>) -> Result<T, Stall> {
+    fn exchange<T>(
+        &mut self,
+        mut call: impl FnMut(&ssh2::Session) -> Result<T, ssh2::Error>,
+    ) -> Result<T, Stall> {
         let connection = self.connection;
         connection.until(self.operator, Instant::now() + EXCHANGE, || call(&connection.session))
     }
@@ -109,7 +116,10 @@ impl Login<'_> {
     /// The connection itself failed.
     fn broken(&self, stall: &Stall) -> SshError {
         let target = &self.connection.target;
-        stall.passing(&format!("{}: login as {} broke off", target.label, target.account()), &format!("try `{}`", target.command()))
+        stall.passing(
+            &format!("{}: login as {} broke off", target.label, target.account()),
+            &format!("try `{}`", target.command()),
+        )
     }
 
     /// Judges the result of offering something.
@@ -176,9 +186,16 @@ impl Login<'_> {
             };
             let Some(facts) = keys::facts(text.text()) else {
                 // A `.pub` file as identity means: that key of the agent.
-                if let Some(public) = keys::public_blob(text.text()).filter(|_| text.text().starts_with("ssh-") || text.text().starts_with("ecdsa-")) {
+                if let Some(public) = keys::public_blob(text.text())
+                    .filter(|_| text.text().starts_with("ssh-") || text.text().starts_with("ecdsa-"))
+                {
                     self.offered.retain(|key| *key != public);
-                    files.push(KeyFile { path: path.clone(), text: Secret::new(String::new()), encrypted: false, public: Some(public) });
+                    files.push(KeyFile {
+                        path: path.clone(),
+                        text: Secret::new(String::new()),
+                        encrypted: false,
+                        public: Some(public),
+                    });
                     continue;
                 }
                 self.tried.push(format!("{}: no private key", path.display()));
@@ -198,7 +215,9 @@ impl Login<'_> {
     fn agent(&mut self, wanted: &[Vec<u8>]) -> Result<Step, SshError> {
         let socket = match &self.connection.target.agent {
             AgentChoice::Off => return Ok(Step::Refused),
-            AgentChoice::Environment if std::env::var_os("SSH_AUTH_SOCK").is_none_or(|value| value.is_empty()) => {
+            AgentChoice::Environment
+                if std::env::var_os("SSH_AUTH_SOCK").is_none_or(|value| value.is_empty()) =>
+            {
                 return Ok(Step::Refused);
             }
             AgentChoice::Environment => None,
@@ -229,7 +248,11 @@ impl Login<'_> {
         let mut outcome = Step::Refused;
         for identity in configured.into_iter().chain(others) {
             if self.offers + reserve >= MAX_OFFERS {
-                self.tried.push(format!("ssh-agent {}: not offered after {} others", identity.comment(), self.offers));
+                self.tried.push(format!(
+                    "ssh-agent {}: not offered after {} others",
+                    identity.comment(),
+                    self.offers
+                ));
                 continue;
             }
             self.offers += 1;
@@ -250,7 +273,8 @@ impl Login<'_> {
         }
         self.offers += 1;
         let user = self.connection.target.user.clone();
-        let result = self.exchange(|session| session.userauth_pubkey_memory(&user, None, file.text.text(), None));
+        let result =
+            self.exchange(|session| session.userauth_pubkey_memory(&user, None, file.text.text(), None));
         self.judge(result, &file.path.display().to_string())
     }
 
@@ -274,7 +298,8 @@ impl Login<'_> {
             let (secret, asked) = match keyring::get(&name) {
                 Some(secret) => (secret, false),
                 None => {
-                    let answer = self.operator.ask(&Prompt::Passphrase { key: file.path.display().to_string() });
+                    let answer =
+                        self.operator.ask(&Prompt::Passphrase { key: file.path.display().to_string() });
                     if self.operator.closing() {
                         return Err(SshError::closed());
                     }
@@ -305,8 +330,9 @@ impl Login<'_> {
 
     /// Offers an encrypted key; `None` when the passphrase does not open it.
     fn unlock(&mut self, user: &str, file: &KeyFile, secret: &Secret) -> Result<Option<Step>, SshError> {
-        let result =
-            self.exchange(|session| session.userauth_pubkey_memory(user, None, file.text.text(), Some(secret.text())));
+        let result = self.exchange(|session| {
+            session.userauth_pubkey_memory(user, None, file.text.text(), Some(secret.text()))
+        });
         if result.as_ref().is_err_and(|stall| stall.code() == BAD_KEY) {
             return Ok(None);
         }
@@ -337,7 +363,14 @@ impl Login<'_> {
             }
             let known = remembered.is_some();
             let connection = self.connection;
-            let mut answers = Answers { operator: self.operator, account: &account, remembered, typed: None, rounds: 0, refused: false };
+            let mut answers = Answers {
+                operator: self.operator,
+                account: &account,
+                remembered,
+                typed: None,
+                rounds: 0,
+                refused: false,
+            };
             let result = if interactive {
                 // The user thinks as long as he likes: the bound is the server's (LoginGraceTime).
                 let fd = connection.fd();
@@ -395,7 +428,12 @@ impl Login<'_> {
             });
         }
         SshError::lasting(
-            format!("{}: {} refused the login (it accepts {}): {tried}", target.label, target.account(), self.methods),
+            format!(
+                "{}: {} refused the login (it accepts {}): {tried}",
+                target.label,
+                target.account(),
+                self.methods
+            ),
             self.hints.join("; "),
         )
     }

@@ -23,8 +23,14 @@ const HANDSHAKE: Duration = Duration::from_secs(15);
 const USER_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Host key types we accept, best first; `ssh-rsa` keys sign with SHA-2 only.
-const HOST_KEYS: [&str; 6] =
-    ["ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "rsa-sha2-512", "rsa-sha2-256"];
+const HOST_KEYS: [&str; 6] = [
+    "ssh-ed25519",
+    "ecdsa-sha2-nistp256",
+    "ecdsa-sha2-nistp384",
+    "ecdsa-sha2-nistp521",
+    "rsa-sha2-512",
+    "rsa-sha2-256",
+];
 /// What libssh2 may negotiate; it would offer group1, 3des, cbc, md5 and SHA-1 signatures by itself.
 const ALGORITHMS: [(MethodType, &str); 5] = [
     (
@@ -101,7 +107,10 @@ impl Permit {
                 return Some(Permit);
             }
             // Short turns, because the operator's wake-up does not reach a condition variable.
-            count = FREED.wait_timeout(count, Duration::from_millis(50)).unwrap_or_else(PoisonError::into_inner).0;
+            count = FREED
+                .wait_timeout(count, Duration::from_millis(50))
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
             if operator.closing() {
                 return None;
             }
@@ -135,13 +144,19 @@ pub fn connect(target: &Target, operator: &mut dyn Operator) -> Result<Connectio
 }
 
 /// One server: over `stream` when a tunnel leads there, over TCP otherwise.
-fn login(target: &Target, stream: Option<OwnedFd>, operator: &mut dyn Operator) -> Result<Connection, SshError> {
+fn login(
+    target: &Target,
+    stream: Option<OwnedFd>,
+    operator: &mut dyn Operator,
+) -> Result<Connection, SshError> {
     let mut permit = Some(Permit::take(operator).ok_or_else(SshError::closed)?);
     let stream = match stream {
         Some(stream) => stream,
         None => dial(target, operator)?,
     };
-    let fault = |error: ssh2::Error| SshError::passing(format!("{}: ssh session: {}", target.label, error.message()), "");
+    let fault = |error: ssh2::Error| {
+        SshError::passing(format!("{}: ssh session: {}", target.label, error.message()), "")
+    };
     let mut session = Session::new().map_err(fault)?;
     let socket = Arc::new(stream);
     session.set_tcp_stream(socket.clone());
@@ -173,7 +188,10 @@ fn dial(target: &Target, operator: &mut dyn Operator) -> Result<OwnedFd, SshErro
         .map_err(|error| {
             let said = error.to_string();
             let said = said.strip_prefix("failed to lookup address information: ").unwrap_or(&said);
-            let hint = format!("check `address` of this host in hosts.toml, or try `getent hosts {}`", target.address);
+            let hint = format!(
+                "check `address` of this host in hosts.toml, or try `getent hosts {}`",
+                target.address
+            );
             SshError::passing(format!("{label}: no address for {:?}: {said}", target.address), hint)
         })?
         .collect();
@@ -191,7 +209,9 @@ fn dial(target: &Target, operator: &mut dyn Operator) -> Result<OwnedFd, SshErro
         }
     }
     let (what, hint) = match last.kind() {
-        io::ErrorKind::ConnectionRefused => ("connection refused".to_string(), "is sshd running there, on this port?".to_string()),
+        io::ErrorKind::ConnectionRefused => {
+            ("connection refused".to_string(), "is sshd running there, on this port?".to_string())
+        }
         io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => (
             format!("no answer within {} s", target.connect_timeout.as_secs()),
             "is the host up, and does a firewall let this port through?".to_string(),
@@ -201,7 +221,11 @@ fn dial(target: &Target, operator: &mut dyn Operator) -> Result<OwnedFd, SshErro
         }
         _ => (last.to_string(), String::new()),
     };
-    let hint = if hint.is_empty() { format!("try `{}`", target.command()) } else { format!("{hint} try `{}`", target.command()) };
+    let hint = if hint.is_empty() {
+        format!("try `{}`", target.command())
+    } else {
+        format!("{hint} try `{}`", target.command())
+    };
     Err(SshError::passing(format!("{label}: cannot connect to {place}: {what}"), hint))
 }
 
@@ -301,7 +325,10 @@ fn check_host_key(
             let refused = |why: &str| {
                 SshError::lasting(
                     format!("{label}: host key of {name} is unknown ({kind} {shown}){why}"),
-                    format!("compare the fingerprint (`{scan}` from a place you trust), then accept it with `{}`", target.command()),
+                    format!(
+                        "compare the fingerprint (`{scan}` from a place you trust), then accept it with `{}`",
+                        target.command()
+                    ),
                 )
             };
             if target.strict {
@@ -312,7 +339,11 @@ fn check_host_key(
             }
             // The server keeps this connection open meanwhile, but others need not wait for the user.
             permit.take();
-            let prompt = Prompt::UnknownHostKey { host: name.into(), key_type: kind.clone(), fingerprint: shown.clone() };
+            let prompt = Prompt::UnknownHostKey {
+                host: name.into(),
+                key_type: kind.clone(),
+                fingerprint: shown.clone(),
+            };
             let answer = operator.ask(&prompt);
             if operator.closing() {
                 return Err(SshError::closed());

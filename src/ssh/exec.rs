@@ -31,7 +31,14 @@ impl Output {
     /// The last line of standard error that says something, for errors.
     pub fn complaint(&self) -> String {
         let text = String::from_utf8_lossy(&self.stderr);
-        text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default().chars().take(300).collect()
+        text.lines()
+            .rev()
+            .map(str::trim)
+            .find(|line| !line.is_empty())
+            .unwrap_or_default()
+            .chars()
+            .take(300)
+            .collect()
     }
 
     /// Standard output after the line `marker`, or after the word `marker` at the start of a line; noise before it is skipped.
@@ -49,15 +56,28 @@ pub fn after(bytes: &[u8], marker: &str) -> Option<String> {
 }
 
 /// Opens a channel and starts `command` on it.
-pub fn start(connection: &Connection, operator: &mut dyn Operator, command: &str, deadline: Instant) -> Result<Channel, SshError> {
+pub fn start(
+    connection: &Connection,
+    operator: &mut dyn Operator,
+    command: &str,
+    deadline: Instant,
+) -> Result<Channel, SshError> {
     let label = connection.label();
-    let mut channel = connection.until(operator, deadline, || connection.session.channel_session()).map_err(|stall| {
-        let hint = if stall.code() == -21 { "the server allows no further channel: raise MaxSessions in its sshd_config" } else { "" };
-        stall.passing(&format!("{label}: cannot open a channel"), hint)
+    let mut channel =
+        connection.until(operator, deadline, || connection.session.channel_session()).map_err(|stall| {
+            let hint = if stall.code() == -21 {
+                "the server allows no further channel: raise MaxSessions in its sshd_config"
+            } else {
+                ""
+            };
+            stall.passing(&format!("{label}: cannot open a channel"), hint)
+        })?;
+    connection.until(operator, deadline, || channel.exec(command)).map_err(|stall| {
+        stall.passing(
+            &format!("{label}: the server does not run commands"),
+            "does its sshd_config force another command?",
+        )
     })?;
-    connection
-        .until(operator, deadline, || channel.exec(command))
-        .map_err(|stall| stall.passing(&format!("{label}: the server does not run commands"), "does its sshd_config force another command?"))?;
     Ok(channel)
 }
 
@@ -72,7 +92,9 @@ pub fn run(
     let deadline = Instant::now() + within;
     let mut channel = start(connection, operator, command, deadline)?;
     let fault = |stall: Stall, what: &str| stall.passing(&format!("{}: {what}", connection.label()), "");
-    connection.until(operator, deadline, || channel.send_eof()).map_err(|stall| fault(stall, "cannot close a command's input"))?;
+    connection
+        .until(operator, deadline, || channel.send_eof())
+        .map_err(|stall| fault(stall, "cannot close a command's input"))?;
     let output = collect(connection, operator, &mut channel, deadline, done)
         .map_err(|stall| fault(stall, "a command on the host did not end in due form"))?;
     Ok(output)
@@ -143,7 +165,8 @@ fn keep(output: &mut Output, stream: i32, bytes: &[u8]) {
 
 /// The session's own error behind an I/O error of one of its streams.
 pub fn session_error(connection: &Connection, error: &io::Error) -> ssh2::Error {
-    let last = ssh2::Error::last_session_error(&connection.session).filter(|last| super::wait::code(last) != EAGAIN);
+    let last =
+        ssh2::Error::last_session_error(&connection.session).filter(|last| super::wait::code(last) != EAGAIN);
     let _ = error;
     last.unwrap_or_else(|| ssh2::Error::new(ssh2::ErrorCode::Session(-43), "connection lost"))
 }

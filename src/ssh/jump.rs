@@ -31,16 +31,22 @@ impl Drop for Relay {
 }
 
 /// Opens a tunnel from the server of `connection` to `next`; the socket returned leads there.
-pub fn tunnel(connection: Connection, next: &Target, operator: &mut dyn Operator) -> Result<(OwnedFd, Relay), SshError> {
+pub fn tunnel(
+    connection: Connection,
+    next: &Target,
+    operator: &mut dyn Operator,
+) -> Result<(OwnedFd, Relay), SshError> {
     let deadline = Instant::now() + OPENING;
     let label = connection.label().to_string();
     let channel = connection
         .until(operator, deadline, || connection.session.channel_direct_tcpip(&next.address, next.port, None))
         .map_err(|stall| {
-            let hint = format!("is {} reachable from there, and does its sshd allow TCP forwarding?", next.place());
+            let hint =
+                format!("is {} reachable from there, and does its sshd allow TCP forwarding?", next.place());
             stall.passing(&format!("{label}: cannot reach {} through this jump host", next.place()), &hint)
         })?;
-    let fault = |error: io::Error| SshError::passing(format!("{label}: cannot set up the tunnel: {error}"), "");
+    let fault =
+        |error: io::Error| SshError::passing(format!("{label}: cannot set up the tunnel: {error}"), "");
     let (ours, theirs) = UnixStream::pair().map_err(fault)?;
     ours.set_nonblocking(true).map_err(fault)?;
     let thread = thread::Builder::new()
@@ -59,28 +65,33 @@ struct Half {
 }
 
 impl Half {
-    /// Fills from `from` when empty, empties into `to`; `true` when something moved. An error ends the direction.
-    fn turn(&mut self, from: &mut dyn Read, to: &mut dyn Write) -> io::Result<bool> {
-        let mut moved = false;
-        if self.bytes.is_empty() && !self.ended {
-            self.bytes.resize(BUFFER, 0);
-            let read = from.read(&mut self.bytes);
-            self.bytes.truncate(*read.as_ref().unwrap_or(&0));
-            match read {
-                Ok(0) => self.ended = true,
-                Ok(_) => moved = true,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
-            }
+    /// Takes more from `from` when nothing waits; `true` when something moved.
+    fn fill(&mut self, from: &mut dyn Read) -> io::Result<bool> {
+        if !self.bytes.is_empty() || self.ended {
+            return Ok(false);
         }
+        self.bytes.resize(BUFFER, 0);
+        let read = from.read(&mut self.bytes);
+        self.bytes.truncate(*read.as_ref().unwrap_or(&0));
+        match read {
+            Ok(count) => {
+                self.ended = count == 0;
+                Ok(true)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives what waits to `to`; `true` when something moved.
+    fn empty(&mut self, to: &mut dyn Write) -> io::Result<bool> {
+        let mut moved = false;
         while self.sent < self.bytes.len() {
             match to.write(&self.bytes[self.sent..]) {
+                Ok(0) => break,
                 Ok(count) => {
                     self.sent += count;
-                    moved |= count > 0;
-                    if count == 0 {
-                        break;
-                    }
+                    moved = true;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error),
@@ -98,22 +109,34 @@ impl Half {
     }
 }
 
+/// One turn in both directions. A write into the session that is under way is finished before the session is read again: libssh2 refuses
+/// to send anything else (a window adjustment, say) in the middle of a packet.
+fn turn(up: &mut Half, down: &mut Half, channel: &mut Channel, socket: &mut UnixStream) -> io::Result<bool> {
+    let mut moved = up.fill(socket)?;
+    moved |= up.empty(&mut channel.stream(0))?;
+    if up.bytes.is_empty() {
+        moved |= down.fill(&mut channel.stream(0))?;
+    }
+    moved |= down.empty(socket)?;
+    Ok(moved)
+}
+
 /// Copies until either side ends. The end of one direction ends both: an ssh connection has no half-open state.
 fn copy(connection: Connection, mut channel: Channel, mut socket: UnixStream) {
     let (mut up, mut down) = (Half::default(), Half::default());
     loop {
-        let turned = down.turn(&mut channel.stream(0), &mut socket).and_then(|moved_down| {
-            let moved_up = up.turn(&mut socket, &mut channel.stream(0))?;
-            Ok(moved_down || moved_up)
-        });
-        match turned {
+        match turn(&mut up, &mut down, &mut channel, &mut socket) {
             Err(_) => break,
             Ok(_) if down.done() || up.done() => break,
             Ok(true) => continue,
             Ok(false) => {}
         }
-        let ours = Interest { fd: socket.as_raw_fd(), read: up.bytes.is_empty(), write: !down.bytes.is_empty() };
-        let _ = wait::poll(&[wait::interest(&connection.session, connection.fd()), ours], Duration::from_secs(60));
+        let ours =
+            Interest { fd: socket.as_raw_fd(), read: up.bytes.is_empty(), write: !down.bytes.is_empty() };
+        let _ = wait::poll(
+            &[wait::interest(&connection.session, connection.fd()), ours],
+            Duration::from_secs(60),
+        );
     }
     // The channel first, then its session: the order in which they depend on each other.
     let _ = channel.close();

@@ -89,7 +89,11 @@ pub fn turn(name: &str, operator: &mut dyn Operator) -> Option<Turn> {
             return None;
         }
         // People type for seconds; a look every 50 ms costs nothing and needs no second way to be woken.
-        let wake: Vec<_> = operator.wake_fd().map(|fd| wait::Interest { fd, read: true, write: false }).into_iter().collect();
+        let wake: Vec<_> = operator
+            .wake_fd()
+            .map(|fd| wait::Interest { fd, read: true, write: false })
+            .into_iter()
+            .collect();
         let _ = wait::poll(&wake, Duration::from_millis(50));
     }
 }

@@ -19,7 +19,8 @@ pub fn facts(text: &str) -> Option<KeyFacts> {
         return None;
     }
     if !begin.contains("OPENSSH") {
-        let encrypted = begin.contains("ENCRYPTED") || text.lines().any(|line| line.starts_with("Proc-Type:") && line.contains("ENCRYPTED"));
+        let encrypted = begin.contains("ENCRYPTED")
+            || text.lines().any(|line| line.starts_with("Proc-Type:") && line.contains("ENCRYPTED"));
         return Some(KeyFacts { encrypted, public: None });
     }
     let body: String = text.lines().map(str::trim).filter(|line| !line.starts_with("-----")).collect();
@@ -63,12 +64,18 @@ mod tests {
         bytes.extend([0, 0, 0, 1]);
         bytes.extend([0, 0, 0, 3]);
         bytes.extend(b"pub");
-        format!("-----BEGIN OPENSSH PRIVATE KEY-----\n{}\n-----END OPENSSH PRIVATE KEY-----\n", STANDARD.encode(bytes))
+        format!(
+            "-----BEGIN OPENSSH PRIVATE KEY-----\n{}\n-----END OPENSSH PRIVATE KEY-----\n",
+            STANDARD.encode(bytes)
+        )
     }
 
     #[test]
     fn encryption_is_seen_in_every_format() {
-        assert_eq!(facts(&openssh("none")), Some(KeyFacts { encrypted: false, public: Some(b"pub".to_vec()) }));
+        assert_eq!(
+            facts(&openssh("none")),
+            Some(KeyFacts { encrypted: false, public: Some(b"pub".to_vec()) })
+        );
         assert!(facts(&openssh("aes256-ctr")).unwrap().encrypted);
         assert!(facts("-----BEGIN ENCRYPTED PRIVATE KEY-----\nMII=").unwrap().encrypted);
         let old = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: x\n\nMII=";
@@ -78,7 +85,12 @@ mod tests {
 
     #[test]
     fn other_files_and_cut_files_are_no_keys() {
-        for text in ["", "ssh-ed25519 AAAA me", "-----BEGIN CERTIFICATE-----\nAA", "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA"] {
+        for text in [
+            "",
+            "ssh-ed25519 AAAA me",
+            "-----BEGIN CERTIFICATE-----\nAA",
+            "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA",
+        ] {
             assert_eq!(facts(text), None, "{text}");
         }
         let whole = openssh("none");

@@ -94,9 +94,10 @@ impl KnownHosts {
     /// Adds the lines of one file.
     pub fn add(&mut self, file: &Path, text: &str) {
         let lines = text.lines().enumerate();
-        self.entries.extend(
-            lines.filter_map(|(index, line)| entry(line, Place { file: file.to_path_buf(), line: index + 1 })),
-        );
+        self.entries
+            .extend(lines.filter_map(|(index, line)| {
+                entry(line, Place { file: file.to_path_buf(), line: index + 1 })
+            }));
     }
 
     /// What the record says about `key` (the wire form) of the host called `name` ([`record_name`]).
@@ -163,7 +164,9 @@ pub fn fingerprint(key: &[u8]) -> String {
 pub fn key_type(key: &[u8]) -> String {
     let Some(head) = key.first_chunk::<4>() else { return String::new() };
     let length = u32::from_be_bytes(*head) as usize;
-    key.get(4..4 + length.min(256)).map(|bytes| String::from_utf8_lossy(bytes).into_owned()).unwrap_or_default()
+    key.get(4..4 + length.min(256))
+        .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+        .unwrap_or_default()
 }
 
 /// Appends `name key`; makes the folder (0700) and the file (0600) when they are missing.
@@ -322,7 +325,9 @@ mod tests {
         let (old, new) = (key("ssh-ed25519", 1), key("ssh-ed25519", 2));
         let rsa = key("ssh-rsa", 1);
         let known = known(&["# a comment".into(), line("node1", &rsa), line("node1", &old)]);
-        let Verdict::Changed { place, key_type, fingerprint: shown } = known.check("node1", &new) else { panic!() };
+        let Verdict::Changed { place, key_type, fingerprint: shown } = known.check("node1", &new) else {
+            panic!()
+        };
         assert_eq!((place.line, key_type.as_str(), shown), (3, "ssh-ed25519", fingerprint(&old)));
         let ecdsa = key("ecdsa-sha2-nistp256", 1);
         assert!(matches!(known.check("node1", &ecdsa), Verdict::Changed { .. }));

@@ -73,6 +73,10 @@ pub trait Operator {
     fn ask(&mut self, prompt: &Prompt) -> Option<String>;
     /// Must everything end now?
     fn closing(&mut self) -> bool;
+    /// `done` of `total` bytes of the file `what` are on their way.
+    fn progress(&mut self, what: &str, done: u64, total: u64) {
+        let _ = (what, done, total);
+    }
     /// Becomes readable when [`Operator::closing`] or other orders are worth a look.
     fn wake_fd(&self) -> Option<RawFd>;
 }

@@ -30,7 +30,10 @@ mod tests {
 
     #[test]
     fn a_shell_gives_back_every_word_unchanged() {
-        let nasty = ["", "a", "a b", "it's", "$HOME", "`id`", "a\"b", "a\\", "*", "~", "a\nb", "'", "''", "-n", "é€", "a;b|c&d"];
+        let nasty = [
+            "", "a", "a b", "it's", "$HOME", "`id`", "a\"b", "a\\", "*", "~", "a\nb", "'", "''", "-n", "é€",
+            "a;b|c&d",
+        ];
         for text in nasty {
             let line = format!("printf %s\\\\n {}; printf x", word(text));
             let output = Command::new("/bin/sh").args(["-c", &line]).output().unwrap();

@@ -34,16 +34,18 @@ pub struct Upload<'a> {
     pub token: &'a str,
 }
 
-/// Uploads; `progress` hears the bytes sent so far.
+/// Uploads; the operator hears the bytes sent so far.
 pub fn upload(
     connection: &Connection,
     operator: &mut dyn Operator,
     what: &Upload<'_>,
-    progress: &mut dyn FnMut(u64),
 ) -> Result<(), SshError> {
     let label = connection.label();
     let fault = |error: io::Error| {
-        SshError::lasting(format!("{label}: cannot read {}: {error}", what.local.display()), "build or install rankdeck again")
+        SshError::lasting(
+            format!("{label}: cannot read {}: {error}", what.local.display()),
+            "build or install rankdeck again",
+        )
     };
     let mut file = std::fs::File::open(what.local).map_err(fault)?;
     let command = quote::script(&script(what));
@@ -52,7 +54,10 @@ pub fn upload(
     let mut chunk = vec![0; CHUNK];
     let broken = |stall: Stall, sent: u64| {
         let hint = "the link is too slow or broken; try again";
-        stall.passing(&format!("{label}: upload of {} broke off after {sent} of {} bytes", what.name, what.size), hint)
+        stall.passing(
+            &format!("{label}: upload of {} broke off after {sent} of {} bytes", what.name, what.size),
+            hint,
+        )
     };
     'sending: loop {
         let count = file.read(&mut chunk).map_err(fault)?;
@@ -67,13 +72,14 @@ pub fn upload(
                     done += written;
                     sent += written as u64;
                     deadline = Instant::now() + STALLED;
-                    progress(sent);
+                    operator.progress(what.name, sent, what.size);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if channel.eof() {
                         break 'sending;
                     }
-                    wait::pause(&connection.session, connection.fd(), operator, deadline).map_err(|stall| broken(stall, sent))?;
+                    wait::pause(&connection.session, connection.fd(), operator, deadline)
+                        .map_err(|stall| broken(stall, sent))?;
                 }
                 // The command has ended early; what it said tells why.
                 Err(_) => break 'sending,
@@ -81,16 +87,28 @@ pub fn upload(
         }
     }
     let deadline = Instant::now() + CHECKING;
-    match connection.until(operator, deadline, || channel.send_eof()) {
-        Err(stall @ Stall::Closed) => return Err(broken(stall, sent)),
-        Ok(()) | Err(_) => {}
+    // Any other trouble shows in the host's answer.
+    if let Err(stall @ Stall::Closed) = connection.until(operator, deadline, || channel.send_eof()) {
+        return Err(broken(stall, sent));
     }
-    let output = exec::collect(connection, operator, &mut channel, deadline, &|_| false).map_err(|stall| broken(stall, sent))?;
+    let output = exec::collect(connection, operator, &mut channel, deadline, &|_| false)
+        .map_err(|stall| broken(stall, sent))?;
     match output.after("RANKDECK-UPLOAD") {
         Some(verdict) if verdict == "ok" => Ok(()),
         Some(verdict) => Err(SshError::passing(
-            format!("{label}: upload of {} to {} failed: {verdict} {}", what.name, what.folder, output.complaint()).trim_end().to_string(),
-            format!("is the disk or the quota full? try `{} df -h {}`; RANKDECK_CACHE on the host names another folder", connection.target.command(), what.folder),
+            format!(
+                "{label}: upload of {} to {} failed: {verdict} {}",
+                what.name,
+                what.folder,
+                output.complaint()
+            )
+            .trim_end()
+            .to_string(),
+            format!(
+                "is the disk or the quota full? try `{} df -h {}`; RANKDECK_CACHE on the host names another folder",
+                connection.target.command(),
+                what.folder
+            ),
         )),
         None => Err(SshError::passing(
             format!("{label}: upload of {} to {} broke off: {}", what.name, what.folder, output.complaint()),
@@ -141,7 +159,8 @@ mod tests {
     fn only_whole_and_true_files_appear() {
         let folder = tempfile::tempdir().unwrap();
         let inside = folder.path().join("a b/c");
-        let sum = |bytes: &[u8]| Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let sum =
+            |bytes: &[u8]| Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let good = sum(b"hello");
         assert_eq!(feed(&inside, b"hel", 5, &good), "RANKDECK-UPLOAD incomplete:");
         assert_eq!(feed(&inside, b"hallo", 5, &good), "RANKDECK-UPLOAD damaged on the way:");

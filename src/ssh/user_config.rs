@@ -77,7 +77,8 @@ impl Target {
     /// The `ssh` command line that does the same login, for hints.
     pub fn command(&self) -> String {
         let port = if self.port == 22 { String::new() } else { format!("-p {} ", self.port) };
-        let jumps: Vec<String> = self.jumps.iter().map(|jump| format!("{}@{}", jump.user, jump.place())).collect();
+        let jumps: Vec<String> =
+            self.jumps.iter().map(|jump| format!("{}@{}", jump.user, jump.place())).collect();
         let through = if jumps.is_empty() { String::new() } else { format!("-J {} ", jumps.join(",")) };
         format!("ssh {port}{through}{}@{}", self.user, self.address)
     }
@@ -107,9 +108,17 @@ pub fn resolve(host: &Host, config: Option<&Path>) -> Result<Target, SshError> {
     target(&wanted, config, true, 0)
 }
 
-fn target(wanted: &Wanted, config: Option<&Path>, with_jumps: bool, depth: usize) -> Result<Target, SshError> {
+fn target(
+    wanted: &Wanted,
+    config: Option<&Path>,
+    with_jumps: bool,
+    depth: usize,
+) -> Result<Target, SshError> {
     let label = &wanted.label;
-    if wanted.address.is_empty() || wanted.address.starts_with('-') || wanted.user.as_deref().is_some_and(|user| user.starts_with('-')) {
+    if wanted.address.is_empty()
+        || wanted.address.starts_with('-')
+        || wanted.user.as_deref().is_some_and(|user| user.starts_with('-'))
+    {
         return Err(SshError::lasting(
             format!("{label}: {:?} is no address", wanted.address),
             "set address (and user) of this host in hosts.toml",
@@ -127,7 +136,9 @@ fn target(wanted: &Wanted, config: Option<&Path>, with_jumps: bool, depth: usize
         target.jumps = jumps(label, &jump, config, depth)?;
     } else if let Some(command) = first(&values, "proxycommand").filter(|command| *command != "none") {
         return Err(SshError::lasting(
-            format!("{label}: the ssh configuration wants ProxyCommand {command:?}, which rankdeck does not run"),
+            format!(
+                "{label}: the ssh configuration wants ProxyCommand {command:?}, which rankdeck does not run"
+            ),
             "set proxy_jump for this host in hosts.toml (`none` connects directly)",
         ));
     }
@@ -138,8 +149,12 @@ fn target(wanted: &Wanted, config: Option<&Path>, with_jumps: bool, depth: usize
 fn jumps(label: &str, list: &str, config: Option<&Path>, depth: usize) -> Result<Vec<Target>, SshError> {
     let mut hops = Vec::new();
     for (index, text) in list.split(',').map(str::trim).filter(|text| !text.is_empty()).enumerate() {
-        let mut wanted = jump(text)
-            .ok_or_else(|| SshError::lasting(format!("{label}: {text:?} is no jump host"), "write proxy_jump as user@host:port"))?;
+        let mut wanted = jump(text).ok_or_else(|| {
+            SshError::lasting(
+                format!("{label}: {text:?} is no jump host"),
+                "write proxy_jump as user@host:port",
+            )
+        })?;
         wanted.label = format!("{label} (jump {text})");
         let mut hop = target(&wanted, config, index == 0 && depth < MAX_JUMPS, depth + 1)?;
         hops.append(&mut hop.jumps);
@@ -229,12 +244,20 @@ fn assemble(wanted: &Wanted, values: &Values) -> (Target, Option<String>) {
     let home = std::env::home_dir().unwrap_or_default();
     let address = first(values, "hostname").unwrap_or(&wanted.address).to_string();
     let port = wanted.port.or_else(|| first(values, "port").and_then(|port| port.parse().ok())).unwrap_or(22);
-    let local_user = || ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok()).unwrap_or_else(|| "root".into());
-    let user = wanted.user.clone().or_else(|| first(values, "user").map(String::from)).unwrap_or_else(local_user);
+    let local_user = || {
+        ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok()).unwrap_or_else(|| "root".into())
+    };
+    let user =
+        wanted.user.clone().or_else(|| first(values, "user").map(String::from)).unwrap_or_else(local_user);
     let expand = |path: &str| expand(path, &home, &address, &user, port, &wanted.address);
     let files = |key: &str| -> Vec<PathBuf> {
         let lists = values.get(key).map(Vec::as_slice).unwrap_or_default();
-        lists.iter().flat_map(|list| split(list)).filter(|file| file != "none").map(|file| expand(&file)).collect()
+        lists
+            .iter()
+            .flat_map(|list| split(list))
+            .filter(|file| file != "none")
+            .map(|file| expand(&file))
+            .collect()
     };
     let mut known_hosts = files("userknownhostsfile");
     if !values.contains_key("userknownhostsfile") {
@@ -258,7 +281,9 @@ fn assemble(wanted: &Wanted, values: &Values) -> (Target, Option<String>) {
         },
     };
     let jump = wanted.proxy_jump.clone().or_else(|| first(values, "proxyjump").map(String::from));
-    let seconds = first(values, "connecttimeout").and_then(|text| text.parse::<u64>().ok()).filter(|&seconds| seconds > 0);
+    let seconds = first(values, "connecttimeout")
+        .and_then(|text| text.parse::<u64>().ok())
+        .filter(|&seconds| seconds > 0);
     let target = Target {
         label: wanted.label.clone(),
         identities,
@@ -343,7 +368,10 @@ fn from_crate(wanted: &Wanted, config: Option<&Path>) -> Result<Values, SshError
         return Err(refuse("it holds a Match block".into()));
     }
     let parsed = SshConfig::default()
-        .parse(&mut BufReader::new(text.as_bytes()), ParseRule::ALLOW_UNKNOWN_FIELDS | ParseRule::ALLOW_UNSUPPORTED_FIELDS)
+        .parse(
+            &mut BufReader::new(text.as_bytes()),
+            ParseRule::ALLOW_UNKNOWN_FIELDS | ParseRule::ALLOW_UNSUPPORTED_FIELDS,
+        )
         .map_err(|error| refuse(error.to_string()))?;
     let params = parsed.query(&wanted.address);
     let mut put = |key: &str, list: Vec<String>| {
@@ -355,7 +383,10 @@ fn from_crate(wanted: &Wanted, config: Option<&Path>) -> Result<Values, SshError
     put("port", params.port.map(|port| port.to_string()).into_iter().collect());
     put("user", params.user.into_iter().collect());
     put("proxyjump", params.proxy_jump.map(|list| list.join(",")).into_iter().collect());
-    put("connecttimeout", params.connect_timeout.map(|time| time.as_secs().to_string()).into_iter().collect());
+    put(
+        "connecttimeout",
+        params.connect_timeout.map(|time| time.as_secs().to_string()).into_iter().collect(),
+    );
     let quoted = |path: PathBuf| format!("\"{}\"", path.display());
     let own = params.identity_file.unwrap_or_default();
     let usual = || ["~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa"].map(PathBuf::from).to_vec();
@@ -386,7 +417,10 @@ mod tests {
     #[test]
     fn printed_values_become_a_target() {
         let (target, jump) = assemble(&wanted("n1"), &parse(PRINTED));
-        assert_eq!((target.user.as_str(), target.address.as_str(), target.port), ("trainer", "10.77.0.1", 2222));
+        assert_eq!(
+            (target.user.as_str(), target.address.as_str(), target.port),
+            ("trainer", "10.77.0.1", 2222)
+        );
         assert_eq!(target.identities, [PathBuf::from("/keys/a"), "/my keys/10.77.0.1".into()]);
         assert!(target.identities_only && target.strict);
         assert_eq!(target.agent, AgentChoice::Socket("/run/agent.sock".into()));

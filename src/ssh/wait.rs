@@ -28,7 +28,8 @@ pub fn poll(interests: &[Interest], timeout: Duration) -> io::Result<()> {
         .iter()
         .map(|interest| libc::pollfd {
             fd: interest.fd,
-            events: if interest.read { libc::POLLIN } else { 0 } | if interest.write { libc::POLLOUT } else { 0 },
+            events: if interest.read { libc::POLLIN } else { 0 }
+                | if interest.write { libc::POLLOUT } else { 0 },
             revents: 0,
         })
         .collect();
@@ -116,7 +117,12 @@ pub fn until<T>(
 }
 
 /// Waits for the session's socket once, within the deadline.
-pub fn pause(session: &Session, fd: RawFd, operator: &mut dyn Operator, deadline: Instant) -> Result<(), Stall> {
+pub fn pause(
+    session: &Session,
+    fd: RawFd,
+    operator: &mut dyn Operator,
+    deadline: Instant,
+) -> Result<(), Stall> {
     if operator.closing() {
         return Err(Stall::Closed);
     }
