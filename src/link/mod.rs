@@ -16,7 +16,6 @@ pub mod inbox;
 pub mod local;
 pub mod remote;
 mod roads;
-
 pub mod simulator;
 
 use crate::config::hosts::Host;
@@ -144,32 +143,4 @@ pub struct LinkError {
     pub error: String,
     /// What helps.
     pub hint: String,
-}
-
-// STUB until the `ssh` part is merged: both functions are its own.
-/// Opens a link.
-pub fn open(request: LinkRequest, events: mpsc::Sender<(NodeRank, LinkEvent)>) -> LinkHandle {
-    let (commands, mut orders) = mpsc::channel(64);
-    let node = request.node;
-    tokio::spawn(async move {
-        let error = format!("host {}: this build has no links", request.host.name);
-        let failed = LinkState::Failed { error, hint: String::new() };
-        let _ = events.send((node, LinkEvent::State(failed))).await;
-        while let Some(command) = orders.recv().await {
-            if matches!(command, LinkCommand::Close) {
-                break;
-            }
-        }
-    });
-    LinkHandle { node, commands }
-}
-
-/// Runs `rankdeck agent ARGS` on `host`.
-pub async fn exec(
-    host: &Host,
-    _agent_binary: &Path,
-    _args: &[String],
-    _prompter: Arc<dyn Prompter>,
-) -> Result<String, LinkError> {
-    Err(LinkError { error: format!("host {}: this build has no links", host.name), hint: String::new() })
 }
