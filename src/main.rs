@@ -1,11 +1,10 @@
-//! The console: parse, run, exit code. `rankdeck agent ...` is what runs on a host and goes its own way before anything else is set up.
+//! The console's binary, which is also the agent.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let mut args = std::env::args_os();
-    if args.nth(1).is_some_and(|command| command == "agent") {
-        return rankdeck::agent::main(args);
+    if std::env::args_os().nth(1).is_some_and(|word| word == "agent") {
+        return rankdeck::agent::main(std::env::args_os().skip(2));
     }
-    rankdeck::cli::main(std::env::args_os())
+    ExitCode::SUCCESS
 }
