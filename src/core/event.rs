@@ -1,6 +1,6 @@
 //! Every cause of change, as one closed enum. Recorded as it is: a trace is a list of `(Timestamp, Event)`.
 
-use crate::core::ids::NodeRank;
+use crate::core::ids::{NodeRank, WallTime};
 use crate::proto::message::{AgentMessage, StopMode};
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +43,11 @@ pub enum Event {
         /// `None`: refused. The text itself never enters a trace.
         #[serde(skip)]
         answer: Option<String>,
+    },
+    /// The console's wall clock, told once at the start (and again after a jump): for showing times and clock skew, never for a decision.
+    WallClock {
+        /// Seconds since the epoch.
+        time: WallTime,
     },
     /// Time passed; nothing else did.
     Ticked,

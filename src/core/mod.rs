@@ -1,23 +1,51 @@
 //! The pure core: no clock, no I/O, no tokio. Events in, effects out, a model to look at.
 //!
 //! The way of an event: `link` → [`event::Event`] → [`Core::handle`] → [`effect::Effect`]s, and `ui` reads [`Core::model`].
+//!
+//! Map: `update` reduces events (one file per cause; `update::reconcile` alone decides what follows), `host` and `run` are the state
+//! machines, `join` meets totals with counters, `watch` finds verdicts, `session` holds these beside the model, `trace` records and replays.
+//!
+//! Invariants:
+//! - PURE-1: the same goal and the same `(time, event)` list give the same model and the same effects.
+//! - PURE-2: no event, in whatever order, panics.
 
 pub mod effect;
 pub mod event;
+mod host;
 pub mod ids;
+mod join;
 pub mod model;
 pub mod plan;
 pub mod report;
+mod run;
 pub mod series;
+mod session;
+#[cfg(test)]
+mod testkit;
+pub mod trace;
+mod update;
+mod watch;
+mod words;
 
+#[cfg(test)]
+mod tests;
+
+use crate::core::host::HostMachine;
+use crate::core::run::{RunMachine, Stage};
+use crate::core::session::{Clock, Ctx, Rates, Resolve, Session};
 use effect::Effect;
 use event::Event;
-use ids::{RunId, Timestamp};
-use model::Model;
+use ids::{NodeRank, RunId, Timestamp};
+use model::{HostModel, Model};
 use plan::{PlanDraft, Until};
+use serde::{Deserialize, Serialize};
+
+/// Milliseconds between two ticks while a run is alive.
+const TICK_MS: u64 = 250;
 
 /// What a console is for.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Goal {
     /// Launch this.
     Launch(Box<PlanDraft>),
@@ -31,16 +59,80 @@ pub enum Goal {
 }
 
 /// The state of a console and its only way to change.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Core {
     model: Model,
+    session: Session,
+}
+
+impl Default for Core {
+    /// A console that looks at nothing.
+    fn default() -> Core {
+        Core::new(Goal::Attach { run: RunId(String::new()), hosts: Vec::new() }, Vec::new(), Timestamp(0))
+    }
 }
 
 impl Core {
     /// A console for `goal` that stops the run when one of `until` is reached. Links are opened by the shell, one per host, right after.
     pub fn new(goal: Goal, until: Vec<Until>, now: Timestamp) -> Core {
-        let _ = (goal, until, now);
-        Core::default()
+        Core::with_resolver(goal, until, now, PlanDraft::resolve)
+    }
+
+    /// As [`Core::new`], with another way from draft to plan.
+    pub(crate) fn with_resolver(goal: Goal, until: Vec<Until>, now: Timestamp, resolve: Resolve) -> Core {
+        let (run, names): (RunId, Vec<String>) = match &goal {
+            Goal::Launch(draft) => {
+                (draft.run.clone(), draft.hosts.iter().map(|host| host.name.clone()).collect())
+            }
+            Goal::Attach { run, hosts } => (run.clone(), hosts.clone()),
+        };
+        let mut model = Model::default();
+        model.run.id = Some(run);
+        model.hosts = names
+            .into_iter()
+            .enumerate()
+            .map(|(node, name)| HostModel {
+                node_rank: NodeRank(node as u32),
+                name,
+                link_since: now,
+                ..HostModel::default()
+            })
+            .collect();
+        if let Goal::Launch(draft) = &goal {
+            // A first look for the screen; the plan that counts is made when the hosts have told what they have.
+            if let Ok(plan) = resolve(draft, &[]) {
+                update::install(&mut model, &plan);
+                model.plan = Some(plan);
+            }
+            model.run.total_steps = Some(draft.experiment.run.total_steps).filter(|steps| *steps > 0);
+        }
+        let hosts = vec![HostMachine::default(); model.hosts.len()];
+        let clock = Clock { last: now, tick: now, ping: now, ..Clock::default() };
+        let session = Session {
+            goal,
+            until,
+            linger: false,
+            resolve,
+            hosts,
+            run: RunMachine::new(),
+            join: Default::default(),
+            rates: Rates::default(),
+            watch: Default::default(),
+            clock,
+        };
+        Core { model, session }
+    }
+
+    /// Stays when the run is over, for a screen that people look at: `run_finished` is told, but agents are kept, a restart is possible, and
+    /// [`Effect::Exit`] with the run's exit code comes only after [`Event::DetachRequested`].
+    pub fn lingering(mut self) -> Core {
+        self.session.linger = true;
+        self
+    }
+
+    /// What the console is for.
+    pub fn goal(&self) -> &Goal {
+        &self.session.goal
     }
 
     /// What is known.
@@ -48,9 +140,24 @@ impl Core {
         &self.model
     }
 
-    /// Applies one event at `now` (console's monotonic clock) and says what to do.
+    /// Applies one event at `now` (console's monotonic clock) and says what to do, in order. After [`Effect::Exit`] nothing more is asked for.
     pub fn handle(&mut self, now: Timestamp, event: Event) -> Vec<Effect> {
-        let _ = (now, event);
-        Vec::new()
+        let now = self.session.clock.advance(now);
+        let over = self.session.run.exited;
+        let mut ctx = Ctx { now, model: &mut self.model, session: &mut self.session, out: Vec::new() };
+        update::handle(&mut ctx, event);
+        let out = ctx.out;
+        if over { Vec::new() } else { out }
+    }
+
+    /// When [`Event::Ticked`] is due next: four times a second while anything may change by itself, `None` when the run is over.
+    pub fn poll_timeout(&self) -> Option<Timestamp> {
+        let alive = self.session.run.stage != Stage::Over && !self.session.run.exited;
+        alive.then(|| self.session.clock.tick.plus(TICK_MS))
+    }
+
+    /// When time alone could change something.
+    pub fn poll_timeout(&self) -> Option<Timestamp> {
+        None
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::core::event::{LinkState, Probe, Prompt};
 use crate::core::ids::{Generation, NodeRank, Rank, RunId, Timestamp};
-use crate::core::plan::Plan;
+use crate::core::plan::{Plan, PlannedRank};
 use crate::core::report::{Outcome, RankProgress, VerdictReport};
 use crate::core::series::Series;
 use crate::proto::message::{Counters, Evaluation, Exit, HostSample, RankSample, StopMode, Survivor};
@@ -120,6 +120,10 @@ pub struct HostModel {
     pub stopped: Option<Vec<Survivor>>,
     /// GPUs free again, from the same record.
     pub gpus_free: Vec<u32>,
+    /// Folder of the run on this host, after `hello`.
+    pub run_dir: String,
+    /// Milliseconds to the agent and back, at the latest heartbeat.
+    pub rtt_ms: Option<u64>,
 }
 
 /// One rank.
@@ -270,4 +274,94 @@ pub struct Drops {
     pub log_lines: u64,
     /// Lines on event sockets that were no valid event.
     pub malformed: u64,
+    /// Records that were missed and asked for again, or that an agent has lost.
+    pub gaps: u64,
+    /// Reporting iterations of which not all ranks' counters came.
+    pub joins: u64,
+    /// Lines of history, evaluations and checkpoints that fell out.
+    pub history: u64,
+    /// Charts that came after the table was full.
+    pub charts: u64,
+    /// Messages about ranks that are not on the host they came from.
+    pub misplaced: u64,
+}
+
+/// Most log lines kept per rank.
+pub const LOG_LINES: usize = 2000;
+
+impl LogRing {
+    /// Adds `lines`, the first of which is number `first` in the rank's file; known ones are left out. Gives the new ones and how many old
+    /// ones fell out. `order` numbers lines over all ranks.
+    pub fn extend(&mut self, first: u64, lines: Vec<String>, order: &mut u64) -> (Vec<String>, u64) {
+        let known = usize::try_from(self.next.saturating_sub(first)).unwrap_or(usize::MAX);
+        let end = first.saturating_add(lines.len() as u64);
+        let fresh: Vec<String> = lines.into_iter().skip(known).collect();
+        if fresh.is_empty() {
+            return (fresh, 0);
+        }
+        self.dropped += first.saturating_sub(self.next);
+        self.next = end;
+        for line in &fresh {
+            *order += 1;
+            self.lines.push_back((*order, line.clone()));
+        }
+        let over = self.lines.len().saturating_sub(LOG_LINES);
+        self.lines.drain(..over);
+        self.dropped += over as u64;
+        (fresh, over as u64)
+    }
+}
+
+impl RankModel {
+    /// A planned rank of which nothing is known yet.
+    pub fn pending(planned: &PlannedRank, host: &str) -> RankModel {
+        RankModel {
+            rank: planned.rank,
+            node: planned.node_rank,
+            local_rank: planned.local_rank.0,
+            host: host.into(),
+            gpu: planned.gpu,
+            life: RankLife::Pending,
+            device: String::new(),
+            pid: None,
+            sample: None,
+            sampled: None,
+            steps_per_s: 0.0,
+            counters: VecDeque::new(),
+            error: None,
+            log: LogRing::default(),
+            cpu_history: VecDeque::new(),
+            gpu_history: VecDeque::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(count: usize) -> Vec<String> {
+        (0..count).map(|i| i.to_string()).collect()
+    }
+
+    #[test]
+    fn log_lines_come_once_and_holes_are_counted() {
+        let (mut ring, mut order) = (LogRing::default(), 0);
+        assert_eq!(ring.extend(0, lines(3), &mut order).0.len(), 3);
+        assert_eq!(ring.extend(1, lines(4), &mut order).0, ["2", "3"]);
+        assert_eq!(ring.extend(0, lines(5), &mut order).0, Vec::<String>::new());
+        assert_eq!(ring.extend(9, lines(1), &mut order).0.len(), 1);
+        assert_eq!((ring.next, ring.dropped, order), (10, 4, 6));
+    }
+
+    #[test]
+    fn core_2_the_ring_is_bounded_and_counts() {
+        let (mut ring, mut order) = (LogRing::default(), 0);
+        let (_, over) = ring.extend(0, lines(LOG_LINES + 10), &mut order);
+        assert_eq!((ring.lines.len(), over, ring.dropped), (LOG_LINES, 10, 10));
+        assert!(
+            ring.extend(u64::MAX, lines(2), &mut order).0.len() <= 2,
+            "numbers from outside never overflow"
+        );
+    }
 }

@@ -1,14 +1,29 @@
 //! One interface to an agent, whatever the road: SSH, a local child, the simulator.
 //!
-//! Owner: each link is one task (with an owner thread for SSH); the driver holds its [`LinkHandle`]. A link connects, checks the host key, logs in,
+//! Owner: each link is one thread; the driver holds its [`LinkHandle`]. A link connects, checks the host key, logs in,
 //! deploys what the host lacks, starts or finds the agent, and then carries frames. It reconnects by itself with backoff; every
-//! (re)connection ends in [`LinkState::Ready`], upon which the core sends `attach`. Closing a link never touches the run.
+//! (re)connection ends in [`LinkState::Ready`], upon which the core sends `attach`. Closing a link never touches the run. Invariants:
+//! - LINK-1: the last state a link tells is `Failed` or `Closed`; after it the link's thread is gone.
+//! - LINK-2: refused keys and host keys end a link; whatever may heal is tried again, for ever once it has worked.
+//! - LINK-3: an agent that is silent for [`carry::SILENCE`] counts as lost; the run is not touched by that.
+//! - LINK-4: a link never blocks its driver, nor does a driver that is slow keep a link from closing.
+
+pub mod backoff;
+pub mod carry;
+pub mod deploy;
+pub mod desk;
+pub mod inbox;
+pub mod local;
+pub mod remote;
+mod roads;
+pub mod simulator;
 
 use crate::config::hosts::Host;
 use crate::core::event::LinkState;
 use crate::core::ids::{NodeRank, RunId};
 use crate::proto::message::{AgentMessage, ConsoleMessage};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tokio::sync::mpsc;
 
 /// What a link is to do.
@@ -63,6 +78,61 @@ pub struct LinkHandle {
 pub trait Prompter: Send + Sync {
     /// The user's answer, `None` to refuse.
     fn ask(&self, host: &str, prompt: &crate::core::event::Prompt) -> Option<String>;
+}
+
+/// What the surroundings say about links; the same for all of a process.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// Another file than `~/.ssh/config`; environment variable `RANKDECK_SSH_CONFIG`.
+    pub ssh_config: Option<PathBuf>,
+}
+
+impl Settings {
+    /// As the environment says.
+    pub fn from_environment() -> Settings {
+        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        Settings { ssh_config: set("RANKDECK_SSH_CONFIG") }
+    }
+}
+
+/// Opens a link. It tells its states and messages through `events` and ends on [`LinkCommand::Close`], when every clone of the handle is
+/// dropped, or when nobody receives `events` any more.
+pub fn open(request: LinkRequest, events: mpsc::Sender<(NodeRank, LinkEvent)>) -> LinkHandle {
+    open_with(Settings::from_environment(), request, events)
+}
+
+/// [`open`] with explicit surroundings.
+pub fn open_with(
+    settings: Settings,
+    request: LinkRequest,
+    events: mpsc::Sender<(NodeRank, LinkEvent)>,
+) -> LinkHandle {
+    let (commands, orders) = mpsc::channel(64);
+    let node = request.node;
+    roads::start(settings, request, orders, events);
+    LinkHandle { node, commands }
+}
+
+/// Runs `rankdeck agent ARGS` on `host`, deploying the binary when it is missing, and gives back the JSON text after the `RANKDECK-...`
+/// marker of its answer. Dropping the future calls it off.
+pub async fn exec(
+    host: &Host,
+    agent_binary: &Path,
+    args: &[String],
+    prompter: Arc<dyn Prompter>,
+) -> Result<String, LinkError> {
+    exec_with(Settings::from_environment(), host, agent_binary, args, prompter).await
+}
+
+/// [`exec`] with explicit surroundings.
+pub async fn exec_with(
+    settings: Settings,
+    host: &Host,
+    agent_binary: &Path,
+    args: &[String],
+    prompter: Arc<dyn Prompter>,
+) -> Result<String, LinkError> {
+    roads::exec(settings, host.clone(), agent_binary.to_path_buf(), args.to_vec(), prompter).await
 }
 
 /// A link could not do what was asked.

@@ -1,0 +1,176 @@
+//! `rankdeck agent ...`: what was typed, and the one line that each command answers with.
+//!
+//! Owner: none. The reader of an answer skips everything before the marker, since login shells print what they like first.
+
+use super::daemon::{self, Start};
+use super::guard::{self, Watch};
+use super::paths::{self, RunPaths};
+use super::serve::{self, Settings};
+use super::sweep::Ident;
+use super::{Failure, entries, probe, relay};
+use crate::core::ids::NodeRank;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const USAGE: &str = "agent start|relay|list|probe|sweep; these commands are used by the console itself";
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Command {
+    Start(Start),
+    Serve(Box<Settings>),
+    Guard(Watch),
+    Relay(PathBuf),
+    List(PathBuf),
+    Probe,
+    Sweep(String, PathBuf),
+}
+
+/// Parses and carries out.
+pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
+    let args: Vec<String> = args.map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let command = match parse(&args) {
+        Ok(command) => command,
+        Err(failure) => {
+            let _ = writeln!(std::io::stderr(), "error: {}\nhint: {}", failure.error, failure.hint);
+            return ExitCode::from(2);
+        }
+    };
+    match command {
+        Command::Start(start) => answer("RANKDECK-AGENT", daemon::start(&start)),
+        Command::List(workdir) => answer("RANKDECK-LIST", Ok(entries::list(&workdir))),
+        Command::Probe => answer("RANKDECK-PROBE", Ok(probe::probe())),
+        Command::Sweep(run, workdir) => {
+            #[derive(Serialize)]
+            struct Swept {
+                survivors: Vec<crate::proto::message::Survivor>,
+            }
+            let swept = paths::check_run(&run).map(|run| Swept { survivors: entries::clean(&run, &workdir) });
+            answer("RANKDECK-SWEEP", swept)
+        }
+        Command::Relay(socket) => match relay::run(&socket) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => {
+                let _ = writeln!(std::io::stderr(), "error: {}\nhint: {}", failure.error, failure.hint);
+                ExitCode::FAILURE
+            }
+        },
+        Command::Serve(settings) => serve::main(*settings),
+        Command::Guard(watch) => match guard::main(&watch) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        },
+    }
+}
+
+fn answer<T: Serialize>(marker: &str, result: Result<T, Failure>) -> ExitCode {
+    let (json, code) = match result {
+        Ok(value) => (serde_json::to_string(&value), ExitCode::SUCCESS),
+        Err(failure) => (serde_json::to_string(&failure), ExitCode::FAILURE),
+    };
+    let mut output = std::io::stdout().lock();
+    let written = writeln!(output, "{marker} {}", json.unwrap_or_default()).and_then(|()| output.flush());
+    if written.is_ok() { code } else { ExitCode::FAILURE }
+}
+
+fn parse(args: &[String]) -> Result<Command, Failure> {
+    let usage = |error: String| Failure::new(error, USAGE);
+    let (verb, rest) = args.split_first().ok_or_else(|| usage("agent needs a command".into()))?;
+    let mut values: BTreeMap<&str, String> = BTreeMap::new();
+    let mut existing = false;
+    let mut rest = rest.iter();
+    while let Some(option) = rest.next() {
+        let name = option.strip_prefix("--").ok_or_else(|| usage(format!("unexpected `{option}`")))?;
+        if name == "existing" {
+            existing = true;
+        } else {
+            let value = rest.next().ok_or_else(|| usage(format!("`{option}` needs a value")))?;
+            values.insert(name, value.clone());
+        }
+    }
+    let mut take =
+        |name: &str| values.remove(name).ok_or_else(|| usage(format!("`agent {verb}` needs `--{name}`")));
+    let node =
+        |text: String| text.parse().map(NodeRank).map_err(|_| usage(format!("`{text}` is no node_rank")));
+    let command = match verb.as_str() {
+        "start" => Command::Start(Start {
+            run: take("run")?,
+            host: take("host")?,
+            node: node(take("node-rank")?)?,
+            workdir: take("workdir")?,
+            existing,
+        }),
+        "serve" => Command::Serve(Box::new(Settings {
+            run: paths::check_run(&take("run")?)?,
+            host: take("host")?,
+            paths: RunPaths { run_dir: take("run-dir")?.into(), node: node(take("node-rank")?)? },
+            workdir: take("workdir")?.into(),
+            sockets: take("sockets")?.into(),
+            umask: take("umask")?.parse().map_err(|_| usage("`--umask` is no number".into()))?,
+        })),
+        "guard" => Command::Guard(Watch {
+            run: paths::check_run(&take("run")?)?,
+            paths: RunPaths { run_dir: take("run-dir")?.into(), node: node(take("node-rank")?)? },
+            agent: ident(&take("agent")?).ok_or_else(|| usage("`--agent` is no process".into()))?,
+        }),
+        "relay" => Command::Relay(take("socket")?.into()),
+        "list" => Command::List(paths::expand(&take("workdir")?)),
+        "probe" => Command::Probe,
+        "sweep" => Command::Sweep(take("run")?, paths::expand(&take("workdir")?)),
+        _ => return Err(usage(format!("agent has no command `{verb}`"))),
+    };
+    match values.keys().next() {
+        Some(name) => Err(usage(format!("`agent {verb}` has no option `--{name}`"))),
+        None => Ok(command),
+    }
+}
+
+fn ident(text: &str) -> Option<Ident> {
+    let (pid, start) = text.split_once('-')?;
+    Some(Ident { pid: pid.parse().ok()?, start: start.parse().ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Command, Failure> {
+        parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn the_contract_s_command_lines_are_understood() {
+        let start = parsed("start --run r --host a --node-rank 2 --workdir w --existing").unwrap();
+        let expected = Start {
+            run: "r".into(),
+            host: "a".into(),
+            node: NodeRank(2),
+            workdir: "w".into(),
+            existing: true,
+        };
+        assert_eq!(start, Command::Start(expected));
+        assert_eq!(parsed("relay --socket /s").unwrap(), Command::Relay("/s".into()));
+        assert_eq!(parsed("probe").unwrap(), Command::Probe);
+        assert_eq!(parsed("list --workdir /w").unwrap(), Command::List("/w".into()));
+        assert_eq!(parsed("sweep --run r --workdir /w").unwrap(), Command::Sweep("r".into(), "/w".into()));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (line, word) in [
+            ("", "needs a command"),
+            ("fly", "fly"),
+            ("start --run r", "--host"),
+            ("start --run r --host a --node-rank x --workdir w", "node_rank"),
+            ("relay --socket", "--socket"),
+            ("probe --fast 1", "--fast"),
+            ("probe fast", "fast"),
+        ] {
+            let error = parsed(line).unwrap_err().error;
+            assert!(error.contains(word), "{line:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,462 @@
+//! One connection of one console: attach, then records, samples, logs and answers, as fast as this console takes them.
+//!
+//! Owner: two tasks per connection on the agent's loop. Invariants:
+//! - CONSOLE-1: a slow or stopped console holds up nobody: records are read from the spool when it is ready for them, samples are replaced by
+//!   newer ones, log lines over the bound are dropped and counted, and a write that takes [`WRITE_PATIENCE`] ends the connection.
+//! - CONSOLE-2: only this user's processes are served.
+
+use super::logs::Batch;
+use super::paths::own_uid;
+use super::sample::Numbered;
+use super::spool::Spool;
+use super::supervise::Machine;
+use super::wall_time;
+use crate::core::ids::{NodeRank, Rank, RunId};
+use crate::proto::frame::{Decoder, encode};
+use crate::proto::message::{AgentMessage, ConsoleMessage, LaunchSpec, PROTOCOL};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::rc::{Rc, Weak};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{Notify, mpsc, watch};
+
+/// A write that takes this long ends the connection.
+const WRITE_PATIENCE: Duration = Duration::from_secs(60);
+/// `attach` must come within this time.
+const ATTACH_PATIENCE: Duration = Duration::from_secs(20);
+/// Records sent in one go, bytes.
+const BURST_BYTES: usize = 256 << 10;
+/// Log lines that may wait for one console.
+const WAITING_LINES: usize = 2000;
+/// Log lines kept per rank for consoles that come later, and about their bytes.
+const KEPT_LINES: usize = 2000;
+const KEPT_BYTES: usize = 512 << 10;
+/// Answers that may wait for one console.
+const ANSWERS: usize = 64;
+
+/// Who serves.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// The run.
+    pub run: RunId,
+    /// Name of this host.
+    pub host: String,
+    /// Index of this host.
+    pub node: NodeRank,
+    /// Build of this agent.
+    pub build: String,
+    /// Folder of the run.
+    pub run_dir: String,
+}
+
+/// An order that the loop has to carry out.
+#[derive(Debug)]
+pub struct Order {
+    /// What.
+    pub message: ConsoleMessage,
+    /// Where the answer goes.
+    pub answers: mpsc::Sender<AgentMessage>,
+}
+
+/// A console that is attached.
+#[derive(Debug, Clone, Copy)]
+pub struct Attached {
+    /// When it last said something.
+    pub heard: Instant,
+    /// It beats, so that its silence means something.
+    pub pings: bool,
+}
+
+/// What connections share with the loop.
+#[derive(Clone)]
+pub struct Hub {
+    /// Who serves.
+    pub identity: Rc<Identity>,
+    /// Records.
+    pub spool: Spool,
+    /// Samples.
+    pub samples: watch::Receiver<Numbered>,
+    /// State for snapshots.
+    pub machine: Rc<RefCell<Machine>>,
+    /// Log lines.
+    pub lines: Rc<RefCell<LineStore>>,
+    /// Consoles that are attached.
+    pub attached: Rc<RefCell<BTreeMap<u64, Attached>>>,
+    /// Orders to the loop.
+    pub orders: mpsc::Sender<Order>,
+    /// `Some(reason)` once the agent ends.
+    pub bye: watch::Receiver<Option<String>>,
+}
+
+/// The last log lines of each rank, and the queues of the consoles.
+#[derive(Debug, Default)]
+pub struct LineStore {
+    kept: BTreeMap<Rank, Kept>,
+    queues: Vec<Weak<Queue>>,
+    /// Lines that did not even reach this store.
+    pub dropped: u64,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    lines: VecDeque<(u64, String)>,
+    bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    batches: RefCell<VecDeque<Batch>>,
+    lines: Cell<usize>,
+    dropped: Cell<u64>,
+    wake: Notify,
+}
+
+impl LineStore {
+    /// Forgets everything: a generation begins.
+    pub fn clear(&mut self) {
+        self.kept.clear();
+    }
+
+    /// Keeps lines and hands them to every console.
+    pub fn push(&mut self, batch: &Batch) {
+        let kept = self.kept.entry(batch.rank).or_default();
+        for (number, line) in (batch.first..).zip(&batch.lines) {
+            kept.bytes += line.len();
+            kept.lines.push_back((number, line.clone()));
+            while kept.lines.len() > KEPT_LINES || kept.bytes > KEPT_BYTES {
+                let Some((_, line)) = kept.lines.pop_front() else { break };
+                kept.bytes -= line.len();
+            }
+        }
+        self.queues.retain(|queue| {
+            let Some(queue) = queue.upgrade() else { return false };
+            let mut batches = queue.batches.borrow_mut();
+            queue.lines.set(queue.lines.get() + batch.lines.len());
+            batches.push_back(batch.clone());
+            while queue.lines.get() > WAITING_LINES && batches.len() > 1 {
+                let Some(oldest) = batches.pop_front() else { break };
+                queue.lines.set(queue.lines.get() - oldest.lines.len());
+                queue.dropped.set(queue.dropped.get() + oldest.lines.len() as u64);
+            }
+            queue.wake.notify_one();
+            true
+        });
+    }
+
+    fn subscribe(&mut self) -> Rc<Queue> {
+        let queue = Rc::new(Queue::default());
+        self.queues.push(Rc::downgrade(&queue));
+        queue
+    }
+
+    /// The last `most` lines of each rank, as messages of consecutive lines.
+    fn tails(&self, most: usize) -> Vec<AgentMessage> {
+        let mut messages = Vec::new();
+        for (rank, kept) in &self.kept {
+            let skip = kept.lines.len().saturating_sub(most);
+            let mut run: Option<(u64, Vec<String>, usize)> = None;
+            let mut close = |run: &mut Option<(u64, Vec<String>, usize)>| {
+                if let Some((first, lines, _)) = run.take() {
+                    messages.push(AgentMessage::Log { rank: *rank, first, lines });
+                }
+            };
+            for (number, line) in kept.lines.iter().skip(skip) {
+                let goes_on = run.as_ref().is_some_and(|(first, lines, bytes)| {
+                    first + lines.len() as u64 == *number && bytes + line.len() < 96 << 10
+                });
+                if !goes_on {
+                    close(&mut run);
+                }
+                let (_, lines, bytes) = run.get_or_insert((*number, Vec::new(), 0));
+                *bytes += line.len();
+                lines.push(line.clone());
+            }
+            close(&mut run);
+        }
+        messages
+    }
+}
+
+impl Queue {
+    fn pop(&self) -> Option<Batch> {
+        let batch = self.batches.borrow_mut().pop_front()?;
+        self.lines.set(self.lines.get() - batch.lines.len());
+        Some(batch)
+    }
+}
+
+/// Takes the seat of an attached console away when the connection ends.
+struct Seat {
+    id: u64,
+    hub: Hub,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.hub.attached.borrow_mut().remove(&self.id);
+    }
+}
+
+/// Serves one connection until it ends.
+pub async fn serve(stream: UnixStream, id: u64, hub: Hub) {
+    if !stream.peer_cred().is_ok_and(|peer| peer.uid() == own_uid()) {
+        return;
+    }
+    let (mut reader, mut writer) = stream.into_split();
+    let mut decoder = Decoder::default();
+    let first = tokio::time::timeout(ATTACH_PATIENCE, next(&mut reader, &mut decoder)).await;
+    let (after_seq, log_tail) = match first {
+        Ok(Ok(Some(ConsoleMessage::Attach { protocol, after_seq, log_tail, .. })))
+            if protocol == PROTOCOL =>
+        {
+            (after_seq, log_tail)
+        }
+        Ok(Ok(Some(ConsoleMessage::Attach { protocol, build, .. }))) => {
+            let error = format!(
+                "console {build} speaks protocol {protocol}, the agent on {} speaks {PROTOCOL}",
+                hub.identity.host
+            );
+            let hint = "use the rankdeck version that launched the run".to_owned();
+            let _ = send(&mut writer, &AgentMessage::Refused { error, hint }).await;
+            let _ = send(&mut writer, &AgentMessage::Bye { reason: "protocol".into() }).await;
+            return;
+        }
+        _ => {
+            let _ = send(&mut writer, &AgentMessage::Bye { reason: "no attach".into() }).await;
+            return;
+        }
+    };
+    hub.attached.borrow_mut().insert(id, Attached { heard: Instant::now(), pings: false });
+    let seat = Seat { id, hub: hub.clone() };
+    let (answers, inbox) = mpsc::channel(ANSWERS);
+    tokio::select! {
+        _ = talk(writer, &hub, inbox, after_seq, log_tail as usize) => {}
+        reason = hear(reader, decoder, &seat, answers) => { let _ = reason; }
+    }
+}
+
+async fn next(reader: &mut OwnedReadHalf, decoder: &mut Decoder) -> io::Result<Option<ConsoleMessage>> {
+    let mut chunk = vec![0; 16 << 10];
+    loop {
+        match decoder.next_frame() {
+            Ok(Some(message)) => return Ok(Some(message)),
+            Ok(None) => {}
+            Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+        }
+        match reader.read(&mut chunk).await? {
+            0 => return Ok(None),
+            read => decoder.push(&chunk[..read]),
+        }
+    }
+}
+
+async fn hear(
+    mut reader: OwnedReadHalf,
+    mut decoder: Decoder,
+    seat: &Seat,
+    answers: mpsc::Sender<AgentMessage>,
+) -> io::Result<()> {
+    while let Some(message) = next(&mut reader, &mut decoder).await? {
+        if let Some(attached) = seat.hub.attached.borrow_mut().get_mut(&seat.id) {
+            attached.heard = Instant::now();
+            attached.pings |= matches!(message, ConsoleMessage::Ping { .. });
+        }
+        let answer = match message {
+            ConsoleMessage::Ping { sent_ms } => AgentMessage::Pong { sent_ms },
+            ConsoleMessage::ReservePort { request } => match free_port() {
+                Ok(port) => AgentMessage::PortReserved { request, port },
+                Err(error) => AgentMessage::Refused {
+                    error: format!("no free TCP port on {}: {error}", seat.hub.identity.host),
+                    hint: "set `launch.master_port` to a port that is free".into(),
+                },
+            },
+            ConsoleMessage::Attach { .. } | ConsoleMessage::Unknown => continue,
+            message => {
+                let order = Order { message, answers: answers.clone() };
+                if seat.hub.orders.send(order).await.is_err() {
+                    return Ok(());
+                }
+                continue;
+            }
+        };
+        if answers.send(answer).await.is_err() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn free_port() -> io::Result<u16> {
+    Ok(std::net::TcpListener::bind(("0.0.0.0", 0))?.local_addr()?.port())
+}
+
+async fn talk(
+    mut writer: OwnedWriteHalf,
+    hub: &Hub,
+    mut answers: mpsc::Receiver<AgentMessage>,
+    after_seq: u64,
+    log_tail: usize,
+) -> io::Result<()> {
+    let identity = &hub.identity;
+    let hello = AgentMessage::Hello {
+        protocol: PROTOCOL,
+        build: identity.build.clone(),
+        host: identity.host.clone(),
+        node_rank: identity.node,
+        run: identity.run.clone(),
+        pid: std::process::id(),
+        wall_time: wall_time(),
+        run_dir: identity.run_dir.clone(),
+    };
+    send(&mut writer, &hello).await?;
+    let mut visible = hub.spool.watch();
+    let mut samples = hub.samples.clone();
+    let mut bye = hub.bye.clone();
+    let queue = hub.lines.borrow_mut().subscribe();
+    let last_seq = *visible.borrow();
+    let snapshot = {
+        let machine = hub.machine.borrow();
+        let spec = machine.spec().cloned().map(Box::<LaunchSpec>::new);
+        AgentMessage::Snapshot { spec, ranks: machine.snapshot(), last_seq }
+    };
+    let tails = hub.lines.borrow().tails(log_tail);
+    send(&mut writer, &snapshot).await?;
+    for tail in &tails {
+        send(&mut writer, tail).await?;
+    }
+    let mut sent = after_seq.min(last_seq);
+    let mut seen = samples.borrow().0.saturating_sub(1);
+    let mut missed = 0;
+    loop {
+        let mut moved = false;
+        while let Ok(answer) = answers.try_recv() {
+            send(&mut writer, &answer).await?;
+            moved = true;
+        }
+        let newest = samples.borrow_and_update().0;
+        if newest > seen {
+            missed += newest - seen - 1;
+            seen = newest;
+            let mut sample = samples.borrow().1.clone();
+            sample.dropped = missed + queue.dropped.get() + hub.lines.borrow().dropped;
+            send(&mut writer, &AgentMessage::Sample(Box::new(sample))).await?;
+        }
+        let upto = *visible.borrow_and_update();
+        if upto > sent {
+            let lines = if hub.spool.is_recent(sent) {
+                hub.spool.read(sent, BURST_BYTES)
+            } else {
+                let spool = hub.spool.clone();
+                tokio::task::spawn_blocking(move || spool.read(sent, BURST_BYTES)).await.unwrap_or_default()
+            };
+            let mut burst = Vec::new();
+            for line in &lines {
+                frame_record(&mut burst, &line.json);
+                sent = sent.max(line.seq);
+            }
+            write(&mut writer, &burst).await?;
+            moved |= !lines.is_empty();
+        }
+        if let Some(batch) = queue.pop() {
+            let message = AgentMessage::Log { rank: batch.rank, first: batch.first, lines: batch.lines };
+            send(&mut writer, &message).await?;
+            moved = true;
+        }
+        if moved {
+            continue;
+        }
+        let reason = bye.borrow_and_update().clone();
+        if let Some(reason) = reason {
+            return send(&mut writer, &AgentMessage::Bye { reason }).await;
+        }
+        tokio::select! {
+            answer = answers.recv() => match answer {
+                Some(answer) => send(&mut writer, &answer).await?,
+                None => return Ok(()),
+            },
+            gone = visible.changed() => if gone.is_err() { return Ok(()) },
+            gone = samples.changed() => if gone.is_err() { return Ok(()) },
+            _ = bye.changed() => {}
+            _ = queue.wake.notified() => {}
+        }
+    }
+}
+
+/// The frame of a record, made from its JSON as it stands in the spool: `{"kind":"record",` and the rest of the object.
+fn frame_record(into: &mut Vec<u8>, json: &str) {
+    const HEAD: &[u8] = b"{\"kind\":\"record\",";
+    let rest = json.as_bytes().get(1..).unwrap_or_default();
+    into.extend(((HEAD.len() + rest.len()) as u32).to_be_bytes());
+    into.extend(HEAD);
+    into.extend(rest);
+}
+
+async fn send(writer: &mut OwnedWriteHalf, message: &AgentMessage) -> io::Result<()> {
+    let bytes = encode(message).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    write(writer, &bytes).await
+}
+
+async fn write(writer: &mut OwnedWriteHalf, bytes: &[u8]) -> io::Result<()> {
+    tokio::time::timeout(WRITE_PATIENCE, writer.write_all(bytes))
+        .await
+        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::ids::Generation;
+    use crate::proto::message::{Record, RecordEvent};
+
+    #[test]
+    fn a_record_framed_from_the_spool_is_the_record() {
+        let event = RecordEvent::Notice { text: "a \"b\"".into() };
+        let record = Record { seq: 7, time: 1.5, generation: Generation(2), event };
+        let mut bytes = Vec::new();
+        frame_record(&mut bytes, &serde_json::to_string(&record).unwrap());
+        let mut decoder = Decoder::default();
+        decoder.push(&bytes);
+        assert_eq!(decoder.next_frame::<AgentMessage>().unwrap(), Some(AgentMessage::Record(record)));
+        assert_eq!(decoder.next_bytes().unwrap(), None);
+    }
+
+    fn batch(first: u64, count: u64) -> Batch {
+        let lines = (first..first + count).map(|i| format!("line {i}")).collect();
+        Batch { rank: Rank(0), generation: Generation(0), first, lines }
+    }
+
+    #[test]
+    fn console_1_waiting_lines_are_bounded_and_the_oldest_are_dropped_and_counted() {
+        let mut store = LineStore::default();
+        let queue = store.subscribe();
+        for i in 0..100 {
+            store.push(&batch(i * 100, 100));
+        }
+        assert_eq!(queue.lines.get(), WAITING_LINES);
+        assert_eq!(queue.dropped.get(), 10_000 - WAITING_LINES as u64);
+        assert_eq!(queue.pop().unwrap().first, 10_000 - WAITING_LINES as u64);
+        drop(queue);
+        store.push(&batch(10_000, 1));
+        assert!(store.queues.is_empty(), "a console that left takes its queue along");
+    }
+
+    #[test]
+    fn tails_keep_numbers_across_gaps() {
+        let mut store = LineStore::default();
+        store.push(&batch(0, 3));
+        store.push(&batch(10, 2));
+        let firsts: Vec<(u64, usize)> = store
+            .tails(4)
+            .iter()
+            .map(|message| match message {
+                AgentMessage::Log { first, lines, .. } => (*first, lines.len()),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(firsts, [(1, 2), (10, 2)]);
+    }
+}

@@ -1,0 +1,214 @@
+//! `agent start`: finds the agent of a run on this host, or makes one that nothing can take down with it.
+//!
+//! Owner: a short-lived process. Two that run at once are put in order by a lock beside the sockets. Invariants:
+//! - START-1: at most one agent serves a node of a run.
+//! - START-2: the agent keeps nothing of whoever started it: no terminal, no session, no open descriptor; an SSH `exec` returns at once.
+
+use super::manifest::Manifest;
+use super::paths::{self, RunPaths};
+use super::{Failure, groups, proc};
+use crate::core::ids::NodeRank;
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// How long the other starter may take.
+const LOCK_PATIENCE: Duration = Duration::from_secs(60);
+/// How long a new agent may take until it serves; it sweeps leftovers first.
+const READY_PATIENCE: Duration = Duration::from_secs(45);
+
+/// What was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Start {
+    /// The run.
+    pub run: String,
+    /// Name of this host.
+    pub host: String,
+    /// Index of this host.
+    pub node: NodeRank,
+    /// Folder for runs, as typed.
+    pub workdir: String,
+    /// Only a run that exists already.
+    pub existing: bool,
+}
+
+/// An agent that serves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Started {
+    /// Its socket.
+    pub socket: String,
+    /// Its process.
+    pub pid: u32,
+    /// Its build.
+    pub build: String,
+    /// Folder of the run.
+    pub run_dir: String,
+}
+
+/// Finds or makes the agent.
+pub fn start(start: &Start) -> Result<Started, Failure> {
+    let run = paths::check_run(&start.run)?;
+    let umask = groups::set_umask(0o077);
+    let workdir = paths::expand(&start.workdir);
+    let run_dir = workdir.join("runs").join(&run.0);
+    let node_dir = RunPaths { run_dir: run_dir.clone(), node: start.node }.node_dir();
+    if start.existing && !node_dir.is_dir() {
+        return Err(Failure::new(
+            format!("no run {run} of host {} in {} on {}", start.host, workdir.display(), proc::hostname()),
+            "`rankdeck ps` lists the runs of all hosts",
+        ));
+    }
+    paths::create_private(&node_dir)?;
+    let absolute = |path: &Path| {
+        path.canonicalize().map_err(|error| {
+            Failure::new(format!("cannot resolve {}: {error}", path.display()), "check `workdir`")
+        })
+    };
+    let paths = RunPaths { run_dir: absolute(&run_dir)?, node: start.node };
+    let workdir = absolute(&workdir)?;
+    let folder = paths::private_folder()?;
+    let _lock = lock(&folder.join(format!("{}.lock", paths.socket_stem())))?;
+    if let Some(manifest) = Manifest::load(&paths.manifest()) {
+        if !manifest.is_of_this_machine() {
+            return Err(Failure::new(
+                format!(
+                    "node {} of run {run} belongs to machine {}, and this is {}",
+                    start.node,
+                    manifest.hostname,
+                    proc::hostname()
+                ),
+                "keep the order of hosts.toml while a run lives, or give each host its own `workdir`",
+            ));
+        }
+        if let Some(found) = serving(&paths, &manifest)? {
+            return Ok(found);
+        }
+    }
+    spawn(start, &paths, &workdir, &folder, umask)
+}
+
+/// The agent of the manifest, when it serves.
+fn serving(paths: &RunPaths, manifest: &Manifest) -> Result<Option<Started>, Failure> {
+    let Some(agent) = manifest.agent() else { return Ok(None) };
+    if agent.state == 'T' {
+        return Err(Failure::new(
+            format!("the agent of this run, process {}, is stopped", agent.pid),
+            format!("run `kill -CONT {}` on {}", agent.pid, proc::hostname()),
+        ));
+    }
+    if UnixStream::connect(&manifest.socket).is_err() {
+        // It is on its way out: wait for that rather than work beside it.
+        let begun = Instant::now();
+        while manifest.agent().is_some() {
+            if begun.elapsed() > Duration::from_secs(15) {
+                return Err(Failure::new(
+                    format!(
+                        "the agent of this run, process {}, does not answer on {}",
+                        agent.pid, manifest.socket
+                    ),
+                    format!("look at {}, or end it with `kill {}`", paths.agent_log().display(), agent.pid),
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        return Ok(None);
+    }
+    Ok(Some(Started {
+        socket: manifest.socket.clone(),
+        pid: manifest.agent_pid,
+        build: manifest.build.clone(),
+        run_dir: paths.run_dir.display().to_string(),
+    }))
+}
+
+/// A lock that the kernel drops with this process.
+fn lock(path: &Path) -> Result<File, Failure> {
+    let failed = |error: String| {
+        Failure::new(format!("cannot lock {}: {error}", path.display()), "try again in a minute")
+    };
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+        .map_err(|error| failed(error.to_string()))?;
+    let begun = Instant::now();
+    loop {
+        // SAFETY: flock takes a descriptor that `file` owns.
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+            return Ok(file);
+        }
+        if begun.elapsed() > LOCK_PATIENCE {
+            return Err(failed("another start of the same run holds it".into()));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn spawn(
+    start: &Start,
+    paths: &RunPaths,
+    workdir: &Path,
+    folder: &Path,
+    umask: u32,
+) -> Result<Started, Failure> {
+    let log = OpenOptions::new().append(true).create(true).mode(0o600).open(paths.agent_log());
+    let hint = format!("look at {}", paths.agent_log().display());
+    let failed = |error: String| Failure::new(format!("cannot start the agent: {error}"), hint.clone());
+    let log = log.map_err(|error| failed(error.to_string()))?;
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .args(["agent", "serve", "--run", &start.run, "--host", &start.host])
+        .args(["--node-rank", &start.node.to_string(), "--umask", &umask.to_string()])
+        .arg("--run-dir")
+        .arg(&paths.run_dir)
+        .arg("--workdir")
+        .arg(workdir)
+        .arg("--sockets")
+        .arg(folder)
+        .current_dir(workdir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log);
+    for (name, _) in std::env::vars_os() {
+        // An agent that is started from inside a rank is no part of that rank's run.
+        if name.to_string_lossy().starts_with("RANKDECK_") && name != "RANKDECK_AGENT_TIMING" {
+            command.env_remove(name);
+        }
+    }
+    groups::detach(&mut command);
+    let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
+    let output = child.stdout.take().ok_or_else(|| failed("no pipe".into()))?;
+    // The first child has left already; what serves is its child.
+    let _ = child.wait();
+    let (answer, inbox) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        let _ = BufReader::new(output.take(1 << 16)).read_line(&mut line);
+        let _ = answer.send(line);
+    });
+    let line = inbox.recv_timeout(READY_PATIENCE).map_err(|_| failed("it was not ready in time".into()))?;
+    match serde_json::from_str::<Ready>(&line) {
+        Ok(Ready::Serves(started)) => Ok(started),
+        Ok(Ready::Failed(failure)) => Err(failure),
+        Err(_) => Err(failed("it ended before it was ready".into())),
+    }
+}
+
+/// The one line that a new agent writes to its starter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Ready {
+    /// It serves.
+    Serves(Started),
+    /// It cannot.
+    Failed(Failure),
+}

@@ -1,0 +1,147 @@
+//! `agent list` and `agent sweep`: what lies and runs under a working folder, agents or not.
+//!
+//! Owner: one-shot commands; they change nothing but what `sweep` is told to end. A folder that several machines share is seen by each of
+//! them, and each tells only what is its own.
+
+use super::manifest::Manifest;
+use super::paths::RunPaths;
+use super::sweep::{self, Mark, Scope};
+use crate::core::ids::{Generation, NodeRank, RunId, WallTime};
+use crate::proto::message::Survivor;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long `sweep` tries.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// One node of one run, as `rankdeck ps` shows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunEntry {
+    /// The run.
+    pub run: RunId,
+    /// Index of this host in the run.
+    pub node_rank: NodeRank,
+    /// Its name in hosts.toml.
+    pub host: String,
+    /// What it is in.
+    pub state: RunState,
+    /// Latest generation.
+    pub generation: Generation,
+    /// Ranks of the whole run.
+    pub world_size: u32,
+    /// Ranks of this host that live.
+    pub ranks_alive: u32,
+    /// Processes of the run on this host.
+    pub pids: Vec<u32>,
+    /// Socket of the agent; empty when there is none.
+    pub socket: String,
+    /// When the run began here, seconds since the epoch.
+    pub started: WallTime,
+    /// Name of the experiment.
+    pub name: String,
+    /// Folder of the run.
+    pub run_dir: String,
+    /// Hosts of the run.
+    pub nnodes: u32,
+    /// Their names in node_rank order.
+    pub hosts: Vec<String>,
+    /// The agent's process, 0 when there is none.
+    #[serde(default)]
+    pub agent_pid: u32,
+}
+
+/// State of a run on one host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RunState {
+    /// Its agent lives and a generation is not over.
+    Running,
+    /// Nothing of it runs.
+    Finished,
+    /// Its agent is dead, but processes of it are left.
+    Orphaned,
+}
+
+/// Every run under `workdir` that belongs to this machine.
+pub fn list(workdir: &Path) -> Vec<RunEntry> {
+    let mut entries: Vec<RunEntry> =
+        nodes(workdir, None).into_iter().map(|(paths, manifest)| entry(&paths, &manifest)).collect();
+    entries.sort_by(|a, b| (&a.run, a.node_rank).cmp(&(&b.run, b.node_rank)));
+    entries
+}
+
+fn entry(paths: &RunPaths, manifest: &Manifest) -> RunEntry {
+    let (run, node_rank, generation) = manifest.identity();
+    let agent = manifest.agent();
+    let mut pids: Vec<u32> = sweep::find(&scope(paths, &run)).iter().map(|found| found.ident.pid).collect();
+    let alive = manifest.ranks_alive();
+    pids.extend(alive.iter().map(|(_, pid)| *pid));
+    pids.sort_unstable();
+    pids.dedup();
+    let state = match &agent {
+        Some(_) if manifest.running => RunState::Running,
+        None if !pids.is_empty() => RunState::Orphaned,
+        _ => RunState::Finished,
+    };
+    RunEntry {
+        run,
+        node_rank,
+        host: manifest.host.clone(),
+        state,
+        generation,
+        world_size: manifest.world_size,
+        ranks_alive: alive.len() as u32,
+        pids,
+        socket: if agent.is_some() { manifest.socket.clone() } else { String::new() },
+        started: manifest.started,
+        name: manifest.name.clone(),
+        run_dir: paths.run_dir.display().to_string(),
+        nnodes: manifest.hosts.len() as u32,
+        hosts: manifest.hosts.clone(),
+        agent_pid: agent.map_or(0, |agent| agent.pid),
+    }
+}
+
+fn scope(paths: &RunPaths, run: &RunId) -> Scope {
+    Scope::marked(Mark {
+        run: run.clone(),
+        run_dir: paths.run_dir.clone(),
+        node: paths.node,
+        agent: None,
+        rank: None,
+    })
+}
+
+/// Ends everything of `run` on this machine whose agent is dead; nodes that a live agent looks after are left to it.
+pub fn clean(run: &RunId, workdir: &Path) -> Vec<Survivor> {
+    nodes(workdir, Some(run))
+        .into_iter()
+        .filter(|(_, manifest)| manifest.agent().is_none())
+        .flat_map(|(paths, _)| sweep::purge(&scope(&paths, run), Duration::ZERO, PATIENCE))
+        .collect()
+}
+
+fn nodes(workdir: &Path, only: Option<&RunId>) -> Vec<(RunPaths, Manifest)> {
+    let runs = workdir.join("runs");
+    let folders: Vec<PathBuf> = match only {
+        Some(run) => vec![runs.join(&run.0)],
+        None => std::fs::read_dir(&runs).into_iter().flatten().flatten().map(|entry| entry.path()).collect(),
+    };
+    let numbered = |name: &str| name.strip_prefix("node")?.parse().ok().map(NodeRank);
+    folders
+        .into_iter()
+        .filter_map(|folder| folder.canonicalize().ok())
+        .flat_map(|run_dir| {
+            let inside = std::fs::read_dir(&run_dir).into_iter().flatten().flatten();
+            inside
+                .filter_map(|entry| {
+                    let paths =
+                        RunPaths { run_dir: run_dir.clone(), node: numbered(entry.file_name().to_str()?)? };
+                    let manifest = Manifest::load(&paths.manifest()).filter(Manifest::is_of_this_machine)?;
+                    Some((paths, manifest))
+                })
+                .collect::<Vec<_>>()
+        })
+        .collect()
+}

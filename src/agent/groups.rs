@@ -1,0 +1,127 @@
+//! Sessions, signals and the bonds between an agent and what it starts.
+//!
+//! Owner: the agent. Invariants:
+//! - GROUP-1: a signal goes to the process that was meant: it is sent through a pidfd after the start time was compared.
+//! - GROUP-2: a rank is the leader of its own session, and the kernel kills it when the thread that spawned it ends; that thread lives as long as the agent.
+//! - GROUP-3: no descriptor of the agent but standard input, output and error reaches a child.
+
+use super::proc;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// A descriptor of a process; readable once it has ended.
+pub fn pidfd(pid: u32) -> io::Result<OwnedFd> {
+    // SAFETY: pidfd_open takes two integers.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just returned this descriptor to us, and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Sends a signal to exactly the process `pid` that started at `start` (GROUP-1); `false` when it is gone or not ours.
+pub fn signal(pid: u32, start: u64, signal: i32) -> bool {
+    let Ok(fd) = pidfd(pid) else { return false };
+    if proc::stat(pid).is_none_or(|stat| stat.start != start) {
+        return false;
+    }
+    // SAFETY: a descriptor we own, an integer, a null siginfo and no flags.
+    let sent = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            fd.as_raw_fd(),
+            signal,
+            std::ptr::null::<libc::siginfo_t>(),
+            0,
+        )
+    };
+    sent == 0
+}
+
+/// Makes this process the new parent of its orphaned descendants.
+pub fn become_subreaper() -> io::Result<()> {
+    // SAFETY: prctl with integers only.
+    match unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Sets the mask for new files and returns the former one.
+pub fn set_umask(mask: u32) -> u32 {
+    // SAFETY: umask takes an integer and cannot fail.
+    unsafe { libc::umask(mask) }
+}
+
+/// Prepares the command of a rank or a helper: own session, killed with the calling thread, no stray descriptors, a file mode mask, default signals.
+pub fn bind_to_this_thread(command: &mut Command, umask: u32) {
+    let parent = std::process::id();
+    // SAFETY: the closure runs between fork and exec and makes only async-signal-safe system calls.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            // The parent may have died before the line above: then no signal will ever come.
+            if libc::getppid() as u32 != parent {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            own_session()?;
+            libc::umask(umask);
+            Ok(())
+        });
+    }
+}
+
+/// Prepares the command of a process that must outlive this one and be nobody's child: own session, forked twice, no stray descriptors.
+pub fn detach(command: &mut Command) {
+    // SAFETY: the closure runs between fork and exec and makes only async-signal-safe system calls; the first child leaves with _exit.
+    unsafe {
+        command.pre_exec(|| {
+            own_session()?;
+            match libc::fork() {
+                -1 => Err(io::Error::last_os_error()),
+                0 => Ok(()),
+                _ => libc::_exit(0),
+            }
+        });
+    }
+}
+
+/// Prepares the command of a child that outlives this process in its own session, without stray descriptors.
+pub fn set_apart(command: &mut Command) {
+    // SAFETY: the closure runs between fork and exec and makes only async-signal-safe system calls.
+    unsafe {
+        command.pre_exec(own_session);
+    }
+}
+
+fn own_session() -> io::Result<()> {
+    // SAFETY: setsid and close_range take integers; sigprocmask gets a set on the stack.
+    unsafe {
+        if libc::setsid() < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+        // Closed on exec rather than at once: the standard library reports a failed exec through one of them.
+        if libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) != 0 {
+            for fd in 3..4096 {
+                libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One child that has ended: its pid and the raw status, `None` when none is waiting to be reaped.
+pub fn reap() -> Option<(u32, i32)> {
+    let mut status = 0;
+    // SAFETY: `status` is a valid int for the duration of the call.
+    let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG) };
+    (pid > 0).then_some((pid as u32, status))
+}

@@ -1,0 +1,263 @@
+//! What the kernel tells about processes: readers of `/proc`.
+//!
+//! Owner: nobody keeps state here. Every function answers `None` or an empty list when the process is gone.
+//! A process is named by (pid, start time in clock ticks): a pid alone may be reused.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// Most bytes read of one `/proc/PID/environ`.
+const ENVIRON_BYTES: u64 = 1 << 20;
+/// Most processes of one tree.
+const TREE_LIMIT: usize = 16_384;
+
+/// The fields of `/proc/PID/stat` that are used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stat {
+    /// Process id.
+    pub pid: u32,
+    /// Name of the program, at most 15 bytes.
+    pub comm: String,
+    /// State letter: `R S D T t Z X I`.
+    pub state: char,
+    /// Parent.
+    pub ppid: u32,
+    /// Session, named by its leader's pid.
+    pub session: u32,
+    /// User and system time of all its threads, clock ticks.
+    pub cpu_ticks: u64,
+    /// Threads.
+    pub threads: u64,
+    /// When it started, clock ticks since boot.
+    pub start: u64,
+    /// Resident memory, bytes.
+    pub rss: u64,
+}
+
+impl Stat {
+    /// Nothing of it runs any more. A leader that ended before its threads also shows `Z`, but with threads left.
+    pub fn is_gone(&self) -> bool {
+        matches!(self.state, 'X' | 'x') || (self.state == 'Z' && self.threads <= 1)
+    }
+}
+
+/// One process, `None` when it does not exist.
+pub fn stat(pid: u32) -> Option<Stat> {
+    parse_stat(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Reads the text of a `stat` file; the program's name may hold any byte, parentheses included.
+pub fn parse_stat(text: &str) -> Option<Stat> {
+    let open = text.find('(')?;
+    let close = text.rfind(')')?;
+    let pid = text[..open].trim().parse().ok()?;
+    let fields: Vec<&str> = text.get(close + 1..)?.split_ascii_whitespace().collect();
+    let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
+    Some(Stat {
+        pid,
+        comm: text.get(open + 1..close)?.to_owned(),
+        state: fields.first()?.chars().next()?,
+        ppid: number(4)? as u32,
+        session: number(6)? as u32,
+        cpu_ticks: number(14)? + number(15)?,
+        threads: number(20)?,
+        start: number(22)?,
+        rss: number(24)? * page_bytes(),
+    })
+}
+
+/// All processes that this user can see.
+pub fn all() -> Vec<Stat> {
+    let Ok(folder) = std::fs::read_dir("/proc") else { return Vec::new() };
+    folder.flatten().filter_map(|entry| stat(entry.file_name().to_str()?.parse().ok()?)).collect()
+}
+
+/// The pids below `root`, itself excluded, from the kernel's own lists of children.
+pub fn descendants(root: u32) -> Vec<u32> {
+    let mut found = Vec::new();
+    let mut todo = vec![root];
+    while let Some(pid) = todo.pop() {
+        for child in children(pid) {
+            if found.len() >= TREE_LIMIT {
+                return found;
+            }
+            found.push(child);
+            todo.push(child);
+        }
+    }
+    found
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    threads
+        .flatten()
+        .filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok())
+        .flat_map(|text| {
+            text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>()
+        })
+        .collect()
+}
+
+/// The environment a process was started with; `None` when it is another user's.
+pub fn environ(pid: u32) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(format!("/proc/{pid}/environ")).ok()?.take(ENVIRON_BYTES).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+/// The value of `name` in the bytes of an `environ` file.
+pub fn variable<'a>(environ: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    environ
+        .split(|byte| *byte == 0)
+        .find_map(|entry| entry.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"=")))
+}
+
+/// The start of a command line, arguments separated by spaces; the name in brackets when there is none.
+pub fn command(stat: &Stat) -> String {
+    let mut bytes = Vec::new();
+    if let Ok(file) = File::open(format!("/proc/{}/cmdline", stat.pid)) {
+        let _ = file.take(160).read_to_end(&mut bytes);
+    }
+    let text = String::from_utf8_lossy(&bytes).replace('\0', " ");
+    let text = text.trim();
+    if text.is_empty() { format!("[{}]", stat.comm) } else { text.to_owned() }
+}
+
+/// The kernel function that the main thread of a process waits in, empty when it runs or the kernel does not tell.
+pub fn wchan(pid: u32) -> String {
+    match std::fs::read_to_string(format!("/proc/{pid}/wchan")) {
+        Ok(text) if text.trim() != "0" => text.trim().to_owned(),
+        _ => String::new(),
+    }
+}
+
+/// Busy and all clock ticks of all cores since boot.
+pub fn cpu_ticks() -> Option<(u64, u64)> {
+    let text = std::fs::read_to_string("/proc/stat").ok()?;
+    let ticks: Vec<u64> = text
+        .lines()
+        .next()?
+        .split_ascii_whitespace()
+        .skip(1)
+        .take(8)
+        .filter_map(|t| t.parse().ok())
+        .collect();
+    let all: u64 = ticks.iter().sum();
+    let idle = ticks.get(3)? + ticks.get(4)?;
+    Some((all - idle, all))
+}
+
+/// Memory in use and in all, bytes.
+pub fn memory() -> Option<(u64, u64)> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let values: BTreeMap<&str, u64> = text
+        .lines()
+        .filter_map(|line| {
+            let (name, rest) = line.split_once(':')?;
+            Some((name, rest.split_ascii_whitespace().next()?.parse::<u64>().ok()? * 1024))
+        })
+        .collect();
+    let total = *values.get("MemTotal")?;
+    Some((total.saturating_sub(*values.get("MemAvailable")?), total))
+}
+
+/// The kernel's 1-minute load.
+pub fn load1() -> f32 {
+    std::fs::read_to_string("/proc/loadavg")
+        .ok()
+        .and_then(|text| text.split_ascii_whitespace().next()?.parse().ok())
+        .unwrap_or(0.0)
+}
+
+/// Processes that the out-of-memory killer has ended: in this process's cgroup where that is readable, else on the whole machine.
+pub fn oom_kills() -> Option<u64> {
+    let count = |path: &Path| {
+        std::fs::read_to_string(path)
+            .ok()?
+            .lines()
+            .find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse::<u64>().ok())
+    };
+    let cgroups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    cgroups
+        .lines()
+        .find_map(|line| {
+            let mut parts = line.splitn(3, ':');
+            let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+            let path = path.trim_start_matches('/');
+            if controllers.is_empty() {
+                count(&Path::new("/sys/fs/cgroup").join(path).join("memory.events"))
+            } else if controllers.split(',').any(|name| name == "memory") {
+                count(&Path::new("/sys/fs/cgroup/memory").join(path).join("memory.oom_control"))
+            } else {
+                None
+            }
+        })
+        .or_else(|| count(Path::new("/proc/vmstat")))
+}
+
+/// A value that changes with every boot of the machine.
+pub fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+/// `uname -n`.
+pub fn hostname() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
+}
+
+/// Online cores.
+pub fn cpu_count() -> u32 {
+    // SAFETY: sysconf takes no pointers.
+    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    count.max(1) as u32
+}
+
+/// Clock ticks per second.
+pub fn ticks_per_second() -> u64 {
+    // SAFETY: sysconf takes no pointers.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    ticks.max(1) as u64
+}
+
+fn page_bytes() -> u64 {
+    // SAFETY: sysconf takes no pointers.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    bytes.max(1) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_parentheses_and_spaces_does_not_confuse() {
+        let text =
+            "42 (a) b (c) S 7 42 40 0 -1 4194304 1 0 0 0 10 5 0 0 20 0 3 0 900 1000 2 18446744073709551615";
+        let stat = parse_stat(text).unwrap();
+        assert_eq!((stat.pid, stat.comm.as_str(), stat.state), (42, "a) b (c", 'S'));
+        assert_eq!((stat.ppid, stat.session, stat.cpu_ticks), (7, 40, 15));
+        assert_eq!((stat.threads, stat.start, stat.rss), (3, 900, 2 * page_bytes()));
+        assert_eq!(parse_stat("42 (cut"), None);
+        assert_eq!(parse_stat("42 (cut) S 1"), None);
+    }
+
+    #[test]
+    fn this_process_is_seen() {
+        let own = stat(std::process::id()).unwrap();
+        assert!(!own.is_gone() && own.rss > 0);
+        assert!(all().iter().any(|stat| stat.pid == own.pid && stat.start == own.start));
+        assert!(memory().is_some_and(|(used, total)| used > 0 && used < total));
+        assert!(cpu_ticks().is_some_and(|(busy, all)| busy <= all));
+    }
+
+    #[test]
+    fn variables_are_found_by_their_whole_name() {
+        let environ = b"XRANK=1\0RANK=3\0EMPTY=\0";
+        assert_eq!(variable(environ, "RANK"), Some(&b"3"[..]));
+        assert_eq!(variable(environ, "EMPTY"), Some(&b""[..]));
+        assert_eq!(variable(environ, "RAN"), None);
+    }
+}

@@ -1,0 +1,81 @@
+//! Getting a host ready for a launch: folders, the resolved experiment, libtorch, the trainer.
+//!
+//! Owner: a thread per launch, since disks and interpreters may be slow. It starts nothing; [`Launch::order`] says what is to be started.
+
+use super::paths::{RunPaths, create_private};
+use super::spawn::{Order, Site, order};
+use super::{Failure, probe};
+use crate::core::plan::{PlannedHost, PlannedRank};
+use crate::proto::message::LaunchSpec;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+
+/// What the agent knows before it looks.
+#[derive(Debug, Clone)]
+pub struct Base {
+    /// Files of this node.
+    pub paths: RunPaths,
+    /// Working folder of the ranks.
+    pub workdir: PathBuf,
+    /// Event socket.
+    pub events: PathBuf,
+    /// `RANKDECK_AGENT`.
+    pub agent: String,
+    /// File mode mask of the ranks.
+    pub umask: u32,
+}
+
+/// A host that is ready.
+#[derive(Debug, Clone)]
+pub struct Launch {
+    site: Site,
+    host: PlannedHost,
+}
+
+impl Launch {
+    /// What to start for one rank.
+    pub fn order(&self, spec: &LaunchSpec, rank: &PlannedRank) -> Result<Order, String> {
+        order(&self.site, spec, &self.host, rank, std::env::vars_os())
+    }
+}
+
+/// Creates what the ranks of `spec` need on this host; an error is what each of them is reported with.
+pub fn prepare(base: Base, spec: &LaunchSpec) -> Result<Launch, String> {
+    let told = |failure: Failure| format!("{} ({})", failure.error, failure.hint);
+    let host = spec
+        .plan
+        .hosts
+        .iter()
+        .find(|host| host.node_rank == spec.node_rank)
+        .ok_or_else(|| format!("the plan has no node {}", spec.node_rank))?
+        .clone();
+    create_private(&base.paths.generation_dir(spec.generation)).map_err(told)?;
+    if spec.plan.is_builtin() {
+        // The built-in trainer writes these beside the node folders.
+        for folder in ["checkpoints", "tensorboard"] {
+            create_private(&base.paths.run_dir.join(folder)).map_err(told)?;
+        }
+    }
+    let experiment = base.paths.experiment(spec.generation);
+    let text = toml::to_string(&spec.plan.experiment)
+        .map_err(|error| format!("the experiment is no TOML: {error}"))?;
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&experiment)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .map_err(|error| format!("cannot write {}: {error}", experiment.display()))?;
+    // A program of the user brings its own libraries, unless hosts.toml says which.
+    let libtorch = if spec.plan.is_builtin() || host.libtorch.is_some() {
+        probe::libtorch(host.libtorch.as_deref(), &base.workdir).map_err(told)?
+    } else {
+        None
+    };
+    let trainer = host.trainer.as_ref().map(PathBuf::from).or_else(probe::trainer);
+    let Base { paths, workdir, events, agent, umask } = base;
+    Ok(Launch { site: Site { paths, workdir, events, agent, libtorch, trainer, umask }, host })
+}

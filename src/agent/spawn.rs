@@ -1,0 +1,330 @@
+//! Starting ranks: program, environment, working folder, log file.
+//!
+//! Owner: one thread that lives as long as the agent (GROUP-2): the parent-death signal fires when the *thread* that forked ends. It is also the
+//! only place that may wait for a slow file system on the way to `exec`.
+
+use super::groups;
+use super::paths::RunPaths;
+use super::proc;
+use super::sweep::Ident;
+use crate::core::ids::Rank;
+use crate::core::plan::{PlannedHost, PlannedRank, rank_environment};
+use crate::proto::message::LaunchSpec;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+
+/// Variables that say who a rank is; nobody's `env` may change them.
+const IDENTITY: [&str; 15] = [
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "NODE_RANK",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "ROLE_NAME",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_USE_AGENT_STORE",
+];
+
+/// What every rank of one launch has in common on this host.
+#[derive(Debug, Clone)]
+pub struct Site {
+    /// Names of the run's files.
+    pub paths: RunPaths,
+    /// Working folder of the ranks.
+    pub workdir: PathBuf,
+    /// Event socket.
+    pub events: PathBuf,
+    /// `RANKDECK_AGENT` of this agent.
+    pub agent: String,
+    /// Where libtorch is, when the ranks need it on their library path.
+    pub libtorch: Option<PathBuf>,
+    /// The built-in trainer on this host, when there is one.
+    pub trainer: Option<PathBuf>,
+    /// The file mode mask that the agent itself was started with.
+    pub umask: u32,
+}
+
+/// One process to start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Order {
+    /// Program and arguments.
+    pub argv: Vec<OsString>,
+    /// Its whole environment.
+    pub env: BTreeMap<OsString, OsString>,
+    /// Its working folder.
+    pub workdir: PathBuf,
+    /// Where its output goes.
+    pub log: PathBuf,
+    /// Its file mode mask.
+    pub umask: u32,
+}
+
+/// The order for one rank, or why there is none. `inherited` is the agent's own environment.
+pub fn order(
+    site: &Site,
+    spec: &LaunchSpec,
+    host: &PlannedHost,
+    rank: &PlannedRank,
+    inherited: impl Iterator<Item = (OsString, OsString)>,
+) -> Result<Order, String> {
+    Ok(Order {
+        argv: argv(site, spec, host)?,
+        env: environment(site, spec, host, rank, inherited),
+        workdir: site.workdir.clone(),
+        log: site.paths.rank_log(spec.generation, rank.rank),
+        umask: site.umask,
+    })
+}
+
+fn argv(site: &Site, spec: &LaunchSpec, host: &PlannedHost) -> Result<Vec<OsString>, String> {
+    let mut argv: Vec<OsString> = if spec.plan.is_builtin() {
+        let trainer = site.trainer.as_ref().ok_or_else(|| {
+            format!("no rankdeck-trainer on host {}; put it beside the rankdeck executable there", host.name)
+        })?;
+        vec![trainer.into(), "--config".into(), site.paths.experiment(spec.generation).into()]
+    } else {
+        spec.plan.experiment.launch.command.iter().map(OsString::from).collect()
+    };
+    if let Some(prelude) = &host.prelude {
+        let script = format!("{prelude}\nexec \"$0\" \"$@\"");
+        argv.splice(0..0, ["/bin/sh".into(), "-c".into(), script.into()]);
+    }
+    Ok(argv)
+}
+
+fn environment(
+    site: &Site,
+    spec: &LaunchSpec,
+    host: &PlannedHost,
+    rank: &PlannedRank,
+    inherited: impl Iterator<Item = (OsString, OsString)>,
+) -> BTreeMap<OsString, OsString> {
+    let foreign = |name: &OsString| !name.to_string_lossy().starts_with("RANKDECK_");
+    let mut env: BTreeMap<OsString, OsString> = inherited.filter(|(name, _)| foreign(name)).collect();
+    // A log file is no terminal: without this Python keeps its output back for kilobytes.
+    env.entry("PYTHONUNBUFFERED".into()).or_insert_with(|| "1".into());
+    if rank.gpu.is_some() {
+        // CUDA's own order is by speed; indices in the plan are the driver's.
+        env.insert("CUDA_DEVICE_ORDER".into(), "PCI_BUS_ID".into());
+    }
+    let computed = rank_environment(&spec.plan, rank, spec.generation, &spec.master_addr, spec.master_port);
+    env.extend(computed.iter().map(|(name, value)| (name.into(), value.into())));
+    let identity = |name: &str| IDENTITY.contains(&name) || name.starts_with("RANKDECK_");
+    env.extend(
+        host.env.iter().filter(|(name, _)| !identity(name)).map(|(name, value)| (name.into(), value.into())),
+    );
+    if let Some(libtorch) = &site.libtorch {
+        let mut path = libtorch.join("lib").into_os_string();
+        if let Some(rest) = env.get(&OsString::from("LD_LIBRARY_PATH")).filter(|rest| !rest.is_empty()) {
+            path.push(":");
+            path.push(rest);
+        }
+        env.insert("LD_LIBRARY_PATH".into(), path);
+    }
+    let mut own = |name: &str, value: OsString| env.insert(name.into(), value);
+    own("RANKDECK_RUN", spec.plan.run.0.clone().into());
+    own("RANKDECK_NODE", spec.node_rank.to_string().into());
+    own("RANKDECK_GENERATION", spec.generation.to_string().into());
+    own("RANKDECK_AGENT", site.agent.clone().into());
+    own("RANKDECK_RANK", rank.rank.to_string().into());
+    own("RANKDECK_RUN_DIR", site.paths.run_dir.clone().into());
+    own("RANKDECK_STATUS_PAGE", site.paths.page(spec.generation, rank.rank).into());
+    own("RANKDECK_EVENTS", site.events.clone().into());
+    if let Some(resume) = &spec.resume {
+        own("RANKDECK_RESUME", resume.into());
+    }
+    env
+}
+
+/// A process that was started, or why it was not.
+pub type Started = Result<Ident, String>;
+
+/// The thread's other end. Dropping it ends the thread, and with it every rank.
+#[derive(Debug, Clone)]
+pub struct Spawner {
+    orders: mpsc::Sender<(Rank, Order)>,
+}
+
+impl Spawner {
+    /// Starts the thread; `done` is called on it for every order, in order.
+    pub fn start(done: impl Fn(Rank, Started) + Send + 'static) -> std::io::Result<Spawner> {
+        let (orders, inbox) = mpsc::channel::<(Rank, Order)>();
+        std::thread::Builder::new().name("spawner".into()).spawn(move || {
+            for (rank, order) in inbox {
+                done(rank, start(&order));
+            }
+        })?;
+        Ok(Spawner { orders })
+    }
+
+    /// Starts a rank soon.
+    pub fn spawn(&self, rank: Rank, order: Order) {
+        let _ = self.orders.send((rank, order));
+    }
+}
+
+fn start(order: &Order) -> Started {
+    let program = order.argv.first().ok_or("the command is empty")?;
+    let shown = Path::new(program).display();
+    let log = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(&order.log)
+        .map_err(|error| format!("cannot open {}: {error}", order.log.display()))?;
+    let other = log.try_clone().map_err(|error| format!("cannot duplicate a descriptor: {error}"))?;
+    if !order.workdir.is_dir() {
+        return Err(format!("{} is no folder; check `workdir` in hosts.toml", order.workdir.display()));
+    }
+    let mut command = Command::new(program);
+    command
+        .args(&order.argv[1..])
+        .env_clear()
+        .envs(&order.env)
+        .current_dir(&order.workdir)
+        .stdin(Stdio::null())
+        .stdout(log)
+        .stderr(other);
+    groups::bind_to_this_thread(&mut command, order.umask);
+    let child = command.spawn().map_err(|error| format!("cannot run {shown}: {error}"))?;
+    // Not waited for here: the agent's loop reaps every child.
+    let pid = child.id();
+    Ok(Ident { pid, start: proc::stat(pid).map_or(0, |stat| stat.start) })
+}
+
+/// Runs a short helper and returns the first line it prints; killed after `within`. It is reaped by whoever reaps this process's children.
+pub fn ask(argv: &[OsString], within: std::time::Duration) -> Result<String, String> {
+    use std::io::{BufRead, BufReader, Read};
+    let program = argv.first().ok_or("the command is empty")?;
+    let shown = Path::new(program).display().to_string();
+    let mut command = Command::new(program);
+    command
+        .args(&argv[1..])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .process_group(0);
+    let mut child = command.spawn().map_err(|error| format!("cannot run {shown}: {error}"))?;
+    let pid = child.id();
+    let start = proc::stat(pid).map_or(0, |stat| stat.start);
+    let output = child.stdout.take().ok_or("no pipe")?;
+    let (answer, inbox) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        let _ = BufReader::new(output.take(1 << 16)).read_line(&mut line);
+        let _ = answer.send(line);
+    });
+    let line = inbox.recv_timeout(within).map_err(|_| {
+        groups::signal(pid, start, libc::SIGKILL);
+        format!("{shown} did not answer within {} s", within.as_secs())
+    })?;
+    Ok(line.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::ids::{Generation, LocalRank, NodeRank, RunId};
+    use crate::core::plan::Plan;
+
+    fn site() -> Site {
+        Site {
+            paths: RunPaths { run_dir: "/w/runs/t".into(), node: NodeRank(1) },
+            workdir: "/w".into(),
+            events: "/s/x.ev".into(),
+            agent: "7-8".into(),
+            libtorch: Some("/lt".into()),
+            trainer: Some("/bin/rankdeck-trainer".into()),
+            umask: 0o022,
+        }
+    }
+
+    fn host(env: &[(&str, &str)]) -> PlannedHost {
+        PlannedHost {
+            node_rank: NodeRank(1),
+            name: "b".into(),
+            address: "b".into(),
+            workdir: "/w".into(),
+            env: env.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
+            prelude: None,
+            libtorch: None,
+            interface: None,
+            trainer: None,
+        }
+    }
+
+    fn spec(command: &str) -> LaunchSpec {
+        let text = format!("[run]\nname = \"t\"\n[launch]\ncommand = {command}");
+        LaunchSpec {
+            generation: Generation(2),
+            node_rank: NodeRank(1),
+            master_addr: "127.0.0.1".into(),
+            master_port: 1,
+            resume: Some("latest".into()),
+            plan: Plan {
+                run: RunId("t".into()),
+                experiment: toml::from_str(&text).unwrap(),
+                hosts: vec![],
+                ranks: vec![],
+                backend: "gloo".into(),
+                sizes: vec![],
+            },
+        }
+    }
+
+    const RANK: PlannedRank =
+        PlannedRank { rank: Rank(3), local_rank: LocalRank(1), node_rank: NodeRank(1), gpu: Some(1) };
+
+    fn env(host: &PlannedHost) -> BTreeMap<String, String> {
+        let inherited =
+            [("HOME", "/h"), ("RANKDECK_RUN", "other"), ("LD_LIBRARY_PATH", "/x"), ("PATH", "/bin")];
+        let inherited = inherited.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        let order = order(&site(), &spec("[\"true\"]"), host, &RANK, inherited).unwrap();
+        order.env.into_iter().map(|(n, v)| (n.into_string().unwrap(), v.into_string().unwrap())).collect()
+    }
+
+    #[test]
+    fn identity_always_wins() {
+        let env =
+            env(&host(&[("RANKDECK_RUN", "x"), ("RANK", "99"), ("PATH", "/opt"), ("PYTHONUNBUFFERED", "")]));
+        assert_eq!(env["RANKDECK_RUN"], "t");
+        assert_eq!(env["RANKDECK_NODE"], "1");
+        assert_eq!(env["RANKDECK_RESUME"], "latest");
+        assert_eq!(env["PATH"], "/opt");
+        assert_eq!(env["HOME"], "/h");
+        assert_eq!(env["PYTHONUNBUFFERED"], "");
+        assert_eq!(env["LD_LIBRARY_PATH"], "/lt/lib:/x");
+        assert_ne!(env.get("RANK").map(String::as_str), Some("99"));
+    }
+
+    #[test]
+    fn a_prelude_ends_in_the_program_itself() {
+        let mut host = host(&[]);
+        host.prelude = Some("A='b c'; export A".into());
+        let argv = argv(&site(), &spec("[\"python\", \"a b.py\"]"), &host).unwrap();
+        assert_eq!(argv[..2], ["/bin/sh", "-c"]);
+        assert_eq!(argv[2], "A='b c'; export A\nexec \"$0\" \"$@\"");
+        assert_eq!(argv[3..], ["python", "a b.py"]);
+    }
+
+    #[test]
+    fn the_built_in_trainer_gets_the_resolved_experiment() {
+        let built_in = argv(&site(), &spec("[]"), &host(&[])).unwrap();
+        assert_eq!(built_in, ["/bin/rankdeck-trainer", "--config", "/w/runs/t/node1/gen2/experiment.toml"]);
+        let without = Site { trainer: None, ..site() };
+        assert!(argv(&without, &spec("[]"), &host(&[])).unwrap_err().contains("host b"));
+    }
+}

@@ -1,0 +1,375 @@
+//! Durable records: an append-only file, a number for each record, and readers that start anywhere.
+//!
+//! Owner: the agent's loop appends; a thread writes; consoles read. Invariants:
+//! - SPOOL-1: numbers are 1, 2, 3, ... without gaps, agent restarts included; a torn last line is cut off when the file is opened.
+//! - SPOOL-2: a record is shown to readers after it was handed to the kernel, so that what a console has seen survives the agent.
+//! - SPOOL-3: a disk that fails or hangs stops neither the agent nor its ranks: records wait in memory, bounded, and are shown from there.
+//!   Only beyond that bound are records lost, and then they are counted.
+//! - SPOOL-4: memory is bounded: the newest records, and a sparse index into the file.
+
+use super::paths::RunPaths;
+use super::{manifest, wall_time};
+use crate::core::ids::Generation;
+use crate::proto::frame::MAX_FRAME;
+use crate::proto::message::{Record, RecordEvent};
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Bytes of recent records kept in memory.
+const KEPT_BYTES: usize = 4 << 20;
+/// Bytes of records kept in memory while the disk does not take them.
+const WAITING_BYTES: usize = 32 << 20;
+/// Most entries of the index; when it is full every other one is dropped.
+const INDEX_ENTRIES: usize = 8192;
+/// Between two attempts on a disk that fails.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// One record as it stands in the file, without the newline.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    /// Its number.
+    pub seq: u64,
+    /// Its JSON.
+    pub json: Arc<str>,
+}
+
+/// Where every so many records begin in the file.
+#[derive(Debug)]
+struct Index {
+    stride: u64,
+    entries: Vec<(u64, u64)>,
+}
+
+impl Index {
+    fn note(&mut self, seq: u64, offset: u64) {
+        if seq % self.stride != 1 % self.stride {
+            return;
+        }
+        if self.entries.len() >= INDEX_ENTRIES {
+            self.stride *= 2;
+            let stride = self.stride;
+            self.entries.retain(|(seq, _)| seq % stride == 1);
+        }
+        self.entries.push((seq, offset));
+    }
+
+    /// Offset of a record at or before `seq`.
+    fn before(&self, seq: u64) -> u64 {
+        let at = self.entries.partition_point(|(entry, _)| *entry <= seq);
+        at.checked_sub(1).and_then(|at| self.entries.get(at)).map_or(0, |(_, offset)| *offset)
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    recent: VecDeque<Line>,
+    recent_bytes: usize,
+    last: u64,
+    on_disk: u64,
+    failing: bool,
+    lost: u64,
+    index: Index,
+    manifest: Option<Vec<u8>>,
+    closing: bool,
+    idle: bool,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    work: Condvar,
+    visible: watch::Sender<u64>,
+    path: PathBuf,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// See the module. Clones share one spool.
+#[derive(Debug, Clone)]
+pub struct Spool {
+    shared: Arc<Shared>,
+}
+
+impl Spool {
+    /// Opens the spool of a node, repairs it, and hands every old record to `each`.
+    pub fn open(paths: &RunPaths, mut each: impl FnMut(&Record)) -> io::Result<Spool> {
+        let path = paths.spool();
+        let mut file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path)?;
+        let mut index = Index { stride: 16, entries: Vec::new() };
+        let (last, length) = scan(&file, |record, offset| {
+            index.note(record.seq, offset);
+            each(record);
+        })?;
+        if file.metadata()?.len() != length {
+            file.set_len(length)?;
+        }
+        file.seek(SeekFrom::Start(length))?;
+        let (visible, _) = watch::channel(last);
+        let state = State {
+            recent: VecDeque::new(),
+            recent_bytes: 0,
+            last,
+            on_disk: last,
+            failing: false,
+            lost: 0,
+            index,
+            manifest: None,
+            closing: false,
+            idle: true,
+        };
+        let shared = Arc::new(Shared { state: Mutex::new(state), work: Condvar::new(), visible, path });
+        let writer = Writer { shared: shared.clone(), file, length, paths: paths.clone() };
+        std::thread::Builder::new().name("spool".into()).spawn(move || writer.run())?;
+        Ok(Spool { shared })
+    }
+
+    /// Adds a record and returns its number; the disk is written to by another thread.
+    pub fn append(&self, generation: Generation, event: RecordEvent) -> u64 {
+        let mut state = self.shared.lock();
+        let seq = state.last + 1;
+        let mut record = Record { seq, time: wall_time(), generation, event };
+        let mut json = serde_json::to_string(&record).unwrap_or_default();
+        if json.is_empty() || json.len() > MAX_FRAME - 64 {
+            let text = format!("a record of {} bytes was too long to keep", json.len());
+            record.event = RecordEvent::Notice { text };
+            json = serde_json::to_string(&record).unwrap_or_default();
+        }
+        state.last = seq;
+        state.recent_bytes += json.len();
+        state.recent.push_back(Line { seq, json: json.into() });
+        trim(&mut state);
+        let failing = state.failing;
+        drop(state);
+        self.shared.work.notify_all();
+        if failing {
+            self.shared.visible.send_replace(seq);
+        }
+        seq
+    }
+
+    /// Has the manifest written soon; the latest wins.
+    pub fn save_manifest(&self, bytes: Vec<u8>) {
+        self.shared.lock().manifest = Some(bytes);
+        self.shared.work.notify_all();
+    }
+
+    /// Number of the newest record that readers may see; changes wake readers.
+    pub fn watch(&self) -> watch::Receiver<u64> {
+        self.shared.visible.subscribe()
+    }
+
+    /// Records lost because the disk did not take them for too long.
+    pub fn lost(&self) -> u64 {
+        self.shared.lock().lost
+    }
+
+    /// The disk does not take records at the moment.
+    pub fn is_failing(&self) -> bool {
+        self.shared.lock().failing
+    }
+
+    /// The records after `after`, at most about `bytes` of them; empty when there are none yet. Reads the file when they are old: call it where blocking is allowed.
+    pub fn read(&self, after: u64, bytes: usize) -> Vec<Line> {
+        let (offset, upto) = {
+            let state = self.shared.lock();
+            let visible = *self.shared.visible.borrow();
+            if visible <= after {
+                return Vec::new();
+            }
+            let first_recent = state.recent.front().map_or(u64::MAX, |line| line.seq);
+            if first_recent <= after + 1 || state.on_disk <= after {
+                let lines = state.recent.iter().filter(|line| line.seq > after && line.seq <= visible);
+                return cut(lines.cloned(), bytes);
+            }
+            (state.index.before(after + 1), state.on_disk)
+        };
+        let from_file = || -> io::Result<Vec<Line>> {
+            let mut file = File::open(&self.shared.path)?;
+            file.seek(SeekFrom::Start(offset))?;
+            let lines = BufReader::with_capacity(1 << 16, file)
+                .lines()
+                .map_while(Result::ok)
+                .filter_map(|json| Some(Line { seq: number(&json)?, json: json.into() }))
+                .skip_while(|line| line.seq <= after)
+                .take_while(|line| line.seq <= upto);
+            Ok(cut(lines, bytes))
+        };
+        match from_file() {
+            Ok(lines) if !lines.is_empty() => lines,
+            // Somebody removed or damaged the file: what memory still has is better than nothing.
+            _ => cut(self.shared.lock().recent.iter().filter(|line| line.seq > after).cloned(), bytes),
+        }
+    }
+
+    /// `after` is recent enough to be read without the disk.
+    pub fn is_recent(&self, after: u64) -> bool {
+        let state = self.shared.lock();
+        state.recent.front().map_or(state.last <= after, |line| line.seq <= after + 1)
+    }
+
+    /// Waits until everything is on disk, at most `within`; `false` when it is not.
+    pub fn flush(&self, within: Duration) -> bool {
+        let state = self.shared.lock();
+        let (state, _) = self
+            .shared
+            .work
+            .wait_timeout_while(state, within, |s| {
+                !s.failing && (s.on_disk < s.last || s.manifest.is_some() || !s.idle)
+            })
+            .unwrap_or_else(PoisonError::into_inner);
+        state.on_disk == state.last && state.manifest.is_none()
+    }
+}
+
+impl Drop for Spool {
+    fn drop(&mut self) {
+        // The writer holds one reference; when this is the last other one, it has nothing to wait for.
+        if Arc::strong_count(&self.shared) <= 2 {
+            self.shared.lock().closing = true;
+            self.shared.work.notify_all();
+        }
+    }
+}
+
+fn cut(lines: impl Iterator<Item = Line>, bytes: usize) -> Vec<Line> {
+    let mut size = 0;
+    lines
+        .take_while(|line| {
+            let first = size == 0;
+            size += line.json.len();
+            first || size <= bytes
+        })
+        .collect()
+}
+
+fn trim(state: &mut State) {
+    while let Some(first) = state.recent.front() {
+        let written = first.seq <= state.on_disk;
+        let over = if written { KEPT_BYTES } else { WAITING_BYTES };
+        if state.recent_bytes <= over {
+            return;
+        }
+        state.recent_bytes -= first.json.len();
+        if !written {
+            state.lost += 1;
+        }
+        state.recent.pop_front();
+    }
+}
+
+fn number(json: &str) -> Option<u64> {
+    #[derive(serde::Deserialize)]
+    struct Numbered {
+        seq: u64,
+    }
+    serde_json::from_str::<Numbered>(json).ok().map(|numbered| numbered.seq)
+}
+
+/// Reads all whole lines; returns the last number and the length up to the last whole, readable line's end.
+fn scan(file: &File, mut each: impl FnMut(&Record, u64)) -> io::Result<(u64, u64)> {
+    let mut reader = BufReader::with_capacity(1 << 16, file);
+    let (mut last, mut offset, mut line) = (0, 0, Vec::new());
+    loop {
+        line.clear();
+        let read = reader.by_ref().take(2 * MAX_FRAME as u64).read_until(b'\n', &mut line)? as u64;
+        if read == 0 || line.last() != Some(&b'\n') {
+            return Ok((last, offset));
+        }
+        if let Ok(record) = serde_json::from_slice::<Record>(&line) {
+            last = last.max(record.seq);
+            each(&record, offset);
+        }
+        offset += read;
+    }
+}
+
+struct Writer {
+    shared: Arc<Shared>,
+    file: File,
+    length: u64,
+    paths: RunPaths,
+}
+
+impl Writer {
+    fn run(mut self) {
+        loop {
+            let (lines, manifest, closing) = {
+                let mut state = self.shared.lock();
+                while state.on_disk == state.last && state.manifest.is_none() && !state.closing {
+                    state.idle = true;
+                    self.shared.work.notify_all();
+                    state = self.shared.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+                state.idle = false;
+                let from = state.on_disk;
+                let lines: Vec<Line> = state.recent.iter().filter(|line| line.seq > from).cloned().collect();
+                (lines, state.manifest.take(), state.closing)
+            };
+            let wrote = self.write(&lines);
+            let saved = manifest.as_ref().map_or(Ok(()), |bytes| manifest::write(&self.paths, bytes));
+            let mut state = self.shared.lock();
+            if let (Err(_), Some(bytes)) = (&saved, manifest)
+                && state.manifest.is_none()
+            {
+                state.manifest = Some(bytes);
+            }
+            state.failing = wrote.is_err() || saved.is_err();
+            trim(&mut state);
+            let failing = state.failing;
+            let visible = if failing { state.last } else { state.on_disk };
+            drop(state);
+            self.shared.visible.send_replace(visible);
+            if closing {
+                return;
+            }
+            if failing {
+                std::thread::sleep(RETRY);
+            }
+        }
+    }
+
+    fn write(&mut self, lines: &[Line]) -> io::Result<()> {
+        let (Some(first), Some(last)) = (lines.first(), lines.last()) else { return Ok(()) };
+        let bytes: Vec<u8> =
+            lines.iter().flat_map(|line| [line.json.as_bytes(), b"\n"]).flatten().copied().collect();
+        let written = self.file.seek(SeekFrom::Start(self.length)).and_then(|_| self.file.write_all(&bytes));
+        if let Err(error) = written {
+            // Half a line must not stay between whole ones.
+            let _ = self.file.set_len(self.length);
+            return Err(error);
+        }
+        let mut state = self.shared.lock();
+        let mut offset = self.length;
+        for line in lines {
+            state.index.note(line.seq, offset);
+            offset += line.json.len() as u64 + 1;
+        }
+        // Numbers that memory could not hold are gaps in the file; `lost` has counted them.
+        debug_assert!(first.seq > state.on_disk);
+        state.on_disk = last.seq;
+        self.length = offset;
+        Ok(())
+    }
+}
+
+/// Every record of a spool that nobody writes to at the moment, for tests and for looking at a finished run.
+pub fn records(path: &Path) -> io::Result<Vec<Record>> {
+    let mut records = Vec::new();
+    scan(&File::open(path)?, |record, _| records.push(record.clone()))?;
+    Ok(records)
+}
+
+#[cfg(test)]
+#[path = "spool_tests.rs"]
+mod tests;

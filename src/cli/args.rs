@@ -1,0 +1,343 @@
+//! The command line as data; pure parsing, nothing is opened here.
+
+use crate::core::plan::Until;
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+use std::path::PathBuf;
+
+const EXIT_CODES: &str = "Exit codes:
+  0    succeeded, reached its stop value, or detached
+  1    failed
+  2    usage or configuration
+  3    a host failed preflight or could not be reached
+  4    stuck, and stopped by policy
+  130  interrupted, and stopped cleanly";
+
+/// A terminal console for multi-node data-parallel reinforcement learning.
+#[derive(Debug, Parser)]
+#[command(name = "rankdeck", version, about, after_help = EXIT_CODES, max_term_width = 110)]
+pub struct Cli {
+    /// Which machines, in node_rank order.
+    #[arg(long, global = true, value_name = "FILE", default_value = "hosts.toml")]
+    pub hosts: PathBuf,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Launch an experiment on all hosts and watch it.
+    Run(RunArgs),
+    /// Watch and steer a run that was launched before, running or finished.
+    Attach(AttachArgs),
+    /// Stop a run, and prove that none of its processes is left.
+    Stop(StopArgs),
+    /// End the present generation of a run and begin a new one.
+    Restart(RestartArgs),
+    /// List every run on every host, leftovers included.
+    Ps(PsArgs),
+    /// Check hosts and experiment; start nothing.
+    Check(CheckArgs),
+    /// Print the log lines of a run's ranks.
+    Logs(LogsArgs),
+    /// Show a recorded run again.
+    Replay(ReplayArgs),
+    /// Print the completions of a shell.
+    Completions {
+        /// Which shell.
+        shell: Shell,
+    },
+    /// Print the manual page.
+    Man {
+        /// Of this command; default: of rankdeck itself.
+        command: Option<String>,
+    },
+    /// Watch a simulated run: no host, no trainer.
+    #[command(hide = true)]
+    Simulate(SimulateArgs),
+}
+
+/// How to show a run.
+#[derive(Debug, Clone, Default, Args)]
+pub struct FaceArgs {
+    /// Plain lines instead of the screen; automatic without a terminal.
+    #[arg(long)]
+    pub headless: bool,
+    /// One JSON object per line on stdout and nothing else there; implies --headless.
+    #[arg(long)]
+    pub json: bool,
+    /// Headless: print the ranks' log lines too.
+    #[arg(long, conflicts_with = "json")]
+    pub logs: bool,
+}
+
+/// How to meet hosts.
+#[derive(Debug, Clone, Default, Args)]
+pub struct MeetArgs {
+    /// Accept and remember the keys of hosts that known_hosts does not list. Changed keys are still refused.
+    #[arg(long)]
+    pub accept_new_host_keys: bool,
+}
+
+/// `run`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct RunArgs {
+    /// The experiment.
+    #[arg(value_name = "EXPERIMENT.toml")]
+    pub experiment: PathBuf,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub face: FaceArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub meet: MeetArgs,
+    /// Change a key of the experiment, such as `learn.gamma=0.98`; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_set)]
+    pub set: Vec<String>,
+    /// Stop cleanly at `steps=N`, `iters=N`, `evals=N` or `seconds=N`; may be repeated.
+    #[arg(long, value_name = "KIND=N", value_parser = parse_until)]
+    pub until: Vec<Until>,
+    /// Leave as soon as every rank is in the process group; the run goes on.
+    #[arg(long)]
+    pub detach: bool,
+    /// Name of the run instead of the experiment's `run.name`.
+    #[arg(long)]
+    pub name: Option<String>,
+}
+
+/// `attach`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct AttachArgs {
+    /// Which run, or the beginning of its name; default: the only one that runs.
+    pub run: Option<String>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub face: FaceArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub meet: MeetArgs,
+}
+
+/// `stop`.
+#[derive(Debug, Args)]
+pub struct StopArgs {
+    /// Which run, or the beginning of its name; default: the only one that runs.
+    pub run: Option<String>,
+    /// SIGKILL at once instead of a checkpoint and a clean end.
+    #[arg(long)]
+    pub kill: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub meet: MeetArgs,
+}
+
+/// `restart`.
+#[derive(Debug, Args)]
+pub struct RestartArgs {
+    /// Which run, or the beginning of its name; default: the only one that runs.
+    pub run: Option<String>,
+    /// Checkpoint on rank 0's host to begin from, or `latest`; default: afresh.
+    #[arg(long, value_name = "CHECKPOINT")]
+    pub from: Option<String>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub meet: MeetArgs,
+}
+
+/// `ps`.
+#[derive(Debug, Args)]
+pub struct PsArgs {
+    /// One JSON object per run and line.
+    #[arg(long)]
+    pub json: bool,
+    /// All finished runs, not only the newest.
+    #[arg(long)]
+    pub all: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub meet: MeetArgs,
+}
+
+/// `check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// The experiment.
+    #[arg(value_name = "EXPERIMENT.toml")]
+    pub experiment: PathBuf,
+    /// Change a key of the experiment; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_set)]
+    pub set: Vec<String>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub meet: MeetArgs,
+}
+
+/// `logs`.
+#[derive(Debug, Args)]
+pub struct LogsArgs {
+    /// Which run, or the beginning of its name; default: the only one that runs.
+    pub run: Option<String>,
+    /// Only this rank.
+    #[arg(long, value_name = "N")]
+    pub rank: Option<u32>,
+    /// Go on as new lines come.
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Latest lines of each rank to begin with.
+    #[arg(long, value_name = "LINES", default_value_t = 1000)]
+    pub tail: u32,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub meet: MeetArgs,
+}
+
+/// `replay`.
+#[derive(Debug, Args)]
+pub struct ReplayArgs {
+    /// A run (looked up in `runs/`) or a `trace.jsonl`.
+    #[arg(value_name = "RUN|TRACE")]
+    pub what: String,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub face: FaceArgs,
+}
+
+/// `simulate`.
+#[derive(Debug, Args)]
+pub struct SimulateArgs {
+    /// Hosts (the option `--hosts` names the file).
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub nnodes: u32,
+    /// Ranks per host.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub ranks: u32,
+    /// Give every rank a GPU.
+    #[arg(long)]
+    pub gpus: bool,
+    /// Same seed, same run.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Global environment steps after which it ends; 0: never.
+    #[arg(long, default_value_t = 0)]
+    pub steps: u64,
+    /// Milliseconds per training iteration.
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(10..=60_000))]
+    pub iteration_ms: u64,
+    /// `freeze|behind|env|slow|kill|fail|drift:RANK@SECONDS[+DURATION]`, `lose:NODE@SECONDS[+DURATION]` or `survive:NODE@0`; may be repeated.
+    #[arg(long, value_name = "FAULT", value_parser = crate::link::simulator::parse_fault)]
+    pub fault: Vec<crate::link::simulator::Fault>,
+    /// What to do about a stuck rank: `report`, `stop` or `restart`.
+    #[arg(long, default_value = "report")]
+    pub on_stuck: String,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub face: FaceArgs,
+    /// Stop cleanly at `steps=N`, `iters=N`, `evals=N` or `seconds=N`.
+    #[arg(long, value_name = "KIND=N", value_parser = parse_until)]
+    pub until: Vec<Until>,
+    /// Leave once it runs.
+    #[arg(long)]
+    pub detach: bool,
+    /// Record into `runs/` as a real run does.
+    #[arg(long)]
+    pub record: bool,
+}
+
+fn parse_set(text: &str) -> Result<String, String> {
+    match text.split_once('=') {
+        Some((key, _)) if !key.trim().is_empty() => Ok(text.to_owned()),
+        _ => Err("expected KEY=VALUE, such as learn.gamma=0.98".to_owned()),
+    }
+}
+
+fn parse_until(text: &str) -> Result<Until, String> {
+    let expected = "expected steps=N, iters=N, evals=N or seconds=N";
+    let (kind, number) = text.split_once('=').ok_or(expected)?;
+    // People write 1_000_000 and 1e6 for step counts.
+    let plain = number.trim().replace('_', "");
+    let n = plain
+        .parse::<u64>()
+        .ok()
+        .or_else(|| {
+            plain
+                .parse::<f64>()
+                .ok()
+                .filter(|n| n.fract() == 0.0 && (0.0..9e15).contains(n))
+                .map(|n| n as u64)
+        })
+        .ok_or_else(|| format!("`{number}` is not a whole number; {expected}"))?;
+    match kind.trim() {
+        "steps" => Ok(Until::Steps(n)),
+        "iters" => Ok(Until::Iters(n)),
+        "evals" => Ok(Until::Evals(n)),
+        "seconds" => Ok(Until::Seconds(n)),
+        _ => Err(expected.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn parse(words: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(std::iter::once("rankdeck").chain(words.split_whitespace()))
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn run_takes_everything_that_the_design_lists() {
+        let cli = parse(
+            "run configs/a.toml --hosts lab.toml --headless --json --set a.b=1 --set c=x=y --until steps=1e6 \
+             --until evals=3 --detach --name n1",
+        )
+        .unwrap();
+        assert_eq!(cli.hosts, PathBuf::from("lab.toml"));
+        let Command::Run(args) = cli.command else { panic!("not run") };
+        assert!(args.face.headless && args.face.json && args.detach);
+        assert_eq!(args.set, ["a.b=1", "c=x=y"]);
+        assert_eq!(args.until, [Until::Steps(1_000_000), Until::Evals(3)]);
+        assert_eq!(args.name.as_deref(), Some("n1"));
+    }
+
+    #[test]
+    fn hosts_defaults_and_may_stand_anywhere() {
+        assert_eq!(parse("ps").unwrap().hosts, PathBuf::from("hosts.toml"));
+        assert_eq!(parse("--hosts a.toml ps").unwrap().hosts, PathBuf::from("a.toml"));
+        assert_eq!(parse("ps --hosts a.toml").unwrap().hosts, PathBuf::from("a.toml"));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for words in [
+            "",
+            "run",
+            "run a.toml --until steps",
+            "run a.toml --until steps=x",
+            "run a.toml --until steps=1.5",
+            "run a.toml --until laps=3",
+            "run a.toml --set gamma",
+            "run a.toml --set =1",
+            "run a.toml --json --logs",
+            "stop a b",
+            "logs a --rank x",
+            "fly",
+        ] {
+            assert!(parse(words).is_err(), "{words}");
+        }
+    }
+
+    #[test]
+    fn simulate_is_hidden() {
+        assert!(!Cli::command().render_help().to_string().contains("simulate"));
+        assert!(parse("simulate --nnodes 3 --fault freeze:2@5").is_ok());
+    }
+}

@@ -1,0 +1,109 @@
+//! `rankdeck attach` and `rankdeck restart`: work on a run that somebody launched before.
+
+use super::args::{AttachArgs, MeetArgs, RestartArgs};
+use super::choose::{self, Chosen, Place};
+use super::roster::{Found, Roster, State, roster};
+use super::run::{self, Links, Road};
+use super::{Failure, code, print, prompt};
+use crate::config::hosts::Host;
+use crate::core::Goal;
+use crate::core::ids::RunId;
+use crate::shell::driver::{Session, Why};
+use crate::shell::errand::Errand;
+use crate::shell::face::Face;
+use std::path::Path;
+
+/// `rankdeck attach`.
+pub async fn attach(hosts_path: &Path, args: AttachArgs) -> Result<u8, Failure> {
+    let chosen = choose::choose(&args.face, &Place::here())?;
+    let roster = roster(hosts_path, &args.meet).await?;
+    let found = roster.pick(args.run.as_deref())?;
+    if chosen != Chosen::Screen {
+        print::stderr("note: ctrl-c stops the run cleanly; to leave it running: `kill -HUP` this process");
+    }
+    let goal = Target::new(&roster, &found)?;
+    let links = goal.open_links(&args.meet, chosen)?;
+    let end =
+        run::console(goal.goal(), Vec::new(), Errand::Linger, links, &args.meet, chosen, Some(&goal.run))
+            .await?;
+    Ok(run::finish(&end, &args.face, &goal.run))
+}
+
+/// `rankdeck restart`.
+pub async fn restart(hosts_path: &Path, args: RestartArgs) -> Result<u8, Failure> {
+    let roster = roster(hosts_path, &args.meet).await?;
+    let found = roster.pick(args.run.as_deref())?;
+    if found.state != State::Running {
+        return Err(Failure::usage(format!(
+            "run {} is {}: nothing serves it",
+            found.run,
+            found.state.name()
+        ))
+        .hint("`rankdeck run` begins a new one"));
+    }
+    let target = Target::new(&roster, &found)?;
+    let end = target.errand(Errand::restart(args.from.clone()), &args.meet).await?;
+    if end.why != Why::Detached {
+        let reason = end.model.run.reason.clone();
+        return Err(Failure {
+            code: end.code.max(code::FAILED),
+            ..Failure::failed(format!("run {} did not come back: {reason}", target.run))
+        }
+        .hint(format!("`rankdeck logs {}`", target.run)));
+    }
+    print::stdout(&format!(
+        "restarted: run {} generation {}, {} ranks",
+        target.run,
+        end.model.run.generation,
+        end.model.ranks.len()
+    ));
+    Ok(code::SUCCESS)
+}
+
+/// A run and its hosts in node_rank order.
+pub struct Target {
+    /// The run.
+    pub run: RunId,
+    /// Its hosts.
+    pub hosts: Vec<Host>,
+}
+
+impl Target {
+    /// The run that was found.
+    pub fn new(roster: &Roster, found: &Found) -> Result<Target, Failure> {
+        Ok(Target { run: RunId(found.run.to_owned()), hosts: roster.hosts_of(found)? })
+    }
+
+    /// Looking at it.
+    pub fn goal(&self) -> Goal {
+        Goal::Attach {
+            run: self.run.clone(),
+            hosts: self.hosts.iter().map(|host| host.name.clone()).collect(),
+        }
+    }
+
+    /// Links that find its agents.
+    pub fn open_links(&self, meet: &MeetArgs, chosen: Chosen) -> Result<Links, Failure> {
+        run::open_links(&self.hosts, &Road { run: &self.run, start: false, builtin: false, meet, chosen })
+    }
+
+    /// Attaches without showing anything, does the errand, and leaves.
+    pub async fn errand(
+        &self,
+        errand: Errand,
+        meet: &MeetArgs,
+    ) -> Result<crate::shell::driver::End, Failure> {
+        let (links, inbox) = self.open_links(meet, run::plain())?;
+        let session = Session {
+            goal: self.goal(),
+            until: Vec::new(),
+            errand,
+            links,
+            inbox,
+            recorder: None,
+            accept_new_host_keys: meet.accept_new_host_keys,
+            can_ask: prompt::can_ask(),
+        };
+        run::drive(session, Face::Quiet).await
+    }
+}

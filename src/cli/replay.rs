@@ -1,0 +1,67 @@
+//! `rankdeck replay`: a recorded run again, on the screen or as lines.
+
+use super::args::ReplayArgs;
+use super::choose::{self, Chosen, Place};
+use super::run::RUNS;
+use super::{Failure, code};
+use crate::shell::face::Face;
+use crate::shell::headless::Printer;
+use crate::shell::replay::{self, Player};
+use crate::shell::trace::{self, Trace};
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+/// `rankdeck replay`.
+pub async fn replay(args: ReplayArgs) -> Result<u8, Failure> {
+    let chosen = choose::choose(&args.face, &Place::here())?;
+    let path = find(&args.what)?;
+    let trace = load(&path)?;
+    if trace.cut {
+        super::print::stderr(&format!("note: the end of {} is missing", path.display()));
+    }
+    let mut player = Player::new(trace);
+    match chosen {
+        Chosen::Screen => {
+            let Face::Screen(screen) = choose::open(chosen, None)? else { return Ok(code::FAILED) };
+            replay::on_screen(player, *screen)
+                .await
+                .map_err(|error| Failure::failed(format!("the terminal failed: {error}")))?;
+        }
+        Chosen::Lines(form) => {
+            let mut printer = Printer::new(form)
+                .map_err(|error| Failure::failed(format!("failed to start the writer of stdout: {error}")))?;
+            // One event at a time, so that every report is printed with the state it was made in.
+            while let Some(at) = player.next_at() {
+                for report in player.seek(at) {
+                    printer.report(at, &report, player.model());
+                }
+            }
+        }
+    }
+    Ok(code::SUCCESS)
+}
+
+/// The trace that is meant: a file, a folder with one, or a run under `runs/`.
+fn find(what: &str) -> Result<PathBuf, Failure> {
+    let given = Path::new(what);
+    let candidates = [
+        given.to_path_buf(),
+        given.join("trace.jsonl"),
+        given.join("console/trace.jsonl"),
+        Path::new(RUNS).join(what).join("console/trace.jsonl"),
+    ];
+    candidates.into_iter().find(|path| path.is_file()).ok_or_else(|| {
+        Failure::usage(format!("there is no trace of `{what}` here"))
+            .hint(format!("give a trace.jsonl, or a run whose console recorded into {RUNS}/ in this folder"))
+    })
+}
+
+fn load(path: &Path) -> Result<Trace, Failure> {
+    let failure = |error: String| {
+        Failure::usage(format!("{}: {error}", path.display()))
+            .hint("a trace is `console/trace.jsonl` in a run directory")
+    };
+    let file = File::open(path).map_err(|error| failure(error.to_string()))?;
+    trace::read(BufReader::new(file)).map_err(failure)
+}

@@ -1,0 +1,351 @@
+//! Which runs are where: asks the agents' list of every host, in parallel, and puts the answers together.
+
+use super::Failure;
+use super::args::MeetArgs;
+use super::prompt;
+use crate::config;
+use crate::config::hosts::Host;
+use crate::link;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+
+/// One run on one host, as `rankdeck agent list` prints it.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[serde(default)]
+pub struct RunEntry {
+    /// The run.
+    pub run: String,
+    /// Index of the host in the run.
+    pub node_rank: u32,
+    /// Name of the host in the run.
+    pub host: String,
+    /// `running`, `finished`, `orphaned`.
+    pub state: String,
+    /// Which life of the run.
+    pub generation: u32,
+    /// Ranks of the whole run.
+    pub world_size: u32,
+    /// Ranks alive on this host.
+    pub ranks_alive: u32,
+    /// Processes of the run on this host.
+    pub pids: Vec<u32>,
+    /// When it was launched, seconds since the epoch.
+    pub started: f64,
+    /// Name without time.
+    pub name: String,
+    /// Its folder on the host.
+    pub run_dir: String,
+    /// Hosts of the whole run.
+    pub nnodes: u32,
+    /// Their names in node_rank order.
+    pub hosts: Vec<String>,
+}
+
+/// What is known about runs everywhere.
+#[derive(Debug, Clone, Default)]
+pub struct Roster {
+    /// Hosts of hosts.toml.
+    pub hosts: Vec<Host>,
+    /// Entry and index of the host that reported it.
+    pub entries: Vec<(usize, RunEntry)>,
+    /// Hosts that could not be asked.
+    pub silent: Vec<(usize, link::LinkError)>,
+}
+
+/// State of a run over all its hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// Over everywhere.
+    Finished,
+    /// Processes are left, but no agent.
+    Orphaned,
+    /// An agent serves it.
+    Running,
+}
+
+impl State {
+    /// The word shown.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Finished => "finished",
+            State::Orphaned => "orphaned",
+            State::Running => "running",
+        }
+    }
+}
+
+/// One run over all hosts that reported it.
+#[derive(Debug, Clone)]
+pub struct Found<'a> {
+    /// The run.
+    pub run: &'a str,
+    /// Worst state over its hosts.
+    pub state: State,
+    /// Entries in node_rank order, with the index of the host that reported them.
+    pub parts: Vec<(usize, &'a RunEntry)>,
+}
+
+impl Found<'_> {
+    /// Names of all its hosts in node_rank order.
+    pub fn hosts(&self) -> Vec<String> {
+        self.parts
+            .iter()
+            .map(|(_, part)| &part.hosts)
+            .find(|hosts| !hosts.is_empty())
+            .cloned()
+            .unwrap_or_else(|| self.parts.iter().map(|(_, part)| part.host.clone()).collect())
+    }
+}
+
+/// Loads hosts.toml.
+pub fn load_hosts(path: &Path) -> Result<Vec<Host>, Failure> {
+    let hosts = config::load_hosts(path)?;
+    if hosts.is_empty() {
+        return Err(Failure::usage(format!("{}: no [[host]] in it", path.display())).hint("`--hosts FILE`"));
+    }
+    Ok(hosts)
+}
+
+/// The running binary, which is also the agent.
+pub fn own_binary() -> Result<PathBuf, Failure> {
+    std::env::current_exe()
+        .map_err(|error| Failure::failed(format!("failed to find rankdeck's own binary: {error}")))
+}
+
+/// `rankdeck-trainer` beside it, if it is there.
+pub fn trainer_binary(own: &Path) -> Option<PathBuf> {
+    Some(own.with_file_name("rankdeck-trainer")).filter(|path| path.is_file())
+}
+
+/// Runs an agent command on every host at once; answers in host order.
+pub async fn exec_on_all(
+    hosts: &[Host],
+    meet: &MeetArgs,
+    args: impl Fn(&Host) -> Vec<String>,
+) -> Result<Vec<Result<String, link::LinkError>>, Failure> {
+    let binary = own_binary()?;
+    let prompter = prompt::Terminal::new(meet);
+    let tasks: Vec<_> = hosts
+        .iter()
+        .map(|host| {
+            let (host, binary, args, prompter) = (host.clone(), binary.clone(), args(host), prompter.clone());
+            tokio::spawn(async move { link::exec(&host, &binary, &args, prompter).await })
+        })
+        .collect();
+    let mut answers = Vec::with_capacity(tasks.len());
+    for (task, host) in tasks.into_iter().zip(hosts) {
+        answers.push(task.await.unwrap_or_else(|error| {
+            Err(link::LinkError { error: format!("host {}: {error}", host.name), hint: String::new() })
+        }));
+    }
+    Ok(answers)
+}
+
+/// Decodes an agent's one-line answer.
+pub fn decode<T: serde::de::DeserializeOwned>(host: &Host, answer: &str) -> Result<T, link::LinkError> {
+    serde_json::from_str(answer.trim()).map_err(|error| link::LinkError {
+        error: format!("host {}: the agent's answer cannot be read: {error}", host.name),
+        hint: "does `rankdeck agent` on the host come from another build? removing it there makes us upload ours".to_owned(),
+    })
+}
+
+/// Asks all hosts.
+pub async fn roster(hosts_path: &Path, meet: &MeetArgs) -> Result<Roster, Failure> {
+    let hosts = load_hosts(hosts_path)?;
+    let list = |host: &Host| ["list", "--workdir", &host.workdir].map(str::to_owned).to_vec();
+    let answers = exec_on_all(&hosts, meet, list).await?;
+    let mut roster = Roster { hosts, ..Roster::default() };
+    for (index, answer) in answers.into_iter().enumerate() {
+        match answer.and_then(|text| decode::<Vec<RunEntry>>(&roster.hosts[index], &text)) {
+            Ok(entries) => roster.entries.extend(entries.into_iter().map(|entry| (index, entry))),
+            Err(error) => roster.silent.push((index, error)),
+        }
+    }
+    roster.drop_shared();
+    Ok(roster)
+}
+
+impl Roster {
+    /// Hosts that share a workdir report each other's parts: keeps, of each part, the report of the host it belongs to, else the first one.
+    fn drop_shared(&mut self) {
+        let mut kept: Vec<(usize, RunEntry)> = Vec::new();
+        for (index, entry) in std::mem::take(&mut self.entries) {
+            let own = |index: usize, entry: &RunEntry| self.hosts[index].name == entry.host;
+            match kept.iter_mut().find(|(_, old)| old.run == entry.run && old.node_rank == entry.node_rank) {
+                Some(old) if own(index, &entry) && !own(old.0, &old.1) => *old = (index, entry),
+                Some(_) => {}
+                None => kept.push((index, entry)),
+            }
+        }
+        self.entries = kept;
+    }
+
+    /// All runs, newest first.
+    pub fn runs(&self) -> Vec<Found<'_>> {
+        let mut runs: Vec<Found> = Vec::new();
+        for (index, entry) in &self.entries {
+            let state = match entry.state.as_str() {
+                "running" => State::Running,
+                "orphaned" => State::Orphaned,
+                _ => State::Finished,
+            };
+            match runs.iter_mut().find(|found| found.run == entry.run) {
+                Some(found) => {
+                    found.state = found.state.max(state);
+                    found.parts.push((*index, entry));
+                }
+                None => runs.push(Found { run: &entry.run, state, parts: vec![(*index, entry)] }),
+            }
+        }
+        runs.iter_mut().for_each(|found| found.parts.sort_by_key(|(_, part)| part.node_rank));
+        let started = |found: &Found| found.parts.iter().map(|(_, part)| part.started).fold(0.0, f64::max);
+        runs.sort_by(|a, b| started(b).total_cmp(&started(a)).then_with(|| b.run.cmp(a.run)));
+        runs
+    }
+
+    /// The run that is meant: by its full name, by the beginning of it when that is unique, or the only one that is not finished.
+    pub fn pick(&self, wanted: Option<&str>) -> Result<Found<'_>, Failure> {
+        let runs = self.runs();
+        if let Some(found) = wanted.and_then(|name| runs.iter().find(|found| found.run == name)) {
+            return Ok(found.clone());
+        }
+        let candidates: Vec<&Found> = match wanted {
+            Some(start) => runs.iter().filter(|found| found.run.starts_with(start)).collect(),
+            None => runs.iter().filter(|found| found.state != State::Finished).collect(),
+        };
+        match (candidates.as_slice(), wanted) {
+            ([only], _) => Ok((*only).clone()),
+            ([], _) if !self.silent.is_empty() => Err(self.silent_failure()),
+            ([], Some(name)) => Err(Failure::usage(format!("there is no run `{name}` on these hosts"))
+                .hint("`rankdeck ps --all` lists all runs")),
+            ([], None) => Err(Failure::usage("nothing runs on these hosts")
+                .hint("name a finished run; `rankdeck ps` lists them")),
+            (many, _) => {
+                let names: Vec<String> =
+                    many.iter().map(|found| format!("  {}  {}", found.run, found.state.name())).collect();
+                Err(Failure::usage(format!("which one?\n{}", names.join("\n"))).hint("give the run's name"))
+            }
+        }
+    }
+
+    /// Hosts of a run in node_rank order.
+    pub fn hosts_of(&self, found: &Found) -> Result<Vec<Host>, Failure> {
+        found
+            .hosts()
+            .iter()
+            .map(|name| {
+                self.hosts.iter().find(|host| host.name == *name).cloned().ok_or_else(|| {
+                    Failure::usage(format!(
+                        "run {} has ranks on host {name}, which this hosts.toml does not list",
+                        found.run
+                    ))
+                    .hint("`--hosts FILE` with the file that the run was launched with")
+                })
+            })
+            .collect()
+    }
+
+    /// The hosts that could not be asked, as a failure.
+    pub fn silent_failure(&self) -> Failure {
+        let errors: Vec<&str> = self.silent.iter().map(|(_, error)| error.error.as_str()).collect();
+        self.silent.iter().fold(Failure::host(errors.join("\nerror: ")), |failure, (_, error)| {
+            failure.hint(error.hint.as_str())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::hosts::Transport;
+
+    fn host(name: &str) -> Host {
+        Host {
+            name: name.into(),
+            address: name.into(),
+            port: None,
+            user: None,
+            identity_file: None,
+            proxy_jump: None,
+            gpus: None,
+            nproc: None,
+            workdir: ".".into(),
+            env: Default::default(),
+            prelude: None,
+            libtorch: None,
+            transport: Transport::Local,
+            interface: None,
+        }
+    }
+
+    fn entry(run: &str, node: u32, host: &str, state: &str, started: f64) -> RunEntry {
+        RunEntry {
+            run: run.into(),
+            node_rank: node,
+            host: host.into(),
+            state: state.into(),
+            started,
+            hosts: vec!["b".into(), "a".into()],
+            ..RunEntry::default()
+        }
+    }
+
+    fn sample() -> Roster {
+        Roster {
+            hosts: vec![host("a"), host("b")],
+            entries: vec![
+                (0, entry("old-1", 1, "a", "finished", 1.0)),
+                (1, entry("old-1", 0, "b", "finished", 1.0)),
+                (0, entry("new-1", 1, "a", "running", 2.0)),
+                (1, entry("new-1", 0, "b", "orphaned", 2.0)),
+            ],
+            silent: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_parts_of_a_run_are_put_together() {
+        let roster = sample();
+        let runs = roster.runs();
+        assert_eq!(
+            runs.iter().map(|r| (r.run, r.state)).collect::<Vec<_>>(),
+            [("new-1", State::Running), ("old-1", State::Finished)]
+        );
+        let names: Vec<String> = roster.hosts_of(&runs[0]).unwrap().into_iter().map(|h| h.name).collect();
+        assert_eq!(names, ["b", "a"], "node_rank order, not hosts.toml order");
+    }
+
+    #[test]
+    fn picking_is_never_a_guess() {
+        let mut roster = sample();
+        assert_eq!(roster.pick(None).unwrap().run, "new-1");
+        assert_eq!(roster.pick(Some("old")).unwrap().run, "old-1");
+        assert_eq!(roster.pick(Some("nope")).unwrap_err().code, 2);
+        roster.entries.push((0, entry("new-2", 0, "a", "running", 3.0)));
+        let failure = roster.pick(None).unwrap_err().to_string();
+        assert!(failure.contains("new-1") && failure.contains("new-2"), "{failure}");
+        assert_eq!(roster.pick(Some("new-1")).unwrap().run, "new-1", "a full name wins");
+        roster.hosts.pop();
+        let found = roster.pick(Some("new-1")).unwrap();
+        assert!(roster.hosts_of(&found).unwrap_err().to_string().contains("host b"));
+    }
+
+    #[test]
+    fn a_shared_workdir_is_counted_once() {
+        let mut roster = sample();
+        roster.entries =
+            vec![(0, entry("r", 0, "b", "running", 1.0)), (1, entry("r", 0, "b", "running", 1.0))];
+        roster.drop_shared();
+        assert_eq!(roster.entries.len(), 1);
+        assert_eq!(roster.entries[0].0, 1, "the host's own report wins");
+    }
+
+    #[test]
+    fn silent_hosts_are_an_error_when_nothing_was_found() {
+        let mut roster = sample();
+        roster.entries.clear();
+        roster.silent.push((0, link::LinkError { error: "host a: refused".into(), hint: "sshd".into() }));
+        let failure = roster.pick(None).unwrap_err();
+        assert_eq!((failure.code, failure.hints.as_slice()), (3, &["sshd".to_owned()][..]));
+    }
+}

@@ -1,0 +1,182 @@
+//! `rankdeck run`: launch and watch.
+
+use super::args::{FaceArgs, MeetArgs, RunArgs};
+use super::choose::{self, Chosen, Place};
+use super::roster::{own_binary, trainer_binary};
+use super::{Failure, code, print, prompt};
+use crate::config;
+use crate::config::hosts::Host;
+use crate::core::Goal;
+use crate::core::ids::{NodeRank, RunId};
+use crate::core::plan::{PlanDraft, Until};
+use crate::link::{self, LinkEvent, LinkHandle, LinkRequest};
+use crate::shell::clock::wall_time;
+use crate::shell::driver::{self, End, Session, Why};
+use crate::shell::errand::Errand;
+use crate::shell::face::Face;
+use crate::shell::headless::Form;
+use crate::shell::record::{self, Recorder};
+use crate::shell::{log, summary};
+use std::path::Path;
+use tokio::sync::mpsc;
+
+/// Link events that may wait for the driver.
+pub const INBOX: usize = 1024;
+/// Folder of runs, on the console too.
+pub const RUNS: &str = "runs";
+
+/// `rankdeck run`.
+pub async fn run(hosts_path: &Path, args: RunArgs) -> Result<u8, Failure> {
+    let chosen = choose::choose(&args.face, &Place::here())?;
+    let mut sets = args.set.clone();
+    sets.extend(args.name.as_ref().map(|name| format!("run.name={}", toml::Value::String(name.clone()))));
+    let draft = config::load_draft(hosts_path, &args.experiment, &sets, |experiment| {
+        new_run_id(&experiment.run.name)
+    })?;
+    // What cannot work whatever the hosts say is refused before anything is opened.
+    draft.resolve(&[])?;
+    let errand = if args.detach { Errand::Detach } else { Errand::Watch };
+    let builtin = draft.experiment.launch.command.is_empty();
+    let (run, hosts) = (draft.run.clone(), draft.hosts.clone());
+    let goal = Goal::Launch(Box::new(draft));
+    let road = Road { run: &run, start: true, builtin, meet: &args.meet, chosen };
+    let (links, inbox) = open_links(&hosts, &road)?;
+    let end = console(goal, args.until, errand, (links, inbox), &args.meet, chosen, Some(&run)).await?;
+    Ok(finish(&end, &args.face, &run))
+}
+
+/// `NAME-YYYYMMDD-HHMMSS`, local time.
+pub fn new_run_id(name: &str) -> RunId {
+    RunId(format!("{name}-{}", jiff::Zoned::now().strftime("%Y%m%d-%H%M%S")))
+}
+
+/// What all links of a console have in common.
+pub struct Road<'a> {
+    /// The run.
+    pub run: &'a RunId,
+    /// Start agents, rather than find them.
+    pub start: bool,
+    /// The built-in trainer is needed.
+    pub builtin: bool,
+    /// How to meet hosts.
+    pub meet: &'a MeetArgs,
+    /// Screen or lines.
+    pub chosen: Chosen,
+}
+
+/// Links and what comes from them.
+pub type Links = (Vec<LinkHandle>, mpsc::Receiver<(NodeRank, LinkEvent)>);
+
+/// Opens one link per host.
+pub fn open_links(hosts: &[Host], road: &Road) -> Result<Links, Failure> {
+    let agent_binary = own_binary()?;
+    let trainer_binary = if road.builtin { trainer_binary(&agent_binary) } else { None };
+    let interactive = road.chosen == Chosen::Screen || prompt::can_ask() || road.meet.accept_new_host_keys;
+    let (events, inbox) = mpsc::channel(INBOX);
+    let links = hosts
+        .iter()
+        .enumerate()
+        .map(|(node, host)| {
+            let request = LinkRequest {
+                node: NodeRank(node as u32),
+                host: host.clone(),
+                run: road.run.clone(),
+                start: road.start,
+                agent_binary: agent_binary.clone(),
+                trainer_binary: trainer_binary.clone(),
+                interactive,
+            };
+            link::open(request, events.clone())
+        })
+        .collect();
+    Ok((links, inbox))
+}
+
+/// Runs a console over open links; `record` under the run's name, if one is given.
+pub async fn console(
+    goal: Goal,
+    until: Vec<Until>,
+    errand: Errand,
+    (links, inbox): Links,
+    meet: &MeetArgs,
+    chosen: Chosen,
+    record: Option<&RunId>,
+) -> Result<End, Failure> {
+    let (recorder, log) = match record.map(|run| open_record(run, &goal, &until)).transpose()? {
+        Some((recorder, log)) => (Some(recorder), Some(log)),
+        None => (None, None),
+    };
+    let session = Session {
+        goal,
+        until,
+        errand,
+        links,
+        inbox,
+        recorder,
+        accept_new_host_keys: meet.accept_new_host_keys,
+        can_ask: prompt::can_ask(),
+    };
+    drive(session, choose::open(chosen, log)?).await
+}
+
+/// Runs a console.
+pub async fn drive(session: Session, face: Face) -> Result<End, Failure> {
+    driver::drive(session, face).await.map_err(|error| {
+        Failure::failed(format!("the terminal failed: {error}"))
+            .hint("the run goes on: `rankdeck attach`, or `rankdeck attach --headless`")
+    })
+}
+
+fn open_record(run: &RunId, goal: &Goal, until: &[Until]) -> Result<(Recorder, std::fs::File), Failure> {
+    let failure = |error: std::io::Error| {
+        Failure::failed(format!("failed to record into {RUNS}/{run}: {error}"))
+            .hint("run it in a folder that you may write to")
+    };
+    let folder = record::make_folder(Path::new(RUNS), run).map_err(failure)?;
+    let log = log::open(&folder).map_err(failure)?;
+    let recorder = Recorder::new(&folder, goal, until, wall_time()).map_err(failure)?;
+    Ok((recorder, log))
+}
+
+/// The last words, and the exit code.
+pub fn finish(end: &End, face: &FaceArgs, run: &RunId) -> u8 {
+    match (end.why, &end.finished) {
+        (Why::Detached, _) => {
+            let text = format!(
+                "detached: run {run} goes on\nhint: `rankdeck attach {run}` takes it up again, `rankdeck stop {run}` stops it"
+            );
+            print::stderr(&text);
+        }
+        (Why::Cut, _) => {
+            let text = format!(
+                "left run {run} as it is; nothing is proved\nhint: `rankdeck ps`, `rankdeck stop {run} --kill`"
+            );
+            print::stderr(&text);
+        }
+        (_, Some(finished)) if !face.json => {
+            for line in summary::lines(&end.model, finished, end.record.as_deref()) {
+                if !print::stdout(&line) {
+                    break;
+                }
+            }
+        }
+        _ => {}
+    }
+    if end.why == Why::Done
+        && !matches!(end.code, code::SUCCESS | code::INTERRUPTED)
+        && !end.model.run.reason.is_empty()
+    {
+        print::stderr(&format!("error: run {run}: {}", end.model.run.reason));
+    }
+    end.code
+}
+
+/// The form of lines for commands that show nothing themselves.
+pub fn plain() -> Chosen {
+    Chosen::Lines(Form::Plain { logs: false })
+}
+
+/// A draft for simulations.
+pub fn launch_goal(draft: PlanDraft) -> Goal {
+    Goal::Launch(Box::new(draft))
+}

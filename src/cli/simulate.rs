@@ -1,0 +1,50 @@
+//! `rankdeck simulate`: a console over simulated hosts, for demonstrations and tests.
+
+use super::args::SimulateArgs;
+use super::choose::{self, Place};
+use super::run::{self, INBOX, launch_goal};
+use super::{Failure, args::MeetArgs};
+use crate::config::experiment::OnStuck;
+use crate::link::simulator::{Scene, World};
+use crate::shell::errand::Errand;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// `rankdeck simulate`.
+pub async fn simulate(args: SimulateArgs) -> Result<u8, Failure> {
+    let chosen = choose::choose(&args.face, &Place::here())?;
+    let on_stuck = match args.on_stuck.as_str() {
+        "report" => OnStuck::Report,
+        "stop" => OnStuck::Stop,
+        "restart" => OnStuck::Restart,
+        other => return Err(Failure::usage(format!("--on-stuck {other}: expected report, stop or restart"))),
+    };
+    let scene = Scene {
+        nnodes: args.nnodes,
+        ranks_per_host: args.ranks,
+        gpus: args.gpus,
+        seed: args.seed,
+        total_steps: args.steps,
+        iteration: Duration::from_millis(args.iteration_ms),
+        faults: args.fault.clone(),
+    };
+    let run = run::new_run_id("simulated");
+    let mut draft = scene.draft(run.clone());
+    draft.experiment.watch.on_stuck = on_stuck;
+    let (events, inbox) = mpsc::channel(INBOX);
+    let links = World::open(&scene, &run, &events);
+    drop(events);
+    let errand = if args.detach { Errand::Detach } else { Errand::Watch };
+    let record = args.record.then_some(&run);
+    let end = run::console(
+        launch_goal(draft),
+        args.until.clone(),
+        errand,
+        (links, inbox),
+        &MeetArgs::default(),
+        chosen,
+        record,
+    )
+    .await?;
+    Ok(run::finish(&end, &args.face, &run))
+}

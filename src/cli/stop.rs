@@ -1,0 +1,175 @@
+//! `rankdeck stop`: stops a run and says `stopped` only when every host has proved it (CLI-3).
+
+use super::args::StopArgs;
+use super::join::Target;
+use super::roster::{Found, Roster, State, decode, exec_on_all, roster};
+use super::{Failure, code, print};
+use crate::config::hosts::Host;
+use crate::proto::message::{StopMode, Survivor};
+use crate::shell::errand::Errand;
+use crate::shell::summary;
+use crate::shell::words::{plural, printable};
+use serde::Deserialize;
+use std::path::Path;
+
+/// `rankdeck stop`.
+pub async fn stop(hosts_path: &Path, args: StopArgs) -> Result<u8, Failure> {
+    let roster = roster(hosts_path, &args.meet).await?;
+    let found = roster.pick(args.run.as_deref())?;
+    let silent = silent_of(&roster, &found);
+    let mode = if args.kill { StopMode::Kill } else { StopMode::Clean };
+    let mut proof = Proof::default();
+    if found.state == State::Running {
+        let target = Target::new(&roster, &found)?;
+        print::stderr(&format!("stopping run {} on {}", target.run, plural(target.hosts.len(), "host")));
+        let end = target.errand(Errand::stop(mode), &args.meet).await?;
+        match &end.finished {
+            Some(finished) => {
+                let lines = summary::proof(&end.model, finished);
+                proof.stopped = lines.first().is_some_and(|line| line.starts_with("stopped: proved"));
+                proof.lines = lines;
+            }
+            None => {
+                let open = end.model.hosts.iter().filter(|host| host.stopped.is_none());
+                proof.lines.extend(open.map(|host| format!("  no proof from {}", host.name)));
+            }
+        }
+    } else {
+        proof.stopped = true;
+    }
+    // Where no agent is left to prove anything, a sweep does.
+    for (host, survivors) in sweep(&roster, &found, &args).await? {
+        proof.add(&host, survivors);
+    }
+    proof.print(&found, &silent)
+}
+
+#[derive(Debug, Default)]
+struct Proof {
+    stopped: bool,
+    swept: usize,
+    lines: Vec<String>,
+    unreachable: bool,
+}
+
+impl Proof {
+    fn add(&mut self, host: &str, survivors: Result<Vec<Survivor>, crate::link::LinkError>) {
+        match survivors {
+            Ok(survivors) => {
+                self.swept += 1;
+                self.stopped &= survivors.is_empty();
+                self.lines.extend(
+                    survivors.iter().map(|s| {
+                        format!("  still there: {host}:{} {} (state {})", s.pid, s.command, s.state)
+                    }),
+                );
+            }
+            Err(error) => {
+                self.stopped = false;
+                self.unreachable = true;
+                self.lines.push(format!("  no proof from {host}: {}", error.error));
+            }
+        }
+    }
+
+    fn print(mut self, found: &Found, silent: &[String]) -> Result<u8, Failure> {
+        if !silent.is_empty() {
+            self.stopped = false;
+            self.unreachable = true;
+            self.lines
+                .extend(silent.iter().map(|host| format!("  no proof from {host}: it could not be reached")));
+        }
+        let lines: Vec<String> = self.lines.iter().map(|line| printable(line)).collect();
+        if self.stopped {
+            lines.iter().for_each(|line| {
+                print::stdout(line);
+            });
+            if self.swept > 0 || lines.is_empty() {
+                print::stdout(&format!(
+                    "stopped: run {}, no process left on {}",
+                    found.run,
+                    plural(found.hosts().len(), "host")
+                ));
+            }
+            return Ok(code::SUCCESS);
+        }
+        print::stdout(&format!("NOT PROVED STOPPED: run {}", found.run));
+        lines.iter().filter(|line| !line.starts_with("NOT PROVED")).for_each(|line| {
+            print::stdout(line);
+        });
+        let code = if self.unreachable { code::HOST } else { code::FAILED };
+        Err(Failure { code, ..Failure::failed(format!("run {} is not proved stopped", found.run)) }
+            .hint(format!("`rankdeck stop {} --kill`, or look at the host itself", found.run)))
+    }
+}
+
+/// Hosts of the run that did not answer.
+fn silent_of(roster: &Roster, found: &Found) -> Vec<String> {
+    let names = found.hosts();
+    roster
+        .silent
+        .iter()
+        .map(|(index, _)| roster.hosts[*index].name.clone())
+        .filter(|name| names.contains(name))
+        .collect()
+}
+
+#[derive(Debug, Deserialize)]
+struct Swept {
+    survivors: Vec<Survivor>,
+}
+
+type Survivors = Result<Vec<Survivor>, crate::link::LinkError>;
+
+/// Sweeps the hosts where the run has no agent: left over ones always, finished ones for the proof.
+async fn sweep(
+    roster: &Roster,
+    found: &Found<'_>,
+    args: &StopArgs,
+) -> Result<Vec<(String, Survivors)>, Failure> {
+    let hosts: Vec<Host> = found
+        .parts
+        .iter()
+        .filter(|(_, part)| part.state != "running")
+        .filter_map(|(index, _)| roster.hosts.get(*index).cloned())
+        .collect();
+    let run = found.run.to_owned();
+    let answers = exec_on_all(&hosts, &args.meet, |host| {
+        ["sweep", "--run", &run, "--workdir", &host.workdir].map(str::to_owned).to_vec()
+    })
+    .await?;
+    Ok(hosts
+        .iter()
+        .zip(answers)
+        .map(|(host, answer)| {
+            let survivors = answer.and_then(|text| decode::<Swept>(host, &text)).map(|swept| swept.survivors);
+            (host.name.clone(), survivors)
+        })
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn survivor() -> Survivor {
+        Survivor { pid: 7, rank: None, state: 'D', command: "python".into() }
+    }
+
+    fn found() -> Found<'static> {
+        Found { run: "r", state: State::Running, parts: Vec::new() }
+    }
+
+    #[test]
+    fn cli_3_stopped_needs_every_proof() {
+        let proved = || Proof { stopped: true, ..Proof::default() };
+        assert_eq!(proved().print(&found(), &[]), Ok(0));
+        let mut left = proved();
+        left.add("a", Ok(vec![survivor()]));
+        assert_eq!(left.print(&found(), &[]).unwrap_err().code, 1);
+        assert_eq!(proved().print(&found(), &["b".into()]).unwrap_err().code, 3);
+        let mut unknown = proved();
+        unknown.add("a", Err(crate::link::LinkError { error: "gone".into(), hint: String::new() }));
+        assert_eq!(unknown.print(&found(), &[]).unwrap_err().code, 3);
+    }
+}

@@ -1,0 +1,110 @@
+//! The machine of one host: where its connection stands and which orders it has been given.
+//!
+//! Owner: `update`. Invariants:
+//! - HOST-1: orders (launch, stop) are levels, not edges: they are sent again after every snapshot until the records show them done.
+//! - HOST-2: nothing is decided about a host while its records are being replayed ([`HostMachine::caught_up`]).
+
+use crate::core::ids::{Generation, Timestamp};
+use crate::proto::message::StopMode;
+
+/// Where the connection stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum HostStage {
+    /// The link is on its way up.
+    #[default]
+    Linking,
+    /// `attach` was sent; `hello` follows.
+    Attaching {
+        /// When, on the awake clock.
+        since: u64,
+    },
+    /// `hello` came; `snapshot` follows.
+    Greeted {
+        /// When `attach` was sent, on the awake clock.
+        since: u64,
+    },
+    /// Records and samples flow.
+    Live {
+        /// Records up to this number are history.
+        target: u64,
+    },
+    /// The link broke and mends itself.
+    Away {
+        /// When, on the console's clock.
+        since: Timestamp,
+    },
+    /// It cannot work.
+    Failed,
+    /// Closed by us.
+    Closed,
+}
+
+/// One host, as far as only the reducer needs to know.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct HostMachine {
+    /// Where the connection stands.
+    pub stage: HostStage,
+    /// When anything last came, on the awake clock (see [`crate::core::session::Clock`]).
+    pub heard: u64,
+    /// Latest generation that this host is known to have accepted.
+    pub generation: Option<Generation>,
+    /// Generation whose launch was sent on this connection.
+    pub launch_sent: Option<Generation>,
+    /// Hardest stop sent on this connection in this generation.
+    pub stop_sent: Option<StopMode>,
+    /// `last_seq` at the latest gap: a second gap at the same place is a loss in the spool itself and is passed over.
+    pub gap_at: Option<u64>,
+    /// `dropped` of the latest sample of this connection.
+    pub dropped: u64,
+    /// `malformed` of the latest sample.
+    pub malformed: u64,
+}
+
+impl HostMachine {
+    /// Orders reach it.
+    pub fn is_live(&self) -> bool {
+        matches!(self.stage, HostStage::Live { .. })
+    }
+
+    /// Live, and everything that had happened before is applied.
+    pub fn caught_up(&self, last_seq: u64) -> bool {
+        match self.stage {
+            HostStage::Live { target } => last_seq >= target,
+            HostStage::Linking
+            | HostStage::Attaching { .. }
+            | HostStage::Greeted { .. }
+            | HostStage::Away { .. }
+            | HostStage::Failed
+            | HostStage::Closed => false,
+        }
+    }
+
+    /// A connection exists on which messages can be sent.
+    pub fn is_connected(&self) -> bool {
+        match self.stage {
+            HostStage::Attaching { .. } | HostStage::Greeted { .. } | HostStage::Live { .. } => true,
+            HostStage::Linking | HostStage::Away { .. } | HostStage::Failed | HostStage::Closed => false,
+        }
+    }
+
+    /// It will not come (back) by itself.
+    pub fn is_gone(&self) -> bool {
+        match self.stage {
+            HostStage::Failed | HostStage::Closed => true,
+            HostStage::Linking
+            | HostStage::Attaching { .. }
+            | HostStage::Greeted { .. }
+            | HostStage::Live { .. }
+            | HostStage::Away { .. } => false,
+        }
+    }
+
+    /// A connection begins: what was sent on the former one may never have arrived.
+    pub fn attaching(&mut self, awake_ms: u64) {
+        self.stage = HostStage::Attaching { since: awake_ms };
+        self.heard = awake_ms;
+        self.launch_sent = None;
+        self.stop_sent = None;
+        self.dropped = 0;
+    }
+}

@@ -1,0 +1,212 @@
+//! The join of all-reduced totals with the ranks' own counters of the same training iteration.
+//!
+//! Owner: `update::records`. Rank 0 says the totals, every rank its own counters; they come over different links in any order.
+//! Invariants:
+//! - JOIN-1: a progress exists only for an iteration of which all ranks and the totals have arrived, and they come in order.
+//! - JOIN-2: the table is bounded; what never met is counted.
+
+use crate::core::ids::{Rank, WallTime};
+use crate::proto::message::Counters;
+use std::collections::BTreeMap;
+
+/// Cells (rows times ranks) kept while a host is silent.
+const CELLS: usize = 1 << 18;
+/// Seconds over which rates are smoothed.
+const SMOOTH_S: f64 = 3.0;
+
+/// A complete iteration.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Joined {
+    /// All-reduced.
+    pub totals: Counters,
+    /// When rank 0's agent wrote them.
+    pub time: WallTime,
+    /// Sum of the ranks' own.
+    pub sum: Counters,
+    /// In rank order.
+    pub own: Vec<Counters>,
+    /// Integers are equal; durations within 1e-6 of each other.
+    pub consistent: bool,
+    /// Global steps per second at these totals.
+    pub steps_per_s: f64,
+}
+
+#[derive(Debug, Clone)]
+struct Row {
+    own: Vec<Option<Counters>>,
+    totals: Option<(Counters, WallTime, f64)>,
+}
+
+/// The table of one generation.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Join {
+    world_size: usize,
+    rows: BTreeMap<u64, Row>,
+    done: Option<u64>,
+    dropped: u64,
+}
+
+impl Join {
+    /// An empty table for a new generation.
+    pub fn new(world_size: usize) -> Join {
+        Join { world_size, ..Join::default() }
+    }
+
+    /// Rows that were given up since the last call.
+    pub fn take_dropped(&mut self) -> u64 {
+        std::mem::take(&mut self.dropped)
+    }
+
+    /// A rank's own counters.
+    pub fn own(&mut self, rank: Rank, counters: Counters) -> Option<Joined> {
+        let row = self.row(counters.train_iter)?;
+        *row.own.get_mut(rank.index())? = Some(counters);
+        self.complete(counters.train_iter)
+    }
+
+    /// The all-reduced totals, with the global rate at that moment.
+    pub fn totals(&mut self, totals: Counters, time: WallTime, steps_per_s: f64) -> Option<Joined> {
+        self.row(totals.train_iter)?.totals = Some((totals, time, steps_per_s));
+        self.complete(totals.train_iter)
+    }
+
+    fn row(&mut self, train_iter: u64) -> Option<&mut Row> {
+        if self.world_size == 0 || self.done.is_some_and(|done| train_iter <= done) {
+            return None;
+        }
+        let limit = (CELLS / self.world_size).max(64);
+        if self.rows.len() >= limit && !self.rows.contains_key(&train_iter) {
+            self.rows.pop_first();
+            self.dropped += 1;
+        }
+        let world_size = self.world_size;
+        Some(self.rows.entry(train_iter).or_insert_with(|| Row { own: vec![None; world_size], totals: None }))
+    }
+
+    fn complete(&mut self, train_iter: u64) -> Option<Joined> {
+        let row = self.rows.get(&train_iter)?;
+        let (totals, time, steps_per_s) = row.totals?;
+        let own: Vec<Counters> = row.own.iter().copied().collect::<Option<_>>()?;
+        let later = self.rows.split_off(&(train_iter.saturating_add(1)));
+        self.dropped += (self.rows.len() as u64).saturating_sub(1);
+        self.rows = later;
+        self.done = Some(train_iter);
+        let sum = sum(train_iter, &own);
+        let consistent = agree(&totals, &sum);
+        Some(Joined { totals, time, sum, own, consistent, steps_per_s })
+    }
+}
+
+fn sum(train_iter: u64, own: &[Counters]) -> Counters {
+    own.iter().fold(Counters { train_iter, ..Counters::default() }, |mut sum, counters| {
+        sum.env_step = sum.env_step.saturating_add(counters.env_step);
+        sum.samples = sum.samples.saturating_add(counters.samples);
+        sum.episodes = sum.episodes.saturating_add(counters.episodes);
+        sum.duration_s += counters.duration_s;
+        sum.updates = sum.updates.max(counters.updates);
+        sum
+    })
+}
+
+fn agree(totals: &Counters, sum: &Counters) -> bool {
+    let scale = totals.duration_s.abs().max(sum.duration_s.abs()).max(1e-9);
+    totals.env_step == sum.env_step
+        && totals.samples == sum.samples
+        && totals.episodes == sum.episodes
+        && (totals.duration_s - sum.duration_s).abs() <= 1e-6 * scale
+}
+
+/// A smoothed rate of a counter over time (exponential, time constant [`SMOOTH_S`]).
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Rate {
+    last: Option<(f64, u64)>,
+    smooth: Option<f64>,
+}
+
+impl Rate {
+    /// Takes `count` at `time` (seconds on any one clock) and gives the rate; time that stands still or goes back, and counters that
+    /// go back (a resumed generation), begin anew without a jump.
+    pub fn update(&mut self, time: f64, count: u64) -> f64 {
+        if let Some((then, before)) = self.last {
+            let elapsed = time - then;
+            if elapsed > 0.0 && elapsed < 3600.0 && count >= before {
+                let now = (count - before) as f64 / elapsed;
+                let keep = (-elapsed / SMOOTH_S).exp();
+                self.smooth = Some(self.smooth.map_or(now, |old| old * keep + now * (1.0 - keep)));
+            } else if elapsed == 0.0 {
+                return self.get();
+            }
+        }
+        self.last = Some((time, count));
+        self.get()
+    }
+
+    /// The rate, 0 before two values came.
+    pub fn get(&self) -> f64 {
+        self.smooth.unwrap_or(0.0)
+    }
+
+    /// Forgets the last point but not the rate.
+    pub fn restart(&mut self) {
+        self.last = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(train_iter: u64, env_step: u64) -> Counters {
+        Counters { train_iter, env_step, samples: env_step, ..Counters::default() }
+    }
+
+    #[test]
+    fn join_1_needs_all_ranks_and_the_totals_in_any_order() {
+        let mut join = Join::new(2);
+        assert_eq!(join.own(Rank(1), at(5, 10)), None);
+        assert_eq!(join.totals(at(5, 30), 1.0, 0.0), None);
+        let joined = join.own(Rank(0), at(5, 20)).unwrap();
+        assert!(joined.consistent);
+        assert_eq!(joined.sum.env_step, 30);
+        assert_eq!(join.own(Rank(0), at(5, 20)), None, "a finished iteration is not joined again");
+    }
+
+    #[test]
+    fn one_step_off_is_told() {
+        let mut join = Join::new(1);
+        join.own(Rank(0), at(1, 7));
+        assert!(!join.totals(at(1, 8), 0.0, 0.0).unwrap().consistent);
+        let seconds = |duration_s| Counters { train_iter: 2, duration_s, ..Counters::default() };
+        join.own(Rank(0), seconds(1.0));
+        assert!(join.totals(seconds(1.0 + 1e-9), 0.0, 0.0).unwrap().consistent);
+    }
+
+    #[test]
+    fn join_2_the_table_is_bounded_and_counts() {
+        let mut join = Join::new(CELLS / 64);
+        for iter in 0..100 {
+            join.own(Rank(0), at(iter, 1));
+        }
+        assert_eq!(join.rows.len(), 64);
+        assert_eq!(join.take_dropped(), 36);
+        assert_eq!(join.take_dropped(), 0);
+    }
+
+    #[test]
+    fn ranks_outside_the_group_change_nothing() {
+        let mut join = Join::new(1);
+        assert_eq!(join.own(Rank(9), at(1, 1)), None);
+        assert_eq!(Join::new(0).own(Rank(0), at(1, 1)), None);
+    }
+
+    #[test]
+    fn a_rate_is_steps_over_seconds_and_survives_clock_jumps() {
+        let mut rate = Rate::default();
+        assert_eq!(rate.update(10.0, 0), 0.0);
+        assert_eq!(rate.update(11.0, 500), 500.0);
+        assert_eq!(rate.update(5.0, 600), 500.0, "the clock went back");
+        assert_eq!(rate.update(6.0, 1100), 500.0);
+        assert_eq!(rate.update(9999.0, 1200), 500.0, "the clock jumped");
+        assert_eq!(rate.update(10_000.0, 3), 500.0, "the counter went back");
+    }
+}

@@ -1,0 +1,288 @@
+//! The machine of the run: its stages, what it was told to do, why it ends, and how that is called.
+//!
+//! Owner: `update`. Invariants:
+//! - RUN-1: the first cause of an end decides the outcome; a failed rank never gives exit code 0.
+//! - RUN-2: a run is over only when every host has proved its stop, or when its deadline has passed; then the stop is not proved.
+//! - RUN-3: facts belong to one generation and are dropped with it.
+#![deny(clippy::wildcard_enum_match_arm)]
+
+use crate::core::ids::{Generation, Rank, Timestamp};
+use crate::core::report::Outcome;
+use crate::proto::message::{FinishReason, StopMode};
+use std::collections::BTreeSet;
+
+/// Where the run stands, with what only that stage needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Links come up; nothing was launched by us, and no launch is known.
+    Gathering {
+        /// When the first host failed.
+        failed: Option<Timestamp>,
+    },
+    /// A port is being reserved on the first host; launches follow when every host is there.
+    Reserving {
+        /// Which generation is to come.
+        generation: Generation,
+        /// Checkpoint to start from.
+        resume: Option<String>,
+        /// Number of the request under way.
+        request: Option<u64>,
+        /// The answer.
+        port: Option<u16>,
+    },
+    /// Launches are out; not all ranks have been spawned.
+    Launching,
+    /// All ranks have been spawned.
+    Running,
+    /// On the way out.
+    Draining {
+        /// Since when.
+        began: Timestamp,
+    },
+    /// Over.
+    Over,
+}
+
+/// The launch of the present generation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Launch {
+    /// Which generation.
+    pub generation: Generation,
+    /// Address of rank 0's store.
+    pub master_addr: String,
+    /// Its port.
+    pub master_port: u16,
+    /// Checkpoint it started from.
+    pub resume: Option<String>,
+    /// This console launched it, and sends it again where it got lost.
+    pub own: bool,
+}
+
+/// Why a run ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// A rank failed; see [`Facts::failures`].
+    Failure,
+    /// A host refused the launch, or could not be reached before it.
+    LaunchFailed(String),
+    /// Somebody asked this console.
+    Requested {
+        /// `key`, `signal`, `command`.
+        by: String,
+    },
+    /// A goal of `--until` was reached; the text names it.
+    Until(String),
+    /// The watch found a stuck rank and the policy is to stop; the text is the verdict's.
+    Stuck(String),
+    /// An agent was told to stop by somebody else.
+    Elsewhere {
+        /// `console`, `lease`, `signal`.
+        by: String,
+    },
+}
+
+/// One rank's failure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// Whose.
+    pub rank: Rank,
+    /// How likely it is a victim rather than the culprit; the lowest is told as the reason.
+    pub weight: Weight,
+    /// One sentence.
+    pub text: String,
+    /// The rank named a mistake in the configuration.
+    pub usage: bool,
+}
+
+/// Who is to blame when several ranks fail: peers of a killed rank fail with connection errors, and over SSH theirs may arrive first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Weight {
+    /// Killed, crashed, never started, or a mistake in the configuration.
+    Hard,
+    /// Failed by itself.
+    Plain,
+    /// Says that a connection broke or a peer is gone.
+    Victim,
+}
+
+/// A stop that is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stop {
+    /// How hard.
+    pub mode: StopMode,
+    /// When it is (or was) ordered.
+    pub at: Timestamp,
+}
+
+/// What is known about the end of the present generation.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Facts {
+    /// Why it ends; the first cause stays.
+    pub cause: Option<Cause>,
+    /// Failed ranks in the order of their records' arrival.
+    pub failures: Vec<Failure>,
+    /// The stop that is wanted.
+    pub stop: Option<Stop>,
+    /// A stop was sent to at least one host.
+    pub ordered: bool,
+    /// Why rank 0's loop ended.
+    pub finish: Option<FinishReason>,
+    /// When the first stop was ordered or the first rank ended.
+    pub first_end: Option<Timestamp>,
+    /// When the first host proved its stop.
+    pub first_proof: Option<Timestamp>,
+    /// When the latest proof came that was no history.
+    pub live_proof: Option<Timestamp>,
+    /// Longest `took_ms` of the hosts' proofs.
+    pub took_ms: u64,
+    /// Ranks that named a mistake in the configuration.
+    pub usage: BTreeSet<Rank>,
+    /// Ranks that ended, while stopping, in a way that no stop causes.
+    pub bad_exits: u32,
+}
+
+/// The run.
+#[derive(Debug, Clone)]
+pub(crate) struct RunMachine {
+    /// Where it stands.
+    pub stage: Stage,
+    /// The present generation, once there is one.
+    pub launch: Option<Launch>,
+    /// About its end.
+    pub facts: Facts,
+    /// A new generation shall follow, from this checkpoint.
+    pub restart: Option<Option<String>>,
+    /// Restarts by policy so far.
+    pub auto_restarts: u32,
+    /// Evaluations so far, all generations.
+    pub evals: u64,
+    /// Number of the latest port request.
+    pub requests: u64,
+    /// `Exit` was given; nothing more is done.
+    pub exited: bool,
+}
+
+/// How a run is called when it is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ending {
+    /// How.
+    pub outcome: Outcome,
+    /// The console's exit code.
+    pub exit_code: u8,
+    /// One sentence.
+    pub reason: String,
+}
+
+impl Ending {
+    /// An ending.
+    pub fn new(outcome: Outcome, exit_code: u8, reason: impl Into<String>) -> Ending {
+        Ending { outcome, exit_code, reason: reason.into() }
+    }
+}
+
+impl RunMachine {
+    /// A run of which nothing is known.
+    pub fn new() -> RunMachine {
+        RunMachine {
+            stage: Stage::Gathering { failed: None },
+            launch: None,
+            facts: Facts::default(),
+            restart: None,
+            auto_restarts: 0,
+            evals: 0,
+            requests: 0,
+            exited: false,
+        }
+    }
+
+    /// Is this the present generation?
+    pub fn is_current(&self, generation: Generation) -> bool {
+        self.launch.as_ref().is_some_and(|launch| launch.generation == generation)
+    }
+
+    /// A stop was asked for or a rank failed: what ranks do now is the way out.
+    pub fn is_ending(&self) -> bool {
+        self.facts.cause.is_some() || self.restart.is_some() || self.stage == Stage::Over
+    }
+}
+
+impl Facts {
+    /// Notes why the run ends, unless that is known (RUN-1). A stop seen from elsewhere gives way to a failure: consoles order a stop
+    /// after a failure, and another host's record of the order may arrive before the failure itself.
+    pub fn blame(&mut self, cause: Cause) {
+        let weak = matches!(self.cause, Some(Cause::Elsewhere { .. }) | None);
+        if self.cause.is_none() || (weak && cause == Cause::Failure) {
+            self.cause = Some(cause);
+        }
+    }
+
+    /// Wants a stop at `at`; a harder one replaces a softer one, an earlier one of the same kind a later one.
+    pub fn want_stop(&mut self, mode: StopMode, at: Timestamp) {
+        self.stop = match self.stop {
+            Some(stop) if stop.mode > mode || (stop.mode == mode && stop.at <= at) => Some(stop),
+            Some(_) | None => Some(Stop { mode, at }),
+        };
+    }
+
+    /// The failure to tell as the reason.
+    pub fn culprit(&self) -> Option<&Failure> {
+        self.failures.iter().min_by_key(|failure| failure.weight)
+    }
+
+    /// How the run is called, all hosts having proved their stop.
+    pub fn ending(&self) -> Ending {
+        let failed = || match self.culprit() {
+            Some(failure) => {
+                Ending::new(Outcome::Failed, if failure.usage { 2 } else { 1 }, failure.text.clone())
+            }
+            None => Ending::new(Outcome::Failed, 1, "a rank failed while it was being stopped"),
+        };
+        let clean = self.bad_exits == 0 && self.failures.is_empty();
+        match &self.cause {
+            Some(Cause::Failure) => failed(),
+            Some(Cause::LaunchFailed(text)) => Ending::new(Outcome::Failed, 3, text.clone()),
+            Some(Cause::Until(_)) if !clean => failed(),
+            Some(Cause::Until(goal)) => Ending::new(Outcome::Succeeded, 0, format!("reached {goal}")),
+            Some(Cause::Stuck(text)) => Ending::new(Outcome::Stuck, 4, text.clone()),
+            Some(Cause::Requested { by }) if self.ordered => {
+                Ending::new(Outcome::Stopped, 130, format!("stopped by {by}"))
+            }
+            Some(Cause::Elsewhere { by }) => {
+                Ending::new(Outcome::Stopped, 130, format!("stopped by {by} elsewhere"))
+            }
+            Some(Cause::Requested { .. }) | None if !clean => failed(),
+            Some(Cause::Requested { .. }) | None => match self.finish {
+                Some(FinishReason::StopValue) => Ending::new(Outcome::Succeeded, 0, "reached the stop value"),
+                Some(FinishReason::Budget) => Ending::new(Outcome::Succeeded, 0, "reached the step goal"),
+                Some(FinishReason::Stopped) => {
+                    Ending::new(Outcome::Stopped, 130, "all ranks left after a signal")
+                }
+                None => Ending::new(Outcome::Succeeded, 0, "all ranks ended with exit code 0"),
+            },
+        }
+    }
+}
+
+/// The weight of a failure, from how the process ended and what it said.
+pub(crate) fn weigh(exit: &crate::proto::message::Exit, usage: bool, said: &str) -> Weight {
+    use crate::proto::message::Exit;
+    const VICTIM: [&str; 7] = [
+        "connection reset",
+        "connection closed",
+        "connection refused",
+        "broken pipe",
+        "peer",
+        "timed out",
+        "socket",
+    ];
+    let said = said.to_lowercase();
+    match exit {
+        Exit::NotStarted { .. } | Exit::Signal { out_of_memory: true, .. } => Weight::Hard,
+        Exit::Signal { signal, .. } if *signal != 6 => Weight::Hard,
+        Exit::Code { .. } if usage => Weight::Hard,
+        Exit::Signal { .. } | Exit::Code { .. } => match VICTIM.iter().any(|word| said.contains(word)) {
+            true => Weight::Victim,
+            false => Weight::Plain,
+        },
+    }
+}

@@ -1,0 +1,193 @@
+//! What the reducer keeps beside the model: machines, tables, clocks, and the context that one event is handled in.
+//!
+//! Owner: [`crate::core::Core`]. The parts know nothing of each other; `update` connects them.
+
+use crate::core::Goal;
+use crate::core::effect::Effect;
+use crate::core::event::Probe;
+use crate::core::host::HostMachine;
+use crate::core::ids::{Generation, NodeRank, RunId, Timestamp, WallTime};
+use crate::core::join::{Join, Rate};
+use crate::core::model::{HistoryLine, Model, Tone};
+use crate::core::plan::{Plan, PlanDraft, PlanError, Until};
+use crate::core::report::{Report, ReportBody};
+use crate::core::run::RunMachine;
+use crate::core::watch::Watch;
+use crate::proto::message::ConsoleMessage;
+
+/// Most lines of history kept.
+pub(crate) const HISTORY: usize = 1000;
+
+/// How a draft becomes a plan; [`PlanDraft::resolve`] except in tests.
+pub(crate) type Resolve = fn(&PlanDraft, &[Probe]) -> Result<Plan, PlanError>;
+
+/// Everything but the model.
+#[derive(Debug, Clone)]
+pub(crate) struct Session {
+    /// What the console is for.
+    pub goal: Goal,
+    /// When to stop.
+    pub until: Vec<Until>,
+    /// Stay when the run is over, for a screen that people look at.
+    pub linger: bool,
+    /// How a draft becomes a plan.
+    pub resolve: Resolve,
+    /// Machines, in node_rank order.
+    pub hosts: Vec<HostMachine>,
+    /// Machine of the run.
+    pub run: RunMachine,
+    /// Totals and counters of this generation.
+    pub join: Join,
+    /// Rates.
+    pub rates: Rates,
+    /// Verdicts.
+    pub watch: Watch,
+    /// Time.
+    pub clock: Clock,
+}
+
+/// Smoothed rates.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Rates {
+    /// Of rank 0's totals, on its agent's wall clock.
+    pub global: Rate,
+    /// Generation of the last totals.
+    pub generation: Generation,
+    /// Of each rank's page, on its agent's monotonic clock.
+    pub ranks: Vec<Rate>,
+    /// Charts that come from totals and evaluations, so that scalars of the same name are left out.
+    pub derived: std::collections::BTreeSet<&'static str>,
+    /// Global order of log lines.
+    pub lines: u64,
+}
+
+/// Times of the console.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Clock {
+    /// When the last event was handled.
+    pub last: Timestamp,
+    /// Milliseconds during which this console was awake: between two events at most [`Clock::GAP`] count, so that a console that
+    /// was stopped or starved does not take its own silence for the hosts'.
+    pub awake_ms: u64,
+    /// When the last tick came.
+    pub tick: Timestamp,
+    /// When agents were last pinged.
+    pub ping: Timestamp,
+    /// Wall time at a console time, when the shell has told it.
+    pub wall: Option<(Timestamp, WallTime)>,
+}
+
+impl Clock {
+    /// Most milliseconds between two events that count as awake.
+    pub const GAP: u64 = 1000;
+
+    /// Moves to `now`; time never goes back.
+    pub fn advance(&mut self, now: Timestamp) -> Timestamp {
+        let now = now.max(self.last);
+        self.awake_ms += now.since(self.last).min(Clock::GAP);
+        self.last = now;
+        now
+    }
+
+    /// Seconds since the epoch at `now`, 0 when unknown.
+    pub fn wall_time(&self, now: Timestamp) -> WallTime {
+        self.wall.map_or(0.0, |(then, time)| time + (now.0 as f64 - then.0 as f64) / 1000.0)
+    }
+}
+
+/// One event being handled.
+pub(crate) struct Ctx<'a> {
+    /// Now.
+    pub now: Timestamp,
+    /// The model.
+    pub model: &'a mut Model,
+    /// The rest.
+    pub session: &'a mut Session,
+    /// What to do, so far.
+    pub out: Vec<Effect>,
+}
+
+impl Ctx<'_> {
+    /// Sends to an agent.
+    pub fn send(&mut self, node: usize, message: ConsoleMessage) {
+        self.out.push(Effect::Send { node: NodeRank(node as u32), message });
+    }
+
+    /// Tells the outside, now.
+    pub fn tell(&mut self, body: ReportBody) {
+        self.tell_at(self.model.run.generation, 0.0, body);
+    }
+
+    /// Tells the outside what a record said.
+    pub fn tell_at(&mut self, generation: Generation, time: WallTime, body: ReportBody) {
+        let run = self.model.run.id.clone().unwrap_or(RunId(String::new()));
+        self.out.push(Effect::Tell(Box::new(Report { run, generation, time, body })));
+    }
+
+    /// Adds a line to the history.
+    pub fn note(&mut self, tone: Tone, text: impl Into<String>) {
+        self.note_at(self.session.clock.wall_time(self.now), tone, text);
+    }
+
+    /// Adds a line that a record said.
+    pub fn note_at(&mut self, time: WallTime, tone: Tone, text: impl Into<String>) {
+        let line =
+            HistoryLine { at: self.now, time, tone, text: crate::core::words::clip(&text.into(), 400) };
+        self.model.history.push_back(line);
+        if self.model.history.len() > HISTORY {
+            self.model.history.pop_front();
+            self.model.drops.history += 1;
+        }
+    }
+
+    /// Name of a host, for sentences.
+    pub fn host_name(&self, node: usize) -> String {
+        self.model.hosts.get(node).map(|host| host.name.clone()).unwrap_or_default()
+    }
+
+    /// Hosts of the plan, or of the goal before there is a plan.
+    pub fn host_count(&self) -> usize {
+        self.model.plan.as_ref().map_or(self.model.hosts.len(), |plan| plan.hosts.len())
+    }
+}
+
+/// Times that decide, ms, from the plan or its defaults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Between the polite and the hard signal.
+    pub grace: u64,
+    /// Silence after which a host is lost.
+    pub lost: u64,
+    /// Wait after which a rank is behind.
+    pub behind: u64,
+    /// Start-up and rendezvous.
+    pub init: u64,
+    /// Evaluation and checkpoint without progress.
+    pub rank0: u64,
+}
+
+impl Limits {
+    /// From the model's plan.
+    pub fn of(model: &Model) -> Limits {
+        let ms = |seconds: f64| (seconds.max(0.0) * 1000.0) as u64;
+        let (watch, grace) = match &model.plan {
+            Some(plan) => (plan.experiment.watch.clone(), plan.experiment.launch.stop_grace_s),
+            None => {
+                let launch = crate::config::experiment::Launch::default();
+                (crate::config::experiment::Watch::default(), launch.stop_grace_s)
+            }
+        };
+        Limits {
+            grace: ms(grace),
+            lost: ms(watch.lost_after_s),
+            behind: ms(watch.behind_after_s),
+            init: ms(watch.init_budget_s),
+            rank0: ms(watch.rank0_budget_s),
+        }
+    }
+
+    /// How long a stop may take before a silent host counts as unreachable.
+    pub fn drain(&self) -> u64 {
+        self.grace.max(self.lost).saturating_add(10_000)
+    }
+}

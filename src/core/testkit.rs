@@ -1,0 +1,458 @@
+//! A tiny cluster for tests: fake agents that answer like real ones, without clock or network.
+
+use crate::config::experiment::{Experiment, Launch, Run};
+use crate::config::hosts::{Host, Transport};
+use crate::core::effect::Effect;
+use crate::core::event::{Event, LinkState, Probe};
+use crate::core::ids::{Generation, LocalRank, NodeRank, Rank, RunId, Timestamp};
+use crate::core::model::Model;
+use crate::core::plan::{Plan, PlanDraft, PlanError, PlannedHost, PlannedRank, Until};
+use crate::core::report::{ReportBody, Severity, VerdictKind};
+use crate::core::{Core, Goal};
+use crate::proto::message::*;
+use std::collections::BTreeMap;
+
+pub(crate) const RUN: &str = "demo-20260101-000000";
+pub(crate) const NAMES: [&str; 3] = ["ant", "bee", "cow"];
+
+pub(crate) fn experiment() -> Experiment {
+    Experiment {
+        run: Run { name: "demo".into(), seed: 1, total_steps: 0 },
+        launch: Launch { command: vec!["true".into()], ..Launch::default() },
+        distributed: Default::default(),
+        env: None,
+        policy: Default::default(),
+        collect: Default::default(),
+        learn: None,
+        eval: Default::default(),
+        checkpoint: Default::default(),
+        watch: Default::default(),
+    }
+}
+
+/// `hosts` hosts with two ranks each.
+pub(crate) fn draft(hosts: usize, transport: Transport) -> PlanDraft {
+    let host = |name: &&str| Host {
+        name: (*name).into(),
+        address: format!("{name}.lan"),
+        port: None,
+        user: None,
+        identity_file: None,
+        proxy_jump: None,
+        gpus: None,
+        nproc: Some(2),
+        workdir: "w".into(),
+        env: BTreeMap::new(),
+        prelude: None,
+        libtorch: None,
+        transport,
+        interface: None,
+    };
+    PlanDraft {
+        run: RunId(RUN.into()),
+        experiment: experiment(),
+        hosts: NAMES[..hosts].iter().map(host).collect(),
+    }
+}
+
+pub(crate) fn resolve(draft: &PlanDraft, _: &[Probe]) -> Result<Plan, PlanError> {
+    let hosts: Vec<PlannedHost> = draft
+        .hosts
+        .iter()
+        .enumerate()
+        .map(|(node, host)| PlannedHost {
+            node_rank: NodeRank(node as u32),
+            name: host.name.clone(),
+            address: host.address.clone(),
+            workdir: host.workdir.clone(),
+            env: BTreeMap::new(),
+            prelude: None,
+            libtorch: None,
+            interface: None,
+            trainer: None,
+        })
+        .collect();
+    let ranks = (0..hosts.len() as u32 * 2)
+        .map(|rank| PlannedRank {
+            rank: Rank(rank),
+            local_rank: LocalRank(rank % 2),
+            node_rank: NodeRank(rank / 2),
+            gpu: None,
+        })
+        .collect();
+    let (run, experiment) = (draft.run.clone(), draft.experiment.clone());
+    Ok(Plan { run, experiment, hosts, ranks, backend: "gloo".into(), sizes: Vec::new() })
+}
+
+pub(crate) fn no_plan(_: &PlanDraft, _: &[Probe]) -> Result<Plan, PlanError> {
+    Err(PlanError {
+        error: "num_envs 7 is not divisible by 4 ranks".into(),
+        hint: "change env.num_envs".into(),
+    })
+}
+
+/// A rank that trains, with a page.
+pub(crate) fn rank_sample(rank: u32) -> RankSample {
+    RankSample {
+        rank: Rank(rank),
+        pid: 1000 + rank,
+        state: 'S',
+        cpu_percent: 50.0,
+        rss: 1 << 20,
+        children: 0,
+        wchan: "futex_wait".into(),
+        gpu: None,
+        gpu_memory: None,
+        page: Some(PageSample {
+            phase: Phase::Rollout,
+            phase_age_ms: 10,
+            phase_progress: 0,
+            heartbeat_age_ms: 10,
+            train_iter: 5,
+            env_step: 100,
+            samples: 100,
+            episodes: 2,
+            updates: 20,
+            collective: CollectiveSample {
+                entered: 40,
+                left: 40,
+                op: "all_reduce".into(),
+                tag: "grad".into(),
+                bytes: 64,
+                dtype: "f32".into(),
+                age_ms: 10,
+            },
+        }),
+    }
+}
+
+/// One fake agent: what it would do with the orders it got.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Agent {
+    pub records: Vec<Record>,
+    pub spec: Option<LaunchSpec>,
+    pub orders: Vec<ConsoleMessage>,
+    pub connected: bool,
+    pub closed: bool,
+    pub samples: BTreeMap<u32, RankSample>,
+}
+
+/// A console with its agents.
+pub(crate) struct Cluster {
+    pub core: Core,
+    pub agents: Vec<Agent>,
+    pub now: Timestamp,
+    pub told: Vec<(u32, f64, ReportBody)>,
+    pub exit: Option<u8>,
+    pub events: Vec<(Timestamp, Event)>,
+    pub refuse_launch: Option<usize>,
+}
+
+impl Cluster {
+    pub fn launch(hosts: usize) -> Cluster {
+        Cluster::with(Goal::Launch(Box::new(draft(hosts, Transport::Local))), hosts, vec![])
+    }
+
+    pub fn with(goal: Goal, hosts: usize, until: Vec<Until>) -> Cluster {
+        let core = Core::with_resolver(goal, until, Timestamp(0), resolve);
+        Cluster {
+            core,
+            agents: vec![Agent::default(); hosts],
+            now: Timestamp(0),
+            told: Vec::new(),
+            exit: None,
+            events: Vec::new(),
+            refuse_launch: None,
+        }
+    }
+
+    /// A second console that attaches to the same agents.
+    pub fn attach(&self) -> Cluster {
+        let hosts = NAMES[..self.agents.len()].iter().map(|name| name.to_string()).collect();
+        let mut other =
+            Cluster::with(Goal::Attach { run: RunId(RUN.into()), hosts }, self.agents.len(), vec![]);
+        other.agents = self.agents.clone();
+        for agent in &mut other.agents {
+            agent.connected = false;
+            agent.orders.clear();
+        }
+        other
+    }
+
+    pub fn model(&self) -> &Model {
+        self.core.model()
+    }
+
+    pub fn event(&mut self, event: Event) {
+        self.events.push((self.now, event.clone()));
+        for effect in self.core.handle(self.now, event) {
+            match effect {
+                Effect::Send { node, message } => self.order(node.index(), message),
+                Effect::Tell(report) => self.told.push((report.generation.0, report.time, report.body)),
+                Effect::Exit { code } => {
+                    assert_eq!(self.exit, None, "exit comes once");
+                    self.exit = Some(code);
+                }
+                Effect::Disconnect { node } => self.agents[node.index()].closed = true,
+                Effect::Answer { .. } => {}
+            }
+        }
+    }
+
+    pub fn said(&mut self, node: usize, message: AgentMessage) {
+        self.event(Event::AgentSaid { node: NodeRank(node as u32), message: Box::new(message) });
+    }
+
+    pub fn link(&mut self, node: usize, state: LinkState) {
+        self.agents[node].connected = matches!(state, LinkState::Ready { .. });
+        self.event(Event::LinkChanged { node: NodeRank(node as u32), state });
+    }
+
+    pub fn ready(&mut self, node: usize) {
+        self.link(node, LinkState::Ready { probe: Probe { cpu_count: 2, ..Probe::default() } });
+    }
+
+    pub fn all_ready(&mut self) {
+        for node in 0..self.agents.len() {
+            self.ready(node);
+        }
+    }
+
+    pub fn lose(&mut self, node: usize) {
+        self.link(node, LinkState::Lost { reason: "broken pipe".into(), retry_ms: 500 });
+    }
+
+    /// What a real agent does with an order; nothing for stops, which tests answer themselves.
+    fn order(&mut self, node: usize, message: ConsoleMessage) {
+        if !self.agents[node].connected {
+            return;
+        }
+        self.agents[node].orders.push(message.clone());
+        match message {
+            ConsoleMessage::Attach { after_seq, .. } => {
+                self.said(node, hello(node));
+                let agent = self.agents[node].clone();
+                let last_seq = agent.records.len() as u64;
+                self.said(
+                    node,
+                    AgentMessage::Snapshot { spec: agent.spec.map(Box::new), ranks: vec![], last_seq },
+                );
+                for record in agent.records.into_iter().filter(|record| record.seq > after_seq) {
+                    self.said(node, AgentMessage::Record(record));
+                }
+            }
+            ConsoleMessage::ReservePort { request } => {
+                self.said(node, AgentMessage::PortReserved { request, port: 40_000 + request as u16 });
+            }
+            ConsoleMessage::Launch { .. } if self.refuse_launch == Some(node) => {
+                let (error, hint) = ("no such program: trainer".into(), "check launch.command".into());
+                self.said(node, AgentMessage::Refused { error, hint });
+            }
+            ConsoleMessage::Launch { spec } => {
+                self.agents[node].spec = Some((*spec).clone());
+                self.record(node, RecordEvent::Launched { spec: spec.clone() });
+                for rank in spec.plan.ranks.iter().filter(|rank| rank.node_rank.index() == node) {
+                    let (rank, local_rank) = (rank.rank, rank.local_rank);
+                    self.agents[node].samples.insert(rank.0, rank_sample(rank.0));
+                    self.record(node, RecordEvent::RankSpawned { rank, local_rank, pid: 1000 + rank.0 });
+                }
+            }
+            ConsoleMessage::Stop { mode, .. } => {
+                self.record(node, RecordEvent::StopOrdered { mode, by: "console".into() });
+            }
+            ConsoleMessage::Ping { .. }
+            | ConsoleMessage::Detach
+            | ConsoleMessage::Close
+            | ConsoleMessage::Unknown => {}
+        }
+    }
+
+    /// Spools a record, and sends it when the link stands.
+    pub fn record(&mut self, node: usize, event: RecordEvent) {
+        let agent = &mut self.agents[node];
+        let seq = agent.records.len() as u64 + 1;
+        let generation = agent.spec.as_ref().map_or(Generation(0), |spec| spec.generation);
+        let record = Record { seq, time: 1000.0 + self.now.0 as f64 / 1000.0, generation, event };
+        agent.records.push(record.clone());
+        if agent.connected {
+            self.said(node, AgentMessage::Record(record));
+        }
+    }
+
+    pub fn rank_said(&mut self, rank: u32, said: RankEvent) {
+        self.record(rank as usize / 2, RecordEvent::Rank { rank: Rank(rank), said });
+    }
+
+    pub fn exit_of(&mut self, rank: u32, exit: Exit, stopping: bool) {
+        self.agents[rank as usize / 2].samples.remove(&rank);
+        let (pid, last_lines) = (1000 + rank, vec!["Traceback".into(), "ValueError: boom".into()]);
+        let event = RecordEvent::RankExited { rank: Rank(rank), pid, exit, last_lines, stopping };
+        self.record(rank as usize / 2, event);
+    }
+
+    /// Both ranks of a host end well and the agent proves it.
+    pub fn host_ends(&mut self, node: usize, stopping: bool) {
+        for rank in [2 * node as u32, 2 * node as u32 + 1] {
+            if self.agents[node].samples.contains_key(&rank) {
+                self.exit_of(rank, Exit::Code { code: 0 }, stopping);
+            }
+        }
+        self.proof(node);
+    }
+
+    pub fn proof(&mut self, node: usize) {
+        self.record(node, RecordEvent::Stopped { survivors: vec![], gpus_free: vec![0], took_ms: 12 });
+    }
+
+    /// One reporting iteration of every rank.
+    pub fn iteration(&mut self, train_iter: u64, own_steps: u64) {
+        let ranks = self.agents.len() as u32 * 2;
+        let own = Counters {
+            train_iter,
+            env_step: own_steps,
+            samples: own_steps,
+            episodes: train_iter,
+            duration_s: 0.25,
+            updates: train_iter * 4,
+            ..Counters::default()
+        };
+        for rank in 0..ranks {
+            self.rank_said(rank, RankEvent::Counters(own));
+        }
+        let n = u64::from(ranks);
+        let totals = Counters {
+            env_step: own.env_step * n,
+            samples: own.samples * n,
+            episodes: own.episodes * n,
+            duration_s: own.duration_s * n as f64,
+            returns: Returns { sum: 30.0, count: 3, min: 5.0, max: 15.0 },
+            ..own
+        };
+        self.rank_said(0, RankEvent::Totals(totals));
+    }
+
+    /// Time passes in quarter seconds: ages grow, samples come twice a second, ticks four times.
+    pub fn pass(&mut self, ms: u64) {
+        for _ in 0..ms / 250 {
+            self.now = self.now.plus(250);
+            for node in 0..self.agents.len() {
+                for sample in self.agents[node].samples.values_mut() {
+                    if let Some(page) = &mut sample.page {
+                        let inside = page.collective.left < page.collective.entered;
+                        let alive = !inside && sample.state != 'T' && page.phase_progress != u64::MAX;
+                        if alive {
+                            page.collective.entered += 1;
+                            page.collective.left += 1;
+                        } else {
+                            page.heartbeat_age_ms += 250;
+                            page.phase_age_ms += 250;
+                            page.collective.age_ms += 250;
+                        }
+                    }
+                }
+                if self.agents[node].connected && self.now.0 % 500 == 0 {
+                    self.sample(node);
+                }
+            }
+            self.event(Event::Ticked);
+        }
+    }
+
+    pub fn sample(&mut self, node: usize) {
+        let agent = &self.agents[node];
+        let sample = HostSample {
+            mono_ms: 5_000_000 * (node as u64 + 1) + self.now.0,
+            generation: agent.spec.as_ref().map_or(Generation(0), |spec| spec.generation),
+            cpu_percent: 10.0,
+            cpu_count: 2,
+            ranks: agent.samples.values().cloned().collect(),
+            ..HostSample::default()
+        };
+        self.said(node, AgentMessage::Sample(Box::new(sample)));
+    }
+
+    /// Rank `late` does not enter the next collective, all others do and wait.
+    pub fn hang(&mut self, late: u32, change: impl Fn(&mut RankSample)) {
+        let frontier = 1 + self.pages().map(|page| page.collective.entered).max().unwrap_or(0);
+        for agent in &mut self.agents {
+            for (rank, sample) in &mut agent.samples {
+                let Some(page) = &mut sample.page else { continue };
+                page.collective.age_ms = 0;
+                page.collective.left = frontier - 1;
+                page.collective.entered = if *rank == late { frontier - 1 } else { frontier };
+                if *rank == late {
+                    page.phase_progress = u64::MAX;
+                }
+            }
+            if let Some(sample) = agent.samples.get_mut(&late) {
+                change(sample);
+            }
+        }
+    }
+
+    /// All ranks go on.
+    pub fn release(&mut self) {
+        for agent in &mut self.agents {
+            for (rank, sample) in &mut agent.samples {
+                let entered = sample.page.as_ref().map_or(0, |page| page.collective.entered);
+                *sample = rank_sample(*rank);
+                if let Some(page) = &mut sample.page {
+                    (page.collective.entered, page.collective.left) = (entered + 1, entered + 1);
+                }
+            }
+        }
+    }
+
+    fn pages(&self) -> impl Iterator<Item = &PageSample> {
+        self.agents.iter().flat_map(|agent| agent.samples.values()).filter_map(|sample| sample.page.as_ref())
+    }
+
+    pub fn stops(&self, node: usize) -> Vec<StopMode> {
+        let stop = |order: &ConsoleMessage| match order {
+            ConsoleMessage::Stop { mode, .. } => Some(*mode),
+            _ => None,
+        };
+        self.agents[node].orders.iter().filter_map(stop).collect()
+    }
+
+    pub fn launches(&self, node: usize) -> Vec<LaunchSpec> {
+        let launch = |order: &ConsoleMessage| match order {
+            ConsoleMessage::Launch { spec } => Some((**spec).clone()),
+            _ => None,
+        };
+        self.agents[node].orders.iter().filter_map(launch).collect()
+    }
+
+    /// `(kind, rank, severity)` of every verdict told.
+    pub fn verdicts(&self) -> Vec<(VerdictKind, Option<u32>, Severity)> {
+        let verdict = |body: &ReportBody| match body {
+            ReportBody::Verdict(verdict) => {
+                Some((verdict.verdict, verdict.rank.map(|rank| rank.0), verdict.severity))
+            }
+            _ => None,
+        };
+        self.told.iter().filter_map(|(_, _, body)| verdict(body)).collect()
+    }
+
+    pub fn finished(&self) -> Vec<ReportBody> {
+        let bodies = self.told.iter().map(|(_, _, body)| body.clone());
+        bodies.filter(|body| matches!(body, ReportBody::RunFinished { .. })).collect()
+    }
+}
+
+pub(crate) fn hello(node: usize) -> AgentMessage {
+    AgentMessage::Hello {
+        protocol: PROTOCOL,
+        build: "test".into(),
+        host: NAMES[node].into(),
+        node_rank: NodeRank(node as u32),
+        run: RunId(RUN.into()),
+        pid: 77,
+        wall_time: 1000.0,
+        run_dir: format!("/w/runs/{RUN}"),
+    }
+}
+
+pub(crate) fn killed() -> Exit {
+    Exit::Signal { signal: 9, out_of_memory: false }
+}

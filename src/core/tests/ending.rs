@@ -1,0 +1,369 @@
+//! How runs end: well, badly, on request, stuck, restarted, left alone.
+
+use crate::config::experiment::OnStuck;
+use crate::config::hosts::Transport;
+use crate::core::Goal;
+use crate::core::event::Event;
+use crate::core::model::{RankLife, RunState};
+use crate::core::plan::Until;
+use crate::core::report::{Outcome, ReportBody, Severity, VerdictKind};
+use crate::core::testkit::*;
+use crate::proto::message::*;
+
+fn running(hosts: usize) -> Cluster {
+    let mut c = Cluster::launch(hosts);
+    c.all_ready();
+    c.pass(2_000);
+    c
+}
+
+fn stop(mode: StopMode, by: &str) -> Event {
+    Event::StopRequested { mode, by: by.into() }
+}
+
+fn outcome(c: &Cluster) -> (Option<Outcome>, Option<u8>) {
+    (c.model().run.outcome, c.exit)
+}
+
+#[test]
+fn a_run_that_ends_by_itself_succeeds_when_every_host_has_proved_it() {
+    let mut c = running(2);
+    for rank in 0..4 {
+        c.rank_said(rank, RankEvent::Finished { reason: FinishReason::StopValue });
+    }
+    c.host_ends(0, false);
+    c.pass(1_000);
+    assert_eq!((c.exit, c.model().run.state), (None, RunState::Draining), "bee has proved nothing");
+    c.host_ends(1, false);
+    assert_eq!(outcome(&c), (Some(Outcome::Succeeded), Some(0)));
+    let [ReportBody::RunFinished { proved, survivors, gpus_free, reason, .. }] = &c.finished()[..] else {
+        panic!()
+    };
+    assert!(*proved && survivors.is_empty());
+    assert_eq!(gpus_free[..], ["ant:0", "bee:0"]);
+    assert_eq!(reason, "reached the stop value");
+    for node in 0..2 {
+        assert!(c.stops(node).is_empty());
+        assert_eq!(c.agents[node].orders.last(), Some(&ConsoleMessage::Close));
+        assert!(c.agents[node].closed);
+    }
+    assert!(c.core.handle(c.now, Event::Ticked).is_empty(), "nothing after exit");
+}
+
+#[test]
+fn a_killed_rank_is_named_its_peers_are_stopped_and_the_run_fails() {
+    let mut c = running(2);
+    c.exit_of(1, killed(), false);
+    assert_eq!(c.verdicts(), [(VerdictKind::Dead, Some(1), Severity::Red)]);
+    assert_eq!(c.model().run.state, RunState::Draining);
+    assert!(c.stops(0).is_empty(), "peers may report first");
+    c.pass(2_250);
+    assert_eq!((c.stops(0), c.stops(1)), (vec![StopMode::Terminate], vec![StopMode::Terminate]));
+    for rank in [0, 2, 3] {
+        c.exit_of(rank, Exit::Signal { signal: 15, out_of_memory: false }, true);
+    }
+    c.proof(0);
+    assert_eq!(c.exit, None);
+    c.proof(1);
+    assert_eq!(outcome(&c), (Some(Outcome::Failed), Some(1)));
+    assert_eq!(c.model().run.reason, "rank 1 on ant was killed by SIGKILL (signal 9)");
+    assert_eq!(c.verdicts().len(), 1, "ranks that we stopped are no verdicts");
+}
+
+#[test]
+fn victims_that_report_first_do_not_hide_the_culprit() {
+    let mut c = running(2);
+    let error =
+        |message: &str| RankEvent::Error { message: message.into(), hint: String::new(), usage: false };
+    c.rank_said(2, error("all_reduce grad: Connection reset by peer"));
+    c.exit_of(2, Exit::Code { code: 1 }, false);
+    c.exit_of(1, killed(), false);
+    c.rank_said(0, error("all_reduce grad: Connection closed by peer"));
+    c.exit_of(0, Exit::Code { code: 1 }, false);
+    assert!(c.verdicts().contains(&(VerdictKind::Dead, Some(0), Severity::Amber)), "{:?}", c.verdicts());
+    c.proof(0);
+    c.exit_of(3, Exit::Code { code: 1 }, false);
+    c.proof(1);
+    assert_eq!(outcome(&c), (Some(Outcome::Failed), Some(1)));
+    assert_eq!(c.model().run.reason, "rank 1 on ant was killed by SIGKILL (signal 9)");
+}
+
+#[test]
+fn a_rank_that_names_a_configuration_mistake_ends_the_console_with_2() {
+    let mut c = running(1);
+    let error = RankEvent::Error {
+        message: "unknown environment Foo-v1".into(),
+        hint: "use CartPole-v1".into(),
+        usage: true,
+    };
+    c.rank_said(0, error);
+    c.exit_of(0, Exit::Code { code: 2 }, false);
+    c.exit_of(1, Exit::Code { code: 1 }, false);
+    c.proof(0);
+    assert_eq!(c.exit, Some(2));
+    assert!(c.model().run.reason.contains("unknown environment Foo-v1"));
+    assert_eq!(c.model().ranks[0].error.as_ref().unwrap().1, "use CartPole-v1");
+}
+
+#[test]
+fn a_program_that_could_not_be_started_and_a_log_line_are_reasons() {
+    let mut c = running(1);
+    c.exit_of(1, Exit::Code { code: 1 }, false);
+    assert!(c.model().verdicts[0].reason.ends_with("exit code 1: ValueError: boom"));
+    let mut c = running(1);
+    c.exit_of(0, Exit::NotStarted { error: "/x: no such file".into() }, false);
+    assert!(c.model().verdicts[0].reason.ends_with("could not be started: /x: no such file"));
+    let mut c = running(1);
+    c.exit_of(0, Exit::Signal { signal: 9, out_of_memory: true }, false);
+    assert!(c.model().verdicts[0].reason.contains("out of memory"));
+    assert!(c.model().verdicts[0].hint.contains("num_envs"));
+}
+
+#[test]
+fn a_stop_on_request_is_clean_then_harder_and_ends_with_130() {
+    for by in ["signal", "key", "command"] {
+        let mut c = running(2);
+        c.event(stop(StopMode::Clean, by));
+        assert_eq!((c.stops(0), c.stops(1)), (vec![StopMode::Clean], vec![StopMode::Clean]));
+        c.event(stop(StopMode::Clean, by));
+        assert_eq!(c.stops(0).len(), 1, "asking again is no harder");
+        c.event(stop(StopMode::Kill, by));
+        assert_eq!(c.stops(0), [StopMode::Clean, StopMode::Kill]);
+        for rank in 0..4 {
+            c.exit_of(rank, killed(), true);
+        }
+        c.proof(0);
+        c.proof(1);
+        assert_eq!(outcome(&c), (Some(Outcome::Stopped), Some(130)));
+        assert!(c.verdicts().is_empty());
+    }
+}
+
+#[test]
+fn a_stop_is_sent_again_after_a_reconnect() {
+    let mut c = running(2);
+    c.lose(1);
+    c.event(stop(StopMode::Clean, "key"));
+    assert_eq!((c.stops(0).len(), c.stops(1).len()), (1, 0));
+    c.host_ends(0, true);
+    c.pass(3_000);
+    c.ready(1);
+    assert_eq!(c.stops(1), [StopMode::Clean]);
+    c.host_ends(1, true);
+    assert_eq!(outcome(&c), (Some(Outcome::Stopped), Some(130)));
+}
+
+#[test]
+fn run_2_a_host_that_stays_away_is_listed_and_the_stop_is_not_proved() {
+    let mut c = running(2);
+    c.lose(1);
+    c.event(stop(StopMode::Clean, "signal"));
+    c.host_ends(0, true);
+    c.pass(19_500);
+    assert_eq!(c.exit, None, "max(grace, lost) + 10 s have not passed");
+    c.pass(1_000);
+    assert_eq!(outcome(&c), (Some(Outcome::Failed), Some(1)));
+    let [ReportBody::RunFinished { proved: false, survivors, .. }] = &c.finished()[..] else { panic!() };
+    assert_eq!(survivors[..], ["bee:? unreachable"]);
+}
+
+#[test]
+fn an_agent_that_does_not_finish_its_stop_is_told_to_kill_then_given_up() {
+    let mut c = running(1);
+    c.event(stop(StopMode::Clean, "key"));
+    c.pass(20_500);
+    assert_eq!(c.stops(0), [StopMode::Clean, StopMode::Kill]);
+    c.pass(10_500);
+    assert_eq!(outcome(&c), (Some(Outcome::Failed), Some(1)));
+}
+
+#[test]
+fn survivors_are_listed_and_never_give_0() {
+    let mut c = running(1);
+    for rank in 0..2 {
+        c.exit_of(rank, Exit::Code { code: 0 }, false);
+    }
+    let survivor = Survivor { pid: 99, rank: None, state: 'D', command: "worker".into() };
+    c.record(0, RecordEvent::Stopped { survivors: vec![survivor], gpus_free: vec![], took_ms: 5 });
+    assert_eq!(outcome(&c), (Some(Outcome::Failed), Some(1)));
+    let [ReportBody::RunFinished { proved: false, survivors, .. }] = &c.finished()[..] else { panic!() };
+    assert_eq!(survivors[..], ["ant:99 worker"]);
+}
+
+#[test]
+fn a_natural_end_waits_for_a_lost_host_within_bounds() {
+    let mut c = running(2);
+    c.lose(1);
+    c.pass(30_000);
+    c.host_ends(0, false);
+    c.pass(15_000);
+    assert_eq!(c.exit, None);
+    c.agents[1].samples.clear();
+    c.record(
+        1,
+        RecordEvent::RankExited {
+            rank: crate::core::ids::Rank(2),
+            pid: 1,
+            exit: Exit::Code { code: 0 },
+            last_lines: vec![],
+            stopping: false,
+        },
+    );
+    c.exit_of(3, Exit::Code { code: 0 }, false);
+    c.proof(1);
+    c.ready(1);
+    assert_eq!(outcome(&c), (Some(Outcome::Succeeded), Some(0)));
+}
+
+#[test]
+fn until_stops_cleanly_and_succeeds_but_never_with_a_failed_rank() {
+    for bad in [false, true] {
+        let goal = Goal::Launch(Box::new(draft(1, Transport::Local)));
+        let mut c = Cluster::with(goal, 1, vec![Until::Steps(1_000), Until::Evals(9)]);
+        c.all_ready();
+        assert_eq!(c.model().run.total_steps, Some(1_000));
+        c.iteration(1, 499);
+        assert!(c.stops(0).is_empty());
+        c.iteration(2, 500);
+        assert_eq!(c.stops(0), [StopMode::Clean]);
+        c.exit_of(0, Exit::Code { code: if bad { 1 } else { 0 } }, true);
+        c.exit_of(1, Exit::Code { code: 0 }, true);
+        c.proof(0);
+        let expected =
+            if bad { (Some(Outcome::Failed), Some(1)) } else { (Some(Outcome::Succeeded), Some(0)) };
+        assert_eq!(outcome(&c), expected);
+        assert!(bad || c.model().run.reason == "reached steps=1000");
+    }
+}
+
+#[test]
+fn until_counts_evaluations_iterations_and_seconds() {
+    for until in [Until::Evals(2), Until::Iters(2), Until::Seconds(5)] {
+        let mut c = Cluster::with(Goal::Launch(Box::new(draft(1, Transport::Local))), 1, vec![until]);
+        c.all_ready();
+        for iter in 1..=2 {
+            assert!(c.stops(0).is_empty(), "{until:?}");
+            c.iteration(iter, iter * 10);
+            c.rank_said(0, RankEvent::Eval(Evaluation { return_mean: 9.0, ..Evaluation::default() }));
+            c.pass(3_000);
+        }
+        assert_eq!(c.stops(0), [StopMode::Clean], "{until:?}");
+    }
+}
+
+#[test]
+fn a_restart_stops_proves_and_launches_a_new_generation() {
+    let mut c = running(2);
+    c.iteration(1, 10);
+    let restart = || Event::RestartRequested { from: Some("latest".into()) };
+    c.event(restart());
+    assert_eq!(c.model().run.state, RunState::Restarting);
+    assert_eq!(c.stops(1), [StopMode::Clean]);
+    c.host_ends(0, true);
+    assert_eq!(c.launches(0).len(), 1, "bee has proved nothing");
+    c.host_ends(1, true);
+    assert_eq!((c.exit, c.model().run.state, c.model().run.generation.0), (None, RunState::Running, 1));
+    let launch = &c.launches(1)[1];
+    assert_eq!(
+        (launch.generation.0, launch.resume.as_deref(), launch.master_port),
+        (1, Some("latest"), 40_002)
+    );
+    let started = c.told.iter().filter(|(_, _, body)| matches!(body, ReportBody::RunStarted { .. })).count();
+    assert_eq!(started, 2);
+    assert!(c.model().ranks.iter().all(|rank| rank.life == RankLife::Spawned));
+    assert_eq!(c.model().run.stopping, None);
+    c.host_ends(0, false);
+    c.host_ends(1, false);
+    assert_eq!(outcome(&c), (Some(Outcome::Succeeded), Some(0)));
+    assert_eq!(c.finished().len(), 1);
+}
+
+#[test]
+fn a_restart_after_a_failure_terminates_and_a_stop_calls_it_off() {
+    let mut c = running(1);
+    c.exit_of(1, killed(), false);
+    c.event(Event::RestartRequested { from: None });
+    assert_eq!(c.stops(0), [StopMode::Terminate]);
+    c.event(stop(StopMode::Terminate, "key"));
+    c.exit_of(0, Exit::Signal { signal: 15, out_of_memory: false }, true);
+    c.proof(0);
+    assert_eq!(outcome(&c), (Some(Outcome::Failed), Some(1)));
+    assert_eq!(c.launches(0).len(), 1);
+}
+
+#[test]
+fn a_screen_lingers_after_the_end_and_can_restart_from_there() {
+    let mut c = Cluster::launch(1);
+    c.core = crate::core::Core::with_resolver(
+        Goal::Launch(Box::new(draft(1, Transport::Local))),
+        vec![],
+        c.now,
+        resolve,
+    )
+    .lingering();
+    c.all_ready();
+    c.exit_of(0, killed(), false);
+    c.exit_of(1, killed(), false);
+    c.proof(0);
+    assert_eq!((c.exit, c.model().run.state, c.model().run.exit_code), (None, RunState::Over, Some(1)));
+    assert_eq!(c.core.poll_timeout(), None);
+    c.event(Event::RestartRequested { from: None });
+    assert_eq!((c.model().run.state, c.model().run.generation.0), (RunState::Running, 1));
+    assert_eq!((c.model().run.outcome, c.model().verdicts.len()), (None, 0));
+    c.host_ends(0, false);
+    assert_eq!(c.finished().len(), 2);
+    c.event(Event::DetachRequested);
+    assert_eq!(c.exit, Some(0));
+    assert_eq!(c.agents[0].orders.last(), Some(&ConsoleMessage::Close));
+}
+
+#[test]
+fn detach_leaves_the_run_alone_and_says_how_to_come_back() {
+    let mut c = running(2);
+    c.event(Event::DetachRequested);
+    assert_eq!(c.exit, Some(0));
+    for agent in &c.agents {
+        assert_eq!(agent.orders.last(), Some(&ConsoleMessage::Detach));
+        assert!(agent.closed);
+    }
+    assert!(c.stops(0).is_empty() && c.finished().is_empty());
+    assert!(c.model().history.back().unwrap().text.contains(&format!("rankdeck attach {RUN}")));
+}
+
+fn with_policy(policy: OnStuck) -> Cluster {
+    let mut draft = draft(2, Transport::Local);
+    draft.experiment.watch.on_stuck = policy;
+    let mut c = Cluster::with(Goal::Launch(Box::new(draft)), 2, vec![]);
+    c.all_ready();
+    c.pass(2_000);
+    c.hang(3, |_| {});
+    c.pass(8_000);
+    assert!(c.verdicts().contains(&(VerdictKind::Behind, Some(3), Severity::Red)), "{:?}", c.verdicts());
+    c
+}
+
+#[test]
+fn the_policy_for_stuck_ranks_reports_stops_with_4_or_restarts() {
+    let c = with_policy(OnStuck::Report);
+    assert!(c.stops(0).is_empty());
+
+    let mut c = with_policy(OnStuck::Stop);
+    assert_eq!(c.stops(0), [StopMode::Terminate]);
+    for rank in 0..4 {
+        c.exit_of(rank, killed(), true);
+    }
+    c.proof(0);
+    c.proof(1);
+    assert_eq!(outcome(&c), (Some(Outcome::Stuck), Some(4)));
+    assert!(c.model().run.reason.contains("rank 3"), "{}", c.model().run.reason);
+
+    let mut c = with_policy(OnStuck::Restart);
+    for rank in 0..4 {
+        c.exit_of(rank, killed(), true);
+    }
+    c.proof(0);
+    c.proof(1);
+    assert_eq!((c.model().run.state, c.model().run.generation.0), (RunState::Running, 1));
+    assert_eq!(c.launches(0)[1].resume, None, "there is no checkpoint yet");
+    assert!(c.verdicts().contains(&(VerdictKind::Behind, Some(3), Severity::Cleared)));
+}

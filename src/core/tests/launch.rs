@@ -1,0 +1,231 @@
+//! From links to running ranks, and every way that does not work.
+
+use crate::config::hosts::Transport;
+use crate::core::event::{Event, LinkState, Probe};
+use crate::core::ids::{NodeRank, RunId, Timestamp};
+use crate::core::model::{RankLife, RunState};
+use crate::core::report::{Outcome, ReportBody};
+use crate::core::testkit::*;
+use crate::core::{Core, Goal};
+use crate::proto::message::*;
+
+fn failed() -> LinkState {
+    LinkState::Failed { error: "bee: connection refused".into(), hint: "is sshd running?".into() }
+}
+
+#[test]
+fn a_launch_goes_from_links_to_running_ranks() {
+    let mut c = Cluster::launch(2);
+    assert_eq!(c.model().run.state, RunState::Connecting);
+    c.ready(0);
+    c.pass(1000);
+    assert_eq!(c.model().run.state, RunState::Connecting, "waits for all hosts");
+    assert!(c.launches(0).is_empty());
+    c.ready(1);
+    assert_eq!(c.model().run.state, RunState::Running);
+    for node in 0..2 {
+        let launches = c.launches(node);
+        assert_eq!(launches.len(), 1);
+        assert_eq!((launches[0].master_addr.as_str(), launches[0].master_port), ("127.0.0.1", 40_001));
+        assert_eq!(launches[0].node_rank, NodeRank(node as u32));
+        assert_eq!(launches[0].generation.0, 0);
+    }
+    assert!(c.model().ranks.iter().all(|rank| rank.life == RankLife::Spawned && rank.pid.is_some()));
+    let started: Vec<_> =
+        c.told.iter().filter(|(_, _, b)| matches!(b, ReportBody::RunStarted { .. })).collect();
+    assert!(
+        matches!(
+            started[..],
+            [(0, _, ReportBody::RunStarted { world_size: 4, nnodes: 2, adopted: false, .. })]
+        ),
+        "{started:?}"
+    );
+}
+
+#[test]
+fn hosts_over_ssh_meet_at_the_first_ones_address_and_a_fixed_port_is_taken_as_it_is() {
+    let mut draft = draft(2, Transport::Ssh);
+    draft.experiment.launch.master_port = 29_500;
+    let mut c = Cluster::with(Goal::Launch(Box::new(draft)), 2, vec![]);
+    c.all_ready();
+    let launch = &c.launches(1)[0];
+    assert_eq!((launch.master_addr.as_str(), launch.master_port), ("ant.lan", 29_500));
+    assert!(!c.agents[0].orders.iter().any(|order| matches!(order, ConsoleMessage::ReservePort { .. })));
+    assert_eq!(c.model().run.master, "ant.lan:29500");
+}
+
+#[test]
+fn what_a_probe_found_is_filled_into_the_plan_and_a_missing_trainer_stops_the_launch() {
+    let mut draft = draft(1, Transport::Local);
+    draft.experiment.launch.command.clear();
+    let goal = Goal::Launch(Box::new(draft));
+    let mut c = Cluster::with(goal.clone(), 1, vec![]);
+    let probe = Probe { trainer: Some("/t".into()), libtorch: Some("/l".into()), ..Probe::default() };
+    c.link(0, LinkState::Ready { probe });
+    let host = &c.launches(0)[0].plan.hosts[0];
+    assert_eq!((host.trainer.as_deref(), host.libtorch.as_deref()), (Some("/t"), Some("/l")));
+
+    let mut c = Cluster::with(goal, 1, vec![]);
+    c.ready(0);
+    assert_eq!(c.exit, Some(3));
+    assert!(c.model().run.reason.contains("rankdeck-trainer"), "{}", c.model().run.reason);
+    assert!(c.launches(0).is_empty());
+}
+
+#[test]
+fn a_host_that_fails_before_the_launch_ends_it_with_3_and_nothing_left() {
+    let mut c = Cluster::launch(3);
+    c.ready(0);
+    c.link(1, failed());
+    assert_eq!(c.exit, None, "the others may still have something to say");
+    c.pass(2_250);
+    assert_eq!(c.exit, Some(3));
+    assert!(c.launches(0).is_empty() && c.launches(2).is_empty());
+    assert_eq!(c.agents[0].orders.last(), Some(&ConsoleMessage::Close));
+    assert!(c.agents[0].closed && c.agents[2].closed);
+    let [ReportBody::RunFinished { outcome, proved, survivors, reason, .. }] = &c.finished()[..] else {
+        panic!()
+    };
+    assert_eq!((*outcome, *proved, survivors.len()), (Outcome::Failed, true, 0));
+    assert!(reason.contains("connection refused") && reason.contains("sshd"), "{reason}");
+    assert_eq!(c.core.poll_timeout(), None);
+}
+
+#[test]
+fn all_failures_are_told_at_once_when_every_host_is_settled() {
+    let mut c = Cluster::launch(2);
+    c.link(0, LinkState::Failed { error: "ant: no route".into(), hint: String::new() });
+    c.link(1, failed());
+    assert_eq!(c.exit, Some(3));
+    let reason = &c.model().run.reason;
+    assert!(reason.contains("ant: no route") && reason.contains("bee: connection refused"), "{reason}");
+}
+
+#[test]
+fn a_plan_that_cannot_work_ends_with_2() {
+    let goal = Goal::Launch(Box::new(draft(1, Transport::Local)));
+    let mut c = Cluster::launch(1);
+    c.core = Core::with_resolver(goal, vec![], Timestamp(0), no_plan);
+    c.ready(0);
+    assert_eq!(c.exit, Some(2));
+    assert!(c.model().run.reason.contains("change env.num_envs"));
+}
+
+#[test]
+fn an_agent_of_another_protocol_or_run_is_refused_with_a_hint() {
+    for change in [0, 1] {
+        let mut c = Cluster::launch(1);
+        c.agents[0].connected = false;
+        c.event(Event::LinkChanged {
+            node: NodeRank(0),
+            state: LinkState::Ready { probe: Probe::default() },
+        });
+        let mut message = hello(0);
+        if let AgentMessage::Hello { protocol, run, .. } = &mut message {
+            match change {
+                0 => *protocol = 99,
+                _ => *run = RunId("other".into()),
+            }
+        }
+        c.said(0, message);
+        assert_eq!(c.exit, Some(3));
+        assert!(matches!(&c.model().hosts[0].link, LinkState::Failed { hint, .. } if !hint.is_empty()));
+        assert!(c.agents[0].closed);
+    }
+}
+
+#[test]
+fn an_agent_that_never_says_hello_is_given_up() {
+    let mut c = Cluster::launch(1);
+    c.event(Event::LinkChanged { node: NodeRank(0), state: LinkState::Ready { probe: Probe::default() } });
+    c.pass(19_000);
+    assert_eq!(c.exit, None);
+    c.pass(2_000);
+    assert_eq!(c.exit, Some(3));
+    assert!(c.model().run.reason.contains("does not answer"));
+}
+
+#[test]
+fn a_refused_launch_stops_the_others_and_ends_with_3() {
+    let mut c = Cluster::launch(2);
+    c.refuse_launch = Some(1);
+    c.all_ready();
+    assert_eq!(c.stops(0), [StopMode::Terminate]);
+    assert_eq!(c.exit, None, "the other host has not proved its stop");
+    c.exit_of(0, Exit::Signal { signal: 15, out_of_memory: false }, true);
+    c.exit_of(1, Exit::Signal { signal: 15, out_of_memory: false }, true);
+    c.proof(0);
+    assert_eq!(c.exit, Some(3));
+    assert!(c.model().run.reason.contains("no such program"), "{}", c.model().run.reason);
+}
+
+#[test]
+fn a_launch_that_got_lost_with_its_connection_is_sent_again_once() {
+    let mut c = Cluster::launch(2);
+    c.ready(0);
+    // The link of node 1 breaks right after its snapshot: the launch goes nowhere.
+    c.event(Event::LinkChanged { node: NodeRank(1), state: LinkState::Ready { probe: Probe::default() } });
+    c.said(1, hello(1));
+    c.said(1, AgentMessage::Snapshot { spec: None, ranks: vec![], last_seq: 0 });
+    assert_eq!(c.model().run.state, RunState::Launching);
+    assert!(c.launches(1).is_empty());
+    c.lose(1);
+    c.pass(1_000);
+    c.ready(1);
+    assert_eq!(c.launches(1).len(), 1);
+    assert_eq!(c.model().run.state, RunState::Running);
+    c.lose(1);
+    c.ready(1);
+    assert_eq!(c.launches(1).len(), 1, "it has it now");
+    assert_eq!(c.launches(0).len(), 1);
+}
+
+#[test]
+fn a_stop_or_detach_before_the_launch_leaves_nothing() {
+    for event in [Event::StopRequested { mode: StopMode::Clean, by: "signal".into() }, Event::DetachRequested]
+    {
+        let mut c = Cluster::launch(2);
+        c.ready(0);
+        c.event(event);
+        assert_eq!(c.exit, Some(130));
+        c.ready(1);
+        assert!(c.launches(0).is_empty() && c.launches(1).is_empty());
+        assert_eq!(c.finished().len(), 1);
+    }
+}
+
+#[test]
+fn prompts_are_shown_and_answered_once() {
+    let mut c = Cluster::launch(1);
+    let prompt = crate::core::event::Prompt::Passphrase { key: "id".into() };
+    c.link(0, LinkState::Asking { prompt: prompt.clone() });
+    assert_eq!(c.model().hosts[0].prompt, Some(prompt));
+    let answer = || Event::PromptAnswered { node: NodeRank(0), answer: Some("x".into()) };
+    let effects = c.core.handle(Timestamp(1), answer());
+    assert!(matches!(effects[..], [crate::core::effect::Effect::Answer { .. }]), "{effects:?}");
+    assert!(c.core.handle(Timestamp(2), answer()).is_empty());
+    assert_eq!(c.model().hosts[0].prompt, None);
+}
+
+#[test]
+fn ticks_are_asked_for_four_times_a_second_at_most() {
+    let mut c = Cluster::launch(1);
+    assert_eq!(c.core.poll_timeout(), Some(Timestamp(250)));
+    c.ready(0);
+    assert_eq!(c.core.poll_timeout(), Some(Timestamp(250)), "events do not hurry the tick");
+    c.pass(250);
+    assert_eq!(c.core.poll_timeout(), Some(Timestamp(500)));
+}
+
+#[test]
+fn agents_are_pinged_while_the_run_is_alive() {
+    let mut c = Cluster::launch(1);
+    c.ready(0);
+    c.pass(10_000);
+    let pings =
+        c.agents[0].orders.iter().filter(|order| matches!(order, ConsoleMessage::Ping { .. })).count();
+    assert_eq!(pings, 5);
+    c.now = c.now.plus(40);
+    c.said(0, AgentMessage::Pong { sent_ms: 10_000 });
+    assert_eq!(c.model().hosts[0].rtt_ms, Some(40));
+}

@@ -1,0 +1,298 @@
+//! PURE-1, PURE-2 and CORE-3 over arbitrary events and orders.
+
+use super::attach::essence;
+use crate::config::hosts::Transport;
+use crate::core::effect::Effect;
+use crate::core::event::{Event, LinkState, Probe, Prompt};
+use crate::core::ids::{Generation, NodeRank, Rank, Timestamp};
+use crate::core::plan::Until;
+use crate::core::testkit::*;
+use crate::core::trace::{CAP, Header, Recorder, Trace};
+use crate::core::{Core, Goal};
+use crate::proto::message::*;
+use proptest::prelude::*;
+
+/// A run with two generations, evaluations and a natural end, as the agents have spooled it.
+fn finished() -> Cluster {
+    let mut c = Cluster::launch(3);
+    c.all_ready();
+    for iter in 1..=4 {
+        c.iteration(iter, iter * 10);
+        c.pass(500);
+    }
+    c.event(Event::RestartRequested { from: None });
+    for node in 0..3 {
+        c.host_ends(node, true);
+    }
+    for iter in 5..=9 {
+        c.iteration(iter, iter * 10);
+        c.rank_said(
+            0,
+            RankEvent::Eval(Evaluation { train_iter: iter, env_step: iter * 60, ..Evaluation::default() }),
+        );
+        c.pass(500);
+    }
+    for rank in 0..6 {
+        c.rank_said(rank, RankEvent::Finished { reason: FinishReason::Budget });
+    }
+    for node in 0..3 {
+        c.host_ends(node, false);
+    }
+    assert_eq!(c.exit, Some(0));
+    c
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// Hosts deliver in any interleaving, repeat themselves and lose messages: the model is the same.
+    #[test]
+    fn core_3_order_between_hosts_repeats_and_losses_do_not_matter(
+        moves in prop::collection::vec((0usize..3, 0usize..8), 50..400)
+    ) {
+        let c = finished();
+        let mut other = c.attach();
+        let spools: Vec<Vec<Record>> = c.agents.iter().map(|agent| agent.records.clone()).collect();
+        for agent in &mut other.agents {
+            agent.records.clear();
+        }
+        // Live delivery: the spool grows while this console watches, with all its accidents.
+        let mut next = [0; 3];
+        for node in 0..3 {
+            other.agents[node].spec = Some(first_spec(&spools[node]));
+            other.ready(node);
+        }
+        let rest = (0..3).cycle().take(2000).map(|node| (node, 0));
+        for (node, accident) in moves.into_iter().chain(rest) {
+            let Some(record) = spools[node].get(next[node]).cloned() else { continue };
+            next[node] += 1;
+            other.agents[node].records.push(record.clone());
+            match accident {
+                1 => { other.said(node, AgentMessage::Record(record.clone())); other.said(node, AgentMessage::Record(record)); }
+                2 => {}
+                3 => { other.lose(node); other.ready(node); }
+                4 => { let old = spools[node][next[node] / 2].clone(); other.said(node, AgentMessage::Record(old)); }
+                _ => other.said(node, AgentMessage::Record(record)),
+            }
+        }
+        for node in 0..3 {
+            other.lose(node);
+            other.ready(node);
+        }
+        prop_assert_eq!(essence(&other), essence(&c));
+        prop_assert_eq!(other.exit, Some(0));
+    }
+
+    /// Any events in any order: no panic, at most one exit, one `run_finished` before it, silence after it.
+    #[test]
+    fn pure_2_nothing_panics(
+        launch in any::<bool>(),
+        linger in any::<bool>(),
+        events in prop::collection::vec((0u64..3000, event()), 0..150)
+    ) {
+        let goal = match launch {
+            true => Goal::Launch(Box::new(draft(2, Transport::Ssh))),
+            false => Goal::Attach { run: crate::core::ids::RunId(RUN.into()), hosts: vec!["ant".into(), "bee".into()] },
+        };
+        let core = Core::with_resolver(goal, vec![Until::Iters(50), Until::Seconds(90)], Timestamp(5), resolve);
+        let mut core = if linger { core.lingering() } else { core };
+        let (mut now, mut exits) = (0, 0);
+        let mut model = String::new();
+        for (pause, event) in events {
+            now += pause;
+            let effects = core.handle(Timestamp(now), event);
+            prop_assert!(exits == 0 || effects.is_empty(), "{effects:?} after exit");
+            exits += effects.iter().filter(|effect| matches!(effect, Effect::Exit { .. })).count();
+            let m = core.model();
+            prop_assert!(m.history.len() <= 1000 && m.ranks.iter().all(|rank| rank.counters.len() <= 64));
+            model = format!("{m:?}");
+        }
+        prop_assert!(exits <= 1);
+        prop_assert!(model.len() < 10_000_000);
+    }
+}
+
+fn first_spec(records: &[Record]) -> LaunchSpec {
+    let launched = records.iter().find_map(|record| match &record.event {
+        RecordEvent::Launched { spec } => Some((**spec).clone()),
+        _ => None,
+    });
+    launched.expect("a launch")
+}
+
+fn spec() -> LaunchSpec {
+    let plan = resolve(&draft(2, Transport::Ssh), &[]).expect("a plan");
+    LaunchSpec {
+        generation: Generation(0),
+        node_rank: NodeRank(0),
+        master_addr: "ant".into(),
+        master_port: 1,
+        resume: None,
+        plan,
+    }
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let node = 0u32..3;
+    prop_oneof![
+        3 => Just(Event::Ticked),
+        3 => (node.clone(), link()).prop_map(|(node, state)| Event::LinkChanged { node: NodeRank(node), state }),
+        12 => (node.clone(), message()).prop_map(|(node, message)| {
+            let message = match message {
+                AgentMessage::Hello { .. } if node < 2 => hello(node as usize),
+                other => other,
+            };
+            Event::AgentSaid { node: NodeRank(node), message: Box::new(message) }
+        }),
+        1 => mode().prop_map(|mode| Event::StopRequested { mode, by: "key".into() }),
+        1 => prop::option::of(Just("latest".to_string())).prop_map(|from| Event::RestartRequested { from }),
+        1 => node.prop_map(|node| Event::PromptAnswered { node: NodeRank(node), answer: None }),
+        1 => any::<f64>().prop_map(|time| Event::WallClock { time }),
+    ]
+}
+
+fn mode() -> impl Strategy<Value = StopMode> {
+    prop_oneof![Just(StopMode::Clean), Just(StopMode::Terminate), Just(StopMode::Kill)]
+}
+
+fn link() -> impl Strategy<Value = LinkState> {
+    prop_oneof![
+        5 => Just(LinkState::Ready { probe: Probe::default() }),
+        1 => Just(LinkState::Lost { reason: "x".into(), retry_ms: 1 }),
+        1 => Just(LinkState::Connecting { attempt: 2 }),
+        1 => Just(LinkState::Asking { prompt: Prompt::Passphrase { key: "k".into() } }),
+        1 => Just(LinkState::Failed { error: "e".into(), hint: "h".into() }),
+        1 => Just(LinkState::Closed),
+    ]
+}
+
+fn message() -> impl Strategy<Value = AgentMessage> {
+    prop_oneof![
+        4 => Just(hello(0)),
+        4 => (any::<bool>(), 0u32..2, 0u64..6).prop_map(|(some, generation, last_seq)| AgentMessage::Snapshot {
+            spec: some.then(|| Box::new(LaunchSpec { generation: Generation(generation), ..spec() })),
+            ranks: vec![RankSnapshot { rank: Rank(generation * 7), pid: Some(1), exit: None }],
+            last_seq,
+        }),
+        16 => (0u64..12, 0u32..2, record()).prop_map(|(seq, generation, event)| {
+            AgentMessage::Record(Record { seq, time: seq as f64, generation: Generation(generation), event })
+        }),
+        4 => (any::<u64>(), 0u32..2, prop::collection::vec(sample(), 0..5)).prop_map(|(mono_ms, generation, ranks)| {
+            let generation = Generation(generation);
+            AgentMessage::Sample(Box::new(HostSample { mono_ms, generation, ranks, dropped: mono_ms, ..HostSample::default() }))
+        }),
+        1 => (0u32..9, any::<u64>()).prop_map(|(rank, first)| {
+            AgentMessage::Log { rank: Rank(rank), first, lines: vec!["a".into(), "b".into()] }
+        }),
+        2 => (0u64..4).prop_map(|request| AgentMessage::PortReserved { request, port: 5 }),
+        1 => any::<u64>().prop_map(|sent_ms| AgentMessage::Pong { sent_ms }),
+        1 => Just(AgentMessage::Refused { error: "no".into(), hint: String::new() }),
+        1 => Just(AgentMessage::Unknown),
+    ]
+}
+
+fn sample() -> impl Strategy<Value = RankSample> {
+    (
+        0u32..9,
+        prop::sample::select(vec!['S', 'T', 't', 'Z', 'X', 'R']),
+        any::<[u64; 8]>(),
+        0usize..9,
+        any::<bool>(),
+    )
+        .prop_map(|(rank, state, n, phase, page)| {
+            let mut sample = RankSample { state, ..rank_sample(rank) };
+            sample.page = sample.page.filter(|_| page).map(|page| PageSample {
+                phase: Phase::ALL[phase],
+                phase_age_ms: n[0],
+                heartbeat_age_ms: n[1],
+                train_iter: n[2],
+                env_step: n[3],
+                updates: n[4],
+                collective: CollectiveSample {
+                    entered: n[5],
+                    left: n[6],
+                    age_ms: n[7],
+                    ..page.collective.clone()
+                },
+                ..page
+            });
+            sample
+        })
+}
+
+fn record() -> impl Strategy<Value = RecordEvent> {
+    let rank = || (0u32..6).prop_map(Rank);
+    let exit = prop_oneof![
+        3 => Just(Exit::Code { code: 0 }),
+        1 => any::<i32>().prop_map(|code| Exit::Code { code }),
+        1 => any::<i32>().prop_map(|signal| Exit::Signal { signal, out_of_memory: signal % 2 == 0 }),
+        1 => Just(Exit::NotStarted { error: "e".into() }),
+    ];
+    prop_oneof![
+        2 => (0u32..3).prop_map(|generation| {
+            RecordEvent::Launched { spec: Box::new(LaunchSpec { generation: Generation(generation), ..spec() }) }
+        }),
+        3 => rank().prop_map(|rank| RecordEvent::RankSpawned { rank, local_rank: Default::default(), pid: 1 }),
+        2 => (rank(), exit, any::<bool>()).prop_map(|(rank, exit, stopping)| {
+            RecordEvent::RankExited { rank, pid: 1, exit, last_lines: vec!["x".into()], stopping }
+        }),
+        1 => mode().prop_map(|mode| RecordEvent::StopOrdered { mode, by: "console".into() }),
+        2 => any::<bool>().prop_map(|left| RecordEvent::Stopped {
+            survivors: left.then(|| Survivor { pid: 1, rank: None, state: 'D', command: "c".into() }).into_iter().collect(),
+            gpus_free: vec![],
+            took_ms: u64::MAX,
+        }),
+        1 => Just(RecordEvent::Notice { text: "n".into() }),
+        1 => Just(RecordEvent::Unknown),
+        8 => (rank(), said()).prop_map(|(rank, said)| RecordEvent::Rank { rank, said }),
+    ]
+}
+
+fn said() -> impl Strategy<Value = RankEvent> {
+    let counters =
+        (0u64..4, any::<u64>(), any::<f64>()).prop_map(|(train_iter, env_step, duration_s)| Counters {
+            train_iter,
+            env_step,
+            samples: env_step,
+            episodes: 1,
+            duration_s,
+            updates: env_step,
+            returns: Returns { sum: duration_s, count: env_step, min: 0.0, max: 1.0 },
+        });
+    prop_oneof![
+        3 => counters.clone().prop_map(RankEvent::Counters),
+        3 => counters.prop_map(RankEvent::Totals),
+        1 => any::<f64>().prop_map(|value| RankEvent::Scalars {
+            train_iter: 1,
+            env_step: 1,
+            values: [("charts/SPS".to_string(), value), ("losses/value".to_string(), value)].into(),
+        }),
+        1 => any::<f64>().prop_map(|return_mean| RankEvent::Eval(Evaluation { return_mean, ..Evaluation::default() })),
+        1 => any::<bool>().prop_map(|equal| RankEvent::Fingerprint { train_iter: 1, update: 1, values: vec!["a".into(); 9], equal }),
+        1 => any::<bool>().prop_map(|usage| RankEvent::Error { message: "m".into(), hint: String::new(), usage }),
+        1 => Just(RankEvent::Finished { reason: FinishReason::StopValue }),
+        1 => Just(RankEvent::Joined { world_size: 4, backend: "gloo".into(), device: "cpu".into() }),
+        1 => Just(RankEvent::Unknown),
+    ]
+}
+
+#[test]
+fn pure_1_a_recorded_trace_replays_to_an_equal_model() {
+    // The goal is to attach, so that replaying needs no plan of its own.
+    let mut source = finished().attach();
+    source.event(Event::WallClock { time: 1_000.5 });
+    source.all_ready();
+    source.pass(3_000);
+    let header = Header::new(source.core.goal().clone(), vec![], false, Timestamp(0), 0.0);
+    let (mut recorder, mut text) = Recorder::start(&header, CAP).unwrap();
+    for (at, event) in &source.events {
+        text.push_str(&recorder.line(*at, event).unwrap());
+    }
+    let trace = Trace::parse(&text).unwrap();
+    assert_eq!((trace.torn_at, trace.events.len()), (None, source.events.len()));
+    let mut core = trace.core();
+    for (at, event) in trace.events {
+        core.handle(at, event);
+    }
+    assert_eq!(format!("{:#?}", core.model()), format!("{:#?}", source.model()));
+}

@@ -1,0 +1,181 @@
+//! What agents say, except records and samples, which have files of their own.
+
+use super::{generation, link, records, samples};
+use crate::core::host::HostStage;
+use crate::core::ids::{NodeRank, Rank, RunId};
+use crate::core::model::Tone;
+use crate::core::report::ReportBody;
+use crate::core::run::{Cause, Stage};
+use crate::core::session::Ctx;
+use crate::proto::message::{AgentMessage, LaunchSpec, PROTOCOL, RankSnapshot};
+
+/// An agent said something. Gives whether a screen could show it.
+pub(super) fn said(ctx: &mut Ctx<'_>, node: usize, message: AgentMessage) -> bool {
+    let awake = ctx.session.clock.awake_ms;
+    let Some(machine) = ctx.session.hosts.get_mut(node).filter(|machine| machine.is_connected()) else {
+        return false;
+    };
+    machine.heard = awake;
+    if let Some(host) = ctx.model.hosts.get_mut(node) {
+        host.heard = Some(ctx.now);
+    }
+    match message {
+        AgentMessage::Hello { protocol, build, host, node_rank, run, pid, wall_time, run_dir } => {
+            let greeting = Greeting { protocol, build, host, node_rank, run, pid, wall_time, run_dir };
+            hello(ctx, node, greeting);
+        }
+        AgentMessage::Snapshot { spec, ranks, last_seq } => snapshot(ctx, node, spec, &ranks, last_seq),
+        AgentMessage::Record(record) => return records::apply(ctx, node, record),
+        AgentMessage::Sample(sample) => samples::apply(ctx, node, *sample),
+        AgentMessage::Log { rank, first, lines } => log(ctx, node, rank, first, lines),
+        AgentMessage::PortReserved { request: answered, port: found } => {
+            if let Stage::Reserving { request, port, .. } = &mut ctx.session.run.stage
+                && node == 0
+                && *request == Some(answered)
+                && found != 0
+            {
+                *port = Some(found);
+            }
+        }
+        AgentMessage::Pong { sent_ms } => {
+            if let Some(host) = ctx.model.hosts.get_mut(node) {
+                host.rtt_ms = Some(ctx.now.0.saturating_sub(sent_ms));
+            }
+        }
+        AgentMessage::Refused { error, hint } => refused(ctx, node, error, hint),
+        AgentMessage::Bye { reason } => {
+            let name = ctx.host_name(node);
+            ctx.note(Tone::Info, format!("{name}: the agent leaves: {reason}"));
+        }
+        AgentMessage::Unknown => ctx.model.drops.unknown += 1,
+    }
+    true
+}
+
+struct Greeting {
+    protocol: u32,
+    build: String,
+    host: String,
+    node_rank: NodeRank,
+    run: RunId,
+    pid: u32,
+    wall_time: f64,
+    run_dir: String,
+}
+
+fn hello(ctx: &mut Ctx<'_>, node: usize, greeting: Greeting) {
+    let Some(HostStage::Attaching { since }) = ctx.session.hosts.get(node).map(|machine| machine.stage)
+    else {
+        return;
+    };
+    let name = ctx.host_name(node);
+    if greeting.protocol != PROTOCOL {
+        let (theirs, build) = (greeting.protocol, &greeting.build);
+        let error =
+            format!("{name}: the agent speaks protocol {theirs} (build {build}), this console {PROTOCOL}");
+        let hint = "attach with the rankdeck that launched the run, or stop that run first".into();
+        return link::fail(ctx, node, error, hint);
+    }
+    let ours = ctx.model.run.id.as_ref();
+    if ours.is_some_and(|run| *run != greeting.run) || greeting.node_rank.index() != node {
+        let error = format!(
+            "{name}: the agent serves run {} as node {}, not {} as node {node}",
+            greeting.run,
+            greeting.node_rank,
+            ours.map(RunId::to_string).unwrap_or_default()
+        );
+        let hint = "check that hosts.toml lists the hosts in the order of the launch: `rankdeck ps`".into();
+        return link::fail(ctx, node, error, hint);
+    }
+    let our_time = ctx.session.clock.wall.map(|_| ctx.session.clock.wall_time(ctx.now));
+    if let Some(host) = ctx.model.hosts.get_mut(node) {
+        host.agent = Some((greeting.pid, greeting.build));
+        host.clock_offset_s = our_time.map_or(0.0, |ours| greeting.wall_time - ours);
+        host.run_dir = greeting.run_dir;
+        if host.name.is_empty() {
+            host.name = greeting.host;
+        }
+    }
+    if let Some(machine) = ctx.session.hosts.get_mut(node) {
+        machine.stage = HostStage::Greeted { since };
+    }
+}
+
+fn snapshot(
+    ctx: &mut Ctx<'_>,
+    node: usize,
+    spec: Option<Box<LaunchSpec>>,
+    ranks: &[RankSnapshot],
+    last_seq: u64,
+) {
+    let greeted = |stage| matches!(stage, HostStage::Greeted { .. });
+    if !ctx.session.hosts.get(node).is_some_and(|machine| greeted(machine.stage)) {
+        return;
+    }
+    let name = ctx.host_name(node);
+    let shrunk = ctx.model.hosts.get_mut(node).is_some_and(|host| {
+        let shrunk = last_seq < host.last_seq;
+        host.last_seq = host.last_seq.min(last_seq);
+        shrunk
+    });
+    if shrunk {
+        ctx.note(Tone::Warn, format!("{name}: the agent has fewer records than it had before"));
+        ctx.model.drops.gaps += 1;
+    }
+    if let Some(machine) = ctx.session.hosts.get_mut(node) {
+        machine.stage = HostStage::Live { target: last_seq };
+        machine.launch_sent = spec.as_ref().map(|spec| spec.generation);
+    }
+    if let Some(spec) = spec {
+        generation::seen(ctx, node, &spec);
+        for snapshot in ranks {
+            let mine = ctx.session.run.is_current(spec.generation);
+            if let Some(rank) = ctx.model.ranks.get_mut(snapshot.rank.index())
+                && mine
+                && rank.node.index() == node
+            {
+                rank.pid = rank.pid.or(snapshot.pid);
+            }
+        }
+    }
+}
+
+fn log(ctx: &mut Ctx<'_>, node: usize, rank: Rank, first: u64, lines: Vec<String>) {
+    let Some(model) = ctx.model.ranks.get_mut(rank.index()).filter(|model| model.node.index() == node) else {
+        ctx.model.drops.misplaced += 1;
+        return;
+    };
+    let (fresh, over) = model.log.extend(first, lines, &mut ctx.session.rates.lines);
+    ctx.model.drops.log_lines += over;
+    let host = model.host.clone();
+    for line in fresh {
+        ctx.tell(ReportBody::Log { rank, host: host.clone(), line });
+    }
+}
+
+/// An order could not be carried out.
+fn refused(ctx: &mut Ctx<'_>, node: usize, error: String, hint: String) {
+    let name = ctx.host_name(node);
+    let text = match hint.is_empty() {
+        true => format!("{name}: {error}"),
+        false => format!("{name}: {error}; {hint}"),
+    };
+    ctx.note(Tone::Bad, format!("refused: {text}"));
+    let current = ctx.session.run.launch.as_ref().filter(|launch| launch.own).map(|launch| launch.generation);
+    let machine = ctx.session.hosts.get(node);
+    let launch_refused = current.is_some()
+        && machine.is_some_and(|machine| machine.launch_sent == current && machine.generation != current);
+    match &ctx.session.run.stage {
+        // Nothing was started there, so nothing is left there.
+        Stage::Launching | Stage::Running | Stage::Draining { .. } if launch_refused => {
+            if let Some(host) = ctx.model.hosts.get_mut(node) {
+                host.stopped = Some(Vec::new());
+            }
+            ctx.session.run.facts.blame(Cause::LaunchFailed(text));
+        }
+        Stage::Reserving { .. } | Stage::Gathering { .. } => {
+            ctx.session.run.facts.blame(Cause::LaunchFailed(text));
+        }
+        Stage::Launching | Stage::Running | Stage::Draining { .. } | Stage::Over => {}
+    }
+}

@@ -1,0 +1,138 @@
+//! A new generation: the plan is known or has changed, lives and proofs begin anew.
+
+use crate::core::ids::{Generation, NodeRank, Rank};
+use crate::core::join::{Join, Rate};
+use crate::core::model::{HostModel, Model, RankLife, RankModel, RunState, Tone};
+use crate::core::plan::{Plan, Until};
+use crate::core::report::{ReportBody, SCHEMA};
+use crate::core::run::{Facts, Launch, Stage, Stop};
+use crate::core::session::Ctx;
+use crate::proto::message::LaunchSpec;
+
+/// A host shows which launch it has accepted, by its snapshot or a record.
+pub(super) fn seen(ctx: &mut Ctx<'_>, node: usize, spec: &LaunchSpec) {
+    let known = ctx.session.hosts.get(node).and_then(|machine| machine.generation);
+    if known.is_none_or(|known| known < spec.generation) {
+        if let Some(machine) = ctx.session.hosts.get_mut(node) {
+            machine.generation = Some(spec.generation);
+        }
+        // The rank's log file of a new generation begins at line 0.
+        for rank in ctx.model.ranks.iter_mut().filter(|rank| rank.node.index() == node) {
+            rank.log.next = 0;
+        }
+    }
+    if ctx.session.run.launch.as_ref().is_none_or(|launch| launch.generation < spec.generation) {
+        let first = ctx.session.run.launch.is_none();
+        let launch = Launch {
+            generation: spec.generation,
+            master_addr: spec.master_addr.clone(),
+            master_port: spec.master_port,
+            resume: spec.resume.clone(),
+            own: false,
+        };
+        begin(ctx, spec.plan.clone(), launch);
+        let text = match first {
+            true => format!("found the run in generation {}", spec.generation),
+            false => format!("generation {} was launched by another console", spec.generation),
+        };
+        ctx.note(Tone::Info, text);
+    }
+}
+
+/// Makes `launch` the present generation.
+pub(super) fn begin(ctx: &mut Ctx<'_>, plan: Plan, launch: Launch) {
+    let world_size = plan.ranks.len();
+    install(ctx.model, &plan);
+    while ctx.session.hosts.len() < ctx.model.hosts.len() {
+        ctx.session.hosts.push(Default::default());
+    }
+    let limit = ctx.session.until.iter().filter_map(|until| match until {
+        Until::Steps(steps) => Some(*steps),
+        Until::Iters(_) | Until::Evals(_) | Until::Seconds(_) => None,
+    });
+    let goal = Some(plan.experiment.run.total_steps).filter(|steps| *steps > 0);
+    let model = &mut *ctx.model;
+    model.run.total_steps = limit.chain(goal).min();
+    model.run.generation = launch.generation;
+    model.run.master = format!("{}:{}", launch.master_addr, launch.master_port);
+    model.run.state = RunState::Launching;
+    model.run.started = model.run.started.or(Some(ctx.now));
+    model.run.adopted = !launch.own;
+    (model.run.ended, model.run.outcome, model.run.exit_code) = (None, None, None);
+    model.run.reason.clear();
+    let (backend, adopted, master) = (plan.backend.clone(), model.run.adopted, model.run.master.clone());
+    let nnodes = plan.hosts.len() as u32;
+    model.plan = Some(plan);
+    let session = &mut *ctx.session;
+    // A stop or restart that was asked of this console before it knew the run is meant for what it now finds.
+    let kept = match session.run.launch {
+        None => std::mem::take(&mut session.run.facts),
+        Some(_) => Facts::default(),
+    };
+    let kept = Facts { stop: kept.stop.map(|stop| Stop { at: ctx.now, ..stop }), ..kept };
+    model.run.stopping = kept.stop.map(|stop| stop.mode);
+    session.run.facts = kept;
+    session.run.stage = Stage::Launching;
+    session.run.launch = Some(launch);
+    session.join = Join::new(world_size);
+    session.rates.ranks = vec![Rate::default(); world_size];
+    session.watch.reset(world_size);
+    for machine in &mut session.hosts {
+        machine.stop_sent = None;
+    }
+    let run_dir = ctx.model.hosts.first().map(|host| host.run_dir.clone()).unwrap_or_default();
+    ctx.tell(ReportBody::RunStarted {
+        schema: SCHEMA,
+        world_size: world_size as u32,
+        nnodes,
+        backend,
+        master,
+        adopted,
+        run_dir,
+    });
+}
+
+/// Puts the plan's hosts and ranks into the model; logs and histories of known ranks stay.
+pub(in crate::core) fn install(model: &mut Model, plan: &Plan) {
+    for planned in &plan.hosts {
+        let node = model.hosts.len() as u32;
+        if planned.node_rank.index() >= model.hosts.len() {
+            let (node_rank, name) = (NodeRank(node), planned.name.clone());
+            model.hosts.push(HostModel { node_rank, name, ..HostModel::default() });
+        }
+    }
+    for host in &mut model.hosts {
+        host.stopped = None;
+        host.gpus_free.clear();
+    }
+    let mut old: Vec<Option<RankModel>> = std::mem::take(&mut model.ranks).into_iter().map(Some).collect();
+    model.ranks = plan
+        .ranks
+        .iter()
+        .enumerate()
+        .map(|(index, planned)| {
+            let name = plan.hosts.get(planned.node_rank.index()).map_or("", |host| host.name.as_str());
+            let fresh = RankModel { rank: Rank(index as u32), ..RankModel::pending(planned, name) };
+            let known = old.get_mut(index).and_then(Option::take).filter(|known| known.node == fresh.node);
+            match known {
+                Some(known) => RankModel {
+                    log: known.log,
+                    cpu_history: known.cpu_history,
+                    gpu_history: known.gpu_history,
+                    ..fresh
+                },
+                None => fresh,
+            }
+        })
+        .collect();
+}
+
+/// All ranks have been spawned.
+pub(super) fn all_spawned(model: &Model) -> bool {
+    !model.ranks.is_empty() && model.ranks.iter().all(|rank| rank.life != RankLife::Pending)
+}
+
+/// The generation after `generation`.
+pub(super) fn after(generation: Generation) -> Generation {
+    Generation(generation.0.saturating_add(1))
+}

@@ -1,0 +1,45 @@
+//! The reducer, split by cause. Each part changes facts; [`reconcile`] alone decides what follows from them.
+//!
+//! Owner: [`crate::core::Core::handle`]. Invariants:
+//! - UPDATE-1: no part panics, whatever the event; indices from outside are checked.
+//! - UPDATE-2: what is decided depends on facts and time only, not on which event brought them.
+#![deny(clippy::wildcard_enum_match_arm)]
+
+mod agent;
+mod generation;
+mod link;
+mod ranks;
+mod reconcile;
+mod records;
+mod samples;
+mod tick;
+mod user;
+mod verdicts;
+
+pub(in crate::core) use generation::install;
+
+use crate::core::event::Event;
+use crate::core::session::Ctx;
+
+/// Handles one event.
+pub(super) fn handle(ctx: &mut Ctx<'_>, event: Event) {
+    let counts = match event {
+        Event::Ticked => tick::ticked(ctx),
+        Event::LinkChanged { node, state } => link::changed(ctx, node.index(), state),
+        Event::AgentSaid { node, message } => agent::said(ctx, node.index(), *message),
+        Event::StopRequested { mode, by } => user::stop(ctx, mode, by),
+        Event::RestartRequested { from } => user::restart(ctx, from),
+        Event::DetachRequested => user::detach(ctx),
+        Event::PromptAnswered { node, answer } => user::answer(ctx, node.index(), answer),
+        Event::WallClock { time } => {
+            ctx.session.clock.wall = Some((ctx.now, time));
+            false
+        }
+    };
+    let before = ctx.out.len();
+    verdicts::tell(ctx);
+    reconcile::reconcile(ctx);
+    if counts || ctx.out.len() > before {
+        ctx.model.revision += 1;
+    }
+}

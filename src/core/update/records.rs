@@ -1,0 +1,142 @@
+//! Records: durable events, applied exactly once and in order per host (CORE-3).
+
+use super::{generation, link, ranks};
+use crate::core::host::HostStage;
+use crate::core::ids::Generation;
+use crate::core::model::Tone;
+use crate::core::run::Cause;
+use crate::core::session::Ctx;
+use crate::proto::message::{Record, RecordEvent, StopMode, Survivor};
+
+/// What the number of a record means for a host.
+enum Order {
+    Next,
+    Known,
+    Gap,
+}
+
+/// Applies one record. Gives whether it changed anything.
+pub(super) fn apply(ctx: &mut Ctx<'_>, node: usize, record: Record) -> bool {
+    let (Some(host), Some(machine)) = (ctx.model.hosts.get_mut(node), ctx.session.hosts.get_mut(node)) else {
+        return false;
+    };
+    if !machine.is_live() {
+        // Records on their way when a new attach was sent come again after its snapshot.
+        return false;
+    }
+    let order = match host.last_seq {
+        last if record.seq <= last => Order::Known,
+        last if record.seq == last.saturating_add(1) => Order::Next,
+        last if machine.gap_at == Some(last) => Order::Next,
+        _ => Order::Gap,
+    };
+    match order {
+        Order::Known => return false,
+        Order::Gap => {
+            machine.gap_at = Some(host.last_seq);
+            machine.stage = HostStage::Attaching { since: ctx.session.clock.awake_ms };
+            ctx.model.drops.gaps += 1;
+            link::attach(ctx, node);
+            return true;
+        }
+        Order::Next => host.last_seq = record.seq,
+    }
+    let Record { seq, time, generation, event } = record;
+    let at = At { node, seq, generation, time };
+    match event {
+        RecordEvent::Launched { spec } => launched(ctx, at, &spec),
+        RecordEvent::RankSpawned { rank, local_rank: _, pid } => ranks::spawned(ctx, at, rank, pid),
+        RecordEvent::RankExited { rank, pid, exit, last_lines, stopping } => {
+            ranks::exited(ctx, at, rank, pid, exit, &last_lines, stopping);
+        }
+        RecordEvent::StopOrdered { mode, by } => stop_ordered(ctx, at, mode, by),
+        RecordEvent::Stopped { survivors, gpus_free, took_ms } => {
+            stopped(ctx, at, survivors, gpus_free, took_ms)
+        }
+        RecordEvent::Rank { rank, said } => ranks::said(ctx, at, rank, said),
+        RecordEvent::Notice { text } => {
+            let name = ctx.host_name(node);
+            ctx.note_at(time, Tone::Warn, format!("{name}: {text}"));
+        }
+        RecordEvent::Unknown => ctx.model.drops.unknown += 1,
+    }
+    true
+}
+
+/// Where and when a record was written.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct At {
+    /// Index of the host.
+    pub node: usize,
+    /// Number of the record.
+    pub seq: u64,
+    /// Generation it belongs to.
+    pub generation: Generation,
+    /// Wall clock of the agent.
+    pub time: f64,
+}
+
+fn launched(ctx: &mut Ctx<'_>, at: At, spec: &crate::proto::message::LaunchSpec) {
+    generation::seen(ctx, at.node, spec);
+    let name = ctx.host_name(at.node);
+    let from = spec.resume.as_ref().map(|from| format!(" from {from}")).unwrap_or_default();
+    ctx.note_at(at.time, Tone::Info, format!("{name}: generation {} accepted{from}", spec.generation));
+}
+
+fn stop_ordered(ctx: &mut Ctx<'_>, at: At, mode: StopMode, by: String) {
+    let name = ctx.host_name(at.node);
+    let how = mode_text(mode);
+    ctx.note_at(at.time, Tone::Info, format!("{name}: stop ordered by {by} ({how})"));
+    let run = &mut ctx.session.run;
+    if !run.is_current(at.generation) {
+        return;
+    }
+    run.facts.first_end.get_or_insert(ctx.now);
+    // What this console has ordered comes back with the same words; its own cause is known already.
+    if run.restart.is_none() && run.facts.stop.is_none() {
+        run.facts.blame(Cause::Elsewhere { by });
+        ctx.model.run.stopping = ctx.model.run.stopping.max(Some(mode));
+    }
+}
+
+fn stopped(ctx: &mut Ctx<'_>, at: At, survivors: Vec<Survivor>, gpus_free: Vec<u32>, took_ms: u64) {
+    let name = ctx.host_name(at.node);
+    let text = match survivors.len() {
+        0 => format!("{name}: nothing is left of generation {} (after {took_ms} ms)", at.generation),
+        count => format!("{name}: {count} processes of generation {} are left", at.generation),
+    };
+    let tone = if survivors.is_empty() { Tone::Good } else { Tone::Bad };
+    ctx.note_at(at.time, tone, text);
+    if !ctx.session.run.is_current(at.generation) {
+        return;
+    }
+    let history = ctx.session.hosts.get(at.node).is_some_and(|machine| match machine.stage {
+        HostStage::Live { target } => at.seq <= target,
+        HostStage::Linking
+        | HostStage::Attaching { .. }
+        | HostStage::Greeted { .. }
+        | HostStage::Away { .. }
+        | HostStage::Failed
+        | HostStage::Closed => true,
+    });
+    let facts = &mut ctx.session.run.facts;
+    if !history {
+        facts.live_proof = Some(ctx.now);
+    }
+    facts.first_proof.get_or_insert(ctx.now);
+    facts.first_end.get_or_insert(ctx.now);
+    facts.took_ms = facts.took_ms.max(took_ms);
+    if let Some(host) = ctx.model.hosts.get_mut(at.node) {
+        host.stopped = Some(survivors);
+        host.gpus_free = gpus_free;
+    }
+}
+
+/// The word for how hard a stop is.
+pub(super) fn mode_text(mode: StopMode) -> &'static str {
+    match mode {
+        StopMode::Clean => "clean",
+        StopMode::Terminate => "terminate",
+        StopMode::Kill => "kill",
+    }
+}

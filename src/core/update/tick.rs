@@ -1,0 +1,63 @@
+//! Time passes: heartbeats, agents that do not answer, conditions of the watch.
+
+use super::link;
+use crate::core::host::HostStage;
+use crate::core::run::Stage;
+use crate::core::session::{Ctx, Limits};
+use crate::proto::message::ConsoleMessage;
+
+/// Milliseconds between two pings.
+const PING_MS: u64 = 2_000;
+/// Milliseconds within which an agent must answer an `attach`.
+const HELLO_MS: u64 = 20_000;
+
+/// Time passed. Gives whether a screen could show it.
+pub(super) fn ticked(ctx: &mut Ctx<'_>) -> bool {
+    ctx.session.clock.tick = ctx.now;
+    if ctx.session.run.stage == Stage::Over {
+        return false;
+    }
+    if ctx.now.since(ctx.session.clock.ping) >= PING_MS {
+        ctx.session.clock.ping = ctx.now;
+        for node in 0..ctx.session.hosts.len() {
+            if ctx.session.hosts.get(node).is_some_and(|machine| machine.is_live()) {
+                ctx.send(node, ConsoleMessage::Ping { sent_ms: ctx.now.0 });
+            }
+        }
+    }
+    speechless(ctx);
+    let before = ctx.model.verdicts.len();
+    let run = &ctx.session.run;
+    let watching = run.launch.is_some() && !run.is_ending();
+    let replaying = ctx
+        .session
+        .hosts
+        .iter()
+        .zip(&ctx.model.hosts)
+        .any(|(machine, host)| machine.is_live() && !machine.caught_up(host.last_seq));
+    if watching
+        && !replaying
+        && matches!(run.stage, Stage::Launching | Stage::Running | Stage::Draining { .. })
+    {
+        let limits = Limits::of(ctx.model);
+        let (hosts, awake) = (&ctx.session.hosts, ctx.session.clock.awake_ms);
+        ctx.session.watch.evaluate(ctx.model, hosts, awake, &limits);
+    }
+    before > 0
+}
+
+/// Agents that were attached to but never said hello.
+fn speechless(ctx: &mut Ctx<'_>) {
+    let awake = ctx.session.clock.awake_ms;
+    let known = ctx.session.run.launch.is_some();
+    for node in 0..ctx.session.hosts.len() {
+        let stage = ctx.session.hosts.get(node).map(|machine| machine.stage);
+        let Some(HostStage::Attaching { since } | HostStage::Greeted { since }) = stage else { continue };
+        if awake.saturating_sub(since) >= HELLO_MS && !known {
+            let name = ctx.host_name(node);
+            let error = format!("{name}: the agent does not answer");
+            let hint = format!("look at node{node}/agent.log in the run directory on {name}");
+            link::fail(ctx, node, error, hint);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What people, signals and scripts ask for.
+
+use super::{reconcile, records};
+use crate::core::effect::Effect;
+use crate::core::ids::NodeRank;
+use crate::core::model::Tone;
+use crate::core::run::{Cause, Stage};
+use crate::core::session::Ctx;
+use crate::proto::message::{ConsoleMessage, StopMode};
+
+/// A stop was asked for.
+pub(super) fn stop(ctx: &mut Ctx<'_>, mode: StopMode, by: String) -> bool {
+    if ctx.session.run.stage == Stage::Over {
+        return false;
+    }
+    // Asking again does not make it harder; asking for more does.
+    if ctx.model.run.stopping.is_some_and(|known| known >= mode) && ctx.session.run.restart.is_none() {
+        return false;
+    }
+    ctx.note(Tone::Info, format!("stop asked for by {by} ({})", records::mode_text(mode)));
+    if ctx.session.run.restart.take().is_some() {
+        ctx.note(Tone::Info, "the restart is called off");
+    }
+    let cause = match by.strip_prefix("until ") {
+        Some(goal) => Cause::Until(goal.to_string()),
+        None if by == "until" => Cause::Until("its goal".into()),
+        None => Cause::Requested { by },
+    };
+    ctx.session.run.facts.blame(cause);
+    order(ctx, mode);
+    true
+}
+
+/// Wants a stop now.
+pub(super) fn order(ctx: &mut Ctx<'_>, mode: StopMode) {
+    ctx.model.run.stopping = ctx.model.run.stopping.max(Some(mode));
+    let facts = &mut ctx.session.run.facts;
+    facts.first_end.get_or_insert(ctx.now);
+    facts.want_stop(mode, ctx.now);
+}
+
+/// A new generation was asked for.
+pub(super) fn restart(ctx: &mut Ctx<'_>, from: Option<String>) -> bool {
+    let text = match &from {
+        Some(from) => format!("restart from {from} asked for"),
+        None => "restart from the beginning asked for".to_string(),
+    };
+    match ctx.session.run.stage {
+        Stage::Gathering { .. } if ctx.session.run.launch.is_none() && is_launch(ctx) => {
+            ctx.note(Tone::Warn, "nothing to restart: the run has not been launched");
+            return true;
+        }
+        Stage::Reserving { ref mut resume, .. } => {
+            *resume = from;
+            ctx.note(Tone::Info, text);
+            return true;
+        }
+        Stage::Over if ctx.session.run.exited => return false,
+        Stage::Gathering { .. }
+        | Stage::Launching
+        | Stage::Running
+        | Stage::Draining { .. }
+        | Stage::Over => {}
+    }
+    ctx.note(Tone::Info, text);
+    ctx.session.run.restart = Some(from);
+    if matches!(ctx.session.run.stage, Stage::Launching | Stage::Running | Stage::Draining { .. }) {
+        let failed = matches!(ctx.session.run.facts.cause, Some(Cause::Failure | Cause::Stuck(_)));
+        order(ctx, if failed { StopMode::Terminate } else { StopMode::Clean });
+    }
+    true
+}
+
+/// The console leaves, the run goes on.
+pub(super) fn detach(ctx: &mut Ctx<'_>) -> bool {
+    match ctx.session.run.stage {
+        Stage::Over => {
+            let code = ctx.model.run.exit_code.unwrap_or(0);
+            reconcile::leave(ctx, code);
+        }
+        Stage::Gathering { .. } | Stage::Reserving { .. }
+            if ctx.session.run.launch.is_none() && is_launch(ctx) =>
+        {
+            // Nothing runs yet, so there is nothing to come back to.
+            return stop(ctx, StopMode::Clean, "detach before the launch".into());
+        }
+        Stage::Gathering { .. }
+        | Stage::Reserving { .. }
+        | Stage::Launching
+        | Stage::Running
+        | Stage::Draining { .. } => {
+            let run = ctx.model.run.id.as_ref().map(|run| run.to_string()).unwrap_or_default();
+            ctx.note(
+                Tone::Info,
+                format!("detached; the run goes on. Come back with `rankdeck attach {run}`"),
+            );
+            for node in 0..ctx.session.hosts.len() {
+                if ctx.session.hosts.get(node).is_some_and(|machine| machine.is_connected()) {
+                    ctx.send(node, ConsoleMessage::Detach);
+                }
+            }
+            reconcile::disconnect(ctx);
+            ctx.out.push(Effect::Exit { code: 0 });
+            ctx.session.run.exited = true;
+        }
+    }
+    true
+}
+
+/// The user answered a link's question.
+pub(super) fn answer(ctx: &mut Ctx<'_>, node: usize, answer: Option<String>) -> bool {
+    let Some(host) = ctx.model.hosts.get_mut(node).filter(|host| host.prompt.is_some()) else { return false };
+    host.prompt = None;
+    ctx.out.push(Effect::Answer { node: NodeRank(node as u32), answer });
+    true
+}
+
+/// The console is to launch, not to attach.
+pub(super) fn is_launch(ctx: &Ctx<'_>) -> bool {
+    matches!(ctx.session.goal, crate::core::Goal::Launch(_))
+}

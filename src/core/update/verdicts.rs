@@ -1,0 +1,57 @@
+//! Verdicts are told, noted, and the policy is applied to those on living ranks.
+
+use super::user;
+use crate::config::experiment::OnStuck;
+use crate::core::model::{RunState, Tone};
+use crate::core::report::{ReportBody, Severity};
+use crate::core::run::Cause;
+use crate::core::session::Ctx;
+use crate::proto::message::StopMode;
+
+/// Restarts that the policy may make before it stops the run instead.
+const AUTO_RESTARTS: u32 = 3;
+
+/// Tells what changed among the verdicts.
+pub(super) fn tell(ctx: &mut Ctx<'_>) {
+    let changes = ctx.session.watch.changes();
+    for change in changes {
+        let verdict = change.verdict;
+        let (tone, word) = match verdict.severity {
+            Severity::Red => (Tone::Bad, ""),
+            Severity::Amber => (Tone::Warn, ""),
+            Severity::Cleared => (Tone::Good, "over: "),
+        };
+        ctx.note(tone, format!("{word}{}: {}", verdict.verdict.name(), verdict.reason));
+        if change.living && verdict.severity == Severity::Red {
+            act(ctx, &verdict.reason);
+        }
+        ctx.tell(ReportBody::Verdict(verdict));
+    }
+    ctx.model.verdicts = ctx.session.watch.present();
+}
+
+/// The user's policy for a stuck, living rank.
+fn act(ctx: &mut Ctx<'_>, reason: &str) {
+    let policy = ctx.model.plan.as_ref().map_or(OnStuck::Report, |plan| plan.experiment.watch.on_stuck);
+    if ctx.session.run.is_ending() || !matches!(ctx.model.run.state, RunState::Launching | RunState::Running)
+    {
+        return;
+    }
+    let restart = policy == OnStuck::Restart && ctx.session.run.auto_restarts < AUTO_RESTARTS;
+    match policy {
+        OnStuck::Report => {}
+        OnStuck::Restart if restart => {
+            ctx.session.run.auto_restarts += 1;
+            let from = (!ctx.model.checkpoints.is_empty()).then(|| "latest".to_string());
+            ctx.session.run.restart = Some(from);
+            // A stuck group cannot agree on a last iteration: asking it to would only cost the grace.
+            user::order(ctx, StopMode::Terminate);
+            ctx.note(Tone::Warn, "policy on_stuck = \"restart\": a new generation follows");
+        }
+        OnStuck::Stop | OnStuck::Restart => {
+            ctx.session.run.facts.blame(Cause::Stuck(reason.to_string()));
+            user::order(ctx, StopMode::Terminate);
+            ctx.note(Tone::Warn, "policy on_stuck: the run is being stopped");
+        }
+    }
+}

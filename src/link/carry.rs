@@ -1,0 +1,280 @@
+//! Frames between a console and an agent, over any byte stream. The same for every road.
+//!
+//! Owner: the link's thread. Invariants:
+//! - CARRY-1: what was begun to be written is written to its end before anything else: libssh2 must see the same bytes again.
+//! - CARRY-2: bytes are read before silence is judged, so that a driver that was slow to listen is not taken for a dead agent.
+//! - CARRY-3: a frame that is no JSON is skipped and counted; one that is too long ends the connection.
+
+use super::desk::Desk;
+use super::{LinkCommand, LinkEvent};
+use crate::proto::frame::{self, Decoder, FrameError};
+use crate::proto::message::AgentMessage;
+use crate::ssh::Operator;
+use crate::ssh::wait::{self, Interest};
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// An agent speaks at least twice a second once it is attached to; silence for this long means that the road is broken.
+pub const SILENCE: Duration = Duration::from_secs(5);
+
+/// A non-blocking byte stream to an agent.
+pub trait Pipe {
+    /// Reads what is there; 0 at the end, `WouldBlock` when nothing is.
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
+    /// Writes what fits; `WouldBlock` when nothing does.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
+    /// What to wait for; `pending`: bytes wait to be written.
+    fn interest(&self, pending: bool) -> Interest;
+    /// The last words of whatever carries the stream, for the reason of its end.
+    fn complaint(&mut self) -> String {
+        String::new()
+    }
+}
+
+impl Pipe for UnixStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        Read::read(self, buffer)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Write::write(self, bytes)
+    }
+
+    fn interest(&self, pending: bool) -> Interest {
+        Interest { fd: self.as_raw_fd(), read: true, write: pending }
+    }
+}
+
+/// Why carrying ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    /// The order to close arrived.
+    Closed,
+    /// The road broke, for this reason.
+    Lost(String),
+}
+
+/// Carries until the order to close or until the road breaks.
+pub fn carry(pipe: &mut dyn Pipe, desk: &mut Desk) -> End {
+    let mut decoder = Decoder::default();
+    let mut buffer = vec![0; 64 << 10];
+    let mut outgoing: VecDeque<u8> = VecDeque::new();
+    let mut bad_frames = 0u64;
+    let mut farewell = None;
+    // Nothing is expected of an agent before it was attached to.
+    let mut heard: Option<Instant> = None;
+    loop {
+        let mut moved = false;
+        // A burst is taken in slices, so that orders get their turn.
+        for _ in 0..16 {
+            match pipe.read(&mut buffer) {
+                Ok(0) => return End::Lost(ended(pipe, farewell)),
+                Ok(count) => {
+                    moved = true;
+                    decoder.push(&buffer[..count]);
+                    if let Err(error) = hand_over(&mut decoder, desk, &mut bad_frames, &mut farewell) {
+                        return End::Lost(error.to_string());
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return End::Lost(format!("connection broke: {error}")),
+            }
+        }
+        if moved {
+            heard = heard.map(|_| Instant::now());
+        }
+        if desk.closing() {
+            flush(pipe, &mut outgoing, desk);
+            return End::Closed;
+        }
+        while outgoing.is_empty() {
+            match desk.inbox.take() {
+                Some(LinkCommand::Send(message)) => match frame::encode(&message) {
+                    Ok(bytes) => {
+                        outgoing.extend(bytes);
+                        heard.get_or_insert_with(Instant::now);
+                    }
+                    Err(error) => tracing::warn!(%error, "a message to an agent cannot be sent"),
+                },
+                Some(_) => continue,
+                None => break,
+            }
+        }
+        match write_some(pipe, &mut outgoing) {
+            Ok(wrote) => moved |= wrote,
+            Err(error) => return End::Lost(format!("connection broke: {error}")),
+        }
+        if moved {
+            continue;
+        }
+        let quiet = heard.map(|heard| heard.elapsed());
+        if quiet.is_some_and(|quiet| quiet >= SILENCE) {
+            return End::Lost(format!("no sign of life from the agent for {} s", SILENCE.as_secs()));
+        }
+        let patience = quiet.map_or(Duration::from_secs(30), |quiet| SILENCE.saturating_sub(quiet));
+        let bell = Interest { fd: desk.inbox.fd(), read: true, write: false };
+        let _ = wait::poll(&[pipe.interest(!outgoing.is_empty()), bell], patience);
+    }
+}
+
+/// Decodes whole frames and tells them.
+fn hand_over(
+    decoder: &mut Decoder,
+    desk: &mut Desk,
+    bad_frames: &mut u64,
+    farewell: &mut Option<String>,
+) -> Result<(), FrameError> {
+    loop {
+        match decoder.next_frame::<AgentMessage>() {
+            Ok(None) => return Ok(()),
+            Ok(Some(message)) => {
+                if let AgentMessage::Bye { reason } = &message {
+                    *farewell = Some(reason.clone());
+                }
+                desk.tell(LinkEvent::Message(Box::new(message)));
+            }
+            Err(FrameError::Json(error)) => {
+                *bad_frames += 1;
+                tracing::warn!(%error, bad_frames = *bad_frames, "a frame of an agent cannot be read");
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn ended(pipe: &mut dyn Pipe, farewell: Option<String>) -> String {
+    match (farewell, pipe.complaint()) {
+        (Some(reason), _) => format!("agent closed the connection: {reason}"),
+        (None, complaint) if complaint.is_empty() => "agent or connection ended".into(),
+        (None, complaint) => format!("agent or connection ended: {complaint}"),
+    }
+}
+
+/// CARRY-1: the queue keeps the very bytes that did not fit.
+fn write_some(pipe: &mut dyn Pipe, outgoing: &mut VecDeque<u8>) -> io::Result<bool> {
+    let mut wrote = false;
+    while !outgoing.is_empty() {
+        match pipe.write(outgoing.make_contiguous()) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => {
+                outgoing.drain(..count);
+                wrote = true;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(wrote)
+}
+
+/// Sends what was ordered before the order to close (`detach`, `close`), within half a second.
+fn flush(pipe: &mut dyn Pipe, outgoing: &mut VecDeque<u8>, desk: &mut Desk) {
+    while let Some(command) = desk.inbox.take() {
+        if let LinkCommand::Send(message) = command
+            && let Ok(bytes) = frame::encode(&message)
+        {
+            outgoing.extend(bytes);
+        }
+    }
+    let deadline = Instant::now() + Duration::from_millis(500);
+    while !outgoing.is_empty() && Instant::now() < deadline {
+        match write_some(pipe, outgoing) {
+            Ok(true) => {}
+            Ok(false) => {
+                let _ = wait::poll(&[pipe.interest(true)], Duration::from_millis(50));
+            }
+            Err(_) => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::inbox::Inbox;
+    use super::*;
+    use crate::core::ids::NodeRank;
+    use crate::proto::message::ConsoleMessage;
+    use tokio::sync::mpsc;
+
+    struct Bench {
+        orders: mpsc::Sender<LinkCommand>,
+        events: mpsc::Receiver<(NodeRank, LinkEvent)>,
+        agent: UnixStream,
+        thread: std::thread::JoinHandle<End>,
+    }
+
+    fn bench() -> Bench {
+        let (orders, commands) = mpsc::channel(8);
+        let (sender, events) = mpsc::channel(8);
+        let (agent, mut console) = UnixStream::pair().unwrap();
+        console.set_nonblocking(true).unwrap();
+        let mut desk = Desk::new(NodeRank(3), false, Inbox::new(commands).unwrap(), sender);
+        let thread = std::thread::spawn(move || carry(&mut console, &mut desk));
+        Bench { orders, events, agent, thread }
+    }
+
+    fn read_message(agent: &mut UnixStream) -> ConsoleMessage {
+        let mut head = [0; 4];
+        agent.read_exact(&mut head).unwrap();
+        let mut body = vec![0; u32::from_be_bytes(head) as usize];
+        agent.read_exact(&mut body).unwrap();
+        serde_json::from_slice(&body).unwrap()
+    }
+
+    #[test]
+    fn frames_pass_both_ways_and_what_was_ordered_before_close_is_sent() {
+        let mut bench = bench();
+        let pong = frame::encode(&AgentMessage::Pong { sent_ms: 7 }).unwrap();
+        bench.agent.write_all(&[&pong[..], &[0, 0, 0, 1, b'{'], &pong[..]].concat()).unwrap();
+        for _ in 0..2 {
+            let (node, event) = bench.events.blocking_recv().unwrap();
+            assert_eq!(node, NodeRank(3));
+            assert!(
+                matches!(event, LinkEvent::Message(message) if *message == AgentMessage::Pong { sent_ms: 7 })
+            );
+        }
+        bench.orders.blocking_send(LinkCommand::Send(ConsoleMessage::Ping { sent_ms: 9 })).unwrap();
+        assert_eq!(read_message(&mut bench.agent), ConsoleMessage::Ping { sent_ms: 9 });
+        bench.orders.blocking_send(LinkCommand::Send(ConsoleMessage::Detach)).unwrap();
+        bench.orders.blocking_send(LinkCommand::Close).unwrap();
+        assert_eq!(read_message(&mut bench.agent), ConsoleMessage::Detach);
+        assert_eq!(bench.thread.join().unwrap(), End::Closed);
+    }
+
+    #[test]
+    fn an_end_names_the_agents_reason() {
+        let mut bench = bench();
+        bench
+            .agent
+            .write_all(&frame::encode(&AgentMessage::Bye { reason: "protocol 2".into() }).unwrap())
+            .unwrap();
+        drop(bench.agent);
+        let End::Lost(reason) = bench.thread.join().unwrap() else { panic!() };
+        assert_eq!(reason, "agent closed the connection: protocol 2");
+        assert!(bench.events.blocking_recv().is_some());
+    }
+
+    #[test]
+    fn link_3_a_silent_agent_is_lost_but_only_once_it_was_spoken_to() {
+        let mut bench = bench();
+        bench.orders.blocking_send(LinkCommand::Send(ConsoleMessage::Ping { sent_ms: 1 })).unwrap();
+        let began = Instant::now();
+        read_message(&mut bench.agent);
+        let End::Lost(reason) = bench.thread.join().unwrap() else { panic!() };
+        assert!(reason.contains("no sign of life"), "{reason}");
+        assert!(began.elapsed() >= SILENCE - Duration::from_millis(100));
+    }
+
+    #[test]
+    fn a_frame_that_is_too_long_ends_the_connection() {
+        let mut bench = bench();
+        bench.agent.write_all(&u32::MAX.to_be_bytes()).unwrap();
+        let End::Lost(reason) = bench.thread.join().unwrap() else { panic!() };
+        assert!(reason.contains("over the limit"), "{reason}");
+    }
+}

@@ -1,0 +1,377 @@
+//! Bringing the agent, and the trainer when it is wanted, to a host that lacks this build.
+//!
+//! Owner: the link's thread. Folders are named by content, under `~/.cache/rankdeck` (or `$RANKDECK_CACHE` on the host):
+//! `AGENT16/rankdeck`, and with a trainer `BOTH16/rankdeck` (a hard link to the first) beside `BOTH16/rankdeck-trainer`, because an agent
+//! finds its trainer as its sibling. Invariants:
+//! - DEPLOY-1: what has the right name and size is never sent again; the name is the content's hash.
+//! - DEPLOY-2: nothing is ever overwritten in place, so that running agents and several consoles do not disturb each other.
+
+use crate::ssh::connect::{self, Connection};
+use crate::ssh::upload::{self, Upload};
+use crate::ssh::user_config::Target;
+use crate::ssh::{Operator, SshError, exec, quote};
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+/// Name of the agent on a host.
+pub const AGENT: &str = "rankdeck";
+/// Name of the trainer on a host.
+pub const TRAINER: &str = "rankdeck-trainer";
+/// Bound of looking at a host and of linking files there; its home folder may be a slow network disk, and rc files may dawdle.
+const LOOKING: Duration = Duration::from_secs(30);
+/// Oldest glibc that this build runs on.
+const GLIBC: (u32, u32) = (2, 34);
+
+/// Hashes of files by path, size and time of change.
+type Hashes = HashMap<(PathBuf, u64, SystemTime), String>;
+
+/// One file to have on a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    /// Where it is here.
+    pub path: PathBuf,
+    /// Bytes.
+    pub size: u64,
+    /// SHA-256 in hexadecimal.
+    pub sha256: String,
+}
+
+impl Image {
+    /// Looks at a file; hashes of unchanged files are kept, since sixteen links want the same one.
+    pub fn read(path: &Path) -> io::Result<Image> {
+        static SEEN: Mutex<Option<Hashes>> = Mutex::new(None);
+        let facts = fs::metadata(path)?;
+        let key = (path.to_path_buf(), facts.len(), facts.modified()?);
+        // Held while hashing: the other links wait for the one that does it.
+        let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = seen.get_or_insert_default();
+        let sha256 = match seen.get(&key) {
+            Some(sha256) => sha256.clone(),
+            None => {
+                let sha256 = hash(path)?;
+                seen.insert(key, sha256.clone());
+                sha256
+            }
+        };
+        Ok(Image { path: path.to_path_buf(), size: facts.len(), sha256 })
+    }
+}
+
+fn hash(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let mut digest = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hexadecimal(&digest.finalize())),
+            count => digest.update(&buffer[..count]),
+        }
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What a host must have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Package {
+    /// The agent.
+    pub agent: Image,
+    /// The trainer, when the built-in one is wanted.
+    pub trainer: Option<Image>,
+}
+
+impl Package {
+    /// Reads both files.
+    pub fn read(label: &str, agent: &Path, trainer: Option<&Path>) -> Result<Package, SshError> {
+        let image = |path: &Path| {
+            Image::read(path).map_err(|error| {
+                SshError::lasting(
+                    format!("{label}: nothing to deploy: cannot read {}: {error}", path.display()),
+                    "build or install rankdeck again",
+                )
+            })
+        };
+        Ok(Package { agent: image(agent)?, trainer: trainer.map(image).transpose()? })
+    }
+
+    /// Folder of the agent alone.
+    fn agent_folder(&self) -> String {
+        self.agent.sha256.chars().take(16).collect()
+    }
+
+    /// Folder that the agent is run from.
+    fn folder(&self) -> String {
+        match &self.trainer {
+            None => self.agent_folder(),
+            Some(trainer) => {
+                let both = Sha256::digest(format!("{} {}", self.agent.sha256, trainer.sha256));
+                hexadecimal(&both).chars().take(16).collect()
+            }
+        }
+    }
+}
+
+/// Where things are on a host now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deployed {
+    /// Absolute path of the agent.
+    pub agent: String,
+    /// Absolute path of the trainer, when it was wanted.
+    pub trainer: Option<String>,
+    /// Absolute home folder.
+    pub home: String,
+}
+
+/// What a host answered when looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Found {
+    system: String,
+    home: String,
+    cache: String,
+    libc: String,
+    /// Sizes of the agent alone, the agent in its folder, the trainer there.
+    sizes: [Option<u64>; 3],
+}
+
+/// Sees to it that the host of `connection` has `package`. Uploads go over a session of their own to the same target (SSH-3).
+pub fn deploy(
+    connection: &Connection,
+    target: &Target,
+    package: &Package,
+    operator: &mut dyn Operator,
+) -> Result<Deployed, SshError> {
+    let label = connection.label();
+    let command = quote::script(&look(package));
+    let output = exec::run(connection, operator, &command, LOOKING, &|bytes| {
+        exec::after(bytes, "RANKDECK-END").is_some()
+    })?;
+    let found = parse(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| {
+        SshError::lasting(
+            format!("{label}: commands do not run there as expected: {}", described(&output)),
+            format!("check the login shell and its start files with `{} uname -sm`", target.command()),
+        )
+    })?;
+    suits(label, &found)?;
+    let (alone, folder) = (
+        format!("{}/{}", found.cache, package.agent_folder()),
+        format!("{}/{}", found.cache, package.folder()),
+    );
+    let [agent_alone, agent_beside, trainer_there] = found.sizes;
+    let agent_fits = agent_beside == Some(package.agent.size);
+    let mut send = Sender { target, bulk: None };
+    if !agent_fits && agent_alone != Some(package.agent.size) {
+        send.file(&package.agent, &alone, AGENT, operator)?;
+    }
+    if let Some(trainer) = &package.trainer {
+        if !agent_fits {
+            share(connection, operator, &alone, &folder)?;
+        }
+        if trainer_there != Some(trainer.size) {
+            send.file(trainer, &folder, TRAINER, operator)?;
+        }
+    }
+    Ok(Deployed {
+        agent: format!("{folder}/{AGENT}"),
+        trainer: package.trainer.as_ref().map(|_| format!("{folder}/{TRAINER}")),
+        home: found.home,
+    })
+}
+
+/// The session for uploads, opened when the first is needed.
+struct Sender<'a> {
+    target: &'a Target,
+    bulk: Option<Connection>,
+}
+
+impl Sender<'_> {
+    fn file(
+        &mut self,
+        image: &Image,
+        folder: &str,
+        name: &str,
+        operator: &mut dyn Operator,
+    ) -> Result<(), SshError> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        operator.progress(name, 0, image.size);
+        let bulk = match self.bulk.take() {
+            Some(bulk) => bulk,
+            None => connect::connect(self.target, operator)?,
+        };
+        // Unique among the consoles that share this home folder: process, upload, and a throw of the dice for the machine.
+        let dice = (super::backoff::dice() * 1e15) as u64;
+        let token = format!("{}-{}-{dice:x}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let what = Upload {
+            local: &image.path,
+            size: image.size,
+            sha256: &image.sha256,
+            folder,
+            name,
+            token: &token,
+        };
+        upload::upload(&bulk, operator, &what)?;
+        self.bulk = Some(bulk);
+        Ok(())
+    }
+}
+
+/// Puts the agent beside its trainer without sending it twice.
+fn share(connection: &Connection, operator: &mut dyn Operator, from: &str, to: &str) -> Result<(), SshError> {
+    let (folder, source) = (quote::word(to), quote::word(&format!("{from}/{AGENT}")));
+    let (part, target) = (quote::word(&format!("{to}/.{AGENT}")), quote::word(&format!("{to}/{AGENT}")));
+    let script = format!(
+        "umask 077; mkdir -p {folder} && {{ ln -f {source} {target} || {{ cp {source} {part}.$$.part && mv -f {part}.$$.part {target}; }}; }} && echo RANKDECK-SHARED"
+    );
+    let output = exec::run(connection, operator, &quote::script(&script), LOOKING, &|_| false)?;
+    match output.after("RANKDECK-SHARED") {
+        Some(_) => Ok(()),
+        None => Err(SshError::passing(
+            format!("{}: cannot make {to}: {}", connection.label(), described(&output)),
+            "is the disk or the quota full?",
+        )),
+    }
+}
+
+/// Asks for everything at once: a round trip costs more than all of it.
+fn look(package: &Package) -> String {
+    let (alone, folder) = (package.agent_folder(), package.folder());
+    format!(
+        "echo; echo RANKDECK-HOST; uname -sm; echo \"$HOME\"; C=\"${{RANKDECK_CACHE:-$HOME/.cache/rankdeck}}\"; echo \"$C\"; \
+         getconf GNU_LIBC_VERSION 2>/dev/null || echo -; \
+         for f in {alone}/{AGENT} {folder}/{AGENT} {folder}/{TRAINER}; do if test -x \"$C/$f\"; then wc -c < \"$C/$f\"; else echo -; fi; done; \
+         echo RANKDECK-END"
+    )
+}
+
+fn parse(text: &str) -> Option<Found> {
+    let mut lines = text.lines().skip_while(|line| *line != "RANKDECK-HOST").skip(1).map(str::trim);
+    let mut line = || lines.next();
+    let (system, home, cache, libc) =
+        (line()?.to_string(), line()?.to_string(), line()?.to_string(), line()?.to_string());
+    let sizes = [line()?.parse().ok(), line()?.parse().ok(), line()?.parse().ok()];
+    (line()? == "RANKDECK-END").then_some(Found { system, home, cache, libc, sizes })
+}
+
+/// Can this build run there?
+fn suits(label: &str, found: &Found) -> Result<(), SshError> {
+    let ours = format!("Linux {}", std::env::consts::ARCH);
+    if found.system != ours {
+        return Err(SshError::lasting(
+            format!("{label}: the host is {}, this rankdeck is built for {ours}", found.system),
+            "use a rankdeck built for that system",
+        ));
+    }
+    let version = found.libc.rsplit(' ').next().and_then(|version| version.split_once('.'));
+    let version =
+        version.and_then(|(major, minor)| Some((major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?)));
+    if version.is_some_and(|version| version < GLIBC) {
+        return Err(SshError::lasting(
+            format!(
+                "{label}: the host has {}, the agent needs glibc {}.{} or newer",
+                found.libc, GLIBC.0, GLIBC.1
+            ),
+            "use a host with a newer system, or build rankdeck on one as old as this",
+        ));
+    }
+    if !found.cache.starts_with('/') {
+        return Err(SshError::lasting(
+            format!("{label}: the cache folder {:?} is no absolute path", found.cache),
+            "set HOME or RANKDECK_CACHE on the host to an absolute path",
+        ));
+    }
+    Ok(())
+}
+
+/// What a command said that said something else than expected.
+pub fn described(output: &exec::Output) -> String {
+    let said = output.complaint();
+    if !said.is_empty() {
+        return said;
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let last = text.lines().rev().map(str::trim).find(|line| !line.is_empty());
+    match (last, output.status) {
+        (Some(line), _) => line.chars().take(200).collect(),
+        (None, Some(status)) => format!("no output, exit code {status}"),
+        (None, None) => "no output".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    fn package(folder: &Path, trainer: bool) -> Package {
+        let file = |name: &str, text: &str| {
+            fs::write(folder.join(name), text).unwrap();
+            Image::read(&folder.join(name)).unwrap()
+        };
+        Package { agent: file("a", "agent"), trainer: trainer.then(|| file("t", "trainer")) }
+    }
+
+    #[test]
+    fn looking_finds_what_is_there_by_content() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let package = package(folder.path(), true);
+        let cache = folder.path().join("cache dir");
+        let look = |cache: &Path| {
+            let output = Command::new("/bin/sh")
+                .args(["-c", &quote::script(&look(&package))])
+                .env("RANKDECK_CACHE", cache)
+                .output()
+                .unwrap();
+            parse(&format!("Welcome!\n{}", String::from_utf8(output.stdout).unwrap())).unwrap()
+        };
+        assert_eq!(look(&cache).sizes, [None, None, None]);
+        let own = cache.join(package.folder());
+        fs::create_dir_all(&own).unwrap();
+        fs::write(own.join(AGENT), "agent").unwrap();
+        assert_eq!(look(&cache).sizes, [None, None, None], "not executable yet");
+        fs::set_permissions(own.join(AGENT), fs::Permissions::from_mode(0o755)).unwrap();
+        let found = look(&cache);
+        assert_eq!((found.sizes, Path::new(&found.cache)), ([None, Some(5), None], cache.as_path()));
+        assert!(suits("node1", &found).is_ok(), "{found:?}");
+    }
+
+    #[test]
+    fn the_folder_depends_on_both_contents() {
+        let folder = tempfile::tempdir().unwrap();
+        let (alone, both) = (package(folder.path(), false), package(folder.path(), true));
+        assert_eq!(alone.folder(), alone.agent_folder());
+        assert_ne!(both.folder(), both.agent_folder());
+        assert_eq!(both.agent_folder(), alone.agent_folder());
+        assert_eq!(alone.folder().len(), 16);
+    }
+
+    #[test]
+    fn unsuitable_hosts_are_named() {
+        let good = Found {
+            system: format!("Linux {}", std::env::consts::ARCH),
+            home: "/h".into(),
+            cache: "/h/c".into(),
+            libc: "glibc 2.36".into(),
+            sizes: [None; 3],
+        };
+        assert!(suits("n", &good).is_ok());
+        let refused = |found: Found| suits("n", &found).unwrap_err().error;
+        assert!(refused(Found { system: "Darwin arm64".into(), ..good.clone() }).contains("Darwin arm64"));
+        assert!(refused(Found { libc: "glibc 2.31".into(), ..good.clone() }).contains("glibc 2.31"));
+        assert!(refused(Found { cache: "x".into(), ..good.clone() }).contains("absolute"));
+        assert!(suits("n", &Found { libc: "-".into(), ..good }).is_ok(), "unknown is tried");
+    }
+
+    #[test]
+    fn half_an_answer_is_none() {
+        assert_eq!(parse("RANKDECK-HOST\nLinux x86_64\n/root\n"), None);
+        assert_eq!(parse(""), None);
+    }
+}

@@ -1,0 +1,171 @@
+//! What a link's thread deals with the driver through: states and messages out, orders and answers in.
+//!
+//! Owner: the link's thread. Implements [`Operator`], so that logins can ask the user. Invariants: LINK-1 and LINK-4 of the parent module.
+
+use super::inbox::Inbox;
+use super::{LinkCommand, LinkError, LinkEvent, Prompter};
+use crate::core::event::{LinkState, Prompt};
+use crate::core::ids::NodeRank;
+use crate::ssh::Operator;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::sync::oneshot;
+
+/// Shortest time between two reports of an upload's progress.
+const PROGRESS: Duration = Duration::from_millis(100);
+
+/// A link's desk.
+#[derive(Debug)]
+pub struct Desk {
+    node: NodeRank,
+    /// Orders.
+    pub inbox: Inbox,
+    events: mpsc::Sender<(NodeRank, LinkEvent)>,
+    interactive: bool,
+    attempt: u32,
+    /// When the progress of an upload was told last.
+    told: Option<Instant>,
+    /// Nobody listens any more.
+    deaf: bool,
+}
+
+impl Desk {
+    /// A desk for the link of `node`.
+    pub fn new(
+        node: NodeRank,
+        interactive: bool,
+        inbox: Inbox,
+        events: mpsc::Sender<(NodeRank, LinkEvent)>,
+    ) -> Desk {
+        Desk { node, inbox, events, interactive, attempt: 0, told: None, deaf: false }
+    }
+
+    /// Tells an event; waits while the driver is busy, but not beyond the order to close.
+    pub fn tell(&mut self, event: LinkEvent) {
+        let mut letter = (self.node, event);
+        loop {
+            match self.events.try_send(letter) {
+                Ok(()) => return,
+                Err(TrySendError::Closed(_)) => {
+                    self.deaf = true;
+                    return;
+                }
+                Err(TrySendError::Full(back)) => letter = back,
+            }
+            if self.closing() {
+                return;
+            }
+            self.inbox.wait(Duration::from_millis(5));
+        }
+    }
+
+    /// Tells a state.
+    pub fn state(&mut self, state: LinkState) {
+        self.tell(LinkEvent::State(state));
+    }
+
+    /// Tells the last state (LINK-1): tries a while even though the order to close has arrived.
+    pub fn last(&mut self, state: LinkState) {
+        let deadline = Instant::now() + Duration::from_secs(2);
+        let mut letter = (self.node, LinkEvent::State(state));
+        while let Err(TrySendError::Full(back)) = self.events.try_send(letter) {
+            if Instant::now() >= deadline {
+                return;
+            }
+            letter = back;
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Begins an attempt and says so.
+    pub fn begin(&mut self, attempt: u32) {
+        self.attempt = attempt;
+        self.state(LinkState::Connecting { attempt });
+    }
+
+    /// Waits `time`; `false` when the order to close arrived. Messages that arrive meanwhile are dropped: there is no agent.
+    pub fn rest(&mut self, time: Duration) -> bool {
+        let deadline = Instant::now() + time;
+        loop {
+            if self.closing() {
+                return false;
+            }
+            self.inbox.clear();
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            self.inbox.wait(left);
+        }
+    }
+}
+
+impl Operator for Desk {
+    fn interactive(&self) -> bool {
+        self.interactive
+    }
+
+    fn ask(&mut self, prompt: &Prompt) -> Option<String> {
+        // An answer to an earlier question must not answer this one.
+        self.inbox.clear();
+        self.state(LinkState::Asking { prompt: prompt.clone() });
+        let answer = loop {
+            if self.closing() {
+                return None;
+            }
+            match self.inbox.take() {
+                Some(LinkCommand::Answer(answer)) => break answer,
+                Some(_) => continue,
+                None => self.inbox.wait(Duration::from_secs(1)),
+            }
+        };
+        self.state(LinkState::Connecting { attempt: self.attempt });
+        answer
+    }
+
+    fn closing(&mut self) -> bool {
+        self.inbox.closing() || self.deaf || self.events.is_closed()
+    }
+
+    fn progress(&mut self, what: &str, done: u64, total: u64) {
+        let due = self.told.is_none_or(|told| told.elapsed() >= PROGRESS);
+        if due || done >= total {
+            self.told = Some(Instant::now());
+            self.state(LinkState::Uploading { what: what.into(), done, total });
+        }
+    }
+
+    fn wake_fd(&self) -> Option<RawFd> {
+        Some(self.inbox.fd())
+    }
+}
+
+/// The operator of a one-shot command.
+pub struct Clerk {
+    /// Name of the host, for questions.
+    pub host: String,
+    /// Who answers.
+    pub prompter: Arc<dyn Prompter>,
+    /// Closed when nobody waits for the result any more.
+    pub result: oneshot::Sender<Result<String, LinkError>>,
+}
+
+impl Operator for Clerk {
+    fn interactive(&self) -> bool {
+        true
+    }
+
+    fn ask(&mut self, prompt: &Prompt) -> Option<String> {
+        self.prompter.ask(&self.host, prompt)
+    }
+
+    fn closing(&mut self) -> bool {
+        self.result.is_closed()
+    }
+
+    fn wake_fd(&self) -> Option<RawFd> {
+        None
+    }
+}

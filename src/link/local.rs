@@ -1,0 +1,201 @@
+//! The road to an agent on this machine: no SSH, the console's own binary, the agent's socket.
+//!
+//! Owner: the link's thread; the short-lived children (`agent probe`, `agent start`, one-shot commands) are its own, bounded by a
+//! deadline, and reaped. The agent itself is nobody's child: it daemonises.
+
+use super::LinkRequest;
+use super::carry::Pipe;
+use super::desk::Desk;
+use super::roads::{self, ONE_SHOT, Road};
+use crate::config::hosts::Host;
+use crate::core::event::{LinkState, Probe};
+use crate::ssh::exec::{self, MAX_OUTPUT, Output};
+use crate::ssh::wait::{self, Interest};
+use crate::ssh::{Operator, SshError};
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Bound of probing and of starting.
+const STARTING: Duration = Duration::from_secs(30);
+/// How long an answered child may take to end.
+const ENDING: Duration = Duration::from_secs(5);
+
+/// The road of one link.
+#[derive(Debug)]
+pub struct Local<'a> {
+    request: &'a LinkRequest,
+}
+
+impl Local<'_> {
+    /// The road for `request`.
+    pub fn new(request: &LinkRequest) -> Local<'_> {
+        Local { request }
+    }
+}
+
+impl Road for Local<'_> {
+    fn travel(&mut self, desk: &mut Desk, mending: bool) -> Result<(Probe, Box<dyn Pipe>), SshError> {
+        let request = self.request;
+        let label = &request.host.name;
+        let agent = &request.agent_binary;
+        desk.state(LinkState::Starting);
+        let probed = run(label, agent, &["agent".into(), "probe".into()], STARTING, desk, &|out| {
+            exec::after(out, "RANKDECK-PROBE").is_some()
+        })?;
+        let mut probe = roads::read_probe(probed.after("RANKDECK-PROBE"));
+        if let Some(trainer) = &request.trainer_binary {
+            probe.trainer = Some(trainer.display().to_string());
+        }
+        let workdir = if request.host.workdir.is_empty() { "." } else { &request.host.workdir };
+        let arguments = roads::start_arguments(request, workdir);
+        let said = run(label, agent, &arguments, STARTING, desk, &|out| {
+            exec::after(out, "RANKDECK-AGENT").is_some()
+        })?;
+        let answer = said.after("RANKDECK-AGENT");
+        let started =
+            roads::read_started(label, answer.as_deref(), &super::deploy::described(&said), mending)?;
+        let connected = UnixStream::connect(&started.socket)
+            .and_then(|stream| stream.set_nonblocking(true).map(|()| stream));
+        let stream = connected.map_err(|error| {
+            SshError::passing(
+                format!("{label}: cannot reach the agent at {}: {error}", started.socket),
+                "see agent.log in the run directory",
+            )
+        })?;
+        Ok((probe, Box::new(stream)))
+    }
+}
+
+/// Runs `rankdeck agent ARGS` here and gives back the text of its answer.
+pub fn exec(
+    host: &Host,
+    agent: &Path,
+    args: &[String],
+    operator: &mut dyn Operator,
+) -> Result<String, SshError> {
+    let arguments: Vec<String> = std::iter::once("agent".to_string()).chain(args.iter().cloned()).collect();
+    let output = run(&host.name, agent, &arguments, ONE_SHOT, operator, &|out| roads::answer(out).is_some())?;
+    roads::answer(&output.stdout).ok_or_else(|| {
+        let what = arguments.iter().take(2).cloned().collect::<Vec<_>>().join(" ");
+        SshError::lasting(
+            format!("{}: rankdeck {what} failed: {}", host.name, super::deploy::described(&output)),
+            "",
+        )
+    })
+}
+
+/// Kills and reaps on drop what has not ended by itself.
+struct Owned(Child);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        if !matches!(self.0.try_wait(), Ok(Some(_))) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+}
+
+/// Runs a child until `done` is satisfied by its output, or it ends.
+fn run(
+    label: &str,
+    program: &Path,
+    arguments: &[String],
+    within: Duration,
+    operator: &mut dyn Operator,
+    done: &dyn Fn(&[u8]) -> bool,
+) -> Result<Output, SshError> {
+    let fault = |error: io::Error| {
+        SshError::lasting(
+            format!("{label}: cannot run {}: {error}", program.display()),
+            "build or install rankdeck again",
+        )
+    };
+    let spawned = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(fault)?;
+    let mut child = Owned(spawned);
+    let (Some(mut stdout), Some(mut stderr)) = (child.0.stdout.take(), child.0.stderr.take()) else {
+        return Err(fault(io::ErrorKind::BrokenPipe.into()));
+    };
+    for fd in [stdout.as_raw_fd(), stderr.as_raw_fd()] {
+        nonblocking(fd).map_err(fault)?;
+    }
+    let deadline = Instant::now() + within;
+    let mut output = Output::default();
+    let (mut open_out, mut open_err) = (true, true);
+    loop {
+        open_out = open_out && drain(&mut stdout, &mut output.stdout, MAX_OUTPUT);
+        open_err = open_err && drain(&mut stderr, &mut output.stderr, 4 << 10);
+        let answered = done(&output.stdout);
+        if answered || !open_out {
+            let until = deadline.min(Instant::now() + ENDING);
+            output.status = ending(&mut child, until);
+            drain(&mut stderr, &mut output.stderr, 4 << 10);
+            return Ok(output);
+        }
+        if operator.closing() {
+            return Err(SshError::closed());
+        }
+        let now = Instant::now();
+        if now >= deadline {
+            return Err(SshError::passing(
+                format!("{label}: {} gave no answer within {} s", program.display(), within.as_secs()),
+                "",
+            ));
+        }
+        let mut interests = vec![Interest { fd: stdout.as_raw_fd(), read: true, write: false }];
+        if open_err {
+            interests.push(Interest { fd: stderr.as_raw_fd(), read: true, write: false });
+        }
+        interests.extend(operator.wake_fd().map(|fd| Interest { fd, read: true, write: false }));
+        // One-shot operators cannot be woken, so they are looked at now and then.
+        let patience = if operator.wake_fd().is_some() { deadline - now } else { Duration::from_millis(200) };
+        let _ = wait::poll(&interests, patience.min(deadline - now));
+    }
+}
+
+/// Exit code of a child that is about to end; `None` when it does not, or a signal ended it.
+fn ending(child: &mut Owned, deadline: Instant) -> Option<i32> {
+    loop {
+        match child.0.try_wait() {
+            Ok(Some(status)) => return status.code(),
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(2)),
+            _ => return None,
+        }
+    }
+}
+
+/// Reads what is there; `false` once the stream has ended. What does not fit is read and dropped.
+fn drain(stream: &mut dyn Read, into: &mut Vec<u8>, most: usize) -> bool {
+    let mut buffer = vec![0; 16 << 10];
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => return false,
+            Ok(count) => {
+                let room = most.saturating_sub(into.len());
+                into.extend_from_slice(&buffer[..count.min(room)]);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return false,
+        }
+    }
+}
+
+fn nonblocking(fd: i32) -> io::Result<()> {
+    // SAFETY: plain calls on a descriptor that the caller holds open; no memory is passed.
+    let set = unsafe {
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        if flags < 0 { flags } else { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) }
+    };
+    if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

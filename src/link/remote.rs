@@ -1,0 +1,263 @@
+//! The road to an agent over SSH.
+//!
+//! Owner: the link's thread owns the session and its channels (SSH-1). The agent's socket is reached by `direct-streamlocal`, which needs
+//! no process on the host; where sshd forbids that, through `rankdeck agent relay` and its marker line.
+
+use super::carry::Pipe;
+use super::deploy::{self, Deployed, Package};
+use super::desk::Desk;
+use super::roads::{self, ONE_SHOT, Road};
+use super::{LinkRequest, Settings};
+use crate::config::hosts::Host;
+use crate::core::event::{LinkState, Probe};
+use crate::ssh::connect::{self, Connection};
+use crate::ssh::exec::{self, Output};
+use crate::ssh::user_config;
+use crate::ssh::wait::{self, Interest, Stall};
+use crate::ssh::{Operator, SshError, quote};
+use ssh2::Channel;
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Bound of probing and starting the agent.
+const STARTING: Duration = Duration::from_secs(30);
+/// Bound of opening the way to its socket.
+const OPENING: Duration = Duration::from_secs(15);
+/// Bound of one write; messages to an agent are short.
+const WRITING: Duration = Duration::from_secs(5);
+/// Most noise before the relay's marker.
+const MAX_NOISE: usize = 1 << 20;
+const MAX_STDERR: usize = 4 << 10;
+const RELAY_MARKER: &str = "RANKDECK-RELAY";
+
+/// The road of one link.
+#[derive(Debug)]
+pub struct Remote<'a> {
+    settings: Settings,
+    request: &'a LinkRequest,
+}
+
+impl Remote<'_> {
+    /// The road for `request`.
+    pub fn new(settings: Settings, request: &LinkRequest) -> Remote<'_> {
+        Remote { settings, request }
+    }
+}
+
+impl Road for Remote<'_> {
+    fn travel(&mut self, desk: &mut Desk, mending: bool) -> Result<(Probe, Box<dyn Pipe>), SshError> {
+        let request = self.request;
+        let package =
+            Package::read(&request.host.name, &request.agent_binary, request.trainer_binary.as_deref())?;
+        let target = user_config::resolve(&request.host, self.settings.ssh_config.as_deref())?;
+        let connection = connect::connect(&target, desk)?;
+        let deployed = deploy::deploy(&connection, &target, &package, desk)?;
+        desk.state(LinkState::Starting);
+        let (probe, socket) = start(&connection, &deployed, request, desk, mending)?;
+        Ok((probe, Box::new(open(connection, &deployed.agent, &socket, desk)?)))
+    }
+}
+
+/// Probes the host and starts the agent, in one command; gives back the probe and the agent's socket.
+fn start(
+    connection: &Connection,
+    deployed: &Deployed,
+    request: &LinkRequest,
+    desk: &mut Desk,
+    mending: bool,
+) -> Result<(Probe, String), SshError> {
+    let workdir = if request.host.workdir.is_empty() { "rankdeck" } else { &request.host.workdir };
+    let arguments = roads::start_arguments(request, workdir);
+    let agent = quote::word(&deployed.agent);
+    let script = format!(
+        "cd; {agent} agent probe; exec {agent} {}",
+        quote::words(arguments.iter().map(String::as_str))
+    );
+    let answered = |bytes: &[u8]| exec::after(bytes, "RANKDECK-AGENT").is_some();
+    let output = exec::run(connection, desk, &quote::script(&script), STARTING, &answered)?;
+    let answer = output.after("RANKDECK-AGENT");
+    let started =
+        roads::read_started(connection.label(), answer.as_deref(), &deploy::described(&output), mending)?;
+    let mut probe = roads::read_probe(output.after("RANKDECK-PROBE"));
+    if probe.home.is_empty() {
+        probe.home = deployed.home.clone();
+    }
+    probe.trainer = probe.trainer.or_else(|| deployed.trainer.clone());
+    Ok((probe, started.socket))
+}
+
+/// Opens a byte stream to the agent's socket.
+fn open(
+    connection: Connection,
+    agent: &str,
+    socket: &str,
+    operator: &mut dyn Operator,
+) -> Result<SshPipe, SshError> {
+    let deadline = Instant::now() + OPENING;
+    let direct =
+        connection.until(operator, deadline, || connection.session.channel_direct_streamlocal(socket, None));
+    match direct {
+        Ok(channel) => Ok(SshPipe { channel, connection, head: Vec::new(), stderr: Vec::new() }),
+        Err(Stall::Closed) => Err(SshError::closed()),
+        // Forbidden (AllowStreamLocalForwarding no) or unknown to this server.
+        Err(_) => relay(connection, agent, socket, operator),
+    }
+}
+
+/// The detour through a process on the host.
+fn relay(
+    connection: Connection,
+    agent: &str,
+    socket: &str,
+    operator: &mut dyn Operator,
+) -> Result<SshPipe, SshError> {
+    let deadline = Instant::now() + OPENING;
+    let script = format!("exec {} agent relay --socket {}", quote::word(agent), quote::word(socket));
+    let channel = exec::start(&connection, operator, &quote::script(&script), deadline)?;
+    let mut output = Output::default();
+    let mut buffer = vec![0; 16 << 10];
+    let head = loop {
+        let mut moved = false;
+        for (stream, into) in [(0, &mut output.stdout), (1, &mut output.stderr)] {
+            if let Ok(count) = channel.stream(stream).read(&mut buffer) {
+                moved |= count > 0;
+                into.extend_from_slice(&buffer[..count]);
+            }
+        }
+        if let Some(head) = behind_marker(&output.stdout) {
+            break head;
+        }
+        let fault = |why: String| {
+            SshError::passing(
+                format!("{}: cannot reach the agent at {socket}: {why}", connection.label()),
+                "see agent.log in the run directory",
+            )
+        };
+        if channel.eof() || output.stdout.len() + output.stderr.len() > MAX_NOISE {
+            return Err(fault(deploy::described(&output)));
+        }
+        if !moved {
+            wait::pause(&connection.session, connection.fd(), operator, deadline).map_err(
+                |stall| match stall {
+                    Stall::Closed => SshError::closed(),
+                    stall => fault(stall.text()),
+                },
+            )?;
+        }
+    };
+    Ok(SshPipe { channel, connection, head, stderr: Vec::new() })
+}
+
+/// What follows the relay's marker line.
+fn behind_marker(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut at = 0;
+    for line in bytes.split_inclusive(|&byte| byte == b'\n') {
+        at += line.len();
+        if line.trim_ascii_end() == RELAY_MARKER.as_bytes() && line.ends_with(b"\n") {
+            return Some(bytes[at..].to_vec());
+        }
+    }
+    None
+}
+
+/// Runs `rankdeck agent ARGS` on a host and gives back the text of its answer.
+pub fn exec(
+    settings: &Settings,
+    host: &Host,
+    agent: &Path,
+    args: &[String],
+    operator: &mut dyn Operator,
+) -> Result<String, SshError> {
+    let package = Package::read(&host.name, agent, None)?;
+    let target = user_config::resolve(host, settings.ssh_config.as_deref())?;
+    let connection = connect::connect(&target, operator)?;
+    let deployed = deploy::deploy(&connection, &target, &package, operator)?;
+    let arguments = quote::words(args.iter().map(String::as_str));
+    let script = format!("cd; exec {} agent {arguments}", quote::word(&deployed.agent));
+    let output = exec::run(&connection, operator, &quote::script(&script), ONE_SHOT, &|bytes| {
+        roads::answer(bytes).is_some()
+    })?;
+    roads::answer(&output.stdout).ok_or_else(|| {
+        let what = args.first().map(String::as_str).unwrap_or_default();
+        SshError::lasting(
+            format!("{}: rankdeck agent {what} failed: {}", host.name, deploy::described(&output)),
+            format!("try it there: `{} {} agent {arguments}`", target.command(), deployed.agent),
+        )
+    })
+}
+
+/// A channel to an agent. The channel comes first: it must be dropped before its session.
+struct SshPipe {
+    channel: Channel,
+    connection: Connection,
+    /// Bytes that came with the relay's marker.
+    head: Vec<u8>,
+    stderr: Vec<u8>,
+}
+
+impl Pipe for SshPipe {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if !self.head.is_empty() {
+            let count = self.head.len().min(buffer.len());
+            buffer[..count].copy_from_slice(&self.head[..count]);
+            self.head.drain(..count);
+            return Ok(count);
+        }
+        // Both streams share one window: unread complaints would stop the messages.
+        let mut scrap = [0; 1024];
+        while let Ok(count) = self.channel.stderr().read(&mut scrap)
+            && count > 0
+        {
+            self.stderr.extend_from_slice(&scrap[..count]);
+            let surplus = self.stderr.len().saturating_sub(MAX_STDERR);
+            self.stderr.drain(..surplus);
+        }
+        match self.channel.read(buffer)? {
+            0 if !self.channel.eof() => Err(io::ErrorKind::WouldBlock.into()),
+            count => Ok(count),
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let deadline = Instant::now() + WRITING;
+        // Repeated until it is through, with nothing read in between: libssh2 cannot stand other calls in the middle of a packet.
+        loop {
+            match self.channel.write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                done => return done,
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!("nothing could be sent for {} s", WRITING.as_secs()),
+                ));
+            }
+            wait::poll(&[wait::interest(&self.connection.session, self.connection.fd())], deadline - now)?;
+        }
+    }
+
+    fn interest(&self, pending: bool) -> Interest {
+        let mut interest = wait::interest(&self.connection.session, self.connection.fd());
+        interest.write |= pending;
+        interest
+    }
+
+    fn complaint(&mut self) -> String {
+        Output { stderr: std::mem::take(&mut self.stderr), ..Output::default() }.complaint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relay_begins_behind_its_marker_line() {
+        assert_eq!(behind_marker(b"Welcome\nRANKDECK-RELAY\n\0\0a\n").as_deref(), Some(&b"\0\0a\n"[..]));
+        assert_eq!(behind_marker(b"RANKDECK-RELAY\r\n").as_deref(), Some(&b""[..]));
+        assert_eq!(behind_marker(b"RANKDECK-RELAY"), None);
+        assert_eq!(behind_marker(b"see RANKDECK-RELAY\n"), None);
+    }
+}

@@ -1,0 +1,88 @@
+//! Questions of links, asked on the controlling terminal while no screen is up.
+//!
+//! Owner: one thread, so that the questions of several hosts come one after the other. It may stay blocked on the terminal when the console
+//! ends; [`restore`] then gives the terminal its echo back.
+
+use crate::core::event::Prompt;
+use crate::core::ids::NodeRank;
+use std::fs::OpenOptions;
+use std::io::{self, BufRead, BufReader, Write};
+use std::sync::OnceLock;
+use tokio::sync::mpsc;
+
+/// An answer from the user; `None` refuses.
+pub type Answer = (NodeRank, Option<String>);
+
+/// The thread that asks.
+#[derive(Debug)]
+pub struct Asker {
+    questions: std::sync::mpsc::SyncSender<(NodeRank, String, Prompt)>,
+}
+
+impl Asker {
+    /// Starts the thread; answers go to `answers`.
+    pub fn new(answers: mpsc::Sender<Answer>) -> io::Result<Asker> {
+        let (questions, queue) = std::sync::mpsc::sync_channel::<(NodeRank, String, Prompt)>(1024);
+        std::thread::Builder::new().name("ask".to_owned()).spawn(move || {
+            while let Ok((node, host, prompt)) = queue.recv() {
+                if answers.blocking_send((node, on_terminal(&host, &prompt))).is_err() {
+                    break;
+                }
+            }
+        })?;
+        Ok(Asker { questions })
+    }
+
+    /// Asks; `false` when too many questions wait.
+    pub fn ask(&self, node: NodeRank, host: &str, prompt: &Prompt) -> bool {
+        self.questions.try_send((node, host.to_owned(), prompt.clone())).is_ok()
+    }
+}
+
+/// Asks on `/dev/tty` and waits for the answer; `None` without a terminal or at its end.
+pub fn on_terminal(host: &str, prompt: &Prompt) -> Option<String> {
+    remember_modes();
+    match prompt {
+        Prompt::UnknownHostKey { host: asked, key_type, fingerprint } => {
+            let text = format!(
+                "host {host}: the key of {asked} is not known\n  {key_type} {fingerprint}\naccept and remember it? (yes/no) "
+            );
+            line(&text).ok().filter(|answer| answer.eq_ignore_ascii_case("yes")).map(|_| "yes".to_owned())
+        }
+        Prompt::Passphrase { key } => secret(&format!("host {host}: passphrase of {key}: ")),
+        Prompt::Password { account, text } => secret(&format!("host {host}: {account}: {text} ")),
+    }
+}
+
+fn line(text: &str) -> io::Result<String> {
+    let mut terminal = OpenOptions::new().read(true).write(true).open("/dev/tty")?;
+    terminal.write_all(text.as_bytes())?;
+    let mut answer = String::new();
+    if BufReader::new(terminal).read_line(&mut answer)? == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(answer.trim().to_owned())
+}
+
+fn secret(text: &str) -> Option<String> {
+    rpassword::prompt_password(text).ok()
+}
+
+static MODES: OnceLock<libc::termios> = OnceLock::new();
+
+fn remember_modes() {
+    // SAFETY: all-zero is a valid termios, which tcgetattr fills in.
+    let mut modes: libc::termios = unsafe { std::mem::zeroed() };
+    // SAFETY: `modes` is valid for the call; descriptor 0 need not be a terminal, then the call fails.
+    if unsafe { libc::tcgetattr(0, &mut modes) } == 0 {
+        let _ = MODES.set(modes);
+    }
+}
+
+/// Gives the terminal back as it was before the first question, in case one is still open.
+pub fn restore() {
+    if let Some(modes) = MODES.get() {
+        // SAFETY: `modes` is a valid termios for the call.
+        unsafe { libc::tcsetattr(0, libc::TCSANOW, modes) };
+    }
+}

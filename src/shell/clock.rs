@@ -1,0 +1,42 @@
+//! The console's clocks: one monotonic for decisions, one wall clock for showing.
+
+use crate::core::ids::{Timestamp, WallTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::time::Instant;
+
+/// Milliseconds since the console began; tokio's clock, so that tests and simulations can pause it.
+#[derive(Debug, Clone, Copy)]
+pub struct Clock {
+    origin: Instant,
+}
+
+impl Clock {
+    /// A clock that shows 0 now.
+    #[expect(clippy::new_without_default, reason = "reading the time is not a default")]
+    pub fn new() -> Clock {
+        Clock { origin: Instant::now() }
+    }
+
+    /// Now.
+    pub fn now(&self) -> Timestamp {
+        Timestamp(self.origin.elapsed().as_millis() as u64)
+    }
+
+    /// Waits until `at`, for ever without one. Cancel-safe.
+    pub async fn sleep_until(&self, at: Option<Timestamp>) {
+        match at {
+            Some(at) => tokio::time::sleep_until(self.origin + Duration::from_millis(at.0)).await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// Seconds since the epoch.
+pub fn wall_time() -> WallTime {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}
+
+/// The earlier of two deadlines.
+pub fn earlier(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
+    a.into_iter().chain(b).min()
+}

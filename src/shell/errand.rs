@@ -1,0 +1,224 @@
+//! What a command came for, as a small machine beside the core: looks at the model after every event, asks for events, and says when to leave.
+//! Pure: no clock, no I/O.
+
+use crate::core::event::{Event, LinkState};
+use crate::core::ids::{Generation, Timestamp};
+use crate::core::model::{Model, RankLife, RunState};
+use crate::proto::message::StopMode;
+
+/// Milliseconds that a stop waits for hosts that cannot be reached, once all others have reported.
+pub const UNREACHABLE_MS: u64 = 15_000;
+
+/// The errand of one console.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Errand {
+    /// Stay until the core is done.
+    Watch,
+    /// Stay until the user leaves, even after the end of the run.
+    Linger,
+    /// Leave once every rank is in the process group.
+    Detach,
+    /// Stop the run and stay for the proof.
+    Stop {
+        /// How hard.
+        mode: StopMode,
+        /// The order was given.
+        ordered: bool,
+        /// Since when all hosts but unreachable ones have reported.
+        waiting: Option<Timestamp>,
+    },
+    /// Begin a new generation and leave once it runs.
+    Restart {
+        /// Checkpoint.
+        from: Option<String>,
+        /// Generation when the order was given.
+        ordered: Option<Generation>,
+    },
+}
+
+/// What an errand wants next.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Wish {
+    /// Nothing for now.
+    Wait,
+    /// This event.
+    Do(Event),
+    /// Hosts could not be reached and nothing is proved about them; leave.
+    GiveUp,
+}
+
+impl Errand {
+    /// A stop.
+    pub fn stop(mode: StopMode) -> Errand {
+        Errand::Stop { mode, ordered: false, waiting: None }
+    }
+
+    /// A restart.
+    pub fn restart(from: Option<String>) -> Errand {
+        Errand::Restart { from, ordered: None }
+    }
+
+    /// Looks at the model and decides.
+    pub fn step(&mut self, now: Timestamp, model: &Model) -> Wish {
+        match self {
+            Errand::Watch | Errand::Linger => Wish::Wait,
+            Errand::Detach => {
+                if is_up(model) {
+                    *self = Errand::Watch;
+                    Wish::Do(Event::DetachRequested)
+                } else {
+                    Wish::Wait
+                }
+            }
+            Errand::Stop { mode, ordered, waiting } => {
+                if !*ordered && is_known(model) {
+                    *ordered = true;
+                    return Wish::Do(Event::StopRequested { mode: *mode, by: "command".to_owned() });
+                }
+                if *ordered && only_unreachable_left(model) {
+                    let since = *waiting.get_or_insert(now);
+                    if now.since(since) >= UNREACHABLE_MS { Wish::GiveUp } else { Wish::Wait }
+                } else {
+                    *waiting = None;
+                    Wish::Wait
+                }
+            }
+            Errand::Restart { from, ordered } => match ordered {
+                None if is_known(model) && model.run.state != RunState::Launching => {
+                    *ordered = Some(model.run.generation);
+                    Wish::Do(Event::RestartRequested { from: from.clone() })
+                }
+                Some(old) if model.run.generation > *old && is_up(model) => {
+                    *self = Errand::Watch;
+                    Wish::Do(Event::DetachRequested)
+                }
+                _ => Wish::Wait,
+            },
+        }
+    }
+
+    /// When to look again although nothing happened.
+    pub fn poll_timeout(&self) -> Option<Timestamp> {
+        match self {
+            Errand::Stop { waiting: Some(since), .. } => Some(since.plus(UNREACHABLE_MS)),
+            _ => None,
+        }
+    }
+}
+
+/// Every rank is at least in the process group.
+fn is_up(model: &Model) -> bool {
+    model.run.state == RunState::Running
+        && !model.ranks.is_empty()
+        && model.ranks.iter().all(|rank| matches!(rank.life, RankLife::Joined | RankLife::Finished))
+}
+
+/// The run is known and every host has either been reached or has proved to be out of reach.
+fn is_known(model: &Model) -> bool {
+    !matches!(model.run.state, RunState::Connecting)
+        && !model.hosts.is_empty()
+        && model.hosts.iter().all(|host| host.agent.is_some() || is_unreachable(&host.link))
+}
+
+fn is_unreachable(link: &LinkState) -> bool {
+    matches!(link, LinkState::Lost { .. } | LinkState::Failed { .. } | LinkState::Connecting { attempt: 2.. })
+}
+
+fn only_unreachable_left(model: &Model) -> bool {
+    model.run.state != RunState::Over
+        && model.hosts.iter().any(|host| host.stopped.is_none())
+        && model.hosts.iter().filter(|host| host.stopped.is_none()).all(|host| is_unreachable(&host.link))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::ids::{NodeRank, Rank};
+    use crate::core::model::{HostModel, RankModel};
+
+    fn model(state: RunState, lives: &[RankLife]) -> Model {
+        let mut model = Model::default();
+        model.run.state = state;
+        model.hosts = (0..2)
+            .map(|node| HostModel {
+                node_rank: NodeRank(node),
+                agent: Some((1, "b".into())),
+                link: LinkState::Starting,
+                ..HostModel::default()
+            })
+            .collect();
+        model.ranks = lives.iter().enumerate().map(|(r, life)| rank(r as u32, life.clone())).collect();
+        model
+    }
+
+    fn rank(rank: u32, life: RankLife) -> RankModel {
+        RankModel {
+            rank: Rank(rank),
+            node: NodeRank(0),
+            local_rank: rank,
+            host: "a".into(),
+            gpu: None,
+            life,
+            device: String::new(),
+            pid: None,
+            sample: None,
+            sampled: None,
+            steps_per_s: 0.0,
+            counters: Default::default(),
+            error: None,
+            log: Default::default(),
+            cpu_history: Default::default(),
+            gpu_history: Default::default(),
+        }
+    }
+
+    #[test]
+    fn detach_waits_for_every_rank() {
+        let mut errand = Errand::Detach;
+        let half = model(RunState::Running, &[RankLife::Joined, RankLife::Spawned]);
+        assert_eq!(errand.step(Timestamp(0), &half), Wish::Wait);
+        let all = model(RunState::Running, &[RankLife::Joined, RankLife::Joined]);
+        assert_eq!(errand.step(Timestamp(0), &all), Wish::Do(Event::DetachRequested));
+        assert_eq!(errand.step(Timestamp(0), &all), Wish::Wait, "asked once");
+    }
+
+    #[test]
+    fn stop_is_ordered_once_and_only_when_the_run_is_known() {
+        let mut errand = Errand::stop(StopMode::Clean);
+        assert_eq!(errand.step(Timestamp(0), &model(RunState::Connecting, &[])), Wish::Wait);
+        let known = model(RunState::Running, &[RankLife::Joined]);
+        assert!(matches!(errand.step(Timestamp(0), &known), Wish::Do(Event::StopRequested { .. })));
+        assert_eq!(errand.step(Timestamp(1), &known), Wish::Wait);
+    }
+
+    #[test]
+    fn stop_gives_up_on_an_unreachable_host_after_a_while_and_not_before() {
+        let mut errand = Errand::stop(StopMode::Kill);
+        let mut known = model(RunState::Draining, &[RankLife::Joined]);
+        errand.step(Timestamp(0), &known);
+        known.hosts[0].stopped = Some(Vec::new());
+        known.hosts[1].link = LinkState::Lost { reason: "gone".into(), retry_ms: 1 };
+        assert_eq!(errand.step(Timestamp(10), &known), Wish::Wait);
+        assert_eq!(errand.poll_timeout(), Some(Timestamp(10 + UNREACHABLE_MS)));
+        assert_eq!(errand.step(Timestamp(10 + UNREACHABLE_MS), &known), Wish::GiveUp);
+        known.hosts[1].link = LinkState::Starting;
+        assert_eq!(errand.step(Timestamp(20 + UNREACHABLE_MS), &known), Wish::Wait);
+        assert_eq!(errand.poll_timeout(), None);
+    }
+
+    #[test]
+    fn restart_leaves_only_when_the_new_generation_is_up() {
+        let mut errand = Errand::restart(Some("latest".into()));
+        let mut at = model(RunState::Running, &[RankLife::Joined]);
+        assert_eq!(
+            errand.step(Timestamp(0), &at),
+            Wish::Do(Event::RestartRequested { from: Some("latest".into()) })
+        );
+        assert_eq!(errand.step(Timestamp(1), &at), Wish::Wait, "still the old one");
+        at.run.generation = Generation(1);
+        at.run.state = RunState::Launching;
+        assert_eq!(errand.step(Timestamp(2), &at), Wish::Wait);
+        at.run.state = RunState::Running;
+        assert_eq!(errand.step(Timestamp(3), &at), Wish::Do(Event::DetachRequested));
+    }
+}

@@ -1,0 +1,43 @@
+//! How a run is shown: on a screen, as lines, or not at all.
+
+use super::headless::Printer;
+use super::screen::Screen;
+use crate::core::ids::Timestamp;
+use crate::core::model::Model;
+use crate::core::report::Report;
+use crossterm::event::Event as TermEvent;
+
+/// The face of a console.
+pub enum Face {
+    /// The terminal.
+    Screen(Box<Screen>),
+    /// Lines on stdout.
+    Lines(Box<Printer>),
+    /// Nothing; the command says what there is to say.
+    Quiet,
+}
+
+impl Face {
+    /// The next input of the terminal, never without a screen. Cancel-safe.
+    pub async fn next_input(&mut self) -> Option<TermEvent> {
+        match self {
+            Face::Screen(screen) => screen.next_input().await,
+            Face::Lines(_) | Face::Quiet => std::future::pending().await,
+        }
+    }
+
+    /// Shows a report; a screen shows the model instead.
+    pub fn report(&mut self, now: Timestamp, report: &Report, model: &Model) {
+        if let Face::Lines(printer) = self {
+            printer.report(now, report, model);
+        }
+    }
+
+    /// When a frame is due.
+    pub fn poll_timeout(&self) -> Option<Timestamp> {
+        match self {
+            Face::Screen(screen) => screen.poll_timeout(),
+            Face::Lines(_) | Face::Quiet => None,
+        }
+    }
+}

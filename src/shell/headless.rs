@@ -1,0 +1,339 @@
+//! A run as plain lines, or as JSON Lines. Data to stdout; errors and hints to stderr.
+
+use super::output::Output;
+use super::words::{count, duration, plural, printable, rate, time_of_day};
+use crate::core::event::LinkState;
+use crate::core::ids::Timestamp;
+use crate::core::model::Model;
+use crate::core::report::{Report, ReportBody, Severity, VerdictReport};
+use std::io::Write;
+
+/// Least time between two progress lines of the plain form.
+pub const PROGRESS_MS: u64 = 2000;
+
+/// The form of lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// For people.
+    Plain {
+        /// The ranks' log lines too.
+        logs: bool,
+    },
+    /// For programs: each report as one JSON object.
+    Json,
+}
+
+/// Prints reports.
+#[derive(Debug)]
+pub struct Printer {
+    form: Form,
+    output: Output,
+    progress_at: Option<Timestamp>,
+}
+
+/// A line and where it goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Line {
+    /// Must get through.
+    Out(String),
+    /// A newer one will replace it.
+    Gauge(String),
+    /// For people only.
+    Err(String),
+}
+
+impl Printer {
+    /// A printer to stdout.
+    pub fn new(form: Form) -> std::io::Result<Printer> {
+        Ok(Printer { form, output: Output::new(std::io::stdout())?, progress_at: None })
+    }
+
+    /// The form.
+    pub fn form(&self) -> Form {
+        self.form
+    }
+
+    /// Prints a report; `model` is the state after it.
+    pub fn report(&mut self, now: Timestamp, report: &Report, model: &Model) {
+        let lines = match self.form {
+            Form::Json => json(report),
+            Form::Plain { logs } => {
+                match report.body {
+                    ReportBody::Log { .. } if !logs => return,
+                    ReportBody::Progress { .. } => {
+                        if self.progress_at.is_some_and(|at| now.since(at) < PROGRESS_MS) {
+                            return;
+                        }
+                        self.progress_at = Some(now);
+                    }
+                    _ => {}
+                }
+                plain(report, model)
+            }
+        };
+        let trouble = failed_host(report, model);
+        for line in lines.into_iter().chain(trouble) {
+            match line {
+                Line::Out(line) => self.output.line(line),
+                Line::Gauge(line) => self.output.gauge(line),
+                Line::Err(line) => note(&line),
+            }
+        }
+    }
+}
+
+/// One line for people on stderr.
+pub fn note(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+fn json(report: &Report) -> Vec<Line> {
+    match serde_json::to_string(report) {
+        Ok(line) if matches!(report.body, ReportBody::Log { .. }) => vec![Line::Gauge(line)],
+        Ok(line) => vec![Line::Out(line)],
+        Err(error) => vec![Line::Err(format!("error: a report is no JSON: {error}"))],
+    }
+}
+
+fn failed_host(report: &Report, model: &Model) -> Vec<Line> {
+    let ReportBody::Host { node_rank, host, .. } = &report.body else { return Vec::new() };
+    match model.hosts.get(node_rank.index()).map(|host| &host.link) {
+        Some(LinkState::Failed { error, hint }) => {
+            let error =
+                if error.contains(host.as_str()) { error.clone() } else { format!("host {host}: {error}") };
+            let hint = (!hint.is_empty()).then(|| Line::Err(format!("hint: {hint}")));
+            std::iter::once(Line::Err(format!("error: {error}"))).chain(hint).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// A report as lines for people.
+pub fn plain(report: &Report, model: &Model) -> Vec<Line> {
+    let at = time_of_day(report.time);
+    let out = |text: String| vec![Line::Out(format!("{at}  {}", printable(text.trim_end())))];
+    match &report.body {
+        ReportBody::RunStarted { world_size, nnodes, backend, master, adopted, .. } => out(format!(
+            "run {} generation {}: {}, {}, {backend}, master {master}{}",
+            report.run,
+            report.generation,
+            plural(*nnodes as usize, "host"),
+            plural(*world_size as usize, "rank"),
+            if *adopted { " (found running)" } else { "" },
+        )),
+        ReportBody::Host { host, state, detail, .. } => out(format!("host {host}  {state}  {detail}")),
+        ReportBody::Rank { rank, host, state, pid, exit_code, signal, detail } => {
+            let facts = [
+                pid.map(|pid| format!("pid {pid}")),
+                exit_code.map(|code| format!("exit code {code}")),
+                signal.map(|signal| format!("signal {signal}")),
+                (!detail.is_empty()).then(|| detail.clone()),
+            ];
+            out(format!("rank {rank} on {host}  {state}  {}", join(&facts)))
+        }
+        ReportBody::Progress { .. } => {
+            vec![Line::Gauge(format!("{at}  {}", progress(&report.body).unwrap_or_default()))]
+        }
+        ReportBody::Eval { env_step, episodes, return_mean, return_std, stop, .. } => out(format!(
+            "eval {}at step {}: return {return_mean:.2} ± {return_std:.2} over {}{}",
+            if model.evals.is_empty() { String::new() } else { format!("{} ", model.evals.len()) },
+            count(*env_step),
+            plural(*episodes as usize, "episode"),
+            if *stop { ", stop value reached" } else { "" },
+        )),
+        ReportBody::Checkpoint { path, env_step, reason, .. } => {
+            out(format!("checkpoint ({reason}) at step {}: {path}", count(*env_step)))
+        }
+        ReportBody::Verdict(verdict) => verdict_lines(verdict)
+            .into_iter()
+            .enumerate()
+            .map(|(i, text)| {
+                let lead = if i == 0 { at.as_str() } else { "        " };
+                Line::Out(format!("{lead}  {}", printable(&text)))
+            })
+            .collect(),
+        ReportBody::Log { rank, host, line } => {
+            vec![Line::Gauge(format!("{host}:{rank}| {}", printable(line)))]
+        }
+        ReportBody::RunFinished { reason, outcome, .. } => {
+            out(format!("run finished: {}: {reason}", format!("{outcome:?}").to_lowercase()))
+        }
+    }
+}
+
+/// A progress report as one line without time.
+fn progress(body: &ReportBody) -> Option<String> {
+    let ReportBody::Progress {
+        env_step,
+        episodes,
+        steps_per_s,
+        return_mean,
+        total_steps,
+        eta_s,
+        consistent,
+        per_rank,
+        ..
+    } = body
+    else {
+        return None;
+    };
+    let goal = total_steps
+        .filter(|total| *total > 0)
+        .map(|total| format!(" / {} ({:.1}%)", count(total), 100.0 * *env_step as f64 / total as f64));
+    let parts = [
+        Some(format!("step {}{}", count(*env_step), goal.unwrap_or_default())),
+        Some(format!("{} steps/s", rate(*steps_per_s))),
+        eta_s.map(|eta| format!("eta {}", duration(eta))),
+        Some(format!("episodes {}", count(*episodes))),
+        return_mean.map(|mean| format!("return {mean:.1}")),
+        Some(plural(per_rank.len(), "rank")),
+        (!consistent).then(|| "TOTALS DIFFER FROM THE RANKS' SUM".to_owned()),
+    ];
+    Some(join(&parts))
+}
+
+fn verdict_lines(verdict: &VerdictReport) -> Vec<String> {
+    let who = match (&verdict.rank, &verdict.host) {
+        (Some(rank), Some(host)) => format!("rank {rank} on {host}"),
+        (Some(rank), None) => format!("rank {rank}"),
+        (None, Some(host)) => format!("host {host}"),
+        (None, None) => "the run".to_owned(),
+    };
+    let name = verdict.verdict.name();
+    if verdict.severity == Severity::Cleared {
+        return vec![format!("cleared: {who} is no longer {name}  {}", verdict.reason).trim_end().to_owned()];
+    }
+    let severity = if verdict.severity == Severity::Red { "RED" } else { "AMBER" };
+    let confidence = format!("{:?}", verdict.confidence).to_lowercase();
+    let head = format!(
+        "{severity} {who}: {name} ({confidence}, after {}): {}",
+        duration(verdict.latency_s),
+        verdict.reason
+    );
+    let evidence = verdict.evidence.iter().map(|fact| format!("    evidence: {fact}"));
+    let hint = (!verdict.hint.is_empty()).then(|| format!("    hint: {}", verdict.hint));
+    std::iter::once(head).chain(evidence).chain(hint).collect()
+}
+
+fn join(parts: &[Option<String>]) -> String {
+    parts.iter().flatten().map(String::as_str).collect::<Vec<_>>().join("  ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::ids::{Generation, NodeRank, Rank, RunId};
+    use crate::core::model::HostModel;
+    use crate::core::report::{Confidence, RankProgress, VerdictKind};
+
+    fn report(body: ReportBody) -> Report {
+        Report { run: RunId("r".into()), generation: Generation(0), time: 0.0, body }
+    }
+
+    fn texts(report: &Report, model: &Model) -> Vec<String> {
+        plain(report, model)
+            .into_iter()
+            .map(|line| match line {
+                Line::Out(text) | Line::Gauge(text) | Line::Err(text) => text[10..].to_owned(),
+            })
+            .collect()
+    }
+
+    fn rank_progress() -> RankProgress {
+        RankProgress {
+            rank: Rank(0),
+            host: "a".into(),
+            env_step: 1,
+            samples: 1,
+            episodes: 1,
+            duration_s: 1.0,
+            phase: "rollout".into(),
+            collective_seq: 1,
+            cpu_percent: None,
+            gpu_percent: None,
+            rss: None,
+            gpu_memory: None,
+        }
+    }
+
+    #[test]
+    fn progress_has_share_rate_and_eta_and_shouts_when_totals_lie() {
+        let body = |consistent| ReportBody::Progress {
+            train_iter: 3,
+            env_step: 12_288,
+            samples: 12_288,
+            episodes: 120,
+            duration_s: 3.0,
+            steps_per_s: 8123.4,
+            return_mean: Some(34.21),
+            updates: 12,
+            total_steps: Some(500_000),
+            eta_s: Some(62.0),
+            consistent,
+            per_rank: vec![rank_progress(), rank_progress()],
+        };
+        assert_eq!(
+            texts(&report(body(true)), &Model::default()),
+            ["step 12,288 / 500,000 (2.5%)  8,123 steps/s  eta 1m 02s  episodes 120  return 34.2  2 ranks"]
+        );
+        assert!(texts(&report(body(false)), &Model::default())[0].contains("TOTALS DIFFER"));
+    }
+
+    #[test]
+    fn a_verdict_names_the_rank_the_evidence_and_the_hint() {
+        let verdict = VerdictReport {
+            rank: Some(Rank(2)),
+            host: Some("b".into()),
+            verdict: VerdictKind::Frozen,
+            severity: Severity::Red,
+            confidence: Confidence::Certain,
+            reason: "the process is stopped".into(),
+            evidence: vec!["state T".into()],
+            latency_s: 1.2,
+            hint: "kill -CONT 7".into(),
+        };
+        assert_eq!(
+            texts(&report(ReportBody::Verdict(verdict.clone())), &Model::default()),
+            [
+                "RED rank 2 on b: frozen (certain, after 1.2s): the process is stopped",
+                "    evidence: state T",
+                "    hint: kill -CONT 7"
+            ]
+        );
+        let cleared = VerdictReport { severity: Severity::Cleared, reason: String::new(), ..verdict };
+        assert_eq!(
+            texts(&report(ReportBody::Verdict(cleared)), &Model::default()),
+            ["cleared: rank 2 on b is no longer frozen"]
+        );
+    }
+
+    #[test]
+    fn a_failed_host_goes_to_stderr_with_its_hint() {
+        let link = LinkState::Failed { error: "connection refused".into(), hint: "is sshd up?".into() };
+        let model = Model {
+            hosts: vec![HostModel { name: "b".into(), link, ..Default::default() }],
+            ..Model::default()
+        };
+        let body = ReportBody::Host {
+            node_rank: NodeRank(0),
+            host: "b".into(),
+            state: "failed".into(),
+            detail: String::new(),
+        };
+        assert_eq!(
+            failed_host(&report(body), &model),
+            [Line::Err("error: host b: connection refused".into()), Line::Err("hint: is sshd up?".into())]
+        );
+    }
+
+    #[test]
+    fn json_is_one_object_per_line_with_the_four_common_keys() {
+        let lines = json(&report(ReportBody::Log { rank: Rank(0), host: "a".into(), line: "x\ny".into() }));
+        let [Line::Gauge(line)] = lines.as_slice() else { panic!("{lines:?}") };
+        assert!(!line.contains('\n'));
+        let value: serde_json::Value = serde_json::from_str(line).unwrap();
+        for key in ["kind", "run", "generation", "time"] {
+            assert!(value.get(key).is_some(), "{key}");
+        }
+    }
+}

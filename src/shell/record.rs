@@ -1,0 +1,230 @@
+//! What the console keeps: `runs/RUN/console/` with `trace.jsonl` (what the core was told), `events.jsonl` (the reports), `console.log` and, for a
+//! launch, `experiment.toml` and `hosts.json`. A second console on the same run uses `console-2/`, and so on.
+//!
+//! Owner: the driver. Files are private (0600 in 0700 folders): environments may hold secrets. A disk that fails costs the record, never the run:
+//! the first error is kept and shown in the log, and writing ends.
+//!
+//! Invariant REC-1: gauges (samples, log lines, ticks, progress) stop being recorded after [`GAUGE_BYTES`] per file, and are counted; what
+//! must not be lost is recorded for ever.
+
+use super::trace::{self, Header, RecordedGoal};
+use crate::core::Goal;
+use crate::core::event::Event;
+use crate::core::ids::{RunId, Timestamp, WallTime};
+use crate::core::plan::Until;
+use crate::core::report::{Report, ReportBody};
+use crate::proto::message::AgentMessage;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Most bytes of gauges per file.
+pub const GAUGE_BYTES: u64 = 256 << 20;
+/// Written lines reach the file at the latest after this.
+pub const FLUSH_MS: u64 = 1000;
+
+/// The open files of one console.
+#[derive(Debug)]
+pub struct Recorder {
+    folder: PathBuf,
+    trace: Journal,
+    events: Journal,
+    dirty_since: Option<Timestamp>,
+}
+
+#[derive(Debug)]
+struct Journal {
+    file: BufWriter<File>,
+    bytes: u64,
+    dropped: u64,
+    failed: Option<String>,
+}
+
+/// Makes `RUNS/RUN/console/` (or the next free `console-N/`).
+pub fn make_folder(runs: &Path, run: &RunId) -> io::Result<PathBuf> {
+    let mut builder = DirBuilder::new();
+    builder.mode(0o700).recursive(true);
+    let parent = runs.join(&run.0);
+    builder.create(&parent)?;
+    builder.recursive(false);
+    for n in 1..1000 {
+        let folder = parent.join(if n == 1 { "console".to_owned() } else { format!("console-{n}") });
+        match builder.create(&folder) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return made.map(|()| folder),
+        }
+    }
+    Err(io::Error::other("a thousand consoles have watched this run from here"))
+}
+
+/// A private file that must not exist yet.
+pub fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+impl Recorder {
+    /// Opens the files in `folder` and writes what the console is for.
+    pub fn new(folder: &Path, goal: &Goal, until: &[Until], time: WallTime) -> io::Result<Recorder> {
+        let mut recorder = Recorder {
+            folder: folder.to_owned(),
+            trace: Journal::new(&folder.join("trace.jsonl"))?,
+            events: Journal::new(&folder.join("events.jsonl"))?,
+            dirty_since: None,
+        };
+        if let Goal::Launch(draft) = goal {
+            let experiment = toml::to_string(&draft.experiment).map_err(io::Error::other)?;
+            create(&folder.join("experiment.toml"))?.write_all(experiment.as_bytes())?;
+            serde_json::to_writer_pretty(create(&folder.join("hosts.json"))?, &draft.hosts)?;
+        }
+        let header =
+            Header { trace: trace::VERSION, time, goal: RecordedGoal::from(goal), until: until.to_vec() };
+        recorder.trace.write(&serde_json::to_string(&header)?, false);
+        Ok(recorder)
+    }
+
+    /// Where the files are.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Keeps an event that the core is about to be told.
+    pub fn event(&mut self, now: Timestamp, event: &Event) {
+        if let Ok(line) = trace::line(now, event) {
+            self.trace.write(&line, is_gauge(event));
+            self.dirty_since.get_or_insert(now);
+        }
+    }
+
+    /// Keeps a report.
+    pub fn report(&mut self, now: Timestamp, report: &Report) {
+        if let Ok(line) = serde_json::to_string(report) {
+            let gauge = matches!(report.body, ReportBody::Progress { .. } | ReportBody::Log { .. });
+            self.events.write(&line, gauge);
+            self.dirty_since.get_or_insert(now);
+        }
+    }
+
+    /// When to flush next.
+    pub fn poll_timeout(&self) -> Option<Timestamp> {
+        self.dirty_since.map(|since| since.plus(FLUSH_MS))
+    }
+
+    /// Flushes if it is time, or `now` is not given.
+    pub fn flush(&mut self, now: Option<Timestamp>) {
+        let due = match (now, self.poll_timeout()) {
+            (None, _) => true,
+            (Some(now), Some(due)) => now >= due,
+            (Some(_), None) => false,
+        };
+        if due {
+            self.trace.flush();
+            self.events.flush();
+            self.dirty_since = None;
+        }
+    }
+
+    /// Lines that were not kept.
+    pub fn dropped(&self) -> u64 {
+        self.trace.dropped + self.events.dropped
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.flush(None);
+    }
+}
+
+fn is_gauge(event: &Event) -> bool {
+    match event {
+        Event::Ticked => true,
+        Event::AgentSaid { message, .. } => {
+            matches!(
+                **message,
+                AgentMessage::Sample(_) | AgentMessage::Log { .. } | AgentMessage::Pong { .. }
+            )
+        }
+        _ => false,
+    }
+}
+
+impl Journal {
+    fn new(path: &Path) -> io::Result<Journal> {
+        Ok(Journal { file: BufWriter::new(create(path)?), bytes: 0, dropped: 0, failed: None })
+    }
+
+    fn write(&mut self, line: &str, gauge: bool) {
+        if self.failed.is_some() || (gauge && self.bytes > GAUGE_BYTES) {
+            self.dropped += 1;
+            return;
+        }
+        self.bytes += line.len() as u64 + 1;
+        let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.write_all(b"\n"));
+        self.keep(written);
+    }
+
+    fn flush(&mut self) {
+        let flushed = self.file.flush();
+        self.keep(flushed);
+    }
+
+    fn keep(&mut self, result: io::Result<()>) {
+        if let Err(error) = result
+            && self.failed.is_none()
+        {
+            tracing::error!("failed to record: {error}; recording ends here");
+            self.failed = Some(error.to_string());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn goal() -> Goal {
+        Goal::Attach { run: RunId("r".into()), hosts: vec!["a".into()] }
+    }
+
+    #[test]
+    fn each_console_has_a_private_folder_of_its_own() {
+        let runs = tempfile::tempdir().unwrap();
+        let run = RunId("r-1".into());
+        let first = make_folder(runs.path(), &run).unwrap();
+        let second = make_folder(runs.path(), &run).unwrap();
+        assert!(first.ends_with("r-1/console") && second.ends_with("r-1/console-2"));
+        Recorder::new(&first, &goal(), &[], 0.0).unwrap();
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&first), mode(&first.join("trace.jsonl"))), (0o700, 0o600));
+    }
+
+    #[test]
+    fn what_was_recorded_can_be_read_after_a_flush() {
+        let runs = tempfile::tempdir().unwrap();
+        let folder = make_folder(runs.path(), &RunId("r".into())).unwrap();
+        let mut recorder = Recorder::new(&folder, &goal(), &[], 7.0).unwrap();
+        recorder.event(Timestamp(3), &Event::Ticked);
+        assert_eq!(recorder.poll_timeout(), Some(Timestamp(3 + FLUSH_MS)));
+        recorder.flush(Some(Timestamp(4)));
+        assert!(recorder.poll_timeout().is_some(), "not yet");
+        recorder.flush(Some(Timestamp(3 + FLUSH_MS)));
+        let text = std::fs::read(folder.join("trace.jsonl")).unwrap();
+        let trace = trace::read(text.as_slice()).unwrap();
+        assert_eq!(trace.events, [(Timestamp(3), Event::Ticked)]);
+        assert_eq!(trace.header.time, 7.0);
+    }
+
+    #[test]
+    fn rec_1_gauges_are_bounded_and_counted() {
+        let runs = tempfile::tempdir().unwrap();
+        let mut journal = Journal::new(&runs.path().join("j")).unwrap();
+        journal.bytes = GAUGE_BYTES + 1;
+        journal.write("gauge", true);
+        journal.write("fact", false);
+        journal.flush();
+        assert_eq!(journal.dropped, 1);
+        assert_eq!(std::fs::read_to_string(runs.path().join("j")).unwrap(), "fact\n");
+    }
+}

@@ -1,0 +1,242 @@
+//! The last words of a console: how the run ended, its evaluations and totals, the proof of the stop, and where to look. Pure.
+
+use super::words::{count, duration, exit, plural, printable, rate};
+use crate::core::event::LinkState;
+use crate::core::model::{Model, RankLife, RankModel};
+use crate::core::report::{Outcome, ReportBody, Severity, VerdictKind};
+use crate::proto::message::Exit;
+use std::path::Path;
+
+/// Evaluations listed; of longer runs the first two, the best and the latest.
+const EVALS: usize = 12;
+/// Log lines shown of the rank that failed first.
+const LOG_LINES: usize = 10;
+
+/// Everything after the end of a run, one line each. `finished` is the run's [`ReportBody::RunFinished`].
+pub fn lines(model: &Model, finished: &ReportBody, record: Option<&Path>) -> Vec<String> {
+    let ReportBody::RunFinished { outcome, exit_code, reason, .. } = finished else { return Vec::new() };
+    let failed = matches!(outcome, Outcome::Failed | Outcome::Stuck);
+    let mut lines = vec![String::new()];
+    lines.extend(evaluations(model));
+    lines.extend(totals(model));
+    if failed {
+        lines.extend(first_failure(model));
+    }
+    lines.extend(proof(model, finished));
+    lines.extend(places(model, record));
+    let word = format!("{outcome:?}").to_lowercase();
+    lines.push(format!("{word}: {reason} (exit code {exit_code})"));
+    lines.iter().map(|line| printable(line)).collect()
+}
+
+fn evaluations(model: &Model) -> Vec<String> {
+    if model.evals.is_empty() {
+        return Vec::new();
+    }
+    let best = model
+        .evals
+        .iter()
+        .enumerate()
+        .max_by(|a, b| a.1.return_mean.total_cmp(&b.1.return_mean))
+        .map_or(0, |(i, _)| i);
+    let first_of_tail = model.evals.len().saturating_sub(EVALS - 3);
+    let shown = |i: usize| model.evals.len() <= EVALS || i < 2 || i == best || i >= first_of_tail;
+    let mut rows = vec![
+        ["eval", "env_step", "train_iter", "episodes", "return", "std", "min", "max", ""].map(str::to_owned),
+    ];
+    rows.extend(model.evals.iter().enumerate().filter(|(i, _)| shown(*i)).map(|(i, eval)| {
+        let note = match (eval.stop, i == best) {
+            (true, _) => "stop value reached",
+            (false, true) => "best",
+            _ => "",
+        };
+        [
+            (i + 1).to_string(),
+            count(eval.env_step),
+            count(eval.train_iter),
+            eval.episodes.to_string(),
+            format!("{:.2}", eval.return_mean),
+            format!("{:.2}", eval.return_std),
+            format!("{:.2}", eval.return_min),
+            format!("{:.2}", eval.return_max),
+            note.to_owned(),
+        ]
+    }));
+    let hidden = model.evals.len() + 1 - rows.len();
+    let mut lines = right_aligned(&rows);
+    if hidden > 0 {
+        lines.push(format!("  ({hidden} more evaluations are recorded)"));
+    }
+    lines.push(String::new());
+    lines
+}
+
+fn right_aligned<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
+    let width = |c: usize| rows.iter().map(|row| row[c].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let last = N - 1;
+    rows.iter()
+        .map(|row| {
+            let cells = row[..last].iter().zip(&widths).map(|(cell, w)| format!("  {cell:>w$}"));
+            format!("{}  {}", cells.collect::<String>(), row[last]).trim_end().to_owned()
+        })
+        .collect()
+}
+
+fn totals(model: &Model) -> Vec<String> {
+    let wall_s = match (model.run.started, model.run.ended) {
+        (Some(started), Some(ended)) => Some(ended.since(started) as f64 / 1000.0),
+        _ => None,
+    };
+    let wall = wall_s.map(|s| format!("wall time  {}", duration(s)));
+    let Some(progress) = &model.progress else { return wall.into_iter().collect() };
+    let t = &progress.totals;
+    let mut lines = vec![format!(
+        "totals     env_step {}  samples {}  episodes {}  updates {}  collecting {} over all ranks{}",
+        count(t.env_step),
+        count(t.samples),
+        count(t.episodes),
+        count(t.updates),
+        duration(t.duration_s),
+        if progress.consistent { "" } else { "  (DIFFER from the ranks' sum)" },
+    )];
+    lines.extend(wall.map(|wall| match wall_s {
+        Some(s) if s > 0.0 && !model.run.adopted => {
+            format!("{wall}  ({} steps/s)", rate(t.env_step as f64 / s))
+        }
+        _ => wall,
+    }));
+    lines
+}
+
+/// The rank whose end began the end: the one that a `dead` verdict names, else one that said why, else one that failed by itself.
+fn culprit(model: &Model) -> Option<&RankModel> {
+    let blamed = model
+        .verdicts
+        .iter()
+        .find(|v| v.severity == Severity::Red && v.verdict == VerdictKind::Dead)
+        .or_else(|| model.verdicts.iter().find(|v| v.severity == Severity::Red))
+        .and_then(|v| v.rank);
+    let bad = |rank: &&RankModel| match &rank.life {
+        RankLife::Exited(Exit::Code { code }) => *code != 0,
+        RankLife::Exited(Exit::Signal { signal, out_of_memory }) => {
+            *out_of_memory || !matches!(*signal, libc::SIGTERM | libc::SIGKILL)
+        }
+        RankLife::Exited(Exit::NotStarted { .. }) => true,
+        _ => false,
+    };
+    blamed
+        .and_then(|blamed| model.ranks.get(blamed.index()))
+        .or_else(|| model.ranks.iter().find(|rank| rank.error.is_some()))
+        .or_else(|| model.ranks.iter().find(bad))
+}
+
+fn first_failure(model: &Model) -> Vec<String> {
+    let unreachable = model.hosts.iter().filter_map(|host| match &host.link {
+        LinkState::Failed { error, hint } => Some(format!("host {}: {error}; hint: {hint}", host.name)),
+        _ => None,
+    });
+    let mut lines: Vec<String> = unreachable.collect();
+    let Some(rank) = culprit(model) else { return lines };
+    let how = match &rank.life {
+        RankLife::Exited(how) => exit(how),
+        life => format!("{life:?}").to_lowercase(),
+    };
+    lines.push(format!("rank {} on {} (local_rank {}): {how}", rank.rank, rank.host, rank.local_rank));
+    if let Some((message, hint)) = &rank.error {
+        lines.push(format!("  {message}"));
+        lines.extend((!hint.is_empty()).then(|| format!("  hint: {hint}")));
+    }
+    let skip = rank.log.lines.len().saturating_sub(LOG_LINES);
+    lines.extend(
+        rank.log.lines.iter().skip(skip).map(|(_, line)| format!("  {}:{}| {line}", rank.host, rank.rank)),
+    );
+    lines
+}
+
+/// Whether the stop is proved, and what is left if not.
+pub fn proof(model: &Model, finished: &ReportBody) -> Vec<String> {
+    let ReportBody::RunFinished { proved, survivors, stop_ms, gpus_free, .. } = finished else {
+        return Vec::new();
+    };
+    if *proved && survivors.is_empty() {
+        let gpus = if gpus_free.is_empty() {
+            String::new()
+        } else {
+            format!("; GPUs free: {}", gpus_free.join(" "))
+        };
+        return vec![format!(
+            "stopped: proved on {}, no process left ({}){gpus}",
+            plural(model.hosts.len(), "host"),
+            duration(*stop_ms as f64 / 1000.0),
+        )];
+    }
+    let silent: Vec<&str> =
+        model.hosts.iter().filter(|host| host.stopped.is_none()).map(|host| host.name.as_str()).collect();
+    let mut lines = vec!["NOT PROVED STOPPED".to_owned()];
+    lines.extend((!silent.is_empty()).then(|| format!("  no proof from {}", silent.join(", "))));
+    lines.extend(survivors.iter().map(|survivor| format!("  still there: {survivor}")));
+    lines
+}
+
+fn places(model: &Model, record: Option<&Path>) -> Vec<String> {
+    let checkpoint = model.checkpoints.last().map(|c| format!("checkpoint {}", c.path));
+    let folder = model.plan.as_ref().zip(model.run.id.as_ref()).and_then(|(plan, run)| {
+        plan.hosts.first().map(|host| format!("run dir    {}/runs/{run} on {}", host.workdir, host.name))
+    });
+    let record = record.map(|path| format!("record     {}", path.display()));
+    checkpoint.into_iter().chain(folder).chain(record).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::model::HostModel;
+    use crate::proto::message::Evaluation;
+
+    fn finished(outcome: Outcome, proved: bool, survivors: &[&str]) -> ReportBody {
+        ReportBody::RunFinished {
+            outcome,
+            exit_code: 0,
+            survivors: survivors.iter().map(|s| s.to_string()).collect(),
+            proved,
+            reason: "why".into(),
+            stop_ms: 420,
+            gpus_free: vec!["a:0".into()],
+        }
+    }
+
+    fn model() -> Model {
+        let host = |name: &str, stopped| HostModel { name: name.into(), stopped, ..HostModel::default() };
+        Model { hosts: vec![host("a", Some(vec![])), host("b", None)], ..Model::default() }
+    }
+
+    #[test]
+    fn stopped_is_said_only_with_a_proof() {
+        let yes = lines(&model(), &finished(Outcome::Succeeded, true, &[]), None).join("\n");
+        assert!(yes.contains("stopped: proved on 2 hosts, no process left (0.4s); GPUs free: a:0"), "{yes}");
+        for no in [finished(Outcome::Stopped, false, &[]), finished(Outcome::Stopped, true, &["b:7 python"])]
+        {
+            let text = lines(&model(), &no, None).join("\n");
+            assert!(text.contains("NOT PROVED") && text.contains("no proof from b"), "{text}");
+            assert!(!text.contains("stopped: proved"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_long_list_of_evaluations_keeps_first_best_and_last() {
+        let mut model = model();
+        let eval = |i: u64| Evaluation {
+            env_step: i * 1000,
+            return_mean: if i == 50 { 99.0 } else { 1.0 },
+            ..Default::default()
+        };
+        model.evals = (1..=100).map(eval).collect();
+        let table = evaluations(&model);
+        assert!(table.len() <= EVALS + 3, "{}", table.len());
+        for step in ["1,000", "50,000", "100,000"] {
+            assert!(table.iter().any(|line| line.contains(&format!(" {step} "))), "{step}");
+        }
+        assert!(table.iter().any(|line| line.contains("more evaluations")));
+    }
+}

@@ -1,0 +1,388 @@
+//! From a target to a logged-in session: TCP (or jumps), handshake, host key, login.
+//!
+//! Owner: the calling thread, which then owns the [`Connection`]. Invariants: SSH-1, SSH-2, SSH-4, SSH-5 of the parent module.
+
+use super::known_hosts::{self, KnownHosts, Verdict};
+use super::user_config::Target;
+use super::wait::{self, Stall};
+use super::{Operator, SshError, auth, jump};
+use crate::core::event::Prompt;
+use ssh2::{MethodType, Session};
+use std::io;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Most handshakes in flight in this process, below sshd's default MaxStartups of 10.
+pub const MAX_HANDSHAKES: usize = 8;
+
+/// Bound from the first byte to the end of the key exchange.
+const HANDSHAKE: Duration = Duration::from_secs(15);
+/// What frees a write into a dead connection; the agent's heartbeat is the real detector.
+const USER_TIMEOUT: Duration = Duration::from_secs(8);
+
+/// Host key types we accept, best first; `ssh-rsa` keys sign with SHA-2 only.
+const HOST_KEYS: [&str; 6] = [
+    "ssh-ed25519",
+    "ecdsa-sha2-nistp256",
+    "ecdsa-sha2-nistp384",
+    "ecdsa-sha2-nistp521",
+    "rsa-sha2-512",
+    "rsa-sha2-256",
+];
+/// What libssh2 may negotiate; it would offer group1, 3des, cbc, md5 and SHA-1 signatures by itself.
+const ALGORITHMS: [(MethodType, &str); 5] = [
+    (
+        MethodType::Kex,
+        "curve25519-sha256,curve25519-sha256@libssh.org,ecdh-sha2-nistp256,ecdh-sha2-nistp384,ecdh-sha2-nistp521,\
+         diffie-hellman-group-exchange-sha256,diffie-hellman-group16-sha512,diffie-hellman-group18-sha512,diffie-hellman-group14-sha256",
+    ),
+    (MethodType::CryptCs, CIPHERS),
+    (MethodType::CryptSc, CIPHERS),
+    (MethodType::MacCs, MACS),
+    (MethodType::MacSc, MACS),
+];
+const CIPHERS: &str = "aes256-gcm@openssh.com,aes128-gcm@openssh.com,chacha20-poly1305@openssh.com,aes256-ctr,aes192-ctr,aes128-ctr";
+const MACS: &str = "hmac-sha2-256-etm@openssh.com,hmac-sha2-512-etm@openssh.com,hmac-sha2-256,hmac-sha2-512";
+/// Signatures for our own keys.
+const SIGNATURES: &str = "rsa-sha2-512,rsa-sha2-256";
+
+/// A logged-in session.
+pub struct Connection {
+    /// The session, non-blocking for good.
+    pub session: Session,
+    /// Where it leads.
+    pub target: Target,
+    socket: Arc<OwnedFd>,
+    // After the session: its bytes go through these. The nearest server is last, so that the farthest tunnel ends first.
+    _relays: Vec<jump::Relay>,
+}
+
+impl Connection {
+    /// The socket, for `poll`.
+    pub fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    /// [`wait::until`] on this session.
+    pub fn until<T>(
+        &self,
+        operator: &mut dyn Operator,
+        deadline: Instant,
+        call: impl FnMut() -> Result<T, ssh2::Error>,
+    ) -> Result<T, Stall> {
+        wait::until(&self.session, self.fd(), operator, deadline, call)
+    }
+
+    /// Name for messages.
+    pub fn label(&self) -> &str {
+        &self.target.label
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // SSH-5. One try to say goodbye; it neither waits nor matters when it does not get through.
+        let _ = self.session.disconnect(None, "done", None);
+        // SAFETY: the descriptor is open: `self.socket` owns it and is still alive.
+        unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
+    }
+}
+
+/// A handshake in flight.
+#[derive(Debug)]
+pub struct Permit;
+
+static IN_FLIGHT: Mutex<usize> = Mutex::new(0);
+static FREED: Condvar = Condvar::new();
+
+impl Permit {
+    /// Waits for a free place; `None` when the operator closes meanwhile.
+    fn take(operator: &mut dyn Operator) -> Option<Permit> {
+        let mut count = IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if *count < MAX_HANDSHAKES {
+                *count += 1;
+                return Some(Permit);
+            }
+            // Short turns, because the operator's wake-up does not reach a condition variable.
+            count = FREED
+                .wait_timeout(count, Duration::from_millis(50))
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+            if operator.closing() {
+                return None;
+            }
+        }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let mut count = IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner);
+        *count = count.saturating_sub(1);
+        FREED.notify_one();
+    }
+}
+
+/// Connects to `target`, through its jumps, and logs in everywhere on the way.
+pub fn connect(target: &Target, operator: &mut dyn Operator) -> Result<Connection, SshError> {
+    let mut relays = Vec::new();
+    let mut stream: Option<OwnedFd> = None;
+    for (index, hop) in target.jumps.iter().enumerate() {
+        let connection = login(hop, stream.take(), operator)?;
+        let next = target.jumps.get(index + 1).unwrap_or(target);
+        let (end, relay) = jump::tunnel(connection, next, operator)?;
+        stream = Some(end);
+        relays.push(relay);
+    }
+    let mut connection = login(target, stream, operator)?;
+    relays.reverse();
+    connection._relays = relays;
+    Ok(connection)
+}
+
+/// One server: over `stream` when a tunnel leads there, over TCP otherwise.
+fn login(
+    target: &Target,
+    stream: Option<OwnedFd>,
+    operator: &mut dyn Operator,
+) -> Result<Connection, SshError> {
+    let mut permit = Some(Permit::take(operator).ok_or_else(SshError::closed)?);
+    let stream = match stream {
+        Some(stream) => stream,
+        None => dial(target, operator)?,
+    };
+    let fault = |error: ssh2::Error| {
+        SshError::passing(format!("{}: ssh session: {}", target.label, error.message()), "")
+    };
+    let mut session = Session::new().map_err(fault)?;
+    let socket = Arc::new(stream);
+    session.set_tcp_stream(socket.clone());
+    session.set_blocking(false);
+    let name = record_name(target);
+    let known = KnownHosts::load(&[target.known_hosts.clone(), target.global_known_hosts.clone()].concat());
+    restrict(&session, &known.key_types(&name)).map_err(fault)?;
+    let mut connection = Connection { session, target: target.clone(), socket, _relays: Vec::new() };
+    handshake(&mut connection, operator)?;
+    check_host_key(&connection, &known, &name, &mut permit, operator)?;
+    auth::login(&connection, &mut permit, operator)?;
+    Ok(connection)
+}
+
+/// The name that this target's key goes by in known_hosts.
+fn record_name(target: &Target) -> String {
+    match &target.host_key_alias {
+        Some(alias) => alias.to_lowercase(),
+        None => known_hosts::record_name(&target.address, target.port),
+    }
+}
+
+/// Connects over TCP, to each address of the name in turn.
+fn dial(target: &Target, operator: &mut dyn Operator) -> Result<OwnedFd, SshError> {
+    let place = target.place();
+    let label = &target.label;
+    let addresses: Vec<SocketAddr> = (target.address.as_str(), target.port)
+        .to_socket_addrs()
+        .map_err(|error| {
+            let said = error.to_string();
+            let said = said.strip_prefix("failed to lookup address information: ").unwrap_or(&said);
+            let hint = format!(
+                "check `address` of this host in hosts.toml, or try `getent hosts {}`",
+                target.address
+            );
+            SshError::passing(format!("{label}: no address for {:?}: {said}", target.address), hint)
+        })?
+        .collect();
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in addresses {
+        if operator.closing() {
+            return Err(SshError::closed());
+        }
+        match TcpStream::connect_timeout(&address, target.connect_timeout) {
+            Ok(stream) => {
+                tune(&stream);
+                return Ok(stream.into());
+            }
+            Err(error) => last = error,
+        }
+    }
+    let (what, hint) = match last.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            ("connection refused".to_string(), "is sshd running there, on this port?".to_string())
+        }
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => (
+            format!("no answer within {} s", target.connect_timeout.as_secs()),
+            "is the host up, and does a firewall let this port through?".to_string(),
+        ),
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+            ("no route to it".into(), format!("try `ping {}`", target.address))
+        }
+        _ => (last.to_string(), String::new()),
+    };
+    let hint = if hint.is_empty() {
+        format!("try `{}`", target.command())
+    } else {
+        format!("{hint} try `{}`", target.command())
+    };
+    Err(SshError::passing(format!("{label}: cannot connect to {place}: {what}"), hint))
+}
+
+/// Small messages at once; a dead peer is noticed. All of it is optional, so errors are not.
+fn tune(stream: &TcpStream) {
+    let _ = stream.set_nodelay(true);
+    let set = |level: libc::c_int, option: libc::c_int, value: libc::c_int| {
+        let size = std::mem::size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: the descriptor is open for the length of the call, and the pointer is to a live integer of the size given.
+        unsafe { libc::setsockopt(stream.as_raw_fd(), level, option, (&raw const value).cast(), size) };
+    };
+    set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
+    set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 5);
+    set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 2);
+    set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3);
+    set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, USER_TIMEOUT.as_millis() as libc::c_int);
+}
+
+/// Allows strong algorithms only, and asks for the key types on record first.
+fn restrict(session: &Session, known: &[String]) -> Result<(), ssh2::Error> {
+    for (method, list) in ALGORITHMS {
+        session.method_pref(method, list)?;
+    }
+    session.method_pref(MethodType::SignAlgo, SIGNATURES)?;
+    session.method_pref(MethodType::HostKey, &host_key_order(known).join(","))
+}
+
+/// Our host key types, those on record first: else the server would show a key that we cannot compare.
+fn host_key_order(known: &[String]) -> Vec<&'static str> {
+    let listed = |kind: &&'static str| match *kind {
+        "rsa-sha2-512" | "rsa-sha2-256" => known.iter().any(|known| known == "ssh-rsa"),
+        kind => known.iter().any(|known| known == kind),
+    };
+    let (mut first, rest): (Vec<_>, Vec<_>) = HOST_KEYS.into_iter().partition(listed);
+    first.extend(rest);
+    first
+}
+
+fn handshake(connection: &mut Connection, operator: &mut dyn Operator) -> Result<(), SshError> {
+    let deadline = Instant::now() + HANDSHAKE;
+    let mut session = connection.session.clone();
+    let fd = connection.fd();
+    wait::until(&connection.session, fd, operator, deadline, || session.handshake()).map_err(|stall| {
+        let target = &connection.target;
+        let (label, place) = (&target.label, target.place());
+        match (&stall, stall.code()) {
+            (Stall::TimedOut, _) => SshError::passing(
+                format!("{label}: {place} accepted the connection but does not speak: no ssh handshake within {} s", HANDSHAKE.as_secs()),
+                "is the host frozen or overloaded, or is this not an ssh port?",
+            ),
+            // Disconnected while waiting for the banner: what MaxStartups does.
+            (_, -13 | -43 | -2) => SshError::passing(
+                format!("{label}: {place} closed the connection before the handshake: {}", stall.text()),
+                "sshd drops bursts of logins (MaxStartups) and blocks some addresses (fail2ban, hosts.deny)",
+            ),
+            (_, -5 | -8) => SshError::lasting(
+                format!("{label}: no common algorithm with {place}: {}", stall.text()),
+                format!("rankdeck refuses SHA-1, CBC, 3DES and MD5; compare with `ssh -vv -p {} {}`", target.port, target.address),
+            ),
+            _ => stall.passing(&format!("{label}: ssh handshake with {place}"), &format!("try `{}`", target.command())),
+        }
+    })
+}
+
+/// SSH-2. On `yes` the key is remembered.
+fn check_host_key(
+    connection: &Connection,
+    known: &KnownHosts,
+    name: &str,
+    permit: &mut Option<Permit>,
+    operator: &mut dyn Operator,
+) -> Result<(), SshError> {
+    let target = &connection.target;
+    let label = &target.label;
+    let key = connection.session.host_key().map(|(key, _)| key.to_vec()).unwrap_or_default();
+    let (kind, shown) = (known_hosts::key_type(&key), known_hosts::fingerprint(&key));
+    let file = |place: &known_hosts::Place| format!("{}:{}", place.file.display(), place.line);
+    match known.check(name, &key) {
+        _ if key.is_empty() => Err(SshError::passing(format!("{label}: the server showed no host key"), "")),
+        Verdict::Match => Ok(()),
+        Verdict::Revoked { place } => Err(SshError::lasting(
+            format!("{label}: host key {shown} of {name} is revoked in {}", file(&place)),
+            "do not connect; ask whoever runs this host",
+        )),
+        Verdict::Changed { place, key_type, fingerprint } => Err(SshError::lasting(
+            format!(
+                "{label}: host key of {name} has changed: now {kind} {shown}, on record {key_type} {fingerprint} ({})",
+                file(&place)
+            ),
+            format!(
+                "somebody may be listening; if the host was reinstalled: `ssh-keygen -R '{name}' -f {}`, then connect again",
+                place.file.display()
+            ),
+        )),
+        Verdict::Unknown => {
+            let scan = format!("ssh-keyscan -p {} {} | ssh-keygen -lf -", target.port, target.address);
+            let refused = |why: &str| {
+                SshError::lasting(
+                    format!("{label}: host key of {name} is unknown ({kind} {shown}){why}"),
+                    format!(
+                        "compare the fingerprint (`{scan}` from a place you trust), then accept it with `{}`",
+                        target.command()
+                    ),
+                )
+            };
+            if target.strict {
+                return Err(refused(" and StrictHostKeyChecking is yes"));
+            }
+            if !operator.interactive() {
+                return Err(refused(""));
+            }
+            // The server keeps this connection open meanwhile, but others need not wait for the user.
+            permit.take();
+            let prompt = Prompt::UnknownHostKey {
+                host: name.into(),
+                key_type: kind.clone(),
+                fingerprint: shown.clone(),
+            };
+            let answer = operator.ask(&prompt);
+            if operator.closing() {
+                return Err(SshError::closed());
+            }
+            match answer.as_deref().map(str::trim) {
+                Some("yes") => {}
+                Some(typed) if typed == shown => {}
+                _ => return Err(refused(" and was not accepted")),
+            }
+            if let Some(file) = target.known_hosts.first() {
+                // Not remembering is a nuisance, not a danger: the user has accepted this key for now.
+                if let Err(error) = known_hosts::append(file, name, &key) {
+                    tracing::warn!(host = %label, file = %file.display(), %error, "cannot remember the host key");
+                }
+            }
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_types_on_record_are_asked_for_first() {
+        assert_eq!(host_key_order(&[]), HOST_KEYS);
+        assert_eq!(host_key_order(&["ssh-rsa".into()])[..2], ["rsa-sha2-512", "rsa-sha2-256"]);
+        assert_eq!(host_key_order(&["ecdsa-sha2-nistp256".into()])[0], "ecdsa-sha2-nistp256");
+        assert_eq!(host_key_order(&["unheard-of".into()]).len(), HOST_KEYS.len());
+    }
+
+    #[test]
+    fn libssh2_knows_every_algorithm_that_we_name() {
+        let session = Session::new().unwrap();
+        for (method, list) in ALGORITHMS {
+            let kind = method as i32;
+            session.method_pref(method, list).unwrap_or_else(|error| panic!("{kind}: {error}"));
+        }
+        restrict(&session, &[]).unwrap();
+    }
+}

@@ -1,0 +1,13 @@
+//! The parts of each page.
+
+pub mod charts;
+pub mod connecting;
+pub mod evals;
+pub mod events;
+pub mod footer;
+pub mod header;
+pub mod hosts;
+pub mod logs;
+pub mod ranks;
+pub mod status;
+pub mod totals;
