@@ -112,7 +112,8 @@ proptest! {
             prop_assert!(m.history.len() <= 1000 && m.ranks.iter().all(|rank| rank.counters.len() <= 64));
         }
         prop_assert!(exits <= 1);
-        prop_assert!(format!("{:?}", core.model()).len() < 10_000_000);
+        let size = format!("{:?}", core.model()).len();
+        prop_assert!(size < 10_000_000, "{} bytes", size);
     }
 }
 
