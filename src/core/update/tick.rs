@@ -59,6 +59,8 @@ fn speechless(ctx: &mut Ctx<'_>) {
         if known {
             // It was asked again after a gap and did not answer: what is missing is lost (and counted), the rest goes on.
             if let (Some(machine), Some(host)) = (ctx.session.hosts.get_mut(node), ctx.model.hosts.get(node))
+                && machine.gap_at.is_some()
+                && host.agent.is_some()
             {
                 machine.stage = HostStage::Live { target: host.last_seq };
             }
