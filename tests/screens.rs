@@ -151,7 +151,7 @@ fn help_is_made_from_the_table() {
 #[test]
 fn logs_merge_and_filter() {
     shots("logs", &two(), "4");
-    shots("logs_filtered", &two(), "4/5921\n");
+    shots("logs_filtered", &two(), "4/593\n");
     shot("logs_typing", &two(), "4/!iter");
     shot("logs_of_a_rank", &two(), "jl");
 }
