@@ -2,10 +2,8 @@
 
 mod scenes;
 
-use crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
-use rankdeck::core::ids::Rank;
+use crossterm::event::{KeyCode, KeyEvent};
 use rankdeck::core::model::Model;
-use rankdeck::ui::state::{Overlay, Tab};
 use rankdeck::ui::{self, Action, Glyphs, Theme, ViewState};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -42,14 +40,6 @@ fn screen(model: &Model, view: &mut ViewState, size: (u16, u16)) -> String {
     text(&buffer(model, view, &Theme::dark(), size))
 }
 
-fn key(code: KeyCode) -> KeyEvent {
-    KeyEvent::new(code, KeyModifiers::NONE)
-}
-
-fn ctrl(c: char) -> KeyEvent {
-    KeyEvent::new(KeyCode::Char(c), KeyModifiers::CONTROL)
-}
-
 /// Presses characters one after the other, with a layout before each as the shell does it.
 fn press(model: &Model, view: &mut ViewState, keys: &str) -> Vec<Action> {
     let area = ratatui::layout::Rect::new(0, 0, 80, 24);
@@ -62,7 +52,7 @@ fn press(model: &Model, view: &mut ViewState, keys: &str) -> Vec<Action> {
             '\x1b' => KeyCode::Esc,
             c => KeyCode::Char(c),
         };
-        actions.extend(ui::on_key(model, view, key(code), NOW));
+        actions.extend(ui::on_key(model, view, KeyEvent::from(code), NOW));
     }
     ui::layout(model, view, area);
     actions
