@@ -1,5 +1,7 @@
 //! What keys, the mouse and pastes do to the screen, and that no screen panics. The scenes are in `tests/scenes`.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 #[allow(dead_code)]
 mod scenes;
 
@@ -175,7 +177,7 @@ fn a_host_key_is_refused_by_default() {
     for (keys, action) in [("\n", &no), ("\x1b", &no), ("n", &no), ("y", &yes), ("\t\n", &yes)] {
         let mut view = ViewState::new();
         ui::layout(&model, &mut view, AREA);
-        assert_eq!(press(&model, &mut view, keys), [action.clone()], "{keys:?}");
+        assert_eq!(press(&model, &mut view, keys).first(), Some(action), "{keys:?}");
         // Answered: it does not come back while the link still thinks.
         assert!(!screen(&model, &mut view).contains("fingerprint"));
     }
@@ -337,7 +339,7 @@ fn the_mouse_selects_scrolls_and_presses() {
         let x = line[..line.find(needle).unwrap()].chars().count();
         (x as u16 + 1, y as u16)
     };
-    let mut mouse = |view: &mut ViewState, kind, (column, row)| {
+    let mouse = |view: &mut ViewState, kind, (column, row)| {
         ui::on_mouse(&model, view, MouseEvent { kind, column, row, modifiers: KeyModifiers::NONE }, NOW)
     };
     let left = MouseEventKind::Down(MouseButton::Left);

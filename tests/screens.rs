@@ -1,5 +1,7 @@
 //! Screens as text, at the sizes that are supported, and what keys do. The scenes are in `tests/scenes`.
 
+#![allow(clippy::unwrap_used)]
+
 mod scenes;
 
 use crossterm::event::{KeyCode, KeyEvent};

@@ -49,7 +49,7 @@ pub fn value(x: f64) -> String {
         NONE.into()
     } else if x == 0.0 {
         "0".into()
-    } else if size < 1e-3 || size >= 1e7 {
+    } else if !(1e-3..1e7).contains(&size) {
         format!("{x:.1e}")
     } else if size < 1.0 {
         format!("{x:.4}")

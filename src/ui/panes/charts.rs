@@ -219,7 +219,9 @@ fn named(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, name: &str, is_shown: &imp
         .collect();
     let low = seen.iter().copied().fold(f64::INFINITY, f64::min);
     let high = seen.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let mut title = vec![ctx.s(ctx.cut(name, usize::from(area.width / 2)), Role::Strong)];
+    let room = usize::from(area.width).saturating_sub(text::width(&last) + 8);
+    let called = if text::width(name) + 22 <= room { name } else { label(name) };
+    let mut title = vec![ctx.s(ctx.cut(called, room), Role::Strong)];
     title.push(Span::styled(format!(" {last}"), style));
     let info = vec![ctx.s(format!("min {}  max {}", text::si(low), text::si(high)), Role::Dim)];
     let inner = frame::pane(ctx, buf, area, Pane::Charts, title, info);

@@ -177,7 +177,8 @@ fn choose(
         let Some(collective) = chosen.iter_mut().find(|(column, _)| *column == Column::Collective) else {
             continue;
         };
-        if column == Column::Iteration || column == Column::Device {
+        // Once the gauges have their place, before identity and history get theirs.
+        if column == Column::Power || !gpus && column == Column::Memory {
             let full = collective_wide(shown);
             let more = full.saturating_sub(collective.1).min(spare);
             collective.1 += more;
@@ -285,7 +286,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
         put(buf, table, 0, Line::from(ctx.s("no ranks yet", Role::Dim)));
         return;
     }
-    let gap = if ctx.geo.area.width < 90 { 1 } else { 2 };
+    let gap = if ctx.geo.area.width < 120 { 1 } else { 2 };
     let columns = choose(ctx, &shown, usize::from(table.width).saturating_sub(2) + gap, gap);
     put(buf, table, 0, Line::from(headings(ctx, &columns, gap)));
     for (i, (rank, state)) in shown.iter().enumerate() {
