@@ -16,9 +16,12 @@ pub fn find<'a>(model: &'a Model, about: &VerdictId) -> Option<&'a VerdictReport
     model.verdicts.iter().find(|verdict| ranks::verdict_id(verdict) == *about)
 }
 
-/// Opens the card of the selected rank's verdict, else of the worst.
+/// Opens the card of the selected rank's verdict when it is a red one, else of the worst, which the status line shows.
 pub fn open(model: &Model, view: &mut ViewState) {
-    let own = view.rank.and_then(|rank| ranks::verdict_of(model, rank));
+    let own = view
+        .rank
+        .and_then(|rank| ranks::verdict_of(model, rank))
+        .filter(|verdict| verdict.severity == Severity::Red);
     if let Some(verdict) = own.or_else(|| model.verdicts.first()) {
         view.open(Overlay::Evidence { about: ranks::verdict_id(verdict), top: 0 });
     }

@@ -215,8 +215,8 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, rank: Rank, top: usize) {
             let values = history.iter().map(|value| f64::from(*value));
             let spark = meter::spark(values, room, 0.0, 100.0, ctx.glyphs());
             lines.push(Line::from(vec![
-                ctx.s(format!("{:<12}", format!("{label} over time")), Role::Dim),
-                ctx.s(format!(" {spark}"), Role::Accent),
+                ctx.s(format!("{:<12}", format!("{label} trend")), Role::Dim),
+                ctx.s(spark, Role::Accent),
                 ctx.s(format!(" {last:.0}%"), Role::Text),
             ]));
         }
