@@ -229,11 +229,15 @@ fn one_shot(
     }
 }
 
-/// The text after the `RANKDECK-...` word of an agent's answer in `bytes`, once its line is complete.
+/// The JSON text after the `RANKDECK-...` word of an agent's answer in `bytes`, once its line is complete; our own markers carry none.
 pub fn answer(bytes: &[u8]) -> Option<String> {
-    let line = crate::ssh::exec::after(bytes, "RANKDECK-")?;
-    let (_, text) = line.split_once(' ')?;
-    Some(text.trim().to_string())
+    let complete = bytes.split_inclusive(|&byte| byte == b'\n').filter(|line| line.ends_with(b"\n"));
+    complete.filter(|line| line.starts_with(b"RANKDECK-")).find_map(|line| {
+        let line = String::from_utf8_lossy(line);
+        let (_, text) = line.split_once(' ')?;
+        let text = text.trim();
+        text.starts_with(['{', '[']).then(|| text.to_string())
+    })
 }
 
 /// The probe in an agent's output; what cannot be read counts as not learnt.
@@ -268,6 +272,10 @@ mod tests {
     #[test]
     fn one_shot_answers_are_the_text_behind_the_marker() {
         assert_eq!(answer(b"Welcome\nRANKDECK-LIST [1]\n").as_deref(), Some("[1]"));
+        assert_eq!(
+            answer(b"RANKDECK-HOST\nLinux\nRANKDECK-PRESENT\nRANKDECK-SWEEP {}\n").as_deref(),
+            Some("{}")
+        );
         assert_eq!(answer(b"RANKDECK-LIST [1]"), None);
     }
 }
