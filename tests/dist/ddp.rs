@@ -8,10 +8,11 @@ use tch::nn::{self, Module, OptimizerConfig};
 use tch::{Device, Kind, Tensor};
 
 const ROWS: i64 = 64;
-const UPDATES: i64 = 10;
 
 fn numbers(tensors: impl Iterator<Item = Tensor>) -> Vec<f64> {
-    tensors.flat_map(|tensor| Vec::<f64>::try_from(tensor.to_kind(Kind::Double).flatten(0, -1)).unwrap()).collect()
+    tensors
+        .flat_map(|tensor| Vec::<f64>::try_from(tensor.to_kind(Kind::Double).flatten(0, -1)).unwrap())
+        .collect()
 }
 
 /// The names are sorted so that all ranks list them alike.
@@ -22,37 +23,45 @@ fn parameters(store: &nn::VarStore) -> Vec<(String, Tensor)> {
 }
 
 fn network(root: &nn::Path<'_>) -> impl Module + use<> {
-    nn::seq()
-        .add(nn::linear(root / "one", 6, 16, Default::default()))
-        .add_fn(|x| x.tanh())
-        .add(nn::linear(root / "two", 16, 2, Default::default()))
+    nn::seq().add(nn::linear(root / "one", 6, 16, Default::default())).add_fn(|x| x.tanh()).add(nn::linear(
+        root / "two",
+        16,
+        2,
+        Default::default(),
+    ))
 }
 
-/// Ten Adam updates on this rank's share of the rows of ten fixed batches.
+/// Adam updates on this rank's share of the rows of fixed batches, ten by default.
 pub fn rank(me: &Me) -> Value {
     let group = me.connect();
     let synchronise = std::env::var("DIST_UNSYNCHRONISED").is_err();
     let foreign_zero = std::env::var("DIST_FOREIGN_ZERO").is_ok();
     // Only rank 0 starts from the weights that all must have.
     tch::manual_seed(if me.rank == 0 { 7 } else { 100 + i64::from(me.rank) });
-    let store = nn::VarStore::new(Device::Cpu);
+    let mut store = nn::VarStore::new(Device::Cpu);
     let net = network(&store.root());
-    let statistics = Tensor::from_slice(&[me.rank as i64 + 5, 1]);
+    store.set_device(me.device());
+    let statistics = Tensor::from_slice(&[i64::from(me.rank) + 5, 1]);
+    let updates = std::env::var("DIST_UPDATES").ok().and_then(|text| text.parse().ok()).unwrap_or(10);
     let mut optimizer = nn::Adam::default().build(&store, 1e-2).unwrap();
     let buckets = std::env::var("DIST_BUCKET").ok().and_then(|text| text.parse().ok()).unwrap_or(25 << 20);
-    let mut ddp =
-        Ddp::new(parameters(&store), vec![("statistics".into(), statistics.shallow_clone())], &group, buckets)
-            .unwrap();
+    let mut ddp = Ddp::new(
+        parameters(&store),
+        vec![("statistics".into(), statistics.shallow_clone())],
+        &group,
+        buckets,
+    )
+    .unwrap();
     assert_eq!(statistics.int64_value(&[0]), 5, "buffers come from rank 0");
     let start = ddp.compare(&group).unwrap();
     assert!(start.iter().all(|print| *print == start[0]), "equal before the first update: {start:x?}");
 
     tch::manual_seed(1234);
-    let data: Vec<(Tensor, Tensor)> = (0..UPDATES)
+    let data: Vec<(Tensor, Tensor)> = (0..updates)
         .map(|_| {
             let x = Tensor::randn([ROWS, 6], (Kind::Float, Device::Cpu));
             let y = x.narrow(1, 0, 2).sin() * 2.0;
-            (x, y)
+            (x.to_device(me.device()), y.to_device(me.device()))
         })
         .collect();
     let share = ROWS / i64::from(me.world_size);
@@ -60,7 +69,11 @@ pub fn rank(me: &Me) -> Value {
     for (x, y) in &data {
         let rows = |t: &Tensor| t.narrow(0, share * i64::from(me.rank), share);
         let loss = (net.forward(&rows(x)) - rows(y)).square().mean(Kind::Float);
-        if foreign_zero { optimizer.zero_grad() } else { ddp.zero_grad() }
+        if foreign_zero {
+            optimizer.zero_grad()
+        } else {
+            ddp.zero_grad()
+        }
         loss.backward();
         if synchronise {
             ddp.reduce(&group).unwrap();
@@ -96,7 +109,8 @@ pub fn unused(me: &Me) -> Value {
     let group = me.connect();
     let parameter = |value: f32| Tensor::from_slice(&[value]).set_requires_grad(true);
     let (first, second) = (parameter(2.0), parameter(3.0));
-    let named = vec![("first".to_owned(), first.shallow_clone()), ("second".to_owned(), second.shallow_clone())];
+    let named =
+        vec![("first".to_owned(), first.shallow_clone()), ("second".to_owned(), second.shallow_clone())];
     let mut ddp = Ddp::new(named, Vec::new(), &group, 1).unwrap();
     let mut gradients = Vec::new();
     for _ in 0..2 {
@@ -114,13 +128,13 @@ fn floats(value: &Value) -> Vec<f64> {
     value.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
 }
 
-fn distance(a: &Value, b: &Value) -> f64 {
+pub fn distance(a: &Value, b: &Value) -> f64 {
     let (a, b) = (floats(&a["parameters"]), floats(&b["parameters"]));
     assert_eq!(a.len(), b.len());
     a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
 }
 
-fn equal_prints(result: &Value) -> bool {
+pub fn equal_prints(result: &Value) -> bool {
     let prints = result["fingerprints"].as_array().unwrap();
     prints.iter().all(|print| *print == prints[0])
 }
@@ -128,7 +142,11 @@ fn equal_prints(result: &Value) -> bool {
 #[test]
 fn ranks_on_split_data_equal_one_rank_on_the_whole() {
     let alone = World::new("ddp", 1).start().results().remove(0);
-    assert!(floats(&alone["norms"]).iter().any(|norm| *norm > 0.5), "clipping must happen: {}", alone["norms"]);
+    assert!(
+        floats(&alone["norms"]).iter().any(|norm| *norm > 0.5),
+        "clipping must happen: {}",
+        alone["norms"]
+    );
     for world_size in [2, 4] {
         for result in World::new("ddp", world_size).start().results() {
             let distance = distance(&alone, &result);

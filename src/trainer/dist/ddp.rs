@@ -101,11 +101,7 @@ impl Ddp {
     /// Scales the (averaged) gradients so that their joint norm is at most `max_norm`; returns the norm before.
     pub fn clip_grad_norm(&mut self, max_norm: f64) -> f64 {
         let norm = no_grad(|| {
-            self.flats
-                .iter()
-                .map(|flat| flat.gradients.norm().double_value(&[]).powi(2))
-                .sum::<f64>()
-                .sqrt()
+            self.flats.iter().map(|flat| flat.gradients.norm().double_value(&[]).powi(2)).sum::<f64>().sqrt()
         });
         // As PyTorch: a norm that is not a number makes the gradients so, and shows.
         let scale = max_norm / (norm + CLIP_EPSILON);
@@ -193,8 +189,11 @@ fn gather_words(word: u64, group: &ProcessGroup, tag: &str) -> Result<Vec<u64>, 
 #[track_caller]
 fn same_layout(layout: u64, group: &ProcessGroup) -> Result<(), DistError> {
     let layouts = gather_words(layout, group, "weights")?;
-    let differing: Vec<u32> =
-        (0..group.world_size()).zip(&layouts).filter(|(_, other)| **other != layouts[0]).map(|(rank, _)| rank).collect();
+    let differing: Vec<u32> = (0..group.world_size())
+        .zip(&layouts)
+        .filter(|(_, other)| **other != layouts[0])
+        .map(|(rank, _)| rank)
+        .collect();
     if differing.is_empty() {
         return Ok(());
     }
@@ -203,7 +202,9 @@ fn same_layout(layout: u64, group: &ProcessGroup) -> Result<(), DistError> {
         DistErrorKind::Mismatch,
         DistPhase::Collective,
         (group.rank(), group.world_size()),
-        format!("the networks differ: rank {ranks} has other names, shapes or dtypes of parameters than rank 0"),
+        format!(
+            "the networks differ: rank {ranks} has other names, shapes or dtypes of parameters than rank 0"
+        ),
     ))
 }
 
@@ -211,7 +212,8 @@ fn same_layout(layout: u64, group: &ProcessGroup) -> Result<(), DistError> {
 #[track_caller]
 fn broadcast_state(state: &[Tensor], group: &ProcessGroup) -> Result<(), DistError> {
     let identity = (group.rank(), group.world_size());
-    let broke = |error: tch::TchError| failed(identity, Failure::new(DistErrorKind::Failed, error.to_string()));
+    let broke =
+        |error: tch::TchError| failed(identity, Failure::new(DistErrorKind::Failed, error.to_string()));
     let Some(device) = state.first().map(Tensor::device) else { return Ok(()) };
     no_grad(|| {
         let parts: Vec<Tensor> = state
@@ -230,7 +232,8 @@ fn broadcast_state(state: &[Tensor], group: &ProcessGroup) -> Result<(), DistErr
             let bytes = whole.f_narrow(0, start, length).map_err(broke)?;
             // A copy, because a part may start where its dtype may not.
             let bytes = bytes.copy();
-            let value = bytes.f_view_dtype(tensor.kind()).and_then(|flat| flat.f_view(tensor.size().as_slice()));
+            let value =
+                bytes.f_view_dtype(tensor.kind()).and_then(|flat| flat.f_view(tensor.size().as_slice()));
             tensor.detach().f_copy_(&value.map_err(broke)?).map_err(broke)?;
             start += length;
         }
@@ -250,7 +253,11 @@ fn flatten(trained: Vec<Tensor>, bucket_bytes: usize) -> Result<Vec<Flat>, Failu
     groups.into_iter().map(|(key, members)| flat(key, members, bucket_bytes)).collect()
 }
 
-fn flat((kind, device): (Kind, Device), parameters: Vec<Tensor>, bucket_bytes: usize) -> Result<Flat, Failure> {
+fn flat(
+    (kind, device): (Kind, Device),
+    parameters: Vec<Tensor>,
+    bucket_bytes: usize,
+) -> Result<Flat, Failure> {
     let total: usize = parameters.iter().map(Tensor::numel).sum();
     let gradients = Tensor::zeros([total as i64], (kind, device));
     let per_bucket = (bucket_bytes / kind.elt_size_in_bytes()).max(1);
@@ -276,4 +283,102 @@ fn flat((kind, device): (Kind, Device), parameters: Vec<Tensor>, bucket_bytes: u
         buckets.push(part(bucket_start, start));
     }
     Ok(Flat { gradients, slots, buckets })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::group::{BackendKind, GroupSettings};
+    use super::*;
+    use crate::proto::status_page::Writer;
+    use std::cell::RefCell;
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    fn alone() -> ProcessGroup {
+        let settings = GroupSettings {
+            rank: 0,
+            world_size: 1,
+            local_rank: 0,
+            master_addr: String::new(),
+            master_port: 0,
+            backend: BackendKind::Gloo,
+            timeout: Duration::from_secs(1),
+            interface: None,
+            generation: 0,
+            device: Device::Cpu,
+        };
+        ProcessGroup::connect(&settings, Rc::new(RefCell::new(Writer::anonymous(0, 0).unwrap()))).unwrap()
+    }
+
+    fn parameter(values: &[f32]) -> Tensor {
+        Tensor::from_slice(values).set_requires_grad(true)
+    }
+
+    fn named(tensors: &[&Tensor]) -> Vec<(String, Tensor)> {
+        tensors.iter().enumerate().map(|(i, tensor)| (i.to_string(), tensor.shallow_clone())).collect()
+    }
+
+    fn gradient(tensor: &Tensor) -> Vec<f32> {
+        Vec::try_from(tensor.grad()).unwrap()
+    }
+
+    /// DDP-4.
+    #[test]
+    fn a_gradient_that_was_replaced_is_taken_in() {
+        let (group, mut a) = (alone(), parameter(&[1.0, 2.0]));
+        let mut ddp = Ddp::new(named(&[&a]), Vec::new(), &group, 1024).unwrap();
+        ffi::set_grad(&mut a, &mut Tensor::from_slice(&[8.0f32, 9.0])).unwrap();
+        ddp.reduce(&group).unwrap();
+        assert_eq!((ddp.replaced(), gradient(&a)), (1, vec![8.0, 9.0]));
+        assert!((ddp.clip_grad_norm(1e9) - (64.0f64 + 81.0).sqrt()).abs() < 1e-6);
+        ddp.zero_grad();
+        assert_eq!(gradient(&a), [0.0, 0.0]);
+        (&a * 3.0).sum(Kind::Float).backward();
+        ddp.reduce(&group).unwrap();
+        assert_eq!((ddp.replaced(), gradient(&a)), (1, vec![3.0, 3.0]));
+    }
+
+    #[test]
+    fn clipping_follows_pytorch() {
+        let (group, a, b) = (alone(), parameter(&[0.0]), parameter(&[0.0]));
+        let mut ddp = Ddp::new(named(&[&a, &b]), Vec::new(), &group, 4).unwrap();
+        (&a * 3.0 + &b * 4.0).sum(Kind::Float).backward();
+        assert_eq!(ddp.clip_grad_norm(10.0), 5.0);
+        assert_eq!((gradient(&a), gradient(&b)), (vec![3.0], vec![4.0]));
+        assert_eq!(ddp.clip_grad_norm(0.5), 5.0);
+        let scale = 0.5 / (5.0 + CLIP_EPSILON);
+        assert!((f64::from(gradient(&b)[0]) - 4.0 * scale).abs() < 1e-7);
+        assert!(ddp.clip_grad_norm(1.0) <= 0.5);
+    }
+
+    #[test]
+    fn buckets_hold_whole_parameters_in_order() {
+        let (group, a, b, c) = (alone(), parameter(&[0.0; 3]), parameter(&[0.0; 3]), parameter(&[0.0; 9]));
+        let lengths = |bytes| {
+            let ddp = Ddp::new(named(&[&a, &b, &c]), Vec::new(), &group, bytes).unwrap();
+            assert_eq!(ddp.gradient_count(), 15);
+            ddp.flats[0].buckets.iter().map(Tensor::numel).collect::<Vec<_>>()
+        };
+        assert_eq!(lengths(1 << 20), [15]);
+        assert_eq!(lengths(24), [6, 9]);
+        assert_eq!(lengths(0), [3, 3, 9]);
+    }
+
+    #[test]
+    fn several_dtypes_and_frozen_parameters_live_together() {
+        let group = alone();
+        let (a, frozen) = (parameter(&[1.0]), Tensor::from_slice(&[5.0f32]));
+        let b = Tensor::from_slice(&[2.0f64]).set_requires_grad(true);
+        let flags = Tensor::from_slice(&[true, false, true]);
+        let mut ddp =
+            Ddp::new(named(&[&a, &b, &frozen]), vec![("flags".into(), flags)], &group, 1024).unwrap();
+        assert_eq!((ddp.bucket_count(), ddp.gradient_count()), (2, 2));
+        (a.square().to_kind(Kind::Double) + b.square()).sum(Kind::Double).backward();
+        ddp.reduce(&group).unwrap();
+        assert_eq!(ddp.clip_grad_norm(1e9), (4.0f64 + 16.0).sqrt());
+        let print = ddp.fingerprint();
+        assert_eq!(ddp.compare(&group).unwrap(), [print]);
+        let _ = no_grad(|| frozen.shallow_clone().fill_(6.0));
+        assert_ne!(ddp.fingerprint(), print, "frozen parameters count too");
+    }
 }

@@ -55,7 +55,7 @@ pub struct DistError {
     pub phase: DistPhase,
     /// The rank that saw it.
     pub rank: u32,
-    /// Ranks in the group.
+    /// Ranks in the group; 0 when there is none (loading CUDA).
     pub world_size: u32,
     /// The collective, in that phase.
     pub collective: Option<Box<CollectiveName>>,
@@ -108,11 +108,15 @@ impl DistError {
             (DistErrorKind::Timeout, DistPhase::Collective) => {
                 "find the rank that has not entered this collective (`rankdeck attach` shows each rank's); raise distributed.timeout_s if it only needs longer"
             }
-            (DistErrorKind::Timeout, DistPhase::Teardown) => "the other ranks may have ended already: read their logs",
+            (DistErrorKind::Timeout, DistPhase::Teardown) => {
+                "the other ranks may have ended already: read their logs"
+            }
             (DistErrorKind::Connection, DistPhase::Rendezvous) => {
                 "check that the hosts reach each other on any port; set `interface` in hosts.toml to the network they share"
             }
-            (DistErrorKind::Connection, _) => "another rank ended first: read the log of the rank that failed earliest",
+            (DistErrorKind::Connection, _) => {
+                "another rank ended first: read the log of the rank that failed earliest"
+            }
             (DistErrorKind::Mismatch, _) => {
                 "all ranks must run the same build and the same experiment; set RANKDECK_CHECK_COLLECTIVES=1 to find the first difference"
             }
@@ -124,6 +128,9 @@ impl DistError {
 
 impl fmt::Display for DistError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.world_size == 0 {
+            return f.write_str(&self.detail);
+        }
         write!(f, "rank {} of {}: ", self.rank, self.world_size)?;
         match (&self.collective, self.phase) {
             (Some(name), _) if name.seq > 0 => {
@@ -151,6 +158,28 @@ impl Failure {
     pub(super) fn new(kind: DistErrorKind, text: impl Into<String>) -> Failure {
         Failure { kind, text: text.into() }
     }
+
+    /// As it passes from rank to rank: one letter for the kind, then the text.
+    pub(super) fn to_wire(&self) -> String {
+        let letter = match self.kind {
+            DistErrorKind::Usage => 'U',
+            DistErrorKind::Timeout => 'T',
+            DistErrorKind::Unsupported => 'N',
+            _ => 'F',
+        };
+        format!("{letter}{}", self.text)
+    }
+
+    pub(super) fn from_wire(value: &str) -> Failure {
+        let mut letters = value.chars();
+        let kind = match letters.next() {
+            Some('U') => DistErrorKind::Usage,
+            Some('T') => DistErrorKind::Timeout,
+            Some('N') => DistErrorKind::Unsupported,
+            _ => DistErrorKind::Failed,
+        };
+        Failure::new(kind, letters.as_str())
+    }
 }
 
 #[cfg(test)]
@@ -159,8 +188,11 @@ mod tests {
 
     #[test]
     fn messages_name_rank_collective_and_tag() {
-        let error = DistError::new(DistErrorKind::Timeout, DistPhase::Collective, (1, 4), "timed out")
-            .of(17, Op::AllReduce, "grad");
+        let error = DistError::new(DistErrorKind::Timeout, DistPhase::Collective, (1, 4), "timed out").of(
+            17,
+            Op::AllReduce,
+            "grad",
+        );
         assert_eq!(error.to_string(), "rank 1 of 4: collective 17, all_reduce \"grad\": timed out");
         assert!(error.hint().contains("distributed.timeout_s"));
         assert!(!error.is_usage());
@@ -168,7 +200,8 @@ mod tests {
 
     #[test]
     fn a_hint_of_its_own_wins() {
-        let error = DistError::new(DistErrorKind::Unsupported, DistPhase::Rendezvous, (0, 2), "no NVIDIA driver");
+        let error =
+            DistError::new(DistErrorKind::Unsupported, DistPhase::Rendezvous, (0, 2), "no NVIDIA driver");
         assert_eq!(error.hint(), "use backend = \"gloo\"");
         assert_eq!(error.with_hint("install it").hint(), "install it");
     }

@@ -8,7 +8,7 @@ use super::error::{DistError, DistErrorKind, DistPhase, Failure};
 use super::ffi::GlooHandle;
 use super::gloo;
 use super::group::{BackendKind, GroupSettings};
-use super::nccl::Nccl;
+use super::nccl::{self, Nccl};
 use super::store::{Member, Store, StoreAddress};
 use std::time::{Duration, Instant};
 
@@ -43,24 +43,25 @@ fn interface(settings: &GroupSettings) -> Option<String> {
 }
 
 /// What is known to fail later and can be said now, while the others still listen.
-fn trouble(settings: &GroupSettings) -> Option<String> {
-    match settings.backend {
+fn trouble(settings: &GroupSettings) -> Option<Failure> {
+    let failure = match settings.backend {
         BackendKind::Gloo => {
-            let name = interface(settings)?;
-            (!gloo::interface_exists(&name))
-                .then(|| format!("rank {}: there is no network interface {name} on this host", settings.rank))
+            let name = interface(settings).filter(|name| !gloo::interface_exists(name))?;
+            Failure::new(
+                DistErrorKind::Usage,
+                format!("there is no network interface {name} on the host of rank {}", settings.rank),
+            )
         }
-        BackendKind::Nccl => None,
-    }
+        BackendKind::Nccl => {
+            let failure = nccl::available().err()?;
+            Failure::new(failure.kind, format!("{} (host of rank {})", failure.text, settings.rank))
+        }
+    };
+    Some(failure)
 }
 
 fn error(settings: &GroupSettings, failure: Failure) -> DistError {
-    DistError::new(
-        failure.kind,
-        DistPhase::Rendezvous,
-        (settings.rank, settings.world_size),
-        failure.text,
-    )
+    DistError::new(failure.kind, DistPhase::Rendezvous, (settings.rank, settings.world_size), failure.text)
 }
 
 /// Joins the store and waits for all ranks.
@@ -70,11 +71,8 @@ pub(super) fn join(settings: &GroupSettings, moved: impl FnMut()) -> Result<Stor
     let place = format!("{}:{}", address.host, address.port);
     let generation = settings.generation;
     let trouble = trouble(settings);
-    let member = Member {
-        rank: settings.rank,
-        world_size: settings.world_size,
-        backend: settings.backend.name(),
-    };
+    let member =
+        Member { rank: settings.rank, world_size: settings.world_size, backend: settings.backend.name() };
     within(
         settings.timeout + GRACE,
         move |progress| {

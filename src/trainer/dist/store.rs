@@ -144,7 +144,7 @@ impl Store {
     pub(super) fn join(
         &self,
         me: &Member,
-        trouble: Option<String>,
+        trouble: Option<Failure>,
         deadline: Instant,
         moved: impl FnMut(),
     ) -> Result<(), Failure> {
@@ -153,12 +153,12 @@ impl Store {
                 Ok(()) => return Ok(()),
                 Err(refused) => refused,
             },
-            Some(text) => {
+            Some(failure) => {
                 self.claim(me)?;
                 if me.rank == 0 {
                     self.set("terms", me.terms().as_bytes())?;
                 }
-                Refused { failure: Failure::new(DistErrorKind::Usage, text), heard: false }
+                Refused { failure, heard: false }
             }
         };
         self.tell(me, &refused);
@@ -169,8 +169,7 @@ impl Store {
     fn tell(&self, me: &Member, refused: &Refused) {
         let told = || -> Result<(), Failure> {
             if !refused.heard {
-                let kind = if refused.failure.kind == DistErrorKind::Timeout { 'T' } else { 'U' };
-                self.set("refused", format!("{kind}{}", refused.failure.text).as_bytes())?;
+                self.set("refused", refused.failure.to_wire().as_bytes())?;
             }
             if me.rank == 0 {
                 let others = i64::from(me.world_size) - 1;
@@ -223,14 +222,11 @@ impl Store {
             }
             if self.check("refused")? {
                 let value = String::from_utf8_lossy(&self.get("refused", deadline)?).into_owned();
-                let (kind, text) = match value.strip_prefix('T') {
-                    Some(text) => (DistErrorKind::Timeout, text),
-                    None => (DistErrorKind::Usage, value.strip_prefix('U').unwrap_or(&value)),
-                };
-                return Err(Refused { failure: Failure::new(kind, text), heard: true });
+                return Err(Refused { failure: Failure::from_wire(&value), heard: true });
             }
             if Instant::now() >= deadline {
-                let text = format!("{joined} of {wanted} ranks joined in time; missing: {}", self.missing(me)?);
+                let text =
+                    format!("{joined} of {wanted} ranks joined in time; missing: {}", self.missing(me)?);
                 return Err(Failure::new(DistErrorKind::Timeout, text).into());
             }
         }
