@@ -28,11 +28,16 @@ mod trainer {
         let include = folder("LIBTORCH_INCLUDE").or_else(|| libtorch.clone());
         let lib = folder("LIBTORCH_LIB").or(libtorch);
         let (Some(include), Some(lib)) = (include, lib) else {
-            return Err("feature trainer needs libtorch: run `make libtorch`, or set LIBTORCH to its folder".into());
+            return Err(
+                "feature trainer needs libtorch: run `make libtorch`, or set LIBTORCH to its folder".into()
+            );
         };
         let (include, lib) = (include.join("include"), lib.join("lib"));
         if !lib.join("libtorch_cpu.so").exists() {
-            return Err(format!("no libtorch_cpu.so in {}: run `make libtorch`, or set LIBTORCH", lib.display()));
+            return Err(format!(
+                "no libtorch_cpu.so in {}: run `make libtorch`, or set LIBTORCH",
+                lib.display()
+            ));
         }
         compile(&include);
         link(&lib);

@@ -100,7 +100,11 @@ fn every_collective_is_right_on_one_two_and_four_ranks() {
     for world_size in [1, 2, 4] {
         for result in World::new("collectives", world_size).start().results() {
             let name = result["backend"].as_str().unwrap().to_owned();
-            assert!(if world_size == 1 { name.contains("one rank") } else { name.starts_with("gloo (libtorch 2.") });
+            assert!(if world_size == 1 {
+                name.contains("one rank")
+            } else {
+                name.starts_with("gloo (libtorch 2.")
+            });
         }
     }
 }

@@ -11,7 +11,9 @@ const ROWS: i64 = 64;
 const UPDATES: i64 = 10;
 
 fn numbers(tensors: impl Iterator<Item = Tensor>) -> Vec<f64> {
-    tensors.flat_map(|tensor| Vec::<f64>::try_from(tensor.to_kind(Kind::Double).flatten(0, -1)).unwrap()).collect()
+    tensors
+        .flat_map(|tensor| Vec::<f64>::try_from(tensor.to_kind(Kind::Double).flatten(0, -1)).unwrap())
+        .collect()
 }
 
 /// The names are sorted so that all ranks list them alike.
@@ -22,10 +24,12 @@ fn parameters(store: &nn::VarStore) -> Vec<(String, Tensor)> {
 }
 
 fn network(root: &nn::Path<'_>) -> impl Module + use<> {
-    nn::seq()
-        .add(nn::linear(root / "one", 6, 16, Default::default()))
-        .add_fn(|x| x.tanh())
-        .add(nn::linear(root / "two", 16, 2, Default::default()))
+    nn::seq().add(nn::linear(root / "one", 6, 16, Default::default())).add_fn(|x| x.tanh()).add(nn::linear(
+        root / "two",
+        16,
+        2,
+        Default::default(),
+    ))
 }
 
 /// Ten Adam updates on this rank's share of the rows of ten fixed batches.
@@ -40,9 +44,13 @@ pub fn rank(me: &Me) -> Value {
     let statistics = Tensor::from_slice(&[me.rank as i64 + 5, 1]);
     let mut optimizer = nn::Adam::default().build(&store, 1e-2).unwrap();
     let buckets = std::env::var("DIST_BUCKET").ok().and_then(|text| text.parse().ok()).unwrap_or(25 << 20);
-    let mut ddp =
-        Ddp::new(parameters(&store), vec![("statistics".into(), statistics.shallow_clone())], &group, buckets)
-            .unwrap();
+    let mut ddp = Ddp::new(
+        parameters(&store),
+        vec![("statistics".into(), statistics.shallow_clone())],
+        &group,
+        buckets,
+    )
+    .unwrap();
     assert_eq!(statistics.int64_value(&[0]), 5, "buffers come from rank 0");
     let start = ddp.compare(&group).unwrap();
     assert!(start.iter().all(|print| *print == start[0]), "equal before the first update: {start:x?}");
@@ -60,7 +68,11 @@ pub fn rank(me: &Me) -> Value {
     for (x, y) in &data {
         let rows = |t: &Tensor| t.narrow(0, share * i64::from(me.rank), share);
         let loss = (net.forward(&rows(x)) - rows(y)).square().mean(Kind::Float);
-        if foreign_zero { optimizer.zero_grad() } else { ddp.zero_grad() }
+        if foreign_zero {
+            optimizer.zero_grad()
+        } else {
+            ddp.zero_grad()
+        }
         loss.backward();
         if synchronise {
             ddp.reduce(&group).unwrap();
@@ -96,7 +108,8 @@ pub fn unused(me: &Me) -> Value {
     let group = me.connect();
     let parameter = |value: f32| Tensor::from_slice(&[value]).set_requires_grad(true);
     let (first, second) = (parameter(2.0), parameter(3.0));
-    let named = vec![("first".to_owned(), first.shallow_clone()), ("second".to_owned(), second.shallow_clone())];
+    let named =
+        vec![("first".to_owned(), first.shallow_clone()), ("second".to_owned(), second.shallow_clone())];
     let mut ddp = Ddp::new(named, Vec::new(), &group, 1).unwrap();
     let mut gradients = Vec::new();
     for _ in 0..2 {
@@ -128,7 +141,11 @@ fn equal_prints(result: &Value) -> bool {
 #[test]
 fn ranks_on_split_data_equal_one_rank_on_the_whole() {
     let alone = World::new("ddp", 1).start().results().remove(0);
-    assert!(floats(&alone["norms"]).iter().any(|norm| *norm > 0.5), "clipping must happen: {}", alone["norms"]);
+    assert!(
+        floats(&alone["norms"]).iter().any(|norm| *norm > 0.5),
+        "clipping must happen: {}",
+        alone["norms"]
+    );
     for world_size in [2, 4] {
         for result in World::new("ddp", world_size).start().results() {
             let distance = distance(&alone, &result);

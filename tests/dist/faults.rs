@@ -211,7 +211,10 @@ fn a_rank_that_does_not_come_is_a_timeout_that_names_the_collective() {
     for (rank, end) in ranks.wait(&[0, 1]).iter().enumerate() {
         let error = result(end);
         let text = message(error);
-        assert!(text.starts_with(&format!("rank {rank} of 3: collective 3, all_reduce \"collect_stats\": ")), "{text}");
+        assert!(
+            text.starts_with(&format!("rank {rank} of 3: collective 3, all_reduce \"collect_stats\": ")),
+            "{text}"
+        );
         assert!(["Timeout", "Connection"].contains(&error["kind"].as_str().unwrap()), "{text}");
         assert!(error["after"].as_f64().unwrap() < 20.0);
         assert!(error["again"].as_str().unwrap().contains("the group failed earlier"), "{error}");
@@ -254,7 +257,10 @@ fn the_page_of_a_waiting_rank_shows_the_collective_it_is_in() {
     });
     let waiting = view(0).unwrap();
     let inside = waiting.ring.last().unwrap();
-    assert_eq!((tag_text(&inside.tag).as_str(), inside.count, inside.bytes, inside.left_ns), ("grad", 1000, 4000, 0));
+    assert_eq!(
+        (tag_text(&inside.tag).as_str(), inside.count, inside.bytes, inside.left_ns),
+        ("grad", 1000, 4000, 0)
+    );
     assert_eq!(waiting.body.phase, Phase::Rendezvous as u64, "the loop sets the phases after this");
     let pid = ranks.pid(1);
     until("rank 1 is stopped", || {

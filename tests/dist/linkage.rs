@@ -3,7 +3,8 @@
 use std::process::Command;
 
 fn needed(program: &str) -> Vec<String> {
-    let output = Command::new("readelf").args(["-d", program]).output().expect("readelf (binutils) is installed");
+    let output =
+        Command::new("readelf").args(["-d", program]).output().expect("readelf (binutils) is installed");
     assert!(output.status.success());
     String::from_utf8_lossy(&output.stdout)
         .lines()

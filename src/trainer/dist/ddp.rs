@@ -101,11 +101,7 @@ impl Ddp {
     /// Scales the (averaged) gradients so that their joint norm is at most `max_norm`; returns the norm before.
     pub fn clip_grad_norm(&mut self, max_norm: f64) -> f64 {
         let norm = no_grad(|| {
-            self.flats
-                .iter()
-                .map(|flat| flat.gradients.norm().double_value(&[]).powi(2))
-                .sum::<f64>()
-                .sqrt()
+            self.flats.iter().map(|flat| flat.gradients.norm().double_value(&[]).powi(2)).sum::<f64>().sqrt()
         });
         // As PyTorch: a norm that is not a number makes the gradients so, and shows.
         let scale = max_norm / (norm + CLIP_EPSILON);
@@ -193,8 +189,11 @@ fn gather_words(word: u64, group: &ProcessGroup, tag: &str) -> Result<Vec<u64>, 
 #[track_caller]
 fn same_layout(layout: u64, group: &ProcessGroup) -> Result<(), DistError> {
     let layouts = gather_words(layout, group, "weights")?;
-    let differing: Vec<u32> =
-        (0..group.world_size()).zip(&layouts).filter(|(_, other)| **other != layouts[0]).map(|(rank, _)| rank).collect();
+    let differing: Vec<u32> = (0..group.world_size())
+        .zip(&layouts)
+        .filter(|(_, other)| **other != layouts[0])
+        .map(|(rank, _)| rank)
+        .collect();
     if differing.is_empty() {
         return Ok(());
     }
@@ -203,7 +202,9 @@ fn same_layout(layout: u64, group: &ProcessGroup) -> Result<(), DistError> {
         DistErrorKind::Mismatch,
         DistPhase::Collective,
         (group.rank(), group.world_size()),
-        format!("the networks differ: rank {ranks} has other names, shapes or dtypes of parameters than rank 0"),
+        format!(
+            "the networks differ: rank {ranks} has other names, shapes or dtypes of parameters than rank 0"
+        ),
     ))
 }
 
@@ -211,7 +212,8 @@ fn same_layout(layout: u64, group: &ProcessGroup) -> Result<(), DistError> {
 #[track_caller]
 fn broadcast_state(state: &[Tensor], group: &ProcessGroup) -> Result<(), DistError> {
     let identity = (group.rank(), group.world_size());
-    let broke = |error: tch::TchError| failed(identity, Failure::new(DistErrorKind::Failed, error.to_string()));
+    let broke =
+        |error: tch::TchError| failed(identity, Failure::new(DistErrorKind::Failed, error.to_string()));
     let Some(device) = state.first().map(Tensor::device) else { return Ok(()) };
     no_grad(|| {
         let parts: Vec<Tensor> = state
@@ -230,7 +232,8 @@ fn broadcast_state(state: &[Tensor], group: &ProcessGroup) -> Result<(), DistErr
             let bytes = whole.f_narrow(0, start, length).map_err(broke)?;
             // A copy, because a part may start where its dtype may not.
             let bytes = bytes.copy();
-            let value = bytes.f_view_dtype(tensor.kind()).and_then(|flat| flat.f_view(tensor.size().as_slice()));
+            let value =
+                bytes.f_view_dtype(tensor.kind()).and_then(|flat| flat.f_view(tensor.size().as_slice()));
             tensor.detach().f_copy_(&value.map_err(broke)?).map_err(broke)?;
             start += length;
         }
@@ -250,7 +253,11 @@ fn flatten(trained: Vec<Tensor>, bucket_bytes: usize) -> Result<Vec<Flat>, Failu
     groups.into_iter().map(|(key, members)| flat(key, members, bucket_bytes)).collect()
 }
 
-fn flat((kind, device): (Kind, Device), parameters: Vec<Tensor>, bucket_bytes: usize) -> Result<Flat, Failure> {
+fn flat(
+    (kind, device): (Kind, Device),
+    parameters: Vec<Tensor>,
+    bucket_bytes: usize,
+) -> Result<Flat, Failure> {
     let total: usize = parameters.iter().map(Tensor::numel).sum();
     let gradients = Tensor::zeros([total as i64], (kind, device));
     let per_bucket = (bucket_bytes / kind.elt_size_in_bytes()).max(1);

@@ -108,11 +108,15 @@ impl DistError {
             (DistErrorKind::Timeout, DistPhase::Collective) => {
                 "find the rank that has not entered this collective (`rankdeck attach` shows each rank's); raise distributed.timeout_s if it only needs longer"
             }
-            (DistErrorKind::Timeout, DistPhase::Teardown) => "the other ranks may have ended already: read their logs",
+            (DistErrorKind::Timeout, DistPhase::Teardown) => {
+                "the other ranks may have ended already: read their logs"
+            }
             (DistErrorKind::Connection, DistPhase::Rendezvous) => {
                 "check that the hosts reach each other on any port; set `interface` in hosts.toml to the network they share"
             }
-            (DistErrorKind::Connection, _) => "another rank ended first: read the log of the rank that failed earliest",
+            (DistErrorKind::Connection, _) => {
+                "another rank ended first: read the log of the rank that failed earliest"
+            }
             (DistErrorKind::Mismatch, _) => {
                 "all ranks must run the same build and the same experiment; set RANKDECK_CHECK_COLLECTIVES=1 to find the first difference"
             }
@@ -159,8 +163,11 @@ mod tests {
 
     #[test]
     fn messages_name_rank_collective_and_tag() {
-        let error = DistError::new(DistErrorKind::Timeout, DistPhase::Collective, (1, 4), "timed out")
-            .of(17, Op::AllReduce, "grad");
+        let error = DistError::new(DistErrorKind::Timeout, DistPhase::Collective, (1, 4), "timed out").of(
+            17,
+            Op::AllReduce,
+            "grad",
+        );
         assert_eq!(error.to_string(), "rank 1 of 4: collective 17, all_reduce \"grad\": timed out");
         assert!(error.hint().contains("distributed.timeout_s"));
         assert!(!error.is_usage());
@@ -168,7 +175,8 @@ mod tests {
 
     #[test]
     fn a_hint_of_its_own_wins() {
-        let error = DistError::new(DistErrorKind::Unsupported, DistPhase::Rendezvous, (0, 2), "no NVIDIA driver");
+        let error =
+            DistError::new(DistErrorKind::Unsupported, DistPhase::Rendezvous, (0, 2), "no NVIDIA driver");
         assert_eq!(error.hint(), "use backend = \"gloo\"");
         assert_eq!(error.with_hint("install it").hint(), "install it");
     }

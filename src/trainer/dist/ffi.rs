@@ -163,9 +163,7 @@ impl StoreHandle {
     pub(super) fn set(&self, key: &str, value: &[u8]) -> Result<(), Failure> {
         let key = c_text(key)?;
         // SAFETY: the handle is alive, `value` is valid for its length, and the shim copies it.
-        call(|error| unsafe {
-            rankdeck_store_set(self.0, key.as_ptr(), value.as_ptr(), value.len(), error)
-        })
+        call(|error| unsafe { rankdeck_store_set(self.0, key.as_ptr(), value.as_ptr(), value.len(), error) })
     }
 
     /// Waits for the key; values longer than 64 KiB are refused.

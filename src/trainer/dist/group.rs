@@ -204,11 +204,13 @@ impl ProcessGroup {
             ReduceOp::Min => RawReduce::Min,
             ReduceOp::Max => RawReduce::Max,
         };
-        self.run(&call, |transport, limit| on_device(transport, tensor, |transport, tensor| match transport {
-            Transport::Alone => Ok(()),
-            Transport::Gloo(gloo) => gloo.all_reduce(tensor, raw, limit),
-            Transport::Nccl(nccl) => nccl.all_reduce(tensor, raw),
-        }))?;
+        self.run(&call, |transport, limit| {
+            on_device(transport, tensor, |transport, tensor| match transport {
+                Transport::Alone => Ok(()),
+                Transport::Gloo(gloo) => gloo.all_reduce(tensor, raw, limit),
+                Transport::Nccl(nccl) => nccl.all_reduce(tensor, raw),
+            })
+        })?;
         if op == ReduceOp::Avg && self.world_size > 1 {
             let _ = no_grad(|| tensor.f_div_scalar_(f64::from(self.world_size)).map(|_| ()))
                 .map_err(|error| self.broke(&call, Failure::new(DistErrorKind::Failed, error.to_string())))?;
@@ -227,11 +229,13 @@ impl ProcessGroup {
         if root >= self.world_size {
             return Err(self.refuse(call, &format!("root {root} is no rank")));
         }
-        self.run(call, |transport, limit| on_device(transport, tensor, |transport, tensor| match transport {
-            Transport::Alone => Ok(()),
-            Transport::Gloo(gloo) => gloo.broadcast(tensor, root, limit),
-            Transport::Nccl(nccl) => nccl.broadcast(tensor, root),
-        }))
+        self.run(call, |transport, limit| {
+            on_device(transport, tensor, |transport, tensor| match transport {
+                Transport::Alone => Ok(()),
+                Transport::Gloo(gloo) => gloo.broadcast(tensor, root, limit),
+                Transport::Nccl(nccl) => nccl.broadcast(tensor, root),
+            })
+        })
     }
 
     /// Every rank's tensor, in rank order; all must have the same shape and dtype.
@@ -376,14 +380,16 @@ impl ProcessGroup {
             },
             || {},
         );
-        let error = |kind, text: String| {
-            Err(DistError::new(kind, DistPhase::Teardown, (rank, world_size), text))
-        };
+        let error =
+            |kind, text: String| Err(DistError::new(kind, DistPhase::Teardown, (rank, world_size), text));
         match result {
             Some(Ok(left)) if left == i64::from(world_size) => Ok(()),
             Some(Ok(left)) => error(
                 DistErrorKind::Timeout,
-                format!("only {left} of {world_size} ranks came to leave within {:.1} s", limit.as_secs_f64()),
+                format!(
+                    "only {left} of {world_size} ranks came to leave within {:.1} s",
+                    limit.as_secs_f64()
+                ),
             ),
             Some(Err(failure)) => error(failure.kind, failure.text),
             None => error(
@@ -420,9 +426,8 @@ impl ProcessGroup {
             DistErrorKind::Connection => format!("lost another rank: {}", failure.text),
             _ => failure.text,
         };
-        let error =
-            DistError::new(failure.kind, DistPhase::Collective, (self.rank, self.world_size), text)
-                .of(self.last_seq.get(), call.op, call.tag);
+        let error = DistError::new(failure.kind, DistPhase::Collective, (self.rank, self.world_size), text)
+            .of(self.last_seq.get(), call.op, call.tag);
         self.broken.borrow_mut().get_or_insert_with(|| error.to_string());
         error
     }

@@ -39,12 +39,7 @@ fn address(settings: &GroupSettings) -> StoreAddress {
 }
 
 fn error(settings: &GroupSettings, failure: Failure) -> DistError {
-    DistError::new(
-        failure.kind,
-        DistPhase::Rendezvous,
-        (settings.rank, settings.world_size),
-        failure.text,
-    )
+    DistError::new(failure.kind, DistPhase::Rendezvous, (settings.rank, settings.world_size), failure.text)
 }
 
 /// Joins the store and waits for all ranks.
@@ -53,11 +48,8 @@ pub(super) fn join(settings: &GroupSettings, moved: impl FnMut()) -> Result<Stor
     let address = address(settings);
     let place = format!("{}:{}", address.host, address.port);
     let generation = settings.generation;
-    let member = Member {
-        rank: settings.rank,
-        world_size: settings.world_size,
-        backend: settings.backend.name(),
-    };
+    let member =
+        Member { rank: settings.rank, world_size: settings.world_size, backend: settings.backend.name() };
     within(
         settings.timeout + GRACE,
         move |progress| {
@@ -80,8 +72,11 @@ pub(super) fn connect(settings: &GroupSettings, store: &Store) -> Result<Transpo
     let result = match settings.backend {
         BackendKind::Gloo => {
             let store = store.clone();
-            let interface =
-                settings.interface.clone().filter(|name| !name.is_empty()).or_else(|| variable("GLOO_SOCKET_IFNAME"));
+            let interface = settings
+                .interface
+                .clone()
+                .filter(|name| !name.is_empty())
+                .or_else(|| variable("GLOO_SOCKET_IFNAME"));
             let (host, port) = (settings.master_addr.clone(), settings.master_port);
             within(
                 timeout + GRACE,
