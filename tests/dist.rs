@@ -2,6 +2,8 @@
 //!
 //! Each scenario's ranks run `rank_process` with a role; they print one `RESULT {json}` line, which the tests judge.
 #![cfg(feature = "trainer")]
+// Clippy's exemption for tests covers the functions marked `#[test]` only, not what they share.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "dist/collectives.rs"]
 mod collectives;
@@ -34,6 +36,8 @@ fn rank_process() {
         "mismatch" => faults::mismatch(&me),
         "leave" => faults::leave(&me),
         "nccl" => nccl::rank(&me),
+        "nccl_collectives" => nccl::with_cuda(&me, collectives::rank),
+        "nccl_killed" => nccl::with_cuda(&me, faults::killed),
         other => panic!("no role {other}"),
     };
     harness::answer(&result);

@@ -8,7 +8,6 @@ use tch::nn::{self, Module, OptimizerConfig};
 use tch::{Device, Kind, Tensor};
 
 const ROWS: i64 = 64;
-const UPDATES: i64 = 10;
 
 fn numbers(tensors: impl Iterator<Item = Tensor>) -> Vec<f64> {
     tensors
@@ -32,16 +31,18 @@ fn network(root: &nn::Path<'_>) -> impl Module + use<> {
     ))
 }
 
-/// Ten Adam updates on this rank's share of the rows of ten fixed batches.
+/// Adam updates on this rank's share of the rows of fixed batches, ten by default.
 pub fn rank(me: &Me) -> Value {
     let group = me.connect();
     let synchronise = std::env::var("DIST_UNSYNCHRONISED").is_err();
     let foreign_zero = std::env::var("DIST_FOREIGN_ZERO").is_ok();
     // Only rank 0 starts from the weights that all must have.
     tch::manual_seed(if me.rank == 0 { 7 } else { 100 + i64::from(me.rank) });
-    let store = nn::VarStore::new(Device::Cpu);
+    let mut store = nn::VarStore::new(Device::Cpu);
     let net = network(&store.root());
-    let statistics = Tensor::from_slice(&[me.rank as i64 + 5, 1]);
+    store.set_device(me.device());
+    let statistics = Tensor::from_slice(&[i64::from(me.rank) + 5, 1]);
+    let updates = std::env::var("DIST_UPDATES").ok().and_then(|text| text.parse().ok()).unwrap_or(10);
     let mut optimizer = nn::Adam::default().build(&store, 1e-2).unwrap();
     let buckets = std::env::var("DIST_BUCKET").ok().and_then(|text| text.parse().ok()).unwrap_or(25 << 20);
     let mut ddp = Ddp::new(
@@ -56,11 +57,11 @@ pub fn rank(me: &Me) -> Value {
     assert!(start.iter().all(|print| *print == start[0]), "equal before the first update: {start:x?}");
 
     tch::manual_seed(1234);
-    let data: Vec<(Tensor, Tensor)> = (0..UPDATES)
+    let data: Vec<(Tensor, Tensor)> = (0..updates)
         .map(|_| {
             let x = Tensor::randn([ROWS, 6], (Kind::Float, Device::Cpu));
             let y = x.narrow(1, 0, 2).sin() * 2.0;
-            (x, y)
+            (x.to_device(me.device()), y.to_device(me.device()))
         })
         .collect();
     let share = ROWS / i64::from(me.world_size);
@@ -127,13 +128,13 @@ fn floats(value: &Value) -> Vec<f64> {
     value.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
 }
 
-fn distance(a: &Value, b: &Value) -> f64 {
+pub fn distance(a: &Value, b: &Value) -> f64 {
     let (a, b) = (floats(&a["parameters"]), floats(&b["parameters"]));
     assert_eq!(a.len(), b.len());
     a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
 }
 
-fn equal_prints(result: &Value) -> bool {
+pub fn equal_prints(result: &Value) -> bool {
     let prints = result["fingerprints"].as_array().unwrap();
     prints.iter().all(|print| *print == prints[0])
 }

@@ -71,7 +71,7 @@ pub fn killed(me: &Me) -> Value {
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         });
     }
-    let mut tensor = Tensor::ones([4 << 20], (Kind::Float, Device::Cpu));
+    let mut tensor = Tensor::ones([4 << 20], (Kind::Float, me.device()));
     loop {
         if let Err(error) = group.all_reduce(&mut tensor, ReduceOp::Avg, "grad") {
             return error_value(&error);
@@ -198,7 +198,7 @@ fn the_interface_is_honoured_and_an_unknown_one_refused() {
     for (setting, value) in [("DIST_INTERFACE", "nosuch0"), ("GLOO_SOCKET_IFNAME", "nosuch0")] {
         for error in World::new("join", 2).env(setting, value).start().results() {
             assert_eq!(error["kind"], "Usage", "{error}");
-            assert!(message(&error).contains("interface nosuch0"), "{error}");
+            assert!(message(&error).contains("no network interface nosuch0"), "{error}");
         }
     }
 }

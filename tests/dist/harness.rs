@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
+use tch::Device;
 
 /// Longer than any scenario needs on a busy machine.
 pub const DEADLINE: Duration = Duration::from_secs(180);
@@ -25,6 +26,7 @@ pub struct Me {
     pub port: u16,
     pub timeout: Duration,
     pub page: Option<PathBuf>,
+    pub backend: BackendKind,
 }
 
 impl Me {
@@ -39,6 +41,10 @@ impl Me {
             port: number("MASTER_PORT")? as u16,
             timeout: Duration::from_millis(u64::from(number("DIST_TIMEOUT_MS")?)),
             page: get("DIST_PAGE").map(PathBuf::from),
+            backend: match get("DIST_BACKEND").as_deref() {
+                Some("nccl") => BackendKind::Nccl,
+                _ => BackendKind::Gloo,
+            },
         })
     }
 
@@ -46,14 +52,22 @@ impl Me {
         GroupSettings {
             rank: self.rank,
             world_size: self.world_size,
-            local_rank: self.rank,
+            local_rank: 0,
             master_addr: "127.0.0.1".into(),
             master_port: self.port,
-            backend: BackendKind::Gloo,
+            backend: self.backend,
             timeout: self.timeout,
             interface: None,
             generation: 0,
-            device: tch::Device::Cpu,
+            device: self.device(),
+        }
+    }
+
+    /// Where this rank's tensors live; all NCCL ranks share the first GPU.
+    pub fn device(&self) -> Device {
+        match self.backend {
+            BackendKind::Gloo => Device::Cpu,
+            BackendKind::Nccl => Device::Cuda(0),
         }
     }
 
@@ -193,7 +207,6 @@ pub struct End {
     pub status: ExitStatus,
     pub output: String,
     pub result: Option<Value>,
-    pub after: Duration,
 }
 
 fn drain(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
@@ -239,13 +252,12 @@ impl Ranks {
                     }
                     std::thread::sleep(Duration::from_millis(5));
                 };
-                let after = started.elapsed();
                 let [out, err] = rank.readers.take().unwrap().map(|reader| reader.join().unwrap());
                 let result = out
                     .lines()
                     .filter_map(|line| line.strip_prefix("RESULT "))
                     .find_map(|json| serde_json::from_str(json).ok());
-                End { status, output: format!("{out}\n--- stderr\n{err}"), result, after }
+                End { status, output: format!("{out}\n--- stderr\n{err}"), result }
             })
             .collect()
     }

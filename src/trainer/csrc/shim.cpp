@@ -211,9 +211,10 @@ int32_t rankdeck_gloo_barrier(GlooHandle* handle, int64_t limit_ms, ErrorText* e
   return guarded(error, [&] { finish(handle->group->barrier(), limit_ms); });
 }
 
-// Makes `gradient` the `.grad` of `parameter`: autograd then accumulates into it in place.
+// Makes the memory of `gradient` the `.grad` of `parameter`: autograd then accumulates into it in place. `variable_data` shares the memory
+// without being a view to autograd: optimisers detach gradients in place, which views refuse.
 int32_t rankdeck_set_grad(void* parameter, void* gradient, ErrorText* error) {
-  return guarded(error, [&] { tensor(parameter).mutable_grad() = tensor(gradient); });
+  return guarded(error, [&] { tensor(parameter).mutable_grad() = tensor(gradient).variable_data(); });
 }
 
 const char* rankdeck_torch_version() {

@@ -1,7 +1,88 @@
-//! Whether this host has a GPU, and loading what serves it.
-use super::error::DistError;
+//! Whether this host has a GPU that works, and loading what serves it.
+//!
+//! Owner: the trainer's start-up. libtorch's CUDA half is not linked: it would not load on a host without the driver. It is opened here, before the
+//! first tensor, where there is a device; tch sees CUDA from then on.
 
-/// Loads libtorch's CUDA half where a driver is present.
+use super::error::{DistError, DistErrorKind, DistPhase, Failure};
+use super::library::{Library, torch_folder};
+use cudarc::driver::{result, sys};
+use std::path::Path;
+use std::sync::OnceLock;
+
+/// The driver's library, under the name that every driver has.
+const DRIVER: &str = "libcuda.so.1";
+const TORCH_CUDA: &str = "libtorch_cuda.so";
+
+pub(super) fn driver_failure(what: &str, error: result::DriverError) -> Failure {
+    Failure::new(DistErrorKind::Failed, format!("{what}: CUDA error {:?}", error.0))
+}
+
+/// How many devices this process may use; 0 without a driver. A driver that does not start is an error.
+pub(super) fn device_count() -> Result<u32, Failure> {
+    // cudarc panics when the library is missing: look first.
+    if Library::open(Path::new(DRIVER)).is_err() {
+        return Ok(0);
+    }
+    let no_device = |error: &result::DriverError| error.0 == sys::CUresult::CUDA_ERROR_NO_DEVICE;
+    match result::init() {
+        Ok(()) => {}
+        Err(error) if no_device(&error) => return Ok(0),
+        Err(error) => return Err(driver_failure("the NVIDIA driver does not start", error)),
+    }
+    let count = result::device::get_count().map_err(|error| driver_failure("no count of devices", error))?;
+    Ok(u32::try_from(count).unwrap_or(0))
+}
+
+/// The devices, or why NCCL cannot work here.
+pub(super) fn require_devices() -> Result<u32, Failure> {
+    let unsupported = |text: &str| Failure::new(DistErrorKind::Unsupported, text);
+    if Library::open(Path::new(DRIVER)).is_err() {
+        return Err(unsupported("no NVIDIA driver on this host"));
+    }
+    match device_count()? {
+        0 => Err(unsupported("no GPU visible to this process (see CUDA_VISIBLE_DEVICES)")),
+        count => Ok(count),
+    }
+}
+
+fn load() -> Result<bool, Failure> {
+    if device_count()? == 0 {
+        return Ok(false);
+    }
+    let unsupported = |text: String| Failure::new(DistErrorKind::Unsupported, text);
+    let folder =
+        torch_folder().ok_or_else(|| unsupported("cannot tell where libtorch was loaded from".into()))?;
+    let path = folder.join(TORCH_CUDA);
+    if !path.exists() {
+        return Err(unsupported(format!("this libtorch has no CUDA half: no {}", path.display())));
+    }
+    Library::open(&path).map_err(|error| unsupported(format!("{TORCH_CUDA} does not load: {error}")))?;
+    Ok(true)
+}
+
+/// Loads libtorch's CUDA half where a driver and a device are present, and says whether; call it before anything asks tch about CUDA.
+/// `Ok(false)`: there is no GPU, use the CPU. An error: there is one, but it cannot be used.
 pub fn load_cuda() -> Result<bool, DistError> {
-    Ok(false)
+    static LOADED: OnceLock<Result<bool, Failure>> = OnceLock::new();
+    LOADED.get_or_init(load).clone().map_err(|failure| {
+        DistError::new(failure.kind, DistPhase::Rendezvous, (0, 0), failure.text).with_hint(
+            "install the CUDA wheels of torch 2.11.0 in the folder that `libtorch` in hosts.toml names, or set CUDA_VISIBLE_DEVICES= to use the CPU",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_device_the_answer_is_no() {
+        if device_count().is_ok_and(|count| count > 0) {
+            eprintln!("skipped: this host has a GPU");
+            return;
+        }
+        assert!(!load_cuda().unwrap());
+        assert!(!tch::Cuda::is_available());
+        assert_eq!(require_devices().unwrap_err().kind, DistErrorKind::Unsupported);
+    }
 }

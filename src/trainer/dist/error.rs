@@ -55,7 +55,7 @@ pub struct DistError {
     pub phase: DistPhase,
     /// The rank that saw it.
     pub rank: u32,
-    /// Ranks in the group.
+    /// Ranks in the group; 0 when there is none (loading CUDA).
     pub world_size: u32,
     /// The collective, in that phase.
     pub collective: Option<Box<CollectiveName>>,
@@ -128,6 +128,9 @@ impl DistError {
 
 impl fmt::Display for DistError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.world_size == 0 {
+            return f.write_str(&self.detail);
+        }
         write!(f, "rank {} of {}: ", self.rank, self.world_size)?;
         match (&self.collective, self.phase) {
             (Some(name), _) if name.seq > 0 => {
@@ -154,6 +157,28 @@ pub(super) struct Failure {
 impl Failure {
     pub(super) fn new(kind: DistErrorKind, text: impl Into<String>) -> Failure {
         Failure { kind, text: text.into() }
+    }
+
+    /// As it passes from rank to rank: one letter for the kind, then the text.
+    pub(super) fn to_wire(&self) -> String {
+        let letter = match self.kind {
+            DistErrorKind::Usage => 'U',
+            DistErrorKind::Timeout => 'T',
+            DistErrorKind::Unsupported => 'N',
+            _ => 'F',
+        };
+        format!("{letter}{}", self.text)
+    }
+
+    pub(super) fn from_wire(value: &str) -> Failure {
+        let mut letters = value.chars();
+        let kind = match letters.next() {
+            Some('U') => DistErrorKind::Usage,
+            Some('T') => DistErrorKind::Timeout,
+            Some('N') => DistErrorKind::Unsupported,
+            _ => DistErrorKind::Failed,
+        };
+        Failure::new(kind, letters.as_str())
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Owner: the process group.
 
-use super::error::{DistErrorKind, Failure};
+use super::error::Failure;
 use super::ffi::{GlooDevice, GlooHandle};
 use super::store::Store;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -45,17 +45,16 @@ pub(super) fn open(
     let timeout_ms = i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX).max(1);
     GlooHandle::open(store.handle(), &store.key("gloo"), rank, world_size, &device, timeout_ms).map_err(
         |failure| {
-            // A name that is no interface fails before anything is connected; the library reports it without saying so.
-            let kind = match (&device, failure.kind) {
-                (GlooDevice::Interface(name), _) if !interface_exists(name) => DistErrorKind::Usage,
-                (_, kind) => kind,
-            };
-            Failure::new(kind, format!("gloo {place} cannot connect to the other ranks: {}", failure.text))
+            Failure::new(
+                failure.kind,
+                format!("gloo {place} cannot connect to the other ranks: {}", failure.text),
+            )
         },
     )
 }
 
-fn interface_exists(name: &str) -> bool {
+/// Whether this host has a network interface of that name.
+pub(super) fn interface_exists(name: &str) -> bool {
     !name.contains('/') && std::path::Path::new("/sys/class/net").join(name).exists()
 }
 

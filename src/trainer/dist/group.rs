@@ -212,7 +212,7 @@ impl ProcessGroup {
             })
         })?;
         if op == ReduceOp::Avg && self.world_size > 1 {
-            let _ = no_grad(|| tensor.f_div_scalar_(f64::from(self.world_size)).map(|_| ()))
+            no_grad(|| tensor.f_div_scalar_(f64::from(self.world_size)).map(|_| ()))
                 .map_err(|error| self.broke(&call, Failure::new(DistErrorKind::Failed, error.to_string())))?;
         }
         Ok(())
@@ -356,7 +356,8 @@ impl ProcessGroup {
         let Some(store) = store else { return Ok(()) };
         let (rank, world_size) = (self.rank, self.world_size);
         let healthy = self.broken.borrow().is_none();
-        let deadline = Instant::now() + limit;
+        // What is left of the limit is for closing the connections.
+        let deadline = Instant::now() + limit.mul_f64(0.75);
         let result = within(
             limit,
             move |_| -> Result<i64, Failure> {

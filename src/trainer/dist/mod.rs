@@ -17,8 +17,10 @@ mod ffi;
 mod fingerprint;
 mod gloo;
 pub mod group;
+mod library;
 mod memory;
 mod nccl;
+mod nccl_api;
 mod rendezvous;
 mod store;
 

@@ -8,12 +8,12 @@ use super::error::{DistError, DistErrorKind, DistPhase, Failure};
 use super::ffi::GlooHandle;
 use super::gloo;
 use super::group::{BackendKind, GroupSettings};
-use super::nccl::Nccl;
+use super::nccl::{self, Nccl};
 use super::store::{Member, Store, StoreAddress};
 use std::time::{Duration, Instant};
 
 /// Time that a helper thread gets beyond the deadline to say why it failed.
-const GRACE: Duration = Duration::from_secs(2);
+const GRACE: Duration = Duration::from_secs(4);
 
 /// What connects the ranks.
 pub(super) enum Transport {
@@ -38,6 +38,28 @@ fn address(settings: &GroupSettings) -> StoreAddress {
     }
 }
 
+fn interface(settings: &GroupSettings) -> Option<String> {
+    settings.interface.clone().filter(|name| !name.is_empty()).or_else(|| variable("GLOO_SOCKET_IFNAME"))
+}
+
+/// What is known to fail later and can be said now, while the others still listen.
+fn trouble(settings: &GroupSettings) -> Option<Failure> {
+    let failure = match settings.backend {
+        BackendKind::Gloo => {
+            let name = interface(settings).filter(|name| !gloo::interface_exists(name))?;
+            Failure::new(
+                DistErrorKind::Usage,
+                format!("there is no network interface {name} on the host of rank {}", settings.rank),
+            )
+        }
+        BackendKind::Nccl => {
+            let failure = nccl::available().err()?;
+            Failure::new(failure.kind, format!("{} (host of rank {})", failure.text, settings.rank))
+        }
+    };
+    Some(failure)
+}
+
 fn error(settings: &GroupSettings, failure: Failure) -> DistError {
     DistError::new(failure.kind, DistPhase::Rendezvous, (settings.rank, settings.world_size), failure.text)
 }
@@ -48,6 +70,7 @@ pub(super) fn join(settings: &GroupSettings, moved: impl FnMut()) -> Result<Stor
     let address = address(settings);
     let place = format!("{}:{}", address.host, address.port);
     let generation = settings.generation;
+    let trouble = trouble(settings);
     let member =
         Member { rank: settings.rank, world_size: settings.world_size, backend: settings.backend.name() };
     within(
@@ -55,7 +78,7 @@ pub(super) fn join(settings: &GroupSettings, moved: impl FnMut()) -> Result<Stor
         move |progress| {
             let store = Store::open(&address, generation, deadline)?;
             progress.moved();
-            store.join(&member, deadline, || progress.moved())?;
+            store.join(&member, trouble, deadline, || progress.moved())?;
             Ok(store)
         },
         moved,
@@ -72,11 +95,7 @@ pub(super) fn connect(settings: &GroupSettings, store: &Store) -> Result<Transpo
     let result = match settings.backend {
         BackendKind::Gloo => {
             let store = store.clone();
-            let interface = settings
-                .interface
-                .clone()
-                .filter(|name| !name.is_empty())
-                .or_else(|| variable("GLOO_SOCKET_IFNAME"));
+            let interface = interface(settings);
             let (host, port) = (settings.master_addr.clone(), settings.master_port);
             within(
                 timeout + GRACE,

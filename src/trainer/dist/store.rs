@@ -6,11 +6,16 @@
 
 use super::error::{DistErrorKind, Failure};
 use super::ffi::StoreHandle;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const POLL_FIRST: Duration = Duration::from_millis(5);
 const POLL_LAST: Duration = Duration::from_millis(100);
+/// Between looks for a refusal while ranks are awaited.
+const SLICE: Duration = Duration::from_millis(250);
+/// How long a failing rank 0 keeps the store for the others.
+const LINGER: Duration = Duration::from_secs(2);
 
 /// Where the store is.
 #[derive(Debug, Clone)]
@@ -38,6 +43,12 @@ pub(super) struct Member {
     pub backend: &'static str,
 }
 
+impl Member {
+    fn terms(&self) -> String {
+        format!("world_size {}, backend {}", self.world_size, self.backend)
+    }
+}
+
 fn millis(deadline: Instant) -> i64 {
     i64::try_from(deadline.saturating_duration_since(Instant::now()).as_millis()).unwrap_or(i64::MAX).max(1)
 }
@@ -56,6 +67,9 @@ pub(super) fn list(ranks: &[u32]) -> String {
 impl Store {
     /// Serves the store, or connects to it.
     pub(super) fn open(address: &StoreAddress, generation: u32, deadline: Instant) -> Result<Store, Failure> {
+        if !address.server {
+            wait_for_server(address, deadline)?;
+        }
         let handle = StoreHandle::open(
             &address.host,
             address.port,
@@ -67,11 +81,8 @@ impl Store {
             let place = format!("{}:{}", address.host, address.port);
             let text = match (failure.kind, address.server) {
                 (DistErrorKind::AddressInUse, _) => format!("port {} is in use on this host", address.port),
-                (DistErrorKind::Timeout | DistErrorKind::Connection, false) => {
-                    format!("rank 0 does not answer at {place}: {}", failure.text)
-                }
                 (_, true) => format!("cannot serve the store at {place}: {}", failure.text),
-                (_, false) => format!("cannot reach the store at {place}: {}", failure.text),
+                (_, false) => format!("what answers at {place} is not rank 0's store: {}", failure.text),
             };
             Failure::new(failure.kind, text)
         })?;
@@ -128,17 +139,62 @@ impl Store {
         }
     }
 
-    /// Joins and waits for all ranks; an error says how many came and which are missing.
-    pub(super) fn join(&self, me: &Member, deadline: Instant, moved: impl FnMut()) -> Result<(), Failure> {
-        let Member { rank, world_size, backend } = me;
-        if self.add(&format!("rank/{rank}"), 1)? > 1 {
-            return Err(Failure::new(
-                DistErrorKind::Usage,
-                format!("another process has already joined as rank {rank}"),
-            ));
+    /// Joins and waits for all ranks; an error says how many came and which are missing. `trouble` is what keeps this rank from
+    /// going on: it joins only to tell the others.
+    pub(super) fn join(
+        &self,
+        me: &Member,
+        trouble: Option<Failure>,
+        deadline: Instant,
+        moved: impl FnMut(),
+    ) -> Result<(), Failure> {
+        let refused = match trouble {
+            None => match self.meet(me, deadline, moved) {
+                Ok(()) => return Ok(()),
+                Err(refused) => refused,
+            },
+            Some(failure) => {
+                self.claim(me)?;
+                if me.rank == 0 {
+                    self.set("terms", me.terms().as_bytes())?;
+                }
+                Refused { failure, heard: false }
+            }
+        };
+        self.tell(me, &refused);
+        Err(refused.failure)
+    }
+
+    /// Passes a refusal on. Rank 0 takes the store along when it ends, so it stays until the others know.
+    fn tell(&self, me: &Member, refused: &Refused) {
+        let told = || -> Result<(), Failure> {
+            if !refused.heard {
+                self.set("refused", refused.failure.to_wire().as_bytes())?;
+            }
+            if me.rank == 0 {
+                let others = i64::from(me.world_size) - 1;
+                self.wait_count("told", others, Instant::now() + LINGER, || {}).map(|_| ())
+            } else {
+                self.add("told", 1).map(|_| ())
+            }
+        };
+        // The refusal itself is what counts; a store that is gone already has told everybody.
+        let _ = told();
+    }
+
+    fn claim(&self, me: &Member) -> Result<(), Failure> {
+        if self.add(&format!("rank/{}", me.rank), 1)? == 1 {
+            return Ok(());
         }
-        let mine = format!("world_size {world_size}, backend {backend}");
-        if *rank == 0 {
+        let text = format!("another process has already joined as rank {}", me.rank);
+        Err(Failure::new(DistErrorKind::Usage, text))
+    }
+
+    fn meet(&self, me: &Member, deadline: Instant, moved: impl FnMut()) -> Result<(), Refused> {
+        // Whoever comes second with a rank's number ends alone: the others may be complete without it.
+        self.claim(me).map_err(|failure| Refused { failure, heard: true })?;
+        let (rank, mine) = (me.rank, me.terms());
+        if rank == 0 {
             self.set("terms", mine.as_bytes())?;
         }
         let terms = self.get("terms", deadline).map_err(|failure| match failure.kind {
@@ -150,42 +206,80 @@ impl Store {
         if terms != mine.as_bytes() {
             let theirs = String::from_utf8_lossy(&terms);
             let text = format!("rank {rank} was started with {mine}, rank 0 with {theirs}");
-            self.set("refused", text.as_bytes())?;
-            return Err(Failure::new(DistErrorKind::Usage, text));
+            return Err(Failure::new(DistErrorKind::Usage, text).into());
         }
         self.add("joined", 1)?;
-        self.wait_for_all(*world_size, deadline, moved)
+        self.wait_for_all(me, deadline, moved)
     }
 
-    fn wait_for_all(
-        &self,
-        world_size: u32,
-        deadline: Instant,
-        mut moved: impl FnMut(),
-    ) -> Result<(), Failure> {
-        const SLICE: Duration = Duration::from_millis(500);
+    fn wait_for_all(&self, me: &Member, deadline: Instant, mut moved: impl FnMut()) -> Result<(), Refused> {
+        let wanted = i64::from(me.world_size);
         loop {
-            let slice = deadline.min(Instant::now() + SLICE);
-            let joined = self.wait_count("joined", i64::from(world_size), slice, &mut moved)?;
-            if joined >= i64::from(world_size) {
+            let joined =
+                self.wait_count("joined", wanted, deadline.min(Instant::now() + SLICE), &mut moved)?;
+            if joined >= wanted {
                 return Ok(());
             }
             if self.check("refused")? {
-                let text = String::from_utf8_lossy(&self.get("refused", deadline)?).into_owned();
-                return Err(Failure::new(DistErrorKind::Usage, text));
+                let value = String::from_utf8_lossy(&self.get("refused", deadline)?).into_owned();
+                return Err(Refused { failure: Failure::from_wire(&value), heard: true });
             }
             if Instant::now() >= deadline {
-                let mut missing = Vec::new();
-                for rank in 0..world_size {
-                    if !self.check(&format!("rank/{rank}"))? {
-                        missing.push(rank);
-                    }
-                }
-                return Err(Failure::new(
-                    DistErrorKind::Timeout,
-                    format!("{joined} of {world_size} ranks joined in time; missing: {}", list(&missing)),
-                ));
+                let text =
+                    format!("{joined} of {wanted} ranks joined in time; missing: {}", self.missing(me)?);
+                return Err(Failure::new(DistErrorKind::Timeout, text).into());
             }
         }
+    }
+
+    fn missing(&self, me: &Member) -> Result<String, Failure> {
+        let mut missing = Vec::new();
+        for rank in 0..me.world_size {
+            if !self.check(&format!("rank/{rank}"))? {
+                missing.push(rank);
+            }
+        }
+        Ok(list(&missing))
+    }
+}
+
+/// Why a rank does not go on, and whether it heard so from another.
+struct Refused {
+    failure: Failure,
+    heard: bool,
+}
+
+impl From<Failure> for Refused {
+    fn from(failure: Failure) -> Refused {
+        Refused { failure, heard: false }
+    }
+}
+
+/// Waits until something accepts connections there: libtorch's own retries back off past any limit.
+fn wait_for_server(address: &StoreAddress, deadline: Instant) -> Result<(), Failure> {
+    const CONNECT: Duration = Duration::from_secs(5);
+    let mut pause = POLL_FIRST;
+    loop {
+        let resolved = (address.host.as_str(), address.port).to_socket_addrs();
+        let (kind, text) = match resolved.map(|found| found.collect::<Vec<SocketAddr>>()) {
+            Ok(found) => {
+                let mut last = String::from("its name has no address");
+                for target in found {
+                    let limit = deadline.saturating_duration_since(Instant::now()).min(CONNECT);
+                    match TcpStream::connect_timeout(&target, limit.max(POLL_FIRST)) {
+                        Ok(_) => return Ok(()),
+                        Err(error) => last = error.to_string().to_lowercase(),
+                    }
+                }
+                (DistErrorKind::Timeout, last)
+            }
+            Err(error) => (DistErrorKind::Connection, format!("its name cannot be resolved: {error}")),
+        };
+        if Instant::now() >= deadline {
+            let text = format!("rank 0 does not answer at {}:{}: {text}", address.host, address.port);
+            return Err(Failure::new(kind, text));
+        }
+        std::thread::sleep(pause.min(deadline.saturating_duration_since(Instant::now())));
+        pause = (pause * 2).min(POLL_LAST);
     }
 }

@@ -1,0 +1,124 @@
+//! Time of one collective over Gloo on this machine, from 4 B to 64 MiB.
+//!
+//! `cargo bench --features trainer --bench collectives -- [RANKS]` starts that many ranks (2 by default) by running itself again, and rank 0 prints
+//! a table: median and 95th percentile in microseconds, and bytes per rank over the median (what NCCL's tests call algorithm bandwidth).
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a benchmark has nobody to report to
+
+use rankdeck::proto::status_page::Writer;
+use rankdeck::trainer::dist::{BackendKind, GroupSettings, ProcessGroup, ReduceOp};
+use std::cell::RefCell;
+use std::net::TcpListener;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use tch::{Device, Kind, Tensor};
+
+const SIZES: [usize; 11] =
+    [4, 64, 1 << 10, 4 << 10, 36_620, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
+
+fn main() {
+    match std::env::var("BENCH_RANK") {
+        Ok(rank) => run(rank.parse().unwrap()),
+        Err(_) => start(std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(2)),
+    }
+}
+
+fn start(world_size: u32) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (port, fd) = (listener.local_addr().unwrap().port(), listener.as_raw_fd());
+    let ranks: Vec<_> = (0..world_size)
+        .map(|rank| {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command
+                .env("BENCH_RANK", rank.to_string())
+                .env("BENCH_RANKS", world_size.to_string())
+                .env("BENCH_PORT", port.to_string())
+                .env("OMP_NUM_THREADS", "1");
+            if rank == 0 {
+                command.env("RANKDECK_STORE_FD", fd.to_string());
+                // SAFETY: fcntl is async-signal-safe, and the descriptor stays open until the loop is done.
+                unsafe {
+                    command.pre_exec(move || {
+                        libc::fcntl(fd, libc::F_SETFD, 0);
+                        Ok(())
+                    });
+                }
+            }
+            command.spawn().unwrap()
+        })
+        .collect();
+    drop(listener);
+    for mut rank in ranks {
+        assert!(rank.wait().unwrap().success());
+    }
+}
+
+fn run(rank: u32) {
+    let number = |name: &str| std::env::var(name).unwrap().parse::<u32>().unwrap();
+    tch::set_num_threads(1);
+    let settings = GroupSettings {
+        rank,
+        world_size: number("BENCH_RANKS"),
+        local_rank: rank,
+        master_addr: "127.0.0.1".into(),
+        master_port: number("BENCH_PORT") as u16,
+        backend: BackendKind::Gloo,
+        timeout: Duration::from_secs(120),
+        interface: None,
+        generation: 0,
+        device: Device::Cpu,
+    };
+    let page = Rc::new(RefCell::new(Writer::anonymous(rank, 0).unwrap()));
+    let group = ProcessGroup::connect(&settings, page).unwrap_or_else(|error| panic!("{error}"));
+    let say = |line: String| {
+        if rank == 0 {
+            println!("{line}");
+        }
+    };
+    say(format!("{}, {} ranks", group.backend_name(), settings.world_size));
+    say(format!("{:>22} {:>11} {:>12} {:>12} {:>9}", "operation", "bytes", "median us", "p95 us", "GB/s"));
+    for bytes in SIZES {
+        let mut tensor = Tensor::ones([(bytes / 4) as i64], (Kind::Float, Device::Cpu));
+        let rounds = (256 << 20) / bytes.max(1 << 18);
+        let times = measure(rounds.clamp(12, 1000), || {
+            group.all_reduce(&mut tensor, ReduceOp::Avg, "bench").unwrap();
+        });
+        say(line("all_reduce f32 avg", bytes, &times));
+    }
+    let mut values = [1i64; 8];
+    let times = measure(1000, || group.all_reduce_i64(&mut values, ReduceOp::Max, "bench").unwrap());
+    say(line("all_reduce_i64", 64, &times));
+    let times = measure(1000, || group.barrier("bench").unwrap());
+    say(line("barrier", 0, &times));
+    let mut object = (1.0, "stop".to_owned());
+    let times = measure(1000, || group.broadcast_object(&mut object, 0, "bench").unwrap());
+    say(line("broadcast_object", 4096, &times));
+    group.destroy(Duration::from_secs(30)).unwrap();
+}
+
+fn measure(rounds: usize, mut once: impl FnMut()) -> Vec<f64> {
+    for _ in 0..3 {
+        once();
+    }
+    let mut times: Vec<f64> = (0..rounds)
+        .map(|_| {
+            let started = Instant::now();
+            once();
+            started.elapsed().as_secs_f64()
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    times
+}
+
+fn line(name: &str, bytes: usize, times: &[f64]) -> String {
+    let (median, p95) = (times[times.len() / 2], times[times.len() * 95 / 100]);
+    format!(
+        "{name:>22} {bytes:>11} {:>12.1} {:>12.1} {:>9.3}",
+        median * 1e6,
+        p95 * 1e6,
+        bytes as f64 / median / 1e9
+    )
+}

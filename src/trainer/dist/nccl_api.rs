@@ -1,0 +1,125 @@
+//! NCCL's functions, found in a library opened at run time.
+//!
+//! Owner: `nccl`. Types are cudarc's; its own loader is not used, since it does not look for `libnccl.so.2` and panics when it finds nothing.
+//! Results are plain integers here, because a newer NCCL may return numbers that cudarc's enums do not have.
+
+use super::error::{DistErrorKind, Failure};
+use super::library::{Library, torch_folder};
+use cudarc::nccl::sys::{cudaStream_t, ncclComm_t, ncclConfig_t, ncclUniqueId};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+/// `ncclResult_t`, as an integer.
+pub(super) type Status = c_int;
+pub(super) const SUCCESS: Status = 0;
+pub(super) const REMOTE_ERROR: Status = 6;
+pub(super) const IN_PROGRESS: Status = 7;
+
+const LIBRARY: &str = "libnccl.so.2";
+/// Where the wheel `nvidia-nccl-cu13` puts it, seen from `torch/lib`.
+const BESIDE_TORCH: &str = "../../nvidia/nccl/lib/libnccl.so.2";
+
+macro_rules! api {
+    ($($field:ident: $symbol:literal = fn($($argument:ty),*) -> $result:ty;)*) => {
+        /// One entry per function used.
+        pub(super) struct Api {
+            $(pub $field: unsafe extern "C" fn($($argument),*) -> $result,)*
+        }
+
+        impl Api {
+            fn from(library: Library) -> Result<Api, String> {
+                Ok(Api {
+                    $($field: {
+                        let address = library.symbol($symbol)?;
+                        // SAFETY: the symbol is NCCL's, with the signature of nccl.h since 2.14 (checked by the caller's version test).
+                        unsafe {
+                            std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> $result>(
+                                address.as_ptr(),
+                            )
+                        }
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+api! {
+    get_version: c"ncclGetVersion" = fn(*mut c_int) -> Status;
+    get_unique_id: c"ncclGetUniqueId" = fn(*mut ncclUniqueId) -> Status;
+    comm_init_rank_config: c"ncclCommInitRankConfig" =
+        fn(*mut ncclComm_t, c_int, ncclUniqueId, c_int, *mut ncclConfig_t) -> Status;
+    comm_get_async_error: c"ncclCommGetAsyncError" = fn(ncclComm_t, *mut Status) -> Status;
+    comm_abort: c"ncclCommAbort" = fn(ncclComm_t) -> Status;
+    comm_finalize: c"ncclCommFinalize" = fn(ncclComm_t) -> Status;
+    comm_destroy: c"ncclCommDestroy" = fn(ncclComm_t) -> Status;
+    all_reduce: c"ncclAllReduce" =
+        fn(*const c_void, *mut c_void, usize, c_int, c_int, ncclComm_t, cudaStream_t) -> Status;
+    broadcast: c"ncclBroadcast" =
+        fn(*const c_void, *mut c_void, usize, c_int, c_int, ncclComm_t, cudaStream_t) -> Status;
+    all_gather: c"ncclAllGather" = fn(*const c_void, *mut c_void, usize, c_int, ncclComm_t, cudaStream_t) -> Status;
+    get_error_string: c"ncclGetErrorString" = fn(Status) -> *const c_char;
+    get_last_error: c"ncclGetLastError" = fn(ncclComm_t) -> *const c_char;
+}
+
+impl Api {
+    /// The library, opened once.
+    pub(super) fn get() -> Result<&'static Api, Failure> {
+        static API: OnceLock<Result<Api, Failure>> = OnceLock::new();
+        API.get_or_init(open).as_ref().map_err(Clone::clone)
+    }
+
+    /// `2.28.9`.
+    pub(super) fn version(&self) -> String {
+        let mut version = 0;
+        // SAFETY: writes one integer.
+        unsafe { (self.get_version)(&mut version) };
+        format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
+    }
+
+    /// What NCCL says about a status, with its own last words on this communicator.
+    pub(super) fn explain(&self, what: &str, status: Status, comm: ncclComm_t) -> Failure {
+        let text = |pointer: *const c_char| {
+            if pointer.is_null() {
+                return String::new();
+            }
+            // SAFETY: NCCL returns static or communicator-owned zero-terminated text.
+            unsafe { CStr::from_ptr(pointer) }.to_string_lossy().trim().to_lowercase()
+        };
+        // SAFETY: both functions only read; the communicator may be null.
+        let (name, last) =
+            unsafe { (text((self.get_error_string)(status)), text((self.get_last_error)(comm))) };
+        let kind = if status == REMOTE_ERROR { DistErrorKind::Connection } else { DistErrorKind::Failed };
+        let more = if last.is_empty() { String::new() } else { format!(" ({last})") };
+        Failure::new(kind, format!("{what}: nccl: {name}{more}"))
+    }
+}
+
+fn open() -> Result<Api, Failure> {
+    let beside = torch_folder().map(|folder| folder.join(BESIDE_TORCH));
+    let mut tried = Vec::new();
+    for path in std::iter::once(PathBuf::from(LIBRARY)).chain(beside) {
+        match Library::open(&path).and_then(Api::from) {
+            Ok(api) => return Ok(api),
+            Err(error) => tried.push(error),
+        }
+    }
+    Err(Failure::new(DistErrorKind::Unsupported, format!("nccl cannot be loaded: {}", tried.join("; "))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_library_is_one_error_that_says_where_it_looked() {
+        match open() {
+            Ok(api) => assert!(api.version().starts_with("2.")),
+            Err(failure) => {
+                assert_eq!(failure.kind, DistErrorKind::Unsupported);
+                assert!(failure.text.contains("libnccl.so.2"), "{}", failure.text);
+            }
+        }
+    }
+}
