@@ -86,7 +86,9 @@ impl Checkpoint {
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         bytes.extend_from_slice(&(header.len() as u32).to_le_bytes());
         bytes.extend_from_slice(&header);
-        floats.iter().for_each(|values| values.iter().for_each(|v| bytes.extend_from_slice(&v.to_le_bytes())));
+        floats
+            .iter()
+            .for_each(|values| values.iter().for_each(|v| bytes.extend_from_slice(&v.to_le_bytes())));
         self.ranks.iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
         let hash = Sha256::digest(&bytes);
         bytes.extend_from_slice(&hash);
@@ -95,13 +97,16 @@ impl Checkpoint {
 
     /// Reads a file's content; the error is a sentence without the path.
     pub fn decode(bytes: &[u8]) -> Result<Checkpoint, String> {
-        let word = |at: usize| -> Option<u32> { Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?)) };
+        let word =
+            |at: usize| -> Option<u32> { Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?)) };
         if bytes.get(..8) != Some(MAGIC) {
             return Err("is no checkpoint of rankdeck".into());
         }
         match word(8) {
             Some(VERSION) => {}
-            Some(other) => return Err(format!("has format version {other}; this build reads version {VERSION}")),
+            Some(other) => {
+                return Err(format!("has format version {other}; this build reads version {VERSION}"));
+            }
             None => return Err("is cut off".into()),
         }
         let Some(end) = bytes.len().checked_sub(HASH).filter(|end| *end >= PREFIX) else {
@@ -112,15 +117,15 @@ impl Checkpoint {
         }
         let header_end = word(12).map_or(usize::MAX, |len| PREFIX + len as usize);
         let text = bytes[..end].get(PREFIX..header_end).ok_or("has a header longer than the file")?;
-        let header: Header = serde_json::from_slice(text).map_err(|error| format!("has an unreadable header: {error}"))?;
+        let header: Header =
+            serde_json::from_slice(text).map_err(|error| format!("has an unreadable header: {error}"))?;
         let size = |(_, shape): &(String, Vec<i64>)| {
             shape.iter().try_fold(1_usize, |all, side| all.checked_mul(usize::try_from(*side).ok()?))
         };
         let len = header.layout.iter().try_fold(0_usize, |sum, entry| sum.checked_add(size(entry)?));
         let words = (header.world_size as usize).checked_mul(header.words_per_rank);
-        let expected = len.zip(words).and_then(|(len, words)| {
-            len.checked_mul(12)?.checked_add(words.checked_mul(8)?)
-        });
+        let expected =
+            len.zip(words).and_then(|(len, words)| len.checked_mul(12)?.checked_add(words.checked_mul(8)?));
         let body = &bytes[header_end..end];
         let (Some(len), true) = (len, expected == Some(body.len())) else {
             return Err("has a body that does not fit its header".into());
@@ -129,7 +134,8 @@ impl Checkpoint {
             let part = &body[part * 4 * len..(part + 1) * 4 * len];
             part.as_chunks::<4>().0.iter().map(|chunk| f32::from_le_bytes(*chunk)).collect()
         };
-        let ranks = body[12 * len..].as_chunks::<8>().0.iter().map(|chunk| u64::from_le_bytes(*chunk)).collect();
+        let ranks =
+            body[12 * len..].as_chunks::<8>().0.iter().map(|chunk| u64::from_le_bytes(*chunk)).collect();
         Ok(Checkpoint { parameters: floats(0), first: floats(1), second: floats(2), ranks, header })
     }
 
@@ -151,7 +157,10 @@ impl Checkpoint {
             TrainerError::usage(format!("checkpoint {} {what}", path.display()), hint)
         };
         let bytes = std::fs::read(path).map_err(|error| {
-            refuse(format!("cannot be read: {error}"), "give a file below checkpoints/ of the run directory, or `latest`")
+            refuse(
+                format!("cannot be read: {error}"),
+                "give a file below checkpoints/ of the run directory, or `latest`",
+            )
         })?;
         let checkpoint = Checkpoint::decode(&bytes)
             .map_err(|what| refuse(what, "resume from another checkpoint of the run, or start afresh"))?;
@@ -167,7 +176,9 @@ impl Checkpoint {
                 Some((a, b)) => {
                     format!("holds another network: {} {:?} there, {} {:?} here", a.0, a.1, b.0, b.1)
                 }
-                None => format!("holds another network: {} parameters there, {} here", theirs.len(), ours.len()),
+                None => {
+                    format!("holds another network: {} parameters there, {} here", theirs.len(), ours.len())
+                }
             };
             return Err(refuse(what, "set policy.hidden to the checkpoint's, or start afresh"));
         }
@@ -232,7 +243,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = checkpoint.write(&folder.path().join("checkpoints"), "latest.ckpt").unwrap();
         assert_eq!(Checkpoint::read(&path, &layout, "CartPole-v1").unwrap(), checkpoint);
-        let names: Vec<_> = std::fs::read_dir(path.parent().unwrap()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        let names: Vec<_> =
+            std::fs::read_dir(path.parent().unwrap()).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(names, ["latest.ckpt"], "no temporary file stays");
     }
 

@@ -196,7 +196,8 @@ impl Collector {
             tally.samples += envs as u64;
             moved(tally);
         }
-        for (value, observation) in rollout.next_values.iter_mut().zip(env.observations().chunks_exact(width)) {
+        for (value, observation) in rollout.next_values.iter_mut().zip(env.observations().chunks_exact(width))
+        {
             *value = fast.value(observation);
         }
         rollout.next_dones.copy_from_slice(next_dones);

@@ -86,7 +86,11 @@ fn rank(settings: &Settings) -> u8 {
         warn(&format!("rank {}: the agent did not take the last events within {FINISH:?}", settings.rank));
     }
     if events.lost() > 0 {
-        warn(&format!("rank {}: {} events were lost while the agent did not read", settings.rank, events.lost()));
+        warn(&format!(
+            "rank {}: {} events were lost while the agent did not read",
+            settings.rank,
+            events.lost()
+        ));
     }
     code
 }

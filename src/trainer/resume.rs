@@ -105,7 +105,13 @@ pub struct Share {
 }
 
 /// The share of `rank` among `world_size`, with `words_per_env` words in each of `num_envs` environments in all.
-pub fn share_of(checkpoint: &Checkpoint, rank: u32, world_size: u32, num_envs: u32, words_per_env: usize) -> Share {
+pub fn share_of(
+    checkpoint: &Checkpoint,
+    rank: u32,
+    world_size: u32,
+    num_envs: u32,
+    words_per_env: usize,
+) -> Share {
     let header = &checkpoint.header;
     let earlier: Vec<&[u64]> = checkpoint.ranks.chunks(header.words_per_rank.max(1)).collect();
     let tally = earlier
@@ -114,7 +120,8 @@ pub fn share_of(checkpoint: &Checkpoint, rank: u32, world_size: u32, num_envs: u
         .step_by(world_size.max(1) as usize)
         .map(|words| Tally::from_words(words))
         .fold(Tally::default(), Tally::plus);
-    let envs: Vec<u64> = earlier.iter().filter_map(|words| words.get(Tally::WORDS..)).flatten().copied().collect();
+    let envs: Vec<u64> =
+        earlier.iter().filter_map(|words| words.get(Tally::WORDS..)).flatten().copied().collect();
     let fits = header.num_envs == num_envs
         && header.words_per_env == words_per_env
         && envs.len() == num_envs as usize * words_per_env;
@@ -136,7 +143,11 @@ mod tests {
             words_per_env: 1,
             ..Header::default()
         };
-        Checkpoint { header, ranks: vec![10, 11, 12, 13, 100, 101, 20, 21, 22, 23, 102, 103], ..Checkpoint::default() }
+        Checkpoint {
+            header,
+            ranks: vec![10, 11, 12, 13, 100, 101, 20, 21, 22, 23, 102, 103],
+            ..Checkpoint::default()
+        }
     }
 
     #[test]

@@ -121,7 +121,8 @@ impl Settings {
                 "local ranks count from 0 to LOCAL_WORLD_SIZE - 1",
             ));
         }
-        let (master_addr, master_port) = if world_size == 1 { (String::new(), 0) } else { master(flags, env)? };
+        let (master_addr, master_port) =
+            if world_size == 1 { (String::new(), 0) } else { master(flags, env)? };
         Ok(Settings {
             config: flags.config.clone(),
             run_dir: flags.run_dir.clone().or_else(|| get(env, "RANKDECK_RUN_DIR").map(PathBuf::from)),
@@ -151,8 +152,12 @@ pub fn check_spawn(env: Lookup) -> Result<(), TrainerError> {
     match ["RANK", "WORLD_SIZE", "LOCAL_RANK"].into_iter().find(|key| get(env, key).is_some()) {
         None => Ok(()),
         Some(key) => Err(TrainerError::usage(
-            format!("--spawn starts a group of its own, but {key} is set: this process is already a rank of another"),
-            format!("leave out --spawn, or run `env -u RANK -u WORLD_SIZE -u LOCAL_RANK` before it (found {key})"),
+            format!(
+                "--spawn starts a group of its own, but {key} is set: this process is already a rank of another"
+            ),
+            format!(
+                "leave out --spawn, or run `env -u RANK -u WORLD_SIZE -u LOCAL_RANK` before it (found {key})"
+            ),
         )),
     }
 }
@@ -165,7 +170,10 @@ fn number<T: std::str::FromStr>(env: Lookup, key: &str) -> Result<Option<T>, Tra
     match get(env, key) {
         None => Ok(None),
         Some(text) => text.trim().parse().map(Some).map_err(|_| {
-            TrainerError::usage(format!("{key}={text} is not a number that fits"), format!("correct or unset {key}"))
+            TrainerError::usage(
+                format!("{key}={text} is not a number that fits"),
+                format!("correct or unset {key}"),
+            )
         }),
     }
 }

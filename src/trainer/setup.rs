@@ -79,7 +79,9 @@ impl Sizes {
             0 => None,
             total if total < batch => {
                 return Err(TrainerError::usage(
-                    format!("run.total_steps = {total} is less than one rollout of {batch} steps over all ranks"),
+                    format!(
+                        "run.total_steps = {total} is less than one rollout of {batch} steps over all ranks"
+                    ),
                     "raise run.total_steps, or lower env.num_envs or collect.num_steps",
                 ));
             }

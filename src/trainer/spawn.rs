@@ -27,8 +27,9 @@ const STOPS: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 pub fn run(flags: &Flags, world_size: u32) -> Result<u8, TrainerError> {
     let blocked = block_signals();
     let port = free_port()?;
-    let program = std::env::current_exe()
-        .map_err(|error| TrainerError::failure(format!("cannot find this program's own file: {error}"), ""))?;
+    let program = std::env::current_exe().map_err(|error| {
+        TrainerError::failure(format!("cannot find this program's own file: {error}"), "")
+    })?;
     let mut ranks = Ranks { children: Vec::new() };
     for rank in 0..world_size {
         let mut command = Command::new(&program);

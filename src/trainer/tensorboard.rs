@@ -25,7 +25,12 @@ impl EventFile {
         let host = if host.trim().is_empty() { "localhost" } else { host.trim() };
         let now = wall_time();
         // Microseconds keep the files of two quick lives with equal process ids (containers) apart.
-        let name = format!("events.out.tfevents.{}.{host}.{}.{:06}", now as u64, std::process::id(), (now.fract() * 1e6) as u64);
+        let name = format!(
+            "events.out.tfevents.{}.{host}.{}.{:06}",
+            now as u64,
+            std::process::id(),
+            (now.fract() * 1e6) as u64
+        );
         let path = folder.join(name);
         let file = BufWriter::new(File::options().write(true).create_new(true).open(&path)?);
         let mut this = EventFile { file, path };
@@ -42,7 +47,11 @@ impl EventFile {
     }
 
     /// Writes scalars for one step.
-    pub fn scalars<'a>(&mut self, step: u64, values: impl IntoIterator<Item = (&'a str, f64)>) -> io::Result<()> {
+    pub fn scalars<'a>(
+        &mut self,
+        step: u64,
+        values: impl IntoIterator<Item = (&'a str, f64)>,
+    ) -> io::Result<()> {
         let mut summary = Vec::new();
         for (tag, value) in values {
             let mut entry = Vec::new();

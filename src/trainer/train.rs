@@ -37,7 +37,11 @@ const SAY_EVERY: Duration = Duration::from_secs(1);
 const LEAVE: Duration = Duration::from_secs(10);
 
 /// Trains until the budget, the stop value or a signal; `joined` is called once the group is up.
-pub fn run(settings: &Settings, events: &Events, joined: impl FnOnce()) -> Result<FinishReason, TrainerError> {
+pub fn run(
+    settings: &Settings,
+    events: &Events,
+    joined: impl FnOnce(),
+) -> Result<FinishReason, TrainerError> {
     let page = open_page(settings)?;
     let experiment = setup::load_experiment(&settings.config)?;
     let (env, ppo) = setup::parts(&experiment)?;
@@ -76,7 +80,12 @@ pub fn run(settings: &Settings, events: &Events, joined: impl FnOnce()) -> Resul
         backend: group.backend_name(),
         device: device_name.clone(),
     });
-    say(&format!("rank {} of {} joined: {} on {device_name}", settings.rank, settings.world_size, group.backend_name()));
+    say(&format!(
+        "rank {} of {} joined: {} on {device_name}",
+        settings.rank,
+        settings.world_size,
+        group.backend_name()
+    ));
     let ppo = algorithm(device)?;
     let mut trainer = Trainer::new(settings, &experiment, sizes, layout, device, ppo, &group, &page, events)?;
     let reason = trainer.run()?;
@@ -104,12 +113,14 @@ fn open_page(settings: &Settings) -> Result<Page, TrainerError> {
 }
 
 fn timeout(experiment: &Experiment) -> Result<Duration, TrainerError> {
-    Duration::try_from_secs_f64(experiment.distributed.timeout_s).ok().filter(|t| !t.is_zero()).ok_or_else(|| {
-        TrainerError::usage(
-            format!("distributed.timeout_s = {} is no positive time", experiment.distributed.timeout_s),
-            "set distributed.timeout_s to seconds above 0",
-        )
-    })
+    Duration::try_from_secs_f64(experiment.distributed.timeout_s).ok().filter(|t| !t.is_zero()).ok_or_else(
+        || {
+            TrainerError::usage(
+                format!("distributed.timeout_s = {} is no positive time", experiment.distributed.timeout_s),
+                "set distributed.timeout_s to seconds above 0",
+            )
+        },
+    )
 }
 
 /// What rank 0 tells all after an evaluation.
@@ -149,7 +160,10 @@ struct Trainer<'a> {
 }
 
 impl<'a> Trainer<'a> {
-    #[expect(clippy::too_many_arguments, reason = "called once; a struct of these would only be taken apart again")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "called once; a struct of these would only be taken apart again"
+    )]
     fn new(
         settings: &Settings,
         experiment: &'a Experiment,
@@ -278,7 +292,8 @@ impl<'a> Trainer<'a> {
         self.collector.collect(&self.weights, iteration, |tally| {
             page.borrow_mut().update(|body| {
                 body.phase_progress += 1;
-                (body.env_step, body.samples, body.episodes) = (tally.env_step, tally.samples, tally.episodes);
+                (body.env_step, body.samples, body.episodes) =
+                    (tally.env_step, tally.samples, tally.episodes);
             });
         });
         page.borrow_mut().phase(Phase::Learn);
@@ -312,7 +327,8 @@ impl<'a> Trainer<'a> {
         let agreed = exchange(self.group, brought)?;
         let every = |every: u64| every > 0 && self.train_iter.is_multiple_of(every);
         let last = self.sizes.num_iterations == Some(self.train_iter);
-        let evaluate = !agreed.stop && (every(self.experiment.eval.every) || last && self.experiment.eval.every > 0);
+        let evaluate =
+            !agreed.stop && (every(self.experiment.eval.every) || last && self.experiment.eval.every > 0);
         let checkpoint = every(self.experiment.checkpoint.every);
         let report = agreed.report || agreed.stop || evaluate || checkpoint || last;
         self.compare(&agreed, report);
@@ -364,7 +380,11 @@ impl<'a> Trainer<'a> {
         let losses = learned.losses();
         let gathered = gather(self.group, &own, &losses.map(|(_, value)| value))?;
         let (iteration, updates) = (self.train_iter, self.updates);
-        self.events.send(&RankEvent::Counters(self.collector.tally().counters(iteration, updates, own.returns)));
+        self.events.send(&RankEvent::Counters(self.collector.tally().counters(
+            iteration,
+            updates,
+            own.returns,
+        )));
         if !self.is_first() {
             return Ok(());
         }
@@ -405,7 +425,10 @@ impl<'a> Trainer<'a> {
         let Some(board) = &mut self.board else { return };
         let written = board.scalars(env_step, values.iter().map(|(name, value)| (*name, *value)));
         if let Err(error) = written.and_then(|()| board.flush()) {
-            warn(&format!("no more TensorBoard values, {} cannot be written: {error}", board.path().display()));
+            warn(&format!(
+                "no more TensorBoard values, {} cannot be written: {error}",
+                board.path().display()
+            ));
             self.board = None;
         }
     }
@@ -419,13 +442,16 @@ impl<'a> Trainer<'a> {
             self.policy.copy_to(&mut self.weights)?;
             self.greedy.load(&self.weights);
             let episodes = self.experiment.eval.episodes;
-            match evaluate(&self.env_id, episodes, &mut self.greedy, &self.seeds, || page.borrow_mut().progress()) {
+            match evaluate(&self.env_id, episodes, &mut self.greedy, &self.seeds, || {
+                page.borrow_mut().progress()
+            }) {
                 Ok(evaluation) => {
                     let mean = evaluation.return_mean;
                     let reached = self.experiment.eval.stop_value.is_some_and(|goal| mean >= goal);
                     let stop = reached && self.train_iter > 0 && episodes > 0;
                     verdict.best = self.train_iter > 0 && self.best.is_none_or(|best| mean > best);
-                    verdict.evaluation = Evaluation { env_step, train_iter: self.train_iter, stop, ..evaluation };
+                    verdict.evaluation =
+                        Evaluation { env_step, train_iter: self.train_iter, stop, ..evaluation };
                 }
                 Err(error) => verdict.error = Some(error.to_string()),
             }
@@ -441,7 +467,8 @@ impl<'a> Trainer<'a> {
         if self.is_first() {
             let e = &verdict.evaluation;
             self.events.send(&RankEvent::Eval(e.clone()));
-            let values = BTreeMap::from([("eval/return_mean", e.return_mean), ("eval/return_std", e.return_std)]);
+            let values =
+                BTreeMap::from([("eval/return_mean", e.return_mean), ("eval/return_std", e.return_std)]);
             self.write_board(env_step, &values);
             say(&format!(
                 "eval after iteration {}, env_step {env_step}: return {:.1} +- {:.1} over {} episodes in {:.2} s{}",
@@ -468,7 +495,8 @@ impl<'a> Trainer<'a> {
                 tensor.f_to_device(Device::Cpu)?.f_copy_data(&mut values, layout.len)?;
                 Ok(values)
             };
-            let env_step: u64 = ranks.chunks(own.len().max(1)).map(|words| Tally::from_words(words).env_step).sum();
+            let env_step: u64 =
+                ranks.chunks(own.len().max(1)).map(|words| Tally::from_words(words).env_step).sum();
             let checkpoint = Checkpoint {
                 header: Header {
                     env_id: self.env_id.clone(),

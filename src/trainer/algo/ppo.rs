@@ -123,7 +123,9 @@ impl Ppo {
         let minibatches = settings.num_minibatches as usize;
         if minibatches == 0 || !local_batch.is_multiple_of(minibatches) || local_batch / minibatches < 2 {
             return Err(TrainerError::usage(
-                format!("a rollout of {local_batch} transitions per rank cannot be cut into {minibatches} minibatches"),
+                format!(
+                    "a rollout of {local_batch} transitions per rank cannot be cut into {minibatches} minibatches"
+                ),
                 "choose learn.num_minibatches so that it divides env.num_envs / world_size * collect.num_steps",
             ));
         }
@@ -161,8 +163,10 @@ impl Ppo {
             lambda: self.settings.gae_lambda as f32,
         }
         .run(&mut self.advantages, &mut self.returns);
-        let mut learned =
-            Learned { explained_variance: explained_variance(&rollout.values, &self.returns), ..Learned::default() };
+        let mut learned = Learned {
+            explained_variance: explained_variance(&rollout.values, &self.returns),
+            ..Learned::default()
+        };
         self.order.iter_mut().enumerate().for_each(|(i, slot)| *slot = i);
         let (mut clipped, mut seen) = (0_usize, 0_usize);
         for _ in 0..self.settings.update_epochs {
@@ -241,8 +245,7 @@ impl Ppo {
         let clip = self.settings.clip_coef;
         let (logits, values) = policy.forward(&batch.observations)?;
         let log_all = logits.f_log_softmax(-1, None::<Kind>)?;
-        let log_ratio =
-            log_all.f_gather(-1, &batch.actions, false)?.f_view([-1])?.f_sub(&batch.log_probs)?;
+        let log_ratio = log_all.f_gather(-1, &batch.actions, false)?.f_view([-1])?.f_sub(&batch.log_probs)?;
         let ratio = log_ratio.f_exp()?;
         let gain = batch.advantages.f_mul(&ratio)?;
         let clipped_gain = batch.advantages.f_mul(&ratio.f_clamp(1.0 - clip, 1.0 + clip)?)?;
@@ -266,7 +269,11 @@ impl Ppo {
     /// Notes a minibatch's numbers; returns how many ratios were clipped.
     fn note(&self, losses: &Losses, learned: &mut Learned) -> Result<usize, TchError> {
         let mut log_ratios = vec![0.0_f32; self.minibatch];
-        losses.log_ratio.f_detach()?.f_to_device(Device::Cpu)?.f_copy_data(&mut log_ratios, self.minibatch)?;
+        losses
+            .log_ratio
+            .f_detach()?
+            .f_to_device(Device::Cpu)?
+            .f_copy_data(&mut log_ratios, self.minibatch)?;
         let n = self.minibatch as f64;
         let mean = |value: fn(f64) -> f64| log_ratios.iter().map(|l| value(f64::from(*l))).sum::<f64>() / n;
         learned.old_approx_kl = mean(|l| -l);

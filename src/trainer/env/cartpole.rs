@@ -33,13 +33,7 @@ pub struct CartPole {
 impl CartPole {
     /// A cart whose episodes are cut after `limit` steps: 200 in v0, 500 in v1. Unusable before its first seeded reset.
     pub fn new(limit: u64) -> CartPole {
-        CartPole {
-            state: [0.0; 4],
-            elapsed: 0,
-            fallen: false,
-            limit,
-            random: Generator::from_words(&[0]),
-        }
+        CartPole { state: [0.0; 4], elapsed: 0, fallen: false, limit, random: Generator::from_words(&[0]) }
     }
 
     /// Cart position (m), its velocity, pole angle (rad), its velocity.

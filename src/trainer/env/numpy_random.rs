@@ -164,7 +164,10 @@ mod tests {
         let mut generator = Generator::from_words(&[7]);
         generator.next_u64();
         let mut copy = Generator::from_state(generator.to_state());
-        assert_eq!((0..5).map(|_| copy.next_u64()).collect::<Vec<_>>(), (0..5).map(|_| generator.next_u64()).collect::<Vec<_>>());
+        assert_eq!(
+            (0..5).map(|_| copy.next_u64()).collect::<Vec<_>>(),
+            (0..5).map(|_| generator.next_u64()).collect::<Vec<_>>()
+        );
     }
 
     #[test]

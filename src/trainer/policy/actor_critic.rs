@@ -119,7 +119,8 @@ fn orthogonal(rows: usize, columns: usize, mut normal: impl FnMut() -> f64) -> V
             basis.push(vector);
         }
     }
-    let at = |row: usize, column: usize| if rows <= columns { basis[row][column] } else { basis[column][row] };
+    let at =
+        |row: usize, column: usize| if rows <= columns { basis[row][column] } else { basis[column][row] };
     (0..rows * columns).map(|i| at(i / columns, i % columns)).collect()
 }
 

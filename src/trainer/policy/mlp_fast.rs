@@ -237,7 +237,9 @@ mod tests {
             let wanted = ([0.0, 1.0, -1.0][action as usize]) - total.ln();
             assert!((log_probability - wanted).abs() < 1e-6);
         }
-        for (count, probability) in counts.iter().zip([1.0 / total, 1_f32.exp() / total, (-1_f32).exp() / total]) {
+        for (count, probability) in
+            counts.iter().zip([1.0 / total, 1_f32.exp() / total, (-1_f32).exp() / total])
+        {
             assert!((*count as f32 / 1e5 - probability).abs() < 0.01);
         }
         assert_eq!(fast.greedy(&[0.0]), 1);

@@ -1,0 +1,262 @@
+//! Starts the trainer, plays its agent on an event socket, and leaves nothing behind.
+
+use rankdeck::proto::message::{Counters, RankEvent};
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+/// Generous: machines that run tests are busy.
+pub const DEADLINE: Duration = Duration::from_secs(120);
+
+/// What the ranks said, in order of arrival, with the rank that said it.
+#[derive(Default)]
+struct Heard {
+    events: Mutex<Vec<(u32, RankEvent)>>,
+    changed: Condvar,
+}
+
+/// A running trainer.
+pub struct Run {
+    child: Child,
+    mark: String,
+    folder: tempfile::TempDir,
+    heard: Arc<Heard>,
+    socket: PathBuf,
+    acceptor: Option<std::thread::JoinHandle<()>>,
+}
+
+/// An experiment on CartPole-v1 with the rest of the file appended; `[run]` is left open for more keys.
+pub fn experiment(total_steps: u64, run: &str, rest: &str) -> String {
+    format!(
+        "[run]\nname = 'test'\ntotal_steps = {total_steps}\n{run}\n[env]\nid = 'CartPole-v1'\nnum_envs = 4\n\
+         [learn]\nalgorithm = 'ppo'\n{rest}\n"
+    )
+}
+
+impl Run {
+    /// Starts `rankdeck-trainer --config ... ARGS` in a folder of its own.
+    pub fn start(experiment: &str, args: &[&str]) -> Run {
+        Run::start_with(experiment, args, &[])
+    }
+
+    /// The same with variables added.
+    pub fn start_with(experiment: &str, args: &[&str], env: &[(&str, &str)]) -> Run {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("experiment.toml");
+        std::fs::write(&config, experiment).unwrap();
+        let socket = folder.path().join("events.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let heard = Arc::new(Heard::default());
+        let theirs = Arc::clone(&heard);
+        let acceptor = std::thread::spawn(move || accept(&listener, &theirs));
+        let mark = format!("test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let log = |name: &str| Stdio::from(std::fs::File::create(folder.path().join(name)).unwrap());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rankdeck-trainer"));
+        for key in [
+            "RANK",
+            "WORLD_SIZE",
+            "LOCAL_RANK",
+            "LOCAL_WORLD_SIZE",
+            "MASTER_ADDR",
+            "MASTER_PORT",
+            "SLURM_STEP_ID",
+        ] {
+            command.env_remove(key);
+        }
+        if !args.contains(&"--run-dir") {
+            command.args(["--run-dir".as_ref(), folder.path().join("run").as_os_str()]);
+        }
+        command
+            .args(["--config".as_ref(), config.as_os_str()])
+            .args(args)
+            .env("RANKDECK_EVENTS", &socket)
+            .env("RANKDECK_TEST_MARK", &mark)
+            .env("OMP_NUM_THREADS", "1")
+            .envs(env.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(log("stdout"))
+            .stderr(log("stderr"));
+        let child = command.spawn().unwrap();
+        Run { child, mark, folder, heard, socket, acceptor: Some(acceptor) }
+    }
+
+    /// The run directory.
+    pub fn run_dir(&self) -> PathBuf {
+        self.folder.path().join("run")
+    }
+
+    /// Process id of what was started.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal to what was started.
+    pub fn signal(&self, signal: i32) {
+        kill(self.pid(), signal);
+    }
+
+    /// Everything said so far.
+    pub fn events(&self) -> Vec<(u32, RankEvent)> {
+        self.heard.events.lock().unwrap().clone()
+    }
+
+    /// Waits until `found` holds for what was said.
+    pub fn wait_for(&self, what: &str, found: impl Fn(&[(u32, RankEvent)]) -> bool) {
+        let deadline = Instant::now() + DEADLINE;
+        let mut events = self.heard.events.lock().unwrap();
+        while !found(&events) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "no {what} within {DEADLINE:?}\n{}", self.logs());
+            events = self.heard.changed.wait_timeout(events, left).unwrap().0;
+        }
+    }
+
+    /// Waits for the end.
+    pub fn wait(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "still running after {DEADLINE:?}\n{}", self.logs());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits for the end, which must be exit code `code`, and for every process of the run to be gone.
+    pub fn end_with(&mut self, code: i32) {
+        let status = self.wait();
+        assert_eq!(status.code(), Some(code), "{status}\n{}", self.logs());
+        self.nothing_left();
+    }
+
+    /// Waits until no process carries this run's mark.
+    pub fn nothing_left(&self) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let left = self.processes();
+            if left.is_empty() {
+                return;
+            }
+            assert!(Instant::now() < deadline, "processes left: {left:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Living processes of this run, itself included.
+    pub fn processes(&self) -> Vec<u32> {
+        let pids = std::fs::read_dir("/proc")
+            .unwrap()
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        pids.filter(|pid| {
+            let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            let wanted = format!("RANKDECK_TEST_MARK={}", self.mark);
+            environ.split(|byte| *byte == 0).any(|pair| pair == wanted.as_bytes())
+        })
+        .collect()
+    }
+
+    /// Process id of a rank that `--spawn` started.
+    pub fn rank_pid(&self, rank: u32) -> u32 {
+        let wanted = format!("RANK={rank}");
+        let is_rank = |pid: &u32| {
+            let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environ.split(|byte| *byte == 0).any(|pair| pair == wanted.as_bytes())
+        };
+        self.processes().into_iter().find(is_rank).unwrap()
+    }
+
+    /// stdout and stderr, for messages.
+    pub fn logs(&self) -> String {
+        let read = |name: &str| std::fs::read_to_string(self.folder.path().join(name)).unwrap_or_default();
+        format!("--- stdout\n{}--- stderr\n{}", read("stdout"), read("stderr"))
+    }
+
+    /// A file of the run directory.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.run_dir().join(name)
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        // The ranks of a group die with their parent.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = UnixStream::connect(&self.socket)
+                .map(|mut stream| std::io::Write::write_all(&mut stream, b"end\n"));
+            let _ = acceptor.join();
+        }
+    }
+}
+
+/// Sends a signal.
+pub fn kill(pid: u32, signal: i32) {
+    // SAFETY: plain system call; the process was started by this test and is not reaped before its `Run` is dropped.
+    unsafe { libc::kill(pid as i32, signal) };
+}
+
+fn accept(listener: &UnixListener, heard: &Arc<Heard>) {
+    let mut readers = Vec::new();
+    for stream in listener.incoming() {
+        let mut lines = BufReader::new(stream.unwrap()).lines();
+        let Some(Ok(first)) = lines.next() else { continue };
+        if first == "end" {
+            break;
+        }
+        let RankEvent::Hello { rank, .. } = serde_json::from_str(&first).unwrap() else {
+            panic!("a connection begins with hello, not {first}");
+        };
+        let heard = Arc::clone(heard);
+        readers.push(std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                let event = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+                heard.events.lock().unwrap().push((rank.0, event));
+                heard.changed.notify_all();
+            }
+        }));
+    }
+    readers.into_iter().for_each(|reader| reader.join().unwrap());
+}
+
+/// All counters of a rank, in order.
+pub fn counters(events: &[(u32, RankEvent)], of: u32) -> Vec<Counters> {
+    let pick = |(rank, event): &(u32, RankEvent)| match event {
+        RankEvent::Counters(counters) if *rank == of => Some(*counters),
+        _ => None,
+    };
+    events.iter().filter_map(pick).collect()
+}
+
+/// All totals, in order.
+pub fn totals(events: &[(u32, RankEvent)]) -> Vec<Counters> {
+    let pick = |(_, event): &(u32, RankEvent)| match event {
+        RankEvent::Totals(counters) => Some(*counters),
+        _ => None,
+    };
+    events.iter().filter_map(pick).collect()
+}
+
+/// Runs a Python program when its packages are there; `None`, with a line that says why, when they are not.
+pub fn python(packages: &str, program: &[&std::ffi::OsStr]) -> Option<String> {
+    let python = std::env::var("RANKDECK_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
+    let there = Command::new(&python).args(["-c", &format!("import {packages}")]).output();
+    if !there.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: {python} cannot import {packages} (set RANKDECK_TEST_PYTHON to one that can)");
+        return None;
+    }
+    let output = Command::new(&python).args(program).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(String::from_utf8(output.stdout).unwrap())
+}
+
+/// A file below the repository.
+pub fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}

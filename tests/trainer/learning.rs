@@ -1,0 +1,111 @@
+//! PPO learns, tells what it learnt, and its TensorBoard files are TensorBoard's.
+
+use crate::harness::{Run, counters, experiment, python, totals};
+use rankdeck::proto::message::{FinishReason, RankEvent};
+use std::ffi::OsStr;
+
+/// Best greedy evaluation within 60 000 steps.
+fn best_return(seed: u64) -> f64 {
+    let eval = "[eval]\nevery = 10\nepisodes = 20\nstop_value = 400.0";
+    let mut run = Run::start(&experiment(60_000, &format!("seed = {seed}"), eval), &[]);
+    run.end_with(0);
+    let evals = run.events().into_iter().filter_map(|(_, event)| match event {
+        RankEvent::Eval(evaluation) if evaluation.train_iter > 0 => Some(evaluation.return_mean),
+        _ => None,
+    });
+    evals.fold(0.0, f64::max)
+}
+
+#[test]
+fn ppo_learns_cartpole_whatever_the_seed() {
+    // CartPole-v0 counts as solved at 195.
+    for seed in [11, 12, 13] {
+        let best = best_return(seed);
+        assert!(best >= 195.0, "seed {seed}: {best}");
+    }
+}
+
+#[test]
+fn a_whole_run_of_one_rank() {
+    let rest = "[eval]\nevery = 10\nepisodes = 3\n[checkpoint]\nevery = 8";
+    let mut run = Run::start(&experiment(20 * 512 + 100, "seed = 4", rest), &[]);
+    run.end_with(0);
+    let events = run.events();
+    assert!(matches!(&events[0].1, RankEvent::Joined { world_size: 1, device, .. } if device == "cpu"));
+    assert_eq!(events.last().unwrap().1, RankEvent::Finished { reason: FinishReason::Budget });
+    let last = *totals(&events).last().unwrap();
+    assert_eq!((last.train_iter, last.env_step, last.samples), (20, 20 * 512, 20 * 512));
+    assert_eq!(last.updates, 20 * 16);
+    let own = counters(&events, 0);
+    assert_eq!(own, totals(&events));
+    assert_eq!(own.iter().map(|c| c.returns.count).sum::<u64>(), last.episodes);
+    let evals: Vec<u64> = events
+        .iter()
+        .filter_map(|(_, event)| match event {
+            RankEvent::Eval(evaluation) => Some(evaluation.train_iter),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(evals, [0, 10, 20]);
+    let checkpoints: Vec<(u64, String)> = events
+        .iter()
+        .filter_map(|(_, event)| match event {
+            RankEvent::Checkpoint { path, train_iter, reason, .. } => {
+                assert!(std::path::Path::new(path).is_file());
+                (reason != "best").then(|| (*train_iter, reason.clone()))
+            }
+            _ => None,
+        })
+        .collect();
+    let wanted = [(8, "every"), (8, "latest"), (16, "every"), (16, "latest"), (20, "final")];
+    assert_eq!(checkpoints, wanted.map(|(iteration, reason)| (iteration, reason.to_string())));
+    let equal =
+        events.iter().filter(|(_, e)| matches!(e, RankEvent::Fingerprint { equal: true, .. })).count();
+    assert!(equal > 0);
+    let names = events.iter().find_map(|(_, event)| match event {
+        RankEvent::Scalars { values, .. } => Some(values.keys().cloned().collect::<Vec<_>>()),
+        _ => None,
+    });
+    assert!(names.unwrap().contains(&"losses/value_loss".to_string()));
+    tensorboard_reads(&run);
+}
+
+fn tensorboard_reads(run: &Run) {
+    let program = "
+import sys
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+board = EventAccumulator(sys.argv[1]).Reload()
+for tag in board.Tags()['scalars']:
+    for point in board.Scalars(tag):
+        print(tag, point.step, point.value)
+";
+    let folder = run.file("tensorboard");
+    let args = [OsStr::new("-c"), OsStr::new(program), folder.as_os_str()];
+    let Some(output) = python("tensorboard", &args) else { return };
+    let points: Vec<(&str, u64, f64)> = output
+        .lines()
+        .map(|line| {
+            let parts: Vec<&str> = line.split(' ').collect();
+            (parts[0], parts[1].parse().unwrap(), parts[2].parse().unwrap())
+        })
+        .collect();
+    for (_, event) in run.events() {
+        if let RankEvent::Scalars { env_step, values, .. } = event {
+            for (name, value) in values {
+                let found = points.iter().any(|(tag, step, read)| {
+                    *tag == name && *step == env_step && (*read - value).abs() <= 1e-6 * value.abs().max(1e-3)
+                });
+                assert!(found, "{name} = {value} at step {env_step}");
+            }
+        }
+    }
+    for name in [
+        "charts/episodic_return",
+        "charts/SPS",
+        "charts/learning_rate",
+        "losses/approx_kl",
+        "eval/return_mean",
+    ] {
+        assert!(points.iter().any(|(tag, _, _)| *tag == name), "{name}");
+    }
+}

@@ -1,0 +1,134 @@
+//! CHECKPOINT-3 and RESUME-1..4: a resumed run is the run.
+
+use crate::harness::{Run, counters, experiment, totals};
+use rankdeck::proto::message::RankEvent;
+use rankdeck::trainer::checkpoint::Checkpoint;
+use rankdeck::trainer::collect::Tally;
+use std::path::Path;
+
+fn load(path: &Path) -> Checkpoint {
+    Checkpoint::decode(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// Without the time spent collecting, which no run repeats.
+fn without_time(mut checkpoint: Checkpoint) -> Checkpoint {
+    let each = checkpoint.header.words_per_rank;
+    checkpoint.ranks.chunks_mut(each).for_each(|words| words[Tally::WORDS - 1] = 0);
+    checkpoint
+}
+
+const REST: &str = "[eval]\nevery = 4\nepisodes = 2\n[checkpoint]\nevery = 5";
+
+/// A whole run of 12 iterations, and one that resumes at the fifth.
+fn whole_and_resumed(world_size: &str) -> (Run, Run) {
+    let experiment = experiment(12 * 512, "seed = 9", REST);
+    let mut whole = Run::start(&experiment, &["--spawn", world_size]);
+    whole.end_with(0);
+    let from = whole.file("checkpoints/iter-5.ckpt");
+    let mut resumed = Run::start(&experiment, &["--spawn", world_size, "--resume", from.to_str().unwrap()]);
+    resumed.end_with(0);
+    (whole, resumed)
+}
+
+fn assert_equal_ends(whole: &Run, resumed: &Run) {
+    let [a, b] = [whole, resumed].map(|run| without_time(load(&run.file("checkpoints/latest.ckpt"))));
+    assert_eq!(a.header.train_iter, 12);
+    assert_eq!(a.header, b.header);
+    let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+    assert_eq!(bits(&a.parameters), bits(&b.parameters));
+    assert_eq!(bits(&a.first), bits(&b.first));
+    assert_eq!(bits(&a.second), bits(&b.second));
+    assert_eq!(a.ranks, b.ranks);
+}
+
+#[test]
+fn checkpoint_3_one_rank_resumes_bit_exactly() {
+    let (whole, resumed) = whole_and_resumed("1");
+    assert_equal_ends(&whole, &resumed);
+    let first = totals(&resumed.events())[0];
+    assert_eq!((first.train_iter, first.env_step, first.updates), (6, 6 * 512, 6 * 16));
+}
+
+#[test]
+fn checkpoint_3_two_ranks_resume_bit_exactly() {
+    let (whole, resumed) = whole_and_resumed("2");
+    assert_equal_ends(&whole, &resumed);
+    for rank in 0..2 {
+        let [a, b] = [&whole, &resumed].map(|run| *counters(&run.events(), rank).last().unwrap());
+        assert_eq!(
+            (a.train_iter, a.env_step, a.episodes, a.updates),
+            (b.train_iter, b.env_step, b.episodes, b.updates)
+        );
+        assert!(b.duration_s > 0.0);
+    }
+}
+
+#[test]
+fn resume_2_one_rank_goes_on_where_two_stopped() {
+    let experiment = experiment(8 * 512, "", "[checkpoint]\nevery = 5");
+    let mut two = Run::start(&experiment, &["--spawn", "2"]);
+    two.end_with(0);
+    let from = two.file("checkpoints/iter-5.ckpt");
+    let mut one = Run::start(&experiment, &["--resume", from.to_str().unwrap()]);
+    one.end_with(0);
+    let (before, after) = (load(&from), load(&one.file("checkpoints/latest.ckpt")));
+    assert_eq!((before.header.env_step, after.header.env_step), (5 * 512, 8 * 512));
+    let events = one.events();
+    let (first, last) = (totals(&events)[0], *totals(&events).last().unwrap());
+    assert_eq!((first.train_iter, last.env_step), (6, 8 * 512));
+    let episodes: u64 =
+        before.ranks.chunks(before.header.words_per_rank).map(|w| Tally::from_words(w).episodes).sum();
+    assert!(episodes > 0 && first.episodes >= episodes);
+}
+
+#[test]
+fn latest_means_the_run_directorys_own_and_a_finished_run_ends_at_once() {
+    let experiment = experiment(3 * 512, "", "");
+    let mut run = Run::start(&experiment, &[]);
+    run.end_with(0);
+    let run_dir = run.run_dir();
+    let mut again = Run::start(&experiment, &["--resume", "latest", "--run-dir", run_dir.to_str().unwrap()]);
+    again.end_with(0);
+    assert!(totals(&again.events()).is_empty() && again.logs().contains("resumed after iteration 3"));
+    let from = run.file("checkpoints/latest.ckpt");
+    let mut again = Run::start_with(&experiment, &[], &[("RANKDECK_RESUME", from.to_str().unwrap())]);
+    again.end_with(0);
+    assert!(totals(&again.events()).is_empty());
+    assert_eq!(load(&again.file("checkpoints/latest.ckpt")), load(&from));
+}
+
+#[test]
+fn resume_4_a_damaged_checkpoint_ends_every_rank_with_the_same_error() {
+    let experiment = experiment(3 * 512, "", "");
+    let mut run = Run::start(&experiment, &[]);
+    run.end_with(0);
+    let path = run.file("checkpoints/latest.ckpt");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    let damaged = run.file("damaged.ckpt");
+    std::fs::write(&damaged, bytes).unwrap();
+    let mut resumed = Run::start(&experiment, &["--spawn", "2", "--resume", damaged.to_str().unwrap()]);
+    resumed.end_with(2);
+    let errors: Vec<(u32, String)> = resumed
+        .events()
+        .into_iter()
+        .filter_map(|(rank, event)| match event {
+            RankEvent::Error { message, usage: true, .. } => Some((rank, message)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(errors.len(), 2, "{}", resumed.logs());
+    for (_, message) in errors {
+        assert!(message.contains("damaged.ckpt") && message.contains("checksum"), "{message}");
+    }
+    // Another network.
+    let other = format!("{experiment}[policy]\nhidden = [32]\n");
+    let mut resumed = Run::start(&other, &["--resume", path.to_str().unwrap()]);
+    resumed.end_with(2);
+    assert!(
+        resumed.logs().contains("critic.0.weight [64, 4] there, critic.0.weight [32, 4] here"),
+        "{}",
+        resumed.logs()
+    );
+}
