@@ -172,6 +172,7 @@ pub fn run(
         exec::after(bytes, MISSING).is_some()
             || (exec::after(bytes, PRESENT).is_some() && (errand.done)(bytes))
     };
+    operator.starting();
     let output = exec::run(connection, operator, &command, LOOKING + errand.within, &enough)?;
     let found = parse(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| {
         SshError::lasting(
@@ -190,6 +191,7 @@ pub fn run(
     }
     suits(label, &found)?;
     bring(connection, target, package, &found, operator)?;
+    operator.starting();
     let script = format!("cd; A={}; {}", quote::word(&deployed.agent), errand.script);
     let output = exec::run(connection, operator, &quote::script(&script), errand.within, errand.done)?;
     Ok((deployed, output))

@@ -9,7 +9,7 @@ use super::desk::Desk;
 use super::roads::{self, ONE_SHOT, Road};
 use super::{LinkRequest, Settings};
 use crate::config::hosts::Host;
-use crate::core::event::{LinkState, Probe};
+use crate::core::event::Probe;
 use crate::ssh::connect::{self, Connection};
 use crate::ssh::exec::{self, Output};
 use crate::ssh::user_config;
@@ -52,7 +52,6 @@ impl Road for Remote<'_> {
             Package::read(&request.host.name, &request.agent_binary, request.trainer_binary.as_deref())?;
         let target = user_config::resolve(&request.host, self.settings.ssh_config.as_deref())?;
         let connection = connect::connect(&target, desk)?;
-        desk.state(LinkState::Starting);
         let workdir = if request.host.workdir.is_empty() { "rankdeck" } else { &request.host.workdir };
         let arguments = roads::start_arguments(request, workdir);
         let script =

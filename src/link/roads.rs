@@ -23,6 +23,8 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Further attempts before the first success: sshd drops bursts of logins at random.
 const RETRIES: u32 = 3;
+/// No further attempt before the first success after this time: a host that answers nothing is not waited for four times.
+const HOPE: Duration = Duration::from_secs(15);
 /// Bound of a one-shot command on a host.
 pub const ONE_SHOT: Duration = Duration::from_secs(60);
 
@@ -141,6 +143,7 @@ fn live(road: &mut dyn Road, desk: &mut Desk) -> LinkState {
     let mut attempt = 0;
     let mut failures = 0;
     let mut ever_ready = false;
+    let opened = Instant::now();
     loop {
         attempt += 1;
         desk.inbox.clear();
@@ -162,7 +165,11 @@ fn live(road: &mut dyn Road, desk: &mut Desk) -> LinkState {
                 }
             }
             Err(error) if error.kind == FaultKind::Closed => return LinkState::Closed,
-            Err(error) if error.kind == FaultKind::Lasting || (!ever_ready && failures >= RETRIES) => {
+            Err(error)
+                if error.kind == FaultKind::Lasting
+                    || (!ever_ready
+                        && (failures >= RETRIES || (failures > 0 && opened.elapsed() >= HOPE))) =>
+            {
                 return LinkState::Failed { error: error.error, hint: error.hint };
             }
             Err(error) => error.error,

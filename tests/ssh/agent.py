@@ -94,7 +94,7 @@ def note(workdir, text):
 
 
 def start():
-    workdir = option("--workdir")
+    workdir = os.path.abspath(option("--workdir"))
     if "refuse" in workdir:
         print("RANKDECK-AGENT " + json.dumps({"error": "no room for spool", "hint": "free some"}))
         sys.exit(1)

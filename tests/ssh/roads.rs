@@ -105,10 +105,12 @@ fn many_links_at_once_get_through_a_server_that_drops_bursts() {
 
 #[test]
 fn where_sockets_are_not_forwarded_a_relay_carries() {
-    let Some(server) = Sshd::start("AllowStreamLocalForwarding no") else { return };
+    // One command at a time must do.
+    let Some(server) = Sshd::start("AllowStreamLocalForwarding no\nMaxSessions 1") else { return };
     let client = Client::of(&server);
     let mut link = client.link(&server);
     link.ready();
+    assert_eq!(link.attempts(), 1, "{:?}", link.states);
     link.talk(7);
     assert!(client.calls().contains(&"relay".to_string()), "{:?}", client.calls());
     assert!(server.kill_sessions());
