@@ -268,6 +268,23 @@ fn escape_goes_back_one_level_and_never_quits() {
 }
 
 #[test]
+fn cards_scroll_to_their_end_and_back() {
+    let model = behind();
+    let mut view = ViewState::new();
+    press(&model, &mut view, "\n");
+    let first = screen(&model, &mut view);
+    press(&model, &mut view, &"j".repeat(100));
+    let last = screen(&model, &mut view);
+    assert!(last.contains("iter 599") && !first.contains("iter 599"));
+    press(&model, &mut view, "k");
+    assert_ne!(screen(&model, &mut view), last, "the first key back moves");
+    press(&model, &mut view, "g");
+    assert_eq!(screen(&model, &mut view), first);
+    press(&model, &mut view, "\t\t\t");
+    assert!(matches!(view.overlay(), Some(Overlay::Inspect { rank: Rank(3), .. })));
+}
+
+#[test]
 fn logs_follow_until_scrolled_and_stay_where_they_are() {
     let mut model = four();
     let mut view = ViewState::new();

@@ -256,6 +256,7 @@ pub fn layout(model: &Model, view: &mut ViewState, area: Rect) {
     let frozen = view.frozen.take();
     let shown = frozen.as_ref().map_or(model, |frozen| &frozen.model);
     clamp(shown, view);
+    overlays::clamp(model, shown, view);
     view.frozen = frozen;
 }
 
