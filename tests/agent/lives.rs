@@ -73,7 +73,7 @@ fn ends_are_decoded_and_the_stop_is_proved_by_itself() {
 fn a_program_that_does_not_exist_is_reported_with_its_path() {
     let bed = Bed::new("missing");
     let mut console = Console::attach(&bed.start(), 0);
-    console.launch(bed.spec(0, 2, &["/no/such/program"]));
+    console.launch(bed.spec(0, 16, &["/no/such/program"]));
     for rank in 0..2 {
         let (exit, _, _) = console.exit(rank);
         assert!(
