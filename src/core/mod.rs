@@ -155,9 +155,4 @@ impl Core {
         let alive = self.session.run.stage != Stage::Over && !self.session.run.exited;
         alive.then(|| self.session.clock.tick.plus(TICK_MS))
     }
-
-    /// When time alone could change something.
-    pub fn poll_timeout(&self) -> Option<Timestamp> {
-        None
-    }
 }
