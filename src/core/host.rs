@@ -58,6 +58,8 @@ pub(crate) struct HostMachine {
     pub dropped: u64,
     /// `malformed` of the latest sample.
     pub malformed: u64,
+    /// The agent's wall clock when it said hello.
+    pub hello_time: f64,
 }
 
 impl HostMachine {

@@ -351,7 +351,7 @@ impl Cluster {
                         }
                     }
                 }
-                if self.agents[node].connected && self.now.0 % 500 == 0 {
+                if self.agents[node].connected && self.now.0.is_multiple_of(500) {
                     self.sample(node);
                 }
             }

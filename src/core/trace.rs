@@ -82,7 +82,7 @@ impl Recorder {
             _ => None,
         };
         match line {
-            Some(mut line) if self.written + line.len() as u64 + 1 <= self.cap => {
+            Some(mut line) if self.written + (line.len() as u64) < self.cap => {
                 line.push('\n');
                 self.written += line.len() as u64;
                 Some(line)

@@ -247,6 +247,19 @@ fn a_hole_in_the_spool_itself_is_passed_over() {
 }
 
 #[test]
+fn an_agent_that_does_not_attach_twice_is_heard_again_after_a_while() {
+    let mut c = running();
+    let lost = c.agents[0].records.len() as u64 + 1;
+    c.agents[0].connected = false;
+    let record = Record { seq: lost + 1, event: RecordEvent::Unknown, ..c.agents[0].records[0].clone() };
+    c.said(0, AgentMessage::Record(record.clone()));
+    assert_eq!((c.model().hosts[0].last_seq, c.model().drops.gaps), (lost - 1, 1));
+    c.pass(21_000);
+    c.said(0, AgentMessage::Record(record));
+    assert_eq!((c.model().hosts[0].last_seq, c.model().drops.gaps), (lost + 1, 1));
+}
+
+#[test]
 fn a_broken_link_changes_nothing_about_ranks_and_what_was_missed_comes_later() {
     let mut c = running();
     c.lose(1);

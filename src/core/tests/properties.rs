@@ -42,8 +42,14 @@ fn finished() -> Cluster {
     c
 }
 
+/// `PROPTEST_CASES` cases, or few enough for every run of the tests.
+fn config() -> ProptestConfig {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(64);
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     /// Hosts deliver in any interleaving, repeat themselves and lose messages: the model is the same.
     #[test]
@@ -58,8 +64,8 @@ proptest! {
         }
         // Live delivery: the spool grows while this console watches, with all its accidents.
         let mut next = [0; 3];
-        for node in 0..3 {
-            other.agents[node].spec = Some(first_spec(&spools[node]));
+        for (node, spool) in spools.iter().enumerate() {
+            other.agents[node].spec = Some(first_spec(spool));
             other.ready(node);
         }
         let rest = (0..3).cycle().take(2000).map(|node| (node, 0));
@@ -97,7 +103,6 @@ proptest! {
         let core = Core::with_resolver(goal, vec![Until::Iters(50), Until::Seconds(90)], Timestamp(5), resolve);
         let mut core = if linger { core.lingering() } else { core };
         let (mut now, mut exits) = (0, 0);
-        let mut model = String::new();
         for (pause, event) in events {
             now += pause;
             let effects = core.handle(Timestamp(now), event);
@@ -105,10 +110,10 @@ proptest! {
             exits += effects.iter().filter(|effect| matches!(effect, Effect::Exit { .. })).count();
             let m = core.model();
             prop_assert!(m.history.len() <= 1000 && m.ranks.iter().all(|rank| rank.counters.len() <= 64));
-            model = format!("{m:?}");
         }
         prop_assert!(exits <= 1);
-        prop_assert!(model.len() < 10_000_000);
+        let size = format!("{:?}", core.model()).len();
+        prop_assert!(size < 10_000_000, "{} bytes", size);
     }
 }
 

@@ -98,6 +98,7 @@ fn hello(ctx: &mut Ctx<'_>, node: usize, greeting: Greeting) {
     }
     if let Some(machine) = ctx.session.hosts.get_mut(node) {
         machine.stage = HostStage::Greeted { since };
+        machine.hello_time = greeting.wall_time;
     }
 }
 

@@ -6,6 +6,7 @@
 #![deny(clippy::wildcard_enum_match_arm)]
 
 mod agent;
+mod drain;
 mod generation;
 mod link;
 mod ranks;

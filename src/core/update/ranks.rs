@@ -77,7 +77,9 @@ pub(super) fn exited(
     if good {
         return;
     }
-    let usage = ctx.session.run.facts.usage.contains(&rank);
+    // Exit code 2 of the built-in trainer means a mistake in the configuration, said or unsaid.
+    let builtin = ctx.model.plan.as_ref().is_some_and(|plan| plan.is_builtin());
+    let usage = ctx.session.run.facts.usage.contains(&rank) || (builtin && exit == Exit::Code { code: 2 });
     let weight = weigh(&exit, usage, &format!("{said} {}", last_lines.join(" ")));
     let wanted = match ctx.session.run.facts.cause {
         Some(Cause::Failure | Cause::LaunchFailed(_)) | None => false,

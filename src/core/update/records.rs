@@ -8,6 +8,9 @@ use crate::core::run::Cause;
 use crate::core::session::Ctx;
 use crate::proto::message::{Record, RecordEvent, StopMode, Survivor};
 
+/// Seconds up to which a proof found in an agent's records may still be followed by a new generation.
+const FRESH_S: f64 = 10.0;
+
 /// What the number of a record means for a host.
 enum Order {
     Next,
@@ -41,8 +44,8 @@ pub(super) fn apply(ctx: &mut Ctx<'_>, node: usize, record: Record) -> bool {
         }
         Order::Next => host.last_seq = record.seq,
     }
-    let Record { seq, time, generation, event } = record;
-    let at = At { node, seq, generation, time };
+    let Record { time, generation, event, .. } = record;
+    let at = At { node, generation, time };
     match event {
         RecordEvent::Launched { spec } => launched(ctx, at, &spec),
         RecordEvent::RankSpawned { rank, local_rank: _, pid } => ranks::spawned(ctx, at, rank, pid),
@@ -68,8 +71,6 @@ pub(super) fn apply(ctx: &mut Ctx<'_>, node: usize, record: Record) -> bool {
 pub(super) struct At {
     /// Index of the host.
     pub node: usize,
-    /// Number of the record.
-    pub seq: u64,
     /// Generation it belongs to.
     pub generation: Generation,
     /// Wall clock of the agent.
@@ -110,17 +111,10 @@ fn stopped(ctx: &mut Ctx<'_>, at: At, survivors: Vec<Survivor>, gpus_free: Vec<u
     if !ctx.session.run.is_current(at.generation) {
         return;
     }
-    let history = ctx.session.hosts.get(at.node).is_some_and(|machine| match machine.stage {
-        HostStage::Live { target } => at.seq <= target,
-        HostStage::Linking
-        | HostStage::Attaching { .. }
-        | HostStage::Greeted { .. }
-        | HostStage::Away { .. }
-        | HostStage::Failed
-        | HostStage::Closed => true,
-    });
+    // Told by the agent's own clock: was this proof fresh when the agent last greeted us, or did it come after?
+    let age_s = ctx.session.hosts.get(at.node).map_or(0.0, |machine| machine.hello_time - at.time);
     let facts = &mut ctx.session.run.facts;
-    if !history {
+    if age_s < FRESH_S {
         facts.live_proof = Some(ctx.now);
     }
     facts.first_proof.get_or_insert(ctx.now);

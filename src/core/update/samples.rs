@@ -19,10 +19,10 @@ pub(super) fn apply(ctx: &mut Ctx<'_>, node: usize, sample: HostSample) {
     let drops = &mut ctx.model.drops;
     // A new connection counts its drops from 0 again; the agent itself counts malformed lines, from 0 after its own restart.
     let since = |before: u64, now: u64| if now >= before { now - before } else { now };
-    drops.by_agents += since(machine.dropped, sample.dropped);
+    drops.by_agents = drops.by_agents.saturating_add(since(machine.dropped, sample.dropped));
     machine.dropped = sample.dropped;
     let malformed = since(machine.malformed, sample.malformed);
-    drops.malformed += malformed;
+    drops.malformed = drops.malformed.saturating_add(malformed);
     machine.malformed = sample.malformed;
     let name = host.name.clone();
     if ctx.session.run.is_current(sample.generation) {

@@ -53,7 +53,18 @@ fn speechless(ctx: &mut Ctx<'_>) {
     for node in 0..ctx.session.hosts.len() {
         let stage = ctx.session.hosts.get(node).map(|machine| machine.stage);
         let Some(HostStage::Attaching { since } | HostStage::Greeted { since }) = stage else { continue };
-        if awake.saturating_sub(since) >= HELLO_MS && !known {
+        if awake.saturating_sub(since) < HELLO_MS {
+            continue;
+        }
+        if known {
+            // It was asked again after a gap and did not answer: what is missing is lost (and counted), the rest goes on.
+            if let (Some(machine), Some(host)) = (ctx.session.hosts.get_mut(node), ctx.model.hosts.get(node))
+                && machine.gap_at.is_some()
+                && host.agent.is_some()
+            {
+                machine.stage = HostStage::Live { target: host.last_seq };
+            }
+        } else {
             let name = ctx.host_name(node);
             let error = format!("{name}: the agent does not answer");
             let hint = format!("look at node{node}/agent.log in the run directory on {name}");

@@ -1,6 +1,6 @@
 //! What people, signals and scripts ask for.
 
-use super::{reconcile, records};
+use super::{drain, records};
 use crate::core::effect::Effect;
 use crate::core::ids::NodeRank;
 use crate::core::model::Tone;
@@ -76,7 +76,7 @@ pub(super) fn detach(ctx: &mut Ctx<'_>) -> bool {
     match ctx.session.run.stage {
         Stage::Over => {
             let code = ctx.model.run.exit_code.unwrap_or(0);
-            reconcile::leave(ctx, code);
+            drain::leave(ctx, code);
         }
         Stage::Gathering { .. } | Stage::Reserving { .. }
             if ctx.session.run.launch.is_none() && is_launch(ctx) =>
@@ -99,7 +99,7 @@ pub(super) fn detach(ctx: &mut Ctx<'_>) -> bool {
                     ctx.send(node, ConsoleMessage::Detach);
                 }
             }
-            reconcile::disconnect(ctx);
+            drain::disconnect(ctx);
             ctx.out.push(Effect::Exit { code: 0 });
             ctx.session.run.exited = true;
         }

@@ -218,4 +218,5 @@ pub(crate) fn totals_differ(joined: &crate::core::join::Joined) -> VerdictReport
 }
 
 #[cfg(test)]
+#[allow(clippy::wildcard_enum_match_arm)]
 mod tests;
