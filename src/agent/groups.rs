@@ -4,12 +4,14 @@
 //! - GROUP-1: a signal goes to the process that was meant: it is sent through a pidfd after the start time was compared.
 //! - GROUP-2: a rank is the leader of its own session, and the kernel kills it when the thread that spawned it ends; that thread lives as long as the agent.
 //! - GROUP-3: no descriptor of the agent but standard input, output and error reaches a child.
+//! - GROUP-4: in an agent every child is made by [`spawn`], so that spawning and reaping do not meet.
 
 use super::proc;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Child, Command};
+use std::sync::{Mutex, PoisonError, TryLockError};
 
 /// A descriptor of a process; readable once it has ended.
 pub fn pidfd(pid: u32) -> io::Result<OwnedFd> {
@@ -118,10 +120,33 @@ fn own_session() -> io::Result<()> {
     Ok(())
 }
 
-/// One child that has ended: its pid and the raw status, `None` when none is waiting to be reaped.
-pub fn reap() -> Option<(u32, i32)> {
+/// Held while a child is being made: the standard library waits for a child whose `exec` failed, and panics when somebody else has reaped it.
+static SPAWNING: Mutex<()> = Mutex::new(());
+
+/// Starts a command in a process that reaps its children with [`reap`].
+pub fn spawn(command: &mut Command) -> io::Result<Child> {
+    let _held = SPAWNING.lock().unwrap_or_else(PoisonError::into_inner);
+    command.spawn()
+}
+
+/// The raw status of the child `pid`, when it has ended.
+pub fn reap(pid: u32) -> Option<i32> {
+    wait(pid as i32).map(|(_, status)| status)
+}
+
+/// Any child that has ended and its raw status; `None` also while a child is being made.
+pub fn reap_any() -> Option<(u32, i32)> {
+    let _held = match SPAWNING.try_lock() {
+        Ok(held) => held,
+        Err(TryLockError::Poisoned(held)) => held.into_inner(),
+        Err(TryLockError::WouldBlock) => return None,
+    };
+    wait(-1)
+}
+
+fn wait(pid: i32) -> Option<(u32, i32)> {
     let mut status = 0;
     // SAFETY: `status` is a valid int for the duration of the call.
-    let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG) };
+    let pid = unsafe { libc::waitpid(pid, &mut status, libc::WNOHANG) };
     (pid > 0).then_some((pid as u32, status))
 }

@@ -76,7 +76,7 @@ impl Guard {
             .stdout(Stdio::null())
             .stderr(Stdio::inherit());
         groups::set_apart(&mut command);
-        let child = command.spawn()?;
+        let child = groups::spawn(&mut command)?;
         Ok(Guard { pid: child.id(), pipe: File::from(write) })
     }
 

@@ -162,12 +162,8 @@ async fn live(settings: Settings) -> Result<ExitCode, Failure> {
     let mut machine = Machine::default();
     let spool = spool::Spool::open(&settings.paths, |record| machine.replay(record))
         .map_err(|error| failed(&format!("cannot open {}", settings.paths.spool().display()), error))?;
-    for event in machine.bury() {
+    for event in machine.bury(leftovers) {
         spool.append(machine.generation(), event);
-    }
-    if !leftovers.is_empty() {
-        let text = format!("{} processes of an earlier agent resist SIGKILL", leftovers.len());
-        spool.append(machine.generation(), RecordEvent::Notice { text });
     }
     let (news, mut inbox) = mpsc::channel(1024);
     let (lines_in, mut lines_out) = mpsc::channel::<Batch>(256);
@@ -622,18 +618,30 @@ impl Agent {
     }
 
     fn reap(&mut self) {
-        while let Some((pid, status)) = groups::reap() {
-            if self.guard.as_ref().is_some_and(|guard| guard.pid == pid) {
-                self.guard = None;
-                self.notice("the guard process ended; starting another".into());
-                continue;
-            }
-            let known =
-                self.machine.borrow().ranks().iter().any(|life| life.ident.is_some_and(|i| i.pid == pid));
-            if known {
+        if let Some(guard) = self.guard.as_ref().map(|guard| guard.pid)
+            && groups::reap(guard).is_some()
+        {
+            self.guard = None;
+            self.notice("the guard process ended; starting another".into());
+        }
+        let live: Vec<u32> = {
+            let machine = self.machine.borrow();
+            machine
+                .ranks()
+                .iter()
+                .filter(|life| life.lives())
+                .filter_map(|life| Some(life.ident?.pid))
+                .collect()
+        };
+        for pid in live {
+            if let Some(status) = groups::reap(pid) {
                 let actions = self.ended(pid, status);
                 self.perform(actions);
-            } else if self.spawning > 0 && self.early.len() < EARLY {
+            }
+        }
+        // The rest: what ranks left to the agent, helpers, and ranks that ended before the loop was told their pids.
+        while let Some((pid, status)) = groups::reap_any() {
+            if self.spawning > 0 && self.early.len() < EARLY {
                 self.early.insert(pid, status);
             }
         }

@@ -199,7 +199,7 @@ fn start(order: &Order) -> Started {
         .stdout(log)
         .stderr(other);
     groups::bind_to_this_thread(&mut command, order.umask);
-    let child = command.spawn().map_err(|error| format!("cannot run {shown}: {error}"))?;
+    let child = groups::spawn(&mut command).map_err(|error| format!("cannot run {shown}: {error}"))?;
     // Not waited for here: the agent's loop reaps every child.
     let pid = child.id();
     Ok(Ident { pid, start: proc::stat(pid).map_or(0, |stat| stat.start) })
@@ -217,7 +217,7 @@ pub fn ask(argv: &[OsString], within: std::time::Duration) -> Result<String, Str
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .process_group(0);
-    let mut child = command.spawn().map_err(|error| format!("cannot run {shown}: {error}"))?;
+    let mut child = groups::spawn(&mut command).map_err(|error| format!("cannot run {shown}: {error}"))?;
     let pid = child.id();
     let start = proc::stat(pid).map_or(0, |stat| stat.start);
     let output = child.stdout.take().ok_or("no pipe")?;

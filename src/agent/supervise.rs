@@ -88,6 +88,8 @@ struct Stop {
     ordered_at: u64,
     kill_at: u64,
     next_kill: u64,
+    /// Survivors were recorded.
+    told: bool,
 }
 
 /// See the module.
@@ -132,9 +134,10 @@ impl Machine {
         }
     }
 
-    /// After the replay: what the earlier agent could not write any more. Its processes were swept before this one began to serve.
-    pub fn bury(&mut self) -> Vec<RecordEvent> {
-        if self.stage != Stage::Running {
+    /// After the replay: what the earlier agent could not write any more. What it had started was swept before this one began to serve,
+    /// all but the `survivors`.
+    pub fn bury(&mut self, survivors: Vec<Survivor>) -> Vec<RecordEvent> {
+        if self.stage != Stage::Running && survivors.is_empty() {
             return Vec::new();
         }
         let mut events = vec![RecordEvent::Notice {
@@ -153,7 +156,19 @@ impl Machine {
             });
         }
         self.stage = Stage::Over;
+        if !survivors.is_empty() {
+            self.survive(0, 0);
+        }
+        events.push(RecordEvent::Stopped { survivors, gpus_free: Vec::new(), took_ms: 0 });
         events
+    }
+
+    /// Survivors have been told once, and are looked at again until they are gone.
+    fn survive(&mut self, begun: u64, now: u64) {
+        let known =
+            Stop { mode: StopMode::Kill, ordered_at: begun, kill_at: now, next_kill: now, told: false };
+        self.stop.get_or_insert(known).told = true;
+        self.stage = Stage::Survivors { look_at: now + LOOK_AGAIN_MS };
     }
 
     /// The latest launch.
@@ -318,13 +333,16 @@ impl Machine {
         match self.stage {
             Stage::Over => Vec::new(),
             Stage::Idle => {
-                self.stop = Some(Stop { mode, ordered_at: now, kill_at, next_kill: kill_at });
+                self.stop = Some(Stop { mode, ordered_at: now, kill_at, next_kill: kill_at, told: false });
                 self.stage = Stage::Proving;
                 vec![Action::Record(order), Action::Prove]
             }
             Stage::Proving => Vec::new(),
             Stage::Survivors { .. } => {
                 self.stage = Stage::Proving;
+                if let Some(stop) = &mut self.stop {
+                    stop.told = false;
+                }
                 vec![Action::Record(order), Action::Prove]
             }
             Stage::Running => {
@@ -336,7 +354,7 @@ impl Machine {
                 }
                 let ordered_at = known.map_or(now, |stop| stop.ordered_at);
                 self.failed = None;
-                self.stop = Some(Stop { mode, ordered_at, kill_at, next_kill: kill_at });
+                self.stop = Some(Stop { mode, ordered_at, kill_at, next_kill: kill_at, told: false });
                 let mut actions = vec![Action::Record(order)];
                 match mode {
                     StopMode::Clean => actions.push(Action::SignalRanks(self.live(), libc::SIGTERM)),
@@ -390,20 +408,12 @@ impl Machine {
             return Vec::new();
         }
         let begun = self.stop.as_ref().map_or(self.last_exit, |stop| stop.ordered_at);
-        let again = self.stop.as_ref().is_some_and(|stop| stop.next_kill == u64::MAX);
         if !survivors.is_empty() {
-            self.stage = Stage::Survivors { look_at: now + LOOK_AGAIN_MS };
-            if again {
+            let told = self.stop.as_ref().is_some_and(|stop| stop.told);
+            self.survive(begun, now);
+            if told {
                 return Vec::new();
             }
-            // From here on `next_kill` says that the survivors have been told once.
-            let stop = self.stop.get_or_insert(Stop {
-                mode: StopMode::Kill,
-                ordered_at: begun,
-                kill_at: now,
-                next_kill: now,
-            });
-            stop.next_kill = u64::MAX;
         } else if self.ranks.iter().any(|life| !life.recorded) {
             // Gone from /proc, but not yet reaped, spawned or recorded: their ends come first (LIFE-1).
             self.stage = Stage::Survivors { look_at: now + KILL_AGAIN_MS };

@@ -124,8 +124,14 @@ fn life_2_nothing_begins_beside_what_is_left() {
     assert!(machine.launch(spec(1, 1)).is_err());
     assert_eq!(machine.tick(1002, true, 0), [Action::Prove]);
     assert_eq!(machine.proved(vec![survivor()], vec![], 1003), [], "told once");
-    assert_eq!(machine.tick(2003, true, 0), [Action::Prove]);
-    assert_eq!(stopped(&machine.proved(vec![], vec![], 2004)).unwrap().0, []);
+    assert!(machine.stop(StopMode::Kill, 0, "console", 1500).contains(&Action::Prove));
+    assert_eq!(
+        stopped(&machine.proved(vec![survivor()], vec![], 1501)).unwrap().0,
+        [survivor()],
+        "an order is answered"
+    );
+    assert_eq!(machine.tick(2501, true, 0), [Action::Prove]);
+    assert_eq!(stopped(&machine.proved(vec![], vec![], 2502)).unwrap().0, []);
     assert!(machine.launch(spec(1, 1)).is_ok());
 }
 
@@ -200,11 +206,24 @@ fn what_a_dead_agent_left_is_buried() {
         last_lines: vec![],
         stopping: false,
     }));
-    let events = machine.bury();
+    let events = machine.bury(vec![]);
     assert!(matches!(events[0], RecordEvent::Notice { .. }));
     assert!(matches!(&events[1], RecordEvent::RankExited { rank: Rank(1), .. }));
-    assert_eq!(events.len(), 2);
+    assert!(matches!(&events[2], RecordEvent::Stopped { survivors, .. } if survivors.is_empty()));
+    assert_eq!(events.len(), 3);
     assert_eq!(machine.snapshot()[0].exit, Some(exit));
     assert!(machine.is_quiet() && machine.generation() == Generation(4));
-    assert_eq!(machine.bury(), []);
+    assert_eq!(machine.bury(vec![]), []);
+}
+
+#[test]
+fn survivors_of_a_dead_agent_block_the_next_generation_until_they_are_gone() {
+    let record = |event| Record { seq: 1, time: 0.0, generation: Generation(0), event };
+    let mut machine = Machine::default();
+    machine.replay(&record(RecordEvent::Launched { spec: spec(0, 1) }));
+    machine.bury(vec![survivor()]);
+    assert!(machine.launch(spec(1, 1)).is_err());
+    assert_eq!(machine.tick(LOOK_AGAIN_MS, true, 0), [Action::Prove]);
+    assert_eq!(stopped(&machine.proved(vec![], vec![], 1500)).unwrap().0, []);
+    assert!(machine.launch(spec(1, 1)).is_ok());
 }

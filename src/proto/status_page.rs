@@ -294,10 +294,11 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Creates the file (mode 0600), or takes over an existing one, and writes the head.
+    /// Creates the file (mode 0600), or takes over an existing one, and writes the head. An existing file is not cut first: a reader that
+    /// has it mapped would be killed by the access to a page that is gone.
     pub fn create(path: &Path, rank: u32, generation: u32) -> io::Result<Writer> {
         let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)?;
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
         file.set_len(PAGE_BYTES as u64)?;
         // SAFETY: the file has just been sized; it is only ever mapped and accessed as atomics (PAGE-2).
         let map = unsafe { MmapOptions::new().len(PAGE_BYTES).map_mut(&file)? };
@@ -311,6 +312,9 @@ impl Writer {
 
     fn start(map: MmapMut, rank: u32, generation: u32) -> Writer {
         let words = Words { map };
+        // What an earlier writer left: no reader may take it for this one's.
+        words.get(0).store(0, Ordering::Release);
+        words.store(1, &[0; PAGE_BYTES / 8 - 1]);
         let now = monotonic_ns();
         let body = Body { phase_entered_ns: now, heartbeat_ns: now, ..Body::default() };
         words.store(BODY, &body.words());
@@ -558,6 +562,18 @@ mod tests {
             }
         }
         thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_writer_that_takes_over_begins_anew_and_harms_no_reader() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page");
+        let mut first = Writer::create(&path, 0, 0).unwrap();
+        first.enter(Op::Barrier, tag("x"), 0, 0, Dtype::U8, 0);
+        let reader = Reader::open(&path).unwrap();
+        let _second = Writer::create(&path, 1, 5).unwrap();
+        let view = reader.view();
+        assert_eq!((view.rank, view.generation, view.body.entered, view.ring.len()), (1, 5, 0, 0));
     }
 
     #[test]

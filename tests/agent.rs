@@ -1,0 +1,10 @@
+//! The agent with real processes: every promise about starting, watching, stopping and dying.
+
+#[path = "agent/bed.rs"]
+mod bed;
+#[path = "agent/consoles.rs"]
+mod consoles;
+#[path = "agent/lives.rs"]
+mod lives;
+#[path = "agent/orphans.rs"]
+mod orphans;
