@@ -7,6 +7,7 @@
 //! - DEPLOY-2: nothing is ever overwritten in place, so that running agents and several consoles do not disturb each other.
 
 use crate::ssh::connect::{self, Connection};
+use crate::ssh::exec::Output;
 use crate::ssh::upload::{self, Upload};
 use crate::ssh::user_config::Target;
 use crate::ssh::{Operator, SshError, exec, quote};
@@ -25,6 +26,10 @@ pub const AGENT: &str = "rankdeck";
 pub const TRAINER: &str = "rankdeck-trainer";
 /// Bound of looking at a host and of linking files there; its home folder may be a slow network disk, and rc files may dawdle.
 const LOOKING: Duration = Duration::from_secs(30);
+/// Ends the look at a host where everything is in place; the errand's output follows.
+const PRESENT: &str = "RANKDECK-PRESENT";
+/// Ends the look at a host that lacks something.
+const MISSING: &str = "RANKDECK-MISSING";
 /// Oldest glibc that this build runs on.
 const GLIBC: (u32, u32) = (2, 34);
 
@@ -141,25 +146,65 @@ struct Found {
     sizes: [Option<u64>; 3],
 }
 
-/// Sees to it that the host of `connection` has `package`. Uploads go over a session of their own to the same target (SSH-3).
-pub fn deploy(
+/// What to do with the agent once it is there.
+#[derive(Clone, Copy)]
+pub struct Errand<'a> {
+    /// Shell commands; `"$A"` is the agent's absolute path, the folder is the home folder.
+    pub script: &'a str,
+    /// The output says enough.
+    pub done: &'a dyn Fn(&[u8]) -> bool,
+    /// Bound of the whole.
+    pub within: Duration,
+}
+
+/// Sees to it that the host of `connection` has `package`, and runs an errand with it. Where everything is in place already, this is one
+/// command: start files of a shell may cost more than all the rest. Uploads go over a session of their own to the same target (SSH-3).
+pub fn run(
     connection: &Connection,
     target: &Target,
     package: &Package,
+    errand: &Errand<'_>,
     operator: &mut dyn Operator,
-) -> Result<Deployed, SshError> {
+) -> Result<(Deployed, Output), SshError> {
     let label = connection.label();
-    let command = quote::script(&look(package));
-    let output = exec::run(connection, operator, &command, LOOKING, &|bytes| {
-        exec::after(bytes, "RANKDECK-END").is_some()
-    })?;
+    let command = quote::script(&look(package, errand.script));
+    let enough = |bytes: &[u8]| {
+        exec::after(bytes, MISSING).is_some()
+            || (exec::after(bytes, PRESENT).is_some() && (errand.done)(bytes))
+    };
+    operator.starting();
+    let output = exec::run(connection, operator, &command, LOOKING + errand.within, &enough)?;
     let found = parse(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| {
         SshError::lasting(
             format!("{label}: commands do not run there as expected: {}", described(&output)),
             format!("check the login shell and its start files with `{} uname -sm`", target.command()),
         )
     })?;
+    let folder = format!("{}/{}", found.cache, package.folder());
+    let deployed = Deployed {
+        agent: format!("{folder}/{AGENT}"),
+        trainer: package.trainer.as_ref().map(|_| format!("{folder}/{TRAINER}")),
+        home: found.home.clone(),
+    };
+    if output.after(PRESENT).is_some() {
+        return Ok((deployed, output));
+    }
     suits(label, &found)?;
+    bring(connection, target, package, &found, operator)?;
+    operator.starting();
+    let script = format!("cd; A={}; {}", quote::word(&deployed.agent), errand.script);
+    let output = exec::run(connection, operator, &quote::script(&script), errand.within, errand.done)?;
+    Ok((deployed, output))
+}
+
+/// Uploads what is missing.
+fn bring(
+    connection: &Connection,
+    target: &Target,
+    package: &Package,
+    found: &Found,
+    operator: &mut dyn Operator,
+) -> Result<(), SshError> {
     let (alone, folder) = (
         format!("{}/{}", found.cache, package.agent_folder()),
         format!("{}/{}", found.cache, package.folder()),
@@ -178,11 +223,7 @@ pub fn deploy(
             send.file(trainer, &folder, TRAINER, operator)?;
         }
     }
-    Ok(Deployed {
-        agent: format!("{folder}/{AGENT}"),
-        trainer: package.trainer.as_ref().map(|_| format!("{folder}/{TRAINER}")),
-        home: found.home,
-    })
+    Ok(())
 }
 
 /// The session for uploads, opened when the first is needed.
@@ -239,14 +280,21 @@ fn share(connection: &Connection, operator: &mut dyn Operator, from: &str, to: &
     }
 }
 
-/// Asks for everything at once: a round trip costs more than all of it.
-fn look(package: &Package) -> String {
+/// Asks for everything at once, and runs `errand` when nothing is missing: a round trip costs more than all of it.
+fn look(package: &Package, errand: &str) -> String {
     let (alone, folder) = (package.agent_folder(), package.folder());
+    let trainer = package
+        .trainer
+        .as_ref()
+        .map_or(String::new(), |trainer| format!(" && test \"$3\" = {}", trainer.size));
     format!(
         "echo; echo RANKDECK-HOST; uname -sm; echo \"$HOME\"; C=\"${{RANKDECK_CACHE:-$HOME/.cache/rankdeck}}\"; echo \"$C\"; \
          getconf GNU_LIBC_VERSION 2>/dev/null || echo -; \
-         for f in {alone}/{AGENT} {folder}/{AGENT} {folder}/{TRAINER}; do if test -x \"$C/$f\"; then wc -c < \"$C/$f\"; else echo -; fi; done; \
-         echo RANKDECK-END"
+         size() {{ if test -x \"$1\"; then echo \"$(($(wc -c < \"$1\")))\"; else echo -; fi; }}; \
+         set -- \"$(size \"$C/{alone}/{AGENT}\")\" \"$(size \"$C/{folder}/{AGENT}\")\" \"$(size \"$C/{folder}/{TRAINER}\")\"; \
+         printf \"%s\\n\" \"$@\"; \
+         if test \"$2\" = {}{trainer}; then echo {PRESENT}; cd; A=\"$C/{folder}/{AGENT}\"; {errand}; else echo {MISSING}; fi",
+        package.agent.size
     )
 }
 
@@ -256,7 +304,7 @@ fn parse(text: &str) -> Option<Found> {
     let (system, home, cache, libc) =
         (line()?.to_string(), line()?.to_string(), line()?.to_string(), line()?.to_string());
     let sizes = [line()?.parse().ok(), line()?.parse().ok(), line()?.parse().ok()];
-    (line()? == "RANKDECK-END").then_some(Found { system, home, cache, libc, sizes })
+    [PRESENT, MISSING].contains(&line()?).then_some(Found { system, home, cache, libc, sizes })
 }
 
 /// Can this build run there?
@@ -290,7 +338,7 @@ fn suits(label: &str, found: &Found) -> Result<(), SshError> {
 }
 
 /// What a command said that said something else than expected.
-pub fn described(output: &exec::Output) -> String {
+pub fn described(output: &Output) -> String {
     let said = output.complaint();
     if !said.is_empty() {
         return said;
@@ -324,22 +372,35 @@ mod tests {
         let package = package(folder.path(), true);
         let cache = folder.path().join("cache dir");
         let look = |cache: &Path| {
-            let output = Command::new("/bin/sh")
-                .args(["-c", &quote::script(&look(&package))])
-                .env("RANKDECK_CACHE", cache)
-                .output()
-                .unwrap();
-            parse(&format!("Welcome!\n{}", String::from_utf8(output.stdout).unwrap())).unwrap()
+            let script = quote::script(&look(&package, "echo \"errand $A\""));
+            let output =
+                Command::new("/bin/sh").args(["-c", &script]).env("RANKDECK_CACHE", cache).output().unwrap();
+            format!("Welcome!\n{}", String::from_utf8(output.stdout).unwrap())
         };
-        assert_eq!(look(&cache).sizes, [None, None, None]);
+        let sizes = |text: &str| parse(text).unwrap().sizes;
+        assert_eq!(sizes(&look(&cache)), [None, None, None]);
         let own = cache.join(package.folder());
         fs::create_dir_all(&own).unwrap();
         fs::write(own.join(AGENT), "agent").unwrap();
-        assert_eq!(look(&cache).sizes, [None, None, None], "not executable yet");
-        fs::set_permissions(own.join(AGENT), fs::Permissions::from_mode(0o755)).unwrap();
-        let found = look(&cache);
+        assert_eq!(sizes(&look(&cache)), [None, None, None], "not executable yet");
+        let executable =
+            |name: &str| fs::set_permissions(own.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+        executable(AGENT);
+        let text = look(&cache);
+        let found = parse(&text).unwrap();
         assert_eq!((found.sizes, Path::new(&found.cache)), ([None, Some(5), None], cache.as_path()));
         assert!(suits("node1", &found).is_ok(), "{found:?}");
+        assert!(text.ends_with("RANKDECK-MISSING\n"), "the trainer is missing: {text}");
+        fs::write(own.join(TRAINER), "trainer").unwrap();
+        executable(TRAINER);
+        let text = look(&cache);
+        assert_eq!(sizes(&text), [None, Some(5), Some(7)]);
+        assert!(
+            text.ends_with(&format!("RANKDECK-PRESENT\nerrand {}\n", own.join(AGENT).display())),
+            "{text}"
+        );
+        fs::write(own.join(AGENT), "cut").unwrap();
+        assert!(look(&cache).ends_with("RANKDECK-MISSING\n"), "a wrong size is no match");
     }
 
     #[test]

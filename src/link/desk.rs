@@ -137,6 +137,10 @@ impl Operator for Desk {
         }
     }
 
+    fn starting(&mut self) {
+        self.state(LinkState::Starting);
+    }
+
     fn wake_fd(&self) -> Option<RawFd> {
         Some(self.inbox.fd())
     }

@@ -8,7 +8,7 @@ use super::carry::Pipe;
 use super::desk::Desk;
 use super::roads::{self, ONE_SHOT, Road};
 use crate::config::hosts::Host;
-use crate::core::event::{LinkState, Probe};
+use crate::core::event::Probe;
 use crate::ssh::exec::{self, MAX_OUTPUT, Output};
 use crate::ssh::wait::{self, Interest};
 use crate::ssh::{Operator, SshError};
@@ -42,7 +42,7 @@ impl Road for Local<'_> {
         let request = self.request;
         let label = &request.host.name;
         let agent = &request.agent_binary;
-        desk.state(LinkState::Starting);
+        desk.starting();
         let probed = run(label, agent, &["agent".into(), "probe".into()], STARTING, desk, &|out| {
             exec::after(out, "RANKDECK-PROBE").is_some()
         })?;
@@ -158,7 +158,7 @@ fn run(
         }
         interests.extend(operator.wake_fd().map(|fd| Interest { fd, read: true, write: false }));
         // One-shot operators cannot be woken, so they are looked at now and then.
-        let patience = if operator.wake_fd().is_some() { deadline - now } else { Duration::from_millis(200) };
+        let patience = if operator.wake_fd().is_some() { deadline - now } else { wait::GLANCE };
         let _ = wait::poll(&interests, patience.min(deadline - now));
     }
 }

@@ -4,12 +4,12 @@
 //! no process on the host; where sshd forbids that, through `rankdeck agent relay` and its marker line.
 
 use super::carry::Pipe;
-use super::deploy::{self, Deployed, Package};
+use super::deploy::{self, Deployed, Errand, Package};
 use super::desk::Desk;
 use super::roads::{self, ONE_SHOT, Road};
 use super::{LinkRequest, Settings};
 use crate::config::hosts::Host;
-use crate::core::event::{LinkState, Probe};
+use crate::core::event::Probe;
 use crate::ssh::connect::{self, Connection};
 use crate::ssh::exec::{self, Output};
 use crate::ssh::user_config;
@@ -52,39 +52,29 @@ impl Road for Remote<'_> {
             Package::read(&request.host.name, &request.agent_binary, request.trainer_binary.as_deref())?;
         let target = user_config::resolve(&request.host, self.settings.ssh_config.as_deref())?;
         let connection = connect::connect(&target, desk)?;
-        let deployed = deploy::deploy(&connection, &target, &package, desk)?;
-        desk.state(LinkState::Starting);
-        let (probe, socket) = start(&connection, &deployed, request, desk, mending)?;
-        Ok((probe, Box::new(open(connection, &deployed.agent, &socket, desk)?)))
+        let workdir = if request.host.workdir.is_empty() { "rankdeck" } else { &request.host.workdir };
+        let arguments = roads::start_arguments(request, workdir);
+        let script =
+            format!("\"$A\" agent probe; exec \"$A\" {}", quote::words(arguments.iter().map(String::as_str)));
+        let done = |bytes: &[u8]| exec::after(bytes, "RANKDECK-AGENT").is_some();
+        let errand = Errand { script: &script, done: &done, within: STARTING };
+        let (deployed, output) = deploy::run(&connection, &target, &package, &errand, desk)?;
+        let answer = output.after("RANKDECK-AGENT");
+        let started =
+            roads::read_started(connection.label(), answer.as_deref(), &deploy::described(&output), mending)?;
+        let probe = learn(&deployed, &output);
+        Ok((probe, Box::new(open(connection, &deployed.agent, &started.socket, desk)?)))
     }
 }
 
-/// Probes the host and starts the agent, in one command; gives back the probe and the agent's socket.
-fn start(
-    connection: &Connection,
-    deployed: &Deployed,
-    request: &LinkRequest,
-    desk: &mut Desk,
-    mending: bool,
-) -> Result<(Probe, String), SshError> {
-    let workdir = if request.host.workdir.is_empty() { "rankdeck" } else { &request.host.workdir };
-    let arguments = roads::start_arguments(request, workdir);
-    let agent = quote::word(&deployed.agent);
-    let script = format!(
-        "cd; {agent} agent probe; exec {agent} {}",
-        quote::words(arguments.iter().map(String::as_str))
-    );
-    let answered = |bytes: &[u8]| exec::after(bytes, "RANKDECK-AGENT").is_some();
-    let output = exec::run(connection, desk, &quote::script(&script), STARTING, &answered)?;
-    let answer = output.after("RANKDECK-AGENT");
-    let started =
-        roads::read_started(connection.label(), answer.as_deref(), &deploy::described(&output), mending)?;
+/// What the agent found on the host, with what deployment knows where it said nothing.
+fn learn(deployed: &Deployed, output: &Output) -> Probe {
     let mut probe = roads::read_probe(output.after("RANKDECK-PROBE"));
     if probe.home.is_empty() {
         probe.home = deployed.home.clone();
     }
     probe.trainer = probe.trainer.or_else(|| deployed.trainer.clone());
-    Ok((probe, started.socket))
+    probe
 }
 
 /// Opens a byte stream to the agent's socket.
@@ -172,12 +162,10 @@ pub fn exec(
     let package = Package::read(&host.name, agent, None)?;
     let target = user_config::resolve(host, settings.ssh_config.as_deref())?;
     let connection = connect::connect(&target, operator)?;
-    let deployed = deploy::deploy(&connection, &target, &package, operator)?;
     let arguments = quote::words(args.iter().map(String::as_str));
-    let script = format!("cd; exec {} agent {arguments}", quote::word(&deployed.agent));
-    let output = exec::run(&connection, operator, &quote::script(&script), ONE_SHOT, &|bytes| {
-        roads::answer(bytes).is_some()
-    })?;
+    let script = format!("exec \"$A\" agent {arguments}");
+    let errand = Errand { script: &script, done: &|bytes| roads::answer(bytes).is_some(), within: ONE_SHOT };
+    let (deployed, output) = deploy::run(&connection, &target, &package, &errand, operator)?;
     roads::answer(&output.stdout).ok_or_else(|| {
         let what = args.first().map(String::as_str).unwrap_or_default();
         SshError::lasting(

@@ -23,6 +23,8 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Further attempts before the first success: sshd drops bursts of logins at random.
 const RETRIES: u32 = 3;
+/// No further attempt before the first success after this time: a host that answers nothing is not waited for four times.
+const HOPE: Duration = Duration::from_secs(15);
 /// Bound of a one-shot command on a host.
 pub const ONE_SHOT: Duration = Duration::from_secs(60);
 
@@ -141,6 +143,7 @@ fn live(road: &mut dyn Road, desk: &mut Desk) -> LinkState {
     let mut attempt = 0;
     let mut failures = 0;
     let mut ever_ready = false;
+    let opened = Instant::now();
     loop {
         attempt += 1;
         desk.inbox.clear();
@@ -162,7 +165,11 @@ fn live(road: &mut dyn Road, desk: &mut Desk) -> LinkState {
                 }
             }
             Err(error) if error.kind == FaultKind::Closed => return LinkState::Closed,
-            Err(error) if error.kind == FaultKind::Lasting || (!ever_ready && failures >= RETRIES) => {
+            Err(error)
+                if error.kind == FaultKind::Lasting
+                    || (!ever_ready
+                        && (failures >= RETRIES || (failures > 0 && opened.elapsed() >= HOPE))) =>
+            {
                 return LinkState::Failed { error: error.error, hint: error.hint };
             }
             Err(error) => error.error,
@@ -229,11 +236,15 @@ fn one_shot(
     }
 }
 
-/// The text after the `RANKDECK-...` word of an agent's answer in `bytes`, once its line is complete.
+/// The JSON text after the `RANKDECK-...` word of an agent's answer in `bytes`, once its line is complete; our own markers carry none.
 pub fn answer(bytes: &[u8]) -> Option<String> {
-    let line = crate::ssh::exec::after(bytes, "RANKDECK-")?;
-    let (_, text) = line.split_once(' ')?;
-    Some(text.trim().to_string())
+    let complete = bytes.split_inclusive(|&byte| byte == b'\n').filter(|line| line.ends_with(b"\n"));
+    complete.filter(|line| line.starts_with(b"RANKDECK-")).find_map(|line| {
+        let line = String::from_utf8_lossy(line);
+        let (_, text) = line.split_once(' ')?;
+        let text = text.trim();
+        text.starts_with(['{', '[']).then(|| text.to_string())
+    })
 }
 
 /// The probe in an agent's output; what cannot be read counts as not learnt.
@@ -268,6 +279,10 @@ mod tests {
     #[test]
     fn one_shot_answers_are_the_text_behind_the_marker() {
         assert_eq!(answer(b"Welcome\nRANKDECK-LIST [1]\n").as_deref(), Some("[1]"));
+        assert_eq!(
+            answer(b"RANKDECK-HOST\nLinux\nRANKDECK-PRESENT\nRANKDECK-SWEEP {}\n").as_deref(),
+            Some("{}")
+        );
         assert_eq!(answer(b"RANKDECK-LIST [1]"), None);
     }
 }

@@ -9,16 +9,18 @@ use super::{Operator, SshError, auth, jump};
 use crate::core::event::Prompt;
 use ssh2::{MethodType, Session};
 use std::io;
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// Most handshakes in flight in this process, below sshd's default MaxStartups of 10.
 pub const MAX_HANDSHAKES: usize = 8;
 
 /// Bound from the first byte to the end of the key exchange.
-const HANDSHAKE: Duration = Duration::from_secs(15);
+const HANDSHAKE: Duration = Duration::from_secs(10);
 /// What frees a write into a dead connection; the agent's heartbeat is the real detector.
 const USER_TIMEOUT: Duration = Duration::from_secs(8);
 
@@ -179,54 +181,84 @@ fn record_name(target: &Target) -> String {
     }
 }
 
-/// Connects over TCP, to each address of the name in turn.
+/// Why TCP did not connect.
+enum Undialled {
+    /// The name has no address.
+    Name(io::Error),
+    /// No address answered; the last one's error.
+    Connect(io::Error),
+}
+
+/// Connects over TCP. Name resolution and the connection happen on a thread of their own, so that the order to close need not wait for
+/// either; that thread outlives it by the connection's own timeout at most.
 fn dial(target: &Target, operator: &mut dyn Operator) -> Result<OwnedFd, SshError> {
-    let place = target.place();
-    let label = &target.label;
-    let addresses: Vec<SocketAddr> = (target.address.as_str(), target.port)
-        .to_socket_addrs()
-        .map_err(|error| {
+    let (sender, dialled) = mpsc::channel();
+    let (address, port, timeout) = (target.address.clone(), target.port, target.connect_timeout);
+    let work = move || sender.send(dial_each(&address, port, timeout)).unwrap_or_default();
+    let started = thread::Builder::new().name("ssh-dial".into()).spawn(work);
+    started.map_err(|error| {
+        SshError::passing(format!("{}: cannot start a thread: {error}", target.label), "raise `ulimit -u`")
+    })?;
+    loop {
+        match dialled.recv_timeout(Duration::from_millis(20)) {
+            Ok(Ok(stream)) => {
+                tune(&stream);
+                return Ok(stream.into());
+            }
+            Ok(Err(why)) => return Err(undialled(target, why)),
+            Err(RecvTimeoutError::Timeout) if operator.closing() => return Err(SshError::closed()),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(undialled(target, Undialled::Connect(io::ErrorKind::Other.into())));
+            }
+        }
+    }
+}
+
+/// Tries each address of the name in turn.
+fn dial_each(address: &str, port: u16, timeout: Duration) -> Result<TcpStream, Undialled> {
+    let addresses = (address, port).to_socket_addrs().map_err(Undialled::Name)?;
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, timeout) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(Undialled::Connect(last))
+}
+
+fn undialled(target: &Target, why: Undialled) -> SshError {
+    let (label, place) = (&target.label, target.place());
+    let error = match why {
+        Undialled::Name(error) => {
             let said = error.to_string();
             let said = said.strip_prefix("failed to lookup address information: ").unwrap_or(&said);
             let hint = format!(
                 "check `address` of this host in hosts.toml, or try `getent hosts {}`",
                 target.address
             );
-            SshError::passing(format!("{label}: no address for {:?}: {said}", target.address), hint)
-        })?
-        .collect();
-    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
-    for address in addresses {
-        if operator.closing() {
-            return Err(SshError::closed());
+            return SshError::passing(format!("{label}: no address for {:?}: {said}", target.address), hint);
         }
-        match TcpStream::connect_timeout(&address, target.connect_timeout) {
-            Ok(stream) => {
-                tune(&stream);
-                return Ok(stream.into());
-            }
-            Err(error) => last = error,
-        }
-    }
-    let (what, hint) = match last.kind() {
+        Undialled::Connect(error) => error,
+    };
+    let (what, hint) = match error.kind() {
         io::ErrorKind::ConnectionRefused => {
-            ("connection refused".to_string(), "is sshd running there, on this port?".to_string())
+            ("connection refused".to_string(), "is sshd running there, on this port? ")
         }
         io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => (
             format!("no answer within {} s", target.connect_timeout.as_secs()),
-            "is the host up, and does a firewall let this port through?".to_string(),
+            "is the host up, and does a firewall let this port through? ",
         ),
         io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
-            ("no route to it".into(), format!("try `ping {}`", target.address))
+            ("no route to it".into(), "is the network up? ")
         }
-        _ => (last.to_string(), String::new()),
+        _ => (error.to_string(), ""),
     };
-    let hint = if hint.is_empty() {
-        format!("try `{}`", target.command())
-    } else {
-        format!("{hint} try `{}`", target.command())
-    };
-    Err(SshError::passing(format!("{label}: cannot connect to {place}: {what}"), hint))
+    SshError::passing(
+        format!("{label}: cannot connect to {place}: {what}"),
+        format!("{hint}try `{}`", target.command()),
+    )
 }
 
 /// Small messages at once; a dead peer is noticed. All of it is optional, so errors are not.

@@ -16,6 +16,9 @@ const MAX_STDERR: usize = 4 << 10;
 /// How long an ended command may take to be closed in due form.
 const CLOSING: Duration = Duration::from_secs(2);
 
+/// How long a command may go on that has said enough.
+const PARTING: Duration = Duration::from_millis(500);
+
 /// What a command said.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Output {
@@ -105,9 +108,10 @@ pub fn collect(
     connection: &Connection,
     operator: &mut dyn Operator,
     channel: &mut Channel,
-    deadline: Instant,
+    mut deadline: Instant,
     done: &dyn Fn(&[u8]) -> bool,
 ) -> Result<Output, Stall> {
+    let mut satisfied = false;
     let mut output = Output::default();
     let mut buffer = vec![0; 64 << 10];
     loop {
@@ -125,16 +129,22 @@ pub fn collect(
                 }
             }
         }
-        if done(&output.stdout) {
-            // Its end is of no interest; a close that would block is left to the session's end.
-            let _ = channel.close();
-            return Ok(output);
+        if !satisfied && done(&output.stdout) {
+            satisfied = true;
+            // Its end is of no interest, but the server counts open commands (MaxSessions): most end at once.
+            deadline = deadline.min(Instant::now() + PARTING);
         }
         if channel.eof() {
             break;
         }
         if !moved {
-            super::wait::pause(&connection.session, connection.fd(), operator, deadline)?;
+            match super::wait::pause(&connection.session, connection.fd(), operator, deadline) {
+                Err(Stall::TimedOut) if satisfied => {
+                    let _ = channel.close();
+                    return Ok(output);
+                }
+                paused => paused?,
+            }
         }
     }
     let closing = Instant::now() + CLOSING;

@@ -77,6 +77,8 @@ pub trait Operator {
     fn progress(&mut self, what: &str, done: u64, total: u64) {
         let _ = (what, done, total);
     }
+    /// What was needed is there; the agent is run next.
+    fn starting(&mut self) {}
     /// Becomes readable when [`Operator::closing`] or other orders are worth a look.
     fn wake_fd(&self) -> Option<RawFd>;
 }

@@ -105,9 +105,8 @@ pub fn upload(
             .trim_end()
             .to_string(),
             format!(
-                "is the disk or the quota full? try `{} df -h {}`; RANKDECK_CACHE on the host names another folder",
-                connection.target.command(),
-                what.folder
+                "is the disk or the quota full? try `{} df -h`; RANKDECK_CACHE on the host names another folder",
+                connection.target.command()
             ),
         )),
         None => Err(SshError::passing(

@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 /// `LIBSSH2_ERROR_EAGAIN`.
 pub const EAGAIN: i32 = -37;
 
+/// How often an operator is looked at who cannot ring.
+pub const GLANCE: Duration = Duration::from_millis(200);
+
 /// One descriptor to wait for.
 #[derive(Debug, Clone, Copy)]
 pub struct Interest {
@@ -131,8 +134,10 @@ pub fn pause(
         return Err(Stall::TimedOut);
     }
     let mut interests = vec![interest(session, fd)];
-    interests.extend(operator.wake_fd().map(|fd| Interest { fd, read: true, write: false }));
+    let bell = operator.wake_fd();
+    interests.extend(bell.map(|fd| Interest { fd, read: true, write: false }));
+    let patience = if bell.is_some() { deadline - now } else { GLANCE.min(deadline - now) };
     // A failing poll means a bad descriptor; the session's next call names the trouble better than we could.
-    let _ = poll(&interests, deadline - now);
+    let _ = poll(&interests, patience);
     Ok(())
 }
