@@ -1,6 +1,9 @@
 //! Configuration as users meet it: good files load, every bad one has the exact message beside it, the shipped files work together, and
 //! `docs/CONFIG.md` and `docs/JSON.md` say what the code does. `UPDATE_EXPECTED=1` rewrites the messages and `docs/CONFIG.md`.
 
+// Clippy spares only the test functions themselves, not what they share.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use rankdeck::config::experiment::Experiment;
 use rankdeck::config::hosts::{Gpus, Transport};
 use rankdeck::config::schema::{self, Fallback, Key, Keys, Kind, keys_of};
@@ -194,6 +197,26 @@ fn what_is_no_text_or_too_large_is_refused() {
     assert!(load_hosts(&path).unwrap_err().to_string().contains("no UTF-8 text (byte 5)"));
     fs::write(&path, vec![b'#'; (1 << 20) + 1]).unwrap();
     assert!(load_hosts(&path).unwrap_err().to_string().contains("more than the 1048576 allowed"));
+}
+
+#[test]
+fn depth_is_no_way_to_crash() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.toml");
+    let deep =
+        |open: &str, close: &str, count: usize| format!("{}1{}", open.repeat(count), close.repeat(count));
+    let dotted = format!("{}x = 1\n", "a.".repeat(200_000));
+    let texts = [
+        format!("x = {}", deep("[", "]", 200_000)),
+        format!("x = {}", deep("{a=", "}", 100_000)),
+        dotted.clone(),
+    ];
+    for text in texts {
+        fs::write(&path, &text).unwrap();
+        assert!(load_experiment(&path, &[]).is_err());
+        assert!(load_hosts(&path).is_err());
+    }
+    assert!(load_experiment(Path::new("configs/cartpole_ppo.toml"), &[dotted.replace('\n', "")]).is_err());
 }
 
 #[test]

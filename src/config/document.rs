@@ -77,40 +77,32 @@ impl Value {
     }
 }
 
-/// Reads a file; the error names the path and says what helps.
-pub fn read(path: &Path, what: &str) -> Result<Arc<Source>, Diagnostic> {
+/// Reads a file; the error names the path and says what helps, `missing` when there is no such file.
+pub fn read(path: &Path, what: &str, missing: &str) -> Result<Arc<Source>, Diagnostics> {
     let name = path.display().to_string();
-    let failed = |message: String, hint: String| Diagnostic::about_file(name.clone(), message).hint(hint);
-    let metadata = std::fs::metadata(path).map_err(|error| {
+    let failed = |message: String, hint: &str| {
+        Diagnostics::from(Diagnostic::about_file(name.clone(), message).hint(hint))
+    };
+    let unreadable = |error: std::io::Error| {
         let hint = match error.kind() {
-            std::io::ErrorKind::NotFound => format!("give the path of the {what}"),
-            _ => format!("make the {what} readable for this user"),
+            std::io::ErrorKind::NotFound => missing,
+            _ => "make it readable for this user",
         };
         failed(format!("cannot read the {what}: {}", plain(&error)), hint)
-    })?;
+    };
+    let metadata = std::fs::metadata(path).map_err(unreadable)?;
     if !metadata.is_file() {
-        return Err(failed(
-            format!("the {what} is not a regular file"),
-            format!("give the path of a {what}"),
-        ));
+        return Err(failed(format!("the {what} is not a regular file"), "give the path of a TOML file"));
     }
     if metadata.len() > MAX_BYTES {
-        return Err(failed(
-            format!("the {what} has {} bytes, more than the {MAX_BYTES} allowed", metadata.len()),
-            "is this the right file?".into(),
-        ));
+        let bytes = metadata.len();
+        let message = format!("the {what} has {bytes} bytes, more than the {MAX_BYTES} allowed");
+        return Err(failed(message, "is this the right file?"));
     }
-    let bytes = std::fs::read(path).map_err(|error| {
-        failed(
-            format!("cannot read the {what}: {}", plain(&error)),
-            format!("make the {what} readable for this user"),
-        )
-    })?;
+    let bytes = std::fs::read(path).map_err(unreadable)?;
     String::from_utf8(bytes).map(|text| Arc::new(Source { name: name.clone(), text })).map_err(|error| {
-        failed(
-            format!("the {what} is no UTF-8 text (byte {})", error.utf8_error().valid_up_to()),
-            "save it as UTF-8".into(),
-        )
+        let at = error.utf8_error().valid_up_to();
+        failed(format!("the {what} is no UTF-8 text (byte {at})"), "save it as UTF-8")
     })
 }
 

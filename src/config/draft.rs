@@ -21,7 +21,7 @@ pub fn draft(
     run: RunId,
 ) -> Result<PlanDraft, Diagnostics> {
     let tree =
-        |path: &Path| document::read(path, "file").ok().and_then(|source| document::parse(&source).ok());
+        |path: &Path| document::read(path, "file", "").and_then(|source| document::parse(&source)).ok();
     let texts = Texts {
         hosts: tree(hosts_path),
         experiment: tree(experiment_path),

@@ -122,14 +122,8 @@ pub fn load_hosts(path: &Path) -> Result<Vec<Host>, Diagnostics> {
 
 /// The same, with the document for errors that come later.
 pub(super) fn read_hosts(path: &Path) -> Result<(Vec<Host>, Node), Diagnostics> {
-    let source = document::read(path, "hosts file")
-        .map_err(|error| match error.message.contains("no such file") {
-            true => error.hint(
-                "give the hosts file with `--hosts PATH`, or run in the folder that holds `hosts.toml`",
-            ),
-            false => error,
-        })
-        .map_err(Diagnostics::from)?;
+    let missing = "give the hosts file with `--hosts PATH`, or run in the folder that holds `hosts.toml`";
+    let source = document::read(path, "hosts file", missing)?;
     let root = document::parse(&source)?;
     let mut found = Diagnostics::new();
     check(&root, schema::HOSTS, &mut found);

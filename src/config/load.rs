@@ -17,12 +17,8 @@ pub fn load_experiment(path: &Path, sets: &[String]) -> Result<Experiment, Diagn
 
 /// The same, with the document for errors that come later.
 pub(super) fn read_experiment(path: &Path, sets: &[String]) -> Result<(Experiment, Node), Diagnostics> {
-    let source = document::read(path, "experiment file")
-        .map_err(|error| match error.message.contains("no such file") {
-            true => error.hint("experiments are TOML files, such as `configs/cartpole_ppo.toml`"),
-            false => error,
-        })
-        .map_err(Diagnostics::from)?;
+    let missing = "experiments are TOML files, such as `configs/cartpole_ppo.toml`";
+    let source = document::read(path, "experiment file", missing)?;
     let mut root = document::parse(&source)?;
     let mut found = Diagnostics::new();
     overrides::apply(&mut root, sets, schema::EXPERIMENT, &mut found);

@@ -5,32 +5,37 @@ use super::document::{self, Entry, Node, Table, Value};
 use super::schema::{self, Keys, Kind};
 use std::sync::Arc;
 
+/// Parts of a dotted path, at most; no key of ours has more than three.
+const MAX_PARTS: usize = 8;
+
 /// Lays every override over the document, in the order given; the last one wins.
 pub fn apply(root: &mut Node, sets: &[String], keys: Keys, found: &mut Diagnostics) {
     for set in sets {
         match parse(set, keys) {
             Ok(node) => root.overlay(node),
-            Err(diagnostic) => found.push(diagnostic),
+            Err(all) => found.0.extend(all.0),
         }
     }
 }
 
 /// One override as a document of its own, so that errors quote what was typed.
-fn parse(set: &str, keys: Keys) -> Result<Node, Diagnostic> {
+fn parse(set: &str, keys: Keys) -> Result<Node, Diagnostics> {
     let source = Arc::new(Source { name: "--set".into(), text: set.to_owned() });
     let whole = Place { source: source.clone(), range: 0..set.len() };
     let Some((path, value)) = set.split_once('=') else {
-        return Err(
-            Diagnostic::at(&whole, "`--set` needs `KEY=VALUE`").hint("such as `--set learn.gamma=0.98`")
-        );
+        return Err(Diagnostic::at(&whole, "`--set` needs `KEY=VALUE`")
+            .hint("such as `--set learn.gamma=0.98`")
+            .into());
     };
     let parts: Vec<&str> = path.trim().split('.').map(str::trim).collect();
     let is_bare =
         |part: &&str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
-    if !parts.iter().all(is_bare) {
+    if parts.len() > MAX_PARTS || !parts.iter().all(is_bare) {
         let place = Place { source, range: 0..path.len() };
-        return Err(Diagnostic::at(&place, format!("`{}` is no key", path.trim()))
-            .hint("write table and key, such as `--set learn.gamma=0.98`"));
+        let shown: String = path.trim().chars().take(40).collect();
+        return Err(Diagnostic::at(&place, format!("`{shown}` is no key"))
+            .hint("write table and key, such as `--set learn.gamma=0.98`")
+            .into());
     }
     let place = |part: &str| {
         let start = part.as_ptr() as usize - set.as_ptr() as usize;

@@ -267,7 +267,7 @@ fn size_problems(experiment: &Experiment, world: u64) -> Option<PlanError> {
     let (envs, steps, minibatches) = shape(experiment)?;
     let problem =
         |error: String, hint: String, key: &str| Some(PlanError { error, hint, key: key.to_owned() });
-    if envs == 0 || envs % world != 0 {
+    if envs == 0 || !envs.is_multiple_of(world) {
         let (below, above) = (envs / world * world, (envs / world + 1) * world);
         let choice = if below == 0 { format!("{above}") } else { format!("{below} or {above}") };
         return problem(
@@ -277,8 +277,9 @@ fn size_problems(experiment: &Experiment, world: u64) -> Option<PlanError> {
         );
     }
     let local = envs / world * steps;
-    if minibatches == 0 || local % minibatches != 0 {
-        let below = (1..=minibatches.min(local)).rev().find(|count| local % count == 0).unwrap_or(1);
+    if minibatches == 0 || !local.is_multiple_of(minibatches) {
+        let below =
+            (1..=minibatches.min(local)).rev().find(|count| local.is_multiple_of(*count)).unwrap_or(1);
         return problem(
             format!(
                 "each rank's rollout of {local} transitions cannot be split into {minibatches} minibatches"
