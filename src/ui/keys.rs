@@ -316,7 +316,8 @@ fn following(_: &Model, view: &ViewState) -> Option<&'static str> {
 }
 
 fn one_pane(_: &Model, view: &ViewState) -> Option<&'static str> {
-    (view.tab != Tab::Overview || view.zoom).then_some("this page has one pane")
+    let several = view.tab == Tab::Overview && view.geometry.panes().len() > 1;
+    (!several).then_some("this page has one pane")
 }
 
 fn no_zoom(model: &Model, view: &ViewState) -> Option<&'static str> {
@@ -365,7 +366,9 @@ pub fn help(view: &ViewState, filter: &str, glyphs: Glyphs) -> Vec<&'static Bind
         Scope::In(_) => 2,
     };
     let mut list: Vec<_> = BINDINGS.iter().filter(matching).collect();
-    list.sort_by_key(place);
+    // What the typed word names comes before what merely mentions it.
+    let named = |binding: &&Binding| !needle.is_empty() && !binding.short.starts_with(&needle);
+    list.sort_by_key(|binding| (named(binding), place(binding)));
     list
 }
 

@@ -195,7 +195,9 @@ fn overview(model: &Model, view: &ViewState, geo: &mut Geometry) {
     let wanted = model.ranks.len().min(1000) as u16 + 1 + chrome + if many { 2 } else { 0 };
     let charts_min = if rest.height >= 12 { 5 + chrome } else { 0 };
     let log_min = match rest.height {
-        h if h < 14 || (many && h < 20) => 0,
+        h if h < 14 => 0,
+        // Ranks come before logs, which have a page of their own.
+        h if h < 30 && wanted + charts_min + 3 + chrome > h => 0,
         h if h < 30 => 3 + chrome,
         _ => 7 + chrome,
     };
@@ -254,6 +256,7 @@ pub fn layout(model: &Model, view: &mut ViewState, area: Rect) {
     let frozen = view.frozen.take();
     let shown = frozen.as_ref().map_or(model, |frozen| &frozen.model);
     clamp(shown, view);
+    overlays::clamp(model, shown, view);
     view.frozen = frozen;
 }
 

@@ -49,7 +49,7 @@ pub fn value(x: f64) -> String {
         NONE.into()
     } else if x == 0.0 {
         "0".into()
-    } else if size < 1e-3 || size >= 1e7 {
+    } else if !(1e-3..1e7).contains(&size) {
         format!("{x:.1e}")
     } else if size < 1.0 {
         format!("{x:.4}")
@@ -81,11 +81,12 @@ pub fn bytes(n: u64) -> String {
     }
 }
 
-/// A span of time: `0.4s`, `12s`, `12m 34s`, `3h 05m`, `2d 04h`.
+/// A span of time: `400ms`, `5.2s`, `12s`, `12m 34s`, `3h 05m`, `2d 04h`.
 pub fn duration(ms: u64) -> String {
     let s = ms / 1000;
     match s {
-        0..10 => format!("{}.{}s", s, ms % 1000 / 100),
+        0 => format!("{ms}ms"),
+        1..10 => format!("{}.{}s", s, ms % 1000 / 100),
         10..60 => format!("{s}s"),
         60..3600 => format!("{}m {:02}s", s / 60, s % 60),
         3600..86_400 => format!("{}h {:02}m", s / 3600, s / 60 % 60),
@@ -233,7 +234,7 @@ mod tests {
             [bytes(512), bytes(312 << 20), bytes(1_288_490_189), bytes(76_450_000_000)],
             ["512B", "312M", "1.2G", "71.2G"]
         );
-        assert_eq!([duration(400), duration(754_000), duration(11_107_000)], ["0.4s", "12m 34s", "3h 05m"]);
+        assert_eq!([duration(400), duration(754_000), duration(11_107_000)], ["400ms", "12m 34s", "3h 05m"]);
         assert_eq!([clock(12_000), clock(11_107_000)], ["+  0:12", "+3:05:07"]);
         assert_eq!([value(f64::NAN), seconds(f64::INFINITY), si(f64::NAN)], ["-", "-", "-"]);
     }

@@ -21,7 +21,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, confirm: &Confirm) {
         ConfirmKind::Kill => Role::Bad,
         ConfirmKind::Quit | ConfirmKind::Stop | ConfirmKind::Restart => Role::Warn,
     };
-    let size = (wide as u16, lines.len() as u16 + 3);
+    let size = (wide as u16, lines.len() as u16 + 2);
     let inner = frame::popup(ctx, buf, size, role, &confirm.title, "");
     let text = usize::from(inner.height).saturating_sub(2);
     for (row, line) in lines.into_iter().take(text).enumerate() {

@@ -2,23 +2,26 @@
 
 use crate::core::model::Model;
 use crate::core::report::{Confidence, Severity, VerdictReport};
-use crate::ui::overlays;
+use crate::ui::overlays::{self, EVIDENCE_CELLS, Fact};
 use crate::ui::ranks;
 use crate::ui::state::{Overlay, VerdictId, ViewState};
 use crate::ui::text;
-use crate::ui::theme::Role;
+use crate::ui::theme::{Glyphs, Role};
 use crate::ui::widgets::Ctx;
 use ratatui::buffer::Buffer;
-use ratatui::text::{Line, Span};
+use ratatui::text::Line;
 
 /// The verdict of that identity, `None` when it is gone.
 pub fn find<'a>(model: &'a Model, about: &VerdictId) -> Option<&'a VerdictReport> {
     model.verdicts.iter().find(|verdict| ranks::verdict_id(verdict) == *about)
 }
 
-/// Opens the card of the selected rank's verdict, else of the worst.
+/// Opens the card of the selected rank's verdict when it is a red one, else of the worst, which the status line shows.
 pub fn open(model: &Model, view: &mut ViewState) {
-    let own = view.rank.and_then(|rank| ranks::verdict_of(model, rank));
+    let own = view
+        .rank
+        .and_then(|rank| ranks::verdict_of(model, rank))
+        .filter(|verdict| verdict.severity == Severity::Red);
     if let Some(verdict) = own.or_else(|| model.verdicts.first()) {
         view.open(Overlay::Evidence { about: ranks::verdict_id(verdict), top: 0 });
     }
@@ -59,44 +62,51 @@ fn who(verdict: &VerdictReport) -> String {
     }
 }
 
+/// Label, text and gravity, in reading order; the reason comes first and has no label.
+fn facts(verdict: &VerdictReport, glyphs: Glyphs) -> Vec<Fact> {
+    let (severity, confidence) = words(verdict);
+    let mut list: Vec<Fact> = vec![
+        ("severity", severity.into(), ranks::severity_role(verdict.severity)),
+        ("confidence", confidence.into(), Role::Text),
+        ("said after", format!("{} of trouble", text::seconds(verdict.latency_s)), Role::Text),
+    ];
+    let sign = glyphs.pick("•", "-");
+    for (i, evidence) in verdict.evidence.iter().enumerate() {
+        let label = if i == 0 { "evidence" } else { "" };
+        list.push((label, format!("{sign} {}", text::clean(evidence)), Role::Text));
+    }
+    if !verdict.hint.is_empty() {
+        list.push(("hint", text::clean(&verdict.hint), Role::Accent));
+    }
+    list
+}
+
+/// Rows of the card at this width.
+pub fn rows(model: &Model, about: &VerdictId, cells: usize) -> usize {
+    find(model, about).map_or(0, |verdict| {
+        text::wrap(&text::clean(&verdict.reason), cells).len()
+            + 1
+            + overlays::fact_rows(&facts(verdict, Glyphs::Ascii), cells)
+    })
+}
+
 /// Draws it.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, about: &VerdictId, top: usize) {
     let Some(verdict) = find(ctx.live, about) else { return };
-    let cells = overlays::card_cells(ctx, 92);
+    let cells = overlays::card_cells(ctx.geo.area, EVIDENCE_CELLS);
     let role = ranks::severity_role(verdict.severity);
-    let (severity, confidence) = words(verdict);
     let mut lines: Vec<Line<'static>> = text::wrap(&text::clean(&verdict.reason), cells)
         .into_iter()
         .map(|line| Line::from(ctx.s(line, Role::Strong)))
         .collect();
     lines.push(Line::default());
-    let mut fact = |label: &str, value: String, role| {
-        let room = cells.saturating_sub(12);
-        for (i, part) in text::wrap(&value, room).into_iter().enumerate() {
-            let label = if i == 0 { label } else { "" };
-            lines.push(Line::from(vec![ctx.s(format!("{label:<12}"), Role::Dim), ctx.s(part, role)]));
-        }
-    };
-    fact("severity", severity.into(), role);
-    fact("confidence", confidence.into(), Role::Text);
-    fact("said after", format!("{} of trouble", text::seconds(verdict.latency_s)), Role::Text);
-    let sign = ctx.glyphs().pick("•", "-");
-    for (i, evidence) in verdict.evidence.iter().enumerate() {
-        let label = if i == 0 { "evidence" } else { "" };
-        fact(label, format!("{sign} {}", text::clean(evidence)), Role::Text);
-    }
-    if !verdict.hint.is_empty() {
-        fact("hint", text::clean(&verdict.hint), Role::Accent);
-    }
+    lines.extend(overlays::fact_lines(ctx, &facts(verdict, ctx.glyphs()), cells));
     let place = ctx.live.verdicts.iter().position(|other| ranks::verdict_id(other) == *about).unwrap_or(0);
     let title = format!("{} {}: {}", ctx.glyphs().tone(role), who(verdict), verdict.verdict.name());
     let title = match ctx.live.verdicts.len() {
         0 | 1 => title,
         all => format!("{title}  ({} of {all})", place + 1),
     };
-    if lines.is_empty() {
-        lines.push(Line::from(Span::raw("")));
-    }
     overlays::card(ctx, buf, role, &title, lines, top, cells);
 }
 

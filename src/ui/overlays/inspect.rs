@@ -2,7 +2,7 @@
 
 use crate::core::ids::{Rank, Timestamp};
 use crate::core::model::{Model, RankModel};
-use crate::ui::overlays;
+use crate::ui::overlays::{self, Fact, INSPECT_CELLS};
 use crate::ui::ranks;
 use crate::ui::text;
 use crate::ui::theme::{Glyphs, Role};
@@ -12,9 +12,6 @@ use ratatui::text::Line;
 
 /// Lines of the log on the card.
 const LOG_LINES: usize = 12;
-
-/// One fact: label, text, gravity.
-type Fact = (&'static str, String, Role);
 
 fn facts(model: &Model, rank: &RankModel, now: Timestamp, glyphs: Glyphs) -> Vec<Fact> {
     let state = ranks::state(model, rank, glyphs);
@@ -198,25 +195,28 @@ fn counters(model: &Model, rank: &RankModel, list: &mut Vec<Fact>) {
     }
 }
 
+/// Rows of the card at this width.
+pub fn rows(model: &Model, rank: Rank, cells: usize) -> usize {
+    ranks::find(model, rank).map_or(0, |rank| {
+        let trends = usize::from(!rank.cpu_history.is_empty()) + usize::from(!rank.gpu_history.is_empty());
+        let facts = facts(model, rank, Timestamp::default(), Glyphs::Ascii);
+        overlays::fact_rows(&facts, cells) + trends + 2 + rank.log.lines.len().min(LOG_LINES)
+    })
+}
+
 /// Draws it.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, rank: Rank, top: usize) {
     let Some(rank) = ranks::find(ctx.model, rank) else { return };
-    let cells = overlays::card_cells(ctx, 110);
-    let mut lines: Vec<Line<'static>> = Vec::new();
-    for (label, text, role) in facts(ctx.model, rank, ctx.now, ctx.glyphs()) {
-        for (i, part) in text::wrap(&text, cells.saturating_sub(12)).into_iter().enumerate() {
-            let label = if i == 0 { label } else { "" };
-            lines.push(Line::from(vec![ctx.s(format!("{label:<12}"), Role::Dim), ctx.s(part, role)]));
-        }
-    }
+    let cells = overlays::card_cells(ctx.geo.area, INSPECT_CELLS);
+    let mut lines = overlays::fact_lines(ctx, &facts(ctx.model, rank, ctx.now, ctx.glyphs()), cells);
     let room = cells.saturating_sub(18).min(60);
     for (label, history) in [("cpu", &rank.cpu_history), ("gpu", &rank.gpu_history)] {
         if let Some(last) = history.back() {
             let values = history.iter().map(|value| f64::from(*value));
             let spark = meter::spark(values, room, 0.0, 100.0, ctx.glyphs());
             lines.push(Line::from(vec![
-                ctx.s(format!("{:<12}", format!("{label} over time")), Role::Dim),
-                ctx.s(format!(" {spark}"), Role::Accent),
+                ctx.s(format!("{:<12}", format!("{label} trend")), Role::Dim),
+                ctx.s(spark, Role::Accent),
                 ctx.s(format!(" {last:.0}%"), Role::Text),
             ]));
         }

@@ -8,10 +8,13 @@ pub mod inspect;
 pub mod toast;
 pub mod too_small;
 
+use crate::core::model::Model;
 use crate::ui::state::{Overlay, ViewState};
+use crate::ui::text;
 use crate::ui::theme::Role;
 use crate::ui::widgets::{Ctx, frame, put};
 use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
 use ratatui::text::Line;
 
 /// Draws every overlay, the top one last, and the toasts.
@@ -28,7 +31,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     toast::draw(ctx, buf);
 }
 
-/// Scrolls the card on top; down is positive. Its end is found when it is drawn.
+/// Scrolls the card on top; down is positive. Its end is found by [`clamp`].
 pub fn scroll(view: &mut ViewState, rows: i64) {
     if let Some(Overlay::Inspect { top, .. } | Overlay::Evidence { top, .. }) = view.overlays.last_mut() {
         *top = (*top as i64).saturating_add(rows).clamp(0, LINES as i64) as usize;
@@ -58,12 +61,56 @@ pub fn card(
     }
     if more > 0 && height > 0 {
         let text = format!(" {more} more {} ", ctx.glyphs().pick("↓", "v"));
-        let below = ratatui::layout::Rect { y: inner.y + inner.height, height: 1, ..inner };
+        let below = Rect { y: inner.y + inner.height, height: 1, ..inner };
         put(buf, below, 0, Line::from(ctx.s(text, Role::Dim)).right_aligned());
     }
 }
 
+/// One fact of a card: label, text, gravity.
+pub type Fact = (&'static str, String, Role);
+/// Cells of labels on cards.
+const LABEL: usize = 12;
+/// Most cells of an evidence card.
+pub const EVIDENCE_CELLS: usize = 92;
+/// Most cells of the inspector.
+pub const INSPECT_CELLS: usize = 110;
+
 /// Cells that a card's lines may take on this screen.
-pub fn card_cells(ctx: &Ctx<'_>, most: usize) -> usize {
-    usize::from(ctx.geo.area.width.saturating_sub(6)).min(most)
+pub fn card_cells(screen: Rect, most: usize) -> usize {
+    usize::from(screen.width.saturating_sub(6)).min(most)
+}
+
+/// Facts as lines, long ones wrapped beside their label.
+pub fn fact_lines(ctx: &Ctx<'_>, facts: &[Fact], cells: usize) -> Vec<Line<'static>> {
+    let mut lines = Vec::new();
+    for (label, text, role) in facts {
+        for (i, part) in text::wrap(text, cells.saturating_sub(LABEL)).into_iter().enumerate() {
+            let label = if i == 0 { label } else { "" };
+            lines.push(Line::from(vec![ctx.s(format!("{label:<LABEL$}"), Role::Dim), ctx.s(part, *role)]));
+        }
+    }
+    lines
+}
+
+/// Lines that [`fact_lines`] makes.
+pub fn fact_rows(facts: &[Fact], cells: usize) -> usize {
+    facts.iter().map(|fact| text::wrap(&fact.1, cells.saturating_sub(LABEL)).len()).sum()
+}
+
+/// Keeps the scroll of cards inside them (evidence is of the present, facts are of the moment shown), so that the first key back already moves.
+pub fn clamp(live: &Model, shown: &Model, view: &mut ViewState) {
+    let screen = view.geometry.area;
+    let height = usize::from(screen.height.saturating_sub(4));
+    for overlay in &mut view.overlays {
+        let (top, rows) = match overlay {
+            Overlay::Inspect { rank, top } => {
+                (top, inspect::rows(shown, *rank, card_cells(screen, INSPECT_CELLS)))
+            }
+            Overlay::Evidence { about, top } => {
+                (top, evidence::rows(live, about, card_cells(screen, EVIDENCE_CELLS)))
+            }
+            Overlay::Help { .. } | Overlay::Confirm(_) | Overlay::Ask(_) => continue,
+        };
+        *top = (*top).min(rows.saturating_sub(height));
+    }
 }

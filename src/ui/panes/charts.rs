@@ -134,6 +134,9 @@ fn page(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) {
         let mark = if selected { ctx.glyphs().pick("▸", ">") } else { " " };
         let sign = if shown { ctx.glyphs().pick("●", "*") } else { ctx.glyphs().pick("○", "o") };
         let last = series.last().map_or(text::NONE.to_string(), text::si);
+        let short = label(name);
+        let unique = model.scalars.keys().filter(|other| label(other) == short).count() == 1;
+        let called = if unique { short } else { name.as_str() };
         let room = usize::from(inner.width).saturating_sub(text::width(&last) + 5);
         let role = if selected {
             Role::Strong
@@ -150,7 +153,7 @@ fn page(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) {
             Line::from(vec![
                 ctx.s(mark, Role::Accent),
                 Span::styled(format!("{sign} "), style),
-                ctx.s(text::left(name, room, ctx.glyphs()), role),
+                ctx.s(text::left(called, room, ctx.glyphs()), role),
                 ctx.s(format!(" {last}"), role),
             ]),
         );
@@ -216,7 +219,9 @@ fn named(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, name: &str, is_shown: &imp
         .collect();
     let low = seen.iter().copied().fold(f64::INFINITY, f64::min);
     let high = seen.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let mut title = vec![ctx.s(ctx.cut(name, usize::from(area.width / 2)), Role::Strong)];
+    let room = usize::from(area.width).saturating_sub(text::width(&last) + 8);
+    let called = if text::width(name) + 22 <= room { name } else { label(name) };
+    let mut title = vec![ctx.s(ctx.cut(called, room), Role::Strong)];
     title.push(Span::styled(format!(" {last}"), style));
     let info = vec![ctx.s(format!("min {}  max {}", text::si(low), text::si(high)), Role::Dim)];
     let inner = frame::pane(ctx, buf, area, Pane::Charts, title, info);

@@ -68,12 +68,16 @@ fn line(ctx: &Ctx<'_>, host: &HostModel, name: usize, cells: usize) -> Vec<Span<
     match &host.link {
         LinkState::Uploading { what, done, total } => {
             let share = if *total == 0 { 0.0 } else { *done as f64 / *total as f64 };
-            let bar = cells.saturating_sub(taken + 36).clamp(6, 40);
+            let bar = cells.saturating_sub(taken + 20).clamp(8, 24);
             spans.extend(meter::bar(ctx.theme, share, bar, ctx.theme.fill));
             spans.push(ctx.s(format!(" {:>3.0}%", (share * 100.0).floor().min(100.0)), Role::Strong));
             let file = what.rsplit('/').next().unwrap_or(what);
-            let text = format!("  {} of {}  {file}", text::bytes(*done), text::bytes(*total));
-            spans.push(ctx.s(ctx.cut(&text, cells.saturating_sub(taken + bar + 5)), Role::Dim));
+            let room = cells.saturating_sub(taken + bar + 5);
+            let sizes = format!("  {}/{}", text::bytes(*done), text::bytes(*total));
+            let named = format!("{sizes}  {file}");
+            spans.push(
+                ctx.s(if text::width(&named) <= room { named } else { ctx.cut(&sizes, room) }, Role::Dim),
+            );
         }
         LinkState::Ready { probe } => {
             let gpus = if probe.gpu_count > 0 {

@@ -4,6 +4,7 @@ use crate::proto::message::Evaluation;
 use crate::ui::state::{Pane, Tab};
 use crate::ui::text;
 use crate::ui::theme::Role;
+use crate::ui::widgets::plot::{Trace, plot};
 use crate::ui::widgets::{Ctx, frame, meter, put};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -68,6 +69,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
         put(buf, inner, 0, Line::from(ctx.s(text, Role::Dim)));
         return;
     }
+    let inner = if page { chart(ctx, buf, inner) } else { inner };
     let columns: Vec<&Column> = COLUMNS.iter().filter(|column| page || !column.page_only).collect();
     let height = usize::from(inner.height).saturating_sub(1);
     let shown: Vec<&Evaluation> = evals.iter().rev().skip(ctx.view.evals_top).take(height).collect();
@@ -97,6 +99,32 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
         put(buf, inner, row + 1, Line::from(spans));
         bar(ctx, buf, inner, row + 1, used + 9, eval, best.max(goal.unwrap_or(best)));
     }
+}
+
+/// The means over env_step above the table (beside it on wide screens), where there is room; returns what is left for the table.
+fn chart(ctx: &Ctx<'_>, buf: &mut Buffer, inner: Rect) -> Rect {
+    let evals = &ctx.model.evals;
+    let rows = inner.height.saturating_sub(1 + evals.len().min(200) as u16);
+    let points: Vec<(f64, f64)> = evals.iter().map(|eval| (eval.env_step as f64, eval.return_mean)).collect();
+    let (Some(last), true) = (points.last(), points.len() > 1) else { return inner };
+    let (area, rest) = if inner.width >= 130 {
+        let table = inner.width * 3 / 5;
+        let x = inner.x + table + 2;
+        let height = inner.height.min(24);
+        (Rect { x, width: inner.width - table - 2, height, ..inner }, Rect { width: table, ..inner })
+    } else {
+        let height = rows.min(12).max(if inner.height >= 15 { 6 } else { 0 });
+        if height < 6 {
+            return inner;
+        }
+        (Rect { height, ..inner }, Rect { y: inner.y + height, height: inner.height - height, ..inner })
+    };
+    let traces = [
+        Trace { points: &points, style: ctx.theme.series[0], dots: false },
+        Trace { points: &points, style: ctx.theme.series[1], dots: true },
+    ];
+    plot(ctx, buf, area, &traces, (0.0, last.0.max(1.0)));
+    rest
 }
 
 /// Columns from the left as far as they fit; the mean is always among them.

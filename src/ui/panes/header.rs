@@ -58,7 +58,8 @@ fn title(ctx: &Ctx<'_>, buf: &mut Buffer) {
     if let Some(frozen) = &ctx.view.frozen {
         let age = text::duration(ctx.live_now.since(frozen.at));
         let behind = ctx.live.revision.saturating_sub(frozen.model.revision);
-        right.push(Span::styled(format!(" FROZEN {age}, {behind} behind "), ctx.theme.chosen));
+        let more = if area.width >= 100 { format!(", {behind} changes since") } else { String::new() };
+        right.push(Span::styled(format!(" FROZEN {age}{more} "), ctx.theme.chosen));
         right.push(Span::raw("  "));
     }
     let (word, role) = state(ctx, run);
@@ -69,7 +70,8 @@ fn title(ctx: &Ctx<'_>, buf: &mut Buffer) {
     right.push(Span::raw(" "));
     let name = run.id.as_ref().map_or("no run yet", |id| id.0.as_str());
     let room = usize::from(area.width).saturating_sub(width(&right) + 2);
-    let generation = format!("gen {}", run.generation);
+    let adopted = if run.adopted && area.width >= 100 { ", adopted" } else { "" };
+    let generation = format!("gen {}{adopted}", run.generation);
     let left = vec![
         Span::raw(" "),
         ctx.s("rankdeck", Role::Accent),

@@ -7,7 +7,7 @@ use crate::proto::message::{GpuSample, HostSample};
 use crate::ui::state::Pane;
 use crate::ui::text;
 use crate::ui::theme::Role;
-use crate::ui::widgets::{Ctx, fit, frame, meter, put};
+use crate::ui::widgets::{Ctx, fit, frame, meter, put, width};
 use ratatui::buffer::Buffer;
 use ratatui::text::{Line, Span};
 
@@ -20,7 +20,7 @@ pub fn link(ctx: &Ctx<'_>, host: &HostModel) -> (String, Role) {
     let (sign, word, role) = match &host.link {
         LinkState::Idle => (glyphs.pick("○", "o"), "waiting".to_string(), Role::Dim),
         LinkState::Connecting { attempt } if *attempt > 1 => {
-            (glyphs.pick("◐", "@"), format!("connecting, try {attempt}"), Role::Warn)
+            (glyphs.pick("◐", "@"), format!("connecting ({attempt})"), Role::Warn)
         }
         LinkState::Connecting { .. } => (glyphs.pick("◐", "@"), "connecting".into(), Role::Accent),
         LinkState::Asking { .. } => (glyphs.pick("?", "?"), "asks you".into(), Role::Warn),
@@ -110,33 +110,42 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     }
 }
 
+/// Cells of the names and of the links' words, the same for all hosts so that meters stand below each other.
+fn columns(ctx: &Ctx<'_>) -> (usize, usize) {
+    let hosts = &ctx.model.hosts;
+    let name = hosts.iter().map(|host| text::width(&host.name)).max().unwrap_or(0).clamp(4, 18);
+    let word = hosts.iter().map(|host| text::width(&link(ctx, host).0)).max().unwrap_or(0).clamp(7, 18);
+    (name, word)
+}
+
 fn block(ctx: &Ctx<'_>, host: &HostModel, cells: usize) -> Vec<Line<'static>> {
     let glyphs = ctx.glyphs();
     let selected = ctx.view.host == Some(host.node_rank);
     let mark = if selected { glyphs.pick("▸", ">") } else { " " };
     let (word, role) = link(ctx, host);
-    let name = cells.saturating_sub(56).clamp(10, 20);
+    let (name, words) = columns(ctx);
     let mut head = vec![
         ctx.s(mark, Role::Accent),
-        ctx.s(format!("{:>3} ", host.node_rank), Role::Dim),
+        ctx.s(format!("{:>3}  ", host.node_rank), Role::Dim),
         ctx.s(text::left(&host.name, name, glyphs), Role::Strong),
-        Span::raw(" "),
-        ctx.s(text::left(&word, 12, glyphs), role),
-        Span::raw(" "),
+        Span::raw("  "),
+        ctx.s(text::left(&word, words, glyphs), role),
+        Span::raw("  "),
     ];
+    let start = width(&head) + 4;
     if let Some(sample) = &host.sample {
-        head.extend(machine(ctx, sample, cells));
+        head.extend(machine(ctx, sample, cells, start));
     }
     let mut lines = vec![Line::from(head), Line::from(about(ctx, host, cells))];
     for (text, role) in trouble(ctx, host) {
-        lines.push(Line::from(ctx.s(format!("     {}", ctx.cut(&text, cells.saturating_sub(5))), role)));
+        lines.push(Line::from(ctx.s(format!("      {}", ctx.cut(&text, cells.saturating_sub(6))), role)));
     }
     for gpu in host.sample.iter().flat_map(|sample| &sample.gpus) {
-        lines.push(Line::from(gpu_line(ctx, gpu, cells)));
+        lines.push(Line::from(gpu_line(ctx, gpu, cells, start)));
     }
     for survivor in host.stopped.iter().flatten().take(8) {
         let text = format!(
-            "     left: pid {} state {} {}",
+            "      left: pid {} state {} {}",
             survivor.pid,
             survivor.state,
             text::clean(&survivor.command)
@@ -146,30 +155,33 @@ fn block(ctx: &Ctx<'_>, host: &HostModel, cells: usize) -> Vec<Line<'static>> {
     lines
 }
 
+/// Cells of a meter.
+fn meter_cells(cells: usize) -> usize {
+    if cells >= 110 { 16 } else { 6 }
+}
+
 fn share(used: u64, total: u64) -> f64 {
     if total == 0 { 0.0 } else { used as f64 / total as f64 }
 }
 
-/// CPU and memory meters.
-fn machine(ctx: &Ctx<'_>, sample: &HostSample, cells: usize) -> Vec<Span<'static>> {
-    let wide = if cells >= 110 { 16 } else { 6 };
+/// CPU and memory meters; the first bar begins at `start`.
+fn machine(ctx: &Ctx<'_>, sample: &HostSample, cells: usize, start: usize) -> Vec<Span<'static>> {
+    let wide = meter_cells(cells);
     let cpu = f64::from(sample.cpu_percent) / 100.0;
     let mem = share(sample.memory_used, sample.memory_total);
     let mut spans = vec![ctx.s("cpu ", Role::Dim)];
     spans.extend(meter::bar(ctx.theme, cpu, wide, ctx.theme.fill));
     spans.push(ctx.s(format!(" {:>3.0}%", sample.cpu_percent), Role::Text));
-    if cells >= 96 {
-        spans.push(ctx.s(
-            format!(" of {} load {:.1}", text::plural(sample.cpu_count as usize, "core"), sample.load1),
-            Role::Dim,
-        ));
-    }
     spans.push(ctx.s("  mem ", Role::Dim));
     spans.extend(meter::bar(ctx.theme, mem, wide, meter::load(ctx.theme, mem)));
     spans.push(ctx.s(
-        format!(" {:>5}/{}", text::bytes(sample.memory_used), text::bytes(sample.memory_total)),
+        format!(" {:>5}/{:<5}", text::bytes(sample.memory_used), text::bytes(sample.memory_total)),
         Role::Text,
     ));
+    let more = format!("  {}, load {:.1}", text::plural(sample.cpu_count as usize, "core"), sample.load1);
+    if start + width(&spans) + more.len() <= cells + 4 {
+        spans.push(ctx.s(more, Role::Dim));
+    }
     spans
 }
 
@@ -177,6 +189,10 @@ fn machine(ctx: &Ctx<'_>, sample: &HostSample, cells: usize) -> Vec<Span<'static
 fn about(ctx: &Ctx<'_>, host: &HostModel, cells: usize) -> Vec<Span<'static>> {
     let planned = ctx.model.plan.as_ref().and_then(|plan| plan.hosts.get(host.node_rank.index()));
     let mut groups = Vec::new();
+    if let LinkState::Uploading { done, total, .. } = &host.link {
+        let text = format!("{:.0}% of {}", (share(*done, *total) * 100.0).floor(), text::bytes(*total));
+        groups.push(vec![ctx.s("sent ", Role::Dim), ctx.s(text, Role::Accent)]);
+    }
     groups.push(match host.heard {
         Some(heard) => {
             let age = ctx.now.since(heard);
@@ -209,19 +225,20 @@ fn about(ctx: &Ctx<'_>, host: &HostModel, cells: usize) -> Vec<Span<'static>> {
             vec![ctx.s(format!("{} left", left.len()), Role::Bad)]
         });
     }
-    let mut spans = vec![Span::raw("     ")];
-    spans.extend(fit(ctx, groups, cells.saturating_sub(5)));
+    let mut spans = vec![Span::raw("      ")];
+    spans.extend(fit(ctx, groups, cells.saturating_sub(6)));
     spans
 }
 
-fn gpu_line(ctx: &Ctx<'_>, gpu: &GpuSample, cells: usize) -> Vec<Span<'static>> {
-    let wide = if cells >= 110 { 16 } else { 6 };
+fn gpu_line(ctx: &Ctx<'_>, gpu: &GpuSample, cells: usize, start: usize) -> Vec<Span<'static>> {
+    let wide = meter_cells(cells);
     let name = gpu.name.trim_start_matches("NVIDIA ").to_string();
-    let room = if cells >= 96 { 22 } else { 10 };
+    let label = format!("      gpu {:<2} ", gpu.index);
+    let room = start.saturating_sub(label.len() + 1);
     let busy = gpu.utilization.map_or(0.0, |percent| f64::from(percent) / 100.0);
     let used = share(gpu.memory_used, gpu.memory_total);
     let mut spans = vec![
-        ctx.s(format!("     gpu {:<2} ", gpu.index), Role::Dim),
+        ctx.s(label, Role::Dim),
         ctx.s(text::left(&name, room, ctx.glyphs()), Role::Text),
         Span::raw(" "),
     ];
@@ -248,7 +265,7 @@ fn gpu_line(ctx: &Ctx<'_>, gpu: &GpuSample, cells: usize) -> Vec<Span<'static>> 
     if let Some(clock) = gpu.sm_clock_mhz {
         groups.push(vec![ctx.s(format!("{clock}MHz"), Role::Text)]);
     }
-    let taken = crate::ui::widgets::width(&spans) + 2;
+    let taken = width(&spans) + 2;
     spans.push(Span::raw("  "));
     spans.extend(fit(ctx, groups, cells.saturating_sub(taken)));
     spans

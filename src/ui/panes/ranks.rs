@@ -1,7 +1,8 @@
 //! The rank table and the strip of one cell per rank.
 
 use crate::core::ids::Rank;
-use crate::core::model::{Model, RankModel};
+use crate::core::model::{Model, RankLife, RankModel};
+use crate::proto::message::PageSample;
 use crate::ui::ranks::{self, RankState};
 use crate::ui::state::{Pane, Sort, ViewState};
 use crate::ui::text;
@@ -65,7 +66,6 @@ fn heading(model: &Model, column: Column) -> &'static str {
         Column::Device => "DEVICE",
         Column::Use if gpus => "GPU%",
         Column::Use | Column::Cpu => "CPU%",
-        Column::Memory if gpus => "GPU MEM",
         Column::Memory => "MEM",
         Column::Power => "POWER",
         Column::Phase => "PHASE",
@@ -94,7 +94,7 @@ fn sorted_by(column: Column) -> Option<Sort> {
     }
 }
 
-fn cell(ctx: &Ctx<'_>, rank: &RankModel, state: &RankState, column: Column) -> Cell {
+fn cell(ctx: &Ctx<'_>, rank: &RankModel, state: &RankState, column: Column, cells: usize) -> Cell {
     let right = |text: Option<String>| Cell {
         role: if text.is_some() { Role::Text } else { Role::Dim },
         text: text.unwrap_or_else(|| text::NONE.into()),
@@ -102,7 +102,10 @@ fn cell(ctx: &Ctx<'_>, rank: &RankModel, state: &RankState, column: Column) -> C
     };
     let left = |text: String, role| Cell { text, role, right: false };
     let page = ranks::page(rank);
+    // Gauges of a process that is gone are history; what it did last is evidence and stays.
+    let gone = matches!(rank.life, RankLife::Exited(_));
     match column {
+        Column::Use | Column::Cpu | Column::Memory | Column::Power | Column::Speed if gone => right(None),
         Column::Rank => Cell { text: rank.rank.to_string(), role: Role::Strong, right: true },
         Column::Host => left(rank.host.clone(), Role::Text),
         Column::Device => left(device(rank), Role::Text),
@@ -116,17 +119,12 @@ fn cell(ctx: &Ctx<'_>, rank: &RankModel, state: &RankState, column: Column) -> C
         Column::Iteration => right(page.map(|page| text::count(page.train_iter, 9))),
         Column::EnvStep => right(ranks::env_step(rank).map(|steps| text::count(steps, 11))),
         Column::Speed => right((rank.steps_per_s > 0.0).then(|| text::si(rank.steps_per_s))),
-        Column::Collective => match page.map(|page| &page.collective) {
-            Some(collective) if collective.entered > 0 => {
-                let number = format!("#{}", text::thousands(collective.entered));
-                if ranks::inside(collective) {
-                    let age = text::duration(collective.age_ms);
-                    left(format!("{number} {} {} {age}", collective.op, collective.tag), Role::Text)
-                } else {
-                    left(number, Role::Dim)
-                }
+        Column::Collective => match page.filter(|page| page.collective.entered > 0) {
+            Some(page) => {
+                let role = if ranks::inside(&page.collective) { Role::Text } else { Role::Dim };
+                left(collective(page, cells), role)
             }
-            _ => left(text::NONE.into(), Role::Dim),
+            None => left(text::NONE.into(), Role::Dim),
         },
         Column::State => left(format!("{} {} {}", state.letter, state.glyph, state.word), state.role),
         Column::History => {
@@ -140,8 +138,10 @@ fn cell(ctx: &Ctx<'_>, rank: &RankModel, state: &RankState, column: Column) -> C
 
 /// Cells of the sparkline column.
 const HISTORY: usize = 16;
-/// Most cells of the collective column before the others got theirs.
-const COLLECTIVE: usize = 30;
+/// Fewest cells of the collective column: its number and `in`.
+const COLLECTIVE_LEAST: usize = 11;
+/// Most cells of the collective column.
+const COLLECTIVE_MOST: usize = 36;
 
 fn device(rank: &RankModel) -> String {
     match rank.gpu {
@@ -151,53 +151,90 @@ fn device(rank: &RankModel) -> String {
     }
 }
 
-/// Columns that fit, with their widths.
-fn choose(ctx: &Ctx<'_>, shown: &[(&RankModel, RankState)], cells: usize) -> Vec<(Column, usize)> {
+/// Columns that fit, with their widths: taken in the order of their worth, drawn in reading order.
+fn choose(
+    ctx: &Ctx<'_>,
+    shown: &[(&RankModel, RankState)],
+    cells: usize,
+    gap: usize,
+) -> Vec<(Column, usize)> {
     let gpus = ctx.model.ranks.iter().any(|rank| rank.gpu.is_some());
     let mut wanted: Vec<(Column, u8, usize)> = COLUMNS
         .into_iter()
         .filter(|(column, _)| gpus || !matches!(column, Column::Cpu | Column::Power))
-        .map(|(column, order)| {
-            let content = shown
-                .iter()
-                .map(|(rank, state)| text::width(&cell(ctx, rank, state, column).text))
-                .max()
-                .unwrap_or(0);
-            let marked = usize::from(sorted_by(column) == Some(ctx.view.sort));
-            let wide = (heading(ctx.model, column).len() + marked).max(content);
-            let wide = match column {
-                Column::Host => wide.min(16),
-                Column::Collective => wide.min(COLLECTIVE),
-                // The width of what may come, so that columns do not jump when a state changes.
-                Column::State => wide.clamp(12, 16),
-                Column::Phase => wide.max(10),
-                Column::Speed => wide.max(7),
-                Column::History => HISTORY,
-                _ => wide,
-            };
-            (column, order, wide)
-        })
+        .map(|(column, order)| (column, order, wide(ctx, shown, column)))
         .collect();
-    let total = |wanted: &[(Column, u8, usize)]| wanted.iter().map(|(_, _, wide)| wide + 2).sum::<usize>();
-    while total(&wanted) > cells && wanted.len() > 3 {
-        let over = total(&wanted) - cells;
-        // A collective's number is worth more than other columns; its operation is not.
-        if let Some(collective) = wanted.iter_mut().find(|(column, ..)| *column == Column::Collective)
-            && collective.2 > 12
-        {
-            collective.2 = (collective.2 - over.min(collective.2 - 12)).max(12);
-            continue;
+    wanted.sort_by_key(|(_, order, _)| *order);
+    let mut spare = cells;
+    let mut chosen: Vec<(Column, usize)> = Vec::new();
+    for (column, _, wide) in wanted {
+        // The operation is worth less than what comes after the number; it gets what is left.
+        let least = if column == Column::Collective { wide.min(COLLECTIVE_LEAST) } else { wide };
+        if let Some(rest) = spare.checked_sub(least + gap) {
+            spare = rest;
+            chosen.push((column, least));
         }
-        let Some(drop) = wanted.iter().map(|(_, order, _)| *order).max() else { break };
-        wanted.retain(|(_, order, _)| *order != drop);
+        let Some(collective) = chosen.iter_mut().find(|(column, _)| *column == Column::Collective) else {
+            continue;
+        };
+        // Once the gauges have their place, before identity and history get theirs.
+        if column == Column::Power || !gpus && column == Column::Memory {
+            let full = collective_wide(shown);
+            let more = full.saturating_sub(collective.1).min(spare);
+            collective.1 += more;
+            spare -= more;
+        }
     }
-    let spare = cells.saturating_sub(total(&wanted));
-    wanted
+    if let Some(collective) = chosen.iter_mut().find(|(column, _)| *column == Column::Collective) {
+        collective.1 += spare.min(COLLECTIVE_MOST.saturating_sub(collective.1));
+    }
+    COLUMNS
         .into_iter()
-        .map(|(column, _, wide)| {
-            (column, if column == Column::Collective { wide + spare.min(12) } else { wide })
-        })
+        .filter_map(|(column, _)| chosen.iter().find(|(other, _)| *other == column).copied())
         .collect()
+}
+
+fn wide(ctx: &Ctx<'_>, shown: &[(&RankModel, RankState)], column: Column) -> usize {
+    let content = shown
+        .iter()
+        .map(|(rank, state)| text::width(&cell(ctx, rank, state, column, usize::MAX).text))
+        .max()
+        .unwrap_or(0);
+    let marked = usize::from(sorted_by(column) == Some(ctx.view.sort) && column != Column::Rank);
+    let wide = (heading(ctx.model, column).len() + marked).max(content);
+    match column {
+        Column::Host => wide.min(16),
+        // The width of what may come, so that columns do not jump when a state changes.
+        Column::State => wide.clamp(12, 16),
+        Column::Phase => wide.max(10),
+        Column::Speed => wide.max(7),
+        Column::History => HISTORY,
+        _ => wide,
+    }
+}
+
+fn collective_wide(shown: &[(&RankModel, RankState)]) -> usize {
+    let texts =
+        shown.iter().filter_map(|(rank, _)| ranks::page(rank)).map(|page| collective(page, usize::MAX));
+    texts.map(|text| text::width(&text)).max().unwrap_or(0).min(COLLECTIVE_MOST)
+}
+
+/// The longest form that fits: number, operation, purpose, time inside.
+fn collective(page: &PageSample, cells: usize) -> String {
+    let collective = &page.collective;
+    let number = format!("#{}", text::thousands(collective.entered));
+    if !ranks::inside(collective) {
+        return number;
+    }
+    let age = text::duration(collective.age_ms);
+    let forms = [
+        format!("{number} {} {} {age}", collective.op, collective.tag),
+        format!("{number} {} {age}", collective.op),
+        format!("{number} {}", collective.op),
+        format!("{number} {age}"),
+        format!("{number} in"),
+    ];
+    forms.into_iter().find(|form| text::width(form) <= cells).unwrap_or(number)
 }
 
 /// Draws the pane.
@@ -249,14 +286,15 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
         put(buf, table, 0, Line::from(ctx.s("no ranks yet", Role::Dim)));
         return;
     }
-    let columns = choose(ctx, &shown, usize::from(table.width).saturating_sub(2));
-    put(buf, table, 0, Line::from(headings(ctx, &columns)));
+    let gap = if ctx.geo.area.width < 120 { 1 } else { 2 };
+    let columns = choose(ctx, &shown, usize::from(table.width).saturating_sub(2) + gap, gap);
+    put(buf, table, 0, Line::from(headings(ctx, &columns, gap)));
     for (i, (rank, state)) in shown.iter().enumerate() {
-        put(buf, table, i + 1, row(ctx, rank, state, &columns));
+        put(buf, table, i + 1, row(ctx, rank, state, &columns, gap));
     }
 }
 
-fn headings(ctx: &Ctx<'_>, columns: &[(Column, usize)]) -> Vec<Span<'static>> {
+fn headings(ctx: &Ctx<'_>, columns: &[(Column, usize)], gap: usize) -> Vec<Span<'static>> {
     let mut spans = vec![Span::raw("  ")];
     for (column, wide) in columns {
         let name = heading(ctx.model, *column);
@@ -284,12 +322,18 @@ fn headings(ctx: &Ctx<'_>, columns: &[(Column, usize)]) -> Vec<Span<'static>> {
             text::right(&name, *wide, ctx.glyphs())
         };
         spans.push(ctx.s(text, role));
-        spans.push(Span::raw("  "));
+        spans.push(Span::raw(" ".repeat(gap)));
     }
     spans
 }
 
-fn row(ctx: &Ctx<'_>, rank: &RankModel, state: &RankState, columns: &[(Column, usize)]) -> Line<'static> {
+fn row(
+    ctx: &Ctx<'_>,
+    rank: &RankModel,
+    state: &RankState,
+    columns: &[(Column, usize)],
+    gap: usize,
+) -> Line<'static> {
     let selected = ctx.view.rank == Some(rank.rank);
     let glyphs = ctx.glyphs();
     let (mark, role) = if selected {
@@ -304,7 +348,7 @@ fn row(ctx: &Ctx<'_>, rank: &RankModel, state: &RankState, columns: &[(Column, u
     let second = if selected && ctx.view.marked.contains(&rank.rank) { glyphs.pick("◆", "+") } else { " " };
     let mut spans = vec![ctx.s(mark, role), ctx.s(second, Role::Accent)];
     for (column, wide) in columns {
-        let cell = cell(ctx, rank, state, *column);
+        let cell = cell(ctx, rank, state, *column, *wide);
         let text = if cell.right {
             text::right(&cell.text, *wide, glyphs)
         } else {
@@ -312,7 +356,7 @@ fn row(ctx: &Ctx<'_>, rank: &RankModel, state: &RankState, columns: &[(Column, u
         };
         let role = if state.trouble && *column == Column::Rank { Role::Bad } else { cell.role };
         spans.push(ctx.s(text, role));
-        spans.push(Span::raw("  "));
+        spans.push(Span::raw(" ".repeat(gap)));
     }
     let line = Line::from(spans);
     if selected { line.style(ratatui::style::Style::new().add_modifier(Modifier::BOLD)) } else { line }

@@ -14,6 +14,8 @@ use ratatui::layout::Rect;
 use ratatui::style::Modifier;
 use ratatui::text::{Line, Span};
 
+/// From this width on an alarm fits in one line.
+const WIDE: u16 = 140;
 /// Most survivors listed in the banner; the others are counted.
 const LISTED: usize = 4;
 
@@ -28,7 +30,9 @@ fn survivors(model: &Model) -> Vec<(String, &crate::proto::message::Survivor)> {
 /// Lines that the status needs on a screen of this size.
 pub fn height(model: &Model, area: Rect) -> u16 {
     if model.run.state != RunState::Over {
-        return 1;
+        // A red verdict gets a line for its reason where one line cannot hold both.
+        let red = ranks::live_verdicts(model).next().filter(|worst| worst.severity == Severity::Red);
+        return if red.is_some() && area.width < WIDE { 2 } else { 1 };
     }
     let left = survivors(model).len();
     let listed = left.min(if area.height >= 24 { LISTED } else { 2 });
@@ -85,8 +89,21 @@ fn alert(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) {
         Confidence::Certain => "",
     };
     let room = usize::from(area.width).saturating_sub(label.width() + width(&right) + 2);
-    let reason = ctx.cut(&format!("{}{sure}", worst.reason), room);
-    let left = vec![label, Span::raw(" "), ctx.s(reason, Role::Text)];
+    let reason = text::clean(&format!("{}{sure}", worst.reason));
+    let beside = if area.height > 1 {
+        let hint =
+            if worst.hint.is_empty() { String::new() } else { format!("hint: {}", text::clean(&worst.hint)) };
+        put(
+            buf,
+            area,
+            1,
+            Line::from(ctx.s(ctx.cut(&format!("   {reason}"), usize::from(area.width)), Role::Strong)),
+        );
+        ctx.s(ctx.cut(&hint, room), Role::Dim)
+    } else {
+        ctx.s(ctx.cut(&reason, room), Role::Text)
+    };
+    let left = vec![label, Span::raw(" "), beside];
     let taken = width(&left);
     put(buf, area, 0, Line::from(left));
     put_right(buf, area, 0, taken, right);
@@ -194,10 +211,7 @@ fn proof(ctx: &Ctx<'_>, left: usize) -> Vec<Span<'static>> {
     }
     let mut spans = vec![
         ctx.s("   stop proved", Role::Good),
-        ctx.s(
-            format!(" on {}: no process of the run is left", text::plural(model.hosts.len(), "host")),
-            Role::Dim,
-        ),
+        ctx.s(format!(" on {}: no process is left", text::plural(model.hosts.len(), "host")), Role::Dim),
     ];
     let free: Vec<String> = model
         .hosts
@@ -205,8 +219,12 @@ fn proof(ctx: &Ctx<'_>, left: usize) -> Vec<Span<'static>> {
         .filter(|host| !host.gpus_free.is_empty())
         .map(|host| format!("{}:{}", host.name, ranges(&host.gpus_free)))
         .collect();
-    if !free.is_empty() {
-        spans.push(ctx.s(format!("; GPUs free: {}", free.join(" ")), Role::Dim));
+    let count: usize = model.hosts.iter().map(|host| host.gpus_free.len()).sum();
+    if count > 0 {
+        let names = format!("; free again: {}", free.join(" "));
+        let fits = width(&spans) + names.len() < usize::from(ctx.geo.area.width);
+        let short = format!("; {} free again", text::plural(count, "GPU"));
+        spans.push(ctx.s(if fits { names } else { short }, Role::Dim));
     }
     spans
 }

@@ -25,7 +25,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     let columns = columns(progress);
     let wide: Vec<usize> = columns
         .iter()
-        .map(|column| column.label.len().max(column.total.len()).max(column.sum.len()) + 4)
+        .map(|column| column.label.len().max(column.total.len()).max(column.sum.len()) + 3)
         .collect();
     let iteration = progress
         .map_or(String::new(), |progress| format!("iter {}", text::count(progress.totals.train_iter, 9)));

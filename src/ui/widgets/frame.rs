@@ -91,11 +91,10 @@ pub fn popup(ctx: &Ctx<'_>, buf: &mut Buffer, size: (u16, u16), role: Role, titl
     if wide < 4 || high < 3 {
         return Rect::default();
     }
-    // One column around the box, so that the text below does not touch it.
-    Clear.render(
-        Rect { x: area.x.saturating_sub(1), width: area.width + 2, ..area }.intersection(screen),
-        buf,
-    );
+    // One column around the box, so that the text below does not touch it; whole rows where only a sliver of it would be left.
+    let sliver = screen.width - wide < 24;
+    let (x, width) = if sliver { (screen.x, screen.width) } else { (area.x.saturating_sub(1), wide + 2) };
+    Clear.render(Rect { x, width, ..area }.intersection(screen), buf);
     let style = match role {
         Role::Text | Role::Dim | Role::Strong => ctx.theme.focus,
         other => ctx.theme.style(other),

@@ -20,6 +20,11 @@ pub struct Trace<'a> {
 
 /// Draws traces with axis labels into `area`; `x` is the window on the x axis.
 pub fn plot(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, traces: &[Trace<'_>], x: (f64, f64)) {
+    let cells = usize::from(area.width.saturating_sub(8));
+    let calm: Vec<Vec<(f64, f64)>> = traces.iter().map(|trace| thinned(trace, x, cells)).collect();
+    let traces: Vec<Trace<'_>> =
+        traces.iter().zip(&calm).map(|(trace, points)| Trace { points, ..*trace }).collect();
+    let traces = traces.as_slice();
     let visible = |trace: &&Trace<'_>| trace.points.iter().any(|point| inside(point.0, x));
     let Some((low, high)) = bounds(traces, x) else {
         let row = usize::from(area.height / 2);
@@ -44,7 +49,7 @@ pub fn plot(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, traces: &[Trace<'_>], x
         match ctx.glyphs() {
             Glyphs::Braille if !trace.dots => braille(buf, &window, trace),
             Glyphs::Block if !trace.dots => columns(buf, &window, trace, Glyphs::Block),
-            glyphs => cells(buf, &window, trace, glyphs),
+            glyphs => points(buf, &window, trace, glyphs),
         }
     }
 }
@@ -86,6 +91,25 @@ fn axes(
     if wide >= 40 {
         put(buf, below, 0, Line::from(ctx.s(middle, Role::Dim)).centered());
     }
+}
+
+/// At most one point per cell of a line: the mean of those that fall there. More would only paint the noise of neighbours over each other.
+fn thinned(trace: &Trace<'_>, x: (f64, f64), cells: usize) -> Vec<(f64, f64)> {
+    let points = trace.points.iter().filter(|point| inside(point.0, x) && point.1.is_finite());
+    if trace.dots || cells == 0 || points.clone().count() <= cells {
+        return trace.points.to_vec();
+    }
+    let span = (x.1 - x.0).max(f64::MIN_POSITIVE);
+    let mut bins = vec![(0.0, 0.0, 0u32); cells];
+    for (px, py) in points {
+        let at = ((px - x.0) / span * cells as f64) as usize;
+        let bin = &mut bins[at.min(cells - 1)];
+        *bin = (bin.0 + px, bin.1 + py, bin.2 + 1);
+    }
+    bins.into_iter()
+        .filter(|bin| bin.2 > 0)
+        .map(|(px, py, n)| (px / f64::from(n), py / f64::from(n)))
+        .collect()
 }
 
 fn inside(value: f64, range: (f64, f64)) -> bool {
@@ -146,7 +170,7 @@ fn braille(buf: &mut Buffer, window: &Window, trace: &Trace<'_>) {
     }
 }
 
-fn cells(buf: &mut Buffer, window: &Window, trace: &Trace<'_>, glyphs: Glyphs) {
+fn points(buf: &mut Buffer, window: &Window, trace: &Trace<'_>, glyphs: Glyphs) {
     let (w, h) = (usize::from(window.area.width), usize::from(window.area.height));
     let symbol = match (glyphs, trace.dots) {
         (Glyphs::Ascii, true) => 'o',
