@@ -81,7 +81,11 @@ impl Terminal {
     fn until(&self, what: &str, condition: impl Fn(&Terminal) -> bool) {
         let deadline = Instant::now() + DEADLINE;
         while !condition(self) {
-            assert!(Instant::now() < deadline, "waited in vain for {what}; the screen shows:\n{}", self.text());
+            assert!(
+                Instant::now() < deadline,
+                "waited in vain for {what}; the screen shows:\n{}",
+                self.text()
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -185,7 +189,8 @@ fn a_failed_run_leaves_its_failure_on_the_normal_screen() {
 
 #[test]
 fn ctrl_z_gives_the_terminal_to_the_shell_and_fg_takes_it_again() {
-    let mut shell = Terminal::start("bash", &["--norc", "--noprofile", "-i"], &[("PS1", "shell> "), ("HISTFILE", "")]);
+    let mut shell =
+        Terminal::start("bash", &["--norc", "--noprofile", "-i"], &[("PS1", "shell> "), ("HISTFILE", "")]);
     shell.until_shows("shell>");
     shell.send(&format!("{RANKDECK} {}\n", ENDLESS.join(" ")));
     shell.until_shows("sim-00");

@@ -1,9 +1,11 @@
 //! `rankdeck check`: preflight only. A table of checks x hosts and a hint for each failure; nothing is started.
 
 use super::args::CheckArgs;
-use super::roster::{RunEntry, decode, exec_on_all, own_binary, trainer_binary};
+use super::roster::{decode, exec_on_all, own_binary, trainer_binary};
 use super::run::new_run_id;
 use super::{Failure, code, print};
+use crate::agent::RunEntry;
+use crate::agent::entries::RunState;
 use crate::config;
 use crate::config::hosts::{Gpus, Host};
 use crate::core::event::Probe;
@@ -28,7 +30,6 @@ pub async fn check(hosts_path: &Path, args: CheckArgs) -> Result<u8, Failure> {
     let draft = config::load_draft(hosts_path, &args.experiment, &args.set, |experiment| {
         new_run_id(&experiment.run.name)
     })?;
-    draft.resolve(&[])?;
     let probes = exec_on_all(&draft.hosts, &args.meet, |_| vec!["probe".to_owned()]).await?;
     let lists = exec_on_all(&draft.hosts, &args.meet, |host| {
         ["list", "--workdir", &host.workdir].map(str::to_owned).to_vec()
@@ -175,10 +176,10 @@ fn libtorch(builtin: bool, host: &Host, probe: &Probe) -> Cell {
 
 fn busy(runs: &[RunEntry]) -> Cell {
     let alive: Vec<&RunEntry> =
-        runs.iter().filter(|entry| entry.ranks_alive > 0 || entry.state == "orphaned").collect();
+        runs.iter().filter(|entry| entry.ranks_alive > 0 || entry.state == RunState::Orphaned).collect();
     match alive.first() {
         None => Cell::Ok("idle".to_owned()),
-        Some(entry) if entry.state == "orphaned" => Cell::Warn {
+        Some(entry) if entry.state == RunState::Orphaned => Cell::Warn {
             text: format!("leftovers of run {}", entry.run),
             hint: format!("`rankdeck stop {}` removes them", entry.run),
         },
@@ -244,8 +245,8 @@ mod tests {
     fn leftovers_and_running_ranks_are_worth_a_warning() {
         let entry =
             |state: &str, alive| RunEntry { state: state.into(), ranks_alive: alive, ..RunEntry::default() };
-        assert!(matches!(busy(&[entry("orphaned", 0)]), Cell::Warn { .. }));
-        assert!(matches!(busy(&[entry("finished", 0), entry("running", 2)]), Cell::Warn { .. }));
-        assert!(matches!(busy(&[entry("finished", 0)]), Cell::Ok(_)));
+        assert!(matches!(busy(&[entry(RunState::Orphaned, 0)]), Cell::Warn { .. }));
+        assert!(matches!(busy(&[entry(RunState::Finished, 0), entry(RunState::Running, 2)]), Cell::Warn { .. }));
+        assert!(matches!(busy(&[entry(RunState::Finished, 0)]), Cell::Ok(_)));
     }
 }

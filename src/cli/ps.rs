@@ -3,6 +3,7 @@
 use super::args::PsArgs;
 use super::roster::{Found, Roster, State, roster};
 use super::{Failure, code, print};
+use crate::agent::entries::RunState;
 use crate::shell::clock::wall_time;
 use crate::shell::words::{duration, printable};
 use serde_json::{Value, json};
@@ -61,7 +62,7 @@ fn print_table(roster: &Roster, runs: &[Found], all: bool, now: f64) {
     let rows = shown.iter().map(|found| row(found, now).iter().map(|cell| printable(cell)).collect());
     print::stdout(&print::table(&std::iter::once(header).chain(rows).collect::<Vec<_>>()));
     for found in shown.iter().filter(|found| found.state == State::Orphaned) {
-        for (index, part) in found.parts.iter().filter(|(_, part)| part.state == "orphaned") {
+        for (index, part) in found.parts.iter().filter(|(_, part)| part.state == RunState::Orphaned) {
             let host = roster.hosts.get(*index).map_or(part.host.as_str(), |host| host.name.as_str());
             print::stdout(&printable(&format!("leftovers of {} on {host}: pids {:?}", found.run, part.pids)));
         }
@@ -78,7 +79,7 @@ fn print_table(roster: &Roster, runs: &[Found], all: bool, now: f64) {
 fn row(found: &Found, now: f64) -> Vec<String> {
     let alive: u32 = found.parts.iter().map(|(_, part)| part.ranks_alive).sum();
     let world = found.parts.iter().map(|(_, part)| part.world_size).max().unwrap_or(0);
-    let generation = found.parts.iter().map(|(_, part)| part.generation).max().unwrap_or(0);
+    let generation = found.parts.iter().map(|(_, part)| part.generation).max().unwrap_or_default();
     vec![
         found.run.to_owned(),
         found.state.name().to_owned(),
@@ -97,7 +98,7 @@ fn as_json(roster: &Roster, found: &Found, now: f64) -> Value {
             json!({
                 "host": roster.hosts.get(*index).map_or(&part.host, |host| &host.name),
                 "node_rank": part.node_rank,
-                "state": part.state,
+                "state": State::of(part.state).name(),
                 "generation": part.generation,
                 "ranks_alive": part.ranks_alive,
                 "pids": part.pids,

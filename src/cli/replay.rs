@@ -4,12 +4,10 @@ use super::args::ReplayArgs;
 use super::choose::{self, Chosen, Place};
 use super::run::RUNS;
 use super::{Failure, code};
+use crate::core::trace::Trace;
 use crate::shell::face::Face;
 use crate::shell::headless::Printer;
 use crate::shell::replay::{self, Player};
-use crate::shell::trace::{self, Trace};
-use std::fs::File;
-use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 /// `rankdeck replay`.
@@ -17,8 +15,8 @@ pub async fn replay(args: ReplayArgs) -> Result<u8, Failure> {
     let chosen = choose::choose(&args.face, &Place::here())?;
     let path = find(&args.what)?;
     let trace = load(&path)?;
-    if trace.cut {
-        super::print::stderr(&format!("note: the end of {} is missing", path.display()));
+    if let Some(line) = trace.torn_at {
+        super::print::stderr(&format!("note: {} ends early, at line {line}", path.display()));
     }
     let mut player = Player::new(trace);
     match chosen {
@@ -62,6 +60,6 @@ fn load(path: &Path) -> Result<Trace, Failure> {
         Failure::usage(format!("{}: {error}", path.display()))
             .hint("a trace is `console/trace.jsonl` in a run directory")
     };
-    let file = File::open(path).map_err(|error| failure(error.to_string()))?;
-    trace::read(BufReader::new(file)).map_err(failure)
+    let text = std::fs::read_to_string(path).map_err(|error| failure(error.to_string()))?;
+    Trace::parse(&text).map_err(|error| failure(error.to_string()))
 }

@@ -3,43 +3,12 @@
 use super::Failure;
 use super::args::MeetArgs;
 use super::prompt;
+use crate::agent::RunEntry;
+use crate::agent::entries::RunState;
 use crate::config;
 use crate::config::hosts::Host;
 use crate::link;
-use serde::Deserialize;
 use std::path::{Path, PathBuf};
-
-/// One run on one host, as `rankdeck agent list` prints it.
-#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
-#[serde(default)]
-pub struct RunEntry {
-    /// The run.
-    pub run: String,
-    /// Index of the host in the run.
-    pub node_rank: u32,
-    /// Name of the host in the run.
-    pub host: String,
-    /// `running`, `finished`, `orphaned`.
-    pub state: String,
-    /// Which life of the run.
-    pub generation: u32,
-    /// Ranks of the whole run.
-    pub world_size: u32,
-    /// Ranks alive on this host.
-    pub ranks_alive: u32,
-    /// Processes of the run on this host.
-    pub pids: Vec<u32>,
-    /// When it was launched, seconds since the epoch.
-    pub started: f64,
-    /// Name without time.
-    pub name: String,
-    /// Its folder on the host.
-    pub run_dir: String,
-    /// Hosts of the whole run.
-    pub nnodes: u32,
-    /// Their names in node_rank order.
-    pub hosts: Vec<String>,
-}
 
 /// What is known about runs everywhere.
 #[derive(Debug, Clone, Default)]
@@ -64,6 +33,15 @@ pub enum State {
 }
 
 impl State {
+    /// The state of one part.
+    pub fn of(state: RunState) -> State {
+        match state {
+            RunState::Finished => State::Finished,
+            RunState::Orphaned => State::Orphaned,
+            RunState::Running => State::Running,
+        }
+    }
+
     /// The word shown.
     pub fn name(self) -> &'static str {
         match self {
@@ -184,17 +162,13 @@ impl Roster {
     pub fn runs(&self) -> Vec<Found<'_>> {
         let mut runs: Vec<Found> = Vec::new();
         for (index, entry) in &self.entries {
-            let state = match entry.state.as_str() {
-                "running" => State::Running,
-                "orphaned" => State::Orphaned,
-                _ => State::Finished,
-            };
-            match runs.iter_mut().find(|found| found.run == entry.run) {
+            let state = State::of(entry.state);
+            match runs.iter_mut().find(|found| found.run == entry.run.0) {
                 Some(found) => {
                     found.state = found.state.max(state);
                     found.parts.push((*index, entry));
                 }
-                None => runs.push(Found { run: &entry.run, state, parts: vec![(*index, entry)] }),
+                None => runs.push(Found { run: &entry.run.0, state, parts: vec![(*index, entry)] }),
             }
         }
         runs.iter_mut().for_each(|found| found.parts.sort_by_key(|(_, part)| part.node_rank));
@@ -254,10 +228,34 @@ impl Roster {
     }
 }
 
+/// An entry for tests.
+#[cfg(test)]
+pub fn sample_entry() -> RunEntry {
+    use crate::core::ids::{Generation, NodeRank, RunId};
+    RunEntry {
+        run: RunId("r".into()),
+        node_rank: NodeRank(0),
+        host: "a".into(),
+        state: RunState::Finished,
+        generation: Generation(0),
+        world_size: 2,
+        ranks_alive: 0,
+        pids: Vec::new(),
+        socket: String::new(),
+        started: 1.0,
+        name: "r".into(),
+        run_dir: "/r".into(),
+        nnodes: 1,
+        hosts: Vec::new(),
+        agent_pid: 0,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::hosts::Transport;
+    use crate::core::ids::{NodeRank, RunId};
 
     fn host(name: &str) -> Host {
         Host {
@@ -278,15 +276,15 @@ mod tests {
         }
     }
 
-    fn entry(run: &str, node: u32, host: &str, state: &str, started: f64) -> RunEntry {
+    fn entry(run: &str, node: u32, host: &str, state: RunState, started: f64) -> RunEntry {
         RunEntry {
-            run: run.into(),
-            node_rank: node,
+            run: RunId(run.into()),
+            node_rank: NodeRank(node),
             host: host.into(),
-            state: state.into(),
+            state,
             started,
             hosts: vec!["b".into(), "a".into()],
-            ..RunEntry::default()
+            ..sample_entry()
         }
     }
 
@@ -294,10 +292,10 @@ mod tests {
         Roster {
             hosts: vec![host("a"), host("b")],
             entries: vec![
-                (0, entry("old-1", 1, "a", "finished", 1.0)),
-                (1, entry("old-1", 0, "b", "finished", 1.0)),
-                (0, entry("new-1", 1, "a", "running", 2.0)),
-                (1, entry("new-1", 0, "b", "orphaned", 2.0)),
+                (0, entry("old-1", 1, "a", RunState::Finished, 1.0)),
+                (1, entry("old-1", 0, "b", RunState::Finished, 1.0)),
+                (0, entry("new-1", 1, "a", RunState::Running, 2.0)),
+                (1, entry("new-1", 0, "b", RunState::Orphaned, 2.0)),
             ],
             silent: Vec::new(),
         }
@@ -321,7 +319,7 @@ mod tests {
         assert_eq!(roster.pick(None).unwrap().run, "new-1");
         assert_eq!(roster.pick(Some("old")).unwrap().run, "old-1");
         assert_eq!(roster.pick(Some("nope")).unwrap_err().code, 2);
-        roster.entries.push((0, entry("new-2", 0, "a", "running", 3.0)));
+        roster.entries.push((0, entry("new-2", 0, "a", RunState::Running, 3.0)));
         let failure = roster.pick(None).unwrap_err().to_string();
         assert!(failure.contains("new-1") && failure.contains("new-2"), "{failure}");
         assert_eq!(roster.pick(Some("new-1")).unwrap().run, "new-1", "a full name wins");
@@ -334,7 +332,7 @@ mod tests {
     fn a_shared_workdir_is_counted_once() {
         let mut roster = sample();
         roster.entries =
-            vec![(0, entry("r", 0, "b", "running", 1.0)), (1, entry("r", 0, "b", "running", 1.0))];
+            vec![(0, entry("r", 0, "b", RunState::Running, 1.0)), (1, entry("r", 0, "b", RunState::Running, 1.0))];
         roster.drop_shared();
         assert_eq!(roster.entries.len(), 1);
         assert_eq!(roster.entries[0].0, 1, "the host's own report wins");

@@ -8,7 +8,7 @@ use crate::config;
 use crate::config::hosts::Host;
 use crate::core::Goal;
 use crate::core::ids::{NodeRank, RunId};
-use crate::core::plan::{PlanDraft, Until};
+use crate::core::plan::Until;
 use crate::link::{self, LinkEvent, LinkHandle, LinkRequest};
 use crate::shell::clock::wall_time;
 use crate::shell::driver::{self, End, Session, Why};
@@ -33,8 +33,6 @@ pub async fn run(hosts_path: &Path, args: RunArgs) -> Result<u8, Failure> {
     let draft = config::load_draft(hosts_path, &args.experiment, &sets, |experiment| {
         new_run_id(&experiment.run.name)
     })?;
-    // What cannot work whatever the hosts say is refused before anything is opened.
-    draft.resolve(&[])?;
     let errand = if args.detach { Errand::Detach } else { Errand::Watch };
     let builtin = draft.experiment.launch.command.is_empty();
     let (run, hosts) = (draft.run.clone(), draft.hosts.clone());
@@ -102,7 +100,9 @@ pub async fn console(
     chosen: Chosen,
     record: Option<&RunId>,
 ) -> Result<End, Failure> {
-    let (recorder, log) = match record.map(|run| open_record(run, &goal, &until)).transpose()? {
+    let errand = if chosen == Chosen::Screen { errand } else { errand.without_screen() };
+    let linger = errand == Errand::Linger;
+    let (recorder, log) = match record.map(|run| open_record(run, &goal, &until, linger)).transpose()? {
         Some((recorder, log)) => (Some(recorder), Some(log)),
         None => (None, None),
     };
@@ -127,14 +127,19 @@ pub async fn drive(session: Session, face: Face) -> Result<End, Failure> {
     })
 }
 
-fn open_record(run: &RunId, goal: &Goal, until: &[Until]) -> Result<(Recorder, std::fs::File), Failure> {
+fn open_record(
+    run: &RunId,
+    goal: &Goal,
+    until: &[Until],
+    linger: bool,
+) -> Result<(Recorder, std::fs::File), Failure> {
     let failure = |error: std::io::Error| {
         Failure::failed(format!("failed to record into {RUNS}/{run}: {error}"))
             .hint("run it in a folder that you may write to")
     };
     let folder = record::make_folder(Path::new(RUNS), run).map_err(failure)?;
     let log = log::open(&folder).map_err(failure)?;
-    let recorder = Recorder::new(&folder, goal, until, wall_time()).map_err(failure)?;
+    let recorder = Recorder::new(&folder, goal, until, linger, wall_time()).map_err(failure)?;
     Ok((recorder, log))
 }
 
@@ -174,9 +179,4 @@ pub fn finish(end: &End, face: &FaceArgs, run: &RunId) -> u8 {
 /// The form of lines for commands that show nothing themselves.
 pub fn plain() -> Chosen {
     Chosen::Lines(Form::Plain { logs: false })
-}
-
-/// A draft for simulations.
-pub fn launch_goal(draft: PlanDraft) -> Goal {
-    Goal::Launch(Box::new(draft))
 }

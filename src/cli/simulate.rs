@@ -2,9 +2,10 @@
 
 use super::args::SimulateArgs;
 use super::choose::{self, Place};
-use super::run::{self, INBOX, launch_goal};
+use super::run::{self, INBOX};
 use super::{Failure, args::MeetArgs};
 use crate::config::experiment::OnStuck;
+use crate::core::Goal;
 use crate::link::simulator::{Scene, World};
 use crate::shell::errand::Errand;
 use std::time::Duration;
@@ -37,7 +38,7 @@ pub async fn simulate(args: SimulateArgs) -> Result<u8, Failure> {
     let errand = if args.detach { Errand::Detach } else { Errand::Watch };
     let record = args.record.then_some(&run);
     let end = run::console(
-        launch_goal(draft),
+        Goal::Launch(Box::new(draft)),
         args.until.clone(),
         errand,
         (links, inbox),

@@ -4,6 +4,7 @@ use super::args::StopArgs;
 use super::join::Target;
 use super::roster::{Found, Roster, State, decode, exec_on_all, roster};
 use super::{Failure, code, print};
+use crate::agent::entries::RunState;
 use crate::config::hosts::Host;
 use crate::proto::message::{StopMode, Survivor};
 use crate::shell::errand::Errand;
@@ -130,7 +131,7 @@ async fn sweep(
     let hosts: Vec<Host> = found
         .parts
         .iter()
-        .filter(|(_, part)| part.state != "running")
+        .filter(|(_, part)| part.state != RunState::Running)
         .filter_map(|(index, _)| roster.hosts.get(*index).cloned())
         .collect();
     let run = found.run.to_owned();

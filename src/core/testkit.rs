@@ -88,6 +88,7 @@ pub(crate) fn no_plan(_: &PlanDraft, _: &[Probe]) -> Result<Plan, PlanError> {
     Err(PlanError {
         error: "num_envs 7 is not divisible by 4 ranks".into(),
         hint: "change env.num_envs".into(),
+        key: "env.num_envs".into(),
     })
 }
 

@@ -138,10 +138,10 @@ struct Driver {
 
 impl Driver {
     fn new(session: Session, face: Face, answers: mpsc::Sender<Answer>) -> Driver {
-        let clock = Clock::new();
+        let core = Core::new(session.goal, session.until, Timestamp(0));
         Driver {
-            core: Core::new(session.goal, session.until, clock.now()),
-            clock,
+            core: if session.errand == Errand::Linger { core.lingering() } else { core },
+            clock: Clock::new(),
             face,
             links: session.links,
             inbox: session.inbox,
@@ -164,14 +164,10 @@ impl Driver {
 
     /// Why to leave now, if so.
     fn leaving(&self) -> Option<Why> {
-        let lingers = self.errand == Errand::Linger && matches!(self.face, Face::Screen(_));
-        let done = match self.exit {
-            Some(_) if self.detaching.is_some() => Some(Why::Detached),
-            Some(_) if !lingers => Some(Why::Done),
-            _ => None,
-        };
+        let left = if self.finished.is_some() { Why::Done } else { Why::Detached };
+        let done = self.exit.map(|_| if self.detaching.is_some() { left } else { Why::Done });
         let late = self.detaching.is_some_and(|since| self.clock.now().since(since) >= DETACH_MS);
-        self.leave.or(done).or(late.then_some(Why::Detached))
+        self.leave.or(done).or(late.then_some(left))
     }
 
     /// Tells the core and carries out what it answers, and what that leads to.
@@ -199,6 +195,11 @@ impl Driver {
                 Wish::Wait => {}
                 Wish::Do(event) => queue.push_back(event),
                 Wish::GiveUp => self.leave = Some(Why::GaveUp),
+            }
+            // Nobody can linger without a screen.
+            let lingers = self.errand == Errand::Linger && !matches!(self.face, Face::Screen(_));
+            if lingers && self.finished.is_some() && self.detaching.is_none() {
+                queue.push_back(Event::DetachRequested);
             }
         }
     }
@@ -332,14 +333,14 @@ impl Driver {
             };
         }
         self.stop_signals += 1;
-        let mode = match (self.exit, self.stop_signals) {
-            (Some(_), _) => {
+        let mode = match self.stop_signals {
+            _ if self.finished.is_some() => {
                 self.leave = Some(Why::Done);
                 return;
             }
-            (None, 1) => StopMode::Clean,
-            (None, 2) => StopMode::Kill,
-            (None, _) => {
+            1 => StopMode::Clean,
+            2 => StopMode::Kill,
+            _ => {
                 self.leave = Some(Why::Cut);
                 return;
             }
@@ -371,7 +372,6 @@ impl Driver {
             Action::Stop(mode) => self.tell(Event::StopRequested { mode, by: "key".to_owned() }),
             Action::Restart { from } => self.tell(Event::RestartRequested { from }),
             Action::Detach => self.tell(Event::DetachRequested),
-            Action::Quit if self.exit.is_some() => self.leave = Some(Why::Done),
             Action::Quit => self.tell(Event::DetachRequested),
             Action::Answer { node, answer } => self.tell(Event::PromptAnswered { node, answer }),
             Action::None => {}
@@ -424,7 +424,8 @@ impl Driver {
         let record = self.recorder.as_ref().map(|recorder| recorder.folder().to_owned());
         drop(self.recorder);
         let code = match why {
-            Why::Done => self.exit.unwrap_or(0),
+            // Without a code from the core nothing is known to have gone well.
+            Why::Done => self.exit.or(self.core.model().run.exit_code).unwrap_or(1),
             Why::Detached => self.exit.unwrap_or(0),
             Why::GaveUp => 3,
             Why::Cut => INTERRUPTED,
@@ -537,7 +538,7 @@ mod tests {
         driver.on_stop_signal();
         driver.on_stop_signal();
         // Whatever the core makes of the first two, the third ends the console.
-        driver.exit = None;
+        (driver.exit, driver.finished) = (None, None);
         assert_eq!(driver.leave, None);
         driver.on_stop_signal();
         assert_eq!(driver.leaving(), Some(Why::Cut));

@@ -58,6 +58,14 @@ impl Errand {
         Errand::Restart { from, ordered: None }
     }
 
+    /// The same where there is no screen to linger on.
+    pub fn without_screen(self) -> Errand {
+        match self {
+            Errand::Linger => Errand::Watch,
+            other => other,
+        }
+    }
+
     /// Looks at the model and decides.
     pub fn step(&mut self, now: Timestamp, model: &Model) -> Wish {
         match self {

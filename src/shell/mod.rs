@@ -5,7 +5,7 @@
 //!
 //! - [`clock`] the console's monotonic clock; [`signals`] what the system says; [`errand`] what the command came for, as a pure machine;
 //! - [`face`] how it is shown: [`screen`] (with [`terminal`] and [`frames`]) or [`headless`] (with [`output`]);
-//! - [`record`] what is kept in the console's run directory, [`trace`] its format, [`replay`] the way back;
+//! - [`record`] what is kept in the console's run directory, [`replay`] the way back;
 //! - [`words`] numbers as people read them; [`ask`] questions of links in headless mode; [`summary`] the last words; [`log`] the console's own log.
 //!
 //! Invariants:
@@ -28,5 +28,4 @@ pub mod screen;
 pub mod signals;
 pub mod summary;
 pub mod terminal;
-pub mod trace;
 pub mod words;

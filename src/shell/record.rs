@@ -4,22 +4,21 @@
 //! Owner: the driver. Files are private (0600 in 0700 folders): environments may hold secrets. A disk that fails costs the record, never the run:
 //! the first error is kept and shown in the log, and writing ends.
 //!
-//! Invariant REC-1: gauges (samples, log lines, ticks, progress) stop being recorded after [`GAUGE_BYTES`] per file, and are counted; what
-//! must not be lost is recorded for ever.
+//! Invariant REC-1: both files are bounded. The trace ends at its cap ([`crate::core::trace`]); reports of gauges (log lines, progress) end after
+//! [`GAUGE_BYTES`], all others are kept for ever. What is left out is counted.
 
-use super::trace::{self, Header, RecordedGoal};
 use crate::core::Goal;
 use crate::core::event::Event;
 use crate::core::ids::{RunId, Timestamp, WallTime};
 use crate::core::plan::Until;
 use crate::core::report::{Report, ReportBody};
-use crate::proto::message::AgentMessage;
+use crate::core::trace::{self, Header};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Most bytes of gauges per file.
+/// Most bytes of `events.jsonl` before gauges are left out.
 pub const GAUGE_BYTES: u64 = 256 << 20;
 /// Written lines reach the file at the latest after this.
 pub const FLUSH_MS: u64 = 1000;
@@ -29,6 +28,7 @@ pub const FLUSH_MS: u64 = 1000;
 pub struct Recorder {
     folder: PathBuf,
     trace: Journal,
+    tracer: trace::Recorder,
     events: Journal,
     dirty_since: Option<Timestamp>,
 }
@@ -64,22 +64,29 @@ pub fn create(path: &Path) -> io::Result<File> {
 }
 
 impl Recorder {
-    /// Opens the files in `folder` and writes what the console is for.
-    pub fn new(folder: &Path, goal: &Goal, until: &[Until], time: WallTime) -> io::Result<Recorder> {
-        let mut recorder = Recorder {
-            folder: folder.to_owned(),
-            trace: Journal::new(&folder.join("trace.jsonl"))?,
-            events: Journal::new(&folder.join("events.jsonl"))?,
-            dirty_since: None,
-        };
+    /// Opens the files in `folder` and writes what the console is for; `linger`: it stays when the run is over. Time 0 is now.
+    pub fn new(
+        folder: &Path,
+        goal: &Goal,
+        until: &[Until],
+        linger: bool,
+        time: WallTime,
+    ) -> io::Result<Recorder> {
         if let Goal::Launch(draft) = goal {
             let experiment = toml::to_string(&draft.experiment).map_err(io::Error::other)?;
             create(&folder.join("experiment.toml"))?.write_all(experiment.as_bytes())?;
             serde_json::to_writer_pretty(create(&folder.join("hosts.json"))?, &draft.hosts)?;
         }
-        let header =
-            Header { trace: trace::VERSION, time, goal: RecordedGoal::from(goal), until: until.to_vec() };
-        recorder.trace.write(&serde_json::to_string(&header)?, false);
+        let header = Header::new(goal.clone(), until.to_vec(), linger, Timestamp(0), time);
+        let (tracer, first) = trace::Recorder::start(&header, trace::CAP).map_err(io::Error::other)?;
+        let mut recorder = Recorder {
+            folder: folder.to_owned(),
+            trace: Journal::new(&folder.join("trace.jsonl"))?,
+            tracer,
+            events: Journal::new(&folder.join("events.jsonl"))?,
+            dirty_since: None,
+        };
+        recorder.trace.write(first.trim_end(), false);
         Ok(recorder)
     }
 
@@ -90,8 +97,8 @@ impl Recorder {
 
     /// Keeps an event that the core is about to be told.
     pub fn event(&mut self, now: Timestamp, event: &Event) {
-        if let Ok(line) = trace::line(now, event) {
-            self.trace.write(&line, is_gauge(event));
+        if let Some(line) = self.tracer.line(now, event) {
+            self.trace.write(line.trim_end(), false);
             self.dirty_since.get_or_insert(now);
         }
     }
@@ -126,26 +133,13 @@ impl Recorder {
 
     /// Lines that were not kept.
     pub fn dropped(&self) -> u64 {
-        self.trace.dropped + self.events.dropped
+        self.tracer.dropped() + self.trace.dropped + self.events.dropped
     }
 }
 
 impl Drop for Recorder {
     fn drop(&mut self) {
         self.flush(None);
-    }
-}
-
-fn is_gauge(event: &Event) -> bool {
-    match event {
-        Event::Ticked => true,
-        Event::AgentSaid { message, .. } => {
-            matches!(
-                **message,
-                AgentMessage::Sample(_) | AgentMessage::Log { .. } | AgentMessage::Pong { .. }
-            )
-        }
-        _ => false,
     }
 }
 
@@ -195,7 +189,7 @@ mod tests {
         let first = make_folder(runs.path(), &run).unwrap();
         let second = make_folder(runs.path(), &run).unwrap();
         assert!(first.ends_with("r-1/console") && second.ends_with("r-1/console-2"));
-        Recorder::new(&first, &goal(), &[], 0.0).unwrap();
+        Recorder::new(&first, &goal(), &[], false, 0.0).unwrap();
         let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&first), mode(&first.join("trace.jsonl"))), (0o700, 0o600));
     }
@@ -204,14 +198,14 @@ mod tests {
     fn what_was_recorded_can_be_read_after_a_flush() {
         let runs = tempfile::tempdir().unwrap();
         let folder = make_folder(runs.path(), &RunId("r".into())).unwrap();
-        let mut recorder = Recorder::new(&folder, &goal(), &[], 7.0).unwrap();
+        let mut recorder = Recorder::new(&folder, &goal(), &[], false, 7.0).unwrap();
         recorder.event(Timestamp(3), &Event::Ticked);
         assert_eq!(recorder.poll_timeout(), Some(Timestamp(3 + FLUSH_MS)));
         recorder.flush(Some(Timestamp(4)));
         assert!(recorder.poll_timeout().is_some(), "not yet");
         recorder.flush(Some(Timestamp(3 + FLUSH_MS)));
-        let text = std::fs::read(folder.join("trace.jsonl")).unwrap();
-        let trace = trace::read(text.as_slice()).unwrap();
+        let text = std::fs::read_to_string(folder.join("trace.jsonl")).unwrap();
+        let trace = trace::Trace::parse(&text).unwrap();
         assert_eq!(trace.events, [(Timestamp(3), Event::Ticked)]);
         assert_eq!(trace.header.time, 7.0);
     }

@@ -7,13 +7,13 @@ use super::clock::{Clock, earlier};
 use super::frames::Want;
 use super::screen::{Heard, Screen};
 use super::signals::{Signalled, Signals};
-use super::trace::Trace;
 use super::words::duration;
+use crate::core::Core;
 use crate::core::effect::Effect;
 use crate::core::ids::Timestamp;
 use crate::core::model::Model;
 use crate::core::report::Report;
-use crate::core::{Core, Goal};
+use crate::core::trace::Trace;
 use crate::ui::Action;
 use crossterm::event::{Event as TermEvent, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::Frame;
@@ -40,7 +40,7 @@ pub struct Player {
 impl Player {
     /// At the beginning.
     pub fn new(trace: Trace) -> Player {
-        let core = begin(&trace);
+        let core = trace.core();
         Player { trace, core, next: 0, at: Timestamp(0) }
     }
 
@@ -68,7 +68,7 @@ impl Player {
     pub fn seek(&mut self, to: Timestamp) -> Vec<Report> {
         let to = to.min(self.length());
         if to < self.at {
-            self.core = begin(&self.trace);
+            self.core = self.trace.core();
             self.next = 0;
         }
         self.at = to;
@@ -84,10 +84,6 @@ impl Player {
         }
         reports
     }
-}
-
-fn begin(trace: &Trace) -> Core {
-    Core::new(Goal::from(trace.header.goal.clone()), trace.header.until.clone(), Timestamp(0))
 }
 
 /// What the keys of a replay change.
@@ -233,15 +229,16 @@ fn paint_bar(frame: &mut Frame, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::Goal;
     use crate::core::event::Event;
     use crate::core::ids::RunId;
-    use crate::shell::trace::{Header, RecordedGoal, VERSION};
+    use crate::core::trace::Header;
 
     fn player() -> Player {
-        let goal = RecordedGoal::Attach { run: RunId("r".into()), hosts: vec!["a".into()] };
+        let goal = Goal::Attach { run: RunId("r".into()), hosts: vec!["a".into()] };
         let events = (0..10).map(|i| (Timestamp(i * 1000), Event::Ticked)).collect();
-        let header = Header { trace: VERSION, time: 100.0, goal, until: Vec::new() };
-        Player::new(Trace { header, events, cut: false })
+        let header = Header::new(goal, Vec::new(), false, Timestamp(0), 100.0);
+        Player::new(Trace { header, events, torn_at: None })
     }
 
     #[test]

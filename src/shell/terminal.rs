@@ -7,7 +7,7 @@ use crossterm::{Command, cursor, event, execute, queue, terminal};
 use ratatui::Frame;
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
-use ratatui::layout::Size;
+use ratatui::layout::{Rect, Size};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Stdout, Write};
@@ -81,11 +81,13 @@ impl Surface for Tty {
             event::EnableBracketedPaste,
             cursor::Hide,
         )?;
-        self.terminal.clear()
+        self.clear()
     }
 
     fn clear(&mut self) -> io::Result<()> {
-        self.terminal.clear()
+        // `Terminal::clear` asks the terminal where its cursor is and fails where nobody answers; a resize to the same size clears without.
+        let size = self.terminal.size()?;
+        self.terminal.resize(Rect::new(0, 0, size.width, size.height))
     }
 
     fn copy(&mut self, text: &str) -> io::Result<()> {
