@@ -181,7 +181,9 @@ impl<'a> Trainer<'a> {
         let mut policy = ActorCritic::new(layout.clone(), &seeds, device)?;
         let mut adam = Adam::new(layout.len, ppo_settings.adam_eps, device)?;
         let resumed = match &settings.resume {
-            Some(from) => Some(resume::share(group, &resume::find(from, &run_dir), &layout, &env.id)?),
+            Some(from) => {
+                Some(resume::share(group, &resume::find(from, &run_dir), &layout, &env.id, device)?)
+            }
             None => None,
         };
         let (mut train_iter, mut best) = (0, None);
@@ -487,7 +489,7 @@ impl<'a> Trainer<'a> {
     fn checkpoint(&mut self, files: &[(&str, &str)]) -> Result<(), TrainerError> {
         self.page.borrow_mut().phase(Phase::Checkpoint);
         let own = resume::own_words(&self.collector);
-        let ranks = resume::gather_words(self.group, &own)?;
+        let ranks = resume::gather_words(self.group, &own, self.policy.flat().device())?;
         if self.is_first() {
             let layout = self.policy.layout();
             let moments = |tensor: &Tensor| -> Result<Vec<f32>, TrainerError> {
