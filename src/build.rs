@@ -18,6 +18,8 @@ mod trainer {
     const HEADERS: [&str; 5] =
         ["algorithm.h", "common/error.h", "context.h", "rendezvous/store.h", "transport/device.h"];
 
+    const SHIM: &str = "rankdeck_shim";
+
     fn folder(name: &str) -> Option<PathBuf> {
         println!("cargo:rerun-if-env-changed={name}");
         std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
@@ -58,13 +60,20 @@ mod trainer {
             .include(include)
             .include(include.join("torch/csrc/api/include"))
             .file(source.join("shim.cpp"))
-            .compile("rankdeck_shim");
+            .cargo_metadata(false)
+            .compile(SHIM);
     }
 
     fn link(lib: &Path) {
+        let out = std::env::var("OUT_DIR").unwrap_or_default();
+        println!("cargo:rustc-link-search=native={out}");
+        // Not bundled into the library's archive, so that the console can be linked without it.
+        println!("cargo:rustc-link-lib=static:-bundle={SHIM}");
+        println!("cargo:rustc-link-lib=dylib=stdc++");
         println!("cargo:rustc-link-search=native={}", lib.display());
         println!("cargo:rustc-link-lib=dylib=torch_cpu");
         println!("cargo:rustc-link-lib=dylib=c10");
+        keep_out_of_console(Path::new(&out));
         let rpath = format!("-Wl,-rpath,{}", lib.display());
         // Cargo has no directive for the library's own unit tests, the only other programs that run libtorch from a build folder. They are built
         // in the debug profile, where a search path in the console does no harm; a released console must not carry one.
@@ -75,5 +84,35 @@ mod trainer {
             println!("cargo:rustc-link-arg-tests={rpath}");
             println!("cargo:rustc-link-arg-benches={rpath}");
         }
+    }
+
+    /// The console shares the library with the trainer, so dead calls into libtorch pull in the C++ objects behind them, and those have static
+    /// initialisers, which no linker throws away: the console would need libtorch to start. Hence it is linked with empty archives in their
+    /// place. Should the console ever call into the trainer, the linker says so.
+    fn keep_out_of_console(out: &Path) {
+        let empty = out.join("empty.a");
+        let remap = |pattern: &str| format!("-Wl,--remap-inputs={pattern}={}", empty.display());
+        if std::fs::write(&empty, "!<arch>\n").is_err() || !links_with(out, &remap("*nothing.rlib")) {
+            println!(
+                "cargo:warning=this linker has no --remap-inputs: build the console without feature trainer"
+            );
+            return;
+        }
+        for pattern in ["*libtorch_sys-*.rlib".to_owned(), format!("*lib{SHIM}.a")] {
+            println!("cargo:rustc-link-arg-bin=rankdeck={}", remap(&pattern));
+        }
+    }
+
+    /// Whether an empty program links with this argument.
+    fn links_with(out: &Path, argument: &str) -> bool {
+        let source = out.join("probe.rs");
+        let Some(rustc) = std::env::var_os("RUSTC") else { return false };
+        std::fs::write(&source, "fn main() {}").is_ok()
+            && std::process::Command::new(rustc)
+                .arg(&source)
+                .args(["-C", &format!("link-arg={argument}"), "-o"])
+                .arg(out.join("probe"))
+                .output()
+                .is_ok_and(|output| output.status.success())
     }
 }

@@ -92,3 +92,20 @@ pub fn gather(group: &ProcessGroup, own: &Interval, values: &[f64]) -> Result<Ga
         means: sums[3..].iter().map(|sum| sum / world_size).collect(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_differing_chain_is_noticed() {
+        let agreed = |chains: &[u64]| Agreed {
+            stop: false,
+            report: false,
+            totals: Tally::default(),
+            chains: chains.to_vec(),
+        };
+        assert!(agreed(&[7]).equal() && agreed(&[7, 7, 7]).equal());
+        assert!(!agreed(&[7, 7, 8]).equal() && !agreed(&[8, 7, 7]).equal());
+    }
+}

@@ -26,6 +26,7 @@ pub mod settings;
 pub mod setup;
 pub mod signals;
 pub mod spawn;
+pub mod tell;
 pub mod tensorboard;
 pub mod train;
 

@@ -14,7 +14,7 @@ use super::error::TrainerError;
 use super::policy::actor_critic::Layout;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use tch::{Kind, Tensor};
+use tch::{Device, Tensor};
 
 /// Name of the checkpoint to resume from by default.
 pub const LATEST: &str = "latest.ckpt";
@@ -29,14 +29,14 @@ pub fn own_words(collector: &Collector) -> Vec<u64> {
     collector.tally().to_words().into_iter().chain(collector.save_envs()).collect()
 }
 
-/// Every rank's words, one rank after the other; tag `checkpoint`.
-pub fn gather_words(group: &ProcessGroup, own: &[u64]) -> Result<Vec<u64>, TrainerError> {
+/// Every rank's words, one rank after the other; tag `checkpoint`. `device` is where the group's tensors live.
+pub fn gather_words(group: &ProcessGroup, own: &[u64], device: Device) -> Result<Vec<u64>, TrainerError> {
     let words: Vec<i64> = own.iter().map(|word| word.cast_signed()).collect();
-    let gathered = group.all_gather(&Tensor::f_from_slice(&words)?, "checkpoint")?;
+    let gathered = group.all_gather(&Tensor::f_from_slice(&words)?.f_to_device(device)?, "checkpoint")?;
     let mut all = Vec::with_capacity(own.len() * gathered.len());
     for tensor in &gathered {
         let mut words = vec![0_i64; own.len()];
-        tensor.f_copy_data(&mut words, own.len())?;
+        tensor.f_to_device(Device::Cpu)?.f_copy_data(&mut words, own.len())?;
         all.extend(words.iter().map(|word| word.cast_unsigned()));
     }
     Ok(all)
@@ -55,6 +55,7 @@ pub fn share(
     path: &Path,
     layout: &Layout,
     env_id: &str,
+    device: Device,
 ) -> Result<Checkpoint, TrainerError> {
     let read = (group.rank() == 0).then(|| Checkpoint::read(path, layout, env_id));
     let mut answer = match &read {
@@ -78,15 +79,15 @@ pub fn share(
     debug_assert_eq!(shapes(layout), checkpoint.header.layout);
     for values in [&mut checkpoint.parameters, &mut checkpoint.first, &mut checkpoint.second] {
         values.resize(layout.len, 0.0);
-        let mut tensor = Tensor::f_from_slice(values)?.f_to_kind(Kind::Float)?;
+        let mut tensor = Tensor::f_from_slice(values)?.f_to_device(device)?;
         broadcast(group, &mut tensor)?;
-        tensor.f_copy_data(values, layout.len)?;
+        tensor.f_to_device(Device::Cpu)?.f_copy_data(values, layout.len)?;
     }
     let mut words: Vec<i64> = checkpoint.ranks.iter().map(|word| word.cast_signed()).collect();
     words.resize(answer.words, 0);
-    let mut tensor = Tensor::f_from_slice(&words)?;
+    let mut tensor = Tensor::f_from_slice(&words)?.f_to_device(device)?;
     broadcast(group, &mut tensor)?;
-    tensor.f_copy_data(&mut words, answer.words)?;
+    tensor.f_to_device(Device::Cpu)?.f_copy_data(&mut words, answer.words)?;
     checkpoint.ranks = words.into_iter().map(i64::cast_unsigned).collect();
     Ok(checkpoint)
 }

@@ -123,10 +123,11 @@ fn wait(ranks: &mut Ranks, signals: &libc::sigset_t) -> u8 {
                 ranks.signal(libc::SIGTERM);
             }
         }
-        if let Some(signal) = next_signal(signals, Duration::from_millis(200))
-            && STOPS.contains(&signal)
-        {
-            ranks.signal(signal);
+        match next_signal(signals, Duration::from_millis(200)) {
+            // A terminal that goes away is a reason to stop cleanly.
+            Some(libc::SIGHUP) => ranks.signal(libc::SIGTERM),
+            Some(signal) if STOPS.contains(&signal) => ranks.signal(signal),
+            _ => {}
         }
     }
 }

@@ -9,7 +9,7 @@ use super::env::make;
 use super::env::vector::VectorEnv;
 use super::error::TrainerError;
 use super::evaluate::evaluate;
-use super::exchange::{Agreed, Brought, exchange, gather};
+use super::exchange::{Brought, exchange, gather};
 use super::policy::actor_critic::Layout;
 use super::policy::{ActorCritic, MlpFast};
 use super::report::{Events, say, warn};
@@ -18,21 +18,17 @@ use super::seeds::{Purpose, Seeds};
 use super::settings::Settings;
 use super::setup::{self, Sizes};
 use super::signals;
-use super::tensorboard::EventFile;
+use super::tell::{Teller, Told};
 use crate::config::experiment::{Experiment, Ppo as PpoSettings};
-use crate::proto::message::{Evaluation, FinishReason, Phase, RankEvent, Returns};
+use crate::proto::message::{Evaluation, FinishReason, Phase, RankEvent};
 use crate::proto::status_page::Writer;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tch::{Device, Tensor};
 
-/// Seconds between reports, and between progress lines in the log.
-const REPORT_EVERY: Duration = Duration::from_millis(250);
-const SAY_EVERY: Duration = Duration::from_secs(1);
 /// Bound of leaving the group.
 const LEAVE: Duration = Duration::from_secs(10);
 
@@ -139,7 +135,7 @@ struct Trainer<'a> {
     seeds: Seeds,
     group: &'a ProcessGroup,
     page: &'a Page,
-    events: &'a Events,
+    teller: Teller<'a>,
     policy: ActorCritic,
     adam: Adam,
     ddp: Ddp,
@@ -150,13 +146,9 @@ struct Trainer<'a> {
     env_id: String,
     num_envs: u32,
     run_dir: PathBuf,
-    board: Option<EventFile>,
     train_iter: u64,
     updates: u64,
     best: Option<f64>,
-    equal: bool,
-    reported: Option<(Instant, u64)>,
-    said: Option<Instant>,
 }
 
 impl<'a> Trainer<'a> {
@@ -181,7 +173,9 @@ impl<'a> Trainer<'a> {
         let mut policy = ActorCritic::new(layout.clone(), &seeds, device)?;
         let mut adam = Adam::new(layout.len, ppo_settings.adam_eps, device)?;
         let resumed = match &settings.resume {
-            Some(from) => Some(resume::share(group, &resume::find(from, &run_dir), &layout, &env.id)?),
+            Some(from) => {
+                Some(resume::share(group, &resume::find(from, &run_dir), &layout, &env.id, device)?)
+            }
             None => None,
         };
         let (mut train_iter, mut best) = (0, None);
@@ -204,14 +198,14 @@ impl<'a> Trainer<'a> {
                 collector.restore_envs(&envs)?;
             }
         }
-        let mut trainer = Trainer {
+        let trainer = Trainer {
             experiment,
             settings: ppo_settings.clone(),
             sizes,
             seeds,
             group,
             page,
-            events,
+            teller: Teller::new(events, group.rank(), &run_dir),
             weights: vec![0.0; layout.len],
             greedy: MlpFast::new(&layout),
             updates: adam.steps,
@@ -223,12 +217,8 @@ impl<'a> Trainer<'a> {
             env_id: env.id.clone(),
             num_envs: env.num_envs,
             run_dir,
-            board: None,
             train_iter,
             best,
-            equal: true,
-            reported: None,
-            said: None,
         };
         trainer.announce(resumed.is_some());
         Ok(trainer)
@@ -238,13 +228,9 @@ impl<'a> Trainer<'a> {
         self.group.rank() == 0
     }
 
-    fn announce(&mut self, resumed: bool) {
+    fn announce(&self, resumed: bool) {
         if !self.is_first() {
             return;
-        }
-        match EventFile::create(&self.run_dir.join("tensorboard")) {
-            Ok(board) => self.board = Some(board),
-            Err(error) => warn(&format!("no TensorBoard file in {}: {error}", self.run_dir.display())),
         }
         let Sizes { local_envs, local_batch, batch, num_iterations, .. } = self.sizes;
         let minibatches = self.settings.num_minibatches as usize;
@@ -278,9 +264,6 @@ impl<'a> Trainer<'a> {
         };
         let name = if reason == FinishReason::Stopped { "stop" } else { "final" };
         self.checkpoint(&[(resume::LATEST, name)])?;
-        if let Some(board) = &mut self.board {
-            let _ = board.flush();
-        }
         Ok(reason)
     }
 
@@ -308,6 +291,12 @@ impl<'a> Trainer<'a> {
                     body.updates = updates;
                 });
             })?;
+        if !(learned.policy_loss.is_finite() && learned.value_loss.is_finite()) {
+            return Err(TrainerError::failure(
+                format!("the loss is not a finite number any more in iteration {}", iteration + 1),
+                "lower learn.learning_rate, and look at the losses in TensorBoard",
+            ));
+        }
         self.updates += learned.updates;
         self.train_iter += 1;
         page.borrow_mut().phase(Phase::Sync);
@@ -317,10 +306,9 @@ impl<'a> Trainer<'a> {
 
     /// Everything between two iterations; a reason when the loop ends.
     fn between(&mut self, learned: &Learned) -> Result<Option<FinishReason>, TrainerError> {
-        let report = self.is_first() && self.reported.is_none_or(|(when, _)| when.elapsed() >= REPORT_EVERY);
         let brought = Brought {
             stop: signals::stop_requested(),
-            report,
+            report: self.teller.due(),
             tally: self.collector.tally(),
             chain: learned.chain,
         };
@@ -331,7 +319,7 @@ impl<'a> Trainer<'a> {
             !agreed.stop && (every(self.experiment.eval.every) || last && self.experiment.eval.every > 0);
         let checkpoint = every(self.experiment.checkpoint.every);
         let report = agreed.report || agreed.stop || evaluate || checkpoint || last;
-        self.compare(&agreed, report);
+        self.teller.fingerprints(&agreed, (self.train_iter, self.updates), report);
         if report {
             self.report(&agreed.totals, learned)?;
         }
@@ -353,84 +341,19 @@ impl<'a> Trainer<'a> {
         })
     }
 
-    /// Tells whether the weights were equal: with each report, and at once when that changes.
-    fn compare(&mut self, agreed: &Agreed, report: bool) {
-        let covered = agreed.chains.iter().any(|chain| *chain != 0);
-        let equal = agreed.equal();
-        let changed = equal != self.equal;
-        self.equal = equal;
-        if !self.is_first() || !covered || !(report || changed) {
-            return;
-        }
-        if changed {
-            let chains: Vec<String> = agreed.chains.iter().map(|chain| format!("{chain:016x}")).collect();
-            let state = if equal { "equal again" } else { "different" };
-            warn(&format!("weights are {state} at iteration {}: {}", self.train_iter, chains.join(" ")));
-        }
-        self.events.send(&RankEvent::Fingerprint {
-            train_iter: self.train_iter,
-            update: self.updates,
-            values: agreed.chains.iter().map(|chain| format!("{chain:016x}")).collect(),
-            equal,
-        });
-    }
-
     fn report(&mut self, totals: &Tally, learned: &Learned) -> Result<(), TrainerError> {
         let own = self.collector.take_interval();
         let losses = learned.losses();
         let gathered = gather(self.group, &own, &losses.map(|(_, value)| value))?;
         let (iteration, updates) = (self.train_iter, self.updates);
-        self.events.send(&RankEvent::Counters(self.collector.tally().counters(
-            iteration,
-            updates,
-            own.returns,
-        )));
-        if !self.is_first() {
-            return Ok(());
-        }
-        let returns = gathered.interval.returns;
-        self.events.send(&RankEvent::Totals(totals.counters(iteration, updates, returns)));
-        let now = Instant::now();
-        let rate = self.reported.map(|(when, steps)| {
-            totals.env_step.saturating_sub(steps) as f64 / now.duration_since(when).as_secs_f64().max(1e-9)
+        self.teller.iteration(Told {
+            own: self.collector.tally().counters(iteration, updates, own.returns),
+            totals: totals.counters(iteration, updates, gathered.interval.returns),
+            interval: gathered.interval,
+            losses: losses.iter().map(|(name, _)| *name).zip(gathered.means).collect(),
+            learning_rate: annealed(&self.settings, iteration - 1, self.sizes.num_iterations),
         });
-        self.reported = Some((now, totals.env_step));
-        let learning_rate = annealed(&self.settings, iteration - 1, self.sizes.num_iterations);
-        let count = returns.count as f64;
-        let episodes = [
-            ("charts/episodic_return", returns.sum / count),
-            ("charts/episodic_length", gathered.interval.length as f64 / count),
-        ];
-        let names = losses.iter().map(|(name, _)| *name);
-        let values: BTreeMap<&str, f64> = names
-            .zip(gathered.means)
-            .chain(episodes)
-            .chain([("charts/learning_rate", learning_rate), ("charts/SPS", rate.unwrap_or(f64::NAN))])
-            .filter(|(_, value)| value.is_finite())
-            .collect();
-        self.write_board(totals.env_step, &values);
-        self.events.send(&RankEvent::Scalars {
-            train_iter: iteration,
-            env_step: totals.env_step,
-            values: values.iter().map(|(name, value)| (name.to_string(), *value)).collect(),
-        });
-        if self.said.is_none_or(|said| said.elapsed() >= SAY_EVERY) {
-            self.said = Some(now);
-            say(&progress_line(iteration, totals, &returns, rate));
-        }
         Ok(())
-    }
-
-    fn write_board(&mut self, env_step: u64, values: &BTreeMap<&str, f64>) {
-        let Some(board) = &mut self.board else { return };
-        let written = board.scalars(env_step, values.iter().map(|(name, value)| (*name, *value)));
-        if let Err(error) = written.and_then(|()| board.flush()) {
-            warn(&format!(
-                "no more TensorBoard values, {} cannot be written: {error}",
-                board.path().display()
-            ));
-            self.board = None;
-        }
     }
 
     /// Rank 0 plays, all learn the result.
@@ -464,22 +387,7 @@ impl<'a> Trainer<'a> {
         if verdict.best {
             self.best = Some(verdict.evaluation.return_mean);
         }
-        if self.is_first() {
-            let e = &verdict.evaluation;
-            self.events.send(&RankEvent::Eval(e.clone()));
-            let values =
-                BTreeMap::from([("eval/return_mean", e.return_mean), ("eval/return_std", e.return_std)]);
-            self.write_board(env_step, &values);
-            say(&format!(
-                "eval after iteration {}, env_step {env_step}: return {:.1} +- {:.1} over {} episodes in {:.2} s{}",
-                e.train_iter,
-                e.return_mean,
-                e.return_std,
-                e.episodes,
-                e.duration_s,
-                if e.stop { ", stop value reached" } else { "" },
-            ));
-        }
+        self.teller.evaluation(&verdict.evaluation);
         Ok(verdict)
     }
 
@@ -487,7 +395,7 @@ impl<'a> Trainer<'a> {
     fn checkpoint(&mut self, files: &[(&str, &str)]) -> Result<(), TrainerError> {
         self.page.borrow_mut().phase(Phase::Checkpoint);
         let own = resume::own_words(&self.collector);
-        let ranks = resume::gather_words(self.group, &own)?;
+        let ranks = resume::gather_words(self.group, &own, self.policy.flat().device())?;
         if self.is_first() {
             let layout = self.policy.layout();
             let moments = |tensor: &Tensor| -> Result<Vec<f32>, TrainerError> {
@@ -519,29 +427,10 @@ impl<'a> Trainer<'a> {
             for (name, reason) in files {
                 let path = checkpoint.write(&self.run_dir.join("checkpoints"), name)?;
                 self.page.borrow_mut().progress();
-                say(&format!("checkpoint {} after iteration {} ({reason})", path.display(), self.train_iter));
-                self.events.send(&RankEvent::Checkpoint {
-                    path: path.to_string_lossy().into_owned(),
-                    env_step,
-                    train_iter: self.train_iter,
-                    reason: reason.to_string(),
-                });
+                self.teller.checkpoint(&path, env_step, self.train_iter, reason);
             }
         }
         self.page.borrow_mut().phase(Phase::Sync);
         Ok(())
     }
-}
-
-fn progress_line(iteration: u64, totals: &Tally, returns: &Returns, rate: Option<f64>) -> String {
-    let mean = if returns.count == 0 {
-        "-".to_string()
-    } else {
-        format!("{:.1}", returns.sum / returns.count as f64)
-    };
-    let rate = rate.map_or("-".into(), |rate| format!("{rate:.0}"));
-    format!(
-        "iteration {iteration}  env_step {}  episodes {}  return {mean}  {rate} steps/s",
-        totals.env_step, totals.episodes
-    )
 }

@@ -1,0 +1,162 @@
+//! What a rank tells about its training: events for the agent, and on rank 0 log lines and TensorBoard values too.
+//!
+//! Owner: the training loop. It decides when; this module decides in which words. Nothing here changes the training.
+
+use super::collect::Interval;
+use super::exchange::Agreed;
+use super::report::{Events, say, warn};
+use super::tensorboard::EventFile;
+use crate::proto::message::{Counters, Evaluation, RankEvent};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Between two reports, and between two progress lines in the log.
+const REPORT_EVERY: Duration = Duration::from_millis(250);
+const SAY_EVERY: Duration = Duration::from_secs(1);
+
+/// Tells.
+pub struct Teller<'a> {
+    events: &'a Events,
+    first: bool,
+    board: Option<EventFile>,
+    /// Time and environment steps of the latest report.
+    reported: Option<(Instant, u64)>,
+    said: Option<Instant>,
+    equal: bool,
+}
+
+/// A reporting iteration.
+pub struct Told<'a> {
+    /// This rank's counters.
+    pub own: Counters,
+    /// All ranks' counters.
+    pub totals: Counters,
+    /// Episodes of all ranks since the last report.
+    pub interval: Interval,
+    /// Losses, means over the ranks.
+    pub losses: Vec<(&'a str, f64)>,
+    /// The optimiser's rate in this iteration.
+    pub learning_rate: f64,
+}
+
+impl<'a> Teller<'a> {
+    /// For a rank; rank 0 opens a TensorBoard file in `run_dir`.
+    pub fn new(events: &'a Events, rank: u32, run_dir: &Path) -> Teller<'a> {
+        let first = rank == 0;
+        let board = first.then(|| EventFile::create(&run_dir.join("tensorboard")));
+        let board = board.and_then(|opened| {
+            opened
+                .map_err(|error| warn(&format!("no TensorBoard file in {}: {error}", run_dir.display())))
+                .ok()
+        });
+        Teller { events, first, board, reported: None, said: None, equal: true }
+    }
+
+    /// Rank 0's clock says that a report is due.
+    pub fn due(&self) -> bool {
+        self.first && self.reported.is_none_or(|(when, _)| when.elapsed() >= REPORT_EVERY)
+    }
+
+    /// Tells whether the weights were equal: with each report, and at once when that changes. `at` is (iteration, updates).
+    pub fn fingerprints(&mut self, agreed: &Agreed, at: (u64, u64), report: bool) {
+        let covered = agreed.chains.iter().any(|chain| *chain != 0);
+        let equal = agreed.equal();
+        let changed = equal != self.equal;
+        self.equal = equal;
+        if !self.first || !covered || !(report || changed) {
+            return;
+        }
+        let (train_iter, update) = at;
+        let values: Vec<String> = agreed.chains.iter().map(|chain| format!("{chain:016x}")).collect();
+        if changed {
+            let state = if equal { "equal again" } else { "different" };
+            warn(&format!("weights are {state} at iteration {train_iter}: {}", values.join(" ")));
+        }
+        self.events.send(&RankEvent::Fingerprint { train_iter, update, values, equal });
+    }
+
+    /// Tells the counters, and on rank 0 totals, losses and a progress line.
+    pub fn iteration(&mut self, told: Told) {
+        self.events.send(&RankEvent::Counters(told.own));
+        if !self.first {
+            return;
+        }
+        let Told { totals, interval, .. } = told;
+        self.events.send(&RankEvent::Totals(totals));
+        let now = Instant::now();
+        let rate = self.reported.map(|(when, steps)| {
+            totals.env_step.saturating_sub(steps) as f64 / now.duration_since(when).as_secs_f64().max(1e-9)
+        });
+        self.reported = Some((now, totals.env_step));
+        let count = interval.returns.count as f64;
+        let values: BTreeMap<&str, f64> = told
+            .losses
+            .into_iter()
+            .chain([
+                ("charts/episodic_return", interval.returns.sum / count),
+                ("charts/episodic_length", interval.length as f64 / count),
+                ("charts/learning_rate", told.learning_rate),
+                ("charts/SPS", rate.unwrap_or(f64::NAN)),
+            ])
+            .filter(|(_, value)| value.is_finite())
+            .collect();
+        self.write_board(totals.env_step, &values);
+        self.events.send(&RankEvent::Scalars {
+            train_iter: totals.train_iter,
+            env_step: totals.env_step,
+            values: values.iter().map(|(name, value)| (name.to_string(), *value)).collect(),
+        });
+        if self.said.is_none_or(|said| said.elapsed() >= SAY_EVERY) {
+            self.said = Some(now);
+            say(&progress_line(&totals, rate));
+        }
+    }
+
+    /// Rank 0 tells an evaluation.
+    pub fn evaluation(&mut self, e: &Evaluation) {
+        if !self.first {
+            return;
+        }
+        self.events.send(&RankEvent::Eval(e.clone()));
+        let values = [("eval/return_mean", e.return_mean), ("eval/return_std", e.return_std)];
+        self.write_board(e.env_step, &BTreeMap::from(values));
+        say(&format!(
+            "eval after iteration {}, env_step {}: return {:.1} +- {:.1} over {} episodes in {:.2} s{}",
+            e.train_iter,
+            e.env_step,
+            e.return_mean,
+            e.return_std,
+            e.episodes,
+            e.duration_s,
+            if e.stop { ", stop value reached" } else { "" },
+        ));
+    }
+
+    /// Rank 0 tells a checkpoint that is complete.
+    pub fn checkpoint(&self, path: &Path, env_step: u64, train_iter: u64, reason: &str) {
+        say(&format!("checkpoint {} after iteration {train_iter} ({reason})", path.display()));
+        let path = path.to_string_lossy().into_owned();
+        self.events.send(&RankEvent::Checkpoint { path, env_step, train_iter, reason: reason.into() });
+    }
+
+    fn write_board(&mut self, env_step: u64, values: &BTreeMap<&str, f64>) {
+        let Some(board) = &mut self.board else { return };
+        let written = board.scalars(env_step, values.iter().map(|(name, value)| (*name, *value)));
+        if let Err(error) = written.and_then(|()| board.flush()) {
+            let path = board.path().display();
+            warn(&format!("no more TensorBoard values, {path} cannot be written: {error}"));
+            self.board = None;
+        }
+    }
+}
+
+fn progress_line(totals: &Counters, rate: Option<f64>) -> String {
+    let Counters { train_iter, env_step, episodes, returns, .. } = totals;
+    let mean = match returns.count {
+        0 => "-".to_string(),
+        count => format!("{:.1}", returns.sum / count as f64),
+    };
+    let rate = rate.map_or("-".into(), |rate| format!("{rate:.0}"));
+    format!("iteration {train_iter}  env_step {env_step}  episodes {episodes}  return {mean}  {rate} steps/s")
+}
