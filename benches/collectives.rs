@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a benchmark has nobody to report to
 
 use rankdeck::proto::status_page::Writer;
-use rankdeck::trainer::dist::{BackendKind, GroupSettings, ProcessGroup, ReduceOp};
+use rankdeck::trainer::dist::{BackendKind, Ddp, GroupSettings, ProcessGroup, ReduceOp};
 use std::cell::RefCell;
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
@@ -95,6 +95,20 @@ fn run(rank: u32) {
     let mut object = (1.0, "stop".to_owned());
     let times = measure(1000, || group.broadcast_object(&mut object, 0, "bench").unwrap());
     say(line("broadcast_object", 4096, &times));
+    let network = Tensor::ones([9155], (Kind::Float, Device::Cpu)).set_requires_grad(true);
+    let mut ddp = Ddp::new(vec![("all".into(), network)], Vec::new(), &group, 25 << 20).unwrap();
+    let times = measure(1000, || ddp.reduce(&group).unwrap());
+    say(line("ddp.reduce", 36_620, &times));
+    let times = measure(1000, || {
+        std::hint::black_box(ddp.clip_grad_norm(0.5));
+    });
+    say(line("ddp.clip_grad_norm", 36_620, &times));
+    let times = measure(1000, || {
+        std::hint::black_box(ddp.fingerprint());
+    });
+    say(line("ddp.fingerprint", 36_620, &times));
+    let times = measure(1000, || drop(ddp.compare(&group).unwrap()));
+    say(line("ddp.compare", 36_620, &times));
     group.destroy(Duration::from_secs(30)).unwrap();
 }
 

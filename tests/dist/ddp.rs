@@ -1,7 +1,7 @@
 //! Data-parallel training equals training alone.
 
 use crate::harness::{Me, World, error_value};
-use rankdeck::trainer::dist::Ddp;
+use rankdeck::trainer::dist::{Ddp, ReduceOp};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tch::nn::{self, Module, OptimizerConfig};
@@ -104,6 +104,16 @@ pub fn layout(me: &Me) -> Value {
     error_value(&error)
 }
 
+/// One rank reduces a value of the same size for another purpose.
+pub fn mixed_up(me: &Me) -> Value {
+    let group = me.connect();
+    let store = nn::VarStore::new(Device::Cpu);
+    let _net = network(&store.root());
+    let ddp = Ddp::new(parameters(&store), Vec::new(), &group, 1024).unwrap();
+    group.all_reduce_i64(&mut [1], ReduceOp::Sum, if me.rank == 1 { "stop" } else { "eval" }).unwrap();
+    error_value(&ddp.compare(&group).unwrap_err())
+}
+
 /// DIST-5: rank 0 leaves out one parameter, rank 1 the other.
 pub fn unused(me: &Me) -> Value {
     let group = me.connect();
@@ -184,6 +194,14 @@ fn different_networks_are_refused_by_name() {
     for error in World::new("layout", 2).start().results() {
         assert_eq!(error["kind"], "Mismatch");
         assert!(error["message"].as_str().unwrap().contains("rank 1 has other names"), "{error}");
+    }
+}
+
+#[test]
+fn collectives_that_were_mixed_up_show_at_the_next_comparison() {
+    for error in World::new("mixed_up", 3).start().results() {
+        assert_eq!(error["kind"], "Mismatch");
+        assert!(error["message"].as_str().unwrap().contains("rank 1 has been through other collectives"));
     }
 }
 

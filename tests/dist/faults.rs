@@ -107,6 +107,14 @@ pub fn mismatch(me: &Me) -> Value {
     error_value(&result.unwrap_err())
 }
 
+/// The ranks reduce tensors of different lengths.
+pub fn sizes(me: &Me) -> Value {
+    let group = me.connect();
+    let length: i64 = std::env::var("DIST_LENGTH").unwrap().parse().unwrap();
+    let mut tensor = Tensor::ones([length], (Kind::Float, Device::Cpu));
+    error_value(&group.all_reduce(&mut tensor, ReduceOp::Sum, "grad").unwrap_err())
+}
+
 /// Rank 0 leaves while the others have ended without a word.
 pub fn leave(me: &Me) -> Value {
     let group = me.connect();
@@ -283,6 +291,56 @@ fn check_mode_names_the_first_difference() {
         assert!(text.contains("all_reduce \"collect_stats\" of 2 i64"), "{text}");
         assert!(text.contains("broadcast \"weights\" of 5 f32"), "{text}");
     }
+}
+
+/// DIST-3: gloo throws in a thread of its own here, where it would end the process.
+#[test]
+fn different_lengths_are_an_error_and_not_the_end_of_the_process() {
+    for lengths in [[1, 17_500], [17_500, 1]] {
+        let mut world =
+            World::new("sizes", 2).env_of(0, "DIST_LENGTH", lengths[0]).env_of(1, "DIST_LENGTH", lengths[1]);
+        world.timeout = Duration::from_secs(30);
+        let results = world.start().results();
+        let named: Vec<_> = results.iter().filter(|error| error["kind"] == "Mismatch").collect();
+        assert_eq!(named.len(), 1, "{results:?}");
+        let text = message(named[0]);
+        assert!(text.contains("all_reduce \"grad\": another rank sent another amount of data"), "{text}");
+    }
+}
+
+#[test]
+fn check_mode_catches_different_lengths_before_gloo_sees_them() {
+    let world = World::new("sizes", 2).env("RANKDECK_CHECK_COLLECTIVES", 1);
+    let world = world.env_of(0, "DIST_LENGTH", 3).env_of(1, "DIST_LENGTH", 70_000);
+    for error in world.start().results() {
+        assert_eq!(error["kind"], "Mismatch", "{error}");
+        let text = message(&error);
+        assert!(text.contains("of 3 f32") && text.contains("of 70000 f32"), "{text}");
+    }
+}
+
+/// DIST-2: neither the store's server nor its clients can be trusted to answer.
+#[test]
+fn a_rank_zero_frozen_during_the_rendezvous_is_an_error_in_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut world = World::new("join", 3);
+    (world.ranks, world.timeout, world.pages) =
+        (vec![0, 1], Duration::from_secs(15), Some(folder.path().into()));
+    let mut ranks = world.start();
+    until("both have reached the store", || {
+        [0, 1].iter().all(|rank| {
+            Reader::open(&page_of(folder.path(), *rank))
+                .is_ok_and(|reader| reader.view().body.phase_progress >= 2)
+        })
+    });
+    let pid = ranks.pid(0);
+    // SAFETY: the process is a child of this one and was not waited for yet.
+    unsafe { libc::kill(pid, libc::SIGSTOP) };
+    let end = ranks.wait(&[1]).remove(0);
+    let error = result(&end);
+    assert_eq!(error["phase"], "Rendezvous", "{error}");
+    assert_eq!(error["kind"], "Timeout", "{error}");
+    assert!(error["after"].as_f64().unwrap() < 60.0, "{error}");
 }
 
 #[test]

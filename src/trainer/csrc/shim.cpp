@@ -12,18 +12,29 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torch/version.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <exception>
+#include <mutex>
+#include <stdexcept>
 #include <string>
+#include <typeinfo>
 #include <vector>
 
 namespace {
 
 using std::chrono::milliseconds;
 
-enum Status : int32_t { kOk = 0, kFailed = 1, kTimeout = 2, kNetwork = 3, kAddressInUse = 4 };
+enum Status : int32_t { kOk = 0, kFailed = 1, kTimeout = 2, kNetwork = 3, kAddressInUse = 4, kMismatch = 5 };
+
+// A failed check inside gloo's own thread: another rank sent something of another size.
+struct Mismatch : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 struct ErrorText {
   char bytes[1024];
@@ -59,11 +70,48 @@ Status report(ErrorText* error, const std::string& text) {
   return classify(text);
 }
 
+std::mutex gloo_mutex;
+std::string gloo_last_words; // guarded by gloo_mutex; empty while all is well
+std::terminate_handler previous_handler = nullptr;
+
+// Gloo throws on a thread of its own when a peer's message has another size than expected, where nobody can catch it: that would end the
+// process with no word about which collective it was. Such a thread is parked here and its words are kept for whoever waits. Every other
+// cause of std::terminate ends the process as before.
+void park_gloo_thread() {
+  try {
+    if (const auto exception = std::current_exception()) std::rethrow_exception(exception);
+  } catch (const std::exception& e) {
+    if (contains(typeid(e).name(), "4gloo")) {
+      {
+        const std::lock_guard<std::mutex> lock(gloo_mutex);
+        gloo_last_words = e.what();
+      }
+      for (;;) pause();
+    }
+  } catch (...) {
+  }
+  if (previous_handler != nullptr) previous_handler();
+  std::abort();
+}
+
+void watch_gloo_threads() {
+  static std::once_flag once;
+  std::call_once(once, [] { previous_handler = std::set_terminate(park_gloo_thread); });
+}
+
+void throw_if_gloo_died() {
+  const std::lock_guard<std::mutex> lock(gloo_mutex);
+  if (!gloo_last_words.empty()) throw Mismatch("another rank sent another amount of data: " + gloo_last_words);
+}
+
 template <typename Body>
 int32_t guarded(ErrorText* error, Body body) noexcept {
   try {
     body();
     return kOk;
+  } catch (const Mismatch& e) {
+    report(error, e.what());
+    return kMismatch;
   } catch (const c10::Error& e) {
     return report(error, e.what_without_backtrace());
   } catch (const std::exception& e) {
@@ -74,8 +122,22 @@ int32_t guarded(ErrorText* error, Body body) noexcept {
 }
 
 // Waits for the work; `limit` is a second line behind the group's own timeout, which is counted per message and not per operation.
+// In slices, to look after gloo's threads; the first is longer than nearly every operation, since each that ends early costs an exception.
 void finish(const c10::intrusive_ptr<c10d::Work>& work, int64_t limit_ms) {
-  work->wait(milliseconds(std::max<int64_t>(limit_ms, 1)));
+  using Clock = std::chrono::steady_clock;
+  const auto deadline = Clock::now() + milliseconds(std::max<int64_t>(limit_ms, 1));
+  milliseconds slice(1000);
+  for (;;) {
+    const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
+    try {
+      work->wait(std::max(std::min(slice, left), milliseconds(1)));
+      return;
+    } catch (const c10::Error&) {
+      throw_if_gloo_died();
+      if (work->isCompleted() || Clock::now() >= deadline) throw;
+    }
+    slice = std::min(slice * 2, milliseconds(8000));
+  }
 }
 
 at::Tensor& tensor(void* pointer) {
@@ -153,6 +215,7 @@ int32_t rankdeck_gloo_open(
     ErrorText* error) {
   return guarded(error, [&] {
     using c10d::ProcessGroupGloo;
+    watch_gloo_threads();
     auto options = ProcessGroupGloo::Options::create(milliseconds(timeout_ms));
     options->threads = 1;
     if (interface != nullptr) {

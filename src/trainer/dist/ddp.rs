@@ -118,10 +118,20 @@ impl Ddp {
         self.state.iter().fold(Hash::new().word(self.layout), fingerprint::tensor).value()
     }
 
-    /// Every rank's fingerprint, in rank order (tag `fingerprint`).
+    /// Every rank's fingerprint, in rank order (tag `fingerprint`). The same message compares which collectives the ranks have been through: a library
+    /// that matches calls by order alone may mix two different ones up without an error, which this turns into one.
     #[track_caller]
     pub fn compare(&self, group: &ProcessGroup) -> Result<Vec<u64>, DistError> {
-        gather_words(self.fingerprint(), group, "fingerprint")
+        let words = gather_words([self.fingerprint(), group.chain_hash()], group, "fingerprint")?;
+        let differing = differing(words.iter().map(|[_, chain]| *chain));
+        if differing.is_empty() {
+            return Ok(words.into_iter().map(|[print, _]| print).collect());
+        }
+        let text = format!(
+            "rank {} has been through other collectives than rank 0 (by operation, tag, count or dtype)",
+            super::store::list(&differing)
+        );
+        Err(failed(self.identity, Failure::new(DistErrorKind::Mismatch, text)))
     }
 
     /// Elements of all gradients.
@@ -181,31 +191,35 @@ fn layout<'a>(tensors: impl Iterator<Item = &'a (String, Tensor)>) -> u64 {
 }
 
 #[track_caller]
-fn gather_words(word: u64, group: &ProcessGroup, tag: &str) -> Result<Vec<u64>, DistError> {
-    let gathered = group.all_gather(&Tensor::from_slice(&[word as i64]), tag)?;
-    Ok(gathered.iter().map(|tensor| tensor.int64_value(&[0]) as u64).collect())
+fn gather_words<const N: usize>(
+    words: [u64; N],
+    group: &ProcessGroup,
+    tag: &str,
+) -> Result<Vec<[u64; N]>, DistError> {
+    let gathered = group.all_gather(&Tensor::from_slice(&words.map(|word| word as i64)), tag)?;
+    let read = |tensor: &Tensor| std::array::from_fn(|index| tensor.int64_value(&[index as i64]) as u64);
+    Ok(gathered.iter().map(read).collect())
+}
+
+/// The ranks whose value is not rank 0's.
+fn differing(values: impl Iterator<Item = u64>) -> Vec<u32> {
+    let mut values = (0..).zip(values).peekable();
+    let first = values.peek().map(|(_, value)| *value);
+    values.filter(|(_, value)| Some(*value) != first).map(|(rank, _)| rank).collect()
 }
 
 #[track_caller]
 fn same_layout(layout: u64, group: &ProcessGroup) -> Result<(), DistError> {
-    let layouts = gather_words(layout, group, "weights")?;
-    let differing: Vec<u32> = (0..group.world_size())
-        .zip(&layouts)
-        .filter(|(_, other)| **other != layouts[0])
-        .map(|(rank, _)| rank)
-        .collect();
+    let layouts = gather_words([layout], group, "weights")?;
+    let differing = differing(layouts.iter().map(|[layout]| *layout));
     if differing.is_empty() {
         return Ok(());
     }
-    let ranks = super::store::list(&differing);
-    Err(DistError::new(
-        DistErrorKind::Mismatch,
-        DistPhase::Collective,
-        (group.rank(), group.world_size()),
-        format!(
-            "the networks differ: rank {ranks} has other names, shapes or dtypes of parameters than rank 0"
-        ),
-    ))
+    let text = format!(
+        "the networks differ: rank {} has other names, shapes or dtypes of parameters than rank 0",
+        super::store::list(&differing)
+    );
+    Err(failed((group.rank(), group.world_size()), Failure::new(DistErrorKind::Mismatch, text)))
 }
 
 /// Copies rank 0's state to all, as bytes, in one collective whatever the dtypes.

@@ -110,6 +110,7 @@ fn call(body: impl FnOnce(*mut ErrorText) -> i32) -> Result<(), Failure> {
         2 => DistErrorKind::Timeout,
         3 => DistErrorKind::Connection,
         4 => DistErrorKind::AddressInUse,
+        5 => DistErrorKind::Mismatch,
         _ => DistErrorKind::Failed,
     };
     let end = error.bytes.iter().position(|byte| *byte == 0).unwrap_or(error.bytes.len());

@@ -400,6 +400,11 @@ impl ProcessGroup {
         }
     }
 
+    /// Hash over all collectives that this rank has entered: equal on all ranks that agree.
+    pub(super) fn chain_hash(&self) -> u64 {
+        self.page.try_borrow().map_or(0, |page| page.body().chain_hash)
+    }
+
     #[track_caller]
     fn call<'a>(&self, op: Op, tag: &'a str, tensor: &Tensor) -> Result<Call<'a>, DistError> {
         let call = Call { op, tag, count: tensor.numel(), kind: tensor.kind(), site: Location::caller() };

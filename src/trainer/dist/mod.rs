@@ -5,7 +5,7 @@
 //! Invariants, cited by tests/dist.rs:
 //! - DIST-1: every collective is numbered, tagged and on the status page before it can block, and left only when it succeeded.
 //! - DIST-2: nothing here waits without a limit; a rank that waits in vain gets an error that names the collective.
-//! - DIST-3: no failure of another rank ends this process: C++ exceptions and library panics become [`DistError`]s.
+//! - DIST-3: no failure of another rank ends this process: C++ exceptions, those in Gloo's own threads included, become [`DistError`]s.
 //! - DIST-4: a group that failed once refuses everything after, since its ranks no longer agree on what comes next.
 //! - DIST-5: what is exchanged depends on shapes, never on data: unused parameters contribute zeros.
 
