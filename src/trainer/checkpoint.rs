@@ -191,8 +191,8 @@ impl Checkpoint {
 
 fn write_atomically(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     std::fs::create_dir_all(folder)?;
-    // One writer per run (rank 0), so the name needs no more than the process id against leftovers of a killed life.
-    let temporary = folder.join(format!(".{name}.{}.tmp", std::process::id()));
+    // A run has one writer, rank 0; what a killed life left half-written is overwritten.
+    let temporary = folder.join(format!(".{name}.tmp"));
     let written = (|| {
         let mut file = File::create(&temporary)?;
         file.write_all(bytes)?;

@@ -2,7 +2,7 @@
 //!
 //! The way of an iteration ([`train`]): [`collect`] plays a rollout with the policy's fast form, [`algo`] learns from it with gradients
 //! averaged by [`dist`], [`exchange`] makes totals and decisions that all ranks share, rank 0 [`evaluate`]s and writes a [`checkpoint`].
-//! What happens is told through [`report`] (event socket, lines) and the status page.
+//! What happens is [told](tell) through [`report`] (event socket, lines), TensorBoard and the status page.
 //!
 //! Invariants:
 //! - TRAINER-1: every branch that changes the number of collectives depends on reduced or broadcast values, or on counters that are equal on

@@ -5,7 +5,8 @@
 //! - RESUME-2: with another world size and equally many environments, weights, moments, schedules, environments and totals go on;
 //!   counters of ranks that exist no more are added to those that do, so that totals stay exact.
 //! - RESUME-3: with another number of environments, new ones begin, on streams that no earlier life has used.
-//! - RESUME-4: a checkpoint that cannot be used ends every rank with the same error (exit code 2).
+//! - RESUME-4: a restart (generation above 0) from `latest` begins afresh when its run had not written a checkpoint yet.
+//! - RESUME-5: a checkpoint that cannot be used ends every rank with the same error (exit code 2).
 
 use super::checkpoint::{Checkpoint, Header, shapes};
 use super::collect::{Collector, Tally};
@@ -46,28 +47,37 @@ pub fn gather_words(group: &ProcessGroup, own: &[u64], device: Device) -> Result
 struct Answer {
     header: Option<Header>,
     error: Option<(String, String)>,
+    absent: bool,
     words: usize,
 }
 
-/// Rank 0 reads the file, all ranks get it; tag `resume`. On failure all get the same error.
+/// Rank 0 reads the file, all ranks get it; tag `resume`. On failure all get the same error. `None`: there is no such file, and
+/// that is allowed by `or_afresh`.
 pub fn share(
     group: &ProcessGroup,
     path: &Path,
+    or_afresh: bool,
     layout: &Layout,
     env_id: &str,
     device: Device,
-) -> Result<Checkpoint, TrainerError> {
-    let read = (group.rank() == 0).then(|| Checkpoint::read(path, layout, env_id));
+) -> Result<Option<Checkpoint>, TrainerError> {
+    let absent = or_afresh && !path.exists();
+    let read = (group.rank() == 0 && !absent).then(|| Checkpoint::read(path, layout, env_id));
     let mut answer = match &read {
-        Some(Ok(checkpoint)) => {
-            Answer { header: Some(checkpoint.header.clone()), error: None, words: checkpoint.ranks.len() }
-        }
+        Some(Ok(checkpoint)) => Answer {
+            header: Some(checkpoint.header.clone()),
+            words: checkpoint.ranks.len(),
+            ..Answer::default()
+        },
         Some(Err(error)) => {
             Answer { error: Some((error.message.clone(), error.hint.clone())), ..Answer::default() }
         }
-        None => Answer::default(),
+        None => Answer { absent, ..Answer::default() },
     };
     group.broadcast_object(&mut answer, 0, "resume")?;
+    if answer.absent {
+        return Ok(None);
+    }
     if let Some((message, hint)) = answer.error {
         return Err(TrainerError::usage(message, hint));
     }
@@ -89,7 +99,7 @@ pub fn share(
     broadcast(group, &mut tensor)?;
     tensor.f_to_device(Device::Cpu)?.f_copy_data(&mut words, answer.words)?;
     checkpoint.ranks = words.into_iter().map(i64::cast_unsigned).collect();
-    Ok(checkpoint)
+    Ok(Some(checkpoint))
 }
 
 fn broadcast(group: &ProcessGroup, tensor: &mut Tensor) -> Result<(), DistError> {

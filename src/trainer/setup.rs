@@ -36,6 +36,9 @@ pub fn parts(experiment: &Experiment) -> Result<(&Env, &Ppo), TrainerError> {
     Ok((env, ppo))
 }
 
+/// Transitions of a rollout over all ranks; beyond this a typing mistake is likelier than memory for it.
+const MAX_BATCH: u64 = 1 << 28;
+
 /// Sizes of one rank and of all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sizes {
@@ -69,6 +72,21 @@ impl Sizes {
         }
         let local_envs = env.num_envs / world_size;
         let batch = u64::from(env.num_envs) * u64::from(num_steps);
+        let widths = &experiment.policy.hidden;
+        if widths.len() > 64 || widths.iter().any(|width| !(1..=65_536).contains(width)) {
+            return Err(TrainerError::usage(
+                format!("policy.hidden = {widths:?} is no list of at most 64 widths from 1 to 65536"),
+                "set policy.hidden, such as [64, 64]",
+            ));
+        }
+        if batch > MAX_BATCH {
+            return Err(TrainerError::usage(
+                format!(
+                    "a rollout of {batch} transitions over all ranks is more than the {MAX_BATCH} that are possible"
+                ),
+                "lower env.num_envs or collect.num_steps",
+            ));
+        }
         let num_iterations = match experiment.run.total_steps {
             0 if ppo.anneal_lr => {
                 return Err(TrainerError::usage(
@@ -177,6 +195,18 @@ mod tests {
             (experiment(4, 511, true), 1, "run.total_steps"),
         ] {
             let error = Sizes::resolve(&experiment, 0, world_size).unwrap_err();
+            assert!(error.usage && error.hint.contains(key), "{error:?}");
+        }
+        type Change = fn(&mut Experiment);
+        let changes: [(&str, Change); 3] = [
+            ("policy.hidden", |e: &mut Experiment| e.policy.hidden = vec![64, 0]),
+            ("collect.num_steps", |e: &mut Experiment| e.collect.num_steps = 0),
+            ("collect.num_steps", |e: &mut Experiment| e.collect.num_steps = u32::MAX),
+        ];
+        for (key, change) in changes {
+            let mut wrong = experiment(4, u64::from(u32::MAX) * 4, true);
+            change(&mut wrong);
+            let error = Sizes::resolve(&wrong, 0, 1).unwrap_err();
             assert!(error.usage && error.hint.contains(key), "{error:?}");
         }
         let error = load_experiment(Path::new("/nonexistent/x.toml")).unwrap_err();

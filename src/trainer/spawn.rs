@@ -165,8 +165,9 @@ fn environment(command: &mut Command, rank: u32, world_size: u32, port: u16) {
         command.env(key, "0");
     }
     command.env("GROUP_WORLD_SIZE", "1").env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
-    // The ranks' launcher is this process, wherever it runs itself.
+    // The ranks' launcher is this process, wherever it runs itself, and rank 0 keeps the store.
     command.env("TORCHELASTIC_RUN_ID", format!("spawn-{}", std::process::id()));
+    command.env("TORCHELASTIC_USE_AGENT_STORE", "False");
     if std::env::var_os("OMP_NUM_THREADS").is_none() {
         command.env("OMP_NUM_THREADS", "1");
     }

@@ -174,7 +174,9 @@ impl<'a> Trainer<'a> {
         let mut adam = Adam::new(layout.len, ppo_settings.adam_eps, device)?;
         let resumed = match &settings.resume {
             Some(from) => {
-                Some(resume::share(group, &resume::find(from, &run_dir), &layout, &env.id, device)?)
+                let or_afresh = from == "latest" && settings.generation > 0;
+                let path = resume::find(from, &run_dir);
+                resume::share(group, &path, or_afresh, &layout, &env.id, device)?
             }
             None => None,
         };
@@ -220,7 +222,8 @@ impl<'a> Trainer<'a> {
             train_iter,
             best,
         };
-        trainer.announce(resumed.is_some());
+        trainer.announce(resumed.is_some(), settings.resume.is_some());
+        trainer.show_counters();
         Ok(trainer)
     }
 
@@ -228,7 +231,7 @@ impl<'a> Trainer<'a> {
         self.group.rank() == 0
     }
 
-    fn announce(&self, resumed: bool) {
+    fn announce(&self, resumed: bool, restart: bool) {
         if !self.is_first() {
             return;
         }
@@ -243,9 +246,21 @@ impl<'a> Trainer<'a> {
             local_batch / minibatches.max(1),
             self.run_dir.display(),
         ));
-        if resumed {
-            say(&format!("resumed after iteration {}, update {}", self.train_iter, self.updates));
+        match (resumed, restart) {
+            (true, _) => {
+                say(&format!("resumed after iteration {}, update {}", self.train_iter, self.updates))
+            }
+            (false, true) => say("no checkpoint was written before the restart: beginning afresh"),
+            (false, false) => {}
         }
+    }
+
+    fn show_counters(&self) {
+        let tally = self.collector.tally();
+        self.page.borrow_mut().update(|body| {
+            (body.train_iter, body.updates) = (self.train_iter, self.updates);
+            (body.env_step, body.samples, body.episodes) = (tally.env_step, tally.samples, tally.episodes);
+        });
     }
 
     fn run(&mut self) -> Result<FinishReason, TrainerError> {
@@ -327,12 +342,17 @@ impl<'a> Trainer<'a> {
         if evaluate {
             verdict = self.evaluate(agreed.totals.env_step)?;
         }
-        if checkpoint {
-            let name = format!("iter-{}.ckpt", self.train_iter);
-            self.checkpoint(&[(name.as_str(), "every"), (resume::LATEST, "latest")])?;
-        }
-        if verdict.best && self.experiment.checkpoint.best {
-            self.checkpoint(&[("best.ckpt", "best")])?;
+        let name = format!("iter-{}.ckpt", self.train_iter);
+        let files = [
+            (checkpoint, name.as_str(), "every"),
+            (verdict.best && self.experiment.checkpoint.best, "best.ckpt", "best"),
+        ];
+        let mut files: Vec<(&str, &str)> =
+            files.iter().filter(|file| file.0).map(|(_, name, why)| (*name, *why)).collect();
+        if !files.is_empty() {
+            // `latest` is never older than another checkpoint.
+            files.push((resume::LATEST, "latest"));
+            self.checkpoint(&files)?;
         }
         Ok(match (agreed.stop, verdict.evaluation.stop) {
             (true, _) => Some(FinishReason::Stopped),

@@ -42,6 +42,10 @@ fn totals_are_the_sums_of_the_ranks_counters_and_weights_stay_equal() {
         })
         .collect();
     assert_eq!(fingerprints.len(), totals.len());
+    // They follow the weights: no two iterations have the same.
+    let distinct: std::collections::HashSet<&String> =
+        fingerprints.iter().map(|(_, values, _)| &values[0]).collect();
+    assert_eq!(distinct.len(), totals.len());
     for (rank, values, equal) in fingerprints {
         assert!(
             rank == 0

@@ -1,7 +1,8 @@
 //! PPO learns, tells what it learnt, and its TensorBoard files are TensorBoard's.
 
 use crate::harness::{Run, counters, experiment, python, totals};
-use rankdeck::proto::message::{FinishReason, RankEvent};
+use rankdeck::proto::message::{FinishReason, Phase, RankEvent};
+use rankdeck::proto::status_page::Reader;
 use std::ffi::OsStr;
 
 /// Best greedy evaluation within 60 000 steps.
@@ -28,7 +29,10 @@ fn ppo_learns_cartpole_whatever_the_seed() {
 #[test]
 fn a_whole_run_of_one_rank() {
     let rest = "[eval]\nevery = 10\nepisodes = 3\n[checkpoint]\nevery = 8";
-    let mut run = Run::start(&experiment(20 * 512 + 100, "seed = 4", rest), &[]);
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("rank0.page");
+    let page_env = [("RANKDECK_STATUS_PAGE", page.to_str().unwrap())];
+    let mut run = Run::start_with(&experiment(20 * 512 + 100, "seed = 4", rest), &[], &page_env);
     run.end_with(0);
     let events = run.events();
     assert!(matches!(&events[0].1, RankEvent::Joined { world_size: 1, device, .. } if device == "cpu"));
@@ -52,12 +56,12 @@ fn a_whole_run_of_one_rank() {
         .filter_map(|(_, event)| match event {
             RankEvent::Checkpoint { path, train_iter, reason, .. } => {
                 assert!(std::path::Path::new(path).is_file());
-                (reason != "best").then(|| (*train_iter, reason.clone()))
+                (!["best", "latest"].contains(&reason.as_str())).then(|| (*train_iter, reason.clone()))
             }
             _ => None,
         })
         .collect();
-    let wanted = [(8, "every"), (8, "latest"), (16, "every"), (16, "latest"), (20, "final")];
+    let wanted = [(8, "every"), (16, "every"), (20, "final")];
     assert_eq!(checkpoints, wanted.map(|(iteration, reason)| (iteration, reason.to_string())));
     let equal =
         events.iter().filter(|(_, e)| matches!(e, RankEvent::Fingerprint { equal: true, .. })).count();
@@ -67,6 +71,10 @@ fn a_whole_run_of_one_rank() {
         _ => None,
     });
     assert!(names.unwrap().contains(&"losses/value_loss".to_string()));
+    let body = Reader::open(&page).unwrap().view().body;
+    assert_eq!((body.phase, body.train_iter, body.env_step), (Phase::Done as u64, 20, 20 * 512));
+    assert_eq!((body.samples, body.episodes, body.updates), (last.samples, last.episodes, last.updates));
+    assert!(body.entered > 0 && body.entered == body.left);
     tensorboard_reads(&run);
 }
 

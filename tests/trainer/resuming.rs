@@ -1,4 +1,4 @@
-//! CHECKPOINT-3 and RESUME-1..4: a resumed run is the run.
+//! CHECKPOINT-3 and RESUME-1 to RESUME-5: a resumed run is the run.
 
 use crate::harness::{Run, counters, experiment, totals};
 use rankdeck::proto::message::RankEvent;
@@ -94,11 +94,12 @@ fn latest_means_the_run_directorys_own_and_a_finished_run_ends_at_once() {
     let mut again = Run::start_with(&experiment, &[], &[("RANKDECK_RESUME", from.to_str().unwrap())]);
     again.end_with(0);
     assert!(totals(&again.events()).is_empty());
+    assert!(again.logs().contains("resumed after iteration 3"));
     assert_eq!(load(&again.file("checkpoints/latest.ckpt")), load(&from));
 }
 
 #[test]
-fn resume_4_a_damaged_checkpoint_ends_every_rank_with_the_same_error() {
+fn resume_5_a_damaged_checkpoint_ends_every_rank_with_the_same_error() {
     let experiment = experiment(3 * 512, "", "");
     let mut run = Run::start(&experiment, &[]);
     run.end_with(0);
@@ -131,4 +132,20 @@ fn resume_4_a_damaged_checkpoint_ends_every_rank_with_the_same_error() {
         "{}",
         resumed.logs()
     );
+}
+
+#[test]
+fn resume_4_a_restart_without_any_checkpoint_begins_afresh_and_a_first_start_does_not() {
+    let experiment = experiment(2 * 512, "", "");
+    let mut restart = Run::start_with(
+        &experiment,
+        &["--spawn", "2", "--resume", "latest"],
+        &[("RANKDECK_GENERATION", "1")],
+    );
+    restart.end_with(0);
+    assert_eq!(totals(&restart.events()).last().map(|total| total.train_iter), Some(2));
+    assert!(restart.logs().contains("beginning afresh"), "{}", restart.logs());
+    let mut start = Run::start(&experiment, &["--resume", "latest"]);
+    start.end_with(2);
+    assert!(start.logs().contains("latest.ckpt cannot be read"), "{}", start.logs());
 }
