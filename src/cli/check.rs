@@ -244,9 +244,12 @@ mod tests {
     #[test]
     fn leftovers_and_running_ranks_are_worth_a_warning() {
         let entry =
-            |state: &str, alive| RunEntry { state: state.into(), ranks_alive: alive, ..RunEntry::default() };
+            |state, ranks_alive| RunEntry { state, ranks_alive, ..crate::cli::roster::sample_entry() };
         assert!(matches!(busy(&[entry(RunState::Orphaned, 0)]), Cell::Warn { .. }));
-        assert!(matches!(busy(&[entry(RunState::Finished, 0), entry(RunState::Running, 2)]), Cell::Warn { .. }));
+        assert!(matches!(
+            busy(&[entry(RunState::Finished, 0), entry(RunState::Running, 2)]),
+            Cell::Warn { .. }
+        ));
         assert!(matches!(busy(&[entry(RunState::Finished, 0)]), Cell::Ok(_)));
     }
 }

@@ -331,8 +331,10 @@ mod tests {
     #[test]
     fn a_shared_workdir_is_counted_once() {
         let mut roster = sample();
-        roster.entries =
-            vec![(0, entry("r", 0, "b", RunState::Running, 1.0)), (1, entry("r", 0, "b", RunState::Running, 1.0))];
+        roster.entries = vec![
+            (0, entry("r", 0, "b", RunState::Running, 1.0)),
+            (1, entry("r", 0, "b", RunState::Running, 1.0)),
+        ];
         roster.drop_shared();
         assert_eq!(roster.entries.len(), 1);
         assert_eq!(roster.entries[0].0, 1, "the host's own report wins");
