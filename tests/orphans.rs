@@ -54,7 +54,7 @@ fn agents(bench: &Bench) -> Vec<u32> {
     bench
         .processes()
         .iter()
-        .filter(|(_, command)| command.contains(" agent start"))
+        .filter(|(_, command)| command.contains(" agent serve"))
         .map(|(pid, _)| *pid)
         .collect()
 }

@@ -14,6 +14,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
@@ -165,6 +166,7 @@ fn spawn(
     let failed = |error: String| Failure::new(format!("cannot start the agent: {error}"), hint.clone());
     let log = log.map_err(|error| failed(error.to_string()))?;
     let mut command = Command::new("/proc/self/exe");
+    command.arg0("rankdeck");
     command
         .args(["agent", "serve", "--run", &start.run, "--host", &start.host])
         .args(["--node-rank", &start.node.to_string(), "--umask", &umask.to_string()])

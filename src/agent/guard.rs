@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -67,6 +68,7 @@ impl Guard {
         // SAFETY: the kernel has just returned these descriptors, and nobody else owns them.
         let (read, write) = unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
         let mut command = Command::new("/proc/self/exe");
+        command.arg0("rankdeck");
         command
             .args(["agent", "guard", "--run", &watch.run.0, "--node-rank", &watch.paths.node.to_string()])
             .arg("--run-dir")
