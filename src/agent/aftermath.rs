@@ -99,33 +99,38 @@ impl Agent {
         });
     }
 
+    /// Reaps every child that has ended: those that are known also while another child is being made.
     pub(super) fn reap(&mut self) {
-        if let Some(guard) = self.guard.as_ref().map(|guard| guard.pid)
-            && groups::reap(guard).is_some()
-        {
-            self.guard = None;
-            self.notice("the guard process ended; starting another".into());
-        }
+        let guard = self.guard.as_ref().map(|guard| guard.pid);
         let live: Vec<u32> = {
             let machine = self.machine.borrow();
-            machine
-                .ranks()
-                .iter()
-                .filter(|life| life.lives())
-                .filter_map(|life| Some(life.ident?.pid))
-                .collect()
+            let ranks = machine.ranks().iter().filter(|life| life.lives());
+            ranks.filter_map(|life| Some(life.ident?.pid)).chain(guard).collect()
         };
         for pid in live {
             if let Some(status) = groups::reap(pid) {
-                let actions = self.ended(pid, status);
-                self.perform(actions);
+                self.bury(pid, status);
             }
         }
-        // The rest: what ranks left to the agent, helpers, and ranks that ended before the loop was told their pids.
         while let Some((pid, status)) = groups::reap_any() {
-            if self.spawning > 0 && self.early.len() < EARLY {
-                self.early.insert(pid, status);
-            }
+            self.bury(pid, status);
+        }
+    }
+
+    /// A child was reaped: a rank, the guard, a helper, or something that a rank left to the agent.
+    fn bury(&mut self, pid: u32, status: i32) {
+        let is_it =
+            |life: &supervise::RankLife| life.lives() && life.ident.is_some_and(|ident| ident.pid == pid);
+        let is_rank = self.machine.borrow().ranks().iter().any(is_it);
+        if is_rank {
+            let actions = self.ended(pid, status);
+            self.perform(actions);
+        } else if self.guard.as_ref().is_some_and(|guard| guard.pid == pid) {
+            self.guard = None;
+            self.notice("the guard process ended; starting another".into());
+        } else if self.spawning > 0 && self.early.len() < EARLY {
+            // A rank that ended before the loop was told its pid looks like this, too.
+            self.early.insert(pid, status);
         }
     }
 
