@@ -1,5 +1,8 @@
 //! The agent with real processes: every promise about starting, watching, stopping and dying.
 
+// Helpers of tests outside of test functions; inside, clippy.toml allows this anyway.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 #[path = "agent/bed.rs"]
 mod bed;
 #[path = "agent/consoles.rs"]

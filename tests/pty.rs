@@ -30,6 +30,7 @@ impl Terminal {
         command.env("LC_ALL", "C.UTF-8");
         command.env_remove("NO_COLOR");
         command.env_remove("RANKDECK_TEST_PANIC");
+        command.env("RUST_BACKTRACE", "0");
         envs.iter().for_each(|(name, value)| command.env(name, value));
         let child = pair.slave.spawn_command(command).unwrap();
         drop(pair.slave);

@@ -6,6 +6,7 @@
 //! ```text
 //! command    what was typed after `rankdeck agent`, marker lines        daemon     finds or starts the agent of a run
 //! serve      the loop of the agent: wires everything below together     console    one connection of one console
+//! duty       orders, launches, the clock, the end of an agent           aftermath  reaping, last words, leftovers, the proof
 //! supervise  pure: the life of a generation, stop stages, the proof     spawn      starts ranks from one long-lived thread
 //! sweep      finds and ends every process of a run                      groups     sessions, signals, bonds
 //! guard      kills the run when its agent dies or is stopped            proc       readers of /proc
@@ -22,9 +23,11 @@
 //! - AGENT-2: nothing that a console, a rank, a disk or a driver does may block or end the agent's loop.
 //! - AGENT-3: every queue is bounded; what is dropped is counted, and records are never dropped for a slow console.
 
+mod aftermath;
 pub mod command;
 pub mod console;
 pub mod daemon;
+mod duty;
 pub mod entries;
 pub mod events;
 pub mod gpu;

@@ -106,7 +106,7 @@ impl Found {
 /// Looks once.
 pub fn find(scope: &Scope) -> Vec<Found> {
     let processes = proc::all();
-    choose(scope, &processes, |pid| proc::environ(pid))
+    choose(scope, &processes, proc::environ)
 }
 
 fn choose(scope: &Scope, processes: &[proc::Stat], environ: impl Fn(u32) -> Option<Vec<u8>>) -> Vec<Found> {

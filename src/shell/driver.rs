@@ -95,7 +95,7 @@ pub async fn drive(session: Session, face: Face) -> io::Result<End> {
     let mut signals = Signals::new(matches!(face, Face::Screen(_)))?;
     let (answers_in, mut answers) = mpsc::channel::<Answer>(64);
     let mut driver = Driver::new(session, face, answers_in);
-    driver.tell(Event::Ticked);
+    driver.tell(Event::WallClock { time: wall_time() });
     let why = loop {
         if let Some(why) = driver.leaving() {
             break why;
@@ -315,6 +315,7 @@ impl Driver {
             Signalled::HangUp => self.tell(Event::DetachRequested),
             Signalled::Suspend => self.act(Action::Suspend, signals).await?,
             Signalled::Continue => {
+                self.tell(Event::WallClock { time: wall_time() });
                 if let Face::Screen(screen) = &mut self.face {
                     screen.redraw()?;
                 }

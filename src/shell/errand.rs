@@ -4,6 +4,7 @@
 use crate::core::event::{Event, LinkState};
 use crate::core::ids::{Generation, Timestamp};
 use crate::core::model::{Model, RankLife, RunState};
+use crate::core::plan::Plan;
 use crate::proto::message::StopMode;
 
 /// Milliseconds that a stop waits for hosts that cannot be reached, once all others have reported.
@@ -16,7 +17,7 @@ pub enum Errand {
     Watch,
     /// Stay until the user leaves, even after the end of the run.
     Linger,
-    /// Leave once every rank is in the process group.
+    /// Leave once the run is up.
     Detach,
     /// Stop the run and stay for the proof.
     Stop {
@@ -114,11 +115,16 @@ impl Errand {
     }
 }
 
-/// Every rank is at least in the process group.
+/// Every rank is in the process group; a program of the user may never say so, then its processes are all there is to see.
 fn is_up(model: &Model) -> bool {
+    let speaks = model.plan.as_ref().is_none_or(Plan::is_builtin);
     model.run.state == RunState::Running
         && !model.ranks.is_empty()
-        && model.ranks.iter().all(|rank| matches!(rank.life, RankLife::Joined | RankLife::Finished))
+        && model.ranks.iter().all(|rank| match rank.life {
+            RankLife::Joined | RankLife::Finished => true,
+            RankLife::Spawned => !speaks,
+            RankLife::Pending | RankLife::Exited(_) => false,
+        })
 }
 
 /// The run is known and every host has either been reached or has proved to be out of reach.

@@ -181,9 +181,8 @@ pub fn proof(model: &Model, finished: &ReportBody) -> Vec<String> {
 
 fn places(model: &Model, record: Option<&Path>) -> Vec<String> {
     let checkpoint = model.checkpoints.last().map(|c| format!("checkpoint {}", c.path));
-    let folder = model.plan.as_ref().zip(model.run.id.as_ref()).and_then(|(plan, run)| {
-        plan.hosts.first().map(|host| format!("run dir    {}/runs/{run} on {}", host.workdir, host.name))
-    });
+    let folder = model.hosts.first().filter(|host| !host.run_dir.is_empty());
+    let folder = folder.map(|host| format!("run dir    {} on {}", host.run_dir, host.name));
     let record = record.map(|path| format!("record     {}", path.display()));
     checkpoint.into_iter().chain(folder).chain(record).collect()
 }

@@ -1,0 +1,410 @@
+//! The agent's duties: orders, launches, the machine's wishes, the clock, the end.
+//!
+//! Owner: the loop in `serve`, which calls [`Agent::hear`] and [`Agent::tick`]; nothing here waits. What comes after a rank's end is in `aftermath`.
+
+use super::console::{Attached, LineStore, Order};
+use super::events::{Audience, Said};
+use super::guard::{self, Guard};
+use super::logs::{Batch, Logs};
+use super::manifest::{Manifest, ManifestRank};
+use super::paths::RunPaths;
+use super::serve::{Settings, say};
+use super::spawn::{Spawner, Started as Spawned};
+use super::supervise::{self, Action, Machine};
+use super::sweep::{self, Ident};
+use super::{Failure, Timing, gpu, proc, sample, site, spool};
+use crate::config::experiment::OnDisconnect;
+use crate::core::ids::Rank;
+use crate::proto::message::{AgentMessage, ConsoleMessage, LaunchSpec, RecordEvent, StopMode, Survivor};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// What happened elsewhere.
+pub(super) enum News {
+    Order(Order),
+    Said(Said),
+    Prepared(Box<LaunchSpec>, Result<Box<site::Launch>, String>),
+    Spawned(Rank, Spawned),
+    Autopsied(Rank, Vec<String>),
+    LeftNothing(Rank),
+    Proved(Vec<Survivor>, Vec<u32>),
+}
+
+/// The state of an agent; what it lives through is in the machine.
+pub(super) struct Agent {
+    pub(super) settings: Settings,
+    pub(super) timing: Timing,
+    pub(super) ident: Ident,
+    pub(super) build: String,
+    pub(super) started: f64,
+    pub(super) machine: Rc<RefCell<Machine>>,
+    pub(super) spool: spool::Spool,
+    pub(super) spawner: Spawner,
+    pub(super) logs: Logs,
+    pub(super) lines: Rc<RefCell<LineStore>>,
+    pub(super) subjects: sample::Subjects,
+    pub(super) audience: Audience,
+    pub(super) gpus: gpu::Gpus,
+    pub(super) attached: Rc<RefCell<BTreeMap<u64, Attached>>>,
+    pub(super) guard: Option<Guard>,
+    pub(super) guard_retry: Instant,
+    pub(super) news: mpsc::Sender<News>,
+    pub(super) early: BTreeMap<u32, i32>,
+    pub(super) spawning: usize,
+    pub(super) emptied: BTreeSet<Rank>,
+    pub(super) oom_kills: Option<u64>,
+    pub(super) clock: Instant,
+    pub(super) heard: Instant,
+    pub(super) busy: Instant,
+    pub(super) closed: bool,
+    pub(super) detached: bool,
+    pub(super) quitting: bool,
+    pub(super) spool_failed: bool,
+}
+
+impl Agent {
+    pub(super) fn now(&self) -> u64 {
+        self.clock.elapsed().as_millis() as u64
+    }
+
+    pub(super) fn record(&self, event: RecordEvent) {
+        let generation = self.machine.borrow().generation();
+        self.spool.append(generation, event);
+    }
+
+    pub(super) fn notice(&self, text: String) {
+        say(&text);
+        self.record(RecordEvent::Notice { text });
+    }
+
+    pub(super) fn hear(&mut self, news: News) {
+        let now = self.now();
+        let actions = match news {
+            News::Order(order) => self.obey(order),
+            News::Said(Said { rank, generation, event }) => {
+                self.spool.append(generation, RecordEvent::Rank { rank, said: event });
+                Vec::new()
+            }
+            News::Prepared(spec, launch) => self.spawn(&spec, launch),
+            News::Spawned(rank, result) => {
+                self.spawning = self.spawning.saturating_sub(1);
+                let pid = result.as_ref().ok().map(|ident| ident.pid);
+                let mut actions = self.machine.borrow_mut().spawned(rank, result, now);
+                if let Some((pid, status)) = pid.and_then(|pid| self.early.remove_entry(&pid)) {
+                    actions.extend(self.ended(pid, status));
+                }
+                if self.spawning == 0 {
+                    self.early.clear();
+                }
+                actions
+            }
+            News::Autopsied(rank, lines) => self.machine.borrow_mut().autopsied(rank, lines),
+            News::LeftNothing(rank) => {
+                self.emptied.insert(rank);
+                Vec::new()
+            }
+            News::Proved(survivors, gpus_free) => self.machine.borrow_mut().proved(survivors, gpus_free, now),
+        };
+        self.perform(actions);
+    }
+
+    fn obey(&mut self, order: Order) -> Vec<Action> {
+        let now = self.now();
+        let refuse = |failure: Failure| {
+            // A console that does not even take its answers will learn from the snapshot.
+            let Failure { error, hint } = failure;
+            let _ = order.answers.try_send(AgentMessage::Refused { error, hint });
+            Vec::new()
+        };
+        match order.message {
+            ConsoleMessage::Launch { spec } => {
+                if spec.plan.run != self.settings.run || spec.node_rank != self.settings.paths.node {
+                    return refuse(Failure::new(
+                        format!(
+                            "this agent serves node {} of run {}, and the launch is for node {} of run {}",
+                            self.settings.paths.node, self.settings.run, spec.node_rank, spec.plan.run
+                        ),
+                        "attach to the right agent",
+                    ));
+                }
+                if self.quitting {
+                    return refuse(Failure::new("this agent is ending", "attach again in a moment"));
+                }
+                let launched = self.machine.borrow_mut().launch(spec.clone());
+                match launched {
+                    Ok(actions) => {
+                        if !actions.is_empty() {
+                            self.prepare(spec);
+                        }
+                        actions
+                    }
+                    Err(failure) => refuse(failure),
+                }
+            }
+            ConsoleMessage::Stop { mode, grace_ms } => {
+                self.machine.borrow_mut().stop(mode, grace_ms, "console", now)
+            }
+            ConsoleMessage::Detach => {
+                self.detached = true;
+                Vec::new()
+            }
+            ConsoleMessage::Close => {
+                self.closed = true;
+                Vec::new()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// A launch was accepted: folders, experiment, libtorch; elsewhere, since disks and interpreters may be slow.
+    fn prepare(&mut self, spec: Box<LaunchSpec>) {
+        self.closed = false;
+        self.detached = false;
+        self.heard = Instant::now();
+        self.emptied.clear();
+        self.lines.borrow_mut().clear();
+        self.oom_kills = proc::oom_kills();
+        let ranks: Vec<Rank> = self.machine.borrow().ranks().iter().map(|life| life.rank).collect();
+        for rank in &ranks {
+            self.logs.follow(*rank, spec.generation, self.settings.paths.rank_log(spec.generation, *rank));
+        }
+        self.spawning = ranks.len();
+        *self.audience.expected.borrow_mut() = (spec.generation, ranks);
+        let site = site::Base {
+            paths: self.settings.paths.clone(),
+            workdir: self.settings.workdir.clone(),
+            events: self.settings.socket("ev"),
+            agent: guard::agent_name(self.ident),
+            umask: self.settings.umask,
+        };
+        let news = self.news.clone();
+        tokio::task::spawn_blocking(move || {
+            let launch = site::prepare(site, &spec).map(Box::new);
+            let _ = news.blocking_send(News::Prepared(spec, launch));
+        });
+    }
+
+    fn spawn(&mut self, spec: &LaunchSpec, launch: Result<Box<site::Launch>, String>) -> Vec<Action> {
+        let now = self.now();
+        let stopped = self
+            .machine
+            .borrow()
+            .is_stopping()
+            .then(|| "a stop was ordered before it was started".to_owned());
+        let mut actions = Vec::new();
+        for planned in spec.plan.ranks_of(spec.node_rank) {
+            let order = match (&stopped, &launch) {
+                (Some(stopped), _) => Err(stopped.clone()),
+                (None, Err(error)) => Err(error.clone()),
+                (None, Ok(launch)) => launch.order(spec, planned),
+            };
+            match order {
+                Ok(order) => self.spawner.spawn(planned.rank, order),
+                Err(error) => {
+                    self.spawning = self.spawning.saturating_sub(1);
+                    actions.extend(self.machine.borrow_mut().spawned(planned.rank, Err(error), now));
+                }
+            }
+        }
+        actions
+    }
+
+    pub(super) fn perform(&mut self, actions: Vec<Action>) {
+        let changed = !actions.is_empty();
+        for action in actions {
+            match action {
+                Action::Record(event) => self.record(event),
+                Action::Save => self.spool.save_manifest(self.manifest(true).bytes()),
+                Action::SignalRanks(ranks, signal) => {
+                    for ident in ranks {
+                        sweep::deliver(ident, signal);
+                    }
+                }
+                Action::SignalAll(signal) => {
+                    let scope = self.scope();
+                    tokio::task::spawn_blocking(move || sweep::signal_all(&scope, signal));
+                }
+                Action::Autopsy { rank } => self.autopsy(rank),
+                Action::Leftovers { rank, ident, polite } => self.clear_leftovers(rank, ident, polite),
+                Action::Prove => self.prove(),
+            }
+        }
+        if changed {
+            self.look_at_ranks();
+        }
+    }
+
+    fn look_at_ranks(&self) {
+        let machine = self.machine.borrow();
+        let generation = machine.generation();
+        let subject = |life: &supervise::RankLife| {
+            Some(sample::Subject {
+                rank: life.rank,
+                ident: life.ident.filter(|ident| ident.start > 0)?,
+                gpu: life.gpu,
+                page: self.settings.paths.page(generation, life.rank),
+            })
+        };
+        self.subjects.set(generation, machine.ranks().iter().filter_map(subject).collect());
+    }
+
+    pub(super) fn quit(&mut self) {
+        self.quitting = true;
+        let now = self.now();
+        let actions = {
+            let mut machine = self.machine.borrow_mut();
+            let grace = machine.spec().map_or(0, supervise::grace_ms);
+            if machine.is_quiet() {
+                Vec::new()
+            } else {
+                machine.stop(StopMode::Terminate, grace, "signal", now)
+            }
+        };
+        self.perform(actions);
+    }
+
+    /// What time brings; `Some(reason)` when the agent is to end.
+    pub(super) fn tick(&mut self) -> Option<String> {
+        self.keep_guard();
+        let failing = self.spool.is_failing();
+        if failing != self.spool_failed {
+            self.spool_failed = failing;
+            let text = if failing {
+                format!(
+                    "{} cannot be written; records are kept in memory",
+                    self.settings.paths.spool().display()
+                )
+            } else {
+                format!("records are written to disk again; {} were lost", self.spool.lost())
+            };
+            self.notice(text);
+        }
+        let consoles: Vec<Attached> = self.attached.borrow().values().copied().collect();
+        let attended = consoles.iter().any(|c| !c.pings || c.heard.elapsed() < self.timing.silent);
+        if attended {
+            self.heard = Instant::now();
+        }
+        let now = self.now();
+        let mut actions =
+            self.machine.borrow_mut().tick(now, attended, self.timing.unattended.as_millis() as u64);
+        if let Some(grace) = self.lease_is_over() {
+            actions.extend(self.machine.borrow_mut().stop(StopMode::Clean, grace, "lease", now));
+        }
+        self.perform(actions);
+        let machine = self.machine.borrow();
+        if !machine.is_quiet() || !consoles.is_empty() {
+            self.busy = Instant::now();
+        }
+        if self.quitting && (machine.is_quiet() || machine.has_survivors()) {
+            return Some("the agent was told to end".into());
+        }
+        if machine.is_quiet() && consoles.is_empty() {
+            if self.closed {
+                return Some("the run is over".into());
+            }
+            if self.busy.elapsed() >= self.timing.linger {
+                return Some("nobody is attached".into());
+            }
+        }
+        None
+    }
+
+    /// The grace of the stop that a lost console's lease demands.
+    fn lease_is_over(&self) -> Option<u64> {
+        let machine = self.machine.borrow();
+        let launch = &machine.spec()?.plan.experiment.launch;
+        let lease = Duration::try_from_secs_f64(launch.lease_s).unwrap_or(Duration::MAX);
+        let over = machine.is_running()
+            && !machine.is_stopping()
+            && launch.on_disconnect == OnDisconnect::Stop
+            && !self.detached
+            && self.heard.elapsed() >= lease;
+        over.then(|| machine.spec().map_or(0, supervise::grace_ms))
+    }
+
+    pub(super) fn manifest(&self, serving: bool) -> Manifest {
+        let machine = self.machine.borrow();
+        let plan = machine.spec().map(|spec| &spec.plan);
+        Manifest {
+            run: self.settings.run.0.clone(),
+            host: self.settings.host.clone(),
+            node_rank: self.settings.paths.node.0,
+            hostname: proc::hostname(),
+            boot_id: proc::boot_id(),
+            agent_pid: if serving { self.ident.pid } else { 0 },
+            agent_start: self.ident.start,
+            build: self.build.clone(),
+            socket: self.settings.socket("sock").display().to_string(),
+            started: self.started,
+            running: !machine.is_quiet(),
+            generation: machine.generation().0,
+            name: plan.map_or_else(String::new, |plan| plan.experiment.run.name.clone()),
+            world_size: plan.map_or(0, |plan| plan.world_size()),
+            hosts: plan
+                .map_or_else(Vec::new, |plan| plan.hosts.iter().map(|host| host.name.clone()).collect()),
+            ranks: machine
+                .ranks()
+                .iter()
+                .filter_map(|life| {
+                    let ident = life.ident?;
+                    let (pid, start, ended) = (ident.pid, ident.start, life.exit.is_some());
+                    Some(ManifestRank { rank: life.rank.0, pid, start, ended })
+                })
+                .collect(),
+        }
+    }
+
+    /// An agent of a run that is over shows the last lines of its logs, too.
+    pub(super) fn remember_logs(&self) {
+        let machine = self.machine.borrow();
+        for life in machine.ranks() {
+            let path = self.settings.paths.rank_log(machine.generation(), life.rank);
+            if let Ok((first, lines)) = super::logs::tail(&path, 1000) {
+                let batch = Batch { rank: life.rank, generation: machine.generation(), first, lines };
+                self.lines.borrow_mut().push(&batch);
+            }
+        }
+    }
+
+    pub(super) async fn end(mut self, socket: &Path, event_socket: &Path) -> ExitCode {
+        let begun = Instant::now();
+        while !self.attached.borrow().is_empty() && begun.elapsed() < Duration::from_secs(3) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let proved = self.machine.borrow().is_quiet();
+        let unused = self.machine.borrow().spec().is_none();
+        self.spool.save_manifest(self.manifest(false).bytes());
+        if !self.spool.flush(Duration::from_secs(5)) {
+            say("not everything could be written to disk");
+        }
+        let _ = std::fs::remove_file(socket);
+        let _ = std::fs::remove_file(event_socket);
+        if unused {
+            forget(&self.settings.paths);
+        }
+        say("ended");
+        match self.guard.take() {
+            Some(guard) if proved => guard.dismiss(),
+            _ => {}
+        }
+        if proved { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+/// Removes the traces of a run that never began: a folder with records of it stays.
+fn forget(paths: &RunPaths) {
+    if std::fs::metadata(paths.spool()).is_ok_and(|data| data.len() > 0) {
+        return;
+    }
+    for file in [paths.manifest(), paths.spool(), paths.agent_log()] {
+        let _ = std::fs::remove_file(file);
+    }
+    // Both only succeed when nothing else is inside.
+    let _ = std::fs::remove_dir(paths.node_dir());
+    let _ = std::fs::remove_dir(&paths.run_dir);
+}
