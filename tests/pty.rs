@@ -1,5 +1,12 @@
 //! The console in a real terminal: what it draws, and that it gives the terminal back however it ends.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on must fail"
+)]
+
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex};
@@ -14,8 +21,8 @@ const ENDLESS: [&str; 7] = ["simulate", "--nnodes", "2", "--ranks", "2", "--iter
 struct Terminal {
     screen: Arc<Mutex<vt100::Parser>>,
     raw: Arc<Mutex<Vec<u8>>>,
-    writer: Option<Box<dyn Write + Send>>,
-    master: Option<Box<dyn MasterPty + Send>>,
+    writer: Box<dyn Write + Send>,
+    master: Box<dyn MasterPty + Send>,
     child: Box<dyn Child + Send + Sync>,
 }
 
@@ -45,8 +52,8 @@ impl Terminal {
                 to_raw.lock().unwrap().extend_from_slice(&bytes[..n]);
             }
         });
-        let writer = Some(pair.master.take_writer().unwrap());
-        Terminal { screen, raw, writer, master: Some(pair.master), child }
+        let writer = pair.master.take_writer().unwrap();
+        Terminal { screen, raw, writer, master: pair.master, child }
     }
 
     fn simulate(extra: &[&str], envs: &[(&str, &str)]) -> Terminal {
@@ -63,15 +70,14 @@ impl Terminal {
     }
 
     fn send(&mut self, keys: &str) {
-        let writer = self.writer.as_mut().unwrap();
-        writer.write_all(keys.as_bytes()).unwrap();
-        writer.flush().unwrap();
+        self.writer.write_all(keys.as_bytes()).unwrap();
+        self.writer.flush().unwrap();
     }
 
     fn resize(&self, cols: u16, rows: u16) {
         let size = PtySize { rows, cols, pixel_width: 0, pixel_height: 0 };
         self.screen.lock().unwrap().screen_mut().set_size(rows, cols);
-        self.master.as_ref().unwrap().resize(size).unwrap();
+        self.master.resize(size).unwrap();
     }
 
     fn signal(&self, signal: i32) {
@@ -108,7 +114,7 @@ impl Terminal {
 
     /// Modes of the terminal: (canonical, echo, signals).
     fn modes(&self) -> (bool, bool, bool) {
-        let fd = self.master.as_ref().unwrap().as_raw_fd().unwrap();
+        let fd = self.master.as_raw_fd().unwrap();
         // SAFETY: all-zero is a valid termios, which tcgetattr fills in; the descriptor is open.
         let modes = unsafe {
             let mut modes: libc::termios = std::mem::zeroed();
@@ -224,10 +230,8 @@ fn a_panic_gives_the_terminal_back_before_its_message() {
 #[test]
 fn a_lost_terminal_ends_the_console() {
     let mut terminal = Terminal::simulate(&[], &[]);
-    terminal.until_shows("sim-00");
-    terminal.writer = None;
-    terminal.master = None;
-    // The reading thread still holds the terminal open: hang up as the kernel would.
+    terminal.until_shows("running");
+    // The reading thread holds the terminal open: hang up as the kernel would.
     terminal.signal(libc::SIGHUP);
     assert_eq!(terminal.wait(), 0);
 }
@@ -251,5 +255,33 @@ fn a_stop_and_go_from_outside_repaints() {
     terminal.until("a full frame", |t| t.text().contains("sim-00") && !t.text().contains("garbage"));
     terminal.signal(libc::SIGTERM);
     assert_eq!(terminal.wait(), 130);
+    terminal.assert_restored();
+}
+
+#[test]
+fn a_recorded_run_is_shown_again_with_pause_and_jumps() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["simulate", "--nnodes", "1", "--ranks", "2", "--iteration-ms", "100", "--steps", "40960"];
+    let recorded = std::process::Command::new(RANKDECK)
+        .args(args)
+        .args(["--record", "--headless"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert!(recorded.status.success());
+    let runs = std::fs::read_dir(folder.path().join("runs")).unwrap();
+    let run = runs.map(|entry| entry.unwrap().path()).next().unwrap();
+    let mut terminal = Terminal::start(RANKDECK, &["replay", run.to_str().unwrap()], &[]);
+    terminal.until_shows("REPLAY playing");
+    terminal.send(" ");
+    terminal.until_shows("REPLAY paused");
+    terminal.send("\x1b[F");
+    terminal.until_shows("REPLAY end");
+    terminal.until_shows("40,960");
+    terminal.send("\x1b[H");
+    terminal.until_shows("REPLAY paused");
+    terminal.until("the beginning", |t| !t.text().contains("40,960"));
+    terminal.signal(libc::SIGTERM);
+    terminal.wait();
     terminal.assert_restored();
 }

@@ -177,7 +177,8 @@ impl Roster {
         runs
     }
 
-    /// The run that is meant: by its full name, by the beginning of it when that is unique, or the only one that is not finished.
+    /// The run that is meant: by its full name, by the beginning of it when that is unique (among those that are not finished, if there
+    /// are such), or the only one that is not finished.
     pub fn pick(&self, wanted: Option<&str>) -> Result<Found<'_>, Failure> {
         let runs = self.runs();
         if let Some(found) = wanted.and_then(|name| runs.iter().find(|found| found.run == name)) {
@@ -187,8 +188,11 @@ impl Roster {
             Some(start) => runs.iter().filter(|found| found.run.starts_with(start)).collect(),
             None => runs.iter().filter(|found| found.state != State::Finished).collect(),
         };
+        let live: Vec<&Found> =
+            candidates.iter().copied().filter(|found| found.state != State::Finished).collect();
         match (candidates.as_slice(), wanted) {
             ([only], _) => Ok((*only).clone()),
+            (_, Some(_)) if live.len() == 1 => Ok(live[0].clone()),
             ([], _) if !self.silent.is_empty() => Err(self.silent_failure()),
             ([], Some(name)) => Err(Failure::usage(format!("there is no run `{name}` on these hosts"))
                 .hint("`rankdeck ps --all` lists all runs")),
@@ -319,6 +323,7 @@ mod tests {
         assert_eq!(roster.pick(None).unwrap().run, "new-1");
         assert_eq!(roster.pick(Some("old")).unwrap().run, "old-1");
         assert_eq!(roster.pick(Some("nope")).unwrap_err().code, 2);
+        assert_eq!(roster.pick(Some("")).unwrap().run, "new-1", "the one that is not finished");
         roster.entries.push((0, entry("new-2", 0, "a", RunState::Running, 3.0)));
         let failure = roster.pick(None).unwrap_err().to_string();
         assert!(failure.contains("new-1") && failure.contains("new-2"), "{failure}");

@@ -17,6 +17,7 @@ use crate::shell::face::Face;
 use crate::shell::headless::Form;
 use crate::shell::record::{self, Recorder};
 use crate::shell::{log, summary};
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use tokio::sync::mpsc;
 
@@ -167,7 +168,10 @@ pub fn finish(end: &End, face: &FaceArgs, run: &RunId) -> u8 {
         }
         _ => {}
     }
-    if end.why == Why::Done
+    // Who reads stdout on this terminal has just read it.
+    let read = end.finished.is_some() && !face.json && io::stdout().is_terminal();
+    if !read
+        && end.why == Why::Done
         && !matches!(end.code, code::SUCCESS | code::INTERRUPTED)
         && !end.model.run.reason.is_empty()
     {

@@ -72,7 +72,7 @@ impl Scene {
             user: None,
             identity_file: None,
             proxy_jump: None,
-            gpus: self.gpus.then(|| Gpus::Count(self.ranks_per_host)),
+            gpus: self.gpus.then_some(Gpus::Count(self.ranks_per_host)),
             nproc: Some(self.ranks_per_host),
             workdir: "/scratch/rankdeck".to_owned(),
             env: BTreeMap::new(),

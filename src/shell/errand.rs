@@ -147,8 +147,9 @@ fn only_unreachable_left(model: &Model) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::ids::{NodeRank, Rank};
+    use crate::core::ids::{LocalRank, NodeRank, Rank};
     use crate::core::model::{HostModel, RankModel};
+    use crate::core::plan::PlannedRank;
 
     fn model(state: RunState, lives: &[RankLife]) -> Model {
         let mut model = Model::default();
@@ -166,24 +167,9 @@ mod tests {
     }
 
     fn rank(rank: u32, life: RankLife) -> RankModel {
-        RankModel {
-            rank: Rank(rank),
-            node: NodeRank(0),
-            local_rank: rank,
-            host: "a".into(),
-            gpu: None,
-            life,
-            device: String::new(),
-            pid: None,
-            sample: None,
-            sampled: None,
-            steps_per_s: 0.0,
-            counters: Default::default(),
-            error: None,
-            log: Default::default(),
-            cpu_history: Default::default(),
-            gpu_history: Default::default(),
-        }
+        let planned =
+            PlannedRank { rank: Rank(rank), local_rank: LocalRank(rank), node_rank: NodeRank(0), gpu: None };
+        RankModel { life, ..RankModel::pending(&planned, "a") }
     }
 
     #[test]

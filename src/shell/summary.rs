@@ -159,6 +159,9 @@ pub fn proof(model: &Model, finished: &ReportBody) -> Vec<String> {
     let ReportBody::RunFinished { proved, survivors, stop_ms, gpus_free, .. } = finished else {
         return Vec::new();
     };
+    if *proved && survivors.is_empty() && model.ranks.iter().all(|rank| rank.life == RankLife::Pending) {
+        return vec!["nothing was started, so nothing is left".to_owned()];
+    }
     if *proved && survivors.is_empty() {
         let gpus = if gpus_free.is_empty() {
             String::new()
@@ -190,7 +193,9 @@ fn places(model: &Model, record: Option<&Path>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::ids::{LocalRank, NodeRank, Rank};
     use crate::core::model::HostModel;
+    use crate::core::plan::PlannedRank;
     use crate::proto::message::Evaluation;
 
     fn finished(outcome: Outcome, proved: bool, survivors: &[&str]) -> ReportBody {
@@ -205,9 +210,23 @@ mod tests {
         }
     }
 
+    fn rank(life: RankLife) -> RankModel {
+        let planned =
+            PlannedRank { rank: Rank(0), local_rank: LocalRank(0), node_rank: NodeRank(0), gpu: None };
+        RankModel { life, ..RankModel::pending(&planned, "a") }
+    }
+
+    #[test]
+    fn a_run_that_never_began_claims_no_stop() {
+        let model = Model { ranks: vec![rank(RankLife::Pending)], ..model() };
+        let text = lines(&model, &finished(Outcome::Failed, true, &[]), None).join("\n");
+        assert!(text.contains("nothing was started") && !text.contains("stopped: proved"), "{text}");
+    }
+
     fn model() -> Model {
         let host = |name: &str, stopped| HostModel { name: name.into(), stopped, ..HostModel::default() };
-        Model { hosts: vec![host("a", Some(vec![])), host("b", None)], ..Model::default() }
+        let hosts = vec![host("a", Some(vec![])), host("b", None)];
+        Model { hosts, ranks: vec![rank(RankLife::Exited(Exit::Code { code: 0 }))], ..Model::default() }
     }
 
     #[test]

@@ -92,7 +92,7 @@ impl Surface for Tty {
 
     fn copy(&mut self, text: &str) -> io::Result<()> {
         use base64::Engine;
-        let end = text.floor_char_boundary(COPY_BYTES);
+        let end = (0..=COPY_BYTES.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
         let encoded = base64::engine::general_purpose::STANDARD.encode(&text[..end]);
         let out = self.terminal.backend_mut();
         write!(out, "\x1b]52;c;{encoded}\x07")?;
