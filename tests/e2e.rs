@@ -6,6 +6,87 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use support::{Bench, Console, kill, rankdeck, wait_until};
 
+/// Body of a rank that really waits for its peers: this test binary, started by an agent through `launch.command`. It writes a status page as the
+/// built-in trainer does and meets the other ranks over TCP once per iteration. `TEST_STALL=RANK:ITER` makes one of them sleep for ever
+/// in its rollout instead.
+#[test]
+#[ignore = "a rank of other tests, not a test"]
+fn rank_program() {
+    use rankdeck::proto::message::Phase;
+    use rankdeck::proto::status_page::{Dtype, Op, Writer, tag};
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    let var = |name: &str| std::env::var(name).unwrap();
+    let (rank, world): (u32, usize) = (var("RANK").parse().unwrap(), var("WORLD_SIZE").parse().unwrap());
+    let mut page = Writer::create(var("RANKDECK_STATUS_PAGE").as_ref(), rank, 0).unwrap();
+    let master = format!("{}:{}", var("MASTER_ADDR"), var("MASTER_PORT"));
+    page.phase(Phase::Rendezvous);
+    let mut peers: Vec<TcpStream> = if rank == 0 {
+        let listener = TcpListener::bind(&master).unwrap();
+        (1..world).map(|_| listener.accept().unwrap().0).collect()
+    } else {
+        loop {
+            match TcpStream::connect(&master) {
+                Ok(stream) => break vec![stream],
+                Err(_) => std::thread::sleep(std::time::Duration::from_millis(10)),
+            }
+        }
+    };
+    let stall = std::env::var("TEST_STALL").ok();
+    for iteration in 1..100_000 {
+        page.phase(Phase::Rollout);
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        while stall.as_deref() == Some(&format!("{rank}:{iteration}")) {
+            std::thread::sleep(std::time::Duration::from_secs(1));
+        }
+        page.update(|body| {
+            (body.train_iter, body.updates, body.env_step) = (iteration, iteration, 8 * iteration)
+        });
+        page.phase(Phase::Learn);
+        page.enter(Op::AllReduce, tag("grad"), 9155, 36620, Dtype::F32, 1);
+        // Everybody tells rank 0, rank 0 tells everybody: nobody leaves before all have come.
+        let mut byte = [0];
+        if rank == 0 {
+            peers.iter_mut().for_each(|peer| peer.read_exact(&mut byte).unwrap());
+            peers.iter_mut().for_each(|peer| peer.write_all(&byte).unwrap());
+        } else {
+            peers[0].write_all(&byte).unwrap();
+            peers[0].read_exact(&mut byte).unwrap();
+        }
+        page.leave();
+    }
+}
+
+#[test]
+fn the_rank_that_has_not_entered_the_collective_is_named() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(2, 2);
+    let this = std::env::current_exe().unwrap();
+    let command = [path(&this), "rank_program", "--exact", "--ignored", "--nocapture"];
+    let experiment = bench.write(
+        "experiment.toml",
+        &format!(
+            "[run]\nname = \"stall\"\n[launch]\ncommand = {command:?}\n[launch.env]\nTEST_STALL = \"2:60\"\n"
+        ),
+    );
+    let mut console = Console::start(&["run", path(&experiment), "--hosts", path(&hosts)]);
+    let verdict = console.wait_for("a red verdict", 40, |v| v["kind"] == "verdict" && v["severity"] == "red");
+    assert_eq!(
+        (&verdict["verdict"], &verdict["rank"]),
+        (&Value::from("behind"), &Value::from(2)),
+        "{verdict}"
+    );
+    assert!(verdict["latency_s"].as_f64().unwrap() <= 10.0, "{verdict}");
+    let evidence = verdict["evidence"].to_string();
+    assert!(
+        evidence.contains("60") && evidence.contains("all_reduce") && evidence.contains("grad"),
+        "{verdict}"
+    );
+    console.signal(libc::SIGINT);
+    assert_eq!(console.finish(60).code(), Some(130));
+    assert_eq!(console.all("verdict").iter().filter(|v| v["severity"] == "red").count(), 1, "one incident");
+}
+
 fn path(path: &std::path::Path) -> &str {
     path.to_str().unwrap()
 }

@@ -24,6 +24,9 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
+/// How long an agent that never launched anything waits for a console.
+const UNLAUNCHED_LINGER: Duration = Duration::from_secs(5);
+
 /// What happened elsewhere.
 pub(super) enum News {
     Order(Order),
@@ -307,7 +310,12 @@ impl Agent {
             if self.closed {
                 return Some("the run is over".into());
             }
-            if self.busy.elapsed() >= self.timing.linger {
+            // Without a launch there is nothing to come back to.
+            let linger = match machine.spec() {
+                Some(_) => self.timing.linger,
+                None => self.timing.linger.min(UNLAUNCHED_LINGER),
+            };
+            if self.busy.elapsed() >= linger {
                 return Some("nobody is attached".into());
             }
         }

@@ -8,7 +8,7 @@
 use super::desk::Desk;
 use super::{LinkCommand, LinkEvent};
 use crate::proto::frame::{self, Decoder, FrameError};
-use crate::proto::message::AgentMessage;
+use crate::proto::message::{AgentMessage, ConsoleMessage};
 use crate::ssh::Operator;
 use crate::ssh::wait::{self, Interest};
 use std::collections::VecDeque;
@@ -57,6 +57,9 @@ pub enum End {
     Lost(String),
 }
 
+/// Marks the ping that closes a conversation.
+const LAST_PING: u64 = u64::MAX;
+
 /// Carries until the order to close or until the road breaks.
 pub fn carry(pipe: &mut dyn Pipe, desk: &mut Desk) -> End {
     let mut decoder = Decoder::default();
@@ -88,7 +91,11 @@ pub fn carry(pipe: &mut dyn Pipe, desk: &mut Desk) -> End {
             heard = heard.map(|_| Instant::now());
         }
         if desk.closing() {
-            flush(pipe, &mut outgoing, desk);
+            let attached = heard.is_some();
+            flush(pipe, &mut outgoing, desk, attached);
+            if attached {
+                await_pong(pipe, &mut decoder);
+            }
             return End::Closed;
         }
         while outgoing.is_empty() {
@@ -172,14 +179,17 @@ fn write_some(pipe: &mut dyn Pipe, outgoing: &mut VecDeque<u8>) -> io::Result<bo
     Ok(wrote)
 }
 
-/// Sends what was ordered before the order to close (`detach`, `close`), within half a second.
-fn flush(pipe: &mut dyn Pipe, outgoing: &mut VecDeque<u8>, desk: &mut Desk) {
+/// Sends what was ordered before the order to close (`detach`, `close`), within half a second; with `ping`, a ping behind it.
+fn flush(pipe: &mut dyn Pipe, outgoing: &mut VecDeque<u8>, desk: &mut Desk, ping: bool) {
     while let Some(command) = desk.inbox.take() {
         if let LinkCommand::Send(message) = command
             && let Ok(bytes) = frame::encode(&message)
         {
             outgoing.extend(bytes);
         }
+    }
+    if ping && let Ok(bytes) = frame::encode(&ConsoleMessage::Ping { sent_ms: LAST_PING }) {
+        outgoing.extend(bytes);
     }
     let deadline = Instant::now() + Duration::from_millis(500);
     while !outgoing.is_empty() && Instant::now() < deadline {
@@ -193,12 +203,38 @@ fn flush(pipe: &mut dyn Pipe, outgoing: &mut VecDeque<u8>, desk: &mut Desk) {
     }
 }
 
+/// Waits, within a second, until the agent has read the last orders: an SSH server that is told to disconnect throws away what it has not yet
+/// passed on, so that bytes written are not orders received.
+fn await_pong(pipe: &mut dyn Pipe, decoder: &mut Decoder) {
+    let deadline = Instant::now() + Duration::from_secs(1);
+    let mut buffer = vec![0; 64 << 10];
+    while Instant::now() < deadline {
+        match pipe.read(&mut buffer) {
+            Ok(0) => return,
+            Ok(count) => decoder.push(&buffer[..count]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let _ = wait::poll(&[pipe.interest(false)], Duration::from_millis(50));
+                continue;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(_) => return,
+        }
+        loop {
+            match decoder.next_frame::<AgentMessage>() {
+                Ok(Some(AgentMessage::Pong { sent_ms: LAST_PING })) => return,
+                Ok(Some(_)) | Err(FrameError::Json(_)) => {}
+                Ok(None) => break,
+                Err(_) => return,
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::inbox::Inbox;
     use super::*;
     use crate::core::ids::NodeRank;
-    use crate::proto::message::ConsoleMessage;
     use tokio::sync::mpsc;
 
     struct Bench {

@@ -218,6 +218,12 @@ impl Console {
         self.stderr.take().map(|thread| thread.join().unwrap()).unwrap_or_default()
     }
 
+    /// Its last line and its stderr, once it has ended: what a failed assertion wants to show.
+    pub fn told(&mut self) -> String {
+        let stderr = self.stderr();
+        format!("{:?}\n{stderr}", self.seen.last())
+    }
+
     /// Sends it a signal.
     pub fn signal(&self, signal: i32) {
         kill(self.child.id(), signal);

@@ -1,0 +1,324 @@
+//! The whole road over real SSH: console, sshd, agents, ranks.
+//!
+//! Two kinds of hosts: OpenSSH servers on loopback, for everybody; and, where `RANKDECK_TESTBED` (or `../shared/testbed/testbed`) names the test bed, hosts
+//! made of namespaces with addresses, process tables and disks of their own.
+
+#[path = "support/sshd.rs"]
+mod sshd;
+mod support;
+
+use serde_json::Value;
+use sshd::{Sshd, keygen};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use support::{Bench, Console, rankdeck, wait_until};
+
+/// Hosts on loopback: each a server of its own with a host key, a port and a working folder.
+struct Loopback {
+    bench: Bench,
+    servers: Vec<Sshd>,
+    hosts: PathBuf,
+}
+
+impl Loopback {
+    /// `None`, with a printed reason, where there is no sshd.
+    fn start(nodes: usize, nproc: usize) -> Option<Loopback> {
+        let bench = Bench::new();
+        let key = bench.path().join("id");
+        keygen(&key, "ed25519", "");
+        let mut text = format!("[defaults]\nidentity_file = {key:?}\nnproc = {nproc}\n");
+        let (mut known, mut servers) = (String::new(), Vec::new());
+        for node in 0..nodes {
+            let server = Sshd::start("")?;
+            server.authorize(&key);
+            known += &format!("[127.0.0.1]:{} {}\n", server.port, server.host_key("host_ed25519"));
+            let workdir = bench.path().join(format!("host{node}"));
+            std::fs::create_dir(&workdir).unwrap();
+            text += &format!(
+                "[[host]]\nname = \"h{node}\"\naddress = \"127.0.0.1\"\nport = {}\nworkdir = {workdir:?}\n",
+                server.port
+            );
+            servers.push(server);
+        }
+        bench.write("known_hosts", &known);
+        let config = format!(
+            "Host *\nUserKnownHostsFile {}\nGlobalKnownHostsFile none\nIdentityAgent none\nIdentitiesOnly yes\n",
+            bench.path().join("known_hosts").display()
+        );
+        bench.write("ssh_config", &config);
+        let hosts = bench.write("hosts.toml", &text);
+        Some(Loopback { bench, servers, hosts })
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = rankdeck();
+        command.args(args).args(["--hosts", self.hosts.to_str().unwrap()]);
+        command.env("RANKDECK_SSH_CONFIG", self.bench.path().join("ssh_config"));
+        command.current_dir(self.bench.path());
+        command
+    }
+
+    fn console(&self, args: &[&str]) -> Console {
+        let mut command = self.command(args);
+        command.args(["--headless", "--json"]);
+        Console::spawn(command)
+    }
+}
+
+/// What each rank printed of its environment, by rank.
+fn environments(console: &Console) -> BTreeMap<u64, BTreeMap<String, Option<String>>> {
+    let mut all = BTreeMap::new();
+    for line in console.all("log") {
+        if let Some(text) = line["line"].as_str().unwrap().strip_prefix("environment ") {
+            all.insert(line["rank"].as_u64().unwrap(), serde_json::from_str(text).unwrap());
+        }
+    }
+    all
+}
+
+fn runs_over_ssh(nodes: usize, nproc: usize) {
+    let Some(hosts) = Loopback::start(nodes, nproc) else { return };
+    let experiment = hosts.bench.program(&["--iters", "20"]);
+    let mut console = hosts.console(&["run", experiment.to_str().unwrap()]);
+    let status = console.finish(120);
+    assert_eq!(status.code(), Some(0), "{}", console.told());
+    let finished = console.seen.last().unwrap();
+    assert_eq!((&finished["outcome"], &finished["proved"]), (&Value::from("succeeded"), &Value::from(true)));
+    let environments = environments(&console);
+    assert_eq!(environments.len(), nodes * nproc);
+    for (rank, env) in environments {
+        let get = |name: &str| env[name].clone().unwrap_or_else(|| panic!("{name} is not set"));
+        assert_eq!(get("RANK"), rank.to_string());
+        assert_eq!(get("WORLD_SIZE"), (nodes * nproc).to_string());
+        assert_eq!(get("LOCAL_WORLD_SIZE"), nproc.to_string());
+        assert_eq!(get("LOCAL_RANK"), (rank as usize % nproc).to_string());
+        assert_eq!(get("NODE_RANK"), (rank as usize / nproc).to_string());
+        assert_eq!(get("GROUP_RANK"), get("NODE_RANK"));
+        assert_eq!(
+            format!("{}:{}", get("MASTER_ADDR"), get("MASTER_PORT")),
+            console.all("run_started")[0]["master"]
+        );
+    }
+    for server in &hosts.servers {
+        assert!(server.folder.join("cache").is_dir(), "the agent was deployed by content");
+    }
+    wait_until("agents leave", 20, || hosts.bench.processes().is_empty());
+}
+
+#[test]
+fn two_hosts_of_two_ranks() {
+    runs_over_ssh(2, 2);
+}
+
+#[test]
+fn four_hosts_of_one_rank() {
+    runs_over_ssh(4, 1);
+}
+
+#[test]
+fn a_killed_connection_is_mended_and_the_run_goes_on_without_a_gap() {
+    let Some(hosts) = Loopback::start(2, 1) else { return };
+    let experiment = hosts.bench.program(&["--iters", "1000000", "--pause", "0.02", "--family"]);
+    let mut console = hosts.console(&["run", experiment.to_str().unwrap()]);
+    console.wait_kind("progress", 60);
+    let rounds: u64 = std::env::var("RANKDECK_ORPHAN_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(2);
+    for round in 0..rounds {
+        let victim = (round % 2) as usize;
+        let before = hosts.servers[victim].logins();
+        assert!(hosts.servers[victim].kill_sessions(), "round {round}: no session to kill");
+        console.wait_for_new("the host is back", 30, |v| {
+            v["kind"] == "host" && v["node_rank"] == victim && v["state"] == "ready"
+        });
+        assert!(hosts.servers[victim].logins() > before, "round {round}");
+        console.wait_for_new("progress goes on", 30, |v| v["kind"] == "progress");
+        assert_eq!(
+            hosts.bench.rank_processes().iter().filter(|(_, command)| command.contains("rank.py")).count(),
+            6,
+            "round {round}: two ranks, each with a worker and a daemon"
+        );
+    }
+    console.signal(libc::SIGINT);
+    assert_eq!(console.finish(60).code(), Some(130));
+    assert_eq!(console.seen.last().unwrap()["proved"], true);
+    let iterations: Vec<u64> =
+        console.all("progress").iter().map(|v| v["train_iter"].as_u64().unwrap()).collect();
+    assert!(iterations.windows(2).all(|pair| pair[1] == pair[0] + 1), "a gap in {iterations:?}");
+    assert!(hosts.bench.rank_processes().is_empty());
+}
+
+#[test]
+fn a_host_that_refuses_ends_the_run_with_3_and_nothing_is_left_anywhere() {
+    for refusal in ["down", "key", "unknown"] {
+        let Some(mut hosts) = Loopback::start(2, 1) else { return };
+        let expected = match refusal {
+            "down" => {
+                hosts.servers[1].down();
+                "refused"
+            }
+            "key" => {
+                std::fs::write(hosts.servers[1].folder.join("authorized_keys"), "").unwrap();
+                "h1"
+            }
+            _ => {
+                hosts.bench.write("known_hosts", "");
+                "SHA256:"
+            }
+        };
+        let experiment = hosts.bench.program(&["--iters", "20"]);
+        let mut console = hosts.console(&["run", experiment.to_str().unwrap()]);
+        let status = console.finish(60);
+        let stderr = console.stderr();
+        let told = format!("{stderr}\n{:?}", console.seen);
+        assert_eq!(status.code(), Some(3), "{refusal}: {told}");
+        assert!(told.contains(expected), "{refusal}: {told}");
+        assert!(stderr.contains("hint:"), "{refusal}: {stderr}");
+        wait_until("nothing is left", 20, || hosts.bench.processes().is_empty());
+    }
+}
+
+/// Hosts made of namespaces; gone when dropped.
+struct TestBed {
+    script: PathBuf,
+    folder: tempfile::TempDir,
+}
+
+impl TestBed {
+    fn start(nodes: usize) -> Option<TestBed> {
+        let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/testbed/testbed");
+        let script = std::env::var_os("RANKDECK_TESTBED").map_or(beside, PathBuf::from);
+        if !script.is_file() {
+            eprintln!("skipped: no test bed (set RANKDECK_TESTBED to its script)");
+            return None;
+        }
+        let folder = tempfile::Builder::new().prefix("rdbed").tempdir().unwrap();
+        let bed = TestBed { script, folder };
+        let up = bed
+            .call(&["up", &nodes.to_string()])
+            .env("TESTBED_OWNER", std::process::id().to_string())
+            .output()
+            .unwrap();
+        if !up.status.success() || !String::from_utf8_lossy(&up.stdout).contains("(root)") {
+            eprintln!(
+                "skipped: the test bed has no namespaces here: {}",
+                String::from_utf8_lossy(&up.stderr)
+            );
+            return None;
+        }
+        Some(bed)
+    }
+
+    fn call(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.script);
+        command.args(args).env("TESTBED_DIR", self.folder.path().join("bed")).env("TESTBED_MODE", "root");
+        command
+    }
+
+    /// Writes hosts.toml; every host's disk is its own.
+    fn hosts(&self, nodes: usize, nproc: usize, more: &str) -> PathBuf {
+        let mut text = format!("[defaults]\nworkdir = \"work\"\nnproc = {nproc}\n{more}");
+        for node in 0..nodes {
+            text += &format!("[[host]]\nname = \"node{node}\"\naddress = \"10.77.0.{}\"\n", 10 + node);
+        }
+        let path = self.folder.path().join("hosts.toml");
+        std::fs::write(&path, text).unwrap();
+        // The bed's own configuration knows its hosts by name; the rendezvous wants addresses.
+        let config = std::fs::read_to_string(self.folder.path().join("bed/client/config")).unwrap();
+        std::fs::write(
+            self.folder.path().join("config"),
+            config.replace("Host node*", "Host node* 10.77.0.*"),
+        )
+        .unwrap();
+        path
+    }
+
+    fn console(&self, hosts: &Path, args: &[&str]) -> Console {
+        let mut command = self.call(&["exec", "console", env!("CARGO_BIN_EXE_rankdeck")]);
+        command.args(args).args(["--hosts", hosts.to_str().unwrap(), "--headless", "--json"]);
+        command.env("RANKDECK_SSH_CONFIG", self.folder.path().join("config")).current_dir(self.folder.path());
+        Console::spawn(command)
+    }
+
+    fn processes(&self, node: usize) -> String {
+        let output = self.call(&["ps", &format!("node{node}")]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+impl Drop for TestBed {
+    fn drop(&mut self) {
+        let _ = self.call(&["down"]).output();
+    }
+}
+
+#[test]
+fn hosts_with_addresses_of_their_own_form_one_group() {
+    for (nodes, nproc) in [(2, 2), (4, 1)] {
+        let Some(bed) = TestBed::start(nodes) else { return };
+        let program =
+            std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/rank.py"))
+                .unwrap();
+        let experiment = bed.folder.path().join("experiment.toml");
+        let command =
+            ["python3", "-u", "-c", &program, "--iters", "20"].map(|word| Value::from(word).to_string());
+        std::fs::write(
+            &experiment,
+            format!("[run]\nname = \"bed\"\n[launch]\ncommand = [{}]\n", command.join(", ")),
+        )
+        .unwrap();
+        let mut console = bed.console(&bed.hosts(nodes, nproc, ""), &["run", experiment.to_str().unwrap()]);
+        assert_eq!(console.finish(120).code(), Some(0), "{}", console.told());
+        let finished = console.seen.last().unwrap();
+        assert_eq!(
+            (&finished["outcome"], &finished["proved"]),
+            (&Value::from("succeeded"), &Value::from(true))
+        );
+        let environments = environments(&console);
+        assert_eq!(environments.len(), nodes * nproc);
+        assert!(environments.values().all(|env| env["MASTER_ADDR"].as_deref() == Some("10.77.0.10")));
+        for node in 0..nodes {
+            wait_until("agents leave", 20, || !bed.processes(node).contains("rankdeck"));
+        }
+    }
+}
+
+#[cfg(feature = "trainer")]
+mod with_the_trainer {
+    use super::*;
+
+    /// PPO over Gloo between hosts that share nothing but a network: the binaries are uploaded, libtorch is found by hosts.toml.
+    #[test]
+    fn the_built_in_trainer_learns_across_hosts() {
+        for (nodes, nproc) in [(2, 2), (4, 1)] {
+            let Some(bed) = TestBed::start(nodes) else { return };
+            let libtorch = std::env::var("LIBTORCH")
+                .unwrap_or_else(|_| format!("{}/.libtorch/torch", env!("CARGO_MANIFEST_DIR")));
+            let hosts = bed.hosts(nodes, nproc, &format!("libtorch = {libtorch:?}\n"));
+            let experiment = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs/cartpole_ppo.toml");
+            let mut console = bed.console(
+                &hosts,
+                &[
+                    "run",
+                    experiment.to_str().unwrap(),
+                    "--set",
+                    "run.total_steps=10240",
+                    "--set",
+                    "eval.every=10",
+                ],
+            );
+            assert_eq!(
+                console.finish(180).code(),
+                Some(0),
+                "{:?}\n{}",
+                console.seen.last(),
+                console.stderr()
+            );
+            let progress = console.all("progress");
+            assert_eq!(progress.last().unwrap()["env_step"], 10240);
+            assert!(progress.iter().all(|line| line["consistent"] == true));
+            assert!(console.all("eval").len() >= 2);
+            assert!(console.all("verdict").is_empty(), "{:?}", console.all("verdict"));
+            assert_eq!(console.seen.last().unwrap()["proved"], true);
+        }
+    }
+}
