@@ -1,5 +1,12 @@
 //! The whole road with real processes on this machine: console, agents, ranks. SSH and the trainer have test files of their own.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that fails should say so loudly"
+)]
+
 mod support;
 
 use serde_json::Value;

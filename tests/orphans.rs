@@ -8,6 +8,13 @@
 //!
 //! `RANKDECK_ORPHAN_ROUNDS` sets the rounds per kind (default 2), `RANKDECK_ORPHAN_SEED` repeats a seed.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that fails should say so loudly"
+)]
+
 mod support;
 
 use serde_json::Value;

@@ -3,6 +3,13 @@
 //! Two kinds of hosts: OpenSSH servers on loopback, for everybody; and, where `RANKDECK_TESTBED` (or `../shared/testbed/testbed`) names the test bed, hosts
 //! made of namespaces with addresses, process tables and disks of their own.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that fails should say so loudly"
+)]
+
 #[path = "support/sshd.rs"]
 mod sshd;
 mod support;
@@ -306,13 +313,7 @@ mod with_the_trainer {
                     "eval.every=10",
                 ],
             );
-            assert_eq!(
-                console.finish(180).code(),
-                Some(0),
-                "{:?}\n{}",
-                console.seen.last(),
-                console.stderr()
-            );
+            assert_eq!(console.finish(180).code(), Some(0), "{}", console.told());
             let progress = console.all("progress");
             assert_eq!(progress.last().unwrap()["env_step"], 10240);
             assert!(progress.iter().all(|line| line["consistent"] == true));

@@ -1,4 +1,5 @@
 //! A real OpenSSH server on 127.0.0.1, for the current user, in a temporary folder; gone when dropped.
+#![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
