@@ -128,12 +128,21 @@ pub fn device(settings: &Settings, experiment: &Experiment) -> Result<(BackendKi
         return Ok((BackendKind::Gloo, Device::Cpu));
     }
     let devices = if cuda::load_cuda()? { tch::Cuda::device_count().max(0) as u32 } else { 0 };
+    // The plan's word on the device, where a console launched this rank: ranks may share GPUs there.
+    let assigned = std::env::var("RANKDECK_DEVICE").ok();
+    let index = assigned.and_then(|device| device.strip_prefix("cuda:")?.parse::<u32>().ok());
     match (wanted, devices) {
         (None, 0) => Ok((BackendKind::Gloo, Device::Cpu)),
+        (Some(_), 0) if !cuda::has_driver() => {
+            Err(TrainerError::usage("no NVIDIA driver on this host: use backend = \"gloo\"", ""))
+        }
         (Some(_), 0) => Err(TrainerError::usage(
             "backend nccl needs a GPU, and this process sees none",
             "check `nvidia-smi`, CUDA_VISIBLE_DEVICES and the host's libtorch, or set distributed.backend = \"gloo\"",
         )),
+        (_, count) if index.is_some_and(|index| index < count) => {
+            Ok((BackendKind::Nccl, Device::Cuda(index.unwrap_or_default() as usize)))
+        }
         // One visible device is this rank's own: its launcher restricted it.
         (_, 1) => Ok((BackendKind::Nccl, Device::Cuda(0))),
         (_, count) if settings.local_rank < count => {

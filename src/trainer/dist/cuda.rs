@@ -20,7 +20,7 @@ pub(super) fn driver_failure(what: &str, error: result::DriverError) -> Failure 
 /// How many devices this process may use; 0 without a driver. A driver that does not start is an error.
 pub(super) fn device_count() -> Result<u32, Failure> {
     // cudarc panics when the library is missing: look first.
-    if Library::open(Path::new(DRIVER)).is_err() {
+    if !has_driver() {
         return Ok(0);
     }
     let no_device = |error: &result::DriverError| error.0 == sys::CUresult::CUDA_ERROR_NO_DEVICE;
@@ -33,10 +33,15 @@ pub(super) fn device_count() -> Result<u32, Failure> {
     Ok(u32::try_from(count).unwrap_or(0))
 }
 
+/// An NVIDIA driver's library is there.
+pub fn has_driver() -> bool {
+    Library::open(Path::new(DRIVER)).is_ok()
+}
+
 /// The devices, or why NCCL cannot work here.
 pub(super) fn require_devices() -> Result<u32, Failure> {
     let unsupported = |text: &str| Failure::new(DistErrorKind::Unsupported, text);
-    if Library::open(Path::new(DRIVER)).is_err() {
+    if !has_driver() {
         return Err(unsupported("no NVIDIA driver on this host"));
     }
     match device_count()? {
