@@ -169,7 +169,7 @@ fn it_draws_resizes_and_helps() {
 #[test]
 fn sigterm_gives_the_terminal_back_and_stops_cleanly() {
     let mut terminal = Terminal::simulate(&[], &[]);
-    terminal.until_shows("sim-00");
+    terminal.until_shows("running");
     terminal.signal(libc::SIGTERM);
     assert_eq!(terminal.wait(), 130);
     terminal.assert_restored();

@@ -298,7 +298,7 @@ impl Driver {
     fn draw(&mut self) -> io::Result<()> {
         let now = self.clock.now();
         if let Face::Screen(screen) = &mut self.face
-            && screen.draw(now, self.core.model(), &|_| {})?
+            && screen.draw(now, now, self.core.model(), &|_| {})?
         {
             self.drawn += 1;
             #[cfg(debug_assertions)]

@@ -149,7 +149,7 @@ pub async fn on_screen(mut player: Player, mut screen: Screen) -> io::Result<()>
             screen.want(Want::Data);
             shown = bar;
         }
-        screen.draw(player.at(), player.model(), &|frame| paint_bar(frame, &shown))?;
+        screen.draw(now, player.at(), player.model(), &|frame| paint_bar(frame, &shown))?;
         let at_end = player.next_at().is_none();
         let step = (!transport.paused && !at_end).then(|| now.plus(STEP_MS));
         let frame = screen.poll_timeout().map(|_| now.plus(STEP_MS));

@@ -91,10 +91,17 @@ impl Screen {
         earlier(self.pacer.due(), self.view.poll_timeout())
     }
 
-    /// Draws if a frame is due (SHELL-1); `overlay` paints over it. Returns whether it drew.
-    pub fn draw(&mut self, now: Timestamp, model: &Model, overlay: &dyn Fn(&mut Frame)) -> io::Result<bool> {
+    /// Draws if a frame is due (SHELL-1); `overlay` paints over it. `at` is the time on the screen: `now`, unless the past is shown. Returns
+    /// whether it drew.
+    pub fn draw(
+        &mut self,
+        now: Timestamp,
+        at: Timestamp,
+        model: &Model,
+        overlay: &dyn Fn(&mut Frame),
+    ) -> io::Result<bool> {
         self.pacer.see(model.revision);
-        if self.view.expire(now) {
+        if self.view.expire(at) {
             self.pacer.want(Want::Data);
         }
         if self.pacer.due().is_none_or(|due| due > now) {
@@ -104,7 +111,7 @@ impl Screen {
         ui::layout(model, &mut self.view, Rect::new(0, 0, size.width, size.height));
         let (view, theme) = (&self.view, &self.theme);
         self.surface.draw(&mut |frame| {
-            ui::view(model, view, theme, now, frame);
+            ui::view(model, view, theme, at, frame);
             overlay(frame);
         })?;
         self.pacer.drawn(now, model.revision);
