@@ -157,7 +157,7 @@ pub async fn on_screen(mut player: Player, mut screen: Screen) -> io::Result<()>
             signal = signals.next() => match signal {
                 Signalled::Stop | Signalled::HangUp => break,
                 Signalled::Suspend => screen.suspend(&mut signals).await?,
-                Signalled::Continue => screen.redraw()?,
+                Signalled::Continue => screen.redraw(),
             },
             input = screen.next_input() => {
                 if let Some(TermEvent::Key(key)) = &input
@@ -185,7 +185,7 @@ pub async fn on_screen(mut player: Player, mut screen: Screen) -> io::Result<()>
                                     screen.suspend(&mut signals).await?;
                                     anchor = (clock.now(), player.at());
                                 }
-                                Action::Redraw => screen.redraw()?,
+                                Action::Redraw => screen.redraw(),
                                 Action::Copy(text) => screen.copy(&text)?,
                                 // There is nothing to stop, restart or answer in the past.
                                 _ => {}
