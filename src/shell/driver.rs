@@ -298,7 +298,7 @@ impl Driver {
     fn draw(&mut self) -> io::Result<()> {
         let now = self.clock.now();
         if let Face::Screen(screen) = &mut self.face
-            && screen.draw(now, self.core.model(), &|_| {})?
+            && screen.draw(now, now, self.core.model(), &|_| {})?
         {
             self.drawn += 1;
             #[cfg(debug_assertions)]
@@ -317,7 +317,7 @@ impl Driver {
             Signalled::Continue => {
                 self.tell(Event::WallClock { time: wall_time() });
                 if let Face::Screen(screen) = &mut self.face {
-                    screen.redraw()?;
+                    screen.redraw();
                 }
             }
         }
@@ -380,7 +380,7 @@ impl Driver {
                 let Face::Screen(screen) = &mut self.face else { return Ok(()) };
                 match action {
                     Action::Suspend => screen.suspend(signals).await?,
-                    Action::Redraw => screen.redraw()?,
+                    Action::Redraw => screen.redraw(),
                     Action::Copy(text) => screen.copy(&text)?,
                     _ => {
                         let folder = self

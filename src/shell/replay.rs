@@ -149,7 +149,7 @@ pub async fn on_screen(mut player: Player, mut screen: Screen) -> io::Result<()>
             screen.want(Want::Data);
             shown = bar;
         }
-        screen.draw(player.at(), player.model(), &|frame| paint_bar(frame, &shown))?;
+        screen.draw(now, player.at(), player.model(), &|frame| paint_bar(frame, &shown))?;
         let at_end = player.next_at().is_none();
         let step = (!transport.paused && !at_end).then(|| now.plus(STEP_MS));
         let frame = screen.poll_timeout().map(|_| now.plus(STEP_MS));
@@ -157,7 +157,7 @@ pub async fn on_screen(mut player: Player, mut screen: Screen) -> io::Result<()>
             signal = signals.next() => match signal {
                 Signalled::Stop | Signalled::HangUp => break,
                 Signalled::Suspend => screen.suspend(&mut signals).await?,
-                Signalled::Continue => screen.redraw()?,
+                Signalled::Continue => screen.redraw(),
             },
             input = screen.next_input() => {
                 if let Some(TermEvent::Key(key)) = &input
@@ -185,7 +185,7 @@ pub async fn on_screen(mut player: Player, mut screen: Screen) -> io::Result<()>
                                     screen.suspend(&mut signals).await?;
                                     anchor = (clock.now(), player.at());
                                 }
-                                Action::Redraw => screen.redraw()?,
+                                Action::Redraw => screen.redraw(),
                                 Action::Copy(text) => screen.copy(&text)?,
                                 // There is nothing to stop, restart or answer in the past.
                                 _ => {}

@@ -33,6 +33,8 @@ pub struct Screen {
     pub view: ViewState,
     theme: Theme,
     pacer: Pacer,
+    /// What is on the terminal is not known: clear it before the next frame.
+    repaint: bool,
 }
 
 /// What came of an input.
@@ -54,7 +56,14 @@ impl Screen {
 
     /// A screen on any surface.
     pub fn new(surface: Box<dyn Surface>, input: Input, theme: Theme) -> Screen {
-        Screen { surface, input: Some(input), view: ViewState::new(), theme, pacer: Pacer::default() }
+        Screen {
+            surface,
+            input: Some(input),
+            view: ViewState::new(),
+            theme,
+            pacer: Pacer::default(),
+            repaint: false,
+        }
     }
 
     /// The next input. Cancel-safe. `None` once: the terminal is gone; then never again.
@@ -80,7 +89,12 @@ impl Screen {
             }
             TermEvent::Mouse(mouse) => ui::on_mouse(model, &mut self.view, mouse, now),
             TermEvent::Paste(text) => ui::on_paste(model, &mut self.view, &text, now),
-            TermEvent::Resize(..) | TermEvent::FocusGained | TermEvent::FocusLost => Vec::new(),
+            // Also when the size is the old one again: what the terminal cut off meanwhile is gone.
+            TermEvent::Resize(..) => {
+                self.repaint = true;
+                Vec::new()
+            }
+            TermEvent::FocusGained | TermEvent::FocusLost => Vec::new(),
         };
         self.pacer.want(Want::Input);
         Heard::Actions(actions)
@@ -91,20 +105,30 @@ impl Screen {
         earlier(self.pacer.due(), self.view.poll_timeout())
     }
 
-    /// Draws if a frame is due (SHELL-1); `overlay` paints over it. Returns whether it drew.
-    pub fn draw(&mut self, now: Timestamp, model: &Model, overlay: &dyn Fn(&mut Frame)) -> io::Result<bool> {
+    /// Draws if a frame is due (SHELL-1); `overlay` paints over it. `at` is the time on the screen: `now`, unless the past is shown. Returns
+    /// whether it drew.
+    pub fn draw(
+        &mut self,
+        now: Timestamp,
+        at: Timestamp,
+        model: &Model,
+        overlay: &dyn Fn(&mut Frame),
+    ) -> io::Result<bool> {
         self.pacer.see(model.revision);
-        if self.view.expire(now) {
+        if self.view.expire(at) {
             self.pacer.want(Want::Data);
         }
         if self.pacer.due().is_none_or(|due| due > now) {
             return Ok(false);
         }
+        if std::mem::take(&mut self.repaint) {
+            self.surface.clear()?;
+        }
         let size = self.surface.size()?;
         ui::layout(model, &mut self.view, Rect::new(0, 0, size.width, size.height));
         let (view, theme) = (&self.view, &self.theme);
         self.surface.draw(&mut |frame| {
-            ui::view(model, view, theme, now, frame);
+            ui::view(model, view, theme, at, frame);
             overlay(frame);
         })?;
         self.pacer.drawn(now, model.revision);
@@ -116,10 +140,10 @@ impl Screen {
         self.pacer.want(want);
     }
 
-    /// Forgets what is on the terminal and draws all of it.
-    pub fn redraw(&mut self) -> io::Result<()> {
+    /// Draws all of it anew as soon as possible.
+    pub fn redraw(&mut self) {
         self.pacer.want(Want::Now);
-        self.surface.clear()
+        self.repaint = true;
     }
 
     /// Gives the terminal back, stops as job control wants it, and takes it again.
@@ -128,7 +152,8 @@ impl Screen {
         terminal::stop_process_group();
         signals.continued(CONTINUE_WITHIN).await;
         self.surface.enter()?;
-        self.redraw()
+        self.redraw();
+        Ok(())
     }
 
     /// Puts text on the user's clipboard.
