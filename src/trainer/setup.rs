@@ -133,9 +133,10 @@ pub fn device(settings: &Settings, experiment: &Experiment) -> Result<(BackendKi
     let index = assigned.and_then(|device| device.strip_prefix("cuda:")?.parse::<u32>().ok());
     match (wanted, devices) {
         (None, 0) => Ok((BackendKind::Gloo, Device::Cpu)),
-        (Some(_), 0) if !cuda::has_driver() => {
-            Err(TrainerError::usage("no NVIDIA driver on this host: use backend = \"gloo\"", ""))
-        }
+        (Some(_), 0) if !cuda::has_driver() => Err(TrainerError::usage(
+            "no NVIDIA driver on this host: use backend = \"gloo\"",
+            "the key is in `[distributed]` of the experiment; `auto` decides by the hosts' GPUs",
+        )),
         (Some(_), 0) => Err(TrainerError::usage(
             "backend nccl needs a GPU, and this process sees none",
             "check `nvidia-smi`, CUDA_VISIBLE_DEVICES and the host's libtorch, or set distributed.backend = \"gloo\"",
