@@ -119,6 +119,12 @@ fn quit_asks_while_ranks_run_and_leaves_at_once_when_the_run_is_over() {
 }
 
 #[test]
+fn detach_needs_no_question_because_nothing_is_lost() {
+    assert_eq!(press(&four(), &mut ViewState::new(), "D"), [Action::Detach]);
+    assert_eq!(press(&over(), &mut ViewState::new(), "D"), []);
+}
+
+#[test]
 fn ctrl_c_is_a_ladder() {
     let model = four();
     let mut view = ViewState::new();
@@ -186,7 +192,7 @@ fn a_host_key_is_refused_by_default() {
 #[test]
 fn passphrases_are_masked_and_never_in_debug_output() {
     let mut model = host_key();
-    let prompt = Prompt::Passphrase { key: "/home/rl/.ssh/id_ed25519".into() };
+    let prompt = Prompt::Passphrase { key: "/data/rl/.ssh/id_ed25519".into() };
     model.hosts[1].link = LinkState::Asking { prompt: prompt.clone() };
     model.hosts[1].prompt = Some(prompt);
     let mut view = ViewState::new();

@@ -19,6 +19,7 @@ use sshd::{Sshd, keygen};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 use support::{Bench, Console, rankdeck, wait_until};
 
 /// Hosts on loopback: each a server of its own with a host key, a port and a working folder.
@@ -287,6 +288,51 @@ fn hosts_with_addresses_of_their_own_form_one_group() {
             wait_until("agents leave", 20, || !bed.processes(node).contains("rankdeck"));
         }
     }
+}
+
+#[test]
+fn a_silent_host_is_lost_and_found_again_while_training_goes_on() {
+    let Some(bed) = TestBed::start(2) else { return };
+    let program =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/rank.py"))
+            .unwrap();
+    let experiment = bed.folder.path().join("experiment.toml");
+    let command =
+        ["python3", "-u", "-c", &program, "--iters", "1000000"].map(|word| Value::from(word).to_string());
+    std::fs::write(
+        &experiment,
+        format!("[run]\nname = \"bed\"\n[launch]\ncommand = [{}]\n", command.join(", ")),
+    )
+    .unwrap();
+    let mut console = bed.console(&bed.hosts(2, 1, ""), &["run", experiment.to_str().unwrap()]);
+    console.wait_kind("progress", 60);
+    let fault = |args: &[&str]| {
+        let output = bed.call(&[&["fault", "node1"], args].concat()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    fault(&["link", "down"]);
+    let begin = Instant::now();
+    let verdict = console.wait_for("lost", 30, |v| v["kind"] == "verdict" && v["verdict"] == "lost");
+    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}: {verdict}", begin.elapsed());
+    assert_eq!((&verdict["host"], &verdict["rank"]), (&Value::from("node1"), &Value::Null), "{verdict}");
+    fault(&["link", "up"]);
+    console.wait_for("cleared", 60, |v| {
+        v["kind"] == "verdict" && v["verdict"] == "lost" && v["severity"] == "cleared"
+    });
+    console.wait_for_new("progress", 30, |v| v["kind"] == "progress");
+    // From a second terminal: the first console runs behind the bed's script, which passes no signals on.
+    let run = console.seen[0]["run"].as_str().unwrap().to_string();
+    let mut stop = bed.call(&["exec", "console", env!("CARGO_BIN_EXE_rankdeck"), "stop", &run, "--hosts"]);
+    stop.arg(bed.folder.path().join("hosts.toml"));
+    stop.env("RANKDECK_SSH_CONFIG", bed.folder.path().join("config")).current_dir(bed.folder.path());
+    let stop = stop.output().unwrap();
+    assert!(stop.status.success() && String::from_utf8_lossy(&stop.stdout).contains("stopped"), "{stop:?}");
+    assert_eq!(console.finish(60).code(), Some(130));
+    let iterations: Vec<u64> =
+        console.all("progress").iter().map(|v| v["train_iter"].as_u64().unwrap()).collect();
+    assert!(iterations.windows(2).all(|pair| pair[1] == pair[0] + 1), "a gap in {iterations:?}");
+    let blamed: Vec<_> = console.all("verdict").into_iter().filter(|v| !v["rank"].is_null()).collect();
+    assert!(blamed.is_empty(), "no rank is to blame: {blamed:?}");
 }
 
 #[cfg(feature = "trainer")]

@@ -29,6 +29,7 @@ pub fn perform(model: &Model, view: &mut ViewState, command: Command, now: Times
         }
         Command::Stop => view.open(Overlay::Confirm(confirm::stop(model))),
         Command::Kill => view.open(Overlay::Confirm(confirm::kill(model))),
+        Command::Detach => return vec![Action::Detach],
         Command::Restart => view.open(Overlay::Confirm(confirm::restart(model))),
         Command::Help => view.open(Overlay::Help { filter: String::new(), selected: 0 }),
         Command::Go(tab) => {

@@ -229,7 +229,13 @@ fn in_card(model: &Model, view: &mut ViewState, chord: Chord, now: Timestamp) ->
             view.overlays.clear();
             return commands::perform(model, view, Command::RankLog, now);
         }
-        Command::Quit | Command::Stop | Command::Kill | Command::Restart | Command::Help | Command::Copy => {
+        Command::Quit
+        | Command::Stop
+        | Command::Kill
+        | Command::Detach
+        | Command::Restart
+        | Command::Help
+        | Command::Copy => {
             return self::command(model, view, chord, now);
         }
         Command::Go(_) => {

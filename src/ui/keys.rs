@@ -22,6 +22,8 @@ pub enum Command {
     Stop,
     /// Kill the run.
     Kill,
+    /// Leave the run alone and end the console.
+    Detach,
     /// Begin a new generation.
     Restart,
     /// Go to a page.
@@ -202,6 +204,7 @@ pub static BINDINGS: &[Binding] = bindings![
     Scope::Everywhere, Command::Quit, [c('q')], 1, "quit", "leave: detach, stop or stay while ranks run", always;
     Scope::Everywhere, Command::Stop, [c('x')], 2, "stop", "stop the run: checkpoint, leave together, prove that nothing is left", no_stop;
     Scope::Everywhere, Command::Kill, [c('X')], 0, "kill", "kill every process of the run on every host", no_kill;
+    Scope::Everywhere, Command::Detach, [c('D')], 7, "detach", "leave now; training goes on, and `rankdeck attach` comes back to it", no_detach;
     Scope::Everywhere, Command::Restart, [c('r'), c('R')], 6, "restart", "begin a new generation, from a checkpoint or afresh", no_restart;
     Scope::Everywhere, Command::Explain, [c('d')], 3, "why", "evidence for what the watch says", no_verdict;
     Scope::Everywhere, Command::Help, [c('?'), c(':')], 0, "help", "this page: type to filter, enter runs", always;
@@ -276,6 +279,10 @@ fn no_kill(model: &Model, _: &ViewState) -> Option<&'static str> {
         _ if model.run.stopping == Some(StopMode::Kill) => Some("the run is being killed"),
         _ => None,
     }
+}
+
+fn no_detach(model: &Model, _: &ViewState) -> Option<&'static str> {
+    (!runs(model)).then_some("nothing runs; q leaves")
 }
 
 fn no_restart(model: &Model, _: &ViewState) -> Option<&'static str> {

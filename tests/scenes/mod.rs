@@ -118,8 +118,8 @@ pub fn probe(gpus: u32) -> Probe {
         hostname: "h".into(),
         cpu_count: 16,
         gpu_count: gpus,
-        home: "/home/rl".into(),
-        trainer: Some("/home/rl/rankdeck/rankdeck-trainer".into()),
+        home: "/data/rl".into(),
+        trainer: Some("/data/rl/rankdeck/rankdeck-trainer".into()),
         libtorch: None,
     }
 }
