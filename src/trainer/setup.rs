@@ -135,7 +135,7 @@ pub fn device(settings: &Settings, experiment: &Experiment) -> Result<(BackendKi
         (None, 0) => Ok((BackendKind::Gloo, Device::Cpu)),
         (Some(_), 0) if !cuda::has_driver() => Err(TrainerError::usage(
             "no NVIDIA driver on this host: use backend = \"gloo\"",
-            "the key is in `[distributed]` of the experiment; `auto` decides by the hosts' GPUs",
+            "set distributed.backend = \"gloo\", or \"auto\" to decide by the hosts' GPUs",
         )),
         (Some(_), 0) => Err(TrainerError::usage(
             "backend nccl needs a GPU, and this process sees none",

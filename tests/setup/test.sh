@@ -20,8 +20,8 @@ else
     runner=(cargo test --no-fail-fast --lib --bins --tests)
 fi
 
-# Tests of the console look for the trainer beside it.
-stage "building" cargo build --features trainer
+# Tests of the console look for the trainer beside it. Built with the tests, so that crates shared with dev-dependencies are built once.
+stage "building" cargo test --no-run --features trainer
 stage "console, without libtorch" "${runner[@]}" "$@"
 stage "console and trainer" "${runner[@]}" --features trainer "$@"
 stage "examples in the documentation" cargo test --doc --features trainer
