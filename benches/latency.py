@@ -19,7 +19,7 @@ parser.add_argument("--rounds", type=int, default=10)
 parser.add_argument("--hosts", default="hosts.toml")
 parser.add_argument("--experiment", default="configs/cartpole_ppo.toml")
 parser.add_argument("--binary", default="target/release/rankdeck")
-parser.add_argument("--set", action="append", default=["eval.every=0", "run.total_steps=100000000"])
+parser.add_argument("--set", action="append", default=["eval.stop_value=1000000", "run.total_steps=100000000"])
 args = parser.parse_args()
 
 

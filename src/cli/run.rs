@@ -44,9 +44,18 @@ pub async fn run(hosts_path: &Path, args: RunArgs) -> Result<u8, Failure> {
     Ok(finish(&end, &args.face, &run))
 }
 
-/// `NAME-YYYYMMDD-HHMMSS`, local time.
+/// `NAME-YYYYMMDD-HHMMSS`, local time; `-2`, `-3`, ... follow where this folder already knows a run of that name, so that two consoles that begin
+/// in the same second do not meet in one run.
 pub fn new_run_id(name: &str) -> RunId {
-    RunId(format!("{name}-{}", jiff::Zoned::now().strftime("%Y%m%d-%H%M%S")))
+    free_run_id(&format!("{name}-{}", jiff::Zoned::now().strftime("%Y%m%d-%H%M%S")), |id| {
+        Path::new(RUNS).join(id).exists()
+    })
+}
+
+fn free_run_id(stem: &str, taken: impl Fn(&str) -> bool) -> RunId {
+    let numbered = (2..).map(|n| format!("{stem}-{n}"));
+    let id = std::iter::once(stem.to_owned()).chain(numbered).find(|id| !taken(id));
+    RunId(id.unwrap_or_else(|| stem.to_owned()))
 }
 
 /// What all links of a console have in common.
@@ -183,4 +192,19 @@ pub fn finish(end: &End, face: &FaceArgs, run: &RunId) -> u8 {
 /// The form of lines for commands that show nothing themselves.
 pub fn plain() -> Chosen {
     Chosen::Lines(Form::Plain { logs: false })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_run_of_the_same_second_gets_a_name_of_its_own() {
+        let mut known = vec![];
+        for expected in ["a-1", "a-1-2", "a-1-3"] {
+            let id = free_run_id("a-1", |id| known.iter().any(|name| name == id));
+            assert_eq!(id.0, expected);
+            known.push(id.0);
+        }
+    }
 }

@@ -12,6 +12,8 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torch/version.h>
 
+#include <dlfcn.h>
+#include <netdb.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +26,15 @@
 #include <string>
 #include <typeinfo>
 #include <vector>
+
+// The store writes its peers' addresses into messages and asks the name server what they are called, which costs ten seconds of start-up where no
+// server answers for them. An executable's symbols come before libc's, so numbers are all that it gets.
+extern "C" __attribute__((visibility("default"))) int getnameinfo(const sockaddr* address, socklen_t length, char* host, socklen_t host_length,
+                                                                  char* service, socklen_t service_length, int flags) {
+  static const auto real = reinterpret_cast<decltype(&getnameinfo)>(dlsym(RTLD_NEXT, "getnameinfo"));
+  if (real == nullptr) return EAI_FAIL;
+  return real(address, length, host, host_length, service, service_length, flags | NI_NUMERICHOST);
+}
 
 namespace {
 
