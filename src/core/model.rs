@@ -57,6 +57,8 @@ pub struct RunModel {
     pub stopping: Option<StopMode>,
     /// When the first launch was sent (console clock).
     pub started: Option<Timestamp>,
+    /// How long an adopted run had been going when it was found, until its end if it was over by then, ms; comes on top of the time since `started`.
+    pub head_start_ms: u64,
     /// When it was over.
     pub ended: Option<Timestamp>,
     /// How it ended, once it is proved.

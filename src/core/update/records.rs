@@ -79,6 +79,11 @@ pub(super) struct At {
 
 fn launched(ctx: &mut Ctx<'_>, at: At, spec: &crate::proto::message::LaunchSpec) {
     generation::seen(ctx, at.node, spec);
+    // By the agent's own clock.
+    let age_s = ctx.session.hosts.get(at.node).map_or(0.0, |machine| machine.hello_time - at.time);
+    if ctx.model.run.adopted && age_s > 0.0 {
+        ctx.model.run.head_start_ms = ctx.model.run.head_start_ms.max((age_s * 1000.0) as u64);
+    }
     let name = ctx.host_name(at.node);
     let from = spec.resume.as_ref().map(|from| format!(" from {from}")).unwrap_or_default();
     ctx.note_at(at.time, Tone::Info, format!("{name}: generation {} accepted{from}", spec.generation));
@@ -113,6 +118,10 @@ fn stopped(ctx: &mut Ctx<'_>, at: At, survivors: Vec<Survivor>, gpus_free: Vec<u
     }
     // Told by the agent's own clock: was this proof fresh when the agent last greeted us, or did it come after?
     let age_s = ctx.session.hosts.get(at.node).map_or(0.0, |machine| machine.hello_time - at.time);
+    let run = &mut ctx.model.run;
+    if run.adopted && at.node == 0 && age_s > 0.0 {
+        run.head_start_ms = run.head_start_ms.saturating_sub((age_s * 1000.0) as u64);
+    }
     let facts = &mut ctx.session.run.facts;
     if age_s < FRESH_S {
         facts.live_proof = Some(ctx.now);

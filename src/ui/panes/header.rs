@@ -43,7 +43,7 @@ pub fn state(ctx: &Ctx<'_>, run: &RunModel) -> (String, Role) {
 /// Milliseconds since the launch, until the end.
 pub fn elapsed(ctx: &Ctx<'_>) -> Option<u64> {
     let run = &ctx.live.run;
-    run.started.map(|started| run.ended.unwrap_or(ctx.live_now).since(started))
+    run.started.map(|started| run.head_start_ms + run.ended.unwrap_or(ctx.live_now).since(started))
 }
 
 fn title(ctx: &Ctx<'_>, buf: &mut Buffer) {
