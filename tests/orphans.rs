@@ -19,34 +19,8 @@ mod support;
 
 use serde_json::Value;
 use std::time::Duration;
+use support::moments::{Moments, rounds};
 use support::{Bench, Console, kill, rankdeck, wait_until};
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
-
-/// SplitMix64: enough to pick moments.
-struct Moments(u64);
-
-impl Moments {
-    fn new(kind: u64) -> Moments {
-        let seed = number("RANKDECK_ORPHAN_SEED", u64::from(std::process::id()));
-        println!("seed {seed}");
-        Moments(seed ^ (kind << 32))
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % limit
-    }
-}
-
-fn rounds() -> u64 {
-    number("RANKDECK_ORPHAN_ROUNDS", 2)
-}
 
 /// A run of two hosts with one rank each that forks a TERM-ignoring worker and a daemon.
 fn begin(bench: &Bench) -> (Console, String) {

@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use support::moments::{Moments, rounds};
 use support::{Bench, Console, rankdeck, wait_until};
 
 /// Hosts on loopback: each a server of its own with a host key, a port and a working folder.
@@ -130,9 +131,10 @@ fn a_killed_connection_is_mended_and_the_run_goes_on_without_a_gap() {
     let experiment = hosts.bench.program(&["--iters", "1000000", "--pause", "0.02", "--family"]);
     let mut console = hosts.console(&["run", experiment.to_str().unwrap()]);
     console.wait_kind("progress", 60);
-    let rounds: u64 = std::env::var("RANKDECK_ORPHAN_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(2);
-    for round in 0..rounds {
-        let victim = (round % 2) as usize;
+    let mut moments = Moments::new(4);
+    for round in 0..rounds() {
+        let victim = moments.below(2) as usize;
+        std::thread::sleep(Duration::from_millis(moments.below(1000)));
         let before = hosts.servers[victim].logins();
         assert!(hosts.servers[victim].kill_sessions(), "round {round}: no session to kill");
         console.wait_for_new("the host is back", 30, |v| {

@@ -40,7 +40,7 @@ pub enum Errand {
 /// What an errand wants next.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Wish {
-    /// Nothing for now.
+    /// Nothing until the next event or its timeout.
     Wait,
     /// This event.
     Do(Event),

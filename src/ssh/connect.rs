@@ -386,7 +386,7 @@ fn check_host_key(
                 _ => return Err(refused(" and was not accepted")),
             }
             if let Some(file) = target.known_hosts.first() {
-                // Not remembering is a nuisance, not a danger: the user has accepted this key for now.
+                // Not remembering is a nuisance, not a danger: the user has accepted this key and will be asked again.
                 if let Err(error) = known_hosts::append(file, name, &key) {
                     tracing::warn!(host = %label, file = %file.display(), %error, "cannot remember the host key");
                 }

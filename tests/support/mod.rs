@@ -1,6 +1,8 @@
 //! What integration tests share: a console process with its JSON lines, run directories, hosts files, processes to clean up.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub mod moments;
+
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
