@@ -437,14 +437,29 @@ impl Driver {
 
     async fn end_links(&mut self) {
         let deadline = tokio::time::Instant::now() + LINKS_END_WITHIN;
-        // Links must not block on a full inbox while they end.
-        self.inbox.close();
         for link in &self.links {
             let _ = tokio::time::timeout_at(deadline, link.commands.send(LinkCommand::Close)).await;
         }
-        for link in &self.links {
-            let _ = tokio::time::timeout_at(deadline, link.commands.closed()).await;
-        }
+        let links = &self.links;
+        let ended = async {
+            for link in links {
+                link.commands.closed().await;
+            }
+        };
+        // Nobody wants what links still tell, but a full inbox would hold them up. It stays open: a link that finds it closed ends at once, and
+        // orders that wait for it would be lost.
+        let inbox = &mut self.inbox;
+        let drained = async {
+            while inbox.recv().await.is_some() {}
+            std::future::pending::<()>().await;
+        };
+        let _ = tokio::time::timeout_at(deadline, async {
+            tokio::select! {
+                () = ended => {}
+                () = drained => {}
+            }
+        })
+        .await;
     }
 }
 
