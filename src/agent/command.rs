@@ -7,7 +7,7 @@ use super::guard::{self, Watch};
 use super::paths::{self, RunPaths};
 use super::serve::{self, Settings};
 use super::sweep::Ident;
-use super::{Failure, entries, probe, relay};
+use super::{Failure, entries, examine, pack, probe, relay};
 use crate::core::ids::NodeRank;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-const USAGE: &str = "agent start|relay|list|probe|sweep; these commands are used by the console itself";
+const USAGE: &str = "agent start|relay|list|probe|examine|unpack|sweep; these commands are used by the console itself";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Command {
@@ -26,6 +26,8 @@ enum Command {
     Relay(PathBuf),
     List(PathBuf),
     Probe,
+    Examine,
+    Unpack(String, PathBuf),
     Sweep(String, PathBuf),
 }
 
@@ -42,6 +44,8 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     match command {
         Command::Start(start) => answer("RANKDECK-AGENT", daemon::start(&start)),
         Command::List(workdir) => answer("RANKDECK-LIST", Ok(entries::list(&workdir))),
+        Command::Examine => answer("RANKDECK-FINDINGS", examine::main()),
+        Command::Unpack(hash, into) => answer("RANKDECK-UNPACKED", unpack(&hash, &into)),
         Command::Probe => answer("RANKDECK-PROBE", Ok(probe::probe())),
         Command::Sweep(run, workdir) => {
             #[derive(Serialize)]
@@ -74,6 +78,16 @@ fn answer<T: Serialize>(marker: &str, result: Result<T, Failure>) -> ExitCode {
     let mut output = std::io::stdout().lock();
     let written = writeln!(output, "{marker} {}", json.unwrap_or_default()).and_then(|()| output.flush());
     if written.is_ok() { code } else { ExitCode::FAILURE }
+}
+
+/// Unpacks a pack of the cache into a folder of the cache, and gives back nothing but that.
+fn unpack(hash: &str, into: &std::path::Path) -> Result<BTreeMap<String, String>, Failure> {
+    let pack = pack::cached(hash).ok_or_else(|| {
+        Failure::new(format!("pack {hash} is not on this host"), "`rankdeck push` brings it")
+    })?;
+    pack::unpack(&pack, hash, into)?;
+    let _ = std::fs::remove_file(pack);
+    Ok(BTreeMap::from([("folder".to_owned(), into.display().to_string())]))
 }
 
 fn parse(args: &[String]) -> Result<Command, Failure> {
@@ -119,6 +133,8 @@ fn parse(args: &[String]) -> Result<Command, Failure> {
         "relay" => Command::Relay(take("socket")?.into()),
         "list" => Command::List(paths::expand(&take("workdir")?)),
         "probe" => Command::Probe,
+        "examine" => Command::Examine,
+        "unpack" => Command::Unpack(take("hash")?, take("into")?.into()),
         "sweep" => Command::Sweep(take("run")?, paths::expand(&take("workdir")?)),
         _ => return Err(usage(format!("agent has no command `{verb}`"))),
     };
