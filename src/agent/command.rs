@@ -16,7 +16,8 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-const USAGE: &str = "agent start|relay|list|probe|examine|unpack|sweep; these commands are used by the console itself";
+const USAGE: &str =
+    "agent start|relay|list|probe|examine|unpack|sweep; these commands are used by the console itself";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Command {

@@ -182,7 +182,10 @@ fn spawn(
         .stderr(log);
     for (name, _) in std::env::vars_os() {
         // An agent that is started from inside a rank is no part of that rank's run.
-        if name.to_string_lossy().starts_with("RANKDECK_") && name != "RANKDECK_AGENT_TIMING" && name != "RANKDECK_CACHE" {
+        if name.to_string_lossy().starts_with("RANKDECK_")
+            && name != "RANKDECK_AGENT_TIMING"
+            && name != "RANKDECK_CACHE"
+        {
             command.env_remove(name);
         }
     }

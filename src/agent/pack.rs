@@ -15,8 +15,19 @@ use std::path::{Component, Path, PathBuf};
 
 /// What no program needs of its folder, besides what the experiment excludes.
 pub const EXCLUDED: [&str; 13] = [
-    ".git", ".hg", ".venv", "venv", "__pycache__", "*.pyc", "*.egg-info", ".mypy_cache", ".pytest_cache", "node_modules", "runs",
-    ".libtorch", "wandb",
+    ".git",
+    ".hg",
+    ".venv",
+    "venv",
+    "__pycache__",
+    "*.pyc",
+    "*.egg-info",
+    ".mypy_cache",
+    ".pytest_cache",
+    "node_modules",
+    "runs",
+    ".libtorch",
+    "wandb",
 ];
 /// Most files and bytes of a pack of code.
 pub const MAX_FILES: usize = 100_000;
@@ -96,11 +107,13 @@ pub fn make(folder: &Path, keep: &dyn Fn(&str) -> bool) -> Result<Pack, Failure>
     let packs = cache().join("packs");
     paths::create_private(&packs)?;
     let part = packs.join(format!(".{}-{:x}.part", std::process::id(), super::wall_time().to_bits()));
-    let made = write(folder, &files, &part).map_err(|(path, error)| fault(&path, error)).and_then(|(hash, bytes)| {
-        let path = packs.join(format!("{hash}.pack"));
-        fs::rename(&part, &path).map_err(|error| fault(&path, error))?;
-        Ok(Pack { hash, path, files: files.len(), bytes })
-    });
+    let made = write(folder, &files, &part).map_err(|(path, error)| fault(&path, error)).and_then(
+        |(hash, bytes)| {
+            let path = packs.join(format!("{hash}.pack"));
+            fs::rename(&part, &path).map_err(|error| fault(&path, error))?;
+            Ok(Pack { hash, path, files: files.len(), bytes })
+        },
+    );
     let _ = fs::remove_file(&part);
     made
 }
@@ -109,7 +122,10 @@ fn gather(root: &Path, below: &str, keep: &dyn Fn(&str) -> bool, files: &mut Vec
     for entry in fs::read_dir(root.join(below))? {
         let entry = entry?;
         let Ok(name) = entry.file_name().into_string() else {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{:?} is no UTF-8", entry.file_name())));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("{:?} is no UTF-8", entry.file_name()),
+            ));
         };
         let path = if below.is_empty() { name } else { format!("{below}/{name}") };
         if !keep(&path) {
@@ -166,7 +182,8 @@ fn write(root: &Path, files: &[String], part: &Path) -> Result<(String, u64), (P
         let line = serde_json::to_string(&entry).map_err(|error| here(error.into()))?;
         writeln!(out, "{line}").map_err(here)?;
         if entry.link.is_none() {
-            let copied = io::copy(&mut File::open(&path).map_err(there)?.take(entry.size), &mut out).map_err(there)?;
+            let copied =
+                io::copy(&mut File::open(&path).map_err(there)?.take(entry.size), &mut out).map_err(there)?;
             if copied != entry.size {
                 return Err(there(io::Error::other("it changed while it was read")));
             }

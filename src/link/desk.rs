@@ -3,7 +3,7 @@
 //! Owner: the link's thread. Implements [`Operator`], so that logins can ask the user. Invariants: LINK-1 and LINK-4 of the parent module.
 
 use super::inbox::Inbox;
-use super::{LinkCommand, LinkError, LinkEvent, Prompter};
+use super::{Answer, LinkCommand, LinkError, LinkEvent, Prompter};
 use crate::core::event::{LinkState, Prompt};
 use crate::core::ids::NodeRank;
 use crate::ssh::Operator;
@@ -153,7 +153,9 @@ pub struct Clerk {
     /// Who answers.
     pub prompter: Arc<dyn Prompter>,
     /// Closed when nobody waits for the result any more.
-    pub result: oneshot::Sender<Result<String, LinkError>>,
+    pub result: oneshot::Sender<Result<Answer, LinkError>>,
+    /// Bytes of the last report of progress, so that an attempt that got further can be told.
+    pub reported: u64,
 }
 
 impl Operator for Clerk {
@@ -163,6 +165,11 @@ impl Operator for Clerk {
 
     fn ask(&mut self, prompt: &Prompt) -> Option<String> {
         self.prompter.ask(&self.host, prompt)
+    }
+
+    fn progress(&mut self, what: &str, done: u64, total: u64) {
+        self.reported = done;
+        self.prompter.progress(&self.host, what, done, total);
     }
 
     fn closing(&mut self) -> bool {

@@ -69,7 +69,8 @@ fn gather(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Option<()> {
         let name = name.to_string_lossy();
         let kind = entry.file_type().ok()?;
         // Runs, environments and repositories below are no part of the program.
-        let apart = name.starts_with('.') || ["runs", "venv", "env", "node_modules", "__pycache__", "site-packages"].contains(&&*name);
+        let apart = name.starts_with('.')
+            || ["runs", "venv", "env", "node_modules", "__pycache__", "site-packages"].contains(&&*name);
         if kind.is_dir() && !apart && depth < 8 {
             gather(&path, depth + 1, files)?;
         } else if kind.is_file() && name.ends_with(".py") {

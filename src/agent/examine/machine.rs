@@ -121,7 +121,8 @@ pub(super) fn gpus() -> (Option<String>, Vec<GpuFinding>) {
 
 fn process(pid: u32, bytes: u64) -> GpuProcess {
     let read = |file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-    let command: String = String::from_utf8_lossy(&read("cmdline")).replace('\0', " ").trim().chars().take(80).collect();
+    let command: String =
+        String::from_utf8_lossy(&read("cmdline")).replace('\0', " ").trim().chars().take(80).collect();
     let environ = read("environ");
     let run = environ
         .split(|&byte| byte == 0)
@@ -155,7 +156,8 @@ pub(super) fn space(path: &Path) -> Disk {
 /// The same, and a file is written there and removed again, like the folders that had to be made for it.
 pub(super) fn disk(workdir: &Path) -> Disk {
     let mut disk = space(workdir);
-    let missing: Vec<PathBuf> = workdir.ancestors().take_while(|path| !path.exists()).map(Path::to_owned).collect();
+    let missing: Vec<PathBuf> =
+        workdir.ancestors().take_while(|path| !path.exists()).map(Path::to_owned).collect();
     let file = workdir.join(format!(".rankdeck-check-{}", std::process::id()));
     let written = std::fs::create_dir_all(workdir).and_then(|()| std::fs::write(&file, [b'x'; 4096]));
     let _ = std::fs::remove_file(&file);
@@ -179,7 +181,8 @@ pub(super) fn limits() -> Limits {
         open_files: soft(libc::RLIMIT_NOFILE),
         processes: soft(libc::RLIMIT_NPROC),
         locked: soft(libc::RLIMIT_MEMLOCK),
-        infiniband: std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut inside| inside.next().is_some()),
+        infiniband: std::fs::read_dir("/sys/class/infiniband")
+            .is_ok_and(|mut inside| inside.next().is_some()),
     }
 }
 
@@ -245,11 +248,15 @@ pub(super) fn route(master: &str, question: &Question) -> Route {
     };
     let interfaces = interfaces();
     let holder = |ip: IpAddr| {
-        interfaces.iter().find(|interface| interface.addresses.contains(&ip)).map(|interface| interface.name.clone())
+        interfaces
+            .iter()
+            .find(|interface| interface.addresses.contains(&ip))
+            .map(|interface| interface.name.clone())
     };
     let own = addresses.iter().find_map(|ip| holder(*ip));
     let toward = |ip: IpAddr| source(ip).and_then(holder);
-    let others = || question.peers.iter().filter_map(|peer| resolve(&peer.address).ok()).flatten().find_map(toward);
+    let others =
+        || question.peers.iter().filter_map(|peer| resolve(&peer.address).ok()).flatten().find_map(toward);
     let interface = own.or_else(|| addresses.iter().find_map(|ip| toward(*ip))).or_else(others);
     let error = interface.is_none().then(|| "no route to it".to_owned());
     Route { addresses, interface, error }
@@ -293,14 +300,21 @@ pub(super) fn session() -> Session {
     };
     let systemd = Path::new("/run/systemd/system").is_dir();
     let lingers = Path::new("/var/lib/systemd/linger").join(user()).exists();
-    Session { killed_at_logout: systemd && kills_user_processes(Path::new("/etc/systemd")) && !lingers, error }
+    Session {
+        killed_at_logout: systemd && kills_user_processes(Path::new("/etc/systemd")) && !lingers,
+        error,
+    }
 }
 
 /// `KillUserProcesses` of logind.conf and its drop-ins, of which the last one wins.
 fn kills_user_processes(folder: &Path) -> bool {
     let mut files = vec![folder.join("logind.conf")];
-    let mut more: Vec<PathBuf> =
-        std::fs::read_dir(folder.join("logind.conf.d")).into_iter().flatten().flatten().map(|e| e.path()).collect();
+    let mut more: Vec<PathBuf> = std::fs::read_dir(folder.join("logind.conf.d"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|e| e.path())
+        .collect();
     more.sort();
     files.extend(more);
     let values = files.iter().filter_map(|file| std::fs::read_to_string(file).ok()).flat_map(|text| {

@@ -12,7 +12,7 @@ mod program;
 pub use code::Code;
 pub use machine::{Disk, GpuFinding, GpuProcess, Interface, Limits, Names, Route, Session};
 pub use ports::{Listened, Peer, Reached};
-pub use program::{Program, Python};
+pub use program::{Program, Python, script_of, torch_version};
 
 use super::entries::{self, RunEntry};
 use super::{Failure, paths, probe, wall_time};
@@ -68,7 +68,7 @@ pub struct Question {
     /// Hosts to connect to.
     #[serde(default)]
     pub peers: Vec<Peer>,
-    /// What connecting hosts say to each other, different for every preflight.
+    /// What this host answers to, different for every preflight.
     #[serde(default)]
     pub token: String,
     /// How long to wait for each other, ms.
@@ -156,16 +156,23 @@ pub fn examine(question: &Question) -> Findings {
         move || machine::disk(&workdir)
     });
     let mut probe = probe::probe();
-    let libtorch = question.command.is_empty().then(|| match probe::libtorch(question.libtorch.as_deref(), &workdir) {
-        Ok(Some(path)) => Ok(path.display().to_string()),
-        Ok(None) => Err(Failure::new("no libtorch found", "set `libtorch`, or bring one with `rankdeck push --libtorch DIR`")),
-        Err(failure) => Err(failure),
+    let libtorch = (question.command.is_empty()).then(|| {
+        match probe::libtorch(question.libtorch.as_deref(), &workdir) {
+            Ok(Some(path)) => Ok(path.display().to_string()),
+            Ok(None) => Err(Failure::new(
+                "no libtorch found",
+                "set `libtorch`, or bring one with `rankdeck push --libtorch DIR`",
+            )),
+            Err(failure) => Err(failure),
+        }
     });
     if let Some(Ok(path)) = &libtorch {
         probe.libtorch = Some(path.clone());
     }
-    let libtorch_version =
-        libtorch.as_ref().and_then(|found| found.as_ref().ok()).and_then(|path| program::torch_version(path.as_ref()));
+    let libtorch_version = libtorch
+        .as_ref()
+        .and_then(|found| found.as_ref().ok())
+        .and_then(|path| program::torch_version(path.as_ref()));
     let route = question.master.as_deref().map(|master| machine::route(master, question));
     let (program, code) = program.wait().unwrap_or_default();
     let (driver, gpus) = gpus.wait().unwrap_or_default();

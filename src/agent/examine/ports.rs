@@ -24,6 +24,8 @@ pub struct Peer {
     pub address: String,
     /// Where it may listen.
     pub ports: Vec<u16>,
+    /// What it answers to.
+    pub token: String,
 }
 
 /// What came of listening.
@@ -65,8 +67,8 @@ pub(super) fn begin(question: &Question) -> Meeting {
         std::thread::spawn(move || listen(bound, &token, expect, deadline))
     });
     let callers = question.peers.iter().map(|peer| {
-        let (to, token) = (peer.clone(), question.token.clone());
-        (peer.clone(), std::thread::spawn(move || call(&to, &token, deadline)))
+        let to = peer.clone();
+        (peer.clone(), std::thread::spawn(move || call(&to, deadline)))
     });
     Meeting { listener, callers: callers.collect() }
 }
@@ -139,7 +141,7 @@ fn answer(mut stream: TcpStream, token: &str) -> io::Result<bool> {
     Ok(true)
 }
 
-fn call(peer: &Peer, token: &str, deadline: Instant) -> Reached {
+fn call(peer: &Peer, deadline: Instant) -> Reached {
     let mut reached = Reached { node: peer.node, address: peer.address.clone(), error: None };
     let addresses: Vec<IpAddr> = match (peer.address.as_str(), 0u16).to_socket_addrs() {
         Ok(found) => found.map(|address| address.ip()).collect(),
@@ -155,7 +157,7 @@ fn call(peer: &Peer, token: &str, deadline: Instant) -> Reached {
         for ip in &addresses {
             for &port in &peer.ports {
                 reached.address = SocketAddr::new(*ip, port).to_string();
-                match greet(SocketAddr::new(*ip, port), token) {
+                match greet(SocketAddr::new(*ip, port), &peer.token) {
                     Ok(()) => return reached,
                     Err(error) => why = error.to_string(),
                 }
@@ -195,12 +197,19 @@ mod tests {
     fn hosts_meet_on_the_first_free_port_and_only_with_the_right_token() {
         let taken = TcpListener::bind("0.0.0.0:0").unwrap();
         let ports = vec![taken.local_addr().unwrap().port(), free_port()];
-        let host = Question { listen: ports.clone(), expect: 1, token: "right".into(), patience_ms: 10_000, ..Question::default() };
+        let host = Question {
+            listen: ports.clone(),
+            expect: 1,
+            token: "right".into(),
+            patience_ms: 10_000,
+            ..Question::default()
+        };
         let meeting = begin(&host);
-        let peer = Peer { node: 0, address: "127.0.0.1".into(), ports: ports[1..].to_vec() };
-        let stranger = call(&peer, "wrong", Instant::now());
+        let peer =
+            Peer { node: 0, address: "127.0.0.1".into(), ports: ports[1..].to_vec(), token: "right".into() };
+        let stranger = call(&Peer { token: "wrong".into(), ..peer.clone() }, Instant::now());
         assert!(stranger.error.is_some(), "{stranger:?}");
-        let caller = Question { peers: vec![peer], token: "right".into(), patience_ms: 10_000, ..Question::default() };
+        let caller = Question { peers: vec![peer], patience_ms: 10_000, ..Question::default() };
         let (none, reached) = begin(&caller).end();
         assert_eq!((none, reached[0].error.as_ref()), (None, None));
         let (listened, _) = meeting.end();
@@ -213,9 +222,11 @@ mod tests {
         let port = taken.local_addr().unwrap().port();
         let host = Question { listen: vec![port], expect: 1, token: "t".into(), ..Question::default() };
         assert!(begin(&host).end().0.unwrap().error.unwrap().contains("in use"));
-        let peer = Peer { node: 3, address: "no-such-host.invalid".into(), ports: vec![1] };
-        assert!(call(&peer, "t", Instant::now()).error.unwrap().starts_with("no address"));
-        let closed = Peer { node: 3, address: "127.0.0.1".into(), ports: vec![free_port()] };
-        assert!(call(&closed, "t", Instant::now()).error.unwrap().contains("refused"));
+        let peer =
+            Peer { node: 3, address: "no-such-host.invalid".into(), ports: vec![1], token: "t".into() };
+        assert!(call(&peer, Instant::now()).error.unwrap().starts_with("no address"));
+        let closed =
+            Peer { node: 3, address: "127.0.0.1".into(), ports: vec![free_port()], token: "t".into() };
+        assert!(call(&closed, Instant::now()).error.unwrap().contains("refused"));
     }
 }

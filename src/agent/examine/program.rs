@@ -61,7 +61,8 @@ pub struct Python {
 /// Looks for the program of a question; `None` for the built-in trainer.
 pub(super) fn look(question: &Question, workdir: &Path) -> Option<Program> {
     let program = question.command.first()?;
-    let is_python = Path::new(program).file_name().is_some_and(|name| name.to_string_lossy().starts_with("python"));
+    let is_python =
+        Path::new(program).file_name().is_some_and(|name| name.to_string_lossy().starts_with("python"));
     let folder = nearest(workdir);
     let mut script = question.prelude.clone().unwrap_or_default();
     script += "\nprintf 'RANKDECK-PROGRAM %s\\n' \"$(command -v \"$0\")\"";
