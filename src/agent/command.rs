@@ -117,6 +117,7 @@ fn parse(args: &[String]) -> Result<Command, Failure> {
             node: node(take("node-rank")?)?,
             workdir: take("workdir")?,
             existing,
+            launcher: values.remove("launcher"),
         }),
         "serve" => Command::Serve(Box::new(Settings {
             run: paths::check_run(&take("run")?)?,
@@ -167,6 +168,7 @@ mod tests {
             node: NodeRank(2),
             workdir: "w".into(),
             existing: true,
+            launcher: None,
         };
         assert_eq!(start, Command::Start(expected));
         assert_eq!(parsed("relay --socket /s").unwrap(), Command::Relay("/s".into()));

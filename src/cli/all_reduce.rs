@@ -1,9 +1,9 @@
 //! `check --all-reduce`: the last gate. All ranks of the plan are launched once, on the road that a run takes, to reduce 1 MB.
 //!
-//! Owner: one check. A program of the user is replaced by a few lines for its own interpreter; the built-in trainer has a mode for it.
+//! Owner: one check. A program of the user is replaced by a few lines for its own interpreter; the built-in trainer trains for one iteration.
 
 use super::args::CheckArgs;
-use super::preflight::{Cell, Report};
+use super::preflight::{Cell, Examined, Report};
 use super::roster::own_binary;
 use super::{Failure, print};
 use crate::agent::pack;
@@ -47,17 +47,19 @@ pub async fn try_it(
     let mut experiment = draft.experiment.clone();
     experiment.run.name = format!("{}-check", experiment.run.name);
     let interpreter = experiment.launch.command.first().cloned();
-    match interpreter {
+    let until = match interpreter {
+        // One iteration holds a broadcast and all its kinds of all-reduce.
         None => {
-            experiment.launch.env.insert("TRAINER_MODE".into(), "all_reduce".into());
+            experiment.eval.every = 0;
+            experiment.eval.stop_value = None;
+            experiment.checkpoint.every = 0;
+            Some("iters=1")
         }
         Some(program) => {
-            let python = report.answers.iter().all(|answer| {
-                answer.as_ref().is_ok_and(|found| {
-                    found.findings.program.as_ref().is_some_and(|program| program.python.is_some())
-                })
-            });
-            if !python {
+            let is_python = |found: &Examined| {
+                found.findings.program.as_ref().is_some_and(|program| program.python.is_some())
+            };
+            if !report.answers.iter().all(|answer| answer.as_ref().is_ok_and(is_python)) {
                 return Ok(Cell::warning(
                     "not tried: the ranks' program is no Python interpreter",
                     "the other checks stand for themselves",
@@ -65,8 +67,9 @@ pub async fn try_it(
                 ));
             }
             experiment.launch.command = vec![program, "-u".into(), "-c".into(), PROGRAM.into()];
+            None
         }
-    }
+    };
     experiment.launch.code = None;
     experiment.launch.exclude.clear();
     let text = toml::to_string(&experiment).map_err(|error| fault(error.to_string()))?;
@@ -78,6 +81,9 @@ pub async fn try_it(
     let began = Instant::now();
     let mut command = tokio::process::Command::new(own_binary()?);
     command.arg("run").arg(&file).arg("--hosts").arg(hosts_path).arg("--json").stdin(Stdio::null());
+    if let Some(until) = until {
+        command.args(["--until", until]);
+    }
     if args.meet.accept_new_host_keys {
         command.arg("--accept-new-host-keys");
     }

@@ -16,7 +16,7 @@ use crate::ssh::{FaultKind, Operator, SshError};
 use serde::Deserialize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
@@ -66,10 +66,20 @@ pub fn start_arguments(request: &LinkRequest, workdir: &str) -> Vec<String> {
     ];
     let mut arguments = vec!["agent".to_string(), "start".to_string()];
     arguments.extend(named.into_iter().flat_map(|(name, value)| [name.to_string(), value.to_string()]));
-    if !request.start {
-        arguments.push("--existing".into());
+    match request.start {
+        true => arguments.extend(["--launcher".into(), launcher()]),
+        false => arguments.push("--existing".into()),
     }
     arguments
+}
+
+/// What tells this console from all others: agents remember who launched their run.
+fn launcher() -> String {
+    static OWN: OnceLock<String> = OnceLock::new();
+    let fresh = || {
+        format!("{}-{:016x}{:016x}", std::process::id(), backoff::dice().to_bits(), backoff::dice().to_bits())
+    };
+    OWN.get_or_init(fresh).clone()
 }
 
 /// Reads the answer to [`start_arguments`]; `said` describes the output when there is none.

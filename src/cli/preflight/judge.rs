@@ -216,7 +216,11 @@ fn port(subject: &Subject<'_>, node: usize, found: &Findings, key: &dyn Fn(&str)
                 ),
                 "launch.master_port",
             ),
-            false => Cell::warning(format!("no port could be had for the test: {error}"), "", ""),
+            false => Cell::warning(
+                format!("no port could be had for the test: {error}"),
+                "nothing to do, unless it comes back: whether others reach this host is not known",
+                "",
+            ),
         };
     }
     let name = |peer: u32| subject.draft.hosts.get(peer as usize).map_or("?", |host| host.name.as_str());

@@ -9,18 +9,14 @@ use crate::shell::clock::wall_time;
 use crate::shell::words::printable;
 use serde_json::{Value, json};
 
+/// Up to so many hosts get a column each with what was found; more get a row each with marks.
+const FEW: usize = 5;
 /// Longest cell of the table.
 const WIDEST: usize = 26;
 
 /// The table, then what is wrong, then the plan.
 pub fn print(report: &Report, locator: &Locator) {
-    let header =
-        std::iter::once("CHECK".to_owned()).chain(report.hosts.iter().map(|host| printable(host))).collect();
-    let rows = CHECKS.iter().enumerate().map(|(i, name)| {
-        let cells = report.columns.iter().map(|column| shown(&column[i]));
-        std::iter::once((*name).to_owned()).chain(cells).collect()
-    });
-    print::stdout(&print::table(&std::iter::once(header).chain(rows).collect::<Vec<_>>()));
+    print::stdout(&print::table(&if report.hosts.len() > FEW { by_host(report) } else { by_check(report) }));
     if let Some((name, cell)) = &report.last {
         print::stdout(&format!("{name}  {}", shown(cell)));
     }
@@ -30,6 +26,30 @@ pub fn print(report: &Report, locator: &Locator) {
     {
         print_plan(plan);
     }
+}
+
+fn by_check(report: &Report) -> Vec<Vec<String>> {
+    let header =
+        std::iter::once("CHECK".to_owned()).chain(report.hosts.iter().map(|host| printable(host))).collect();
+    let rows = CHECKS.iter().enumerate().map(|(i, name)| {
+        let cells = report.columns.iter().map(|column| shown(&column[i]));
+        std::iter::once((*name).to_owned()).chain(cells).collect()
+    });
+    std::iter::once(header).chain(rows).collect()
+}
+
+fn by_host(report: &Report) -> Vec<Vec<String>> {
+    let header = std::iter::once("HOST").chain(CHECKS).map(str::to_owned).collect();
+    let mark = |cell: &Cell| match cell.grade {
+        Grade::Passed => "ok".to_owned(),
+        _ => shown(cell),
+    };
+    let rows = report
+        .hosts
+        .iter()
+        .zip(&report.columns)
+        .map(|(host, column)| std::iter::once(printable(host)).chain(column.iter().map(mark)).collect());
+    std::iter::once(header).chain(rows).collect()
 }
 
 fn shown(cell: &Cell) -> String {
