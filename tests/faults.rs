@@ -105,10 +105,17 @@ impl Scene {
     }
 
     fn nothing_is_left(&self) {
+        let deadline = Instant::now() + Duration::from_secs(40);
         for node in 0..NODES {
-            wait_until("nothing is left", 40, || !self.bed.processes(node).contains("rankdeck"));
-            let left = self.bed.processes(node);
-            assert!(!left.contains("python3"), "{left}");
+            loop {
+                let left = self.bed.processes(node);
+                if !left.contains("rankdeck") && !left.contains("python3") {
+                    break;
+                }
+                let log = || self.bed.on(node, "tail -n 20 ~tb/work/runs/*/node*/agent.log");
+                assert!(Instant::now() < deadline, "left on node{node}:\n{left}\n{}", log());
+                std::thread::sleep(Duration::from_millis(50));
+            }
         }
     }
 
@@ -231,7 +238,7 @@ fn agent_killed() {
         let mut console = scene.running();
         std::thread::sleep(Duration::from_millis(Moments::new(60 + round).below(1500)));
         let began = Instant::now();
-        scene.bed.on(1, "kill -9 $(pgrep -f 'rankdeck agent serve')");
+        scene.bed.on(1, "kill -9 $(pgrep -f '[r]ankdeck agent serve')");
         wait_until("the guard ends the ranks", 30, || !scene.bed.processes(1).contains("python3"));
         let gone = began.elapsed().as_secs_f64();
         let status = console.finish(120);
@@ -325,7 +332,7 @@ fn full_disk() {
 
 #[test]
 fn missing_interpreter() {
-    refusal("missing interpreter", 3, &["`python9` is not found", "launch.command"], |scene| {
+    refusal("missing interpreter", 3, &["`python9` is not found", "e.toml:4"], |scene| {
         scene.write("e.toml", "[run]\nname = \"x\"\n[launch]\ncommand = [\"python9\", \"train.py\"]\n")
     });
 }
@@ -397,7 +404,7 @@ fn port_in_use() {
         );
     }
     drop(squatter);
-    scene.bed.on(0, "pkill -f create_server || true");
+    scene.bed.on(0, "pkill -f [c]reate_server || true");
     wait_until("nothing is left", 40, || {
         (0..NODES).all(|node| !scene.bed.processes(node).contains("rankdeck"))
     });
