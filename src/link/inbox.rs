@@ -4,6 +4,7 @@
 //! Owner: the link's thread holds the [`Inbox`]; the bridge ends with it. Invariants:
 //! - INBOX-1: `Close` and answers always fit; a `Send` beyond [`LIMIT`] is dropped and counted (the core sends again after the next snapshot).
 //! - INBOX-2: the driver never waits for the link's thread (LINK-4).
+//! - INBOX-3: the channel is closed when the link has ended and not before, so that a console that waits for it leaves no order unsent.
 
 use super::LinkCommand;
 use crate::ssh::wait::{self, Interest};
@@ -123,6 +124,8 @@ async fn bridge(
         // A full pipe has rung already.
         let _ = ringer.write(&[1]);
         if close {
+            // INBOX-3.
+            let _ = gone.await;
             return;
         }
     }
@@ -156,6 +159,22 @@ mod tests {
         let taken: Vec<LinkCommand> = std::iter::from_fn(|| inbox.take()).collect();
         assert_eq!(taken.len(), LIMIT + 1);
         assert!(matches!(taken.last(), Some(LinkCommand::Answer(Some(text))) if text == "yes"));
+    }
+
+    #[test]
+    fn inbox_3_the_channel_stays_open_until_the_link_has_ended() {
+        let (sender, receiver) = mpsc::channel(8);
+        let mut inbox = Inbox::new(receiver).unwrap();
+        sender.blocking_send(LinkCommand::Close).unwrap();
+        eventually("close arrives", || inbox.closing());
+        // The bridge, had it ended, would have dropped its end within moments.
+        let until = Instant::now() + Duration::from_millis(200);
+        while Instant::now() < until {
+            assert!(!sender.is_closed());
+            std::thread::yield_now();
+        }
+        drop(inbox);
+        eventually("the channel is closed", || sender.is_closed());
     }
 
     #[test]
