@@ -85,6 +85,18 @@ impl Desk {
         self.state(LinkState::Connecting { attempt });
     }
 
+    /// Waits, at most a second, until the order to close itself is here: whatever was ordered before it is then in the inbox.
+    pub fn await_last_orders(&mut self) {
+        let deadline = Instant::now() + Duration::from_secs(1);
+        while !self.inbox.closing() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            self.inbox.wait(left.min(Duration::from_millis(50)));
+        }
+    }
+
     /// Waits `time`; `false` when the order to close arrived. Messages that arrive meanwhile are dropped: there is no agent.
     pub fn rest(&mut self, time: Duration) -> bool {
         let deadline = Instant::now() + time;
