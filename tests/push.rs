@@ -55,7 +55,7 @@ fn code_goes_to_every_host_once_and_ranks_run_in_a_copy_of_their_own() {
     let Some(hosts) = Loopback::start(2, 1) else { return };
     let experiment = code_folder(
         &hosts,
-        "import os, model\nprint('here', model.name, sorted(os.listdir('.')), os.getcwd(), flush=True)\nopen('out', 'w').write('x')\n",
+        "import os\nprint('here', sorted(os.listdir('.')), os.getcwd(), flush=True)\nimport model\nopen('out', 'w').write('x')\n",
     );
     let experiment = experiment.to_str().unwrap();
     let first = push(&hosts, &[experiment]);
@@ -81,7 +81,7 @@ fn code_goes_to_every_host_once_and_ranks_run_in_a_copy_of_their_own() {
         .collect();
     assert_eq!(said.len(), 2, "{lines:?}");
     assert!(
-        said.iter().all(|line| line.contains("net ['model.py', 'train.py']") && line.contains("/node")),
+        said.iter().all(|line| line.contains("['model.py', 'train.py']") && line.contains("/node")),
         "{said:?}"
     );
     let folder = std::fs::read_dir(hosts.bench.path().join("host0/runs"))
