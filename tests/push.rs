@@ -180,3 +180,61 @@ fn libtorch_is_installed_on_request_and_found_afterwards() {
         "{versions:?}"
     );
 }
+
+/// The environment of ranks holds tokens; command lines and logs can be read by more people than its owner.
+#[test]
+fn a_secret_of_the_environment_is_on_no_command_line_and_in_no_log() {
+    let Some(hosts) = Loopback::start(2, 1) else { return };
+    let secret =
+        format!("token-{}-{:x}", std::process::id(), std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos());
+    let text = std::fs::read_to_string(&hosts.hosts).unwrap();
+    std::fs::write(
+        &hosts.hosts,
+        text.replacen("[defaults]", &format!("[defaults]\nenv = {{ TOKEN = {secret:?} }}"), 1),
+    )
+    .unwrap();
+    let program = "import os, time; print('has', len(os.environ['TOKEN']), flush=True); time.sleep(3600)";
+    let command = ["python3", "-u", "-c", program].map(|word| Value::from(word).to_string()).join(", ");
+    let experiment = hosts
+        .bench
+        .write("secret.toml", &format!("[run]\nname = \"secret\"\n[launch]\ncommand = [{command}]\n"));
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let watcher = {
+        let (stop, secret) = (stop.clone(), secret.clone());
+        std::thread::spawn(move || {
+            let mut seen = Vec::new();
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+                    let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+                    let line = String::from_utf8_lossy(&line).into_owned();
+                    if line.contains(&secret) {
+                        seen.push(line);
+                    }
+                }
+            }
+            seen
+        })
+    };
+    let mut console = hosts.console(&["run", experiment.to_str().unwrap()]);
+    console.wait_for("a rank has it", 120, |line| line["line"] == format!("has {}", secret.len()));
+    console.signal(libc::SIGINT);
+    assert_eq!(console.finish(90).code(), Some(130), "{}", console.told());
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    let seen = watcher.join().unwrap();
+    assert!(seen.is_empty(), "{seen:?}");
+    assert!(!console.seen.iter().any(|line| line.to_string().contains(&secret)));
+    let mut folders = vec![hosts.bench.path().to_owned()];
+    while let Some(folder) = folders.pop() {
+        for path in std::fs::read_dir(&folder).unwrap().flatten().map(|entry| entry.path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "log") {
+                let text = std::fs::read(&path).unwrap();
+                assert!(!String::from_utf8_lossy(&text).contains(&secret), "{}", path.display());
+            }
+        }
+    }
+    for server in &hosts.servers {
+        assert!(!server.log().contains(&secret));
+    }
+}
