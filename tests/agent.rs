@@ -11,3 +11,5 @@ mod consoles;
 mod lives;
 #[path = "agent/orphans.rs"]
 mod orphans;
+#[path = "agent/security.rs"]
+mod security;

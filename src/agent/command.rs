@@ -7,7 +7,7 @@ use super::guard::{self, Watch};
 use super::paths::{self, RunPaths};
 use super::serve::{self, Settings};
 use super::sweep::Ident;
-use super::{Failure, entries, probe, relay};
+use super::{Failure, entries, examine, pack, probe, relay};
 use crate::core::ids::NodeRank;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -16,7 +16,8 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-const USAGE: &str = "agent start|relay|list|probe|sweep; these commands are used by the console itself";
+const USAGE: &str =
+    "agent start|relay|list|probe|examine|unpack|sweep; these commands are used by the console itself";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Command {
@@ -26,6 +27,8 @@ enum Command {
     Relay(PathBuf),
     List(PathBuf),
     Probe,
+    Examine,
+    Unpack(String, PathBuf),
     Sweep(String, PathBuf),
 }
 
@@ -42,6 +45,8 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     match command {
         Command::Start(start) => answer("RANKDECK-AGENT", daemon::start(&start)),
         Command::List(workdir) => answer("RANKDECK-LIST", Ok(entries::list(&workdir))),
+        Command::Examine => answer("RANKDECK-FINDINGS", examine::main()),
+        Command::Unpack(hash, into) => answer("RANKDECK-UNPACKED", unpack(&hash, &into)),
         Command::Probe => answer("RANKDECK-PROBE", Ok(probe::probe())),
         Command::Sweep(run, workdir) => {
             #[derive(Serialize)]
@@ -76,6 +81,16 @@ fn answer<T: Serialize>(marker: &str, result: Result<T, Failure>) -> ExitCode {
     if written.is_ok() { code } else { ExitCode::FAILURE }
 }
 
+/// Unpacks a pack of the cache into a folder of the cache, and gives back nothing but that.
+fn unpack(hash: &str, into: &std::path::Path) -> Result<BTreeMap<String, String>, Failure> {
+    let pack = pack::cached(hash).ok_or_else(|| {
+        Failure::new(format!("pack {hash} is not on this host"), "`rankdeck push` brings it")
+    })?;
+    pack::unpack(&pack, hash, into)?;
+    let _ = std::fs::remove_file(pack);
+    Ok(BTreeMap::from([("folder".to_owned(), into.display().to_string())]))
+}
+
 fn parse(args: &[String]) -> Result<Command, Failure> {
     let usage = |error: String| Failure::new(error, USAGE);
     let (verb, rest) = args.split_first().ok_or_else(|| usage("agent needs a command".into()))?;
@@ -102,6 +117,7 @@ fn parse(args: &[String]) -> Result<Command, Failure> {
             node: node(take("node-rank")?)?,
             workdir: take("workdir")?,
             existing,
+            launcher: values.remove("launcher"),
         }),
         "serve" => Command::Serve(Box::new(Settings {
             run: paths::check_run(&take("run")?)?,
@@ -119,6 +135,8 @@ fn parse(args: &[String]) -> Result<Command, Failure> {
         "relay" => Command::Relay(take("socket")?.into()),
         "list" => Command::List(paths::expand(&take("workdir")?)),
         "probe" => Command::Probe,
+        "examine" => Command::Examine,
+        "unpack" => Command::Unpack(take("hash")?, take("into")?.into()),
         "sweep" => Command::Sweep(take("run")?, paths::expand(&take("workdir")?)),
         _ => return Err(usage(format!("agent has no command `{verb}`"))),
     };
@@ -150,6 +168,7 @@ mod tests {
             node: NodeRank(2),
             workdir: "w".into(),
             existing: true,
+            launcher: None,
         };
         assert_eq!(start, Command::Start(expected));
         assert_eq!(parsed("relay --socket /s").unwrap(), Command::Relay("/s".into()));

@@ -3,6 +3,7 @@
 //! Owner: a short-lived process. Two that run at once are put in order by a lock beside the sockets. Invariants:
 //! - START-1: at most one agent serves a node of a run.
 //! - START-2: the agent keeps nothing of whoever started it: no terminal, no session, no open descriptor; an SSH `exec` returns at once.
+//! - START-3: a run belongs to the console that launched it: another one that makes up the same name is refused, and may only attach to it.
 
 use super::manifest::Manifest;
 use super::paths::{self, RunPaths};
@@ -38,6 +39,8 @@ pub struct Start {
     pub workdir: String,
     /// Only a run that exists already.
     pub existing: bool,
+    /// Who launches it; a run that somebody else has launched is not taken for it. `None`: whoever it was.
+    pub launcher: Option<String>,
 }
 
 /// An agent that serves.
@@ -76,6 +79,7 @@ pub fn start(start: &Start) -> Result<Started, Failure> {
     let workdir = absolute(&workdir)?;
     let folder = paths::private_folder()?;
     let _lock = lock(&folder.join(format!("{}.lock", paths.socket_stem())))?;
+    claim(start, &paths)?;
     if let Some(manifest) = Manifest::load(&paths.manifest()) {
         if !manifest.is_of_this_machine() {
             return Err(Failure::new(
@@ -93,6 +97,38 @@ pub fn start(start: &Start) -> Result<Started, Failure> {
         }
     }
     spawn(start, &paths, &workdir, &folder, umask)
+}
+
+/// START-3. Writes down who launches the run, or refuses when that was somebody else. The caller holds the lock.
+fn claim(start: &Start, paths: &RunPaths) -> Result<(), Failure> {
+    let Some(launcher) = &start.launcher else { return Ok(()) };
+    let failed = |error: std::io::Error| {
+        Failure::new(format!("cannot write {}: {error}", paths.launcher().display()), "is the disk full?")
+    };
+    let foreign = || {
+        Failure::new(
+            format!("another console has launched a run called {} on {}", start.run, proc::hostname()),
+            "names hold the second of the launch: launch again, or give the run another `--name`",
+        )
+    };
+    match std::fs::read_to_string(paths.launcher()) {
+        Ok(found) if found == *launcher => Ok(()),
+        Ok(_) => Err(foreign()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            // A run of an agent that wrote no such file is somebody else's, too.
+            if paths.manifest().exists() {
+                return Err(foreign());
+            }
+            OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(paths.launcher())
+                .and_then(|mut file| std::io::Write::write_all(&mut file, launcher.as_bytes()))
+                .map_err(failed)
+        }
+        Err(error) => Err(failed(error)),
+    }
 }
 
 /// The agent of the manifest, when it serves.
@@ -182,7 +218,10 @@ fn spawn(
         .stderr(log);
     for (name, _) in std::env::vars_os() {
         // An agent that is started from inside a rank is no part of that rank's run.
-        if name.to_string_lossy().starts_with("RANKDECK_") && name != "RANKDECK_AGENT_TIMING" {
+        if name.to_string_lossy().starts_with("RANKDECK_")
+            && name != "RANKDECK_AGENT_TIMING"
+            && name != "RANKDECK_CACHE"
+        {
             command.env_remove(name);
         }
     }
@@ -213,4 +252,32 @@ pub enum Ready {
     Serves(Started),
     /// It cannot.
     Failed(Failure),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn start_3_the_second_console_of_one_name_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = RunPaths { run_dir: folder.path().into(), node: NodeRank(0) };
+        std::fs::create_dir(paths.node_dir()).unwrap();
+        let start = |launcher: Option<&str>| Start {
+            run: "r".into(),
+            host: "h".into(),
+            node: NodeRank(0),
+            workdir: "w".into(),
+            existing: false,
+            launcher: launcher.map(str::to_owned),
+        };
+        claim(&start(Some("a")), &paths).unwrap();
+        claim(&start(Some("a")), &paths).unwrap();
+        claim(&start(None), &paths).unwrap();
+        let refused = claim(&start(Some("b")), &paths).unwrap_err();
+        assert!(refused.error.contains("another console") && refused.hint.contains("--name"), "{refused:?}");
+        std::fs::remove_file(paths.launcher()).unwrap();
+        std::fs::write(paths.manifest(), "{}").unwrap();
+        assert!(claim(&start(Some("a")), &paths).is_err(), "a run that is older than this file");
+    }
 }

@@ -409,7 +409,7 @@ fn forget(paths: &RunPaths) {
     if std::fs::metadata(paths.spool()).is_ok_and(|data| data.len() > 0) {
         return;
     }
-    for file in [paths.manifest(), paths.spool(), paths.agent_log()] {
+    for file in [paths.manifest(), paths.spool(), paths.agent_log(), paths.launcher()] {
         let _ = std::fs::remove_file(file);
     }
     // Both only succeed when nothing else is inside.

@@ -15,6 +15,7 @@
 //! events     what ranks say on the event socket                         logs       tails the ranks' log files
 //! sample     gauges of the host, its ranks and their status pages       gpu        NVML
 //! entries    `agent list`, `agent sweep`                                probe      `agent probe`, libtorch on the host
+//! examine    `agent examine`: what a preflight asks    pack       folders as one file, by content
 //! paths      names of files and sockets                                 relay      `agent relay`
 //! ```
 //!
@@ -30,11 +31,13 @@ pub mod daemon;
 mod duty;
 pub mod entries;
 pub mod events;
+pub mod examine;
 pub mod gpu;
 pub mod groups;
 pub mod guard;
 pub mod logs;
 pub mod manifest;
+pub mod pack;
 pub mod paths;
 pub mod probe;
 pub mod proc;

@@ -33,6 +33,11 @@ impl RunPaths {
         self.node_dir().join("manifest.json")
     }
 
+    /// Who launched the run.
+    pub fn launcher(&self) -> PathBuf {
+        self.node_dir().join("launcher")
+    }
+
     /// Every record, one JSON object per line.
     pub fn spool(&self) -> PathBuf {
         self.node_dir().join("records.jsonl")

@@ -37,7 +37,7 @@ pub fn trainer() -> Option<PathBuf> {
     path.is_file().then_some(path)
 }
 
-/// A folder with libtorch: what hosts.toml says, else `LIBTORCH`, else `.libtorch/torch` in the working folder or above the executable. `Ok(None)`: there
+/// A folder with libtorch: what hosts.toml says, else `LIBTORCH`, else `.libtorch/torch` in the working folder or above the executable, else what was pushed. `Ok(None)`: there
 /// is none and none was asked for.
 pub fn libtorch(wanted: Option<&str>, workdir: &Path) -> Result<Option<PathBuf>, Failure> {
     let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else { return Ok(find(workdir)) };
@@ -71,6 +71,9 @@ fn asked(python: &str, workdir: &Path) -> Result<String, Failure> {
     Ok(answer)
 }
 
+/// Where `rankdeck push --libtorch` puts libraries: below this folder of a cache, in folders named by content.
+pub const PUSHED: &str = "libtorch";
+
 fn find(workdir: &Path) -> Option<PathBuf> {
     let variable =
         std::env::var_os("LIBTORCH").filter(|value| !value.is_empty()).map(|value| workdir.join(value));
@@ -85,6 +88,18 @@ fn find(workdir: &Path) -> Option<PathBuf> {
                 .chain(above)
                 .map(|folder| folder.join(".libtorch/torch")),
         )
+        .chain(super::pack::caches().into_iter().flat_map(|cache| {
+            let mut pushed: Vec<PathBuf> = std::fs::read_dir(cache.join(PUSHED))
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|entry| entry.path())
+                .filter(|path| is_libtorch(path))
+                .collect();
+            // The one that was pushed last.
+            pushed.sort_by_key(|path| std::fs::metadata(path).and_then(|facts| facts.modified()).ok());
+            pushed.into_iter().rev()
+        }))
         .find(|folder| is_libtorch(folder))
 }
 

@@ -4,7 +4,7 @@
 
 use super::paths::{RunPaths, create_private};
 use super::spawn::{Order, Site, order};
-use super::{Failure, probe};
+use super::{Failure, pack, probe};
 use crate::core::plan::{PlannedHost, PlannedRank};
 use crate::proto::message::LaunchSpec;
 use std::fs::OpenOptions;
@@ -39,6 +39,25 @@ impl Launch {
     pub fn order(&self, spec: &LaunchSpec, rank: &PlannedRank) -> Result<Order, String> {
         order(&self.site, spec, &self.host, rank, std::env::vars_os())
     }
+}
+
+/// What a console writes into `launch.code` before it launches: this and the hash of the pack.
+pub const BY_HASH: &str = "sha256:";
+
+/// The run's own copy of the pushed code, in which its ranks work; unpacked once, also over restarts.
+fn code_folder(paths: &RunPaths, code: &str) -> Result<PathBuf, Failure> {
+    let absent = |what: &str| {
+        Failure::new(format!("code {what} is not on this host"), "`rankdeck push EXPERIMENT` brings it")
+    };
+    let hash = code.strip_prefix(BY_HASH).ok_or_else(|| absent(code))?;
+    let short: String = hash.chars().take(16).collect();
+    let folder = paths.node_dir().join(format!("code-{short}"));
+    if folder.is_dir() {
+        return Ok(folder);
+    }
+    let pack = pack::cached(hash).ok_or_else(|| absent(&short))?;
+    pack::unpack(&pack, hash, &folder)?;
+    Ok(folder)
 }
 
 /// Creates what the ranks of `spec` need on this host; an error is what each of them is reported with.
@@ -76,6 +95,10 @@ pub fn prepare(base: Base, spec: &LaunchSpec) -> Result<Launch, String> {
         None
     };
     let trainer = host.trainer.as_ref().map(PathBuf::from).or_else(probe::trainer);
-    let Base { paths, workdir, events, agent, umask } = base;
+    let workdir = match &spec.plan.experiment.launch.code {
+        Some(code) => code_folder(&base.paths, code).map_err(told)?,
+        None => base.workdir.clone(),
+    };
+    let Base { paths, events, agent, umask, .. } = base;
     Ok(Launch { site: Site { paths, workdir, events, agent, libtorch, trainer, umask }, host })
 }

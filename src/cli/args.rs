@@ -40,6 +40,8 @@ pub enum Command {
     Ps(PsArgs),
     /// Check hosts and experiment; start nothing.
     Check(CheckArgs),
+    /// Bring agent, trainer, code and libtorch to all hosts; start nothing.
+    Push(PushArgs),
     /// Print the log lines of a run's ranks.
     Logs(LogsArgs),
     /// Show a recorded run again.
@@ -171,6 +173,29 @@ pub struct CheckArgs {
     /// Change a key of the experiment; may be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_set)]
     pub set: Vec<String>,
+    /// One JSON object per check and host.
+    #[arg(long)]
+    pub json: bool,
+    /// Also launch all ranks once for an all-reduce of 1 MB.
+    #[arg(long)]
+    pub all_reduce: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub meet: MeetArgs,
+}
+
+/// `push`.
+#[derive(Debug, Args)]
+pub struct PushArgs {
+    /// Bring this experiment's code (`launch.code`) and its resolved form, too.
+    #[arg(value_name = "EXPERIMENT.toml")]
+    pub experiment: Option<PathBuf>,
+    /// Change a key of the experiment; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_set)]
+    pub set: Vec<String>,
+    /// Install this unpacked torch folder on every host that lacks it, for the built-in trainer.
+    #[arg(long, value_name = "DIR")]
+    pub libtorch: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub meet: MeetArgs,

@@ -8,14 +8,17 @@
 //! - CLI-2: every failure says what failed and, where something helps, a `hint:`.
 //! - CLI-3: `stopped` is printed only when the stop is proved on every host.
 
+mod all_reduce;
 pub mod args;
 mod check;
 mod choose;
 mod failure;
 mod join;
 mod logs;
+mod preflight;
 mod print;
 mod prompt;
+mod provision;
 mod ps;
 mod replay;
 mod roster;
@@ -71,6 +74,7 @@ async fn dispatch_async(cli: Cli) -> Result<u8, Failure> {
         Command::Restart(args) => join::restart(hosts, args).await,
         Command::Ps(args) => ps::ps(hosts, args).await,
         Command::Check(args) => check::check(hosts, args).await,
+        Command::Push(args) => provision::push(hosts, args).await,
         Command::Logs(args) => logs::logs(hosts, args).await,
         Command::Replay(args) => replay::replay(args).await,
         Command::Simulate(args) => simulate::simulate(args).await,

@@ -3,12 +3,13 @@
 use super::args::{FaceArgs, MeetArgs, RunArgs};
 use super::choose::{self, Chosen, Place};
 use super::roster::{own_binary, trainer_binary};
-use super::{Failure, code, print, prompt};
+use super::{Failure, code, preflight, print, prompt, provision};
 use crate::config;
 use crate::config::hosts::Host;
+use crate::config::locate::Locator;
 use crate::core::Goal;
 use crate::core::ids::{NodeRank, RunId};
-use crate::core::plan::Until;
+use crate::core::plan::{PlanDraft, Until};
 use crate::link::{self, LinkEvent, LinkHandle, LinkRequest};
 use crate::shell::clock::wall_time;
 use crate::shell::driver::{self, End, Session, Why};
@@ -34,6 +35,7 @@ pub async fn run(hosts_path: &Path, args: RunArgs) -> Result<u8, Failure> {
     let draft = config::load_draft(hosts_path, &args.experiment, &sets, |experiment| {
         new_run_id(&experiment.run.name)
     })?;
+    let draft = cleared(draft, hosts_path, &args, chosen).await?;
     let errand = if args.detach { Errand::Detach } else { Errand::Watch };
     let builtin = draft.experiment.launch.command.is_empty();
     let (run, hosts) = (draft.run.clone(), draft.hosts.clone());
@@ -42,6 +44,43 @@ pub async fn run(hosts_path: &Path, args: RunArgs) -> Result<u8, Failure> {
     let (links, inbox) = open_links(&hosts, &road)?;
     let end = console(goal, args.until, errand, (links, inbox), &args.meet, chosen, Some(&run)).await?;
     Ok(finish(&end, &args.face, &run))
+}
+
+/// Preflight, and what it decides: the draft with everything that only the hosts could tell, and with its code on every host.
+async fn cleared(
+    mut draft: PlanDraft,
+    hosts_path: &Path,
+    args: &RunArgs,
+    chosen: Chosen,
+) -> Result<PlanDraft, Failure> {
+    let locator = Locator::new(hosts_path, &args.experiment);
+    let packed = provision::pack_code(&draft, &args.experiment)?;
+    let subject = preflight::Subject {
+        draft: &draft,
+        code: packed.as_ref().map(|packed| &packed.code),
+        can_upload: own_binary().ok().as_deref().and_then(trainer_binary).is_some(),
+    };
+    let report = preflight::preflight(&subject, &args.meet).await?;
+    preflight::complain(&report, &locator);
+    if let Err(failure) = preflight::verdict(&report, &locator) {
+        if chosen == Chosen::Lines(Form::Json) {
+            preflight::refuse(&report, &locator, &draft.run, &failure);
+        }
+        return Err(failure);
+    }
+    if let Some(packed) = &packed {
+        let codes =
+            report.answers.iter().map(|answer| answer.as_ref().ok().map(|found| found.findings.code.clone()));
+        provision::bring_code(&provision::lacking(&draft.hosts, codes), packed, &args.meet).await?;
+        draft.experiment.launch.code = Some(provision::by_hash(packed));
+    }
+    if draft.hosts.len() > 1 {
+        let routes = preflight::interfaces(&report);
+        for (host, route) in draft.hosts.iter_mut().zip(routes).filter(|(host, _)| host.interface.is_none()) {
+            host.interface = route;
+        }
+    }
+    Ok(draft)
 }
 
 /// `NAME-YYYYMMDD-HHMMSS`, local time; `-2`, `-3`, ... follow where this folder already knows a run of that name, so that two consoles that begin

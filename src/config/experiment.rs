@@ -60,6 +60,13 @@ pub struct Launch {
     /// A torchrun-style program; empty: the built-in trainer.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
+    /// Folder of code that is copied to every host, and that ranks run in; relative to the experiment file. A console replaces it by
+    /// `sha256:HASH` before it launches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// Patterns of files below `code` that stay behind.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub exclude: Vec<String>,
     /// Environment of the ranks; `hosts.toml` wins.
     pub env: BTreeMap<String, String>,
     /// Threads per rank (`OMP_NUM_THREADS`), 1 as torchrun sets it.
@@ -81,6 +88,8 @@ impl Default for Launch {
     fn default() -> Launch {
         Launch {
             command: Vec::new(),
+            code: None,
+            exclude: Vec::new(),
             env: BTreeMap::new(),
             threads: 1,
             on_disconnect: OnDisconnect::Keep,

@@ -14,6 +14,7 @@ mod draft;
 pub mod experiment;
 pub mod hosts;
 mod load;
+pub mod locate;
 mod overrides;
 pub mod schema;
 mod suggest;

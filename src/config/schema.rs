@@ -285,6 +285,18 @@ static LAUNCH: Keys = &[&[
         Words("the built-in trainer"),
         "A torchrun-style program and its arguments, run once per rank.",
     ),
+    key(
+        "code",
+        Kind::Text(&PLAIN),
+        Words("nothing: ranks run in the host's `workdir`"),
+        "Folder, relative to this file, that is copied to every host by content; each run gets its own copy, and ranks run in it.",
+    ),
+    key(
+        "exclude",
+        Kind::Texts,
+        Words("`.git`, `__pycache__`, `venv`, `runs` and the like stay behind anyway"),
+        "Patterns of files below `code` that stay behind, such as `*.ckpt` or `data/`; without `/` for any name, with `/` for the whole path.",
+    ),
     key("env", Kind::Environment, Value("{}"), "Environment of the ranks; `hosts.toml` wins."),
     key("threads", Kind::Integer(1..=4096), Value("1"), "Threads per rank (`OMP_NUM_THREADS`)."),
     key(

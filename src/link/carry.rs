@@ -4,6 +4,7 @@
 //! - CARRY-1: what was begun to be written is written to its end before anything else: libssh2 must see the same bytes again.
 //! - CARRY-2: bytes are read before silence is judged, so that a driver that was slow to listen is not taken for a dead agent.
 //! - CARRY-3: a frame that is no JSON is skipped and counted; one that is too long ends the connection.
+//! - CARRY-4: a driver that has stopped listening may still give its last orders: they are waited for before the conversation ends.
 
 use super::desk::Desk;
 use super::{LinkCommand, LinkEvent};
@@ -92,6 +93,7 @@ pub fn carry(pipe: &mut dyn Pipe, desk: &mut Desk) -> End {
         }
         if desk.closing() {
             let attached = heard.is_some();
+            desk.await_last_orders();
             flush(pipe, &mut outgoing, desk, attached);
             if attached {
                 await_pong(pipe, &mut decoder);
@@ -279,6 +281,25 @@ mod tests {
         bench.orders.blocking_send(LinkCommand::Send(ConsoleMessage::Detach)).unwrap();
         bench.orders.blocking_send(LinkCommand::Close).unwrap();
         assert_eq!(read_message(&mut bench.agent), ConsoleMessage::Detach);
+        assert_eq!(bench.thread.join().unwrap(), End::Closed);
+    }
+
+    /// CARRY-4. The driver stops listening first and gives its last orders then: a link that looked just in between must wait for them.
+    #[test]
+    fn carry_4_last_orders_are_waited_for_when_nobody_listens_any_more() {
+        let mut bench = bench();
+        bench.orders.blocking_send(LinkCommand::Send(ConsoleMessage::Ping { sent_ms: 1 })).unwrap();
+        assert_eq!(read_message(&mut bench.agent), ConsoleMessage::Ping { sent_ms: 1 });
+        drop(bench.events);
+        bench.agent.write_all(&frame::encode(&AgentMessage::Pong { sent_ms: 1 }).unwrap()).unwrap();
+        // Long enough for a link that does not wait to be gone.
+        let until = Instant::now() + Duration::from_millis(200);
+        while Instant::now() < until && !bench.thread.is_finished() {
+            std::thread::yield_now();
+        }
+        bench.orders.blocking_send(LinkCommand::Send(ConsoleMessage::Close)).unwrap();
+        bench.orders.blocking_send(LinkCommand::Close).unwrap();
+        assert_eq!(read_message(&mut bench.agent), ConsoleMessage::Close);
         assert_eq!(bench.thread.join().unwrap(), End::Closed);
     }
 

@@ -6,17 +6,16 @@
 //! - DEPLOY-1: what has the right name and size is never sent again; the name is the content's hash.
 //! - DEPLOY-2: nothing is ever overwritten in place, so that running agents and several consoles do not disturb each other.
 
-use crate::ssh::connect::{self, Connection};
+use super::freight::Sender;
+use crate::ssh::connect::Connection;
 use crate::ssh::exec::Output;
-use crate::ssh::upload::{self, Upload};
 use crate::ssh::user_config::Target;
 use crate::ssh::{Operator, SshError, exec, quote};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -65,6 +64,15 @@ impl Image {
             }
         };
         Ok(Image { path: path.to_path_buf(), size: facts.len(), sha256 })
+    }
+
+    /// SHA-256 of `size` bytes from `offset`.
+    pub fn piece(&self, offset: u64, size: u64) -> io::Result<String> {
+        let mut file = File::open(&self.path)?;
+        file.seek(io::SeekFrom::Start(offset))?;
+        let mut bytes = Vec::new();
+        file.take(size).read_to_end(&mut bytes)?;
+        Ok(hexadecimal(&Sha256::digest(&bytes)))
     }
 }
 
@@ -133,6 +141,8 @@ pub struct Deployed {
     pub trainer: Option<String>,
     /// Absolute home folder.
     pub home: String,
+    /// Absolute folder of the cache.
+    pub cache: String,
 }
 
 /// What a host answered when looked at.
@@ -151,6 +161,8 @@ struct Found {
 pub struct Errand<'a> {
     /// Shell commands; `"$A"` is the agent's absolute path, the folder is the home folder.
     pub script: &'a str,
+    /// What it reads.
+    pub input: &'a [u8],
     /// The output says enough.
     pub done: &'a dyn Fn(&[u8]) -> bool,
     /// Bound of the whole.
@@ -173,7 +185,7 @@ pub fn run(
             || (exec::after(bytes, PRESENT).is_some() && (errand.done)(bytes))
     };
     operator.starting();
-    let output = exec::run(connection, operator, &command, LOOKING + errand.within, &enough)?;
+    let output = exec::run(connection, operator, &command, errand.input, LOOKING + errand.within, &enough)?;
     let found = parse(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| {
         SshError::lasting(
             format!("{label}: commands do not run there as expected: {}", described(&output)),
@@ -185,6 +197,7 @@ pub fn run(
         agent: format!("{folder}/{AGENT}"),
         trainer: package.trainer.as_ref().map(|_| format!("{folder}/{TRAINER}")),
         home: found.home.clone(),
+        cache: found.cache.clone(),
     };
     if output.after(PRESENT).is_some() {
         return Ok((deployed, output));
@@ -193,7 +206,8 @@ pub fn run(
     bring(connection, target, package, &found, operator)?;
     operator.starting();
     let script = format!("cd; A={}; {}", quote::word(&deployed.agent), errand.script);
-    let output = exec::run(connection, operator, &quote::script(&script), errand.within, errand.done)?;
+    let output =
+        exec::run(connection, operator, &quote::script(&script), errand.input, errand.within, errand.done)?;
     Ok((deployed, output))
 }
 
@@ -205,62 +219,22 @@ fn bring(
     found: &Found,
     operator: &mut dyn Operator,
 ) -> Result<(), SshError> {
-    let (alone, folder) = (
-        format!("{}/{}", found.cache, package.agent_folder()),
-        format!("{}/{}", found.cache, package.folder()),
-    );
+    let (cache, alone, folder) = (&found.cache, package.agent_folder(), package.folder());
     let [agent_alone, agent_beside, trainer_there] = found.sizes;
     let agent_fits = agent_beside == Some(package.agent.size);
-    let mut send = Sender { target, bulk: None };
+    let mut send = Sender::new(target);
     if !agent_fits && agent_alone != Some(package.agent.size) {
-        send.file(&package.agent, &alone, AGENT, operator)?;
+        send.file(connection, &package.agent, cache, &alone, AGENT, operator)?;
     }
     if let Some(trainer) = &package.trainer {
         if !agent_fits {
-            share(connection, operator, &alone, &folder)?;
+            share(connection, operator, &format!("{cache}/{alone}"), &format!("{cache}/{folder}"))?;
         }
         if trainer_there != Some(trainer.size) {
-            send.file(trainer, &folder, TRAINER, operator)?;
+            send.file(connection, trainer, cache, &folder, TRAINER, operator)?;
         }
     }
     Ok(())
-}
-
-/// The session for uploads, opened when the first is needed.
-struct Sender<'a> {
-    target: &'a Target,
-    bulk: Option<Connection>,
-}
-
-impl Sender<'_> {
-    fn file(
-        &mut self,
-        image: &Image,
-        folder: &str,
-        name: &str,
-        operator: &mut dyn Operator,
-    ) -> Result<(), SshError> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        operator.progress(name, 0, image.size);
-        let bulk = match self.bulk.take() {
-            Some(bulk) => bulk,
-            None => connect::connect(self.target, operator)?,
-        };
-        // Unique among the consoles that share this home folder: process, upload, and a throw of the dice for the machine.
-        let dice = (super::backoff::dice() * 1e15) as u64;
-        let token = format!("{}-{}-{dice:x}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let what = Upload {
-            local: &image.path,
-            size: image.size,
-            sha256: &image.sha256,
-            folder,
-            name,
-            token: &token,
-        };
-        upload::upload(&bulk, operator, &what)?;
-        self.bulk = Some(bulk);
-        Ok(())
-    }
 }
 
 /// Puts the agent beside its trainer without sending it twice.
@@ -270,7 +244,7 @@ fn share(connection: &Connection, operator: &mut dyn Operator, from: &str, to: &
     let script = format!(
         "umask 077; mkdir -p {folder} && {{ ln -f {source} {target} || {{ cp {source} {part}.$$.part && mv -f {part}.$$.part {target}; }}; }} && echo RANKDECK-SHARED"
     );
-    let output = exec::run(connection, operator, &quote::script(&script), LOOKING, &|_| false)?;
+    let output = exec::run(connection, operator, &quote::script(&script), &[], LOOKING, &|_| false)?;
     match output.after("RANKDECK-SHARED") {
         Some(_) => Ok(()),
         None => Err(SshError::passing(

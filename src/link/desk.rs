@@ -3,7 +3,7 @@
 //! Owner: the link's thread. Implements [`Operator`], so that logins can ask the user. Invariants: LINK-1 and LINK-4 of the parent module.
 
 use super::inbox::Inbox;
-use super::{LinkCommand, LinkError, LinkEvent, Prompter};
+use super::{Answer, LinkCommand, LinkError, LinkEvent, Prompter};
 use crate::core::event::{LinkState, Prompt};
 use crate::core::ids::NodeRank;
 use crate::ssh::Operator;
@@ -85,6 +85,18 @@ impl Desk {
         self.state(LinkState::Connecting { attempt });
     }
 
+    /// Waits, at most a second, until the order to close itself is here: whatever was ordered before it is then in the inbox.
+    pub fn await_last_orders(&mut self) {
+        let deadline = Instant::now() + Duration::from_secs(1);
+        while !self.inbox.closing() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            self.inbox.wait(left.min(Duration::from_millis(50)));
+        }
+    }
+
     /// Waits `time`; `false` when the order to close arrived. Messages that arrive meanwhile are dropped: there is no agent.
     pub fn rest(&mut self, time: Duration) -> bool {
         let deadline = Instant::now() + time;
@@ -153,7 +165,9 @@ pub struct Clerk {
     /// Who answers.
     pub prompter: Arc<dyn Prompter>,
     /// Closed when nobody waits for the result any more.
-    pub result: oneshot::Sender<Result<String, LinkError>>,
+    pub result: oneshot::Sender<Result<Answer, LinkError>>,
+    /// Bytes of the last report of progress, so that an attempt that got further can be told.
+    pub reported: u64,
 }
 
 impl Operator for Clerk {
@@ -163,6 +177,11 @@ impl Operator for Clerk {
 
     fn ask(&mut self, prompt: &Prompt) -> Option<String> {
         self.prompter.ask(&self.host, prompt)
+    }
+
+    fn progress(&mut self, what: &str, done: u64, total: u64) {
+        self.reported = done;
+        self.prompter.progress(&self.host, what, done, total);
     }
 
     fn closing(&mut self) -> bool {

@@ -3,21 +3,23 @@
 //! Owner: the link's thread; the short-lived children (`agent probe`, `agent start`, one-shot commands) are its own, bounded by a
 //! deadline, and reaped. The agent itself is nobody's child: it daemonises.
 
-use super::LinkRequest;
 use super::carry::Pipe;
 use super::desk::Desk;
 use super::roads::{self, ONE_SHOT, Road};
+use super::{Answer, Call, Cargo, LinkRequest};
+use crate::agent::pack;
 use crate::config::hosts::Host;
 use crate::core::event::Probe;
 use crate::ssh::exec::{self, MAX_OUTPUT, Output};
 use crate::ssh::wait::{self, Interest};
 use crate::ssh::{Operator, SshError};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Bound of probing and of starting.
 const STARTING: Duration = Duration::from_secs(30);
@@ -70,22 +72,65 @@ impl Road for Local<'_> {
     }
 }
 
-/// Runs `rankdeck agent ARGS` here and gives back the text of its answer.
-pub fn exec(
-    host: &Host,
-    agent: &Path,
-    args: &[String],
-    operator: &mut dyn Operator,
-) -> Result<String, SshError> {
-    let arguments: Vec<String> = std::iter::once("agent".to_string()).chain(args.iter().cloned()).collect();
-    let output = run(&host.name, agent, &arguments, ONE_SHOT, operator, &|out| roads::answer(out).is_some())?;
-    roads::answer(&output.stdout).ok_or_else(|| {
+/// Copies the cargo of `call` into this machine's cache, runs `rankdeck agent ARGS` here and gives back its answer.
+pub fn call(host: &Host, agent: &Path, call: &Call, operator: &mut dyn Operator) -> Result<Answer, SshError> {
+    let cache = pack::cache();
+    let mut brought = 0;
+    for file in &call.cargo {
+        brought += copy(&cache, file, operator).map_err(|error| {
+            SshError::lasting(
+                format!(
+                    "{}: cannot copy {} into {}: {error}",
+                    host.name,
+                    file.path.display(),
+                    cache.display()
+                ),
+                "is the disk full? RANKDECK_CACHE names another folder",
+            )
+        })?;
+    }
+    let arguments: Vec<String> =
+        std::iter::once("agent".to_string()).chain(call.args.iter().cloned()).collect();
+    let sent = SystemTime::now();
+    let done = |out: &[u8]| roads::answer(out).is_some();
+    let output = run_with(&host.name, agent, &arguments, &call.input, ONE_SHOT, operator, &done)?;
+    let received = SystemTime::now();
+    let text = roads::answer(&output.stdout).ok_or_else(|| {
         let what = arguments.iter().take(2).cloned().collect::<Vec<_>>().join(" ");
         SshError::lasting(
             format!("{}: rankdeck {what} failed: {}", host.name, super::deploy::described(&output)),
             "",
         )
+    })?;
+    Ok(Answer {
+        text,
+        sent: roads::seconds(Some(sent)),
+        received: roads::seconds(Some(received)),
+        brought,
+        cache: cache.display().to_string(),
     })
+}
+
+/// Bytes copied; 0 when it is there already.
+fn copy(cache: &Path, file: &Cargo, operator: &mut dyn Operator) -> io::Result<u64> {
+    let folder = cache.join(&file.folder);
+    let target = folder.join(&file.name);
+    let size = std::fs::metadata(&file.path)?.len();
+    if std::fs::metadata(&target).is_ok_and(|facts| facts.len() == size) {
+        return Ok(0);
+    }
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+    let part = folder.join(format!(
+        ".{}.{}.{:x}.part",
+        file.name,
+        std::process::id(),
+        super::backoff::dice().to_bits()
+    ));
+    let copied = std::fs::copy(&file.path, &part).and_then(|_| std::fs::rename(&part, &target));
+    let _ = std::fs::remove_file(&part);
+    copied?;
+    operator.progress(&file.name, size, size);
+    Ok(size)
 }
 
 /// Kills and reaps on drop what has not ended by itself.
@@ -109,6 +154,19 @@ fn run(
     operator: &mut dyn Operator,
     done: &dyn Fn(&[u8]) -> bool,
 ) -> Result<Output, SshError> {
+    run_with(label, program, arguments, &[], within, operator, done)
+}
+
+/// The same with something on its standard input, which is short.
+fn run_with(
+    label: &str,
+    program: &Path,
+    arguments: &[String],
+    input: &[u8],
+    within: Duration,
+    operator: &mut dyn Operator,
+    done: &dyn Fn(&[u8]) -> bool,
+) -> Result<Output, SshError> {
     let fault = |error: io::Error| {
         SshError::lasting(
             format!("{label}: cannot run {}: {error}", program.display()),
@@ -117,12 +175,17 @@ fn run(
     };
     let spawned = Command::new(program)
         .args(arguments)
-        .stdin(Stdio::null())
+        .stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .map_err(fault)?;
     let mut child = Owned(spawned);
+    if let Some(mut stdin) = child.0.stdin.take() {
+        let bytes = input.to_vec();
+        // Elsewhere, because a pipe is small; a child that ended early shows in its output.
+        std::thread::spawn(move || stdin.write_all(&bytes));
+    }
     let (Some(mut stdout), Some(mut stderr)) = (child.0.stdout.take(), child.0.stderr.take()) else {
         return Err(fault(io::ErrorKind::BrokenPipe.into()));
     };

@@ -12,6 +12,7 @@ pub mod backoff;
 pub mod carry;
 pub mod deploy;
 pub mod desk;
+pub mod freight;
 pub mod inbox;
 pub mod local;
 pub mod remote;
@@ -78,6 +79,49 @@ pub struct LinkHandle {
 pub trait Prompter: Send + Sync {
     /// The user's answer, `None` to refuse.
     fn ask(&self, host: &str, prompt: &crate::core::event::Prompt) -> Option<String>;
+    /// `done` of `total` bytes of the file `what` are on their way to `host`.
+    fn progress(&self, host: &str, what: &str, done: u64, total: u64) {
+        let _ = (host, what, done, total);
+    }
+}
+
+/// A file that a host is to have in its cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cargo {
+    /// The file here.
+    pub path: PathBuf,
+    /// Folder there, relative to the cache.
+    pub folder: String,
+    /// Name there; with the folder, it says what the content is, so that a file of the right size is not sent again.
+    pub name: String,
+}
+
+/// One command for an agent binary, with what it needs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Call {
+    /// What follows `rankdeck agent`.
+    pub args: Vec<String>,
+    /// Its standard input; short.
+    pub input: Vec<u8>,
+    /// `rankdeck-trainer` to bring along.
+    pub trainer: Option<PathBuf>,
+    /// Files to bring first.
+    pub cargo: Vec<Cargo>,
+}
+
+/// What came of a [`Call`].
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Answer {
+    /// The JSON text after the marker.
+    pub text: String,
+    /// This machine's clock when the command was sent, seconds since the epoch.
+    pub sent: f64,
+    /// This machine's clock when it had answered.
+    pub received: f64,
+    /// Bytes of cargo that the host lacked.
+    pub brought: u64,
+    /// Folder of the cache there, absolute.
+    pub cache: String,
 }
 
 /// What the surroundings say about links; the same for all of a process.
@@ -132,7 +176,29 @@ pub async fn exec_with(
     args: &[String],
     prompter: Arc<dyn Prompter>,
 ) -> Result<String, LinkError> {
-    roads::exec(settings, host.clone(), agent_binary.to_path_buf(), args.to_vec(), prompter).await
+    let call = Call { args: args.to_vec(), ..Call::default() };
+    Ok(call_with(settings, host, agent_binary, call, prompter).await?.text)
+}
+
+/// [`exec`] with input, files to bring first, and the times of the exchange.
+pub async fn call(
+    host: &Host,
+    agent_binary: &Path,
+    call: Call,
+    prompter: Arc<dyn Prompter>,
+) -> Result<Answer, LinkError> {
+    call_with(Settings::from_environment(), host, agent_binary, call, prompter).await
+}
+
+/// [`call`] with explicit surroundings.
+pub async fn call_with(
+    settings: Settings,
+    host: &Host,
+    agent_binary: &Path,
+    call: Call,
+    prompter: Arc<dyn Prompter>,
+) -> Result<Answer, LinkError> {
+    roads::call(settings, host.clone(), agent_binary.to_path_buf(), call, prompter).await
 }
 
 /// A link could not do what was asked.

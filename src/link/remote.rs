@@ -4,10 +4,11 @@
 //! no process on the host; where sshd forbids that, through `rankdeck agent relay` and its marker line.
 
 use super::carry::Pipe;
-use super::deploy::{self, Deployed, Errand, Package};
+use super::deploy::{self, Deployed, Errand, Image, Package};
 use super::desk::Desk;
+use super::freight::Sender;
 use super::roads::{self, ONE_SHOT, Road};
-use super::{LinkRequest, Settings};
+use super::{Answer, Call, LinkRequest, Settings};
 use crate::config::hosts::Host;
 use crate::core::event::Probe;
 use crate::ssh::connect::{self, Connection};
@@ -57,7 +58,7 @@ impl Road for Remote<'_> {
         let script =
             format!("\"$A\" agent probe; exec \"$A\" {}", quote::words(arguments.iter().map(String::as_str)));
         let done = |bytes: &[u8]| exec::after(bytes, "RANKDECK-AGENT").is_some();
-        let errand = Errand { script: &script, done: &done, within: STARTING };
+        let errand = Errand { script: &script, input: &[], done: &done, within: STARTING };
         let (deployed, output) = deploy::run(&connection, &target, &package, &errand, desk)?;
         let answer = output.after("RANKDECK-AGENT");
         let started =
@@ -151,28 +152,80 @@ fn behind_marker(bytes: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
-/// Runs `rankdeck agent ARGS` on a host and gives back the text of its answer.
-pub fn exec(
+/// Brings the cargo of `call` to a host, runs `rankdeck agent ARGS` there and gives back its answer.
+pub fn call(
     settings: &Settings,
     host: &Host,
     agent: &Path,
-    args: &[String],
+    call: &Call,
     operator: &mut dyn Operator,
-) -> Result<String, SshError> {
-    let package = Package::read(&host.name, agent, None)?;
+) -> Result<Answer, SshError> {
+    let package = Package::read(&host.name, agent, call.trainer.as_deref())?;
     let target = user_config::resolve(host, settings.ssh_config.as_deref())?;
     let connection = connect::connect(&target, operator)?;
-    let arguments = quote::words(args.iter().map(String::as_str));
+    let arguments = quote::words(call.args.iter().map(String::as_str));
     let script = format!("exec \"$A\" agent {arguments}");
-    let errand = Errand { script: &script, done: &|bytes| roads::answer(bytes).is_some(), within: ONE_SHOT };
+    let brought = match call.cargo.as_slice() {
+        [] => 0,
+        cargo => bring(&connection, &target, &package, cargo, operator)?,
+    };
+    let done = |bytes: &[u8]| roads::answer(bytes).is_some();
+    let errand = Errand { script: &script, input: &call.input, done: &done, within: ONE_SHOT };
     let (deployed, output) = deploy::run(&connection, &target, &package, &errand, operator)?;
-    roads::answer(&output.stdout).ok_or_else(|| {
-        let what = args.first().map(String::as_str).unwrap_or_default();
+    let text = roads::answer(&output.stdout).ok_or_else(|| {
+        let what = call.args.first().map(String::as_str).unwrap_or_default();
         SshError::lasting(
             format!("{}: rankdeck agent {what} failed: {}", host.name, deploy::described(&output)),
             format!("try it there: `{} {} agent {arguments}`", target.command(), deployed.agent),
         )
+    })?;
+    Ok(Answer {
+        text,
+        sent: roads::seconds(output.sent),
+        received: roads::seconds(output.received),
+        brought,
+        cache: deployed.cache,
     })
+}
+
+/// Brings what the host lacks of `cargo`; gives back the bytes sent.
+fn bring(
+    connection: &Connection,
+    target: &user_config::Target,
+    package: &Package,
+    cargo: &[super::Cargo],
+    operator: &mut dyn Operator,
+) -> Result<u64, SshError> {
+    let names: Vec<String> =
+        cargo.iter().map(|file| quote::word(&format!("{}/{}", file.folder, file.name))).collect();
+    // The cache is two folders above the agent.
+    let script = format!(
+        "D=\"${{A%/*}}\"; D=\"${{D%/*}}\"; for f in {}; do if test -f \"$D/$f\"; then echo \"RANKDECK-SIZE $(($(wc -c < \"$D/$f\")))\"; \
+         else echo \"RANKDECK-SIZE -\"; fi; done; echo RANKDECK-SIZES",
+        names.join(" ")
+    );
+    let done = |bytes: &[u8]| exec::after(bytes, "RANKDECK-SIZES").is_some();
+    let errand = Errand { script: &script, input: &[], done: &done, within: STARTING };
+    let (deployed, output) = deploy::run(connection, target, package, &errand, operator)?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let sizes: Vec<Option<u64>> = said
+        .lines()
+        .filter_map(|line| line.strip_prefix("RANKDECK-SIZE "))
+        .map(|size| size.trim().parse().ok())
+        .collect();
+    let mut sender = Sender::new(target);
+    for (index, file) in cargo.iter().enumerate() {
+        let image = Image::read(&file.path).map_err(|error| {
+            SshError::lasting(
+                format!("{}: cannot read {}: {error}", connection.label(), file.path.display()),
+                "does it still lie there?",
+            )
+        })?;
+        if sizes.get(index) != Some(&Some(image.size)) {
+            sender.file(connection, &image, &deployed.cache, &file.folder, &file.name, operator)?;
+        }
+    }
+    Ok(sender.sent)
 }
 
 /// A channel to an agent. The channel comes first: it must be dropped before its session.

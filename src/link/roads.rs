@@ -8,7 +8,7 @@ use super::desk::{Clerk, Desk};
 use super::inbox::Inbox;
 use super::local::Local;
 use super::remote::Remote;
-use super::{LinkCommand, LinkError, LinkEvent, LinkRequest, Prompter, Settings};
+use super::{Answer, Call, LinkCommand, LinkError, LinkEvent, LinkRequest, Prompter, Settings};
 use crate::config::hosts::{Host, Transport};
 use crate::core::event::{LinkState, Probe};
 use crate::core::ids::NodeRank;
@@ -16,7 +16,7 @@ use crate::ssh::{FaultKind, Operator, SshError};
 use serde::Deserialize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
@@ -66,10 +66,20 @@ pub fn start_arguments(request: &LinkRequest, workdir: &str) -> Vec<String> {
     ];
     let mut arguments = vec!["agent".to_string(), "start".to_string()];
     arguments.extend(named.into_iter().flat_map(|(name, value)| [name.to_string(), value.to_string()]));
-    if !request.start {
-        arguments.push("--existing".into());
+    match request.start {
+        true => arguments.extend(["--launcher".into(), launcher()]),
+        false => arguments.push("--existing".into()),
     }
     arguments
+}
+
+/// What tells this console from all others: agents remember who launched their run.
+fn launcher() -> String {
+    static OWN: OnceLock<String> = OnceLock::new();
+    let fresh = || {
+        format!("{}-{:016x}{:016x}", std::process::id(), backoff::dice().to_bits(), backoff::dice().to_bits())
+    };
+    OWN.get_or_init(fresh).clone()
 }
 
 /// Reads the answer to [`start_arguments`]; `said` describes the output when there is none.
@@ -184,19 +194,19 @@ fn live(road: &mut dyn Road, desk: &mut Desk) -> LinkState {
 }
 
 /// Runs one agent command on a host; on a thread of its own, because passphrases may be asked for.
-pub async fn exec(
+pub async fn call(
     settings: Settings,
     host: Host,
     agent_binary: PathBuf,
-    args: Vec<String>,
+    call: Call,
     prompter: Arc<dyn Prompter>,
-) -> Result<String, LinkError> {
+) -> Result<Answer, LinkError> {
     let (result, answer) = oneshot::channel();
     let name = host.name.clone();
-    let mut clerk = Clerk { host: host.name.clone(), prompter, result };
+    let mut clerk = Clerk { host: host.name.clone(), prompter, result, reported: 0 };
     let work = move || {
         let outcome =
-            catch_unwind(AssertUnwindSafe(|| one_shot(&settings, &host, &agent_binary, &args, &mut clerk)));
+            catch_unwind(AssertUnwindSafe(|| one_shot(&settings, &host, &agent_binary, &call, &mut clerk)));
         let broken = || {
             SshError::lasting(
                 format!("{}: the link broke down on an answer that makes no sense", host.name),
@@ -219,20 +229,30 @@ fn one_shot(
     settings: &Settings,
     host: &Host,
     agent: &std::path::Path,
-    args: &[String],
+    call: &Call,
     clerk: &mut Clerk,
-) -> Result<String, SshError> {
+) -> Result<Answer, SshError> {
     if host.transport == Transport::Local {
-        return super::local::exec(host, agent, args, clerk);
+        return super::local::call(host, agent, call, clerk);
     }
-    let first = super::remote::exec(settings, host, agent, args, clerk);
-    match first {
-        // One more try, for servers that drop bursts; a host that is down is not worth more of the user's time.
-        Err(error) if error.kind == FaultKind::Passing && !clerk.closing() => {
-            thread::sleep(backoff::delay(1, backoff::dice()));
-            super::remote::exec(settings, host, agent, args, clerk)
+    let (mut failures, mut furthest) = (0, 0);
+    loop {
+        clerk.reported = 0;
+        match super::remote::call(settings, host, agent, call, clerk) {
+            Err(error) if error.kind == FaultKind::Passing && !clerk.closing() => {
+                // A link that breaks is worth coming back for as long as files get further.
+                if clerk.reported > furthest {
+                    (failures, furthest) = (0, clerk.reported);
+                }
+                failures += 1;
+                // One more try; a host that is down is not worth more of the user's time.
+                if failures > 1 && (furthest == 0 || failures > RETRIES) {
+                    return Err(error);
+                }
+                thread::sleep(backoff::delay(failures, backoff::dice()));
+            }
+            other => return other,
         }
-        other => other,
     }
 }
 
@@ -245,6 +265,12 @@ pub fn answer(bytes: &[u8]) -> Option<String> {
         let text = text.trim();
         text.starts_with(['{', '[']).then(|| text.to_string())
     })
+}
+
+/// Seconds since the epoch, 0 when unknown.
+pub fn seconds(time: Option<std::time::SystemTime>) -> f64 {
+    time.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok())
+        .map_or(0.0, |time| time.as_secs_f64())
 }
 
 /// The probe in an agent's output; what cannot be read counts as not learnt.

@@ -5,9 +5,10 @@
 use super::known_hosts::{self, KnownHosts, Verdict};
 use super::user_config::Target;
 use super::wait::{self, Stall};
-use super::{Operator, SshError, auth, jump};
+use super::{FaultKind, Operator, SshError, auth, jump};
 use crate::core::event::Prompt;
 use ssh2::{MethodType, Session};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -16,8 +17,11 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Most handshakes in flight in this process, below sshd's default MaxStartups of 10.
+/// Most handshakes in flight with one server, below sshd's default MaxStartups of 10.
 pub const MAX_HANDSHAKES: usize = 8;
+
+/// How often we come back to a server that turned us away before the handshake.
+const RETURNS: u32 = 6;
 
 /// Bound from the first byte to the end of the key exchange.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -94,23 +98,28 @@ impl Drop for Connection {
 
 /// A handshake in flight.
 #[derive(Debug)]
-pub struct Permit;
+pub struct Permit(Server);
 
-static IN_FLIGHT: Mutex<usize> = Mutex::new(0);
+/// Address and port: what has one MaxStartups.
+type Server = (String, u16);
+
+static IN_FLIGHT: Mutex<BTreeMap<Server, usize>> = Mutex::new(BTreeMap::new());
 static FREED: Condvar = Condvar::new();
 
 impl Permit {
-    /// Waits for a free place; `None` when the operator closes meanwhile.
-    fn take(operator: &mut dyn Operator) -> Option<Permit> {
-        let mut count = IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Waits for a free place at the server of `target`; `None` when the operator closes meanwhile.
+    fn take(target: &Target, operator: &mut dyn Operator) -> Option<Permit> {
+        let server = (target.address.to_lowercase(), target.port);
+        let mut counts = IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
+            let count = counts.entry(server.clone()).or_default();
             if *count < MAX_HANDSHAKES {
                 *count += 1;
-                return Some(Permit);
+                return Some(Permit(server));
             }
             // Short turns, because the operator's wake-up does not reach a condition variable.
-            count = FREED
-                .wait_timeout(count, Duration::from_millis(50))
+            counts = FREED
+                .wait_timeout(counts, Duration::from_millis(50))
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
             if operator.closing() {
@@ -122,14 +131,56 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let mut count = IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner);
-        *count = count.saturating_sub(1);
-        FREED.notify_one();
+        let mut counts = IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner);
+        match counts.get_mut(&self.0) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(counts.remove(&self.0)),
+        }
+        // All of them: the first to wake may be waiting for another server.
+        FREED.notify_all();
     }
 }
 
 /// Connects to `target`, through its jumps, and logs in everywhere on the way.
 pub fn connect(target: &Target, operator: &mut dyn Operator) -> Result<Connection, SshError> {
+    for turned_away in 0.. {
+        match attempt(target, operator) {
+            Err(error) if error.kind == FaultKind::Busy && turned_away < RETURNS => {
+                rest(come_back(turned_away, crate::link::backoff::dice()), operator)?;
+            }
+            Err(error) if error.kind == FaultKind::Busy => {
+                return Err(SshError::passing(error.error, error.hint));
+            }
+            other => return other,
+        }
+    }
+    Err(SshError::closed())
+}
+
+/// Wait before coming back: up to a quarter of a second, doubling to four seconds, and anything between half and all of it, so that those who were
+/// turned away together do not come back together.
+fn come_back(turned_away: u32, dice: f64) -> Duration {
+    let most = Duration::from_millis(250).saturating_mul(1 << turned_away.min(4));
+    most.mul_f64(0.5 + 0.5 * dice.clamp(0.0, 1.0))
+}
+
+/// Waits, unless the operator closes.
+fn rest(time: Duration, operator: &mut dyn Operator) -> Result<(), SshError> {
+    let deadline = Instant::now() + time;
+    loop {
+        if operator.closing() {
+            return Err(SshError::closed());
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        thread::sleep(left.min(Duration::from_millis(50)));
+    }
+}
+
+/// One attempt.
+fn attempt(target: &Target, operator: &mut dyn Operator) -> Result<Connection, SshError> {
     let mut relays = Vec::new();
     let mut stream: Option<OwnedFd> = None;
     for (index, hop) in target.jumps.iter().enumerate() {
@@ -151,7 +202,7 @@ fn login(
     stream: Option<OwnedFd>,
     operator: &mut dyn Operator,
 ) -> Result<Connection, SshError> {
-    let mut permit = Some(Permit::take(operator).ok_or_else(SshError::closed)?);
+    let mut permit = Some(Permit::take(target, operator).ok_or_else(SshError::closed)?);
     let stream = match stream {
         Some(stream) => stream,
         None => dial(target, operator)?,
@@ -309,10 +360,11 @@ fn handshake(connection: &mut Connection, operator: &mut dyn Operator) -> Result
                 "is the host frozen or overloaded, or is this not an ssh port?",
             ),
             // Disconnected while waiting for the banner: what MaxStartups does.
-            (_, -13 | -43 | -2) => SshError::passing(
-                format!("{label}: {place} closed the connection before the handshake: {}", stall.text()),
-                "sshd drops bursts of logins (MaxStartups) and blocks some addresses (fail2ban, hosts.deny)",
-            ),
+            (_, -13 | -43 | -2) => SshError {
+                kind: FaultKind::Busy,
+                error: format!("{label}: {place} closed the connection before the handshake: {}", stall.text()),
+                hint: "sshd drops bursts of logins (MaxStartups) and blocks some addresses (fail2ban, hosts.deny)".into(),
+            },
             (_, -5 | -8) => SshError::lasting(
                 format!("{label}: no common algorithm with {place}: {}", stall.text()),
                 format!("rankdeck refuses SHA-1, CBC, 3DES and MD5; compare with `ssh -vv -p {} {}`", target.port, target.address),

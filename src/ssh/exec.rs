@@ -6,8 +6,8 @@ use super::connect::Connection;
 use super::wait::{EAGAIN, Stall};
 use super::{Operator, SshError};
 use ssh2::Channel;
-use std::io::{self, Read};
-use std::time::{Duration, Instant};
+use std::io::{self, Read, Write};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Most bytes of standard output that are kept.
 pub const MAX_OUTPUT: usize = 16 << 20;
@@ -28,6 +28,10 @@ pub struct Output {
     pub stderr: Vec<u8>,
     /// Exit code; `None` when it was not waited for or a signal ended the command.
     pub status: Option<i32>,
+    /// When its command was sent.
+    pub sent: Option<SystemTime>,
+    /// When it had said enough, or ended.
+    pub received: Option<SystemTime>,
 }
 
 impl Output {
@@ -84,23 +88,50 @@ pub fn start(
     Ok(channel)
 }
 
-/// Runs `command` with nothing on its standard input until `done` is satisfied by its output, or it ends.
+/// Runs `command` with `input` on its standard input until `done` is satisfied by its output, or it ends.
 pub fn run(
     connection: &Connection,
     operator: &mut dyn Operator,
     command: &str,
+    input: &[u8],
     within: Duration,
     done: &dyn Fn(&[u8]) -> bool,
 ) -> Result<Output, SshError> {
     let deadline = Instant::now() + within;
+    let sent = SystemTime::now();
     let mut channel = start(connection, operator, command, deadline)?;
     let fault = |stall: Stall, what: &str| stall.passing(&format!("{}: {what}", connection.label()), "");
+    feed(connection, operator, &mut channel, input, deadline)
+        .map_err(|stall| fault(stall, "cannot write a command's input"))?;
     connection
         .until(operator, deadline, || channel.send_eof())
         .map_err(|stall| fault(stall, "cannot close a command's input"))?;
-    let output = collect(connection, operator, &mut channel, deadline, done)
+    let mut output = collect(connection, operator, &mut channel, deadline, done)
         .map_err(|stall| fault(stall, "a command on the host did not end in due form"))?;
+    output.sent = Some(sent);
     Ok(output)
+}
+
+/// Writes a short input whole, before anything is read (SSH-3).
+fn feed(
+    connection: &Connection,
+    operator: &mut dyn Operator,
+    channel: &mut Channel,
+    input: &[u8],
+    deadline: Instant,
+) -> Result<(), Stall> {
+    let mut done = 0;
+    while done < input.len() {
+        match channel.write(&input[done..]) {
+            Ok(count) => done += count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                super::wait::pause(&connection.session, connection.fd(), operator, deadline)?;
+            }
+            // It has ended already; what it said tells why.
+            Err(_) => return Ok(()),
+        }
+    }
+    Ok(())
 }
 
 /// Collects output until `done`, or the end; closes the channel either way.
@@ -131,6 +162,7 @@ pub fn collect(
         }
         if !satisfied && done(&output.stdout) {
             satisfied = true;
+            output.received = Some(SystemTime::now());
             // Its end is of no interest, but the server counts open commands (MaxSessions): most end at once.
             deadline = deadline.min(Instant::now() + PARTING);
         }
@@ -147,6 +179,7 @@ pub fn collect(
             }
         }
     }
+    output.received.get_or_insert_with(SystemTime::now);
     let closing = Instant::now() + CLOSING;
     let closed = connection
         .until(operator, closing, || channel.close())

@@ -7,7 +7,8 @@
 //! - SSH-2: the host key is compared, byte for byte, before anything of the user's is offered ([`known_hosts`]).
 //! - SSH-3: bulk data travel on a session of their own, in one direction ([`upload`]); libssh2 stalls when both directions are
 //!   busy during a key re-exchange.
-//! - SSH-4: at most eight handshakes are in flight ([`connect::MAX_HANDSHAKES`]), since sshd drops bursts at random (MaxStartups).
+//! - SSH-4: at most eight handshakes are in flight per server or jump host ([`connect::MAX_HANDSHAKES`]), since sshd drops bursts at random
+//!   (MaxStartups); who is dropped all the same comes back a few times, after waits that differ.
 //! - SSH-5: the socket is shut down before a session is dropped, so that freeing it can neither wait nor leak.
 
 pub mod auth;
@@ -30,6 +31,8 @@ use std::os::fd::RawFd;
 pub enum FaultKind {
     /// It may heal by itself: the network, a busy server.
     Passing,
+    /// The server turned us away before the handshake, as sshd does when many come at once (MaxStartups).
+    Busy,
     /// Trying again gives the same: a refused key, a changed host key, a mistake in a file.
     Lasting,
     /// We were told to close.

@@ -7,7 +7,7 @@
 use super::connect::Connection;
 use super::wait::{self, Stall};
 use super::{Operator, SshError, exec, quote};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -22,9 +22,11 @@ const CHUNK: usize = 256 << 10;
 pub struct Upload<'a> {
     /// The file here.
     pub local: &'a Path,
-    /// Its length.
+    /// Where the bytes begin there.
+    pub offset: u64,
+    /// How many.
     pub size: u64,
-    /// SHA-256 in hexadecimal.
+    /// Their SHA-256 in hexadecimal.
     pub sha256: &'a str,
     /// Absolute folder there; made when missing, with mode 0700.
     pub folder: &'a str,
@@ -32,6 +34,12 @@ pub struct Upload<'a> {
     pub name: &'a str,
     /// Makes the temporary name unique.
     pub token: &'a str,
+    /// Name of the whole that these bytes are a part of, for people.
+    pub shown: &'a str,
+    /// Bytes of the whole that are there already.
+    pub before: u64,
+    /// Bytes of the whole.
+    pub total: u64,
 }
 
 /// Uploads; the operator hears the bytes sent so far.
@@ -48,6 +56,8 @@ pub fn upload(
         )
     };
     let mut file = std::fs::File::open(what.local).map_err(fault)?;
+    file.seek(io::SeekFrom::Start(what.offset)).map_err(fault)?;
+    let mut file = file.take(what.size);
     let command = quote::script(&script(what));
     let mut channel = exec::start(connection, operator, &command, Instant::now() + STALLED)?;
     let mut sent = 0;
@@ -55,7 +65,12 @@ pub fn upload(
     let broken = |stall: Stall, sent: u64| {
         let hint = "the link is too slow or broken; try again";
         stall.passing(
-            &format!("{label}: upload of {} broke off after {sent} of {} bytes", what.name, what.size),
+            &format!(
+                "{label}: upload of {} broke off after {} of {} bytes",
+                what.shown,
+                what.before + sent,
+                what.total
+            ),
             hint,
         )
     };
@@ -72,7 +87,7 @@ pub fn upload(
                     done += written;
                     sent += written as u64;
                     deadline = Instant::now() + STALLED;
-                    operator.progress(what.name, sent, what.size);
+                    operator.progress(what.shown, what.before + sent, what.total);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if channel.eof() {
@@ -142,7 +157,18 @@ mod tests {
 
     fn feed(folder: &Path, sent: &[u8], size: u64, sha256: &str) -> String {
         let folder = folder.to_str().unwrap();
-        let what = Upload { local: Path::new("x"), size, sha256, folder, name: "it's", token: "t" };
+        let what = Upload {
+            local: Path::new("x"),
+            offset: 0,
+            size,
+            sha256,
+            folder,
+            name: "it's",
+            token: "t",
+            shown: "x",
+            before: 0,
+            total: size,
+        };
         let mut child = Command::new("/bin/sh")
             .args(["-c", &quote::script(&script(&what))])
             .stdin(Stdio::piped())

@@ -58,10 +58,10 @@ fn the_agent_is_uploaded_once_and_frames_pass_both_ways() {
     let calls = client.calls();
     assert_eq!(calls.len(), 2, "{calls:?}");
     let workdir = client.workdir().display().to_string();
-    assert_eq!(
-        calls[0],
-        format!("agent start --run it's-a-run --host node1 --node-rank 0 --workdir {workdir}")
-    );
+    let expected =
+        format!("agent start --run it's-a-run --host node1 --node-rank 0 --workdir {workdir} --launcher ");
+    assert!(calls[0].starts_with(&expected), "{calls:?}");
+    assert_eq!(calls[0], calls[1], "one console is one launcher");
     first.close();
     second.close();
 }
@@ -412,7 +412,7 @@ fn latency_of_logins_and_links() {
     report("command on an open session", &|| {
         let began = Instant::now();
         let within = std::time::Duration::from_secs(10);
-        rankdeck::ssh::exec::run(&connection, &mut Nobody, "echo ok", within, &|_| false).unwrap();
+        rankdeck::ssh::exec::run(&connection, &mut Nobody, "echo ok", &[], within, &|_| false).unwrap();
         began.elapsed()
     });
 }

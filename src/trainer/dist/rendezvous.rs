@@ -30,12 +30,29 @@ fn variable(name: &str) -> Option<String> {
 /// Where the store is. Rank 0 serves it, unless torchrun's agent already does; `RANKDECK_STORE_FD` names a socket that a launcher bound for it.
 fn address(settings: &GroupSettings) -> StoreAddress {
     let agent_serves = variable("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value == "True");
+    let server = settings.rank == 0 && !agent_serves;
+    let given = variable("RANKDECK_STORE_FD").and_then(|value| value.parse().ok());
+    let bound =
+        || listen_on_own_address(&settings.master_addr, settings.master_port, interface(settings).as_deref());
     StoreAddress {
         host: settings.master_addr.clone(),
         port: settings.master_port,
-        server: settings.rank == 0 && !agent_serves,
-        listen_fd: variable("RANKDECK_STORE_FD").and_then(|value| value.parse().ok()),
+        server,
+        listen_fd: given.or_else(|| if server { bound() } else { None }),
     }
+}
+
+/// A socket that listens where the others will look for it and nowhere else; libtorch itself would listen on every address of the host, without any
+/// check of who connects. `None`, and with it libtorch's way, where that address is not this host's own (behind a translation of addresses), or is a
+/// name for loopback that means another address elsewhere.
+fn listen_on_own_address(master: &str, port: u16, interface: Option<&str>) -> Option<i32> {
+    use std::net::{IpAddr, TcpListener, ToSocketAddrs};
+    use std::os::fd::IntoRawFd;
+    let literal = master.parse::<IpAddr>().is_ok() || master == "localhost";
+    let certain = |ip: IpAddr| !ip.is_loopback() || literal || interface == Some("lo");
+    let mut addresses = (master, port).to_socket_addrs().ok()?.filter(|address| certain(address.ip()));
+    // The store owns the descriptor from here on, for the life of the process.
+    addresses.find_map(|address| TcpListener::bind(address).ok()).map(IntoRawFd::into_raw_fd)
 }
 
 fn interface(settings: &GroupSettings) -> Option<String> {
@@ -110,4 +127,27 @@ pub(super) fn connect(settings: &GroupSettings, store: &Store) -> Result<Transpo
         BackendKind::Nccl => Nccl::open(store, settings).map(Transport::Nccl),
     };
     result.map_err(|failure| error(settings, failure))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_store_listens_on_its_own_address_only() {
+        use std::net::TcpListener;
+        use std::os::fd::{FromRawFd, OwnedFd};
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let fd = listen_on_own_address("127.0.0.1", port, None).unwrap();
+        // SAFETY: the descriptor was given up by the function a moment ago and belongs to nobody else.
+        let listener = TcpListener::from(unsafe { OwnedFd::from_raw_fd(fd) });
+        assert_eq!(listener.local_addr().unwrap(), ([127, 0, 0, 1], port).into());
+        assert_eq!(
+            listen_on_own_address("127.0.0.1", port, None),
+            None,
+            "the port is taken: libtorch says so"
+        );
+        assert_eq!(listen_on_own_address("192.0.2.1", 0, None), None, "not an address of this host");
+        assert_eq!(listen_on_own_address("no-such-host.invalid", 0, None), None);
+    }
 }

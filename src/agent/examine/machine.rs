@@ -1,0 +1,366 @@
+//! Facts about a machine: GPUs and who uses them, disks, limits, interfaces, names, what happens to processes after a logout.
+//!
+//! Owner: one preflight; readers only, but for a file of a few bytes that is written to learn whether one can be.
+
+use super::super::{gpu, proc};
+use super::Question;
+use super::program::nearest;
+use serde::{Deserialize, Serialize};
+use std::ffi::{CStr, CString};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// A GPU and who uses it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct GpuFinding {
+    /// NVML index.
+    pub index: u32,
+    /// Product name.
+    pub name: String,
+    /// Bytes in use.
+    pub memory_used: u64,
+    /// Bytes in all.
+    pub memory_total: u64,
+    /// Compute processes on it.
+    pub processes: Vec<GpuProcess>,
+}
+
+/// A process on a GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct GpuProcess {
+    /// Process id.
+    pub pid: u32,
+    /// Bytes that it holds there.
+    pub bytes: u64,
+    /// Start of its command line; empty when another container or namespace hides it.
+    pub command: String,
+    /// The rankdeck run that it belongs to, when it carries a mark.
+    pub run: Option<String>,
+}
+
+/// A file system.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Disk {
+    /// The folder that was asked about.
+    pub path: String,
+    /// Bytes that this user may still write.
+    pub free: u64,
+    /// Bytes in all.
+    pub total: u64,
+    /// Files that may still be made.
+    pub free_files: u64,
+    /// Why nothing can be written there.
+    pub error: Option<String>,
+}
+
+/// Soft limits; `None`: unlimited.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Limits {
+    /// Open files.
+    pub open_files: Option<u64>,
+    /// Processes.
+    pub processes: Option<u64>,
+    /// Locked memory, bytes.
+    pub locked: Option<u64>,
+    /// There is InfiniBand, which locks memory.
+    pub infiniband: bool,
+}
+
+/// A network interface that is up.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Interface {
+    /// Name.
+    pub name: String,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// The way to rank 0's store.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Route {
+    /// What the store's address means here.
+    pub addresses: Vec<IpAddr>,
+    /// The interface that leads there, or has that address.
+    pub interface: Option<String>,
+    /// Why there is no way.
+    pub error: Option<String>,
+}
+
+/// What names mean here.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Names {
+    /// Addresses of the host's own name.
+    pub own: Vec<IpAddr>,
+}
+
+/// What happens to processes when their login ends.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Session {
+    /// The login manager kills them, and lingering is off.
+    pub killed_at_logout: bool,
+    /// Why processes cannot be supervised: no `/proc`, a kernel without pidfd.
+    pub error: Option<String>,
+}
+
+/// The driver's version, and its GPUs.
+pub(super) fn gpus() -> (Option<String>, Vec<GpuFinding>) {
+    let Some(nvml) = gpu::load() else { return (None, Vec::new()) };
+    let found = gpu::look(&nvml)
+        .into_iter()
+        .map(|gpu| GpuFinding {
+            index: gpu.index,
+            name: gpu.name,
+            memory_used: gpu.memory_used,
+            memory_total: gpu.memory_total,
+            processes: gpu.processes.into_iter().map(|(pid, bytes)| process(pid, bytes)).collect(),
+        })
+        .collect();
+    (nvml.sys_driver_version().ok(), found)
+}
+
+fn process(pid: u32, bytes: u64) -> GpuProcess {
+    let read = |file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let command: String =
+        String::from_utf8_lossy(&read("cmdline")).replace('\0', " ").trim().chars().take(80).collect();
+    let environ = read("environ");
+    let run = environ
+        .split(|&byte| byte == 0)
+        .find_map(|entry| entry.strip_prefix(b"RANKDECK_RUN="))
+        .map(|run| String::from_utf8_lossy(run).into_owned());
+    GpuProcess { pid, bytes, command, run }
+}
+
+/// Space of the file system of `path`, or of the nearest folder above it.
+pub(super) fn space(path: &Path) -> Disk {
+    let mut disk = Disk { path: path.display().to_string(), ..Disk::default() };
+    let folder = nearest(path);
+    let Ok(name) = CString::new(folder.as_os_str().as_bytes()) else { return disk };
+    // SAFETY: `facts` is plain data for which zeros are valid, `name` ends in NUL, and both live for the length of the call.
+    let facts = unsafe {
+        let mut facts: libc::statvfs = std::mem::zeroed();
+        (libc::statvfs(name.as_ptr(), &mut facts) == 0).then_some(facts)
+    };
+    match facts {
+        Some(facts) => {
+            disk.free = facts.f_bavail.saturating_mul(facts.f_frsize);
+            disk.total = facts.f_blocks.saturating_mul(facts.f_frsize);
+            // File systems without a table of files say 0 of 0.
+            disk.free_files = if facts.f_files == 0 { u64::MAX } else { facts.f_favail };
+        }
+        None => disk.error = Some(std::io::Error::last_os_error().to_string()),
+    }
+    disk
+}
+
+/// The same, and a file is written there and removed again, like the folders that had to be made for it.
+pub(super) fn disk(workdir: &Path) -> Disk {
+    let mut disk = space(workdir);
+    let missing: Vec<PathBuf> =
+        workdir.ancestors().take_while(|path| !path.exists()).map(Path::to_owned).collect();
+    let file = workdir.join(format!(".rankdeck-check-{}", std::process::id()));
+    let written = std::fs::create_dir_all(workdir).and_then(|()| std::fs::write(&file, [b'x'; 4096]));
+    let _ = std::fs::remove_file(&file);
+    for folder in missing {
+        // Only while it is empty: a launch may have begun meanwhile.
+        let _ = std::fs::remove_dir(folder);
+    }
+    disk.error = disk.error.or(written.err().map(|error| error.to_string()));
+    disk
+}
+
+/// Soft limits of this process.
+pub(super) fn limits() -> Limits {
+    let soft = |resource| {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: `limit` is a live, writable struct for the length of the call.
+        let got = unsafe { libc::getrlimit(resource, &mut limit) } == 0;
+        (got && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+    };
+    Limits {
+        open_files: soft(libc::RLIMIT_NOFILE),
+        processes: soft(libc::RLIMIT_NPROC),
+        locked: soft(libc::RLIMIT_MEMLOCK),
+        infiniband: std::fs::read_dir("/sys/class/infiniband")
+            .is_ok_and(|mut inside| inside.next().is_some()),
+    }
+}
+
+/// Interfaces that are up and have an address.
+pub(super) fn interfaces() -> Vec<Interface> {
+    let mut found: Vec<Interface> = Vec::new();
+    let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: getifaddrs fills `list` or fails.
+    if unsafe { libc::getifaddrs(&mut list) } != 0 {
+        return found;
+    }
+    let mut at = list;
+    while !at.is_null() {
+        // SAFETY: `at` is an element of the list that getifaddrs made, which is freed only below; its name is a NUL-terminated string, and
+        // its address, where it is not null, is a socket address of the family that it says.
+        let (name, up, address) = unsafe {
+            let entry = &*at;
+            at = entry.ifa_next;
+            let name = CStr::from_ptr(entry.ifa_name).to_string_lossy().into_owned();
+            let address = match entry.ifa_addr.as_ref().map(|address| i32::from(address.sa_family)) {
+                Some(libc::AF_INET) => {
+                    let address = &*entry.ifa_addr.cast::<libc::sockaddr_in>();
+                    Some(IpAddr::from(address.sin_addr.s_addr.to_ne_bytes()))
+                }
+                Some(libc::AF_INET6) => {
+                    let address = &*entry.ifa_addr.cast::<libc::sockaddr_in6>();
+                    Some(IpAddr::from(address.sin6_addr.s6_addr))
+                }
+                _ => None,
+            };
+            (name, entry.ifa_flags & libc::IFF_UP as u32 != 0, address)
+        };
+        let Some(address) = address.filter(|_| up) else { continue };
+        match found.iter_mut().find(|interface| interface.name == name) {
+            Some(interface) => interface.addresses.push(address),
+            None => found.push(Interface { name, addresses: vec![address] }),
+        }
+    }
+    // SAFETY: `list` came from getifaddrs and is freed once.
+    unsafe { libc::freeifaddrs(list) };
+    found
+}
+
+fn resolve(name: &str) -> Result<Vec<IpAddr>, String> {
+    let mut found: Vec<IpAddr> = (name, 0u16)
+        .to_socket_addrs()
+        .map_err(|error| {
+            let said = error.to_string();
+            said.strip_prefix("failed to lookup address information: ").unwrap_or(&said).to_owned()
+        })?
+        .map(|address| address.ip())
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    Ok(found)
+}
+
+/// The way to `master`; where that is this host itself, the interface that has its address, or the way to the first other host.
+pub(super) fn route(master: &str, question: &Question) -> Route {
+    let addresses = match resolve(master) {
+        Ok(addresses) => addresses,
+        Err(error) => return Route { error: Some(error), ..Route::default() },
+    };
+    let interfaces = interfaces();
+    let holder = |ip: IpAddr| {
+        interfaces
+            .iter()
+            .find(|interface| interface.addresses.contains(&ip))
+            .map(|interface| interface.name.clone())
+    };
+    let own = addresses.iter().find_map(|ip| holder(*ip));
+    let toward = |ip: IpAddr| source(ip).and_then(holder);
+    let others =
+        || question.peers.iter().filter_map(|peer| resolve(&peer.address).ok()).flatten().find_map(toward);
+    let interface = own.or_else(|| addresses.iter().find_map(|ip| toward(*ip))).or_else(others);
+    let error = interface.is_none().then(|| "no route to it".to_owned());
+    Route { addresses, interface, error }
+}
+
+/// The address that packets to `ip` would carry; nothing is sent.
+fn source(ip: IpAddr) -> Option<IpAddr> {
+    let any: SocketAddr = match ip {
+        IpAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
+        IpAddr::V6(_) => ([0u16; 8], 0).into(),
+    };
+    let socket = UdpSocket::bind(any).ok()?;
+    socket.connect((ip, 9)).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
+/// What the host's own name means.
+pub(super) fn names() -> Names {
+    Names { own: resolve(&proc::hostname()).unwrap_or_default() }
+}
+
+/// The user's name, or number.
+pub(super) fn user() -> String {
+    let uid = super::super::paths::own_uid();
+    let listed = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let own = listed.lines().find(|line| line.split(':').nth(2) == Some(&uid.to_string()));
+    own.and_then(|line| line.split(':').next()).map_or_else(|| uid.to_string(), str::to_owned)
+}
+
+/// Release of the kernel.
+pub(super) fn kernel() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
+}
+
+/// Will ranks live on after the login that starts them?
+pub(super) fn session() -> Session {
+    let error = if proc::stat(std::process::id()).is_none() {
+        Some("no mounted /proc".to_owned())
+    } else {
+        super::super::groups::pidfd(std::process::id()).err().map(|error| format!("pidfd_open: {error}"))
+    };
+    let systemd = Path::new("/run/systemd/system").is_dir();
+    let lingers = Path::new("/var/lib/systemd/linger").join(user()).exists();
+    Session {
+        killed_at_logout: systemd && kills_user_processes(Path::new("/etc/systemd")) && !lingers,
+        error,
+    }
+}
+
+/// `KillUserProcesses` of logind.conf and its drop-ins, of which the last one wins.
+fn kills_user_processes(folder: &Path) -> bool {
+    let mut files = vec![folder.join("logind.conf")];
+    let mut more: Vec<PathBuf> = std::fs::read_dir(folder.join("logind.conf.d"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|e| e.path())
+        .collect();
+    more.sort();
+    files.extend(more);
+    let values = files.iter().filter_map(|file| std::fs::read_to_string(file).ok()).flat_map(|text| {
+        let value = |line: &str| {
+            let (key, value) = line.trim().split_once('=')?;
+            (key.trim() == "KillUserProcesses").then(|| value.trim().to_ascii_lowercase())
+        };
+        text.lines().filter_map(value).collect::<Vec<_>>()
+    });
+    values.last().is_some_and(|value| ["yes", "true", "on", "1"].contains(&value.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_is_tried_and_left_as_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let deep = folder.path().join("a/b");
+        let found = disk(&deep);
+        assert!(found.error.is_none() && found.free > 0 && found.total >= found.free, "{found:?}");
+        assert!(!folder.path().join("a").exists(), "what was made is removed");
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        assert!(disk(&file.join("below")).error.is_some(), "a file is no folder");
+    }
+
+    #[test]
+    fn the_way_to_ourselves_is_the_loopback_interface() {
+        let way = route("127.0.0.1", &Question::default());
+        assert_eq!((way.interface.as_deref(), way.error), (Some("lo"), None));
+        assert!(interfaces().iter().any(|interface| interface.name == "lo"));
+        let nowhere = route("no-such-host.invalid", &Question::default());
+        assert!(nowhere.error.is_some());
+    }
+
+    #[test]
+    fn the_last_word_of_logind_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        assert!(!kills_user_processes(folder.path()));
+        write("logind.conf", "[Login]\n#KillUserProcesses=yes\nKillUserProcesses=no\n");
+        assert!(!kills_user_processes(folder.path()));
+        std::fs::create_dir(folder.path().join("logind.conf.d")).unwrap();
+        write("logind.conf.d/50.conf", "[Login]\nKillUserProcesses = yes\n");
+        assert!(kills_user_processes(folder.path()));
+    }
+}

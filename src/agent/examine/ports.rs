@@ -1,0 +1,232 @@
+//! Can the hosts of a run reach each other?
+//!
+//! Owner: one preflight. Every host listens on the first free port of its own list and connects to others at theirs, so that one command per host is
+//! enough; a few bytes of a token say that it was really the other host. Listeners end when all have come, at the latest after the patience.
+
+use super::Question;
+use serde::{Deserialize, Serialize};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// One attempt to connect.
+const ATTEMPT: Duration = Duration::from_millis(1000);
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(30);
+
+/// A host to connect to.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Peer {
+    /// Index of the host.
+    pub node: u32,
+    /// Name or address as hosts.toml gives it.
+    pub address: String,
+    /// Where it may listen.
+    pub ports: Vec<u16>,
+    /// What it answers to.
+    pub token: String,
+}
+
+/// What came of listening.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Listened {
+    /// The port; 0 when none could be had.
+    pub port: u16,
+    /// Why none could be had.
+    pub error: Option<String>,
+    /// Hosts that came.
+    pub heard: u32,
+}
+
+/// What came of connecting to one host.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Reached {
+    /// Index of the host.
+    pub node: u32,
+    /// The address that was tried, resolved when possible.
+    pub address: String,
+    /// Why it could not be reached.
+    pub error: Option<String>,
+}
+
+/// Listening and connecting under way.
+pub(super) struct Meeting {
+    listener: Option<JoinHandle<Listened>>,
+    callers: Vec<(Peer, JoinHandle<Reached>)>,
+}
+
+/// Begins both.
+pub(super) fn begin(question: &Question) -> Meeting {
+    let patience = Duration::from_millis(question.patience_ms.min(60_000));
+    let deadline = Instant::now() + patience;
+    let (ports, token, expect) = (question.listen.clone(), question.token.clone(), question.expect);
+    let listener = (!ports.is_empty()).then(|| {
+        // Bound before anything else, so that the others find it.
+        let bound = bind(&ports);
+        std::thread::spawn(move || listen(bound, &token, expect, deadline))
+    });
+    let callers = question.peers.iter().map(|peer| {
+        let to = peer.clone();
+        (peer.clone(), std::thread::spawn(move || call(&to, deadline)))
+    });
+    Meeting { listener, callers: callers.collect() }
+}
+
+impl Meeting {
+    /// Waits for the end of both.
+    pub(super) fn end(self) -> (Option<Listened>, Vec<Reached>) {
+        let reached = self
+            .callers
+            .into_iter()
+            .map(|(peer, thread)| {
+                thread.join().unwrap_or_else(|_| Reached {
+                    node: peer.node,
+                    address: peer.address,
+                    error: Some("cannot try".into()),
+                })
+            })
+            .collect();
+        (self.listener.and_then(|thread| thread.join().ok()), reached)
+    }
+}
+
+fn bind(ports: &[u16]) -> io::Result<TcpListener> {
+    let mut last = io::Error::from(io::ErrorKind::AddrInUse);
+    for &port in ports {
+        // All addresses of both families where there are both.
+        let v6 = TcpListener::bind((std::net::Ipv6Addr::UNSPECIFIED, port));
+        match v6.or_else(|_| TcpListener::bind((std::net::Ipv4Addr::UNSPECIFIED, port))) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn listen(bound: io::Result<TcpListener>, token: &str, expect: u32, deadline: Instant) -> Listened {
+    let listener = match bound {
+        Ok(listener) => listener,
+        Err(error) => return Listened { error: Some(error.to_string()), ..Listened::default() },
+    };
+    let mut listened =
+        Listened { port: listener.local_addr().map_or(0, |address| address.port()), ..Listened::default() };
+    if listener.set_nonblocking(true).is_err() {
+        return listened;
+    }
+    while listened.heard < expect && Instant::now() < deadline {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                if answer(stream, token).unwrap_or(false) {
+                    listened.heard += 1;
+                }
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+    listened
+}
+
+/// Says the token back to who knows it.
+fn answer(mut stream: TcpStream, token: &str) -> io::Result<bool> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(Duration::from_millis(500)))?;
+    stream.set_write_timeout(Some(Duration::from_millis(500)))?;
+    let mut said = vec![0; token.len()];
+    stream.read_exact(&mut said)?;
+    if said != token.as_bytes() {
+        return Ok(false);
+    }
+    stream.write_all(token.as_bytes())?;
+    Ok(true)
+}
+
+fn call(peer: &Peer, deadline: Instant) -> Reached {
+    let mut reached = Reached { node: peer.node, address: peer.address.clone(), error: None };
+    let addresses: Vec<IpAddr> = match (peer.address.as_str(), 0u16).to_socket_addrs() {
+        Ok(found) => found.map(|address| address.ip()).collect(),
+        Err(error) => {
+            let said = error.to_string();
+            let said = said.strip_prefix("failed to lookup address information: ").unwrap_or(&said);
+            reached.error = Some(format!("no address for it here: {said}"));
+            return reached;
+        }
+    };
+    loop {
+        let mut why = "no address for it here".to_owned();
+        for ip in &addresses {
+            for &port in &peer.ports {
+                reached.address = SocketAddr::new(*ip, port).to_string();
+                match greet(SocketAddr::new(*ip, port), &peer.token) {
+                    Ok(()) => return reached,
+                    Err(error) => why = error.to_string(),
+                }
+            }
+        }
+        if Instant::now() >= deadline {
+            reached.error = Some(why);
+            return reached;
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+fn greet(address: SocketAddr, token: &str) -> io::Result<()> {
+    let mut stream = TcpStream::connect_timeout(&address, ATTEMPT).map_err(|error| match error.kind() {
+        io::ErrorKind::TimedOut => io::Error::new(error.kind(), "no answer: does a firewall drop it?"),
+        _ => error,
+    })?;
+    stream.set_read_timeout(Some(ATTEMPT))?;
+    stream.set_write_timeout(Some(ATTEMPT))?;
+    stream.write_all(token.as_bytes())?;
+    let mut said = vec![0; token.len()];
+    let other = || io::Error::new(io::ErrorKind::InvalidData, "another program listens there");
+    stream.read_exact(&mut said).map_err(|_| other())?;
+    if said == token.as_bytes() { Ok(()) } else { Err(other()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn free_port() -> u16 {
+        TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    }
+
+    #[test]
+    fn hosts_meet_on_the_first_free_port_and_only_with_the_right_token() {
+        let taken = TcpListener::bind("0.0.0.0:0").unwrap();
+        let ports = vec![taken.local_addr().unwrap().port(), free_port()];
+        let host = Question {
+            listen: ports.clone(),
+            expect: 1,
+            token: "right".into(),
+            patience_ms: 10_000,
+            ..Question::default()
+        };
+        let meeting = begin(&host);
+        let peer =
+            Peer { node: 0, address: "127.0.0.1".into(), ports: ports[1..].to_vec(), token: "right".into() };
+        let stranger = call(&Peer { token: "wrong".into(), ..peer.clone() }, Instant::now());
+        assert!(stranger.error.is_some(), "{stranger:?}");
+        let caller = Question { peers: vec![peer], patience_ms: 10_000, ..Question::default() };
+        let (none, reached) = begin(&caller).end();
+        assert_eq!((none, reached[0].error.as_ref()), (None, None));
+        let (listened, _) = meeting.end();
+        assert_eq!(listened.unwrap(), Listened { port: ports[1], error: None, heard: 1 });
+    }
+
+    #[test]
+    fn a_port_in_use_and_a_name_without_address_are_findings() {
+        let taken = TcpListener::bind("0.0.0.0:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let host = Question { listen: vec![port], expect: 1, token: "t".into(), ..Question::default() };
+        assert!(begin(&host).end().0.unwrap().error.unwrap().contains("in use"));
+        let peer =
+            Peer { node: 3, address: "no-such-host.invalid".into(), ports: vec![1], token: "t".into() };
+        assert!(call(&peer, Instant::now()).error.unwrap().starts_with("no address"));
+        let closed =
+            Peer { node: 3, address: "127.0.0.1".into(), ports: vec![free_port()], token: "t".into() };
+        assert!(call(&closed, Instant::now()).error.unwrap().contains("refused"));
+    }
+}

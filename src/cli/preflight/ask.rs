@@ -1,0 +1,203 @@
+//! The questions of a preflight, and who connects to whom.
+
+use super::super::args::MeetArgs;
+use super::super::roster::{self, own_binary};
+use super::super::{Failure, prompt};
+use super::{Examined, Subject};
+use crate::agent::examine::{Findings, Peer, Question};
+use crate::config::hosts::{Host, Transport};
+use crate::link::{self, Call, LinkError, backoff};
+use std::sync::Arc;
+
+/// How long hosts wait for each other, ms: logins of many hosts are spread over as much.
+const PATIENCE_MS: u64 = 3000;
+/// Up to so many hosts connect to each other in all pairs; more would spend the time on connecting.
+const ALL_PAIRS: usize = 16;
+/// Ports that a host may take for the test.
+const PORTS: u64 = 3;
+
+/// Asks every host. Hosts that could not reach each other although all are there are asked again: at the first contact a host may still have been
+/// receiving the agent when the others looked for it.
+pub async fn ask(
+    subject: &Subject<'_>,
+    meet: &MeetArgs,
+) -> Result<Vec<Result<Examined, LinkError>>, Failure> {
+    let answers = round(subject, meet).await?;
+    let all_there = answers.iter().all(Result::is_ok);
+    let apart =
+        answers.iter().flatten().any(|answer| answer.findings.reached.iter().any(|to| to.error.is_some()));
+    if all_there && apart { round(subject, meet).await } else { Ok(answers) }
+}
+
+async fn round(subject: &Subject<'_>, meet: &MeetArgs) -> Result<Vec<Result<Examined, LinkError>>, Failure> {
+    let binary = own_binary()?;
+    let prompter = prompt::Terminal::new(meet);
+    let questions = questions(subject, &mut || (backoff::dice() * (1u64 << 53) as f64) as u64);
+    let tasks: Vec<_> = subject
+        .draft
+        .hosts
+        .iter()
+        .zip(questions)
+        .map(|(host, question)| {
+            let (host, binary, prompter) = (host.clone(), binary.clone(), Arc::clone(&prompter));
+            tokio::spawn(async move {
+                let input = serde_json::to_vec(&question).unwrap_or_default();
+                let call = Call { args: vec!["examine".into()], input, ..Call::default() };
+                let answer = link::call(&host, &binary, call, prompter).await?;
+                let findings = roster::decode::<Findings>(&host, &answer.text)?;
+                Ok(Examined { findings, asked: answer.sent, answered: answer.received })
+            })
+        })
+        .collect();
+    let mut answers = Vec::with_capacity(tasks.len());
+    for (task, host) in tasks.into_iter().zip(&subject.draft.hosts) {
+        answers.push(task.await.unwrap_or_else(|error| {
+            Err(LinkError { error: format!("host {}: {error}", host.name), hint: String::new() })
+        }));
+    }
+    Ok(answers)
+}
+
+fn is_loopback(host: &Host) -> bool {
+    host.address == "localhost" || host.address == "::1" || host.address.starts_with("127.")
+}
+
+/// The hosts that `node` connects to: all others of a small run; of a large one rank 0's, and those at distances 1, 2, 4, ..., which are the
+/// neighbours of rings and trees.
+fn peers(node: usize, count: usize) -> Vec<usize> {
+    if count <= ALL_PAIRS {
+        return (0..count).filter(|peer| *peer != node).collect();
+    }
+    let distances = std::iter::successors(Some(1), |distance| Some(distance * 2))
+        .take_while(|distance| *distance < count);
+    let mut peers: Vec<usize> = std::iter::once(0)
+        .chain(distances.map(|distance| (node + distance) % count))
+        .filter(|peer| *peer != node)
+        .collect();
+    peers.sort_unstable();
+    peers.dedup();
+    peers
+}
+
+/// One question per host.
+fn questions(subject: &Subject<'_>, dice: &mut dyn FnMut() -> u64) -> Vec<Question> {
+    let draft = subject.draft;
+    let launch = &draft.experiment.launch;
+    let several = draft.hosts.len() > 1;
+    let master = several
+        .then(|| launch.master_addr.clone().or_else(|| Some(draft.hosts.first()?.address.clone())))
+        .flatten();
+    let secret = dice();
+    let tokens: Vec<String> =
+        (0..draft.hosts.len()).map(|node| format!("rankdeck-{secret:016x}-{node:06}\n")).collect();
+    // Below the range that the kernel takes outgoing ports from.
+    let ports: Vec<Vec<u16>> = (0..draft.hosts.len())
+        .map(|node| match (node, launch.master_port) {
+            (0, port) if port != 0 => vec![port],
+            _ => (0..PORTS).map(|_| 20_000 + (dice() % 12_000) as u16).collect(),
+        })
+        .collect();
+    // An address that means the reader's own machine leads nowhere else; where all have such, they are one machine.
+    let one_machine = draft.hosts.iter().all(is_loopback);
+    let callable = |peer: usize| {
+        one_machine || !is_loopback(&draft.hosts[peer]) || (peer == 0 && launch.master_addr.is_some())
+    };
+    let calls: Vec<Vec<usize>> = (0..draft.hosts.len())
+        .map(|node| peers(node, draft.hosts.len()).into_iter().filter(|peer| callable(*peer)).collect())
+        .collect();
+    draft
+        .hosts
+        .iter()
+        .enumerate()
+        .map(|(node, host)| {
+            let mut env = launch.env.clone();
+            env.extend(host.env.clone());
+            let expect = calls.iter().filter(|called| called.contains(&node)).count() as u32;
+            let fixed = node == 0 && launch.master_port != 0;
+            Question {
+                workdir: workdir(host),
+                run: draft.run.0.clone(),
+                command: launch.command.clone(),
+                prelude: host.prelude.clone(),
+                env,
+                libtorch: host.libtorch.clone(),
+                code: subject.code.map(|code| code.hash.clone()),
+                gpus: host.gpus.is_some(),
+                master: master.clone(),
+                listen: if expect > 0 || fixed { ports[node].clone() } else { Vec::new() },
+                expect,
+                peers: calls[node]
+                    .iter()
+                    .map(|&peer| Peer {
+                        node: peer as u32,
+                        address: match (peer, &master) {
+                            (0, Some(master)) => master.clone(),
+                            _ => draft.hosts[peer].address.clone(),
+                        },
+                        ports: ports[peer].clone(),
+                        token: tokens[peer].clone(),
+                    })
+                    .collect(),
+                token: tokens[node].clone(),
+                patience_ms: PATIENCE_MS,
+            }
+        })
+        .collect()
+}
+
+/// The folder as `agent start` gets it.
+fn workdir(host: &Host) -> String {
+    match (host.workdir.as_str(), host.transport) {
+        ("", Transport::Local) => ".".to_owned(),
+        ("", Transport::Ssh) => "rankdeck".to_owned(),
+        (folder, _) => folder.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::judge::tests::{draft, subject};
+    use super::*;
+
+    #[test]
+    fn small_runs_try_all_pairs_and_large_ones_what_rings_and_trees_use() {
+        assert_eq!(peers(1, 4), [0, 2, 3]);
+        assert_eq!(peers(0, 1), [0usize; 0]);
+        let some = peers(5, 64);
+        assert_eq!(some, [0, 6, 7, 9, 13, 21, 37]);
+        assert!((0..64).all(|node| !peers(node, 64).contains(&node)));
+    }
+
+    #[test]
+    fn every_host_waits_for_exactly_those_that_call_it() {
+        let mut draft = draft(3);
+        draft.hosts.iter_mut().enumerate().for_each(|(node, host)| host.address = format!("10.0.0.{node}"));
+        draft.experiment.launch.master_port = 4711;
+        let mut n = 0;
+        let questions = questions(&subject(&draft), &mut || {
+            n += 1;
+            n
+        });
+        assert!(questions.iter().all(|question| question.expect == 2 && question.peers.len() == 2));
+        assert_eq!(questions[0].listen, [4711]);
+        for (node, question) in questions.iter().enumerate() {
+            for peer in &question.peers {
+                let other = &questions[peer.node as usize];
+                assert_eq!((&peer.ports, &peer.token), (&other.listen, &other.token), "{node}");
+            }
+        }
+        draft.hosts.truncate(1);
+        let alone = super::questions(&subject(&draft), &mut || 7);
+        assert_eq!((alone[0].listen.as_slice(), alone[0].expect, &alone[0].master), (&[4711][..], 0, &None));
+    }
+
+    #[test]
+    fn a_loopback_address_is_no_goal_for_other_machines() {
+        let mut draft = draft(2);
+        draft.hosts[0].address = "10.0.0.1".into();
+        draft.hosts[1].address = "127.0.0.1".into();
+        let questions = questions(&subject(&draft), &mut || 7);
+        assert!(questions[0].peers.is_empty() && questions[1].peers.len() == 1);
+        assert_eq!((questions[0].expect, questions[1].expect), (1, 0));
+    }
+}

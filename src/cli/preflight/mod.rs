@@ -1,0 +1,221 @@
+//! Preflight: nothing starts that cannot work. One command per host asks for everything, here it is judged.
+//!
+//! Owner: `rankdeck check`, and `rankdeck run` before it opens a link. Invariants:
+//! - CHECK-1: a check fails only for what is sure to keep the run from working; everything else that people should know is a warning.
+//! - CHECK-2: every failure and warning says what would help, and which line of which file decides it.
+//! - CHECK-3: nothing is started, and nothing stays on a host but the agent itself.
+
+mod ask;
+mod compare;
+mod judge;
+mod show;
+
+pub use show::{as_json, complain, print, refuse};
+
+use super::Failure;
+use super::args::MeetArgs;
+use super::code;
+use crate::agent::examine::Findings;
+use crate::config::locate::Locator;
+use crate::core::plan::{Plan, PlanDraft, PlanError};
+use crate::link::LinkError;
+use std::time::{Duration, Instant};
+
+/// Names of the checks, in the order of the table.
+pub const CHECKS: [&str; 14] = [
+    "reach",
+    "ranks",
+    "gpus",
+    "leftovers",
+    "interface",
+    "port",
+    "names",
+    "program",
+    "versions",
+    "limits",
+    "disk",
+    "session",
+    "code",
+    "clock",
+];
+
+/// How a check came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Grade {
+    /// Could not be asked, or has no meaning here.
+    #[default]
+    Skipped,
+    /// As it should be.
+    Passed,
+    /// The run may work, but.
+    Warning,
+    /// The run cannot work.
+    Failed,
+}
+
+/// The result of one check on one host.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Cell {
+    /// How it came out.
+    pub grade: Grade,
+    /// What was found.
+    pub text: String,
+    /// What helps.
+    pub hint: String,
+    /// The key that decides, dotted; empty: none.
+    pub key: String,
+}
+
+impl Cell {
+    pub(in crate::cli) fn passed(text: impl Into<String>) -> Cell {
+        Cell { grade: Grade::Passed, text: text.into(), ..Cell::default() }
+    }
+
+    pub(in crate::cli) fn skipped() -> Cell {
+        Cell::default()
+    }
+
+    pub(in crate::cli) fn warning(
+        text: impl Into<String>,
+        hint: impl Into<String>,
+        key: impl Into<String>,
+    ) -> Cell {
+        Cell { grade: Grade::Warning, text: text.into(), hint: hint.into(), key: key.into() }
+    }
+
+    pub(in crate::cli) fn failed(
+        text: impl Into<String>,
+        hint: impl Into<String>,
+        key: impl Into<String>,
+    ) -> Cell {
+        Cell { grade: Grade::Failed, ..Cell::warning(text, hint, key) }
+    }
+}
+
+/// The code that ranks will run in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PushedCode {
+    /// SHA-256 of its pack.
+    pub hash: String,
+    /// The script that the ranks' program is told to run is in it.
+    pub has_script: bool,
+}
+
+/// What is asked about.
+#[derive(Debug)]
+pub struct Subject<'a> {
+    /// The run.
+    pub draft: &'a PlanDraft,
+    /// The code that is to be on every host.
+    pub code: Option<&'a PushedCode>,
+    /// The trainer can be uploaded.
+    pub can_upload: bool,
+}
+
+/// One host's answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Examined {
+    /// What it found.
+    pub findings: Findings,
+    /// This machine's clock when it was asked and when it had answered.
+    pub asked: f64,
+    /// The same, after.
+    pub answered: f64,
+}
+
+/// All of it.
+#[derive(Debug)]
+pub struct Report {
+    /// Names of the hosts.
+    pub hosts: Vec<String>,
+    /// What each host answered.
+    pub answers: Vec<Result<Examined, LinkError>>,
+    /// [`CHECKS`] of each host.
+    pub columns: Vec<Vec<Cell>>,
+    /// The plan, when all hosts have answered.
+    pub plan: Option<Result<Plan, PlanError>>,
+    /// How long it took.
+    pub took: Duration,
+    /// A check behind the others: name and result, for the whole run.
+    pub last: Option<(&'static str, Cell)>,
+}
+
+impl Report {
+    /// Cells of a grade.
+    pub fn count(&self, grade: Grade) -> usize {
+        self.columns
+            .iter()
+            .flatten()
+            .chain(self.last.iter().map(|(_, cell)| cell))
+            .filter(|cell| cell.grade == grade)
+            .count()
+    }
+
+    /// The exit code.
+    pub fn code(&self) -> u8 {
+        match &self.plan {
+            _ if self.count(Grade::Failed) > 0 => code::HOST,
+            Some(Err(_)) => code::USAGE,
+            _ => code::SUCCESS,
+        }
+    }
+}
+
+/// Asks all hosts, and judges.
+pub async fn preflight(subject: &Subject<'_>, meet: &MeetArgs) -> Result<Report, Failure> {
+    let began = Instant::now();
+    let answers = ask::ask(subject, meet).await?;
+    let mut report = judged(subject, answers);
+    report.took = began.elapsed();
+    Ok(report)
+}
+
+/// Judges answers. Pure.
+fn judged(subject: &Subject<'_>, answers: Vec<Result<Examined, LinkError>>) -> Report {
+    let draft = subject.draft;
+    let mut columns: Vec<Vec<Cell>> =
+        answers.iter().enumerate().map(|(node, answer)| judge::column(subject, node, answer)).collect();
+    compare::compare(subject, &answers, &mut columns);
+    let probes: Vec<_> =
+        answers.iter().filter_map(|answer| Some(answer.as_ref().ok()?.findings.probe.clone())).collect();
+    Report {
+        hosts: draft.hosts.iter().map(|host| host.name.clone()).collect(),
+        plan: (probes.len() == draft.hosts.len()).then(|| draft.resolve(&probes)),
+        answers,
+        columns,
+        took: Duration::ZERO,
+        last: None,
+    }
+}
+
+/// The interfaces that lead to rank 0's store, for hosts that name none: Gloo and NCCL would choose by the host's own name, or take the first.
+pub fn interfaces(report: &Report) -> Vec<Option<String>> {
+    let route = |answer: &Result<Examined, LinkError>| {
+        answer.as_ref().ok()?.findings.route.as_ref()?.interface.clone()
+    };
+    report.answers.iter().map(route).collect()
+}
+
+/// Stops here when something failed; the complaints have been printed by then.
+pub fn verdict(report: &Report, locator: &Locator) -> Result<(), Failure> {
+    let failed = report.count(Grade::Failed);
+    if failed > 0 {
+        let hosts = report
+            .columns
+            .iter()
+            .filter(|column| column.iter().any(|cell| cell.grade == Grade::Failed))
+            .count();
+        let text = format!(
+            "preflight: {failed} checks failed on {hosts} of {} hosts; nothing was started",
+            report.hosts.len()
+        );
+        return Err(Failure::host(text));
+    }
+    match &report.plan {
+        Some(Err(error)) => {
+            let place = locator.place(&error.key);
+            Err(Failure::usage(format!("{place}: {}", error.error)).hint(error.hint.as_str()))
+        }
+        _ => Ok(()),
+    }
+}

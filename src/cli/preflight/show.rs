@@ -1,0 +1,197 @@
+//! A preflight for people and for programs.
+
+use super::super::{Failure, print};
+use super::{CHECKS, Cell, Grade, Report};
+use crate::config::locate::Locator;
+use crate::core::ids::RunId;
+use crate::core::plan::Plan;
+use crate::shell::clock::wall_time;
+use crate::shell::words::printable;
+use serde_json::{Value, json};
+
+/// Up to so many hosts get a column each with what was found; more get a row each with marks.
+const FEW: usize = 5;
+/// Longest cell of the table.
+const WIDEST: usize = 26;
+
+/// The table, then what is wrong, then the plan.
+pub fn print(report: &Report, locator: &Locator) {
+    print::stdout(&print::table(&if report.hosts.len() > FEW { by_host(report) } else { by_check(report) }));
+    if let Some((name, cell)) = &report.last {
+        print::stdout(&format!("{name}  {}", shown(cell)));
+    }
+    complain(report, locator);
+    if report.count(Grade::Failed) == 0
+        && let Some(Ok(plan)) = &report.plan
+    {
+        print_plan(plan);
+    }
+}
+
+fn by_check(report: &Report) -> Vec<Vec<String>> {
+    let header =
+        std::iter::once("CHECK".to_owned()).chain(report.hosts.iter().map(|host| printable(host))).collect();
+    let rows = CHECKS.iter().enumerate().map(|(i, name)| {
+        let cells = report.columns.iter().map(|column| shown(&column[i]));
+        std::iter::once((*name).to_owned()).chain(cells).collect()
+    });
+    std::iter::once(header).chain(rows).collect()
+}
+
+fn by_host(report: &Report) -> Vec<Vec<String>> {
+    let header = std::iter::once("HOST").chain(CHECKS).map(str::to_owned).collect();
+    let mark = |cell: &Cell| match cell.grade {
+        Grade::Passed => "ok".to_owned(),
+        _ => shown(cell),
+    };
+    let rows = report
+        .hosts
+        .iter()
+        .zip(&report.columns)
+        .map(|(host, column)| std::iter::once(printable(host)).chain(column.iter().map(mark)).collect());
+    std::iter::once(header).chain(rows).collect()
+}
+
+fn shown(cell: &Cell) -> String {
+    match cell.grade {
+        Grade::Passed => {
+            let text = printable(&cell.text);
+            match text.char_indices().nth(WIDEST) {
+                Some((at, _)) => format!("{}…", &text[..at]),
+                None => text,
+            }
+        }
+        Grade::Warning => "WARNING".to_owned(),
+        Grade::Failed => "FAILED".to_owned(),
+        Grade::Skipped => "-".to_owned(),
+    }
+}
+
+/// Failures and warnings on stderr, equal ones of several hosts once.
+pub fn complain(report: &Report, locator: &Locator) {
+    let mut told: Vec<(Grade, String, Vec<String>, String)> = Vec::new();
+    let cells = report.columns.iter().zip(&report.hosts).flat_map(|(column, host)| {
+        CHECKS.iter().zip(column).map(move |(name, cell)| (*name, host.as_str(), cell))
+    });
+    let last = report.last.iter().map(|(name, cell)| (*name, "", cell));
+    for (name, host, cell) in cells.chain(last).filter(|(_, _, cell)| cell.grade > Grade::Passed) {
+        let text = format!("{name}: {}", cell.text);
+        let hint = match (cell.key.as_str(), cell.hint.as_str()) {
+            (_, "") => String::new(),
+            ("", hint) => hint.to_owned(),
+            (key, hint) => format!("{}: {hint}", locator.place(key)),
+        };
+        let same = |(grade, said, _, helped): &&mut (Grade, String, Vec<String>, String)| {
+            (*grade, said.as_str(), helped.as_str()) == (cell.grade, text.as_str(), hint.as_str())
+        };
+        match told.iter_mut().find(same) {
+            Some((_, _, hosts, _)) => hosts.push(host.to_owned()),
+            None => told.push((cell.grade, text, vec![host.to_owned()], hint)),
+        }
+    }
+    told.sort_by_key(|(grade, ..)| std::cmp::Reverse(*grade));
+    for (grade, text, hosts, hint) in told {
+        let word = if grade == Grade::Failed { "error" } else { "warning" };
+        let place = match hosts.as_slice() {
+            [host] if host.is_empty() => String::new(),
+            [host] => format!("host {host}: "),
+            [first, .., last] if hosts.len() > 4 => format!("{} hosts ({first} ... {last}): ", hosts.len()),
+            _ => format!("hosts {}: ", hosts.join(" ")),
+        };
+        print::stderr(&printable(&format!("{word}: {place}{text}")));
+        if !hint.is_empty() {
+            print::stderr(&printable(&format!("hint: {hint}")));
+        }
+    }
+}
+
+/// The JSON lines of a run that ends before it began: what failed, and the end that every run has.
+pub fn refuse(report: &Report, locator: &Locator, run: &RunId, failure: &Failure) {
+    let time = wall_time();
+    for line in as_json(report, locator, &run.0, time) {
+        if line["result"] == "failed" || line["kind"] == "check_finished" {
+            print::stdout(&line.to_string());
+        }
+    }
+    print::stdout(
+        &json!({
+            "kind": "run_finished",
+            "run": run,
+            "generation": 0,
+            "time": time,
+            "outcome": "failed",
+            "exit_code": failure.code,
+            "reason": failure.error,
+            "proved": true,
+            "survivors": [],
+            "stop_ms": 0,
+            "gpus_free": [],
+        })
+        .to_string(),
+    );
+}
+
+/// One object per check and host, then one for the whole; see docs/JSON.md.
+pub fn as_json(report: &Report, locator: &Locator, run: &str, time: f64) -> Vec<Value> {
+    let line = |name: &str, host: Option<(usize, &String)>, cell: &Cell| {
+        json!({
+            "kind": "check",
+            "run": run,
+            "generation": 0,
+            "time": time,
+            "host": host.map(|(_, name)| name),
+            "node_rank": host.map(|(node, _)| node),
+            "check": name,
+            "result": match cell.grade {
+                Grade::Skipped => "skipped",
+                Grade::Passed => "passed",
+                Grade::Warning => "warning",
+                Grade::Failed => "failed",
+            },
+            "text": cell.text,
+            "hint": cell.hint,
+            "place": if cell.key.is_empty() { Value::Null } else { Value::from(locator.place(&cell.key)) },
+        })
+    };
+    let mut lines = Vec::new();
+    for ((node, host), column) in report.hosts.iter().enumerate().zip(&report.columns) {
+        lines.extend(CHECKS.iter().zip(column).map(|(name, cell)| line(name, Some((node, host)), cell)));
+    }
+    lines.extend(report.last.iter().map(|(name, cell)| line(name, None, cell)));
+    let plan = report.plan.as_ref().and_then(|plan| plan.as_ref().ok());
+    lines.push(json!({
+        "kind": "check_finished",
+        "run": run,
+        "generation": 0,
+        "time": time,
+        "hosts": report.hosts.len(),
+        "failed": report.count(Grade::Failed),
+        "warnings": report.count(Grade::Warning),
+        "world_size": plan.map(Plan::world_size),
+        "error": report.plan.as_ref().and_then(|plan| plan.as_ref().err()).map(|error| &error.error),
+        "duration_s": report.took.as_secs_f64(),
+        "exit_code": report.code(),
+    }));
+    lines
+}
+
+fn print_plan(plan: &Plan) {
+    print::stdout(&format!(
+        "\nplan: world_size {}, {} hosts, {}",
+        plan.world_size(),
+        plan.hosts.len(),
+        plan.backend
+    ));
+    for host in &plan.hosts {
+        let ranks: Vec<String> = plan
+            .ranks_of(host.node_rank)
+            .map(|rank| {
+                rank.gpu.map_or_else(|| rank.rank.to_string(), |gpu| format!("{}=gpu{gpu}", rank.rank))
+            })
+            .collect();
+        print::stdout(&format!("  node_rank {}  {}  ranks {}", host.node_rank, host.name, ranks.join(" ")));
+    }
+    for size in &plan.sizes {
+        print::stdout(&format!("  {}  {} per rank, {} global", size.name, size.local, size.global));
+    }
+}
