@@ -124,6 +124,7 @@ pub(crate) fn rank_sample(rank: u32) -> RankSample {
                 age_ms: 10,
             },
         }),
+        signals: Default::default(),
     }
 }
 

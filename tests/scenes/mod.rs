@@ -282,6 +282,7 @@ fn sample(plan: &Plan, node: NodeRank, own: u64, iteration: u64) -> HostSample {
                     age_ms: 3,
                 },
             }),
+            signals: Default::default(),
         });
         if let Some(index) = rank.gpu {
             host.gpus.push(GpuSample {
@@ -297,6 +298,7 @@ fn sample(plan: &Plan, node: NodeRank, own: u64, iteration: u64) -> HostSample {
                 memory_clock_mhz: Some(3201),
                 throttle: Vec::new(),
                 processes: Vec::new(),
+                ..GpuSample::default()
             });
         }
     }
