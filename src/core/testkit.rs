@@ -126,6 +126,7 @@ pub(crate) fn rank_sample(rank: u32) -> RankSample {
             },
             ..PageSample::default()
         }),
+        signals: Default::default(),
     }
 }
 

@@ -11,6 +11,7 @@
 
 use crate::core::ids::{Generation, LocalRank, NodeRank, Rank, RunId, WallTime};
 use crate::core::plan::Plan;
+use crate::proto::inspection::{GroupView, Inspection, Pressure};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -36,6 +37,13 @@ pub enum ConsoleMessage {
     ReservePort {
         /// Echoed in the answer.
         request: u64,
+    },
+    /// Asks for a close look at some of this host's ranks; answered with [`AgentMessage::Inspected`] within two seconds, whatever state they are in.
+    Inspect {
+        /// Echoed in the answer.
+        request: u64,
+        /// Which; ranks of other hosts are left out of the answer. Empty for all of this host.
+        ranks: Vec<Rank>,
     },
     /// Starts this host's share of a generation.
     Launch {
@@ -144,6 +152,13 @@ pub enum AgentMessage {
         request: u64,
         /// A port that was free a moment ago.
         port: u16,
+    },
+    /// Answer to [`ConsoleMessage::Inspect`].
+    Inspected {
+        /// Echo.
+        request: u64,
+        /// One per rank that was asked for and is planned on this host.
+        inspections: Vec<Inspection>,
     },
     /// Answer to [`ConsoleMessage::Ping`].
     Pong {
@@ -468,6 +483,33 @@ pub struct HostSample {
     /// Lines on the event socket that were no valid event, so far.
     #[serde(default)]
     pub malformed: u64,
+    /// Signals of the host as a whole that tell why a rank may be stuck or slow.
+    #[serde(default)]
+    pub signals: HostSignals,
+}
+
+/// Why the ranks of a host may be stuck or slow, as far as the host as a whole knows.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HostSignals {
+    /// Pressure-stall information; `None` on kernels without it.
+    pub pressure: Option<Pressure>,
+    /// The network interface that the group uses; `None` when unknown or local to the host.
+    pub link: Option<LinkSample>,
+    /// Milliseconds that the machine was suspended since the agent began (boot-time clock against monotonic clock).
+    pub suspended_ms: u64,
+}
+
+/// One network interface.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LinkSample {
+    /// Its name.
+    pub name: String,
+    /// It is switched on and sees its other end.
+    pub up: bool,
+    /// How often its carrier came or went since boot.
+    pub carrier_changes: u64,
 }
 
 /// One rank as the operating system and its status page show it.
@@ -494,6 +536,57 @@ pub struct RankSample {
     pub gpu_memory: Option<u64>,
     /// Its status page, `None` for programs that write none.
     pub page: Option<PageSample>,
+    /// Signals that tell why it may be stuck or slow.
+    #[serde(default)]
+    pub signals: RankSignals,
+}
+
+/// Why a rank may be stuck or slow. Counters only grow while the process lives; readers take differences between samples.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RankSignals {
+    /// CPU time of all its own threads so far, ms; children not included.
+    pub cpu_ms: u64,
+    /// Page faults that needed the disk, so far.
+    pub major_faults: u64,
+    /// Bytes that it and its children have caused to be read from and written to storage so far.
+    pub io_bytes: u64,
+    /// Its descendants, at most 64; `RankSample::children` counts them all.
+    pub children: Vec<ChildSample>,
+    /// Its cgroup; `None` where that cannot be read.
+    pub cgroup: Option<CgroupSample>,
+    /// Process groups of a Python rank, from the page of the hook; empty for others.
+    pub groups: Vec<GroupView>,
+}
+
+/// A descendant of a rank.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ChildSample {
+    /// Process id.
+    pub pid: u32,
+    /// Name of its program, at most 15 bytes.
+    pub name: String,
+    /// State letter; `Z` for one that ended and was not waited for.
+    pub state: char,
+    /// CPU time so far, ms.
+    pub cpu_ms: u64,
+}
+
+/// The cgroup of a rank: version 1 or 2.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CgroupSample {
+    /// Path below the hierarchy's mount.
+    pub path: String,
+    /// It is frozen.
+    pub frozen: bool,
+    /// Periods of its CPU quota that have passed, 0 without a quota.
+    pub periods: u64,
+    /// Periods in which it was throttled.
+    pub throttled: u64,
+    /// Processes of it that the out-of-memory killer has ended.
+    pub oom_kills: u64,
 }
 
 /// The status page of one rank; ages are computed by the agent on the rank's own clock.
@@ -786,4 +879,10 @@ pub struct GpuSample {
     /// Processes on it: (pid, bytes).
     #[serde(default)]
     pub processes: Vec<(u32, u64)>,
+    /// The driver's latest error reports (Xid numbers), oldest first, at most 8.
+    #[serde(default)]
+    pub xids: Vec<u64>,
+    /// It was there before and the driver has lost it.
+    #[serde(default)]
+    pub lost: bool,
 }

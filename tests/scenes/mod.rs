@@ -284,6 +284,7 @@ fn sample(plan: &Plan, node: NodeRank, own: u64, iteration: u64) -> HostSample {
                 },
                 ..PageSample::default()
             }),
+            signals: Default::default(),
         });
         if let Some(index) = rank.gpu {
             host.gpus.push(GpuSample {
@@ -299,6 +300,7 @@ fn sample(plan: &Plan, node: NodeRank, own: u64, iteration: u64) -> HostSample {
                 memory_clock_mhz: Some(3201),
                 throttle: Vec::new(),
                 processes: Vec::new(),
+                ..GpuSample::default()
             });
         }
     }

@@ -47,6 +47,8 @@ pub(super) fn said(ctx: &mut Ctx<'_>, node: usize, message: AgentMessage) -> boo
             let name = ctx.host_name(node);
             ctx.note(Tone::Info, format!("{name}: the agent leaves: {reason}"));
         }
+        // Nothing asks yet.
+        AgentMessage::Inspected { .. } => {}
         AgentMessage::Unknown => ctx.model.drops.unknown += 1,
     }
     true
