@@ -9,6 +9,7 @@
 //! - PURE-1: the same goal and the same `(time, event)` list give the same model and the same effects.
 //! - PURE-2: no event, in whatever order, panics.
 
+pub mod card;
 pub mod effect;
 pub mod event;
 mod host;
@@ -16,6 +17,7 @@ pub mod ids;
 mod join;
 pub mod model;
 pub mod plan;
+pub mod reason;
 pub mod report;
 mod run;
 pub mod series;

@@ -9,6 +9,7 @@ use crate::core::model::Model;
 use crate::core::plan::{Plan, PlanDraft, PlanError, PlannedHost, PlannedRank, Until};
 use crate::core::report::{ReportBody, Severity, VerdictKind};
 use crate::core::{Core, Goal};
+use crate::proto::inspection::Inspection;
 use crate::proto::message::*;
 use std::collections::BTreeMap;
 
@@ -139,6 +140,11 @@ pub(crate) struct Agent {
     pub connected: bool,
     pub closed: bool,
     pub samples: BTreeMap<u32, RankSample>,
+    /// What a close look at a rank would show.
+    pub inspections: BTreeMap<u32, Inspection>,
+    /// Signals of the host.
+    pub signals: HostSignals,
+    pub gpus: Vec<GpuSample>,
 }
 
 /// A console with its agents.
@@ -264,6 +270,11 @@ impl Cluster {
             ConsoleMessage::Stop { mode, .. } => {
                 self.record(node, RecordEvent::StopOrdered { mode, by: "console".into() });
             }
+            ConsoleMessage::Inspect { request, ranks } => {
+                let known = &self.agents[node].inspections;
+                let inspections = ranks.iter().filter_map(|rank| known.get(&rank.0).cloned()).collect();
+                self.said(node, AgentMessage::Inspected { request, inspections });
+            }
             ConsoleMessage::Ping { .. }
             | ConsoleMessage::Detach
             | ConsoleMessage::Close
@@ -369,6 +380,8 @@ impl Cluster {
             generation: agent.spec.as_ref().map_or(Generation(0), |spec| spec.generation),
             cpu_percent: 10.0,
             cpu_count: 2,
+            signals: agent.signals.clone(),
+            gpus: agent.gpus.clone(),
             ranks: agent.samples.values().cloned().collect(),
             ..HostSample::default()
         };

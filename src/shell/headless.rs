@@ -285,6 +285,8 @@ mod tests {
             rank: Some(Rank(2)),
             host: Some("b".into()),
             verdict: VerdictKind::Frozen,
+            reason_code: Default::default(),
+            card: None,
             severity: Severity::Red,
             confidence: Confidence::Certain,
             reason: "the process is stopped".into(),

@@ -350,6 +350,8 @@ pub fn verdict(rank: u32, host: &str, kind: VerdictKind, reason: &str) -> Verdic
         verdict: kind,
         severity: Severity::Red,
         confidence: Confidence::Certain,
+        reason_code: Default::default(),
+        card: None,
         reason: reason.into(),
         evidence: vec![],
         latency_s: 5.2,
