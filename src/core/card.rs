@@ -3,6 +3,7 @@
 //! Owner: `core::watch` fills it in; nobody decides anything from it. Every list is bounded by who fills it.
 
 use crate::core::ids::Rank;
+use crate::core::words::seconds;
 use serde::{Deserialize, Serialize};
 
 /// The evidence behind a verdict.
@@ -15,12 +16,117 @@ pub struct Card {
     /// One of those who wait for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiter: Option<Side>,
+    /// What is decisive and stands nowhere else on the card.
+    pub facts: Vec<String>,
     /// Everybody else, ranks that do the same in one line.
     pub others: Vec<Others>,
     /// Why it is nothing else.
     pub ruled_out: Vec<String>,
     /// What to do, the best first.
     pub actions: Vec<Advice>,
+}
+
+/// One line of the two sides: a label and what stands below each rank; empty where there is nothing to say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// What it is about; empty for the head with the ranks' names.
+    pub label: &'static str,
+    /// The guilty rank.
+    pub guilty: String,
+    /// One that waits.
+    pub waiter: String,
+}
+
+impl Card {
+    /// The two sides as rows, in reading order; rows with nothing to say are left out.
+    pub fn rows(&self) -> Vec<Row> {
+        if self.guilty.is_none() && self.waiter.is_none() {
+            return Vec::new();
+        }
+        type Of = fn(&Side) -> String;
+        let parts: [(&'static str, Of); 12] = [
+            ("", |side| format!("rank {} on {}", side.rank, side.host)),
+            ("step", Side::step),
+            ("phase", Side::phase_text),
+            ("silent for", |side| side.silent_ms.map(seconds).unwrap_or_default()),
+            ("collective", |side| side.call.as_ref().map(Call::place).unwrap_or_default()),
+            ("size", |side| side.call.as_ref().map(Call::size).unwrap_or_default()),
+            ("called at", |side| side.call.as_ref().map(|call| call.site.clone()).unwrap_or_default()),
+            ("process", |side| {
+                let pid = side.pid.map(|pid| format!("pid {pid} ")).unwrap_or_default();
+                if side.os.is_empty() { pid.trim_end().to_string() } else { format!("{pid}{}", side.os) }
+            }),
+            ("blocked on", |side| side.blocked_on.clone()),
+            ("code", |side| side.at.clone()),
+            ("children", |side| side.children.join("; ")),
+            ("last log", |side| side.last_line.clone()),
+        ];
+        let of = |side: &Option<Side>, part: Of| side.as_ref().map(part).unwrap_or_default();
+        parts
+            .into_iter()
+            .map(|(label, part)| Row {
+                label,
+                guilty: of(&self.guilty, part),
+                waiter: of(&self.waiter, part),
+            })
+            .filter(|row| !row.guilty.is_empty() || !row.waiter.is_empty())
+            .collect()
+    }
+
+    /// As plain text: the two sides, the stack, the others, what was ruled out, what to do.
+    pub fn text(&self) -> Vec<String> {
+        const LABEL: usize = 12;
+        const COLUMN: usize = 56;
+        let rows = self.rows();
+        let wide = rows.iter().map(|row| row.guilty.chars().count()).max().unwrap_or(0).min(COLUMN);
+        let mut lines: Vec<String> =
+            self.facts.iter().map(|fact| format!("{:<LABEL$}{fact}", "fact")).collect();
+        for Row { label, guilty, waiter } in rows {
+            let (guilty, waiter) = match label {
+                "" => (
+                    if guilty.is_empty() { guilty } else { format!("blamed: {guilty}") },
+                    if waiter.is_empty() { waiter } else { format!("waits: {waiter}") },
+                ),
+                _ => (guilty, waiter),
+            };
+            let line = match (guilty.is_empty(), waiter.is_empty()) {
+                (_, true) => format!("{label:<LABEL$}{guilty}"),
+                (true, false) => format!("{label:<LABEL$}{waiter}"),
+                (false, false) => format!("{label:<LABEL$}{guilty:<wide$} | {waiter}"),
+            };
+            lines.push(line.trim_end().to_string());
+        }
+        let mut list = |label: &str, items: Vec<String>| {
+            for (i, item) in items.into_iter().enumerate() {
+                lines.push(format!("{:<LABEL$}{item}", if i == 0 { label } else { "" }));
+            }
+        };
+        list("stack", self.guilty.as_ref().map(|side| side.stack.clone()).unwrap_or_default());
+        list("others", self.others.iter().map(Others::line).collect());
+        list("ruled out", self.ruled_out.clone());
+        list("do", self.actions.iter().map(Advice::line).collect());
+        lines
+    }
+}
+
+impl Side {
+    fn step(&self) -> String {
+        let parts = [
+            self.train_iter.map(|iteration| format!("iteration {iteration}")),
+            self.env_step.map(|step| format!("env_step {step}")),
+        ];
+        parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    }
+
+    fn phase_text(&self) -> String {
+        if self.phase.is_empty() {
+            return String::new();
+        }
+        let activity = if self.activity.is_empty() { String::new() } else { format!(", {}", self.activity) };
+        let amount = if self.amount.is_empty() { String::new() } else { format!(" {}", self.amount) };
+        let age = self.phase_age_ms.map(|ms| format!(" for {}", seconds(ms))).unwrap_or_default();
+        format!("{}{activity}{amount}{age}", self.phase)
+    }
 }
 
 /// One rank on the card. Ages are of its host's clock.
@@ -104,6 +210,14 @@ impl Call {
         }
     }
 
+    /// `inside all_reduce grad #47 for 6.2 s`, `left ... 6.4 s ago`.
+    pub fn place(&self) -> String {
+        match self.inside {
+            true => format!("inside {} for {}", self.name(), seconds(self.age_ms)),
+            false => format!("left {} {} ago", self.name(), seconds(self.age_ms)),
+        }
+    }
+
     /// `9155 f32 (36620 bytes)`, empty when nothing is known.
     pub fn size(&self) -> String {
         let root = self.root.map(|root| format!(", from rank {root}")).unwrap_or_default();
@@ -126,6 +240,17 @@ pub struct Others {
     pub text: String,
 }
 
+impl Others {
+    /// `ranks 2-7: waits in ...`.
+    pub fn line(&self) -> String {
+        match self.ranks.as_slice() {
+            [] => self.text.clone(),
+            [one] => format!("rank {one}: {}", self.text),
+            many => format!("ranks {}: {}", ranges(many), self.text),
+        }
+    }
+}
+
 /// Something to do.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -134,6 +259,13 @@ pub struct Advice {
     pub text: String,
     /// The command, empty when there is none.
     pub command: String,
+}
+
+impl Advice {
+    /// In one line, with the command.
+    pub fn line(&self) -> String {
+        if self.command.is_empty() { self.text.clone() } else { format!("{}: {}", self.text, self.command) }
+    }
 }
 
 /// Consecutive ranks as ranges: `0, 2-7, 9`.

@@ -142,6 +142,11 @@ impl Core {
         &self.model
     }
 
+    #[cfg(test)]
+    pub(crate) fn model_mut(&mut self) -> &mut Model {
+        &mut self.model
+    }
+
     /// Applies one event at `now` (console's monotonic clock) and says what to do, in order. After [`Effect::Exit`] nothing more is asked for.
     pub fn handle(&mut self, now: Timestamp, event: Event) -> Vec<Effect> {
         let now = self.session.clock.advance(now);

@@ -142,6 +142,9 @@ pub(crate) struct Agent {
     pub samples: BTreeMap<u32, RankSample>,
     /// What a close look at a rank would show.
     pub inspections: BTreeMap<u32, Inspection>,
+    /// Added to the host's monotonic and wall clocks.
+    pub skew_ms: u64,
+    pub wall_skew_s: f64,
     /// Signals of the host.
     pub signals: HostSignals,
     pub gpus: Vec<GpuSample>,
@@ -376,7 +379,8 @@ impl Cluster {
     pub fn sample(&mut self, node: usize) {
         let agent = &self.agents[node];
         let sample = HostSample {
-            mono_ms: 5_000_000 * (node as u64 + 1) + self.now.0,
+            mono_ms: 5_000_000 * (node as u64 + 1) + self.now.0 + agent.skew_ms,
+            wall_time: 1_000.0 + self.now.0 as f64 / 1000.0 + agent.wall_skew_s,
             generation: agent.spec.as_ref().map_or(Generation(0), |spec| spec.generation),
             cpu_percent: 10.0,
             cpu_count: 2,
@@ -405,6 +409,11 @@ impl Cluster {
                 change(sample);
             }
         }
+    }
+
+    /// Rank `rank` has GPU 0 of its host.
+    pub fn with_gpu(&mut self, rank: usize) {
+        self.core.model_mut().ranks[rank].gpu = Some(0);
     }
 
     /// All ranks go on.

@@ -124,7 +124,7 @@ pub(super) fn judge(seat: &Seat<'_>, waited_ms: u64, limits: &Limits) -> Option<
     if starved && seat.sample.state == 'R' && seat.moved.cpu.is_some_and(|cpu| cpu < 0.5) {
         return if overdue { amber(Reason::HostOverloaded) } else { None };
     }
-    if seat.blocked_ms.is_some_and(|ms| ms >= BLOCKED_MS) && suspicious {
+    if seat.blocked_ms.is_some_and(|ms| ms >= BLOCKED_MS) && suspicious && seat.moved.io_bytes == 0 {
         return red(Confidence::Likely, Reason::Storage);
     }
     let thrashes = seat.host.pressure.is_some_and(|(_, memory)| memory > MEMORY_FULL)

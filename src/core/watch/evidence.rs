@@ -5,7 +5,7 @@ use super::disagree::Disagreement;
 use super::portrait::{self, Subject};
 use super::seat::{self, Seat};
 use super::slow::Straggler;
-use crate::core::card::ranges;
+use crate::core::card::{Card, ranges};
 use crate::core::event::LinkState;
 use crate::core::ids::Rank;
 use crate::core::join::Joined;
@@ -171,6 +171,8 @@ struct Draft {
     host: Option<String>,
     judged: Judged,
     text: String,
+    /// What is decisive and stands on no side of the card.
+    facts: Vec<String>,
     evidence: Vec<String>,
     latency_ms: u64,
     waiter: Option<Rank>,
@@ -183,10 +185,12 @@ impl Scene<'_> {
     }
 
     fn verdict(&self, draft: Draft) -> VerdictReport {
-        let Draft { rank, host, judged, text, evidence, latency_ms, waiter, compared } = draft;
+        let Draft { rank, host, judged, text, facts, evidence, latency_ms, waiter, compared } = draft;
         let reason = judged.reason;
         let subject = Subject { guilty: rank, waiter, reason, compared, seats: self.seats };
-        let card = portrait::card(self.model, &subject);
+        let mut card = portrait::card(self.model, &subject);
+        card.facts = facts.clone();
+        let evidence = facts.into_iter().chain(evidence).collect();
         VerdictReport {
             rank,
             host,
@@ -214,11 +218,11 @@ impl Scene<'_> {
         let inside = self.inside(rank.rank);
         let mut evidence = gauges(rank);
         evidence.extend(looked(self.seat(rank.rank)));
-        if let Some(cgroup) = rank.sample.as_ref().and_then(|sample| sample.signals.cgroup.as_ref())
-            && reason == Reason::CgroupFrozen
-        {
-            evidence.push(format!("cgroup {} is frozen", cgroup.path));
-        }
+        let cgroup = rank.sample.as_ref().and_then(|sample| sample.signals.cgroup.as_ref());
+        let facts = match cgroup.filter(|_| reason == Reason::CgroupFrozen) {
+            Some(cgroup) => vec![format!("cgroup {} is frozen", cgroup.path)],
+            None => Vec::new(),
+        };
         evidence.extend(waiters(self.model, &inside));
         let text = match reason {
             Reason::CgroupFrozen => format!("{} is frozen by its cgroup or container", who(rank)),
@@ -229,6 +233,7 @@ impl Scene<'_> {
             host: Some(rank.host.clone()),
             judged: Judged { severity: Severity::Red, confidence: Confidence::Certain, reason },
             text,
+            facts,
             evidence,
             latency_ms: halted_ms,
             waiter: inside.first().copied(),
@@ -324,14 +329,16 @@ impl Scene<'_> {
         let mut evidence = guilty.map(gauges).unwrap_or_default();
         evidence.extend(looked(seat));
         evidence.extend(waiters(self.model, late.waiters));
-        if !late.also.is_empty() {
-            evidence.push(format!("also late: ranks {}", ranges(late.also)));
-        }
+        let facts = match late.also.is_empty() {
+            true => Vec::new(),
+            false => vec![format!("also late: ranks {}", ranges(late.also))],
+        };
         self.verdict(Draft {
             rank: Some(late.rank),
             host: guilty.map(|rank| rank.host.clone()),
             judged,
             text,
+            facts,
             evidence,
             latency_ms: late.waited_ms,
             waiter: late.waiters.first().copied(),
@@ -386,12 +393,12 @@ impl Scene<'_> {
                 "ranks {side} and {other} disagree about collective #{seq}{group}: {mine} against {theirs}; nothing tells which is right"
             ),
         };
-        let mut evidence =
+        let mut facts =
             vec![format!("rank {side} at #{seq}: {mine}"), format!("rank {other} at #{seq}: {theirs}")];
         if what.odd.len() > 1 {
-            evidence.push(format!("ranks that deviate: {}", ranges(&what.odd)));
+            facts.push(format!("ranks that deviate: {}", ranges(&what.odd)));
         }
-        evidence.extend(find(self.model, side).map(gauges).unwrap_or_default());
+        let mut evidence = find(self.model, side).map(gauges).unwrap_or_default();
         evidence.extend(looked(self.seat(side)));
         let inside = self.inside(side);
         evidence.extend(waiters(self.model, &inside));
@@ -401,6 +408,7 @@ impl Scene<'_> {
             host: host_of(self.model, what.rank),
             judged: Judged { severity: Severity::Red, confidence, reason: what.reason },
             text,
+            facts,
             evidence,
             latency_ms: waited_ms,
             waiter: Some(*other),
@@ -420,8 +428,8 @@ impl Scene<'_> {
             })
             .collect();
         let ranks: Vec<Rank> = ring.iter().map(|(rank, _)| *rank).collect();
-        let mut evidence = places.clone();
-        evidence.push("each of them waits in a group that another has not entered, round in a ring".into());
+        let mut facts = places.clone();
+        facts.push("each of them waits in a group that another has not entered, round in a ring".into());
         self.verdict(Draft {
             rank: None,
             host: None,
@@ -435,7 +443,8 @@ impl Scene<'_> {
                 ranges(&ranks),
                 places.join(", ")
             ),
-            evidence,
+            facts,
+            evidence: Vec::new(),
             latency_ms: waited_ms,
             waiter: ranks.first().copied(),
             compared: None,
@@ -466,6 +475,7 @@ impl Scene<'_> {
                 members.len(),
                 seconds(waited_ms)
             ),
+            facts: Vec::new(),
             evidence,
             latency_ms: waited_ms,
             waiter: first,
@@ -484,7 +494,8 @@ impl Scene<'_> {
                 reason: trouble.reason,
             },
             text: trouble.text.clone(),
-            evidence: trouble.facts.clone(),
+            facts: trouble.facts.clone(),
+            evidence: Vec::new(),
             latency_ms: trouble.since_ms,
             waiter: trouble.waiter,
             compared: None,
@@ -499,8 +510,8 @@ impl Scene<'_> {
             }
             _ => format!("GPU {} of {} has fallen off the bus", gpu.index, who(rank)),
         };
-        let mut evidence = vec![format!("{}: Xid {:?}, lost: {}", gpu.name, gpu.xids, gpu.lost)];
-        evidence.extend(gauges(rank));
+        let facts = vec![format!("{}: Xid {:?}, lost: {}", gpu.name, gpu.xids, gpu.lost)];
+        let mut evidence = gauges(rank);
         let inside = self.inside(rank.rank);
         evidence.extend(waiters(self.model, &inside));
         self.verdict(Draft {
@@ -508,6 +519,7 @@ impl Scene<'_> {
             host: Some(rank.host.clone()),
             judged: Judged { severity: Severity::Red, confidence: Confidence::Certain, reason },
             text,
+            facts,
             evidence,
             latency_ms: 0,
             waiter: inside.first().copied(),
@@ -531,7 +543,8 @@ impl Scene<'_> {
                 reason: Reason::NoCollectives,
             },
             text: format!("{text} {updates} updates in {iterations} iterations without a single collective"),
-            evidence: vec!["gradients that are not exchanged make a different model on every rank".into()],
+            facts: vec!["gradients that are not exchanged make a different model on every rank".into()],
+            evidence: Vec::new(),
             latency_ms: 0,
             waiter: None,
             compared: None,
@@ -549,12 +562,12 @@ impl Scene<'_> {
             Reason::SlowCompute => "it computes longer",
             _ => "cause unknown",
         };
-        let mut evidence = vec![
+        let facts = vec![
             format!("it came last in {:.0} % of the latest iterations", slow.last * 100.0),
             format!("the others lost {:.0} % of their time waiting for it", slow.lost * 100.0),
             slow.fact.clone(),
         ];
-        evidence.extend(find(self.model, slow.rank).map(gauges).unwrap_or_default());
+        let evidence = find(self.model, slow.rank).map(gauges).unwrap_or_default();
         self.verdict(Draft {
             rank: Some(slow.rank),
             host: host_of(self.model, Some(slow.rank)),
@@ -564,6 +577,7 @@ impl Scene<'_> {
                 name(self.model, slow.rank),
                 slow.lost * 100.0
             ),
+            facts,
             evidence,
             latency_ms: slow.over_ms,
             waiter: None,
@@ -583,6 +597,7 @@ impl Scene<'_> {
                 reason: Reason::RendezvousBlocked,
             },
             text: format!("no rank could join the process group within {}", seconds(waited_ms)),
+            facts: Vec::new(),
             evidence: waiters(self.model, &all),
             latency_ms: waited_ms,
             waiter: all.first().copied(),
@@ -682,10 +697,11 @@ pub(super) fn dead(
     evidence.extend(found.map(gauges).unwrap_or_default());
     let from = last_lines.len().saturating_sub(LOG_LINES);
     evidence.extend(last_lines.iter().skip(from).map(|line| format!("log: {}", words::clip(line, 200))));
-    let card = portrait::card(
-        model,
-        &Subject { guilty: Some(rank), waiter: None, reason: code, compared: None, seats: &[] },
-    );
+    let subject = Subject { guilty: Some(rank), waiter: None, reason: code, compared: None, seats: &[] };
+    let mut card = portrait::card(model, &subject);
+    let mut facts: Vec<String> = evidence.iter().take(usize::from(victim)).cloned().collect();
+    facts.extend(last_lines.iter().skip(from).map(|line| format!("log: {}", words::clip(line, 200))));
+    card.facts = facts;
     let log = || {
         let run = model.run.id.as_ref().map(|run| run.to_string()).unwrap_or_default();
         format!("look at its log: `rankdeck logs {run} --rank {rank}`")
@@ -720,12 +736,13 @@ pub(super) fn drift(model: &Model, train_iter: u64, values: &[String]) -> (Optio
         }
         None => format!("the ranks' weights differ at iteration {train_iter}"),
     };
-    let evidence = values
+    let evidence: Vec<String> = values
         .iter()
         .take(16)
         .enumerate()
         .map(|(rank, value)| format!("rank {rank}: fingerprint {}", words::clip(value, 32)))
         .collect();
+    let evidence_of = evidence.clone();
     let subject =
         Subject { guilty: odd, waiter: None, reason: Reason::WeightsDiffer, compared: None, seats: &[] };
     let verdict = VerdictReport {
@@ -740,7 +757,7 @@ pub(super) fn drift(model: &Model, train_iter: u64, values: &[String]) -> (Optio
         latency_s: 0.0,
         hint: "results after this point are not those of one model; restart from a checkpoint before it"
             .into(),
-        card: Some(portrait::card(model, &subject)),
+        card: Some(Box::new(Card { facts: evidence_of, ..*portrait::card(model, &subject) })),
     };
     (odd, verdict)
 }

@@ -497,6 +497,8 @@ fn lost(
         false => "its ranks may well be running: other verdicts about them wait until it answers".into(),
     });
     let subject = portrait::Subject { guilty: None, waiter: None, reason, compared: None, seats: &[] };
+    let mut card = portrait::card(model, &subject);
+    card.facts = facts.clone();
     Some(VerdictReport {
         rank: None,
         host: Some(host.name.clone()),
@@ -511,7 +513,7 @@ fn lost(
             "try `ssh {}`; the run goes on there and is found again when the host answers",
             host.name
         ),
-        card: Some(portrait::card(model, &subject)),
+        card: Some(card),
     })
 }
 

@@ -151,12 +151,12 @@ impl Pace {
         let start_up = matches!(place.phase, Some(Phase::Init | Phase::Rendezvous));
         let long = matches!(place.phase, Some(Phase::Eval | Phase::Checkpoint));
         if place.cold || start_up {
-            return Threshold { suspect: LONG_MS.min(limits.init), stuck: limits.init };
+            return Threshold { suspect: limits.behind.min(limits.init), stuck: limits.init };
         }
         let floor = if long { LONG_MS.min(limits.rank0).max(limits.behind) } else { limits.behind };
         let Some(histogram) = learnt else {
             let stuck = if long { limits.rank0 } else { floor };
-            return Threshold { suspect: LONG_MS.min(stuck).min(floor), stuck };
+            return Threshold { suspect: limits.behind.min(stuck), stuck };
         };
         let median = histogram.quantile(0.5);
         let spread = (1.4826 * histogram.deviation(median)).max(0.1 * median).max(1.0);

@@ -215,7 +215,8 @@ pub(super) fn advice(model: &Model, reason: Reason, rank: Option<&RankModel>) ->
     let advice = |text: &str, command: String| Advice { text: text.into(), command };
     let on_host = |command: String| format!("ssh {host} {command}");
     let log = || advice("look at its log", format!("rankdeck logs {run} --rank {number}"));
-    let restart = || advice("restart from the latest checkpoint", format!("rankdeck restart {run}"));
+    let restart =
+        || advice("restart from the latest checkpoint", format!("rankdeck restart {run} --from latest"));
     let microscope = || {
         advice(
             "restart with every collective checked before it begins",
@@ -262,7 +263,10 @@ pub(super) fn advice(model: &Model, reason: Reason, rank: Option<&RankModel>) ->
         )],
         Reason::GpuFault | Reason::GpuLost => vec![
             advice("see what the driver says", on_host("nvidia-smi -q -d ERRORS".into())),
-            advice("restart without that GPU", format!("rankdeck restart {run}")),
+            advice(
+                "restart on GPUs that are well: change `gpus` in hosts.toml and launch anew",
+                String::new(),
+            ),
         ],
         Reason::PortTaken => vec![advice("see who has the port", on_host("ss -ltnp".into()))],
         Reason::Throttled => vec![advice("raise the CPU quota of its cgroup", String::new())],
@@ -324,6 +328,7 @@ pub(super) fn card(model: &Model, subject: &Subject<'_>) -> Box<Card> {
     Box::new(Card {
         guilty: subject.guilty.and_then(draw),
         waiter: subject.waiter.and_then(draw),
+        facts: Vec::new(),
         others: others(model, &shown),
         ruled_out: ruled_out(model, subject.guilty.and_then(seat), subject.reason, subject.compared),
         actions: advice(model, subject.reason, subject.guilty.and_then(find)),
