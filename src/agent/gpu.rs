@@ -73,6 +73,7 @@ fn one(nvml: &Nvml, index: u32) -> Option<GpuSample> {
             .map(|(_, name)| (*name).to_owned())
             .collect(),
         processes,
+        ..GpuSample::default()
     })
 }
 

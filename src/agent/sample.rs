@@ -7,7 +7,7 @@ use super::proc;
 use super::sweep::Ident;
 use super::wall_time;
 use crate::core::ids::{Generation, Rank};
-use crate::proto::message::{HostSample, RankSample};
+use crate::proto::message::{HostSample, HostSignals, RankSample, RankSignals};
 use crate::proto::status_page::{Reader, monotonic_ns};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -121,6 +121,7 @@ impl Sampler {
             gpus,
             dropped: 0,
             malformed: 0,
+            signals: HostSignals::default(),
         }
     }
 
@@ -154,6 +155,7 @@ impl Sampler {
             gpu: subject.gpu,
             gpu_memory: None,
             page: self.page(subject),
+            signals: RankSignals::default(),
         }
     }
 

@@ -145,6 +145,9 @@ pub struct RestartArgs {
     /// Checkpoint on rank 0's host to begin from, or `latest`; default: afresh.
     #[arg(long, value_name = "CHECKPOINT")]
     pub from: Option<String>,
+    /// Compare every collective of all ranks before it begins: slower, but the first difference is named at its call.
+    #[arg(long)]
+    pub microscope: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub meet: MeetArgs,

@@ -42,7 +42,8 @@ pub async fn restart(hosts_path: &Path, args: RestartArgs) -> Result<u8, Failure
         .hint("`rankdeck run` begins a new one"));
     }
     let target = Target::new(&roster, &found)?;
-    let end = target.errand(Errand::restart(args.from.clone()), &args.meet).await?;
+    let errand = if args.microscope { Errand::microscope } else { Errand::restart };
+    let end = target.errand(errand(args.from.clone()), &args.meet).await?;
     if end.why != Why::Detached {
         let reason = end.model.run.reason.clone();
         return Err(Failure {

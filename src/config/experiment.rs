@@ -294,6 +294,8 @@ pub struct Watch {
     pub init_budget_s: f64,
     /// Seconds allowed for an evaluation or a checkpoint that shows no progress.
     pub rank0_budget_s: f64,
+    /// Ranks compare every collective before they begin it.
+    pub check_collectives: bool,
 }
 
 impl Default for Watch {
@@ -304,6 +306,7 @@ impl Default for Watch {
             behind_after_s: 5.0,
             init_budget_s: 120.0,
             rank0_budget_s: 600.0,
+            check_collectives: false,
         }
     }
 }

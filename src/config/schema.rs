@@ -482,6 +482,12 @@ static WATCH: Keys = &[&[
         Value("600.0"),
         "Seconds allowed for an evaluation or a checkpoint that shows no progress.",
     ),
+    key(
+        "check_collectives",
+        Kind::Flag,
+        Value("false"),
+        "Ranks compare every collective before they begin it, so that the first difference is named at its call: slower; `rankdeck restart --microscope` does the same for one generation.",
+    ),
 ]];
 
 use super::text_rules::{ADDRESS, INTERFACE, JUMP, LIBTORCH, NAME, PLAIN, USER};

@@ -34,6 +34,11 @@ pub enum Event {
         /// Checkpoint path on the host of rank 0, `latest`, or `None` to start afresh.
         from: Option<String>,
     },
+    /// Begin a new generation in which ranks compare every collective before they begin it.
+    MicroscopeRequested {
+        /// As for a restart.
+        from: Option<String>,
+    },
     /// Leave the run alone and end the console.
     DetachRequested,
     /// The user answered a prompt of a link.

@@ -9,6 +9,7 @@
 //! - PURE-1: the same goal and the same `(time, event)` list give the same model and the same effects.
 //! - PURE-2: no event, in whatever order, panics.
 
+pub mod card;
 pub mod effect;
 pub mod event;
 mod host;
@@ -16,6 +17,7 @@ pub mod ids;
 mod join;
 pub mod model;
 pub mod plan;
+pub mod reason;
 pub mod report;
 mod run;
 pub mod series;
@@ -138,6 +140,11 @@ impl Core {
     /// What is known.
     pub fn model(&self) -> &Model {
         &self.model
+    }
+
+    #[cfg(test)]
+    pub(crate) fn model_mut(&mut self) -> &mut Model {
+        &mut self.model
     }
 
     /// Applies one event at `now` (console's monotonic clock) and says what to do, in order. After [`Effect::Exit`] nothing more is asked for.

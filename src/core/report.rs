@@ -1,6 +1,8 @@
 //! What the console tells the outside: the objects of `--json`, one per line. Schema: `docs/JSON.md`; fields are only ever added.
 
+use crate::core::card::Card;
 use crate::core::ids::{Generation, NodeRank, Rank, RunId, WallTime};
+use crate::core::reason::Reason;
 use serde::{Deserialize, Serialize};
 
 /// Version of this schema, in `run_started`.
@@ -198,6 +200,9 @@ pub struct VerdictReport {
     pub severity: Severity,
     /// How sure.
     pub confidence: Confidence,
+    /// Why, as a word that never changes.
+    #[serde(default)]
+    pub reason_code: Reason,
     /// One sentence.
     pub reason: String,
     /// What supports it, one fact per entry.
@@ -206,6 +211,9 @@ pub struct VerdictReport {
     pub latency_s: f64,
     /// What to do.
     pub hint: String,
+    /// The same for a card: the guilty rank and one that waits side by side, the others, what was ruled out, what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub card: Option<Box<Card>>,
 }
 
 /// What is wrong.
@@ -220,8 +228,12 @@ pub enum VerdictKind {
     Frozen,
     /// Others wait in collective n, this rank has not entered it.
     Behind,
-    /// Ranks are in different collectives of the same number.
+    /// Ranks are in different collectives of the same number, or none of one.
     Desync,
+    /// The network between hosts.
+    Network,
+    /// A GPU is broken.
+    Gpu,
     /// Its environment does not answer.
     EnvStuck,
     /// Slow, not stuck.
@@ -241,6 +253,8 @@ impl VerdictKind {
             VerdictKind::Frozen => "frozen",
             VerdictKind::Behind => "behind",
             VerdictKind::Desync => "desync",
+            VerdictKind::Network => "network",
+            VerdictKind::Gpu => "gpu",
             VerdictKind::EnvStuck => "env_stuck",
             VerdictKind::Straggler => "straggler",
             VerdictKind::Drift => "drift",

@@ -9,6 +9,7 @@ use crate::core::model::Model;
 use crate::core::plan::{Plan, PlanDraft, PlanError, PlannedHost, PlannedRank, Until};
 use crate::core::report::{ReportBody, Severity, VerdictKind};
 use crate::core::{Core, Goal};
+use crate::proto::inspection::Inspection;
 use crate::proto::message::*;
 use std::collections::BTreeMap;
 
@@ -122,8 +123,11 @@ pub(crate) fn rank_sample(rank: u32) -> RankSample {
                 bytes: 64,
                 dtype: "f32".into(),
                 age_ms: 10,
+                ..CollectiveSample::default()
             },
+            ..PageSample::default()
         }),
+        signals: Default::default(),
     }
 }
 
@@ -136,6 +140,14 @@ pub(crate) struct Agent {
     pub connected: bool,
     pub closed: bool,
     pub samples: BTreeMap<u32, RankSample>,
+    /// What a close look at a rank would show.
+    pub inspections: BTreeMap<u32, Inspection>,
+    /// Added to the host's monotonic and wall clocks.
+    pub skew_ms: u64,
+    pub wall_skew_s: f64,
+    /// Signals of the host.
+    pub signals: HostSignals,
+    pub gpus: Vec<GpuSample>,
 }
 
 /// A console with its agents.
@@ -261,6 +273,11 @@ impl Cluster {
             ConsoleMessage::Stop { mode, .. } => {
                 self.record(node, RecordEvent::StopOrdered { mode, by: "console".into() });
             }
+            ConsoleMessage::Inspect { request, ranks } => {
+                let known = &self.agents[node].inspections;
+                let inspections = ranks.iter().filter_map(|rank| known.get(&rank.0).cloned()).collect();
+                self.said(node, AgentMessage::Inspected { request, inspections });
+            }
             ConsoleMessage::Ping { .. }
             | ConsoleMessage::Detach
             | ConsoleMessage::Close
@@ -362,10 +379,13 @@ impl Cluster {
     pub fn sample(&mut self, node: usize) {
         let agent = &self.agents[node];
         let sample = HostSample {
-            mono_ms: 5_000_000 * (node as u64 + 1) + self.now.0,
+            mono_ms: 5_000_000 * (node as u64 + 1) + self.now.0 + agent.skew_ms,
+            wall_time: 1_000.0 + self.now.0 as f64 / 1000.0 + agent.wall_skew_s,
             generation: agent.spec.as_ref().map_or(Generation(0), |spec| spec.generation),
             cpu_percent: 10.0,
             cpu_count: 2,
+            signals: agent.signals.clone(),
+            gpus: agent.gpus.clone(),
             ranks: agent.samples.values().cloned().collect(),
             ..HostSample::default()
         };
@@ -389,6 +409,11 @@ impl Cluster {
                 change(sample);
             }
         }
+    }
+
+    /// Rank `rank` has GPU 0 of its host.
+    pub fn with_gpu(&mut self, rank: usize) {
+        self.core.model_mut().ranks[rank].gpu = Some(0);
     }
 
     /// All ranks go on.

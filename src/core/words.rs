@@ -1,6 +1,6 @@
 //! Sentences about processes, for verdicts, reports and history lines. Pure.
 
-use crate::proto::message::{CollectiveSample, Exit};
+use crate::proto::message::Exit;
 
 /// The name of a Linux signal (x86-64 numbers), `signal 64` when it has none.
 pub(crate) fn signal_name(signal: i32) -> String {
@@ -50,16 +50,6 @@ pub(crate) fn is_stop_effect(exit: &Exit) -> bool {
 /// Seconds with one digit after the point.
 pub(crate) fn seconds(ms: u64) -> String {
     format!("{:.1} s", ms as f64 / 1000.0)
-}
-
-/// `all_reduce grad #47`.
-pub(crate) fn collective_name(collective: &CollectiveSample) -> String {
-    let words = [collective.op.as_str(), collective.tag.as_str()];
-    let known: Vec<&str> = words.into_iter().filter(|word| !word.is_empty() && *word != "none").collect();
-    match known.is_empty() {
-        true => format!("collective #{}", collective.entered),
-        false => format!("{} #{}", known.join(" "), collective.entered),
-    }
 }
 
 /// What a process state letter of `/proc` means.

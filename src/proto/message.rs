@@ -11,6 +11,7 @@
 
 use crate::core::ids::{Generation, LocalRank, NodeRank, Rank, RunId, WallTime};
 use crate::core::plan::Plan;
+use crate::proto::inspection::{GroupView, Inspection, Pressure};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -36,6 +37,13 @@ pub enum ConsoleMessage {
     ReservePort {
         /// Echoed in the answer.
         request: u64,
+    },
+    /// Asks for a close look at some of this host's ranks; answered with [`AgentMessage::Inspected`] within two seconds, whatever state they are in.
+    Inspect {
+        /// Echoed in the answer.
+        request: u64,
+        /// Which; ranks of other hosts are left out of the answer. Empty for all of this host.
+        ranks: Vec<Rank>,
     },
     /// Starts this host's share of a generation.
     Launch {
@@ -144,6 +152,13 @@ pub enum AgentMessage {
         request: u64,
         /// A port that was free a moment ago.
         port: u16,
+    },
+    /// Answer to [`ConsoleMessage::Inspect`].
+    Inspected {
+        /// Echo.
+        request: u64,
+        /// One per rank that was asked for and is planned on this host.
+        inspections: Vec<Inspection>,
     },
     /// Answer to [`ConsoleMessage::Ping`].
     Pong {
@@ -468,6 +483,33 @@ pub struct HostSample {
     /// Lines on the event socket that were no valid event, so far.
     #[serde(default)]
     pub malformed: u64,
+    /// Signals of the host as a whole that tell why a rank may be stuck or slow.
+    #[serde(default)]
+    pub signals: HostSignals,
+}
+
+/// Why the ranks of a host may be stuck or slow, as far as the host as a whole knows.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HostSignals {
+    /// Pressure-stall information; `None` on kernels without it.
+    pub pressure: Option<Pressure>,
+    /// The network interface that the group uses; `None` when unknown or local to the host.
+    pub link: Option<LinkSample>,
+    /// Milliseconds that the machine was suspended since the agent began (boot-time clock against monotonic clock).
+    pub suspended_ms: u64,
+}
+
+/// One network interface.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LinkSample {
+    /// Its name.
+    pub name: String,
+    /// It is switched on and sees its other end.
+    pub up: bool,
+    /// How often its carrier came or went since boot.
+    pub carrier_changes: u64,
 }
 
 /// One rank as the operating system and its status page show it.
@@ -494,10 +536,61 @@ pub struct RankSample {
     pub gpu_memory: Option<u64>,
     /// Its status page, `None` for programs that write none.
     pub page: Option<PageSample>,
+    /// Signals that tell why it may be stuck or slow.
+    #[serde(default)]
+    pub signals: RankSignals,
+}
+
+/// Why a rank may be stuck or slow. Counters only grow while the process lives; readers take differences between samples.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RankSignals {
+    /// CPU time of all its own threads so far, ms; children not included.
+    pub cpu_ms: u64,
+    /// Page faults that needed the disk, so far.
+    pub major_faults: u64,
+    /// Bytes that it and its children have caused to be read from and written to storage so far.
+    pub io_bytes: u64,
+    /// Its descendants, at most 64; `RankSample::children` counts them all.
+    pub children: Vec<ChildSample>,
+    /// Its cgroup; `None` where that cannot be read.
+    pub cgroup: Option<CgroupSample>,
+    /// Process groups of a Python rank, from the page of the hook; empty for others.
+    pub groups: Vec<GroupView>,
+}
+
+/// A descendant of a rank.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ChildSample {
+    /// Process id.
+    pub pid: u32,
+    /// Name of its program, at most 15 bytes.
+    pub name: String,
+    /// State letter; `Z` for one that ended and was not waited for.
+    pub state: char,
+    /// CPU time so far, ms.
+    pub cpu_ms: u64,
+}
+
+/// The cgroup of a rank: version 1 or 2.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CgroupSample {
+    /// Path below the hierarchy's mount.
+    pub path: String,
+    /// It is frozen.
+    pub frozen: bool,
+    /// Periods of its CPU quota that have passed, 0 without a quota.
+    pub periods: u64,
+    /// Periods in which it was throttled.
+    pub throttled: u64,
+    /// Processes of it that the out-of-memory killer has ended.
+    pub oom_kills: u64,
 }
 
 /// The status page of one rank; ages are computed by the agent on the rank's own clock.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct PageSample {
     /// What the rank is doing.
     pub phase: Phase,
@@ -519,6 +612,152 @@ pub struct PageSample {
     pub updates: u64,
     /// The collective that was entered last.
     pub collective: CollectiveSample,
+    /// What it does inside the phase.
+    #[serde(default)]
+    pub activity: Activity,
+    /// Milliseconds since the activity began, 0 when there is none.
+    #[serde(default)]
+    pub activity_age_ms: u64,
+    /// How much of a phase of known length is done.
+    #[serde(default)]
+    pub done: u64,
+    /// How much there is to do, 0 when unknown.
+    #[serde(default)]
+    pub total: u64,
+    /// Groups (communicators), the group of all ranks first; empty on old pages.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupSample>,
+    /// Beginnings of some of the latest iterations, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub iterations: Vec<IterationSample>,
+    /// Milliseconds in each phase so far (indices of [`Phase::ALL`]), time inside collectives excluded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub own_ms: Vec<u64>,
+    /// The latest collectives, oldest first; only while the page is silent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recent: Vec<RecentCollective>,
+}
+
+/// Counters of one group of ranks (communicator).
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct GroupSample {
+    /// Its name, equal on all members.
+    pub name: String,
+    /// Members, 0 when unknown.
+    pub size: u32,
+    /// Number of the collective entered last in it.
+    pub entered: u64,
+    /// Number of the collective left last in it.
+    pub left: u64,
+    /// Hash over what its members must agree on, of all collectives entered in it.
+    pub chain: u64,
+}
+
+/// The beginning of an iteration in counters of the group of all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct IterationSample {
+    /// Its number.
+    pub train_iter: u64,
+    /// Collectives entered before it.
+    pub seq: u64,
+    /// Chain hash at that moment.
+    pub chain: u64,
+    /// Milliseconds since it began.
+    pub age_ms: u64,
+    /// Microseconds spent inside collectives before it.
+    pub wait_us: u64,
+}
+
+/// One collective out of a page's ring.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct RecentCollective {
+    /// Name of its group, empty when unknown.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub group: String,
+    /// Number within its group.
+    pub seq: u64,
+    /// `all_reduce`, `broadcast`, ...
+    pub op: String,
+    /// Purpose.
+    pub tag: String,
+    /// Elements per rank.
+    pub count: u64,
+    /// Element type.
+    pub dtype: String,
+    /// Rank that a broadcast comes from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<u32>,
+    /// Chain hash of the group with this collective.
+    pub chain: u64,
+    /// Training iteration it was entered in.
+    pub train_iter: u64,
+    /// `FILE:LINE` of the call, empty when unknown.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub site: String,
+}
+
+/// What a rank does inside a phase; numbers are the status page's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u32)]
+pub enum Activity {
+    /// Nothing special.
+    #[default]
+    None = 0,
+    /// An environment is being reset.
+    EnvReset = 1,
+    /// Environments are being stepped.
+    EnvStep = 2,
+    /// Actions are being computed.
+    Act = 3,
+    /// A batch is being drawn from memory.
+    Sample = 4,
+    /// Forward pass of a loss.
+    Forward = 5,
+    /// Backward pass.
+    Backward = 6,
+    /// The optimiser steps.
+    Optimize = 7,
+    /// A file is being written.
+    Save = 8,
+    /// A file is being read.
+    Load = 9,
+    /// Code is being compiled.
+    Compile = 10,
+}
+
+impl Activity {
+    /// All activities, in the order of their numbers.
+    pub const ALL: [Activity; 11] = [
+        Activity::None,
+        Activity::EnvReset,
+        Activity::EnvStep,
+        Activity::Act,
+        Activity::Sample,
+        Activity::Forward,
+        Activity::Backward,
+        Activity::Optimize,
+        Activity::Save,
+        Activity::Load,
+        Activity::Compile,
+    ];
+
+    /// The name shown to people, empty for none.
+    pub fn name(self) -> &'static str {
+        match self {
+            Activity::None => "",
+            Activity::EnvReset => "env reset",
+            Activity::EnvStep => "env step",
+            Activity::Act => "act",
+            Activity::Sample => "sample",
+            Activity::Forward => "forward",
+            Activity::Backward => "backward",
+            Activity::Optimize => "optimise",
+            Activity::Save => "save",
+            Activity::Load => "load",
+            Activity::Compile => "compile",
+        }
+    }
 }
 
 /// The latest collective of a rank.
@@ -538,6 +777,21 @@ pub struct CollectiveSample {
     pub dtype: String,
     /// Milliseconds since it was entered (while inside), else since it was left.
     pub age_ms: u64,
+    /// Elements per rank.
+    #[serde(default)]
+    pub count: u64,
+    /// Rank that a broadcast comes from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<u32>,
+    /// Name of its group, empty when unknown.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub group: String,
+    /// Its number within its group, 0 when unknown.
+    #[serde(default)]
+    pub group_seq: u64,
+    /// `FILE:LINE` of the call, empty when unknown.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub site: String,
 }
 
 /// What a rank is doing; numbers are the status page's.
@@ -625,4 +879,10 @@ pub struct GpuSample {
     /// Processes on it: (pid, bytes).
     #[serde(default)]
     pub processes: Vec<(u32, u64)>,
+    /// The driver's latest error reports (Xid numbers), oldest first, at most 8.
+    #[serde(default)]
+    pub xids: Vec<u64>,
+    /// It was there before and the driver has lost it.
+    #[serde(default)]
+    pub lost: bool,
 }

@@ -372,6 +372,7 @@ impl Driver {
         match action {
             Action::Stop(mode) => self.tell(Event::StopRequested { mode, by: "key".to_owned() }),
             Action::Restart { from } => self.tell(Event::RestartRequested { from }),
+            Action::Microscope { from } => self.tell(Event::MicroscopeRequested { from }),
             Action::Detach => self.tell(Event::DetachRequested),
             Action::Quit => self.tell(Event::DetachRequested),
             Action::Answer { node, answer } => self.tell(Event::PromptAnswered { node, answer }),

@@ -32,6 +32,8 @@ pub enum Errand {
     Restart {
         /// Checkpoint.
         from: Option<String>,
+        /// Every collective is to be checked.
+        checked: bool,
         /// Generation when the order was given.
         ordered: Option<Generation>,
     },
@@ -56,7 +58,12 @@ impl Errand {
 
     /// A restart.
     pub fn restart(from: Option<String>) -> Errand {
-        Errand::Restart { from, ordered: None }
+        Errand::Restart { from, checked: false, ordered: None }
+    }
+
+    /// A restart with every collective checked before it begins.
+    pub fn microscope(from: Option<String>) -> Errand {
+        Errand::Restart { from, checked: true, ordered: None }
     }
 
     /// The same where there is no screen to linger on.
@@ -92,10 +99,14 @@ impl Errand {
                     Wish::Wait
                 }
             }
-            Errand::Restart { from, ordered } => match ordered {
+            Errand::Restart { from, checked, ordered } => match ordered {
                 None if is_known(model) && model.run.state != RunState::Launching => {
                     *ordered = Some(model.run.generation);
-                    Wish::Do(Event::RestartRequested { from: from.clone() })
+                    let from = from.clone();
+                    Wish::Do(match checked {
+                        true => Event::MicroscopeRequested { from },
+                        false => Event::RestartRequested { from },
+                    })
                 }
                 Some(old) if model.run.generation > *old && is_up(model) => {
                     *self = Errand::Watch;

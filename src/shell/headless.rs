@@ -210,6 +210,10 @@ fn verdict_lines(verdict: &VerdictReport) -> Vec<String> {
         duration(verdict.latency_s),
         verdict.reason
     );
+    if let Some(card) = &verdict.card {
+        let lines = card.text().into_iter().map(|line| format!("    {line}"));
+        return std::iter::once(head).chain(lines).collect();
+    }
     let evidence = verdict.evidence.iter().map(|fact| format!("    evidence: {fact}"));
     let hint = (!verdict.hint.is_empty()).then(|| format!("    hint: {}", verdict.hint));
     std::iter::once(head).chain(evidence).chain(hint).collect()
@@ -285,6 +289,8 @@ mod tests {
             rank: Some(Rank(2)),
             host: Some("b".into()),
             verdict: VerdictKind::Frozen,
+            reason_code: Default::default(),
+            card: None,
             severity: Severity::Red,
             confidence: Confidence::Certain,
             reason: "the process is stopped".into(),

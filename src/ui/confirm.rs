@@ -111,6 +111,9 @@ pub fn restart(model: &Model) -> Confirm {
     }
     text.push("afresh: from env_step 0, with new weights.".into());
     choices.push(choice('a', "afresh", Some(Action::Restart { from: None })));
+    text.push("microscope: every collective is checked before it begins.".into());
+    let from = model.checkpoints.last().map(|_| "latest".to_string());
+    choices.push(choice('m', "microscope", Some(Action::Microscope { from })));
     confirm(ConfirmKind::Restart, "restart the run?", text, choices)
 }
 

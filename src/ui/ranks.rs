@@ -28,7 +28,7 @@ pub struct RankState {
 
 /// Letters of the strip and what they mean, for the help page.
 pub const LETTERS: &str = "R running  S spawned  P pending  F finished  E exited  X dead  L lost  Z frozen  \
-B behind  D desync  V env_stuck  T straggler  W drift";
+B behind  D desync  N network  G gpu  V env_stuck  T straggler  W drift";
 
 /// The worst verdict about a rank, cleared ones left out.
 pub fn verdict_of(model: &Model, rank: Rank) -> Option<&VerdictReport> {
@@ -137,6 +137,8 @@ fn verdict_letter(kind: VerdictKind) -> char {
         VerdictKind::Frozen => 'Z',
         VerdictKind::Behind => 'B',
         VerdictKind::Desync => 'D',
+        VerdictKind::Network => 'N',
+        VerdictKind::Gpu => 'G',
         VerdictKind::EnvStuck => 'V',
         VerdictKind::Straggler => 'T',
         VerdictKind::Drift => 'W',

@@ -33,6 +33,11 @@ pub enum Action {
         /// Path on the host of rank 0, or `latest`.
         from: Option<String>,
     },
+    /// The same with every collective compared before it begins.
+    Microscope {
+        /// Path on the host of rank 0, or `latest`.
+        from: Option<String>,
+    },
     /// Leave the run alone and end the console.
     Detach,
     /// End the console at once.
@@ -62,6 +67,7 @@ impl fmt::Debug for Action {
         match self {
             Action::Stop(mode) => write!(f, "Stop({mode:?})"),
             Action::Restart { from } => write!(f, "Restart {{ from: {from:?} }}"),
+            Action::Microscope { from } => write!(f, "Microscope {{ from: {from:?} }}"),
             Action::Detach => f.write_str("Detach"),
             Action::Quit => f.write_str("Quit"),
             Action::Answer { node, answer } => {

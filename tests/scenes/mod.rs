@@ -280,8 +280,11 @@ fn sample(plan: &Plan, node: NodeRank, own: u64, iteration: u64) -> HostSample {
                     bytes: 36_620,
                     dtype: "f32".into(),
                     age_ms: 3,
+                    ..CollectiveSample::default()
                 },
+                ..PageSample::default()
             }),
+            signals: Default::default(),
         });
         if let Some(index) = rank.gpu {
             host.gpus.push(GpuSample {
@@ -297,6 +300,7 @@ fn sample(plan: &Plan, node: NodeRank, own: u64, iteration: u64) -> HostSample {
                 memory_clock_mhz: Some(3201),
                 throttle: Vec::new(),
                 processes: Vec::new(),
+                ..GpuSample::default()
             });
         }
     }
@@ -346,6 +350,8 @@ pub fn verdict(rank: u32, host: &str, kind: VerdictKind, reason: &str) -> Verdic
         verdict: kind,
         severity: Severity::Red,
         confidence: Confidence::Certain,
+        reason_code: Default::default(),
+        card: None,
         reason: reason.into(),
         evidence: vec![],
         latency_s: 5.2,

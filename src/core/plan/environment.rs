@@ -46,6 +46,11 @@ pub fn rank_environment(
     set("RANKDECK_RUN", plan.run.to_string());
     set("RANKDECK_GENERATION", generation.to_string());
     set("RANKDECK_NODE", rank.node_rank.to_string());
+    if plan.experiment.watch.check_collectives {
+        set("RANKDECK_CHECK_COLLECTIVES", "1".to_owned());
+        // The same for PyTorch's own process groups.
+        set("TORCH_DISTRIBUTED_DEBUG", "DETAIL".to_owned());
+    }
     let mut visible: Vec<u32> = Vec::new();
     for gpu in plan.ranks_of(rank.node_rank).filter_map(|rank| rank.gpu) {
         if !visible.contains(&gpu) {

@@ -47,6 +47,16 @@ pub(super) fn said(ctx: &mut Ctx<'_>, node: usize, message: AgentMessage) -> boo
             let name = ctx.host_name(node);
             ctx.note(Tone::Info, format!("{name}: the agent leaves: {reason}"));
         }
+        AgentMessage::Inspected { request: _, inspections } => {
+            for inspection in inspections {
+                let found = ctx.model.ranks.get(inspection.rank.index());
+                if found.is_some_and(|rank| rank.node.index() == node) {
+                    ctx.session.watch.looked(inspection);
+                } else {
+                    ctx.model.drops.misplaced += 1;
+                }
+            }
+        }
         AgentMessage::Unknown => ctx.model.drops.unknown += 1,
     }
     true

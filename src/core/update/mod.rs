@@ -29,7 +29,8 @@ pub(super) fn handle(ctx: &mut Ctx<'_>, event: Event) {
         Event::LinkChanged { node, state } => link::changed(ctx, node.index(), state),
         Event::AgentSaid { node, message } => agent::said(ctx, node.index(), *message),
         Event::StopRequested { mode, by } => user::stop(ctx, mode, by),
-        Event::RestartRequested { from } => user::restart(ctx, from),
+        Event::RestartRequested { from } => user::restart(ctx, from, false),
+        Event::MicroscopeRequested { from } => user::restart(ctx, from, true),
         Event::DetachRequested => user::detach(ctx),
         Event::PromptAnswered { node, answer } => user::answer(ctx, node.index(), answer),
         Event::WallClock { time } => {

@@ -80,7 +80,9 @@ pub(super) fn exited(
     // Exit code 2 of the built-in trainer means a mistake in the configuration, said or unsaid.
     let builtin = ctx.model.plan.as_ref().is_some_and(|plan| plan.is_builtin());
     let usage = ctx.session.run.facts.usage.contains(&rank) || (builtin && exit == Exit::Code { code: 2 });
-    let weight = weigh(&exit, usage, &format!("{said} {}", last_lines.join(" ")));
+    let words = format!("{said} {}", last_lines.join(" "));
+    let mismatch = crate::core::watch::is_victim(&exit, &words);
+    let weight = if mismatch { Weight::Victim } else { weigh(&exit, usage, &words) };
     let wanted = match ctx.session.run.facts.cause {
         Some(Cause::Failure | Cause::LaunchFailed(_)) | None => false,
         Some(Cause::Requested { .. } | Cause::Until(_) | Cause::Stuck(_)) => true,
@@ -94,7 +96,10 @@ pub(super) fn exited(
         return;
     }
     let earlier = ctx.session.run.facts.culprit().filter(|culprit| culprit.weight <= weight);
-    let victim_of = earlier.filter(|_| weight == Weight::Victim).map(|culprit| culprit.rank);
+    let stuck = ctx.session.watch.root().filter(|root| *root != rank);
+    let victim_of =
+        earlier.map(|culprit| culprit.rank).or(stuck).filter(|_| weight == Weight::Victim && !mismatch);
+    ctx.session.watch.died(ctx.session.clock.awake_ms);
     let verdict = crate::core::watch::dead(ctx.model, rank, &exit, last_lines, victim_of);
     let facts = &mut ctx.session.run.facts;
     facts.failures.push(Failure { rank, weight, text: verdict.reason.clone(), usage });

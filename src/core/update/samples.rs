@@ -30,7 +30,7 @@ pub(super) fn apply(ctx: &mut Ctx<'_>, node: usize, sample: HostSample) {
         let here = |rank: crate::core::ids::Rank| {
             ranks.get(rank.index()).is_some_and(|model| model.node.index() == node)
         };
-        ctx.session.watch.observe(&sample, here);
+        ctx.session.watch.observe(crate::core::ids::NodeRank(node as u32), &sample, here);
         for gauge in &sample.ranks {
             let Some(model) = ctx.model.ranks.get_mut(gauge.rank.index()).filter(|m| m.node.index() == node)
             else {

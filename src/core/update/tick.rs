@@ -2,8 +2,9 @@
 
 use super::link;
 use crate::core::host::HostStage;
-use crate::core::run::Stage;
+use crate::core::run::{Failure, Stage, Weight};
 use crate::core::session::{Ctx, Limits};
+use crate::core::watch::LookRequest;
 use crate::proto::message::ConsoleMessage;
 
 /// Milliseconds between two pings.
@@ -41,9 +42,22 @@ pub(super) fn ticked(ctx: &mut Ctx<'_>) -> bool {
     {
         let limits = Limits::of(ctx.model);
         let (hosts, awake) = (&ctx.session.hosts, ctx.session.clock.awake_ms);
-        ctx.session.watch.evaluate(ctx.model, hosts, awake, &limits);
+        for request in ctx.session.watch.evaluate(ctx.model, hosts, awake, &limits) {
+            let LookRequest { node, request, ranks } = request;
+            ctx.send(node.index(), ConsoleMessage::Inspect { request, ranks });
+        }
     }
+    last_words(ctx);
     before > 0
+}
+
+/// After a death, for a few seconds: did another rank leave the common order before?
+fn last_words(ctx: &mut Ctx<'_>) {
+    let limits = Limits::of(ctx.model);
+    let awake = ctx.session.clock.awake_ms;
+    if let Some((rank, text)) = ctx.session.watch.last_words(ctx.model, awake, &limits) {
+        ctx.session.run.facts.failures.push(Failure { rank, weight: Weight::Hard, text, usage: false });
+    }
 }
 
 /// Agents that were attached to but never said hello.

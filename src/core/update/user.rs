@@ -1,6 +1,7 @@
 //! What people, signals and scripts ask for.
 
 use super::{drain, records};
+use crate::core::Goal;
 use crate::core::effect::Effect;
 use crate::core::ids::NodeRank;
 use crate::core::model::Tone;
@@ -39,11 +40,22 @@ pub(super) fn order(ctx: &mut Ctx<'_>, mode: StopMode) {
     facts.want_stop(mode, ctx.now);
 }
 
-/// A new generation was asked for.
-pub(super) fn restart(ctx: &mut Ctx<'_>, from: Option<String>) -> bool {
+/// A new generation was asked for; `checked`: under the microscope, where every collective is compared before it begins.
+pub(super) fn restart(ctx: &mut Ctx<'_>, from: Option<String>, checked: bool) -> bool {
+    if ctx.session.run.exited {
+        return false;
+    }
+    let configured = match &ctx.session.goal {
+        Goal::Launch(draft) => draft.experiment.watch.check_collectives,
+        Goal::Attach { .. } => false,
+    };
+    if let Some(plan) = &mut ctx.model.plan {
+        plan.experiment.watch.check_collectives = checked || configured;
+    }
+    let how = if checked { " under the microscope" } else { "" };
     let text = match &from {
-        Some(from) => format!("restart from {from} asked for"),
-        None => "restart from the beginning asked for".to_string(),
+        Some(from) => format!("restart{how} from {from} asked for"),
+        None => format!("restart{how} from the beginning asked for"),
     };
     match ctx.session.run.stage {
         Stage::Gathering { .. } if ctx.session.run.launch.is_none() && is_launch(ctx) => {

@@ -1,59 +1,85 @@
 //! The words of verdicts: one sentence, the facts that support it, what to do.
 
-use super::Key;
-use super::frontier::{Finding, Why};
+use super::cause::{self, Judged};
+use super::disagree::Disagreement;
+use super::portrait::{self, Subject};
+use super::seat::{self, Seat};
+use super::slow::Straggler;
+use crate::core::card::{Card, ranges};
 use crate::core::event::LinkState;
 use crate::core::ids::Rank;
 use crate::core::join::Joined;
 use crate::core::model::{Model, RankModel};
-use crate::core::report::{Confidence, Severity, VerdictKind, VerdictReport};
+use crate::core::reason::Reason;
+use crate::core::report::{Confidence, Severity, VerdictReport};
 use crate::core::words::{self, seconds};
-use crate::proto::message::Exit;
+use crate::proto::message::{Exit, GpuSample};
 
 /// Most ranks that are named one by one.
 const NAMED: usize = 4;
 /// Most log lines in the evidence.
 const LOG_LINES: usize = 6;
 
+/// What verdicts about living ranks are made from.
+pub(super) struct Scene<'a> {
+    pub model: &'a Model,
+    pub seats: &'a [Seat<'a>],
+}
+
 /// `rank 1 on bee`.
 fn who(rank: &RankModel) -> String {
     format!("rank {} on {}", rank.rank, rank.host)
+}
+
+fn name(model: &Model, rank: Rank) -> String {
+    find(model, rank).map_or_else(|| format!("rank {rank}"), who)
 }
 
 fn find(model: &Model, rank: Rank) -> Option<&RankModel> {
     model.ranks.get(rank.index())
 }
 
-fn run_name(model: &Model) -> String {
-    model.run.id.as_ref().map(|run| run.to_string()).unwrap_or_default()
+fn host_of(model: &Model, rank: Option<Rank>) -> Option<String> {
+    find(model, rank?).map(|rank| rank.host.clone())
 }
 
 /// What the status page and the operating system show about a rank.
 fn gauges(rank: &RankModel) -> Vec<String> {
     let Some(sample) = &rank.sample else { return Vec::new() };
     let mut facts = Vec::new();
-    if let Some(page) = &sample.page {
-        let collective = &page.collective;
-        let place = match (collective.entered, collective.left < collective.entered) {
-            (0, _) => "no collective yet".to_string(),
-            (_, true) => format!(
-                "inside {} for {} ({} bytes)",
-                words::collective_name(collective),
-                seconds(collective.age_ms),
-                collective.bytes
-            ),
-            (_, false) => {
-                format!("left {} {} ago", words::collective_name(collective), seconds(collective.age_ms))
+    let call = seat::call(sample);
+    let place = match &call {
+        None => "no collective yet".to_string(),
+        Some(call) => {
+            let size = Some(call.size()).filter(|size| !size.is_empty());
+            let size = size.map(|size| format!(" ({size})")).unwrap_or_default();
+            match call.inside {
+                true => format!("inside {} for {}{size}", call.name(), seconds(call.age_ms)),
+                false => format!("left {} {} ago{size}", call.name(), seconds(call.age_ms)),
             }
-        };
-        facts.push(format!(
-            "rank {}: phase {} for {}, iteration {}, last sign of life {} ago, {place}",
-            rank.rank,
-            page.phase.name(),
-            seconds(page.phase_age_ms),
-            page.train_iter,
-            seconds(page.heartbeat_age_ms),
-        ));
+        }
+    };
+    match &sample.page {
+        Some(page) => {
+            let activity = match page.activity.name() {
+                "" => String::new(),
+                activity => format!(" ({activity})"),
+            };
+            let amount = match page.total {
+                0 => String::new(),
+                total => format!(", {}/{total} done", page.done),
+            };
+            facts.push(format!(
+                "rank {}: phase {}{activity} for {}{amount}, iteration {}, last sign of life {} ago, {place}",
+                rank.rank,
+                page.phase.name(),
+                seconds(page.phase_age_ms),
+                page.train_iter,
+                seconds(page.heartbeat_age_ms),
+            ));
+        }
+        None if call.is_some() => facts.push(format!("rank {}: {place}", rank.rank)),
+        None => {}
     }
     let wchan = match sample.wchan.is_empty() {
         true => String::new(),
@@ -70,6 +96,32 @@ fn gauges(rank: &RankModel) -> Vec<String> {
     facts
 }
 
+/// What a close look added.
+fn looked(seat: Option<&Seat<'_>>) -> Vec<String> {
+    let Some(look) = seat.and_then(|seat| seat.look) else { return Vec::new() };
+    let rank = look.rank;
+    let mut facts = Vec::new();
+    facts.extend(cause::user_frame(look).map(|at| format!("rank {rank}: at {at}")));
+    facts.extend(
+        look.blocked_on.as_ref().map(|on| format!("rank {rank}: blocked on {}", words::clip(on, 200))),
+    );
+    let odd = look.children.iter().filter(|child| child.state == 'Z').take(NAMED);
+    facts.extend(odd.map(|child| format!("rank {rank}: its child {} ({}) has ended", child.pid, child.name)));
+    let lossy =
+        look.sockets.iter().filter(|socket| socket.backoff >= 2 || socket.retransmits >= 2).take(NAMED);
+    facts.extend(lossy.map(|socket| {
+        format!(
+            "rank {rank}: TCP to {}: {} segments unacknowledged, {} retransmissions, nothing received for {}",
+            socket.peer,
+            socket.unacked,
+            socket.retransmits,
+            seconds(u64::from(socket.last_received_ms))
+        )
+    }));
+    facts.extend(look.gpu.iter().map(|gpu| format!("rank {rank}: {}", words::clip(gpu, 200))));
+    facts
+}
+
 /// The ranks that wait, in a few lines.
 fn waiters(model: &Model, ranks: &[Rank]) -> Vec<String> {
     let mut facts: Vec<String> = ranks
@@ -77,14 +129,17 @@ fn waiters(model: &Model, ranks: &[Rank]) -> Vec<String> {
         .take(NAMED)
         .filter_map(|rank| {
             let rank = find(model, *rank)?;
-            let page = rank.sample.as_ref()?.page.as_ref()?;
-            let place = match page.collective.entered {
-                0 => format!("waits for the process group for {}", seconds(page.phase_age_ms)),
-                _ => format!(
-                    "waits in {} for {}",
-                    words::collective_name(&page.collective),
-                    seconds(page.collective.age_ms)
-                ),
+            let sample = rank.sample.as_ref()?;
+            let place = match (seat::call(sample), &sample.page) {
+                (Some(call), _) if call.inside => {
+                    let site =
+                        if call.site.is_empty() { String::new() } else { format!(" at {}", call.site) };
+                    format!("waits in {} for {}{site}", call.name(), seconds(call.age_ms))
+                }
+                (_, Some(page)) if page.collective.entered == 0 => {
+                    format!("waits for the process group for {}", seconds(page.phase_age_ms))
+                }
+                _ => return None,
             };
             Some(format!("{} {place}", who(rank)))
         })
@@ -93,15 +148,6 @@ fn waiters(model: &Model, ranks: &[Rank]) -> Vec<String> {
         facts.push(format!("and {} more ranks wait", ranks.len() - NAMED));
     }
     facts
-}
-
-/// Ranks inside a collective now, except `not`.
-fn inside(model: &Model, not: Rank) -> Vec<Rank> {
-    let is_inside = |rank: &&RankModel| {
-        let page = rank.sample.as_ref().and_then(|sample| sample.page.as_ref());
-        rank.rank != not && page.is_some_and(|page| page.collective.left < page.collective.entered)
-    };
-    model.ranks.iter().filter(is_inside).map(|rank| rank.rank).collect()
 }
 
 /// What the link says about its trouble.
@@ -119,117 +165,508 @@ pub(super) fn link(state: &LinkState) -> Option<String> {
     }
 }
 
-pub(super) fn frozen(model: &Model, rank: &RankModel, stopped_ms: u64) -> VerdictReport {
-    let sample = rank.sample.as_ref();
-    let (state, pid) = sample.map_or(('T', rank.pid.unwrap_or(0)), |sample| (sample.state, sample.pid));
-    let mut evidence = gauges(rank);
-    evidence.extend(waiters(model, &inside(model, rank.rank)));
-    VerdictReport {
-        rank: Some(rank.rank),
-        host: Some(rank.host.clone()),
-        verdict: VerdictKind::Frozen,
-        severity: Severity::Red,
-        confidence: Confidence::Certain,
-        reason: format!("{} is {} (process state {state})", who(rank), words::state_text(state)),
-        evidence,
-        latency_s: stopped_ms as f64 / 1000.0,
-        hint: match state {
-            't' => format!("a debugger or tracer holds pid {pid} on {}; detach it", rank.host),
-            _ => format!("continue it with `kill -CONT {pid}` on {}", rank.host),
-        },
+/// The parts of a verdict that differ.
+struct Draft {
+    rank: Option<Rank>,
+    host: Option<String>,
+    judged: Judged,
+    text: String,
+    /// What is decisive and stands on no side of the card.
+    facts: Vec<String>,
+    evidence: Vec<String>,
+    latency_ms: u64,
+    waiter: Option<Rank>,
+    compared: Option<u64>,
+}
+
+impl Scene<'_> {
+    fn seat(&self, rank: Rank) -> Option<&Seat<'_>> {
+        self.seats.iter().find(|seat| seat.rank == rank)
+    }
+
+    fn verdict(&self, draft: Draft) -> VerdictReport {
+        let Draft { rank, host, judged, text, facts, evidence, latency_ms, waiter, compared } = draft;
+        let reason = judged.reason;
+        let subject = Subject { guilty: rank, waiter, reason, compared, seats: self.seats };
+        let mut card = portrait::card(self.model, &subject);
+        card.facts = facts.clone();
+        let evidence = facts.into_iter().chain(evidence).collect();
+        VerdictReport {
+            rank,
+            host,
+            verdict: reason.kind(),
+            severity: judged.severity,
+            confidence: judged.confidence,
+            reason_code: reason,
+            reason: text,
+            evidence,
+            latency_s: latency_ms as f64 / 1000.0,
+            hint: portrait::hint(&card.actions),
+            card: Some(card),
+        }
+    }
+
+    /// Ranks inside a collective now, except `not`.
+    fn inside(&self, not: Rank) -> Vec<Rank> {
+        let waits = |seat: &&Seat| seat.rank != not && seat.waiting().is_some();
+        self.seats.iter().filter(waits).map(|seat| seat.rank).collect()
+    }
+
+    /// A process that is stopped, held or frozen.
+    pub fn halted(&self, rank: &RankModel, reason: Reason, halted_ms: u64) -> VerdictReport {
+        let state = rank.sample.as_ref().map_or('T', |sample| sample.state);
+        let inside = self.inside(rank.rank);
+        let mut evidence = gauges(rank);
+        evidence.extend(looked(self.seat(rank.rank)));
+        let cgroup = rank.sample.as_ref().and_then(|sample| sample.signals.cgroup.as_ref());
+        let facts = match cgroup.filter(|_| reason == Reason::CgroupFrozen) {
+            Some(cgroup) => vec![format!("cgroup {} is frozen", cgroup.path)],
+            None => Vec::new(),
+        };
+        evidence.extend(waiters(self.model, &inside));
+        let text = match reason {
+            Reason::CgroupFrozen => format!("{} is frozen by its cgroup or container", who(rank)),
+            _ => format!("{} is {} (process state {state})", who(rank), words::state_text(state)),
+        };
+        self.verdict(Draft {
+            rank: Some(rank.rank),
+            host: Some(rank.host.clone()),
+            judged: Judged { severity: Severity::Red, confidence: Confidence::Certain, reason },
+            text,
+            facts,
+            evidence,
+            latency_ms: halted_ms,
+            waiter: inside.first().copied(),
+            compared: None,
+        })
+    }
+
+    /// One rank holds the others up.
+    pub fn behind(&self, late: &Late<'_>, judged: Judged) -> VerdictReport {
+        let guilty = find(self.model, late.rank);
+        let name = name(self.model, late.rank);
+        let seat = self.seat(late.rank);
+        let awaited = self.awaited(late);
+        let count = late.waiters.len();
+        let others = if count == 1 { "1 rank waits".to_string() } else { format!("{count} ranks wait") };
+        let page = guilty.and_then(|rank| rank.sample.as_ref()).and_then(|sample| sample.page.as_ref());
+        let phase = page.map_or("", |page| page.phase.name());
+        let activity = page.map(|page| page.activity.name()).filter(|name| !name.is_empty());
+        let doing = match (phase, activity) {
+            ("", _) => "its own code".to_string(),
+            (phase, Some(activity)) => format!("its phase {phase} ({activity})"),
+            (phase, None) => format!("its phase {phase}"),
+        };
+        let at = seat.and_then(|seat| seat.look).and_then(cause::user_frame);
+        let at = at.map(|at| format!(" at {at}")).unwrap_or_default();
+        let amount = page
+            .filter(|page| page.total > 0)
+            .map(|page| format!(" {}/{}", page.done, page.total))
+            .unwrap_or_default();
+        let child = seat.and_then(cause::dead_child).map(|pid| format!(" (pid {pid})")).unwrap_or_default();
+        let text = match judged.reason {
+            Reason::LeftEarly => {
+                let iteration =
+                    page.map(|page| format!(", in iteration {}", page.train_iter)).unwrap_or_default();
+                let goal = self.model.run.total_steps.map(|goal| format!(" of a run of {goal} steps"));
+                let goal = goal.unwrap_or_default();
+                format!(
+                    "{name} left the training loop early (exit code 0{iteration}{goal}); {others} in {awaited}"
+                )
+            }
+            Reason::ExtraCall => {
+                format!(
+                    "{name} is in {awaited}, which no other rank calls{at}; it waits alone for the others"
+                )
+            }
+            Reason::InsideEarlier => {
+                format!("{name} is still inside an earlier collective; {others} in {awaited}")
+            }
+            Reason::ExpectedWait | Reason::SlowEnv | Reason::HostOverloaded | Reason::Thrashing => {
+                let why = match judged.reason {
+                    Reason::SlowEnv => "its environments work, but take long",
+                    Reason::HostOverloaded => "its host has more to run than cores",
+                    Reason::Thrashing => "its memory is being paged in and out",
+                    _ => "it works",
+                };
+                let phase = if phase.is_empty() { "its own code" } else { phase };
+                format!("waiting for rank {}: {phase}{amount} ({why}; {others} in {awaited})", late.rank)
+            }
+            Reason::EnvWorkerDied => {
+                format!(
+                    "{name} waits for a worker of its environment that has ended{child}{at}; {others} in {awaited}"
+                )
+            }
+            Reason::EnvWorkerDeadlocked => {
+                format!(
+                    "{name} waits for workers of its environment that do nothing{at}; {others} in {awaited}"
+                )
+            }
+            Reason::Storage => {
+                format!(
+                    "{name} is blocked in the kernel, as on storage that does not answer, in {doing}{at}; {others} in {awaited}"
+                )
+            }
+            Reason::Spinning => {
+                format!("{name} burns CPU without progress in {doing}{at}; {others} in {awaited}")
+            }
+            Reason::Lock => format!("{name} waits for a lock in {doing}{at}; {others} in {awaited}"),
+            Reason::Sleeping => format!("{name} sleeps in {doing}{at}; {others} in {awaited}"),
+            Reason::GilHeld => {
+                format!(
+                    "a thread of {name} holds the Python interpreter lock in {doing}{at}; {others} in {awaited}"
+                )
+            }
+            Reason::WaitsForPeer => {
+                format!("{name} waits for something from the network in {doing}{at}; {others} in {awaited}")
+            }
+            Reason::TeardownStall => format!("{name} does not get through the end of the run ({phase}){at}"),
+            Reason::RendezvousIncomplete => {
+                format!("{name} has not come to the rendezvous; {others} for the process group")
+            }
+            _ => format!("{name} has not entered {awaited}: nothing moves in {doing}{at}; {others}"),
+        };
+        let mut evidence = guilty.map(gauges).unwrap_or_default();
+        evidence.extend(looked(seat));
+        evidence.extend(waiters(self.model, late.waiters));
+        let facts = match late.also.is_empty() {
+            true => Vec::new(),
+            false => vec![format!("also late: ranks {}", ranges(late.also))],
+        };
+        self.verdict(Draft {
+            rank: Some(late.rank),
+            host: guilty.map(|rank| rank.host.clone()),
+            judged,
+            text,
+            facts,
+            evidence,
+            latency_ms: late.waited_ms,
+            waiter: late.waiters.first().copied(),
+            compared: (late.seq > 1 && !late.group.is_empty()).then(|| late.seq - 1),
+        })
+    }
+
+    fn awaited(&self, late: &Late<'_>) -> String {
+        let alone = [late.rank];
+        let in_it = if late.ahead { &alone } else { late.waiters };
+        let call = in_it.iter().find_map(|rank| {
+            let waiting = self.seat(*rank)?.waiting()?;
+            waiting.call.clone().filter(|_| waiting.name == late.group)
+        });
+        match call {
+            Some(call) => call.name(),
+            None if late.group.is_empty() => "the process group".into(),
+            None => format!("collective #{}", late.seq),
+        }
+    }
+
+    /// Ranks called different things.
+    pub fn disagree(&self, what: &Disagreement, waited_ms: u64) -> VerdictReport {
+        let side = what.odd.first().copied().unwrap_or_default();
+        let named = what.rank.map(|rank| name(self.model, rank));
+        let group =
+            if what.group == seat::WORLD { String::new() } else { format!(" of group {}", what.group) };
+        let Disagreement { seq, mine, theirs, other, .. } = what;
+        let text = match (&named, what.reason) {
+            (Some(name), Reason::SilentShift) => {
+                format!("{name} is out of step with the others: {mine} against {theirs}, without any error")
+            }
+            (None, Reason::SilentShift) => {
+                format!(
+                    "ranks {side} and {other} are out of step: {mine} against {theirs}; nothing tells which is right"
+                )
+            }
+            (Some(name), Reason::SkippedCall) => {
+                format!("{name} left out collective #{seq}{group}: it called {mine}, the others {theirs}")
+            }
+            (Some(name), Reason::ExtraCall) => {
+                format!(
+                    "{name} made a collective that the others did not make, #{seq}{group}: {mine}; the others called {theirs}"
+                )
+            }
+            (Some(name), _) => {
+                format!(
+                    "{name} is in another collective #{seq}{group} than the others: {mine} against {theirs}"
+                )
+            }
+            (None, _) => format!(
+                "ranks {side} and {other} disagree about collective #{seq}{group}: {mine} against {theirs}; nothing tells which is right"
+            ),
+        };
+        let mut facts =
+            vec![format!("rank {side} at #{seq}: {mine}"), format!("rank {other} at #{seq}: {theirs}")];
+        if what.odd.len() > 1 {
+            facts.push(format!("ranks that deviate: {}", ranges(&what.odd)));
+        }
+        let mut evidence = find(self.model, side).map(gauges).unwrap_or_default();
+        evidence.extend(looked(self.seat(side)));
+        let inside = self.inside(side);
+        evidence.extend(waiters(self.model, &inside));
+        let confidence = if what.rank.is_some() { Confidence::Certain } else { Confidence::Likely };
+        self.verdict(Draft {
+            rank: what.rank,
+            host: host_of(self.model, what.rank),
+            judged: Judged { severity: Severity::Red, confidence, reason: what.reason },
+            text,
+            facts,
+            evidence,
+            latency_ms: waited_ms,
+            waiter: Some(*other),
+            compared: seq.checked_sub(1).filter(|seq| *seq > 0),
+        })
+    }
+
+    /// Groups used in different orders.
+    pub fn ring(&self, ring: &[(Rank, String)], waited_ms: u64) -> VerdictReport {
+        let places: Vec<String> = ring
+            .iter()
+            .take(NAMED)
+            .filter_map(|(rank, _)| {
+                let call = self.seat(*rank)?.waiting()?.call.clone()?;
+                let site = if call.site.is_empty() { String::new() } else { format!(" at {}", call.site) };
+                Some(format!("rank {rank} waits in {}{site}", call.name()))
+            })
+            .collect();
+        let ranks: Vec<Rank> = ring.iter().map(|(rank, _)| *rank).collect();
+        let mut facts = places.clone();
+        facts.push("each of them waits in a group that another has not entered, round in a ring".into());
+        self.verdict(Draft {
+            rank: None,
+            host: None,
+            judged: Judged {
+                severity: Severity::Red,
+                confidence: Confidence::Certain,
+                reason: Reason::OrderDeadlock,
+            },
+            text: format!(
+                "ranks {} use their groups in different orders: {}",
+                ranges(&ranks),
+                places.join(", ")
+            ),
+            facts,
+            evidence: Vec::new(),
+            latency_ms: waited_ms,
+            waiter: ranks.first().copied(),
+            compared: None,
+        })
+    }
+
+    /// Everybody is inside the same collective.
+    pub fn everywhere(
+        &self,
+        members: &[Rank],
+        seq: u64,
+        waited_ms: u64,
+        severity: Severity,
+    ) -> VerdictReport {
+        let first = members.first().copied();
+        let call = first.and_then(|rank| self.seat(rank)?.waiting()?.call.clone());
+        let call = call.map_or(format!("collective #{seq}"), |call| call.name());
+        let mut evidence = waiters(self.model, members);
+        for rank in members.iter().take(NAMED) {
+            evidence.extend(looked(self.seat(*rank)));
+        }
+        self.verdict(Draft {
+            rank: None,
+            host: None,
+            judged: Judged { severity, confidence: Confidence::Possible, reason: Reason::InsideCollective },
+            text: format!(
+                "all {} ranks have been inside {call} for {}: the program's order is right, something below it holds it up",
+                members.len(),
+                seconds(waited_ms)
+            ),
+            facts: Vec::new(),
+            evidence,
+            latency_ms: waited_ms,
+            waiter: first,
+            compared: Some(seq),
+        })
+    }
+
+    /// Messages between hosts are lost.
+    pub fn network(&self, trouble: &Trouble) -> VerdictReport {
+        self.verdict(Draft {
+            rank: None,
+            host: trouble.host.clone(),
+            judged: Judged {
+                severity: Severity::Red,
+                confidence: trouble.confidence,
+                reason: trouble.reason,
+            },
+            text: trouble.text.clone(),
+            facts: trouble.facts.clone(),
+            evidence: Vec::new(),
+            latency_ms: trouble.since_ms,
+            waiter: trouble.waiter,
+            compared: None,
+        })
+    }
+
+    /// A GPU is broken.
+    pub fn gpu(&self, rank: &RankModel, gpu: &GpuSample, reason: Reason) -> VerdictReport {
+        let text = match (reason, gpu.xids.last()) {
+            (Reason::GpuFault, Some(xid)) => {
+                format!("GPU {} of {} reported an error: Xid {xid}", gpu.index, who(rank))
+            }
+            _ => format!("GPU {} of {} has fallen off the bus", gpu.index, who(rank)),
+        };
+        let facts = vec![format!("{}: Xid {:?}, lost: {}", gpu.name, gpu.xids, gpu.lost)];
+        let mut evidence = gauges(rank);
+        let inside = self.inside(rank.rank);
+        evidence.extend(waiters(self.model, &inside));
+        self.verdict(Draft {
+            rank: Some(rank.rank),
+            host: Some(rank.host.clone()),
+            judged: Judged { severity: Severity::Red, confidence: Confidence::Certain, reason },
+            text,
+            facts,
+            evidence,
+            latency_ms: 0,
+            waiter: inside.first().copied(),
+            compared: None,
+        })
+    }
+
+    /// Weights are updated without any collective.
+    pub fn alone(&self, ranks: &[Rank], updates: u64, iterations: u64) -> VerdictReport {
+        let one = (ranks.len() == 1).then(|| ranks.first().copied()).flatten();
+        let text = match one {
+            Some(rank) => format!("{} has made", name(self.model, rank)),
+            None => format!("ranks {} have made", ranges(ranks)),
+        };
+        self.verdict(Draft {
+            rank: one,
+            host: host_of(self.model, one),
+            judged: Judged {
+                severity: Severity::Red,
+                confidence: Confidence::Certain,
+                reason: Reason::NoCollectives,
+            },
+            text: format!("{text} {updates} updates in {iterations} iterations without a single collective"),
+            facts: vec!["gradients that are not exchanged make a different model on every rank".into()],
+            evidence: Vec::new(),
+            latency_ms: 0,
+            waiter: None,
+            compared: None,
+        })
+    }
+
+    /// Slow, not stuck.
+    pub fn straggler(&self, slow: &Straggler) -> VerdictReport {
+        let why = match slow.reason {
+            Reason::Throttled => "CPU quota used up",
+            Reason::GpuThrottled => "clocks of its GPU held down",
+            Reason::MemoryPressure => "short of memory",
+            Reason::CpuPressure => "its host is busy",
+            Reason::SlowEnvironment => "its environments take longer",
+            Reason::SlowCompute => "it computes longer",
+            _ => "cause unknown",
+        };
+        let facts = vec![
+            format!("it came last in {:.0} % of the latest iterations", slow.last * 100.0),
+            format!("the others lost {:.0} % of their time waiting for it", slow.lost * 100.0),
+            slow.fact.clone(),
+        ];
+        let evidence = find(self.model, slow.rank).map(gauges).unwrap_or_default();
+        self.verdict(Draft {
+            rank: Some(slow.rank),
+            host: host_of(self.model, Some(slow.rank)),
+            judged: Judged { severity: Severity::Amber, confidence: Confidence::Likely, reason: slow.reason },
+            text: format!(
+                "{} slows everybody down by {:.0} %: {why}",
+                name(self.model, slow.rank),
+                slow.lost * 100.0
+            ),
+            facts,
+            evidence,
+            latency_ms: slow.over_ms,
+            waiter: None,
+            compared: None,
+        })
+    }
+
+    /// All have come to the rendezvous, and the group does not form.
+    pub fn no_group(&self, waited_ms: u64) -> VerdictReport {
+        let all: Vec<Rank> = self.model.ranks.iter().map(|rank| rank.rank).collect();
+        self.verdict(Draft {
+            rank: None,
+            host: None,
+            judged: Judged {
+                severity: Severity::Red,
+                confidence: Confidence::Likely,
+                reason: Reason::RendezvousBlocked,
+            },
+            text: format!("no rank could join the process group within {}", seconds(waited_ms)),
+            facts: Vec::new(),
+            evidence: waiters(self.model, &all),
+            latency_ms: waited_ms,
+            waiter: all.first().copied(),
+            compared: None,
+        })
     }
 }
 
-pub(super) fn waiting(model: &Model, finding: &Finding) -> (Key, VerdictReport) {
-    match finding {
-        Finding::Behind { rank, also, waiters: waiting, severity, confidence, waited_ms, why } => {
-            let guilty = find(model, *rank);
-            let name = guilty.map_or_else(|| format!("rank {rank}"), who);
-            let page = guilty.and_then(|rank| rank.sample.as_ref()).and_then(|sample| sample.page.as_ref());
-            let phase = page.map_or("unknown", |page| page.phase.name());
-            let awaited = waiting
-                .first()
-                .and_then(|rank| find(model, *rank)?.sample.as_ref()?.page.as_ref())
-                .filter(|page| page.collective.entered > 0)
-                .map_or("the process group".into(), |page| words::collective_name(&page.collective));
-            let count = waiting.len();
-            let others = if count == 1 { "1 rank waits".to_string() } else { format!("{count} ranks wait") };
-            let reason = match why {
-                Why::Silent => {
-                    format!("{name} has not entered {awaited}: nothing moves in its phase {phase}; {others}")
-                }
-                Why::Working => format!("waiting for rank {rank}: {phase} ({others} in {awaited})"),
-                Why::Left => {
-                    format!("{name} left the training loop early (exit code 0); {others} in {awaited}")
-                }
-                Why::Inside => format!("{name} is still inside an earlier collective; {others} in {awaited}"),
-            };
-            let mut evidence = guilty.map(gauges).unwrap_or_default();
-            evidence.extend(waiters(model, waiting));
-            if !also.is_empty() {
-                let list: Vec<String> = also.iter().take(16).map(|rank| rank.to_string()).collect();
-                evidence.push(format!("also late: ranks {}", list.join(", ")));
-            }
-            let hint = match severity {
-                Severity::Red => format!(
-                    "look at its log: `rankdeck logs {} --rank {rank}`; restart from a checkpoint with `rankdeck restart {}`",
-                    run_name(model),
-                    run_name(model)
-                ),
-                Severity::Amber | Severity::Cleared => "nothing to do while it moves".into(),
-            };
-            let verdict = VerdictReport {
-                rank: Some(*rank),
-                host: guilty.map(|rank| rank.host.clone()),
-                verdict: VerdictKind::Behind,
-                severity: *severity,
-                confidence: *confidence,
-                reason,
-                evidence,
-                latency_s: *waited_ms as f64 / 1000.0,
-                hint,
-            };
-            ((VerdictKind::Behind, Some(*rank), None), verdict)
+/// A late rank and those who wait for it.
+pub(super) struct Late<'a> {
+    pub rank: Rank,
+    pub also: &'a [Rank],
+    pub waiters: &'a [Rank],
+    /// Empty before the first collective.
+    pub group: &'a str,
+    pub seq: u64,
+    pub waited_ms: u64,
+    /// `rank` waits, and is early.
+    pub ahead: bool,
+}
+
+/// A network that does not carry.
+pub(super) struct Trouble {
+    pub host: Option<String>,
+    pub reason: Reason,
+    pub confidence: Confidence,
+    pub text: String,
+    pub facts: Vec<String>,
+    pub since_ms: u64,
+    pub waiter: Option<Rank>,
+}
+
+/// Why a process ended, from how it ended and what it said last.
+pub(super) fn death(exit: &Exit, said: &str, victim: bool) -> Reason {
+    let said = said.to_lowercase();
+    let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
+    match exit {
+        Exit::NotStarted { .. } => Reason::NotStarted,
+        Exit::Signal { out_of_memory: true, .. } => Reason::OutOfMemory,
+        _ if has(&[
+            "no space left on device",
+            "errno 28",
+            "os error 28",
+            "enospc",
+            "disk quota exceeded",
+        ]) =>
+        {
+            Reason::DiskFull
         }
-        Finding::Desync { rank, seq, waited_ms } => {
-            let inside: Vec<Rank> = model.ranks.iter().map(|rank| rank.rank).collect();
-            let reason = match rank.and_then(|rank| find(model, rank)) {
-                Some(rank) => format!("{} is in another collective #{seq} than the others", who(rank)),
-                None => format!("ranks are in different collectives #{seq}"),
-            };
-            let verdict = VerdictReport {
-                rank: *rank,
-                host: rank.and_then(|rank| find(model, rank)).map(|rank| rank.host.clone()),
-                verdict: VerdictKind::Desync,
-                severity: Severity::Red,
-                confidence: if rank.is_some() { Confidence::Certain } else { Confidence::Likely },
-                reason,
-                evidence: waiters(model, &inside),
-                latency_s: *waited_ms as f64 / 1000.0,
-                hint: "all ranks must make the same collective calls in the same order; look for a branch on a local value"
-                    .into(),
-            };
-            ((VerdictKind::Desync, *rank, None), verdict)
-        }
-        Finding::NoGroup { waited_ms } => {
-            let all: Vec<Rank> = model.ranks.iter().map(|rank| rank.rank).collect();
-            let verdict = VerdictReport {
-                rank: None,
-                host: None,
-                verdict: VerdictKind::Behind,
-                severity: Severity::Red,
-                confidence: Confidence::Likely,
-                reason: format!("no rank could join the process group within {}", seconds(*waited_ms)),
-                evidence: waiters(model, &all),
-                latency_s: *waited_ms as f64 / 1000.0,
-                hint: format!(
-                    "every host must reach {}; set `address` and `interface` in hosts.toml",
-                    model.run.master
-                ),
-            };
-            ((VerdictKind::Behind, None, None), verdict)
-        }
+        _ if has(&["address already in use", "eaddrinuse"]) => Reason::PortTaken,
+        _ if is_mismatch(&said) => Reason::MismatchAbort,
+        Exit::Signal { signal: 4 | 6 | 7 | 8 | 11, .. } => Reason::Crashed,
+        Exit::Signal { .. } => Reason::Killed,
+        Exit::Code { .. } if victim => Reason::ConnectionLost,
+        Exit::Code { .. } => Reason::Failed,
     }
+}
+
+/// Gloo aborts the receiver of a message of the wrong size: the sender is guilty, not the one that died.
+fn is_mismatch(said: &str) -> bool {
+    let said = said.to_lowercase();
+    [
+        "data size doesn't match",
+        "preamble.length <= op.nbytes",
+        "op.preamble.length",
+        "detected mismatch between collectives",
+    ]
+    .iter()
+    .any(|word| said.contains(word))
 }
 
 pub(super) fn dead(
@@ -240,7 +677,7 @@ pub(super) fn dead(
     victim_of: Option<Rank>,
 ) -> VerdictReport {
     let found = find(model, rank);
-    let name = found.map_or_else(|| format!("rank {rank}"), who);
+    let name = name(model, rank);
     let said = found.and_then(|rank| rank.error.as_ref());
     let mut reason = format!("{name} {}", words::exit_text(exit));
     if let Some((message, _)) = said {
@@ -250,32 +687,42 @@ pub(super) fn dead(
     {
         reason.push_str(&format!(": {}", words::clip(line, 300)));
     }
+    let text = format!("{} {}", said.map(|said| said.0.as_str()).unwrap_or_default(), last_lines.join(" "));
+    let code = death(exit, &text, victim_of.is_some());
+    let victim = victim_of.is_some();
     let mut evidence = Vec::new();
     if let Some(rank) = victim_of {
-        evidence.push(format!("rank {rank} ended first; this one lost its peer"));
+        evidence.push(format!("rank {rank} was in trouble first; this one lost its peer"));
     }
     evidence.extend(found.map(gauges).unwrap_or_default());
     let from = last_lines.len().saturating_sub(LOG_LINES);
     evidence.extend(last_lines.iter().skip(from).map(|line| format!("log: {}", words::clip(line, 200))));
-    let log = format!("look at its log: `rankdeck logs {} --rank {rank}`", run_name(model));
-    let hint = match (said, exit) {
+    let subject = Subject { guilty: Some(rank), waiter: None, reason: code, compared: None, seats: &[] };
+    let mut card = portrait::card(model, &subject);
+    let mut facts: Vec<String> = evidence.iter().take(usize::from(victim)).cloned().collect();
+    facts.extend(last_lines.iter().skip(from).map(|line| format!("log: {}", words::clip(line, 200))));
+    card.facts = facts;
+    let log = || {
+        let run = model.run.id.as_ref().map(|run| run.to_string()).unwrap_or_default();
+        format!("look at its log: `rankdeck logs {run} --rank {rank}`")
+    };
+    let hint = match (said, code) {
         (Some((_, hint)), _) if !hint.is_empty() => hint.clone(),
-        (_, Exit::Signal { out_of_memory: true, .. }) => {
-            "use fewer environments per rank (`env.num_envs`) or a host with more memory".into()
-        }
-        (_, Exit::NotStarted { .. }) => "check `launch.command`, `prelude` and `workdir` on that host".into(),
-        (_, Exit::Code { .. } | Exit::Signal { .. }) => log,
+        (_, Reason::Killed | Reason::Crashed | Reason::Failed | Reason::ConnectionLost) => log(),
+        _ => portrait::hint(&card.actions),
     };
     VerdictReport {
         rank: Some(rank),
         host: found.map(|rank| rank.host.clone()),
-        verdict: VerdictKind::Dead,
-        severity: if victim_of.is_some() { Severity::Amber } else { Severity::Red },
+        verdict: code.kind(),
+        severity: if victim { Severity::Amber } else { Severity::Red },
         confidence: Confidence::Certain,
+        reason_code: code,
         reason,
         evidence,
         latency_s: 0.0,
         hint,
+        card: Some(card),
     }
 }
 
@@ -289,23 +736,28 @@ pub(super) fn drift(model: &Model, train_iter: u64, values: &[String]) -> (Optio
         }
         None => format!("the ranks' weights differ at iteration {train_iter}"),
     };
-    let evidence = values
+    let evidence: Vec<String> = values
         .iter()
         .take(16)
         .enumerate()
         .map(|(rank, value)| format!("rank {rank}: fingerprint {}", words::clip(value, 32)))
         .collect();
+    let evidence_of = evidence.clone();
+    let subject =
+        Subject { guilty: odd, waiter: None, reason: Reason::WeightsDiffer, compared: None, seats: &[] };
     let verdict = VerdictReport {
         rank: odd,
-        host: odd.and_then(|rank| find(model, rank)).map(|rank| rank.host.clone()),
-        verdict: VerdictKind::Drift,
+        host: host_of(model, odd),
+        verdict: Reason::WeightsDiffer.kind(),
         severity: Severity::Red,
         confidence: Confidence::Certain,
+        reason_code: Reason::WeightsDiffer,
         reason,
         evidence,
         latency_s: 0.0,
         hint: "results after this point are not those of one model; restart from a checkpoint before it"
             .into(),
+        card: Some(Box::new(Card { facts: evidence_of, ..*portrait::card(model, &subject) })),
     };
     (odd, verdict)
 }
@@ -328,9 +780,10 @@ pub(super) fn totals_differ(joined: &Joined) -> VerdictReport {
     VerdictReport {
         rank: None,
         host: None,
-        verdict: VerdictKind::TotalsDiffer,
+        verdict: Reason::TotalsDiffer.kind(),
         severity: Severity::Red,
         confidence: Confidence::Certain,
+        reason_code: Reason::TotalsDiffer,
         reason: format!(
             "all-reduced totals are not the sum of the ranks' own counters at iteration {}",
             joined.totals.train_iter
@@ -338,5 +791,6 @@ pub(super) fn totals_differ(joined: &Joined) -> VerdictReport {
         evidence,
         latency_s: 0.0,
         hint: "do not trust step counts of this run; all ranks must report the same iterations".into(),
+        card: None,
     }
 }

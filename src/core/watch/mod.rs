@@ -1,33 +1,66 @@
 //! Verdicts: which rank or host is in trouble, with evidence. Pure.
 //!
 //! Owner: `update`. Two sources: facts (a death, differing weights) that records bring, and conditions that hold or do not at each tick.
+//!
+//! Map: `track` remembers ranks between samples, `pace` learns what is usual, `seat` is one rank now; `waits` follows the frontier of every
+//! group to the guilty, `disagree` finds who left the common order, `cause` is the table of reasons, `network` and `slow` look at
+//! connections and stragglers; `looks` asks agents about suspects; `evidence` and `portrait` put it into words and onto a card.
+//!
 //! Invariants:
 //! - WATCH-1: one incident per root: a death, a frozen process or a silent host explains the waits of the others.
 //! - WATCH-2: only ages measured on one host's own clock decide; ages of different hosts are never subtracted.
-//! - WATCH-3: a verdict is told when it appears or changes its severity, and once more, `cleared`, when it is gone.
+//! - WATCH-3: a verdict is told when it appears or changes its severity or reason, once more when a close look at its rank has come, and
+//!   once more, `cleared`, when it is gone.
 //! - WATCH-4: detection never acts; the policy is applied by `update`, and never to a silent host.
+//! - WATCH-5: red needs two samples a second apart without any progress, except for hard facts and differing calls.
 #![deny(clippy::wildcard_enum_match_arm)]
 
+mod cause;
+mod disagree;
 mod evidence;
-mod frontier;
+mod looks;
+mod network;
+mod pace;
+mod portrait;
+mod seat;
+mod slow;
+mod stages;
 mod track;
+mod waits;
+
+pub(crate) use looks::LookRequest;
 
 use crate::core::host::{HostMachine, HostStage};
 use crate::core::ids::{NodeRank, Rank};
-use crate::core::model::{HostModel, Model, RankLife};
+use crate::core::model::{HostModel, Model, RankLife, RankModel};
+use crate::core::reason::Reason;
 use crate::core::report::{Confidence, Severity, VerdictKind, VerdictReport};
 use crate::core::session::Limits;
 use crate::core::words;
+use crate::proto::inspection::Inspection;
 use crate::proto::message::HostSample;
-use frontier::Seat;
+use evidence::{Late, Scene};
+use looks::Looks;
+use pace::Pace;
+use seat::{HostView, Seat};
+use slow::Straggler;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use track::Track;
+use waits::Finding;
 
-/// Milliseconds for which a process must be seen stopped.
+/// Milliseconds for which a process must be seen stopped, or a link down.
 const FROZEN_MS: u64 = 1_000;
 /// Milliseconds without a message after which a host's samples are too old to compare.
 const FRESH_MS: u64 = 3_000;
+/// Milliseconds for which a straggler is shown after it was last seen to be one.
+const SLOW_HOLD_MS: u64 = 10_000;
+/// Milliseconds after a death in which the last words of all ranks are compared.
+const POST_MORTEM_MS: u64 = 5_000;
+/// Iterations and updates without a collective.
+const ALONE: u64 = 3;
+/// Wait of all ranks inside one collective after which their connections are looked at, ms.
+const INSIDE_MS: u64 = 2_000;
 
 /// What a verdict is about: its identity while its text changes.
 pub(crate) type Key = (VerdictKind, Option<Rank>, Option<NodeRank>);
@@ -37,34 +70,74 @@ pub(crate) type Key = (VerdictKind, Option<Rank>, Option<NodeRank>);
 pub(crate) struct Change {
     /// The verdict, with [`Severity::Cleared`] when it is gone.
     pub verdict: VerdictReport,
-    /// It comes from a condition on a living rank, so that the policy applies.
+    /// It comes from a condition on a living rank and is new, so that the policy applies.
     pub living: bool,
+}
+
+/// What of a verdict has been told.
+#[derive(Debug, Clone, PartialEq)]
+struct Told {
+    verdict: VerdictReport,
+    condition: bool,
 }
 
 /// All verdicts of a generation.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Watch {
     tracks: Vec<Track>,
+    /// What is usual; kept over generations, so that a restart begins with what was learnt.
+    pace: Pace,
+    looks: Looks,
     facts: BTreeMap<Key, VerdictReport>,
     conditions: BTreeMap<Key, VerdictReport>,
-    told: BTreeMap<Key, VerdictReport>,
+    told: BTreeMap<Key, Told>,
+    /// Since when a host's interface has been seen down (its agent's clock), and that clock.
+    links: BTreeMap<NodeRank, (u64, u64)>,
+    /// Errors of GPUs that are old news.
+    xids: BTreeMap<(NodeRank, u32), Vec<u64>>,
+    slow: Option<(Straggler, u64)>,
+    /// Until when last words are compared, on the awake clock.
+    post_mortem: Option<u64>,
 }
 
 impl Watch {
     /// A new generation: what was told is cleared by the next [`Watch::changes`].
     pub fn reset(&mut self, world_size: usize) {
         self.tracks = vec![Track::default(); world_size];
+        self.looks = Looks::default();
         self.facts.clear();
         self.conditions.clear();
+        self.links.clear();
+        self.xids.clear();
+        (self.slow, self.post_mortem) = (None, None);
     }
 
     /// Takes a host's gauges of the present generation.
-    pub fn observe(&mut self, sample: &HostSample, of_host: impl Fn(Rank) -> bool) {
+    pub fn observe(&mut self, node: NodeRank, sample: &HostSample, of_host: impl Fn(Rank) -> bool) {
         for rank in sample.ranks.iter().filter(|rank| of_host(rank.rank)) {
             if let Some(track) = self.tracks.get_mut(rank.rank.index()) {
-                track.observe(sample.mono_ms, rank);
+                track.observe(sample, rank, &mut self.pace);
+                if track.still_ms() == 0 {
+                    self.looks.moved(rank.rank);
+                }
             }
         }
+        match sample.signals.link.as_ref().filter(|link| !link.up) {
+            Some(_) => {
+                self.links.entry(node).or_insert((sample.mono_ms, sample.mono_ms)).1 = sample.mono_ms;
+            }
+            None => {
+                self.links.remove(&node);
+            }
+        }
+        for gpu in &sample.gpus {
+            self.xids.entry((node, gpu.index)).or_insert_with(|| gpu.xids.clone());
+        }
+    }
+
+    /// A close look came back.
+    pub fn looked(&mut self, inspection: Inspection) {
+        self.looks.answered(inspection);
     }
 
     /// A fact that stays until it is taken back.
@@ -77,115 +150,362 @@ impl Watch {
         self.facts.retain(|key, _| key.0 != kind);
     }
 
-    /// Looks at all conditions.
-    pub fn evaluate(&mut self, model: &Model, hosts: &[HostMachine], awake_ms: u64, limits: &Limits) {
-        let mut found = BTreeMap::new();
-        let fresh = |node: NodeRank| {
-            hosts.get(node.index()).is_some_and(|host| {
-                host.is_live() && awake_ms.saturating_sub(host.heard) < FRESH_MS.min(limits.lost.max(1))
+    /// The living rank that a red verdict blames: whoever fails because of a wait is its victim.
+    pub fn root(&self) -> Option<Rank> {
+        let red = |told: &&Told| told.condition && told.verdict.severity == Severity::Red;
+        self.told.values().filter(red).find_map(|told| told.verdict.rank)
+    }
+
+    /// A rank died: for a while, the last words of all ranks are compared.
+    pub fn died(&mut self, awake_ms: u64) {
+        self.post_mortem.get_or_insert(awake_ms.saturating_add(POST_MORTEM_MS));
+    }
+
+    /// After a death: who left the common order, if the last words of all ranks tell. The rank is given once; its verdict is told as a fact
+    /// and the deaths of others become those of victims.
+    pub fn last_words(&mut self, model: &Model, awake_ms: u64, limits: &Limits) -> Option<(Rank, String)> {
+        self.post_mortem.filter(|until| awake_ms <= *until)?;
+        let mut seats = self.seats(model, &[], limits);
+        seats.iter_mut().for_each(|seat| seat.died = true);
+        let members: Vec<&Seat> = seats.iter().collect();
+        let mut names: Vec<&str> =
+            seats.iter().flat_map(|seat| &seat.groups).map(|group| group.name.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        let what = names.into_iter().find_map(|name| {
+            let of: Vec<&Seat> = members.iter().copied().filter(|seat| seat.of(name).is_some()).collect();
+            disagree::calls(&of, name)
+        })?;
+        let scene = Scene { model, seats: &seats };
+        let verdict = scene.disagree(&what, 0);
+        self.post_mortem = None;
+        let rank = what.rank?;
+        for (key, fact) in &mut self.facts {
+            if key.0 == VerdictKind::Dead && key.1 != Some(rank) && fact.severity == Severity::Red {
+                fact.severity = Severity::Amber;
+                fact.evidence.insert(0, format!("rank {rank} left the common order; this one is its victim"));
+            }
+        }
+        let text = verdict.reason.clone();
+        self.fact(Some(rank), verdict);
+        Some((rank, text))
+    }
+
+    fn seats<'a>(&'a self, model: &'a Model, fresh: &[bool], limits: &Limits) -> Vec<Seat<'a>> {
+        let seat = |(rank, track): (&'a RankModel, &'a Track)| {
+            let (left, died) = match &rank.life {
+                RankLife::Exited(exit) if words::is_success(exit) => (true, false),
+                RankLife::Exited(_) => (false, true),
+                RankLife::Pending => return None,
+                RankLife::Spawned | RankLife::Joined | RankLife::Finished => (false, false),
+            };
+            let sample = rank.sample.as_ref()?;
+            let host = model.hosts.get(rank.node.index()).and_then(|host| host.sample.as_ref());
+            let gone = left || died;
+            Some(Seat {
+                rank: rank.rank,
+                node: rank.node,
+                sample,
+                fresh: !gone && fresh.get(rank.node.index()).copied().unwrap_or(false),
+                left,
+                died,
+                still_ms: track.still_ms(),
+                halted_ms: track.stopped_ms().into_iter().chain(track.frozen_ms()).max(),
+                blocked_ms: track.blocked_ms(),
+                moved: track.moved(),
+                threshold: self.pace.threshold(seat::place(sample), limits),
+                groups: seat::groups(sample),
+                host: host.map_or(HostView::default(), |host| HostView {
+                    cpu_percent: host.cpu_percent,
+                    pressure: host.signals.pressure.map(|pressure| (pressure.cpu, pressure.memory_full)),
+                }),
+                gpu: host.and_then(|host| host.gpus.iter().find(|gpu| Some(gpu.index) == rank.gpu)),
+                look: self.looks.of(rank.rank),
             })
         };
-        for (host, machine) in model.hosts.iter().zip(hosts) {
-            if let Some(verdict) = lost(host, machine, awake_ms, limits) {
-                found.insert((VerdictKind::Lost, None, Some(host.node_rank)), verdict);
-            }
-        }
-        for (rank, track) in model.ranks.iter().zip(&self.tracks) {
-            let alive = !matches!(rank.life, RankLife::Exited(_) | RankLife::Pending);
-            let stopped = track.stopped_ms().filter(|ms| *ms >= FROZEN_MS);
-            if let (true, true, Some(ms)) = (alive, fresh(rank.node), stopped) {
-                found.insert((VerdictKind::Frozen, Some(rank.rank), None), evidence::frozen(model, rank, ms));
-            }
-        }
-        let seats: Vec<Seat> = model
+        model.ranks.iter().zip(&self.tracks).filter_map(seat).collect()
+    }
+
+    /// Looks at all conditions, and says whom to look at closely.
+    pub fn evaluate(
+        &mut self,
+        model: &Model,
+        hosts: &[HostMachine],
+        awake_ms: u64,
+        limits: &Limits,
+    ) -> Vec<LookRequest> {
+        let heard = |host: &HostMachine| {
+            host.is_live() && awake_ms.saturating_sub(host.heard) < FRESH_MS.min(limits.lost.max(1))
+        };
+        let fresh: Vec<bool> = hosts.iter().map(heard).collect();
+        let living: Vec<(Rank, &Track)> = model
             .ranks
             .iter()
             .zip(&self.tracks)
-            .filter_map(|(rank, track)| {
-                let left = match &rank.life {
-                    RankLife::Exited(exit) if words::is_success(exit) => true,
-                    RankLife::Pending | RankLife::Exited(_) => return None,
-                    RankLife::Spawned | RankLife::Joined | RankLife::Finished => false,
-                };
-                Some(Seat {
-                    rank: rank.rank,
-                    page: rank.sample.as_ref()?.page.as_ref()?,
-                    fresh: fresh(rank.node) && !left,
-                    still_ms: track.still_ms(),
-                    stopped: track.stopped_ms().is_some(),
-                    left,
-                    usual_quiet_ms: track.usual_quiet_ms(),
-                })
+            .filter(|(rank, track)| {
+                !matches!(rank.life, RankLife::Exited(_) | RankLife::Pending) && track.mono_ms > 0
             })
+            .map(|(rank, track)| (rank.rank, track))
             .collect();
-        if let Some(finding) = frontier::look(&seats, limits) {
-            let (key, verdict) = evidence::waiting(model, &finding);
-            found.insert(key, verdict);
+        let seats = self.seats(model, &fresh, limits);
+        let scene = Scene { model, seats: &seats };
+        let mut found: BTreeMap<Key, VerdictReport> = BTreeMap::new();
+        let mut add = |node: Option<NodeRank>, verdict: VerdictReport| {
+            found.insert((verdict.verdict, verdict.rank, node), verdict);
+        };
+        let mut suspects: Vec<Rank> = Vec::new();
+
+        for (host, machine) in model.hosts.iter().zip(hosts) {
+            let others = seats.iter().any(|seat| {
+                seat.node != host.node_rank
+                    && seat.fresh
+                    && seat.still_ms < waits::STILL_MS
+                    && !seat.groups.is_empty()
+            });
+            if let Some(verdict) = lost(model, host, machine, awake_ms, limits, others) {
+                add(Some(host.node_rank), verdict);
+            }
         }
+        for (node, (since, latest)) in &self.links {
+            let held = latest.saturating_sub(*since);
+            if held >= FROZEN_MS
+                && let Some(name) = model.hosts.get(node.index()).and_then(|host| host.sample.as_ref())
+                && let Some(link) = &name.signals.link
+            {
+                add(Some(*node), scene.network(&network::link(model, *node, &link.name, held)));
+            }
+        }
+        for seat in seats.iter().filter(|seat| seat.fresh && seat.alive()) {
+            let Some(rank) = model.ranks.get(seat.rank.index()) else { continue };
+            if let Some(ms) = seat.halted_ms.filter(|ms| *ms >= FROZEN_MS) {
+                let reason = match seat.sample.state {
+                    't' => Reason::Debugger,
+                    'T' => Reason::Stopped,
+                    _ => Reason::CgroupFrozen,
+                };
+                add(None, scene.halted(rank, reason, ms));
+                suspects.push(seat.rank);
+            }
+            if let Some(gpu) = seat.gpu {
+                let known = self.xids.get(&(seat.node, gpu.index));
+                let new = !gpu.xids.is_empty() && known.is_some_and(|known| *known != gpu.xids);
+                if gpu.lost || new {
+                    let reason = if gpu.lost { Reason::GpuLost } else { Reason::GpuFault };
+                    add(None, scene.gpu(rank, gpu, reason));
+                }
+            }
+        }
+        // A death explains every wait that follows from it.
+        let dead = seats.iter().any(|seat| seat.died);
+        for finding in waits::look(&seats) {
+            suspects.extend(suspicious(&finding));
+            if let Some(verdict) = waiting(&scene, &finding, limits, dead) {
+                add(None, verdict);
+            }
+        }
+        if let Some(what) = disagree::iterations(&living) {
+            suspects.extend([what.odd.first().copied().unwrap_or_default(), what.other]);
+            add(None, scene.disagree(&what, 0));
+        }
+        if let Some(verdict) = alone(&scene, &living, model.ranks.len()) {
+            add(None, verdict);
+        }
+        let (stage, late) = stages::look(&scene, model, &fresh, limits);
+        suspects.extend(late);
+        stage.into_iter().for_each(|verdict| add(None, verdict));
+        let slow = slow::look(&living, &seats).map(|slow| (slow, awake_ms)).or_else(|| self.slow.clone());
+        let held = |(_, at): &&(Straggler, u64)| awake_ms.saturating_sub(*at) < SLOW_HOLD_MS;
+        let slow = slow.filter(|slow| held(&slow));
+        if let Some((slow, _)) = &slow
+            && !found.values().any(|verdict| verdict.severity == Severity::Red)
+        {
+            let verdict = scene.straggler(slow);
+            found.insert((verdict.verdict, verdict.rank, None), verdict);
+        }
+        let mut wanted: Vec<(NodeRank, Rank)> = Vec::new();
+        for rank in suspects {
+            let answers = seats.iter().find(|seat| seat.rank == rank && seat.fresh && seat.alive());
+            if let Some(seat) = answers.filter(|seat| !wanted.contains(&(seat.node, rank))) {
+                wanted.push((seat.node, rank));
+            }
+        }
+        self.slow = slow;
         self.conditions = found;
+        self.looks.ask(&wanted, awake_ms)
     }
 
     /// What changed since the last call, in the order to tell it: worst news first, cleared ones last.
     pub fn changes(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
-        let present =
-            || self.facts.iter().map(|f| (f, false)).chain(self.conditions.iter().map(|c| (c, true)));
-        for ((key, verdict), condition) in present() {
-            let known = self.told.get(key).map(|told| told.severity);
-            if known != Some(verdict.severity) {
-                let living = condition && verdict.verdict != VerdictKind::Lost;
+        let present: BTreeMap<Key, Told> = self
+            .facts
+            .iter()
+            .map(|(key, verdict)| (*key, Told { verdict: verdict.clone(), condition: false }))
+            .chain(
+                self.conditions
+                    .iter()
+                    .map(|(key, verdict)| (*key, Told { verdict: verdict.clone(), condition: true })),
+            )
+            .collect();
+        for (key, now) in &present {
+            let known = self.told.get(key).map(|told| &told.verdict);
+            let severity = known.map(|known| known.severity);
+            let verdict = &now.verdict;
+            if severity != Some(verdict.severity) {
+                let living = now.condition && verdict.verdict != VerdictKind::Lost;
                 changes.push(Change { verdict: verdict.clone(), living });
+            } else if known.is_some_and(|known| {
+                known.reason_code != verdict.reason_code || (is_seen(verdict) && !is_seen(known))
+            }) {
+                changes.push(Change { verdict: verdict.clone(), living: false });
             }
         }
         changes.sort_by_key(|change| Reverse(change.verdict.severity));
-        let now: BTreeMap<Key, VerdictReport> = present().map(|((key, v), _)| (*key, v.clone())).collect();
-        for (key, verdict) in &self.told {
-            if !now.contains_key(key) {
-                let verdict = VerdictReport { severity: Severity::Cleared, ..verdict.clone() };
+        for (key, told) in &self.told {
+            if !present.contains_key(key) {
+                let verdict = VerdictReport { severity: Severity::Cleared, ..told.verdict.clone() };
                 changes.push(Change { verdict, living: false });
             }
         }
-        self.told = now;
+        self.told = present;
         changes
     }
 
     /// Present verdicts, worst first.
     pub fn present(&self) -> Vec<VerdictReport> {
-        let mut all: Vec<VerdictReport> = self.told.values().cloned().collect();
+        let mut all: Vec<VerdictReport> = self.told.values().map(|told| told.verdict.clone()).collect();
         all.sort_by_key(|verdict| (Reverse(verdict.severity), verdict.verdict, verdict.rank));
         all
     }
 }
 
-/// Is this host silent?
-fn lost(host: &HostModel, machine: &HostMachine, awake_ms: u64, limits: &Limits) -> Option<VerdictReport> {
+/// Its card shows what a close look brought.
+fn is_seen(verdict: &VerdictReport) -> bool {
+    let guilty = verdict.card.as_ref().and_then(|card| card.guilty.as_ref());
+    guilty.is_some_and(|side| !side.stack.is_empty() || !side.at.is_empty() || !side.blocked_on.is_empty())
+}
+
+/// Whom a finding makes worth a close look, in order of weight.
+fn suspicious(finding: &Finding) -> Vec<Rank> {
+    match finding {
+        Finding::Behind { rank, also, waiters, .. } => {
+            let one = std::iter::once(*rank).chain(waiters.first().copied());
+            one.chain(also.iter().copied().take(3)).collect()
+        }
+        Finding::Disagree { what, .. } => what.odd.iter().copied().take(3).chain([what.other]).collect(),
+        Finding::Ring { ring, .. } => ring.iter().map(|(rank, _)| *rank).take(4).collect(),
+        Finding::Inside { members, waited_ms, .. } if *waited_ms >= INSIDE_MS => {
+            members.iter().copied().take(looks::MOST).collect()
+        }
+        Finding::Inside { .. } => Vec::new(),
+    }
+}
+
+/// What is said about a finding; `None` while nothing should be.
+fn waiting(scene: &Scene<'_>, finding: &Finding, limits: &Limits, dead: bool) -> Option<VerdictReport> {
+    match finding {
+        Finding::Behind { .. } | Finding::Ring { .. } | Finding::Inside { .. } if dead => None,
+        Finding::Behind { rank, also, waiters, group, seq, waited_ms, ahead } => {
+            let (waited_ms, seq, ahead) = (*waited_ms, *seq, *ahead);
+            let seat = scene.seats.iter().find(|seat| seat.rank == *rank)?;
+            let judged = cause::judge(seat, waited_ms, limits)?;
+            if ahead && judged.severity == Severity::Red {
+                // The one that waits alone is early; those who are late have never heard of its call.
+                let early = *waiters.first()?;
+                let late = Late { rank: early, also: &[], waiters: &[*rank], group, seq, waited_ms, ahead };
+                return Some(scene.behind(&late, cause::Judged { reason: Reason::ExtraCall, ..judged }));
+            }
+            Some(
+                scene.behind(
+                    &Late { rank: *rank, also, waiters, group, seq, waited_ms, ahead: false },
+                    judged,
+                ),
+            )
+        }
+        Finding::Disagree { what, waited_ms } => Some(scene.disagree(what, *waited_ms)),
+        Finding::Ring { ring, waited_ms } => {
+            (*waited_ms >= limits.behind).then(|| scene.ring(ring, *waited_ms))
+        }
+        Finding::Inside { members, seq, waited_ms, .. } => {
+            let halted = scene.seats.iter().any(|seat| seat.halted_ms.is_some());
+            if halted {
+                return None;
+            }
+            if let Some(trouble) = network::sockets(scene.model, scene.seats, members, *waited_ms)
+                && *waited_ms >= limits.behind
+            {
+                return Some(scene.network(&trouble));
+            }
+            let severity = if *waited_ms >= limits.init { Severity::Red } else { Severity::Amber };
+            (*waited_ms >= cause::AMBER_MS).then(|| scene.everywhere(members, *seq, *waited_ms, severity))
+        }
+    }
+}
+
+/// Ranks that learn without exchanging anything.
+fn alone(scene: &Scene<'_>, living: &[(Rank, &Track)], world_size: usize) -> Option<VerdictReport> {
+    if world_size < 2 {
+        return None;
+    }
+    let since = |rank: &Rank, track: &Track| {
+        let page = scene.seats.iter().find(|seat| seat.rank == *rank && seat.fresh)?.page()?;
+        let (iteration, updates) = track.at_collective;
+        let past = (page.train_iter.saturating_sub(iteration), page.updates.saturating_sub(updates));
+        (past.0 >= ALONE && past.1 >= ALONE).then_some(past)
+    };
+    let ranks: Vec<(Rank, (u64, u64))> =
+        living.iter().filter_map(|(rank, track)| Some((*rank, since(rank, track)?))).collect();
+    let (iterations, updates) = ranks.iter().map(|(_, past)| *past).max()?;
+    let ranks: Vec<Rank> = ranks.iter().map(|(rank, _)| *rank).collect();
+    Some(scene.alone(&ranks, updates, iterations))
+}
+
+/// Is this host silent? `others`: ranks elsewhere get on with their collectives, so its ranks must be alive.
+fn lost(
+    model: &Model,
+    host: &HostModel,
+    machine: &HostMachine,
+    awake_ms: u64,
+    limits: &Limits,
+    others: bool,
+) -> Option<VerdictReport> {
     if host.stopped.is_some() {
         return None;
     }
     let silence = awake_ms.saturating_sub(machine.heard);
-    let why = match machine.stage {
+    let (reason, why) = match machine.stage {
         HostStage::Linking | HostStage::Closed => return None,
-        HostStage::Failed => "it cannot be reached",
-        HostStage::Away { .. } if silence >= limits.lost => "the link is broken and is being mended",
+        HostStage::Failed => (Reason::HostSilent, "it cannot be reached"),
+        HostStage::Away { .. } if silence >= limits.lost => {
+            (Reason::HostSilent, "the link is broken and is being mended")
+        }
         HostStage::Attaching { .. } | HostStage::Greeted { .. } | HostStage::Live { .. }
             if silence >= limits.lost =>
         {
-            "the link stands but its agent says nothing"
+            (Reason::AgentSilent, "the link stands but its agent says nothing")
         }
         HostStage::Attaching { .. }
         | HostStage::Greeted { .. }
         | HostStage::Live { .. }
         | HostStage::Away { .. } => return None,
     };
+    let reason = if others && reason == Reason::HostSilent { Reason::LinkLost } else { reason };
     let mut facts = vec![format!("last message {} ago", words::seconds(silence))];
     facts.extend(evidence::link(&host.link));
-    facts.push("its ranks may well be running: other verdicts about them wait until it answers".into());
+    facts.push(match others {
+        true => "ranks elsewhere go on, so its ranks are alive: only this console has lost it".into(),
+        false => "its ranks may well be running: other verdicts about them wait until it answers".into(),
+    });
+    let subject = portrait::Subject { guilty: None, waiter: None, reason, compared: None, seats: &[] };
+    let mut card = portrait::card(model, &subject);
+    card.facts = facts.clone();
     Some(VerdictReport {
         rank: None,
         host: Some(host.name.clone()),
         verdict: VerdictKind::Lost,
         severity: Severity::Red,
         confidence: Confidence::Certain,
+        reason_code: reason,
         reason: format!("nothing heard from {} for {}: {why}", host.name, words::seconds(silence)),
         evidence: facts,
         latency_s: silence as f64 / 1000.0,
@@ -193,6 +513,7 @@ fn lost(host: &HostModel, machine: &HostMachine, awake_ms: u64, limits: &Limits)
             "try `ssh {}`; the run goes on there and is found again when the host answers",
             host.name
         ),
+        card: Some(card),
     })
 }
 
@@ -215,6 +536,11 @@ pub(crate) fn drift(model: &Model, train_iter: u64, values: &[String]) -> (Optio
 /// The verdict about totals that are not the sum of the ranks' own counters.
 pub(crate) fn totals_differ(joined: &crate::core::join::Joined) -> VerdictReport {
     evidence::totals_differ(joined)
+}
+
+/// Every process of a rank that ended because of another one's message: a victim, whatever signal ended it.
+pub(crate) fn is_victim(exit: &crate::proto::message::Exit, said: &str) -> bool {
+    evidence::death(exit, said, false) == Reason::MismatchAbort
 }
 
 #[cfg(test)]

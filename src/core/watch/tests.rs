@@ -1,5 +1,10 @@
 //! Verdicts as the whole reducer tells them, over seconds of fake time.
 
+mod lab;
+mod must_alarm;
+mod must_not_alarm;
+mod properties;
+
 use crate::core::event::Event;
 use crate::core::report::{ReportBody, Severity, VerdictKind, VerdictReport};
 use crate::core::testkit::*;

@@ -6,9 +6,10 @@ use super::{Scene, World, chance, host_name, mix};
 use crate::core::event::{LinkState, Probe};
 use crate::core::ids::{Generation, LocalRank, NodeRank, Rank, WallTime};
 use crate::link::{LinkCommand, LinkEvent};
+use crate::proto::inspection::Inspection;
 use crate::proto::message::{
-    AgentMessage, ConsoleMessage, Exit, FinishReason, GpuSample, HostSample, LaunchSpec, PROTOCOL, RankEvent,
-    RankSample, RankSnapshot, Record, RecordEvent, StopMode, Survivor,
+    AgentMessage, ConsoleMessage, Exit, FinishReason, GpuSample, HostSample, HostSignals, LaunchSpec,
+    PROTOCOL, RankEvent, RankSample, RankSignals, RankSnapshot, Record, RecordEvent, StopMode, Survivor,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -173,8 +174,25 @@ impl SimHost {
             ConsoleMessage::Launch { spec } => self.launch(spec, out),
             ConsoleMessage::Stop { mode, grace_ms } => self.order_stop(mode, grace_ms, out),
             ConsoleMessage::Ping { sent_ms } => self.say(AgentMessage::Pong { sent_ms }, out),
+            ConsoleMessage::Inspect { request, ranks } => {
+                let inspections = self.inspect(&ranks);
+                self.say(AgentMessage::Inspected { request, inspections }, out);
+            }
             ConsoleMessage::Detach | ConsoleMessage::Close | ConsoleMessage::Unknown => {}
         }
+    }
+
+    /// Simulated ranks have a process id and nothing to look into.
+    fn inspect(&self, ranks: &[Rank]) -> Vec<Inspection> {
+        (0..self.processes.len())
+            .filter(|local| ranks.is_empty() || ranks.contains(&self.rank(*local)))
+            .map(|local| Inspection {
+                rank: self.rank(local),
+                pid: Some(self.pid(local)),
+                notes: vec!["this host is simulated: there is no process to look into".into()],
+                ..Inspection::default()
+            })
+            .collect()
     }
 
     fn attach(&mut self, after_seq: u64, out: &mut Vec<LinkEvent>) {
@@ -462,6 +480,7 @@ impl SimHost {
             ranks,
             dropped: 0,
             malformed: 0,
+            signals: HostSignals::default(),
         }
     }
 
@@ -494,6 +513,7 @@ impl SimHost {
             gpu: self.scene().gpus.then_some(local as u32),
             gpu_memory: self.scene().gpus.then_some(9 * GIB),
             page: Some(course::page(self.scene(), rank, moment, slow)),
+            signals: RankSignals::default(),
         }
     }
 
@@ -516,6 +536,7 @@ impl SimHost {
                     memory_clock_mhz: Some(2619),
                     throttle: Vec::new(),
                     processes: rank.map(|rank| (rank.pid, 9 * GIB)).into_iter().collect(),
+                    ..GpuSample::default()
                 }
             })
             .collect()

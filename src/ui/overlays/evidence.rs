@@ -1,8 +1,9 @@
 //! Why the watch says what it says: one card per verdict.
 
+use crate::core::card::Card;
 use crate::core::model::Model;
 use crate::core::report::{Confidence, Severity, VerdictReport};
-use crate::ui::overlays::{self, EVIDENCE_CELLS, Fact};
+use crate::ui::overlays::{self, EVIDENCE_CELLS, Fact, LABEL};
 use crate::ui::ranks;
 use crate::ui::state::{Overlay, VerdictId, ViewState};
 use crate::ui::text;
@@ -62,7 +63,23 @@ fn who(verdict: &VerdictReport) -> String {
     }
 }
 
-/// Label, text and gravity, in reading order; the reason comes first and has no label.
+/// One line saying how bad, how sure, why and how fast.
+fn summary(verdict: &VerdictReport) -> Plain {
+    let severity = match verdict.severity {
+        Severity::Cleared => "cleared",
+        Severity::Amber => "AMBER",
+        Severity::Red => "RED",
+    };
+    let (_, confidence) = words(verdict);
+    let reason = verdict.reason_code.name().replace('_', " ");
+    let after = text::seconds(verdict.latency_s);
+    vec![
+        (severity.into(), ranks::severity_role(verdict.severity)),
+        (format!("  {confidence}; said after {after}; {reason}"), Role::Dim),
+    ]
+}
+
+/// Label, text and gravity, in reading order, for verdicts without a card.
 fn facts(verdict: &VerdictReport, glyphs: Glyphs) -> Vec<Fact> {
     let (severity, confidence) = words(verdict);
     let mut list: Vec<Fact> = vec![
@@ -81,13 +98,105 @@ fn facts(verdict: &VerdictReport, glyphs: Glyphs) -> Vec<Fact> {
     list
 }
 
+/// A line as parts with their gravity, before it has a style.
+type Plain = Vec<(String, Role)>;
+
+/// The two sides beside each other, or one of them over the whole width.
+fn sides(card: &Card, cells: usize, lines: &mut Vec<Plain>) {
+    let room = cells.saturating_sub(LABEL);
+    let blamed = card.guilty.is_some();
+    let both = blamed && card.waiter.is_some();
+    let column = if both { room.saturating_sub(2) / 2 } else { room };
+    for row in card.rows() {
+        let head = row.label.is_empty();
+        let (left, right) = match head {
+            false => (row.guilty, row.waiter),
+            true => (mark("blamed: ", row.guilty), mark("waits: ", row.waiter)),
+        };
+        let (left, right) = if blamed { (left, right) } else { (right, String::new()) };
+        let left = text::wrap(&text::clean(&left), column);
+        let right = text::wrap(&text::clean(&right), column);
+        for at in 0..left.len().max(right.len()) {
+            let part = |side: &[String]| side.get(at).cloned().unwrap_or_default();
+            let label = if at == 0 { row.label } else { "" };
+            let pad = column.saturating_sub(text::width(&part(&left)));
+            let (mine, theirs) = match (head, blamed) {
+                (true, true) => (Role::Bad, Role::Strong),
+                (true, false) => (Role::Strong, Role::Strong),
+                (false, _) => (Role::Text, Role::Dim),
+            };
+            lines.push(vec![
+                (format!("{label:<LABEL$}"), Role::Dim),
+                (part(&left), mine),
+                (format!("{:pad$}  ", ""), Role::Text),
+                (part(&right), theirs),
+            ]);
+        }
+    }
+}
+
+fn mark(word: &str, text: String) -> String {
+    if text.is_empty() { text } else { format!("{word}{text}") }
+}
+
+/// Labelled items, each wrapped beside its label.
+fn items(label: &str, items: &[(String, Role)], cells: usize, lines: &mut Vec<Plain>) {
+    if items.is_empty() {
+        return;
+    }
+    lines.push(Vec::new());
+    for (i, (item, role)) in items.iter().enumerate() {
+        let parts = text::wrap(&text::clean(item), cells.saturating_sub(LABEL));
+        for (j, part) in parts.into_iter().enumerate() {
+            let label = if i == 0 && j == 0 { label } else { "" };
+            lines.push(vec![(format!("{label:<LABEL$}"), Role::Dim), (part, *role)]);
+        }
+    }
+}
+
+/// Everything below the reason.
+fn body(verdict: &VerdictReport, card: &Card, glyphs: Glyphs, cells: usize) -> Vec<Plain> {
+    let mut lines = Vec::new();
+    // A few words more than fit are cut by the box; they are wrapped instead.
+    let mut first = summary(verdict).into_iter();
+    if let (Some(severity), Some((rest, role))) = (first.next(), first.next()) {
+        let room = cells.saturating_sub(text::width(&severity.0));
+        for (i, part) in text::wrap(&rest, room).into_iter().enumerate() {
+            lines.push(match i {
+                0 => vec![severity.clone(), (part, role)],
+                _ => vec![(part, role)],
+            });
+        }
+    }
+    let sign = glyphs.pick("•", "-");
+    let plain = |list: &[String], role| -> Vec<(String, Role)> {
+        list.iter().map(|item| (format!("{sign} {item}"), role)).collect()
+    };
+    if !card.rows().is_empty() {
+        lines.push(Vec::new());
+        sides(card, cells, &mut lines);
+    }
+    items("evidence", &plain(&card.facts, Role::Text), cells, &mut lines);
+    let stack = card.guilty.as_ref().map(|side| side.stack.as_slice()).unwrap_or_default();
+    let stack: Vec<(String, Role)> = stack.iter().map(|frame| (frame.clone(), Role::Text)).collect();
+    items("stack", &stack, cells, &mut lines);
+    let others: Vec<(String, Role)> = card.others.iter().map(|other| (other.line(), Role::Text)).collect();
+    items("others", &others, cells, &mut lines);
+    items("ruled out", &plain(&card.ruled_out, Role::Dim), cells, &mut lines);
+    let actions: Vec<(String, Role)> =
+        card.actions.iter().map(|advice| (format!("{sign} {}", advice.line()), Role::Accent)).collect();
+    items("what to do", &actions, cells, &mut lines);
+    lines
+}
+
 /// Rows of the card at this width.
 pub fn rows(model: &Model, about: &VerdictId, cells: usize) -> usize {
-    find(model, about).map_or(0, |verdict| {
-        text::wrap(&text::clean(&verdict.reason), cells).len()
-            + 1
-            + overlays::fact_rows(&facts(verdict, Glyphs::Ascii), cells)
-    })
+    let Some(verdict) = find(model, about) else { return 0 };
+    let reason = text::wrap(&text::clean(&verdict.reason), cells).len();
+    match &verdict.card {
+        Some(card) => reason + body(verdict, card, Glyphs::Ascii, cells).len(),
+        None => reason + 1 + overlays::fact_rows(&facts(verdict, Glyphs::Ascii), cells),
+    }
 }
 
 /// Draws it.
@@ -99,8 +208,15 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, about: &VerdictId, top: usize) {
         .into_iter()
         .map(|line| Line::from(ctx.s(line, Role::Strong)))
         .collect();
-    lines.push(Line::default());
-    lines.extend(overlays::fact_lines(ctx, &facts(verdict, ctx.glyphs()), cells));
+    match &verdict.card {
+        Some(card) => lines.extend(body(verdict, card, ctx.glyphs(), cells).into_iter().map(|parts| {
+            Line::from(parts.into_iter().map(|(part, role)| ctx.s(part, role)).collect::<Vec<_>>())
+        })),
+        None => {
+            lines.push(Line::default());
+            lines.extend(overlays::fact_lines(ctx, &facts(verdict, ctx.glyphs()), cells));
+        }
+    }
     let place = ctx.live.verdicts.iter().position(|other| ranks::verdict_id(other) == *about).unwrap_or(0);
     let title = format!("{} {}: {}", ctx.glyphs().tone(role), who(verdict), verdict.verdict.name());
     let title = match ctx.live.verdicts.len() {
@@ -119,6 +235,10 @@ pub fn plain(model: &Model, about: &VerdictId) -> String {
         verdict.reason.clone(),
         format!("severity {severity}; confidence {confidence}; after {}", text::seconds(verdict.latency_s)),
     ];
+    if let Some(card) = &verdict.card {
+        lines.extend(card.text());
+        return lines.join("\n");
+    }
     lines.extend(verdict.evidence.iter().map(|evidence| format!("- {evidence}")));
     if !verdict.hint.is_empty() {
         lines.push(format!("hint: {}", verdict.hint));

@@ -69,9 +69,9 @@ pub fn card(
 /// One fact of a card: label, text, gravity.
 pub type Fact = (&'static str, String, Role);
 /// Cells of labels on cards.
-const LABEL: usize = 12;
+pub const LABEL: usize = 12;
 /// Most cells of an evidence card.
-pub const EVIDENCE_CELLS: usize = 92;
+pub const EVIDENCE_CELLS: usize = 124;
 /// Most cells of the inspector.
 pub const INSPECT_CELLS: usize = 110;
 

@@ -1,0 +1,311 @@
+//! The evidence card as data: what a person wants to see about a verdict at one glance. The TUI draws it, JSON carries it, headless prints it.
+//!
+//! Owner: `core::watch` fills it in; nobody decides anything from it. Every list is bounded by who fills it.
+
+use crate::core::ids::Rank;
+use crate::core::words::seconds;
+use serde::{Deserialize, Serialize};
+
+/// The evidence behind a verdict.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Card {
+    /// The rank to blame, as it was when looked at last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guilty: Option<Side>,
+    /// One of those who wait for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiter: Option<Side>,
+    /// What is decisive and stands nowhere else on the card.
+    pub facts: Vec<String>,
+    /// Everybody else, ranks that do the same in one line.
+    pub others: Vec<Others>,
+    /// Why it is nothing else.
+    pub ruled_out: Vec<String>,
+    /// What to do, the best first.
+    pub actions: Vec<Advice>,
+}
+
+/// One line of the two sides: a label and what stands below each rank; empty where there is nothing to say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// What it is about; empty for the head with the ranks' names.
+    pub label: &'static str,
+    /// The guilty rank.
+    pub guilty: String,
+    /// One that waits.
+    pub waiter: String,
+}
+
+impl Card {
+    /// The two sides as rows, in reading order; rows with nothing to say are left out.
+    pub fn rows(&self) -> Vec<Row> {
+        if self.guilty.is_none() && self.waiter.is_none() {
+            return Vec::new();
+        }
+        type Of = fn(&Side) -> String;
+        let parts: [(&'static str, Of); 12] = [
+            ("", |side| format!("rank {} on {}", side.rank, side.host)),
+            ("step", Side::step),
+            ("phase", Side::phase_text),
+            ("silent for", |side| side.silent_ms.map(seconds).unwrap_or_default()),
+            ("collective", |side| side.call.as_ref().map(Call::place).unwrap_or_default()),
+            ("size", |side| side.call.as_ref().map(Call::size).unwrap_or_default()),
+            ("called at", |side| side.call.as_ref().map(|call| call.site.clone()).unwrap_or_default()),
+            ("process", |side| {
+                let pid = side.pid.map(|pid| format!("pid {pid} ")).unwrap_or_default();
+                if side.os.is_empty() { pid.trim_end().to_string() } else { format!("{pid}{}", side.os) }
+            }),
+            ("blocked on", |side| side.blocked_on.clone()),
+            ("code", |side| side.at.clone()),
+            ("children", |side| side.children.join("; ")),
+            ("last log", |side| side.last_line.clone()),
+        ];
+        let of = |side: &Option<Side>, part: Of| side.as_ref().map(part).unwrap_or_default();
+        parts
+            .into_iter()
+            .map(|(label, part)| Row {
+                label,
+                guilty: of(&self.guilty, part),
+                waiter: of(&self.waiter, part),
+            })
+            .filter(|row| !row.guilty.is_empty() || !row.waiter.is_empty())
+            .collect()
+    }
+
+    /// As plain text: the two sides, the stack, the others, what was ruled out, what to do.
+    pub fn text(&self) -> Vec<String> {
+        const LABEL: usize = 12;
+        const COLUMN: usize = 56;
+        let rows = self.rows();
+        let wide = rows.iter().map(|row| row.guilty.chars().count()).max().unwrap_or(0).min(COLUMN);
+        let mut lines: Vec<String> =
+            self.facts.iter().map(|fact| format!("{:<LABEL$}{fact}", "fact")).collect();
+        for Row { label, guilty, waiter } in rows {
+            let (guilty, waiter) = match label {
+                "" => (
+                    if guilty.is_empty() { guilty } else { format!("blamed: {guilty}") },
+                    if waiter.is_empty() { waiter } else { format!("waits: {waiter}") },
+                ),
+                _ => (guilty, waiter),
+            };
+            let line = match (guilty.is_empty(), waiter.is_empty()) {
+                (_, true) => format!("{label:<LABEL$}{guilty}"),
+                (true, false) => format!("{label:<LABEL$}{waiter}"),
+                (false, false) => format!("{label:<LABEL$}{guilty:<wide$} | {waiter}"),
+            };
+            lines.push(line.trim_end().to_string());
+        }
+        let mut list = |label: &str, items: Vec<String>| {
+            for (i, item) in items.into_iter().enumerate() {
+                lines.push(format!("{:<LABEL$}{item}", if i == 0 { label } else { "" }));
+            }
+        };
+        list("stack", self.guilty.as_ref().map(|side| side.stack.clone()).unwrap_or_default());
+        list("others", self.others.iter().map(Others::line).collect());
+        list("ruled out", self.ruled_out.clone());
+        list("do", self.actions.iter().map(Advice::line).collect());
+        lines
+    }
+}
+
+impl Side {
+    fn step(&self) -> String {
+        let parts = [
+            self.train_iter.map(|iteration| format!("iteration {iteration}")),
+            self.env_step.map(|step| format!("env_step {step}")),
+        ];
+        parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    }
+
+    fn phase_text(&self) -> String {
+        if self.phase.is_empty() {
+            return String::new();
+        }
+        let activity = if self.activity.is_empty() { String::new() } else { format!(", {}", self.activity) };
+        let amount = if self.amount.is_empty() { String::new() } else { format!(" {}", self.amount) };
+        let age = self.phase_age_ms.map(|ms| format!(" for {}", seconds(ms))).unwrap_or_default();
+        format!("{}{activity}{amount}{age}", self.phase)
+    }
+}
+
+/// One rank on the card. Ages are of its host's clock.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Side {
+    /// Which.
+    pub rank: Rank,
+    /// Its host.
+    pub host: String,
+    /// Its process id there.
+    pub pid: Option<u32>,
+    /// Training iteration.
+    pub train_iter: Option<u64>,
+    /// Own environment steps.
+    pub env_step: Option<u64>,
+    /// Phase, empty when the program tells none.
+    pub phase: String,
+    /// What it does inside the phase; may be empty.
+    pub activity: String,
+    /// Milliseconds since the phase began.
+    pub phase_age_ms: Option<u64>,
+    /// `120/300` of the phase, when it counts.
+    pub amount: String,
+    /// Milliseconds without a sign of life from the program.
+    pub silent_ms: Option<u64>,
+    /// The collective it is in, or was in last.
+    pub call: Option<Call>,
+    /// What the operating system says, in words.
+    pub os: String,
+    /// What it is blocked on, in words; empty when unknown.
+    pub blocked_on: String,
+    /// `FILE:LINE` of the innermost frame of the program's own code; empty when unknown.
+    pub at: String,
+    /// Its stack, innermost first, one frame per line.
+    pub stack: Vec<String>,
+    /// Its children that matter, in words.
+    pub children: Vec<String>,
+    /// The last line of its log.
+    pub last_line: String,
+}
+
+/// A collective of a rank.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Call {
+    /// It is inside; else it has left it.
+    pub inside: bool,
+    /// `all_reduce`, ...
+    pub op: String,
+    /// Purpose.
+    pub tag: String,
+    /// Group, empty for the group of all ranks.
+    pub group: String,
+    /// Number within the group.
+    pub seq: u64,
+    /// Elements.
+    pub count: u64,
+    /// Element type.
+    pub dtype: String,
+    /// Bytes, 0 when unknown.
+    pub bytes: u64,
+    /// Source of a broadcast.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub root: Option<u32>,
+    /// `FILE:LINE` of the call; empty when unknown.
+    pub site: String,
+    /// Milliseconds since it was entered, or left.
+    pub age_ms: u64,
+}
+
+impl Call {
+    /// `all_reduce grad #47`, with the group where it is not that of all ranks.
+    pub fn name(&self) -> String {
+        let words = [self.op.as_str(), self.tag.as_str()];
+        let known: Vec<&str> = words.into_iter().filter(|word| !word.is_empty() && *word != "none").collect();
+        let what = if known.is_empty() { "collective".to_string() } else { known.join(" ") };
+        match self.group.is_empty() {
+            true => format!("{what} #{}", self.seq),
+            false => format!("{what} #{} of {}", self.seq, self.group),
+        }
+    }
+
+    /// `inside all_reduce grad #47 for 6.2 s`, `left ... 6.4 s ago`.
+    pub fn place(&self) -> String {
+        match self.inside {
+            true => format!("inside {} for {}", self.name(), seconds(self.age_ms)),
+            false => format!("left {} {} ago", self.name(), seconds(self.age_ms)),
+        }
+    }
+
+    /// `9155 f32 (36620 bytes)`, empty when nothing is known.
+    pub fn size(&self) -> String {
+        let root = self.root.map(|root| format!(", from rank {root}")).unwrap_or_default();
+        match (self.count, self.bytes) {
+            (0, 0) => root.trim_start_matches(", ").to_string(),
+            (0, bytes) => format!("{bytes} bytes of {}{root}", self.dtype),
+            (count, 0) => format!("{count} {}{root}", self.dtype),
+            (count, bytes) => format!("{count} {} ({bytes} bytes){root}", self.dtype),
+        }
+    }
+}
+
+/// Ranks that do the same.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Others {
+    /// Which.
+    pub ranks: Vec<Rank>,
+    /// What they do.
+    pub text: String,
+}
+
+impl Others {
+    /// `ranks 2-7: waits in ...`.
+    pub fn line(&self) -> String {
+        match self.ranks.as_slice() {
+            [] => self.text.clone(),
+            [one] => format!("rank {one}: {}", self.text),
+            many => format!("ranks {}: {}", ranges(many), self.text),
+        }
+    }
+}
+
+/// Something to do.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Advice {
+    /// What it does.
+    pub text: String,
+    /// The command, empty when there is none.
+    pub command: String,
+}
+
+impl Advice {
+    /// In one line, with the command.
+    pub fn line(&self) -> String {
+        if self.command.is_empty() { self.text.clone() } else { format!("{}: {}", self.text, self.command) }
+    }
+}
+
+/// Consecutive ranks as ranges: `0, 2-7, 9`.
+pub fn ranges(ranks: &[Rank]) -> String {
+    let mut parts: Vec<(u32, u32)> = Vec::new();
+    for rank in ranks {
+        match parts.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(rank.0) => *last = rank.0,
+            _ => parts.push((rank.0, rank.0)),
+        }
+    }
+    let text = |(first, last): &(u32, u32)| match last - first {
+        0 => first.to_string(),
+        1 => format!("{first}, {last}"),
+        _ => format!("{first}-{last}"),
+    };
+    parts.iter().map(text).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_in_a_row_are_one_range() {
+        let list = |ranks: &[u32]| ranges(&ranks.iter().map(|rank| Rank(*rank)).collect::<Vec<_>>());
+        assert_eq!(list(&[0, 2, 3, 4, 9]), "0, 2-4, 9");
+        assert_eq!(list(&[1, 2]), "1, 2");
+        assert_eq!(list(&[u32::MAX]), u32::MAX.to_string());
+        assert_eq!(list(&[]), "");
+    }
+
+    #[test]
+    fn calls_are_named_with_what_is_known() {
+        let call = Call { op: "all_reduce".into(), tag: "grad".into(), seq: 47, ..Call::default() };
+        assert_eq!((call.name(), call.size()), ("all_reduce grad #47".into(), String::new()));
+        let call = Call { group: "pair".into(), count: 4, dtype: "f32".into(), root: Some(1), ..call };
+        assert_eq!(
+            (call.name(), call.size()),
+            ("all_reduce grad #47 of pair".into(), "4 f32, from rank 1".into())
+        );
+    }
+}

@@ -1,0 +1,236 @@
+//! Why a rank is late: the reason table. First match wins. Pure.
+//!
+//! A wait is explained by what the late rank does, so its phase and its silence decide how long is too long, not the wait of the others.
+
+use super::pace::SUSPECT_MS;
+use super::seat::Seat;
+use crate::core::reason::Reason;
+use crate::core::report::{Confidence, Severity};
+use crate::core::session::Limits;
+use crate::proto::inspection::{How, Inspection};
+use crate::proto::message::{Activity, Phase};
+
+/// Wait after which an explained wait is shown.
+pub(super) const AMBER_MS: u64 = 30_000;
+/// CPU share from which a rank is busy, and below which it is idle.
+const BUSY: f64 = 0.8;
+const IDLE: f64 = 0.05;
+/// Pressure of memory (full) and major faults per second from which a host thrashes.
+const MEMORY_FULL: f32 = 20.0;
+const FAULTS: f64 = 1_000.0;
+/// Milliseconds in state D after which it is no accident.
+const BLOCKED_MS: u64 = 1_000;
+/// Wait after which a rank that has not come to the rendezvous and does nothing is named.
+pub(super) const RENDEZVOUS_MS: u64 = 10_000;
+
+/// What is said about a late rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Judged {
+    pub severity: Severity,
+    pub confidence: Confidence,
+    pub reason: Reason,
+}
+
+fn red(confidence: Confidence, reason: Reason) -> Option<Judged> {
+    Some(Judged { severity: Severity::Red, confidence, reason })
+}
+
+fn amber(reason: Reason) -> Option<Judged> {
+    Some(Judged { severity: Severity::Amber, confidence: Confidence::Possible, reason })
+}
+
+/// What a late rank waits in, by the kernel's name for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    Pipe,
+    Lock,
+    Sleep,
+    Net,
+    Child,
+    Other,
+}
+
+fn wait(seat: &Seat<'_>) -> Wait {
+    let looked = seat.look.and_then(|look| look.os.wchan.as_deref());
+    let wchan = looked.unwrap_or(&seat.sample.wchan);
+    let has = |names: &[&str]| names.iter().any(|name| wchan.contains(name));
+    let blocked = seat.look.and_then(|look| look.blocked_on.as_deref()).unwrap_or_default();
+    if has(&["pipe_read", "unix_stream_read", "pipe_wait"]) || blocked.contains("pipe from pid") {
+        Wait::Pipe
+    } else if has(&["futex"]) {
+        Wait::Lock
+    } else if has(&["nanosleep"]) {
+        Wait::Sleep
+    } else if has(&["wait_woken", "sk_wait_data", "inet_csk", "tcp_"]) {
+        Wait::Net
+    } else if wchan == "do_wait" || has(&["kernel_wait4"]) {
+        Wait::Child
+    } else {
+        Wait::Other
+    }
+}
+
+/// Own CPU share; the tree's where the agent does not tell a rank's own.
+fn cpu(seat: &Seat<'_>) -> f64 {
+    seat.moved.cpu.unwrap_or(f64::from(seat.sample.cpu_percent) / 100.0)
+}
+
+/// A child has ended and nobody waited for it.
+pub(super) fn dead_child(seat: &Seat<'_>) -> Option<u32> {
+    let seen = seat.sample.signals.children.iter().find(|child| matches!(child.state, 'Z' | 'X'));
+    let looked = || seat.look?.children.iter().find(|child| matches!(child.state, 'Z' | 'X'));
+    seen.map(|child| child.pid).or_else(|| looked().map(|child| child.pid))
+}
+
+/// Waits for its children, which `Some(true)` work, `Some(false)` do nothing.
+fn children_work(seat: &Seat<'_>) -> Option<bool> {
+    let moved = &seat.moved;
+    match (moved.children, moved.over_ms) {
+        (0, _) | (_, 0) => None,
+        (_, over) => Some(moved.children_cpu_ms as f64 / over as f64 >= IDLE),
+    }
+}
+
+/// A thread holds Python's interpreter lock, as the inspection says.
+fn gil(look: &Inspection) -> bool {
+    let said = look.blocked_on.iter().chain(&look.notes);
+    said.into_iter().any(|text| text.contains("GIL"))
+}
+
+/// Its program works in a phase of known length.
+fn progresses(seat: &Seat<'_>) -> bool {
+    let moved = &seat.moved;
+    seat.silence_ms() < SUSPECT_MS
+        || moved.io_bytes > 0
+        || children_work(seat) == Some(true)
+        || (moved.over_ms > 0 && cpu(seat) >= BUSY)
+}
+
+/// How bad the lateness of one rank is; `None` while nothing should be said.
+pub(super) fn judge(seat: &Seat<'_>, waited_ms: u64, limits: &Limits) -> Option<Judged> {
+    let silence = seat.silence_ms();
+    let threshold = seat.threshold;
+    let suspicious = silence >= threshold.suspect && waited_ms >= SUSPECT_MS;
+    let overdue = silence >= threshold.stuck && waited_ms >= limits.behind.min(threshold.stuck);
+    let shown = waited_ms >= AMBER_MS;
+    if seat.left {
+        return red(Confidence::Certain, Reason::LeftEarly);
+    }
+    if seat.halted_ms.is_some() {
+        // Told as such, from its own signals.
+        return None;
+    }
+    let starved = seat.host.cpu_percent >= 95.0 || seat.host.pressure.is_some_and(|(cpu, _)| cpu >= 60.0);
+    if starved && seat.sample.state == 'R' && seat.moved.cpu.is_some_and(|cpu| cpu < 0.5) {
+        return if overdue { amber(Reason::HostOverloaded) } else { None };
+    }
+    if seat.blocked_ms.is_some_and(|ms| ms >= BLOCKED_MS) && suspicious && seat.moved.io_bytes == 0 {
+        return red(Confidence::Likely, Reason::Storage);
+    }
+    let thrashes = seat.host.pressure.is_some_and(|(_, memory)| memory > MEMORY_FULL)
+        || seat.moved.faults_per_s > FAULTS;
+    if thrashes {
+        return if overdue { amber(Reason::Thrashing) } else { None };
+    }
+    let phase = seat.phase();
+    let env = matches!(phase, None | Some(Phase::Rollout | Phase::Eval))
+        || matches!(seat.page().map(|page| page.activity), Some(Activity::EnvReset | Activity::EnvStep));
+    let waits_in = wait(seat);
+    if env && matches!(waits_in, Wait::Pipe | Wait::Child) {
+        if dead_child(seat).is_some() && silence >= SUSPECT_MS && waited_ms >= SUSPECT_MS {
+            return red(Confidence::Certain, Reason::EnvWorkerDied);
+        }
+        match children_work(seat) {
+            Some(false) if overdue => return red(Confidence::Likely, Reason::EnvWorkerDeadlocked),
+            Some(true) => return if overdue || shown { amber(Reason::SlowEnv) } else { None },
+            Some(false) | None => {}
+        }
+    }
+    if seat.look.is_some_and(gil) && overdue {
+        return red(Confidence::Likely, Reason::GilHeld);
+    }
+    let long = matches!(phase, Some(Phase::Eval | Phase::Checkpoint | Phase::Init | Phase::Rendezvous));
+    let compiling = seat.page().is_some_and(|page| page.activity == Activity::Compile);
+    // Progress of the program itself renews the budget without end, a busy CPU alone three times.
+    let silent_budget = threshold.stuck.saturating_mul(if cpu(seat) >= BUSY { 4 } else { 1 });
+    if (long || compiling) && progresses(seat) && silence < silent_budget {
+        return if shown { amber(Reason::ExpectedWait) } else { None };
+    }
+    // Programs without phases may evaluate for as long as they like, as long as they do something.
+    if phase.is_none() && progresses(seat) && silence < limits.rank0 {
+        return if shown { amber(Reason::ExpectedWait) } else { None };
+    }
+    if !overdue {
+        return if shown { amber(Reason::ExpectedWait) } else { None };
+    }
+    let idle = cpu(seat) <= IDLE;
+    let reason = match (seat.sample.state, waits_in) {
+        _ if seat.waiting().is_some() => Reason::InsideEarlier,
+        ('R', _) if cpu(seat) >= BUSY => Reason::Spinning,
+        (_, Wait::Lock) if idle => Reason::Lock,
+        (_, Wait::Sleep) => Reason::Sleeping,
+        (_, Wait::Net) => Reason::WaitsForPeer,
+        _ => Reason::Unknown,
+    };
+    red(Confidence::Likely, reason)
+}
+
+/// A rank that has not come to the rendezvous while others wait there.
+pub(super) fn judge_start(seat: &Seat<'_>, waited_ms: u64, limits: &Limits) -> Option<Judged> {
+    if seat.left {
+        return red(Confidence::Certain, Reason::LeftEarly);
+    }
+    if seat.halted_ms.is_some() {
+        return None;
+    }
+    let blocked = seat.blocked_ms.is_some_and(|ms| ms >= BLOCKED_MS);
+    let idle = seat.moved.over_ms >= 1_000 && seat.moved.cpu.is_some_and(|cpu| cpu <= IDLE);
+    let nothing = idle && seat.moved.io_bytes == 0 && children_work(seat) != Some(true);
+    if blocked && waited_ms >= limits.behind {
+        return red(Confidence::Likely, Reason::Storage);
+    }
+    if waited_ms >= limits.init || (nothing && waited_ms >= RENDEZVOUS_MS) {
+        return red(Confidence::Likely, Reason::RendezvousIncomplete);
+    }
+    if waited_ms >= AMBER_MS { amber(Reason::RendezvousIncomplete) } else { None }
+}
+
+/// `FILE:LINE` and function of the innermost frame of the program's own code, from an inspection.
+pub(super) fn user_frame(look: &Inspection) -> Option<String> {
+    const FOREIGN: [&str; 17] = [
+        "/rustc/",
+        ".cargo/registry",
+        "/usr/lib",
+        "/lib/",
+        "site-packages",
+        "dist-packages",
+        "/lib/python",
+        "<frozen",
+        "threading.py",
+        "multiprocessing/",
+        "libtorch",
+        "libc.so",
+        "libpthread",
+        "ld-linux",
+        "/library/std",
+        "/library/core",
+        "torch/distributed",
+    ];
+    let own = |file: &str| {
+        let source =
+            [".py", ".rs", ".cc", ".cpp", ".c", ".cu", ".h", ".pyx"].iter().any(|end| file.ends_with(end));
+        source && !FOREIGN.iter().any(|part| file.contains(part))
+    };
+    let stacks = || look.threads.iter().filter(|thread| thread.how != How::Kernel);
+    // A Python program's own lines are in its interpreter frames; native frames below them are the library's.
+    let python = stacks().filter(|thread| thread.how == How::Python);
+    let native = stacks().filter(|thread| thread.how == How::Native);
+    python.chain(native).find_map(|thread| {
+        let frame = thread.frames.iter().find(|frame| frame.file.as_deref().is_some_and(own))?;
+        let file = frame.file.as_deref()?;
+        let line = frame.line.map(|line| format!(":{line}")).unwrap_or_default();
+        let function =
+            if frame.function.is_empty() { String::new() } else { format!(" in {}", frame.function) };
+        Some(format!("{file}{line}{function}"))
+    })
+}

@@ -1,0 +1,299 @@
+//! Who left the common order of collectives: the first number at which members of a group differ. Pure.
+//!
+//! Two sources: the latest collectives of ranks that stand still (exact, with call sites), and the beginnings of iterations of ranks that run
+//! on (a call left out with the same shape raises no error anywhere, but from then on an iteration begins at another number).
+//! A strict majority is right. Without one, a rank that left its own earlier pattern is named; still a tie names nobody.
+
+use super::seat::{self, Seat};
+use super::track::{Started, Track};
+use crate::core::card::Call;
+use crate::core::ids::Rank;
+use crate::core::reason::Reason;
+use crate::proto::message::{Phase, RecentCollective};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Longest period of calls looked for in a rank's own history.
+const PERIOD: usize = 12;
+
+/// A disagreement.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Disagreement {
+    /// The rank that deviates; `None` when nothing tells.
+    pub rank: Option<Rank>,
+    /// All ranks that deviate from the majority, or one side of a tie.
+    pub odd: Vec<Rank>,
+    /// Somebody on the other side.
+    pub other: Rank,
+    /// Group.
+    pub group: String,
+    /// The first number at which they differ.
+    pub seq: u64,
+    /// What kind.
+    pub reason: Reason,
+    /// What the deviating one called, in words.
+    pub mine: String,
+    /// What the other called, in words.
+    pub theirs: String,
+}
+
+/// What counts when two ranks are compared at one number.
+type Print = (String, String, u64, String, Option<u32>);
+
+#[derive(Debug, Clone)]
+struct Step {
+    print: Print,
+    chain: u64,
+    train_iter: u64,
+    call: Call,
+}
+
+fn step_of(recent: &RecentCollective) -> Step {
+    let call = Call {
+        inside: false,
+        op: recent.op.clone(),
+        tag: recent.tag.clone(),
+        group: recent.group.clone(),
+        seq: recent.seq,
+        count: recent.count,
+        dtype: recent.dtype.clone(),
+        bytes: 0,
+        root: recent.root,
+        site: recent.site.clone(),
+        age_ms: 0,
+    };
+    let print = (call.op.clone(), call.tag.clone(), call.count, call.dtype.clone(), call.root);
+    Step { print, chain: recent.chain, train_iter: recent.train_iter, call }
+}
+
+/// What one member is known to have called, by number.
+fn history(seat: &Seat<'_>, group: &str) -> BTreeMap<u64, Step> {
+    let mut steps: BTreeMap<u64, Step> =
+        seat.recent(group).into_iter().filter(|recent| recent.seq > 0).map(|r| (r.seq, step_of(r))).collect();
+    if let Some(member) = seat.of(group)
+        && let Some(call) = &member.call
+        && seat::print(call).is_some()
+        && !steps.contains_key(&call.seq)
+    {
+        let print = (call.op.clone(), call.tag.clone(), call.count, call.dtype.clone(), call.root);
+        let chain = if call.seq == member.entered { member.chain } else { 0 };
+        let train_iter = 0;
+        steps.insert(call.seq, Step { print, chain, train_iter, call: call.clone() });
+    }
+    steps
+}
+
+/// Do two ranks differ at one number?
+fn differ(a: &Step, b: &Step) -> bool {
+    // Old pages know no counts: their bytes stand in.
+    let bytes = a.call.bytes > 0 && b.call.bytes > 0 && a.call.bytes != b.call.bytes;
+    let known = |x: u64, y: u64| x > 0 && y > 0;
+    a.print != b.print
+        || bytes
+        || (known(a.chain, b.chain) && a.chain != b.chain)
+        || (known(a.train_iter, b.train_iter) && a.train_iter != b.train_iter)
+}
+
+/// Compares what the members of a group have called.
+pub(super) fn calls(seats: &[&Seat<'_>], group: &str) -> Option<Disagreement> {
+    let histories: Vec<(&Seat, BTreeMap<u64, Step>)> =
+        seats.iter().map(|seat| (*seat, history(seat, group))).collect();
+    let mut seqs: Vec<u64> = histories.iter().flat_map(|(_, steps)| steps.keys().copied()).collect();
+    seqs.sort_unstable();
+    seqs.dedup();
+    for seq in seqs {
+        let at: Vec<(&Seat, &Step)> =
+            histories.iter().filter_map(|(seat, steps)| Some((*seat, steps.get(&seq)?))).collect();
+        let Some((_, first)) = at.first() else { continue };
+        if at.iter().all(|(_, step)| !differ(step, first)) {
+            continue;
+        }
+        return Some(judge(&at, &histories, group, seq));
+    }
+    None
+}
+
+fn judge(
+    at: &[(&Seat<'_>, &Step)],
+    histories: &[(&Seat<'_>, BTreeMap<u64, Step>)],
+    group: &str,
+    seq: u64,
+) -> Disagreement {
+    let votes = |step: &Step| at.iter().filter(|(_, other)| !differ(step, other)).count();
+    let majority = at.iter().find(|(_, step)| votes(step) * 2 > at.len()).map(|(_, step)| *step);
+    let steps_of = |rank: Rank| histories.iter().find(|(seat, _)| seat.rank == rank).map(|(_, steps)| steps);
+    let odd: Vec<Rank> = match majority {
+        Some(most) => at.iter().filter(|(_, step)| differ(step, most)).map(|(seat, _)| seat.rank).collect(),
+        None => {
+            let left =
+                |rank: Rank| steps_of(rank).is_some_and(|steps| left_pattern(steps, seq) == Some(true));
+            let kept =
+                |rank: Rank| steps_of(rank).is_some_and(|steps| left_pattern(steps, seq) == Some(false));
+            let leavers: Vec<Rank> =
+                at.iter().map(|(seat, _)| seat.rank).filter(|rank| left(*rank)).collect();
+            let rest = at.iter().map(|(seat, _)| seat.rank).filter(|rank| !leavers.contains(rank));
+            if !leavers.is_empty() && rest.clone().next().is_some() && rest.clone().all(kept) {
+                leavers
+            } else {
+                Vec::new()
+            }
+        }
+    };
+    let named = odd.first().copied();
+    let side = named.or_else(|| at.first().map(|(seat, _)| seat.rank)).unwrap_or_default();
+    let mine = at.iter().find(|(seat, _)| seat.rank == side);
+    let theirs = mine
+        .and_then(|(_, mine)| at.iter().find(|(seat, step)| !odd.contains(&seat.rank) && differ(mine, step)));
+    let reason = match (mine, theirs, steps_of(side)) {
+        (Some((seat, mine)), Some((_, theirs)), Some(steps)) => classify(seat, mine, theirs, steps, seq),
+        _ => Reason::OpMismatch,
+    };
+    let text =
+        |found: Option<&(&Seat, &Step)>| found.map(|(_, step)| describe(&step.call)).unwrap_or_default();
+    Disagreement {
+        rank: named,
+        odd: if odd.is_empty() { vec![side] } else { odd },
+        other: theirs.map_or(side, |(seat, _)| seat.rank),
+        group: group.to_string(),
+        seq,
+        reason,
+        mine: text(mine),
+        theirs: text(theirs),
+    }
+}
+
+/// `broadcast weights, 4 f32, from rank 1 at train.rs:7`.
+pub(super) fn describe(call: &Call) -> String {
+    let words = [call.op.as_str(), call.tag.as_str()];
+    let mut text = words.iter().filter(|word| !word.is_empty()).copied().collect::<Vec<_>>().join(" ");
+    let size = call.size();
+    if !size.is_empty() {
+        text.push_str(&format!(" of {size}"));
+    }
+    if !call.site.is_empty() {
+        text.push_str(&format!(" at {}", call.site));
+    }
+    text
+}
+
+/// What kind of difference: `mine` deviates from `theirs` at `seq`.
+fn classify(seat: &Seat<'_>, mine: &Step, theirs: &Step, steps: &BTreeMap<u64, Step>, seq: u64) -> Reason {
+    if mine.print == theirs.print && mine.call.bytes == theirs.call.bytes {
+        return Reason::SilentShift;
+    }
+    if mine.print != theirs.print
+        && expected(steps, seq + 1).is_some_and(|next| next.print == mine.print)
+        && expected(steps, seq).is_some_and(|now| now.print == theirs.print)
+    {
+        return Reason::SkippedCall;
+    }
+    if mine.print.0 == theirs.print.0 && mine.print.1 == theirs.print.1 {
+        return Reason::SizeMismatch;
+    }
+    let aside = matches!(seat.phase(), Some(Phase::Eval | Phase::Checkpoint));
+    if mine.print.0 == "barrier" || aside { Reason::ExtraCall } else { Reason::OpMismatch }
+}
+
+/// What a rank's own period predicts for a number, from what it called before `seq`.
+fn expected(steps: &BTreeMap<u64, Step>, seq: u64) -> Option<&Step> {
+    let period = period(steps, seq)?;
+    let mut back = seq.checked_sub(period)?;
+    while steps.get(&back).is_none() && back > period {
+        back -= period;
+    }
+    steps.get(&back)
+}
+
+/// The smallest period that all calls before `seq` keep, seen at least twice.
+fn period(steps: &BTreeMap<u64, Step>, seq: u64) -> Option<u64> {
+    let before: Vec<&Step> = steps.range(..seq).map(|(_, step)| step).collect();
+    let gapless = steps.range(..seq).zip(steps.range(..seq).skip(1)).all(|(a, b)| a.0 + 1 == *b.0);
+    let most = PERIOD.min(before.len() / 2);
+    (1..=most)
+        .find(|period| {
+            gapless && before.iter().zip(before.iter().skip(*period)).all(|(a, b)| a.print == b.print)
+        })
+        .map(|period| period as u64)
+}
+
+/// Did a rank leave its own pattern at `seq`? `None` without a pattern.
+fn left_pattern(steps: &BTreeMap<u64, Step>, seq: u64) -> Option<bool> {
+    let now = steps.get(&seq)?;
+    let wanted = expected(steps, seq)?;
+    Some(wanted.print != now.print)
+}
+
+/// Compares at which number of collectives the ranks began the same iterations.
+pub(super) fn iterations(tracks: &[(Rank, &Track)]) -> Option<Disagreement> {
+    let (_, base) = tracks.first().filter(|_| tracks.len() > 1)?;
+    let common = base.iterations.iter().filter_map(|started| {
+        let at: Option<Vec<(Rank, &Started)>> = tracks
+            .iter()
+            .map(|(rank, track)| find(&track.iterations, started.train_iter).map(|found| (*rank, found)))
+            .collect();
+        at
+    });
+    let common: Vec<Vec<(Rank, &Started)>> = common.collect();
+    let same = |at: &[(Rank, &Started)]| {
+        at.iter().all(|(_, started)| at.first().is_some_and(|(_, first)| key(first) == key(started)))
+    };
+    // A resumed rank may count once elsewhere; a shift stays.
+    let from = common.iter().rposition(|at| same(at)).map_or(0, |last| last + 1);
+    let bad = common.get(from..).filter(|bad| bad.len() >= 2)?;
+    let at = bad.first()?;
+    let votes = |started: &Started| at.iter().filter(|(_, other)| key(other) == key(started)).count();
+    let majority = at.iter().find(|(_, started)| votes(started) * 2 > at.len()).map(|(_, s)| *s);
+    let odd: Vec<Rank> = match majority {
+        Some(most) => at.iter().filter(|(_, s)| key(s) != key(most)).map(|(rank, _)| *rank).collect(),
+        None => irregular(tracks, &common, from),
+    };
+    let side = odd.first().copied().or_else(|| at.first().map(|(rank, _)| *rank))?;
+    let mine = at.iter().find(|(rank, _)| *rank == side)?;
+    let theirs = at.iter().find(|(rank, s)| !odd.contains(rank) && key(s) != key(mine.1))?;
+    let count =
+        |started: &Started| format!("{} collectives before iteration {}", started.seq, started.train_iter);
+    let named = odd.first().copied();
+    Some(Disagreement {
+        rank: named,
+        odd: if odd.is_empty() { vec![side] } else { odd },
+        other: theirs.0,
+        group: seat::WORLD.into(),
+        seq: mine.1.seq.min(theirs.1.seq),
+        reason: Reason::SilentShift,
+        mine: count(mine.1),
+        theirs: count(theirs.1),
+    })
+}
+
+fn key(started: &Started) -> (u64, u64) {
+    (started.seq, started.chain)
+}
+
+fn find(iterations: &VecDeque<Started>, train_iter: u64) -> Option<&Started> {
+    let place = iterations.binary_search_by_key(&train_iter, |started| started.train_iter).ok()?;
+    iterations.get(place)
+}
+
+/// Ranks whose number of collectives per iteration changed where they began to differ, if others kept theirs.
+fn irregular(tracks: &[(Rank, &Track)], common: &[Vec<(Rank, &Started)>], from: usize) -> Vec<Rank> {
+    let (Some(bad), Some(last), Some(first)) =
+        (common.get(from), from.checked_sub(1).and_then(|at| common.get(at)), common.first())
+    else {
+        return Vec::new();
+    };
+    let of = |at: &[(Rank, &Started)], rank: Rank| at.iter().find(|(r, _)| *r == rank).map(|(_, s)| **s);
+    let mut changed = Vec::new();
+    for (rank, _) in tracks {
+        let (Some(a0), Some(a), Some(b)) = (of(first, *rank), of(last, *rank), of(bad, *rank)) else {
+            return Vec::new();
+        };
+        let (before, after) = (a.train_iter - a0.train_iter, b.train_iter - a.train_iter);
+        if before == 0 {
+            return Vec::new();
+        }
+        // Equal rates, without division.
+        if (a.seq - a0.seq) * after != (b.seq.saturating_sub(a.seq)) * before {
+            changed.push(*rank);
+        }
+    }
+    if changed.len() < tracks.len() { changed } else { Vec::new() }
+}

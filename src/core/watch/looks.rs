@@ -1,0 +1,121 @@
+//! Close looks at suspicious ranks: whom to ask about, how often, and what came back. Pure.
+//!
+//! A look costs the agent up to two seconds of reading, never the rank anything. Invariants:
+//! - LOOK-1: a rank is asked about at most every [`EVERY_MS`] while it stands still, with growing gaps, and at most [`MOST`] ranks at a time.
+//! - LOOK-2: what a look showed counts only while the rank has not moved since.
+
+use crate::core::ids::{NodeRank, Rank};
+use crate::proto::inspection::Inspection;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Least time between two looks at a rank, ms; doubles with each.
+const EVERY_MS: u64 = 3_000;
+const DOUBLINGS: u32 = 6;
+/// Most ranks looked at in one incident.
+pub(super) const MOST: usize = 8;
+
+/// What is known about looks at one rank.
+#[derive(Debug, Clone, Default)]
+struct Asked {
+    at: Option<u64>,
+    times: u32,
+    answer: Option<Inspection>,
+}
+
+/// All looks of a generation.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Looks {
+    ranks: BTreeMap<Rank, Asked>,
+    request: u64,
+}
+
+/// A request to an agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LookRequest {
+    /// Which host.
+    pub node: NodeRank,
+    /// Number of the request.
+    pub request: u64,
+    /// Which ranks.
+    pub ranks: Vec<Rank>,
+}
+
+impl Looks {
+    /// Whom to ask about now; `wanted` holds the suspects in order of weight.
+    pub fn ask(&mut self, wanted: &[(NodeRank, Rank)], awake_ms: u64) -> Vec<LookRequest> {
+        // Who is no suspect any more and has been looked at is forgotten: the next incident begins anew.
+        let suspects: BTreeSet<Rank> = wanted.iter().take(MOST).map(|(_, rank)| *rank).collect();
+        self.ranks.retain(|rank, _| suspects.contains(rank));
+        let mut by_node: BTreeMap<NodeRank, Vec<Rank>> = BTreeMap::new();
+        for (node, rank) in wanted.iter().take(MOST) {
+            let asked = self.ranks.entry(*rank).or_default();
+            let gap = EVERY_MS << asked.times.saturating_sub(1).min(DOUBLINGS);
+            if asked.at.is_none_or(|at| awake_ms.saturating_sub(at) >= gap) {
+                asked.at = Some(awake_ms);
+                asked.times += 1;
+                by_node.entry(*node).or_default().push(*rank);
+            }
+        }
+        by_node
+            .into_iter()
+            .map(|(node, ranks)| {
+                self.request += 1;
+                LookRequest { node, request: self.request, ranks }
+            })
+            .collect()
+    }
+
+    /// An answer came.
+    pub fn answered(&mut self, inspection: Inspection) {
+        if let Some(asked) = self.ranks.get_mut(&inspection.rank) {
+            asked.answer = Some(inspection);
+        }
+    }
+
+    /// A rank moved: what was seen is over.
+    pub fn moved(&mut self, rank: Rank) {
+        if let Some(asked) = self.ranks.get_mut(&rank) {
+            asked.answer = None;
+        }
+    }
+
+    /// What the latest look at a rank showed.
+    pub fn of(&self, rank: Rank) -> Option<&Inspection> {
+        self.ranks.get(&rank)?.answer.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn look_1_looks_become_rarer_and_are_bounded() {
+        let mut looks = Looks::default();
+        let wanted: Vec<(NodeRank, Rank)> = (0..20).map(|rank| (NodeRank(rank / 4), Rank(rank))).collect();
+        let first = looks.ask(&wanted, 0);
+        assert_eq!(first.iter().map(|request| request.ranks.len()).sum::<usize>(), MOST);
+        assert_eq!(first.len(), 2);
+        let mut times = 0;
+        for ms in (250..=60_000).step_by(250) {
+            times += looks.ask(&wanted[..1], ms).len();
+        }
+        assert_eq!(times, 4, "after 3, 9, 21 and 45 seconds");
+    }
+
+    #[test]
+    fn look_2_an_answer_is_forgotten_when_its_rank_moves_or_is_no_suspect() {
+        let mut looks = Looks::default();
+        let wanted = [(NodeRank(0), Rank(1))];
+        let answer = |rank| Inspection { rank: Rank(rank), ..Inspection::default() };
+        looks.ask(&wanted, 0);
+        looks.answered(answer(1));
+        looks.answered(answer(2));
+        assert!(looks.of(Rank(1)).is_some() && looks.of(Rank(2)).is_none(), "nobody asked about 2");
+        looks.moved(Rank(1));
+        assert!(looks.of(Rank(1)).is_none());
+        looks.answered(answer(1));
+        looks.ask(&[], 100);
+        assert!(looks.of(Rank(1)).is_none());
+    }
+}

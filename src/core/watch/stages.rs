@@ -1,0 +1,111 @@
+//! The ends of a run: ranks that do not come to the rendezvous, and ranks that do not get through the end. Pure.
+
+use super::cause::{self, Judged};
+use super::evidence::{Late, Scene};
+use super::seat::Seat;
+use crate::core::ids::Rank;
+use crate::core::model::{Model, RankLife};
+use crate::core::reason::Reason;
+use crate::core::report::{Confidence, Severity, VerdictReport};
+use crate::core::session::Limits;
+use crate::proto::message::Phase;
+
+/// What is said, and whom to look at closely.
+pub(super) fn look(
+    scene: &Scene<'_>,
+    model: &Model,
+    fresh: &[bool],
+    limits: &Limits,
+) -> (Option<VerdictReport>, Vec<Rank>) {
+    let begun = scene.seats.iter().flat_map(|seat| &seat.groups).any(|group| group.entered > 0);
+    match begun {
+        true => teardown(scene, limits),
+        false => rendezvous(scene, model, fresh, limits),
+    }
+}
+
+/// Before the first collective: who keeps the group from forming.
+fn rendezvous(
+    scene: &Scene<'_>,
+    model: &Model,
+    fresh: &[bool],
+    limits: &Limits,
+) -> (Option<VerdictReport>, Vec<Rank>) {
+    let waits = |seat: &&Seat| seat.fresh && seat.phase() == Some(Phase::Rendezvous);
+    let waiters: Vec<&Seat> = scene.seats.iter().filter(waits).collect();
+    let age = |seat: &&Seat| seat.page().map_or(0, |page| page.phase_age_ms);
+    let Some(waited_ms) = waiters.iter().map(age).max() else { return (None, Vec::new()) };
+    if waited_ms < limits.behind || scene.seats.iter().any(|seat| seat.died) {
+        return (None, Vec::new());
+    }
+    let late: Vec<&Seat> =
+        scene.seats.iter().filter(|seat| !matches!(seat.phase(), Some(Phase::Rendezvous) | None)).collect();
+    let heard = |rank: &Rank| {
+        model.ranks.get(rank.index()).is_some_and(|rank| fresh.get(rank.node.index()) == Some(&true))
+    };
+    // Ranks of which there is no process, or none that was ever seen.
+    let absent: Vec<Rank> = model
+        .ranks
+        .iter()
+        .filter(|rank| rank.sample.is_none() && !matches!(rank.life, RankLife::Exited(_)))
+        .map(|rank| rank.rank)
+        .collect();
+    if absent.iter().any(|rank| !heard(rank)) || late.iter().any(|seat| seat.alive() && !seat.fresh) {
+        return (None, Vec::new());
+    }
+    let waiting: Vec<Rank> = waiters.iter().map(|seat| seat.rank).collect();
+    let gravity = |seat: &&&Seat| (seat.left, seat.silence_ms(), u32::MAX - seat.rank.0);
+    let primary = late.iter().max_by_key(gravity);
+    let (rank, judged) = match (absent.first(), primary) {
+        (Some(rank), _) => {
+            let judged = (waited_ms >= cause::RENDEZVOUS_MS).then_some(Judged {
+                severity: Severity::Red,
+                confidence: Confidence::Likely,
+                reason: Reason::RendezvousIncomplete,
+            });
+            (*rank, judged)
+        }
+        (None, Some(seat)) => (seat.rank, cause::judge_start(seat, waited_ms, limits)),
+        (None, None) => {
+            let verdict = (waited_ms >= limits.init && waiters.len() == model.ranks.len())
+                .then(|| scene.no_group(waited_ms));
+            return (verdict, waiting);
+        }
+    };
+    let also: Vec<Rank> = absent
+        .iter()
+        .copied()
+        .chain(late.iter().map(|seat| seat.rank))
+        .filter(|other| *other != rank)
+        .collect();
+    let late = Late { rank, also: &also, waiters: &waiting, group: "", seq: 0, waited_ms, ahead: false };
+    (judged.map(|judged| scene.behind(&late, judged)), vec![rank])
+}
+
+/// After the last iteration: who does not leave although others have.
+fn teardown(scene: &Scene<'_>, limits: &Limits) -> (Option<VerdictReport>, Vec<Rank>) {
+    let leaving = |seat: &&Seat| {
+        seat.fresh
+            && seat.alive()
+            && seat.halted_ms.is_none()
+            && matches!(seat.phase(), Some(Phase::Teardown | Phase::Done))
+            && seat.page().is_some_and(|page| page.phase_age_ms >= limits.behind)
+    };
+    let stuck: Vec<&Seat> = scene.seats.iter().filter(leaving).collect();
+    let gone: Vec<Rank> = scene.seats.iter().filter(|seat| seat.left).map(|seat| seat.rank).collect();
+    let others = scene
+        .seats
+        .iter()
+        .any(|seat| seat.alive() && !matches!(seat.phase(), Some(Phase::Teardown | Phase::Done)));
+    let Some(first) = stuck.first() else { return (None, Vec::new()) };
+    if others || gone.is_empty() {
+        return (None, Vec::new());
+    }
+    let waited_ms = first.page().map_or(0, |page| page.phase_age_ms);
+    let also: Vec<Rank> = stuck.iter().skip(1).map(|seat| seat.rank).collect();
+    let judged =
+        Judged { severity: Severity::Red, confidence: Confidence::Likely, reason: Reason::TeardownStall };
+    let late =
+        Late { rank: first.rank, also: &also, waiters: &[], group: "", seq: 0, waited_ms, ahead: false };
+    (Some(scene.behind(&late, judged)), vec![first.rank])
+}

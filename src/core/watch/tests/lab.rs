@@ -1,0 +1,198 @@
+//! A laboratory on paper: a cluster whose ranks train in lock step, tick by tick, with faults laid over it.
+
+use crate::core::event::Event;
+use crate::core::ids::Rank;
+use crate::core::reason::Reason;
+use crate::core::report::{ReportBody, Severity, VerdictReport};
+use crate::core::testkit::*;
+use crate::proto::inspection::{Frame, How, Inspection, ThreadStack};
+use crate::proto::message::*;
+
+/// A cluster of `hosts` with two ranks each that has trained for a while.
+pub fn trained(hosts: usize) -> Cluster {
+    let mut c = Cluster::launch(hosts);
+    c.all_ready();
+    for agent in &mut c.agents {
+        for sample in agent.samples.values_mut() {
+            sample.signals.cpu_ms = 1_000;
+            sample.cpu_percent = 0.0;
+            sample.wchan = String::new();
+        }
+    }
+    c.pass(10_000);
+    assert_eq!(c.verdicts(), [], "a healthy run");
+    c
+}
+
+pub fn verdicts(c: &Cluster) -> Vec<VerdictReport> {
+    let told = c.told.iter().filter_map(|(_, _, body)| match body {
+        ReportBody::Verdict(verdict) => Some(verdict.clone()),
+        _ => None,
+    });
+    told.collect()
+}
+
+/// Passes time until something red is told; gives it and how long it took.
+pub fn alarm(c: &mut Cluster, bound_ms: u64) -> VerdictReport {
+    let start = c.now;
+    let known = verdicts(c).len();
+    loop {
+        let red = verdicts(c).into_iter().skip(known).find(|verdict| verdict.severity == Severity::Red);
+        if let Some(verdict) = red {
+            return verdict;
+        }
+        let took = c.now.since(start);
+        assert!(took < bound_ms, "nothing red after {took} ms; told: {:?}", c.verdicts());
+        c.pass(250);
+    }
+}
+
+/// Asserts whom and why.
+pub fn expect(verdict: &VerdictReport, rank: Option<u32>, reason: Reason) {
+    assert_eq!((verdict.rank.map(|rank| rank.0), verdict.reason_code), (rank, reason), "{}", verdict.reason);
+    assert_eq!(verdict.verdict, reason.kind());
+}
+
+/// Every red verdict so far.
+pub fn reds(c: &Cluster) -> Vec<(Option<u32>, Reason)> {
+    let red = verdicts(c).into_iter().filter(|verdict| verdict.severity == Severity::Red);
+    red.map(|verdict| (verdict.rank.map(|rank| rank.0), verdict.reason_code)).collect()
+}
+
+pub fn sample(c: &mut Cluster, rank: u32) -> &mut RankSample {
+    c.agents[rank as usize / 2].samples.get_mut(&rank).unwrap()
+}
+
+pub fn page(c: &mut Cluster, rank: u32) -> &mut PageSample {
+    sample(c, rank).page.as_mut().unwrap()
+}
+
+/// A look that shows a thread in `file:line`.
+pub fn look_at(rank: u32, function: &str, file: &str, line: u32) -> Inspection {
+    let frames = vec![
+        Frame { function: "__futex_abstimed_wait".into(), file: Some("/lib/libc.so.6".into()), line: None },
+        Frame { function: function.into(), file: Some(file.into()), line: Some(line) },
+    ];
+    let thread = ThreadStack { tid: 1000 + rank, name: "main".into(), how: How::Native, frames };
+    Inspection { rank: Rank(rank), pid: Some(1000 + rank), threads: vec![thread], ..Inspection::default() }
+}
+
+/// A run of `count` collectives with a period of five: four gradients of 64 elements and one exchange of statistics.
+pub fn calls(first: u64, count: u64) -> Vec<RecentCollective> {
+    let mut chain = first;
+    (first..first + count)
+        .map(|seq| {
+            chain += 1;
+            let stats = seq.is_multiple_of(5);
+            RecentCollective {
+                group: "world".into(),
+                seq,
+                op: "all_reduce".into(),
+                tag: if stats { "collect_stats" } else { "grad" }.into(),
+                count: if stats { 8 } else { 64 },
+                dtype: "f32".into(),
+                chain,
+                train_iter: seq / 5,
+                site: if stats { "train.rs:90" } else { "ddp.rs:40" }.into(),
+                ..RecentCollective::default()
+            }
+        })
+        .collect()
+}
+
+/// All ranks stand still inside collective `seq` of the group of all ranks, with the calls before it on their pages.
+pub fn stand(c: &mut Cluster, seq: u64) {
+    let ranks: Vec<u32> = c.agents.iter().flat_map(|agent| agent.samples.keys().copied()).collect();
+    let world = ranks.len() as u32;
+    for rank in ranks {
+        let page = page(c, rank);
+        page.recent = calls(seq - 20, 21);
+        page.groups =
+            vec![GroupSample { name: "world".into(), size: world, entered: seq, left: seq - 1, chain: 0 }];
+        enter(page, "world", seq);
+    }
+}
+
+/// The page shows its rank inside `seq` of a group.
+pub fn enter(page: &mut PageSample, group: &str, seq: u64) {
+    let call = page.recent.iter().find(|call| call.seq == seq && call.group == group).cloned();
+    let call = call.unwrap_or_default();
+    page.phase = Phase::Learn;
+    page.collective = CollectiveSample {
+        entered: seq,
+        left: seq - 1,
+        op: call.op,
+        tag: call.tag,
+        count: call.count,
+        dtype: call.dtype,
+        root: call.root,
+        site: call.site,
+        group: group.into(),
+        group_seq: seq,
+        ..CollectiveSample::default()
+    };
+}
+
+/// The rank called something else at `seq`.
+pub fn instead(c: &mut Cluster, rank: u32, seq: u64, change: impl Fn(&mut RecentCollective)) {
+    let page = page(c, rank);
+    for call in &mut page.recent {
+        if call.seq == seq {
+            change(call);
+            call.chain += 7_777;
+        }
+    }
+    enter(page, "world", seq);
+}
+
+/// A rank as it trains: iterations of `period_ms`, `collectives` each, of which it waits `wait_ms`.
+pub struct Pace {
+    pub period_ms: u64,
+    pub collectives: u64,
+}
+
+/// Time passes in quarter seconds; `each` writes every rank's sample anew.
+pub fn drive(c: &mut Cluster, ms: u64, mut each: impl FnMut(u32, u64, &mut RankSample)) {
+    for _ in 0..ms / 250 {
+        c.now = c.now.plus(250);
+        for node in 0..c.agents.len() {
+            for (rank, sample) in &mut c.agents[node].samples {
+                each(*rank, c.now.0, sample);
+            }
+            if c.agents[node].connected {
+                c.sample(node);
+            }
+        }
+        c.event(Event::Ticked);
+    }
+}
+
+/// Writes a running page: iterations of `pace`, of each of which the rank waits `wait_ms` in collectives; `lost` collectives are left out from
+/// iteration `since` on.
+pub fn running(sample: &mut RankSample, now: u64, pace: &Pace, wait_ms: u64, shift: Option<(u64, i64)>) {
+    let iteration = now / pace.period_ms;
+    let at = |iteration: u64| {
+        let seq = iteration * pace.collectives;
+        match shift {
+            Some((since, by)) if iteration > since => seq.saturating_add_signed(by),
+            _ => seq,
+        }
+    };
+    let page = sample.page.as_mut().unwrap();
+    page.train_iter = iteration;
+    page.updates = iteration * 4;
+    page.heartbeat_age_ms = 5;
+    page.phase = Phase::Rollout;
+    page.phase_age_ms = now % pace.period_ms;
+    page.collective.entered = at(iteration);
+    page.collective.left = at(iteration);
+    page.iterations = (iteration.saturating_sub(7)..=iteration)
+        .map(|i| IterationSample {
+            train_iter: i,
+            seq: at(i),
+            chain: at(i) * 31 + i,
+            age_ms: now - i * pace.period_ms,
+            wait_us: i * wait_ms * 1000,
+        })
+        .collect();
+}

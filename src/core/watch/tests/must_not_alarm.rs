@@ -1,0 +1,239 @@
+//! What must not alarm: nothing red, whatever the amber.
+
+use super::lab::*;
+use crate::core::event::Event;
+use crate::core::reason::Reason;
+use crate::core::report::{Severity, VerdictKind};
+use crate::core::testkit::*;
+use crate::proto::message::*;
+
+/// xorshift64: the tests need numbers without pattern, not good ones.
+fn next(seed: &mut u64) -> f64 {
+    *seed ^= *seed << 13;
+    *seed ^= *seed >> 7;
+    *seed ^= *seed << 17;
+    (*seed >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// Rank `late` is busy elsewhere for `ms` while the others wait; `each` writes its sample every quarter second.
+fn busy(c: &mut Cluster, late: u32, ms: u64, each: impl Fn(u64, &mut RankSample)) {
+    c.hang(late, |_| {});
+    for step in 0..ms / 250 {
+        each(step, sample(c, late));
+        c.pass(250);
+    }
+    c.release();
+    c.pass(2_000);
+}
+
+#[test]
+fn n1_a_long_evaluation_that_counts_is_amber_with_its_progress() {
+    let mut c = trained(2);
+    busy(&mut c, 0, 120_000, |step, sample| {
+        let page = sample.page.as_mut().unwrap();
+        (page.phase, page.done, page.total) = (Phase::Eval, step, 480);
+        page.heartbeat_age_ms = 10;
+    });
+    assert_eq!(reds(&c), []);
+    let told = verdicts(&c);
+    assert_eq!((told[0].severity, told[0].reason_code), (Severity::Amber, Reason::ExpectedWait));
+    assert!(told[0].reason.contains("waiting for rank 0: eval 1"), "{}", told[0].reason);
+    assert_eq!(told.last().unwrap().severity, Severity::Cleared);
+    assert_eq!(told.len(), 2);
+}
+
+#[test]
+fn n2_an_evaluation_that_only_burns_cpu_is_amber() {
+    let mut c = trained(2);
+    busy(&mut c, 0, 60_000, |step, sample| {
+        (sample.state, sample.cpu_percent) = ('R', 100.0);
+        sample.signals.cpu_ms = 1_000 + step * 250;
+        sample.page.as_mut().unwrap().phase = Phase::Eval;
+    });
+    assert_eq!(reds(&c), []);
+}
+
+#[test]
+fn n3_a_slow_first_step_is_nothing() {
+    let mut c = Cluster::launch(2);
+    c.all_ready();
+    c.hang(3, |sample| {
+        let page = sample.page.as_mut().unwrap();
+        (page.updates, page.train_iter) = (0, 1);
+    });
+    c.pass(29_000);
+    assert_eq!(c.verdicts(), []);
+}
+
+#[test]
+fn n4_checkpoints_that_grow_are_nothing_while_bytes_move() {
+    let mut c = trained(2);
+    for seconds in 1..=8 {
+        busy(&mut c, 0, seconds * 1_000, |step, sample| {
+            sample.state = if step % 2 == 0 { 'D' } else { 'S' };
+            sample.signals.io_bytes = 1_000_000 * (seconds * 100 + step);
+            sample.page.as_mut().unwrap().phase = Phase::Checkpoint;
+        });
+        c.pass(3_000);
+    }
+    assert_eq!(reds(&c), []);
+}
+
+#[test]
+fn n5_log_normal_environments_alarm_nobody_in_half_an_hour() {
+    for seed in [1u64, 77, 4_242] {
+        let mut c = trained(2);
+        let mut state = seed;
+        let mut left = [0f64; 4];
+        let mut seq = 1_000u64;
+        // Median 40 ms; the 99.9 % quantile a hundred times that.
+        drive(&mut c, 30 * 60_000, |rank, _, sample| {
+            let rank = rank as usize;
+            if rank == 0 && left.iter().all(|left| *left <= 0.0) {
+                seq += 1;
+                for own in &mut left {
+                    let normal = (-2.0 * next(&mut state).max(1e-12).ln()).sqrt()
+                        * (std::f64::consts::TAU * next(&mut state)).cos();
+                    *own = 40.0 * (1.49 * normal).exp();
+                }
+            }
+            left[rank] -= 250.0;
+            let page = sample.page.as_mut().unwrap();
+            let waits = left[rank] <= 0.0;
+            page.phase = if waits { Phase::Learn } else { Phase::Rollout };
+            let moved = page.collective.entered != seq || !waits;
+            page.heartbeat_age_ms =
+                if page.collective.entered != seq { 20 } else { page.heartbeat_age_ms + 250 };
+            page.collective.age_ms = if moved { 100 } else { page.collective.age_ms + 250 };
+            page.collective.entered = if waits { seq + 1 } else { seq };
+            page.collective.left = seq;
+        });
+        assert_eq!(reds(&c), [], "seed {seed}");
+    }
+}
+
+#[test]
+fn n6_pauses_of_four_seconds_now_and_then_are_nothing() {
+    let mut c = trained(2);
+    for round in 0..10u32 {
+        busy(&mut c, round % 4, 4_000, |_, _| {});
+        c.pass(20_000);
+    }
+    assert_eq!(c.verdicts(), []);
+}
+
+#[test]
+fn n7_starved_ranks_of_a_busy_host_are_no_deadlock() {
+    let mut c = trained(2);
+    for agent in &mut c.agents {
+        let pressure = crate::proto::inspection::Pressure { cpu: 90.0, ..Default::default() };
+        agent.signals.pressure = Some(pressure);
+    }
+    busy(&mut c, 1, 12_000, |step, sample| {
+        sample.state = 'R';
+        sample.signals.cpu_ms = 1_000 + step * 20;
+    });
+    assert_eq!(reds(&c), []);
+    assert_eq!(verdicts(&c)[0].reason_code, Reason::HostOverloaded);
+}
+
+#[test]
+fn n8_n9_short_stops_and_short_losses_are_nothing() {
+    let mut c = trained(2);
+    c.hang(1, |sample| sample.state = 'T');
+    c.pass(500);
+    c.release();
+    c.pass(2_000);
+    stand(&mut c, 100);
+    c.pass(1_000);
+    c.release();
+    c.pass(2_000);
+    assert_eq!(c.verdicts(), []);
+}
+
+#[test]
+fn n10_a_reconnect_is_nothing() {
+    let mut c = trained(2);
+    c.lose(1);
+    c.pass(3_000);
+    c.ready(1);
+    c.pass(10_000);
+    assert_eq!(c.verdicts(), []);
+}
+
+#[test]
+fn n11_a_clean_finish_over_five_seconds_is_quiet() {
+    let mut c = trained(2);
+    for rank in 0..4 {
+        let page = page(&mut c, rank);
+        (page.phase, page.phase_progress, page.phase_age_ms) = (Phase::Teardown, u64::MAX, 0);
+    }
+    for rank in 0..4 {
+        c.rank_said(rank, RankEvent::Finished { reason: FinishReason::Budget });
+        c.pass(1_000);
+        c.exit_of(rank, Exit::Code { code: 0 }, false);
+    }
+    assert_eq!(c.verdicts(), []);
+}
+
+#[test]
+fn n12_what_the_user_orders_is_no_incident() {
+    let mut c = trained(2);
+    c.event(Event::RestartRequested { from: None });
+    c.hang(2, |_| {});
+    c.pass(9_000);
+    assert_eq!(c.verdicts(), []);
+}
+
+#[test]
+fn n13_wall_clocks_may_jump() {
+    let mut c = trained(2);
+    c.agents[1].wall_skew_s = 3_600.0;
+    c.pass(5_000);
+    c.agents[1].wall_skew_s = -3_600.0;
+    c.pass(5_000);
+    assert_eq!(c.verdicts(), []);
+}
+
+#[test]
+fn n14_groups_of_some_ranks_are_no_mismatch() {
+    let mut c = trained(2);
+    stand(&mut c, 100);
+    for rank in 0..2 {
+        let page = page(&mut c, rank);
+        let pair = GroupSample { name: "pair".into(), size: 2, entered: 9, left: 9, chain: 5 };
+        page.groups.push(pair);
+        page.recent.extend(calls(3, 7).into_iter().map(|call| RecentCollective {
+            group: "pair".into(),
+            op: "broadcast".into(),
+            ..call
+        }));
+        page.collective.entered = 109;
+        page.collective.left = 108;
+    }
+    c.pass(10_000);
+    assert_eq!(c.verdicts(), []);
+}
+
+#[test]
+fn n15_ranks_one_call_apart_that_move_are_nothing() {
+    let mut c = trained(2);
+    drive(&mut c, 20_000, |rank, now, sample| {
+        let page = sample.page.as_mut().unwrap();
+        page.collective.entered = now / 250 + u64::from(rank % 2);
+        page.collective.left = now / 250 - u64::from(rank % 3 == 0);
+        page.collective.age_ms = 200;
+        page.heartbeat_age_ms = 20;
+    });
+    assert_eq!(c.verdicts(), []);
+}
+
+#[test]
+fn n16_a_machine_that_was_suspended_blames_nobody() {
+    let mut c = trained(2);
+    c.now = c.now.plus(3_600_000);
+    c.event(Event::Ticked);
+    c.pass(5_000);
+    assert_eq!(reds(&c), []);
+    assert!(!c.verdicts().iter().any(|(kind, _, _)| *kind == VerdictKind::Behind));
+}

@@ -1,0 +1,260 @@
+//! Who holds up whom: the frontier of every group, and the graph of waits between groups. Pure.
+//!
+//! For a group, let F be the highest collective that any member has entered. Members inside F wait; members that have not entered F hold them
+//! up. A member that is itself waiting in another group passes the blame on to those that hold up that group; ranks at which this ends are
+//! guilty. If it never ends, groups are used in different orders. Process states cannot tell these apart; the counters can.
+//! (The "wavefront" of NVIDIA's resiliency extension and the frontier of PyTorch's flight-recorder analyser are the same idea, offline.)
+//!
+//! Invariants:
+//! - WAITS-1: nothing is said about a group while any member of it moved within [`STILL_MS`], or while a member that may be guilty is not heard of.
+//! - WAITS-2: the result does not depend on the order of ranks or hosts, except for the choice among equals, which is by rank.
+
+use super::disagree::{self, Disagreement};
+use super::seat::{Seat, WORLD};
+use crate::core::ids::Rank;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Milliseconds without any advance, between at least two samples, before anything is said.
+pub(super) const STILL_MS: u64 = 1_000;
+
+/// What the waits show.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Finding {
+    /// `rank` holds up `waiters`.
+    Behind {
+        /// The one that has been silent longest.
+        rank: Rank,
+        /// Others that hold the same ranks up.
+        also: Vec<Rank>,
+        /// Ranks that wait for it, directly or through others.
+        waiters: Vec<Rank>,
+        /// Group in which it is missing.
+        group: String,
+        /// Number it has not entered.
+        seq: u64,
+        /// Longest wait, ms.
+        waited_ms: u64,
+        /// Only a minority waits, in something that the majority has never called.
+        ahead: bool,
+    },
+    /// Members of a group called different things.
+    Disagree {
+        /// Who and what.
+        what: Disagreement,
+        /// Longest wait, ms; 0 while nobody waits.
+        waited_ms: u64,
+    },
+    /// Ranks wait for each other in a ring of groups.
+    Ring {
+        /// Each rank and the group it waits in.
+        ring: Vec<(Rank, String)>,
+        /// Longest wait, ms.
+        waited_ms: u64,
+    },
+    /// All members are inside the same collective.
+    Inside {
+        /// Its members.
+        members: Vec<Rank>,
+        /// Group.
+        group: String,
+        /// Number.
+        seq: u64,
+        /// Longest wait, ms.
+        waited_ms: u64,
+    },
+}
+
+/// A group that stands still.
+struct Stalled {
+    frontier: u64,
+    waiters: Vec<usize>,
+    behind: Vec<usize>,
+    waited_ms: u64,
+}
+
+/// Looks at all ranks.
+pub(super) fn look(seats: &[Seat<'_>]) -> Vec<Finding> {
+    let mut names: BTreeSet<&str> = BTreeSet::new();
+    for seat in seats {
+        names.extend(seat.groups.iter().filter(|group| group.entered > 0).map(|group| group.name.as_str()));
+    }
+    let mut stalled: BTreeMap<&str, Stalled> = BTreeMap::new();
+    let mut findings = Vec::new();
+    for name in names {
+        let members = members(seats, name);
+        let Some(group) = stall(seats, &members, name) else { continue };
+        let compared: Vec<&Seat> = members.iter().filter_map(|index| seats.get(*index)).collect();
+        if let Some(what) = disagree::calls(&compared, name) {
+            findings.push(Finding::Disagree { what, waited_ms: group.waited_ms });
+            continue;
+        }
+        stalled.insert(name, group);
+    }
+    // A difference of order explains every wait that follows from it.
+    if findings.is_empty() {
+        findings = follow(seats, &stalled);
+    }
+    findings
+}
+
+/// Indices of the members of a group: those who count it, and where that is all ranks, all who count anything.
+fn members(seats: &[Seat<'_>], name: &str) -> Vec<usize> {
+    let counts = |seat: &Seat| seat.of(name).is_some();
+    let size = seats.iter().filter_map(|seat| seat.of(name)).map(|group| group.size as usize).max();
+    let all = name == WORLD || size == Some(seats.len());
+    let talks = |seat: &Seat| seat.sample.page.is_some() || !seat.sample.signals.groups.is_empty();
+    (0..seats.len())
+        .filter(|index| seats.get(*index).is_some_and(|seat| counts(seat) || (all && talks(seat))))
+        .collect()
+}
+
+fn stall(seats: &[Seat<'_>], members: &[usize], name: &str) -> Option<Stalled> {
+    let of = |index: &usize| seats.get(*index);
+    let entered = |index: &usize| of(index).and_then(|seat| seat.of(name)).map_or(0, |group| group.entered);
+    let heard = |index: &usize| of(index).is_some_and(|seat| seat.fresh);
+    let frontier = members.iter().filter(|index| heard(index)).map(entered).max().filter(|f| *f > 0)?;
+    let inside = |index: &usize| {
+        heard(index)
+            && of(index)
+                .is_some_and(|seat| seat.alive() && seat.waiting().is_some_and(|group| group.name == name))
+    };
+    let waiters: Vec<usize> =
+        members.iter().copied().filter(|index| entered(index) == frontier && inside(index)).collect();
+    let age = |index: &usize| of(index).and_then(|seat| seat.waiting()).map_or(0, |group| group.age_ms);
+    let waited_ms = waiters.iter().map(age).max()?;
+    let alive = members.iter().filter_map(of).filter(|seat| seat.alive());
+    let still = alive.clone().all(|seat| !seat.fresh || seat.still_ms >= STILL_MS);
+    if !still || waited_ms < STILL_MS {
+        return None;
+    }
+    let behind: Vec<usize> = members.iter().copied().filter(|index| entered(index) < frontier).collect();
+    // Somebody who is not heard of may be the one; the silence of its host is a verdict of its own. So may be one who never counted.
+    let unheard = behind.iter().filter_map(of).any(|seat| seat.alive() && !seat.fresh);
+    let size = members.iter().filter_map(of).filter_map(|seat| seat.of(name)).map(|group| group.size).max();
+    let missing = size.is_some_and(|size| size as usize > members.len());
+    let unheard_inside = behind.is_empty() && alive.clone().any(|seat| !seat.fresh);
+    let dead = behind.iter().filter_map(of).any(|seat| seat.died);
+    (!unheard && !missing && !unheard_inside && !dead).then_some(Stalled {
+        frontier,
+        waiters,
+        behind,
+        waited_ms,
+    })
+}
+
+/// Follows the waits from every stalled group to where they end.
+fn follow(seats: &[Seat<'_>], stalled: &BTreeMap<&str, Stalled>) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = Vec::new();
+    let mut named: BTreeSet<Rank> = BTreeSet::new();
+    let rank = |index: usize| seats.get(index).map(|seat| seat.rank).unwrap_or_default();
+    // Ranks that hold up the group in which a rank waits; `None` when it waits nowhere, or where nothing is known to stand still.
+    let next = |index: usize| {
+        let seat = seats.get(index).filter(|seat| seat.alive())?;
+        let group = stalled.get(seat.waiting()?.name.as_str())?;
+        group.waiters.contains(&index).then_some(group)
+    };
+    for (name, group) in stalled {
+        let mut seen: BTreeSet<usize> = group.waiters.iter().copied().collect();
+        let mut sinks: BTreeSet<usize> = BTreeSet::new();
+        let mut everywhere = group.behind.is_empty();
+        let mut open = group.behind.clone();
+        let mut visited: BTreeSet<usize> = BTreeSet::new();
+        while let Some(index) = open.pop() {
+            if !visited.insert(index) {
+                continue;
+            }
+            match next(index) {
+                Some(other) if other.behind.is_empty() => everywhere = true,
+                Some(other) => {
+                    seen.extend(other.waiters.iter().copied());
+                    open.extend(other.behind.iter().copied());
+                }
+                None => {
+                    sinks.insert(index);
+                }
+            }
+        }
+        let guilty: Vec<usize> = sinks.iter().copied().collect();
+        let outside: Vec<usize> = guilty
+            .iter()
+            .copied()
+            .filter(|index| seats.get(*index).is_some_and(|seat| seat.left || seat.waiting().is_none()))
+            .collect();
+        let guilty = if outside.is_empty() { guilty } else { outside };
+        let gravity = |index: &usize| {
+            seats
+                .get(*index)
+                .map(|seat| (seat.left, seat.halted_ms.is_some(), seat.silence_ms(), u32::MAX - seat.rank.0))
+        };
+        match guilty.iter().copied().max_by_key(|index| gravity(index)) {
+            Some(primary) => {
+                if !named.insert(rank(primary)) {
+                    continue;
+                }
+                let waiters: Vec<Rank> =
+                    seen.iter().copied().map(rank).filter(|other| *other != rank(primary)).collect();
+                let also = guilty.iter().copied().map(rank).filter(|other| *other != rank(primary)).collect();
+                let (group_name, seq) = missing_in(seats, stalled, primary, name, group.frontier);
+                findings.push(Finding::Behind {
+                    rank: rank(primary),
+                    also,
+                    waiters,
+                    group: group_name,
+                    seq,
+                    waited_ms: group.waited_ms,
+                    ahead: is_ahead(seats, group, name),
+                });
+            }
+            None if everywhere && group.behind.is_empty() => findings.push(Finding::Inside {
+                members: group.waiters.iter().copied().map(rank).collect(),
+                group: name.to_string(),
+                seq: group.frontier,
+                waited_ms: group.waited_ms,
+            }),
+            // Whatever it ends in is told by that group.
+            None if everywhere => {}
+            None => {
+                let all: BTreeSet<usize> = visited.iter().chain(&seen).copied().collect();
+                if all.iter().any(|index| !named.insert(rank(*index))) {
+                    continue;
+                }
+                let place = |index: &usize| {
+                    let seat = seats.get(*index)?;
+                    Some((seat.rank, seat.waiting()?.name.clone()))
+                };
+                let ring = all.iter().filter_map(place).collect();
+                findings.push(Finding::Ring { ring, waited_ms: group.waited_ms });
+            }
+        }
+    }
+    findings
+}
+
+/// The group and number in which a guilty rank is missing: where it holds somebody up directly.
+fn missing_in(
+    seats: &[Seat<'_>],
+    stalled: &BTreeMap<&str, Stalled>,
+    index: usize,
+    name: &str,
+    frontier: u64,
+) -> (String, u64) {
+    let direct = stalled.iter().find(|(_, group)| group.behind.contains(&index));
+    let known = stalled.get(name).filter(|group| group.behind.contains(&index));
+    match (known, direct, seats.get(index)) {
+        (None, Some((name, group)), Some(_)) => (name.to_string(), group.frontier),
+        _ => (name.to_string(), frontier),
+    }
+}
+
+/// A strict minority waits in a call that none of the others ever made: not they are late, it is early.
+fn is_ahead(seats: &[Seat<'_>], group: &Stalled, name: &str) -> bool {
+    if group.waiters.len() * 2 >= group.waiters.len() + group.behind.len() {
+        return false;
+    }
+    let call = |index: &usize| seats.get(*index)?.waiting()?.call.clone();
+    let Some(call) = group.waiters.first().and_then(call) else { return false };
+    let late = group.behind.iter().filter_map(|index| seats.get(*index));
+    let mut known = late.clone().map(|seat| seat.recent(name)).filter(|recent| !recent.is_empty()).peekable();
+    known.peek().is_some()
+        && known.all(|recent| recent.iter().all(|other| (&other.op, &other.tag) != (&call.op, &call.tag)))
+}
