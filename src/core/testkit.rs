@@ -122,7 +122,9 @@ pub(crate) fn rank_sample(rank: u32) -> RankSample {
                 bytes: 64,
                 dtype: "f32".into(),
                 age_ms: 10,
+                ..CollectiveSample::default()
             },
+            ..PageSample::default()
         }),
         signals: Default::default(),
     }

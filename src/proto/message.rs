@@ -590,7 +590,7 @@ pub struct CgroupSample {
 }
 
 /// The status page of one rank; ages are computed by the agent on the rank's own clock.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct PageSample {
     /// What the rank is doing.
     pub phase: Phase,
@@ -612,6 +612,152 @@ pub struct PageSample {
     pub updates: u64,
     /// The collective that was entered last.
     pub collective: CollectiveSample,
+    /// What it does inside the phase.
+    #[serde(default)]
+    pub activity: Activity,
+    /// Milliseconds since the activity began, 0 when there is none.
+    #[serde(default)]
+    pub activity_age_ms: u64,
+    /// How much of a phase of known length is done.
+    #[serde(default)]
+    pub done: u64,
+    /// How much there is to do, 0 when unknown.
+    #[serde(default)]
+    pub total: u64,
+    /// Groups (communicators), the group of all ranks first; empty on old pages.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupSample>,
+    /// Beginnings of some of the latest iterations, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub iterations: Vec<IterationSample>,
+    /// Milliseconds in each phase so far (indices of [`Phase::ALL`]), time inside collectives excluded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub own_ms: Vec<u64>,
+    /// The latest collectives, oldest first; only while the page is silent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recent: Vec<RecentCollective>,
+}
+
+/// Counters of one group of ranks (communicator).
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct GroupSample {
+    /// Its name, equal on all members.
+    pub name: String,
+    /// Members, 0 when unknown.
+    pub size: u32,
+    /// Number of the collective entered last in it.
+    pub entered: u64,
+    /// Number of the collective left last in it.
+    pub left: u64,
+    /// Hash over what its members must agree on, of all collectives entered in it.
+    pub chain: u64,
+}
+
+/// The beginning of an iteration in counters of the group of all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct IterationSample {
+    /// Its number.
+    pub train_iter: u64,
+    /// Collectives entered before it.
+    pub seq: u64,
+    /// Chain hash at that moment.
+    pub chain: u64,
+    /// Milliseconds since it began.
+    pub age_ms: u64,
+    /// Microseconds spent inside collectives before it.
+    pub wait_us: u64,
+}
+
+/// One collective out of a page's ring.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct RecentCollective {
+    /// Name of its group, empty when unknown.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub group: String,
+    /// Number within its group.
+    pub seq: u64,
+    /// `all_reduce`, `broadcast`, ...
+    pub op: String,
+    /// Purpose.
+    pub tag: String,
+    /// Elements per rank.
+    pub count: u64,
+    /// Element type.
+    pub dtype: String,
+    /// Rank that a broadcast comes from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<u32>,
+    /// Chain hash of the group with this collective.
+    pub chain: u64,
+    /// Training iteration it was entered in.
+    pub train_iter: u64,
+    /// `FILE:LINE` of the call, empty when unknown.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub site: String,
+}
+
+/// What a rank does inside a phase; numbers are the status page's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u32)]
+pub enum Activity {
+    /// Nothing special.
+    #[default]
+    None = 0,
+    /// An environment is being reset.
+    EnvReset = 1,
+    /// Environments are being stepped.
+    EnvStep = 2,
+    /// Actions are being computed.
+    Act = 3,
+    /// A batch is being drawn from memory.
+    Sample = 4,
+    /// Forward pass of a loss.
+    Forward = 5,
+    /// Backward pass.
+    Backward = 6,
+    /// The optimiser steps.
+    Optimize = 7,
+    /// A file is being written.
+    Save = 8,
+    /// A file is being read.
+    Load = 9,
+    /// Code is being compiled.
+    Compile = 10,
+}
+
+impl Activity {
+    /// All activities, in the order of their numbers.
+    pub const ALL: [Activity; 11] = [
+        Activity::None,
+        Activity::EnvReset,
+        Activity::EnvStep,
+        Activity::Act,
+        Activity::Sample,
+        Activity::Forward,
+        Activity::Backward,
+        Activity::Optimize,
+        Activity::Save,
+        Activity::Load,
+        Activity::Compile,
+    ];
+
+    /// The name shown to people, empty for none.
+    pub fn name(self) -> &'static str {
+        match self {
+            Activity::None => "",
+            Activity::EnvReset => "env reset",
+            Activity::EnvStep => "env step",
+            Activity::Act => "act",
+            Activity::Sample => "sample",
+            Activity::Forward => "forward",
+            Activity::Backward => "backward",
+            Activity::Optimize => "optimise",
+            Activity::Save => "save",
+            Activity::Load => "load",
+            Activity::Compile => "compile",
+        }
+    }
 }
 
 /// The latest collective of a rank.
@@ -631,6 +777,21 @@ pub struct CollectiveSample {
     pub dtype: String,
     /// Milliseconds since it was entered (while inside), else since it was left.
     pub age_ms: u64,
+    /// Elements per rank.
+    #[serde(default)]
+    pub count: u64,
+    /// Rank that a broadcast comes from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<u32>,
+    /// Name of its group, empty when unknown.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub group: String,
+    /// Its number within its group, 0 when unknown.
+    #[serde(default)]
+    pub group_seq: u64,
+    /// `FILE:LINE` of the call, empty when unknown.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub site: String,
 }
 
 /// What a rank is doing; numbers are the status page's.

@@ -3,20 +3,36 @@
 //! Owner: the rank (writer, one thread); the agent maps it read-only. It stays readable when the rank is stopped, spins
 //! inside NCCL or is dead, and writing it costs no system call: this is what makes stuck-rank detection certain.
 //!
-//! Layout, version 1: 64-bit little-endian words in a file of [`PAGE_BYTES`].
+//! Layout, version 2: 64-bit little-endian words in a file of [`PAGE_BYTES`].
 //! ```text
-//! word  0  magic "rankdeck"      1  version        2  rank       3  generation     4  pid
-//! word  8  seqlock: odd while the writer is inside
-//! words 9  body, in the order of `Body::words`
-//! word 64  ring of the latest RING collectives, RING_WORDS words each, slot = seq % RING
+//! word    0  magic "rankdeck"      1  version        2  rank       3  generation     4  pid
+//! word    8  seqlock: odd while the writer is inside
+//! words   9  body, in the order of `Body::words`
+//! word   64  ring of the latest RING collectives of all groups, slot = seq % RING
+//! word 1024  table of GROUPS groups (communicators); the first is the group of all ranks
+//! word 1152  ring of the beginnings of the latest ITERATIONS training iterations, slot = train_iter % ITERATIONS
+//! word 1792  table of SITES names of call sites
 //! ```
 //! Invariants:
 //! - PAGE-1: a reader returns a body only if the seqlock was even and unchanged around it; it gives up after a bounded number of tries
 //!   (a writer killed inside leaves the lock odd; then the torn body is returned and marked).
 //! - PAGE-2: every word is an atomic; there is no undefined behaviour however reader and writer interleave.
 //! - PAGE-3: times are CLOCK_MONOTONIC nanoseconds of the host; only ages leave it.
+//! - PAGE-4: pages of version 1 can still be read; what they lack is empty.
 
-use super::message::{CollectiveSample, PageSample, Phase};
+mod layout;
+mod sample;
+
+pub use layout::{
+    Body, Collective, Dtype, GROUPS, Group, ITERATIONS, Iteration, Op, PHASES, RING, SITE_TEXT, SITES, tag,
+    tag_text,
+};
+
+use super::message::{Activity, Phase};
+use layout::{
+    BODY, BODY_WORDS, GROUP_WORDS, GROUPS_START, ITERATION_WORDS, ITERATIONS_START, Layout, RING_WORDS,
+    SITE_WORDS, SITES_START,
+};
 use memmap2::{MmapMut, MmapOptions};
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -25,18 +41,14 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Size of the file.
-pub const PAGE_BYTES: usize = 8192;
-/// Collectives kept in the ring.
-pub const RING: usize = 32;
+pub const PAGE_BYTES: usize = 16384;
 /// Layout version.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
+/// The group of all ranks: always the first in the table.
+pub const WORLD: GroupId = GroupId(0);
 
 const MAGIC: u64 = u64::from_le_bytes(*b"rankdeck");
 const SEQLOCK: usize = 8;
-const BODY: usize = 9;
-const BODY_WORDS: usize = 20;
-const RING_START: usize = 64;
-const RING_WORDS: usize = 10;
 const READ_TRIES: usize = 1000;
 
 /// Nanoseconds on this host's CLOCK_MONOTONIC; no system call (vDSO).
@@ -47,14 +59,16 @@ pub fn monotonic_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// One collective, as the ring keeps it.
+/// A group (communicator) of this rank, from [`Writer::group`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct GroupId(usize);
+
+/// A collective about to be entered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Collective {
-    /// Number, from 1, over all groups of the rank.
-    pub seq: u64,
+pub struct Entry {
     /// What.
     pub op: Op,
-    /// Why: up to 16 bytes of ASCII.
+    /// Why: up to 16 bytes of ASCII, see [`tag`].
     pub tag: [u8; 16],
     /// Elements per rank.
     pub count: u64,
@@ -62,221 +76,28 @@ pub struct Collective {
     pub bytes: u64,
     /// Element type.
     pub dtype: Dtype,
-    /// When it was entered, ns.
-    pub entered_ns: u64,
-    /// When it was left, ns; 0 while inside.
-    pub left_ns: u64,
-    /// Hash of the source location that called it, 0 when unknown.
+    /// Rank that a broadcast comes from.
+    pub root: Option<u32>,
+    /// Hash of the source location, 0 when unknown; its name comes with [`Writer::site`].
     pub call_site: u64,
-}
-
-/// Kinds of collectives; the numbers are part of the layout.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[repr(u64)]
-pub enum Op {
-    /// None yet.
-    #[default]
-    None = 0,
-    /// Reduce to all.
-    AllReduce = 1,
-    /// Copy from one to all.
-    Broadcast = 2,
-    /// Gather on all.
-    AllGather = 3,
-    /// Wait for all.
-    Barrier = 4,
-}
-
-impl Op {
-    /// Its name on screens and in messages.
-    pub fn name(self) -> &'static str {
-        match self {
-            Op::None => "none",
-            Op::AllReduce => "all_reduce",
-            Op::Broadcast => "broadcast",
-            Op::AllGather => "all_gather",
-            Op::Barrier => "barrier",
-        }
-    }
-
-    fn from_word(word: u64) -> Op {
-        match word {
-            1 => Op::AllReduce,
-            2 => Op::Broadcast,
-            3 => Op::AllGather,
-            4 => Op::Barrier,
-            _ => Op::None,
-        }
-    }
-}
-
-/// Element types; the numbers are part of the layout.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[repr(u64)]
-pub enum Dtype {
-    /// Bytes.
-    #[default]
-    U8 = 0,
-    /// 64-bit integers.
-    I64 = 1,
-    /// 32-bit floats.
-    F32 = 2,
-    /// 64-bit floats.
-    F64 = 3,
-}
-
-impl Dtype {
-    /// Its name on screens and in messages.
-    pub fn name(self) -> &'static str {
-        match self {
-            Dtype::U8 => "u8",
-            Dtype::I64 => "i64",
-            Dtype::F32 => "f32",
-            Dtype::F64 => "f64",
-        }
-    }
-
-    fn from_word(word: u64) -> Dtype {
-        match word {
-            1 => Dtype::I64,
-            2 => Dtype::F32,
-            3 => Dtype::F64,
-            _ => Dtype::U8,
-        }
-    }
-}
-
-/// `text` cut to the 16 bytes of a tag.
-pub fn tag(text: &str) -> [u8; 16] {
-    let mut bytes = [0; 16];
-    for (to, from) in bytes.iter_mut().zip(text.bytes()) {
-        *to = from;
-    }
-    bytes
-}
-
-/// The text of a tag.
-pub fn tag_text(tag: &[u8; 16]) -> String {
-    let end = tag.iter().position(|b| *b == 0).unwrap_or(tag.len());
-    String::from_utf8_lossy(&tag[..end]).into_owned()
-}
-
-impl Collective {
-    fn words(&self) -> [u64; RING_WORDS] {
-        let (low, high) = self.tag.split_at(8);
-        let word = |half: &[u8]| half.iter().rev().fold(0, |sum, b| sum << 8 | u64::from(*b));
-        [
-            self.seq,
-            self.op as u64,
-            word(low),
-            word(high),
-            self.count,
-            self.bytes,
-            self.dtype as u64,
-            self.entered_ns,
-            self.left_ns,
-            self.call_site,
-        ]
-    }
-
-    fn from_words(words: &[u64; RING_WORDS]) -> Collective {
-        let mut tag = [0; 16];
-        tag[..8].copy_from_slice(&words[2].to_le_bytes());
-        tag[8..].copy_from_slice(&words[3].to_le_bytes());
-        Collective {
-            seq: words[0],
-            op: Op::from_word(words[1]),
-            tag,
-            count: words[4],
-            bytes: words[5],
-            dtype: Dtype::from_word(words[6]),
-            entered_ns: words[7],
-            left_ns: words[8],
-            call_site: words[9],
-        }
-    }
-}
-
-/// Everything on the page except the ring.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Body {
-    /// Number of [`Phase`].
-    pub phase: u64,
-    /// When the phase began, ns.
-    pub phase_entered_ns: u64,
-    /// Moves while something happens inside the phase.
-    pub phase_progress: u64,
-    /// When anything here was last written, ns; set by the writer itself.
-    pub heartbeat_ns: u64,
-    /// Training iteration.
-    pub train_iter: u64,
-    /// This rank's own environment steps.
-    pub env_step: u64,
-    /// This rank's own samples.
-    pub samples: u64,
-    /// This rank's own finished episodes.
-    pub episodes: u64,
-    /// Optimiser updates.
-    pub updates: u64,
-    /// Number of the collective entered last.
-    pub entered: u64,
-    /// Number of the collective left last.
-    pub left: u64,
-    /// Chain hash over the fingerprints (op, count, dtype, tag) of all collectives so far.
-    pub chain_hash: u64,
-}
-
-impl Body {
-    fn words(&self) -> [u64; BODY_WORDS] {
-        let mut words = [0; BODY_WORDS];
-        words[..12].copy_from_slice(&[
-            self.phase,
-            self.phase_entered_ns,
-            self.phase_progress,
-            self.heartbeat_ns,
-            self.train_iter,
-            self.env_step,
-            self.samples,
-            self.episodes,
-            self.updates,
-            self.entered,
-            self.left,
-            self.chain_hash,
-        ]);
-        words
-    }
-
-    fn from_words(words: &[u64; BODY_WORDS]) -> Body {
-        Body {
-            phase: words[0],
-            phase_entered_ns: words[1],
-            phase_progress: words[2],
-            heartbeat_ns: words[3],
-            train_iter: words[4],
-            env_step: words[5],
-            samples: words[6],
-            episodes: words[7],
-            updates: words[8],
-            entered: words[9],
-            left: words[10],
-            chain_hash: words[11],
-        }
-    }
 }
 
 struct Words {
     map: MmapMut,
+    /// Words in the map.
+    length: usize,
 }
 
 impl Words {
     fn get(&self, index: usize) -> &AtomicU64 {
-        assert!(index < PAGE_BYTES / 8, "word inside the page");
-        // SAFETY: the map is PAGE_BYTES long and page-aligned, `index` was checked, and both processes access it only as atomics.
+        assert!(index < self.length, "word inside the page");
+        // SAFETY: the map is `length` words long and page-aligned, `index` was checked, and both processes access it only as atomics.
         unsafe { &*self.map.as_ptr().cast::<AtomicU64>().add(index) }
     }
 
-    fn load<const N: usize>(&self, start: usize) -> [u64; N] {
-        std::array::from_fn(|i| self.get(start + i).load(Ordering::Relaxed))
+    /// The first `known` of N words; the rest, which an older layout lacks, is 0.
+    fn load<const N: usize>(&self, start: usize, known: usize) -> [u64; N] {
+        std::array::from_fn(|i| if i < known { self.get(start + i).load(Ordering::Relaxed) } else { 0 })
     }
 
     fn store(&self, start: usize, words: &[u64]) {
@@ -291,6 +112,19 @@ pub struct Writer {
     words: Words,
     body: Body,
     current: Collective,
+    groups: Vec<Group>,
+    sites: Vec<u64>,
+    /// Time inside collectives since the phase began, ns.
+    phase_wait_ns: u64,
+}
+
+/// What changed besides the body.
+enum Part {
+    Nothing,
+    Collective(Collective),
+    Iteration(Iteration),
+    Group(usize),
+    Site(usize, [u64; SITE_WORDS]),
 }
 
 impl Writer {
@@ -311,16 +145,20 @@ impl Writer {
     }
 
     fn start(map: MmapMut, rank: u32, generation: u32) -> Writer {
-        let words = Words { map };
+        let words = Words { map, length: PAGE_BYTES / 8 };
         // What an earlier writer left: no reader may take it for this one's.
         words.get(0).store(0, Ordering::Release);
         words.store(1, &[0; PAGE_BYTES / 8 - 1]);
         let now = monotonic_ns();
-        let body = Body { phase_entered_ns: now, heartbeat_ns: now, ..Body::default() };
+        let body =
+            Body { phase_entered_ns: now, activity_entered_ns: now, heartbeat_ns: now, ..Body::default() };
+        let world = Group { name: tag("world"), ..Group::default() };
         words.store(BODY, &body.words());
+        words.store(GROUPS_START, &world.words());
         words.store(1, &[VERSION, u64::from(rank), u64::from(generation), u64::from(std::process::id())]);
         words.get(0).store(MAGIC, Ordering::Release);
-        Writer { words, body, current: Collective::default() }
+        let (groups, sites) = (vec![world], Vec::new());
+        Writer { words, body, current: Collective::default(), groups, sites, phase_wait_ns: 0 }
     }
 
     /// The latest body.
@@ -328,19 +166,41 @@ impl Writer {
         &self.body
     }
 
-    /// Changes the body and publishes it.
+    /// Changes the body and publishes it. Where `train_iter` changes, a new iteration begins: all ranks must do so at the same place
+    /// between the same collectives.
     pub fn update(&mut self, change: impl FnOnce(&mut Body)) {
+        let before = self.body.train_iter;
         change(&mut self.body);
-        self.body.heartbeat_ns = monotonic_ns();
-        self.publish(None);
+        let now = monotonic_ns();
+        self.body.heartbeat_ns = now;
+        let part = match self.groups.first() {
+            Some(world) if self.body.train_iter != before => Part::Iteration(Iteration {
+                train_iter: self.body.train_iter,
+                seq: world.entered,
+                chain: world.chain,
+                at_ns: now,
+                wait_ns: self.body.wait_ns,
+            }),
+            _ => Part::Nothing,
+        };
+        self.publish(part);
     }
 
-    /// Enters a phase.
+    /// Enters a phase; activity and amount begin anew.
     pub fn phase(&mut self, phase: Phase) {
+        let waited = std::mem::take(&mut self.phase_wait_ns);
         self.update(|body| {
+            let now = monotonic_ns();
+            let spent = now.saturating_sub(body.phase_entered_ns).saturating_sub(waited);
+            if let Some(own) = body.own_ns.get_mut(body.phase as usize) {
+                *own += spent;
+            }
             body.phase = phase as u64;
-            body.phase_entered_ns = monotonic_ns();
+            body.phase_entered_ns = now;
             body.phase_progress = 0;
+            body.activity = Activity::None as u64;
+            body.activity_entered_ns = now;
+            (body.done, body.total) = (0, 0);
         });
     }
 
@@ -349,7 +209,52 @@ impl Writer {
         self.update(|body| body.phase_progress += 1);
     }
 
-    /// Enters the next collective and returns its number.
+    /// Says what is being done inside the phase.
+    pub fn activity(&mut self, activity: Activity) {
+        self.update(|body| {
+            body.activity = activity as u64;
+            body.activity_entered_ns = monotonic_ns();
+        });
+    }
+
+    /// Says how much of the phase is done, such as episodes of an evaluation; this is progress.
+    pub fn amount(&mut self, done: u64, total: u64) {
+        self.update(|body| {
+            body.phase_progress += 1;
+            (body.done, body.total) = (done, total);
+        });
+    }
+
+    /// The group of that name, which must be the same on all its members; `size` is the number of members. When the table is full, a
+    /// group is still counted in the ring, but the watch cannot compare it.
+    pub fn group(&mut self, name: &str, size: u32) -> GroupId {
+        let name = tag(name);
+        let known = self.groups.iter().position(|group| group.name == name);
+        let index = known.unwrap_or(self.groups.len());
+        if index >= GROUPS {
+            return GroupId(GROUPS);
+        }
+        if known.is_none() {
+            self.groups.push(Group { name, ..Group::default() });
+        }
+        if let Some(group) = self.groups.get_mut(index) {
+            group.size = u64::from(size);
+        }
+        self.publish(Part::Group(index));
+        GroupId(index)
+    }
+
+    /// Names a call site, `FILE:LINE`; done once per number.
+    pub fn site(&mut self, number: u64, name: impl FnOnce() -> String) {
+        if number == 0 || self.sites.len() >= SITES || self.sites.contains(&number) {
+            return;
+        }
+        self.sites.push(number);
+        let words = layout::site_words(number, &name());
+        self.publish(Part::Site(self.sites.len() - 1, words));
+    }
+
+    /// Enters the next collective of the group of all ranks and returns its number.
     pub fn enter(
         &mut self,
         op: Op,
@@ -359,42 +264,92 @@ impl Writer {
         dtype: Dtype,
         call_site: u64,
     ) -> u64 {
+        self.enter_in(WORLD, Entry { op, tag, count, bytes, dtype, root: None, call_site })
+    }
+
+    /// Enters the next collective of a group and returns its number within that group.
+    pub fn enter_in(&mut self, group: GroupId, entry: Entry) -> u64 {
         let now = monotonic_ns();
         let seq = self.body.entered + 1;
-        self.current =
-            Collective { seq, op, tag, count, bytes, dtype, entered_ns: now, left_ns: 0, call_site };
+        let Entry { op, tag, count, bytes, dtype, root, call_site } = entry;
+        self.current = Collective {
+            seq,
+            op,
+            tag,
+            count,
+            bytes,
+            dtype,
+            entered_ns: now,
+            left_ns: 0,
+            call_site,
+            group: group.0 as u64,
+            group_seq: 0,
+            chain: 0,
+            train_iter: self.body.train_iter,
+            root: root.map_or(0, |root| u64::from(root) + 1),
+        };
         self.body.entered = seq;
         self.body.heartbeat_ns = now;
-        let words = self.current.words();
-        for word in &words[1..7] {
-            self.body.chain_hash = (self.body.chain_hash ^ word).wrapping_mul(0x0000_0100_0000_01b3);
+        if let Some(counted) = self.groups.get_mut(group.0) {
+            counted.entered += 1;
+            counted.chain = self.current.mixed_into(counted.chain);
+            counted.last = seq;
+            self.current.group_seq = counted.entered;
+            self.current.chain = counted.chain;
+            if group == WORLD {
+                self.body.chain_hash = counted.chain;
+            }
         }
-        self.publish(Some(self.current));
-        seq
+        self.publish(Part::Collective(self.current));
+        if self.current.group_seq == 0 { seq } else { self.current.group_seq }
     }
 
     /// Leaves the collective entered last.
     pub fn leave(&mut self) {
         let now = monotonic_ns();
+        let waited = now.saturating_sub(self.current.entered_ns);
         self.current.left_ns = now;
         self.body.left = self.body.entered;
         self.body.heartbeat_ns = now;
-        self.publish(Some(self.current));
+        self.body.wait_ns += waited;
+        self.phase_wait_ns += waited;
+        if let Some(group) = self.groups.get_mut(self.current.group as usize) {
+            group.left = group.entered;
+        }
+        self.publish(Part::Collective(self.current));
     }
 
-    fn publish(&self, collective: Option<Collective>) {
+    fn publish(&self, part: Part) {
         let lock = self.words.get(SEQLOCK);
         let inside = lock.load(Ordering::Relaxed) | 1;
         lock.store(inside, Ordering::Relaxed);
         fence(Ordering::Release);
         self.words.store(BODY, &self.body.words());
-        if let Some(collective) = collective {
-            let slot = collective.seq as usize % RING;
-            self.words.store(RING_START + slot * RING_WORDS, &collective.words());
+        match part {
+            Part::Nothing => {}
+            Part::Collective(collective) => {
+                let slot = collective.seq as usize % RING;
+                self.words.store(RING_START + slot * RING_WORDS, &collective.words());
+                self.store_group(collective.group as usize);
+            }
+            Part::Iteration(iteration) => {
+                let slot = iteration.train_iter as usize % ITERATIONS;
+                self.words.store(ITERATIONS_START + slot * ITERATION_WORDS, &iteration.words());
+            }
+            Part::Group(index) => self.store_group(index),
+            Part::Site(index, words) => self.words.store(SITES_START + index * SITE_WORDS, &words),
         }
         lock.store(inside.wrapping_add(1), Ordering::Release);
     }
+
+    fn store_group(&self, index: usize) {
+        if let Some(group) = self.groups.get(index) {
+            self.words.store(GROUPS_START + index * GROUP_WORDS, &group.words());
+        }
+    }
 }
+
+const RING_START: usize = 64;
 
 /// What a reader saw.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -409,6 +364,12 @@ pub struct View {
     pub body: Body,
     /// The ring, oldest first; empty slots left out.
     pub ring: Vec<Collective>,
+    /// The groups, the group of all ranks first.
+    pub groups: Vec<Group>,
+    /// The latest iterations, oldest first.
+    pub iterations: Vec<Iteration>,
+    /// Call sites by number.
+    pub sites: Vec<(u64, String)>,
     /// The writer died or was stopped inside a write: the body may be torn (PAGE-1).
     pub torn: bool,
 }
@@ -416,24 +377,31 @@ pub struct View {
 /// The agent's side.
 pub struct Reader {
     words: Words,
+    layout: Layout,
 }
 
 impl Reader {
-    /// Maps an existing page; an error when it is not one of this version (yet).
+    /// Maps an existing page; an error when it is not one that this build can read (yet).
     pub fn open(path: &Path) -> io::Result<Reader> {
+        let bad = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text.to_string());
         let file = File::options().read(true).write(true).open(path)?;
-        if file.metadata()?.len() < PAGE_BYTES as u64 {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "status page is too short"));
+        let bytes = file.metadata()?.len();
+        let smallest = layout::layout(1).map_or(PAGE_BYTES, |layout| layout.bytes);
+        if bytes < smallest as u64 {
+            return Err(bad("status page is too short"));
         }
+        let size = usize::try_from(bytes).unwrap_or(PAGE_BYTES).min(PAGE_BYTES);
         // SAFETY: the length was checked and the page never shrinks; accessed only as atomics (PAGE-2).
-        let words = Words { map: unsafe { MmapOptions::new().len(PAGE_BYTES).map_mut(&file)? } };
+        let map = unsafe { MmapOptions::new().len(size).map_mut(&file)? };
+        let words = Words { map, length: size / 8 };
         if words.get(0).load(Ordering::Acquire) != MAGIC {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a status page"));
+            return Err(bad("not a status page"));
         }
-        if words.get(1).load(Ordering::Relaxed) != VERSION {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "status page of another version"));
+        match layout::layout(words.get(1).load(Ordering::Relaxed)) {
+            Some(layout) if layout.bytes <= size => Ok(Reader { words, layout }),
+            Some(_) => Err(bad("status page is too short")),
+            None => Err(bad("status page of another version")),
         }
-        Ok(Reader { words })
     }
 
     /// The page now.
@@ -442,62 +410,49 @@ impl Reader {
         loop {
             tries += 1;
             let before = self.words.get(SEQLOCK).load(Ordering::Acquire);
-            let body = Body::from_words(&self.words.load(BODY));
-            let mut ring: Vec<Collective> = (0..RING)
-                .map(|slot| Collective::from_words(&self.words.load(RING_START + slot * RING_WORDS)))
-                .filter(|collective| collective.seq > 0)
-                .collect();
+            let mut view = self.copy();
             fence(Ordering::Acquire);
             let after = self.words.get(SEQLOCK).load(Ordering::Relaxed);
             let whole = before == after && before & 1 == 0;
             if whole || tries >= READ_TRIES {
-                ring.sort_by_key(|collective| collective.seq);
-                let [rank, generation, pid] = self.words.load(2);
-                return View {
-                    rank: rank as u32,
-                    generation: generation as u32,
-                    pid: pid as u32,
-                    body,
-                    ring,
-                    torn: !whole,
-                };
+                view.torn = !whole;
+                view.ring.sort_by_key(|collective| collective.seq);
+                view.iterations.sort_by_key(|iteration| iteration.train_iter);
+                return view;
             }
             std::hint::spin_loop();
         }
     }
-}
 
-impl View {
-    /// The form that goes to the console; `now_ns` is [`monotonic_ns`] of this host.
-    pub fn sample(&self, now_ns: u64) -> PageSample {
-        let age = |then: u64| now_ns.saturating_sub(then) / 1_000_000;
-        let body = &self.body;
-        let latest = self.ring.iter().find(|c| c.seq == body.entered).copied().unwrap_or_default();
-        PageSample {
-            phase: Phase::ALL.get(body.phase as usize).copied().unwrap_or_default(),
-            phase_age_ms: age(body.phase_entered_ns),
-            phase_progress: body.phase_progress,
-            heartbeat_age_ms: age(body.heartbeat_ns),
-            train_iter: body.train_iter,
-            env_step: body.env_step,
-            samples: body.samples,
-            episodes: body.episodes,
-            updates: body.updates,
-            collective: CollectiveSample {
-                entered: body.entered,
-                left: body.left,
-                op: latest.op.name().into(),
-                tag: tag_text(&latest.tag),
-                bytes: latest.bytes,
-                dtype: latest.dtype.name().into(),
-                age_ms: if latest.seq == 0 {
-                    0
-                } else if body.left == body.entered {
-                    age(latest.left_ns)
-                } else {
-                    age(latest.entered_ns)
-                },
-            },
+    fn copy(&self) -> View {
+        let Layout { body_words, ring_start, ring, ring_words, groups, iterations, sites, .. } = self.layout;
+        let [rank, generation, pid] = self.words.load(2, 3);
+        let body = Body::from_words(&self.words.load::<BODY_WORDS>(BODY, body_words));
+        let collective = |slot| {
+            Collective::from_words(&self.words.load::<RING_WORDS>(ring_start + slot * ring_words, ring_words))
+        };
+        let group = |slot| {
+            Group::from_words(&self.words.load::<GROUP_WORDS>(GROUPS_START + slot * GROUP_WORDS, GROUP_WORDS))
+        };
+        let iteration = |slot| {
+            let start = ITERATIONS_START + slot * ITERATION_WORDS;
+            Iteration::from_words(&self.words.load::<ITERATION_WORDS>(start, ITERATION_WORDS))
+        };
+        let site = |slot| self.words.load::<SITE_WORDS>(SITES_START + slot * SITE_WORDS, SITE_WORDS);
+        View {
+            rank: rank as u32,
+            generation: generation as u32,
+            pid: pid as u32,
+            body,
+            ring: (0..ring).map(collective).filter(|c| c.seq > 0).collect(),
+            groups: (0..groups).map(group).filter(|g| g.name != [0; 16]).collect(),
+            iterations: (0..iterations).map(iteration).filter(|i| i.at_ns > 0).collect(),
+            sites: (0..sites)
+                .map(site)
+                .filter(|words| words[0] != 0)
+                .map(|words| (words[0], layout::site_text(&words)))
+                .collect(),
+            torn: false,
         }
     }
 }
@@ -574,6 +529,73 @@ mod tests {
         let _second = Writer::create(&path, 1, 5).unwrap();
         let view = reader.view();
         assert_eq!((view.rank, view.generation, view.body.entered, view.ring.len()), (1, 5, 0, 0));
+    }
+
+    #[test]
+    fn each_group_is_counted_for_itself() {
+        let mut writer = Writer::anonymous(0, 0).unwrap();
+        let pair = writer.group("pair", 2);
+        assert_eq!(writer.group("pair", 2), pair, "known by its name");
+        let entry = |tag_: &str| Entry { op: Op::AllReduce, tag: tag(tag_), ..Entry::default() };
+        assert_eq!(writer.enter_in(WORLD, entry("grad")), 1);
+        writer.leave();
+        let alone = writer.body().chain_hash;
+        assert_eq!(writer.enter_in(pair, entry("inner")), 1);
+        writer.leave();
+        assert_eq!(writer.body().chain_hash, alone, "other groups do not touch the chain of all ranks");
+        assert_eq!(writer.enter_in(pair, entry("inner")), 2);
+        assert_eq!((writer.body().entered, writer.body().left), (3, 2));
+        assert_eq!((writer.groups[1].entered, writer.groups[1].left), (2, 1));
+        for index in 0..GROUPS * 2 {
+            writer.group(&format!("g{index}"), 2);
+        }
+        let over = writer.group("one too many", 2);
+        writer.enter_in(over, entry("x"));
+        assert_eq!(writer.body().entered, 4, "a group beyond the table is still in the ring");
+    }
+
+    #[test]
+    fn iterations_and_call_sites_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page");
+        let mut writer = Writer::create(&path, 0, 0).unwrap();
+        for iteration in 1..=ITERATIONS as u64 + 3 {
+            writer.site(9, || "src/train.rs:7".into());
+            writer.enter(Op::AllReduce, tag("grad"), 1, 4, Dtype::F32, 9);
+            writer.leave();
+            writer.update(|body| body.train_iter = iteration);
+        }
+        let view = Reader::open(&path).unwrap().view();
+        assert_eq!(view.iterations.len(), ITERATIONS);
+        let last = view.iterations.last().unwrap();
+        assert_eq!((last.train_iter, last.seq), (ITERATIONS as u64 + 3, ITERATIONS as u64 + 3));
+        assert_eq!(view.ring.last().unwrap().train_iter, last.train_iter - 1);
+        assert_eq!(view.sites, [(9, "src/train.rs:7".into())]);
+    }
+
+    #[test]
+    fn page_4_pages_of_version_1_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page");
+        let mut words = vec![0u64; 1024];
+        words[..5].copy_from_slice(&[MAGIC, 1, 3, 2, 99]);
+        words[BODY] = Phase::Learn as u64;
+        words[BODY + 9] = 5;
+        words[BODY + 10] = 4;
+        // What version 2 keeps behind the old body must not be taken from the middle of the old ring.
+        words[64 + 5 * 10..64 + 6 * 10].copy_from_slice(&[5, 1, 0, 0, 10, 40, 2, 1, 0, 77]);
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        std::fs::write(&path, bytes).unwrap();
+        let view = Reader::open(&path).unwrap().view();
+        assert_eq!((view.rank, view.generation, view.pid), (3, 2, 99));
+        assert_eq!((view.ring.len(), view.ring[0].call_site, view.ring[0].group_seq), (1, 77, 0));
+        assert_eq!((view.groups.len(), view.iterations.len(), view.sites.len()), (0, 0, 0));
+        let sample = view.sample(monotonic_ns());
+        assert_eq!((sample.phase, sample.collective.entered, sample.collective.bytes), (Phase::Learn, 5, 40));
+        words[1] = 3;
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        std::fs::write(&path, bytes).unwrap();
+        assert!(Reader::open(&path).is_err(), "a version to come");
     }
 
     #[test]

@@ -280,7 +280,9 @@ fn sample(plan: &Plan, node: NodeRank, own: u64, iteration: u64) -> HostSample {
                     bytes: 36_620,
                     dtype: "f32".into(),
                     age_ms: 3,
+                    ..CollectiveSample::default()
                 },
+                ..PageSample::default()
             }),
             signals: Default::default(),
         });

@@ -228,7 +228,9 @@ mod tests {
                 bytes: 64,
                 dtype: "f32".into(),
                 age_ms,
+                ..CollectiveSample::default()
             },
+            ..PageSample::default()
         }
     }
 

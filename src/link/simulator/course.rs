@@ -232,7 +232,7 @@ pub fn page(scene: &Scene, rank: Rank, moment: Option<Moment>, slow: bool) -> Pa
             samples: 0,
             episodes: 0,
             updates: 0,
-            collective: CollectiveSample::default(),
+            ..PageSample::default()
         };
     };
     let period_ms = scene.iteration.as_secs_f64() * 1000.0;
@@ -290,7 +290,9 @@ pub fn page(scene: &Scene, rank: Rank, moment: Option<Moment>, slow: bool) -> Pa
             bytes: 38_924,
             dtype: "f32".to_owned(),
             age_ms: age_ms.max(2),
+            ..CollectiveSample::default()
         },
+        ..PageSample::default()
     }
 }
 

@@ -11,7 +11,7 @@ use super::memory;
 use super::rendezvous::{self, Transport};
 use super::store::{Store, list};
 use crate::proto::message::Phase;
-use crate::proto::status_page::{self, Dtype, Op};
+use crate::proto::status_page::{self, Dtype, Op, WORLD};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::cell::{Cell, RefCell};
@@ -111,6 +111,8 @@ struct Call<'a> {
     tag: &'a str,
     count: usize,
     kind: Kind,
+    /// Source of a broadcast.
+    root: Option<u32>,
     site: &'static Location<'static>,
 }
 
@@ -145,6 +147,7 @@ impl ProcessGroup {
             return Err(usage("the timeout is 0".into()));
         }
         if let Ok(mut page) = page.try_borrow_mut() {
+            page.group("world", settings.world_size);
             page.phase(Phase::Rendezvous);
         }
         let (store, transport) = if settings.world_size == 1 {
@@ -221,7 +224,7 @@ impl ProcessGroup {
     /// Copies a contiguous tensor of `root` over those of all ranks.
     #[track_caller]
     pub fn broadcast(&self, tensor: &mut Tensor, root: u32, tag: &str) -> Result<(), DistError> {
-        let call = self.call(Op::Broadcast, tag, tensor)?;
+        let call = Call { root: Some(root), ..self.call(Op::Broadcast, tag, tensor)? };
         self.broadcast_in(&call, tensor, root)
     }
 
@@ -251,7 +254,8 @@ impl ProcessGroup {
     /// Waits for all ranks.
     #[track_caller]
     pub fn barrier(&self, tag: &str) -> Result<(), DistError> {
-        let call = Call { op: Op::Barrier, tag, count: 0, kind: Kind::Uint8, site: Location::caller() };
+        let (count, kind, site) = (0, Kind::Uint8, Location::caller());
+        let call = Call { op: Op::Barrier, tag, count, kind, root: None, site };
         self.run(&call, |transport, limit| match transport {
             Transport::Alone => Ok(()),
             Transport::Gloo(gloo) => gloo.barrier(limit),
@@ -269,7 +273,7 @@ impl ProcessGroup {
         tag: &str,
     ) -> Result<(), DistError> {
         let site = Location::caller();
-        let call = |count| Call { op: Op::Broadcast, tag, count, kind: Kind::Uint8, site };
+        let call = |count| Call { op: Op::Broadcast, tag, count, kind: Kind::Uint8, root: Some(root), site };
         let json = if self.rank == root {
             serde_json::to_vec(value)
                 .map_err(|error| self.refuse(&call(0), &format!("value cannot be sent: {error}")))?
@@ -407,7 +411,8 @@ impl ProcessGroup {
 
     #[track_caller]
     fn call<'a>(&self, op: Op, tag: &'a str, tensor: &Tensor) -> Result<Call<'a>, DistError> {
-        let call = Call { op, tag, count: tensor.numel(), kind: tensor.kind(), site: Location::caller() };
+        let (count, kind, site) = (tensor.numel(), tensor.kind(), Location::caller());
+        let call = Call { op, tag, count, kind, root: None, site };
         if !tensor.is_contiguous() {
             return Err(self.refuse(&call, "the tensor is not contiguous"));
         }
@@ -459,14 +464,20 @@ impl ProcessGroup {
         };
         let bytes = call.count * call.kind.elt_size_in_bytes();
         let seq = match self.page.try_borrow_mut() {
-            Ok(mut page) => page.enter(
-                call.op,
-                status_page::tag(call.tag),
-                call.count as u64,
-                bytes as u64,
-                dtype(call.kind).unwrap_or_default(),
-                call_site(call.site),
-            ),
+            Ok(mut page) => {
+                let number = call_site(call.site);
+                page.site(number, || format!("{}:{}", call.site.file(), call.site.line()));
+                let entry = status_page::Entry {
+                    op: call.op,
+                    tag: status_page::tag(call.tag),
+                    count: call.count as u64,
+                    bytes: bytes as u64,
+                    dtype: dtype(call.kind).unwrap_or_default(),
+                    root: call.root,
+                    call_site: number,
+                };
+                page.enter_in(WORLD, entry)
+            }
             Err(_) => return Err(self.refuse(call, "the status page is borrowed while a collective begins")),
         };
         self.last_seq.set(seq);

@@ -1,0 +1,480 @@
+//! What stands on a status page, as words: the body, collectives, groups, iterations, names of call sites.
+//!
+//! Owner: [`super`]. Version 1 had a shorter body, a ring of 32 collectives of ten words and nothing else; its words are the first ones of
+//! version 2's, so that one decoder reads both.
+
+/// Where things lie in a version of the page; all in words of 8 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub bytes: usize,
+    pub body_words: usize,
+    pub ring_start: usize,
+    pub ring: usize,
+    pub ring_words: usize,
+    pub groups: usize,
+    pub iterations: usize,
+    pub sites: usize,
+}
+
+/// First word of the body.
+pub(super) const BODY: usize = 9;
+/// Words of a body.
+pub(super) const BODY_WORDS: usize = 40;
+/// Words of a ring entry.
+pub(super) const RING_WORDS: usize = 15;
+/// First word of the table of groups.
+pub(super) const GROUPS_START: usize = 1024;
+/// Words of a group.
+pub(super) const GROUP_WORDS: usize = 8;
+/// First word of the ring of iterations.
+pub(super) const ITERATIONS_START: usize = 1152;
+/// Words of an iteration.
+pub(super) const ITERATION_WORDS: usize = 5;
+/// First word of the table of call sites.
+pub(super) const SITES_START: usize = 1792;
+/// Words of a call site: its number, then [`SITE_TEXT`] bytes of text.
+pub(super) const SITE_WORDS: usize = 8;
+
+/// Collectives kept in the ring.
+pub const RING: usize = 64;
+/// Groups (communicators) that a page can tell apart; further ones go into the ring only.
+pub const GROUPS: usize = 16;
+/// Iterations kept.
+pub const ITERATIONS: usize = 128;
+/// Call sites whose names are kept.
+pub const SITES: usize = 32;
+/// Bytes of a call site's name; longer paths lose their beginning.
+pub const SITE_TEXT: usize = 56;
+/// Phases whose own time is counted.
+pub const PHASES: usize = 9;
+
+/// The layout of a version, `None` when this build does not know it.
+pub(super) fn layout(version: u64) -> Option<Layout> {
+    match version {
+        1 => Some(Layout {
+            bytes: 8192,
+            body_words: 20,
+            ring_start: 64,
+            ring: 32,
+            ring_words: 10,
+            groups: 0,
+            iterations: 0,
+            sites: 0,
+        }),
+        super::VERSION => Some(Layout {
+            bytes: super::PAGE_BYTES,
+            body_words: BODY_WORDS,
+            ring_start: 64,
+            ring: RING,
+            ring_words: RING_WORDS,
+            groups: GROUPS,
+            iterations: ITERATIONS,
+            sites: SITES,
+        }),
+        _ => None,
+    }
+}
+
+/// One collective, as the ring keeps it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Collective {
+    /// Number, from 1, over all groups of the rank.
+    pub seq: u64,
+    /// What.
+    pub op: Op,
+    /// Why: up to 16 bytes of ASCII.
+    pub tag: [u8; 16],
+    /// Elements per rank.
+    pub count: u64,
+    /// Bytes per rank.
+    pub bytes: u64,
+    /// Element type.
+    pub dtype: Dtype,
+    /// When it was entered, ns.
+    pub entered_ns: u64,
+    /// When it was left, ns; 0 while inside.
+    pub left_ns: u64,
+    /// Hash of the source location that called it, 0 when unknown.
+    pub call_site: u64,
+    /// Index of its group in the table of groups, [`GROUPS`] when the table was full.
+    pub group: u64,
+    /// Number, from 1, within its group.
+    pub group_seq: u64,
+    /// Chain hash of its group, this collective included.
+    pub chain: u64,
+    /// Training iteration it was entered in.
+    pub train_iter: u64,
+    /// Rank that a broadcast comes from, plus 1; 0 for others.
+    pub root: u64,
+}
+
+/// Kinds of collectives; the numbers are part of the layout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u64)]
+pub enum Op {
+    /// None yet.
+    #[default]
+    None = 0,
+    /// Reduce to all.
+    AllReduce = 1,
+    /// Copy from one to all.
+    Broadcast = 2,
+    /// Gather on all.
+    AllGather = 3,
+    /// Wait for all.
+    Barrier = 4,
+}
+
+impl Op {
+    /// Its name on screens and in messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Op::None => "none",
+            Op::AllReduce => "all_reduce",
+            Op::Broadcast => "broadcast",
+            Op::AllGather => "all_gather",
+            Op::Barrier => "barrier",
+        }
+    }
+
+    fn from_word(word: u64) -> Op {
+        match word {
+            1 => Op::AllReduce,
+            2 => Op::Broadcast,
+            3 => Op::AllGather,
+            4 => Op::Barrier,
+            _ => Op::None,
+        }
+    }
+}
+
+/// Element types; the numbers are part of the layout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u64)]
+pub enum Dtype {
+    /// Bytes.
+    #[default]
+    U8 = 0,
+    /// 64-bit integers.
+    I64 = 1,
+    /// 32-bit floats.
+    F32 = 2,
+    /// 64-bit floats.
+    F64 = 3,
+}
+
+impl Dtype {
+    /// Its name on screens and in messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Dtype::U8 => "u8",
+            Dtype::I64 => "i64",
+            Dtype::F32 => "f32",
+            Dtype::F64 => "f64",
+        }
+    }
+
+    fn from_word(word: u64) -> Dtype {
+        match word {
+            1 => Dtype::I64,
+            2 => Dtype::F32,
+            3 => Dtype::F64,
+            _ => Dtype::U8,
+        }
+    }
+}
+
+/// `text` cut to the 16 bytes of a tag.
+pub fn tag(text: &str) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    for (to, from) in bytes.iter_mut().zip(text.bytes()) {
+        *to = from;
+    }
+    bytes
+}
+
+/// The text of a tag.
+pub fn tag_text(tag: &[u8; 16]) -> String {
+    let end = tag.iter().position(|b| *b == 0).unwrap_or(tag.len());
+    String::from_utf8_lossy(&tag[..end]).into_owned()
+}
+
+fn tag_words(tag: &[u8; 16]) -> [u64; 2] {
+    let (low, high) = tag.split_at(8);
+    let word = |half: &[u8]| half.iter().rev().fold(0, |sum, b| sum << 8 | u64::from(*b));
+    [word(low), word(high)]
+}
+
+fn tag_of(low: u64, high: u64) -> [u8; 16] {
+    let mut tag = [0; 16];
+    tag[..8].copy_from_slice(&low.to_le_bytes());
+    tag[8..].copy_from_slice(&high.to_le_bytes());
+    tag
+}
+
+impl Collective {
+    pub(super) fn words(&self) -> [u64; RING_WORDS] {
+        let [low, high] = tag_words(&self.tag);
+        [
+            self.seq,
+            self.op as u64,
+            low,
+            high,
+            self.count,
+            self.bytes,
+            self.dtype as u64,
+            self.entered_ns,
+            self.left_ns,
+            self.call_site,
+            self.group,
+            self.group_seq,
+            self.chain,
+            self.train_iter,
+            self.root,
+        ]
+    }
+
+    pub(super) fn from_words(words: &[u64; RING_WORDS]) -> Collective {
+        Collective {
+            seq: words[0],
+            op: Op::from_word(words[1]),
+            tag: tag_of(words[2], words[3]),
+            count: words[4],
+            bytes: words[5],
+            dtype: Dtype::from_word(words[6]),
+            entered_ns: words[7],
+            left_ns: words[8],
+            call_site: words[9],
+            group: words[10],
+            group_seq: words[11],
+            chain: words[12],
+            train_iter: words[13],
+            root: words[14],
+        }
+    }
+
+    /// What all members of a group must agree on for the same number, mixed into a chain hash (FNV-1a over words).
+    pub(super) fn mixed_into(&self, chain: u64) -> u64 {
+        let [low, high] = tag_words(&self.tag);
+        [self.op as u64, low, high, self.count, self.bytes, self.dtype as u64, self.root]
+            .iter()
+            .fold(chain, |chain, word| (chain ^ word).wrapping_mul(0x0000_0100_0000_01b3))
+    }
+}
+
+/// A group of ranks (communicator) as one member counts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Group {
+    /// Name, equal on all members: up to 16 bytes of ASCII.
+    pub name: [u8; 16],
+    /// Members, 0 when unknown.
+    pub size: u64,
+    /// Number of the collective entered last in it.
+    pub entered: u64,
+    /// Number of the collective left last in it.
+    pub left: u64,
+    /// Chain hash over the fingerprints (op, tag, count, bytes, dtype, root) of all collectives entered in it.
+    pub chain: u64,
+    /// Number over all groups of the rank (see [`Collective::seq`]) of the latest one entered in it.
+    pub last: u64,
+}
+
+impl Group {
+    pub(super) fn words(&self) -> [u64; GROUP_WORDS] {
+        let [low, high] = tag_words(&self.name);
+        [low, high, self.size, self.entered, self.left, self.chain, self.last, 0]
+    }
+
+    pub(super) fn from_words(words: &[u64; GROUP_WORDS]) -> Group {
+        Group {
+            name: tag_of(words[0], words[1]),
+            size: words[2],
+            entered: words[3],
+            left: words[4],
+            chain: words[5],
+            last: words[6],
+        }
+    }
+}
+
+/// The beginning of a training iteration, in counters of the first group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Iteration {
+    /// Its number.
+    pub train_iter: u64,
+    /// Collectives of the first group entered before it.
+    pub seq: u64,
+    /// Chain hash of the first group at that moment.
+    pub chain: u64,
+    /// When, ns.
+    pub at_ns: u64,
+    /// Time spent inside collectives before it, ns.
+    pub wait_ns: u64,
+}
+
+impl Iteration {
+    pub(super) fn words(&self) -> [u64; ITERATION_WORDS] {
+        [self.train_iter, self.seq, self.chain, self.at_ns, self.wait_ns]
+    }
+
+    pub(super) fn from_words(words: &[u64; ITERATION_WORDS]) -> Iteration {
+        let [train_iter, seq, chain, at_ns, wait_ns] = *words;
+        Iteration { train_iter, seq, chain, at_ns, wait_ns }
+    }
+}
+
+/// The words of a call site's name: its end, when it is too long.
+pub(super) fn site_words(number: u64, name: &str) -> [u64; SITE_WORDS] {
+    let from = (name.len().saturating_sub(SITE_TEXT)..=name.len()).find(|at| name.is_char_boundary(*at));
+    let mut bytes = [0; SITE_TEXT];
+    for (to, byte) in bytes.iter_mut().zip(name.bytes().skip(from.unwrap_or(0))) {
+        *to = byte;
+    }
+    let mut words = [number; SITE_WORDS];
+    for (word, chunk) in words[1..].iter_mut().zip(bytes.chunks_exact(8)) {
+        *word = chunk.iter().rev().fold(0, |sum, b| sum << 8 | u64::from(*b));
+    }
+    words
+}
+
+/// The name in a call site's words.
+pub(super) fn site_text(words: &[u64; SITE_WORDS]) -> String {
+    let bytes: Vec<u8> = words[1..].iter().flat_map(|word| word.to_le_bytes()).collect();
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+/// Everything on the page except the tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Body {
+    /// Number of [`crate::proto::message::Phase`].
+    pub phase: u64,
+    /// When the phase began, ns.
+    pub phase_entered_ns: u64,
+    /// Moves while something happens inside the phase.
+    pub phase_progress: u64,
+    /// When anything here was last written, ns; set by the writer itself.
+    pub heartbeat_ns: u64,
+    /// Training iteration.
+    pub train_iter: u64,
+    /// This rank's own environment steps.
+    pub env_step: u64,
+    /// This rank's own samples.
+    pub samples: u64,
+    /// This rank's own finished episodes.
+    pub episodes: u64,
+    /// Optimiser updates.
+    pub updates: u64,
+    /// Number of the collective entered last, over all groups.
+    pub entered: u64,
+    /// Number of the collective left last, over all groups.
+    pub left: u64,
+    /// Chain hash of the first group (see [`Group::chain`]).
+    pub chain_hash: u64,
+    /// Number of [`crate::proto::message::Activity`]: what the rank does inside the phase.
+    pub activity: u64,
+    /// When the activity began, ns.
+    pub activity_entered_ns: u64,
+    /// How much of a phase of known length is done: episodes of an evaluation, bytes of a checkpoint.
+    pub done: u64,
+    /// How much there is to do; 0 when unknown.
+    pub total: u64,
+    /// Time inside collectives, ns.
+    pub wait_ns: u64,
+    /// Time in each phase, collectives excluded, ns; the present phase is counted when it ends.
+    pub own_ns: [u64; PHASES],
+}
+
+impl Body {
+    pub(super) fn words(&self) -> [u64; BODY_WORDS] {
+        let mut words = [0; BODY_WORDS];
+        words[..17].copy_from_slice(&[
+            self.phase,
+            self.phase_entered_ns,
+            self.phase_progress,
+            self.heartbeat_ns,
+            self.train_iter,
+            self.env_step,
+            self.samples,
+            self.episodes,
+            self.updates,
+            self.entered,
+            self.left,
+            self.chain_hash,
+            self.activity,
+            self.activity_entered_ns,
+            self.done,
+            self.total,
+            self.wait_ns,
+        ]);
+        words[17..17 + PHASES].copy_from_slice(&self.own_ns);
+        words
+    }
+
+    pub(super) fn from_words(words: &[u64; BODY_WORDS]) -> Body {
+        let mut own_ns = [0; PHASES];
+        own_ns.copy_from_slice(&words[17..17 + PHASES]);
+        Body {
+            phase: words[0],
+            phase_entered_ns: words[1],
+            phase_progress: words[2],
+            heartbeat_ns: words[3],
+            train_iter: words[4],
+            env_step: words[5],
+            samples: words[6],
+            episodes: words[7],
+            updates: words[8],
+            entered: words[9],
+            left: words[10],
+            chain_hash: words[11],
+            activity: words[12],
+            activity_entered_ns: words[13],
+            done: words[14],
+            total: words[15],
+            wait_ns: words[16],
+            own_ns,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tables_do_not_overlap_and_fit() {
+        let end = |start: usize, count: usize, words: usize| start + count * words;
+        assert!(BODY + BODY_WORDS <= 64);
+        assert!(end(64, RING, RING_WORDS) <= GROUPS_START);
+        assert!(end(GROUPS_START, GROUPS, GROUP_WORDS) <= ITERATIONS_START);
+        assert!(end(ITERATIONS_START, ITERATIONS, ITERATION_WORDS) <= SITES_START);
+        assert!(end(SITES_START, SITES, SITE_WORDS) * 8 <= super::super::PAGE_BYTES);
+    }
+
+    #[test]
+    fn long_names_of_call_sites_keep_their_end() {
+        let long = format!("{}/src/trainer/algo/ppo.rs:123", "ä".repeat(60));
+        let text = site_text(&site_words(7, &long));
+        assert!(text.ends_with("/src/trainer/algo/ppo.rs:123") && text.len() <= SITE_TEXT, "{text}");
+        assert_eq!(site_text(&site_words(7, "a.rs:1")), "a.rs:1");
+    }
+
+    #[test]
+    fn every_part_of_a_fingerprint_changes_the_chain() {
+        let base =
+            Collective { op: Op::AllReduce, tag: tag("grad"), count: 4, bytes: 16, ..Default::default() };
+        let other = |change: fn(&mut Collective)| {
+            let mut other = base;
+            change(&mut other);
+            other.mixed_into(1)
+        };
+        let plain = base.mixed_into(1);
+        assert_ne!(other(|c| c.op = Op::Broadcast), plain);
+        assert_ne!(other(|c| c.tag = tag("stats")), plain);
+        assert_ne!(other(|c| c.count = 5), plain);
+        assert_ne!(other(|c| c.dtype = Dtype::F64), plain);
+        assert_ne!(other(|c| c.root = 2), plain);
+        assert_eq!(other(|c| c.entered_ns = 9), plain, "times differ between ranks");
+        assert_eq!(other(|c| c.call_site = 9), plain, "a branch on the rank may call from two places");
+    }
+}

@@ -1,0 +1,147 @@
+//! What of a page goes to the console: counters and ages always, the ring of collectives only while nothing moves.
+
+use super::layout::{Iteration, tag_text};
+use super::{Collective, View};
+use crate::proto::message::{
+    Activity, CollectiveSample, GroupSample, IterationSample, PageSample, Phase, RecentCollective,
+};
+
+/// Most iterations in a sample.
+const ITERATIONS: usize = 8;
+/// Iterations that began within so many milliseconds are thinned out to that number.
+const WINDOW_MS: u64 = 1_000;
+/// Most collectives in a sample.
+const RECENT: usize = 24;
+/// Silence of the page from which the latest collectives are sent: a rank that works does not need to be explained.
+const STILL_MS: u64 = 750;
+
+impl View {
+    /// The form that goes to the console; `now_ns` is [`super::monotonic_ns`] of this host.
+    pub fn sample(&self, now_ns: u64) -> PageSample {
+        let age = |then: u64| now_ns.saturating_sub(then) / 1_000_000;
+        let body = &self.body;
+        let latest = self.ring.iter().find(|c| c.seq == body.entered).copied().unwrap_or_default();
+        let silent = age(body.heartbeat_ns);
+        PageSample {
+            phase: Phase::ALL.get(body.phase as usize).copied().unwrap_or_default(),
+            phase_age_ms: age(body.phase_entered_ns),
+            phase_progress: body.phase_progress,
+            heartbeat_age_ms: silent,
+            train_iter: body.train_iter,
+            env_step: body.env_step,
+            samples: body.samples,
+            episodes: body.episodes,
+            updates: body.updates,
+            collective: CollectiveSample {
+                entered: body.entered,
+                left: body.left,
+                op: latest.op.name().into(),
+                tag: tag_text(&latest.tag),
+                bytes: latest.bytes,
+                dtype: latest.dtype.name().into(),
+                age_ms: if latest.seq == 0 {
+                    0
+                } else if body.left == body.entered {
+                    age(latest.left_ns)
+                } else {
+                    age(latest.entered_ns)
+                },
+                count: latest.count,
+                root: latest.root.checked_sub(1).and_then(|root| u32::try_from(root).ok()),
+                group: self.group_name(&latest),
+                group_seq: latest.group_seq,
+                site: self.site(&latest),
+            },
+            activity: Activity::ALL.get(body.activity as usize).copied().unwrap_or_default(),
+            activity_age_ms: if body.activity == 0 { 0 } else { age(body.activity_entered_ns) },
+            done: body.done,
+            total: body.total,
+            groups: self
+                .groups
+                .iter()
+                .filter(|group| group.entered > 0 || group.size > 0)
+                .map(|group| GroupSample {
+                    name: tag_text(&group.name),
+                    size: u32::try_from(group.size).unwrap_or(0),
+                    entered: group.entered,
+                    left: group.left,
+                    chain: group.chain,
+                })
+                .collect(),
+            iterations: thinned(&self.iterations, now_ns)
+                .map(|iteration| IterationSample {
+                    train_iter: iteration.train_iter,
+                    seq: iteration.seq,
+                    chain: iteration.chain,
+                    age_ms: age(iteration.at_ns),
+                    wait_us: iteration.wait_ns / 1_000,
+                })
+                .collect(),
+            own_ms: body.own_ns.iter().map(|ns| ns / 1_000_000).collect(),
+            recent: if silent < STILL_MS {
+                Vec::new()
+            } else {
+                let from = self.ring.len().saturating_sub(RECENT);
+                self.ring.iter().skip(from).map(|collective| self.recent(collective)).collect()
+            },
+        }
+    }
+
+    fn recent(&self, collective: &Collective) -> RecentCollective {
+        RecentCollective {
+            group: self.group_name(collective),
+            seq: collective.group_seq,
+            op: collective.op.name().into(),
+            tag: tag_text(&collective.tag),
+            count: collective.count,
+            dtype: collective.dtype.name().into(),
+            root: collective.root.checked_sub(1).and_then(|root| u32::try_from(root).ok()),
+            chain: collective.chain,
+            train_iter: collective.train_iter,
+            site: self.site(collective),
+        }
+    }
+
+    fn group_name(&self, collective: &Collective) -> String {
+        let group = self.groups.get(collective.group as usize).filter(|_| collective.group_seq > 0);
+        group.map(|group| tag_text(&group.name)).unwrap_or_default()
+    }
+
+    fn site(&self, collective: &Collective) -> String {
+        let named = self.sites.iter().find(|(number, _)| *number == collective.call_site);
+        named.map(|(_, name)| name.clone()).unwrap_or_default()
+    }
+}
+
+/// At most [`ITERATIONS`] of the latest iterations. A fast loop is thinned out to multiples of a power of two, so that samples taken of
+/// different ranks at different moments still share some.
+fn thinned(iterations: &[Iteration], now_ns: u64) -> impl Iterator<Item = &Iteration> {
+    let window = WINDOW_MS * 1_000_000;
+    let recent =
+        iterations.iter().filter(|iteration| now_ns.saturating_sub(iteration.at_ns) < window).count();
+    let stride = (recent / ITERATIONS).max(1).next_power_of_two() as u64;
+    let chosen: Vec<&Iteration> =
+        iterations.iter().filter(|iteration| iteration.train_iter.is_multiple_of(stride)).collect();
+    let from = chosen.len().saturating_sub(ITERATIONS);
+    chosen.into_iter().skip(from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fast_loops_share_iterations_however_they_are_sampled() {
+        let at = |train_iter: u64, every_ms: u64| Iteration {
+            train_iter,
+            at_ns: train_iter * every_ms * 1_000_000,
+            ..Iteration::default()
+        };
+        let fast: Vec<Iteration> = (1_000..1_128).map(|i| at(i, 5)).collect();
+        let list: Vec<u64> = thinned(&fast, 1_128 * 5_000_000).map(|i| i.train_iter).collect();
+        assert_eq!(list, [1_008, 1_024, 1_040, 1_056, 1_072, 1_088, 1_104, 1_120]);
+        let slow: Vec<Iteration> = (20..30).map(|i| at(i, 700)).collect();
+        let list: Vec<u64> = thinned(&slow, 30 * 700_000_000).map(|i| i.train_iter).collect();
+        assert_eq!(list, [22, 23, 24, 25, 26, 27, 28, 29]);
+    }
+}
