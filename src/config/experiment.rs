@@ -285,6 +285,8 @@ pub struct Watch {
     pub init_budget_s: f64,
     /// Seconds allowed for an evaluation or a checkpoint that shows no progress.
     pub rank0_budget_s: f64,
+    /// Show the process groups of Python ranks through a `sitecustomize` on `PYTHONPATH`.
+    pub python_hook: bool,
 }
 
 impl Default for Watch {
@@ -295,6 +297,7 @@ impl Default for Watch {
             behind_after_s: 5.0,
             init_budget_s: 120.0,
             rank0_budget_s: 600.0,
+            python_hook: true,
         }
     }
 }

@@ -470,6 +470,12 @@ static WATCH: Keys = &[&[
         Value("600.0"),
         "Seconds allowed for an evaluation or a checkpoint that shows no progress.",
     ),
+    key(
+        "python_hook",
+        Kind::Flag,
+        Value("true"),
+        "Show the process groups of Python ranks through a `sitecustomize` on `PYTHONPATH`; scripts stay as they are.",
+    ),
 ]];
 
 use super::text_rules::{ADDRESS, INTERFACE, JUMP, LIBTORCH, NAME, PLAIN, USER};

@@ -125,8 +125,8 @@ impl Groups {
 
     /// Frozen by either version, by itself or through a parent.
     pub fn is_frozen(&self) -> bool {
-        let by_two =
-            self.unified.as_ref().and_then(|folder| value(&folder.join("cgroup.events"), "frozen")) == Some(1);
+        let by_two = self.unified.as_ref().and_then(|folder| value(&folder.join("cgroup.events"), "frozen"))
+            == Some(1);
         let by_one = || {
             let state = std::fs::read_to_string(self.freezer.as_ref()?.join("freezer.state")).ok()?;
             Some(matches!(state.trim(), "FROZEN" | "FREEZING"))
@@ -200,7 +200,8 @@ mod tests {
         let inner = top.path().join("a/b");
         std::fs::create_dir_all(&inner).unwrap();
         std::fs::write(inner.join("cpu.stat"), "nr_periods 0\nnr_throttled 0\n").unwrap();
-        std::fs::write(top.path().join("a/cpu.stat"), "usage_usec 9\nnr_periods 75\nnr_throttled 74\n").unwrap();
+        std::fs::write(top.path().join("a/cpu.stat"), "usage_usec 9\nnr_periods 75\nnr_throttled 74\n")
+            .unwrap();
         std::fs::write(inner.join("cgroup.events"), "populated 1\nfrozen 1\n").unwrap();
         std::fs::write(inner.join("memory.events"), "oom 3\noom_kill 2\n").unwrap();
         let groups = Groups {

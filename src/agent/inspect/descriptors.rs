@@ -79,7 +79,8 @@ impl Target {
                     if socket.state != "ESTABLISHED" {
                         words += &format!(" in state {}", socket.state);
                     } else if socket.backoff > 0 {
-                        words += &format!(": {} segments unanswered, {} retries", socket.unacked, socket.backoff);
+                        words +=
+                            &format!(": {} segments unanswered, {} retries", socket.unacked, socket.backoff);
                     } else {
                         let silent = f64::from(socket.last_received_ms) / 1000.0;
                         words += &format!(": nothing received for {silent:.1} s");
@@ -143,7 +144,8 @@ fn pipe_peers(pid: u32, inode: u64, reads: bool) -> (Vec<(u32, String, char)>, b
 /// Processes other than `pid` with a descriptor of that name; relatives come first, since they are the likely ones.
 fn holders(name: &str, pid: u32, fits: impl Fn(&str) -> bool) -> (Vec<(u32, String, char)>, bool) {
     let mut todo = proc::descendants(pid);
-    let ancestors = std::iter::successors(proc::stat(pid), |stat| proc::stat(stat.ppid).filter(|up| up.pid > 1));
+    let ancestors =
+        std::iter::successors(proc::stat(pid), |stat| proc::stat(stat.ppid).filter(|up| up.pid > 1));
     todo.extend(ancestors.map(|stat| stat.pid).skip(1));
     let relatives = todo.len();
     let others = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -179,7 +181,8 @@ pub fn mount_of(pid: u32, path: &str) -> Option<String> {
         let (left, right) = line.split_once(" - ")?;
         let at = left.split(' ').nth(4)?.replace("\\040", " ");
         let kind = right.split(' ').next()?;
-        let below = at == "/" || path.strip_prefix(at.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        let below = at == "/"
+            || path.strip_prefix(at.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
         if below && best.as_ref().is_none_or(|(length, _)| at.len() >= *length) {
             best = Some((at.len(), format!("{kind} at {at}")));
         }

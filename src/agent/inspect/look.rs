@@ -4,12 +4,14 @@
 
 use super::memory::{self, Mapping};
 use super::syscall::{self, Call, Kind};
-use super::{Shared, Subject, Venture, cgroup, descriptors, python, ras, recorder, signals, sockets, state_words};
+use super::{
+    Shared, Subject, Venture, cgroup, descriptors, python, ras, recorder, signals, sockets, state_words,
+};
 use crate::agent::proc::{self, Stat};
 use crate::agent::sweep::Ident;
-use crate::proto::inspection::{Child, Frame, How, OsState, PythonView, Socket, ThreadStack};
+use crate::proto::inspection::{Child, Frame, GroupView, How, OsState, PythonView, Socket, ThreadStack};
 use crate::proto::message::GpuSample;
-use crate::proto::status_page::{Reader, monotonic_ns};
+use crate::proto::status_page::{Group, Reader, View, monotonic_ns, tag_text};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -88,21 +90,23 @@ fn process(subject: &Subject, ident: Ident, stat: &Stat, shared: &Shared, deadli
     shared.found(|found| {
         found.sockets = connections;
         found.blocked_on = blocked_on;
-        found.children = children(pid, &before, None);
+        found.children = children(pid, &before);
     });
     shared.stage("its status page");
-    let page = Reader::open(&subject.page).ok().map(|reader| reader.view());
-    if let Some(view) = page.as_ref().filter(|view| view.rank == subject.rank.0) {
+    let page = Reader::open(&subject.page).ok().map(|reader| (reader.has_hook(), reader.view()));
+    if let Some((hooked, view)) = page.as_ref().filter(|(_, view)| view.rank == subject.rank.0) {
         let now = monotonic_ns();
-        let hook = view.groups(now);
+        let groups = if *hooked { hook_groups(view, now) } else { Vec::new() };
         shared.found(|found| {
-            if !hook.is_empty() {
-                found.python = Some(PythonView { source: "hook".into(), groups: hook, ..PythonView::default() });
+            if *hooked {
+                found.python = Some(PythonView { source: "hook".into(), groups, ..PythonView::default() });
             }
             let latest = view.sample(now).collective;
             if latest.entered > latest.left {
-                let words =
-                    format!("inside {} #{} ({}) for {} ms", latest.op, latest.entered, latest.tag, latest.age_ms);
+                let words = format!(
+                    "inside {} #{} ({}) for {} ms",
+                    latest.op, latest.entered, latest.tag, latest.age_ms
+                );
                 found.notes.push(words);
             }
         });
@@ -132,7 +136,7 @@ fn process(subject: &Subject, ident: Ident, stat: &Stat, shared: &Shared, deadli
     std::thread::sleep(wait);
     let moved = groups.as_ref().map(|groups| groups.throttling());
     shared.found(|found| {
-        found.children = children(pid, &before, Some(&found.children));
+        found.children = children(pid, &before);
         let own = proc::stat(pid).map_or(0, |now| now.cpu_ticks.saturating_sub(stat.cpu_ticks));
         found.os.cpu_ms_moved = own * 1000 / proc::ticks_per_second();
         found.os.throttled_share = moved.and_then(|(after, throttled_after)| {
@@ -140,6 +144,30 @@ fn process(subject: &Subject, ident: Ident, stat: &Stat, shared: &Shared, deadli
             Some(throttled_after.saturating_sub(throttled) as f64 / passed as f64)
         });
     });
+}
+
+/// The process groups on the page of a Python rank.
+fn hook_groups(view: &View, now: u64) -> Vec<GroupView> {
+    let age = |then: u64| now.saturating_sub(then) / 1_000_000;
+    let one = |group: &Group| {
+        let last = view.ring.iter().find(|call| call.seq == group.last).copied().unwrap_or_default();
+        let site = view.sites.iter().find(|(number, _)| *number == last.call_site);
+        GroupView {
+            name: tag_text(&group.name),
+            ranks: Vec::new(),
+            size: group.size as u32,
+            enqueued: group.entered,
+            completed: group.left,
+            // The tag is PyTorch's own name of the function.
+            op: tag_text(&last.tag),
+            count: last.count,
+            dtype: last.dtype.name().into(),
+            call_site: site.map(|(_, name)| name.clone()).unwrap_or_default(),
+            age_ms: age(if last.left_ns > 0 { last.left_ns } else { last.entered_ns.max(1) }),
+            chain: group.chain,
+        }
+    };
+    view.groups.iter().filter(|group| group.entered > 0 || group.size > 0).map(one).collect()
 }
 
 /// What takes the process's memory lock.
@@ -176,7 +204,8 @@ fn memory_parts(pid: u32, call: Option<&Call>, shared: &Shared, deadline: Instan
     if let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/stack")) {
         let frames = kernel_frames(&text);
         if !frames.is_empty() {
-            let stack = ThreadStack { tid: pid, name: super::thread_name(pid, pid), how: How::Kernel, frames };
+            let stack =
+                ThreadStack { tid: pid, name: super::thread_name(pid, pid), how: How::Kernel, frames };
             shared.found(|found| found.threads.push(stack));
         }
     }
@@ -210,7 +239,9 @@ fn native_stacks(_: u32, _: &[Mapping], _: usize, shared: &Shared, _: Instant) {
 fn child_stacks(pid: u32, shared: &Shared, deadline: Instant) {
     let below = proc::descendants(pid);
     for child in below.into_iter().take(CHILD_STACKS) {
-        let Some(stat) = proc::stat(child).filter(|stat| !stat.is_gone() && stat.state != 'D') else { continue };
+        let Some(stat) = proc::stat(child).filter(|stat| !stat.is_gone() && stat.state != 'D') else {
+            continue;
+        };
         if Instant::now() >= deadline || !python::is_interpreter(child, &[]) {
             continue;
         }
@@ -244,25 +275,25 @@ fn kernel_frames(text: &str) -> Vec<Frame> {
         .take(32)
         .filter_map(|line| {
             let function = line.split_once("] ").map_or(line, |(_, rest)| rest).split('+').next()?.trim();
-            (!function.is_empty() && !function.starts_with("0x"))
-                .then(|| Frame { function: function.to_owned(), file: Some("kernel".into()), line: None })
+            (!function.is_empty() && !function.starts_with("0x")).then(|| Frame {
+                function: function.to_owned(),
+                file: Some("kernel".into()),
+                line: None,
+            })
         })
         .collect()
 }
 
 fn tracer(pid: u32) -> u32 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix("TracerPid:")?.trim().parse().ok())
-        .unwrap_or(0)
+    status.lines().find_map(|line| line.strip_prefix("TracerPid:")?.trim().parse().ok()).unwrap_or(0)
 }
 
 fn cpu_of_tree(pid: u32) -> BTreeMap<u32, u64> {
     proc::descendants(pid).into_iter().filter_map(proc::stat).map(|stat| (stat.pid, stat.cpu_ticks)).collect()
 }
 
-fn children(pid: u32, before: &BTreeMap<u32, u64>, _known: Option<&Vec<Child>>) -> Vec<Child> {
+fn children(pid: u32, before: &BTreeMap<u32, u64>) -> Vec<Child> {
     let mut stats: Vec<Stat> = proc::descendants(pid).into_iter().filter_map(proc::stat).collect();
     // Those that say most come first: ended ones.
     stats.sort_by_key(|stat| (stat.state != 'Z', stat.pid));
@@ -272,7 +303,8 @@ fn children(pid: u32, before: &BTreeMap<u32, u64>, _known: Option<&Vec<Child>>) 
         .map(|stat| Child {
             pid: stat.pid,
             state: stat.state,
-            cpu_ms_moved: before.get(&stat.pid).map_or(0, |ticks| stat.cpu_ticks.saturating_sub(*ticks)) * 1000
+            cpu_ms_moved: before.get(&stat.pid).map_or(0, |ticks| stat.cpu_ticks.saturating_sub(*ticks))
+                * 1000
                 / proc::ticks_per_second(),
             name: stat.comm,
         })
@@ -285,7 +317,11 @@ fn connections(pid: u32, tcp: &[sockets::Tcp]) -> Vec<Socket> {
     let mut found: Vec<Socket> =
         tcp.iter().filter(|tcp| inodes.contains(&tcp.inode)).map(|tcp| tcp.socket.clone()).collect();
     found.sort_by_key(|socket| {
-        (std::cmp::Reverse(socket.backoff), std::cmp::Reverse(socket.send_queue), std::cmp::Reverse(socket.last_received_ms))
+        (
+            std::cmp::Reverse(socket.backoff),
+            std::cmp::Reverse(socket.send_queue),
+            std::cmp::Reverse(socket.last_received_ms),
+        )
     });
     found.truncate(SOCKETS);
     found

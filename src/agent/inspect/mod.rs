@@ -103,7 +103,10 @@ impl Shared {
         }
         let mut found = progress.found.clone();
         if !progress.done {
-            found.notes.push(format!("{}: no answer in time, the process may be stuck in the kernel", progress.stage));
+            found.notes.push(format!(
+                "{}: no answer in time, the process may be stuck in the kernel",
+                progress.stage
+            ));
         }
         found
     }

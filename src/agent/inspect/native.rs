@@ -126,8 +126,8 @@ mod seize {
             // SAFETY: all-zero is a valid user_regs_struct.
             let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
             ptrace(libc::PTRACE_GETREGS, tid, &raw mut registers as usize)?;
-            let stack =
-                memory::read(pid, registers.rsp, STACK_BYTES).map_err(|error| format!("its stack: {error}"))?;
+            let stack = memory::read(pid, registers.rsp, STACK_BYTES)
+                .map_err(|error| format!("its stack: {error}"))?;
             Ok(Copy { ip: registers.rip, sp: registers.rsp, bp: registers.rbp, stack })
         });
         let _ = ptrace(libc::PTRACE_DETACH, tid, 0);

@@ -25,7 +25,9 @@ pub fn pressure() -> Option<Pressure> {
 
 fn avg10(text: &str, kind: &str) -> f32 {
     text.lines()
-        .find_map(|line| line.strip_prefix(kind)?.trim_start().strip_prefix("avg10=")?.split(' ').next()?.parse().ok())
+        .find_map(|line| {
+            line.strip_prefix(kind)?.trim_start().strip_prefix("avg10=")?.split(' ').next()?.parse().ok()
+        })
         .unwrap_or(0.0)
 }
 

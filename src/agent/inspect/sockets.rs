@@ -61,8 +61,9 @@ pub fn unix_peers() -> io::Result<Vec<(u64, u64)>> {
 
 fn dump(request: &[u8], mut each: impl FnMut(&[u8])) -> io::Result<()> {
     // SAFETY: socket takes integers.
-    let fd =
-        unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_SOCK_DIAG) };
+    let fd = unsafe {
+        libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_SOCK_DIAG)
+    };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -18,9 +18,9 @@ use std::sync::Arc;
 const DWARF_BYTES: u64 = 512 << 20;
 
 /// Part of a mapped file.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct Part {
-    map: Arc<Mmap>,
+    map: Option<Arc<Mmap>>,
     from: usize,
     to: usize,
 }
@@ -29,7 +29,7 @@ impl Deref for Part {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.map.get(self.from..self.to).unwrap_or_default()
+        self.map.as_ref().and_then(|map| map.get(self.from..self.to)).unwrap_or_default()
     }
 }
 
@@ -83,7 +83,7 @@ impl Modules {
             let section = elf.section_by_name(name)?;
             let (from, size) = section.file_range()?;
             let range = section.address()..section.address() + section.size();
-            Some((range, Part { map: map.clone(), from: from as usize, to: (from + size) as usize }))
+            Some((range, Part { map: Some(map.clone()), from: from as usize, to: (from + size) as usize }))
         };
         let (eh_frame_svma, eh_frame) = section(".eh_frame").unzip();
         let (eh_frame_hdr_svma, eh_frame_hdr) = section(".eh_frame_hdr").unzip();
@@ -203,7 +203,9 @@ fn demangle(name: &str) -> String {
     let text = addr2line::demangle_auto(name.into(), None).into_owned();
     // Rust's hash at the end says nothing to people.
     let text = match text.rsplit_once("::h") {
-        Some((head, hash)) if hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()) => head.to_owned(),
+        Some((head, hash)) if hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+            head.to_owned()
+        }
         _ => text,
     };
     text.chars().take(300).collect()
@@ -228,7 +230,8 @@ fn places(lines: &Lines<'_>, at: u64) -> Vec<Frame> {
     let Ok(mut frames) = lines.find_frames(at).skip_all_loads() else { return found };
     while let Ok(Some(frame)) = frames.next() {
         let function = frame.function.and_then(|name| name.raw_name().ok().map(|name| demangle(&name)));
-        let (file, line) = frame.location.map_or((None, None), |place| (place.file.map(str::to_owned), place.line));
+        let (file, line) =
+            frame.location.map_or((None, None), |place| (place.file.map(str::to_owned), place.line));
         if file.is_some() {
             found.push(Frame { function: function.unwrap_or_default(), file, line });
         }

@@ -126,7 +126,10 @@ pub fn name(number: i64) -> (&'static str, Kind) {
         #[cfg(target_arch = "x86_64")]
         (libc::SYS_pause, "pause", Kind::Other),
     ];
-    TABLE.iter().find(|(known, ..)| *known == number).map_or(("", Kind::Other), |(_, name, kind)| (name, *kind))
+    TABLE
+        .iter()
+        .find(|(known, ..)| *known == number)
+        .map_or(("", Kind::Other), |(_, name, kind)| (name, *kind))
 }
 
 /// The call in a word: `futex`, `read(5)`; the number where there is no name.
@@ -153,8 +156,12 @@ pub fn in_words(pid: u32, call: &Call, tcp: &[super::sockets::Tcp]) -> Option<St
             Some(target) => format!("{name} on {}", at(&target)),
             None => format!("{name} on descriptor {fd}"),
         },
-        Kind::Storage => format!("{name} of {}", target().map_or_else(|| format!("descriptor {fd}"), |t| at(&t))),
-        Kind::Device => format!("{name} of {}", target().map_or_else(|| format!("descriptor {fd}"), |t| at(&t))),
+        Kind::Storage => {
+            format!("{name} of {}", target().map_or_else(|| format!("descriptor {fd}"), |t| at(&t)))
+        }
+        Kind::Device => {
+            format!("{name} of {}", target().map_or_else(|| format!("descriptor {fd}"), |t| at(&t)))
+        }
         Kind::Connect => match target() {
             Some(target) => format!("a connection to come up: {}", at(&target)),
             None => "a connection to come up".to_owned(),
@@ -165,8 +172,10 @@ pub fn in_words(pid: u32, call: &Call, tcp: &[super::sockets::Tcp]) -> Option<St
         Kind::Sleep => "time to pass (sleep)".to_owned(),
         Kind::Child => match fd {
             child if child > 0 => {
-                let told = proc::stat(child as u32)
-                    .map_or_else(|| "gone".to_owned(), |stat| format!("{}, {}", stat.comm, super::state_words(stat.state)));
+                let told = proc::stat(child as u32).map_or_else(
+                    || "gone".to_owned(),
+                    |stat| format!("{}, {}", stat.comm, super::state_words(stat.state)),
+                );
                 format!("the end of child {child} ({told})")
             }
             _ => "the end of a child".to_owned(),
