@@ -266,6 +266,7 @@ impl Cluster {
             }
             ConsoleMessage::Ping { .. }
             | ConsoleMessage::Detach
+            | ConsoleMessage::Inspect { .. }
             | ConsoleMessage::Close
             | ConsoleMessage::Unknown => {}
         }

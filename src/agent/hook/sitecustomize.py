@@ -36,16 +36,17 @@ _OPS = {
     "monitored_barrier": (4, None, None),
     "reduce_scatter": (5, "output", None),
     "reduce_scatter_tensor": (5, "output", None),
-    "all_to_all": (6, "input_tensor_list", None),
-    "all_to_all_single": (6, "input", None),
+    # Members may send different amounts.
+    "all_to_all": (6, None, None),
+    "all_to_all_single": (6, None, None),
     "reduce": (7, "tensor", "dst"),
     "gather": (8, "tensor", "dst"),
     "scatter": (9, "tensor", "src"),
 }
-_DTYPES = {
-    "torch.uint8": (0, 1), "torch.int64": (1, 8), "torch.float32": (2, 4), "torch.float64": (3, 8),
-    "torch.float16": (4, 2), "torch.bfloat16": (5, 2), "torch.int32": (6, 4), "torch.bool": (7, 1),
-}
+_DTYPES = {"uint8": (0, 1), "int64": (1, 8), "float32": (2, 4), "float64": (3, 8), "float16": (4, 2), "bfloat16": (5, 2), "int32": (6, 4), "bool": (7, 1)}
+
+# Point-to-point calls: some libraries give them numbers, and they are no collectives.
+_PAIRS = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 
 _page = None
 
@@ -118,8 +119,9 @@ class _Page:
 
     def _site(self, frame):
         code, line = frame.f_code, frame.f_lineno
-        key = (code, line)
-        number = self.sites.get(key)
+        # By identity: hashing a code object reads all of it. It is kept, so that its identity stays its own.
+        key = (id(code), line)
+        number, _ = self.sites.get(key, _NOWHERE)
         if number is None:
             text = "%s:%d" % (code.co_filename, line)
             number = 0xCBF29CE484222325
@@ -127,7 +129,7 @@ class _Page:
                 number = ((number ^ byte) * _PRIME) & _MASK
             if len(self.sites) < 4096:
                 index = len(self.sites)
-                self.sites[key] = number
+                self.sites[key] = (number, code)
                 if index < _SITES:
                     data = text.encode("utf-8", "replace")[-_SITE_TEXT:].ljust(_SITE_TEXT, b"\0")
                     at = (_SITES_START + index * 8) * 8
@@ -194,6 +196,11 @@ class _Page:
                 self._leave(group, group[9], now)
                 group[9] = None
 
+    def settle(self, group):
+        """Whatever numbers the library has given away inside a call of Python were not for collectives; to be called with the lock."""
+        if group[8] is not None:
+            group[7] = group[8]() - group[1]
+
     def step(self):
         """An optimiser step ends: the iteration of a script that tells nothing else."""
         with self.lock:
@@ -213,6 +220,7 @@ class _Page:
             words[_LOCK] += 1
 
 
+_NOWHERE = (None, None)
 _CPP = _words("in C++", 16)
 _TAGS = {name: _words(name, 16) for name in _OPS}
 
@@ -223,9 +231,16 @@ class _Hook:
         self.torch_dir = os.path.dirname(os.path.dirname(os.path.abspath(module.__file__)))
         self.inside = False
         self.known = {}
+        self.world = None
+        # Dtypes by themselves: their text takes longer to make than all the rest.
+        torch = sys.modules["torch"]
+        self.dtypes = {getattr(torch, name): told for name, told in _DTYPES.items() if hasattr(torch, name)}
+        self.theirs = {}
 
     def group(self, given):
         """The page's entry of a process group, `None` where this rank is no member."""
+        if given is None and self.world is not None:
+            return self.world
         module = self.module
         handle = given if given is not None else module._get_default_group()
         known = self.known.get(id(handle))
@@ -244,7 +259,16 @@ class _Hook:
         entry = _page.group(None if name == "world" else handle, name[:16], handle.size(), sequence)
         _page.groups[name[:16]] = entry
         self.known[id(handle)] = (handle, entry)
+        if name == "world":
+            self.world = entry
         return entry
+
+    def is_theirs(self, file):
+        """The file belongs to PyTorch."""
+        told = self.theirs.get(file)
+        if told is None:
+            told = self.theirs[file] = file.startswith(self.torch_dir)
+        return told
 
     def wrap(self, name, function):
         import functools
@@ -271,12 +295,12 @@ class _Hook:
             tensors = argument(args, kwargs, at_amount)
             if tensors is not None:
                 for tensor in tensors if isinstance(tensors, (list, tuple)) else (tensors,):
-                    dtype, width = _DTYPES.get(str(tensor.dtype), (8, tensor.element_size()))
+                    dtype, width = hook.dtypes.get(tensor.dtype) or (8, tensor.element_size())
                     elements = tensor.numel()
                     count += elements
                     size += elements * width
             source = argument(args, kwargs, at_root)
-            while frame is not None and frame.f_code.co_filename.startswith(hook.torch_dir):
+            while frame is not None and hook.is_theirs(frame.f_code.co_filename):
                 frame = frame.f_back
             with page.lock:
                 page.catch_up(group)
@@ -293,6 +317,7 @@ class _Hook:
                 page.open = None
                 if finished:
                     page._leave(group, entry, page.now())
+                    page.settle(group)
                 elif len(group) == 9 or group[9] is None:
                     group[9:] = [entry]
 
@@ -319,8 +344,48 @@ class _Hook:
 
         return wrapper
 
+    def wrap_pair(self, function):
+        import functools
+        import inspect
+
+        parameters = list(inspect.signature(function).parameters)
+        at = parameters.index("group") if "group" in parameters else -1
+        hook = self
+
+        @functools.wraps(function)
+        def wrapper(*args, **kwargs):
+            group = None
+            if _page is not None and not hook.inside:
+                try:
+                    given = (args[at] if at < len(args) else kwargs.get("group")) if at >= 0 else args[0][0].group
+                    group = hook.group(given)
+                    with _page.lock:
+                        _page.catch_up(group)
+                        _page.open = (group, None)
+                except Exception:
+                    group = None
+            try:
+                return function(*args, **kwargs)
+            finally:
+                if group is not None:
+                    try:
+                        with _page.lock:
+                            _page.open = None
+                            _page.settle(group)
+                    except Exception:
+                        pass
+
+        return wrapper
+
     def install(self):
         module = self.module
+        for name in _PAIRS:
+            function = getattr(module, name, None)
+            if callable(function):
+                try:
+                    setattr(module, name, self.wrap_pair(function))
+                except Exception:
+                    pass
         for name in _OPS:
             function = getattr(module, name, None)
             if callable(function):
@@ -347,6 +412,7 @@ class _Hook:
         def destroy_process_group(*args, **kwargs):
             try:
                 self.known.clear()
+                self.world = None
                 if _page is not None and (args or kwargs.get("group")) is None or not (args or kwargs):
                     _page and _page.phase(_TEARDOWN)
             except Exception:
@@ -380,19 +446,27 @@ class _Hook:
             register_optimizer_step_post_hook(stepped)
         except Exception:
             pass
+        import atexit
         import threading
 
-        threading.Thread(target=self.poll, name="rankdeck", daemon=True).start()
+        over = threading.Event()
+        thread = threading.Thread(target=self.poll, args=(over,), name="rankdeck", daemon=True)
 
-    def poll(self):
+        def finish():
+            # A thread inside C++ when the interpreter ends would take the process down with it.
+            over.set()
+            thread.join(2.0)
+
+        atexit.register(finish)
+        thread.start()
+
+    def poll(self, over):
         """Sees what C++ issues, and answers requests for the Flight Recorder."""
         import json
-        import time
 
         answered = 0
         pid = os.getpid()
-        while True:
-            time.sleep(0.2)
+        while not over.wait(0.2):
             page = _page
             if page is None or os.getpid() != pid:
                 return

@@ -120,7 +120,9 @@ struct Venture(Ident);
 
 impl Venture {
     fn begin(ident: Ident) -> Option<Venture> {
-        STUCK.lock().unwrap_or_else(PoisonError::into_inner).insert(ident).then_some(Venture(ident))
+        let first = STUCK.lock().unwrap_or_else(PoisonError::into_inner).insert(ident);
+        // Made only when it is held: dropping one gives the word back.
+        first.then(|| Venture(ident))
     }
 }
 
