@@ -42,7 +42,7 @@ fn a_stopped_rank_and_its_blocked_neighbour_are_told_apart() {
     let bed = Bed::new("look");
     let started = bed.start();
     let mut console = Console::attach(&started, 0);
-    console.launch(bed.spec(0, 2, &["bash", "-c", "echo begun; sleep 1000"]));
+    console.launch(bed.spec(0, 2, &["bash", "-c", "echo begun; sleep 1000; true"]));
     let (pid, _) = (console.pid(0), console.pid(1));
     console.wait_line(0, "begun");
     kill(pid, libc::SIGSTOP);
@@ -146,7 +146,7 @@ fn the_hook_counts_collectives_of_an_unmodified_script_and_forked_children_do_no
     let world = &python.groups[0];
     assert_eq!((world.name.as_str(), world.size, world.completed), ("world", 2, 3));
     assert_eq!((world.op.as_str(), world.count, world.dtype.as_str()), ("all_reduce", 7, "f32"));
-    assert!(world.call_site.ends_with("/train.py:16"), "{}", world.call_site);
+    assert!(world.call_site.ends_with("/train.py:15"), "{}", world.call_site);
     let stack = found.threads.iter().find(|stack| stack.how == How::Python);
     let stack = stack.unwrap_or_else(|| panic!("{:?}", found.notes));
     assert!(stack.frames.iter().any(|frame| frame.function == "all_reduce"), "{stack:?}");

@@ -328,7 +328,7 @@ fn connections(pid: u32, tcp: &[sockets::Tcp]) -> Vec<Socket> {
 }
 
 /// A GPU in words, with what is wrong first.
-pub(super) fn gpu_words(gpu: &GpuSample) -> String {
+pub fn gpu_words(gpu: &GpuSample) -> String {
     let mut words = Vec::new();
     if gpu.lost {
         words.push("the driver has lost it".to_owned());

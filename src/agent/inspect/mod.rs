@@ -31,6 +31,8 @@ pub mod sockets;
 pub mod symbols;
 pub mod syscall;
 
+pub use look::gpu_words;
+
 use super::sweep::Ident;
 use crate::core::ids::Rank;
 use crate::proto::inspection::Inspection;
