@@ -280,6 +280,7 @@ impl Cluster {
             }
             ConsoleMessage::Ping { .. }
             | ConsoleMessage::Detach
+            | ConsoleMessage::Inspect { .. }
             | ConsoleMessage::Close
             | ConsoleMessage::Unknown => {}
         }

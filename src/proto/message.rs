@@ -11,7 +11,7 @@
 
 use crate::core::ids::{Generation, LocalRank, NodeRank, Rank, RunId, WallTime};
 use crate::core::plan::Plan;
-use crate::proto::inspection::{GroupView, Inspection, Pressure};
+use crate::proto::inspection::{Inspection, Pressure};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -555,8 +555,6 @@ pub struct RankSignals {
     pub children: Vec<ChildSample>,
     /// Its cgroup; `None` where that cannot be read.
     pub cgroup: Option<CgroupSample>,
-    /// Process groups of a Python rank, from the page of the hook; empty for others.
-    pub groups: Vec<GroupView>,
 }
 
 /// A descendant of a rank.
