@@ -106,7 +106,7 @@ impl Agent {
                 }
                 actions
             }
-            News::Autopsied(rank, lines) => self.machine.borrow_mut().autopsied(rank, lines),
+            News::Autopsied(rank, lines) => self.machine.borrow_mut().autopsied(rank, lines, now),
             News::LeftNothing(rank) => {
                 self.emptied.insert(rank);
                 Vec::new()

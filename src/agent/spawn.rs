@@ -281,6 +281,7 @@ mod tests {
                 ranks: vec![],
                 backend: "gloo".into(),
                 sizes: vec![],
+                typed: vec![],
             },
         }
     }

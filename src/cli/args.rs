@@ -106,6 +106,9 @@ pub struct RunArgs {
     /// Name of the run instead of the experiment's `run.name`.
     #[arg(long)]
     pub name: Option<String>,
+    /// Leave this host out; `rankdeck restart --add` can take it in later; may be repeated.
+    #[arg(long, value_name = "HOST")]
+    pub exclude: Vec<String>,
 }
 
 /// `attach`.
@@ -140,9 +143,15 @@ pub struct StopArgs {
 pub struct RestartArgs {
     /// Which run, or the beginning of its name; default: the only one that runs.
     pub run: Option<String>,
-    /// Checkpoint on rank 0's host to begin from, or `latest`; default: afresh.
+    /// Checkpoint on rank 0's host to begin from, or `latest`, or `afresh`; default: afresh, and `latest` with --exclude or --add.
     #[arg(long, value_name = "CHECKPOINT")]
     pub from: Option<String>,
+    /// Go on without this host; may be repeated.
+    #[arg(long, value_name = "HOST")]
+    pub exclude: Vec<String>,
+    /// Take in this host of the hosts file; may be repeated.
+    #[arg(long, value_name = "HOST")]
+    pub add: Vec<String>,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub meet: MeetArgs,

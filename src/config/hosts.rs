@@ -81,7 +81,7 @@ pub enum Transport {
 }
 
 /// One host with the defaults filled in.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Host {
     /// Unique name.
     pub name: String,

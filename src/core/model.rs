@@ -8,7 +8,7 @@
 use crate::core::event::{LinkState, Probe, Prompt};
 use crate::core::ids::{Generation, NodeRank, Rank, RunId, Timestamp};
 use crate::core::plan::{Plan, PlannedRank};
-use crate::core::report::{Outcome, RankProgress, VerdictReport};
+use crate::core::report::{FirstFailure, Outcome, RankProgress, VerdictReport};
 use crate::core::series::Series;
 use crate::proto::message::{Counters, Evaluation, Exit, HostSample, RankSample, StopMode, Survivor};
 use std::collections::{BTreeMap, VecDeque};
@@ -73,6 +73,14 @@ pub struct RunModel {
     pub master: String,
     /// Found running rather than launched.
     pub adopted: bool,
+    /// When the next generation begins, while the policy waits.
+    pub restart_at: Option<Timestamp>,
+    /// Restarts by policy so far.
+    pub restarts: u32,
+    /// The latest restart that could not be, and why.
+    pub refused: Option<String>,
+    /// The failure that ended the present (or latest) generation.
+    pub first_failure: Option<FirstFailure>,
 }
 
 /// Where a run stands.
@@ -108,8 +116,14 @@ pub struct HostModel {
     pub probe: Option<Probe>,
     /// The agent's pid and build, after `hello`.
     pub agent: Option<(u32, String)>,
-    /// Wall clock of the agent minus ours at `hello`, seconds.
+    /// Wall clock of the agent minus ours, seconds.
     pub clock_offset_s: f64,
+    /// [`HostModel::clock_offset_s`] is right within this, seconds: half the round trip that it was measured with.
+    pub clock_bound_s: f64,
+    /// When it was measured.
+    pub clock_at: Timestamp,
+    /// Why it has no ranks in this generation; `None` when it has some.
+    pub excluded: Option<String>,
     /// Number of the last record applied.
     pub last_seq: u64,
     /// Latest gauges.

@@ -149,6 +149,9 @@ pub enum AgentMessage {
     Pong {
         /// Echo.
         sent_ms: u64,
+        /// The agent's wall clock, from which the console learns how far the two clocks are apart.
+        #[serde(default)]
+        wall_time: Option<WallTime>,
     },
     /// An order could not be carried out; nothing was started.
     Refused {
@@ -221,6 +224,9 @@ pub enum RecordEvent {
         last_lines: Vec<String>,
         /// The agent had been ordered to stop before.
         stopping: bool,
+        /// Milliseconds from its end to this record: its last words are waited for.
+        #[serde(default)]
+        ago_ms: u64,
     },
     /// A stop was ordered.
     StopOrdered {

@@ -1,6 +1,7 @@
 //! What a command came for, as a small machine beside the core: looks at the model after every event, asks for events, and says when to leave.
 //! Pure: no clock, no I/O.
 
+use crate::config::hosts::Host;
 use crate::core::event::{Event, LinkState};
 use crate::core::ids::{Generation, Timestamp};
 use crate::core::model::{Model, RankLife, RunState};
@@ -32,6 +33,10 @@ pub enum Errand {
     Restart {
         /// Checkpoint.
         from: Option<String>,
+        /// Hosts to leave out.
+        exclude: Vec<String>,
+        /// Hosts to take in.
+        add: Vec<Host>,
         /// Generation when the order was given.
         ordered: Option<Generation>,
     },
@@ -55,8 +60,8 @@ impl Errand {
     }
 
     /// A restart.
-    pub fn restart(from: Option<String>) -> Errand {
-        Errand::Restart { from, ordered: None }
+    pub fn restart(from: Option<String>, exclude: Vec<String>, add: Vec<Host>) -> Errand {
+        Errand::Restart { from, exclude, add, ordered: None }
     }
 
     /// The same where there is no screen to linger on.
@@ -92,11 +97,16 @@ impl Errand {
                     Wish::Wait
                 }
             }
-            Errand::Restart { from, ordered } => match ordered {
+            Errand::Restart { from, exclude, add, ordered } => match ordered {
                 None if is_known(model) && model.run.state != RunState::Launching => {
                     *ordered = Some(model.run.generation);
-                    Wish::Do(Event::RestartRequested { from: from.clone() })
+                    Wish::Do(Event::RestartRequested {
+                        from: from.clone(),
+                        exclude: exclude.clone(),
+                        add: add.clone(),
+                    })
                 }
+                Some(_) if model.run.refused.is_some() => Wish::GiveUp,
                 Some(old) if model.run.generation > *old && is_up(model) => {
                     *self = Errand::Watch;
                     Wish::Do(Event::DetachRequested)
@@ -208,12 +218,9 @@ mod tests {
 
     #[test]
     fn restart_leaves_only_when_the_new_generation_is_up() {
-        let mut errand = Errand::restart(Some("latest".into()));
+        let mut errand = Errand::restart(Some("latest".into()), Vec::new(), Vec::new());
         let mut at = model(RunState::Running, &[RankLife::Joined]);
-        assert_eq!(
-            errand.step(Timestamp(0), &at),
-            Wish::Do(Event::RestartRequested { from: Some("latest".into()) })
-        );
+        assert_eq!(errand.step(Timestamp(0), &at), Wish::Do(Event::restart(Some("latest".into()))));
         assert_eq!(errand.step(Timestamp(1), &at), Wish::Wait, "still the old one");
         at.run.generation = Generation(1);
         at.run.state = RunState::Launching;

@@ -59,9 +59,10 @@ pub(super) fn begin(ctx: &mut Ctx<'_>, plan: Plan, launch: Launch) {
     model.run.started = model.run.started.or(Some(ctx.now));
     model.run.adopted = !launch.own;
     (model.run.ended, model.run.outcome, model.run.exit_code) = (None, None, None);
+    model.run.first_failure = None;
     model.run.reason.clear();
     let (backend, adopted, master) = (plan.backend.clone(), model.run.adopted, model.run.master.clone());
-    let nnodes = plan.hosts.len() as u32;
+    let nnodes = plan.members().count() as u32;
     model.plan = Some(plan);
     let session = &mut *ctx.session;
     // A stop or restart that was asked of this console before it knew the run is meant for what it now finds.
@@ -101,9 +102,13 @@ pub(in crate::core) fn install(model: &mut Model, plan: &Plan) {
             model.hosts.push(HostModel { node_rank, name, ..HostModel::default() });
         }
     }
-    for host in &mut model.hosts {
+    for (node, host) in model.hosts.iter_mut().enumerate() {
         host.stopped = None;
         host.gpus_free.clear();
+        match plan.has_ranks(node) {
+            true => host.excluded = None,
+            false => _ = host.excluded.get_or_insert_with(|| "has no ranks in this generation".into()),
+        }
     }
     let mut old: Vec<Option<RankModel>> = std::mem::take(&mut model.ranks).into_iter().map(Some).collect();
     model.ranks = plan

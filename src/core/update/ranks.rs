@@ -57,6 +57,7 @@ pub(super) fn exited(
     exit: Exit,
     last_lines: &[String],
     stopping: bool,
+    ago_ms: u64,
 ) {
     let name = ctx.host_name(at.node);
     let good = words::is_success(&exit);
@@ -96,8 +97,13 @@ pub(super) fn exited(
     let earlier = ctx.session.run.facts.culprit().filter(|culprit| culprit.weight <= weight);
     let victim_of = earlier.filter(|_| weight == Weight::Victim).map(|culprit| culprit.rank);
     let verdict = crate::core::watch::dead(ctx.model, rank, &exit, last_lines, victim_of);
+    let ended = at.time - ago_ms as f64 / 1000.0;
+    let began = ctx.session.run.facts.errors.get(&rank).map_or(ended, |said| said.min(ended));
+    let (time, bound_s) = super::failure::on_our_clock(ctx, at.node, began);
+    let last_lines = last_lines.to_vec();
     let facts = &mut ctx.session.run.facts;
-    facts.failures.push(Failure { rank, weight, text: verdict.reason.clone(), usage });
+    let text = verdict.reason.clone();
+    facts.failures.push(Failure { rank, host: name, time, bound_s, last_lines, weight, text, usage });
     facts.blame(Cause::Failure);
     ctx.session.watch.fact(Some(rank), verdict);
 }
@@ -129,6 +135,8 @@ pub(super) fn said(ctx: &mut Ctx<'_>, at: At, rank: Rank, said: RankEvent) {
                 at.time,
                 ReportBody::Checkpoint { path: path.clone(), env_step, train_iter, reason: reason.clone() },
             );
+            let reached = &mut ctx.session.run.tries.reached;
+            (reached.0, reached.2) = (reached.0.max(train_iter), reached.2.max(train_iter.saturating_add(1)));
             ctx.model.checkpoints.push(CheckpointModel { path, env_step, train_iter, reason });
             if ctx.model.checkpoints.len() > EVENTS {
                 ctx.model.checkpoints.remove(0);
@@ -142,6 +150,7 @@ pub(super) fn said(ctx: &mut Ctx<'_>, at: At, rank: Rank, said: RankEvent) {
             ctx.note_at(at.time, Tone::Bad, format!("rank {rank}: {message}"));
             let Some(model) = mine(ctx, at, rank) else { return };
             model.error = Some((words::clip(&message, 2000), words::clip(&hint, 500)));
+            ctx.session.run.facts.errors.entry(rank).or_insert(at.time);
             if usage {
                 ctx.session.run.facts.usage.insert(rank);
             }
@@ -202,6 +211,8 @@ fn tell_life(ctx: &mut Ctx<'_>, at: At, rank: Rank, state: &str, exit: Option<&E
 }
 
 fn totals(ctx: &mut Ctx<'_>, at: At, totals: Counters) {
+    let reached = &mut ctx.session.run.tries.reached;
+    (reached.0, reached.1) = (reached.0.max(totals.train_iter), reached.1.max(totals.env_step));
     let rates = &mut ctx.session.rates;
     if rates.generation != at.generation {
         rates.generation = at.generation;
@@ -228,6 +239,8 @@ fn chart(ctx: &mut Ctx<'_>, name: &'static str, x: f64, y: f64) {
 }
 
 fn scalars(ctx: &mut Ctx<'_>, env_step: u64, values: BTreeMap<String, f64>) {
+    let reached = &mut ctx.session.run.tries.reached;
+    reached.1 = reached.1.max(env_step);
     for (name, value) in values {
         if ctx.session.rates.derived.contains(name.as_str()) {
             continue;

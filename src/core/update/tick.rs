@@ -43,7 +43,8 @@ pub(super) fn ticked(ctx: &mut Ctx<'_>) -> bool {
         let (hosts, awake) = (&ctx.session.hosts, ctx.session.clock.awake_ms);
         ctx.session.watch.evaluate(ctx.model, hosts, awake, &limits);
     }
-    before > 0
+    // A countdown is on the screen while the policy waits.
+    before > 0 || matches!(ctx.session.run.stage, Stage::Waiting { .. })
 }
 
 /// Agents that were attached to but never said hello.

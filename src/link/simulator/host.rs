@@ -172,7 +172,9 @@ impl SimHost {
             }
             ConsoleMessage::Launch { spec } => self.launch(spec, out),
             ConsoleMessage::Stop { mode, grace_ms } => self.order_stop(mode, grace_ms, out),
-            ConsoleMessage::Ping { sent_ms } => self.say(AgentMessage::Pong { sent_ms }, out),
+            ConsoleMessage::Ping { sent_ms } => {
+                self.say(AgentMessage::Pong { sent_ms, wall_time: None }, out)
+            }
             ConsoleMessage::Detach | ConsoleMessage::Close | ConsoleMessage::Unknown => {}
         }
     }
@@ -373,6 +375,7 @@ impl SimHost {
                     exit,
                     last_lines: vec![format!("rank {rank} was simulated")],
                     stopping: self.stop.is_some(),
+                    ago_ms: 0,
                 };
                 self.record(event, out);
             }
