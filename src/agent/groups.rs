@@ -24,6 +24,19 @@ pub fn pidfd(pid: u32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
+/// Waits until the process of a [`pidfd`] has ended; `false` when it still runs after `within`.
+pub fn has_ended(fd: &OwnedFd, within: std::time::Duration) -> bool {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: `poll` is one valid entry for the duration of the call.
+    unsafe { libc::poll(&mut poll, 1, within.as_millis() as i32) > 0 }
+}
+
+/// Ignores a signal from now on. Children inherit that.
+pub fn ignore(signal: i32) {
+    // SAFETY: SIG_IGN is a valid disposition for every signal that may be ignored.
+    unsafe { libc::signal(signal, libc::SIG_IGN) };
+}
+
 /// Sends a signal to exactly the process `pid` that started at `start` (GROUP-1); `false` when it is gone or not ours.
 pub fn signal(pid: u32, start: u64, signal: i32) -> bool {
     let Ok(fd) = pidfd(pid) else { return false };

@@ -121,7 +121,13 @@ fn environment(
         env.insert("CUDA_DEVICE_ORDER".into(), "PCI_BUS_ID".into());
     }
     let computed = rank_environment(&spec.plan, rank, spec.generation, &spec.master_addr, spec.master_port);
+    // Slurm names the job's GPUs in this variable; indices of the plan count among those.
+    let slurm = env.contains_key(&OsString::from("SLURM_STEP_ID"));
+    let given = env.get(&OsString::from("CUDA_VISIBLE_DEVICES")).filter(|_| slurm).cloned();
     env.extend(computed.iter().map(|(name, value)| (name.into(), value.into())));
+    if let (Some(given), Some(planned)) = (given, computed.get("CUDA_VISIBLE_DEVICES")) {
+        env.insert("CUDA_VISIBLE_DEVICES".into(), among(planned, &given.to_string_lossy()).into());
+    }
     let identity = |name: &str| IDENTITY.contains(&name) || name.starts_with("RANKDECK_");
     env.extend(
         host.env.iter().filter(|(name, _)| !identity(name)).map(|(name, value)| (name.into(), value.into())),
@@ -147,6 +153,13 @@ fn environment(
         own("RANKDECK_RESUME", resume.into());
     }
     env
+}
+
+/// Indices of a plan as names out of a list of visible devices: `0,2` of `4,5,6` is `4,6`.
+fn among(planned: &str, given: &str) -> String {
+    let given: Vec<&str> = given.split(',').map(str::trim).collect();
+    let name = |index: &str| index.parse::<usize>().ok().and_then(|index| given.get(index).copied());
+    planned.split(',').map(|index| name(index).unwrap_or(index)).collect::<Vec<_>>().join(",")
 }
 
 /// A process that was started, or why it was not.
@@ -309,6 +322,13 @@ mod tests {
         assert_eq!(env["PYTHONUNBUFFERED"], "");
         assert_eq!(env["LD_LIBRARY_PATH"], "/lt/lib:/x");
         assert_ne!(env.get("RANK").map(String::as_str), Some("99"));
+    }
+
+    #[test]
+    fn indices_of_the_plan_count_among_slurms_devices() {
+        assert_eq!(among("0,2", "4,5,6"), "4,6");
+        assert_eq!(among("0", "GPU-8932f937"), "GPU-8932f937");
+        assert_eq!(among("3", "4,5"), "3", "a plan that does not fit is the driver's to refuse");
     }
 
     #[test]

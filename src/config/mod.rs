@@ -16,6 +16,7 @@ pub mod hosts;
 mod load;
 mod overrides;
 pub mod schema;
+pub mod slurm;
 mod suggest;
 mod text_rules;
 

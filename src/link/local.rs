@@ -16,7 +16,7 @@ use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Bound of probing and of starting.
@@ -89,13 +89,15 @@ pub fn exec(
 }
 
 /// Kills and reaps on drop what has not ended by itself.
-struct Owned(Child);
+struct Owned(Option<Child>);
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        if !matches!(self.0.try_wait(), Ok(Some(_))) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
+        if let Some(child) = &mut self.0
+            && !matches!(child.try_wait(), Ok(Some(_)))
+        {
+            let _ = child.kill();
+            let _ = child.wait();
         }
     }
 }
@@ -109,64 +111,100 @@ fn run(
     operator: &mut dyn Operator,
     done: &dyn Fn(&[u8]) -> bool,
 ) -> Result<Output, SshError> {
-    let fault = |error: io::Error| {
-        SshError::lasting(
-            format!("{label}: cannot run {}: {error}", program.display()),
-            "build or install rankdeck again",
-        )
-    };
-    let spawned = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(fault)?;
-    let mut child = Owned(spawned);
-    let (Some(mut stdout), Some(mut stderr)) = (child.0.stdout.take(), child.0.stderr.take()) else {
-        return Err(fault(io::ErrorKind::BrokenPipe.into()));
-    };
-    for fd in [stdout.as_raw_fd(), stderr.as_raw_fd()] {
-        nonblocking(fd).map_err(fault)?;
+    let mut command = Command::new(program);
+    command.args(arguments);
+    let name = program.display().to_string();
+    Running::start(label, command)?.until(label, &name, within, operator, done)
+}
+
+/// A child whose output is read while it runs.
+pub(super) struct Running {
+    child: Owned,
+    stdout: ChildStdout,
+    stderr: ChildStderr,
+}
+
+impl Running {
+    /// Starts it without standard input.
+    pub(super) fn start(label: &str, mut command: Command) -> Result<Running, SshError> {
+        let name = command.get_program().display().to_string();
+        let fault = |error: io::Error| {
+            SshError::lasting(
+                format!("{label}: cannot run {name}: {error}"),
+                "is it installed here, and may this user run it?",
+            )
+        };
+        let spawned = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(fault)?;
+        let mut child = Owned(Some(spawned));
+        let streams = child.0.as_mut().map(|child| (child.stdout.take(), child.stderr.take()));
+        let Some((Some(stdout), Some(stderr))) = streams else {
+            return Err(fault(io::ErrorKind::BrokenPipe.into()));
+        };
+        for fd in [stdout.as_raw_fd(), stderr.as_raw_fd()] {
+            nonblocking(fd).map_err(fault)?;
+        }
+        Ok(Running { child, stdout, stderr })
     }
-    let deadline = Instant::now() + within;
-    let mut output = Output::default();
-    let (mut open_out, mut open_err) = (true, true);
-    loop {
-        open_out = open_out && drain(&mut stdout, &mut output.stdout, MAX_OUTPUT);
-        open_err = open_err && drain(&mut stderr, &mut output.stderr, 4 << 10);
-        let answered = done(&output.stdout);
-        if answered || !open_out {
-            let until = deadline.min(Instant::now() + ENDING);
-            output.status = ending(&mut child, until);
-            drain(&mut stderr, &mut output.stderr, 4 << 10);
-            return Ok(output);
+
+    /// The child, which is not ended with this.
+    pub(super) fn release(mut self) -> Option<Child> {
+        self.child.0.take()
+    }
+
+    /// Waits until `done` is satisfied by its output, or it ends.
+    pub(super) fn until(
+        &mut self,
+        label: &str,
+        name: &str,
+        within: Duration,
+        operator: &mut dyn Operator,
+        done: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<Output, SshError> {
+        let Running { child, stdout, stderr } = self;
+        let deadline = Instant::now() + within;
+        let mut output = Output::default();
+        let (mut open_out, mut open_err) = (true, true);
+        loop {
+            open_out = open_out && drain(stdout, &mut output.stdout, MAX_OUTPUT);
+            open_err = open_err && drain(stderr, &mut output.stderr, 4 << 10);
+            let answered = done(&output.stdout);
+            if answered || !open_out {
+                // Who has answered and stays has said all that is wanted.
+                let patience = if answered { Duration::from_millis(20) } else { ENDING };
+                let until = deadline.min(Instant::now() + patience);
+                output.status = ending(child, until);
+                drain(stderr, &mut output.stderr, 4 << 10);
+                return Ok(output);
+            }
+            if operator.closing() {
+                return Err(SshError::closed());
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                let error = format!("{label}: {name} gave no answer within {} s", within.as_secs());
+                return Err(SshError::passing(error, ""));
+            }
+            let mut interests = vec![Interest { fd: stdout.as_raw_fd(), read: true, write: false }];
+            if open_err {
+                interests.push(Interest { fd: stderr.as_raw_fd(), read: true, write: false });
+            }
+            interests.extend(operator.wake_fd().map(|fd| Interest { fd, read: true, write: false }));
+            // One-shot operators cannot be woken, so they are looked at now and then.
+            let patience = if operator.wake_fd().is_some() { deadline - now } else { wait::GLANCE };
+            let _ = wait::poll(&interests, patience.min(deadline - now));
         }
-        if operator.closing() {
-            return Err(SshError::closed());
-        }
-        let now = Instant::now();
-        if now >= deadline {
-            return Err(SshError::passing(
-                format!("{label}: {} gave no answer within {} s", program.display(), within.as_secs()),
-                "",
-            ));
-        }
-        let mut interests = vec![Interest { fd: stdout.as_raw_fd(), read: true, write: false }];
-        if open_err {
-            interests.push(Interest { fd: stderr.as_raw_fd(), read: true, write: false });
-        }
-        interests.extend(operator.wake_fd().map(|fd| Interest { fd, read: true, write: false }));
-        // One-shot operators cannot be woken, so they are looked at now and then.
-        let patience = if operator.wake_fd().is_some() { deadline - now } else { wait::GLANCE };
-        let _ = wait::poll(&interests, patience.min(deadline - now));
     }
 }
 
 /// Exit code of a child that is about to end; `None` when it does not, or a signal ended it.
 fn ending(child: &mut Owned, deadline: Instant) -> Option<i32> {
     loop {
-        match child.0.try_wait() {
+        match child.0.as_mut()?.try_wait() {
             Ok(Some(status)) => return status.code(),
             Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(2)),
             _ => return None,
@@ -191,7 +229,7 @@ fn drain(stream: &mut dyn Read, into: &mut Vec<u8>, most: usize) -> bool {
     }
 }
 
-fn nonblocking(fd: i32) -> io::Result<()> {
+pub(super) fn nonblocking(fd: i32) -> io::Result<()> {
     // SAFETY: plain calls on a descriptor that the caller holds open; no memory is passed.
     let set = unsafe {
         let flags = libc::fcntl(fd, libc::F_GETFL);

@@ -8,6 +8,7 @@ use super::desk::{Clerk, Desk};
 use super::inbox::Inbox;
 use super::local::Local;
 use super::remote::Remote;
+use super::slurm::Slurm;
 use super::{LinkCommand, LinkError, LinkEvent, LinkRequest, Prompter, Settings};
 use crate::config::hosts::{Host, Transport};
 use crate::core::event::{LinkState, Probe};
@@ -119,6 +120,7 @@ pub fn start(
             let life = catch_unwind(AssertUnwindSafe(|| match request.host.transport {
                 Transport::Ssh => live(&mut Remote::new(settings, &request), &mut desk),
                 Transport::Local => live(&mut Local::new(&request), &mut desk),
+                Transport::Slurm => live(&mut Slurm::new(&request), &mut desk),
             }));
             // ssh2 panics on some malformed answers of a server; one link's end must not be the console's.
             let state = life.unwrap_or_else(|_| LinkState::Failed {
@@ -222,8 +224,10 @@ fn one_shot(
     args: &[String],
     clerk: &mut Clerk,
 ) -> Result<String, SshError> {
-    if host.transport == Transport::Local {
-        return super::local::exec(host, agent, args, clerk);
+    match host.transport {
+        Transport::Local => return super::local::exec(host, agent, args, clerk),
+        Transport::Slurm => return super::slurm::exec(host, agent, args, clerk),
+        Transport::Ssh => {}
     }
     let first = super::remote::exec(settings, host, agent, args, clerk);
     match first {

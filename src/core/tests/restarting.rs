@@ -297,6 +297,36 @@ fn a_lost_host_ends_the_run_unless_policy_says_otherwise() {
     assert_eq!((c.exit, c.launches(0).len()), (Some(1), 1));
 }
 
+#[test]
+fn another_console_links_to_hosts_that_joined() {
+    let mut c = with(3, Restart::default());
+    let mut other = Cluster::with(
+        Goal::Attach { run: crate::core::ids::RunId(RUN.into()), hosts: vec!["ant".into()] },
+        1,
+        vec![],
+    );
+    other.agents = vec![c.agents[0].clone()];
+    other.agents[0].connected = false;
+    let mut connects = Vec::new();
+    for event in
+        [Event::LinkChanged { node: NodeRank(0), state: LinkState::Ready { probe: Default::default() } }]
+    {
+        other.agents[0].connected = true;
+        let _ = other.core.handle(other.now, event);
+        let spec = c.agents[0].spec.take().map(Box::new);
+        for message in [hello(0), AgentMessage::Snapshot { spec, ranks: vec![], last_seq: 0 }] {
+            let event = Event::AgentSaid { node: NodeRank(0), message: Box::new(message) };
+            connects.extend(other.core.handle(other.now, event).into_iter().filter_map(
+                |effect| match effect {
+                    Effect::Connect { node, host } => Some((node.0, host.name.clone())),
+                    _ => None,
+                },
+            ));
+        }
+    }
+    assert_eq!(connects, [(1, "bee".to_string()), (2, "cow".to_string())]);
+}
+
 fn first_failure(c: &Cluster) -> FirstFailure {
     match &c.finished()[..] {
         [ReportBody::RunFinished { first_failure: Some(first), .. }] => first.clone(),

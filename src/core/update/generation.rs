@@ -1,5 +1,8 @@
 //! A new generation: the plan is known or has changed, lives and proofs begin anew.
 
+use crate::core::effect::Effect;
+use crate::core::event::LinkState;
+use crate::core::host::HostMachine;
 use crate::core::ids::{Generation, NodeRank, Rank};
 use crate::core::join::{Join, Rate};
 use crate::core::model::{HostModel, Model, RankLife, RankModel, RunState, Tone};
@@ -43,8 +46,12 @@ pub(super) fn seen(ctx: &mut Ctx<'_>, node: usize, spec: &LaunchSpec) {
 pub(super) fn begin(ctx: &mut Ctx<'_>, plan: Plan, launch: Launch) {
     let world_size = plan.ranks.len();
     install(ctx.model, &plan);
+    let linked = ctx.session.hosts.len();
     while ctx.session.hosts.len() < ctx.model.hosts.len() {
         ctx.session.hosts.push(Default::default());
+    }
+    if !launch.own {
+        join(ctx, &plan, linked);
     }
     let limit = ctx.session.until.iter().filter_map(|until| match until {
         Until::Steps(steps) => Some(*steps),
@@ -91,6 +98,22 @@ pub(super) fn begin(ctx: &mut Ctx<'_>, plan: Plan, launch: Launch) {
         adopted,
         run_dir,
     });
+}
+
+/// Opens links to members of another console's launch that this console was not linked to.
+fn join(ctx: &mut Ctx<'_>, plan: &Plan, linked: usize) {
+    for (node, host) in plan.typed.iter().enumerate() {
+        let Some(machine) = ctx.session.hosts.get_mut(node).filter(|_| plan.has_ranks(node)) else {
+            continue;
+        };
+        if node >= linked || machine.is_gone() {
+            *machine = HostMachine::default();
+            if let Some(model) = ctx.model.hosts.get_mut(node) {
+                model.link = LinkState::Idle;
+            }
+            ctx.out.push(Effect::Connect { node: NodeRank(node as u32), host: Box::new(host.clone()) });
+        }
+    }
 }
 
 /// Puts the plan's hosts and ranks into the model; logs and histories of known ranks stay.
