@@ -13,6 +13,7 @@
 //! site       folders, experiment, libtorch of a launch                  spool      durable records, gap-free numbers
 //! manifest   who serves what, for others to find
 //! events     what ranks say on the event socket                         logs       tails the ranks' log files
+//! metrics    values from the output and the event files of programs that know nothing of rankdeck
 //! sample     gauges of the host, its ranks and their status pages       gpu        NVML
 //! entries    `agent list`, `agent sweep`                                probe      `agent probe`, libtorch on the host
 //! paths      names of files and sockets                                 relay      `agent relay`
@@ -35,6 +36,7 @@ pub mod groups;
 pub mod guard;
 pub mod logs;
 pub mod manifest;
+pub mod metrics;
 pub mod paths;
 pub mod probe;
 pub mod proc;

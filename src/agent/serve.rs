@@ -163,6 +163,8 @@ async fn live(settings: Settings) -> Result<ExitCode, Failure> {
         detached: false,
         quitting: false,
         spool_failed: false,
+        picker: None,
+        follower: None,
         settings,
     };
     agent.keep_guard();
@@ -222,7 +224,7 @@ async fn live(settings: Settings) -> Result<ExitCode, Failure> {
             Some(news) = inbox.recv() => agent.hear(news),
             Some(order) = orders_in.recv() => agent.hear(News::Order(order)),
             Some(said) = said_in.recv() => agent.hear(News::Said(said)),
-            Some(batch) = lines_out.recv() => agent.lines.borrow_mut().push(&batch),
+            Some(batch) = lines_out.recv() => agent.read(&batch),
             _ = ticks.tick() => {
                 agent.lines.borrow_mut().dropped = lost_lines.load(std::sync::atomic::Ordering::Relaxed);
                 agent.reap();

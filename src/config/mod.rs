@@ -14,6 +14,7 @@ mod draft;
 pub mod experiment;
 pub mod hosts;
 mod load;
+pub mod metrics;
 mod overrides;
 pub mod schema;
 pub mod slurm;

@@ -26,6 +26,8 @@ pub struct Model {
     pub ranks: Vec<RankModel>,
     /// Latest all-reduced totals with the ranks' own counters of the same iteration.
     pub progress: Option<Progress>,
+    /// What a program that knows nothing of rankdeck says about itself.
+    pub own: Option<OwnMetrics>,
     /// Evaluations, oldest first.
     pub evals: Vec<Evaluation>,
     /// Checkpoints, oldest first.
@@ -214,6 +216,25 @@ pub struct Progress {
     pub at: Timestamp,
     /// Per rank, same iteration.
     pub per_rank: Vec<RankProgress>,
+}
+
+/// Latest values of a program's own output or event files: one rank's, not reduced over the ranks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OwnMetrics {
+    /// Whose.
+    pub rank: Rank,
+    /// `stdout` or `tensorboard`.
+    pub source: String,
+    /// Environment steps, as far as it says.
+    pub env_step: Option<u64>,
+    /// Steps per second, as it says.
+    pub steps_per_s: Option<f64>,
+    /// Mean return of its latest episodes.
+    pub return_mean: Option<f64>,
+    /// Records so far.
+    pub records: u64,
+    /// When the latest came.
+    pub at: Timestamp,
 }
 
 /// A checkpoint on rank 0's host.

@@ -97,6 +97,19 @@ pub enum ReportBody {
         /// In rank order, taken at the same iteration.
         per_rank: Vec<RankProgress>,
     },
+    /// Values that a program of the user gave without knowing rankdeck.
+    Metrics {
+        /// Whose.
+        rank: Rank,
+        /// `stdout` or `tensorboard`.
+        source: String,
+        /// Its environment steps, `null` when it does not say.
+        env_step: Option<u64>,
+        /// Name to value.
+        values: std::collections::BTreeMap<String, f64>,
+        /// Always `false`: one rank's own, not reduced over the ranks.
+        reduced: bool,
+    },
     /// Rank 0 evaluated.
     Eval {
         /// Global environment steps.

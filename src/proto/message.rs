@@ -251,6 +251,19 @@ pub enum RecordEvent {
         /// What.
         said: RankEvent,
     },
+    /// Values that a program of the user gave without knowing rankdeck: one rank's own, not reduced over the ranks.
+    Metrics {
+        /// Whose.
+        rank: Rank,
+        /// `stdout` or `tensorboard`.
+        source: String,
+        /// Its environment steps, as far as it says.
+        env_step: Option<u64>,
+        /// Name to value.
+        values: BTreeMap<String, f64>,
+        /// Values since the previous record that were not told, because newer ones of the same name followed at once.
+        skipped: u64,
+    },
     /// The agent itself has something to tell: spool trouble, a refused client, a fallback in use.
     Notice {
         /// One sentence.

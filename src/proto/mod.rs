@@ -3,3 +3,4 @@
 pub mod frame;
 pub mod message;
 pub mod status_page;
+pub mod tfrecord;

@@ -152,6 +152,13 @@ pub fn plain(report: &Report, model: &Model) -> Vec<Line> {
                 Line::Out(format!("{lead}  {}", printable(&text)))
             })
             .collect(),
+        ReportBody::Metrics { rank, source, env_step, values, .. } => {
+            let step = env_step.map_or(String::new(), |step| format!("step {}  ", count(step)));
+            let values: Vec<String> =
+                values.iter().take(8).map(|(name, value)| format!("{name} {value:.4}")).collect();
+            let text = format!("{step}{}  (rank {rank}'s own from {source}, not reduced)", values.join("  "));
+            vec![Line::Gauge(format!("{at}  {}", printable(&text)))]
+        }
         ReportBody::Log { rank, host, line } => {
             vec![Line::Gauge(format!("{host}:{rank}| {}", printable(line)))]
         }

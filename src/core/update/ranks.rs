@@ -5,7 +5,9 @@
 use super::records::At;
 use crate::core::ids::Rank;
 use crate::core::join::Joined;
-use crate::core::model::{CheckpointModel, FingerprintModel, Progress, RankLife, RankModel, Tone};
+use crate::core::model::{
+    CheckpointModel, FingerprintModel, OwnMetrics, Progress, RankLife, RankModel, Tone,
+};
 use crate::core::report::{RankProgress, ReportBody, VerdictKind};
 use crate::core::run::{Cause, Failure, Weight, weigh};
 use crate::core::session::Ctx;
@@ -251,6 +253,36 @@ fn scalars(ctx: &mut Ctx<'_>, env_step: u64, values: BTreeMap<String, f64>) {
         }
         ctx.model.scalars.entry(name).or_default().push(env_step as f64, value);
     }
+}
+
+/// A program gave values without knowing rankdeck: this rank's own, not reduced.
+pub(super) fn measured(
+    ctx: &mut Ctx<'_>,
+    at: At,
+    rank: Rank,
+    source: String,
+    env_step: Option<u64>,
+    values: BTreeMap<String, f64>,
+) {
+    let known = ctx.model.own.as_ref();
+    let own = OwnMetrics {
+        rank,
+        source: words::clip(&source, 40),
+        env_step: env_step.or_else(|| known.and_then(|known| known.env_step)),
+        steps_per_s: values.get(SPS).copied().or_else(|| known.and_then(|known| known.steps_per_s)),
+        return_mean: values.get(RETURN).copied().or_else(|| known.and_then(|known| known.return_mean)),
+        records: known.map_or(0, |known| known.records).saturating_add(1),
+        at: ctx.now,
+    };
+    // Without steps the order of arrival is all there is.
+    let x = own.env_step.unwrap_or(own.records);
+    ctx.model.own = Some(own);
+    ctx.tell_at(
+        at.generation,
+        at.time,
+        ReportBody::Metrics { rank, source, env_step, values: values.clone(), reduced: false },
+    );
+    scalars(ctx, x, values);
 }
 
 fn evaluated(ctx: &mut Ctx<'_>, at: At, evaluation: Evaluation) {

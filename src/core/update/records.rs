@@ -57,6 +57,9 @@ pub(super) fn apply(ctx: &mut Ctx<'_>, node: usize, record: Record) -> bool {
             stopped(ctx, at, survivors, gpus_free, took_ms)
         }
         RecordEvent::Rank { rank, said } => ranks::said(ctx, at, rank, said),
+        RecordEvent::Metrics { rank, source, env_step, values, skipped: _ } => {
+            ranks::measured(ctx, at, rank, source, env_step, values);
+        }
         RecordEvent::Notice { text } => {
             let name = ctx.host_name(node);
             ctx.note_at(time, Tone::Warn, format!("{name}: {text}"));
