@@ -126,6 +126,7 @@ fn parse(args: &[String]) -> Result<Command, Failure> {
             run: paths::check_run(&take("run")?)?,
             paths: RunPaths { run_dir: take("run-dir")?.into(), node: node(take("node-rank")?)? },
             agent: ident(&take("agent")?).ok_or_else(|| usage("`--agent` is no process".into()))?,
+            cgroup: take("cgroup").ok().map(Into::into),
         }),
         "relay" => Command::Relay(take("socket")?.into(), lines),
         "list" => Command::List(paths::expand(&take("workdir")?)),

@@ -2,6 +2,7 @@
 //!
 //! Owner: the loop in `serve`, which calls [`Agent::hear`] and [`Agent::tick`]; nothing here waits. What comes after a rank's end is in `aftermath`.
 
+use super::cgroup::Cgroup;
 use super::console::{Attached, LineStore, Order};
 use super::events::{Audience, Said};
 use super::guard::{self, Guard};
@@ -70,6 +71,8 @@ pub(super) struct Agent {
     pub(super) detached: bool,
     pub(super) quitting: bool,
     pub(super) spool_failed: bool,
+    /// The ranks' own control group, where there is one.
+    pub(super) cgroup: Option<Cgroup>,
     /// Picks values from rank 0's lines, when rank 0 is here and the experiment asks for it.
     pub(super) picker: Option<Picker>,
     /// Follows rank 0's event files.
@@ -268,6 +271,9 @@ impl Agent {
                     }
                 }
                 Action::SignalAll(signal) => {
+                    if let Some(cgroup) = self.cgroup.as_ref().filter(|_| signal == libc::SIGKILL) {
+                        cgroup.kill();
+                    }
                     let scope = self.scope();
                     tokio::task::spawn_blocking(move || sweep::signal_all(&scope, signal));
                 }
@@ -437,6 +443,9 @@ impl Agent {
         let _ = std::fs::remove_file(event_socket);
         if unused {
             forget(&self.settings.paths);
+        }
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.remove();
         }
         say("ended");
         match self.guard.take() {

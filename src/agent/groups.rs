@@ -72,7 +72,8 @@ pub fn set_umask(mask: u32) -> u32 {
 }
 
 /// Prepares the command of a rank or a helper: own session, killed with the calling thread, no stray descriptors, a file mode mask, default signals.
-pub fn bind_to_this_thread(command: &mut Command, umask: u32) {
+/// `door`: the file by which it enters a control group; when that fails it runs outside, and the other layers hold it.
+pub fn bind_to_this_thread(command: &mut Command, umask: u32, door: Option<std::fs::File>) {
     let parent = std::process::id();
     // SAFETY: the closure runs between fork and exec and makes only async-signal-safe system calls.
     unsafe {
@@ -83,6 +84,9 @@ pub fn bind_to_this_thread(command: &mut Command, umask: u32) {
             // The parent may have died before the line above: then no signal will ever come.
             if libc::getppid() as u32 != parent {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            if let Some(door) = &door {
+                let _ = libc::write(door.as_raw_fd(), b"0".as_ptr().cast(), 1);
             }
             own_session()?;
             libc::umask(umask);

@@ -9,6 +9,7 @@
 //! duty       orders, launches, the clock, the end of an agent           aftermath  reaping, last words, leftovers, the proof
 //! supervise  pure: the life of a generation, stop stages, the proof     spawn      starts ranks from one long-lived thread
 //! sweep      finds and ends every process of a run                      groups     sessions, signals, bonds
+//! cgroup     a control group of the ranks' own, where one can be made
 //! guard      kills the run when its agent dies or is stopped            proc       readers of /proc
 //! site       folders, experiment, libtorch of a launch                  spool      durable records, gap-free numbers
 //! manifest   who serves what, for others to find
@@ -25,6 +26,7 @@
 //! - AGENT-3: every queue is bounded; what is dropped is counted, and records are never dropped for a slow console.
 
 mod aftermath;
+pub mod cgroup;
 pub mod command;
 pub mod console;
 pub mod daemon;

@@ -3,6 +3,7 @@
 //! Owner: one thread that lives as long as the agent (GROUP-2): the parent-death signal fires when the *thread* that forked ends. It is also the
 //! only place that may wait for a slow file system on the way to `exec`.
 
+use super::cgroup::Cgroup;
 use super::groups;
 use super::paths::RunPaths;
 use super::proc;
@@ -173,11 +174,14 @@ pub struct Spawner {
 
 impl Spawner {
     /// Starts the thread; `done` is called on it for every order, in order.
-    pub fn start(done: impl Fn(Rank, Started) + Send + 'static) -> std::io::Result<Spawner> {
+    pub fn start(
+        cgroup: Option<Cgroup>,
+        done: impl Fn(Rank, Started) + Send + 'static,
+    ) -> std::io::Result<Spawner> {
         let (orders, inbox) = mpsc::channel::<(Rank, Order)>();
         std::thread::Builder::new().name("spawner".into()).spawn(move || {
             for (rank, order) in inbox {
-                done(rank, start(&order));
+                done(rank, start(&order, cgroup.as_ref()));
             }
         })?;
         Ok(Spawner { orders })
@@ -189,7 +193,7 @@ impl Spawner {
     }
 }
 
-fn start(order: &Order) -> Started {
+fn start(order: &Order, cgroup: Option<&Cgroup>) -> Started {
     let program = order.argv.first().ok_or("the command is empty")?;
     let shown = Path::new(program).display();
     let log = OpenOptions::new()
@@ -211,7 +215,8 @@ fn start(order: &Order) -> Started {
         .stdin(Stdio::null())
         .stdout(log)
         .stderr(other);
-    groups::bind_to_this_thread(&mut command, order.umask);
+    let door = cgroup.and_then(|cgroup| cgroup.door().ok());
+    groups::bind_to_this_thread(&mut command, order.umask, door);
     let child = groups::spawn(&mut command).map_err(|error| format!("cannot run {shown}: {error}"))?;
     // Not waited for here: the agent's loop reaps every child.
     let pid = child.id();
