@@ -367,6 +367,8 @@ fn kind(body: &ReportBody) -> &'static str {
         ReportBody::Verdict(_) => "verdict",
         ReportBody::Log { .. } => "log",
         ReportBody::RunFinished { .. } => "run_finished",
+        ReportBody::Metrics { .. } => "metrics",
+        ReportBody::Restart { .. } => "restart",
     }
 }
 
@@ -392,7 +394,7 @@ fn the_json_examples_are_what_the_console_writes() {
             }
         }
     }
-    assert_eq!(kinds.len(), 9, "{kinds:?}");
+    assert_eq!(kinds.len(), 11, "{kinds:?}");
 }
 
 mod nothing_panics {

@@ -120,3 +120,74 @@ fn rank_killed() {
         assert!(bench.rank_processes().is_empty(), "round {round}: {:?}", bench.rank_processes());
     }
 }
+
+/// A stopped agent holds its lease, its sweep and its parent-death signal still: only the guard is left to act.
+#[test]
+fn agent_stopped() {
+    let bench = Bench::new();
+    let (mut console, _) = begin(&bench);
+    console.wait_kind("progress", 30);
+    let victim = agents(&bench)[0];
+    kill(victim, libc::SIGSTOP);
+    let ranks_of = |node: &str| {
+        bench
+            .rank_processes()
+            .into_iter()
+            .filter(|(pid, _)| {
+                let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+                String::from_utf8_lossy(&environ).contains(&format!("RANKDECK_NODE={node}\0"))
+            })
+            .count()
+    };
+    let node = |pid: u32| {
+        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
+        line.split('\0').skip_while(|word| *word != "--node-rank").nth(1).unwrap().to_owned()
+    };
+    let node = node(victim);
+    wait_until("the guard ends what the stopped agent holds", 60, || ranks_of(&node) == 0);
+    kill(victim, libc::SIGCONT);
+    assert_eq!(console.finish(90).code(), Some(1), "{:?}", console.seen.last());
+    wait_until("nothing is left", 20, || bench.rank_processes().is_empty());
+}
+
+/// A daemon that clears its environment the moment its agent is killed: neither tree, session nor mark leads to it, only the control group.
+#[test]
+fn agent_killed_beside_a_daemon_without_traces() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(1, 1);
+    let script = bench.write(
+        "daemons.py",
+        "import os, sys, time\nmark = sys.argv[1]\n\
+         while True:\n    if os.fork() == 0:\n        os.setsid()\n        if os.fork() == 0:\n            \
+         os.execve('/bin/sleep', ['sleep-' + mark, '7'], {})\n        os._exit(0)\n    os.wait()\n    time.sleep(0.02)\n",
+    );
+    let mark = format!("trace-{}", std::process::id());
+    let experiment = bench.write(
+        "experiment.toml",
+        &format!("[run]\nname = \"d\"\n[launch]\ncommand = [\"python3\", {script:?}, {mark:?}]\n"),
+    );
+    let daemons = || {
+        let folders = std::fs::read_dir("/proc").unwrap().flatten();
+        folders
+            .filter(|entry| {
+                let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+                String::from_utf8_lossy(&line).starts_with(&format!("sleep-{mark}"))
+            })
+            .count()
+    };
+    let mut console =
+        Console::start(&["run", experiment.to_str().unwrap(), "--hosts", hosts.to_str().unwrap()]);
+    wait_until("daemons are there", 30, || daemons() > 20);
+    let agent = agents(&bench)[0];
+    let grouped = std::fs::read_to_string(format!("/proc/{agent}/cgroup")).unwrap();
+    let rank = bench.rank_processes()[0].0;
+    let apart = std::fs::read_to_string(format!("/proc/{rank}/cgroup")).unwrap() != grouped;
+    if !apart {
+        eprintln!("skipped: no writable cgroup v2 here, so nothing leads to a process without traces");
+        return;
+    }
+    kill(agent, libc::SIGKILL);
+    // They would live for 7 s by themselves.
+    wait_until("no daemon is left", 4, || daemons() == 0);
+    assert_eq!(console.finish(60).code(), Some(1));
+}

@@ -91,8 +91,12 @@ impl Agent {
             )
         };
         let used: BTreeSet<u32> = used.into_iter().flatten().collect();
+        let cgroup = self.cgroup.clone();
         tokio::task::spawn_blocking(move || {
             pids.extend(sweep::find(&scope).iter().map(|found| found.ident.pid));
+            if let Some(cgroup) = cgroup {
+                cgroup.kill();
+            }
             let survivors = sweep::purge(&scope, Duration::ZERO, PURGE);
             let free = gpus_free(&gpus, &used, &pids);
             let _ = news.blocking_send(News::Proved(survivors, free));
@@ -149,8 +153,12 @@ impl Agent {
             return;
         }
         self.guard_retry = Instant::now() + Duration::from_secs(5);
-        let watch =
-            Watch { run: self.settings.run.clone(), paths: self.settings.paths.clone(), agent: self.ident };
+        let watch = Watch {
+            run: self.settings.run.clone(),
+            paths: self.settings.paths.clone(),
+            agent: self.ident,
+            cgroup: self.cgroup.as_ref().map(|cgroup| cgroup.path().to_owned()),
+        };
         match Guard::start(&watch).and_then(|guard| guard.beat().map(|()| guard)) {
             Ok(guard) => self.guard = Some(guard),
             Err(error) => self.notice(format!("no guard process: {error}; trying again")),
@@ -180,7 +188,9 @@ fn gpus_free(gpus: &gpu::Gpus, used: &BTreeSet<u32>, pids: &BTreeSet<u32>) -> Ve
         let free: Vec<u32> = seen
             .iter()
             .filter(|gpu| {
-                used.contains(&gpu.index) && !gpu.lost && !gpu.processes.iter().any(|(pid, _)| pids.contains(pid))
+                used.contains(&gpu.index)
+                    && !gpu.lost
+                    && !gpu.processes.iter().any(|(pid, _)| pids.contains(pid))
             })
             .map(|gpu| gpu.index)
             .collect();

@@ -17,14 +17,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 const USAGE: &str =
-    "agent start|relay|list|probe|examine|unpack|sweep; these commands are used by the console itself";
+    "agent start|hold|relay|list|probe|examine|unpack|sweep; these commands are used by the console itself";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Command {
     Start(Start),
     Serve(Box<Settings>),
     Guard(Watch),
-    Relay(PathBuf),
+    /// Start or find an agent, and stay while it lives.
+    Hold(Start),
+    Relay(PathBuf, bool),
     List(PathBuf),
     Probe,
     Examine,
@@ -56,7 +58,11 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
             let swept = paths::check_run(&run).map(|run| Swept { survivors: entries::clean(&run, &workdir) });
             answer("RANKDECK-SWEEP", swept)
         }
-        Command::Relay(socket) => match relay::run(&socket) {
+        Command::Hold(start) => daemon::hold(&start, |started| {
+            answer("RANKDECK-PROBE", Ok(probe::probe()));
+            answer("RANKDECK-AGENT", started);
+        }),
+        Command::Relay(socket, lines) => match relay::run(&socket, lines) {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => {
                 let _ = writeln!(std::io::stderr(), "error: {}\nhint: {}", failure.error, failure.hint);
@@ -95,12 +101,14 @@ fn parse(args: &[String]) -> Result<Command, Failure> {
     let usage = |error: String| Failure::new(error, USAGE);
     let (verb, rest) = args.split_first().ok_or_else(|| usage("agent needs a command".into()))?;
     let mut values: BTreeMap<&str, String> = BTreeMap::new();
-    let mut existing = false;
+    let (mut existing, mut lines) = (false, false);
     let mut rest = rest.iter();
     while let Some(option) = rest.next() {
         let name = option.strip_prefix("--").ok_or_else(|| usage(format!("unexpected `{option}`")))?;
         if name == "existing" {
             existing = true;
+        } else if name == "lines" {
+            lines = true;
         } else {
             let value = rest.next().ok_or_else(|| usage(format!("`{option}` needs a value")))?;
             values.insert(name, value.clone());
@@ -111,14 +119,17 @@ fn parse(args: &[String]) -> Result<Command, Failure> {
     let node =
         |text: String| text.parse().map(NodeRank).map_err(|_| usage(format!("`{text}` is no node_rank")));
     let command = match verb.as_str() {
-        "start" => Command::Start(Start {
-            run: take("run")?,
-            host: take("host")?,
-            node: node(take("node-rank")?)?,
-            workdir: take("workdir")?,
-            existing,
-            launcher: values.remove("launcher"),
-        }),
+        "start" | "hold" => {
+            let start = Start {
+                run: take("run")?,
+                host: take("host")?,
+                node: node(take("node-rank")?)?,
+                workdir: take("workdir")?,
+                existing,
+                launcher: values.remove("launcher"),
+            };
+            if verb == "hold" { Command::Hold(start) } else { Command::Start(start) }
+        }
         "serve" => Command::Serve(Box::new(Settings {
             run: paths::check_run(&take("run")?)?,
             host: take("host")?,
@@ -131,8 +142,9 @@ fn parse(args: &[String]) -> Result<Command, Failure> {
             run: paths::check_run(&take("run")?)?,
             paths: RunPaths { run_dir: take("run-dir")?.into(), node: node(take("node-rank")?)? },
             agent: ident(&take("agent")?).ok_or_else(|| usage("`--agent` is no process".into()))?,
+            cgroup: take("cgroup").ok().map(Into::into),
         }),
-        "relay" => Command::Relay(take("socket")?.into()),
+        "relay" => Command::Relay(take("socket")?.into(), lines),
         "list" => Command::List(paths::expand(&take("workdir")?)),
         "probe" => Command::Probe,
         "examine" => Command::Examine,
@@ -171,7 +183,7 @@ mod tests {
             launcher: None,
         };
         assert_eq!(start, Command::Start(expected));
-        assert_eq!(parsed("relay --socket /s").unwrap(), Command::Relay("/s".into()));
+        assert_eq!(parsed("relay --socket /s").unwrap(), Command::Relay("/s".into(), false));
         assert_eq!(parsed("probe").unwrap(), Command::Probe);
         assert_eq!(parsed("list --workdir /w").unwrap(), Command::List("/w".into()));
         assert_eq!(parsed("sweep --run r --workdir /w").unwrap(), Command::Sweep("r".into(), "/w".into()));

@@ -272,7 +272,9 @@ async fn hear(
             attached.pings |= matches!(message, ConsoleMessage::Ping { .. });
         }
         let answer = match message {
-            ConsoleMessage::Ping { sent_ms } => AgentMessage::Pong { sent_ms },
+            ConsoleMessage::Ping { sent_ms } => {
+                AgentMessage::Pong { sent_ms, wall_time: Some(super::wall_time()) }
+            }
             ConsoleMessage::ReservePort { request } => match free_port() {
                 Ok(port) => AgentMessage::PortReserved { request, port },
                 Err(error) => AgentMessage::Refused {

@@ -131,6 +131,27 @@ fn claim(start: &Start, paths: &RunPaths) -> Result<(), Failure> {
     }
 }
 
+/// Finds or makes the agent, tells, and stays until an agent that was made here has ended: for launchers that kill what a finished process leaves
+/// behind. Signals that such a launcher sends to everything are the agent's business; it ends when it has proved its stop.
+pub fn hold(wanted: &Start, tell: impl FnOnce(Result<Started, Failure>)) -> std::process::ExitCode {
+    let own = proc::stat(std::process::id()).map_or(0, |stat| stat.start);
+    let started = start(wanted);
+    let pid = started.as_ref().ok().map(|started| started.pid);
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGPIPE] {
+        groups::ignore(signal);
+    }
+    tell(started);
+    let Some(pid) = pid else { return std::process::ExitCode::FAILURE };
+    // One that served before has a holder already.
+    let mine = || proc::stat(pid).is_some_and(|stat| stat.start >= own && !stat.is_gone());
+    if mine()
+        && let Ok(fd) = groups::pidfd(pid)
+    {
+        while mine() && !groups::has_ended(&fd, Duration::from_secs(5)) {}
+    }
+    std::process::ExitCode::SUCCESS
+}
+
 /// The agent of the manifest, when it serves.
 fn serving(paths: &RunPaths, manifest: &Manifest) -> Result<Option<Started>, Failure> {
     let Some(agent) = manifest.agent() else { return Ok(None) };

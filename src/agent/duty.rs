@@ -2,11 +2,13 @@
 //!
 //! Owner: the loop in `serve`, which calls [`Agent::hear`] and [`Agent::tick`]; nothing here waits. What comes after a rank's end is in `aftermath`.
 
+use super::cgroup::Cgroup;
 use super::console::{Attached, LineStore, Order};
 use super::events::{Audience, Said};
 use super::guard::{self, Guard};
 use super::logs::{Batch, Logs};
 use super::manifest::{Manifest, ManifestRank};
+use super::metrics::{Follower, Picker};
 use super::paths::RunPaths;
 use super::serve::{Settings, say};
 use super::spawn::{Spawner, Started as Spawned};
@@ -41,6 +43,7 @@ pub(super) enum News {
     Autopsied(Rank, Vec<String>),
     LeftNothing(Rank),
     Proved(Vec<Survivor>, Vec<u32>),
+    Measured(RecordEvent),
 }
 
 /// The state of an agent; what it lives through is in the machine.
@@ -75,6 +78,12 @@ pub(super) struct Agent {
     pub(super) spool_failed: bool,
     /// Held by every close look that is under way.
     pub(super) looks: Arc<()>,
+    /// The ranks' own control group, where there is one.
+    pub(super) cgroup: Option<Cgroup>,
+    /// Picks values from rank 0's lines, when rank 0 is here and the experiment asks for it.
+    pub(super) picker: Option<Picker>,
+    /// Follows rank 0's event files.
+    pub(super) follower: Option<Follower>,
 }
 
 impl Agent {
@@ -113,7 +122,11 @@ impl Agent {
                 }
                 actions
             }
-            News::Autopsied(rank, lines) => self.machine.borrow_mut().autopsied(rank, lines),
+            News::Measured(event) => {
+                self.record(event);
+                Vec::new()
+            }
+            News::Autopsied(rank, lines) => self.machine.borrow_mut().autopsied(rank, lines, now),
             News::LeftNothing(rank) => {
                 self.emptied.insert(rank);
                 Vec::new()
@@ -199,6 +212,7 @@ impl Agent {
         for rank in &ranks {
             self.logs.follow(*rank, spec.generation, self.settings.paths.rank_log(spec.generation, *rank));
         }
+        self.measure(&spec);
         self.spawning = ranks.len();
         *self.audience.expected.borrow_mut() = (spec.generation, ranks);
         let site = site::Base {
@@ -213,6 +227,34 @@ impl Agent {
             let launch = site::prepare(site, &spec).map(Box::new);
             let _ = news.blocking_send(News::Prepared(spec, launch));
         });
+    }
+
+    /// Looks for the values that the experiment asks for, where rank 0 is.
+    fn measure(&mut self, spec: &LaunchSpec) {
+        (self.picker, self.follower) = (None, None);
+        if spec.plan.ranks.first().is_none_or(|rank| rank.node_rank != spec.node_rank) {
+            return;
+        }
+        let metrics = &spec.plan.experiment.metrics;
+        self.picker = Picker::new(metrics);
+        if let Some(folder) = &metrics.tensorboard {
+            let news = self.news.clone();
+            let follower = Follower::start(self.settings.workdir.join(folder), move |event| {
+                let _ = news.blocking_send(News::Measured(event));
+            });
+            match follower {
+                Ok(follower) => self.follower = Some(follower),
+                Err(error) => self.notice(format!("cannot follow event files: {error}")),
+            }
+        }
+    }
+
+    /// Lines of a rank have come.
+    pub(super) fn read(&mut self, batch: &Batch) {
+        if let Some(picker) = self.picker.as_mut().filter(|_| batch.rank == Rank(0)) {
+            batch.lines.iter().for_each(|line| picker.line(line));
+        }
+        self.lines.borrow_mut().push(batch);
     }
 
     fn spawn(&mut self, spec: &LaunchSpec, launch: Result<Box<site::Launch>, String>) -> Vec<Action> {
@@ -252,6 +294,9 @@ impl Agent {
                     }
                 }
                 Action::SignalAll(signal) => {
+                    if let Some(cgroup) = self.cgroup.as_ref().filter(|_| signal == libc::SIGKILL) {
+                        cgroup.kill();
+                    }
                     let scope = self.scope();
                     tokio::task::spawn_blocking(move || sweep::signal_all(&scope, signal));
                 }
@@ -327,6 +372,10 @@ impl Agent {
     /// What time brings; `Some(reason)` when the agent is to end.
     pub(super) fn tick(&mut self) -> Option<String> {
         self.keep_guard();
+        let over = self.machine.borrow().is_quiet();
+        if let Some(event) = self.picker.as_mut().and_then(|picker| picker.due(Instant::now(), over)) {
+            self.record(event);
+        }
         let failing = self.spool.is_failing();
         if failing != self.spool_failed {
             self.spool_failed = failing;
@@ -447,6 +496,9 @@ impl Agent {
         let _ = std::fs::remove_file(event_socket);
         if unused {
             forget(&self.settings.paths);
+        }
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.remove();
         }
         say("ended");
         match self.guard.take() {

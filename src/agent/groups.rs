@@ -24,6 +24,19 @@ pub fn pidfd(pid: u32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
+/// Waits until the process of a [`pidfd`] has ended; `false` when it still runs after `within`.
+pub fn has_ended(fd: &OwnedFd, within: std::time::Duration) -> bool {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: `poll` is one valid entry for the duration of the call.
+    unsafe { libc::poll(&mut poll, 1, within.as_millis() as i32) > 0 }
+}
+
+/// Ignores a signal from now on. Children inherit that.
+pub fn ignore(signal: i32) {
+    // SAFETY: SIG_IGN is a valid disposition for every signal that may be ignored.
+    unsafe { libc::signal(signal, libc::SIG_IGN) };
+}
+
 /// Sends a signal to exactly the process `pid` that started at `start` (GROUP-1); `false` when it is gone or not ours.
 pub fn signal(pid: u32, start: u64, signal: i32) -> bool {
     let Ok(fd) = pidfd(pid) else { return false };
@@ -59,7 +72,8 @@ pub fn set_umask(mask: u32) -> u32 {
 }
 
 /// Prepares the command of a rank or a helper: own session, killed with the calling thread, no stray descriptors, a file mode mask, default signals.
-pub fn bind_to_this_thread(command: &mut Command, umask: u32) {
+/// `door`: the file by which it enters a control group; when that fails it runs outside, and the other layers hold it.
+pub fn bind_to_this_thread(command: &mut Command, umask: u32, door: Option<std::fs::File>) {
     let parent = std::process::id();
     // SAFETY: the closure runs between fork and exec and makes only async-signal-safe system calls.
     unsafe {
@@ -70,6 +84,9 @@ pub fn bind_to_this_thread(command: &mut Command, umask: u32) {
             // The parent may have died before the line above: then no signal will ever come.
             if libc::getppid() as u32 != parent {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            if let Some(door) = &door {
+                let _ = libc::write(door.as_raw_fd(), b"0".as_ptr().cast(), 1);
             }
             own_session()?;
             libc::umask(umask);

@@ -6,16 +6,19 @@
 //! - GUARD-2: it touches only what this very agent started (`RANKDECK_AGENT`), since the next agent of the run may be at work already.
 //! - GUARD-3: a machine that was suspended has not been without its agent: only time that the guard itself was running counts.
 
+use super::cgroup::Cgroup;
 use super::groups;
 use super::paths::RunPaths;
 use super::proc;
 use super::sweep::{self, Ident, Mark, Scope};
 use crate::core::ids::RunId;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -42,6 +45,8 @@ pub struct Watch {
     pub paths: RunPaths,
     /// The agent.
     pub agent: Ident,
+    /// The ranks' own control group, where there is one.
+    pub cgroup: Option<PathBuf>,
 }
 
 /// The agent's end.
@@ -74,6 +79,7 @@ impl Guard {
             .arg("--run-dir")
             .arg(&watch.paths.run_dir)
             .args(["--agent", &agent_name(watch.agent)])
+            .args(watch.cgroup.iter().flat_map(|path| [OsStr::new("--cgroup"), path.as_os_str()]))
             .stdin(Stdio::from(read))
             .stdout(Stdio::null())
             .stderr(Stdio::inherit());
@@ -200,6 +206,10 @@ impl Seen {
 }
 
 fn end(watch: &Watch, seen: &Seen, within: Duration) {
+    let cgroup = watch.cgroup.clone().map(Cgroup::at);
+    if let Some(cgroup) = &cgroup {
+        cgroup.kill();
+    }
     let alive =
         proc::stat(watch.agent.pid).is_some_and(|stat| stat.start == watch.agent.start && !stat.is_gone());
     let scope = Scope {
@@ -220,6 +230,9 @@ fn end(watch: &Watch, seen: &Seen, within: Duration) {
             "process {} ({}) resists SIGKILL, state {}",
             survivor.pid, survivor.command, survivor.state
         ));
+    }
+    if let Some(cgroup) = cgroup.filter(|_| !alive) {
+        cgroup.remove();
     }
 }
 

@@ -9,10 +9,12 @@
 //! duty       orders, launches, the clock, the end of an agent           aftermath  reaping, last words, leftovers, the proof
 //! supervise  pure: the life of a generation, stop stages, the proof     spawn      starts ranks from one long-lived thread
 //! sweep      finds and ends every process of a run                      groups     sessions, signals, bonds
+//! cgroup     a control group of the ranks' own, where one can be made
 //! guard      kills the run when its agent dies or is stopped            proc       readers of /proc
 //! site       folders, experiment, libtorch of a launch                  spool      durable records, gap-free numbers
 //! manifest   who serves what, for others to find
 //! events     what ranks say on the event socket                         logs       tails the ranks' log files
+//! metrics    values from the output and the event files of programs that know nothing of rankdeck
 //! sample     gauges of the host, its ranks and their status pages       gpu        NVML
 //! inspect    a close look at ranks on request                       hook       shows the process groups of Python ranks
 //! entries    `agent list`, `agent sweep`                                probe      `agent probe`, libtorch on the host
@@ -26,6 +28,7 @@
 //! - AGENT-3: every queue is bounded; what is dropped is counted, and records are never dropped for a slow console.
 
 mod aftermath;
+pub mod cgroup;
 pub mod command;
 pub mod console;
 pub mod daemon;
@@ -40,6 +43,7 @@ pub mod hook;
 pub mod inspect;
 pub mod logs;
 pub mod manifest;
+pub mod metrics;
 pub mod pack;
 pub mod paths;
 pub mod probe;

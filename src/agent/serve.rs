@@ -4,6 +4,7 @@
 //! tasks of their own and report back through one bounded queue (AGENT-2).
 
 use super::aftermath::{PURGE, mark};
+use super::cgroup::Cgroup;
 use super::console::{self, Hub, Identity};
 use super::daemon::{Ready, Started};
 use super::duty::{Agent, News};
@@ -14,7 +15,7 @@ use super::paths::RunPaths;
 use super::spawn::Spawner;
 use super::supervise::Machine;
 use super::sweep::{self, Ident, Scope};
-use super::{Failure, Timing, gpu, groups, proc, sample, spool, wall_time};
+use super::{Failure, Timing, gpu, groups, guard, proc, sample, spool, wall_time};
 use crate::core::ids::RunId;
 use crate::proto::message::Survivor;
 use std::cell::RefCell;
@@ -124,7 +125,8 @@ async fn live(settings: Settings) -> Result<ExitCode, Failure> {
     })
     .map_err(|error| failed("cannot start a thread", error))?;
     let spawned = news.clone();
-    let spawner = Spawner::start(move |rank, result| {
+    let cgroup = Cgroup::make(&settings.paths, &guard::agent_name(ident));
+    let spawner = Spawner::start(cgroup.clone(), move |rank, result| {
         let _ = spawned.blocking_send(News::Spawned(rank, result));
     })
     .map_err(|error| failed("cannot start a thread", error))?;
@@ -164,6 +166,9 @@ async fn live(settings: Settings) -> Result<ExitCode, Failure> {
         quitting: false,
         spool_failed: false,
         looks: std::sync::Arc::default(),
+        cgroup,
+        picker: None,
+        follower: None,
         settings,
     };
     agent.keep_guard();
@@ -223,7 +228,7 @@ async fn live(settings: Settings) -> Result<ExitCode, Failure> {
             Some(news) = inbox.recv() => agent.hear(news),
             Some(order) = orders_in.recv() => agent.hear(News::Order(order)),
             Some(said) = said_in.recv() => agent.hear(News::Said(said)),
-            Some(batch) = lines_out.recv() => agent.lines.borrow_mut().push(&batch),
+            Some(batch) = lines_out.recv() => agent.read(&batch),
             _ = ticks.tick() => {
                 agent.lines.borrow_mut().dropped = lost_lines.load(std::sync::atomic::Ordering::Relaxed);
                 agent.reap();

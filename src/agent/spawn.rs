@@ -3,6 +3,7 @@
 //! Owner: one thread that lives as long as the agent (GROUP-2): the parent-death signal fires when the *thread* that forked ends. It is also the
 //! only place that may wait for a slow file system on the way to `exec`.
 
+use super::cgroup::Cgroup;
 use super::groups;
 use super::hook;
 use super::paths::RunPaths;
@@ -124,7 +125,13 @@ fn environment(
         env.insert("CUDA_DEVICE_ORDER".into(), "PCI_BUS_ID".into());
     }
     let computed = rank_environment(&spec.plan, rank, spec.generation, &spec.master_addr, spec.master_port);
+    // Slurm names the job's GPUs in this variable; indices of the plan count among those.
+    let slurm = env.contains_key(&OsString::from("SLURM_STEP_ID"));
+    let given = env.get(&OsString::from("CUDA_VISIBLE_DEVICES")).filter(|_| slurm).cloned();
     env.extend(computed.iter().map(|(name, value)| (name.into(), value.into())));
+    if let (Some(given), Some(planned)) = (given, computed.get("CUDA_VISIBLE_DEVICES")) {
+        env.insert("CUDA_VISIBLE_DEVICES".into(), among(planned, &given.to_string_lossy()).into());
+    }
     let identity = |name: &str| IDENTITY.contains(&name) || name.starts_with("RANKDECK_");
     env.extend(
         host.env.iter().filter(|(name, _)| !identity(name)).map(|(name, value)| (name.into(), value.into())),
@@ -163,6 +170,13 @@ fn environment(
     env
 }
 
+/// Indices of a plan as names out of a list of visible devices: `0,2` of `4,5,6` is `4,6`.
+fn among(planned: &str, given: &str) -> String {
+    let given: Vec<&str> = given.split(',').map(str::trim).collect();
+    let name = |index: &str| index.parse::<usize>().ok().and_then(|index| given.get(index).copied());
+    planned.split(',').map(|index| name(index).unwrap_or(index)).collect::<Vec<_>>().join(",")
+}
+
 /// A process that was started, or why it was not.
 pub type Started = Result<Ident, String>;
 
@@ -174,11 +188,14 @@ pub struct Spawner {
 
 impl Spawner {
     /// Starts the thread; `done` is called on it for every order, in order.
-    pub fn start(done: impl Fn(Rank, Started) + Send + 'static) -> std::io::Result<Spawner> {
+    pub fn start(
+        cgroup: Option<Cgroup>,
+        done: impl Fn(Rank, Started) + Send + 'static,
+    ) -> std::io::Result<Spawner> {
         let (orders, inbox) = mpsc::channel::<(Rank, Order)>();
         std::thread::Builder::new().name("spawner".into()).spawn(move || {
             for (rank, order) in inbox {
-                done(rank, start(&order));
+                done(rank, start(&order, cgroup.as_ref()));
             }
         })?;
         Ok(Spawner { orders })
@@ -190,7 +207,7 @@ impl Spawner {
     }
 }
 
-fn start(order: &Order) -> Started {
+fn start(order: &Order, cgroup: Option<&Cgroup>) -> Started {
     let program = order.argv.first().ok_or("the command is empty")?;
     let shown = Path::new(program).display();
     let log = OpenOptions::new()
@@ -212,7 +229,8 @@ fn start(order: &Order) -> Started {
         .stdin(Stdio::null())
         .stdout(log)
         .stderr(other);
-    groups::bind_to_this_thread(&mut command, order.umask);
+    let door = cgroup.and_then(|cgroup| cgroup.door().ok());
+    groups::bind_to_this_thread(&mut command, order.umask, door);
     let child = groups::spawn(&mut command).map_err(|error| format!("cannot run {shown}: {error}"))?;
     // Not waited for here: the agent's loop reaps every child.
     let pid = child.id();
@@ -296,6 +314,7 @@ mod tests {
                 ranks: vec![],
                 backend: "gloo".into(),
                 sizes: vec![],
+                typed: vec![],
             },
         }
     }
@@ -332,6 +351,13 @@ mod tests {
         assert_eq!(env["TORCH_FR_BUFFER_SIZE"], "9", "what the user set stays");
         assert_eq!(env["TORCH_NCCL_DUMP_ON_TIMEOUT"], "1");
         assert_ne!(env.get("RANK").map(String::as_str), Some("99"));
+    }
+
+    #[test]
+    fn indices_of_the_plan_count_among_slurms_devices() {
+        assert_eq!(among("0,2", "4,5,6"), "4,6");
+        assert_eq!(among("0", "GPU-8932f937"), "GPU-8932f937");
+        assert_eq!(among("3", "4,5"), "3", "a plan that does not fit is the driver's to refuse");
     }
 
     #[test]

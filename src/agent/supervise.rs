@@ -63,6 +63,7 @@ pub struct RankLife {
     pub ident: Option<Ident>,
     /// How it ended.
     pub exit: Option<Exit>,
+    ended_at: u64,
     recorded: bool,
 }
 
@@ -153,6 +154,7 @@ impl Machine {
                 exit,
                 last_lines: Vec::new(),
                 stopping: false,
+                ago_ms: 0,
             });
         }
         self.stage = Stage::Over;
@@ -276,6 +278,7 @@ impl Machine {
             }
             Err(error) => {
                 life.exit = Some(Exit::NotStarted { error });
+                life.ended_at = now;
                 self.note_end(rank, true, now);
                 vec![Action::Autopsy { rank }]
             }
@@ -293,6 +296,7 @@ impl Machine {
         let Some(ident) = life.ident else { return Vec::new() };
         let clean = exit == Exit::Code { code: 0 };
         life.exit = Some(exit);
+        life.ended_at = now;
         self.note_end(rank, !clean, now);
         vec![
             Action::Autopsy { rank },
@@ -308,14 +312,15 @@ impl Machine {
     }
 
     /// A rank's end can be told.
-    pub fn autopsied(&mut self, rank: Rank, last_lines: Vec<String>) -> Vec<Action> {
+    pub fn autopsied(&mut self, rank: Rank, last_lines: Vec<String>, now: u64) -> Vec<Action> {
         let stopping = self.stop.is_some();
         let Some(life) = self.life(rank).filter(|life| !life.recorded) else { return Vec::new() };
         let Some(exit) = life.exit.clone() else { return Vec::new() };
         life.recorded = true;
         let pid = life.ident.map_or(0, |ident| ident.pid);
+        let ago_ms = now.saturating_sub(life.ended_at);
         let mut actions = vec![
-            Action::Record(RecordEvent::RankExited { rank, pid, exit, last_lines, stopping }),
+            Action::Record(RecordEvent::RankExited { rank, pid, exit, last_lines, stopping, ago_ms }),
             Action::Save,
         ];
         if self.stage == Stage::Running && self.ranks.iter().all(|life| life.recorded) {
@@ -447,6 +452,7 @@ fn lives(spec: &LaunchSpec) -> Vec<RankLife> {
             gpu: planned.gpu,
             ident: None,
             exit: None,
+            ended_at: 0,
             recorded: false,
         })
         .collect()

@@ -39,6 +39,7 @@ fn spec(generation: u32, ranks: u32) -> Box<LaunchSpec> {
                 .collect(),
             backend: "gloo".into(),
             sizes: Vec::new(),
+            typed: Vec::new(),
         },
     })
 }
@@ -75,10 +76,10 @@ fn survivor() -> Survivor {
 fn life_1_a_natural_end_is_proved_too() {
     let mut machine = running(2);
     assert!(machine.reaped(100, Exit::Code { code: 0 }, 10).contains(&Action::Autopsy { rank: Rank(0) }));
-    machine.autopsied(Rank(0), vec![]);
+    machine.autopsied(Rank(0), vec![], 0);
     machine.reaped(101, Exit::Code { code: 0 }, 20);
     assert!(machine.is_running(), "the end of rank 1 is not recorded yet");
-    assert!(machine.autopsied(Rank(1), vec![]).contains(&Action::Prove));
+    assert!(machine.autopsied(Rank(1), vec![], 0).contains(&Action::Prove));
     assert_eq!(stopped(&machine.proved(vec![], vec![], 50)), Some((vec![], 30)));
     assert!(machine.is_quiet());
 }
@@ -103,7 +104,7 @@ fn life_3_a_stop_gets_harder_never_softer() {
     let harder = machine.stop(StopMode::Kill, 9000, "d", 3);
     assert!(harder.contains(&Action::SignalAll(libc::SIGKILL)));
     machine.reaped(100, SIGKILLED, 4);
-    let told = machine.autopsied(Rank(0), vec![]);
+    let told = machine.autopsied(Rank(0), vec![], 0);
     assert!(matches!(&told[0], Action::Record(RecordEvent::RankExited { stopping: true, .. })));
     assert_eq!(
         stopped(&machine.proved(vec![], vec![], 10)),
@@ -119,7 +120,7 @@ fn life_2_nothing_begins_beside_what_is_left() {
     assert!(machine.launch(spec(0, 2)).is_err());
     assert!(machine.launch(spec(1, 1)).is_err());
     machine.reaped(100, SIGKILLED, 1);
-    machine.autopsied(Rank(0), vec![]);
+    machine.autopsied(Rank(0), vec![], 0);
     assert_eq!(stopped(&machine.proved(vec![survivor()], vec![], 2)), Some((vec![survivor()], 1)));
     assert!(machine.launch(spec(1, 1)).is_err());
     assert_eq!(machine.tick(1002, true, 0), [Action::Prove]);
@@ -139,7 +140,7 @@ fn life_2_nothing_begins_beside_what_is_left() {
 fn life_4_neighbours_of_a_failed_rank_do_not_wait_for_ever() {
     let mut machine = running(2);
     machine.reaped(101, Exit::Code { code: 3 }, 1000);
-    machine.autopsied(Rank(1), vec![]);
+    machine.autopsied(Rank(1), vec![], 0);
     assert_eq!(machine.tick(20_000, true, 15_000), [], "the console decides");
     assert_eq!(machine.tick(34_999, false, 15_000), []);
     let actions = machine.tick(35_000, false, 15_000);
@@ -169,7 +170,7 @@ fn a_program_that_does_not_exist_is_an_end_like_others() {
     let mut machine = Machine::default();
     machine.launch(spec(0, 1)).unwrap();
     assert_eq!(machine.spawned(Rank(0), Err("no".into()), 1), [Action::Autopsy { rank: Rank(0) }]);
-    assert!(machine.autopsied(Rank(0), vec![]).contains(&Action::Prove));
+    assert!(machine.autopsied(Rank(0), vec![], 0).contains(&Action::Prove));
 }
 
 #[test]
@@ -187,7 +188,7 @@ fn a_process_that_resists_sigkill_is_reported() {
     assert_eq!(machine.tick(KILL_PATIENCE_MS, true, 0), [Action::Prove]);
     assert_eq!(stopped(&machine.proved(vec![survivor()], vec![], 10_001)).unwrap().0, [survivor()]);
     machine.reaped(100, SIGKILLED, 10_500);
-    machine.autopsied(Rank(0), vec![]);
+    machine.autopsied(Rank(0), vec![], 0);
     machine.tick(12_000, true, 0);
     assert_eq!(stopped(&machine.proved(vec![], vec![], 12_001)).unwrap().0, []);
 }
@@ -205,6 +206,7 @@ fn what_a_dead_agent_left_is_buried() {
         exit: exit.clone(),
         last_lines: vec![],
         stopping: false,
+        ago_ms: 0,
     }));
     let events = machine.bury(vec![]);
     assert!(matches!(events[0], RecordEvent::Notice { .. }));

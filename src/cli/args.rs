@@ -20,6 +20,9 @@ pub struct Cli {
     /// Which machines, in node_rank order.
     #[arg(long, global = true, value_name = "FILE", default_value = "hosts.toml")]
     pub hosts: PathBuf,
+    /// Take the hosts from the Slurm allocation that this runs in; `[defaults]` of the hosts file still holds.
+    #[arg(long, global = true)]
+    pub slurm: bool,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -38,6 +41,8 @@ pub enum Command {
     Restart(RestartArgs),
     /// List every run on every host, leftovers included.
     Ps(PsArgs),
+    /// Write a Slurm script that runs an experiment, and submit it.
+    Sbatch(SbatchArgs),
     /// Check hosts and experiment; start nothing.
     Check(CheckArgs),
     /// Bring agent, trainer, code and libtorch to all hosts; start nothing.
@@ -108,6 +113,9 @@ pub struct RunArgs {
     /// Name of the run instead of the experiment's `run.name`.
     #[arg(long)]
     pub name: Option<String>,
+    /// Leave this host out; `rankdeck restart --add` can take it in later; may be repeated.
+    #[arg(long, value_name = "HOST")]
+    pub exclude: Vec<String>,
 }
 
 /// `attach`.
@@ -142,12 +150,18 @@ pub struct StopArgs {
 pub struct RestartArgs {
     /// Which run, or the beginning of its name; default: the only one that runs.
     pub run: Option<String>,
-    /// Checkpoint on rank 0's host to begin from, or `latest`; default: afresh.
+    /// Checkpoint on rank 0's host to begin from, or `latest`, or `afresh`; default: afresh, and `latest` with --exclude or --add.
     #[arg(long, value_name = "CHECKPOINT")]
     pub from: Option<String>,
     /// Compare every collective of all ranks before it begins: slower, but the first difference is named at its call.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["exclude", "add"])]
     pub microscope: bool,
+    /// Go on without this host; may be repeated.
+    #[arg(long, value_name = "HOST")]
+    pub exclude: Vec<String>,
+    /// Take in this host of the hosts file; may be repeated.
+    #[arg(long, value_name = "HOST")]
+    pub add: Vec<String>,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub meet: MeetArgs,
@@ -165,6 +179,38 @@ pub struct PsArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub meet: MeetArgs,
+}
+
+/// `sbatch`.
+#[derive(Debug, Args)]
+pub struct SbatchArgs {
+    /// The experiment.
+    #[arg(value_name = "EXPERIMENT.toml")]
+    pub experiment: PathBuf,
+    /// Nodes.
+    #[arg(long, short = 'N', default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub nodes: u32,
+    /// Ranks per node; default: one per GPU, or one.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub ntasks_per_node: Option<u32>,
+    /// GPUs per node.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub gpus_per_node: u32,
+    /// Time limit as Slurm writes it, such as `8:00:00`.
+    #[arg(long)]
+    pub time: Option<String>,
+    /// Change a key of the experiment; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_set)]
+    pub set: Vec<String>,
+    /// Further options of sbatch, such as `--option=--partition=gpu`; may be repeated.
+    #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
+    pub option: Vec<String>,
+    /// Seconds before the time limit at which the run is stopped with a checkpoint.
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..=65_535))]
+    pub stop_before_s: u32,
+    /// Show the script; submit nothing.
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// `check`.

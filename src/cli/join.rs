@@ -23,9 +23,10 @@ pub async fn attach(hosts_path: &Path, args: AttachArgs) -> Result<u8, Failure> 
     }
     let goal = Target::new(&roster, &found)?;
     let links = goal.open_links(&args.meet, chosen)?;
-    let end =
-        run::console(goal.goal(), Vec::new(), Errand::Linger, links, &args.meet, chosen, Some(&goal.run))
-            .await?;
+    let spares = roster.hosts.iter().filter(|host| !goal.hosts.contains(host)).cloned().collect();
+    let watching =
+        run::Watching { until: Vec::new(), errand: Errand::Linger, spares, record: Some(&goal.run) };
+    let end = run::console(goal.goal(), watching, links, &args.meet, chosen).await?;
     Ok(run::finish(&end, &args.face, &goal.run))
 }
 
@@ -42,8 +43,17 @@ pub async fn restart(hosts_path: &Path, args: RestartArgs) -> Result<u8, Failure
         .hint("`rankdeck run` begins a new one"));
     }
     let target = Target::new(&roster, &found)?;
-    let errand = if args.microscope { Errand::microscope } else { Errand::restart };
-    let end = target.errand(errand(args.from.clone()), &args.meet).await?;
+    let add: Vec<Host> = args.add.iter().map(|name| roster.host(name).cloned()).collect::<Result<_, _>>()?;
+    let changes = !args.exclude.is_empty() || !add.is_empty();
+    // On other hosts a run goes on from where it is unless somebody says otherwise.
+    let from =
+        args.from.clone().or_else(|| changes.then(|| "latest".to_owned())).filter(|from| from != "afresh");
+    let errand = Errand::restart(from, args.exclude.clone(), add, args.microscope);
+    let end = target.errand(errand, &args.meet).await?;
+    if let Some(refused) = end.model.run.refused.as_ref().filter(|_| end.why != Why::Detached) {
+        return Err(Failure::usage(format!("no restart: {refused}"))
+            .hint(format!("run {} goes on as it is", target.run)));
+    }
     if end.why != Why::Detached {
         let reason = end.model.run.reason.clone();
         return Err(Failure {
@@ -53,11 +63,21 @@ pub async fn restart(hosts_path: &Path, args: RestartArgs) -> Result<u8, Failure
         .hint(format!("`rankdeck logs {}`", target.run)));
     }
     print::stdout(&format!(
-        "restarted: run {} generation {}, {} ranks",
+        "restarted: run {} generation {}, {} ranks on {}",
         target.run,
         end.model.run.generation,
-        end.model.ranks.len()
+        end.model.ranks.len(),
+        end.model
+            .plan
+            .iter()
+            .flat_map(|plan| plan.members())
+            .map(|host| host.name.as_str())
+            .collect::<Vec<_>>()
+            .join(", ")
     ));
+    for size in end.model.plan.iter().filter(|_| changes).flat_map(|plan| &plan.sizes) {
+        print::stdout(&format!("  {}  {} per rank, {} in all", size.name, size.local, size.global));
+    }
     Ok(code::SUCCESS)
 }
 
@@ -85,7 +105,8 @@ impl Target {
 
     /// Links that find its agents.
     pub fn open_links(&self, meet: &MeetArgs, chosen: Chosen) -> Result<Links, Failure> {
-        run::open_links(&self.hosts, &Road { run: &self.run, start: false, builtin: false, meet, chosen })
+        let road = Road { run: &self.run, start: false, builtin: false, meet, chosen };
+        run::open_links(&self.hosts, &road, |_| true)
     }
 
     /// Attaches without showing anything, does the errand, and leaves.
@@ -94,13 +115,15 @@ impl Target {
         errand: Errand,
         meet: &MeetArgs,
     ) -> Result<crate::shell::driver::End, Failure> {
-        let (links, inbox) = self.open_links(meet, run::plain())?;
+        let Links { links, inbox, connector } = self.open_links(meet, run::plain())?;
         let session = Session {
             goal: self.goal(),
             until: Vec::new(),
             errand,
             links,
             inbox,
+            connector,
+            spares: Vec::new(),
             recorder: None,
             accept_new_host_keys: meet.accept_new_host_keys,
             can_ask: prompt::can_ask(),

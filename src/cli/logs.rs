@@ -27,7 +27,7 @@ pub async fn logs(hosts_path: &Path, args: LogsArgs) -> Result<u8, Failure> {
     let roster = roster(hosts_path, &args.meet).await?;
     let found = roster.pick(args.run.as_deref())?;
     let target = Target::new(&roster, &found)?;
-    let (links, mut inbox) = target.open_links(&args.meet, run::plain())?;
+    let run::Links { links, mut inbox, .. } = target.open_links(&args.meet, run::plain())?;
     let names = target.hosts.iter().map(|host| host.name.clone()).collect();
     let mut tail = Tail { names, rank: args.rank.map(Rank), ..Tail::default() };
     let mut signals = Signals::new(false)

@@ -23,6 +23,7 @@ mod ps;
 mod replay;
 mod roster;
 mod run;
+mod sbatch;
 mod simulate;
 mod stop;
 
@@ -66,13 +67,16 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
 }
 
 async fn dispatch_async(cli: Cli) -> Result<u8, Failure> {
-    let hosts = cli.hosts.as_path();
+    let from_slurm = || format!("{}{}", crate::config::slurm::PREFIX, cli.hosts.display()).into();
+    let hosts: std::path::PathBuf = if cli.slurm { from_slurm() } else { cli.hosts.clone() };
+    let hosts = hosts.as_path();
     match cli.command {
         Command::Run(args) => run::run(hosts, args).await,
         Command::Attach(args) => join::attach(hosts, args).await,
         Command::Stop(args) => stop::stop(hosts, args).await,
         Command::Restart(args) => join::restart(hosts, args).await,
         Command::Ps(args) => ps::ps(hosts, args).await,
+        Command::Sbatch(args) => sbatch::sbatch(&cli.hosts, &args),
         Command::Check(args) => check::check(hosts, args).await,
         Command::Push(args) => provision::push(hosts, args).await,
         Command::Logs(args) => logs::logs(hosts, args).await,

@@ -66,11 +66,12 @@ pub struct Found<'a> {
 impl Found<'_> {
     /// Names of all its hosts in node_rank order.
     pub fn hosts(&self) -> Vec<String> {
+        // Hosts may have joined since an earlier generation.
         self.parts
             .iter()
-            .map(|(_, part)| &part.hosts)
-            .find(|hosts| !hosts.is_empty())
-            .cloned()
+            .filter(|(_, part)| !part.hosts.is_empty())
+            .max_by_key(|(_, part)| part.generation)
+            .map(|(_, part)| part.hosts.clone())
             .unwrap_or_else(|| self.parts.iter().map(|(_, part)| part.host.clone()).collect())
     }
 }
@@ -204,6 +205,14 @@ impl Roster {
                 Err(Failure::usage(format!("which one?\n{}", names.join("\n"))).hint("give the run's name"))
             }
         }
+    }
+
+    /// The host of this name.
+    pub fn host(&self, name: &str) -> Result<&Host, Failure> {
+        self.hosts.iter().find(|host| host.name == name).ok_or_else(|| {
+            Failure::usage(format!("the hosts file has no host `{name}`"))
+                .hint("add a `[[host]]` of that name, or give another file with `--hosts`")
+        })
     }
 
     /// Hosts of a run in node_rank order.

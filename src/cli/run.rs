@@ -12,7 +12,7 @@ use crate::core::ids::{NodeRank, RunId};
 use crate::core::plan::{PlanDraft, Until};
 use crate::link::{self, LinkEvent, LinkHandle, LinkRequest};
 use crate::shell::clock::wall_time;
-use crate::shell::driver::{self, End, Session, Why};
+use crate::shell::driver::{self, Connector, End, Session, Why};
 use crate::shell::errand::Errand;
 use crate::shell::face::Face;
 use crate::shell::headless::Form;
@@ -35,14 +35,18 @@ pub async fn run(hosts_path: &Path, args: RunArgs) -> Result<u8, Failure> {
     let draft = config::load_draft(hosts_path, &args.experiment, &sets, |experiment| {
         new_run_id(&experiment.run.name)
     })?;
+    let draft = leave_out(draft, &args.exclude)?;
     let draft = cleared(draft, hosts_path, &args, chosen).await?;
     let errand = if args.detach { Errand::Detach } else { Errand::Watch };
     let builtin = draft.experiment.launch.command.is_empty();
     let (run, hosts) = (draft.run.clone(), draft.hosts.clone());
+    let excluded = draft.excluded.clone();
     let goal = Goal::Launch(Box::new(draft));
     let road = Road { run: &run, start: true, builtin, meet: &args.meet, chosen };
-    let (links, inbox) = open_links(&hosts, &road)?;
-    let end = console(goal, args.until, errand, (links, inbox), &args.meet, chosen, Some(&run)).await?;
+    let links = open_links(&hosts, &road, |host| !excluded.contains(&host.name))?;
+    let spares = hosts.into_iter().filter(|host| excluded.contains(&host.name)).collect();
+    let watching = Watching { until: args.until, errand, spares, record: Some(&run) };
+    let end = console(goal, watching, links, &args.meet, chosen).await?;
     Ok(finish(&end, &args.face, &run))
 }
 
@@ -83,6 +87,21 @@ async fn cleared(
     Ok(draft)
 }
 
+/// The draft without the hosts that `--exclude` names: they keep their places and can be added later.
+fn leave_out(mut draft: PlanDraft, names: &[String]) -> Result<PlanDraft, Failure> {
+    for name in names {
+        if !draft.hosts.iter().any(|host| host.name == *name) {
+            return Err(Failure::usage(format!("there is no host `{name}` to exclude"))
+                .hint("use a name of the hosts file"));
+        }
+        draft.excluded.insert(name.clone());
+    }
+    match draft.problems(&[]).into_iter().next() {
+        Some(problem) if !names.is_empty() => Err(problem.into()),
+        _ => Ok(draft),
+    }
+}
+
 /// `NAME-YYYYMMDD-HHMMSS`, local time; `-2`, `-3`, ... follow where this folder already knows a run of that name, so that two consoles that begin
 /// in the same second do not meet in one run.
 pub fn new_run_id(name: &str) -> RunId {
@@ -111,44 +130,75 @@ pub struct Road<'a> {
     pub chosen: Chosen,
 }
 
-/// Links and what comes from them.
-pub type Links = (Vec<LinkHandle>, mpsc::Receiver<(NodeRank, LinkEvent)>);
+/// Links, what comes from them, and the way to open more.
+pub struct Links {
+    /// One per host that is wanted.
+    pub links: Vec<LinkHandle>,
+    /// What they say.
+    pub inbox: mpsc::Receiver<(NodeRank, LinkEvent)>,
+    /// Opens another one.
+    pub connector: Option<Connector>,
+}
 
-/// Opens one link per host.
-pub fn open_links(hosts: &[Host], road: &Road) -> Result<Links, Failure> {
+/// Opens one link per host that is `wanted`.
+pub fn open_links(hosts: &[Host], road: &Road, wanted: impl Fn(&Host) -> bool) -> Result<Links, Failure> {
     let agent_binary = own_binary()?;
-    let trainer_binary = if road.builtin { trainer_binary(&agent_binary) } else { None };
+    let found_trainer = trainer_binary(&agent_binary);
+    let trainer_binary = if road.builtin { found_trainer.clone() } else { None };
     let interactive = road.chosen == Chosen::Screen || prompt::can_ask() || road.meet.accept_new_host_keys;
     let (events, inbox) = mpsc::channel(INBOX);
+    let request = LinkRequest {
+        node: NodeRank(0),
+        host: Host::default(),
+        run: road.run.clone(),
+        start: road.start,
+        agent_binary,
+        trainer_binary,
+        interactive,
+    };
     let links = hosts
         .iter()
         .enumerate()
+        .filter(|(_, host)| wanted(host))
         .map(|(node, host)| {
-            let request = LinkRequest {
-                node: NodeRank(node as u32),
-                host: host.clone(),
-                run: road.run.clone(),
-                start: road.start,
-                agent_binary: agent_binary.clone(),
-                trainer_binary: trainer_binary.clone(),
-                interactive,
-            };
-            link::open(request, events.clone())
+            let (node, host) = (NodeRank(node as u32), host.clone());
+            link::open(LinkRequest { node, host, ..request.clone() }, events.clone())
         })
         .collect();
-    Ok((links, inbox))
+    let connector: Connector = Box::new(move |node, host, builtin| {
+        let request = LinkRequest {
+            node,
+            host: host.clone(),
+            start: true,
+            trainer_binary: found_trainer.clone().filter(|_| builtin),
+            ..request.clone()
+        };
+        link::open(request, events.clone())
+    });
+    Ok(Links { links, inbox, connector: Some(connector) })
 }
 
-/// Runs a console over open links; `record` under the run's name, if one is given.
+/// What a console watches a run with, besides the links.
+pub struct Watching<'a> {
+    /// When to stop.
+    pub until: Vec<Until>,
+    /// What the command came for.
+    pub errand: Errand,
+    /// Hosts that could join.
+    pub spares: Vec<Host>,
+    /// Record under this run's name.
+    pub record: Option<&'a RunId>,
+}
+
+/// Runs a console over open links.
 pub async fn console(
     goal: Goal,
-    until: Vec<Until>,
-    errand: Errand,
-    (links, inbox): Links,
+    watching: Watching<'_>,
+    Links { links, inbox, connector }: Links,
     meet: &MeetArgs,
     chosen: Chosen,
-    record: Option<&RunId>,
 ) -> Result<End, Failure> {
+    let Watching { until, errand, spares, record } = watching;
     let errand = if chosen == Chosen::Screen { errand } else { errand.without_screen() };
     let linger = errand == Errand::Linger;
     let (recorder, log) = match record.map(|run| open_record(run, &goal, &until, linger)).transpose()? {
@@ -161,6 +211,8 @@ pub async fn console(
         errand,
         links,
         inbox,
+        connector,
+        spares,
         recorder,
         accept_new_host_keys: meet.accept_new_host_keys,
         can_ask: prompt::can_ask(),

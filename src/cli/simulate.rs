@@ -37,15 +37,9 @@ pub async fn simulate(args: SimulateArgs) -> Result<u8, Failure> {
     drop(events);
     let errand = if args.detach { Errand::Detach } else { Errand::Watch };
     let record = args.record.then_some(&run);
-    let end = run::console(
-        Goal::Launch(Box::new(draft)),
-        args.until.clone(),
-        errand,
-        (links, inbox),
-        &MeetArgs::default(),
-        chosen,
-        record,
-    )
-    .await?;
+    let watching = run::Watching { until: args.until, errand, spares: Vec::new(), record };
+    let links = run::Links { links, inbox, connector: None };
+    let end =
+        run::console(Goal::Launch(Box::new(draft)), watching, links, &MeetArgs::default(), chosen).await?;
     Ok(run::finish(&end, &args.face, &run))
 }

@@ -28,7 +28,7 @@ pub fn draft(
         hosts_name: hosts_path.display().to_string(),
         experiment_name: experiment_path.display().to_string(),
     };
-    check(PlanDraft { run, experiment, hosts }, &texts)
+    check(PlanDraft { run, experiment, hosts, excluded: Default::default() }, &texts)
 }
 
 /// Loads both files and checks them, together too; reports the mistakes of both at once.
@@ -47,7 +47,7 @@ pub fn load_draft(
                 hosts_name: hosts_path.display().to_string(),
                 experiment_name: experiment_path.display().to_string(),
             };
-            check(PlanDraft { run, experiment, hosts }, &texts)
+            check(PlanDraft { run, experiment, hosts, excluded: Default::default() }, &texts)
         }
         (hosts, experiment) => {
             let mut all = hosts.err().unwrap_or_default();

@@ -37,6 +37,12 @@ pub struct Experiment {
     /// `[watch]`.
     #[serde(default)]
     pub watch: Watch,
+    /// `[restart]`.
+    #[serde(default)]
+    pub restart: Restart,
+    /// `[metrics]`.
+    #[serde(default)]
+    pub metrics: Metrics,
 }
 
 /// `[run]`.
@@ -325,4 +331,70 @@ pub enum OnStuck {
     Stop,
     /// Restart from the latest checkpoint.
     Restart,
+}
+
+/// `[restart]`: what the console that launched a run does when a generation fails.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Restart {
+    /// Restarts by policy over the life of the run; absent: none after a failed rank, [`Restart::ASKED`] where another policy asks for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_restarts: Option<u32>,
+    /// Seconds before the first restart; doubled with each one that made no progress.
+    pub backoff_s: f64,
+    /// Longest wait, seconds.
+    pub backoff_max_s: f64,
+    /// Restarts in a row without a new checkpoint or training iteration after which the policy gives up.
+    pub no_progress: u32,
+    /// What to do about a host that gives no proof of its stop after a failure.
+    pub lost_host: LostHost,
+}
+
+impl Default for Restart {
+    fn default() -> Restart {
+        Restart {
+            max_restarts: None,
+            backoff_s: 1.0,
+            backoff_max_s: 60.0,
+            no_progress: 2,
+            lost_host: LostHost::Stop,
+        }
+    }
+}
+
+impl Restart {
+    /// Restarts where `watch.on_stuck` or `lost_host` asks for them and `max_restarts` says nothing.
+    pub const ASKED: u32 = 3;
+
+    /// Milliseconds before a restart that follows `barren` restarts without progress.
+    pub fn delay_ms(&self, barren: u32) -> u64 {
+        let seconds = self.backoff_s * f64::from(2_u32.saturating_pow(barren));
+        (seconds.min(self.backoff_max_s).max(0.0) * 1000.0) as u64
+    }
+}
+
+/// What to do about a host that was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LostHost {
+    /// The run ends.
+    #[default]
+    Stop,
+    /// The next generation does without it.
+    Exclude,
+}
+
+/// `[metrics]`: values that a program of the user gives without knowing rankdeck; rank 0's own, not reduced over the ranks.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Metrics {
+    /// Shipped sets of patterns, by name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub presets: Vec<String>,
+    /// Regular expressions for the lines of rank 0's output; each named group is a value.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stdout: Vec<String>,
+    /// Folder of TensorBoard event files that rank 0 writes, on its host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tensorboard: Option<String>,
 }

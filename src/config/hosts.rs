@@ -78,10 +78,12 @@ pub enum Transport {
     Ssh,
     /// A child of the console on this machine.
     Local,
+    /// A step of the Slurm allocation that the console is in; never written in a file.
+    Slurm,
 }
 
 /// One host with the defaults filled in.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Host {
     /// Unique name.
     pub name: String,
@@ -122,6 +124,9 @@ pub fn load_hosts(path: &Path) -> Result<Vec<Host>, Diagnostics> {
 
 /// The same, with the document for errors that come later.
 pub(super) fn read_hosts(path: &Path) -> Result<(Vec<Host>, Node), Diagnostics> {
+    if let Some(defaults) = path.to_str().and_then(|path| path.strip_prefix(super::slurm::PREFIX)) {
+        return super::slurm::read(Path::new(defaults), &|name| std::env::var(name).ok());
+    }
     let missing = "give the hosts file with `--hosts PATH`, or run in the folder that holds `hosts.toml`";
     let source = document::read(path, "hosts file", missing)?;
     let root = document::parse(&source)?;
@@ -137,6 +142,19 @@ pub(super) fn read_hosts(path: &Path) -> Result<(Vec<Host>, Node), Diagnostics> 
     Ok((hosts, root))
 }
 
+/// The `[defaults]` alone; what stands under `[[host]]` is not looked at.
+pub(super) fn read_defaults(path: &Path) -> Result<(HostTable, Node), Diagnostics> {
+    let source = document::read(path, "hosts file", "")?;
+    let root = document::parse(&source)?;
+    let mut found = Diagnostics::new();
+    check(&root, schema::HOSTS, &mut found);
+    found.or(())?;
+    let file: HostsFile = root.to_toml().try_into().map_err(|error: toml::de::Error| {
+        Diagnostics::from(Diagnostic::about_file(source.name.clone(), error.message().to_owned()))
+    })?;
+    Ok((file.defaults, root))
+}
+
 fn merge(defaults: &HostTable, table: HostTable) -> Host {
     let transport = table.transport.or(defaults.transport).unwrap_or_default();
     let name = table.name.unwrap_or_default();
@@ -144,7 +162,7 @@ fn merge(defaults: &HostTable, table: HostTable) -> Host {
     env.extend(table.env.unwrap_or_default());
     let pick = |own: Option<String>, default: &Option<String>| own.or_else(|| default.clone());
     let (address, workdir) = match transport {
-        Transport::Ssh => (name.clone(), "rankdeck"),
+        Transport::Ssh | Transport::Slurm => (name.clone(), "rankdeck"),
         Transport::Local => ("127.0.0.1".to_owned(), "."),
     };
     Host {

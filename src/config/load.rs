@@ -36,6 +36,10 @@ pub(super) fn read_experiment(path: &Path, sets: &[String]) -> Result<(Experimen
         Diagnostics::from(Diagnostic::about_file(source.name.clone(), error.message().to_owned()))
     })?;
     let mut found = Diagnostics::new();
+    if let Err((error, hint)) = super::metrics::compile(&experiment.metrics) {
+        let at = nearest(&root, &["metrics.stdout", "metrics.presets", "metrics"]);
+        found.push(Diagnostic::at(&at, error).hint(hint));
+    }
     check_rules(&root, &experiment, &mut found);
     found.or((experiment, root))
 }

@@ -15,8 +15,10 @@ pub mod experiment;
 pub mod hosts;
 mod load;
 pub mod locate;
+pub mod metrics;
 mod overrides;
 pub mod schema;
+pub mod slurm;
 mod suggest;
 mod text_rules;
 

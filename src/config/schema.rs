@@ -260,6 +260,18 @@ pub static EXPERIMENT: Keys = &[&[
         "Checkpoints, written by rank 0 into the run directory, atomically.",
     ),
     key("watch", Kind::Table(WATCH), Words(""), "Stuck-rank detection."),
+    key(
+        "restart",
+        Kind::Table(RESTART),
+        Words(""),
+        "What the console that launched the run does when a generation fails.",
+    ),
+    key(
+        "metrics",
+        Kind::Table(METRICS),
+        Words(""),
+        "Values picked from what a program of the user prints or writes: rank 0's own, not reduced over the ranks.",
+    ),
 ]];
 
 static RUN: Keys = &[&[
@@ -493,6 +505,61 @@ static WATCH: Keys = &[&[
         Kind::Flag,
         Value("true"),
         "Show the process groups of Python ranks through a `sitecustomize` on `PYTHONPATH`; scripts stay as they are.",
+    ),
+]];
+
+static METRICS: Keys = &[&[
+    key(
+        "presets",
+        Kind::Texts,
+        Words("none"),
+        "Shipped sets of patterns: `cleanrl` for `global_step=..., episodic_return=...` and `SPS: ...`.",
+    ),
+    key(
+        "stdout",
+        Kind::Texts,
+        Words("none"),
+        "Regular expressions, one named group per value, such as `step (?P<env_step>[0-9]+) loss (?P<loss>[-0-9.e]+)`; \
+         `env_step`, `return` and `SPS` have their usual meaning, other names become charts.",
+    ),
+    key(
+        "tensorboard",
+        Kind::Text(&PLAIN),
+        Words("none"),
+        "Folder with TensorBoard event files that rank 0 writes, on its host; relative paths begin at `workdir`.",
+    ),
+]];
+
+static RESTART: Keys = &[&[
+    key(
+        "max_restarts",
+        Kind::Integer(0..=1_000_000),
+        Words("0; 3 where `watch.on_stuck` or `lost_host` asks for restarts"),
+        "Restarts by policy over the life of the run, each a new generation from the latest checkpoint.",
+    ),
+    key(
+        "backoff_s",
+        Kind::Number { min: 0.0, max: YEAR_S, open: false },
+        Value("1.0"),
+        "Seconds before a restart; doubled with each restart that made no progress.",
+    ),
+    key(
+        "backoff_max_s",
+        Kind::Number { min: 0.0, max: YEAR_S, open: false },
+        Value("60.0"),
+        "Longest wait before a restart, seconds.",
+    ),
+    key(
+        "no_progress",
+        Kind::Integer(1..=1_000_000),
+        Value("2"),
+        "Restarts in a row without a new checkpoint or training iteration after which the policy gives up.",
+    ),
+    key(
+        "lost_host",
+        Kind::Choice(&["stop", "exclude"]),
+        Value("\"stop\""),
+        "A host that gives no proof of its stop after a failure: the run ends, or the next generation does without the host.",
     ),
 ]];
 

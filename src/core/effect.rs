@@ -1,5 +1,6 @@
 //! What the core wants done, as data. The shell carries it out and reports back with events.
 
+use crate::config::hosts::Host;
 use crate::core::ids::NodeRank;
 use crate::core::report::Report;
 use crate::proto::message::ConsoleMessage;
@@ -20,6 +21,13 @@ pub enum Effect {
         node: NodeRank,
         /// The answer.
         answer: Option<String>,
+    },
+    /// Open a link to a host that joins the run, in place of a closed one if there was one.
+    Connect {
+        /// Which host.
+        node: NodeRank,
+        /// The host.
+        host: Box<Host>,
     },
     /// Close a link for good.
     Disconnect {

@@ -1,5 +1,6 @@
 //! Every cause of change, as one closed enum. Recorded as it is: a trace is a list of `(Timestamp, Event)`.
 
+use crate::config::hosts::Host;
 use crate::core::ids::{NodeRank, WallTime};
 use crate::proto::message::{AgentMessage, StopMode};
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,12 @@ pub enum Event {
     RestartRequested {
         /// Checkpoint path on the host of rank 0, `latest`, or `None` to start afresh.
         from: Option<String>,
+        /// Hosts that the new generation does without, by name.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        exclude: Vec<String>,
+        /// Hosts that it gets, known or new.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        add: Vec<Host>,
     },
     /// Begin a new generation in which ranks compare every collective before they begin it.
     MicroscopeRequested {
@@ -56,6 +63,13 @@ pub enum Event {
     },
     /// Time passed; nothing else did.
     Ticked,
+}
+
+impl Event {
+    /// A restart on the same hosts.
+    pub fn restart(from: Option<String>) -> Event {
+        Event::RestartRequested { from, exclude: Vec::new(), add: Vec::new() }
+    }
 }
 
 /// The road to an agent.

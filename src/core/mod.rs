@@ -32,7 +32,7 @@ mod words;
 #[cfg(test)]
 mod tests;
 
-use crate::core::host::HostMachine;
+use crate::core::host::{HostMachine, HostStage};
 use crate::core::run::{RunMachine, Stage};
 use crate::core::session::{Clock, Ctx, Rates, Resolve, Session};
 use effect::Effect;
@@ -88,6 +88,10 @@ impl Core {
             }
             Goal::Attach { run, hosts } => (run.clone(), hosts.clone()),
         };
+        let left_out = match &goal {
+            Goal::Launch(draft) => draft.excluded.clone(),
+            Goal::Attach { .. } => Default::default(),
+        };
         let mut model = Model::default();
         model.run.id = Some(run);
         model.hosts = names
@@ -95,6 +99,7 @@ impl Core {
             .enumerate()
             .map(|(node, name)| HostModel {
                 node_rank: NodeRank(node as u32),
+                excluded: left_out.contains(&name).then(|| "left out on request".to_string()),
                 name,
                 link_since: now,
                 ..HostModel::default()
@@ -108,7 +113,12 @@ impl Core {
             }
             model.run.total_steps = Some(draft.experiment.run.total_steps).filter(|steps| *steps > 0);
         }
-        let hosts = vec![HostMachine::default(); model.hosts.len()];
+        let machine = |host: &HostModel| match host.excluded {
+            // Nobody opens a link to it.
+            Some(_) => HostMachine { stage: HostStage::Closed, ..HostMachine::default() },
+            None => HostMachine::default(),
+        };
+        let hosts = model.hosts.iter().map(machine).collect();
         let clock = Clock { last: now, tick: now, ping: now, ..Clock::default() };
         let session = Session {
             goal,

@@ -8,7 +8,7 @@
 use crate::core::event::{LinkState, Probe, Prompt};
 use crate::core::ids::{Generation, NodeRank, Rank, RunId, Timestamp};
 use crate::core::plan::{Plan, PlannedRank};
-use crate::core::report::{Outcome, RankProgress, VerdictReport};
+use crate::core::report::{FirstFailure, Outcome, RankProgress, VerdictReport};
 use crate::core::series::Series;
 use crate::proto::message::{Counters, Evaluation, Exit, HostSample, RankSample, StopMode, Survivor};
 use std::collections::{BTreeMap, VecDeque};
@@ -26,6 +26,8 @@ pub struct Model {
     pub ranks: Vec<RankModel>,
     /// Latest all-reduced totals with the ranks' own counters of the same iteration.
     pub progress: Option<Progress>,
+    /// What a program that knows nothing of rankdeck says about itself.
+    pub own: Option<OwnMetrics>,
     /// Evaluations, oldest first.
     pub evals: Vec<Evaluation>,
     /// Checkpoints, oldest first.
@@ -73,6 +75,14 @@ pub struct RunModel {
     pub master: String,
     /// Found running rather than launched.
     pub adopted: bool,
+    /// When the next generation begins, while the policy waits.
+    pub restart_at: Option<Timestamp>,
+    /// Restarts by policy so far.
+    pub restarts: u32,
+    /// The latest restart that could not be, and why.
+    pub refused: Option<String>,
+    /// The failure that ended the present (or latest) generation.
+    pub first_failure: Option<FirstFailure>,
 }
 
 /// Where a run stands.
@@ -108,8 +118,14 @@ pub struct HostModel {
     pub probe: Option<Probe>,
     /// The agent's pid and build, after `hello`.
     pub agent: Option<(u32, String)>,
-    /// Wall clock of the agent minus ours at `hello`, seconds.
+    /// Wall clock of the agent minus ours, seconds.
     pub clock_offset_s: f64,
+    /// [`HostModel::clock_offset_s`] is right within this, seconds: half the round trip that it was measured with.
+    pub clock_bound_s: f64,
+    /// When it was measured.
+    pub clock_at: Timestamp,
+    /// Why it has no ranks in this generation; `None` when it has some.
+    pub excluded: Option<String>,
     /// Number of the last record applied.
     pub last_seq: u64,
     /// Latest gauges.
@@ -200,6 +216,25 @@ pub struct Progress {
     pub at: Timestamp,
     /// Per rank, same iteration.
     pub per_rank: Vec<RankProgress>,
+}
+
+/// Latest values of a program's own output or event files: one rank's, not reduced over the ranks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OwnMetrics {
+    /// Whose.
+    pub rank: Rank,
+    /// `stdout` or `tensorboard`.
+    pub source: String,
+    /// Environment steps, as far as it says.
+    pub env_step: Option<u64>,
+    /// Steps per second, as it says.
+    pub steps_per_s: Option<f64>,
+    /// Mean return of its latest episodes.
+    pub return_mean: Option<f64>,
+    /// Records so far.
+    pub records: u64,
+    /// When the latest came.
+    pub at: Timestamp,
 }
 
 /// A checkpoint on rank 0's host.

@@ -4,18 +4,22 @@
 //! Invariants:
 //! - PLAN-1: ranks are `0..world_size`, contiguous, ordered by (node_rank, local_rank).
 //! - PLAN-2: every global size is divisible by what splits it; otherwise there is no plan, but an error with a span.
+//! - PLAN-4: a host without ranks is left out of the generation. Its index stays its own, so that agents, folders and links keep their numbers
+//!   over all generations; `NODE_RANK` counts only hosts with ranks.
 //! - PLAN-3: a plan leaves nothing open: the backend is `gloo` or `nccl`, also in `experiment.distributed.backend`, which the trainer reads.
 
 mod environment;
+mod replan;
 mod resolve;
 
 pub use environment::{rank_environment, ras_address};
+pub use replan::replan;
 
 use crate::config::experiment::Experiment;
 use crate::config::hosts::Host;
 use crate::core::ids::{LocalRank, NodeRank, Rank, RunId};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A run as typed, checked as far as that is possible without asking the hosts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -26,6 +30,9 @@ pub struct PlanDraft {
     pub experiment: Experiment,
     /// Hosts in node_rank order.
     pub hosts: Vec<Host>,
+    /// Names of hosts that get no ranks.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub excluded: BTreeSet<String>,
 }
 
 /// Why a draft does not become a plan.
@@ -69,6 +76,9 @@ pub struct Plan {
     pub backend: String,
     /// Sizes for people: what, per rank, global.
     pub sizes: Vec<PlannedSize>,
+    /// Hosts as typed, in node_rank order, so that any console can plan the next generation; empty in plans of older builds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub typed: Vec<Host>,
 }
 
 /// One host of a plan: what its agent needs to know.
@@ -127,6 +137,16 @@ impl Plan {
     /// The ranks of one host, in local_rank order.
     pub fn ranks_of(&self, node: NodeRank) -> impl Iterator<Item = &PlannedRank> {
         self.ranks.iter().filter(move |rank| rank.node_rank == node)
+    }
+
+    /// The host takes part in this generation (PLAN-4).
+    pub fn has_ranks(&self, node: usize) -> bool {
+        self.ranks.iter().any(|rank| rank.node_rank.index() == node)
+    }
+
+    /// Hosts that take part, in node_rank order; the first one holds rank 0.
+    pub fn members(&self) -> impl Iterator<Item = &PlannedHost> {
+        self.hosts.iter().filter(|host| self.has_ranks(host.node_rank.index()))
     }
 
     /// The built-in trainer runs, rather than a program of the user.

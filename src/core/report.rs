@@ -2,6 +2,7 @@
 
 use crate::core::card::Card;
 use crate::core::ids::{Generation, NodeRank, Rank, RunId, WallTime};
+use crate::core::plan::PlannedSize;
 use crate::core::reason::Reason;
 use serde::{Deserialize, Serialize};
 
@@ -98,6 +99,19 @@ pub enum ReportBody {
         /// In rank order, taken at the same iteration.
         per_rank: Vec<RankProgress>,
     },
+    /// Values that a program of the user gave without knowing rankdeck.
+    Metrics {
+        /// Whose.
+        rank: Rank,
+        /// `stdout` or `tensorboard`.
+        source: String,
+        /// Its environment steps, `null` when it does not say.
+        env_step: Option<u64>,
+        /// Name to value.
+        values: std::collections::BTreeMap<String, f64>,
+        /// Always `false`: one rank's own, not reduced over the ranks.
+        reduced: bool,
+    },
     /// Rank 0 evaluated.
     Eval {
         /// Global environment steps.
@@ -139,6 +153,32 @@ pub enum ReportBody {
         /// The text.
         line: String,
     },
+    /// A new generation follows, or was wanted and does not.
+    Restart {
+        /// Where it stands.
+        state: RestartState,
+        /// The generation that follows; the present one when it is refused.
+        next_generation: Generation,
+        /// One sentence: why.
+        reason: String,
+        /// Seconds until it begins, as far as known.
+        in_s: f64,
+        /// Restarts by policy so far, this one included.
+        restarts: u32,
+        /// How many there may be.
+        max_restarts: u32,
+        /// Checkpoint that it begins from, `null` for afresh.
+        from: Option<String>,
+        /// Ranks that it will have.
+        world_size: u32,
+        /// Names of the hosts that take part.
+        hosts: Vec<String>,
+        /// Sizes per rank and over all ranks.
+        sizes: Vec<PlannedSize>,
+        /// The failure that it follows.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        first_failure: Option<FirstFailure>,
+    },
     /// The run is over.
     RunFinished {
         /// How.
@@ -155,7 +195,49 @@ pub enum ReportBody {
         stop_ms: u64,
         /// GPUs free again, `HOST:INDEX`.
         gpus_free: Vec<String>,
+        /// The failure that began the end, when ranks failed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        first_failure: Option<FirstFailure>,
     },
+}
+
+/// Where a restart stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RestartState {
+    /// It will begin when the present generation has ended, or right away.
+    Planned,
+    /// It waits (backoff).
+    Waiting,
+    /// It was asked for and cannot be; the present generation goes on.
+    Refused,
+    /// The policy makes no more restarts.
+    GivenUp,
+}
+
+/// The failure of a generation over all hosts: who failed first by one clock, and who merely followed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FirstFailure {
+    /// The rank that failed first.
+    pub rank: Rank,
+    /// Its host.
+    pub host: String,
+    /// What happened to it: its first error, else how it ended.
+    pub error: String,
+    /// When, seconds since the epoch on the console's clock.
+    pub time: WallTime,
+    /// The time is right within this many seconds: half a round trip to the host's agent.
+    pub bound_s: f64,
+    /// No other failure of the same gravity lies within the bounds of both clocks.
+    pub certain: bool,
+    /// The end of its log, oldest line first.
+    pub last_lines: Vec<String>,
+    /// Ranks that failed later, or because a peer was gone.
+    pub followed: Vec<Rank>,
+    /// Ranks that failed by themselves so close to it that the clocks cannot tell who was first.
+    pub together: Vec<Rank>,
+    /// All of it in one line.
+    pub line: String,
 }
 
 /// One rank's own counters.

@@ -6,10 +6,12 @@
 //! - RUN-3: facts belong to one generation and are dropped with it.
 #![deny(clippy::wildcard_enum_match_arm)]
 
+use crate::config::hosts::Host;
 use crate::core::ids::{Generation, Rank, Timestamp};
+use crate::core::plan::Plan;
 use crate::core::report::Outcome;
 use crate::proto::message::{FinishReason, StopMode};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Where the run stands, with what only that stage needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +31,11 @@ pub(crate) enum Stage {
         request: Option<u64>,
         /// The answer.
         port: Option<u16>,
+    },
+    /// Nothing runs; the next generation begins at this time.
+    Waiting {
+        /// When.
+        until: Timestamp,
     },
     /// Launches are out; not all ranks have been spawned.
     Launching,
@@ -82,10 +89,18 @@ pub(crate) enum Cause {
 }
 
 /// One rank's failure.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Failure {
     /// Whose.
     pub rank: Rank,
+    /// Name of its host.
+    pub host: String,
+    /// When, on the console's clock, seconds since the epoch.
+    pub time: f64,
+    /// That time is right within this, seconds.
+    pub bound_s: f64,
+    /// The end of its log.
+    pub last_lines: Vec<String>,
     /// How likely it is a victim rather than the culprit; the lowest is told as the reason.
     pub weight: Weight,
     /// One sentence.
@@ -115,7 +130,7 @@ pub(crate) struct Stop {
 }
 
 /// What is known about the end of the present generation.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Facts {
     /// Why it ends; the first cause stays.
     pub cause: Option<Cause>,
@@ -135,10 +150,36 @@ pub(crate) struct Facts {
     pub live_proof: Option<Timestamp>,
     /// Longest `took_ms` of the hosts' proofs.
     pub took_ms: u64,
+    /// When ranks first reported an error, seconds since the epoch on their agents' clocks.
+    pub errors: BTreeMap<Rank, f64>,
     /// Ranks that named a mistake in the configuration.
     pub usage: BTreeSet<Rank>,
     /// Ranks that ended, while stopping, in a way that no stop causes.
     pub bad_exits: u32,
+}
+
+/// Other hosts for the next generation.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct HostChange {
+    /// Checkpoint to begin from.
+    pub from: Option<String>,
+    /// Hosts to leave out.
+    pub exclude: BTreeSet<String>,
+    /// Indices of hosts to take in; they are being connected.
+    pub add: Vec<usize>,
+}
+
+/// How far the run has come over all generations, for the guard against restarts that lead nowhere.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Tries {
+    /// Restarts by policy so far.
+    pub made: u32,
+    /// Restarts in a row that made no progress.
+    pub barren: u32,
+    /// Furthest training iteration, furthest environment step, number of checkpoints.
+    pub reached: (u64, u64, u64),
+    /// The same when the policy was last asked.
+    pub before: (u64, u64, u64),
 }
 
 /// The run.
@@ -152,8 +193,18 @@ pub(crate) struct RunMachine {
     pub facts: Facts,
     /// A new generation shall follow, from this checkpoint.
     pub restart: Option<Option<String>>,
-    /// Restarts by policy so far.
-    pub auto_restarts: u32,
+    /// Milliseconds that the restart waits after the present generation has ended.
+    pub wait_ms: u64,
+    /// The plan of the next generation, when it is another one.
+    pub next_plan: Option<Plan>,
+    /// A change of hosts that waits for new hosts to answer.
+    pub change: Option<HostChange>,
+    /// Hosts that were ever added, by index.
+    pub added: BTreeMap<usize, Host>,
+    /// Hosts that were left out without proof, and the generation that may still run there.
+    pub unproved: BTreeMap<usize, Generation>,
+    /// What the policy keeps in mind.
+    pub tries: Tries,
     /// Evaluations so far, all generations.
     pub evals: u64,
     /// Number of the latest port request.
@@ -188,7 +239,12 @@ impl RunMachine {
             launch: None,
             facts: Facts::default(),
             restart: None,
-            auto_restarts: 0,
+            wait_ms: 0,
+            next_plan: None,
+            change: None,
+            added: BTreeMap::new(),
+            unproved: BTreeMap::new(),
+            tries: Tries::default(),
             evals: 0,
             requests: 0,
             exited: false,
@@ -226,7 +282,7 @@ impl Facts {
 
     /// The failure to tell as the reason.
     pub fn culprit(&self) -> Option<&Failure> {
-        self.failures.iter().min_by_key(|failure| failure.weight)
+        self.failures.iter().min_by(|a, b| a.weight.cmp(&b.weight).then(a.time.total_cmp(&b.time)))
     }
 
     /// How the run is called, all hosts having proved their stop.

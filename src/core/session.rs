@@ -145,6 +145,14 @@ impl Ctx<'_> {
         self.model.hosts.get(node).map(|host| host.name.clone()).unwrap_or_default()
     }
 
+    /// The host takes part in the present generation, or shall.
+    pub fn is_member(&self, node: usize) -> bool {
+        match (&self.model.plan, self.model.hosts.get(node)) {
+            (Some(plan), _) => plan.has_ranks(node),
+            (None, host) => host.is_some_and(|host| host.excluded.is_none()),
+        }
+    }
+
     /// Hosts of the plan, or of the goal before there is a plan.
     pub fn host_count(&self) -> usize {
         self.model.plan.as_ref().map_or(self.model.hosts.len(), |plan| plan.hosts.len())

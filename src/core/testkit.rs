@@ -28,6 +28,8 @@ pub(crate) fn experiment() -> Experiment {
         eval: Default::default(),
         checkpoint: Default::default(),
         watch: Default::default(),
+        restart: Default::default(),
+        metrics: Default::default(),
     }
 }
 
@@ -53,6 +55,7 @@ pub(crate) fn draft(hosts: usize, transport: Transport) -> PlanDraft {
         run: RunId(RUN.into()),
         experiment: experiment(),
         hosts: NAMES[..hosts].iter().map(host).collect(),
+        excluded: Default::default(),
     }
 }
 
@@ -73,16 +76,32 @@ pub(crate) fn resolve(draft: &PlanDraft, _: &[Probe]) -> Result<Plan, PlanError>
             trainer: None,
         })
         .collect();
-    let ranks = (0..hosts.len() as u32 * 2)
-        .map(|rank| PlannedRank {
-            rank: Rank(rank),
-            local_rank: LocalRank(rank % 2),
-            node_rank: NodeRank(rank / 2),
+    let left_in = draft.hosts.iter().enumerate().filter(|(_, host)| !draft.excluded.contains(&host.name));
+    let places: Vec<(u32, u32)> =
+        left_in.flat_map(|(node, _)| [(node as u32, 0), (node as u32, 1)]).collect();
+    if places.len() == 2 && draft.hosts.len() > 2 {
+        return no_plan(draft, &[]);
+    }
+    let ranks = places
+        .iter()
+        .enumerate()
+        .map(|(rank, (node, local))| PlannedRank {
+            rank: Rank(rank as u32),
+            local_rank: LocalRank(*local),
+            node_rank: NodeRank(*node),
             gpu: None,
         })
         .collect();
     let (run, experiment) = (draft.run.clone(), draft.experiment.clone());
-    Ok(Plan { run, experiment, hosts, ranks, backend: "gloo".into(), sizes: Vec::new() })
+    Ok(Plan {
+        run,
+        experiment,
+        hosts,
+        ranks,
+        backend: "gloo".into(),
+        sizes: Vec::new(),
+        typed: draft.hosts.clone(),
+    })
 }
 
 pub(crate) fn no_plan(_: &PlanDraft, _: &[Probe]) -> Result<Plan, PlanError> {
@@ -207,7 +226,7 @@ impl Cluster {
                     self.exit = Some(code);
                 }
                 Effect::Disconnect { node } => self.agents[node.index()].closed = true,
-                Effect::Answer { .. } => {}
+                Effect::Answer { .. } | Effect::Connect { .. } => {}
             }
         }
     }
@@ -305,7 +324,7 @@ impl Cluster {
     pub fn exit_of(&mut self, rank: u32, exit: Exit, stopping: bool) {
         self.agents[rank as usize / 2].samples.remove(&rank);
         let (pid, last_lines) = (1000 + rank, vec!["Traceback".into(), "ValueError: boom".into()]);
-        let event = RecordEvent::RankExited { rank: Rank(rank), pid, exit, last_lines, stopping };
+        let event = RecordEvent::RankExited { rank: Rank(rank), pid, exit, last_lines, stopping, ago_ms: 0 };
         self.record(rank as usize / 2, event);
     }
 

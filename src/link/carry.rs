@@ -223,7 +223,7 @@ fn await_pong(pipe: &mut dyn Pipe, decoder: &mut Decoder) {
         }
         loop {
             match decoder.next_frame::<AgentMessage>() {
-                Ok(Some(AgentMessage::Pong { sent_ms: LAST_PING })) => return,
+                Ok(Some(AgentMessage::Pong { sent_ms: LAST_PING, .. })) => return,
                 Ok(Some(_)) | Err(FrameError::Json(_)) => {}
                 Ok(None) => break,
                 Err(_) => return,
@@ -267,13 +267,13 @@ mod tests {
     #[test]
     fn frames_pass_both_ways_and_what_was_ordered_before_close_is_sent() {
         let mut bench = bench();
-        let pong = frame::encode(&AgentMessage::Pong { sent_ms: 7 }).unwrap();
+        let pong = frame::encode(&AgentMessage::Pong { sent_ms: 7, wall_time: None }).unwrap();
         bench.agent.write_all(&[&pong[..], &[0, 0, 0, 1, b'{'], &pong[..]].concat()).unwrap();
         for _ in 0..2 {
             let (node, event) = bench.events.blocking_recv().unwrap();
             assert_eq!(node, NodeRank(3));
             assert!(
-                matches!(event, LinkEvent::Message(message) if *message == AgentMessage::Pong { sent_ms: 7 })
+                matches!(event, LinkEvent::Message(message) if *message == AgentMessage::Pong { sent_ms: 7, wall_time: None })
             );
         }
         bench.orders.blocking_send(LinkCommand::Send(ConsoleMessage::Ping { sent_ms: 9 })).unwrap();

@@ -18,7 +18,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 /// Bound of probing and of starting.
@@ -74,6 +74,19 @@ impl Road for Local<'_> {
 
 /// Copies the cargo of `call` into this machine's cache, runs `rankdeck agent ARGS` here and gives back its answer.
 pub fn call(host: &Host, agent: &Path, call: &Call, operator: &mut dyn Operator) -> Result<Answer, SshError> {
+    let mut command = Command::new(agent);
+    command.arg("agent").args(&call.args);
+    answer_of(host, command, &agent.display().to_string(), call, operator)
+}
+
+/// The same with a `command` that runs `rankdeck agent ARGS` somewhere; its cache is taken to be this machine's.
+pub(super) fn answer_of(
+    host: &Host,
+    command: Command,
+    name: &str,
+    call: &Call,
+    operator: &mut dyn Operator,
+) -> Result<Answer, SshError> {
     let cache = pack::cache();
     let mut brought = 0;
     for file in &call.cargo {
@@ -89,16 +102,15 @@ pub fn call(host: &Host, agent: &Path, call: &Call, operator: &mut dyn Operator)
             )
         })?;
     }
-    let arguments: Vec<String> =
-        std::iter::once("agent".to_string()).chain(call.args.iter().cloned()).collect();
     let sent = SystemTime::now();
+    let mut running = Running::start(&host.name, command, &call.input)?;
     let done = |out: &[u8]| roads::answer(out).is_some();
-    let output = run_with(&host.name, agent, &arguments, &call.input, ONE_SHOT, operator, &done)?;
+    let output = running.until(&host.name, name, ONE_SHOT, operator, &done)?;
     let received = SystemTime::now();
     let text = roads::answer(&output.stdout).ok_or_else(|| {
-        let what = arguments.iter().take(2).cloned().collect::<Vec<_>>().join(" ");
+        let what = call.args.first().map(String::as_str).unwrap_or_default();
         SshError::lasting(
-            format!("{}: rankdeck {what} failed: {}", host.name, super::deploy::described(&output)),
+            format!("{}: rankdeck agent {what} failed: {}", host.name, super::deploy::described(&output)),
             "",
         )
     })?;
@@ -134,13 +146,15 @@ fn copy(cache: &Path, file: &Cargo, operator: &mut dyn Operator) -> io::Result<u
 }
 
 /// Kills and reaps on drop what has not ended by itself.
-struct Owned(Child);
+struct Owned(Option<Child>);
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        if !matches!(self.0.try_wait(), Ok(Some(_))) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
+        if let Some(child) = &mut self.0
+            && !matches!(child.try_wait(), Ok(Some(_)))
+        {
+            let _ = child.kill();
+            let _ = child.wait();
         }
     }
 }
@@ -154,82 +168,105 @@ fn run(
     operator: &mut dyn Operator,
     done: &dyn Fn(&[u8]) -> bool,
 ) -> Result<Output, SshError> {
-    run_with(label, program, arguments, &[], within, operator, done)
+    let mut command = Command::new(program);
+    command.args(arguments);
+    let name = program.display().to_string();
+    Running::start(label, command, &[])?.until(label, &name, within, operator, done)
 }
 
-/// The same with something on its standard input, which is short.
-fn run_with(
-    label: &str,
-    program: &Path,
-    arguments: &[String],
-    input: &[u8],
-    within: Duration,
-    operator: &mut dyn Operator,
-    done: &dyn Fn(&[u8]) -> bool,
-) -> Result<Output, SshError> {
-    let fault = |error: io::Error| {
-        SshError::lasting(
-            format!("{label}: cannot run {}: {error}", program.display()),
-            "build or install rankdeck again",
-        )
-    };
-    let spawned = Command::new(program)
-        .args(arguments)
-        .stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() })
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(fault)?;
-    let mut child = Owned(spawned);
-    if let Some(mut stdin) = child.0.stdin.take() {
-        let bytes = input.to_vec();
-        // Elsewhere, because a pipe is small; a child that ended early shows in its output.
-        std::thread::spawn(move || stdin.write_all(&bytes));
+/// A child whose output is read while it runs.
+pub(super) struct Running {
+    child: Owned,
+    stdout: ChildStdout,
+    stderr: ChildStderr,
+}
+
+impl Running {
+    /// Starts it with `input`, which is short, as its standard input.
+    pub(super) fn start(label: &str, mut command: Command, input: &[u8]) -> Result<Running, SshError> {
+        let name = command.get_program().display().to_string();
+        let fault = |error: io::Error| {
+            SshError::lasting(
+                format!("{label}: cannot run {name}: {error}"),
+                "is it installed here, and may this user run it?",
+            )
+        };
+        let spawned = command
+            .stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() })
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(fault)?;
+        let mut child = Owned(Some(spawned));
+        if let Some(mut stdin) = child.0.as_mut().and_then(|child| child.stdin.take()) {
+            let bytes = input.to_vec();
+            // Elsewhere, because a pipe is small; a child that ended early shows in its output.
+            std::thread::spawn(move || stdin.write_all(&bytes));
+        }
+        let streams = child.0.as_mut().map(|child| (child.stdout.take(), child.stderr.take()));
+        let Some((Some(stdout), Some(stderr))) = streams else {
+            return Err(fault(io::ErrorKind::BrokenPipe.into()));
+        };
+        for fd in [stdout.as_raw_fd(), stderr.as_raw_fd()] {
+            nonblocking(fd).map_err(fault)?;
+        }
+        Ok(Running { child, stdout, stderr })
     }
-    let (Some(mut stdout), Some(mut stderr)) = (child.0.stdout.take(), child.0.stderr.take()) else {
-        return Err(fault(io::ErrorKind::BrokenPipe.into()));
-    };
-    for fd in [stdout.as_raw_fd(), stderr.as_raw_fd()] {
-        nonblocking(fd).map_err(fault)?;
+
+    /// The child, which is not ended with this.
+    pub(super) fn release(mut self) -> Option<Child> {
+        self.child.0.take()
     }
-    let deadline = Instant::now() + within;
-    let mut output = Output::default();
-    let (mut open_out, mut open_err) = (true, true);
-    loop {
-        open_out = open_out && drain(&mut stdout, &mut output.stdout, MAX_OUTPUT);
-        open_err = open_err && drain(&mut stderr, &mut output.stderr, 4 << 10);
-        let answered = done(&output.stdout);
-        if answered || !open_out {
-            let until = deadline.min(Instant::now() + ENDING);
-            output.status = ending(&mut child, until);
-            drain(&mut stderr, &mut output.stderr, 4 << 10);
-            return Ok(output);
+
+    /// Waits until `done` is satisfied by its output, or it ends.
+    pub(super) fn until(
+        &mut self,
+        label: &str,
+        name: &str,
+        within: Duration,
+        operator: &mut dyn Operator,
+        done: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<Output, SshError> {
+        let Running { child, stdout, stderr } = self;
+        let deadline = Instant::now() + within;
+        let mut output = Output::default();
+        let (mut open_out, mut open_err) = (true, true);
+        loop {
+            open_out = open_out && drain(stdout, &mut output.stdout, MAX_OUTPUT);
+            open_err = open_err && drain(stderr, &mut output.stderr, 4 << 10);
+            let answered = done(&output.stdout);
+            if answered || !open_out {
+                // Who has answered and stays has said all that is wanted.
+                let patience = if answered { Duration::from_millis(20) } else { ENDING };
+                let until = deadline.min(Instant::now() + patience);
+                output.status = ending(child, until);
+                drain(stderr, &mut output.stderr, 4 << 10);
+                return Ok(output);
+            }
+            if operator.closing() {
+                return Err(SshError::closed());
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                let error = format!("{label}: {name} gave no answer within {} s", within.as_secs());
+                return Err(SshError::passing(error, ""));
+            }
+            let mut interests = vec![Interest { fd: stdout.as_raw_fd(), read: true, write: false }];
+            if open_err {
+                interests.push(Interest { fd: stderr.as_raw_fd(), read: true, write: false });
+            }
+            interests.extend(operator.wake_fd().map(|fd| Interest { fd, read: true, write: false }));
+            // One-shot operators cannot be woken, so they are looked at now and then.
+            let patience = if operator.wake_fd().is_some() { deadline - now } else { wait::GLANCE };
+            let _ = wait::poll(&interests, patience.min(deadline - now));
         }
-        if operator.closing() {
-            return Err(SshError::closed());
-        }
-        let now = Instant::now();
-        if now >= deadline {
-            return Err(SshError::passing(
-                format!("{label}: {} gave no answer within {} s", program.display(), within.as_secs()),
-                "",
-            ));
-        }
-        let mut interests = vec![Interest { fd: stdout.as_raw_fd(), read: true, write: false }];
-        if open_err {
-            interests.push(Interest { fd: stderr.as_raw_fd(), read: true, write: false });
-        }
-        interests.extend(operator.wake_fd().map(|fd| Interest { fd, read: true, write: false }));
-        // One-shot operators cannot be woken, so they are looked at now and then.
-        let patience = if operator.wake_fd().is_some() { deadline - now } else { wait::GLANCE };
-        let _ = wait::poll(&interests, patience.min(deadline - now));
     }
 }
 
 /// Exit code of a child that is about to end; `None` when it does not, or a signal ended it.
 fn ending(child: &mut Owned, deadline: Instant) -> Option<i32> {
     loop {
-        match child.0.try_wait() {
+        match child.0.as_mut()?.try_wait() {
             Ok(Some(status)) => return status.code(),
             Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(2)),
             _ => return None,
@@ -254,7 +291,7 @@ fn drain(stream: &mut dyn Read, into: &mut Vec<u8>, most: usize) -> bool {
     }
 }
 
-fn nonblocking(fd: i32) -> io::Result<()> {
+pub(super) fn nonblocking(fd: i32) -> io::Result<()> {
     // SAFETY: plain calls on a descriptor that the caller holds open; no memory is passed.
     let set = unsafe {
         let flags = libc::fcntl(fd, libc::F_GETFL);

@@ -1,4 +1,4 @@
-//! One interface to an agent, whatever the road: SSH, a local child, the simulator.
+//! One interface to an agent, whatever the road: SSH, a local child, a Slurm step, the simulator.
 //!
 //! Owner: each link is one thread; the driver holds its [`LinkHandle`]. A link connects, checks the host key, logs in,
 //! deploys what the host lacks, starts or finds the agent, and then carries frames. It reconnects by itself with backoff; every
@@ -18,6 +18,7 @@ pub mod local;
 pub mod remote;
 mod roads;
 pub mod simulator;
+pub mod slurm;
 
 use crate::config::hosts::Host;
 use crate::core::event::LinkState;

@@ -8,6 +8,7 @@ use super::desk::{Clerk, Desk};
 use super::inbox::Inbox;
 use super::local::Local;
 use super::remote::Remote;
+use super::slurm::Slurm;
 use super::{Answer, Call, LinkCommand, LinkError, LinkEvent, LinkRequest, Prompter, Settings};
 use crate::config::hosts::{Host, Transport};
 use crate::core::event::{LinkState, Probe};
@@ -129,6 +130,7 @@ pub fn start(
             let life = catch_unwind(AssertUnwindSafe(|| match request.host.transport {
                 Transport::Ssh => live(&mut Remote::new(settings, &request), &mut desk),
                 Transport::Local => live(&mut Local::new(&request), &mut desk),
+                Transport::Slurm => live(&mut Slurm::new(&request), &mut desk),
             }));
             // ssh2 panics on some malformed answers of a server; one link's end must not be the console's.
             let state = life.unwrap_or_else(|_| LinkState::Failed {
@@ -232,8 +234,10 @@ fn one_shot(
     call: &Call,
     clerk: &mut Clerk,
 ) -> Result<Answer, SshError> {
-    if host.transport == Transport::Local {
-        return super::local::call(host, agent, call, clerk);
+    match host.transport {
+        Transport::Local => return super::local::call(host, agent, call, clerk),
+        Transport::Slurm => return super::slurm::call(host, agent, call, clerk),
+        Transport::Ssh => {}
     }
     let (mut failures, mut furthest) = (0, 0);
     loop {

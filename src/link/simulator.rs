@@ -61,6 +61,7 @@ impl Scene {
             run,
             experiment: self.experiment(),
             hosts: (0..self.nnodes).map(|node| self.host(node)).collect(),
+            excluded: Default::default(),
         }
     }
 
@@ -95,6 +96,8 @@ impl Scene {
             eval: Eval { every: course::EVAL_EVERY, ..Eval::default() },
             checkpoint: Checkpoint { every: course::CHECKPOINT_EVERY, ..Checkpoint::default() },
             watch: Watch::default(),
+            restart: Default::default(),
+            metrics: Default::default(),
         }
     }
 }

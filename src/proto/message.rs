@@ -164,6 +164,9 @@ pub enum AgentMessage {
     Pong {
         /// Echo.
         sent_ms: u64,
+        /// The agent's wall clock, from which the console learns how far the two clocks are apart.
+        #[serde(default)]
+        wall_time: Option<WallTime>,
     },
     /// An order could not be carried out; nothing was started.
     Refused {
@@ -236,6 +239,9 @@ pub enum RecordEvent {
         last_lines: Vec<String>,
         /// The agent had been ordered to stop before.
         stopping: bool,
+        /// Milliseconds from its end to this record: its last words are waited for.
+        #[serde(default)]
+        ago_ms: u64,
     },
     /// A stop was ordered.
     StopOrdered {
@@ -259,6 +265,19 @@ pub enum RecordEvent {
         rank: Rank,
         /// What.
         said: RankEvent,
+    },
+    /// Values that a program of the user gave without knowing rankdeck: one rank's own, not reduced over the ranks.
+    Metrics {
+        /// Whose.
+        rank: Rank,
+        /// `stdout` or `tensorboard`.
+        source: String,
+        /// Its environment steps, as far as it says.
+        env_step: Option<u64>,
+        /// Name to value.
+        values: BTreeMap<String, f64>,
+        /// Values since the previous record that were not told, because newer ones of the same name followed at once.
+        skipped: u64,
     },
     /// The agent itself has something to tell: spool trouble, a refused client, a fallback in use.
     Notice {

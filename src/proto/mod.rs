@@ -4,3 +4,4 @@ pub mod frame;
 pub mod inspection;
 pub mod message;
 pub mod status_page;
+pub mod tfrecord;

@@ -12,11 +12,12 @@ use super::headless::{Form, Printer, note};
 use super::record::Recorder;
 use super::screen::Heard;
 use super::signals::{Signalled, Signals};
+use crate::config::hosts::Host;
 use crate::core::effect::Effect;
 use crate::core::event::{Event, LinkState, Prompt};
 use crate::core::ids::{NodeRank, Timestamp};
 use crate::core::model::Model;
-use crate::core::plan::Until;
+use crate::core::plan::{Plan, Until};
 use crate::core::report::ReportBody;
 use crate::core::{Core, Goal};
 use crate::link::{LinkCommand, LinkEvent, LinkHandle};
@@ -39,6 +40,9 @@ const BURST: usize = 256;
 /// Exit code of an interrupted console.
 const INTERRUPTED: u8 = 130;
 
+/// Opens a link to a host of this index that is to get an agent; the flag: the built-in trainer is needed there.
+pub type Connector = Box<dyn Fn(NodeRank, &Host, bool) -> LinkHandle + Send>;
+
 /// Everything that a console works with.
 pub struct Session {
     /// What it is for.
@@ -51,6 +55,10 @@ pub struct Session {
     pub links: Vec<LinkHandle>,
     /// What comes from them.
     pub inbox: mpsc::Receiver<(NodeRank, LinkEvent)>,
+    /// Opens further links, for hosts that join the run.
+    pub connector: Option<Connector>,
+    /// Hosts that could join the run.
+    pub spares: Vec<Host>,
     /// The record, if there is one.
     pub recorder: Option<Recorder>,
     /// Unknown host keys are accepted without asking.
@@ -121,6 +129,7 @@ struct Driver {
     links: Vec<LinkHandle>,
     inbox: mpsc::Receiver<(NodeRank, LinkEvent)>,
     inbox_open: bool,
+    connector: Option<Connector>,
     recorder: Option<Recorder>,
     errand: Errand,
     accept_new_host_keys: bool,
@@ -139,6 +148,10 @@ struct Driver {
 impl Driver {
     fn new(session: Session, face: Face, answers: mpsc::Sender<Answer>) -> Driver {
         let core = Core::new(session.goal, session.until, Timestamp(0));
+        let mut face = face;
+        if let Face::Screen(screen) = &mut face {
+            screen.view.spares = session.spares;
+        }
         Driver {
             core: if session.errand == Errand::Linger { core.lingering() } else { core },
             clock: Clock::new(),
@@ -146,6 +159,7 @@ impl Driver {
             links: session.links,
             inbox: session.inbox,
             inbox_open: true,
+            connector: session.connector,
             recorder: session.recorder,
             errand: session.errand,
             accept_new_host_keys: session.accept_new_host_keys,
@@ -230,6 +244,7 @@ impl Driver {
             Effect::Send { node, message } => self.command(node, LinkCommand::Send(message)),
             Effect::Answer { node, answer } => self.command(node, LinkCommand::Answer(answer)),
             Effect::Disconnect { node } => self.command(node, LinkCommand::Close),
+            Effect::Connect { node, host } => self.connect(node, &host),
             Effect::Tell(mut report) => {
                 report.time = wall_time();
                 if let Some(recorder) = &mut self.recorder {
@@ -241,6 +256,16 @@ impl Driver {
                 }
             }
             Effect::Exit { code } => self.exit = Some(code),
+        }
+    }
+
+    /// Opens a link to a host that joins the run.
+    fn connect(&mut self, node: NodeRank, host: &Host) {
+        let builtin = self.core.model().plan.as_ref().is_some_and(Plan::is_builtin);
+        self.links.retain(|link| link.node != node);
+        match &self.connector {
+            Some(connector) => self.links.push(connector(node, host, builtin)),
+            None => tracing::warn!("no way to open a link to host {node} from here"),
         }
     }
 
@@ -371,8 +396,11 @@ impl Driver {
         let now = self.clock.now();
         match action {
             Action::Stop(mode) => self.tell(Event::StopRequested { mode, by: "key".to_owned() }),
-            Action::Restart { from } => self.tell(Event::RestartRequested { from }),
+            Action::Restart { from } => self.tell(Event::restart(from)),
             Action::Microscope { from } => self.tell(Event::MicroscopeRequested { from }),
+            Action::Rehost { from, exclude, add } => {
+                self.tell(Event::RestartRequested { from, exclude, add });
+            }
             Action::Detach => self.tell(Event::DetachRequested),
             Action::Quit => self.tell(Event::DetachRequested),
             Action::Answer { node, answer } => self.tell(Event::PromptAnswered { node, answer }),
@@ -524,6 +552,8 @@ mod tests {
             errand,
             links: Vec::new(),
             inbox,
+            connector: None,
+            spares: Vec::new(),
             recorder: None,
             accept_new_host_keys: false,
             can_ask: false,

@@ -1,6 +1,7 @@
 //! What a command came for, as a small machine beside the core: looks at the model after every event, asks for events, and says when to leave.
 //! Pure: no clock, no I/O.
 
+use crate::config::hosts::Host;
 use crate::core::event::{Event, LinkState};
 use crate::core::ids::{Generation, Timestamp};
 use crate::core::model::{Model, RankLife, RunState};
@@ -34,6 +35,10 @@ pub enum Errand {
         from: Option<String>,
         /// Every collective is to be checked.
         checked: bool,
+        /// Hosts to leave out.
+        exclude: Vec<String>,
+        /// Hosts to take in.
+        add: Vec<Host>,
         /// Generation when the order was given.
         ordered: Option<Generation>,
     },
@@ -57,13 +62,8 @@ impl Errand {
     }
 
     /// A restart.
-    pub fn restart(from: Option<String>) -> Errand {
-        Errand::Restart { from, checked: false, ordered: None }
-    }
-
-    /// A restart with every collective checked before it begins.
-    pub fn microscope(from: Option<String>) -> Errand {
-        Errand::Restart { from, checked: true, ordered: None }
+    pub fn restart(from: Option<String>, exclude: Vec<String>, add: Vec<Host>, checked: bool) -> Errand {
+        Errand::Restart { from, checked, exclude, add, ordered: None }
     }
 
     /// The same where there is no screen to linger on.
@@ -99,15 +99,17 @@ impl Errand {
                     Wish::Wait
                 }
             }
-            Errand::Restart { from, checked, ordered } => match ordered {
+            Errand::Restart { from, checked, exclude, add, ordered } => match ordered {
                 None if is_known(model) && model.run.state != RunState::Launching => {
                     *ordered = Some(model.run.generation);
                     let from = from.clone();
-                    Wish::Do(match checked {
-                        true => Event::MicroscopeRequested { from },
-                        false => Event::RestartRequested { from },
+                    Wish::Do(if *checked {
+                        Event::MicroscopeRequested { from }
+                    } else {
+                        Event::RestartRequested { from, exclude: exclude.clone(), add: add.clone() }
                     })
                 }
+                Some(_) if model.run.refused.is_some() => Wish::GiveUp,
                 Some(old) if model.run.generation > *old && is_up(model) => {
                     *self = Errand::Watch;
                     Wish::Do(Event::DetachRequested)
@@ -219,12 +221,9 @@ mod tests {
 
     #[test]
     fn restart_leaves_only_when_the_new_generation_is_up() {
-        let mut errand = Errand::restart(Some("latest".into()));
+        let mut errand = Errand::restart(Some("latest".into()), Vec::new(), Vec::new(), false);
         let mut at = model(RunState::Running, &[RankLife::Joined]);
-        assert_eq!(
-            errand.step(Timestamp(0), &at),
-            Wish::Do(Event::RestartRequested { from: Some("latest".into()) })
-        );
+        assert_eq!(errand.step(Timestamp(0), &at), Wish::Do(Event::restart(Some("latest".into()))));
         assert_eq!(errand.step(Timestamp(1), &at), Wish::Wait, "still the old one");
         at.run.generation = Generation(1);
         at.run.state = RunState::Launching;

@@ -5,7 +5,7 @@ use super::words::{count, duration, plural, printable, rate, time_of_day};
 use crate::core::event::LinkState;
 use crate::core::ids::Timestamp;
 use crate::core::model::Model;
-use crate::core::report::{Report, ReportBody, Severity, VerdictReport};
+use crate::core::report::{Report, ReportBody, RestartState, Severity, VerdictReport};
 use std::io::Write;
 
 /// Least time between two progress lines of the plain form.
@@ -152,8 +152,53 @@ pub fn plain(report: &Report, model: &Model) -> Vec<Line> {
                 Line::Out(format!("{lead}  {}", printable(&text)))
             })
             .collect(),
+        ReportBody::Metrics { rank, source, env_step, values, .. } => {
+            let step = env_step.map_or(String::new(), |step| format!("step {}  ", count(step)));
+            let values: Vec<String> =
+                values.iter().take(8).map(|(name, value)| format!("{name} {value:.4}")).collect();
+            let text = format!("{step}{}  (rank {rank}'s own from {source}, not reduced)", values.join("  "));
+            vec![Line::Gauge(format!("{at}  {}", printable(&text)))]
+        }
         ReportBody::Log { rank, host, line } => {
             vec![Line::Gauge(format!("{host}:{rank}| {}", printable(line)))]
+        }
+        ReportBody::Restart {
+            state,
+            next_generation,
+            reason,
+            in_s,
+            restarts,
+            max_restarts,
+            from,
+            world_size,
+            hosts,
+            ..
+        } => {
+            let from = from.as_deref().unwrap_or("the beginning");
+            let shape = format!(
+                "{} on {} ({})",
+                plural(*world_size as usize, "rank"),
+                plural(hosts.len(), "host"),
+                hosts.join(", ")
+            );
+            match state {
+                RestartState::Planned => {
+                    out(format!("restart: generation {next_generation} from {from}, {shape}: {reason}"))
+                }
+                RestartState::Waiting => out(format!(
+                    "restart {restarts} of {max_restarts} in {}: generation {next_generation} from {from}, {shape}: {reason}",
+                    duration(*in_s)
+                )),
+                RestartState::Refused => out(format!("no restart: {reason}")),
+                RestartState::GivenUp => out(reason.clone()),
+            }
+        }
+        ReportBody::RunFinished { reason, outcome, first_failure: Some(first), .. }
+            if *reason != first.line =>
+        {
+            let mut lines = out(first.line.clone());
+            lines.extend(out(format!("run finished: {}: {reason}", format!("{outcome:?}").to_lowercase())));
+            lines
         }
         ReportBody::RunFinished { reason, outcome, .. } => {
             out(format!("run finished: {}: {reason}", format!("{outcome:?}").to_lowercase()))

@@ -207,6 +207,7 @@ mod tests {
             reason: "why".into(),
             stop_ms: 420,
             gpus_free: vec!["a:0".into()],
+            first_failure: None,
         }
     }
 

@@ -1,11 +1,8 @@
-//! TensorBoard event files: TFRecord frames around the few protobuf fields that a scalar needs.
+//! TensorBoard event files of the run; the form of a record is in [`crate::proto::tfrecord`].
 //!
 //! Owner: rank 0. One file per life of the run, in `RUN_DIR/tensorboard`.
-//!
-//! Frame: length (u64), masked CRC-32C of the length, data, masked CRC-32C of the data, all little-endian; the mask is
-//! TensorFlow's `((crc >> 15 | crc << 17) + 0xa282ead8)`. Data is an `Event`: wall_time = 1 (double), step = 2 (int64),
-//! file_version = 3 (string), summary = 5 { value = 1 { tag = 1 (string), simple_value = 2 (float) } }.
 
+use crate::proto::tfrecord::{field_bytes, frame, varint};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -77,11 +74,7 @@ impl EventFile {
         varint(&mut event, 2 << 3);
         varint(&mut event, step);
         event.extend_from_slice(body);
-        let length = (event.len() as u64).to_le_bytes();
-        self.file.write_all(&length)?;
-        self.file.write_all(&masked(crc32c(&length)).to_le_bytes())?;
-        self.file.write_all(&event)?;
-        self.file.write_all(&masked(crc32c(&event)).to_le_bytes())
+        self.file.write_all(&frame(&event))
     }
 }
 
@@ -89,41 +82,10 @@ fn wall_time() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
 }
 
-fn varint(bytes: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        bytes.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    bytes.push(value as u8);
-}
-
-fn field_bytes(bytes: &mut Vec<u8>, field: u64, content: &[u8]) {
-    varint(bytes, field << 3 | 2);
-    varint(bytes, content.len() as u64);
-    bytes.extend_from_slice(content);
-}
-
-fn masked(crc: u32) -> u32 {
-    crc.rotate_right(15).wrapping_add(0xa282_ead8)
-}
-
-/// CRC-32C (Castagnoli, reflected polynomial 0x82f63b78).
-fn crc32c(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(!0, |crc, byte| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg()))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn crc_of_the_check_string() {
-        // The check value in the catalogue of CRC algorithms, and RFC 3720 B.4's 32 zero bytes.
-        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
-        assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
-    }
+    use crate::proto::tfrecord::{Next, next};
 
     #[test]
     fn frames_hold_their_length_and_checksums() {
@@ -134,14 +96,11 @@ mod tests {
         let bytes = std::fs::read(file.path()).unwrap();
         let mut rest = bytes.as_slice();
         let mut records = Vec::new();
-        while !rest.is_empty() {
-            let length = u64::from_le_bytes(rest[..8].try_into().unwrap()) as usize;
-            assert_eq!(rest[8..12], masked(crc32c(&rest[..8])).to_le_bytes());
-            let data = &rest[12..12 + length];
-            assert_eq!(rest[12 + length..16 + length], masked(crc32c(data)).to_le_bytes());
+        while let Next::Record(data, taken) = next(rest) {
             records.push(data.to_vec());
-            rest = &rest[16 + length..];
+            rest = &rest[taken..];
         }
+        assert!(rest.is_empty());
         assert_eq!(records.len(), 2);
         let contains = |record: &[u8], text: &[u8]| record.windows(text.len()).any(|window| window == text);
         assert!(contains(&records[0], b"brain.Event:2"));

@@ -31,6 +31,7 @@ pub fn perform(model: &Model, view: &mut ViewState, command: Command, now: Times
         Command::Kill => view.open(Overlay::Confirm(confirm::kill(model))),
         Command::Detach => return vec![Action::Detach],
         Command::Restart => view.open(Overlay::Confirm(confirm::restart(model))),
+        Command::PickHosts => view.open(Overlay::Hosts { changed: BTreeSet::new(), selected: 0 }),
         Command::Help => view.open(Overlay::Help { filter: String::new(), selected: 0 }),
         Command::Go(tab) => {
             view.tab = tab;

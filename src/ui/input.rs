@@ -16,6 +16,7 @@ use crossterm::event::{
     KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
 };
 use ratatui::layout::Position;
+use std::collections::BTreeSet;
 
 /// A key was pressed.
 pub fn on_key(model: &Model, view: &mut ViewState, key: KeyEvent, now: Timestamp) -> Vec<Action> {
@@ -37,6 +38,7 @@ pub fn on_key(model: &Model, view: &mut ViewState, key: KeyEvent, now: Timestamp
         Some(Overlay::Help { filter, selected }) => {
             in_help(model, view, filter, selected, chord, key.modifiers, now)
         }
+        Some(Overlay::Hosts { changed, selected }) => in_hosts(model, view, changed, selected, chord, now),
         Some(Overlay::Inspect { .. } | Overlay::Evidence { .. }) => in_card(model, view, chord, now),
         None if view.editing.is_some() => {
             edit_filter(view, chord, key.modifiers);
@@ -192,6 +194,50 @@ fn in_help(
     Vec::new()
 }
 
+fn in_hosts(
+    model: &Model,
+    view: &mut ViewState,
+    mut changed: BTreeSet<String>,
+    mut selected: usize,
+    chord: Chord,
+    now: Timestamp,
+) -> Vec<Action> {
+    let rows = overlays::hosts::rows(model, view);
+    let last = rows.len().saturating_sub(1);
+    match chord.code {
+        KeyCode::Esc | KeyCode::Char('q' | 'H') => {
+            view.overlays.pop();
+            return Vec::new();
+        }
+        KeyCode::Enter => {
+            return match overlays::hosts::order(model, view, &changed) {
+                Ok(action) => {
+                    view.overlays.pop();
+                    vec![action]
+                }
+                Err(why) => {
+                    view.toast(why, Role::Warn, now);
+                    Vec::new()
+                }
+            };
+        }
+        KeyCode::Char(' ' | 'x') => {
+            if let Some(row) = rows.get(selected)
+                && !changed.remove(&row.name)
+            {
+                changed.insert(row.name.clone());
+            }
+        }
+        KeyCode::Up | KeyCode::Char('k') => selected = selected.min(last).saturating_sub(1),
+        KeyCode::Down | KeyCode::Char('j') => selected = (selected + 1).min(last),
+        KeyCode::Home | KeyCode::Char('g') => selected = 0,
+        KeyCode::End | KeyCode::Char('G') => selected = last,
+        _ => {}
+    }
+    view.open(Overlay::Hosts { changed, selected });
+    Vec::new()
+}
+
 /// Keys while a card (inspector, evidence) is open: it scrolls, closes, and stop, kill, restart and quit still work.
 fn in_card(model: &Model, view: &mut ViewState, chord: Chord, now: Timestamp) -> Vec<Action> {
     let Some(command) = keys::find(view, chord).map(|binding| binding.command) else { return Vec::new() };
@@ -234,6 +280,7 @@ fn in_card(model: &Model, view: &mut ViewState, chord: Chord, now: Timestamp) ->
         | Command::Kill
         | Command::Detach
         | Command::Restart
+        | Command::PickHosts
         | Command::Help
         | Command::Copy => {
             return self::command(model, view, chord, now);

@@ -26,6 +26,8 @@ pub enum Command {
     Detach,
     /// Begin a new generation.
     Restart,
+    /// Pick the hosts of the next generation.
+    PickHosts,
     /// Go to a page.
     Go(Tab),
     /// Focus the next pane.
@@ -206,6 +208,7 @@ pub static BINDINGS: &[Binding] = bindings![
     Scope::Everywhere, Command::Kill, [c('X')], 0, "kill", "kill every process of the run on every host", no_kill;
     Scope::Everywhere, Command::Detach, [c('D')], 7, "detach", "leave now; training goes on, and `rankdeck attach` comes back to it", no_detach;
     Scope::Everywhere, Command::Restart, [c('r'), c('R')], 6, "restart", "begin a new generation, from a checkpoint or afresh", no_restart;
+    Scope::Everywhere, Command::PickHosts, [c('H')], 0, "other hosts", "leave hosts out of the next generation, or take more in", no_rehost;
     Scope::Everywhere, Command::Explain, [c('d')], 3, "why", "evidence for what the watch says", no_verdict;
     Scope::Everywhere, Command::Help, [c('?'), c(':')], 0, "help", "this page: type to filter, enter runs", always;
     Scope::Everywhere, Command::Go(Tab::Overview), [c('1')], 0, "overview", "totals, ranks, charts, log", always;
@@ -288,8 +291,17 @@ fn no_detach(model: &Model, _: &ViewState) -> Option<&'static str> {
 fn no_restart(model: &Model, _: &ViewState) -> Option<&'static str> {
     match model.run.state {
         RunState::Connecting | RunState::Launching => Some("the run has not started yet"),
+        RunState::Restarting if model.run.restart_at.is_some() => None,
         RunState::Restarting => Some("a restart is on its way"),
         RunState::Running | RunState::Draining | RunState::Over => None,
+    }
+}
+
+fn no_rehost(model: &Model, view: &ViewState) -> Option<&'static str> {
+    match model.run.state {
+        RunState::Restarting if model.run.restart_at.is_some() => None,
+        RunState::Draining => Some("the run is on its way out"),
+        _ => no_restart(model, view),
     }
 }
 

@@ -320,7 +320,7 @@ fn overlays_follow(model: &Model, view: &mut ViewState) {
         }
         Overlay::Inspect { rank, .. } => ranks::find(model, *rank).is_some(),
         Overlay::Evidence { about, .. } => overlays::evidence::find(model, about).is_some(),
-        Overlay::Help { .. } => true,
+        Overlay::Help { .. } | Overlay::Hosts { .. } => true,
     });
     if view.overlays.iter().any(|overlay| matches!(overlay, Overlay::Ask(_))) {
         return;

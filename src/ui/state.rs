@@ -4,6 +4,7 @@
 //! - UI-2: a selection is an id (rank, node, record number), never a row, so that it survives sorting, filtering and arrivals.
 //! - UI-7: everything here is bounded: input lines by [`INPUT_LIMIT`], toasts by [`TOASTS`], overlays by [`OVERLAYS`].
 
+use crate::config::hosts::Host;
 use crate::core::event::Prompt;
 use crate::core::ids::{NodeRank, Rank, Timestamp};
 use crate::core::model::Model;
@@ -38,6 +39,15 @@ pub enum Action {
         /// Path on the host of rank 0, or `latest`.
         from: Option<String>,
     },
+    /// Begin a new generation on other hosts.
+    Rehost {
+        /// Path on the host of rank 0, or `latest`; `None` starts afresh.
+        from: Option<String>,
+        /// Hosts to leave out.
+        exclude: Vec<String>,
+        /// Hosts to take in.
+        add: Vec<Host>,
+    },
     /// Leave the run alone and end the console.
     Detach,
     /// End the console at once.
@@ -68,6 +78,10 @@ impl fmt::Debug for Action {
             Action::Stop(mode) => write!(f, "Stop({mode:?})"),
             Action::Restart { from } => write!(f, "Restart {{ from: {from:?} }}"),
             Action::Microscope { from } => write!(f, "Microscope {{ from: {from:?} }}"),
+            Action::Rehost { from, exclude, add } => {
+                let add: Vec<&str> = add.iter().map(|host| host.name.as_str()).collect();
+                write!(f, "Rehost {{ from: {from:?}, exclude: {exclude:?}, add: {add:?} }}")
+            }
             Action::Detach => f.write_str("Detach"),
             Action::Quit => f.write_str("Quit"),
             Action::Answer { node, answer } => {
@@ -201,6 +215,13 @@ pub enum Overlay {
     Confirm(Confirm),
     /// A link's question.
     Ask(Ask),
+    /// Picks the hosts of the next generation.
+    Hosts {
+        /// Names of hosts whose part is to change.
+        changed: BTreeSet<String>,
+        /// Marked row.
+        selected: usize,
+    },
     /// Everything about one rank.
     Inspect {
         /// Which.
@@ -279,6 +300,7 @@ impl fmt::Debug for Overlay {
             Overlay::Confirm(confirm) => write!(f, "Confirm({:?}, {})", confirm.kind, confirm.selected),
             // The input may be a passphrase.
             Overlay::Ask(ask) => write!(f, "Ask({}, {:?})", ask.node, ask.prompt),
+            Overlay::Hosts { changed, selected } => write!(f, "Hosts({changed:?}, {selected})"),
             Overlay::Inspect { rank, top } => write!(f, "Inspect({rank}, {top})"),
             Overlay::Evidence { about, top } => write!(f, "Evidence({about:?}, {top})"),
         }
@@ -375,6 +397,8 @@ pub struct ViewState {
     pub series_top: usize,
     /// Window on the charts.
     pub window: ChartWindow,
+    /// Hosts of the hosts file that have no part in the run and could join it.
+    pub spares: Vec<Host>,
     /// Messages at the bottom.
     pub toasts: Vec<Toast>,
     /// Questions of links that were answered and not yet taken back by the link.
@@ -419,6 +443,7 @@ impl ViewState {
             shown_series: None,
             series_top: 0,
             window: ChartWindow::default(),
+            spares: Vec::new(),
             toasts: Vec::new(),
             answered: Vec::new(),
             interrupts: 0,

@@ -156,6 +156,7 @@ impl Bed {
                     .collect(),
                 backend: "gloo".into(),
                 sizes: vec![],
+                typed: vec![],
             },
         }
     }

@@ -79,6 +79,7 @@ fn plan(machines: &[Machine]) -> Plan {
             PlannedSize { name: "batch".into(), local: 512, global: 512 * world },
             PlannedSize { name: "minibatch".into(), local: 128, global: 128 * world },
         ],
+        typed: Vec::new(),
     }
 }
 

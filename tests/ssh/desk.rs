@@ -274,7 +274,10 @@ impl Link {
             |message| matches!(message, AgentMessage::Log { lines, .. } if lines == &["attached"]),
         );
         self.order(LinkCommand::Send(ConsoleMessage::Ping { sent_ms: number }));
-        self.message("pong", |message| *message == AgentMessage::Pong { sent_ms: number });
+        self.message(
+            "pong",
+            |message| matches!(message, AgentMessage::Pong { sent_ms, .. } if *sent_ms == number),
+        );
     }
 
     /// Closes and sees the end.

@@ -18,6 +18,8 @@ pub fn rank_environment(
     master_port: u16,
 ) -> BTreeMap<String, String> {
     let local_world = plan.ranks_of(rank.node_rank).count();
+    // Hosts without ranks do not count (PLAN-4).
+    let group_rank = plan.members().take_while(|host| host.node_rank < rank.node_rank).count();
     let mut env = BTreeMap::new();
     let mut set = |name: &str, value: String| {
         env.insert(name.to_owned(), value);
@@ -26,9 +28,9 @@ pub fn rank_environment(
     set("LOCAL_RANK", rank.local_rank.to_string());
     set("WORLD_SIZE", plan.world_size().to_string());
     set("LOCAL_WORLD_SIZE", local_world.to_string());
-    set("NODE_RANK", rank.node_rank.to_string());
-    set("GROUP_RANK", rank.node_rank.to_string());
-    set("GROUP_WORLD_SIZE", plan.hosts.len().to_string());
+    set("NODE_RANK", group_rank.to_string());
+    set("GROUP_RANK", group_rank.to_string());
+    set("GROUP_WORLD_SIZE", plan.members().count().to_string());
     set("ROLE_RANK", rank.rank.to_string());
     set("ROLE_WORLD_SIZE", plan.world_size().to_string());
     set("ROLE_NAME", "default".to_owned());

@@ -23,7 +23,7 @@ enum Share {
 impl PlanDraft {
     /// Ranks in the group, `None` when a host has to be asked first (`gpus = "all"`).
     pub fn world_size(&self) -> Option<u32> {
-        let shares = self.hosts.iter().map(|host| share(0, host, None));
+        let shares = self.members().map(|(_, host)| share(0, host, None));
         let counts = shares.map(|share| match share {
             Ok(Share::Known(ranks)) => Some(ranks.len() as u32),
             _ => None,
@@ -40,7 +40,7 @@ impl PlanDraft {
             return Err(problem);
         }
         let mut ranks = Vec::new();
-        for (node, host) in self.hosts.iter().enumerate() {
+        for (node, host) in self.members() {
             let Share::Known(gpus) = share(node, host, probes.get(node))? else {
                 return Err(PlanError {
                     error: format!("only host `{}` can tell how many GPUs it has", host.name),
@@ -70,7 +70,13 @@ impl PlanDraft {
             sizes: sizes(&experiment, ranks.len() as u64),
             ranks,
             experiment,
+            typed: self.hosts.clone(),
         })
+    }
+
+    /// Hosts that get ranks, with their index.
+    fn members(&self) -> impl Iterator<Item = (usize, &Host)> {
+        self.hosts.iter().enumerate().filter(|(_, host)| !self.excluded.contains(&host.name))
     }
 
     /// Everything that cannot work, in the order of hosts and then of the experiment's keys. Checks that need the number of ranks wait
@@ -82,22 +88,24 @@ impl PlanDraft {
         };
         if self.hosts.is_empty() {
             problem("no hosts".into(), "add a `[[host]]` to the hosts file", "host".into());
+        } else if self.members().next().is_none() {
+            problem("every host is excluded".into(), "leave at least one host in", "host".into());
         }
         if !probes.is_empty() && probes.len() != self.hosts.len() {
             let (known, all) = (probes.len(), self.hosts.len());
             problem(format!("{known} of {all} hosts have answered"), "wait for the others", "host".into());
         }
-        let shares: Vec<Result<Share, PlanError>> =
-            self.hosts.iter().enumerate().map(|(node, host)| share(node, host, probes.get(node))).collect();
+        let shares: Vec<(usize, Result<Share, PlanError>)> =
+            self.members().map(|(node, host)| (node, share(node, host, probes.get(node)))).collect();
         let on_gpu = |share: &Result<Share, PlanError>| match share {
             Ok(Share::Known(ranks)) => ranks.iter().all(Option::is_some),
             Ok(Share::Unknown { gpus }) => *gpus,
             Err(_) => true,
         };
         if self.experiment.distributed.backend == Backend::Nccl
-            && let Some(node) = shares.iter().position(|share| !on_gpu(share))
+            && let Some((node, _)) = shares.iter().find(|(_, share)| !on_gpu(share))
         {
-            let host = &self.hosts[node].name;
+            let host = &self.hosts[*node].name;
             problem(
                 format!(
                     "backend `nccl` needs a GPU for every rank, and the ranks of host `{host}` have none"
@@ -117,11 +125,11 @@ impl PlanDraft {
                 format!("host.{node}.address"),
             );
         }
-        let world = shares.iter().try_fold(0u64, |sum, share| match share {
+        let world = shares.iter().try_fold(0u64, |sum, (_, share)| match share {
             Ok(Share::Known(ranks)) => Some(sum + ranks.len() as u64),
             _ => None,
         });
-        found.extend(shares.into_iter().filter_map(Result::err));
+        found.extend(shares.into_iter().filter_map(|(_, share)| share.err()));
         if let Some(world) = world.filter(|world| *world > 0) {
             found.extend(size_problems(&self.experiment, world));
         }
@@ -130,17 +138,17 @@ impl PlanDraft {
 
     /// The first host and one that cannot reach it, when its address means the reader's own machine.
     fn unreachable_master(&self) -> Option<(usize, usize)> {
-        let first = self.hosts.first()?;
+        let (at, first) = self.members().next()?;
         let is_own = |host: &Host| {
             host.address == "localhost" || host.address == "::1" || host.address.starts_with("127.")
         };
-        let other = self.hosts.iter().position(|host| !is_own(host))?;
-        (is_own(first) && self.experiment.launch.master_addr.is_none()).then_some((0, other))
+        let (other, _) = self.members().find(|(_, host)| !is_own(host))?;
+        (is_own(first) && self.experiment.launch.master_addr.is_none()).then_some((at, other))
     }
 
     fn planned_hosts(&self, probes: &[Probe]) -> Vec<PlannedHost> {
         let is_one_machine =
-            self.hosts.len() == 1 || self.hosts.iter().all(|host| host.transport == Transport::Local);
+            self.members().count() == 1 || self.members().all(|(_, host)| host.transport == Transport::Local);
         self.hosts
             .iter()
             .enumerate()
@@ -149,7 +157,7 @@ impl PlanDraft {
                 let address = match (&self.experiment.launch.master_addr, node) {
                     (Some(address), 0) => address.clone(),
                     // An ssh alias or a public address need not lead from the host to itself.
-                    _ if self.hosts.len() == 1 => "127.0.0.1".to_owned(),
+                    _ if self.members().count() == 1 => "127.0.0.1".to_owned(),
                     _ => host.address.clone(),
                 };
                 let mut env = self.experiment.launch.env.clone();

@@ -41,8 +41,11 @@ pub(crate) fn draft(hosts: Vec<Host>, num_envs: u32) -> PlanDraft {
             eval: Default::default(),
             checkpoint: Default::default(),
             watch: Default::default(),
+            restart: Default::default(),
+            metrics: Default::default(),
         },
         hosts,
+        excluded: Default::default(),
     }
 }
 

@@ -105,7 +105,7 @@ pub(super) fn essence(c: &Cluster) -> String {
 #[test]
 fn an_adopted_run_looks_the_same_as_one_watched_from_the_start() {
     let mut c = running();
-    c.event(Event::RestartRequested { from: Some("latest".into()) });
+    c.event(Event::restart(Some("latest".into())));
     c.host_ends(0, true);
     c.host_ends(1, true);
     history(&mut c);
@@ -287,7 +287,7 @@ fn logs_come_once_across_reconnects_and_generations() {
     };
     assert_eq!(texts(&c), ["a1", "a2", "a2"]);
     assert_eq!(c.model().drops.misplaced, 1, "rank 2 is not on ant");
-    c.event(Event::RestartRequested { from: None });
+    c.event(Event::restart(None));
     c.host_ends(0, true);
     c.host_ends(1, true);
     c.said(1, log(0, "b"));

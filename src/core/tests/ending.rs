@@ -207,6 +207,7 @@ fn a_natural_end_waits_for_a_lost_host_within_bounds() {
             exit: Exit::Code { code: 0 },
             last_lines: vec![],
             stopping: false,
+            ago_ms: 0,
         },
     );
     c.exit_of(3, Exit::Code { code: 0 }, false);
@@ -255,7 +256,7 @@ fn until_counts_evaluations_iterations_and_seconds() {
 fn a_restart_stops_proves_and_launches_a_new_generation() {
     let mut c = running(2);
     c.iteration(1, 10);
-    let restart = || Event::RestartRequested { from: Some("latest".into()) };
+    let restart = || Event::restart(Some("latest".into()));
     c.event(restart());
     assert_eq!(c.model().run.state, RunState::Restarting);
     assert_eq!(c.stops(1), [StopMode::Clean]);
@@ -282,7 +283,7 @@ fn a_restart_stops_proves_and_launches_a_new_generation() {
 fn a_restart_after_a_failure_terminates_and_a_stop_calls_it_off() {
     let mut c = running(1);
     c.exit_of(1, killed(), false);
-    c.event(Event::RestartRequested { from: None });
+    c.event(Event::restart(None));
     assert_eq!(c.stops(0), [StopMode::Terminate]);
     c.event(stop(StopMode::Terminate, "key"));
     c.exit_of(0, Exit::Signal { signal: 15, out_of_memory: false }, true);
@@ -307,7 +308,7 @@ fn a_screen_lingers_after_the_end_and_can_restart_from_there() {
     c.proof(0);
     assert_eq!((c.exit, c.model().run.state, c.model().run.exit_code), (None, RunState::Over, Some(1)));
     assert_eq!(c.core.poll_timeout(), None);
-    c.event(Event::RestartRequested { from: None });
+    c.event(Event::restart(None));
     assert_eq!((c.model().run.state, c.model().run.generation.0), (RunState::Running, 1));
     assert_eq!((c.model().run.outcome, c.model().verdicts.len()), (None, 0));
     c.host_ends(0, false);
@@ -363,6 +364,7 @@ fn the_policy_for_stuck_ranks_reports_stops_with_4_or_restarts() {
     }
     c.proof(0);
     c.proof(1);
+    c.pass(1_000);
     assert_eq!((c.model().run.state, c.model().run.generation.0), (RunState::Running, 1));
     assert_eq!(c.launches(0)[1].resume, None, "there is no checkpoint yet");
     assert!(c.verdicts().contains(&(VerdictKind::Behind, Some(3), Severity::Cleared)));

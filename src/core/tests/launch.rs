@@ -226,6 +226,6 @@ fn agents_are_pinged_while_the_run_is_alive() {
         c.agents[0].orders.iter().filter(|order| matches!(order, ConsoleMessage::Ping { .. })).count();
     assert_eq!(pings, 5);
     c.now = c.now.plus(40);
-    c.said(0, AgentMessage::Pong { sent_ms: 10_000 });
+    c.said(0, AgentMessage::Pong { sent_ms: 10_000, wall_time: None });
     assert_eq!(c.model().hosts[0].rtt_ms, Some(40));
 }

@@ -4,3 +4,4 @@ mod attach;
 mod ending;
 mod launch;
 mod properties;
+mod restarting;

@@ -20,7 +20,7 @@ fn finished() -> Cluster {
         c.iteration(iter, iter * 10);
         c.pass(500);
     }
-    c.event(Event::RestartRequested { from: None });
+    c.event(Event::restart(None));
     for node in 0..3 {
         c.host_ends(node, true);
     }
@@ -150,7 +150,7 @@ fn event() -> impl Strategy<Value = Event> {
             Event::AgentSaid { node: NodeRank(node), message: Box::new(message) }
         }),
         1 => mode().prop_map(|mode| Event::StopRequested { mode, by: "key".into() }),
-        1 => prop::option::of(Just("latest".to_string())).prop_map(|from| Event::RestartRequested { from }),
+        1 => prop::option::of(Just("latest".to_string())).prop_map(Event::restart),
         1 => node.prop_map(|node| Event::PromptAnswered { node: NodeRank(node), answer: None }),
         1 => any::<f64>().prop_map(|time| Event::WallClock { time }),
     ]
@@ -190,7 +190,7 @@ fn message() -> impl Strategy<Value = AgentMessage> {
             AgentMessage::Log { rank: Rank(rank), first, lines: vec!["a".into(), "b".into()] }
         }),
         2 => (0u64..4).prop_map(|request| AgentMessage::PortReserved { request, port: 5 }),
-        1 => any::<u64>().prop_map(|sent_ms| AgentMessage::Pong { sent_ms }),
+        1 => any::<u64>().prop_map(|sent_ms| AgentMessage::Pong { sent_ms, wall_time: Some(5.0) }),
         1 => Just(AgentMessage::Refused { error: "no".into(), hint: String::new() }),
         1 => Just(AgentMessage::Unknown),
     ]
@@ -239,7 +239,7 @@ fn record() -> impl Strategy<Value = RecordEvent> {
         }),
         3 => rank().prop_map(|rank| RecordEvent::RankSpawned { rank, local_rank: Default::default(), pid: 1 }),
         2 => (rank(), exit, any::<bool>()).prop_map(|(rank, exit, stopping)| {
-            RecordEvent::RankExited { rank, pid: 1, exit, last_lines: vec!["x".into()], stopping }
+            RecordEvent::RankExited { rank, pid: 1, exit, last_lines: vec!["x".into()], stopping, ago_ms: 3 }
         }),
         1 => mode().prop_map(|mode| RecordEvent::StopOrdered { mode, by: "console".into() }),
         2 => any::<bool>().prop_map(|left| RecordEvent::Stopped {

@@ -1,6 +1,6 @@
 //! What agents say, except records and samples, which have files of their own.
 
-use super::{generation, link, records, samples};
+use super::{failure, generation, link, records, samples};
 use crate::core::host::HostStage;
 use crate::core::ids::{NodeRank, Rank, RunId};
 use crate::core::model::Tone;
@@ -29,17 +29,23 @@ pub(super) fn said(ctx: &mut Ctx<'_>, node: usize, message: AgentMessage) -> boo
         AgentMessage::Sample(sample) => samples::apply(ctx, node, *sample),
         AgentMessage::Log { rank, first, lines } => log(ctx, node, rank, first, lines),
         AgentMessage::PortReserved { request: answered, port: found } => {
+            let first = ctx.model.plan.as_ref().and_then(|plan| plan.ranks.first());
+            let first = first.map_or(0, |rank| rank.node_rank.index());
             if let Stage::Reserving { request, port, .. } = &mut ctx.session.run.stage
-                && node == 0
+                && node == first
                 && *request == Some(answered)
                 && found != 0
             {
                 *port = Some(found);
             }
         }
-        AgentMessage::Pong { sent_ms } => {
+        AgentMessage::Pong { sent_ms, wall_time } => {
+            let rtt_ms = ctx.now.0.saturating_sub(sent_ms);
             if let Some(host) = ctx.model.hosts.get_mut(node) {
-                host.rtt_ms = Some(ctx.now.0.saturating_sub(sent_ms));
+                host.rtt_ms = Some(rtt_ms);
+            }
+            if let Some(theirs) = wall_time {
+                failure::measure_clock(ctx, node, theirs, rtt_ms);
             }
         }
         AgentMessage::Refused { error, hint } => refused(ctx, node, error, hint),
@@ -97,10 +103,9 @@ fn hello(ctx: &mut Ctx<'_>, node: usize, greeting: Greeting) {
         let hint = "check that hosts.toml lists the hosts in the order of the launch: `rankdeck ps`".into();
         return link::fail(ctx, node, error, hint);
     }
-    let our_time = ctx.session.clock.wall.map(|_| ctx.session.clock.wall_time(ctx.now));
+    failure::measure_clock(ctx, node, greeting.wall_time, ctx.session.clock.awake_ms.saturating_sub(since));
     if let Some(host) = ctx.model.hosts.get_mut(node) {
         host.agent = Some((greeting.pid, greeting.build));
-        host.clock_offset_s = our_time.map_or(0.0, |ours| greeting.wall_time - ours);
         host.run_dir = greeting.run_dir;
         if host.name.is_empty() {
             host.name = greeting.host;
@@ -187,6 +192,6 @@ fn refused(ctx: &mut Ctx<'_>, node: usize, error: String, hint: String) {
         Stage::Reserving { .. } | Stage::Gathering { .. } => {
             ctx.session.run.facts.blame(Cause::LaunchFailed(text));
         }
-        Stage::Launching | Stage::Running | Stage::Draining { .. } | Stage::Over => {}
+        Stage::Launching | Stage::Running | Stage::Draining { .. } | Stage::Waiting { .. } | Stage::Over => {}
     }
 }

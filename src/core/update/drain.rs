@@ -1,10 +1,10 @@
 //! The way out: stops are ordered, proofs awaited within bounds, the end is told.
 
-use super::generation;
+use super::{failure, policy};
 use crate::core::effect::Effect;
 use crate::core::host::HostStage;
 use crate::core::ids::{Generation, NodeRank, Timestamp};
-use crate::core::model::{RunState, Tone};
+use crate::core::model::{HostModel, RunState, Tone};
 use crate::core::report::{Outcome, ReportBody};
 use crate::core::run::{Cause, Ending, Facts, Stage};
 use crate::core::session::{Ctx, Limits};
@@ -34,12 +34,20 @@ pub(super) fn draining(ctx: &mut Ctx<'_>, began: Timestamp) {
     }
     want_stop(ctx);
     let open: Vec<usize> = (0..count)
+        .filter(|node| ctx.is_member(*node) && !given_up(ctx, *node))
         .filter(|node| ctx.model.hosts.get(*node).is_none_or(|host| host.stopped.is_none()))
         .collect();
     if open.is_empty() {
         let facts = &ctx.session.run.facts;
-        let elsewhere = matches!(facts.cause, Some(Cause::Elsewhere { .. }));
-        let wait = elsewhere && facts.live_proof.is_some_and(|proof| ctx.now.since(proof) < SUCCESSOR_MS);
+        // The console that launched the run may make a next generation, by order or by policy.
+        let patience = match facts.cause {
+            Some(Cause::Elsewhere { .. }) => SUCCESSOR_MS,
+            Some(Cause::Failure) => {
+                policy::successor_ms(ctx).map_or(0, |wait| wait.saturating_add(SUCCESSOR_MS))
+            }
+            _ => 0,
+        };
+        let wait = facts.live_proof.is_some_and(|proof| ctx.now.since(proof) < patience);
         if !wait {
             conclude(ctx, &open);
         }
@@ -83,6 +91,12 @@ pub(super) fn draining(ctx: &mut Ctx<'_>, began: Timestamp) {
     }
 }
 
+/// The next generation does without the host, and it does not answer: its proof is not waited for (RESTART-4).
+fn given_up(ctx: &Ctx<'_>, node: usize) -> bool {
+    let left_out = ctx.session.run.next_plan.as_ref().is_some_and(|plan| !plan.has_ranks(node));
+    left_out && ctx.session.hosts.get(node).is_none_or(|machine| !machine.is_connected())
+}
+
 /// The stop that follows from why the run ends.
 fn want_stop(ctx: &mut Ctx<'_>) {
     let restart = ctx.session.run.restart.is_some();
@@ -119,11 +133,19 @@ fn send_stops(ctx: &mut Ctx<'_>, open: &[usize], mode: StopMode, grace_ms: u64) 
 
 /// Every host has proved its stop, or `open` ones will not any more.
 fn conclude(ctx: &mut Ctx<'_>, open: &[usize]) {
-    let clean =
-        open.is_empty() && ctx.model.hosts.iter().all(|host| host.stopped.as_ref().is_none_or(Vec::is_empty));
+    policy::ended(ctx, open);
+    let leaves = |node: usize| ctx.session.run.next_plan.as_ref().is_some_and(|plan| !plan.has_ranks(node));
+    let left = |host: &HostModel| host.stopped.as_ref().is_some_and(|left| !left.is_empty());
+    let clean = open.iter().all(|node| leaves(*node))
+        && ctx.model.hosts.iter().enumerate().all(|(node, host)| !left(host) || leaves(node));
     if let (Some(_), true) = (&ctx.session.run.restart, clean) {
-        let generation = generation::after(ctx.model.run.generation);
-        return reserve(ctx, generation);
+        let unproved: Vec<usize> = (0..ctx.host_count())
+            .filter(|node| ctx.is_member(*node) && leaves(*node))
+            .filter(|node| ctx.model.hosts.get(*node).is_none_or(|host| host.stopped.is_none() || left(host)))
+            .collect();
+        let generation = ctx.model.run.generation;
+        ctx.session.run.unproved.extend(unproved.into_iter().map(|node| (node, generation)));
+        return policy::proceed(ctx);
     }
     let mut ending = ctx.session.run.facts.ending();
     if !clean {
@@ -146,7 +168,8 @@ fn conclude(ctx: &mut Ctx<'_>, open: &[usize]) {
 pub(super) fn reserve(ctx: &mut Ctx<'_>, generation: Generation) {
     let Some(resume) = ctx.session.run.restart.take() else { return };
     ctx.session.run.facts = Facts::default();
-    ctx.model.run.stopping = None;
+    (ctx.session.run.change, ctx.session.run.wait_ms) = (None, 0);
+    (ctx.model.run.stopping, ctx.model.run.restart_at) = (None, None);
     (ctx.model.run.ended, ctx.model.run.outcome, ctx.model.run.exit_code) = (None, None, None);
     ctx.session.run.stage = Stage::Reserving { generation, resume, request: None, port: None };
 }
@@ -156,7 +179,14 @@ pub(super) fn finish(ctx: &mut Ctx<'_>, ending: Ending) {
     let launched = ctx.session.run.launch.is_some();
     let (mut survivors, mut gpus_free, mut proved) = (Vec::new(), Vec::new(), true);
     let hosts = if launched { ctx.host_count() } else { 0 };
-    for host in ctx.model.hosts.iter().take(hosts) {
+    for (node, host) in ctx.model.hosts.iter().enumerate().take(hosts) {
+        if !ctx.is_member(node) {
+            if ctx.session.run.unproved.contains_key(&node) {
+                proved = false;
+                survivors.push(format!("{}:? left out without proof", host.name));
+            }
+            continue;
+        }
         match &host.stopped {
             Some(left) => {
                 proved &= left.is_empty();
@@ -171,6 +201,7 @@ pub(super) fn finish(ctx: &mut Ctx<'_>, ending: Ending) {
         }
         gpus_free.extend(host.gpus_free.iter().map(|gpu| format!("{}:{gpu}", host.name)));
     }
+    let first_failure = failure::report(ctx);
     let facts = &ctx.session.run.facts;
     let stop_ms = facts.first_end.map_or(0, |first| ctx.now.since(first)).max(facts.took_ms);
     let tone = if ending.exit_code == 0 { Tone::Good } else { Tone::Bad };
@@ -180,9 +211,11 @@ pub(super) fn finish(ctx: &mut Ctx<'_>, ending: Ending) {
     run.exit_code = Some(ending.exit_code);
     run.reason = ending.reason.clone();
     run.ended = Some(ctx.now);
+    run.restart_at = None;
+    run.first_failure = first_failure.clone();
     run.state = RunState::Over;
     ctx.session.run.stage = Stage::Over;
-    ctx.session.run.restart = None;
+    (ctx.session.run.restart, ctx.session.run.next_plan, ctx.session.run.change) = (None, None, None);
     ctx.tell(ReportBody::RunFinished {
         outcome: ending.outcome,
         exit_code: ending.exit_code,
@@ -191,6 +224,7 @@ pub(super) fn finish(ctx: &mut Ctx<'_>, ending: Ending) {
         reason: ending.reason,
         stop_ms,
         gpus_free,
+        first_failure,
     });
     if !ctx.session.linger {
         leave(ctx, ending.exit_code);

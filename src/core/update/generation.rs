@@ -1,5 +1,8 @@
 //! A new generation: the plan is known or has changed, lives and proofs begin anew.
 
+use crate::core::effect::Effect;
+use crate::core::event::LinkState;
+use crate::core::host::HostMachine;
 use crate::core::ids::{Generation, NodeRank, Rank};
 use crate::core::join::{Join, Rate};
 use crate::core::model::{HostModel, Model, RankLife, RankModel, RunState, Tone};
@@ -43,8 +46,12 @@ pub(super) fn seen(ctx: &mut Ctx<'_>, node: usize, spec: &LaunchSpec) {
 pub(super) fn begin(ctx: &mut Ctx<'_>, plan: Plan, launch: Launch) {
     let world_size = plan.ranks.len();
     install(ctx.model, &plan);
+    let linked = ctx.session.hosts.len();
     while ctx.session.hosts.len() < ctx.model.hosts.len() {
         ctx.session.hosts.push(Default::default());
+    }
+    if !launch.own {
+        join(ctx, &plan, linked);
     }
     let limit = ctx.session.until.iter().filter_map(|until| match until {
         Until::Steps(steps) => Some(*steps),
@@ -59,9 +66,10 @@ pub(super) fn begin(ctx: &mut Ctx<'_>, plan: Plan, launch: Launch) {
     model.run.started = model.run.started.or(Some(ctx.now));
     model.run.adopted = !launch.own;
     (model.run.ended, model.run.outcome, model.run.exit_code) = (None, None, None);
+    model.run.first_failure = None;
     model.run.reason.clear();
     let (backend, adopted, master) = (plan.backend.clone(), model.run.adopted, model.run.master.clone());
-    let nnodes = plan.hosts.len() as u32;
+    let nnodes = plan.members().count() as u32;
     model.plan = Some(plan);
     let session = &mut *ctx.session;
     // A stop or restart that was asked of this console before it knew the run is meant for what it now finds.
@@ -92,6 +100,22 @@ pub(super) fn begin(ctx: &mut Ctx<'_>, plan: Plan, launch: Launch) {
     });
 }
 
+/// Opens links to members of another console's launch that this console was not linked to.
+fn join(ctx: &mut Ctx<'_>, plan: &Plan, linked: usize) {
+    for (node, host) in plan.typed.iter().enumerate() {
+        let Some(machine) = ctx.session.hosts.get_mut(node).filter(|_| plan.has_ranks(node)) else {
+            continue;
+        };
+        if node >= linked || machine.is_gone() {
+            *machine = HostMachine::default();
+            if let Some(model) = ctx.model.hosts.get_mut(node) {
+                model.link = LinkState::Idle;
+            }
+            ctx.out.push(Effect::Connect { node: NodeRank(node as u32), host: Box::new(host.clone()) });
+        }
+    }
+}
+
 /// Puts the plan's hosts and ranks into the model; logs and histories of known ranks stay.
 pub(in crate::core) fn install(model: &mut Model, plan: &Plan) {
     for planned in &plan.hosts {
@@ -101,9 +125,13 @@ pub(in crate::core) fn install(model: &mut Model, plan: &Plan) {
             model.hosts.push(HostModel { node_rank, name, ..HostModel::default() });
         }
     }
-    for host in &mut model.hosts {
+    for (node, host) in model.hosts.iter_mut().enumerate() {
         host.stopped = None;
         host.gpus_free.clear();
+        match plan.has_ranks(node) {
+            true => host.excluded = None,
+            false => _ = host.excluded.get_or_insert_with(|| "has no ranks in this generation".into()),
+        }
     }
     let mut old: Vec<Option<RankModel>> = std::mem::take(&mut model.ranks).into_iter().map(Some).collect();
     model.ranks = plan

@@ -7,8 +7,10 @@
 
 mod agent;
 mod drain;
+mod failure;
 mod generation;
 mod link;
+mod policy;
 mod ranks;
 mod reconcile;
 mod records;
@@ -29,7 +31,10 @@ pub(super) fn handle(ctx: &mut Ctx<'_>, event: Event) {
         Event::LinkChanged { node, state } => link::changed(ctx, node.index(), state),
         Event::AgentSaid { node, message } => agent::said(ctx, node.index(), *message),
         Event::StopRequested { mode, by } => user::stop(ctx, mode, by),
-        Event::RestartRequested { from } => user::restart(ctx, from, false),
+        Event::RestartRequested { from, exclude, add } if exclude.is_empty() && add.is_empty() => {
+            user::restart(ctx, from, false)
+        }
+        Event::RestartRequested { from, exclude, add } => policy::change(ctx, from, exclude, add),
         Event::MicroscopeRequested { from } => user::restart(ctx, from, true),
         Event::DetachRequested => user::detach(ctx),
         Event::PromptAnswered { node, answer } => user::answer(ctx, node.index(), answer),

@@ -5,7 +5,9 @@
 use super::records::At;
 use crate::core::ids::Rank;
 use crate::core::join::Joined;
-use crate::core::model::{CheckpointModel, FingerprintModel, Progress, RankLife, RankModel, Tone};
+use crate::core::model::{
+    CheckpointModel, FingerprintModel, OwnMetrics, Progress, RankLife, RankModel, Tone,
+};
 use crate::core::report::{RankProgress, ReportBody, VerdictKind};
 use crate::core::run::{Cause, Failure, Weight, weigh};
 use crate::core::session::Ctx;
@@ -57,6 +59,7 @@ pub(super) fn exited(
     exit: Exit,
     last_lines: &[String],
     stopping: bool,
+    ago_ms: u64,
 ) {
     let name = ctx.host_name(at.node);
     let good = words::is_success(&exit);
@@ -101,8 +104,13 @@ pub(super) fn exited(
         earlier.map(|culprit| culprit.rank).or(stuck).filter(|_| weight == Weight::Victim && !mismatch);
     ctx.session.watch.died(ctx.session.clock.awake_ms);
     let verdict = crate::core::watch::dead(ctx.model, rank, &exit, last_lines, victim_of);
+    let ended = at.time - ago_ms as f64 / 1000.0;
+    let began = ctx.session.run.facts.errors.get(&rank).map_or(ended, |said| said.min(ended));
+    let (time, bound_s) = super::failure::on_our_clock(ctx, at.node, began);
+    let last_lines = last_lines.to_vec();
     let facts = &mut ctx.session.run.facts;
-    facts.failures.push(Failure { rank, weight, text: verdict.reason.clone(), usage });
+    let text = verdict.reason.clone();
+    facts.failures.push(Failure { rank, host: name, time, bound_s, last_lines, weight, text, usage });
     facts.blame(Cause::Failure);
     ctx.session.watch.fact(Some(rank), verdict);
 }
@@ -134,6 +142,8 @@ pub(super) fn said(ctx: &mut Ctx<'_>, at: At, rank: Rank, said: RankEvent) {
                 at.time,
                 ReportBody::Checkpoint { path: path.clone(), env_step, train_iter, reason: reason.clone() },
             );
+            let reached = &mut ctx.session.run.tries.reached;
+            (reached.0, reached.2) = (reached.0.max(train_iter), reached.2.max(train_iter.saturating_add(1)));
             ctx.model.checkpoints.push(CheckpointModel { path, env_step, train_iter, reason });
             if ctx.model.checkpoints.len() > EVENTS {
                 ctx.model.checkpoints.remove(0);
@@ -147,6 +157,7 @@ pub(super) fn said(ctx: &mut Ctx<'_>, at: At, rank: Rank, said: RankEvent) {
             ctx.note_at(at.time, Tone::Bad, format!("rank {rank}: {message}"));
             let Some(model) = mine(ctx, at, rank) else { return };
             model.error = Some((words::clip(&message, 2000), words::clip(&hint, 500)));
+            ctx.session.run.facts.errors.entry(rank).or_insert(at.time);
             if usage {
                 ctx.session.run.facts.usage.insert(rank);
             }
@@ -207,6 +218,8 @@ fn tell_life(ctx: &mut Ctx<'_>, at: At, rank: Rank, state: &str, exit: Option<&E
 }
 
 fn totals(ctx: &mut Ctx<'_>, at: At, totals: Counters) {
+    let reached = &mut ctx.session.run.tries.reached;
+    (reached.0, reached.1) = (reached.0.max(totals.train_iter), reached.1.max(totals.env_step));
     let rates = &mut ctx.session.rates;
     if rates.generation != at.generation {
         rates.generation = at.generation;
@@ -233,6 +246,8 @@ fn chart(ctx: &mut Ctx<'_>, name: &'static str, x: f64, y: f64) {
 }
 
 fn scalars(ctx: &mut Ctx<'_>, env_step: u64, values: BTreeMap<String, f64>) {
+    let reached = &mut ctx.session.run.tries.reached;
+    reached.1 = reached.1.max(env_step);
     for (name, value) in values {
         if ctx.session.rates.derived.contains(name.as_str()) {
             continue;
@@ -243,6 +258,36 @@ fn scalars(ctx: &mut Ctx<'_>, env_step: u64, values: BTreeMap<String, f64>) {
         }
         ctx.model.scalars.entry(name).or_default().push(env_step as f64, value);
     }
+}
+
+/// A program gave values without knowing rankdeck: this rank's own, not reduced.
+pub(super) fn measured(
+    ctx: &mut Ctx<'_>,
+    at: At,
+    rank: Rank,
+    source: String,
+    env_step: Option<u64>,
+    values: BTreeMap<String, f64>,
+) {
+    let known = ctx.model.own.as_ref();
+    let own = OwnMetrics {
+        rank,
+        source: words::clip(&source, 40),
+        env_step: env_step.or_else(|| known.and_then(|known| known.env_step)),
+        steps_per_s: values.get(SPS).copied().or_else(|| known.and_then(|known| known.steps_per_s)),
+        return_mean: values.get(RETURN).copied().or_else(|| known.and_then(|known| known.return_mean)),
+        records: known.map_or(0, |known| known.records).saturating_add(1),
+        at: ctx.now,
+    };
+    // Without steps the order of arrival is all there is.
+    let x = own.env_step.unwrap_or(own.records);
+    ctx.model.own = Some(own);
+    ctx.tell_at(
+        at.generation,
+        at.time,
+        ReportBody::Metrics { rank, source, env_step, values: values.clone(), reduced: false },
+    );
+    scalars(ctx, x, values);
 }
 
 fn evaluated(ctx: &mut Ctx<'_>, at: At, evaluation: Evaluation) {

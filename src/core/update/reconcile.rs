@@ -3,7 +3,7 @@
 //! Orders are levels (HOST-1): each call compares what is wanted with what was sent on the present connection.
 
 use super::drain::{draining, finish, reserve};
-use super::generation;
+use super::{generation, policy};
 use crate::core::Goal;
 use crate::core::event::{LinkState, Probe};
 use crate::core::ids::{Generation, NodeRank, Timestamp};
@@ -19,6 +19,8 @@ const ABORT_MS: u64 = 2_000;
 
 /// Goes through stages until nothing follows any more.
 pub(super) fn reconcile(ctx: &mut Ctx<'_>) {
+    policy::changing(ctx);
+    policy::chase(ctx);
     for _ in 0..8 {
         let stage = ctx.session.run.stage.clone();
         match &stage {
@@ -26,6 +28,7 @@ pub(super) fn reconcile(ctx: &mut Ctx<'_>) {
             Stage::Reserving { .. } => reserving(ctx),
             Stage::Launching | Stage::Running => running(ctx),
             Stage::Draining { began } => draining(ctx, *began),
+            Stage::Waiting { until } => policy::waiting(ctx, *until),
             Stage::Over => over(ctx),
         }
         if ctx.session.run.stage == stage || ctx.session.run.exited {
@@ -35,7 +38,7 @@ pub(super) fn reconcile(ctx: &mut Ctx<'_>) {
     ctx.model.run.state = match &ctx.session.run.stage {
         Stage::Gathering { .. } => RunState::Connecting,
         Stage::Reserving { generation: Generation(0), .. } | Stage::Launching => RunState::Launching,
-        Stage::Reserving { .. } => RunState::Restarting,
+        Stage::Reserving { .. } | Stage::Waiting { .. } => RunState::Restarting,
         Stage::Running => RunState::Running,
         Stage::Draining { .. } if ctx.session.run.restart.is_some() => RunState::Restarting,
         Stage::Draining { .. } => RunState::Draining,
@@ -44,8 +47,9 @@ pub(super) fn reconcile(ctx: &mut Ctx<'_>) {
 }
 
 fn all_live(ctx: &Ctx<'_>) -> bool {
-    let count = ctx.host_count();
-    count > 0 && (0..count).all(|node| ctx.session.hosts.get(node).is_some_and(|machine| machine.is_live()))
+    let mut members = (0..ctx.host_count()).filter(|node| ctx.is_member(*node)).peekable();
+    members.peek().is_some()
+        && members.all(|node| ctx.session.hosts.get(node).is_some_and(|machine| machine.is_live()))
 }
 
 /// Before anything was launched or found.
@@ -68,7 +72,10 @@ fn gathering(ctx: &mut Ctx<'_>, failed: Option<Timestamp>) {
         })
         .collect();
     let settled = ctx.session.hosts.iter().zip(&ctx.model.hosts).all(|(machine, host)| {
-        machine.is_live() || machine.is_gone() || matches!(host.link, LinkState::Asking { .. })
+        host.excluded.is_some()
+            || machine.is_live()
+            || machine.is_gone()
+            || matches!(host.link, LinkState::Asking { .. })
     });
     let launch = matches!(ctx.session.goal, Goal::Launch(_));
     match &ctx.session.run.facts.cause {
@@ -117,7 +124,7 @@ fn plan_launch(ctx: &mut Ctx<'_>, draft: &PlanDraft) {
         planned.libtorch = planned.libtorch.take().or(probe.libtorch);
     }
     let builtin = plan.is_builtin();
-    if let Some(host) = plan.hosts.iter().find(|host| builtin && host.trainer.is_none()) {
+    if let Some(host) = plan.members().find(|host| builtin && host.trainer.is_none()) {
         let text = format!(
             "{}: there is no rankdeck-trainer; build it with `make libtorch` and `cargo build --release --features trainer`, \
              or set `launch.command`",
@@ -144,8 +151,10 @@ fn reserving(ctx: &mut Ctx<'_>) {
         }
         Some(Cause::Failure | Cause::Until(_) | Cause::Stuck(_) | Cause::Elsewhere { .. }) | None => {}
     }
-    let first_launch = ctx.session.run.launch.is_none();
     let failed = ctx.model.hosts.iter().zip(&ctx.session.hosts).find_map(|(host, machine)| {
+        if host.excluded.is_some() {
+            return None;
+        }
         let error = match &host.link {
             LinkState::Failed { error, .. } => error.clone(),
             LinkState::Idle
@@ -164,7 +173,8 @@ fn reserving(ctx: &mut Ctx<'_>) {
     }
     let Some(plan) = ctx.model.plan.clone() else { return };
     let fixed = plan.experiment.launch.master_port;
-    let reachable = ctx.session.hosts.first().is_some_and(|machine| machine.is_live());
+    let first = plan.ranks.first().map_or(0, |rank| rank.node_rank.index());
+    let reachable = ctx.session.hosts.get(first).is_some_and(|machine| machine.is_live());
     let Stage::Reserving { generation, resume, request, port } = &mut ctx.session.run.stage else { return };
     if fixed != 0 {
         *port = Some(fixed);
@@ -179,7 +189,7 @@ fn reserving(ctx: &mut Ctx<'_>) {
             ctx.session.run.requests += 1;
             let number = ctx.session.run.requests;
             *request = Some(number);
-            ctx.send(0, ConsoleMessage::ReservePort { request: number });
+            ctx.send(first, ConsoleMessage::ReservePort { request: number });
         }
         return;
     };
@@ -187,15 +197,16 @@ fn reserving(ctx: &mut Ctx<'_>) {
     if !all_live(ctx) {
         return;
     }
-    let master_addr = match (&ctx.session.run.launch, first_launch) {
-        (Some(launch), false) => launch.master_addr.clone(),
-        (Some(_) | None, _) => master_address(ctx, &plan),
+    let master_addr = match &ctx.session.run.launch {
+        // A plan of an older build does not say how its hosts are reached.
+        Some(launch) if plan.typed.is_empty() => launch.master_addr.clone(),
+        Some(_) | None => master_address(&plan),
     };
     let launch = Launch { generation, master_addr, master_port: port, resume, own: true };
     let text = format!(
         "launching generation {generation}: {} ranks on {} hosts, {}",
         plan.ranks.len(),
-        plan.hosts.len(),
+        plan.members().count(),
         plan.backend
     );
     ctx.session.run.restart = None;
@@ -203,15 +214,13 @@ fn reserving(ctx: &mut Ctx<'_>) {
     ctx.note(Tone::Info, text);
 }
 
-/// Where rank 0's store is reached: on this machine by the loopback address, else by the first host's own.
-fn master_address(ctx: &Ctx<'_>, plan: &Plan) -> String {
+/// Where rank 0's store is reached: on this machine by the loopback address, else by its host's own.
+fn master_address(plan: &Plan) -> String {
     use crate::config::hosts::Transport;
-    let local = match &ctx.session.goal {
-        Goal::Launch(draft) => draft.hosts.iter().all(|host| host.transport == Transport::Local),
-        Goal::Attach { .. } => false,
-    };
-    match plan.hosts.first() {
-        Some(host) if !local && plan.hosts.len() > 1 => host.address.clone(),
+    let typed = |host: &crate::core::plan::PlannedHost| plan.typed.get(host.node_rank.index());
+    let local = plan.members().all(|host| typed(host).is_some_and(|host| host.transport == Transport::Local));
+    match plan.members().next() {
+        Some(host) if !local && plan.members().count() > 1 => host.address.clone(),
         Some(_) | None => "127.0.0.1".into(),
     }
 }
@@ -239,7 +248,8 @@ fn send_launches(ctx: &mut Ctx<'_>) {
     let Some(plan) = ctx.model.plan.clone() else { return };
     for node in 0..plan.hosts.len() {
         let due = ctx.session.hosts.get(node).is_some_and(|machine| {
-            machine.is_live()
+            plan.has_ranks(node)
+                && machine.is_live()
                 && machine.launch_sent != Some(launch.generation)
                 && machine.generation != Some(launch.generation)
         });
@@ -284,14 +294,23 @@ fn over(ctx: &mut Ctx<'_>) {
     if ctx.session.run.restart.is_none() {
         return;
     }
-    let proved = ctx.model.hosts.iter().all(|host| host.stopped.as_ref().is_some_and(Vec::is_empty));
+    let proved = ctx
+        .model
+        .hosts
+        .iter()
+        .enumerate()
+        .all(|(node, host)| !ctx.is_member(node) || host.stopped.as_ref().is_some_and(Vec::is_empty));
     if !ctx.session.linger || ctx.session.run.launch.is_none() || !all_live(ctx) || !proved {
-        ctx.session.run.restart = None;
+        (ctx.session.run.restart, ctx.session.run.next_plan) = (None, None);
         ctx.note(
             Tone::Warn,
             "cannot restart: not every host is connected with nothing left of the run on it",
         );
         return;
+    }
+    if let Some(plan) = ctx.session.run.next_plan.take() {
+        generation::install(ctx.model, &plan);
+        ctx.model.plan = Some(plan);
     }
     let generation = generation::after(ctx.model.run.generation);
     reserve(ctx, generation);

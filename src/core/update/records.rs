@@ -49,14 +49,17 @@ pub(super) fn apply(ctx: &mut Ctx<'_>, node: usize, record: Record) -> bool {
     match event {
         RecordEvent::Launched { spec } => launched(ctx, at, &spec),
         RecordEvent::RankSpawned { rank, local_rank: _, pid } => ranks::spawned(ctx, at, rank, pid),
-        RecordEvent::RankExited { rank, pid, exit, last_lines, stopping } => {
-            ranks::exited(ctx, at, rank, pid, exit, &last_lines, stopping);
+        RecordEvent::RankExited { rank, pid, exit, last_lines, stopping, ago_ms } => {
+            ranks::exited(ctx, at, rank, pid, exit, &last_lines, stopping, ago_ms);
         }
         RecordEvent::StopOrdered { mode, by } => stop_ordered(ctx, at, mode, by),
         RecordEvent::Stopped { survivors, gpus_free, took_ms } => {
             stopped(ctx, at, survivors, gpus_free, took_ms)
         }
         RecordEvent::Rank { rank, said } => ranks::said(ctx, at, rank, said),
+        RecordEvent::Metrics { rank, source, env_step, values, skipped: _ } => {
+            ranks::measured(ctx, at, rank, source, env_step, values);
+        }
         RecordEvent::Notice { text } => {
             let name = ctx.host_name(node);
             ctx.note_at(time, Tone::Warn, format!("{name}: {text}"));
@@ -113,6 +116,9 @@ fn stopped(ctx: &mut Ctx<'_>, at: At, survivors: Vec<Survivor>, gpus_free: Vec<u
     };
     let tone = if survivors.is_empty() { Tone::Good } else { Tone::Bad };
     ctx.note_at(at.time, tone, text);
+    if ctx.session.run.unproved.get(&at.node) == Some(&at.generation) && survivors.is_empty() {
+        ctx.session.run.unproved.remove(&at.node);
+    }
     if !ctx.session.run.is_current(at.generation) {
         return;
     }

@@ -48,7 +48,8 @@ pub(super) fn ticked(ctx: &mut Ctx<'_>) -> bool {
         }
     }
     last_words(ctx);
-    before > 0
+    // A countdown is on the screen while the policy waits.
+    before > 0 || matches!(ctx.session.run.stage, Stage::Waiting { .. })
 }
 
 /// After a death, for a few seconds: did another rank leave the common order before?
@@ -56,7 +57,19 @@ fn last_words(ctx: &mut Ctx<'_>) {
     let limits = Limits::of(ctx.model);
     let awake = ctx.session.clock.awake_ms;
     if let Some((rank, text)) = ctx.session.watch.last_words(ctx.model, awake, &limits) {
-        ctx.session.run.facts.failures.push(Failure { rank, weight: Weight::Hard, text, usage: false });
+        let node = ctx.model.ranks.get(rank.index()).map(|rank| rank.node.index());
+        let host = node.map(|node| ctx.host_name(node)).unwrap_or_default();
+        let time = ctx.session.clock.wall_time(ctx.now);
+        ctx.session.run.facts.failures.push(Failure {
+            rank,
+            host,
+            time,
+            bound_s: 0.0,
+            last_lines: Vec::new(),
+            weight: Weight::Hard,
+            text,
+            usage: false,
+        });
     }
 }
 

@@ -19,6 +19,7 @@ pub(super) fn stop(ctx: &mut Ctx<'_>, mode: StopMode, by: String) -> bool {
         return false;
     }
     ctx.note(Tone::Info, format!("stop asked for by {by} ({})", records::mode_text(mode)));
+    (ctx.session.run.next_plan, ctx.session.run.change) = (None, None);
     if ctx.session.run.restart.take().is_some() {
         ctx.note(Tone::Info, "the restart is called off");
     }
@@ -67,6 +68,7 @@ pub(super) fn restart(ctx: &mut Ctx<'_>, from: Option<String>, checked: bool) ->
             ctx.note(Tone::Info, text);
             return true;
         }
+        Stage::Waiting { ref mut until } => *until = ctx.now,
         Stage::Over if ctx.session.run.exited => return false,
         Stage::Gathering { .. }
         | Stage::Launching
@@ -95,6 +97,9 @@ pub(super) fn detach(ctx: &mut Ctx<'_>) -> bool {
         {
             // Nothing runs yet, so there is nothing to come back to.
             return stop(ctx, StopMode::Clean, "detach before the launch".into());
+        }
+        Stage::Waiting { .. } => {
+            return stop(ctx, StopMode::Clean, "detach while nothing runs".into());
         }
         Stage::Gathering { .. }
         | Stage::Reserving { .. }

@@ -8,9 +8,6 @@ use crate::core::run::Cause;
 use crate::core::session::Ctx;
 use crate::proto::message::StopMode;
 
-/// Restarts that the policy may make before it stops the run instead.
-const AUTO_RESTARTS: u32 = 3;
-
 /// Tells what changed among the verdicts.
 pub(super) fn tell(ctx: &mut Ctx<'_>) {
     let changes = ctx.session.watch.changes();
@@ -37,13 +34,9 @@ fn act(ctx: &mut Ctx<'_>, reason: &str) {
     {
         return;
     }
-    let restart = policy == OnStuck::Restart && ctx.session.run.auto_restarts < AUTO_RESTARTS;
     match policy {
         OnStuck::Report => {}
-        OnStuck::Restart if restart => {
-            ctx.session.run.auto_restarts += 1;
-            let from = (!ctx.model.checkpoints.is_empty()).then(|| "latest".to_string());
-            ctx.session.run.restart = Some(from);
+        OnStuck::Restart if super::policy::stuck(ctx, policy) => {
             // A stuck group cannot agree on a last iteration: asking it to would only cost the grace.
             user::order(ctx, StopMode::Terminate);
             ctx.note(Tone::Warn, "policy on_stuck = \"restart\": a new generation follows");

@@ -13,8 +13,6 @@ use crate::proto::message::{GpuSample, PageSample, Phase, RankSample, RecentColl
 /// Name of the group of all ranks.
 pub(super) const WORLD: &str = "world";
 
-/// Operations of PyTorch in which all members must bring the same number of elements.
-const SAME_SIZE: [&str; 4] = ["all_reduce", "broadcast", "barrier", "allreduce"];
 
 /// One rank.
 #[derive(Debug, Clone)]
@@ -130,45 +128,30 @@ impl Seat<'_> {
 pub(super) fn groups(sample: &RankSample) -> Vec<Membership> {
     let calls = calls(sample);
     let call = |name: &str| calls.iter().find(|call| named(&call.group) == name).cloned();
-    if let Some(page) = &sample.page {
-        let latest = &page.collective;
-        let inside_any = latest.left < latest.entered;
-        if page.groups.is_empty() {
-            return vec![Membership {
-                name: WORLD.into(),
-                size: 0,
-                entered: latest.entered,
-                inside: inside_any,
-                age_ms: latest.age_ms,
-                chain: 0,
-                call: call(WORLD),
-            }];
-        }
-        let counted = page.groups.iter().map(|group| {
-            let inside = inside_any && group.left < group.entered;
-            Membership {
-                name: named(&group.name),
-                size: group.size,
-                entered: group.entered,
-                inside,
-                age_ms: if inside { latest.age_ms } else { 0 },
-                chain: group.chain,
-                call: call(&named(&group.name)),
-            }
-        });
-        return counted.collect();
-    }
-    let counted = sample.signals.groups.iter().map(|group| {
-        let inside = group.completed < group.enqueued;
-        Membership {
-            name: python_name(&group.name),
-            size: group.size,
-            entered: group.enqueued,
-            inside,
-            age_ms: if inside { group.age_ms } else { 0 },
-            // The hook's chain hashes counts, which may differ by right in gathers and scatters.
+    let Some(page) = &sample.page else { return Vec::new() };
+    let latest = &page.collective;
+    let inside_any = latest.left < latest.entered;
+    if page.groups.is_empty() {
+        return vec![Membership {
+            name: WORLD.into(),
+            size: 0,
+            entered: latest.entered,
+            inside: inside_any,
+            age_ms: latest.age_ms,
             chain: 0,
-            call: call(&python_name(&group.name)),
+            call: call(WORLD),
+        }];
+    }
+    let counted = page.groups.iter().map(|group| {
+        let inside = inside_any && group.left < group.entered;
+        Membership {
+            name: named(&group.name),
+            size: group.size,
+            entered: group.entered,
+            inside,
+            age_ms: if inside { latest.age_ms } else { 0 },
+            chain: group.chain,
+            call: call(&named(&group.name)),
         }
     });
     counted.collect()
@@ -176,11 +159,6 @@ pub(super) fn groups(sample: &RankSample) -> Vec<Membership> {
 
 fn named(name: &str) -> String {
     if name.is_empty() { WORLD.into() } else { name.into() }
-}
-
-/// PyTorch calls its default group `0`.
-fn python_name(name: &str) -> String {
-    if name == "0" { WORLD.into() } else { named(name) }
 }
 
 /// The latest collective of each group.
@@ -205,22 +183,7 @@ pub(super) fn calls(sample: &RankSample) -> Vec<Call> {
             age_ms: latest.age_ms,
         }];
     }
-    let groups = sample.signals.groups.iter().filter(|group| group.enqueued > 0);
-    groups
-        .map(|group| Call {
-            inside: group.completed < group.enqueued,
-            op: group.op.clone(),
-            tag: String::new(),
-            group: shown(&python_name(&group.name)),
-            seq: group.enqueued,
-            count: if SAME_SIZE.contains(&group.op.as_str()) { group.count } else { 0 },
-            dtype: group.dtype.clone(),
-            bytes: 0,
-            root: None,
-            site: group.call_site.clone(),
-            age_ms: group.age_ms,
-        })
-        .collect()
+    Vec::new()
 }
 
 /// The collective to show for a rank: the one it is inside, else its latest.

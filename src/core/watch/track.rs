@@ -81,30 +81,20 @@ pub(super) struct Moved {
 
 /// A counter of all collectives entered and left, whoever counts them.
 fn counters(sample: &RankSample) -> u64 {
-    let page = sample
+    sample
         .page
         .as_ref()
-        .map_or(0, |page| page.collective.entered.wrapping_mul(3).wrapping_add(page.collective.left));
-    let groups = &sample.signals.groups;
-    groups.iter().fold(page, |sum, group| {
-        sum.wrapping_mul(31).wrapping_add(group.enqueued).wrapping_mul(3).wrapping_add(group.completed)
-    })
+        .map_or(0, |page| page.collective.entered.wrapping_mul(3).wrapping_add(page.collective.left))
 }
 
 /// Milliseconds without a sign of life from the program, `None` when it gives none.
 pub(super) fn silence(sample: &RankSample) -> Option<u64> {
-    match &sample.page {
-        Some(page) => Some(page.heartbeat_age_ms),
-        None => sample.signals.groups.iter().map(|group| group.age_ms).min(),
-    }
+    sample.page.as_ref().map(|page| page.heartbeat_age_ms)
 }
 
 /// Inside a collective, whoever counts them.
 pub(super) fn inside(sample: &RankSample) -> bool {
-    match &sample.page {
-        Some(page) => page.collective.left < page.collective.entered,
-        None => sample.signals.groups.iter().any(|group| group.completed < group.enqueued),
-    }
+    sample.page.as_ref().is_some_and(|page| page.collective.left < page.collective.entered)
 }
 
 impl Track {

@@ -173,10 +173,12 @@ impl SimHost {
             }
             ConsoleMessage::Launch { spec } => self.launch(spec, out),
             ConsoleMessage::Stop { mode, grace_ms } => self.order_stop(mode, grace_ms, out),
-            ConsoleMessage::Ping { sent_ms } => self.say(AgentMessage::Pong { sent_ms }, out),
             ConsoleMessage::Inspect { request, ranks } => {
                 let inspections = self.inspect(&ranks);
                 self.say(AgentMessage::Inspected { request, inspections }, out);
+            }
+            ConsoleMessage::Ping { sent_ms } => {
+                self.say(AgentMessage::Pong { sent_ms, wall_time: None }, out)
             }
             ConsoleMessage::Detach | ConsoleMessage::Close | ConsoleMessage::Unknown => {}
         }
@@ -391,6 +393,7 @@ impl SimHost {
                     exit,
                     last_lines: vec![format!("rank {rank} was simulated")],
                     stopping: self.stop.is_some(),
+                    ago_ms: 0,
                 };
                 self.record(event, out);
             }

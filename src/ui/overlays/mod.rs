@@ -4,6 +4,7 @@ pub mod ask;
 pub mod confirm;
 pub mod evidence;
 pub mod help;
+pub mod hosts;
 pub mod inspect;
 pub mod toast;
 pub mod too_small;
@@ -24,6 +25,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
             Overlay::Help { filter, selected } => help::draw(ctx, buf, filter, *selected),
             Overlay::Confirm(confirm) => confirm::draw(ctx, buf, confirm),
             Overlay::Ask(ask) => ask::draw(ctx, buf, ask),
+            Overlay::Hosts { changed, selected } => hosts::draw(ctx, buf, changed, *selected),
             Overlay::Inspect { rank, top } => inspect::draw(ctx, buf, *rank, *top),
             Overlay::Evidence { about, top } => evidence::draw(ctx, buf, about, *top),
         }
@@ -109,7 +111,7 @@ pub fn clamp(live: &Model, shown: &Model, view: &mut ViewState) {
             Overlay::Evidence { about, top } => {
                 (top, evidence::rows(live, about, card_cells(screen, EVIDENCE_CELLS)))
             }
-            Overlay::Help { .. } | Overlay::Confirm(_) | Overlay::Ask(_) => continue,
+            Overlay::Help { .. } | Overlay::Confirm(_) | Overlay::Ask(_) | Overlay::Hosts { .. } => continue,
         };
         *top = (*top).min(rows.saturating_sub(height));
     }

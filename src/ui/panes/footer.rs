@@ -42,6 +42,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     let overlay = ctx.view.overlay();
     let hint = match (overlay, ctx.view.editing) {
         (Some(Overlay::Help { .. }), _) => Some(" type to filter   up/down move   enter runs   esc closes"),
+        (Some(Overlay::Hosts { .. }), _) => Some(" j/k move   space changes   enter restarts   esc closes"),
         (Some(Overlay::Confirm(_)), _) => Some(" letters or left/right and enter choose   esc goes back"),
         (Some(Overlay::Ask(_)), _) => Some(" enter answers   esc refuses   ctrl-c leaves"),
         (Some(Overlay::Inspect { .. }), _) => {

@@ -29,6 +29,11 @@ pub fn state(ctx: &Ctx<'_>, run: &RunModel) -> (String, Role) {
             Some(Outcome::Stuck) => (glyphs.pick("✗", "x"), "stuck", Role::Bad),
             None => (glyphs.pick("■", "#"), "over", Role::Dim),
         },
+        (RunState::Restarting, _) if run.restart_at.is_some() => {
+            let left = run.restart_at.map_or(0, |at| at.since(ctx.live_now)).div_ceil(1000);
+            let text = format!("{} restart {} in {left}s", glyphs.pick("↻", "@"), run.restarts);
+            return (text, Role::Warn);
+        }
         (RunState::Restarting, _) => (glyphs.pick("↻", "@"), "restarting", Role::Warn),
         (_, Some(StopMode::Kill)) => (glyphs.pick("◌", "o"), "killing", Role::Bad),
         (_, Some(_)) => (glyphs.pick("◌", "o"), "stopping", Role::Warn),

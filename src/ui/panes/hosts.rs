@@ -136,6 +136,9 @@ fn block(ctx: &Ctx<'_>, host: &HostModel, cells: usize) -> Vec<Line<'static>> {
     if let Some(sample) = &host.sample {
         head.extend(machine(ctx, sample, cells, start));
     }
+    if let Some(why) = &host.excluded {
+        head.push(ctx.s(format!("  no ranks: {why}"), Role::Warn));
+    }
     let mut lines = vec![Line::from(head), Line::from(about(ctx, host, cells))];
     for (text, role) in trouble(ctx, host) {
         lines.push(Line::from(ctx.s(format!("      {}", ctx.cut(&text, cells.saturating_sub(6))), role)));

@@ -1,6 +1,6 @@
 //! The promise that the totals are true, made visible: all-reduced counters beside the sum of the ranks' own, with `=` or `≠`.
 
-use crate::core::model::Progress;
+use crate::core::model::{OwnMetrics, Progress};
 use crate::ui::text;
 use crate::ui::theme::Role;
 use crate::ui::widgets::{Ctx, put, width};
@@ -22,6 +22,10 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
         return;
     }
     let progress = ctx.model.progress.as_ref();
+    if let (None, Some(own)) = (progress, &ctx.model.own) {
+        own_values(ctx, buf, own);
+        return facts(ctx, buf, area, 60);
+    }
     let columns = columns(progress);
     let wide: Vec<usize> = columns
         .iter()
@@ -54,6 +58,23 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
         put(buf, area, i, Line::from(row));
     }
     facts(ctx, buf, area, taken + 3);
+}
+
+/// What a program says about itself, with the plain word that it is one rank's.
+fn own_values(ctx: &Ctx<'_>, buf: &mut Buffer, own: &OwnMetrics) {
+    let area = ctx.geo.totals;
+    let number = |value: Option<f64>| value.map_or_else(|| text::NONE.to_string(), text::value);
+    let step = own.env_step.map_or_else(|| text::NONE.to_string(), |step| text::count(step, 13));
+    let mut row = vec![Span::raw(" ")];
+    for (label, value) in
+        [("env_step", step), ("return", number(own.return_mean)), ("steps/s", number(own.steps_per_s))]
+    {
+        row.extend(ctx.fact(label, value));
+        row.push(Span::raw("  "));
+    }
+    put(buf, area, 0, Line::from(row));
+    let word = format!(" rank {}'s own, from its {}; not reduced over the ranks", own.rank, own.source);
+    put(buf, area, 1, Line::from(ctx.s(word, Role::Warn)));
 }
 
 fn columns(progress: Option<&Progress>) -> Vec<Column> {

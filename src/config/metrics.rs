@@ -1,0 +1,93 @@
+//! Patterns of `[metrics]`: what they may hold, and the shipped ones.
+
+use super::experiment::Metrics;
+use regex_lite::{Regex, RegexBuilder};
+
+/// Most patterns of one experiment.
+pub const PATTERNS: usize = 64;
+/// Largest compiled pattern, bytes.
+const SIZE: usize = 1 << 20;
+
+/// Shipped sets.
+pub const PRESETS: [(&str, &[&str]); 1] = [(
+    "cleanrl",
+    &[
+        // `print(f"global_step={global_step}, episodic_return={info['episode']['r']}")`, with the array brackets of newer Gymnasium.
+        r"global_step=(?P<env_step>\d+), episodic_return=\[?\s*(?P<return>[-+0-9.eE]+)",
+        r"^SPS: (?P<SPS>\d+)",
+    ],
+)];
+
+/// The compiled patterns in their order, presets first.
+///
+/// Errors: what is wrong with which pattern, and what helps.
+pub fn compile(metrics: &Metrics) -> Result<Vec<Regex>, (String, String)> {
+    let mut texts: Vec<String> = Vec::new();
+    for name in &metrics.presets {
+        let found = PRESETS.iter().find(|(preset, _)| preset == name);
+        let (_, patterns) = found.ok_or_else(|| {
+            let known = PRESETS.map(|(name, _)| format!("`{name}`")).join(", ");
+            (format!("there is no preset `{name}`"), format!("shipped presets: {known}"))
+        })?;
+        texts.extend(patterns.iter().map(|text| text.to_string()));
+    }
+    texts.extend(metrics.stdout.iter().cloned());
+    if texts.len() > PATTERNS {
+        return Err((format!("{} patterns, {PATTERNS} are allowed", texts.len()), "leave some out".into()));
+    }
+    texts
+        .iter()
+        .map(|text| {
+            let pattern = RegexBuilder::new(text).size_limit(SIZE).build().map_err(|error| {
+                (
+                    format!("the pattern `{text}` cannot be read: {error}"),
+                    "write it as a TOML literal string, in single quotes: 'loss=(?P<loss>[0-9.]+)'"
+                        .to_owned(),
+                )
+            })?;
+            match pattern.capture_names().flatten().next() {
+                Some(_) => Ok(pattern),
+                None => Err((
+                    format!("the pattern `{text}` has no named group"),
+                    "name what it finds: `(?P<loss>[-+0-9.eE]+)`".to_owned(),
+                )),
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(presets: &[&str], stdout: &[&str]) -> Metrics {
+        let own = |list: &[&str]| list.iter().map(|text| text.to_string()).collect();
+        Metrics { presets: own(presets), stdout: own(stdout), tensorboard: None }
+    }
+
+    #[test]
+    fn cleanrls_prints_are_found() {
+        let patterns = compile(&with(&["cleanrl"], &[])).unwrap();
+        let find = |line: &str| {
+            patterns.iter().find_map(|pattern| pattern.captures(line)).map(|found| {
+                let name = |name: &str| found.name(name).map(|value| value.as_str().to_owned());
+                (name("env_step"), name("return"), name("SPS"))
+            })
+        };
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(find("global_step=1234, episodic_return=21.0"), Some((some("1234"), some("21.0"), None)));
+        assert_eq!(find("global_step=8, episodic_return=[-3.5]"), Some((some("8"), some("-3.5"), None)));
+        assert_eq!(find("SPS: 2048"), Some((None, None, some("2048"))));
+        assert_eq!(find("warning: SPS"), None);
+    }
+
+    #[test]
+    fn mistakes_are_refused_with_advice() {
+        for (presets, stdout) in
+            [(&["nope"][..], &[][..]), (&[][..], &["(", "x"][..]), (&[][..], &["loss=(.*)"][..])]
+        {
+            let (error, hint) = compile(&with(presets, stdout)).unwrap_err();
+            assert!(!error.is_empty() && !hint.is_empty());
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! Restarts by policy, restarts on other hosts, and who failed first.
+
+use crate::config::experiment::{LostHost, OnStuck, Restart};
+use crate::config::hosts::{Host, Transport};
+use crate::core::Goal;
+use crate::core::effect::Effect;
+use crate::core::event::{Event, LinkState};
+use crate::core::ids::{Generation, NodeRank, Rank, Timestamp};
+use crate::core::model::RunState;
+use crate::core::report::{FirstFailure, Outcome, ReportBody, RestartState};
+use crate::core::testkit::*;
+use crate::proto::message::*;
+
+fn with(hosts: usize, restart: Restart) -> Cluster {
+    let mut draft = draft(hosts, Transport::Local);
+    draft.experiment.restart = restart;
+    let mut c = Cluster::with(Goal::Launch(Box::new(draft)), hosts, vec![]);
+    c.all_ready();
+    c.pass(2_000);
+    assert_eq!(c.model().run.state, RunState::Running);
+    c
+}
+
+fn policy(max_restarts: u32) -> Restart {
+    Restart { max_restarts: Some(max_restarts), backoff_s: 4.0, ..Restart::default() }
+}
+
+/// Rank 1 dies, its peers are stopped, every host proves it.
+fn fail(c: &mut Cluster) {
+    c.exit_of(1, killed(), false);
+    c.pass(2_250);
+    for node in 0..c.agents.len() {
+        for rank in [2 * node as u32, 2 * node as u32 + 1] {
+            if c.agents[node].samples.contains_key(&rank) {
+                c.exit_of(rank, Exit::Signal { signal: 15, out_of_memory: false }, true);
+            }
+        }
+        c.proof(node);
+    }
+}
+
+fn restarts(c: &Cluster) -> Vec<(RestartState, f64)> {
+    let state = |body: &ReportBody| match body {
+        ReportBody::Restart { state, in_s, .. } => Some((*state, *in_s)),
+        _ => None,
+    };
+    c.told.iter().filter_map(|(_, _, body)| state(body)).collect()
+}
+
+fn checkpoint(c: &mut Cluster, train_iter: u64) {
+    let path = format!("/w/runs/{RUN}/checkpoints/{train_iter}.ckpt");
+    c.rank_said(0, RankEvent::Checkpoint { path, env_step: train_iter, train_iter, reason: "latest".into() });
+}
+
+#[test]
+fn a_failed_rank_is_followed_by_a_new_generation_after_its_wait() {
+    let mut c = with(2, policy(3));
+    checkpoint(&mut c, 5);
+    fail(&mut c);
+    assert_eq!(c.model().run.state, RunState::Restarting);
+    assert_eq!(c.model().run.restart_at, Some(c.now.plus(4_000)));
+    assert_eq!(restarts(&c), [(RestartState::Waiting, 4.0)]);
+    c.pass(3_750);
+    assert_eq!(c.launches(0).len(), 1, "not before its time");
+    let before = c.model().revision;
+    c.pass(250);
+    assert!(c.model().revision > before, "the countdown is on the screen");
+    let launches = c.launches(1);
+    assert_eq!(launches.len(), 2);
+    assert_eq!((launches[1].generation, launches[1].resume.as_deref()), (Generation(1), Some("latest")));
+    assert_ne!(launches[1].master_port, launches[0].master_port, "a rendezvous of its own");
+    assert_eq!((c.model().run.restart_at, c.model().run.restarts, c.exit), (None, 1, None));
+}
+
+#[test]
+fn restart_2_restarts_without_progress_end_and_progress_forgives() {
+    let mut c = with(1, policy(100));
+    c.iteration(7, 10);
+    let mut waits = Vec::new();
+    for round in 0..3 {
+        fail(&mut c);
+        if c.exit.is_some() {
+            assert_eq!(round, 2, "the first restart, and two in a row that led nowhere");
+            break;
+        }
+        waits.push(restarts(&c).last().unwrap().1);
+        c.pass(20_000);
+        // As far as before, not further.
+        c.iteration(7, 10);
+    }
+    assert_eq!(waits, [4.0, 8.0], "the wait doubles");
+    assert_eq!((c.model().run.outcome, c.exit), (Some(Outcome::Failed), Some(1)));
+    assert_eq!(restarts(&c).last().unwrap().0, RestartState::GivenUp);
+    let mut c = with(1, policy(100));
+    for round in 1..6 {
+        c.iteration(round, 10 * round);
+        fail(&mut c);
+        assert_eq!(restarts(&c).last(), Some(&(RestartState::Waiting, 4.0)), "round {round}");
+        c.pass(4_250);
+    }
+}
+
+#[test]
+fn restart_1_and_2_the_budget_and_configuration_mistakes_end_it() {
+    let mut c = with(1, policy(1));
+    c.iteration(1, 1);
+    fail(&mut c);
+    c.pass(4_250);
+    c.iteration(2, 2);
+    fail(&mut c);
+    assert_eq!(c.exit, Some(1));
+    let mut c = with(1, policy(5));
+    c.rank_said(1, RankEvent::Error { message: "no such env".into(), hint: String::new(), usage: true });
+    c.exit_of(1, Exit::Code { code: 2 }, false);
+    c.exit_of(0, Exit::Code { code: 1 }, false);
+    c.proof(0);
+    assert_eq!(c.exit, Some(2), "a mistake is not tried again");
+    let mut c = with(1, Restart::default());
+    fail(&mut c);
+    assert_eq!((c.exit, restarts(&c).len()), (Some(1), 0), "none by default");
+}
+
+#[test]
+fn a_stop_while_it_waits_ends_the_run_as_failed_and_r_does_not_wait() {
+    let mut c = with(1, policy(5));
+    fail(&mut c);
+    c.event(Event::StopRequested { mode: StopMode::Clean, by: "key".into() });
+    assert_eq!((c.exit, c.model().run.outcome), (Some(1), Some(Outcome::Failed)));
+    let mut c = with(1, policy(5));
+    fail(&mut c);
+    c.event(Event::restart(Some("latest".into())));
+    assert_eq!(c.launches(0).len(), 2);
+}
+
+#[test]
+fn another_console_makes_no_restarts() {
+    let mut c = with(1, policy(5));
+    let mut other = c.attach();
+    other.all_ready();
+    other.pass(1_000);
+    fail(&mut other);
+    other.pass(19_000);
+    assert_eq!(
+        (other.launches(0).len(), other.exit),
+        (0, None),
+        "the next generation may come from elsewhere"
+    );
+    other.pass(2_000);
+    assert_eq!((other.launches(0).len(), other.exit), (0, Some(1)));
+    fail(&mut c);
+    c.pass(4_250);
+    assert_eq!(c.launches(0).len(), 2);
+}
+
+#[test]
+fn stuck_ranks_use_the_same_budget() {
+    let mut draft = draft(1, Transport::Local);
+    draft.experiment.restart = Restart { max_restarts: Some(0), ..Restart::default() };
+    draft.experiment.watch.on_stuck = OnStuck::Restart;
+    let mut c = Cluster::with(Goal::Launch(Box::new(draft)), 1, vec![]);
+    c.all_ready();
+    c.pass(2_000);
+    c.hang(1, |sample| sample.state = 'T');
+    c.pass(20_000);
+    c.host_ends(0, true);
+    assert_eq!((c.exit, c.model().run.outcome), (Some(4), Some(Outcome::Stuck)));
+}
+
+#[test]
+fn plan_4_a_host_is_left_out_and_comes_back() {
+    let mut c = with(3, Restart::default());
+    checkpoint(&mut c, 3);
+    let exclude = |names: &[&str]| Event::RestartRequested {
+        from: Some("latest".into()),
+        exclude: names.iter().map(|name| name.to_string()).collect(),
+        add: vec![],
+    };
+    c.event(exclude(&["ant", "bee"]));
+    assert!(c.model().run.refused.as_ref().unwrap().contains("env.num_envs"), "restart_3");
+    assert_eq!((c.model().run.state, c.stops(0).len()), (RunState::Running, 0), "the run goes on");
+    c.event(exclude(&["bee"]));
+    assert_eq!(c.model().run.refused, None);
+    assert_eq!(restarts(&c).last().unwrap().0, RestartState::Planned, "shown before anything is stopped");
+    for node in 0..3 {
+        assert_eq!(c.stops(node), [StopMode::Clean]);
+        c.host_ends(node, true);
+    }
+    assert_eq!((c.launches(0).len(), c.launches(1).len(), c.launches(2).len()), (2, 1, 2));
+    let plan = &c.launches(2)[1].plan;
+    assert_eq!(plan.ranks.iter().map(|rank| rank.node_rank.0).collect::<Vec<_>>(), [0, 0, 2, 2]);
+    assert_eq!(c.model().ranks[2].host, "cow");
+    assert!(c.model().hosts[1].excluded.is_some() && c.model().hosts[2].excluded.is_none());
+    // Rank 2 of the new generation is on the third host.
+    c.agents[2].samples.clear();
+    for rank in [2u32, 3] {
+        c.agents[2].samples.insert(rank, rank_sample(rank));
+    }
+    let bee = draft(3, Transport::Local).hosts.remove(1);
+    c.event(Event::RestartRequested { from: Some("latest".into()), exclude: vec![], add: vec![bee] });
+    for node in [0usize, 2] {
+        for rank in c.agents[node].samples.keys().copied().collect::<Vec<_>>() {
+            c.agents[node].samples.remove(&rank);
+            let exit = Exit::Code { code: 0 };
+            let event = RecordEvent::RankExited {
+                rank: Rank(rank),
+                pid: 1,
+                exit,
+                last_lines: vec![],
+                stopping: true,
+                ago_ms: 0,
+            };
+            c.record(node, event);
+        }
+        c.proof(node);
+    }
+    assert_eq!(c.launches(1).len(), 2, "{:?}", c.model().run.refused);
+    assert_eq!(c.model().ranks.len(), 6);
+}
+
+#[test]
+fn a_new_host_is_connected_first_and_a_host_that_fails_changes_nothing() {
+    let mut c = with(1, Restart::default());
+    let cow = || Host { name: "cow".into(), ..draft(3, Transport::Local).hosts.remove(2) };
+    let ask = || Event::RestartRequested { from: None, exclude: vec![], add: vec![cow()] };
+    let effects = c.core.handle(c.now, ask());
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Connect { node: NodeRank(1), .. })));
+    let failed = LinkState::Failed { error: "cow: refused".into(), hint: "is sshd up?".into() };
+    c.agents.push(Agent::default());
+    c.link(1, failed);
+    assert!(c.model().run.refused.as_ref().unwrap().contains("cow: refused"));
+    assert_eq!((c.model().run.state, c.stops(0).len()), (RunState::Running, 0));
+    let effects = c.core.handle(c.now, ask());
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Connect { node: NodeRank(1), .. })));
+    c.ready(1);
+    assert_eq!(c.stops(0), [StopMode::Clean], "planned: now the generation ends");
+    c.host_ends(0, true);
+    assert_eq!(c.launches(1).len(), 1);
+    assert_eq!(c.launches(1)[0].plan.ranks.len(), 4);
+    assert_eq!(c.launches(1)[0].node_rank, NodeRank(1));
+}
+
+#[test]
+fn restart_4_a_lost_host_is_left_out_by_policy_and_chased_when_it_comes_back() {
+    let restart = Restart { lost_host: LostHost::Exclude, ..policy(3) };
+    let mut c = with(3, restart);
+    c.lose(2);
+    c.exit_of(0, Exit::Code { code: 1 }, false);
+    c.pass(2_250);
+    c.exit_of(1, Exit::Signal { signal: 15, out_of_memory: false }, true);
+    c.proof(0);
+    c.host_ends(1, true);
+    assert_eq!(c.launches(0).len(), 1, "it is waited for");
+    c.pass(60_000);
+    assert_eq!(c.exit, None);
+    let launches = c.launches(0);
+    assert_eq!(launches.len(), 2);
+    assert_eq!(launches[1].plan.ranks.len(), 4);
+    assert!(!launches[1].plan.has_ranks(2));
+    assert_eq!(c.model().hosts[2].excluded.as_ref().map(|why| why.contains("lost")), Some(true));
+    let before = c.stops(2).len();
+    c.ready(2);
+    assert_eq!(c.stops(2)[before..], [StopMode::Kill], "what it still runs is ended");
+    let mut unproved = c.core.clone();
+    let _ = unproved.handle(c.now, Event::Ticked);
+    // Without its proof the end is not proved either.
+    let mut d = Cluster {
+        core: c.core.clone(),
+        agents: c.agents.clone(),
+        now: c.now,
+        told: vec![],
+        exit: None,
+        events: vec![],
+        refuse_launch: None,
+    };
+    for c in [&mut c, &mut d] {
+        if c.told.is_empty() {
+            c.proof(2);
+        }
+        c.host_ends(0, false);
+        c.host_ends(1, false);
+    }
+    let proved = |c: &Cluster| match &c.finished()[..] {
+        [ReportBody::RunFinished { proved, survivors, .. }] => (*proved, survivors.len()),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((proved(&c), proved(&d)), ((false, 1), (true, 0)));
+}
+
+#[test]
+fn a_lost_host_ends_the_run_unless_policy_says_otherwise() {
+    let mut c = with(2, policy(3));
+    c.lose(1);
+    c.exit_of(0, Exit::Code { code: 1 }, false);
+    c.exit_of(1, Exit::Code { code: 1 }, false);
+    c.proof(0);
+    c.pass(60_000);
+    assert_eq!((c.exit, c.launches(0).len()), (Some(1), 1));
+}
+
+#[test]
+fn another_console_links_to_hosts_that_joined() {
+    let mut c = with(3, Restart::default());
+    let mut other = Cluster::with(
+        Goal::Attach { run: crate::core::ids::RunId(RUN.into()), hosts: vec!["ant".into()] },
+        1,
+        vec![],
+    );
+    other.agents = vec![c.agents[0].clone()];
+    other.agents[0].connected = false;
+    let mut connects = Vec::new();
+    for event in
+        [Event::LinkChanged { node: NodeRank(0), state: LinkState::Ready { probe: Default::default() } }]
+    {
+        other.agents[0].connected = true;
+        let _ = other.core.handle(other.now, event);
+        let spec = c.agents[0].spec.take().map(Box::new);
+        for message in [hello(0), AgentMessage::Snapshot { spec, ranks: vec![], last_seq: 0 }] {
+            let event = Event::AgentSaid { node: NodeRank(0), message: Box::new(message) };
+            connects.extend(other.core.handle(other.now, event).into_iter().filter_map(
+                |effect| match effect {
+                    Effect::Connect { node, host } => Some((node.0, host.name.clone())),
+                    _ => None,
+                },
+            ));
+        }
+    }
+    assert_eq!(connects, [(1, "bee".to_string()), (2, "cow".to_string())]);
+}
+
+fn first_failure(c: &Cluster) -> FirstFailure {
+    match &c.finished()[..] {
+        [ReportBody::RunFinished { first_failure: Some(first), .. }] => first.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Pings are answered after `rtt_ms` by an agent whose clock is `skew_s` ahead of the console's (which shows 5000 at 0).
+fn measured(c: &mut Cluster, node: usize, rtt_ms: u64, skew_s: f64) {
+    let sent_ms = c.now.0;
+    c.now = Timestamp(c.now.0 + rtt_ms);
+    let wall_time = 5000.0 + (c.now.0 as f64 - rtt_ms as f64 / 2.0) / 1000.0 + skew_s;
+    c.said(node, AgentMessage::Pong { sent_ms, wall_time: Some(wall_time) });
+}
+
+/// A record of `node` written `at_s` seconds on a clock that is right, when its own is `skew_s` ahead.
+fn exit_at(c: &mut Cluster, rank: u32, at_s: f64, skew_s: f64, exit: Exit) {
+    let node = rank as usize / 2;
+    c.agents[node].samples.remove(&rank);
+    let seq = c.agents[node].records.len() as u64 + 1;
+    let event = RecordEvent::RankExited {
+        rank: Rank(rank),
+        pid: 1000 + rank,
+        exit,
+        last_lines: vec![format!("the end of rank {rank}")],
+        stopping: false,
+        ago_ms: 1_000,
+    };
+    let record = Record { seq, time: at_s + 1.0 + skew_s, generation: Generation(0), event };
+    c.agents[node].records.push(record.clone());
+    c.said(node, AgentMessage::Record(record));
+}
+
+#[test]
+fn the_first_failure_is_told_by_one_clock_with_its_bound_and_its_followers() {
+    let mut c = Cluster::launch(2);
+    c.event(Event::WallClock { time: 5000.0 });
+    c.all_ready();
+    c.pass(2_000);
+    // The second host's clock is 30 s behind.
+    measured(&mut c, 0, 20, 0.0);
+    measured(&mut c, 1, 10, -30.0);
+    let plain = || Exit::Code { code: 1 };
+    exit_at(&mut c, 0, 5010.0, 0.0, plain());
+    exit_at(&mut c, 3, 5009.0, -30.0, plain());
+    exit_at(&mut c, 2, 5009.5, -30.0, plain());
+    exit_at(&mut c, 1, 5010.0, 0.0, plain());
+    c.proof(0);
+    c.proof(1);
+    let first = first_failure(&c);
+    assert_eq!((first.rank, first.host.as_str()), (Rank(3), "bee"));
+    assert!((first.time - 5009.0).abs() <= first.bound_s, "{first:?}");
+    assert!(first.bound_s > 0.004 && first.bound_s < 0.02, "{first:?}");
+    assert_eq!((first.certain, &first.followed[..]), (true, &[Rank(2), Rank(0), Rank(1)][..]));
+    assert_eq!(first.last_lines, ["the end of rank 3"]);
+    assert!(first.line.contains("rank 3 on bee") && first.line.contains("followed"), "{}", first.line);
+    assert_eq!(c.model().run.first_failure.as_ref(), Some(&first));
+}
+
+#[test]
+fn failures_within_the_bounds_are_told_as_together() {
+    let mut c = Cluster::launch(2);
+    c.event(Event::WallClock { time: 5000.0 });
+    c.all_ready();
+    measured(&mut c, 0, 400, 0.0);
+    measured(&mut c, 1, 400, 0.0);
+    exit_at(&mut c, 0, 5010.0, 0.0, killed());
+    exit_at(&mut c, 2, 5010.1, 0.0, killed());
+    exit_at(&mut c, 1, 5012.0, 0.0, killed());
+    exit_at(&mut c, 3, 5010.0, 0.0, Exit::Code { code: 1 });
+    c.proof(0);
+    c.proof(1);
+    let first = first_failure(&c);
+    assert_eq!((first.rank, first.certain), (Rank(0), false));
+    assert_eq!((&first.together[..], &first.followed[..]), (&[Rank(2)][..], &[Rank(3), Rank(1)][..]));
+}

@@ -1,0 +1,405 @@
+//! Restarts: by policy after a failure, and on other hosts than before.
+//!
+//! Only the console that launched the present generation makes restarts; others that look on wait a while for its next one. Invariants:
+//! - RESTART-1: a mistake in the configuration is never tried again.
+//! - RESTART-2: at most `max_restarts`, at most `no_progress` in a row without a new checkpoint or training iteration.
+//! - RESTART-3: a generation on other hosts is planned and shown before anything is stopped; when there is no such plan, the run goes on as it is.
+//! - RESTART-4: a host that was left out without proof is told to stop when it comes back, and the run's stop counts as proved only then.
+
+use super::{drain, failure, generation, user};
+use crate::config::experiment::{LostHost, OnStuck, Restart};
+use crate::config::hosts::Host;
+use crate::core::effect::Effect;
+use crate::core::event::{LinkState, Probe};
+use crate::core::host::HostMachine;
+use crate::core::ids::NodeRank;
+use crate::core::model::{HostModel, Tone};
+use crate::core::plan::{Plan, PlanError, replan};
+use crate::core::report::{ReportBody, RestartState};
+use crate::core::run::{Cause, HostChange, Stage};
+use crate::core::session::Ctx;
+use crate::proto::message::{ConsoleMessage, StopMode};
+use std::collections::BTreeSet;
+
+fn settings(ctx: &Ctx<'_>) -> Restart {
+    ctx.model.plan.as_ref().map(|plan| plan.experiment.restart.clone()).unwrap_or_default()
+}
+
+/// How many restarts the policy may make, given what has happened.
+fn budget(ctx: &Ctx<'_>, asked: bool) -> u32 {
+    settings(ctx).max_restarts.unwrap_or(if asked { Restart::ASKED } else { 0 })
+}
+
+/// How long the console that launched the run may wait before its next generation; `None` when it makes none, or is this one.
+pub(super) fn successor_ms(ctx: &Ctx<'_>) -> Option<u64> {
+    let own = ctx.session.run.launch.as_ref().is_some_and(|launch| launch.own);
+    let usage = ctx.session.run.facts.culprit().is_some_and(|failure| failure.usage);
+    let settings = settings(ctx);
+    (!own && !usage && budget(ctx, false) > 0).then(|| settings.delay_ms(settings.no_progress))
+}
+
+/// The checkpoint that the next generation begins from.
+fn checkpoint(ctx: &Ctx<'_>, next: Option<&Plan>) -> Option<String> {
+    let first = |plan: &Plan| plan.ranks.first().map(|rank| rank.node_rank);
+    let moved = next.is_some_and(|next| ctx.model.plan.as_ref().and_then(first) != first(next));
+    match ctx.model.checkpoints.last() {
+        // Another host looks into its own folder for `latest`; the full path fails loudly unless the folder is shared.
+        Some(latest) if moved => Some(latest.path.clone()),
+        Some(_) => Some("latest".into()),
+        None => ctx.session.run.launch.as_ref().and_then(|launch| launch.resume.clone()),
+    }
+}
+
+/// Asks the policy for another generation; `asked`: another key than `max_restarts` wants one. Notes and tells what it decides.
+pub(super) fn again(ctx: &mut Ctx<'_>, asked: bool, next: Option<Plan>) -> bool {
+    let (budget, settings) = (budget(ctx, asked), settings(ctx));
+    if budget == 0 || ctx.session.run.facts.culprit().is_some_and(|failure| failure.usage) {
+        return false;
+    }
+    let speaks = ctx.model.plan.as_ref().is_some_and(Plan::is_builtin);
+    let tries = &mut ctx.session.run.tries;
+    // A program that tells nothing cannot be judged by its progress.
+    let judged = speaks || tries.reached != (0, 0, 0);
+    if tries.reached > tries.before || tries.reached.1 > tries.before.1 || tries.reached.2 > tries.before.2 {
+        tries.barren = 0;
+    } else if tries.made > 0 && judged {
+        tries.barren += 1;
+    }
+    tries.before = tries.reached;
+    let tries = *tries;
+    let gives_up = match (tries.barren >= settings.no_progress, tries.made >= budget) {
+        (true, _) => Some(format!(
+            "no more restarts: {} in a row made no progress (training iteration {}, env_step {})",
+            tries.barren, tries.reached.0, tries.reached.1
+        )),
+        (false, true) => Some(format!("no more restarts: all {budget} are used (`restart.max_restarts`)")),
+        (false, false) => None,
+    };
+    if let Some(text) = gives_up {
+        ctx.note(Tone::Bad, text.clone());
+        tell(ctx, RestartState::GivenUp, text, 0, None);
+        return false;
+    }
+    let delay_ms = settings.delay_ms(tries.barren);
+    let from = checkpoint(ctx, next.as_ref());
+    ctx.session.run.tries.made += 1;
+    ctx.model.run.restarts = ctx.session.run.tries.made;
+    ctx.session.run.restart = Some(from);
+    ctx.session.run.wait_ms = delay_ms;
+    ctx.session.run.next_plan = next;
+    true
+}
+
+/// The present generation has ended by itself: what the policy makes of it. `open`: hosts that gave no proof and do not answer.
+pub(super) fn ended(ctx: &mut Ctx<'_>, open: &[usize]) {
+    let own = ctx.session.run.launch.as_ref().is_some_and(|launch| launch.own);
+    let failed = matches!(ctx.session.run.facts.cause, Some(Cause::Failure));
+    let wanted = ctx.session.run.restart.is_some();
+    if !own || !(failed || wanted) {
+        return;
+    }
+    let exclude = settings(ctx).lost_host == LostHost::Exclude && !open.is_empty();
+    if !exclude {
+        if failed && !wanted && open.is_empty() {
+            again(ctx, false, None);
+        }
+        return;
+    }
+    let names: BTreeSet<String> = open.iter().map(|node| ctx.host_name(*node)).collect();
+    let list = names.iter().cloned().collect::<Vec<_>>().join(", ");
+    match plan_without(ctx, &names) {
+        Ok(plan) if wanted => {
+            let from = ctx.session.run.restart.clone().flatten();
+            let from = if from.as_deref() == Some("latest") { checkpoint(ctx, Some(&plan)) } else { from };
+            ctx.session.run.restart = Some(from);
+            ctx.session.run.next_plan = Some(plan);
+        }
+        Ok(plan) => {
+            again(ctx, true, Some(plan));
+        }
+        Err(error) => {
+            let text = format!("cannot go on without {list}: {}; {}", error.error, error.hint);
+            ctx.session.run.restart = None;
+            refuse(ctx, text);
+        }
+    }
+    if ctx.session.run.next_plan.is_some() {
+        for node in open {
+            if let Some(host) = ctx.model.hosts.get_mut(*node) {
+                host.excluded = Some("lost, and left out by policy (`restart.lost_host`)".into());
+            }
+        }
+        ctx.note(
+            Tone::Warn,
+            format!("going on without {list}: no proof of its stop (lost_host = \"exclude\")"),
+        );
+    }
+}
+
+fn plan_without(ctx: &Ctx<'_>, names: &BTreeSet<String>) -> Result<Plan, PlanError> {
+    let plan = ctx.session.run.next_plan.as_ref().or(ctx.model.plan.as_ref());
+    let plan = plan.ok_or_else(|| PlanError {
+        error: "there is no plan".into(),
+        hint: String::new(),
+        key: "host".into(),
+    })?;
+    replan(plan, names, &[], &probes(ctx), ctx.session.resolve)
+}
+
+fn probes(ctx: &Ctx<'_>) -> Vec<Probe> {
+    ctx.model.hosts.iter().map(|host| host.probe.clone().unwrap_or_default()).collect()
+}
+
+/// The policy for a stuck, living rank is to restart: may it?
+pub(super) fn stuck(ctx: &mut Ctx<'_>, policy: OnStuck) -> bool {
+    let own = ctx.session.run.launch.as_ref().is_some_and(|launch| launch.own);
+    policy == OnStuck::Restart && own && again(ctx, true, None)
+}
+
+/// Everything of the old generation is proved or left behind: the next one begins now, or after its wait.
+pub(super) fn proceed(ctx: &mut Ctx<'_>) {
+    let wait_ms = std::mem::take(&mut ctx.session.run.wait_ms);
+    ctx.model.run.first_failure = failure::report(ctx);
+    let reason = match &ctx.model.run.first_failure {
+        Some(failure) => failure.line.clone(),
+        None => ctx.session.run.facts.ending().reason,
+    };
+    let next = ctx.session.run.next_plan.clone();
+    let text = format!(
+        "generation {} follows: {}",
+        generation::after(ctx.model.run.generation),
+        shape(ctx, next.as_ref())
+    );
+    if wait_ms == 0 {
+        tell(ctx, RestartState::Planned, reason, 0, next.as_ref());
+        ctx.note(Tone::Info, text);
+        return begin(ctx);
+    }
+    ctx.note(Tone::Warn, format!("{text}, in {:.1} s", wait_ms as f64 / 1000.0));
+    tell(ctx, RestartState::Waiting, reason, wait_ms, next.as_ref());
+    let until = ctx.now.plus(wait_ms);
+    ctx.model.run.restart_at = Some(until);
+    ctx.session.run.stage = Stage::Waiting { until };
+}
+
+/// Between two generations, while the policy waits.
+pub(super) fn waiting(ctx: &mut Ctx<'_>, until: crate::core::ids::Timestamp) {
+    if ctx.session.run.restart.is_none() {
+        let ending = ctx.session.run.facts.ending();
+        return drain::finish(ctx, ending);
+    }
+    if ctx.now >= until {
+        begin(ctx);
+    }
+}
+
+fn begin(ctx: &mut Ctx<'_>) {
+    if let Some(plan) = ctx.session.run.next_plan.take() {
+        generation::install(ctx.model, &plan);
+        ctx.model.plan = Some(plan);
+    }
+    let next = generation::after(ctx.model.run.generation);
+    drain::reserve(ctx, next);
+}
+
+/// What a plan comes to, for people: `3 ranks on 2 hosts (ant, cow), 4 environments per rank`.
+fn shape(ctx: &Ctx<'_>, next: Option<&Plan>) -> String {
+    let Some(plan) = next.or(ctx.model.plan.as_ref()) else { return String::new() };
+    let names: Vec<&str> = plan.members().map(|host| host.name.as_str()).collect();
+    let sizes: Vec<String> = plan
+        .sizes
+        .iter()
+        .map(|size| format!("{} {} per rank of {}", size.name, size.local, size.global))
+        .collect();
+    let was = ctx.model.plan.as_ref().map_or(0, |plan| plan.ranks.len());
+    let change = if was == plan.ranks.len() { String::new() } else { format!(" (now {was})") };
+    let sizes = if sizes.is_empty() { String::new() } else { format!("; {}", sizes.join(", ")) };
+    format!("{} ranks{change} on {} hosts ({}){sizes}", plan.ranks.len(), names.len(), names.join(", "))
+}
+
+fn tell(ctx: &mut Ctx<'_>, state: RestartState, reason: String, wait_ms: u64, next: Option<&Plan>) {
+    let plan = next.or(ctx.model.plan.as_ref());
+    let hosts = plan.map(|plan| plan.members().map(|host| host.name.clone()).collect()).unwrap_or_default();
+    let present = ctx.model.run.generation;
+    let follows = matches!(state, RestartState::Planned | RestartState::Waiting);
+    let body = ReportBody::Restart {
+        state,
+        next_generation: if follows { generation::after(present) } else { present },
+        reason,
+        in_s: wait_ms as f64 / 1000.0,
+        restarts: ctx.session.run.tries.made,
+        max_restarts: budget(ctx, ctx.session.run.tries.made > 0),
+        from: ctx.session.run.restart.clone().flatten(),
+        world_size: plan.map_or(0, |plan| plan.ranks.len() as u32),
+        hosts,
+        sizes: plan.map(|plan| plan.sizes.clone()).unwrap_or_default(),
+        first_failure: follows.then(|| ctx.model.run.first_failure.clone()).flatten(),
+    };
+    ctx.tell(body);
+}
+
+fn refuse(ctx: &mut Ctx<'_>, text: String) {
+    ctx.note(Tone::Bad, format!("no restart: {text}"));
+    ctx.model.run.refused = Some(text.clone());
+    tell(ctx, RestartState::Refused, text, 0, None);
+}
+
+/// A restart on other hosts was asked for.
+pub(super) fn change(ctx: &mut Ctx<'_>, from: Option<String>, exclude: Vec<String>, add: Vec<Host>) -> bool {
+    ctx.model.run.refused = None;
+    let busy = match ctx.session.run.stage {
+        Stage::Running | Stage::Waiting { .. } | Stage::Over => ctx.session.run.change.is_some(),
+        Stage::Launching | Stage::Reserving { .. } | Stage::Draining { .. } | Stage::Gathering { .. } => true,
+    };
+    if busy || ctx.session.run.exited {
+        refuse(ctx, "the run is between two states; try again when it runs".into());
+        return true;
+    }
+    let Some(plan) = ctx.model.plan.clone() else {
+        refuse(ctx, "the run is not known yet".into());
+        return true;
+    };
+    let exclude: BTreeSet<String> = exclude.into_iter().collect();
+    // What can be said without asking new hosts is said before they are touched.
+    let known: Vec<Host> = add.iter().filter(|host| host.gpus.is_none()).cloned().collect();
+    if let Err(error) = ctx_replan(ctx, &plan, &exclude, &known, add.len() == known.len()) {
+        refuse(ctx, worded(&error));
+        return true;
+    }
+    let nodes: Vec<usize> = add.into_iter().map(|host| take_in(ctx, host)).collect();
+    ctx.note(
+        Tone::Info,
+        match nodes.len() {
+            0 => "another generation without some hosts is being planned".to_string(),
+            count => format!("connecting {count} hosts for the next generation"),
+        },
+    );
+    ctx.session.run.change = Some(HostChange { from, exclude, add: nodes });
+    true
+}
+
+/// A plan as far as it can be made now. Trainers of hosts that are still to be connected are not missed.
+fn ctx_replan(
+    ctx: &Ctx<'_>,
+    plan: &Plan,
+    exclude: &BTreeSet<String>,
+    add: &[Host],
+    complete: bool,
+) -> Result<(), PlanError> {
+    if !complete {
+        return Ok(());
+    }
+    let mut probes = probes(ctx);
+    probes.resize(plan.hosts.len() + add.len(), Probe::default());
+    for probe in &mut probes {
+        probe.trainer.get_or_insert_default();
+    }
+    replan(plan, exclude, add, &probes, ctx.session.resolve).map(drop)
+}
+
+fn worded(error: &PlanError) -> String {
+    let hint = if error.hint.is_empty() { String::new() } else { format!("; {}", error.hint) };
+    format!("{}{hint} (key `{}`)", error.error, error.key)
+}
+
+/// The index of a host that is to join; its link is opened unless it stands.
+fn take_in(ctx: &mut Ctx<'_>, host: Host) -> usize {
+    let known = ctx.model.hosts.iter().position(|known| known.name == host.name);
+    let node = known.unwrap_or(ctx.model.hosts.len());
+    if known.is_none() {
+        ctx.model.hosts.push(HostModel {
+            node_rank: NodeRank(node as u32),
+            name: host.name.clone(),
+            link_since: ctx.now,
+            excluded: Some("joins the next generation".into()),
+            ..HostModel::default()
+        });
+    }
+    while ctx.session.hosts.len() < ctx.model.hosts.len() {
+        ctx.session.hosts.push(HostMachine::default());
+    }
+    ctx.session.run.added.insert(node, host.clone());
+    let fresh = known.is_none() || ctx.session.hosts.get(node).is_some_and(HostMachine::is_gone);
+    if fresh {
+        if let Some(machine) = ctx.session.hosts.get_mut(node) {
+            *machine = HostMachine { generation: machine.generation, ..HostMachine::default() };
+        }
+        if let Some(model) = ctx.model.hosts.get_mut(node) {
+            model.link = LinkState::Idle;
+        }
+        ctx.out.push(Effect::Connect { node: NodeRank(node as u32), host: Box::new(host) });
+    }
+    node
+}
+
+/// A change of hosts is wanted: it is planned as soon as all new hosts have answered (RESTART-3).
+pub(super) fn changing(ctx: &mut Ctx<'_>) {
+    let Some(change) = ctx.session.run.change.clone() else { return };
+    let Some(plan) = ctx.model.plan.clone() else { return };
+    let failed = change.add.iter().find_map(|node| match ctx.model.hosts.get(*node).map(|host| &host.link) {
+        Some(LinkState::Failed { error, hint }) => Some(format!("{error}; {hint}")),
+        Some(LinkState::Closed) => Some(format!("{}: closed", ctx.host_name(*node))),
+        _ => None,
+    });
+    if let Some(text) = failed {
+        ctx.session.run.change = None;
+        return refuse(ctx, text);
+    }
+    let live = |node: &usize| ctx.session.hosts.get(*node).is_some_and(HostMachine::is_live);
+    if !change.add.iter().all(live) {
+        return;
+    }
+    ctx.session.run.change = None;
+    // Hosts that were tried and never joined keep their places.
+    let mut add: Vec<Host> = Vec::new();
+    let mut exclude = change.exclude;
+    for (node, host) in &ctx.session.run.added {
+        let wanted = change.add.contains(node);
+        if wanted || *node >= plan.hosts.len() {
+            add.push(host.clone());
+        }
+        if !wanted && *node >= plan.hosts.len() {
+            exclude.insert(host.name.clone());
+        }
+    }
+    let next = match replan(&plan, &exclude, &add, &probes(ctx), ctx.session.resolve) {
+        Ok(next) => next,
+        Err(error) => return refuse(ctx, worded(&error)),
+    };
+    for host in &mut ctx.model.hosts {
+        if exclude.contains(&host.name) {
+            host.excluded = Some("left out on request".into());
+        }
+    }
+    let from = match change.from.as_deref() {
+        Some("latest") => checkpoint(ctx, Some(&next)),
+        _ => change.from,
+    };
+    let text = format!("the next generation: {}", shape(ctx, Some(&next)));
+    ctx.note(Tone::Info, text.clone());
+    ctx.session.run.next_plan = Some(next.clone());
+    ctx.session.run.restart = Some(from);
+    ctx.session.run.wait_ms = 0;
+    tell(ctx, RestartState::Planned, text, 0, Some(&next));
+    match ctx.session.run.stage {
+        Stage::Running | Stage::Launching | Stage::Draining { .. } => user::order(ctx, StopMode::Clean),
+        Stage::Waiting { .. } => ctx.session.run.stage = Stage::Waiting { until: ctx.now },
+        Stage::Over | Stage::Gathering { .. } | Stage::Reserving { .. } => {}
+    }
+}
+
+/// Hosts that were left out without proof and have come back are told to stop (RESTART-4).
+pub(super) fn chase(ctx: &mut Ctx<'_>) {
+    for node in ctx.session.run.unproved.keys().copied().collect::<Vec<_>>() {
+        let due =
+            ctx.session.hosts.get(node).zip(ctx.model.hosts.get(node)).is_some_and(|(machine, host)| {
+                machine.caught_up(host.last_seq) && machine.stop_sent != Some(StopMode::Kill)
+            });
+        if due {
+            if let Some(machine) = ctx.session.hosts.get_mut(node) {
+                machine.stop_sent = Some(StopMode::Kill);
+            }
+            ctx.send(node, ConsoleMessage::Stop { mode: StopMode::Kill, grace_ms: 0 });
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! The road to an agent on a node of a Slurm allocation: `srun` instead of SSH.
+//!
+//! Two kinds of steps, both with `--overlap`, since a second step in an allocation waits for the first otherwise:
+//! - the *holder* starts the agent and stays until the agent has ended, since Slurm may kill whatever a finished step leaves (`proctrack/cgroup`);
+//! - the *carrier* is a relay between its standard streams and the agent's socket; the link owns it and may end it at any time.
+//!
+//! Owner: the link's thread. Invariants:
+//! - SLURM-1: the holder's `srun` is never signalled: a signal to srun is SIGKILL for everything in the step, at once. It has a session of its
+//!   own, so that a terminal's ctrl-c does not reach it, and it outlives the console. A run ends because its agents prove its stop.
+//! - SLURM-2: slurmstepd passes on whole lines of limited length, so frames travel as base64 lines ([`crate::agent::relay::Lines`]).
+
+use super::carry::Pipe;
+use super::desk::Desk;
+use super::local;
+use super::roads::{self, Road};
+use super::{Answer, Call, LinkRequest};
+use crate::agent::relay::{self, LineReader};
+use crate::config::hosts::Host;
+use crate::core::event::Probe;
+use crate::ssh::exec;
+use crate::ssh::wait::Interest;
+use crate::ssh::{Operator, SshError};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Bound of starting an agent; a busy controller may take its time.
+const STARTING: Duration = Duration::from_secs(60);
+/// How long a carrier may take to end by itself.
+const ENDING: Duration = Duration::from_secs(1);
+
+/// What a step of ours must not inherit: options of the job's own steps that `srun` would read from the environment.
+fn is_option_of_srun(name: &str) -> bool {
+    const PREFIXES: [&str; 9] = [
+        "SLURM_NTASKS",
+        "SLURM_NPROCS",
+        "SLURM_TASKS_PER_NODE",
+        "SLURM_GPU",
+        "SLURM_CPU",
+        "SLURM_MEM",
+        "SLURM_DISTRIBUTION",
+        "SLURM_THREADS",
+        "SLURM_EXACT",
+    ];
+    PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// `srun` for one task of a step of ours on `host`.
+fn srun(host: &Host, gpus: bool) -> Command {
+    let mut command = Command::new("srun");
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_option_of_srun(&name.to_string_lossy())) {
+        command.env_remove(name);
+    }
+    if let Some(job) = std::env::var_os("SLURM_JOB_ID") {
+        let mut option = std::ffi::OsString::from("--jobid=");
+        option.push(job);
+        command.arg(option);
+    }
+    command.args([
+        "--overlap",
+        "--nodes=1",
+        "--ntasks=1",
+        "--mpi=none",
+        "--cpu-bind=none",
+        "--mem=0",
+        "--quiet",
+    ]);
+    if !gpus {
+        command.arg("--gres=none");
+    }
+    command.arg(format!("--nodelist={}", host.name));
+    command
+}
+
+/// The road of one link.
+#[derive(Debug)]
+pub struct Slurm<'a> {
+    request: &'a LinkRequest,
+    /// Reaped when they end while this console lives; never signalled (SLURM-1).
+    holders: Vec<Child>,
+}
+
+impl Slurm<'_> {
+    /// The road for `request`.
+    pub fn new(request: &LinkRequest) -> Slurm<'_> {
+        Slurm { request, holders: Vec::new() }
+    }
+}
+
+impl Road for Slurm<'_> {
+    fn travel(&mut self, desk: &mut Desk, mending: bool) -> Result<(Probe, Box<dyn Pipe>), SshError> {
+        self.holders.retain_mut(|holder| matches!(holder.try_wait(), Ok(None)));
+        let request = self.request;
+        let (host, agent) = (&request.host, &request.agent_binary);
+        desk.starting();
+        let workdir = if host.workdir.is_empty() { "." } else { &host.workdir };
+        let mut arguments = roads::start_arguments(request, workdir);
+        // `agent hold ...` instead of `agent start ...`.
+        arguments[1] = "hold".into();
+        let mut command = srun(host, true);
+        command.arg("--input=none").arg(agent).args(&arguments);
+        // SAFETY: setsid has no memory effects and is async-signal-safe.
+        unsafe {
+            command.pre_exec(|| match libc::setsid() {
+                -1 => Err(io::Error::last_os_error()),
+                _ => Ok(()),
+            });
+        }
+        let mut running = local::Running::start(&host.name, command, &[])?;
+        let done = |out: &[u8]| exec::after(out, "RANKDECK-AGENT").is_some();
+        let said = running.until(&host.name, "srun", STARTING, desk, &done);
+        // Answered or not: the step is Slurm's from here on.
+        self.holders.extend(running.release());
+        let said = said?;
+        let mut probe = roads::read_probe(said.after("RANKDECK-PROBE"));
+        if let Some(trainer) = &request.trainer_binary {
+            probe.trainer = Some(trainer.display().to_string());
+        }
+        let answer = said.after("RANKDECK-AGENT");
+        let started =
+            roads::read_started(&host.name, answer.as_deref(), &super::deploy::described(&said), mending)?;
+        let carrier = Carrier::start(host, agent, &started.socket).map_err(|error| {
+            SshError::passing(
+                format!("{}: cannot start srun: {error}", host.name),
+                "is Slurm's client installed here?",
+            )
+        })?;
+        Ok((probe, Box::new(carrier)))
+    }
+}
+
+/// Runs `rankdeck agent ARGS` on a node and gives back its answer. Cargo goes into this machine's cache, as nodes share their home folders.
+pub fn call(host: &Host, agent: &Path, call: &Call, operator: &mut dyn Operator) -> Result<Answer, SshError> {
+    let mut command = srun(host, false);
+    if call.input.is_empty() {
+        command.arg("--input=none");
+    }
+    command.arg(agent).arg("agent").args(&call.args);
+    local::answer_of(host, command, "srun", call, operator)
+}
+
+/// A step that carries bytes to an agent. Standard input and output of its `srun` are the two directions of one socket.
+struct Carrier {
+    child: Child,
+    stream: UnixStream,
+    reader: LineReader,
+    /// The rest of a line that did not fit.
+    pending: Vec<u8>,
+}
+
+impl Carrier {
+    fn start(host: &Host, agent: &Path, socket: &str) -> io::Result<Carrier> {
+        let (stream, theirs) = UnixStream::pair()?;
+        stream.set_nonblocking(true)?;
+        let mut command = srun(host, false);
+        command.arg(agent).args(["agent", "relay", "--lines", "--socket", socket]);
+        let (input, output) = (OwnedFd::from(theirs.try_clone()?), OwnedFd::from(theirs));
+        let child = command.stdin(input).stdout(output).stderr(Stdio::null()).process_group(0).spawn()?;
+        Ok(Carrier { child, stream, reader: LineReader::default(), pending: Vec::new() })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        while !self.pending.is_empty() {
+            let wrote = Write::write(&mut self.stream, &self.pending)?;
+            self.pending.drain(..wrote);
+        }
+        Ok(())
+    }
+}
+
+impl Pipe for Carrier {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self.flush() {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+            _ => {}
+        }
+        loop {
+            let count = self.reader.take(buffer);
+            if count > 0 {
+                return Ok(count);
+            }
+            let mut chunk = [0; 16 << 10];
+            match Read::read(&mut self.stream, &mut chunk)? {
+                0 => return Ok(0),
+                read => self.reader.push(&chunk[..read])?,
+            }
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.flush()?;
+        let piece = &bytes[..bytes.len().min(relay::PIECE)];
+        self.pending = relay::line(piece);
+        match self.flush() {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+            _ => Ok(piece.len()),
+        }
+    }
+
+    fn interest(&self, pending: bool) -> Interest {
+        Interest { fd: self.stream.as_raw_fd(), read: true, write: pending || !self.pending.is_empty() }
+    }
+}
+
+impl Drop for Carrier {
+    fn drop(&mut self) {
+        // The relay ends at the end of its input, and the step with it; killing this step harms nobody else.
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+        let deadline = Instant::now() + ENDING;
+        while Instant::now() < deadline {
+            match self.child.try_wait() {
+                Ok(None) => std::thread::sleep(Duration::from_millis(10)),
+                _ => return,
+            }
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

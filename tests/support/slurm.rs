@@ -1,0 +1,175 @@
+//! A small real Slurm on this machine: munged, slurmctld and two slurmd of their own ports and folders, as whoever runs the tests.
+//!
+//! Several slurmd on one machine work when each is told its node name (`slurmd -N`). No cgroups: `proctrack/linuxproc`.
+
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The daemons; ended on drop.
+pub struct Slurm {
+    folder: tempfile::TempDir,
+    daemons: Vec<Child>,
+}
+
+/// Why there is no Slurm here.
+fn missing() -> Option<String> {
+    let has = |name: &str| {
+        ["/usr/sbin", "/usr/bin", "/sbin", "/bin"].iter().any(|folder| Path::new(folder).join(name).exists())
+    };
+    let absent: Vec<&str> = ["munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel"]
+        .into_iter()
+        .filter(|name| !has(name))
+        .collect();
+    (!absent.is_empty()).then(|| {
+        format!(
+            "no {} here; `apt-get install slurmctld slurmd slurm-client munge` brings them",
+            absent.join(", ")
+        )
+    })
+}
+
+fn daemon(name: &str) -> Command {
+    let found = ["/usr/sbin", "/usr/bin"]
+        .iter()
+        .map(|folder| Path::new(folder).join(name))
+        .find(|path| path.exists());
+    Command::new(found.unwrap_or_else(|| name.into()))
+}
+
+/// Ports that were free a moment ago, all different.
+fn ports(count: usize) -> Vec<u16> {
+    let held: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    held.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
+}
+
+impl Slurm {
+    /// Two nodes `n0` and `n1` that are idle; `None`, with the reason on stderr, where Slurm is not installed.
+    pub fn start() -> Option<Slurm> {
+        if let Some(why) = missing() {
+            eprintln!("skipped: {why}");
+            return None;
+        }
+        // A short path: sockets live in it.
+        let folder = tempfile::Builder::new().prefix("rd-slurm-").tempdir_in("/tmp").unwrap();
+        let dir = folder.path().to_owned();
+        std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o755)).unwrap();
+        let user = String::from_utf8(Command::new("id").arg("-un").output().unwrap().stdout).unwrap();
+        let (user, port) = (user.trim(), ports(3));
+        for name in ["n0.spool", "n1.spool", "state", "munge"] {
+            std::fs::create_dir(dir.join(name)).unwrap();
+        }
+        std::fs::set_permissions(dir.join("munge"), PermissionsExt::from_mode(0o755)).unwrap();
+        let mut key = vec![0; 128];
+        std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom").unwrap(), &mut key).unwrap();
+        std::fs::write(dir.join("key"), key).unwrap();
+        std::fs::set_permissions(dir.join("key"), PermissionsExt::from_mode(0o400)).unwrap();
+        let d = dir.display();
+        let text = format!(
+            "ClusterName=rankdeck\nSlurmctldHost=localhost\nSlurmctldPort={ctl}\nSlurmUser={user}\nSlurmdUser={user}\n\
+             AuthType=auth/munge\nAuthInfo=socket={d}/munge/sock\nStateSaveLocation={d}/state\nSlurmdSpoolDir={d}/%n.spool\n\
+             SlurmctldPidFile={d}/ctl.pid\nSlurmdPidFile={d}/%n.pid\nSlurmctldLogFile={d}/ctl.log\nSlurmdLogFile={d}/%n.log\n\
+             MailProg=/bin/true\nProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSelectType=select/cons_tres\n\
+             SelectTypeParameters=CR_Core\nSlurmdParameters=config_overrides\nReturnToService=2\nMpiDefault=none\n\
+             KillWait=15\nSlurmdTimeout=30\nInactiveLimit=0\n\
+             NodeName=n0 NodeHostname=localhost NodeAddr=127.0.0.1 Port={p0} CPUs=8 RealMemory=1000 State=UNKNOWN\n\
+             NodeName=n1 NodeHostname=localhost NodeAddr=127.0.0.1 Port={p1} CPUs=8 RealMemory=1000 State=UNKNOWN\n\
+             PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n",
+            ctl = port[0],
+            p0 = port[1],
+            p1 = port[2],
+        );
+        std::fs::write(dir.join("slurm.conf"), text).unwrap();
+        let mut slurm = Slurm { folder, daemons: Vec::new() };
+        let mut munged = daemon("munged");
+        munged.args(["--foreground", "--force"]);
+        for (option, name) in [
+            ("key-file", "key"),
+            ("socket", "munge/sock"),
+            ("pid-file", "munge/pid"),
+            ("log-file", "munge/log"),
+            ("seed-file", "munge/seed"),
+        ] {
+            munged.arg(format!("--{option}={}", dir.join(name).display()));
+        }
+        slurm.spawn(munged);
+        slurm.wait("munged", || dir.join("munge/sock").exists());
+        let mut controller = daemon("slurmctld");
+        controller.args(["-D", "-i", "-f"]).arg(slurm.conf());
+        slurm.spawn(controller);
+        for node in ["n0", "n1"] {
+            let mut node_daemon = daemon("slurmd");
+            node_daemon.args(["-D", "-N", node, "-f"]).arg(slurm.conf());
+            slurm.spawn(node_daemon);
+        }
+        slurm.wait("two idle nodes", || {
+            let output =
+                slurm.command("sinfo").args(["-h", "-N", "-t", "idle", "-o", "%N"]).output().unwrap();
+            String::from_utf8_lossy(&output.stdout).lines().count() == 2
+        });
+        Some(slurm)
+    }
+
+    fn spawn(&mut self, mut command: Command) {
+        command
+            .env("SLURM_CONF", self.conf())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        self.daemons.push(command.spawn().unwrap());
+    }
+
+    fn wait(&self, what: &str, mut done: impl FnMut() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !done() {
+            let logs =
+                |name: &str| std::fs::read_to_string(self.folder.path().join(name)).unwrap_or_default();
+            assert!(Instant::now() < deadline, "no {what}:\n{}\n{}", logs("ctl.log"), logs("munge/log"));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Its configuration file.
+    pub fn conf(&self) -> PathBuf {
+        self.folder.path().join("slurm.conf")
+    }
+
+    /// A command of Slurm, or one that uses Slurm.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.env("SLURM_CONF", self.conf());
+        for (name, _) in
+            std::env::vars().filter(|(name, _)| name.starts_with("SLURM_") && name != "SLURM_CONF")
+        {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    /// What a command of Slurm prints.
+    pub fn ask(&self, program: &str, args: &[&str]) -> String {
+        let output = self.command(program).args(args).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+}
+
+impl Drop for Slurm {
+    fn drop(&mut self) {
+        let jobs = self.ask("squeue", &["-h", "-o", "%i"]);
+        for job in jobs.lines() {
+            let _ = self.ask("scancel", &["--signal=KILL", "--full", job]);
+            let _ = self.ask("scancel", &[job]);
+        }
+        for child in self.daemons.iter_mut().rev() {
+            crate::support::kill(child.id(), libc::SIGTERM);
+            let deadline = Instant::now() + Duration::from_secs(5);
+            while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
