@@ -236,9 +236,12 @@ impl Gpus {
 mod tests {
     use super::*;
 
+    /// Indices of the GPUs that are there, and the error that follows.
+    type Moment = (Vec<u32>, Option<(u32, u64)>);
+
     /// A driver that plays moments: what it shows, and the error that follows. It lets go of the watcher's other half at the end.
     struct Fake {
-        moments: VecDeque<(Vec<u32>, Option<(u32, u64)>)>,
+        moments: VecDeque<Moment>,
         outside: Option<Gpus>,
         shown: Vec<Vec<GpuSample>>,
     }

@@ -18,9 +18,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// Between two samples.
-const ROUND: Duration = Duration::from_millis(250);
-
 /// One rank to look at.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Subject {
@@ -75,11 +72,12 @@ impl Subjects {
 /// A sample and its number, from 1: who sees a jump has missed some.
 pub type Numbered = (u64, HostSample);
 
-/// Starts the thread; it ends when nobody listens any more.
+/// Starts the thread, which looks once per `round`; it ends when nobody listens any more.
 pub fn start(
     subjects: Subjects,
     gpus: Gpus,
     malformed: Arc<AtomicU64>,
+    round: Duration,
 ) -> std::io::Result<watch::Receiver<Numbered>> {
     let (sender, receiver) = watch::channel((0, HostSample::default()));
     std::thread::Builder::new().name("sample".into()).spawn(move || {
@@ -94,7 +92,7 @@ pub fn start(
             if sender.send((number, sample)).is_err() {
                 return;
             }
-            std::thread::sleep(ROUND);
+            std::thread::sleep(round);
         }
     })?;
     Ok(receiver)

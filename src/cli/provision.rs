@@ -284,7 +284,7 @@ async fn bring_libtorch(
 }
 
 /// Hosts that a preflight found without the code.
-pub fn lacking<'a>(hosts: &'a [Host], codes: impl Iterator<Item = Option<Code>>) -> Vec<&'a Host> {
+pub fn lacking(hosts: &[Host], codes: impl Iterator<Item = Option<Code>>) -> Vec<&Host> {
     hosts
         .iter()
         .zip(codes)

@@ -243,3 +243,31 @@ fn real_gloo_ranks_show_who_is_behind() {
     let last = waits.python.unwrap().recent.last().unwrap().clone();
     assert_eq!((last.op.as_str(), last.count), ("all_reduce", 5), "the Flight Recorder agrees");
 }
+
+/// How much of a core the agent takes for 8 ranks at 10 samples a second, and how long looks take: figures for people, no check.
+#[test]
+#[ignore = "a measurement: cargo test --release --test agent measure -- --ignored --nocapture"]
+fn measure_the_agent_with_eight_ranks() {
+    let mut bed = Bed::new("cost");
+    bed.timing = "sample=0.1".into();
+    let started = bed.start();
+    let mut console = Console::attach(&started, 0);
+    console.launch(bed.spec(0, 8, &["bash", "-c", "sleep 1000 & sleep 1000 & wait"]));
+    console.pid(7);
+    console.wait("samples of all ranks", |console| {
+        console.samples.last().is_some_and(|sample| sample.ranks.len() == 8)
+    });
+    let ticks = || rankdeck::agent::proc::stat(started.pid).unwrap().cpu_ticks;
+    let (before, begun, first) = (ticks(), Instant::now(), console.samples.len());
+    let mut taken = 0;
+    while begun.elapsed() < Duration::from_secs(20) {
+        console.pump();
+        taken = console.samples.last().map_or(0, |sample| sample.mono_ms);
+    }
+    let share = (ticks() - before) as f64
+        / rankdeck::agent::proc::ticks_per_second() as f64
+        / begun.elapsed().as_secs_f64();
+    eprintln!("agent: {:.2} % of a core ({first} samples before, last at {taken})", share * 100.0);
+    let found = look(&mut console, 0, "an answer", |found| found.took_ms > 0);
+    eprintln!("a look at a rank with two children took {} ms", found.took_ms);
+}

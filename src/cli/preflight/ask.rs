@@ -9,8 +9,9 @@ use crate::config::hosts::{Host, Transport};
 use crate::link::{self, Call, LinkError, backoff};
 use std::sync::Arc;
 
-/// How long hosts wait for each other, ms: logins of many hosts are spread over as much.
+/// How long hosts wait for each other, ms, and how much longer per host: behind one server, logins come one after another.
 const PATIENCE_MS: u64 = 3000;
+const PATIENCE_PER_HOST_MS: u64 = 150;
 /// Up to so many hosts connect to each other in all pairs; more would spend the time on connecting.
 const ALL_PAIRS: usize = 16;
 /// Ports that a host may take for the test.
@@ -139,7 +140,7 @@ fn questions(subject: &Subject<'_>, dice: &mut dyn FnMut() -> u64) -> Vec<Questi
                     })
                     .collect(),
                 token: tokens[node].clone(),
-                patience_ms: PATIENCE_MS,
+                patience_ms: PATIENCE_MS + PATIENCE_PER_HOST_MS * draft.hosts.len() as u64,
             }
         })
         .collect()
