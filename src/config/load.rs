@@ -3,7 +3,7 @@
 use super::check::check;
 use super::diagnostic::{Diagnostic, Diagnostics, Place};
 use super::document::{self, Node, Value};
-use super::experiment::{Experiment, Learn};
+use super::experiment::Experiment;
 use super::schema::{self, BUILTIN_ENVS};
 use super::{overrides, suggest};
 use std::path::Path;
@@ -52,25 +52,33 @@ fn check_builtin(root: &Node, found: &mut Diagnostics) {
             );
         }
     }
-    if let Some(Node { place, value: Value::String(id) }) = root.entry("env.id").map(|found| found.node)
-        && !id.trim().is_empty()
-        && !BUILTIN_ENVS.contains(&id.as_str())
-    {
-        let known = BUILTIN_ENVS.map(|id| format!("`{id}`")).join(", ");
-        let hint = suggest::closest(id, BUILTIN_ENVS)
-            .map_or(format!("the built-in trainer has {known}"), |close| format!("did you mean `{close}`?"));
-        found.push(
-            Diagnostic::at(place, format!("unknown environment `{id}`"))
-                .label("unknown environment")
-                .hint(hint),
-        );
+    let text = |key: &str| match root.entry(key).map(|found| found.node) {
+        Some(Node { place, value: Value::String(text) }) => Some((place, text.as_str())),
+        _ => None,
+    };
+    let worker = text("env.worker").map_or("auto", |(_, worker)| worker);
+    let Some((place, id)) = text("env.id").filter(|(_, id)| !id.trim().is_empty()) else { return };
+    if worker == "python" || BUILTIN_ENVS.contains(&id) {
+        return;
     }
+    let hint = match suggest::closest(id, BUILTIN_ENVS) {
+        Some(close) => format!("did you mean `{close}`? Otherwise set `env.worker = \"python\"`"),
+        // Gymnasium may know it.
+        None if worker == "auto" => return,
+        None => {
+            let known = BUILTIN_ENVS.map(|id| format!("`{id}`")).join(", ");
+            format!("the trainer itself has {known}; `env.worker = \"python\"` asks Gymnasium")
+        }
+    };
+    found.push(
+        Diagnostic::at(place, format!("unknown environment `{id}`")).label("unknown environment").hint(hint),
+    );
 }
 
 /// Keys against each other.
 fn check_rules(root: &Node, experiment: &Experiment, found: &mut Diagnostics) {
-    if let Some(Learn::Ppo(ppo)) = &experiment.learn
-        && ppo.anneal_lr
+    if let Some(learn) = &experiment.learn
+        && learn.anneals()
         && experiment.run.total_steps == 0
     {
         found.push(
