@@ -57,22 +57,28 @@ fn check_builtin(root: &Node, found: &mut Diagnostics) {
         _ => None,
     };
     let worker = text("env.worker").map_or("auto", |(_, worker)| worker);
-    let Some((place, id)) = text("env.id").filter(|(_, id)| !id.trim().is_empty()) else { return };
-    if worker == "python" || BUILTIN_ENVS.contains(&id) {
-        return;
+    if let Some((place, id)) = text("env.id")
+        && !id.trim().is_empty()
+        && !BUILTIN_ENVS.contains(&id)
+        && (worker == "rust" || worker == "auto" && !id.contains([':', '/']))
+    {
+        // Python may know any other id; one that is nearly a known one is a typing mistake.
+        let hint = match (suggest::closest(id, BUILTIN_ENVS), worker) {
+            (Some(close), _) => {
+                format!("did you mean `{close}`? (`env.worker = \"python\"` asks Gymnasium for `{id}`)")
+            }
+            (None, "rust") => {
+                let known = BUILTIN_ENVS.map(|id| format!("`{id}`")).join(", ");
+                format!("in Rust there are {known}; `env.worker = \"python\"` asks Gymnasium for `{id}`")
+            }
+            (None, _) => return,
+        };
+        found.push(
+            Diagnostic::at(place, format!("unknown environment `{id}`"))
+                .label("unknown environment")
+                .hint(hint),
+        );
     }
-    let hint = match suggest::closest(id, BUILTIN_ENVS) {
-        Some(close) => format!("did you mean `{close}`? Otherwise set `env.worker = \"python\"`"),
-        // Gymnasium may know it.
-        None if worker == "auto" => return,
-        None => {
-            let known = BUILTIN_ENVS.map(|id| format!("`{id}`")).join(", ");
-            format!("the trainer itself has {known}; `env.worker = \"python\"` asks Gymnasium")
-        }
-    };
-    found.push(
-        Diagnostic::at(place, format!("unknown environment `{id}`")).label("unknown environment").hint(hint),
-    );
 }
 
 /// Keys against each other.

@@ -342,15 +342,14 @@ static DISTRIBUTED: Keys = &[&[
 ]];
 
 /// Environments that the built-in trainer has.
-pub const BUILTIN_ENVS: [&str; 6] =
-    ["CartPole-v0", "CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0"];
+pub const BUILTIN_ENVS: [&str; 2] = ["CartPole-v0", "CartPole-v1"];
 
 static ENV: Keys = &[&[
     key(
         "id",
         Kind::Text(&PLAIN),
         Required,
-        "Environment id; the trainer itself has CartPole-v0 and v1, Pendulum-v1, Acrobot-v1, MountainCar-v0 and MountainCarContinuous-v0, and its Python worker has what Gymnasium makes.",
+        "Environment id: classic control in Rust (such as `CartPole-v1`), an Atari game (`ALE/Pong-v5`, `PongNoFrameskip-v4`), or any id that Gymnasium knows (`module:Name-v0` imports the module first).",
     ),
     key(
         "num_envs",
@@ -362,35 +361,54 @@ static ENV: Keys = &[&[
         "worker",
         Kind::Choice(&["auto", "rust", "python"]),
         Value("\"auto\""),
-        "What steps the environments: the trainer itself, a Python process per rank (Atari and everything else that Gymnasium makes), or `auto`: the trainer where it has the environment, else Python.",
+        "Where environments are computed: in the trainer, or in a Python process beside each rank; `auto`: in the trainer where it knows the id.",
     ),
-    key("python", Kind::Text(&PLAIN), Value("\"python3\""), "Interpreter of the Python worker."),
-    key("frame_skip", Kind::Integer(1..=1000), Value("4"), "Atari: emulator frames per step."),
-    key("frame_stack", Kind::Integer(1..=64), Value("4"), "Atari: frames in an observation."),
     key(
-        "noop_max",
-        Kind::Integer(0..=10_000),
-        Value("30"),
-        "Atari: at most so many idle steps at the start of an episode.",
+        "python",
+        Kind::Text(&PLAIN),
+        Value("\"python3\""),
+        "Interpreter of the Python worker, on every host; `rankdeck-trainer --setup-env DIR` makes one.",
     ),
+    key(
+        "worker_threads",
+        Kind::Integer(1..=4096),
+        Words("`launch.threads`"),
+        "Threads of each rank's Atari emulators.",
+    ),
+    key(
+        "worker_timeout_s",
+        SECONDS,
+        Value("60.0"),
+        "Seconds after which a Python worker that does not answer is given up; starting it may take twice as long.",
+    ),
+    key(
+        "max_episode_steps",
+        Kind::Integer(1..=U32),
+        Words("the environment's own limit"),
+        "Steps after which an episode is cut off (truncated).",
+    ),
+    key("frame_skip", Kind::Integer(1..=1000), Words("4"), "Atari: frames per step, the last two maximised."),
+    key(
+        "repeat_action_probability",
+        SHARE,
+        Words("0.25 for `ALE/*-v5`, else 0"),
+        "Atari: probability that a frame repeats the previous action (sticky actions).",
+    ),
+    key("noop_max", Kind::Integer(0..=1000), Words("30"), "Atari: at most so many idle frames begin a game."),
     key(
         "episodic_life",
         Kind::Flag,
-        Value("true"),
-        "Atari: a lost life ends the episode for the learner (not the game, and not in evaluations).",
+        Words("true"),
+        "Atari: in training a lost life ends the episode; evaluations and returns are of whole games.",
     ),
     key(
         "clip_rewards",
         Kind::Flag,
-        Value("true"),
-        "Atari: the learner sees the sign of the reward (evaluations see the score).",
+        Words("true"),
+        "Atari: training sees the sign of each reward; returns stay unclipped.",
     ),
-    key(
-        "sticky_actions",
-        SHARE,
-        Value("0.0"),
-        "Atari: probability that the emulator repeats the last action instead.",
-    ),
+    key("frame_stack", Kind::Integer(1..=64), Words("4"), "Atari: frames in an observation."),
+    key("image_size", Kind::Integer(8..=512), Words("84"), "Atari: height and width of a frame, gray."),
 ]];
 
 static POLICY: Keys = &[&[
