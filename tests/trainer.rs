@@ -8,6 +8,8 @@
 
 #[path = "trainer/classic.rs"]
 mod classic;
+#[path = "trainer/equality.rs"]
+mod equality;
 #[path = "trainer/group.rs"]
 mod group;
 #[path = "trainer/harness.rs"]
