@@ -16,5 +16,9 @@ mod group;
 mod harness;
 #[path = "trainer/learning.rs"]
 mod learning;
+#[path = "trainer/refusals.rs"]
+mod refusals;
 #[path = "trainer/resuming.rs"]
 mod resuming;
+#[path = "trainer/weights.rs"]
+mod weights;
