@@ -16,6 +16,8 @@ mod group;
 mod harness;
 #[path = "trainer/learning.rs"]
 mod learning;
+#[path = "trainer/phases.rs"]
+mod phases;
 #[path = "trainer/refusals.rs"]
 mod refusals;
 #[path = "trainer/resuming.rs"]

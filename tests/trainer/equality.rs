@@ -92,10 +92,10 @@ const LONG: &[(&str, &str, u64)] = &[
 ];
 
 /// What a rank ends with.
-struct Ended {
-    state: State,
-    chains: Vec<u64>,
-    updates: u64,
+pub struct Ended {
+    pub state: State,
+    pub chains: Vec<u64>,
+    pub updates: u64,
 }
 
 /// A rank to be.
@@ -158,7 +158,7 @@ impl Rank {
 }
 
 /// All ranks of a world, in order.
-fn train(case: &str, world_size: u32, iterations: u64, synchronised: bool) -> Vec<Ended> {
+pub fn train(case: &str, world_size: u32, iterations: u64, synchronised: bool) -> Vec<Ended> {
     tch::set_num_threads(1);
     let text = format!("[run]\nname = 'equality'\nseed = 7\ntotal_steps = 1000000\n{case}\n");
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -172,7 +172,7 @@ fn train(case: &str, world_size: u32, iterations: u64, synchronised: bool) -> Ve
 }
 
 /// The largest difference of any weight, and where it is.
-fn apart(a: &State, b: &State) -> (f32, String) {
+pub fn apart(a: &State, b: &State) -> (f32, String) {
     assert_eq!(a.arrays.len(), b.arrays.len());
     let mut worst = (0.0_f32, String::new());
     for (a, b) in a.arrays.iter().zip(&b.arrays).filter(|(a, _)| a.name.starts_with("model.")) {
