@@ -178,9 +178,11 @@ pub fn apart(a: &State, b: &State) -> (f32, String) {
     for (a, b) in a.arrays.iter().zip(&b.arrays).filter(|(a, _)| a.name.starts_with("model.")) {
         assert_eq!((&a.name, a.values.len()), (&b.name, b.values.len()));
         for (x, y) in a.values.iter().zip(&b.values) {
-            // Also what is no number is apart.
-            if !((x - y).abs() <= worst.0) {
-                worst = ((x - y).abs(), a.name.clone());
+            let distance = if x == y { 0.0 } else { (x - y).abs() };
+            // What is no number is infinitely apart.
+            let distance = if distance.is_nan() { f32::INFINITY } else { distance };
+            if distance > worst.0 {
+                worst = (distance, a.name.clone());
             }
         }
     }
