@@ -1,6 +1,6 @@
 use super::super::{Purpose, make_vector};
 use super::*;
-use crate::config::experiment::Env;
+use crate::config::experiment::{Env, EnvWorker};
 use crate::trainer::seeds::Seeds;
 
 fn vector(id: &str, envs: usize, first: u32, seed: u64) -> Box<dyn VectorEnv> {
@@ -115,7 +115,8 @@ fn actions_and_buffers_that_do_not_fit_are_refused() {
 
 #[test]
 fn an_unknown_id_names_the_known_ones() {
-    let error = super::super::spec_of(&Env::new("CartPole-v7", 1)).unwrap_err();
+    let env = Env { worker: EnvWorker::Rust, ..Env::new("CartPole-v7", 1) };
+    let error = super::super::spec_of(&env).unwrap_err();
     assert!(
         error.to_string().contains("CartPole-v7") && error.to_string().contains("CartPole-v1"),
         "{error}"

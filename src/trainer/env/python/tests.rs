@@ -177,6 +177,9 @@ fn what_cannot_be_made_is_the_configurations_fault() {
     let error = spec_of(&config("CartPole-v1", &bare)).unwrap_err();
     assert!(error.is_usage() && error.to_string().contains("has no gymnasium"), "{error}");
     assert!(error.hint().contains("-m pip install"), "{}", error.hint());
+    // Nothing says that the id was meant for Python: what there is without Python is worth a word.
+    let auto = Env { worker: EnvWorker::Auto, ..config("CartPole-v7", &bare) };
+    assert!(spec_of(&auto).unwrap_err().hint().contains("Acrobot-v1"));
     // Something that is no Python at all.
     let error = spec_of(&config("CartPole-v1", "/bin/cat")).unwrap_err();
     assert!(error.to_string().contains("/bin/cat"), "{error}");
