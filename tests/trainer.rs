@@ -16,3 +16,5 @@ mod harness;
 mod learning;
 #[path = "trainer/resuming.rs"]
 mod resuming;
+#[path = "trainer/workers.rs"]
+mod workers;

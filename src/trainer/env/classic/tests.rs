@@ -122,3 +122,16 @@ fn an_unknown_id_names_the_known_ones() {
         "{error}"
     );
 }
+
+#[test]
+fn the_constant_environment_is_only_ever_truncated() {
+    let env = Env { max_episode_steps: Some(4), ..Env::new(constant::ID, 1) };
+    let mut env = make_vector(&env, 2, 0, &Seeds::new(0), 0, Purpose::Train).unwrap();
+    let mut outcome = Outcome::new(env.spec(), 2);
+    for step in 1..=12 {
+        env.step(Actions::Discrete(&[0, 1]), &mut outcome).unwrap();
+        assert_eq!((outcome.rewards[0], outcome.terminated[0]), (1.0, false));
+        assert_eq!(outcome.truncated, [step % 4 == 0; 2]);
+        assert_eq!(outcome.episodes.len(), if step % 4 == 0 { 2 } else { 0 });
+    }
+}
