@@ -18,7 +18,7 @@ use std::path::PathBuf;
 #[command(name = "rankdeck-trainer", version, about = "rankdeck's built-in trainer: one rank of a run")]
 pub struct Flags {
     /// Experiment file (TOML)
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["check_env", "setup_env"],
+    #[arg(long, value_name = "FILE", required = false, required_unless_present_any = ["check_env", "setup_env"],
           default_value_if("check_env", ArgPredicate::IsPresent, "-"),
           default_value_if("setup_env", ArgPredicate::IsPresent, "-"))]
     pub config: PathBuf,
@@ -345,6 +345,21 @@ mod tests {
         ("SLURM_JOB_ID", "77"),
         ("SLURM_STEP_NODELIST", "gpu[03-07,9]"),
     ];
+
+    #[test]
+    fn a_config_is_needed_for_a_run_and_only_for_a_run() {
+        use clap::{CommandFactory, Parser};
+        Flags::command().debug_assert();
+        let parse = |args: &[&str]| Flags::try_parse_from([&["rankdeck-trainer"], args].concat());
+        assert_eq!(parse(&["--config", "x.toml"]).unwrap().config, PathBuf::from("x.toml"));
+        assert!(parse(&[]).is_err() && parse(&["--spawn", "2"]).is_err());
+        assert_eq!(parse(&["--check-env", "CartPole-v1"]).unwrap().check_env.as_deref(), Some("CartPole-v1"));
+        assert_eq!(
+            parse(&["--setup-env", "venv", "--package", "a", "--package", "b"]).unwrap().package.len(),
+            2
+        );
+        assert!(parse(&["--package", "a", "--config", "x.toml"]).is_err());
+    }
 
     #[test]
     fn nobody_says_anything_one_rank_trains_alone() {
