@@ -7,17 +7,20 @@
 //! - CONF-2: all mistakes of a file are reported at once, each with its line, except syntax errors, which hide the rest.
 //! - CONF-3: the resolved experiment, written as TOML, loads again and is equal.
 
+pub mod atari;
 pub mod check;
 pub mod diagnostic;
 pub mod document;
 mod draft;
 pub mod experiment;
 pub mod hosts;
+pub mod learn;
 mod load;
 pub mod locate;
 pub mod metrics;
 mod overrides;
 pub mod schema;
+mod schema_learn;
 pub mod slurm;
 mod suggest;
 mod text_rules;

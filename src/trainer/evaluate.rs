@@ -1,47 +1,56 @@
 //! Evaluation: whole episodes with the greedy policy, on rank 0, while the others wait in the broadcast that follows.
 //!
-//! Owner: rank 0. Every episode has its own fixed seed, the same in every evaluation and disjoint from training (SEEDS-4), and every
-//! episode that was begun counts: no bias to short ones, and two evaluations differ by the policy only.
+//! Owner: rank 0. Environment `i` has the stream of evaluation episode `i`, the same in every evaluation and disjoint from training (SEEDS-4).
+//!
+//! Invariants:
+//! - EVAL-1: two evaluations of one policy are equal: they differ by the policy only.
+//! - EVAL-2: each environment plays a fixed number of episodes, the counts differ by at most one, and all of them count: no bias to short ones.
 
-use super::env::{EnvError, make};
-use super::policy::MlpFast;
-use super::seeds::{Purpose, Seeds};
+use super::env::{Observations, Outcome, VectorEnv};
+use super::error::TrainerError;
+use super::rollout::ActionBuffer;
 use crate::proto::message::Evaluation;
 use crate::trainer::inject;
 use std::time::Instant;
 
-/// Steps between two calls of `moved`.
-const MOVED_EVERY: u64 = 64;
+/// Environments at most; more episodes are played one after the other.
+pub const MAX_ENVS: u32 = 32;
 
-/// Plays `episodes` episodes of `id`; `moved` is called while something happens. `env_step`, `train_iter` and `stop` are left to the caller.
+/// A policy that is asked for its best actions.
+pub trait Greedy {
+    /// Writes the actions for the observations of all environments, as environments take them.
+    fn act(&mut self, observations: Observations<'_>, actions: &mut ActionBuffer)
+    -> Result<(), TrainerError>;
+}
+
+/// Plays `episodes` episodes from the beginning of the streams; `moved` is called while something happens. `env_step`, `train_iter` and `stop` are
+/// left to the caller.
 pub fn evaluate(
-    id: &str,
+    env: &mut dyn VectorEnv,
     episodes: u32,
-    policy: &mut MlpFast,
-    seeds: &Seeds,
+    policy: &mut dyn Greedy,
     mut moved: impl FnMut(),
-) -> Result<Evaluation, EnvError> {
+) -> Result<Evaluation, TrainerError> {
     let begun = Instant::now();
-    let mut env = make(id)?;
-    let mut observation = vec![0.0; env.spec().observation_len];
-    let (mut returns, mut steps) = (Vec::with_capacity(episodes as usize), 0_u64);
-    for episode in 0..episodes {
-        inject::here(inject::Place::Episode);
-        env.reset(Some(&seeds.words(Purpose::Eval, episode, 0)), &mut observation);
-        let mut total = 0.0;
-        loop {
-            let step = env.step(policy.greedy(&observation) as usize, &mut observation);
-            total += step.reward;
-            steps += 1;
-            if steps.is_multiple_of(MOVED_EVERY) {
-                moved();
-            }
-            if step.done() {
-                break;
+    env.reset()?;
+    inject::here(inject::Place::Episode);
+    let envs = env.len();
+    let mut left: Vec<usize> = (0..envs).map(|i| (episodes as usize + envs - 1 - i) / envs).collect();
+    let mut outcome = Outcome::new(env.spec(), envs);
+    let mut actions = ActionBuffer::new(&env.spec().actions, envs);
+    let (mut returns, mut length) = (Vec::with_capacity(episodes as usize), 0);
+    while left.iter().any(|left| *left > 0) {
+        policy.act(env.observations(), &mut actions)?;
+        env.step(actions.view(), &mut outcome)?;
+        for episode in &outcome.episodes {
+            if let Some(left) = left.get_mut(episode.env).filter(|left| **left > 0) {
+                *left -= 1;
+                returns.push(episode.episode_return);
+                length += episode.length;
+                inject::here(inject::Place::Episode);
             }
         }
         moved();
-        returns.push(total);
     }
     let count = returns.len().max(1) as f64;
     let mean = returns.iter().sum::<f64>() / count;
@@ -52,7 +61,7 @@ pub fn evaluate(
         return_std: variance.sqrt(),
         return_min: returns.iter().copied().reduce(f64::min).unwrap_or(0.0),
         return_max: returns.iter().copied().reduce(f64::max).unwrap_or(0.0),
-        length_mean: steps as f64 / count,
+        length_mean: length as f64 / count,
         duration_s: begun.elapsed().as_secs_f64(),
         ..Evaluation::default()
     })
@@ -61,30 +70,53 @@ pub fn evaluate(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trainer::env::Spec;
-    use crate::trainer::policy::actor_critic::Layout;
+    use crate::config::experiment::Env;
+    use crate::trainer::env::{Purpose, make_vector};
+    use crate::trainer::seeds::Seeds;
+
+    /// Pushes to where the pole falls, or always to the left.
+    struct Push {
+        balances: bool,
+    }
+
+    impl Greedy for Push {
+        fn act(&mut self, seen: Observations<'_>, actions: &mut ActionBuffer) -> Result<(), TrainerError> {
+            let ActionBuffer::Discrete(actions) = actions else { panic!("discrete actions") };
+            for (action, seen) in actions.iter_mut().zip(seen.f32().unwrap().chunks(4)) {
+                let right = 0.02 * seen[0] + 0.1 * seen[1] + seen[2] + 0.5 * seen[3] > 0.0;
+                *action = i64::from(right && self.balances);
+            }
+            Ok(())
+        }
+    }
+
+    fn play(envs: usize, episodes: u32, balances: bool) -> Evaluation {
+        let mut env =
+            make_vector(&Env::new("CartPole-v1", 1), envs, 0, &Seeds::new(1), 0, Purpose::Evaluate).unwrap();
+        let mut again = || {
+            let mut moves = 0;
+            let evaluation = evaluate(&mut *env, episodes, &mut Push { balances }, || moves += 1).unwrap();
+            assert!(moves > 8);
+            Evaluation { duration_s: 0.0, ..evaluation }
+        };
+        let first = again();
+        assert_eq!(again(), first, "EVAL-1");
+        first
+    }
 
     #[test]
     fn an_evaluation_repeats_and_its_episodes_differ() {
-        // A linear policy that balances: push to where the pole falls.
-        let layout = Layout::new(Spec { observation_len: 4, num_actions: 2 }, &[]);
-        let mut policy = MlpFast::new(&layout);
-        let mut weights = vec![0.0; layout.len];
-        let right = layout.actor[0].weight + 4;
-        weights[right..right + 4].copy_from_slice(&[0.02, 0.1, 1.0, 0.5]);
-        policy.load(&weights);
-        let mut moves = 0;
-        let mut play = |policy: &mut MlpFast| {
-            let evaluation = evaluate("CartPole-v1", 5, policy, &Seeds::new(1), || moves += 1).unwrap();
-            Evaluation { duration_s: 0.0, ..evaluation }
-        };
-        let good = play(&mut policy);
+        let good = play(5, 5, true);
         assert_eq!((good.return_mean, good.return_std, good.length_mean), (500.0, 0.0, 500.0));
         // A policy that always pushes left falls soon, after different numbers of steps.
-        policy.load(&vec![0.0; layout.len]);
-        let bad = play(&mut policy);
-        assert_eq!(play(&mut policy), bad);
+        let bad = play(20, 20, false);
         assert!(bad.return_mean < 12.0 && bad.return_min < bad.return_max, "{bad:?}");
-        assert!(moves > 40);
+    }
+
+    #[test]
+    fn eval_2_every_environment_plays_its_share() {
+        let seven = play(3, 7, false);
+        assert_eq!(seven.episodes, 7);
+        assert!(seven.length_mean > 7.0 && seven.length_mean == seven.return_mean);
     }
 }

@@ -1,7 +1,7 @@
 //! The built-in trainer: process group, DDP, environments, algorithms.
 //!
-//! The way of an iteration ([`train`]): [`collect`] plays a rollout with the policy's fast form, [`algo`] learns from it with gradients
-//! averaged by [`dist`], [`exchange`] makes totals and decisions that all ranks share, rank 0 [`evaluate`]s and writes a [`checkpoint`].
+//! The way of an iteration ([`train`]): an algorithm of [`algo`] plays with its environments and learns, with gradients averaged by [`dist`];
+//! [`exchange`] makes totals and decisions that all ranks share, rank 0 [`evaluate`]s and writes a [`checkpoint`] of the algorithm's [`state`].
 //! What happens is [told](tell) through [`report`] (event socket, lines), TensorBoard and the status page.
 //!
 //! Invariants:
@@ -19,14 +19,20 @@ pub mod error;
 pub mod evaluate;
 pub mod exchange;
 pub mod inject;
+pub mod normalise;
 pub mod policy;
+pub mod prepare;
 pub mod report;
 pub mod resume;
+pub mod rollout;
+pub mod safetensors;
 pub mod seeds;
 pub mod settings;
 pub mod setup;
 pub mod signals;
 pub mod spawn;
+pub mod state;
+pub mod tally;
 pub mod tell;
 pub mod tensorboard;
 pub mod train;
@@ -44,6 +50,12 @@ const FINISH: Duration = Duration::from_secs(5);
 /// The whole program; returns its exit code: 0 finished or stopped, 1 failure, 2 usage.
 pub fn main(flags: &Flags) -> u8 {
     let env = |key: &str| std::env::var(key).ok();
+    if flags.check_env.is_some() || flags.setup_env.is_some() {
+        return prepare::run(flags).map(|()| 0).unwrap_or_else(|error| {
+            complain("rankdeck-trainer", &error);
+            error.exit_code()
+        });
+    }
     if let Some(world_size) = flags.spawn {
         let ended = settings::check_spawn(&env).and_then(|()| spawn::run(flags, world_size));
         return ended.unwrap_or_else(|error| {

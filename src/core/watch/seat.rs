@@ -13,7 +13,6 @@ use crate::proto::message::{GpuSample, PageSample, Phase, RankSample, RecentColl
 /// Name of the group of all ranks.
 pub(super) const WORLD: &str = "world";
 
-
 /// One rank.
 #[derive(Debug, Clone)]
 pub(super) struct Seat<'a> {

@@ -1,0 +1,84 @@
+//! Why environments cannot be made, stepped or restored.
+
+use super::classic;
+
+/// What failed, in which environment. The rank is added by whoever tells the user.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EnvError {
+    /// No such id.
+    #[error("unknown environment {id:?}; known in Rust: {known}")]
+    Unknown {
+        /// As configured.
+        id: String,
+        /// What there is.
+        known: String,
+    },
+    /// A saved state of another kind.
+    #[error("saved environment state has {found} words instead of {expected}")]
+    State {
+        /// Words of this environment.
+        expected: usize,
+        /// Words found.
+        found: usize,
+    },
+    /// Actions that do not belong to the environment.
+    #[error("{id}: {what}")]
+    Actions {
+        /// As configured.
+        id: String,
+        /// What is wrong with them.
+        what: String,
+    },
+    /// Options that do not belong to the environment.
+    #[error("env.{key} is an option of Atari games, and {id} is none")]
+    Option {
+        /// As configured.
+        id: String,
+        /// The key.
+        key: &'static str,
+    },
+    /// The Python worker could not do it, died or did not answer.
+    #[error("environment {id}: {what}")]
+    Worker {
+        /// As configured.
+        id: String,
+        /// What failed, in one line.
+        what: String,
+        /// What helps; may be empty.
+        hint: String,
+        /// Python's traceback or the worker's stacks, lines; may be empty. The rank's log has them too.
+        traceback: String,
+        /// A mistake in the configuration or the host's set-up.
+        usage: bool,
+    },
+}
+
+impl EnvError {
+    pub(crate) fn unknown(id: &str) -> EnvError {
+        EnvError::Unknown { id: id.into(), known: classic::KNOWN.join(", ") }
+    }
+
+    /// What helps; may be empty.
+    pub fn hint(&self) -> String {
+        match self {
+            EnvError::Unknown { .. } => {
+                "change env.id, or set env.worker = \"python\" for an environment of Gymnasium".into()
+            }
+            EnvError::State { .. } => {
+                "the checkpoint belongs to another environment; start without --resume".into()
+            }
+            EnvError::Option { key, .. } => format!("remove env.{key}"),
+            EnvError::Worker { hint, .. } => hint.clone(),
+            EnvError::Actions { .. } => "the policy does not fit the environment's action space".into(),
+        }
+    }
+
+    /// A mistake in the configuration (exit code 2) rather than a failure (1).
+    pub fn is_usage(&self) -> bool {
+        match self {
+            EnvError::Unknown { .. } | EnvError::State { .. } | EnvError::Option { .. } => true,
+            EnvError::Worker { usage, .. } => *usage,
+            EnvError::Actions { .. } => false,
+        }
+    }
+}
