@@ -25,10 +25,14 @@ fn rank_process() {
     let Some(me) = harness::Me::from_environment() else { return };
     let result = match me.role.as_str() {
         "collectives" => collectives::rank(&me),
+        "groups" => collectives::groups(&me),
+        "groups_differ" => collectives::groups_differ(&me),
         "objects" => collectives::objects(&me),
         "ddp" => ddp::rank(&me),
         "layout" => ddp::layout(&me),
         "mixed_up" => ddp::mixed_up(&me),
+        "contributors" => ddp::contributors(&me),
+        "accumulated" => ddp::accumulated(&me),
         "unused" => ddp::unused(&me),
         "join" => faults::join(&me),
         "absent" => faults::absent(&me),

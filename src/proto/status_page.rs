@@ -161,15 +161,26 @@ pub fn tag_text(tag: &[u8; 16]) -> String {
     String::from_utf8_lossy(&tag[..end]).into_owned()
 }
 
+fn tag_words(tag: &[u8; 16]) -> [u64; 2] {
+    let word = |half: &[u8]| half.iter().rev().fold(0, |sum, b| sum << 8 | u64::from(*b));
+    [word(&tag[..8]), word(&tag[8..])]
+}
+
+fn tag_bytes([low, high]: [u64; 2]) -> [u8; 16] {
+    let mut tag = [0; 16];
+    tag[..8].copy_from_slice(&low.to_le_bytes());
+    tag[8..].copy_from_slice(&high.to_le_bytes());
+    tag
+}
+
 impl Collective {
     fn words(&self) -> [u64; RING_WORDS] {
-        let (low, high) = self.tag.split_at(8);
-        let word = |half: &[u8]| half.iter().rev().fold(0, |sum, b| sum << 8 | u64::from(*b));
+        let [low, high] = tag_words(&self.tag);
         [
             self.seq,
             self.op as u64,
-            word(low),
-            word(high),
+            low,
+            high,
             self.count,
             self.bytes,
             self.dtype as u64,
@@ -180,13 +191,10 @@ impl Collective {
     }
 
     fn from_words(words: &[u64; RING_WORDS]) -> Collective {
-        let mut tag = [0; 16];
-        tag[..8].copy_from_slice(&words[2].to_le_bytes());
-        tag[8..].copy_from_slice(&words[3].to_le_bytes());
         Collective {
             seq: words[0],
             op: Op::from_word(words[1]),
-            tag,
+            tag: tag_bytes([words[2], words[3]]),
             count: words[4],
             bytes: words[5],
             dtype: Dtype::from_word(words[6]),
@@ -224,6 +232,27 @@ pub struct Body {
     pub left: u64,
     /// Chain hash over the fingerprints (op, count, dtype, tag) of all collectives so far.
     pub chain_hash: u64,
+    /// The latest collective of a group of some ranks; those of all ranks are counted above and kept in the ring.
+    pub group: GroupWords,
+}
+
+/// The latest collective of a group that not all ranks are in. It stands apart, because `entered` and `left` are compared between all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GroupWords {
+    /// Number of the group; 0: none was used yet.
+    pub communicator: u64,
+    /// Number of the collective entered last, from 1, within its group.
+    pub entered: u64,
+    /// The same number once it was left; else that of the one before.
+    pub left: u64,
+    /// What.
+    pub op: Op,
+    /// Why.
+    pub tag: [u8; 16],
+    /// Elements per rank.
+    pub count: u64,
+    /// When it was entered, ns.
+    pub entered_ns: u64,
 }
 
 impl Body {
@@ -243,6 +272,17 @@ impl Body {
             self.left,
             self.chain_hash,
         ]);
+        let [low, high] = tag_words(&self.group.tag);
+        words[12..].copy_from_slice(&[
+            self.group.communicator,
+            self.group.entered,
+            self.group.left,
+            self.group.op as u64,
+            low,
+            high,
+            self.group.count,
+            self.group.entered_ns,
+        ]);
         words
     }
 
@@ -260,6 +300,15 @@ impl Body {
             entered: words[9],
             left: words[10],
             chain_hash: words[11],
+            group: GroupWords {
+                communicator: words[12],
+                entered: words[13],
+                left: words[14],
+                op: Op::from_word(words[15]),
+                tag: tag_bytes([words[16], words[17]]),
+                count: words[18],
+                entered_ns: words[19],
+            },
         }
     }
 }
@@ -380,6 +429,26 @@ impl Writer {
         self.body.left = self.body.entered;
         self.body.heartbeat_ns = now;
         self.publish(Some(self.current));
+    }
+
+    /// Enters collective `seq` of a group that not all ranks are in.
+    pub fn enter_group(&mut self, communicator: u32, seq: u64, op: Op, tag: [u8; 16], count: u64) {
+        self.update(|body| {
+            body.group = GroupWords {
+                communicator: u64::from(communicator),
+                entered: seq,
+                left: seq - 1,
+                op,
+                tag,
+                count,
+                entered_ns: monotonic_ns(),
+            };
+        });
+    }
+
+    /// Leaves collective `seq` of the group entered last.
+    pub fn leave_group(&mut self, seq: u64) {
+        self.update(|body| body.group.left = seq);
     }
 
     fn publish(&self, collective: Option<Collective>) {

@@ -10,8 +10,10 @@
 //! - DIST-5: what is exchanged depends on shapes, never on data: unused parameters contribute zeros.
 
 mod bounded;
+mod check;
 pub mod cuda;
 pub mod ddp;
+pub mod dp;
 pub mod error;
 mod ffi;
 mod fingerprint;
@@ -22,8 +24,10 @@ mod memory;
 mod nccl;
 mod nccl_api;
 mod rendezvous;
+mod small;
 mod store;
 
-pub use ddp::Ddp;
+pub use ddp::{Averaging, Ddp};
+pub use dp::DataParallel;
 pub use error::{CollectiveName, DistError, DistErrorKind, DistPhase};
 pub use group::{BackendKind, GroupSettings, Page, ProcessGroup, ReduceOp};
