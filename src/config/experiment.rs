@@ -136,7 +136,7 @@ pub enum Backend {
     Gloo,
 }
 
-/// `[env]`.
+/// `[env]`. Absent options of Atari games take the values of [`Atari::default`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Env {
@@ -144,6 +144,85 @@ pub struct Env {
     pub id: String,
     /// Environments over all ranks; must be divisible by the world size.
     pub num_envs: u32,
+    /// Where environments are computed.
+    #[serde(default)]
+    pub worker: EnvWorker,
+    /// Interpreter of the Python worker: a path, or a name that is looked up in `PATH`.
+    #[serde(default = "default_python")]
+    pub python: String,
+    /// Threads of each rank's Atari emulators; absent: `OMP_NUM_THREADS`, else 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker_threads: Option<u32>,
+    /// Seconds after which a Python worker that does not answer is given up.
+    #[serde(default = "default_worker_timeout_s")]
+    pub worker_timeout_s: f64,
+    /// Steps after which an episode is cut off, instead of the environment's own limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_episode_steps: Option<u32>,
+    /// Atari: see [`Atari::frame_skip`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frame_skip: Option<u32>,
+    /// Atari: see [`Atari::repeat_action_probability`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repeat_action_probability: Option<f64>,
+    /// Atari: see [`Atari::noop_max`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub noop_max: Option<u32>,
+    /// Atari: see [`Atari::episodic_life`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub episodic_life: Option<bool>,
+    /// Atari: see [`Atari::clip_rewards`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clip_rewards: Option<bool>,
+    /// Atari: see [`Atari::frame_stack`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frame_stack: Option<u32>,
+    /// Atari: see [`Atari::image_size`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image_size: Option<u32>,
+}
+
+impl Env {
+    /// `num_envs` environments `id`, everything else as it is by default.
+    pub fn new(id: impl Into<String>, num_envs: u32) -> Env {
+        Env {
+            id: id.into(),
+            num_envs,
+            worker: EnvWorker::Auto,
+            python: default_python(),
+            worker_threads: None,
+            worker_timeout_s: default_worker_timeout_s(),
+            max_episode_steps: None,
+            frame_skip: None,
+            repeat_action_probability: None,
+            noop_max: None,
+            episodic_life: None,
+            clip_rewards: None,
+            frame_stack: None,
+            image_size: None,
+        }
+    }
+}
+
+fn default_python() -> String {
+    "python3".into()
+}
+
+fn default_worker_timeout_s() -> f64 {
+    60.0
+}
+
+/// Where environments are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EnvWorker {
+    /// In Rust where the id is known there, else in Python.
+    #[default]
+    Auto,
+    /// In this process.
+    Rust,
+    /// In a Python process beside each rank.
+    Python,
 }
 
 /// `[policy]`: the networks.

@@ -349,7 +349,7 @@ static ENV: Keys = &[&[
         "id",
         Kind::Text(&PLAIN),
         Required,
-        "Environment id; the built-in trainer has `CartPole-v0` and `CartPole-v1`.",
+        "Environment id: classic control in Rust (such as `CartPole-v1`), an Atari game (`ALE/Pong-v5`, `PongNoFrameskip-v4`), or any id that Gymnasium knows (`module:Name-v0` imports the module first).",
     ),
     key(
         "num_envs",
@@ -357,6 +357,58 @@ static ENV: Keys = &[&[
         Required,
         "Environments over all ranks; must be divisible by the world size.",
     ),
+    key(
+        "worker",
+        Kind::Choice(&["auto", "rust", "python"]),
+        Value("\"auto\""),
+        "Where environments are computed: in the trainer, or in a Python process beside each rank; `auto`: in the trainer where it knows the id.",
+    ),
+    key(
+        "python",
+        Kind::Text(&PLAIN),
+        Value("\"python3\""),
+        "Interpreter of the Python worker, on every host; `rankdeck-trainer --setup-env DIR` makes one.",
+    ),
+    key(
+        "worker_threads",
+        Kind::Integer(1..=4096),
+        Words("`launch.threads`"),
+        "Threads of each rank's Atari emulators.",
+    ),
+    key(
+        "worker_timeout_s",
+        SECONDS,
+        Value("60.0"),
+        "Seconds after which a Python worker that does not answer is given up; starting it may take twice as long.",
+    ),
+    key(
+        "max_episode_steps",
+        Kind::Integer(1..=U32),
+        Words("the environment's own limit"),
+        "Steps after which an episode is cut off (truncated).",
+    ),
+    key("frame_skip", Kind::Integer(1..=1000), Words("4"), "Atari: frames per step, the last two maximised."),
+    key(
+        "repeat_action_probability",
+        SHARE,
+        Words("0.25 for `ALE/*-v5`, else 0"),
+        "Atari: probability that a frame repeats the previous action (sticky actions).",
+    ),
+    key("noop_max", Kind::Integer(0..=1000), Words("30"), "Atari: at most so many idle frames begin a game."),
+    key(
+        "episodic_life",
+        Kind::Flag,
+        Words("true"),
+        "Atari: in training a lost life ends the episode; evaluations and returns are of whole games.",
+    ),
+    key(
+        "clip_rewards",
+        Kind::Flag,
+        Words("true"),
+        "Atari: training sees the sign of each reward; returns stay unclipped.",
+    ),
+    key("frame_stack", Kind::Integer(1..=64), Words("4"), "Atari: frames in an observation."),
+    key("image_size", Kind::Integer(8..=512), Words("84"), "Atari: height and width of a frame, gray."),
 ]];
 
 static POLICY: Keys = &[&[key(

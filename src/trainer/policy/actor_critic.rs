@@ -52,10 +52,10 @@ pub struct Layout {
 
 impl Layout {
     /// The layout for `spec` with hidden layers of these widths.
-    pub fn new(spec: Spec, hidden: &[u32]) -> Layout {
+    pub fn new(spec: &Spec, hidden: &[u32]) -> Layout {
         let mut layout = Layout { critic: Vec::new(), actor: Vec::new(), entries: Vec::new(), len: 0 };
-        layout.critic = layout.network("critic", spec.observation_len, hidden, 1);
-        layout.actor = layout.network("actor", spec.observation_len, hidden, spec.num_actions);
+        layout.critic = layout.network("critic", spec.observation_len(), hidden, 1);
+        layout.actor = layout.network("actor", spec.observation_len(), hidden, spec.actions.width());
         layout
     }
 
@@ -202,11 +202,13 @@ fn run(parameters: &[Tensor], input: &Tensor) -> Result<Tensor, TchError> {
 mod tests {
     use super::*;
 
-    const CARTPOLE: Spec = Spec { observation_len: 4, num_actions: 2 };
+    fn cartpole() -> Spec {
+        Spec::discrete(4, 2)
+    }
 
     #[test]
     fn policy_2_cleanrls_names_shapes_and_count() {
-        let layout = Layout::new(CARTPOLE, &[64, 64]);
+        let layout = Layout::new(&cartpole(), &[64, 64]);
         assert_eq!(layout.len, 9155);
         let names: Vec<&str> = layout.entries.iter().map(|e| e.name.as_str()).collect();
         assert_eq!(names[..3], ["critic.0.weight", "critic.0.bias", "critic.2.weight"]);
@@ -216,7 +218,7 @@ mod tests {
 
     #[test]
     fn policy_1_weights_are_orthogonal_with_their_gain_and_biases_are_zero() {
-        let layout = Layout::new(CARTPOLE, &[64, 64]);
+        let layout = Layout::new(&cartpole(), &[64, 64]);
         let flat = layout.initial(&Seeds::new(3));
         let check = |layer: &Layer, gain: f64| {
             let at = |r: usize, c: usize| f64::from(flat[layer.weight + r * layer.inputs + c]);
@@ -246,7 +248,7 @@ mod tests {
 
     #[test]
     fn parameters_are_views_of_the_flat_buffer() {
-        let layout = Layout::new(CARTPOLE, &[8]);
+        let layout = Layout::new(&cartpole(), &[8]);
         let mut policy = ActorCritic::new(layout.clone(), &Seeds::new(0), Device::Cpu).unwrap();
         let values: Vec<f32> = (0..layout.len).map(|i| i as f32).collect();
         policy.copy_from(&values).unwrap();

@@ -198,8 +198,8 @@ mod tests {
     #[test]
     fn fast_1_it_equals_libtorch() {
         for hidden in [vec![], vec![8], vec![64, 64], vec![32, 16, 8]] {
-            let spec = Spec { observation_len: 4, num_actions: 3 };
-            let layout = Layout::new(spec, &hidden);
+            let spec = Spec::discrete(4, 3);
+            let layout = Layout::new(&spec, &hidden);
             let mut random = Seeds::new(9).generator(Purpose::Model, 1, 0);
             let flat: Vec<f32> = (0..layout.len).map(|_| 0.15 * random.normal() as f32).collect();
             let mut policy = ActorCritic::new(layout.clone(), &Seeds::new(1), Device::Cpu).unwrap();
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn actions_follow_their_probabilities() {
-        let layout = Layout::new(Spec { observation_len: 1, num_actions: 3 }, &[]);
+        let layout = Layout::new(&Spec::discrete(1, 3), &[]);
         let mut flat = vec![0.0; layout.len];
         let bias = layout.actor[0].bias;
         flat[bias..bias + 3].copy_from_slice(&[0.0, 1.0, -1.0]);
