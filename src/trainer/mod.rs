@@ -19,6 +19,7 @@ pub mod error;
 pub mod evaluate;
 pub mod exchange;
 pub mod policy;
+pub mod replay;
 pub mod report;
 pub mod resume;
 pub mod seeds;

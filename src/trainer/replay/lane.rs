@@ -90,15 +90,16 @@ impl Lane {
     fn equal(&self, number: u64, observation: &[u8], shift: usize, shape: &Shape) -> bool {
         let bytes = shape.frame_bytes();
         let stored = (0..shape.stack).map(|i| number + 1 + i as u64 - shape.stack as u64).skip(shift);
-        stored.zip(observation.chunks_exact(bytes.max(1))).all(|(number, frame)| self.frame(number, shape) == frame)
+        stored
+            .zip(observation.chunks_exact(bytes.max(1)))
+            .all(|(number, frame)| self.frame(number, shape) == frame)
     }
 
     /// Stores an observation that follows `before`, if any; returns its number and whether all its frames were stored.
     fn store(&mut self, observation: &[u8], before: Option<u64>, shape: &Shape) -> (u64, bool) {
         let bytes = shape.frame_bytes();
-        let moved_on = before.is_some_and(|before| {
-            before + 1 == self.next_frame && self.equal(before, observation, 1, shape)
-        });
+        let moved_on = before
+            .is_some_and(|before| before + 1 == self.next_frame && self.equal(before, observation, 1, shape));
         let from = if moved_on { shape.stack - 1 } else { 0 };
         for frame in observation.chunks_exact(bytes.max(1)).skip(from) {
             self.push(frame, shape);

@@ -104,7 +104,11 @@ impl<R: Read> In<R> {
         Ok(())
     }
 
-    fn numbers<const N: usize>(&mut self, count: usize, mut each: impl FnMut(usize, [u8; N])) -> std::io::Result<()> {
+    fn numbers<const N: usize>(
+        &mut self,
+        count: usize,
+        mut each: impl FnMut(usize, [u8; N]),
+    ) -> std::io::Result<()> {
         for i in 0..count {
             let mut bytes = [0; N];
             self.bytes(&mut bytes)?;
@@ -129,7 +133,12 @@ pub fn save(replay: &Replay, mark: &Mark, path: &Path) -> Result<(), ShardError>
         lanes: replay
             .lanes
             .iter()
-            .map(|lane| LaneHead { next_frame: lane.next_frame, current: lane.current, first: lane.first, next: lane.next })
+            .map(|lane| LaneHead {
+                next_frame: lane.next_frame,
+                current: lane.current,
+                first: lane.first,
+                next: lane.next,
+            })
             .collect(),
     };
     let head = serde_json::to_vec(&head).map_err(|error| ShardError::Content(error.to_string()))?;
@@ -164,10 +173,7 @@ pub fn save(replay: &Replay, mark: &Mark, path: &Path) -> Result<(), ShardError>
 
 /// Slots of steps and of frames that hold something.
 fn used(shape: &Shape, next: u64, next_frame: u64) -> (usize, usize) {
-    (
-        next.min(shape.lane_capacity() as u64) as usize,
-        next_frame.min(shape.lane_frames() as u64) as usize,
-    )
+    (next.min(shape.lane_capacity() as u64) as usize, next_frame.min(shape.lane_frames() as u64) as usize)
 }
 
 /// Reads what [`save`] wrote, for exactly this mark and these sizes.
@@ -187,7 +193,8 @@ pub fn load(shape: &Shape, mark: &Mark, path: &Path) -> Result<Replay, ShardErro
     }
     let mut head = vec![0; length as usize];
     from.bytes(&mut head)?;
-    let head: Head = serde_json::from_slice(&head).map_err(|error| wrong(&format!("its head cannot be read: {error}")))?;
+    let head: Head =
+        serde_json::from_slice(&head).map_err(|error| wrong(&format!("its head cannot be read: {error}")))?;
     if head.version != VERSION {
         return Err(wrong(&format!("version {} is not {VERSION}", head.version)));
     }

@@ -5,7 +5,11 @@ use crate::trainer::seeds::{Purpose, Seeds};
 const GAMMA: f64 = 0.5;
 
 fn spec(shape: &[usize], kind: ObservationType) -> Spec {
-    Spec { observation_shape: shape.to_vec(), observation_type: kind, actions: ActionSpace::Discrete { n: 9 } }
+    Spec {
+        observation_shape: shape.to_vec(),
+        observation_type: kind,
+        actions: ActionSpace::Discrete { n: 9 },
+    }
 }
 
 /// One environment whose observation is a number.
@@ -133,7 +137,10 @@ fn episodes_of_one_step_keep_what_fits() {
         assert!(line.replay.len() <= 40 && line.replay.len() as i64 >= (i + 1).min(20));
         for index in 0..line.replay.len() {
             let (now, action, reward, discount, next) = line.row(index);
-            assert_eq!((now, reward, discount, next), (action as f32, action as f32, 0.0, 1000.0 + action as f32));
+            assert_eq!(
+                (now, reward, discount, next),
+                (action as f32, action as f32, 0.0, 1000.0 + action as f32)
+            );
         }
     }
 }
@@ -249,7 +256,8 @@ fn a_shard_gives_back_what_was_saved_and_what_follows_is_alike() {
     save(&line.replay, &mark(), &path).unwrap();
     save(&line.replay, &mark(), &path).unwrap();
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
-    let mut copy = Line { replay: load(&line.replay.shape, &mark(), &path).unwrap(), spec: line.spec.clone() };
+    let mut copy =
+        Line { replay: load(&line.replay.shape, &mark(), &path).unwrap(), spec: line.spec.clone() };
     assert_eq!(copy.replay.lanes, line.replay.lanes);
     for line in [&mut line, &mut copy] {
         // The environment shows what it showed last: the episode goes on.
@@ -259,7 +267,8 @@ fn a_shard_gives_back_what_was_saved_and_what_follows_is_alike() {
     assert_eq!(copy.replay.lanes, line.replay.lanes);
     assert_eq!(copy.row(18), (32.0, 32, 32.0 + 0.5, 0.25, 2.0));
     // It was made anew instead: cut, and the value of what it showed last still counts.
-    let mut other = Line { replay: load(&line.replay.shape, &mark(), &path).unwrap(), spec: line.spec.clone() };
+    let mut other =
+        Line { replay: load(&line.replay.shape, &mark(), &path).unwrap(), spec: line.spec.clone() };
     other.replay.begin(Observations::F32(&[0.25]));
     other.step(1, 1.0, 2.0, None);
     assert_eq!(other.row(18), (32.0, 32, 32.0, 0.5, 33.0));
