@@ -72,7 +72,7 @@ impl DataParallel {
 
 /// A copy that gradients flow back through, even where it stays on the device.
 fn copy(parameter: &Tensor, device: Device) -> Result<Tensor, TchError> {
-    if parameter.device() == device { parameter.f_clone(parameter) } else { parameter.f_to_device(device) }
+    if parameter.device() == device { parameter.f_mul_scalar(1.0) } else { parameter.f_to_device(device) }
 }
 
 #[cfg(test)]
