@@ -3,7 +3,7 @@
 use super::check::check;
 use super::diagnostic::{Diagnostic, Diagnostics, Place};
 use super::document::{self, Node, Value};
-use super::experiment::{Experiment, Learn};
+use super::experiment::Experiment;
 use super::schema::{self, BUILTIN_ENVS};
 use super::{overrides, suggest};
 use std::path::Path;
@@ -52,13 +52,27 @@ fn check_builtin(root: &Node, found: &mut Diagnostics) {
             );
         }
     }
-    if let Some(Node { place, value: Value::String(id) }) = root.entry("env.id").map(|found| found.node)
+    let text = |key: &str| match root.entry(key).map(|found| found.node) {
+        Some(Node { place, value: Value::String(text) }) => Some((place, text.as_str())),
+        _ => None,
+    };
+    let worker = text("env.worker").map_or("auto", |(_, worker)| worker);
+    if let Some((place, id)) = text("env.id")
         && !id.trim().is_empty()
-        && !BUILTIN_ENVS.contains(&id.as_str())
+        && !BUILTIN_ENVS.contains(&id)
+        && (worker == "rust" || worker == "auto" && !id.contains([':', '/']))
     {
-        let known = BUILTIN_ENVS.map(|id| format!("`{id}`")).join(", ");
-        let hint = suggest::closest(id, BUILTIN_ENVS)
-            .map_or(format!("the built-in trainer has {known}"), |close| format!("did you mean `{close}`?"));
+        // Python may know any other id; one that is nearly a known one is a typing mistake.
+        let hint = match (suggest::closest(id, BUILTIN_ENVS), worker) {
+            (Some(close), _) => {
+                format!("did you mean `{close}`? (`env.worker = \"python\"` asks Gymnasium for `{id}`)")
+            }
+            (None, "rust") => {
+                let known = BUILTIN_ENVS.map(|id| format!("`{id}`")).join(", ");
+                format!("in Rust there are {known}; `env.worker = \"python\"` asks Gymnasium for `{id}`")
+            }
+            (None, _) => return,
+        };
         found.push(
             Diagnostic::at(place, format!("unknown environment `{id}`"))
                 .label("unknown environment")
@@ -69,8 +83,8 @@ fn check_builtin(root: &Node, found: &mut Diagnostics) {
 
 /// Keys against each other.
 fn check_rules(root: &Node, experiment: &Experiment, found: &mut Diagnostics) {
-    if let Some(Learn::Ppo(ppo)) = &experiment.learn
-        && ppo.anneal_lr
+    if let Some(learn) = &experiment.learn
+        && learn.anneals()
         && experiment.run.total_steps == 0
     {
         found.push(

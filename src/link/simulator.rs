@@ -88,9 +88,12 @@ impl Scene {
             run: Run { name: "simulated".to_owned(), seed: self.seed, total_steps: self.total_steps },
             launch: Launch::default(),
             distributed: Distributed::default(),
-            env: Some(Env { id: "CartPole-v1".to_owned(), num_envs: ENVS_PER_RANK * self.world_size() }),
+            env: Some(Env::new("CartPole-v1", ENVS_PER_RANK * self.world_size())),
             policy: Policy::default(),
-            collect: Collect { num_steps: (STEPS_PER_ITERATION / u64::from(ENVS_PER_RANK)) as u32 },
+            collect: Collect {
+                num_steps: (STEPS_PER_ITERATION / u64::from(ENVS_PER_RANK)) as u32,
+                ..Collect::default()
+            },
             learn: Some(Learn::Ppo(Ppo::default())),
             eval: Eval { every: course::EVAL_EVERY, ..Eval::default() },
             checkpoint: Checkpoint { every: course::CHECKPOINT_EVERY, ..Checkpoint::default() },

@@ -212,7 +212,7 @@ mod tests {
     use crate::trainer::env::Spec;
 
     fn sample() -> (Checkpoint, Layout) {
-        let layout = Layout::new(Spec { observation_len: 4, num_actions: 2 }, &[8]);
+        let layout = Layout::new(&Spec::discrete(4, 2), &[8]);
         let values = |scale: f32| (0..layout.len).map(|i| scale * i as f32).collect::<Vec<f32>>();
         let header = Header {
             env_id: "CartPole-v1".into(),
@@ -282,7 +282,7 @@ mod tests {
         let (checkpoint, layout) = sample();
         let folder = tempfile::tempdir().unwrap();
         let path = checkpoint.write(folder.path(), "a.ckpt").unwrap();
-        let wider = Layout::new(Spec { observation_len: 4, num_actions: 2 }, &[16]);
+        let wider = Layout::new(&Spec::discrete(4, 2), &[16]);
         let error = Checkpoint::read(&path, &wider, "CartPole-v1").unwrap_err();
         assert!(error.usage && error.message.contains("critic.0.weight [8, 4] there"), "{error}");
         let error = Checkpoint::read(&path, &layout, "CartPole-v0").unwrap_err();

@@ -7,8 +7,7 @@
 //!   episodes that ended, `duration_ns` by the time inside [`Collector::collect`].
 //! - COLLECT-2: a rollout depends on weights, environment states, base seed, iteration and global environment indices only.
 
-use super::env::EnvError;
-use super::env::vector::VectorEnv;
+use super::env::{Actions, EnvError, Outcome, VectorEnv};
 use super::policy::MlpFast;
 use super::policy::actor_critic::Layout;
 use super::seeds::{Purpose, Seeds};
@@ -140,7 +139,8 @@ impl Interval {
 
 /// A rank's environments, the policy's fast form, and buffers.
 pub struct Collector {
-    env: VectorEnv,
+    env: Box<dyn VectorEnv>,
+    outcome: Outcome,
     fast: MlpFast,
     seeds: Seeds,
     first_env: u32,
@@ -153,10 +153,17 @@ pub struct Collector {
 
 impl Collector {
     /// Collects `steps` steps per environment and rollout; `first_env` is the global index of the first environment.
-    pub fn new(env: VectorEnv, layout: &Layout, seeds: Seeds, first_env: u32, steps: usize) -> Collector {
+    pub fn new(
+        env: Box<dyn VectorEnv>,
+        layout: &Layout,
+        seeds: Seeds,
+        first_env: u32,
+        steps: usize,
+    ) -> Collector {
         Collector {
-            rollout: Rollout::new(steps, env.len(), env.spec().observation_len),
+            rollout: Rollout::new(steps, env.len(), env.spec().observation_len()),
             next_dones: vec![0.0; env.len()],
+            outcome: Outcome::new(env.spec(), env.len()),
             fast: MlpFast::new(layout),
             env,
             seeds,
@@ -168,41 +175,51 @@ impl Collector {
     }
 
     /// Plays one rollout with the policy `weights` (flat parameter buffer); `moved` is called after every step of all environments.
-    pub fn collect(&mut self, weights: &[f32], iteration: u64, mut moved: impl FnMut(&Tally)) -> &Rollout {
+    pub fn collect(
+        &mut self,
+        weights: &[f32],
+        iteration: u64,
+        mut moved: impl FnMut(&Tally),
+    ) -> Result<&Rollout, EnvError> {
         let begun = Instant::now();
         self.fast.load(weights);
         let mut randoms: Vec<_> = (self.first_env..)
             .take(self.env.len())
             .map(|index| self.seeds.generator(Purpose::Action, index, iteration))
             .collect();
-        let (envs, width) = (self.env.len(), self.env.spec().observation_len);
-        let Collector { env, fast, rollout, next_dones, tally, interval, .. } = self;
+        let (envs, width) = (self.env.len(), self.env.spec().observation_len());
+        let Collector { env, outcome, fast, rollout, next_dones, tally, interval, .. } = self;
         for step in 0..self.steps {
             let row = step * envs..(step + 1) * envs;
-            rollout.observations[row.start * width..row.end * width].copy_from_slice(env.observations());
+            let observations = env.observations().f32().unwrap_or_default();
+            rollout.observations[row.start * width..row.end * width].copy_from_slice(observations);
             rollout.dones[row.clone()].copy_from_slice(next_dones);
             for (i, (observation, random)) in
-                row.clone().zip(env.observations().chunks_exact(width).zip(&mut randoms))
+                row.clone().zip(observations.chunks_exact(width).zip(&mut randoms))
             {
                 rollout.values[i] = fast.value(observation);
                 (rollout.actions[i], rollout.log_probs[i]) = fast.sample(observation, random);
             }
-            let rewards = &mut rollout.rewards[row.clone()];
-            env.step(&rollout.actions[row], rewards, next_dones, |episode| {
+            env.step(Actions::Discrete(&rollout.actions[row.clone()]), outcome)?;
+            rollout.rewards[row].copy_from_slice(&outcome.rewards);
+            for (i, done) in next_dones.iter_mut().enumerate() {
+                *done = f32::from(u8::from(outcome.done(i)));
+            }
+            for episode in &outcome.episodes {
                 interval.add(episode.episode_return, episode.length);
                 tally.episodes += 1;
-            });
+            }
             tally.env_step += envs as u64;
             tally.samples += envs as u64;
             moved(tally);
         }
-        for (value, observation) in rollout.next_values.iter_mut().zip(env.observations().chunks_exact(width))
-        {
+        let observations = env.observations().f32().unwrap_or_default();
+        for (value, observation) in rollout.next_values.iter_mut().zip(observations.chunks_exact(width)) {
             *value = fast.value(observation);
         }
         rollout.next_dones.copy_from_slice(next_dones);
         tally.duration_ns += begun.elapsed().as_nanos() as u64;
-        rollout
+        Ok(rollout)
     }
 
     /// The rollout collected last.
@@ -227,14 +244,14 @@ impl Collector {
 
     /// Words per environment in [`Collector::save_envs`].
     pub fn words_per_env(&self) -> usize {
-        self.env.words_per_env() + 1
+        self.env.words_per_env().unwrap_or(0) + 1
     }
 
     /// Every environment's state and done flag, [`Collector::words_per_env`] words each.
     pub fn save_envs(&self) -> Vec<u64> {
-        let states = self.env.save();
+        let states = self.env.save().unwrap_or_default();
         states
-            .chunks(self.env.words_per_env().max(1))
+            .chunks(self.env.words_per_env().unwrap_or(0).max(1))
             .zip(&self.next_dones)
             .flat_map(|(state, done)| state.iter().copied().chain([u64::from(done.to_bits())]))
             .collect()
@@ -258,10 +275,13 @@ impl Collector {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::experiment::Env;
+    use crate::trainer::env::{self, make_vector};
 
     fn collector(envs: usize, first: u32, steps: usize) -> (Collector, Vec<f32>) {
         let seeds = Seeds::new(5);
-        let env = VectorEnv::new("CartPole-v1", envs, first, &seeds, 0).unwrap();
+        let config = Env::new("CartPole-v1", 1);
+        let env = make_vector(&config, envs, first, &seeds, 0, env::Purpose::Train).unwrap();
         let layout = Layout::new(env.spec(), &[16]);
         let weights = layout.initial(&seeds);
         (Collector::new(env, &layout, seeds, first, steps), weights)
@@ -271,8 +291,8 @@ mod tests {
     fn collect_1_counters_are_exact() {
         let (mut collector, weights) = collector(3, 0, 200);
         let mut calls = 0;
-        collector.collect(&weights, 0, |_| calls += 1);
-        collector.collect(&weights, 1, |_| calls += 1);
+        collector.collect(&weights, 0, |_| calls += 1).unwrap();
+        collector.collect(&weights, 1, |_| calls += 1).unwrap();
         let tally = collector.tally();
         assert_eq!((tally.env_step, tally.samples, calls), (1200, 1200, 400));
         let interval = collector.take_interval();
@@ -286,7 +306,7 @@ mod tests {
     #[test]
     fn dones_mark_first_observations() {
         let (mut collector, weights) = collector(2, 0, 300);
-        let rollout = collector.collect(&weights, 0, |_| {}).clone();
+        let rollout = collector.collect(&weights, 0, |_| {}).unwrap().clone();
         let begins = rollout.dones.iter().chain(&rollout.next_dones).filter(|done| **done == 1.0).count();
         assert_eq!(begins as u64, collector.tally().episodes);
         for (i, done) in rollout.dones.iter().enumerate() {
@@ -301,8 +321,8 @@ mod tests {
     fn collect_2_two_ranks_collect_what_one_would() {
         let (mut whole, weights) = collector(4, 0, 50);
         let (mut second, _) = collector(2, 2, 50);
-        let whole = whole.collect(&weights, 3, |_| {}).clone();
-        let half = second.collect(&weights, 3, |_| {});
+        let whole = whole.collect(&weights, 3, |_| {}).unwrap().clone();
+        let half = second.collect(&weights, 3, |_| {}).unwrap();
         let columns: Vec<i64> = whole.actions.chunks(4).flat_map(|row| &row[2..]).copied().collect();
         assert_eq!(half.actions, columns);
     }
@@ -310,11 +330,11 @@ mod tests {
     #[test]
     fn a_restored_collector_goes_on_alike() {
         let (mut original, weights) = collector(2, 0, 77);
-        original.collect(&weights, 0, |_| {});
+        original.collect(&weights, 0, |_| {}).unwrap();
         let (mut copy, _) = collector(2, 0, 77);
         copy.restore_envs(&original.save_envs()).unwrap();
-        let wanted = original.collect(&weights, 1, |_| {}).clone();
-        let got = copy.collect(&weights, 1, |_| {});
+        let wanted = original.collect(&weights, 1, |_| {}).unwrap().clone();
+        let got = copy.collect(&weights, 1, |_| {}).unwrap();
         assert_eq!((&got.observations, &got.dones), (&wanted.observations, &wanted.dones));
         assert!(copy.restore_envs(&[0; 3]).is_err());
     }

@@ -53,6 +53,6 @@ impl From<AdamError> for TrainerError {
 
 impl From<EnvError> for TrainerError {
     fn from(error: EnvError) -> TrainerError {
-        TrainerError::usage(error.to_string(), "change env.id")
+        TrainerError { message: error.to_string(), hint: error.hint(), usage: error.is_usage() }
     }
 }

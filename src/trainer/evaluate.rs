@@ -3,44 +3,48 @@
 //! Owner: rank 0. Every episode has its own fixed seed, the same in every evaluation and disjoint from training (SEEDS-4), and every
 //! episode that was begun counts: no bias to short ones, and two evaluations differ by the policy only.
 
-use super::env::{EnvError, make};
+use super::env::{self, Actions, EnvError, Outcome, make_vector};
 use super::policy::MlpFast;
-use super::seeds::{Purpose, Seeds};
+use super::seeds::Seeds;
+use crate::config::experiment::Env;
 use crate::proto::message::Evaluation;
 use std::time::Instant;
 
-/// Steps between two calls of `moved`.
-const MOVED_EVERY: u64 = 64;
-
-/// Plays `episodes` episodes of `id`; `moved` is called while something happens. `env_step`, `train_iter` and `stop` are left to the caller.
+/// Plays `episodes` episodes, all at once; `moved` is called while something happens. `env_step`, `train_iter` and `stop` are left to the
+/// caller.
 pub fn evaluate(
-    id: &str,
+    env: &Env,
     episodes: u32,
     policy: &mut MlpFast,
     seeds: &Seeds,
     mut moved: impl FnMut(),
 ) -> Result<Evaluation, EnvError> {
     let begun = Instant::now();
-    let mut env = make(id)?;
-    let mut observation = vec![0.0; env.spec().observation_len];
-    let (mut returns, mut steps) = (Vec::with_capacity(episodes as usize), 0_u64);
-    for episode in 0..episodes {
-        env.reset(Some(&seeds.words(Purpose::Eval, episode, 0)), &mut observation);
-        let mut total = 0.0;
-        loop {
-            let step = env.step(policy.greedy(&observation) as usize, &mut observation);
-            total += step.reward;
-            steps += 1;
-            if steps.is_multiple_of(MOVED_EVERY) {
-                moved();
-            }
-            if step.done() {
-                break;
-            }
+    let count = episodes as usize;
+    let mut envs = make_vector(env, count, 0, seeds, 0, env::Purpose::Evaluate)?;
+    let width = envs.spec().observation_len();
+    let mut outcome = Outcome::new(envs.spec(), count);
+    let mut actions = vec![0; count];
+    // The first episode of each environment counts.
+    let mut ended = vec![None; count];
+    while ended.iter().any(Option::is_none) {
+        let observations = envs.observations().f32().unwrap_or_default();
+        for ((action, observation), _) in actions
+            .iter_mut()
+            .zip(observations.chunks_exact(width))
+            .zip(&ended)
+            .filter(|(_, ended)| ended.is_none())
+        {
+            *action = policy.greedy(observation);
+        }
+        envs.step(Actions::Discrete(&actions), &mut outcome)?;
+        for episode in &outcome.episodes {
+            ended[episode.env].get_or_insert((episode.episode_return, episode.length));
         }
         moved();
-        returns.push(total);
     }
+    let (returns, lengths): (Vec<f64>, Vec<u64>) = ended.into_iter().flatten().unzip();
+    let steps: u64 = lengths.iter().sum();
     let count = returns.len().max(1) as f64;
     let mean = returns.iter().sum::<f64>() / count;
     let variance = returns.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / count;
@@ -65,7 +69,7 @@ mod tests {
     #[test]
     fn an_evaluation_repeats_and_its_episodes_differ() {
         // A linear policy that balances: push to where the pole falls.
-        let layout = Layout::new(Spec { observation_len: 4, num_actions: 2 }, &[]);
+        let layout = Layout::new(&Spec::discrete(4, 2), &[]);
         let mut policy = MlpFast::new(&layout);
         let mut weights = vec![0.0; layout.len];
         let right = layout.actor[0].weight + 4;
@@ -73,7 +77,8 @@ mod tests {
         policy.load(&weights);
         let mut moves = 0;
         let mut play = |policy: &mut MlpFast| {
-            let evaluation = evaluate("CartPole-v1", 5, policy, &Seeds::new(1), || moves += 1).unwrap();
+            let evaluation =
+                evaluate(&Env::new("CartPole-v1", 1), 5, policy, &Seeds::new(1), || moves += 1).unwrap();
             Evaluation { duration_s: 0.0, ..evaluation }
         };
         let good = play(&mut policy);

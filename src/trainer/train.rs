@@ -5,8 +5,7 @@ use super::algo::ppo::{Learned, Parts, Ppo, annealed};
 use super::checkpoint::{Checkpoint, Header, shapes};
 use super::collect::{Collector, Tally};
 use super::dist::{Ddp, GroupSettings, Page, ProcessGroup};
-use super::env::make;
-use super::env::vector::VectorEnv;
+use super::env::{self, make_vector, spec_of};
 use super::error::TrainerError;
 use super::evaluate::evaluate;
 use super::exchange::{Brought, exchange, gather};
@@ -42,10 +41,11 @@ pub fn run(
     let experiment = setup::load_experiment(&settings.config)?;
     let (env, ppo) = setup::parts(&experiment)?;
     let sizes = Sizes::resolve(&experiment, settings.rank, settings.world_size)?;
-    let layout = Layout::new(make(&env.id)?.spec(), &experiment.policy.hidden);
+    let spec = spec_of(env)?;
+    let layout = Layout::new(&spec, &experiment.policy.hidden);
     // Refused before the others are waited for.
     let algorithm = |device| {
-        let width = make(&env.id)?.spec().observation_len;
+        let width = spec.observation_len();
         Ppo::new(ppo.clone(), experiment.distributed.fingerprint_every, sizes.local_batch, width, device)
     };
     algorithm(Device::Cpu)?;
@@ -190,7 +190,14 @@ impl<'a> Trainer<'a> {
         }
         let bucket = (experiment.distributed.bucket_mb.clamp(0.0, 4096.0) * 1024.0 * 1024.0) as usize;
         let ddp = Ddp::new(policy.named_parameters(), Vec::new(), group, bucket)?;
-        let envs = VectorEnv::new(&env.id, sizes.local_envs as usize, sizes.first_env, &seeds, train_iter)?;
+        let envs = make_vector(
+            env,
+            sizes.local_envs as usize,
+            sizes.first_env,
+            &seeds,
+            train_iter,
+            env::Purpose::Train,
+        )?;
         let mut collector = Collector::new(envs, &layout, seeds, sizes.first_env, sizes.num_steps as usize);
         if let Some(checkpoint) = &resumed {
             let each = collector.words_per_env();
@@ -293,7 +300,7 @@ impl<'a> Trainer<'a> {
                 (body.env_step, body.samples, body.episodes) =
                     (tally.env_step, tally.samples, tally.episodes);
             });
-        });
+        })?;
         page.borrow_mut().phase(Phase::Learn);
         let random = self.seeds.generator(Purpose::Shuffle, self.group.rank(), iteration);
         let rate = annealed(&self.settings, iteration, self.sizes.num_iterations);
@@ -381,13 +388,12 @@ impl<'a> Trainer<'a> {
         let mut verdict = Verdict::default();
         if self.is_first() {
             let page = self.page;
+            let (env, _) = setup::parts(self.experiment)?;
             page.borrow_mut().phase(Phase::Eval);
             self.policy.copy_to(&mut self.weights)?;
             self.greedy.load(&self.weights);
             let episodes = self.experiment.eval.episodes;
-            match evaluate(&self.env_id, episodes, &mut self.greedy, &self.seeds, || {
-                page.borrow_mut().progress()
-            }) {
+            match evaluate(env, episodes, &mut self.greedy, &self.seeds, || page.borrow_mut().progress()) {
                 Ok(evaluation) => {
                     let mean = evaluation.return_mean;
                     let reached = self.experiment.eval.stop_value.is_some_and(|goal| mean >= goal);

@@ -46,7 +46,7 @@ fn plan(machines: &[Machine]) -> Plan {
         run: Run { name: "ppo-cartpole".into(), seed: 1, total_steps: 2_000_000 },
         launch: Launch::default(),
         distributed: Distributed::default(),
-        env: Some(Env { id: "CartPole-v1".into(), num_envs: 4 * world as u32 }),
+        env: Some(Env::new("CartPole-v1", 4 * world as u32)),
         policy: Policy::default(),
         collect: Collect::default(),
         learn: None,

@@ -34,7 +34,7 @@ pub(crate) fn draft(hosts: Vec<Host>, num_envs: u32) -> PlanDraft {
             run: Run { name: "test".into(), seed: 1, total_steps: 500_000 },
             launch: Default::default(),
             distributed: Distributed::default(),
-            env: Some(Env { id: "CartPole-v1".into(), num_envs }),
+            env: Some(Env::new("CartPole-v1", num_envs)),
             policy: Default::default(),
             collect: Default::default(),
             learn: Some(Learn::Ppo(Ppo::default())),

@@ -340,7 +340,7 @@ mod tests {
     /// The losses, term by term in f64, from the definition.
     #[test]
     fn losses_equal_their_definition() {
-        let layout = Layout::new(Spec { observation_len: 4, num_actions: 2 }, &[16]);
+        let layout = Layout::new(&Spec::discrete(4, 2), &[16]);
         let seeds = Seeds::new(2);
         let mut random = seeds.generator(Purpose::Shuffle, 0, 0);
         let weights: Vec<f32> = (0..layout.len).map(|_| 0.5 * random.normal() as f32).collect();

@@ -1,81 +1,195 @@
-//! Environments: what they offer, and which exist.
+//! Environments: what they offer, which exist, and how many of them are stepped together.
+//!
+//! Two roads behind one trait, [`VectorEnv`]: [`classic`] control in Rust, bit-equal to Gymnasium and saved in checkpoints, and everything else
+//! in a Python worker process per rank. [`make_vector`] chooses.
+//!
+//! Invariants of every [`VectorEnv`]:
+//! - VECTOR-1: each `step` steps every environment by one accepted action, except where [`Outcome::valid`] is false; a reset counts none.
+//! - VECTOR-2: same-step reset: after a step, `observations()` shows the first observation of the next episode where one ended, and the
+//!   last observation of the ended one is in [`Outcome::final_observations`]. Reward and flags belong to the ended episode. (Gymnasium's
+//!   SAME_STEP mode, which was the only one in 0.29 and is what CleanRL's PPO was written and measured with.)
+//! - VECTOR-3: save and restore between two steps change nothing in what follows.
+//! - VECTOR-4: what an environment meets depends on base seed, purpose, life and its global index only, not on how many ranks share the work.
 
-pub mod cartpole;
+pub mod classic;
+mod error;
 pub mod numpy_random;
-pub mod vector;
+mod outcome;
 
-use cartpole::CartPole;
+pub use error::EnvError;
+pub use outcome::{Episode, ObservationBuffer, Outcome};
 
-/// Shapes of an environment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Spec {
-    /// Numbers (f32) in an observation.
-    pub observation_len: usize,
-    /// Discrete actions, `0..num_actions`.
-    pub num_actions: usize,
+use super::seeds::Seeds;
+use crate::config::experiment::Env;
+
+/// The actions that an environment takes.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ActionSpace {
+    /// One of `0..n`.
+    Discrete {
+        /// Actions.
+        n: usize,
+    },
+    /// A vector of numbers, each in `low[i]..=high[i]` (infinite where there is no bound).
+    Continuous {
+        /// Smallest.
+        low: Vec<f32>,
+        /// Largest.
+        high: Vec<f32>,
+    },
 }
 
-/// What one action led to.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Step {
-    /// Reward.
-    pub reward: f64,
-    /// The task itself ended.
-    pub terminated: bool,
-    /// A limit from outside, such as time, ended the episode.
-    pub truncated: bool,
-}
-
-impl Step {
-    /// The episode is over, for whichever reason.
-    pub fn done(&self) -> bool {
-        self.terminated || self.truncated
+impl ActionSpace {
+    /// Numbers that a policy gives per environment: a logit per discrete action, or one number per continuous one.
+    pub fn width(&self) -> usize {
+        match self {
+            ActionSpace::Discrete { n } => *n,
+            ActionSpace::Continuous { low, .. } => low.len(),
+        }
     }
 }
 
-/// Why an environment cannot be made or restored.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum EnvError {
-    /// No such id.
-    #[error("unknown environment {id:?}; known: {}", KNOWN.join(", "))]
-    Unknown {
-        /// As configured.
-        id: String,
-    },
-    /// A saved state of another kind.
-    #[error("saved environment state has {found} words instead of {expected}")]
-    State {
-        /// Words of this environment.
-        expected: usize,
-        /// Words found.
-        found: usize,
-    },
+/// Type of an observation's elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ObservationType {
+    /// Numbers.
+    F32,
+    /// Pixels, 0 to 255.
+    U8,
 }
 
-/// One environment with discrete actions and flat observations. Deterministic given its seed and actions.
-pub trait Environment {
-    /// Its shapes.
-    fn spec(&self) -> Spec;
-    /// Begins an episode and writes its first observation; `seed` (32-bit words, see [`numpy_random`]) restarts the random stream.
-    fn reset(&mut self, seed: Option<&[u32]>, observation: &mut [f32]);
-    /// Applies `action` and writes the observation that follows; the last one of the episode when [`Step::done`].
-    fn step(&mut self, action: usize, observation: &mut [f32]) -> Step;
-    /// Words that [`Environment::save`] appends.
-    fn words(&self) -> usize;
-    /// Appends the whole state, random stream included.
-    fn save(&self, words: &mut Vec<u64>);
-    /// Takes a saved state over and writes the observation that belongs to it.
-    fn restore(&mut self, words: &[u64], observation: &mut [f32]) -> Result<(), EnvError>;
+/// Shapes of an environment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Spec {
+    /// Shape of one observation: `[len]`, or `[stack, height, width]` of images.
+    pub observation_shape: Vec<usize>,
+    /// Type of its elements.
+    pub observation_type: ObservationType,
+    /// Its actions.
+    pub actions: ActionSpace,
 }
 
-/// Ids that [`make`] knows.
-pub const KNOWN: [&str; 2] = ["CartPole-v0", "CartPole-v1"];
+impl Spec {
+    /// Flat f32 observations of `len` numbers and `n` discrete actions.
+    pub fn discrete(len: usize, n: usize) -> Spec {
+        Spec {
+            observation_shape: vec![len],
+            observation_type: ObservationType::F32,
+            actions: ActionSpace::Discrete { n },
+        }
+    }
 
-/// The environment `id`, to be reset with a seed before its first step.
-pub fn make(id: &str) -> Result<Box<dyn Environment>, EnvError> {
-    match id {
-        "CartPole-v0" => Ok(Box::new(CartPole::new(200))),
-        "CartPole-v1" => Ok(Box::new(CartPole::new(500))),
-        _ => Err(EnvError::Unknown { id: id.into() }),
+    /// Elements of one observation.
+    pub fn observation_len(&self) -> usize {
+        self.observation_shape.iter().product()
+    }
+}
+
+/// `[envs][observation_shape]`, row by row.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Observations<'a> {
+    /// Numbers.
+    F32(&'a [f32]),
+    /// Pixels.
+    U8(&'a [u8]),
+}
+
+impl<'a> Observations<'a> {
+    /// The numbers, if they are.
+    pub fn f32(self) -> Option<&'a [f32]> {
+        match self {
+            Observations::F32(values) => Some(values),
+            Observations::U8(_) => None,
+        }
+    }
+
+    /// The pixels, if they are.
+    pub fn u8(self) -> Option<&'a [u8]> {
+        match self {
+            Observations::U8(values) => Some(values),
+            Observations::F32(_) => None,
+        }
+    }
+}
+
+/// One action per environment.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Actions<'a> {
+    /// `[envs]`.
+    Discrete(&'a [i64]),
+    /// `[envs][action_len]`, as the environment takes them: the caller scales and clips.
+    Continuous(&'a [f32]),
+}
+
+/// What environments are made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Training: Atari lives may end episodes, rewards may be clipped.
+    Train,
+    /// Evaluation: whole games and raw rewards, seeds disjoint from training (SEEDS-4). The global index is the number of the episode.
+    Evaluate,
+}
+
+/// Environments stepped together; see the module's invariants.
+pub trait VectorEnv: Send {
+    /// Shapes of each.
+    fn spec(&self) -> &Spec;
+    /// Environments.
+    fn len(&self) -> usize;
+    /// There are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// What the policy sees now.
+    fn observations(&self) -> Observations<'_>;
+    /// Steps every environment by its action and overwrites `outcome`. After an error the environments cannot be used any more.
+    fn step(&mut self, actions: Actions<'_>, outcome: &mut Outcome) -> Result<(), EnvError>;
+    /// Begins anew, with the seeds of [`make_vector`]: what follows is what followed then.
+    fn reset(&mut self) -> Result<(), EnvError>;
+    /// Words per environment in [`VectorEnv::save`]; `None` when its state cannot be saved.
+    fn words_per_env(&self) -> Option<usize>;
+    /// Every environment's state, in order; `None` when it cannot be saved.
+    fn save(&self) -> Option<Vec<u64>>;
+    /// Takes over what [`VectorEnv::save`] gave for as many environments.
+    fn restore(&mut self, words: &[u64]) -> Result<(), EnvError>;
+}
+
+/// Shapes of the environment that `env` names.
+pub fn spec_of(env: &Env) -> Result<Spec, EnvError> {
+    classic::spec(&env.id).ok_or_else(|| EnvError::unknown(&env.id))
+}
+
+/// `envs` environments, reset, with the streams of the global indices `first_env..first_env + envs`. `life` tells apart the lives of a run
+/// whose environments could not be restored: the iteration at which they were made, 0 in a fresh run; without meaning in an evaluation.
+pub fn make_vector(
+    env: &Env,
+    envs: usize,
+    first_env: u32,
+    seeds: &Seeds,
+    life: u64,
+    purpose: Purpose,
+) -> Result<Box<dyn VectorEnv>, EnvError> {
+    let streams = Streams { seeds: *seeds, first_env, life, purpose };
+    classic::make(&env.id, envs, streams).ok_or_else(|| EnvError::unknown(&env.id))
+}
+
+/// The random streams of a vector of environments.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Streams {
+    seeds: Seeds,
+    first_env: u32,
+    life: u64,
+    purpose: Purpose,
+}
+
+impl Streams {
+    /// The seed of the environment at this local index.
+    pub(crate) fn words(&self, index: usize) -> [u32; 6] {
+        use super::seeds::Purpose as Stream;
+        let index = self.first_env.wrapping_add(index as u32);
+        match self.purpose {
+            Purpose::Train => self.seeds.words(Stream::Env, index, self.life),
+            Purpose::Evaluate => self.seeds.words(Stream::Eval, index, 0),
+        }
     }
 }
