@@ -271,19 +271,36 @@ fn a_plan_error_points_at_the_file_or_at_the_override() {
 fn the_schema_says_what_serde_reads() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.toml");
-    let text = "run = { name = 'x', total_steps = 1000 }\nenv = { id = 'CartPole-v1', num_envs = 1 }\nlearn = { algorithm = 'ppo' }\n";
-    fs::write(&path, text).unwrap();
-    let resolved = toml::Value::try_from(load_experiment(&path, &[]).unwrap()).unwrap();
-    let every = fs::read_to_string("tests/configs/valid/every_key.toml").unwrap();
-    let every: toml::Table = toml::from_str(&every).unwrap();
+    let learn = keys_of(schema::EXPERIMENT).find(|key| key.name == "learn").unwrap();
+    let Kind::Tagged { variants, .. } = learn.kind else { panic!("{learn:?}") };
+    for (word, own) in variants {
+        let text = format!(
+            "run = {{ name = 'x', total_steps = 1000 }}\nenv = {{ id = 'CartPole-v1', num_envs = 1 }}\nlearn = {{ algorithm = '{word}' }}\n"
+        );
+        fs::write(&path, text).unwrap();
+        let file = if *word == "ppo" { "every_key".to_owned() } else { format!("every_key_{word}") };
+        let every = fs::read_to_string(format!("tests/configs/valid/{file}.toml")).unwrap();
+        schema_and_serde_agree(&path, &toml::from_str(&every).unwrap(), own, *word == "ppo");
+    }
+}
+
+/// With the keys `learn` of one algorithm; `whole`: `every` uses the other sections' keys too.
+fn schema_and_serde_agree(path: &Path, every: &toml::Table, learn: Keys, whole: bool) {
+    let resolved = toml::Value::try_from(load_experiment(path, &[]).unwrap()).unwrap();
     for section in keys_of(schema::EXPERIMENT) {
+        let section_keys = |section: &'static Key| match section.name {
+            "learn" => Box::new(keys_of(learn)),
+            _ => section_keys(section),
+        };
         for key in section_keys(section) {
             let found = resolved.get(section.name).and_then(|table| table.get(key.name));
             let path = format!("{}.{}", section.name, key.name);
             let is_launch_command = path == "launch.command";
             assert!(
-                is_launch_command || every[section.name].get(key.name).is_some(),
-                "valid/every_key.toml does not use {path}"
+                is_launch_command
+                    || !whole && section.name != "learn"
+                    || every[section.name].get(key.name).is_some(),
+                "no tests/configs/valid/every_key file uses {path}"
             );
             match (&key.default, found) {
                 (Fallback::Value(_), _) if path == "run.total_steps" => {}

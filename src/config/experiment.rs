@@ -3,6 +3,8 @@
 //! Owner: the user. Sizes that are per rank begin with `local_`; all others are global. Unknown keys are errors.
 //! The resolved form (defaults filled in, `--set` applied) is written to the run directory and read by the trainer.
 
+pub use super::learn::{A2c, Dqn, Learn, Ppg, Ppo, Sac};
+
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -229,14 +231,50 @@ pub enum EnvWorker {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Policy {
-    /// Widths of the hidden layers of actor and critic.
+    /// Kind of network.
+    pub network: Network,
+    /// Widths of the hidden layers; for `nature` those after the convolutions.
     pub hidden: Vec<u32>,
+    /// Between the layers of `mlp`; `nature` has ReLU.
+    pub activation: Activation,
+    /// Actor and critic share the hidden layers; `nature` always does.
+    pub shared: bool,
+    /// Logarithm of the actions' standard deviation at the start, for continuous actions.
+    pub log_std: f64,
 }
 
 impl Default for Policy {
     fn default() -> Policy {
-        Policy { hidden: vec![64, 64] }
+        Policy {
+            network: Network::Mlp,
+            hidden: vec![64, 64],
+            activation: Activation::Tanh,
+            shared: false,
+            log_std: 0.0,
+        }
     }
+}
+
+/// Kind of network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Network {
+    /// Fully connected layers, for flat observations.
+    #[default]
+    Mlp,
+    /// The three convolutions of Mnih et al. 2015, for images.
+    Nature,
+}
+
+/// Between layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Activation {
+    /// Hyperbolic tangent.
+    #[default]
+    Tanh,
+    /// Rectified linear unit.
+    Relu,
 }
 
 /// `[collect]`.
@@ -245,73 +283,27 @@ impl Default for Policy {
 pub struct Collect {
     /// Steps of each environment per rollout.
     pub num_steps: u32,
+    /// Normalise observations by their running moments over all ranks (on-policy algorithms).
+    pub normalise_observations: bool,
+    /// Bound of normalised observations.
+    pub clip_observations: f64,
+    /// Divide rewards by the running deviation of the discounted return over all ranks (on-policy algorithms).
+    pub normalise_rewards: bool,
+    /// Bound of normalised rewards.
+    pub clip_rewards: f64,
+    /// Factor of the rewards that the learner sees.
+    pub reward_scale: f64,
 }
 
 impl Default for Collect {
     fn default() -> Collect {
-        Collect { num_steps: 128 }
-    }
-}
-
-/// `[learn]`; `algorithm` picks the variant.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "algorithm", rename_all = "lowercase", deny_unknown_fields)]
-pub enum Learn {
-    /// Proximal policy optimisation, discrete actions.
-    Ppo(Ppo),
-}
-
-/// PPO's hyper-parameters; defaults are CleanRL's ppo.py.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Ppo {
-    /// Adam's learning rate.
-    pub learning_rate: f64,
-    /// Linear decay of the learning rate to 0 over `run.total_steps`.
-    pub anneal_lr: bool,
-    /// Adam's epsilon.
-    pub adam_eps: f64,
-    /// Discount.
-    pub gamma: f64,
-    /// GAE's lambda.
-    pub gae_lambda: f64,
-    /// Minibatches per epoch; must divide the rollout.
-    pub num_minibatches: u32,
-    /// Epochs over each rollout.
-    pub update_epochs: u32,
-    /// Normalise advantages per minibatch (over the rank's share, as CleanRL does).
-    pub norm_adv: bool,
-    /// Clip range of the probability ratio.
-    pub clip_coef: f64,
-    /// Clip the value loss with the same range.
-    pub clip_vloss: bool,
-    /// Weight of the entropy bonus.
-    pub ent_coef: f64,
-    /// Weight of the value loss.
-    pub vf_coef: f64,
-    /// Bound of the averaged gradient's global norm.
-    pub max_grad_norm: f64,
-    /// Leave the epoch loop when the all-reduced KL estimate exceeds this; 0: never.
-    pub target_kl: f64,
-}
-
-impl Default for Ppo {
-    fn default() -> Ppo {
-        Ppo {
-            learning_rate: 2.5e-4,
-            anneal_lr: true,
-            adam_eps: 1e-5,
-            gamma: 0.99,
-            gae_lambda: 0.95,
-            num_minibatches: 4,
-            update_epochs: 4,
-            norm_adv: true,
-            clip_coef: 0.2,
-            clip_vloss: true,
-            ent_coef: 0.01,
-            vf_coef: 0.5,
-            max_grad_norm: 0.5,
-            target_kl: 0.0,
+        Collect {
+            num_steps: 128,
+            normalise_observations: false,
+            clip_observations: 10.0,
+            normalise_rewards: false,
+            clip_rewards: 10.0,
+            reward_scale: 1.0,
         }
     }
 }

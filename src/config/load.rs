@@ -3,7 +3,7 @@
 use super::check::check;
 use super::diagnostic::{Diagnostic, Diagnostics, Place};
 use super::document::{self, Node, Value};
-use super::experiment::{Experiment, Learn};
+use super::experiment::Experiment;
 use super::schema::{self, BUILTIN_ENVS};
 use super::{overrides, suggest};
 use std::path::Path;
@@ -83,8 +83,8 @@ fn check_builtin(root: &Node, found: &mut Diagnostics) {
 
 /// Keys against each other.
 fn check_rules(root: &Node, experiment: &Experiment, found: &mut Diagnostics) {
-    if let Some(Learn::Ppo(ppo)) = &experiment.learn
-        && ppo.anneal_lr
+    if let Some(learn) = &experiment.learn
+        && learn.anneals()
         && experiment.run.total_steps == 0
     {
         found.push(

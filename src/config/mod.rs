@@ -13,9 +13,11 @@ pub mod document;
 mod draft;
 pub mod experiment;
 pub mod hosts;
+pub mod learn;
 mod load;
 mod overrides;
 pub mod schema;
+mod schema_learn;
 mod suggest;
 mod text_rules;
 

@@ -132,17 +132,17 @@ fn number_range(min: f64, max: f64, open: bool) -> String {
     }
 }
 
-const U32: i128 = u32::MAX as i128;
+pub(super) const U32: i128 = u32::MAX as i128;
 /// TOML's largest integer.
-const U63: i128 = i64::MAX as i128;
+pub(super) const U63: i128 = i64::MAX as i128;
 /// A year: longer waits are typing errors, and every clock can carry it.
 const YEAR_S: f64 = 31_536_000.0;
 const SECONDS: Kind = Kind::Number { min: 0.0, max: YEAR_S, open: true };
-const POSITIVE: Kind = Kind::Number { min: 0.0, max: f64::MAX, open: true };
-const NOT_NEGATIVE: Kind = Kind::Number { min: 0.0, max: f64::MAX, open: false };
-const SHARE: Kind = Kind::Number { min: 0.0, max: 1.0, open: false };
+pub(super) const POSITIVE: Kind = Kind::Number { min: 0.0, max: f64::MAX, open: true };
+pub(super) const NOT_NEGATIVE: Kind = Kind::Number { min: 0.0, max: f64::MAX, open: false };
+pub(super) const SHARE: Kind = Kind::Number { min: 0.0, max: 1.0, open: false };
 
-const fn key(name: &'static str, kind: Kind, default: Fallback, doc: &'static str) -> Key {
+pub(super) const fn key(name: &'static str, kind: Kind, default: Fallback, doc: &'static str) -> Key {
     Key { name, kind, default, doc }
 }
 
@@ -411,63 +411,61 @@ static ENV: Keys = &[&[
     key("image_size", Kind::Integer(8..=512), Words("84"), "Atari: height and width of a frame, gray."),
 ]];
 
-static POLICY: Keys = &[&[key(
-    "hidden",
-    Kind::Integers(1..=65536),
-    Value("[64, 64]"),
-    "Widths of the hidden layers of actor and critic.",
-)]];
-
-static COLLECT: Keys = &[&[key(
-    "num_steps",
-    Kind::Integer(1..=10_000_000),
-    Value("128"),
-    "Steps of each environment per rollout.",
-)]];
-
-static LEARN: &[(&str, Keys)] = &[("ppo", PPO)];
-
-static PPO: Keys = &[&[
-    key("algorithm", Kind::Choice(&["ppo"]), Required, "Proximal policy optimisation, discrete actions."),
-    key("learning_rate", POSITIVE, Value("0.00025"), "Adam's learning rate."),
+static POLICY: Keys = &[&[
     key(
-        "anneal_lr",
+        "network",
+        Kind::Choice(&["mlp", "nature"]),
+        Value("\"mlp\""),
+        "Fully connected layers, for flat observations, or the three convolutions of Mnih et al. 2015, for images.",
+    ),
+    key(
+        "hidden",
+        Kind::Integers(1..=65536),
+        Value("[64, 64]"),
+        "Widths of the hidden layers; for `nature` those after the convolutions (512 in the paper).",
+    ),
+    key(
+        "activation",
+        Kind::Choice(&["tanh", "relu"]),
+        Value("\"tanh\""),
+        "Between the layers of `mlp`; `nature` has ReLU.",
+    ),
+    key(
+        "shared",
         Kind::Flag,
-        Value("true"),
-        "Linear decay of the learning rate to 0 over `run.total_steps`.",
-    ),
-    key("adam_eps", POSITIVE, Value("0.00001"), "Adam's epsilon."),
-    key("gamma", SHARE, Value("0.99"), "Discount of future rewards."),
-    key("gae_lambda", SHARE, Value("0.95"), "GAE's lambda."),
-    key(
-        "num_minibatches",
-        Kind::Integer(1..=U32),
-        Value("4"),
-        "Minibatches per epoch; must divide each rank's rollout.",
-    ),
-    key("update_epochs", Kind::Integer(1..=U32), Value("4"), "Epochs over each rollout."),
-    key(
-        "norm_adv",
-        Kind::Flag,
-        Value("true"),
-        "Normalise advantages per minibatch (over the rank's share, as CleanRL does).",
+        Value("false"),
+        "Actor and critic share the hidden layers; `nature` always does, and `ppg` needs it.",
     ),
     key(
-        "clip_coef",
-        Kind::Number { min: 0.0, max: 1.0, open: true },
-        Value("0.2"),
-        "Clip range of the probability ratio.",
-    ),
-    key("clip_vloss", Kind::Flag, Value("true"), "Clip the value loss with the same range."),
-    key("ent_coef", NOT_NEGATIVE, Value("0.01"), "Weight of the entropy bonus."),
-    key("vf_coef", NOT_NEGATIVE, Value("0.5"), "Weight of the value loss."),
-    key("max_grad_norm", POSITIVE, Value("0.5"), "Bound of the averaged gradient's global norm."),
-    key(
-        "target_kl",
-        NOT_NEGATIVE,
+        "log_std",
+        Kind::Number { min: -20.0, max: 5.0, open: false },
         Value("0.0"),
-        "Leave the epoch loop when the all-reduced KL estimate exceeds this; 0: never.",
+        "Logarithm of the actions' standard deviation at the start, for continuous actions.",
     ),
+]];
+
+static COLLECT: Keys = &[&[
+    key(
+        "num_steps",
+        Kind::Integer(1..=10_000_000),
+        Value("128"),
+        "Steps of each environment per training iteration.",
+    ),
+    key(
+        "normalise_observations",
+        Kind::Flag,
+        Value("false"),
+        "Normalise observations by their running moments over all ranks (`ppo`, `ppg`, `a2c`).",
+    ),
+    key("clip_observations", POSITIVE, Value("10.0"), "Bound of normalised observations."),
+    key(
+        "normalise_rewards",
+        Kind::Flag,
+        Value("false"),
+        "Divide rewards by the running deviation of the discounted return over all ranks (`ppo`, `ppg`, `a2c`).",
+    ),
+    key("clip_rewards", POSITIVE, Value("10.0"), "Bound of normalised rewards."),
+    key("reward_scale", POSITIVE, Value("1.0"), "Factor of the rewards that the learner sees."),
 ]];
 
 static EVAL: Keys = &[&[
@@ -524,6 +522,7 @@ static WATCH: Keys = &[&[
     ),
 ]];
 
+use super::schema_learn::LEARN;
 use super::text_rules::{ADDRESS, INTERFACE, JUMP, LIBTORCH, NAME, PLAIN, USER};
 
 /// The keys of a table as one list.

@@ -90,7 +90,10 @@ impl Scene {
             distributed: Distributed::default(),
             env: Some(Env::new("CartPole-v1", ENVS_PER_RANK * self.world_size())),
             policy: Policy::default(),
-            collect: Collect { num_steps: (STEPS_PER_ITERATION / u64::from(ENVS_PER_RANK)) as u32 },
+            collect: Collect {
+                num_steps: (STEPS_PER_ITERATION / u64::from(ENVS_PER_RANK)) as u32,
+                ..Collect::default()
+            },
             learn: Some(Learn::Ppo(Ppo::default())),
             eval: Eval { every: course::EVAL_EVERY, ..Eval::default() },
             checkpoint: Checkpoint { every: course::CHECKPOINT_EVERY, ..Checkpoint::default() },

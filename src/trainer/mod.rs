@@ -18,6 +18,7 @@ pub mod env;
 pub mod error;
 pub mod evaluate;
 pub mod exchange;
+pub mod kernel;
 pub mod policy;
 pub mod replay;
 pub mod report;

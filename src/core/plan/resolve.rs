@@ -1,8 +1,9 @@
 //! From a draft and what the hosts said to a plan, or to the reasons why there is none.
 
 use super::{Plan, PlanDraft, PlanError, PlannedHost, PlannedRank, PlannedSize};
-use crate::config::experiment::{Backend, Experiment, Learn};
+use crate::config::experiment::{Backend, Experiment};
 use crate::config::hosts::{Gpus, Host, Transport};
+use crate::config::learn::NormAdv;
 use crate::core::event::Probe;
 use crate::core::ids::{LocalRank, NodeRank, Rank};
 
@@ -258,9 +259,10 @@ fn shape(experiment: &Experiment) -> Option<(u64, u64, u64)> {
     if !experiment.launch.command.is_empty() {
         return None;
     }
-    let Learn::Ppo(ppo) = experiment.learn.as_ref()?;
+    let learn = experiment.learn.as_ref()?;
     let env = experiment.env.as_ref()?;
-    Some((u64::from(env.num_envs), u64::from(experiment.collect.num_steps), u64::from(ppo.num_minibatches)))
+    let minibatches = u64::from(learn.num_minibatches());
+    Some((u64::from(env.num_envs), u64::from(experiment.collect.num_steps), minibatches))
 }
 
 fn size_problems(experiment: &Experiment, world: u64) -> Option<PlanError> {
@@ -288,8 +290,8 @@ fn size_problems(experiment: &Experiment, world: u64) -> Option<PlanError> {
             "learn.num_minibatches",
         );
     }
-    if let Some(Learn::Ppo(ppo)) = &experiment.learn
-        && ppo.norm_adv
+    // A minibatch is larger over all ranks, but a world of one must be able to resume it.
+    if experiment.learn.as_ref().is_some_and(|learn| learn.norm_adv() != NormAdv::Off)
         && local / minibatches < 2
     {
         return problem(

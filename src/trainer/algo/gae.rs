@@ -1,8 +1,9 @@
 //! Generalised advantage estimation (Schulman et al. 2016), with CleanRL's convention for episode ends.
 //!
 //! `dones[t]` says that the observation *at* `t` is the first of a new episode, that is, that the action at `t - 1` ended one; the
-//! flag after the last step is passed apart. Termination and truncation are not told apart: both cut the bootstrap, as in CleanRL's PPO,
-//! whose published CartPole returns were made that way.
+//! flag after the last step is passed apart. Both termination and truncation cut the chain of advantages. Whether the value of a truncated episode's
+//! last observation counts is up to the caller: it is in `final_values`, which are 0 where nothing follows. CleanRL's PPO leaves them all
+//! 0, and its published CartPole returns were made that way.
 
 /// A rollout's numbers, each `[steps][envs]`, and what follows its last step, `[envs]`.
 #[derive(Debug, Clone, Copy)]
@@ -11,6 +12,8 @@ pub struct Gae<'a> {
     pub rewards: &'a [f32],
     /// Values of the observations.
     pub values: &'a [f32],
+    /// Values of the last observations of the episodes that the actions cut off; 0 where nothing was cut off, or where it shall not count.
+    pub final_values: &'a [f32],
     /// 1.0 where the observation begins an episode.
     pub dones: &'a [f32],
     /// Values after the last step.
@@ -34,7 +37,8 @@ impl Gae<'_> {
             for step in (0..steps).rev() {
                 let i = step * envs + env;
                 let goes_on = 1.0 - next_done;
-                let delta = self.rewards[i] + self.gamma * next_value * goes_on - self.values[i];
+                let follows = next_value * goes_on + self.final_values[i];
+                let delta = self.rewards[i] + self.gamma * follows - self.values[i];
                 later = delta + self.gamma * self.lambda * goes_on * later;
                 advantages[i] = later;
                 returns[i] = later + self.values[i];
@@ -57,6 +61,7 @@ mod tests {
         let gae = Gae {
             rewards: &[1.0, 2.0, 4.0],
             values: &[1.0, 2.0, 3.0],
+            final_values: &[0.0; 3],
             dones: &[0.0, 0.0, 1.0],
             next_values: &[8.0],
             next_dones: &[0.0],
@@ -71,6 +76,34 @@ mod tests {
         assert_eq!(advantages, [1.0, 0.0, 1.0]);
     }
 
+    /// A task with reward 1 for ever, cut off every 10 steps: with the value 1 / (1 - gamma) everywhere, nothing is better or worse than expected
+    /// if and only if the cut is looked through.
+    #[test]
+    fn a_cut_is_looked_through_when_its_value_is_given() {
+        let value = 1.0 / (1.0 - 0.9);
+        let (rewards, values) = ([1.0; 30], [value; 30]);
+        let dones: Vec<f32> = (0..30).map(|step| f32::from(u8::from(step % 10 == 0))).collect();
+        let final_values: Vec<f32> = (0..30).map(|step| if step % 10 == 9 { value } else { 0.0 }).collect();
+        let largest = |final_values: &[f32]| {
+            let (mut advantages, mut returns) = ([0.0; 30], [0.0; 30]);
+            let (next_values, next_dones) = ([value], [1.0]);
+            let gae = Gae {
+                rewards: &rewards,
+                values: &values,
+                final_values,
+                dones: &dones,
+                next_values: &next_values,
+                next_dones: &next_dones,
+                gamma: 0.9,
+                lambda: 0.95,
+            };
+            gae.run(&mut advantages, &mut returns);
+            advantages.iter().fold(0.0_f32, |largest, advantage| largest.max(advantage.abs()))
+        };
+        assert!(largest(&final_values) < 1e-5);
+        assert!(largest(&[0.0; 30]) > 5.0);
+    }
+
     #[test]
     fn environments_do_not_mix() {
         let column = |rewards: [f32; 2], values: [f32; 2], next: f32| {
@@ -79,6 +112,7 @@ mod tests {
             let gae = Gae {
                 rewards: &rewards,
                 values: &values,
+                final_values: &[0.0; 2],
                 dones: &dones,
                 next_values: &[next],
                 next_dones: &ends,
@@ -93,6 +127,7 @@ mod tests {
         Gae {
             rewards: &[1.0, -1.0, 2.0, 0.0],
             values: &[0.5, 1.5, 0.25, 2.0],
+            final_values: &[0.0; 4],
             dones: &[0.0; 4],
             next_values: &[3.0, -2.0],
             next_dones: &[0.0; 2],

@@ -1,149 +1,52 @@
-//! Separate actor and critic MLPs with tanh, as in CleanRL's ppo.py, over one flat parameter buffer.
+//! Actor and critic as libtorch sees them, over one flat parameter buffer.
 //!
-//! Owner: the training loop. Parameters are leaf tensors that are views of [`ActorCritic::flat`], in the order of [`Layout::entries`];
+//! Owner: the algorithm. Parameters are leaf tensors that are views of [`ActorCritic::flat`], in the order of [`Layout::entries`];
 //! optimiser, checkpoint and rollout work on the flat buffer, autograd on the views.
-//!
-//! Invariants:
-//! - POLICY-1: initial weights depend on the seed only: orthogonal with gain sqrt 2 (heads: actor 0.01, critic 1), biases 0.
-//! - POLICY-2: names and shapes are those that `state_dict()` of the same networks has in PyTorch (`critic.0.weight`, `[out, in]`).
 
-use crate::trainer::env::Spec;
-use crate::trainer::seeds::{Purpose, Seeds};
+use super::distribution::Distribution;
+pub use super::layout::{Layer, Layout};
+use super::parameters::Parameters;
+use crate::config::experiment::Activation;
+use crate::trainer::seeds::Seeds;
 use tch::{Device, Kind, TchError, Tensor};
-
-/// One linear layer inside the flat buffer: weight `[outputs, inputs]` row by row, then bias `[outputs]`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Layer {
-    /// Width of its input.
-    pub inputs: usize,
-    /// Width of its output.
-    pub outputs: usize,
-    /// Index of the first weight in the flat buffer.
-    pub weight: usize,
-    /// Index of the first bias in the flat buffer.
-    pub bias: usize,
-}
-
-/// A parameter's place.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    /// PyTorch's name.
-    pub name: String,
-    /// PyTorch's shape.
-    pub shape: Vec<i64>,
-    /// Index of its first element.
-    pub offset: usize,
-    /// Elements.
-    pub len: usize,
-}
-
-/// Where everything is in the flat buffer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Layout {
-    /// Layers of the critic, input first.
-    pub critic: Vec<Layer>,
-    /// Layers of the actor, input first.
-    pub actor: Vec<Layer>,
-    /// Every parameter, in order.
-    pub entries: Vec<Entry>,
-    /// Elements in all.
-    pub len: usize,
-}
-
-impl Layout {
-    /// The layout for `spec` with hidden layers of these widths.
-    pub fn new(spec: &Spec, hidden: &[u32]) -> Layout {
-        let mut layout = Layout { critic: Vec::new(), actor: Vec::new(), entries: Vec::new(), len: 0 };
-        layout.critic = layout.network("critic", spec.observation_len(), hidden, 1);
-        layout.actor = layout.network("actor", spec.observation_len(), hidden, spec.actions.width());
-        layout
-    }
-
-    fn network(&mut self, name: &str, inputs: usize, hidden: &[u32], outputs: usize) -> Vec<Layer> {
-        let widths: Vec<usize> = std::iter::once(inputs)
-            .chain(hidden.iter().map(|width| *width as usize))
-            .chain(std::iter::once(outputs))
-            .collect();
-        // Activations take the odd indices, as in torch.nn.Sequential.
-        widths
-            .windows(2)
-            .enumerate()
-            .map(|(i, pair)| Layer {
-                inputs: pair[0],
-                outputs: pair[1],
-                weight: self.entry(format!("{name}.{}.weight", 2 * i), vec![pair[1] as i64, pair[0] as i64]),
-                bias: self.entry(format!("{name}.{}.bias", 2 * i), vec![pair[1] as i64]),
-            })
-            .collect()
-    }
-
-    fn entry(&mut self, name: String, shape: Vec<i64>) -> usize {
-        let (offset, len) = (self.len, shape.iter().product::<i64>() as usize);
-        self.entries.push(Entry { name, shape, offset, len });
-        self.len += len;
-        offset
-    }
-
-    /// Initial weights (POLICY-1).
-    pub fn initial(&self, seeds: &Seeds) -> Vec<f32> {
-        let mut random = seeds.generator(Purpose::Model, 0, 0);
-        let mut flat = vec![0.0; self.len];
-        for (layers, head_gain) in [(&self.critic, 1.0), (&self.actor, 0.01)] {
-            for (i, layer) in layers.iter().enumerate() {
-                let gain = if i + 1 == layers.len() { head_gain } else { 2.0_f64.sqrt() };
-                let weights = orthogonal(layer.outputs, layer.inputs, || random.normal());
-                let place = &mut flat[layer.weight..layer.weight + weights.len()];
-                place.iter_mut().zip(weights).for_each(|(to, from)| *to = (gain * from) as f32);
-            }
-        }
-        flat
-    }
-}
-
-/// A `rows` by `columns` matrix with orthonormal rows or columns, whichever are fewer, uniformly distributed (Gram and Schmidt on
-/// normal vectors, twice for accuracy), row by row.
-fn orthogonal(rows: usize, columns: usize, mut normal: impl FnMut() -> f64) -> Vec<f64> {
-    let (count, len) = (rows.min(columns), rows.max(columns));
-    let mut basis: Vec<Vec<f64>> = Vec::with_capacity(count);
-    while basis.len() < count {
-        let mut vector: Vec<f64> = (0..len).map(|_| normal()).collect();
-        for _ in 0..2 {
-            for other in &basis {
-                let dot: f64 = vector.iter().zip(other).map(|(a, b)| a * b).sum();
-                vector.iter_mut().zip(other).for_each(|(a, b)| *a -= dot * b);
-            }
-        }
-        let norm = vector.iter().map(|a| a * a).sum::<f64>().sqrt();
-        if norm > 1e-6 {
-            vector.iter_mut().for_each(|a| *a /= norm);
-            basis.push(vector);
-        }
-    }
-    let at =
-        |row: usize, column: usize| if rows <= columns { basis[row][column] } else { basis[column][row] };
-    (0..rows * columns).map(|i| at(i / columns, i % columns)).collect()
-}
 
 /// Actor and critic.
 pub struct ActorCritic {
     layout: Layout,
-    flat: Tensor,
-    parameters: Vec<Tensor>,
+    parameters: Parameters,
+}
+
+/// What the networks say about a batch of observations, with gradients.
+pub struct Output {
+    /// Of the actions.
+    pub distribution: Distribution,
+    /// Values, `[batch]`.
+    pub values: Tensor,
+    /// Values of the auxiliary head, `[batch]`, when it was asked for.
+    pub aux: Option<Tensor>,
+}
+
+/// Which parts of the networks take part, for algorithms that train them in phases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pass {
+    /// Everything but the auxiliary head.
+    Plain,
+    /// The critic reads the shared layers without changing them.
+    Detached,
+    /// Everything.
+    Aux,
 }
 
 impl ActorCritic {
     /// Freshly initialised networks on `device`.
     pub fn new(layout: Layout, seeds: &Seeds, device: Device) -> Result<ActorCritic, TchError> {
-        let flat = Tensor::f_from_slice(&layout.initial(seeds))?.f_to_device(device)?;
-        let parameters = layout
-            .entries
-            .iter()
-            .map(|entry| {
-                let view = flat.f_narrow(0, entry.offset as i64, entry.len as i64)?;
-                view.f_view(entry.shape.as_slice())?.f_detach()?.f_set_requires_grad(true)
-            })
-            .collect::<Result<_, TchError>>()?;
-        Ok(ActorCritic { layout, flat, parameters })
+        let parameters = Parameters::new(&layout.entries, &layout.initial(seeds), device)?;
+        Ok(ActorCritic { layout, parameters })
+    }
+
+    /// The same networks: the parameters are shared.
+    pub fn share(&self) -> ActorCritic {
+        ActorCritic { layout: self.layout.clone(), parameters: self.parameters.share() }
     }
 
     /// Where everything is.
@@ -151,112 +54,139 @@ impl ActorCritic {
         &self.layout
     }
 
+    /// The parameters.
+    pub fn all(&self) -> &Parameters {
+        &self.parameters
+    }
+
     /// All parameters, f32, one after the other.
     pub fn flat(&self) -> &Tensor {
-        &self.flat
+        self.parameters.flat()
     }
 
     /// Leaf tensors, in the order of the layout's entries.
     pub fn parameters(&self) -> &[Tensor] {
-        &self.parameters
+        self.parameters.tensors()
     }
 
     /// Names and leaf tensors (shallow clones), for DDP.
     pub fn named_parameters(&self) -> Vec<(String, Tensor)> {
-        let names = self.layout.entries.iter().map(|entry| entry.name.clone());
-        names.zip(self.parameters.iter().map(Tensor::shallow_clone)).collect()
-    }
-
-    /// Logits `[batch, actions]` and values `[batch]` for observations `[batch, observation_len]`, with gradients.
-    pub fn forward(&self, observations: &Tensor) -> Result<(Tensor, Tensor), TchError> {
-        let critic = 2 * self.layout.critic.len();
-        let values = run(&self.parameters[..critic], observations)?;
-        let logits = run(&self.parameters[critic..], observations)?;
-        Ok((logits, values.f_view([-1])?))
+        self.parameters.named()
     }
 
     /// Copies all parameters to the host.
     pub fn copy_to(&self, flat: &mut [f32]) -> Result<(), TchError> {
-        self.flat.f_to_device(Device::Cpu)?.f_copy_data(flat, self.layout.len)
+        self.parameters.copy_to(flat)
     }
 
     /// Overwrites all parameters.
     pub fn copy_from(&mut self, flat: &[f32]) -> Result<(), TchError> {
-        tch::no_grad(|| self.flat.f_copy_(&Tensor::f_from_slice(flat)?.f_to_kind(Kind::Float)?)).map(drop)
+        self.parameters.copy_from(flat)
     }
-}
 
-fn run(parameters: &[Tensor], input: &Tensor) -> Result<Tensor, TchError> {
-    let last = parameters.len().saturating_sub(2);
-    let mut value = input.shallow_clone();
-    for (i, pair) in parameters.chunks_exact(2).enumerate() {
-        value = value.f_linear(&pair[0], Some(&pair[1]))?;
-        if 2 * i < last {
-            value = value.f_tanh()?;
+    /// Runs the networks on observations `[batch, ...]`: f32, or u8 pixels, which are scaled to 0..1 here.
+    pub fn forward(&self, observations: &Tensor, pass: Pass) -> Result<Output, TchError> {
+        let mut at = 0;
+        let mut take = |count: usize| {
+            let taken = &self.parameters.tensors()[at..at + count];
+            at += count;
+            taken
+        };
+        let mut value = match observations.kind() {
+            Kind::Uint8 => observations.f_to_kind(Kind::Float)?.f_mul_scalar(1.0 / 255.0)?,
+            _ => observations.shallow_clone(),
+        };
+        for convolution in &self.layout.convolutions {
+            let pair = take(2);
+            let stride = convolution.stride as i64;
+            value = value.f_conv2d(&pair[0], Some(&pair[1]), [stride, stride], [0, 0], [1, 1], 1)?;
+            value = self.activate(&value)?;
+        }
+        if !self.layout.convolutions.is_empty() {
+            value = value.f_flatten(1, -1)?;
+        }
+        for _ in &self.layout.shared {
+            let pair = take(2);
+            value = self.activate(&value.f_linear(&pair[0], Some(&pair[1]))?)?;
+        }
+        let seen_by_critic = match pass {
+            Pass::Detached => value.f_detach()?,
+            Pass::Plain | Pass::Aux => value.shallow_clone(),
+        };
+        let values = self.run(take(2 * self.layout.critic.len()), &seen_by_critic)?.f_view([-1])?;
+        let scores = self.run(take(2 * self.layout.actor.len()), &value)?;
+        let distribution = match self.layout.log_std {
+            None => Distribution::categorical(&scores)?,
+            Some(_) => Distribution::gaussian(scores, &take(1)[0])?,
+        };
+        let aux = match (pass, self.layout.aux) {
+            (Pass::Aux, Some(_)) => Some(self.run(take(2), &value)?.f_view([-1])?),
+            _ => None,
+        };
+        Ok(Output { distribution, values, aux })
+    }
+
+    fn activate(&self, value: &Tensor) -> Result<Tensor, TchError> {
+        match self.layout.activation {
+            Activation::Tanh => value.f_tanh(),
+            Activation::Relu => value.f_relu(),
         }
     }
-    Ok(value)
+
+    fn run(&self, parameters: &[Tensor], input: &Tensor) -> Result<Tensor, TchError> {
+        let last = parameters.len().saturating_sub(2);
+        let mut value = input.shallow_clone();
+        for (i, pair) in parameters.chunks_exact(2).enumerate() {
+            value = value.f_linear(&pair[0], Some(&pair[1]))?;
+            if 2 * i < last {
+                value = self.activate(&value)?;
+            }
+        }
+        Ok(value)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn cartpole() -> Spec {
-        Spec::discrete(4, 2)
-    }
+    use crate::config::experiment::{Network, Policy};
+    use crate::trainer::env::{ObservationType, Spec};
 
     #[test]
-    fn policy_2_cleanrls_names_shapes_and_count() {
-        let layout = Layout::new(&cartpole(), &[64, 64]);
-        assert_eq!(layout.len, 9155);
-        let names: Vec<&str> = layout.entries.iter().map(|e| e.name.as_str()).collect();
-        assert_eq!(names[..3], ["critic.0.weight", "critic.0.bias", "critic.2.weight"]);
-        assert_eq!(names[6], "actor.0.weight");
-        assert_eq!(layout.entries[10].shape, [2, 64]);
-    }
-
-    #[test]
-    fn policy_1_weights_are_orthogonal_with_their_gain_and_biases_are_zero() {
-        let layout = Layout::new(&cartpole(), &[64, 64]);
-        let flat = layout.initial(&Seeds::new(3));
-        let check = |layer: &Layer, gain: f64| {
-            let at = |r: usize, c: usize| f64::from(flat[layer.weight + r * layer.inputs + c]);
-            let (rows, columns) = (layer.outputs, layer.inputs);
-            let count = rows.min(columns);
-            for a in 0..count {
-                for b in 0..count {
-                    let dot: f64 = if rows <= columns {
-                        (0..columns).map(|c| at(a, c) * at(b, c)).sum()
-                    } else {
-                        (0..rows).map(|r| at(r, a) * at(r, b)).sum()
-                    };
-                    let wanted = if a == b { gain * gain } else { 0.0 };
-                    assert!((dot - wanted).abs() < 1e-5 * gain.max(1.0), "{a} {b} {dot} {wanted}");
-                }
-            }
-            assert!(flat[layer.bias..layer.bias + layer.outputs].iter().all(|b| *b == 0.0));
+    fn an_auxiliary_head_takes_part_only_when_asked_and_a_detached_critic_spares_the_shared_layers() {
+        let policy = Policy { shared: true, hidden: vec![8], ..Policy::default() };
+        let layout = Layout::new(&Spec::discrete(4, 2), &policy, true).unwrap();
+        let net = ActorCritic::new(layout, &Seeds::new(0), Device::Cpu).unwrap();
+        let observations = Tensor::from_slice(&[0.5_f32; 12]).view([3, 4]);
+        let gradient = |name: &str| {
+            let found = net.named_parameters().into_iter().find(|(known, _)| known == name).unwrap().1.grad();
+            found.defined() && found.abs().sum(Kind::Float).double_value(&[]) > 0.0
         };
-        for (layers, head) in [(&layout.critic, 1.0), (&layout.actor, 0.01)] {
-            check(&layers[0], 2.0_f64.sqrt());
-            check(&layers[1], 2.0_f64.sqrt());
-            check(&layers[2], head);
-        }
-        assert_eq!(flat, layout.initial(&Seeds::new(3)));
-        assert_ne!(flat, layout.initial(&Seeds::new(4)));
+        let detached = net.forward(&observations, Pass::Detached).unwrap();
+        assert!(detached.aux.is_none());
+        detached.values.sum(Kind::Float).backward();
+        assert!(gradient("critic.weight") && !gradient("network.0.weight") && !gradient("aux_critic.weight"));
+        net.forward(&observations, Pass::Plain).unwrap().values.sum(Kind::Float).backward();
+        assert!(gradient("network.0.weight") && !gradient("aux_critic.weight"));
+        net.forward(&observations, Pass::Aux).unwrap().aux.unwrap().sum(Kind::Float).backward();
+        assert!(gradient("aux_critic.weight"));
     }
 
     #[test]
-    fn parameters_are_views_of_the_flat_buffer() {
-        let layout = Layout::new(&cartpole(), &[8]);
-        let mut policy = ActorCritic::new(layout.clone(), &Seeds::new(0), Device::Cpu).unwrap();
-        let values: Vec<f32> = (0..layout.len).map(|i| i as f32).collect();
-        policy.copy_from(&values).unwrap();
-        let bias = &policy.parameters()[1];
-        assert!(bias.is_leaf() && bias.requires_grad());
-        assert_eq!(bias.double_value(&[0]), layout.entries[1].offset as f64);
-        let mut back = vec![0.0; layout.len];
-        policy.copy_to(&mut back).unwrap();
-        assert_eq!(back, values);
+    fn pixels_are_scaled_in_the_network() {
+        let spec = Spec {
+            observation_shape: vec![4, 84, 84],
+            observation_type: ObservationType::U8,
+            ..Spec::discrete(1, 6)
+        };
+        let policy = Policy { network: Network::Nature, hidden: vec![32], ..Policy::default() };
+        let layout = Layout::new(&spec, &policy, false).unwrap();
+        let net = ActorCritic::new(layout, &Seeds::new(0), Device::Cpu).unwrap();
+        let pixels: Vec<u8> = (0..2 * 4 * 84 * 84).map(|i| (i * 7 % 256) as u8).collect();
+        let pixels = Tensor::from_slice(&pixels).view([2, 4, 84, 84]);
+        let scaled = pixels.to_kind(Kind::Float) / 255.0;
+        let [a, b] = [pixels, scaled].map(|input| net.forward(&input, Pass::Plain).unwrap());
+        assert_eq!(a.values.size(), [2]);
+        assert!((a.values - b.values).abs().max().double_value(&[]) < 1e-6);
     }
 }

@@ -1,6 +1,6 @@
-//! Forward pass of small actor-critic MLPs in plain Rust, for rollouts and evaluations.
+//! Forward pass of small dense actor-critic networks in plain Rust, for rollouts and evaluations.
 //!
-//! Owner: the collector. At a batch of a few rows libtorch spends nearly all its time on overhead: this pass is about ten times as
+//! Owner: whoever acts ([`super::acting`]). At a batch of a few rows libtorch spends nearly all its time on overhead: this pass is about ten times as
 //! fast for 64-64 networks and allocates nothing. It reads a snapshot of the flat parameter buffer, so it serves a policy that
 //! learns on a GPU as well.
 //!
@@ -8,8 +8,8 @@
 //! - FAST-1: logits and values equal libtorch's within 1e-6 (relative to max(1, |value|)) for weights as networks have them.
 //! - FAST-2: plain IEEE f32 operations in a fixed order: the same on every x86-64 machine.
 
-use super::actor_critic::{Layer, Layout};
-use crate::trainer::env::numpy_random::Generator;
+use super::layout::{Layer, Layout};
+use crate::config::experiment::Activation;
 
 struct FastLayer {
     inputs: usize,
@@ -51,16 +51,21 @@ impl FastLayer {
 
 struct Network {
     layers: Vec<FastLayer>,
+    activation: Activation,
+    /// The last layer is followed by the activation too.
+    is_trunk: bool,
     /// Two buffers, as wide as the widest layer.
     ping: Vec<f32>,
     pong: Vec<f32>,
 }
 
 impl Network {
-    fn new(layers: &[Layer]) -> Network {
+    fn new(layers: &[Layer], activation: Activation, is_trunk: bool) -> Network {
         let widest = layers.iter().map(|layer| layer.outputs.max(layer.inputs)).max().unwrap_or(0);
         Network {
             layers: layers.iter().map(FastLayer::new).collect(),
+            activation,
+            is_trunk,
             ping: vec![0.0; widest],
             pong: vec![0.0; widest],
         }
@@ -73,8 +78,11 @@ impl Network {
         for (i, layer) in self.layers.iter().enumerate() {
             layer.run(&self.ping[..width], &mut self.pong);
             width = layer.outputs;
-            if i < last {
-                self.pong[..width].iter_mut().for_each(|y| *y = tanh(*y));
+            if i < last || self.is_trunk {
+                match self.activation {
+                    Activation::Tanh => self.pong[..width].iter_mut().for_each(|y| *y = tanh(*y)),
+                    Activation::Relu => self.pong[..width].iter_mut().for_each(|y| *y = y.max(0.0)),
+                }
             }
             std::mem::swap(&mut self.ping, &mut self.pong);
         }
@@ -85,25 +93,30 @@ impl Network {
 /// Actor and critic on the CPU.
 pub struct MlpFast {
     layout: Layout,
+    shared: Network,
     actor: Network,
     critic: Network,
-    probabilities: Vec<f32>,
 }
 
 impl MlpFast {
-    /// Networks of this layout, all zero until the first [`MlpFast::load`].
+    /// Networks of this layout, which must be dense; all zero until the first [`MlpFast::load`].
     pub fn new(layout: &Layout) -> MlpFast {
+        let network = |layers, is_trunk| Network::new(layers, layout.activation, is_trunk);
         MlpFast {
-            actor: Network::new(&layout.actor),
-            critic: Network::new(&layout.critic),
-            probabilities: Vec::with_capacity(layout.actor.last().map_or(0, |layer| layer.outputs)),
+            shared: network(&layout.shared, true),
+            actor: network(&layout.actor, false),
+            critic: network(&layout.critic, false),
             layout: layout.clone(),
         }
     }
 
     /// Takes a snapshot of the flat parameter buffer.
     pub fn load(&mut self, flat: &[f32]) {
-        let pairs = [(&mut self.critic, &self.layout.critic), (&mut self.actor, &self.layout.actor)];
+        let pairs = [
+            (&mut self.shared, &self.layout.shared),
+            (&mut self.critic, &self.layout.critic),
+            (&mut self.actor, &self.layout.actor),
+        ];
         for (network, layers) in pairs {
             for (fast, layer) in network.layers.iter_mut().zip(layers) {
                 fast.load(layer, flat);
@@ -111,49 +124,22 @@ impl MlpFast {
         }
     }
 
-    /// Logits of one observation.
-    pub fn logits(&mut self, observation: &[f32]) -> &[f32] {
-        self.actor.run(observation)
+    /// What the actor gives for one observation (logits or means), and the critic's value.
+    pub fn both(&mut self, observation: &[f32]) -> (&[f32], f32) {
+        let seen = if self.shared.layers.is_empty() { observation } else { self.shared.run(observation) };
+        let value = self.critic.run(seen).first().copied().unwrap_or(0.0);
+        (self.actor.run(seen), value)
     }
 
-    /// Value of one observation.
-    pub fn value(&mut self, observation: &[f32]) -> f32 {
-        self.critic.run(observation).first().copied().unwrap_or(0.0)
-    }
-
-    /// A sampled action and its log-probability. Draws one double.
-    pub fn sample(&mut self, observation: &[f32], random: &mut Generator) -> (i64, f32) {
-        let logits = self.actor.run(observation);
-        let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        self.probabilities.clear();
-        self.probabilities.extend(logits.iter().map(|logit| exp(logit - largest)));
-        let total: f32 = self.probabilities.iter().sum();
-        let mut left = random.next_f64() as f32 * total;
-        let last = logits.len().saturating_sub(1);
-        let mut action = last;
-        for (i, probability) in self.probabilities.iter().enumerate().take(last) {
-            left -= probability;
-            if left < 0.0 {
-                action = i;
-                break;
-            }
-        }
-        let log_probability = logits.get(action).copied().unwrap_or(0.0) - largest - total.ln();
-        (action as i64, log_probability)
-    }
-
-    /// The most probable action; the first of equals.
-    pub fn greedy(&mut self, observation: &[f32]) -> i64 {
-        let logits = self.actor.run(observation);
-        let best = logits.iter().enumerate().fold((0, f32::NEG_INFINITY), |best, (i, logit)| {
-            if *logit > best.1 { (i, *logit) } else { best }
-        });
-        best.0 as i64
+    /// What the actor gives for one observation: logits or means.
+    pub fn scores(&mut self, observation: &[f32]) -> &[f32] {
+        let seen = if self.shared.layers.is_empty() { observation } else { self.shared.run(observation) };
+        self.actor.run(seen)
     }
 }
 
 /// e^x for x <= 0 by range reduction to +-ln 2 / 2 and a Taylor polynomial; no branch and no call, so loops over it vectorise.
-fn exp(x: f32) -> f32 {
+pub(super) fn exp(x: f32) -> f32 {
     // Adding and subtracting 1.5 * 2^23 rounds to an integer.
     const ROUND: f32 = 12_582_912.0;
     // ln 2 in two parts, so that the reduction is exact to f32.
@@ -178,10 +164,13 @@ fn tanh(x: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::experiment::Policy;
     use crate::trainer::env::Spec;
     use crate::trainer::policy::ActorCritic;
+    use crate::trainer::policy::actor_critic::Pass;
+    use crate::trainer::policy::distribution::Distribution;
     use crate::trainer::seeds::{Purpose, Seeds};
-    use tch::{Device, Tensor};
+    use tch::{Device, Kind, Tensor};
 
     #[test]
     fn tanh_and_exp_are_accurate() {
@@ -197,9 +186,16 @@ mod tests {
 
     #[test]
     fn fast_1_it_equals_libtorch() {
-        for hidden in [vec![], vec![8], vec![64, 64], vec![32, 16, 8]] {
-            let spec = Spec::discrete(4, 3);
-            let layout = Layout::new(&spec, &hidden);
+        let spec = Spec::discrete(4, 3);
+        for (hidden, shared, activation) in [
+            (vec![], false, Activation::Tanh),
+            (vec![8], true, Activation::Relu),
+            (vec![64, 64], false, Activation::Tanh),
+            (vec![32, 16, 8], true, Activation::Tanh),
+            (vec![100], false, Activation::Relu),
+        ] {
+            let policy = Policy { hidden, shared, activation, ..Policy::default() };
+            let layout = Layout::new(&spec, &policy, false).unwrap();
             let mut random = Seeds::new(9).generator(Purpose::Model, 1, 0);
             let flat: Vec<f32> = (0..layout.len).map(|_| 0.15 * random.normal() as f32).collect();
             let mut policy = ActorCritic::new(layout.clone(), &Seeds::new(1), Device::Cpu).unwrap();
@@ -207,41 +203,21 @@ mod tests {
             let mut fast = MlpFast::new(&layout);
             fast.load(&flat);
             let rows: Vec<f32> = (0..4 * 200).map(|_| 2.0 * random.normal() as f32).collect();
-            let (logits, values) = policy.forward(&Tensor::from_slice(&rows).view([200, 4])).unwrap();
+            let output = policy.forward(&Tensor::from_slice(&rows).view([200, 4]), Pass::Plain).unwrap();
+            let Distribution::Categorical(log_all) = output.distribution else { panic!("discrete actions") };
             for (i, row) in rows.chunks(4).enumerate() {
-                let close = |a: f64, b: f64| (a - b).abs() < 1e-6 * b.abs().max(1.0);
-                let wanted = values.double_value(&[i as i64]);
-                assert!(close(f64::from(fast.value(row)), wanted), "{} {wanted}", fast.value(row));
-                for (j, logit) in fast.logits(row).iter().enumerate() {
-                    let wanted = logits.double_value(&[i as i64, j as i64]);
-                    assert!(close(f64::from(*logit), wanted), "{logit} {wanted}");
+                let close = |a: f64, b: f64| (a - b).abs() < 2e-6 * b.abs().max(1.0);
+                let wanted = output.values.double_value(&[i as i64]);
+                let (logits, value) = fast.both(row);
+                assert!(close(f64::from(value), wanted), "{value} {wanted}");
+                let own = Tensor::from_slice(logits).log_softmax(-1, None::<Kind>);
+                for j in 0..logits.len() as i64 {
+                    let wanted = log_all.double_value(&[i as i64, j]);
+                    assert!(close(own.double_value(&[j]), wanted), "{wanted}");
                 }
+                let both = logits.to_vec();
+                assert_eq!(fast.scores(row), both);
             }
         }
-    }
-
-    #[test]
-    fn actions_follow_their_probabilities() {
-        let layout = Layout::new(&Spec::discrete(1, 3), &[]);
-        let mut flat = vec![0.0; layout.len];
-        let bias = layout.actor[0].bias;
-        flat[bias..bias + 3].copy_from_slice(&[0.0, 1.0, -1.0]);
-        let mut fast = MlpFast::new(&layout);
-        fast.load(&flat);
-        let mut random = Seeds::new(1).generator(Purpose::Action, 0, 0);
-        let mut counts = [0_u32; 3];
-        let total = 1.0 + 1_f32.exp() + (-1_f32).exp();
-        for _ in 0..100_000 {
-            let (action, log_probability) = fast.sample(&[0.0], &mut random);
-            counts[action as usize] += 1;
-            let wanted = ([0.0, 1.0, -1.0][action as usize]) - total.ln();
-            assert!((log_probability - wanted).abs() < 1e-6);
-        }
-        for (count, probability) in
-            counts.iter().zip([1.0 / total, 1_f32.exp() / total, (-1_f32).exp() / total])
-        {
-            assert!((*count as f32 / 1e5 - probability).abs() < 0.01);
-        }
-        assert_eq!(fast.greedy(&[0.0]), 1);
     }
 }

@@ -1,7 +1,12 @@
-//! Networks: actor and critic as libtorch sees them, and a fast forward pass on the CPU for rollouts.
+//! Networks of actors and critics: where their parameters are, how libtorch sees them, how they act without it, and distributions over actions.
 
+pub mod acting;
 pub mod actor_critic;
+pub mod distribution;
+pub mod layout;
 pub mod mlp_fast;
+pub mod parameters;
 
+pub use acting::Acting;
 pub use actor_critic::ActorCritic;
 pub use mlp_fast::MlpFast;

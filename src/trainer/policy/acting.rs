@@ -1,0 +1,93 @@
+//! Running a policy without gradients, for rollouts and evaluations: in plain Rust where the network is a small dense one, else by libtorch.
+
+use super::actor_critic::{ActorCritic, Pass};
+use super::distribution::Distribution;
+use super::mlp_fast::MlpFast;
+use crate::trainer::env::Observations;
+use tch::{Device, TchError, Tensor};
+
+/// A policy ready to act.
+pub enum Acting {
+    /// One observation after the other in plain Rust, with a snapshot of the parameters.
+    Fast {
+        /// The networks.
+        networks: MlpFast,
+        /// Scratch for the parameters.
+        flat: Vec<f32>,
+    },
+    /// All observations at once, on the policy's device, with its own parameters.
+    Torch {
+        /// Shares its parameters with the policy that learns.
+        policy: ActorCritic,
+        /// Shape of one observation.
+        shape: Vec<i64>,
+    },
+}
+
+impl Acting {
+    /// For observations of this shape; pixels go through libtorch.
+    pub fn new(policy: &ActorCritic, shape: &[usize], pixels: bool) -> Acting {
+        if policy.layout().is_dense() && !pixels {
+            let networks = MlpFast::new(policy.layout());
+            Acting::Fast { networks, flat: vec![0.0; policy.layout().len] }
+        } else {
+            let shape = shape.iter().map(|side| *side as i64).collect();
+            Acting::Torch { policy: policy.share(), shape }
+        }
+    }
+
+    /// Takes over what `policy` has learnt.
+    pub fn load(&mut self, policy: &ActorCritic) -> Result<(), TchError> {
+        if let Acting::Fast { networks, flat } = self {
+            policy.copy_to(flat)?;
+            networks.load(flat);
+        }
+        Ok(())
+    }
+
+    /// Logits or means `[rows][actor_width]` and values `[rows]` of the observations.
+    pub fn run(
+        &mut self,
+        observations: Observations<'_>,
+        scores: &mut [f32],
+        values: &mut [f32],
+    ) -> Result<(), TchError> {
+        let rows = values.len();
+        match self {
+            Acting::Fast { networks, .. } => {
+                let observations = observations.f32().unwrap_or_default();
+                let width = (observations.len() / rows.max(1)).max(1);
+                let each = (scores.len() / rows.max(1)).max(1);
+                for ((row, scores), value) in
+                    observations.chunks_exact(width).zip(scores.chunks_exact_mut(each)).zip(values)
+                {
+                    let (own, own_value) = networks.both(row);
+                    scores.copy_from_slice(own);
+                    *value = own_value;
+                }
+                Ok(())
+            }
+            Acting::Torch { policy, shape } => tch::no_grad(|| {
+                let input = batch(observations, rows, shape)?.f_to_device(policy.flat().device())?;
+                let output = policy.forward(&input, Pass::Plain)?;
+                // Log-probabilities serve as logits.
+                let own = match &output.distribution {
+                    Distribution::Categorical(log_all) => log_all,
+                    Distribution::Gaussian { mean, .. } => mean,
+                };
+                own.f_to_device(Device::Cpu)?.f_contiguous()?.f_copy_data(scores, scores.len())?;
+                output.values.f_to_device(Device::Cpu)?.f_copy_data(values, rows)
+            }),
+        }
+    }
+}
+
+/// Observations as a tensor `[rows, shape...]` on the CPU.
+pub fn batch(observations: Observations<'_>, rows: usize, shape: &[i64]) -> Result<Tensor, TchError> {
+    let flat = match observations {
+        Observations::F32(values) => Tensor::f_from_slice(values)?,
+        Observations::U8(pixels) => Tensor::f_from_slice(pixels)?,
+    };
+    let whole: Vec<i64> = std::iter::once(rows as i64).chain(shape.iter().copied()).collect();
+    flat.f_view(whole.as_slice())
+}

@@ -1,0 +1,365 @@
+//! Where the parameters of an actor and a critic are in one flat buffer.
+//!
+//! Owner: the policy. Everything that works on parameters (optimiser, checkpoint, plain-Rust passes, autograd) finds them through this.
+//!
+//! Invariants:
+//! - POLICY-1: initial weights depend on the seed only: orthogonal with gain sqrt 2 (heads: actor 0.01, critic 1, auxiliary value 1), biases 0.
+//! - POLICY-2: names and shapes are those that `state_dict()` of CleanRL's networks has in PyTorch: `critic.0.weight` and `actor.0.weight` `[out, in]`
+//!   (`actor_mean.0.weight` and `actor_logstd` for continuous actions); shared layers are `network.0.weight`.
+
+use crate::config::experiment::{Activation, Network, Policy};
+use crate::trainer::env::{ActionSpace, Spec};
+use crate::trainer::error::TrainerError;
+use crate::trainer::seeds::{Purpose, Seeds};
+
+/// One linear layer inside the flat buffer: weight `[outputs, inputs]` row by row, then bias `[outputs]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layer {
+    /// Width of its input.
+    pub inputs: usize,
+    /// Width of its output.
+    pub outputs: usize,
+    /// Index of the first weight in the flat buffer.
+    pub weight: usize,
+    /// Index of the first bias in the flat buffer.
+    pub bias: usize,
+}
+
+/// A convolution without padding: weight `[outputs, inputs, kernel, kernel]`, then bias `[outputs]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Convolution {
+    /// Channels of its input.
+    pub inputs: usize,
+    /// Channels of its output.
+    pub outputs: usize,
+    /// Width and height of its window.
+    pub kernel: usize,
+    /// Pixels from one window to the next.
+    pub stride: usize,
+}
+
+/// The convolutions of Mnih et al. 2015.
+const NATURE: [(usize, usize, usize); 3] = [(32, 8, 4), (64, 4, 2), (64, 3, 1)];
+
+/// A parameter's place.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// PyTorch's name.
+    pub name: String,
+    /// PyTorch's shape.
+    pub shape: Vec<i64>,
+    /// Index of its first element.
+    pub offset: usize,
+    /// Elements.
+    pub len: usize,
+    /// How it begins.
+    pub start: Start,
+}
+
+/// How a parameter begins.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Start {
+    /// Orthogonal with this gain; the first dimension against all others.
+    Orthogonal(f64),
+    /// All of this value.
+    Constant(f64),
+}
+
+/// Where everything is in the flat buffer.
+///
+/// The order of the entries: critic, actor (with `actor_logstd`), auxiliary value head; before them, when there are any, convolutions and shared layers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Layout {
+    /// Convolutions in front, for images.
+    pub convolutions: Vec<Convolution>,
+    /// Layers that actor and critic share, each followed by the activation.
+    pub shared: Vec<Layer>,
+    /// Layers of the critic, input first; its last one is linear.
+    pub critic: Vec<Layer>,
+    /// Layers of the actor, input first; its last one is linear: logits, or means.
+    pub actor: Vec<Layer>,
+    /// Index of `actor_logstd` in the flat buffer, for continuous actions.
+    pub log_std: Option<usize>,
+    /// A second value head on the shared layers, which only PPG's auxiliary phase trains.
+    pub aux: Option<Layer>,
+    /// Between layers.
+    pub activation: Activation,
+    /// Every parameter, in order.
+    pub entries: Vec<Entry>,
+    /// Elements in all.
+    pub len: usize,
+}
+
+impl Layout {
+    /// The layout for `spec`; `aux`: with an auxiliary value head. Refused when network and observations do not fit.
+    pub fn new(spec: &Spec, policy: &Policy, aux: bool) -> Result<Layout, TrainerError> {
+        let nature = policy.network == Network::Nature;
+        let mut layout = Layout {
+            convolutions: Vec::new(),
+            shared: Vec::new(),
+            critic: Vec::new(),
+            actor: Vec::new(),
+            log_std: None,
+            aux: None,
+            activation: if nature { Activation::Relu } else { policy.activation },
+            entries: Vec::new(),
+            len: 0,
+        };
+        if aux && !(policy.shared || nature) {
+            return Err(TrainerError::usage(
+                "algorithm ppg needs an actor and a critic that share layers",
+                "set policy.shared = true",
+            ));
+        }
+        let mut inputs = spec.observation_len();
+        if nature {
+            inputs = layout.nature(&spec.observation_shape)?;
+        } else if spec.observation_shape.len() > 1 {
+            return Err(TrainerError::usage(
+                format!(
+                    "policy.network = \"mlp\" is for flat observations, and these are {:?}",
+                    spec.observation_shape
+                ),
+                "set policy.network = \"nature\"",
+            ));
+        }
+        let gain = 2.0_f64.sqrt();
+        let mut hidden: &[u32] = &policy.hidden;
+        if policy.shared || nature {
+            // Activations and the flattening take indices too, as in torch.nn.Sequential.
+            let mut index = if nature { 2 * NATURE.len() + 1 } else { 0 };
+            for width in hidden {
+                let layer = layout.linear(&format!("network.{index}"), inputs, *width as usize, gain);
+                layout.shared.push(layer);
+                (inputs, index) = (*width as usize, index + 2);
+            }
+            hidden = &[];
+        }
+        // CleanRL's single layers are no Sequential: their names have no index.
+        layout.critic = layout.network("critic", inputs, hidden, 1, 1.0);
+        let actor = match spec.actions {
+            ActionSpace::Discrete { .. } => "actor",
+            ActionSpace::Continuous { .. } => "actor_mean",
+        };
+        layout.actor = layout.network(actor, inputs, hidden, spec.actions.width(), 0.01);
+        if let ActionSpace::Continuous { low, .. } = &spec.actions {
+            let shape = vec![1, low.len() as i64];
+            layout.log_std = Some(layout.entry("actor_logstd", shape, Start::Constant(policy.log_std)));
+        }
+        if aux {
+            layout.aux = Some(layout.linear("aux_critic", inputs, 1, 1.0));
+        }
+        Ok(layout)
+    }
+
+    /// The convolutions; returns how many numbers come out.
+    fn nature(&mut self, shape: &[usize]) -> Result<usize, TrainerError> {
+        let refused = || {
+            TrainerError::usage(
+                format!(
+                    "policy.network = \"nature\" is for images of at least 36 by 36 pixels, and these observations are {shape:?}"
+                ),
+                "set policy.network = \"mlp\"",
+            )
+        };
+        let [mut channels, mut height, mut width] = *shape else { return Err(refused()) };
+        for (i, (outputs, kernel, stride)) in NATURE.into_iter().enumerate() {
+            if height < kernel || width < kernel {
+                return Err(refused());
+            }
+            self.convolutions.push(Convolution { inputs: channels, outputs, kernel, stride });
+            let shape = [outputs, channels, kernel, kernel].map(|side| side as i64).to_vec();
+            self.entry(&format!("network.{}.weight", 2 * i), shape, Start::Orthogonal(2.0_f64.sqrt()));
+            self.entry(&format!("network.{}.bias", 2 * i), vec![outputs as i64], Start::Constant(0.0));
+            (channels, height, width) =
+                (outputs, (height - kernel) / stride + 1, (width - kernel) / stride + 1);
+        }
+        Ok(channels * height * width)
+    }
+
+    fn network(
+        &mut self,
+        name: &str,
+        inputs: usize,
+        hidden: &[u32],
+        outputs: usize,
+        head_gain: f64,
+    ) -> Vec<Layer> {
+        if hidden.is_empty() && !self.shared.is_empty() {
+            return vec![self.linear(name, inputs, outputs, head_gain)];
+        }
+        let widths: Vec<usize> = std::iter::once(inputs)
+            .chain(hidden.iter().map(|width| *width as usize))
+            .chain(std::iter::once(outputs))
+            .collect();
+        let last = widths.len() - 2;
+        widths
+            .windows(2)
+            .enumerate()
+            .map(|(i, pair)| {
+                let gain = if i == last { head_gain } else { 2.0_f64.sqrt() };
+                self.linear(&format!("{name}.{}", 2 * i), pair[0], pair[1], gain)
+            })
+            .collect()
+    }
+
+    fn linear(&mut self, name: &str, inputs: usize, outputs: usize, gain: f64) -> Layer {
+        let shape = vec![outputs as i64, inputs as i64];
+        Layer {
+            inputs,
+            outputs,
+            weight: self.entry(&format!("{name}.weight"), shape, Start::Orthogonal(gain)),
+            bias: self.entry(&format!("{name}.bias"), vec![outputs as i64], Start::Constant(0.0)),
+        }
+    }
+
+    fn entry(&mut self, name: &str, shape: Vec<i64>, start: Start) -> usize {
+        let (offset, len) = (self.len, shape.iter().product::<i64>() as usize);
+        self.entries.push(Entry { name: name.into(), shape, offset, len, start });
+        self.len += len;
+        offset
+    }
+
+    /// The plain-Rust passes can run it: dense layers only.
+    pub fn is_dense(&self) -> bool {
+        self.convolutions.is_empty()
+    }
+
+    /// Numbers that the actor gives per observation: logits or means.
+    pub fn actor_width(&self) -> usize {
+        self.actor.last().map_or(0, |layer| layer.outputs)
+    }
+
+    /// Initial weights (POLICY-1).
+    pub fn initial(&self, seeds: &Seeds) -> Vec<f32> {
+        initial(&self.entries, seeds)
+    }
+}
+
+/// Initial values of parameters, one after the other, in their order; the stream is [`Purpose::Model`].
+pub fn initial(entries: &[Entry], seeds: &Seeds) -> Vec<f32> {
+    let mut random = seeds.generator(Purpose::Model, 0, 0);
+    let mut flat = Vec::with_capacity(entries.iter().map(|entry| entry.len).sum());
+    for entry in entries {
+        match entry.start {
+            Start::Constant(value) => flat.resize(flat.len() + entry.len, value as f32),
+            Start::Orthogonal(gain) => {
+                let rows = entry.shape.first().map_or(1, |rows| *rows as usize);
+                let weights = orthogonal(rows, entry.len / rows.max(1), || random.normal());
+                flat.extend(weights.into_iter().map(|weight| (gain * weight) as f32));
+            }
+        }
+    }
+    flat
+}
+
+/// A `rows` by `columns` matrix with orthonormal rows or columns, whichever are fewer, uniformly distributed (Gram and Schmidt on
+/// normal vectors, twice for accuracy), row by row.
+pub fn orthogonal(rows: usize, columns: usize, mut normal: impl FnMut() -> f64) -> Vec<f64> {
+    let (count, len) = (rows.min(columns), rows.max(columns));
+    let mut basis: Vec<Vec<f64>> = Vec::with_capacity(count);
+    while basis.len() < count {
+        let mut vector: Vec<f64> = (0..len).map(|_| normal()).collect();
+        for _ in 0..2 {
+            for other in &basis {
+                let dot: f64 = vector.iter().zip(other).map(|(a, b)| a * b).sum();
+                vector.iter_mut().zip(other).for_each(|(a, b)| *a -= dot * b);
+            }
+        }
+        let norm = vector.iter().map(|a| a * a).sum::<f64>().sqrt();
+        if norm > 1e-6 {
+            vector.iter_mut().for_each(|a| *a /= norm);
+            basis.push(vector);
+        }
+    }
+    let at =
+        |row: usize, column: usize| if rows <= columns { basis[row][column] } else { basis[column][row] };
+    (0..rows * columns).map(|i| at(i / columns, i % columns)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trainer::env::ObservationType;
+
+    fn policy(hidden: &[u32]) -> Policy {
+        Policy { hidden: hidden.to_vec(), ..Policy::default() }
+    }
+
+    fn names(layout: &Layout) -> Vec<&str> {
+        layout.entries.iter().map(|entry| entry.name.as_str()).collect()
+    }
+
+    #[test]
+    fn policy_2_cleanrls_names_shapes_and_count() {
+        let layout = Layout::new(&Spec::discrete(4, 2), &policy(&[64, 64]), false).unwrap();
+        assert_eq!(layout.len, 9155);
+        assert_eq!(names(&layout)[..3], ["critic.0.weight", "critic.0.bias", "critic.2.weight"]);
+        assert_eq!(names(&layout)[6], "actor.0.weight");
+        assert_eq!(layout.entries[10].shape, [2, 64]);
+        // ppo_continuous_action.py on HalfCheetah: 17 numbers, 6 actions.
+        let actions = ActionSpace::Continuous { low: vec![-1.0; 6], high: vec![1.0; 6] };
+        let spec = Spec { actions, ..Spec::discrete(17, 1) };
+        let layout = Layout::new(&spec, &policy(&[64, 64]), false).unwrap();
+        assert_eq!(layout.len, 11_085);
+        assert_eq!(names(&layout)[11..], ["actor_mean.4.bias", "actor_logstd"]);
+        assert_eq!(layout.entries[12].shape, [1, 6]);
+        // ppo_atari.py on Breakout.
+        let spec = Spec {
+            observation_shape: vec![4, 84, 84],
+            observation_type: ObservationType::U8,
+            actions: ActionSpace::Discrete { n: 4 },
+        };
+        let nature = Policy { network: Network::Nature, ..policy(&[512]) };
+        let layout = Layout::new(&spec, &nature, false).unwrap();
+        assert_eq!(layout.len, 1_686_693);
+        assert_eq!(names(&layout)[4..8], ["network.4.weight", "network.4.bias", "network.7.weight", "network.7.bias"]);
+        assert_eq!(names(&layout)[8..], ["critic.weight", "critic.bias", "actor.weight", "actor.bias"]);
+    }
+
+    #[test]
+    fn networks_that_do_not_fit_the_observations_are_refused_with_the_key() {
+        let nature = Policy { network: Network::Nature, ..policy(&[512]) };
+        let images = Spec { observation_shape: vec![4, 84, 84], ..Spec::discrete(1, 2) };
+        let small = Spec { observation_shape: vec![4, 20, 20], ..Spec::discrete(1, 2) };
+        for (spec, policy, aux, key) in [
+            (&images, &policy(&[64]), false, "policy.network"),
+            (&Spec::discrete(4, 2), &nature, false, "policy.network"),
+            (&small, &nature, false, "policy.network"),
+            (&Spec::discrete(4, 2), &policy(&[64]), true, "policy.shared"),
+        ] {
+            let error = Layout::new(spec, policy, aux).unwrap_err();
+            assert!(error.usage && error.hint.contains(key), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn policy_1_weights_are_orthogonal_with_their_gain_and_biases_are_zero() {
+        let layout = Layout::new(&Spec::discrete(4, 2), &policy(&[64, 64]), false).unwrap();
+        let flat = layout.initial(&Seeds::new(3));
+        let check = |layer: &Layer, gain: f64| {
+            let at = |r: usize, c: usize| f64::from(flat[layer.weight + r * layer.inputs + c]);
+            let (rows, columns) = (layer.outputs, layer.inputs);
+            let count = rows.min(columns);
+            for a in 0..count {
+                for b in 0..count {
+                    let dot: f64 = if rows <= columns {
+                        (0..columns).map(|c| at(a, c) * at(b, c)).sum()
+                    } else {
+                        (0..rows).map(|r| at(r, a) * at(r, b)).sum()
+                    };
+                    let wanted = if a == b { gain * gain } else { 0.0 };
+                    assert!((dot - wanted).abs() < 1e-5 * gain.max(1.0), "{a} {b} {dot} {wanted}");
+                }
+            }
+            assert!(flat[layer.bias..layer.bias + layer.outputs].iter().all(|b| *b == 0.0));
+        };
+        for (layers, head) in [(&layout.critic, 1.0), (&layout.actor, 0.01)] {
+            check(&layers[0], 2.0_f64.sqrt());
+            check(&layers[1], 2.0_f64.sqrt());
+            check(&layers[2], head);
+        }
+        assert_eq!(flat, layout.initial(&Seeds::new(3)));
+        assert_ne!(flat, layout.initial(&Seeds::new(4)));
+    }
+}
