@@ -339,6 +339,12 @@ static DISTRIBUTED: Keys = &[&[
         Value("1"),
         "Updates between comparisons of the ranks' weight fingerprints; 0: never.",
     ),
+    key(
+        "data_parallel",
+        Kind::Integer(1..=64),
+        Value("1"),
+        "Devices of each rank that a batch of `dqn` is split over, from the rank's own on; gradients are gathered on the first.",
+    ),
 ]];
 
 /// Environments that the built-in trainer has.
@@ -425,6 +431,12 @@ static POLICY: Keys = &[&[
         "Widths of the hidden layers; for `nature` those after the convolutions (512 in the paper).",
     ),
     key(
+        "channels",
+        Kind::Integers(1..=65536),
+        Value("[32, 64, 64]"),
+        "Channels of the three convolutions of `nature`.",
+    ),
+    key(
         "activation",
         Kind::Choice(&["tanh", "relu"]),
         Value("\"tanh\""),
@@ -492,6 +504,12 @@ static CHECKPOINT: Keys = &[&[
         "Training iterations between checkpoints; 0: only best and last.",
     ),
     key("best", Kind::Flag, Value("true"), "Also keep the checkpoint with the best evaluation."),
+    key(
+        "replay",
+        Kind::Flag,
+        Value("false"),
+        "Also write every rank's replay, with each `latest`; false: a restart fills it again before it learns on.",
+    ),
 ]];
 
 static WATCH: Keys = &[&[

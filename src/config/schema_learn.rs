@@ -261,6 +261,12 @@ static DQN: Keys = &[&[
         "How epsilon falls: evenly (CleanRL), or as `end + (start - end) * exp(-steps / epsilon_steps)` (DI-engine).",
     ),
     key(
+        "loss",
+        Kind::Choice(&["squared", "huber"]),
+        Value("\"squared\""),
+        "Of TD errors: their mean square (CleanRL, DI-engine), or Huber's loss with delta 1 (Mnih et al. 2015).",
+    ),
+    key(
         "max_grad_norm",
         NOT_NEGATIVE,
         Value("0.0"),
