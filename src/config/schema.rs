@@ -446,7 +446,7 @@ static POLICY: Keys = &[&[
         "shared",
         Kind::Flag,
         Value("false"),
-        "Actor and critic share the hidden layers; `nature` always does, and `ppg` needs it.",
+        "Actor and critic share the hidden layers; `nature` always does.",
     ),
     key(
         "log_std",

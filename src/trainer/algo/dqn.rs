@@ -22,9 +22,11 @@ use crate::trainer::error::TrainerError;
 use crate::trainer::evaluate::Greedy;
 use crate::trainer::kernel::q::argmax;
 use crate::trainer::policy::q_layout::QLayout;
+use crate::trainer::replay::Mark;
 use crate::trainer::rollout::ActionBuffer;
 use crate::trainer::setup::Sizes;
 use crate::trainer::state::{Array, MODEL, Restored, State, Words};
+use std::path::Path;
 
 /// DQN on one rank.
 pub struct Dqn {
@@ -54,9 +56,8 @@ pub fn check(
     experiment: &Experiment,
     spec: &Spec,
     sizes: &Sizes,
-    world_size: u32,
 ) -> Result<(), TrainerError> {
-    shares(&common(settings), spec, sizes, world_size)?;
+    shares(&common(settings), spec, sizes)?;
     QLayout::new(spec, &experiment.policy, settings.dueling).map(drop)
 }
 
@@ -126,7 +127,11 @@ impl Explore for Player {
 }
 
 impl Greedy for Player {
-    fn act(&mut self, observations: Observations<'_>, actions: &mut ActionBuffer) -> Result<(), TrainerError> {
+    fn act(
+        &mut self,
+        observations: Observations<'_>,
+        actions: &mut ActionBuffer,
+    ) -> Result<(), TrainerError> {
         let ActionBuffer::Discrete(actions) = actions else { return Ok(()) };
         self.look(observations, actions.len())?;
         for (action, q) in actions.iter_mut().zip(self.q.chunks_exact(self.actions.max(1))) {
@@ -170,6 +175,18 @@ impl Algorithm for Dqn {
         self.off_policy.take_interval()
     }
 
+    fn plan(&self) -> Option<String> {
+        Some(self.off_policy.plan())
+    }
+
+    fn save_own(&self, folder: &Path, mark: &Mark) -> Result<(), TrainerError> {
+        self.off_policy.save_replay(folder, mark)
+    }
+
+    fn load_own(&mut self, folder: &Path, mark: &Mark) -> Result<(), String> {
+        self.off_policy.load_replay(folder, mark)
+    }
+
     fn greedy(&mut self) -> Result<&mut dyn Greedy, TrainerError> {
         Ok(&mut self.player)
     }
@@ -191,7 +208,10 @@ impl Algorithm for Dqn {
         restored.copy_to(MODEL, learner.network.online.named())?;
         restored.copy_to("target.", learner.network.target.named())?;
         let moments = [("first", &learner.adam.first), ("second", &learner.adam.second)];
-        restored.copy_to("adam.", moments.map(|(name, tensor)| (name.to_owned(), tensor.shallow_clone())).into())?;
+        restored.copy_to(
+            "adam.",
+            moments.map(|(name, tensor)| (name.to_owned(), tensor.shallow_clone())).into(),
+        )?;
         learner.adam.steps = restored.words("adam.steps").first().copied().unwrap_or(0);
         learner.loaded()?;
         self.off_policy.restore(restored)

@@ -9,13 +9,12 @@
 //! - OFFPOLICY-3: `env_step` and `samples` count accepted actions; dummy steps across a reset count nowhere.
 
 use super::{At, Parts};
-use crate::config::experiment::Experiment;
 use crate::trainer::collect::{Interval, Tally};
 use crate::trainer::dist::{ProcessGroup, ReduceOp};
 use crate::trainer::env::numpy_random::Generator;
 use crate::trainer::env::{self, Observations, Outcome, Spec, VectorEnv};
 use crate::trainer::error::TrainerError;
-use crate::trainer::replay::{self, Batch, Replay, Shape};
+use crate::trainer::replay::{self, Batch, Mark, Replay, Shape};
 use crate::trainer::rollout::ActionBuffer;
 use crate::trainer::seeds::{Purpose, Seeds};
 use crate::trainer::setup::{self, Sizes};
@@ -39,8 +38,8 @@ pub struct Common {
 }
 
 /// This rank's share of replay and batch, or what to change.
-pub fn shares(common: &Common, spec: &Spec, sizes: &Sizes, world_size: u32) -> Result<(Shape, usize), TrainerError> {
-    let world = world_size.max(1);
+pub fn shares(common: &Common, spec: &Spec, sizes: &Sizes) -> Result<(Shape, usize), TrainerError> {
+    let world = (sizes.batch / sizes.local_batch.max(1) as u64).max(1) as u32;
     if common.batch_size == 0 || !common.batch_size.is_multiple_of(world) {
         return Err(TrainerError::usage(
             format!("learn.batch_size = {} cannot be split over {world} ranks", common.batch_size),
@@ -64,7 +63,11 @@ pub fn shares(common: &Common, spec: &Spec, sizes: &Sizes, world_size: u32) -> R
     let shape = Shape::new(spec, envs, capacity.min(1 << 40), common.n_step as usize, common.gamma);
     if shape.bytes() > most {
         return Err(TrainerError::usage(
-            format!("replay of {} transitions would take {} GiB on each rank", common.buffer_size, shape.bytes() >> 30),
+            format!(
+                "replay of {} transitions would take {} GiB on each rank",
+                common.buffer_size,
+                shape.bytes() >> 30
+            ),
             "lower learn.buffer_size",
         ));
     }
@@ -105,8 +108,8 @@ pub trait Explore {
 impl OffPolicy {
     /// Environments reset, replay empty.
     pub fn new(common: Common, parts: &Parts<'_>) -> Result<OffPolicy, TrainerError> {
-        let Parts { experiment, sizes, spec, seeds, group, life, .. } = parts;
-        let (shape, rows) = shares(&common, spec, sizes, group.world_size())?;
+        let Parts { experiment, sizes, spec, seeds, life, .. } = parts;
+        let (shape, rows) = shares(&common, spec, sizes)?;
         let (env, _) = setup::parts(experiment)?;
         let envs = sizes.local_envs as usize;
         let env = env::make_vector(env, envs, sizes.first_env, seeds, *life, env::Purpose::Train)?;
@@ -220,9 +223,10 @@ impl OffPolicy {
     }
 
     /// Writes this rank's replay beside the checkpoints (`checkpoint.replay`).
-    pub fn save_replay(&self, folder: &Path, mark: &replay::Mark) -> Result<(), TrainerError> {
+    pub fn save_replay(&self, folder: &Path, mark: &Mark) -> Result<(), TrainerError> {
         let path = shard(folder, mark.rank);
-        replay::save(&self.replay, mark, &path).map_err(|error| {
+        let made = std::fs::create_dir_all(folder).map_err(replay::ShardError::from);
+        made.and_then(|()| replay::save(&self.replay, mark, &path)).map_err(|error| {
             TrainerError::failure(
                 format!("rank {} cannot write {}: {error}", mark.rank, path.display()),
                 "make room there, or set checkpoint.replay = false",
@@ -231,10 +235,10 @@ impl OffPolicy {
     }
 
     /// Takes over this rank's replay, if its shard is there and is this checkpoint's; else says why not.
-    pub fn load_replay(&mut self, folder: &Path, mark: &replay::Mark) -> Result<(), String> {
+    pub fn load_replay(&mut self, folder: &Path, mark: &Mark) -> Result<(), String> {
         let path = shard(folder, mark.rank);
-        let mut loaded =
-            replay::load(self.replay.shape(), mark, &path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let mut loaded = replay::load(self.replay.shape(), mark, &path)
+            .map_err(|error| format!("{}: {error}", path.display()))?;
         loaded.begin(self.env.observations());
         self.replay = loaded;
         Ok(())
@@ -243,17 +247,6 @@ impl OffPolicy {
 
 fn shard(folder: &Path, rank: u32) -> PathBuf {
     folder.join(format!("replay-{rank}.shard"))
-}
-
-/// Where shards of a run belong.
-pub fn mark(experiment: &Experiment, group: &ProcessGroup, train_iter: u64) -> replay::Mark {
-    replay::Mark {
-        env_id: experiment.env.as_ref().map(|env| env.id.clone()).unwrap_or_default(),
-        seed: experiment.run.seed,
-        rank: group.rank(),
-        world_size: group.world_size(),
-        train_iter,
-    }
 }
 
 /// OFFPOLICY-1, apart from its surroundings.

@@ -87,7 +87,9 @@ impl Way {
             && *index >= there
         {
             return Err(TrainerError::usage(
-                format!("distributed.data_parallel = {count} needs GPU {index}, and this process sees {there}"),
+                format!(
+                    "distributed.data_parallel = {count} needs GPU {index}, and this process sees {there}"
+                ),
                 "lower distributed.data_parallel, or start fewer ranks on this host",
             ));
         }
@@ -110,7 +112,8 @@ impl QLearner {
         let named = |prefix: &str, named: Vec<(String, Tensor)>| -> Vec<(String, Tensor)> {
             named.into_iter().map(|(name, tensor)| (format!("{prefix}{name}"), tensor)).collect()
         };
-        let ddp = Ddp::new(network.online.named(), named("target.", network.target.named()), group, bucket_bytes)?;
+        let ddp =
+            Ddp::new(network.online.named(), named("target.", network.target.named()), group, bucket_bytes)?;
         let fast = (way == Way::Best && layout.is_dense() && device == Device::Cpu).then(|| {
             let rows = (settings.batch_size / group.world_size().max(1)) as usize;
             Box::new(Fast {
@@ -226,7 +229,9 @@ impl QLearner {
         let choices = Tensor::f_from_slice(&batch.choices)?.f_view([rows, 1])?.f_to_device(self.device)?;
         let online = self.network.online.tensors();
         let q = match &self.data_parallel {
-            Some(devices) => devices.forward(online, [&now], |own, [rows]| self.network.forward(own, &rows))?,
+            Some(devices) => {
+                devices.forward(online, [&now], |own, [rows]| self.network.forward(own, &rows))?
+            }
             None => self.network.forward(online, &now)?,
         };
         let taken = q.f_gather(1, &choices, false)?.f_view([-1])?;
@@ -242,13 +247,20 @@ impl QLearner {
     }
 
     fn observations(&self, numbers: &[f32], pixels: &[u8], rows: i64) -> Result<Tensor, TchError> {
-        let flat = if numbers.is_empty() { Tensor::f_from_slice(pixels)? } else { Tensor::f_from_slice(numbers)? };
+        let flat =
+            if numbers.is_empty() { Tensor::f_from_slice(pixels)? } else { Tensor::f_from_slice(numbers)? };
         let whole: Vec<i64> = std::iter::once(rows).chain(self.shape.iter().copied()).collect();
         flat.f_view(whole.as_slice())?.f_to_device(self.device)
     }
 
     /// Q-values `[rows][actions]` of observations, for acting.
-    pub fn values(&mut self, numbers: &[f32], pixels: &[u8], rows: usize, q: &mut Vec<f32>) -> Result<(), TchError> {
+    pub fn values(
+        &mut self,
+        numbers: &[f32],
+        pixels: &[u8],
+        rows: usize,
+        q: &mut Vec<f32>,
+    ) -> Result<(), TchError> {
         q.clear();
         if let Some(fast) = &mut self.fast {
             fast.now.copy_rows(numbers);

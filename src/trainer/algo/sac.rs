@@ -18,9 +18,11 @@ use crate::trainer::env::{Observations, Spec};
 use crate::trainer::error::TrainerError;
 use crate::trainer::evaluate::Greedy;
 use crate::trainer::policy::sac_networks::SacLayout;
+use crate::trainer::replay::Mark;
 use crate::trainer::rollout::ActionBuffer;
 use crate::trainer::setup::Sizes;
 use crate::trainer::state::{Array, MODEL, Restored, State, Words};
+use std::path::Path;
 use tch::{Device, TchError, Tensor};
 
 /// SAC on one rank.
@@ -56,9 +58,8 @@ pub fn check(
     experiment: &Experiment,
     spec: &Spec,
     sizes: &Sizes,
-    world_size: u32,
 ) -> Result<(), TrainerError> {
-    shares(&common(settings), spec, sizes, world_size)?;
+    shares(&common(settings), spec, sizes)?;
     SacLayout::new(spec, &experiment.policy).map(drop)
 }
 
@@ -118,7 +119,11 @@ impl Explore for Player {
 }
 
 impl Greedy for Player {
-    fn act(&mut self, observations: Observations<'_>, actions: &mut ActionBuffer) -> Result<(), TrainerError> {
+    fn act(
+        &mut self,
+        observations: Observations<'_>,
+        actions: &mut ActionBuffer,
+    ) -> Result<(), TrainerError> {
         let ActionBuffer::Continuous { width, values } = actions else { return Ok(()) };
         let len = values.len();
         let input = self.input(observations, len / (*width).max(1))?;
@@ -164,6 +169,18 @@ impl Algorithm for Sac {
         self.off_policy.take_interval()
     }
 
+    fn plan(&self) -> Option<String> {
+        Some(self.off_policy.plan())
+    }
+
+    fn save_own(&self, folder: &Path, mark: &Mark) -> Result<(), TrainerError> {
+        self.off_policy.save_replay(folder, mark)
+    }
+
+    fn load_own(&mut self, folder: &Path, mark: &Mark) -> Result<(), String> {
+        self.off_policy.load_replay(folder, mark)
+    }
+
     fn greedy(&mut self) -> Result<&mut dyn Greedy, TrainerError> {
         Ok(&mut self.player)
     }
@@ -198,7 +215,9 @@ impl Algorithm for Sac {
             restored.copy_to("adam.", moments.into())?;
         }
         let steps = restored.words("adam.steps").to_vec();
-        for (part, steps) in [&mut learner.critics, &mut learner.actor, &mut learner.alpha].into_iter().zip(steps) {
+        for (part, steps) in
+            [&mut learner.critics, &mut learner.actor, &mut learner.alpha].into_iter().zip(steps)
+        {
             part.adam.steps = steps;
         }
         learner.resume(restored.words("sac.updates").first().copied().unwrap_or(0));

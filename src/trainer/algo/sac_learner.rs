@@ -79,13 +79,18 @@ impl SacLearner {
     ) -> Result<SacLearner, TrainerError> {
         let networks = SacNetworks::new(layout, seeds, device)?;
         let start = settings.alpha.max(f64::MIN_POSITIVE).ln();
-        let log_alpha = Tensor::f_from_slice(&[start as f32])?.f_to_device(device)?.f_set_requires_grad(true)?;
+        let log_alpha =
+            Tensor::f_from_slice(&[start as f32])?.f_to_device(device)?.f_set_requires_grad(true)?;
         let eps = settings.adam_eps;
         let part = |parameters: Vec<(String, Tensor)>, buffers| -> Result<Part, TrainerError> {
             let len = parameters.iter().map(|(_, tensor)| tensor.numel()).sum();
-            Ok(Part { adam: Adam::new(len, eps, device)?, ddp: Ddp::new(parameters, buffers, group, bucket_bytes)? })
+            Ok(Part {
+                adam: Adam::new(len, eps, device)?,
+                ddp: Ddp::new(parameters, buffers, group, bucket_bytes)?,
+            })
         };
-        let targets = networks.targets.named().into_iter().map(|(name, tensor)| (format!("target.{name}"), tensor));
+        let targets =
+            networks.targets.named().into_iter().map(|(name, tensor)| (format!("target.{name}"), tensor));
         let critics = part(networks.critics.named(), targets.collect())?;
         let actor = part(networks.actor.named(), Vec::new())?;
         let alpha = part(vec![("log_alpha".into(), log_alpha.shallow_clone())], Vec::new())?;
@@ -140,7 +145,8 @@ impl SacLearner {
         let next_noise = draw()?;
         let goals = tch::no_grad(|| -> Result<Tensor, TchError> {
             let drawn = self.networks.draw(&next, &next_noise)?;
-            let [first, second] = self.networks.values(self.networks.targets.tensors(), &next, &drawn.actions)?;
+            let [first, second] =
+                self.networks.values(self.networks.targets.tensors(), &next, &drawn.actions)?;
             let entropy = drawn.log_probs.f_mul(&self.log_alpha.f_exp()?)?;
             rewards.f_add(&discounts.f_mul(&first.f_minimum(&second)?.f_sub(&entropy)?)?)
         })?;

@@ -69,7 +69,7 @@ impl Acting {
             }
             Acting::Torch { policy, shape } => tch::no_grad(|| {
                 let input = batch(observations, rows, shape)?.f_to_device(policy.flat().device())?;
-                let output = policy.forward(&input, Pass::Plain)?;
+                let output = policy.forward(&input, Pass::PLAIN)?;
                 // Log-probabilities serve as logits.
                 let own = match &output.distribution {
                     Distribution::Categorical(log_all) => log_all,

@@ -141,9 +141,10 @@ pub fn sample_gaussian(mean: &[f32], log_std: &[f32], random: &mut Generator, ac
 
 /// The most probable action; the first of equals.
 pub fn most_probable(logits: &[f32]) -> i64 {
-    let best = logits.iter().enumerate().fold((0, f32::NEG_INFINITY), |best, (i, logit)| {
-        if *logit > best.1 { (i, *logit) } else { best }
-    });
+    let best = logits
+        .iter()
+        .enumerate()
+        .fold((0, f32::NEG_INFINITY), |best, (i, logit)| if *logit > best.1 { (i, *logit) } else { best });
     best.0 as i64
 }
 
@@ -188,8 +189,11 @@ mod tests {
                 sum[i] += f64::from(action[i]);
                 squares[i] += f64::from(action[i]).powi(2);
             }
-            let distribution =
-                Distribution::gaussian(Tensor::from_slice(&mean).view([1, 2]), &Tensor::from_slice(&log_std).view([1, 2])).unwrap();
+            let distribution = Distribution::gaussian(
+                Tensor::from_slice(&mean).view([1, 2]),
+                &Tensor::from_slice(&log_std).view([1, 2]),
+            )
+            .unwrap();
             let wanted =
                 distribution.log_prob(&Tensor::from_slice(&action).view([1, 2])).unwrap().double_value(&[0]);
             assert!(close(f64::from(log_density), wanted), "{log_density} {wanted}");

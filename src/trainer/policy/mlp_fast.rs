@@ -203,7 +203,7 @@ mod tests {
             let mut fast = MlpFast::new(&layout);
             fast.load(&flat);
             let rows: Vec<f32> = (0..4 * 200).map(|_| 2.0 * random.normal() as f32).collect();
-            let output = policy.forward(&Tensor::from_slice(&rows).view([200, 4]), Pass::Plain).unwrap();
+            let output = policy.forward(&Tensor::from_slice(&rows).view([200, 4]), Pass::PLAIN).unwrap();
             let Distribution::Categorical(log_all) = output.distribution else { panic!("discrete actions") };
             for (i, row) in rows.chunks(4).enumerate() {
                 let close = |a: f64, b: f64| (a - b).abs() < 2e-6 * b.abs().max(1.0);

@@ -10,13 +10,10 @@
 //! - QNET-3: with convolutions and dueling, the layer behind the convolutions is linear (DI-engine's `ConvEncoder`); elsewhere every hidden layer
 //!   is followed by the activation: ReLU in both references.
 
-use super::layout::{Convolution, Entry, Layer, Start};
+use super::layout::{Convolution, Entry, Layer, NATURE, Start, convolutions};
 use crate::config::experiment::{Activation, Network, Policy};
 use crate::trainer::env::{ActionSpace, Spec};
 use crate::trainer::error::TrainerError;
-
-/// Window and stride of the convolutions of Mnih et al. 2015.
-const NATURE: [(usize, usize); 3] = [(8, 4), (4, 2), (3, 1)];
 
 /// Where everything is in the flat buffer: convolutions, shared layers, head of values (dueling), head of advantages or Q-values.
 #[derive(Debug, Clone, PartialEq)]
@@ -91,33 +88,13 @@ impl QLayout {
 
     /// The convolutions; returns how many numbers come out.
     fn nature(&mut self, shape: &[usize], channels: &[u32]) -> Result<usize, TrainerError> {
-        let refused = || {
-            TrainerError::usage(
-                format!(
-                    "policy.network = \"nature\" is for images of at least 36 by 36 pixels, and these observations are {shape:?}"
-                ),
-                "set policy.network = \"mlp\"",
-            )
-        };
-        if channels.len() != NATURE.len() || channels.contains(&0) {
-            return Err(TrainerError::usage(
-                format!("policy.channels = {channels:?} is no list of {} counts", NATURE.len()),
-                "set policy.channels, such as [32, 64, 64]",
-            ));
+        let (convolutions, len) = convolutions(shape, channels)?;
+        for (i, convolution) in convolutions.into_iter().enumerate() {
+            let window = convolution.inputs * convolution.kernel * convolution.kernel;
+            self.pair(&format!("network.{}", 2 * i), convolution.shape(), window);
+            self.convolutions.push(convolution);
         }
-        let [mut inputs, mut height, mut width] = *shape else { return Err(refused()) };
-        for (i, ((kernel, stride), outputs)) in NATURE.into_iter().zip(channels).enumerate() {
-            if height < kernel || width < kernel {
-                return Err(refused());
-            }
-            let outputs = *outputs as usize;
-            self.convolutions.push(Convolution { inputs, outputs, kernel, stride });
-            let shape = [outputs, inputs, kernel, kernel].map(|side| side as i64).to_vec();
-            self.pair(&format!("network.{}", 2 * i), shape, inputs * kernel * kernel);
-            (inputs, height, width) =
-                (outputs, (height - kernel) / stride + 1, (width - kernel) / stride + 1);
-        }
-        Ok(inputs * height * width)
+        Ok(len)
     }
 
     fn linear(&mut self, name: &str, inputs: usize, outputs: usize) -> Layer {
@@ -177,7 +154,12 @@ mod tests {
     }
 
     fn nature(channels: [u32; 3]) -> Policy {
-        Policy { network: Network::Nature, hidden: vec![512], channels: channels.to_vec(), ..Policy::default() }
+        Policy {
+            network: Network::Nature,
+            hidden: vec![512],
+            channels: channels.to_vec(),
+            ..Policy::default()
+        }
     }
 
     fn images(n: usize) -> Spec {

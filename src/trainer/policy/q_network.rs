@@ -83,7 +83,10 @@ pub fn forward(layout: &QLayout, parameters: &[Tensor], observations: &Tensor) -
             value = activate(layout.activation, &value)?;
         }
     }
-    let states = layout.is_dueling().then(|| dense(layout.activation, take(2 * layout.value.len()), &value)).transpose()?;
+    let states = layout
+        .is_dueling()
+        .then(|| dense(layout.activation, take(2 * layout.value.len()), &value))
+        .transpose()?;
     let head = dense(layout.activation, take(2 * layout.head.len()), &value)?;
     match states {
         None => Ok(head),
@@ -102,7 +105,11 @@ fn activate(activation: Activation, value: &Tensor) -> Result<Tensor, TchError> 
 }
 
 /// Dense layers with the activation between them; the last is linear.
-pub(super) fn dense(activation: Activation, parameters: &[Tensor], input: &Tensor) -> Result<Tensor, TchError> {
+pub(super) fn dense(
+    activation: Activation,
+    parameters: &[Tensor],
+    input: &Tensor,
+) -> Result<Tensor, TchError> {
     let last = parameters.len().saturating_sub(2);
     let mut value = input.shallow_clone();
     for (i, pair) in parameters.chunks_exact(2).enumerate() {

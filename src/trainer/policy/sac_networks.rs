@@ -225,13 +225,26 @@ mod tests {
     fn names_and_shapes_are_cleanrls() {
         let layout = SacLayout::new(&spec(), &policy()).unwrap();
         let names: Vec<_> = layout.actor.iter().map(|entry| entry.name.as_str()).collect();
-        assert_eq!(names[4..], ["actor.fc_mean.weight", "actor.fc_mean.bias", "actor.fc_logstd.weight", "actor.fc_logstd.bias"]);
-        assert_eq!((layout.critics[6].name.as_str(), &layout.critics[6].shape), ("qf2.fc1.weight", &vec![16, 5]));
-        assert_eq!((layout.scale.as_slice(), layout.bias.as_slice()), ([2.0, 5.0].as_slice(), [0.0, 5.0].as_slice()));
+        assert_eq!(
+            names[4..],
+            ["actor.fc_mean.weight", "actor.fc_mean.bias", "actor.fc_logstd.weight", "actor.fc_logstd.bias"]
+        );
+        assert_eq!(
+            (layout.critics[6].name.as_str(), &layout.critics[6].shape),
+            ("qf2.fc1.weight", &vec![16, 5])
+        );
+        assert_eq!(
+            (layout.scale.as_slice(), layout.bias.as_slice()),
+            ([2.0, 5.0].as_slice(), [0.0, 5.0].as_slice())
+        );
         let networks = networks();
         assert_eq!(networks.critics.flat(), networks.targets.flat());
         let [first, second] = networks
-            .values(networks.critics.tensors(), &Tensor::from_slice(&[0.3f32; 6]).view([2, 3]), &Tensor::from_slice(&[0.1f32; 4]).view([2, 2]))
+            .values(
+                networks.critics.tensors(),
+                &Tensor::from_slice(&[0.3f32; 6]).view([2, 3]),
+                &Tensor::from_slice(&[0.1f32; 4]).view([2, 2]),
+            )
             .unwrap();
         assert_ne!(first, second, "twins learn nothing from each other");
     }
@@ -252,7 +265,8 @@ mod tests {
                 let action = drawn.actions.double_value(&[0, i]);
                 assert!((-5.0..=2.0).contains(&s.ln()) && (action - bias).abs() <= scale);
                 let inverse = |action: f64| ((action - bias) / scale).atanh();
-                let density = |u: f64| (-0.5 * ((u - m) / s).powi(2)).exp() / (s * (2.0 * std::f64::consts::PI).sqrt());
+                let density =
+                    |u: f64| (-0.5 * ((u - m) / s).powi(2)).exp() / (s * (2.0 * std::f64::consts::PI).sqrt());
                 let h = 1e-4 * scale;
                 let slope = (inverse(action + h) - inverse(action - h)) / (2.0 * h);
                 wanted += (density(inverse(action)) * slope).ln();
