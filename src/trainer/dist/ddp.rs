@@ -17,6 +17,7 @@ use super::error::{DistError, DistErrorKind, DistPhase, Failure};
 use super::ffi;
 use super::fingerprint::{self, Hash};
 use super::group::{ProcessGroup, ReduceOp};
+use super::memory;
 use tch::{Device, Kind, Tensor, no_grad};
 
 /// PyTorch's clip_grad_norm_ adds this to the norm.
@@ -113,6 +114,15 @@ impl Ddp {
                     let _ = ffi::set_grad(&mut slot.parameter, &mut slot.gradient);
                 }
             }
+        }
+    }
+
+    /// The flat gradients of all parameters in their order, for hand-written backward passes, which add to them; `None` unless all are f32 on the
+    /// CPU. Zeroing is the caller's.
+    pub fn flat_gradients(&mut self) -> Option<&mut [f32]> {
+        match self.flats.as_mut_slice() {
+            [flat] if flat.gradients.kind() == Kind::Float => memory::floats_mut(&mut flat.gradients),
+            _ => None,
         }
     }
 
@@ -445,6 +455,21 @@ mod tests {
         assert_eq!(lengths(1 << 20), [15]);
         assert_eq!(lengths(24), [6, 9]);
         assert_eq!(lengths(0), [3, 3, 9]);
+    }
+
+    #[test]
+    fn the_flat_gradients_are_the_parameters_gradients() {
+        let (group, a, b) = (alone(), parameter(&[1.0, 2.0]), parameter(&[3.0]));
+        let mut ddp = Ddp::new(named(&[&a, &b]), Vec::new(), &group, 4).unwrap();
+        (&a * 5.0).sum(Kind::Float).backward();
+        let flat = ddp.flat_gradients().unwrap();
+        assert_eq!(flat, [5.0, 5.0, 0.0]);
+        flat[2] = 7.0;
+        ddp.reduce(&group).unwrap();
+        assert_eq!((gradient(&b), ddp.replaced()), (vec![7.0], 0));
+        let double = Tensor::from_slice(&[2.0f64]).set_requires_grad(true);
+        let mut mixed = Ddp::new(named(&[&a, &double]), Vec::new(), &group, 4).unwrap();
+        assert!(mixed.flat_gradients().is_none());
     }
 
     #[test]

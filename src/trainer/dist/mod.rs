@@ -20,7 +20,7 @@ mod fingerprint;
 mod gloo;
 pub mod group;
 mod library;
-mod memory;
+pub(in crate::trainer) mod memory;
 mod nccl;
 mod nccl_api;
 mod rendezvous;

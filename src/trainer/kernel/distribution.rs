@@ -25,8 +25,9 @@ impl Categorical {
         Categorical { road: Road::best(), log_all: Matrix::new(0, actions), entropies: Vec::new() }
     }
 
-    /// Writes each row's log-probability of its action; returns the mean entropy. An action that does not exist counts as the last.
-    pub fn forward(&mut self, logits: &Matrix, actions: &[i64], log_probs: &mut [f32]) -> f64 {
+    /// Writes each row's log-probability of its action; returns the entropies' mean with these shares. An action that does not exist counts
+    /// as the last.
+    pub fn forward(&mut self, logits: &Matrix, actions: &[i64], shares: &[f32], log_probs: &mut [f32]) -> f64 {
         self.log_all.set_rows(logits.rows());
         self.entropies.resize(logits.rows(), 0.0);
         let (columns, stride) = (logits.columns(), logits.stride());
@@ -36,7 +37,7 @@ impl Categorical {
         for ((row, action), to) in self.log_all.iter().zip(actions).zip(log_probs) {
             *to = row[(*action as usize).min(last)];
         }
-        mean(&self.entropies)
+        self.entropies.iter().zip(shares).map(|(entropy, share)| f64::from(*entropy) * f64::from(*share)).sum()
     }
 
     /// Log-probabilities of all actions, of the last forward pass.
@@ -44,14 +45,20 @@ impl Categorical {
         &self.log_all
     }
 
-    /// The gradient of a loss with respect to the logits, given that with respect to each row's log-probability and to each row's entropy (the
-    /// same for all): `d log p_a / d logit_j = [j = a] - p_j`, `d H / d logit_j = -p_j (log p_j + H)`.
-    pub fn backward(&self, actions: &[i64], by_log_prob: &[f32], by_entropy: f32, gradient: &mut Matrix) {
+    /// The gradient of a loss with respect to the logits, given that with respect to each row's log-probability and to the mean entropy: `d log p_a / d logit_j = [j = a] - p_j`, `d H / d logit_j = -p_j (log p_j + H)`.
+    pub fn backward(
+        &self,
+        actions: &[i64],
+        by_log_prob: &[f32],
+        shares: &[f32],
+        by_entropy: f32,
+        gradient: &mut Matrix,
+    ) {
         gradient.set_rows(self.log_all.rows());
         let (columns, stride) = (self.log_all.columns(), self.log_all.stride());
         let logs = self.log_all.padded();
         let place = gradient.padded_mut();
-        softmax_back(self.road, logs, columns, stride, &self.entropies, by_log_prob, by_entropy, place);
+        softmax_back(self.road, logs, columns, stride, &self.entropies, by_log_prob, shares, by_entropy, place);
         let last = columns.saturating_sub(1);
         for ((row, action), by_log_prob) in gradient.iter_mut().zip(actions).zip(by_log_prob) {
             row[(*action as usize).min(last)] += by_log_prob;
@@ -87,11 +94,13 @@ on_every_road! {
         stride: usize,
         entropies: &[f32],
         by_log_prob: &[f32],
+        shares: &[f32],
         by_entropy: f32,
         gradient: &mut [f32],
     ) {
         let rows = log_all.chunks_exact(stride).zip(gradient.chunks_exact_mut(stride));
-        for ((logs, to), (entropy, by_log_prob)) in rows.zip(entropies.iter().zip(by_log_prob)) {
+        for (((logs, to), (entropy, by_log_prob)), share) in rows.zip(entropies.iter().zip(by_log_prob)).zip(shares) {
+            let by_entropy = by_entropy * share;
             for (to, log) in to[..columns].iter_mut().zip(&logs[..columns]) {
                 *to = -exp(*log) * (by_log_prob + by_entropy * (log + entropy));
             }
@@ -127,15 +136,17 @@ impl Gaussian {
                 self.scaled.push(scaled);
             }
         }
-        log_std.iter().map(|log_std| f64::from(0.5 + HALF_LN_TWO_PI + log_std)).sum()
+        let entropy: f64 = log_std.iter().map(|log_std| f64::from(0.5 + HALF_LN_TWO_PI + log_std)).sum();
+        entropy * total(shares)
     }
 
-    /// The gradient of a loss with respect to the means, given that with respect to each row's log-probability and to each row's entropy; adds
+    /// The gradient of a loss with respect to the means, given that with respect to each row's log-probability and to the mean entropy; adds
     /// that with respect to `log_std` to `by_log_std`. `d log p / d mean = z / std`, `d log p / d log_std = z^2 - 1`, `d H / d log_std = 1`.
     pub fn backward(
         &self,
         log_std: &[f32],
         by_log_prob: &[f32],
+        shares: &[f32],
         by_entropy: f32,
         gradient: &mut Matrix,
         by_log_std: &mut [f32],
@@ -150,11 +161,12 @@ impl Gaussian {
                 by_log_std[i] += by_log_prob * (z * z - 1.0);
             }
         }
-        by_log_std.iter_mut().for_each(|to| *to += by_entropy * by_log_prob.len() as f32);
+        let by_entropy = by_entropy * total(shares) as f32;
+        by_log_std.iter_mut().for_each(|to| *to += by_entropy);
     }
 }
 
-/// The mean in f64; 0 of nothing.
-pub(super) fn mean(values: &[f32]) -> f64 {
-    values.iter().map(|value| f64::from(*value)).sum::<f64>() / values.len().max(1) as f64
+
+fn total(shares: &[f32]) -> f64 {
+    shares.iter().map(|share| f64::from(*share)).sum()
 }

@@ -71,6 +71,11 @@ impl Matrix {
         self.iter_mut().zip(values.chunks_exact(columns)).for_each(|(to, from)| to.copy_from_slice(from));
     }
 
+    /// Adds another one of the same shape.
+    pub fn add(&mut self, other: &Matrix) {
+        self.padded_mut().iter_mut().zip(other.padded()).for_each(|(to, from)| *to += from);
+    }
+
     /// Rows in use with their padding.
     pub(super) fn padded(&self) -> &[f32] {
         &self.data[..self.rows * self.stride]

@@ -13,7 +13,7 @@ use super::gemm::{Start, Strided, add_rows, multiply, padded};
 use super::math::{relu_all, relu_back, tanh_all, tanh_back};
 use super::matrix::Matrix;
 use super::road::Road;
-use crate::trainer::policy::actor_critic::Layer;
+use crate::trainer::policy::layout::Layer;
 
 /// What follows a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

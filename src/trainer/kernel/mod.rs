@@ -10,6 +10,7 @@
 //! Invariants, beside those of the parts:
 //! - KERNEL-1: the same bits on every processor (see [`road`]): runs resume on other hosts as they would here.
 
+pub mod actor_critic;
 pub mod distribution;
 pub mod gemm;
 pub mod loss;

@@ -1,44 +1,34 @@
 //! Q-learning's loss: its value, each row's error, and the gradient with respect to the Q-values.
 
+use super::loss::Distance;
 use super::matrix::Matrix;
 
-/// How errors count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Penalty {
-    /// The square (CleanRL's dqn.py, `F.mse_loss`).
-    Square,
-    /// Half the square up to 1, linear from there (Mnih et al. 2015; PyTorch's `smooth_l1_loss`).
-    Huber,
-}
-
-/// The mean over all rows of the penalty of `q[row][action] - target`, each times its weight where there are weights (importance sampling).
-/// Writes the gradient with respect to all of `q`, and the errors. An action that does not exist counts as the last.
+/// The sum over all rows of the distance of `q[row][action]` from its target times the row's share: 1/n for a mean, times importance weights, or
+/// times 2 for the mean square (CleanRL's dqn.py, `F.mse_loss`). Writes the gradient with respect to all of `q`, and the errors. An action that
+/// does not exist counts as the last.
 pub fn q_loss(
     q: &Matrix,
     actions: &[i64],
     targets: &[f32],
-    weights: Option<&[f32]>,
-    penalty: Penalty,
+    shares: &[f32],
+    distance: Distance,
     errors: &mut [f32],
     gradient: &mut Matrix,
 ) -> f64 {
     gradient.set_rows(q.rows());
     gradient.padded_mut().fill(0.0);
-    let (share, last) = (1.0 / q.rows().max(1) as f32, q.columns().saturating_sub(1));
+    let last = q.columns().saturating_sub(1);
     let mut sum = 0.0;
-    for (i, ((row, action), target)) in q.iter().zip(actions).zip(targets).enumerate() {
+    for (i, ((row, action), (target, share))) in
+        q.iter().zip(actions).zip(targets.iter().zip(shares)).enumerate()
+    {
         let action = (*action as usize).min(last);
-        let (error, weight) = (row[action] - target, weights.map_or(1.0, |weights| weights[i]));
-        let (loss, slope) = match penalty {
-            Penalty::Square => (error * error, 2.0 * error),
-            Penalty::Huber if error.abs() < 1.0 => (0.5 * error * error, error),
-            Penalty::Huber => (error.abs() - 0.5, error.signum()),
-        };
-        sum += f64::from(loss * weight);
-        errors[i] = error;
-        gradient.row_mut(i)[action] = slope * weight * share;
+        errors[i] = row[action] - target;
+        let (loss, slope) = distance.of(errors[i]);
+        sum += f64::from(loss) * f64::from(*share);
+        gradient.row_mut(i)[action] = slope * share;
     }
-    sum / q.rows().max(1) as f64
+    sum
 }
 
 /// One-step or n-step targets: `reward + discount * value` where the episode went on; the value is the target network's for the action that

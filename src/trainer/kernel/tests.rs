@@ -1,11 +1,11 @@
 //! Gradients of whole losses through whole networks, against libtorch's autograd and against finite differences.
 
 use super::distribution::{Categorical, Gaussian};
-use super::loss::{surrogate, value_loss};
-use super::q::{Penalty, dueling, dueling_back, q_loss};
+use super::loss::{Distance, Goals, surrogate, value_loss};
+use super::q::{dueling, dueling_back, q_loss};
 use super::{Activation, Matrix, Mlp, Road};
 use crate::trainer::env::numpy_random::Generator;
-use crate::trainer::policy::actor_critic::Layer;
+use crate::trainer::policy::layout::Layer;
 use crate::trainer::seeds::{Purpose, Seeds};
 use tch::{Device, Kind, Tensor};
 
@@ -135,16 +135,30 @@ fn reference_ppo(
     let advantages = double(&batch.advantages);
     let policy = (&advantages * &ratio).minimum(&(&advantages * ratio.clamp(1.0 - clip, 1.0 + clip)));
     let (old, returns) = (double(&batch.old_values), double(&batch.returns));
-    let error = (values - &returns).square();
+    let error = penalty(&(values - &returns), distance);
     let error = if clip_vloss {
-        error.maximum(&(&old + (values - &old).clamp(-clip, clip) - &returns).square())
+        error.maximum(&penalty(&(&old + (values - &old).clamp(-clip, clip) - &returns), distance))
     } else {
         error
     };
-    [-policy.mean(Kind::Double), 0.5 * error.mean(Kind::Double)]
+    let shares = double(&batch.shares);
+    [-(policy * &shares).sum(Kind::Double), (error * shares).sum(Kind::Double)]
+}
+
+fn penalty(error: &Tensor, distance: Distance) -> Tensor {
+    match distance {
+        Distance::Squared => error.square() * 0.5,
+        Distance::Huber => error.smooth_l1_loss(&Tensor::zeros_like(error), tch::Reduction::None, 1.0),
+    }
+}
+
+/// Shares of `n` rows, some of them 0.
+fn shares(random: &mut Generator, n: usize) -> Vec<f32> {
+    (0..n).map(|i| if i % 7 == 3 { 0.0 } else { (0.5 + random.next_f64() as f32) / n as f32 }).collect()
 }
 
 struct Batch {
+    shares: Vec<f32>,
     old_log: Vec<f32>,
     old_values: Vec<f32>,
     advantages: Vec<f32>,
@@ -157,6 +171,7 @@ impl Batch {
             draw(random, spread, n).iter().zip(centre).map(|(a, b)| a + b).collect()
         };
         Batch {
+            shares: shares(random, n),
             // Ratios on both sides of the clipping range, and inside.
             old_log: around(random, near, 0.3),
             old_values: around(random, values, 0.3),
@@ -201,26 +216,33 @@ fn loss_1_ppos_gradient_equals_autograds() {
             .collect();
         let (mut categorical, mut gaussian) = (Categorical::new(actions), Gaussian::default());
         let mut log_probs = vec![0.0; n];
-        let entropy = if discrete {
-            categorical.forward(outputs, &taken, &mut log_probs)
+        let near = if discrete {
+            categorical.forward(outputs, &taken, &[], &mut log_probs);
+            log_probs.clone()
         } else {
-            gaussian.forward(outputs, &flat[std_at..], &moves, &mut log_probs)
+            gaussian.forward(outputs, &flat[std_at..], &moves, &[], &mut log_probs);
+            log_probs.clone()
         };
-        let batch = Batch::new(&mut random, n, &log_probs, &unpadded(values));
+        let batch = Batch::new(&mut random, n, &near, &unpadded(values));
+        let entropy = if discrete {
+            categorical.forward(outputs, &taken, &batch.shares, &mut log_probs)
+        } else {
+            gaussian.forward(outputs, &flat[std_at..], &moves, &batch.shares, &mut log_probs)
+        };
         let (clip, entropy_weight, value_weight) = (0.2_f32, 0.05_f32, 0.5_f32);
         let mut by_log_prob = vec![0.0; n];
         let sums =
-            surrogate(Road::best(), &log_probs, &batch.old_log, &batch.advantages, clip, &mut by_log_prob);
+            surrogate(Road::best(), &log_probs, &batch.old_log, &batch.advantages, &batch.shares, clip, &mut by_log_prob);
         let (mut by_value, mut by_output) = (Matrix::new(1, 1), Matrix::new(1, actions));
         let vclip = clip_vloss.then_some(clip);
         let value = value_loss(values, &batch.old_values, &batch.returns, vclip, value_weight, &mut by_value);
         let by_entropy = -entropy_weight / n as f32;
         let mut gradient = vec![0.0; len];
         if discrete {
-            categorical.backward(&taken, &by_log_prob, by_entropy, &mut by_output);
+            categorical.backward(&taken, &by_log_prob, &batch.shares, by_entropy, &mut by_output);
         } else {
             let (log_std, by_log_std) = (&flat[std_at..], &mut gradient[std_at..]);
-            gaussian.backward(log_std, &by_log_prob, by_entropy, &mut by_output, by_log_std);
+            gaussian.backward(log_std, &by_log_prob, &batch.shares, by_entropy, &mut by_output, by_log_std);
         }
         critic.backward(&x, &by_value, &mut gradient, None);
         actor.backward(&x, &by_output, &mut gradient, None);
@@ -232,27 +254,29 @@ fn loss_1_ppos_gradient_equals_autograds() {
         let (log_prob, their_entropy) = if discrete {
             let log_all = outputs.log_softmax(-1, Kind::Double);
             let index = Tensor::from_slice(&taken).view([-1, 1]);
-            let entropy = -(log_all.exp() * &log_all).sum(Kind::Double) / n as f64;
+            let each = (log_all.exp() * &log_all).sum_dim_intlist(-1, false, Kind::Double);
+            let entropy = -(each * double(&batch.shares)).sum(Kind::Double);
             (log_all.gather(-1, &index, false).view([-1]), entropy)
         } else {
             let log_std = w.narrow(0, std_at as i64, actions as i64);
             let z = (rows(&moves, actions) - outputs) / log_std.exp();
             let half = 0.5 * (2.0 * std::f64::consts::PI).ln();
             let log_prob = (z.square() * -0.5 - &log_std - half).sum_dim_intlist(-1, false, Kind::Double);
-            (log_prob, (log_std + 0.5 + half).sum(Kind::Double))
+            (log_prob, (log_std + 0.5 + half).sum(Kind::Double) * double(&batch.shares).sum(Kind::Double))
         };
         let [policy, their_value] =
-            reference_ppo(&log_prob, &their_values, &batch, f64::from(clip), clip_vloss);
+            reference_ppo(&log_prob, &their_values, &batch, f64::from(clip), clip_vloss, distance);
         let (ew, vw) = (f64::from(entropy_weight), f64::from(value_weight));
         (&policy - ew * &their_entropy + vw * &their_value).backward();
         assert_close(&log_probs, &log_prob, "log-probability");
-        assert_close(&[(sums.loss / n as f64) as f32], &policy, "policy loss");
+        assert_close(&[sums.loss as f32], &policy, "policy loss");
         assert_close(&[value as f32], &their_value, "value loss");
         assert_close(&[entropy as f32], &their_entropy, "entropy");
         assert_close(&gradient, &w.grad(), "gradient");
         let ratio = (&log_prob - double(&batch.old_log)).exp();
-        let outside = (ratio - 1.0).abs().gt(f64::from(clip)).sum(Kind::Int64).int64_value(&[]);
-        assert!(sums.clipped as i64 == outside && outside > 0 && outside < n as i64, "{outside} of {n}");
+        let outside = (ratio - 1.0).abs().gt(f64::from(clip)).to_kind(Kind::Double);
+        let outside = (outside * double(&batch.shares)).sum(Kind::Double).double_value(&[]);
+        assert!((sums.clipped - outside).abs() < 1e-9 && outside > 0.05 && outside < 0.95, "{outside}");
     }
 }
 
@@ -261,8 +285,7 @@ fn loss_1_ppos_gradient_equals_autograds() {
 fn q_losses_equal_autograds() {
     let mut random = Seeds::new(29).generator(Purpose::Model, 0, 0);
     for case in 0..12_usize {
-        let (penalty, weighted) =
-            (if case % 2 == 0 { Penalty::Huber } else { Penalty::Square }, case % 3 == 0);
+        let distance = if case % 2 == 0 { Distance::Huber } else { Distance::Squared };
         let (n, actions) = (20 + case, 2 + case % 4);
         let (trunk_layers, at) = layers(&[5, 18, 11], 0);
         let (value_layers, at) = layers(&[11, 7, 1], at);
@@ -271,7 +294,7 @@ fn q_losses_equal_autograds() {
         let input = draw(&mut random, 1.0, n * 5);
         let taken: Vec<i64> = (0..n).map(|_| random.below(actions as u64) as i64).collect();
         let targets = draw(&mut random, 2.0, n);
-        let weights: Vec<f32> = draw(&mut random, 1.0, n).iter().map(|w| w.abs()).collect();
+        let shares = shares(&mut random, n);
         let (relu, identity) = (Activation::Relu, Activation::Identity);
 
         let mut x = Matrix::new(1, 5);
@@ -286,8 +309,7 @@ fn q_losses_equal_autograds() {
         let mut q = Matrix::new(n, actions);
         dueling(value.forward(&features), advantage.forward(&features), &mut q);
         let (mut errors, mut by_q) = (vec![0.0; n], Matrix::new(n, actions));
-        let used = weighted.then_some(weights.as_slice());
-        let loss = q_loss(&q, &taken, &targets, used, penalty, &mut errors, &mut by_q);
+        let loss = q_loss(&q, &taken, &targets, &shares, distance, &mut errors, &mut by_q);
         let (mut by_value, mut by_advantage) = (Matrix::new(n, 1), Matrix::new(n, actions));
         dueling_back(&by_q, &mut by_value, &mut by_advantage);
         let mut gradient = vec![0.0; len];
@@ -306,15 +328,7 @@ fn q_losses_equal_autograds() {
         let theirs = values + &advantages - advantages.mean_dim(-1, true, Kind::Double);
         let index = Tensor::from_slice(&taken).view([-1, 1]);
         let error = theirs.gather(-1, &index, false).view([-1]) - double(&targets);
-        let each = match penalty {
-            Penalty::Square => error.square(),
-            Penalty::Huber => {
-                let zeros = Tensor::zeros_like(&error);
-                error.smooth_l1_loss(&zeros, tch::Reduction::None, 1.0)
-            }
-        };
-        let each = if weighted { each * double(&weights) } else { each };
-        let their_loss = each.mean(Kind::Double);
+        let their_loss = (penalty(&error, distance) * double(&shares)).sum(Kind::Double);
         their_loss.backward();
         assert_close(&unpadded(&q), &theirs, "q");
         assert_close(&errors, &error, "error");
@@ -339,10 +353,10 @@ fn gradients_equal_finite_differences() {
     // loss = mean over rows of -log p, less a tenth of the entropy.
     let mut loss = |flat: &[f32], gradient: Option<&mut [f32]>| {
         mlp.load(flat);
-        let entropy = categorical.forward(mlp.forward(&x), &taken, &mut log_probs);
+        let entropy = categorical.forward(mlp.forward(&x), &taken, &[1.0 / 8.0; 8], &mut log_probs);
         if let Some(gradient) = gradient {
             let mut by_logits = Matrix::new(8, 3);
-            categorical.backward(&taken, &[-1.0 / 8.0; 8], -0.1 / 8.0, &mut by_logits);
+            categorical.backward(&taken, &[-1.0 / 8.0; 8], &[1.0 / 8.0; 8], -0.1, &mut by_logits);
             mlp.backward(&x, &by_logits, gradient, None);
         }
         -log_probs.iter().map(|l| f64::from(*l)).sum::<f64>() / 8.0 - 0.1 * entropy
