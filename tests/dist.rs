@@ -17,6 +17,8 @@ mod harness;
 mod linkage;
 #[path = "dist/nccl.rs"]
 mod nccl;
+#[path = "dist/off_policy.rs"]
+mod off_policy;
 
 /// What the re-executed binary runs; does nothing when started by hand.
 #[test]
@@ -33,6 +35,9 @@ fn rank_process() {
         "mixed_up" => ddp::mixed_up(&me),
         "contributors" => ddp::contributors(&me),
         "accumulated" => ddp::accumulated(&me),
+        "dqn" => off_policy::dqn(&me),
+        "sac" => off_policy::sac(&me),
+        "warm_up" => off_policy::warm_up(&me),
         "unused" => ddp::unused(&me),
         "join" => faults::join(&me),
         "absent" => faults::absent(&me),

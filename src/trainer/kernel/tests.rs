@@ -231,8 +231,15 @@ fn loss_1_ppos_gradient_equals_autograds() {
         };
         let (clip, entropy_weight, value_weight) = (0.2_f32, 0.05_f32, 0.5_f32);
         let mut by_log_prob = vec![0.0; n];
-        let sums =
-            surrogate(Road::best(), &log_probs, &batch.old_log, &batch.advantages, &batch.shares, clip, &mut by_log_prob);
+        let sums = surrogate(
+            Road::best(),
+            &log_probs,
+            &batch.old_log,
+            &batch.advantages,
+            &batch.shares,
+            clip,
+            &mut by_log_prob,
+        );
         let (mut by_value, mut by_output) = (Matrix::new(1, 1), Matrix::new(1, actions));
         let vclip = clip_vloss.then_some(clip);
         let value = value_loss(values, &batch.old_values, &batch.returns, vclip, value_weight, &mut by_value);
