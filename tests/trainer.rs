@@ -6,8 +6,10 @@
 // A test fails by panicking.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-#[path = "trainer/cartpole.rs"]
-mod cartpole;
+#[path = "trainer/classic.rs"]
+mod classic;
+#[path = "trainer/equality.rs"]
+mod equality;
 #[path = "trainer/group.rs"]
 mod group;
 #[path = "trainer/harness.rs"]

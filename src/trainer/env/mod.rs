@@ -156,7 +156,7 @@ pub trait VectorEnv: Send {
 
 /// Shapes of the environment that `env` names.
 pub fn spec_of(env: &Env) -> Result<Spec, EnvError> {
-    classic::spec(&env.id).ok_or_else(|| EnvError::unknown(&env.id))
+    classic::spec_of(&env.id).ok_or_else(|| EnvError::unknown(&env.id))
 }
 
 /// `envs` environments, reset, with the streams of the global indices `first_env..first_env + envs`. `life` tells apart the lives of a run
@@ -170,7 +170,7 @@ pub fn make_vector(
     purpose: Purpose,
 ) -> Result<Box<dyn VectorEnv>, EnvError> {
     let streams = Streams { seeds: *seeds, first_env, life, purpose };
-    classic::make(&env.id, envs, streams).ok_or_else(|| EnvError::unknown(&env.id))
+    classic::make(env, envs, streams).ok_or_else(|| EnvError::unknown(&env.id))
 }
 
 /// The random streams of a vector of environments.
