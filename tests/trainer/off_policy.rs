@@ -75,7 +75,9 @@ fn a_run_without_its_replay_fills_it_again() {
 
 #[test]
 fn totals_are_exact_and_learning_begins_together() {
-    for experiment in [dqn(400, "[eval]\nevery = 20\nepisodes = 2"), sac(400, "[eval]\nevery = 20\nepisodes = 2")] {
+    for experiment in
+        [dqn(400, "[eval]\nevery = 20\nepisodes = 2"), sac(400, "[eval]\nevery = 20\nepisodes = 2")]
+    {
         let run = ended(&experiment, &["--spawn", "2"]);
         let events = run.events();
         let last = *totals(&events).last().unwrap();
@@ -84,7 +86,8 @@ fn totals_are_exact_and_learning_begins_together() {
         assert_eq!(own.map(|c| c.env_step), [200, 200]);
         assert_eq!(own.map(|c| c.updates), [last.updates; 2]);
         assert_eq!(own[0].episodes + own[1].episodes, last.episodes);
-        let equal = events.iter().all(|(_, event)| !matches!(event, RankEvent::Fingerprint { equal: false, .. }));
+        let equal =
+            events.iter().all(|(_, event)| !matches!(event, RankEvent::Fingerprint { equal: false, .. }));
         assert!(equal && last.updates > 0);
     }
 }
