@@ -241,6 +241,8 @@ pub struct Policy {
     pub shared: bool,
     /// Logarithm of the actions' standard deviation at the start, for continuous actions.
     pub log_std: f64,
+    /// What runs the networks.
+    pub kernel: Kernel,
 }
 
 impl Default for Policy {
@@ -251,6 +253,7 @@ impl Default for Policy {
             activation: Activation::Tanh,
             shared: false,
             log_std: 0.0,
+            kernel: Kernel::Auto,
         }
     }
 }
@@ -264,6 +267,19 @@ pub enum Network {
     Mlp,
     /// The three convolutions of Mnih et al. 2015, for images.
     Nature,
+}
+
+/// What runs the networks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kernel {
+    /// The hand-written passes where they exist: fully connected networks on the CPU; libtorch elsewhere.
+    #[default]
+    Auto,
+    /// The hand-written passes only.
+    Native,
+    /// libtorch only.
+    Libtorch,
 }
 
 /// Between layers.

@@ -434,13 +434,19 @@ static POLICY: Keys = &[&[
         "shared",
         Kind::Flag,
         Value("false"),
-        "Actor and critic share the hidden layers; `nature` always does, and `ppg` needs it.",
+        "Actor and critic share the hidden layers; `nature` always does.",
     ),
     key(
         "log_std",
         Kind::Number { min: -20.0, max: 5.0, open: false },
         Value("0.0"),
         "Logarithm of the actions' standard deviation at the start, for continuous actions.",
+    ),
+    key(
+        "kernel",
+        Kind::Choice(&["auto", "native", "libtorch"]),
+        Value("\"auto\""),
+        "What runs the networks: `native`, hand-written passes for fully connected networks on the CPU, several times as fast; `libtorch`; or the former where it can.",
     ),
 ]];
 

@@ -1,20 +1,22 @@
-//! Checkpoints: everything that a run needs to go on as if it had not stopped, in one file.
+//! Checkpoints: everything that a run needs to go on as if it had not stopped, in one file, and the weights beside it for PyTorch.
 //!
 //! Owner: rank 0 writes and reads; the others get it over the process group.
 //!
-//! Layout, version 1, little-endian: magic `RANKDECK`, version (u32), length of the header (u32), header (JSON, [`Header`]), parameters,
-//! first and second moments (f32 each, in the order of `header.layout`), the ranks' own words (u64, `world_size * words_per_rank`),
-//! SHA-256 of all before. Action and shuffle streams are named by the iteration ([`crate::trainer::seeds`]), so the
-//! iteration number is all there is to save of them.
+//! Layout, version 2, little-endian: magic `RANKDECK`, version (u32), length of the header (u32), header (JSON, [`Header`]), the arrays (f32 each,
+//! in the order of `header.arrays`), the words (u64, in the order of `header.words`), the ranks' own words (u64, `world_size * words_per_rank`),
+//! SHA-256 of all before. Random streams are named by the iteration ([`crate::trainer::seeds`]), so the iteration number is all there is to save
+//! of them, and schedules count iterations, updates or environment steps, which are here too.
 //!
 //! Invariants:
 //! - CHECKPOINT-1: a file under its final name is whole: written beside it, synced, renamed, folder synced.
-//! - CHECKPOINT-2: a file that is cut, changed, of another version or of another network is refused with one error (exit code 2)
-//!   before anything of it is used.
+//! - CHECKPOINT-2: a file that is cut, changed, of another version, algorithm, environment or network is refused with one error (exit code 2)
+//!   that names what differs, before anything of it is used.
 //! - CHECKPOINT-3: with the same world size, resuming is bit-exact.
 
+use super::collect::Tally;
 use super::error::TrainerError;
-use super::policy::actor_critic::Layout;
+use super::safetensors;
+use super::state::{Array, MODEL, State, Words};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fs::File;
@@ -22,13 +24,15 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 const MAGIC: &[u8; 8] = b"RANKDECK";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HASH: usize = 32;
 const PREFIX: usize = 16;
 
 /// What is not an array.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Header {
+    /// `learn.algorithm`.
+    pub algorithm: String,
     /// `env.id`.
     pub env_id: String,
     /// Base seed.
@@ -37,59 +41,69 @@ pub struct Header {
     pub world_size: u32,
     /// Environments over all ranks.
     pub num_envs: u32,
-    /// u64 words of each rank.
+    /// u64 words of each rank: counters, then its environments.
     pub words_per_rank: usize,
-    /// u64 words of each environment within them.
+    /// u64 words of each environment within them; 0 when environments were not saved.
     pub words_per_env: usize,
     /// Training iterations done; names the streams, and is what schedules count.
     pub train_iter: u64,
-    /// Optimiser updates done; Adam's step count.
+    /// Optimiser updates done.
     pub updates: u64,
     /// Best evaluation so far.
     pub best: Option<f64>,
-    /// Environment steps over all ranks, for reading only.
+    /// Environment steps over all ranks.
     pub env_step: u64,
-    /// Names and shapes of the parameters, in order.
-    pub layout: Vec<(String, Vec<i64>)>,
+    /// Names and shapes of the arrays, in order.
+    pub arrays: Vec<(String, Vec<i64>)>,
+    /// Names and counts of the words, in order.
+    pub words: Vec<(String, usize)>,
 }
 
 /// A whole checkpoint.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Checkpoint {
-    /// Counters, schedules, shapes.
+    /// Counters and shapes; `arrays` and `words` are filled in from the fields below when it is encoded.
     pub header: Header,
-    /// Parameters.
-    pub parameters: Vec<f32>,
-    /// Adam's first moments.
-    pub first: Vec<f32>,
-    /// Adam's second moments.
-    pub second: Vec<f32>,
+    /// Weights, targets, moments.
+    pub arrays: Vec<Array>,
+    /// Step counts, normalisers.
+    pub words: Vec<Words>,
     /// Each rank's counters and environments, one rank after the other.
     pub ranks: Vec<u64>,
 }
 
-/// Names and shapes as a header has them.
-pub fn shapes(layout: &Layout) -> Vec<(String, Vec<i64>)> {
-    layout.entries.iter().map(|entry| (entry.name.clone(), entry.shape.clone())).collect()
+fn shapes(arrays: &[Array]) -> Vec<(String, Vec<i64>)> {
+    arrays.iter().map(|array| (array.name.clone(), array.shape.clone())).collect()
+}
+
+fn counts(words: &[Words]) -> Vec<(String, usize)> {
+    words.iter().map(|words| (words.name.clone(), words.values.len())).collect()
+}
+
+/// Elements of a shape, if it is one.
+fn size(shape: &[i64]) -> Option<usize> {
+    shape.iter().try_fold(1_usize, |all, side| all.checked_mul(usize::try_from(*side).ok()?))
 }
 
 impl Checkpoint {
     /// The file's content.
     pub fn encode(&self) -> Result<Vec<u8>, TrainerError> {
-        let header = serde_json::to_vec(&self.header)
+        let header =
+            Header { arrays: shapes(&self.arrays), words: counts(&self.words), ..self.header.clone() };
+        let header = serde_json::to_vec(&header)
             .map_err(|error| TrainerError::failure(format!("cannot encode a checkpoint: {error}"), ""))?;
-        let floats = [&self.parameters, &self.first, &self.second];
-        let mut bytes = Vec::with_capacity(
-            PREFIX + header.len() + 12 * self.parameters.len() + 8 * self.ranks.len() + HASH,
-        );
+        let floats: usize = self.arrays.iter().map(|array| array.values.len()).sum();
+        let mut bytes = Vec::with_capacity(PREFIX + header.len() + 4 * floats + 8 * self.ranks.len() + HASH);
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         bytes.extend_from_slice(&(header.len() as u32).to_le_bytes());
         bytes.extend_from_slice(&header);
-        floats
-            .iter()
-            .for_each(|values| values.iter().for_each(|v| bytes.extend_from_slice(&v.to_le_bytes())));
-        self.ranks.iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
+        for value in self.arrays.iter().flat_map(|array| &array.values) {
+            bytes.extend_from_slice(&value.to_le_bytes());
+        }
+        for word in self.words.iter().flat_map(|words| &words.values).chain(&self.ranks) {
+            bytes.extend_from_slice(&word.to_le_bytes());
+        }
         let hash = Sha256::digest(&bytes);
         bytes.extend_from_slice(&hash);
         Ok(bytes)
@@ -119,74 +133,120 @@ impl Checkpoint {
         let text = bytes[..end].get(PREFIX..header_end).ok_or("has a header longer than the file")?;
         let header: Header =
             serde_json::from_slice(text).map_err(|error| format!("has an unreadable header: {error}"))?;
-        let size = |(_, shape): &(String, Vec<i64>)| {
-            shape.iter().try_fold(1_usize, |all, side| all.checked_mul(usize::try_from(*side).ok()?))
+        let unfit = || "has a body that does not fit its header".to_owned();
+        let mut rest = &bytes[header_end..end];
+        // Sizes are checked against what is left before anything of that size is made.
+        let mut take = |count: Option<usize>, each: usize| -> Result<&[u8], String> {
+            let len = count.and_then(|count| count.checked_mul(each)).filter(|len| *len <= rest.len());
+            let (taken, left) = rest.split_at(len.ok_or_else(unfit)?);
+            rest = left;
+            Ok(taken)
         };
-        let len = header.layout.iter().try_fold(0_usize, |sum, entry| sum.checked_add(size(entry)?));
-        let words = (header.world_size as usize).checked_mul(header.words_per_rank);
-        let expected =
-            len.zip(words).and_then(|(len, words)| len.checked_mul(12)?.checked_add(words.checked_mul(8)?));
-        let body = &bytes[header_end..end];
-        let (Some(len), true) = (len, expected == Some(body.len())) else {
-            return Err("has a body that does not fit its header".into());
+        let mut arrays = Vec::new();
+        for (name, shape) in &header.arrays {
+            let values = take(size(shape), 4)?.as_chunks::<4>().0;
+            let values = values.iter().map(|chunk| f32::from_le_bytes(*chunk)).collect();
+            arrays.push(Array { name: name.clone(), shape: shape.clone(), values });
+        }
+        let words = |bytes: &[u8]| -> Vec<u64> {
+            bytes.as_chunks::<8>().0.iter().map(|chunk| u64::from_le_bytes(*chunk)).collect()
         };
-        let floats = |part: usize| -> Vec<f32> {
-            let part = &body[part * 4 * len..(part + 1) * 4 * len];
-            part.as_chunks::<4>().0.iter().map(|chunk| f32::from_le_bytes(*chunk)).collect()
-        };
-        let ranks =
-            body[12 * len..].as_chunks::<8>().0.iter().map(|chunk| u64::from_le_bytes(*chunk)).collect();
-        Ok(Checkpoint { parameters: floats(0), first: floats(1), second: floats(2), ranks, header })
+        let mut named = Vec::new();
+        for (name, count) in &header.words {
+            named.push(Words { name: name.clone(), values: words(take(Some(*count), 8)?) });
+        }
+        let ranks = words(take((header.world_size as usize).checked_mul(header.words_per_rank), 8)?);
+        if !rest.is_empty() {
+            return Err(unfit());
+        }
+        if header.words_per_rank < Tally::WORDS || header.world_size == 0 {
+            return Err("has no counters".into());
+        }
+        Ok(Checkpoint { arrays, words: named, ranks, header })
     }
 
-    /// Writes it as `folder/name` (CHECKPOINT-1).
+    /// Writes it as `folder/NAME.ckpt`, and the networks' weights as `folder/NAME.safetensors` (CHECKPOINT-1). Returns the first path.
     pub fn write(&self, folder: &Path, name: &str) -> Result<PathBuf, TrainerError> {
-        let bytes = self.encode()?;
-        let path = folder.join(name);
-        write_atomically(folder, name, &bytes).map(|()| path.clone()).map_err(|error| {
-            TrainerError::failure(
-                format!("cannot write checkpoint {}: {error}", path.display()),
-                "check free space and permissions of the run directory",
-            )
-        })
+        let put = |name: String, bytes: &[u8]| {
+            let path = folder.join(&name);
+            write_atomically(folder, &name, bytes).map(|()| path.clone()).map_err(|error| {
+                TrainerError::failure(
+                    format!("cannot write checkpoint {}: {error}", path.display()),
+                    "check free space and permissions of the run directory",
+                )
+            })
+        };
+        let weights = self.arrays.iter().filter_map(|array| Some((array.name.strip_prefix(MODEL)?, array)));
+        put(format!("{name}.safetensors"), &safetensors::encode(weights)?)?;
+        put(format!("{name}.ckpt"), &self.encode()?)
     }
 
-    /// Reads `path` and makes sure that it fits the network and the environment (CHECKPOINT-2).
-    pub fn read(path: &Path, layout: &Layout, env_id: &str) -> Result<Checkpoint, TrainerError> {
-        let refuse = |what: String, hint: &str| {
-            TrainerError::usage(format!("checkpoint {} {what}", path.display()), hint)
-        };
-        let bytes = std::fs::read(path).map_err(|error| {
-            refuse(
-                format!("cannot be read: {error}"),
-                "give a file below checkpoints/ of the run directory, or `latest`",
-            )
-        })?;
-        let checkpoint = Checkpoint::decode(&bytes)
-            .map_err(|what| refuse(what, "resume from another checkpoint of the run, or start afresh"))?;
-        let header = &checkpoint.header;
-        if header.env_id != env_id {
-            let what = format!("was made with environment {}, not {env_id}", header.env_id);
-            return Err(refuse(what, "set env.id to the checkpoint's, or start afresh"));
+    /// Makes sure that it is of this algorithm and environment. `path` is for the message.
+    pub fn is_of(&self, path: &Path, algorithm: &str, env_id: &str) -> Result<(), TrainerError> {
+        let header = &self.header;
+        for (what, key, theirs, ours) in [
+            ("algorithm", "learn.algorithm", header.algorithm.as_str(), algorithm),
+            ("environment", "env.id", header.env_id.as_str(), env_id),
+        ] {
+            if theirs != ours {
+                return Err(refuse(
+                    path,
+                    format!("was made with {what} {theirs}, not {ours}"),
+                    &format!("set {key} = \"{theirs}\", or start afresh"),
+                ));
+            }
         }
-        let (theirs, ours) = (&header.layout, shapes(layout));
-        if *theirs != ours {
-            let differing = theirs.iter().zip(&ours).find(|(a, b)| a != b);
-            let what = match differing {
-                Some((a, b)) => {
-                    format!("holds another network: {} {:?} there, {} {:?} here", a.0, a.1, b.0, b.1)
-                }
-                None => {
-                    format!("holds another network: {} parameters there, {} here", theirs.len(), ours.len())
-                }
-            };
-            return Err(refuse(what, "set policy.hidden to the checkpoint's, or start afresh"));
-        }
-        if header.words_per_rank < super::collect::Tally::WORDS || header.world_size == 0 {
-            return Err(refuse("has no counters".into(), "resume from another checkpoint of the run"));
-        }
-        Ok(checkpoint)
+        Ok(())
     }
+
+    /// Makes sure that everything in `state` is here, with the same shapes, and nothing else (CHECKPOINT-2).
+    pub fn fits(&self, path: &Path, state: &State) -> Result<(), TrainerError> {
+        let describe = |shape: &[i64]| format!("{shape:?}");
+        let there: Vec<(String, String)> =
+            self.arrays.iter().map(|array| (array.name.clone(), describe(&array.shape))).collect();
+        let here: Vec<(String, String)> =
+            state.arrays.iter().map(|array| (array.name.clone(), describe(&array.shape))).collect();
+        compare(path, &there, &here, "set [policy] to the checkpoint's, or start afresh")?;
+        let describe = |words: &Words| (words.name.clone(), format!("{} words", words.values.len()));
+        let there: Vec<(String, String)> = self.words.iter().map(describe).collect();
+        let here: Vec<(String, String)> = state.words.iter().map(describe).collect();
+        compare(path, &there, &here, "set [collect] and [learn] to the checkpoint's, or start afresh")
+    }
+}
+
+/// Names and shapes on both sides; the first difference is the error.
+fn compare(
+    path: &Path,
+    there: &[(String, String)],
+    here: &[(String, String)],
+    hint: &str,
+) -> Result<(), TrainerError> {
+    let find = |among: &[(String, String)], name: &str| -> Option<String> {
+        among.iter().find(|(known, _)| known == name).map(|(_, shape)| shape.clone())
+    };
+    for (name, shape) in here {
+        match find(there, name) {
+            None => {
+                return Err(refuse(path, format!("holds another network: {name} {shape} is missing"), hint));
+            }
+            Some(other) if other != *shape => {
+                let what = format!("holds another network: {name} {other} there, {name} {shape} here");
+                return Err(refuse(path, what, hint));
+            }
+            Some(_) => {}
+        }
+    }
+    match there.iter().find(|(name, _)| find(here, name).is_none()) {
+        Some((name, shape)) => {
+            Err(refuse(path, format!("holds another network: {name} {shape} does not belong here"), hint))
+        }
+        None => Ok(()),
+    }
+}
+
+/// A checkpoint that cannot be used; exit code 2.
+pub fn refuse(path: &Path, what: impl AsRef<str>, hint: &str) -> TrainerError {
+    TrainerError::usage(format!("checkpoint {} {}", path.display(), what.as_ref()), hint)
 }
 
 fn write_atomically(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
@@ -209,12 +269,24 @@ fn write_atomically(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trainer::env::Spec;
 
-    fn sample() -> (Checkpoint, Layout) {
-        let layout = Layout::new(&Spec::discrete(4, 2), &[8]);
-        let values = |scale: f32| (0..layout.len).map(|i| scale * i as f32).collect::<Vec<f32>>();
+    fn array(name: &str, shape: &[i64], scale: f32) -> Array {
+        let len = shape.iter().product::<i64>();
+        Array {
+            name: name.into(),
+            shape: shape.to_vec(),
+            values: (0..len).map(|i| scale * i as f32).collect(),
+        }
+    }
+
+    fn sample() -> Checkpoint {
+        let arrays = vec![array("model.critic.0.weight", &[8, 4], 1.5), array("adam.first", &[40], -0.1)];
+        let words = vec![
+            Words { name: "adam.steps".into(), values: vec![272] },
+            Words { name: "moments".into(), values: vec![] },
+        ];
         let header = Header {
+            algorithm: "ppo".into(),
             env_id: "CartPole-v1".into(),
             seed: 3,
             world_size: 2,
@@ -225,33 +297,27 @@ mod tests {
             updates: 272,
             best: Some(123.5),
             env_step: 8704,
-            layout: shapes(&layout),
+            arrays: shapes(&arrays),
+            words: counts(&words),
         };
-        let checkpoint = Checkpoint {
-            header,
-            parameters: values(1.5),
-            first: values(-0.1),
-            second: values(1e-9),
-            ranks: (0..12).map(|i| u64::MAX - i).collect(),
-        };
-        (checkpoint, layout)
+        Checkpoint { header, arrays, words, ranks: (0..12).map(|i| u64::MAX - i).collect() }
     }
 
     #[test]
     fn what_is_written_is_read_back_bit_by_bit() {
-        let (checkpoint, layout) = sample();
+        let checkpoint = sample();
         let folder = tempfile::tempdir().unwrap();
-        let path = checkpoint.write(&folder.path().join("checkpoints"), "latest.ckpt").unwrap();
-        assert_eq!(Checkpoint::read(&path, &layout, "CartPole-v1").unwrap(), checkpoint);
-        let names: Vec<_> =
+        let path = checkpoint.write(&folder.path().join("checkpoints"), "latest").unwrap();
+        assert_eq!(Checkpoint::decode(&std::fs::read(&path).unwrap()).unwrap(), checkpoint);
+        let mut names: Vec<_> =
             std::fs::read_dir(path.parent().unwrap()).unwrap().map(|e| e.unwrap().file_name()).collect();
-        assert_eq!(names, ["latest.ckpt"], "no temporary file stays");
+        names.sort();
+        assert_eq!(names, ["latest.ckpt", "latest.safetensors"], "no temporary file stays");
     }
 
     #[test]
     fn checkpoint_2_any_damage_is_refused() {
-        let (checkpoint, _) = sample();
-        let bytes = checkpoint.encode().unwrap();
+        let bytes = sample().encode().unwrap();
         for at in (0..bytes.len()).step_by(41).chain([bytes.len() - 1]) {
             let mut damaged = bytes.clone();
             damaged[at] ^= 0x10;
@@ -265,29 +331,53 @@ mod tests {
 
     #[test]
     fn checkpoint_2_a_header_that_lies_about_sizes_is_refused() {
-        let (checkpoint, _) = sample();
-        for layout in [
-            vec![("a".to_string(), vec![i64::MAX, i64::MAX])],
-            vec![("a".to_string(), vec![-3])],
-            vec![("a".to_string(), vec![5])],
+        for shape in [vec![i64::MAX, i64::MAX], vec![-3], vec![5]] {
+            let mut lying = sample();
+            lying.arrays[0].shape = shape;
+            assert!(Checkpoint::decode(&lying.encode().unwrap()).is_err());
+        }
+        for change in [
+            |header: &mut Header| header.words_per_rank = usize::MAX,
+            |header: &mut Header| header.words_per_rank = 5,
+            |header: &mut Header| header.world_size = 0,
         ] {
-            let header = Header { layout, ..checkpoint.header.clone() };
-            let bytes = Checkpoint { header, ..checkpoint.clone() }.encode().unwrap();
-            assert!(Checkpoint::decode(&bytes).is_err());
+            let mut lying = sample();
+            change(&mut lying.header);
+            assert!(Checkpoint::decode(&lying.encode().unwrap()).is_err());
         }
     }
 
     #[test]
-    fn checkpoint_2_another_network_or_environment_is_refused_with_its_name() {
-        let (checkpoint, layout) = sample();
-        let folder = tempfile::tempdir().unwrap();
-        let path = checkpoint.write(folder.path(), "a.ckpt").unwrap();
-        let wider = Layout::new(&Spec::discrete(4, 2), &[16]);
-        let error = Checkpoint::read(&path, &wider, "CartPole-v1").unwrap_err();
-        assert!(error.usage && error.message.contains("critic.0.weight [8, 4] there"), "{error}");
-        let error = Checkpoint::read(&path, &layout, "CartPole-v0").unwrap_err();
-        assert!(error.usage && error.message.contains("CartPole-v1"));
-        let error = Checkpoint::read(&folder.path().join("none.ckpt"), &layout, "CartPole-v1").unwrap_err();
-        assert!(error.usage && error.message.contains("none.ckpt"));
+    fn checkpoint_2_what_differs_is_named() {
+        let (checkpoint, path) = (sample(), Path::new("runs/a.ckpt"));
+        let state = State { arrays: sample().arrays, words: sample().words, ..State::default() };
+        checkpoint.fits(path, &state).unwrap();
+        checkpoint.is_of(path, "ppo", "CartPole-v1").unwrap();
+        let refused = |state: &State| {
+            let error = checkpoint.fits(path, state).unwrap_err();
+            assert!(error.usage && error.message.contains("runs/a.ckpt"), "{error}");
+            error.message
+        };
+        let mut wider = state.clone();
+        wider.arrays[0] = array("model.critic.0.weight", &[16, 4], 0.0);
+        assert!(
+            refused(&wider)
+                .contains("model.critic.0.weight [8, 4] there, model.critic.0.weight [16, 4] here")
+        );
+        let mut more = state.clone();
+        more.arrays.push(array("target.0.weight", &[2], 0.0));
+        assert!(refused(&more).contains("target.0.weight [2] is missing"));
+        let mut fewer = state.clone();
+        fewer.arrays.pop();
+        assert!(refused(&fewer).contains("adam.first [40] does not belong here"));
+        let mut normalising = state.clone();
+        normalising.words[1].values = vec![0; 9];
+        assert!(refused(&normalising).contains("moments 0 words there, moments 9 words here"));
+        for (algorithm, env, key) in
+            [("a2c", "CartPole-v1", "learn.algorithm"), ("ppo", "CartPole-v0", "env.id")]
+        {
+            let error = checkpoint.is_of(path, algorithm, env).unwrap_err();
+            assert!(error.usage && error.hint.contains(key), "{error:?}");
+        }
     }
 }

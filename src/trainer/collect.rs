@@ -1,225 +1,237 @@
-//! Collecting experience: one rank's rollouts and its own counters.
+//! Collecting experience for the on-policy algorithms: one rank's rollouts and its own counters.
 //!
-//! Owner: the rank. Buffers are made once; a step allocates nothing.
+//! Owner: the algorithm. Buffers are made once; a step of Rust environments allocates nothing.
 //!
 //! Invariants:
-//! - COLLECT-1: counters are this rank's own and exact: `env_step` and `samples` grow by `steps * envs` per rollout, `episodes` by the
+//! - COLLECT-1: counters are this rank's own and exact: `env_step` and `samples` grow by the accepted actions, `episodes` by the
 //!   episodes that ended, `duration_ns` by the time inside [`Collector::collect`].
-//! - COLLECT-2: a rollout depends on weights, environment states, base seed, iteration and global environment indices only.
+//! - COLLECT-2: a rollout depends on weights, moments, environment states, base seed, iteration and global environment indices only.
 
-use super::env::{Actions, EnvError, Outcome, VectorEnv};
-use super::policy::MlpFast;
-use super::policy::actor_critic::Layout;
+use super::env::{ActionSpace, EnvError, ObservationBuffer, Observations, Outcome, VectorEnv};
+use super::error::TrainerError;
+use super::normalise::Running;
+use super::policy::Acting;
+use super::policy::distribution::{most_probable, sample_categorical, sample_gaussian};
+use super::rollout::{ActionBuffer, Rollout, rows};
 use super::seeds::{Purpose, Seeds};
-use crate::proto::message::{Counters, Returns};
+pub use super::tally::{Interval, Tally};
+use crate::config::experiment::Collect;
 use std::time::Instant;
 
-/// One rank's share of a rollout; everything `[steps][envs]`, observations with `[observation_len]` more.
-#[derive(Debug, Clone, Default)]
-pub struct Rollout {
-    /// Environments.
-    pub envs: usize,
-    /// What the policy saw.
-    pub observations: Vec<f32>,
-    /// What it did.
-    pub actions: Vec<i64>,
-    /// Log-probabilities of the actions when they were taken.
-    pub log_probs: Vec<f32>,
-    /// The critic's values of the observations.
-    pub values: Vec<f32>,
-    /// Rewards of the actions.
-    pub rewards: Vec<f32>,
-    /// 1.0 where the observation begins an episode.
-    pub dones: Vec<f32>,
-    /// Values after the last step, `[envs]`.
-    pub next_values: Vec<f32>,
-    /// Flags after the last step, `[envs]`.
-    pub next_dones: Vec<f32>,
+/// How rewards and ends of episodes are treated.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Treatment {
+    /// `[collect]`.
+    pub collect: Collect,
+    /// Discount, for the normalisation of rewards.
+    pub gamma: f64,
+    /// The value of a cut-off episode's last observation counts.
+    pub bootstrap_truncated: bool,
 }
 
-impl Rollout {
-    fn new(steps: usize, envs: usize, observation_len: usize) -> Rollout {
-        let n = steps * envs;
-        Rollout {
-            envs,
-            observations: vec![0.0; n * observation_len],
-            actions: vec![0; n],
-            log_probs: vec![0.0; n],
-            values: vec![0.0; n],
-            rewards: vec![0.0; n],
-            dones: vec![0.0; n],
-            next_values: vec![0.0; envs],
-            next_dones: vec![0.0; envs],
-        }
-    }
-
-    /// Transitions.
-    pub fn len(&self) -> usize {
-        self.actions.len()
-    }
-
-    /// There are none.
-    pub fn is_empty(&self) -> bool {
-        self.actions.is_empty()
-    }
+/// What acts: the policy ready to run, and for continuous actions the logarithms of their deviations.
+pub struct Actor {
+    /// The networks.
+    pub acting: Acting,
+    /// Empty for discrete actions.
+    pub log_std: Vec<f32>,
+    /// The actions that the environment takes.
+    pub space: ActionSpace,
 }
 
-/// This rank's own counters since the run began.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Tally {
-    /// Environment steps: one per accepted action.
-    pub env_step: u64,
-    /// Transitions that training may use.
-    pub samples: u64,
-    /// Finished episodes.
-    pub episodes: u64,
-    /// Nanoseconds spent collecting; an integer, so that sums over ranks are exact.
-    pub duration_ns: u64,
-}
-
-impl Tally {
-    /// Words of [`Tally::to_words`].
-    pub const WORDS: usize = 4;
-
-    /// The form for collectives and checkpoints.
-    pub fn to_words(self) -> [u64; Tally::WORDS] {
-        [self.env_step, self.samples, self.episodes, self.duration_ns]
-    }
-
-    /// Back from [`Tally::to_words`]; missing words count 0.
-    pub fn from_words(words: &[u64]) -> Tally {
-        let at = |i: usize| words.get(i).copied().unwrap_or(0);
-        Tally { env_step: at(0), samples: at(1), episodes: at(2), duration_ns: at(3) }
-    }
-
-    /// Both together.
-    pub fn plus(self, other: Tally) -> Tally {
-        let [a, b] = [self.to_words(), other.to_words()];
-        Tally::from_words(&std::array::from_fn::<u64, { Tally::WORDS }, _>(|i| a[i].saturating_add(b[i])))
-    }
-
-    /// The form for events.
-    pub fn counters(self, train_iter: u64, updates: u64, returns: Returns) -> Counters {
-        Counters {
-            train_iter,
-            env_step: self.env_step,
-            samples: self.samples,
-            episodes: self.episodes,
-            duration_s: self.duration_ns as f64 * 1e-9,
-            updates,
-            returns,
-        }
-    }
-}
-
-/// Returns and lengths of the episodes that ended since the last report.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Interval {
-    /// Returns.
-    pub returns: Returns,
-    /// Sum of their lengths.
-    pub length: u64,
-}
-
-impl Interval {
-    fn add(&mut self, episode_return: f64, length: u64) {
-        let first = self.returns.count == 0;
-        let pick = |old: f64, choose: fn(f64, f64) -> f64| {
-            if first { episode_return } else { choose(old, episode_return) }
-        };
-        self.returns = Returns {
-            sum: self.returns.sum + episode_return,
-            count: self.returns.count + 1,
-            min: pick(self.returns.min, f64::min),
-            max: pick(self.returns.max, f64::max),
-        };
-        self.length += length;
-    }
-}
-
-/// A rank's environments, the policy's fast form, and buffers.
+/// A rank's environments and buffers.
 pub struct Collector {
     env: Box<dyn VectorEnv>,
     outcome: Outcome,
-    fast: MlpFast,
     seeds: Seeds,
     first_env: u32,
-    steps: usize,
+    treatment: Treatment,
     rollout: Rollout,
     next_dones: Vec<f32>,
+    /// Discounted returns so far of each environment, whose deviation scales rewards.
+    discounted: Vec<f64>,
+    observations: Option<Running>,
+    returns: Option<Running>,
     tally: Tally,
     interval: Interval,
+    scratch: Scratch,
+}
+
+/// Buffers of one step.
+struct Scratch {
+    scores: Vec<f32>,
+    probabilities: Vec<f32>,
+    actions: ActionBuffer,
+    clipped: ActionBuffer,
+    row: Vec<f32>,
 }
 
 impl Collector {
-    /// Collects `steps` steps per environment and rollout; `first_env` is the global index of the first environment.
-    pub fn new(
-        env: Box<dyn VectorEnv>,
-        layout: &Layout,
-        seeds: Seeds,
-        first_env: u32,
-        steps: usize,
-    ) -> Collector {
+    /// Collects `collect.num_steps` steps per environment and rollout; `first_env` is the global index of the first environment.
+    pub fn new(env: Box<dyn VectorEnv>, treatment: Treatment, seeds: Seeds, first_env: u32) -> Collector {
+        let (spec, envs) = (env.spec().clone(), env.len());
+        let Collect { num_steps, normalise_observations, normalise_rewards, .. } = treatment.collect;
+        let actions = ActionBuffer::new(&spec.actions, envs);
         Collector {
-            rollout: Rollout::new(steps, env.len(), env.spec().observation_len()),
-            next_dones: vec![0.0; env.len()],
-            outcome: Outcome::new(env.spec(), env.len()),
-            fast: MlpFast::new(layout),
+            rollout: Rollout::new(&spec, num_steps as usize, envs, normalise_observations),
+            next_dones: vec![0.0; envs],
+            discounted: vec![0.0; envs],
+            outcome: Outcome::new(&spec, envs),
+            observations: normalise_observations.then(|| Running::new(spec.observation_len())),
+            returns: normalise_rewards.then(|| Running::new(1)),
+            scratch: Scratch {
+                scores: vec![0.0; envs * spec.actions.width()],
+                probabilities: Vec::with_capacity(spec.actions.width()),
+                clipped: actions.clone(),
+                actions,
+                row: vec![0.0; spec.observation_len()],
+            },
             env,
             seeds,
             first_env,
-            steps,
+            treatment,
             tally: Tally::default(),
             interval: Interval::default(),
         }
     }
 
-    /// Plays one rollout with the policy `weights` (flat parameter buffer); `moved` is called after every step of all environments.
+    /// Plays one rollout; `moved` is called after every step of all environments. Rewards are not normalised yet:
+    /// [`Collector::normalise_rewards`] does that once the moments are merged.
     pub fn collect(
         &mut self,
-        weights: &[f32],
+        actor: &mut Actor,
         iteration: u64,
         mut moved: impl FnMut(&Tally),
-    ) -> Result<&Rollout, EnvError> {
+    ) -> Result<(), TrainerError> {
         let begun = Instant::now();
-        self.fast.load(weights);
+        let (envs, width) = (self.env.len(), self.rollout.width());
         let mut randoms: Vec<_> = (self.first_env..)
-            .take(self.env.len())
+            .take(envs)
             .map(|index| self.seeds.generator(Purpose::Action, index, iteration))
             .collect();
-        let (envs, width) = (self.env.len(), self.env.spec().observation_len());
-        let Collector { env, outcome, fast, rollout, next_dones, tally, interval, .. } = self;
-        for step in 0..self.steps {
-            let row = step * envs..(step + 1) * envs;
-            let observations = env.observations().f32().unwrap_or_default();
-            rollout.observations[row.start * width..row.end * width].copy_from_slice(observations);
-            rollout.dones[row.clone()].copy_from_slice(next_dones);
-            for (i, (observation, random)) in
-                row.clone().zip(observations.chunks_exact(width).zip(&mut randoms))
-            {
-                rollout.values[i] = fast.value(observation);
-                (rollout.actions[i], rollout.log_probs[i]) = fast.sample(observation, random);
+        self.rollout.final_values.fill(0.0);
+        for step in 0..self.rollout.steps {
+            let row = step * envs;
+            self.observe(row);
+            let seen = rows(self.rollout.observations.view(), row * width..(row + envs) * width);
+            actor.acting.run(seen, &mut self.scratch.scores, &mut self.rollout.values[row..row + envs])?;
+            self.rollout.dones[row..row + envs].copy_from_slice(&self.next_dones);
+            let scores = self.scratch.scores.chunks_exact(actor.space.width().max(1));
+            for (i, (scores, random)) in scores.zip(&mut randoms).enumerate() {
+                self.rollout.log_probs[row + i] = match &mut self.scratch.actions {
+                    ActionBuffer::Discrete(actions) => {
+                        let (action, log_prob) =
+                            sample_categorical(scores, &mut self.scratch.probabilities, random);
+                        actions[i] = action;
+                        log_prob
+                    }
+                    ActionBuffer::Continuous { width, values } => {
+                        let action = &mut values[i * *width..(i + 1) * *width];
+                        sample_gaussian(scores, &actor.log_std, random, action)
+                    }
+                };
             }
-            env.step(Actions::Discrete(&rollout.actions[row.clone()]), outcome)?;
-            rollout.rewards[row].copy_from_slice(&outcome.rewards);
-            for (i, done) in next_dones.iter_mut().enumerate() {
-                *done = f32::from(u8::from(outcome.done(i)));
-            }
-            for episode in &outcome.episodes {
-                interval.add(episode.episode_return, episode.length);
-                tally.episodes += 1;
-            }
-            tally.env_step += envs as u64;
-            tally.samples += envs as u64;
-            moved(tally);
+            self.rollout.actions.put(row, &self.scratch.actions);
+            clip(&self.scratch.actions, &actor.space, &mut self.scratch.clipped);
+            self.env.step(self.scratch.clipped.view(), &mut self.outcome)?;
+            self.note(row, actor)?;
+            moved(&self.tally);
         }
-        let observations = env.observations().f32().unwrap_or_default();
-        for (value, observation) in rollout.next_values.iter_mut().zip(observations.chunks_exact(width)) {
-            *value = fast.value(observation);
+        let mut next = std::mem::take(&mut self.rollout.next_values);
+        let seen = self.look();
+        let run = actor.acting.run(seen.view(), &mut self.scratch.scores, &mut next);
+        self.rollout.next_values = next;
+        run?;
+        self.rollout.next_dones.copy_from_slice(&self.next_dones);
+        self.tally.duration_ns += begun.elapsed().as_nanos() as u64;
+        Ok(())
+    }
+
+    /// Writes what the policy sees into the rollout.
+    fn observe(&mut self, row: usize) {
+        let (width, envs) = (self.rollout.width(), self.env.len());
+        let range = row * width..(row + envs) * width;
+        match (&mut self.rollout.observations, self.env.observations()) {
+            (ObservationBuffer::F32(to), Observations::F32(from)) => match &mut self.observations {
+                None => to[range].copy_from_slice(from),
+                Some(running) => {
+                    let clip = self.treatment.collect.clip_observations;
+                    for (to, from) in to[range].chunks_exact_mut(width).zip(from.chunks_exact(width)) {
+                        running.note(from.iter().map(|x| f64::from(*x)));
+                        running.normalise(from, clip, to);
+                    }
+                }
+            },
+            (ObservationBuffer::U8(to), Observations::U8(from)) => to[range].copy_from_slice(from),
+            _ => {}
         }
-        rollout.next_dones.copy_from_slice(next_dones);
-        tally.duration_ns += begun.elapsed().as_nanos() as u64;
-        Ok(rollout)
+    }
+
+    /// What the policy would see now, without noting it.
+    fn look(&self) -> ObservationBuffer {
+        match (self.env.observations(), &self.observations) {
+            (Observations::U8(pixels), _) => ObservationBuffer::U8(pixels.to_vec()),
+            (Observations::F32(values), None) => ObservationBuffer::F32(values.to_vec()),
+            (Observations::F32(values), Some(running)) => {
+                let width = self.rollout.width();
+                let mut seen = vec![0.0; values.len()];
+                for (to, from) in seen.chunks_exact_mut(width).zip(values.chunks_exact(width)) {
+                    running.normalise(from, self.treatment.collect.clip_observations, to);
+                }
+                ObservationBuffer::F32(seen)
+            }
+        }
+    }
+
+    /// Takes the outcome of the step at `row` into rollout and counters.
+    fn note(&mut self, row: usize, actor: &mut Actor) -> Result<(), TrainerError> {
+        let (envs, width) = (self.env.len(), self.rollout.width());
+        let Treatment { collect, gamma, bootstrap_truncated } = &self.treatment;
+        for i in 0..envs {
+            let (valid, done) = (self.outcome.valid[i], self.outcome.done(i));
+            self.rollout.weights[row + i] = f32::from(u8::from(valid));
+            let reward = f64::from(self.outcome.rewards[i]) * collect.reward_scale;
+            self.rollout.rewards[row + i] = reward as f32;
+            if let Some(returns) = self.returns.as_mut().filter(|_| valid) {
+                self.discounted[i] = self.discounted[i] * gamma + reward;
+                returns.note(std::iter::once(self.discounted[i]));
+                self.discounted[i] *= f64::from(u8::from(!done));
+            }
+            self.next_dones[i] = f32::from(u8::from(done));
+            self.tally.env_step += u64::from(valid);
+            self.tally.samples += u64::from(valid);
+            if *bootstrap_truncated && valid && self.outcome.truncated[i] && !self.outcome.terminated[i] {
+                let last = rows(self.outcome.final_observations.view(), i * width..(i + 1) * width);
+                let last = match (&self.observations, last) {
+                    (Some(running), Observations::F32(values)) => {
+                        running.normalise(values, collect.clip_observations, &mut self.scratch.row);
+                        Observations::F32(&self.scratch.row)
+                    }
+                    _ => last,
+                };
+                let value = &mut self.rollout.final_values[row + i..=row + i];
+                actor.acting.run(last, &mut self.scratch.scores[..actor.space.width()], value)?;
+            }
+        }
+        for episode in &self.outcome.episodes {
+            self.interval.add(episode.episode_return, episode.length);
+            self.tally.episodes += 1;
+        }
+        Ok(())
+    }
+
+    /// What the moments of this rank are, to be merged over all ranks.
+    pub fn moments(&mut self) -> Vec<&mut Running> {
+        self.observations.iter_mut().chain(self.returns.iter_mut()).collect()
+    }
+
+    /// Divides the rollout's rewards by the deviation of the discounted return, if so configured.
+    pub fn normalise_rewards(&mut self) {
+        let Some(returns) = &self.returns else { return };
+        let (scale, clip) = (returns.scale(), self.treatment.collect.clip_rewards);
+        for reward in &mut self.rollout.rewards {
+            *reward = (f64::from(*reward) * scale).clamp(-clip, clip) as f32;
+        }
     }
 
     /// The rollout collected last.
@@ -242,100 +254,113 @@ impl Collector {
         std::mem::take(&mut self.interval)
     }
 
-    /// Words per environment in [`Collector::save_envs`].
-    pub fn words_per_env(&self) -> usize {
-        self.env.words_per_env().unwrap_or(0) + 1
+    /// The actions of the most probable kind for `observations`, as an environment takes them; observations are normalised as in training.
+    pub fn greedy(
+        &self,
+        actor: &mut Actor,
+        observations: Observations<'_>,
+        to: &mut ActionBuffer,
+    ) -> Result<(), TrainerError> {
+        let width = self.rollout.width();
+        let normalised = match (observations, &self.observations) {
+            (Observations::F32(values), Some(running)) => {
+                let mut seen = vec![0.0; values.len()];
+                for (to, from) in seen.chunks_exact_mut(width).zip(values.chunks_exact(width)) {
+                    running.normalise(from, self.treatment.collect.clip_observations, to);
+                }
+                Some(seen)
+            }
+            _ => None,
+        };
+        let observations = normalised.as_deref().map_or(observations, Observations::F32);
+        let len = match observations {
+            Observations::F32(values) => values.len(),
+            Observations::U8(pixels) => pixels.len(),
+        };
+        let count = len / width.max(1);
+        let each = actor.space.width();
+        let (mut scores, mut values) = (vec![0.0; count * each], vec![0.0; count]);
+        actor.acting.run(observations, &mut scores, &mut values)?;
+        match to {
+            ActionBuffer::Discrete(actions) => {
+                for (action, scores) in actions.iter_mut().zip(scores.chunks_exact(each.max(1))) {
+                    *action = most_probable(scores);
+                }
+            }
+            ActionBuffer::Continuous { .. } => {
+                clip(&ActionBuffer::Continuous { width: each, values: scores }, &actor.space, to);
+            }
+        }
+        Ok(())
     }
 
-    /// Every environment's state and done flag, [`Collector::words_per_env`] words each.
+    /// The merged moments: of observations and of returns, as words; empty where they are not kept.
+    pub fn moment_words(&self) -> [Vec<u64>; 2] {
+        [&self.observations, &self.returns].map(|running| running.as_ref().map_or(Vec::new(), Running::words))
+    }
+
+    /// Takes over what [`Collector::moment_words`] gave.
+    pub fn restore_moments(&mut self, words: [&[u64]; 2]) {
+        for (running, words) in [&mut self.observations, &mut self.returns].into_iter().zip(words) {
+            if let Some(running) = running {
+                running.restore(words);
+            }
+        }
+    }
+
+    /// Words per environment in [`Collector::save_envs`]; 0 when environments cannot be saved.
+    pub fn words_per_env(&self) -> usize {
+        self.env.words_per_env().map_or(0, |words| words + 2)
+    }
+
+    /// Every environment's state, done flag and discounted return, [`Collector::words_per_env`] words each.
     pub fn save_envs(&self) -> Vec<u64> {
-        let states = self.env.save().unwrap_or_default();
+        let Some((states, each)) = self.env.save().zip(self.env.words_per_env()) else { return Vec::new() };
+        let own = self.next_dones.iter().zip(&self.discounted);
         states
-            .chunks(self.env.words_per_env().unwrap_or(0).max(1))
-            .zip(&self.next_dones)
-            .flat_map(|(state, done)| state.iter().copied().chain([u64::from(done.to_bits())]))
+            .chunks(each.max(1))
+            .zip(own)
+            .flat_map(|(state, (done, discounted))| {
+                state.iter().copied().chain([u64::from(done.to_bits()), discounted.to_bits()])
+            })
             .collect()
     }
 
     /// Takes over what [`Collector::save_envs`] gave for as many environments.
     pub fn restore_envs(&mut self, words: &[u64]) -> Result<(), EnvError> {
         let each = self.words_per_env();
-        if words.len() != each * self.env.len() {
+        if each == 0 || words.len() != each * self.env.len() {
             return Err(EnvError::State { expected: each * self.env.len(), found: words.len() });
         }
-        let states: Vec<u64> = words.chunks(each).flat_map(|chunk| &chunk[..each - 1]).copied().collect();
+        let states: Vec<u64> = words.chunks(each).flat_map(|chunk| &chunk[..each - 2]).copied().collect();
         self.env.restore(&states)?;
-        for (done, chunk) in self.next_dones.iter_mut().zip(words.chunks(each)) {
-            *done = f32::from_bits(chunk[each - 1] as u32);
+        let own = self.next_dones.iter_mut().zip(&mut self.discounted);
+        for ((done, discounted), chunk) in own.zip(words.chunks(each)) {
+            *done = f32::from_bits(chunk[each - 2] as u32);
+            *discounted = f64::from_bits(chunk[each - 1]);
         }
         Ok(())
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::experiment::Env;
-    use crate::trainer::env::{self, make_vector};
-
-    fn collector(envs: usize, first: u32, steps: usize) -> (Collector, Vec<f32>) {
-        let seeds = Seeds::new(5);
-        let config = Env::new("CartPole-v1", 1);
-        let env = make_vector(&config, envs, first, &seeds, 0, env::Purpose::Train).unwrap();
-        let layout = Layout::new(env.spec(), &[16]);
-        let weights = layout.initial(&seeds);
-        (Collector::new(env, &layout, seeds, first, steps), weights)
-    }
-
-    #[test]
-    fn collect_1_counters_are_exact() {
-        let (mut collector, weights) = collector(3, 0, 200);
-        let mut calls = 0;
-        collector.collect(&weights, 0, |_| calls += 1).unwrap();
-        collector.collect(&weights, 1, |_| calls += 1).unwrap();
-        let tally = collector.tally();
-        assert_eq!((tally.env_step, tally.samples, calls), (1200, 1200, 400));
-        let interval = collector.take_interval();
-        assert_eq!(interval.returns.count, tally.episodes);
-        assert!(tally.episodes > 10 && tally.duration_ns > 0);
-        assert_eq!(interval.returns.sum, interval.length as f64);
-        assert!(interval.returns.min >= 8.0 && interval.returns.max > interval.returns.min);
-        assert_eq!(collector.take_interval(), Interval::default());
-    }
-
-    #[test]
-    fn dones_mark_first_observations() {
-        let (mut collector, weights) = collector(2, 0, 300);
-        let rollout = collector.collect(&weights, 0, |_| {}).unwrap().clone();
-        let begins = rollout.dones.iter().chain(&rollout.next_dones).filter(|done| **done == 1.0).count();
-        assert_eq!(begins as u64, collector.tally().episodes);
-        for (i, done) in rollout.dones.iter().enumerate() {
-            if *done == 1.0 {
-                let first = &rollout.observations[i * 4..i * 4 + 4];
-                assert!(first.iter().all(|x| x.abs() <= 0.05), "a reset state: {first:?}");
+/// Bounds continuous actions to what the environment takes.
+fn clip(actions: &ActionBuffer, space: &ActionSpace, to: &mut ActionBuffer) {
+    match (actions, space, &mut *to) {
+        (
+            ActionBuffer::Continuous { values, .. },
+            ActionSpace::Continuous { low, high },
+            ActionBuffer::Continuous { values: to, .. },
+        ) => {
+            let bounds = low.iter().zip(high).cycle();
+            for ((to, value), (low, high)) in to.iter_mut().zip(values).zip(bounds) {
+                // `max` and `min` and not `clamp`, which panics on bounds that are no numbers.
+                *to = value.max(*low).min(*high);
             }
         }
-    }
-
-    #[test]
-    fn collect_2_two_ranks_collect_what_one_would() {
-        let (mut whole, weights) = collector(4, 0, 50);
-        let (mut second, _) = collector(2, 2, 50);
-        let whole = whole.collect(&weights, 3, |_| {}).unwrap().clone();
-        let half = second.collect(&weights, 3, |_| {}).unwrap();
-        let columns: Vec<i64> = whole.actions.chunks(4).flat_map(|row| &row[2..]).copied().collect();
-        assert_eq!(half.actions, columns);
-    }
-
-    #[test]
-    fn a_restored_collector_goes_on_alike() {
-        let (mut original, weights) = collector(2, 0, 77);
-        original.collect(&weights, 0, |_| {}).unwrap();
-        let (mut copy, _) = collector(2, 0, 77);
-        copy.restore_envs(&original.save_envs()).unwrap();
-        let wanted = original.collect(&weights, 1, |_| {}).unwrap().clone();
-        let got = copy.collect(&weights, 1, |_| {}).unwrap();
-        assert_eq!((&got.observations, &got.dones), (&wanted.observations, &wanted.dones));
-        assert!(copy.restore_envs(&[0; 3]).is_err());
+        _ => to.put(0, actions),
     }
 }
+
+#[cfg(test)]
+#[path = "collect_tests.rs"]
+mod tests;

@@ -1,50 +1,54 @@
 //! Evaluation: whole episodes with the greedy policy, on rank 0, while the others wait in the broadcast that follows.
 //!
-//! Owner: rank 0. Every episode has its own fixed seed, the same in every evaluation and disjoint from training (SEEDS-4), and every
-//! episode that was begun counts: no bias to short ones, and two evaluations differ by the policy only.
+//! Owner: rank 0. Environment `i` has the stream of evaluation episode `i`, the same in every evaluation and disjoint from training (SEEDS-4).
+//!
+//! Invariants:
+//! - EVAL-1: two evaluations of one policy are equal: they differ by the policy only.
+//! - EVAL-2: each environment plays a fixed number of episodes, the counts differ by at most one, and all of them count: no bias to short ones.
 
-use super::env::{self, Actions, EnvError, Outcome, make_vector};
-use super::policy::MlpFast;
-use super::seeds::Seeds;
-use crate::config::experiment::Env;
+use super::env::{Observations, Outcome, VectorEnv};
+use super::error::TrainerError;
+use super::rollout::ActionBuffer;
 use crate::proto::message::Evaluation;
 use std::time::Instant;
 
-/// Plays `episodes` episodes, all at once; `moved` is called while something happens. `env_step`, `train_iter` and `stop` are left to the
-/// caller.
+/// Environments at most; more episodes are played one after the other.
+pub const MAX_ENVS: u32 = 32;
+
+/// A policy that is asked for its best actions.
+pub trait Greedy {
+    /// Writes the actions for the observations of all environments, as environments take them.
+    fn act(&mut self, observations: Observations<'_>, actions: &mut ActionBuffer)
+    -> Result<(), TrainerError>;
+}
+
+/// Plays `episodes` episodes from the beginning of the streams; `moved` is called while something happens. `env_step`, `train_iter` and `stop` are
+/// left to the caller.
 pub fn evaluate(
-    env: &Env,
+    env: &mut dyn VectorEnv,
     episodes: u32,
-    policy: &mut MlpFast,
-    seeds: &Seeds,
+    policy: &mut dyn Greedy,
     mut moved: impl FnMut(),
-) -> Result<Evaluation, EnvError> {
+) -> Result<Evaluation, TrainerError> {
     let begun = Instant::now();
-    let count = episodes as usize;
-    let mut envs = make_vector(env, count, 0, seeds, 0, env::Purpose::Evaluate)?;
-    let width = envs.spec().observation_len();
-    let mut outcome = Outcome::new(envs.spec(), count);
-    let mut actions = vec![0; count];
-    // The first episode of each environment counts.
-    let mut ended = vec![None; count];
-    while ended.iter().any(Option::is_none) {
-        let observations = envs.observations().f32().unwrap_or_default();
-        for ((action, observation), _) in actions
-            .iter_mut()
-            .zip(observations.chunks_exact(width))
-            .zip(&ended)
-            .filter(|(_, ended)| ended.is_none())
-        {
-            *action = policy.greedy(observation);
-        }
-        envs.step(Actions::Discrete(&actions), &mut outcome)?;
+    env.reset()?;
+    let envs = env.len();
+    let mut left: Vec<usize> = (0..envs).map(|i| (episodes as usize + envs - 1 - i) / envs).collect();
+    let mut outcome = Outcome::new(env.spec(), envs);
+    let mut actions = ActionBuffer::new(&env.spec().actions, envs);
+    let (mut returns, mut length) = (Vec::with_capacity(episodes as usize), 0);
+    while left.iter().any(|left| *left > 0) {
+        policy.act(env.observations(), &mut actions)?;
+        env.step(actions.view(), &mut outcome)?;
         for episode in &outcome.episodes {
-            ended[episode.env].get_or_insert((episode.episode_return, episode.length));
+            if let Some(left) = left.get_mut(episode.env).filter(|left| **left > 0) {
+                *left -= 1;
+                returns.push(episode.episode_return);
+                length += episode.length;
+            }
         }
         moved();
     }
-    let (returns, lengths): (Vec<f64>, Vec<u64>) = ended.into_iter().flatten().unzip();
-    let steps: u64 = lengths.iter().sum();
     let count = returns.len().max(1) as f64;
     let mean = returns.iter().sum::<f64>() / count;
     let variance = returns.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / count;
@@ -54,7 +58,7 @@ pub fn evaluate(
         return_std: variance.sqrt(),
         return_min: returns.iter().copied().reduce(f64::min).unwrap_or(0.0),
         return_max: returns.iter().copied().reduce(f64::max).unwrap_or(0.0),
-        length_mean: steps as f64 / count,
+        length_mean: length as f64 / count,
         duration_s: begun.elapsed().as_secs_f64(),
         ..Evaluation::default()
     })
@@ -63,31 +67,53 @@ pub fn evaluate(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trainer::env::Spec;
-    use crate::trainer::policy::actor_critic::Layout;
+    use crate::config::experiment::Env;
+    use crate::trainer::env::{Purpose, make_vector};
+    use crate::trainer::seeds::Seeds;
+
+    /// Pushes to where the pole falls, or always to the left.
+    struct Push {
+        balances: bool,
+    }
+
+    impl Greedy for Push {
+        fn act(&mut self, seen: Observations<'_>, actions: &mut ActionBuffer) -> Result<(), TrainerError> {
+            let ActionBuffer::Discrete(actions) = actions else { panic!("discrete actions") };
+            for (action, seen) in actions.iter_mut().zip(seen.f32().unwrap().chunks(4)) {
+                let right = 0.02 * seen[0] + 0.1 * seen[1] + seen[2] + 0.5 * seen[3] > 0.0;
+                *action = i64::from(right && self.balances);
+            }
+            Ok(())
+        }
+    }
+
+    fn play(envs: usize, episodes: u32, balances: bool) -> Evaluation {
+        let mut env =
+            make_vector(&Env::new("CartPole-v1", 1), envs, 0, &Seeds::new(1), 0, Purpose::Evaluate).unwrap();
+        let mut again = || {
+            let mut moves = 0;
+            let evaluation = evaluate(&mut *env, episodes, &mut Push { balances }, || moves += 1).unwrap();
+            assert!(moves > 8);
+            Evaluation { duration_s: 0.0, ..evaluation }
+        };
+        let first = again();
+        assert_eq!(again(), first, "EVAL-1");
+        first
+    }
 
     #[test]
     fn an_evaluation_repeats_and_its_episodes_differ() {
-        // A linear policy that balances: push to where the pole falls.
-        let layout = Layout::new(&Spec::discrete(4, 2), &[]);
-        let mut policy = MlpFast::new(&layout);
-        let mut weights = vec![0.0; layout.len];
-        let right = layout.actor[0].weight + 4;
-        weights[right..right + 4].copy_from_slice(&[0.02, 0.1, 1.0, 0.5]);
-        policy.load(&weights);
-        let mut moves = 0;
-        let mut play = |policy: &mut MlpFast| {
-            let evaluation =
-                evaluate(&Env::new("CartPole-v1", 1), 5, policy, &Seeds::new(1), || moves += 1).unwrap();
-            Evaluation { duration_s: 0.0, ..evaluation }
-        };
-        let good = play(&mut policy);
+        let good = play(5, 5, true);
         assert_eq!((good.return_mean, good.return_std, good.length_mean), (500.0, 0.0, 500.0));
         // A policy that always pushes left falls soon, after different numbers of steps.
-        policy.load(&vec![0.0; layout.len]);
-        let bad = play(&mut policy);
-        assert_eq!(play(&mut policy), bad);
+        let bad = play(20, 20, false);
         assert!(bad.return_mean < 12.0 && bad.return_min < bad.return_max, "{bad:?}");
-        assert!(moves > 40);
+    }
+
+    #[test]
+    fn eval_2_every_environment_plays_its_share() {
+        let seven = play(3, 7, false);
+        assert_eq!(seven.episodes, 7);
+        assert!(seven.length_mean > 7.0 && seven.length_mean == seven.return_mean);
     }
 }

@@ -1,7 +1,7 @@
 //! The built-in trainer: process group, DDP, environments, algorithms.
 //!
-//! The way of an iteration ([`train`]): [`collect`] plays a rollout with the policy's fast form, [`algo`] learns from it with gradients
-//! averaged by [`dist`], [`exchange`] makes totals and decisions that all ranks share, rank 0 [`evaluate`]s and writes a [`checkpoint`].
+//! The way of an iteration ([`train`]): an algorithm of [`algo`] plays with its environments and learns, with gradients averaged by [`dist`];
+//! [`exchange`] makes totals and decisions that all ranks share, rank 0 [`evaluate`]s and writes a [`checkpoint`] of the algorithm's [`state`].
 //! What happens is [told](tell) through [`report`] (event socket, lines), TensorBoard and the status page.
 //!
 //! Invariants:
@@ -19,14 +19,19 @@ pub mod error;
 pub mod evaluate;
 pub mod exchange;
 pub mod kernel;
+pub mod normalise;
 pub mod policy;
 pub mod report;
 pub mod resume;
+pub mod rollout;
+pub mod safetensors;
 pub mod seeds;
 pub mod settings;
 pub mod setup;
 pub mod signals;
 pub mod spawn;
+pub mod state;
+pub mod tally;
 pub mod tell;
 pub mod tensorboard;
 pub mod train;

@@ -172,7 +172,9 @@ mod tests {
         }
         let mean = all.iter().map(|row| row[0]).sum::<f64>() / 1000.0;
         let variance = all.iter().map(|row| (row[0] - mean).powi(2)).sum::<f64>() / 1000.0;
-        assert!((merged.mean[0] - mean).abs() < 1e-3 * mean && (merged.variance(0) / variance - 1.0).abs() < 0.5);
+        assert!(
+            (merged.mean[0] - mean).abs() < 1e-3 * mean && (merged.variance(0) / variance - 1.0).abs() < 0.5
+        );
     }
 
     #[test]

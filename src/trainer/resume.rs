@@ -4,30 +4,33 @@
 //! - RESUME-1: with the same world size, everything goes on bit by bit.
 //! - RESUME-2: with another world size and equally many environments, weights, moments, schedules, environments and totals go on;
 //!   counters of ranks that exist no more are added to those that do, so that totals stay exact.
-//! - RESUME-3: with another number of environments, new ones begin, on streams that no earlier life has used.
+//! - RESUME-3: with another number of environments, or environments that cannot be saved, new ones begin, on streams that no earlier life has used.
 //! - RESUME-4: a restart (generation above 0) from `latest` begins afresh when its run had not written a checkpoint yet.
 //! - RESUME-5: a checkpoint that cannot be used ends every rank with the same error (exit code 2).
 
-use super::checkpoint::{Checkpoint, Header, shapes};
-use super::collect::{Collector, Tally};
-use super::dist::{DistError, ProcessGroup};
+use super::checkpoint::{Checkpoint, refuse};
+use super::collect::Tally;
+use super::dist::ProcessGroup;
 use super::error::TrainerError;
-use super::policy::actor_critic::Layout;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use tch::{Device, Tensor};
 
-/// Name of the checkpoint to resume from by default.
-pub const LATEST: &str = "latest.ckpt";
+/// Name of the checkpoint to resume from by default, without its extension.
+pub const LATEST: &str = "latest";
 
 /// File that `resume` means: a path, or `latest` in the run directory.
 pub fn find(resume: &str, run_dir: &Path) -> PathBuf {
-    if resume == "latest" { run_dir.join("checkpoints").join(LATEST) } else { PathBuf::from(resume) }
+    if resume == "latest" {
+        run_dir.join("checkpoints").join(format!("{LATEST}.ckpt"))
+    } else {
+        PathBuf::from(resume)
+    }
 }
 
 /// This rank's words: counters, then its environments.
-pub fn own_words(collector: &Collector) -> Vec<u64> {
-    collector.tally().to_words().into_iter().chain(collector.save_envs()).collect()
+pub fn own_words(tally: Tally, envs: &[u64]) -> Vec<u64> {
+    tally.to_words().into_iter().chain(envs.iter().copied()).collect()
 }
 
 /// Every rank's words, one rank after the other; tag `checkpoint`. `device` is where the group's tensors live.
@@ -45,35 +48,28 @@ pub fn gather_words(group: &ProcessGroup, own: &[u64], device: Device) -> Result
 
 #[derive(Default, Serialize, Deserialize)]
 struct Answer {
-    header: Option<Header>,
     error: Option<(String, String)>,
     absent: bool,
-    words: usize,
+    bytes: usize,
 }
 
 /// Rank 0 reads the file, all ranks get it; tag `resume`. On failure all get the same error. `None`: there is no such file, and
-/// that is allowed by `or_afresh`.
+/// that is allowed by `or_afresh`. `device` is where the group's tensors live.
 pub fn share(
     group: &ProcessGroup,
     path: &Path,
     or_afresh: bool,
-    layout: &Layout,
-    env_id: &str,
     device: Device,
 ) -> Result<Option<Checkpoint>, TrainerError> {
-    let absent = or_afresh && !path.exists();
-    let read = (group.rank() == 0 && !absent).then(|| Checkpoint::read(path, layout, env_id));
-    let mut answer = match &read {
-        Some(Ok(checkpoint)) => Answer {
-            header: Some(checkpoint.header.clone()),
-            words: checkpoint.ranks.len(),
-            ..Answer::default()
-        },
-        Some(Err(error)) => {
-            Answer { error: Some((error.message.clone(), error.hint.clone())), ..Answer::default() }
+    let (mut answer, mut bytes) = (Answer::default(), Vec::new());
+    if group.rank() == 0 {
+        answer.absent = or_afresh && !path.exists();
+        match read(path) {
+            _ if answer.absent => {}
+            Ok(read) => (answer.bytes, bytes) = (read.len(), read),
+            Err(error) => answer.error = Some((error.message, error.hint)),
         }
-        None => Answer { absent, ..Answer::default() },
-    };
+    }
     group.broadcast_object(&mut answer, 0, "resume")?;
     if answer.absent {
         return Ok(None);
@@ -81,29 +77,28 @@ pub fn share(
     if let Some((message, hint)) = answer.error {
         return Err(TrainerError::usage(message, hint));
     }
-    let mut checkpoint = match read {
-        Some(Ok(checkpoint)) => checkpoint,
-        _ => Checkpoint::default(),
-    };
-    checkpoint.header = answer.header.unwrap_or_default();
-    debug_assert_eq!(shapes(layout), checkpoint.header.layout);
-    for values in [&mut checkpoint.parameters, &mut checkpoint.first, &mut checkpoint.second] {
-        values.resize(layout.len, 0.0);
-        let mut tensor = Tensor::f_from_slice(values)?.f_to_device(device)?;
-        broadcast(group, &mut tensor)?;
-        tensor.f_to_device(Device::Cpu)?.f_copy_data(values, layout.len)?;
-    }
-    let mut words: Vec<i64> = checkpoint.ranks.iter().map(|word| word.cast_signed()).collect();
-    words.resize(answer.words, 0);
-    let mut tensor = Tensor::f_from_slice(&words)?.f_to_device(device)?;
-    broadcast(group, &mut tensor)?;
-    tensor.f_to_device(Device::Cpu)?.f_copy_data(&mut words, answer.words)?;
-    checkpoint.ranks = words.into_iter().map(i64::cast_unsigned).collect();
-    Ok(Some(checkpoint))
+    bytes.resize(answer.bytes, 0);
+    let mut tensor = Tensor::f_from_slice(&bytes)?.f_to_device(device)?;
+    group.broadcast(&mut tensor, 0, "resume")?;
+    tensor.f_to_device(Device::Cpu)?.f_copy_data(&mut bytes, answer.bytes)?;
+    Checkpoint::decode(&bytes).map(Some).map_err(|what| refuse(path, what, DAMAGED))
 }
 
-fn broadcast(group: &ProcessGroup, tensor: &mut Tensor) -> Result<(), DistError> {
-    group.broadcast(tensor, 0, "resume")
+const DAMAGED: &str = "resume from another checkpoint of the run, or start afresh";
+
+/// A file that is a checkpoint.
+fn read(path: &Path) -> Result<Vec<u8>, TrainerError> {
+    let bytes = std::fs::read(path).map_err(|error| {
+        refuse(
+            path,
+            format!("cannot be read: {error}"),
+            "give a file below checkpoints/ of the run directory, or `latest`",
+        )
+    })?;
+    match Checkpoint::decode(&bytes) {
+        Ok(_) => Ok(bytes),
+        Err(what) => Err(refuse(path, what, DAMAGED)),
+    }
 }
 
 /// What a rank takes over from all ranks' words.
@@ -134,6 +129,7 @@ pub fn share_of(
     let envs: Vec<u64> =
         earlier.iter().filter_map(|words| words.get(Tally::WORDS..)).flatten().copied().collect();
     let fits = header.num_envs == num_envs
+        && words_per_env > 0
         && header.words_per_env == words_per_env
         && envs.len() == num_envs as usize * words_per_env;
     let local = (num_envs / world_size.max(1)) as usize * words_per_env;
@@ -144,6 +140,7 @@ pub fn share_of(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trainer::checkpoint::Header;
 
     /// Two ranks with two environments of one word each.
     fn checkpoint() -> Checkpoint {

@@ -3,7 +3,7 @@
 use super::dist::{BackendKind, cuda};
 use super::error::TrainerError;
 use super::settings::Settings;
-use crate::config::experiment::{Backend, Env, Experiment, Learn, Ppo};
+use crate::config::experiment::{Backend, Env, Experiment, Learn};
 use std::path::{Path, PathBuf};
 use tch::Device;
 
@@ -24,7 +24,7 @@ pub fn load_experiment(path: &Path) -> Result<Experiment, TrainerError> {
 }
 
 /// The parts of an experiment that the built-in trainer cannot do without.
-pub fn parts(experiment: &Experiment) -> Result<(&Env, &Ppo), TrainerError> {
+pub fn parts(experiment: &Experiment) -> Result<(&Env, &Learn), TrainerError> {
     let missing = |section: &str| {
         TrainerError::usage(
             format!("the experiment has no [{section}], which the built-in trainer needs"),
@@ -32,8 +32,8 @@ pub fn parts(experiment: &Experiment) -> Result<(&Env, &Ppo), TrainerError> {
         )
     };
     let env = experiment.env.as_ref().ok_or_else(|| missing("env"))?;
-    let Learn::Ppo(ppo) = experiment.learn.as_ref().ok_or_else(|| missing("learn"))?;
-    Ok((env, ppo))
+    let learn = experiment.learn.as_ref().ok_or_else(|| missing("learn"))?;
+    Ok((env, learn))
 }
 
 /// Transitions of a rollout over all ranks; beyond this a typing mistake is likelier than memory for it.
@@ -59,7 +59,7 @@ pub struct Sizes {
 impl Sizes {
     /// Splits an experiment over `world_size` ranks.
     pub fn resolve(experiment: &Experiment, rank: u32, world_size: u32) -> Result<Sizes, TrainerError> {
-        let (env, ppo) = parts(experiment)?;
+        let (env, learn) = parts(experiment)?;
         let num_steps = experiment.collect.num_steps;
         if env.num_envs == 0 || !env.num_envs.is_multiple_of(world_size) {
             return Err(TrainerError::usage(
@@ -88,7 +88,7 @@ impl Sizes {
             ));
         }
         let num_iterations = match experiment.run.total_steps {
-            0 if ppo.anneal_lr => {
+            0 if learn.anneals() => {
                 return Err(TrainerError::usage(
                     "the learning rate cannot be annealed over a run without end",
                     "set run.total_steps, or learn.anneal_lr = false",

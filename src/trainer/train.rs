@@ -1,24 +1,22 @@
 //! The training loop of one rank. Its invariants are the [trainer's](crate::trainer).
 
-use super::algo::adam::Adam;
-use super::algo::ppo::{Learned, Parts, Ppo, annealed};
-use super::checkpoint::{Checkpoint, Header, shapes};
-use super::collect::{Collector, Tally};
-use super::dist::{Ddp, GroupSettings, Page, ProcessGroup};
-use super::env::{self, make_vector, spec_of};
+use super::algo::{self, Algorithm, At, Learned, Parts};
+use super::checkpoint::{Checkpoint, Header};
+use super::collect::Tally;
+use super::dist::{GroupSettings, Page, ProcessGroup};
+use super::env::{self, VectorEnv};
 use super::error::TrainerError;
-use super::evaluate::evaluate;
+use super::evaluate::{self, evaluate};
 use super::exchange::{Brought, exchange, gather};
-use super::policy::actor_critic::Layout;
-use super::policy::{ActorCritic, MlpFast};
 use super::report::{Events, say, warn};
 use super::resume;
-use super::seeds::{Purpose, Seeds};
+use super::seeds::Seeds;
 use super::settings::Settings;
 use super::setup::{self, Sizes};
 use super::signals;
+use super::state::Restored;
 use super::tell::{Teller, Told};
-use crate::config::experiment::{Experiment, Ppo as PpoSettings};
+use crate::config::experiment::Experiment;
 use crate::proto::message::{Evaluation, FinishReason, Phase, RankEvent};
 use crate::proto::status_page::Writer;
 use serde::{Deserialize, Serialize};
@@ -26,7 +24,7 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
-use tch::{Device, Tensor};
+use tch::Device;
 
 /// Bound of leaving the group.
 const LEAVE: Duration = Duration::from_secs(10);
@@ -39,16 +37,11 @@ pub fn run(
 ) -> Result<FinishReason, TrainerError> {
     let page = open_page(settings)?;
     let experiment = setup::load_experiment(&settings.config)?;
-    let (env, ppo) = setup::parts(&experiment)?;
+    let (env, _) = setup::parts(&experiment)?;
     let sizes = Sizes::resolve(&experiment, settings.rank, settings.world_size)?;
-    let spec = spec_of(env)?;
-    let layout = Layout::new(&spec, &experiment.policy.hidden);
     // Refused before the others are waited for.
-    let algorithm = |device| {
-        let width = spec.observation_len();
-        Ppo::new(ppo.clone(), experiment.distributed.fingerprint_every, sizes.local_batch, width, device)
-    };
-    algorithm(Device::Cpu)?;
+    let spec = env::spec_of(env)?;
+    algo::check(&experiment, &spec, &sizes)?;
     setup::set_threads(&experiment);
     let (backend, device) = setup::device(settings, &experiment)?;
     let group = ProcessGroup::connect(
@@ -82,8 +75,16 @@ pub fn run(
         settings.world_size,
         group.backend_name()
     ));
-    let ppo = algorithm(device)?;
-    let mut trainer = Trainer::new(settings, &experiment, sizes, layout, device, ppo, &group, &page, events)?;
+    let parts = Parts {
+        experiment: &experiment,
+        sizes,
+        spec,
+        seeds: Seeds::new(experiment.run.seed),
+        device,
+        group: &group,
+        life: 0,
+    };
+    let mut trainer = Trainer::new(settings, parts, &page, events)?;
     let reason = trainer.run()?;
     page.borrow_mut().phase(Phase::Teardown);
     drop(trainer);
@@ -130,106 +131,76 @@ struct Verdict {
 
 struct Trainer<'a> {
     experiment: &'a Experiment,
-    settings: PpoSettings,
     sizes: Sizes,
     seeds: Seeds,
+    device: Device,
     group: &'a ProcessGroup,
     page: &'a Page,
     teller: Teller<'a>,
-    policy: ActorCritic,
-    adam: Adam,
-    ddp: Ddp,
-    ppo: Ppo,
-    collector: Collector,
-    greedy: MlpFast,
-    weights: Vec<f32>,
-    env_id: String,
-    num_envs: u32,
+    algorithm: Box<dyn Algorithm>,
+    /// Rank 0's, made at the first evaluation.
+    evaluation: Option<Box<dyn VectorEnv>>,
     run_dir: PathBuf,
     train_iter: u64,
     updates: u64,
+    /// Over all ranks.
+    env_step: u64,
     best: Option<f64>,
 }
 
 impl<'a> Trainer<'a> {
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "called once; a struct of these would only be taken apart again"
-    )]
     fn new(
         settings: &Settings,
-        experiment: &'a Experiment,
-        sizes: Sizes,
-        layout: Layout,
-        device: Device,
-        ppo: Ppo,
-        group: &'a ProcessGroup,
+        parts: Parts<'a>,
         page: &'a Page,
         events: &'a Events,
     ) -> Result<Trainer<'a>, TrainerError> {
-        let (env, ppo_settings) = setup::parts(experiment)?;
-        let seeds = Seeds::new(experiment.run.seed);
+        let Parts { experiment, sizes, seeds, device, group, .. } = parts;
+        let (env, learn) = setup::parts(experiment)?;
         let run_dir = setup::run_dir(settings, &experiment.run.name);
-        let mut policy = ActorCritic::new(layout.clone(), &seeds, device)?;
-        let mut adam = Adam::new(layout.len, ppo_settings.adam_eps, device)?;
-        let resumed = match &settings.resume {
-            Some(from) => {
-                let or_afresh = from == "latest" && settings.generation > 0;
-                let path = resume::find(from, &run_dir);
-                resume::share(group, &path, or_afresh, &layout, &env.id, device)?
+        let mut resumed = None;
+        if let Some(from) = &settings.resume {
+            let or_afresh = from == "latest" && settings.generation > 0;
+            let path = resume::find(from, &run_dir);
+            if let Some(checkpoint) = resume::share(group, &path, or_afresh, device)? {
+                checkpoint.is_of(&path, learn.name(), &env.id)?;
+                resumed = Some((path, checkpoint));
             }
-            None => None,
-        };
-        let (mut train_iter, mut best) = (0, None);
-        if let Some(checkpoint) = &resumed {
-            policy.copy_from(&checkpoint.parameters)?;
-            adam.first.f_copy_(&Tensor::f_from_slice(&checkpoint.first)?)?;
-            adam.second.f_copy_(&Tensor::f_from_slice(&checkpoint.second)?)?;
-            adam.steps = checkpoint.header.updates;
-            (train_iter, best) = (checkpoint.header.train_iter, checkpoint.header.best);
         }
-        let bucket = (experiment.distributed.bucket_mb.clamp(0.0, 4096.0) * 1024.0 * 1024.0) as usize;
-        let ddp = Ddp::new(policy.named_parameters(), Vec::new(), group, bucket)?;
-        let envs = make_vector(
-            env,
-            sizes.local_envs as usize,
-            sizes.first_env,
-            &seeds,
-            train_iter,
-            env::Purpose::Train,
-        )?;
-        let mut collector = Collector::new(envs, &layout, seeds, sizes.first_env, sizes.num_steps as usize);
-        if let Some(checkpoint) = &resumed {
-            let each = collector.words_per_env();
-            let share = resume::share_of(checkpoint, group.rank(), group.world_size(), env.num_envs, each);
-            collector.resume_tally(share.tally);
-            if let Some(envs) = share.envs {
-                collector.restore_envs(&envs)?;
-            }
+        let header = resumed.as_ref().map(|(_, checkpoint)| checkpoint.header.clone()).unwrap_or_default();
+        let parts = Parts { life: header.train_iter, ..parts };
+        let mut algorithm = algo::make(&parts)?;
+        let mut lost = false;
+        if let Some((path, checkpoint)) = resumed {
+            let state = algorithm.state()?;
+            checkpoint.fits(&path, &state)?;
+            let (rank, world_size) = (group.rank(), group.world_size());
+            let share = resume::share_of(&checkpoint, rank, world_size, env.num_envs, state.words_per_env);
+            lost = share.envs.is_none();
+            algorithm.restore(&Restored {
+                arrays: checkpoint.arrays,
+                words: checkpoint.words,
+                tally: share.tally,
+                envs: share.envs,
+            })?;
         }
         let trainer = Trainer {
             experiment,
-            settings: ppo_settings.clone(),
             sizes,
             seeds,
+            device,
             group,
             page,
             teller: Teller::new(events, group.rank(), &run_dir),
-            weights: vec![0.0; layout.len],
-            greedy: MlpFast::new(&layout),
-            updates: adam.steps,
-            policy,
-            adam,
-            ddp,
-            ppo,
-            collector,
-            env_id: env.id.clone(),
-            num_envs: env.num_envs,
+            algorithm,
+            evaluation: None,
             run_dir,
-            train_iter,
-            best,
+            train_iter: header.train_iter,
+            updates: header.updates,
+            env_step: header.env_step,
+            best: header.best,
         };
-        trainer.announce(resumed.is_some(), settings.resume.is_some());
+        trainer.announce(&header, settings.resume.is_some(), lost)?;
         trainer.show_counters();
         Ok(trainer)
     }
@@ -238,32 +209,42 @@ impl<'a> Trainer<'a> {
         self.group.rank() == 0
     }
 
-    fn announce(&self, resumed: bool, restart: bool) {
+    fn announce(&self, resumed: &Header, restart: bool, lost: bool) -> Result<(), TrainerError> {
         if !self.is_first() {
-            return;
+            return Ok(());
         }
+        let (env, learn) = setup::parts(self.experiment)?;
         let Sizes { local_envs, local_batch, batch, num_iterations, .. } = self.sizes;
-        let minibatches = self.settings.num_minibatches as usize;
+        let minibatches = learn.num_minibatches().max(1) as usize;
         let goal = num_iterations.map_or("no limit".into(), |n| format!("{n} iterations"));
-        say(&format!(
-            "{}: {} environments ({local_envs} per rank), rollout {batch} ({local_batch} per rank), minibatch {} ({} per rank), {goal}, run directory {}",
-            self.env_id,
-            self.num_envs,
-            batch as usize / minibatches.max(1),
-            local_batch / minibatches.max(1),
-            self.run_dir.display(),
-        ));
-        match (resumed, restart) {
+        let sizes = format!(
+            "{} environments ({local_envs} per rank), rollout {batch} ({local_batch} per rank), minibatch {} ({} per rank), {goal}",
+            env.num_envs,
+            batch as usize / minibatches,
+            local_batch / minibatches,
+        );
+        say(&format!("{} on {}: {sizes}, run directory {}", learn.name(), env.id, self.run_dir.display()));
+        let (was, is) = (resumed.world_size, self.group.world_size());
+        match (was > 0, restart) {
             (true, _) => {
-                say(&format!("resumed after iteration {}, update {}", self.train_iter, self.updates))
+                say(&format!("resumed after iteration {}, update {}", self.train_iter, self.updates));
+                if was != is {
+                    say(&format!(
+                        "the checkpoint is of {was} ranks, this run has {is}: sizes are planned anew: {sizes}"
+                    ));
+                }
+                if lost {
+                    say("the checkpoint's environments cannot be taken over: new episodes begin");
+                }
             }
             (false, true) => say("no checkpoint was written before the restart: beginning afresh"),
             (false, false) => {}
         }
+        Ok(())
     }
 
     fn show_counters(&self) {
-        let tally = self.collector.tally();
+        let tally = self.algorithm.tally();
         self.page.borrow_mut().update(|body| {
             (body.train_iter, body.updates) = (self.train_iter, self.updates);
             (body.env_step, body.samples, body.episodes) = (tally.env_step, tally.samples, tally.episodes);
@@ -289,40 +270,29 @@ impl<'a> Trainer<'a> {
         Ok(reason)
     }
 
-    /// One rollout and what is learnt from it.
     fn iterate(&mut self) -> Result<Learned, TrainerError> {
-        let (page, iteration) = (self.page, self.train_iter);
-        page.borrow_mut().phase(Phase::Rollout);
-        self.policy.copy_to(&mut self.weights)?;
-        self.collector.collect(&self.weights, iteration, |tally| {
-            page.borrow_mut().update(|body| {
-                body.phase_progress += 1;
-                (body.env_step, body.samples, body.episodes) =
-                    (tally.env_step, tally.samples, tally.episodes);
-            });
-        })?;
-        page.borrow_mut().phase(Phase::Learn);
-        let random = self.seeds.generator(Purpose::Shuffle, self.group.rank(), iteration);
-        let rate = annealed(&self.settings, iteration, self.sizes.num_iterations);
-        let parts =
-            Parts { policy: &self.policy, adam: &mut self.adam, ddp: &mut self.ddp, group: self.group };
-        let learned =
-            self.ppo.learn(self.collector.rollout(), parts, rate, random, self.updates, |updates| {
-                page.borrow_mut().update(|body| {
-                    body.phase_progress += 1;
-                    body.updates = updates;
-                });
-            })?;
-        if !(learned.policy_loss.is_finite() && learned.value_loss.is_finite()) {
+        let at = At {
+            group: self.group,
+            page: self.page,
+            iteration: self.train_iter,
+            num_iterations: self.sizes.num_iterations,
+            updates: self.updates,
+            env_step: self.env_step,
+        };
+        let learned = self.algorithm.iterate(&at)?;
+        let lost = learned.losses.iter().find(|(name, value)| name.ends_with("_loss") && !value.is_finite());
+        if let Some((name, _)) = lost {
             return Err(TrainerError::failure(
-                format!("the loss is not a finite number any more in iteration {}", iteration + 1),
-                "lower learn.learning_rate, and look at the losses in TensorBoard",
+                format!("{name} is not a finite number any more in iteration {}", self.train_iter + 1),
+                "lower the learning rate, and look at the losses in TensorBoard",
             ));
         }
         self.updates += learned.updates;
         self.train_iter += 1;
-        page.borrow_mut().phase(Phase::Sync);
-        page.borrow_mut().update(|body| body.train_iter = iteration + 1);
+        self.page.borrow_mut().phase(Phase::Sync);
+        self.page.borrow_mut().update(|body| {
+            (body.train_iter, body.updates) = (self.train_iter, self.updates);
+        });
         Ok(learned)
     }
 
@@ -331,10 +301,11 @@ impl<'a> Trainer<'a> {
         let brought = Brought {
             stop: signals::stop_requested(),
             report: self.teller.due(),
-            tally: self.collector.tally(),
+            tally: self.algorithm.tally(),
             chain: learned.chain,
         };
         let agreed = exchange(self.group, brought)?;
+        self.env_step = agreed.totals.env_step;
         let every = |every: u64| every > 0 && self.train_iter.is_multiple_of(every);
         let last = self.sizes.num_iterations == Some(self.train_iter);
         let evaluate =
@@ -349,10 +320,10 @@ impl<'a> Trainer<'a> {
         if evaluate {
             verdict = self.evaluate(agreed.totals.env_step)?;
         }
-        let name = format!("iter-{}.ckpt", self.train_iter);
+        let name = format!("iter-{}", self.train_iter);
         let files = [
             (checkpoint, name.as_str(), "every"),
-            (verdict.best && self.experiment.checkpoint.best, "best.ckpt", "best"),
+            (verdict.best && self.experiment.checkpoint.best, "best", "best"),
         ];
         let mut files: Vec<(&str, &str)> =
             files.iter().filter(|file| file.0).map(|(_, name, why)| (*name, *why)).collect();
@@ -369,16 +340,16 @@ impl<'a> Trainer<'a> {
     }
 
     fn report(&mut self, totals: &Tally, learned: &Learned) -> Result<(), TrainerError> {
-        let own = self.collector.take_interval();
-        let losses = learned.losses();
-        let gathered = gather(self.group, &own, &losses.map(|(_, value)| value))?;
+        let own = self.algorithm.take_interval();
+        let (names, values): (Vec<&str>, Vec<f64>) = learned.losses.iter().copied().unzip();
+        let gathered = gather(self.group, &own, &values)?;
         let (iteration, updates) = (self.train_iter, self.updates);
         self.teller.iteration(Told {
-            own: self.collector.tally().counters(iteration, updates, own.returns),
+            own: self.algorithm.tally().counters(iteration, updates, own.returns),
             totals: totals.counters(iteration, updates, gathered.interval.returns),
             interval: gathered.interval,
-            losses: losses.iter().map(|(name, _)| *name).zip(gathered.means).collect(),
-            learning_rate: annealed(&self.settings, iteration - 1, self.sizes.num_iterations),
+            losses: names.into_iter().zip(gathered.means).collect(),
+            learning_rate: learned.learning_rate,
         });
         Ok(())
     }
@@ -387,24 +358,19 @@ impl<'a> Trainer<'a> {
     fn evaluate(&mut self, env_step: u64) -> Result<Verdict, TrainerError> {
         let mut verdict = Verdict::default();
         if self.is_first() {
-            let page = self.page;
-            let (env, _) = setup::parts(self.experiment)?;
-            page.borrow_mut().phase(Phase::Eval);
-            self.policy.copy_to(&mut self.weights)?;
-            self.greedy.load(&self.weights);
-            let episodes = self.experiment.eval.episodes;
-            match evaluate(env, episodes, &mut self.greedy, &self.seeds, || page.borrow_mut().progress()) {
+            self.page.borrow_mut().phase(Phase::Eval);
+            match self.play() {
                 Ok(evaluation) => {
                     let mean = evaluation.return_mean;
                     let reached = self.experiment.eval.stop_value.is_some_and(|goal| mean >= goal);
-                    let stop = reached && self.train_iter > 0 && episodes > 0;
+                    let stop = reached && self.train_iter > 0 && evaluation.episodes > 0;
                     verdict.best = self.train_iter > 0 && self.best.is_none_or(|best| mean > best);
                     verdict.evaluation =
                         Evaluation { env_step, train_iter: self.train_iter, stop, ..evaluation };
                 }
                 Err(error) => verdict.error = Some(error.to_string()),
             }
-            page.borrow_mut().phase(Phase::Sync);
+            self.page.borrow_mut().phase(Phase::Sync);
         }
         self.group.broadcast_object(&mut verdict, 0, "eval")?;
         if let Some(error) = &verdict.error {
@@ -417,39 +383,45 @@ impl<'a> Trainer<'a> {
         Ok(verdict)
     }
 
+    fn play(&mut self) -> Result<Evaluation, TrainerError> {
+        let (episodes, page) = (self.experiment.eval.episodes, self.page);
+        let envs = match &mut self.evaluation {
+            Some(envs) => envs,
+            made => {
+                let (env, _) = setup::parts(self.experiment)?;
+                let count = episodes.clamp(1, evaluate::MAX_ENVS) as usize;
+                let purpose = env::Purpose::Evaluate;
+                made.insert(env::make_vector(env, count, 0, &self.seeds, 0, purpose)?)
+            }
+        };
+        evaluate(&mut **envs, episodes, self.algorithm.greedy()?, || page.borrow_mut().progress())
+    }
+
     /// Gathers what the ranks own; rank 0 writes it under each of the names, for each of the reasons.
     fn checkpoint(&mut self, files: &[(&str, &str)]) -> Result<(), TrainerError> {
         self.page.borrow_mut().phase(Phase::Checkpoint);
-        let own = resume::own_words(&self.collector);
-        let ranks = resume::gather_words(self.group, &own, self.policy.flat().device())?;
+        let state = self.algorithm.state()?;
+        let own = resume::own_words(self.algorithm.tally(), &state.envs);
+        let ranks = resume::gather_words(self.group, &own, self.device)?;
         if self.is_first() {
-            let layout = self.policy.layout();
-            let moments = |tensor: &Tensor| -> Result<Vec<f32>, TrainerError> {
-                let mut values = vec![0.0; layout.len];
-                tensor.f_to_device(Device::Cpu)?.f_copy_data(&mut values, layout.len)?;
-                Ok(values)
-            };
+            let (env, learn) = setup::parts(self.experiment)?;
             let env_step: u64 =
                 ranks.chunks(own.len().max(1)).map(|words| Tally::from_words(words).env_step).sum();
-            let checkpoint = Checkpoint {
-                header: Header {
-                    env_id: self.env_id.clone(),
-                    seed: self.experiment.run.seed,
-                    world_size: self.group.world_size(),
-                    num_envs: self.num_envs,
-                    words_per_rank: own.len(),
-                    words_per_env: self.collector.words_per_env(),
-                    train_iter: self.train_iter,
-                    updates: self.updates,
-                    best: self.best,
-                    env_step,
-                    layout: shapes(layout),
-                },
-                parameters: moments(self.policy.flat())?,
-                first: moments(&self.adam.first)?,
-                second: moments(&self.adam.second)?,
-                ranks,
+            let header = Header {
+                algorithm: learn.name().into(),
+                env_id: env.id.clone(),
+                seed: self.experiment.run.seed,
+                world_size: self.group.world_size(),
+                num_envs: env.num_envs,
+                words_per_rank: own.len(),
+                words_per_env: state.words_per_env,
+                train_iter: self.train_iter,
+                updates: self.updates,
+                best: self.best,
+                env_step,
+                ..Header::default()
             };
+            let checkpoint = Checkpoint { header, arrays: state.arrays, words: state.words, ranks };
             for (name, reason) in files {
                 let path = checkpoint.write(&self.run_dir.join("checkpoints"), name)?;
                 self.page.borrow_mut().progress();

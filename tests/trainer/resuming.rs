@@ -4,6 +4,7 @@ use crate::harness::{Run, counters, experiment, totals};
 use rankdeck::proto::message::RankEvent;
 use rankdeck::trainer::checkpoint::Checkpoint;
 use rankdeck::trainer::collect::Tally;
+use rankdeck::trainer::state::Array;
 use std::path::Path;
 
 fn load(path: &Path) -> Checkpoint {
@@ -34,10 +35,12 @@ fn assert_equal_ends(whole: &Run, resumed: &Run) {
     let [a, b] = [whole, resumed].map(|run| without_time(load(&run.file("checkpoints/latest.ckpt"))));
     assert_eq!(a.header.train_iter, 12);
     assert_eq!(a.header, b.header);
-    let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-    assert_eq!(bits(&a.parameters), bits(&b.parameters));
-    assert_eq!(bits(&a.first), bits(&b.first));
-    assert_eq!(bits(&a.second), bits(&b.second));
+    let bits = |checkpoint: &Checkpoint| -> Vec<(String, Vec<u32>)> {
+        let of = |array: &Array| (array.name.clone(), array.values.iter().map(|v| v.to_bits()).collect());
+        checkpoint.arrays.iter().map(of).collect()
+    };
+    assert_eq!(bits(&a), bits(&b));
+    assert_eq!(a.words, b.words);
     assert_eq!(a.ranks, b.ranks);
 }
 
@@ -128,7 +131,7 @@ fn resume_5_a_damaged_checkpoint_ends_every_rank_with_the_same_error() {
     let mut resumed = Run::start(&other, &["--resume", path.to_str().unwrap()]);
     resumed.end_with(2);
     assert!(
-        resumed.logs().contains("critic.0.weight [64, 4] there, critic.0.weight [32, 4] here"),
+        resumed.logs().contains("model.critic.0.weight [64, 4] there, model.critic.0.weight [32, 4] here"),
         "{}",
         resumed.logs()
     );

@@ -1,5 +1,5 @@
 use super::*;
-use crate::config::experiment::{Distributed, Env, Ppo, Run};
+use crate::config::experiment::{Distributed, Env, Learn, Ppo, Run};
 use crate::core::ids::RunId;
 use proptest::prelude::*;
 use std::collections::BTreeMap;

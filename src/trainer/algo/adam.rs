@@ -65,7 +65,8 @@ impl Adam {
             let mut first = self.first.f_narrow(0, offset, len as i64)?;
             let mut second = self.second.f_narrow(0, offset, len as i64)?;
             let mut own = parameter.shallow_clone();
-            let slices = (floats_mut(&mut own), floats(&gradient), floats_mut(&mut first), floats_mut(&mut second));
+            let slices =
+                (floats_mut(&mut own), floats(&gradient), floats_mut(&mut first), floats_mut(&mut second));
             match slices {
                 (Some(own), Some(gradient), Some(first), Some(second)) => {
                     adam_step(Road::best(), step, own, gradient, first, second);
@@ -105,7 +106,8 @@ impl Adam {
             let _ = first.f_lerp_(&gradient, 1.0 - beta1)?;
             let squares = gradient.f_mul(&gradient)?.f_mul_scalar_(1.0 - beta2)?;
             let _ = second.f_mul_scalar_(beta2)?.f_add_(&squares)?;
-            let denominator = second.f_sqrt()?.f_mul_scalar_(f64::from(step.correction))?.f_add_scalar_(self.eps)?;
+            let denominator =
+                second.f_sqrt()?.f_mul_scalar_(f64::from(step.correction))?.f_add_scalar_(self.eps)?;
             let change = first.f_div(&denominator)?.f_mul_scalar_(-step_size)?;
             let _ = parameter.f_view([-1])?.f_add_(&change)?;
             Ok(())

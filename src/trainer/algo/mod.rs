@@ -1,5 +1,232 @@
-//! Algorithms: what is computed from a rollout, and the optimiser.
+//! The algorithms, one file each, behind one trait, and what several of them share.
+//!
+//! The [loop](crate::trainer::train) owns identity, totals, stop, evaluation, checkpoints and telling. An algorithm owns its environments, its
+//! networks and what an iteration does with them.
+//!
+//! Invariants of every algorithm:
+//! - ALGO-1: [`Algorithm::iterate`] makes the same collectives in the same order on all ranks: their number depends on settings, counters that are
+//!   equal on all ranks, and reduced values only.
+//! - ALGO-2: parameters, targets and everything else that must be equal on all ranks is copied from rank 0 when the algorithm is made, and
+//!   [`Learned::chain`] covers it.
+//! - ALGO-3: the result depends on state, seed and iteration only: a restored algorithm goes on bit by bit, where its file does not say otherwise.
 
+pub mod a2c;
 pub mod adam;
+pub mod batch;
 pub mod gae;
+pub mod native;
+pub mod on_policy;
+pub mod ppg;
 pub mod ppo;
+
+use super::collect::{Interval, Tally};
+use super::dist::{Page, ProcessGroup};
+use super::env::Spec;
+use super::error::TrainerError;
+use super::evaluate::Greedy;
+use super::policy::actor_critic::Layout;
+use super::seeds::Seeds;
+use super::setup::{self, Sizes};
+use super::state::{Restored, State};
+use crate::config::experiment::{Experiment, Learn};
+use crate::config::learn::NormAdv;
+use crate::proto::message::Phase;
+use tch::Device;
+
+/// What one iteration did.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Learned {
+    /// Updates made; equal on all ranks.
+    pub updates: u64,
+    /// Hash over the fingerprints after each covered update; 0 when none was covered.
+    pub chain: u64,
+    /// The optimiser's rate (the first one's).
+    pub learning_rate: f64,
+    /// Names (the same on all ranks, in the same order) and values of losses and other scalars; means over the ranks are told. NaN: no value.
+    /// A name that ends with `_loss` must stay finite, or the run ends.
+    pub losses: Vec<(&'static str, f64)>,
+}
+
+impl Learned {
+    /// Mixes the fingerprint after an update into the chain.
+    pub fn cover(&mut self, fingerprint: u64) {
+        self.chain = (self.chain.rotate_left(5) ^ fingerprint).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    }
+}
+
+/// Where the run is, and what an iteration may use.
+pub struct At<'a> {
+    /// The ranks.
+    pub group: &'a ProcessGroup,
+    /// The status page.
+    pub page: &'a Page,
+    /// Iterations done before this one.
+    pub iteration: u64,
+    /// Iterations in all; `None` without a limit.
+    pub num_iterations: Option<u64>,
+    /// Updates made before this iteration.
+    pub updates: u64,
+    /// Environment steps over all ranks before this iteration.
+    pub env_step: u64,
+}
+
+impl At<'_> {
+    /// Shows a phase on the status page.
+    pub fn phase(&self, phase: Phase) {
+        self.page.borrow_mut().phase(phase);
+    }
+
+    /// Shows a step of all environments.
+    pub fn stepped(&self, tally: &Tally) {
+        self.page.borrow_mut().update(|body| {
+            body.phase_progress += 1;
+            (body.env_step, body.samples, body.episodes) = (tally.env_step, tally.samples, tally.episodes);
+        });
+    }
+
+    /// Shows that so many updates were made in this iteration.
+    pub fn updated(&self, learned: &Learned) {
+        self.page.borrow_mut().update(|body| {
+            body.phase_progress += 1;
+            body.updates = self.updates + learned.updates;
+        });
+    }
+
+    /// CleanRL's annealing: `1 - done / num_iterations` of the rate, where `done` iterations came before.
+    pub fn annealed(&self, rate: f64, anneal: bool) -> f64 {
+        match self.num_iterations {
+            Some(all) if anneal => rate * (1.0 - self.iteration as f64 / all.max(1) as f64),
+            _ => rate,
+        }
+    }
+}
+
+/// A learner with its environments.
+pub trait Algorithm {
+    /// One training iteration: collects and learns.
+    fn iterate(&mut self, at: &At<'_>) -> Result<Learned, TrainerError>;
+    /// This rank's own counters since the run began.
+    fn tally(&self) -> Tally;
+    /// Episodes of this rank since the last call.
+    fn take_interval(&mut self) -> Interval;
+    /// The policy as it is now, for an evaluation.
+    fn greedy(&mut self) -> Result<&mut dyn Greedy, TrainerError>;
+    /// Everything that a checkpoint must hold. Names, shapes and counts of arrays and words depend on the settings only.
+    fn state(&self) -> Result<State, TrainerError>;
+    /// Takes over what a checkpoint held; called before the first iteration, with a state that has the names and shapes of [`Algorithm::state`].
+    fn restore(&mut self, restored: &Restored) -> Result<(), TrainerError>;
+}
+
+/// What an algorithm is made from.
+pub struct Parts<'a> {
+    /// The experiment.
+    pub experiment: &'a Experiment,
+    /// Sizes of this rank.
+    pub sizes: Sizes,
+    /// Shapes of the environment.
+    pub spec: Spec,
+    /// Random streams.
+    pub seeds: Seeds,
+    /// Where networks live.
+    pub device: Device,
+    /// The ranks.
+    pub group: &'a ProcessGroup,
+    /// Iterations done by earlier lives of the run: names the streams of environments that cannot be restored.
+    pub life: u64,
+}
+
+/// Makes the algorithm of the experiment: environments reset, parameters equal on all ranks (collective, tag `weights`).
+pub fn make(parts: &Parts<'_>) -> Result<Box<dyn Algorithm>, TrainerError> {
+    let (_, learn) = setup::parts(parts.experiment)?;
+    match learn {
+        Learn::Ppo(settings) => Ok(Box::new(ppo::Ppo::new(settings, parts)?)),
+        Learn::Ppg(settings) => Ok(Box::new(ppg::Ppg::new(settings, parts)?)),
+        Learn::A2c(settings) => Ok(Box::new(a2c::A2c::new(settings, parts)?)),
+        Learn::Dqn(_) | Learn::Sac(_) => Err(not_yet(learn)),
+    }
+}
+
+fn not_yet(learn: &Learn) -> TrainerError {
+    TrainerError::usage(
+        format!("algorithm {} is not built in yet", learn.name()),
+        "set learn.algorithm = \"ppo\"",
+    )
+}
+
+/// Refuses what cannot work, before any rank is waited for: networks that do not fit, sizes that do not divide.
+pub fn check(experiment: &Experiment, spec: &Spec, sizes: &Sizes) -> Result<(), TrainerError> {
+    let (_, learn) = setup::parts(experiment)?;
+    match learn {
+        Learn::Ppo(_) | Learn::A2c(_) => {}
+        Learn::Ppg(ppg) => {
+            let rollouts = ppg.policy_iterations as usize * sizes.local_envs as usize;
+            let minibatches = ppg.aux_num_minibatches as usize;
+            if minibatches == 0 || !rollouts.is_multiple_of(minibatches) {
+                return Err(TrainerError::usage(
+                    format!(
+                        "the {rollouts} rollouts of single environments that a rank collects in a policy phase cannot be split into {minibatches} minibatches"
+                    ),
+                    format!("set learn.aux_num_minibatches to a divisor of {rollouts}"),
+                ));
+            }
+        }
+        Learn::Dqn(_) | Learn::Sac(_) => return Err(not_yet(learn)),
+    }
+    let aux = matches!(learn, Learn::Ppg(_));
+    Layout::new(spec, &experiment.policy, aux)?;
+    let minibatches = learn.num_minibatches() as usize;
+    if minibatches == 0 || !sizes.local_batch.is_multiple_of(minibatches) {
+        return Err(TrainerError::usage(
+            format!(
+                "the rollout of {} transitions per rank cannot be split into {minibatches} minibatches",
+                sizes.local_batch
+            ),
+            "change learn.num_minibatches, env.num_envs or collect.num_steps",
+        ));
+    }
+    if learn.norm_adv() != NormAdv::Off && sizes.local_batch / minibatches < 2 {
+        return Err(TrainerError::usage(
+            "a minibatch of 1 transition per rank cannot be normalised",
+            "lower learn.num_minibatches, or set learn.norm_adv = false",
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chain_notices_one_differing_update() {
+        let run = |fingerprints: &[u64]| {
+            let mut learned = Learned::default();
+            fingerprints.iter().for_each(|fingerprint| learned.cover(*fingerprint));
+            learned.chain
+        };
+        assert_eq!(run(&[5, 6, 7]), run(&[5, 6, 7]));
+        assert_ne!(run(&[5, 6, 7]), run(&[5, 9, 7]));
+        assert_ne!(run(&[5, 6, 7]), run(&[6, 5, 7]));
+        assert_ne!(run(&[0]), 0);
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_with_the_key_to_change() {
+        let experiment = |id: &str, rest: &str| -> Experiment {
+            let text =
+                format!("[run]\nname = 'x'\ntotal_steps = 5000\n[env]\nid = '{id}'\nnum_envs = 4\n{rest}\n");
+            toml::from_str(&text).unwrap()
+        };
+        for (rest, key) in [
+            ("[learn]\nalgorithm = 'ppo'\nnum_minibatches = 3", "learn.num_minibatches"),
+            ("[learn]\nalgorithm = 'ppo'\nnum_minibatches = 512", "learn.norm_adv"),
+            ("[learn]\nalgorithm = 'ppg'\naux_num_minibatches = 3", "learn.aux_num_minibatches"),
+            ("[policy]\nnetwork = 'nature'\n[learn]\nalgorithm = 'a2c'", "policy.network"),
+        ] {
+            let experiment = experiment("CartPole-v1", rest);
+            let sizes = Sizes::resolve(&experiment, 0, 1).unwrap();
+            let error = check(&experiment, &Spec::discrete(4, 2), &sizes).unwrap_err();
+            assert!(error.usage && error.hint.contains(key), "{error:?}");
+        }
+    }
+}

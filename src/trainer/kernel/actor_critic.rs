@@ -157,7 +157,13 @@ impl ActorCritic {
     pub fn backward(&mut self, actions: Actions<'_>, shares: &[f32], by_entropy: f32, flat: &mut [f32]) {
         match actions {
             Actions::Discrete(actions) => {
-                self.categorical.backward(actions, &self.by_log_prob, shares, by_entropy, &mut self.by_scores);
+                self.categorical.backward(
+                    actions,
+                    &self.by_log_prob,
+                    shares,
+                    by_entropy,
+                    &mut self.by_scores,
+                );
             }
             Actions::Continuous(_) => {
                 let at = self.log_std_at.unwrap_or(flat.len());

@@ -27,7 +27,13 @@ impl Categorical {
 
     /// Writes each row's log-probability of its action; returns the entropies' mean with these shares. An action that does not exist counts
     /// as the last.
-    pub fn forward(&mut self, logits: &Matrix, actions: &[i64], shares: &[f32], log_probs: &mut [f32]) -> f64 {
+    pub fn forward(
+        &mut self,
+        logits: &Matrix,
+        actions: &[i64],
+        shares: &[f32],
+        log_probs: &mut [f32],
+    ) -> f64 {
         self.log_all.set_rows(logits.rows());
         self.entropies.resize(logits.rows(), 0.0);
         let (columns, stride) = (logits.columns(), logits.stride());
@@ -37,7 +43,11 @@ impl Categorical {
         for ((row, action), to) in self.log_all.iter().zip(actions).zip(log_probs) {
             *to = row[(*action as usize).min(last)];
         }
-        self.entropies.iter().zip(shares).map(|(entropy, share)| f64::from(*entropy) * f64::from(*share)).sum()
+        self.entropies
+            .iter()
+            .zip(shares)
+            .map(|(entropy, share)| f64::from(*entropy) * f64::from(*share))
+            .sum()
     }
 
     /// Log-probabilities of all actions, of the last forward pass.
@@ -58,7 +68,17 @@ impl Categorical {
         let (columns, stride) = (self.log_all.columns(), self.log_all.stride());
         let logs = self.log_all.padded();
         let place = gradient.padded_mut();
-        softmax_back(self.road, logs, columns, stride, &self.entropies, by_log_prob, shares, by_entropy, place);
+        softmax_back(
+            self.road,
+            logs,
+            columns,
+            stride,
+            &self.entropies,
+            by_log_prob,
+            shares,
+            by_entropy,
+            place,
+        );
         let last = columns.saturating_sub(1);
         for ((row, action), by_log_prob) in gradient.iter_mut().zip(actions).zip(by_log_prob) {
             row[(*action as usize).min(last)] += by_log_prob;
@@ -117,13 +137,14 @@ pub struct Gaussian {
 }
 
 impl Gaussian {
-    /// Writes each row's joint log-probability of its action (`[rows][dimensions]`, not squashed); returns the mean entropy, that is, every
-    /// row's.
+    /// Writes each row's joint log-probability of its action (`[rows][dimensions]`, not squashed); returns the entropies' mean with
+    /// these shares.
     pub fn forward(
         &mut self,
         means: &Matrix,
         log_std: &[f32],
         actions: &[f32],
+        shares: &[f32],
         log_probs: &mut [f32],
     ) -> f64 {
         let width = means.columns().max(1);
@@ -165,7 +186,6 @@ impl Gaussian {
         by_log_std.iter_mut().for_each(|to| *to += by_entropy);
     }
 }
-
 
 fn total(shares: &[f32]) -> f64 {
     shares.iter().map(|share| f64::from(*share)).sum()

@@ -28,13 +28,16 @@ pub struct Output {
 
 /// Which parts of the networks take part, for algorithms that train them in phases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pass {
-    /// Everything but the auxiliary head.
-    Plain,
+pub struct Pass {
     /// The critic reads the shared layers without changing them.
-    Detached,
-    /// Everything.
-    Aux,
+    pub detached: bool,
+    /// The auxiliary head takes part.
+    pub aux: bool,
+}
+
+impl Pass {
+    /// Everything but the auxiliary head, nothing detached.
+    pub const PLAIN: Pass = Pass { detached: false, aux: false };
 }
 
 impl ActorCritic {
@@ -74,6 +77,11 @@ impl ActorCritic {
         self.parameters.named()
     }
 
+    /// See [`Parameters::floats_mut`].
+    pub fn floats_mut(&mut self) -> Option<&mut [f32]> {
+        self.parameters.floats_mut()
+    }
+
     /// Copies all parameters to the host.
     pub fn copy_to(&self, flat: &mut [f32]) -> Result<(), TchError> {
         self.parameters.copy_to(flat)
@@ -109,18 +117,18 @@ impl ActorCritic {
             let pair = take(2);
             value = self.activate(&value.f_linear(&pair[0], Some(&pair[1]))?)?;
         }
-        let seen_by_critic = match pass {
-            Pass::Detached => value.f_detach()?,
-            Pass::Plain | Pass::Aux => value.shallow_clone(),
-        };
-        let values = self.run(take(2 * self.layout.critic.len()), &seen_by_critic)?.f_view([-1])?;
-        let scores = self.run(take(2 * self.layout.actor.len()), &value)?;
+        let seen_by_critic = if pass.detached { value.f_detach()? } else { value.shallow_clone() };
+        let critic = take(2 * self.layout.critic.len());
+        let values = self.last(critic, &self.hidden(critic, &seen_by_critic)?)?.f_view([-1])?;
+        let actor = take(2 * self.layout.actor.len());
+        let hidden = self.hidden(actor, &value)?;
+        let scores = self.last(actor, &hidden)?;
         let distribution = match self.layout.log_std {
             None => Distribution::categorical(&scores)?,
             Some(_) => Distribution::gaussian(scores, &take(1)[0])?,
         };
-        let aux = match (pass, self.layout.aux) {
-            (Pass::Aux, Some(_)) => Some(self.run(take(2), &value)?.f_view([-1])?),
+        let aux = match self.layout.aux {
+            Some(_) if pass.aux => Some(self.last(take(2), &hidden)?.f_view([-1])?),
             _ => None,
         };
         Ok(Output { distribution, values, aux })
@@ -133,16 +141,21 @@ impl ActorCritic {
         }
     }
 
-    fn run(&self, parameters: &[Tensor], input: &Tensor) -> Result<Tensor, TchError> {
-        let last = parameters.len().saturating_sub(2);
+    /// All layers but the last.
+    fn hidden(&self, parameters: &[Tensor], input: &Tensor) -> Result<Tensor, TchError> {
         let mut value = input.shallow_clone();
-        for (i, pair) in parameters.chunks_exact(2).enumerate() {
-            value = value.f_linear(&pair[0], Some(&pair[1]))?;
-            if 2 * i < last {
-                value = self.activate(&value)?;
-            }
+        for pair in parameters[..parameters.len().saturating_sub(2)].chunks_exact(2) {
+            value = self.activate(&value.f_linear(&pair[0], Some(&pair[1]))?)?;
         }
         Ok(value)
+    }
+
+    /// The last layer, which is linear.
+    fn last(&self, parameters: &[Tensor], hidden: &Tensor) -> Result<Tensor, TchError> {
+        match parameters {
+            [.., weight, bias] => hidden.f_linear(weight, Some(bias)),
+            _ => Ok(hidden.shallow_clone()),
+        }
     }
 }
 
@@ -162,13 +175,18 @@ mod tests {
             let found = net.named_parameters().into_iter().find(|(known, _)| known == name).unwrap().1.grad();
             found.defined() && found.abs().sum(Kind::Float).double_value(&[]) > 0.0
         };
-        let detached = net.forward(&observations, Pass::Detached).unwrap();
+        let detached = net.forward(&observations, Pass { detached: true, aux: false }).unwrap();
         assert!(detached.aux.is_none());
         detached.values.sum(Kind::Float).backward();
         assert!(gradient("critic.weight") && !gradient("network.0.weight") && !gradient("aux_critic.weight"));
-        net.forward(&observations, Pass::Plain).unwrap().values.sum(Kind::Float).backward();
+        net.forward(&observations, Pass::PLAIN).unwrap().values.sum(Kind::Float).backward();
         assert!(gradient("network.0.weight") && !gradient("aux_critic.weight"));
-        net.forward(&observations, Pass::Aux).unwrap().aux.unwrap().sum(Kind::Float).backward();
+        net.forward(&observations, Pass { detached: false, aux: true })
+            .unwrap()
+            .aux
+            .unwrap()
+            .sum(Kind::Float)
+            .backward();
         assert!(gradient("aux_critic.weight"));
     }
 
@@ -185,7 +203,7 @@ mod tests {
         let pixels: Vec<u8> = (0..2 * 4 * 84 * 84).map(|i| (i * 7 % 256) as u8).collect();
         let pixels = Tensor::from_slice(&pixels).view([2, 4, 84, 84]);
         let scaled = pixels.to_kind(Kind::Float) / 255.0;
-        let [a, b] = [pixels, scaled].map(|input| net.forward(&input, Pass::Plain).unwrap());
+        let [a, b] = [pixels, scaled].map(|input| net.forward(&input, Pass::PLAIN).unwrap());
         assert_eq!(a.values.size(), [2]);
         assert!((a.values - b.values).abs().max().double_value(&[]) < 1e-6);
     }

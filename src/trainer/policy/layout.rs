@@ -80,7 +80,7 @@ pub struct Layout {
     pub actor: Vec<Layer>,
     /// Index of `actor_logstd` in the flat buffer, for continuous actions.
     pub log_std: Option<usize>,
-    /// A second value head on the shared layers, which only PPG's auxiliary phase trains.
+    /// A second value head beside the actor's last layer, which only PPG's auxiliary phase trains.
     pub aux: Option<Layer>,
     /// Between layers.
     pub activation: Activation,
@@ -105,12 +105,6 @@ impl Layout {
             entries: Vec::new(),
             len: 0,
         };
-        if aux && !(policy.shared || nature) {
-            return Err(TrainerError::usage(
-                "algorithm ppg needs an actor and a critic that share layers",
-                "set policy.shared = true",
-            ));
-        }
         let mut inputs = spec.observation_len();
         if nature {
             inputs = layout.nature(&spec.observation_shape)?;
@@ -147,6 +141,7 @@ impl Layout {
             layout.log_std = Some(layout.entry("actor_logstd", shape, Start::Constant(policy.log_std)));
         }
         if aux {
+            let inputs = layout.actor.last().map_or(inputs, |layer| layer.inputs);
             layout.aux = Some(layout.linear("aux_critic", inputs, 1, 1.0));
         }
         Ok(layout)
@@ -313,7 +308,10 @@ mod tests {
         let nature = Policy { network: Network::Nature, ..policy(&[512]) };
         let layout = Layout::new(&spec, &nature, false).unwrap();
         assert_eq!(layout.len, 1_686_693);
-        assert_eq!(names(&layout)[4..8], ["network.4.weight", "network.4.bias", "network.7.weight", "network.7.bias"]);
+        assert_eq!(
+            names(&layout)[4..8],
+            ["network.4.weight", "network.4.bias", "network.7.weight", "network.7.bias"]
+        );
         assert_eq!(names(&layout)[8..], ["critic.weight", "critic.bias", "actor.weight", "actor.bias"]);
     }
 
@@ -322,14 +320,10 @@ mod tests {
         let nature = Policy { network: Network::Nature, ..policy(&[512]) };
         let images = Spec { observation_shape: vec![4, 84, 84], ..Spec::discrete(1, 2) };
         let small = Spec { observation_shape: vec![4, 20, 20], ..Spec::discrete(1, 2) };
-        for (spec, policy, aux, key) in [
-            (&images, &policy(&[64]), false, "policy.network"),
-            (&Spec::discrete(4, 2), &nature, false, "policy.network"),
-            (&small, &nature, false, "policy.network"),
-            (&Spec::discrete(4, 2), &policy(&[64]), true, "policy.shared"),
-        ] {
-            let error = Layout::new(spec, policy, aux).unwrap_err();
-            assert!(error.usage && error.hint.contains(key), "{error:?}");
+        for (spec, policy) in [(&images, &policy(&[64])), (&Spec::discrete(4, 2), &nature), (&small, &nature)]
+        {
+            let error = Layout::new(spec, policy, false).unwrap_err();
+            assert!(error.usage && error.hint.contains("policy.network"), "{error:?}");
         }
     }
 

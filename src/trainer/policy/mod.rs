@@ -4,9 +4,7 @@ pub mod acting;
 pub mod actor_critic;
 pub mod distribution;
 pub mod layout;
-pub mod mlp_fast;
 pub mod parameters;
 
 pub use acting::Acting;
 pub use actor_critic::ActorCritic;
-pub use mlp_fast::MlpFast;

@@ -1,0 +1,256 @@
+//! Minibatches of a rollout: shuffled by the rank's own stream, with advantages normalised.
+//!
+//! Owner: the algorithm. A rollout goes to the device once; minibatches are gathered there.
+//!
+//! Invariants:
+//! - BATCH-1: every transition is in exactly one minibatch of an epoch.
+//! - BATCH-2: with [`NormAdv::World`] the moments are those of the minibatch over all ranks: one collective per epoch, tag `advantages`.
+
+use super::super::dist::{ProcessGroup, ReduceOp};
+use super::super::env::numpy_random::Generator;
+use super::super::error::TrainerError;
+use super::super::policy::acting;
+use super::super::rollout::{ActionBuffer, Rollout};
+use crate::config::learn::NormAdv;
+use tch::{Device, Kind, TchError, Tensor};
+
+/// A rollout on the device, `[n]` or `[n, ...]` each.
+struct Columns {
+    observations: Tensor,
+    actions: Tensor,
+    log_probs: Tensor,
+    values: Tensor,
+    returns: Tensor,
+    /// Absent when every row is a transition.
+    weights: Option<Tensor>,
+}
+
+/// A part of a rollout: observations `[n, ...]`, actions `[n]` or `[n, width]`, the rest `[n]`.
+pub struct Minibatch {
+    /// What the policy saw.
+    pub observations: Tensor,
+    /// What it did.
+    pub actions: Tensor,
+    /// How probable that was then.
+    pub log_probs: Tensor,
+    /// What the critic said then.
+    pub values: Tensor,
+    /// Advantages, normalised if so configured.
+    pub advantages: Tensor,
+    /// What the critic should have said.
+    pub returns: Tensor,
+    weights: Option<Tensor>,
+}
+
+impl Minibatch {
+    /// The mean over the minibatch; rows that are no transitions count 0, and the divisor stays the size, as in ALF, so that ranks weigh equally.
+    pub fn mean(&self, values: &Tensor) -> Result<Tensor, TchError> {
+        match &self.weights {
+            Some(weights) => values.f_mul(weights)?.f_mean(None::<Kind>),
+            None => values.f_mean(None::<Kind>),
+        }
+    }
+}
+
+/// Cuts rollouts into minibatches.
+pub struct Batches {
+    normalise: NormAdv,
+    minibatch: usize,
+    device: Device,
+    order: Vec<usize>,
+    columns: Option<Columns>,
+    /// Of one epoch, in its order.
+    epoch: Option<(Tensor, Tensor)>,
+}
+
+impl Batches {
+    /// Minibatches of `minibatch` of the rank's transitions.
+    pub fn new(normalise: NormAdv, minibatch: usize, device: Device) -> Batches {
+        Batches {
+            normalise,
+            minibatch: minibatch.max(1),
+            device,
+            order: Vec::new(),
+            columns: None,
+            epoch: None,
+        }
+    }
+
+    /// Takes a rollout to the device.
+    pub fn load(&mut self, rollout: &Rollout, returns: &[f32]) -> Result<(), TchError> {
+        let n = rollout.len();
+        let column = |values: &[f32]| Tensor::f_from_slice(values)?.f_to_device(self.device);
+        let actions = match &rollout.actions {
+            ActionBuffer::Discrete(actions) => Tensor::f_from_slice(actions)?,
+            ActionBuffer::Continuous { width, values } => {
+                Tensor::f_from_slice(values)?.f_view([n as i64, *width as i64])?
+            }
+        };
+        let shape: Vec<i64> = rollout.shape.iter().map(|side| *side as i64).collect();
+        let all = rollout.weights.iter().all(|weight| *weight == 1.0);
+        self.columns = Some(Columns {
+            observations: acting::batch(rollout.observations.view(), n, &shape)?.f_to_device(self.device)?,
+            actions: actions.f_to_device(self.device)?,
+            log_probs: column(&rollout.log_probs)?,
+            values: column(&rollout.values)?,
+            returns: column(returns)?,
+            weights: if all { None } else { Some(column(&rollout.weights)?) },
+        });
+        self.order.clear();
+        self.order.extend(0..n);
+        Ok(())
+    }
+
+    /// Begins an epoch: draws its order (unless there is one minibatch only, whose order does not matter) and normalises the advantages.
+    pub fn begin_epoch(
+        &mut self,
+        advantages: &[f32],
+        weights: &[f32],
+        random: &mut Generator,
+        group: &ProcessGroup,
+    ) -> Result<(), TrainerError> {
+        if self.minibatch < self.order.len() {
+            shuffle(&mut self.order, random);
+        }
+        let mut own: Vec<f32> = self.order.iter().map(|i| advantages[*i]).collect();
+        let own_weights: Vec<f32> = self.order.iter().map(|i| weights[*i]).collect();
+        normalise(self.normalise, &mut own, &own_weights, self.minibatch, group)?;
+        let order: Vec<i64> = self.order.iter().map(|i| *i as i64).collect();
+        self.epoch = Some((
+            Tensor::f_from_slice(&order)?.f_to_device(self.device)?,
+            Tensor::f_from_slice(&own)?.f_to_device(self.device)?,
+        ));
+        Ok(())
+    }
+
+    /// Advantages normalised over the whole rollout instead of per minibatch.
+    pub fn normalised(
+        &self,
+        how: NormAdv,
+        advantages: &[f32],
+        weights: &[f32],
+        group: &ProcessGroup,
+    ) -> Result<Vec<f32>, TrainerError> {
+        let mut own = advantages.to_vec();
+        normalise(how, &mut own, weights, advantages.len().max(1), group)?;
+        Ok(own)
+    }
+
+    /// Minibatches of the epoch.
+    pub fn count(&self) -> usize {
+        self.order.len() / self.minibatch
+    }
+
+    /// Minibatch `k` of the epoch.
+    pub fn get(&self, k: usize) -> Result<Minibatch, TchError> {
+        let (Some(columns), Some((order, advantages))) = (&self.columns, &self.epoch) else {
+            return Err(TchError::Torch("no rollout is loaded".into()));
+        };
+        let (start, len) = ((k * self.minibatch) as i64, self.minibatch as i64);
+        let order = order.f_narrow(0, start, len)?;
+        let pick = |column: &Tensor| column.f_index_select(0, &order);
+        Ok(Minibatch {
+            observations: pick(&columns.observations)?,
+            actions: pick(&columns.actions)?,
+            log_probs: pick(&columns.log_probs)?,
+            values: pick(&columns.values)?,
+            returns: pick(&columns.returns)?,
+            advantages: advantages.f_narrow(0, start, len)?,
+            weights: columns.weights.as_ref().map(pick).transpose()?,
+        })
+    }
+}
+
+/// Fisher and Yates.
+pub fn shuffle(order: &mut [usize], random: &mut Generator) {
+    for i in (1..order.len()).rev() {
+        order.swap(i, random.below(i as u64 + 1) as usize);
+    }
+}
+
+/// Brings each run of `each` values to mean 0 and deviation 1; rows of weight 0 do not count.
+pub(super) fn normalise(
+    how: NormAdv,
+    values: &mut [f32],
+    weights: &[f32],
+    each: usize,
+    group: &ProcessGroup,
+) -> Result<(), TrainerError> {
+    if how == NormAdv::Off {
+        return Ok(());
+    }
+    let sums = |(values, weights): (&[f32], &[f32])| -> [f64; 3] {
+        values.iter().zip(weights).fold([0.0; 3], |sums, (value, weight)| {
+            let (value, weight) = (f64::from(*value), f64::from(*weight));
+            [sums[0] + weight, sums[1] + weight * value, sums[2] + weight * value * value]
+        })
+    };
+    let mut all: Vec<f64> = values.chunks(each).zip(weights.chunks(each)).flat_map(sums).collect();
+    if how == NormAdv::World {
+        group.all_reduce_f64(&mut all, ReduceOp::Sum, "advantages")?;
+    }
+    for (values, sums) in values.chunks_mut(each).zip(all.as_chunks::<3>().0) {
+        scale(values, *sums);
+    }
+    Ok(())
+}
+
+/// To mean 0 and (unbiased) standard deviation 1, with CleanRL's 1e-8; `[n, sum, sum of squares]` may be of more than these values.
+fn scale(values: &mut [f32], [n, sum, squares]: [f64; 3]) {
+    let mean = sum / n;
+    let variance = ((squares - sum * mean) / (n - 1.0)).max(0.0);
+    let scale = 1.0 / (variance.sqrt() + 1e-8);
+    values.iter_mut().for_each(|v| *v = ((f64::from(*v) - mean) * scale) as f32);
+}
+
+/// 1 - Var(return - value) / Var(return); NaN when returns do not vary.
+pub fn explained_variance(values: &[f32], returns: &[f32]) -> f64 {
+    let variance = |values: &mut dyn Iterator<Item = f64>| {
+        let values: Vec<f64> = values.collect();
+        let n = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / n;
+        values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n
+    };
+    let all = variance(&mut returns.iter().map(|r| f64::from(*r)));
+    let left = variance(&mut returns.iter().zip(values).map(|(r, v)| f64::from(*r) - f64::from(*v)));
+    if all == 0.0 { f64::NAN } else { 1.0 - left / all }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trainer::seeds::{Purpose, Seeds};
+
+    #[test]
+    fn normalisation_uses_the_unbiased_deviation() {
+        let mut values = [1.0, 2.0, 3.0, 4.0];
+        scale(&mut values, [4.0, 10.0, 30.0]);
+        // Deviation of 1..4 with n - 1 is 1.2909944.
+        for (value, wanted) in values.iter().zip([-1.161_895, -0.387_298_35, 0.387_298_35, 1.161_895]) {
+            assert!((value - wanted).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn batch_1_a_shuffle_is_a_permutation_that_differs_per_iteration() {
+        let seeds = Seeds::new(0);
+        let shuffled = |epoch| {
+            let mut order: Vec<usize> = (0..100).collect();
+            shuffle(&mut order, &mut seeds.generator(Purpose::Shuffle, 0, epoch));
+            order
+        };
+        let (first, second) = (shuffled(0), shuffled(1));
+        assert_ne!(first, second);
+        assert_eq!(first, shuffled(0));
+        let mut sorted = first;
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn explained_variance_of_a_perfect_and_a_useless_critic() {
+        assert_eq!(explained_variance(&[1.0, 2.0], &[1.0, 2.0]), 1.0);
+        assert_eq!(explained_variance(&[0.0, 0.0], &[1.0, 2.0]), 0.0);
+        assert!(explained_variance(&[0.0, 1.0], &[1.0, 1.0]).is_nan());
+    }
+}

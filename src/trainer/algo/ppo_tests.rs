@@ -1,0 +1,121 @@
+use super::*;
+use crate::config::experiment::Policy;
+use crate::trainer::algo::batch::Batches;
+use crate::trainer::dist::{BackendKind, GroupSettings, ProcessGroup};
+use crate::trainer::env::Spec;
+use crate::trainer::kernel;
+use crate::trainer::policy::ActorCritic;
+use crate::trainer::policy::actor_critic::Layout;
+use crate::trainer::rollout::{ActionBuffer, Rollout};
+use crate::trainer::seeds::{Purpose, Seeds};
+use std::cell::RefCell;
+use std::rc::Rc;
+use tch::Device;
+
+fn close(a: f64, b: f64) -> bool {
+    (a - b).abs() < 1e-5 * b.abs().max(1.0)
+}
+
+fn alone() -> ProcessGroup {
+    let settings = GroupSettings {
+        rank: 0,
+        world_size: 1,
+        local_rank: 0,
+        master_addr: String::new(),
+        master_port: 0,
+        backend: BackendKind::Gloo,
+        timeout: std::time::Duration::from_secs(1),
+        interface: None,
+        generation: 0,
+        device: Device::Cpu,
+    };
+    let page = crate::proto::status_page::Writer::anonymous(0, 0).unwrap();
+    ProcessGroup::connect(&settings, Rc::new(RefCell::new(page))).unwrap()
+}
+
+/// The losses, term by term in f64, from the definition.
+#[test]
+fn losses_equal_their_definition() {
+    let spec = Spec::discrete(4, 2);
+    let layout = Layout::new(&spec, &Policy { hidden: vec![16], ..Policy::default() }, false).unwrap();
+    let seeds = Seeds::new(2);
+    let mut random = seeds.generator(Purpose::Shuffle, 0, 0);
+    let weights: Vec<f32> = (0..layout.len).map(|_| 0.5 * random.normal() as f32).collect();
+    let mut policy = ActorCritic::new(layout.clone(), &seeds, Device::Cpu).unwrap();
+    policy.copy_from(&weights).unwrap();
+    let mut fast = kernel::actor_critic::ActorCritic::new(&layout, 1).unwrap();
+    fast.load(&weights);
+    let n = 64;
+    let mut draw = |scale: f64, count: usize| -> Vec<f32> {
+        (0..count).map(|_| (scale * random.normal()) as f32).collect()
+    };
+    let mut rollout = Rollout::new(&spec, n, 1, false);
+    let (observations, advantages, returns) = (draw(1.0, 4 * n), draw(1.0, n), draw(1.0, n));
+    rollout.observations = crate::trainer::env::ObservationBuffer::F32(observations.clone());
+    rollout.log_probs = draw(0.4, n).iter().map(|l| l - 0.7).collect();
+    rollout.values = draw(0.5, n);
+    let actions: Vec<i64> = (0..n as i64).map(|i| i % 2).collect();
+    rollout.actions = ActionBuffer::Discrete(actions.clone());
+    let mut batches = Batches::new(NormAdv::Off, n, Device::Cpu);
+    batches.load(&rollout, &returns).unwrap();
+    batches.begin_epoch(&advantages, &rollout.weights, &mut random, &alone()).unwrap();
+    let minibatch = batches.get(0).unwrap();
+    for (clip_vloss, value_loss) in
+        [(true, ValueLoss::Squared), (false, ValueLoss::Squared), (false, ValueLoss::Huber)]
+    {
+        let objective = Objective { clip_coef: 0.2, clip_vloss, value_loss, ent_coef: 0.01, vf_coef: 0.5 };
+        let output = policy.forward(&minibatch.observations, Pass::PLAIN).unwrap();
+        let losses = objective.losses(&output, &minibatch).unwrap();
+        let (mut surrogate, mut value, mut entropy, mut kl, mut clipped) = (0.0, 0.0, 0.0, 0.0, 0);
+        for i in 0..n {
+            fast.forward(&observations[4 * i..4 * i + 4]);
+            let own = fast.values().row(0)[0];
+            let logits: Vec<f64> = fast.scores().row(0).iter().map(|l| f64::from(*l)).collect();
+            let total = logits.iter().map(|l| l.exp()).sum::<f64>().ln();
+            let log_ratio = logits[actions[i] as usize] - total - f64::from(rollout.log_probs[i]);
+            let (ratio, advantage) = (log_ratio.exp(), f64::from(advantages[i]));
+            surrogate += (-advantage * ratio).max(-advantage * ratio.clamp(0.8, 1.2));
+            kl += ratio - 1.0 - log_ratio;
+            clipped += usize::from((ratio - 1.0).abs() > 0.2);
+            let (new, old, goal) = (f64::from(own), f64::from(rollout.values[i]), f64::from(returns[i]));
+            let half = |error: f64| match value_loss {
+                ValueLoss::Huber if error.abs() > 1.0 => error.abs() - 0.5,
+                _ => 0.5 * error * error,
+            };
+            let limited = half(old + (new - old).clamp(-0.2, 0.2) - goal);
+            value += if clip_vloss { half(new - goal).max(limited) } else { half(new - goal) };
+            entropy -= logits.iter().map(|l| (l - total).exp() * (l - total)).sum::<f64>();
+        }
+        let n = n as f64;
+        let (surrogate, value, entropy) = (surrogate / n, value / n, entropy / n);
+        assert!(close(losses.policy.double_value(&[]), surrogate));
+        assert!(close(losses.value.double_value(&[]), value));
+        assert!(close(losses.entropy.double_value(&[]), entropy));
+        assert!(close(losses.total.double_value(&[]), surrogate - 0.01 * entropy + 0.5 * value));
+        let mut noted = Noted::default();
+        noted.note(losses, 0.2).unwrap();
+        assert!(clipped > 5 && close(noted.approx_kl().unwrap(), kl / n));
+        let told = noted.losses().unwrap();
+        assert!(told[5].0 == "losses/clipfrac" && close(told[5].1, clipped as f64 / n));
+    }
+}
+
+/// Rows that are no transitions change neither the loss nor the moments of the advantages.
+#[test]
+fn what_is_no_transition_is_not_learnt_from() {
+    let spec = Spec::discrete(1, 2);
+    let mut rollout = Rollout::new(&spec, 4, 1, false);
+    rollout.weights[2] = 0.0;
+    let mut batches = Batches::new(NormAdv::Rank, 4, Device::Cpu);
+    batches.load(&rollout, &[0.0; 4]).unwrap();
+    let mut random = Seeds::new(0).generator(Purpose::Shuffle, 0, 0);
+    batches.begin_epoch(&[1.0, 2.0, 1e6, 3.0], &rollout.weights, &mut random, &alone()).unwrap();
+    let batch = batches.get(0).unwrap();
+    assert!(
+        close(batch.advantages.double_value(&[0]), -1.0) && close(batch.advantages.double_value(&[3]), 1.0)
+    );
+    assert!(close(
+        batch.mean(&Tensor::from_slice(&[1.0_f32, 1.0, 1e9, 2.0])).unwrap().double_value(&[]),
+        1.0
+    ));
+}

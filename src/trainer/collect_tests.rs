@@ -1,0 +1,144 @@
+use super::*;
+use crate::config::experiment::{Env, Kernel, Policy};
+use crate::trainer::env::{self, make_vector};
+use crate::trainer::policy::ActorCritic;
+use crate::trainer::policy::actor_critic::Layout;
+use tch::Device;
+
+fn treatment(num_steps: u32) -> Treatment {
+    Treatment {
+        collect: Collect { num_steps, ..Collect::default() },
+        gamma: 0.99,
+        bootstrap_truncated: false,
+    }
+}
+
+fn with(id: &str, envs: usize, first: u32, treatment: Treatment) -> (Collector, Actor) {
+    let seeds = Seeds::new(5);
+    let env = make_vector(&Env::new(id, 1), envs, first, &seeds, 0, env::Purpose::Train).unwrap();
+    let spec = env.spec().clone();
+    let layout = Layout::new(&spec, &Policy { hidden: vec![16], ..Policy::default() }, false).unwrap();
+    let policy = ActorCritic::new(layout, &seeds, Device::Cpu).unwrap();
+    let mut acting = Acting::new(&policy, &spec.observation_shape, false, Kernel::Auto);
+    acting.load(&policy).unwrap();
+    let log_std = match &spec.actions {
+        ActionSpace::Discrete { .. } => Vec::new(),
+        ActionSpace::Continuous { low, .. } => vec![0.0; low.len()],
+    };
+    (Collector::new(env, treatment, seeds, first), Actor { acting, log_std, space: spec.actions })
+}
+
+fn collector(envs: usize, first: u32, steps: u32) -> (Collector, Actor) {
+    with("CartPole-v1", envs, first, treatment(steps))
+}
+
+fn observations(rollout: &Rollout) -> &[f32] {
+    rollout.observations.view().f32().unwrap()
+}
+
+#[test]
+fn collect_1_counters_are_exact() {
+    let (mut collector, mut actor) = collector(3, 0, 200);
+    let mut calls = 0;
+    collector.collect(&mut actor, 0, |_| calls += 1).unwrap();
+    collector.collect(&mut actor, 1, |_| calls += 1).unwrap();
+    let tally = collector.tally();
+    assert_eq!((tally.env_step, tally.samples, calls), (1200, 1200, 400));
+    let interval = collector.take_interval();
+    assert_eq!(interval.returns.count, tally.episodes);
+    assert!(tally.episodes > 10 && tally.duration_ns > 0);
+    assert_eq!(interval.returns.sum, interval.length as f64);
+    assert!(interval.returns.min >= 8.0 && interval.returns.max > interval.returns.min);
+    assert_eq!(collector.take_interval(), Interval::default());
+}
+
+#[test]
+fn dones_mark_first_observations() {
+    let (mut collector, mut actor) = collector(2, 0, 300);
+    collector.collect(&mut actor, 0, |_| {}).unwrap();
+    let rollout = collector.rollout();
+    let begins = rollout.dones.iter().chain(&rollout.next_dones).filter(|done| **done == 1.0).count();
+    assert_eq!(begins as u64, collector.tally().episodes);
+    for (done, first) in rollout.dones.iter().zip(observations(rollout).chunks(4)) {
+        if *done == 1.0 {
+            assert!(first.iter().all(|x| x.abs() <= 0.05), "a reset state: {first:?}");
+        }
+    }
+}
+
+#[test]
+fn collect_2_two_ranks_collect_what_one_would() {
+    let (mut whole, mut actor) = collector(4, 0, 50);
+    let (mut second, mut their_actor) = collector(2, 2, 50);
+    whole.collect(&mut actor, 3, |_| {}).unwrap();
+    second.collect(&mut their_actor, 3, |_| {}).unwrap();
+    let (ActionBuffer::Discrete(all), ActionBuffer::Discrete(half)) =
+        (&whole.rollout().actions, &second.rollout().actions)
+    else {
+        panic!("discrete actions")
+    };
+    let columns: Vec<i64> = all.chunks(4).flat_map(|row| &row[2..]).copied().collect();
+    assert_eq!(*half, columns);
+}
+
+#[test]
+fn a_restored_collector_goes_on_alike() {
+    let mut settings = treatment(77);
+    settings.collect.normalise_observations = true;
+    settings.collect.normalise_rewards = true;
+    let (mut original, mut actor) = with("CartPole-v1", 2, 0, settings.clone());
+    original.collect(&mut actor, 0, |_| {}).unwrap();
+    let (mut copy, _) = with("CartPole-v1", 2, 0, settings);
+    copy.restore_envs(&original.save_envs()).unwrap();
+    let words = original.moment_words();
+    copy.restore_moments([&words[0], &words[1]]);
+    original.collect(&mut actor, 1, |_| {}).unwrap();
+    copy.collect(&mut actor, 1, |_| {}).unwrap();
+    assert_eq!(copy.rollout(), original.rollout());
+    assert_eq!(copy.discounted, original.discounted);
+    assert!(copy.restore_envs(&[0; 3]).is_err());
+}
+
+/// CartPole-v0 cuts episodes after 200 steps: a policy that balances is cut, one that falls is not.
+#[test]
+fn only_cut_episodes_have_a_final_value_and_only_when_asked_for() {
+    for bootstrap_truncated in [true, false] {
+        let (mut collector, mut actor) =
+            with("CartPole-v0", 2, 0, Treatment { bootstrap_truncated, ..treatment(900) });
+        // Linear control that balances: push to where the pole falls, almost surely.
+        let policy = Policy { hidden: vec![], ..Policy::default() };
+        let layout = Layout::new(collector.env.spec(), &policy, false).unwrap();
+        let mut net = ActorCritic::new(layout.clone(), &Seeds::new(1), Device::Cpu).unwrap();
+        let mut weights = vec![0.0; layout.len];
+        let right = layout.actor[0].weight + 4;
+        weights[right..right + 4].copy_from_slice(&[2.0, 10.0, 100.0, 50.0]);
+        weights[layout.critic[0].bias] = 7.0;
+        net.copy_from(&weights).unwrap();
+        actor.acting = Acting::new(&net, &[4], false, Kernel::Auto);
+        actor.acting.load(&net).unwrap();
+        collector.collect(&mut actor, 0, |_| {}).unwrap();
+        let rollout = collector.rollout();
+        let cut = rollout.final_values.iter().filter(|value| **value == 7.0).count();
+        let other = rollout.final_values.iter().filter(|value| **value != 0.0).count();
+        let episodes = collector.tally().episodes as usize;
+        assert!(episodes >= 6, "{episodes}");
+        assert_eq!((cut, other), if bootstrap_truncated { (episodes, episodes) } else { (0, 0) });
+    }
+}
+
+#[test]
+fn rewards_are_scaled_and_observations_normalised_with_the_moments_before() {
+    let mut settings = treatment(20);
+    settings.collect.reward_scale = 0.01;
+    settings.collect.normalise_observations = true;
+    let (mut normalising, mut actor) = with("CartPole-v1", 2, 0, settings);
+    normalising.collect(&mut actor, 0, |_| {}).unwrap();
+    let rollout = normalising.rollout();
+    assert!(rollout.rewards.iter().all(|reward| *reward == 0.01));
+    let (mut plain, _) = collector(2, 0, 1);
+    plain.observe(0);
+    for (seen, raw) in observations(rollout)[..8].iter().zip(observations(plain.rollout())) {
+        assert!((seen - raw).abs() < 1e-6, "the first moments change nothing");
+    }
+    assert_eq!(normalising.moments().len(), 1);
+}
