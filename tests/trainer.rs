@@ -6,13 +6,21 @@
 // A test fails by panicking.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-#[path = "trainer/cartpole.rs"]
-mod cartpole;
+#[path = "trainer/classic.rs"]
+mod classic;
+#[path = "trainer/equality.rs"]
+mod equality;
 #[path = "trainer/group.rs"]
 mod group;
 #[path = "trainer/harness.rs"]
 mod harness;
 #[path = "trainer/learning.rs"]
 mod learning;
+#[path = "trainer/phases.rs"]
+mod phases;
+#[path = "trainer/refusals.rs"]
+mod refusals;
 #[path = "trainer/resuming.rs"]
 mod resuming;
+#[path = "trainer/weights.rs"]
+mod weights;

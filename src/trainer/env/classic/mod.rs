@@ -8,12 +8,20 @@
 //!   operations, same widths, no fused multiply-add. `tests/data/` holds recordings, and a test compares with Gymnasium itself.
 //! - CLASSIC-2: the time limit truncates at exactly `limit` steps; an end in that very step is both terminated and truncated.
 
+pub mod acrobot;
 pub mod cartpole;
+pub mod mountain_car;
+pub mod pendulum;
 
 use super::numpy_random::Generator;
 use super::{ActionSpace, Actions, EnvError, Episode, Observations, Outcome, Spec, Streams, VectorEnv};
 use super::{ObservationBuffer, ObservationType};
+use crate::config::experiment::Env;
+use acrobot::Acrobot;
 use cartpole::CartPole;
+use mountain_car::{MountainCar, MountainCarContinuous};
+use pendulum::Pendulum;
+use std::hint::black_box;
 
 /// What one action led to.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -76,24 +84,27 @@ pub trait Task: Clone + Send {
     fn step(&mut self, action: Self::Action) -> Step;
     /// Writes the observation of the state as it is.
     fn observe(&self, observation: &mut [f32]);
-    /// Appends its state.
+    /// Appends its state; first the numbers of Gymnasium's `state`, as bits of f64.
     fn save(&self, words: &mut Vec<u64>);
     /// Takes over [`Task::WORDS`] words of [`Task::save`].
     fn restore(&mut self, words: &[u64]);
 }
 
-/// Ids that there are.
-pub const KNOWN: [&str; 2] = ["CartPole-v0", "CartPole-v1"];
-
-/// Shapes of a known id.
-pub fn spec(id: &str) -> Option<Spec> {
-    Some(match id {
-        "CartPole-v0" | "CartPole-v1" => spec_of::<CartPole>(),
-        _ => return None,
-    })
+/// `x**2` of a NumPy scalar: libm's `pow`, which differs from `x * x` in a last bit now and then. The exponent is hidden from the compiler,
+/// which would make a product of it.
+fn pow2(x: f64) -> f64 {
+    x.powf(black_box(2.0))
 }
 
-fn spec_of<T: Task>() -> Spec {
+/// The same for an f32.
+fn pow2_f32(x: f32) -> f32 {
+    x.powf(black_box(2.0))
+}
+
+/// Ids that there are.
+pub const KNOWN: [&str; 6] = crate::config::schema::BUILTIN_ENVS;
+
+fn spec<T: Task>() -> Spec {
     Spec {
         observation_shape: vec![T::OBSERVATION],
         observation_type: ObservationType::F32,
@@ -101,19 +112,36 @@ fn spec_of<T: Task>() -> Spec {
     }
 }
 
+/// Shapes of a known id.
+pub fn spec_of(id: &str) -> Option<Spec> {
+    Some(match id {
+        "CartPole-v0" | "CartPole-v1" => spec::<CartPole>(),
+        "Pendulum-v1" => spec::<Pendulum>(),
+        "Acrobot-v1" => spec::<Acrobot>(),
+        "MountainCar-v0" => spec::<MountainCar>(),
+        "MountainCarContinuous-v0" => spec::<MountainCarContinuous>(),
+        _ => return None,
+    })
+}
+
 /// `envs` environments of a known id, reset.
-pub(super) fn make(id: &str, envs: usize, streams: Streams) -> Option<Box<dyn VectorEnv>> {
+pub(super) fn make(env: &Env, envs: usize, streams: Streams) -> Option<Box<dyn VectorEnv>> {
     fn boxed<T: Task + 'static>(
-        id: &str,
-        limit: u64,
+        env: &Env,
+        limit: u32,
         envs: usize,
         streams: Streams,
     ) -> Option<Box<dyn VectorEnv>> {
-        Some(Box::new(ClassicVector::<T>::new(id, limit, envs, streams)))
+        let limit = u64::from(env.max_episode_steps.unwrap_or(limit));
+        Some(Box::new(ClassicVector::<T>::new(&env.id, limit, envs, streams)))
     }
-    match id {
-        "CartPole-v0" => boxed::<CartPole>(id, 200, envs, streams),
-        "CartPole-v1" => boxed::<CartPole>(id, 500, envs, streams),
+    match env.id.as_str() {
+        "CartPole-v0" => boxed::<CartPole>(env, 200, envs, streams),
+        "CartPole-v1" => boxed::<CartPole>(env, 500, envs, streams),
+        "Pendulum-v1" => boxed::<Pendulum>(env, 200, envs, streams),
+        "Acrobot-v1" => boxed::<Acrobot>(env, 500, envs, streams),
+        "MountainCar-v0" => boxed::<MountainCar>(env, 200, envs, streams),
+        "MountainCarContinuous-v0" => boxed::<MountainCarContinuous>(env, 999, envs, streams),
         _ => None,
     }
 }
@@ -147,7 +175,7 @@ impl<T: Task> ClassicVector<T> {
             limit,
             streams,
             slots: (0..envs).map(|_| blank()).collect(),
-            spec: spec_of::<T>(),
+            spec: spec::<T>(),
             observations: vec![0.0; envs * T::OBSERVATION],
         };
         this.begin();

@@ -1,0 +1,237 @@
+//! W ranks on split data are one rank on the whole, for every algorithm.
+//!
+//! The ranks are threads of this process, each with its own group, environments and networks; what they run is what the trainer runs
+//! ([`algo::make`] and [`Algorithm::iterate`]). To add an algorithm, add a line to [`EXACT`] and one to [`LONG`].
+//!
+//! Equal results need that the parts make up the whole: minibatches drawn by each rank from its own share are not those that one rank would draw, so
+//! the exact cases learn from whole rollouts, and advantages are normalised over the world or not at all. With moments per rank and several
+//! minibatches, as CleanRL has them, ranks still stay equal to each other, which the long cases check.
+
+use crate::harness::DEADLINE;
+use rankdeck::config::experiment::Experiment;
+use rankdeck::proto::status_page::Writer;
+use rankdeck::trainer::algo::{self, At, Parts};
+use rankdeck::trainer::dist::{BackendKind, GroupSettings, ProcessGroup};
+use rankdeck::trainer::env::spec_of;
+use rankdeck::trainer::seeds::Seeds;
+use rankdeck::trainer::setup::Sizes;
+use rankdeck::trainer::state::State;
+use std::cell::RefCell;
+use std::net::TcpListener;
+use std::rc::Rc;
+use tch::Device;
+
+/// Name, `[env]` to `[learn]`, and iterations that make at least 10 updates.
+const EXACT: &[(&str, &str, u64)] = &[
+    (
+        "ppo, discrete",
+        "[env]\nid = 'CartPole-v1'\nnum_envs = 4\n[policy]\nhidden = [16]\n[collect]\nnum_steps = 64\n\
+         [learn]\nalgorithm = 'ppo'\nnum_minibatches = 1\nupdate_epochs = 5\nnorm_adv_over = 'world'",
+        2,
+    ),
+    (
+        "ppo, discrete, huber loss, plain advantages, target_kl",
+        "[env]\nid = 'CartPole-v0'\nnum_envs = 4\n[policy]\nhidden = [16]\nactivation = 'relu'\n[collect]\nnum_steps = 64\nreward_scale = 0.01\n\
+         [learn]\nalgorithm = 'ppo'\nnum_minibatches = 1\nupdate_epochs = 5\nnorm_adv = false\nvalue_loss = 'huber'\nclip_vloss = false\ntarget_kl = 0.5\nbootstrap_truncated = true",
+        2,
+    ),
+    (
+        "ppo, continuous, with normalisers",
+        "[env]\nid = 'Pendulum-v1'\nnum_envs = 4\n[policy]\nhidden = [16]\n[collect]\nnum_steps = 64\nnormalise_observations = true\nnormalise_rewards = true\n\
+         [learn]\nalgorithm = 'ppo'\nnum_minibatches = 1\nupdate_epochs = 5\nnorm_adv_over = 'world'\nent_coef = 0.001",
+        2,
+    ),
+    (
+        "a2c, discrete",
+        "[env]\nid = 'CartPole-v1'\nnum_envs = 4\n[policy]\nhidden = [16]\n[collect]\nnum_steps = 16\n[learn]\nalgorithm = 'a2c'\nent_coef = 0.01",
+        10,
+    ),
+    (
+        "a2c, continuous",
+        "[env]\nid = 'Pendulum-v1'\nnum_envs = 4\n[policy]\nhidden = [16]\n[collect]\nnum_steps = 16\nnormalise_observations = true\n\
+         [learn]\nalgorithm = 'a2c'\nnorm_adv = true\nnorm_adv_over = 'world'",
+        10,
+    ),
+    (
+        "ppg, discrete, shared layers",
+        "[env]\nid = 'CartPole-v1'\nnum_envs = 4\n[policy]\nhidden = [16]\nshared = true\n[collect]\nnum_steps = 32\n\
+         [learn]\nalgorithm = 'ppg'\nadam_eps = 1e-5\npolicy_iterations = 2\nnum_minibatches = 1\nupdate_epochs = 2\nnorm_adv_over = 'world'\naux_epochs = 3\naux_num_minibatches = 1",
+        4,
+    ),
+    (
+        "ppg, continuous, separate networks",
+        "[env]\nid = 'Pendulum-v1'\nnum_envs = 4\n[policy]\nhidden = [16]\n[collect]\nnum_steps = 32\n\
+         [learn]\nalgorithm = 'ppg'\nadam_eps = 1e-5\npolicy_iterations = 2\nnum_minibatches = 1\nupdate_epochs = 2\nnorm_adv = false\naux_epochs = 3\naux_num_minibatches = 1\nbeta_clone = 0.5",
+        4,
+    ),
+];
+
+/// Name, `[env]` to `[learn]`, and iterations that make at least 1000 updates.
+const LONG: &[(&str, &str, u64)] = &[
+    (
+        "ppo",
+        "[env]\nid = 'CartPole-v1'\nnum_envs = 4\n[policy]\nhidden = [8]\n[collect]\nnum_steps = 16\n[learn]\nalgorithm = 'ppo'\ntarget_kl = 0.2",
+        200,
+    ),
+    (
+        "ppo, continuous, with normalisers",
+        "[env]\nid = 'Pendulum-v1'\nnum_envs = 4\n[policy]\nhidden = [8]\n[collect]\nnum_steps = 16\nnormalise_observations = true\nnormalise_rewards = true\n[learn]\nalgorithm = 'ppo'",
+        63,
+    ),
+    (
+        "a2c",
+        "[env]\nid = 'Pendulum-v1'\nnum_envs = 4\n[policy]\nhidden = [8]\n[collect]\nnum_steps = 4\n[learn]\nalgorithm = 'a2c'",
+        1000,
+    ),
+    (
+        "ppg",
+        "[env]\nid = 'CartPole-v1'\nnum_envs = 4\n[policy]\nhidden = [8]\nshared = true\n[collect]\nnum_steps = 16\n\
+         [learn]\nalgorithm = 'ppg'\npolicy_iterations = 4\nnum_minibatches = 4\nupdate_epochs = 2\naux_num_minibatches = 2\naux_epochs = 4",
+        100,
+    ),
+];
+
+/// What a rank ends with.
+pub struct Ended {
+    pub state: State,
+    pub chains: Vec<u64>,
+    pub updates: u64,
+}
+
+/// A rank to be.
+#[derive(Clone, Copy)]
+struct Rank {
+    rank: u32,
+    world_size: u32,
+    port: u16,
+    /// Takes part in the group; else it is alone with its share of the data.
+    synchronised: bool,
+}
+
+impl Rank {
+    fn group(self) -> ProcessGroup {
+        let (rank, world_size) = if self.synchronised { (self.rank, self.world_size) } else { (0, 1) };
+        let settings = GroupSettings {
+            rank,
+            world_size,
+            local_rank: rank,
+            master_addr: "127.0.0.1".into(),
+            master_port: self.port,
+            backend: BackendKind::Gloo,
+            timeout: DEADLINE,
+            interface: None,
+            generation: 0,
+            device: Device::Cpu,
+        };
+        let page = Rc::new(RefCell::new(Writer::anonymous(rank, 0).unwrap()));
+        ProcessGroup::connect(&settings, page).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn train(self, text: &str, iterations: u64) -> Ended {
+        let experiment: Experiment = toml::from_str(text).unwrap();
+        let sizes = Sizes::resolve(&experiment, self.rank, self.world_size).unwrap();
+        let spec = spec_of(experiment.env.as_ref().unwrap()).unwrap();
+        algo::check(&experiment, &spec, &sizes).unwrap_or_else(|error| panic!("{error}"));
+        let group = self.group();
+        let page = Rc::new(RefCell::new(Writer::anonymous(self.rank, 0).unwrap()));
+        let parts = Parts {
+            experiment: &experiment,
+            sizes,
+            spec,
+            seeds: Seeds::new(experiment.run.seed),
+            device: Device::Cpu,
+            group: &group,
+            life: 0,
+        };
+        let mut algorithm = algo::make(&parts).unwrap_or_else(|error| panic!("{error}"));
+        let (mut chains, mut updates) = (Vec::new(), 0);
+        for iteration in 0..iterations {
+            let env_step = iteration * sizes.batch;
+            let num_iterations = Some(iterations);
+            let at = At { group: &group, page: &page, iteration, num_iterations, updates, env_step };
+            let learned = algorithm.iterate(&at).unwrap_or_else(|error| panic!("{error}"));
+            updates += learned.updates;
+            chains.push(learned.chain);
+        }
+        Ended { state: algorithm.state().unwrap(), chains, updates }
+    }
+}
+
+/// All ranks of a world, in order.
+pub fn train(case: &str, world_size: u32, iterations: u64, synchronised: bool) -> Vec<Ended> {
+    tch::set_num_threads(1);
+    let text = format!("[run]\nname = 'equality'\nseed = 7\ntotal_steps = 1000000\n{case}\n");
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let ranks: Vec<_> = (0..world_size)
+        .map(|rank| {
+            let (text, rank) = (text.clone(), Rank { rank, world_size, port, synchronised });
+            std::thread::spawn(move || rank.train(&text, iterations))
+        })
+        .collect();
+    ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+}
+
+/// The largest difference of any weight, and where it is.
+pub fn apart(a: &State, b: &State) -> (f32, String) {
+    assert_eq!(a.arrays.len(), b.arrays.len());
+    let mut worst = (0.0_f32, String::new());
+    for (a, b) in a.arrays.iter().zip(&b.arrays).filter(|(a, _)| a.name.starts_with("model.")) {
+        assert_eq!((&a.name, a.values.len()), (&b.name, b.values.len()));
+        for (x, y) in a.values.iter().zip(&b.values) {
+            let distance = if x == y { 0.0 } else { (x - y).abs() };
+            // What is no number is infinitely apart.
+            let distance = if distance.is_nan() { f32::INFINITY } else { distance };
+            if distance > worst.0 {
+                worst = (distance, a.name.clone());
+            }
+        }
+    }
+    worst
+}
+
+#[test]
+fn w_ranks_on_split_data_equal_one_rank_on_the_whole() {
+    for (name, case, iterations) in EXACT {
+        let whole = train(case, 1, *iterations, true).remove(0);
+        assert!(whole.updates >= 10, "{name}: {}", whole.updates);
+        let start = train(case, 1, 0, true).remove(0);
+        let moved = apart(&start.state, &whole.state).0;
+        assert!(moved > 1e-4, "{name}: nothing was learnt: {moved}");
+        for world_size in [2, 4] {
+            let ranks = train(case, world_size, *iterations, true);
+            for (rank, ended) in ranks.iter().enumerate() {
+                let (distance, place) = apart(&whole.state, &ended.state);
+                assert!(distance <= 1e-6, "{name}: rank {rank} of {world_size}: {place} is {distance} apart");
+                assert_eq!(ended.updates, whole.updates, "{name}");
+                assert_eq!(ended.chains, ranks[0].chains, "{name}");
+            }
+        }
+        // The same ranks without a group between them must not pass.
+        let unsynchronised = train(case, 2, *iterations, false);
+        assert!(
+            unsynchronised.iter().all(|ended| apart(&whole.state, &ended.state).0 > 1e-6),
+            "{name}: the check does not see that gradients were not averaged"
+        );
+        assert_ne!(unsynchronised[0].chains, unsynchronised[1].chains, "{name}");
+    }
+}
+
+#[test]
+fn fingerprints_stay_equal_over_a_thousand_updates() {
+    // Two ranks are in the exact cases.
+    let world_size = 4;
+    for (name, case, iterations) in LONG {
+        let ranks = train(case, world_size, *iterations, true);
+        for ended in &ranks {
+            assert!(ended.updates >= 1000, "{name}: {}", ended.updates);
+            assert!(ended.chains.iter().all(|chain| *chain != 0), "{name}");
+            assert_eq!(ended.chains, ranks[0].chains, "{name}, {world_size} ranks");
+            // Everything but the environments, bit by bit.
+            let bits = |state: &State| -> Vec<Vec<u32>> {
+                state.arrays.iter().map(|a| a.values.iter().map(|v| v.to_bits()).collect()).collect()
+            };
+            assert_eq!(bits(&ended.state), bits(&ranks[0].state), "{name}");
+            assert_eq!(ended.state.words, ranks[0].state.words, "{name}");
+        }
+    }
+}
