@@ -18,5 +18,11 @@ mod harness;
 mod learning;
 #[path = "trainer/off_policy.rs"]
 mod off_policy;
+#[path = "trainer/phases.rs"]
+mod phases;
+#[path = "trainer/refusals.rs"]
+mod refusals;
 #[path = "trainer/resuming.rs"]
 mod resuming;
+#[path = "trainer/weights.rs"]
+mod weights;

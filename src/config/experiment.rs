@@ -146,7 +146,7 @@ pub enum Backend {
     Gloo,
 }
 
-/// `[env]`. Absent options of Atari games take the values of [`Atari::default`].
+/// `[env]`. Absent options of Atari games take the values of [`Env::atari`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Env {
@@ -169,25 +169,25 @@ pub struct Env {
     /// Steps after which an episode is cut off, instead of the environment's own limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_episode_steps: Option<u32>,
-    /// Atari: see [`Atari::frame_skip`].
+    /// Atari: see [`Atari::frame_skip`](super::atari::Atari::frame_skip).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frame_skip: Option<u32>,
-    /// Atari: see [`Atari::repeat_action_probability`].
+    /// Atari: see [`Atari::repeat_action_probability`](super::atari::Atari::repeat_action_probability).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repeat_action_probability: Option<f64>,
-    /// Atari: see [`Atari::noop_max`].
+    /// Atari: see [`Atari::noop_max`](super::atari::Atari::noop_max).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub noop_max: Option<u32>,
-    /// Atari: see [`Atari::episodic_life`].
+    /// Atari: see [`Atari::episodic_life`](super::atari::Atari::episodic_life).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub episodic_life: Option<bool>,
-    /// Atari: see [`Atari::clip_rewards`].
+    /// Atari: see [`Atari::clip_rewards`](super::atari::Atari::clip_rewards).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip_rewards: Option<bool>,
-    /// Atari: see [`Atari::frame_stack`].
+    /// Atari: see [`Atari::frame_stack`](super::atari::Atari::frame_stack).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frame_stack: Option<u32>,
-    /// Atari: see [`Atari::image_size`].
+    /// Atari: see [`Atari::image_size`](super::atari::Atari::image_size).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image_size: Option<u32>,
 }
@@ -251,6 +251,8 @@ pub struct Policy {
     pub shared: bool,
     /// Logarithm of the actions' standard deviation at the start, for continuous actions.
     pub log_std: f64,
+    /// What runs the networks.
+    pub kernel: Kernel,
 }
 
 impl Default for Policy {
@@ -262,6 +264,7 @@ impl Default for Policy {
             activation: Activation::Tanh,
             shared: false,
             log_std: 0.0,
+            kernel: Kernel::Auto,
         }
     }
 }
@@ -275,6 +278,19 @@ pub enum Network {
     Mlp,
     /// The three convolutions of Mnih et al. 2015, for images.
     Nature,
+}
+
+/// What runs the networks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kernel {
+    /// The hand-written passes where they exist: fully connected networks on the CPU; libtorch elsewhere.
+    #[default]
+    Auto,
+    /// The hand-written passes only.
+    Native,
+    /// libtorch only.
+    Libtorch,
 }
 
 /// Between layers.

@@ -7,6 +7,7 @@
 //! - CONF-2: all mistakes of a file are reported at once, each with its line, except syntax errors, which hide the rest.
 //! - CONF-3: the resolved experiment, written as TOML, loads again and is equal.
 
+pub mod atari;
 pub mod check;
 pub mod diagnostic;
 pub mod document;

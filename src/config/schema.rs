@@ -455,6 +455,12 @@ static POLICY: Keys = &[&[
         Value("0.0"),
         "Logarithm of the actions' standard deviation at the start, for continuous actions.",
     ),
+    key(
+        "kernel",
+        Kind::Choice(&["auto", "native", "libtorch"]),
+        Value("\"auto\""),
+        "What runs the networks: `native`, hand-written passes for fully connected networks on the CPU, several times as fast; `libtorch`; or the former where it can.",
+    ),
 ]];
 
 static COLLECT: Keys = &[&[

@@ -11,13 +11,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Between two reports, and between two progress lines in the log.
+/// Between two reports, and between two progress lines in the log: rank 0's, which are about all ranks, and the others' about themselves.
 const REPORT_EVERY: Duration = Duration::from_millis(250);
 const SAY_EVERY: Duration = Duration::from_secs(1);
+const OTHERS_SAY_EVERY: Duration = Duration::from_secs(10);
 
 /// Tells.
 pub struct Teller<'a> {
     events: &'a Events,
+    rank: u32,
     first: bool,
     board: Option<EventFile>,
     /// Time and environment steps of the latest report.
@@ -50,7 +52,7 @@ impl<'a> Teller<'a> {
                 .map_err(|error| warn(&format!("no TensorBoard file in {}: {error}", run_dir.display())))
                 .ok()
         });
-        Teller { events, first, board, reported: None, said: None, equal: true }
+        Teller { events, rank, first, board, reported: None, said: None, equal: true }
     }
 
     /// Rank 0's clock says that a report is due.
@@ -80,6 +82,10 @@ impl<'a> Teller<'a> {
     pub fn iteration(&mut self, told: Told) {
         self.events.send(&RankEvent::Counters(told.own));
         if !self.first {
+            if self.said.is_none_or(|said| said.elapsed() >= OTHERS_SAY_EVERY) {
+                self.said = Some(Instant::now());
+                say(&format!("rank {}: {}", self.rank, progress_line(&told.own, None)));
+            }
             return;
         }
         let Told { totals, interval, .. } = told;
@@ -157,6 +163,6 @@ fn progress_line(totals: &Counters, rate: Option<f64>) -> String {
         0 => "-".to_string(),
         count => format!("{:.1}", returns.sum / count as f64),
     };
-    let rate = rate.map_or("-".into(), |rate| format!("{rate:.0}"));
-    format!("iteration {train_iter}  env_step {env_step}  episodes {episodes}  return {mean}  {rate} steps/s")
+    let rate = rate.map_or(String::new(), |rate| format!("  {rate:.0} steps/s"));
+    format!("iteration {train_iter}  env_step {env_step}  episodes {episodes}  return {mean}{rate}")
 }

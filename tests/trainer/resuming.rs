@@ -79,6 +79,9 @@ fn resume_2_one_rank_goes_on_where_two_stopped() {
     let events = one.events();
     let (first, last) = (totals(&events)[0], *totals(&events).last().unwrap());
     assert_eq!((first.train_iter, last.env_step), (6, 8 * 512));
+    let said =
+        "the checkpoint is of 2 ranks, this run has 1: sizes are planned anew: 4 environments (4 per rank)";
+    assert!(one.logs().contains(said), "{}", one.logs());
     let episodes: u64 =
         before.ranks.chunks(before.header.words_per_rank).map(|w| Tally::from_words(w).episodes).sum();
     assert!(episodes > 0 && first.episodes >= episodes);
@@ -151,4 +154,42 @@ fn resume_4_a_restart_without_any_checkpoint_begins_afresh_and_a_first_start_doe
     let mut start = Run::start(&experiment, &["--resume", "latest"]);
     start.end_with(2);
     assert!(start.logs().contains("latest.ckpt cannot be read"), "{}", start.logs());
+}
+
+/// With continuous actions and both normalisers: their moments and the environments' discounted returns are part of the checkpoint.
+#[test]
+fn checkpoint_3_normalised_continuous_training_resumes_bit_exactly() {
+    let experiment = "[run]\nname = 'x'\nseed = 2\ntotal_steps = 3072\n[env]\nid = 'Pendulum-v1'\nnum_envs = 4\n\
+        [collect]\nnum_steps = 64\nnormalise_observations = true\nnormalise_rewards = true\n\
+        [learn]\nalgorithm = 'ppo'\nbootstrap_truncated = true\n[checkpoint]\nevery = 5\n";
+    let mut whole = Run::start(experiment, &["--spawn", "2"]);
+    whole.end_with(0);
+    let from = whole.file("checkpoints/iter-5.ckpt");
+    let mut resumed = Run::start(experiment, &["--spawn", "2", "--resume", from.to_str().unwrap()]);
+    resumed.end_with(0);
+    assert_equal_ends(&whole, &resumed);
+    let moments =
+        load(&from).words.iter().find(|words| words.name == "moments.returns").unwrap().values.clone();
+    // Count, mean, squares; the count is of 5 iterations.
+    assert!((f64::from_bits(moments[0]) - 1280.0).abs() < 1.0);
+}
+
+#[test]
+fn checkpoint_2_another_algorithm_environment_or_normaliser_is_refused_with_its_key() {
+    let base = experiment(2 * 512, "", "");
+    let mut run = Run::start(&base, &[]);
+    run.end_with(0);
+    let from = run.file("checkpoints/latest.ckpt");
+    for (experiment, said) in [
+        (base.replace("'ppo'", "'a2c'"), "algorithm ppo, not a2c"),
+        (base.replace("CartPole-v1", "CartPole-v0"), "environment CartPole-v1, not CartPole-v0"),
+        (
+            format!("{base}[collect]\nnormalise_observations = true\n"),
+            "moments.observations 0 words there, moments.observations 9 words here",
+        ),
+    ] {
+        let mut resumed = Run::start(&experiment, &["--spawn", "2", "--resume", from.to_str().unwrap()]);
+        resumed.end_with(2);
+        assert!(resumed.logs().contains(said), "{said}: {}", resumed.logs());
+    }
 }

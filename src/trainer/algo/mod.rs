@@ -15,6 +15,7 @@ pub mod adam;
 pub mod batch;
 pub mod dqn;
 pub mod gae;
+pub mod native;
 pub mod off_policy;
 pub mod on_policy;
 pub mod ppg;

@@ -6,11 +6,12 @@
 use super::batch::{normalise, shuffle};
 use super::on_policy::OnPolicy;
 use super::ppo::Objective;
-use super::{At, Learned};
+use super::{At, Learned, Parts};
+use crate::config::experiment::Kernel;
 use crate::config::learn::{NormAdv, ValueLoss};
 use crate::trainer::dist::ProcessGroup;
 use crate::trainer::env::numpy_random::Generator;
-use crate::trainer::env::{Actions, Observations};
+use crate::trainer::env::{Actions, ObservationType, Observations};
 use crate::trainer::error::TrainerError;
 use crate::trainer::kernel::actor_critic::{ActorCritic, Clipped};
 use crate::trainer::kernel::loss::{Distance, Goals, Surrogate};
@@ -54,30 +55,36 @@ pub struct Numbers {
 }
 
 impl Native {
-    /// `None` where the passes do not exist: on other devices than the CPU, with convolutions, for pixels.
+    /// `None` where the passes do not exist (on other devices than the CPU, with convolutions, for pixels) or are not wanted; refused where they
+    /// do not exist and nothing else is wanted.
     pub fn new(
         layout: &Layout,
-        device: Device,
-        pixels: bool,
+        parts: &Parts<'_>,
         normalise: NormAdv,
         minibatch: usize,
-    ) -> Option<Native> {
-        if device != Device::Cpu || pixels {
-            return None;
+    ) -> Result<Option<Native>, TrainerError> {
+        let kernel = parts.experiment.policy.kernel;
+        let pixels = parts.spec.observation_type == ObservationType::U8;
+        let networks = ActorCritic::new(layout, minibatch).filter(|_| parts.device == Device::Cpu && !pixels);
+        match networks {
+            Some(networks) if kernel != Kernel::Libtorch => Ok(Some(Native {
+                networks,
+                normalise,
+                minibatch: minibatch.max(1),
+                order: (0..parts.sizes.local_batch).collect(),
+                epoch: Epoch::default(),
+            })),
+            None if kernel == Kernel::Native => Err(TrainerError::usage(
+                "policy.kernel = \"native\" is for fully connected networks on the CPU",
+                "set policy.kernel = \"auto\"",
+            )),
+            _ => Ok(None),
         }
-        Some(Native {
-            networks: ActorCritic::new(layout, minibatch)?,
-            normalise,
-            minibatch: minibatch.max(1),
-            order: Vec::new(),
-            epoch: Epoch::default(),
-        })
     }
 
-    /// Begins with a rollout of `n` transitions.
-    pub fn load(&mut self, n: usize) {
-        self.order.clear();
-        self.order.extend(0..n);
+    /// Begins an iteration: what follows depends on this iteration's stream only.
+    pub fn begin(&mut self) {
+        self.order.iter_mut().enumerate().for_each(|(i, slot)| *slot = i);
     }
 
     /// Minibatches of the epoch.

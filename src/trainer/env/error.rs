@@ -29,6 +29,28 @@ pub enum EnvError {
         /// What is wrong with them.
         what: String,
     },
+    /// Options that do not belong to the environment.
+    #[error("env.{key} is an option of Atari games, and {id} is none")]
+    Option {
+        /// As configured.
+        id: String,
+        /// The key.
+        key: &'static str,
+    },
+    /// The Python worker could not do it, died or did not answer.
+    #[error("environment {id}: {what}")]
+    Worker {
+        /// As configured.
+        id: String,
+        /// What failed, in one line.
+        what: String,
+        /// What helps; may be empty.
+        hint: String,
+        /// Python's traceback or the worker's stacks, lines; may be empty. The rank's log has them too.
+        traceback: String,
+        /// A mistake in the configuration or the host's set-up.
+        usage: bool,
+    },
 }
 
 impl EnvError {
@@ -39,16 +61,24 @@ impl EnvError {
     /// What helps; may be empty.
     pub fn hint(&self) -> String {
         match self {
-            EnvError::Unknown { .. } => "change env.id".into(),
+            EnvError::Unknown { .. } => {
+                "change env.id, or set env.worker = \"python\" for an environment of Gymnasium".into()
+            }
             EnvError::State { .. } => {
                 "the checkpoint belongs to another environment; start without --resume".into()
             }
+            EnvError::Option { key, .. } => format!("remove env.{key}"),
+            EnvError::Worker { hint, .. } => hint.clone(),
             EnvError::Actions { .. } => "the policy does not fit the environment's action space".into(),
         }
     }
 
     /// A mistake in the configuration (exit code 2) rather than a failure (1).
     pub fn is_usage(&self) -> bool {
-        matches!(self, EnvError::Unknown { .. } | EnvError::State { .. })
+        match self {
+            EnvError::Unknown { .. } | EnvError::State { .. } | EnvError::Option { .. } => true,
+            EnvError::Worker { usage, .. } => *usage,
+            EnvError::Actions { .. } => false,
+        }
     }
 }

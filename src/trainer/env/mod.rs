@@ -15,12 +15,13 @@ pub mod classic;
 mod error;
 pub mod numpy_random;
 mod outcome;
+mod python;
 
 pub use error::EnvError;
 pub use outcome::{Episode, ObservationBuffer, Outcome};
 
 use super::seeds::Seeds;
-use crate::config::experiment::Env;
+use crate::config::experiment::{Env, EnvWorker};
 
 /// The actions that an environment takes.
 #[derive(Debug, Clone, PartialEq)]
@@ -154,13 +155,17 @@ pub trait VectorEnv: Send {
     fn restore(&mut self, words: &[u64]) -> Result<(), EnvError>;
 }
 
-/// Shapes of the environment that `env` names.
+/// Shapes of the environment that `env` names. Starts a Python process, and ends it, where the environment is one of Python's.
 pub fn spec_of(env: &Env) -> Result<Spec, EnvError> {
-    classic::spec_of(&env.id).ok_or_else(|| EnvError::unknown(&env.id))
+    match in_rust(env)? {
+        true => classic::spec_of(&env.id).ok_or_else(|| EnvError::unknown(&env.id)),
+        false => python::spec_of(env),
+    }
 }
 
 /// `envs` environments, reset, with the streams of the global indices `first_env..first_env + envs`. `life` tells apart the lives of a run
 /// whose environments could not be restored: the iteration at which they were made, 0 in a fresh run; without meaning in an evaluation.
+/// To be called on a thread that lives as long as the environments: a Python worker dies with the thread that started it.
 pub fn make_vector(
     env: &Env,
     envs: usize,
@@ -170,7 +175,24 @@ pub fn make_vector(
     purpose: Purpose,
 ) -> Result<Box<dyn VectorEnv>, EnvError> {
     let streams = Streams { seeds: *seeds, first_env, life, purpose };
-    classic::make(env, envs, streams).ok_or_else(|| EnvError::unknown(&env.id))
+    match in_rust(env)? {
+        true => classic::make(env, envs, streams).ok_or_else(|| EnvError::unknown(&env.id)),
+        false => Ok(Box::new(python::PythonVector::new(env, envs, streams)?)),
+    }
+}
+
+/// Which of the two roads; refuses what that road does not have.
+fn in_rust(env: &Env) -> Result<bool, EnvError> {
+    let known = classic::spec_of(&env.id).is_some();
+    match (env.worker, env.atari_keys().first()) {
+        (EnvWorker::Rust, _) if !known => Err(EnvError::unknown(&env.id)),
+        (EnvWorker::Rust | EnvWorker::Auto, Some(key)) if known => {
+            Err(EnvError::Option { id: env.id.clone(), key })
+        }
+        (EnvWorker::Rust, _) => Ok(true),
+        (EnvWorker::Auto, _) => Ok(known),
+        (EnvWorker::Python, _) => Ok(false),
+    }
 }
 
 /// The random streams of a vector of environments.
@@ -191,5 +213,16 @@ impl Streams {
             Purpose::Train => self.seeds.words(Stream::Env, index, self.life),
             Purpose::Evaluate => self.seeds.words(Stream::Eval, index, 0),
         }
+    }
+
+    /// A seed of 31 bits, for what takes no more. Distinct for all environments of a run's life, evaluations included: the purpose is the
+    /// highest bit, below it is the global index, shifted by a number that base seed, purpose and life give.
+    pub(crate) fn small(&self, index: usize) -> u32 {
+        const BITS: u32 = (1 << 30) - 1;
+        let first = Streams { first_env: 0, ..*self }.words(0);
+        let shift = numpy_random::Generator::from_words(&first).next_u64() as u32;
+        let index = self.first_env.wrapping_add(index as u32);
+        let purpose = u32::from(self.purpose == Purpose::Evaluate) << 30;
+        purpose | (shift.wrapping_add(index) & BITS)
     }
 }

@@ -137,8 +137,8 @@ pub struct Gaussian {
 }
 
 impl Gaussian {
-    /// Writes each row's joint log-probability of its action (`[rows][dimensions]`, not squashed); returns the mean entropy, that is, every
-    /// row's.
+    /// Writes each row's joint log-probability of its action (`[rows][dimensions]`, not squashed); returns the entropies' mean with
+    /// these shares.
     pub fn forward(
         &mut self,
         means: &Matrix,

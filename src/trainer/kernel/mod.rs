@@ -22,7 +22,6 @@ pub mod q;
 pub mod road;
 
 #[cfg(test)]
-#[cfg(any())]
 mod tests;
 
 pub use matrix::Matrix;

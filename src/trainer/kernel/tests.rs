@@ -123,13 +123,14 @@ fn mlp_1_outputs_and_gradients_equal_autograds() {
     }
 }
 
-/// PPO's terms in libtorch, as algo/ppo.rs writes them. Gives (policy loss, value loss).
+/// PPO's terms in libtorch. Gives (policy loss, value loss).
 fn reference_ppo(
     log_prob: &Tensor,
     values: &Tensor,
     batch: &Batch,
     clip: f64,
     clip_vloss: bool,
+    distance: Distance,
 ) -> [Tensor; 2] {
     let ratio = (log_prob - double(&batch.old_log)).exp();
     let advantages = double(&batch.advantages);
@@ -216,14 +217,12 @@ fn loss_1_ppos_gradient_equals_autograds() {
             .collect();
         let (mut categorical, mut gaussian) = (Categorical::new(actions), Gaussian::default());
         let mut log_probs = vec![0.0; n];
-        let near = if discrete {
+        if discrete {
             categorical.forward(outputs, &taken, &[], &mut log_probs);
-            log_probs.clone()
         } else {
             gaussian.forward(outputs, &flat[std_at..], &moves, &[], &mut log_probs);
-            log_probs.clone()
-        };
-        let batch = Batch::new(&mut random, n, &near, &unpadded(values));
+        }
+        let batch = Batch::new(&mut random, n, &log_probs, &unpadded(values));
         let entropy = if discrete {
             categorical.forward(outputs, &taken, &batch.shares, &mut log_probs)
         } else {
@@ -242,8 +241,10 @@ fn loss_1_ppos_gradient_equals_autograds() {
         );
         let (mut by_value, mut by_output) = (Matrix::new(1, 1), Matrix::new(1, actions));
         let vclip = clip_vloss.then_some(clip);
-        let value = value_loss(values, &batch.old_values, &batch.returns, vclip, value_weight, &mut by_value);
-        let by_entropy = -entropy_weight / n as f32;
+        let goals = Goals { old_values: &batch.old_values, returns: &batch.returns, shares: &batch.shares };
+        let distance = if case % 3 == 0 { Distance::Huber } else { Distance::Squared };
+        let value = value_loss(values, goals, distance, vclip, value_weight, &mut by_value);
+        let by_entropy = -entropy_weight;
         let mut gradient = vec![0.0; len];
         if discrete {
             categorical.backward(&taken, &by_log_prob, &batch.shares, by_entropy, &mut by_output);

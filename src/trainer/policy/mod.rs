@@ -4,7 +4,6 @@ pub mod acting;
 pub mod actor_critic;
 pub mod distribution;
 pub mod layout;
-pub mod mlp_fast;
 pub mod parameters;
 pub mod q_fast;
 pub mod q_layout;
@@ -13,4 +12,3 @@ pub mod sac_networks;
 
 pub use acting::Acting;
 pub use actor_critic::ActorCritic;
-pub use mlp_fast::MlpFast;

@@ -1,0 +1,218 @@
+//! Environments of Python: any id that Gymnasium knows, and Atari games, in one worker process beside each rank.
+//!
+//! Owner: the collector of a rank, through [`PythonVector`]. The worker ([`process`], `worker.py`) writes observations, rewards and flags into
+//! shared memory ([`shared`]); a byte each way over pipes says whose turn it is. Returns and lengths of episodes are counted here, from
+//! raw rewards and real ends, so that clipped rewards and lost lives change what is learnt and not what is reported.
+//!
+//! Invariants, besides those of every [`VectorEnv`]:
+//! - PYTHON-1: shared memory belongs to one side at a time: to the worker from a request to its answer, else to the rank.
+//! - PYTHON-2: every wait for the worker is bounded; a worker that fails, dies or hangs becomes an [`EnvError::Worker`].
+//! - PYTHON-3: no worker outlives its [`PythonVector`], nor the thread that made it (parent-death signal, and end of its input).
+
+mod process;
+mod shared;
+mod tail;
+
+use super::{
+    ActionSpace, Actions, EnvError, Episode, ObservationBuffer, ObservationType, Observations, Outcome,
+    Purpose, Spec, Streams, VectorEnv,
+};
+use crate::config::experiment::Env;
+use process::Worker;
+use serde::Deserialize;
+use serde_json::json;
+use shared::Shared;
+
+/// Environments in a Python worker.
+pub(super) struct PythonVector {
+    worker: Worker,
+    shared: Shared,
+    spec: Spec,
+    envs: usize,
+    /// Of Atari games in training.
+    clip_rewards: bool,
+    episodic_life: bool,
+    /// Return and length so far of each environment's episode.
+    running: Vec<(f64, u64)>,
+    /// An error left the worker unusable.
+    failed: bool,
+}
+
+/// Spaces as the worker tells them.
+#[derive(Deserialize)]
+struct Spaces {
+    shape: Vec<usize>,
+    r#type: String,
+    actions: WorkerActions,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum WorkerActions {
+    Discrete { n: usize },
+    Continuous { low: Vec<Option<f32>>, high: Vec<Option<f32>> },
+}
+
+impl Spaces {
+    fn spec(self) -> Spec {
+        let bounds = |values: Vec<Option<f32>>, without: f32| -> Vec<f32> {
+            values.into_iter().map(|value| value.unwrap_or(without)).collect()
+        };
+        Spec {
+            observation_shape: self.shape,
+            observation_type: match self.r#type.as_str() {
+                "u8" => ObservationType::U8,
+                _ => ObservationType::F32,
+            },
+            actions: match self.actions {
+                WorkerActions::Discrete { n } => ActionSpace::Discrete { n },
+                WorkerActions::Continuous { low, high } => ActionSpace::Continuous {
+                    low: bounds(low, f32::NEG_INFINITY),
+                    high: bounds(high, f32::INFINITY),
+                },
+            },
+        }
+    }
+}
+
+/// Spaces of `env`, from a worker that is started for it and ended.
+pub(super) fn spec_of(env: &Env) -> Result<Spec, EnvError> {
+    Ok(start(env, 1, None)?.1)
+}
+
+fn start(env: &Env, envs: usize, streams: Option<Streams>) -> Result<(Worker, Spec), EnvError> {
+    let mut worker = Worker::start(env)?;
+    let seeds = |i: usize| streams.map_or([0; 6], |streams| streams.words(i));
+    let small = |i: usize| streams.map_or(0, |streams| streams.small(i));
+    let config = json!({
+        "id": env.id,
+        "envs": envs,
+        "threads": worker.threads(),
+        "seeds": (0..envs).map(seeds).collect::<Vec<_>>(),
+        "small_seeds": (0..envs).map(small).collect::<Vec<_>>(),
+        "max_episode_steps": env.max_episode_steps,
+        "atari": env.atari(),
+        "atari_keys": env.atari_keys(),
+        "looks_atari": env.looks_atari(),
+    });
+    let spaces: Spaces = worker.spaces(&config)?;
+    let spec = spaces.spec();
+    if spec.observation_len() == 0 || spec.actions.width() == 0 {
+        return Err(worker.refuse("its observations or actions are empty".into()));
+    }
+    Ok((worker, spec))
+}
+
+impl PythonVector {
+    /// Starts a worker with `envs` environments and resets them.
+    pub(super) fn new(env: &Env, envs: usize, streams: Streams) -> Result<PythonVector, EnvError> {
+        let (mut worker, spec) = start(env, envs, Some(streams))?;
+        let shared = Shared::new(worker.memory(), &spec, envs)
+            .map_err(|error| worker.refuse(format!("its shared memory cannot be mapped: {error}")))?;
+        worker.send(&shared.layout().to_string(), "its shared memory")?;
+        let atari = env.atari();
+        let train = streams.purpose == Purpose::Train;
+        let mut this = PythonVector {
+            worker,
+            shared,
+            spec,
+            envs,
+            clip_rewards: env.looks_atari() && atari.clip_rewards && train,
+            episodic_life: atari.episodic_life && train,
+            running: vec![(0.0, 0); envs],
+            failed: false,
+        };
+        this.reset()?;
+        Ok(this)
+    }
+
+    fn ask(&mut self, request: u8, doing: &'static str) -> Result<(), EnvError> {
+        if self.failed {
+            return Err(self.worker.refuse("its worker failed before".into()));
+        }
+        let done = self.worker.ask(request, doing);
+        self.failed = done.is_err();
+        done
+    }
+}
+
+impl VectorEnv for PythonVector {
+    fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn len(&self) -> usize {
+        self.envs
+    }
+
+    fn observations(&self) -> Observations<'_> {
+        self.shared.observations()
+    }
+
+    fn step(&mut self, actions: Actions<'_>, outcome: &mut Outcome) -> Result<(), EnvError> {
+        if !self.shared.put_actions(actions, &self.spec.actions) {
+            return Err(EnvError::Actions {
+                id: self.worker.id().into(),
+                what: "actions of another kind, number or range than its own were given".into(),
+            });
+        }
+        if outcome.rewards.len() != self.envs {
+            return Err(EnvError::Actions {
+                id: self.worker.id().into(),
+                what: "the outcome's buffers were made for another environment".into(),
+            });
+        }
+        self.ask(b's', "a step")?;
+        outcome.episodes.clear();
+        let (rewards, flags) = (self.shared.rewards(), self.shared.flags());
+        for (env, running) in self.running.iter_mut().enumerate() {
+            let reward = rewards[env];
+            running.0 += reward;
+            running.1 += 1;
+            // The sign, with 0 for 0.
+            let signed = if reward == 0.0 { 0.0 } else { reward.signum() };
+            outcome.rewards[env] = if self.clip_rewards { signed } else { reward } as f32;
+            outcome.terminated[env] = flags.terminated(env) || self.episodic_life && flags.lost_life(env);
+            outcome.truncated[env] = flags.truncated(env);
+            outcome.valid[env] = true;
+            if flags.terminated(env) || flags.truncated(env) {
+                let (episode_return, length) = std::mem::take(running);
+                outcome.episodes.push(Episode { env, episode_return, length });
+            }
+            if outcome.terminated[env] || outcome.truncated[env] {
+                let row = env * self.spec.observation_len()..(env + 1) * self.spec.observation_len();
+                match (&mut outcome.final_observations, self.shared.final_observations()) {
+                    (ObservationBuffer::U8(to), Observations::U8(from)) => {
+                        to[row.clone()].copy_from_slice(&from[row]);
+                    }
+                    (ObservationBuffer::F32(to), Observations::F32(from)) => {
+                        to[row.clone()].copy_from_slice(&from[row]);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn reset(&mut self) -> Result<(), EnvError> {
+        self.running.fill((0.0, 0));
+        self.ask(b'r', "a reset")
+    }
+
+    fn words_per_env(&self) -> Option<usize> {
+        None
+    }
+
+    fn save(&self) -> Option<Vec<u64>> {
+        None
+    }
+
+    fn restore(&mut self, words: &[u64]) -> Result<(), EnvError> {
+        Err(EnvError::State { expected: 0, found: words.len() })
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,178 @@
+//! The memory that a rank and its worker share: one anonymous file, mapped by both.
+//!
+//! Owner: the rank's [`super::PythonVector`]; the worker has its own mapping. Everything is `[envs][...]`, each part at a multiple of 64 bytes.
+
+use super::super::{ActionSpace, Actions, ObservationType, Observations, Spec};
+use memmap2::{MmapMut, MmapOptions};
+use serde_json::{Value, json};
+use std::fs::File;
+use std::io;
+
+const ALIGN: usize = 64;
+
+/// A type of which every bit pattern is a value.
+trait Plain: Copy {}
+impl Plain for u8 {}
+impl Plain for i64 {}
+impl Plain for f32 {}
+impl Plain for f64 {}
+
+/// The rank's mapping.
+pub(super) struct Shared {
+    map: MmapMut,
+    envs: usize,
+    observation_len: usize,
+    observation_type: ObservationType,
+    actions: usize,
+    observations: usize,
+    final_observations: usize,
+    rewards: usize,
+    terminated: usize,
+    truncated: usize,
+    lost_life: usize,
+}
+
+/// How the episodes of a step stand.
+pub(super) struct Flags<'a> {
+    terminated: &'a [u8],
+    truncated: &'a [u8],
+    lost_life: &'a [u8],
+}
+
+impl Flags<'_> {
+    pub(super) fn terminated(&self, env: usize) -> bool {
+        self.terminated[env] != 0
+    }
+
+    pub(super) fn truncated(&self, env: usize) -> bool {
+        self.truncated[env] != 0
+    }
+
+    /// A life was lost and the game goes on.
+    pub(super) fn lost_life(&self, env: usize) -> bool {
+        self.lost_life[env] != 0
+    }
+}
+
+impl Shared {
+    /// Sizes `memory` for `envs` environments and maps it.
+    pub(super) fn new(memory: &File, spec: &Spec, envs: usize) -> io::Result<Shared> {
+        let too_large = || io::Error::other("more than this machine can address");
+        let observation_len = spec.observation_len();
+        let element = match spec.observation_type {
+            ObservationType::F32 => 4,
+            ObservationType::U8 => 1,
+        };
+        let action = match &spec.actions {
+            ActionSpace::Discrete { .. } => 8,
+            ActionSpace::Continuous { low, .. } => 4 * low.len(),
+        };
+        let mut size = 0_usize;
+        let mut place = |each: usize| -> io::Result<usize> {
+            let begin = size;
+            let bytes = envs.checked_mul(each).and_then(|bytes| bytes.checked_next_multiple_of(ALIGN));
+            size = bytes.and_then(|bytes| begin.checked_add(bytes)).ok_or_else(too_large)?;
+            Ok(begin)
+        };
+        let seen = observation_len.checked_mul(element).ok_or_else(too_large)?;
+        let parts = [action, seen, seen, 8, 1, 1, 1].map(&mut place);
+        let [actions, observations, final_observations, rewards, terminated, truncated, lost_life] = parts;
+        let parts = (actions?, observations?, final_observations?, rewards?);
+        let (terminated, truncated, lost_life) = (terminated?, truncated?, lost_life?);
+        let size = size.max(ALIGN);
+        memory.set_len(size as u64)?;
+        // SAFETY: the file is anonymous and known to this process and its worker only, and keeps its size from here on; who may touch it
+        // when is PYTHON-1.
+        let map = unsafe { MmapOptions::new().len(size).map_mut(memory)? };
+        Ok(Shared {
+            map,
+            envs,
+            observation_len,
+            observation_type: spec.observation_type,
+            actions: parts.0,
+            observations: parts.1,
+            final_observations: parts.2,
+            rewards: parts.3,
+            terminated,
+            truncated,
+            lost_life,
+        })
+    }
+
+    /// What the worker has to know.
+    pub(super) fn layout(&self) -> Value {
+        json!({
+            "size": self.map.len(),
+            "envs": self.envs,
+            "actions": self.actions,
+            "observations": self.observations,
+            "final_observations": self.final_observations,
+            "rewards": self.rewards,
+            "terminated": self.terminated,
+            "truncated": self.truncated,
+            "lost_life": self.lost_life,
+        })
+    }
+
+    fn part<T: Plain>(&self, offset: usize, len: usize) -> &[T] {
+        let bytes = &self.map[offset..offset + len * size_of::<T>()];
+        // SAFETY: the range was just checked, offsets are multiples of 64 from the beginning of a page, and every bit pattern is a value.
+        // The worker does not write while the rank has its turn (PYTHON-1).
+        unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), len) }
+    }
+
+    fn part_mut<T: Plain>(&mut self, offset: usize, len: usize) -> &mut [T] {
+        let bytes = &mut self.map[offset..offset + len * size_of::<T>()];
+        // SAFETY: as in `part`; the borrow of the map is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), len) }
+    }
+
+    /// Writes the actions, if they are of the right kind, number and range.
+    pub(super) fn put_actions(&mut self, actions: Actions<'_>, space: &ActionSpace) -> bool {
+        let (offset, envs) = (self.actions, self.envs);
+        match (actions, space) {
+            (Actions::Discrete(actions), ActionSpace::Discrete { n })
+                if actions.len() == envs && actions.iter().all(|action| (0..*n as i64).contains(action)) =>
+            {
+                self.part_mut(offset, envs).copy_from_slice(actions);
+            }
+            (Actions::Continuous(actions), ActionSpace::Continuous { low, .. })
+                if actions.len() == envs * low.len() && actions.iter().all(|action| !action.is_nan()) =>
+            {
+                self.part_mut(offset, actions.len()).copy_from_slice(actions);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn seen(&self, offset: usize) -> Observations<'_> {
+        let len = self.envs * self.observation_len;
+        match self.observation_type {
+            ObservationType::F32 => Observations::F32(self.part(offset, len)),
+            ObservationType::U8 => Observations::U8(self.part(offset, len)),
+        }
+    }
+
+    pub(super) fn observations(&self) -> Observations<'_> {
+        self.seen(self.observations)
+    }
+
+    /// Rows of episodes that did not end in the last step mean nothing.
+    pub(super) fn final_observations(&self) -> Observations<'_> {
+        self.seen(self.final_observations)
+    }
+
+    /// Raw rewards.
+    pub(super) fn rewards(&self) -> &[f64] {
+        self.part(self.rewards, self.envs)
+    }
+
+    pub(super) fn flags(&self) -> Flags<'_> {
+        Flags {
+            terminated: self.part(self.terminated, self.envs),
+            truncated: self.part(self.truncated, self.envs),
+            lost_life: self.part(self.lost_life, self.envs),
+        }
+    }
+}

@@ -1,0 +1,255 @@
+use super::super::{make_vector, spec_of};
+use super::*;
+use crate::config::experiment::EnvWorker;
+use crate::trainer::seeds::Seeds;
+use std::time::{Duration, Instant};
+
+/// An interpreter with these packages, or a line that says why not.
+fn python(packages: &str) -> Option<String> {
+    let python = std::env::var("RANKDECK_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
+    let there = std::process::Command::new(&python).args(["-c", &format!("import {packages}")]).output();
+    if there.is_ok_and(|output| output.status.success()) {
+        return Some(python);
+    }
+    eprintln!("skipped: {python} cannot import {packages} (set RANKDECK_TEST_PYTHON to one that can)");
+    None
+}
+
+fn config(id: &str, python: &str) -> Env {
+    Env { worker: EnvWorker::Python, python: python.into(), ..Env::new(id, 1) }
+}
+
+fn vector(env: &Env, envs: usize, purpose: Purpose) -> Result<Box<dyn VectorEnv>, EnvError> {
+    make_vector(env, envs, 0, &Seeds::new(5), 0, purpose)
+}
+
+fn gone(pid: u32) -> bool {
+    !std::path::Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// A module of environments that fail in known ways, found through its absolute path's folder.
+const FAULTY: &str = r#"
+import os, signal, time
+import gymnasium, numpy
+class Faulty(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    def __init__(self, what):
+        self.what = what
+    def reset(self, seed=None, options=None):
+        return numpy.zeros(2, numpy.float32), {}
+    def step(self, action):
+        print("a line on standard output")
+        if action:
+            if self.what == "raise":
+                raise ValueError("the pole is on fire")
+            if self.what == "exit":
+                raise SystemExit(3)
+            if self.what == "segv":
+                os.kill(os.getpid(), signal.SIGSEGV)
+            if self.what == "hang":
+                time.sleep(3600)
+            if self.what == "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
+        return numpy.ones(2, numpy.float32), 1.0, False, False, {}
+for what in ("raise", "exit", "segv", "hang", "stop"):
+    gymnasium.register("Faulty-%s-v0" % what, entry_point=lambda what=what: Faulty(what))
+"#;
+
+/// An interpreter as a script that has the module `faulty` in its path.
+fn faulty_python(folder: &std::path::Path, python: &str) -> String {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::write(folder.join("faulty.py"), FAULTY).unwrap();
+    let script = folder.join("python");
+    let text = format!("#!/bin/sh\nPYTHONPATH={} exec {python} \"$@\"\n", folder.display());
+    std::fs::write(&script, text).unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    script.to_str().unwrap().into()
+}
+
+#[test]
+fn python_2_every_failure_is_an_error_that_says_what_and_where() {
+    let Some(python) = python("gymnasium") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let python = faulty_python(folder.path(), &python);
+    for (what, wanted, in_traceback) in [
+        ("raise", "a step failed: ValueError: the pole is on fire", "in step"),
+        ("exit", "a step failed: SystemExit: 3", "in step"),
+        ("segv", "crashed (SIGSEGV) during a step", "Segmentation fault"),
+        ("hang", "did not finish a step within 2s; it is at File", "faulty.py"),
+        ("stop", "stopped) did not finish a step within 2s", ""),
+    ] {
+        let env = config(&format!("faulty:Faulty-{what}-v0"), &python);
+        let seeds = Seeds::new(1);
+        let streams = Streams { seeds, first_env: 0, life: 0, purpose: Purpose::Train };
+        let mut vector = PythonVector::new(&env, 2, streams).unwrap();
+        // Only now: starting may take longer on a busy machine.
+        vector.worker.set_timeout(Duration::from_secs(2));
+        let pid = vector.worker.pid();
+        let mut outcome = Outcome::new(&vector.spec, 2);
+        vector.step(Actions::Discrete(&[0, 0]), &mut outcome).unwrap();
+        assert_eq!(outcome.rewards, [1.0, 1.0]);
+        let begun = Instant::now();
+        let error = vector.step(Actions::Discrete(&[0, 1]), &mut outcome).unwrap_err();
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        assert!(!error.is_usage());
+        let EnvError::Worker { traceback, .. } = &error else { panic!("{error:?}") };
+        let text = error.to_string();
+        assert!(
+            text.contains(&format!("faulty:Faulty-{what}-v0")) && text.contains(wanted),
+            "{what}: {text}"
+        );
+        assert!(traceback.contains(in_traceback), "{what}: {traceback}");
+        assert!(!text.contains('\n') && !text.ends_with('.'), "{text}");
+        // And it stays an error.
+        assert!(vector.step(Actions::Discrete(&[0, 0]), &mut outcome).is_err());
+        drop(vector);
+        assert!(gone(pid), "{what}: worker {pid} is left");
+    }
+}
+
+#[test]
+fn python_3_a_dropped_vector_leaves_no_process() {
+    let Some(python) = python("gymnasium") else { return };
+    let streams = Streams { seeds: Seeds::new(1), first_env: 0, life: 0, purpose: Purpose::Train };
+    let vector = PythonVector::new(&config("CartPole-v1", &python), 2, streams).unwrap();
+    let pid = vector.worker.pid();
+    assert!(!gone(pid));
+    drop(vector);
+    assert!(gone(pid));
+}
+
+/// The whole road at once: same seeds, spaces, observations, rewards, ends, final observations and returns as in Rust.
+#[test]
+fn classic_control_in_python_is_classic_control_in_rust() {
+    let Some(python) = python("gymnasium") else { return };
+    for id in ["CartPole-v1", "MountainCarContinuous-v0", "Acrobot-v1"] {
+        let limited = Env { max_episode_steps: Some(40), ..Env::new(id, 1) };
+        let there = Env { worker: EnvWorker::Python, python: python.clone(), ..limited.clone() };
+        let (mut here, mut there) =
+            (vector(&limited, 3, Purpose::Train).unwrap(), vector(&there, 3, Purpose::Train).unwrap());
+        assert_eq!(here.spec(), there.spec());
+        let spec = here.spec().clone();
+        let (mut a, mut b) = (Outcome::new(&spec, 3), Outcome::new(&spec, 3));
+        let mut ends = 0;
+        for round in 0..2 {
+            assert_eq!(here.observations(), there.observations(), "{id}");
+            for step in 0..100_usize {
+                let discrete: Vec<i64> =
+                    (0..3).map(|i| ((step / 3 + i) % spec.actions.width().max(2)) as i64).collect();
+                let continuous: Vec<f32> = (0..3).map(|i| ((step * 5 + i) % 9) as f32 / 3.0 - 1.4).collect();
+                let actions = match &spec.actions {
+                    ActionSpace::Discrete { .. } => Actions::Discrete(&discrete),
+                    ActionSpace::Continuous { .. } => Actions::Continuous(&continuous),
+                };
+                here.step(actions, &mut a).unwrap();
+                there.step(actions, &mut b).unwrap();
+                assert_eq!(here.observations(), there.observations(), "{id} step {step}");
+                assert_eq!(
+                    (&a.rewards, &a.terminated, &a.truncated),
+                    (&b.rewards, &b.terminated, &b.truncated)
+                );
+                assert_eq!(a.episodes, b.episodes, "{id} step {step}");
+                let width = spec.observation_len();
+                for i in (0..3).filter(|i| a.done(*i)) {
+                    let row = |o: &Outcome| {
+                        o.final_observations.view().f32().unwrap()[i * width..(i + 1) * width].to_vec()
+                    };
+                    assert_eq!(row(&a), row(&b), "{id} step {step}");
+                    ends += 1;
+                }
+            }
+            here.reset().unwrap();
+            there.reset().unwrap();
+            assert!(ends >= 6 * (round + 1), "{ends}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_made_is_the_configurations_fault() {
+    let error = spec_of(&config("CartPole-v1", "/nonexistent/python")).unwrap_err();
+    assert!(error.is_usage() && error.to_string().contains("/nonexistent/python"), "{error}");
+    assert!(error.hint().contains("env.python"));
+    // `-S` and an empty path: a Python without any package.
+    let folder = tempfile::tempdir().unwrap();
+    let bare = faulty_python(folder.path(), "python3 -S -E");
+    let error = spec_of(&config("CartPole-v1", &bare)).unwrap_err();
+    assert!(error.is_usage() && error.to_string().contains("has no gymnasium"), "{error}");
+    assert!(error.hint().contains("-m pip install"), "{}", error.hint());
+    // Something that is no Python at all.
+    let error = spec_of(&config("CartPole-v1", "/bin/cat")).unwrap_err();
+    assert!(error.to_string().contains("/bin/cat"), "{error}");
+    let Some(python) = python("gymnasium") else { return };
+    for (id, wanted) in
+        [("NoSuchEnv-v3", "NoSuchEnv"), ("nosuchmodule:X-v0", "nosuchmodule"), ("CartPole-v9", "CartPole")]
+    {
+        let error = spec_of(&config(id, &python)).unwrap_err();
+        assert!(
+            error.is_usage() && error.to_string().contains(wanted) && !error.hint().is_empty(),
+            "{error:?}"
+        );
+    }
+    let atari = Env { frame_stack: Some(4), ..config("CartPole-v1", &python) };
+    let error = spec_of(&atari).unwrap_err();
+    assert!(error.is_usage() && error.to_string().contains("env.frame_stack"), "{error}");
+    let error = spec_of(&Env { worker: EnvWorker::Auto, ..atari }).unwrap_err();
+    assert!(error.is_usage() && error.to_string().contains("env.frame_stack"), "{error}");
+}
+
+#[test]
+fn atari_games_with_lives_clipped_rewards_and_whole_scores() {
+    let Some(python) = python("gymnasium, ale_py.vector_env") else { return };
+    let env = config("BreakoutNoFrameskip-v4", &python);
+    let (mut train, mut whole) =
+        (vector(&env, 2, Purpose::Train).unwrap(), vector(&env, 2, Purpose::Evaluate).unwrap());
+    let spec = train.spec().clone();
+    assert_eq!(
+        (spec.observation_shape.as_slice(), spec.observation_type),
+        ([4, 84, 84].as_slice(), ObservationType::U8)
+    );
+    assert_eq!(spec.actions, ActionSpace::Discrete { n: 4 });
+    let mut random = Seeds::new(3).generator(crate::trainer::seeds::Purpose::Action, 0, 0);
+    let mut outcome = Outcome::new(&spec, 2);
+    let mut scan = |vector: &mut dyn VectorEnv| {
+        let (mut cuts, mut episodes) = (0, Vec::new());
+        for _ in 0..1500 {
+            let actions = [random.below(4) as i64, random.below(4) as i64];
+            vector.step(Actions::Discrete(&actions), &mut outcome).unwrap();
+            cuts += (0..2).filter(|i| outcome.done(*i)).count();
+            for episode in &outcome.episodes {
+                assert!(episode.length > 50, "{episode:?}");
+                // Only the newest frame of a new game's stack is filled: this was a real reset.
+                let seen = vector.observations().u8().unwrap();
+                let base = episode.env * spec.observation_len();
+                assert!(seen[base..base + 3 * 84 * 84].iter().all(|pixel| *pixel == 0));
+            }
+            episodes.extend(outcome.episodes.iter().copied());
+        }
+        (cuts, episodes)
+    };
+    let (cuts, episodes) = scan(train.as_mut());
+    // Five lives a game.
+    assert!(episodes.len() >= 4 && cuts >= 5 * episodes.len(), "{cuts} {episodes:?}");
+    let (cuts, episodes) = scan(whole.as_mut());
+    assert_eq!(cuts, episodes.len());
+    assert!(episodes.len() >= 4 && episodes.iter().any(|episode| episode.episode_return > 0.0));
+    let error = spec_of(&config("ALE/Breakuot-v5", &python)).unwrap_err();
+    assert!(error.is_usage() && error.hint().contains("ALE/Breakout-v5"), "{error:?}");
+    let error = spec_of(&config("Pong-v4", &python)).unwrap_err();
+    assert!(error.is_usage() && error.hint().contains("PongNoFrameskip-v4"), "{error:?}");
+}
+
+#[test]
+fn small_seeds_do_not_overlap() {
+    let mut seen = std::collections::HashSet::new();
+    for purpose in [Purpose::Train, Purpose::Evaluate] {
+        for rank in 0..8 {
+            let streams = Streams { seeds: Seeds::new(9), first_env: rank * 64, life: 3, purpose };
+            for index in 0..64 {
+                let seed = streams.small(index);
+                assert!(seed < 1 << 31 && seen.insert(seed), "{purpose:?} {rank} {index}");
+            }
+        }
+    }
+}

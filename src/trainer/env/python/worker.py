@@ -1,0 +1,328 @@
+"""rankdeck's environment worker: steps Python environments for one rank of the trainer.
+
+Owner: the trainer that started it, which holds the other ends of its pipes; it ends when its standard input does.
+
+Protocol. Standard input: one JSON line (what to make), one JSON line (where in the shared memory everything is), then one byte per
+request: `s` step, `r` reset with the seeds of the beginning. Standard output: `S` + length (u32) + JSON with the spaces, then `k` per
+request that is done, or `E` + length + JSON about what failed, after which the worker ends. What environments print goes to standard error.
+"""
+import faulthandler
+import json
+import mmap
+import os
+import re
+import signal
+import struct
+import sys
+import traceback
+
+# The rank decides when to stop; a terminal's Ctrl-C or a polite signal to the whole group must not take its environments away before.
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+faulthandler.enable()
+# The rank asks for stacks when a step takes too long.
+faulthandler.register(signal.SIGUSR1, all_threads=True)
+
+# Unbuffered: what follows a line is read byte by byte.
+REQUESTS = open(0, "rb", buffering=0, closefd=False)
+ANSWERS = os.dup(1)
+os.dup2(2, 1)
+
+
+class Refused(Exception):
+    """What was asked for cannot work: a mistake of the configuration, with a hint."""
+
+    def __init__(self, message, hint):
+        super().__init__(message)
+        self.hint = hint
+
+
+def answer(tag, value=None):
+    data = tag
+    if value is not None:
+        text = json.dumps(value).encode()
+        data += struct.pack("<I", len(text)) + text
+    while data:
+        data = data[os.write(ANSWERS, data):]
+
+
+def read_line():
+    line = REQUESTS.readline()
+    if not line.endswith(b"\n"):
+        os._exit(0)
+    return json.loads(line)
+
+
+def install(*packages):
+    return "run `%s -m pip install %s`, or `rankdeck-trainer --setup-env DIR`" % (
+        sys.executable,
+        " ".join('"%s"' % package for package in packages),
+    )
+
+
+def bound(value):
+    """JSON has no infinity."""
+    return float(value) if abs(float(value)) < 3.0e38 else None
+
+
+class Atari:
+    """Games of ale-py's AtariVectorEnv: N emulators on threads of this process.
+
+    It resets in the step in which a game ends. Lost lives are found here rather than by its `episodic_life`, which resets the whole game,
+    or `life_loss_info`, with which final observations are not those of the end (ale-py 0.12.1): a life is lost when there are fewer
+    than before and still some, as in the wrapper of OpenAI's Baselines.
+    """
+
+    def __init__(self, config, game):
+        import numpy
+        from ale_py.vector_env import AtariVectorEnv
+        from gymnasium.vector import AutoresetMode
+
+        options = config["atari"]
+        self.env = AtariVectorEnv(
+            game,
+            config["envs"],
+            num_threads=min(config["threads"], config["envs"]),
+            max_num_frames_per_episode=options["max_frames"],
+            repeat_action_probability=options["repeat_action_probability"],
+            autoreset_mode=AutoresetMode.SAME_STEP,
+            img_height=options["image_size"],
+            img_width=options["image_size"],
+            stack_num=options["frame_stack"],
+            frameskip=options["frame_skip"],
+            noop_max=options["noop_max"],
+            reward_clipping=False,
+        )
+        self.numpy = numpy
+        self.seeds = numpy.array(config["small_seeds"], dtype=numpy.int64)
+        self.shape = self.env.single_observation_space.shape
+        self.type = "u8"
+        self.actions = {"n": int(self.env.single_action_space.n)}
+        self.lives = None
+
+    def reset(self, shared):
+        shared.observations[...], info = self.env.reset(seed=self.seeds)
+        self.lives = info["lives"].copy()
+
+    def step(self, shared):
+        seen, rewards, terminated, truncated, info = self.env.step(shared.actions)
+        shared.observations[...] = seen
+        shared.rewards[...] = rewards
+        shared.terminated[...] = terminated
+        shared.truncated[...] = truncated
+        ended = terminated | truncated
+        if ended.any():
+            shared.final_observations[ended] = info["final_obs"][ended]
+        lives = info["lives"]
+        lost = ~ended & (lives < self.lives) & (lives > 0)
+        shared.lost_life[...] = lost
+        if lost.any():
+            shared.final_observations[lost] = seen[lost]
+        self.lives = lives.copy()
+
+
+class Single:
+    """Any environments of Gymnasium, one after the other."""
+
+    def __init__(self, config):
+        import gymnasium
+        import numpy
+
+        self.numpy = numpy
+        limit = {} if config["max_episode_steps"] is None else {"max_episode_steps": config["max_episode_steps"]}
+        self.envs = [
+            gymnasium.make(config["id"], disable_env_checker=True, **limit) for _ in range(config["envs"])
+        ]
+        spaces = gymnasium.spaces
+        if not isinstance(self.envs[0].observation_space, spaces.Box):
+            self.envs = [gymnasium.wrappers.FlattenObservation(env) for env in self.envs]
+        self.seeds = [sum(word << (32 * i) for i, word in enumerate(words)) for words in config["seeds"]]
+        self.small_seeds = config["small_seeds"]
+        observation, action = self.envs[0].observation_space, self.envs[0].action_space
+        self.type = "u8" if observation.dtype == numpy.uint8 else "f32"
+        self.shape = observation.shape or (1,)
+        # Images with colours last; networks take them first.
+        self.turn = self.type == "u8" and len(self.shape) == 3 and self.shape[2] in (1, 3, 4)
+        if self.turn:
+            self.shape = (self.shape[2], self.shape[0], self.shape[1])
+        if isinstance(action, spaces.Discrete):
+            self.actions = {"n": int(action.n)}
+            start = int(action.start)
+            self.convert = lambda value: int(value) + start
+        elif isinstance(action, spaces.Box) and numpy.issubdtype(action.dtype, numpy.floating):
+            self.actions = {
+                "low": [bound(value) for value in action.low.ravel()],
+                "high": [bound(value) for value in action.high.ravel()],
+            }
+            shape, dtype = action.shape, action.dtype
+            # A copy: environments may keep what they are given.
+            self.convert = lambda value: value.reshape(shape).astype(dtype)
+        else:
+            raise Refused(
+                "its action space %s is neither discrete nor continuous" % (action,),
+                "choose another env.id, or register one whose wrapper has a Discrete or Box action space",
+            )
+
+    def put(self, row, seen):
+        if self.turn:
+            seen = self.numpy.moveaxis(seen, 2, 0)
+        row[...] = self.numpy.reshape(seen, self.shape)
+
+    def reset(self, shared):
+        for i, env in enumerate(self.envs):
+            try:
+                seen, _ = env.reset(seed=self.seeds[i])
+            except (ValueError, OverflowError, TypeError):
+                # Some take only what NumPy's old generator took.
+                seen, _ = env.reset(seed=self.small_seeds[i])
+            self.put(shared.observations[i], seen)
+
+    def step(self, shared):
+        for i, env in enumerate(self.envs):
+            seen, reward, terminated, truncated, _ = env.step(self.convert(shared.actions[i]))
+            shared.rewards[i] = reward
+            shared.terminated[i] = terminated
+            shared.truncated[i] = truncated
+            if terminated or truncated:
+                self.put(shared.final_observations[i], seen)
+                seen, _ = env.reset()
+            self.put(shared.observations[i], seen)
+
+
+class Shared:
+    """Views into the shared memory."""
+
+    def __init__(self, fd, layout, worker):
+        import numpy
+
+        memory = mmap.mmap(fd, layout["size"])
+        envs = layout["envs"]
+
+        def view(name, dtype, shape):
+            return numpy.ndarray((envs, *shape), dtype=dtype, buffer=memory, offset=layout[name])
+
+        seen = numpy.uint8 if worker.type == "u8" else numpy.float32
+        if "n" in worker.actions:
+            self.actions = view("actions", numpy.int64, ())
+        else:
+            self.actions = view("actions", numpy.float32, (len(worker.actions["low"]),))
+        self.observations = view("observations", seen, worker.shape)
+        self.final_observations = view("final_observations", seen, worker.shape)
+        self.rewards = view("rewards", numpy.float64, ())
+        self.terminated = view("terminated", numpy.bool_, ())
+        self.truncated = view("truncated", numpy.bool_, ())
+        self.lost_life = view("lost_life", numpy.bool_, ())
+
+
+def atari_game(env_id):
+    """The ROM that an id of ale-py names; None for other ids."""
+    import ale_py.roms as roms
+
+    names = {rom.title().replace("_", ""): rom for rom in roms.get_all_rom_ids()}
+    found = re.fullmatch(r"ALE/(\w+)-v5|(\w+)NoFrameskip-v[04]", env_id)
+    if found:
+        name = found[1] or found[2]
+        if name in names:
+            return names[name]
+        import difflib
+
+        close = difflib.get_close_matches(name, names, 1)
+        raise Refused(
+            "there is no Atari game of that name",
+            "did you mean %r?" % env_id.replace(name, close[0]) if close else "games are named as in `ALE/SpaceInvaders-v5`",
+        )
+    found = re.fullmatch(r"(\w+?)(Deterministic)?-v[045]", env_id)
+    if found and found[1] in names:
+        raise Refused(
+            "this variant skips frames by itself",
+            "set env.id to %r or %r; env.frame_skip says how many frames" % ("ALE/%s-v5" % found[1], found[1] + "NoFrameskip-v4"),
+        )
+    return None
+
+
+def make(config):
+    try:
+        import gymnasium
+        import numpy  # noqa: F401
+    except ImportError as error:
+        raise Refused("%s has no %s" % (sys.executable, error.name), install("gymnasium>=1.0", "numpy"))
+    game = None
+    try:
+        import ale_py
+
+        gymnasium.register_envs(ale_py)
+        game = atari_game(config["id"])
+    except ImportError as error:
+        if config["looks_atari"]:
+            raise Refused("%s has no %s" % (sys.executable, error.name or "ale-py"), install("ale-py==0.12.*", "gymnasium>=1.0"))
+    if game:
+        try:
+            import ale_py.vector_env  # noqa: F401
+        except ImportError as error:
+            raise Refused("its ale-py has no vector environment: %s" % error, install("ale-py==0.12.*"))
+        return Atari(config, game)
+    if config["atari_keys"]:
+        raise Refused(
+            "env.%s is an option of Atari games, and this is none" % config["atari_keys"][0],
+            "remove %s" % ", ".join("env.%s" % key for key in config["atari_keys"]),
+        )
+    try:
+        return Single(config)
+    except gymnasium.error.DependencyNotInstalled as error:
+        found = re.search(r"pip install ['\"`]?([\w\-]+(?:\[[\w\-, ]+\])?)", str(error))
+        raise Refused(" ".join(str(error).split()), install(found[1] if found else "gymnasium[all]"))
+    except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
+        raise Refused(" ".join(str(error).split()), "change env.id, or name the module that registers it: `module:Name-v0`")
+    except ModuleNotFoundError as error:
+        raise Refused(
+            "%s has no module %s" % (sys.executable, error.name),
+            "install the package, or set PYTHONPATH in launch.env to the folder of the module",
+        )
+
+
+def tell(error, doing):
+    """Says what failed: to the log in full, to the rank in short."""
+    text = traceback.format_exc()
+    sys.stderr.write(text)
+    sys.stderr.flush()
+    if isinstance(error, Refused):
+        answer(b"E", {"message": str(error), "hint": error.hint, "usage": True, "traceback": ""})
+        return
+    frames = traceback.extract_tb(error.__traceback__)
+    where = " (%s:%d in %s)" % (frames[-1].filename, frames[-1].lineno, frames[-1].name) if frames else ""
+    message = "%s failed: %s%s" % (doing, " ".join(traceback.format_exception_only(error)[-1].split())[:500], where)
+    answer(b"E", {"message": message, "hint": "", "usage": False, "traceback": text[-8000:]})
+
+
+def main(memory):
+    config = read_line()
+    doing = "making the environments"
+    try:
+        worker = make(config)
+        answer(b"S", {"shape": list(worker.shape), "type": worker.type, "actions": worker.actions})
+        layout = read_line()
+        shared = Shared(memory, layout, worker)
+        while True:
+            request = REQUESTS.read(1)
+            if request == b"s":
+                doing = "a step"
+                worker.step(shared)
+            elif request == b"r":
+                doing = "a reset"
+                worker.reset(shared)
+            else:
+                break
+            answer(b"k")
+    except BaseException as error:  # What an environment raises is for the rank to report, SystemExit too.
+        tell(error, doing)
+        os._exit(1)
+    # Not by way of interpreter shutdown: threads and destructors of environments may hang there.
+    for env in getattr(worker, "envs", []):
+        try:
+            env.close()
+        except Exception:
+            pass
+    os._exit(0)
+
+
+main(int(sys.argv[1]))

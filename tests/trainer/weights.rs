@@ -1,0 +1,109 @@
+//! The weights beside each checkpoint are PyTorch's: loaded by real torch into CleanRL's networks, they give what ours give.
+
+use crate::harness::{Run, python};
+use rankdeck::config::experiment::Policy;
+use rankdeck::trainer::checkpoint::Checkpoint;
+use rankdeck::trainer::env::{Spec, spec_of};
+use rankdeck::trainer::policy::ActorCritic;
+use rankdeck::trainer::policy::actor_critic::{Layout, Pass};
+use rankdeck::trainer::policy::distribution::Distribution;
+use rankdeck::trainer::seeds::Seeds;
+use std::ffi::OsStr;
+use tch::{Device, Tensor};
+
+/// Builds the networks of ppo.py or ppo_continuous_action.py, loads the file strictly, prints values and scores of some observations.
+const PROGRAM: &str = "
+import json, struct, sys
+import torch
+from torch import nn
+
+def load(path):
+    with open(path, 'rb') as file:
+        size = struct.unpack('<Q', file.read(8))[0]
+        header = json.loads(file.read(size))
+        data = bytearray(file.read())
+    return {name: torch.frombuffer(data, dtype=torch.float32, count=(e['data_offsets'][1] - e['data_offsets'][0]) // 4, offset=e['data_offsets'][0]).reshape(e['shape'])
+            for name, e in header.items()}
+
+path, inputs, outputs, continuous = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == 'true'
+try:
+    from safetensors.torch import load_file
+    weights = load_file(path)
+    for name, tensor in load(path).items():
+        assert torch.equal(tensor, weights[name]), name
+except ImportError:
+    weights = load(path)
+
+def network(outputs):
+    return nn.Sequential(nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs))
+
+class Agent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.critic = network(1)
+        if continuous:
+            self.actor_mean = network(outputs)
+            self.actor_logstd = nn.Parameter(torch.zeros(1, outputs))
+        else:
+            self.actor = network(outputs)
+
+agent = Agent()
+agent.load_state_dict(weights, strict=True)
+x = torch.arange(5 * inputs, dtype=torch.float32).reshape(5, inputs) / 10 - 0.5
+scores = agent.actor_mean(x) if continuous else torch.log_softmax(agent.actor(x), -1)
+for number in torch.cat([agent.critic(x), scores], 1).flatten().tolist():
+    print(number)
+";
+
+fn check(id: &str, spec: &Spec) {
+    let experiment = format!(
+        "[run]\nname = 'x'\ntotal_steps = 2048\n[env]\nid = '{id}'\nnum_envs = 4\n[learn]\nalgorithm = 'ppo'\n[checkpoint]\nevery = 2\n"
+    );
+    let mut run = Run::start(&experiment, &[]);
+    run.end_with(0);
+    for name in ["iter-2", "latest"] {
+        let weights = run.file(&format!("checkpoints/{name}.safetensors"));
+        assert!(weights.is_file());
+        let (inputs, outputs) = (spec.observation_len().to_string(), spec.actions.width().to_string());
+        let layout = Layout::new(spec, &Policy::default(), false).unwrap();
+        let continuous = layout.log_std.is_some().to_string();
+        let args = [
+            OsStr::new("-c"),
+            OsStr::new(PROGRAM),
+            weights.as_os_str(),
+            OsStr::new(&inputs),
+            OsStr::new(&outputs),
+            OsStr::new(&continuous),
+        ];
+        let Some(output) = python("torch", &args) else { return };
+        let theirs: Vec<f64> = output.lines().map(|line| line.parse().unwrap()).collect();
+        let bytes = std::fs::read(run.file(&format!("checkpoints/{name}.ckpt"))).unwrap();
+        let arrays = Checkpoint::decode(&bytes).unwrap().arrays;
+        let flat: Vec<f32> =
+            arrays.iter().filter(|a| a.name.starts_with("model.")).flat_map(|a| &a.values).copied().collect();
+        let mut policy = ActorCritic::new(layout, &Seeds::new(0), Device::Cpu).unwrap();
+        policy.copy_from(&flat).unwrap();
+        let n = 5 * spec.observation_len();
+        let x: Vec<f32> = (0..n).map(|i| i as f32 / 10.0 - 0.5).collect();
+        let ours = policy
+            .forward(&Tensor::from_slice(&x).view([5, spec.observation_len() as i64]), Pass::PLAIN)
+            .unwrap();
+        let scores = match ours.distribution {
+            Distribution::Categorical(scores) => scores,
+            Distribution::Gaussian { mean, .. } => mean,
+        };
+        let ours = Tensor::cat(&[ours.values.unsqueeze(-1), scores], 1).view([-1]);
+        let ours: Vec<f64> = Vec::<f32>::try_from(ours).unwrap().into_iter().map(f64::from).collect();
+        assert_eq!(ours.len(), theirs.len());
+        for (a, b) in ours.iter().zip(&theirs) {
+            assert!((a - b).abs() < 1e-5, "{a} {b}");
+        }
+    }
+}
+
+#[test]
+fn pytorch_loads_the_weights_by_name() {
+    for id in ["CartPole-v1", "Pendulum-v1"] {
+        check(id, &spec_of(&rankdeck::config::experiment::Env::new(id, 4)).unwrap());
+    }
+}
