@@ -17,7 +17,7 @@ use super::setup::{self, Sizes};
 use super::signals;
 use super::state::Restored;
 use super::tell::{Teller, Told};
-use crate::config::experiment::Experiment;
+use crate::config::experiment::{Experiment, Learn};
 use crate::proto::message::{Evaluation, FinishReason, Phase, RankEvent};
 use crate::proto::status_page::Writer;
 use serde::{Deserialize, Serialize};
@@ -236,10 +236,16 @@ impl<'a> Trainer<'a> {
         let minibatches = learn.num_minibatches().max(1) as usize;
         let goal = num_iterations.map_or("no limit".into(), |n| format!("{n} iterations"));
         let sizes = format!(
-            "{} environments ({local_envs} per rank), rollout {batch} ({local_batch} per rank), minibatch {} ({} per rank), {goal}",
+            "{} environments ({local_envs} per rank), rollout {batch} ({local_batch} per rank), {}{goal}",
             env.num_envs,
-            batch as usize / minibatches,
-            local_batch / minibatches,
+            match learn {
+                // The algorithm's own line says what these draw.
+                Learn::Dqn(_) | Learn::Sac(_) => String::new(),
+                _ => {
+                    let (all, own) = (batch as usize / minibatches, local_batch / minibatches);
+                    format!("minibatch {all} ({own} per rank), ")
+                }
+            }
         );
         say(&format!("{} on {}: {sizes}, run directory {}", learn.name(), env.id, self.run_dir.display()));
         if let Some(more) = self.algorithm.plan() {

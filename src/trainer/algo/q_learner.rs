@@ -16,9 +16,10 @@ use crate::config::learn::dqn::TdLoss;
 use crate::trainer::dist::{DataParallel, Ddp, ProcessGroup};
 use crate::trainer::env::Spec;
 use crate::trainer::error::TrainerError;
-use crate::trainer::kernel::Matrix;
 use crate::trainer::kernel::loss::Distance;
+use crate::trainer::kernel::optimise::{clip_scale, sum_of_squares};
 use crate::trainer::kernel::q::{q_loss, q_targets};
+use crate::trainer::kernel::{Matrix, Road};
 use crate::trainer::policy::q_fast::QFast;
 use crate::trainer::policy::q_layout::QLayout;
 use crate::trainer::policy::q_network::QNetwork;
@@ -60,7 +61,10 @@ struct Fast {
     targets: Vec<f32>,
     shares: Vec<f32>,
     errors: Vec<f32>,
-    flat: Vec<f32>,
+}
+
+fn gone() -> TrainerError {
+    TrainerError::failure("the hand-written passes need networks on the CPU", "")
 }
 
 /// Which way to compute.
@@ -125,7 +129,6 @@ impl QLearner {
                 targets: vec![0.0; rows],
                 shares: Vec::with_capacity(rows),
                 errors: vec![0.0; rows],
-                flat: vec![0.0; layout.len],
             })
         });
         let mut learner = QLearner {
@@ -143,42 +146,52 @@ impl QLearner {
     }
 
     /// To be called after parameters were changed from outside.
-    pub fn loaded(&mut self) -> Result<(), TchError> {
+    pub fn loaded(&mut self) -> Result<(), TrainerError> {
         let Some(fast) = &mut self.fast else { return Ok(()) };
-        self.network.target.copy_to(&mut fast.flat)?;
-        fast.target.load(&fast.flat);
-        self.network.online.copy_to(&mut fast.flat)?;
-        fast.online.load(&fast.flat);
+        fast.target.load(self.network.target.floats().ok_or_else(gone)?);
+        fast.online.load(self.network.online.floats().ok_or_else(gone)?);
         Ok(())
     }
 
     /// One update from this rank's share of a batch.
     pub fn update(&mut self, batch: &Batch, group: &ProcessGroup) -> Result<QLearned, TrainerError> {
-        self.ddp.zero_grad();
-        let learned = if self.fast.is_some() { self.gradient_fast(batch)? } else { self.gradient(batch)? };
-        self.ddp.reduce(group)?;
-        self.step()?;
-        Ok(learned)
-    }
-
-    /// Steps with the averaged gradient, and lets the target follow.
-    fn step(&mut self) -> Result<(), TrainerError> {
-        if self.settings.max_grad_norm > 0.0 {
-            self.ddp.clip_grad_norm(self.settings.max_grad_norm);
-        }
-        self.adam.step(self.network.online.tensors(), self.settings.learning_rate)?;
+        let learned = if self.fast.is_some() {
+            let learned = self.gradient_fast(batch)?;
+            self.ddp.reduce(group)?;
+            self.step_fast()?;
+            learned
+        } else {
+            self.ddp.zero_grad();
+            let learned = self.gradient(batch)?;
+            self.ddp.reduce(group)?;
+            if self.settings.max_grad_norm > 0.0 {
+                self.ddp.clip_grad_norm(self.settings.max_grad_norm);
+            }
+            self.adam.step(self.network.online.tensors(), self.settings.learning_rate)?;
+            learned
+        };
         let follow = self.adam.steps.is_multiple_of(self.settings.target_every.max(1));
         if follow {
             self.network.follow(self.settings.tau)?;
         }
         if let Some(fast) = &mut self.fast {
             if follow {
-                self.network.target.copy_to(&mut fast.flat)?;
-                fast.target.load(&fast.flat);
+                fast.target.load(self.network.target.floats().ok_or_else(gone)?);
             }
-            self.network.online.copy_to(&mut fast.flat)?;
-            fast.online.load(&fast.flat);
+            fast.online.load(self.network.online.floats().ok_or_else(gone)?);
         }
+        Ok(learned)
+    }
+
+    /// Clips the averaged gradient and steps, without libtorch.
+    fn step_fast(&mut self) -> Result<(), TrainerError> {
+        let gradients = self.ddp.flat_gradients().ok_or_else(gone)?;
+        let scale = match self.settings.max_grad_norm {
+            most if most > 0.0 => clip_scale(sum_of_squares(Road::best(), gradients).sqrt(), most),
+            _ => 1.0,
+        };
+        let parameters = self.network.online.floats_mut().ok_or_else(gone)?;
+        self.adam.step_flat(parameters, gradients, self.settings.learning_rate, scale);
         Ok(())
     }
 
@@ -204,9 +217,8 @@ impl QLearner {
         let loss = q_loss(q, &batch.choices, targets, shares, distance, errors, gradient);
         // error = q - target
         let sum: f64 = errors.iter().zip(targets.iter()).map(|(e, t)| f64::from(*e) + f64::from(*t)).sum();
-        let Some(flat) = self.ddp.flat_gradients() else {
-            return Err(TrainerError::failure("the gradients are not in one buffer on the host", ""));
-        };
+        let flat = self.ddp.flat_gradients().ok_or_else(gone)?;
+        flat.fill(0.0);
         online.backward(now, gradient, flat);
         Ok(QLearned { td_loss: loss, q_values: sum / batch.rows.max(1) as f64 })
     }
