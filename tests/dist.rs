@@ -17,6 +17,8 @@ mod harness;
 mod linkage;
 #[path = "dist/nccl.rs"]
 mod nccl;
+#[path = "dist/off_policy.rs"]
+mod off_policy;
 
 /// What the re-executed binary runs; does nothing when started by hand.
 #[test]
@@ -25,10 +27,17 @@ fn rank_process() {
     let Some(me) = harness::Me::from_environment() else { return };
     let result = match me.role.as_str() {
         "collectives" => collectives::rank(&me),
+        "groups" => collectives::groups(&me),
+        "groups_differ" => collectives::groups_differ(&me),
         "objects" => collectives::objects(&me),
         "ddp" => ddp::rank(&me),
         "layout" => ddp::layout(&me),
         "mixed_up" => ddp::mixed_up(&me),
+        "contributors" => ddp::contributors(&me),
+        "accumulated" => ddp::accumulated(&me),
+        "dqn" => off_policy::dqn(&me),
+        "sac" => off_policy::sac(&me),
+        "warm_up" => off_policy::warm_up(&me),
         "unused" => ddp::unused(&me),
         "join" => faults::join(&me),
         "absent" => faults::absent(&me),

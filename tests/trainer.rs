@@ -16,6 +16,8 @@ mod group;
 mod harness;
 #[path = "trainer/learning.rs"]
 mod learning;
+#[path = "trainer/off_policy.rs"]
+mod off_policy;
 #[path = "trainer/phases.rs"]
 mod phases;
 #[path = "trainer/refusals.rs"]

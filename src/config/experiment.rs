@@ -132,11 +132,19 @@ pub struct Distributed {
     pub bucket_mb: f64,
     /// Updates between comparisons of the ranks' weight fingerprints; 0: never.
     pub fingerprint_every: u64,
+    /// Devices of each rank that a batch of `dqn` is split over, from the rank's own on.
+    pub data_parallel: u32,
 }
 
 impl Default for Distributed {
     fn default() -> Distributed {
-        Distributed { backend: Backend::Auto, timeout_s: 600.0, bucket_mb: 25.0, fingerprint_every: 1 }
+        Distributed {
+            backend: Backend::Auto,
+            timeout_s: 600.0,
+            bucket_mb: 25.0,
+            fingerprint_every: 1,
+            data_parallel: 1,
+        }
     }
 }
 
@@ -250,12 +258,16 @@ pub struct Policy {
     pub network: Network,
     /// Widths of the hidden layers; for `nature` those after the convolutions.
     pub hidden: Vec<u32>,
+    /// Channels of the three convolutions of `nature`.
+    pub channels: Vec<u32>,
     /// Between the layers of `mlp`; `nature` has ReLU.
     pub activation: Activation,
     /// Actor and critic share the hidden layers; `nature` always does.
     pub shared: bool,
     /// Logarithm of the actions' standard deviation at the start, for continuous actions.
     pub log_std: f64,
+    /// What runs the networks.
+    pub kernel: Kernel,
 }
 
 impl Default for Policy {
@@ -263,9 +275,11 @@ impl Default for Policy {
         Policy {
             network: Network::Mlp,
             hidden: vec![64, 64],
+            channels: vec![32, 64, 64],
             activation: Activation::Tanh,
             shared: false,
             log_std: 0.0,
+            kernel: Kernel::Auto,
         }
     }
 }
@@ -279,6 +293,19 @@ pub enum Network {
     Mlp,
     /// The three convolutions of Mnih et al. 2015, for images.
     Nature,
+}
+
+/// What runs the networks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kernel {
+    /// The hand-written passes where they exist: fully connected networks on the CPU; libtorch elsewhere.
+    #[default]
+    Auto,
+    /// The hand-written passes only.
+    Native,
+    /// libtorch only.
+    Libtorch,
 }
 
 /// Between layers.
@@ -349,11 +376,13 @@ pub struct Checkpoint {
     pub every: u64,
     /// Also keep the checkpoint with the best evaluation.
     pub best: bool,
+    /// Also write every rank's replay, with each `latest`.
+    pub replay: bool,
 }
 
 impl Default for Checkpoint {
     fn default() -> Checkpoint {
-        Checkpoint { every: 0, best: true }
+        Checkpoint { every: 0, best: true, replay: false }
     }
 }
 

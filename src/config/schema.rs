@@ -363,6 +363,12 @@ static DISTRIBUTED: Keys = &[&[
         Value("1"),
         "Updates between comparisons of the ranks' weight fingerprints; 0: never.",
     ),
+    key(
+        "data_parallel",
+        Kind::Integer(1..=64),
+        Value("1"),
+        "Devices of each rank that a batch of `dqn` is split over, from the rank's own on; gradients are gathered on the first.",
+    ),
 ]];
 
 /// Environments that are computed in Rust.
@@ -460,6 +466,12 @@ static CHECKPOINT: Keys = &[&[
         "Training iterations between checkpoints; 0: only best and last.",
     ),
     key("best", Kind::Flag, Value("true"), "Also keep the checkpoint with the best evaluation."),
+    key(
+        "replay",
+        Kind::Flag,
+        Value("false"),
+        "Also write every rank's replay, with each `latest`; false: a restart fills it again before it learns on.",
+    ),
 ]];
 
 static WATCH: Keys = &[&[

@@ -17,6 +17,12 @@ pub(super) static POLICY: Keys = &[&[
         "Widths of the hidden layers; for `nature` those after the convolutions (512 in the paper).",
     ),
     key(
+        "channels",
+        Kind::Integers(1..=65536),
+        Value("[32, 64, 64]"),
+        "Channels of the three convolutions of `nature`.",
+    ),
+    key(
         "activation",
         Kind::Choice(&["tanh", "relu"]),
         Value("\"tanh\""),
@@ -33,6 +39,12 @@ pub(super) static POLICY: Keys = &[&[
         Kind::Number { min: -20.0, max: 5.0, open: false },
         Value("0.0"),
         "Logarithm of the actions' standard deviation at the start, for continuous actions.",
+    ),
+    key(
+        "kernel",
+        Kind::Choice(&["auto", "native", "libtorch"]),
+        Value("\"auto\""),
+        "What runs the networks: `native`, hand-written passes for fully connected networks on the CPU, several times as fast; `libtorch`; or the former where it can.",
     ),
 ]];
 
@@ -316,6 +328,12 @@ static DQN: Keys = &[&[
         Kind::Choice(&["linear", "exponential"]),
         Value("\"linear\""),
         "How epsilon falls: evenly (CleanRL), or as `end + (start - end) * exp(-steps / epsilon_steps)` (DI-engine).",
+    ),
+    key(
+        "loss",
+        Kind::Choice(&["squared", "huber"]),
+        Value("\"squared\""),
+        "Of TD errors: their mean square (CleanRL, DI-engine), or Huber's loss with delta 1 (Mnih et al. 2015).",
     ),
     key(
         "max_grad_norm",

@@ -1,5 +1,5 @@
 use super::*;
-use crate::config::experiment::{Env, Policy};
+use crate::config::experiment::{Env, Kernel, Policy};
 use crate::trainer::env::{self, make_vector};
 use crate::trainer::policy::ActorCritic;
 use crate::trainer::policy::actor_critic::Layout;
@@ -19,7 +19,7 @@ fn with(id: &str, envs: usize, first: u32, treatment: Treatment) -> (Collector, 
     let spec = env.spec().clone();
     let layout = Layout::new(&spec, &Policy { hidden: vec![16], ..Policy::default() }, false).unwrap();
     let policy = ActorCritic::new(layout, &seeds, Device::Cpu).unwrap();
-    let mut acting = Acting::new(&policy, &spec.observation_shape, false);
+    let mut acting = Acting::new(&policy, &spec.observation_shape, false, Kernel::Auto);
     acting.load(&policy).unwrap();
     let log_std = match &spec.actions {
         ActionSpace::Discrete { .. } => Vec::new(),
@@ -114,7 +114,7 @@ fn only_cut_episodes_have_a_final_value_and_only_when_asked_for() {
         weights[right..right + 4].copy_from_slice(&[2.0, 10.0, 100.0, 50.0]);
         weights[layout.critic[0].bias] = 7.0;
         net.copy_from(&weights).unwrap();
-        actor.acting = Acting::new(&net, &[4], false);
+        actor.acting = Acting::new(&net, &[4], false, Kernel::Auto);
         actor.acting.load(&net).unwrap();
         collector.collect(&mut actor, 0, |_| {}).unwrap();
         let rollout = collector.rollout();

@@ -8,7 +8,7 @@
 //! - TRAINER-1: every branch that changes the number of collectives depends on reduced or broadcast values, or on counters that are equal on
 //!   all ranks.
 //! - TRAINER-2: all ranks leave at the same iteration.
-//! - TRAINER-3: rank 0 alone writes into the run directory.
+//! - TRAINER-3: rank 0 alone writes into the run directory; other ranks add their replay, when that is asked for.
 
 pub mod algo;
 pub mod checkpoint;
@@ -19,9 +19,11 @@ pub mod error;
 pub mod evaluate;
 pub mod exchange;
 pub mod inject;
+pub mod kernel;
 pub mod normalise;
 pub mod policy;
 pub mod prepare;
+pub mod replay;
 pub mod report;
 pub mod resume;
 pub mod rollout;

@@ -19,13 +19,14 @@ use tch::{Device, Tensor};
 /// Name of the checkpoint to resume from by default, without its extension.
 pub const LATEST: &str = "latest";
 
+/// Where a run's checkpoints are.
+pub fn folder(run_dir: &Path) -> PathBuf {
+    run_dir.join("checkpoints")
+}
+
 /// File that `resume` means: a path, or `latest` in the run directory.
 pub fn find(resume: &str, run_dir: &Path) -> PathBuf {
-    if resume == "latest" {
-        run_dir.join("checkpoints").join(format!("{LATEST}.ckpt"))
-    } else {
-        PathBuf::from(resume)
-    }
+    if resume == "latest" { folder(run_dir).join(format!("{LATEST}.ckpt")) } else { PathBuf::from(resume) }
 }
 
 /// This rank's words: counters, then its environments.

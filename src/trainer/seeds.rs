@@ -27,6 +27,8 @@ pub enum Purpose {
     Action = 3,
     /// Order of samples in minibatches. Index: rank. Epoch: training iteration.
     Shuffle = 4,
+    /// Which transitions replay gives. Index: rank. Epoch: number of the update.
+    Replay = 6,
     /// An evaluation episode. Index: number of the episode within its evaluation. Epoch 0.
     Eval = 5,
 }
@@ -66,8 +68,8 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    const PURPOSES: [Purpose; 5] =
-        [Purpose::Model, Purpose::Env, Purpose::Action, Purpose::Shuffle, Purpose::Eval];
+    const PURPOSES: [Purpose; 6] =
+        [Purpose::Model, Purpose::Env, Purpose::Action, Purpose::Shuffle, Purpose::Eval, Purpose::Replay];
 
     #[test]
     fn seeds_1_no_two_streams_share_a_seed_or_a_first_number() {

@@ -8,6 +8,7 @@ use super::env::{self, VectorEnv};
 use super::error::TrainerError;
 use super::evaluate::{self, evaluate};
 use super::exchange::{Brought, exchange, gather};
+use super::replay::Mark;
 use super::report::{Events, say, warn};
 use super::resume;
 use super::seeds::Seeds;
@@ -16,7 +17,7 @@ use super::setup::{self, Sizes};
 use super::signals;
 use super::state::Restored;
 use super::tell::{Teller, Told};
-use crate::config::experiment::Experiment;
+use crate::config::experiment::{Experiment, Learn};
 use crate::proto::message::{Evaluation, FinishReason, Phase, RankEvent};
 use crate::proto::status_page::Writer;
 use serde::{Deserialize, Serialize};
@@ -120,6 +121,17 @@ fn timeout(experiment: &Experiment) -> Result<Duration, TrainerError> {
     )
 }
 
+/// What belongs to the checkpoint of this iteration.
+fn mark(experiment: &Experiment, group: &ProcessGroup, train_iter: u64) -> Mark {
+    Mark {
+        env_id: experiment.env.as_ref().map(|env| env.id.clone()).unwrap_or_default(),
+        seed: experiment.run.seed,
+        rank: group.rank(),
+        world_size: group.world_size(),
+        train_iter,
+    }
+}
+
 /// What rank 0 tells all after an evaluation.
 #[derive(Default, Serialize, Deserialize)]
 struct Verdict {
@@ -183,6 +195,12 @@ impl<'a> Trainer<'a> {
                 tally: share.tally,
                 envs: share.envs,
             })?;
+            let beside = path.parent().unwrap_or(&path);
+            if experiment.checkpoint.replay
+                && let Err(why) = algorithm.load_own(beside, &mark(experiment, group, header.train_iter))
+            {
+                warn(&format!("rank {rank}: replay begins empty: {why}"));
+            }
         }
         let trainer = Trainer {
             experiment,
@@ -218,12 +236,21 @@ impl<'a> Trainer<'a> {
         let minibatches = learn.num_minibatches().max(1) as usize;
         let goal = num_iterations.map_or("no limit".into(), |n| format!("{n} iterations"));
         let sizes = format!(
-            "{} environments ({local_envs} per rank), rollout {batch} ({local_batch} per rank), minibatch {} ({} per rank), {goal}",
+            "{} environments ({local_envs} per rank), rollout {batch} ({local_batch} per rank), {}{goal}",
             env.num_envs,
-            batch as usize / minibatches,
-            local_batch / minibatches,
+            match learn {
+                // The algorithm's own line says what these draw.
+                Learn::Dqn(_) | Learn::Sac(_) => String::new(),
+                _ => {
+                    let (all, own) = (batch as usize / minibatches, local_batch / minibatches);
+                    format!("minibatch {all} ({own} per rank), ")
+                }
+            }
         );
         say(&format!("{} on {}: {sizes}, run directory {}", learn.name(), env.id, self.run_dir.display()));
+        if let Some(more) = self.algorithm.plan() {
+            say(&more);
+        }
         let (was, is) = (resumed.world_size, self.group.world_size());
         match (was > 0, restart) {
             (true, _) => {
@@ -400,6 +427,10 @@ impl<'a> Trainer<'a> {
     /// Gathers what the ranks own; rank 0 writes it under each of the names, for each of the reasons.
     fn checkpoint(&mut self, files: &[(&str, &str)]) -> Result<(), TrainerError> {
         self.page.borrow_mut().phase(Phase::Checkpoint);
+        if self.experiment.checkpoint.replay {
+            let mark = mark(self.experiment, self.group, self.train_iter);
+            self.algorithm.save_own(&resume::folder(&self.run_dir), &mark)?;
+        }
         let state = self.algorithm.state()?;
         let own = resume::own_words(self.algorithm.tally(), &state.envs);
         let ranks = resume::gather_words(self.group, &own, self.device)?;
@@ -423,7 +454,7 @@ impl<'a> Trainer<'a> {
             };
             let checkpoint = Checkpoint { header, arrays: state.arrays, words: state.words, ranks };
             for (name, reason) in files {
-                let path = checkpoint.write(&self.run_dir.join("checkpoints"), name)?;
+                let path = checkpoint.write(&resume::folder(&self.run_dir), name)?;
                 self.page.borrow_mut().progress();
                 self.teller.checkpoint(&path, env_step, self.train_iter, reason);
             }

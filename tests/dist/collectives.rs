@@ -95,6 +95,85 @@ pub fn objects(me: &Me) -> Value {
     json!(seen)
 }
 
+/// Two halves of a world of four at the same time, one of them in another order, and a group of one; then all again.
+pub fn groups(me: &Me) -> Value {
+    let world = me.connect();
+    let halves = [world.new_group(&[0, 1]).unwrap(), world.new_group(&[3, 2]).unwrap()];
+    let alone = world.new_group(&[2]).unwrap();
+    assert_eq!(alone.is_some(), me.rank == 2);
+    let before = world.entered();
+    let half = halves.iter().flatten().next().unwrap();
+    let [place, partner] = [[0, 1], [1, 0], [1, 3], [0, 2]][me.rank as usize];
+    assert_eq!((half.rank(), half.world_size(), half.communicator()), (place, 2, 1 + me.rank / 2));
+    // Different numbers of calls in the two halves: the groups have sequence numbers of their own.
+    for _ in 0..=half.communicator() {
+        let mut sum = [i64::from(me.rank), 1];
+        half.all_reduce_i64(&mut sum, ReduceOp::Sum, "half").unwrap();
+        assert_eq!(sum, [i64::from(me.rank + partner), 2]);
+    }
+    let mut value = me.rank;
+    half.broadcast_object(&mut value, 1, "half").unwrap();
+    assert_eq!(value, [1, 1, 2, 2][me.rank as usize]);
+    if let Some(alone) = &alone {
+        let mut sum = [5];
+        alone.all_reduce_i64(&mut sum, ReduceOp::Sum, "alone").unwrap();
+        assert_eq!((sum, alone.entered()), ([5], 1));
+    }
+    assert_eq!((half.entered(), world.entered()), (u64::from(half.communicator()) + 2, before));
+    // One half's failure is its own.
+    assert!(world.new_group(&[0, 9]).is_err_and(|error| error.kind == DistErrorKind::Usage));
+    assert!(world.new_group(&[1, 1]).is_err_and(|error| error.kind == DistErrorKind::Usage));
+    let mut sum = [1];
+    world.all_reduce_i64(&mut sum, ReduceOp::Sum, "all").unwrap();
+    assert_eq!(sum, [4]);
+    for group in halves.into_iter().flatten().chain(alone) {
+        group.destroy(Duration::from_secs(30)).unwrap();
+    }
+    let last = world.entered();
+    world.destroy(Duration::from_secs(30)).unwrap();
+    json!(last)
+}
+
+/// Rank 1 names another list.
+pub fn groups_differ(me: &Me) -> Value {
+    let world = me.connect();
+    let list: &[u32] = if me.rank == 1 { &[1, 0] } else { &[0, 1] };
+    let error = world.new_group(list).err().unwrap();
+    assert_eq!(error.kind, DistErrorKind::Mismatch);
+    json!(error.to_string())
+}
+
+#[test]
+fn groups_of_some_ranks_work_beside_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut world = World::new("groups", 4);
+    world.pages = Some(folder.path().into());
+    let last = world.start().results();
+    assert!(last.iter().all(|seq| *seq == last[0]), "{last:?}");
+    let bodies: Vec<_> =
+        (0..4).map(|rank| Reader::open(&page_of(folder.path(), rank)).unwrap().view().body).collect();
+    for (rank, body) in bodies.iter().enumerate() {
+        assert_eq!((body.entered, body.left), (last[0].as_u64().unwrap(), last[0].as_u64().unwrap()));
+        assert_eq!(
+            body.chain_hash, bodies[0].chain_hash,
+            "groups leave the hash that all ranks compare alone"
+        );
+        let (communicator, entered) = [(1, 3), (1, 3), (3, 1), (2, 4)][rank];
+        assert_eq!(
+            (body.group.communicator, body.group.entered, body.group.left),
+            (communicator, entered, entered)
+        );
+    }
+    World::new("groups", 4).env("RANKDECK_CHECK_COLLECTIVES", 1).start().results();
+}
+
+#[test]
+fn different_lists_for_a_new_group_are_refused_on_all_ranks() {
+    for error in World::new("groups_differ", 3).start().results() {
+        assert!(error.as_str().unwrap().contains("different members"), "{error}");
+    }
+}
+
 #[test]
 fn every_collective_is_right_on_one_two_and_four_ranks() {
     for world_size in [1, 2, 4] {

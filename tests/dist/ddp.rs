@@ -1,7 +1,7 @@
 //! Data-parallel training equals training alone.
 
 use crate::harness::{Me, World, error_value};
-use rankdeck::trainer::dist::{Ddp, ReduceOp};
+use rankdeck::trainer::dist::{Averaging, Ddp, ReduceOp};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tch::nn::{self, Module, OptimizerConfig};
@@ -134,6 +134,54 @@ pub fn unused(me: &Me) -> Value {
     json!({ "gradients": gradients, "replaced": ddp.replaced() })
 }
 
+/// Three parameters: all ranks use the first, rank 0 alone the second, none the third.
+pub fn contributors(me: &Me) -> Value {
+    let group = me.connect();
+    let averaging = match std::env::var("DIST_AVERAGING").as_deref() {
+        Ok("contributors") => Averaging::Contributors,
+        _ => Averaging::World,
+    };
+    let parameters = [2.0f32, 3.0, 5.0].map(|value| Tensor::from_slice(&[value]).set_requires_grad(true));
+    let named = parameters.iter().enumerate().map(|(i, p)| (i.to_string(), p.shallow_clone())).collect();
+    let buckets = if std::env::var("DIST_BUCKET").is_ok() { 1 } else { 1 << 20 };
+    let mut ddp = Ddp::averaging(averaging, named, Vec::new(), &group, buckets).unwrap();
+    let mut gradients = Vec::new();
+    let mut entered = 0;
+    for _ in 0..2 {
+        ddp.zero_grad();
+        (&parameters[0] * f64::from(me.rank + 1)).sum(Kind::Float).backward();
+        if me.rank == 0 {
+            (&parameters[1] * 7.0).sum(Kind::Float).backward();
+        }
+        let before = group.entered();
+        ddp.reduce(&group).unwrap();
+        entered = group.entered() - before;
+        gradients.push(parameters.each_ref().map(|p| p.grad().double_value(&[0])));
+    }
+    // The norm that clips has no flags in it.
+    let norm = ddp.clip_grad_norm(1e9);
+    group.destroy(Duration::from_secs(30)).unwrap();
+    json!({ "gradients": gradients, "collectives": entered, "norm": norm })
+}
+
+/// `no_sync`: two backward passes, one exchange.
+pub fn accumulated(me: &Me) -> Value {
+    let group = me.connect();
+    let weight = Tensor::from_slice(&[1.0f32, 2.0]).set_requires_grad(true);
+    let mut ddp = Ddp::new(vec![("w".into(), weight.shallow_clone())], Vec::new(), &group, 1024).unwrap();
+    let loss = |scale: f64| ((&weight * scale).square().sum(Kind::Float)).backward();
+    let before = group.entered();
+    ddp.zero_grad();
+    loss(f64::from(me.rank + 1));
+    loss(f64::from(me.rank + 3));
+    assert_eq!(group.entered(), before, "nothing is exchanged while gradients accumulate");
+    ddp.reduce(&group).unwrap();
+    assert_eq!(group.entered(), before + 1);
+    let gradients = Vec::<f64>::try_from(weight.grad().to_kind(Kind::Double)).unwrap();
+    group.destroy(Duration::from_secs(30)).unwrap();
+    json!(gradients)
+}
+
 fn floats(value: &Value) -> Vec<f64> {
     value.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
 }
@@ -210,5 +258,34 @@ fn unused_parameters_contribute_zeros() {
     for result in World::new("unused", 2).start().results() {
         assert_eq!(result["gradients"], json!([[2.0, 3.0], [2.0, 3.0]]));
         assert_eq!(result["replaced"], 0);
+    }
+}
+
+/// Both rules of DDP-3, in as many collectives.
+#[test]
+fn averages_are_over_the_world_or_over_the_contributors() {
+    for (buckets, collectives) in [(None, 1), (Some(1), 3)] {
+        for (averaging, second) in [("world", 3.5), ("contributors", 7.0)] {
+            let mut world = World::new("contributors", 2).env("DIST_AVERAGING", averaging);
+            if let Some(bytes) = buckets {
+                world = world.env("DIST_BUCKET", bytes);
+            }
+            for result in world.start().results() {
+                let wanted = [1.5, second, 0.0];
+                assert_eq!(result["gradients"], json!([wanted, wanted]), "{averaging}");
+                assert_eq!(result["collectives"], collectives);
+                let norm = f64::hypot(1.5, second);
+                assert!((result["norm"].as_f64().unwrap() - norm).abs() < 1e-5);
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_accumulate_without_an_exchange() {
+    // d/dw (s w)^2 = 2 s^2 w; scales 1 and 3 on rank 0, 2 and 4 on rank 1; the average over both.
+    let factor = (2.0 * (1.0 + 9.0) + 2.0 * (4.0 + 16.0)) / 2.0;
+    for result in World::new("accumulated", 2).start().results() {
+        assert_eq!(result, json!([factor, 2.0 * factor]));
     }
 }

@@ -38,8 +38,21 @@ pub struct Dqn {
     pub epsilon_steps: u64,
     /// How epsilon falls.
     pub epsilon_decay: EpsilonDecay,
+    /// How TD errors count.
+    pub loss: TdLoss,
     /// Bound of the averaged gradient's global norm; 0: none.
     pub max_grad_norm: f64,
+}
+
+/// How TD errors count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TdLoss {
+    /// The mean square, not halved (CleanRL, DI-engine).
+    #[default]
+    Squared,
+    /// Huber's loss with delta 1 (Mnih et al. 2015).
+    Huber,
 }
 
 /// How epsilon falls with the environment steps over all ranks.
@@ -72,6 +85,7 @@ impl Default for Dqn {
             epsilon_end: 0.05,
             epsilon_steps: 250_000,
             epsilon_decay: EpsilonDecay::Linear,
+            loss: TdLoss::Squared,
             max_grad_norm: 0.0,
         }
     }

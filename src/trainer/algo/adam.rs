@@ -1,15 +1,18 @@
 //! Adam (Kingma and Ba 2015) over a flat parameter buffer, step by step as `torch.optim.Adam` computes it.
 //!
 //! Owner: the training loop. libtorch's own C++ optimiser does not show its moments through tch, so it cannot be put into a
-//! checkpoint; this one keeps them in two flat tensors. On the CPU one fused pass in plain f32 operations does the update; elsewhere
-//! tensor operations do.
+//! checkpoint; this one keeps them in two flat tensors. On the CPU one fused pass does the update (see [`crate::trainer::kernel::optimise`]); elsewhere tensor operations
+//! do.
 //!
 //! Invariants:
 //! - ADAM-1: parameters equal libtorch's Adam within 1e-6 after many steps.
 //! - ADAM-2: the result depends on parameters, gradients, moments, step count and learning rate only: ranks with equal gradients stay
-//!   equal bit by bit.
+//!   equal bit by bit, on whatever CPUs.
 
+use crate::trainer::dist::memory::{floats, floats_mut};
 use crate::trainer::inject;
+use crate::trainer::kernel::Road;
+use crate::trainer::kernel::optimise::{AdamStep, adam_step};
 use tch::{Device, Kind, TchError, Tensor};
 
 /// Why the optimiser cannot step.
@@ -34,8 +37,7 @@ pub struct Adam {
     pub second: Tensor,
     /// Steps so far.
     pub steps: u64,
-    beta1: f64,
-    beta2: f64,
+    betas: (f64, f64),
     eps: f64,
 }
 
@@ -43,16 +45,13 @@ impl Adam {
     /// For `len` parameters in all on `device`; betas 0.9 and 0.999.
     pub fn new(len: usize, eps: f64, device: Device) -> Result<Adam, TchError> {
         let zeros = || Tensor::f_zeros([len as i64], (Kind::Float, device));
-        Ok(Adam { first: zeros()?, second: zeros()?, steps: 0, beta1: 0.9, beta2: 0.999, eps })
+        Ok(Adam { first: zeros()?, second: zeros()?, steps: 0, betas: (0.9, 0.999), eps })
     }
 
     /// One step with each parameter's `.grad`.
     pub fn step(&mut self, parameters: &[Tensor], learning_rate: f64) -> Result<(), AdamError> {
         inject::here(inject::Place::Learn);
-        self.steps += 1;
-        let steps = self.steps as f64;
-        let step_size = learning_rate / (1.0 - self.beta1.powf(steps));
-        let correction = (1.0 - self.beta2.powf(steps)).sqrt();
+        let step = self.next(learning_rate);
         let mut offset = 0;
         for (index, parameter) in parameters.iter().enumerate() {
             let gradient = parameter.f_grad()?;
@@ -65,48 +64,34 @@ impl Adam {
             if !fits {
                 return Err(AdamError::Gradient { index });
             }
-            let first = self.first.f_narrow(0, offset, len as i64)?;
-            let second = self.second.f_narrow(0, offset, len as i64)?;
-            if parameter.device() == Device::Cpu && parameter.is_contiguous() {
-                self.fused(parameter, &gradient, &first, &second, step_size, correction);
-            } else {
-                self.tensors(parameter, &gradient, first, second, step_size, correction)?;
+            let mut first = self.first.f_narrow(0, offset, len as i64)?;
+            let mut second = self.second.f_narrow(0, offset, len as i64)?;
+            let mut own = parameter.shallow_clone();
+            let slices =
+                (floats_mut(&mut own), floats(&gradient), floats_mut(&mut first), floats_mut(&mut second));
+            match slices {
+                (Some(own), Some(gradient), Some(first), Some(second)) => {
+                    adam_step(Road::best(), step, own, gradient, first, second);
+                }
+                _ => self.tensors(parameter, &gradient, first, second, step)?,
             }
             offset += len as i64;
         }
         Ok(())
     }
 
-    fn fused(
-        &self,
-        parameter: &Tensor,
-        gradient: &Tensor,
-        first: &Tensor,
-        second: &Tensor,
-        step_size: f64,
-        correction: f64,
-    ) {
-        let len = parameter.numel();
-        let [parameter, gradient, first, second] =
-            [parameter, gradient, first, second].map(|tensor| tensor.data_ptr().cast::<f32>());
-        // SAFETY: all four are contiguous f32 CPU tensors of `len` elements (checked by the caller, or made so in `new`) that live
-        // through this call; their storages are distinct, and no other thread touches them between backward and the next forward.
-        let (parameter, gradient, first, second) = unsafe {
-            (
-                std::slice::from_raw_parts_mut(parameter, len),
-                std::slice::from_raw_parts(gradient, len),
-                std::slice::from_raw_parts_mut(first, len),
-                std::slice::from_raw_parts_mut(second, len),
-            )
-        };
-        let (weight1, beta2, weight2) =
-            ((1.0 - self.beta1) as f32, self.beta2 as f32, (1.0 - self.beta2) as f32);
-        let (step_size, correction, eps) = (step_size as f32, correction as f32, self.eps as f32);
-        for (((p, g), m), v) in parameter.iter_mut().zip(gradient).zip(first).zip(second) {
-            *m += weight1 * (g - *m);
-            *v = *v * beta2 + weight2 * g * g;
-            *p -= step_size * (*m / (v.sqrt() / correction + eps));
+    /// One step with all parameters and gradients in one piece, as the hand-written passes have them; gradients count `scale` times. Nothing
+    /// happens when the state is not on the CPU.
+    pub fn step_flat(&mut self, parameters: &mut [f32], gradients: &[f32], learning_rate: f64, scale: f32) {
+        let step = AdamStep { scale, ..self.next(learning_rate) };
+        if let (Some(first), Some(second)) = (floats_mut(&mut self.first), floats_mut(&mut self.second)) {
+            adam_step(Road::best(), step, parameters, gradients, first, second);
         }
+    }
+
+    fn next(&mut self, learning_rate: f64) -> AdamStep {
+        self.steps += 1;
+        AdamStep::new(self.steps, learning_rate, self.betas, self.eps, 0.0)
     }
 
     fn tensors(
@@ -115,15 +100,16 @@ impl Adam {
         gradient: &Tensor,
         mut first: Tensor,
         mut second: Tensor,
-        step_size: f64,
-        correction: f64,
+        step: AdamStep,
     ) -> Result<(), TchError> {
+        let ((beta1, beta2), step_size) = (self.betas, f64::from(step.step_size));
         tch::no_grad(|| {
             let gradient = gradient.f_view([-1])?;
-            let _ = first.f_lerp_(&gradient, 1.0 - self.beta1)?;
-            let squares = gradient.f_mul(&gradient)?.f_mul_scalar_(1.0 - self.beta2)?;
-            let _ = second.f_mul_scalar_(self.beta2)?.f_add_(&squares)?;
-            let denominator = second.f_sqrt()?.f_div_scalar_(correction)?.f_add_scalar_(self.eps)?;
+            let _ = first.f_lerp_(&gradient, 1.0 - beta1)?;
+            let squares = gradient.f_mul(&gradient)?.f_mul_scalar_(1.0 - beta2)?;
+            let _ = second.f_mul_scalar_(beta2)?.f_add_(&squares)?;
+            let denominator =
+                second.f_sqrt()?.f_mul_scalar_(f64::from(step.correction))?.f_add_scalar_(self.eps)?;
             let change = first.f_div(&denominator)?.f_mul_scalar_(-step_size)?;
             let _ = parameter.f_view([-1])?.f_add_(&change)?;
             Ok(())
@@ -157,12 +143,9 @@ mod tests {
             if fused {
                 adam.step(std::slice::from_ref(&ours), rate).unwrap();
             } else {
-                adam.steps += 1;
-                let steps = adam.steps as f64;
-                let (size, correction) =
-                    (rate / (1.0 - 0.9_f64.powf(steps)), (1.0 - 0.999_f64.powf(steps)).sqrt());
+                let step = adam.next(rate);
                 let (first, second) = (adam.first.shallow_clone(), adam.second.shallow_clone());
-                adam.tensors(&ours, &ours.grad(), first, second, size, correction).unwrap();
+                adam.tensors(&ours, &ours.grad(), first, second, step).unwrap();
             }
         }
         let moved = (&ours - Tensor::from_slice(&start)).abs().max().double_value(&[]);

@@ -169,7 +169,7 @@ pub fn shuffle(order: &mut [usize], random: &mut Generator) {
 }
 
 /// Brings each run of `each` values to mean 0 and deviation 1; rows of weight 0 do not count.
-fn normalise(
+pub(super) fn normalise(
     how: NormAdv,
     values: &mut [f32],
     weights: &[f32],

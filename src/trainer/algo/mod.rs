@@ -13,10 +13,16 @@
 pub mod a2c;
 pub mod adam;
 pub mod batch;
+pub mod dqn;
 pub mod gae;
+pub mod native;
+pub mod off_policy;
 pub mod on_policy;
 pub mod ppg;
 pub mod ppo;
+pub mod q_learner;
+pub mod sac;
+pub mod sac_learner;
 
 use super::collect::{Interval, Tally};
 use super::dist::{Page, ProcessGroup};
@@ -24,12 +30,14 @@ use super::env::Spec;
 use super::error::TrainerError;
 use super::evaluate::Greedy;
 use super::policy::actor_critic::Layout;
+use super::replay::Mark;
 use super::seeds::Seeds;
 use super::setup::{self, Sizes};
 use super::state::{Restored, State};
 use crate::config::experiment::{Experiment, Learn};
 use crate::config::learn::NormAdv;
 use crate::proto::message::Phase;
+use std::path::Path;
 use tch::Device;
 
 /// What one iteration did.
@@ -110,6 +118,18 @@ pub trait Algorithm {
     fn take_interval(&mut self) -> Interval;
     /// The policy as it is now, for an evaluation.
     fn greedy(&mut self) -> Result<&mut dyn Greedy, TrainerError>;
+    /// What the plan line says beside the sizes that all algorithms have.
+    fn plan(&self) -> Option<String> {
+        None
+    }
+    /// Writes what this rank alone owns and what is too large for a checkpoint into `folder`, if there is such a thing.
+    fn save_own(&self, _folder: &Path, _mark: &Mark) -> Result<(), TrainerError> {
+        Ok(())
+    }
+    /// Takes over what [`Algorithm::save_own`] wrote for this very checkpoint; else says why not. Called after [`Algorithm::restore`].
+    fn load_own(&mut self, _folder: &Path, _mark: &Mark) -> Result<(), String> {
+        Ok(())
+    }
     /// Everything that a checkpoint must hold. Names, shapes and counts of arrays and words depend on the settings only.
     fn state(&self) -> Result<State, TrainerError>;
     /// Takes over what a checkpoint held; called before the first iteration, with a state that has the names and shapes of [`Algorithm::state`].
@@ -141,15 +161,9 @@ pub fn make(parts: &Parts<'_>) -> Result<Box<dyn Algorithm>, TrainerError> {
         Learn::Ppo(settings) => Ok(Box::new(ppo::Ppo::new(settings, parts)?)),
         Learn::Ppg(settings) => Ok(Box::new(ppg::Ppg::new(settings, parts)?)),
         Learn::A2c(settings) => Ok(Box::new(a2c::A2c::new(settings, parts)?)),
-        Learn::Dqn(_) | Learn::Sac(_) => Err(not_yet(learn)),
+        Learn::Dqn(settings) => Ok(Box::new(dqn::Dqn::new(settings, parts)?)),
+        Learn::Sac(settings) => Ok(Box::new(sac::Sac::new(settings, parts)?)),
     }
-}
-
-fn not_yet(learn: &Learn) -> TrainerError {
-    TrainerError::usage(
-        format!("algorithm {} is not built in yet", learn.name()),
-        "set learn.algorithm = \"ppo\"",
-    )
 }
 
 /// Refuses what cannot work, before any rank is waited for: networks that do not fit, sizes that do not divide.
@@ -169,7 +183,8 @@ pub fn check(experiment: &Experiment, spec: &Spec, sizes: &Sizes) -> Result<(), 
                 ));
             }
         }
-        Learn::Dqn(_) | Learn::Sac(_) => return Err(not_yet(learn)),
+        Learn::Dqn(dqn) => return dqn::check(dqn, experiment, spec, sizes),
+        Learn::Sac(sac) => return sac::check(sac, experiment, spec, sizes),
     }
     let aux = matches!(learn, Learn::Ppg(_));
     Layout::new(spec, &experiment.policy, aux)?;

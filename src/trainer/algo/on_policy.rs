@@ -15,6 +15,8 @@ use crate::trainer::env::numpy_random::Generator;
 use crate::trainer::env::{self, ActionSpace, ObservationType, Observations};
 use crate::trainer::error::TrainerError;
 use crate::trainer::evaluate::Greedy;
+use crate::trainer::kernel::Road;
+use crate::trainer::kernel::optimise::{clip_scale, sum_of_squares};
 use crate::trainer::normalise;
 use crate::trainer::policy::actor_critic::Layout;
 use crate::trainer::policy::{Acting, ActorCritic};
@@ -83,7 +85,7 @@ impl OnPolicy {
         };
         let pixels = spec.observation_type == ObservationType::U8;
         let actor = Actor {
-            acting: Acting::new(&policy, &spec.observation_shape, pixels),
+            acting: Acting::new(&policy, &spec.observation_shape, pixels, experiment.policy.kernel),
             log_std: match &spec.actions {
                 ActionSpace::Discrete { .. } => Vec::new(),
                 ActionSpace::Continuous { low, .. } => vec![0.0; low.len()],
@@ -161,13 +163,39 @@ impl OnPolicy {
         self.ddp.reduce(at.group)?;
         self.ddp.clip_grad_norm(self.common.max_grad_norm);
         self.adam.step(self.policy.parameters(), learned.learning_rate)?;
+        self.updated(at, learned);
+        Ok(())
+    }
+
+    /// One update by hand-written passes: `pass` gets the parameters, and adds to the gradients, which are 0 (ONPOLICY-1).
+    pub fn update_flat(
+        &mut self,
+        at: &At<'_>,
+        learned: &mut Learned,
+        pass: impl FnOnce(&[f32], &mut [f32]),
+    ) -> Result<(), TrainerError> {
+        let gone = || TrainerError::failure("the hand-written passes need networks on the CPU", "");
+        let gradients = self.ddp.flat_gradients().ok_or_else(gone)?;
+        gradients.fill(0.0);
+        pass(self.policy.all().floats().ok_or_else(gone)?, gradients);
+        self.ddp.reduce(at.group)?;
+        let gradients = self.ddp.flat_gradients().ok_or_else(gone)?;
+        let norm = sum_of_squares(Road::best(), gradients).sqrt();
+        let scale = clip_scale(norm, self.common.max_grad_norm);
+        let parameters = self.policy.floats_mut().ok_or_else(gone)?;
+        self.adam.step_flat(parameters, gradients, learned.learning_rate, scale);
+        self.updated(at, learned);
+        Ok(())
+    }
+
+    /// What follows an update: counters, fingerprint, status page.
+    fn updated(&mut self, at: &At<'_>, learned: &mut Learned) {
         learned.updates += 1;
         let updates = at.updates + learned.updates;
         if self.fingerprint_every > 0 && updates.is_multiple_of(self.fingerprint_every) {
             learned.cover(self.ddp.fingerprint());
         }
         at.updated(learned);
-        Ok(())
     }
 
     /// See [`super::Algorithm::tally`].

@@ -9,11 +9,13 @@
 //! - PPO-2: the host waits for the device once per iteration, and once per epoch with a target KL, not in an update.
 
 use super::batch::{Batches, Minibatch, explained_variance};
+use super::native::{Native, Numbers};
 use super::on_policy::{Common, OnPolicy};
 use super::{Algorithm, At, Learned, Parts};
 use crate::config::learn::{NormAdv, Ppo as Settings, ValueLoss};
 use crate::trainer::collect::{Interval, Tally};
 use crate::trainer::dist::ReduceOp;
+use crate::trainer::env::numpy_random::Generator;
 use crate::trainer::error::TrainerError;
 use crate::trainer::evaluate::Greedy;
 use crate::trainer::policy::actor_critic::{Output, Pass};
@@ -25,7 +27,15 @@ pub struct Ppo {
     settings: Settings,
     objective: Objective,
     on: OnPolicy,
-    batches: Batches,
+    engine: Engine,
+}
+
+/// What makes the updates; both make the same up to rounding.
+enum Engine {
+    /// Autograd: any network, any device.
+    Libtorch(Batches),
+    /// Hand-written passes.
+    Native(Box<Native>),
 }
 
 impl Ppo {
@@ -50,13 +60,68 @@ impl Ppo {
         };
         let minibatch = parts.sizes.local_batch / settings.num_minibatches.max(1) as usize;
         let normalise = NormAdv::of(settings.norm_adv, settings.norm_adv_over);
-        Ok(Ppo {
-            on: OnPolicy::new(common, parts)?,
-            batches: Batches::new(normalise, minibatch, parts.device),
-            settings: settings.clone(),
-            objective,
-        })
+        let on = OnPolicy::new(common, parts)?;
+        let engine = match Native::new(on.policy.layout(), parts, normalise, minibatch)? {
+            Some(native) => Engine::Native(Box::new(native)),
+            None => Engine::Libtorch(Batches::new(normalise, minibatch, parts.device)),
+        };
+        Ok(Ppo { on, engine, settings: settings.clone(), objective })
     }
+
+    fn by_libtorch(
+        &mut self,
+        at: &At<'_>,
+        random: &mut Generator,
+        learned: &mut Learned,
+    ) -> Result<(), TrainerError> {
+        let Ppo { engine: Engine::Libtorch(batches), on, settings, objective } = self else { return Ok(()) };
+        batches.load(on.rollout(), &on.returns)?;
+        let mut noted = Noted::default();
+        for _ in 0..settings.update_epochs {
+            batches.begin_epoch(&on.advantages, &on.rollout().weights, random, at.group)?;
+            for k in 0..batches.count() {
+                let batch = batches.get(k)?;
+                let output = on.policy.forward(&batch.observations, Pass::PLAIN)?;
+                let losses = objective.losses(&output, &batch)?;
+                on.update(&losses.total, at, learned)?;
+                noted.note(losses, settings.clip_coef)?;
+            }
+            if settings.target_kl > 0.0 && is_too_far(noted.approx_kl()?, settings, at)? {
+                break;
+            }
+        }
+        learned.losses = noted.losses()?;
+        Ok(())
+    }
+
+    fn natively(
+        &mut self,
+        at: &At<'_>,
+        random: &mut Generator,
+        learned: &mut Learned,
+    ) -> Result<(), TrainerError> {
+        let Ppo { engine: Engine::Native(native), on, settings, objective } = self else { return Ok(()) };
+        let mut numbers = Numbers::default();
+        native.begin();
+        for _ in 0..settings.update_epochs {
+            native.begin_epoch(on.rollout(), &on.advantages, &on.returns, random, at.group)?;
+            for k in 0..native.count() {
+                native.ppo(k, objective, on, at, learned, &mut numbers)?;
+            }
+            if settings.target_kl > 0.0 && is_too_far(numbers.approx_kl(), settings, at)? {
+                break;
+            }
+        }
+        learned.losses = numbers.losses();
+        Ok(())
+    }
+}
+
+/// The KL estimate, averaged over all ranks (PPO-1), is over its bound.
+fn is_too_far(kl: f64, settings: &Settings, at: &At<'_>) -> Result<bool, TrainerError> {
+    let mut kl = [kl];
+    at.group.all_reduce_f64(&mut kl, ReduceOp::Avg, "target_kl")?;
+    Ok(kl[0] > settings.target_kl)
 }
 
 impl Algorithm for Ppo {
@@ -64,27 +129,10 @@ impl Algorithm for Ppo {
         self.on.collect(at)?;
         let mut learned = Learned { learning_rate: self.on.rate(at), ..Learned::default() };
         let mut random = self.on.shuffles(at);
-        self.batches.load(self.on.rollout(), &self.on.returns)?;
-        let mut noted = Noted::default();
-        for _ in 0..self.settings.update_epochs {
-            let weights = &self.on.rollout().weights;
-            self.batches.begin_epoch(&self.on.advantages, weights, &mut random, at.group)?;
-            for k in 0..self.batches.count() {
-                let batch = self.batches.get(k)?;
-                let output = self.on.policy.forward(&batch.observations, Pass::PLAIN)?;
-                let losses = self.objective.losses(&output, &batch)?;
-                self.on.update(&losses.total, at, &mut learned)?;
-                noted.note(losses, self.settings.clip_coef)?;
-            }
-            if self.settings.target_kl > 0.0 {
-                let mut kl = [noted.approx_kl()?];
-                at.group.all_reduce_f64(&mut kl, ReduceOp::Avg, "target_kl")?;
-                if kl[0] > self.settings.target_kl {
-                    break;
-                }
-            }
+        match self.engine {
+            Engine::Libtorch(_) => self.by_libtorch(at, &mut random, &mut learned)?,
+            Engine::Native(_) => self.natively(at, &mut random, &mut learned)?,
         }
-        learned.losses = noted.losses()?;
         let explained = explained_variance(&self.on.rollout().values, &self.on.returns);
         learned.losses.push(("losses/explained_variance", explained));
         Ok(learned)

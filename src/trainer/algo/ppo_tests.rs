@@ -3,8 +3,8 @@ use crate::config::experiment::Policy;
 use crate::trainer::algo::batch::Batches;
 use crate::trainer::dist::{BackendKind, GroupSettings, ProcessGroup};
 use crate::trainer::env::Spec;
+use crate::trainer::kernel;
 use crate::trainer::policy::ActorCritic;
-use crate::trainer::policy::MlpFast;
 use crate::trainer::policy::actor_critic::Layout;
 use crate::trainer::rollout::{ActionBuffer, Rollout};
 use crate::trainer::seeds::{Purpose, Seeds};
@@ -43,7 +43,7 @@ fn losses_equal_their_definition() {
     let weights: Vec<f32> = (0..layout.len).map(|_| 0.5 * random.normal() as f32).collect();
     let mut policy = ActorCritic::new(layout.clone(), &seeds, Device::Cpu).unwrap();
     policy.copy_from(&weights).unwrap();
-    let mut fast = MlpFast::new(&layout);
+    let mut fast = kernel::actor_critic::ActorCritic::new(&layout, 1).unwrap();
     fast.load(&weights);
     let n = 64;
     let mut draw = |scale: f64, count: usize| -> Vec<f32> {
@@ -68,8 +68,9 @@ fn losses_equal_their_definition() {
         let losses = objective.losses(&output, &minibatch).unwrap();
         let (mut surrogate, mut value, mut entropy, mut kl, mut clipped) = (0.0, 0.0, 0.0, 0.0, 0);
         for i in 0..n {
-            let (logits, own) = fast.both(&observations[4 * i..4 * i + 4]);
-            let logits: Vec<f64> = logits.iter().map(|l| f64::from(*l)).collect();
+            fast.forward(&observations[4 * i..4 * i + 4]);
+            let own = fast.values().row(0)[0];
+            let logits: Vec<f64> = fast.scores().row(0).iter().map(|l| f64::from(*l)).collect();
             let total = logits.iter().map(|l| l.exp()).sum::<f64>().ln();
             let log_ratio = logits[actions[i] as usize] - total - f64::from(rollout.log_probs[i]);
             let (ratio, advantage) = (log_ratio.exp(), f64::from(advantages[i]));

@@ -291,6 +291,11 @@ int32_t rankdeck_set_grad(void* parameter, void* gradient, ErrorText* error) {
   return guarded(error, [&] { tensor(parameter).mutable_grad() = tensor(gradient).variable_data(); });
 }
 
+// Leaves `parameter` without a gradient, so that the next backward pass that uses it makes a new one.
+int32_t rankdeck_clear_grad(void* parameter, ErrorText* error) {
+  return guarded(error, [&] { tensor(parameter).mutable_grad() = at::Tensor(); });
+}
+
 const char* rankdeck_torch_version() {
   return TORCH_VERSION;
 }

@@ -7,19 +7,32 @@
 //! Invariants:
 //! - DDP-1: after `new`, parameters and buffers are bit-equal on all ranks.
 //! - DDP-2: `reduce` exchanges the same sizes in the same order on all ranks, whatever the data.
-//! - DDP-3: gradients are averaged over the world size, and clipped after that.
+//! - DDP-3: gradients are averaged ([`Averaging`] says over what), and clipped after that.
 //! - DDP-4: an optimiser that replaced a `.grad` (`zero_grad` setting it to none) loses nothing: the next `reduce` takes the new one in.
 //!
-//! Accumulating over several backward passes without exchanging (PyTorch's `no_sync`) is: call `reduce` after the last one only.
+//! Accumulating over several backward passes without exchanging (PyTorch's `no_sync`) is: call `reduce` after the last one only. Nothing is
+//! exchanged during backward: overlapping the two was measured and does not pay (docs/ARCHITECTURE.md).
 
 use super::error::{DistError, DistErrorKind, DistPhase, Failure};
 use super::ffi;
 use super::fingerprint::{self, Hash};
 use super::group::{ProcessGroup, ReduceOp};
+use super::memory;
 use tch::{Device, Kind, Tensor, no_grad};
 
 /// PyTorch's clip_grad_norm_ adds this to the norm.
 const CLIP_EPSILON: f64 = 1e-6;
+
+/// What the sum of a parameter's gradients over the ranks is divided by. The two differ only where some rank's loss did not use the parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Averaging {
+    /// By the world size, as PyTorch's DDP and CleanRL do: a rank that did not use a parameter counts as one with a gradient of zero.
+    #[default]
+    World,
+    /// By the number of ranks that used the parameter, as DI-engine does. A flag per parameter, 1 or 0, travels behind the gradients in the last bucket, so
+    /// there are as many collectives as without. A parameter that no rank used keeps a gradient of zero.
+    Contributors,
+}
 
 /// A parameter and its part of the flat buffer.
 struct Slot {
@@ -31,8 +44,10 @@ struct Slot {
 /// All parameters of one dtype on one device.
 struct Flat {
     gradients: Tensor,
+    /// One per slot, behind the gradients in the same memory: 1 where this rank used the parameter. Only for [`Averaging::Contributors`].
+    flags: Option<Tensor>,
     slots: Vec<Slot>,
-    /// Views of `gradients`, cut between parameters.
+    /// Views of the flat buffer, cut between parameters; the last has the flags.
     buckets: Vec<Tensor>,
 }
 
@@ -43,6 +58,7 @@ pub struct Ddp {
     state: Vec<Tensor>,
     layout: u64,
     replaced: u64,
+    averaging: Averaging,
     identity: (u32, u32),
 }
 
@@ -52,6 +68,18 @@ impl Ddp {
     /// up to `bucket_bytes`, at least one. Do not pass replay buffers.
     #[track_caller]
     pub fn new(
+        parameters: Vec<(String, Tensor)>,
+        buffers: Vec<(String, Tensor)>,
+        group: &ProcessGroup,
+        bucket_bytes: usize,
+    ) -> Result<Ddp, DistError> {
+        Ddp::averaging(Averaging::World, parameters, buffers, group, bucket_bytes)
+    }
+
+    /// [`Ddp::new`] with another rule for averages; all ranks give the same.
+    #[track_caller]
+    pub fn averaging(
+        averaging: Averaging,
         parameters: Vec<(String, Tensor)>,
         buffers: Vec<(String, Tensor)>,
         group: &ProcessGroup,
@@ -69,8 +97,8 @@ impl Ddp {
             .chain(buffers.into_iter().map(|(_, tensor)| tensor))
             .collect();
         broadcast_state(&state, group)?;
-        let flats = flatten(trained, bucket_bytes).map_err(|failure| failed(identity, failure))?;
-        Ok(Ddp { flats, state, layout, replaced: 0, identity })
+        let flats = flatten(trained, averaging, bucket_bytes).map_err(|failure| failed(identity, failure))?;
+        Ok(Ddp { flats, state, layout, replaced: 0, averaging, identity })
     }
 
     /// Zeroes all gradients, in place. Use this and not the optimiser's.
@@ -78,11 +106,23 @@ impl Ddp {
         for flat in &mut self.flats {
             let _ = flat.gradients.zero_();
             for slot in &mut flat.slots {
-                if !attached(slot) {
-                    // A failure here shows again, as an error, in `reduce`.
+                // Failures here show again, as errors, in `reduce`.
+                if self.averaging == Averaging::Contributors {
+                    // A gradient that appears is how a parameter that was used is told from one that was not.
+                    let _ = ffi::clear_grad(&mut slot.parameter);
+                } else if !attached(slot) {
                     let _ = ffi::set_grad(&mut slot.parameter, &mut slot.gradient);
                 }
             }
+        }
+    }
+
+    /// The flat gradients of all parameters in their order, for hand-written backward passes, which add to them; `None` unless all are f32 on the
+    /// CPU. Zeroing is the caller's.
+    pub fn flat_gradients(&mut self) -> Option<&mut [f32]> {
+        match self.flats.as_mut_slice() {
+            [flat] if flat.gradients.kind() == Kind::Float => memory::floats_mut(&mut flat.gradients),
+            _ => None,
         }
     }
 
@@ -90,9 +130,18 @@ impl Ddp {
     #[track_caller]
     pub fn reduce(&mut self, group: &ProcessGroup) -> Result<(), DistError> {
         self.gather_replaced()?;
+        let op = match self.averaging {
+            Averaging::World => ReduceOp::Avg,
+            Averaging::Contributors => ReduceOp::Sum,
+        };
         for flat in &mut self.flats {
             for bucket in &mut flat.buckets {
-                group.all_reduce(bucket, ReduceOp::Avg, "grad")?;
+                group.all_reduce(bucket, op, "grad")?;
+            }
+            if let Some(flags) = &flat.flags {
+                divide(&flat.slots, flags).map_err(|error| {
+                    failed(self.identity, Failure::new(DistErrorKind::Failed, error.to_string()))
+                })?;
             }
         }
         Ok(())
@@ -149,26 +198,52 @@ impl Ddp {
         self.replaced
     }
 
+    /// Makes the flat buffer hold all gradients, and the flags say where there was one.
     fn gather_replaced(&mut self) -> Result<(), DistError> {
-        for slot in self.flats.iter_mut().flat_map(|flat| &mut flat.slots) {
-            if attached(slot) {
-                continue;
-            }
-            self.replaced += 1;
-            let gradient = slot.parameter.grad();
-            no_grad(|| {
-                if gradient.defined() {
-                    slot.gradient.f_copy_(&gradient)
-                } else {
-                    slot.gradient.f_zero_().map(|_| ())
+        let by_contributors = self.averaging == Averaging::Contributors;
+        for flat in &mut self.flats {
+            let mut used = vec![1.0_f32; flat.slots.len()];
+            for (slot, used) in flat.slots.iter_mut().zip(&mut used) {
+                if attached(slot) {
+                    continue;
                 }
-            })
-            .map_err(|error| Failure::new(DistErrorKind::Failed, error.to_string()))
-            .and_then(|()| ffi::set_grad(&mut slot.parameter, &mut slot.gradient))
-            .map_err(|failure| failed(self.identity, failure))?;
+                let gradient = slot.parameter.grad();
+                if by_contributors {
+                    *used = if gradient.defined() { 1.0 } else { 0.0 };
+                } else {
+                    self.replaced += 1;
+                }
+                no_grad(|| {
+                    if gradient.defined() {
+                        slot.gradient.f_copy_(&gradient)
+                    } else {
+                        slot.gradient.f_zero_().map(|_| ())
+                    }
+                })
+                .map_err(|error| Failure::new(DistErrorKind::Failed, error.to_string()))
+                .and_then(|()| ffi::set_grad(&mut slot.parameter, &mut slot.gradient))
+                .map_err(|failure| failed(self.identity, failure))?;
+            }
+            if let Some(flags) = &mut flat.flags {
+                no_grad(|| flags.f_copy_(&Tensor::f_from_slice(&used)?)).map_err(|error| {
+                    failed(self.identity, Failure::new(DistErrorKind::Failed, error.to_string()))
+                })?;
+            }
         }
         Ok(())
     }
+}
+
+/// Divides each gradient by its count of contributors; a sum of nothing stays zero.
+fn divide(slots: &[Slot], flags: &Tensor) -> Result<(), tch::TchError> {
+    let mut counts = vec![0.0_f64; slots.len()];
+    flags.f_to_device(Device::Cpu)?.f_to_kind(Kind::Double)?.f_copy_data(&mut counts, slots.len())?;
+    no_grad(|| {
+        for (slot, count) in slots.iter().zip(counts) {
+            let _ = slot.gradient.shallow_clone().f_div_scalar_(count.max(1.0))?;
+        }
+        Ok(())
+    })
 }
 
 fn failed(identity: (u32, u32), failure: Failure) -> DistError {
@@ -255,7 +330,7 @@ fn broadcast_state(state: &[Tensor], group: &ProcessGroup) -> Result<(), DistErr
     })
 }
 
-fn flatten(trained: Vec<Tensor>, bucket_bytes: usize) -> Result<Vec<Flat>, Failure> {
+fn flatten(trained: Vec<Tensor>, averaging: Averaging, bucket_bytes: usize) -> Result<Vec<Flat>, Failure> {
     let mut groups: Vec<((Kind, Device), Vec<Tensor>)> = Vec::new();
     for parameter in trained {
         let key = (parameter.kind(), parameter.device());
@@ -264,20 +339,24 @@ fn flatten(trained: Vec<Tensor>, bucket_bytes: usize) -> Result<Vec<Flat>, Failu
             None => groups.push((key, vec![parameter])),
         }
     }
-    groups.into_iter().map(|(key, members)| flat(key, members, bucket_bytes)).collect()
+    groups.into_iter().map(|(key, members)| flat(key, members, averaging, bucket_bytes)).collect()
 }
 
 fn flat(
     (kind, device): (Kind, Device),
     parameters: Vec<Tensor>,
+    averaging: Averaging,
     bucket_bytes: usize,
 ) -> Result<Flat, Failure> {
     let total: usize = parameters.iter().map(Tensor::numel).sum();
-    let gradients = Tensor::zeros([total as i64], (kind, device));
+    let flag_count = if averaging == Averaging::Contributors { parameters.len() } else { 0 };
+    let whole = Tensor::zeros([(total + flag_count) as i64], (kind, device));
+    let gradients = whole.narrow(0, 0, total as i64);
+    let flags = (flag_count > 0).then(|| whole.narrow(0, total as i64, flag_count as i64));
     let per_bucket = (bucket_bytes / kind.elt_size_in_bytes()).max(1);
     let (mut slots, mut buckets) = (Vec::new(), Vec::new());
     let (mut start, mut bucket_start) = (0, 0);
-    let part = |from: usize, to: usize| gradients.narrow(0, from as i64, (to - from) as i64);
+    let part = |from: usize, to: usize| whole.narrow(0, from as i64, (to - from) as i64);
     for mut parameter in parameters {
         let length = parameter.numel();
         if start > bucket_start && start + length - bucket_start > per_bucket {
@@ -294,9 +373,9 @@ fn flat(
         start += length;
     }
     if start > bucket_start {
-        buckets.push(part(bucket_start, start));
+        buckets.push(part(bucket_start, start + flag_count));
     }
-    Ok(Flat { gradients, slots, buckets })
+    Ok(Flat { gradients, flags, slots, buckets })
 }
 
 #[cfg(test)]
@@ -376,6 +455,21 @@ mod tests {
         assert_eq!(lengths(1 << 20), [15]);
         assert_eq!(lengths(24), [6, 9]);
         assert_eq!(lengths(0), [3, 3, 9]);
+    }
+
+    #[test]
+    fn the_flat_gradients_are_the_parameters_gradients() {
+        let (group, a, b) = (alone(), parameter(&[1.0, 2.0]), parameter(&[3.0]));
+        let mut ddp = Ddp::new(named(&[&a, &b]), Vec::new(), &group, 4).unwrap();
+        (&a * 5.0).sum(Kind::Float).backward();
+        let flat = ddp.flat_gradients().unwrap();
+        assert_eq!(flat, [5.0, 5.0, 0.0]);
+        flat[2] = 7.0;
+        ddp.reduce(&group).unwrap();
+        assert_eq!((gradient(&b), ddp.replaced()), (vec![7.0], 0));
+        let double = Tensor::from_slice(&[2.0f64]).set_requires_grad(true);
+        let mut mixed = Ddp::new(named(&[&a, &double]), Vec::new(), &group, 4).unwrap();
+        assert!(mixed.flat_gradients().is_none());
     }
 
     #[test]

@@ -81,6 +81,11 @@ impl DistError {
         self
     }
 
+    /// The same error, seen by this (rank, world size) of the run rather than of a group of some of its ranks.
+    pub(super) fn seen_by(self, (rank, world_size): (u32, u32)) -> DistError {
+        DistError { rank, world_size, ..self }
+    }
+
     /// The same error with a hint of its own.
     pub(super) fn with_hint(mut self, hint: impl Into<String>) -> DistError {
         self.hint = Some(hint.into());

@@ -98,6 +98,7 @@ unsafe extern "C" {
     ) -> i32;
     fn rankdeck_gloo_barrier(gloo: *mut RawGloo, limit_ms: i64, error: *mut ErrorText) -> i32;
     fn rankdeck_set_grad(parameter: *mut c_void, gradient: *mut c_void, error: *mut ErrorText) -> i32;
+    fn rankdeck_clear_grad(parameter: *mut c_void, error: *mut ErrorText) -> i32;
     fn rankdeck_torch_version() -> *const c_char;
 }
 
@@ -321,6 +322,12 @@ impl Drop for GlooHandle {
 pub(super) fn set_grad(parameter: &mut Tensor, gradient: &mut Tensor) -> Result<(), Failure> {
     // SAFETY: both tensors are alive; the parameter takes its own reference to the gradient.
     call(|error| unsafe { rankdeck_set_grad(pointer(parameter), pointer(gradient), error) })
+}
+
+/// Leaves `parameter` without a gradient.
+pub(super) fn clear_grad(parameter: &mut Tensor) -> Result<(), Failure> {
+    // SAFETY: the tensor is alive.
+    call(|error| unsafe { rankdeck_clear_grad(pointer(parameter), error) })
 }
 
 /// Version of libtorch that the shim was compiled against.

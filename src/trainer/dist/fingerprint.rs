@@ -57,8 +57,14 @@ impl Hash {
 
 /// Adds the raw bytes of a tensor; bit-exact, so `0.0` and `-0.0` differ.
 pub(super) fn tensor(hash: Hash, tensor: &Tensor) -> Hash {
-    let tensor = tensor.detach().to_device(Device::Cpu).contiguous();
-    hash.bytes(super::memory::bytes(&tensor))
+    match super::memory::bytes(tensor) {
+        // On another device, turned, or empty.
+        [] => {
+            let tensor = tensor.detach().to_device(Device::Cpu).contiguous();
+            hash.bytes(super::memory::bytes(&tensor))
+        }
+        bytes => hash.bytes(bytes),
+    }
 }
 
 /// A number for the place in the source that called, equal on all ranks of one build.

@@ -4,19 +4,17 @@
 //! with `RANKDECK_CHECK_COLLECTIVES=1` they compare notes before each one and name the first difference instead of failing inside a library.
 
 use super::bounded::within;
+use super::check::Note;
 use super::error::{DistError, DistErrorKind, DistPhase, Failure};
 use super::ffi::{self, RawReduce};
-use super::fingerprint::call_site;
-use super::memory;
+use super::fingerprint::{Hash, call_site};
 use super::rendezvous::{self, Transport};
-use super::store::{Store, list};
+use super::small::Scratch;
+use super::store::Store;
 use crate::proto::message::Phase;
-use crate::proto::status_page::{self, Dtype, Op, WORLD};
+use crate::proto::status_page::{self, Dtype, GroupId, Op, WORLD};
 use crate::trainer::inject;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::panic::Location;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -24,16 +22,6 @@ use tch::{Device, Kind, Tensor, no_grad};
 
 /// The rank's status page, shared with the loop that writes its phases.
 pub type Page = Rc<RefCell<status_page::Writer>>;
-
-/// Bytes of an object that travel in one collective; longer ones need two.
-const FRAME: usize = 4096;
-const FRAME_HEAD: usize = 8;
-/// Largest object.
-const OBJECT_MAX: usize = 64 << 20;
-/// Sizes of small reductions that keep their tensors.
-const SCRATCH_MAX: usize = 32;
-/// Words that describe a collective in check mode.
-const CHECK_WORDS: usize = 6;
 
 /// How values of all ranks become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,29 +80,36 @@ pub struct GroupSettings {
     pub device: Device,
 }
 
-/// All ranks of a run. Dropping it without [`ProcessGroup::destroy`] leaves within two seconds.
+/// All ranks of a run, or some of them ([`ProcessGroup::new_group`]). Dropping it without [`ProcessGroup::destroy`] leaves within two seconds.
 pub struct ProcessGroup {
-    rank: u32,
-    world_size: u32,
-    timeout: Duration,
+    /// Of this group: `rank` and `world_size` are this group's own.
+    settings: GroupSettings,
+    /// Rank and world size of the run, as errors name them.
+    identity: (u32, u32),
+    /// 0 for the group of all ranks; others are numbered in the order in which they are made.
+    communicator: u32,
+    /// Where it is counted on the status page.
+    shown: GroupId,
+    groups: Cell<u32>,
     transport: Option<Transport>,
     store: Option<Store>,
     page: Page,
     last_seq: Cell<u64>,
+    chain: Cell<u64>,
     broken: RefCell<Option<String>>,
-    scratch: RefCell<HashMap<(Kind, usize), Tensor>>,
+    pub(super) scratch: RefCell<Scratch>,
     check: bool,
 }
 
 /// A collective about to begin.
-struct Call<'a> {
-    op: Op,
-    tag: &'a str,
-    count: usize,
-    kind: Kind,
+pub(super) struct Call<'a> {
+    pub op: Op,
+    pub tag: &'a str,
+    pub count: usize,
+    pub kind: Kind,
     /// Source of a broadcast.
-    root: Option<u32>,
-    site: &'static Location<'static>,
+    pub root: Option<u32>,
+    pub site: &'static Location<'static>,
 }
 
 fn dtype(kind: Kind) -> Option<Dtype> {
@@ -165,27 +160,114 @@ impl ProcessGroup {
         };
         let last_seq = page.try_borrow().map_or(0, |page| page.body().entered);
         Ok(ProcessGroup {
-            rank: settings.rank,
-            world_size: settings.world_size,
-            timeout: settings.timeout,
+            identity: (settings.rank, settings.world_size),
+            settings: settings.clone(),
+            communicator: 0,
+            shown: WORLD,
+            groups: Cell::new(0),
             transport: Some(transport),
             store,
             page,
             last_seq: Cell::new(last_seq),
+            chain: Cell::new(0),
             broken: RefCell::new(None),
-            scratch: RefCell::new(HashMap::new()),
+            scratch: RefCell::default(),
             check: std::env::var("RANKDECK_CHECK_COLLECTIVES").is_ok_and(|value| value == "1"),
         })
     }
 
-    /// This rank.
+    /// A group of some ranks, `ranks` in the order of their new numbers, with connections, sequence numbers and a failure of its own. All ranks of this
+    /// group call it with the same list, in the same order as every other collective (one `all_reduce`, tag `new_group`, compares the lists);
+    /// those that are not in it get `None`. Leave it before the group that it was made from.
+    ///
+    /// On the status page it has counters of its own, so that the numbers by which the console compares the members stay comparable.
+    #[track_caller]
+    pub fn new_group(&self, ranks: &[u32]) -> Result<Option<ProcessGroup>, DistError> {
+        let site = Location::caller();
+        let call = Call {
+            op: Op::AllReduce,
+            tag: "new_group",
+            count: ranks.len(),
+            kind: Kind::Int64,
+            root: None,
+            site,
+        };
+        let world_size = self.world_size();
+        let mut seen = vec![false; world_size as usize];
+        for rank in ranks {
+            match seen.get_mut(*rank as usize) {
+                Some(seen) if !*seen => *seen = true,
+                _ => {
+                    let text = format!("ranks {ranks:?} are not different ranks below {world_size}");
+                    return Err(self.refuse(&call, &text));
+                }
+            }
+        }
+        let list =
+            ranks.iter().fold(Hash::new(), |hash, rank| hash.word(u64::from(*rank))).value() as i64 >> 1;
+        let mut extremes = [list, -list];
+        self.all_reduce_i64(&mut extremes, ReduceOp::Max, "new_group")?;
+        if extremes[0] != -extremes[1] {
+            let text = format!("the ranks name different members of a new group; this rank names {ranks:?}");
+            return Err(self.broke(&call, Failure::new(DistErrorKind::Mismatch, text)));
+        }
+        let number = self.groups.get() + 1;
+        self.groups.set(number);
+        let Some(rank) = ranks.iter().position(|rank| *rank == self.rank()) else { return Ok(None) };
+        let settings =
+            GroupSettings { rank: rank as u32, world_size: ranks.len() as u32, ..self.settings.clone() };
+        let store = self
+            .store
+            .as_ref()
+            .filter(|_| ranks.len() > 1)
+            .map(|store| store.within(&format!("group{number}")));
+        let transport = match &store {
+            None => Transport::Alone,
+            Some(store) => {
+                rendezvous::connect(&settings, store).map_err(|error| error.seen_by(self.identity))?
+            }
+        };
+        // Unique per run: groups of groups are told apart by where they came from.
+        let communicator = self.communicator * 1000 + number;
+        let shown = match self.page.try_borrow_mut() {
+            Ok(mut page) => page.group(&format!("group{communicator}"), settings.world_size),
+            Err(_) => return Err(self.refuse(&call, "the status page is borrowed while a group is made")),
+        };
+        Ok(Some(ProcessGroup {
+            settings,
+            identity: self.identity,
+            communicator,
+            shown,
+            groups: Cell::new(0),
+            transport: Some(transport),
+            store,
+            page: Rc::clone(&self.page),
+            last_seq: Cell::new(0),
+            chain: Cell::new(0),
+            broken: RefCell::new(None),
+            scratch: RefCell::default(),
+            check: self.check,
+        }))
+    }
+
+    /// This rank's number in this group.
     pub fn rank(&self) -> u32 {
-        self.rank
+        self.settings.rank
     }
 
     /// Ranks in the group.
     pub fn world_size(&self) -> u32 {
-        self.world_size
+        self.settings.world_size
+    }
+
+    /// Number of the collective entered last, counted within this group.
+    pub fn entered(&self) -> u64 {
+        self.last_seq.get()
+    }
+
+    /// 0 for the group of all ranks of the run.
+    pub fn communicator(&self) -> u32 {
+        self.communicator
     }
 
     /// Library and version, such as `gloo (libtorch 2.11.0)`.
@@ -216,8 +298,8 @@ impl ProcessGroup {
                 Transport::Nccl(nccl) => nccl.all_reduce(tensor, raw),
             })
         })?;
-        if op == ReduceOp::Avg && self.world_size > 1 {
-            no_grad(|| tensor.f_div_scalar_(f64::from(self.world_size)).map(|_| ()))
+        if op == ReduceOp::Avg && self.world_size() > 1 {
+            no_grad(|| tensor.f_div_scalar_(f64::from(self.world_size())).map(|_| ()))
                 .map_err(|error| self.broke(&call, Failure::new(DistErrorKind::Failed, error.to_string())))?;
         }
         Ok(())
@@ -230,8 +312,13 @@ impl ProcessGroup {
         self.broadcast_in(&call, tensor, root)
     }
 
-    fn broadcast_in(&self, call: &Call<'_>, tensor: &mut Tensor, root: u32) -> Result<(), DistError> {
-        if root >= self.world_size {
+    pub(super) fn broadcast_in(
+        &self,
+        call: &Call<'_>,
+        tensor: &mut Tensor,
+        root: u32,
+    ) -> Result<(), DistError> {
+        if root >= self.world_size() {
             return Err(self.refuse(call, &format!("root {root} is no rank")));
         }
         self.run(call, |transport, limit| {
@@ -248,7 +335,7 @@ impl ProcessGroup {
     pub fn all_gather(&self, input: &Tensor, tag: &str) -> Result<Vec<Tensor>, DistError> {
         let mut input = no_grad(|| input.detach().contiguous());
         let call = self.call(Op::AllGather, tag, &input)?;
-        let mut outputs: Vec<Tensor> = (0..self.world_size).map(|_| input.empty_like()).collect();
+        let mut outputs: Vec<Tensor> = (0..self.world_size()).map(|_| input.empty_like()).collect();
         self.run(&call, |transport, limit| gather(transport, &mut outputs, &mut input, limit))?;
         Ok(outputs)
     }
@@ -256,99 +343,13 @@ impl ProcessGroup {
     /// Waits for all ranks.
     #[track_caller]
     pub fn barrier(&self, tag: &str) -> Result<(), DistError> {
-        let (count, kind, site) = (0, Kind::Uint8, Location::caller());
-        let call = Call { op: Op::Barrier, tag, count, kind, root: None, site };
+        let call =
+            Call { op: Op::Barrier, tag, count: 0, kind: Kind::Uint8, root: None, site: Location::caller() };
         self.run(&call, |transport, limit| match transport {
             Transport::Alone => Ok(()),
             Transport::Gloo(gloo) => gloo.barrier(limit),
             Transport::Nccl(nccl) => nccl.barrier(),
         })
-    }
-
-    /// Copies a value of `root` to all ranks, as JSON. The root too ends up with what the JSON says, so that all are equal to the bit.
-    /// One collective up to 4 KiB, else two.
-    #[track_caller]
-    pub fn broadcast_object<T: Serialize + DeserializeOwned>(
-        &self,
-        value: &mut T,
-        root: u32,
-        tag: &str,
-    ) -> Result<(), DistError> {
-        let site = Location::caller();
-        let call = |count| Call { op: Op::Broadcast, tag, count, kind: Kind::Uint8, root: Some(root), site };
-        let json = if self.rank == root {
-            serde_json::to_vec(value)
-                .map_err(|error| self.refuse(&call(0), &format!("value cannot be sent: {error}")))?
-        } else {
-            Vec::new()
-        };
-        if json.len() > OBJECT_MAX {
-            return Err(self.refuse(&call(json.len()), "value is too long to be sent"));
-        }
-        let mut frame = self.scratch(Kind::Uint8, FRAME);
-        let head = (json.len() as u64).to_le_bytes();
-        for (to, from) in memory::bytes_mut(&mut frame).iter_mut().zip(head.iter().chain(&json)) {
-            *to = *from;
-        }
-        self.broadcast_in(&call(FRAME), &mut frame, root)?;
-        let bytes = memory::bytes(&frame);
-        let mut head = [0; FRAME_HEAD];
-        head.copy_from_slice(&bytes[..FRAME_HEAD]);
-        let length = u64::from_le_bytes(head) as usize;
-        let decode = |bytes: &[u8]| {
-            serde_json::from_slice(bytes).map_err(|error| {
-                self.broke(
-                    &call(length),
-                    Failure::new(DistErrorKind::Mismatch, format!("value cannot be read: {error}")),
-                )
-            })
-        };
-        *value = if length <= FRAME - FRAME_HEAD {
-            decode(&bytes[FRAME_HEAD..FRAME_HEAD + length])?
-        } else if length <= OBJECT_MAX {
-            let mut whole = Tensor::zeros([length as i64], (Kind::Uint8, Device::Cpu));
-            if self.rank == root {
-                memory::bytes_mut(&mut whole).copy_from_slice(&json);
-            }
-            self.broadcast_in(&call(length), &mut whole, root)?;
-            decode(memory::bytes(&whole))?
-        } else {
-            let text = format!("rank {root} announced an object of {length} bytes");
-            return Err(self.broke(&call(length), Failure::new(DistErrorKind::Mismatch, text)));
-        };
-        Ok(())
-    }
-
-    /// Reduces integers in place; exact, so that totals are. No average.
-    #[track_caller]
-    pub fn all_reduce_i64(&self, values: &mut [i64], op: ReduceOp, tag: &str) -> Result<(), DistError> {
-        let mut tensor = self.scratch(Kind::Int64, values.len());
-        for (to, from) in memory::bytes_mut(&mut tensor).chunks_exact_mut(8).zip(values.iter()) {
-            to.copy_from_slice(&from.to_ne_bytes());
-        }
-        self.all_reduce(&mut tensor, op, tag)?;
-        for (to, from) in values.iter_mut().zip(memory::bytes(&tensor).chunks_exact(8)) {
-            let mut word = [0; 8];
-            word.copy_from_slice(from);
-            *to = i64::from_ne_bytes(word);
-        }
-        Ok(())
-    }
-
-    /// Reduces 64-bit floats in place.
-    #[track_caller]
-    pub fn all_reduce_f64(&self, values: &mut [f64], op: ReduceOp, tag: &str) -> Result<(), DistError> {
-        let mut tensor = self.scratch(Kind::Double, values.len());
-        for (to, from) in memory::bytes_mut(&mut tensor).chunks_exact_mut(8).zip(values.iter()) {
-            to.copy_from_slice(&from.to_ne_bytes());
-        }
-        self.all_reduce(&mut tensor, op, tag)?;
-        for (to, from) in values.iter_mut().zip(memory::bytes(&tensor).chunks_exact(8)) {
-            let mut word = [0; 8];
-            word.copy_from_slice(from);
-            *to = f64::from_ne_bytes(word);
-        }
-        Ok(())
     }
 
     /// Leaves the group. Ranks wait for each other's last use of the connections, but never longer than `within`;
@@ -361,7 +362,8 @@ impl ProcessGroup {
     fn leave(&mut self, limit: Duration) -> Result<(), DistError> {
         let (Some(transport), store) = (self.transport.take(), self.store.take()) else { return Ok(()) };
         let Some(store) = store else { return Ok(()) };
-        let (rank, world_size) = (self.rank, self.world_size);
+        let (rank, world_size) = (self.rank(), self.world_size());
+        let identity = self.identity;
         let healthy = self.broken.borrow().is_none();
         // What is left of the limit is for closing the connections.
         let deadline = Instant::now() + limit.mul_f64(0.75);
@@ -388,8 +390,7 @@ impl ProcessGroup {
             },
             || {},
         );
-        let error =
-            |kind, text: String| Err(DistError::new(kind, DistPhase::Teardown, (rank, world_size), text));
+        let error = |kind, text: String| Err(DistError::new(kind, DistPhase::Teardown, identity, text));
         match result {
             Some(Ok(left)) if left == i64::from(world_size) => Ok(()),
             Some(Ok(left)) => error(
@@ -409,13 +410,22 @@ impl ProcessGroup {
 
     /// Hash over all collectives that this rank has entered: equal on all ranks that agree.
     pub(super) fn chain_hash(&self) -> u64 {
-        self.page.try_borrow().map_or(0, |page| page.body().chain_hash)
+        match self.communicator {
+            0 => self.page.try_borrow().map_or(0, |page| page.body().chain_hash),
+            _ => self.chain.get(),
+        }
     }
 
     #[track_caller]
     fn call<'a>(&self, op: Op, tag: &'a str, tensor: &Tensor) -> Result<Call<'a>, DistError> {
-        let (count, kind, site) = (tensor.numel(), tensor.kind(), Location::caller());
-        let call = Call { op, tag, count, kind, root: None, site };
+        let call = Call {
+            op,
+            tag,
+            count: tensor.numel(),
+            kind: tensor.kind(),
+            root: None,
+            site: Location::caller(),
+        };
         if !tensor.is_contiguous() {
             return Err(self.refuse(&call, "the tensor is not contiguous"));
         }
@@ -426,22 +436,25 @@ impl ProcessGroup {
     }
 
     /// A mistake seen before anything was sent: the group stays usable.
-    fn refuse(&self, call: &Call<'_>, text: &str) -> DistError {
-        DistError::new(DistErrorKind::Usage, DistPhase::Collective, (self.rank, self.world_size), text)
+    pub(super) fn refuse(&self, call: &Call<'_>, text: &str) -> DistError {
+        DistError::new(DistErrorKind::Usage, DistPhase::Collective, self.identity, text)
             .of(0, call.op, call.tag)
     }
 
     /// A failure inside a collective: the group is unusable from here on (DIST-4).
-    fn broke(&self, call: &Call<'_>, failure: Failure) -> DistError {
+    pub(super) fn broke(&self, call: &Call<'_>, failure: Failure) -> DistError {
         let text = match failure.kind {
             DistErrorKind::Timeout => {
-                format!("not finished within {:.1} s: {}", self.timeout.as_secs_f64(), failure.text)
+                format!("not finished within {:.1} s: {}", self.settings.timeout.as_secs_f64(), failure.text)
             }
             DistErrorKind::Connection => format!("lost another rank: {}", failure.text),
             _ => failure.text,
         };
-        let error = DistError::new(failure.kind, DistPhase::Collective, (self.rank, self.world_size), text)
-            .of(self.last_seq.get(), call.op, call.tag);
+        let error = DistError::new(failure.kind, DistPhase::Collective, self.identity, text).of(
+            self.last_seq.get(),
+            call.op,
+            call.tag,
+        );
         self.broken.borrow_mut().get_or_insert_with(|| error.to_string());
         error
     }
@@ -454,13 +467,8 @@ impl ProcessGroup {
     ) -> Result<(), DistError> {
         if let Some(earlier) = self.broken.borrow().as_deref() {
             let text = format!("the group failed earlier ({earlier})");
-            return Err(DistError::new(
-                DistErrorKind::Failed,
-                DistPhase::Collective,
-                (self.rank, self.world_size),
-                text,
-            )
-            .of(0, call.op, call.tag));
+            return Err(DistError::new(DistErrorKind::Failed, DistPhase::Collective, self.identity, text)
+                .of(0, call.op, call.tag));
         }
         let Some(transport) = &self.transport else {
             return Err(self.refuse(call, "the group was left already"));
@@ -468,29 +476,11 @@ impl ProcessGroup {
         if inject::collective(self, call.op, call.tag, call.count)? == inject::Flow::Done {
             return Ok(());
         }
-        let bytes = call.count * call.kind.elt_size_in_bytes();
-        let seq = match self.page.try_borrow_mut() {
-            Ok(mut page) => {
-                let number = call_site(call.site);
-                page.site(number, || format!("{}:{}", call.site.file(), call.site.line()));
-                let entry = status_page::Entry {
-                    op: call.op,
-                    tag: status_page::tag(call.tag),
-                    count: call.count as u64,
-                    bytes: bytes as u64,
-                    dtype: dtype(call.kind).unwrap_or_default(),
-                    root: call.root,
-                    call_site: number,
-                };
-                page.enter_in(WORLD, entry)
-            }
-            Err(_) => return Err(self.refuse(call, "the status page is borrowed while a collective begins")),
-        };
-        self.last_seq.set(seq);
+        let note = self.enter(call)?;
         // Gloo counts its timeout per message: an operation of several messages may take a multiple of it, hence a limit of its own.
-        let limit = i64::try_from(self.timeout.as_millis()).unwrap_or(i64::MAX).max(1);
-        if self.check && self.world_size > 1 {
-            self.compare(call, seq, transport, limit).map_err(|failure| self.broke(call, failure))?;
+        let limit = i64::try_from(self.settings.timeout.as_millis()).unwrap_or(i64::MAX).max(1);
+        if self.check && self.world_size() > 1 {
+            note.compare(transport, self.world_size(), limit).map_err(|failure| self.broke(call, failure))?;
         }
         body(transport, limit).map_err(|failure| self.broke(call, failure))?;
         if let Ok(mut page) = self.page.try_borrow_mut() {
@@ -499,60 +489,31 @@ impl ProcessGroup {
         Ok(())
     }
 
-    /// Check mode: all ranks say what they are about to do, in a message whose size never differs.
-    fn compare(&self, call: &Call<'_>, seq: u64, transport: &Transport, limit: i64) -> Result<(), Failure> {
-        let tag = status_page::tag(call.tag);
-        let half = |range: std::ops::Range<usize>| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&tag[range]);
-            i64::from_le_bytes(word)
+    /// Numbers a collective and shows it.
+    fn enter(&self, call: &Call<'_>) -> Result<Note, DistError> {
+        let Ok(mut page) = self.page.try_borrow_mut() else {
+            return Err(self.refuse(call, "the status page is borrowed while a collective begins"));
         };
-        let mine: [i64; CHECK_WORDS] = [
-            seq as i64,
-            call.op as i64,
-            half(0..8),
-            half(8..16),
-            call.count as i64,
-            dtype(call.kind).unwrap_or_default() as i64,
-        ];
-        let mut input = Tensor::from_slice(&mine);
-        let mut outputs: Vec<Tensor> = (0..self.world_size).map(|_| input.zeros_like()).collect();
-        gather(transport, &mut outputs, &mut input, limit)?;
-        let mut differing = Vec::new();
-        let mut first = None;
-        for (rank, output) in (0..self.world_size).zip(&outputs) {
-            let mut theirs = [0; CHECK_WORDS];
-            output
-                .f_copy_data(&mut theirs, CHECK_WORDS)
-                .map_err(|error| Failure::new(DistErrorKind::Failed, error.to_string()))?;
-            if theirs != mine {
-                differing.push(rank);
-                first.get_or_insert(theirs);
-            }
-        }
-        match first {
-            None => Ok(()),
-            Some(theirs) => Err(Failure::new(
-                DistErrorKind::Mismatch,
-                format!(
-                    "this rank is in {}, but rank {} in {}",
-                    describe(&mine),
-                    list(&differing),
-                    describe(&theirs)
-                ),
-            )),
-        }
-    }
-
-    /// A CPU tensor of this size, kept between calls.
-    fn scratch(&self, kind: Kind, length: usize) -> Tensor {
-        let mut kept = self.scratch.borrow_mut();
-        if kept.len() >= SCRATCH_MAX && !kept.contains_key(&(kind, length)) {
-            kept.clear();
-        }
-        kept.entry((kind, length))
-            .or_insert_with(|| Tensor::zeros([length as i64], (kind, Device::Cpu)))
-            .shallow_clone()
+        let (tag, dtype) = (status_page::tag(call.tag), dtype(call.kind).unwrap_or_default());
+        let bytes = call.count * call.kind.elt_size_in_bytes();
+        let number = call_site(call.site);
+        page.site(number, || format!("{}:{}", call.site.file(), call.site.line()));
+        let entry = status_page::Entry {
+            op: call.op,
+            tag,
+            count: call.count as u64,
+            bytes: bytes as u64,
+            dtype,
+            root: call.root,
+            call_site: number,
+        };
+        let seq = page.enter_in(self.shown, entry);
+        self.last_seq.set(seq);
+        let note = Note { seq, op: call.op, tag, count: call.count, dtype };
+        self.chain.set(note.words().iter().fold(self.chain.get(), |chain, word| {
+            (chain ^ word.cast_unsigned()).wrapping_mul(0x0000_0100_0000_01b3)
+        }));
+        Ok(note)
     }
 }
 
@@ -563,29 +524,7 @@ impl Drop for ProcessGroup {
     }
 }
 
-fn describe(words: &[i64; CHECK_WORDS]) -> String {
-    let op = [Op::None, Op::AllReduce, Op::Broadcast, Op::AllGather, Op::Barrier]
-        .into_iter()
-        .find(|op| *op as i64 == words[1])
-        .unwrap_or_default();
-    let dtype = [Dtype::U8, Dtype::I64, Dtype::F32, Dtype::F64]
-        .into_iter()
-        .find(|dtype| *dtype as i64 == words[5])
-        .unwrap_or_default();
-    let mut tag = [0; 16];
-    tag[..8].copy_from_slice(&words[2].to_le_bytes());
-    tag[8..].copy_from_slice(&words[3].to_le_bytes());
-    format!(
-        "collective {}, {} \"{}\" of {} {}",
-        words[0],
-        op.name(),
-        status_page::tag_text(&tag),
-        words[4],
-        dtype.name()
-    )
-}
-
-fn gather(
+pub(super) fn gather(
     transport: &Transport,
     outputs: &mut [Tensor],
     input: &mut Tensor,

@@ -1,8 +1,8 @@
-//! The bytes of CPU tensors, for small reductions and fingerprints without copies.
+//! The memory of CPU tensors: bytes for small reductions and fingerprints without copies, numbers for hand-written passes.
 //!
-//! Owner: the process group. Invariant: only contiguous CPU tensors; for any other the slice is empty.
+//! Owner: the process group. Invariant: only contiguous CPU tensors; for any other there is no slice, or an empty one.
 
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
 fn length(tensor: &Tensor) -> usize {
     if tensor.device() != Device::Cpu || !tensor.is_contiguous() {
@@ -27,4 +27,21 @@ pub(super) fn bytes_mut(tensor: &mut Tensor) -> &mut [u8] {
         // SAFETY: as in `bytes`; the callers own the tensor's storage alone (scratch and frames that they made themselves).
         length => unsafe { std::slice::from_raw_parts_mut(tensor.data_ptr().cast::<u8>(), length) },
     }
+}
+
+/// The numbers of a contiguous f32 CPU tensor.
+pub(in crate::trainer) fn floats(tensor: &Tensor) -> Option<&[f32]> {
+    let fits = tensor.kind() == Kind::Float && tensor.device() == Device::Cpu && tensor.is_contiguous();
+    // SAFETY: such a tensor holds `numel` aligned f32 from `data_ptr` on (null only without elements), and the borrow keeps it alive.
+    (fits && tensor.numel() > 0)
+        .then(|| unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast::<f32>(), tensor.numel()) })
+}
+
+/// The numbers of a contiguous f32 CPU tensor, to write. Views of the same storage must not be read or written meanwhile: owners of flat buffers
+/// lend them for a single pass, in which nothing else runs.
+pub(in crate::trainer) fn floats_mut(tensor: &mut Tensor) -> Option<&mut [f32]> {
+    let fits = tensor.kind() == Kind::Float && tensor.device() == Device::Cpu && tensor.is_contiguous();
+    // SAFETY: as in `floats`; the caller gives up the tensor for as long, and sees to its views.
+    (fits && tensor.numel() > 0)
+        .then(|| unsafe { std::slice::from_raw_parts_mut(tensor.data_ptr().cast::<f32>(), tensor.numel()) })
 }

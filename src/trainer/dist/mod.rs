@@ -10,20 +10,24 @@
 //! - DIST-5: what is exchanged depends on shapes, never on data: unused parameters contribute zeros.
 
 mod bounded;
+mod check;
 pub mod cuda;
 pub mod ddp;
+pub mod dp;
 pub mod error;
 mod ffi;
 mod fingerprint;
 mod gloo;
 pub mod group;
 mod library;
-mod memory;
+pub(in crate::trainer) mod memory;
 mod nccl;
 mod nccl_api;
 mod rendezvous;
+mod small;
 mod store;
 
-pub use ddp::Ddp;
+pub use ddp::{Averaging, Ddp};
+pub use dp::DataParallel;
 pub use error::{CollectiveName, DistError, DistErrorKind, DistPhase};
 pub use group::{BackendKind, GroupSettings, Page, ProcessGroup, ReduceOp};

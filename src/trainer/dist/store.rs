@@ -89,6 +89,11 @@ impl Store {
         Ok(Store { handle: Arc::new(handle), prefix: format!("rankdeck/{generation}/") })
     }
 
+    /// The same store with names of their own below `name`.
+    pub(super) fn within(&self, name: &str) -> Store {
+        Store { handle: Arc::clone(&self.handle), prefix: format!("{}{name}/", self.prefix) }
+    }
+
     pub(super) fn handle(&self) -> &StoreHandle {
         &self.handle
     }

@@ -2,16 +2,17 @@
 
 use super::actor_critic::{ActorCritic, Pass};
 use super::distribution::Distribution;
-use super::mlp_fast::MlpFast;
+use crate::config::experiment::Kernel;
 use crate::trainer::env::Observations;
+use crate::trainer::kernel;
 use tch::{Device, TchError, Tensor};
 
 /// A policy ready to act.
 pub enum Acting {
-    /// One observation after the other in plain Rust, with a snapshot of the parameters.
+    /// All observations at once in plain Rust, with a snapshot of the parameters. A row's result does not depend on the others.
     Fast {
         /// The networks.
-        networks: MlpFast,
+        networks: kernel::actor_critic::ActorCritic,
         /// Scratch for the parameters.
         flat: Vec<f32>,
     },
@@ -26,13 +27,14 @@ pub enum Acting {
 
 impl Acting {
     /// For observations of this shape; pixels go through libtorch.
-    pub fn new(policy: &ActorCritic, shape: &[usize], pixels: bool) -> Acting {
-        if policy.layout().is_dense() && !pixels {
-            let networks = MlpFast::new(policy.layout());
-            Acting::Fast { networks, flat: vec![0.0; policy.layout().len] }
-        } else {
-            let shape = shape.iter().map(|side| *side as i64).collect();
-            Acting::Torch { policy: policy.share(), shape }
+    pub fn new(policy: &ActorCritic, shape: &[usize], pixels: bool, kernel: Kernel) -> Acting {
+        let networks = kernel::actor_critic::ActorCritic::new(policy.layout(), 1);
+        match networks.filter(|_| !pixels && kernel != Kernel::Libtorch) {
+            Some(networks) => Acting::Fast { networks, flat: vec![0.0; policy.layout().len] },
+            None => {
+                let shape = shape.iter().map(|side| *side as i64).collect();
+                Acting::Torch { policy: policy.share(), shape }
+            }
         }
     }
 
@@ -55,15 +57,12 @@ impl Acting {
         let rows = values.len();
         match self {
             Acting::Fast { networks, .. } => {
-                let observations = observations.f32().unwrap_or_default();
-                let width = (observations.len() / rows.max(1)).max(1);
+                networks.forward(observations.f32().unwrap_or_default());
                 let each = (scores.len() / rows.max(1)).max(1);
-                for ((row, scores), value) in
-                    observations.chunks_exact(width).zip(scores.chunks_exact_mut(each)).zip(values)
-                {
-                    let (own, own_value) = networks.both(row);
-                    scores.copy_from_slice(own);
-                    *value = own_value;
+                let own = networks.scores().iter().zip(networks.values().iter());
+                for ((to, value), (own, own_value)) in scores.chunks_exact_mut(each).zip(values).zip(own) {
+                    to.copy_from_slice(own);
+                    *value = own_value[0];
                 }
                 Ok(())
             }

@@ -77,6 +77,11 @@ impl ActorCritic {
         self.parameters.named()
     }
 
+    /// See [`Parameters::floats_mut`].
+    pub fn floats_mut(&mut self) -> Option<&mut [f32]> {
+        self.parameters.floats_mut()
+    }
+
     /// Copies all parameters to the host.
     pub fn copy_to(&self, flat: &mut [f32]) -> Result<(), TchError> {
         self.parameters.copy_to(flat)

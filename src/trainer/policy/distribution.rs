@@ -4,6 +4,7 @@
 //! what an environment is asked to do does not depend on the batch that it is evaluated in.
 
 use crate::trainer::env::numpy_random::Generator;
+use crate::trainer::kernel::math;
 use tch::{Kind, TchError, Tensor};
 
 /// ln(2 pi) / 2.
@@ -111,7 +112,7 @@ pub fn sample_categorical(
 ) -> (i64, f32) {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     probabilities.clear();
-    probabilities.extend(logits.iter().map(|logit| super::mlp_fast::exp(logit - largest)));
+    probabilities.extend(logits.iter().map(|logit| math::exp(logit - largest)));
     let total: f32 = probabilities.iter().sum();
     let mut left = random.next_f64() as f32 * total;
     let last = logits.len().saturating_sub(1);
@@ -123,7 +124,7 @@ pub fn sample_categorical(
             break;
         }
     }
-    let log_probability = logits.get(action).copied().unwrap_or(0.0) - largest - total.ln();
+    let log_probability = logits.get(action).copied().unwrap_or(0.0) - largest - math::ln(total);
     (action as i64, log_probability)
 }
 

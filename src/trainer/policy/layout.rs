@@ -38,8 +38,47 @@ pub struct Convolution {
     pub stride: usize,
 }
 
-/// The convolutions of Mnih et al. 2015.
-const NATURE: [(usize, usize, usize); 3] = [(32, 8, 4), (64, 4, 2), (64, 3, 1)];
+/// Window and stride of the convolutions of Mnih et al. 2015.
+pub(super) const NATURE: [(usize, usize); 3] = [(8, 4), (4, 2), (3, 1)];
+
+impl Convolution {
+    /// Shape of its weight.
+    pub(super) fn shape(&self) -> Vec<i64> {
+        [self.outputs, self.inputs, self.kernel, self.kernel].map(|side| side as i64).to_vec()
+    }
+}
+
+/// The convolutions for images of this shape, and how many numbers come out of the last. Refused when they do not fit.
+pub(super) fn convolutions(
+    shape: &[usize],
+    channels: &[u32],
+) -> Result<(Vec<Convolution>, usize), TrainerError> {
+    let refused = || {
+        TrainerError::usage(
+            format!(
+                "policy.network = \"nature\" is for images of at least 36 by 36 pixels, and these observations are {shape:?}"
+            ),
+            "set policy.network = \"mlp\"",
+        )
+    };
+    if channels.len() != NATURE.len() || channels.contains(&0) {
+        return Err(TrainerError::usage(
+            format!("policy.channels = {channels:?} is no list of {} counts", NATURE.len()),
+            "set policy.channels, such as [32, 64, 64]",
+        ));
+    }
+    let [mut inputs, mut height, mut width] = *shape else { return Err(refused()) };
+    let mut list = Vec::new();
+    for ((kernel, stride), outputs) in NATURE.into_iter().zip(channels) {
+        if height < kernel || width < kernel {
+            return Err(refused());
+        }
+        let outputs = *outputs as usize;
+        list.push(Convolution { inputs, outputs, kernel, stride });
+        (inputs, height, width) = (outputs, (height - kernel) / stride + 1, (width - kernel) / stride + 1);
+    }
+    Ok((list, inputs * height * width))
+}
 
 /// A parameter's place.
 #[derive(Debug, Clone, PartialEq)]
@@ -63,6 +102,8 @@ pub enum Start {
     Orthogonal(f64),
     /// All of this value.
     Constant(f64),
+    /// Even between minus and plus this.
+    Even(f64),
 }
 
 /// Where everything is in the flat buffer.
@@ -107,7 +148,7 @@ impl Layout {
         };
         let mut inputs = spec.observation_len();
         if nature {
-            inputs = layout.nature(&spec.observation_shape)?;
+            inputs = layout.nature(&spec.observation_shape, &policy.channels)?;
         } else if spec.observation_shape.len() > 1 {
             return Err(TrainerError::usage(
                 format!(
@@ -148,28 +189,16 @@ impl Layout {
     }
 
     /// The convolutions; returns how many numbers come out.
-    fn nature(&mut self, shape: &[usize]) -> Result<usize, TrainerError> {
-        let refused = || {
-            TrainerError::usage(
-                format!(
-                    "policy.network = \"nature\" is for images of at least 36 by 36 pixels, and these observations are {shape:?}"
-                ),
-                "set policy.network = \"mlp\"",
-            )
-        };
-        let [mut channels, mut height, mut width] = *shape else { return Err(refused()) };
-        for (i, (outputs, kernel, stride)) in NATURE.into_iter().enumerate() {
-            if height < kernel || width < kernel {
-                return Err(refused());
-            }
-            self.convolutions.push(Convolution { inputs: channels, outputs, kernel, stride });
-            let shape = [outputs, channels, kernel, kernel].map(|side| side as i64).to_vec();
-            self.entry(&format!("network.{}.weight", 2 * i), shape, Start::Orthogonal(2.0_f64.sqrt()));
-            self.entry(&format!("network.{}.bias", 2 * i), vec![outputs as i64], Start::Constant(0.0));
-            (channels, height, width) =
-                (outputs, (height - kernel) / stride + 1, (width - kernel) / stride + 1);
+    fn nature(&mut self, shape: &[usize], channels: &[u32]) -> Result<usize, TrainerError> {
+        let (convolutions, len) = convolutions(shape, channels)?;
+        for (i, convolution) in convolutions.into_iter().enumerate() {
+            let gain = Start::Orthogonal(2.0_f64.sqrt());
+            self.entry(&format!("network.{}.weight", 2 * i), convolution.shape(), gain);
+            let outputs = vec![convolution.outputs as i64];
+            self.entry(&format!("network.{}.bias", 2 * i), outputs, Start::Constant(0.0));
+            self.convolutions.push(convolution);
         }
-        Ok(channels * height * width)
+        Ok(len)
     }
 
     fn network(
@@ -237,6 +266,9 @@ pub fn initial(entries: &[Entry], seeds: &Seeds) -> Vec<f32> {
     let mut flat = Vec::with_capacity(entries.iter().map(|entry| entry.len).sum());
     for entry in entries {
         match entry.start {
+            Start::Even(bound) => {
+                flat.extend((0..entry.len).map(|_| (bound * (2.0 * random.next_f64() - 1.0)) as f32));
+            }
             Start::Constant(value) => flat.resize(flat.len() + entry.len, value as f32),
             Start::Orthogonal(gain) => {
                 let rows = entry.shape.first().map_or(1, |rows| *rows as usize);

@@ -4,9 +4,11 @@ pub mod acting;
 pub mod actor_critic;
 pub mod distribution;
 pub mod layout;
-pub mod mlp_fast;
 pub mod parameters;
+pub mod q_fast;
+pub mod q_layout;
+pub mod q_network;
+pub mod sac_networks;
 
 pub use acting::Acting;
 pub use actor_critic::ActorCritic;
-pub use mlp_fast::MlpFast;

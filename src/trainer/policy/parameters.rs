@@ -3,6 +3,7 @@
 //! Owner: the network. Everything that treats all parameters alike (optimiser, target copies, checkpoints) works on the flat buffer.
 
 use super::layout::Entry;
+use crate::trainer::dist::memory;
 use crate::trainer::state::Array;
 use tch::{Device, Kind, TchError, Tensor};
 
@@ -39,6 +40,16 @@ impl Parameters {
     /// All of them, one after the other.
     pub fn flat(&self) -> &Tensor {
         &self.flat
+    }
+
+    /// All of them as numbers, for hand-written passes; `None` unless they are on the CPU.
+    pub fn floats(&self) -> Option<&[f32]> {
+        memory::floats(&self.flat)
+    }
+
+    /// All of them as numbers, to write; `None` unless they are on the CPU. No autograd graph over them may be alive.
+    pub fn floats_mut(&mut self) -> Option<&mut [f32]> {
+        memory::floats_mut(&mut self.flat)
     }
 
     /// Elements in all.

@@ -1,0 +1,275 @@
+"""The trainer beside its Python references, on this machine, in one run: CPU, wall clock and memory.
+
+    python3 benches/reference.py setup                      # once: a Python with the references' packages, and CleanRL at the pinned commit
+    python3 benches/reference.py ppo dqn sac                # steps per CPU-second and per second; rounds interleaved, ours and theirs in turn
+    python3 benches/reference.py idle                       # memory of a rank that waits
+    python3 benches/reference.py scaling                    # two ranks against one, environment-bound
+    python3 benches/reference.py allreduce                  # torch.distributed's Gloo against ours, 4 B to 64 MiB
+
+A rate is (long run's steps - short run's) / (long run's time - short run's): start-up does not count. CPU time is user + system of the whole process tree.
+Python runs with OMP_NUM_THREADS=1, its best setting for these sizes. Every line ends with the ratio of the medians. Uses the release binary; nothing that is
+fetched goes into the repository: it lies in ~/.cache/rankdeck-benches, or in --cache.
+"""
+
+import argparse
+import os
+import pathlib
+import re
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+CLEANRL, COMMIT = "https://github.com/vwxyzjn/cleanrl", "fe8d8a03c41a7ef5b523e2e354bd01c363e786bb"
+PACKAGES = ["torch==2.11.0", "numpy", "gymnasium[classic-control]==0.29.1", "tyro", "tensorboard"]
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("what", nargs="+", choices=["setup", "ppo", "dqn", "sac", "idle", "scaling", "allreduce"])
+parser.add_argument("--rounds", type=int, default=3)
+parser.add_argument("--cache", type=pathlib.Path, default=pathlib.Path.home() / ".cache/rankdeck-benches")
+parser.add_argument("--python", help="an interpreter that has the packages, instead of one in the cache")
+parser.add_argument("--cleanrl", default=CLEANRL, help="where to fetch CleanRL from: an address, or a clone on this machine")
+parser.add_argument("--trainer", default=str(ROOT / "target/release/rankdeck-trainer"))
+parser.add_argument("--kernel", default="auto", help="policy.kernel of our runs")
+args = parser.parse_args()
+
+python = args.python or str(args.cache / "venv/bin/python")
+sources = args.cache / f"cleanrl-{COMMIT[:12]}"
+scratch = pathlib.Path(tempfile.mkdtemp(prefix="rankdeck-bench-"))
+
+
+def setup():
+    args.cache.mkdir(parents=True, exist_ok=True)
+    if not args.python and not pathlib.Path(python).exists():
+        subprocess.run([sys.executable, "-m", "venv", str(args.cache / "venv")], check=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", *PACKAGES], check=True)
+    if not (sources / "cleanrl/ppo.py").exists():
+        shutil.rmtree(sources, ignore_errors=True)
+        subprocess.run(["git", "init", "-q", str(sources)], check=True)
+        subprocess.run(["git", "-C", str(sources), "fetch", "-q", "--depth", "1", args.cleanrl, COMMIT], check=True)
+        subprocess.run(["git", "-C", str(sources), "checkout", "-q", "FETCH_HEAD"], check=True)
+    print(f"CleanRL {COMMIT[:12]} in {sources}, Python {python}")
+
+
+def measured(command, env=None):
+    """Wall seconds, CPU seconds of the whole tree, and the largest process's peak memory in MiB."""
+    log = open(scratch / "log", "w+")
+    begin = time.monotonic()
+    child = subprocess.Popen(command, cwd=scratch, env={**os.environ, **(env or {})}, stdout=log, stderr=log)
+    _, status, usage = os.wait4(child.pid, 0)
+    wall = time.monotonic() - begin
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode != 0:
+        log.seek(0)
+        sys.exit(f"{' '.join(command)} ended with {child.returncode}:\n{log.read()[-3000:]}")
+    return wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+
+
+# ---- ours ----
+
+PPO = """
+[env]
+id = "{env}"
+num_envs = {envs}
+[policy]
+hidden = [64, 64]
+kernel = "{kernel}"
+[collect]
+num_steps = 128
+[learn]
+algorithm = "ppo"
+"""
+DQN = """
+[env]
+id = "CartPole-v1"
+num_envs = 1
+[policy]
+hidden = [120, 84]
+kernel = "{kernel}"
+[learn]
+algorithm = "dqn"
+"""
+SAC = """
+[env]
+id = "Pendulum-v1"
+num_envs = 1
+[policy]
+hidden = [256, 256]
+[learn]
+algorithm = "sac"
+"""
+
+
+def experiment(body, steps, **values):
+    text = f"[run]\nname = 'bench'\nseed = 1\ntotal_steps = {steps}\n[eval]\nevery = 0\n[checkpoint]\nevery = 0\nbest = false\n"
+    path = scratch / f"experiment-{steps}.toml"
+    path.write_text(text + body.format(kernel=args.kernel, **values))
+    return str(path)
+
+
+def ours(body, steps, ranks=1, **values):
+    command = [args.trainer, "--config", experiment(body, steps, **values), "--run-dir", str(scratch / "run")]
+    return measured(command + (["--spawn", str(ranks)] if ranks > 1 else []), {"OMP_NUM_THREADS": "1"})
+
+
+# ---- theirs ----
+
+
+def theirs(script, steps, *flags):
+    if not (sources / "cleanrl").exists():
+        sys.exit("run `python3 benches/reference.py setup` first")
+    command = [python, str(sources / "cleanrl" / script), "--no-cuda", "--total-timesteps", str(steps), *flags]
+    return measured(command, {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(sources)})
+
+
+def rates(run, short, long):
+    """Steps per wall second and per CPU second between a short and a long run, and the long one's peak memory."""
+    (wall1, cpu1, _), (wall2, cpu2, memory) = run(short), run(long)
+    return (long - short) / (wall2 - wall1), (long - short) / (cpu2 - cpu1), memory
+
+
+def compare(title, own, own_steps, other, other_steps):
+    print(f"\n{title}: {args.rounds} rounds in turn, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    rows = [(rates(own, *own_steps), rates(other, *other_steps)) for _ in range(args.rounds)]
+    for i, (name, digits) in enumerate([("steps per second", 0), ("steps per CPU-second", 0), ("peak memory, MiB", 1)]):
+        a, b = ([row[side][i] for row in rows] for side in (0, 1))
+        middle = [statistics.median(values) for values in (a, b)]
+        spread = [f"{m:,.{digits}f} ({min(v):,.{digits}f}..{max(v):,.{digits}f})" for m, v in zip(middle, (a, b))]
+        print(f"{name:24} ours {spread[0]:34} Python {spread[1]:34} ratio {middle[0] / middle[1]:.2f}")
+
+
+def ppo():
+    compare(
+        "PPO CartPole-v1, CleanRL's ppo.py settings",
+        lambda steps: ours(PPO, steps, env="CartPole-v1", envs=4),
+        (102_400, 1_024_000),
+        lambda steps: theirs("ppo.py", steps),
+        (2_048, 20_480),
+    )
+
+
+def dqn():
+    # Learning starts after 10,000 steps: both runs are longer.
+    compare(
+        "DQN CartPole-v1, CleanRL's dqn.py settings",
+        lambda steps: ours(DQN, steps),
+        (20_000, 120_000),
+        lambda steps: theirs("dqn.py", steps),
+        (12_000, 32_000),
+    )
+
+
+def sac():
+    # Learning starts after 5,000 steps.
+    compare(
+        "SAC Pendulum-v1, CleanRL's sac_continuous_action.py settings",
+        lambda steps: ours(SAC, steps),
+        (6_000, 9_000),
+        lambda steps: theirs("sac_continuous_action.py", steps, "--env-id", "Pendulum-v1"),
+        (5_500, 7_000),
+    )
+
+
+# ---- memory of a rank that waits ----
+
+WAITING = """
+import sys, torch, torch.distributed as dist
+network = torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 2))
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method=sys.argv[1], rank=int(sys.argv[2]), world_size=2)
+wrapped = torch.nn.parallel.DistributedDataParallel(network)
+optimiser = torch.optim.Adam(network.parameters())
+for _ in range(10):
+    optimiser.zero_grad()
+    wrapped(torch.zeros(128, 4)).sum().backward()
+    optimiser.step()
+dist.barrier()
+"""
+
+
+def idle():
+    """Peak memory of one of two ranks that have joined, made some updates and waited for each other."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    (scratch / "waiting.py").write_text(WAITING)
+    command = [python, str(scratch / "waiting.py"), address]
+    other = subprocess.Popen(command + ["1"], env={**os.environ, "OMP_NUM_THREADS": "1"})
+    theirs = measured(command + ["0"], {"OMP_NUM_THREADS": "1"})[2]
+    other.wait()
+    own = ours(PPO, 5_120, ranks=2, env="CartPole-v1", envs=4)[2]
+    print(f"\npeak memory of a rank of two, MiB: ours {own:.1f}, Python with DistributedDataParallel {theirs:.1f}, ratio {own / theirs:.2f}")
+
+
+def scaling():
+    """Few updates for many steps: one epoch of one minibatch over long rollouts, so that stepping environments is nearly all of the work."""
+    body = PPO.replace("num_steps = 128", "num_steps = 2048") + "update_epochs = 1\nnum_minibatches = 1\n"
+    run = lambda ranks: lambda steps: ours(body, steps, ranks, env="CartPole-v1", envs=16)
+    rows = [[rates(run(ranks), 327_680, 6_553_600)[0] for ranks in (1, 2)] for _ in range(args.rounds)]
+    one, two = (statistics.median(row[i] for row in rows) for i in (0, 1))
+    print(f"\nscaling, CartPole-v1, 16 environments, load {os.getloadavg()[0]:.1f}: 1 rank {one:,.0f} steps/s, 2 ranks {two:,.0f}, ratio {two / one:.2f}")
+
+
+# ---- collectives ----
+
+GLOO = """
+import os, sys, time, torch, torch.distributed as dist
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method=sys.argv[1], rank=int(sys.argv[2]), world_size=2)
+for size in map(int, sys.argv[3:]):
+    tensor = torch.ones(size // 4)
+    rounds = min(max((256 << 20) // max(size, 1 << 18), 12), 1000)
+    times = []
+    for i in range(rounds + 3):
+        begin = time.perf_counter()
+        dist.all_reduce(tensor)
+        tensor.div_(2)
+        times.append(time.perf_counter() - begin)
+    if sys.argv[2] == "0":
+        times = sorted(times[3:])
+        print(f"all_reduce {size} {times[len(times) // 2] * 1e6:.1f}", flush=True)
+"""
+
+
+def allreduce():
+    """Medians of one all-reduce with the division by 2, in turn; ours from `cargo bench --bench collectives`."""
+    built = subprocess.run(
+        ["cargo", "bench", "--features", "trainer", "--bench", "collectives", "--no-run"],
+        cwd=ROOT, capture_output=True, text=True,
+    )
+    found = re.search(r"\((target/[^)]*collectives-[^)]*)\)", built.stderr)
+    if not found:
+        sys.exit(f"cannot build the bench:\n{built.stderr[-3000:]}")
+    (scratch / "gloo.py").write_text(GLOO)
+    seen = {"ours": {}, "theirs": {}}
+    for _ in range(args.rounds):
+        text = subprocess.run([str(ROOT / found[1]), "2"], capture_output=True, text=True, check=True).stdout
+        for size, median in re.findall(r"all_reduce f32 avg +(\d+) +([\d.]+)", text):
+            seen["ours"].setdefault(int(size), []).append(float(median))
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            address = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+        command = [python, str(scratch / "gloo.py"), address]
+        sizes = [str(size) for size in seen["ours"]]
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        other = subprocess.Popen(command + ["1"] + sizes, env=env)
+        text = subprocess.run(command + ["0"] + sizes, env=env, capture_output=True, text=True, check=True).stdout
+        other.wait()
+        for size, median in re.findall(r"all_reduce (\d+) ([\d.]+)", text):
+            seen["theirs"].setdefault(int(size), []).append(float(median))
+    print(f"\nall-reduce of f32 over 2 ranks, Gloo, {args.rounds} rounds in turn, load {os.getloadavg()[0]:.1f}; the best of the rounds' medians, us")
+    print(f"{'bytes':>10}{'ours':>12}{'torch':>12}{'ratio':>8}")
+    for size in seen["ours"]:
+        a, b = min(seen["ours"][size]), min(seen["theirs"][size])
+        print(f"{size:>10}{a:>12.1f}{b:>12.1f}{a / b:>8.2f}")
+
+
+try:
+    for name in args.what:
+        globals()[name]()
+finally:
+    shutil.rmtree(scratch, ignore_errors=True)

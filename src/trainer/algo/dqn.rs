@@ -1,0 +1,244 @@
+//! Deep Q-learning over all ranks: each rank plays its environments into its own replay and brings its share of every batch.
+//!
+//! Owner: the training loop. An iteration is `collect.num_steps` steps of every environment, then `updates_per_iteration` updates
+//! ([`super::q_learner`]). Epsilon falls with the environment steps over all ranks, so that it is the same function of experience whatever the world size.
+//! Reference: CleanRL's dqn.py and dqn_atari.py (linear epsilon), DI-engine's dqn (exponential epsilon, double, dueling, n-step).
+//!
+//! Truncation: a cut by a time limit goes on with the value of the true last observation, as in CleanRL (REPLAY-2).
+//!
+//! Invariant DQN-1: every rank makes the same number of updates in the same iterations (OFFPOLICY-1).
+
+use super::off_policy::{Common, Explore, OffPolicy, shares};
+use super::q_learner::{QLearned, QLearner, Way};
+use super::{Algorithm, At, Learned, Parts};
+use crate::config::experiment::Experiment;
+use crate::config::learn::Dqn as Settings;
+use crate::config::learn::dqn::EpsilonDecay;
+use crate::proto::message::Phase;
+use crate::trainer::collect::{Interval, Tally};
+use crate::trainer::env::numpy_random::Generator;
+use crate::trainer::env::{Observations, Spec};
+use crate::trainer::error::TrainerError;
+use crate::trainer::evaluate::Greedy;
+use crate::trainer::kernel::q::argmax;
+use crate::trainer::policy::q_layout::QLayout;
+use crate::trainer::replay::Mark;
+use crate::trainer::rollout::ActionBuffer;
+use crate::trainer::setup::Sizes;
+use crate::trainer::state::{Array, MODEL, Restored, State, Words};
+use std::path::Path;
+
+/// DQN on one rank.
+pub struct Dqn {
+    settings: Settings,
+    off_policy: OffPolicy,
+    player: Player,
+    learned: QLearned,
+    fingerprint_every: u64,
+}
+
+/// The learner as it acts.
+struct Player {
+    learner: QLearner,
+    settings: Settings,
+    actions: usize,
+    q: Vec<f32>,
+}
+
+fn common(settings: &Settings) -> Common {
+    let Settings { buffer_size, learning_starts, batch_size, n_step, gamma, .. } = *settings;
+    Common { buffer_size, learning_starts, batch_size, n_step, gamma }
+}
+
+/// Refuses what cannot work, before any rank is waited for.
+pub fn check(
+    settings: &Settings,
+    experiment: &Experiment,
+    spec: &Spec,
+    sizes: &Sizes,
+) -> Result<(), TrainerError> {
+    shares(&common(settings), spec, sizes)?;
+    QLayout::new(spec, &experiment.policy, settings.dueling).map(drop)
+}
+
+/// The probability of a random action after `env_step` environment steps over all ranks.
+pub fn epsilon(settings: &Settings, env_step: u64) -> f64 {
+    let Settings { epsilon_start: start, epsilon_end: end, epsilon_steps, epsilon_decay, .. } = *settings;
+    let share = env_step as f64 / epsilon_steps.max(1) as f64;
+    match epsilon_decay {
+        EpsilonDecay::Linear => start + (end - start) * share.min(1.0),
+        EpsilonDecay::Exponential => end + (start - end) * (-share).exp(),
+    }
+}
+
+impl Dqn {
+    /// Collective: weights are copied from rank 0.
+    pub fn new(settings: &Settings, parts: &Parts<'_>) -> Result<Dqn, TrainerError> {
+        let Parts { experiment, spec, seeds, device, group, .. } = parts;
+        let layout = QLayout::new(spec, &experiment.policy, settings.dueling)?;
+        let actions = layout.actions();
+        let bucket = (experiment.distributed.bucket_mb.clamp(0.0, 4096.0) * 1024.0 * 1024.0) as usize;
+        let way = Way::of(experiment, *device)?;
+        let learner = QLearner::new(settings.clone(), (spec, layout), way, seeds, *device, group, bucket)?;
+        Ok(Dqn {
+            off_policy: OffPolicy::new(common(settings), parts)?,
+            player: Player { learner, settings: settings.clone(), actions, q: Vec::new() },
+            settings: settings.clone(),
+            learned: QLearned::default(),
+            fingerprint_every: experiment.distributed.fingerprint_every,
+        })
+    }
+}
+
+impl Player {
+    fn look(&mut self, observations: Observations<'_>, rows: usize) -> Result<(), TrainerError> {
+        let numbers = observations.f32().unwrap_or_default();
+        let pixels = observations.u8().unwrap_or_default();
+        Ok(self.learner.values(numbers, pixels, rows, &mut self.q)?)
+    }
+}
+
+impl Explore for Player {
+    fn explore(
+        &mut self,
+        observations: Observations<'_>,
+        env_step: u64,
+        randoms: &mut [Generator],
+        actions: &mut ActionBuffer,
+    ) -> Result<(), TrainerError> {
+        let ActionBuffer::Discrete(actions) = actions else { return Ok(()) };
+        let epsilon = epsilon(&self.settings, env_step);
+        let rows = actions.len();
+        let mut looked = false;
+        for (i, (action, random)) in actions.iter_mut().zip(randoms).enumerate() {
+            if random.next_f64() < epsilon {
+                *action = random.below(self.actions as u64) as i64;
+                continue;
+            }
+            // Nobody needs the network while all actions are random.
+            if !looked {
+                self.look(observations, rows)?;
+                looked = true;
+            }
+            *action = argmax(&self.q[i * self.actions..(i + 1) * self.actions]) as i64;
+        }
+        Ok(())
+    }
+}
+
+impl Greedy for Player {
+    fn act(
+        &mut self,
+        observations: Observations<'_>,
+        actions: &mut ActionBuffer,
+    ) -> Result<(), TrainerError> {
+        let ActionBuffer::Discrete(actions) = actions else { return Ok(()) };
+        self.look(observations, actions.len())?;
+        for (action, q) in actions.iter_mut().zip(self.q.chunks_exact(self.actions.max(1))) {
+            *action = argmax(q) as i64;
+        }
+        Ok(())
+    }
+}
+
+impl Algorithm for Dqn {
+    fn iterate(&mut self, at: &At<'_>) -> Result<Learned, TrainerError> {
+        at.phase(Phase::Rollout);
+        self.off_policy.collect(&mut self.player, at)?;
+        at.phase(Phase::Learn);
+        let mut learned = Learned { learning_rate: self.settings.learning_rate, ..Learned::default() };
+        if self.off_policy.ready(at)? {
+            for _ in 0..self.settings.updates_per_iteration {
+                self.off_policy.sample(at.updates + learned.updates, at.group.rank());
+                self.learned = self.player.learner.update(&self.off_policy.batch, at.group)?;
+                learned.updates += 1;
+                let updates = at.updates + learned.updates;
+                if self.fingerprint_every > 0 && updates.is_multiple_of(self.fingerprint_every) {
+                    learned.cover(self.player.learner.ddp.fingerprint());
+                }
+                at.updated(&learned);
+            }
+        }
+        learned.losses = vec![
+            ("losses/td_loss", self.learned.td_loss),
+            ("losses/q_values", self.learned.q_values),
+            ("charts/epsilon", epsilon(&self.settings, at.env_step)),
+        ];
+        Ok(learned)
+    }
+
+    fn tally(&self) -> Tally {
+        self.off_policy.tally()
+    }
+
+    fn take_interval(&mut self) -> Interval {
+        self.off_policy.take_interval()
+    }
+
+    fn plan(&self) -> Option<String> {
+        Some(self.off_policy.plan())
+    }
+
+    fn save_own(&self, folder: &Path, mark: &Mark) -> Result<(), TrainerError> {
+        self.off_policy.save_replay(folder, mark)
+    }
+
+    fn load_own(&mut self, folder: &Path, mark: &Mark) -> Result<(), String> {
+        self.off_policy.load_replay(folder, mark)
+    }
+
+    fn greedy(&mut self) -> Result<&mut dyn Greedy, TrainerError> {
+        Ok(&mut self.player)
+    }
+
+    /// Networks, moments, step count, environments.
+    fn state(&self) -> Result<State, TrainerError> {
+        let QLearner { network, adam, .. } = &self.player.learner;
+        let mut state = State { arrays: network.online.arrays(MODEL)?, ..State::default() };
+        state.arrays.extend(network.target.arrays("target.")?);
+        state.arrays.push(Array::of("adam.first", &adam.first)?);
+        state.arrays.push(Array::of("adam.second", &adam.second)?);
+        state.words.push(Words { name: "adam.steps".into(), values: vec![adam.steps] });
+        self.off_policy.state(&mut state);
+        Ok(state)
+    }
+
+    fn restore(&mut self, restored: &Restored) -> Result<(), TrainerError> {
+        let learner = &mut self.player.learner;
+        restored.copy_to(MODEL, learner.network.online.named())?;
+        restored.copy_to("target.", learner.network.target.named())?;
+        let moments = [("first", &learner.adam.first), ("second", &learner.adam.second)];
+        restored.copy_to(
+            "adam.",
+            moments.map(|(name, tensor)| (name.to_owned(), tensor.shallow_clone())).into(),
+        )?;
+        learner.adam.steps = restored.words("adam.steps").first().copied().unwrap_or(0);
+        learner.loaded()?;
+        self.off_policy.restore(restored)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epsilon_falls_as_in_the_references() {
+        let linear = Settings::default();
+        // CleanRL: from 1 to 0.05 over half of 500,000 steps.
+        for (step, wanted) in [(0, 1.0), (125_000, 0.525), (250_000, 0.05), (400_000, 0.05)] {
+            assert!((epsilon(&linear, step) - wanted).abs() < 1e-12, "{step}");
+        }
+        let exponential = Settings {
+            epsilon_start: 0.95,
+            epsilon_end: 0.1,
+            epsilon_steps: 10_000,
+            epsilon_decay: EpsilonDecay::Exponential,
+            ..Settings::default()
+        };
+        let decayed = 0.85 * (-1.0_f64).exp() + 0.1;
+        for (step, wanted) in [(0, 0.95), (10_000, decayed), (10_000_000, 0.1)] {
+            assert!((epsilon(&exponential, step) - wanted).abs() < 1e-12, "{step}");
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! On-policy updates without libtorch: the hand-written passes of [`kernel`](crate::trainer::kernel) over the flat buffers of parameters and gradients.
+//!
+//! Owner: the algorithm. It stands beside [`super::batch::Batches`] with the same epochs, and makes the same updates up to rounding; what averages
+//! gradients over the ranks, clips and steps is the same code. Nothing is allocated once the first iteration is through.
+
+use super::batch::{normalise, shuffle};
+use super::on_policy::OnPolicy;
+use super::ppo::Objective;
+use super::{At, Learned, Parts};
+use crate::config::experiment::Kernel;
+use crate::config::learn::{NormAdv, ValueLoss};
+use crate::trainer::dist::ProcessGroup;
+use crate::trainer::env::numpy_random::Generator;
+use crate::trainer::env::{Actions, ObservationType, Observations};
+use crate::trainer::error::TrainerError;
+use crate::trainer::kernel::actor_critic::{ActorCritic, Clipped};
+use crate::trainer::kernel::loss::{Distance, Goals, Surrogate};
+use crate::trainer::policy::layout::Layout;
+use crate::trainer::rollout::{ActionBuffer, Rollout};
+use tch::Device;
+
+/// Networks, and one epoch of a rollout in its order.
+pub struct Native {
+    networks: ActorCritic,
+    normalise: NormAdv,
+    minibatch: usize,
+    order: Vec<usize>,
+    epoch: Epoch,
+}
+
+/// Columns of a rollout in the order of an epoch.
+#[derive(Default)]
+struct Epoch {
+    width: usize,
+    observations: Vec<f32>,
+    actions: Option<ActionBuffer>,
+    log_probs: Vec<f32>,
+    values: Vec<f32>,
+    advantages: Vec<f32>,
+    returns: Vec<f32>,
+    weights: Vec<f32>,
+    /// What each row counts in its minibatch's mean.
+    shares: Vec<f32>,
+}
+
+/// Numbers of one minibatch, as CleanRL logs them.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Numbers {
+    surrogate: Surrogate,
+    value_loss: f64,
+    entropy: f64,
+    /// Sum of the clipped shares of all minibatches.
+    clipped: f64,
+    count: u64,
+}
+
+impl Native {
+    /// `None` where the passes do not exist (on other devices than the CPU, with convolutions, for pixels) or are not wanted; refused where they
+    /// do not exist and nothing else is wanted.
+    pub fn new(
+        layout: &Layout,
+        parts: &Parts<'_>,
+        normalise: NormAdv,
+        minibatch: usize,
+    ) -> Result<Option<Native>, TrainerError> {
+        let kernel = parts.experiment.policy.kernel;
+        let pixels = parts.spec.observation_type == ObservationType::U8;
+        let networks = ActorCritic::new(layout, minibatch).filter(|_| parts.device == Device::Cpu && !pixels);
+        match networks {
+            Some(networks) if kernel != Kernel::Libtorch => Ok(Some(Native {
+                networks,
+                normalise,
+                minibatch: minibatch.max(1),
+                order: (0..parts.sizes.local_batch).collect(),
+                epoch: Epoch::default(),
+            })),
+            None if kernel == Kernel::Native => Err(TrainerError::usage(
+                "policy.kernel = \"native\" is for fully connected networks on the CPU",
+                "set policy.kernel = \"auto\"",
+            )),
+            _ => Ok(None),
+        }
+    }
+
+    /// Begins an iteration: what follows depends on this iteration's stream only.
+    pub fn begin(&mut self) {
+        self.order.iter_mut().enumerate().for_each(|(i, slot)| *slot = i);
+    }
+
+    /// Minibatches of the epoch.
+    pub fn count(&self) -> usize {
+        self.order.len() / self.minibatch
+    }
+
+    /// Begins an epoch: draws its order as [`super::batch::Batches::begin_epoch`] does, and brings the rollout into it.
+    pub fn begin_epoch(
+        &mut self,
+        rollout: &Rollout,
+        advantages: &[f32],
+        returns: &[f32],
+        random: &mut Generator,
+        group: &ProcessGroup,
+    ) -> Result<(), TrainerError> {
+        if self.minibatch < self.order.len() {
+            shuffle(&mut self.order, random);
+        }
+        let Native { order, epoch, .. } = self;
+        let width = rollout.width();
+        epoch.width = width;
+        epoch.observations.clear();
+        if let Observations::F32(rows) = rollout.observations.view() {
+            for i in order.iter() {
+                epoch.observations.extend_from_slice(&rows[i * width..(i + 1) * width]);
+            }
+        }
+        gather_actions(&mut epoch.actions, &rollout.actions, order);
+        let columns = [
+            (&mut epoch.log_probs, rollout.log_probs.as_slice()),
+            (&mut epoch.values, &rollout.values),
+            (&mut epoch.advantages, advantages),
+            (&mut epoch.returns, returns),
+            (&mut epoch.weights, &rollout.weights),
+        ];
+        for (to, from) in columns {
+            to.clear();
+            to.extend(order.iter().map(|i| from[*i]));
+        }
+        epoch.shares.clear();
+        epoch.shares.extend(epoch.weights.iter().map(|weight| weight / self.minibatch as f32));
+        normalise(self.normalise, &mut epoch.advantages, &epoch.weights, self.minibatch, group)
+    }
+
+    /// One update of PPO on minibatch `k` of the epoch.
+    pub fn ppo(
+        &mut self,
+        k: usize,
+        objective: &Objective,
+        on: &mut OnPolicy,
+        at: &At<'_>,
+        learned: &mut Learned,
+        numbers: &mut Numbers,
+    ) -> Result<(), TrainerError> {
+        let Native { networks, epoch, minibatch, .. } = self;
+        let rows = k * *minibatch..(k + 1) * *minibatch;
+        let actions = match &epoch.actions {
+            Some(ActionBuffer::Discrete(actions)) => Actions::Discrete(&actions[rows.clone()]),
+            Some(ActionBuffer::Continuous { width, values }) => {
+                Actions::Continuous(&values[rows.start * width..rows.end * width])
+            }
+            None => Actions::Discrete(&[]),
+        };
+        let shares = &epoch.shares[rows.clone()];
+        let clip = objective.clip_coef as f32;
+        let batch = Clipped {
+            old_log_probs: &epoch.log_probs[rows.clone()],
+            advantages: &epoch.advantages[rows.clone()],
+            goals: Goals {
+                old_values: &epoch.values[rows.clone()],
+                returns: &epoch.returns[rows.clone()],
+                shares,
+            },
+            clip,
+            value_clip: objective.clip_vloss.then_some(clip),
+            distance: match objective.value_loss {
+                ValueLoss::Squared => Distance::Squared,
+                ValueLoss::Huber => Distance::Huber,
+            },
+            value_weight: objective.vf_coef as f32,
+        };
+        let observations = &epoch.observations[rows.start * epoch.width..rows.end * epoch.width];
+        on.update_flat(at, learned, |parameters, gradient| {
+            networks.load(parameters);
+            networks.forward(observations);
+            let (_, entropy) = networks.log_probs(actions, shares);
+            let (surrogate, value_loss) = networks.clipped(batch);
+            networks.backward(actions, shares, -objective.ent_coef as f32, gradient);
+            numbers.clipped += surrogate.clipped;
+            numbers.count += 1;
+            (numbers.surrogate, numbers.value_loss, numbers.entropy) = (surrogate, value_loss, entropy);
+        })
+    }
+}
+
+impl Numbers {
+    /// Mean of ratio - 1 - log ratio over the last minibatch.
+    pub fn approx_kl(&self) -> f64 {
+        self.surrogate.approx_kl
+    }
+
+    /// The names and order of [`super::ppo::Noted::losses`].
+    pub fn losses(&self) -> Vec<(&'static str, f64)> {
+        vec![
+            ("losses/value_loss", self.value_loss),
+            ("losses/policy_loss", self.surrogate.loss),
+            ("losses/entropy", self.entropy),
+            ("losses/old_approx_kl", self.surrogate.old_approx_kl),
+            ("losses/approx_kl", self.surrogate.approx_kl),
+            ("losses/clipfrac", self.clipped / self.count.max(1) as f64),
+        ]
+    }
+}
+
+fn gather_actions(to: &mut Option<ActionBuffer>, from: &ActionBuffer, order: &[usize]) {
+    match (to.as_mut(), from) {
+        (Some(ActionBuffer::Discrete(to)), ActionBuffer::Discrete(from)) => {
+            to.clear();
+            to.extend(order.iter().map(|i| from[*i]));
+        }
+        (Some(ActionBuffer::Continuous { values: to, .. }), ActionBuffer::Continuous { width, values }) => {
+            to.clear();
+            order.iter().for_each(|i| to.extend_from_slice(&values[i * width..(i + 1) * width]));
+        }
+        _ => {
+            *to = Some(match from {
+                ActionBuffer::Discrete(_) => ActionBuffer::Discrete(Vec::new()),
+                ActionBuffer::Continuous { width, .. } => {
+                    ActionBuffer::Continuous { width: *width, values: Vec::new() }
+                }
+            });
+            gather_actions(to, from, order);
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! What the off-policy algorithms share: environments stepped into replay, counting, and the decision when learning begins.
+//!
+//! Owner: the algorithm, whose own file says how it acts and what it learns.
+//!
+//! Invariants:
+//! - OFFPOLICY-1: learning begins on all ranks in the same iteration: when the environment steps over all ranks are enough and *every* rank's replay holds a
+//!   batch. That is decided by one small all-reduce (tag `replay_ready`) per iteration until then, and never again.
+//! - OFFPOLICY-2: the transitions of an update come from a stream named by rank and number of the update: nothing of it needs to be saved.
+//! - OFFPOLICY-3: `env_step` and `samples` count accepted actions; dummy steps across a reset count nowhere.
+
+use super::{At, Parts};
+use crate::trainer::collect::{Interval, Tally};
+use crate::trainer::dist::{ProcessGroup, ReduceOp};
+use crate::trainer::env::numpy_random::Generator;
+use crate::trainer::env::{self, Observations, Outcome, Spec, VectorEnv};
+use crate::trainer::error::TrainerError;
+use crate::trainer::replay::{self, Batch, Mark, Replay, Shape};
+use crate::trainer::rollout::ActionBuffer;
+use crate::trainer::seeds::{Purpose, Seeds};
+use crate::trainer::setup::{self, Sizes};
+use crate::trainer::state::{Restored, State, Words};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Sizes of replay and of updates; all over all ranks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Common {
+    /// Transitions that replay holds.
+    pub buffer_size: u64,
+    /// Environment steps before the first update.
+    pub learning_starts: u64,
+    /// Transitions per update.
+    pub batch_size: u32,
+    /// Rewards summed before the bootstrap.
+    pub n_step: u32,
+    /// Discount.
+    pub gamma: f64,
+}
+
+/// This rank's share of replay and batch, or what to change.
+pub fn shares(common: &Common, spec: &Spec, sizes: &Sizes) -> Result<(Shape, usize), TrainerError> {
+    let world = (sizes.batch / sizes.local_batch.max(1) as u64).max(1) as u32;
+    if common.batch_size == 0 || !common.batch_size.is_multiple_of(world) {
+        return Err(TrainerError::usage(
+            format!("learn.batch_size = {} cannot be split over {world} ranks", common.batch_size),
+            format!("set learn.batch_size to a multiple of {world}"),
+        ));
+    }
+    let rows = (common.batch_size / world) as usize;
+    let capacity = usize::try_from(common.buffer_size / u64::from(world)).unwrap_or(usize::MAX);
+    let envs = sizes.local_envs as usize;
+    if capacity < rows.max(envs) {
+        return Err(TrainerError::usage(
+            format!(
+                "learn.buffer_size = {} is {capacity} transitions per rank, less than a batch of {rows} or one of each of {envs} environments",
+                common.buffer_size
+            ),
+            "raise learn.buffer_size",
+        ));
+    }
+    // Beyond this a typing mistake is likelier than memory for it.
+    let most = 1_u64 << 42;
+    let shape = Shape::new(spec, envs, capacity.min(1 << 40), common.n_step as usize, common.gamma);
+    if shape.bytes() > most {
+        return Err(TrainerError::usage(
+            format!(
+                "replay of {} transitions would take {} GiB on each rank",
+                common.buffer_size,
+                shape.bytes() >> 30
+            ),
+            "lower learn.buffer_size",
+        ));
+    }
+    Ok((shape, rows))
+}
+
+/// A rank's environments and replay.
+pub struct OffPolicy {
+    env: Box<dyn VectorEnv>,
+    outcome: Outcome,
+    replay: Replay,
+    /// A batch of the update going on.
+    pub batch: Batch,
+    actions: ActionBuffer,
+    common: Common,
+    rows: usize,
+    ready: bool,
+    reward_scale: f32,
+    num_steps: u32,
+    seeds: Seeds,
+    first_env: u32,
+    tally: Tally,
+    interval: Interval,
+}
+
+/// How an algorithm acts while it collects.
+pub trait Explore {
+    /// Writes the actions, as the environments take them, for the observations of all environments; `env_step` counts over all ranks.
+    fn explore(
+        &mut self,
+        observations: Observations<'_>,
+        env_step: u64,
+        randoms: &mut [Generator],
+        actions: &mut ActionBuffer,
+    ) -> Result<(), TrainerError>;
+}
+
+impl OffPolicy {
+    /// Environments reset, replay empty.
+    pub fn new(common: Common, parts: &Parts<'_>) -> Result<OffPolicy, TrainerError> {
+        let Parts { experiment, sizes, spec, seeds, life, .. } = parts;
+        let (shape, rows) = shares(&common, spec, sizes)?;
+        let (env, _) = setup::parts(experiment)?;
+        let envs = sizes.local_envs as usize;
+        let env = env::make_vector(env, envs, sizes.first_env, seeds, *life, env::Purpose::Train)?;
+        let mut replay = Replay::new(shape);
+        replay.begin(env.observations());
+        Ok(OffPolicy {
+            outcome: Outcome::new(spec, envs),
+            actions: ActionBuffer::new(&spec.actions, envs),
+            env,
+            replay,
+            batch: Batch::default(),
+            common,
+            rows,
+            ready: false,
+            reward_scale: experiment.collect.reward_scale as f32,
+            num_steps: sizes.num_steps,
+            seeds: *seeds,
+            first_env: sizes.first_env,
+            tally: Tally::default(),
+            interval: Interval::default(),
+        })
+    }
+
+    /// What replay takes, for the plan line.
+    pub fn plan(&self) -> String {
+        let shape = self.replay.shape();
+        format!(
+            "replay of {} transitions per rank in at most {:.1} MiB, {} drawn per update and rank",
+            shape.capacity,
+            shape.bytes() as f64 / f64::from(1 << 20),
+            self.rows
+        )
+    }
+
+    /// Steps all environments `collect.num_steps` times.
+    pub fn collect(&mut self, explorer: &mut dyn Explore, at: &At<'_>) -> Result<(), TrainerError> {
+        let begun = Instant::now();
+        let envs = self.env.len();
+        let mut randoms: Vec<_> = (self.first_env..)
+            .take(envs)
+            .map(|index| self.seeds.generator(Purpose::Action, index, at.iteration))
+            .collect();
+        // All ranks make as many steps; where some are dummies this is a little ahead within an iteration.
+        let all_envs = envs as u64 * u64::from(at.group.world_size());
+        for step in 0..u64::from(self.num_steps) {
+            let env_step = at.env_step + step * all_envs;
+            explorer.explore(self.env.observations(), env_step, &mut randoms, &mut self.actions)?;
+            self.env.step(self.actions.view(), &mut self.outcome)?;
+            if self.reward_scale != 1.0 {
+                self.outcome.rewards.iter_mut().for_each(|reward| *reward *= self.reward_scale);
+            }
+            self.replay.add(self.actions.view(), &self.outcome, self.env.observations());
+            let accepted = self.outcome.valid.iter().filter(|valid| **valid).count() as u64;
+            self.tally.env_step += accepted;
+            self.tally.samples += accepted;
+            for episode in &self.outcome.episodes {
+                self.interval.add(episode.episode_return, episode.length);
+                self.tally.episodes += 1;
+            }
+            at.stepped(&self.tally);
+        }
+        self.tally.duration_ns += begun.elapsed().as_nanos() as u64;
+        Ok(())
+    }
+
+    /// Whether to learn in this iteration (OFFPOLICY-1).
+    pub fn ready(&mut self, at: &At<'_>) -> Result<bool, TrainerError> {
+        if !self.ready {
+            self.ready = begin(
+                at.group,
+                self.tally.env_step,
+                self.replay.len() >= self.rows,
+                self.common.learning_starts,
+            )?;
+        }
+        Ok(self.ready)
+    }
+
+    /// Draws this rank's share of a batch for update number `update` of the run; returns its stream, which goes on after the draws.
+    pub fn sample(&mut self, update: u64, rank: u32) -> Generator {
+        let mut random = self.seeds.generator(Purpose::Replay, rank, update);
+        self.replay.sample(self.rows, &mut random, &mut self.batch);
+        random
+    }
+
+    /// See [`super::Algorithm::tally`].
+    pub fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// See [`super::Algorithm::take_interval`].
+    pub fn take_interval(&mut self) -> Interval {
+        std::mem::take(&mut self.interval)
+    }
+
+    /// Adds the environments and what else goes on.
+    pub fn state(&self, state: &mut State) {
+        state.words.push(Words { name: "replay.ready".into(), values: vec![u64::from(self.ready)] });
+        state.envs = self.env.save().unwrap_or_default();
+        state.words_per_env = self.env.words_per_env().unwrap_or(0);
+    }
+
+    /// Back from [`OffPolicy::state`]. Replay begins empty: learning goes on when it holds a batch again on every rank.
+    pub fn restore(&mut self, restored: &Restored) -> Result<(), TrainerError> {
+        self.tally = restored.tally;
+        if let Some(envs) = &restored.envs {
+            self.env.restore(envs)?;
+        }
+        self.replay.begin(self.env.observations());
+        Ok(())
+    }
+
+    /// Writes this rank's replay beside the checkpoints (`checkpoint.replay`).
+    pub fn save_replay(&self, folder: &Path, mark: &Mark) -> Result<(), TrainerError> {
+        let path = shard(folder, mark.rank);
+        let made = std::fs::create_dir_all(folder).map_err(replay::ShardError::from);
+        made.and_then(|()| replay::save(&self.replay, mark, &path)).map_err(|error| {
+            TrainerError::failure(
+                format!("rank {} cannot write {}: {error}", mark.rank, path.display()),
+                "make room there, or set checkpoint.replay = false",
+            )
+        })
+    }
+
+    /// Takes over this rank's replay, if its shard is there and is this checkpoint's; else says why not.
+    pub fn load_replay(&mut self, folder: &Path, mark: &Mark) -> Result<(), String> {
+        let path = shard(folder, mark.rank);
+        let mut loaded = replay::load(self.replay.shape(), mark, &path)
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+        loaded.begin(self.env.observations());
+        self.replay = loaded;
+        Ok(())
+    }
+}
+
+fn shard(folder: &Path, rank: u32) -> PathBuf {
+    folder.join(format!("replay-{rank}.shard"))
+}
+
+/// OFFPOLICY-1, apart from its surroundings.
+pub fn begin(
+    group: &ProcessGroup,
+    env_step: u64,
+    enough: bool,
+    learning_starts: u64,
+) -> Result<bool, TrainerError> {
+    let mut sums = [env_step.cast_signed(), i64::from(enough)];
+    group.all_reduce_i64(&mut sums, ReduceOp::Sum, "replay_ready")?;
+    Ok(sums[0].cast_unsigned() >= learning_starts && sums[1] == i64::from(group.world_size()))
+}

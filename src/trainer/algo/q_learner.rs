@@ -1,0 +1,289 @@
+//! What DQN learns from a batch: targets, loss, averaged gradient, step, target copy.
+//!
+//! Owner: [`super::dqn`]. Mnih et al. 2015, with the choice of the next action by the online network (van Hasselt et al. 2016, equation 4), n-step
+//! returns (REPLAY-2 makes them) and dueling networks (Wang et al. 2016, equation 9) as options. The mean squared TD error without halving is
+//! CleanRL's and DI-engine's.
+//!
+//! Invariants:
+//! - QLEARN-1: gradients are averaged over the ranks, then clipped: with equal shares of a batch, ranks learn what one would from the whole.
+//! - QLEARN-2: the plain-Rust way and libtorch's give the same update within 1e-6.
+//! - QLEARN-3: online and target networks stay equal bit by bit over the ranks; both are broadcast at the start and covered by the fingerprint.
+
+use super::adam::Adam;
+use crate::config::experiment::Experiment;
+use crate::config::learn::Dqn as Settings;
+use crate::config::learn::dqn::TdLoss;
+use crate::trainer::dist::{DataParallel, Ddp, ProcessGroup};
+use crate::trainer::env::Spec;
+use crate::trainer::error::TrainerError;
+use crate::trainer::kernel::loss::Distance;
+use crate::trainer::kernel::optimise::{clip_scale, sum_of_squares};
+use crate::trainer::kernel::q::{q_loss, q_targets};
+use crate::trainer::kernel::{Matrix, Road};
+use crate::trainer::policy::q_fast::QFast;
+use crate::trainer::policy::q_layout::QLayout;
+use crate::trainer::policy::q_network::QNetwork;
+use crate::trainer::replay::Batch;
+use crate::trainer::seeds::Seeds;
+use tch::{Device, Kind, TchError, Tensor};
+
+/// What an update saw.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct QLearned {
+    /// Mean TD loss of this rank's share.
+    pub td_loss: f64,
+    /// Mean Q-value of the actions taken.
+    pub q_values: f64,
+}
+
+/// The networks, the optimiser and the way to run them.
+pub struct QLearner {
+    settings: Settings,
+    /// Online and target.
+    pub network: QNetwork,
+    /// Over the online network.
+    pub adam: Adam,
+    /// Gradients and equality over the ranks.
+    pub ddp: Ddp,
+    data_parallel: Option<DataParallel>,
+    fast: Option<Box<Fast>>,
+    shape: Vec<i64>,
+    device: Device,
+}
+
+/// The plain-Rust way.
+struct Fast {
+    online: QFast,
+    target: QFast,
+    now: Matrix,
+    next: Matrix,
+    gradient: Matrix,
+    targets: Vec<f32>,
+    shares: Vec<f32>,
+    errors: Vec<f32>,
+}
+
+fn gone() -> TrainerError {
+    TrainerError::failure("the hand-written passes need networks on the CPU", "")
+}
+
+/// Which way to compute.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Way {
+    /// Plain Rust where the network is dense and the device a CPU, else libtorch.
+    Best,
+    /// libtorch.
+    Torch,
+    /// libtorch over several devices of this process.
+    DataParallel(DataParallel),
+}
+
+impl Way {
+    /// What the experiment asks for: `distributed.data_parallel` devices of this process, from `device` on.
+    pub fn of(experiment: &Experiment, device: Device) -> Result<Way, TrainerError> {
+        let count = experiment.distributed.data_parallel as usize;
+        let devices = match device {
+            Device::Cuda(first) => (first..first + count).map(Device::Cuda).collect(),
+            other => vec![other; count],
+        };
+        let there = tch::Cuda::device_count().max(0) as usize;
+        if let Some(Device::Cuda(index)) = devices.last().filter(|_| count > 1)
+            && *index >= there
+        {
+            return Err(TrainerError::usage(
+                format!(
+                    "distributed.data_parallel = {count} needs GPU {index}, and this process sees {there}"
+                ),
+                "lower distributed.data_parallel, or start fewer ranks on this host",
+            ));
+        }
+        Ok(DataParallel::new(devices).map_or(Way::Best, Way::DataParallel))
+    }
+}
+
+impl QLearner {
+    /// Fresh networks, equal on all ranks. `bucket_bytes`: see [`Ddp::new`].
+    pub fn new(
+        settings: Settings,
+        (spec, layout): (&Spec, QLayout),
+        way: Way,
+        seeds: &Seeds,
+        device: Device,
+        group: &ProcessGroup,
+        bucket_bytes: usize,
+    ) -> Result<QLearner, TrainerError> {
+        let network = QNetwork::new(layout.clone(), seeds, device)?;
+        let named = |prefix: &str, named: Vec<(String, Tensor)>| -> Vec<(String, Tensor)> {
+            named.into_iter().map(|(name, tensor)| (format!("{prefix}{name}"), tensor)).collect()
+        };
+        let ddp =
+            Ddp::new(network.online.named(), named("target.", network.target.named()), group, bucket_bytes)?;
+        let fast = (way == Way::Best && layout.is_dense() && device == Device::Cpu).then(|| {
+            let rows = (settings.batch_size / group.world_size().max(1)) as usize;
+            Box::new(Fast {
+                online: QFast::new(&layout, rows),
+                target: QFast::new(&layout, rows),
+                now: Matrix::new(rows, spec.observation_len()),
+                next: Matrix::new(rows, spec.observation_len()),
+                gradient: Matrix::new(rows, layout.actions()),
+                targets: vec![0.0; rows],
+                shares: Vec::with_capacity(rows),
+                errors: vec![0.0; rows],
+            })
+        });
+        let mut learner = QLearner {
+            adam: Adam::new(layout.len, settings.adam_eps, device)?,
+            settings,
+            network,
+            ddp,
+            data_parallel: if let Way::DataParallel(devices) = way { Some(devices) } else { None },
+            fast,
+            shape: spec.observation_shape.iter().map(|side| *side as i64).collect(),
+            device,
+        };
+        learner.loaded()?;
+        Ok(learner)
+    }
+
+    /// To be called after parameters were changed from outside.
+    pub fn loaded(&mut self) -> Result<(), TrainerError> {
+        let Some(fast) = &mut self.fast else { return Ok(()) };
+        fast.target.load(self.network.target.floats().ok_or_else(gone)?);
+        fast.online.load(self.network.online.floats().ok_or_else(gone)?);
+        Ok(())
+    }
+
+    /// One update from this rank's share of a batch.
+    pub fn update(&mut self, batch: &Batch, group: &ProcessGroup) -> Result<QLearned, TrainerError> {
+        let learned = if self.fast.is_some() {
+            let learned = self.gradient_fast(batch)?;
+            self.ddp.reduce(group)?;
+            self.step_fast()?;
+            learned
+        } else {
+            self.ddp.zero_grad();
+            let learned = self.gradient(batch)?;
+            self.ddp.reduce(group)?;
+            if self.settings.max_grad_norm > 0.0 {
+                self.ddp.clip_grad_norm(self.settings.max_grad_norm);
+            }
+            self.adam.step(self.network.online.tensors(), self.settings.learning_rate)?;
+            learned
+        };
+        let follow = self.adam.steps.is_multiple_of(self.settings.target_every.max(1));
+        if follow {
+            self.network.follow(self.settings.tau)?;
+        }
+        if let Some(fast) = &mut self.fast {
+            if follow {
+                fast.target.load(self.network.target.floats().ok_or_else(gone)?);
+            }
+            fast.online.load(self.network.online.floats().ok_or_else(gone)?);
+        }
+        Ok(learned)
+    }
+
+    /// Clips the averaged gradient and steps, without libtorch.
+    fn step_fast(&mut self) -> Result<(), TrainerError> {
+        let gradients = self.ddp.flat_gradients().ok_or_else(gone)?;
+        let scale = match self.settings.max_grad_norm {
+            most if most > 0.0 => clip_scale(sum_of_squares(Road::best(), gradients).sqrt(), most),
+            _ => 1.0,
+        };
+        let parameters = self.network.online.floats_mut().ok_or_else(gone)?;
+        self.adam.step_flat(parameters, gradients, self.settings.learning_rate, scale);
+        Ok(())
+    }
+
+    /// Puts the gradient of the batch's loss into the flat buffer, in plain Rust.
+    fn gradient_fast(&mut self, batch: &Batch) -> Result<QLearned, TrainerError> {
+        let Some(fast) = &mut self.fast else { return Ok(QLearned::default()) };
+        let Fast { online, target, now, next, gradient, targets, shares, errors, .. } = fast.as_mut();
+        targets.resize(batch.rows, 0.0);
+        errors.resize(batch.rows, 0.0);
+        next.copy_rows(&batch.numbers.next);
+        let following = target.forward(next);
+        let chooser = if self.settings.double { online.forward(next) } else { following };
+        q_targets(following, chooser, &batch.rewards, &batch.discounts, targets);
+        now.copy_rows(&batch.numbers.now);
+        let q = online.forward(now);
+        let (distance, share) = match self.settings.loss {
+            // `Squared` halves there, and not here.
+            TdLoss::Squared => (Distance::Squared, 2.0),
+            TdLoss::Huber => (Distance::Huber, 1.0),
+        };
+        shares.clear();
+        shares.resize(batch.rows, share / batch.rows.max(1) as f32);
+        let loss = q_loss(q, &batch.choices, targets, shares, distance, errors, gradient);
+        // error = q - target
+        let sum: f64 = errors.iter().zip(targets.iter()).map(|(e, t)| f64::from(*e) + f64::from(*t)).sum();
+        let flat = self.ddp.flat_gradients().ok_or_else(gone)?;
+        flat.fill(0.0);
+        online.backward(now, gradient, flat);
+        Ok(QLearned { td_loss: loss, q_values: sum / batch.rows.max(1) as f64 })
+    }
+
+    /// The same with libtorch.
+    fn gradient(&self, batch: &Batch) -> Result<QLearned, TrainerError> {
+        let rows = batch.rows as i64;
+        let column = |values: &[f32]| Tensor::f_from_slice(values)?.f_to_device(self.device);
+        let next = self.observations(&batch.numbers.next, &batch.pixels.next, rows)?;
+        let targets = tch::no_grad(|| -> Result<Tensor, TchError> {
+            let following = self.network.forward(self.network.target.tensors(), &next)?;
+            let chosen = match self.settings.double {
+                true => self.network.forward(self.network.online.tensors(), &next)?,
+                false => following.shallow_clone(),
+            };
+            let values = following.f_gather(1, &chosen.f_argmax(1, true)?, false)?.f_view([-1])?;
+            column(&batch.rewards)?.f_add(&column(&batch.discounts)?.f_mul(&values)?)
+        })?;
+        let now = self.observations(&batch.numbers.now, &batch.pixels.now, rows)?;
+        let choices = Tensor::f_from_slice(&batch.choices)?.f_view([rows, 1])?.f_to_device(self.device)?;
+        let online = self.network.online.tensors();
+        let q = match &self.data_parallel {
+            Some(devices) => {
+                devices.forward(online, [&now], |own, [rows]| self.network.forward(own, &rows))?
+            }
+            None => self.network.forward(online, &now)?,
+        };
+        let taken = q.f_gather(1, &choices, false)?.f_view([-1])?;
+        let loss = match self.settings.loss {
+            TdLoss::Squared => taken.f_sub(&targets)?.f_square()?.f_mean(None::<Kind>)?,
+            TdLoss::Huber => taken.f_smooth_l1_loss(&targets, tch::Reduction::Mean, 1.0)?,
+        };
+        loss.f_backward()?;
+        Ok(QLearned {
+            td_loss: loss.f_double_value(&[])?,
+            q_values: taken.f_mean(None::<Kind>)?.f_double_value(&[])?,
+        })
+    }
+
+    fn observations(&self, numbers: &[f32], pixels: &[u8], rows: i64) -> Result<Tensor, TchError> {
+        let flat =
+            if numbers.is_empty() { Tensor::f_from_slice(pixels)? } else { Tensor::f_from_slice(numbers)? };
+        let whole: Vec<i64> = std::iter::once(rows).chain(self.shape.iter().copied()).collect();
+        flat.f_view(whole.as_slice())?.f_to_device(self.device)
+    }
+
+    /// Q-values `[rows][actions]` of observations, for acting.
+    pub fn values(
+        &mut self,
+        numbers: &[f32],
+        pixels: &[u8],
+        rows: usize,
+        q: &mut Vec<f32>,
+    ) -> Result<(), TchError> {
+        q.clear();
+        if let Some(fast) = &mut self.fast {
+            fast.now.copy_rows(numbers);
+            fast.online.forward(&fast.now).iter().for_each(|row| q.extend_from_slice(row));
+            return Ok(());
+        }
+        let input = self.observations(numbers, pixels, rows as i64)?;
+        let values = tch::no_grad(|| self.network.forward(self.network.online.tensors(), &input))?;
+        let values = values.f_to_device(Device::Cpu)?.f_contiguous()?;
+        q.resize(values.numel(), 0.0);
+        let len = q.len();
+        values.f_copy_data(q, len)
+    }
+}

@@ -1,0 +1,122 @@
+//! Q-networks as libtorch sees them, with a target copy.
+//!
+//! Owner: DQN. This is the reference, and the way for images and GPUs; [`super::q_fast`] is the same for small dense networks on the CPU.
+
+use super::layout::initial;
+use super::parameters::Parameters;
+use super::q_layout::QLayout;
+use crate::config::experiment::Activation;
+use crate::trainer::seeds::Seeds;
+use tch::{Device, Kind, TchError, Tensor};
+
+/// Online and target network.
+pub struct QNetwork {
+    layout: QLayout,
+    /// Learns.
+    pub online: Parameters,
+    /// Follows; never has gradients.
+    pub target: Parameters,
+}
+
+impl QNetwork {
+    /// Both alike, freshly initialised, on `device`.
+    pub fn new(layout: QLayout, seeds: &Seeds, device: Device) -> Result<QNetwork, TchError> {
+        let flat = initial(&layout.entries, seeds);
+        let [online, target] = [(); 2].map(|()| Parameters::new(&layout.entries, &flat, device));
+        let target = target?;
+        for tensor in target.tensors() {
+            let _ = tensor.f_set_requires_grad(false)?;
+        }
+        Ok(QNetwork { layout, online: online?, target })
+    }
+
+    /// Where everything is.
+    pub fn layout(&self) -> &QLayout {
+        &self.layout
+    }
+
+    /// Q-values `[batch, actions]` of observations `[batch, ...]`, f32 or u8 pixels, which are scaled to 0..1 here.
+    pub fn forward(&self, parameters: &[Tensor], observations: &Tensor) -> Result<Tensor, TchError> {
+        forward(&self.layout, parameters, observations)
+    }
+
+    /// Moves the target by this share towards the online network; 1 copies it.
+    pub fn follow(&mut self, share: f64) -> Result<(), TchError> {
+        follow(self.online.flat(), self.target.flat(), share)
+    }
+}
+
+/// Moves `target` by this share towards `online`; 1 copies it.
+pub(crate) fn follow(online: &Tensor, target: &Tensor, share: f64) -> Result<(), TchError> {
+    tch::no_grad(|| {
+        let mut target = target.shallow_clone();
+        if share >= 1.0 {
+            return target.f_copy_(online);
+        }
+        target.f_lerp_(online, share).map(drop)
+    })
+}
+
+/// [`QNetwork::forward`] without a network.
+pub fn forward(layout: &QLayout, parameters: &[Tensor], observations: &Tensor) -> Result<Tensor, TchError> {
+    let mut at = 0;
+    let mut take = |count: usize| {
+        let taken = &parameters[at..at + count];
+        at += count;
+        taken
+    };
+    let mut value = match observations.kind() {
+        Kind::Uint8 => observations.f_to_kind(Kind::Float)?.f_mul_scalar(1.0 / 255.0)?,
+        _ => observations.shallow_clone(),
+    };
+    for convolution in &layout.convolutions {
+        let (pair, stride) = (take(2), convolution.stride as i64);
+        value = value.f_conv2d(&pair[0], Some(&pair[1]), [stride, stride], [0, 0], [1, 1], 1)?.f_relu()?;
+    }
+    if !layout.convolutions.is_empty() {
+        value = value.f_flatten(1, -1)?;
+    }
+    for i in 0..layout.shared.len() {
+        let pair = take(2);
+        value = value.f_linear(&pair[0], Some(&pair[1]))?;
+        if !(layout.linear_end && i + 1 == layout.shared.len()) {
+            value = activate(layout.activation, &value)?;
+        }
+    }
+    let states = layout
+        .is_dueling()
+        .then(|| dense(layout.activation, take(2 * layout.value.len()), &value))
+        .transpose()?;
+    let head = dense(layout.activation, take(2 * layout.head.len()), &value)?;
+    match states {
+        None => Ok(head),
+        Some(states) => {
+            let mean = head.f_mean_dim(-1_i64, true, None::<Kind>)?;
+            states.f_add(&head.f_sub(&mean)?)
+        }
+    }
+}
+
+fn activate(activation: Activation, value: &Tensor) -> Result<Tensor, TchError> {
+    match activation {
+        Activation::Tanh => value.f_tanh(),
+        Activation::Relu => value.f_relu(),
+    }
+}
+
+/// Dense layers with the activation between them; the last is linear.
+pub(super) fn dense(
+    activation: Activation,
+    parameters: &[Tensor],
+    input: &Tensor,
+) -> Result<Tensor, TchError> {
+    let last = parameters.len().saturating_sub(2);
+    let mut value = input.shallow_clone();
+    for (i, pair) in parameters.chunks_exact(2).enumerate() {
+        value = value.f_linear(&pair[0], Some(&pair[1]))?;
+        if 2 * i < last {
+            value = activate(activation, &value)?;
+        }
+    }
+    Ok(value)
+}

@@ -1,0 +1,292 @@
+//! SAC's networks: an actor with a squashed Gaussian, two critics, and the critics' targets.
+//!
+//! Owner: SAC. Names, shapes and formulae are those of CleanRL's sac_continuous_action.py (`Actor`, `SoftQNetwork`), initial weights PyTorch's defaults.
+//!
+//! Invariants:
+//! - SACNET-1: an action is `tanh(u) * scale + bias` within the environment's bounds, for `u` drawn from the actor's Gaussian; its log-probability has the
+//!   change of variables in it (Haarnoja et al. 2018, appendix C).
+//! - SACNET-2: the logarithm of the deviation stays within -5 and 2.
+
+use super::layout::{Entry, initial};
+use super::parameters::Parameters;
+use super::q_layout;
+use super::q_network::dense;
+use crate::config::experiment::{Activation, Network, Policy};
+use crate::trainer::env::{ActionSpace, Spec};
+use crate::trainer::error::TrainerError;
+use crate::trainer::seeds::Seeds;
+use tch::{Device, Kind, TchError, Tensor};
+
+const LOG_STD: (f64, f64) = (-5.0, 2.0);
+/// Keeps the logarithm of the squashing's slope finite.
+const SLOPE_EPSILON: f64 = 1e-6;
+
+/// Where SAC's parameters are: the actor's buffer and the critics' buffer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SacLayout {
+    /// Between layers.
+    pub activation: Activation,
+    /// Hidden layers of each network.
+    pub hidden: usize,
+    /// Numbers of an action.
+    pub actions: usize,
+    /// The actor: hidden layers, means, logarithms of deviations.
+    pub actor: Vec<Entry>,
+    /// Both critics, one after the other.
+    pub critics: Vec<Entry>,
+    /// Half the width of each action's range.
+    pub scale: Vec<f32>,
+    /// The middle of each action's range.
+    pub bias: Vec<f32>,
+}
+
+impl SacLayout {
+    /// The layout for `spec`. Refused when network and environment do not fit.
+    pub fn new(spec: &Spec, policy: &Policy) -> Result<SacLayout, TrainerError> {
+        let ActionSpace::Continuous { low, high } = &spec.actions else {
+            return Err(TrainerError::usage(
+                "algorithm sac needs continuous actions, and this environment's are discrete",
+                "set learn.algorithm = \"dqn\", or choose another env.id",
+            ));
+        };
+        if low.iter().chain(high).any(|bound| !bound.is_finite()) {
+            return Err(TrainerError::usage(
+                "algorithm sac needs actions between finite bounds",
+                "choose another env.id, or wrap the environment so that its actions are bounded",
+            ));
+        }
+        if policy.network != Network::Mlp || spec.observation_shape.len() != 1 {
+            return Err(TrainerError::usage(
+                format!("algorithm sac needs flat observations, and these are {:?}", spec.observation_shape),
+                "choose another env.id, and set policy.network = \"mlp\"",
+            ));
+        }
+        if policy.hidden.is_empty() {
+            return Err(TrainerError::usage(
+                "algorithm sac needs a hidden layer at least",
+                "set policy.hidden, such as [256, 256]",
+            ));
+        }
+        let (observation, actions) = (spec.observation_len(), low.len());
+        let mut entries: [Vec<Entry>; 2] = [Vec::new(), Vec::new()];
+        let mut chain = |which: usize, prefix: &str, mut inputs: usize, heads: &[(String, usize)]| {
+            let list = &mut entries[which];
+            let mut total = list.iter().map(|entry| entry.len).sum();
+            for (i, width) in policy.hidden.iter().enumerate() {
+                let shape = vec![i64::from(*width), inputs as i64];
+                q_layout::pair(list, &mut total, &format!("{prefix}fc{}", i + 1), shape, inputs);
+                inputs = *width as usize;
+            }
+            for (name, outputs) in heads {
+                let shape = vec![*outputs as i64, inputs as i64];
+                q_layout::pair(list, &mut total, &format!("{prefix}{name}"), shape, inputs);
+            }
+        };
+        chain(0, "actor.", observation, &[("fc_mean".into(), actions), ("fc_logstd".into(), actions)]);
+        let last = format!("fc{}", policy.hidden.len() + 1);
+        for critic in ["qf1.", "qf2."] {
+            chain(1, critic, observation + actions, &[(last.clone(), 1)]);
+        }
+        let [actor, critics] = entries;
+        Ok(SacLayout {
+            activation: policy.activation,
+            hidden: policy.hidden.len(),
+            actions,
+            actor,
+            critics,
+            scale: low.iter().zip(high).map(|(low, high)| (high - low) / 2.0).collect(),
+            bias: low.iter().zip(high).map(|(low, high)| (high + low) / 2.0).collect(),
+        })
+    }
+}
+
+/// The networks.
+pub struct SacNetworks {
+    layout: SacLayout,
+    /// The actor.
+    pub actor: Parameters,
+    /// Both critics.
+    pub critics: Parameters,
+    /// Both critics' targets; never have gradients.
+    pub targets: Parameters,
+    scale: Tensor,
+    bias: Tensor,
+}
+
+/// Actions drawn by the actor.
+pub struct Drawn {
+    /// `[rows, actions]`, as the environment takes them.
+    pub actions: Tensor,
+    /// Their log-probabilities, `[rows]`.
+    pub log_probs: Tensor,
+}
+
+impl SacNetworks {
+    /// Freshly initialised, targets equal to the critics.
+    pub fn new(layout: SacLayout, seeds: &Seeds, device: Device) -> Result<SacNetworks, TchError> {
+        // One stream for all: the critics differ from each other and from the actor.
+        let all: Vec<Entry> = layout.actor.iter().chain(&layout.critics).cloned().collect();
+        let flat = initial(&all, seeds);
+        let split = layout.actor.iter().map(|entry| entry.len).sum::<usize>();
+        let targets = Parameters::new(&layout.critics, &flat[split..], device)?;
+        for tensor in targets.tensors() {
+            let _ = tensor.f_set_requires_grad(false)?;
+        }
+        Ok(SacNetworks {
+            actor: Parameters::new(&layout.actor, &flat[..split], device)?,
+            critics: Parameters::new(&layout.critics, &flat[split..], device)?,
+            targets,
+            scale: Tensor::f_from_slice(&layout.scale)?.f_to_device(device)?,
+            bias: Tensor::f_from_slice(&layout.bias)?.f_to_device(device)?,
+            layout,
+        })
+    }
+
+    /// Where everything is.
+    pub fn layout(&self) -> &SacLayout {
+        &self.layout
+    }
+
+    /// Means of `u` and logarithms of its deviations, each `[rows, actions]`.
+    fn gaussian(&self, observations: &Tensor) -> Result<(Tensor, Tensor), TchError> {
+        let (hidden, heads) = self.actor.tensors().split_at(2 * self.layout.hidden);
+        let mut value = observations.shallow_clone();
+        for pair in hidden.chunks_exact(2) {
+            value = value.f_linear(&pair[0], Some(&pair[1]))?;
+            value = match self.layout.activation {
+                Activation::Tanh => value.f_tanh()?,
+                Activation::Relu => value.f_relu()?,
+            };
+        }
+        let mean = value.f_linear(&heads[0], Some(&heads[1]))?;
+        let squashed = value.f_linear(&heads[2], Some(&heads[3]))?.f_tanh()?;
+        let half = 0.5 * (LOG_STD.1 - LOG_STD.0);
+        let log_std = squashed.f_add_scalar(1.0)?.f_mul_scalar(half)?.f_add_scalar(LOG_STD.0)?;
+        Ok((mean, log_std))
+    }
+
+    /// Draws actions with the given standard normal numbers `[rows, actions]`; gradients flow through both results.
+    pub fn draw(&self, observations: &Tensor, noise: &Tensor) -> Result<Drawn, TchError> {
+        let (mean, log_std) = self.gaussian(observations)?;
+        let u = mean.f_add(&log_std.f_exp()?.f_mul(noise)?)?;
+        let squashed = u.f_tanh()?;
+        let actions = squashed.f_mul(&self.scale)?.f_add(&self.bias)?;
+        // log N(u) = -noise^2 / 2 - log_std - log sqrt(2 pi)
+        let normal = noise
+            .f_square()?
+            .f_mul_scalar(-0.5)?
+            .f_sub(&log_std)?
+            .f_sub_scalar(0.5 * (2.0 * std::f64::consts::PI).ln())?;
+        let slope = squashed.f_square()?.f_neg()?.f_add_scalar(1.0)?.f_mul(&self.scale)?;
+        let log_slope = slope.f_add_scalar(SLOPE_EPSILON)?.f_log()?;
+        let log_probs = normal.f_sub(&log_slope)?.f_sum_dim_intlist(1_i64, false, None::<Kind>)?;
+        Ok(Drawn { actions, log_probs })
+    }
+
+    /// The most probable `u`, squashed: what evaluations do.
+    pub fn greedy(&self, observations: &Tensor) -> Result<Tensor, TchError> {
+        let (mean, _) = self.gaussian(observations)?;
+        mean.f_tanh()?.f_mul(&self.scale)?.f_add(&self.bias)
+    }
+
+    /// What the two networks in `parameters` (critics or targets) say, each `[rows]`.
+    pub fn values(
+        &self,
+        parameters: &[Tensor],
+        observations: &Tensor,
+        actions: &Tensor,
+    ) -> Result<[Tensor; 2], TchError> {
+        let input = Tensor::f_cat(&[observations, actions], 1)?;
+        let (first, second) = parameters.split_at(parameters.len() / 2);
+        let value = |own| dense(self.layout.activation, own, &input)?.f_view([-1]);
+        Ok([value(first)?, value(second)?])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> Spec {
+        let actions = ActionSpace::Continuous { low: vec![-2.0, 0.0], high: vec![2.0, 10.0] };
+        Spec { actions, ..Spec::discrete(3, 1) }
+    }
+
+    fn policy() -> Policy {
+        Policy { hidden: vec![16, 8], activation: Activation::Relu, ..Policy::default() }
+    }
+
+    fn networks() -> SacNetworks {
+        let layout = SacLayout::new(&spec(), &policy()).unwrap();
+        SacNetworks::new(layout, &Seeds::new(2), Device::Cpu).unwrap()
+    }
+
+    #[test]
+    fn names_and_shapes_are_cleanrls() {
+        let layout = SacLayout::new(&spec(), &policy()).unwrap();
+        let names: Vec<_> = layout.actor.iter().map(|entry| entry.name.as_str()).collect();
+        assert_eq!(
+            names[4..],
+            ["actor.fc_mean.weight", "actor.fc_mean.bias", "actor.fc_logstd.weight", "actor.fc_logstd.bias"]
+        );
+        assert_eq!(
+            (layout.critics[6].name.as_str(), &layout.critics[6].shape),
+            ("qf2.fc1.weight", &vec![16, 5])
+        );
+        assert_eq!(
+            (layout.scale.as_slice(), layout.bias.as_slice()),
+            ([2.0, 5.0].as_slice(), [0.0, 5.0].as_slice())
+        );
+        let networks = networks();
+        assert_eq!(networks.critics.flat(), networks.targets.flat());
+        let [first, second] = networks
+            .values(
+                networks.critics.tensors(),
+                &Tensor::from_slice(&[0.3f32; 6]).view([2, 3]),
+                &Tensor::from_slice(&[0.1f32; 4]).view([2, 2]),
+            )
+            .unwrap();
+        assert_ne!(first, second, "twins learn nothing from each other");
+    }
+
+    /// SACNET-1: the density of the squashed action, against the change of variables done numerically.
+    #[test]
+    fn log_probabilities_are_those_of_the_squashed_action() {
+        let networks = networks();
+        let observations = Tensor::from_slice(&[0.5f32, -0.2, 1.0]).view([1, 3]);
+        let (mean, log_std) = networks.gaussian(&observations).unwrap();
+        for noise in [[0.0f32, 0.0], [1.0, -0.5], [-1.5, 0.7]] {
+            let drawn = networks.draw(&observations, &Tensor::from_slice(&noise).view([1, 2])).unwrap();
+            let mut wanted = 0.0;
+            for i in 0..2_i64 {
+                let (m, s) = (mean.double_value(&[0, i]), log_std.double_value(&[0, i]).exp());
+                let scale = f64::from(networks.layout.scale[i as usize]);
+                let bias = f64::from(networks.layout.bias[i as usize]);
+                let action = drawn.actions.double_value(&[0, i]);
+                assert!((-5.0..=2.0).contains(&s.ln()) && (action - bias).abs() <= scale);
+                let inverse = |action: f64| ((action - bias) / scale).atanh();
+                let density =
+                    |u: f64| (-0.5 * ((u - m) / s).powi(2)).exp() / (s * (2.0 * std::f64::consts::PI).sqrt());
+                let h = 1e-4 * scale;
+                let slope = (inverse(action + h) - inverse(action - h)) / (2.0 * h);
+                wanted += (density(inverse(action)) * slope).ln();
+            }
+            let got = drawn.log_probs.double_value(&[0]);
+            assert!((got - wanted).abs() < 1e-3, "{got} {wanted}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_the_key() {
+        let unbounded = ActionSpace::Continuous { low: vec![f32::NEG_INFINITY], high: vec![1.0] };
+        for (spec, policy, key) in [
+            (Spec::discrete(3, 2), policy(), "learn.algorithm"),
+            (Spec { actions: unbounded, ..spec() }, policy(), "env.id"),
+            (Spec { observation_shape: vec![4, 84, 84], ..spec() }, policy(), "env.id"),
+            (spec(), Policy { hidden: Vec::new(), ..policy() }, "policy.hidden"),
+        ] {
+            let error = SacLayout::new(&spec, &policy).unwrap_err();
+            assert!(error.usage && error.hint.contains(key), "{error:?}");
+        }
+    }
+}

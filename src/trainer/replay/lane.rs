@@ -1,0 +1,197 @@
+//! One environment's transitions in the order in which they happened: a ring of frames and a ring of steps.
+//!
+//! Owner: [`super::Replay`]. Frames and steps are numbered from 0 and never renumbered; `number % length` is the place. An observation is named by
+//! the number of its newest frame and consists of that and the `stack - 1` frames before it. A step's next observation comes one frame later, or, when
+//! it is not the old one moved on by a frame, `stack` frames later.
+
+use super::{Batch, Shape};
+
+/// How a step ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    None = 0,
+    Terminated = 1,
+    Truncated = 2,
+}
+
+/// Bits of an end, and the bit that says that the next observation was stored with all its frames.
+const END: u8 = 3;
+const WHOLE: u8 = 4;
+
+pub(super) enum Action<'a> {
+    Choice(i64),
+    Numbers(&'a [f32]),
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) struct Lane {
+    pub(super) frames: Vec<u8>,
+    /// Number of the next frame.
+    pub(super) next_frame: u64,
+    /// The observation that the next action answers; `None` before the first.
+    pub(super) current: Option<u64>,
+    /// Steps that are there: `first..next`.
+    pub(super) first: u64,
+    pub(super) next: u64,
+    /// The observation of each step.
+    pub(super) seen: Vec<u64>,
+    pub(super) rewards: Vec<f32>,
+    pub(super) flags: Vec<u8>,
+    /// Discrete actions.
+    pub(super) choices: Vec<i32>,
+    /// Continuous actions.
+    pub(super) actions: Vec<f32>,
+}
+
+impl Lane {
+    pub(super) fn new(shape: &Shape) -> Lane {
+        let steps = shape.lane_capacity();
+        Lane {
+            frames: vec![0; shape.lane_frames() * shape.frame_bytes()],
+            next_frame: 0,
+            current: None,
+            first: 0,
+            next: 0,
+            seen: vec![0; steps],
+            rewards: vec![0.0; steps],
+            flags: vec![0; steps],
+            choices: vec![0; if shape.action == 0 { steps } else { 0 }],
+            actions: vec![0.0; steps * shape.action],
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        (self.next - self.first) as usize
+    }
+
+    fn place(&self, step: u64) -> usize {
+        (step % self.seen.len().max(1) as u64) as usize
+    }
+
+    fn frame(&self, number: u64, shape: &Shape) -> &[u8] {
+        let (count, bytes) = (shape.lane_frames() as u64, shape.frame_bytes());
+        let place = (number % count) as usize * bytes;
+        &self.frames[place..place + bytes]
+    }
+
+    fn push(&mut self, frame: &[u8], shape: &Shape) {
+        let (count, bytes) = (shape.lane_frames() as u64, shape.frame_bytes());
+        let place = (self.next_frame % count) as usize * bytes;
+        self.frames[place..place + bytes].copy_from_slice(frame);
+        self.next_frame += 1;
+        // A step whose oldest frame was overwritten is lost.
+        let oldest = self.next_frame.saturating_sub(count) + shape.stack as u64 - 1;
+        while self.first < self.next && self.seen[self.place(self.first)] < oldest {
+            self.first += 1;
+        }
+    }
+
+    /// Whether `observation` is the one of frame `number`, from frame `from` of the stack on, with the stored frames `shift` later.
+    fn equal(&self, number: u64, observation: &[u8], shift: usize, shape: &Shape) -> bool {
+        let bytes = shape.frame_bytes();
+        let stored = (0..shape.stack).map(|i| number + 1 + i as u64 - shape.stack as u64).skip(shift);
+        stored
+            .zip(observation.chunks_exact(bytes.max(1)))
+            .all(|(number, frame)| self.frame(number, shape) == frame)
+    }
+
+    /// Stores an observation that follows `before`, if any; returns its number and whether all its frames were stored.
+    fn store(&mut self, observation: &[u8], before: Option<u64>, shape: &Shape) -> (u64, bool) {
+        let bytes = shape.frame_bytes();
+        let moved_on = before
+            .is_some_and(|before| before + 1 == self.next_frame && self.equal(before, observation, 1, shape));
+        let from = if moved_on { shape.stack - 1 } else { 0 };
+        for frame in observation.chunks_exact(bytes.max(1)).skip(from) {
+            self.push(frame, shape);
+        }
+        (self.next_frame - 1, !moved_on)
+    }
+
+    /// What the environment shows now. If that is not what it showed last, the episode stored so far was cut.
+    pub(super) fn begin(&mut self, observation: &[u8], shape: &Shape) {
+        if self.current.is_some_and(|current| self.equal(current, observation, 0, shape)) {
+            return;
+        }
+        if self.next > self.first {
+            let last = self.place(self.next - 1);
+            if self.flags[last] & END == End::None as u8 {
+                self.flags[last] |= End::Truncated as u8;
+            }
+        }
+        self.current = Some(self.store(observation, None, shape).0);
+    }
+
+    pub(super) fn add(&mut self, action: Action<'_>, reward: f32, end: End, next: &[u8], shape: &Shape) {
+        let Some(seen) = self.current else { return };
+        if self.len() == self.seen.len() {
+            self.first += 1;
+        }
+        let place = self.place(self.next);
+        self.seen[place] = seen;
+        self.rewards[place] = reward;
+        match action {
+            Action::Choice(choice) => self.choices[place] = choice as i32,
+            Action::Numbers(numbers) => {
+                self.actions[place * shape.action..(place + 1) * shape.action].copy_from_slice(numbers);
+            }
+        }
+        self.flags[place] = end as u8;
+        self.next += 1;
+        let (number, whole) = self.store(next, Some(seen), shape);
+        if whole {
+            self.flags[place] |= WHOLE;
+        }
+        // After an end nothing follows until `begin`.
+        self.current = (end == End::None).then_some(number);
+    }
+
+    /// Appends transition `index` (0 is the oldest) to the batch.
+    pub(super) fn read(&self, index: usize, shape: &Shape, batch: &mut Batch) {
+        let first = self.first + index as u64;
+        let begin = self.place(first);
+        let (mut step, mut sum, mut discount) = (first, 0.0, 1.0);
+        let last = loop {
+            let place = self.place(step);
+            sum += discount * self.rewards[place];
+            discount *= shape.gamma;
+            let taken = (step - first + 1) as usize;
+            if taken == shape.n_step || self.flags[place] & END != 0 || step + 1 == self.next {
+                break place;
+            }
+            step += 1;
+        };
+        if self.flags[last] & END == End::Terminated as u8 {
+            discount = 0.0;
+        }
+        batch.rewards.push(sum);
+        batch.discounts.push(discount);
+        if shape.action == 0 {
+            batch.choices.push(i64::from(self.choices[begin]));
+        } else {
+            batch.actions.extend_from_slice(&self.actions[begin * shape.action..(begin + 1) * shape.action]);
+        }
+        let distance = if self.flags[last] & WHOLE == 0 { 1 } else { shape.stack as u64 };
+        let (now, next) = (self.seen[begin], self.seen[last] + distance);
+        if shape.element == 1 {
+            self.append(now, shape, &mut batch.pixels.now, |to, frame| to.extend_from_slice(frame));
+            self.append(next, shape, &mut batch.pixels.next, |to, frame| to.extend_from_slice(frame));
+        } else {
+            self.append(now, shape, &mut batch.numbers.now, append_numbers);
+            self.append(next, shape, &mut batch.numbers.next, append_numbers);
+        }
+    }
+
+    fn append<T>(&self, number: u64, shape: &Shape, to: &mut Vec<T>, append: impl Fn(&mut Vec<T>, &[u8])) {
+        for i in 0..shape.stack as u64 {
+            append(to, self.frame(number + 1 + i - shape.stack as u64, shape));
+        }
+    }
+}
+
+fn append_numbers(to: &mut Vec<f32>, frame: &[u8]) {
+    to.extend(frame.chunks_exact(4).map(|bytes| {
+        let mut word = [0; 4];
+        word.copy_from_slice(bytes);
+        f32::from_ne_bytes(word)
+    }));
+}

@@ -1,0 +1,241 @@
+//! Experience replay: one rank's transitions, sampled evenly, with n-step returns.
+//!
+//! Owner: the rank. Replay never enters a collective: every rank fills and samples its own, and only decisions about it (is there enough to
+//! begin?) are made together. All memory is taken at the start ([`Shape::bytes`]); a transition more throws the oldest of its environment out.
+//!
+//! Invariants:
+//! - REPLAY-1: every observation is stored once, images as bytes; of stacked frames only the newest one. What comes back is bit-equal to what went in.
+//! - REPLAY-2: a transition's n-step return stops at the end of its episode and at the newest stored step. What follows counts with
+//!   gamma to the number of rewards summed, or not at all where the task itself ended: a cut by a time limit goes on with the value of the true last
+//!   observation. (DI-engine uses one power of gamma too few for the last transitions of every chunk.)
+//! - REPLAY-3: no transition crosses a reset.
+//! - REPLAY-4: every stored transition is equally likely, and which are drawn depends on the given generator alone.
+
+mod lane;
+mod shard;
+#[cfg(test)]
+mod tests;
+
+pub use shard::{Mark, ShardError, load, save};
+
+use super::env::numpy_random::Generator;
+use super::env::{ActionSpace, Actions, ObservationType, Observations, Outcome, Spec};
+use lane::Lane;
+
+/// Sizes of a rank's replay.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shape {
+    /// Environments of this rank.
+    pub envs: usize,
+    /// Transitions of this rank, all environments together.
+    pub capacity: usize,
+    /// Bytes of one element of an observation: 1 or 4.
+    pub element: usize,
+    /// Elements of one frame.
+    pub frame: usize,
+    /// Frames of one observation, newest last.
+    pub stack: usize,
+    /// Numbers of a continuous action; 0: actions are discrete.
+    pub action: usize,
+    /// Rewards that are summed before the bootstrap.
+    pub n_step: usize,
+    /// Discount.
+    pub gamma: f32,
+}
+
+impl Shape {
+    /// For environments of this kind. Images `[stack, height, width]` are taken apart into frames.
+    pub fn new(spec: &Spec, envs: usize, capacity: usize, n_step: usize, gamma: f64) -> Shape {
+        let stack = match (spec.observation_type, spec.observation_shape.as_slice()) {
+            (ObservationType::U8, [stack, _, _]) => (*stack).max(1),
+            _ => 1,
+        };
+        Shape {
+            envs,
+            capacity,
+            element: match spec.observation_type {
+                ObservationType::F32 => 4,
+                ObservationType::U8 => 1,
+            },
+            frame: spec.observation_len() / stack,
+            stack,
+            action: match &spec.actions {
+                ActionSpace::Discrete { .. } => 0,
+                ActionSpace::Continuous { low, .. } => low.len(),
+            },
+            n_step: n_step.max(1),
+            gamma: gamma as f32,
+        }
+    }
+
+    /// Transitions of one environment.
+    fn lane_capacity(&self) -> usize {
+        (self.capacity / self.envs.max(1)).max(1)
+    }
+
+    /// Frames of one environment: one per transition, and some more for the first and last observations of episodes. Where episodes are so short that these do
+    /// not suffice (8 steps per frame of an observation), fewer transitions are kept.
+    fn lane_frames(&self) -> usize {
+        self.lane_capacity() + self.lane_capacity() / 8 + 2 * self.stack + 1
+    }
+
+    fn frame_bytes(&self) -> usize {
+        self.frame * self.element
+    }
+
+    /// Memory that replay takes on this rank, in bytes; it never takes more.
+    pub fn bytes(&self) -> u64 {
+        let frames = self.lane_frames() as u64 * self.frame_bytes() as u64;
+        let action = 4 * self.action.max(1) as u64;
+        self.envs as u64 * (frames + self.lane_capacity() as u64 * (8 + 4 + 1 + action))
+    }
+}
+
+/// A sampled batch, overwritten by every [`Replay::sample`].
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Batch {
+    /// Rows.
+    pub rows: usize,
+    /// `[rows][observation]`, when observations are numbers.
+    pub numbers: Pair<f32>,
+    /// `[rows][observation]`, when observations are pixels.
+    pub pixels: Pair<u8>,
+    /// `[rows]`, when actions are discrete.
+    pub choices: Vec<i64>,
+    /// `[rows][action]`, when actions are continuous.
+    pub actions: Vec<f32>,
+    /// `[rows]`: sums of discounted rewards.
+    pub rewards: Vec<f32>,
+    /// `[rows]`: what the value of the next observation counts with; 0 where the task ended.
+    pub discounts: Vec<f32>,
+}
+
+/// Observations, and those that the bootstrap looks at.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Pair<T> {
+    /// What was seen.
+    pub now: Vec<T>,
+    /// What was seen n steps later.
+    pub next: Vec<T>,
+}
+
+/// One rank's replay.
+#[derive(Debug)]
+pub struct Replay {
+    shape: Shape,
+    lanes: Vec<Lane>,
+}
+
+impl Replay {
+    /// Takes all memory. Call [`Replay::begin`] before the first [`Replay::add`].
+    pub fn new(shape: Shape) -> Replay {
+        Replay { lanes: (0..shape.envs).map(|_| Lane::new(&shape)).collect(), shape }
+    }
+
+    /// Its sizes.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Transitions that can be sampled.
+    pub fn len(&self) -> usize {
+        self.lanes.iter().map(Lane::len).sum()
+    }
+
+    /// There are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What the environments show now. After a pause (a resumed run) an episode goes on where its environment shows what it showed last,
+    /// and is cut elsewhere.
+    pub fn begin(&mut self, observations: Observations<'_>) {
+        let Replay { shape, lanes } = self;
+        let mut row = Vec::new();
+        for (i, lane) in lanes.iter_mut().enumerate() {
+            bytes_of(observations, i, shape, &mut row);
+            lane.begin(&row, shape);
+        }
+    }
+
+    /// Stores one step of all environments: what was done, what it led to, and what the environments show now.
+    pub fn add(&mut self, actions: Actions<'_>, outcome: &Outcome, now: Observations<'_>) {
+        let Replay { shape, lanes } = self;
+        let mut row = Vec::with_capacity(shape.stack * shape.frame_bytes());
+        for (i, lane) in lanes.iter_mut().enumerate() {
+            if !outcome.valid[i] {
+                bytes_of(now, i, shape, &mut row);
+                lane.begin(&row, shape);
+                continue;
+            }
+            let done = outcome.done(i);
+            let next = if done { outcome.final_observations.view() } else { now };
+            bytes_of(next, i, shape, &mut row);
+            let action = match actions {
+                Actions::Discrete(choices) => lane::Action::Choice(choices[i]),
+                Actions::Continuous(values) => {
+                    lane::Action::Numbers(&values[i * shape.action..(i + 1) * shape.action])
+                }
+            };
+            // Both at once: the task itself ended.
+            let end = match (outcome.terminated[i], outcome.truncated[i]) {
+                (true, _) => lane::End::Terminated,
+                (false, true) => lane::End::Truncated,
+                (false, false) => lane::End::None,
+            };
+            lane.add(action, outcome.rewards[i], end, &row, shape);
+            if done {
+                bytes_of(now, i, shape, &mut row);
+                lane.begin(&row, shape);
+            }
+        }
+    }
+
+    /// Draws `rows` transitions, with replacement; none while there are none.
+    pub fn sample(&self, rows: usize, random: &mut Generator, batch: &mut Batch) {
+        batch.clear();
+        let total = self.len() as u64;
+        if total == 0 {
+            return;
+        }
+        for _ in 0..rows {
+            let mut index = random.below(total) as usize;
+            for lane in &self.lanes {
+                if index < lane.len() {
+                    lane.read(index, &self.shape, batch);
+                    break;
+                }
+                index -= lane.len();
+            }
+            batch.rows += 1;
+        }
+    }
+}
+
+impl Batch {
+    fn clear(&mut self) {
+        self.rows = 0;
+        for pair in [&mut self.numbers.now, &mut self.numbers.next] {
+            pair.clear();
+        }
+        for pair in [&mut self.pixels.now, &mut self.pixels.next] {
+            pair.clear();
+        }
+        self.choices.clear();
+        self.actions.clear();
+        self.rewards.clear();
+        self.discounts.clear();
+    }
+}
+
+/// Row `i` as bytes.
+fn bytes_of(observations: Observations<'_>, i: usize, shape: &Shape, row: &mut Vec<u8>) {
+    let len = shape.stack * shape.frame;
+    row.clear();
+    match observations {
+        Observations::F32(values) => {
+            row.extend(values[i * len..(i + 1) * len].iter().flat_map(|value| value.to_ne_bytes()));
+        }
+        Observations::U8(values) => row.extend_from_slice(&values[i * len..(i + 1) * len]),
+    }
+}

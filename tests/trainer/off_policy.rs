@@ -1,0 +1,107 @@
+//! DQN and SAC as programs: totals, schedules, replay in checkpoints.
+
+use crate::harness::{Run, counters, totals};
+use rankdeck::proto::message::RankEvent;
+use rankdeck::trainer::checkpoint::Checkpoint;
+use rankdeck::trainer::collect::Tally;
+
+fn dqn(total_steps: u64, rest: &str) -> String {
+    format!(
+        "[run]\nname = 'test'\nseed = 3\ntotal_steps = {total_steps}\n[env]\nid = 'CartPole-v1'\nnum_envs = 2\n\
+         [policy]\nhidden = [16]\nactivation = 'relu'\n[collect]\nnum_steps = 5\n\
+         [learn]\nalgorithm = 'dqn'\nbuffer_size = 300\nlearning_starts = 100\nbatch_size = 32\ntarget_every = 7\n\
+         n_step = 2\nepsilon_steps = 400\ndueling = true\ndouble = true\n{rest}\n"
+    )
+}
+
+fn sac(total_steps: u64, rest: &str) -> String {
+    format!(
+        "[run]\nname = 'test'\nseed = 3\ntotal_steps = {total_steps}\n[env]\nid = 'Pendulum-v1'\nnum_envs = 2\n\
+         [policy]\nhidden = [16, 16]\nactivation = 'relu'\n[collect]\nnum_steps = 5\n\
+         [learn]\nalgorithm = 'sac'\nbuffer_size = 300\nlearning_starts = 50\nbatch_size = 32\n{rest}\n"
+    )
+}
+
+/// Without the time spent collecting, which no run repeats, and without what names the run's length.
+fn end(run: &Run) -> Checkpoint {
+    let bytes = std::fs::read(run.file("checkpoints/latest.ckpt")).unwrap();
+    let mut checkpoint = Checkpoint::decode(&bytes).unwrap();
+    let each = checkpoint.header.words_per_rank;
+    checkpoint.ranks.chunks_mut(each).for_each(|words| words[Tally::WORDS - 1] = 0);
+    checkpoint
+}
+
+fn ended(experiment: &str, args: &[&str]) -> Run {
+    let mut run = Run::start(experiment, args);
+    run.end_with(0);
+    run
+}
+
+/// OFFPOLICY-2, SHARD-1: with its replay, a resumed run is the run.
+#[test]
+fn runs_resume_bit_exactly_with_their_replay() {
+    type Experiment = fn(u64, &str) -> String;
+    for (experiment, world_size) in [(dqn as Experiment, "1"), (dqn, "2"), (sac, "2")] {
+        let keep = "[checkpoint]\nreplay = true";
+        let whole = ended(&experiment(400, keep), &["--spawn", world_size]);
+        let half = ended(&experiment(200, keep), &["--spawn", world_size]);
+        let from = half.file("checkpoints/latest.ckpt");
+        let resumed =
+            ended(&experiment(400, keep), &["--spawn", world_size, "--resume", from.to_str().unwrap()]);
+        let [a, b] = [&whole, &resumed].map(end);
+        assert_eq!(a.header, b.header);
+        assert_eq!(a.header.train_iter, 40);
+        assert!(a.header.updates >= 30);
+        for (a, b) in a.arrays.iter().zip(&b.arrays) {
+            assert_eq!(a.name, b.name);
+            assert!(a.values.iter().zip(&b.values).all(|(a, b)| a.to_bits() == b.to_bits()), "{}", a.name);
+        }
+        assert_eq!((a.words, a.ranks), (b.words, b.ranks));
+    }
+}
+
+/// Without it, learning waits until every rank has a batch again; totals go on exactly.
+#[test]
+fn a_run_without_its_replay_fills_it_again() {
+    let half = ended(&dqn(200, ""), &["--spawn", "2"]);
+    assert!(!half.file("checkpoints/replay-0.shard").exists());
+    let from = half.file("checkpoints/latest.ckpt");
+    let resumed = ended(&dqn(400, ""), &["--spawn", "2", "--resume", from.to_str().unwrap()]);
+    let (before, after) = (end(&half), end(&resumed));
+    assert_eq!((before.header.env_step, after.header.env_step), (200, 400));
+    // 16 rows per rank and 5 steps per iteration: three iterations without an update, the fourth has 20.
+    assert_eq!(after.header.updates, before.header.updates + 20 - 3);
+}
+
+#[test]
+fn totals_are_exact_and_learning_begins_together() {
+    for experiment in
+        [dqn(400, "[eval]\nevery = 20\nepisodes = 2"), sac(400, "[eval]\nevery = 20\nepisodes = 2")]
+    {
+        let run = ended(&experiment, &["--spawn", "2"]);
+        let events = run.events();
+        let last = *totals(&events).last().unwrap();
+        let own = [0, 1].map(|rank| *counters(&events, rank).last().unwrap());
+        assert_eq!((last.train_iter, last.env_step, last.samples), (40, 400, 400));
+        assert_eq!(own.map(|c| c.env_step), [200, 200]);
+        assert_eq!(own.map(|c| c.updates), [last.updates; 2]);
+        assert_eq!(own[0].episodes + own[1].episodes, last.episodes);
+        let equal =
+            events.iter().all(|(_, event)| !matches!(event, RankEvent::Fingerprint { equal: false, .. }));
+        assert!(equal && last.updates > 0);
+    }
+}
+
+#[test]
+fn what_cannot_work_is_refused_before_training_with_its_key() {
+    for (experiment, key) in [
+        (dqn(400, "").replace("batch_size = 32", "batch_size = 31"), "learn.batch_size"),
+        (dqn(400, "").replace("buffer_size = 300", "buffer_size = 10"), "learn.buffer_size"),
+        (dqn(400, "").replace("CartPole-v1", "Pendulum-v1"), "learn.algorithm"),
+        (sac(400, "").replace("Pendulum-v1", "CartPole-v1"), "learn.algorithm"),
+    ] {
+        let mut run = Run::start(&experiment, &["--spawn", "2"]);
+        run.end_with(2);
+        assert!(run.logs().contains(key), "{key}: {}", run.logs());
+    }
+}
