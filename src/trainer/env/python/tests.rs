@@ -89,6 +89,59 @@ fn python_3_a_dropped_vector_leaves_no_process() {
     assert!(gone(pid));
 }
 
+/// A worker that needs no packages: its environments count their steps.
+fn fake(id: &str) -> PythonVector {
+    let python = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/fake_env_worker.py");
+    let streams = Streams { seeds: Seeds::new(1), first_env: 0, life: 0, purpose: Purpose::Train };
+    PythonVector::new(&config(id, python), 2, streams).unwrap()
+}
+
+#[test]
+fn python_1_actions_go_there_and_everything_comes_back_in_its_place() {
+    let mut vector = fake("fake-ok");
+    let mut outcome = Outcome::new(&vector.spec, 2);
+    for round in 0..2 {
+        assert_eq!(vector.observations(), Observations::F32(&[0.0, 0.0, 0.0, 1.0]), "{round}");
+        vector.step(Actions::Discrete(&[0, 0]), &mut outcome).unwrap();
+        vector.step(Actions::Discrete(&[0, 1]), &mut outcome).unwrap();
+        assert_eq!(
+            (outcome.rewards.as_slice(), outcome.terminated.as_slice()),
+            ([0.0, 1.0].as_slice(), [false, true].as_slice())
+        );
+        assert_eq!(vector.observations(), Observations::F32(&[2.0, 0.0, 0.0, 1.0]));
+        assert_eq!(&outcome.final_observations.view().f32().unwrap()[2..], [2.0, 1.0]);
+        assert_eq!(outcome.episodes, [Episode { env: 1, episode_return: 1.0, length: 2 }]);
+        for wrong in [Actions::Discrete(&[0]), Actions::Discrete(&[0, 2]), Actions::Continuous(&[0.0, 0.0])] {
+            assert!(matches!(vector.step(wrong, &mut outcome), Err(EnvError::Actions { .. })));
+        }
+        vector.reset().unwrap();
+    }
+}
+
+#[test]
+fn python_2_and_3_a_worker_without_packages_fails_in_every_way() {
+    for (id, wanted) in [
+        ("fake-die", "ended with exit code 7 during a step; its last line: the last words"),
+        ("fake-hang", "did not finish a step within 500ms"),
+        ("fake-garbage", "does not speak the protocol"),
+        ("fake-error", "environment fake-error: it is broken"),
+    ] {
+        let mut vector = fake(id);
+        let pid = vector.worker.pid();
+        vector.worker.set_timeout(Duration::from_millis(if id == "fake-hang" { 500 } else { 60_000 }));
+        let mut outcome = Outcome::new(&vector.spec, 2);
+        let error = vector.step(Actions::Discrete(&[0, 1]), &mut outcome).unwrap_err();
+        assert!(error.to_string().contains(wanted), "{id}: {error}");
+        assert!(vector.reset().is_err(), "{id}: it stays an error");
+        drop(vector);
+        assert!(gone(pid), "{id}: worker {pid} is left");
+    }
+    let python = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/fake_env_worker.py");
+    let silent = Env { worker_timeout_s: 0.2, ..config("fake-silent", python) };
+    let error = spec_of(&silent).unwrap_err().to_string();
+    assert!(error.contains("did not finish making the environments within 400ms"), "{error}");
+}
+
 /// The whole road at once: same seeds, spaces, observations, rewards, ends, final observations and returns as in Rust.
 #[test]
 fn classic_control_in_python_is_classic_control_in_rust() {

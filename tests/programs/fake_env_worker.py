@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""Speaks the protocol of src/trainer/env/python/worker.py without any package, for tests of the trainer's side of it.
+
+Started in place of the interpreter: `-c PROGRAM MEMORY PROGRAM_FD ID`. Observations count the steps since the reset; the reward is the
+action; action 1 ends an episode, except that with the ids fake-die, fake-hang, fake-garbage and fake-error it does what they say.
+"""
+import json
+import mmap
+import os
+import struct
+import sys
+import time
+
+memory, name = int(sys.argv[3]), sys.argv[5]
+requests = open(0, "rb", buffering=0)
+
+
+def message(tag, value):
+    text = json.dumps(value).encode()
+    os.write(1, tag + struct.pack("<I", len(text)) + text)
+
+
+envs = json.loads(requests.readline())["envs"]
+if name == "fake-silent":
+    time.sleep(3600)
+message(b"S", {"shape": [2], "type": "f32", "actions": {"n": 2}})
+at = json.loads(requests.readline())
+shared = mmap.mmap(memory, at["size"])
+
+
+def observe(part, env, count):
+    struct.pack_into("<2f", shared, at[part] + 8 * env, count, env)
+
+
+counts = [0] * envs
+while True:
+    request = requests.read(1)
+    if not request:
+        break
+    for env in range(envs):
+        if request == b"r":
+            counts[env] = 0
+        else:
+            (action,) = struct.unpack_from("<q", shared, at["actions"] + 8 * env)
+            if action and name == "fake-die":
+                sys.stderr.write("the last words\n")
+                sys.exit(7)
+            if action and name == "fake-hang":
+                time.sleep(3600)
+            if action and name == "fake-garbage":
+                os.write(1, b"hello, world")
+            if action and name == "fake-error":
+                message(b"E", {"message": "it is broken", "hint": "mend it", "usage": False, "traceback": "a\nb"})
+            counts[env] += 1
+            struct.pack_into("<d", shared, at["rewards"] + 8 * env, float(action))
+            shared[at["terminated"] + env] = action
+            if action:
+                observe("final_observations", env, counts[env])
+                counts[env] = 0
+        observe("observations", env, counts[env])
+    os.write(1, b"k")
