@@ -241,8 +241,7 @@ fn loss_1_ppos_gradient_equals_autograds() {
         );
         let (mut by_value, mut by_output) = (Matrix::new(1, 1), Matrix::new(1, actions));
         let vclip = clip_vloss.then_some(clip);
-        let goals =
-            Goals { old_values: &batch.old_values, returns: &batch.returns, shares: &batch.shares };
+        let goals = Goals { old_values: &batch.old_values, returns: &batch.returns, shares: &batch.shares };
         let distance = if case % 3 == 0 { Distance::Huber } else { Distance::Squared };
         let value = value_loss(values, goals, distance, vclip, value_weight, &mut by_value);
         let by_entropy = -entropy_weight;
