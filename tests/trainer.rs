@@ -24,3 +24,5 @@ mod refusals;
 mod resuming;
 #[path = "trainer/weights.rs"]
 mod weights;
+#[path = "trainer/workers.rs"]
+mod workers;

@@ -1,7 +1,70 @@
-//! The keys of `[learn]`, by algorithm.
+//! The keys of the learner: `[policy]`, `[collect]`, and `[learn]` by algorithm.
 
 use super::schema::Fallback::{Required, Value};
 use super::schema::{Key, Keys, Kind, NOT_NEGATIVE, POSITIVE, SHARE, U32, U63, key};
+
+pub(super) static POLICY: Keys = &[&[
+    key(
+        "network",
+        Kind::Choice(&["mlp", "nature"]),
+        Value("\"mlp\""),
+        "Fully connected layers, for flat observations, or the three convolutions of Mnih et al. 2015, for images.",
+    ),
+    key(
+        "hidden",
+        Kind::Integers(1..=65536),
+        Value("[64, 64]"),
+        "Widths of the hidden layers; for `nature` those after the convolutions (512 in the paper).",
+    ),
+    key(
+        "activation",
+        Kind::Choice(&["tanh", "relu"]),
+        Value("\"tanh\""),
+        "Between the layers of `mlp`; `nature` has ReLU.",
+    ),
+    key(
+        "shared",
+        Kind::Flag,
+        Value("false"),
+        "Actor and critic share the hidden layers; `nature` always does.",
+    ),
+    key(
+        "log_std",
+        Kind::Number { min: -20.0, max: 5.0, open: false },
+        Value("0.0"),
+        "Logarithm of the actions' standard deviation at the start, for continuous actions.",
+    ),
+    key(
+        "kernel",
+        Kind::Choice(&["auto", "native", "libtorch"]),
+        Value("\"auto\""),
+        "What runs the networks: `native`, hand-written passes for fully connected networks on the CPU, several times as fast; `libtorch`; or the former where it can.",
+    ),
+]];
+
+pub(super) static COLLECT: Keys = &[&[
+    key(
+        "num_steps",
+        Kind::Integer(1..=10_000_000),
+        Value("128"),
+        "Steps of each environment per training iteration.",
+    ),
+    key(
+        "normalise_observations",
+        Kind::Flag,
+        Value("false"),
+        "Normalise observations by their running moments over all ranks (`ppo`, `ppg`, `a2c`).",
+    ),
+    key("clip_observations", POSITIVE, Value("10.0"), "Bound of normalised observations."),
+    key(
+        "normalise_rewards",
+        Kind::Flag,
+        Value("false"),
+        "Divide rewards by the running deviation of the discounted return over all ranks (`ppo`, `ppg`, `a2c`).",
+    ),
+    key("clip_rewards", POSITIVE, Value("10.0"), "Bound of normalised rewards."),
+    key("reward_scale", POSITIVE, Value("1.0"), "Factor of the rewards that the learner sees."),
+]];
 
 /// Every algorithm with its keys.
 pub(super) static LEARN: &[(&str, Keys)] =

@@ -21,6 +21,7 @@ pub mod exchange;
 pub mod kernel;
 pub mod normalise;
 pub mod policy;
+pub mod prepare;
 pub mod report;
 pub mod resume;
 pub mod rollout;
@@ -49,6 +50,12 @@ const FINISH: Duration = Duration::from_secs(5);
 /// The whole program; returns its exit code: 0 finished or stopped, 1 failure, 2 usage.
 pub fn main(flags: &Flags) -> u8 {
     let env = |key: &str| std::env::var(key).ok();
+    if flags.check_env.is_some() || flags.setup_env.is_some() {
+        return prepare::run(flags).map(|()| 0).unwrap_or_else(|error| {
+            complain("rankdeck-trainer", &error);
+            error.exit_code()
+        });
+    }
     if let Some(world_size) = flags.spawn {
         let ended = settings::check_spawn(&env).and_then(|()| spawn::run(flags, world_size));
         return ended.unwrap_or_else(|error| {

@@ -10,6 +10,7 @@
 
 use super::dist::BackendKind;
 use super::error::TrainerError;
+use clap::builder::ArgPredicate;
 use std::path::PathBuf;
 
 /// Command line of `rankdeck-trainer`.
@@ -17,7 +18,9 @@ use std::path::PathBuf;
 #[command(name = "rankdeck-trainer", version, about = "rankdeck's built-in trainer: one rank of a run")]
 pub struct Flags {
     /// Experiment file (TOML)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", required = false, required_unless_present_any = ["check_env", "setup_env"],
+          default_value_if("check_env", ArgPredicate::IsPresent, "-"),
+          default_value_if("setup_env", ArgPredicate::IsPresent, "-"))]
     pub config: PathBuf,
     /// Folder for checkpoints and TensorBoard files [default: $RANKDECK_RUN_DIR, else runs/NAME-TIME]
     #[arg(long, value_name = "DIR")]
@@ -47,6 +50,18 @@ pub struct Flags {
     #[arg(long, value_name = "N", conflicts_with_all = ["rank", "world_size", "local_rank"],
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub spawn: Option<u32>,
+    /// Make an environment on this host as a run would, play it, say what it looks like; with --config, with the options of its [env]
+    #[arg(long, value_name = "ID", conflicts_with = "spawn")]
+    pub check_env: Option<String>,
+    /// Make a Python virtual environment in DIR with what Gymnasium's and Atari's environments need, and check it
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["spawn", "check_env"])]
+    pub setup_env: Option<PathBuf>,
+    /// With --setup-env: also install this package, such as `gymnasium[mujoco]`; may be given several times
+    #[arg(long, value_name = "PACKAGE", requires = "setup_env")]
+    pub package: Vec<String>,
+    /// With --check-env or --setup-env: the interpreter to use [default: env.python, else python3]
+    #[arg(long, value_name = "PYTHON")]
+    pub python: Option<String>,
 }
 
 /// A rank's identity and files.
@@ -330,6 +345,21 @@ mod tests {
         ("SLURM_JOB_ID", "77"),
         ("SLURM_STEP_NODELIST", "gpu[03-07,9]"),
     ];
+
+    #[test]
+    fn a_config_is_needed_for_a_run_and_only_for_a_run() {
+        use clap::{CommandFactory, Parser};
+        Flags::command().debug_assert();
+        let parse = |args: &[&str]| Flags::try_parse_from([&["rankdeck-trainer"], args].concat());
+        assert_eq!(parse(&["--config", "x.toml"]).unwrap().config, PathBuf::from("x.toml"));
+        assert!(parse(&[]).is_err() && parse(&["--spawn", "2"]).is_err());
+        assert_eq!(parse(&["--check-env", "CartPole-v1"]).unwrap().check_env.as_deref(), Some("CartPole-v1"));
+        assert_eq!(
+            parse(&["--setup-env", "venv", "--package", "a", "--package", "b"]).unwrap().package.len(),
+            2
+        );
+        assert!(parse(&["--package", "a", "--config", "x.toml"]).is_err());
+    }
 
     #[test]
     fn nobody_says_anything_one_rank_trains_alone() {

@@ -1,6 +1,6 @@
 //! PPO learns, tells what it learnt, and its TensorBoard files are TensorBoard's.
 
-use crate::harness::{Run, counters, experiment, python, totals};
+use crate::harness::{Run, counters, experiment, python, repository, totals};
 use rankdeck::proto::message::{FinishReason, Phase, RankEvent};
 use rankdeck::proto::status_page::Reader;
 use std::ffi::OsStr;
@@ -23,6 +23,21 @@ fn ppo_learns_cartpole_whatever_the_seed() {
     for seed in [11, 12, 13] {
         let best = best_return(seed);
         assert!(best >= 195.0, "seed {seed}: {best}");
+    }
+}
+
+/// ALF's bar for its CartPole-v0 settings: evaluations above 195 within 51,200 steps.
+#[test]
+fn the_shipped_settings_of_alf_solve_cartpole_v0() {
+    for name in ["cartpole_ppo_alf", "cartpole_ppg"] {
+        let file = std::fs::read_to_string(repository(&format!("configs/{name}.toml"))).unwrap();
+        // Its last section is `[eval]`.
+        let mut run = Run::start(&format!("{file}stop_value = 195.5\n"), &["--spawn", "2"]);
+        run.end_with(0);
+        let events = run.events();
+        let reached = events.iter().any(|(_, event)| matches!(event, RankEvent::Eval(eval) if eval.stop));
+        assert!(reached, "{name}: {}", run.logs());
+        assert!(totals(&events).last().unwrap().env_step <= 51_200);
     }
 }
 

@@ -10,6 +10,7 @@
 
 pub mod acrobot;
 pub mod cartpole;
+pub mod constant;
 pub mod mountain_car;
 pub mod pendulum;
 
@@ -19,6 +20,7 @@ use super::{ObservationBuffer, ObservationType};
 use crate::config::experiment::Env;
 use acrobot::Acrobot;
 use cartpole::CartPole;
+use constant::Constant;
 use mountain_car::{MountainCar, MountainCarContinuous};
 use pendulum::Pendulum;
 use std::hint::black_box;
@@ -101,7 +103,7 @@ fn pow2_f32(x: f32) -> f32 {
     x.powf(black_box(2.0))
 }
 
-/// Ids that there are.
+/// Ids of Gymnasium that there are; [`constant::ID`] is one more.
 pub const KNOWN: [&str; 6] = crate::config::schema::BUILTIN_ENVS;
 
 fn spec<T: Task>() -> Spec {
@@ -120,6 +122,7 @@ pub fn spec_of(id: &str) -> Option<Spec> {
         "Acrobot-v1" => spec::<Acrobot>(),
         "MountainCar-v0" => spec::<MountainCar>(),
         "MountainCarContinuous-v0" => spec::<MountainCarContinuous>(),
+        constant::ID => spec::<Constant>(),
         _ => return None,
     })
 }
@@ -142,6 +145,7 @@ pub(super) fn make(env: &Env, envs: usize, streams: Streams) -> Option<Box<dyn V
         "Acrobot-v1" => boxed::<Acrobot>(env, 500, envs, streams),
         "MountainCar-v0" => boxed::<MountainCar>(env, 200, envs, streams),
         "MountainCarContinuous-v0" => boxed::<MountainCarContinuous>(env, 999, envs, streams),
+        constant::ID => boxed::<Constant>(env, 10, envs, streams),
         _ => None,
     }
 }

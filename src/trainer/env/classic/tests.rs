@@ -1,6 +1,6 @@
 use super::super::{Purpose, make_vector};
 use super::*;
-use crate::config::experiment::Env;
+use crate::config::experiment::{Env, EnvWorker};
 use crate::trainer::seeds::Seeds;
 
 fn vector(id: &str, envs: usize, first: u32, seed: u64) -> Box<dyn VectorEnv> {
@@ -115,9 +115,23 @@ fn actions_and_buffers_that_do_not_fit_are_refused() {
 
 #[test]
 fn an_unknown_id_names_the_known_ones() {
-    let error = super::super::spec_of(&Env::new("CartPole-v7", 1)).unwrap_err();
+    let env = Env { worker: EnvWorker::Rust, ..Env::new("CartPole-v7", 1) };
+    let error = super::super::spec_of(&env).unwrap_err();
     assert!(
         error.to_string().contains("CartPole-v7") && error.to_string().contains("CartPole-v1"),
         "{error}"
     );
+}
+
+#[test]
+fn the_constant_environment_is_only_ever_truncated() {
+    let env = Env { max_episode_steps: Some(4), ..Env::new(constant::ID, 1) };
+    let mut env = make_vector(&env, 2, 0, &Seeds::new(0), 0, Purpose::Train).unwrap();
+    let mut outcome = Outcome::new(env.spec(), 2);
+    for step in 1..=12 {
+        env.step(Actions::Discrete(&[0, 1]), &mut outcome).unwrap();
+        assert_eq!((outcome.rewards[0], outcome.terminated[0]), (1.0, false));
+        assert_eq!(outcome.truncated, [step % 4 == 0; 2]);
+        assert_eq!(outcome.episodes.len(), if step % 4 == 0 { 2 } else { 0 });
+    }
 }

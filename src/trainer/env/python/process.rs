@@ -4,10 +4,10 @@
 //! print to standard error), and its standard error, which a thread passes on to the rank's log and of which it keeps the last lines.
 //! The program and the shared memory are anonymous files that the child inherits, so that nothing is left on a disk.
 
-use super::super::EnvError;
+use super::super::{EnvError, classic};
 use super::Spaces;
 use super::tail::Tail;
-use crate::config::experiment::Env;
+use crate::config::experiment::{Env, EnvWorker};
 use serde::Deserialize;
 use serde_json::Value;
 use std::ffi::CString;
@@ -48,6 +48,8 @@ pub(super) struct Worker {
     python: String,
     threads: u32,
     timeout: Duration,
+    /// Nobody asked for Python.
+    chosen_for_want_of_rust: bool,
     child: Child,
     requests: Option<ChildStdin>,
     answers: ChildStdout,
@@ -119,6 +121,7 @@ impl Worker {
             python: env.python.clone(),
             threads,
             timeout: Duration::try_from_secs_f64(env.worker_timeout_s).unwrap_or(Duration::from_secs(60)),
+            chosen_for_want_of_rust: env.worker == EnvWorker::Auto && !env.looks_atari(),
             child,
             requests: Some(requests),
             answers,
@@ -228,7 +231,10 @@ impl Worker {
         self.tail.wait_for_end(LAST_WORDS);
         match serde_json::from_slice::<Failure>(&text) {
             Ok(failure) => {
-                let Failure { message, hint, traceback, usage } = failure;
+                let Failure { message, mut hint, traceback, usage } = failure;
+                if usage && self.chosen_for_want_of_rust {
+                    hint.push_str(&format!("; without Python there are {}", classic::KNOWN.join(", ")));
+                }
                 Err(self.failed(message, hint, traceback, usage))
             }
             Err(error) => Err(self.confused(&error.to_string())),

@@ -27,42 +27,12 @@ fn gone(pid: u32) -> bool {
     !std::path::Path::new(&format!("/proc/{pid}")).exists()
 }
 
-/// A module of environments that fail in known ways, found through its absolute path's folder.
-const FAULTY: &str = r#"
-import os, signal, time
-import gymnasium, numpy
-class Faulty(gymnasium.Env):
-    observation_space = gymnasium.spaces.Box(-1, 1, (2,), numpy.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-    def __init__(self, what):
-        self.what = what
-    def reset(self, seed=None, options=None):
-        return numpy.zeros(2, numpy.float32), {}
-    def step(self, action):
-        print("a line on standard output")
-        if action:
-            if self.what == "raise":
-                raise ValueError("the pole is on fire")
-            if self.what == "exit":
-                raise SystemExit(3)
-            if self.what == "segv":
-                os.kill(os.getpid(), signal.SIGSEGV)
-            if self.what == "hang":
-                time.sleep(3600)
-            if self.what == "stop":
-                os.kill(os.getpid(), signal.SIGSTOP)
-        return numpy.ones(2, numpy.float32), 1.0, False, False, {}
-for what in ("raise", "exit", "segv", "hang", "stop"):
-    gymnasium.register("Faulty-%s-v0" % what, entry_point=lambda what=what: Faulty(what))
-"#;
-
-/// An interpreter as a script that has the module `faulty` in its path.
+/// An interpreter as a script, with the module `faulty_env` in its path.
 fn faulty_python(folder: &std::path::Path, python: &str) -> String {
     use std::os::unix::fs::PermissionsExt;
-    std::fs::write(folder.join("faulty.py"), FAULTY).unwrap();
     let script = folder.join("python");
-    let text = format!("#!/bin/sh\nPYTHONPATH={} exec {python} \"$@\"\n", folder.display());
-    std::fs::write(&script, text).unwrap();
+    let programs = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs");
+    std::fs::write(&script, format!("#!/bin/sh\nPYTHONPATH={programs} exec {python} \"$@\"\n")).unwrap();
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
     script.to_str().unwrap().into()
 }
@@ -76,10 +46,10 @@ fn python_2_every_failure_is_an_error_that_says_what_and_where() {
         ("raise", "a step failed: ValueError: the pole is on fire", "in step"),
         ("exit", "a step failed: SystemExit: 3", "in step"),
         ("segv", "crashed (SIGSEGV) during a step", "Segmentation fault"),
-        ("hang", "did not finish a step within 2s; it is at File", "faulty.py"),
+        ("hang", "did not finish a step within 2s; it is at File", "faulty_env.py"),
         ("stop", "stopped) did not finish a step within 2s", ""),
     ] {
-        let env = config(&format!("faulty:Faulty-{what}-v0"), &python);
+        let env = config(&format!("faulty_env:Faulty-{what}-v0"), &python);
         let seeds = Seeds::new(1);
         let streams = Streams { seeds, first_env: 0, life: 0, purpose: Purpose::Train };
         let mut vector = PythonVector::new(&env, 2, streams).unwrap();
@@ -96,7 +66,7 @@ fn python_2_every_failure_is_an_error_that_says_what_and_where() {
         let EnvError::Worker { traceback, .. } = &error else { panic!("{error:?}") };
         let text = error.to_string();
         assert!(
-            text.contains(&format!("faulty:Faulty-{what}-v0")) && text.contains(wanted),
+            text.contains(&format!("faulty_env:Faulty-{what}-v0")) && text.contains(wanted),
             "{what}: {text}"
         );
         assert!(traceback.contains(in_traceback), "{what}: {traceback}");
@@ -177,6 +147,9 @@ fn what_cannot_be_made_is_the_configurations_fault() {
     let error = spec_of(&config("CartPole-v1", &bare)).unwrap_err();
     assert!(error.is_usage() && error.to_string().contains("has no gymnasium"), "{error}");
     assert!(error.hint().contains("-m pip install"), "{}", error.hint());
+    // Nothing says that the id was meant for Python: what there is without Python is worth a word.
+    let auto = Env { worker: EnvWorker::Auto, ..config("CartPole-v7", &bare) };
+    assert!(spec_of(&auto).unwrap_err().hint().contains("Acrobot-v1"));
     // Something that is no Python at all.
     let error = spec_of(&config("CartPole-v1", "/bin/cat")).unwrap_err();
     assert!(error.to_string().contains("/bin/cat"), "{error}");

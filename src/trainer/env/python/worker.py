@@ -214,6 +214,10 @@ class Shared:
         self.lost_life = view("lost_life", numpy.bool_, ())
 
 
+def one_line(error):
+    return " ".join(str(error).split()).rstrip(".")
+
+
 def atari_game(env_id):
     """The ROM that an id of ale-py names; None for other ids."""
     import ale_py.roms as roms
@@ -270,27 +274,27 @@ def make(config):
         return Single(config)
     except gymnasium.error.DependencyNotInstalled as error:
         found = re.search(r"pip install ['\"`]?([\w\-]+(?:\[[\w\-, ]+\])?)", str(error))
-        raise Refused(" ".join(str(error).split()), install(found[1] if found else "gymnasium[all]"))
+        raise Refused(one_line(error), install(found[1] if found else "gymnasium[all]"))
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
-        raise Refused(" ".join(str(error).split()), "change env.id, or name the module that registers it: `module:Name-v0`")
+        raise Refused(one_line(error), "change env.id, or name the module that registers it: `module:Name-v0`")
     except ModuleNotFoundError as error:
         raise Refused(
-            "%s has no module %s" % (sys.executable, error.name),
+            "%s: %s" % (sys.executable, error),
             "install the package, or set PYTHONPATH in launch.env to the folder of the module",
         )
 
 
 def tell(error, doing):
     """Says what failed: to the log in full, to the rank in short."""
-    text = traceback.format_exc()
-    sys.stderr.write(text)
-    sys.stderr.flush()
     if isinstance(error, Refused):
         answer(b"E", {"message": str(error), "hint": error.hint, "usage": True, "traceback": ""})
         return
+    text = traceback.format_exc()
+    sys.stderr.write(text)
+    sys.stderr.flush()
     frames = traceback.extract_tb(error.__traceback__)
     where = " (%s:%d in %s)" % (frames[-1].filename, frames[-1].lineno, frames[-1].name) if frames else ""
-    message = "%s failed: %s%s" % (doing, " ".join(traceback.format_exception_only(error)[-1].split())[:500], where)
+    message = "%s failed: %s%s" % (doing, " ".join(traceback.format_exception_only(error)[-1].split())[:500].rstrip("."), where)
     answer(b"E", {"message": message, "hint": "", "usage": False, "traceback": text[-8000:]})
 
 

@@ -1,0 +1,43 @@
+//! `rankdeck/Constant-v0`: one observation, reward 1 for every step, no end but the time limit (10 steps).
+//!
+//! Owner: whoever checks a learner. Whoever bootstraps truncated episodes as they should finds the value `1 / (1 - gamma)`; whoever takes
+//! truncation for termination finds one that is bounded by the limit. Invented here; not one of Gymnasium's.
+
+use super::{Step, Task};
+use crate::trainer::env::ActionSpace;
+use crate::trainer::env::numpy_random::Generator;
+
+/// Its id.
+pub const ID: &str = "rankdeck/Constant-v0";
+
+/// It has no state.
+#[derive(Debug, Clone)]
+pub struct Constant;
+
+impl Task for Constant {
+    type Action = i64;
+    const OBSERVATION: usize = 1;
+    const WORDS: usize = 0;
+
+    fn actions() -> ActionSpace {
+        ActionSpace::Discrete { n: 2 }
+    }
+
+    fn blank() -> Constant {
+        Constant
+    }
+
+    fn reset(&mut self, _: &mut Generator) {}
+
+    fn step(&mut self, _: i64) -> Step {
+        Step { reward: 1.0, terminated: false }
+    }
+
+    fn observe(&self, observation: &mut [f32]) {
+        observation.fill(1.0);
+    }
+
+    fn save(&self, _: &mut Vec<u64>) {}
+
+    fn restore(&mut self, _: &[u64]) {}
+}

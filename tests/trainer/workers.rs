@@ -1,0 +1,86 @@
+//! Python environments in whole runs: what a rank says when its worker fails, and that no worker is left whatever ends the rank.
+
+use crate::harness::{Run, counters, kill, python, repository};
+use rankdeck::proto::message::{FinishReason, RankEvent};
+
+/// An experiment with `id` in a Python worker; `None`, with a line that says why, where Gymnasium is missing.
+fn experiment(id: &str, total_steps: u64) -> Option<String> {
+    python("gymnasium", &["-c".as_ref(), "".as_ref()])?;
+    let interpreter = std::env::var("RANKDECK_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
+    Some(format!(
+        "[run]\nname = 'test'\ntotal_steps = {total_steps}\n[env]\nid = '{id}'\nnum_envs = 4\nworker = 'python'\n\
+         python = '{interpreter}'\n[learn]\nalgorithm = 'ppo'\n"
+    ))
+}
+
+/// The one process of the run besides the rank.
+fn worker_of(run: &Run) -> u32 {
+    run.processes().into_iter().find(|pid| *pid != run.pid()).unwrap()
+}
+
+fn trains(run: &Run) {
+    run.wait_for("counters", |events| !counters(events, 0).is_empty());
+}
+
+#[test]
+fn python_3_a_killed_rank_takes_its_worker_along() {
+    let Some(experiment) = experiment("CartPole-v1", 100_000_000) else { return };
+    let mut run = Run::start(&experiment, &[]);
+    trains(&run);
+    assert_eq!(run.processes().len(), 2, "rank and worker");
+    run.signal(libc::SIGKILL);
+    run.wait();
+    run.nothing_left();
+}
+
+#[test]
+fn a_polite_signal_to_the_whole_group_stops_the_rank_at_the_end_of_an_iteration() {
+    let Some(experiment) = experiment("CartPole-v1", 100_000_000) else { return };
+    let mut run = Run::start(&experiment, &[]);
+    trains(&run);
+    let worker = worker_of(&run);
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        kill(worker, signal);
+    }
+    run.signal(libc::SIGTERM);
+    run.end_with(0);
+    assert!(run.events().contains(&(0, RankEvent::Finished { reason: FinishReason::Stopped })));
+}
+
+#[test]
+fn python_2_a_worker_that_dies_ends_the_rank_with_an_error() {
+    let Some(experiment) = experiment("CartPole-v1", 100_000_000) else { return };
+    let mut run = Run::start(&experiment, &[]);
+    trains(&run);
+    kill(worker_of(&run), libc::SIGKILL);
+    run.end_with(1);
+    let events = run.events();
+    let Some((0, RankEvent::Error { message, hint, usage: false })) = events.last() else {
+        panic!("{events:?}\n{}", run.logs())
+    };
+    assert!(message.contains("CartPole-v1") && message.contains("was killed by SIGKILL"), "{message}");
+    assert!(hint.contains("oom"), "{hint}");
+    assert!(run.logs().contains("rank 0: error: environment CartPole-v1: its worker"), "{}", run.logs());
+}
+
+#[test]
+fn python_2_an_exception_reaches_the_user_and_the_other_ranks_end_too() {
+    let Some(experiment) = experiment("faulty_env:Faulty-raise-v0", 100_000_000) else { return };
+    let programs = repository("tests/programs");
+    let env = [("PYTHONPATH", programs.to_str().unwrap()), ("FAULTY_AFTER", "300")];
+    let mut run = Run::start_with(&experiment, &["--spawn", "2"], &env);
+    run.end_with(1);
+    let said = |(_, event): &(u32, RankEvent)| matches!(event, RankEvent::Error { message, .. } if message.contains("ValueError: the pole is on fire"));
+    assert!(run.events().iter().any(said), "{:?}\n{}", run.events(), run.logs());
+    assert!(run.logs().contains("env worker: Traceback"), "{}", run.logs());
+}
+
+#[test]
+fn a_missing_package_is_refused_before_training_with_the_line_to_run() {
+    let experiment = "[run]\nname = 'test'\ntotal_steps = 100000\n[env]\nid = 'nosuchmodule:X-v0'\nnum_envs = 4\n\
+                      [learn]\nalgorithm = 'ppo'\n";
+    let mut run = Run::start(experiment, &[]);
+    run.end_with(2);
+    let logs = run.logs();
+    assert!(logs.contains("nosuchmodule") && logs.contains("hint: "), "{logs}");
+}
