@@ -37,7 +37,7 @@ for group in "$@"; do
     esac
 done
 if ! command -v cargo >/dev/null 2>&1; then
-    echo "packages: cargo is missing; Rust 1.88 or newer comes from https://rustup.rs" >&2
+    echo "packages: cargo is missing; Rust 1.89 or newer comes from https://rustup.rs" >&2
     exit 1
 fi
 missing=$(printf '%s\n' $missing | sort -u | tr '\n' ' ' | sed 's/^ *//; s/ *$//')

@@ -119,3 +119,68 @@ fn what_is_no_transition_is_not_learnt_from() {
         1.0
     ));
 }
+
+/// The parameters after `iterations` iterations on one rank, and the last losses.
+fn trained(env: &str, rest: &str, kernel: &str, iterations: u64) -> (Vec<f32>, Vec<(&'static str, f64)>) {
+    let text = format!(
+        "[run]\nname = 'x'\ntotal_steps = 50000\n[env]\nid = '{env}'\nnum_envs = 3\n[collect]\nnum_steps = 32\n\
+         [policy]\nhidden = [24, 16]\nkernel = '{kernel}'\n{rest}\n"
+    );
+    let experiment: crate::config::experiment::Experiment = toml::from_str(&text).unwrap();
+    let (env, learn) = crate::trainer::setup::parts(&experiment).unwrap();
+    let crate::config::learn::Learn::Ppo(settings) = learn else { panic!("ppo") };
+    let group = alone();
+    let parts = Parts {
+        experiment: &experiment,
+        sizes: crate::trainer::setup::Sizes::resolve(&experiment, 0, 1).unwrap(),
+        spec: crate::trainer::env::spec_of(env).unwrap(),
+        seeds: Seeds::new(7),
+        device: Device::Cpu,
+        group: &group,
+        life: 0,
+    };
+    let mut ppo = Ppo::new(settings, &parts).unwrap();
+    assert_eq!(matches!(ppo.engine, Engine::Native(_)), kernel != "libtorch");
+    let page = Rc::new(RefCell::new(crate::proto::status_page::Writer::anonymous(0, 0).unwrap()));
+    let mut losses = Vec::new();
+    for iteration in 0..iterations {
+        let at = At {
+            group: &group,
+            page: &page,
+            iteration,
+            num_iterations: Some(500),
+            updates: 0,
+            env_step: 96 * iteration,
+        };
+        losses = ppo.iterate(&at).unwrap().losses;
+    }
+    let mut flat = vec![0.0; ppo.on.policy.layout().len];
+    ppo.on.policy.copy_to(&mut flat).unwrap();
+    (flat, losses)
+}
+
+/// The hand-written passes and libtorch make the same iterations: the same actions, and weights that differ by rounding only.
+#[test]
+fn both_engines_learn_the_same() {
+    for (env, rest) in [
+        ("CartPole-v1", "[learn]\nalgorithm = 'ppo'"),
+        (
+            "CartPole-v1",
+            "activation = 'relu'\nshared = true\n[learn]\nalgorithm = 'ppo'\nvalue_loss = 'huber'",
+        ),
+        ("Pendulum-v1", "log_std = -0.5\n[learn]\nalgorithm = 'ppo'\nclip_vloss = false\nnorm_adv = false"),
+    ] {
+        let ((native, told), (libtorch, wanted)) =
+            (trained(env, rest, "auto", 3), trained(env, rest, "libtorch", 3));
+        let (start, _) = trained(env, rest, "auto", 0);
+        let apart = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(apart(&native, &start) > 1e-3, "{env} learns");
+        assert!(apart(&native, &libtorch) < 2e-5, "{env} {rest}: {}", apart(&native, &libtorch));
+        for ((name, a), (other, b)) in told.iter().zip(&wanted) {
+            assert!(
+                name == other && (a - b).abs() < 1e-3 * b.abs().max(1.0),
+                "{env} {name}: {a}, {other} {b}"
+            );
+        }
+    }
+}
