@@ -7,6 +7,8 @@
 mod bed;
 #[path = "agent/consoles.rs"]
 mod consoles;
+#[path = "agent/inspecting.rs"]
+mod inspecting;
 #[path = "agent/lives.rs"]
 mod lives;
 #[path = "agent/orphans.rs"]

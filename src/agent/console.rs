@@ -147,6 +147,12 @@ impl LineStore {
         });
     }
 
+    /// The last line of a rank that says something.
+    pub fn last(&self, rank: Rank) -> Option<String> {
+        let lines = &self.kept.get(&rank)?.lines;
+        lines.iter().rev().map(|(_, line)| line.trim_end()).find(|line| !line.is_empty()).map(str::to_owned)
+    }
+
     fn subscribe(&mut self) -> Rc<Queue> {
         let queue = Rc::new(Queue::default());
         self.queues.push(Rc::downgrade(&queue));

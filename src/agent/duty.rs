@@ -12,20 +12,25 @@ use super::serve::{Settings, say};
 use super::spawn::{Spawner, Started as Spawned};
 use super::supervise::{self, Action, Machine};
 use super::sweep::{self, Ident};
-use super::{Failure, Timing, gpu, proc, sample, site, spool};
+use super::{Failure, Timing, gpu, inspect, proc, sample, site, spool};
 use crate::config::experiment::OnDisconnect;
 use crate::core::ids::Rank;
+use crate::core::plan::ras_address;
 use crate::proto::message::{AgentMessage, ConsoleMessage, LaunchSpec, RecordEvent, StopMode, Survivor};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 /// How long an agent that never launched anything waits for a console.
 const UNLAUNCHED_LINGER: Duration = Duration::from_secs(5);
+
+/// Most close looks at once: each is a thread per rank.
+const LOOKS: usize = 4;
 
 /// What happened elsewhere.
 pub(super) enum News {
@@ -68,6 +73,8 @@ pub(super) struct Agent {
     pub(super) detached: bool,
     pub(super) quitting: bool,
     pub(super) spool_failed: bool,
+    /// Held by every close look that is under way.
+    pub(super) looks: Arc<()>,
 }
 
 impl Agent {
@@ -151,6 +158,22 @@ impl Agent {
             }
             ConsoleMessage::Stop { mode, grace_ms } => {
                 self.machine.borrow_mut().stop(mode, grace_ms, "console", now)
+            }
+            ConsoleMessage::Inspect { request, ranks } => {
+                if Arc::strong_count(&self.looks) > LOOKS {
+                    return refuse(Failure::new(
+                        format!("{LOOKS} close looks at ranks are under way on {}", self.settings.host),
+                        "ask again in two seconds",
+                    ));
+                }
+                let (subjects, look) = (self.subjects_of(&ranks), self.looks.clone());
+                tokio::task::spawn_blocking(move || {
+                    let inspections = inspect::inspect(subjects);
+                    // A console that has left misses its answer and nothing else.
+                    let _ = order.answers.blocking_send(AgentMessage::Inspected { request, inspections });
+                    drop(look);
+                });
+                Vec::new()
             }
             ConsoleMessage::Detach => {
                 self.detached = true;
@@ -253,7 +276,37 @@ impl Agent {
                 page: self.settings.paths.page(generation, life.rank),
             })
         };
-        self.subjects.set(generation, machine.ranks().iter().filter_map(subject).collect());
+        let meeting = machine.spec().map_or_else(sample::Meeting::default, |spec| sample::Meeting {
+            master: spec.master_addr.clone(),
+            interface: spec
+                .plan
+                .hosts
+                .iter()
+                .find(|host| host.node_rank == spec.node_rank)
+                .and_then(|host| host.interface.clone()),
+        });
+        self.subjects.set(generation, meeting, machine.ranks().iter().filter_map(subject).collect());
+    }
+
+    /// What a close look needs to know about some ranks of this host, all when none is named.
+    fn subjects_of(&self, ranks: &[Rank]) -> Vec<inspect::Subject> {
+        let machine = self.machine.borrow();
+        let (lines, gpus) = (self.lines.borrow(), self.gpus.latest());
+        let ras =
+            machine.spec().filter(|spec| spec.plan.backend == "nccl").map(|spec| ras_address(&spec.plan.run));
+        machine
+            .ranks()
+            .iter()
+            .filter(|life| ranks.is_empty() || ranks.contains(&life.rank))
+            .map(|life| inspect::Subject {
+                rank: life.rank,
+                ident: life.ident.filter(|ident| ident.start > 0 && life.exit.is_none()),
+                page: self.settings.paths.page(machine.generation(), life.rank),
+                last_line: lines.last(life.rank),
+                gpu: gpus.iter().find(|gpu| Some(gpu.index) == life.gpu).cloned(),
+                ras: ras.clone(),
+            })
+            .collect()
     }
 
     pub(super) fn quit(&mut self) {

@@ -148,5 +148,6 @@ fn wait(pid: i32) -> Option<(u32, i32)> {
     let mut status = 0;
     // SAFETY: `status` is a valid int for the duration of the call.
     let pid = unsafe { libc::waitpid(pid, &mut status, libc::WNOHANG) };
-    (pid > 0).then_some((pid as u32, status))
+    // A rank that a close look holds for a moment reports that, too: it has not ended.
+    (pid > 0 && !libc::WIFSTOPPED(status)).then_some((pid as u32, status))
 }

@@ -14,6 +14,7 @@
 //! manifest   who serves what, for others to find
 //! events     what ranks say on the event socket                         logs       tails the ranks' log files
 //! sample     gauges of the host, its ranks and their status pages       gpu        NVML
+//! inspect    a close look at ranks on request                       hook       shows the process groups of Python ranks
 //! entries    `agent list`, `agent sweep`                                probe      `agent probe`, libtorch on the host
 //! paths      names of files and sockets                                 relay      `agent relay`
 //! ```
@@ -33,6 +34,8 @@ pub mod events;
 pub mod gpu;
 pub mod groups;
 pub mod guard;
+pub mod hook;
+pub mod inspect;
 pub mod logs;
 pub mod manifest;
 pub mod paths;

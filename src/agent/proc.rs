@@ -28,6 +28,8 @@ pub struct Stat {
     pub session: u32,
     /// User and system time of all its threads, clock ticks.
     pub cpu_ticks: u64,
+    /// Page faults of all its threads that needed the disk.
+    pub major_faults: u64,
     /// Threads.
     pub threads: u64,
     /// When it started, clock ticks since boot.
@@ -62,6 +64,7 @@ pub fn parse_stat(text: &str) -> Option<Stat> {
         ppid: number(4)? as u32,
         session: number(6)? as u32,
         cpu_ticks: number(14)? + number(15)?,
+        major_faults: number(12)?,
         threads: number(20)?,
         start: number(22)?,
         rss: number(24)? * page_bytes(),
@@ -132,6 +135,14 @@ pub fn wchan(pid: u32) -> String {
         Ok(text) if text.trim() != "0" => text.trim().to_owned(),
         _ => String::new(),
     }
+}
+
+/// Bytes that a process has caused to be read from and written to storage so far; `None` when it is another user's.
+pub fn io_bytes(pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+    let value =
+        |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
+    Some(value("read_bytes:")? + value("write_bytes:")?)
 }
 
 /// Busy and all clock ticks of all cores since boot.

@@ -3,11 +3,13 @@
 //! Owner: one thread, so that a slow `/proc` or page keeps nobody. The loop says whom to look at; the newest sample replaces the one before.
 
 use super::gpu::Gpus;
+use super::inspect::cgroup;
+use super::inspect::signals::HostWatch;
 use super::proc;
 use super::sweep::Ident;
 use super::wall_time;
 use crate::core::ids::{Generation, Rank};
-use crate::proto::message::{HostSample, HostSignals, RankSample, RankSignals};
+use crate::proto::message::{CgroupSample, ChildSample, HostSample, RankSample, RankSignals};
 use crate::proto::status_page::{Reader, monotonic_ns};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -32,20 +34,41 @@ pub struct Subject {
     pub page: PathBuf,
 }
 
+/// Most children of a rank that are listed, and those whose storage traffic is read.
+const CHILDREN: usize = 64;
+const IO_PROCESSES: usize = 16;
+
+/// Where the group meets: what the network interface to watch is found by.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Meeting {
+    /// Address of rank 0's store.
+    pub master: String,
+    /// The interface that `hosts.toml` names.
+    pub interface: Option<String>,
+}
+
+/// What to look at.
+#[derive(Debug, Clone, Default)]
+struct Task {
+    generation: Generation,
+    meeting: Meeting,
+    subjects: Vec<Subject>,
+}
+
 /// Whom to look at.
 #[derive(Debug, Clone, Default)]
 pub struct Subjects {
-    list: Arc<Mutex<(Generation, Vec<Subject>)>>,
+    task: Arc<Mutex<Task>>,
 }
 
 impl Subjects {
     /// Replaces the list.
-    pub fn set(&self, generation: Generation, subjects: Vec<Subject>) {
-        *self.list.lock().unwrap_or_else(PoisonError::into_inner) = (generation, subjects);
+    pub fn set(&self, generation: Generation, meeting: Meeting, subjects: Vec<Subject>) {
+        *self.task.lock().unwrap_or_else(PoisonError::into_inner) = Task { generation, meeting, subjects };
     }
 
-    fn get(&self) -> (Generation, Vec<Subject>) {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn get(&self) -> Task {
+        self.task.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -63,8 +86,9 @@ pub fn start(
         let mut sampler = Sampler::default();
         let mut number = 0;
         loop {
-            let (generation, list) = subjects.get();
-            let mut sample = sampler.look(generation, &list, &gpus);
+            let Task { generation, meeting, subjects } = subjects.get();
+            sampler.host.aim(&meeting.master, meeting.interface.as_deref());
+            let mut sample = sampler.look(generation, &subjects, &gpus);
             sample.malformed = malformed.load(Ordering::Relaxed);
             number += 1;
             if sender.send((number, sample)).is_err() {
@@ -82,6 +106,9 @@ pub struct Sampler {
     cpu: Option<(u64, u64)>,
     trees: BTreeMap<Ident, Tree>,
     pages: BTreeMap<PathBuf, Reader>,
+    host: HostWatch,
+    mounts: Option<cgroup::Mounts>,
+    groups: BTreeMap<Ident, Option<cgroup::Groups>>,
 }
 
 #[derive(Debug, Clone)]
@@ -96,6 +123,7 @@ impl Sampler {
         let (memory_used, memory_total) = proc::memory().unwrap_or_default();
         let gpus = gpus.latest();
         self.trees.retain(|ident, _| subjects.iter().any(|subject| subject.ident == *ident));
+        self.groups.retain(|ident, _| subjects.iter().any(|subject| subject.ident == *ident));
         self.pages.retain(|path, _| subjects.iter().any(|subject| subject.page == *path));
         HostSample {
             mono_ms: monotonic_ns() / 1_000_000,
@@ -121,7 +149,7 @@ impl Sampler {
             gpus,
             dropped: 0,
             malformed: 0,
-            signals: HostSignals::default(),
+            signals: self.host.look(),
         }
     }
 
@@ -144,6 +172,13 @@ impl Sampler {
     fn rank(&mut self, subject: &Subject, processes: &[proc::Stat]) -> RankSample {
         let live: Vec<&proc::Stat> = processes.iter().filter(|process| !process.is_gone()).collect();
         let main = processes.first();
+        let signals = RankSignals {
+            cpu_ms: main.map_or(0, |main| milliseconds(main.cpu_ticks)),
+            major_faults: main.map_or(0, |main| main.major_faults),
+            io_bytes: live.iter().take(IO_PROCESSES).filter_map(|process| proc::io_bytes(process.pid)).sum(),
+            children: processes.iter().skip(1).take(CHILDREN).map(child).collect(),
+            cgroup: main.and_then(|_| self.cgroup(subject.ident)),
+        };
         RankSample {
             rank: subject.rank,
             pid: subject.ident.pid,
@@ -155,7 +190,7 @@ impl Sampler {
             gpu: subject.gpu,
             gpu_memory: None,
             page: self.page(subject),
-            signals: RankSignals::default(),
+            signals,
         }
     }
 
@@ -175,6 +210,13 @@ impl Sampler {
         if seconds <= 0.0 { 0.0 } else { used as f32 * 100.0 / proc::ticks_per_second() as f32 / seconds }
     }
 
+    /// A process is put into its groups when it is made; one that is moved later is seen with the next generation.
+    fn cgroup(&mut self, ident: Ident) -> Option<CgroupSample> {
+        let mounts = self.mounts.get_or_insert_with(cgroup::Mounts::read);
+        let groups = self.groups.entry(ident).or_insert_with(|| mounts.of(ident.pid));
+        groups.as_ref().map(cgroup::Groups::sample)
+    }
+
     fn page(&mut self, subject: &Subject) -> Option<crate::proto::message::PageSample> {
         if !self.pages.contains_key(&subject.page) {
             let reader = Reader::open(&subject.page).ok()?;
@@ -182,6 +224,19 @@ impl Sampler {
         }
         let view = self.pages.get(&subject.page)?.view();
         (view.rank == subject.rank.0).then(|| view.sample(monotonic_ns()))
+    }
+}
+
+fn milliseconds(ticks: u64) -> u64 {
+    ticks * 1000 / proc::ticks_per_second()
+}
+
+fn child(stat: &proc::Stat) -> ChildSample {
+    ChildSample {
+        pid: stat.pid,
+        name: stat.comm.clone(),
+        state: stat.state,
+        cpu_ms: milliseconds(stat.cpu_ticks),
     }
 }
 

@@ -163,6 +163,7 @@ async fn live(settings: Settings) -> Result<ExitCode, Failure> {
         detached: false,
         quitting: false,
         spool_failed: false,
+        looks: std::sync::Arc::default(),
         settings,
     };
     agent.keep_guard();

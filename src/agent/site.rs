@@ -4,7 +4,7 @@
 
 use super::paths::{RunPaths, create_private};
 use super::spawn::{Order, Site, order};
-use super::{Failure, probe};
+use super::{Failure, hook, probe};
 use crate::core::plan::{PlannedHost, PlannedRank};
 use crate::proto::message::LaunchSpec;
 use std::fs::OpenOptions;
@@ -75,7 +75,13 @@ pub fn prepare(base: Base, spec: &LaunchSpec) -> Result<Launch, String> {
     } else {
         None
     };
+    let wants_hook = !spec.plan.is_builtin() && spec.plan.experiment.watch.python_hook;
+    let hook = match wants_hook.then(|| hook::install(&base.paths.generation_dir(spec.generation))) {
+        Some(Ok(folder)) => Some(folder),
+        // Without it less is seen; that must not keep a run from starting.
+        Some(Err(_)) | None => None,
+    };
     let trainer = host.trainer.as_ref().map(PathBuf::from).or_else(probe::trainer);
     let Base { paths, workdir, events, agent, umask } = base;
-    Ok(Launch { site: Site { paths, workdir, events, agent, libtorch, trainer, umask }, host })
+    Ok(Launch { site: Site { paths, workdir, events, agent, libtorch, trainer, umask, hook }, host })
 }

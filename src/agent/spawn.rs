@@ -4,6 +4,7 @@
 //! only place that may wait for a slow file system on the way to `exec`.
 
 use super::groups;
+use super::hook;
 use super::paths::RunPaths;
 use super::proc;
 use super::sweep::Ident;
@@ -55,6 +56,8 @@ pub struct Site {
     pub trainer: Option<PathBuf>,
     /// The file mode mask that the agent itself was started with.
     pub umask: u32,
+    /// The folder of the hook for Python ranks, where it is wanted.
+    pub hook: Option<PathBuf>,
 }
 
 /// One process to start.
@@ -133,6 +136,17 @@ fn environment(
             path.push(rest);
         }
         env.insert("LD_LIBRARY_PATH".into(), path);
+    }
+    if let Some(hook) = &site.hook {
+        let mut path = hook.clone().into_os_string();
+        if let Some(rest) = env.get(&OsString::from("PYTHONPATH")).filter(|rest| !rest.is_empty()) {
+            path.push(":");
+            path.push(rest);
+        }
+        env.insert("PYTHONPATH".into(), path);
+        for (name, value) in hook::recorder_environment(&site.paths.generation_dir(spec.generation)) {
+            env.entry(name.into()).or_insert(value.into());
+        }
     }
     let mut own = |name: &str, value: OsString| env.insert(name.into(), value);
     own("RANKDECK_RUN", spec.plan.run.0.clone().into());
@@ -249,6 +263,7 @@ mod tests {
             libtorch: Some("/lt".into()),
             trainer: Some("/bin/rankdeck-trainer".into()),
             umask: 0o022,
+            hook: Some("/w/py".into()),
         }
     }
 
@@ -298,8 +313,14 @@ mod tests {
 
     #[test]
     fn identity_always_wins() {
-        let env =
-            env(&host(&[("RANKDECK_RUN", "x"), ("RANK", "99"), ("PATH", "/opt"), ("PYTHONUNBUFFERED", "")]));
+        let env = env(&host(&[
+            ("RANKDECK_RUN", "x"),
+            ("RANK", "99"),
+            ("PATH", "/opt"),
+            ("PYTHONUNBUFFERED", ""),
+            ("PYTHONPATH", "/own"),
+            ("TORCH_FR_BUFFER_SIZE", "9"),
+        ]));
         assert_eq!(env["RANKDECK_RUN"], "t");
         assert_eq!(env["RANKDECK_NODE"], "1");
         assert_eq!(env["RANKDECK_RESUME"], "latest");
@@ -307,6 +328,9 @@ mod tests {
         assert_eq!(env["HOME"], "/h");
         assert_eq!(env["PYTHONUNBUFFERED"], "");
         assert_eq!(env["LD_LIBRARY_PATH"], "/lt/lib:/x");
+        assert_eq!(env["PYTHONPATH"], "/w/py:/own");
+        assert_eq!(env["TORCH_FR_BUFFER_SIZE"], "9", "what the user set stays");
+        assert_eq!(env["TORCH_NCCL_DUMP_ON_TIMEOUT"], "1");
         assert_ne!(env.get("RANK").map(String::as_str), Some("99"));
     }
 

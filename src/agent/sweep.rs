@@ -226,6 +226,7 @@ mod tests {
             ppid,
             session,
             cpu_ticks: 0,
+            major_faults: 0,
             threads: 1,
             start,
             rss: 0,

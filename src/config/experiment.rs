@@ -287,6 +287,8 @@ pub struct Watch {
     pub rank0_budget_s: f64,
     /// Ranks compare every collective before they begin it.
     pub check_collectives: bool,
+    /// Show the process groups of Python ranks through a `sitecustomize` on `PYTHONPATH`.
+    pub python_hook: bool,
 }
 
 impl Default for Watch {
@@ -298,6 +300,7 @@ impl Default for Watch {
             init_budget_s: 120.0,
             rank0_budget_s: 600.0,
             check_collectives: false,
+            python_hook: true,
         }
     }
 }

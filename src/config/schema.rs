@@ -476,6 +476,12 @@ static WATCH: Keys = &[&[
         Value("false"),
         "Ranks compare every collective before they begin it, so that the first difference is named at its call: slower; `rankdeck restart --microscope` does the same for one generation.",
     ),
+    key(
+        "python_hook",
+        Kind::Flag,
+        Value("true"),
+        "Show the process groups of Python ranks through a `sitecustomize` on `PYTHONPATH`; scripts stay as they are.",
+    ),
 ]];
 
 use super::text_rules::{ADDRESS, INTERFACE, JUMP, LIBTORCH, NAME, PLAIN, USER};

@@ -9,7 +9,7 @@
 mod environment;
 mod resolve;
 
-pub use environment::rank_environment;
+pub use environment::{rank_environment, ras_address};
 
 use crate::config::experiment::Experiment;
 use crate::config::hosts::Host;

@@ -11,7 +11,7 @@
 
 use crate::core::ids::{Generation, LocalRank, NodeRank, Rank, RunId, WallTime};
 use crate::core::plan::Plan;
-use crate::proto::inspection::{GroupView, Inspection, Pressure};
+use crate::proto::inspection::{Inspection, Pressure};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -555,8 +555,6 @@ pub struct RankSignals {
     pub children: Vec<ChildSample>,
     /// Its cgroup; `None` where that cannot be read.
     pub cgroup: Option<CgroupSample>,
-    /// Process groups of a Python rank, from the page of the hook; empty for others.
-    pub groups: Vec<GroupView>,
 }
 
 /// A descendant of a rank.
@@ -612,6 +610,9 @@ pub struct PageSample {
     pub updates: u64,
     /// The collective that was entered last.
     pub collective: CollectiveSample,
+    /// The hook in a Python rank writes the page: it knows collectives and steps of optimisers, but no phases.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_hook: bool,
     /// What it does inside the phase.
     #[serde(default)]
     pub activity: Activity,

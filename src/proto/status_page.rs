@@ -6,6 +6,7 @@
 //! Layout, version 2: 64-bit little-endian words in a file of [`PAGE_BYTES`].
 //! ```text
 //! word    0  magic "rankdeck"      1  version        2  rank       3  generation     4  pid
+//! word    5  writer: 1 the hook in a Python rank   6  dumps that the agent has asked the hook for   7  dumps it has written
 //! word    8  seqlock: odd while the writer is inside
 //! words   9  body, in the order of `Body::words`
 //! word   64  ring of the latest RING collectives of all groups, slot = seq % RING
@@ -48,6 +49,9 @@ pub const VERSION: u64 = 2;
 pub const WORLD: GroupId = GroupId(0);
 
 const MAGIC: u64 = u64::from_le_bytes(*b"rankdeck");
+const WRITER: usize = 5;
+const ASKED: usize = 6;
+const ANSWERED: usize = 7;
 const SEQLOCK: usize = 8;
 const READ_TRIES: usize = 1000;
 
@@ -360,6 +364,8 @@ pub struct View {
     pub generation: u32,
     /// Its process id, as it sees itself (inside a pid namespace this is not the host's number).
     pub pid: u32,
+    /// The hook in a Python rank writes it.
+    pub by_hook: bool,
     /// The body.
     pub body: Body,
     /// The ring, oldest first; empty slots left out.
@@ -404,6 +410,21 @@ impl Reader {
         }
     }
 
+    /// The hook of a Python rank writes it.
+    pub fn has_hook(&self) -> bool {
+        self.words.get(WRITER).load(Ordering::Relaxed) == 1
+    }
+
+    /// Asks the hook for a dump and returns the number of the request; see [`Reader::hook_answered`].
+    pub fn ask_hook(&self) -> u64 {
+        self.words.get(ASKED).fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Number of the request that the hook has answered last.
+    pub fn hook_answered(&self) -> u64 {
+        self.words.get(ANSWERED).load(Ordering::Acquire)
+    }
+
     /// The page now.
     pub fn view(&self) -> View {
         let mut tries = 0;
@@ -443,6 +464,7 @@ impl Reader {
             rank: rank as u32,
             generation: generation as u32,
             pid: pid as u32,
+            by_hook: self.has_hook(),
             body,
             ring: (0..ring).map(collective).filter(|c| c.seq > 0).collect(),
             groups: (0..groups).map(group).filter(|g| g.name != [0; 16]).collect(),

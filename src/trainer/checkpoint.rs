@@ -15,6 +15,7 @@
 
 use super::error::TrainerError;
 use super::policy::actor_critic::Layout;
+use crate::trainer::inject;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fs::File;
@@ -143,12 +144,15 @@ impl Checkpoint {
     pub fn write(&self, folder: &Path, name: &str) -> Result<PathBuf, TrainerError> {
         let bytes = self.encode()?;
         let path = folder.join(name);
-        write_atomically(folder, name, &bytes).map(|()| path.clone()).map_err(|error| {
-            TrainerError::failure(
-                format!("cannot write checkpoint {}: {error}", path.display()),
-                "check free space and permissions of the run directory",
-            )
-        })
+        inject::writing()
+            .and_then(|()| write_atomically(folder, name, &bytes))
+            .map(|()| path.clone())
+            .map_err(|error| {
+                TrainerError::failure(
+                    format!("cannot write checkpoint {}: {error}", path.display()),
+                    "check free space and permissions of the run directory",
+                )
+            })
     }
 
     /// Reads `path` and makes sure that it fits the network and the environment (CHECKPOINT-2).

@@ -13,6 +13,7 @@ use super::policy::MlpFast;
 use super::policy::actor_critic::Layout;
 use super::seeds::{Purpose, Seeds};
 use crate::proto::message::{Counters, Returns};
+use crate::trainer::inject;
 use std::time::Instant;
 
 /// One rank's share of a rollout; everything `[steps][envs]`, observations with `[observation_len]` more.
@@ -188,6 +189,7 @@ impl Collector {
                 (rollout.actions[i], rollout.log_probs[i]) = fast.sample(observation, random);
             }
             let rewards = &mut rollout.rewards[row.clone()];
+            inject::here(inject::Place::EnvStep);
             env.step(&rollout.actions[row], rewards, next_dones, |episode| {
                 interval.add(episode.episode_return, episode.length);
                 tally.episodes += 1;

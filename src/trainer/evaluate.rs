@@ -7,6 +7,7 @@ use super::env::{EnvError, make};
 use super::policy::MlpFast;
 use super::seeds::{Purpose, Seeds};
 use crate::proto::message::Evaluation;
+use crate::trainer::inject;
 use std::time::Instant;
 
 /// Steps between two calls of `moved`.
@@ -25,6 +26,7 @@ pub fn evaluate(
     let mut observation = vec![0.0; env.spec().observation_len];
     let (mut returns, mut steps) = (Vec::with_capacity(episodes as usize), 0_u64);
     for episode in 0..episodes {
+        inject::here(inject::Place::Episode);
         env.reset(Some(&seeds.words(Purpose::Eval, episode, 0)), &mut observation);
         let mut total = 0.0;
         loop {

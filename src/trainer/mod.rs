@@ -18,6 +18,7 @@ pub mod env;
 pub mod error;
 pub mod evaluate;
 pub mod exchange;
+pub mod inject;
 pub mod policy;
 pub mod report;
 pub mod resume;
@@ -50,6 +51,8 @@ pub fn main(flags: &Flags) -> u8 {
             error.exit_code()
         });
     }
+    #[cfg(feature = "inject")]
+    inject::order(flags.inject.clone());
     match Settings::resolve(flags, &env) {
         Ok(settings) => rank(&settings),
         Err(error) => {

@@ -47,6 +47,10 @@ pub struct Flags {
     #[arg(long, value_name = "N", conflicts_with_all = ["rank", "world_size", "local_rank"],
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub spawn: Option<u32>,
+    /// Fault on purpose, FAULT[=VALUE]@RANK:STEP; may be given again
+    #[cfg(feature = "inject")]
+    #[arg(long, value_name = "FAULT@RANK:STEP")]
+    pub inject: Vec<super::inject::Fault>,
 }
 
 /// A rank's identity and files.

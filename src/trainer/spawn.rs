@@ -143,6 +143,10 @@ fn exit_code(status: ExitStatus) -> u8 {
 
 fn arguments(command: &mut Command, flags: &Flags) {
     command.arg("--config").arg(&flags.config);
+    #[cfg(feature = "inject")]
+    for fault in &flags.inject {
+        command.arg("--inject").arg(&fault.text);
+    }
     if let Some(run_dir) = &flags.run_dir {
         command.arg("--run-dir").arg(run_dir);
     }

@@ -1,7 +1,7 @@
 //! The environment of one rank.
 
 use super::{Plan, PlannedRank};
-use crate::core::ids::Generation;
+use crate::core::ids::{Generation, RunId};
 use std::collections::BTreeMap;
 
 /// Everything torchrun sets for one rank, and rankdeck's own identity variables; the agent adds paths (`RANKDECK_STATUS_PAGE`,
@@ -51,6 +51,8 @@ pub fn rank_environment(
         // The same for PyTorch's own process groups.
         set("TORCH_DISTRIBUTED_DEBUG", "DETAIL".to_owned());
     }
+    // Two runs on one host must not answer for each other.
+    set("NCCL_RAS_ADDR", ras_address(&plan.run));
     let mut visible: Vec<u32> = Vec::new();
     for gpu in plan.ranks_of(rank.node_rank).filter_map(|rank| rank.gpu) {
         if !visible.contains(&gpu) {
@@ -77,6 +79,14 @@ pub fn rank_environment(
         set("NCCL_SOCKET_IFNAME", interface.clone());
     }
     env
+}
+
+/// Where NCCL's RAS subsystem of a run listens on each of its hosts: a port that depends on the run alone, below the range that the kernel
+/// gives to clients and beside NCCL's default of 28028. Should another program have it, NCCL goes on without RAS.
+pub fn ras_address(run: &RunId) -> String {
+    let hash =
+        run.0.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    format!("localhost:{}", 20_000 + hash % 8_000)
 }
 
 #[cfg(test)]
@@ -155,6 +165,13 @@ mod tests {
         let ids: std::collections::BTreeSet<&str> = column(&all, "NCCL_HOSTID").into_iter().collect();
         assert_eq!(ids.len(), 4);
         assert!(!ids.contains("-"));
+    }
+
+    #[test]
+    fn runs_have_ras_ports_of_their_own() {
+        let a = ras_address(&RunId("ppo-20260101-000000".into()));
+        assert_ne!(a, ras_address(&RunId("ppo-20260101-000001".into())));
+        assert_eq!(a, ras_address(&RunId("ppo-20260101-000000".into())));
     }
 
     #[test]

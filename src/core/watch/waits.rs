@@ -102,7 +102,7 @@ fn members(seats: &[Seat<'_>], name: &str) -> Vec<usize> {
     let counts = |seat: &Seat| seat.of(name).is_some();
     let size = seats.iter().filter_map(|seat| seat.of(name)).map(|group| group.size as usize).max();
     let all = name == WORLD || size == Some(seats.len());
-    let talks = |seat: &Seat| seat.sample.page.is_some() || !seat.sample.signals.groups.is_empty();
+    let talks = |seat: &Seat| seat.sample.page.is_some();
     (0..seats.len())
         .filter(|index| seats.get(*index).is_some_and(|seat| counts(seat) || (all && talks(seat))))
         .collect()

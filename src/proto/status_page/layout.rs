@@ -123,6 +123,16 @@ pub enum Op {
     AllGather = 3,
     /// Wait for all.
     Barrier = 4,
+    /// Reduce, each member keeps its part.
+    ReduceScatter = 5,
+    /// Every member sends a part to every other.
+    AllToAll = 6,
+    /// Reduce to one.
+    Reduce = 7,
+    /// Gather on one.
+    Gather = 8,
+    /// Parts of one to all.
+    Scatter = 9,
 }
 
 impl Op {
@@ -134,6 +144,11 @@ impl Op {
             Op::Broadcast => "broadcast",
             Op::AllGather => "all_gather",
             Op::Barrier => "barrier",
+            Op::ReduceScatter => "reduce_scatter",
+            Op::AllToAll => "all_to_all",
+            Op::Reduce => "reduce",
+            Op::Gather => "gather",
+            Op::Scatter => "scatter",
         }
     }
 
@@ -143,6 +158,11 @@ impl Op {
             2 => Op::Broadcast,
             3 => Op::AllGather,
             4 => Op::Barrier,
+            5 => Op::ReduceScatter,
+            6 => Op::AllToAll,
+            7 => Op::Reduce,
+            8 => Op::Gather,
+            9 => Op::Scatter,
             _ => Op::None,
         }
     }
@@ -161,6 +181,16 @@ pub enum Dtype {
     F32 = 2,
     /// 64-bit floats.
     F64 = 3,
+    /// 16-bit floats.
+    F16 = 4,
+    /// Brain floats.
+    Bf16 = 5,
+    /// 32-bit integers.
+    I32 = 6,
+    /// Booleans.
+    Bool = 7,
+    /// Something else.
+    Other = 8,
 }
 
 impl Dtype {
@@ -171,6 +201,11 @@ impl Dtype {
             Dtype::I64 => "i64",
             Dtype::F32 => "f32",
             Dtype::F64 => "f64",
+            Dtype::F16 => "f16",
+            Dtype::Bf16 => "bf16",
+            Dtype::I32 => "i32",
+            Dtype::Bool => "bool",
+            Dtype::Other => "other",
         }
     }
 
@@ -179,6 +214,11 @@ impl Dtype {
             1 => Dtype::I64,
             2 => Dtype::F32,
             3 => Dtype::F64,
+            4 => Dtype::F16,
+            5 => Dtype::Bf16,
+            6 => Dtype::I32,
+            7 => Dtype::Bool,
+            8 => Dtype::Other,
             _ => Dtype::U8,
         }
     }

@@ -9,6 +9,7 @@
 //! - ADAM-2: the result depends on parameters, gradients, moments, step count and learning rate only: ranks with equal gradients stay
 //!   equal bit by bit.
 
+use crate::trainer::inject;
 use tch::{Device, Kind, TchError, Tensor};
 
 /// Why the optimiser cannot step.
@@ -47,6 +48,7 @@ impl Adam {
 
     /// One step with each parameter's `.grad`.
     pub fn step(&mut self, parameters: &[Tensor], learning_rate: f64) -> Result<(), AdamError> {
+        inject::here(inject::Place::Learn);
         self.steps += 1;
         let steps = self.steps as f64;
         let step_size = learning_rate / (1.0 - self.beta1.powf(steps));

@@ -12,6 +12,7 @@ use super::rendezvous::{self, Transport};
 use super::store::{Store, list};
 use crate::proto::message::Phase;
 use crate::proto::status_page::{self, Dtype, Op, WORLD};
+use crate::trainer::inject;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::cell::{Cell, RefCell};
@@ -150,6 +151,7 @@ impl ProcessGroup {
             page.group("world", settings.world_size);
             page.phase(Phase::Rendezvous);
         }
+        inject::arm(settings.rank, &page);
         let (store, transport) = if settings.world_size == 1 {
             (None, Transport::Alone)
         } else {
@@ -352,6 +354,7 @@ impl ProcessGroup {
     /// Leaves the group. Ranks wait for each other's last use of the connections, but never longer than `within`;
     /// a group that failed before is abandoned at once.
     pub fn destroy(mut self, within: Duration) -> Result<(), DistError> {
+        inject::here(inject::Place::Teardown);
         self.leave(within)
     }
 
@@ -462,6 +465,9 @@ impl ProcessGroup {
         let Some(transport) = &self.transport else {
             return Err(self.refuse(call, "the group was left already"));
         };
+        if inject::collective(self, call.op, call.tag, call.count)? == inject::Flow::Done {
+            return Ok(());
+        }
         let bytes = call.count * call.kind.elt_size_in_bytes();
         let seq = match self.page.try_borrow_mut() {
             Ok(mut page) => {

@@ -1,0 +1,33 @@
+//! The hook for Python ranks: a `sitecustomize` on `PYTHONPATH` that shows PyTorch's process groups on the rank's status page.
+//!
+//! Owner: the thread that prepares a launch writes it into the folder of the generation; the rules of the hook itself stand at its head.
+//! `[watch] python_hook = false` leaves it out.
+
+use super::paths::create_private;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The module, as it is put on the host.
+pub const SOURCE: &str = include_str!("sitecustomize.py");
+
+/// Variables that make PyTorch keep and write its Flight Recorder, under the names of all versions since 2.6; the files lie in `folder`.
+/// Timing is left alone: it may hang PyTorch's own watchdog.
+pub fn recorder_environment(folder: &Path) -> [(&'static str, PathBuf); 6] {
+    let files = folder.join("fr_rank_");
+    [
+        ("TORCH_FR_BUFFER_SIZE", "2000".into()),
+        ("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000".into()),
+        ("TORCH_FR_DUMP_TEMP_FILE", files.clone()),
+        ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", files),
+        ("TORCH_NCCL_DUMP_ON_TIMEOUT", "1".into()),
+        ("PYTHONFAULTHANDLER", "1".into()),
+    ]
+}
+
+/// Writes the hook and returns the folder that belongs on `PYTHONPATH`.
+pub fn install(generation_dir: &Path) -> io::Result<PathBuf> {
+    let folder = generation_dir.join("python");
+    create_private(&folder).map_err(|failure| io::Error::other(failure.error))?;
+    std::fs::write(folder.join("sitecustomize.py"), SOURCE)?;
+    Ok(folder)
+}

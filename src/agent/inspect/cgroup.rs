@@ -1,0 +1,229 @@
+//! The control groups of a process: frozen, throttled, out of memory; versions 1, 2 and both at once.
+//!
+//! Owner: whoever made the [`Mounts`]; they are read once, since hierarchies do not move while a run lives. Nothing here blocks: these are
+//! counters of the kernel.
+
+use crate::proto::message::CgroupSample;
+use std::path::{Path, PathBuf};
+
+/// Where a process's groups lie.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Groups {
+    /// Path below the mount of the hierarchy that tells most: version 2 where it has controllers, else the freezer's.
+    pub path: String,
+    unified: Option<PathBuf>,
+    freezer: Option<PathBuf>,
+    /// The group of the CPU controller and the mount it may climb up to.
+    cpu: Option<(PathBuf, PathBuf)>,
+    memory: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Mount {
+    root: String,
+    at: PathBuf,
+    /// Controllers of version 1; empty for version 2.
+    controllers: Vec<String>,
+}
+
+/// The mounted hierarchies, as this process sees them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Mounts {
+    list: Vec<Mount>,
+}
+
+impl Mounts {
+    /// Reads them.
+    pub fn read() -> Mounts {
+        Mounts::parse(&std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
+    }
+
+    fn parse(mountinfo: &str) -> Mounts {
+        let list = mountinfo
+            .lines()
+            .filter_map(|line| {
+                let (left, right) = line.split_once(" - ")?;
+                let mut left = left.split(' ').skip(3);
+                let (root, at) = (left.next()?, left.next()?);
+                let mut right = right.split(' ');
+                let kind = right.next()?;
+                let options = right.nth(1)?;
+                let controllers = match kind {
+                    "cgroup2" => Vec::new(),
+                    "cgroup" => options.split(',').map(str::to_owned).collect(),
+                    _ => return None,
+                };
+                Some(Mount { root: root.into(), at: at.into(), controllers })
+            })
+            .collect();
+        Mounts { list }
+    }
+
+    /// The groups of a process; `None` when it is gone or no hierarchy is mounted.
+    pub fn of(&self, pid: u32) -> Option<Groups> {
+        if self.list.is_empty() {
+            return None;
+        }
+        Some(self.locate(&std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?))
+    }
+
+    fn locate(&self, cgroup: &str) -> Groups {
+        let mut groups = Groups::default();
+        for line in cgroup.lines() {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+            let wanted: Vec<&str> = controllers.split(',').filter(|name| !name.is_empty()).collect();
+            let mount = self.list.iter().find(|mount| {
+                if wanted.is_empty() {
+                    mount.controllers.is_empty()
+                } else {
+                    wanted.iter().all(|name| mount.controllers.iter().any(|has| has == name))
+                }
+            });
+            let Some(mount) = mount else { continue };
+            // Inside a container the mount may begin at the container's own group.
+            let below = path.strip_prefix(mount.root.as_str()).unwrap_or(path).trim_start_matches('/');
+            let folder = mount.at.join(below);
+            if wanted.is_empty() {
+                groups.unified = Some(folder.clone());
+                groups.cpu.get_or_insert_with(|| (folder.clone(), mount.at.clone()));
+                if groups.path.is_empty() || path != "/" {
+                    groups.path = path.to_owned();
+                }
+                continue;
+            }
+            for name in wanted {
+                match name {
+                    "freezer" => {
+                        groups.freezer = Some(folder.clone());
+                        if groups.path.is_empty() || groups.path == "/" {
+                            groups.path = path.to_owned();
+                        }
+                    }
+                    "cpu" => groups.cpu = Some((folder.clone(), mount.at.clone())),
+                    "memory" => groups.memory = Some(folder.clone()),
+                    _ => {}
+                }
+            }
+        }
+        groups
+    }
+}
+
+impl Groups {
+    /// The counters now.
+    pub fn sample(&self) -> CgroupSample {
+        let (periods, throttled) = self.throttling();
+        CgroupSample {
+            path: self.path.clone(),
+            frozen: self.is_frozen(),
+            periods,
+            throttled,
+            oom_kills: self.oom_kills(),
+        }
+    }
+
+    /// Frozen by either version, by itself or through a parent.
+    pub fn is_frozen(&self) -> bool {
+        let by_two = self.unified.as_ref().and_then(|folder| value(&folder.join("cgroup.events"), "frozen"))
+            == Some(1);
+        let by_one = || {
+            let state = std::fs::read_to_string(self.freezer.as_ref()?.join("freezer.state")).ok()?;
+            Some(matches!(state.trim(), "FROZEN" | "FREEZING"))
+        };
+        by_two || by_one() == Some(true)
+    }
+
+    /// Periods and throttled periods of the nearest group upwards that has a quota.
+    pub fn throttling(&self) -> (u64, u64) {
+        let Some((folder, top)) = &self.cpu else { return (0, 0) };
+        let mut at: &Path = folder;
+        loop {
+            let stat = at.join("cpu.stat");
+            if let Some(periods) = value(&stat, "nr_periods").filter(|periods| *periods > 0) {
+                return (periods, value(&stat, "nr_throttled").unwrap_or(0));
+            }
+            match at.parent() {
+                Some(parent) if at != top => at = parent,
+                _ => return (0, 0),
+            }
+        }
+    }
+
+    /// Processes ended by the out-of-memory killer.
+    pub fn oom_kills(&self) -> u64 {
+        let two = || value(&self.unified.as_ref()?.join("memory.events"), "oom_kill");
+        let one = || value(&self.memory.as_ref()?.join("memory.oom_control"), "oom_kill");
+        one().or_else(two).unwrap_or(0)
+    }
+}
+
+fn value(path: &Path, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(path).ok()?;
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "\
+30 25 0:25 / /sys/fs/cgroup ro shared:9 - tmpfs tmpfs ro,mode=755
+31 30 0:26 / /sys/fs/cgroup/unified rw shared:10 - cgroup2 cgroup2 rw
+32 30 0:27 / /sys/fs/cgroup/cpu,cpuacct rw shared:11 - cgroup cgroup rw,cpu,cpuacct
+33 30 0:28 / /sys/fs/cgroup/freezer rw shared:12 - cgroup cgroup rw,freezer
+34 30 0:29 /docker/abc /sys/fs/cgroup/memory rw shared:13 - cgroup cgroup rw,memory
+";
+
+    #[test]
+    fn both_versions_side_by_side_are_told_apart() {
+        let groups = Mounts::parse(HYBRID)
+            .locate("12:cpu,cpuacct:/a/b\n11:freezer:/jobs/7\n10:memory:/docker/abc/x\n0::/user.slice/7\n");
+        assert_eq!(groups.path, "/user.slice/7");
+        assert_eq!(groups.unified.unwrap(), Path::new("/sys/fs/cgroup/unified/user.slice/7"));
+        assert_eq!(groups.freezer.unwrap(), Path::new("/sys/fs/cgroup/freezer/jobs/7"));
+        assert_eq!(groups.cpu.unwrap().0, Path::new("/sys/fs/cgroup/cpu,cpuacct/a/b"));
+        assert_eq!(groups.memory.unwrap(), Path::new("/sys/fs/cgroup/memory/x"));
+    }
+
+    #[test]
+    fn version_2_alone_serves_everything() {
+        let mounts = Mounts::parse("29 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n");
+        let groups = mounts.locate("0::/system.slice/x.service\n");
+        let folder = Path::new("/sys/fs/cgroup/system.slice/x.service");
+        assert_eq!((groups.unified.as_deref(), groups.cpu.unwrap().0.as_path()), (Some(folder), folder));
+    }
+
+    #[test]
+    fn counters_come_from_the_nearest_group_with_a_quota() {
+        let top = tempfile::tempdir().unwrap();
+        let inner = top.path().join("a/b");
+        std::fs::create_dir_all(&inner).unwrap();
+        std::fs::write(inner.join("cpu.stat"), "nr_periods 0\nnr_throttled 0\n").unwrap();
+        std::fs::write(top.path().join("a/cpu.stat"), "usage_usec 9\nnr_periods 75\nnr_throttled 74\n")
+            .unwrap();
+        std::fs::write(inner.join("cgroup.events"), "populated 1\nfrozen 1\n").unwrap();
+        std::fs::write(inner.join("memory.events"), "oom 3\noom_kill 2\n").unwrap();
+        let groups = Groups {
+            path: "/a/b".into(),
+            unified: Some(inner.clone()),
+            freezer: None,
+            cpu: Some((inner, top.path().into())),
+            memory: None,
+        };
+        let sample = groups.sample();
+        assert_eq!((sample.periods, sample.throttled, sample.frozen, sample.oom_kills), (75, 74, true, 2));
+        std::fs::write(top.path().join("a/b/cgroup.events"), "populated 1\nfrozen 0\n").unwrap();
+        assert!(!groups.is_frozen());
+    }
+
+    #[test]
+    fn a_frozen_freezer_is_seen() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("freezer.state"), "FROZEN\n").unwrap();
+        let groups = Groups { freezer: Some(folder.path().into()), ..Groups::default() };
+        assert!(groups.is_frozen());
+        std::fs::write(folder.path().join("freezer.state"), "THAWED\n").unwrap();
+        assert!(!groups.is_frozen());
+    }
+}

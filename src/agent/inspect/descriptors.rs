@@ -1,0 +1,218 @@
+//! Descriptors of a process, resolved to what is at their other end: a pipe's peer process, a socket's peer, a file and its mount.
+//!
+//! Owner: nobody keeps state. Links in `/proc/PID/fd` are read, never followed: following one could wait for a file system that is stuck.
+
+use super::sockets::{self, Tcp};
+use crate::agent::{paths, proc};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+/// Most processes searched for the other end of a pipe.
+const SEARCHED: usize = 4096;
+/// Most descriptors read of one process.
+const DESCRIPTORS: usize = 4096;
+/// Most other ends that are named.
+const PEERS: usize = 4;
+
+/// What a descriptor leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// A pipe and the processes that hold its other end.
+    Pipe {
+        /// (pid, name, state) of each; empty when all have closed it.
+        peers: Vec<(u32, String, char)>,
+        /// Every process of this user was searched.
+        searched_all: bool,
+    },
+    /// A unix socket and the processes that hold its other end.
+    Unix {
+        /// As for pipes.
+        peers: Vec<(u32, String, char)>,
+    },
+    /// A TCP socket, by its inode.
+    Inet {
+        /// Inode.
+        inode: u64,
+    },
+    /// A file, with type and source of its mount.
+    File {
+        /// Path as the process sees it.
+        path: String,
+        /// `ext4 at /data`.
+        mount: Option<String>,
+    },
+    /// Anything else, as the kernel names it.
+    Other(String),
+}
+
+impl Target {
+    /// In words; TCP sockets are looked up in `tcp`.
+    pub fn words(&self, tcp: &[Tcp]) -> String {
+        let people = |peers: &[(u32, String, char)]| {
+            let each: Vec<String> = peers
+                .iter()
+                .take(PEERS)
+                .map(|(pid, name, state)| match super::state_words(*state) {
+                    "runs" | "waits" => format!("pid {pid} ({name})"),
+                    words => format!("pid {pid} ({name}, {words})"),
+                })
+                .collect();
+            each.join(", ")
+        };
+        match self {
+            Target::Pipe { peers, searched_all } if peers.is_empty() => {
+                if *searched_all {
+                    "a pipe whose other end nobody else holds".to_owned()
+                } else {
+                    "a pipe".to_owned()
+                }
+            }
+            Target::Pipe { peers, .. } => format!("a pipe from {}", people(peers)),
+            Target::Unix { peers } if peers.is_empty() => "a unix socket".to_owned(),
+            Target::Unix { peers } => format!("a socket to {}", people(peers)),
+            Target::Inet { inode } => match tcp.iter().find(|tcp| tcp.inode == *inode) {
+                None => "a network socket".to_owned(),
+                Some(tcp) => {
+                    let socket = &tcp.socket;
+                    let mut words = format!("TCP {}", socket.peer);
+                    if socket.state != "ESTABLISHED" {
+                        words += &format!(" in state {}", socket.state);
+                    } else if socket.backoff > 0 {
+                        words +=
+                            &format!(": {} segments unanswered, {} retries", socket.unacked, socket.backoff);
+                    } else {
+                        let silent = f64::from(socket.last_received_ms) / 1000.0;
+                        words += &format!(": nothing received for {silent:.1} s");
+                    }
+                    words
+                }
+            },
+            Target::File { path, mount: Some(mount) } => format!("{path} ({mount})"),
+            Target::File { path, mount: None } => path.clone(),
+            Target::Other(name) => name.clone(),
+        }
+    }
+}
+
+/// What a descriptor of a process leads to; `None` when it is closed or not ours to see.
+pub fn target(pid: u32, fd: i32) -> Option<Target> {
+    let link = fs::read_link(format!("/proc/{pid}/fd/{fd}")).ok()?;
+    let name = link.to_string_lossy().into_owned();
+    if let Some(inode) = bracketed(&name, "pipe:") {
+        let reads = may_read(&format!("/proc/{pid}/fd/{fd}"));
+        let (peers, searched_all) = pipe_peers(pid, inode, reads);
+        return Some(Target::Pipe { peers, searched_all });
+    }
+    if let Some(inode) = bracketed(&name, "socket:") {
+        let peers = sockets::unix_peers().unwrap_or_default();
+        return Some(match peers.iter().find(|(own, _)| *own == inode) {
+            Some((_, peer)) => Target::Unix { peers: holders(&format!("socket:[{peer}]"), pid, |_| true).0 },
+            None => Target::Inet { inode },
+        });
+    }
+    if name.starts_with('/') {
+        return Some(Target::File { mount: mount_of(pid, &name), path: name });
+    }
+    Some(Target::Other(name))
+}
+
+/// Inodes of all sockets of a process.
+pub fn socket_inodes(pid: u32) -> Vec<u64> {
+    let Ok(folder) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
+    folder
+        .flatten()
+        .take(DESCRIPTORS)
+        .filter_map(|entry| bracketed(&fs::read_link(entry.path()).ok()?.to_string_lossy(), "socket:"))
+        .collect()
+}
+
+fn bracketed(name: &str, kind: &str) -> Option<u64> {
+    name.strip_prefix(kind)?.strip_prefix('[')?.strip_suffix(']')?.parse().ok()
+}
+
+/// The link's own mode tells how the descriptor was opened.
+fn may_read(link: &str) -> bool {
+    fs::symlink_metadata(link).is_ok_and(|data| data.permissions().mode() & 0o400 != 0)
+}
+
+/// Who holds the end of a pipe that the asker does not.
+fn pipe_peers(pid: u32, inode: u64, reads: bool) -> (Vec<(u32, String, char)>, bool) {
+    holders(&format!("pipe:[{inode}]"), pid, move |link| may_read(link) != reads)
+}
+
+/// Processes other than `pid` with a descriptor of that name; relatives come first, since they are the likely ones.
+fn holders(name: &str, pid: u32, fits: impl Fn(&str) -> bool) -> (Vec<(u32, String, char)>, bool) {
+    let mut todo = proc::descendants(pid);
+    let ancestors =
+        std::iter::successors(proc::stat(pid), |stat| proc::stat(stat.ppid).filter(|up| up.pid > 1));
+    todo.extend(ancestors.map(|stat| stat.pid).skip(1));
+    let relatives = todo.len();
+    let others = fs::read_dir("/proc").into_iter().flatten().flatten();
+    todo.extend(others.filter_map(|entry| {
+        let own = entry.metadata().is_ok_and(|data| data.uid() == paths::own_uid());
+        entry.file_name().to_str()?.parse::<u32>().ok().filter(|_| own)
+    }));
+    let mut found: Vec<(u32, String, char)> = Vec::new();
+    for (index, other) in todo.iter().enumerate().take(SEARCHED) {
+        if index >= relatives && !found.is_empty() {
+            return (found, false);
+        }
+        if *other == pid || found.iter().any(|(known, ..)| known == other) {
+            continue;
+        }
+        let Ok(folder) = fs::read_dir(format!("/proc/{other}/fd")) else { continue };
+        let holds = folder.flatten().take(DESCRIPTORS).any(|entry| {
+            fs::read_link(entry.path()).is_ok_and(|link| link == Path::new(name))
+                && fits(&entry.path().to_string_lossy())
+        });
+        if holds && let Some(stat) = proc::stat(*other) {
+            found.push((*other, stat.comm, stat.state));
+        }
+    }
+    (found, todo.len() <= SEARCHED)
+}
+
+/// Type and place of the mount that holds `path`, for file systems whose trouble is worth naming.
+pub fn mount_of(pid: u32, path: &str) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/mountinfo")).ok()?;
+    let mut best: Option<(usize, String)> = None;
+    for line in text.lines() {
+        let (left, right) = line.split_once(" - ")?;
+        let at = left.split(' ').nth(4)?.replace("\\040", " ");
+        let kind = right.split(' ').next()?;
+        let below = at == "/"
+            || path.strip_prefix(at.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        if below && best.as_ref().is_none_or(|(length, _)| at.len() >= *length) {
+            best = Some((at.len(), format!("{kind} at {at}")));
+        }
+    }
+    best.map(|(_, words)| words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn a_file_is_named_with_its_mount() {
+        let file = fs::File::open("/proc/self/status").unwrap();
+        let target = target(std::process::id(), file.as_raw_fd()).unwrap();
+        let words = target.words(&[]);
+        assert!(words.ends_with("/status (proc at /proc)"), "{words}");
+    }
+
+    #[test]
+    fn a_tcp_socket_that_hears_nothing_says_so() {
+        let socket = crate::proto::inspection::Socket {
+            peer: "10.0.0.11:4711".into(),
+            state: "ESTABLISHED".into(),
+            last_received_ms: 12_040,
+            ..Default::default()
+        };
+        let tcp = [Tcp { inode: 9, socket }];
+        assert_eq!(Target::Inet { inode: 9 }.words(&tcp), "TCP 10.0.0.11:4711: nothing received for 12.0 s");
+        assert_eq!(Target::Inet { inode: 8 }.words(&tcp), "a network socket");
+    }
+}

@@ -1,0 +1,348 @@
+//! The parts of one look, in their order: what cannot block, what may.
+//!
+//! Owner: the helper thread of one inspection.
+
+use super::memory::{self, Mapping};
+use super::syscall::{self, Call, Kind};
+use super::{
+    Shared, Subject, Venture, cgroup, descriptors, python, ras, recorder, signals, sockets, state_words,
+};
+use crate::agent::proc::{self, Stat};
+use crate::agent::sweep::Ident;
+use crate::proto::inspection::{Child, Frame, GroupView, How, OsState, PythonView, Socket, ThreadStack};
+use crate::proto::message::GpuSample;
+use crate::proto::status_page::{Group, Reader, View, monotonic_ns, tag_text};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// CPU times are compared over this long.
+const WINDOW: Duration = Duration::from_millis(250);
+/// Most children listed.
+const CHILDREN: usize = 64;
+/// Most connections listed.
+const SOCKETS: usize = 32;
+/// Most threads listed of one process, and most native stacks.
+const THREADS: usize = 64;
+const NATIVE_STACKS: usize = 6;
+/// Most children whose Python stacks are read.
+const CHILD_STACKS: usize = 4;
+
+pub(super) fn look(subject: &Subject, shared: &Shared, deadline: Instant) {
+    let begun = Instant::now();
+    shared.found(|found| {
+        found.last_line.clone_from(&subject.last_line);
+        found.gpu = subject.gpu.as_ref().map(gpu_words);
+        found.pressure = signals::pressure();
+    });
+    let alive = subject.ident.and_then(|ident| {
+        proc::stat(ident.pid).filter(|stat| stat.start == ident.start).map(|stat| (ident, stat))
+    });
+    match alive {
+        Some((ident, stat)) => process(subject, ident, &stat, shared, deadline),
+        None => shared.found(|found| {
+            found.os = OsState { state: 'X', words: state_words('X').into(), ..OsState::default() };
+            found.notes.push("it has no process".into());
+        }),
+    }
+    shared.found(|found| found.took_ms = (begun.elapsed().as_millis() as u64).max(1));
+}
+
+fn process(subject: &Subject, ident: Ident, stat: &Stat, shared: &Shared, deadline: Instant) {
+    let pid = ident.pid;
+    let begun = Instant::now();
+    let before = cpu_of_tree(pid);
+    let groups = cgroup::Mounts::read().of(pid);
+    let (periods, throttled) = groups.as_ref().map_or((0, 0), cgroup::Groups::throttling);
+    shared.stage("the state of its main thread");
+    let call = syscall::call(pid, pid);
+    let frozen = groups.as_ref().is_some_and(cgroup::Groups::is_frozen);
+    shared.found(|found| {
+        found.pid = Some(pid);
+        found.os = OsState {
+            state: stat.state,
+            words: if frozen { "frozen by its cgroup" } else { state_words(stat.state) }.into(),
+            wchan: Some(proc::wchan(pid)).filter(|wchan| !wchan.is_empty()),
+            syscall: call.as_ref().and_then(syscall::in_short),
+            frozen_cgroup: frozen,
+            throttled_share: None,
+            oom_kills: groups.as_ref().map_or(0, cgroup::Groups::oom_kills),
+            tracer: tracer(pid),
+            threads: stat.threads as u32,
+            cpu_ms_moved: 0,
+        };
+        if groups.is_none() {
+            found.notes.push("its cgroup cannot be read".into());
+        }
+        if call.is_none() && stat.state != 'Z' {
+            found.notes.push("its system call is not shown to this user (ptrace is restricted)".into());
+        }
+    });
+    shared.stage("its sockets");
+    let tcp = match sockets::tcp() {
+        Ok(tcp) => tcp,
+        Err(error) => {
+            shared.found(|found| found.notes.push(format!("TCP_INFO was not had: {error}")));
+            Vec::new()
+        }
+    };
+    let connections = connections(pid, &tcp);
+    let blocked_on = call.as_ref().and_then(|call| syscall::in_words(pid, call, &tcp));
+    shared.found(|found| {
+        found.sockets = connections;
+        found.blocked_on = blocked_on;
+        found.children = children(pid, &before);
+    });
+    shared.stage("its status page");
+    let page = Reader::open(&subject.page).ok().map(|reader| (reader.has_hook(), reader.view()));
+    if let Some((hooked, view)) = page.as_ref().filter(|(_, view)| view.rank == subject.rank.0) {
+        let now = monotonic_ns();
+        let groups = if *hooked { hook_groups(view, now) } else { Vec::new() };
+        shared.found(|found| {
+            if *hooked {
+                found.python = Some(PythonView { source: "hook".into(), groups, ..PythonView::default() });
+            }
+            let latest = view.sample(now).collective;
+            if latest.entered > latest.left {
+                let words = format!(
+                    "inside {} #{} ({}) for {} ms",
+                    latest.op, latest.entered, latest.tag, latest.age_ms
+                );
+                found.notes.push(words);
+            }
+        });
+    }
+    match Venture::begin(ident) {
+        Some(venture) => {
+            memory_parts(pid, call.as_ref(), shared, deadline);
+            drop(venture);
+        }
+        None => shared.found(|found| {
+            found.notes.push("stacks were not had: an earlier look still waits for its memory".into());
+        }),
+    }
+    shared.stage("the Flight Recorder");
+    recorder::add(subject, shared, deadline);
+    if let Some(address) = &subject.ras {
+        shared.stage("NCCL's RAS");
+        let told = ras::ask(address, deadline);
+        shared.found(|found| match told {
+            Ok(report) => found.ras = report.lines_about(subject.rank.0),
+            Err(error) => found.notes.push(format!("NCCL RAS at {address}: {error}")),
+        });
+    }
+    // CPU times need two moments.
+    shared.stage("CPU times");
+    let wait = WINDOW.saturating_sub(begun.elapsed()).min(deadline.saturating_duration_since(Instant::now()));
+    std::thread::sleep(wait);
+    let moved = groups.as_ref().map(|groups| groups.throttling());
+    shared.found(|found| {
+        found.children = children(pid, &before);
+        let own = proc::stat(pid).map_or(0, |now| now.cpu_ticks.saturating_sub(stat.cpu_ticks));
+        found.os.cpu_ms_moved = own * 1000 / proc::ticks_per_second();
+        found.os.throttled_share = moved.and_then(|(after, throttled_after)| {
+            let passed = after.checked_sub(periods).filter(|passed| *passed > 0)?;
+            Some(throttled_after.saturating_sub(throttled) as f64 / passed as f64)
+        });
+    });
+}
+
+/// The process groups on the page of a Python rank.
+fn hook_groups(view: &View, now: u64) -> Vec<GroupView> {
+    let age = |then: u64| now.saturating_sub(then) / 1_000_000;
+    let one = |group: &Group| {
+        let last = view.ring.iter().find(|call| call.seq == group.last).copied().unwrap_or_default();
+        let site = view.sites.iter().find(|(number, _)| *number == last.call_site);
+        GroupView {
+            name: tag_text(&group.name),
+            ranks: Vec::new(),
+            size: group.size as u32,
+            enqueued: group.entered,
+            completed: group.left,
+            // The tag is PyTorch's own name of the function.
+            op: tag_text(&last.tag),
+            count: last.count,
+            dtype: last.dtype.name().into(),
+            call_site: site.map(|(_, name)| name.clone()).unwrap_or_default(),
+            age_ms: age(if last.left_ns > 0 { last.left_ns } else { last.entered_ns.max(1) }),
+            chain: group.chain,
+        }
+    };
+    view.groups.iter().filter(|group| group.entered > 0 || group.size > 0).map(one).collect()
+}
+
+/// What takes the process's memory lock.
+fn memory_parts(pid: u32, call: Option<&Call>, shared: &Shared, deadline: Instant) {
+    shared.stage("its memory map");
+    let mappings = match memory::code(pid) {
+        Ok(mappings) => mappings,
+        Err(error) => {
+            shared.found(|found| found.notes.push(format!("no stacks: its memory map: {error}")));
+            return;
+        }
+    };
+    if let Some(path) = call.and_then(|call| path_argument(pid, call)) {
+        shared.found(|found| found.blocked_on = Some(path));
+    }
+    let interpreter = python::is_interpreter(pid, &mappings);
+    if interpreter {
+        shared.stage("its Python stacks");
+        match python::stacks(pid) {
+            Ok((stacks, holder)) => shared.found(|found| {
+                if let Some(holder) = holder {
+                    found.notes.push(format!("thread {holder} holds the interpreter lock"));
+                }
+                found.threads.extend(stacks);
+            }),
+            Err(error) => shared.found(|found| found.notes.push(format!("no Python stacks: {error}"))),
+        }
+    }
+    shared.stage("the Python stacks of its children");
+    child_stacks(pid, shared, deadline);
+    shared.stage("its native stacks");
+    native_stacks(pid, &mappings, if interpreter { 1 } else { NATIVE_STACKS }, shared, deadline);
+    shared.stage("its kernel stack");
+    if let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/stack")) {
+        let frames = kernel_frames(&text);
+        if !frames.is_empty() {
+            let stack =
+                ThreadStack { tid: pid, name: super::thread_name(pid, pid), how: How::Kernel, frames };
+            shared.found(|found| found.threads.push(stack));
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn native_stacks(pid: u32, mappings: &[Mapping], most: usize, shared: &Shared, deadline: Instant) {
+    let mut tids: Vec<u32> = std::fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .take(THREADS)
+        .collect();
+    tids.sort_by_key(|tid| (*tid != pid, *tid));
+    let mut modules = super::symbols::Modules::new(pid, mappings);
+    let mut notes = Vec::new();
+    let stacks = super::native::stacks(pid, &tids, &mut modules, most, deadline, |note| notes.push(note));
+    shared.found(|found| {
+        found.threads.extend(stacks);
+        found.notes.extend(notes);
+    });
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn native_stacks(_: u32, _: &[Mapping], _: usize, shared: &Shared, _: Instant) {
+    shared.found(|found| found.notes.push("native stacks are read on x86-64 only".into()));
+}
+
+/// Stacks of the env workers: what a rank waits for is often in one of them.
+fn child_stacks(pid: u32, shared: &Shared, deadline: Instant) {
+    let below = proc::descendants(pid);
+    for child in below.into_iter().take(CHILD_STACKS) {
+        let Some(stat) = proc::stat(child).filter(|stat| !stat.is_gone() && stat.state != 'D') else {
+            continue;
+        };
+        if Instant::now() >= deadline || !python::is_interpreter(child, &[]) {
+            continue;
+        }
+        if let Ok((mut stacks, _)) = python::stacks(child) {
+            stacks.truncate(1);
+            for stack in &mut stacks {
+                stack.name = format!("child {child} ({})", stat.comm);
+            }
+            shared.found(|found| found.threads.extend(stacks));
+        }
+    }
+}
+
+/// The path that a call waits for, when it is one of its arguments.
+fn path_argument(pid: u32, call: &Call) -> Option<String> {
+    let number = call.number?;
+    let (name, kind) = syscall::name(number);
+    let at = match (name, kind) {
+        ("openat" | "unlinkat" | "renameat2", Kind::Other) => call.args[1],
+        ("open" | "stat" | "rename" | "mkdir", Kind::Other) => call.args[0],
+        _ => return None,
+    };
+    let path = memory::text(pid, at)?;
+    let mount = descriptors::mount_of(pid, &path).map_or_else(String::new, |mount| format!(" ({mount})"));
+    Some(format!("{name} of {path}{mount}"))
+}
+
+/// Lines like `[<0>] futex_do_wait+0x38/0x70`.
+fn kernel_frames(text: &str) -> Vec<Frame> {
+    text.lines()
+        .take(32)
+        .filter_map(|line| {
+            let function = line.split_once("] ").map_or(line, |(_, rest)| rest).split('+').next()?.trim();
+            (!function.is_empty() && !function.starts_with("0x")).then(|| Frame {
+                function: function.to_owned(),
+                file: Some("kernel".into()),
+                line: None,
+            })
+        })
+        .collect()
+}
+
+fn tracer(pid: u32) -> u32 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.lines().find_map(|line| line.strip_prefix("TracerPid:")?.trim().parse().ok()).unwrap_or(0)
+}
+
+fn cpu_of_tree(pid: u32) -> BTreeMap<u32, u64> {
+    proc::descendants(pid).into_iter().filter_map(proc::stat).map(|stat| (stat.pid, stat.cpu_ticks)).collect()
+}
+
+fn children(pid: u32, before: &BTreeMap<u32, u64>) -> Vec<Child> {
+    let mut stats: Vec<Stat> = proc::descendants(pid).into_iter().filter_map(proc::stat).collect();
+    // Those that say most come first: ended ones.
+    stats.sort_by_key(|stat| (stat.state != 'Z', stat.pid));
+    stats
+        .into_iter()
+        .take(CHILDREN)
+        .map(|stat| Child {
+            pid: stat.pid,
+            state: stat.state,
+            cpu_ms_moved: before.get(&stat.pid).map_or(0, |ticks| stat.cpu_ticks.saturating_sub(*ticks))
+                * 1000
+                / proc::ticks_per_second(),
+            name: stat.comm,
+        })
+        .collect()
+}
+
+/// The connections of a process, those in trouble first.
+fn connections(pid: u32, tcp: &[sockets::Tcp]) -> Vec<Socket> {
+    let inodes = descriptors::socket_inodes(pid);
+    let mut found: Vec<Socket> =
+        tcp.iter().filter(|tcp| inodes.contains(&tcp.inode)).map(|tcp| tcp.socket.clone()).collect();
+    found.sort_by_key(|socket| {
+        (
+            std::cmp::Reverse(socket.backoff),
+            std::cmp::Reverse(socket.send_queue),
+            std::cmp::Reverse(socket.last_received_ms),
+        )
+    });
+    found.truncate(SOCKETS);
+    found
+}
+
+/// A GPU in words, with what is wrong first.
+pub(super) fn gpu_words(gpu: &GpuSample) -> String {
+    let mut words = Vec::new();
+    if gpu.lost {
+        words.push("the driver has lost it".to_owned());
+    }
+    if !gpu.xids.is_empty() {
+        let list: Vec<String> = gpu.xids.iter().map(u64::to_string).collect();
+        words.push(format!("Xid {}", list.join(", ")));
+    }
+    if !gpu.throttle.is_empty() {
+        words.push(format!("clocks held down: {}", gpu.throttle.join(", ")));
+    }
+    words.extend(gpu.utilization.map(|percent| format!("busy {percent} %")));
+    words.extend(gpu.power_w.map(|watts| format!("{watts:.0} W")));
+    words.extend(gpu.sm_clock_mhz.map(|clock| format!("{clock} MHz")));
+    words.extend(gpu.temperature_c.map(|degrees| format!("{degrees} C")));
+    format!("GPU {}: {}", gpu.index, words.join(", "))
+}

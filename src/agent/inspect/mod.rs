@@ -1,0 +1,188 @@
+//! A close look at ranks on request: what the kernel, sockets, stacks and libraries show of one process.
+//!
+//! Owner: one helper thread per rank and request, which fills an [`Inspection`] part by part, the parts that cannot block first. Code map:
+//!
+//! ```text
+//! look         the parts in their order                     syscall      what a thread waits for
+//! descriptors  who is at the other end of a descriptor      sockets      TCP_INFO and unix peers by netlink
+//! cgroup       frozen, throttled, out of memory             signals      pressure, network interface, suspension
+//! memory       maps and memory of another process           native       native stacks from outside
+//! symbols      unwinding through mapped files, names        python       Python stacks from outside
+//! ras          NCCL's RAS subsystem                         recorder     PyTorch's Flight Recorder
+//! ```
+//!
+//! Invariants:
+//! - INSPECT-1: an answer is given within [`PATIENCE`], whatever state a rank is in: what a helper has found by then is sent, and what it was
+//!   still waiting for is named.
+//! - INSPECT-2: a helper that is stuck is left alone and counted; a rank with a stuck helper gets no second one that reads its memory.
+//! - INSPECT-3: looking changes nothing about the rank: no signal, no interrupted system call, nothing started in it.
+
+pub mod cgroup;
+pub mod descriptors;
+mod look;
+pub mod memory;
+pub mod native;
+pub mod python;
+pub mod ras;
+pub mod recorder;
+pub mod signals;
+pub mod sockets;
+#[cfg(target_arch = "x86_64")]
+pub mod symbols;
+pub mod syscall;
+
+use super::sweep::Ident;
+use crate::core::ids::Rank;
+use crate::proto::inspection::Inspection;
+use crate::proto::message::GpuSample;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// An answer takes no longer than this.
+pub const PATIENCE: Duration = Duration::from_millis(1600);
+/// Most ranks of one request.
+const RANKS: usize = 64;
+
+/// One rank to look at.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Subject {
+    /// Which.
+    pub rank: Rank,
+    /// Its process, `None` when there is none (any more).
+    pub ident: Option<Ident>,
+    /// Its status page.
+    pub page: PathBuf,
+    /// The last line of its log.
+    pub last_line: Option<String>,
+    /// Its GPU, as NVML saw it last.
+    pub gpu: Option<GpuSample>,
+    /// Where NCCL's RAS subsystem of the run answers on this host.
+    pub ras: Option<String>,
+}
+
+/// What a helper has found so far.
+#[derive(Debug, Default)]
+struct Progress {
+    found: Inspection,
+    stage: &'static str,
+    done: bool,
+}
+
+/// One rank's helper and those who wait for it.
+#[derive(Debug, Clone, Default)]
+struct Shared {
+    progress: Arc<(Mutex<Progress>, Condvar)>,
+}
+
+impl Shared {
+    fn stage(&self, stage: &'static str) {
+        self.change(|progress| progress.stage = stage);
+    }
+
+    fn found(&self, change: impl FnOnce(&mut Inspection)) {
+        self.change(|progress| change(&mut progress.found));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Progress)) {
+        change(&mut self.progress.0.lock().unwrap_or_else(PoisonError::into_inner));
+        self.progress.1.notify_all();
+    }
+
+    /// What there is at the deadline, or as soon as everything is there.
+    fn take(&self, deadline: Instant) -> Inspection {
+        let mut progress = self.progress.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while !progress.done {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let waited = self.progress.1.wait_timeout(progress, left);
+            progress = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let mut found = progress.found.clone();
+        if !progress.done {
+            found.notes.push(format!(
+                "{}: no answer in time, the process may be stuck in the kernel",
+                progress.stage
+            ));
+        }
+        found
+    }
+}
+
+/// Processes whose memory some helper is still waiting for.
+static STUCK: Mutex<BTreeSet<Ident>> = Mutex::new(BTreeSet::new());
+
+/// A helper's word that it is about to wait for a process's memory, taken back when it is through.
+struct Venture(Ident);
+
+impl Venture {
+    fn begin(ident: Ident) -> Option<Venture> {
+        let first = STUCK.lock().unwrap_or_else(PoisonError::into_inner).insert(ident);
+        // Made only when it is held: dropping one gives the word back.
+        first.then(|| Venture(ident))
+    }
+}
+
+impl Drop for Venture {
+    fn drop(&mut self) {
+        STUCK.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+    }
+}
+
+/// Looks at ranks, all at once, and answers within [`PATIENCE`] (INSPECT-1). Blocks for that long: not for the agent's loop.
+pub fn inspect(subjects: Vec<Subject>) -> Vec<Inspection> {
+    let begun = Instant::now();
+    let deadline = begun + PATIENCE;
+    let helpers: Vec<(Rank, Shared)> = subjects
+        .into_iter()
+        .take(RANKS)
+        .map(|subject| {
+            let (rank, shared) = (subject.rank, Shared::default());
+            let mine = shared.clone();
+            shared.found(|found| found.rank = rank);
+            let work = move || {
+                look::look(&subject, &mine, deadline);
+                mine.change(|progress| progress.done = true);
+            };
+            if let Err(error) = std::thread::Builder::new().name("inspect".into()).spawn(work) {
+                shared.found(|found| found.notes.push(format!("no thread to look with: {error}")));
+                shared.change(|progress| progress.done = true);
+            }
+            (rank, shared)
+        })
+        .collect();
+    helpers
+        .into_iter()
+        .map(|(_, shared)| {
+            let mut found = shared.take(deadline);
+            if found.took_ms == 0 {
+                found.took_ms = begun.elapsed().as_millis() as u64;
+            }
+            found
+        })
+        .collect()
+}
+
+/// A state letter in words.
+pub fn state_words(state: char) -> &'static str {
+    match state {
+        'R' => "runs",
+        'S' | 'I' => "waits",
+        'D' => "waits in the kernel and cannot be interrupted (storage or a driver)",
+        'T' => "stopped by a signal",
+        't' => "stopped by a debugger",
+        'Z' => "ended and not yet waited for",
+        _ => "gone",
+    }
+}
+
+/// Name of a thread.
+fn thread_name(pid: u32, tid: u32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests;

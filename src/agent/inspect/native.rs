@@ -1,0 +1,152 @@
+//! Native stacks from outside: registers, a copy of the stack, unwinding by the call-frame information of the mapped files.
+//!
+//! Owner: a helper thread of one inspection. A thread that waits in the kernel (also one that is stopped, frozen or in uninterruptible sleep) is
+//! not disturbed: `/proc/PID/task/TID/syscall` tells its stack pointer and program counter. Only a thread that runs in user space is stopped, by
+//! ptrace, for the time that copying its stack takes; a system call is never interrupted, since some would return EINTR to the program.
+//! Method: DWARF call-frame information (`.eh_frame`), unwound by framehop.
+
+use super::memory;
+use super::symbols::Modules;
+use super::syscall;
+use crate::proto::inspection::{Frame, How, ThreadStack};
+use std::time::Instant;
+
+/// Most bytes of one stack.
+const STACK_BYTES: usize = 512 << 10;
+/// Most frames of one thread.
+const FRAMES: usize = 96;
+
+/// Registers of a thread and a copy of its stack.
+pub struct Copy {
+    ip: u64,
+    sp: u64,
+    bp: u64,
+    stack: Vec<u8>,
+}
+
+/// Copies the stack of one thread; an error says in words why that was not possible.
+pub fn copy(pid: u32, tid: u32) -> Result<Copy, String> {
+    let call = syscall::call(pid, tid).ok_or("the kernel does not show its registers to this user")?;
+    if call.sp != 0 {
+        let stack = memory::read(pid, call.sp, STACK_BYTES).map_err(|error| format!("its stack: {error}"))?;
+        // It may have moved on in between: then what was copied fits no stack pointer.
+        if syscall::call(pid, tid) == Some(call) {
+            return Ok(Copy { ip: call.pc, sp: call.sp, bp: 0, stack });
+        }
+    }
+    seize::copy(pid, tid)
+}
+
+impl Copy {
+    /// Addresses of its frames, innermost first; each but the first lies inside the call instruction.
+    pub fn unwind(&self, modules: &mut Modules) -> Vec<u64> {
+        modules.unwind(self.ip, self.sp, self.bp, FRAMES, |address| {
+            let at = usize::try_from(address.checked_sub(self.sp)?).ok()?;
+            Some(u64::from_le_bytes(self.stack.get(at..at.checked_add(8)?)?.try_into().ok()?))
+        })
+    }
+}
+
+/// Stacks of at most `most` threads, main thread first; threads that wait in the same frames as an earlier one are left out.
+pub fn stacks(
+    pid: u32,
+    tids: &[u32],
+    modules: &mut Modules,
+    most: usize,
+    deadline: Instant,
+    mut note: impl FnMut(String),
+) -> Vec<ThreadStack> {
+    let mut found: Vec<(u32, Vec<u64>)> = Vec::new();
+    for tid in tids {
+        if found.len() >= most || Instant::now() >= deadline {
+            break;
+        }
+        match copy(pid, *tid) {
+            Ok(copy) => {
+                let addresses = copy.unwind(modules);
+                if !found.iter().any(|(_, known)| *known == addresses) {
+                    found.push((*tid, addresses));
+                }
+            }
+            Err(why) if *tid == pid => note(format!("no native stack of the main thread: {why}")),
+            Err(_) => {}
+        }
+    }
+    let all: Vec<u64> = found.iter().flat_map(|(_, addresses)| addresses.iter().copied()).collect();
+    let named = modules.names(&all);
+    found
+        .into_iter()
+        .map(|(tid, addresses)| ThreadStack {
+            tid,
+            name: super::thread_name(pid, tid),
+            how: How::Native,
+            frames: addresses
+                .iter()
+                .flat_map(|address| {
+                    named.get(address).cloned().unwrap_or_else(|| {
+                        vec![Frame { function: format!("{address:#x}"), file: None, line: None }]
+                    })
+                })
+                .take(FRAMES)
+                .collect(),
+        })
+        .collect()
+}
+
+#[cfg(target_arch = "x86_64")]
+mod seize {
+    //! Registers of a running thread.
+
+    use super::{Copy, STACK_BYTES, memory};
+    use std::time::{Duration, Instant};
+
+    /// How long a running thread may take to stop: it has to be scheduled once.
+    const PATIENCE: Duration = Duration::from_millis(200);
+
+    /// Stops the thread for as long as copying takes. Must not wait on it: the agent's loop reaps by process id and may see the stop first, so
+    /// the state letter is polled instead.
+    pub fn copy(pid: u32, tid: u32) -> Result<Copy, String> {
+        let state = || {
+            let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+            crate::agent::proc::parse_stat(&text).map(|stat| stat.state)
+        };
+        if state() != Some('R') {
+            return Err("it moved while it was looked at".into());
+        }
+        ptrace(libc::PTRACE_SEIZE, tid, 0)?;
+        // Whatever happens, the thread is let go: by detaching, or by the end of this helper thread, which the kernel turns into a detach.
+        let result = ptrace(libc::PTRACE_INTERRUPT, tid, 0).and_then(|()| {
+            let begun = Instant::now();
+            while state() != Some('t') {
+                if begun.elapsed() >= PATIENCE {
+                    return Err("it did not stop to be looked at".to_owned());
+                }
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            // SAFETY: all-zero is a valid user_regs_struct.
+            let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+            ptrace(libc::PTRACE_GETREGS, tid, &raw mut registers as usize)?;
+            let stack = memory::read(pid, registers.rsp, STACK_BYTES)
+                .map_err(|error| format!("its stack: {error}"))?;
+            Ok(Copy { ip: registers.rip, sp: registers.rsp, bp: registers.rbp, stack })
+        });
+        let _ = ptrace(libc::PTRACE_DETACH, tid, 0);
+        result
+    }
+
+    fn ptrace(request: libc::c_uint, tid: u32, data: usize) -> Result<(), String> {
+        // SAFETY: every request used here takes integers, or in `data` a pointer to a structure that outlives the call.
+        let done = unsafe { libc::ptrace(request, tid as libc::pid_t, 0usize, data) };
+        if done == -1 { Err(format!("ptrace: {}", std::io::Error::last_os_error())) } else { Ok(()) }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod seize {
+    //! Running threads are read on x86-64 only.
+
+    /// Says so.
+    pub fn copy(_: u32, _: u32) -> Result<super::Copy, String> {
+        Err("stacks of running threads are read on x86-64 only".into())
+    }
+}

@@ -1,0 +1,185 @@
+//! PyTorch's Flight Recorder of a Python rank, as a witness beside the hook's page.
+//!
+//! Owner: the helper thread of one inspection. It asks the hook through the status page and reads the file that the hook writes; nothing is
+//! started in the rank. A rank that cannot answer (stopped, frozen, interpreter lock held) is waited for briefly, and that is noted.
+//! Format: the JSON of `_dump_fr_trace_json` of PyTorch 2.9 and later (dump format 2.10). With Gloo `state` stays `scheduled` and `retired`
+//! tells that it is complete; numbers may come as text.
+
+use super::{Shared, Subject};
+use crate::proto::inspection::{GroupView, PythonView, RecentCall};
+use crate::proto::status_page::Reader;
+use serde_json::Value;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long the hook may take to answer: it looks five times a second.
+const ANSWER: Duration = Duration::from_millis(600);
+/// Most bytes of a dump.
+const BYTES: u64 = 16 << 20;
+/// Latest calls that are kept.
+const RECENT: usize = 16;
+
+pub(super) fn add(subject: &Subject, shared: &Shared, deadline: Instant) {
+    let Ok(reader) = Reader::open(&subject.page) else { return };
+    if !reader.has_hook() {
+        return;
+    }
+    let request = reader.ask_hook();
+    let until = (Instant::now() + ANSWER).min(deadline);
+    while reader.hook_answered() != request {
+        if Instant::now() >= until {
+            shared.found(|found| {
+                found.notes.push(
+                    "the Flight Recorder was not had: the rank's interpreter does not run or has no recorder"
+                        .into(),
+                );
+            });
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    match read(&dump_path(&subject.page)) {
+        Ok(view) => shared.found(|found| {
+            let python = found.python.get_or_insert_default();
+            // The page is fresher; the recorder knows members and what C++ called.
+            for group in view.groups {
+                match python.groups.iter_mut().find(|known| known.name == group.name) {
+                    Some(known) if known.ranks.is_empty() => known.ranks = group.ranks,
+                    Some(_) => {}
+                    None => python.groups.push(group),
+                }
+            }
+            python.source = if python.source.is_empty() {
+                view.source
+            } else {
+                format!("{} and {}", python.source, view.source)
+            };
+            python.recent = view.recent;
+        }),
+        Err(error) => {
+            shared.found(|found| found.notes.push(format!("the Flight Recorder was not had: {error}")))
+        }
+    }
+}
+
+fn dump_path(page: &Path) -> PathBuf {
+    let mut path = page.as_os_str().to_owned();
+    path.push(".fr");
+    path.into()
+}
+
+fn read(path: &Path) -> Result<PythonView, String> {
+    let mut text = String::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(BYTES).read_to_string(&mut text))
+        .map_err(|error| format!("{}: {error}", path.display()))?;
+    parse(&text)
+}
+
+/// Reads a dump.
+pub fn parse(text: &str) -> Result<PythonView, String> {
+    let dump: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let mut groups: Vec<GroupView> = dump["pg_status"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(name, status)| GroupView {
+            name: if name == "0" { "world".to_owned() } else { name.clone() },
+            ranks: ranks(&dump["pg_config"][name]["ranks"]),
+            enqueued: number(&status["last_enqueued_collective"]),
+            completed: number(&status["last_completed_collective"]),
+            ..GroupView::default()
+        })
+        .collect();
+    let entries = dump["entries"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let calls: Vec<RecentCall> = entries.iter().rev().take(RECENT).rev().map(call).collect();
+    for group in &mut groups {
+        group.size = group.ranks.len() as u32;
+        if let Some(last) = entries.iter().rev().map(call).find(|call| call.group == group.name) {
+            (group.op, group.count, group.dtype, group.call_site) =
+                (last.op, last.count, last.dtype, last.call_site);
+        }
+    }
+    groups.sort_by_key(|group| (group.name != "world", group.name.clone()));
+    Ok(PythonView { source: "flight recorder".into(), torch: String::new(), groups, recent: calls })
+}
+
+fn call(entry: &Value) -> RecentCall {
+    let name = entry["profiling_name"].as_str().unwrap_or_default();
+    let group = entry["process_group"][0].as_str().unwrap_or_default();
+    let count = entry["input_sizes"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|sizes| sizes.as_array().into_iter().flatten().map(number).product::<u64>())
+        .sum();
+    let retired = entry["retired"].as_bool().unwrap_or(false);
+    let frame = &entry["frames"][0];
+    RecentCall {
+        group: if group == "0" { "world".to_owned() } else { group.to_owned() },
+        seq: number(&entry["collective_seq_id"]),
+        op: name.split_once(':').map_or(name, |(_, op)| op).to_owned(),
+        count,
+        dtype: entry["input_dtypes"][0].as_str().unwrap_or_default().to_lowercase(),
+        state: if retired { "completed" } else { entry["state"].as_str().unwrap_or_default() }.to_owned(),
+        call_site: match (frame["filename"].as_str(), number(&frame["line"])) {
+            (Some(file), line) => format!("{file}:{line}"),
+            _ => String::new(),
+        },
+    }
+}
+
+/// Numbers come as numbers or as text; -1 stands for none.
+fn number(value: &Value) -> u64 {
+    value.as_u64().or_else(|| value.as_str()?.parse().ok()).unwrap_or(0)
+}
+
+/// `[0, 1]`, as text or as a list.
+fn ranks(value: &Value) -> Vec<u32> {
+    match value {
+        Value::Array(list) => list.iter().map(|rank| number(rank) as u32).take(4096).collect(),
+        Value::String(text) => text
+            .trim_matches(['[', ']'])
+            .split(',')
+            .filter_map(|rank| rank.trim().parse().ok())
+            .take(4096)
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DUMP: &str = r#"{"comm_lib_version":"","pg_config":{"":{"desc":"","name":"","ranks":"[]"},"1":{"ranks":"[0, 1]"}},
+        "pg_status":{"0":{"last_completed_collective":"10","last_enqueued_collective":"11","last_started_collective":"-1"},
+        "1":{"last_completed_collective":"1","last_enqueued_collective":"1","last_started_collective":"-1"}},"version":"2.10",
+        "entries":[{"collective_seq_id":10,"input_dtypes":["Float"],"input_sizes":[[4,5],[2]],"process_group":["0","default_pg"],
+        "profiling_name":"gloo:broadcast","retired":true,"state":"scheduled"},
+        {"collective_seq_id":11,"input_dtypes":["Float"],"input_sizes":[[20]],"process_group":["0","default_pg"],
+        "profiling_name":"gloo:all_reduce","retired":false,"state":"scheduled","frames":[{"filename":"train.py","line":7,"name":"main"}]}]}"#;
+
+    #[test]
+    fn a_dump_of_gloo_is_read() {
+        let view = parse(DUMP).unwrap();
+        let world = &view.groups[0];
+        assert_eq!((world.name.as_str(), world.enqueued, world.completed), ("world", 11, 10));
+        assert_eq!(
+            (world.op.as_str(), world.count, world.call_site.as_str()),
+            ("all_reduce", 20, "train.py:7")
+        );
+        assert_eq!(view.groups[1].ranks, [0, 1]);
+        let states: Vec<(u64, u64, &str)> =
+            view.recent.iter().map(|c| (c.seq, c.count, c.state.as_str())).collect();
+        assert_eq!(states, [(10, 22, "completed"), (11, 20, "scheduled")]);
+    }
+
+    #[test]
+    fn anything_else_is_an_error_or_empty() {
+        assert!(parse("").is_err());
+        assert_eq!(parse("{}").unwrap().groups, []);
+        assert_eq!(parse(r#"{"entries":[1,{"process_group":3}],"pg_status":7}"#).unwrap().recent.len(), 2);
+    }
+}

@@ -1,0 +1,240 @@
+//! Mapped files of a process: unwinding through them, and names for addresses.
+//!
+//! Owner: a helper thread of one inspection. Files are mapped, not read: of a library of hundreds of megabytes only the pages that are asked for
+//! come in. Function names come from symbol tables, files and lines from DWARF line tables where the file carries them.
+
+use super::memory::Mapping;
+use crate::proto::inspection::Frame;
+use addr2line::gimli::{self, EndianSlice, LittleEndian};
+use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
+use memmap2::Mmap;
+use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// Debug information above this size is not read: making an index of it would take longer than an inspection may.
+const DWARF_BYTES: u64 = 512 << 20;
+
+/// Part of a mapped file.
+#[derive(Clone, Default)]
+struct Part {
+    map: Option<Arc<Mmap>>,
+    from: usize,
+    to: usize,
+}
+
+impl Deref for Part {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.map.as_ref().and_then(|map| map.get(self.from..self.to)).unwrap_or_default()
+    }
+}
+
+struct Loaded {
+    path: String,
+    /// Address in the process minus address in the file.
+    bias: u64,
+    start: u64,
+    end: u64,
+    map: Arc<Mmap>,
+}
+
+/// The files of one process.
+pub struct Modules {
+    loaded: Vec<Loaded>,
+    unwinder: framehop::x86_64::UnwinderX86_64<Part>,
+    cache: framehop::x86_64::CacheX86_64,
+}
+
+impl Modules {
+    /// Maps the files; those that cannot be opened are left out.
+    pub fn new(pid: u32, mappings: &[Mapping]) -> Modules {
+        let mut modules = Modules {
+            loaded: Vec::new(),
+            unwinder: framehop::x86_64::UnwinderX86_64::new(),
+            cache: framehop::x86_64::CacheX86_64::new(),
+        };
+        for mapping in mappings {
+            modules.load(pid, mapping);
+        }
+        modules
+    }
+
+    fn load(&mut self, pid: u32, mapping: &Mapping) -> Option<()> {
+        // Through its root: it may live in a mount namespace of its own.
+        let file = File::open(format!("/proc/{pid}/root{}", mapping.path))
+            .or_else(|_| File::open(format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end)))
+            .ok()?;
+        // SAFETY: mapped read-only and privately; a file that shrinks meanwhile would be a program overwritten while it runs, which the kernel
+        // refuses for executables (ETXTBSY), and loaders replace libraries by renaming.
+        let map = Arc::new(unsafe { Mmap::map(&file) }.ok()?);
+        let elf = object::File::parse(&map[..]).ok()?;
+        let segment = elf.segments().find(|segment| {
+            let (offset, size) = segment.file_range();
+            (offset..offset + size.max(1)).contains(&mapping.offset)
+                || (offset & !0xfff == mapping.offset && size > 0)
+        })?;
+        let in_file = segment.address().wrapping_sub(segment.file_range().0).wrapping_add(mapping.offset);
+        let bias = mapping.start.wrapping_sub(in_file);
+        let section = |name: &str| {
+            let section = elf.section_by_name(name)?;
+            let (from, size) = section.file_range()?;
+            let range = section.address()..section.address() + section.size();
+            Some((range, Part { map: Some(map.clone()), from: from as usize, to: (from + size) as usize }))
+        };
+        let (eh_frame_svma, eh_frame) = section(".eh_frame").unzip();
+        let (eh_frame_hdr_svma, eh_frame_hdr) = section(".eh_frame_hdr").unzip();
+        let (text_svma, text) = section(".text").unzip();
+        let info = ExplicitModuleSectionInfo {
+            base_svma: 0,
+            text_svma,
+            text,
+            eh_frame_svma,
+            eh_frame,
+            eh_frame_hdr_svma,
+            eh_frame_hdr,
+            ..Default::default()
+        };
+        self.unwinder.add_module(Module::new(mapping.path.clone(), mapping.start..mapping.end, bias, info));
+        let (path, start, end) = (mapping.path.clone(), mapping.start, mapping.end);
+        self.loaded.push(Loaded { path, bias, start, end, map: map.clone() });
+        Some(())
+    }
+
+    /// The frames of a stack, innermost first.
+    pub fn unwind(
+        &mut self,
+        ip: u64,
+        sp: u64,
+        bp: u64,
+        most: usize,
+        read: impl Fn(u64) -> Option<u64>,
+    ) -> Vec<u64> {
+        let registers = framehop::x86_64::UnwindRegsX86_64::new(ip, sp, bp);
+        let mut read = |address| read(address).ok_or(());
+        let mut frames = self.unwinder.iter_frames(ip, registers, &mut self.cache, &mut read);
+        let mut found = Vec::new();
+        while found.len() < most
+            && let Ok(Some(frame)) = frames.next()
+        {
+            found.push(match frame {
+                FrameAddress::InstructionPointer(address) => address,
+                FrameAddress::ReturnAddress(address) => address.get() - 1,
+            });
+        }
+        found
+    }
+
+    /// Frames for addresses, inlined calls innermost first; addresses outside of all files are left out.
+    pub fn names(&self, addresses: &[u64]) -> BTreeMap<u64, Vec<Frame>> {
+        let mut named = BTreeMap::new();
+        for loaded in &self.loaded {
+            let inside: Vec<u64> = addresses
+                .iter()
+                .copied()
+                .filter(|address| (loaded.start..loaded.end).contains(address))
+                .collect();
+            if !inside.is_empty() {
+                named.extend(loaded.names(&inside));
+            }
+        }
+        named
+    }
+}
+
+impl Loaded {
+    fn names(&self, addresses: &[u64]) -> BTreeMap<u64, Vec<Frame>> {
+        let Ok(elf) = object::File::parse(&self.map[..]) else { return BTreeMap::new() };
+        let symbols = self.functions(&elf, addresses);
+        let lines = line_tables(&elf);
+        let library = self.path.rsplit('/').next().unwrap_or(&self.path);
+        addresses
+            .iter()
+            .map(|address| {
+                let at = address.wrapping_sub(self.bias);
+                let mut frames = lines.as_ref().map(|lines| places(lines, at)).unwrap_or_default();
+                let outer = symbols.get(address).cloned();
+                if frames.is_empty() {
+                    frames.push(Frame {
+                        function: outer.unwrap_or_else(|| format!("{at:#x}")),
+                        file: Some(library.to_owned()),
+                        line: None,
+                    });
+                } else if let (Some(last), Some(outer)) = (frames.last_mut(), outer)
+                    && last.function.is_empty()
+                {
+                    last.function = outer;
+                }
+                (*address, frames)
+            })
+            .collect()
+    }
+
+    /// One pass over the symbol tables: keeping an index of a library's hundreds of thousands would cost more than it saves.
+    fn functions(&self, elf: &object::File<'_>, addresses: &[u64]) -> BTreeMap<u64, String> {
+        let mut found: BTreeMap<u64, (u64, String)> = BTreeMap::new();
+        let mut wanted: Vec<(u64, u64)> =
+            addresses.iter().map(|address| (address.wrapping_sub(self.bias), *address)).collect();
+        wanted.sort_unstable();
+        for symbol in elf.symbols().chain(elf.dynamic_symbols()) {
+            let (start, size) = (symbol.address(), symbol.size());
+            if symbol.kind() != SymbolKind::Text || start == 0 {
+                continue;
+            }
+            // A symbol without a size reaches as far as the next one: take the closest below.
+            let end = if size == 0 { start.saturating_add(1 << 16) } else { start.saturating_add(size) };
+            let from = wanted.partition_point(|(at, _)| *at < start);
+            for (at, address) in wanted[from..].iter().take_while(|(at, _)| *at < end) {
+                let _ = at;
+                let better = found.get(address).is_none_or(|(known, _)| start > *known);
+                if better && let Ok(name) = symbol.name() {
+                    found.insert(*address, (start, demangle(name)));
+                }
+            }
+        }
+        found.into_iter().map(|(address, (_, name))| (address, name)).collect()
+    }
+}
+
+fn demangle(name: &str) -> String {
+    let text = addr2line::demangle_auto(name.into(), None).into_owned();
+    // Rust's hash at the end says nothing to people.
+    let text = match text.rsplit_once("::h") {
+        Some((head, hash)) if hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+            head.to_owned()
+        }
+        _ => text,
+    };
+    text.chars().take(300).collect()
+}
+
+type Lines<'a> = addr2line::Context<EndianSlice<'a, LittleEndian>>;
+
+fn line_tables<'a>(elf: &object::File<'a>) -> Option<Lines<'a>> {
+    let size = |name: &str| elf.section_by_name(name).map(|section| section.size());
+    if size(".debug_info")? > DWARF_BYTES || size(".debug_line")? == 0 {
+        return None;
+    }
+    let load = |id: gimli::SectionId| -> Result<EndianSlice<'a, LittleEndian>, gimli::Error> {
+        let data = elf.section_by_name(id.name()).and_then(|section| section.data().ok()).unwrap_or_default();
+        Ok(EndianSlice::new(data, LittleEndian))
+    };
+    addr2line::Context::from_dwarf(gimli::Dwarf::load(load).ok()?).ok()
+}
+
+fn places(lines: &Lines<'_>, at: u64) -> Vec<Frame> {
+    let mut found = Vec::new();
+    let Ok(mut frames) = lines.find_frames(at).skip_all_loads() else { return found };
+    while let Ok(Some(frame)) = frames.next() {
+        let function = frame.function.and_then(|name| name.raw_name().ok().map(|name| demangle(&name)));
+        let (file, line) =
+            frame.location.map_or((None, None), |place| (place.file.map(str::to_owned), place.line));
+        if file.is_some() {
+            found.push(Frame { function: function.unwrap_or_default(), file, line });
+        }
+    }
+    found
+}

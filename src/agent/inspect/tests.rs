@@ -1,0 +1,157 @@
+//! Looking at real processes: blocked, stopped, spinning, gone.
+
+use super::*;
+use std::process::{Child, Command, Stdio};
+
+/// A process of a test, ended with it.
+struct Victim(Child);
+
+impl Victim {
+    fn start(program: &str, args: &[&str]) -> Victim {
+        let child = Command::new(program)
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Victim(child)
+    }
+
+    fn ident(&self) -> Ident {
+        let stat = crate::agent::proc::stat(self.0.id()).unwrap();
+        Ident { pid: stat.pid, start: stat.start }
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: kill takes integers; the child is ours and not reaped.
+        unsafe { libc::kill(self.0.id() as i32, signal) };
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn subject(ident: Ident) -> Subject {
+    Subject { rank: Rank(3), ident: Some(ident), page: "/nonexistent".into(), ..Subject::default() }
+}
+
+/// Looks until what is looked for has come about.
+fn until(ident: Ident, what: &str, mut fits: impl FnMut(&Inspection) -> bool) -> Inspection {
+    let begun = Instant::now();
+    loop {
+        let found = inspect(vec![subject(ident)]).remove(0);
+        if fits(&found) {
+            return found;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "not within 60 s: {what}: {found:#?}");
+    }
+}
+
+#[test]
+fn a_pipe_is_traced_to_the_process_at_its_other_end() {
+    // The shell's child sleeps and holds the writing end; `cat` waits for it.
+    let victim = Victim::start("bash", &["-c", "exec 3< <(exec -a worker sleep 1000); exec cat <&3"]);
+    let found = until(victim.ident(), "cat reads", |found| {
+        found.blocked_on.as_deref().is_some_and(|words| words.contains("(sleep)"))
+    });
+    let words = found.blocked_on.unwrap();
+    assert!(words.starts_with("read on a pipe from pid "), "{words}");
+    assert_eq!((found.os.state, found.os.words.as_str()), ('S', "waits"));
+    assert!(found.children.iter().any(|child| child.name == "sleep" && child.cpu_ms_moved == 0));
+    crate::agent::groups::signal(
+        found.children[0].pid,
+        crate::agent::proc::stat(found.children[0].pid).unwrap().start,
+        libc::SIGKILL,
+    );
+}
+
+#[test]
+fn a_sleep_says_so() {
+    let victim = Victim::start("sleep", &["1000"]);
+    let found = until(victim.ident(), "it sleeps", |found| found.blocked_on.is_some());
+    assert_eq!(found.blocked_on.as_deref(), Some("time to pass (sleep)"));
+    assert!(found.took_ms < 2000, "{}", found.took_ms);
+}
+
+#[test]
+fn a_stopped_process_shows_its_stack_and_stays_stopped() {
+    let victim = Victim::start("sleep", &["1000"]);
+    until(victim.ident(), "it sleeps", |found| found.os.syscall.is_some());
+    victim.signal(libc::SIGSTOP);
+    let found = until(victim.ident(), "it is stopped", |found| found.os.state == 'T');
+    assert_eq!(found.os.words, "stopped by a signal");
+    if cfg!(target_arch = "x86_64") {
+        let native = found.threads.iter().find(|stack| stack.how == crate::proto::inspection::How::Native);
+        assert!(native.is_some_and(|stack| stack.frames.len() >= 3), "{found:#?}");
+    }
+    assert_eq!(crate::agent::proc::stat(victim.0.id()).unwrap().state, 'T', "looking does not wake it");
+}
+
+#[test]
+fn a_process_that_spins_is_read_and_goes_on() {
+    let victim = Victim::start("bash", &["-c", "while :; do :; done"]);
+    let found = until(victim.ident(), "it runs and was read", |found| {
+        found.os.cpu_ms_moved > 0
+            && (cfg!(not(target_arch = "x86_64")) || found.threads.iter().any(|stack| stack.frames.len() > 2))
+    });
+    assert_eq!(found.os.tracer, 0);
+    until(victim.ident(), "it still runs", |found| found.os.cpu_ms_moved > 0 && found.os.tracer == 0);
+}
+
+#[test]
+fn a_process_that_is_gone_says_so_at_once() {
+    let mut victim = Victim::start("true", &[]);
+    let ident = victim.ident();
+    victim.0.wait().unwrap();
+    let found = inspect(vec![subject(ident), Subject::default()]);
+    assert_eq!((found[0].os.state, found[0].pid), ('X', None));
+    assert_eq!(found[1].os.state, 'X');
+    assert_eq!(found[0].rank, Rank(3));
+}
+
+#[test]
+fn inspect_1_a_helper_that_is_stuck_is_not_waited_for() {
+    let shared = Shared::default();
+    shared.found(|found| found.os.state = 'D');
+    shared.stage("its memory map");
+    let begun = Instant::now();
+    let found = shared.take(begun + Duration::from_millis(50));
+    assert_eq!(found.os.state, 'D', "what was found before is there");
+    assert!(found.notes[0].starts_with("its memory map: no answer in time"), "{:?}", found.notes);
+}
+
+#[test]
+fn inspect_2_a_process_with_a_stuck_helper_gets_no_second_one() {
+    let victim = Victim::start("sleep", &["1000"]);
+    let ident = victim.ident();
+    let venture = Venture::begin(ident).unwrap();
+    let found = inspect(vec![subject(ident)]).remove(0);
+    assert!(found.threads.is_empty());
+    assert!(found.notes.iter().any(|note| note.contains("an earlier look still waits")), "{:?}", found.notes);
+    drop(venture);
+    until(ident, "it is read again", |found| !found.threads.is_empty() || cfg!(not(target_arch = "x86_64")));
+}
+
+#[test]
+fn python_is_read_in_its_own_words_also_while_it_is_stopped() {
+    let script =
+        "import time\ndef innermost():\n    time.sleep(1000)\ndef outer():\n    innermost()\nouter()\n";
+    let victim = Victim::start("python3", &["-c", script]);
+    // A launcher script may stand before the interpreter (pyenv): wait for the interpreter itself.
+    let python = |found: &Inspection| {
+        found.threads.iter().any(|stack| {
+            stack.how == crate::proto::inspection::How::Python
+                && stack.frames.iter().any(|frame| frame.function == "innermost" && frame.line == Some(3))
+        })
+    };
+    until(victim.ident(), "a Python stack", python);
+    victim.signal(libc::SIGSTOP);
+    until(victim.ident(), "a Python stack of a stopped process", |found| {
+        found.os.state == 'T' && python(found)
+    });
+}

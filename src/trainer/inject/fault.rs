@@ -1,0 +1,157 @@
+//! The names of faults.
+
+use std::str::FromStr;
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Kind {
+    /// `exit`: ends with code 1, silently (before an optimiser step).
+    Exit,
+    /// `leave`: ends with code 0 before the others (H8).
+    Leave,
+    /// `raise`: an error message, code 1 (H10).
+    Raise,
+    /// `segv`: SIGSEGV (H11).
+    Segv,
+    /// `abort`: SIGABRT (H11).
+    Abort,
+    /// `kill`: SIGKILL (H11).
+    Kill,
+    /// `stop`: SIGSTOP (H15).
+    Stop,
+    /// `spin`: a loop without end (H27).
+    Spin,
+    /// `sleep-env`: an environment that never answers (H5).
+    SleepEnv,
+    /// `lock`: the same lock taken twice inside a gather of rows, outside of DDP (H4, the ALF case).
+    Lock,
+    /// `oom=MIB`: takes so much memory and keeps it; for a memory cgroup below that (H12).
+    Memory(u64),
+    /// `mismatch-op`: a broadcast in the place of a gradient all-reduce (H1).
+    MismatchOp,
+    /// `mismatch-count`: one element more in it (H2).
+    MismatchCount,
+    /// `mismatch-dtype`: doubles in it (H2).
+    MismatchDtype,
+    /// `mismatch-root`: the next broadcast comes from another rank (H2).
+    MismatchRoot,
+    /// `skip`: leaves one gradient all-reduce out (H3b).
+    Skip,
+    /// `extra-barrier`: a barrier that the others do not call (H9b).
+    ExtraBarrier,
+    /// `no-sync`: leaves out every gradient all-reduce from then on; for all ranks (H26).
+    NoSync,
+    /// `slow=PERCENT`: learning takes so much longer from then on (H18).
+    Slow(u64),
+    /// `teardown`: does not leave the group (H24).
+    Teardown,
+    /// `disk-full`: the next checkpoint fails for want of space (H13).
+    DiskFull,
+    /// `long-eval=SECONDS`: every episode of evaluations takes so long, with progress between them (N1).
+    LongEval(u64),
+    /// `slow-start=SECONDS`: the first optimiser step takes so long (N3).
+    SlowStart(u64),
+    /// `slow-checkpoint=SECONDS`: each checkpoint takes that much longer than the one before (N4).
+    SlowCheckpoint(u64),
+    /// `lognormal-env=MILLISECONDS`: steps of environments take log-normal times of that median, 99.9th percentile 100 times it (N5).
+    LognormalEnv(u64),
+    /// `pause=SECONDS`: one pause in an optimiser step (N6).
+    Pause(u64),
+}
+
+impl Kind {
+    /// It strikes again and again.
+    pub fn goes_on(self) -> bool {
+        matches!(
+            self,
+            Kind::NoSync
+                | Kind::Slow(_)
+                | Kind::LongEval(_)
+                | Kind::SlowCheckpoint(_)
+                | Kind::LognormalEnv(_)
+        )
+    }
+}
+
+/// A fault with its victim and its time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fault {
+    /// What.
+    pub kind: Kind,
+    /// Whom; `None` for every rank.
+    pub rank: Option<u32>,
+    /// Completed iterations.
+    pub step: u64,
+    /// As it was written, for passing it on.
+    pub text: String,
+}
+
+impl FromStr for Fault {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Fault, String> {
+        let bad = |what: &str| format!("`{text}` is no fault: {what}; write FAULT[=VALUE]@RANK:STEP");
+        let (fault, target) = text.split_once('@').ok_or_else(|| bad("there is no `@`"))?;
+        let (rank, step) = target.split_once(':').ok_or_else(|| bad("there is no `:`"))?;
+        let rank = match rank {
+            "all" => None,
+            rank => Some(rank.parse().map_err(|_| bad("the rank is no number"))?),
+        };
+        let step = step.parse().map_err(|_| bad("the step is no number"))?;
+        let (name, value) = match fault.split_once('=') {
+            Some((name, value)) => (name, Some(value.parse().map_err(|_| bad("the value is no number"))?)),
+            None => (fault, None),
+        };
+        let valued = |make: fn(u64) -> Kind| value.map(make).ok_or_else(|| bad("it needs a value"));
+        let kind = match name {
+            "oom" => valued(Kind::Memory)?,
+            "slow" => valued(Kind::Slow)?,
+            "long-eval" => valued(Kind::LongEval)?,
+            "slow-start" => valued(Kind::SlowStart)?,
+            "slow-checkpoint" => valued(Kind::SlowCheckpoint)?,
+            "lognormal-env" => valued(Kind::LognormalEnv)?,
+            "pause" => valued(Kind::Pause)?,
+            _ if value.is_some() => return Err(bad("it takes no value, or is unknown")),
+            "exit" => Kind::Exit,
+            "leave" => Kind::Leave,
+            "raise" => Kind::Raise,
+            "segv" => Kind::Segv,
+            "abort" => Kind::Abort,
+            "kill" => Kind::Kill,
+            "stop" => Kind::Stop,
+            "spin" => Kind::Spin,
+            "sleep-env" => Kind::SleepEnv,
+            "lock" => Kind::Lock,
+            "mismatch-op" => Kind::MismatchOp,
+            "mismatch-count" => Kind::MismatchCount,
+            "mismatch-dtype" => Kind::MismatchDtype,
+            "mismatch-root" => Kind::MismatchRoot,
+            "skip" => Kind::Skip,
+            "extra-barrier" => Kind::ExtraBarrier,
+            "no-sync" => Kind::NoSync,
+            "teardown" => Kind::Teardown,
+            "disk-full" => Kind::DiskFull,
+            _ => return Err(bad("its name is unknown")),
+        };
+        Ok(Fault { kind, rank, step, text: text.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_are_read() {
+        let read =
+            |text: &str| text.parse::<Fault>().map(|fault| (fault.kind, fault.rank, fault.step)).unwrap();
+        assert_eq!(read("spin@1:60"), (Kind::Spin, Some(1), 60));
+        assert_eq!(read("slow=30@all:2"), (Kind::Slow(30), None, 2));
+        for bad in
+            ["", "spin", "spin@1", "spin@x:1", "spin@1:x", "what@1:1", "slow@1:1", "slow=x@1:1", "spin=3@1:1"]
+        {
+            let error = bad.parse::<Fault>().unwrap_err();
+            assert!(error.contains("FAULT[=VALUE]@RANK:STEP"), "{bad}: {error}");
+        }
+    }
+}

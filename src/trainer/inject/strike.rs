@@ -1,0 +1,277 @@
+//! Carrying faults out.
+
+use super::super::dist::error::DistError;
+use super::super::dist::{Page, ProcessGroup, ReduceOp};
+use super::fault::{Fault, Kind};
+use super::{Flow, Place};
+use crate::proto::status_page::Op;
+use std::cell::RefCell;
+use std::io;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+use tch::{Device, Kind as Dtype, Tensor};
+
+/// Ratio of the 99.9th percentile to the median in log-normal times: exp(3.09 sigma) = 100.
+const LOGNORMAL_SIGMA: f64 = 1.49;
+/// The gradient's tag.
+const GRAD: &str = "grad";
+
+static ORDERED: OnceLock<Vec<Fault>> = OnceLock::new();
+
+thread_local! {
+    static ARMED: RefCell<Option<Armed>> = const { RefCell::new(None) };
+}
+
+struct Armed {
+    page: Page,
+    faults: Vec<Fault>,
+    /// When the last optimiser step was over.
+    learned: Option<Instant>,
+    checkpoints: u64,
+    random: u64,
+}
+
+/// Takes the faults of the command line; call before [`arm`].
+pub fn order(faults: Vec<Fault>) {
+    let _ = ORDERED.set(faults);
+}
+
+/// Arms this rank.
+pub fn arm(rank: u32, page: &Page) {
+    let mut faults = ORDERED.get().cloned().unwrap_or_default();
+    let listed = std::env::var("TRAINER_INJECT").unwrap_or_default();
+    for text in listed.split(',').filter(|text| !text.is_empty()) {
+        match text.parse() {
+            Ok(fault) => faults.push(fault),
+            Err(error) => eprintln!("TRAINER_INJECT: {error}"),
+        }
+    }
+    faults.retain(|fault: &Fault| fault.rank.is_none_or(|victim| victim == rank));
+    if !faults.is_empty() {
+        let armed =
+            Armed { page: page.clone(), faults, learned: None, checkpoints: 0, random: u64::from(rank) + 1 };
+        ARMED.with_borrow_mut(|slot| *slot = Some(armed));
+    }
+}
+
+/// The first fault that `fits` and is due; taken away unless it goes on.
+fn due(fits: impl Fn(Kind) -> bool) -> Option<Kind> {
+    ARMED.with_borrow_mut(|slot| {
+        let armed = slot.as_mut()?;
+        let now = armed.page.try_borrow().ok()?.body().train_iter;
+        let at = armed.faults.iter().position(|fault| fault.step <= now && fits(fault.kind))?;
+        let kind = armed.faults.get(at)?.kind;
+        if !kind.goes_on() {
+            armed.faults.remove(at);
+        }
+        Some(kind)
+    })
+}
+
+/// A place of the loop is reached.
+pub fn here(place: Place) {
+    match place {
+        Place::EnvStep => match due(|kind| matches!(kind, Kind::SleepEnv | Kind::LognormalEnv(_))) {
+            Some(Kind::SleepEnv) => environment_that_never_answers(),
+            Some(Kind::LognormalEnv(median)) => std::thread::sleep(lognormal(median)),
+            _ => {}
+        },
+        Place::Learn => learn(),
+        Place::Episode => {
+            if let Some(Kind::LongEval(seconds)) = due(|kind| matches!(kind, Kind::LongEval(_))) {
+                std::thread::sleep(Duration::from_secs(seconds));
+            }
+        }
+        Place::Teardown => {
+            if due(|kind| kind == Kind::Teardown).is_some() {
+                teardown_that_never_ends();
+            }
+        }
+    }
+}
+
+fn learn() {
+    let local = |kind| {
+        matches!(
+            kind,
+            Kind::Exit
+                | Kind::Leave
+                | Kind::Raise
+                | Kind::Segv
+                | Kind::Abort
+                | Kind::Kill
+                | Kind::Stop
+                | Kind::Spin
+                | Kind::Lock
+                | Kind::Memory(_)
+                | Kind::SlowStart(_)
+                | Kind::Pause(_)
+        )
+    };
+    match due(local) {
+        Some(Kind::Exit) => end(1),
+        Some(Kind::Leave) => end(0),
+        Some(Kind::Raise) => {
+            eprintln!("error: injected failure in the loss of a minibatch");
+            end(1)
+        }
+        Some(Kind::Segv) => signal(libc::SIGSEGV),
+        Some(Kind::Abort) => std::process::abort(),
+        Some(Kind::Kill) => signal(libc::SIGKILL),
+        Some(Kind::Stop) => signal(libc::SIGSTOP),
+        Some(Kind::Spin) => loop_without_end(),
+        Some(Kind::Lock) => gather_rows(&[0, 1]),
+        Some(Kind::Memory(mebibytes)) => take_memory(mebibytes),
+        Some(Kind::SlowStart(seconds) | Kind::Pause(seconds)) => {
+            std::thread::sleep(Duration::from_secs(seconds));
+        }
+        _ => {}
+    }
+    slow();
+}
+
+/// Computes for a share of the time since the last optimiser step.
+fn slow() {
+    let share = due(|kind| matches!(kind, Kind::Slow(_)));
+    let last = ARMED.with_borrow_mut(|slot| slot.as_mut().and_then(|armed| armed.learned.take()));
+    if let (Some(Kind::Slow(percent)), Some(last)) = (share, last) {
+        let extra = last.elapsed().mul_f64(percent as f64 / 100.0);
+        let begun = Instant::now();
+        while begun.elapsed() < extra {
+            std::hint::spin_loop();
+        }
+    }
+    ARMED.with_borrow_mut(|slot| {
+        if let Some(armed) = slot.as_mut() {
+            armed.learned = Some(Instant::now());
+        }
+    });
+}
+
+/// A collective is about to begin: `Done` when it must not.
+pub fn collective(group: &ProcessGroup, op: Op, tag: &str, count: usize) -> Result<Flow, DistError> {
+    let gradient = op == Op::AllReduce && tag == GRAD;
+    let fault = due(|kind| match kind {
+        Kind::MismatchOp | Kind::MismatchCount | Kind::MismatchDtype | Kind::Skip | Kind::NoSync => gradient,
+        Kind::ExtraBarrier => gradient,
+        Kind::MismatchRoot => op == Op::Broadcast,
+        _ => false,
+    });
+    let floats = |count: usize, dtype| Tensor::zeros([count as i64], (dtype, Device::Cpu));
+    match fault {
+        Some(Kind::Skip | Kind::NoSync) => Ok(Flow::Done),
+        Some(Kind::MismatchOp) => {
+            group.broadcast(&mut floats(count, Dtype::Float), 0, tag).map(|()| Flow::Done)
+        }
+        Some(Kind::MismatchCount) => {
+            group.all_reduce(&mut floats(count + 1, Dtype::Float), ReduceOp::Sum, tag).map(|()| Flow::Done)
+        }
+        Some(Kind::MismatchDtype) => {
+            group.all_reduce(&mut floats(count, Dtype::Double), ReduceOp::Sum, tag).map(|()| Flow::Done)
+        }
+        Some(Kind::MismatchRoot) => {
+            let mut bytes = Tensor::zeros([count as i64], (Dtype::Uint8, Device::Cpu));
+            group.broadcast(&mut bytes, group.world_size().saturating_sub(1), tag).map(|()| Flow::Done)
+        }
+        Some(Kind::ExtraBarrier) => group.barrier("injected").map(|()| Flow::Go),
+        _ => Ok(Flow::Go),
+    }
+}
+
+/// A checkpoint is about to be written.
+pub fn writing() -> io::Result<()> {
+    match due(|kind| matches!(kind, Kind::DiskFull | Kind::SlowCheckpoint(_))) {
+        Some(Kind::DiskFull) => Err(io::Error::from_raw_os_error(libc::ENOSPC)),
+        Some(Kind::SlowCheckpoint(seconds)) => {
+            let written = ARMED.with_borrow_mut(|slot| {
+                let armed = slot.as_mut()?;
+                armed.checkpoints += 1;
+                Some(armed.checkpoints)
+            });
+            std::thread::sleep(Duration::from_secs(seconds.saturating_mul(written.unwrap_or(1))));
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn end(code: i32) {
+    // SAFETY: _exit takes an integer; nothing is to be cleaned up, as in a process that just vanishes.
+    unsafe { libc::_exit(code) }
+}
+
+fn signal(signal: i32) {
+    // SAFETY: both take integers. The default action comes first: Rust's own handler of SIGSEGV would look for an overflown stack.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        libc::raise(signal);
+    }
+}
+
+#[inline(never)]
+fn environment_that_never_answers() {
+    loop {
+        std::thread::sleep(Duration::from_secs(3600));
+    }
+}
+
+#[inline(never)]
+fn teardown_that_never_ends() {
+    loop {
+        std::thread::sleep(Duration::from_secs(3600));
+    }
+}
+
+#[inline(never)]
+fn loop_without_end() {
+    let mut turns = 0_u64;
+    loop {
+        turns = std::hint::black_box(turns.wrapping_add(1));
+    }
+}
+
+static ROWS: Mutex<Vec<f32>> = Mutex::new(Vec::new());
+
+/// Rows picked from a buffer under its lock, by a helper that takes the lock again.
+#[inline(never)]
+fn gather_rows(indices: &[usize]) {
+    let rows = ROWS.lock().unwrap_or_else(PoisonError::into_inner);
+    let picked: Vec<f32> = indices.iter().map(|index| row(*index)).collect();
+    std::hint::black_box((rows.len(), picked));
+}
+
+#[inline(never)]
+fn row(index: usize) -> f32 {
+    ROWS.lock().unwrap_or_else(PoisonError::into_inner).get(index).copied().unwrap_or(0.0)
+}
+
+#[inline(never)]
+fn take_memory(mebibytes: u64) {
+    let mut kept = Vec::new();
+    for turn in 0..mebibytes {
+        kept.push(vec![turn as u8 | 1; 1 << 20]);
+        std::hint::black_box(&kept);
+    }
+    loop {
+        std::thread::sleep(Duration::from_secs(3600));
+        std::hint::black_box(&kept);
+    }
+}
+
+/// A log-normal time: Box-Muller over a SplitMix64 stream of this rank.
+fn lognormal(median_ms: u64) -> Duration {
+    let uniform = || {
+        ARMED.with_borrow_mut(|slot| {
+            let Some(armed) = slot.as_mut() else { return 0.5 };
+            armed.random = armed.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = armed.random;
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+        })
+    };
+    let (a, b) = (uniform().max(1e-12), uniform());
+    let normal = (-2.0 * a.ln()).sqrt() * (std::f64::consts::TAU * b).cos();
+    let seconds = median_ms as f64 / 1000.0 * (LOGNORMAL_SIGMA * normal).exp();
+    Duration::from_secs_f64(seconds.clamp(0.0, 60.0))
+}
