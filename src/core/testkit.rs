@@ -299,7 +299,6 @@ impl Cluster {
             }
             ConsoleMessage::Ping { .. }
             | ConsoleMessage::Detach
-            | ConsoleMessage::Inspect { .. }
             | ConsoleMessage::Close
             | ConsoleMessage::Unknown => {}
         }

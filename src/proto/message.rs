@@ -629,6 +629,9 @@ pub struct PageSample {
     pub updates: u64,
     /// The collective that was entered last.
     pub collective: CollectiveSample,
+    /// The hook in a Python rank writes the page: it knows collectives and steps of optimisers, but no phases.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_hook: bool,
     /// What it does inside the phase.
     #[serde(default)]
     pub activity: Activity,

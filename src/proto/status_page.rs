@@ -364,6 +364,8 @@ pub struct View {
     pub generation: u32,
     /// Its process id, as it sees itself (inside a pid namespace this is not the host's number).
     pub pid: u32,
+    /// The hook in a Python rank writes it.
+    pub by_hook: bool,
     /// The body.
     pub body: Body,
     /// The ring, oldest first; empty slots left out.
@@ -462,6 +464,7 @@ impl Reader {
             rank: rank as u32,
             generation: generation as u32,
             pid: pid as u32,
+            by_hook: self.has_hook(),
             body,
             ring: (0..ring).map(collective).filter(|c| c.seq > 0).collect(),
             groups: (0..groups).map(group).filter(|g| g.name != [0; 16]).collect(),

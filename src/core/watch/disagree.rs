@@ -9,7 +9,7 @@ use super::track::{Started, Track};
 use crate::core::card::Call;
 use crate::core::ids::Rank;
 use crate::core::reason::Reason;
-use crate::proto::message::{Phase, RecentCollective};
+use crate::proto::message::{PageSample, Phase, RecentCollective};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Longest period of calls looked for in a rank's own history.
@@ -47,7 +47,7 @@ struct Step {
     call: Call,
 }
 
-fn step_of(recent: &RecentCollective) -> Step {
+fn step_of(page: &PageSample, recent: &RecentCollective) -> Step {
     let call = Call {
         inside: false,
         op: recent.op.clone(),
@@ -61,32 +61,39 @@ fn step_of(recent: &RecentCollective) -> Step {
         site: recent.site.clone(),
         age_ms: 0,
     };
-    let print = (call.op.clone(), call.tag.clone(), call.count, call.dtype.clone(), call.root);
-    Step { print, chain: recent.chain, train_iter: recent.train_iter, call }
+    let chain = if page.by_hook { 0 } else { recent.chain };
+    Step { print: print(page, &call), chain, train_iter: recent.train_iter, call }
+}
+
+fn print(page: &PageSample, call: &Call) -> Print {
+    let count = seat::compared_count(page, &call.op, call.count);
+    (call.op.clone(), call.tag.clone(), count, call.dtype.clone(), call.root)
 }
 
 /// What one member is known to have called, by number.
 fn history(seat: &Seat<'_>, group: &str) -> BTreeMap<u64, Step> {
-    let mut steps: BTreeMap<u64, Step> =
-        seat.recent(group).into_iter().filter(|recent| recent.seq > 0).map(|r| (r.seq, step_of(r))).collect();
+    let Some(page) = seat.page() else { return BTreeMap::new() };
+    let recent = seat.recent(group).into_iter().filter(|recent| recent.seq > 0);
+    let mut steps: BTreeMap<u64, Step> = recent.map(|recent| (recent.seq, step_of(page, recent))).collect();
     if let Some(member) = seat.of(group)
         && let Some(call) = &member.call
-        && seat::print(call).is_some()
+        && !matches!(call.op.as_str(), "" | "none")
         && !steps.contains_key(&call.seq)
     {
-        let print = (call.op.clone(), call.tag.clone(), call.count, call.dtype.clone(), call.root);
         let chain = if call.seq == member.entered { member.chain } else { 0 };
-        let train_iter = 0;
-        steps.insert(call.seq, Step { print, chain, train_iter, call: call.clone() });
+        let step = Step { print: print(page, call), chain, train_iter: 0, call: call.clone() };
+        steps.insert(call.seq, step);
     }
     steps
 }
 
 /// Do two ranks differ at one number?
 fn differ(a: &Step, b: &Step) -> bool {
-    // Old pages know no counts: their bytes stand in.
-    let bytes = a.call.bytes > 0 && b.call.bytes > 0 && a.call.bytes != b.call.bytes;
     let known = |x: u64, y: u64| x > 0 && y > 0;
+    // Old pages know no counts: their bytes stand in.
+    let unknown = a.print.2 == 0 && b.print.2 == 0;
+    let bytes =
+        unknown && a.call.count == 0 && known(a.call.bytes, b.call.bytes) && a.call.bytes != b.call.bytes;
     a.print != b.print
         || bytes
         || (known(a.chain, b.chain) && a.chain != b.chain)

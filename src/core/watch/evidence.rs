@@ -60,7 +60,7 @@ fn gauges(rank: &RankModel) -> Vec<String> {
         }
     };
     match &sample.page {
-        Some(page) => {
+        Some(page) if !page.by_hook => {
             let activity = match page.activity.name() {
                 "" => String::new(),
                 activity => format!(" ({activity})"),
@@ -78,7 +78,7 @@ fn gauges(rank: &RankModel) -> Vec<String> {
                 seconds(page.heartbeat_age_ms),
             ));
         }
-        None if call.is_some() => facts.push(format!("rank {}: {place}", rank.rank)),
+        Some(_) => facts.push(format!("rank {}: {place}", rank.rank)),
         None => {}
     }
     let wchan = match sample.wchan.is_empty() {
@@ -250,7 +250,7 @@ impl Scene<'_> {
         let count = late.waiters.len();
         let others = if count == 1 { "1 rank waits".to_string() } else { format!("{count} ranks wait") };
         let page = guilty.and_then(|rank| rank.sample.as_ref()).and_then(|sample| sample.page.as_ref());
-        let phase = page.map_or("", |page| page.phase.name());
+        let phase = page.filter(|page| !page.by_hook).map_or("", |page| page.phase.name());
         let activity = page.map(|page| page.activity.name()).filter(|name| !name.is_empty());
         let doing = match (phase, activity) {
             ("", _) => "its own code".to_string(),

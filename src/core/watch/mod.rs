@@ -449,6 +449,10 @@ fn alone(scene: &Scene<'_>, living: &[(Rank, &Track)], world_size: usize) -> Opt
     }
     let since = |rank: &Rank, track: &Track| {
         let page = scene.seats.iter().find(|seat| seat.rank == *rank && seat.fresh)?.page()?;
+        // An optimiser of a script may step as often as it likes.
+        if page.by_hook {
+            return None;
+        }
         let (iteration, updates) = track.at_collective;
         let past = (page.train_iter.saturating_sub(iteration), page.updates.saturating_sub(updates));
         (past.0 >= ALONE && past.1 >= ALONE).then_some(past)

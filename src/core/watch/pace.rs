@@ -115,10 +115,12 @@ pub(super) struct Place {
 impl Place {
     /// Of a page, or of a program without one.
     pub fn of(page: Option<&crate::proto::message::PageSample>, first: bool) -> Place {
-        let cold = page.is_some_and(|page| {
-            page.activity == Activity::Compile || (page.updates == 0 && page.train_iter <= 1)
+        let cold = page.is_some_and(|page| match page.by_hook {
+            // Not every script has an optimiser.
+            true => page.collective.entered <= 2,
+            false => page.activity == Activity::Compile || (page.updates == 0 && page.train_iter <= 1),
         });
-        Place { phase: page.map(|page| page.phase), first, cold }
+        Place { phase: page.filter(|page| !page.by_hook).map(|page| page.phase), first, cold }
     }
 
     fn index(self) -> usize {

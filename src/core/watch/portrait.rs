@@ -38,10 +38,12 @@ pub(super) fn side(rank: &RankModel, look: Option<&Inspection>) -> Side {
         side.children = children(sample, look);
         if let Some(page) = &sample.page {
             side.train_iter = Some(page.train_iter);
-            side.env_step = Some(page.env_step);
-            side.phase = page.phase.name().into();
-            side.activity = page.activity.name().into();
-            side.phase_age_ms = Some(page.phase_age_ms);
+            if !page.by_hook {
+                side.env_step = Some(page.env_step);
+                side.phase = page.phase.name().into();
+                side.activity = page.activity.name().into();
+                side.phase_age_ms = Some(page.phase_age_ms);
+            }
             if page.total > 0 {
                 side.amount = format!("{}/{}", page.done, page.total);
             }
@@ -118,7 +120,8 @@ fn doing(rank: &RankModel) -> (String, u64) {
     match seat::call(sample).filter(|call| call.inside) {
         Some(call) => (format!("waits in {}", call.name()), call.age_ms),
         None => match &sample.page {
-            Some(page) => (format!("in {}", page.phase.name()), page.phase_age_ms),
+            Some(page) if !page.by_hook => (format!("in {}", page.phase.name()), page.phase_age_ms),
+            Some(page) => ("in its own code".into(), page.heartbeat_age_ms),
             None => (words::state_text(sample.state).into(), 0),
         },
     }

@@ -1,7 +1,7 @@
 //! One rank as the decision procedure sees it at one moment: who it is, whether its view is fresh, its groups, what moves. Pure.
 //!
-//! A rank's counters come from its status page (own trainer, any program that writes one) or from the page of the Python hook; both
-//! look alike from here on. A page of version 1 knows one group only.
+//! A rank's counters come from its status page, which the program writes or the hook in a Python rank; the hook knows no phases, and
+//! compares less, because some of PyTorch's operations take different sizes on different ranks by right. A page of version 1 knows one group only.
 
 use super::pace::{Place, Threshold};
 use super::track::{self, Moved};
@@ -12,6 +12,9 @@ use crate::proto::message::{GpuSample, PageSample, Phase, RankSample, RecentColl
 
 /// Name of the group of all ranks.
 pub(super) const WORLD: &str = "world";
+
+/// Operations of PyTorch in which all members must bring the same number of elements.
+const SAME_SIZE: [&str; 3] = ["all_reduce", "broadcast", "barrier"];
 
 /// One rank.
 #[derive(Debug, Clone)]
@@ -76,12 +79,6 @@ pub(super) struct Membership {
     pub call: Option<Call>,
 }
 
-/// What must be equal on all members, as text.
-pub(super) fn print(call: &Call) -> Option<(String, String, u64, u64, String, Option<u32>)> {
-    let known = !matches!(call.op.as_str(), "" | "none");
-    known.then(|| (call.op.clone(), call.tag.clone(), call.count, call.bytes, call.dtype.clone(), call.root))
-}
-
 impl Seat<'_> {
     /// The page.
     pub fn page(&self) -> Option<&PageSample> {
@@ -90,7 +87,7 @@ impl Seat<'_> {
 
     /// Its phase, when it tells one.
     pub fn phase(&self) -> Option<Phase> {
-        self.page().map(|page| page.phase)
+        self.page().filter(|page| !page.by_hook).map(|page| page.phase)
     }
 
     /// Its process is there.
@@ -125,9 +122,9 @@ impl Seat<'_> {
 
 /// The groups of a rank.
 pub(super) fn groups(sample: &RankSample) -> Vec<Membership> {
-    let calls = calls(sample);
-    let call = |name: &str| calls.iter().find(|call| named(&call.group) == name).cloned();
     let Some(page) = &sample.page else { return Vec::new() };
+    let call = call(sample);
+    let of = |name: &str| call.clone().filter(|call| named(&call.group) == name);
     let latest = &page.collective;
     let inside_any = latest.left < latest.entered;
     if page.groups.is_empty() {
@@ -138,19 +135,21 @@ pub(super) fn groups(sample: &RankSample) -> Vec<Membership> {
             inside: inside_any,
             age_ms: latest.age_ms,
             chain: 0,
-            call: call(WORLD),
+            call: of(WORLD),
         }];
     }
     let counted = page.groups.iter().map(|group| {
-        let inside = inside_any && group.left < group.entered;
+        let name = named(&group.name);
+        let here = call.as_ref().is_none_or(|call| named(&call.group) == name);
+        let inside = inside_any && here && group.left < group.entered;
         Membership {
-            name: named(&group.name),
             size: group.size,
             entered: group.entered,
             inside,
             age_ms: if inside { latest.age_ms } else { 0 },
-            chain: group.chain,
-            call: call(&named(&group.name)),
+            chain: if page.by_hook { 0 } else { group.chain },
+            call: of(&name),
+            name,
         }
     });
     counted.collect()
@@ -160,36 +159,28 @@ fn named(name: &str) -> String {
     if name.is_empty() { WORLD.into() } else { name.into() }
 }
 
-/// The latest collective of each group.
-pub(super) fn calls(sample: &RankSample) -> Vec<Call> {
-    let shown = |name: &str| if name == WORLD { String::new() } else { name.to_string() };
-    if let Some(page) = &sample.page {
-        let latest = &page.collective;
-        if latest.entered == 0 {
-            return Vec::new();
-        }
-        return vec![Call {
-            inside: latest.left < latest.entered,
-            op: latest.op.clone(),
-            tag: latest.tag.clone(),
-            group: shown(&latest.group),
-            seq: if latest.group_seq > 0 { latest.group_seq } else { latest.entered },
-            count: latest.count,
-            dtype: latest.dtype.clone(),
-            bytes: latest.bytes,
-            root: latest.root,
-            site: latest.site.clone(),
-            age_ms: latest.age_ms,
-        }];
-    }
-    Vec::new()
+/// Elements that must be equal on all members; 0 where they may differ.
+pub(super) fn compared_count(page: &PageSample, op: &str, count: u64) -> u64 {
+    if page.by_hook && !SAME_SIZE.contains(&op) { 0 } else { count }
 }
 
-/// The collective to show for a rank: the one it is inside, else its latest.
+/// The collective that a rank entered last.
 pub(super) fn call(sample: &RankSample) -> Option<Call> {
-    let calls = calls(sample);
-    let inside = calls.iter().filter(|call| call.inside).max_by_key(|call| call.age_ms);
-    inside.or_else(|| calls.iter().min_by_key(|call| call.age_ms)).cloned()
+    let page = sample.page.as_ref()?;
+    let latest = &page.collective;
+    (latest.entered > 0).then(|| Call {
+        inside: latest.left < latest.entered,
+        op: latest.op.clone(),
+        tag: latest.tag.clone(),
+        group: if latest.group == WORLD { String::new() } else { latest.group.clone() },
+        seq: if latest.group_seq > 0 { latest.group_seq } else { latest.entered },
+        count: latest.count,
+        dtype: latest.dtype.clone(),
+        bytes: latest.bytes,
+        root: latest.root,
+        site: latest.site.clone(),
+        age_ms: latest.age_ms,
+    })
 }
 
 /// Where a rank is, for what is usual there.

@@ -16,7 +16,7 @@ pub(super) struct Track {
     /// Clock of the latest sample.
     pub mono_ms: u64,
     /// Since when its collective counters stand still.
-    counters: u64,
+    counters: (u64, u64),
     counters_since: u64,
     stopped_since: Option<u64>,
     frozen_since: Option<u64>,
@@ -79,12 +79,9 @@ pub(super) struct Moved {
     pub own_ms: Vec<u64>,
 }
 
-/// A counter of all collectives entered and left, whoever counts them.
-fn counters(sample: &RankSample) -> u64 {
-    sample
-        .page
-        .as_ref()
-        .map_or(0, |page| page.collective.entered.wrapping_mul(3).wrapping_add(page.collective.left))
+/// Collectives entered and left.
+fn counters(sample: &RankSample) -> (u64, u64) {
+    sample.page.as_ref().map_or((0, 0), |page| (page.collective.entered, page.collective.left))
 }
 
 /// Milliseconds without a sign of life from the program, `None` when it gives none.
@@ -92,7 +89,7 @@ pub(super) fn silence(sample: &RankSample) -> Option<u64> {
     sample.page.as_ref().map(|page| page.heartbeat_age_ms)
 }
 
-/// Inside a collective, whoever counts them.
+/// Inside a collective.
 pub(super) fn inside(sample: &RankSample) -> bool {
     sample.page.as_ref().is_some_and(|page| page.collective.left < page.collective.entered)
 }

@@ -52,6 +52,7 @@ impl View {
                 group_seq: latest.group_seq,
                 site: self.site(&latest),
             },
+            by_hook: self.by_hook,
             activity: Activity::ALL.get(body.activity as usize).copied().unwrap_or_default(),
             activity_age_ms: if body.activity == 0 { 0 } else { age(body.activity_entered_ns) },
             done: body.done,

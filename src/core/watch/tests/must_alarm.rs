@@ -573,39 +573,44 @@ fn p32_a_gpu_that_reports_an_error_or_is_lost() {
     }
 }
 
+/// What the hook of a Python rank shows.
+fn hooked(entered: u64, left: u64, age_ms: u64) -> PageSample {
+    PageSample {
+        by_hook: true,
+        phase: Phase::Learn,
+        heartbeat_age_ms: age_ms,
+        groups: vec![GroupSample { name: "world".into(), size: 4, entered, left, chain: 0 }],
+        collective: CollectiveSample {
+            entered,
+            left,
+            op: "all_reduce".into(),
+            count: 64,
+            dtype: "f32".into(),
+            group: "world".into(),
+            group_seq: entered,
+            site: "train.py:40".into(),
+            age_ms,
+            ..CollectiveSample::default()
+        },
+        ..PageSample::default()
+    }
+}
+
 #[test]
-fn python_ranks_without_pages_are_named_by_the_counters_of_the_hook() {
+fn p30_python_ranks_are_named_by_the_counters_of_the_hook() {
     let mut c = trained(2);
-    let group = |enqueued, completed, age_ms| crate::proto::inspection::GroupView {
-        name: "0".into(),
-        size: 4,
-        enqueued,
-        completed,
-        op: "all_reduce".into(),
-        count: 64,
-        dtype: "float32".into(),
-        call_site: "train.py:40".into(),
-        age_ms,
-        ..Default::default()
-    };
-    drive(&mut c, 5_000, |_, now, sample| {
-        sample.page = None;
-        sample.signals.groups = vec![group(now / 250, now / 250, 10)];
-    });
+    drive(&mut c, 5_000, |_, now, sample| sample.page = Some(hooked(now / 250, now / 250, 10)));
     let (seq, since) = (c.now.0 / 250, c.now.0);
     c.agents[0].inspections.insert(1, look_at(1, "gather", "/home/u/algo.py", 7));
     drive(&mut c, 8_000, |rank, now, sample| {
-        let entered = if rank == 1 { seq } else { seq + 1 };
-        sample.signals.groups = vec![group(entered, seq, now - since)];
+        sample.page = Some(hooked(if rank == 1 { seq } else { seq + 1 }, seq, now - since));
         sample.wchan = "futex_do_wait".into();
     });
     let verdict = verdicts(&c).first().cloned().expect("a verdict");
     expect(&verdict, Some(1), Reason::Lock);
-    assert!(
-        verdict.reason.contains("/home/u/algo.py:7") && verdict.reason.contains("all_reduce"),
-        "{}",
-        verdict.reason
-    );
+    for part in ["/home/u/algo.py:7", "all_reduce", "its own code"] {
+        assert!(verdict.reason.contains(part), "{}", verdict.reason);
+    }
     assert!(verdict.latency_s < 7.5);
 }
 

@@ -237,3 +237,29 @@ fn n16_a_machine_that_was_suspended_blames_nobody() {
     assert_eq!(reds(&c), []);
     assert!(!c.verdicts().iter().any(|(kind, _, _)| *kind == VerdictKind::Behind));
 }
+
+#[test]
+fn a_python_rank_that_works_for_minutes_outside_collectives_is_amber() {
+    let mut c = trained(2);
+    let page = |entered, left, age_ms| PageSample {
+        by_hook: true,
+        heartbeat_age_ms: age_ms,
+        collective: CollectiveSample {
+            entered,
+            left,
+            op: "all_gather".into(),
+            count: 100 + entered,
+            age_ms,
+            ..CollectiveSample::default()
+        },
+        ..PageSample::default()
+    };
+    drive(&mut c, 5_000, |_, now, sample| sample.page = Some(page(now / 250, now / 250, 10)));
+    let (seq, since) = (c.now.0 / 250, c.now.0);
+    drive(&mut c, 120_000, |rank, now, sample| {
+        sample.page = Some(page(if rank == 0 { seq } else { seq + 1 }, seq, now - since));
+        sample.signals.cpu_ms = now;
+    });
+    assert_eq!(reds(&c), []);
+    assert_eq!(verdicts(&c)[0].reason_code, Reason::ExpectedWait);
+}
