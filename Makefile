@@ -47,3 +47,4 @@ build-packages:
 
 test-packages:
 	@$(PACKAGES) build test
+	-@$(PACKAGES) slurm

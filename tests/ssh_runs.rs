@@ -107,6 +107,67 @@ fn a_killed_connection_is_mended_and_the_run_goes_on_without_a_gap() {
 }
 
 #[test]
+fn roads_that_stall_lose_nothing_and_any_console_adopts_the_run() {
+    let Some(hosts) = Loopback::start(2, 1) else { return };
+    let experiment = hosts.bench.program(&["--iters", "1000000", "--pause", "0.02"]);
+    let mut first = hosts.console(&["run", experiment.to_str().unwrap()]);
+    first.wait_kind("progress", 60);
+    let run = first.seen[0]["run"].as_str().unwrap().to_owned();
+    let lost = |console: &Console| console.all("host").iter().filter(|v| v["state"] == "lost").count();
+    for (seconds, losses) in [(1, 0), (30, 1)] {
+        let before = lost(&first);
+        hosts.servers[1].stall(true);
+        std::thread::sleep(Duration::from_secs(seconds));
+        hosts.servers[1].stall(false);
+        first.wait_for_new("it goes on", 60, |v| v["kind"] == "progress");
+        if losses > 0 {
+            first.wait_for("the host is back", 60, |v| {
+                v["kind"] == "verdict" && v["verdict"] == "lost" && v["severity"] == "cleared"
+            });
+        }
+        assert_eq!(lost(&first) - before >= 1, losses > 0, "{seconds} s");
+    }
+    assert!(first.all("restart").is_empty() && first.all("run_started").len() == 1, "nothing was restarted");
+    // Another folder, as on another machine: only hosts.toml and the way to log in.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let away = |args: &[&str]| {
+        let mut command = hosts.command(args);
+        command.current_dir(elsewhere.path());
+        command
+    };
+    let listed = away(&["ps", "--json"]).output().unwrap();
+    let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!(
+        (listed["run"].as_str(), listed["ranks_alive"].as_u64()),
+        (Some(run.as_str()), Some(2)),
+        "{listed}"
+    );
+    let mut second = Console::spawn(away(&["attach", &run, "--headless", "--json"]));
+    second.wait_kind("progress", 60);
+    first.signal(libc::SIGKILL);
+    drop(first);
+    second.wait_for_new("training goes on without the first", 30, |v| v["kind"] == "progress");
+    let stopped = away(&["stop", &run]).output().unwrap();
+    assert!(String::from_utf8_lossy(&stopped.stdout).contains("stopped: proved"), "{stopped:?}");
+    second.finish(60);
+    let progress = second.all("progress");
+    for (i, line) in progress.iter().enumerate() {
+        let iteration = i as u64 + 1;
+        assert_eq!(line["train_iter"], iteration, "history from the launch, without a gap");
+        // What the program counts: 8 steps per rank and iteration.
+        assert_eq!(
+            (&line["env_step"], &line["consistent"]),
+            (&Value::from(16 * iteration), &Value::from(true))
+        );
+        assert!(
+            line["per_rank"].as_array().unwrap().iter().all(|rank| rank["env_step"] == 8 * iteration),
+            "{line}"
+        );
+    }
+    assert!(progress.len() > 100 && hosts.bench.rank_processes().is_empty());
+}
+
+#[test]
 fn a_host_that_refuses_ends_the_run_with_3_and_nothing_is_left_anywhere() {
     for refusal in ["down", "key", "unknown"] {
         let Some(mut hosts) = Loopback::start(2, 1) else { return };

@@ -291,7 +291,10 @@ mod tests {
         bench.orders.blocking_send(LinkCommand::Send(ConsoleMessage::Ping { sent_ms: 1 })).unwrap();
         assert_eq!(read_message(&mut bench.agent), ConsoleMessage::Ping { sent_ms: 1 });
         drop(bench.events);
-        bench.agent.write_all(&frame::encode(&AgentMessage::Pong { sent_ms: 1 }).unwrap()).unwrap();
+        bench
+            .agent
+            .write_all(&frame::encode(&AgentMessage::Pong { sent_ms: 1, wall_time: None }).unwrap())
+            .unwrap();
         // Long enough for a link that does not wait to be gone.
         let until = Instant::now() + Duration::from_millis(200);
         while Instant::now() < until && !bench.thread.is_finished() {

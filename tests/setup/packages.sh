@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes sure that the system has what building (`build`) and testing (`test`) need. As root on Debian and its like, missing packages are
-# installed; otherwise one line says what to install. Usage: packages.sh build [test]
+# installed; otherwise one line says what to install. Usage: packages.sh build [test] [slurm]
 set -u
 
 missing=
@@ -30,8 +30,15 @@ for group in "$@"; do
         need binutils has readelf
         need procps has ps
         ;;
+    slurm)
+        # A real Slurm for tests/slurm.rs, which skips itself without: a dozen packages, about 5 s.
+        need slurmctld has slurmctld
+        need slurmd has slurmd
+        need slurm-client has srun
+        need munge has munged
+        ;;
     *)
-        echo "packages: unknown group \`$group\`; there are build and test" >&2
+        echo "packages: unknown group \`$group\`; there are build, test and slurm" >&2
         exit 2
         ;;
     esac

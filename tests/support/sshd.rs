@@ -138,6 +138,16 @@ impl Sshd {
         self.log().matches("Accepted publickey ").count()
     }
 
+    /// Stops the server and every session, or lets them go on: to a client this looks like a road that carries nothing.
+    pub fn stall(&self, stalled: bool) {
+        let signal = if stalled { libc::SIGSTOP } else { libc::SIGCONT };
+        let Some(process) = &self.child else { return };
+        for pid in descendants(process.id()).into_iter().filter(|&pid| command(pid).starts_with("sshd")) {
+            kill(pid, signal);
+        }
+        kill(process.id(), signal);
+    }
+
     /// Ends every session, as a crash of its sshd process would; the listener stays. `true` when there was one.
     pub fn kill_sessions(&self) -> bool {
         let Some(child) = &self.child else { return false };

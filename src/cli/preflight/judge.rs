@@ -498,7 +498,12 @@ pub(super) mod tests {
             transport: Transport::Ssh,
             interface: None,
         };
-        PlanDraft { run: RunId("t-1".into()), experiment, hosts: (0..hosts).map(host).collect() }
+        PlanDraft {
+            run: RunId("t-1".into()),
+            experiment,
+            hosts: (0..hosts).map(host).collect(),
+            excluded: Default::default(),
+        }
     }
 
     pub fn subject(draft: &PlanDraft) -> Subject<'_> {

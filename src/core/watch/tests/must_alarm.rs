@@ -16,6 +16,7 @@ fn exits(c: &mut Cluster, rank: u32, exit: Exit, line: &str) {
         exit,
         last_lines: vec![line.into()],
         stopping: false,
+        ago_ms: 0,
     };
     c.record(rank as usize / 2, event);
 }

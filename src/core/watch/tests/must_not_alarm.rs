@@ -179,7 +179,7 @@ fn n11_a_clean_finish_over_five_seconds_is_quiet() {
 #[test]
 fn n12_what_the_user_orders_is_no_incident() {
     let mut c = trained(2);
-    c.event(Event::RestartRequested { from: None });
+    c.event(Event::restart(None));
     c.hang(2, |_| {});
     c.pass(9_000);
     assert_eq!(c.verdicts(), []);
