@@ -53,6 +53,8 @@ fn plan(machines: &[Machine]) -> Plan {
         eval: Eval { every: 10, episodes: 20, stop_value: Some(490.0) },
         checkpoint: Default::default(),
         watch: Watch::default(),
+        restart: Default::default(),
+        metrics: Default::default(),
     };
     Plan {
         run: RunId("ppo-cartpole-20260101-120000".into()),
