@@ -234,7 +234,9 @@ mod tests {
         }
     }
 
-    fn found(pairs: &[(&str, &str)]) -> Result<Vec<(String, Option<u32>, u32)>, (String, String)> {
+    type Nodes = Vec<(String, Option<u32>, u32)>;
+
+    fn found(pairs: &[(&str, &str)]) -> Result<Nodes, (String, String)> {
         let map: HashMap<&str, &str> = pairs.iter().copied().collect();
         let nodes = allocation(&|name| map.get(name).map(|value| value.to_string()))?;
         Ok(nodes.into_iter().map(|node| (node.name, node.tasks, node.gpus)).collect())

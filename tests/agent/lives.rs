@@ -246,5 +246,5 @@ fn ports_and_pings_are_answered() {
             .iter()
             .any(|m| matches!(m, AgentMessage::PortReserved { request: 5, port } if *port > 0))
     );
-    assert!(console.others.contains(&AgentMessage::Pong { sent_ms: 77 }));
+    assert!(console.others.iter().any(|said| matches!(said, AgentMessage::Pong { sent_ms: 77, .. })));
 }

@@ -50,17 +50,21 @@ pub(super) fn spawned(ctx: &mut Ctx<'_>, at: At, rank: Rank, pid: u32) {
     tell_life(ctx, at, rank, "spawned", None, String::new());
 }
 
+/// How a rank's process ended.
+pub(super) struct End<'a> {
+    /// How.
+    pub exit: Exit,
+    /// The end of its log.
+    pub last_lines: &'a [String],
+    /// A stop had been ordered before.
+    pub stopping: bool,
+    /// Milliseconds from its end to the record.
+    pub ago_ms: u64,
+}
+
 /// A rank's process ended.
-pub(super) fn exited(
-    ctx: &mut Ctx<'_>,
-    at: At,
-    rank: Rank,
-    pid: u32,
-    exit: Exit,
-    last_lines: &[String],
-    stopping: bool,
-    ago_ms: u64,
-) {
+pub(super) fn exited(ctx: &mut Ctx<'_>, at: At, rank: Rank, pid: u32, end: End<'_>) {
+    let End { exit, last_lines, stopping, ago_ms } = end;
     let name = ctx.host_name(at.node);
     let good = words::is_success(&exit);
     let tone = if good || stopping { Tone::Info } else { Tone::Bad };

@@ -50,7 +50,8 @@ pub(super) fn apply(ctx: &mut Ctx<'_>, node: usize, record: Record) -> bool {
         RecordEvent::Launched { spec } => launched(ctx, at, &spec),
         RecordEvent::RankSpawned { rank, local_rank: _, pid } => ranks::spawned(ctx, at, rank, pid),
         RecordEvent::RankExited { rank, pid, exit, last_lines, stopping, ago_ms } => {
-            ranks::exited(ctx, at, rank, pid, exit, &last_lines, stopping, ago_ms);
+            let end = ranks::End { exit, last_lines: &last_lines, stopping, ago_ms };
+            ranks::exited(ctx, at, rank, pid, end);
         }
         RecordEvent::StopOrdered { mode, by } => stop_ordered(ctx, at, mode, by),
         RecordEvent::Stopped { survivors, gpus_free, took_ms } => {
