@@ -119,7 +119,13 @@ impl Agent {
                 self.record(event);
                 Vec::new()
             }
-            News::Autopsied(rank, lines) => self.machine.borrow_mut().autopsied(rank, lines, now),
+            News::Autopsied(rank, lines) => {
+                // What is told after the proof finds nobody listening.
+                if let Some(event) = self.last_measures(rank) {
+                    self.record(event);
+                }
+                self.machine.borrow_mut().autopsied(rank, lines, now)
+            }
             News::LeftNothing(rank) => {
                 self.emptied.insert(rank);
                 Vec::new()
@@ -226,6 +232,10 @@ impl Agent {
         }
     }
 
+    fn last_measures(&mut self, rank: Rank) -> Option<RecordEvent> {
+        self.picker.as_mut().filter(|_| rank == Rank(0))?.due(Instant::now(), true)
+    }
+
     /// Lines of a rank have come.
     pub(super) fn read(&mut self, batch: &Batch) {
         if let Some(picker) = self.picker.as_mut().filter(|_| batch.rank == Rank(0)) {
@@ -319,8 +329,7 @@ impl Agent {
     /// What time brings; `Some(reason)` when the agent is to end.
     pub(super) fn tick(&mut self) -> Option<String> {
         self.keep_guard();
-        let over = self.machine.borrow().is_quiet();
-        if let Some(event) = self.picker.as_mut().and_then(|picker| picker.due(Instant::now(), over)) {
+        if let Some(event) = self.picker.as_mut().and_then(|picker| picker.due(Instant::now(), false)) {
             self.record(event);
         }
         let failing = self.spool.is_failing();
