@@ -126,7 +126,13 @@ impl Agent {
                 self.record(event);
                 Vec::new()
             }
-            News::Autopsied(rank, lines) => self.machine.borrow_mut().autopsied(rank, lines, now),
+            News::Autopsied(rank, lines) => {
+                // What is told after the proof finds nobody listening.
+                if let Some(event) = self.last_measures(rank) {
+                    self.record(event);
+                }
+                self.machine.borrow_mut().autopsied(rank, lines, now)
+            }
             News::LeftNothing(rank) => {
                 self.emptied.insert(rank);
                 Vec::new()
@@ -247,6 +253,10 @@ impl Agent {
                 Err(error) => self.notice(format!("cannot follow event files: {error}")),
             }
         }
+    }
+
+    fn last_measures(&mut self, rank: Rank) -> Option<RecordEvent> {
+        self.picker.as_mut().filter(|_| rank == Rank(0))?.due(Instant::now(), true)
     }
 
     /// Lines of a rank have come.
@@ -372,8 +382,7 @@ impl Agent {
     /// What time brings; `Some(reason)` when the agent is to end.
     pub(super) fn tick(&mut self) -> Option<String> {
         self.keep_guard();
-        let over = self.machine.borrow().is_quiet();
-        if let Some(event) = self.picker.as_mut().and_then(|picker| picker.due(Instant::now(), over)) {
+        if let Some(event) = self.picker.as_mut().and_then(|picker| picker.due(Instant::now(), false)) {
             self.record(event);
         }
         let failing = self.spool.is_failing();

@@ -226,7 +226,13 @@ async fn live(settings: Settings) -> Result<ExitCode, Failure> {
         tokio::select! {
             _ = children.recv() => agent.reap(),
             () = orders_to_end.end() => agent.quit(),
-            Some(news) = inbox.recv() => agent.hear(news),
+            Some(news) = inbox.recv() => {
+                // A rank's last lines come before its end.
+                while let Ok(batch) = lines_out.try_recv() {
+                    agent.read(&batch);
+                }
+                agent.hear(news);
+            }
             Some(order) = orders_in.recv() => agent.hear(News::Order(order)),
             Some(said) = said_in.recv() => agent.hear(News::Said(said)),
             Some(batch) = lines_out.recv() => agent.read(&batch),
