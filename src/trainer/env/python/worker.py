@@ -54,9 +54,13 @@ def read_line():
 
 
 def install(*packages):
-    return "run `%s -m pip install %s`, or `rankdeck-trainer --setup-env DIR`" % (
+    quoted = ['"%s"' % package for package in packages]
+    # What `--setup-env` installs anyway needs no word.
+    extra = "".join(" --package %s" % text for text in quoted if not re.match('"(numpy|gymnasium|ale-py)[=<>"]', text))
+    return "run `%s -m pip install %s`, or `rankdeck-trainer --setup-env DIR%s` and set env.python" % (
         sys.executable,
-        " ".join('"%s"' % package for package in packages),
+        " ".join(quoted),
+        extra,
     )
 
 
