@@ -135,7 +135,11 @@ fn spawn_1_ranks_die_with_their_parent() {
 #[test]
 fn mistakes_end_every_rank_with_code_2_and_a_hint() {
     for (experiment, args, key) in [
-        (experiment(5000, "", "").replace("CartPole-v1", "Cart-v9"), vec!["--spawn", "2"], "env.id"),
+        (
+            experiment(5000, "", "").replace("id = 'CartPole-v1'", "id = 'Cart-v9'\nworker = 'rust'"),
+            vec!["--spawn", "2"],
+            "env.id",
+        ),
         (experiment(5000, "", ""), vec!["--spawn", "3"], "env.num_envs"),
         (experiment(5000, "", "num_minibatches = 7"), vec![], "num_minibatches"),
         (experiment(100, "", ""), vec![], "total_steps"),
