@@ -11,7 +11,7 @@
 //! - DDP-4: an optimiser that replaced a `.grad` (`zero_grad` setting it to none) loses nothing: the next `reduce` takes the new one in.
 //!
 //! Accumulating over several backward passes without exchanging (PyTorch's `no_sync`) is: call `reduce` after the last one only. Nothing is
-//! exchanged during backward: overlapping the two was measured and does not pay (docs/ARCHITECTURE.md).
+//! exchanged during backward; docs/ARCHITECTURE.md has the measurement behind that.
 
 use super::error::{DistError, DistErrorKind, DistPhase, Failure};
 use super::ffi;
