@@ -98,6 +98,11 @@ fn an_unknown_host_key_is_asked_about() {
 }
 
 #[test]
+fn the_evidence_of_a_rank_that_was_looked_at_closely() {
+    shots("evidence_card", &behind_closely(), "d");
+}
+
+#[test]
 fn running_on_two_cpu_ranks() {
     shots("running_2_cpu", &two(), "");
 }

@@ -1,10 +1,12 @@
 //! Models for screen tests: built from given values only, so that a scene looks the same everywhere and always.
 
 use rankdeck::config::experiment::{Collect, Distributed, Env, Eval, Experiment, Launch, Policy, Run, Watch};
+use rankdeck::core::card::{Advice, Call, Card, Others, Side};
 use rankdeck::core::event::{LinkState, Probe, Prompt};
 use rankdeck::core::ids::{Generation, LocalRank, NodeRank, Rank, RunId, Timestamp};
 use rankdeck::core::model::*;
 use rankdeck::core::plan::{Plan, PlannedHost, PlannedRank, PlannedSize};
+use rankdeck::core::reason::Reason;
 use rankdeck::core::report::*;
 use rankdeck::core::series::Series;
 use rankdeck::proto::message::*;
@@ -432,6 +434,81 @@ pub fn over() -> Model {
         host.stopped = Some(Vec::new());
         host.gpus_free = vec![0, 1];
     }
+    model
+}
+
+/// The same as [`behind`], looked at closely: with a card.
+pub fn behind_closely() -> Model {
+    let mut model = behind();
+    let said = model.verdicts.first_mut().unwrap();
+    let call = Call {
+        inside: true,
+        op: "all_reduce".into(),
+        tag: "grad".into(),
+        seq: 12_042,
+        count: 9_155,
+        dtype: "f32".into(),
+        bytes: 36_620,
+        site: "src/trainer/dist/ddp.rs:212".into(),
+        age_ms: 6_200,
+        ..Call::default()
+    };
+    let side = |rank: u32, host: &str| Side {
+        rank: Rank(rank),
+        host: host.into(),
+        pid: Some(4300 + rank),
+        train_iter: Some(752),
+        env_step: Some(96_256),
+        phase: "learn".into(),
+        phase_age_ms: Some(6_400),
+        silent_ms: Some(6_200),
+        os: "sleeping (S), cpu 0 %, in futex: futex_do_wait".into(),
+        last_line: "iteration 751, env_step 384,512, 63,102 steps/s".into(),
+        ..Side::default()
+    };
+    said.reason_code = Reason::Lock;
+    said.confidence = Confidence::Likely;
+    said.reason = "rank 3 on node-b waits for a lock in its phase learn (sample) at \
+                   src/trainer/replay/gather.rs:88 in replay::gather; 3 ranks wait in all_reduce grad #12042"
+        .into();
+    said.card = Some(Box::new(Card {
+        guilty: Some(Side {
+            activity: "sample".into(),
+            silent_ms: Some(6_400),
+            call: Some(Call { inside: false, seq: 12_041, age_ms: 6_400, ..call.clone() }),
+            blocked_on: "futex, held by thread 4303 itself".into(),
+            at: "src/trainer/replay/gather.rs:88 in replay::gather".into(),
+            stack: vec![
+                "__futex_abstimed_wait_common  /lib/x86_64-linux-gnu/libc.so.6".into(),
+                "std::sync::mutex::Mutex::lock".into(),
+                "replay::gather  src/trainer/replay/gather.rs:88".into(),
+                "ppg::auxiliary  src/trainer/algo/ppg.rs:231".into(),
+            ],
+            ..side(3, "node-b")
+        }),
+        waiter: Some(Side { call: Some(call), ..side(0, "node-a") }),
+        facts: vec![],
+        others: vec![Others {
+            ranks: vec![Rank(1), Rank(2)],
+            text: "waits in all_reduce grad #12042 since 6.1 s".into(),
+        }],
+        ruled_out: vec![
+            "all ranks made the same collectives up to #12041".into(),
+            "its process is there and not stopped nor frozen by its cgroup".into(),
+            "nothing is retransmitted on its 3 TCP connections".into(),
+            "silent for 6.4 s; up to 5.0 s is taken as usual there".into(),
+        ],
+        actions: vec![
+            Advice {
+                text: "look at its log".into(),
+                command: "rankdeck logs cartpole_ppo-20260101-120000 --rank 3".into(),
+            },
+            Advice {
+                text: "restart from the latest checkpoint".into(),
+                command: "rankdeck restart cartpole_ppo-20260101-120000 --from latest".into(),
+            },
+        ],
+    }));
     model
 }
 

@@ -188,8 +188,8 @@ fn classify(seat: &Seat<'_>, mine: &Step, theirs: &Step, steps: &BTreeMap<u64, S
         return Reason::SilentShift;
     }
     if mine.print != theirs.print
-        && expected(steps, seq + 1).is_some_and(|next| next.print == mine.print)
-        && expected(steps, seq).is_some_and(|now| now.print == theirs.print)
+        && expected(steps, seq, seq + 1).is_some_and(|next| next.print == mine.print)
+        && expected(steps, seq, seq).is_some_and(|now| now.print == theirs.print)
     {
         return Reason::SkippedCall;
     }
@@ -200,12 +200,12 @@ fn classify(seat: &Seat<'_>, mine: &Step, theirs: &Step, steps: &BTreeMap<u64, S
     if mine.print.0 == "barrier" || aside { Reason::ExtraCall } else { Reason::OpMismatch }
 }
 
-/// What a rank's own period predicts for a number, from what it called before `seq`.
-fn expected(steps: &BTreeMap<u64, Step>, seq: u64) -> Option<&Step> {
+/// What a rank's own period before `seq` predicts for number `at`.
+fn expected(steps: &BTreeMap<u64, Step>, seq: u64, at: u64) -> Option<&Step> {
     let period = period(steps, seq)?;
-    let mut back = seq.checked_sub(period)?;
-    while steps.get(&back).is_none() && back > period {
-        back -= period;
+    let mut back = at.checked_sub(period)?;
+    while back >= seq {
+        back = back.checked_sub(period)?;
     }
     steps.get(&back)
 }
@@ -225,7 +225,7 @@ fn period(steps: &BTreeMap<u64, Step>, seq: u64) -> Option<u64> {
 /// Did a rank leave its own pattern at `seq`? `None` without a pattern.
 fn left_pattern(steps: &BTreeMap<u64, Step>, seq: u64) -> Option<bool> {
     let now = steps.get(&seq)?;
-    let wanted = expected(steps, seq)?;
+    let wanted = expected(steps, seq, seq)?;
     Some(wanted.print != now.print)
 }
 
