@@ -48,11 +48,13 @@ impl Copy {
 }
 
 /// Stacks of at most `most` threads, main thread first; threads that wait in the same frames as an earlier one are left out.
+/// Files and lines come only where `lines` asks for them.
 pub fn stacks(
     pid: u32,
     tids: &[u32],
     modules: &mut Modules,
     most: usize,
+    lines: bool,
     deadline: Instant,
     mut note: impl FnMut(String),
 ) -> Vec<ThreadStack> {
@@ -73,7 +75,7 @@ pub fn stacks(
         }
     }
     let all: Vec<u64> = found.iter().flat_map(|(_, addresses)| addresses.iter().copied()).collect();
-    let named = modules.names(&all);
+    let named = modules.names(&all, lines);
     found
         .into_iter()
         .map(|(tid, addresses)| ThreadStack {
