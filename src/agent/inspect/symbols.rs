@@ -109,7 +109,12 @@ impl Modules {
         Some(())
     }
 
-    /// The frames of a stack, innermost first.
+    /// An address lies in the code of one of the files.
+    pub fn has_code(&self, address: u64) -> bool {
+        self.loaded.iter().any(|loaded| (loaded.start..loaded.end).contains(&address))
+    }
+
+    /// The frames of a stack, innermost first, and whether its bottom was reached.
     pub fn unwind(
         &mut self,
         ip: u64,
@@ -117,20 +122,20 @@ impl Modules {
         bp: u64,
         most: usize,
         read: impl Fn(u64) -> Option<u64>,
-    ) -> Vec<u64> {
+    ) -> (Vec<u64>, bool) {
         let registers = framehop::x86_64::UnwindRegsX86_64::new(ip, sp, bp);
         let mut read = |address| read(address).ok_or(());
         let mut frames = self.unwinder.iter_frames(ip, registers, &mut self.cache, &mut read);
         let mut found = Vec::new();
-        while found.len() < most
-            && let Ok(Some(frame)) = frames.next()
-        {
-            found.push(match frame {
-                FrameAddress::InstructionPointer(address) => address,
-                FrameAddress::ReturnAddress(address) => address.get() - 1,
-            });
+        while found.len() < most {
+            match frames.next() {
+                Ok(Some(FrameAddress::InstructionPointer(address))) => found.push(address),
+                Ok(Some(FrameAddress::ReturnAddress(address))) => found.push(address.get() - 1),
+                Ok(None) => return (found, true),
+                Err(_) => break,
+            }
         }
-        found
+        (found, false)
     }
 
     /// Frames for addresses, inlined calls innermost first; addresses outside of all files are left out. Without `lines` only symbol tables are
