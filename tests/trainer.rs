@@ -14,6 +14,9 @@ mod equality;
 mod group;
 #[path = "trainer/harness.rs"]
 mod harness;
+#[cfg(feature = "inject")]
+#[path = "trainer/inject.rs"]
+mod inject;
 #[path = "trainer/learning.rs"]
 mod learning;
 #[path = "trainer/off_policy.rs"]
