@@ -34,6 +34,7 @@ parser.add_argument("--cache", type=pathlib.Path, default=pathlib.Path.home() / 
 parser.add_argument("--python", help="an interpreter that has the packages, instead of one in the cache")
 parser.add_argument("--cleanrl", default=CLEANRL, help="where to fetch CleanRL from: an address, or a clone on this machine")
 parser.add_argument("--trainer", default=str(ROOT / "target/release/rankdeck-trainer"))
+parser.add_argument("--collectives", help="the built bench `collectives`, instead of what cargo builds")
 parser.add_argument("--kernel", default="auto", help="policy.kernel of our runs")
 args = parser.parse_args()
 
@@ -237,17 +238,18 @@ for size in map(int, sys.argv[3:]):
 
 def allreduce():
     """Medians of one all-reduce with the division by 2, in turn; ours from `cargo bench --bench collectives`."""
-    built = subprocess.run(
-        ["cargo", "bench", "--features", "trainer", "--bench", "collectives", "--no-run"],
-        cwd=ROOT, capture_output=True, text=True,
-    )
-    found = re.search(r"\((target/[^)]*collectives-[^)]*)\)", built.stderr)
-    if not found:
-        sys.exit(f"cannot build the bench:\n{built.stderr[-3000:]}")
+    bench = args.collectives
+    if not bench:
+        command = ["cargo", "bench", "--features", "trainer", "--bench", "collectives", "--no-run"]
+        built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        found = re.search(r"\((target/[^)]*collectives-[^)]*)\)", built.stderr)
+        if not found:
+            sys.exit(f"cannot build the bench:\n{built.stderr[-3000:]}")
+        bench = str(ROOT / found[1])
     (scratch / "gloo.py").write_text(GLOO)
     seen = {"ours": {}, "theirs": {}}
     for _ in range(args.rounds):
-        text = subprocess.run([str(ROOT / found[1]), "2"], capture_output=True, text=True, check=True).stdout
+        text = subprocess.run([bench, "2"], capture_output=True, text=True, check=True).stdout
         for size, median in re.findall(r"all_reduce f32 avg +(\d+) +([\d.]+)", text):
             seen["ours"].setdefault(int(size), []).append(float(median))
         with socket.socket() as probe:
