@@ -32,7 +32,8 @@ test: libtorch test-packages ## every test, with and without the trainer
 lint: libtorch ## formatting and clippy, with and without the trainer
 	$(CARGO) fmt --check
 	$(CARGO) clippy --all-targets -- -D warnings
-	$(CARGO) clippy --all-targets --features trainer -- -D warnings
+	$(CARGO) clippy --features trainer -- -D warnings
+	$(CARGO) clippy --all-targets --features trainer,inject -- -D warnings
 
 gpu-test: build-packages ## the tests that need an NVIDIA GPU, with the torch 2.11.0 that python3 has (or LIBTORCH)
 	@torch="$(LIBTORCH)"; \

@@ -21,9 +21,9 @@ else
 fi
 
 # Tests of the console look for the trainer beside it. Built with the tests, so that crates shared with dev-dependencies are built once.
-stage "building" cargo test --no-run --features trainer
+stage "building" cargo test --no-run --features trainer,inject
 stage "console, without libtorch" "${runner[@]}" "$@"
-stage "console and trainer" "${runner[@]}" --features trainer "$@"
+stage "console and trainer" "${runner[@]}" --features trainer,inject "$@"
 stage "examples in the documentation" cargo test --doc --features trainer
 
 # cargo: `test result: ok. 3 passed; 0 failed; 1 ignored; ...`; nextest: `Summary [ 0.1s] 3 tests run: 3 passed (1 slow), 1 skipped`.

@@ -1,4 +1,5 @@
 //! The words of verdicts: one sentence, the facts that support it, what to do.
+#![allow(clippy::wildcard_enum_match_arm, reason = "most reasons share a sentence")]
 
 use super::cause::{self, Judged};
 use super::disagree::Disagreement;

@@ -4,7 +4,7 @@ use super::cause;
 use super::seat::{self, Seat};
 use crate::core::card::{Advice, Card, Others, Side};
 use crate::core::ids::Rank;
-use crate::core::model::{Model, RankModel};
+use crate::core::model::{Model, RankLife, RankModel};
 use crate::core::reason::Reason;
 use crate::core::words::{self, seconds};
 use crate::proto::inspection::{How, Inspection};
@@ -131,8 +131,8 @@ fn others(model: &Model, shown: &[Rank]) -> Vec<Others> {
     let mut alike: BTreeMap<String, (Vec<Rank>, u64)> = BTreeMap::new();
     for rank in model.ranks.iter().filter(|rank| !shown.contains(&rank.rank)) {
         let (text, age) = match &rank.life {
-            crate::core::model::RankLife::Exited(exit) => (words::exit_text(exit), 0),
-            _ => doing(rank),
+            RankLife::Exited(exit) => (words::exit_text(exit), 0),
+            RankLife::Pending | RankLife::Spawned | RankLife::Joined | RankLife::Finished => doing(rank),
         };
         let entry = alike.entry(text).or_default();
         entry.0.push(rank.rank);

@@ -484,7 +484,7 @@ mod tests {
     #[test]
     fn the_tables_do_not_overlap_and_fit() {
         let end = |start: usize, count: usize, words: usize| start + count * words;
-        assert!(BODY + BODY_WORDS <= 64);
+        const { assert!(BODY + BODY_WORDS <= 64) };
         assert!(end(64, RING, RING_WORDS) <= GROUPS_START);
         assert!(end(GROUPS_START, GROUPS, GROUP_WORDS) <= ITERATIONS_START);
         assert!(end(ITERATIONS_START, ITERATIONS, ITERATION_WORDS) <= SITES_START);

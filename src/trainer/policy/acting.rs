@@ -8,6 +8,7 @@ use crate::trainer::kernel;
 use tch::{Device, TchError, Tensor};
 
 /// A policy ready to act.
+#[expect(clippy::large_enum_variant, reason = "a rank has one of it")]
 pub enum Acting {
     /// All observations at once in plain Rust, with a snapshot of the parameters. A row's result does not depend on the others.
     Fast {
