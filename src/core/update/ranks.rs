@@ -8,7 +8,7 @@ use crate::core::join::Joined;
 use crate::core::model::{CheckpointModel, FingerprintModel, Progress, RankLife, RankModel, Tone};
 use crate::core::report::{RankProgress, ReportBody, VerdictKind};
 use crate::core::run::{Cause, Failure, Weight, weigh};
-use crate::core::session::Ctx;
+use crate::core::session::{Ctx, Limits};
 use crate::core::words;
 use crate::proto::message::{Counters, Evaluation, Exit, FinishReason, RankEvent};
 use std::collections::BTreeMap;
@@ -97,11 +97,21 @@ pub(super) fn exited(
     }
     let earlier = ctx.session.run.facts.culprit().filter(|culprit| culprit.weight <= weight);
     let stuck = ctx.session.watch.root().filter(|root| *root != rank);
+    let left = match (&earlier, stuck, weight) {
+        (None, None, Weight::Victim) if !mismatch => {
+            let limits = Limits::of(ctx.model);
+            ctx.session.watch.left_early(ctx.model, rank, &limits)
+        }
+        _ => None,
+    };
     let victim_of =
-        earlier.map(|culprit| culprit.rank).or(stuck).filter(|_| weight == Weight::Victim && !mismatch);
+        earlier.map(|culprit| culprit.rank).or(stuck).or(left.as_ref().map(|(rank, _)| *rank)).filter(|_| weight == Weight::Victim && !mismatch);
     ctx.session.watch.died(ctx.session.clock.awake_ms);
     let verdict = crate::core::watch::dead(ctx.model, rank, &exit, last_lines, victim_of);
     let facts = &mut ctx.session.run.facts;
+    if let Some((rank, text)) = left {
+        facts.failures.push(Failure { rank, weight: Weight::Plain, text, usage: false });
+    }
     facts.failures.push(Failure { rank, weight, text: verdict.reason.clone(), usage });
     facts.blame(Cause::Failure);
     ctx.session.watch.fact(Some(rank), verdict);
