@@ -12,6 +12,9 @@ mod cartpole;
 mod group;
 #[path = "trainer/harness.rs"]
 mod harness;
+#[cfg(feature = "inject")]
+#[path = "trainer/inject.rs"]
+mod inject;
 #[path = "trainer/learning.rs"]
 mod learning;
 #[path = "trainer/resuming.rs"]

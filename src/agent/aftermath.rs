@@ -180,7 +180,9 @@ fn gpus_free(gpus: &gpu::Gpus, used: &BTreeSet<u32>, pids: &BTreeSet<u32>) -> Ve
         let free: Vec<u32> = seen
             .iter()
             .filter(|gpu| {
-                used.contains(&gpu.index) && !gpu.processes.iter().any(|(pid, _)| pids.contains(pid))
+                used.contains(&gpu.index)
+                    && !gpu.lost
+                    && !gpu.processes.iter().any(|(pid, _)| pids.contains(pid))
             })
             .map(|gpu| gpu.index)
             .collect();

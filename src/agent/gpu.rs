@@ -4,11 +4,14 @@
 //! nothing else may wait for that. The library is loaded at run time; without it there are no GPUs.
 
 use crate::proto::message::GpuSample;
-use nvml_wrapper::Nvml;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
+use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
+use nvml_wrapper::{EventSet, Nvml};
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,6 +21,9 @@ const ROUND: Duration = Duration::from_millis(1000);
 /// An answer older than this is not shown any more.
 const STALE: Duration = Duration::from_secs(10);
 
+/// Error reports kept of one GPU.
+const XIDS: usize = 8;
+
 const THROTTLES: [(ThrottleReasons, &str); 6] = [
     (ThrottleReasons::SW_POWER_CAP, "power cap"),
     (ThrottleReasons::HW_SLOWDOWN, "hardware slowdown"),
@@ -26,6 +32,102 @@ const THROTTLES: [(ThrottleReasons, &str); 6] = [
     (ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN, "power brake"),
     (ThrottleReasons::SYNC_BOOST, "sync boost"),
 ];
+
+/// What is asked of a driver; a test has one of its own.
+pub trait Driver {
+    /// Every GPU that it shows now; `None` when it does not answer.
+    fn gpus(&mut self) -> Option<Vec<GpuSample>>;
+
+    /// Waits for at most that long and gives the first error report of that time: index of the GPU and Xid number.
+    fn error_within(&mut self, time: Duration) -> Option<(u32, u64)>;
+}
+
+struct Nvidia<'a> {
+    nvml: &'a Nvml,
+    events: Option<EventSet<'a>>,
+}
+
+impl<'a> Nvidia<'a> {
+    fn new(nvml: &'a Nvml) -> Nvidia<'a> {
+        let listening = || {
+            let mut set = nvml.create_event_set().ok()?;
+            for index in 0..nvml.device_count().ok()? {
+                let Ok(device) = nvml.device_by_index(index) else { continue };
+                let wanted = EventTypes::CRITICAL_XID_ERROR;
+                if device.supported_event_types().is_ok_and(|types| types.contains(wanted)) {
+                    set = device.register_events(wanted, set).ok()?;
+                }
+            }
+            Some(set)
+        };
+        Nvidia { nvml, events: listening() }
+    }
+}
+
+impl Driver for Nvidia<'_> {
+    fn gpus(&mut self) -> Option<Vec<GpuSample>> {
+        self.nvml.device_count().is_ok().then(|| look(self.nvml))
+    }
+
+    fn error_within(&mut self, time: Duration) -> Option<(u32, u64)> {
+        let begun = Instant::now();
+        let heard = self.events.as_ref().and_then(|events| events.wait(time.as_millis() as u32).ok());
+        let error = heard.and_then(|event| {
+            let number = match event.event_data? {
+                XidError::Value(number) => number,
+                XidError::Unknown => 999,
+            };
+            Some((event.device.index().ok()?, number))
+        });
+        if error.is_none() {
+            // Without events, or woken by something else, the round still takes its time.
+            std::thread::sleep(time.saturating_sub(begun.elapsed()));
+        }
+        error
+    }
+}
+
+/// GPUs that were there once, and what the driver reported of them.
+#[derive(Debug, Default)]
+pub struct History {
+    known: BTreeMap<u32, GpuSample>,
+    xids: BTreeMap<u32, VecDeque<u64>>,
+}
+
+impl History {
+    /// Remembers an error report.
+    pub fn report(&mut self, index: u32, xid: u64) {
+        let kept = self.xids.entry(index).or_default();
+        kept.push_back(xid);
+        if kept.len() > XIDS {
+            kept.pop_front();
+        }
+    }
+
+    /// What the driver shows now, with past errors, and with GPUs that it showed before and has lost.
+    pub fn complete(&mut self, mut seen: Vec<GpuSample>) -> Vec<GpuSample> {
+        for gpu in &seen {
+            self.known.insert(gpu.index, gpu.clone());
+        }
+        for (index, known) in &self.known {
+            if !seen.iter().any(|gpu| gpu.index == *index) {
+                let GpuSample { name, memory_total, .. } = known.clone();
+                seen.push(GpuSample {
+                    index: *index,
+                    name,
+                    memory_total,
+                    lost: true,
+                    ..GpuSample::default()
+                });
+            }
+        }
+        seen.sort_by_key(|gpu| gpu.index);
+        for gpu in &mut seen {
+            gpu.xids = self.xids.get(&gpu.index).into_iter().flatten().copied().collect();
+        }
+        seen
+    }
+}
 
 /// The driver's library, when there is one that works.
 pub fn load() -> Option<Nvml> {
@@ -97,14 +199,24 @@ impl Gpus {
         // Without the thread there are no samples, and nothing else is lost.
         let _ = std::thread::Builder::new().name("gpu".into()).spawn(move || {
             let Some(nvml) = load() else { return };
-            while Arc::strong_count(&shared.seen) > 1 {
-                let gpus = look(&nvml);
-                *shared.seen.lock().unwrap_or_else(PoisonError::into_inner) =
-                    Seen { at: Some(Instant::now()), gpus };
-                std::thread::sleep(ROUND);
-            }
+            shared.watch(&mut Nvidia::new(&nvml));
         });
         gpus
+    }
+
+    /// Asks a driver until nobody else holds this.
+    fn watch(&self, driver: &mut dyn Driver) {
+        let mut history = History::default();
+        while Arc::strong_count(&self.seen) > 1 {
+            if let Some(seen) = driver.gpus() {
+                let gpus = history.complete(seen);
+                *self.seen.lock().unwrap_or_else(PoisonError::into_inner) =
+                    Seen { at: Some(Instant::now()), gpus };
+            }
+            if let Some((index, xid)) = driver.error_within(ROUND) {
+                history.report(index, xid);
+            }
+        }
     }
 
     /// The latest samples, empty without GPUs or when the driver has not answered for a while.
@@ -117,5 +229,68 @@ impl Gpus {
     pub fn since(&self, since: Instant) -> Option<Vec<GpuSample>> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.at.filter(|at| *at > since + ROUND / 2).map(|_| seen.gpus.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Indices of the GPUs that are there, and the error that follows.
+    type Moment = (Vec<u32>, Option<(u32, u64)>);
+
+    /// A driver that plays moments: what it shows, and the error that follows. It lets go of the watcher's other half at the end.
+    struct Fake {
+        moments: VecDeque<Moment>,
+        outside: Option<Gpus>,
+        shown: Vec<Vec<GpuSample>>,
+    }
+
+    impl Driver for Fake {
+        fn gpus(&mut self) -> Option<Vec<GpuSample>> {
+            let (indices, _) = self.moments.front()?;
+            let throttle = vec!["hardware thermal slowdown".to_owned()];
+            let gpu = |index: &u32| GpuSample {
+                index: *index,
+                name: "fake".into(),
+                throttle: throttle.clone(),
+                ..GpuSample::default()
+            };
+            Some(indices.iter().map(gpu).collect())
+        }
+
+        fn error_within(&mut self, _: Duration) -> Option<(u32, u64)> {
+            self.shown.extend(self.outside.as_ref().map(Gpus::latest));
+            let (_, error) = self.moments.pop_front()?;
+            if self.moments.is_empty() {
+                self.outside = None;
+            }
+            error
+        }
+    }
+
+    #[test]
+    fn errors_throttling_and_lost_gpus_are_shown() {
+        let gpus = Gpus::default();
+        let moments = [(vec![0, 1], Some((1, 79))), (vec![0, 1], None), (vec![0], None)].into();
+        let mut fake = Fake { moments, outside: Some(gpus.clone()), shown: Vec::new() };
+        gpus.watch(&mut fake);
+        let [before, error, lost] = fake.shown.as_slice() else { panic!("{:?}", fake.shown) };
+        assert!(before.iter().all(|gpu| gpu.xids.is_empty() && !gpu.lost));
+        assert_eq!(before[0].throttle, ["hardware thermal slowdown"]);
+        assert_eq!((error[0].xids.len(), error[1].xids.as_slice()), (0, &[79][..]));
+        assert_eq!((lost.len(), lost[0].lost, lost[1].lost, lost[1].name.as_str()), (2, false, true, "fake"));
+        let words = crate::agent::inspect::gpu_words(&lost[1]);
+        assert!(words.starts_with("GPU 1: the driver has lost it, Xid 79"), "{words}");
+    }
+
+    #[test]
+    fn old_errors_make_room() {
+        let mut history = History::default();
+        for xid in 0..20 {
+            history.report(0, xid);
+        }
+        let seen = history.complete(vec![GpuSample::default()]);
+        assert_eq!(seen[0].xids, (12..20).collect::<Vec<u64>>());
     }
 }

@@ -83,6 +83,8 @@ pub struct Timing {
     pub unattended: Duration,
     /// A console that used to ping and says nothing for this long does not count as attached.
     pub silent: Duration,
+    /// Between two samples of the host and its ranks.
+    pub sample: Duration,
 }
 
 impl Default for Timing {
@@ -91,6 +93,7 @@ impl Default for Timing {
             linger: Duration::from_secs(60),
             unattended: Duration::from_secs(15),
             silent: Duration::from_secs(15),
+            sample: Duration::from_millis(250),
         }
     }
 }
@@ -109,6 +112,7 @@ impl Timing {
                 "linger" => timing.linger = time,
                 "unattended" => timing.unattended = time,
                 "silent" => timing.silent = time,
+                "sample" => timing.sample = time,
                 _ => {}
             }
         }

@@ -18,9 +18,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// Between two samples.
-const ROUND: Duration = Duration::from_millis(250);
-
 /// One rank to look at.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Subject {
@@ -37,6 +34,9 @@ pub struct Subject {
 /// Most children of a rank that are listed, and those whose storage traffic is read.
 const CHILDREN: usize = 64;
 const IO_PROCESSES: usize = 16;
+
+/// Between two looks at what changes slowly or says nothing by its moment: cgroup and storage traffic.
+const SLOW_ROUND: Duration = Duration::from_millis(500);
 
 /// Where the group meets: what the network interface to watch is found by.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -75,11 +75,12 @@ impl Subjects {
 /// A sample and its number, from 1: who sees a jump has missed some.
 pub type Numbered = (u64, HostSample);
 
-/// Starts the thread; it ends when nobody listens any more.
+/// Starts the thread, which looks once per `round`; it ends when nobody listens any more.
 pub fn start(
     subjects: Subjects,
     gpus: Gpus,
     malformed: Arc<AtomicU64>,
+    round: Duration,
 ) -> std::io::Result<watch::Receiver<Numbered>> {
     let (sender, receiver) = watch::channel((0, HostSample::default()));
     std::thread::Builder::new().name("sample".into()).spawn(move || {
@@ -94,7 +95,7 @@ pub fn start(
             if sender.send((number, sample)).is_err() {
                 return;
             }
-            std::thread::sleep(ROUND);
+            std::thread::sleep(round);
         }
     })?;
     Ok(receiver)
@@ -108,7 +109,16 @@ pub struct Sampler {
     pages: BTreeMap<PathBuf, Reader>,
     host: HostWatch,
     mounts: Option<cgroup::Mounts>,
-    groups: BTreeMap<Ident, Option<cgroup::Groups>>,
+    slow: BTreeMap<Ident, Slow>,
+}
+
+/// What is looked at less often.
+#[derive(Debug, Clone)]
+struct Slow {
+    at: Instant,
+    groups: Option<cgroup::Groups>,
+    cgroup: Option<CgroupSample>,
+    io_bytes: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -123,7 +133,7 @@ impl Sampler {
         let (memory_used, memory_total) = proc::memory().unwrap_or_default();
         let gpus = gpus.latest();
         self.trees.retain(|ident, _| subjects.iter().any(|subject| subject.ident == *ident));
-        self.groups.retain(|ident, _| subjects.iter().any(|subject| subject.ident == *ident));
+        self.slow.retain(|ident, _| subjects.iter().any(|subject| subject.ident == *ident));
         self.pages.retain(|path, _| subjects.iter().any(|subject| subject.page == *path));
         HostSample {
             mono_ms: monotonic_ns() / 1_000_000,
@@ -172,12 +182,19 @@ impl Sampler {
     fn rank(&mut self, subject: &Subject, processes: &[proc::Stat]) -> RankSample {
         let live: Vec<&proc::Stat> = processes.iter().filter(|process| !process.is_gone()).collect();
         let main = processes.first();
+        let (io_bytes, cgroup) = match main {
+            Some(_) => {
+                let slow = self.slow(subject.ident, &live);
+                (slow.io_bytes, slow.cgroup.clone())
+            }
+            None => (0, None),
+        };
         let signals = RankSignals {
             cpu_ms: main.map_or(0, |main| milliseconds(main.cpu_ticks)),
             major_faults: main.map_or(0, |main| main.major_faults),
-            io_bytes: live.iter().take(IO_PROCESSES).filter_map(|process| proc::io_bytes(process.pid)).sum(),
+            io_bytes,
             children: processes.iter().skip(1).take(CHILDREN).map(child).collect(),
-            cgroup: main.and_then(|_| self.cgroup(subject.ident)),
+            cgroup,
         };
         RankSample {
             rank: subject.rank,
@@ -210,11 +227,23 @@ impl Sampler {
         if seconds <= 0.0 { 0.0 } else { used as f32 * 100.0 / proc::ticks_per_second() as f32 / seconds }
     }
 
-    /// A process is put into its groups when it is made; one that is moved later is seen with the next generation.
-    fn cgroup(&mut self, ident: Ident) -> Option<CgroupSample> {
+    /// Cgroup and storage traffic. A process is put into its groups when it is made; one that is moved later is seen with the next generation.
+    fn slow(&mut self, ident: Ident, live: &[&proc::Stat]) -> &Slow {
         let mounts = self.mounts.get_or_insert_with(cgroup::Mounts::read);
-        let groups = self.groups.entry(ident).or_insert_with(|| mounts.of(ident.pid));
-        groups.as_ref().map(cgroup::Groups::sample)
+        let due = self.slow.get(&ident).is_none_or(|slow| slow.at.elapsed() >= SLOW_ROUND);
+        let slow = self.slow.entry(ident).or_insert_with(|| Slow {
+            at: Instant::now(),
+            groups: mounts.of(ident.pid),
+            cgroup: None,
+            io_bytes: 0,
+        });
+        if due {
+            slow.at = Instant::now();
+            slow.cgroup = slow.groups.as_ref().map(cgroup::Groups::sample);
+            slow.io_bytes =
+                live.iter().take(IO_PROCESSES).filter_map(|process| proc::io_bytes(process.pid)).sum();
+        }
+        slow
     }
 
     fn page(&mut self, subject: &Subject) -> Option<crate::proto::message::PageSample> {

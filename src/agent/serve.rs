@@ -129,14 +129,15 @@ async fn live(settings: Settings) -> Result<ExitCode, Failure> {
     })
     .map_err(|error| failed("cannot start a thread", error))?;
     let gpus = gpu::Gpus::start();
+    let timing = Timing::from_environment();
     let audience = Audience::default();
     let subjects = sample::Subjects::default();
-    let samples = sample::start(subjects.clone(), gpus.clone(), audience.malformed.clone())
+    let samples = sample::start(subjects.clone(), gpus.clone(), audience.malformed.clone(), timing.sample)
         .map_err(|error| failed("cannot start a thread", error))?;
     let machine = Rc::new(RefCell::new(machine));
     let now = Instant::now();
     let mut agent = Agent {
-        timing: Timing::from_environment(),
+        timing,
         ident,
         build: super::build(),
         started: former.map_or_else(wall_time, |manifest| manifest.started),

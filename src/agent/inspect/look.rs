@@ -223,9 +223,29 @@ fn native_stacks(pid: u32, mappings: &[Mapping], most: usize, shared: &Shared, d
     tids.sort_by_key(|tid| (*tid != pid, *tid));
     let mut modules = super::symbols::Modules::new(pid, mappings);
     let mut notes = Vec::new();
-    let stacks = super::native::stacks(pid, &tids, &mut modules, most, deadline, |note| notes.push(note));
+    let mut stacks = |tids: &[u32], most, lines| {
+        super::native::stacks(pid, tids, &mut modules, most, lines, deadline, |note| notes.push(note))
+    };
+    // The quickest first: should time run out, something is there.
+    let main = stacks(&tids[..tids.len().min(1)], 1, false);
+    let at = shared.found(|found| {
+        found.threads.extend(main);
+        found.threads.len()
+    });
+    let main = stacks(&tids[..tids.len().min(1)], 1, true);
     shared.found(|found| {
-        found.threads.extend(stacks);
+        if let (Some(stack), Some(slot)) =
+            (main.into_iter().next(), found.threads.get_mut(at.wrapping_sub(1)))
+            && slot.how == How::Native
+        {
+            *slot = stack;
+        }
+    });
+    let others = if most > 1 { stacks(&tids[tids.len().min(1)..], most - 1, true) } else { Vec::new() };
+    notes.sort_unstable();
+    notes.dedup();
+    shared.found(|found| {
+        found.threads.extend(others);
         found.notes.extend(notes);
     });
 }
@@ -328,7 +348,7 @@ fn connections(pid: u32, tcp: &[sockets::Tcp]) -> Vec<Socket> {
 }
 
 /// A GPU in words, with what is wrong first.
-pub(super) fn gpu_words(gpu: &GpuSample) -> String {
+pub fn gpu_words(gpu: &GpuSample) -> String {
     let mut words = Vec::new();
     if gpu.lost {
         words.push("the driver has lost it".to_owned());

@@ -31,6 +31,8 @@ pub mod sockets;
 pub mod symbols;
 pub mod syscall;
 
+pub use look::gpu_words;
+
 use super::sweep::Ident;
 use crate::core::ids::Rank;
 use crate::proto::inspection::Inspection;
@@ -81,13 +83,14 @@ impl Shared {
         self.change(|progress| progress.stage = stage);
     }
 
-    fn found(&self, change: impl FnOnce(&mut Inspection)) {
-        self.change(|progress| change(&mut progress.found));
+    fn found<T>(&self, change: impl FnOnce(&mut Inspection) -> T) -> T {
+        self.change(|progress| change(&mut progress.found))
     }
 
-    fn change(&self, change: impl FnOnce(&mut Progress)) {
-        change(&mut self.progress.0.lock().unwrap_or_else(PoisonError::into_inner));
+    fn change<T>(&self, change: impl FnOnce(&mut Progress) -> T) -> T {
+        let changed = change(&mut self.progress.0.lock().unwrap_or_else(PoisonError::into_inner));
         self.progress.1.notify_all();
+        changed
     }
 
     /// What there is at the deadline, or as soon as everything is there.

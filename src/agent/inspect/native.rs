@@ -13,6 +13,9 @@ use std::time::Instant;
 
 /// Most bytes of one stack.
 const STACK_BYTES: usize = 512 << 10;
+/// Frame records tried, and how far up the stack they are looked for.
+const RECORDS: usize = 48;
+const RECORD_BYTES: usize = 16 << 10;
 /// Most frames of one thread.
 const FRAMES: usize = 96;
 
@@ -39,20 +42,53 @@ pub fn copy(pid: u32, tid: u32) -> Result<Copy, String> {
 
 impl Copy {
     /// Addresses of its frames, innermost first; each but the first lies inside the call instruction.
+    ///
+    /// The frame pointer of a thread that waits is not known: the kernel shows two registers only. It is needed where a function close to the
+    /// system call keeps one, so every place on the stack that looks like a frame record (a higher stack address, then an address of code) is
+    /// tried from the innermost on; the first one that leads to the bottom of the stack is taken, else the one that leads farthest.
     pub fn unwind(&self, modules: &mut Modules) -> Vec<u64> {
-        modules.unwind(self.ip, self.sp, self.bp, FRAMES, |address| {
-            let at = usize::try_from(address.checked_sub(self.sp)?).ok()?;
-            Some(u64::from_le_bytes(self.stack.get(at..at.checked_add(8)?)?.try_into().ok()?))
-        })
+        let mut best = self.unwind_with(modules, self.bp);
+        if self.bp != 0 {
+            return best.0;
+        }
+        let mut tried = 0;
+        for at in (0..self.stack.len().min(RECORD_BYTES)).step_by(8) {
+            let record = self.sp + at as u64;
+            let fits = |value: u64| value > record && value - self.sp < self.stack.len() as u64;
+            let (Some(up), Some(back)) = (self.word(record), self.word(record + 8)) else { break };
+            if !fits(up) || !modules.has_code(back) {
+                continue;
+            }
+            let (frames, whole) = self.unwind_with(modules, record);
+            if frames.len() > best.0.len() {
+                best = (frames, whole);
+            }
+            tried += 1;
+            if best.1 || tried >= RECORDS {
+                break;
+            }
+        }
+        best.0
+    }
+
+    fn unwind_with(&self, modules: &mut Modules, bp: u64) -> (Vec<u64>, bool) {
+        modules.unwind(self.ip, self.sp, bp, FRAMES, |address| self.word(address))
+    }
+
+    fn word(&self, address: u64) -> Option<u64> {
+        let at = usize::try_from(address.checked_sub(self.sp)?).ok()?;
+        Some(u64::from_le_bytes(self.stack.get(at..at.checked_add(8)?)?.try_into().ok()?))
     }
 }
 
 /// Stacks of at most `most` threads, main thread first; threads that wait in the same frames as an earlier one are left out.
+/// Files and lines come only where `lines` asks for them.
 pub fn stacks(
     pid: u32,
     tids: &[u32],
     modules: &mut Modules,
     most: usize,
+    lines: bool,
     deadline: Instant,
     mut note: impl FnMut(String),
 ) -> Vec<ThreadStack> {
@@ -73,7 +109,7 @@ pub fn stacks(
         }
     }
     let all: Vec<u64> = found.iter().flat_map(|(_, addresses)| addresses.iter().copied()).collect();
-    let named = modules.names(&all);
+    let named = modules.names(&all, lines);
     found
         .into_iter()
         .map(|(tid, addresses)| ThreadStack {

@@ -135,7 +135,7 @@ fn parse_tcp(message: &[u8]) -> Option<Tcp> {
         Some(if family == libc::AF_INET {
             IpAddr::from(Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]))
         } else {
-            IpAddr::from(Ipv6Addr::from(bytes).to_canonical())
+            Ipv6Addr::from(bytes).to_canonical()
         })
     };
     let local = SocketAddr::new(address(8)?, port(4)?);

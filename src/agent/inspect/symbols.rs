@@ -8,7 +8,7 @@ use crate::proto::inspection::Frame;
 use addr2line::gimli::{self, EndianSlice, LittleEndian};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
 use memmap2::Mmap;
-use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
+use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SegmentFlags, SymbolKind};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Deref;
@@ -16,6 +16,9 @@ use std::sync::Arc;
 
 /// Debug information above this size is not read: making an index of it would take longer than an inspection may.
 const DWARF_BYTES: u64 = 512 << 20;
+
+/// Segments with code (ELF's PF_X).
+const EXECUTABLE: u32 = 1;
 
 /// Part of a mapped file.
 #[derive(Clone, Default)]
@@ -72,10 +75,12 @@ impl Modules {
         // refuses for executables (ETXTBSY), and loaders replace libraries by renaming.
         let map = Arc::new(unsafe { Mmap::map(&file) }.ok()?);
         let elf = object::File::parse(&map[..]).ok()?;
+        // Segments need not begin at a page: what lies before one on its first page belongs to another, which is mapped elsewhere.
         let segment = elf.segments().find(|segment| {
             let (offset, size) = segment.file_range();
-            (offset..offset + size.max(1)).contains(&mapping.offset)
-                || (offset & !0xfff == mapping.offset && size > 0)
+            let executable =
+                matches!(segment.flags(), SegmentFlags::Elf { p_flags, .. } if p_flags.0 & EXECUTABLE != 0);
+            executable && (offset & !0xfff..offset + size.max(1)).contains(&mapping.offset)
         })?;
         let in_file = segment.address().wrapping_sub(segment.file_range().0).wrapping_add(mapping.offset);
         let bias = mapping.start.wrapping_sub(in_file);
@@ -104,7 +109,12 @@ impl Modules {
         Some(())
     }
 
-    /// The frames of a stack, innermost first.
+    /// An address lies in the code of one of the files.
+    pub fn has_code(&self, address: u64) -> bool {
+        self.loaded.iter().any(|loaded| (loaded.start..loaded.end).contains(&address))
+    }
+
+    /// The frames of a stack, innermost first, and whether its bottom was reached.
     pub fn unwind(
         &mut self,
         ip: u64,
@@ -112,24 +122,25 @@ impl Modules {
         bp: u64,
         most: usize,
         read: impl Fn(u64) -> Option<u64>,
-    ) -> Vec<u64> {
+    ) -> (Vec<u64>, bool) {
         let registers = framehop::x86_64::UnwindRegsX86_64::new(ip, sp, bp);
         let mut read = |address| read(address).ok_or(());
         let mut frames = self.unwinder.iter_frames(ip, registers, &mut self.cache, &mut read);
         let mut found = Vec::new();
-        while found.len() < most
-            && let Ok(Some(frame)) = frames.next()
-        {
-            found.push(match frame {
-                FrameAddress::InstructionPointer(address) => address,
-                FrameAddress::ReturnAddress(address) => address.get() - 1,
-            });
+        while found.len() < most {
+            match frames.next() {
+                Ok(Some(FrameAddress::InstructionPointer(address))) => found.push(address),
+                Ok(Some(FrameAddress::ReturnAddress(address))) => found.push(address.get() - 1),
+                Ok(None) => return (found, true),
+                Err(_) => break,
+            }
         }
-        found
+        (found, false)
     }
 
-    /// Frames for addresses, inlined calls innermost first; addresses outside of all files are left out.
-    pub fn names(&self, addresses: &[u64]) -> BTreeMap<u64, Vec<Frame>> {
+    /// Frames for addresses, inlined calls innermost first; addresses outside of all files are left out. Without `lines` only symbol tables are
+    /// read, which is much quicker.
+    pub fn names(&self, addresses: &[u64], lines: bool) -> BTreeMap<u64, Vec<Frame>> {
         let mut named = BTreeMap::new();
         for loaded in &self.loaded {
             let inside: Vec<u64> = addresses
@@ -138,7 +149,7 @@ impl Modules {
                 .filter(|address| (loaded.start..loaded.end).contains(address))
                 .collect();
             if !inside.is_empty() {
-                named.extend(loaded.names(&inside));
+                named.extend(loaded.names(&inside, lines));
             }
         }
         named
@@ -146,10 +157,10 @@ impl Modules {
 }
 
 impl Loaded {
-    fn names(&self, addresses: &[u64]) -> BTreeMap<u64, Vec<Frame>> {
+    fn names(&self, addresses: &[u64], lines: bool) -> BTreeMap<u64, Vec<Frame>> {
         let Ok(elf) = object::File::parse(&self.map[..]) else { return BTreeMap::new() };
         let symbols = self.functions(&elf, addresses);
-        let lines = line_tables(&elf);
+        let lines = if lines { line_tables(&elf) } else { None };
         let library = self.path.rsplit('/').next().unwrap_or(&self.path);
         addresses
             .iter()

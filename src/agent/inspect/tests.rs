@@ -155,3 +155,26 @@ fn python_is_read_in_its_own_words_also_while_it_is_stopped() {
         found.os.state == 'T' && python(found)
     });
 }
+
+#[test]
+fn a_process_in_uninterruptible_sleep_is_read_within_the_patience() {
+    // A parent waits uninterruptibly until its vfork child calls exec or ends, and this one does neither.
+    let folder = tempfile::tempdir().unwrap();
+    let (source, program) = (folder.path().join("d.c"), folder.path().join("d"));
+    let code = "#include <unistd.h>\nint main(void) { if (vfork() == 0) { pause(); _exit(0); } return 0; }\n";
+    std::fs::write(&source, code).unwrap();
+    let built = Command::new("cc").arg("-w").arg("-o").arg(&program).arg(&source).status();
+    if !built.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no C compiler");
+        return;
+    }
+    let victim = Victim::start(program.to_str().unwrap(), &[]);
+    let found =
+        until(victim.ident(), "it is in D", |found| found.os.state == 'D' && found.children.len() == 1);
+    assert!(found.os.words.contains("cannot be interrupted"), "{}", found.os.words);
+    assert!(found.took_ms < 20_000, "{}", found.took_ms);
+    for child in crate::agent::proc::descendants(victim.0.id()) {
+        let start = crate::agent::proc::stat(child).map_or(0, |stat| stat.start);
+        crate::agent::groups::signal(child, start, libc::SIGKILL);
+    }
+}

@@ -1,0 +1,121 @@
+//! Faults on purpose: each strikes its rank, and a close look from outside names the function and the line.
+
+use crate::harness::*;
+use rankdeck::agent::inspect::{Subject, inspect};
+use rankdeck::agent::{proc, sweep::Ident};
+use rankdeck::core::ids::Rank;
+use rankdeck::proto::inspection::{How, Inspection};
+use std::time::Instant;
+
+const SMALL: &str = "[eval]\nevery = 0\n[checkpoint]\nevery = 0\n";
+
+fn trainer(fault: &str, env: &[(&str, &str)]) -> Run {
+    let text = experiment(1_000_000, "", SMALL);
+    Run::start_with(&text, &["--spawn", "2", "--inject", fault], env)
+}
+
+/// Looks at a rank until what is looked for has come about.
+fn look(run: &Run, rank: u32, what: &str, fits: impl Fn(&Inspection) -> bool) -> Inspection {
+    run.wait_for("both ranks in the group", |events| {
+        events
+            .iter()
+            .filter(|(_, event)| matches!(event, rankdeck::proto::message::RankEvent::Joined { .. }))
+            .count()
+            == 2
+    });
+    let pid = run.rank_pid(rank);
+    let ident = Ident { pid, start: proc::stat(pid).unwrap().start };
+    let begun = Instant::now();
+    loop {
+        let found =
+            inspect(vec![Subject { rank: Rank(rank), ident: Some(ident), ..Subject::default() }]).remove(0);
+        if fits(&found) {
+            return found;
+        }
+        assert!(begun.elapsed() < DEADLINE, "{what}: {found:#?}\n{}", run.logs());
+    }
+}
+
+/// `file:line` of a function in the native stack of the main thread.
+fn place(found: &Inspection, function: &str) -> Option<(String, u32)> {
+    let stack =
+        found.threads.iter().find(|stack| stack.how == How::Native && Some(stack.tid) == found.pid)?;
+    let frame = stack.frames.iter().find(|frame| frame.function.contains(function))?;
+    Some((frame.file.clone()?, frame.line?))
+}
+
+#[test]
+fn a_lock_taken_twice_is_named_with_file_and_line() {
+    let run = trainer("lock@1:1", &[]);
+    let found = look(&run, 1, "rank 1 waits for its own lock", |found| place(found, "gather_rows").is_some());
+    let (file, line) = place(&found, "gather_rows").unwrap();
+    assert!(file.ends_with("src/trainer/inject/strike.rs") && line > 0, "{file}:{line}");
+    assert_eq!(found.blocked_on.as_deref(), Some("a lock or a condition (futex)"));
+    eprintln!("a look at a trainer took {} ms: gather_rows at {file}:{line}", found.took_ms);
+    let waits = look(&run, 0, "rank 0 waits in a collective", |found| place(found, "all_reduce").is_some());
+    assert!(
+        place(&waits, "learn").is_some(),
+        "the loop is in the stack, through the library: {:#?}",
+        waits.threads
+    );
+}
+
+#[test]
+fn a_rank_that_spins_is_named_with_file_and_line() {
+    let run = trainer("spin@1:1", &[]);
+    let found = look(&run, 1, "rank 1 spins", |found| place(found, "loop_without_end").is_some());
+    assert!(place(&found, "loop_without_end").unwrap().0.ends_with("strike.rs"));
+    assert_eq!(proc::stat(run.rank_pid(1)).unwrap().state, 'R');
+}
+
+#[test]
+fn a_stopped_rank_shows_its_state() {
+    let run = trainer("stop@1:1", &[]);
+    let found = look(&run, 1, "rank 1 is stopped", |found| found.os.state == 'T');
+    assert_eq!(found.os.words, "stopped by a signal");
+    kill(run.rank_pid(1), libc::SIGCONT);
+}
+
+#[test]
+fn ranks_that_end_end_in_their_way() {
+    for (fault, text) in [
+        ("raise@1:1", "injected failure"),
+        ("exit@1:1", "rank 1"),
+        ("segv@1:1", "signal: 11"),
+        ("abort@1:1", "signal: 6"),
+        ("kill@1:1", "signal: 9"),
+    ] {
+        let mut run = trainer(fault, &[]);
+        let status = run.wait();
+        assert_ne!(status.code(), Some(0), "{fault}");
+        assert!(run.logs().contains(text), "{fault}: no {text:?} in\n{}", run.logs());
+        run.nothing_left();
+    }
+}
+
+#[test]
+fn calls_that_differ_are_found_at_the_call_under_the_microscope() {
+    for fault in
+        ["mismatch-op@1:1", "mismatch-count@1:1", "mismatch-dtype@1:1", "skip@1:1", "extra-barrier@1:1"]
+    {
+        let mut run = trainer(fault, &[("RANKDECK_CHECK_COLLECTIVES", "1")]);
+        let status = run.wait();
+        assert_eq!(status.code(), Some(1), "{fault}\n{}", run.logs());
+        assert!(run.logs().contains("rank 1"), "{fault}\n{}", run.logs());
+        run.nothing_left();
+    }
+}
+
+#[test]
+fn a_full_disk_is_told() {
+    let text = experiment(1_000_000, "", "[eval]\nevery = 0\n[checkpoint]\nevery = 1\n");
+    let mut run = Run::start_with(&text, &["--spawn", "2", "--inject", "disk-full@0:1"], &[]);
+    run.end_with(1);
+    assert!(run.logs().contains("No space left on device"), "{}", run.logs());
+}
+
+#[test]
+fn a_fault_that_does_not_exist_is_refused() {
+    let mut run = trainer("nonsense@1:1", &[]);
+    run.end_with(2);
+}
