@@ -8,6 +8,7 @@ use super::{Failure, code, print, prompt};
 use crate::config::hosts::Host;
 use crate::core::Goal;
 use crate::core::ids::RunId;
+use crate::link::Opening;
 use crate::shell::driver::{Session, Why};
 use crate::shell::errand::Errand;
 use crate::shell::face::Face;
@@ -105,7 +106,7 @@ impl Target {
 
     /// Links that find its agents.
     pub fn open_links(&self, meet: &MeetArgs, chosen: Chosen) -> Result<Links, Failure> {
-        let road = Road { run: &self.run, start: false, builtin: false, meet, chosen };
+        let road = Road { run: &self.run, opening: Opening::Attach, builtin: false, meet, chosen };
         run::open_links(&self.hosts, &road, |_| true)
     }
 

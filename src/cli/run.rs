@@ -10,7 +10,7 @@ use crate::config::locate::Locator;
 use crate::core::Goal;
 use crate::core::ids::{NodeRank, RunId};
 use crate::core::plan::{PlanDraft, Until};
-use crate::link::{self, LinkEvent, LinkHandle, LinkRequest};
+use crate::link::{self, LinkEvent, LinkHandle, LinkRequest, Opening};
 use crate::shell::clock::wall_time;
 use crate::shell::driver::{self, Connector, End, Session, Why};
 use crate::shell::errand::Errand;
@@ -42,7 +42,7 @@ pub async fn run(hosts_path: &Path, args: RunArgs) -> Result<u8, Failure> {
     let (run, hosts) = (draft.run.clone(), draft.hosts.clone());
     let excluded = draft.excluded.clone();
     let goal = Goal::Launch(Box::new(draft));
-    let road = Road { run: &run, start: true, builtin, meet: &args.meet, chosen };
+    let road = Road { run: &run, opening: Opening::Launch, builtin, meet: &args.meet, chosen };
     let links = open_links(&hosts, &road, |host| !excluded.contains(&host.name))?;
     let spares = hosts.into_iter().filter(|host| excluded.contains(&host.name)).collect();
     let watching = Watching { until: args.until, errand, spares, record: Some(&run) };
@@ -120,8 +120,8 @@ fn free_run_id(stem: &str, taken: impl Fn(&str) -> bool) -> RunId {
 pub struct Road<'a> {
     /// The run.
     pub run: &'a RunId,
-    /// Start agents, rather than find them.
-    pub start: bool,
+    /// Start agents, or find them.
+    pub opening: Opening,
     /// The built-in trainer is needed.
     pub builtin: bool,
     /// How to meet hosts.
@@ -151,7 +151,7 @@ pub fn open_links(hosts: &[Host], road: &Road, wanted: impl Fn(&Host) -> bool) -
         node: NodeRank(0),
         host: Host::default(),
         run: road.run.clone(),
-        start: road.start,
+        opening: road.opening,
         agent_binary,
         trainer_binary,
         interactive,
@@ -169,7 +169,7 @@ pub fn open_links(hosts: &[Host], road: &Road, wanted: impl Fn(&Host) -> bool) -
         let request = LinkRequest {
             node,
             host: host.clone(),
-            start: true,
+            opening: Opening::Join,
             trainer_binary: found_trainer.clone().filter(|_| builtin),
             ..request.clone()
         };

@@ -51,13 +51,13 @@ impl Card {
             ("silent for", |side| side.silent_ms.map(seconds).unwrap_or_default()),
             ("collective", |side| side.call.as_ref().map(Call::place).unwrap_or_default()),
             ("size", |side| side.call.as_ref().map(Call::size).unwrap_or_default()),
-            ("called at", |side| side.call.as_ref().map(|call| call.site.clone()).unwrap_or_default()),
+            ("called at", |side| side.call.as_ref().map(|call| short(&call.site)).unwrap_or_default()),
             ("process", |side| {
                 let pid = side.pid.map(|pid| format!("pid {pid} ")).unwrap_or_default();
                 if side.os.is_empty() { pid.trim_end().to_string() } else { format!("{pid}{}", side.os) }
             }),
             ("blocked on", |side| side.blocked_on.clone()),
-            ("code", |side| side.at.clone()),
+            ("code", |side| short(&side.at)),
             ("children", |side| side.children.join("; ")),
             ("last log", |side| side.last_line.clone()),
         ];
@@ -107,6 +107,17 @@ impl Card {
         list("do", self.actions.iter().map(Advice::line).collect());
         lines
     }
+}
+
+/// A place in the source with the last two parts of its path: the whole one stands in the stack and in JSON.
+fn short(place: &str) -> String {
+    let (path, rest) = place.split_once(' ').unwrap_or((place, ""));
+    let parts: Vec<&str> = path.rsplitn(3, '/').collect();
+    let end = match parts.as_slice() {
+        [file, folder, _] => format!("{folder}/{file}"),
+        _ => path.to_string(),
+    };
+    if rest.is_empty() { end } else { format!("{end} {rest}") }
 }
 
 impl Side {

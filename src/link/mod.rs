@@ -28,6 +28,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
+/// What to do when no agent serves the run on a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opening {
+    /// Start one: this console launches the run, and a run of the same name that another console has launched is refused.
+    Launch,
+    /// Start one for a host that a run takes in, whoever has launched it.
+    Join,
+    /// Nothing: the link is [`LinkState::Failed`].
+    Attach,
+}
+
 /// What a link is to do.
 #[derive(Debug, Clone)]
 pub struct LinkRequest {
@@ -37,8 +48,8 @@ pub struct LinkRequest {
     pub host: Host,
     /// The run to start an agent for, or to find.
     pub run: RunId,
-    /// Start an agent when none serves the run; `false` for `attach`: then a missing agent is [`LinkState::Failed`].
-    pub start: bool,
+    /// What to do when no agent serves the run on this host.
+    pub opening: Opening,
     /// The running console's own binary, which is also the agent.
     pub agent_binary: PathBuf,
     /// `rankdeck-trainer` to deploy, when the built-in trainer is wanted.

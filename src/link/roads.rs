@@ -9,7 +9,7 @@ use super::inbox::Inbox;
 use super::local::Local;
 use super::remote::Remote;
 use super::slurm::Slurm;
-use super::{Answer, Call, LinkCommand, LinkError, LinkEvent, LinkRequest, Prompter, Settings};
+use super::{Answer, Call, LinkCommand, LinkError, LinkEvent, LinkRequest, Opening, Prompter, Settings};
 use crate::config::hosts::{Host, Transport};
 use crate::core::event::{LinkState, Probe};
 use crate::core::ids::NodeRank;
@@ -67,9 +67,10 @@ pub fn start_arguments(request: &LinkRequest, workdir: &str) -> Vec<String> {
     ];
     let mut arguments = vec!["agent".to_string(), "start".to_string()];
     arguments.extend(named.into_iter().flat_map(|(name, value)| [name.to_string(), value.to_string()]));
-    match request.start {
-        true => arguments.extend(["--launcher".into(), launcher()]),
-        false => arguments.push("--existing".into()),
+    match request.opening {
+        Opening::Launch => arguments.extend(["--launcher".into(), launcher()]),
+        Opening::Join => {}
+        Opening::Attach => arguments.push("--existing".into()),
     }
     arguments
 }

@@ -688,14 +688,21 @@ pub struct IterationSample {
     pub wait_us: u64,
 }
 
-/// One collective out of a page's ring.
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// One collective out of a page's ring, or several in a row that differ in nothing but their number.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct RecentCollective {
     /// Name of its group, empty when unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub group: String,
-    /// Number within its group.
+    /// Number within its group; the first one's.
     pub seq: u64,
+    /// How many more like it follow.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub more: u64,
     /// `all_reduce`, `broadcast`, ...
     pub op: String,
     /// Purpose.
@@ -707,7 +714,7 @@ pub struct RecentCollective {
     /// Rank that a broadcast comes from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<u32>,
-    /// Chain hash of the group with this collective.
+    /// Chain hash of the group with this collective; the last one's.
     pub chain: u64,
     /// Training iteration it was entered in.
     pub train_iter: u64,

@@ -4,7 +4,7 @@ use crate::sshd::{PATIENCE, Sshd, keygen, kill, program};
 use rankdeck::config::hosts::{Host, Transport};
 use rankdeck::core::event::{LinkState, Prompt};
 use rankdeck::core::ids::{NodeRank, RunId};
-use rankdeck::link::{self, LinkCommand, LinkEvent, LinkHandle, LinkRequest, Prompter, Settings};
+use rankdeck::link::{self, LinkCommand, LinkEvent, LinkHandle, LinkRequest, Opening, Prompter, Settings};
 use rankdeck::proto::message::{AgentMessage, ConsoleMessage};
 use std::collections::BTreeMap;
 use std::fs;
@@ -93,7 +93,7 @@ impl Client {
             node: NodeRank(0),
             host,
             run: RunId("it's-a-run".into()),
-            start: true,
+            opening: Opening::Launch,
             agent_binary: self.agent(),
             trainer_binary: None,
             interactive: false,

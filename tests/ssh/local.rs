@@ -4,7 +4,7 @@ use crate::desk::{Answers, Client};
 use crate::sshd::{Sshd, kill};
 use rankdeck::config::hosts::{Host, Transport};
 use rankdeck::core::event::LinkState;
-use rankdeck::link::{self, LinkRequest};
+use rankdeck::link::{self, LinkRequest, Opening};
 use std::sync::{Arc, Mutex};
 
 fn local(client: &Client, server: &Sshd) -> Host {
@@ -32,7 +32,8 @@ fn frames_pass_and_a_killed_agent_is_started_again() {
 fn refusals_and_missing_binaries_are_failures() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
-    let mut missing = client.open(LinkRequest { start: false, ..client.request(local(&client, &server)) });
+    let mut missing =
+        client.open(LinkRequest { opening: Opening::Attach, ..client.request(local(&client, &server)) });
     assert_eq!(missing.failed(), ("node1: no such run".into(), "rankdeck ps".into()));
     let nothing = LinkRequest {
         agent_binary: "/nonexistent/rankdeck".into(),

@@ -4,7 +4,7 @@ use crate::desk::{Answers, Client};
 use crate::sshd::{Sshd, eventually, kill};
 use rankdeck::config::hosts::Host;
 use rankdeck::core::event::LinkState;
-use rankdeck::link::{self, LinkCommand, LinkRequest};
+use rankdeck::link::{self, LinkCommand, LinkRequest, Opening};
 use rankdeck::proto::message::{AgentMessage, ConsoleMessage};
 use std::fs;
 use std::net::TcpListener;
@@ -270,7 +270,8 @@ fn the_agents_refusal_is_passed_through() {
     let host = Host { workdir: format!("{}/refuse", client.folder.display()), ..client.host(&server) };
     let mut link = client.open(client.request(host));
     assert_eq!(link.failed(), ("node1: no room for spool".into(), "free some".into()));
-    let mut missing = client.open(LinkRequest { start: false, ..client.request(client.host(&server)) });
+    let mut missing =
+        client.open(LinkRequest { opening: Opening::Attach, ..client.request(client.host(&server)) });
     assert_eq!(missing.failed().0, "node1: no such run");
     assert!(client.calls()[0].ends_with(" --existing"));
 }

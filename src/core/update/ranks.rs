@@ -10,7 +10,7 @@ use crate::core::model::{
 };
 use crate::core::report::{RankProgress, ReportBody, VerdictKind};
 use crate::core::run::{Cause, Failure, Weight, weigh};
-use crate::core::session::Ctx;
+use crate::core::session::{Ctx, Limits};
 use crate::core::words;
 use crate::proto::message::{Counters, Evaluation, Exit, FinishReason, RankEvent};
 use std::collections::BTreeMap;
@@ -104,16 +104,38 @@ pub(super) fn exited(ctx: &mut Ctx<'_>, at: At, rank: Rank, pid: u32, end: End<'
     }
     let earlier = ctx.session.run.facts.culprit().filter(|culprit| culprit.weight <= weight);
     let stuck = ctx.session.watch.root().filter(|root| *root != rank);
-    let victim_of =
-        earlier.map(|culprit| culprit.rank).or(stuck).filter(|_| weight == Weight::Victim && !mismatch);
+    let left = match (&earlier, stuck, weight) {
+        (None, None, Weight::Victim) if !mismatch => {
+            let limits = Limits::of(ctx.model);
+            ctx.session.watch.left_early(ctx.model, rank, &limits)
+        }
+        _ => None,
+    };
+    let victim_of = earlier
+        .map(|culprit| culprit.rank)
+        .or(stuck)
+        .or(left.as_ref().map(|(rank, _)| *rank))
+        .filter(|_| weight == Weight::Victim && !mismatch);
     ctx.session.watch.died(ctx.session.clock.awake_ms);
     let verdict = crate::core::watch::dead(ctx.model, rank, &exit, last_lines, victim_of);
     let ended = at.time - ago_ms as f64 / 1000.0;
     let began = ctx.session.run.facts.errors.get(&rank).map_or(ended, |said| said.min(ended));
     let (time, bound_s) = super::failure::on_our_clock(ctx, at.node, began);
     let last_lines = last_lines.to_vec();
-    let facts = &mut ctx.session.run.facts;
     let text = verdict.reason.clone();
+    if let Some((rank, text)) = left {
+        let host = ctx
+            .model
+            .ranks
+            .get(rank.index())
+            .map(|rank| ctx.host_name(rank.node.index()))
+            .unwrap_or_default();
+        let last_lines = Vec::new();
+        let weight = Weight::Plain;
+        let failure = Failure { rank, host, time, bound_s, last_lines, weight, text, usage: false };
+        ctx.session.run.facts.failures.push(failure);
+    }
+    let facts = &mut ctx.session.run.facts;
     facts.failures.push(Failure { rank, host: name, time, bound_s, last_lines, weight, text, usage });
     facts.blame(Cause::Failure);
     ctx.session.watch.fact(Some(rank), verdict);

@@ -229,8 +229,11 @@ pub(super) fn user_frame(look: &Inspection) -> Option<String> {
         let frame = thread.frames.iter().find(|frame| frame.file.as_deref().is_some_and(own))?;
         let file = frame.file.as_deref()?;
         let line = frame.line.map(|line| format!(":{line}")).unwrap_or_default();
-        let function =
-            if frame.function.is_empty() { String::new() } else { format!(" in {}", frame.function) };
+        // Parameters of types make names of hundreds of characters.
+        let bare = frame.function.find('<').filter(|at| *at > 0);
+        let name = bare.and_then(|at| frame.function.get(..at)).unwrap_or(&frame.function);
+        let name = crate::core::words::clip(name, 80);
+        let function = if name.is_empty() { String::new() } else { format!(" in {name}") };
         Some(format!("{file}{line}{function}"))
     })
 }

@@ -13,7 +13,9 @@ use crate::proto::message::{PageSample, Phase, RecentCollective};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Longest period of calls looked for in a rank's own history.
-const PERIOD: usize = 12;
+const PERIOD: usize = 32;
+/// Most calls of one run on a page: no page holds more.
+const RUN: u64 = 64;
 
 /// A disagreement.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,7 +76,18 @@ fn print(page: &PageSample, call: &Call) -> Print {
 fn history(seat: &Seat<'_>, group: &str) -> BTreeMap<u64, Step> {
     let Some(page) = seat.page() else { return BTreeMap::new() };
     let recent = seat.recent(group).into_iter().filter(|recent| recent.seq > 0);
-    let mut steps: BTreeMap<u64, Step> = recent.map(|recent| (recent.seq, step_of(page, recent))).collect();
+    let mut steps: BTreeMap<u64, Step> = BTreeMap::new();
+    for run in recent {
+        let last = run.more.min(RUN);
+        for more in 0..=last {
+            let seq = run.seq.saturating_add(more);
+            let mut step = step_of(page, run);
+            step.call.seq = seq;
+            // The chain hash is the last one's.
+            step.chain = if more == last { step.chain } else { 0 };
+            steps.insert(seq, step);
+        }
+    }
     if let Some(member) = seat.of(group)
         && let Some(call) = &member.call
         && !matches!(call.op.as_str(), "" | "none")

@@ -156,6 +156,31 @@ impl Watch {
         self.told.values().filter(red).find_map(|told| told.verdict.rank)
     }
 
+    /// A rank that left with exit code 0 while `victim` was inside a collective: the root of the victim's death. Its verdict becomes a fact.
+    pub fn left_early(&mut self, model: &Model, victim: Rank, limits: &Limits) -> Option<(Rank, String)> {
+        let (rank, verdict) = {
+            let seats = self.seats(model, &[], limits);
+            let victim = seats.iter().find(|seat| seat.rank == victim)?;
+            let waits = victim.groups.iter().find(|group| group.inside)?;
+            let behind = |seat: &&Seat| {
+                seat.left && seat.of(&waits.name).is_some_and(|group| group.entered < waits.entered)
+            };
+            let rank = seats.iter().find(behind)?.rank;
+            let judged = cause::Judged {
+                severity: Severity::Red,
+                confidence: Confidence::Certain,
+                reason: Reason::LeftEarly,
+            };
+            let (group, seq, waited_ms) = (waits.name.as_str(), waits.entered, waits.age_ms);
+            let waiters = [victim.rank];
+            let late = Late { rank, also: &[], waiters: &waiters, group, seq, waited_ms, ahead: false };
+            (rank, Scene { model, seats: &seats }.behind(&late, judged))
+        };
+        let text = verdict.reason.clone();
+        self.fact(Some(rank), verdict);
+        Some((rank, text))
+    }
+
     /// A rank died: for a while, the last words of all ranks are compared.
     pub fn died(&mut self, awake_ms: u64) {
         self.post_mortem.get_or_insert(awake_ms.saturating_add(POST_MORTEM_MS));

@@ -164,7 +164,7 @@ fn ruled_out(model: &Model, seat: Option<&Seat<'_>>, reason: Reason, compared: O
     let Some(seat) = seat else { return list };
     let cgroup = seat.sample.signals.cgroup.as_ref();
     if reason.kind() != crate::core::report::VerdictKind::Frozen && seat.alive() {
-        let frozen = if cgroup.is_some() { " nor frozen by its cgroup" } else { "" };
+        let frozen = if cgroup.is_some() { ", nor frozen by its cgroup" } else { "" };
         list.push(format!("its process is there and not stopped{frozen}"));
     }
     if let Some(host) = model.hosts.get(seat.node.index())
@@ -216,7 +216,7 @@ pub(super) fn advice(model: &Model, reason: Reason, rank: Option<&RankModel>) ->
         .unwrap_or_default();
     let number = rank.map(|rank| rank.rank.to_string()).unwrap_or_default();
     let advice = |text: &str, command: String| Advice { text: text.into(), command };
-    let on_host = |command: String| format!("ssh {host} {command}");
+    let there = |text: &str, command: String| advice(&format!("{text}, on {host}"), command);
     let log = || advice("look at its log", format!("rankdeck logs {run} --rank {number}"));
     let restart =
         || advice("restart from the latest checkpoint", format!("rankdeck restart {run} --from latest"));
@@ -227,18 +227,17 @@ pub(super) fn advice(model: &Model, reason: Reason, rank: Option<&RankModel>) ->
         )
     };
     match reason {
-        Reason::Stopped => vec![advice("continue it", on_host(format!("kill -CONT {pid}")))],
+        Reason::Stopped => vec![there("continue it", format!("kill -CONT {pid}"))],
         Reason::Debugger => vec![advice("detach the debugger or tracer that holds it", String::new())],
-        Reason::CgroupFrozen => vec![advice(
-            "thaw its cgroup or unpause its container",
-            on_host(format!("cat /proc/{pid}/cgroup")),
-        )],
+        Reason::CgroupFrozen => {
+            vec![there("thaw its cgroup or unpause its container", format!("cat /proc/{pid}/cgroup"))]
+        }
         Reason::Storage => vec![
-            advice("see which file system it waits for", on_host(format!("cat /proc/{pid}/stack"))),
-            advice("see what is mounted", on_host("df".into())),
+            there("see which file system it waits for", format!("cat /proc/{pid}/stack")),
+            there("see what is mounted", "df".into()),
         ],
         Reason::DiskFull => {
-            vec![advice("free space where the run writes", on_host("df -h".into())), restart()]
+            vec![there("free space where the run writes", "df -h".into()), restart()]
         }
         Reason::OutOfMemory => vec![
             advice(
@@ -265,16 +264,16 @@ pub(super) fn advice(model: &Model, reason: Reason, rank: Option<&RankModel>) ->
             format!("ssh {host}"),
         )],
         Reason::GpuFault | Reason::GpuLost => vec![
-            advice("see what the driver says", on_host("nvidia-smi -q -d ERRORS".into())),
+            there("see what the driver says", "nvidia-smi -q -d ERRORS".into()),
             advice(
                 "restart on GPUs that are well: change `gpus` in hosts.toml and launch anew",
                 String::new(),
             ),
         ],
-        Reason::PortTaken => vec![advice("see who has the port", on_host("ss -ltnp".into()))],
+        Reason::PortTaken => vec![there("see who has the port", "ss -ltnp".into())],
         Reason::Throttled => vec![advice("raise the CPU quota of its cgroup", String::new())],
         Reason::CpuPressure | Reason::HostOverloaded => {
-            vec![advice("see what else runs there", on_host("top".into()))]
+            vec![there("see what else runs there", "top".into())]
         }
         Reason::MemoryPressure | Reason::Thrashing => {
             vec![advice("use fewer environments per rank (`env.num_envs`)", String::new())]

@@ -10,8 +10,8 @@ use crate::proto::message::{
 const ITERATIONS: usize = 8;
 /// Iterations that began within so many milliseconds are thinned out to that number.
 const WINDOW_MS: u64 = 1_000;
-/// Most collectives in a sample.
-const RECENT: usize = 24;
+/// Most runs of equal collectives in a sample.
+const RUNS: usize = 32;
 /// Silence of the page from which the latest collectives are sent: a rank that works does not need to be explained.
 const STILL_MS: u64 = 750;
 
@@ -79,19 +79,32 @@ impl View {
                 })
                 .collect(),
             own_ms: body.own_ns.iter().map(|ns| ns / 1_000_000).collect(),
-            recent: if silent < STILL_MS {
-                Vec::new()
-            } else {
-                let from = self.ring.len().saturating_sub(RECENT);
-                self.ring.iter().skip(from).map(|collective| self.recent(collective)).collect()
-            },
+            recent: if silent < STILL_MS { Vec::new() } else { self.in_runs() },
         }
+    }
+
+    /// The ring, with equal collectives that follow each other put together.
+    fn in_runs(&self) -> Vec<RecentCollective> {
+        let mut runs: Vec<RecentCollective> = Vec::new();
+        for collective in &self.ring {
+            let next = self.recent(collective);
+            let same = |last: &RecentCollective| {
+                last.seq + last.more + 1 == next.seq
+                    && RecentCollective { seq: next.seq, more: 0, chain: next.chain, ..last.clone() } == next
+            };
+            match runs.last_mut().filter(|last| next.seq > 0 && same(last)) {
+                Some(last) => (last.more, last.chain) = (last.more + 1, next.chain),
+                None => runs.push(next),
+            }
+        }
+        runs.split_off(runs.len().saturating_sub(RUNS))
     }
 
     fn recent(&self, collective: &Collective) -> RecentCollective {
         RecentCollective {
             group: self.group_name(collective),
             seq: collective.group_seq,
+            more: 0,
             op: collective.op.name().into(),
             tag: tag_text(&collective.tag),
             count: collective.count,
@@ -144,5 +157,28 @@ mod tests {
         let slow: Vec<Iteration> = (20..30).map(|i| at(i, 700)).collect();
         let list: Vec<u64> = thinned(&slow, 30 * 700_000_000).map(|i| i.train_iter).collect();
         assert_eq!(list, [22, 23, 24, 25, 26, 27, 28, 29]);
+    }
+
+    #[test]
+    fn equal_collectives_in_a_row_travel_as_one() {
+        use crate::proto::status_page::{Dtype, Op, Writer, monotonic_ns, tag};
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("page");
+        let mut writer = Writer::create(&path, 0, 0).unwrap();
+        for iteration in 0..4u64 {
+            writer.update(|body| body.train_iter = iteration);
+            for _ in 0..10 {
+                writer.enter(Op::AllReduce, tag("grad"), 9, 36, Dtype::F32, 0);
+                writer.leave();
+            }
+            writer.enter(Op::AllReduce, tag("stats"), 1, 8, Dtype::I64, 0);
+            writer.leave();
+        }
+        let view = crate::proto::status_page::Reader::open(&path).unwrap().view();
+        let sample = view.sample(monotonic_ns() + 2_000_000_000);
+        let runs: Vec<(u64, u64)> = sample.recent.iter().map(|run| (run.seq, run.more)).collect();
+        assert_eq!(runs, [(1, 9), (11, 0), (12, 9), (22, 0), (23, 9), (33, 0), (34, 9), (44, 0)]);
+        assert_eq!(sample.recent[6].chain, view.ring[42].chain, "of the last one");
+        assert!(view.sample(monotonic_ns()).recent.is_empty(), "a rank that works need not be explained");
     }
 }

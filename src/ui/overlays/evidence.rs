@@ -168,6 +168,15 @@ fn body(verdict: &VerdictReport, card: &Card, glyphs: Glyphs, cells: usize) -> V
             });
         }
     }
+    if let Some(first) = card.actions.first() {
+        let label = format!("{:<LABEL$}", "do first");
+        for (i, part) in
+            text::wrap(&text::clean(&first.line()), cells.saturating_sub(LABEL)).into_iter().enumerate()
+        {
+            let label = if i == 0 { label.clone() } else { format!("{:<LABEL$}", "") };
+            lines.push(vec![(label, Role::Dim), (part, Role::Accent)]);
+        }
+    }
     let sign = glyphs.pick("•", "-");
     let plain = |list: &[String], role| -> Vec<(String, Role)> {
         list.iter().map(|item| (format!("{sign} {item}"), role)).collect()
@@ -183,9 +192,14 @@ fn body(verdict: &VerdictReport, card: &Card, glyphs: Glyphs, cells: usize) -> V
     let others: Vec<(String, Role)> = card.others.iter().map(|other| (other.line(), Role::Text)).collect();
     items("others", &others, cells, &mut lines);
     items("ruled out", &plain(&card.ruled_out, Role::Dim), cells, &mut lines);
-    let actions: Vec<(String, Role)> =
-        card.actions.iter().map(|advice| (format!("{sign} {}", advice.line()), Role::Accent)).collect();
-    items("what to do", &actions, cells, &mut lines);
+    // The first one stands at the top.
+    let actions: Vec<(String, Role)> = card
+        .actions
+        .iter()
+        .skip(1)
+        .map(|advice| (format!("{sign} {}", advice.line()), Role::Accent))
+        .collect();
+    items("or", &actions, cells, &mut lines);
     lines
 }
 

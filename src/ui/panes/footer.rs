@@ -48,7 +48,9 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
         (Some(Overlay::Inspect { .. }), _) => {
             Some(" j/k scroll   tab next rank   d why   l log   y copy   esc closes")
         }
-        (Some(Overlay::Evidence { .. }), _) => Some(" j/k scroll   d next verdict   y copy   esc closes"),
+        (Some(Overlay::Evidence { .. }), _) => {
+            Some(" j/k scroll   d next verdict   r restart   y copy   esc closes")
+        }
         (None, Some(Pane::Log)) => Some(" type to filter, !text inverts   enter keeps   esc clears"),
         (None, Some(_)) => {
             Some(" host: rank: state: phase: or text, !text inverts   enter keeps   esc clears")

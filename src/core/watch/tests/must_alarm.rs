@@ -331,6 +331,19 @@ fn p19_a_rank_that_leaves_the_loop_early() {
 }
 
 #[test]
+fn p19_peers_that_fail_at_once_are_victims_of_the_one_that_left() {
+    let mut c = trained(2);
+    c.hang(3, |_| {});
+    c.pass(500);
+    exits(&mut c, 3, Exit::Code { code: 0 }, "");
+    exits(&mut c, 2, Exit::Code { code: 1 }, "Connection closed by peer [127.0.0.1]:26256");
+    c.pass(500);
+    assert_eq!(reds(&c), [(Some(3), Reason::LeftEarly)]);
+    let victim = verdicts(&c).into_iter().find(|verdict| verdict.rank == Some(Rank(2))).unwrap();
+    assert_eq!((victim.severity, victim.reason_code), (Severity::Amber, Reason::ConnectionLost));
+}
+
+#[test]
 fn p20_a_barrier_on_rank_0_only() {
     let mut c = trained(2);
     stand(&mut c, 101);
