@@ -50,7 +50,6 @@ impl Adam {
 
     /// One step with each parameter's `.grad`.
     pub fn step(&mut self, parameters: &[Tensor], learning_rate: f64) -> Result<(), AdamError> {
-        inject::here(inject::Place::Learn);
         let step = self.next(learning_rate);
         let mut offset = 0;
         for (index, parameter) in parameters.iter().enumerate() {
@@ -90,6 +89,7 @@ impl Adam {
     }
 
     fn next(&mut self, learning_rate: f64) -> AdamStep {
+        inject::here(inject::Place::Learn);
         self.steps += 1;
         AdamStep::new(self.steps, learning_rate, self.betas, self.eps, 0.0)
     }

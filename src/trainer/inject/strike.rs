@@ -6,9 +6,10 @@ use super::fault::{Fault, Kind};
 use super::{Flow, Place};
 use crate::proto::status_page::Op;
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tch::{Device, Kind as Dtype, Tensor};
 
 /// Ratio of the 99.9th percentile to the median in log-normal times: exp(3.09 sigma) = 100.
@@ -29,6 +30,8 @@ struct Armed {
     learned: Option<Instant>,
     checkpoints: u64,
     random: u64,
+    /// Faults that were announced.
+    told: BTreeSet<String>,
 }
 
 /// Takes the faults of the command line; call before [`arm`].
@@ -48,8 +51,14 @@ pub fn arm(rank: u32, page: &Page) {
     }
     faults.retain(|fault: &Fault| fault.rank.is_none_or(|victim| victim == rank));
     if !faults.is_empty() {
-        let armed =
-            Armed { page: page.clone(), faults, learned: None, checkpoints: 0, random: u64::from(rank) + 1 };
+        let armed = Armed {
+            page: page.clone(),
+            faults,
+            learned: None,
+            checkpoints: 0,
+            random: u64::from(rank) + 1,
+            told: BTreeSet::new(),
+        };
         ARMED.with_borrow_mut(|slot| *slot = Some(armed));
     }
 }
@@ -60,9 +69,18 @@ fn due(fits: impl Fn(Kind) -> bool) -> Option<Kind> {
         let armed = slot.as_mut()?;
         let now = armed.page.try_borrow().ok()?.body().train_iter;
         let at = armed.faults.iter().position(|fault| fault.step <= now && fits(fault.kind))?;
-        let kind = armed.faults.get(at)?.kind;
+        let Fault { kind, text, .. } = armed.faults.get(at)?.clone();
         if !kind.goes_on() {
             armed.faults.remove(at);
+        }
+        // The laboratory measures from here.
+        if armed.told.insert(text.clone()) {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            eprintln!(
+                "inject: {text} strikes in iteration {} at {:.3}",
+                armed.page.try_borrow().map_or(0, |page| page.body().train_iter),
+                now.as_secs_f64()
+            );
         }
         Some(kind)
     })
