@@ -322,7 +322,9 @@ impl Facts {
 /// The weight of a failure, from how the process ended and what it said.
 pub(crate) fn weigh(exit: &crate::proto::message::Exit, usage: bool, said: &str) -> Weight {
     use crate::proto::message::Exit;
-    const VICTIM: [&str; 7] = [
+    const VICTIM: [&str; 8] = [
+        // The built-in trainer's own words.
+        "lost another rank",
         "connection reset",
         "connection closed",
         "connection refused",

@@ -206,11 +206,31 @@ fn classify(seat: &Seat<'_>, mine: &Step, theirs: &Step, steps: &BTreeMap<u64, S
     {
         return Reason::SkippedCall;
     }
+    if mine.print != theirs.print && left_out(steps, seq, &mine.print, &theirs.print) {
+        return Reason::SkippedCall;
+    }
     if mine.print.0 == theirs.print.0 && mine.print.1 == theirs.print.1 {
         return Reason::SizeMismatch;
     }
     let aside = matches!(seat.phase(), Some(Phase::Eval | Phase::Checkpoint));
     if mine.print.0 == "barrier" || aside { Reason::ExtraCall } else { Reason::OpMismatch }
+}
+
+/// Did the rank go on to something that it has called before, with one `wanted` less in this iteration than in all iterations before? Calls of other
+/// kinds, such as reports, may come and go in between.
+fn left_out(steps: &BTreeMap<u64, Step>, seq: u64, mine: &Print, wanted: &Print) -> bool {
+    let before = || steps.range(..seq).map(|(_, step)| step);
+    let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
+    for step in before().filter(|step| step.print == *wanted) {
+        *counts.entry(step.train_iter).or_default() += 1;
+    }
+    let last = counts.pop_last();
+    // The beginning of the first iteration may not be known any more.
+    counts.pop_first();
+    let whole = counts.first_key_value().map(|(_, count)| *count);
+    before().any(|step| step.print == *mine)
+        && counts.values().all(|count| Some(*count) == whole)
+        && last.is_some_and(|(_, last)| whole == Some(last + 1))
 }
 
 /// What a rank's own period before `seq` predicts for number `at`.
