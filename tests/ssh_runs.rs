@@ -295,6 +295,8 @@ mod with_the_trainer {
                     "run.total_steps=10240",
                     "--set",
                     "eval.every=10",
+                    "--set",
+                    "policy.kernel=\"libtorch\"",
                 ],
             );
             assert_eq!(console.finish(180).code(), Some(0), "{}", console.told());

@@ -54,7 +54,7 @@ fn a_lock_taken_twice_is_named_with_file_and_line() {
     eprintln!("a look at a trainer took {} ms: gather_rows at {file}:{line}", found.took_ms);
     let waits = look(&run, 0, "rank 0 waits in a collective", |found| place(found, "all_reduce").is_some());
     assert!(
-        place(&waits, "learn").is_some(),
+        place(&waits, "iterate").is_some(),
         "the loop is in the stack, through the library: {:#?}",
         waits.threads
     );

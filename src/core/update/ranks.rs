@@ -117,7 +117,9 @@ pub(super) fn exited(ctx: &mut Ctx<'_>, at: At, rank: Rank, pid: u32, end: End<'
         .or(left.as_ref().map(|(rank, _)| *rank))
         .filter(|_| weight == Weight::Victim && !mismatch);
     ctx.session.watch.died(ctx.session.clock.awake_ms);
-    let verdict = crate::core::watch::dead(ctx.model, rank, &exit, last_lines, victim_of);
+    // A broken connection is never the first failure of a group, even where its cause has not been heard of yet.
+    let victim = weight == Weight::Victim && !mismatch && ctx.model.ranks.len() > 1;
+    let verdict = crate::core::watch::dead(ctx.model, rank, &exit, last_lines, victim, victim_of);
     let ended = at.time - ago_ms as f64 / 1000.0;
     let began = ctx.session.run.facts.errors.get(&rank).map_or(ended, |said| said.min(ended));
     let (time, bound_s) = super::failure::on_our_clock(ctx, at.node, began);

@@ -675,8 +675,10 @@ pub(super) fn dead(
     rank: Rank,
     exit: &Exit,
     last_lines: &[String],
+    victim: bool,
     victim_of: Option<Rank>,
 ) -> VerdictReport {
+    let victim = victim || victim_of.is_some();
     let found = find(model, rank);
     let name = name(model, rank);
     let said = found.and_then(|rank| rank.error.as_ref());
@@ -689,11 +691,12 @@ pub(super) fn dead(
         reason.push_str(&format!(": {}", words::clip(line, 300)));
     }
     let text = format!("{} {}", said.map(|said| said.0.as_str()).unwrap_or_default(), last_lines.join(" "));
-    let code = death(exit, &text, victim_of.is_some());
-    let victim = victim_of.is_some();
+    let code = death(exit, &text, victim);
     let mut evidence = Vec::new();
     if let Some(rank) = victim_of {
         evidence.push(format!("rank {rank} was in trouble first; this one lost its peer"));
+    } else if victim {
+        evidence.push("its connection to another rank broke: that one was in trouble first".into());
     }
     evidence.extend(found.map(gauges).unwrap_or_default());
     let from = last_lines.len().saturating_sub(LOG_LINES);

@@ -552,9 +552,10 @@ pub(crate) fn dead(
     rank: Rank,
     exit: &crate::proto::message::Exit,
     last_lines: &[String],
+    victim: bool,
     victim_of: Option<Rank>,
 ) -> VerdictReport {
-    evidence::dead(model, rank, exit, last_lines, victim_of)
+    evidence::dead(model, rank, exit, last_lines, victim, victim_of)
 }
 
 /// The verdict about differing weights.
