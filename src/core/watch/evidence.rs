@@ -678,7 +678,6 @@ pub(super) fn dead(
     victim: bool,
     victim_of: Option<Rank>,
 ) -> VerdictReport {
-    let victim = victim || victim_of.is_some();
     let found = find(model, rank);
     let name = name(model, rank);
     let said = found.and_then(|rank| rank.error.as_ref());
@@ -691,7 +690,8 @@ pub(super) fn dead(
         reason.push_str(&format!(": {}", words::clip(line, 300)));
     }
     let text = format!("{} {}", said.map(|said| said.0.as_str()).unwrap_or_default(), last_lines.join(" "));
-    let code = death(exit, &text, victim);
+    let code = death(exit, &text, victim || victim_of.is_some());
+    let victim = victim_of.is_some() || code == Reason::ConnectionLost;
     let mut evidence = Vec::new();
     if let Some(rank) = victim_of {
         evidence.push(format!("rank {rank} was in trouble first; this one lost its peer"));
