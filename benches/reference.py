@@ -90,9 +90,21 @@ id = "CartPole-v1"
 num_envs = 1
 [policy]
 hidden = [120, 84]
+activation = "relu"
 kernel = "{kernel}"
+[collect]
+num_steps = 10
 [learn]
 algorithm = "dqn"
+learning_rate = 2.5e-4
+buffer_size = 10_000
+learning_starts = 10_000
+batch_size = 128
+updates_per_iteration = 1
+target_every = 50
+epsilon_steps = 250_000
+epsilon_end = 0.05
+loss = "squared"
 """
 SAC = """
 [env]
@@ -100,6 +112,9 @@ id = "Pendulum-v1"
 num_envs = 1
 [policy]
 hidden = [256, 256]
+activation = "relu"
+[collect]
+num_steps = 1
 [learn]
 algorithm = "sac"
 """
