@@ -615,14 +615,14 @@ fn p30_python_ranks_are_named_by_the_counters_of_the_hook() {
     let mut c = trained(2);
     drive(&mut c, 5_000, |_, now, sample| sample.page = Some(hooked(now / 250, now / 250, 10)));
     let (seq, since) = (c.now.0 / 250, c.now.0);
-    c.agents[0].inspections.insert(1, look_at(1, "gather", "/home/u/algo.py", 7));
+    c.agents[0].inspections.insert(1, look_at(1, "gather", "train/algo.py", 7));
     drive(&mut c, 8_000, |rank, now, sample| {
         sample.page = Some(hooked(if rank == 1 { seq } else { seq + 1 }, seq, now - since));
         sample.wchan = "futex_do_wait".into();
     });
     let verdict = verdicts(&c).first().cloned().expect("a verdict");
     expect(&verdict, Some(1), Reason::Lock);
-    for part in ["/home/u/algo.py:7", "all_reduce", "its own code"] {
+    for part in ["train/algo.py:7", "all_reduce", "its own code"] {
         assert!(verdict.reason.contains(part), "{}", verdict.reason);
     }
     assert!(verdict.latency_s < 7.5);
