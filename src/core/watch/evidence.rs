@@ -691,7 +691,7 @@ pub(super) fn dead(
     }
     let text = format!("{} {}", said.map(|said| said.0.as_str()).unwrap_or_default(), last_lines.join(" "));
     let code = death(exit, &text, victim || victim_of.is_some());
-    let victim = victim_of.is_some() || code == Reason::ConnectionLost;
+    let victim = victim_of.is_some() || matches!(code, Reason::ConnectionLost | Reason::MismatchAbort);
     let mut evidence = Vec::new();
     if let Some(rank) = victim_of {
         evidence.push(format!("rank {rank} was in trouble first; this one lost its peer"));
