@@ -202,6 +202,7 @@ impl Scene<'_> {
             reason: text,
             evidence,
             latency_s: latency_ms as f64 / 1000.0,
+            first_s: 0.0,
             hint: portrait::hint(&card.actions),
             card: Some(card),
         }
@@ -725,6 +726,7 @@ pub(super) fn dead(
         reason,
         evidence,
         latency_s: 0.0,
+        first_s: 0.0,
         hint,
         card: Some(card),
     }
@@ -759,6 +761,7 @@ pub(super) fn drift(model: &Model, train_iter: u64, values: &[String]) -> (Optio
         reason,
         evidence,
         latency_s: 0.0,
+        first_s: 0.0,
         hint: "results after this point are not those of one model; restart from a checkpoint before it"
             .into(),
         card: Some(Box::new(Card { facts: evidence_of, ..*portrait::card(model, &subject) })),
@@ -794,6 +797,7 @@ pub(super) fn totals_differ(joined: &Joined) -> VerdictReport {
         ),
         evidence,
         latency_s: 0.0,
+        first_s: 0.0,
         hint: "do not trust step counts of this run; all ranks must report the same iterations".into(),
         card: None,
     }

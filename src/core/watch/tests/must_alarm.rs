@@ -638,4 +638,7 @@ fn a_look_that_comes_late_is_told_once_more() {
     let told = verdicts(&c);
     assert_eq!(told.len(), 2, "{told:?}");
     assert_eq!(told[1].card.as_ref().unwrap().guilty.as_ref().unwrap().at, "env.rs:5 in step");
+    assert_eq!((told[0].first_s, told[1].first_s), (told[0].latency_s, told[0].latency_s));
+    assert!(told[1].latency_s > told[0].latency_s, "{told:?}");
+    assert!(c.model().verdicts[0].latency_s > 10.0 && c.model().verdicts[0].first_s < 2.0);
 }
