@@ -10,7 +10,7 @@ verdict counts from the moment at which the victim says that it strikes, or at w
 must stay without any red verdict. Results are appended to FILE (one JSON object per line) as they come; the report at the end is made of
 everything in it, so that more rounds can be added later. With --keep, the folders of wrong runs stay there.
 """
-import argparse, concurrent.futures, contextlib, itertools, json, os, pathlib, random, shutil, signal, statistics, sys, tempfile, threading, time
+import argparse, concurrent.futures, contextlib, itertools, json, os, pathlib, random, shutil, signal, statistics, sys, tempfile, threading, time, traceback
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from lab import cases, outside, programs  # noqa: E402
@@ -173,7 +173,9 @@ class Laboratory:
         try:
             with lock:
                 (self.alarm if isinstance(case, cases.Case) else self.quiet)(case, number, chance)
-        except outside.Missing as missing:
+        except Exception as missing:  # one broken case must not end the others
+            if not isinstance(missing, outside.Missing):
+                traceback.print_exc()
             with self.out_lock:
                 print(f"{time.strftime('%H:%M:%S')} {case.matrix:24} {case.name:16} NOT MADE: {missing}", flush=True)
                 if self.args.json:
@@ -238,6 +240,7 @@ def main():
     parser.add_argument("--report", action="store_true", help="only make the report of --json FILE")
     parser.add_argument("--console", default=str(ROOT / "target/release/rankdeck"))
     args = parser.parse_args()
+    args.console = os.path.abspath(args.console)
 
     def among(name, listed):
         words = [word for word in listed.split(",") if word]

@@ -86,6 +86,8 @@ class Run:
 
     def finish(self, polite=15):
         """Stops it: asked politely, then hard; gives back `run_finished`, or None."""
+        if self.process.stdout.closed:
+            return self.end()
         for _ in range(3):
             if self.process.poll() is None and self.end() is None:
                 self.process.send_signal(signal.SIGINT)
