@@ -113,7 +113,7 @@ class Laboratory:
                 run.wait(lambda said: said["kind"] in ("progress", "run_finished"), 90)
         found = run.wait(fits, case.patience)
         if found and found[1]["kind"] == "verdict":
-            run.pass_time(AFTER if case.settings.get("timeout_s", 600) > 60 else 10)
+            run.pass_time(AFTER if case.settings.get("timeout_s", 600) > 60 else 12)
 
     def quiet(self, case, number, chance):
         rank, step = chance.randrange(sum(case.nproc)), chance.randrange(15, 60)

@@ -54,8 +54,8 @@ class Bed:
     # Each fault takes (run, undo) and gives back when it struck. Ranks are cut from each other, not from the console, where it says so.
 
     def _rules(self, undo, *chains):
-        rules = "table inet lab { " + " ".join(
-            f"chain {way} {{ type filter hook {way} priority 0; {words} drop; }}" for way, words in chains) + " }"
+        rules = "table inet lab {\n" + "".join(
+            f"chain {way} {{ type filter hook {way} priority 0; {words} drop; }}\n" for way, words in chains) + "}"
         undo.callback(self.call, "exec", "node1", "nft", "table inet lab { }; delete table inet lab", check=False)
         self.call("exec", "node1", "nft", rules)
         return time.time()

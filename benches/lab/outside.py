@@ -137,6 +137,8 @@ def quota(run, rank, chance, undo):
 
 def frozen_disk(run, rank, chance, undo):
     """A file system of its own below the checkpoints, frozen (fsfreeze): the next write sleeps uninterruptibly."""
+    if not run.wait(lambda said: said["kind"] == "run_started", 60):
+        raise Missing("the run did not begin")
     target = run.run_dir() / "checkpoints"
     deadline = time.time() + 30
     while not target.is_dir() and time.time() < deadline:

@@ -44,6 +44,7 @@ pub mod inspect;
 pub mod logs;
 pub mod manifest;
 pub mod metrics;
+mod oom;
 pub mod pack;
 pub mod paths;
 pub mod probe;

@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
 
 /// Most bytes read of one `/proc/PID/environ`.
 const ENVIRON_BYTES: u64 = 1 << 20;
@@ -181,32 +180,6 @@ pub fn load1() -> f32 {
         .ok()
         .and_then(|text| text.split_ascii_whitespace().next()?.parse().ok())
         .unwrap_or(0.0)
-}
-
-/// Processes that the out-of-memory killer has ended: in this process's cgroup where that is readable, else on the whole machine.
-pub fn oom_kills() -> Option<u64> {
-    let count = |path: &Path| {
-        std::fs::read_to_string(path)
-            .ok()?
-            .lines()
-            .find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse::<u64>().ok())
-    };
-    let cgroups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    cgroups
-        .lines()
-        .find_map(|line| {
-            let mut parts = line.splitn(3, ':');
-            let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
-            let path = path.trim_start_matches('/');
-            if controllers.is_empty() {
-                count(&Path::new("/sys/fs/cgroup").join(path).join("memory.events"))
-            } else if controllers.split(',').any(|name| name == "memory") {
-                count(&Path::new("/sys/fs/cgroup/memory").join(path).join("memory.oom_control"))
-            } else {
-                None
-            }
-        })
-        .or_else(|| count(Path::new("/proc/vmstat")))
 }
 
 /// A value that changes with every boot of the machine.

@@ -227,18 +227,19 @@ impl Sampler {
         if seconds <= 0.0 { 0.0 } else { used as f32 * 100.0 / proc::ticks_per_second() as f32 / seconds }
     }
 
-    /// Cgroup and storage traffic. A process is put into its groups when it is made; one that is moved later is seen with the next generation.
+    /// Cgroup and storage traffic. Where the groups lie is read again, since containers and batch systems may move a process later.
     fn slow(&mut self, ident: Ident, live: &[&proc::Stat]) -> &Slow {
         let mounts = self.mounts.get_or_insert_with(cgroup::Mounts::read);
         let due = self.slow.get(&ident).is_none_or(|slow| slow.at.elapsed() >= SLOW_ROUND);
         let slow = self.slow.entry(ident).or_insert_with(|| Slow {
             at: Instant::now(),
-            groups: mounts.of(ident.pid),
+            groups: None,
             cgroup: None,
             io_bytes: 0,
         });
         if due {
             slow.at = Instant::now();
+            slow.groups = mounts.of(ident.pid).or(slow.groups.take());
             slow.cgroup = slow.groups.as_ref().map(cgroup::Groups::sample);
             slow.io_bytes =
                 live.iter().take(IO_PROCESSES).filter_map(|process| proc::io_bytes(process.pid)).sum();

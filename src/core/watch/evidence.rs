@@ -266,6 +266,8 @@ impl Scene<'_> {
             .map(|page| format!(" {}/{}", page.done, page.total))
             .unwrap_or_default();
         let child = seat.and_then(cause::dead_child).map(|pid| format!(" (pid {pid})")).unwrap_or_default();
+        let stopped = seat.and_then(cause::stopped_child);
+        let stopped = stopped.map(|pid| format!(" (pid {pid} is stopped)")).unwrap_or_default();
         let text = match judged.reason {
             Reason::LeftEarly => {
                 let iteration =
@@ -301,7 +303,7 @@ impl Scene<'_> {
             }
             Reason::EnvWorkerDeadlocked => {
                 format!(
-                    "{name} waits for workers of its environment that do nothing{at}; {others} in {awaited}"
+                    "{name} waits for workers of its environment that do nothing{stopped}{at}; {others} in {awaited}"
                 )
             }
             Reason::Storage => {
