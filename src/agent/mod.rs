@@ -36,6 +36,7 @@ mod duty;
 pub mod entries;
 pub mod events;
 pub mod examine;
+pub mod family;
 pub mod gpu;
 pub mod groups;
 pub mod guard;

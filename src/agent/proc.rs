@@ -6,11 +6,36 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 /// Most bytes read of one `/proc/PID/environ`.
 const ENVIRON_BYTES: u64 = 1 << 20;
 /// Most processes of one tree.
 const TREE_LIMIT: usize = 16_384;
+
+/// Most bytes of a file that is read again and again.
+const AGAIN_BYTES: usize = 4096;
+
+/// A small file of `/proc` that stays open: of a process that has ended, nothing can be read any more, whoever has its pid.
+#[derive(Debug)]
+pub struct Again {
+    file: File,
+    bytes: Vec<u8>,
+}
+
+impl Again {
+    /// Opens it.
+    pub fn open(path: impl AsRef<Path>) -> Option<Again> {
+        Some(Again { file: File::open(path).ok()?, bytes: vec![0; AGAIN_BYTES] })
+    }
+
+    /// Its text now, at most the first 4 KiB.
+    pub fn text(&mut self) -> Option<&str> {
+        let len = self.file.read_at(&mut self.bytes, 0).ok()?;
+        std::str::from_utf8(self.bytes.get(..len)?).ok()
+    }
+}
 
 /// The fields of `/proc/PID/stat` that are used.
 #[derive(Debug, Clone, PartialEq, Eq)]
