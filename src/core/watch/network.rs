@@ -67,8 +67,9 @@ pub(super) fn sockets(model: &Model, seats: &[Seat<'_>], members: &[Rank], since
         ends.iter().copied().filter(|node| bad.iter().all(|(a, b)| a == node || b == node)).collect();
     let pairs: BTreeSet<(NodeRank, NodeRank)> = bad.iter().map(|(a, b)| (*a.min(b), *a.max(b))).collect();
     // (from, to) of the direction that is lost, when the other one works.
-    let one_way = match (pairs.len(), arrives.iter().collect::<Vec<_>>()[..]) {
-        (1, [(sender, receiver)]) => Some((*receiver, *sender)),
+    let mut good = arrives.iter();
+    let one_way = match (pairs.len(), good.next(), good.next()) {
+        (1, Some((sender, receiver)), None) => Some((*receiver, *sender)),
         _ => None,
     };
     let (host, text) = match (&common[..], pairs.len()) {
