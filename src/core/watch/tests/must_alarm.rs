@@ -261,6 +261,28 @@ fn p14_a_loop_without_end_burns_cpu() {
 }
 
 #[test]
+fn p14_a_loop_without_end_is_told_on_a_busy_host_too_after_a_longer_while() {
+    let mut c = trained(2);
+    for agent in &mut c.agents {
+        agent.signals.pressure = Some(Pressure { cpu: 90.0, ..Pressure::default() });
+    }
+    c.agents[1].inspections.insert(2, look_at(2, "loss", "src/trainer/algo/ppo.rs", 12));
+    c.hang(2, |_| {});
+    for step in 0..120u64 {
+        let sample = sample(&mut c, 2);
+        (sample.state, sample.cpu_percent) = ('R', 20.0);
+        sample.page.as_mut().unwrap().phase = Phase::Learn;
+        sample.signals.cpu_ms = 1_000 + step * 50;
+        c.pass(250);
+    }
+    assert_eq!(
+        reds(&c),
+        [(Some(2), Reason::Unknown)],
+        "busy with others' work, its share does not tell a loop from work"
+    );
+}
+
+#[test]
 fn p15_the_interpreter_lock_is_held() {
     let mut c = trained(2);
     let look = Inspection {
