@@ -85,7 +85,7 @@ MUST_ALARM = [
     _case("stop-outside", "P7", "stopped", outside=outside.stop),
     _case("freezer-v1", "P8", "cgroup_frozen", outside=outside.freezer_v1),
     _case("freezer-v2", "P8", "cgroup_frozen", outside=outside.freezer_v2),
-    _case("frozen-disk", "P9", "storage", group=SILENT, outside=outside.frozen_disk, victims=(0,), settings=dict(checkpoint_every=200)),
+    _case("frozen-disk", "P9", "storage", group=SILENT, outside=outside.frozen_disk, victims=(0,), settings=dict(checkpoint_every=40, eval_every=0)),
     _case("lock", "P12", "lock", group=SILENT, fault="lock@{rank}:{step}", words=("strike.rs:",)),
     _case("lock-aux", "P12", "lock", group=SILENT, fault="lock-aux@{rank}:{step}", program="ppg", nproc=(1, 1), words=("strike.rs:", "ppg.rs:")),
     _case("sleep-env", "P13", "sleeping env_worker_deadlocked", group=SILENT, fault="sleep-env@{rank}:{step}"),
