@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Invariants:
-//! - INSPECT-1: an answer is given within [`PATIENCE`], whatever state a rank is in: what a helper has found by then is sent, and what it was
+//! - INSPECT-1: an answer is given within [`PATIENCE`] ([`BUSY_PATIENCE`] on a busy host), whatever state a rank is in: what a helper has found by then is sent, and what it was
 //!   still waiting for is named.
 //! - INSPECT-2: a helper that is stuck is left alone and counted; a rank with a stuck helper gets no second one that reads its memory.
 //! - INSPECT-3: looking changes nothing about the rank: no signal, no interrupted system call, nothing started in it.
@@ -44,6 +44,10 @@ use std::time::{Duration, Instant};
 
 /// An answer takes no longer than this.
 pub const PATIENCE: Duration = Duration::from_millis(1600);
+/// The same on a host whose cores have more to do than they can: symbols of a stack take CPU time.
+pub const BUSY_PATIENCE: Duration = Duration::from_secs(8);
+/// Pressure from which a host counts as that busy: percent of the last 10 s in which some task waited for a core.
+const BUSY: f32 = 60.0;
 /// Most ranks of one request.
 const RANKS: usize = 64;
 
@@ -135,10 +139,11 @@ impl Drop for Venture {
     }
 }
 
-/// Looks at ranks, all at once, and answers within [`PATIENCE`] (INSPECT-1). Blocks for that long: not for the agent's loop.
+/// Looks at ranks, all at once, and answers in time (INSPECT-1). Blocks for that long: not for the agent's loop.
 pub fn inspect(subjects: Vec<Subject>) -> Vec<Inspection> {
     let begun = Instant::now();
-    let deadline = begun + PATIENCE;
+    let busy = signals::pressure().is_some_and(|pressure| pressure.cpu >= BUSY);
+    let deadline = begun + if busy { BUSY_PATIENCE } else { PATIENCE };
     let helpers: Vec<(Rank, Shared)> = subjects
         .into_iter()
         .take(RANKS)

@@ -68,7 +68,10 @@ impl Looks {
     /// An answer came.
     pub fn answered(&mut self, inspection: Inspection) {
         if let Some(asked) = self.ranks.get_mut(&inspection.rank) {
-            asked.answer = Some(inspection);
+            // On a busy host a look may end before it has read any stack; the rank has not moved since one was had.
+            let known = asked.answer.take().map(|answer| answer.threads).unwrap_or_default();
+            let threads = if inspection.threads.is_empty() { known } else { inspection.threads };
+            asked.answer = Some(Inspection { threads, ..inspection });
         }
     }
 
@@ -88,6 +91,7 @@ impl Looks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::inspection::ThreadStack;
 
     #[test]
     fn look_1_looks_become_rarer_and_are_bounded() {
@@ -112,6 +116,14 @@ mod tests {
         looks.answered(answer(1));
         looks.answered(answer(2));
         assert!(looks.of(Rank(1)).is_some() && looks.of(Rank(2)).is_none(), "nobody asked about 2");
+        let stack = ThreadStack { tid: 7, ..ThreadStack::default() };
+        looks.answered(Inspection { threads: vec![stack], ..answer(1) });
+        looks.answered(answer(1));
+        assert_eq!(
+            looks.of(Rank(1)).map(|look| look.threads.len()),
+            Some(1),
+            "a poorer look takes no stack away"
+        );
         looks.moved(Rank(1));
         assert!(looks.of(Rank(1)).is_none());
         looks.answered(answer(1));
