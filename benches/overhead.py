@@ -67,11 +67,11 @@ def by_hand(folder, config, trainer):
                            MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
         ranks.append(subprocess.Popen(
             [sys.executable, "-c", METER, trainer, "--config", str(folder / "experiment.toml"), "--run-dir", str(folder)],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True))
-    outputs = [rank.communicate(timeout=1800)[0] for rank in ranks]
-    if any(rank.returncode for rank in ranks):
+            # A session of its own, as agents give: the kernel shares cores out by session.
+            env=environment, stdout=open(folder / f"rank{rank}.log", "w"), stderr=subprocess.STDOUT, start_new_session=True))
+    if any(rank.wait(timeout=1800) for rank in ranks):
         raise SystemExit("a rank failed without the watch")
-    return sum(sum(metered(output)) for output in outputs)
+    return sum(sum(metered(log.read_text(errors="replace"))) for log in folder.glob("rank*.log"))
 
 
 def compare(pairs, one, other, names, steps):

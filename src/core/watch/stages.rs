@@ -94,16 +94,25 @@ fn teardown(scene: &Scene<'_>, limits: &Limits) -> (Option<VerdictReport>, Vec<R
             && matches!(seat.phase(), Some(Phase::Teardown | Phase::Done))
             && seat.page().is_some_and(|page| page.phase_age_ms >= limits.behind)
     };
-    let stuck: Vec<&Seat> = scene.seats.iter().filter(leaving).collect();
+    // A rank that has come to leave says so by its amount, and waits for the others.
+    let came = |seat: &Seat| seat.page().is_some_and(|page| page.total > 0 && page.done == page.total);
+    let waits = scene.seats.iter().any(|seat| seat.alive() && came(seat));
+    let mut stuck: Vec<&Seat> = scene.seats.iter().filter(leaving).collect();
+    stuck.sort_by_key(|seat| came(seat));
     let gone: Vec<Rank> = scene.seats.iter().filter(|seat| seat.left).map(|seat| seat.rank).collect();
     let others = scene
         .seats
         .iter()
         .any(|seat| seat.alive() && !matches!(seat.phase(), Some(Phase::Teardown | Phase::Done)));
     let Some(first) = stuck.first() else { return (None, Vec::new()) };
-    if others || gone.is_empty() {
+    let someone_waits = waits && !came(first);
+    if others || (gone.is_empty() && !someone_waits) {
         return (None, Vec::new());
     }
+    if someone_waits {
+        stuck.retain(|seat| !came(seat));
+    }
+    let Some(first) = stuck.first() else { return (None, Vec::new()) };
     let waited_ms = first.page().map_or(0, |page| page.phase_age_ms);
     let also: Vec<Rank> = stuck.iter().skip(1).map(|seat| seat.rank).collect();
     let judged =

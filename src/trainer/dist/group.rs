@@ -365,6 +365,10 @@ impl ProcessGroup {
         let (rank, world_size) = (self.rank(), self.world_size());
         let identity = self.identity;
         let healthy = self.broken.borrow().is_none();
+        if healthy && let Ok(mut page) = self.page.try_borrow_mut() {
+            // The watch tells those who have come to leave from those who keep them waiting.
+            page.amount(1, 1);
+        }
         // What is left of the limit is for closing the connections.
         let deadline = Instant::now() + limit.mul_f64(0.75);
         let result = within(

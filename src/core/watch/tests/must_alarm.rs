@@ -565,6 +565,26 @@ fn p25_a_rank_that_does_not_get_through_the_end() {
 }
 
 #[test]
+fn p25_a_rank_that_keeps_the_others_from_leaving_is_told_before_they_give_up() {
+    let mut c = trained(2);
+    for rank in 0..4 {
+        let page = page(&mut c, rank);
+        (page.phase, page.phase_progress, page.phase_age_ms) = (Phase::Teardown, u64::MAX, 0);
+        (page.done, page.total) = if rank == 1 { (0, 0) } else { (1, 1) };
+    }
+    expect(&alarm(&mut c, 6_500), Some(1), Reason::TeardownStall);
+    // All have come: whatever keeps them, it is none of them.
+    let mut c = trained(2);
+    for rank in 0..4 {
+        let page = page(&mut c, rank);
+        (page.phase, page.phase_progress, page.phase_age_ms) = (Phase::Teardown, u64::MAX, 0);
+        (page.done, page.total) = (1, 1);
+    }
+    c.pass(9_000);
+    assert_eq!(reds(&c), []);
+}
+
+#[test]
 fn p26_p27_a_host_that_says_nothing_and_a_link_that_only_the_console_has_lost() {
     let mut c = trained(2);
     c.hang(9, |_| {});
