@@ -5,7 +5,7 @@
 //! - LOOK-2: what a look showed counts only while the rank has not moved since.
 
 use crate::core::ids::{NodeRank, Rank};
-use crate::proto::inspection::Inspection;
+use crate::proto::inspection::{Inspection, Socket};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Least time between two looks at a rank, ms; doubles with each.
@@ -20,6 +20,8 @@ struct Asked {
     at: Option<u64>,
     times: u32,
     answer: Option<Inspection>,
+    /// Connections at the first look since the rank stands still, once there was another.
+    before: Vec<Socket>,
 }
 
 /// All looks of a generation.
@@ -69,7 +71,11 @@ impl Looks {
     pub fn answered(&mut self, inspection: Inspection) {
         if let Some(asked) = self.ranks.get_mut(&inspection.rank) {
             // On a busy host a look may end before it has read any stack; the rank has not moved since one was had.
-            let known = asked.answer.take().map(|answer| answer.threads).unwrap_or_default();
+            let (known, before) =
+                asked.answer.take().map(|answer| (answer.threads, answer.sockets)).unwrap_or_default();
+            if asked.before.is_empty() {
+                asked.before = before;
+            }
             let threads = if inspection.threads.is_empty() { known } else { inspection.threads };
             asked.answer = Some(Inspection { threads, ..inspection });
         }
@@ -79,7 +85,13 @@ impl Looks {
     pub fn moved(&mut self, rank: Rank) {
         if let Some(asked) = self.ranks.get_mut(&rank) {
             asked.answer = None;
+            asked.before.clear();
         }
+    }
+
+    /// The rank's connections at the first look since it stands still; empty while there was no other.
+    pub fn before(&self, rank: Rank) -> &[Socket] {
+        self.ranks.get(&rank).map(|asked| asked.before.as_slice()).unwrap_or_default()
     }
 
     /// What the latest look at a rank showed.

@@ -254,6 +254,7 @@ impl Watch {
                 host: host.map_or(HostView::default(), HostView::of),
                 gpu: host.and_then(|host| host.gpus.iter().find(|gpu| Some(gpu.index) == rank.gpu)),
                 look: self.looks.of(rank.rank),
+                sockets_before: self.looks.before(rank.rank),
             })
         };
         model.ranks.iter().zip(&self.tracks).filter_map(seat).collect()

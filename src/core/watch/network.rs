@@ -2,8 +2,8 @@
 //!
 //! Looked at when all ranks are inside the same collective, so that the program's order is not to blame: connections whose retransmission
 //! timer has doubled at least twice while data is unacknowledged are bad; the host common to all bad pairs is named, or the pair. A loss in one
-//! direction leaves data of both ends unacknowledged, since acknowledgements travel the other way; but what was sent the good way has
-//! arrived, and the counters of the two ends of a connection show that.
+//! direction leaves data of both ends unacknowledged, since acknowledgements travel the other way; but what is sent again the good way
+//! arrives, and from one look to the next the other end counts it.
 
 use super::evidence::Trouble;
 use super::seat::Seat;
@@ -105,24 +105,27 @@ pub(super) fn sockets(model: &Model, seats: &[Seat<'_>], members: &[Rank], since
     })
 }
 
-/// Directions between hosts in which unacknowledged data has arrived all the same.
+/// Directions between hosts in which segments still arrive at an end that is not answered: more of them than at an earlier look.
 fn arrivals(inside: &[&Seat<'_>]) -> BTreeSet<(NodeRank, NodeRank)> {
-    let all = || {
-        inside.iter().flat_map(|seat| {
-            let sockets = seat.look.into_iter().flat_map(|look| &look.sockets);
-            sockets.map(|socket| (seat.node, socket))
-        })
+    let sockets = |seat: &&Seat| {
+        let now = seat.look.into_iter().flat_map(|look| &look.sockets).cloned();
+        (seat.node, now.collect::<Vec<Socket>>(), seat.sockets_before.to_vec())
     };
-    let stuck = all().filter(|(_, socket)| socket.backoff >= BACKOFF && socket.unacked > 0);
-    stuck
-        .filter_map(|(node, socket)| {
-            let twin = |(other, twin): &(NodeRank, &Socket)| {
-                *other != node && twin.local == socket.peer && twin.peer == socket.local
-            };
-            let (other, twin) = all().find(twin)?;
-            (twin.bytes_received > socket.bytes_acked).then_some((node, other))
-        })
-        .collect()
+    let all: Vec<(NodeRank, Vec<Socket>, Vec<Socket>)> = inside.iter().map(sockets).collect();
+    let mut found = BTreeSet::new();
+    for (node, own, _) in &all {
+        for stuck in own.iter().filter(|socket| socket.backoff >= BACKOFF && socket.unacked > 0) {
+            let is_twin = |twin: &&Socket| twin.local == stuck.peer && twin.peer == stuck.local;
+            for (other, now, before) in all.iter().filter(|(other, _, _)| other != node) {
+                if let (Some(now), Some(before)) = (now.iter().find(is_twin), before.iter().find(is_twin))
+                    && now.segments_in > before.segments_in
+                {
+                    found.insert((*node, *other));
+                }
+            }
+        }
+    }
+    found
 }
 
 /// An interface of the group that is down.

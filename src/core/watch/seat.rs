@@ -7,7 +7,7 @@ use super::pace::{Place, Threshold};
 use super::track::{self, Moved};
 use crate::core::card::Call;
 use crate::core::ids::{NodeRank, Rank};
-use crate::proto::inspection::Inspection;
+use crate::proto::inspection::{Inspection, Socket};
 use crate::proto::message::{GpuSample, HostSample, PageSample, Phase, RankSample, RecentCollective};
 
 /// Name of the group of all ranks.
@@ -49,6 +49,8 @@ pub(super) struct Seat<'a> {
     pub gpu: Option<&'a GpuSample>,
     /// A close look at it, since it stands still.
     pub look: Option<&'a Inspection>,
+    /// Its connections at an earlier look.
+    pub sockets_before: &'a [Socket],
 }
 
 /// What of a host explains its ranks.
