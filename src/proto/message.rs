@@ -434,6 +434,9 @@ pub struct Counters {
     /// Sum, count, minimum and maximum of the returns of episodes finished since the last report.
     #[serde(default)]
     pub returns: Returns,
+    /// Mean return of the last 100 training episodes over all ranks, of fewer when there are not yet as many; in totals only.
+    #[serde(default)]
+    pub return_last_100: Option<f64>,
 }
 
 /// Returns of finished episodes over an interval.
@@ -447,6 +450,27 @@ pub struct Returns {
     pub min: f64,
     /// Largest, 0 when there is none.
     pub max: f64,
+}
+
+impl Returns {
+    /// Of one episode.
+    pub fn of(one: f64) -> Returns {
+        Returns { sum: one, count: 1, min: one, max: one }
+    }
+
+    /// Of both intervals.
+    pub fn plus(self, other: Returns) -> Returns {
+        match (self.count, other.count) {
+            (_, 0) => self,
+            (0, _) => other,
+            _ => Returns {
+                sum: self.sum + other.sum,
+                count: self.count.saturating_add(other.count),
+                min: self.min.min(other.min),
+                max: self.max.max(other.max),
+            },
+        }
+    }
 }
 
 /// One evaluation by rank 0.

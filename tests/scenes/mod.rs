@@ -138,6 +138,7 @@ fn counters(iteration: u64, env_step: u64) -> Counters {
         duration_s: 375.2,
         updates: iteration * 16,
         returns: Returns::default(),
+        return_last_100: None,
     }
 }
 

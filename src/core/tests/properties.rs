@@ -263,6 +263,7 @@ fn said() -> impl Strategy<Value = RankEvent> {
             duration_s,
             updates: env_step,
             returns: Returns { sum: duration_s, count: env_step, min: 0.0, max: 1.0 },
+            return_last_100: Some(duration_s),
         });
     prop_oneof![
         3 => counters.clone().prop_map(RankEvent::Counters),

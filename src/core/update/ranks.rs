@@ -391,6 +391,7 @@ fn progressed(ctx: &mut Ctx<'_>, at: At, joined: Option<Joined>) {
             duration_s: totals.duration_s,
             steps_per_s,
             return_mean,
+            return_last_100: totals.return_last_100.filter(|mean| mean.is_finite()),
             updates: totals.updates,
             total_steps: ctx.model.run.total_steps,
             eta_s,

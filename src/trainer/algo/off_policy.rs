@@ -156,6 +156,7 @@ impl OffPolicy {
         let all_envs = envs as u64 * u64::from(at.group.world_size());
         for step in 0..u64::from(self.num_steps) {
             let env_step = at.env_step + step * all_envs;
+            let number = at.iteration * u64::from(self.num_steps) + step;
             explorer.explore(self.env.observations(), env_step, &mut randoms, &mut self.actions)?;
             self.env.step(self.actions.view(), &mut self.outcome)?;
             if self.reward_scale != 1.0 {
@@ -166,7 +167,7 @@ impl OffPolicy {
             self.tally.env_step += accepted;
             self.tally.samples += accepted;
             for episode in &self.outcome.episodes {
-                self.interval.add(episode.episode_return, episode.length);
+                self.interval.add(number, episode.episode_return, episode.length);
                 self.tally.episodes += 1;
             }
             at.stepped(&self.tally);
