@@ -1,200 +1,275 @@
 #!/usr/bin/env python3
-"""The fault laboratory: real runs of real ranks, one fault each at a random step, and what the watch said about it.
+"""The fault laboratory: real runs of real ranks, one fault each at a random rank and step, and what the watch said about it.
 
-    cargo build --features trainer,inject
-    python3 benches/laboratory.py [--rounds 1] [--only NAME,...] [--seed 0] [--json FILE]
+    cargo build --release --features trainer,inject
+    RANKDECK_TEST_PYTHON=PYTHON RANKDECK_TESTBED=SCRIPT python3 benches/laboratory.py [--rounds 1] [--only NAME,...] [--skip NAME,...]
+                                                        [--seed 0] [--jobs 1] [--json FILE] [--keep FOLDER]
 
-Two local hosts of two ranks over Gloo. Latency is from the moment at which the victim says that it strikes to the first red verdict on stdout.
-A case of the second table must stay without any red verdict. The last lines are the report: recall, guilty rank, reason, latencies, false alarms;
-and the cases of research that this laboratory cannot make.
+Ranks over Gloo on two local hosts, a torchrun-style script with and without the hook, and two hosts with a network between them. The time of a
+verdict counts from the moment at which the victim says that it strikes, or at which this program strikes, to its line on stdout. `N` cases
+must stay without any red verdict. Results are appended to FILE (one JSON object per line) as they come; the report at the end is made of
+everything in it, so that more rounds can be added later. With --keep, the folders of wrong runs stay there.
 """
-import argparse, json, os, pathlib, random, re, select, signal, statistics, subprocess, sys, tempfile, time
+import argparse, concurrent.futures, contextlib, itertools, json, os, pathlib, random, shutil, signal, statistics, sys, tempfile, threading, time, traceback
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from lab import cases, outside, programs  # noqa: E402
+from lab.bed import Bed  # noqa: E402
+from lab.run import Run  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-
-# name: (case of the matrix, fault, accepted reason codes, bound in seconds)
-MUST_ALARM = {
-    "kill": ("P1/P2", "kill", {"killed"}, 2),
-    "segv": ("P3", "segv", {"crashed"}, 2),
-    "abort": ("P3", "abort", {"crashed"}, 2),
-    "raise": ("P4", "raise", {"failed"}, 2),
-    "exit": ("P4", "exit", {"failed"}, 2),
-    "stop": ("P7", "stop", {"stopped"}, 2),
-    "lock": ("P12", "lock", {"lock"}, 7),
-    "sleep-env": ("P13", "sleep-env", {"sleeping", "env_worker_deadlocked"}, 7),
-    "spin": ("P14", "spin", {"spinning"}, 7),
-    "mismatch-op": ("P16", "mismatch-op", {"op_mismatch"}, 2),
-    "mismatch-count": ("P17", "mismatch-count", {"size_mismatch"}, 2),
-    "mismatch-dtype": ("P17", "mismatch-dtype", {"size_mismatch"}, 2),
-    "skip": ("P18", "skip", {"skipped_call", "silent_shift"}, 7),
-    "leave": ("P19", "leave", {"left_early"}, 2),
-    "extra-barrier": ("P20", "extra-barrier", {"extra_call"}, 7),
-    "disk-full": ("P6", "disk-full", {"disk_full"}, 2),
-}
-# name: (case, faults, seconds to watch)
-MUST_NOT_ALARM = {
-    "healthy": ("N17", "", 20),
-    "long-eval": ("N1", "long-eval=1@0:5", 40),
-    "slow-start": ("N3", "slow-start=15@1:0", 30),
-    "slow-checkpoint": ("N4", "slow-checkpoint=1@0:0", 40),
-    "lognormal-env": ("N5", "lognormal-env=1@all:0", 40),
-    "pause": ("N6", "pause=4@2:40", 25),
-}
-CANNOT = {
-    "P5": "needs a memory cgroup of its own: tests of the agent read oom counters",
-    "P8": "needs the cgroup freezer; parsing is tested",
-    "P9": "needs fsfreeze on a loop device; D state is tested by vfork",
-    "P10, P11, P26, P27": "the network: tests/faults.rs on the test bed",
-    "P15": "Python's interpreter lock: tests of the agent with real Python",
-    "P21": "no-sync drifts without a stall: named as drift by the fingerprints (tests/e2e.rs)",
-    "P22, P23": "stragglers: judged over 50 steps, not by latency",
-    "P24, P25": "rendezvous and teardown: tests/e2e.rs and traces",
-    "P28, P29": "traces in src/core/watch/tests",
-    "P31, P32": "scripted RAS server and fake NVML in unit tests",
-    "N2, N7-N16": "traces in src/core/watch/tests",
-}
+# After the first verdict a close look may refine its reason, and victims may follow.
+AFTER = 2.5
 
 
-def experiment(folder, name):
-    text = f"""[run]
-name = "{name}"
-seed = 1
-total_steps = 500_000_000
-[env]
-id = "CartPole-v1"
-num_envs = 4
-[collect]
-num_steps = 16
-[learn]
-algorithm = "ppo"
-[distributed]
-timeout_s = 600
-[eval]
-every = 20
-episodes = 20
-[checkpoint]
-every = 10
-"""
-    path = folder / f"{name}.toml"
-    path.write_text(text)
-    return path
+class Laboratory:
+    def __init__(self, args, folder):
+        self.args, self.folder, self.bed = args, folder, None
+        self.bed_lock, self.out_lock, self.why = threading.Lock(), threading.Lock(), None
+        self.broken = set()
 
+    def made(self, folder, case, number, environment):
+        """Starts the run of a case, and gives it back with the words of its console."""
+        program = "ppo" if case.network else case.program
+        ranks = sum(case.nproc)
+        text = programs.experiment(f"{case.name}-{number}", program, ranks, case.settings, {**case.environment, **environment})
+        if case.network:
+            if self.bed is None:
+                if self.why is None:
+                    try:
+                        self.bed = Bed(self.folder / "bed")
+                    except outside.Missing as missing:
+                        self.why = missing
+                if self.bed is None:
+                    raise self.why
+            self.bed.clear()
+            return Run(self.bed.console(self.args.console), folder, text, self.bed.hosts(case.nproc), self.bed.variables())
+        prelude = "[ $RANK != 3 ] || sleep 1000" if case.name == "missing-rank" else ""
+        return Run([self.args.console], folder, text, programs.hosts(case.nproc, prelude))
 
-def run(console, folder, name, faults, seconds, until_red):
-    """Gives back (strike time, red verdicts with the time they were read, the end)."""
-    hosts = folder / "hosts.toml"
-    hosts.write_text("".join(
-        f'[[host]]\nname = "node{i}"\ntransport = "local"\nnproc = 2\nworkdir = "n{i}"\n' for i in range(2)))
-    environment = dict(os.environ, TRAINER_INJECT=faults)
-    process = subprocess.Popen(
-        [console, "run", str(experiment(folder, name)), "--hosts", str(hosts), "--headless", "--json"],
-        cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    strike, reds, end, asked = None, [], None, False
-    deadline = time.time() + seconds + 60
-    stop_at = time.time() + seconds
-    buffer = b""
-    os.set_blocking(process.stdout.fileno(), False)
-    while time.time() < deadline:
-        select.select([process.stdout], [], [], 0.05)
-        chunk = process.stdout.read()
-        if chunk == b"" and process.poll() is not None:
-            break
-        buffer += chunk or b""
-        *lines, buffer = buffer.split(b"\n")
-        for line in lines:
-            try:
-                said = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            found = said["kind"] == "log" and re.search(r"inject: (\S+) strikes .* at ([0-9.]+)", said.get("line", ""))
-            if found:
-                strike = strike or float(found[2])
-            if said["kind"] == "verdict" and said["severity"] == "red":
-                reds.append((time.time(), said))
-                # The reason may be refined once by a close look.
-                if until_red:
-                    stop_at = min(stop_at, time.time() + 3)
+    def strike(self, run, case, rank, step, chance, undo):
+        """From outside; `None` when the program strikes by itself."""
+        if case.outside is None:
+            return None
+        # A memory limit must stand before the program takes more.
+        if case.outside is not outside.memory_limit and case.outside is not outside.frozen_disk:
+            if not run.wait_iteration(step):
+                raise outside.Missing(f"iteration {step} never came")
+            run.pass_time(chance.random() * 0.5)
+        if isinstance(case.outside, str):
+            return getattr(self.bed, case.outside)(run, undo)
+        return case.outside(run, rank, chance, undo)
+
+    def alarm(self, case, number, chance):
+        rank = chance.choice(case.victims or range(sum(case.nproc)))
+        step = chance.randrange(15, 60)
+        fault = case.fault.format(rank=rank, step=step)
+        environment = {"LAB_FAULT": fault} if case.program in ("script", "plain") else {"TRAINER_INJECT": fault} if fault else {}
+        folder = self.folder / f"{case.name}-{number}"
+        own = [rank] if case.guilty == "rank" else [None]
+        with contextlib.ExitStack() as undo:
+            run = self.made(folder, case, number, environment)
+            stopped = undo.enter_context(contextlib.ExitStack())
+            undo.callback(run.finish)
+            at = self.strike(run, case, rank, step, chance, stopped)
+            if case.name == "missing-rank":
+                said = run.wait(lambda said: said["kind"] == "rank" and said.get("pid"), 30)
+                at = said and said[0]
+            self.see(run, case, own, at)
+            end_before = run.end()
+            stopped.close()
+            cleared = None
+            if case.outside is outside.stop and end_before is None:
+                cleared = run.wait(lambda said: said["kind"] == "verdict" and said["severity"] == "cleared" and said["rank"] == rank, 10) is not None
+            end = run.finish()
+            at = at or run.strike()
+        reds = run.verdicts(case.severity)
+        if case.severity != "red":
+            reds = [red for red in reds if red[1]["verdict"] == "straggler"] + run.verdicts("red")
+        first = reds[0] if reds else None
+        right = bool(first) and (case.guilty == "any" or first[1]["rank"] in own)
+        mine = [said for _, said in reds if case.guilty == "any" or said["rank"] in own]
+        code = mine[-1].get("reason_code") if mine else None
+        missing = [word for word in case.words if not mine or word not in json.dumps(mine[-1])]
+        result = dict(
+            kind="must", name=case.name, case=case.matrix, group=case.group, rank=rank, step=step, struck=at is not None, alarmed=bool(first), guilty=right,
+            code=code, reason=code in case.reasons and not missing, missing=missing, cleared=cleared,
+            latency=first[0] - at if first and at else None, named=next((when - at for when, said in reds if said["rank"] in own), None) if at else None,
+            others=sorted({(said["rank"], said.get("reason_code")) for _, said in reds if said not in mine}, key=str), said=first and first[1]["reason"],
+            proved=bool(end and end["proved"]), left=run.leftovers() if not case.network else [], load=os.getloadavg()[0])
+        self.tell(result, folder, right and result["reason"] and not result["others"])
+
+    def see(self, run, case, own, at):
+        """Waits for the first verdict, and a little longer."""
+        def fits(said):
             if said["kind"] == "run_finished":
-                end = said
-        if not asked and time.time() > stop_at:
-            process.send_signal(signal.SIGINT)
-            asked = True
-            stop_at = time.time() + 15
-        elif asked and time.time() > stop_at:
-            process.send_signal(signal.SIGINT)
-            stop_at = time.time() + 15
-    if process.poll() is None:
-        process.kill()
-    process.wait()
-    # A rank that dies at once may be named before its last line is read: the log file has the strike.
-    for log in folder.glob(f"n*/runs/{name}-*/node*/gen0/rank*.log"):
-        for found in re.finditer(r"inject: (\S+) strikes .* at ([0-9.]+)", log.read_text(errors="replace")):
-            strike = strike or float(found[2])
-    return strike, reds, end
+                return True
+            return said["kind"] == "verdict" and said["severity"] == case.severity and (case.severity == "red" or said["verdict"] == "straggler")
+        # Patience begins with the strike.
+        if at is None:
+            if case.fault and "all:" not in case.fault:
+                run.wait(lambda said: said["kind"] == "run_finished" or fits(said) or said["kind"] == "log" and "inject: " in said.get("line", ""), 90)
+            else:
+                run.wait(lambda said: said["kind"] in ("progress", "run_finished"), 90)
+        found = run.wait(fits, case.patience)
+        if found and found[1]["kind"] == "verdict":
+            run.pass_time(AFTER if case.settings.get("timeout_s", 600) > 60 else 12)
+
+    def quiet(self, case, number, chance):
+        rank, step = chance.randrange(sum(case.nproc)), chance.randrange(15, 60)
+        faults = case.faults.format(rank=rank, step=step)
+        folder = self.folder / f"{case.name}-{number}"
+        with contextlib.ExitStack() as undo:
+            run = self.made(folder, case, number, {"TRAINER_INJECT": faults} if faults else {})
+            stopped = undo.enter_context(contextlib.ExitStack())
+            undo.callback(run.finish)
+            if case.outside is not None:
+                if not run.wait_iteration(step):
+                    raise outside.Missing(f"iteration {step} never came")
+                getattr(self.bed, case.outside)(run, stopped) if isinstance(case.outside, str) else case.outside(run, rank, chance, stopped)
+            elif not run.wait_iteration(1):
+                raise outside.Missing("no iteration came")
+            if case.ends:
+                run.wait(lambda said: said["kind"] == "run_finished", case.seconds)
+            else:
+                run.pass_time(case.seconds)
+            stopped.close()
+            early = run.end()
+            end = run.finish()
+        reds = [said for _, said in run.verdicts("red")]
+        ambers = sorted({said["reason_code"] for _, said in run.verdicts("amber")})
+        bad = "" if (not early and not case.ends) or (early and early["outcome"] == case.ends) else f"ended {early and early['outcome']}: {early and early['reason']}"
+        result = dict(kind="must not", name=case.name, case=case.matrix, reds=[[said["rank"], said["reason_code"], said["reason"]] for said in reds],
+                      ambers=ambers, bad=bad, proved=bool(end and end["proved"]), left=run.leftovers() if not case.network else [], load=os.getloadavg()[0])
+        self.tell(result, folder, not reds and not bad)
+
+    def tell(self, result, folder, right):
+        result["time"] = time.time()
+        with self.out_lock:
+            if self.args.json:
+                with open(self.args.json, "a") as file:
+                    file.write(json.dumps(result) + "\n")
+            if result["kind"] == "must":
+                rank = "right" if result["guilty"] else "WRONG RANK" if result["alarmed"] else "NO ALARM" if result["struck"] else "DID NOT STRIKE"
+                latency = "-" if result["latency"] is None else f"{result['latency']:.2f} s"
+                text = f"rank {result['rank']} step {result['step']:3}: {rank}, {'' if result['reason'] else 'REASON '}{result['code']}, {latency}"
+                text += f"; MISSING {result['missing']}" if result["missing"] else ""
+                text += f"; ALSO {result['others']}" if result["others"] else ""
+                text += "; NOT CLEARED" if result["cleared"] is False else ""
+            else:
+                text = f"FALSE ALARM: {result['reds'][0]}" if result["reds"] else result["bad"] or "quiet"
+                text += f"; amber {', '.join(result['ambers'])}" if result["ambers"] else ""
+            text += "" if result["proved"] and not result["left"] else f"; NOT PROVED GONE {result['left']}"
+            print(f"{time.strftime('%H:%M:%S')} {result['case']:24} {result['name']:16} {text} (load {result['load']:.1f})", flush=True)
+        if right or not self.args.keep:
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            shutil.copytree(folder, pathlib.Path(self.args.keep) / f"{folder.name}-{int(time.time())}", dirs_exist_ok=True, ignore_dangling_symlinks=True)
+
+    def one(self, case, number, chance):
+        if case.name in self.broken:
+            return
+        lock = self.bed_lock if case.network else contextlib.nullcontext()
+        try:
+            with lock:
+                (self.alarm if isinstance(case, cases.Case) else self.quiet)(case, number, chance)
+        except Exception as missing:  # one broken case must not end the others
+            if not isinstance(missing, outside.Missing):
+                traceback.print_exc()
+            with self.out_lock:
+                print(f"{time.strftime('%H:%M:%S')} {case.matrix:24} {case.name:16} NOT MADE: {missing}", flush=True)
+                if self.args.json:
+                    with open(self.args.json, "a") as file:
+                        file.write(json.dumps(dict(kind="not made", name=case.name, case=case.matrix, why=str(missing))) + "\n")
+            if case.network:
+                self.broken.add(case.name)
+
+
+def share(right, all_):
+    return f"{right}/{all_} = {100 * right / all_:.1f} %" if all_ else "-"
+
+
+def report(results):
+    must = [r for r in results if r["kind"] == "must" and r["struck"]]
+    quiet = [r for r in results if r["kind"] == "must not"]
+    print("\nreport")
+    if must:
+        red = sum(r["alarmed"] for r in must)
+        wrong = sum(not r["guilty"] for r in must if r["alarmed"]) + sum(len(r["others"]) for r in must) + sum(len(r["reds"]) for r in quiet)
+        print(f"  recall                 {share(red, len(must))}")
+        print(f"  precision              {share(red - sum(not r['guilty'] for r in must if r['alarmed']), red + wrong - sum(not r['guilty'] for r in must if r['alarmed']))} of all reds, second ones and false alarms included")
+        print(f"  guilty rank            {share(sum(r['guilty'] for r in must), len(must))}")
+        print(f"  reason                 {share(sum(r['reason'] for r in must), len(must))}")
+        print(f"  end proved             {share(sum(r['proved'] and not r['left'] for r in must + quiet), len(must) + len(quiet))}")
+        for group, bound in cases.BOUNDS.items():
+            times = sorted(r["latency"] for r in must if r["group"] == group and r["latency"] is not None)
+            if times:
+                p95 = times[min(len(times) - 1, int(0.95 * len(times)))]
+                print(f"  time to verdict        {group:9} bound {bound:g} s: median {statistics.median(times):.2f} s, p95 {p95:.2f} s, worst {times[-1]:.2f} s of {len(times)}")
+        print("  by case                                     right rank   reason       median     p95")
+        for name in dict.fromkeys(r["name"] for r in must):
+            of = [r for r in must if r["name"] == name]
+            times = sorted(r["latency"] for r in of if r["latency"] is not None)
+            figures = f"{statistics.median(times):6.2f} s {times[min(len(times) - 1, int(0.95 * len(times)))]:6.2f} s" if times else "-"
+            print(f"    {of[0]['case']:24} {name:18} {sum(r['guilty'] for r in of):3}/{len(of):<8} {sum(r['reason'] for r in of):3}/{len(of):<7} {figures}")
+    if quiet:
+        print(f"  no false alarm         {share(sum(not r['reds'] for r in quiet), len(quiet))}")
+        for name in dict.fromkeys(r["name"] for r in quiet):
+            of = [r for r in quiet if r["name"] == name]
+            ambers = sorted({code for r in of for code in r["ambers"]})
+            print(f"    {of[0]['case']:24} {name:18} {sum(not r['reds'] and not r['bad'] for r in of):3}/{len(of):<4}" + (f" amber {', '.join(ambers)}" if ambers else ""))
+    loads = [r["load"] for r in must + quiet]
+    if loads:
+        print(f"  load of the machine    {min(loads):.1f} to {max(loads):.1f}, median {statistics.median(loads):.1f}, {os.cpu_count()} cores")
+    for r in {r["name"]: r for r in results if r["kind"] == "not made"}.values():
+        print(f"  not made               {r['case']} {r['name']}: {r['why']}")
+    for case, why in cases.CANNOT.items():
+        print(f"  not here               {case}: {why}")
+    return 0 if all(r["guilty"] and r["reason"] for r in must) and not any(r["reds"] or r["bad"] for r in quiet) else 1
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="names, or parts that end in *")
+    parser.add_argument("--skip", default="")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--json")
-    parser.add_argument("--console", default=str(ROOT / "target/debug/rankdeck"))
+    parser.add_argument("--keep")
+    parser.add_argument("--report", action="store_true", help="only make the report of --json FILE")
+    parser.add_argument("--console", default=str(ROOT / "target/release/rankdeck"))
     args = parser.parse_args()
+    args.console = os.path.abspath(args.console)
+
+    def among(name, listed):
+        words = [word for word in listed.split(",") if word]
+        return any(name == word or word.endswith("*") and name.startswith(word[:-1]) for word in words)
+
+    wanted = [case for case in itertools.chain(cases.MUST_ALARM, cases.MUST_NOT_ALARM)
+              if (not args.only or among(case.name, args.only)) and not among(case.name, args.skip)]
     chance = random.Random(args.seed)
-    only = set(filter(None, args.only.split(",")))
-    results, alarms = [], []
-    with tempfile.TemporaryDirectory(prefix="rdlab") as folder:
-        folder = pathlib.Path(folder)
-        for round_ in range(args.rounds):
-            for name, (case, fault, reasons, bound) in MUST_ALARM.items():
-                if only and name not in only:
-                    continue
-                rank, step = chance.randrange(4), chance.randrange(15, 60)
-                rank = 0 if name == "disk-full" else rank
-                strike, reds, end = run(args.console, folder, f"{name}-{round_}", f"{fault}@{rank}:{step}", 30, True)
-                own = [(at, said) for at, said in reds if said["rank"] == rank]
-                first = reds[0] if reds else None
-                guilty = bool(first) and first[1]["rank"] == rank
-                codes = {said.get("reason_code") for _, said in own}
-                latency = first[0] - strike if first and strike else None
-                result = dict(case=case, name=name, rank=rank, step=step, struck=strike is not None, alarmed=bool(first),
-                              guilty=guilty, reason=bool(codes & reasons), codes=sorted(filter(None, codes)),
-                              latency=latency, bound=bound, outcome=end and end.get("outcome"),
-                              others=sorted({(said["rank"], said.get("reason_code")) for _, said in reds if said["rank"] != rank}, key=str))
-                results.append(result)
-                print(f"{case:6} {name:15} rank {rank} step {step:3}: "
-                      f"{'right' if guilty else 'WRONG RANK' if first else 'NO ALARM'}, "
-                      f"{'reason right' if result['reason'] else 'REASON ' + str(result['codes'])}, "
-                      f"{'-' if latency is None else f'{latency:.2f} s'}"
-                      + (f"; also {result['others']}" if result["others"] else ""), flush=True)
-            for name, (case, faults, seconds) in MUST_NOT_ALARM.items():
-                if only and name not in only:
-                    continue
-                _, reds, end = run(args.console, folder, f"{name}-{round_}", faults, seconds, False)
-                alarms.append(dict(case=case, name=name, reds=[said["reason"] for _, said in reds], outcome=end and end.get("outcome")))
-                print(f"{case:6} {name:15} {'quiet' if not reds else 'FALSE ALARM: ' + alarms[-1]['reds'][0]}"
-                      f" (ended {alarms[-1]['outcome']})", flush=True)
-    if args.json:
-        pathlib.Path(args.json).write_text(json.dumps(dict(must_alarm=results, must_not_alarm=alarms), indent=1))
-    print("\nreport")
-    n = len(results)
-    if n:
-        red = sum(r["alarmed"] for r in results)
-        print(f"  recall            {red}/{n}")
-        print(f"  guilty rank       {sum(r['guilty'] for r in results)}/{n}")
-        print(f"  reason            {sum(r['reason'] for r in results)}/{n}")
-        for bound in sorted({r["bound"] for r in results}):
-            times = sorted(r["latency"] for r in results if r["bound"] == bound and r["latency"] is not None)
-            if times:
-                p95 = times[min(len(times) - 1, int(0.95 * len(times)))]
-                print(f"  time to verdict   bound {bound} s: median {statistics.median(times):.2f} s, p95 {p95:.2f} s, worst {times[-1]:.2f} s of {len(times)}")
-    if alarms:
-        quiet = sum(not a["reds"] for a in alarms)
-        print(f"  no false alarm    {quiet}/{len(alarms)}")
-    for case, why in CANNOT.items():
-        print(f"  not here          {case}: {why}")
-    return 0 if all(r["guilty"] and r["reason"] for r in results) and not any(a["reds"] for a in alarms) else 1
+    made = tempfile.NamedTemporaryFile(suffix=".jsonl") if not args.json else None
+    args.json = args.json or made.name
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    if not args.report:
+        with tempfile.TemporaryDirectory(prefix="rdlab") as folder:
+            laboratory = Laboratory(args, pathlib.Path(folder))
+            try:
+                with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+                    waits = [pool.submit(laboratory.one, case, f"{round_}", random.Random(chance.getrandbits(64)))
+                             for round_ in range(args.rounds) for case in wanted]
+                    try:
+                        for wait in waits:
+                            wait.result()
+                    except BaseException:
+                        for wait in waits:
+                            wait.cancel()
+                        raise
+            finally:
+                if laboratory.bed:
+                    laboratory.bed.close()
+    return report([json.loads(line) for line in pathlib.Path(args.json).read_text().splitlines()])
 
 
 if __name__ == "__main__":

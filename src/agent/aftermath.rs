@@ -7,7 +7,7 @@ use super::guard::{Guard, Watch};
 use super::serve::{Settings, TICK};
 use super::supervise::{self, Action};
 use super::sweep::{self, Ident, Mark, Scope};
-use super::{gpu, groups, proc};
+use super::{gpu, groups};
 use crate::core::ids::Rank;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -139,11 +139,8 @@ impl Agent {
     }
 
     pub(super) fn ended(&mut self, pid: u32, status: i32) -> Vec<Action> {
-        let kills = proc::oom_kills();
-        let out_of_memory = matches!((self.oom_kills, kills), (Some(before), Some(after)) if after > before);
-        if libc::WIFSIGNALED(status) {
-            self.oom_kills = kills;
-        }
+        let killed = libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL;
+        let out_of_memory = killed && self.oom.was_it();
         let now = self.now();
         self.machine.borrow_mut().reaped(pid, supervise::decode(status, out_of_memory), now)
     }

@@ -9,6 +9,7 @@ use super::guard::{self, Guard};
 use super::logs::{Batch, Logs};
 use super::manifest::{Manifest, ManifestRank};
 use super::metrics::{Follower, Picker};
+use super::oom::OomWatch;
 use super::paths::RunPaths;
 use super::serve::{Settings, say};
 use super::spawn::{Spawner, Started as Spawned};
@@ -68,7 +69,7 @@ pub(super) struct Agent {
     pub(super) early: BTreeMap<u32, i32>,
     pub(super) spawning: usize,
     pub(super) emptied: BTreeSet<Rank>,
-    pub(super) oom_kills: Option<u64>,
+    pub(super) oom: OomWatch,
     pub(super) clock: Instant,
     pub(super) heard: Instant,
     pub(super) busy: Instant,
@@ -213,7 +214,7 @@ impl Agent {
         self.heard = Instant::now();
         self.emptied.clear();
         self.lines.borrow_mut().clear();
-        self.oom_kills = proc::oom_kills();
+        self.oom = OomWatch::start();
         let ranks: Vec<Rank> = self.machine.borrow().ranks().iter().map(|life| life.rank).collect();
         for rank in &ranks {
             self.logs.follow(*rank, spec.generation, self.settings.paths.rank_log(spec.generation, *rank));
@@ -382,6 +383,7 @@ impl Agent {
     /// What time brings; `Some(reason)` when the agent is to end.
     pub(super) fn tick(&mut self) -> Option<String> {
         self.keep_guard();
+        self.oom.turn();
         if let Some(event) = self.picker.as_mut().and_then(|picker| picker.due(Instant::now(), false)) {
             self.record(event);
         }

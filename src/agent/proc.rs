@@ -6,12 +6,36 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// Most bytes read of one `/proc/PID/environ`.
 const ENVIRON_BYTES: u64 = 1 << 20;
 /// Most processes of one tree.
 const TREE_LIMIT: usize = 16_384;
+
+/// Most bytes of a file that is read again and again.
+const AGAIN_BYTES: usize = 4096;
+
+/// A small file of `/proc` that stays open: of a process that has ended, nothing can be read any more, whoever has its pid.
+#[derive(Debug)]
+pub struct Again {
+    file: File,
+    bytes: Vec<u8>,
+}
+
+impl Again {
+    /// Opens it.
+    pub fn open(path: impl AsRef<Path>) -> Option<Again> {
+        Some(Again { file: File::open(path).ok()?, bytes: vec![0; AGAIN_BYTES] })
+    }
+
+    /// Its text now, at most the first 4 KiB.
+    pub fn text(&mut self) -> Option<&str> {
+        let len = self.file.read_at(&mut self.bytes, 0).ok()?;
+        std::str::from_utf8(self.bytes.get(..len)?).ok()
+    }
+}
 
 /// The fields of `/proc/PID/stat` that are used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -181,32 +205,6 @@ pub fn load1() -> f32 {
         .ok()
         .and_then(|text| text.split_ascii_whitespace().next()?.parse().ok())
         .unwrap_or(0.0)
-}
-
-/// Processes that the out-of-memory killer has ended: in this process's cgroup where that is readable, else on the whole machine.
-pub fn oom_kills() -> Option<u64> {
-    let count = |path: &Path| {
-        std::fs::read_to_string(path)
-            .ok()?
-            .lines()
-            .find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse::<u64>().ok())
-    };
-    let cgroups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    cgroups
-        .lines()
-        .find_map(|line| {
-            let mut parts = line.splitn(3, ':');
-            let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
-            let path = path.trim_start_matches('/');
-            if controllers.is_empty() {
-                count(&Path::new("/sys/fs/cgroup").join(path).join("memory.events"))
-            } else if controllers.split(',').any(|name| name == "memory") {
-                count(&Path::new("/sys/fs/cgroup/memory").join(path).join("memory.oom_control"))
-            } else {
-                None
-            }
-        })
-        .or_else(|| count(Path::new("/proc/vmstat")))
 }
 
 /// A value that changes with every boot of the machine.

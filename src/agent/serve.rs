@@ -11,6 +11,7 @@ use super::duty::{Agent, News};
 use super::events::{self, Audience};
 use super::logs::{Batch, Logs};
 use super::manifest::{self, Manifest};
+use super::oom::OomWatch;
 use super::paths::RunPaths;
 use super::spawn::Spawner;
 use super::supervise::Machine;
@@ -158,7 +159,7 @@ async fn live(settings: Settings) -> Result<ExitCode, Failure> {
         early: BTreeMap::new(),
         spawning: 0,
         emptied: BTreeSet::new(),
-        oom_kills: proc::oom_kills(),
+        oom: OomWatch::start(),
         clock: now,
         heard: now,
         busy: now,

@@ -1,6 +1,7 @@
 //! Every cause of change, as one closed enum. Recorded as it is: a trace is a list of `(Timestamp, Event)`.
 
 use crate::config::hosts::Host;
+use crate::core::Learnt;
 use crate::core::ids::{NodeRank, WallTime};
 use crate::proto::message::{AgentMessage, StopMode};
 use serde::{Deserialize, Serialize};
@@ -60,6 +61,11 @@ pub enum Event {
     WallClock {
         /// Seconds since the epoch.
         time: WallTime,
+    },
+    /// What an earlier console of this run learnt about its pace; told before anything else.
+    Recalled {
+        /// Its silences.
+        learnt: Learnt,
     },
     /// Time passed; nothing else did.
     Ticked,

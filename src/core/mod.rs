@@ -29,6 +29,8 @@ mod update;
 mod watch;
 mod words;
 
+pub use watch::Learnt;
+
 #[cfg(test)]
 mod tests;
 
@@ -133,6 +135,11 @@ impl Core {
             clock,
         };
         Core { model, session }
+    }
+
+    /// What the watch has learnt about the run, for [`Event::Recalled`] of the next console.
+    pub fn learnt(&self) -> Learnt {
+        self.session.watch.learnt()
     }
 
     /// Stays when the run is over, for a screen that people look at: `run_finished` is told, but agents are kept, a restart is possible, and

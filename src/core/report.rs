@@ -293,6 +293,9 @@ pub struct VerdictReport {
     pub evidence: Vec<String>,
     /// Seconds from the trouble's begin (as far as known) to this verdict.
     pub latency_s: f64,
+    /// The same to the first telling of it, which refinements do not change.
+    #[serde(default)]
+    pub first_s: f64,
     /// What to do.
     pub hint: String,
     /// The same for a card: the guilty rank and one that waits side by side, the others, what was ruled out, what to do.

@@ -7,6 +7,9 @@
 use crate::core::ids::Rank;
 use serde::{Deserialize, Serialize};
 
+/// In a note: a thread of a Python rank has the interpreter's lock at that moment.
+pub const HOLDS_GIL: &str = "holds the interpreter lock";
+
 /// One rank at one moment.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]

@@ -9,7 +9,7 @@ use super::errand::{Errand, Wish};
 use super::face::Face;
 use super::frames::Want;
 use super::headless::{Form, Printer, note};
-use super::record::Recorder;
+use super::record::{self, Recorder};
 use super::screen::Heard;
 use super::signals::{Signalled, Signals};
 use crate::config::hosts::Host;
@@ -104,6 +104,7 @@ pub async fn drive(session: Session, face: Face) -> io::Result<End> {
     let (answers_in, mut answers) = mpsc::channel::<Answer>(64);
     let mut driver = Driver::new(session, face, answers_in);
     driver.tell(Event::WallClock { time: wall_time() });
+    driver.recall();
     let why = loop {
         if let Some(why) = driver.leaving() {
             break why;
@@ -173,6 +174,14 @@ impl Driver {
             detaching: None,
             finished: None,
             drawn: 0,
+        }
+    }
+
+    /// Begins with what an earlier console of this run learnt.
+    fn recall(&mut self) {
+        let found = self.recorder.as_ref().and_then(|recorder| record::recall(recorder.folder()));
+        if let Some(learnt) = found {
+            self.tell(Event::Recalled { learnt });
         }
     }
 
@@ -304,6 +313,7 @@ impl Driver {
         let now = self.clock.now();
         if let Some(recorder) = &mut self.recorder {
             recorder.flush(Some(now));
+            recorder.learnt(Some(now), || self.core.learnt());
         }
         let wanted = earlier(self.core.poll_timeout(), self.errand.poll_timeout());
         if wanted.is_some_and(|at| at <= now) {
@@ -451,6 +461,9 @@ impl Driver {
         ask::restore();
         // Waits until the last line is written.
         drop(self.face);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.learnt(None, || self.core.learnt());
+        }
         let record = self.recorder.as_ref().map(|recorder| recorder.folder().to_owned());
         drop(self.recorder);
         let code = match why {

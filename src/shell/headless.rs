@@ -346,6 +346,7 @@ mod tests {
             reason: "the process is stopped".into(),
             evidence: vec!["state T".into()],
             latency_s: 1.2,
+            first_s: 1.2,
             hint: "kill -CONT 7".into(),
         };
         assert_eq!(

@@ -1,5 +1,5 @@
 //! What the console keeps: `runs/RUN/console/` with `trace.jsonl` (what the core was told), `events.jsonl` (the reports), `console.log` and, for a
-//! launch, `experiment.toml` and `hosts.json`. A second console on the same run uses `console-2/`, and so on.
+//! launch, `experiment.toml` and `hosts.json`, and `learnt.json`: what the watch has learnt about the run's pace, for the next console. A second console on the same run uses `console-2/`, and so on.
 //!
 //! Owner: the driver. Files are private (0600 in 0700 folders): environments may hold secrets. A disk that fails costs the record, never the run:
 //! the first error is kept and shown in the log, and writing ends.
@@ -7,19 +7,24 @@
 //! Invariant REC-1: both files are bounded. The trace ends at its cap ([`crate::core::trace`]); reports of gauges (log lines, progress) end after
 //! [`GAUGE_BYTES`], all others are kept for ever. What is left out is counted.
 
-use crate::core::Goal;
 use crate::core::event::Event;
 use crate::core::ids::{RunId, Timestamp, WallTime};
 use crate::core::plan::Until;
 use crate::core::report::{Report, ReportBody};
 use crate::core::trace::{self, Header};
+use crate::core::{Goal, Learnt};
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Most bytes of `events.jsonl` before gauges are left out.
 pub const GAUGE_BYTES: u64 = 256 << 20;
+/// What was learnt is kept this often.
+pub const LEARNT_MS: u64 = 10_000;
+const LEARNT: &str = "learnt.json";
+/// Far more than 24 histograms need.
+const LEARNT_BYTES: u64 = 1 << 20;
 /// Written lines reach the file at the latest after this.
 pub const FLUSH_MS: u64 = 1000;
 
@@ -31,6 +36,8 @@ pub struct Recorder {
     tracer: trace::Recorder,
     events: Journal,
     dirty_since: Option<Timestamp>,
+    learnt: Learnt,
+    learnt_at: Timestamp,
 }
 
 #[derive(Debug)]
@@ -63,6 +70,17 @@ pub fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
+/// What the latest earlier console of the same run, whose folder lies beside `own`, has learnt.
+pub fn recall(own: &Path) -> Option<Learnt> {
+    let folders = std::fs::read_dir(own.parent()?).ok()?.flatten().map(|entry| entry.path());
+    let files = folders.filter(|folder| folder != own).map(|folder| folder.join(LEARNT));
+    let dated = files.filter_map(|file| Some((file.metadata().ok()?.modified().ok()?, file)));
+    let (_, latest) = dated.max()?;
+    let mut text = String::new();
+    File::open(latest).ok()?.take(LEARNT_BYTES).read_to_string(&mut text).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
 impl Recorder {
     /// Opens the files in `folder` and writes what the console is for; `linger`: it stays when the run is over. Time 0 is now.
     pub fn new(
@@ -85,6 +103,8 @@ impl Recorder {
             tracer,
             events: Journal::new(&folder.join("events.jsonl"))?,
             dirty_since: None,
+            learnt: Learnt::default(),
+            learnt_at: Timestamp(0),
         };
         recorder.trace.write(first.trim_end(), false);
         Ok(recorder)
@@ -115,6 +135,30 @@ impl Recorder {
     /// When to flush next.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         self.dirty_since.map(|since| since.plus(FLUSH_MS))
+    }
+
+    /// Keeps what the watch has learnt, at most every [`LEARNT_MS`], or `now` is not given. A failure costs the next console some minutes
+    /// of learning, and is logged.
+    pub fn learnt(&mut self, now: Option<Timestamp>, learnt: impl FnOnce() -> Learnt) {
+        if now.is_some_and(|now| now.since(self.learnt_at) < LEARNT_MS) {
+            return;
+        }
+        self.learnt_at = now.unwrap_or(self.learnt_at);
+        let learnt = learnt();
+        if learnt == self.learnt {
+            return;
+        }
+        let temporary = self.folder.join(format!("{LEARNT}.tmp"));
+        let written = serde_json::to_vec(&learnt).map_err(io::Error::other).and_then(|text| {
+            let mut file =
+                OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+            file.write_all(&text)?;
+            std::fs::rename(&temporary, self.folder.join(LEARNT))
+        });
+        match written {
+            Ok(()) => self.learnt = learnt,
+            Err(error) => tracing::warn!("failed to keep what was learnt: {error}"),
+        }
     }
 
     /// Flushes if it is time, or `now` is not given.
@@ -208,6 +252,22 @@ mod tests {
         let trace = trace::Trace::parse(&text).unwrap();
         assert_eq!(trace.events, [(Timestamp(3), Event::Ticked)]);
         assert_eq!(trace.header.time, 7.0);
+    }
+
+    #[test]
+    fn what_was_learnt_is_found_by_the_next_console_of_the_run_and_nonsense_is_ignored() {
+        let runs = tempfile::tempdir().unwrap();
+        let run = RunId("r".into());
+        let first = make_folder(runs.path(), &run).unwrap();
+        let mut recorder = Recorder::new(&first, &goal(), &[], false, 0.0).unwrap();
+        let learnt = Learnt { places: vec![vec![(4, 7)]] };
+        recorder.learnt(Some(Timestamp(5)), || panic!("not yet"));
+        recorder.learnt(Some(Timestamp(LEARNT_MS)), || learnt.clone());
+        let second = make_folder(runs.path(), &run).unwrap();
+        assert_eq!(recall(&second), Some(learnt));
+        assert_eq!(recall(&first), None, "its own is not an earlier one's");
+        std::fs::write(first.join(LEARNT), "{").unwrap();
+        assert_eq!(recall(&second), None);
     }
 
     #[test]

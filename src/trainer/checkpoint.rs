@@ -28,6 +28,8 @@ const MAGIC: &[u8; 8] = b"RANKDECK";
 const VERSION: u32 = 2;
 const HASH: usize = 32;
 const PREFIX: usize = 16;
+/// Bytes written between two signs of progress.
+const CHUNK: usize = 4 << 20;
 
 /// What is not an array.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -169,11 +171,17 @@ impl Checkpoint {
         Ok(Checkpoint { arrays, words: named, ranks, header })
     }
 
-    /// Writes it as `folder/NAME.ckpt`, and the networks' weights as `folder/NAME.safetensors` (CHECKPOINT-1). Returns the first path.
-    pub fn write(&self, folder: &Path, name: &str) -> Result<PathBuf, TrainerError> {
-        let put = |name: String, bytes: &[u8]| {
+    /// Writes it as `folder/NAME.ckpt`, and the networks' weights as `folder/NAME.safetensors` (CHECKPOINT-1). `moved` is told how many
+    /// bytes of how many of a file are written, every [`CHUNK`]. Returns the first path.
+    pub fn write(
+        &self,
+        folder: &Path,
+        name: &str,
+        mut moved: impl FnMut(u64, u64),
+    ) -> Result<PathBuf, TrainerError> {
+        let mut put = |name: String, bytes: &[u8]| {
             let path = folder.join(&name);
-            let written = inject::writing().and_then(|()| write_atomically(folder, &name, bytes));
+            let written = inject::writing().and_then(|()| write_atomically(folder, &name, bytes, &mut moved));
             written.map(|()| path.clone()).map_err(|error| {
                 TrainerError::failure(
                     format!("cannot write checkpoint {}: {error}", path.display()),
@@ -254,13 +262,23 @@ pub fn refuse(path: &Path, what: impl AsRef<str>, hint: &str) -> TrainerError {
     TrainerError::usage(format!("checkpoint {} {}", path.display(), what.as_ref()), hint)
 }
 
-fn write_atomically(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+fn write_atomically(
+    folder: &Path,
+    name: &str,
+    bytes: &[u8],
+    mut moved: impl FnMut(u64, u64),
+) -> io::Result<()> {
     std::fs::create_dir_all(folder)?;
     // A run has one writer, rank 0; what a killed life left half-written is overwritten.
     let temporary = folder.join(format!(".{name}.tmp"));
     let written = (|| {
         let mut file = File::create(&temporary)?;
-        file.write_all(bytes)?;
+        let mut written = 0;
+        for chunk in bytes.chunks(CHUNK) {
+            file.write_all(chunk)?;
+            written += chunk.len() as u64;
+            moved(written, bytes.len() as u64);
+        }
         file.sync_all()?;
         std::fs::rename(&temporary, folder.join(name))?;
         File::open(folder)?.sync_all()
@@ -313,8 +331,13 @@ mod tests {
     fn what_is_written_is_read_back_bit_by_bit() {
         let checkpoint = sample();
         let folder = tempfile::tempdir().unwrap();
-        let path = checkpoint.write(&folder.path().join("checkpoints"), "latest").unwrap();
-        assert_eq!(Checkpoint::decode(&std::fs::read(&path).unwrap()).unwrap(), checkpoint);
+        let mut moved = (0, 0);
+        let path = checkpoint
+            .write(&folder.path().join("checkpoints"), "latest", |written, of| moved = (written, of))
+            .unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!(moved, (bytes.len() as u64, bytes.len() as u64));
+        assert_eq!(Checkpoint::decode(&bytes).unwrap(), checkpoint);
         let mut names: Vec<_> =
             std::fs::read_dir(path.parent().unwrap()).unwrap().map(|e| e.unwrap().file_name()).collect();
         names.sort();

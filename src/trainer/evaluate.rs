@@ -23,13 +23,13 @@ pub trait Greedy {
     -> Result<(), TrainerError>;
 }
 
-/// Plays `episodes` episodes from the beginning of the streams; `moved` is called while something happens. `env_step`, `train_iter` and `stop` are
+/// Plays `episodes` episodes from the beginning of the streams; `moved` is told how many episodes are over, while something happens. `env_step`, `train_iter` and `stop` are
 /// left to the caller.
 pub fn evaluate(
     env: &mut dyn VectorEnv,
     episodes: u32,
     policy: &mut dyn Greedy,
-    mut moved: impl FnMut(),
+    mut moved: impl FnMut(usize),
 ) -> Result<Evaluation, TrainerError> {
     let begun = Instant::now();
     env.reset()?;
@@ -50,7 +50,7 @@ pub fn evaluate(
                 inject::here(inject::Place::Episode);
             }
         }
-        moved();
+        moved(returns.len());
     }
     let count = returns.len().max(1) as f64;
     let mean = returns.iter().sum::<f64>() / count;
@@ -95,7 +95,7 @@ mod tests {
             make_vector(&Env::new("CartPole-v1", 1), envs, 0, &Seeds::new(1), 0, Purpose::Evaluate).unwrap();
         let mut again = || {
             let mut moves = 0;
-            let evaluation = evaluate(&mut *env, episodes, &mut Push { balances }, || moves += 1).unwrap();
+            let evaluation = evaluate(&mut *env, episodes, &mut Push { balances }, |_| moves += 1).unwrap();
             assert!(moves > 8);
             Evaluation { duration_s: 0.0, ..evaluation }
         };

@@ -18,7 +18,7 @@ use super::state::Restored;
 use super::tally::{Tally, mean, push_bounded};
 use super::tell::{Teller, Told};
 use crate::config::experiment::{Experiment, Learn};
-use crate::proto::message::{Counters, Evaluation, FinishReason, Phase, RankEvent};
+use crate::proto::message::{Activity, Counters, Evaluation, FinishReason, Phase, RankEvent};
 use crate::proto::status_page::Writer;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -427,7 +427,9 @@ impl<'a> Trainer<'a> {
                 made.insert(env::make_vector(env, count, 0, &self.seeds, 0, purpose)?)
             }
         };
-        evaluate(&mut **envs, episodes, self.algorithm.greedy()?, || page.borrow_mut().progress())
+        evaluate(&mut **envs, episodes, self.algorithm.greedy()?, |played| {
+            page.borrow_mut().amount(played as u64, u64::from(episodes));
+        })
     }
 
     /// Gathers what the ranks own; rank 0 writes it under each of the names, for each of the reasons.
@@ -460,9 +462,11 @@ impl<'a> Trainer<'a> {
                 ..Header::default()
             };
             let checkpoint = Checkpoint { header, arrays: state.arrays, words: state.words, ranks };
+            self.page.borrow_mut().activity(Activity::Save);
             for (name, reason) in files {
-                let path = checkpoint.write(&resume::folder(&self.run_dir), name)?;
-                self.page.borrow_mut().progress();
+                let path = checkpoint.write(&resume::folder(&self.run_dir), name, |written, of| {
+                    self.page.borrow_mut().amount(written, of);
+                })?;
                 self.teller.checkpoint(&path, env_step, self.train_iter, reason);
             }
         }

@@ -361,6 +361,7 @@ pub fn verdict(rank: u32, host: &str, kind: VerdictKind, reason: &str) -> Verdic
         reason: reason.into(),
         evidence: vec![],
         latency_s: 5.2,
+        first_s: 5.2,
         hint: String::new(),
     }
 }

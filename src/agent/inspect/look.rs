@@ -9,7 +9,9 @@ use super::{
 };
 use crate::agent::proc::{self, Stat};
 use crate::agent::sweep::Ident;
-use crate::proto::inspection::{Child, Frame, GroupView, How, OsState, PythonView, Socket, ThreadStack};
+use crate::proto::inspection::{
+    Child, Frame, GroupView, HOLDS_GIL, How, OsState, PythonView, Socket, ThreadStack,
+};
 use crate::proto::message::GpuSample;
 use crate::proto::status_page::{Group, Reader, View, monotonic_ns, tag_text};
 use std::collections::BTreeMap;
@@ -189,7 +191,7 @@ fn memory_parts(pid: u32, call: Option<&Call>, shared: &Shared, deadline: Instan
         match python::stacks(pid) {
             Ok((stacks, holder)) => shared.found(|found| {
                 if let Some(holder) = holder {
-                    found.notes.push(format!("thread {holder} holds the interpreter lock"));
+                    found.notes.push(format!("thread {holder} {HOLDS_GIL}"));
                 }
                 found.threads.extend(stacks);
             }),

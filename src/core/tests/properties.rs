@@ -8,7 +8,7 @@ use crate::core::ids::{Generation, NodeRank, Rank, Timestamp};
 use crate::core::plan::Until;
 use crate::core::testkit::*;
 use crate::core::trace::{CAP, Header, Recorder, Trace};
-use crate::core::{Core, Goal};
+use crate::core::{Core, Goal, Learnt};
 use crate::proto::message::*;
 use proptest::prelude::*;
 
@@ -153,6 +153,8 @@ fn event() -> impl Strategy<Value = Event> {
         1 => prop::option::of(Just("latest".to_string())).prop_map(Event::restart),
         1 => node.prop_map(|node| Event::PromptAnswered { node: NodeRank(node), answer: None }),
         1 => any::<f64>().prop_map(|time| Event::WallClock { time }),
+        1 => prop::collection::vec(prop::collection::vec(any::<(u8, u32)>(), 0..4), 0..30)
+            .prop_map(|places| Event::Recalled { learnt: Learnt { places } }),
     ]
 }
 

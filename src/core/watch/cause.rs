@@ -7,7 +7,7 @@ use super::seat::Seat;
 use crate::core::reason::Reason;
 use crate::core::report::{Confidence, Severity};
 use crate::core::session::Limits;
-use crate::proto::inspection::{How, Inspection};
+use crate::proto::inspection::{Frame, HOLDS_GIL, How, Inspection};
 use crate::proto::message::{Activity, Phase};
 
 /// Wait after which an explained wait is shown.
@@ -43,6 +43,8 @@ fn amber(reason: Reason) -> Option<Judged> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wait {
     Pipe,
+    /// On several descriptors at once.
+    Poll,
     Lock,
     Sleep,
     Net,
@@ -63,6 +65,8 @@ fn wait(seat: &Seat<'_>) -> Wait {
         Wait::Sleep
     } else if has(&["wait_woken", "sk_wait_data", "inet_csk", "tcp_"]) {
         Wait::Net
+    } else if has(&["poll", "do_select"]) {
+        Wait::Poll
     } else if wchan == "do_wait" || has(&["kernel_wait4"]) {
         Wait::Child
     } else {
@@ -82,6 +86,11 @@ pub(super) fn dead_child(seat: &Seat<'_>) -> Option<u32> {
     seen.map(|child| child.pid).or_else(|| looked().map(|child| child.pid))
 }
 
+/// A child that cannot answer: stopped by a signal or held by a debugger.
+pub(super) fn stopped_child(seat: &Seat<'_>) -> Option<u32> {
+    seat.sample.signals.children.iter().find(|child| matches!(child.state, 'T' | 't')).map(|child| child.pid)
+}
+
 /// Waits for its children, which `Some(true)` work, `Some(false)` do nothing.
 fn children_work(seat: &Seat<'_>) -> Option<bool> {
     let moved = &seat.moved;
@@ -94,7 +103,7 @@ fn children_work(seat: &Seat<'_>) -> Option<bool> {
 /// A thread holds Python's interpreter lock, as the inspection says.
 fn gil(look: &Inspection) -> bool {
     let said = look.blocked_on.iter().chain(&look.notes);
-    said.into_iter().any(|text| text.contains("GIL"))
+    said.into_iter().any(|text| text.contains(HOLDS_GIL))
 }
 
 /// Its program works in a phase of known length.
@@ -136,7 +145,9 @@ pub(super) fn judge(seat: &Seat<'_>, waited_ms: u64, limits: &Limits) -> Option<
     let env = matches!(phase, None | Some(Phase::Rollout | Phase::Eval))
         || matches!(seat.page().map(|page| page.activity), Some(Activity::EnvReset | Activity::EnvStep));
     let waits_in = wait(seat);
-    if env && matches!(waits_in, Wait::Pipe | Wait::Child) {
+    // A program that tells no phases may poll for anything: there a worker must be known to be unable to answer.
+    let polls = waits_in == Wait::Poll && (phase.is_some() || stopped_child(seat).is_some());
+    if env && (polls || matches!(waits_in, Wait::Pipe | Wait::Child)) {
         if dead_child(seat).is_some() && silence >= SUSPECT_MS && waited_ms >= SUSPECT_MS {
             return red(Confidence::Certain, Reason::EnvWorkerDied);
         }
@@ -146,7 +157,8 @@ pub(super) fn judge(seat: &Seat<'_>, waited_ms: u64, limits: &Limits) -> Option<
             Some(false) | None => {}
         }
     }
-    if seat.look.is_some_and(gil) && overdue {
+    // A thread that computes gives the lock away when another one wants it; one that sleeps with it does not.
+    if seat.look.is_some_and(gil) && overdue && seat.sample.state != 'R' && cpu(seat) <= IDLE {
         return red(Confidence::Likely, Reason::GilHeld);
     }
     let long = matches!(phase, Some(Phase::Eval | Phase::Checkpoint | Phase::Init | Phase::Rendezvous));
@@ -195,8 +207,8 @@ pub(super) fn judge_start(seat: &Seat<'_>, waited_ms: u64, limits: &Limits) -> O
     if waited_ms >= AMBER_MS { amber(Reason::RendezvousIncomplete) } else { None }
 }
 
-/// `FILE:LINE` and function of the innermost frame of the program's own code, from an inspection.
-pub(super) fn user_frame(look: &Inspection) -> Option<String> {
+/// The frame belongs to the program, not to a library below it.
+pub(super) fn is_own(frame: &Frame) -> bool {
     const FOREIGN: [&str; 17] = [
         "/rustc/",
         ".cargo/registry",
@@ -216,17 +228,21 @@ pub(super) fn user_frame(look: &Inspection) -> Option<String> {
         "/library/core",
         "torch/distributed",
     ];
-    let own = |file: &str| {
+    frame.file.as_deref().is_some_and(|file| {
         let source =
             [".py", ".rs", ".cc", ".cpp", ".c", ".cu", ".h", ".pyx"].iter().any(|end| file.ends_with(end));
         source && !FOREIGN.iter().any(|part| file.contains(part))
-    };
+    })
+}
+
+/// `FILE:LINE` and function of the innermost frame of the program's own code, from an inspection.
+pub(super) fn user_frame(look: &Inspection) -> Option<String> {
     let stacks = || look.threads.iter().filter(|thread| thread.how != How::Kernel);
     // A Python program's own lines are in its interpreter frames; native frames below them are the library's.
     let python = stacks().filter(|thread| thread.how == How::Python);
     let native = stacks().filter(|thread| thread.how == How::Native);
     python.chain(native).find_map(|thread| {
-        let frame = thread.frames.iter().find(|frame| frame.file.as_deref().is_some_and(own))?;
+        let frame = thread.frames.iter().find(|frame| is_own(frame))?;
         let file = frame.file.as_deref()?;
         let line = frame.line.map(|line| format!(":{line}")).unwrap_or_default();
         // Parameters of types make names of hundreds of characters.

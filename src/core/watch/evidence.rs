@@ -202,6 +202,7 @@ impl Scene<'_> {
             reason: text,
             evidence,
             latency_s: latency_ms as f64 / 1000.0,
+            first_s: 0.0,
             hint: portrait::hint(&card.actions),
             card: Some(card),
         }
@@ -265,6 +266,8 @@ impl Scene<'_> {
             .map(|page| format!(" {}/{}", page.done, page.total))
             .unwrap_or_default();
         let child = seat.and_then(cause::dead_child).map(|pid| format!(" (pid {pid})")).unwrap_or_default();
+        let stopped = seat.and_then(cause::stopped_child);
+        let stopped = stopped.map(|pid| format!(" (pid {pid} is stopped)")).unwrap_or_default();
         let text = match judged.reason {
             Reason::LeftEarly => {
                 let iteration =
@@ -300,7 +303,7 @@ impl Scene<'_> {
             }
             Reason::EnvWorkerDeadlocked => {
                 format!(
-                    "{name} waits for workers of its environment that do nothing{at}; {others} in {awaited}"
+                    "{name} waits for workers of its environment that do nothing{stopped}{at}; {others} in {awaited}"
                 )
             }
             Reason::Storage => {
@@ -725,6 +728,7 @@ pub(super) fn dead(
         reason,
         evidence,
         latency_s: 0.0,
+        first_s: 0.0,
         hint,
         card: Some(card),
     }
@@ -759,6 +763,7 @@ pub(super) fn drift(model: &Model, train_iter: u64, values: &[String]) -> (Optio
         reason,
         evidence,
         latency_s: 0.0,
+        first_s: 0.0,
         hint: "results after this point are not those of one model; restart from a checkpoint before it"
             .into(),
         card: Some(Box::new(Card { facts: evidence_of, ..*portrait::card(model, &subject) })),
@@ -794,6 +799,7 @@ pub(super) fn totals_differ(joined: &Joined) -> VerdictReport {
         ),
         evidence,
         latency_s: 0.0,
+        first_s: 0.0,
         hint: "do not trust step counts of this run; all ranks must report the same iterations".into(),
         card: None,
     }

@@ -29,6 +29,7 @@ mod track;
 mod waits;
 
 pub(crate) use looks::LookRequest;
+pub use pace::Learnt;
 
 use crate::core::host::{HostMachine, HostStage};
 use crate::core::ids::{NodeRank, Rank};
@@ -133,6 +134,16 @@ impl Watch {
         for gpu in &sample.gpus {
             self.xids.entry((node, gpu.index)).or_insert_with(|| gpu.xids.clone());
         }
+    }
+
+    /// What is usual in this run, as far as it was learnt.
+    pub fn learnt(&self) -> Learnt {
+        self.pace.learnt()
+    }
+
+    /// Takes over what an earlier console learnt about this run.
+    pub fn recall(&mut self, learnt: &Learnt) {
+        self.pace.recall(learnt);
     }
 
     /// A close look came back.
@@ -362,7 +373,7 @@ impl Watch {
     /// What changed since the last call, in the order to tell it: worst news first, cleared ones last.
     pub fn changes(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
-        let present: BTreeMap<Key, Told> = self
+        let mut present: BTreeMap<Key, Told> = self
             .facts
             .iter()
             .map(|(key, verdict)| (*key, Told { verdict: verdict.clone(), condition: false }))
@@ -372,9 +383,12 @@ impl Watch {
                     .map(|(key, verdict)| (*key, Told { verdict: verdict.clone(), condition: true })),
             )
             .collect();
-        for (key, now) in &present {
+        for (key, now) in &mut present {
             let known = self.told.get(key).map(|told| &told.verdict);
             let severity = known.map(|known| known.severity);
+            let verdict = &mut now.verdict;
+            let before = known.filter(|known| known.severity == verdict.severity);
+            verdict.first_s = before.map_or(verdict.latency_s, |known| known.first_s);
             let verdict = &now.verdict;
             if severity != Some(verdict.severity) {
                 let living = now.condition && verdict.verdict != VerdictKind::Lost;
@@ -538,6 +552,7 @@ fn lost(
         reason: format!("nothing heard from {} for {}: {why}", host.name, words::seconds(silence)),
         evidence: facts,
         latency_s: silence as f64 / 1000.0,
+        first_s: 0.0,
         hint: format!(
             "try `ssh {}`; the run goes on there and is found again when the host answers",
             host.name

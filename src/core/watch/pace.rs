@@ -7,9 +7,11 @@
 //! Invariants:
 //! - PACE-1: memory is bounded; old values weigh less.
 //! - PACE-2: a threshold is never below its floor, however regular a phase is.
+//! - PACE-3: what was learnt can be written down and read back ([`Learnt`]); a text from anywhere is cut to what a histogram may hold.
 
 use crate::core::session::Limits;
 use crate::proto::message::{Activity, Phase};
+use serde::{Deserialize, Serialize};
 
 /// Buckets: four per doubling, up to some 70 hours.
 const BUCKETS: usize = 112;
@@ -129,6 +131,14 @@ impl Place {
     }
 }
 
+/// What a console has learnt about a run, for the next one that looks at it: of each kind of silence, in order, the buckets that hold anything and
+/// how much.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Learnt {
+    /// `(bucket, count)` of each kind.
+    pub places: Vec<Vec<(u8, u32)>>,
+}
+
 /// Silences of all phases and roles.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pace {
@@ -144,6 +154,32 @@ impl Pace {
         }
         if let Some(histogram) = self.places.get_mut(index) {
             histogram.add(ms);
+        }
+    }
+
+    /// What was learnt so far.
+    pub fn learnt(&self) -> Learnt {
+        let filled = |histogram: &Histogram| {
+            let all = histogram.counts.iter().zip(0u8..);
+            all.filter(|(count, _)| **count > 0).map(|(count, bucket)| (bucket, *count)).collect()
+        };
+        Learnt { places: self.places.iter().map(filled).collect() }
+    }
+
+    /// Takes over what an earlier console learnt, wherever that is more than is known here.
+    pub fn recall(&mut self, learnt: &Learnt) {
+        self.places.resize_with((Phase::ALL.len() + 1) * 2, Histogram::default);
+        for (own, filled) in self.places.iter_mut().zip(&learnt.places) {
+            let mut other = Histogram::default();
+            for (bucket, count) in filled {
+                if let Some(slot) = other.counts.get_mut(usize::from(*bucket)) {
+                    *slot = (*count).min(WINDOW);
+                }
+            }
+            other.total = other.counts.iter().sum();
+            if other.total > own.total {
+                *own = other;
+            }
         }
     }
 
@@ -233,6 +269,34 @@ mod tests {
             pace.learn(place(Phase::Learn), 10);
         }
         assert_eq!(pace.threshold(place(Phase::Learn), &LIMITS).stuck, 5_000);
+    }
+
+    #[test]
+    fn pace_3_what_was_learnt_is_recalled_and_never_more_than_fits() {
+        let mut pace = Pace::default();
+        for _ in 0..40 {
+            pace.learn(place(Phase::Learn), 3_000);
+        }
+        let text = serde_json::to_string(&pace.learnt()).unwrap();
+        let mut next = Pace::default();
+        next.learn(place(Phase::Learn), 10);
+        next.recall(&serde_json::from_str(&text).unwrap());
+        let of = |pace: &Pace| pace.threshold(place(Phase::Learn), &LIMITS);
+        assert!(of(&next).stuck > 14_000);
+        assert_eq!(of(&next), of(&pace));
+        // Less than is known here changes nothing, and what is no histogram is cut.
+        let before = next.learnt();
+        next.recall(&Learnt { places: vec![vec![(3, 1)]; 500] });
+        next.recall(&Learnt { places: vec![vec![(255, u32::MAX)]; 22] });
+        assert_eq!(
+            next.learnt().places[place(Phase::Learn).index()],
+            before.places[place(Phase::Learn).index()]
+        );
+        next.recall(&Learnt { places: vec![vec![(3, u32::MAX), (4, u32::MAX)]; 22] });
+        for _ in 0..3 * WINDOW {
+            next.learn(place(Phase::Learn), 10);
+        }
+        assert!(next.places.len() <= 2 * (Phase::ALL.len() + 1));
     }
 
     #[test]

@@ -11,8 +11,9 @@ use crate::proto::inspection::{How, Inspection};
 use crate::proto::message::RankSample;
 use std::collections::BTreeMap;
 
-/// Frames on a card.
+/// Frames on a card, and those at the top that are there whoever they belong to.
 const FRAMES: usize = 12;
+const TOP_FRAMES: usize = 3;
 /// Lines about other ranks.
 const OTHERS: usize = 8;
 /// Children named on a card.
@@ -95,15 +96,17 @@ fn children(sample: &RankSample, look: Option<&Inspection>) -> Vec<String> {
     list.into_iter().take(CHILDREN).collect()
 }
 
-/// The stack of the main thread, Python frames before native ones.
+/// The stack of the main thread, Python frames before native ones: what it is blocked in, and below that the program's own frames.
 fn stack(look: &Inspection) -> Vec<String> {
     let order = [How::Python, How::Native, How::Kernel];
     let threads = order.iter().flat_map(|how| look.threads.iter().filter(move |thread| thread.how == *how));
     let first = threads.clone().next();
     let frames = first.into_iter().flat_map(|thread| &thread.frames);
     frames
+        .enumerate()
+        .filter(|(depth, frame)| *depth < TOP_FRAMES || cause::is_own(frame))
         .take(FRAMES)
-        .map(|frame| {
+        .map(|(_, frame)| {
             let place = match (&frame.file, frame.line) {
                 (Some(file), Some(line)) => format!("  {file}:{line}"),
                 (Some(file), None) => format!("  {file}"),

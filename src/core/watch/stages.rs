@@ -31,15 +31,16 @@ fn rendezvous(
     fresh: &[bool],
     limits: &Limits,
 ) -> (Option<VerdictReport>, Vec<Rank>) {
-    let waits = |seat: &&Seat| seat.fresh && seat.phase() == Some(Phase::Rendezvous);
+    // The hook tells this phase, too. A rank without a page has not begun.
+    let comes = |seat: &Seat| seat.page().is_some_and(|page| page.phase == Phase::Rendezvous);
+    let waits = |seat: &&Seat| seat.fresh && comes(seat);
     let waiters: Vec<&Seat> = scene.seats.iter().filter(waits).collect();
     let age = |seat: &&Seat| seat.page().map_or(0, |page| page.phase_age_ms);
     let Some(waited_ms) = waiters.iter().map(age).max() else { return (None, Vec::new()) };
     if waited_ms < limits.behind || scene.seats.iter().any(|seat| seat.died) {
         return (None, Vec::new());
     }
-    let late: Vec<&Seat> =
-        scene.seats.iter().filter(|seat| !matches!(seat.phase(), Some(Phase::Rendezvous) | None)).collect();
+    let late: Vec<&Seat> = scene.seats.iter().filter(|seat| !comes(seat)).collect();
     let heard = |rank: &Rank| {
         model.ranks.get(rank.index()).is_some_and(|rank| fresh.get(rank.node.index()) == Some(&true))
     };

@@ -46,7 +46,7 @@ impl A2c {
 impl Algorithm for A2c {
     fn iterate(&mut self, at: &At<'_>) -> Result<Learned, TrainerError> {
         self.on.collect(at)?;
-        let mut learned = Learned { learning_rate: self.on.rate(at), ..Learned::default() };
+        let mut learned = Learned { learning_rate: self.on.rate(at), planned: 1, ..Learned::default() };
         let mut random = self.on.shuffles(at);
         self.batches.load(self.on.rollout(), &self.on.returns)?;
         let weights = &self.on.rollout().weights;

@@ -146,7 +146,11 @@ impl Algorithm for Dqn {
         at.phase(Phase::Rollout);
         self.off_policy.collect(&mut self.player, at)?;
         at.phase(Phase::Learn);
-        let mut learned = Learned { learning_rate: self.settings.learning_rate, ..Learned::default() };
+        let mut learned = Learned {
+            learning_rate: self.settings.learning_rate,
+            planned: self.settings.updates_per_iteration.into(),
+            ..Learned::default()
+        };
         if self.off_policy.ready(at)? {
             for _ in 0..self.settings.updates_per_iteration {
                 self.off_policy.sample(at.updates + learned.updates, at.group.rank());

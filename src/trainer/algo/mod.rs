@@ -45,6 +45,8 @@ use tch::Device;
 pub struct Learned {
     /// Updates made; equal on all ranks.
     pub updates: u64,
+    /// Updates that the iteration is to make, for the status page; 0 when that is not known beforehand.
+    pub planned: u64,
     /// Hash over the fingerprints after each covered update; 0 when none was covered.
     pub chain: u64,
     /// The optimiser's rate (the first one's).
@@ -96,6 +98,7 @@ impl At<'_> {
         self.page.borrow_mut().update(|body| {
             body.phase_progress += 1;
             body.updates = self.updates + learned.updates;
+            (body.done, body.total) = (learned.updates, learned.planned);
         });
     }
 

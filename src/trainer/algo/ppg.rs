@@ -19,6 +19,7 @@ use crate::trainer::collect::{Interval, Tally};
 use crate::trainer::env::numpy_random::Generator;
 use crate::trainer::error::TrainerError;
 use crate::trainer::evaluate::Greedy;
+use crate::trainer::inject;
 use crate::trainer::policy::acting;
 use crate::trainer::policy::actor_critic::Pass;
 use crate::trainer::policy::distribution::Distribution;
@@ -144,6 +145,7 @@ impl Ppg {
             shuffle(&mut units, random);
             for units in units.chunks_exact(each.max(1)) {
                 let rows = self.rows(units)?;
+                inject::here(inject::Place::Gather);
                 let output = self.on.policy.forward(&observations.f_index_select(0, &rows)?, pass)?;
                 let (goals, weights) = (returns.f_index_select(0, &rows)?, weights.f_index_select(0, &rows)?);
                 let mean = |values: &Tensor| values.f_mul(&weights)?.f_mean(None::<Kind>);
@@ -182,15 +184,18 @@ impl Ppg {
 impl Algorithm for Ppg {
     fn iterate(&mut self, at: &At<'_>) -> Result<Learned, TrainerError> {
         self.on.collect(at)?;
-        let mut learned = Learned { learning_rate: self.on.rate(at), ..Learned::default() };
+        let aux_due = self.kept.len() + 1 >= self.settings.policy_iterations as usize;
+        let product = |epochs: u32, minibatches: u32| u64::from(epochs) * u64::from(minibatches);
+        let settings = &self.settings;
+        let mut planned = product(settings.update_epochs, settings.num_minibatches);
+        if aux_due {
+            planned += product(settings.aux_epochs, settings.aux_num_minibatches);
+        }
+        let mut learned = Learned { learning_rate: self.on.rate(at), planned, ..Learned::default() };
         let mut random = self.on.shuffles(at);
         let noted = self.policy_phase(at, &mut learned, &mut random)?;
         self.keep()?;
-        let [aux, kl] = if self.kept.len() >= self.settings.policy_iterations as usize {
-            self.aux_phase(at, &mut learned, &mut random)?
-        } else {
-            [f64::NAN; 2]
-        };
+        let [aux, kl] = if aux_due { self.aux_phase(at, &mut learned, &mut random)? } else { [f64::NAN; 2] };
         learned.losses = noted.losses()?;
         let explained = explained_variance(&self.on.rollout().values, &self.on.returns);
         learned.losses.extend([

@@ -127,7 +127,8 @@ fn is_too_far(kl: f64, settings: &Settings, at: &At<'_>) -> Result<bool, Trainer
 impl Algorithm for Ppo {
     fn iterate(&mut self, at: &At<'_>) -> Result<Learned, TrainerError> {
         self.on.collect(at)?;
-        let mut learned = Learned { learning_rate: self.on.rate(at), ..Learned::default() };
+        let planned = u64::from(self.settings.update_epochs) * u64::from(self.settings.num_minibatches);
+        let mut learned = Learned { learning_rate: self.on.rate(at), planned, ..Learned::default() };
         let mut random = self.on.shuffles(at);
         match self.engine {
             Engine::Libtorch(_) => self.by_libtorch(at, &mut random, &mut learned)?,

@@ -137,7 +137,11 @@ impl Algorithm for Sac {
         at.phase(Phase::Rollout);
         self.off_policy.collect(&mut self.player, at)?;
         at.phase(Phase::Learn);
-        let mut learned = Learned { learning_rate: self.settings.policy_lr, ..Learned::default() };
+        let mut learned = Learned {
+            learning_rate: self.settings.policy_lr,
+            planned: self.settings.updates_per_iteration.into(),
+            ..Learned::default()
+        };
         if self.off_policy.ready(at)? {
             for _ in 0..self.settings.updates_per_iteration {
                 let mut random = self.off_policy.sample(at.updates + learned.updates, at.group.rank());

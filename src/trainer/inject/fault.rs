@@ -23,8 +23,10 @@ pub enum Kind {
     Spin,
     /// `sleep-env`: an environment that never answers (H5).
     SleepEnv,
-    /// `lock`: the same lock taken twice inside a gather of rows, outside of DDP (H4, the ALF case).
+    /// `lock`: the same lock taken twice inside a gather of rows, outside of DDP (H4), before an optimiser step.
     Lock,
+    /// `lock-aux`: the same in the gather of PPG's auxiliary phase, where ALF had it.
+    LockAux,
     /// `oom=MIB`: takes so much memory and keeps it; for a memory cgroup below that (H12).
     Memory(u64),
     /// `mismatch-op`: a broadcast in the place of a gradient all-reduce (H1).
@@ -122,6 +124,7 @@ impl FromStr for Fault {
             "spin" => Kind::Spin,
             "sleep-env" => Kind::SleepEnv,
             "lock" => Kind::Lock,
+            "lock-aux" => Kind::LockAux,
             "mismatch-op" => Kind::MismatchOp,
             "mismatch-count" => Kind::MismatchCount,
             "mismatch-dtype" => Kind::MismatchDtype,

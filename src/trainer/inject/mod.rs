@@ -25,6 +25,8 @@ pub enum Place {
     EnvStep,
     /// Before an optimiser step.
     Learn,
+    /// Before rows of what was kept are gathered, in PPG's auxiliary phase.
+    Gather,
     /// Before an episode of an evaluation.
     Episode,
     /// Before the group is left.

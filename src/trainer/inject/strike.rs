@@ -95,6 +95,11 @@ pub fn here(place: Place) {
             _ => {}
         },
         Place::Learn => learn(),
+        Place::Gather => {
+            if due(|kind| kind == Kind::LockAux).is_some() {
+                gather_rows(&[0, 1]);
+            }
+        }
         Place::Episode => {
             if let Some(Kind::LongEval(seconds)) = due(|kind| matches!(kind, Kind::LongEval(_))) {
                 std::thread::sleep(Duration::from_secs(seconds));

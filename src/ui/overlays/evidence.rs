@@ -72,11 +72,20 @@ fn summary(verdict: &VerdictReport) -> Plain {
     };
     let (_, confidence) = words(verdict);
     let reason = verdict.reason_code.name().replace('_', " ");
-    let after = text::seconds(verdict.latency_s);
+    let after = said_after(verdict);
     vec![
         (severity.into(), ranks::severity_role(verdict.severity)),
-        (format!("  {confidence}; said after {after}; {reason}"), Role::Dim),
+        (format!("  {confidence}; {after}; {reason}"), Role::Dim),
     ]
+}
+
+/// How long the trouble lasted until the watch spoke, and by now, which grows while the card is open.
+fn said_after(verdict: &VerdictReport) -> String {
+    let first = text::seconds(verdict.first_s);
+    match verdict.latency_s > verdict.first_s {
+        true => format!("said after {first}, {} by now", text::seconds(verdict.latency_s)),
+        false => format!("said after {first}"),
+    }
 }
 
 /// Label, text and gravity, in reading order, for verdicts without a card.
@@ -85,7 +94,7 @@ fn facts(verdict: &VerdictReport, glyphs: Glyphs) -> Vec<Fact> {
     let mut list: Vec<Fact> = vec![
         ("severity", severity.into(), ranks::severity_role(verdict.severity)),
         ("confidence", confidence.into(), Role::Text),
-        ("said after", format!("{} of trouble", text::seconds(verdict.latency_s)), Role::Text),
+        ("said after", format!("{} of trouble", text::seconds(verdict.first_s)), Role::Text),
     ];
     let sign = glyphs.pick("•", "-");
     for (i, evidence) in verdict.evidence.iter().enumerate() {
@@ -247,7 +256,7 @@ pub fn plain(model: &Model, about: &VerdictId) -> String {
     let mut lines = vec![
         format!("{}: {}", who(verdict), verdict.verdict.name()),
         verdict.reason.clone(),
-        format!("severity {severity}; confidence {confidence}; after {}", text::seconds(verdict.latency_s)),
+        format!("severity {severity}; confidence {confidence}; {}", said_after(verdict)),
     ];
     if let Some(card) = &verdict.card {
         lines.extend(card.text());

@@ -5,7 +5,7 @@ use crate::core::ids::Rank;
 use crate::core::reason::Reason;
 use crate::core::report::{Confidence, Severity, VerdictKind};
 use crate::core::testkit::*;
-use crate::proto::inspection::{Inspection, Socket};
+use crate::proto::inspection::{Frame, HOLDS_GIL, Inspection, Socket};
 use crate::proto::message::*;
 
 fn exits(c: &mut Cluster, rank: u32, exit: Exit, line: &str) {
@@ -164,7 +164,15 @@ fn p11_a_link_that_is_down_and_a_loss_in_one_direction() {
 #[test]
 fn p12_a_lock_taken_twice_is_named_with_file_and_line() {
     let mut c = trained(1);
-    c.agents[0].inspections.insert(1, look_at(1, "replay::gather", "src/trainer/replay/gather.rs", 88));
+    let mut look = look_at(1, "replay::gather", "src/trainer/replay/gather.rs", 88);
+    let frames = &mut look.threads[0].frames;
+    for line in 1..20 {
+        let file = Some("/rustc/5980/library/core/src/iter/adapters/map.rs".into());
+        frames.push(Frame { function: "fold".into(), file, line: Some(line) });
+    }
+    let file = Some("src/trainer/algo/ppg.rs".into());
+    frames.push(Frame { function: "aux_phase".into(), file, line: Some(139) });
+    c.agents[0].inspections.insert(1, look);
     c.hang(1, |sample| {
         sample.wchan = "futex_do_wait".into();
         let page = sample.page.as_mut().unwrap();
@@ -176,7 +184,11 @@ fn p12_a_lock_taken_twice_is_named_with_file_and_line() {
     assert!(verdict.reason.contains(at), "{}", verdict.reason);
     assert!(verdict.reason.contains("learn (sample)"), "{}", verdict.reason);
     let card = verdict.card.unwrap();
-    assert_eq!(card.guilty.unwrap().at, at);
+    let guilty = card.guilty.unwrap();
+    assert_eq!(guilty.at, at);
+    // Below what it is blocked in stand the program's own frames, not those of libraries.
+    assert!(guilty.stack.iter().any(|frame| frame.contains("ppg.rs:139")), "{:?}", guilty.stack);
+    assert!(guilty.stack.len() <= 12);
     assert_eq!(card.waiter.unwrap().rank, Rank(0));
 }
 
@@ -204,6 +216,19 @@ fn p13_env_workers_that_sleep_or_have_died() {
 }
 
 #[test]
+fn p13_a_worker_that_is_stopped_is_named_whatever_its_rank_waits_in() {
+    let mut c = trained(2);
+    c.hang(1, |sample| {
+        sample.wchan = "poll_schedule_timeout.constprop.0".into();
+        let child = ChildSample { pid: 77, name: "python".into(), state: 'T', cpu_ms: 500 };
+        sample.signals.children = vec![child];
+    });
+    let verdict = alarm(&mut c, 7_000);
+    expect(&verdict, Some(1), Reason::EnvWorkerDeadlocked);
+    assert!(verdict.reason.contains("(pid 77 is stopped)"), "{}", verdict.reason);
+}
+
+#[test]
 fn p14_a_loop_without_end_burns_cpu() {
     let mut c = trained(2);
     c.agents[1].inspections.insert(2, look_at(2, "loss", "src/trainer/algo/ppo.rs", 12));
@@ -222,12 +247,26 @@ fn p15_the_interpreter_lock_is_held() {
     let mut c = trained(2);
     let look = Inspection {
         rank: Rank(1),
-        notes: vec!["the recorder answers, the interpreter does not: a thread holds the GIL".into()],
+        notes: vec![format!("thread 1001 {HOLDS_GIL}")],
         ..Inspection::default()
     };
     c.agents[0].inspections.insert(1, look);
-    c.hang(1, |_| {});
+    c.hang(1, |sample| sample.wchan = "hrtimer_nanosleep".into());
     expect(&alarm(&mut c, 7_000), Some(1), Reason::GilHeld);
+
+    // Python code that computes holds it, too, and gives it away when it is asked.
+    let mut c = trained(2);
+    let look = Inspection {
+        rank: Rank(1),
+        notes: vec![format!("thread 1001 {HOLDS_GIL}")],
+        ..Inspection::default()
+    };
+    c.agents[0].inspections.insert(1, look);
+    c.hang(1, |sample| {
+        (sample.state, sample.cpu_percent) = ('R', 100.0);
+        sample.signals.cpu_ms = 0;
+    });
+    expect(&alarm(&mut c, 7_000), Some(1), Reason::Spinning);
 }
 
 #[test]
@@ -446,6 +485,22 @@ fn p24_a_rank_that_does_not_come_to_the_rendezvous() {
 }
 
 #[test]
+fn p24_a_rank_whose_program_has_not_even_begun() {
+    let mut c = Cluster::launch(2);
+    c.all_ready();
+    for rank in 0..3 {
+        let page = page(&mut c, rank);
+        *page = PageSample { phase: Phase::Rendezvous, phase_progress: u64::MAX, ..PageSample::default() };
+    }
+    // A line of the host that comes before the program sleeps.
+    let late = sample(&mut c, 3);
+    (late.page, late.state, late.cpu_percent) = (None, 'S', 0.0);
+    late.signals.cpu_ms = 20;
+    let verdict = alarm(&mut c, 12_000);
+    expect(&verdict, Some(3), Reason::RendezvousIncomplete);
+}
+
+#[test]
 fn p25_a_rank_that_does_not_get_through_the_end() {
     let mut c = trained(2);
     for rank in [0, 2, 3] {
@@ -638,4 +693,7 @@ fn a_look_that_comes_late_is_told_once_more() {
     let told = verdicts(&c);
     assert_eq!(told.len(), 2, "{told:?}");
     assert_eq!(told[1].card.as_ref().unwrap().guilty.as_ref().unwrap().at, "env.rs:5 in step");
+    assert_eq!((told[0].first_s, told[1].first_s), (told[0].latency_s, told[0].latency_s));
+    assert!(told[1].latency_s > told[0].latency_s, "{told:?}");
+    assert!(c.model().verdicts[0].latency_s > 10.0 && c.model().verdicts[0].first_s < 2.0);
 }

@@ -1,0 +1,55 @@
+"""What is run: experiments and hosts files as text."""
+import json, os, pathlib, sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+PPO = """[env]
+id = "CartPole-v1"
+num_envs = {envs}
+{worker}
+[collect]
+num_steps = 16
+[learn]
+algorithm = "ppo"
+"""
+PPG = """[env]
+id = "CartPole-v1"
+num_envs = {envs}
+[collect]
+num_steps = 16
+[policy]
+hidden = [100]
+[learn]
+algorithm = "ppg"
+policy_iterations = 4
+num_minibatches = 1
+aux_epochs = 2
+aux_num_minibatches = 4
+"""
+
+
+def python():
+    """The interpreter that has PyTorch and Gymnasium."""
+    return os.environ.get("RANKDECK_TEST_PYTHON") or os.environ.get("RANKDECK_PYTHON") or sys.executable
+
+
+def experiment(name, program, ranks, settings, environment):
+    """The experiment as TOML; `environment` goes to the ranks."""
+    settings = dict(dict(total_steps=500_000_000, timeout_s=600, eval_every=20, checkpoint_every=10), **settings)
+    table = "".join(f"{key} = {json.dumps(str(value))}\n" for key, value in environment.items())
+    if program in ("script", "plain"):
+        command = json.dumps([python(), "-u", str(HERE / "script.py")])
+        hook = str(program == "script").lower()
+        return (f'[run]\nname = "{name}"\n[launch]\ncommand = {command}\nstop_grace_s = 2\n[launch.env]\n{table}'
+                f"[watch]\npython_hook = {hook}\n")
+    worker = f'worker = "python"\npython = {json.dumps(python())}' if program == "worker" else ""
+    body = (PPG if program == "ppg" else PPO).format(envs=ranks, worker=worker)
+    return (f'[run]\nname = "{name}"\nseed = 1\ntotal_steps = {settings["total_steps"]}\n{body}'
+            f'[launch.env]\n{table}[distributed]\ntimeout_s = {settings["timeout_s"]}\n'
+            f'[eval]\nevery = {settings["eval_every"]}\nepisodes = 20\n[checkpoint]\nevery = {settings["checkpoint_every"]}\n')
+
+
+def hosts(nproc, prelude=""):
+    """Local hosts with so many ranks each."""
+    more = f"prelude = {json.dumps(prelude)}\n" if prelude else ""
+    return "".join(f'[[host]]\nname = "node{i}"\ntransport = "local"\nnproc = {n}\nworkdir = "n{i}"\n{more}' for i, n in enumerate(nproc))

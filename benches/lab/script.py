@@ -1,0 +1,122 @@
+"""A small data-parallel trainer as people write them for torchrun: it knows nothing of rankdeck.
+
+An environment worker is forked by every rank, as vectorised environments do. `LAB_FAULT=NAME@RANK:STEP` makes one rank misbehave and
+`LAB_MODE=NAME` changes how the program works, for the laboratory.
+"""
+import ctypes, multiprocessing, os, random, sys, threading, time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+NOTHING = ("", -1, -1)
+
+
+def fault():
+    text = os.environ.get("LAB_FAULT", "")
+    if not text:
+        return NOTHING
+    name, _, target = text.partition("@")
+    rank, _, step = target.partition(":")
+    return name, int(rank), int(step)
+
+
+def environment(pipe, seed):
+    chance = random.Random(seed)
+    while True:
+        question = pipe.recv()
+        if question is None:
+            return
+        time.sleep(0.005)
+        pipe.send([chance.random() for _ in range(64)])
+
+
+ROWS, LOCK = [1.0, 2.0], threading.Lock()
+
+
+def gather(indices):
+    with LOCK:
+        return [row(index) for index in indices]
+
+
+def row(index):
+    with LOCK:
+        return ROWS[index]
+
+
+def strike(name, rank, world, groups):
+    print(f"inject: {name} strikes in iteration 0 at {time.time():.3f}", file=sys.stderr, flush=True)
+    if name == "raise":
+        raise ValueError("injected failure in the loss of a minibatch")
+    if name == "lock":
+        gather([0, 1])
+    if name == "gil":
+        # PyDLL keeps the interpreter lock during the call.
+        ctypes.PyDLL(None).sleep(1000)
+    if name == "spin":
+        while True:
+            pass
+    if name == "sleep":
+        time.sleep(1000)
+    if name == "leave":
+        os._exit(0)
+    if name == "op":
+        dist.broadcast(torch.zeros(1), 0)
+        return True
+    if name == "count":
+        dist.all_reduce(torch.zeros(3))
+        return True
+    if name == "order":
+        # Every other rank uses its two groups the other way round.
+        for group in (groups if rank % 2 == 0 else groups[::-1]):
+            dist.all_reduce(torch.zeros(8), group=group)
+    return False
+
+
+def main():
+    name, victim, at = fault()
+    mode = os.environ.get("LAB_MODE", "")
+    steps = int(os.environ.get("LAB_STEPS", "1000000"))
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.manual_seed(1)
+    dist.init_process_group("gloo")
+    groups = [dist.new_group(list(range(world))) for _ in range(2)]
+    pair = dist.new_group([0, 1])
+    pipe, other = multiprocessing.Pipe()
+    worker = multiprocessing.get_context("fork").Process(target=environment, args=(other, rank), daemon=True)
+    worker.start()
+    model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1)))
+    optimiser = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for step in range(1, steps + 1):
+        if mode != "fast":
+            pipe.send(step)
+            batch = torch.tensor(pipe.recv()).reshape(1, 64)
+            time.sleep(0.02)
+        else:
+            batch = torch.ones(1, 64)
+        instead = step == at and (rank == victim or name == "order") and strike(name, rank, world, groups)
+        loss = model(batch).square().mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        if not instead:
+            dist.all_reduce(torch.tensor([float(loss.detach())]))
+        if mode == "groups" and rank in (0, 1):
+            for _ in range(3):
+                dist.all_reduce(torch.ones(4), group=pair)
+        if mode == "evaluate" and step == 40 and rank == 0:
+            # Rank 0 evaluates for a long time and says nothing meanwhile; the others wait in the next collective.
+            until = time.time() + 60
+            while time.time() < until:
+                torch.ones(64, 64) @ torch.ones(64, 64)
+        if step % 10 == 0 and rank == 0:
+            print(f"iteration {step}", flush=True)
+    pipe.send(None)
+    if mode == "finish":
+        # Ranks end within five seconds of each other, all with code 0.
+        time.sleep(random.Random(time.time_ns() ^ rank).uniform(0, 4))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""A healthy soak: every algorithm, a Python worker, Atari and a torchrun-style script, one after another in slices, and not one red verdict.
+
+    cargo build --release --features trainer
+    RANKDECK_TEST_PYTHON=PYTHON python3 benches/soak.py [--hours 2] [--slice 300] [--only NAME,...] [--json FILE]
+
+Each slice is a run of its own over two local hosts. The end of each must be proved, and nothing of it may be left. Ambers are listed with their
+reasons, and with what they said first. The interpreter needs PyTorch, Gymnasium and ale-py.
+"""
+import argparse, collections, json, os, pathlib, signal, sys, tempfile, time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from lab import programs  # noqa: E402
+from lab.run import Run  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+ENDLESS = ["run.total_steps=0", "eval.stop_value=1e9"]
+PYTHON = f"env.python={json.dumps(programs.python())}"
+# name: (shipped experiment, ranks on each host, settings)
+PROGRAMS = {
+    "ppo": ("cartpole_ppo", (2, 2), [*ENDLESS, "checkpoint.every=200"]),
+    "ppg": ("cartpole_ppg", (2, 2), [*ENDLESS, "checkpoint.every=200"]),
+    "a2c": ("pendulum_a2c", (2, 2), [*ENDLESS, "checkpoint.every=500"]),
+    "dqn": ("cartpole_dqn", (2, 2), [*ENDLESS, "checkpoint.every=2000"]),
+    "sac": ("pendulum_sac", (1, 1), [*ENDLESS, "checkpoint.every=1000"]),
+    "worker": ("cartpole_ppo", (2, 2), [*ENDLESS, 'env.worker="python"', PYTHON]),
+    "atari": ("pong_ppo", (1, 1), [*ENDLESS, PYTHON, "eval.every=20", "eval.episodes=1", "checkpoint.every=10"]),
+    "script": (None, (2, 1), []),
+}
+
+
+def slice_of(name, seconds, number, folder, console):
+    """One run; gives back what happened."""
+    config, nproc, sets = PROGRAMS[name]
+    if config is None:
+        text = programs.experiment("soak-script", "script", sum(nproc), {}, {})
+    else:
+        text = (ROOT / "configs" / f"{config}.toml").read_text()
+    run = Run([console], folder / f"{name}-{number}", text, programs.hosts(nproc), more=[word for value in sets for word in ("--set", value)])
+    begun = time.time()
+    try:
+        run.pass_time(seconds)
+        early = run.end()
+    finally:
+        end = run.finish()
+    progress = [said for _, said in run.lines if said["kind"] == "progress"]
+    logs = [int(line.split()[1]) for line in (said["line"] for _, said in run.lines if said["kind"] == "log") if line.startswith("iteration ")]
+    verdicts = [(round(at - begun, 1), said["severity"], said["rank"], said["reason_code"], said["reason"]) for at, said in run.verdicts()]
+    left = run.leftovers()
+    return dict(
+        name=name, minutes=(time.time() - begun) / 60, iterations=progress[-1]["train_iter"] if progress else max(logs, default=0),
+        env_steps=progress[-1]["env_step"] if progress else None, evaluations=sum(said["kind"] == "eval" for _, said in run.lines),
+        checkpoints=sum(said["kind"] == "checkpoint" for _, said in run.lines), verdicts=verdicts, inconsistent=sum(not said["consistent"] for said in progress),
+        ended_early=early and [early["outcome"], early["reason"]], proved=bool(end and end["proved"] and not end["survivors"]), left=left, load=os.getloadavg()[0])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hours", type=float, default=2.0)
+    parser.add_argument("--slice", type=float, default=300.0, help="seconds")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--json")
+    parser.add_argument("--console", default=str(ROOT / "target/release/rankdeck"))
+    args = parser.parse_args()
+    names = [name for name in PROGRAMS if not args.only or name in args.only.split(",")]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    begun, until, slices = time.time(), time.time() + args.hours * 3600, []
+    with tempfile.TemporaryDirectory(prefix="rdsoak") as folder:
+        number = 0
+        while time.time() < until:
+            name = names[number % len(names)]
+            told = slice_of(name, min(args.slice, max(30.0, until - time.time())), number, pathlib.Path(folder), args.console)
+            slices.append(told)
+            number += 1
+            if args.json:
+                with open(args.json, "a") as file:
+                    file.write(json.dumps(told) + "\n")
+            reds = [verdict for verdict in told["verdicts"] if verdict[1] == "red"]
+            ambers = [verdict for verdict in told["verdicts"] if verdict[1] == "amber"]
+            print(f"{time.strftime('%H:%M:%S')} {name:7} {told['minutes']:5.1f} min, {told['iterations']} iterations, {len(reds)} red, {len(ambers)} amber, "
+                  f"{'proved' if told['proved'] and not told['left'] else 'NOT PROVED'}, load {told['load']:.1f}", flush=True)
+            for verdict in reds + ambers[:5]:
+                print(f"    after {verdict[0]} s: {verdict[1]} rank {verdict[2]} {verdict[3]}: {verdict[4]}", flush=True)
+            if told["ended_early"]:
+                print(f"    ENDED: {told['ended_early']}", flush=True)
+    print(f"\nreport: {(time.time() - begun) / 3600:.2f} h")
+    good = True
+    for name in names:
+        of = [told for told in slices if told["name"] == name]
+        reds = [verdict for told in of for verdict in told["verdicts"] if verdict[1] == "red"]
+        ambers = collections.Counter(verdict[3] for told in of for verdict in told["verdicts"] if verdict[1] == "amber")
+        proved = sum(told["proved"] and not told["left"] for told in of)
+        early = [told["ended_early"] for told in of if told["ended_early"]]
+        good &= not reds and proved == len(of) and not early
+        print(f"  {name:7} {sum(told['minutes'] for told in of):6.1f} min in {len(of)} runs, {sum(told['iterations'] for told in of)} iterations, "
+              f"{sum(told['evaluations'] for told in of)} evaluations, {sum(told['checkpoints'] for told in of)} checkpoints; red {len(reds)}, "
+              f"amber {dict(ambers) or 0}, end proved {proved}/{len(of)}" + (f"; ENDED EARLY {early}" if early else ""))
+    loads = [told["load"] for told in slices]
+    print(f"  load of the machine {min(loads):.1f} to {max(loads):.1f}, {os.cpu_count()} cores")
+    print(f"  {'zero red' if good else 'NOT CLEAN'}")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
