@@ -19,13 +19,13 @@ use crate::trainer::collect::{Interval, Tally};
 use crate::trainer::env::numpy_random::Generator;
 use crate::trainer::error::TrainerError;
 use crate::trainer::evaluate::Greedy;
-use crate::trainer::policy::acting;
 use crate::trainer::policy::actor_critic::Pass;
 use crate::trainer::policy::distribution::Distribution;
+use crate::trainer::policy::{acting, trunk};
 use crate::trainer::state::{Restored, State};
 use tch::{Kind, TchError, Tensor};
 
-/// A rollout of the policy phase, on the device: observations `[steps * envs, ...]`, the rest `[steps * envs]`.
+/// A rollout of the policy phase, on the device: observations `[steps * envs, ...]` as [`trunk::to_rows`] lays them out, the rest `[steps * envs]`.
 struct Kept {
     observations: Tensor,
     returns: Tensor,
@@ -108,7 +108,7 @@ impl Ppg {
         let observations = acting::batch(rollout.observations.view(), rollout.len(), &shape)?;
         let kept = Kept {
             // A tensor made from a slice is a copy.
-            observations: observations.f_to_device(self.on.device)?,
+            observations: trunk::to_rows(&observations.f_to_device(self.on.device)?)?,
             returns: column(&self.on.returns)?,
             weights: column(&rollout.weights)?,
         };
@@ -125,26 +125,29 @@ impl Ppg {
     ) -> Result<[f64; 2], TrainerError> {
         let kept = std::mem::take(&mut self.kept);
         let pass = Pass { detached: !self.settings.critic_trains_shared, aux: true };
+        // A unit is one environment's part of one rollout.
+        let mut units: Vec<usize> = (0..kept.len() * self.envs).collect();
+        let each = (units.len() / self.settings.aux_num_minibatches.max(1) as usize).max(1);
         // The policy as it is now is what the phase must not change.
-        let old: Vec<Tensor> = kept
-            .iter()
-            .map(|kept| {
-                tch::no_grad(|| self.on.policy.forward(&kept.observations, Pass::PLAIN)?.distribution.saved())
-            })
-            .collect::<Result<_, TchError>>()?;
+        let mut old = Vec::new();
+        for kept in &kept {
+            // In pieces as large as a minibatch: activations of a whole rollout of images may not fit.
+            for rows in kept.observations.f_split((each * self.steps) as i64, 0)? {
+                let output = || self.on.policy.forward(&trunk::from_rows(&rows)?, Pass::PLAIN);
+                old.push(tch::no_grad(|| output()?.distribution.saved())?);
+            }
+        }
         let whole = |pick: fn(&Kept) -> &Tensor| Tensor::f_cat(&kept.iter().map(pick).collect::<Vec<_>>(), 0);
         let (observations, old) = (whole(|kept| &kept.observations)?, Tensor::f_cat(&old, 0)?);
         let (returns, weights) = (whole(|kept| &kept.returns)?, whole(|kept| &kept.weights)?);
         let continuous = self.on.policy.layout().log_std.is_some();
-        // A unit is one environment's part of one rollout.
-        let mut units: Vec<usize> = (0..kept.len() * self.envs).collect();
-        let each = units.len() / self.settings.aux_num_minibatches.max(1) as usize;
         let mut last = None;
         for _ in 0..self.settings.aux_epochs {
             shuffle(&mut units, random);
-            for units in units.chunks_exact(each.max(1)) {
+            for units in units.chunks_exact(each) {
                 let rows = self.rows(units)?;
-                let output = self.on.policy.forward(&observations.f_index_select(0, &rows)?, pass)?;
+                let seen = trunk::from_rows(&observations.f_index_select(0, &rows)?)?;
+                let output = self.on.policy.forward(&seen, pass)?;
                 let (goals, weights) = (returns.f_index_select(0, &rows)?, weights.f_index_select(0, &rows)?);
                 let mean = |values: &Tensor| values.f_mul(&weights)?.f_mean(None::<Kind>);
                 let Some(own) = &output.aux else {
