@@ -2,6 +2,8 @@
 
     python3 benches/reference.py setup                      # once: a Python with the references' packages, and CleanRL at the pinned commit
     python3 benches/reference.py ppo dqn sac                # steps per CPU-second and per second; rounds interleaved, ours and theirs in turn
+    python3 benches/reference.py pong                       # two ranks of four Pongs over Gloo, CleanRL's ppo_atari_multigpu.py
+    python3 benches/reference.py dizoo                      # two ranks on CartPole, DI-engine's DQN under its DDP
     python3 benches/reference.py idle                       # memory of a rank that waits
     python3 benches/reference.py scaling                    # two ranks against one, environment-bound
     python3 benches/reference.py allreduce                  # torch.distributed's Gloo against ours, 4 B to 64 MiB
@@ -24,14 +26,18 @@ import tempfile
 import time
 
 CLEANRL, COMMIT = "https://github.com/vwxyzjn/cleanrl", "fe8d8a03c41a7ef5b523e2e354bd01c363e786bb"
-PACKAGES = ["torch==2.11.0", "numpy", "gymnasium[classic-control]==0.29.1", "tyro", "tensorboard"]
+PACKAGES = ["torch==2.11.0", "numpy", "gymnasium[classic-control]==0.29.1", "tyro", "tensorboard", "rich", "opencv-python-headless", "ale-py==0.12.*"]
+# DI-engine wants older packages than the others: an environment of its own.
+DIZOO = ["DI-engine==0.5.3", "numpy<2", "gymnasium<1", "torch==2.11.0"]
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("what", nargs="+", choices=["setup", "ppo", "dqn", "sac", "idle", "scaling", "allreduce"])
+parser.add_argument("what", nargs="+", choices=["setup", "ppo", "dqn", "sac", "pong", "dizoo", "idle", "scaling", "allreduce"])
 parser.add_argument("--rounds", type=int, default=3)
 parser.add_argument("--cache", type=pathlib.Path, default=pathlib.Path.home() / ".cache/rankdeck-benches")
 parser.add_argument("--python", help="an interpreter that has the packages, instead of one in the cache")
+parser.add_argument("--dizoo-python", help="an interpreter that has DI-engine, instead of one in the cache")
+parser.add_argument("--worker-python", help="an interpreter for our environment workers that has gymnasium 1.x and ale-py; default: the references'")
 parser.add_argument("--cleanrl", default=CLEANRL, help="where to fetch CleanRL from: an address, or a clone on this machine")
 parser.add_argument("--trainer", default=str(ROOT / "target/release/rankdeck-trainer"))
 parser.add_argument("--collectives", help="the built bench `collectives`, instead of what cargo builds")
@@ -39,35 +45,51 @@ parser.add_argument("--kernel", default="auto", help="policy.kernel of our runs"
 args = parser.parse_args()
 
 python = args.python or str(args.cache / "venv/bin/python")
+dizoo_python = args.dizoo_python or str(args.cache / "dizoo-venv/bin/python")
 sources = args.cache / f"cleanrl-{COMMIT[:12]}"
 scratch = pathlib.Path(tempfile.mkdtemp(prefix="rankdeck-bench-"))
 
 
 def setup():
     args.cache.mkdir(parents=True, exist_ok=True)
-    if not args.python and not pathlib.Path(python).exists():
-        subprocess.run([sys.executable, "-m", "venv", str(args.cache / "venv")], check=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", *PACKAGES], check=True)
+    for given, interpreter, packages in [(args.python, python, PACKAGES), (args.dizoo_python, dizoo_python, DIZOO)]:
+        if not given and not pathlib.Path(interpreter).exists():
+            subprocess.run([sys.executable, "-m", "venv", str(pathlib.Path(interpreter).parent.parent)], check=True)
+            subprocess.run([interpreter, "-m", "pip", "install", "-q", *packages], check=True)
     if not (sources / "cleanrl/ppo.py").exists():
         shutil.rmtree(sources, ignore_errors=True)
         subprocess.run(["git", "init", "-q", str(sources)], check=True)
         subprocess.run(["git", "-C", str(sources), "fetch", "-q", "--depth", "1", args.cleanrl, COMMIT], check=True)
         subprocess.run(["git", "-C", str(sources), "checkout", "-q", "FETCH_HEAD"], check=True)
-    print(f"CleanRL {COMMIT[:12]} in {sources}, Python {python}")
+    print(f"CleanRL {COMMIT[:12]} in {sources}, Python {python}, DI-engine's {dizoo_python}")
 
 
-def measured(command, env=None):
-    """Wall seconds, CPU seconds of the whole tree, and the largest process's peak memory in MiB."""
-    log = open(scratch / "log", "w+")
+def measured(*commands):
+    """Runs (command, environment) pairs at the same time: wall seconds, CPU seconds of the whole trees, and the largest process's peak memory in MiB."""
+    logs, children, cpu, memory = [], [], 0.0, 0.0
     begin = time.monotonic()
-    child = subprocess.Popen(command, cwd=scratch, env={**os.environ, **(env or {})}, stdout=log, stderr=log)
-    _, status, usage = os.wait4(child.pid, 0)
+    for i, (command, env) in enumerate(commands):
+        logs.append(open(scratch / f"log-{i}", "w+"))
+        env = {**os.environ, "OMP_NUM_THREADS": "1", **env}
+        children.append(subprocess.Popen(command, cwd=scratch, env=env, stdout=logs[-1], stderr=logs[-1]))
+    for child in children:
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        cpu, memory = cpu + usage.ru_utime + usage.ru_stime, max(memory, usage.ru_maxrss / 1024)
     wall = time.monotonic() - begin
-    child.returncode = os.waitstatus_to_exitcode(status)
-    if child.returncode != 0:
+    for child, log in zip(children, logs):
         log.seek(0)
-        sys.exit(f"{' '.join(command)} ended with {child.returncode}:\n{log.read()[-3000:]}")
-    return wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+        text = log.read()
+        log.close()
+        if child.returncode != 0:
+            sys.exit(f"{' '.join(child.args)} ended with {child.returncode}:\n{text[-3000:]}")
+    return wall, cpu, memory
+
+
+def port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
 
 
 # ---- ours ----
@@ -118,6 +140,51 @@ num_steps = 1
 [learn]
 algorithm = "sac"
 """
+# CleanRL's ppo_atari_multigpu.py, all defaults but the game and the environments per rank.
+PONG = """
+[env]
+id = "PongNoFrameskip-v4"
+num_envs = 8
+worker = "python"
+python = "{python}"
+[policy]
+network = "nature"
+hidden = [512]
+[collect]
+num_steps = 128
+[learn]
+algorithm = "ppo"
+clip_coef = 0.1
+"""
+# DI-engine's cartpole_dqn_ddp: 8 environments, 8 samples, 5 updates with a batch of 64 per rank; sizes here are over both.
+CARTPOLE_DDP = """
+[env]
+id = "CartPole-v0"
+num_envs = 16
+[policy]
+hidden = [128, 128, 64]
+activation = "relu"
+kernel = "{kernel}"
+[collect]
+num_steps = 1
+[learn]
+algorithm = "dqn"
+learning_rate = 1e-3
+gamma = 0.97
+buffer_size = 40_000
+learning_starts = 0
+batch_size = 128
+updates_per_iteration = 5
+target_every = 100
+double = true
+dueling = true
+n_step = 1
+epsilon_start = 0.95
+epsilon_end = 0.1
+epsilon_steps = 10_000
+epsilon_decay = "exponential"
+loss = "squared"
+"""
 
 
 def experiment(body, steps, **values):
@@ -129,17 +196,32 @@ def experiment(body, steps, **values):
 
 def ours(body, steps, ranks=1, **values):
     command = [args.trainer, "--config", experiment(body, steps, **values), "--run-dir", str(scratch / "run")]
-    return measured(command + (["--spawn", str(ranks)] if ranks > 1 else []), {"OMP_NUM_THREADS": "1"})
+    return measured((command + (["--spawn", str(ranks)] if ranks > 1 else []), {}))
 
 
 # ---- theirs ----
 
+# ale-py registers the ids that CleanRL uses on request only.
+ATARI = """
+import runpy, sys
+from ale_py.registration import register_v0_v4_envs
+register_v0_v4_envs()
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
-def theirs(script, steps, *flags):
+
+def theirs(script, steps, *flags, ranks=1):
     if not (sources / "cleanrl").exists():
         sys.exit("run `python3 benches/reference.py setup` first")
-    command = [python, str(sources / "cleanrl" / script), "--no-cuda", "--total-timesteps", str(steps), *flags]
-    return measured(command, {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(sources)})
+    command = [str(sources / "cleanrl" / script), "--no-cuda", "--total-timesteps", str(steps), *flags]
+    path = {"PYTHONPATH": os.pathsep.join(filter(None, [str(sources), os.environ.get("PYTHONPATH")]))}
+    if ranks == 1:
+        return measured(([python, *command], path))
+    (scratch / "atari.py").write_text(ATARI)
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port(), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    each = [{**path, **address, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+    return measured(*(([python, str(scratch / "atari.py"), *command], env) for env in each))
 
 
 def rates(run, short, long):
@@ -190,6 +272,57 @@ def sac():
     )
 
 
+def pong():
+    compare(
+        "PPO Pong, 2 ranks of 4 environments, CleanRL's ppo_atari_multigpu.py settings over Gloo",
+        lambda steps: ours(PONG, steps, ranks=2, python=args.worker_python or python),
+        (2_048, 8_192),
+        lambda steps: theirs(
+            "ppo_atari_multigpu.py", steps, "--env-id", "PongNoFrameskip-v4", "--local-num-envs", "4", "--backend", "gloo", ranks=2
+        ),
+        (2_048, 6_144),
+    )
+
+
+# DI-engine's shipped configuration under its own DDP context, with Gloo, on the CPU, for so many steps; no evaluations after the first.
+DING = """
+import sys
+from easydict import EasyDict
+from ditk import logging
+logging.getLogger().setLevel(logging.ERROR)
+from dizoo.classic_control.cartpole.config.cartpole_dqn_config import main_config, create_config
+from ding.entry import serial_pipeline
+from ding.utils import DDPContext
+import ding.utils.pytorch_ddp_dist_helper as helper
+begin = helper.dist_init
+helper.dist_init = lambda backend="gloo", **rest: begin(**{**rest, "backend": "gloo"})
+main_config.exp_name = sys.argv[2]
+main_config.env.stop_value = 1e9
+main_config.policy.cuda = False
+main_config.policy.multi_gpu = True
+main_config.policy.eval.evaluator = dict(eval_freq=10**9)
+with DDPContext():
+    serial_pipeline((main_config, create_config), seed=0, max_env_step=int(sys.argv[1]))
+"""
+
+
+def ding(steps):
+    (scratch / "ding.py").write_text(DING)
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port(), "WORLD_SIZE": "2"}
+    each = [{**address, "RANK": str(rank)} for rank in range(2)]
+    return measured(*(([dizoo_python, str(scratch / "ding.py"), str(steps), f"run-{port()}"], env) for env in each))
+
+
+def dizoo():
+    compare(
+        "DQN CartPole-v0, 2 ranks, DI-engine's cartpole_dqn settings under its DDP",
+        lambda steps: ours(CARTPOLE_DDP, steps, ranks=2),
+        (16_000, 160_000),
+        ding,
+        (320, 1_600),
+    )
+
+
 # ---- memory of a rank that waits ----
 
 WAITING = """
@@ -204,21 +337,31 @@ for _ in range(10):
     wrapped(torch.zeros(128, 4)).sum().backward()
     optimiser.step()
 dist.barrier()
+if sys.argv[2] == "0":
+    # What a PyTorch without CUDA would not have: pages of the files that only CUDA needs.
+    resident, cuda = 0, False
+    for line in open("/proc/self/smaps"):
+        head = line.split()
+        if "-" in head[0] and not head[0].endswith(":"):
+            name = line.rsplit("/", 1)[-1] if "/" in line else ""
+            cuda = "/nvidia/" in line or "cuda" in name or "cudnn" in name or "nccl" in name
+        elif head[0] == "Rss:" and cuda:
+            resident += int(head[1])
+    open(sys.argv[3], "w").write(str(resident / 1024))
 """
 
 
 def idle():
     """Peak memory of one of two ranks that have joined, made some updates and waited for each other."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
     (scratch / "waiting.py").write_text(WAITING)
-    command = [python, str(scratch / "waiting.py"), address]
-    other = subprocess.Popen(command + ["1"], env={**os.environ, "OMP_NUM_THREADS": "1"})
-    theirs = measured(command + ["0"], {"OMP_NUM_THREADS": "1"})[2]
-    other.wait()
+    command = [python, str(scratch / "waiting.py"), f"tcp://127.0.0.1:{port()}"]
+    peak = measured(*((command + [str(rank), str(scratch / "cuda")], {}) for rank in range(2)))[2]
+    cuda = float((scratch / "cuda").read_text())
     own = ours(PPO, 5_120, ranks=2, env="CartPole-v1", envs=4)[2]
-    print(f"\npeak memory of a rank of two, MiB: ours {own:.1f}, Python with DistributedDataParallel {theirs:.1f}, ratio {own / theirs:.2f}")
+    print(
+        f"\npeak memory of a rank of two, MiB: ours {own:.1f}, Python with DistributedDataParallel {peak:.1f}, ratio {own / peak:.2f};"
+        f"\nof Python's, {cuda:.1f} are pages of CUDA's libraries: {own / (peak - cuda):.2f} of what is left"
+    )
 
 
 def scaling():
@@ -267,10 +410,7 @@ def allreduce():
         text = subprocess.run([bench, "2"], capture_output=True, text=True, check=True).stdout
         for size, median in re.findall(r"all_reduce f32 avg +(\d+) +([\d.]+)", text):
             seen["ours"].setdefault(int(size), []).append(float(median))
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            address = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
-        command = [python, str(scratch / "gloo.py"), address]
+        command = [python, str(scratch / "gloo.py"), f"tcp://127.0.0.1:{port()}"]
         sizes = [str(size) for size in seen["ours"]]
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
         other = subprocess.Popen(command + ["1"] + sizes, env=env)

@@ -9,13 +9,14 @@
 use super::super::dist::{ProcessGroup, ReduceOp};
 use super::super::env::numpy_random::Generator;
 use super::super::error::TrainerError;
-use super::super::policy::acting;
+use super::super::policy::{acting, trunk};
 use super::super::rollout::{ActionBuffer, Rollout};
 use crate::config::learn::NormAdv;
 use tch::{Device, Kind, TchError, Tensor};
 
 /// A rollout on the device, `[n]` or `[n, ...]` each.
 struct Columns {
+    /// As [`trunk::to_rows`] lays them out.
     observations: Tensor,
     actions: Tensor,
     log_probs: Tensor,
@@ -89,7 +90,9 @@ impl Batches {
         let shape: Vec<i64> = rollout.shape.iter().map(|side| *side as i64).collect();
         let all = rollout.weights.iter().all(|weight| *weight == 1.0);
         self.columns = Some(Columns {
-            observations: acting::batch(rollout.observations.view(), n, &shape)?.f_to_device(self.device)?,
+            observations: trunk::to_rows(
+                &acting::batch(rollout.observations.view(), n, &shape)?.f_to_device(self.device)?,
+            )?,
             actions: actions.f_to_device(self.device)?,
             log_probs: column(&rollout.log_probs)?,
             values: column(&rollout.values)?,
@@ -150,7 +153,7 @@ impl Batches {
         let order = order.f_narrow(0, start, len)?;
         let pick = |column: &Tensor| column.f_index_select(0, &order);
         Ok(Minibatch {
-            observations: pick(&columns.observations)?,
+            observations: trunk::from_rows(&pick(&columns.observations)?)?,
             actions: pick(&columns.actions)?,
             log_probs: pick(&columns.log_probs)?,
             values: pick(&columns.values)?,

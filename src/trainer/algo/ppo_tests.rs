@@ -1,5 +1,6 @@
 use super::*;
 use crate::config::experiment::Policy;
+use crate::trainer::algo::Algorithm;
 use crate::trainer::algo::batch::Batches;
 use crate::trainer::dist::{BackendKind, GroupSettings, ProcessGroup};
 use crate::trainer::env::Spec;
@@ -140,7 +141,7 @@ fn trained(env: &str, rest: &str, kernel: &str, iterations: u64) -> (Vec<f32>, V
         life: 0,
     };
     let mut ppo = Ppo::new(settings, &parts).unwrap();
-    assert_eq!(matches!(ppo.engine, Engine::Native(_)), kernel != "libtorch");
+    assert_eq!(matches!(ppo.recipe.engine, Engine::Native(_)), kernel != "libtorch");
     let page = Rc::new(RefCell::new(crate::proto::status_page::Writer::anonymous(0, 0).unwrap()));
     let mut losses = Vec::new();
     for iteration in 0..iterations {

@@ -27,7 +27,7 @@ use crate::trainer::replay::Batch;
 use crate::trainer::seeds::Seeds;
 use tch::{Device, Kind, TchError, Tensor};
 
-/// What an update saw.
+/// What an update saw, of this rank's share.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct QLearned {
     /// Mean TD loss of this rank's share.
@@ -47,8 +47,17 @@ pub struct QLearner {
     pub ddp: Ddp,
     data_parallel: Option<DataParallel>,
     fast: Option<Box<Fast>>,
+    seen: Seen,
     shape: Vec<i64>,
     device: Device,
+}
+
+/// What the latest update saw, where it is.
+enum Seen {
+    Nothing,
+    Numbers(QLearned),
+    /// On the device, to be read when somebody asks: the loss, and the Q-values of the actions taken.
+    Tensors(Tensor, Tensor),
 }
 
 /// The plain-Rust way.
@@ -138,6 +147,7 @@ impl QLearner {
             ddp,
             data_parallel: if let Way::DataParallel(devices) = way { Some(devices) } else { None },
             fast,
+            seen: Seen::Nothing,
             shape: spec.observation_shape.iter().map(|side| *side as i64).collect(),
             device,
         };
@@ -154,21 +164,21 @@ impl QLearner {
     }
 
     /// One update from this rank's share of a batch.
-    pub fn update(&mut self, batch: &Batch, group: &ProcessGroup) -> Result<QLearned, TrainerError> {
-        let learned = if self.fast.is_some() {
-            let learned = self.gradient_fast(batch)?;
+    pub fn update(&mut self, batch: &Batch, group: &ProcessGroup) -> Result<(), TrainerError> {
+        self.seen = if self.fast.is_some() {
+            let seen = Seen::Numbers(self.gradient_fast(batch)?);
             self.ddp.reduce(group)?;
             self.step_fast()?;
-            learned
+            seen
         } else {
             self.ddp.zero_grad();
-            let learned = self.gradient(batch)?;
+            let (loss, taken) = self.gradient(batch)?;
             self.ddp.reduce(group)?;
             if self.settings.max_grad_norm > 0.0 {
                 self.ddp.clip_grad_norm(self.settings.max_grad_norm);
             }
             self.adam.step(self.network.online.tensors(), self.settings.learning_rate)?;
-            learned
+            Seen::Tensors(loss, taken)
         };
         let follow = self.adam.steps.is_multiple_of(self.settings.target_every.max(1));
         if follow {
@@ -180,7 +190,19 @@ impl QLearner {
             }
             fast.online.load(self.network.online.floats().ok_or_else(gone)?);
         }
-        Ok(learned)
+        Ok(())
+    }
+
+    /// What the latest update saw; reads it from the device.
+    pub fn learned(&self) -> Result<QLearned, TchError> {
+        match &self.seen {
+            Seen::Nothing => Ok(QLearned::default()),
+            Seen::Numbers(learned) => Ok(*learned),
+            Seen::Tensors(loss, taken) => Ok(QLearned {
+                td_loss: loss.f_double_value(&[])?,
+                q_values: taken.f_mean(None::<Kind>)?.f_double_value(&[])?,
+            }),
+        }
     }
 
     /// Clips the averaged gradient and steps, without libtorch.
@@ -223,8 +245,8 @@ impl QLearner {
         Ok(QLearned { td_loss: loss, q_values: sum / batch.rows.max(1) as f64 })
     }
 
-    /// The same with libtorch.
-    fn gradient(&self, batch: &Batch) -> Result<QLearned, TrainerError> {
+    /// The same with libtorch; returns the loss, and the Q-values of the actions taken.
+    fn gradient(&self, batch: &Batch) -> Result<(Tensor, Tensor), TrainerError> {
         let rows = batch.rows as i64;
         let column = |values: &[f32]| Tensor::f_from_slice(values)?.f_to_device(self.device);
         let next = self.observations(&batch.numbers.next, &batch.pixels.next, rows)?;
@@ -252,10 +274,7 @@ impl QLearner {
             TdLoss::Huber => taken.f_smooth_l1_loss(&targets, tch::Reduction::Mean, 1.0)?,
         };
         loss.f_backward()?;
-        Ok(QLearned {
-            td_loss: loss.f_double_value(&[])?,
-            q_values: taken.f_mean(None::<Kind>)?.f_double_value(&[])?,
-        })
+        Ok((loss.f_detach()?, taken.f_detach()?))
     }
 
     fn observations(&self, numbers: &[f32], pixels: &[u8], rows: i64) -> Result<Tensor, TchError> {
