@@ -95,6 +95,21 @@ pub trait Prompter: Send + Sync {
     fn progress(&self, host: &str, what: &str, done: u64, total: u64) {
         let _ = (host, what, done, total);
     }
+    /// What `host` is waited for from now on; `None`: nothing any more.
+    fn waiting(&self, host: &str, why: Option<Wait>) {
+        let _ = (host, why);
+    }
+}
+
+/// What a host is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wait {
+    /// The connection and the login.
+    Login,
+    /// A command was sent: the login shell reads its start files.
+    Shell,
+    /// The command runs.
+    Answer,
 }
 
 /// A file that a host is to have in its cache.
@@ -130,6 +145,8 @@ pub struct Answer {
     pub sent: f64,
     /// This machine's clock when it had answered.
     pub received: f64,
+    /// Seconds until the command itself began: what the login shell's start files cost; 0 where there is no login.
+    pub shell: f64,
     /// Bytes of cargo that the host lacked.
     pub brought: u64,
     /// Folder of the cache there, absolute.

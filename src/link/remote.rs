@@ -183,6 +183,7 @@ pub fn call(
         text,
         sent: roads::seconds(output.sent),
         received: roads::seconds(output.received),
+        shell: output.opened.unwrap_or_default().as_secs_f64(),
         brought,
         cache: deployed.cache,
     })

@@ -80,8 +80,10 @@ pub trait Operator {
     fn progress(&mut self, what: &str, done: u64, total: u64) {
         let _ = (what, done, total);
     }
-    /// What was needed is there; the agent is run next.
+    /// A command was sent; the login shell reads its start files first.
     fn starting(&mut self) {}
+    /// The command itself has begun.
+    fn begun(&mut self) {}
     /// Becomes readable when [`Operator::closing`] or other orders are worth a look.
     fn wake_fd(&self) -> Option<RawFd>;
 }

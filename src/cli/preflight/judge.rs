@@ -11,6 +11,8 @@ use crate::ui::text::bytes;
 const LEAST_DISK: u64 = 8 << 20;
 /// Less than this will not hold many checkpoints.
 const SMALL_DISK: u64 = 1 << 30;
+/// Seconds of start files that are worth a word: three commands of a launch wait for them, and so does every mended link.
+const SLOW_SHELL: f64 = 2.0;
 /// Interfaces that lead to containers and virtual machines of the same host.
 const VIRTUAL: [&str; 6] = ["docker", "br-", "virbr", "veth", "cni", "flannel"];
 /// Release of libtorch that the trainer is built for.
@@ -32,7 +34,7 @@ pub fn column(subject: &Subject<'_>, node: usize, answer: &Result<Examined, Link
     let Some(host) = subject.draft.hosts.get(node) else { return vec![Cell::skipped(); CHECKS.len()] };
     let key = |name: &str| format!("host.{node}.{name}");
     vec![
-        Cell::passed(format!("{}@{}", found.user, found.probe.hostname)),
+        reach(examined),
         ranks(host, found, &key),
         gpus(host, found, &key),
         leftovers(found),
@@ -47,6 +49,21 @@ pub fn column(subject: &Subject<'_>, node: usize, answer: &Result<Examined, Link
         code(subject, found),
         clock(examined),
     ]
+}
+
+fn reach(examined: &Examined) -> Cell {
+    let found = &examined.findings;
+    if examined.shell >= SLOW_SHELL {
+        return Cell::warning(
+            format!(
+                "every command begins {:.1} s late: the login shell's start files take so long",
+                examined.shell
+            ),
+            "let ~/.bashrc (or its like) return at once where the shell is not interactive: `case $- in *i*) ;; *) return ;; esac`",
+            "",
+        );
+    }
+    Cell::passed(format!("{}@{}", found.user, found.probe.hostname))
 }
 
 fn wanted(host: &Host, found: &Findings) -> Vec<u32> {
@@ -536,7 +553,7 @@ pub(super) mod tests {
             }),
             ..Findings::default()
         };
-        Examined { findings, asked: 100.0, answered: 100.3 }
+        Examined { findings, asked: 100.0, answered: 100.3, shell: 0.1 }
     }
 
     fn judge_with(
@@ -594,6 +611,7 @@ pub(super) mod tests {
                 assert!(found.2.contains(word), "{found:?}");
             };
         use Grade::{Failed, Warning};
+        case("reach", Warning, "begins 2.5 s late", "", &two, &|e| e.shell = 2.5);
         case("ranks", Warning, "1 ranks on 0 cores", "host.1.nproc", &two, &|e| {
             e.findings.probe.cpu_count = 0
         });

@@ -121,6 +121,8 @@ pub struct Examined {
     pub asked: f64,
     /// The same, after.
     pub answered: f64,
+    /// Seconds that its login shell's start files took.
+    pub shell: f64,
 }
 
 /// All of it.
