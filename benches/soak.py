@@ -14,7 +14,7 @@ from lab import programs  # noqa: E402
 from lab.run import Run  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-ENDLESS = ["run.total_steps=0", "eval.stop_value=1e9"]
+ENDLESS = ["run.total_steps=1000000000000", "eval.stop_value=1e9"]
 PYTHON = f"env.python={json.dumps(programs.python())}"
 # name: (shipped experiment, ranks on each host, settings)
 PROGRAMS = {

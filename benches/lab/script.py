@@ -44,7 +44,11 @@ def row(index):
         return ROWS[index]
 
 
-def strike(name, rank, world, groups):
+# Called in the place of the exchange of losses.
+INSTEAD = ("op", "count")
+
+
+def strike(name, rank, groups):
     print(f"inject: {name} strikes in iteration 0 at {time.time():.3f}", file=sys.stderr, flush=True)
     if name == "raise":
         raise ValueError("injected failure in the loss of a minibatch")
@@ -62,15 +66,12 @@ def strike(name, rank, world, groups):
         os._exit(0)
     if name == "op":
         dist.broadcast(torch.zeros(1), 0)
-        return True
     if name == "count":
         dist.all_reduce(torch.zeros(3))
-        return True
     if name == "order":
         # Every other rank uses its two groups the other way round.
         for group in (groups if rank % 2 == 0 else groups[::-1]):
             dist.all_reduce(torch.zeros(8), group=group)
-    return False
 
 
 def main():
@@ -94,12 +95,16 @@ def main():
             time.sleep(0.02)
         else:
             batch = torch.ones(1, 64)
-        instead = step == at and (rank == victim or name == "order") and strike(name, rank, world, groups)
+        struck = step == at and (rank == victim or name == "order")
+        if struck and name not in INSTEAD:
+            strike(name, rank, groups)
         loss = model(batch).square().mean()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-        if not instead:
+        if struck and name in INSTEAD:
+            strike(name, rank, groups)
+        else:
             dist.all_reduce(torch.tensor([float(loss.detach())]))
         if mode == "groups" and rank in (0, 1):
             for _ in range(3):

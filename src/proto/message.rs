@@ -682,6 +682,13 @@ pub struct PageSample {
     pub recent: Vec<RecentCollective>,
 }
 
+impl PageSample {
+    /// Training iterations done; `None` for a script whose optimisers, if it has any, have made no step: the hook counts those.
+    pub fn iteration(&self) -> Option<u64> {
+        (!self.by_hook || self.train_iter > 0).then_some(self.train_iter)
+    }
+}
+
 /// Counters of one group of ranks (communicator).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct GroupSample {

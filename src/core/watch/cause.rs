@@ -196,7 +196,7 @@ pub(super) fn judge_start(seat: &Seat<'_>, waited_ms: u64, limits: &Limits) -> O
         return None;
     }
     let blocked = seat.blocked_ms.is_some_and(|ms| ms >= BLOCKED_MS);
-    let idle = seat.moved.over_ms >= 1_000 && seat.moved.cpu.is_some_and(|cpu| cpu <= IDLE);
+    let idle = seat.moved.over_ms >= 1_000 && cpu(seat) <= IDLE;
     let nothing = idle && seat.moved.io_bytes == 0 && children_work(seat) != Some(true);
     if blocked && waited_ms >= limits.behind {
         return red(Confidence::Likely, Reason::Storage);

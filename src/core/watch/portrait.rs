@@ -38,7 +38,7 @@ pub(super) fn side(rank: &RankModel, look: Option<&Inspection>) -> Side {
         side.silent_ms = super::track::silence(sample);
         side.children = children(sample, look);
         if let Some(page) = &sample.page {
-            side.train_iter = Some(page.train_iter);
+            side.train_iter = page.iteration();
             if !page.by_hook {
                 side.env_step = Some(page.env_step);
                 side.phase = page.phase.name().into();

@@ -140,9 +140,10 @@ fn cause(seat: &Seat<'_>, seats: &[Seat<'_>]) -> (Reason, String) {
     let fact = |name: &str, (_, own, median): (f64, f64, f64)| {
         format!("{name} takes {:.0} % of its time, {:.0} % of the others'", own * 100.0, median * 100.0)
     };
-    let pressed = seat.host.pressure.is_some_and(|(cpu, _)| cpu >= 40.0) || seat.host.cpu_percent >= 98.0;
-    let alone = seats.iter().any(|other| other.node != seat.node);
-    if pressed && alone {
+    let pressed =
+        |seat: &Seat| seat.host.pressure.is_some_and(|(cpu, _)| cpu >= 40.0) || seat.host.cpu_percent >= 98.0;
+    // Where all hosts are busy, that is not what makes this rank slower than the others.
+    if pressed(seat) && seats.iter().any(|other| other.node != seat.node && !pressed(other)) {
         return (Reason::CpuPressure, format!("its host is {:.0} % busy", seat.host.cpu_percent));
     }
     match (env.0, learn.0) {

@@ -155,9 +155,9 @@ fn page(rank: &RankModel, list: &mut Vec<Fact>) {
 
 fn counters(model: &Model, rank: &RankModel, list: &mut Vec<Fact>) {
     if let Some(page) = ranks::page(rank) {
-        list.push((
-            "now",
-            format!(
+        // The hook in a script sees steps of optimisers at most.
+        let told = match (page.by_hook, page.iteration()) {
+            (false, _) => format!(
                 "iteration {}, env_step {}, samples {}, episodes {}, updates {}",
                 text::thousands(page.train_iter),
                 text::thousands(page.env_step),
@@ -165,8 +165,10 @@ fn counters(model: &Model, rank: &RankModel, list: &mut Vec<Fact>) {
                 text::thousands(page.episodes),
                 text::thousands(page.updates),
             ),
-            Role::Text,
-        ));
+            (true, Some(steps)) => format!("{} steps of optimisers", text::thousands(steps)),
+            (true, None) => "no optimiser has made a step: collectives are all that is counted".into(),
+        };
+        list.push(("now", told, Role::Text));
     }
     if let Some(own) = rank.counters.back() {
         list.push((

@@ -116,7 +116,9 @@ fn cell(ctx: &Ctx<'_>, rank: &RankModel, state: &RankState, column: Column, cell
             right(ranks::gpu(ctx.model, rank).and_then(|gpu| gpu.power_w).map(|watts| format!("{watts:.0}W")))
         }
         Column::Phase => left(ranks::phase(rank).into(), if page.is_some() { Role::Text } else { Role::Dim }),
-        Column::Iteration => right(page.map(|page| text::count(page.train_iter, 9))),
+        Column::Iteration => {
+            right(page.and_then(PageSample::iteration).map(|iteration| text::count(iteration, 9)))
+        }
         Column::EnvStep => right(ranks::env_step(rank).map(|steps| text::count(steps, 11))),
         Column::Speed => right((rank.steps_per_s > 0.0).then(|| text::si(rank.steps_per_s))),
         Column::Collective => match page.filter(|page| page.collective.entered > 0) {

@@ -5,7 +5,7 @@ use crate::core::ids::Rank;
 use crate::core::reason::Reason;
 use crate::core::report::{Confidence, Severity, VerdictKind};
 use crate::core::testkit::*;
-use crate::proto::inspection::{Frame, HOLDS_GIL, Inspection, Socket};
+use crate::proto::inspection::{Frame, HOLDS_GIL, Inspection, Pressure, Socket};
 use crate::proto::message::*;
 
 fn exits(c: &mut Cluster, rank: u32, exit: Exit, line: &str) {
@@ -471,6 +471,23 @@ fn p23_a_rank_that_computes_longer() {
 }
 
 #[test]
+fn p23_a_host_that_is_as_busy_as_the_others_is_no_reason() {
+    for all in [true, false] {
+        let mut c = trained(2);
+        for (host, agent) in c.agents.iter_mut().enumerate() {
+            let pressure = Pressure { cpu: if all || host == 1 { 90.0 } else { 3.0 }, ..Pressure::default() };
+            agent.signals.pressure = Some(pressure);
+        }
+        slow(&mut c, 3, |rank, now, sample| {
+            let learn = if rank == 3 { now * 7 / 10 } else { now * 4 / 10 };
+            sample.page.as_mut().unwrap().own_ms = vec![0, 0, now * 2 / 10, learn, 0, 0, 0, 0, 0];
+        });
+        let verdict = verdicts(&c).last().cloned().expect("a verdict");
+        expect(&verdict, Some(3), if all { Reason::SlowCompute } else { Reason::CpuPressure });
+    }
+}
+
+#[test]
 fn p24_a_rank_that_does_not_come_to_the_rendezvous() {
     let mut c = Cluster::launch(2);
     c.all_ready();
@@ -494,8 +511,7 @@ fn p24_a_rank_whose_program_has_not_even_begun() {
     }
     // A line of the host that comes before the program sleeps.
     let late = sample(&mut c, 3);
-    (late.page, late.state, late.cpu_percent) = (None, 'S', 0.0);
-    late.signals.cpu_ms = 20;
+    (late.page, late.state, late.cpu_percent, late.signals.cpu_ms) = (None, 'S', 0.0, 0);
     let verdict = alarm(&mut c, 12_000);
     expect(&verdict, Some(3), Reason::RendezvousIncomplete);
 }

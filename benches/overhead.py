@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""What the watch costs: the trainer with and without it, and the agent that looks at eight ranks ten times a second.
+
+    cargo build --release --features trainer,inject
+    python3 benches/overhead.py trainer [--pairs 9] [--steps 2000000]
+    python3 benches/overhead.py hook [--pairs 9] [--steps 3000]        # RANKDECK_TEST_PYTHON has PyTorch
+    python3 benches/overhead.py agent [--seconds 60] [--rate 10]
+
+`trainer`: two ranks of CartPole PPO, once under console and agents (status page, samples, fingerprints of calls) and once started by hand with the
+same environment and nobody looking. Runs come in pairs, in turn, and the first of a pair changes. What is compared is user and system time of the
+rank's process from its start to its end per environment step, which other work on the machine disturbs less than wall time. The median over the
+pairs of the ratio is the overhead, with its quartiles.
+`hook`: the same with a torchrun-style script, with `watch.python_hook` on and off, both under the console.
+`agent`: CPU time of the agent of one host with eight ranks, between two moments of a running job.
+"""
+import argparse, json, os, pathlib, re, socket, statistics, subprocess, sys, tempfile, time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from lab import programs  # noqa: E402
+from lab.run import Run  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# Runs a program and says what it used; counts its environment workers, too.
+METER = ("import resource, subprocess, sys; code = subprocess.call(sys.argv[1:]); used = resource.getrusage(resource.RUSAGE_CHILDREN); "
+         "print(f'METER {used.ru_utime + used.ru_stime:.4f}', flush=True); sys.exit(code)")
+PPO = """[run]
+name = "overhead"
+seed = 1
+total_steps = {steps}
+{launch}
+[env]
+id = "CartPole-v1"
+num_envs = 16
+[collect]
+num_steps = 128
+[learn]
+algorithm = "ppo"
+"""
+RANKS = 2
+
+
+def metered(text):
+    return [float(found) for found in re.findall(r"METER ([0-9.]+)", text)]
+
+
+def under_console(folder, text, console):
+    """CPU seconds of all ranks of a run under console and agents."""
+    run = Run([console], folder, text, programs.hosts((1,) * RANKS))
+    run.wait(lambda said: said["kind"] == "run_finished", 1800)
+    end = run.finish()
+    if not end or end["outcome"] != "succeeded":
+        raise SystemExit(f"the run did not succeed: {end}")
+    logs = "\n".join(log.read_text(errors="replace") for log in pathlib.Path(folder).glob("n*/runs/*/node*/gen0/rank*.log"))
+    return sum(metered(logs))
+
+
+def by_hand(folder, config, trainer):
+    """CPU seconds of the same ranks with nobody looking: no status page, no event socket, no agent."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    folder.mkdir(parents=True)
+    (folder / "experiment.toml").write_text(config)
+    ranks = []
+    for rank in range(RANKS):
+        environment = dict(os.environ, RANK=str(rank), LOCAL_RANK="0", WORLD_SIZE=str(RANKS), LOCAL_WORLD_SIZE="1", NODE_RANK=str(rank),
+                           MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
+        ranks.append(subprocess.Popen(
+            [sys.executable, "-c", METER, trainer, "--config", str(folder / "experiment.toml"), "--run-dir", str(folder)],
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True))
+    outputs = [rank.communicate(timeout=1800)[0] for rank in ranks]
+    if any(rank.returncode for rank in ranks):
+        raise SystemExit("a rank failed without the watch")
+    return sum(sum(metered(output)) for output in outputs)
+
+
+def compare(pairs, one, other, names, steps):
+    """Runs pairs in turn; prints each, and the median of the ratios."""
+    ratios = []
+    for pair in range(pairs):
+        with tempfile.TemporaryDirectory(prefix="rdover") as folder:
+            folder = pathlib.Path(folder)
+            order = [("with", one), ("without", other)]
+            used = {name: function(folder / name) for name, function in (order if pair % 2 == 0 else order[::-1])}
+        ratios.append(used["with"] / used["without"])
+        print(f"pair {pair + 1}: {names[0]} {used['with']:.2f} CPU-s ({steps / used['with']:.0f} steps per CPU-s), {names[1]} {used['without']:.2f} "
+              f"({steps / used['without']:.0f}): {100 * (ratios[-1] - 1):+.2f} % (load {os.getloadavg()[0]:.1f})", flush=True)
+    quartiles = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
+    print(f"overhead: median {100 * (statistics.median(ratios) - 1):+.2f} %, quartiles {100 * (quartiles[0] - 1):+.2f} % to "
+          f"{100 * (quartiles[2] - 1):+.2f} %, of {len(ratios)} pairs")
+
+
+def trainer(args):
+    program = str(pathlib.Path(args.console).with_name("rankdeck-trainer"))
+    command = json.dumps([sys.executable, "-c", METER, program, "--config", "{config}"])
+    with tempfile.TemporaryDirectory(prefix="rdconf") as kept:
+        config = pathlib.Path(kept) / "experiment.toml"
+        config.write_text(PPO.format(steps=args.steps, launch=""))
+        launch = f"[launch]\ncommand = {command.replace('{config}', str(config))}"
+        # A program of one's own needs no [env] and [learn].
+        text = f'[run]\nname = "overhead"\n{launch}\n'
+        compare(args.pairs, lambda folder: under_console(folder, text, args.console), lambda folder: by_hand(folder, config.read_text(), program),
+                ("watched", "alone"), args.steps)
+
+
+def hook(args):
+    def script(folder, hooked):
+        command = json.dumps([sys.executable, "-c", METER, programs.python(), "-u", str(programs.HERE / "script.py")])
+        text = (f'[run]\nname = "overhead"\n[launch]\ncommand = {command}\n[launch.env]\nLAB_MODE = "fast"\nLAB_STEPS = "{args.steps}"\n'
+                f"[watch]\npython_hook = {str(hooked).lower()}\n")
+        return under_console(folder, text, args.console)
+    compare(args.pairs, lambda folder: script(folder, True), lambda folder: script(folder, False), ("hooked", "plain"), args.steps)
+
+
+def ticks(pid):
+    words = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def agent(args):
+    """Ranks that mostly sleep, so that there is a machine left to measure on."""
+    text = programs.experiment("overhead-agent", "ppo", 8, dict(eval_every=0, checkpoint_every=0), {})
+    environment = dict(RANKDECK_AGENT_TIMING=f"sample={1 / args.rate}", TRAINER_INJECT="lognormal-env=20@all:0")
+    with tempfile.TemporaryDirectory(prefix="rdover") as folder:
+        run = Run([args.console], pathlib.Path(folder) / "run", text, programs.hosts((8,)), environment)
+        try:
+            if not run.wait_iteration(3, 120):
+                raise SystemExit("no iteration came")
+            name = next(said["run"] for _, said in run.lines if said.get("run"))
+            found = [int(entry.name) for entry in pathlib.Path("/proc").iterdir() if entry.name.isdigit() and _is_agent(entry, name)]
+            if not found:
+                raise SystemExit("the agent was not found")
+            pid = found[0]
+            threads = {task.name: (task / "comm").read_text().strip() for task in pathlib.Path(f"/proc/{pid}/task").iterdir()}
+            before, since = ticks(pid), time.time()
+            own = {tid: ticks(f"{pid}/task/{tid}") for tid in threads}
+            run.pass_time(args.seconds)
+            used, passed = ticks(pid) - before, time.time() - since
+            print(f"agent, 8 ranks, {args.rate:g} samples per second: {used:.2f} CPU-s in {passed:.1f} s: {100 * used / passed:.2f} % of a core (load {os.getloadavg()[0]:.1f})")
+            for tid, comm in threads.items():
+                try:
+                    share = ticks(f"{pid}/task/{tid}") - own[tid]
+                except OSError:
+                    continue
+                if share > 0:
+                    print(f"  thread {comm}: {100 * share / passed:.2f} %")
+        finally:
+            run.finish()
+
+
+def _is_agent(entry, name):
+    try:
+        words = (entry / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return b"serve" in words and name.encode() in words
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["trainer", "hook", "agent"])
+    parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--rate", type=float, default=10.0)
+    parser.add_argument("--console", default=str(ROOT / "target/release/rankdeck"))
+    args = parser.parse_args()
+    args.console = os.path.abspath(args.console)
+    args.steps = args.steps or (3000 if args.what == "hook" else 2_000_000)
+    dict(trainer=trainer, hook=hook, agent=agent)[args.what](args)
+
+
+if __name__ == "__main__":
+    main()
