@@ -424,7 +424,9 @@ impl<'a> Trainer<'a> {
                 let (env, _) = setup::parts(self.experiment)?;
                 let count = episodes.clamp(1, evaluate::MAX_ENVS) as usize;
                 let purpose = env::Purpose::Evaluate;
-                made.insert(env::make_vector(env, count, 0, &self.seeds, 0, purpose)?)
+                let mut vector = env::make_vector(env, count, 0, &self.seeds, 0, purpose)?;
+                vector.watch(algo::shown(page));
+                made.insert(vector)
             }
         };
         evaluate(&mut **envs, episodes, self.algorithm.greedy()?, |played| {

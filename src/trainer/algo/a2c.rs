@@ -3,9 +3,9 @@
 //! Every iteration makes one update on the whole rollout of all ranks: minus the mean of log-probability times advantage, plus the value loss, minus the
 //! entropy bonus. With advantages that are not normalised, or normalised over the world, W ranks equal one.
 
-use super::batch::Batches;
+use super::native::{Engine, Numbers};
 use super::on_policy::{Common, OnPolicy, Played, Recipe};
-use super::ppo::value_error;
+use super::ppo::{Objective, value_error};
 use super::{At, Learned, Parts};
 use crate::config::learn::{A2c as Settings, NormAdv};
 use crate::trainer::env::numpy_random::Generator;
@@ -15,7 +15,7 @@ use crate::trainer::policy::actor_critic::Pass;
 /// A2C.
 pub struct A2c {
     settings: Settings,
-    batches: Batches,
+    pub(super) engine: Engine,
 }
 
 impl A2c {
@@ -32,13 +32,9 @@ impl A2c {
             aux: false,
         };
         let normalise = NormAdv::of(settings.norm_adv, settings.norm_adv_over);
-        Ok(Played {
-            on: OnPolicy::new(common, parts)?,
-            recipe: A2c {
-                batches: Batches::new(normalise, parts.sizes.local_batch, parts.device),
-                settings: settings.clone(),
-            },
-        })
+        let on = OnPolicy::new(common, parts)?;
+        let engine = Engine::new(on.policy.layout(), parts, normalise, parts.sizes.local_batch)?;
+        Ok(Played { on, recipe: A2c { engine, settings: settings.clone() } })
     }
 }
 
@@ -51,9 +47,23 @@ impl Recipe for A2c {
         learned: &mut Learned,
     ) -> Result<(), TrainerError> {
         learned.planned = 1;
-        self.batches.load(on.rollout(), &on.returns)?;
-        self.batches.begin_epoch(&on.advantages, &on.rollout().weights, random, at.group)?;
-        let batch = self.batches.get(0)?;
+        let batches = match &mut self.engine {
+            Engine::Libtorch(batches) => batches,
+            Engine::Native(native) => {
+                let Settings { value_loss, ent_coef, vf_coef, .. } = self.settings;
+                let objective =
+                    Objective { clip_coef: 0.0, clip_vloss: false, value_loss, ent_coef, vf_coef };
+                let mut numbers = Numbers::default();
+                native.begin();
+                native.begin_epoch(on.rollout(), &on.advantages, &on.returns, random, at.group)?;
+                native.update(0, (&objective, false), on, at, learned, &mut numbers)?;
+                learned.losses = numbers.terms().to_vec();
+                return Ok(());
+            }
+        };
+        batches.load(on.rollout(), &on.returns)?;
+        batches.begin_epoch(&on.advantages, &on.rollout().weights, random, at.group)?;
+        let batch = batches.get(0)?;
         let output = on.policy.forward(&batch.observations, Pass::PLAIN)?;
         let log_probs = output.distribution.log_prob(&batch.actions)?;
         let policy = batch.mean(&log_probs.f_mul(&batch.advantages)?)?.f_neg()?;

@@ -8,7 +8,7 @@
 //! - OFFPOLICY-2: the transitions of an update come from a stream named by rank and number of the update: nothing of it needs to be saved.
 //! - OFFPOLICY-3: `env_step` and `samples` count accepted actions; dummy steps across a reset count nowhere.
 
-use super::{Algorithm, At, Learned, Parts};
+use super::{Algorithm, At, Learned, Parts, shown};
 use crate::config::learn::Learn;
 use crate::proto::message::Phase;
 use crate::trainer::collect::{Interval, Tally};
@@ -214,11 +214,12 @@ impl<L: Learner> Algorithm for Replayed<L> {
 impl OffPolicy {
     /// Environments reset, replay empty.
     fn new(common: Common, parts: &Parts<'_>) -> Result<OffPolicy, TrainerError> {
-        let Parts { experiment, sizes, spec, seeds, life, .. } = parts;
+        let Parts { experiment, sizes, spec, seeds, group, life, .. } = parts;
         let (shape, rows) = shares(&common, spec, sizes)?;
         let (env, _) = setup::parts(experiment)?;
         let envs = sizes.local_envs as usize;
-        let env = env::make_vector(env, envs, sizes.first_env, seeds, *life, env::Purpose::Train)?;
+        let mut env = env::make_vector(env, envs, sizes.first_env, seeds, *life, env::Purpose::Train)?;
+        env.watch(shown(group.page()));
         let mut replay = Replay::new(shape);
         replay.begin(env.observations());
         Ok(OffPolicy {

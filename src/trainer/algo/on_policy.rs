@@ -7,7 +7,7 @@
 use super::adam::Adam;
 use super::batch::explained_variance;
 use super::gae::Gae;
-use super::{Algorithm, At, Learned, Parts};
+use super::{Algorithm, At, Learned, Parts, shown};
 use crate::config::experiment::Collect;
 use crate::proto::message::Phase;
 use crate::trainer::collect::{Actor, Collector, Interval, Tally, Treatment};
@@ -78,7 +78,8 @@ impl OnPolicy {
         let bucket = (experiment.distributed.bucket_mb.clamp(0.0, 4096.0) * 1024.0 * 1024.0) as usize;
         let ddp = Ddp::new(policy.named_parameters(), Vec::new(), group, bucket)?;
         let envs = sizes.local_envs as usize;
-        let env = env::make_vector(env, envs, sizes.first_env, seeds, *life, env::Purpose::Train)?;
+        let mut env = env::make_vector(env, envs, sizes.first_env, seeds, *life, env::Purpose::Train)?;
+        env.watch(shown(group.page()));
         let treatment = Treatment {
             collect: Collect { num_steps: sizes.num_steps, ..experiment.collect.clone() },
             gamma: common.gamma,
@@ -162,7 +163,7 @@ impl OnPolicy {
         self.ddp.zero_grad();
         loss.f_backward()?;
         self.ddp.reduce(at.group)?;
-        self.ddp.clip_grad_norm(self.common.max_grad_norm);
+        let _ = self.ddp.clip_grad_norm(self.common.max_grad_norm);
         self.adam.step(self.policy.parameters(), learned.learning_rate)?;
         self.updated(at, learned);
         Ok(())

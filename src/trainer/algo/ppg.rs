@@ -15,6 +15,7 @@ use super::on_policy::{Common, OnPolicy, Played, Recipe};
 use super::ppo::{Noted, Objective, value_error};
 use super::{At, Learned, Parts};
 use crate::config::learn::{NormAdv, Ppg as Settings};
+use crate::trainer::dist::upload::{upload, upload_slice};
 use crate::trainer::env::numpy_random::Generator;
 use crate::trainer::error::TrainerError;
 use crate::trainer::inject;
@@ -23,11 +24,13 @@ use crate::trainer::policy::distribution::Distribution;
 use crate::trainer::policy::{acting, trunk};
 use tch::{Device, Kind, TchError, Tensor};
 
-/// A rollout of the policy phase, on the device: observations `[steps * envs, ...]` as [`trunk::to_rows`] lays them out, the rest `[steps * envs]`.
+/// The rollouts of a policy phase, on the device, one after the other: observations `[rows, ...]` as [`trunk::to_rows`] lays them out, the rest `[rows]`.
+/// There is room for all of a phase from its first rollout on.
 struct Kept {
     observations: Tensor,
     returns: Tensor,
     weights: Tensor,
+    rollouts: usize,
 }
 
 /// PPG.
@@ -35,7 +38,7 @@ pub struct Ppg {
     settings: Settings,
     objective: Objective,
     batches: Batches,
-    kept: Vec<Kept>,
+    kept: Option<Kept>,
     envs: usize,
     steps: usize,
 }
@@ -68,7 +71,7 @@ impl Ppg {
                 batches: Batches::new(NormAdv::Off, minibatch, parts.device),
                 settings: settings.clone(),
                 objective,
-                kept: Vec::new(),
+                kept: None,
                 envs: parts.sizes.local_envs as usize,
                 steps: parts.sizes.num_steps as usize,
             },
@@ -104,15 +107,30 @@ impl Ppg {
     fn keep(&mut self, on: &OnPolicy) -> Result<(), TchError> {
         let rollout = on.rollout();
         let shape: Vec<i64> = rollout.shape.iter().map(|side| *side as i64).collect();
-        let column = |values: &[f32]| Tensor::f_from_slice(values)?.f_to_device(on.device);
+        let column = |values: &[f32]| upload_slice(values, on.device);
         let observations = acting::batch(rollout.observations.view(), rollout.len(), &shape)?;
-        let kept = Kept {
-            // A tensor made from a slice is a copy.
-            observations: trunk::to_rows(&observations.f_to_device(on.device)?)?,
-            returns: column(&on.returns)?,
-            weights: column(&rollout.weights)?,
+        // A tensor made from a slice is a copy.
+        let observations = trunk::to_rows(&upload(observations, on.device)?)?;
+        let kept = match &mut self.kept {
+            Some(kept) => kept,
+            made => {
+                let all = (self.settings.policy_iterations as usize * rollout.len()) as i64;
+                let mut whole = observations.size();
+                whole[0] = all;
+                let column = || Tensor::f_zeros([all], (Kind::Float, on.device));
+                made.insert(Kept {
+                    observations: Tensor::f_empty(&whole, (observations.kind(), on.device))?,
+                    returns: column()?,
+                    weights: column()?,
+                    rollouts: 0,
+                })
+            }
         };
-        self.kept.push(kept);
+        let (start, len) = ((kept.rollouts * rollout.len()) as i64, rollout.len() as i64);
+        kept.observations.f_narrow(0, start, len)?.f_copy_(&observations)?;
+        kept.returns.f_narrow(0, start, len)?.f_copy_(&column(&on.returns)?)?;
+        kept.weights.f_narrow(0, start, len)?.f_copy_(&column(&rollout.weights)?)?;
+        kept.rollouts += 1;
         Ok(())
     }
 
@@ -124,23 +142,21 @@ impl Ppg {
         learned: &mut Learned,
         random: &mut Generator,
     ) -> Result<[f64; 2], TrainerError> {
-        let kept = std::mem::take(&mut self.kept);
+        let Some(Kept { observations, returns, weights, rollouts }) = &self.kept else {
+            return Ok([f64::NAN; 2]);
+        };
         let pass = Pass { detached: !self.settings.critic_trains_shared, aux: true };
         // A unit is one environment's part of one rollout.
-        let mut units: Vec<usize> = (0..kept.len() * self.envs).collect();
+        let mut units: Vec<usize> = (0..rollouts * self.envs).collect();
         let each = (units.len() / self.settings.aux_num_minibatches.max(1) as usize).max(1);
         // The policy as it is now is what the phase must not change.
+        // In pieces as large as a minibatch: the activations of all images at once would not fit.
         let mut old = Vec::new();
-        for kept in &kept {
-            // In pieces as large as a minibatch: activations of a whole rollout of images may not fit.
-            for rows in kept.observations.f_split((each * self.steps) as i64, 0)? {
-                let output = || on.policy.forward(&trunk::from_rows(&rows)?, Pass::PLAIN);
-                old.push(tch::no_grad(|| output()?.distribution.saved())?);
-            }
+        for rows in observations.f_split((each * self.steps) as i64, 0)? {
+            let output = || on.policy.forward(&trunk::from_rows(&rows)?, Pass::PLAIN);
+            old.push(tch::no_grad(|| output()?.distribution.saved())?);
         }
-        let whole = |pick: fn(&Kept) -> &Tensor| Tensor::f_cat(&kept.iter().map(pick).collect::<Vec<_>>(), 0);
-        let (observations, old) = (whole(|kept| &kept.observations)?, Tensor::f_cat(&old, 0)?);
-        let (returns, weights) = (whole(|kept| &kept.returns)?, whole(|kept| &kept.weights)?);
+        let old = Tensor::f_cat(&old, 0)?;
         let continuous = on.policy.layout().log_std.is_some();
         let mut last = None;
         for _ in 0..self.settings.aux_epochs {
@@ -180,7 +196,7 @@ impl Ppg {
                 (0..self.steps).map(move |step| ((rollout * self.steps + step) * self.envs + env) as i64)
             })
             .collect();
-        Tensor::f_from_slice(&rows)?.f_to_device(device)
+        upload_slice(&rows, device)
     }
 }
 
@@ -192,7 +208,8 @@ impl Recipe for Ppg {
         random: &mut Generator,
         learned: &mut Learned,
     ) -> Result<(), TrainerError> {
-        let aux_due = self.kept.len() + 1 >= self.settings.policy_iterations as usize;
+        let rollouts = self.kept.as_ref().map_or(0, |kept| kept.rollouts);
+        let aux_due = rollouts + 1 >= self.settings.policy_iterations as usize;
         let product = |epochs: u32, minibatches: u32| u64::from(epochs) * u64::from(minibatches);
         learned.planned = product(self.settings.update_epochs, self.settings.num_minibatches);
         if aux_due {
@@ -200,7 +217,15 @@ impl Recipe for Ppg {
         }
         let noted = self.policy_phase(on, at, learned, random)?;
         self.keep(on)?;
-        let [aux, kl] = if aux_due { self.aux_phase(on, at, learned, random)? } else { [f64::NAN; 2] };
+        let [aux, kl] = if aux_due {
+            let last = self.aux_phase(on, at, learned, random)?;
+            if let Some(kept) = &mut self.kept {
+                kept.rollouts = 0;
+            }
+            last
+        } else {
+            [f64::NAN; 2]
+        };
         learned.losses = noted.losses()?;
         // No `_loss` at the end: most iterations have none.
         learned.losses.extend([("losses/aux_value", aux), ("losses/aux_kl", kl)]);

@@ -8,8 +8,8 @@
 //! - PPO-1: every rank makes the same number of updates: the target-KL decision uses the KL averaged over all ranks.
 //! - PPO-2: the host waits for the device once per iteration, and once per epoch with a target KL, not in an update.
 
-use super::batch::{Batches, Minibatch};
-use super::native::{Native, Numbers};
+use super::batch::Minibatch;
+use super::native::{Engine, Numbers};
 use super::on_policy::{Common, OnPolicy, Played, Recipe};
 use super::{At, Learned, Parts};
 use crate::config::learn::{NormAdv, Ppo as Settings, ValueLoss};
@@ -24,14 +24,6 @@ pub struct Ppo {
     settings: Settings,
     objective: Objective,
     engine: Engine,
-}
-
-/// What makes the updates; both make the same up to rounding.
-enum Engine {
-    /// Autograd: any network, any device.
-    Libtorch(Batches),
-    /// Hand-written passes.
-    Native(Box<Native>),
 }
 
 impl Ppo {
@@ -57,10 +49,7 @@ impl Ppo {
         let minibatch = parts.sizes.local_batch / settings.num_minibatches.max(1) as usize;
         let normalise = NormAdv::of(settings.norm_adv, settings.norm_adv_over);
         let on = OnPolicy::new(common, parts)?;
-        let engine = match Native::new(on.policy.layout(), parts, normalise, minibatch)? {
-            Some(native) => Engine::Native(Box::new(native)),
-            None => Engine::Libtorch(Batches::new(normalise, minibatch, parts.device)),
-        };
+        let engine = Engine::new(on.policy.layout(), parts, normalise, minibatch)?;
         Ok(Played { on, recipe: Ppo { engine, settings: settings.clone(), objective } })
     }
 
@@ -104,7 +93,7 @@ impl Ppo {
         for _ in 0..settings.update_epochs {
             native.begin_epoch(on.rollout(), &on.advantages, &on.returns, random, at.group)?;
             for k in 0..native.count() {
-                native.ppo(k, objective, on, at, learned, &mut numbers)?;
+                native.update(k, (&*objective, true), on, at, learned, &mut numbers)?;
             }
             if settings.target_kl > 0.0 && is_too_far(numbers.approx_kl(), settings, at)? {
                 break;

@@ -13,6 +13,7 @@ use super::adam::Adam;
 use crate::config::experiment::Experiment;
 use crate::config::learn::Dqn as Settings;
 use crate::config::learn::dqn::TdLoss;
+use crate::trainer::dist::upload::{upload, upload_slice};
 use crate::trainer::dist::{DataParallel, Ddp, ProcessGroup};
 use crate::trainer::env::Spec;
 use crate::trainer::error::TrainerError;
@@ -175,7 +176,7 @@ impl QLearner {
             let (loss, taken) = self.gradient(batch)?;
             self.ddp.reduce(group)?;
             if self.settings.max_grad_norm > 0.0 {
-                self.ddp.clip_grad_norm(self.settings.max_grad_norm);
+                let _ = self.ddp.clip_grad_norm(self.settings.max_grad_norm);
             }
             self.adam.step(self.network.online.tensors(), self.settings.learning_rate)?;
             Seen::Tensors(loss, taken)
@@ -248,7 +249,7 @@ impl QLearner {
     /// The same with libtorch; returns the loss, and the Q-values of the actions taken.
     fn gradient(&self, batch: &Batch) -> Result<(Tensor, Tensor), TrainerError> {
         let rows = batch.rows as i64;
-        let column = |values: &[f32]| Tensor::f_from_slice(values)?.f_to_device(self.device);
+        let column = |values: &[f32]| upload_slice(values, self.device);
         let next = self.observations(&batch.numbers.next, &batch.pixels.next, rows)?;
         let targets = tch::no_grad(|| -> Result<Tensor, TchError> {
             let following = self.network.forward(self.network.target.tensors(), &next)?;
@@ -260,7 +261,7 @@ impl QLearner {
             column(&batch.rewards)?.f_add(&column(&batch.discounts)?.f_mul(&values)?)
         })?;
         let now = self.observations(&batch.numbers.now, &batch.pixels.now, rows)?;
-        let choices = Tensor::f_from_slice(&batch.choices)?.f_view([rows, 1])?.f_to_device(self.device)?;
+        let choices = upload_slice(&batch.choices, self.device)?.f_view([rows, 1])?;
         let online = self.network.online.tensors();
         let q = match &self.data_parallel {
             Some(devices) => {
@@ -281,7 +282,7 @@ impl QLearner {
         let flat =
             if numbers.is_empty() { Tensor::f_from_slice(pixels)? } else { Tensor::f_from_slice(numbers)? };
         let whole: Vec<i64> = std::iter::once(rows).chain(self.shape.iter().copied()).collect();
-        flat.f_view(whole.as_slice())?.f_to_device(self.device)
+        upload(flat.f_view(whole.as_slice())?, self.device)
     }
 
     /// Q-values `[rows][actions]` of observations, for acting.

@@ -12,6 +12,7 @@
 
 use super::adam::Adam;
 use crate::config::learn::Sac as Settings;
+use crate::trainer::dist::upload::upload_slice;
 use crate::trainer::dist::{Ddp, ProcessGroup};
 use crate::trainer::error::TrainerError;
 use crate::trainer::policy::q_network::follow;
@@ -141,7 +142,7 @@ impl SacLearner {
         group: &ProcessGroup,
     ) -> Result<(), TrainerError> {
         let (rows, actions) = (batch.rows as i64, self.networks.layout().actions);
-        let host = |values: &[f32]| Tensor::f_from_slice(values)?.f_to_device(self.device);
+        let host = |values: &[f32]| upload_slice(values, self.device);
         let now = host(&batch.numbers.now)?.f_view([rows, -1])?;
         let next = host(&batch.numbers.next)?.f_view([rows, -1])?;
         let taken = host(&batch.actions)?.f_view([rows, actions as i64])?;
@@ -149,7 +150,7 @@ impl SacLearner {
         let device = self.device;
         let mut draw = || -> Result<Tensor, TchError> {
             let numbers = noise.normals(batch.rows * actions);
-            Tensor::f_from_slice(&numbers)?.f_view([rows, actions as i64])?.f_to_device(device)
+            upload_slice(&numbers, device)?.f_view([rows, actions as i64])
         };
         let next_noise = draw()?;
         let goals = tch::no_grad(|| -> Result<Tensor, TchError> {
