@@ -38,6 +38,7 @@ pub(super) fn handle(ctx: &mut Ctx<'_>, event: Event) {
         Event::MicroscopeRequested { from } => user::restart(ctx, from, true),
         Event::DetachRequested => user::detach(ctx),
         Event::PromptAnswered { node, answer } => user::answer(ctx, node.index(), answer),
+        Event::Warned { lines } => user::warned(ctx, lines),
         Event::WallClock { time } => {
             ctx.session.clock.wall = Some((ctx.now, time));
             false
