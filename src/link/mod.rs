@@ -5,7 +5,7 @@
 //! (re)connection ends in [`LinkState::Ready`], upon which the core sends `attach`. Closing a link never touches the run. Invariants:
 //! - LINK-1: the last state a link tells is `Failed` or `Closed`; after it the link's thread is gone.
 //! - LINK-2: refused keys and host keys end a link; whatever may heal is tried again, for ever once it has worked.
-//! - LINK-3: an agent that is silent for [`carry::SILENCE`] counts as lost; the run is not touched by that.
+//! - LINK-3: an agent that is silent for [`carry::SILENCE`] (or what `ServerAlive*` of the ssh configuration allow) counts as lost; the run is not touched by that.
 //! - LINK-4: a link never blocks its driver, nor does a driver that is slow keep a link from closing.
 
 pub mod backoff;

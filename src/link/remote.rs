@@ -3,7 +3,7 @@
 //! Owner: the link's thread owns the session and its channels (SSH-1). The agent's socket is reached by `direct-streamlocal`, which needs
 //! no process on the host; where sshd forbids that, through `rankdeck agent relay` and its marker line.
 
-use super::carry::Pipe;
+use super::carry::{self, Pipe};
 use super::deploy::{self, Deployed, Errand, Image, Package};
 use super::desk::Desk;
 use super::freight::Sender;
@@ -27,6 +27,8 @@ const STARTING: Duration = Duration::from_secs(30);
 const OPENING: Duration = Duration::from_secs(15);
 /// Bound of one write; messages to an agent are short.
 const WRITING: Duration = Duration::from_secs(5);
+/// Agents speak twice a second: less silence than this says nothing.
+const LEAST_SILENCE: Duration = Duration::from_secs(1);
 /// Most noise before the relay's marker.
 const MAX_NOISE: usize = 1 << 20;
 const MAX_STDERR: usize = 4 << 10;
@@ -284,6 +286,10 @@ impl Pipe for SshPipe {
         let mut interest = wait::interest(&self.connection.session, self.connection.fd());
         interest.write |= pending;
         interest
+    }
+
+    fn silence(&self) -> Duration {
+        self.connection.target.silence.map_or(carry::SILENCE, |silence| silence.max(LEAST_SILENCE))
     }
 
     fn complaint(&mut self) -> String {

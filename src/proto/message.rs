@@ -242,6 +242,9 @@ pub enum RecordEvent {
         /// Milliseconds from its end to this record: its last words are waited for.
         #[serde(default)]
         ago_ms: u64,
+        /// Nobody saw it end: its agent had died, and the guard or the next agent ended what that one had started.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        with_agent: bool,
     },
     /// A stop was ordered.
     StopOrdered {

@@ -11,10 +11,12 @@
 //!   (MaxStartups); who is dropped all the same comes back a few times, after waits that differ.
 //! - SSH-5: the socket is shut down before a session is dropped, so that freeing it can neither wait nor leak.
 
+mod answers;
 pub mod auth;
 pub mod connect;
 pub mod exec;
 pub mod jump;
+mod key_files;
 pub mod keyring;
 pub mod keys;
 pub mod known_hosts;

@@ -230,7 +230,12 @@ fn a_detached_run_goes_on_and_a_leased_one_does_not() {
     drop(console);
     // Longer than the lease: the only way to see that nothing happens.
     std::thread::sleep(Duration::from_millis(1500));
-    let console = Console::attach(&agent, seen);
-    assert!(!console.records.iter().any(|r| matches!(r.event, RecordEvent::StopOrdered { .. })));
-    assert_eq!(bed.marked().len(), 2, "shell and sleep live");
+    let mut console = Console::attach(&agent, seen);
+    console.send(&ConsoleMessage::Ping { sent_ms: 10 });
+    console.wait("pong", |console| {
+        console.others.iter().any(|said| matches!(said, AgentMessage::Pong { sent_ms: 10, .. }))
+    });
+    let records: Vec<_> = console.records.iter().map(|record| &record.event).collect();
+    assert!(!records.iter().any(|event| matches!(event, RecordEvent::StopOrdered { .. })), "{records:#?}");
+    assert_eq!(bed.marked().len(), 2, "shell and sleep live: {records:#?}");
 }

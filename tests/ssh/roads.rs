@@ -1,6 +1,6 @@
 //! Deployment, frames both ways, and what happens when things break.
 
-use crate::desk::{Answers, Client};
+use crate::desk::{Answers, Client, Nobody};
 use crate::sshd::{Sshd, eventually, kill};
 use rankdeck::config::hosts::Host;
 use rankdeck::core::event::LinkState;
@@ -416,25 +416,4 @@ fn latency_of_logins_and_links() {
         rankdeck::ssh::exec::run(&connection, &mut Nobody, "echo ok", &[], within, &|_| false).unwrap();
         began.elapsed()
     });
-}
-
-/// Asks nobody and waits for ever.
-struct Nobody;
-
-impl rankdeck::ssh::Operator for Nobody {
-    fn interactive(&self) -> bool {
-        false
-    }
-
-    fn ask(&mut self, _prompt: &rankdeck::core::event::Prompt) -> Option<String> {
-        None
-    }
-
-    fn closing(&mut self) -> bool {
-        false
-    }
-
-    fn wake_fd(&self) -> Option<std::os::fd::RawFd> {
-        None
-    }
 }

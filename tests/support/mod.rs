@@ -190,6 +190,14 @@ impl Console {
         }
     }
 
+    /// Takes what comes within `time`.
+    pub fn drain(&mut self, time: Duration) {
+        let deadline = Instant::now() + time;
+        while let Ok(value) = self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            self.seen.push(value);
+        }
+    }
+
     /// Waits for a kind.
     pub fn wait_kind(&mut self, kind: &str, seconds: u64) -> Value {
         self.wait_for(kind, seconds, |value| value["kind"] == kind)

@@ -10,7 +10,7 @@ mod compare;
 mod judge;
 mod show;
 
-pub use show::{as_json, complain, print, refuse};
+pub use show::{as_json, complain, print, refuse, warnings};
 
 use super::Failure;
 use super::args::MeetArgs;
@@ -110,6 +110,8 @@ pub struct Subject<'a> {
     pub code: Option<&'a PushedCode>,
     /// The trainer can be uploaded.
     pub can_upload: bool,
+    /// Where each host stands in the hosts file; empty: all are asked, in its order.
+    pub places: Vec<usize>,
 }
 
 /// One host's answer.
@@ -178,6 +180,9 @@ fn judged(subject: &Subject<'_>, answers: Vec<Result<Examined, LinkError>>) -> R
     let mut columns: Vec<Vec<Cell>> =
         answers.iter().enumerate().map(|(node, answer)| judge::column(subject, node, answer)).collect();
     compare::compare(subject, &answers, &mut columns);
+    for cell in columns.iter_mut().flatten() {
+        cell.key = in_file(&cell.key, &subject.places);
+    }
     let probes: Vec<_> =
         answers.iter().filter_map(|answer| Some(answer.as_ref().ok()?.findings.probe.clone())).collect();
     Report {
@@ -188,6 +193,15 @@ fn judged(subject: &Subject<'_>, answers: Vec<Result<Examined, LinkError>>) -> R
         took: Duration::ZERO,
         last: None,
     }
+}
+
+/// `host.N.KEY` with the place in the file of the Nth host that was asked.
+fn in_file(key: &str, places: &[usize]) -> String {
+    let moved = key.strip_prefix("host.").and_then(|rest| {
+        let (number, name) = rest.split_once('.')?;
+        Some(format!("host.{}.{name}", places.get(number.parse::<usize>().ok()?)?))
+    });
+    moved.unwrap_or_else(|| key.to_owned())
 }
 
 /// The interfaces that lead to rank 0's store, for hosts that name none: Gloo and NCCL would choose by the host's own name, or take the first.
@@ -219,5 +233,17 @@ pub fn verdict(report: &Report, locator: &Locator) -> Result<(), Failure> {
             Err(Failure::usage(format!("{place}: {}", error.error)).hint(error.hint.as_str()))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_file;
+
+    #[test]
+    fn keys_name_the_hosts_of_the_file_also_when_some_were_left_out() {
+        assert_eq!(in_file("host.1.gpus", &[0, 2]), "host.2.gpus");
+        assert_eq!(in_file("host.1.gpus", &[]), "host.1.gpus");
+        assert_eq!(in_file("launch.command", &[0, 2]), "launch.command");
     }
 }

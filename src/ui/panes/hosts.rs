@@ -17,6 +17,17 @@ const QUIET_MS: u64 = 3000;
 /// Sign, word and gravity of a link.
 pub fn link(ctx: &Ctx<'_>, host: &HostModel) -> (String, Role) {
     let glyphs = ctx.glyphs();
+    let unreachable = matches!(
+        host.link,
+        LinkState::Lost { .. }
+            | LinkState::Connecting { .. }
+            | LinkState::Uploading { .. }
+            | LinkState::Starting
+    );
+    if unreachable && host.heard.is_some() {
+        // Once it has spoken, what matters is that it cannot be reached; which attempt is under way does not.
+        return (format!("{} unreachable", glyphs.pick("▲", "!")), Role::Warn);
+    }
     let (sign, word, role) = match &host.link {
         LinkState::Idle => (glyphs.pick("○", "o"), "waiting".to_string(), Role::Dim),
         LinkState::Connecting { attempt } if *attempt > 1 => {
@@ -51,7 +62,7 @@ pub fn trouble(ctx: &Ctx<'_>, host: &HostModel) -> Vec<(String, Role)> {
             } else {
                 format!("next try in {}", text::duration(left))
             };
-            vec![(format!("{reason}; {when}"), Role::Warn)]
+            vec![(format!("{when}; {reason}"), Role::Warn)]
         }
         _ => Vec::new(),
     }
