@@ -80,7 +80,11 @@ class Laboratory:
             stopped.close()
             cleared = None
             if case.outside is outside.stop and end_before is None:
-                cleared = run.wait(lambda said: said["kind"] == "verdict" and said["severity"] == "cleared" and said["rank"] == rank, 10) is not None
+                # Continued, it is over, and the run goes on.
+                seen = len(run.lines)
+                cleared = run.wait(lambda said: said["kind"] == "verdict" and said["severity"] == "cleared" and said["rank"] == rank, 20) is not None
+                run.pass_time(3)
+                cleared = cleared and run.end() is None and any(said["kind"] == "progress" or said["kind"] == "log" for _, said in run.lines[seen:])
             end = run.finish()
             at = at or run.strike()
         reds = run.verdicts(case.severity)

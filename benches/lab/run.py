@@ -84,7 +84,7 @@ class Run:
         found = next((said for _, said in self.lines if said["kind"] == "run_started"), None)
         return found and pathlib.Path(found["run_dir"])
 
-    def finish(self, polite=15):
+    def finish(self, polite=30):
         """Stops it: asked politely, then hard; gives back `run_finished`, or None."""
         if self.process.stdout.closed:
             return self.end()

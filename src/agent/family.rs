@@ -23,6 +23,7 @@ pub struct Family {
     root: Ident,
     stat: Option<Again>,
     wchan: Option<Again>,
+    schedule: Option<Again>,
     slow: Option<Slow>,
 }
 
@@ -61,7 +62,7 @@ impl Family {
     /// The family of a process.
     pub fn of(root: Ident) -> Family {
         let open = |file: &str| Again::open(format!("/proc/{}/{file}", root.pid));
-        Family { root, stat: open("stat"), wchan: open("wchan"), slow: None }
+        Family { root, stat: open("stat"), wchan: open("wchan"), schedule: open("schedstat"), slow: None }
     }
 
     /// Looks once.
@@ -81,6 +82,7 @@ impl Family {
         let own_rss = if alive { main.rss } else { 0 };
         let signals = RankSignals {
             cpu_ms: milliseconds(main.cpu_ticks),
+            delay_ms: self.schedule.as_mut().and_then(Again::text).and_then(delay_ms).unwrap_or(0),
             major_faults: main.major_faults,
             io_bytes: slow.io_bytes,
             children: slow.below.iter().take(CHILDREN).map(child).collect(),
@@ -122,6 +124,11 @@ impl Slow {
     }
 }
 
+/// From `/proc/PID/schedstat` (Documentation/scheduler/sched-stats.rst): time on a core, time waiting for one, in nanoseconds.
+fn delay_ms(text: &str) -> Option<u64> {
+    Some(text.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()? / 1_000_000)
+}
+
 fn milliseconds(ticks: u64) -> u64 {
     ticks * 1000 / proc::ticks_per_second()
 }
@@ -139,6 +146,12 @@ fn child(stat: &Stat) -> ChildSample {
 mod tests {
     use super::*;
     use std::process::Command;
+
+    #[test]
+    fn the_time_without_a_core_is_the_second_number() {
+        assert_eq!(delay_ms("223041826 58412202 969\n"), Some(58));
+        assert_eq!((delay_ms(""), delay_ms("1 x 2")), (None, None));
+    }
 
     #[test]
     fn a_family_is_seen_with_its_children_and_is_gone_when_its_root_is() {

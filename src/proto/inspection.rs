@@ -147,6 +147,10 @@ pub struct Socket {
     pub retransmits: u32,
     /// Doublings of the retransmission timer.
     pub backoff: u32,
+    /// Bytes that the other end has acknowledged since the connection began, and bytes that came from it.
+    pub bytes_acked: u64,
+    /// See `bytes_acked`.
+    pub bytes_received: u64,
 }
 
 /// Share of the last 10 s in which some task waited for a resource, percent.

@@ -593,6 +593,8 @@ pub struct RankSample {
 pub struct RankSignals {
     /// CPU time of all its own threads so far, ms; children not included.
     pub cpu_ms: u64,
+    /// Time that its main thread was ready to run and did not get a core, so far, ms; 0 where the kernel does not tell.
+    pub delay_ms: u64,
     /// Page faults that needed the disk, so far.
     pub major_faults: u64,
     /// Bytes that it and its children have caused to be read from and written to storage so far.

@@ -7,8 +7,12 @@ use super::paths::create_private;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The module, as it is put on the host.
-pub const SOURCE: &str = include_str!("sitecustomize.py");
+/// The modules, as they are put on the host: only the first is loaded by every interpreter, the others with `torch.distributed`.
+const SOURCES: [(&str, &str); 3] = [
+    ("sitecustomize.py", include_str!("sitecustomize.py")),
+    ("rankdeck_hook.py", include_str!("rankdeck_hook.py")),
+    ("rankdeck_page.py", include_str!("rankdeck_page.py")),
+];
 
 /// Variables that make PyTorch keep and write its Flight Recorder, under the names of all versions since 2.6; the files lie in `folder`.
 /// Timing is left alone: it may hang PyTorch's own watchdog.
@@ -28,6 +32,8 @@ pub fn recorder_environment(folder: &Path) -> [(&'static str, PathBuf); 6] {
 pub fn install(generation_dir: &Path) -> io::Result<PathBuf> {
     let folder = generation_dir.join("python");
     create_private(&folder).map_err(|failure| io::Error::other(failure.error))?;
-    std::fs::write(folder.join("sitecustomize.py"), SOURCE)?;
+    for (name, source) in SOURCES {
+        std::fs::write(folder.join(name), source)?;
+    }
     Ok(folder)
 }

@@ -142,6 +142,7 @@ fn parse_tcp(message: &[u8]) -> Option<Tcp> {
     let peer = SocketAddr::new(address(24)?, port(6)?);
     let info = attribute(message.get(72..)?, INET_DIAG_INFO).unwrap_or_default();
     let field = |at: usize| u32_at(info, at).unwrap_or(0);
+    let long = |at: usize| u64::from(field(at)) | u64::from(field(at + 4)) << 32;
     let byte = |at: usize| u32::from(info.get(at).copied().unwrap_or(0));
     Some(Tcp {
         inode: u64::from(u32_at(message, 68)?),
@@ -156,6 +157,8 @@ fn parse_tcp(message: &[u8]) -> Option<Tcp> {
             last_sent_ms: field(44),
             retransmits: byte(2),
             backoff: byte(4),
+            bytes_acked: long(120),
+            bytes_received: long(128),
         },
     })
 }

@@ -15,6 +15,10 @@ pub(super) const AMBER_MS: u64 = 30_000;
 /// CPU share from which a rank is busy, and below which it is idle.
 const BUSY: f64 = 0.8;
 const IDLE: f64 = 0.05;
+/// Share of the time without a core from which a rank is starved, and how many times its budget that may last: a loop without end on a busy
+/// host looks the same.
+const DELAYED: f64 = 0.2;
+const STARVED: u64 = 4;
 /// Pressure of memory (full) and major faults per second from which a host thrashes.
 const MEMORY_FULL: f32 = 20.0;
 const FAULTS: f64 = 1_000.0;
@@ -115,6 +119,15 @@ fn progresses(seat: &Seat<'_>) -> bool {
         || (moved.over_ms > 0 && cpu(seat) >= BUSY)
 }
 
+/// It has something to do and does not get a core for it. One that only waits uses none at all, however busy its host is.
+fn starved(seat: &Seat<'_>) -> bool {
+    let busy = seat.host.cpu_percent >= 95.0 || seat.host.pressure.is_some_and(|(cpu, _)| cpu >= 60.0);
+    let moved = &seat.moved;
+    let waits =
+        seat.sample.state == 'R' || moved.delayed >= DELAYED || moved.cpu.is_some_and(|cpu| cpu > IDLE);
+    busy && waits && moved.cpu.is_some_and(|cpu| cpu < 0.5)
+}
+
 /// How bad the lateness of one rank is; `None` while nothing should be said.
 pub(super) fn judge(seat: &Seat<'_>, waited_ms: u64, limits: &Limits) -> Option<Judged> {
     let silence = seat.silence_ms();
@@ -129,8 +142,7 @@ pub(super) fn judge(seat: &Seat<'_>, waited_ms: u64, limits: &Limits) -> Option<
         // Told as such, from its own signals.
         return None;
     }
-    let starved = seat.host.cpu_percent >= 95.0 || seat.host.pressure.is_some_and(|(cpu, _)| cpu >= 60.0);
-    if starved && seat.sample.state == 'R' && seat.moved.cpu.is_some_and(|cpu| cpu < 0.5) {
+    if starved(seat) && silence < threshold.stuck.saturating_mul(STARVED) {
         return if overdue { amber(Reason::HostOverloaded) } else { None };
     }
     if seat.blocked_ms.is_some_and(|ms| ms >= BLOCKED_MS) && suspicious && seat.moved.io_bytes == 0 {

@@ -1,7 +1,9 @@
 //! The network between hosts: interfaces that are down, and messages that nobody acknowledges. Pure.
 //!
 //! Looked at when all ranks are inside the same collective, so that the program's order is not to blame: connections whose retransmission
-//! timer has doubled at least twice while data is unacknowledged are bad; the host common to all bad pairs is named, or the pair.
+//! timer has doubled at least twice while data is unacknowledged are bad; the host common to all bad pairs is named, or the pair. A loss in one
+//! direction leaves data of both ends unacknowledged, since acknowledgements travel the other way; but what was sent the good way has
+//! arrived, and the counters of the two ends of a connection show that.
 
 use super::evidence::Trouble;
 use super::seat::Seat;
@@ -10,6 +12,7 @@ use crate::core::model::Model;
 use crate::core::reason::Reason;
 use crate::core::report::Confidence;
 use crate::core::words::seconds;
+use crate::proto::inspection::Socket;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Doublings of the retransmission timer from which a connection is bad.
@@ -56,24 +59,36 @@ pub(super) fn sockets(model: &Model, seats: &[Seat<'_>], members: &[Rank], since
         }
     }
     let (from, to) = bad.first().copied()?;
+    let arrives = arrivals(&inside);
     let name =
         |node: NodeRank| model.hosts.get(node.index()).map(|host| host.name.clone()).unwrap_or_default();
     let ends: BTreeSet<NodeRank> = bad.iter().flat_map(|(a, b)| [*a, *b]).collect();
     let common: Vec<NodeRank> =
         ends.iter().copied().filter(|node| bad.iter().all(|(a, b)| a == node || b == node)).collect();
     let pairs: BTreeSet<(NodeRank, NodeRank)> = bad.iter().map(|(a, b)| (*a.min(b), *a.max(b))).collect();
-    let one_way = pairs.len() == 1 && bad.len() == 1;
+    // (from, to) of the direction that is lost, when the other one works.
+    let mut good = arrives.iter();
+    let one_way = match (pairs.len(), good.next(), good.next()) {
+        (1, Some((sender, receiver)), None) => Some((*receiver, *sender)),
+        _ => None,
+    };
     let (host, text) = match (&common[..], pairs.len()) {
         ([one], n) if n > 1 => (
             Some(name(*one)),
             format!("the network of {} does not carry: messages to and from it are lost", name(*one)),
         ),
-        (_, 1) if one_way => {
-            (None, format!("messages from {} to {} are lost, in one direction only", name(from), name(to)))
-        }
-        (_, 1) => {
-            (None, format!("the network between {} and {} does not carry messages", name(from), name(to)))
-        }
+        (_, 1) => match one_way {
+            Some((from, to)) => {
+                facts.push(format!("what {} sends arrives at {}", name(to), name(from)));
+                (
+                    None,
+                    format!("messages from {} to {} are lost, in one direction only", name(from), name(to)),
+                )
+            }
+            None => {
+                (None, format!("the network between {} and {} does not carry messages", name(from), name(to)))
+            }
+        },
         _ => {
             let list: Vec<String> = ends.iter().take(NAMED).map(|node| name(*node)).collect();
             (None, format!("the network between {} does not carry messages", list.join(", ")))
@@ -81,13 +96,33 @@ pub(super) fn sockets(model: &Model, seats: &[Seat<'_>], members: &[Rank], since
     };
     Some(Trouble {
         host,
-        reason: if one_way { Reason::OneWayLoss } else { Reason::NetworkLoss },
+        reason: if one_way.is_some() { Reason::OneWayLoss } else { Reason::NetworkLoss },
         confidence: Confidence::Likely,
         text,
         facts,
         since_ms,
         waiter: members.first().copied(),
     })
+}
+
+/// Directions between hosts in which unacknowledged data has arrived all the same.
+fn arrivals(inside: &[&Seat<'_>]) -> BTreeSet<(NodeRank, NodeRank)> {
+    let all = || {
+        inside.iter().flat_map(|seat| {
+            let sockets = seat.look.into_iter().flat_map(|look| &look.sockets);
+            sockets.map(|socket| (seat.node, socket))
+        })
+    };
+    let stuck = all().filter(|(_, socket)| socket.backoff >= BACKOFF && socket.unacked > 0);
+    stuck
+        .filter_map(|(node, socket)| {
+            let twin = |(other, twin): &(NodeRank, &Socket)| {
+                *other != node && twin.local == socket.peer && twin.peer == socket.local
+            };
+            let (other, twin) = all().find(twin)?;
+            (twin.bytes_received > socket.bytes_acked).then_some((node, other))
+        })
+        .collect()
 }
 
 /// An interface of the group that is down.

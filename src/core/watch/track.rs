@@ -47,6 +47,7 @@ pub(super) struct Started {
 struct Gauges {
     at: u64,
     cpu_ms: u64,
+    delay_ms: u64,
     io_bytes: u64,
     faults: u64,
     periods: u64,
@@ -63,6 +64,8 @@ pub(super) struct Moved {
     pub over_ms: u64,
     /// Own CPU share of one core, 0..; `None` when the agent does not tell.
     pub cpu: Option<f64>,
+    /// Share of the time in which its main thread waited for a core, 0 to 1.
+    pub delayed: f64,
     /// Storage, bytes.
     pub io_bytes: u64,
     /// Major page faults per second.
@@ -153,6 +156,7 @@ impl Track {
         self.past.push_back(Gauges {
             at,
             cpu_ms: signals.cpu_ms,
+            delay_ms: signals.delay_ms,
             io_bytes: signals.io_bytes,
             faults: signals.major_faults,
             periods: cgroup.map_or(0, |cgroup| cgroup.periods),
@@ -220,6 +224,7 @@ impl Track {
         Moved {
             over_ms,
             cpu: (new.cpu_ms > 0).then(|| new.cpu_ms.saturating_sub(old.cpu_ms) as f64 / over_ms as f64),
+            delayed: new.delay_ms.saturating_sub(old.delay_ms) as f64 / over_ms as f64,
             io_bytes: new.io_bytes.saturating_sub(old.io_bytes),
             faults_per_s: new.faults.saturating_sub(old.faults) as f64 * 1000.0 / over_ms as f64,
             throttled: (periods > 0)

@@ -150,7 +150,12 @@ void finish(const c10::intrusive_ptr<c10d::Work>& work, int64_t limit_ms) {
       return;
     } catch (const c10::Error&) {
       throw_if_gloo_died();
-      if (work->isCompleted() || Clock::now() >= deadline) throw;
+      // It may have ended since the slice was over: then it says itself how. Making the exception alone takes long enough for that.
+      if (work->isCompleted()) {
+        work->wait();
+        return;
+      }
+      if (Clock::now() >= deadline) throw;
     }
     slice = std::min(slice * 2, milliseconds(8000));
   }

@@ -155,11 +155,29 @@ fn p11_a_link_that_is_down_and_a_loss_in_one_direction() {
     expect(&verdict, None, Reason::LinkDown);
     assert_eq!(verdict.host.as_deref(), Some("bee"));
 
-    let mut c = trained(2);
-    partition(&mut c, &[(2, "10.0.0.1")]);
-    let verdict = alarm(&mut c, 8_000);
-    expect(&verdict, None, Reason::OneWayLoss);
-    assert!(verdict.reason.contains("from bee to ant"), "{}", verdict.reason);
+    // Unacknowledged data alone does not tell the direction; that it has arrived does: only acknowledgements from bee to ant are lost.
+    for arrived in [false, true] {
+        let mut c = trained(2);
+        partition(&mut c, &[]);
+        let ends = ["10.0.0.1:5000", "10.0.0.2:4711"];
+        for (rank, local, peer) in [(0u32, ends[0], ends[1]), (2, ends[1], ends[0])] {
+            let socket = Socket {
+                local: local.into(),
+                peer: peer.into(),
+                state: "ESTABLISHED".into(),
+                unacked: 1,
+                backoff: 4,
+                bytes_acked: 1_000,
+                bytes_received: if arrived && rank == 2 { 1_400 } else { 1_000 },
+                ..Socket::default()
+            };
+            let node = rank as usize / 2;
+            c.agents[node].inspections.get_mut(&rank).unwrap().sockets = vec![socket];
+        }
+        let verdict = alarm(&mut c, 8_000);
+        expect(&verdict, None, if arrived { Reason::OneWayLoss } else { Reason::NetworkLoss });
+        assert_eq!(verdict.reason.contains("from bee to ant are lost"), arrived, "{}", verdict.reason);
+    }
 }
 
 #[test]
@@ -241,6 +259,28 @@ fn p14_a_loop_without_end_burns_cpu() {
     let verdict = alarm(&mut c, 7_000);
     expect(&verdict, Some(2), Reason::Spinning);
     assert!(verdict.reason.contains("ppo.rs:12"), "{}", verdict.reason);
+}
+
+#[test]
+fn p14_a_loop_without_end_is_told_on_a_busy_host_too_after_a_longer_while() {
+    let mut c = trained(2);
+    for agent in &mut c.agents {
+        agent.signals.pressure = Some(Pressure { cpu: 90.0, ..Pressure::default() });
+    }
+    c.agents[1].inspections.insert(2, look_at(2, "loss", "src/trainer/algo/ppo.rs", 12));
+    c.hang(2, |_| {});
+    for step in 0..120u64 {
+        let sample = sample(&mut c, 2);
+        (sample.state, sample.cpu_percent) = ('R', 20.0);
+        sample.page.as_mut().unwrap().phase = Phase::Learn;
+        sample.signals.cpu_ms = 1_000 + step * 50;
+        c.pass(250);
+    }
+    assert_eq!(
+        reds(&c),
+        [(Some(2), Reason::Unknown)],
+        "busy with others' work, its share does not tell a loop from work"
+    );
 }
 
 #[test]

@@ -138,6 +138,24 @@ fn n7_starved_ranks_of_a_busy_host_are_no_deadlock() {
 }
 
 #[test]
+fn n7_a_starved_rank_that_is_seen_asleep_now_and_then_is_no_deadlock() {
+    let mut c = trained(2);
+    for agent in &mut c.agents {
+        let pressure = crate::proto::inspection::Pressure { cpu: 90.0, ..Default::default() };
+        agent.signals.pressure = Some(pressure);
+    }
+    // Still inside a collective that the others have left: whatever it does there gets a hundredth of a core.
+    busy(&mut c, 1, 12_000, |step, sample| {
+        sample.state = if step % 3 == 0 { 'R' } else { 'S' };
+        sample.signals.cpu_ms = 1_000 + step * 3;
+        sample.signals.delay_ms = step * 200;
+        sample.wchan = "futex_do_wait".into();
+    });
+    assert_eq!(reds(&c), []);
+    assert_eq!(verdicts(&c)[0].reason_code, Reason::HostOverloaded);
+}
+
+#[test]
 fn n8_n9_short_stops_and_short_losses_are_nothing() {
     let mut c = trained(2);
     c.hang(1, |sample| sample.state = 'T');

@@ -1,0 +1,303 @@
+"""Watches PyTorch's process groups: wraps the functions of `torch.distributed` and writes what they do to the status page.
+
+Owner: the interpreter of a rank, which loads this when it imports `torch.distributed`; the rules stand at the head of sitecustomize.py.
+"""
+
+import os
+import sys
+
+import rankdeck_page as pages
+from rankdeck_page import ANSWER, LEARN, REQUEST, TEARDOWN, words_of
+
+# Function: (number of the operation on the page, name of the parameter that says how much, name of the parameter that is its root).
+_OPS = {
+    "all_reduce": (1, "tensor", None),
+    "broadcast": (2, "tensor", "src"),
+    "all_gather": (3, "tensor", None),
+    "all_gather_into_tensor": (3, "input_tensor", None),
+    "barrier": (4, None, None),
+    "monitored_barrier": (4, None, None),
+    "reduce_scatter": (5, "output", None),
+    "reduce_scatter_tensor": (5, "output", None),
+    # Members may send different amounts.
+    "all_to_all": (6, None, None),
+    "all_to_all_single": (6, None, None),
+    "reduce": (7, "tensor", "dst"),
+    "gather": (8, "tensor", "dst"),
+    "scatter": (9, "tensor", "src"),
+}
+_DTYPES = {"uint8": (0, 1), "int64": (1, 8), "float32": (2, 4), "float64": (3, 8), "float16": (4, 2), "bfloat16": (5, 2), "int32": (6, 4), "bool": (7, 1)}
+
+# Point-to-point calls: some libraries give them numbers, and they are no collectives.
+_PAIRS = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
+
+_TAGS = {name: words_of(name, 16) for name in _OPS}
+
+
+class Hook:
+    def __init__(self, module):
+        self.module = module
+        self.torch_dir = os.path.dirname(os.path.dirname(os.path.abspath(module.__file__)))
+        self.inside = False
+        self.known = {}
+        self.world = None
+        # Dtypes by themselves: their text takes longer to make than all the rest.
+        torch = sys.modules["torch"]
+        self.dtypes = {getattr(torch, name): told for name, told in _DTYPES.items() if hasattr(torch, name)}
+        self.theirs = {}
+
+    def group(self, given):
+        """The page's entry of a process group, `None` where this rank is no member."""
+        if given is None and self.world is not None:
+            return self.world
+        module = self.module
+        handle = given if given is not None else module._get_default_group()
+        known = self.known.get(id(handle))
+        if known is not None and known[0] is handle:
+            return known[1]
+        if handle is module._get_default_group():
+            name = "world"
+        else:
+            members = module.get_process_group_ranks(handle)
+            name = "%s:%s" % (module._get_process_group_name(handle), ",".join(map(str, members)))
+        try:
+            handle._get_sequence_number_for_group()
+            sequence = handle._get_sequence_number_for_group
+        except Exception:
+            sequence = None
+        entry = pages.page.group(None if name == "world" else handle, name[:16], handle.size(), sequence)
+        pages.page.groups[name[:16]] = entry
+        self.known[id(handle)] = (handle, entry)
+        if name == "world":
+            self.world = entry
+        return entry
+
+    def is_theirs(self, file):
+        """The file belongs to PyTorch."""
+        told = self.theirs.get(file)
+        if told is None:
+            told = self.theirs[file] = file.startswith(self.torch_dir)
+        return told
+
+    def wrap(self, name, function):
+        import functools
+        import inspect
+
+        op, amount, root = _OPS[name]
+        tag = _TAGS[name]
+        parameters = list(inspect.signature(function).parameters)
+        at_group = parameters.index("group")
+        at_async = parameters.index("async_op") if "async_op" in parameters else -1
+        at_amount = parameters.index(amount) if amount in parameters else -1
+        at_root = parameters.index(root) if root in parameters else -1
+        hook = self
+
+        def argument(args, kwargs, at):
+            if at < 0:
+                return None
+            return args[at] if at < len(args) else kwargs.get(parameters[at])
+
+        def begin(args, kwargs, frame):
+            page = pages.page
+            group = hook.group(argument(args, kwargs, at_group))
+            count = size = dtype = 0
+            tensors = argument(args, kwargs, at_amount)
+            if tensors is not None:
+                for tensor in tensors if isinstance(tensors, (list, tuple)) else (tensors,):
+                    dtype, width = hook.dtypes.get(tensor.dtype) or (8, tensor.element_size())
+                    elements = tensor.numel()
+                    count += elements
+                    size += elements * width
+            source = argument(args, kwargs, at_root)
+            while frame is not None and hook.is_theirs(frame.f_code.co_filename):
+                frame = frame.f_back
+            with page.lock:
+                page.catch_up(group)
+                entry = page._enter(group, op, tag, count, size, dtype, 0 if source is None else source + 1, frame, page.now())
+                page.open = (group, entry)
+            return group, entry
+
+        def end(token, finished):
+            page = pages.page
+            if page is None:
+                return
+            group, entry = token
+            with page.lock:
+                page.open = None
+                if finished:
+                    page._leave(group, entry, page.now())
+                    page.settle(group)
+                elif len(group) == 9 or group[9] is None:
+                    group[9:] = [entry]
+
+        @functools.wraps(function)
+        def wrapper(*args, **kwargs):
+            if pages.page is None or hook.inside:
+                return function(*args, **kwargs)
+            hook.inside = True
+            token = None
+            try:
+                try:
+                    token = begin(args, kwargs, sys._getframe(1))
+                except Exception:
+                    pass
+                return function(*args, **kwargs)
+            finally:
+                hook.inside = False
+                if token is not None:
+                    try:
+                        # An asynchronous one is over when the group says so, or when a later one is.
+                        end(token, not argument(args, kwargs, at_async) or token[0][8] is None or pages.page.fr is None)
+                    except Exception:
+                        pass
+
+        return wrapper
+
+    def wrap_pair(self, function):
+        import functools
+        import inspect
+
+        parameters = list(inspect.signature(function).parameters)
+        at = parameters.index("group") if "group" in parameters else -1
+        hook = self
+
+        @functools.wraps(function)
+        def wrapper(*args, **kwargs):
+            group = None
+            if pages.page is not None and not hook.inside:
+                try:
+                    given = (args[at] if at < len(args) else kwargs.get("group")) if at >= 0 else args[0][0].group
+                    group = hook.group(given)
+                    with pages.page.lock:
+                        pages.page.catch_up(group)
+                        pages.page.open = (group, None)
+                except Exception:
+                    group = None
+            try:
+                return function(*args, **kwargs)
+            finally:
+                if group is not None:
+                    try:
+                        with pages.page.lock:
+                            pages.page.open = None
+                            pages.page.settle(group)
+                    except Exception:
+                        pass
+
+        return wrapper
+
+    def install(self):
+        module = self.module
+        for name in _PAIRS:
+            function = getattr(module, name, None)
+            if callable(function):
+                try:
+                    setattr(module, name, self.wrap_pair(function))
+                except Exception:
+                    pass
+        for name in _OPS:
+            function = getattr(module, name, None)
+            if callable(function):
+                try:
+                    setattr(module, name, self.wrap(name, function))
+                except Exception:
+                    pass
+        begin, end = module.init_process_group, module.destroy_process_group
+        import functools
+
+        @functools.wraps(begin)
+        def init_process_group(*args, **kwargs):
+            if not module.is_initialized():
+                pages.open_page()
+            result = begin(*args, **kwargs)
+            try:
+                if pages.page is not None:
+                    self.started()
+            except Exception:
+                pass
+            return result
+
+        @functools.wraps(end)
+        def destroy_process_group(*args, **kwargs):
+            try:
+                self.known.clear()
+                self.world = None
+                if pages.page is not None and (args or kwargs.get("group")) is None or not (args or kwargs):
+                    pages.page and pages.page.phase(TEARDOWN)
+            except Exception:
+                pass
+            return end(*args, **kwargs)
+
+        module.init_process_group = init_process_group
+        module.destroy_process_group = destroy_process_group
+
+    def started(self):
+        page = pages.page
+        try:
+            from torch._C._distributed_c10d import _dump_fr_trace_json
+
+            _dump_fr_trace_json(False, False)
+            page.fr = _dump_fr_trace_json
+        except Exception:
+            page.fr = None
+        self.group(None)
+        page.phase(LEARN)
+        try:
+            from torch.optim.optimizer import register_optimizer_step_post_hook
+
+            def stepped(*_):
+                try:
+                    if pages.page is not None:
+                        pages.page.step()
+                except Exception:
+                    pass
+
+            register_optimizer_step_post_hook(stepped)
+        except Exception:
+            pass
+        import atexit
+        import threading
+
+        over = threading.Event()
+        thread = threading.Thread(target=self.poll, args=(over,), name="rankdeck", daemon=True)
+
+        def finish():
+            # A thread inside C++ when the interpreter ends would take the process down with it.
+            over.set()
+            thread.join(2.0)
+
+        atexit.register(finish)
+        thread.start()
+
+    def poll(self, over):
+        """Sees what C++ issues, and answers requests for the Flight Recorder."""
+        import json
+
+        answered = 0
+        pid = os.getpid()
+        while not over.wait(0.2):
+            page = pages.page
+            if page is None or os.getpid() != pid:
+                return
+            try:
+                status = {}
+                if page.fr is not None:
+                    try:
+                        status = json.loads(page.fr(False, False)).get("pg_status", {})
+                    except Exception:
+                        page.fr = None
+                for handle, group in list(self.known.values()):
+                    told = status.get(self.module._get_process_group_name(handle), {})
+                    completed = told.get("last_completed_collective")
+                    with page.lock:
+                        page.catch_up(group, None if completed is None else int(completed))
+                request = page.words[REQUEST]
+                if request != answered and page.fr is not None:
+                    answered = request
+                    temporary = page.path + ".fr.tmp"
+                    with open(temporary, "wb") as file:
+                        file.write(page.fr(True, False))
+                    os.replace(temporary, page.path + ".fr")
+                    page.words[ANSWER] = request
+            except Exception:
+                pass

@@ -1,0 +1,214 @@
+"""The status page of a Python rank, version 2 of src/proto/status_page.rs.
+
+Owner: the rank's interpreter: `page` is the open one, and `None` before `init_process_group` and in children. Words are 64 bits wide, in the
+machine's order; the one at `_LOCK` is odd while others are being written.
+"""
+
+import os
+
+_PAGE_BYTES = 16384
+_MASK = (1 << 64) - 1
+_PRIME = 0x100000001B3
+_RING, _RING_WORDS, _RING_START = 64, 15, 64
+_GROUPS, _GROUP_WORDS, _GROUPS_START = 16, 8, 1024
+_ITERATIONS, _ITERATION_WORDS, _ITERATIONS_START = 128, 5, 1152
+_SITES, _SITE_TEXT, _SITES_START = 32, 56, 1792
+_BODY, _LOCK = 9, 8
+RENDEZVOUS, LEARN, TEARDOWN = 1, 3, 7
+# In the head: who writes, and the counters of requests for a Flight Recorder dump and of answers.
+_WRITER, REQUEST, ANSWER = 5, 6, 7
+
+page = None
+
+
+def words_of(text, size):
+    data = text.encode("ascii", "replace")[:size].ljust(size, b"\0")
+    return [int.from_bytes(data[at:at + 8], "little") for at in range(0, size, 8)]
+
+
+_NOWHERE = (None, None)
+_CPP = words_of("in C++", 16)
+
+
+class Page:
+    def __init__(self, path, rank, generation):
+        import mmap
+        import struct
+        import threading
+        import time
+
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(fd, _PAGE_BYTES)
+            self.map = mmap.mmap(fd, _PAGE_BYTES)
+        finally:
+            os.close(fd)
+        self.path = path
+        self.words = memoryview(self.map).cast("Q")
+        self.now = time.monotonic_ns
+        self.ring_entry = struct.Struct("=15Q")
+        self.group_entry = struct.Struct("=8Q")
+        self.lock = threading.Lock()
+        self.entered = self.left = self.wait = self.updates = 0
+        self.groups = {}
+        self.sites = {}
+        self.open = None
+        self.fr = None
+        words = self.words
+        words[0] = 0
+        for at in range(1, _PAGE_BYTES // 8):
+            words[at] = 0
+        now = self.now()
+        words[_BODY], words[_BODY + 1], words[_BODY + 3], words[_BODY + 13] = RENDEZVOUS, now, now, now
+        words[_GROUPS_START:_GROUPS_START + 2] = memoryview(self.group_entry.pack(*words_of("world", 16), *[0] * 6)).cast("Q")[:2]
+        words[1], words[2], words[3], words[4], words[_WRITER] = 2, rank, generation, os.getpid(), 1
+        words[0] = int.from_bytes(b"rankdeck", "little")
+
+    def phase(self, phase):
+        with self.lock:
+            now = self.now()
+            self.words[_LOCK] |= 1
+            self.words[_BODY] = phase
+            self.words[_BODY + 1] = self.words[_BODY + 3] = now
+            self.words[_LOCK] += 1
+
+    def group(self, handle, name, size, sequence):
+        """[slot, entered, left, chain, last, words of the name, size, difference to the library's sequence number]"""
+        known = self.groups.get(name)
+        if known is None:
+            slot = 0 if handle is None else len(self.groups) + (0 if "world" in self.groups else 1)
+            known = [slot, 0, 0, 0, 0, words_of(name, 16), size, sequence() if sequence else 0, sequence]
+            if handle is not None or "world" not in self.groups:
+                self.groups[name] = known
+            with self.lock:
+                self.words[_LOCK] |= 1
+                self._write_group(known)
+                self.words[_LOCK] += 1
+        return known
+
+    def _write_group(self, group):
+        if group[0] < _GROUPS:
+            at = (_GROUPS_START + group[0] * _GROUP_WORDS) * 8
+            self.group_entry.pack_into(self.map, at, *group[5], group[6], group[1], group[2], group[3], group[4], 0)
+
+    def _site(self, frame):
+        code, line = frame.f_code, frame.f_lineno
+        # By identity: hashing a code object reads all of it. It is kept, so that its identity stays its own.
+        key = (id(code), line)
+        number, _ = self.sites.get(key, _NOWHERE)
+        if number is None:
+            text = "%s:%d" % (code.co_filename, line)
+            number = 0xCBF29CE484222325
+            for byte in text.encode("utf-8", "replace"):
+                number = ((number ^ byte) * _PRIME) & _MASK
+            if len(self.sites) < 4096:
+                index = len(self.sites)
+                self.sites[key] = (number, code)
+                if index < _SITES:
+                    data = text.encode("utf-8", "replace")[-_SITE_TEXT:].ljust(_SITE_TEXT, b"\0")
+                    at = (_SITES_START + index * 8) * 8
+                    self.words[_LOCK] |= 1
+                    self.words[at // 8] = number
+                    self.map[at + 8:at + 64] = data
+                    self.words[_LOCK] += 1
+        return number
+
+    def _enter(self, group, op, tag, count, size, dtype, root, frame, now):
+        self.entered += 1
+        group[1] += 1
+        group[4] = self.entered
+        chain = group[3]
+        for word in (op, tag[0], tag[1], count, size, dtype, root):
+            chain = ((chain ^ word) * _PRIME) & _MASK
+        group[3] = chain
+        site = self._site(frame) if frame is not None else 0
+        words = self.words
+        entry = [self.entered, op, tag[0], tag[1], count, size, dtype, now, 0, site, group[0], group[1], chain,
+                 self.updates, root]
+        words[_LOCK] |= 1
+        words[_BODY + 3] = now
+        words[_BODY + 9] = self.entered
+        if group[0] == 0:
+            words[_BODY + 11] = chain
+        self.ring_entry.pack_into(self.map, (_RING_START + self.entered % _RING * _RING_WORDS) * 8, *entry)
+        self._write_group(group)
+        words[_LOCK] += 1
+        return entry
+
+    def _leave(self, group, entry, now):
+        entry[8] = now
+        self.wait += now - entry[7]
+        self.left = max(self.left, entry[0])
+        group[2] = max(group[2], entry[11])
+        words = self.words
+        words[_LOCK] |= 1
+        words[_BODY + 3] = now
+        words[_BODY + 10] = self.left
+        words[_BODY + 16] = self.wait
+        if self.entered - entry[0] < _RING:
+            self.ring_entry.pack_into(self.map, (_RING_START + entry[0] % _RING * _RING_WORDS) * 8, *entry)
+        self._write_group(group)
+        words[_LOCK] += 1
+
+    def catch_up(self, group, completed=None):
+        """Counts what C++ has issued in a group since the last look; to be called with the lock."""
+        if group[8] is None:
+            return
+        missing = group[8]() - group[7] - group[1]
+        if self.open is not None and self.open[0] is group:
+            # The call that Python is inside of may or may not have its number yet.
+            return
+        if missing < 0 or missing > 100000:
+            group[7] += missing
+            return
+        now = self.now()
+        for _ in range(missing):
+            entry = self._enter(group, 0, _CPP, 0, 0, 0, 0, None, now)
+            group[9:] = [entry]
+        if len(group) > 9 and group[9] is not None:
+            if completed is None or completed - group[7] >= group[9][11]:
+                self._leave(group, group[9], now)
+                group[9] = None
+
+    def settle(self, group):
+        """Whatever numbers the library has given away inside a call of Python were not for collectives; to be called with the lock."""
+        if group[8] is not None:
+            group[7] = group[8]() - group[1]
+
+    def step(self):
+        """An optimiser step ends: the iteration of a script that tells nothing else."""
+        with self.lock:
+            world = self.groups.get("world")
+            if world is None:
+                return
+            self.catch_up(world)
+            now = self.now()
+            self.updates += 1
+            words = self.words
+            at = _ITERATIONS_START + self.updates % _ITERATIONS * _ITERATION_WORDS
+            words[_LOCK] |= 1
+            words[_BODY + 3] = now
+            words[_BODY + 4] = words[_BODY + 8] = self.updates
+            for offset, word in enumerate((self.updates, world[1], world[3], now, self.wait)):
+                words[at + offset] = word
+            words[_LOCK] += 1
+
+
+def open_page():
+    global page
+    if page is not None:
+        return
+    try:
+        owner = os.environ.get("RANKDECK_HOOK_PID")
+        if owner and owner != str(os.getpid()):
+            return
+        page = Page(os.environ["RANKDECK_STATUS_PAGE"], int(os.environ["RANK"]), int(os.environ.get("RANKDECK_GENERATION", "0")))
+        os.environ["RANKDECK_HOOK_PID"] = str(os.getpid())
+        os.register_at_fork(after_in_child=_forget)
+    except Exception:
+        page = None
+
+
+def _forget():
+    global page
+    page = None
