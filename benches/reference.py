@@ -371,12 +371,16 @@ def idle():
 
 
 def scaling():
-    """Few updates for many steps: one epoch of one minibatch over long rollouts, so that stepping environments is nearly all of the work."""
-    body = PPO.replace("num_steps = 128", "num_steps = 2048") + "update_epochs = 1\nnum_minibatches = 1\n"
-    run = lambda ranks: lambda steps: ours(body, steps, ranks, env="CartPole-v1", envs=16)
-    rows = [[rates(run(ranks), 327_680, 6_553_600)[0] for ranks in (1, 2)] for _ in range(args.rounds)]
-    one, two = (statistics.median(row[i] for row in rows) for i in (0, 1))
-    print(f"\nscaling, CartPole-v1, 16 environments, load {os.getloadavg()[0]:.1f}: 1 rank {one:,.0f} steps/s, 2 ranks {two:,.0f}, ratio {two / one:.2f}")
+    """Acrobot in Python workers, one epoch over each rollout: nearly all of the work is stepping environments, so a rank and its worker fill one core."""
+    body = PPO.replace("[policy]", 'worker = "python"\npython = "{python}"\n[policy]') + "update_epochs = 1\nnum_minibatches = 1\n"
+    values = {"env": "Acrobot-v1", "envs": 16, "python": args.worker_python or python}
+    run = lambda ranks: lambda steps: ours(body, steps, ranks, **values)
+    rows = [[rates(run(ranks), 8_192, 65_536) for ranks in (1, 2)] for _ in range(args.rounds)]
+    print(f"\nscaling, Acrobot-v1 in Python workers, 16 environments, {args.rounds} rounds in turn, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    for i, name in enumerate(["steps per second", "steps per CPU-second"]):
+        one, two = (statistics.median(row[side][i] for row in rows) for side in (0, 1))
+        best = max(row[1][i] / row[0][i] for row in rows)
+        print(f"{name:24} 1 rank {one:,.0f}, 2 ranks {two:,.0f}, ratio {two / one:.2f}, best pair {best:.2f}")
 
 
 # ---- collectives ----
@@ -390,18 +394,21 @@ for size in map(int, sys.argv[3:]):
     rounds = min(max((256 << 20) // max(size, 1 << 18), 12), 1000)
     times = []
     for i in range(rounds + 3):
+        if i == 3:
+            before = time.process_time()
         begin = time.perf_counter()
         dist.all_reduce(tensor)
         tensor.div_(2)
         times.append(time.perf_counter() - begin)
+    each = (time.process_time() - before) / rounds
     if sys.argv[2] == "0":
         times = sorted(times[3:])
-        print(f"all_reduce {size} {times[len(times) // 2] * 1e6:.1f}", flush=True)
+        print(f"all_reduce {size} {times[len(times) // 20] * 1e6:.1f} {times[len(times) // 2] * 1e6:.1f} {each * 1e6:.1f}", flush=True)
 """
 
 
 def allreduce():
-    """Medians of one all-reduce with the division by 2, in turn; ours from `cargo bench --bench collectives`."""
+    """One all-reduce with the division by 2, in turn; ours from `cargo bench --bench collectives`. On a busy machine the 5th percentiles say most."""
     bench = args.collectives
     if not bench:
         command = ["cargo", "bench", "--features", "trainer", "--bench", "collectives", "--no-run"]
@@ -412,23 +419,26 @@ def allreduce():
         bench = str(ROOT / found[1])
     (scratch / "gloo.py").write_text(GLOO)
     seen = {"ours": {}, "theirs": {}}
+
+    def note(who, pattern, text):
+        for size, *numbers in re.findall(pattern, text):
+            seen[who].setdefault(int(size), []).append([float(number) for number in numbers])
+
     for _ in range(args.rounds):
         text = subprocess.run([bench, "2"], capture_output=True, text=True, check=True).stdout
-        for size, median in re.findall(r"all_reduce f32 avg +(\d+) +([\d.]+)", text):
-            seen["ours"].setdefault(int(size), []).append(float(median))
+        note("ours", r"all_reduce f32 avg +(\d+) +([\d.]+) +([\d.]+) +[\d.]+ +([\d.]+)", text)
         command = [python, str(scratch / "gloo.py"), f"tcp://127.0.0.1:{port()}"]
         sizes = [str(size) for size in seen["ours"]]
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
         other = subprocess.Popen(command + ["1"] + sizes, env=env)
         text = subprocess.run(command + ["0"] + sizes, env=env, capture_output=True, text=True, check=True).stdout
         other.wait()
-        for size, median in re.findall(r"all_reduce (\d+) ([\d.]+)", text):
-            seen["theirs"].setdefault(int(size), []).append(float(median))
-    print(f"\nall-reduce of f32 over 2 ranks, Gloo, {args.rounds} rounds in turn, load {os.getloadavg()[0]:.1f}; the best of the rounds' medians, us")
-    print(f"{'bytes':>10}{'ours':>12}{'torch':>12}{'ratio':>8}")
+        note("theirs", r"all_reduce (\d+) ([\d.]+) ([\d.]+) ([\d.]+)", text)
+    print(f"\nall-reduce of f32 over 2 ranks, Gloo, {args.rounds} rounds in turn, load {os.getloadavg()[0]:.1f}; least of the rounds: 5th percentile, median, CPU time, us")
+    print(f"{'bytes':>10}" + "".join(f"{who + ' ' + what:>13}{'' if who == 'ours' else '   ratio'}" for what in ("p5", "median", "CPU") for who in ("ours", "torch")))
     for size in seen["ours"]:
-        a, b = min(seen["ours"][size]), min(seen["theirs"][size])
-        print(f"{size:>10}{a:>12.1f}{b:>12.1f}{a / b:>8.2f}")
+        ours, theirs = ([min(values) for values in zip(*seen[who][size])] for who in ("ours", "theirs"))
+        print(f"{size:>10}" + "".join(f"{a:>13.1f}{b:>13.1f}{a / b:>8.2f}" for a, b in zip(ours, theirs)))
 
 
 try:
