@@ -38,14 +38,11 @@ pub(super) fn handle(ctx: &mut Ctx<'_>, event: Event) {
         Event::MicroscopeRequested { from } => user::restart(ctx, from, true),
         Event::DetachRequested => user::detach(ctx),
         Event::PromptAnswered { node, answer } => user::answer(ctx, node.index(), answer),
-<<<<<<< HEAD
         Event::Recalled { learnt } => {
             ctx.session.watch.recall(&learnt);
             false
         }
-=======
         Event::Warned { lines } => user::warned(ctx, lines),
->>>>>>> hosts
         Event::WallClock { time } => {
             ctx.session.clock.wall = Some((ctx.now, time));
             false
