@@ -85,7 +85,7 @@ MUST_ALARM = [
     _case("stop-outside", "P7", "stopped", outside=outside.stop),
     _case("freezer-v1", "P8", "cgroup_frozen", outside=outside.freezer_v1),
     _case("freezer-v2", "P8", "cgroup_frozen", outside=outside.freezer_v2),
-    _case("frozen-disk", "P9", "storage", group=SILENT, outside=outside.frozen_disk, victims=(0,), settings=dict(checkpoint_every=200)),
+    _case("frozen-disk", "P9", "storage", group=SILENT, outside=outside.frozen_disk, victims=(0,), settings=dict(checkpoint_every=40, eval_every=0)),
     _case("lock", "P12", "lock", group=SILENT, fault="lock@{rank}:{step}", words=("strike.rs:",)),
     _case("lock-aux", "P12", "lock", group=SILENT, fault="lock-aux@{rank}:{step}", program="ppg", nproc=(1, 1), words=("strike.rs:", "ppg.rs:")),
     _case("sleep-env", "P13", "sleeping env_worker_deadlocked", group=SILENT, fault="sleep-env@{rank}:{step}"),
@@ -148,7 +148,7 @@ MUST_NOT_ALARM = [
 CANNOT = {
     "P15 in the built-in trainer": "it has no interpreter lock; the script has it",
     "P24, a taken port": "refused by the preflight before anything starts: tests/faults.rs",
-    "P30 without hook, P12, P15, P16": "nothing shows who waits for whom; what is said then is in docs/STUCK.md",
+    "P30 without hook, P12, P15, P16": "not told: nothing shows who waits for whom (docs/ARCHITECTURE.md)",
     "P31, P32": "scripted RAS server and fake NVML: unit tests",
     "N13": "a jump of the wall clock of one host: clocks are the machine's; trace in src/core/watch/tests",
     "N16": "suspending the whole machine: trace in src/core/watch/tests",

@@ -73,6 +73,11 @@ impl Family {
             self.slow = None;
             return Portrait::default();
         };
+        let main = match main.state {
+            // A close look holds a running process while it copies a stack, and on a busy host that is seen: this is no debugger.
+            't' if is_own(proc::tracer(main.pid)) => Stat { state: 'R', ..main },
+            _ => main,
+        };
         let slow = self.slow.get_or_insert_default();
         if slow.at.is_none_or(|at| at.elapsed() >= SLOW_ROUND) {
             slow.look(&main, mounts);
@@ -124,6 +129,11 @@ impl Slow {
     }
 }
 
+/// A thread of this process.
+fn is_own(tid: u32) -> bool {
+    tid > 0 && std::path::Path::new(&format!("/proc/self/task/{tid}")).exists()
+}
+
 /// From `/proc/PID/schedstat` (Documentation/scheduler/sched-stats.rst): time on a core, time waiting for one, in nanoseconds.
 fn delay_ms(text: &str) -> Option<u64> {
     Some(text.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()? / 1_000_000)
@@ -146,6 +156,30 @@ fn child(stat: &Stat) -> ChildSample {
 mod tests {
     use super::*;
     use std::process::Command;
+
+    #[test]
+    fn a_process_that_this_one_holds_is_not_held_by_a_debugger() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = child.id() as libc::pid_t;
+        // SAFETY: ptrace with these requests takes no memory of ours; the child is this test's own.
+        let trace = |request| unsafe { libc::ptrace(request, pid, 0usize, 0usize) };
+        if trace(libc::PTRACE_SEIZE) == -1 {
+            eprintln!("skipped: ptrace is not allowed here");
+        } else {
+            assert_ne!(trace(libc::PTRACE_INTERRUPT), -1);
+            let begun = Instant::now();
+            while proc::stat(child.id()).unwrap().state != 't' {
+                assert!(begun.elapsed() < Duration::from_secs(20));
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let stat = proc::stat(child.id()).unwrap();
+            let mut family = Family::of(Ident { pid: stat.pid, start: stat.start });
+            let seen = family.look(&cgroup::Mounts::read());
+            assert_eq!(seen.main.unwrap().state, 'R');
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 
     #[test]
     fn the_time_without_a_core_is_the_second_number() {

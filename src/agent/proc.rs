@@ -161,6 +161,12 @@ pub fn wchan(pid: u32) -> String {
     }
 }
 
+/// The thread that traces a process, as debuggers do; 0 when none does.
+pub fn tracer(pid: u32) -> u32 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.lines().find_map(|line| line.strip_prefix("TracerPid:")?.trim().parse().ok()).unwrap_or(0)
+}
+
 /// Bytes that a process has caused to be read from and written to storage so far; `None` when it is another user's.
 pub fn io_bytes(pid: u32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?;

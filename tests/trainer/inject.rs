@@ -119,3 +119,27 @@ fn a_fault_that_does_not_exist_is_refused() {
     let mut run = trainer("nonsense@1:1", &[]);
     run.end_with(2);
 }
+
+/// Rank 0 waits in a collective for rank 1, which is stopped, and is stopped itself until a slice of its wait is over: what rank 1 sends meanwhile
+/// arrives at the moment at which rank 0 sees that the slice has ended. That is an end, no failure.
+#[test]
+fn ranks_that_were_stopped_inside_a_collective_go_on() {
+    let run = Run::start(&experiment(1_000_000_000, "", SMALL), &["--spawn", "2"]);
+    let done = |events: &[(u32, rankdeck::proto::message::RankEvent)]| {
+        counters(events, 0).last().map_or(0, |counters| counters.train_iter)
+    };
+    run.wait_for("a first report", |events| done(events) > 0);
+    let (first, other) = (run.rank_pid(0), run.rank_pid(1));
+    let pause = |ms| std::thread::sleep(std::time::Duration::from_millis(ms));
+    for round in 0..8 {
+        let before = done(&run.events());
+        kill(other, libc::SIGSTOP);
+        pause(400);
+        kill(first, libc::SIGSTOP);
+        pause(900);
+        kill(other, libc::SIGCONT);
+        pause(300);
+        kill(first, libc::SIGCONT);
+        run.wait_for(&format!("it goes on after stop {round}"), |events| done(events) > before);
+    }
+}

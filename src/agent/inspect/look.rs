@@ -68,7 +68,7 @@ fn process(subject: &Subject, ident: Ident, stat: &Stat, shared: &Shared, deadli
             frozen_cgroup: frozen,
             throttled_share: None,
             oom_kills: groups.as_ref().map_or(0, cgroup::Groups::oom_kills),
-            tracer: tracer(pid),
+            tracer: proc::tracer(pid),
             threads: stat.threads as u32,
             cpu_ms_moved: 0,
         };
@@ -304,11 +304,6 @@ fn kernel_frames(text: &str) -> Vec<Frame> {
             })
         })
         .collect()
-}
-
-fn tracer(pid: u32) -> u32 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    status.lines().find_map(|line| line.strip_prefix("TracerPid:")?.trim().parse().ok()).unwrap_or(0)
 }
 
 fn cpu_of_tree(pid: u32) -> BTreeMap<u32, u64> {

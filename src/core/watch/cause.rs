@@ -18,7 +18,7 @@ const IDLE: f64 = 0.05;
 /// Share of the time without a core from which a rank is starved, and how many times its budget that may last: a loop without end on a busy
 /// host looks the same.
 const DELAYED: f64 = 0.2;
-const STARVED: u64 = 4;
+pub(super) const STARVED: u64 = 4;
 /// Pressure of memory (full) and major faults per second from which a host thrashes.
 const MEMORY_FULL: f32 = 20.0;
 const FAULTS: f64 = 1_000.0;
@@ -120,8 +120,8 @@ fn progresses(seat: &Seat<'_>) -> bool {
 }
 
 /// It has something to do and does not get a core for it. One that only waits uses none at all, however busy its host is.
-fn starved(seat: &Seat<'_>) -> bool {
-    let busy = seat.host.cpu_percent >= 95.0 || seat.host.pressure.is_some_and(|(cpu, _)| cpu >= 60.0);
+pub(super) fn starved(seat: &Seat<'_>) -> bool {
+    let busy = seat.host.is_busy();
     let moved = &seat.moved;
     let waits =
         seat.sample.state == 'R' || moved.delayed >= DELAYED || moved.cpu.is_some_and(|cpu| cpu > IDLE);
@@ -190,7 +190,8 @@ pub(super) fn judge(seat: &Seat<'_>, waited_ms: u64, limits: &Limits) -> Option<
     let idle = cpu(seat) <= IDLE;
     let reason = match (seat.sample.state, waits_in) {
         _ if seat.waiting().is_some() => Reason::InsideEarlier,
-        ('R', _) if cpu(seat) >= BUSY => Reason::Spinning,
+        // Time in which it was ready to run and got no core counts: it never sleeps.
+        ('R', _) if cpu(seat) + seat.moved.delayed >= BUSY => Reason::Spinning,
         (_, Wait::Lock) if idle => Reason::Lock,
         (_, Wait::Sleep) => Reason::Sleeping,
         (_, Wait::Net) => Reason::WaitsForPeer,

@@ -251,10 +251,7 @@ impl Watch {
                 moved: track.moved(),
                 threshold: self.pace.threshold(seat::place(sample), limits),
                 groups: seat::groups(sample),
-                host: host.map_or(HostView::default(), |host| HostView {
-                    cpu_percent: host.cpu_percent,
-                    pressure: host.signals.pressure.map(|pressure| (pressure.cpu, pressure.memory_full)),
-                }),
+                host: host.map_or(HostView::default(), HostView::of),
                 gpu: host.and_then(|host| host.gpus.iter().find(|gpu| Some(gpu.index) == rank.gpu)),
                 look: self.looks.of(rank.rank),
             })
@@ -533,7 +530,13 @@ fn lost(
         | HostStage::Away { .. } => return None,
     };
     let reason = if others && reason == Reason::HostSilent { Reason::LinkLost } else { reason };
+    // An agent that gets no core says nothing either.
+    let busy = host.sample.as_ref().is_some_and(|sample| HostView::of(sample).is_busy());
+    let excused = busy && silence < limits.lost.saturating_mul(cause::STARVED);
     let mut facts = vec![format!("last message {} ago", words::seconds(silence))];
+    if busy {
+        facts.push("its cores had more to do than they could when it spoke last".into());
+    }
     facts.extend(evidence::link(&host.link));
     facts.push(match others {
         true => "ranks elsewhere go on, so its ranks are alive: only this console has lost it".into(),
@@ -546,7 +549,7 @@ fn lost(
         rank: None,
         host: Some(host.name.clone()),
         verdict: VerdictKind::Lost,
-        severity: Severity::Red,
+        severity: if excused { Severity::Amber } else { Severity::Red },
         confidence: Confidence::Certain,
         reason_code: reason,
         reason: format!("nothing heard from {} for {}: {why}", host.name, words::seconds(silence)),

@@ -8,7 +8,7 @@ use super::track::{self, Moved};
 use crate::core::card::Call;
 use crate::core::ids::{NodeRank, Rank};
 use crate::proto::inspection::Inspection;
-use crate::proto::message::{GpuSample, PageSample, Phase, RankSample, RecentCollective};
+use crate::proto::message::{GpuSample, HostSample, PageSample, Phase, RankSample, RecentCollective};
 
 /// Name of the group of all ranks.
 pub(super) const WORLD: &str = "world";
@@ -58,6 +58,19 @@ pub(super) struct HostView {
     pub cpu_percent: f32,
     /// Pressure, percent: CPU some, memory full.
     pub pressure: Option<(f32, f32)>,
+}
+
+impl HostView {
+    /// What matters of a host's gauges.
+    pub fn of(sample: &HostSample) -> HostView {
+        let pressure = sample.signals.pressure.map(|pressure| (pressure.cpu, pressure.memory_full));
+        HostView { cpu_percent: sample.cpu_percent, pressure }
+    }
+
+    /// Its cores have more to do than they can: whoever lives there may be late through no fault of its own.
+    pub fn is_busy(&self) -> bool {
+        self.cpu_percent >= 95.0 || self.pressure.is_some_and(|(cpu, _)| cpu >= 60.0)
+    }
 }
 
 /// One group as one member counts it.

@@ -68,7 +68,9 @@ fn rendezvous(
         }
         (None, Some(seat)) => (seat.rank, cause::judge_start(seat, waited_ms, limits)),
         (None, None) => {
-            let verdict = (waited_ms >= limits.init && waiters.len() == model.ranks.len())
+            let starved = waiters.iter().any(|seat| cause::starved(seat));
+            let budget = limits.init.saturating_mul(if starved { cause::STARVED } else { 1 });
+            let verdict = (waited_ms >= budget && waiters.len() == model.ranks.len())
                 .then(|| scene.no_group(waited_ms));
             return (verdict, waiting);
         }

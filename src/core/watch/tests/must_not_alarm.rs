@@ -156,6 +156,20 @@ fn n7_a_starved_rank_that_is_seen_asleep_now_and_then_is_no_deadlock() {
 }
 
 #[test]
+fn n7_an_agent_that_gets_no_core_is_amber_for_a_while() {
+    let mut c = trained(2);
+    c.agents[1].signals.pressure =
+        Some(crate::proto::inspection::Pressure { cpu: 90.0, ..Default::default() });
+    c.pass(1_000);
+    c.lose(1);
+    c.pass(12_000);
+    assert_eq!(reds(&c), []);
+    assert_eq!(verdicts(&c)[0].severity, Severity::Amber);
+    c.pass(15_000);
+    assert_eq!(reds(&c).len(), 1, "not for ever");
+}
+
+#[test]
 fn n8_n9_short_stops_and_short_losses_are_nothing() {
     let mut c = trained(2);
     c.hang(1, |sample| sample.state = 'T');
