@@ -27,8 +27,6 @@ const STARTING: Duration = Duration::from_secs(30);
 const OPENING: Duration = Duration::from_secs(15);
 /// Bound of one write; messages to an agent are short.
 const WRITING: Duration = Duration::from_secs(5);
-/// Agents speak twice a second: less silence than this says nothing.
-const LEAST_SILENCE: Duration = Duration::from_secs(1);
 /// Most noise before the relay's marker.
 const MAX_NOISE: usize = 1 << 20;
 const MAX_STDERR: usize = 4 << 10;
@@ -289,7 +287,7 @@ impl Pipe for SshPipe {
     }
 
     fn silence(&self) -> Duration {
-        self.connection.target.silence.map_or(carry::SILENCE, |silence| silence.max(LEAST_SILENCE))
+        self.connection.target.silence.unwrap_or(carry::SILENCE)
     }
 
     fn complaint(&mut self) -> String {

@@ -232,6 +232,15 @@ mod tests {
     }
 
     #[test]
+    fn what_was_warned_of_is_said_again_at_the_end() {
+        let mut model = model();
+        model.run.warnings = (0..7).map(|n| format!("host a: clock {n}")).collect();
+        let text = lines(&model, &finished(Outcome::Succeeded, true, &[]), None).join("\n");
+        assert!(text.contains("warning before the start: host a: clock 4\n  (and 2 more)"), "{text}");
+        assert!(!text.contains("clock 5"), "{text}");
+    }
+
+    #[test]
     fn a_run_that_never_began_claims_no_stop() {
         let model = Model { ranks: vec![rank(RankLife::Pending)], ..model() };
         let text = lines(&model, &finished(Outcome::Failed, true, &[]), None).join("\n");

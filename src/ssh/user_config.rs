@@ -16,6 +16,9 @@ use std::time::Duration;
 
 /// Most jumps on the way to one host.
 const MAX_JUMPS: usize = 8;
+/// Least and most of what `ServerAlive*` can allow. Agents speak twice a second, so less says nothing; and many set minutes to keep a NAT from
+/// forgetting them (Debian's ssh sets 300 s by itself with `BatchMode`), which must not hide a dead host for a quarter of an hour.
+pub const SILENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Which ssh-agent to ask for keys.
@@ -56,8 +59,8 @@ pub struct Target {
     pub host_key_alias: Option<String>,
     /// Bound of the TCP connection.
     pub connect_timeout: Duration,
-    /// How long the other end may say nothing before the connection counts as broken: `ServerAliveInterval` times `ServerAliveCountMax`; `None`
-    /// where the interval is not set.
+    /// How long the other end may say nothing before the connection counts as broken: `ServerAliveInterval` times `ServerAliveCountMax`, within
+    /// [`SILENCE`]; `None` where the interval is not set.
     pub silence: Option<Duration>,
     /// `StrictHostKeyChecking yes`: never ask about an unknown key.
     pub strict: bool,
@@ -289,7 +292,9 @@ fn assemble(wanted: &Wanted, values: &Values) -> (Target, Option<String>) {
     let number = |key: &str| first(values, key).and_then(|text| text.parse::<u64>().ok()).filter(|&n| n > 0);
     let seconds = number("connecttimeout");
     let silence = number("serveraliveinterval").map(|interval| {
-        Duration::from_secs(interval.saturating_mul(number("serveralivecountmax").unwrap_or(3)))
+        let silence =
+            Duration::from_secs(interval.saturating_mul(number("serveralivecountmax").unwrap_or(3)));
+        silence.clamp(SILENCE.0, SILENCE.1)
     });
     let target = Target {
         label: wanted.label.clone(),
@@ -444,6 +449,12 @@ mod tests {
         assert_eq!(target.silence, Some(Duration::from_secs(8)));
         assert_eq!(target.certificates, [PathBuf::from("/keys/n1-cert.pub")]);
         assert_eq!(jump.as_deref(), Some("gw,me@inner:2200"));
+    }
+
+    #[test]
+    fn minutes_of_silence_are_cut() {
+        let (target, _) = assemble(&wanted("n1"), &parse("serveraliveinterval 300\nserveralivecountmax 3\n"));
+        assert_eq!(target.silence, Some(SILENCE.1));
     }
 
     #[test]

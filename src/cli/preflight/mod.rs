@@ -180,6 +180,9 @@ fn judged(subject: &Subject<'_>, answers: Vec<Result<Examined, LinkError>>) -> R
     let mut columns: Vec<Vec<Cell>> =
         answers.iter().enumerate().map(|(node, answer)| judge::column(subject, node, answer)).collect();
     compare::compare(subject, &answers, &mut columns);
+    if answers.iter().any(Result::is_err) {
+        unmeasured(&answers, &mut columns);
+    }
     for cell in columns.iter_mut().flatten() {
         cell.key = in_file(&cell.key, &subject.places);
     }
@@ -192,6 +195,22 @@ fn judged(subject: &Subject<'_>, answers: Vec<Result<Examined, LinkError>>) -> R
         columns,
         took: Duration::ZERO,
         last: None,
+    }
+}
+
+/// Where a host gave no answer, hosts were not asked again: who was not reached may still have been receiving the agent, so nothing is said of it.
+fn unmeasured(answers: &[Result<Examined, LinkError>], columns: &mut [Vec<Cell>]) {
+    for (answer, column) in answers.iter().zip(columns) {
+        let Ok(host) = answer else { continue };
+        let bound = host.findings.listened.as_ref().is_none_or(|listened| listened.error.is_none());
+        if bound && host.findings.reached.iter().any(|to| to.error.is_some()) {
+            let of_reaching = |name: &&str| ["port", "names"].contains(name);
+            CHECKS.iter().zip(column).filter(|(name, _)| of_reaching(name)).for_each(|(_, cell)| {
+                if cell.grade > Grade::Passed {
+                    *cell = Cell::skipped();
+                }
+            });
+        }
     }
 }
 
@@ -238,7 +257,26 @@ pub fn verdict(report: &Report, locator: &Locator) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::in_file;
+    use super::judge::tests::{draft, good, subject};
+    use super::*;
+    use crate::agent::examine::Reached;
+
+    #[test]
+    fn hosts_are_not_blamed_for_what_they_did_not_reach_while_another_gave_no_answer() {
+        let mut apart = good();
+        apart.findings.reached =
+            vec![Reached { node: 0, address: "10.0.0.1:1".into(), error: Some("refused".into()) }];
+        let draft = draft(3);
+        let mut answers = vec![Ok(good()), Ok(apart), Ok(good())];
+        let told = |answers: &[Result<Examined, LinkError>]| {
+            judged(&subject(&draft), answers.to_vec()).count(Grade::Failed)
+        };
+        assert_eq!(told(&answers), 1);
+        answers[2] = Err(LinkError { error: "h2: no answer".into(), hint: "x".into() });
+        let report = judged(&subject(&draft), answers);
+        assert_eq!(report.count(Grade::Failed), 1);
+        assert_eq!(report.columns[2][0].text, "h2: no answer");
+    }
 
     #[test]
     fn keys_name_the_hosts_of_the_file_also_when_some_were_left_out() {

@@ -14,9 +14,19 @@ use ratatui::text::{Line, Span};
 /// Above this a host's silence is shown as a warning, ms; samples come at least once a second.
 const QUIET_MS: u64 = 3000;
 
+/// A link that stands and has carried nothing for so long is not told as ready, in milliseconds.
+const SILENT_MS: u64 = 10_000;
+
 /// Sign, word and gravity of a link.
 pub fn link(ctx: &Ctx<'_>, host: &HostModel) -> (String, Role) {
     let glyphs = ctx.glyphs();
+    // A link may stand for a while although nothing comes through it.
+    let silent = matches!(host.link, LinkState::Ready { .. })
+        && host.stopped.is_none()
+        && host.heard.is_some_and(|heard| ctx.now.since(heard) >= SILENT_MS);
+    if silent {
+        return (format!("{} silent", glyphs.pick("▲", "!")), Role::Warn);
+    }
     let unreachable = matches!(
         host.link,
         LinkState::Lost { .. }
