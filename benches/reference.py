@@ -308,7 +308,8 @@ main_config.policy.cuda = False
 main_config.policy.eval.evaluator.eval_freq = 10**9
 if __name__ == "__main__":
     with DDPContext():
-        serial_pipeline((main_config, create_config), seed=0, max_env_step=int(sys.argv[1]))
+        # By updates, of which all ranks make as many (5 per 8 steps of each): its count of steps lets them leave at different times.
+        serial_pipeline((main_config, create_config), seed=0, max_train_iter=int(sys.argv[1]) // 2 * 5 // 8)
 """
 
 
