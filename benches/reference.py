@@ -41,6 +41,7 @@ parser.add_argument("--worker-python", help="an interpreter for our environment 
 parser.add_argument("--cleanrl", default=CLEANRL, help="where to fetch CleanRL from: an address, or a clone on this machine")
 parser.add_argument("--trainer", default=str(ROOT / "target/release/rankdeck-trainer"))
 parser.add_argument("--collectives", help="the built bench `collectives`, instead of what cargo builds")
+parser.add_argument("--together", action="store_true", help="allreduce: both pairs of ranks at the same time, for machines that are busy anyway")
 parser.add_argument("--kernel", default="auto", help="policy.kernel of our runs")
 args = parser.parse_args()
 
@@ -386,6 +387,7 @@ def scaling():
 
 # ---- collectives ----
 
+SIZES = [str(size) for size in (4, 64, 1 << 10, 4 << 10, 36_620, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20)]
 GLOO = """
 import os, sys, time, torch, torch.distributed as dist
 torch.set_num_threads(1)
@@ -425,19 +427,23 @@ def allreduce():
         for size, *numbers in re.findall(pattern, text):
             seen[who].setdefault(int(size), []).append([float(number) for number in numbers])
 
+    sizes = ["4", "1024", "36620", "65536", "1048576", "16777216"] if args.together else SIZES
+    pipe = {"stdout": subprocess.PIPE, "text": True}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "BENCH_SIZES": ",".join(sizes)}
     for _ in range(args.rounds):
-        text = subprocess.run([bench, "2"], capture_output=True, text=True, check=True).stdout
-        note("ours", r"all_reduce f32 avg +(\d+) +([\d.]+) +([\d.]+) +[\d.]+ +([\d.]+)", text)
+        own = subprocess.Popen([bench, "2"], env=env, **pipe)
+        text = None if args.together else own.communicate()[0]
         command = [python, str(scratch / "gloo.py"), f"tcp://127.0.0.1:{port()}"]
-        sizes = [str(size) for size in seen["ours"]]
-        env = {**os.environ, "OMP_NUM_THREADS": "1"}
         other = subprocess.Popen(command + ["1"] + sizes, env=env)
-        text = subprocess.run(command + ["0"] + sizes, env=env, capture_output=True, text=True, check=True).stdout
+        first = subprocess.Popen(command + ["0"] + sizes, env=env, **pipe)
+        note("theirs", r"all_reduce (\d+) ([\d.]+) ([\d.]+) ([\d.]+)", first.communicate()[0])
         other.wait()
-        note("theirs", r"all_reduce (\d+) ([\d.]+) ([\d.]+) ([\d.]+)", text)
-    print(f"\nall-reduce of f32 over 2 ranks, Gloo, {args.rounds} rounds in turn, load {os.getloadavg()[0]:.1f}; least of the rounds: 5th percentile, median, CPU time, us")
+        note("ours", r"all_reduce f32 avg +(\d+) +([\d.]+) +([\d.]+) +[\d.]+ +([\d.]+)", text or own.communicate()[0])
+        if own.returncode or first.returncode or other.returncode:
+            sys.exit("a rank failed")
+    print(f"\nall-reduce of f32 over 2 ranks, Gloo, {args.rounds} rounds {'at the same time' if args.together else 'in turn'}, load {os.getloadavg()[0]:.1f}; least of the rounds: 5th percentile, median, CPU time, us")
     print(f"{'bytes':>10}" + "".join(f"{who + ' ' + what:>13}{'' if who == 'ours' else '   ratio'}" for what in ("p5", "median", "CPU") for who in ("ours", "torch")))
-    for size in seen["ours"]:
+    for size in map(int, sizes):
         ours, theirs = ([min(values) for values in zip(*seen[who][size])] for who in ("ours", "theirs"))
         print(f"{size:>10}" + "".join(f"{a:>13.1f}{b:>13.1f}{a / b:>8.2f}" for a, b in zip(ours, theirs)))
 
