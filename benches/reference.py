@@ -325,9 +325,9 @@ def dizoo():
     compare(
         "DQN CartPole-v0, 2 ranks, DI-engine's cartpole_dqn settings under its DDP",
         lambda steps: ours(CARTPOLE_DDP, steps, ranks=2),
-        (16_000, 160_000),
+        (1_600, 9_600),
         ding,
-        (320, 1_120),
+        (160, 640),
     )
 
 
@@ -375,10 +375,10 @@ def idle():
 def scaling():
     """Acrobot in Python workers, one epoch over each rollout: nearly all of the work is stepping environments, so a rank and its worker fill one core."""
     body = PPO.replace("[policy]", 'worker = "python"\npython = "{python}"\n[policy]') + "update_epochs = 1\nnum_minibatches = 1\n"
-    values = {"env": "Acrobot-v1", "envs": 16, "python": args.worker_python or python}
+    values = {"env": "Acrobot-v1", "envs": 64, "python": args.worker_python or python}
     run = lambda ranks: lambda steps: ours(body, steps, ranks, **values)
     rows = [[rates(run(ranks), 8_192, 65_536) for ranks in (1, 2)] for _ in range(args.rounds)]
-    print(f"\nscaling, Acrobot-v1 in Python workers, 16 environments, {args.rounds} rounds in turn, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    print(f"\nscaling, Acrobot-v1 in Python workers, 64 environments, {args.rounds} rounds in turn, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     for i, name in enumerate(["steps per second", "steps per CPU-second"]):
         one, two = (statistics.median(row[side][i] for row in rows) for side in (0, 1))
         best = max(row[1][i] / row[0][i] for row in rows)
