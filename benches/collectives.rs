@@ -1,7 +1,7 @@
 //! Time of one collective over Gloo on this machine, from 4 B to 64 MiB.
 //!
-//! `cargo bench --features trainer --bench collectives -- [RANKS]` starts that many ranks (2 by default) by running itself again, and rank 0 prints
-//! a table: 5th percentile, median and 95th percentile in microseconds, the CPU time of rank 0's whole process per call, and bytes per rank over the median (what NCCL's
+//! `cargo bench --features trainer --bench collectives -- [RANKS]` starts that many ranks (2 by default) by running itself again (BENCH_SIZES: bytes of the
+//! all-reduces, with commas between), and rank 0 prints a table: 5th percentile, median and 95th percentile in microseconds, the CPU time of rank 0's whole process per call, and bytes per rank over the median (what NCCL's
 //! tests call algorithm bandwidth). On a machine that does other things as well, CPU time and 5th percentile say most.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a benchmark has nobody to report to
 
@@ -79,9 +79,15 @@ fn run(rank: u32) {
         }
     };
     say(format!("{}, {} ranks", group.backend_name(), settings.world_size));
-    say(format!("{:>22} {:>11} {:>12} {:>12} {:>12} {:>12} {:>9}",
-        "operation", "bytes", "p5 us", "median us", "p95 us", "CPU us", "GB/s"));
-    for bytes in SIZES {
+    say(format!(
+        "{:>22} {:>11} {:>12} {:>12} {:>12} {:>12} {:>9}",
+        "operation", "bytes", "p5 us", "median us", "p95 us", "CPU us", "GB/s"
+    ));
+    let sizes = match std::env::var("BENCH_SIZES") {
+        Ok(text) => text.split(',').map(|size| size.parse().unwrap()).collect(),
+        Err(_) => SIZES.to_vec(),
+    };
+    for bytes in sizes {
         let mut tensor = Tensor::ones([(bytes / 4) as i64], (Kind::Float, Device::Cpu));
         let rounds = (256 << 20) / bytes.max(1 << 18);
         let times = measure(rounds.clamp(12, 1000), || {

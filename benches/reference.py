@@ -41,6 +41,7 @@ parser.add_argument("--worker-python", help="an interpreter for our environment 
 parser.add_argument("--cleanrl", default=CLEANRL, help="where to fetch CleanRL from: an address, or a clone on this machine")
 parser.add_argument("--trainer", default=str(ROOT / "target/release/rankdeck-trainer"))
 parser.add_argument("--collectives", help="the built bench `collectives`, instead of what cargo builds")
+parser.add_argument("--together", action="store_true", help="allreduce: both pairs of ranks at the same time, for machines that are busy anyway")
 parser.add_argument("--kernel", default="auto", help="policy.kernel of our runs")
 args = parser.parse_args()
 
@@ -308,7 +309,8 @@ main_config.policy.cuda = False
 main_config.policy.eval.evaluator.eval_freq = 10**9
 if __name__ == "__main__":
     with DDPContext():
-        serial_pipeline((main_config, create_config), seed=0, max_env_step=int(sys.argv[1]))
+        # By updates, of which all ranks make as many (5 per 8 steps of each): its count of steps lets them leave at different times.
+        serial_pipeline((main_config, create_config), seed=0, max_train_iter=int(sys.argv[1]) // 2 * 5 // 8)
 """
 
 
@@ -323,9 +325,9 @@ def dizoo():
     compare(
         "DQN CartPole-v0, 2 ranks, DI-engine's cartpole_dqn settings under its DDP",
         lambda steps: ours(CARTPOLE_DDP, steps, ranks=2),
-        (16_000, 160_000),
+        (1_600, 9_600),
         ding,
-        (320, 1_120),
+        (160, 640),
     )
 
 
@@ -373,10 +375,10 @@ def idle():
 def scaling():
     """Acrobot in Python workers, one epoch over each rollout: nearly all of the work is stepping environments, so a rank and its worker fill one core."""
     body = PPO.replace("[policy]", 'worker = "python"\npython = "{python}"\n[policy]') + "update_epochs = 1\nnum_minibatches = 1\n"
-    values = {"env": "Acrobot-v1", "envs": 16, "python": args.worker_python or python}
+    values = {"env": "Acrobot-v1", "envs": 64, "python": args.worker_python or python}
     run = lambda ranks: lambda steps: ours(body, steps, ranks, **values)
     rows = [[rates(run(ranks), 8_192, 65_536) for ranks in (1, 2)] for _ in range(args.rounds)]
-    print(f"\nscaling, Acrobot-v1 in Python workers, 16 environments, {args.rounds} rounds in turn, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    print(f"\nscaling, Acrobot-v1 in Python workers, 64 environments, {args.rounds} rounds in turn, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     for i, name in enumerate(["steps per second", "steps per CPU-second"]):
         one, two = (statistics.median(row[side][i] for row in rows) for side in (0, 1))
         best = max(row[1][i] / row[0][i] for row in rows)
@@ -385,6 +387,7 @@ def scaling():
 
 # ---- collectives ----
 
+SIZES = [str(size) for size in (4, 64, 1 << 10, 4 << 10, 36_620, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20)]
 GLOO = """
 import os, sys, time, torch, torch.distributed as dist
 torch.set_num_threads(1)
@@ -424,19 +427,23 @@ def allreduce():
         for size, *numbers in re.findall(pattern, text):
             seen[who].setdefault(int(size), []).append([float(number) for number in numbers])
 
+    sizes = ["4", "1024", "36620", "65536", "1048576", "16777216"] if args.together else SIZES
+    pipe = {"stdout": subprocess.PIPE, "text": True}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "BENCH_SIZES": ",".join(sizes)}
     for _ in range(args.rounds):
-        text = subprocess.run([bench, "2"], capture_output=True, text=True, check=True).stdout
-        note("ours", r"all_reduce f32 avg +(\d+) +([\d.]+) +([\d.]+) +[\d.]+ +([\d.]+)", text)
+        own = subprocess.Popen([bench, "2"], env=env, **pipe)
+        text = None if args.together else own.communicate()[0]
         command = [python, str(scratch / "gloo.py"), f"tcp://127.0.0.1:{port()}"]
-        sizes = [str(size) for size in seen["ours"]]
-        env = {**os.environ, "OMP_NUM_THREADS": "1"}
         other = subprocess.Popen(command + ["1"] + sizes, env=env)
-        text = subprocess.run(command + ["0"] + sizes, env=env, capture_output=True, text=True, check=True).stdout
+        first = subprocess.Popen(command + ["0"] + sizes, env=env, **pipe)
+        note("theirs", r"all_reduce (\d+) ([\d.]+) ([\d.]+) ([\d.]+)", first.communicate()[0])
         other.wait()
-        note("theirs", r"all_reduce (\d+) ([\d.]+) ([\d.]+) ([\d.]+)", text)
-    print(f"\nall-reduce of f32 over 2 ranks, Gloo, {args.rounds} rounds in turn, load {os.getloadavg()[0]:.1f}; least of the rounds: 5th percentile, median, CPU time, us")
+        note("ours", r"all_reduce f32 avg +(\d+) +([\d.]+) +([\d.]+) +[\d.]+ +([\d.]+)", text or own.communicate()[0])
+        if own.returncode or first.returncode or other.returncode:
+            sys.exit("a rank failed")
+    print(f"\nall-reduce of f32 over 2 ranks, Gloo, {args.rounds} rounds {'at the same time' if args.together else 'in turn'}, load {os.getloadavg()[0]:.1f}; least of the rounds: 5th percentile, median, CPU time, us")
     print(f"{'bytes':>10}" + "".join(f"{who + ' ' + what:>13}{'' if who == 'ours' else '   ratio'}" for what in ("p5", "median", "CPU") for who in ("ours", "torch")))
-    for size in seen["ours"]:
+    for size in map(int, sizes):
         ours, theirs = ([min(values) for values in zip(*seen[who][size])] for who in ("ours", "theirs"))
         print(f"{size:>10}" + "".join(f"{a:>13.1f}{b:>13.1f}{a / b:>8.2f}" for a, b in zip(ours, theirs)))
 

@@ -35,8 +35,9 @@ pub struct Dqn {
 }
 
 fn common(settings: &Settings) -> Common {
-    let Settings { buffer_size, learning_starts, batch_size, n_step, gamma, .. } = *settings;
-    Common { buffer_size, learning_starts, batch_size, n_step, gamma }
+    let Settings { buffer_size, learning_starts, batch_size, n_step, gamma, updates_per_iteration, .. } =
+        *settings;
+    Common { buffer_size, learning_starts, batch_size, n_step, gamma, updates_per_iteration }
 }
 
 /// Refuses what cannot work, before any rank is waited for.

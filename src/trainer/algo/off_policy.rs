@@ -9,7 +9,6 @@
 //! - OFFPOLICY-3: `env_step` and `samples` count accepted actions; dummy steps across a reset count nowhere.
 
 use super::{Algorithm, At, Learned, Parts, shown};
-use crate::config::learn::Learn;
 use crate::proto::message::Phase;
 use crate::trainer::collect::{Interval, Tally};
 use crate::trainer::dist::{ProcessGroup, ReduceOp};
@@ -38,6 +37,8 @@ pub struct Common {
     pub n_step: u32,
     /// Discount.
     pub gamma: f64,
+    /// Updates after each collection.
+    pub updates_per_iteration: u32,
 }
 
 /// This rank's share of replay and batch, or what to change.
@@ -129,22 +130,15 @@ pub trait Learner: Greedy {
 pub struct Replayed<L> {
     off: OffPolicy,
     learner: L,
-    updates_per_iteration: u32,
     fingerprint_every: u64,
 }
 
 impl<L: Learner> Replayed<L> {
     /// Environments reset, replay empty.
     pub fn new(common: Common, learner: L, parts: &Parts<'_>) -> Result<Replayed<L>, TrainerError> {
-        let updates_per_iteration = match setup::parts(parts.experiment)?.1 {
-            Learn::Dqn(dqn) => dqn.updates_per_iteration,
-            Learn::Sac(sac) => sac.updates_per_iteration,
-            Learn::Ppo(_) | Learn::Ppg(_) | Learn::A2c(_) => 0,
-        };
         Ok(Replayed {
             off: OffPolicy::new(common, parts)?,
             learner,
-            updates_per_iteration,
             fingerprint_every: parts.experiment.distributed.fingerprint_every,
         })
     }
@@ -158,7 +152,7 @@ impl<L: Learner> Algorithm for Replayed<L> {
         let planned = self.updates_per_iteration.into();
         let mut learned = Learned { learning_rate: self.learner.rate(), planned, ..Learned::default() };
         if self.off.ready(at)? {
-            for _ in 0..self.updates_per_iteration {
+            for _ in 0..self.off.common.updates_per_iteration {
                 let mut random = self.off.sample(at.updates + learned.updates, at.group.rank());
                 self.learner.update(&self.off.batch, &mut random, at.group)?;
                 learned.updates += 1;

@@ -6,7 +6,7 @@
 //!
 //! Invariants:
 //! - PPO-1: every rank makes the same number of updates: the target-KL decision uses the KL averaged over all ranks.
-//! - PPO-2: the host waits for the device once per iteration, and once per epoch with a target KL, not in an update.
+//! - PPO-2: the host waits for the device once per iteration, and once per epoch with a target KL, not in an update (but for its collectives, whose waits are bounded).
 
 use super::batch::Minibatch;
 use super::native::{Engine, Numbers};

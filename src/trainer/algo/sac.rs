@@ -37,8 +37,8 @@ impl Noise for Generator {
 }
 
 fn common(settings: &Settings) -> Common {
-    let Settings { buffer_size, learning_starts, batch_size, gamma, .. } = *settings;
-    Common { buffer_size, learning_starts, batch_size, n_step: 1, gamma }
+    let Settings { buffer_size, learning_starts, batch_size, gamma, updates_per_iteration, .. } = *settings;
+    Common { buffer_size, learning_starts, batch_size, n_step: 1, gamma, updates_per_iteration }
 }
 
 /// Refuses what cannot work, before any rank is waited for.
