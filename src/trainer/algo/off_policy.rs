@@ -149,7 +149,7 @@ impl<L: Learner> Algorithm for Replayed<L> {
         at.phase(Phase::Rollout);
         self.off.collect(&mut self.learner, at)?;
         at.phase(Phase::Learn);
-        let planned = self.updates_per_iteration.into();
+        let planned = self.off.common.updates_per_iteration.into();
         let mut learned = Learned { learning_rate: self.learner.rate(), planned, ..Learned::default() };
         if self.off.ready(at)? {
             for _ in 0..self.off.common.updates_per_iteration {
