@@ -238,7 +238,6 @@ int32_t rankdeck_gloo_open(
     using c10d::ProcessGroupGloo;
     watch_gloo_threads();
     auto options = ProcessGroupGloo::Options::create(milliseconds(timeout_ms));
-    options->threads = 1;
     if (interface != nullptr) {
       options->devices.push_back(ProcessGroupGloo::createDeviceForInterface(interface));
     } else if (address != nullptr) {
