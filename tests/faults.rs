@@ -571,7 +571,7 @@ fn two_launches_of_one_name() {
                 })
                 .into();
             for mut console in consoles {
-                let first = console.wait_for("progress or the end", 120, |v| {
+                let first = console.wait_for("progress or the end", 300, |v| {
                     v["kind"] == "progress" || v["kind"] == "run_finished"
                 });
                 if first["kind"] == "progress" { winners.push(console) } else { losers.push(console) }
