@@ -254,8 +254,6 @@ fn tell_life(ctx: &mut Ctx<'_>, at: At, rank: Rank, state: &str, exit: Option<&E
 }
 
 fn totals(ctx: &mut Ctx<'_>, at: At, totals: Counters) {
-    let reached = &mut ctx.session.run.tries.reached;
-    (reached.0, reached.1) = (reached.0.max(totals.train_iter), reached.1.max(totals.env_step));
     let rates = &mut ctx.session.rates;
     if rates.generation != at.generation {
         rates.generation = at.generation;
@@ -382,6 +380,9 @@ fn progressed(ctx: &mut Ctx<'_>, at: At, joined: Option<Joined>) {
     let per_rank: Vec<RankProgress> =
         ctx.model.ranks.iter().zip(&joined.own).map(|(rank, own)| rank_progress(ctx, rank, own)).collect();
     let Joined { totals, sum, consistent, steps_per_s, time, .. } = joined.clone();
+    // Progress is what all ranks have done: one that fails early does not get further because another ran on.
+    let reached = &mut ctx.session.run.tries.reached;
+    (reached.0, reached.1) = (reached.0.max(totals.train_iter), reached.1.max(totals.env_step));
     let returns = totals.returns;
     let return_mean =
         (returns.count > 0).then(|| returns.sum / returns.count as f64).filter(|mean| mean.is_finite());
