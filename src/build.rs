@@ -4,6 +4,10 @@
 
 fn main() {
     println!("cargo:rerun-if-changed=src/build.rs");
+    // Line tables are for stacks of ranks. The console travels to every host and needs names only.
+    if std::env::var("PROFILE").is_ok_and(|profile| profile == "release") {
+        println!("cargo:rustc-link-arg-bin=rankdeck=-Wl,--strip-debug");
+    }
     #[cfg(feature = "trainer")]
     if let Err(error) = trainer::build() {
         println!("cargo:error={error}");
@@ -56,6 +60,9 @@ mod trainer {
             .cpp(true)
             .std("c++17")
             .warnings(false)
+            // Lines for stacks; types of all of libtorch's headers would weigh tens of megabytes.
+            .debug(false)
+            .flag("-g1")
             .include(source)
             .include(include)
             .include(include.join("torch/csrc/api/include"))

@@ -119,6 +119,31 @@ fn quit_asks_while_ranks_run_and_leaves_at_once_when_the_run_is_over() {
 }
 
 #[test]
+fn other_hosts_are_ordered_only_when_something_changes() {
+    let model = pickable();
+    let mut view = ViewState::new();
+    assert_eq!(press(&model, &mut view, "H"), []);
+    assert_eq!(press(&model, &mut view, "\n"), [], "nothing was changed");
+    assert!(matches!(view.overlay(), Some(Overlay::Hosts { .. })) && !view.toasts.is_empty());
+    // There and back again is no change either; both hosts left out is no plan.
+    assert_eq!(press(&model, &mut view, "j  \n"), []);
+    assert_eq!(press(&model, &mut view.clone(), " k \n"), []);
+    let from = Some("latest".to_string());
+    assert_eq!(
+        press(&model, &mut view.clone(), " \n"),
+        [Action::Rehost { from: from.clone(), exclude: vec!["node-b".into()], add: vec![] }]
+    );
+    view.spares = vec![spare("node-c")];
+    let with = press(&model, &mut view.clone(), "G \n");
+    assert_eq!(with, [Action::Rehost { from, exclude: vec![], add: vec![spare("node-c")] }]);
+    for leave in ["\x1b", "q", "H"] {
+        let mut view = view.clone();
+        assert_eq!(press(&model, &mut view, leave), []);
+        assert!(view.overlays.is_empty());
+    }
+}
+
+#[test]
 fn detach_needs_no_question_because_nothing_is_lost() {
     assert_eq!(press(&four(), &mut ViewState::new(), "D"), [Action::Detach]);
     assert_eq!(press(&over(), &mut ViewState::new(), "D"), []);

@@ -170,6 +170,26 @@ fn hosts_show_links_and_gpus() {
 }
 
 #[test]
+fn a_host_that_cannot_be_reached_is_shown_with_its_age() {
+    shot("hosts_unreachable", &unreachable(), "5");
+    let mut view = ViewState::new();
+    press(&unreachable(), &mut view, "5");
+    let shown = screen(&unreachable(), &mut view, (80, 24));
+    assert!(shown.contains("unreachable") && shown.contains("heard 9m 58s ago"), "{shown}");
+}
+
+#[test]
+fn hosts_of_the_next_generation_are_picked() {
+    shots("pick_hosts", &pickable(), "H");
+    shot("pick_hosts_without", &pickable(), "Hj ");
+    let mut view = ViewState::new();
+    view.spares = vec![spare("node-c")];
+    press(&pickable(), &mut view, "Hjj ");
+    view.toasts.clear();
+    insta::assert_snapshot!("pick_hosts_with_another", screen(&pickable(), &mut view, (80, 24)));
+}
+
+#[test]
 fn events_are_listed() {
     shots("events", &two(), "6");
 }

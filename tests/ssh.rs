@@ -5,6 +5,10 @@
 // Helpers of tests may panic as tests may.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+#[path = "ssh/bugs.rs"]
+mod bugs;
+#[path = "ssh/clauses.rs"]
+mod clauses;
 #[path = "ssh/desk.rs"]
 mod desk;
 #[path = "ssh/host_keys.rs"]

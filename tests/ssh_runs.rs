@@ -229,6 +229,23 @@ fn hosts_with_addresses_of_their_own_form_one_group() {
 }
 
 #[test]
+fn a_silent_host_costs_its_connect_timeout() {
+    let Some(bed) = TestBed::start(1) else { return };
+    let hosts = bed.hosts(1, 1, "");
+    let config = bed.folder.path().join("config");
+    let text = std::fs::read_to_string(&config).unwrap();
+    for seconds in [1, 3] {
+        // The first value of a directive wins.
+        std::fs::write(&config, format!("Host *\nConnectTimeout {seconds}\n{text}")).unwrap();
+        bed.fault(0, &["drop", "22"]);
+        let output = bed.rankdeck(&hosts, &["ps"]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains(&format!("no answer within {seconds} s")), "{said}");
+        bed.fault(0, &["drop", "off"]);
+    }
+}
+
+#[test]
 fn a_silent_host_is_lost_and_found_again_while_training_goes_on() {
     let Some(bed) = TestBed::start(2) else { return };
     let program =
@@ -277,14 +294,51 @@ fn a_silent_host_is_lost_and_found_again_while_training_goes_on() {
 mod with_the_trainer {
     use super::*;
 
+    fn libtorch() -> String {
+        let folder = std::env::var("LIBTORCH")
+            .unwrap_or_else(|_| format!("{}/.libtorch/torch", env!("CARGO_MANIFEST_DIR")));
+        format!("libtorch = {folder:?}\n")
+    }
+
+    /// docs/SECURITY.md: rendezvous and collectives listen on the address of the chosen interface, and nothing else of a run listens on TCP.
+    #[test]
+    fn a_run_listens_on_its_own_interface_only() {
+        let Some(bed) = TestBed::start(2) else { return };
+        let hosts = bed.hosts(2, 1, &libtorch());
+        let experiment = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs/cartpole_ppo.toml");
+        let args = ["run", experiment.to_str().unwrap(), "--set", "run.total_steps=1000000000"];
+        let mut console = bed.console(&hosts, &args);
+        let started = console.wait_kind("run_started", 120);
+        console.wait_kind("progress", 120);
+        let master = started["master"].as_str().unwrap().to_owned();
+        assert!(master.starts_with("10.77.0.10:"), "{master}");
+        for node in 0..2 {
+            // Local address and process of everything that listens.
+            let text = bed.on(node, "ss -ltnpH | awk '{print $4, $6}'");
+            let own = format!("10.77.0.{}:", 10 + node);
+            let others: Vec<&str> = text.lines().filter(|line| !line.contains("sshd")).collect();
+            for line in &others {
+                let (address, process) = line.split_once(' ').unwrap();
+                let address = address.trim_start_matches("[::ffff:").replace("]:", ":");
+                assert!(address.starts_with(&own), "node{node}: {line}");
+                assert!(process.contains("rankdeck-traine"), "not an agent: node{node}: {line}");
+            }
+            let store =
+                others.iter().any(|line| line.contains(&master) || line.contains(&master.replace(':', "]:")));
+            assert_eq!(store, node == 0, "{master} in {others:?}");
+        }
+        let run = started["run"].as_str().unwrap().to_owned();
+        let stop = bed.rankdeck(&hosts, &["stop", &run]).output().unwrap();
+        assert!(stop.status.success(), "{stop:?}");
+        assert_eq!(console.finish(90).code(), Some(130), "{}", console.told());
+    }
+
     /// PPO over Gloo between hosts that share nothing but a network: the binaries are uploaded, libtorch is found by hosts.toml.
     #[test]
     fn the_built_in_trainer_learns_across_hosts() {
         for (nodes, nproc) in [(2, 2), (4, 1)] {
             let Some(bed) = TestBed::start(nodes) else { return };
-            let libtorch = std::env::var("LIBTORCH")
-                .unwrap_or_else(|_| format!("{}/.libtorch/torch", env!("CARGO_MANIFEST_DIR")));
-            let hosts = bed.hosts(nodes, nproc, &format!("libtorch = {libtorch:?}\n"));
+            let hosts = bed.hosts(nodes, nproc, &libtorch());
             let experiment = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs/cartpole_ppo.toml");
             let mut console = bed.console(
                 &hosts,

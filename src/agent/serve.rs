@@ -238,6 +238,10 @@ async fn live(settings: Settings) -> Result<ExitCode, Failure> {
             Some(said) = said_in.recv() => agent.hear(News::Said(said)),
             Some(batch) = lines_out.recv() => agent.read(&batch),
             _ = ticks.tick() => {
+                // What a console said before it left counts before its absence does.
+                while let Ok(order) = orders_in.try_recv() {
+                    agent.hear(News::Order(order));
+                }
                 agent.lines.borrow_mut().dropped = lost_lines.load(std::sync::atomic::Ordering::Relaxed);
                 agent.reap();
                 if let Some(reason) = agent.tick() {

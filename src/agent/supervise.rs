@@ -155,6 +155,7 @@ impl Machine {
                 last_lines: Vec::new(),
                 stopping: false,
                 ago_ms: 0,
+                with_agent: true,
             });
         }
         self.stage = Stage::Over;
@@ -320,7 +321,15 @@ impl Machine {
         let pid = life.ident.map_or(0, |ident| ident.pid);
         let ago_ms = now.saturating_sub(life.ended_at);
         let mut actions = vec![
-            Action::Record(RecordEvent::RankExited { rank, pid, exit, last_lines, stopping, ago_ms }),
+            Action::Record(RecordEvent::RankExited {
+                rank,
+                pid,
+                exit,
+                last_lines,
+                stopping,
+                ago_ms,
+                with_agent: false,
+            }),
             Action::Save,
         ];
         if self.stage == Stage::Running && self.ranks.iter().all(|life| life.recorded) {

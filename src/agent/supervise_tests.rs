@@ -207,10 +207,11 @@ fn what_a_dead_agent_left_is_buried() {
         last_lines: vec![],
         stopping: false,
         ago_ms: 0,
+        with_agent: false,
     }));
     let events = machine.bury(vec![]);
     assert!(matches!(events[0], RecordEvent::Notice { .. }));
-    assert!(matches!(&events[1], RecordEvent::RankExited { rank: Rank(1), .. }));
+    assert!(matches!(&events[1], RecordEvent::RankExited { rank: Rank(1), with_agent: true, .. }));
     assert!(matches!(&events[2], RecordEvent::Stopped { survivors, .. } if survivors.is_empty()));
     assert_eq!(events.len(), 3);
     assert_eq!(machine.snapshot()[0].exit, Some(exit));

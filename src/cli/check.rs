@@ -22,6 +22,7 @@ pub async fn check(hosts_path: &Path, args: CheckArgs) -> Result<u8, Failure> {
         draft: &draft,
         code: packed.as_ref().map(|packed| &packed.code),
         can_upload: own_binary().ok().as_deref().and_then(trainer_binary).is_some(),
+        places: Vec::new(),
     };
     let mut report = preflight::preflight(&subject, &args.meet).await?;
     if args.all_reduce && report.code() == super::code::SUCCESS {

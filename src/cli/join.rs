@@ -25,8 +25,13 @@ pub async fn attach(hosts_path: &Path, args: AttachArgs) -> Result<u8, Failure> 
     let goal = Target::new(&roster, &found)?;
     let links = goal.open_links(&args.meet, chosen)?;
     let spares = roster.hosts.iter().filter(|host| !goal.hosts.contains(host)).cloned().collect();
-    let watching =
-        run::Watching { until: Vec::new(), errand: Errand::Linger, spares, record: Some(&goal.run) };
+    let watching = run::Watching {
+        until: Vec::new(),
+        errand: Errand::Linger,
+        spares,
+        warnings: Vec::new(),
+        record: Some(&goal.run),
+    };
     let end = run::console(goal.goal(), watching, links, &args.meet, chosen).await?;
     Ok(run::finish(&end, &args.face, &goal.run))
 }
@@ -125,6 +130,7 @@ impl Target {
             inbox,
             connector,
             spares: Vec::new(),
+            warnings: Vec::new(),
             recorder: None,
             accept_new_host_keys: meet.accept_new_host_keys,
             can_ask: prompt::can_ask(),

@@ -2,8 +2,9 @@
 
 use super::args::MeetArgs;
 use crate::core::event::Prompt;
-use crate::link::Prompter;
+use crate::link::{Prompter, Wait};
 use crate::shell::ask;
+use crate::shell::words::printable;
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Arc, Mutex};
@@ -47,7 +48,13 @@ impl Prompter for Terminal {
     }
 }
 
-/// The same, and tells how far files have come: one line that is written over on a terminal, a line per quarter of a minute elsewhere.
+/// Nothing is said of a wait that is shorter.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Between two lines where lines cannot be written over.
+const SELDOM: Duration = Duration::from_secs(15);
+
+/// The same, and tells how far files have come and what is waited for: one line that is written over on a terminal, a line per quarter of a minute
+/// elsewhere.
 #[derive(Debug)]
 pub struct Progress {
     terminal: Arc<Terminal>,
@@ -58,9 +65,25 @@ pub struct Progress {
 struct Shown {
     /// Bytes sent and wanted, by host and file.
     files: BTreeMap<(String, String), (u64, u64)>,
+    /// What each host is waited for, and since when.
+    waits: BTreeMap<String, (Wait, Instant)>,
+    /// When the first of them began.
+    begun: Option<Instant>,
+    /// A line was said of files that are still on their way.
+    lines: bool,
     at: Option<Instant>,
     /// A line without its end stands on the terminal.
     open: bool,
+}
+
+/// Tells about waits until it is dropped.
+#[derive(Debug)]
+pub struct Teller(tokio::task::JoinHandle<()>);
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl Progress {
@@ -68,48 +91,151 @@ impl Progress {
     pub fn new(meet: &MeetArgs) -> Arc<Progress> {
         Arc::new(Progress { terminal: Terminal::new(meet), shown: Mutex::default() })
     }
+
+    /// Begins to tell about waits that last.
+    pub fn tell_waits(self: &Arc<Self>) -> Teller {
+        let progress = Arc::downgrade(self);
+        Teller(tokio::spawn(async move {
+            let mut clock = tokio::time::interval(Duration::from_millis(500));
+            loop {
+                clock.tick().await;
+                let Some(progress) = progress.upgrade() else { return };
+                progress.shown().tell_waits(Instant::now());
+            }
+        }))
+    }
+
+    fn shown(&self) -> std::sync::MutexGuard<'_, Shown> {
+        // A poisoned lock only means that another report ended badly.
+        self.shown.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl Shown {
+    /// Shows `text`, over what stands there; a closed stderr is nobody's loss.
+    fn say(&mut self, text: &str) {
+        let fancy = io::stderr().is_terminal();
+        let mut stderr = io::stderr().lock();
+        let _ = if fancy { write!(stderr, "\r{text}\x1b[K") } else { writeln!(stderr, "{text}") };
+        let _ = stderr.flush();
+        self.at = Some(Instant::now());
+        self.open = fancy;
+    }
+
+    /// Clears the line that stands there.
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.open) {
+            let _ = write!(io::stderr().lock(), "\r\x1b[K");
+        }
+    }
+
+    fn due(&self, often: Duration) -> bool {
+        let pause = if io::stderr().is_terminal() { often } else { SELDOM };
+        self.at.is_none_or(|at| at.elapsed() >= pause)
+    }
+
+    fn tell_waits(&mut self, now: Instant) {
+        match waits(&self.waits, now) {
+            Some(text) if self.due(Duration::from_millis(400)) => self.say(&text),
+            _ => {}
+        }
+    }
+}
+
+/// One line for hosts that are waited for, the longest first; `None` while nobody has waited long.
+fn waits(waits: &BTreeMap<String, (Wait, Instant)>, now: Instant) -> Option<String> {
+    let mut long: Vec<_> = waits
+        .iter()
+        .map(|(host, (why, since))| (now.saturating_duration_since(*since), host, *why))
+        .filter(|(waited, ..)| *waited >= PATIENCE)
+        .collect();
+    long.sort_by(|a, b| b.cmp(a));
+    let (waited, host, why) = *long.first()?;
+    let why = match why {
+        Wait::Login => "to log in",
+        Wait::Shell => "to run a command: its login shell reads its start files",
+        Wait::Answer => "to answer",
+    };
+    let others = match long.len() - 1 {
+        0 => String::new(),
+        count => format!(" (and {count} more)"),
+    };
+    Some(format!("waiting {} s for {}{others} {why}", waited.as_secs(), printable(host)))
 }
 
 impl Prompter for Progress {
     fn ask(&self, host: &str, prompt: &Prompt) -> Option<String> {
+        {
+            let mut shown = self.shown();
+            shown.clear();
+            // It is the user who is waited for now.
+            shown.waits.remove(host);
+        }
         self.terminal.ask(host, prompt)
     }
 
-    fn progress(&self, host: &str, what: &str, done: u64, total: u64) {
-        let mut shown = self.shown.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if total > 0 {
-            shown.files.insert((host.to_owned(), what.to_owned()), (done, total));
+    fn waiting(&self, host: &str, why: Option<Wait>) {
+        let mut shown = self.shown();
+        match why {
+            Some(why) => drop(shown.waits.insert(host.to_owned(), (why, Instant::now()))),
+            None => drop(shown.waits.remove(host)),
         }
+    }
+
+    fn progress(&self, host: &str, what: &str, done: u64, total: u64) {
+        let mut shown = self.shown();
+        // Bytes that move are told about by their number.
+        shown.waits.remove(host);
+        shown.files.insert((host.to_owned(), what.to_owned()), (done, total));
         let (sent, wanted) =
             shown.files.values().fold((0, 0), |(sent, wanted), (done, total)| (sent + done, wanted + total));
         let fancy = io::stderr().is_terminal();
-        let pause = if fancy { Duration::from_millis(100) } else { Duration::from_secs(15) };
-        let due = shown.at.is_none_or(|at| at.elapsed() >= pause) || sent >= wanted;
-        let mut stderr = io::stderr().lock();
-        // A closed stderr is nobody's loss.
-        if total == 0 {
-            if shown.open {
-                let _ = writeln!(stderr);
-            }
-            shown.open = false;
-        } else if due {
-            shown.at = Some(Instant::now());
+        // Lines that stay are for files that take their time.
+        let begun = *shown.begun.get_or_insert_with(Instant::now);
+        let last = sent >= wanted && (fancy || shown.lines);
+        if last || (shown.due(Duration::from_millis(100)) && (fancy || begun.elapsed() >= SELDOM)) {
+            shown.lines = sent < wanted;
             let hosts: std::collections::BTreeSet<&String> =
                 shown.files.keys().map(|(host, _)| host).collect();
             let text = format!(
-                "{} of {} to {} hosts",
+                "{} of {} to {}",
                 crate::ui::text::bytes(sent),
                 crate::ui::text::bytes(wanted),
-                hosts.len()
+                crate::ui::text::plural(hosts.len(), "host")
             );
-            let _ = if fancy { write!(stderr, "\r{text}\x1b[K") } else { writeln!(stderr, "{text}") };
-            shown.open = fancy;
+            shown.say(&text);
         }
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        self.progress("", "", 0, 0);
+        let mut shown = self.shown();
+        // What was brought stays on the terminal; a wait that is over does not.
+        match shown.files.is_empty() {
+            true => shown.clear(),
+            false if std::mem::take(&mut shown.open) => drop(writeln!(io::stderr().lock())),
+            false => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_wait_is_told_with_its_reason_once_it_is_long() {
+        let began = Instant::now();
+        let mut all = BTreeMap::new();
+        all.insert("a".to_owned(), (Wait::Answer, began + Duration::from_secs(1)));
+        all.insert("b".to_owned(), (Wait::Shell, began));
+        all.insert("c".to_owned(), (Wait::Login, began + Duration::from_secs(9)));
+        assert_eq!(waits(&all, began + Duration::from_secs(2)), None);
+        let text = waits(&all, began + Duration::from_secs(5)).unwrap();
+        assert_eq!(
+            text,
+            "waiting 5 s for b (and 1 more) to run a command: its login shell reads its start files"
+        );
     }
 }

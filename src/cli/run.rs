@@ -36,7 +36,7 @@ pub async fn run(hosts_path: &Path, args: RunArgs) -> Result<u8, Failure> {
         new_run_id(&experiment.run.name)
     })?;
     let draft = leave_out(draft, &args.exclude)?;
-    let draft = cleared(draft, hosts_path, &args, chosen).await?;
+    let (draft, warnings) = cleared(draft, hosts_path, &args, chosen).await?;
     let errand = if args.detach { Errand::Detach } else { Errand::Watch };
     let builtin = draft.experiment.launch.command.is_empty();
     let (run, hosts) = (draft.run.clone(), draft.hosts.clone());
@@ -45,24 +45,30 @@ pub async fn run(hosts_path: &Path, args: RunArgs) -> Result<u8, Failure> {
     let road = Road { run: &run, opening: Opening::Launch, builtin, meet: &args.meet, chosen };
     let links = open_links(&hosts, &road, |host| !excluded.contains(&host.name))?;
     let spares = hosts.into_iter().filter(|host| excluded.contains(&host.name)).collect();
-    let watching = Watching { until: args.until, errand, spares, record: Some(&run) };
+    let watching = Watching { until: args.until, errand, spares, warnings, record: Some(&run) };
     let end = console(goal, watching, links, &args.meet, chosen).await?;
     Ok(finish(&end, &args.face, &run))
 }
 
-/// Preflight, and what it decides: the draft with everything that only the hosts could tell, and with its code on every host.
+/// Preflight, and what it decides: the draft with everything that only the hosts could tell, and with its code on every host; and what it warned of.
 async fn cleared(
     mut draft: PlanDraft,
     hosts_path: &Path,
     args: &RunArgs,
     chosen: Chosen,
-) -> Result<PlanDraft, Failure> {
+) -> Result<(PlanDraft, Vec<String>), Failure> {
     let locator = Locator::new(hosts_path, &args.experiment);
     let packed = provision::pack_code(&draft, &args.experiment)?;
+    let out = |host: &Host| draft.excluded.contains(&host.name);
+    let (places, hosts): (Vec<usize>, Vec<Host>) =
+        draft.hosts.iter().cloned().enumerate().filter(|(_, host)| !out(host)).unzip();
+    // Hosts that are left out are often those that do not answer.
+    let members = PlanDraft { hosts, excluded: Default::default(), ..draft.clone() };
     let subject = preflight::Subject {
-        draft: &draft,
+        draft: &members,
         code: packed.as_ref().map(|packed| &packed.code),
         can_upload: own_binary().ok().as_deref().and_then(trainer_binary).is_some(),
+        places,
     };
     let report = preflight::preflight(&subject, &args.meet).await?;
     preflight::complain(&report, &locator);
@@ -75,16 +81,17 @@ async fn cleared(
     if let Some(packed) = &packed {
         let codes =
             report.answers.iter().map(|answer| answer.as_ref().ok().map(|found| found.findings.code.clone()));
-        provision::bring_code(&provision::lacking(&draft.hosts, codes), packed, &args.meet).await?;
+        provision::bring_code(&provision::lacking(&members.hosts, codes), packed, &args.meet).await?;
         draft.experiment.launch.code = Some(provision::by_hash(packed));
     }
-    if draft.hosts.len() > 1 {
-        let routes = preflight::interfaces(&report);
-        for (host, route) in draft.hosts.iter_mut().zip(routes).filter(|(host, _)| host.interface.is_none()) {
-            host.interface = route;
+    if members.hosts.len() > 1 {
+        let routes = members.hosts.iter().zip(preflight::interfaces(&report));
+        for (asked, route) in routes.filter(|(host, _)| host.interface.is_none()) {
+            let host = draft.hosts.iter_mut().find(|host| host.name == asked.name);
+            host.into_iter().for_each(|host| host.interface = route.clone());
         }
     }
-    Ok(draft)
+    Ok((draft, preflight::warnings(&report, &locator)))
 }
 
 /// The draft without the hosts that `--exclude` names: they keep their places and can be added later.
@@ -186,6 +193,8 @@ pub struct Watching<'a> {
     pub errand: Errand,
     /// Hosts that could join.
     pub spares: Vec<Host>,
+    /// What the preflight warned of.
+    pub warnings: Vec<String>,
     /// Record under this run's name.
     pub record: Option<&'a RunId>,
 }
@@ -198,7 +207,7 @@ pub async fn console(
     meet: &MeetArgs,
     chosen: Chosen,
 ) -> Result<End, Failure> {
-    let Watching { until, errand, spares, record } = watching;
+    let Watching { until, errand, spares, warnings, record } = watching;
     let errand = if chosen == Chosen::Screen { errand } else { errand.without_screen() };
     let linger = errand == Errand::Linger;
     let (recorder, log) = match record.map(|run| open_record(run, &goal, &until, linger)).transpose()? {
@@ -213,6 +222,7 @@ pub async fn console(
         inbox,
         connector,
         spares,
+        warnings,
         recorder,
         accept_new_host_keys: meet.accept_new_host_keys,
         can_ask: prompt::can_ask(),

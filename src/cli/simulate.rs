@@ -37,7 +37,8 @@ pub async fn simulate(args: SimulateArgs) -> Result<u8, Failure> {
     drop(events);
     let errand = if args.detach { Errand::Detach } else { Errand::Watch };
     let record = args.record.then_some(&run);
-    let watching = run::Watching { until: args.until, errand, spares: Vec::new(), record };
+    let watching =
+        run::Watching { until: args.until, errand, spares: Vec::new(), warnings: Vec::new(), record };
     let links = run::Links { links, inbox, connector: None };
     let end =
         run::console(Goal::Launch(Box::new(draft)), watching, links, &MeetArgs::default(), chosen).await?;

@@ -256,13 +256,14 @@ pub enum EnvWorker {
 pub struct Policy {
     /// Kind of network.
     pub network: Network,
-    /// Widths of the hidden layers; for `nature` those after the convolutions.
+    /// Widths of the hidden layers; for images those after the convolutions.
     pub hidden: Vec<u32>,
-    /// Channels of the three convolutions of `nature`.
-    pub channels: Vec<u32>,
-    /// Between the layers of `mlp`; `nature` has ReLU.
+    /// Channels of the three convolutions of `nature`, or of the sequences of `impala`; absent: the papers'.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub channels: Option<Vec<u32>>,
+    /// Between the layers of `mlp`; the others have ReLU.
     pub activation: Activation,
-    /// Actor and critic share the hidden layers; `nature` always does.
+    /// Actor and critic share the hidden layers; networks for images always do.
     pub shared: bool,
     /// Logarithm of the actions' standard deviation at the start, for continuous actions.
     pub log_std: f64,
@@ -275,7 +276,7 @@ impl Default for Policy {
         Policy {
             network: Network::Mlp,
             hidden: vec![64, 64],
-            channels: vec![32, 64, 64],
+            channels: None,
             activation: Activation::Tanh,
             shared: false,
             log_std: 0.0,
@@ -293,6 +294,8 @@ pub enum Network {
     Mlp,
     /// The three convolutions of Mnih et al. 2015, for images.
     Nature,
+    /// The residual network of Espeholt et al. 2018, for images.
+    Impala,
 }
 
 /// What runs the networks.

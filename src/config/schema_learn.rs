@@ -1,38 +1,38 @@
 //! The keys of the learner: `[policy]`, `[collect]`, and `[learn]` by algorithm.
 
-use super::schema::Fallback::{Required, Value};
+use super::schema::Fallback::{Required, Value, Words};
 use super::schema::{Key, Keys, Kind, NOT_NEGATIVE, POSITIVE, SHARE, U32, U63, key};
 
 pub(super) static POLICY: Keys = &[&[
     key(
         "network",
-        Kind::Choice(&["mlp", "nature"]),
+        Kind::Choice(&["mlp", "nature", "impala"]),
         Value("\"mlp\""),
-        "Fully connected layers, for flat observations, or the three convolutions of Mnih et al. 2015, for images.",
+        "Fully connected layers, for flat observations; for images the three convolutions of Mnih et al. 2015, or the residual network of Espeholt et al. 2018.",
     ),
     key(
         "hidden",
         Kind::Integers(1..=65536),
         Value("[64, 64]"),
-        "Widths of the hidden layers; for `nature` those after the convolutions (512 in the paper).",
+        "Widths of the hidden layers; for images those after the convolutions (512 for `nature`, 256 for `impala` in the papers).",
     ),
     key(
         "channels",
         Kind::Integers(1..=65536),
-        Value("[32, 64, 64]"),
-        "Channels of the three convolutions of `nature`.",
+        Words("`[32, 64, 64]` for `nature`, `[16, 32, 32]` for `impala`"),
+        "Channels of the three convolutions of `nature`, or of the sequences of `impala`.",
     ),
     key(
         "activation",
         Kind::Choice(&["tanh", "relu"]),
         Value("\"tanh\""),
-        "Between the layers of `mlp`; `nature` has ReLU.",
+        "Between the layers of `mlp`; the others have ReLU.",
     ),
     key(
         "shared",
         Kind::Flag,
         Value("false"),
-        "Actor and critic share the hidden layers; `nature` always does.",
+        "Actor and critic share the hidden layers; networks for images always do.",
     ),
     key(
         "log_std",

@@ -57,6 +57,11 @@ pub enum Event {
         #[serde(skip)]
         answer: Option<String>,
     },
+    /// What people should know about this run from the start, said by whoever prepared it; one line each.
+    Warned {
+        /// The lines.
+        lines: Vec<String>,
+    },
     /// The console's wall clock, told once at the start (and again after a jump): for showing times and clock skew, never for a decision.
     WallClock {
         /// Seconds since the epoch.

@@ -81,6 +81,8 @@ pub struct RunModel {
     pub restarts: u32,
     /// The latest restart that could not be, and why.
     pub refused: Option<String>,
+    /// What was known to be doubtful before it began; bounded.
+    pub warnings: Vec<String>,
     /// The failure that ended the present (or latest) generation.
     pub first_failure: Option<FirstFailure>,
 }

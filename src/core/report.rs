@@ -88,6 +88,8 @@ pub enum ReportBody {
         steps_per_s: f64,
         /// Mean return of the training episodes finished since the previous progress, `null` when none did.
         return_mean: Option<f64>,
+        /// Mean return of the last 100 training episodes over all ranks, `null` when none ended or the trainer does not say.
+        return_last_100: Option<f64>,
         /// Optimiser updates.
         updates: u64,
         /// Goal in environment steps, `null` without one.

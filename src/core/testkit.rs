@@ -323,7 +323,15 @@ impl Cluster {
     pub fn exit_of(&mut self, rank: u32, exit: Exit, stopping: bool) {
         self.agents[rank as usize / 2].samples.remove(&rank);
         let (pid, last_lines) = (1000 + rank, vec!["Traceback".into(), "ValueError: boom".into()]);
-        let event = RecordEvent::RankExited { rank: Rank(rank), pid, exit, last_lines, stopping, ago_ms: 0 };
+        let event = RecordEvent::RankExited {
+            rank: Rank(rank),
+            pid,
+            exit,
+            last_lines,
+            stopping,
+            ago_ms: 0,
+            with_agent: false,
+        };
         self.record(rank as usize / 2, event);
     }
 

@@ -18,7 +18,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// An agent speaks at least twice a second once it is attached to; silence for this long means that the road is broken.
+/// An agent speaks at least twice a second once it is attached to; silence for this long means that the road is broken, unless the user's ssh
+/// configuration says otherwise.
 pub const SILENCE: Duration = Duration::from_secs(5);
 
 /// A non-blocking byte stream to an agent.
@@ -29,6 +30,10 @@ pub trait Pipe {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
     /// What to wait for; `pending`: bytes wait to be written.
     fn interest(&self, pending: bool) -> Interest;
+    /// How long the agent may say nothing before the road counts as broken.
+    fn silence(&self) -> Duration {
+        SILENCE
+    }
     /// The last words of whatever carries the stream, for the reason of its end.
     fn complaint(&mut self) -> String {
         String::new()
@@ -68,6 +73,7 @@ pub fn carry(pipe: &mut dyn Pipe, desk: &mut Desk) -> End {
     let mut outgoing: VecDeque<u8> = VecDeque::new();
     let mut bad_frames = 0u64;
     let mut farewell = None;
+    let silence = pipe.silence();
     // Nothing is expected of an agent before it was attached to.
     let mut heard: Option<Instant> = None;
     loop {
@@ -121,10 +127,10 @@ pub fn carry(pipe: &mut dyn Pipe, desk: &mut Desk) -> End {
             continue;
         }
         let quiet = heard.map(|heard| heard.elapsed());
-        if quiet.is_some_and(|quiet| quiet >= SILENCE) {
-            return End::Lost(format!("no sign of life from the agent for {} s", SILENCE.as_secs()));
+        if quiet.is_some_and(|quiet| quiet >= silence) {
+            return End::Lost(format!("no sign of life from the agent for {} s", silence.as_secs()));
         }
-        let patience = quiet.map_or(Duration::from_secs(30), |quiet| SILENCE.saturating_sub(quiet));
+        let patience = quiet.map_or(Duration::from_secs(30), |quiet| silence.saturating_sub(quiet));
         let bell = Interest { fd: desk.inbox.fd(), read: true, write: false };
         let _ = wait::poll(&[pipe.interest(!outgoing.is_empty()), bell], patience);
     }

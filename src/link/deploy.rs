@@ -8,6 +8,7 @@
 
 use super::freight::Sender;
 use crate::ssh::connect::Connection;
+use crate::ssh::exec::Opening;
 use crate::ssh::exec::Output;
 use crate::ssh::user_config::Target;
 use crate::ssh::{Operator, SshError, exec, quote};
@@ -25,6 +26,8 @@ pub const AGENT: &str = "rankdeck";
 pub const TRAINER: &str = "rankdeck-trainer";
 /// Bound of looking at a host and of linking files there; its home folder may be a slow network disk, and rc files may dawdle.
 const LOOKING: Duration = Duration::from_secs(30);
+/// The first word of a look.
+const HOST: Opening = Opening { marker: "RANKDECK-HOST", within: LOOKING };
 /// Ends the look at a host where everything is in place; the errand's output follows.
 const PRESENT: &str = "RANKDECK-PRESENT";
 /// Ends the look at a host that lacks something.
@@ -185,7 +188,14 @@ pub fn run(
             || (exec::after(bytes, PRESENT).is_some() && (errand.done)(bytes))
     };
     operator.starting();
-    let output = exec::run(connection, operator, &command, errand.input, LOOKING + errand.within, &enough)?;
+    let output = exec::run_from(
+        connection,
+        operator,
+        (&command, Some(HOST)),
+        errand.input,
+        LOOKING + errand.within,
+        &enough,
+    )?;
     let found = parse(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| {
         SshError::lasting(
             format!("{label}: commands do not run there as expected: {}", described(&output)),
@@ -205,9 +215,17 @@ pub fn run(
     suits(label, &found)?;
     bring(connection, target, package, &found, operator)?;
     operator.starting();
-    let script = format!("cd; A={}; {}", quote::word(&deployed.agent), errand.script);
-    let output =
-        exec::run(connection, operator, &quote::script(&script), errand.input, errand.within, errand.done)?;
+    let script =
+        format!("echo; echo {}; cd; A={}; {}", HOST.marker, quote::word(&deployed.agent), errand.script);
+    let command = quote::script(&script);
+    let output = exec::run_from(
+        connection,
+        operator,
+        (&command, Some(HOST)),
+        errand.input,
+        errand.within,
+        errand.done,
+    )?;
     Ok((deployed, output))
 }
 

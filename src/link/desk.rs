@@ -3,7 +3,7 @@
 //! Owner: the link's thread. Implements [`Operator`], so that logins can ask the user. Invariants: LINK-1 and LINK-4 of the parent module.
 
 use super::inbox::Inbox;
-use super::{Answer, LinkCommand, LinkError, LinkEvent, Prompter};
+use super::{Answer, LinkCommand, LinkError, LinkEvent, Prompter, Wait};
 use crate::core::event::{LinkState, Prompt};
 use crate::core::ids::NodeRank;
 use crate::ssh::Operator;
@@ -182,6 +182,14 @@ impl Operator for Clerk {
     fn progress(&mut self, what: &str, done: u64, total: u64) {
         self.reported = done;
         self.prompter.progress(&self.host, what, done, total);
+    }
+
+    fn starting(&mut self) {
+        self.prompter.waiting(&self.host, Some(Wait::Shell));
+    }
+
+    fn begun(&mut self) {
+        self.prompter.waiting(&self.host, Some(Wait::Answer));
     }
 
     fn closing(&mut self) -> bool {

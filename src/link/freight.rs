@@ -7,7 +7,7 @@
 
 use super::deploy::{Image, described};
 use crate::ssh::connect::{self, Connection};
-use crate::ssh::upload::{self, Upload};
+use crate::ssh::upload::{self, Part, Upload};
 use crate::ssh::user_config::Target;
 use crate::ssh::{Operator, SshError, exec, quote};
 use std::collections::BTreeMap;
@@ -16,6 +16,9 @@ use std::time::Duration;
 
 /// Bytes of a piece: seconds on a slow link, and no more than a few hundred of them for the largest files.
 pub const PIECE: u64 = 8 << 20;
+/// Most pieces that one command takes: the list of their names and hashes must stay a command line.
+const BATCH: usize = 32;
+const _: () = assert!(PIECE.is_multiple_of(upload::BLOCK));
 /// Bound of looking for pieces and of joining them.
 const JOINING: Duration = Duration::from_secs(120);
 
@@ -46,56 +49,42 @@ impl<'a> Sender<'a> {
         operator.progress(name, 0, image.size);
         let folder = format!("{cache}/{folder}");
         if image.size <= PIECE {
-            return self.piece(
-                image,
-                0,
-                image.size,
-                &image.sha256,
-                &folder,
-                name,
-                (0, image.size, name),
-                operator,
-            );
+            let whole = Part { offset: 0, size: image.size, sha256: image.sha256.clone(), name: name.into() };
+            return self.parts(image, &[whole], &folder, (0, name), operator);
         }
         let stem: String = image.sha256.chars().take(32).collect();
         let gathered = format!("{cache}/pieces");
         let there = look(connection, &gathered, &stem, operator)?;
         let count = image.size.div_ceil(PIECE);
-        let mut done = 0;
-        for index in 0..count {
-            let size = PIECE.min(image.size - index * PIECE);
-            let piece = format!("{stem}.{index:05}");
-            if there.get(&piece) != Some(&size) {
-                let sha256 = image
-                    .piece(index * PIECE, size)
-                    .map_err(|error| unreadable(connection, image, &error))?;
-                self.piece(
-                    image,
-                    index * PIECE,
-                    size,
-                    &sha256,
-                    &gathered,
-                    &piece,
-                    (done, image.size, name),
-                    operator,
-                )?;
-            }
-            done += size;
+        let size = |index: u64| PIECE.min(image.size - index * PIECE);
+        let piece = |index: u64| format!("{stem}.{index:05}");
+        let missing: Vec<u64> =
+            (0..count).filter(|&index| there.get(&piece(index)) != Some(&size(index))).collect();
+        let mut done = image.size - missing.iter().map(|&index| size(index)).sum::<u64>();
+        for batch in missing.chunks(BATCH) {
+            let parts: Result<Vec<Part>, SshError> = batch
+                .iter()
+                .map(|&index| {
+                    let sha256 = image
+                        .piece(index * PIECE, size(index))
+                        .map_err(|error| unreadable(connection, image, &error))?;
+                    Ok(Part { offset: index * PIECE, size: size(index), sha256, name: piece(index) })
+                })
+                .collect();
+            self.parts(image, &parts?, &gathered, (done, name), operator)?;
+            done += batch.iter().map(|&index| size(index)).sum::<u64>();
             operator.progress(name, done, image.size);
         }
         join(connection, image, &gathered, &stem, count, &folder, name, operator)
     }
 
-    #[allow(clippy::too_many_arguments, reason = "one call of one function with two callers above")]
-    fn piece(
+    /// Sends parts of `image` over the session for uploads; `before`: bytes of it that are there already.
+    fn parts(
         &mut self,
         image: &Image,
-        offset: u64,
-        size: u64,
-        sha256: &str,
+        parts: &[Part],
         folder: &str,
-        name: &str,
-        (before, total, shown): (u64, u64, &str),
+        (before, shown): (u64, &str),
         operator: &mut dyn Operator,
     ) -> Result<(), SshError> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -106,20 +95,10 @@ impl<'a> Sender<'a> {
         // Unique among the consoles that share this home folder: process, upload, and a throw of the dice for the machine.
         let dice = (super::backoff::dice() * 1e15) as u64;
         let token = format!("{}-{}-{dice:x}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let what = Upload {
-            local: &image.path,
-            offset,
-            size,
-            sha256,
-            folder,
-            name,
-            token: &token,
-            shown,
-            before,
-            total,
-        };
+        let what =
+            Upload { local: &image.path, parts, folder, token: &token, shown, before, total: image.size };
         upload::upload(&bulk, operator, &what)?;
-        self.sent += size;
+        self.sent += parts.iter().map(|part| part.size).sum::<u64>();
         self.bulk = Some(bulk);
         Ok(())
     }
@@ -187,9 +166,12 @@ fn joining(image: &Image, pieces: &str, stem: &str, count: u64, folder: &str, na
     let (source, target) = (quote::word(pieces), quote::word(&format!("{folder}/{name}")));
     let (folder, part) = (quote::word(folder), quote::word(&format!("{folder}/.{name}")));
     let (size, sha256) = (image.size, &image.sha256);
-    // A damaged piece cannot be told from the others: all go, and the next attempt brings them again.
+    // A damaged piece cannot be told from the others: all go, and the next attempt brings them again. Hosts that share a home folder gather the same
+    // pieces: who comes second finds them gone, and the file whole in its place.
     format!(
-        "umask 077; P={part}.$$.part; fail() {{ rm -f \"$P\"; echo \"RANKDECK-JOINED $1\"; exit 1; }}; \
+        "umask 077; P={part}.$$.part; fail() {{ rm -f \"$P\"; \
+         if test -x {target} && test \"$(($(wc -c < {target})))\" = {size}; then echo \"RANKDECK-JOINED ok\"; exit 0; fi; \
+         echo \"RANKDECK-JOINED $1\"; exit 1; }}; \
          mkdir -p {folder} && cd {source} || fail \"cannot make the folder:\"; \
          cat {list} > \"$P\" || fail \"cannot write:\"; \
          test \"$(($(wc -c < \"$P\")))\" = {size} || fail \"incomplete:\"; \
@@ -232,6 +214,11 @@ mod tests {
         std::fs::write(pieces.join("abc.00001"), "world").unwrap();
         assert_eq!(joined(&image, &pieces, &target), "RANKDECK-JOINED ok");
         assert_eq!(std::fs::read_to_string(target.join("it's")).unwrap(), "hello world");
+        // Another host with the same home folder has been faster.
+        assert_eq!(joined(&image, &pieces, &target), "RANKDECK-JOINED ok");
+        std::fs::write(target.join("it's"), "hello").unwrap();
+        assert_eq!(joined(&image, &pieces, &target), "RANKDECK-JOINED cannot write:", "not by another file");
+        std::fs::write(target.join("it's"), "hello world").unwrap();
         assert_eq!(std::fs::read_dir(&pieces).unwrap().count(), 0);
     }
 

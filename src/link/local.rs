@@ -118,6 +118,7 @@ pub(super) fn answer_of(
         text,
         sent: roads::seconds(Some(sent)),
         received: roads::seconds(Some(received)),
+        shell: 0.0,
         brought,
         cache: cache.display().to_string(),
     })

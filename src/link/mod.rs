@@ -5,7 +5,7 @@
 //! (re)connection ends in [`LinkState::Ready`], upon which the core sends `attach`. Closing a link never touches the run. Invariants:
 //! - LINK-1: the last state a link tells is `Failed` or `Closed`; after it the link's thread is gone.
 //! - LINK-2: refused keys and host keys end a link; whatever may heal is tried again, for ever once it has worked.
-//! - LINK-3: an agent that is silent for [`carry::SILENCE`] counts as lost; the run is not touched by that.
+//! - LINK-3: an agent that is silent for [`carry::SILENCE`] (or what `ServerAlive*` of the ssh configuration allow) counts as lost; the run is not touched by that.
 //! - LINK-4: a link never blocks its driver, nor does a driver that is slow keep a link from closing.
 
 pub mod backoff;
@@ -95,6 +95,21 @@ pub trait Prompter: Send + Sync {
     fn progress(&self, host: &str, what: &str, done: u64, total: u64) {
         let _ = (host, what, done, total);
     }
+    /// What `host` is waited for from now on; `None`: nothing any more.
+    fn waiting(&self, host: &str, why: Option<Wait>) {
+        let _ = (host, why);
+    }
+}
+
+/// What a host is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wait {
+    /// The connection and the login.
+    Login,
+    /// A command was sent: the login shell reads its start files.
+    Shell,
+    /// The command runs.
+    Answer,
 }
 
 /// A file that a host is to have in its cache.
@@ -130,6 +145,8 @@ pub struct Answer {
     pub sent: f64,
     /// This machine's clock when it had answered.
     pub received: f64,
+    /// Seconds until the command itself began: what the login shell's start files cost; 0 where there is no login.
+    pub shell: f64,
     /// Bytes of cargo that the host lacked.
     pub brought: u64,
     /// Folder of the cache there, absolute.

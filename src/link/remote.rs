@@ -3,7 +3,7 @@
 //! Owner: the link's thread owns the session and its channels (SSH-1). The agent's socket is reached by `direct-streamlocal`, which needs
 //! no process on the host; where sshd forbids that, through `rankdeck agent relay` and its marker line.
 
-use super::carry::Pipe;
+use super::carry::{self, Pipe};
 use super::deploy::{self, Deployed, Errand, Image, Package};
 use super::desk::Desk;
 use super::freight::Sender;
@@ -183,6 +183,7 @@ pub fn call(
         text,
         sent: roads::seconds(output.sent),
         received: roads::seconds(output.received),
+        shell: output.opened.unwrap_or_default().as_secs_f64(),
         brought,
         cache: deployed.cache,
     })
@@ -283,6 +284,10 @@ impl Pipe for SshPipe {
         let mut interest = wait::interest(&self.connection.session, self.connection.fd());
         interest.write |= pending;
         interest
+    }
+
+    fn silence(&self) -> Duration {
+        self.connection.target.silence.unwrap_or(carry::SILENCE)
     }
 
     fn complaint(&mut self) -> String {

@@ -9,7 +9,9 @@ use super::inbox::Inbox;
 use super::local::Local;
 use super::remote::Remote;
 use super::slurm::Slurm;
-use super::{Answer, Call, LinkCommand, LinkError, LinkEvent, LinkRequest, Opening, Prompter, Settings};
+use super::{
+    Answer, Call, LinkCommand, LinkError, LinkEvent, LinkRequest, Opening, Prompter, Settings, Wait,
+};
 use crate::config::hosts::{Host, Transport};
 use crate::core::event::{LinkState, Probe};
 use crate::core::ids::NodeRank;
@@ -217,6 +219,7 @@ pub async fn call(
             )
         };
         let outcome = outcome.unwrap_or_else(|_| Err(broken()));
+        clerk.prompter.waiting(&host.name, None);
         let _ =
             clerk.result.send(outcome.map_err(|error| LinkError { error: error.error, hint: error.hint }));
     };
@@ -241,8 +244,10 @@ fn one_shot(
         Transport::Ssh => {}
     }
     let (mut failures, mut furthest) = (0, 0);
+    let began = Instant::now();
     loop {
         clerk.reported = 0;
+        clerk.prompter.waiting(&host.name, Some(Wait::Login));
         match super::remote::call(settings, host, agent, call, clerk) {
             Err(error) if error.kind == FaultKind::Passing && !clerk.closing() => {
                 // A link that breaks is worth coming back for as long as files get further.
@@ -250,8 +255,9 @@ fn one_shot(
                     (failures, furthest) = (0, clerk.reported);
                 }
                 failures += 1;
-                // One more try; a host that is down is not worth more of the user's time.
-                if failures > 1 && (furthest == 0 || failures > RETRIES) {
+                // One more try; a host that is down or takes half a minute for nothing is not worth more of the user's time.
+                let hopeless = failures > 1 || began.elapsed() >= HOPE;
+                if hopeless && (furthest == 0 || failures > RETRIES) {
                     return Err(error);
                 }
                 thread::sleep(backoff::delay(failures, backoff::dice()));

@@ -242,6 +242,9 @@ pub enum RecordEvent {
         /// Milliseconds from its end to this record: its last words are waited for.
         #[serde(default)]
         ago_ms: u64,
+        /// Nobody saw it end: its agent had died, and the guard or the next agent ended what that one had started.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        with_agent: bool,
     },
     /// A stop was ordered.
     StopOrdered {
@@ -434,6 +437,9 @@ pub struct Counters {
     /// Sum, count, minimum and maximum of the returns of episodes finished since the last report.
     #[serde(default)]
     pub returns: Returns,
+    /// Mean return of the last 100 training episodes over all ranks, of fewer when there are not yet as many; in totals only.
+    #[serde(default)]
+    pub return_last_100: Option<f64>,
 }
 
 /// Returns of finished episodes over an interval.
@@ -447,6 +453,27 @@ pub struct Returns {
     pub min: f64,
     /// Largest, 0 when there is none.
     pub max: f64,
+}
+
+impl Returns {
+    /// Of one episode.
+    pub fn of(one: f64) -> Returns {
+        Returns { sum: one, count: 1, min: one, max: one }
+    }
+
+    /// Of both intervals.
+    pub fn plus(self, other: Returns) -> Returns {
+        match (self.count, other.count) {
+            (_, 0) => self,
+            (0, _) => other,
+            _ => Returns {
+                sum: self.sum + other.sum,
+                count: self.count.saturating_add(other.count),
+                min: self.min.min(other.min),
+                max: self.max.max(other.max),
+            },
+        }
+    }
 }
 
 /// One evaluation by rank 0.

@@ -59,6 +59,8 @@ pub struct Session {
     pub connector: Option<Connector>,
     /// Hosts that could join the run.
     pub spares: Vec<Host>,
+    /// What the user should know of the run, whatever the screen shows.
+    pub warnings: Vec<String>,
     /// The record, if there is one.
     pub recorder: Option<Recorder>,
     /// Unknown host keys are accepted without asking.
@@ -102,9 +104,14 @@ pub enum Why {
 pub async fn drive(session: Session, face: Face) -> io::Result<End> {
     let mut signals = Signals::new(matches!(face, Face::Screen(_)))?;
     let (answers_in, mut answers) = mpsc::channel::<Answer>(64);
+    let mut session = session;
+    let warnings = std::mem::take(&mut session.warnings);
     let mut driver = Driver::new(session, face, answers_in);
     driver.tell(Event::WallClock { time: wall_time() });
     driver.recall();
+    if !warnings.is_empty() {
+        driver.tell(Event::Warned { lines: warnings });
+    }
     let why = loop {
         if let Some(why) = driver.leaving() {
             break why;
@@ -567,6 +574,7 @@ mod tests {
             inbox,
             connector: None,
             spares: Vec::new(),
+            warnings: Vec::new(),
             recorder: None,
             accept_new_host_keys: false,
             can_ask: false,

@@ -213,6 +213,7 @@ fn progress(body: &ReportBody) -> Option<String> {
         episodes,
         steps_per_s,
         return_mean,
+        return_last_100,
         total_steps,
         eta_s,
         consistent,
@@ -231,6 +232,7 @@ fn progress(body: &ReportBody) -> Option<String> {
         eta_s.map(|eta| format!("eta {}", duration(eta))),
         Some(format!("episodes {}", count(*episodes))),
         return_mean.map(|mean| format!("return {mean:.1}")),
+        return_last_100.map(|mean| format!("last 100 {mean:.1}")),
         Some(plural(per_rank.len(), "rank")),
         (!consistent).then(|| "TOTALS DIFFER FROM THE RANKS' SUM".to_owned()),
     ];
@@ -315,6 +317,7 @@ mod tests {
             duration_s: 3.0,
             steps_per_s: 8123.4,
             return_mean: Some(34.21),
+            return_last_100: Some(30.04),
             updates: 12,
             total_steps: Some(500_000),
             eta_s: Some(62.0),
@@ -323,7 +326,9 @@ mod tests {
         };
         assert_eq!(
             texts(&report(body(true)), &Model::default()),
-            ["step 12,288 / 500,000 (2.5%)  8,123 steps/s  eta 1m 02s  episodes 120  return 34.2  2 ranks"]
+            [
+                "step 12,288 / 500,000 (2.5%)  8,123 steps/s  eta 1m 02s  episodes 120  return 34.2  last 100 30.0  2 ranks"
+            ]
         );
         assert!(texts(&report(body(false)), &Model::default())[0].contains("TOTALS DIFFER"));
     }

@@ -9,6 +9,8 @@ use std::path::Path;
 
 /// Evaluations listed; of longer runs the first two, the best and the latest.
 const EVALS: usize = 12;
+/// Warnings of the preflight that are repeated.
+const WARNINGS: usize = 5;
 /// Log lines shown of the rank that failed first.
 const LOG_LINES: usize = 10;
 
@@ -22,11 +24,23 @@ pub fn lines(model: &Model, finished: &ReportBody, record: Option<&Path>) -> Vec
     if failed {
         lines.extend(first_failure(model));
     }
+    lines.extend(warnings(model));
     lines.extend(proof(model, finished));
     lines.extend(places(model, record));
     let word = format!("{outcome:?}").to_lowercase();
     lines.push(format!("{word}: {reason} (exit code {exit_code})"));
     lines.iter().map(|line| printable(line)).collect()
+}
+
+/// What was warned of before the run: on a screen it has long gone by.
+fn warnings(model: &Model) -> Vec<String> {
+    let all = &model.run.warnings;
+    let mut lines: Vec<String> =
+        all.iter().take(WARNINGS).map(|warning| format!("warning before the start: {warning}")).collect();
+    if all.len() > WARNINGS {
+        lines.push(format!("  (and {} more)", all.len() - WARNINGS));
+    }
+    lines
 }
 
 fn evaluations(model: &Model) -> Vec<String> {
@@ -215,6 +229,15 @@ mod tests {
         let planned =
             PlannedRank { rank: Rank(0), local_rank: LocalRank(0), node_rank: NodeRank(0), gpu: None };
         RankModel { life, ..RankModel::pending(&planned, "a") }
+    }
+
+    #[test]
+    fn what_was_warned_of_is_said_again_at_the_end() {
+        let mut model = model();
+        model.run.warnings = (0..7).map(|n| format!("host a: clock {n}")).collect();
+        let text = lines(&model, &finished(Outcome::Succeeded, true, &[]), None).join("\n");
+        assert!(text.contains("warning before the start: host a: clock 4\n  (and 2 more)"), "{text}");
+        assert!(!text.contains("clock 5"), "{text}");
     }
 
     #[test]

@@ -5,15 +5,15 @@
 //! - AUTH-2: the agent's identities are offered one by one; libssh2's own loop tries only the first.
 //! - AUTH-3: `authenticated()` decides, not return codes: libssh2 returns -19 for a key that was accepted as the first of two factors.
 
+use super::answers::{Answers, Idle};
 use super::connect::{Connection, Permit};
+use super::key_files::{self, KeyFile};
 use super::keyring::{self, Secret};
 use super::user_config::AgentChoice;
 use super::wait::Stall;
-use super::{Operator, SshError, keys};
+use super::{Operator, SshError};
 use crate::core::event::Prompt;
-use ssh2::KeyboardInteractivePrompt;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Most public keys offered to one server.
@@ -39,14 +39,6 @@ struct Login<'a> {
     hints: Vec<String>,
     /// Public keys that need not be offered again.
     offered: Vec<Vec<u8>>,
-}
-
-/// A private key file that exists.
-struct KeyFile {
-    path: PathBuf,
-    text: Secret,
-    encrypted: bool,
-    public: Option<Vec<u8>>,
 }
 
 /// How far a step got.
@@ -148,7 +140,11 @@ impl Login<'_> {
     }
 
     fn public_keys(&mut self) -> Result<Step, SshError> {
-        let files = self.key_files();
+        let files = key_files::load(&self.connection.target, &mut self.tried);
+        // A `.pub` file as identity means that key of the agent.
+        for file in files.iter().filter(|file| file.text.text().is_empty()) {
+            self.offered.retain(|key| Some(key) != file.public.as_ref());
+        }
         let wanted: Vec<Vec<u8>> = files.iter().filter_map(|file| file.public.clone()).collect();
         match self.agent(&wanted)? {
             Step::Refused => {}
@@ -170,45 +166,6 @@ impl Login<'_> {
             }
         }
         Ok(Step::Refused)
-    }
-
-    /// The configured keys that exist.
-    fn key_files(&mut self) -> Vec<KeyFile> {
-        let mut files = Vec::new();
-        for path in &self.connection.target.identities {
-            let text = match fs::read_to_string(path) {
-                Ok(text) => Secret::new(text),
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                Err(error) => {
-                    self.tried.push(format!("{}: {error}", path.display()));
-                    continue;
-                }
-            };
-            let Some(facts) = keys::facts(text.text()) else {
-                // A `.pub` file as identity means: that key of the agent.
-                if let Some(public) = keys::public_blob(text.text())
-                    .filter(|_| text.text().starts_with("ssh-") || text.text().starts_with("ecdsa-"))
-                {
-                    self.offered.retain(|key| *key != public);
-                    files.push(KeyFile {
-                        path: path.clone(),
-                        text: Secret::new(String::new()),
-                        encrypted: false,
-                        public: Some(public),
-                    });
-                    continue;
-                }
-                self.tried.push(format!("{}: no private key", path.display()));
-                continue;
-            };
-            let public = facts.public.or_else(|| {
-                let mut name = path.clone().into_os_string();
-                name.push(".pub");
-                fs::read_to_string(name).ok().and_then(|text| keys::public_blob(&text))
-            });
-            files.push(KeyFile { path: path.clone(), text, encrypted: facts.encrypted, public });
-        }
-        files
     }
 
     /// AUTH-2. `wanted`: the public keys of the configured files.
@@ -271,8 +228,21 @@ impl Login<'_> {
             self.tried.push(format!("{}: not in the ssh-agent", file.path.display()));
             return Ok(Step::Refused);
         }
-        self.offers += 1;
         let user = self.connection.target.user.clone();
+        for (path, certificate) in &file.certificates {
+            if self.offers + 1 >= MAX_OFFERS {
+                break;
+            }
+            self.offers += 1;
+            let result = self.exchange(|session| {
+                session.userauth_pubkey_memory(&user, Some(certificate), file.text.text(), None)
+            });
+            match self.judge(result, &path.display().to_string())? {
+                Step::Refused => {}
+                step => return Ok(step),
+            }
+        }
+        self.offers += 1;
         let result =
             self.exchange(|session| session.userauth_pubkey_memory(&user, None, file.text.text(), None));
         self.judge(result, &file.path.display().to_string())
@@ -330,6 +300,22 @@ impl Login<'_> {
 
     /// Offers an encrypted key; `None` when the passphrase does not open it.
     fn unlock(&mut self, user: &str, file: &KeyFile, secret: &Secret) -> Result<Option<Step>, SshError> {
+        for (path, certificate) in &file.certificates {
+            if self.offers + 1 >= MAX_OFFERS {
+                break;
+            }
+            let result = self.exchange(|session| {
+                session.userauth_pubkey_memory(user, Some(certificate), file.text.text(), Some(secret.text()))
+            });
+            if result.as_ref().is_err_and(|stall| stall.code() == BAD_KEY) {
+                return Ok(None);
+            }
+            self.offers += 1;
+            match self.judge(result, &path.display().to_string())? {
+                Step::Refused => {}
+                step => return Ok(Some(step)),
+            }
+        }
         let result = self.exchange(|session| {
             session.userauth_pubkey_memory(user, None, file.text.text(), Some(secret.text()))
         });
@@ -445,63 +431,5 @@ fn plain(stall: &Stall) -> String {
         -18 | -19 => "refused".into(),
         BAD_KEY => "cannot be read".into(),
         _ => stall.text(),
-    }
-}
-
-/// Answers the server's questions.
-struct Answers<'a> {
-    operator: &'a mut dyn Operator,
-    account: &'a str,
-    remembered: Option<Secret>,
-    /// The one secret typed, when there was exactly one.
-    typed: Option<Secret>,
-    rounds: u32,
-    refused: bool,
-}
-
-impl Answers<'_> {
-    fn one(&mut self, text: &str) -> Option<String> {
-        if let Some(secret) = self.remembered.take() {
-            return Some(secret.text().to_string());
-        }
-        let prompt = Prompt::Password { account: self.account.into(), text: text.into() };
-        let answer = if self.refused { None } else { self.operator.ask(&prompt) };
-        self.rounds += 1;
-        match &answer {
-            Some(text) => self.typed = (self.rounds == 1).then(|| Secret::new(text.clone())),
-            None => self.refused = true,
-        }
-        answer
-    }
-}
-
-impl KeyboardInteractivePrompt for Answers<'_> {
-    fn prompt<'a>(&mut self, _user: &str, instructions: &str, prompts: &[ssh2::Prompt<'a>]) -> Vec<String> {
-        let ask = |prompt: &ssh2::Prompt<'a>| match instructions.trim() {
-            "" => prompt.text.to_string(),
-            instructions => format!("{instructions} {}", prompt.text),
-        };
-        prompts.iter().map(|prompt| self.one(&ask(prompt)).unwrap_or_default()).collect()
-    }
-}
-
-/// Stands for the operator while libssh2 holds the real one inside its callback; the exchange's own deadline bounds the wait.
-struct Idle;
-
-impl Operator for Idle {
-    fn interactive(&self) -> bool {
-        false
-    }
-
-    fn ask(&mut self, _prompt: &Prompt) -> Option<String> {
-        None
-    }
-
-    fn closing(&mut self) -> bool {
-        false
-    }
-
-    fn wake_fd(&self) -> Option<std::os::fd::RawFd> {
-        None
     }
 }

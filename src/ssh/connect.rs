@@ -25,7 +25,7 @@ const RETURNS: u32 = 6;
 
 /// Bound from the first byte to the end of the key exchange.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// What frees a write into a dead connection; the agent's heartbeat is the real detector.
+/// What frees a write into a dead connection, unless longer silence is allowed; the agent's heartbeat is the real detector.
 const USER_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Host key types we accept, best first; `ssh-rsa` keys sign with SHA-2 only.
@@ -253,7 +253,7 @@ fn dial(target: &Target, operator: &mut dyn Operator) -> Result<OwnedFd, SshErro
     loop {
         match dialled.recv_timeout(Duration::from_millis(20)) {
             Ok(Ok(stream)) => {
-                tune(&stream);
+                tune(&stream, target.silence.unwrap_or_default().max(USER_TIMEOUT));
                 return Ok(stream.into());
             }
             Ok(Err(why)) => return Err(undialled(target, why)),
@@ -313,7 +313,7 @@ fn undialled(target: &Target, why: Undialled) -> SshError {
 }
 
 /// Small messages at once; a dead peer is noticed. All of it is optional, so errors are not.
-fn tune(stream: &TcpStream) {
+fn tune(stream: &TcpStream, dead_after: Duration) {
     let _ = stream.set_nodelay(true);
     let set = |level: libc::c_int, option: libc::c_int, value: libc::c_int| {
         let size = std::mem::size_of::<libc::c_int>() as libc::socklen_t;
@@ -323,8 +323,10 @@ fn tune(stream: &TcpStream) {
     set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
     set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 5);
     set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 2);
+    // With a user timeout, that one decides when probes have failed often enough.
     set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3);
-    set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, USER_TIMEOUT.as_millis() as libc::c_int);
+    let dead_after = i32::try_from(dead_after.as_millis()).unwrap_or(i32::MAX);
+    set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, dead_after);
 }
 
 /// Allows strong algorithms only, and asks for the key types on record first.

@@ -19,6 +19,15 @@ const CLOSING: Duration = Duration::from_secs(2);
 /// How long a command may go on that has said enough.
 const PARTING: Duration = Duration::from_millis(500);
 
+/// A word that begins a line of standard output once the login shell has got through its start files, and the bound of that.
+#[derive(Debug, Clone, Copy)]
+pub struct Opening {
+    /// The word.
+    pub marker: &'static str,
+    /// Bound until it is there; that of the whole command begins behind it.
+    pub within: Duration,
+}
+
 /// What a command said.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Output {
@@ -28,6 +37,8 @@ pub struct Output {
     pub stderr: Vec<u8>,
     /// Exit code; `None` when it was not waited for or a signal ended the command.
     pub status: Option<i32>,
+    /// How long it took until its [`Opening`] was there.
+    pub opened: Option<Duration>,
     /// When its command was sent.
     pub sent: Option<SystemTime>,
     /// When it had said enough, or ended.
@@ -97,7 +108,19 @@ pub fn run(
     within: Duration,
     done: &dyn Fn(&[u8]) -> bool,
 ) -> Result<Output, SshError> {
-    let deadline = Instant::now() + within;
+    run_from(connection, operator, (command, None), input, within, done)
+}
+
+/// [`run`] of a command that has an opening.
+pub fn run_from(
+    connection: &Connection,
+    operator: &mut dyn Operator,
+    (command, opening): (&str, Option<Opening>),
+    input: &[u8],
+    within: Duration,
+    done: &dyn Fn(&[u8]) -> bool,
+) -> Result<Output, SshError> {
+    let deadline = Instant::now() + opening.map_or(within, |opening| opening.within);
     let sent = SystemTime::now();
     let mut channel = start(connection, operator, command, deadline)?;
     let fault = |stall: Stall, what: &str| stall.passing(&format!("{}: {what}", connection.label()), "");
@@ -106,8 +129,24 @@ pub fn run(
     connection
         .until(operator, deadline, || channel.send_eof())
         .map_err(|stall| fault(stall, "cannot close a command's input"))?;
-    let mut output = collect(connection, operator, &mut channel, deadline, done)
-        .map_err(|stall| fault(stall, "a command on the host did not end in due form"))?;
+    let mut heard = Heard { opening, within, opened: None, since: Instant::now() };
+    let mut output = gather(connection, operator, &mut channel, deadline, &mut heard, done).map_err(
+        |stall| match (&stall, opening) {
+            (Stall::TimedOut, Some(opening)) if heard.opened.is_none() => SshError::passing(
+                format!(
+                    "{}: no command begins there within {} s: what the login shell reads first takes longer",
+                    connection.label(),
+                    opening.within.as_secs()
+                ),
+                format!(
+                    "time `{} true`; let ~/.bashrc return at once where the shell is not interactive",
+                    connection.target.command()
+                ),
+            ),
+            _ => fault(stall, "a command on the host did not end in due form"),
+        },
+    )?;
+    output.opened = heard.opened;
     output.sent = Some(sent);
     Ok(output)
 }
@@ -134,12 +173,43 @@ fn feed(
     Ok(())
 }
 
+/// What is known of a command's opening.
+struct Heard {
+    opening: Option<Opening>,
+    /// Bound of what follows.
+    within: Duration,
+    opened: Option<Duration>,
+    since: Instant,
+}
+
+impl Heard {
+    /// The new deadline, when the opening is among `bytes` for the first time.
+    fn look(&mut self, bytes: &[u8]) -> Option<Instant> {
+        let opening = self.opening.filter(|_| self.opened.is_none())?;
+        after(bytes, opening.marker)?;
+        self.opened = Some(self.since.elapsed());
+        Some(Instant::now() + self.within)
+    }
+}
+
 /// Collects output until `done`, or the end; closes the channel either way.
 pub fn collect(
     connection: &Connection,
     operator: &mut dyn Operator,
     channel: &mut Channel,
+    deadline: Instant,
+    done: &dyn Fn(&[u8]) -> bool,
+) -> Result<Output, Stall> {
+    let mut heard = Heard { opening: None, within: Duration::ZERO, opened: None, since: Instant::now() };
+    gather(connection, operator, channel, deadline, &mut heard, done)
+}
+
+fn gather(
+    connection: &Connection,
+    operator: &mut dyn Operator,
+    channel: &mut Channel,
     mut deadline: Instant,
+    heard: &mut Heard,
     done: &dyn Fn(&[u8]) -> bool,
 ) -> Result<Output, Stall> {
     let mut satisfied = false;
@@ -159,6 +229,10 @@ pub fn collect(
                     Err(error) => return Err(Stall::Failed(session_error(connection, &error))),
                 }
             }
+        }
+        if let Some(later) = heard.look(&output.stdout) {
+            operator.begun();
+            deadline = later;
         }
         if !satisfied && done(&output.stdout) {
             satisfied = true;

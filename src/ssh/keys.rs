@@ -40,6 +40,18 @@ pub fn public_blob(text: &str) -> Option<Vec<u8>> {
     STANDARD.decode(text.split_whitespace().nth(1)?).ok()
 }
 
+/// Is `certificate` (in wire form) one for the key `public`? A certificate is a type, a nonce, the fields of the key behind its type, and what is certified.
+/// OpenSSH, PROTOCOL.certkeys.
+pub fn certifies(certificate: &[u8], public: &[u8]) -> bool {
+    let (mut certificate, mut public) = (certificate, public);
+    let certified = |kind: &[u8]| kind.ends_with(b"-cert-v01@openssh.com");
+    string(&mut certificate).is_some_and(certified)
+        && string(&mut certificate).is_some()
+        && string(&mut public).is_some()
+        && !public.is_empty()
+        && certificate.starts_with(public)
+}
+
 /// Takes one length-prefixed string off the front.
 fn string<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let (length, tail) = rest.split_first_chunk::<4>()?;
@@ -68,6 +80,19 @@ mod tests {
             "-----BEGIN OPENSSH PRIVATE KEY-----\n{}\n-----END OPENSSH PRIVATE KEY-----\n",
             STANDARD.encode(bytes)
         )
+    }
+
+    #[test]
+    fn a_certificate_belongs_to_one_key() {
+        let wire = |parts: &[&[u8]]| {
+            let part = |part: &&[u8]| [&(part.len() as u32).to_be_bytes()[..], part].concat();
+            parts.iter().flat_map(part).collect::<Vec<u8>>()
+        };
+        let key = wire(&[b"ssh-ed25519", b"the key"]);
+        let kind = b"ssh-ed25519-cert-v01@openssh.com";
+        assert!(certifies(&wire(&[kind, b"nonce", b"the key", b"serial"]), &key));
+        assert!(!certifies(&wire(&[kind, b"nonce", b"another", b"serial"]), &key));
+        assert!(!certifies(&key, &key) && !certifies(b"", &key) && !certifies(&wire(&[kind, b"nonce"]), b""));
     }
 
     #[test]

@@ -11,10 +11,12 @@
 //!   (MaxStartups); who is dropped all the same comes back a few times, after waits that differ.
 //! - SSH-5: the socket is shut down before a session is dropped, so that freeing it can neither wait nor leak.
 
+mod answers;
 pub mod auth;
 pub mod connect;
 pub mod exec;
 pub mod jump;
+mod key_files;
 pub mod keyring;
 pub mod keys;
 pub mod known_hosts;
@@ -80,8 +82,10 @@ pub trait Operator {
     fn progress(&mut self, what: &str, done: u64, total: u64) {
         let _ = (what, done, total);
     }
-    /// What was needed is there; the agent is run next.
+    /// A command was sent; the login shell reads its start files first.
     fn starting(&mut self) {}
+    /// The command itself has begun.
+    fn begun(&mut self) {}
     /// Becomes readable when [`Operator::closing`] or other orders are worth a look.
     fn wake_fd(&self) -> Option<RawFd>;
 }

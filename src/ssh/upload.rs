@@ -1,8 +1,9 @@
-//! One file to a host, whole or not at all.
+//! Files to a host, each whole or not at all.
 //!
-//! Owner: the session's thread; the session is this upload's own (SSH-3). The bytes go through `cat` into a temporary name beside the
+//! Owner: the session's thread; the session is this upload's own (SSH-3). The bytes go into a temporary name beside the
 //! target, are measured (and hashed, where the host has `sha256sum`), and then renamed: others see the old file or the new one, and
-//! hosts that share a home folder may upload at the same time.
+//! hosts that share a home folder may upload at the same time. Any number of files travel through one command, because every command pays for the
+//! start files of the login shell.
 
 use super::connect::Connection;
 use super::wait::{self, Stall};
@@ -17,22 +18,32 @@ const STALLED: Duration = Duration::from_secs(30);
 const CHECKING: Duration = Duration::from_secs(60);
 const CHUNK: usize = 256 << 10;
 
+/// Bytes that the host can take from the stream without reading into what follows: all parts but the last are multiples of it.
+pub const BLOCK: u64 = 64 << 10;
+
+/// One file there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// Where its bytes begin in the file here.
+    pub offset: u64,
+    /// How many; a multiple of [`BLOCK`] for all but the last part.
+    pub size: u64,
+    /// Their SHA-256 in hexadecimal.
+    pub sha256: String,
+    /// Name there.
+    pub name: String,
+}
+
 /// What to upload.
 #[derive(Debug, Clone, Copy)]
 pub struct Upload<'a> {
     /// The file here.
     pub local: &'a Path,
-    /// Where the bytes begin there.
-    pub offset: u64,
-    /// How many.
-    pub size: u64,
-    /// Their SHA-256 in hexadecimal.
-    pub sha256: &'a str,
+    /// What becomes of it there, in the order in which it travels.
+    pub parts: &'a [Part],
     /// Absolute folder there; made when missing, with mode 0700.
     pub folder: &'a str,
-    /// Name there.
-    pub name: &'a str,
-    /// Makes the temporary name unique.
+    /// Makes the temporary names unique.
     pub token: &'a str,
     /// Name of the whole that these bytes are a part of, for people.
     pub shown: &'a str,
@@ -56,12 +67,9 @@ pub fn upload(
         )
     };
     let mut file = std::fs::File::open(what.local).map_err(fault)?;
-    file.seek(io::SeekFrom::Start(what.offset)).map_err(fault)?;
-    let mut file = file.take(what.size);
     let command = quote::script(&script(what));
     let mut channel = exec::start(connection, operator, &command, Instant::now() + STALLED)?;
     let mut sent = 0;
-    let mut chunk = vec![0; CHUNK];
     let broken = |stall: Stall, sent: u64| {
         let hint = "the link is too slow or broken; try again";
         stall.passing(
@@ -74,30 +82,35 @@ pub fn upload(
             hint,
         )
     };
-    'sending: loop {
-        let count = file.read(&mut chunk).map_err(fault)?;
-        if count == 0 {
-            break;
-        }
-        let mut done = 0;
-        let mut deadline = Instant::now() + STALLED;
-        while done < count {
-            match channel.stream(0).write(&chunk[done..count]) {
-                Ok(written) => {
-                    done += written;
-                    sent += written as u64;
-                    deadline = Instant::now() + STALLED;
-                    operator.progress(what.shown, what.before + sent, what.total);
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if channel.eof() {
-                        break 'sending;
+    let mut chunk = vec![0; CHUNK];
+    'sending: for part in what.parts {
+        file.seek(io::SeekFrom::Start(part.offset)).map_err(fault)?;
+        let mut left = (&mut file).take(part.size);
+        loop {
+            let count = left.read(&mut chunk).map_err(fault)?;
+            if count == 0 {
+                break;
+            }
+            let mut done = 0;
+            let mut deadline = Instant::now() + STALLED;
+            while done < count {
+                match channel.stream(0).write(&chunk[done..count]) {
+                    Ok(written) => {
+                        done += written;
+                        sent += written as u64;
+                        deadline = Instant::now() + STALLED;
+                        operator.progress(what.shown, what.before + sent, what.total);
                     }
-                    wait::pause(&connection.session, connection.fd(), operator, deadline)
-                        .map_err(|stall| broken(stall, sent))?;
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        if channel.eof() {
+                            break 'sending;
+                        }
+                        wait::pause(&connection.session, connection.fd(), operator, deadline)
+                            .map_err(|stall| broken(stall, sent))?;
+                    }
+                    // The command has ended early; what it said tells why.
+                    Err(_) => break 'sending,
                 }
-                // The command has ended early; what it said tells why.
-                Err(_) => break 'sending,
             }
         }
     }
@@ -113,7 +126,7 @@ pub fn upload(
         Some(verdict) => Err(SshError::passing(
             format!(
                 "{label}: upload of {} to {} failed: {verdict} {}",
-                what.name,
+                what.shown,
                 what.folder,
                 output.complaint()
             )
@@ -125,7 +138,7 @@ pub fn upload(
             ),
         )),
         None => Err(SshError::passing(
-            format!("{label}: upload of {} to {} broke off: {}", what.name, what.folder, output.complaint()),
+            format!("{label}: upload of {} to {} broke off: {}", what.shown, what.folder, output.complaint()),
             "try again",
         )),
     }
@@ -134,18 +147,33 @@ pub fn upload(
 /// What the host does with the bytes on its standard input.
 fn script(what: &Upload<'_>) -> String {
     let folder = quote::word(what.folder);
-    let part = quote::word(&format!("{}/.{}.{}.part", what.folder, what.name, what.token));
-    let target = quote::word(&format!("{}/{}", what.folder, what.name));
-    let (size, sha256) = (what.size, what.sha256);
+    let last = what.parts.len().saturating_sub(1);
+    // `cat` reads to the end, `dd` no further than it is told: what follows belongs to the next part.
+    let takes: String = what
+        .parts
+        .iter()
+        .enumerate()
+        .map(|(index, part)| {
+            let part_name = quote::word(&format!("{}/.{}.{}.part", what.folder, part.name, what.token));
+            let name = quote::word(&format!("{}/{}", what.folder, part.name));
+            let blocks = part.size / BLOCK;
+            let reader = match index == last {
+                true => "cat".to_owned(),
+                false => format!("dd bs={BLOCK} count={blocks} iflag=fullblock status=none"),
+            };
+            format!("take {} {} {part_name} {name} {reader}; ", part.size, part.sha256)
+        })
+        .collect();
     // Leftovers of uploads that broke off a day ago go first. No `!` and no newline: csh would read them before sh does.
     format!(
-        "umask 077; fail() {{ rm -f {part}; echo \"RANKDECK-UPLOAD $1\"; exit 1; }}; \
+        "umask 077; P=; fail() {{ rm -f \"$P\"; echo \"RANKDECK-UPLOAD $1\"; exit 1; }}; \
+         take() {{ z=$1; h=$2; P=$3; T=$4; shift 4; \"$@\" > \"$P\" || fail \"cannot write:\"; \
+         test \"$(($(wc -c < \"$P\")))\" = \"$z\" || fail \"incomplete:\"; \
+         if command -v sha256sum >/dev/null 2>&1; then s=$(sha256sum < \"$P\"); test \"${{s%% *}}\" = \"$h\" || fail \"damaged on the way:\"; fi; \
+         chmod 0755 \"$P\" && mv -f \"$P\" \"$T\" || fail \"cannot rename:\"; }}; \
          mkdir -p {folder} || fail \"cannot make the folder:\"; \
          find {folder} -name \".*.part\" -mmin +1440 -exec rm -f {{}} + 2>/dev/null; \
-         cat > {part} || fail \"cannot write:\"; \
-         test \"$(($(wc -c < {part})))\" = {size} || fail \"incomplete:\"; \
-         if command -v sha256sum >/dev/null 2>&1; then s=$(sha256sum < {part}); test \"${{s%% *}}\" = {sha256} || fail \"damaged on the way:\"; fi; \
-         chmod 0755 {part} && mv -f {part} {target} || fail \"cannot rename:\"; echo \"RANKDECK-UPLOAD ok\""
+         {takes}echo \"RANKDECK-UPLOAD ok\""
     )
 }
 
@@ -155,19 +183,25 @@ mod tests {
     use sha2::{Digest, Sha256};
     use std::process::{Command, Stdio};
 
-    fn feed(folder: &Path, sent: &[u8], size: u64, sha256: &str) -> String {
+    fn feed(folder: &Path, sent: &[u8], parts: &[(&str, u64, &str)]) -> String {
         let folder = folder.to_str().unwrap();
+        let parts: Vec<Part> = parts
+            .iter()
+            .map(|(name, size, sha256)| Part {
+                offset: 0,
+                size: *size,
+                sha256: (*sha256).into(),
+                name: (*name).into(),
+            })
+            .collect();
         let what = Upload {
             local: Path::new("x"),
-            offset: 0,
-            size,
-            sha256,
+            parts: &parts,
             folder,
-            name: "it's",
             token: "t",
             shown: "x",
             before: 0,
-            total: size,
+            total: sent.len() as u64,
         };
         let mut child = Command::new("/bin/sh")
             .args(["-c", &quote::script(&script(&what))])
@@ -176,23 +210,52 @@ mod tests {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        child.stdin.take().unwrap().write_all(sent).unwrap();
+        // A script that fails early does not read the rest.
+        let _ = child.stdin.take().unwrap().write_all(sent);
         String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap().trim().to_string()
+    }
+
+    fn sum(bytes: &[u8]) -> String {
+        Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
     }
 
     #[test]
     fn only_whole_and_true_files_appear() {
         let folder = tempfile::tempdir().unwrap();
         let inside = folder.path().join("a b/c");
-        let sum =
-            |bytes: &[u8]| Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let good = sum(b"hello");
-        assert_eq!(feed(&inside, b"hel", 5, &good), "RANKDECK-UPLOAD incomplete:");
-        assert_eq!(feed(&inside, b"hallo", 5, &good), "RANKDECK-UPLOAD damaged on the way:");
+        assert_eq!(feed(&inside, b"hel", &[("it's", 5, &good)]), "RANKDECK-UPLOAD incomplete:");
+        assert_eq!(feed(&inside, b"hallo", &[("it's", 5, &good)]), "RANKDECK-UPLOAD damaged on the way:");
         assert_eq!(std::fs::read_dir(&inside).unwrap().count(), 0, "nothing is left behind");
-        assert_eq!(feed(&inside, b"hello", 5, &good), "RANKDECK-UPLOAD ok");
+        assert_eq!(feed(&inside, b"hello", &[("it's", 5, &good)]), "RANKDECK-UPLOAD ok");
         assert_eq!(std::fs::read(inside.join("it's")).unwrap(), b"hello");
-        assert_eq!(feed(&inside, b"hello!", 6, &sum(b"hello!")), "RANKDECK-UPLOAD ok");
+        assert_eq!(feed(&inside, b"hello!", &[("it's", 6, &sum(b"hello!"))]), "RANKDECK-UPLOAD ok");
         assert_eq!(std::fs::read_dir(&inside).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn many_parts_travel_through_one_command_and_what_came_whole_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let (a, b) = (vec![1; 2 * BLOCK as usize], vec![2; BLOCK as usize]);
+        let (sums, c) = ((sum(&a), sum(&b)), b"the rest");
+        let parts = [("a", 2 * BLOCK, sums.0.as_str()), ("b", BLOCK, sums.1.as_str()), ("c", 8, &sum(c))];
+        let whole = [&a[..], &b, c].concat();
+        // The link breaks in the middle of the second.
+        let half = &whole[..whole.len() - BLOCK as usize];
+        assert_eq!(feed(folder.path(), half, &parts), "RANKDECK-UPLOAD incomplete:");
+        assert_eq!(names(folder.path()), ["a"]);
+        assert_eq!(feed(folder.path(), &whole, &parts), "RANKDECK-UPLOAD ok");
+        assert_eq!(names(folder.path()), ["a", "b", "c"]);
+        assert_eq!(std::fs::read(folder.path().join("b")).unwrap(), b);
+        assert_eq!(std::fs::read(folder.path().join("c")).unwrap(), c);
     }
 }

@@ -16,6 +16,9 @@ use std::time::Duration;
 
 /// Most jumps on the way to one host.
 const MAX_JUMPS: usize = 8;
+/// Least and most of what `ServerAlive*` can allow. Agents speak twice a second, so less says nothing; and many set minutes to keep a NAT from
+/// forgetting them (Debian's ssh sets 300 s by itself with `BatchMode`), which must not hide a dead host for a quarter of an hour.
+pub const SILENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Which ssh-agent to ask for keys.
@@ -42,6 +45,8 @@ pub struct Target {
     pub port: u16,
     /// Private keys to offer, in this order; some may not exist.
     pub identities: Vec<PathBuf>,
+    /// Certificates for those keys, besides the `KEY-cert.pub` that may lie beside each; some may not exist.
+    pub certificates: Vec<PathBuf>,
     /// Offer no key of the agent that is not among [`Target::identities`].
     pub identities_only: bool,
     /// Where other keys come from.
@@ -54,6 +59,9 @@ pub struct Target {
     pub host_key_alias: Option<String>,
     /// Bound of the TCP connection.
     pub connect_timeout: Duration,
+    /// How long the other end may say nothing before the connection counts as broken: `ServerAliveInterval` times `ServerAliveCountMax`, within
+    /// [`SILENCE`]; `None` where the interval is not set.
+    pub silence: Option<Duration>,
     /// `StrictHostKeyChecking yes`: never ask about an unknown key.
     pub strict: bool,
     /// Servers to go through, the nearest first; theirs are empty.
@@ -281,12 +289,18 @@ fn assemble(wanted: &Wanted, values: &Values) -> (Target, Option<String>) {
         },
     };
     let jump = wanted.proxy_jump.clone().or_else(|| first(values, "proxyjump").map(String::from));
-    let seconds = first(values, "connecttimeout")
-        .and_then(|text| text.parse::<u64>().ok())
-        .filter(|&seconds| seconds > 0);
+    let number = |key: &str| first(values, key).and_then(|text| text.parse::<u64>().ok()).filter(|&n| n > 0);
+    let seconds = number("connecttimeout");
+    let silence = number("serveraliveinterval").map(|interval| {
+        let silence =
+            Duration::from_secs(interval.saturating_mul(number("serveralivecountmax").unwrap_or(3)));
+        silence.clamp(SILENCE.0, SILENCE.1)
+    });
     let target = Target {
         label: wanted.label.clone(),
         identities,
+        certificates: files("certificatefile"),
+        silence,
         identities_only: first(values, "identitiesonly") == Some("yes"),
         agent,
         known_hosts,
@@ -387,6 +401,10 @@ fn from_crate(wanted: &Wanted, config: Option<&Path>) -> Result<Values, SshError
         "connecttimeout",
         params.connect_timeout.map(|time| time.as_secs().to_string()).into_iter().collect(),
     );
+    put(
+        "serveraliveinterval",
+        params.server_alive_interval.map(|time| time.as_secs().to_string()).into_iter().collect(),
+    );
     let quoted = |path: PathBuf| format!("\"{}\"", path.display());
     let own = params.identity_file.unwrap_or_default();
     let usual = || ["~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa"].map(PathBuf::from).to_vec();
@@ -411,7 +429,7 @@ mod tests {
     }
 
     const PRINTED: &str = "host n1\nuser trainer\nhostname 10.77.0.1\nport 2222\nidentitiesonly yes\nstricthostkeychecking true\n\
-        identityfile /keys/a\nidentityfile \"/my keys/%h\"\nproxyjump gw,me@inner:2200\nconnecttimeout 3\nhostkeyalias pool\n\
+        identityfile /keys/a\nidentityfile \"/my keys/%h\"\nproxyjump gw,me@inner:2200\nconnecttimeout 3\nserveraliveinterval 4\nserveralivecountmax 2\ncertificatefile /keys/%n-cert.pub\nhostkeyalias pool\n\
         identityagent /run/agent.sock\nuserknownhostsfile /kh1 \"/k h2\"\nglobalknownhostsfile none\n";
 
     #[test]
@@ -428,7 +446,15 @@ mod tests {
         assert!(target.global_known_hosts.is_empty());
         assert_eq!(target.host_key_alias.as_deref(), Some("pool"));
         assert_eq!(target.connect_timeout, Duration::from_secs(3));
+        assert_eq!(target.silence, Some(Duration::from_secs(8)));
+        assert_eq!(target.certificates, [PathBuf::from("/keys/n1-cert.pub")]);
         assert_eq!(jump.as_deref(), Some("gw,me@inner:2200"));
+    }
+
+    #[test]
+    fn minutes_of_silence_are_cut() {
+        let (target, _) = assemble(&wanted("n1"), &parse("serveraliveinterval 300\nserveralivecountmax 3\n"));
+        assert_eq!(target.silence, Some(SILENCE.1));
     }
 
     #[test]
@@ -448,6 +474,7 @@ mod tests {
         let (target, jump) = assemble(&wanted("10.0.0.1"), &Values::new());
         assert_eq!((target.address.as_str(), target.port, jump), ("10.0.0.1", 22, None));
         assert!(!target.strict && !target.known_hosts.is_empty());
+        assert_eq!(target.silence, None);
     }
 
     #[test]

@@ -54,6 +54,9 @@ pub struct Header {
     pub updates: u64,
     /// Best evaluation so far.
     pub best: Option<f64>,
+    /// Returns of the last training episodes over all ranks, oldest first.
+    #[serde(default)]
+    pub latest_returns: Vec<f64>,
     /// Environment steps over all ranks.
     pub env_step: u64,
     /// Names and shapes of the arrays, in order.
@@ -316,6 +319,7 @@ mod tests {
             train_iter: 17,
             updates: 272,
             best: Some(123.5),
+            latest_returns: vec![9.5, 1.0 / 3.0],
             env_step: 8704,
             arrays: shapes(&arrays),
             words: counts(&words),

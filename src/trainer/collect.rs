@@ -136,7 +136,8 @@ impl Collector {
             clip(&self.scratch.actions, &actor.space, &mut self.scratch.clipped);
             inject::here(inject::Place::EnvStep);
             self.env.step(self.scratch.clipped.view(), &mut self.outcome)?;
-            self.note(row, actor)?;
+            let number = iteration * self.rollout.steps as u64 + step as u64;
+            self.note(number, row, actor)?;
             moved(&self.tally);
         }
         let mut next = std::mem::take(&mut self.rollout.next_values);
@@ -185,8 +186,8 @@ impl Collector {
         }
     }
 
-    /// Takes the outcome of the step at `row` into rollout and counters.
-    fn note(&mut self, row: usize, actor: &mut Actor) -> Result<(), TrainerError> {
+    /// Takes the outcome of the step at `row`, step `number` of the run, into rollout and counters.
+    fn note(&mut self, number: u64, row: usize, actor: &mut Actor) -> Result<(), TrainerError> {
         let (envs, width) = (self.env.len(), self.rollout.width());
         let Treatment { collect, gamma, bootstrap_truncated } = &self.treatment;
         for i in 0..envs {
@@ -216,7 +217,7 @@ impl Collector {
             }
         }
         for episode in &self.outcome.episodes {
-            self.interval.add(episode.episode_return, episode.length);
+            self.interval.add(number, episode.episode_return, episode.length);
             self.tally.episodes += 1;
         }
         Ok(())

@@ -6,8 +6,8 @@
 //! - EXCHANGE-3: every rank sees every rank's fingerprint chain: each adds its own in its own slot, zeros elsewhere, so that the
 //!   comparison costs no collective of its own.
 
-use super::collect::{Interval, Tally};
 use super::dist::{DistError, ProcessGroup, ReduceOp};
+use super::tally::{Ended, Interval, Tally, push_bounded};
 use crate::proto::message::Returns;
 
 /// What this rank brings.
@@ -65,37 +65,65 @@ pub fn exchange(group: &ProcessGroup, brought: Brought) -> Result<Agreed, DistEr
     })
 }
 
-/// Returns over all ranks, and means of other values over the ranks.
+/// Episodes of all ranks, and means of other values over the ranks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gathered {
-    /// Returns and lengths of the episodes that ended since the last report.
+    /// The episodes that ended since the last report.
     pub interval: Interval,
     /// Means, in the order given.
     pub means: Vec<f64>,
 }
 
-/// Tag `report`; in iterations that report. Two collectives.
+/// Tag `report`; in iterations that report. One collective, of as many words from each rank; all ranks end with the same bits.
 pub fn gather(group: &ProcessGroup, own: &Interval, values: &[f64]) -> Result<Gathered, DistError> {
-    let Returns { sum, count, min, max } = own.returns;
-    // Counts of one interval are far below 2^53, so they are exact in f64.
-    let mut sums: Vec<f64> =
-        [sum, count as f64, own.length as f64].into_iter().chain(values.iter().copied()).collect();
-    group.all_reduce_f64(&mut sums, ReduceOp::Sum, "report")?;
-    let none = f64::NEG_INFINITY;
-    let mut extremes = if count == 0 { [none, none] } else { [-min, max] };
-    group.all_reduce_f64(&mut extremes, ReduceOp::Max, "report")?;
-    let count = sums[1] as u64;
-    let [min, max] = if count == 0 { [0.0, 0.0] } else { [-extremes[0], extremes[1]] };
-    let world_size = f64::from(group.world_size());
-    Ok(Gathered {
-        interval: Interval { returns: Returns { sum: sums[0], count, min, max }, length: sums[2] as u64 },
-        means: sums[3..].iter().map(|sum| sum / world_size).collect(),
-    })
+    let ranks = group.all_gather_words(&to_words(own, values), "report")?;
+    Ok(merge(ranks.iter().map(|words| from_words(words)).collect()))
+}
+
+const INTERVAL: usize = 6 + 2 * Interval::LATEST;
+
+fn to_words(interval: &Interval, values: &[f64]) -> Vec<u64> {
+    let Interval { returns: Returns { sum, count, min, max }, length, latest } = interval;
+    let mut words = vec![sum.to_bits(), *count, min.to_bits(), max.to_bits(), *length, latest.len() as u64];
+    words.extend(latest.iter().flat_map(|ended| [ended.step, ended.episode_return.to_bits()]));
+    words.resize(INTERVAL, 0);
+    words.extend(values.iter().map(|value| value.to_bits()));
+    words
+}
+
+fn from_words(words: &[u64]) -> (Interval, Vec<f64>) {
+    let at = |i: usize| words.get(i).copied().unwrap_or(0);
+    let float = |i: usize| f64::from_bits(at(i));
+    let returns = Returns { sum: float(0), count: at(1), min: float(2), max: float(3) };
+    let kept = (at(5) as usize).min(Interval::LATEST);
+    let latest = (0..kept).map(|i| Ended { step: at(6 + 2 * i), episode_return: float(7 + 2 * i) }).collect();
+    let values = words.iter().skip(INTERVAL).map(|word| f64::from_bits(*word)).collect();
+    (Interval { returns, length: at(4), latest }, values)
+}
+
+/// In rank order.
+fn merge(ranks: Vec<(Interval, Vec<f64>)>) -> Gathered {
+    let world_size = ranks.len() as f64;
+    let mut means = vec![0.0; ranks.first().map_or(0, |(_, values)| values.len())];
+    let mut all = Interval::default();
+    let mut ended = Vec::new();
+    for (own, values) in ranks {
+        means.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+        ended.extend(own.latest);
+        all.length += own.length;
+        all.returns = all.returns.plus(own.returns);
+    }
+    // Stable: what ended in the same step stays in rank order.
+    ended.sort_by_key(|one| one.step);
+    ended.into_iter().for_each(|one| push_bounded(&mut all.latest, one));
+    means.iter_mut().for_each(|sum| *sum /= world_size);
+    Gathered { interval: all, means }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::VecDeque;
 
     #[test]
     fn one_differing_chain_is_noticed() {
@@ -107,5 +135,46 @@ mod tests {
         };
         assert!(agreed(&[7]).equal() && agreed(&[7, 7, 7]).equal());
         assert!(!agreed(&[7, 7, 8]).equal() && !agreed(&[8, 7, 7]).equal());
+    }
+
+    /// What `merge` must give, in one list: every episode as (step, rank, return).
+    #[test]
+    fn the_last_episodes_of_all_ranks_are_exact_however_they_are_spread() {
+        // Rank 0 ends an episode in every step, rank 1 in every third one, rank 2 two in one step and then none.
+        let ended = |rank: u64, step: u64| match rank {
+            0 => 1,
+            1 => u64::from(step.is_multiple_of(3)),
+            _ => 2 * u64::from(step == 350),
+        };
+        let (mut every, mut window) = (Vec::new(), VecDeque::new());
+        let mut step = 0;
+        // Few and many episodes between two reports, and none at all.
+        for steps in [5, 0, 300, 1, 90, 4] {
+            let mut ranks = vec![(Interval::default(), vec![1.0, 2.0]); 3];
+            let before = every.len();
+            for step in step..step + steps {
+                for rank in 0..3 {
+                    for _ in 0..ended(rank, step) {
+                        let episode_return = (every.len() + 1) as f64;
+                        every.push(episode_return);
+                        ranks[rank as usize].0.add(step, episode_return, 2);
+                    }
+                }
+            }
+            step += steps;
+            let ranks: Vec<_> =
+                ranks.iter().map(|(own, values)| from_words(&to_words(own, values))).collect();
+            let Gathered { interval, means } = merge(ranks);
+            assert_eq!(means, [1.0, 2.0]);
+            let new = &every[before..];
+            assert_eq!((interval.returns.count, interval.length), (new.len() as u64, 2 * new.len() as u64));
+            assert_eq!(interval.returns.sum, new.iter().sum::<f64>());
+            assert_eq!(interval.returns.min, new.first().copied().unwrap_or(0.0));
+            assert_eq!(interval.returns.max, new.last().copied().unwrap_or(0.0));
+            interval.latest.iter().for_each(|one| push_bounded(&mut window, one.episode_return));
+            let last: Vec<f64> = every.iter().rev().take(100).rev().copied().collect();
+            assert_eq!(Vec::from(window.clone()), last);
+        }
+        assert!(every.len() > 400);
     }
 }

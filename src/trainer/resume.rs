@@ -34,19 +34,6 @@ pub fn own_words(tally: Tally, envs: &[u64]) -> Vec<u64> {
     tally.to_words().into_iter().chain(envs.iter().copied()).collect()
 }
 
-/// Every rank's words, one rank after the other; tag `checkpoint`. `device` is where the group's tensors live.
-pub fn gather_words(group: &ProcessGroup, own: &[u64], device: Device) -> Result<Vec<u64>, TrainerError> {
-    let words: Vec<i64> = own.iter().map(|word| word.cast_signed()).collect();
-    let gathered = group.all_gather(&Tensor::f_from_slice(&words)?.f_to_device(device)?, "checkpoint")?;
-    let mut all = Vec::with_capacity(own.len() * gathered.len());
-    for tensor in &gathered {
-        let mut words = vec![0_i64; own.len()];
-        tensor.f_to_device(Device::Cpu)?.f_copy_data(&mut words, own.len())?;
-        all.extend(words.iter().map(|word| word.cast_unsigned()));
-    }
-    Ok(all)
-}
-
 #[derive(Default, Serialize, Deserialize)]
 struct Answer {
     error: Option<(String, String)>,

@@ -141,18 +141,23 @@ pub fn device(settings: &Settings, experiment: &Experiment) -> Result<(BackendKi
             "backend nccl needs a GPU, and this process sees none",
             "check `nvidia-smi`, CUDA_VISIBLE_DEVICES and the host's libtorch, or set distributed.backend = \"gloo\"",
         )),
-        (_, count) if index.is_some_and(|index| index < count) => {
-            Ok((BackendKind::Nccl, Device::Cuda(index.unwrap_or_default() as usize)))
-        }
-        // One visible device is this rank's own: its launcher restricted it.
-        (_, 1) => Ok((BackendKind::Nccl, Device::Cuda(0))),
-        (_, count) if settings.local_rank < count => {
-            Ok((BackendKind::Nccl, Device::Cuda(settings.local_rank as usize)))
-        }
-        (_, count) => Err(TrainerError::usage(
-            format!("local rank {} has no GPU: this process sees {count}", settings.local_rank),
-            "start at most one rank per GPU, or set distributed.backend = \"gloo\"",
-        )),
+        (_, count) => match device_index(count, index, settings.local_rank) {
+            Some(index) => Ok((BackendKind::Nccl, Device::Cuda(index as usize))),
+            None => Err(TrainerError::usage(
+                format!("local rank {} has no GPU: this process sees {count}", settings.local_rank),
+                "start at most one rank per GPU, or set distributed.backend = \"gloo\"",
+            )),
+        },
+    }
+}
+
+/// Which of the `count` devices that this process sees is its own: the one that was `assigned`, the only one (Slurm's `--gpus-per-task=1`: its launcher
+/// restricted it, and its number is 0 whatever the local rank), or that of the local rank.
+fn device_index(count: u32, assigned: Option<u32>, local_rank: u32) -> Option<u32> {
+    match (assigned, count) {
+        (Some(index), count) if index < count => Some(index),
+        (_, 1) => Some(0),
+        (_, count) => Some(local_rank).filter(|rank| *rank < count),
     }
 }
 
@@ -184,6 +189,15 @@ mod tests {
              [learn]\nalgorithm = 'ppo'\nanneal_lr = {anneal}\n"
         ))
         .unwrap()
+    }
+
+    #[test]
+    fn a_process_that_sees_one_device_uses_it_whatever_its_local_rank() {
+        assert_eq!(device_index(1, None, 3), Some(0), "one GPU per task");
+        assert_eq!(device_index(4, None, 3), Some(3), "all GPUs of the node");
+        assert_eq!(device_index(4, Some(1), 3), Some(1), "as the plan says");
+        assert_eq!(device_index(1, Some(2), 0), Some(0), "a device of the plan that cannot be seen");
+        assert_eq!(device_index(2, None, 2), None);
     }
 
     #[test]

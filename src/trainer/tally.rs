@@ -1,6 +1,7 @@
 //! Counting: a rank's own counters, and the returns of its episodes.
 
 use crate::proto::message::{Counters, Returns};
+use std::collections::VecDeque;
 
 /// This rank's own counters since the run began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -36,7 +37,7 @@ impl Tally {
         Tally::from_words(&std::array::from_fn::<u64, { Tally::WORDS }, _>(|i| a[i].saturating_add(b[i])))
     }
 
-    /// The form for events.
+    /// The form for events; `return_last_100` is known of all ranks together only.
     pub fn counters(self, train_iter: u64, updates: u64, returns: Returns) -> Counters {
         Counters {
             train_iter,
@@ -46,32 +47,56 @@ impl Tally {
             duration_s: self.duration_ns as f64 * 1e-9,
             updates,
             returns,
+            return_last_100: None,
         }
     }
 }
 
-/// Returns and lengths of the episodes that ended since the last report.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+/// Episodes ended since the last report.
+///
+/// TALLY-1: [`Interval::latest`] holds the last [`Interval::LATEST`] of them in the order in which they ended: by step, then by environment, so
+/// that those of all ranks, put in order by step and rank, hold the last ones of all ranks whatever each rank's number of episodes.
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Interval {
     /// Returns.
     pub returns: Returns,
     /// Sum of their lengths.
     pub length: u64,
+    /// The last ones.
+    pub latest: VecDeque<Ended>,
+}
+
+/// An episode that ended.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ended {
+    /// The step of all environments in which it ended, counted from the beginning of the run. All ranks make as many.
+    pub step: u64,
+    /// Its return.
+    pub episode_return: f64,
 }
 
 impl Interval {
-    /// Adds an episode.
-    pub fn add(&mut self, episode_return: f64, length: u64) {
-        let first = self.returns.count == 0;
-        let pick = |old: f64, choose: fn(f64, f64) -> f64| {
-            if first { episode_return } else { choose(old, episode_return) }
-        };
-        self.returns = Returns {
-            sum: self.returns.sum + episode_return,
-            count: self.returns.count + 1,
-            min: pick(self.returns.min, f64::min),
-            max: pick(self.returns.max, f64::max),
-        };
+    /// Episodes kept in [`Interval::latest`]: what CleanRL and rlops average over.
+    pub const LATEST: usize = 100;
+
+    /// Adds an episode that ended in `step`.
+    pub fn add(&mut self, step: u64, episode_return: f64, length: u64) {
+        self.returns = self.returns.plus(Returns::of(episode_return));
         self.length += length;
+        push_bounded(&mut self.latest, Ended { step, episode_return });
     }
+}
+
+/// Adds at the end, and lets the oldest go when there are more than [`Interval::LATEST`].
+pub fn push_bounded<T>(latest: &mut VecDeque<T>, one: T) {
+    if latest.len() >= Interval::LATEST {
+        latest.pop_front();
+    }
+    latest.push_back(one);
+}
+
+/// The mean; `None` when there is nothing.
+pub fn mean<'a>(values: impl ExactSizeIterator<Item = &'a f64>) -> Option<f64> {
+    let count = values.len();
+    (count > 0).then(|| values.sum::<f64>() / count as f64)
 }

@@ -102,6 +102,7 @@ impl<'a> Teller<'a> {
             .chain([
                 ("charts/episodic_return", interval.returns.sum / count),
                 ("charts/episodic_length", interval.length as f64 / count),
+                ("charts/return_last_100", totals.return_last_100.unwrap_or(f64::NAN)),
                 ("charts/learning_rate", told.learning_rate),
                 ("charts/SPS", rate.unwrap_or(f64::NAN)),
             ])
@@ -158,11 +159,12 @@ impl<'a> Teller<'a> {
 }
 
 fn progress_line(totals: &Counters, rate: Option<f64>) -> String {
-    let Counters { train_iter, env_step, episodes, returns, .. } = totals;
+    let Counters { train_iter, env_step, episodes, returns, return_last_100, .. } = totals;
     let mean = match returns.count {
         0 => "-".to_string(),
         count => format!("{:.1}", returns.sum / count as f64),
     };
     let rate = rate.map_or(String::new(), |rate| format!("  {rate:.0} steps/s"));
-    format!("iteration {train_iter}  env_step {env_step}  episodes {episodes}  return {mean}{rate}")
+    let last = return_last_100.map_or(String::new(), |last| format!("  last 100 {last:.1}"));
+    format!("iteration {train_iter}  env_step {env_step}  episodes {episodes}  return {mean}{last}{rate}")
 }

@@ -2,7 +2,6 @@
 
 use super::algo::{self, Algorithm, At, Learned, Parts};
 use super::checkpoint::{Checkpoint, Header};
-use super::collect::Tally;
 use super::dist::{GroupSettings, Page, ProcessGroup};
 use super::env::{self, VectorEnv};
 use super::error::TrainerError;
@@ -16,12 +15,14 @@ use super::settings::Settings;
 use super::setup::{self, Sizes};
 use super::signals;
 use super::state::Restored;
+use super::tally::{Tally, mean, push_bounded};
 use super::tell::{Teller, Told};
 use crate::config::experiment::{Experiment, Learn};
-use crate::proto::message::{Activity, Evaluation, FinishReason, Phase, RankEvent};
+use crate::proto::message::{Activity, Counters, Evaluation, FinishReason, Phase, RankEvent};
 use crate::proto::status_page::Writer;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
@@ -145,7 +146,6 @@ struct Trainer<'a> {
     experiment: &'a Experiment,
     sizes: Sizes,
     seeds: Seeds,
-    device: Device,
     group: &'a ProcessGroup,
     page: &'a Page,
     teller: Teller<'a>,
@@ -158,6 +158,8 @@ struct Trainer<'a> {
     /// Over all ranks.
     env_step: u64,
     best: Option<f64>,
+    /// Returns of the last training episodes over all ranks; equal on all ranks.
+    latest: VecDeque<f64>,
 }
 
 impl<'a> Trainer<'a> {
@@ -206,7 +208,6 @@ impl<'a> Trainer<'a> {
             experiment,
             sizes,
             seeds,
-            device,
             group,
             page,
             teller: Teller::new(events, group.rank(), &run_dir),
@@ -217,6 +218,7 @@ impl<'a> Trainer<'a> {
             updates: header.updates,
             env_step: header.env_step,
             best: header.best,
+            latest: header.latest_returns.iter().copied().collect(),
         };
         trainer.announce(&header, settings.resume.is_some(), lost)?;
         trainer.show_counters();
@@ -370,10 +372,14 @@ impl<'a> Trainer<'a> {
         let own = self.algorithm.take_interval();
         let (names, values): (Vec<&str>, Vec<f64>) = learned.losses.iter().copied().unzip();
         let gathered = gather(self.group, &own, &values)?;
+        // A return that is no number, which only a broken environment gives, would stay for a hundred episodes.
+        let ended = gathered.interval.latest.iter().map(|ended| ended.episode_return);
+        ended.filter(|one| one.is_finite()).for_each(|one| push_bounded(&mut self.latest, one));
         let (iteration, updates) = (self.train_iter, self.updates);
+        let totals = totals.counters(iteration, updates, gathered.interval.returns);
         self.teller.iteration(Told {
             own: self.algorithm.tally().counters(iteration, updates, own.returns),
-            totals: totals.counters(iteration, updates, gathered.interval.returns),
+            totals: Counters { return_last_100: mean(self.latest.iter()), ..totals },
             interval: gathered.interval,
             losses: names.into_iter().zip(gathered.means).collect(),
             learning_rate: learned.learning_rate,
@@ -418,7 +424,9 @@ impl<'a> Trainer<'a> {
                 let (env, _) = setup::parts(self.experiment)?;
                 let count = episodes.clamp(1, evaluate::MAX_ENVS) as usize;
                 let purpose = env::Purpose::Evaluate;
-                made.insert(env::make_vector(env, count, 0, &self.seeds, 0, purpose)?)
+                let mut vector = env::make_vector(env, count, 0, &self.seeds, 0, purpose)?;
+                vector.watch(algo::shown(page));
+                made.insert(vector)
             }
         };
         evaluate(&mut **envs, episodes, self.algorithm.greedy()?, |played| {
@@ -435,7 +443,7 @@ impl<'a> Trainer<'a> {
         }
         let state = self.algorithm.state()?;
         let own = resume::own_words(self.algorithm.tally(), &state.envs);
-        let ranks = resume::gather_words(self.group, &own, self.device)?;
+        let ranks = self.group.all_gather_words(&own, "checkpoint")?.concat();
         if self.is_first() {
             let (env, learn) = setup::parts(self.experiment)?;
             let env_step: u64 =
@@ -451,6 +459,7 @@ impl<'a> Trainer<'a> {
                 train_iter: self.train_iter,
                 updates: self.updates,
                 best: self.best,
+                latest_returns: self.latest.iter().copied().collect(),
                 env_step,
                 ..Header::default()
             };

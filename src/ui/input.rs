@@ -178,8 +178,10 @@ fn in_help(
         }
         KeyCode::Up => selected = selected.min(last).saturating_sub(1),
         KeyCode::Down => selected = (selected + 1).min(last),
-        KeyCode::PageUp | KeyCode::Home => selected = selected.saturating_sub(8),
-        KeyCode::PageDown | KeyCode::End => selected = (selected + 8).min(last),
+        KeyCode::PageUp => selected = selected.min(last).saturating_sub(8),
+        KeyCode::PageDown => selected = (selected + 8).min(last),
+        KeyCode::Home => selected = 0,
+        KeyCode::End => selected = last,
         KeyCode::Char('?') if filter.is_empty() => {
             view.overlays.pop();
             return Vec::new();

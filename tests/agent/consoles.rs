@@ -18,11 +18,11 @@ fn start_finds_the_agent_that_serves_even_when_several_start_at_once() {
     });
     assert!(found.windows(2).all(|pair| pair[0] == pair[1]), "{found:?}");
     assert!(found[0].build.starts_with(env!("CARGO_PKG_VERSION")), "{found:?}");
-    assert_ne!(bed.start_node(1).pid, found[0].pid, "another node has an agent of its own");
     use std::os::unix::fs::PermissionsExt;
     let mode = |path: &str| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&found[0].socket), 0o600);
     assert_eq!(mode(&found[0].run_dir), 0o700);
+    assert_ne!(bed.start_node(1).pid, found[0].pid, "another node has an agent of its own");
 }
 
 #[test]
@@ -230,7 +230,12 @@ fn a_detached_run_goes_on_and_a_leased_one_does_not() {
     drop(console);
     // Longer than the lease: the only way to see that nothing happens.
     std::thread::sleep(Duration::from_millis(1500));
-    let console = Console::attach(&agent, seen);
-    assert!(!console.records.iter().any(|r| matches!(r.event, RecordEvent::StopOrdered { .. })));
-    assert_eq!(bed.marked().len(), 2, "shell and sleep live");
+    let mut console = Console::attach(&agent, seen);
+    console.send(&ConsoleMessage::Ping { sent_ms: 10 });
+    console.wait("pong", |console| {
+        console.others.iter().any(|said| matches!(said, AgentMessage::Pong { sent_ms: 10, .. }))
+    });
+    let records: Vec<_> = console.records.iter().map(|record| &record.event).collect();
+    assert!(!records.iter().any(|event| matches!(event, RecordEvent::StopOrdered { .. })), "{records:#?}");
+    assert_eq!(bed.marked().len(), 2, "shell and sleep live: {records:#?}");
 }

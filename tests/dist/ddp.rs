@@ -78,7 +78,7 @@ pub fn rank(me: &Me) -> Value {
         if synchronise {
             ddp.reduce(&group).unwrap();
         }
-        norms.push(ddp.clip_grad_norm(0.5));
+        norms.push(ddp.clip_grad_norm(0.5).double_value(&[]));
         optimizer.step();
     }
     let result = json!({
@@ -159,7 +159,7 @@ pub fn contributors(me: &Me) -> Value {
         gradients.push(parameters.each_ref().map(|p| p.grad().double_value(&[0])));
     }
     // The norm that clips has no flags in it.
-    let norm = ddp.clip_grad_norm(1e9);
+    let norm = ddp.clip_grad_norm(1e9).double_value(&[]);
     group.destroy(Duration::from_secs(30)).unwrap();
     json!({ "gradients": gradients, "collectives": entered, "norm": norm })
 }

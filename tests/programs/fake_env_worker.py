@@ -2,7 +2,8 @@
 """Speaks the protocol of src/trainer/env/python/worker.py without any package, for tests of the trainer's side of it.
 
 Started in place of the interpreter: `-c PROGRAM MEMORY PROGRAM_FD ID`. Observations count the steps since the reset; the reward is the
-action; action 1 ends an episode, except that with the ids fake-die, fake-hang, fake-garbage and fake-error it does what they say.
+action; action 1 ends an episode, except that with the ids fake-die, fake-hang, fake-garbage and fake-error it does what they say. With fake-slow:PATH
+the first environment of a step is through at once and the second waits until PATH exists.
 """
 import json
 import mmap
@@ -38,6 +39,9 @@ while True:
     if not request:
         break
     for env in range(envs):
+        if request == b"s" and env == 1 and name.startswith("fake-slow:"):
+            while not os.path.exists(name.removeprefix("fake-slow:")):
+                time.sleep(0.01)
         if request == b"r":
             counts[env] = 0
         else:
@@ -58,4 +62,5 @@ while True:
                 observe("final_observations", env, counts[env])
                 counts[env] = 0
         observe("observations", env, counts[env])
+        struct.pack_into("<Q", shared, at["moves"], struct.unpack_from("<Q", shared, at["moves"])[0] + 1)
     os.write(1, b"k")

@@ -1,6 +1,7 @@
 //! Models for screen tests: built from given values only, so that a scene looks the same everywhere and always.
 
 use rankdeck::config::experiment::{Collect, Distributed, Env, Eval, Experiment, Launch, Policy, Run, Watch};
+use rankdeck::config::hosts::Host;
 use rankdeck::core::card::{Advice, Call, Card, Others, Side};
 use rankdeck::core::event::{LinkState, Probe, Prompt};
 use rankdeck::core::ids::{Generation, LocalRank, NodeRank, Rank, RunId, Timestamp};
@@ -138,6 +139,7 @@ fn counters(iteration: u64, env_step: u64) -> Counters {
         duration_s: 375.2,
         updates: iteration * 16,
         returns: Returns::default(),
+        return_last_100: None,
     }
 }
 
@@ -569,5 +571,30 @@ pub fn on_the_road() -> Model {
     };
     model.hosts[4].link = LinkState::Lost { reason: "node-e: no route to host".into(), retry_ms: 4_000 };
     model.run.generation = Generation(0);
+    model
+}
+
+/// Two hosts as typed, of which any may be left out of the next generation.
+pub fn pickable() -> Model {
+    let mut model = running(&[cpu("node-a", 2), cpu("node-b", 2)]);
+    model.plan.as_mut().unwrap().typed = ["node-a", "node-b"].map(spare).to_vec();
+    model
+}
+
+/// A host of the hosts file.
+pub fn spare(name: &str) -> Host {
+    Host { name: name.into(), address: name.into(), nproc: Some(2), ..Host::default() }
+}
+
+/// One host has not been heard of for ten minutes; the link tries on.
+pub fn unreachable() -> Model {
+    let mut model = running(&[cpu("node-a", 1), cpu("node-b", 1)]);
+    let host = &mut model.hosts[1];
+    host.link = LinkState::Lost {
+        reason: "node-b: cannot connect to 10.0.0.2:22: no answer within 10 s".into(),
+        retry_ms: 4_300,
+    };
+    host.link_since = ago(800);
+    host.heard = Some(ago(598_000));
     model
 }

@@ -100,6 +100,32 @@ impl Client {
         }
     }
 
+    /// Replaces the ssh configuration as a whole; the name of the known_hosts file goes first.
+    pub fn write_config(&self, text: &str) {
+        let known = self.known_hosts();
+        let head = format!("UserKnownHostsFile {}\nGlobalKnownHostsFile none\n", known.display());
+        fs::write(self.folder.join("config"), head + text).unwrap();
+    }
+
+    /// A host of which hosts.toml says nothing but its name.
+    pub fn named(&self, name: &str) -> Host {
+        Host {
+            name: "node1".into(),
+            address: name.into(),
+            workdir: self.workdir().display().to_string(),
+            transport: Transport::Ssh,
+            ..Host::default()
+        }
+    }
+
+    /// A login of one's own.
+    pub fn connection(&self, server: &Sshd) -> rankdeck::ssh::connect::Connection {
+        let target =
+            rankdeck::ssh::user_config::resolve(&self.host(server), self.settings().ssh_config.as_deref())
+                .unwrap();
+        rankdeck::ssh::connect::connect(&target, &mut Nobody).unwrap()
+    }
+
     /// Opens a link to `server` as it is.
     pub fn link(&self, server: &Sshd) -> Link {
         self.open(self.request(self.host(server)))
@@ -318,5 +344,26 @@ pub struct Answers(pub Mutex<Vec<String>>);
 impl Prompter for Answers {
     fn ask(&self, _host: &str, _prompt: &Prompt) -> Option<String> {
         self.0.lock().unwrap().pop()
+    }
+}
+
+/// Asks nobody and waits for ever.
+pub struct Nobody;
+
+impl rankdeck::ssh::Operator for Nobody {
+    fn interactive(&self) -> bool {
+        false
+    }
+
+    fn ask(&mut self, _prompt: &rankdeck::core::event::Prompt) -> Option<String> {
+        None
+    }
+
+    fn closing(&mut self) -> bool {
+        false
+    }
+
+    fn wake_fd(&self) -> Option<std::os::fd::RawFd> {
+        None
     }
 }

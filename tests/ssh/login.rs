@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// Replaces the client's key.
-fn rekey(client: &Client, server: &Sshd, kind: &str, passphrase: &str) {
+pub fn rekey(client: &Client, server: &Sshd, kind: &str, passphrase: &str) {
     fs::remove_file(client.key()).unwrap();
     fs::remove_file(client.key().with_extension("pub")).unwrap();
     fs::write(server.folder.join("authorized_keys"), "").unwrap();
@@ -132,13 +132,13 @@ fn a_file_that_is_no_key_and_a_missing_key_are_named() {
 }
 
 /// A real ssh-agent.
-struct KeyAgent {
+pub struct KeyAgent {
     child: Child,
-    socket: PathBuf,
+    pub socket: PathBuf,
 }
 
 impl KeyAgent {
-    fn start(folder: &Path) -> KeyAgent {
+    pub fn start(folder: &Path) -> KeyAgent {
         let socket = folder.join("agent.sock");
         let child =
             Command::new("ssh-agent").arg("-D").arg("-a").arg(&socket).stdout(Stdio::null()).spawn().unwrap();
@@ -146,7 +146,7 @@ impl KeyAgent {
         KeyAgent { child, socket }
     }
 
-    fn add(&self, key: &Path) {
+    pub fn add(&self, key: &Path) {
         let mut command = Command::new("ssh-add");
         let status = command
             .arg("-q")

@@ -1,17 +1,18 @@
 //! Deployment, frames both ways, and what happens when things break.
 
-use crate::desk::{Answers, Client};
+use crate::desk::{Answers, Client, Nobody};
 use crate::sshd::{Sshd, eventually, kill};
 use rankdeck::config::hosts::Host;
 use rankdeck::core::event::LinkState;
 use rankdeck::link::{self, LinkCommand, LinkRequest, Opening};
 use rankdeck::proto::message::{AgentMessage, ConsoleMessage};
+use rankdeck::ssh::exec;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Files below the host's cache folder, relative, sorted.
 fn cached(server: &Sshd) -> Vec<String> {
@@ -276,6 +277,25 @@ fn the_agents_refusal_is_passed_through() {
     assert!(client.calls()[0].ends_with(" --existing"));
 }
 
+/// A login shell that dawdles: the time until the command itself begins is bounded, measured, and called by its name.
+#[test]
+fn a_command_that_does_not_begin_is_given_up_in_words() {
+    let Some(server) = Sshd::start("") else { return };
+    let client = Client::of(&server);
+    let connection = client.connection(&server);
+    let run = |command: &str, opening: Duration| {
+        let opening = exec::Opening { marker: "BEGUN", within: opening };
+        let within = Duration::from_secs(60);
+        exec::run_from(&connection, &mut Nobody, (command, Some(opening)), &[], within, &|_| false)
+    };
+    let error = run("sleep 600", Duration::from_secs(1)).unwrap_err();
+    assert!(error.error.contains("node1: no command begins there within 1 s"), "{error}");
+    assert!(error.hint.contains(".bashrc"), "{}", error.hint);
+    let output = run("echo noise; sleep 2; echo BEGUN; echo END of it", Duration::from_secs(60)).unwrap();
+    assert_eq!((output.after("END").as_deref(), output.status), (Some("of it"), Some(0)));
+    assert!(output.opened.unwrap() >= Duration::from_secs(2), "{:?}", output.opened);
+}
+
 #[test]
 fn a_cache_folder_that_cannot_be_written_is_named() {
     // `SetEnv` of the first line wins.
@@ -416,25 +436,4 @@ fn latency_of_logins_and_links() {
         rankdeck::ssh::exec::run(&connection, &mut Nobody, "echo ok", &[], within, &|_| false).unwrap();
         began.elapsed()
     });
-}
-
-/// Asks nobody and waits for ever.
-struct Nobody;
-
-impl rankdeck::ssh::Operator for Nobody {
-    fn interactive(&self) -> bool {
-        false
-    }
-
-    fn ask(&mut self, _prompt: &rankdeck::core::event::Prompt) -> Option<String> {
-        None
-    }
-
-    fn closing(&mut self) -> bool {
-        false
-    }
-
-    fn wake_fd(&self) -> Option<std::os::fd::RawFd> {
-        None
-    }
 }

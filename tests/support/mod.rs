@@ -190,6 +190,14 @@ impl Console {
         }
     }
 
+    /// Takes what comes within `time`.
+    pub fn drain(&mut self, time: Duration) {
+        let deadline = Instant::now() + time;
+        while let Ok(value) = self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            self.seen.push(value);
+        }
+    }
+
     /// Waits for a kind.
     pub fn wait_kind(&mut self, kind: &str, seconds: u64) -> Value {
         self.wait_for(kind, seconds, |value| value["kind"] == kind)
@@ -231,9 +239,17 @@ impl Console {
         kill(self.child.id(), signal);
     }
 
-    fn fail(&mut self, what: &str) -> ! {
+    /// Ends it, and what it runs where it is a script that passes nothing on: that would keep our pipes open.
+    fn end(&mut self) {
+        let pid = self.child.id();
+        let below = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        below.split_whitespace().filter_map(|pid| pid.parse().ok()).for_each(|pid| kill(pid, libc::SIGKILL));
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+
+    fn fail(&mut self, what: &str) -> ! {
+        self.end();
         let lines: Vec<String> = self.seen.iter().rev().take(40).map(|v| v.to_string()).collect();
         let stderr = self.stderr();
         panic!("{what}\nlast lines, newest first:\n{}\nstderr:\n{stderr}", lines.join("\n"));
@@ -242,7 +258,9 @@ impl Console {
 
 impl Drop for Console {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        // Reaped already where it has ended: its number may be another's by now.
+        if self.child.try_wait().ok().flatten().is_none() {
+            self.end();
+        }
     }
 }

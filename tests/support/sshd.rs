@@ -159,6 +159,12 @@ impl Sshd {
         !sessions.is_empty()
     }
 
+    /// Is anybody logged in, or about to be?
+    pub fn has_sessions(&self) -> bool {
+        let Some(child) = &self.child else { return false };
+        descendants(child.id()).into_iter().any(|pid| command(pid).starts_with("sshd"))
+    }
+
     /// Ends it and its sessions.
     pub fn down(&mut self) {
         self.kill_sessions();

@@ -1,7 +1,7 @@
 //! PPO learns, tells what it learnt, and its TensorBoard files are TensorBoard's.
 
 use crate::harness::{Run, counters, experiment, python, repository, totals};
-use rankdeck::proto::message::{FinishReason, Phase, RankEvent};
+use rankdeck::proto::message::{Counters, FinishReason, Phase, RankEvent, Returns};
 use rankdeck::proto::status_page::Reader;
 use std::ffi::OsStr;
 
@@ -58,8 +58,11 @@ fn a_whole_run_of_one_rank() {
     assert_eq!((last.train_iter, last.env_step, last.samples), (20, 20 * 512, 20 * 512));
     assert_eq!(last.updates, 20 * 16);
     let own = counters(&events, 0);
-    assert_eq!(own, totals(&events));
+    let alike: Vec<Counters> =
+        totals(&events).iter().map(|all| Counters { return_last_100: None, ..*all }).collect();
+    assert_eq!(own, alike);
     assert_eq!(own.iter().map(|c| c.returns.count).sum::<u64>(), last.episodes);
+    the_last_hundred(&totals(&events));
     let evals: Vec<u64> = events
         .iter()
         .filter_map(|(_, event)| match event {
@@ -95,6 +98,24 @@ fn a_whole_run_of_one_rank() {
     tensorboard_reads(&run);
 }
 
+/// Up to the hundredth episode the mean is that of all, and later it is that of the last ones: it differs.
+fn the_last_hundred(totals: &[Counters]) {
+    let mut all = Returns::default();
+    let (mut equal, mut different) = (0, 0);
+    for one in totals {
+        all = all.plus(one.returns);
+        let mean = one.return_last_100.unwrap();
+        let of_all = all.sum / all.count as f64;
+        if all.count <= 100 {
+            assert!((mean - of_all).abs() < 1e-9, "{mean} {of_all}");
+            equal += 1;
+        } else {
+            different += usize::from((mean - of_all).abs() > 1e-9);
+        }
+    }
+    assert!(equal > 0 && different > 0, "{equal} {different}");
+}
+
 fn tensorboard_reads(run: &Run) {
     let program = "
 import sys
@@ -126,6 +147,7 @@ for tag in board.Tags()['scalars']:
     }
     for name in [
         "charts/episodic_return",
+        "charts/return_last_100",
         "charts/SPS",
         "charts/learning_rate",
         "losses/approx_kl",

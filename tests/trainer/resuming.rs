@@ -85,6 +85,11 @@ fn resume_2_one_rank_goes_on_where_two_stopped() {
     let episodes: u64 =
         before.ranks.chunks(before.header.words_per_rank).map(|w| Tally::from_words(w).episodes).sum();
     assert!(episodes > 0 && first.episodes >= episodes);
+    // The last 100 episodes of all ranks: the resumed run ends fewer, so that some are of the first one.
+    let ended = (last.episodes - episodes) as usize;
+    let (old, new) = (before.header.latest_returns, after.header.latest_returns);
+    assert!(ended < 100 && new.len() == 100, "{ended}");
+    assert_eq!(old[ended..], new[..100 - ended]);
 }
 
 #[test]

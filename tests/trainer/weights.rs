@@ -1,12 +1,13 @@
 //! The weights beside each checkpoint are PyTorch's: loaded by real torch into CleanRL's networks, they give what ours give.
 
 use crate::harness::{Run, python};
-use rankdeck::config::experiment::Policy;
+use rankdeck::config::experiment::{Network, Policy};
 use rankdeck::trainer::checkpoint::Checkpoint;
-use rankdeck::trainer::env::{Spec, spec_of};
+use rankdeck::trainer::env::{ObservationType, Spec, spec_of};
 use rankdeck::trainer::policy::ActorCritic;
 use rankdeck::trainer::policy::actor_critic::{Layout, Pass};
 use rankdeck::trainer::policy::distribution::Distribution;
+use rankdeck::trainer::safetensors;
 use rankdeck::trainer::seeds::Seeds;
 use std::ffi::OsStr;
 use tch::{Device, Tensor};
@@ -105,5 +106,82 @@ fn check(id: &str, spec: &Spec) {
 fn pytorch_loads_the_weights_by_name() {
     for id in ["CartPole-v1", "Pendulum-v1"] {
         check(id, &spec_of(&rankdeck::config::experiment::Env::new(id, 4)).unwrap());
+    }
+}
+
+/// The network of CleanRL's ppg_procgen.py, loaded strictly; prints the count of its parameters, then value, log-probabilities and auxiliary value of two images.
+const IMPALA: &str = "
+import json, struct, sys
+import torch
+from torch import nn
+
+def load(path):
+    with open(path, 'rb') as file:
+        size = struct.unpack('<Q', file.read(8))[0]
+        header = json.loads(file.read(size))
+        data = bytearray(file.read())
+    return {name: torch.frombuffer(data, dtype=torch.float32, count=(e['data_offsets'][1] - e['data_offsets'][0]) // 4, offset=e['data_offsets'][0]).reshape(e['shape'])
+            for name, e in header.items()}
+
+class Block(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.conv0 = nn.Conv2d(channels, channels, 3, padding=1)
+        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
+    def forward(self, x):
+        return self.conv1(torch.relu(self.conv0(torch.relu(x)))) + x
+
+class Sequence(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, outputs, 3, padding=1)
+        self.res_block0, self.res_block1 = Block(outputs), Block(outputs)
+    def forward(self, x):
+        return self.res_block1(self.res_block0(nn.functional.max_pool2d(self.conv(x), 3, stride=2, padding=1)))
+
+class Agent(nn.Module):
+    def __init__(self, actions):
+        super().__init__()
+        self.network = nn.Sequential(Sequence(3, 16), Sequence(16, 32), Sequence(32, 32), nn.Flatten(), nn.ReLU(), nn.Linear(32 * 8 * 8, 256), nn.ReLU())
+        self.actor, self.critic, self.aux_critic = nn.Linear(256, actions), nn.Linear(256, 1), nn.Linear(256, 1)
+
+agent = Agent(15)
+agent.load_state_dict(load(sys.argv[1]), strict=True)
+print(sum(parameter.numel() for parameter in agent.parameters()))
+x = (torch.arange(2 * 3 * 64 * 64) * 7 % 251).float().reshape(2, 3, 64, 64) / 255.0
+hidden = agent.network(x)
+for number in torch.cat([agent.critic(hidden), torch.log_softmax(agent.actor(hidden), -1), agent.aux_critic(hidden)], 1).flatten().tolist():
+    print(number)
+";
+
+#[test]
+fn pytorch_loads_an_impala_network_by_name() {
+    let spec = Spec {
+        observation_shape: vec![3, 64, 64],
+        observation_type: ObservationType::U8,
+        ..Spec::discrete(1, 15)
+    };
+    let impala = Policy { network: Network::Impala, hidden: vec![256], ..Policy::default() };
+    let layout = Layout::new(&spec, &impala, true).unwrap();
+    let policy = ActorCritic::new(layout, &Seeds::new(1), Device::Cpu).unwrap();
+    let arrays = policy.all().arrays("").unwrap();
+    let bytes = safetensors::encode(arrays.iter().map(|array| (array.name.as_str(), array))).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("impala.safetensors");
+    std::fs::write(&path, bytes).unwrap();
+    let Some(output) = python("torch", &["-c".as_ref(), IMPALA.as_ref(), path.as_os_str()]) else { return };
+    let mut lines = output.lines();
+    assert_eq!(lines.next(), Some(policy.layout().len.to_string().as_str()));
+    let theirs: Vec<f64> = lines.map(|line| line.parse().unwrap()).collect();
+    let pixels: Vec<u8> = (0..2 * 3 * 64 * 64).map(|i| (i * 7 % 251) as u8).collect();
+    let pixels = Tensor::from_slice(&pixels).view([2, 3, 64, 64]);
+    let ours = policy.forward(&pixels, Pass { detached: true, aux: true }).unwrap();
+    let Distribution::Categorical(scores) = ours.distribution else { panic!("15 actions") };
+    let aux = ours.aux.unwrap().unsqueeze(-1);
+    let ours = Tensor::cat(&[ours.values.unsqueeze(-1), scores, aux], 1).view([-1]);
+    let ours = Vec::<f32>::try_from(ours).unwrap();
+    assert_eq!(ours.len(), theirs.len());
+    for (a, b) in ours.iter().zip(&theirs) {
+        assert!((f64::from(*a) - b).abs() < 1e-4, "{a} {b}");
     }
 }

@@ -84,3 +84,43 @@ fn a_missing_package_is_refused_before_training_with_the_line_to_run() {
     let logs = run.logs();
     assert!(logs.contains("nosuchmodule") && logs.contains("hint: "), "{logs}");
 }
+
+/// An interpreter with nothing but its standard library.
+fn bare_python(folder: &std::path::Path) -> String {
+    use std::os::unix::fs::PermissionsExt;
+    let python = std::env::var("RANKDECK_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
+    let script = folder.join("python");
+    std::fs::write(&script, format!("#!/bin/sh\nexec {python} -I -S \"$@\"\n")).unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    script.to_str().unwrap().into()
+}
+
+#[test]
+fn without_gymnasium_every_rank_says_what_to_install_and_ends_with_2() {
+    let folder = tempfile::tempdir().unwrap();
+    let python = bare_python(folder.path());
+    for id in ["HalfCheetah-v5", "ALE/Pong-v5"] {
+        let experiment = format!(
+            "[run]\nname = 'test'\ntotal_steps = 100000\n[env]\nid = '{id}'\nnum_envs = 4\npython = '{python}'\n[learn]\nalgorithm = 'ppo'\n"
+        );
+        let mut run = Run::start(&experiment, &["--spawn", "2"]);
+        run.end_with(2);
+        let errors: Vec<_> = run
+            .events()
+            .into_iter()
+            .filter_map(|(rank, event)| match event {
+                RankEvent::Error { message, hint, usage } => Some((rank, message, hint, usage)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(errors.len(), 2, "{errors:?}\n{}", run.logs());
+        for (_, message, hint, usage) in errors {
+            assert!(usage && message.contains(id) && message.contains("has no gymnasium"), "{message}");
+            assert!(
+                hint.contains("-m pip install \"gymnasium>=1.0\"") && hint.contains("--setup-env DIR"),
+                "{hint}"
+            );
+        }
+        run.nothing_left();
+    }
+}

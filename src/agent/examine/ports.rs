@@ -15,6 +15,10 @@ const ATTEMPT: Duration = Duration::from_millis(1000);
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(30);
 
+/// So many times in a row another program answers, or nobody behind an open port, on every port that the host may take: it has none of them. More than once,
+/// because a host that many call at the same time may be late.
+const STRANGERS: u32 = 2;
+
 /// A host to connect to.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Peer {
@@ -152,18 +156,24 @@ fn call(peer: &Peer, deadline: Instant) -> Reached {
             return reached;
         }
     };
+    let mut strange = 0;
     loop {
         let mut why = "no address for it here".to_owned();
+        let mut all_strange = true;
         for ip in &addresses {
             for &port in &peer.ports {
                 reached.address = SocketAddr::new(*ip, port).to_string();
                 match greet(SocketAddr::new(*ip, port), &peer.token) {
                     Ok(()) => return reached,
-                    Err(error) => why = error.to_string(),
+                    Err(error) => {
+                        all_strange &= error.kind() == io::ErrorKind::InvalidData;
+                        why = error.to_string();
+                    }
                 }
             }
         }
-        if Instant::now() >= deadline {
+        strange = if all_strange { strange + 1 } else { 0 };
+        if Instant::now() >= deadline || strange >= STRANGERS {
             reached.error = Some(why);
             return reached;
         }

@@ -6,7 +6,7 @@ use super::super::{Failure, prompt};
 use super::{Examined, Subject};
 use crate::agent::examine::{Findings, Peer, Question};
 use crate::config::hosts::{Host, Transport};
-use crate::link::{self, Call, LinkError, backoff};
+use crate::link::{self, Call, LinkError, Prompter, backoff};
 use std::sync::Arc;
 
 /// How long hosts wait for each other, ms, and how much longer per host: behind one server, logins come one after another.
@@ -23,30 +23,54 @@ pub async fn ask(
     subject: &Subject<'_>,
     meet: &MeetArgs,
 ) -> Result<Vec<Result<Examined, LinkError>>, Failure> {
-    let answers = round(subject, meet).await?;
-    let all_there = answers.iter().all(Result::is_ok);
-    let apart =
-        answers.iter().flatten().any(|answer| answer.findings.reached.iter().any(|to| to.error.is_some()));
-    if all_there && apart { round(subject, meet).await } else { Ok(answers) }
+    let answers = round(subject, meet, 0).await?;
+    match late(&answers) {
+        Some(late) => round(subject, meet, late).await,
+        None => Ok(answers),
+    }
 }
 
-async fn round(subject: &Subject<'_>, meet: &MeetArgs) -> Result<Vec<Result<Examined, LinkError>>, Failure> {
+/// Is it worth asking again? Milliseconds by which the hosts' shells differ: some began to look when others had given up. A host that could not
+/// listen explains by itself why it was not reached.
+fn late(answers: &[Result<Examined, LinkError>]) -> Option<u64> {
+    let all: Vec<&Examined> = answers.iter().map(|answer| answer.as_ref().ok()).collect::<Option<_>>()?;
+    let listened = |node: u32| {
+        let listened = all.get(node as usize).and_then(|host| host.findings.listened.as_ref());
+        listened.is_some_and(|listened| listened.error.is_none())
+    };
+    let apart =
+        |host: &&Examined| host.findings.reached.iter().any(|to| to.error.is_some() && listened(to.node));
+    all.iter().any(apart).then(|| {
+        let shells = || all.iter().map(|host| host.shell);
+        let spread = shells().fold(0.0, f64::max) - shells().fold(f64::INFINITY, f64::min);
+        (spread.clamp(0.0, 45.0) * 1000.0) as u64
+    })
+}
+
+async fn round(
+    subject: &Subject<'_>,
+    meet: &MeetArgs,
+    late_ms: u64,
+) -> Result<Vec<Result<Examined, LinkError>>, Failure> {
     let binary = own_binary()?;
-    let prompter = prompt::Terminal::new(meet);
-    let questions = questions(subject, &mut || (backoff::dice() * (1u64 << 53) as f64) as u64);
+    let prompter = prompt::Progress::new(meet);
+    let mut questions = questions(subject, &mut || (backoff::dice() * (1u64 << 53) as f64) as u64);
+    questions.iter_mut().for_each(|question| question.patience_ms += late_ms);
+    let _teller = prompter.tell_waits();
     let tasks: Vec<_> = subject
         .draft
         .hosts
         .iter()
         .zip(questions)
         .map(|(host, question)| {
-            let (host, binary, prompter) = (host.clone(), binary.clone(), Arc::clone(&prompter));
+            let (host, binary) = (host.clone(), binary.clone());
+            let prompter: Arc<dyn Prompter> = prompter.clone();
             tokio::spawn(async move {
                 let input = serde_json::to_vec(&question).unwrap_or_default();
                 let call = Call { args: vec!["examine".into()], input, ..Call::default() };
                 let answer = link::call(&host, &binary, call, prompter).await?;
                 let findings = roster::decode::<Findings>(&host, &answer.text)?;
-                Ok(Examined { findings, asked: answer.sent, answered: answer.received })
+                Ok(Examined { findings, asked: answer.sent, answered: answer.received, shell: answer.shell })
             })
         })
         .collect();

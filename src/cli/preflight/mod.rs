@@ -10,7 +10,7 @@ mod compare;
 mod judge;
 mod show;
 
-pub use show::{as_json, complain, print, refuse};
+pub use show::{as_json, complain, print, refuse, warnings};
 
 use super::Failure;
 use super::args::MeetArgs;
@@ -110,6 +110,8 @@ pub struct Subject<'a> {
     pub code: Option<&'a PushedCode>,
     /// The trainer can be uploaded.
     pub can_upload: bool,
+    /// Where each host stands in the hosts file; empty: all are asked, in its order.
+    pub places: Vec<usize>,
 }
 
 /// One host's answer.
@@ -121,6 +123,8 @@ pub struct Examined {
     pub asked: f64,
     /// The same, after.
     pub answered: f64,
+    /// Seconds that its login shell's start files took.
+    pub shell: f64,
 }
 
 /// All of it.
@@ -176,6 +180,12 @@ fn judged(subject: &Subject<'_>, answers: Vec<Result<Examined, LinkError>>) -> R
     let mut columns: Vec<Vec<Cell>> =
         answers.iter().enumerate().map(|(node, answer)| judge::column(subject, node, answer)).collect();
     compare::compare(subject, &answers, &mut columns);
+    if answers.iter().any(Result::is_err) {
+        unmeasured(&answers, &mut columns);
+    }
+    for cell in columns.iter_mut().flatten() {
+        cell.key = in_file(&cell.key, &subject.places);
+    }
     let probes: Vec<_> =
         answers.iter().filter_map(|answer| Some(answer.as_ref().ok()?.findings.probe.clone())).collect();
     Report {
@@ -186,6 +196,31 @@ fn judged(subject: &Subject<'_>, answers: Vec<Result<Examined, LinkError>>) -> R
         took: Duration::ZERO,
         last: None,
     }
+}
+
+/// Where a host gave no answer, hosts were not asked again: who was not reached may still have been receiving the agent, so nothing is said of it.
+fn unmeasured(answers: &[Result<Examined, LinkError>], columns: &mut [Vec<Cell>]) {
+    for (answer, column) in answers.iter().zip(columns) {
+        let Ok(host) = answer else { continue };
+        let bound = host.findings.listened.as_ref().is_none_or(|listened| listened.error.is_none());
+        if bound && host.findings.reached.iter().any(|to| to.error.is_some()) {
+            let of_reaching = |name: &&str| ["port", "names"].contains(name);
+            CHECKS.iter().zip(column).filter(|(name, _)| of_reaching(name)).for_each(|(_, cell)| {
+                if cell.grade > Grade::Passed {
+                    *cell = Cell::skipped();
+                }
+            });
+        }
+    }
+}
+
+/// `host.N.KEY` with the place in the file of the Nth host that was asked.
+fn in_file(key: &str, places: &[usize]) -> String {
+    let moved = key.strip_prefix("host.").and_then(|rest| {
+        let (number, name) = rest.split_once('.')?;
+        Some(format!("host.{}.{name}", places.get(number.parse::<usize>().ok()?)?))
+    });
+    moved.unwrap_or_else(|| key.to_owned())
 }
 
 /// The interfaces that lead to rank 0's store, for hosts that name none: Gloo and NCCL would choose by the host's own name, or take the first.
@@ -217,5 +252,36 @@ pub fn verdict(report: &Report, locator: &Locator) -> Result<(), Failure> {
             Err(Failure::usage(format!("{place}: {}", error.error)).hint(error.hint.as_str()))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::judge::tests::{draft, good, subject};
+    use super::*;
+    use crate::agent::examine::Reached;
+
+    #[test]
+    fn hosts_are_not_blamed_for_what_they_did_not_reach_while_another_gave_no_answer() {
+        let mut apart = good();
+        apart.findings.reached =
+            vec![Reached { node: 0, address: "10.0.0.1:1".into(), error: Some("refused".into()) }];
+        let draft = draft(3);
+        let mut answers = vec![Ok(good()), Ok(apart), Ok(good())];
+        let told = |answers: &[Result<Examined, LinkError>]| {
+            judged(&subject(&draft), answers.to_vec()).count(Grade::Failed)
+        };
+        assert_eq!(told(&answers), 1);
+        answers[2] = Err(LinkError { error: "h2: no answer".into(), hint: "x".into() });
+        let report = judged(&subject(&draft), answers);
+        assert_eq!(report.count(Grade::Failed), 1);
+        assert_eq!(report.columns[2][0].text, "h2: no answer");
+    }
+
+    #[test]
+    fn keys_name_the_hosts_of_the_file_also_when_some_were_left_out() {
+        assert_eq!(in_file("host.1.gpus", &[0, 2]), "host.2.gpus");
+        assert_eq!(in_file("host.1.gpus", &[]), "host.1.gpus");
+        assert_eq!(in_file("launch.command", &[0, 2]), "launch.command");
     }
 }

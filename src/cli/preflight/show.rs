@@ -69,6 +69,26 @@ fn shown(cell: &Cell) -> String {
 
 /// Failures and warnings on stderr, equal ones of several hosts once.
 pub fn complain(report: &Report, locator: &Locator) {
+    for (grade, text, hint) in complaints(report, locator) {
+        let word = if grade == Grade::Failed { "error" } else { "warning" };
+        print::stderr(&printable(&format!("{word}: {text}")));
+        if !hint.is_empty() {
+            print::stderr(&printable(&format!("hint: {hint}")));
+        }
+    }
+}
+
+/// Warnings, one line each, for those who see the run and not what was said before it.
+pub fn warnings(report: &Report, locator: &Locator) -> Vec<String> {
+    complaints(report, locator)
+        .into_iter()
+        .filter(|(grade, ..)| *grade == Grade::Warning)
+        .map(|(_, text, hint)| if hint.is_empty() { text } else { format!("{text}; hint: {hint}") })
+        .collect()
+}
+
+/// Grade, sentence with the hosts, and hint of everything that is not as it should be; failures first.
+fn complaints(report: &Report, locator: &Locator) -> Vec<(Grade, String, String)> {
     let mut told: Vec<(Grade, String, Vec<String>, String)> = Vec::new();
     let cells = report.columns.iter().zip(&report.hosts).flat_map(|(column, host)| {
         CHECKS.iter().zip(column).map(move |(name, cell)| (*name, host.as_str(), cell))
@@ -90,19 +110,19 @@ pub fn complain(report: &Report, locator: &Locator) {
         }
     }
     told.sort_by_key(|(grade, ..)| std::cmp::Reverse(*grade));
-    for (grade, text, hosts, hint) in told {
-        let word = if grade == Grade::Failed { "error" } else { "warning" };
-        let place = match hosts.as_slice() {
-            [host] if host.is_empty() => String::new(),
-            [host] => format!("host {host}: "),
-            [first, .., last] if hosts.len() > 4 => format!("{} hosts ({first} ... {last}): ", hosts.len()),
-            _ => format!("hosts {}: ", hosts.join(" ")),
-        };
-        print::stderr(&printable(&format!("{word}: {place}{text}")));
-        if !hint.is_empty() {
-            print::stderr(&printable(&format!("hint: {hint}")));
-        }
-    }
+    told.into_iter()
+        .map(|(grade, text, hosts, hint)| {
+            let place = match hosts.as_slice() {
+                [host] if host.is_empty() => String::new(),
+                [host] => format!("host {host}: "),
+                [first, .., last] if hosts.len() > 4 => {
+                    format!("{} hosts ({first} ... {last}): ", hosts.len())
+                }
+                _ => format!("hosts {}: ", hosts.join(" ")),
+            };
+            (grade, format!("{place}{text}"), hint)
+        })
+        .collect()
 }
 
 /// The JSON lines of a run that ends before it began: what failed, and the end that every run has.

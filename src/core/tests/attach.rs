@@ -1,7 +1,7 @@
 //! Consoles that come later, and connections that come and go.
 
 use crate::core::event::{Event, LinkState};
-use crate::core::model::{RankLife, RunState};
+use crate::core::model::{RankLife, RunState, Tone};
 use crate::core::report::{Outcome, ReportBody};
 use crate::core::testkit::*;
 use crate::proto::message::*;
@@ -308,6 +308,16 @@ fn drops_are_counted_across_connections() {
     c.said(0, AgentMessage::Unknown);
     let drops = c.model().drops;
     assert_eq!((drops.by_agents, drops.malformed, drops.unknown), (8, 2, 1));
+}
+
+#[test]
+fn warnings_stay_on_the_events_screen_and_are_bounded() {
+    let mut c = Cluster::launch(1);
+    c.event(Event::Warned { lines: vec!["host a: clock: 100 s ahead".into()] });
+    let line = c.model().history.back().unwrap();
+    assert_eq!((line.tone, line.text.as_str()), (Tone::Warn, "host a: clock: 100 s ahead"));
+    c.event(Event::Warned { lines: (0..100).map(|n| n.to_string()).collect() });
+    assert_eq!((c.model().run.warnings.len(), c.model().drops.history), (64, 37), "a drop is counted");
 }
 
 #[test]

@@ -71,6 +71,25 @@ fn a_killed_rank_is_named_its_peers_are_stopped_and_the_run_fails() {
 }
 
 #[test]
+fn the_end_of_an_agent_is_told_as_that_and_not_as_its_ranks_signal() {
+    let mut c = running(2);
+    let event = RecordEvent::RankExited {
+        rank: crate::core::ids::Rank(1),
+        pid: 1001,
+        exit: killed(),
+        last_lines: vec![],
+        stopping: false,
+        ago_ms: 0,
+        with_agent: true,
+    };
+    c.agents[0].samples.remove(&1);
+    c.record(0, event);
+    assert!(c.model().run.first_failure.as_ref().is_none_or(|first| first.error.contains("agent on ant")));
+    let verdict = c.model().verdicts.iter().find(|v| v.rank == Some(crate::core::ids::Rank(1))).unwrap();
+    assert!(verdict.reason.starts_with("the agent on ant was killed or died"), "{}", verdict.reason);
+}
+
+#[test]
 fn victims_that_report_first_do_not_hide_the_culprit() {
     let mut c = running(2);
     let error =
@@ -208,6 +227,7 @@ fn a_natural_end_waits_for_a_lost_host_within_bounds() {
             last_lines: vec![],
             stopping: false,
             ago_ms: 0,
+            with_agent: false,
         },
     );
     c.exit_of(3, Exit::Code { code: 0 }, false);

@@ -241,7 +241,7 @@ fn record() -> impl Strategy<Value = RecordEvent> {
         }),
         3 => rank().prop_map(|rank| RecordEvent::RankSpawned { rank, local_rank: Default::default(), pid: 1 }),
         2 => (rank(), exit, any::<bool>()).prop_map(|(rank, exit, stopping)| {
-            RecordEvent::RankExited { rank, pid: 1, exit, last_lines: vec!["x".into()], stopping, ago_ms: 3 }
+            RecordEvent::RankExited { rank, pid: 1, exit, last_lines: vec!["x".into()], stopping, ago_ms: 3, with_agent: false }
         }),
         1 => mode().prop_map(|mode| RecordEvent::StopOrdered { mode, by: "console".into() }),
         2 => any::<bool>().prop_map(|left| RecordEvent::Stopped {
@@ -265,6 +265,7 @@ fn said() -> impl Strategy<Value = RankEvent> {
             duration_s,
             updates: env_step,
             returns: Returns { sum: duration_s, count: env_step, min: 0.0, max: 1.0 },
+            return_last_100: Some(duration_s),
         });
     prop_oneof![
         3 => counters.clone().prop_map(RankEvent::Counters),

@@ -208,6 +208,7 @@ fn plan_4_a_host_is_left_out_and_comes_back() {
                 last_lines: vec![],
                 stopping: true,
                 ago_ms: 0,
+                with_agent: false,
             };
             c.record(node, event);
         }
@@ -354,6 +355,7 @@ fn exit_at(c: &mut Cluster, rank: u32, at_s: f64, skew_s: f64, exit: Exit) {
         last_lines: vec![format!("the end of rank {rank}")],
         stopping: false,
         ago_ms: 1_000,
+        with_agent: false,
     };
     let record = Record { seq, time: at_s + 1.0 + skew_s, generation: Generation(0), event };
     c.agents[node].records.push(record.clone());

@@ -42,6 +42,7 @@ pub(super) fn handle(ctx: &mut Ctx<'_>, event: Event) {
             ctx.session.watch.recall(&learnt);
             false
         }
+        Event::Warned { lines } => user::warned(ctx, lines),
         Event::WallClock { time } => {
             ctx.session.clock.wall = Some((ctx.now, time));
             false

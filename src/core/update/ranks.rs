@@ -60,11 +60,13 @@ pub(super) struct End<'a> {
     pub stopping: bool,
     /// Milliseconds from its end to the record.
     pub ago_ms: u64,
+    /// Its agent died first.
+    pub with_agent: bool,
 }
 
 /// A rank's process ended.
 pub(super) fn exited(ctx: &mut Ctx<'_>, at: At, rank: Rank, pid: u32, end: End<'_>) {
-    let End { exit, last_lines, stopping, ago_ms } = end;
+    let End { exit, last_lines, stopping, ago_ms, with_agent } = end;
     let name = ctx.host_name(at.node);
     let good = words::is_success(&exit);
     let tone = if good || stopping { Tone::Info } else { Tone::Bad };
@@ -119,7 +121,13 @@ pub(super) fn exited(ctx: &mut Ctx<'_>, at: At, rank: Rank, pid: u32, end: End<'
     ctx.session.watch.died(ctx.session.clock.awake_ms);
     // A broken connection is never the first failure of a group, even where its cause has not been heard of yet.
     let victim = weight == Weight::Victim && !mismatch && ctx.model.ranks.len() > 1;
-    let verdict = crate::core::watch::dead(ctx.model, rank, &exit, last_lines, victim, victim_of);
+    let mut verdict = crate::core::watch::dead(ctx.model, rank, &exit, last_lines, victim, victim_of);
+    if with_agent {
+        // The signal is our own guard's; what matters is whose end it followed.
+        verdict.reason = format!(
+            "the agent on {name} was killed or died, and with it rank {rank}, as every rank of a lost agent"
+        );
+    }
     let ended = at.time - ago_ms as f64 / 1000.0;
     let began = ctx.session.run.facts.errors.get(&rank).map_or(ended, |said| said.min(ended));
     let (time, bound_s) = super::failure::on_our_clock(ctx, at.node, began);
@@ -246,8 +254,6 @@ fn tell_life(ctx: &mut Ctx<'_>, at: At, rank: Rank, state: &str, exit: Option<&E
 }
 
 fn totals(ctx: &mut Ctx<'_>, at: At, totals: Counters) {
-    let reached = &mut ctx.session.run.tries.reached;
-    (reached.0, reached.1) = (reached.0.max(totals.train_iter), reached.1.max(totals.env_step));
     let rates = &mut ctx.session.rates;
     if rates.generation != at.generation {
         rates.generation = at.generation;
@@ -374,6 +380,9 @@ fn progressed(ctx: &mut Ctx<'_>, at: At, joined: Option<Joined>) {
     let per_rank: Vec<RankProgress> =
         ctx.model.ranks.iter().zip(&joined.own).map(|(rank, own)| rank_progress(ctx, rank, own)).collect();
     let Joined { totals, sum, consistent, steps_per_s, time, .. } = joined.clone();
+    // Progress is what all ranks have done: one that fails early does not get further because another ran on.
+    let reached = &mut ctx.session.run.tries.reached;
+    (reached.0, reached.1) = (reached.0.max(totals.train_iter), reached.1.max(totals.env_step));
     let returns = totals.returns;
     let return_mean =
         (returns.count > 0).then(|| returns.sum / returns.count as f64).filter(|mean| mean.is_finite());
@@ -391,6 +400,7 @@ fn progressed(ctx: &mut Ctx<'_>, at: At, joined: Option<Joined>) {
             duration_s: totals.duration_s,
             steps_per_s,
             return_mean,
+            return_last_100: totals.return_last_100.filter(|mean| mean.is_finite()),
             updates: totals.updates,
             total_steps: ctx.model.run.total_steps,
             eta_s,

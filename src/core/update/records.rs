@@ -49,8 +49,8 @@ pub(super) fn apply(ctx: &mut Ctx<'_>, node: usize, record: Record) -> bool {
     match event {
         RecordEvent::Launched { spec } => launched(ctx, at, &spec),
         RecordEvent::RankSpawned { rank, local_rank: _, pid } => ranks::spawned(ctx, at, rank, pid),
-        RecordEvent::RankExited { rank, pid, exit, last_lines, stopping, ago_ms } => {
-            let end = ranks::End { exit, last_lines: &last_lines, stopping, ago_ms };
+        RecordEvent::RankExited { rank, pid, exit, last_lines, stopping, ago_ms, with_agent } => {
+            let end = ranks::End { exit, last_lines: &last_lines, stopping, ago_ms, with_agent };
             ranks::exited(ctx, at, rank, pid, end);
         }
         RecordEvent::StopOrdered { mode, by } => stop_ordered(ctx, at, mode, by),

@@ -9,6 +9,9 @@ use crate::core::run::{Cause, Stage};
 use crate::core::session::Ctx;
 use crate::proto::message::{ConsoleMessage, StopMode};
 
+/// Most warnings that are kept.
+const WARNINGS: usize = 64;
+
 /// A stop was asked for.
 pub(super) fn stop(ctx: &mut Ctx<'_>, mode: StopMode, by: String) -> bool {
     if ctx.session.run.stage == Stage::Over {
@@ -135,4 +138,15 @@ pub(super) fn answer(ctx: &mut Ctx<'_>, node: usize, answer: Option<String>) -> 
 /// The console is to launch, not to attach.
 pub(super) fn is_launch(ctx: &Ctx<'_>) -> bool {
     matches!(ctx.session.goal, crate::core::Goal::Launch(_))
+}
+
+/// Keeps what was warned of before the run: on the events screen, and for the last words.
+pub(super) fn warned(ctx: &mut Ctx<'_>, lines: Vec<String>) -> bool {
+    let room = WARNINGS.saturating_sub(ctx.model.run.warnings.len());
+    ctx.model.drops.history += lines.len().saturating_sub(room) as u64;
+    for line in lines.into_iter().take(room) {
+        ctx.note(Tone::Warn, line.clone());
+        ctx.model.run.warnings.push(crate::core::words::clip(&line, 400));
+    }
+    true
 }

@@ -157,6 +157,7 @@ pub fn counters(scene: &Scene, rank: Rank, iter: u64) -> Counters {
             min: (mean - spread).max(0.0),
             max: mean + spread,
         },
+        return_last_100: None,
     }
 }
 
@@ -169,16 +170,7 @@ pub fn totals(scene: &Scene, iter: u64) -> Counters {
             samples: sum.samples + own.samples,
             episodes: sum.episodes + own.episodes,
             duration_s: sum.duration_s + own.duration_s,
-            returns: Returns {
-                sum: sum.returns.sum + own.returns.sum,
-                count: sum.returns.count + own.returns.count,
-                min: if sum.returns.count == 0 {
-                    own.returns.min
-                } else {
-                    sum.returns.min.min(own.returns.min)
-                },
-                max: sum.returns.max.max(own.returns.max),
-            },
+            returns: sum.returns.plus(own.returns),
             ..sum
         },
     )

@@ -394,6 +394,7 @@ impl SimHost {
                     last_lines: vec![format!("rank {rank} was simulated")],
                     stopping: self.stop.is_some(),
                     ago_ms: 0,
+                    with_agent: false,
                 };
                 self.record(event, out);
             }

@@ -3,27 +3,24 @@
 //! Every iteration makes one update on the whole rollout of all ranks: minus the mean of log-probability times advantage, plus the value loss, minus the
 //! entropy bonus. With advantages that are not normalised, or normalised over the world, W ranks equal one.
 
-use super::batch::{Batches, explained_variance};
-use super::on_policy::{Common, OnPolicy};
-use super::ppo::value_error;
-use super::{Algorithm, At, Learned, Parts};
+use super::native::{Engine, Numbers};
+use super::on_policy::{Common, OnPolicy, Played, Recipe};
+use super::ppo::{Objective, value_error};
+use super::{At, Learned, Parts};
 use crate::config::learn::{A2c as Settings, NormAdv};
-use crate::trainer::collect::{Interval, Tally};
+use crate::trainer::env::numpy_random::Generator;
 use crate::trainer::error::TrainerError;
-use crate::trainer::evaluate::Greedy;
 use crate::trainer::policy::actor_critic::Pass;
-use crate::trainer::state::{Restored, State};
 
 /// A2C.
 pub struct A2c {
     settings: Settings,
-    on: OnPolicy,
-    batches: Batches,
+    pub(super) engine: Engine,
 }
 
 impl A2c {
     /// Collective, as [`super::make`].
-    pub fn new(settings: &Settings, parts: &Parts<'_>) -> Result<A2c, TrainerError> {
+    pub fn new(settings: &Settings, parts: &Parts<'_>) -> Result<Played<A2c>, TrainerError> {
         let common = Common {
             learning_rate: settings.learning_rate,
             anneal_lr: settings.anneal_lr,
@@ -35,24 +32,39 @@ impl A2c {
             aux: false,
         };
         let normalise = NormAdv::of(settings.norm_adv, settings.norm_adv_over);
-        Ok(A2c {
-            on: OnPolicy::new(common, parts)?,
-            batches: Batches::new(normalise, parts.sizes.local_batch, parts.device),
-            settings: settings.clone(),
-        })
+        let on = OnPolicy::new(common, parts)?;
+        let engine = Engine::new(on.policy.layout(), parts, normalise, parts.sizes.local_batch)?;
+        Ok(Played { on, recipe: A2c { engine, settings: settings.clone() } })
     }
 }
 
-impl Algorithm for A2c {
-    fn iterate(&mut self, at: &At<'_>) -> Result<Learned, TrainerError> {
-        self.on.collect(at)?;
-        let mut learned = Learned { learning_rate: self.on.rate(at), planned: 1, ..Learned::default() };
-        let mut random = self.on.shuffles(at);
-        self.batches.load(self.on.rollout(), &self.on.returns)?;
-        let weights = &self.on.rollout().weights;
-        self.batches.begin_epoch(&self.on.advantages, weights, &mut random, at.group)?;
-        let batch = self.batches.get(0)?;
-        let output = self.on.policy.forward(&batch.observations, Pass::PLAIN)?;
+impl Recipe for A2c {
+    fn learn(
+        &mut self,
+        on: &mut OnPolicy,
+        at: &At<'_>,
+        random: &mut Generator,
+        learned: &mut Learned,
+    ) -> Result<(), TrainerError> {
+        learned.planned = 1;
+        let batches = match &mut self.engine {
+            Engine::Libtorch(batches) => batches,
+            Engine::Native(native) => {
+                let Settings { value_loss, ent_coef, vf_coef, .. } = self.settings;
+                let objective =
+                    Objective { clip_coef: 0.0, clip_vloss: false, value_loss, ent_coef, vf_coef };
+                let mut numbers = Numbers::default();
+                native.begin();
+                native.begin_epoch(on.rollout(), &on.advantages, &on.returns, random, at.group)?;
+                native.update(0, (&objective, false), on, at, learned, &mut numbers)?;
+                learned.losses = numbers.terms().to_vec();
+                return Ok(());
+            }
+        };
+        batches.load(on.rollout(), &on.returns)?;
+        batches.begin_epoch(&on.advantages, &on.rollout().weights, random, at.group)?;
+        let batch = batches.get(0)?;
+        let output = on.policy.forward(&batch.observations, Pass::PLAIN)?;
         let log_probs = output.distribution.log_prob(&batch.actions)?;
         let policy = batch.mean(&log_probs.f_mul(&batch.advantages)?)?.f_neg()?;
         let value = batch.mean(&value_error(self.settings.value_loss, &output.values, &batch.returns)?)?;
@@ -60,33 +72,12 @@ impl Algorithm for A2c {
         let total = policy
             .f_sub(&entropy.f_mul_scalar(self.settings.ent_coef)?)?
             .f_add(&value.f_mul_scalar(self.settings.vf_coef)?)?;
-        self.on.update(&total, at, &mut learned)?;
+        on.update(&total, at, learned)?;
         learned.losses = vec![
             ("losses/value_loss", value.f_double_value(&[])?),
             ("losses/policy_loss", policy.f_double_value(&[])?),
             ("losses/entropy", entropy.f_double_value(&[])?),
-            ("losses/explained_variance", explained_variance(&self.on.rollout().values, &self.on.returns)),
         ];
-        Ok(learned)
-    }
-
-    fn tally(&self) -> Tally {
-        self.on.tally()
-    }
-
-    fn take_interval(&mut self) -> Interval {
-        self.on.take_interval()
-    }
-
-    fn greedy(&mut self) -> Result<&mut dyn Greedy, TrainerError> {
-        self.on.greedy()
-    }
-
-    fn state(&self) -> Result<State, TrainerError> {
-        self.on.state()
-    }
-
-    fn restore(&mut self, restored: &Restored) -> Result<(), TrainerError> {
-        self.on.restore(restored)
+        Ok(())
     }
 }

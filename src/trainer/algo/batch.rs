@@ -6,16 +6,18 @@
 //! - BATCH-1: every transition is in exactly one minibatch of an epoch.
 //! - BATCH-2: with [`NormAdv::World`] the moments are those of the minibatch over all ranks: one collective per epoch, tag `advantages`.
 
+use super::super::dist::upload::{upload, upload_slice};
 use super::super::dist::{ProcessGroup, ReduceOp};
 use super::super::env::numpy_random::Generator;
 use super::super::error::TrainerError;
-use super::super::policy::acting;
+use super::super::policy::{acting, trunk};
 use super::super::rollout::{ActionBuffer, Rollout};
 use crate::config::learn::NormAdv;
 use tch::{Device, Kind, TchError, Tensor};
 
 /// A rollout on the device, `[n]` or `[n, ...]` each.
 struct Columns {
+    /// As [`trunk::to_rows`] lays them out.
     observations: Tensor,
     actions: Tensor,
     log_probs: Tensor,
@@ -79,7 +81,7 @@ impl Batches {
     /// Takes a rollout to the device.
     pub fn load(&mut self, rollout: &Rollout, returns: &[f32]) -> Result<(), TchError> {
         let n = rollout.len();
-        let column = |values: &[f32]| Tensor::f_from_slice(values)?.f_to_device(self.device);
+        let column = |values: &[f32]| upload_slice(values, self.device);
         let actions = match &rollout.actions {
             ActionBuffer::Discrete(actions) => Tensor::f_from_slice(actions)?,
             ActionBuffer::Continuous { width, values } => {
@@ -89,8 +91,11 @@ impl Batches {
         let shape: Vec<i64> = rollout.shape.iter().map(|side| *side as i64).collect();
         let all = rollout.weights.iter().all(|weight| *weight == 1.0);
         self.columns = Some(Columns {
-            observations: acting::batch(rollout.observations.view(), n, &shape)?.f_to_device(self.device)?,
-            actions: actions.f_to_device(self.device)?,
+            observations: trunk::to_rows(&upload(
+                acting::batch(rollout.observations.view(), n, &shape)?,
+                self.device,
+            )?)?,
+            actions: upload(actions, self.device)?,
             log_probs: column(&rollout.log_probs)?,
             values: column(&rollout.values)?,
             returns: column(returns)?,
@@ -116,10 +121,7 @@ impl Batches {
         let own_weights: Vec<f32> = self.order.iter().map(|i| weights[*i]).collect();
         normalise(self.normalise, &mut own, &own_weights, self.minibatch, group)?;
         let order: Vec<i64> = self.order.iter().map(|i| *i as i64).collect();
-        self.epoch = Some((
-            Tensor::f_from_slice(&order)?.f_to_device(self.device)?,
-            Tensor::f_from_slice(&own)?.f_to_device(self.device)?,
-        ));
+        self.epoch = Some((upload_slice(&order, self.device)?, upload_slice(&own, self.device)?));
         Ok(())
     }
 
@@ -150,7 +152,7 @@ impl Batches {
         let order = order.f_narrow(0, start, len)?;
         let pick = |column: &Tensor| column.f_index_select(0, &order);
         Ok(Minibatch {
-            observations: pick(&columns.observations)?,
+            observations: trunk::from_rows(&pick(&columns.observations)?)?,
             actions: pick(&columns.actions)?,
             log_probs: pick(&columns.log_probs)?,
             values: pick(&columns.values)?,

@@ -1,6 +1,6 @@
 //! Deep Q-learning over all ranks: each rank plays its environments into its own replay and brings its share of every batch.
 //!
-//! Owner: the training loop. An iteration is `collect.num_steps` steps of every environment, then `updates_per_iteration` updates
+//! Owner: [`Replayed`]. An iteration is `collect.num_steps` steps of every environment, then `updates_per_iteration` updates
 //! ([`super::q_learner`]). Epsilon falls with the environment steps over all ranks, so that it is the same function of experience whatever the world size.
 //! Reference: CleanRL's dqn.py and dqn_atari.py (linear epsilon), DI-engine's dqn (exponential epsilon, double, dueling, n-step).
 //!
@@ -8,37 +8,26 @@
 //!
 //! Invariant DQN-1: every rank makes the same number of updates in the same iterations (OFFPOLICY-1).
 
-use super::off_policy::{Common, Explore, OffPolicy, shares};
-use super::q_learner::{QLearned, QLearner, Way};
-use super::{Algorithm, At, Learned, Parts};
+use super::Parts;
+use super::off_policy::{Common, Learner, Replayed, shares};
+use super::q_learner::{QLearner, Way};
 use crate::config::experiment::Experiment;
 use crate::config::learn::Dqn as Settings;
 use crate::config::learn::dqn::EpsilonDecay;
-use crate::proto::message::Phase;
-use crate::trainer::collect::{Interval, Tally};
+use crate::trainer::dist::ProcessGroup;
 use crate::trainer::env::numpy_random::Generator;
 use crate::trainer::env::{Observations, Spec};
 use crate::trainer::error::TrainerError;
 use crate::trainer::evaluate::Greedy;
 use crate::trainer::kernel::q::argmax;
 use crate::trainer::policy::q_layout::QLayout;
-use crate::trainer::replay::Mark;
+use crate::trainer::replay::Batch;
 use crate::trainer::rollout::ActionBuffer;
 use crate::trainer::setup::Sizes;
 use crate::trainer::state::{Array, MODEL, Restored, State, Words};
-use std::path::Path;
 
-/// DQN on one rank.
+/// DQN on one rank: the learner and how it acts.
 pub struct Dqn {
-    settings: Settings,
-    off_policy: OffPolicy,
-    player: Player,
-    learned: QLearned,
-    fingerprint_every: u64,
-}
-
-/// The learner as it acts.
-struct Player {
     learner: QLearner,
     settings: Settings,
     actions: usize,
@@ -46,8 +35,9 @@ struct Player {
 }
 
 fn common(settings: &Settings) -> Common {
-    let Settings { buffer_size, learning_starts, batch_size, n_step, gamma, .. } = *settings;
-    Common { buffer_size, learning_starts, batch_size, n_step, gamma }
+    let Settings { buffer_size, learning_starts, batch_size, n_step, gamma, updates_per_iteration, .. } =
+        *settings;
+    Common { buffer_size, learning_starts, batch_size, n_step, gamma, updates_per_iteration }
 }
 
 /// Refuses what cannot work, before any rank is waited for.
@@ -73,24 +63,17 @@ pub fn epsilon(settings: &Settings, env_step: u64) -> f64 {
 
 impl Dqn {
     /// Collective: weights are copied from rank 0.
-    pub fn new(settings: &Settings, parts: &Parts<'_>) -> Result<Dqn, TrainerError> {
+    pub fn new(settings: &Settings, parts: &Parts<'_>) -> Result<Replayed<Dqn>, TrainerError> {
         let Parts { experiment, spec, seeds, device, group, .. } = parts;
         let layout = QLayout::new(spec, &experiment.policy, settings.dueling)?;
         let actions = layout.actions();
         let bucket = (experiment.distributed.bucket_mb.clamp(0.0, 4096.0) * 1024.0 * 1024.0) as usize;
         let way = Way::of(experiment, *device)?;
         let learner = QLearner::new(settings.clone(), (spec, layout), way, seeds, *device, group, bucket)?;
-        Ok(Dqn {
-            off_policy: OffPolicy::new(common(settings), parts)?,
-            player: Player { learner, settings: settings.clone(), actions, q: Vec::new() },
-            settings: settings.clone(),
-            learned: QLearned::default(),
-            fingerprint_every: experiment.distributed.fingerprint_every,
-        })
+        let dqn = Dqn { learner, settings: settings.clone(), actions, q: Vec::new() };
+        Replayed::new(common(settings), dqn, parts)
     }
-}
 
-impl Player {
     fn look(&mut self, observations: Observations<'_>, rows: usize) -> Result<(), TrainerError> {
         let numbers = observations.f32().unwrap_or_default();
         let pixels = observations.u8().unwrap_or_default();
@@ -98,7 +81,7 @@ impl Player {
     }
 }
 
-impl Explore for Player {
+impl Learner for Dqn {
     fn explore(
         &mut self,
         observations: Observations<'_>,
@@ -124,9 +107,58 @@ impl Explore for Player {
         }
         Ok(())
     }
+
+    fn update(
+        &mut self,
+        batch: &Batch,
+        _random: &mut Generator,
+        group: &ProcessGroup,
+    ) -> Result<(), TrainerError> {
+        self.learner.update(batch, group)
+    }
+
+    fn fingerprint(&self) -> u64 {
+        self.learner.ddp.fingerprint()
+    }
+
+    fn rate(&self) -> f64 {
+        self.settings.learning_rate
+    }
+
+    fn losses(&mut self, env_step: u64) -> Result<Vec<(&'static str, f64)>, TrainerError> {
+        let learned = self.learner.learned()?;
+        Ok(vec![
+            ("losses/td_loss", learned.td_loss),
+            ("losses/q_values", learned.q_values),
+            ("charts/epsilon", epsilon(&self.settings, env_step)),
+        ])
+    }
+
+    fn save(&self, state: &mut State) -> Result<(), TrainerError> {
+        let QLearner { network, adam, .. } = &self.learner;
+        state.arrays.extend(network.online.arrays(MODEL)?);
+        state.arrays.extend(network.target.arrays("target.")?);
+        state.arrays.push(Array::of("adam.first", &adam.first)?);
+        state.arrays.push(Array::of("adam.second", &adam.second)?);
+        state.words.push(Words { name: "adam.steps".into(), values: vec![adam.steps] });
+        Ok(())
+    }
+
+    fn load(&mut self, restored: &Restored) -> Result<(), TrainerError> {
+        let learner = &mut self.learner;
+        restored.copy_to(MODEL, learner.network.online.named())?;
+        restored.copy_to("target.", learner.network.target.named())?;
+        let moments = [("first", &learner.adam.first), ("second", &learner.adam.second)];
+        restored.copy_to(
+            "adam.",
+            moments.map(|(name, tensor)| (name.to_owned(), tensor.shallow_clone())).into(),
+        )?;
+        learner.adam.steps = restored.words("adam.steps").first().copied().unwrap_or(0);
+        learner.loaded()
+    }
 }
 
-impl Greedy for Player {
+impl Greedy for Dqn {
     fn act(
         &mut self,
         observations: Observations<'_>,
@@ -138,87 +170,6 @@ impl Greedy for Player {
             *action = argmax(q) as i64;
         }
         Ok(())
-    }
-}
-
-impl Algorithm for Dqn {
-    fn iterate(&mut self, at: &At<'_>) -> Result<Learned, TrainerError> {
-        at.phase(Phase::Rollout);
-        self.off_policy.collect(&mut self.player, at)?;
-        at.phase(Phase::Learn);
-        let mut learned = Learned {
-            learning_rate: self.settings.learning_rate,
-            planned: self.settings.updates_per_iteration.into(),
-            ..Learned::default()
-        };
-        if self.off_policy.ready(at)? {
-            for _ in 0..self.settings.updates_per_iteration {
-                self.off_policy.sample(at.updates + learned.updates, at.group.rank());
-                self.learned = self.player.learner.update(&self.off_policy.batch, at.group)?;
-                learned.updates += 1;
-                let updates = at.updates + learned.updates;
-                if self.fingerprint_every > 0 && updates.is_multiple_of(self.fingerprint_every) {
-                    learned.cover(self.player.learner.ddp.fingerprint());
-                }
-                at.updated(&learned);
-            }
-        }
-        learned.losses = vec![
-            ("losses/td_loss", self.learned.td_loss),
-            ("losses/q_values", self.learned.q_values),
-            ("charts/epsilon", epsilon(&self.settings, at.env_step)),
-        ];
-        Ok(learned)
-    }
-
-    fn tally(&self) -> Tally {
-        self.off_policy.tally()
-    }
-
-    fn take_interval(&mut self) -> Interval {
-        self.off_policy.take_interval()
-    }
-
-    fn plan(&self) -> Option<String> {
-        Some(self.off_policy.plan())
-    }
-
-    fn save_own(&self, folder: &Path, mark: &Mark) -> Result<(), TrainerError> {
-        self.off_policy.save_replay(folder, mark)
-    }
-
-    fn load_own(&mut self, folder: &Path, mark: &Mark) -> Result<(), String> {
-        self.off_policy.load_replay(folder, mark)
-    }
-
-    fn greedy(&mut self) -> Result<&mut dyn Greedy, TrainerError> {
-        Ok(&mut self.player)
-    }
-
-    /// Networks, moments, step count, environments.
-    fn state(&self) -> Result<State, TrainerError> {
-        let QLearner { network, adam, .. } = &self.player.learner;
-        let mut state = State { arrays: network.online.arrays(MODEL)?, ..State::default() };
-        state.arrays.extend(network.target.arrays("target.")?);
-        state.arrays.push(Array::of("adam.first", &adam.first)?);
-        state.arrays.push(Array::of("adam.second", &adam.second)?);
-        state.words.push(Words { name: "adam.steps".into(), values: vec![adam.steps] });
-        self.off_policy.state(&mut state);
-        Ok(state)
-    }
-
-    fn restore(&mut self, restored: &Restored) -> Result<(), TrainerError> {
-        let learner = &mut self.player.learner;
-        restored.copy_to(MODEL, learner.network.online.named())?;
-        restored.copy_to("target.", learner.network.target.named())?;
-        let moments = [("first", &learner.adam.first), ("second", &learner.adam.second)];
-        restored.copy_to(
-            "adam.",
-            moments.map(|(name, tensor)| (name.to_owned(), tensor.shallow_clone())).into(),
-        )?;
-        learner.adam.steps = restored.words("adam.steps").first().copied().unwrap_or(0);
-        learner.loaded()?;
-        self.off_policy.restore(restored)
     }
 }
 

@@ -26,7 +26,7 @@ pub mod sac_learner;
 
 use super::collect::{Interval, Tally};
 use super::dist::{Page, ProcessGroup};
-use super::env::Spec;
+use super::env::{Spec, Watcher};
 use super::error::TrainerError;
 use super::evaluate::Greedy;
 use super::policy::actor_critic::Layout;
@@ -137,6 +137,19 @@ pub trait Algorithm {
     fn state(&self) -> Result<State, TrainerError>;
     /// Takes over what a checkpoint held; called before the first iteration, with a state that has the names and shapes of [`Algorithm::state`].
     fn restore(&mut self, restored: &Restored) -> Result<(), TrainerError>;
+}
+
+/// Shows on the status page what slow environments do, and that they get on.
+pub fn shown(page: &Page) -> Watcher {
+    let page = Page::clone(page);
+    Box::new(move |activity| {
+        let mut page = page.borrow_mut();
+        if page.body().activity == activity as u64 {
+            page.progress();
+        } else {
+            page.activity(activity);
+        }
+    })
 }
 
 /// What an algorithm is made from.

@@ -3,7 +3,7 @@
 //! Owner: the algorithm. It stands beside [`super::batch::Batches`] with the same epochs, and makes the same updates up to rounding; what averages
 //! gradients over the ranks, clips and steps is the same code. Nothing is allocated once the first iteration is through.
 
-use super::batch::{normalise, shuffle};
+use super::batch::{Batches, normalise, shuffle};
 use super::on_policy::OnPolicy;
 use super::ppo::Objective;
 use super::{At, Learned, Parts};
@@ -13,11 +13,34 @@ use crate::trainer::dist::ProcessGroup;
 use crate::trainer::env::numpy_random::Generator;
 use crate::trainer::env::{Actions, ObservationType, Observations};
 use crate::trainer::error::TrainerError;
-use crate::trainer::kernel::actor_critic::{ActorCritic, Clipped};
-use crate::trainer::kernel::loss::{Distance, Goals, Surrogate};
+use crate::trainer::kernel::actor_critic::{ActorCritic, Terms};
+use crate::trainer::kernel::loss::{Distance, Gain, Goals, Surrogate};
 use crate::trainer::policy::layout::Layout;
 use crate::trainer::rollout::{ActionBuffer, Rollout};
 use tch::Device;
+
+/// What makes an algorithm's updates; both make the same up to rounding.
+pub enum Engine {
+    /// Autograd: any network, any device.
+    Libtorch(Batches),
+    /// Hand-written passes.
+    Native(Box<Native>),
+}
+
+impl Engine {
+    /// The hand-written passes where they exist and are wanted; see [`Native::new`].
+    pub fn new(
+        layout: &Layout,
+        parts: &Parts<'_>,
+        normalise: NormAdv,
+        minibatch: usize,
+    ) -> Result<Engine, TrainerError> {
+        Ok(match Native::new(layout, parts, normalise, minibatch)? {
+            Some(native) => Engine::Native(Box::new(native)),
+            None => Engine::Libtorch(Batches::new(normalise, minibatch, parts.device)),
+        })
+    }
+}
 
 /// Networks, and one epoch of a rollout in its order.
 pub struct Native {
@@ -57,7 +80,7 @@ pub struct Numbers {
 impl Native {
     /// `None` where the passes do not exist (on other devices than the CPU, with convolutions, for pixels) or are not wanted; refused where they
     /// do not exist and nothing else is wanted.
-    pub fn new(
+    fn new(
         layout: &Layout,
         parts: &Parts<'_>,
         normalise: NormAdv,
@@ -130,11 +153,11 @@ impl Native {
         normalise(self.normalise, &mut epoch.advantages, &epoch.weights, self.minibatch, group)
     }
 
-    /// One update of PPO on minibatch `k` of the epoch.
-    pub fn ppo(
+    /// One update on minibatch `k` of the epoch; `clipped`: by PPO's ratio, else the plain policy gradient.
+    pub fn update(
         &mut self,
         k: usize,
-        objective: &Objective,
+        (objective, clipped): (&Objective, bool),
         on: &mut OnPolicy,
         at: &At<'_>,
         learned: &mut Learned,
@@ -151,15 +174,15 @@ impl Native {
         };
         let shares = &epoch.shares[rows.clone()];
         let clip = objective.clip_coef as f32;
-        let batch = Clipped {
-            old_log_probs: &epoch.log_probs[rows.clone()],
+        let old_log_probs = &epoch.log_probs[rows.clone()];
+        let batch = Terms {
+            gain: if clipped { Gain::Clipped { old_log_probs, clip } } else { Gain::Plain },
             advantages: &epoch.advantages[rows.clone()],
             goals: Goals {
                 old_values: &epoch.values[rows.clone()],
                 returns: &epoch.returns[rows.clone()],
                 shares,
             },
-            clip,
             value_clip: objective.clip_vloss.then_some(clip),
             distance: match objective.value_loss {
                 ValueLoss::Squared => Distance::Squared,
@@ -172,7 +195,7 @@ impl Native {
             networks.load(parameters);
             networks.forward(observations);
             let (_, entropy) = networks.log_probs(actions, shares);
-            let (surrogate, value_loss) = networks.clipped(batch);
+            let (surrogate, value_loss) = networks.losses(batch);
             networks.backward(actions, shares, -objective.ent_coef as f32, gradient);
             numbers.clipped += surrogate.clipped;
             numbers.count += 1;
@@ -187,16 +210,23 @@ impl Numbers {
         self.surrogate.approx_kl
     }
 
-    /// The names and order of [`super::ppo::Noted::losses`].
-    pub fn losses(&self) -> Vec<(&'static str, f64)> {
-        vec![
+    /// Value loss, policy loss and entropy of the last minibatch, by CleanRL's names.
+    pub fn terms(&self) -> [(&'static str, f64); 3] {
+        [
             ("losses/value_loss", self.value_loss),
             ("losses/policy_loss", self.surrogate.loss),
             ("losses/entropy", self.entropy),
+        ]
+    }
+
+    /// The names and order of [`super::ppo::Noted::losses`].
+    pub fn losses(&self) -> Vec<(&'static str, f64)> {
+        let ratios = [
             ("losses/old_approx_kl", self.surrogate.old_approx_kl),
             ("losses/approx_kl", self.surrogate.approx_kl),
             ("losses/clipfrac", self.clipped / self.count.max(1) as f64),
-        ]
+        ];
+        self.terms().into_iter().chain(ratios).collect()
     }
 }
 

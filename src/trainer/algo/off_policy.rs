@@ -1,6 +1,6 @@
 //! What the off-policy algorithms share: environments stepped into replay, counting, and the decision when learning begins.
 //!
-//! Owner: the algorithm, whose own file says how it acts and what it learns.
+//! Owner: the algorithm, whose own file says how it acts and what it learns: a [`Learner`]. [`Replayed`] is the rest of an [`Algorithm`].
 //!
 //! Invariants:
 //! - OFFPOLICY-1: learning begins on all ranks in the same iteration: when the environment steps over all ranks are enough and *every* rank's replay holds a
@@ -8,12 +8,14 @@
 //! - OFFPOLICY-2: the transitions of an update come from a stream named by rank and number of the update: nothing of it needs to be saved.
 //! - OFFPOLICY-3: `env_step` and `samples` count accepted actions; dummy steps across a reset count nowhere.
 
-use super::{At, Parts};
+use super::{Algorithm, At, Learned, Parts, shown};
+use crate::proto::message::Phase;
 use crate::trainer::collect::{Interval, Tally};
 use crate::trainer::dist::{ProcessGroup, ReduceOp};
 use crate::trainer::env::numpy_random::Generator;
 use crate::trainer::env::{self, Observations, Outcome, Spec, VectorEnv};
 use crate::trainer::error::TrainerError;
+use crate::trainer::evaluate::Greedy;
 use crate::trainer::replay::{self, Batch, Mark, Replay, Shape};
 use crate::trainer::rollout::ActionBuffer;
 use crate::trainer::seeds::{Purpose, Seeds};
@@ -35,6 +37,8 @@ pub struct Common {
     pub n_step: u32,
     /// Discount.
     pub gamma: f64,
+    /// Updates after each collection.
+    pub updates_per_iteration: u32,
 }
 
 /// This rank's share of replay and batch, or what to change.
@@ -75,12 +79,12 @@ pub fn shares(common: &Common, spec: &Spec, sizes: &Sizes) -> Result<(Shape, usi
 }
 
 /// A rank's environments and replay.
-pub struct OffPolicy {
+struct OffPolicy {
     env: Box<dyn VectorEnv>,
     outcome: Outcome,
     replay: Replay,
     /// A batch of the update going on.
-    pub batch: Batch,
+    batch: Batch,
     actions: ActionBuffer,
     common: Common,
     rows: usize,
@@ -93,8 +97,8 @@ pub struct OffPolicy {
     interval: Interval,
 }
 
-/// How an algorithm acts while it collects.
-pub trait Explore {
+/// What one algorithm does with its environments and its batches.
+pub trait Learner: Greedy {
     /// Writes the actions, as the environments take them, for the observations of all environments; `env_step` counts over all ranks.
     fn explore(
         &mut self,
@@ -103,16 +107,113 @@ pub trait Explore {
         randoms: &mut [Generator],
         actions: &mut ActionBuffer,
     ) -> Result<(), TrainerError>;
+    /// One update from this rank's share of a batch; `random` is the update's stream, after the draws of the batch. Nothing is read back from the device.
+    fn update(
+        &mut self,
+        batch: &Batch,
+        random: &mut Generator,
+        group: &ProcessGroup,
+    ) -> Result<(), TrainerError>;
+    /// A hash of everything that is replicated.
+    fn fingerprint(&self) -> u64;
+    /// The optimiser's rate (the first one's).
+    fn rate(&self) -> f64;
+    /// What the latest update saw, for [`Learned::losses`]; `env_step` counts over all ranks.
+    fn losses(&mut self, env_step: u64) -> Result<Vec<(&'static str, f64)>, TrainerError>;
+    /// Adds networks and optimisers.
+    fn save(&self, state: &mut State) -> Result<(), TrainerError>;
+    /// Back from [`Learner::save`].
+    fn load(&mut self, restored: &Restored) -> Result<(), TrainerError>;
+}
+
+/// An off-policy algorithm.
+pub struct Replayed<L> {
+    off: OffPolicy,
+    learner: L,
+    fingerprint_every: u64,
+}
+
+impl<L: Learner> Replayed<L> {
+    /// Environments reset, replay empty.
+    pub fn new(common: Common, learner: L, parts: &Parts<'_>) -> Result<Replayed<L>, TrainerError> {
+        Ok(Replayed {
+            off: OffPolicy::new(common, parts)?,
+            learner,
+            fingerprint_every: parts.experiment.distributed.fingerprint_every,
+        })
+    }
+}
+
+impl<L: Learner> Algorithm for Replayed<L> {
+    fn iterate(&mut self, at: &At<'_>) -> Result<Learned, TrainerError> {
+        at.phase(Phase::Rollout);
+        self.off.collect(&mut self.learner, at)?;
+        at.phase(Phase::Learn);
+        let planned = self.off.common.updates_per_iteration.into();
+        let mut learned = Learned { learning_rate: self.learner.rate(), planned, ..Learned::default() };
+        if self.off.ready(at)? {
+            for _ in 0..self.off.common.updates_per_iteration {
+                let mut random = self.off.sample(at.updates + learned.updates, at.group.rank());
+                self.learner.update(&self.off.batch, &mut random, at.group)?;
+                learned.updates += 1;
+                let updates = at.updates + learned.updates;
+                if self.fingerprint_every > 0 && updates.is_multiple_of(self.fingerprint_every) {
+                    learned.cover(self.learner.fingerprint());
+                }
+                at.updated(&learned);
+            }
+        }
+        learned.losses = self.learner.losses(at.env_step)?;
+        Ok(learned)
+    }
+
+    fn tally(&self) -> Tally {
+        self.off.tally
+    }
+
+    fn take_interval(&mut self) -> Interval {
+        std::mem::take(&mut self.off.interval)
+    }
+
+    fn plan(&self) -> Option<String> {
+        Some(self.off.plan())
+    }
+
+    fn save_own(&self, folder: &Path, mark: &Mark) -> Result<(), TrainerError> {
+        self.off.save_replay(folder, mark)
+    }
+
+    fn load_own(&mut self, folder: &Path, mark: &Mark) -> Result<(), String> {
+        self.off.load_replay(folder, mark)
+    }
+
+    fn greedy(&mut self) -> Result<&mut dyn Greedy, TrainerError> {
+        Ok(&mut self.learner)
+    }
+
+    /// Networks, moments, step counts, environments.
+    fn state(&self) -> Result<State, TrainerError> {
+        let mut state = State::default();
+        self.learner.save(&mut state)?;
+        self.off.state(&mut state);
+        Ok(state)
+    }
+
+    fn restore(&mut self, restored: &Restored) -> Result<(), TrainerError> {
+        self.learner.load(restored)?;
+        self.off.restore(restored)
+    }
 }
 
 impl OffPolicy {
     /// Environments reset, replay empty.
-    pub fn new(common: Common, parts: &Parts<'_>) -> Result<OffPolicy, TrainerError> {
-        let Parts { experiment, sizes, spec, seeds, life, .. } = parts;
+    fn new(common: Common, parts: &Parts<'_>) -> Result<OffPolicy, TrainerError> {
+        let Parts { experiment, sizes, spec, seeds, group, life, .. } = parts;
         let (shape, rows) = shares(&common, spec, sizes)?;
         let (env, _) = setup::parts(experiment)?;
         let envs = sizes.local_envs as usize;
-        let env = env::make_vector(env, envs, sizes.first_env, seeds, *life, env::Purpose::Train)?;
+        let mut env = env::make_vector(env, envs, sizes.first_env, seeds, *life, env::Purpose::Train)?;
+        env.watch(shown(group.page()));
         let mut replay = Replay::new(shape);
         replay.begin(env.observations());
         Ok(OffPolicy {
@@ -134,7 +235,7 @@ impl OffPolicy {
     }
 
     /// What replay takes, for the plan line.
-    pub fn plan(&self) -> String {
+    fn plan(&self) -> String {
         let shape = self.replay.shape();
         format!(
             "replay of {} transitions per rank in at most {:.1} MiB, {} drawn per update and rank",
@@ -145,7 +246,7 @@ impl OffPolicy {
     }
 
     /// Steps all environments `collect.num_steps` times.
-    pub fn collect(&mut self, explorer: &mut dyn Explore, at: &At<'_>) -> Result<(), TrainerError> {
+    fn collect(&mut self, explorer: &mut dyn Learner, at: &At<'_>) -> Result<(), TrainerError> {
         let begun = Instant::now();
         let envs = self.env.len();
         let mut randoms: Vec<_> = (self.first_env..)
@@ -156,6 +257,7 @@ impl OffPolicy {
         let all_envs = envs as u64 * u64::from(at.group.world_size());
         for step in 0..u64::from(self.num_steps) {
             let env_step = at.env_step + step * all_envs;
+            let number = at.iteration * u64::from(self.num_steps) + step;
             explorer.explore(self.env.observations(), env_step, &mut randoms, &mut self.actions)?;
             self.env.step(self.actions.view(), &mut self.outcome)?;
             if self.reward_scale != 1.0 {
@@ -166,7 +268,7 @@ impl OffPolicy {
             self.tally.env_step += accepted;
             self.tally.samples += accepted;
             for episode in &self.outcome.episodes {
-                self.interval.add(episode.episode_return, episode.length);
+                self.interval.add(number, episode.episode_return, episode.length);
                 self.tally.episodes += 1;
             }
             at.stepped(&self.tally);
@@ -176,7 +278,7 @@ impl OffPolicy {
     }
 
     /// Whether to learn in this iteration (OFFPOLICY-1).
-    pub fn ready(&mut self, at: &At<'_>) -> Result<bool, TrainerError> {
+    fn ready(&mut self, at: &At<'_>) -> Result<bool, TrainerError> {
         if !self.ready {
             self.ready = begin(
                 at.group,
@@ -189,31 +291,21 @@ impl OffPolicy {
     }
 
     /// Draws this rank's share of a batch for update number `update` of the run; returns its stream, which goes on after the draws.
-    pub fn sample(&mut self, update: u64, rank: u32) -> Generator {
+    fn sample(&mut self, update: u64, rank: u32) -> Generator {
         let mut random = self.seeds.generator(Purpose::Replay, rank, update);
         self.replay.sample(self.rows, &mut random, &mut self.batch);
         random
     }
 
-    /// See [`super::Algorithm::tally`].
-    pub fn tally(&self) -> Tally {
-        self.tally
-    }
-
-    /// See [`super::Algorithm::take_interval`].
-    pub fn take_interval(&mut self) -> Interval {
-        std::mem::take(&mut self.interval)
-    }
-
     /// Adds the environments and what else goes on.
-    pub fn state(&self, state: &mut State) {
+    fn state(&self, state: &mut State) {
         state.words.push(Words { name: "replay.ready".into(), values: vec![u64::from(self.ready)] });
         state.envs = self.env.save().unwrap_or_default();
         state.words_per_env = self.env.words_per_env().unwrap_or(0);
     }
 
     /// Back from [`OffPolicy::state`]. Replay begins empty: learning goes on when it holds a batch again on every rank.
-    pub fn restore(&mut self, restored: &Restored) -> Result<(), TrainerError> {
+    fn restore(&mut self, restored: &Restored) -> Result<(), TrainerError> {
         self.tally = restored.tally;
         if let Some(envs) = &restored.envs {
             self.env.restore(envs)?;
@@ -223,7 +315,7 @@ impl OffPolicy {
     }
 
     /// Writes this rank's replay beside the checkpoints (`checkpoint.replay`).
-    pub fn save_replay(&self, folder: &Path, mark: &Mark) -> Result<(), TrainerError> {
+    fn save_replay(&self, folder: &Path, mark: &Mark) -> Result<(), TrainerError> {
         let path = shard(folder, mark.rank);
         let made = std::fs::create_dir_all(folder).map_err(replay::ShardError::from);
         made.and_then(|()| replay::save(&self.replay, mark, &path)).map_err(|error| {
@@ -235,7 +327,7 @@ impl OffPolicy {
     }
 
     /// Takes over this rank's replay, if its shard is there and is this checkpoint's; else says why not.
-    pub fn load_replay(&mut self, folder: &Path, mark: &Mark) -> Result<(), String> {
+    fn load_replay(&mut self, folder: &Path, mark: &Mark) -> Result<(), String> {
         let path = shard(folder, mark.rank);
         let mut loaded = replay::load(self.replay.shape(), mark, &path)
             .map_err(|error| format!("{}: {error}", path.display()))?;

@@ -1,12 +1,13 @@
 //! What the on-policy algorithms share: networks with one optimiser, rollouts, advantages, and the update step.
 //!
-//! Owner: the algorithm, whose own file says what is learnt from a rollout.
+//! Owner: the algorithm, whose own file says what is learnt from a rollout: a [`Recipe`]. [`Played`] is the rest of an [`Algorithm`].
 //!
 //! Invariant ONPOLICY-1: an update is zero gradients, backward, average over the ranks, clip, Adam, fingerprint, in this order on all ranks.
 
 use super::adam::Adam;
+use super::batch::explained_variance;
 use super::gae::Gae;
-use super::{At, Learned, Parts};
+use super::{Algorithm, At, Learned, Parts, shown};
 use crate::config::experiment::Collect;
 use crate::proto::message::Phase;
 use crate::trainer::collect::{Actor, Collector, Interval, Tally, Treatment};
@@ -77,7 +78,8 @@ impl OnPolicy {
         let bucket = (experiment.distributed.bucket_mb.clamp(0.0, 4096.0) * 1024.0 * 1024.0) as usize;
         let ddp = Ddp::new(policy.named_parameters(), Vec::new(), group, bucket)?;
         let envs = sizes.local_envs as usize;
-        let env = env::make_vector(env, envs, sizes.first_env, seeds, *life, env::Purpose::Train)?;
+        let mut env = env::make_vector(env, envs, sizes.first_env, seeds, *life, env::Purpose::Train)?;
+        env.watch(shown(group.page()));
         let treatment = Treatment {
             collect: Collect { num_steps: sizes.num_steps, ..experiment.collect.clone() },
             gamma: common.gamma,
@@ -119,7 +121,7 @@ impl OnPolicy {
     }
 
     /// Collects a rollout and computes its advantages; the moments are merged over all ranks (one collective, when there are any).
-    pub fn collect(&mut self, at: &At<'_>) -> Result<(), TrainerError> {
+    fn collect(&mut self, at: &At<'_>) -> Result<(), TrainerError> {
         at.phase(Phase::Rollout);
         self.load_actor()?;
         self.collector.collect(&mut self.actor, at.iteration, |tally| at.stepped(tally))?;
@@ -147,12 +149,12 @@ impl OnPolicy {
     }
 
     /// The stream of this rank's shuffles in this iteration.
-    pub fn shuffles(&self, at: &At<'_>) -> Generator {
+    fn shuffles(&self, at: &At<'_>) -> Generator {
         self.seeds.generator(Purpose::Shuffle, at.group.rank(), at.iteration)
     }
 
     /// The learning rate of this iteration.
-    pub fn rate(&self, at: &At<'_>) -> f64 {
+    fn rate(&self, at: &At<'_>) -> f64 {
         at.annealed(self.common.learning_rate, self.common.anneal_lr)
     }
 
@@ -161,7 +163,7 @@ impl OnPolicy {
         self.ddp.zero_grad();
         loss.f_backward()?;
         self.ddp.reduce(at.group)?;
-        self.ddp.clip_grad_norm(self.common.max_grad_norm);
+        let _ = self.ddp.clip_grad_norm(self.common.max_grad_norm);
         self.adam.step(self.policy.parameters(), learned.learning_rate)?;
         self.updated(at, learned);
         Ok(())
@@ -198,24 +200,8 @@ impl OnPolicy {
         at.updated(learned);
     }
 
-    /// See [`super::Algorithm::tally`].
-    pub fn tally(&self) -> Tally {
-        self.collector.tally()
-    }
-
-    /// See [`super::Algorithm::take_interval`].
-    pub fn take_interval(&mut self) -> Interval {
-        self.collector.take_interval()
-    }
-
-    /// See [`super::Algorithm::greedy`].
-    pub fn greedy(&mut self) -> Result<&mut dyn Greedy, TrainerError> {
-        self.load_actor()?;
-        Ok(self)
-    }
-
     /// Weights, moments, step count, normalisers, environments.
-    pub fn state(&self) -> Result<State, TrainerError> {
+    fn state(&self) -> Result<State, TrainerError> {
         let mut arrays = self.policy.all().arrays(MODEL)?;
         arrays.push(Array::of("adam.first", &self.adam.first)?);
         arrays.push(Array::of("adam.second", &self.adam.second)?);
@@ -234,7 +220,7 @@ impl OnPolicy {
     }
 
     /// Back from [`OnPolicy::state`].
-    pub fn restore(&mut self, restored: &Restored) -> Result<(), TrainerError> {
+    fn restore(&mut self, restored: &Restored) -> Result<(), TrainerError> {
         restored.copy_to(MODEL, self.policy.named_parameters())?;
         let moments = [("first", &self.adam.first), ("second", &self.adam.second)];
         let moments = moments.map(|(name, tensor)| (name.to_owned(), tensor.shallow_clone()));
@@ -247,6 +233,59 @@ impl OnPolicy {
             self.collector.restore_envs(envs)?;
         }
         Ok(())
+    }
+}
+
+/// What one algorithm learns from a rollout.
+pub trait Recipe {
+    /// Learns from the rollout collected last, with the rank's stream for shuffles; fills in [`Learned::losses`].
+    fn learn(
+        &mut self,
+        on: &mut OnPolicy,
+        at: &At<'_>,
+        random: &mut Generator,
+        learned: &mut Learned,
+    ) -> Result<(), TrainerError>;
+}
+
+/// An on-policy algorithm.
+pub struct Played<R> {
+    /// Environments, networks, optimiser.
+    pub on: OnPolicy,
+    /// What is learnt.
+    pub recipe: R,
+}
+
+impl<R: Recipe> Algorithm for Played<R> {
+    fn iterate(&mut self, at: &At<'_>) -> Result<Learned, TrainerError> {
+        let Played { on, recipe } = self;
+        on.collect(at)?;
+        let mut learned = Learned { learning_rate: on.rate(at), ..Learned::default() };
+        recipe.learn(on, at, &mut on.shuffles(at), &mut learned)?;
+        let explained = explained_variance(&on.rollout().values, &on.returns);
+        learned.losses.push(("losses/explained_variance", explained));
+        Ok(learned)
+    }
+
+    fn tally(&self) -> Tally {
+        self.on.collector.tally()
+    }
+
+    fn take_interval(&mut self) -> Interval {
+        self.on.collector.take_interval()
+    }
+
+    fn greedy(&mut self) -> Result<&mut dyn Greedy, TrainerError> {
+        self.on.load_actor()?;
+        Ok(&mut self.on)
+    }
+
+    fn state(&self) -> Result<State, TrainerError> {
+        self.on.state()
+    }
+
+    fn restore(&mut self, restored: &Restored) -> Result<(), TrainerError> {
+        self.on.restore(restored)
     }
 }
 

@@ -10,43 +10,42 @@
 //! - PPG-2: the auxiliary phase goes over exactly the rollouts of the policy phase before it. They are not part of a checkpoint: a resumed run
 //!   begins a new policy phase.
 
-use super::batch::{Batches, explained_variance, shuffle};
-use super::on_policy::{Common, OnPolicy};
+use super::batch::{Batches, shuffle};
+use super::on_policy::{Common, OnPolicy, Played, Recipe};
 use super::ppo::{Noted, Objective, value_error};
-use super::{Algorithm, At, Learned, Parts};
+use super::{At, Learned, Parts};
 use crate::config::learn::{NormAdv, Ppg as Settings};
-use crate::trainer::collect::{Interval, Tally};
+use crate::trainer::dist::upload::{upload, upload_slice};
 use crate::trainer::env::numpy_random::Generator;
 use crate::trainer::error::TrainerError;
-use crate::trainer::evaluate::Greedy;
 use crate::trainer::inject;
-use crate::trainer::policy::acting;
 use crate::trainer::policy::actor_critic::Pass;
 use crate::trainer::policy::distribution::Distribution;
-use crate::trainer::state::{Restored, State};
-use tch::{Kind, TchError, Tensor};
+use crate::trainer::policy::{acting, trunk};
+use tch::{Device, Kind, TchError, Tensor};
 
-/// A rollout of the policy phase, on the device: observations `[steps * envs, ...]`, the rest `[steps * envs]`.
+/// The rollouts of a policy phase, on the device, one after the other: observations `[rows, ...]` as [`trunk::to_rows`] lays them out, the rest `[rows]`.
+/// There is room for all of a phase from its first rollout on.
 struct Kept {
     observations: Tensor,
     returns: Tensor,
     weights: Tensor,
+    rollouts: usize,
 }
 
 /// PPG.
 pub struct Ppg {
     settings: Settings,
     objective: Objective,
-    on: OnPolicy,
     batches: Batches,
-    kept: Vec<Kept>,
+    kept: Option<Kept>,
     envs: usize,
     steps: usize,
 }
 
 impl Ppg {
     /// Collective, as [`super::make`].
-    pub fn new(settings: &Settings, parts: &Parts<'_>) -> Result<Ppg, TrainerError> {
+    pub fn new(settings: &Settings, parts: &Parts<'_>) -> Result<Played<Ppg>, TrainerError> {
         let common = Common {
             learning_rate: settings.learning_rate,
             anneal_lr: settings.anneal_lr,
@@ -65,88 +64,108 @@ impl Ppg {
             vf_coef: settings.vf_coef,
         };
         let minibatch = parts.sizes.local_batch / settings.num_minibatches.max(1) as usize;
-        Ok(Ppg {
+        Ok(Played {
             on: OnPolicy::new(common, parts)?,
-            // Advantages are normalised over the whole rollout, before it is cut.
-            batches: Batches::new(NormAdv::Off, minibatch, parts.device),
-            settings: settings.clone(),
-            objective,
-            kept: Vec::new(),
-            envs: parts.sizes.local_envs as usize,
-            steps: parts.sizes.num_steps as usize,
+            recipe: Ppg {
+                // Advantages are normalised over the whole rollout, before it is cut.
+                batches: Batches::new(NormAdv::Off, minibatch, parts.device),
+                settings: settings.clone(),
+                objective,
+                kept: None,
+                envs: parts.sizes.local_envs as usize,
+                steps: parts.sizes.num_steps as usize,
+            },
         })
     }
 
     fn policy_phase(
         &mut self,
+        on: &mut OnPolicy,
         at: &At<'_>,
         learned: &mut Learned,
         random: &mut Generator,
     ) -> Result<Noted, TrainerError> {
         let normalise = NormAdv::of(self.settings.norm_adv, self.settings.norm_adv_over);
         let advantages =
-            self.batches.normalised(normalise, &self.on.advantages, &self.on.rollout().weights, at.group)?;
-        self.batches.load(self.on.rollout(), &self.on.returns)?;
+            self.batches.normalised(normalise, &on.advantages, &on.rollout().weights, at.group)?;
+        self.batches.load(on.rollout(), &on.returns)?;
         let pass = Pass { detached: !self.settings.critic_trains_shared, aux: false };
         let mut noted = Noted::default();
         for _ in 0..self.settings.update_epochs {
-            self.batches.begin_epoch(&advantages, &self.on.rollout().weights, random, at.group)?;
+            self.batches.begin_epoch(&advantages, &on.rollout().weights, random, at.group)?;
             for k in 0..self.batches.count() {
                 let batch = self.batches.get(k)?;
-                let output = self.on.policy.forward(&batch.observations, pass)?;
+                let output = on.policy.forward(&batch.observations, pass)?;
                 let losses = self.objective.losses(&output, &batch)?;
-                self.on.update(&losses.total, at, learned)?;
+                on.update(&losses.total, at, learned)?;
                 noted.note(losses, self.settings.clip_coef)?;
             }
         }
         Ok(noted)
     }
 
-    fn keep(&mut self) -> Result<(), TchError> {
-        let rollout = self.on.rollout();
+    fn keep(&mut self, on: &OnPolicy) -> Result<(), TchError> {
+        let rollout = on.rollout();
         let shape: Vec<i64> = rollout.shape.iter().map(|side| *side as i64).collect();
-        let column = |values: &[f32]| Tensor::f_from_slice(values)?.f_to_device(self.on.device);
+        let column = |values: &[f32]| upload_slice(values, on.device);
         let observations = acting::batch(rollout.observations.view(), rollout.len(), &shape)?;
-        let kept = Kept {
-            // A tensor made from a slice is a copy.
-            observations: observations.f_to_device(self.on.device)?,
-            returns: column(&self.on.returns)?,
-            weights: column(&rollout.weights)?,
+        // A tensor made from a slice is a copy.
+        let observations = trunk::to_rows(&upload(observations, on.device)?)?;
+        let kept = match &mut self.kept {
+            Some(kept) => kept,
+            made => {
+                let all = (self.settings.policy_iterations as usize * rollout.len()) as i64;
+                let mut whole = observations.size();
+                whole[0] = all;
+                let column = || Tensor::f_zeros([all], (Kind::Float, on.device));
+                made.insert(Kept {
+                    observations: Tensor::f_empty(&whole, (observations.kind(), on.device))?,
+                    returns: column()?,
+                    weights: column()?,
+                    rollouts: 0,
+                })
+            }
         };
-        self.kept.push(kept);
+        let (start, len) = ((kept.rollouts * rollout.len()) as i64, rollout.len() as i64);
+        kept.observations.f_narrow(0, start, len)?.f_copy_(&observations)?;
+        kept.returns.f_narrow(0, start, len)?.f_copy_(&column(&on.returns)?)?;
+        kept.weights.f_narrow(0, start, len)?.f_copy_(&column(&rollout.weights)?)?;
+        kept.rollouts += 1;
         Ok(())
     }
 
     /// Goes over everything that was kept; returns the last auxiliary loss and divergence.
     fn aux_phase(
         &mut self,
+        on: &mut OnPolicy,
         at: &At<'_>,
         learned: &mut Learned,
         random: &mut Generator,
     ) -> Result<[f64; 2], TrainerError> {
-        let kept = std::mem::take(&mut self.kept);
+        let Some(Kept { observations, returns, weights, rollouts }) = &self.kept else {
+            return Ok([f64::NAN; 2]);
+        };
         let pass = Pass { detached: !self.settings.critic_trains_shared, aux: true };
-        // The policy as it is now is what the phase must not change.
-        let old: Vec<Tensor> = kept
-            .iter()
-            .map(|kept| {
-                tch::no_grad(|| self.on.policy.forward(&kept.observations, Pass::PLAIN)?.distribution.saved())
-            })
-            .collect::<Result<_, TchError>>()?;
-        let whole = |pick: fn(&Kept) -> &Tensor| Tensor::f_cat(&kept.iter().map(pick).collect::<Vec<_>>(), 0);
-        let (observations, old) = (whole(|kept| &kept.observations)?, Tensor::f_cat(&old, 0)?);
-        let (returns, weights) = (whole(|kept| &kept.returns)?, whole(|kept| &kept.weights)?);
-        let continuous = self.on.policy.layout().log_std.is_some();
         // A unit is one environment's part of one rollout.
-        let mut units: Vec<usize> = (0..kept.len() * self.envs).collect();
-        let each = units.len() / self.settings.aux_num_minibatches.max(1) as usize;
+        let mut units: Vec<usize> = (0..rollouts * self.envs).collect();
+        let each = (units.len() / self.settings.aux_num_minibatches.max(1) as usize).max(1);
+        // The policy as it is now is what the phase must not change.
+        // In pieces as large as a minibatch: the activations of all images at once would not fit.
+        let mut old = Vec::new();
+        for rows in observations.f_split((each * self.steps) as i64, 0)? {
+            let output = || on.policy.forward(&trunk::from_rows(&rows)?, Pass::PLAIN);
+            old.push(tch::no_grad(|| output()?.distribution.saved())?);
+        }
+        let old = Tensor::f_cat(&old, 0)?;
+        let continuous = on.policy.layout().log_std.is_some();
         let mut last = None;
         for _ in 0..self.settings.aux_epochs {
             shuffle(&mut units, random);
-            for units in units.chunks_exact(each.max(1)) {
-                let rows = self.rows(units)?;
+            for units in units.chunks_exact(each) {
+                let rows = self.rows(units, on.device)?;
                 inject::here(inject::Place::Gather);
-                let output = self.on.policy.forward(&observations.f_index_select(0, &rows)?, pass)?;
+                let seen = trunk::from_rows(&observations.f_index_select(0, &rows)?)?;
+                let output = on.policy.forward(&seen, pass)?;
                 let (goals, weights) = (returns.f_index_select(0, &rows)?, weights.f_index_select(0, &rows)?);
                 let mean = |values: &Tensor| values.f_mul(&weights)?.f_mean(None::<Kind>);
                 let Some(own) = &output.aux else {
@@ -158,7 +177,7 @@ impl Ppg {
                 let old = Distribution::from_saved(&old.f_index_select(0, &rows)?, continuous)?;
                 let kl = mean(&old.kl(&output.distribution)?)?;
                 let total = aux.f_add(&kl.f_mul_scalar(self.settings.beta_clone)?)?.f_add(&value)?;
-                self.on.update(&total, at, learned)?;
+                on.update(&total, at, learned)?;
                 last = Some([aux, kl]);
             }
         }
@@ -169,7 +188,7 @@ impl Ppg {
     }
 
     /// Rows of the kept rollouts that belong to these units.
-    fn rows(&self, units: &[usize]) -> Result<Tensor, TchError> {
+    fn rows(&self, units: &[usize], device: Device) -> Result<Tensor, TchError> {
         let rows: Vec<i64> = units
             .iter()
             .flat_map(|unit| {
@@ -177,53 +196,39 @@ impl Ppg {
                 (0..self.steps).map(move |step| ((rollout * self.steps + step) * self.envs + env) as i64)
             })
             .collect();
-        Tensor::f_from_slice(&rows)?.f_to_device(self.on.device)
+        upload_slice(&rows, device)
     }
 }
 
-impl Algorithm for Ppg {
-    fn iterate(&mut self, at: &At<'_>) -> Result<Learned, TrainerError> {
-        self.on.collect(at)?;
-        let aux_due = self.kept.len() + 1 >= self.settings.policy_iterations as usize;
+impl Recipe for Ppg {
+    fn learn(
+        &mut self,
+        on: &mut OnPolicy,
+        at: &At<'_>,
+        random: &mut Generator,
+        learned: &mut Learned,
+    ) -> Result<(), TrainerError> {
+        let rollouts = self.kept.as_ref().map_or(0, |kept| kept.rollouts);
+        let aux_due = rollouts + 1 >= self.settings.policy_iterations as usize;
         let product = |epochs: u32, minibatches: u32| u64::from(epochs) * u64::from(minibatches);
-        let settings = &self.settings;
-        let mut planned = product(settings.update_epochs, settings.num_minibatches);
+        learned.planned = product(self.settings.update_epochs, self.settings.num_minibatches);
         if aux_due {
-            planned += product(settings.aux_epochs, settings.aux_num_minibatches);
+            learned.planned += product(self.settings.aux_epochs, self.settings.aux_num_minibatches);
         }
-        let mut learned = Learned { learning_rate: self.on.rate(at), planned, ..Learned::default() };
-        let mut random = self.on.shuffles(at);
-        let noted = self.policy_phase(at, &mut learned, &mut random)?;
-        self.keep()?;
-        let [aux, kl] = if aux_due { self.aux_phase(at, &mut learned, &mut random)? } else { [f64::NAN; 2] };
+        let noted = self.policy_phase(on, at, learned, random)?;
+        self.keep(on)?;
+        let [aux, kl] = if aux_due {
+            let last = self.aux_phase(on, at, learned, random)?;
+            if let Some(kept) = &mut self.kept {
+                kept.rollouts = 0;
+            }
+            last
+        } else {
+            [f64::NAN; 2]
+        };
         learned.losses = noted.losses()?;
-        let explained = explained_variance(&self.on.rollout().values, &self.on.returns);
-        learned.losses.extend([
-            ("losses/explained_variance", explained),
-            // No `_loss` at the end: most iterations have none.
-            ("losses/aux_value", aux),
-            ("losses/aux_kl", kl),
-        ]);
-        Ok(learned)
-    }
-
-    fn tally(&self) -> Tally {
-        self.on.tally()
-    }
-
-    fn take_interval(&mut self) -> Interval {
-        self.on.take_interval()
-    }
-
-    fn greedy(&mut self) -> Result<&mut dyn Greedy, TrainerError> {
-        self.on.greedy()
-    }
-
-    fn state(&self) -> Result<State, TrainerError> {
-        self.on.state()
-    }
-
-    fn restore(&mut self, restored: &Restored) -> Result<(), TrainerError> {
-        self.on.restore(restored)
+        // No `_loss` at the end: most iterations have none.
+        learned.losses.extend([("losses/aux_value", aux), ("losses/aux_kl", kl)]);
+        Ok(())
     }
 }

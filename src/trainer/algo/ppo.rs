@@ -6,41 +6,29 @@
 //!
 //! Invariants:
 //! - PPO-1: every rank makes the same number of updates: the target-KL decision uses the KL averaged over all ranks.
-//! - PPO-2: the host waits for the device once per iteration, and once per epoch with a target KL, not in an update.
+//! - PPO-2: the host waits for the device once per iteration, and once per epoch with a target KL, not in an update (but for its collectives, whose waits are bounded).
 
-use super::batch::{Batches, Minibatch, explained_variance};
-use super::native::{Native, Numbers};
-use super::on_policy::{Common, OnPolicy};
-use super::{Algorithm, At, Learned, Parts};
+use super::batch::Minibatch;
+use super::native::{Engine, Numbers};
+use super::on_policy::{Common, OnPolicy, Played, Recipe};
+use super::{At, Learned, Parts};
 use crate::config::learn::{NormAdv, Ppo as Settings, ValueLoss};
-use crate::trainer::collect::{Interval, Tally};
 use crate::trainer::dist::ReduceOp;
 use crate::trainer::env::numpy_random::Generator;
 use crate::trainer::error::TrainerError;
-use crate::trainer::evaluate::Greedy;
 use crate::trainer::policy::actor_critic::{Output, Pass};
-use crate::trainer::state::{Restored, State};
 use tch::{Kind, Reduction, TchError, Tensor};
 
 /// PPO.
 pub struct Ppo {
     settings: Settings,
     objective: Objective,
-    on: OnPolicy,
     engine: Engine,
-}
-
-/// What makes the updates; both make the same up to rounding.
-enum Engine {
-    /// Autograd: any network, any device.
-    Libtorch(Batches),
-    /// Hand-written passes.
-    Native(Box<Native>),
 }
 
 impl Ppo {
     /// Collective, as [`super::make`].
-    pub fn new(settings: &Settings, parts: &Parts<'_>) -> Result<Ppo, TrainerError> {
+    pub fn new(settings: &Settings, parts: &Parts<'_>) -> Result<Played<Ppo>, TrainerError> {
         let common = Common {
             learning_rate: settings.learning_rate,
             anneal_lr: settings.anneal_lr,
@@ -61,20 +49,18 @@ impl Ppo {
         let minibatch = parts.sizes.local_batch / settings.num_minibatches.max(1) as usize;
         let normalise = NormAdv::of(settings.norm_adv, settings.norm_adv_over);
         let on = OnPolicy::new(common, parts)?;
-        let engine = match Native::new(on.policy.layout(), parts, normalise, minibatch)? {
-            Some(native) => Engine::Native(Box::new(native)),
-            None => Engine::Libtorch(Batches::new(normalise, minibatch, parts.device)),
-        };
-        Ok(Ppo { on, engine, settings: settings.clone(), objective })
+        let engine = Engine::new(on.policy.layout(), parts, normalise, minibatch)?;
+        Ok(Played { on, recipe: Ppo { engine, settings: settings.clone(), objective } })
     }
 
     fn by_libtorch(
         &mut self,
+        on: &mut OnPolicy,
         at: &At<'_>,
         random: &mut Generator,
         learned: &mut Learned,
     ) -> Result<(), TrainerError> {
-        let Ppo { engine: Engine::Libtorch(batches), on, settings, objective } = self else { return Ok(()) };
+        let Ppo { engine: Engine::Libtorch(batches), settings, objective } = self else { return Ok(()) };
         batches.load(on.rollout(), &on.returns)?;
         let mut noted = Noted::default();
         for _ in 0..settings.update_epochs {
@@ -96,17 +82,18 @@ impl Ppo {
 
     fn natively(
         &mut self,
+        on: &mut OnPolicy,
         at: &At<'_>,
         random: &mut Generator,
         learned: &mut Learned,
     ) -> Result<(), TrainerError> {
-        let Ppo { engine: Engine::Native(native), on, settings, objective } = self else { return Ok(()) };
+        let Ppo { engine: Engine::Native(native), settings, objective } = self else { return Ok(()) };
         let mut numbers = Numbers::default();
         native.begin();
         for _ in 0..settings.update_epochs {
             native.begin_epoch(on.rollout(), &on.advantages, &on.returns, random, at.group)?;
             for k in 0..native.count() {
-                native.ppo(k, objective, on, at, learned, &mut numbers)?;
+                native.update(k, (&*objective, true), on, at, learned, &mut numbers)?;
             }
             if settings.target_kl > 0.0 && is_too_far(numbers.approx_kl(), settings, at)? {
                 break;
@@ -124,39 +111,19 @@ fn is_too_far(kl: f64, settings: &Settings, at: &At<'_>) -> Result<bool, Trainer
     Ok(kl[0] > settings.target_kl)
 }
 
-impl Algorithm for Ppo {
-    fn iterate(&mut self, at: &At<'_>) -> Result<Learned, TrainerError> {
-        self.on.collect(at)?;
-        let planned = u64::from(self.settings.update_epochs) * u64::from(self.settings.num_minibatches);
-        let mut learned = Learned { learning_rate: self.on.rate(at), planned, ..Learned::default() };
-        let mut random = self.on.shuffles(at);
+impl Recipe for Ppo {
+    fn learn(
+        &mut self,
+        on: &mut OnPolicy,
+        at: &At<'_>,
+        random: &mut Generator,
+        learned: &mut Learned,
+    ) -> Result<(), TrainerError> {
+        learned.planned = u64::from(self.settings.update_epochs) * u64::from(self.settings.num_minibatches);
         match self.engine {
-            Engine::Libtorch(_) => self.by_libtorch(at, &mut random, &mut learned)?,
-            Engine::Native(_) => self.natively(at, &mut random, &mut learned)?,
+            Engine::Libtorch(_) => self.by_libtorch(on, at, random, learned),
+            Engine::Native(_) => self.natively(on, at, random, learned),
         }
-        let explained = explained_variance(&self.on.rollout().values, &self.on.returns);
-        learned.losses.push(("losses/explained_variance", explained));
-        Ok(learned)
-    }
-
-    fn tally(&self) -> Tally {
-        self.on.tally()
-    }
-
-    fn take_interval(&mut self) -> Interval {
-        self.on.take_interval()
-    }
-
-    fn greedy(&mut self) -> Result<&mut dyn Greedy, TrainerError> {
-        self.on.greedy()
-    }
-
-    fn state(&self) -> Result<State, TrainerError> {
-        self.on.state()
-    }
-
-    fn restore(&mut self, restored: &Restored) -> Result<(), TrainerError> {
-        self.on.restore(restored)
     }
 }
 

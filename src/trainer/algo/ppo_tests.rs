@@ -1,5 +1,8 @@
 use super::*;
 use crate::config::experiment::Policy;
+use crate::config::learn::Learn;
+use crate::trainer::algo::Algorithm;
+use crate::trainer::algo::a2c::A2c;
 use crate::trainer::algo::batch::Batches;
 use crate::trainer::dist::{BackendKind, GroupSettings, ProcessGroup};
 use crate::trainer::env::Spec;
@@ -128,7 +131,6 @@ fn trained(env: &str, rest: &str, kernel: &str, iterations: u64) -> (Vec<f32>, V
     );
     let experiment: crate::config::experiment::Experiment = toml::from_str(&text).unwrap();
     let (env, learn) = crate::trainer::setup::parts(&experiment).unwrap();
-    let crate::config::learn::Learn::Ppo(settings) = learn else { panic!("ppo") };
     let group = alone();
     let parts = Parts {
         experiment: &experiment,
@@ -139,8 +141,20 @@ fn trained(env: &str, rest: &str, kernel: &str, iterations: u64) -> (Vec<f32>, V
         group: &group,
         life: 0,
     };
-    let mut ppo = Ppo::new(settings, &parts).unwrap();
-    assert_eq!(matches!(ppo.engine, Engine::Native(_)), kernel != "libtorch");
+    let native = |engine: &Engine| assert_eq!(matches!(engine, Engine::Native(_)), kernel != "libtorch");
+    let mut algorithm: Box<dyn Algorithm> = match learn {
+        Learn::Ppo(settings) => {
+            let ppo = Ppo::new(settings, &parts).unwrap();
+            native(&ppo.recipe.engine);
+            Box::new(ppo)
+        }
+        Learn::A2c(settings) => {
+            let a2c = A2c::new(settings, &parts).unwrap();
+            native(&a2c.recipe.engine);
+            Box::new(a2c)
+        }
+        other => panic!("{other:?}"),
+    };
     let page = Rc::new(RefCell::new(crate::proto::status_page::Writer::anonymous(0, 0).unwrap()));
     let mut losses = Vec::new();
     for iteration in 0..iterations {
@@ -152,11 +166,11 @@ fn trained(env: &str, rest: &str, kernel: &str, iterations: u64) -> (Vec<f32>, V
             updates: 0,
             env_step: 96 * iteration,
         };
-        losses = ppo.iterate(&at).unwrap().losses;
+        losses = algorithm.iterate(&at).unwrap().losses;
     }
-    let mut flat = vec![0.0; ppo.on.policy.layout().len];
-    ppo.on.policy.copy_to(&mut flat).unwrap();
-    (flat, losses)
+    let model =
+        algorithm.state().unwrap().arrays.into_iter().filter(|array| array.name.starts_with("model."));
+    (model.flat_map(|array| array.values).collect(), losses)
 }
 
 /// The hand-written passes and libtorch make the same iterations: the same actions, and weights that differ by rounding only.
@@ -169,6 +183,8 @@ fn both_engines_learn_the_same() {
             "activation = 'relu'\nshared = true\n[learn]\nalgorithm = 'ppo'\nvalue_loss = 'huber'",
         ),
         ("Pendulum-v1", "log_std = -0.5\n[learn]\nalgorithm = 'ppo'\nclip_vloss = false\nnorm_adv = false"),
+        ("CartPole-v1", "shared = true\n[learn]\nalgorithm = 'a2c'\nent_coef = 0.01"),
+        ("Pendulum-v1", "[learn]\nalgorithm = 'a2c'\nvalue_loss = 'huber'\nnorm_adv = true"),
     ] {
         let ((native, told), (libtorch, wanted)) =
             (trained(env, rest, "auto", 3), trained(env, rest, "libtorch", 3));

@@ -13,6 +13,7 @@ use super::adam::Adam;
 use crate::config::experiment::Experiment;
 use crate::config::learn::Dqn as Settings;
 use crate::config::learn::dqn::TdLoss;
+use crate::trainer::dist::upload::{upload, upload_slice};
 use crate::trainer::dist::{DataParallel, Ddp, ProcessGroup};
 use crate::trainer::env::Spec;
 use crate::trainer::error::TrainerError;
@@ -27,7 +28,7 @@ use crate::trainer::replay::Batch;
 use crate::trainer::seeds::Seeds;
 use tch::{Device, Kind, TchError, Tensor};
 
-/// What an update saw.
+/// What an update saw, of this rank's share.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct QLearned {
     /// Mean TD loss of this rank's share.
@@ -47,8 +48,17 @@ pub struct QLearner {
     pub ddp: Ddp,
     data_parallel: Option<DataParallel>,
     fast: Option<Box<Fast>>,
+    seen: Seen,
     shape: Vec<i64>,
     device: Device,
+}
+
+/// What the latest update saw, where it is.
+enum Seen {
+    Nothing,
+    Numbers(QLearned),
+    /// On the device, to be read when somebody asks: the loss, and the Q-values of the actions taken.
+    Tensors(Tensor, Tensor),
 }
 
 /// The plain-Rust way.
@@ -138,6 +148,7 @@ impl QLearner {
             ddp,
             data_parallel: if let Way::DataParallel(devices) = way { Some(devices) } else { None },
             fast,
+            seen: Seen::Nothing,
             shape: spec.observation_shape.iter().map(|side| *side as i64).collect(),
             device,
         };
@@ -154,21 +165,21 @@ impl QLearner {
     }
 
     /// One update from this rank's share of a batch.
-    pub fn update(&mut self, batch: &Batch, group: &ProcessGroup) -> Result<QLearned, TrainerError> {
-        let learned = if self.fast.is_some() {
-            let learned = self.gradient_fast(batch)?;
+    pub fn update(&mut self, batch: &Batch, group: &ProcessGroup) -> Result<(), TrainerError> {
+        self.seen = if self.fast.is_some() {
+            let seen = Seen::Numbers(self.gradient_fast(batch)?);
             self.ddp.reduce(group)?;
             self.step_fast()?;
-            learned
+            seen
         } else {
             self.ddp.zero_grad();
-            let learned = self.gradient(batch)?;
+            let (loss, taken) = self.gradient(batch)?;
             self.ddp.reduce(group)?;
             if self.settings.max_grad_norm > 0.0 {
-                self.ddp.clip_grad_norm(self.settings.max_grad_norm);
+                let _ = self.ddp.clip_grad_norm(self.settings.max_grad_norm);
             }
             self.adam.step(self.network.online.tensors(), self.settings.learning_rate)?;
-            learned
+            Seen::Tensors(loss, taken)
         };
         let follow = self.adam.steps.is_multiple_of(self.settings.target_every.max(1));
         if follow {
@@ -180,7 +191,19 @@ impl QLearner {
             }
             fast.online.load(self.network.online.floats().ok_or_else(gone)?);
         }
-        Ok(learned)
+        Ok(())
+    }
+
+    /// What the latest update saw; reads it from the device.
+    pub fn learned(&self) -> Result<QLearned, TchError> {
+        match &self.seen {
+            Seen::Nothing => Ok(QLearned::default()),
+            Seen::Numbers(learned) => Ok(*learned),
+            Seen::Tensors(loss, taken) => Ok(QLearned {
+                td_loss: loss.f_double_value(&[])?,
+                q_values: taken.f_mean(None::<Kind>)?.f_double_value(&[])?,
+            }),
+        }
     }
 
     /// Clips the averaged gradient and steps, without libtorch.
@@ -223,10 +246,10 @@ impl QLearner {
         Ok(QLearned { td_loss: loss, q_values: sum / batch.rows.max(1) as f64 })
     }
 
-    /// The same with libtorch.
-    fn gradient(&self, batch: &Batch) -> Result<QLearned, TrainerError> {
+    /// The same with libtorch; returns the loss, and the Q-values of the actions taken.
+    fn gradient(&self, batch: &Batch) -> Result<(Tensor, Tensor), TrainerError> {
         let rows = batch.rows as i64;
-        let column = |values: &[f32]| Tensor::f_from_slice(values)?.f_to_device(self.device);
+        let column = |values: &[f32]| upload_slice(values, self.device);
         let next = self.observations(&batch.numbers.next, &batch.pixels.next, rows)?;
         let targets = tch::no_grad(|| -> Result<Tensor, TchError> {
             let following = self.network.forward(self.network.target.tensors(), &next)?;
@@ -238,7 +261,7 @@ impl QLearner {
             column(&batch.rewards)?.f_add(&column(&batch.discounts)?.f_mul(&values)?)
         })?;
         let now = self.observations(&batch.numbers.now, &batch.pixels.now, rows)?;
-        let choices = Tensor::f_from_slice(&batch.choices)?.f_view([rows, 1])?.f_to_device(self.device)?;
+        let choices = upload_slice(&batch.choices, self.device)?.f_view([rows, 1])?;
         let online = self.network.online.tensors();
         let q = match &self.data_parallel {
             Some(devices) => {
@@ -252,17 +275,14 @@ impl QLearner {
             TdLoss::Huber => taken.f_smooth_l1_loss(&targets, tch::Reduction::Mean, 1.0)?,
         };
         loss.f_backward()?;
-        Ok(QLearned {
-            td_loss: loss.f_double_value(&[])?,
-            q_values: taken.f_mean(None::<Kind>)?.f_double_value(&[])?,
-        })
+        Ok((loss.f_detach()?, taken.f_detach()?))
     }
 
     fn observations(&self, numbers: &[f32], pixels: &[u8], rows: i64) -> Result<Tensor, TchError> {
         let flat =
             if numbers.is_empty() { Tensor::f_from_slice(pixels)? } else { Tensor::f_from_slice(numbers)? };
         let whole: Vec<i64> = std::iter::once(rows).chain(self.shape.iter().copied()).collect();
-        flat.f_view(whole.as_slice())?.f_to_device(self.device)
+        upload(flat.f_view(whole.as_slice())?, self.device)
     }
 
     /// Q-values `[rows][actions]` of observations, for acting.

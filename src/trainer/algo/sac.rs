@@ -1,43 +1,32 @@
 //! Soft actor-critic over all ranks: each rank plays its environments into its own replay and brings its share of every batch.
 //!
-//! Owner: the training loop. An iteration is `collect.num_steps` steps of every environment, then `updates_per_iteration` updates
+//! Owner: [`Replayed`]. An iteration is `collect.num_steps` steps of every environment, then `updates_per_iteration` updates
 //! ([`super::sac_learner`], SAC-1..3). Until `learning_starts` environment steps over all ranks, actions are even within their bounds. Reference:
 //! CleanRL's sac_continuous_action.py.
 //!
 //! Truncation: a cut by a time limit goes on with the value of the true last observation, as in CleanRL (REPLAY-2).
 
-use super::off_policy::{Common, Explore, OffPolicy, shares};
-use super::sac_learner::{Noise, Part, SacLearned, SacLearner};
-use super::{Algorithm, At, Learned, Parts};
+use super::Parts;
+use super::off_policy::{Common, Learner, Replayed, shares};
+use super::sac_learner::{Noise, Part, SacLearner};
 use crate::config::experiment::Experiment;
 use crate::config::learn::Sac as Settings;
-use crate::proto::message::Phase;
-use crate::trainer::collect::{Interval, Tally};
+use crate::trainer::dist::ProcessGroup;
 use crate::trainer::env::numpy_random::Generator;
 use crate::trainer::env::{Observations, Spec};
 use crate::trainer::error::TrainerError;
 use crate::trainer::evaluate::Greedy;
 use crate::trainer::policy::sac_networks::SacLayout;
-use crate::trainer::replay::Mark;
+use crate::trainer::replay::Batch;
 use crate::trainer::rollout::ActionBuffer;
 use crate::trainer::setup::Sizes;
 use crate::trainer::state::{Array, MODEL, Restored, State, Words};
-use std::path::Path;
 use tch::{Device, TchError, Tensor};
 
-/// SAC on one rank.
+/// SAC on one rank: the learner and how it acts.
 pub struct Sac {
-    settings: Settings,
-    off_policy: OffPolicy,
-    player: Player,
-    learned: SacLearned,
-    fingerprint_every: u64,
-}
-
-/// The learner as it acts.
-struct Player {
     learner: SacLearner,
-    learning_starts: u64,
+    settings: Settings,
     device: Device,
 }
 
@@ -48,8 +37,8 @@ impl Noise for Generator {
 }
 
 fn common(settings: &Settings) -> Common {
-    let Settings { buffer_size, learning_starts, batch_size, gamma, .. } = *settings;
-    Common { buffer_size, learning_starts, batch_size, n_step: 1, gamma }
+    let Settings { buffer_size, learning_starts, batch_size, gamma, updates_per_iteration, .. } = *settings;
+    Common { buffer_size, learning_starts, batch_size, n_step: 1, gamma, updates_per_iteration }
 }
 
 /// Refuses what cannot work, before any rank is waited for.
@@ -65,30 +54,22 @@ pub fn check(
 
 impl Sac {
     /// Collective: weights are copied from rank 0.
-    pub fn new(settings: &Settings, parts: &Parts<'_>) -> Result<Sac, TrainerError> {
+    pub fn new(settings: &Settings, parts: &Parts<'_>) -> Result<Replayed<Sac>, TrainerError> {
         let Parts { experiment, spec, seeds, device, group, .. } = parts;
         let layout = SacLayout::new(spec, &experiment.policy)?;
         let bucket = (experiment.distributed.bucket_mb.clamp(0.0, 4096.0) * 1024.0 * 1024.0) as usize;
         let learner = SacLearner::new(settings.clone(), layout, seeds, *device, group, bucket)?;
-        let learned = SacLearned { alpha: learner.entropy_weight()?, ..SacLearned::default() };
-        Ok(Sac {
-            off_policy: OffPolicy::new(common(settings), parts)?,
-            player: Player { learner, learning_starts: settings.learning_starts, device: *device },
-            settings: settings.clone(),
-            learned,
-            fingerprint_every: experiment.distributed.fingerprint_every,
-        })
+        let sac = Sac { learner, settings: settings.clone(), device: *device };
+        Replayed::new(common(settings), sac, parts)
     }
-}
 
-impl Player {
     fn input(&self, observations: Observations<'_>, rows: usize) -> Result<Tensor, TchError> {
         let numbers = observations.f32().unwrap_or_default();
         Tensor::f_from_slice(numbers)?.f_view([rows as i64, -1])?.f_to_device(self.device)
     }
 }
 
-impl Explore for Player {
+impl Learner for Sac {
     fn explore(
         &mut self,
         observations: Observations<'_>,
@@ -97,7 +78,7 @@ impl Explore for Player {
         actions: &mut ActionBuffer,
     ) -> Result<(), TrainerError> {
         let ActionBuffer::Continuous { width, values } = actions else { return Ok(()) };
-        if env_step < self.learning_starts {
+        if env_step < self.settings.learning_starts {
             let layout = self.learner.networks.layout();
             for (row, random) in values.chunks_exact_mut((*width).max(1)).zip(randoms) {
                 for (value, (scale, bias)) in row.iter_mut().zip(layout.scale.iter().zip(&layout.bias)) {
@@ -116,83 +97,38 @@ impl Explore for Player {
         let len = values.len();
         Ok(drawn.actions.f_to_device(Device::Cpu)?.f_contiguous()?.f_copy_data(values, len)?)
     }
-}
 
-impl Greedy for Player {
-    fn act(
+    fn update(
         &mut self,
-        observations: Observations<'_>,
-        actions: &mut ActionBuffer,
+        batch: &Batch,
+        random: &mut Generator,
+        group: &ProcessGroup,
     ) -> Result<(), TrainerError> {
-        let ActionBuffer::Continuous { width, values } = actions else { return Ok(()) };
-        let len = values.len();
-        let input = self.input(observations, len / (*width).max(1))?;
-        let best = tch::no_grad(|| self.learner.networks.greedy(&input))?;
-        Ok(best.f_to_device(Device::Cpu)?.f_contiguous()?.f_copy_data(values, len)?)
-    }
-}
-
-impl Algorithm for Sac {
-    fn iterate(&mut self, at: &At<'_>) -> Result<Learned, TrainerError> {
-        at.phase(Phase::Rollout);
-        self.off_policy.collect(&mut self.player, at)?;
-        at.phase(Phase::Learn);
-        let mut learned = Learned {
-            learning_rate: self.settings.policy_lr,
-            planned: self.settings.updates_per_iteration.into(),
-            ..Learned::default()
-        };
-        if self.off_policy.ready(at)? {
-            for _ in 0..self.settings.updates_per_iteration {
-                let mut random = self.off_policy.sample(at.updates + learned.updates, at.group.rank());
-                self.learned = self.player.learner.update(&self.off_policy.batch, &mut random, at.group)?;
-                learned.updates += 1;
-                let updates = at.updates + learned.updates;
-                if self.fingerprint_every > 0 && updates.is_multiple_of(self.fingerprint_every) {
-                    learned.cover(self.player.learner.fingerprint());
-                }
-                at.updated(&learned);
-            }
-            self.learned.alpha = self.player.learner.entropy_weight()?;
-        }
-        learned.losses = vec![
-            ("losses/qf_loss", self.learned.critic_loss),
-            ("losses/actor_loss", self.learned.actor_loss),
-            ("losses/alpha_loss", self.learned.alpha_loss),
-            ("losses/alpha", self.learned.alpha),
-            ("losses/qf1_values", self.learned.q_values),
-        ];
-        Ok(learned)
+        self.learner.update(batch, random, group)
     }
 
-    fn tally(&self) -> Tally {
-        self.off_policy.tally()
+    fn fingerprint(&self) -> u64 {
+        self.learner.fingerprint()
     }
 
-    fn take_interval(&mut self) -> Interval {
-        self.off_policy.take_interval()
+    fn rate(&self) -> f64 {
+        self.settings.policy_lr
     }
 
-    fn plan(&self) -> Option<String> {
-        Some(self.off_policy.plan())
+    fn losses(&mut self, _env_step: u64) -> Result<Vec<(&'static str, f64)>, TrainerError> {
+        let learned = self.learner.learned()?;
+        Ok(vec![
+            ("losses/qf_loss", learned.critic_loss),
+            ("losses/actor_loss", learned.actor_loss),
+            ("losses/alpha_loss", learned.alpha_loss),
+            ("losses/alpha", learned.alpha),
+            ("losses/qf1_values", learned.q_values),
+        ])
     }
 
-    fn save_own(&self, folder: &Path, mark: &Mark) -> Result<(), TrainerError> {
-        self.off_policy.save_replay(folder, mark)
-    }
-
-    fn load_own(&mut self, folder: &Path, mark: &Mark) -> Result<(), String> {
-        self.off_policy.load_replay(folder, mark)
-    }
-
-    fn greedy(&mut self) -> Result<&mut dyn Greedy, TrainerError> {
-        Ok(&mut self.player)
-    }
-
-    /// Networks, entropy weight, moments, step counts, environments.
-    fn state(&self) -> Result<State, TrainerError> {
-        let learner = &self.player.learner;
-        let mut state = State { arrays: learner.networks.actor.arrays(MODEL)?, ..State::default() };
+    fn save(&self, state: &mut State) -> Result<(), TrainerError> {
+        let learner = &self.learner;
+        state.arrays.extend(learner.networks.actor.arrays(MODEL)?);
         state.arrays.extend(learner.networks.critics.arrays(MODEL)?);
         state.arrays.extend(learner.networks.targets.arrays("target.")?);
         state.arrays.push(Array::of("log_alpha", &learner.log_alpha)?);
@@ -203,12 +139,11 @@ impl Algorithm for Sac {
         let steps = optimisers(learner).map(|(_, part)| part.adam.steps);
         state.words.push(Words { name: "adam.steps".into(), values: steps.to_vec() });
         state.words.push(Words { name: "sac.updates".into(), values: vec![learner.updates()] });
-        self.off_policy.state(&mut state);
-        Ok(state)
+        Ok(())
     }
 
-    fn restore(&mut self, restored: &Restored) -> Result<(), TrainerError> {
-        let learner = &mut self.player.learner;
+    fn load(&mut self, restored: &Restored) -> Result<(), TrainerError> {
+        let learner = &mut self.learner;
         restored.copy_to(MODEL, learner.networks.actor.named())?;
         restored.copy_to(MODEL, learner.networks.critics.named())?;
         restored.copy_to("target.", learner.networks.targets.named())?;
@@ -225,8 +160,21 @@ impl Algorithm for Sac {
             part.adam.steps = steps;
         }
         learner.resume(restored.words("sac.updates").first().copied().unwrap_or(0));
-        self.learned.alpha = learner.entropy_weight()?;
-        self.off_policy.restore(restored)
+        Ok(())
+    }
+}
+
+impl Greedy for Sac {
+    fn act(
+        &mut self,
+        observations: Observations<'_>,
+        actions: &mut ActionBuffer,
+    ) -> Result<(), TrainerError> {
+        let ActionBuffer::Continuous { width, values } = actions else { return Ok(()) };
+        let len = values.len();
+        let input = self.input(observations, len / (*width).max(1))?;
+        let best = tch::no_grad(|| self.learner.networks.greedy(&input))?;
+        Ok(best.f_to_device(Device::Cpu)?.f_contiguous()?.f_copy_data(values, len)?)
     }
 }
 

@@ -12,6 +12,7 @@
 
 use super::adam::Adam;
 use crate::config::learn::Sac as Settings;
+use crate::trainer::dist::upload::upload_slice;
 use crate::trainer::dist::{Ddp, ProcessGroup};
 use crate::trainer::error::TrainerError;
 use crate::trainer::policy::q_network::follow;
@@ -33,6 +34,15 @@ pub struct SacLearned {
     pub alpha: f64,
     /// Mean value of the actions in the batch, by the first critic.
     pub q_values: f64,
+}
+
+/// Scalars of the latest update of each kind, on the device until somebody asks.
+#[derive(Default)]
+struct Seen {
+    critic_loss: Option<Tensor>,
+    actor_loss: Option<Tensor>,
+    alpha_loss: Option<Tensor>,
+    q_values: Option<Tensor>,
 }
 
 /// A network's, or a number's, optimiser with its gradients.
@@ -57,7 +67,7 @@ pub struct SacLearner {
     /// Trains the entropy weight.
     pub alpha: Part,
     updates: u64,
-    learned: SacLearned,
+    seen: Seen,
     device: Device,
 }
 
@@ -102,7 +112,7 @@ impl SacLearner {
             actor,
             alpha,
             updates: 0,
-            learned: SacLearned::default(),
+            seen: Seen::default(),
             device,
         })
     }
@@ -130,9 +140,9 @@ impl SacLearner {
         batch: &Batch,
         noise: &mut dyn Noise,
         group: &ProcessGroup,
-    ) -> Result<SacLearned, TrainerError> {
+    ) -> Result<(), TrainerError> {
         let (rows, actions) = (batch.rows as i64, self.networks.layout().actions);
-        let host = |values: &[f32]| Tensor::f_from_slice(values)?.f_to_device(self.device);
+        let host = |values: &[f32]| upload_slice(values, self.device);
         let now = host(&batch.numbers.now)?.f_view([rows, -1])?;
         let next = host(&batch.numbers.next)?.f_view([rows, -1])?;
         let taken = host(&batch.actions)?.f_view([rows, actions as i64])?;
@@ -140,7 +150,7 @@ impl SacLearner {
         let device = self.device;
         let mut draw = || -> Result<Tensor, TchError> {
             let numbers = noise.normals(batch.rows * actions);
-            Tensor::f_from_slice(&numbers)?.f_view([rows, actions as i64])?.f_to_device(device)
+            upload_slice(&numbers, device)?.f_view([rows, actions as i64])
         };
         let next_noise = draw()?;
         let goals = tch::no_grad(|| -> Result<Tensor, TchError> {
@@ -162,7 +172,19 @@ impl SacLearner {
             }
         }
         follow(self.networks.critics.flat(), self.networks.targets.flat(), self.settings.tau)?;
-        Ok(self.learned)
+        Ok(())
+    }
+
+    /// What the latest update saw; reads it from the device.
+    pub fn learned(&self) -> Result<SacLearned, TchError> {
+        let read = |scalar: &Option<Tensor>| scalar.as_ref().map_or(Ok(0.0), |t| t.f_double_value(&[]));
+        Ok(SacLearned {
+            critic_loss: read(&self.seen.critic_loss)?,
+            actor_loss: read(&self.seen.actor_loss)?,
+            alpha_loss: read(&self.seen.alpha_loss)?,
+            alpha: self.entropy_weight()?,
+            q_values: read(&self.seen.q_values)?,
+        })
     }
 
     fn critic_step(
@@ -178,8 +200,8 @@ impl SacLearner {
         loss.f_backward()?;
         ddp.reduce(group)?;
         adam.step(self.networks.critics.tensors(), self.settings.q_lr)?;
-        self.learned.critic_loss = loss.f_double_value(&[])?;
-        self.learned.q_values = first.f_mean(None::<Kind>)?.f_double_value(&[])?;
+        self.seen.critic_loss = Some(loss.f_detach()?);
+        self.seen.q_values = Some(first.f_detach()?.f_mean(None::<Kind>)?);
         Ok(())
     }
 
@@ -196,7 +218,7 @@ impl SacLearner {
         loss.f_backward()?;
         ddp.reduce(group)?;
         adam.step(self.networks.actor.tensors(), self.settings.policy_lr)?;
-        self.learned.actor_loss = loss.f_double_value(&[])?;
+        self.seen.actor_loss = Some(loss.f_detach()?);
         Ok(())
     }
 
@@ -211,7 +233,7 @@ impl SacLearner {
         loss.f_backward()?;
         ddp.reduce(group)?;
         adam.step(std::slice::from_ref(&self.log_alpha), self.settings.q_lr)?;
-        self.learned.alpha_loss = loss.f_double_value(&[])?;
+        self.seen.alpha_loss = Some(loss.f_detach()?);
         Ok(())
     }
 

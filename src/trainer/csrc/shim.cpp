@@ -1,4 +1,4 @@
-// A C interface to libtorch's TCPStore, ProcessGroupGloo and gradient slots, for src/trainer/dist/ffi.rs.
+// A C interface to libtorch's TCPStore, ProcessGroupGloo, gradient slots and copies to GPUs, for src/trainer/dist/ffi.rs.
 //
 // Rules: no exception crosses this interface (`guarded` turns each into a status and a text); every function that waits takes a time limit;
 // handles are owned by the caller and freed once. Statuses are those of `Status` in ffi.rs.
@@ -6,6 +6,9 @@
 #define USE_C10D_GLOO 1
 
 #include <ATen/ATen.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -21,10 +24,12 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <iterator>
 #include <mutex>
 #include <stdexcept>
 #include <string>
 #include <typeinfo>
+#include <utility>
 #include <vector>
 
 // The store writes its peers' addresses into messages and asks the name server what they are called, which costs ten seconds of start-up where no
@@ -233,7 +238,6 @@ int32_t rankdeck_gloo_open(
     using c10d::ProcessGroupGloo;
     watch_gloo_threads();
     auto options = ProcessGroupGloo::Options::create(milliseconds(timeout_ms));
-    options->threads = 1;
     if (interface != nullptr) {
       options->devices.push_back(ProcessGroupGloo::createDeviceForInterface(interface));
     } else if (address != nullptr) {
@@ -299,6 +303,37 @@ int32_t rankdeck_set_grad(void* parameter, void* gradient, ErrorText* error) {
 // Leaves `parameter` without a gradient, so that the next backward pass that uses it makes a new one.
 int32_t rankdeck_clear_grad(void* parameter, ErrorText* error) {
   return guarded(error, [&] { tensor(parameter).mutable_grad() = at::Tensor(); });
+}
+
+// Copies `host` to the GPU `index` by way of pinned memory and on a stream of its own, and makes `out` the copy. The host does not wait; what libtorch is
+// told to do with the copy later waits on the GPU. CUDA is reached through c10's registry, so that nothing of it is linked.
+int32_t rankdeck_upload(void* host, int32_t index, void* out, ErrorText* error) {
+  return guarded(error, [&] {
+    const c10::Device device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index));
+    const auto* cuda = c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA);
+    // One per thread and device: the pool hands out its streams in turn.
+    static thread_local std::vector<std::pair<int32_t, c10::Stream>> streams;
+    auto found = std::find_if(streams.begin(), streams.end(), [&](const auto& known) { return known.first == index; });
+    if (found == streams.end()) {
+      streams.emplace_back(index, cuda->getStreamFromGlobalPool(device, /*isHighPriority=*/false));
+      found = std::prev(streams.end());
+    }
+    const c10::Stream copies = found->second;
+    const c10::Stream compute = cuda->getStream(device);
+    // libtorch keeps pinned memory until the copies from it are done, and uses it again.
+    const at::Tensor pinned = tensor(host).pin_memory();
+    at::Tensor there;
+    {
+      const c10::StreamGuard guard(copies);
+      there = pinned.to(pinned.options().device(device).pinned_memory(false), /*non_blocking=*/true);
+    }
+    c10::Event done(c10::DeviceType::CUDA);
+    done.record(copies);
+    done.block(compute);
+    // The memory is the copy stream's: it must not be given away while the other stream still reads it.
+    cuda->recordDataPtrOnStream(there.storage().data_ptr(), compute);
+    tensor(out) = there;
+  });
 }
 
 const char* rankdeck_torch_version() {

@@ -147,19 +147,24 @@ impl Ddp {
         Ok(())
     }
 
-    /// Scales the (averaged) gradients so that their joint norm is at most `max_norm`; returns the norm before.
-    pub fn clip_grad_norm(&mut self, max_norm: f64) -> f64 {
-        let norm = no_grad(|| {
-            self.flats.iter().map(|flat| flat.gradients.norm().double_value(&[]).powi(2)).sum::<f64>().sqrt()
-        });
-        // As PyTorch: a norm that is not a number makes the gradients so, and shows.
-        let scale = max_norm / (norm + CLIP_EPSILON);
-        if scale < 1.0 || scale.is_nan() {
+    /// Scales the (averaged) gradients so that their joint norm is at most `max_norm`; returns the norm before, a scalar on the device, for which nobody
+    /// has waited.
+    pub fn clip_grad_norm(&mut self, max_norm: f64) -> Tensor {
+        no_grad(|| {
+            let device = self.flats.first().map_or(Device::Cpu, |flat| flat.gradients.device());
+            let zero = Tensor::zeros([], (Kind::Double, device));
+            let squares = self.flats.iter().fold(zero, |sum, flat| {
+                sum + flat.gradients.norm().to_kind(Kind::Double).to_device(device).square()
+            });
+            let norm = squares.sqrt();
+            // As PyTorch: a norm that is not a number makes the gradients so, and shows.
+            let scale = ((&norm + CLIP_EPSILON).reciprocal() * max_norm).clamp_max(1.0);
             for flat in &mut self.flats {
-                let _ = no_grad(|| flat.gradients.g_mul_scalar_(scale));
+                let scale = scale.to_device(flat.gradients.device()).to_kind(flat.gradients.kind());
+                let _ = flat.gradients.g_mul_(&scale);
             }
-        }
-        norm
+            norm
+        })
     }
 
     /// A hash of the bits of all parameters and buffers and of their names and shapes.
@@ -423,7 +428,7 @@ mod tests {
         ffi::set_grad(&mut a, &mut Tensor::from_slice(&[8.0f32, 9.0])).unwrap();
         ddp.reduce(&group).unwrap();
         assert_eq!((ddp.replaced(), gradient(&a)), (1, vec![8.0, 9.0]));
-        assert!((ddp.clip_grad_norm(1e9) - (64.0f64 + 81.0).sqrt()).abs() < 1e-6);
+        assert!((ddp.clip_grad_norm(1e9).double_value(&[]) - (64.0f64 + 81.0).sqrt()).abs() < 1e-6);
         ddp.zero_grad();
         assert_eq!(gradient(&a), [0.0, 0.0]);
         (&a * 3.0).sum(Kind::Float).backward();
@@ -436,12 +441,12 @@ mod tests {
         let (group, a, b) = (alone(), parameter(&[0.0]), parameter(&[0.0]));
         let mut ddp = Ddp::new(named(&[&a, &b]), Vec::new(), &group, 4).unwrap();
         (&a * 3.0 + &b * 4.0).sum(Kind::Float).backward();
-        assert_eq!(ddp.clip_grad_norm(10.0), 5.0);
+        assert_eq!(ddp.clip_grad_norm(10.0).double_value(&[]), 5.0);
         assert_eq!((gradient(&a), gradient(&b)), (vec![3.0], vec![4.0]));
-        assert_eq!(ddp.clip_grad_norm(0.5), 5.0);
+        assert_eq!(ddp.clip_grad_norm(0.5).double_value(&[]), 5.0);
         let scale = 0.5 / (5.0 + CLIP_EPSILON);
         assert!((f64::from(gradient(&b)[0]) - 4.0 * scale).abs() < 1e-7);
-        assert!(ddp.clip_grad_norm(1.0) <= 0.5);
+        assert!(ddp.clip_grad_norm(1.0).double_value(&[]) <= 0.5);
     }
 
     #[test]
@@ -483,7 +488,7 @@ mod tests {
         assert_eq!((ddp.bucket_count(), ddp.gradient_count()), (2, 2));
         (a.square().to_kind(Kind::Double) + b.square()).sum(Kind::Double).backward();
         ddp.reduce(&group).unwrap();
-        assert_eq!(ddp.clip_grad_norm(1e9), (4.0f64 + 16.0).sqrt());
+        assert_eq!(ddp.clip_grad_norm(1e9).double_value(&[]), (4.0f64 + 16.0).sqrt());
         let print = ddp.fingerprint();
         assert_eq!(ddp.compare(&group).unwrap(), [print]);
         let _ = no_grad(|| frozen.shallow_clone().fill_(6.0));

@@ -99,6 +99,7 @@ unsafe extern "C" {
     fn rankdeck_gloo_barrier(gloo: *mut RawGloo, limit_ms: i64, error: *mut ErrorText) -> i32;
     fn rankdeck_set_grad(parameter: *mut c_void, gradient: *mut c_void, error: *mut ErrorText) -> i32;
     fn rankdeck_clear_grad(parameter: *mut c_void, error: *mut ErrorText) -> i32;
+    fn rankdeck_upload(host: *mut c_void, index: i32, out: *mut c_void, error: *mut ErrorText) -> i32;
     fn rankdeck_torch_version() -> *const c_char;
 }
 
@@ -328,6 +329,14 @@ pub(super) fn set_grad(parameter: &mut Tensor, gradient: &mut Tensor) -> Result<
 pub(super) fn clear_grad(parameter: &mut Tensor) -> Result<(), Failure> {
     // SAFETY: the tensor is alive.
     call(|error| unsafe { rankdeck_clear_grad(pointer(parameter), error) })
+}
+
+/// A copy of a CPU tensor on a GPU; see the shim.
+pub(super) fn upload(host: &mut Tensor, index: i32) -> Result<Tensor, Failure> {
+    let mut there = Tensor::new();
+    // SAFETY: both tensors are alive; the second takes its own reference to the copy, and libtorch keeps what the copy is made from.
+    call(|error| unsafe { rankdeck_upload(pointer(host), index, pointer(&mut there), error) })?;
+    Ok(there)
 }
 
 /// Version of libtorch that the shim was compiled against.

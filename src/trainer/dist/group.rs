@@ -340,6 +340,11 @@ impl ProcessGroup {
         Ok(outputs)
     }
 
+    /// The status page that calls are written on.
+    pub fn page(&self) -> &Page {
+        &self.page
+    }
+
     /// Waits for all ranks.
     #[track_caller]
     pub fn barrier(&self, tag: &str) -> Result<(), DistError> {

@@ -26,6 +26,7 @@ mod nccl_api;
 mod rendezvous;
 mod small;
 mod store;
+pub mod upload;
 
 pub use ddp::{Averaging, Ddp};
 pub use dp::DataParallel;

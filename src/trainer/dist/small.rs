@@ -93,6 +93,17 @@ impl ProcessGroup {
         Ok(())
     }
 
+    /// Every rank's words, in rank order; all ranks must bring as many. Floats travel as their bits.
+    #[track_caller]
+    pub fn all_gather_words(&self, own: &[u64], tag: &str) -> Result<Vec<Vec<u64>>, DistError> {
+        let words: Vec<i64> = own.iter().map(|word| word.cast_signed()).collect();
+        let read = |tensor: &Tensor| {
+            let words = memory::bytes(tensor).as_chunks::<8>().0;
+            words.iter().map(|word| u64::from_ne_bytes(*word)).collect()
+        };
+        Ok(self.all_gather(&Tensor::from_slice(&words), tag)?.iter().map(read).collect())
+    }
+
     /// Copies a value of `root` to all ranks, as JSON. The root too ends up with what the JSON says, so that all are equal to the bit.
     /// One collective up to 4 KiB, else two.
     #[track_caller]

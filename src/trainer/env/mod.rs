@@ -22,6 +22,7 @@ pub use outcome::{Episode, ObservationBuffer, Outcome};
 
 use super::seeds::Seeds;
 use crate::config::experiment::{Env, EnvWorker};
+use crate::proto::message::Activity;
 
 /// The actions that an environment takes.
 #[derive(Debug, Clone, PartialEq)]
@@ -131,8 +132,11 @@ pub enum Purpose {
     Evaluate,
 }
 
+/// Told by environments that take their time: what they begin to do, the same again each time that something moved in it, [`Activity::None`] at the end.
+pub type Watcher = Box<dyn FnMut(Activity)>;
+
 /// Environments stepped together; see the module's invariants.
-pub trait VectorEnv: Send {
+pub trait VectorEnv {
     /// Shapes of each.
     fn spec(&self) -> &Spec;
     /// Environments.
@@ -147,6 +151,8 @@ pub trait VectorEnv: Send {
     fn step(&mut self, actions: Actions<'_>, outcome: &mut Outcome) -> Result<(), EnvError>;
     /// Begins anew, with the seeds of [`make_vector`]: what follows is what followed then.
     fn reset(&mut self) -> Result<(), EnvError>;
+    /// Has steps and resets tell `watcher` how they go on. Environments whose steps take less time than telling do not.
+    fn watch(&mut self, _watcher: Watcher) {}
     /// Words per environment in [`VectorEnv::save`]; `None` when its state cannot be saved.
     fn words_per_env(&self) -> Option<usize>;
     /// Every environment's state, in order; `None` when it cannot be saved.

@@ -4,10 +4,10 @@
 //! a GPU as well, and adds gradients to a flat buffer in the layout's order.
 //!
 //! The way of an update: `load`, `forward`, `log_probs`, then a loss writes [`ActorCritic::by_log_prob`] and the gradient of the values
-//! ([`ActorCritic::clipped`] is PPO's), then `backward`.
+//! ([`ActorCritic::losses`] has PPO's and A2C's), then `backward`.
 
 use super::distribution::{Categorical, Gaussian};
-use super::loss::{Distance, Goals, Surrogate, surrogate, value_loss};
+use super::loss::{Distance, Gain, Goals, Surrogate, policy_gradient, surrogate, value_loss};
 use super::matrix::Matrix;
 use super::mlp::{Activation, Mlp};
 use super::road::Road;
@@ -35,17 +35,15 @@ pub struct ActorCritic {
     empty: Matrix,
 }
 
-/// PPO's minibatch, one entry per row.
+/// A minibatch of PPO or A2C, one entry per row.
 #[derive(Debug, Clone, Copy)]
-pub struct Clipped<'a> {
-    /// Log-probabilities when the actions were taken.
-    pub old_log_probs: &'a [f32],
+pub struct Terms<'a> {
+    /// How log-probabilities make a loss.
+    pub gain: Gain<'a>,
     /// Advantages.
     pub advantages: &'a [f32],
     /// What the values are compared with.
     pub goals: Goals<'a>,
-    /// Clip range of the ratio.
-    pub clip: f32,
     /// Clip range of the values.
     pub value_clip: Option<f32>,
     /// How far values are from returns.
@@ -134,12 +132,21 @@ impl ActorCritic {
         (&self.log_probs, entropy)
     }
 
-    /// PPO's losses of the rows whose log-probabilities were taken last, and their gradients. Returns the surrogate's numbers and the value loss.
-    pub fn clipped(&mut self, batch: Clipped<'_>) -> (Surrogate, f64) {
-        let Clipped { old_log_probs, advantages, goals, clip, .. } = batch;
+    /// Losses of the rows whose log-probabilities were taken last, and their gradients. Returns the policy's numbers (without a ratio: the loss only) and
+    /// the value loss.
+    pub fn losses(&mut self, batch: Terms<'_>) -> (Surrogate, f64) {
+        let Terms { gain, advantages, goals, .. } = batch;
         let (shares, road) = (goals.shares, Road::best());
-        let gradient = &mut self.by_log_prob;
-        let numbers = surrogate(road, &self.log_probs, old_log_probs, advantages, shares, clip, gradient);
+        let (log_probs, gradient) = (&self.log_probs, &mut self.by_log_prob);
+        let numbers = match gain {
+            Gain::Clipped { old_log_probs, clip } => {
+                surrogate(road, log_probs, old_log_probs, advantages, shares, clip, gradient)
+            }
+            Gain::Plain => {
+                let loss = policy_gradient(road, log_probs, advantages, shares, gradient);
+                Surrogate { loss, ..Surrogate::default() }
+            }
+        };
         let values = self.critic.output().unwrap_or(&self.empty);
         let value = value_loss(
             values,

@@ -54,6 +54,32 @@ on_every_road! {
     }
 }
 
+/// How log-probabilities make a loss.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Gain<'a> {
+    /// PPO: by the ratio to those of the time when the actions were taken, within a range around 1.
+    Clipped {
+        /// Log-probabilities when the actions were taken.
+        old_log_probs: &'a [f32],
+        /// Clip range of the ratio.
+        clip: f32,
+    },
+    /// The plain policy gradient (Williams 1992): as they are.
+    Plain,
+}
+
+on_every_road! {
+    /// Minus the mean of log-probability times advantage, and its gradient with respect to each row's log-probability.
+    pub fn policy_gradient(log_probs: &[f32], advantages: &[f32], shares: &[f32], gradient: &mut [f32]) -> f64 {
+        let mut loss = 0.0;
+        for (((log_prob, advantage), share), to) in log_probs.iter().zip(advantages).zip(shares).zip(gradient) {
+            loss -= f64::from(log_prob * advantage) * f64::from(*share);
+            *to = -advantage * share;
+        }
+        loss
+    }
+}
+
 /// How far a value is from its goal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Distance {

@@ -3,6 +3,7 @@
 use super::actor_critic::{ActorCritic, Pass};
 use super::distribution::Distribution;
 use crate::config::experiment::Kernel;
+use crate::trainer::dist::upload::upload;
 use crate::trainer::env::Observations;
 use crate::trainer::kernel;
 use tch::{Device, TchError, Tensor};
@@ -68,7 +69,7 @@ impl Acting {
                 Ok(())
             }
             Acting::Torch { policy, shape } => tch::no_grad(|| {
-                let input = batch(observations, rows, shape)?.f_to_device(policy.flat().device())?;
+                let input = upload(batch(observations, rows, shape)?, policy.flat().device())?;
                 let output = policy.forward(&input, Pass::PLAIN)?;
                 // Log-probabilities serve as logits.
                 let own = match &output.distribution {

@@ -8,7 +8,7 @@ pub use super::layout::{Layer, Layout};
 use super::parameters::Parameters;
 use crate::config::experiment::Activation;
 use crate::trainer::seeds::Seeds;
-use tch::{Device, Kind, TchError, Tensor};
+use tch::{Device, TchError, Tensor};
 
 /// Actor and critic.
 pub struct ActorCritic {
@@ -92,7 +92,7 @@ impl ActorCritic {
         self.parameters.copy_from(flat)
     }
 
-    /// Runs the networks on observations `[batch, ...]`: f32, or u8 pixels, which are scaled to 0..1 here.
+    /// Runs the networks on observations `[batch, ...]`: f32, or u8 pixels.
     pub fn forward(&self, observations: &Tensor, pass: Pass) -> Result<Output, TchError> {
         let mut at = 0;
         let mut take = |count: usize| {
@@ -100,19 +100,10 @@ impl ActorCritic {
             at += count;
             taken
         };
-        let mut value = match observations.kind() {
-            Kind::Uint8 => observations.f_to_kind(Kind::Float)?.f_mul_scalar(1.0 / 255.0)?,
-            _ => observations.shallow_clone(),
+        let mut value = match &self.layout.trunk {
+            Some(trunk) => trunk.forward(take(trunk.parameters()), observations)?,
+            None => observations.shallow_clone(),
         };
-        for convolution in &self.layout.convolutions {
-            let pair = take(2);
-            let stride = convolution.stride as i64;
-            value = value.f_conv2d(&pair[0], Some(&pair[1]), [stride, stride], [0, 0], [1, 1], 1)?;
-            value = self.activate(&value)?;
-        }
-        if !self.layout.convolutions.is_empty() {
-            value = value.f_flatten(1, -1)?;
-        }
         for _ in &self.layout.shared {
             let pair = take(2);
             value = self.activate(&value.f_linear(&pair[0], Some(&pair[1]))?)?;
@@ -162,8 +153,9 @@ impl ActorCritic {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::experiment::{Network, Policy};
-    use crate::trainer::env::{ObservationType, Spec};
+    use crate::config::experiment::Policy;
+    use crate::trainer::env::Spec;
+    use tch::Kind;
 
     #[test]
     fn an_auxiliary_head_takes_part_only_when_asked_and_a_detached_critic_spares_the_shared_layers() {
@@ -188,23 +180,5 @@ mod tests {
             .sum(Kind::Float)
             .backward();
         assert!(gradient("aux_critic.weight"));
-    }
-
-    #[test]
-    fn pixels_are_scaled_in_the_network() {
-        let spec = Spec {
-            observation_shape: vec![4, 84, 84],
-            observation_type: ObservationType::U8,
-            ..Spec::discrete(1, 6)
-        };
-        let policy = Policy { network: Network::Nature, hidden: vec![32], ..Policy::default() };
-        let layout = Layout::new(&spec, &policy, false).unwrap();
-        let net = ActorCritic::new(layout, &Seeds::new(0), Device::Cpu).unwrap();
-        let pixels: Vec<u8> = (0..2 * 4 * 84 * 84).map(|i| (i * 7 % 256) as u8).collect();
-        let pixels = Tensor::from_slice(&pixels).view([2, 4, 84, 84]);
-        let scaled = pixels.to_kind(Kind::Float) / 255.0;
-        let [a, b] = [pixels, scaled].map(|input| net.forward(&input, Pass::PLAIN).unwrap());
-        assert_eq!(a.values.size(), [2]);
-        assert!((a.values - b.values).abs().max().double_value(&[]) < 1e-6);
     }
 }

@@ -3,10 +3,12 @@
 //! Owner: the policy. Everything that works on parameters (optimiser, checkpoint, plain-Rust passes, autograd) finds them through this.
 //!
 //! Invariants:
-//! - POLICY-1: initial weights depend on the seed only: orthogonal with gain sqrt 2 (heads: actor 0.01, critic 1, auxiliary value 1), biases 0.
+//! - POLICY-1: initial weights depend on the seed only: orthogonal with gain sqrt 2 (heads: actor 0.01, critic 1, auxiliary value 1), biases 0. `impala`
+//!   begins as in CleanRL's ppg_procgen.py: the weights of each unit have a norm (dense layers 1.4, heads 0.1), directions as PyTorch's.
 //! - POLICY-2: names and shapes are those that `state_dict()` of CleanRL's networks has in PyTorch: `critic.0.weight` and `actor.0.weight` `[out, in]`
 //!   (`actor_mean.0.weight` and `actor_logstd` for continuous actions); shared layers are `network.0.weight`.
 
+use super::trunk::Trunk;
 use crate::config::experiment::{Activation, Network, Policy};
 use crate::trainer::env::{ActionSpace, Spec};
 use crate::trainer::error::TrainerError;
@@ -23,61 +25,6 @@ pub struct Layer {
     pub weight: usize,
     /// Index of the first bias in the flat buffer.
     pub bias: usize,
-}
-
-/// A convolution without padding: weight `[outputs, inputs, kernel, kernel]`, then bias `[outputs]`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Convolution {
-    /// Channels of its input.
-    pub inputs: usize,
-    /// Channels of its output.
-    pub outputs: usize,
-    /// Width and height of its window.
-    pub kernel: usize,
-    /// Pixels from one window to the next.
-    pub stride: usize,
-}
-
-/// Window and stride of the convolutions of Mnih et al. 2015.
-pub(super) const NATURE: [(usize, usize); 3] = [(8, 4), (4, 2), (3, 1)];
-
-impl Convolution {
-    /// Shape of its weight.
-    pub(super) fn shape(&self) -> Vec<i64> {
-        [self.outputs, self.inputs, self.kernel, self.kernel].map(|side| side as i64).to_vec()
-    }
-}
-
-/// The convolutions for images of this shape, and how many numbers come out of the last. Refused when they do not fit.
-pub(super) fn convolutions(
-    shape: &[usize],
-    channels: &[u32],
-) -> Result<(Vec<Convolution>, usize), TrainerError> {
-    let refused = || {
-        TrainerError::usage(
-            format!(
-                "policy.network = \"nature\" is for images of at least 36 by 36 pixels, and these observations are {shape:?}"
-            ),
-            "set policy.network = \"mlp\"",
-        )
-    };
-    if channels.len() != NATURE.len() || channels.contains(&0) {
-        return Err(TrainerError::usage(
-            format!("policy.channels = {channels:?} is no list of {} counts", NATURE.len()),
-            "set policy.channels, such as [32, 64, 64]",
-        ));
-    }
-    let [mut inputs, mut height, mut width] = *shape else { return Err(refused()) };
-    let mut list = Vec::new();
-    for ((kernel, stride), outputs) in NATURE.into_iter().zip(channels) {
-        if height < kernel || width < kernel {
-            return Err(refused());
-        }
-        let outputs = *outputs as usize;
-        list.push(Convolution { inputs, outputs, kernel, stride });
-        (inputs, height, width) = (outputs, (height - kernel) / stride + 1, (width - kernel) / stride + 1);
-    }
-    Ok((list, inputs * height * width))
 }
 
 /// A parameter's place.
@@ -100,19 +47,38 @@ pub struct Entry {
 pub enum Start {
     /// Orthogonal with this gain; the first dimension against all others.
     Orthogonal(f64),
+    /// Even, then scaled so that what belongs to one index of the first dimension has this norm.
+    Normed(f64),
     /// All of this value.
     Constant(f64),
     /// Even between minus and plus this.
     Even(f64),
 }
 
+/// How the weights of dense layers begin (POLICY-1).
+struct Starts {
+    hidden: Start,
+    actor: Start,
+    critic: Start,
+}
+
+impl Starts {
+    fn of(network: Network) -> Starts {
+        let (hidden, [actor, critic]): (_, [Start; 2]) = match network {
+            Network::Impala => (Start::Normed(1.4), [0.1, 0.1].map(Start::Normed)),
+            _ => (Start::Orthogonal(2.0_f64.sqrt()), [0.01, 1.0].map(Start::Orthogonal)),
+        };
+        Starts { hidden, actor, critic }
+    }
+}
+
 /// Where everything is in the flat buffer.
 ///
-/// The order of the entries: critic, actor (with `actor_logstd`), auxiliary value head; before them, when there are any, convolutions and shared layers.
+/// The order of the entries: critic, actor (with `actor_logstd`), auxiliary value head; before them, when there are any, the trunk's convolutions and shared layers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Layout {
-    /// Convolutions in front, for images.
-    pub convolutions: Vec<Convolution>,
+    /// In front, for images.
+    pub trunk: Option<Trunk>,
     /// Layers that actor and critic share, each followed by the activation.
     pub shared: Vec<Layer>,
     /// Layers of the critic, input first; its last one is linear.
@@ -134,71 +100,58 @@ pub struct Layout {
 impl Layout {
     /// The layout for `spec`; `aux`: with an auxiliary value head. Refused when network and observations do not fit.
     pub fn new(spec: &Spec, policy: &Policy, aux: bool) -> Result<Layout, TrainerError> {
-        let nature = policy.network == Network::Nature;
+        let trunk = Trunk::new(&spec.observation_shape, policy)?;
         let mut layout = Layout {
-            convolutions: Vec::new(),
             shared: Vec::new(),
             critic: Vec::new(),
             actor: Vec::new(),
             log_std: None,
             aux: None,
-            activation: if nature { Activation::Relu } else { policy.activation },
+            activation: if trunk.is_some() { Activation::Relu } else { policy.activation },
             entries: Vec::new(),
             len: 0,
+            trunk,
         };
+        let starts = Starts::of(policy.network);
         let mut inputs = spec.observation_len();
-        if nature {
-            inputs = layout.nature(&spec.observation_shape, &policy.channels)?;
-        } else if spec.observation_shape.len() > 1 {
-            return Err(TrainerError::usage(
-                format!(
-                    "policy.network = \"mlp\" is for flat observations, and these are {:?}",
-                    spec.observation_shape
-                ),
-                "set policy.network = \"nature\"",
-            ));
+        if let Some(trunk) = layout.trunk.clone() {
+            for (i, convolution) in trunk.convolutions.iter().enumerate() {
+                let start = trunk.start_norm(i).map_or(starts.hidden, Start::Normed);
+                layout.entry(&format!("{}.weight", convolution.name), convolution.shape(), start);
+                let outputs = vec![convolution.outputs as i64];
+                layout.entry(&format!("{}.bias", convolution.name), outputs, Start::Constant(0.0));
+            }
+            inputs = trunk.outputs;
         }
-        let gain = 2.0_f64.sqrt();
         let mut hidden: &[u32] = &policy.hidden;
-        if policy.shared || nature {
-            // Activations and the flattening take indices too, as in torch.nn.Sequential.
-            let mut index = if nature { 2 * NATURE.len() + 1 } else { 0 };
+        if policy.shared || layout.trunk.is_some() {
+            let mut index = layout.trunk.as_ref().map_or(0, |trunk| trunk.next_index);
             for width in hidden {
-                let layer = layout.linear(&format!("network.{index}"), inputs, *width as usize, gain);
+                let layer =
+                    layout.linear(&format!("network.{index}"), inputs, *width as usize, starts.hidden);
                 layout.shared.push(layer);
+                // The activation takes an index too.
                 (inputs, index) = (*width as usize, index + 2);
             }
             hidden = &[];
         }
         // CleanRL's single layers are no Sequential: their names have no index.
-        layout.critic = layout.network("critic", inputs, hidden, 1, 1.0);
+        layout.critic = layout.network("critic", inputs, hidden, 1, (starts.hidden, starts.critic));
         let actor = match spec.actions {
             ActionSpace::Discrete { .. } => "actor",
             ActionSpace::Continuous { .. } => "actor_mean",
         };
-        layout.actor = layout.network(actor, inputs, hidden, spec.actions.width(), 0.01);
+        layout.actor =
+            layout.network(actor, inputs, hidden, spec.actions.width(), (starts.hidden, starts.actor));
         if let ActionSpace::Continuous { low, .. } = &spec.actions {
             let shape = vec![1, low.len() as i64];
             layout.log_std = Some(layout.entry("actor_logstd", shape, Start::Constant(policy.log_std)));
         }
         if aux {
             let inputs = layout.actor.last().map_or(inputs, |layer| layer.inputs);
-            layout.aux = Some(layout.linear("aux_critic", inputs, 1, 1.0));
+            layout.aux = Some(layout.linear("aux_critic", inputs, 1, starts.critic));
         }
         Ok(layout)
-    }
-
-    /// The convolutions; returns how many numbers come out.
-    fn nature(&mut self, shape: &[usize], channels: &[u32]) -> Result<usize, TrainerError> {
-        let (convolutions, len) = convolutions(shape, channels)?;
-        for (i, convolution) in convolutions.into_iter().enumerate() {
-            let gain = Start::Orthogonal(2.0_f64.sqrt());
-            self.entry(&format!("network.{}.weight", 2 * i), convolution.shape(), gain);
-            let outputs = vec![convolution.outputs as i64];
-            self.entry(&format!("network.{}.bias", 2 * i), outputs, Start::Constant(0.0));
-            self.convolutions.push(convolution);
-        }
-        Ok(len)
     }
 
     fn network(
@@ -207,10 +160,10 @@ impl Layout {
         inputs: usize,
         hidden: &[u32],
         outputs: usize,
-        head_gain: f64,
+        (between, head): (Start, Start),
     ) -> Vec<Layer> {
         if hidden.is_empty() && !self.shared.is_empty() {
-            return vec![self.linear(name, inputs, outputs, head_gain)];
+            return vec![self.linear(name, inputs, outputs, head)];
         }
         let widths: Vec<usize> = std::iter::once(inputs)
             .chain(hidden.iter().map(|width| *width as usize))
@@ -221,18 +174,18 @@ impl Layout {
             .windows(2)
             .enumerate()
             .map(|(i, pair)| {
-                let gain = if i == last { head_gain } else { 2.0_f64.sqrt() };
-                self.linear(&format!("{name}.{}", 2 * i), pair[0], pair[1], gain)
+                let start = if i == last { head } else { between };
+                self.linear(&format!("{name}.{}", 2 * i), pair[0], pair[1], start)
             })
             .collect()
     }
 
-    fn linear(&mut self, name: &str, inputs: usize, outputs: usize, gain: f64) -> Layer {
+    fn linear(&mut self, name: &str, inputs: usize, outputs: usize, start: Start) -> Layer {
         let shape = vec![outputs as i64, inputs as i64];
         Layer {
             inputs,
             outputs,
-            weight: self.entry(&format!("{name}.weight"), shape, Start::Orthogonal(gain)),
+            weight: self.entry(&format!("{name}.weight"), shape, start),
             bias: self.entry(&format!("{name}.bias"), vec![outputs as i64], Start::Constant(0.0)),
         }
     }
@@ -246,7 +199,7 @@ impl Layout {
 
     /// The plain-Rust passes can run it: dense layers only.
     pub fn is_dense(&self) -> bool {
-        self.convolutions.is_empty()
+        self.trunk.is_none()
     }
 
     /// Numbers that the actor gives per observation: logits or means.
@@ -268,6 +221,14 @@ pub fn initial(entries: &[Entry], seeds: &Seeds) -> Vec<f32> {
         match entry.start {
             Start::Even(bound) => {
                 flat.extend((0..entry.len).map(|_| (bound * (2.0 * random.next_f64() - 1.0)) as f32));
+            }
+            Start::Normed(norm) => {
+                let each = entry.len / entry.shape.first().map_or(1, |rows| *rows as usize).max(1);
+                for _ in 0..entry.len / each.max(1) {
+                    let row: Vec<f64> = (0..each).map(|_| 2.0 * random.next_f64() - 1.0).collect();
+                    let scale = norm / row.iter().map(|x| x * x).sum::<f64>().sqrt();
+                    flat.extend(row.iter().map(|x| (scale * x) as f32));
+                }
             }
             Start::Constant(value) => flat.resize(flat.len() + entry.len, value as f32),
             Start::Orthogonal(gain) => {

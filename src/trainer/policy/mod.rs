@@ -9,6 +9,7 @@ pub mod q_fast;
 pub mod q_layout;
 pub mod q_network;
 pub mod sac_networks;
+pub mod trunk;
 
 pub use acting::Acting;
 pub use actor_critic::ActorCritic;

@@ -10,16 +10,17 @@
 //! - QNET-3: with convolutions and dueling, the layer behind the convolutions is linear (DI-engine's `ConvEncoder`); elsewhere every hidden layer
 //!   is followed by the activation: ReLU in both references.
 
-use super::layout::{Convolution, Entry, Layer, NATURE, Start, convolutions};
-use crate::config::experiment::{Activation, Network, Policy};
+use super::layout::{Entry, Layer, Start};
+use super::trunk::Trunk;
+use crate::config::experiment::{Activation, Policy};
 use crate::trainer::env::{ActionSpace, Spec};
 use crate::trainer::error::TrainerError;
 
-/// Where everything is in the flat buffer: convolutions, shared layers, head of values (dueling), head of advantages or Q-values.
+/// Where everything is in the flat buffer: the trunk's convolutions, shared layers, head of values (dueling), head of advantages or Q-values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QLayout {
-    /// Convolutions in front, for images.
-    pub convolutions: Vec<Convolution>,
+    /// In front, for images.
+    pub trunk: Option<Trunk>,
     /// Layers that the heads share.
     pub shared: Vec<Layer>,
     /// Between dense layers; convolutions have ReLU.
@@ -45,29 +46,24 @@ impl QLayout {
                 "set learn.algorithm = \"sac\", or choose another env.id",
             ));
         };
-        let nature = policy.network == Network::Nature;
+        let trunk = Trunk::new(&spec.observation_shape, policy)?;
         let mut layout = QLayout {
-            convolutions: Vec::new(),
             shared: Vec::new(),
-            activation: if nature { Activation::Relu } else { policy.activation },
-            linear_end: false,
+            activation: if trunk.is_some() { Activation::Relu } else { policy.activation },
+            linear_end: trunk.is_some() && dueling,
             value: Vec::new(),
             head: Vec::new(),
             entries: Vec::new(),
             len: 0,
+            trunk,
         };
         let (mut inputs, mut index) = (spec.observation_len(), 0);
-        if nature {
-            inputs = layout.nature(&spec.observation_shape, &policy.channels)?;
-            // The flattening takes an index too.
-            index = 2 * NATURE.len() + 1;
-            layout.linear_end = dueling;
-        } else if spec.observation_shape.len() > 1 {
-            let shape = &spec.observation_shape;
-            return Err(TrainerError::usage(
-                format!("policy.network = \"mlp\" is for flat observations, and these are {shape:?}"),
-                "set policy.network = \"nature\"",
-            ));
+        if let Some(trunk) = layout.trunk.clone() {
+            for convolution in &trunk.convolutions {
+                let window = convolution.inputs * convolution.kernel * convolution.kernel;
+                layout.pair(&convolution.name, convolution.shape(), window);
+            }
+            (inputs, index) = (trunk.outputs, trunk.next_index);
         }
         for width in &policy.hidden {
             let layer = layout.linear(&format!("network.{index}"), inputs, *width as usize);
@@ -86,17 +82,6 @@ impl QLayout {
         Ok(layout)
     }
 
-    /// The convolutions; returns how many numbers come out.
-    fn nature(&mut self, shape: &[usize], channels: &[u32]) -> Result<usize, TrainerError> {
-        let (convolutions, len) = convolutions(shape, channels)?;
-        for (i, convolution) in convolutions.into_iter().enumerate() {
-            let window = convolution.inputs * convolution.kernel * convolution.kernel;
-            self.pair(&format!("network.{}", 2 * i), convolution.shape(), window);
-            self.convolutions.push(convolution);
-        }
-        Ok(len)
-    }
-
     fn linear(&mut self, name: &str, inputs: usize, outputs: usize) -> Layer {
         let (weight, bias) = self.pair(name, vec![outputs as i64, inputs as i64], inputs);
         Layer { inputs, outputs, weight, bias }
@@ -108,7 +93,7 @@ impl QLayout {
 
     /// The plain-Rust passes can run it: dense layers only.
     pub fn is_dense(&self) -> bool {
-        self.convolutions.is_empty()
+        self.trunk.is_none()
     }
 
     /// There are two heads.
@@ -145,6 +130,7 @@ pub(super) fn pair(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::experiment::Network;
     use crate::trainer::env::ObservationType;
     use crate::trainer::policy::layout::initial;
     use crate::trainer::seeds::Seeds;
@@ -157,7 +143,7 @@ mod tests {
         Policy {
             network: Network::Nature,
             hidden: vec![512],
-            channels: channels.to_vec(),
+            channels: Some(channels.to_vec()),
             ..Policy::default()
         }
     }

@@ -35,7 +35,7 @@ impl QNetwork {
         &self.layout
     }
 
-    /// Q-values `[batch, actions]` of observations `[batch, ...]`, f32 or u8 pixels, which are scaled to 0..1 here.
+    /// Q-values `[batch, actions]` of observations `[batch, ...]`, f32 or u8 pixels.
     pub fn forward(&self, parameters: &[Tensor], observations: &Tensor) -> Result<Tensor, TchError> {
         forward(&self.layout, parameters, observations)
     }
@@ -65,17 +65,10 @@ pub fn forward(layout: &QLayout, parameters: &[Tensor], observations: &Tensor) -
         at += count;
         taken
     };
-    let mut value = match observations.kind() {
-        Kind::Uint8 => observations.f_to_kind(Kind::Float)?.f_mul_scalar(1.0 / 255.0)?,
-        _ => observations.shallow_clone(),
+    let mut value = match &layout.trunk {
+        Some(trunk) => trunk.forward(take(trunk.parameters()), observations)?,
+        None => observations.shallow_clone(),
     };
-    for convolution in &layout.convolutions {
-        let (pair, stride) = (take(2), convolution.stride as i64);
-        value = value.f_conv2d(&pair[0], Some(&pair[1]), [stride, stride], [0, 0], [1, 1], 1)?.f_relu()?;
-    }
-    if !layout.convolutions.is_empty() {
-        value = value.f_flatten(1, -1)?;
-    }
     for i in 0..layout.shared.len() {
         let pair = take(2);
         value = value.f_linear(&pair[0], Some(&pair[1]))?;

@@ -37,6 +37,9 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, filter: &str, selected: usize) {
             (None, true) => Role::Strong,
             (None, false) => Role::Text,
         };
+        // The entry that is chosen says everything, on further lines where it must.
+        let room = wide.saturating_sub(15);
+        let mut parts = if chosen { text::wrap(&text, room) } else { vec![ctx.cut(&text, room)] }.into_iter();
         rows.push((
             Some(i),
             Line::from(vec![
@@ -45,9 +48,10 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, filter: &str, selected: usize) {
                     text::left(&names.join(" "), 13, ctx.glyphs()),
                     if reason.is_some() { Role::Dim } else { Role::Accent },
                 ),
-                ctx.s(ctx.cut(&text, wide.saturating_sub(15)), role),
+                ctx.s(parts.next().unwrap_or_default(), role),
             ]),
         ));
+        rows.extend(parts.map(|part| (None, Line::from(ctx.s(format!("{}{part}", " ".repeat(15)), role)))));
     }
     let size = (wide as u16, (rows.len() + 4).max(16) as u16);
     let inner = frame::popup(ctx, buf, size, Role::Accent, "help", "type to filter, enter runs, esc closes");

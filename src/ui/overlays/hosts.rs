@@ -103,7 +103,9 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, changed: &BTreeSet<String>, selecte
                 .collect();
             let now = ctx.live.ranks.len();
             let ranks = text::plural(plan.ranks.len(), "rank");
-            (format!("{ranks} (now {now}); per rank: {}", sizes.join(", ")), Role::Good)
+            let sizes =
+                if sizes.is_empty() { String::new() } else { format!("; per rank: {}", sizes.join(", ")) };
+            (format!("{ranks} (now {now}){sizes}"), Role::Good)
         }
         Some(Err(error)) => (format!("{} (key {}): {}", error.error, error.key, error.hint), Role::Bad),
     };
@@ -121,7 +123,10 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, changed: &BTreeSet<String>, selecte
     lines.push(Line::default());
     lines.extend(outcome.into_iter().map(|line| Line::from(ctx.s(line, role))));
     let size = (cells as u16, lines.len() as u16);
-    let keys = "space changes, enter restarts from the latest checkpoint, esc goes back";
+    let keys = match ctx.live.checkpoints.is_empty() {
+        true => "space changes, enter restarts afresh, esc goes back",
+        false => "space changes, enter restarts from the latest checkpoint, esc back",
+    };
     let inner = frame::popup(ctx, buf, size, Role::Warn, "hosts of the next generation", keys);
     for (row, line) in lines.into_iter().enumerate() {
         put(buf, inner, row, line);

@@ -11,6 +11,9 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
+/// A host that has not started its agent by then is worth a word, in milliseconds.
+const SLOW_MS: u64 = 3000;
+
 /// Draws the page.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     let area = ctx.geo.hosts;
@@ -87,6 +90,10 @@ fn line(ctx: &Ctx<'_>, host: &HostModel, name: usize, cells: usize) -> Vec<Span<
             };
             let text = format!("{}{gpus}", text::plural(probe.cpu_count as usize, "core"));
             spans.push(ctx.s(ctx.cut(&text, cells.saturating_sub(taken)), Role::Text));
+        }
+        LinkState::Starting if ctx.now.since(host.link_since) >= SLOW_MS => {
+            let text = "slow to run commands: the login shell's start files?";
+            spans.push(ctx.s(ctx.cut(text, cells.saturating_sub(taken)), Role::Warn));
         }
         _ => {}
     }

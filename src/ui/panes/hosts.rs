@@ -14,9 +14,30 @@ use ratatui::text::{Line, Span};
 /// Above this a host's silence is shown as a warning, ms; samples come at least once a second.
 const QUIET_MS: u64 = 3000;
 
+/// A link that stands and has carried nothing for so long is not told as ready, in milliseconds.
+const SILENT_MS: u64 = 10_000;
+
 /// Sign, word and gravity of a link.
 pub fn link(ctx: &Ctx<'_>, host: &HostModel) -> (String, Role) {
     let glyphs = ctx.glyphs();
+    // A link may stand for a while although nothing comes through it.
+    let silent = matches!(host.link, LinkState::Ready { .. })
+        && host.stopped.is_none()
+        && host.heard.is_some_and(|heard| ctx.now.since(heard) >= SILENT_MS);
+    if silent {
+        return (format!("{} silent", glyphs.pick("▲", "!")), Role::Warn);
+    }
+    let unreachable = matches!(
+        host.link,
+        LinkState::Lost { .. }
+            | LinkState::Connecting { .. }
+            | LinkState::Uploading { .. }
+            | LinkState::Starting
+    );
+    if unreachable && host.heard.is_some() {
+        // Once it has spoken, what matters is that it cannot be reached; which attempt is under way does not.
+        return (format!("{} unreachable", glyphs.pick("▲", "!")), Role::Warn);
+    }
     let (sign, word, role) = match &host.link {
         LinkState::Idle => (glyphs.pick("○", "o"), "waiting".to_string(), Role::Dim),
         LinkState::Connecting { attempt } if *attempt > 1 => {
@@ -51,7 +72,7 @@ pub fn trouble(ctx: &Ctx<'_>, host: &HostModel) -> Vec<(String, Role)> {
             } else {
                 format!("next try in {}", text::duration(left))
             };
-            vec![(format!("{reason}; {when}"), Role::Warn)]
+            vec![(format!("{when}; {reason}"), Role::Warn)]
         }
         _ => Vec::new(),
     }

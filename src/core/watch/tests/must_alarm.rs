@@ -17,6 +17,7 @@ fn exits(c: &mut Cluster, rank: u32, exit: Exit, line: &str) {
         last_lines: vec![line.into()],
         stopping: false,
         ago_ms: 0,
+        with_agent: false,
     };
     c.record(rank as usize / 2, event);
 }

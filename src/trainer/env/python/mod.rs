@@ -5,7 +5,8 @@
 //! raw rewards and real ends, so that clipped rewards and lost lives change what is learnt and not what is reported.
 //!
 //! Invariants, besides those of every [`VectorEnv`]:
-//! - PYTHON-1: shared memory belongs to one side at a time: to the worker from a request to its answer, else to the rank.
+//! - PYTHON-1: shared memory belongs to one side at a time: to the worker from a request to its answer, else to the rank. The count of environments that
+//!   the worker is through with is apart from that: the rank reads it while it waits.
 //! - PYTHON-2: every wait for the worker is bounded; a worker that fails, dies or hangs becomes an [`EnvError::Worker`].
 //! - PYTHON-3: no worker outlives its [`PythonVector`], nor the thread that made it (parent-death signal, and end of its input).
 
@@ -15,9 +16,10 @@ mod tail;
 
 use super::{
     ActionSpace, Actions, EnvError, Episode, ObservationBuffer, ObservationType, Observations, Outcome,
-    Purpose, Spec, Streams, VectorEnv,
+    Purpose, Spec, Streams, VectorEnv, Watcher,
 };
 use crate::config::experiment::Env;
+use crate::proto::message::Activity;
 use process::Worker;
 use serde::Deserialize;
 use serde_json::json;
@@ -34,6 +36,7 @@ pub(super) struct PythonVector {
     episodic_life: bool,
     /// Return and length so far of each environment's episode.
     running: Vec<(f64, u64)>,
+    watcher: Option<Watcher>,
     /// An error left the worker unusable.
     failed: bool,
 }
@@ -120,17 +123,32 @@ impl PythonVector {
             clip_rewards: env.looks_atari() && atari.clip_rewards && train,
             episodic_life: atari.episodic_life && train,
             running: vec![(0.0, 0); envs],
+            watcher: None,
             failed: false,
         };
         this.reset()?;
         Ok(this)
     }
 
-    fn ask(&mut self, request: u8, doing: &'static str) -> Result<(), EnvError> {
+    fn ask(&mut self, request: u8, doing: &'static str, activity: Activity) -> Result<(), EnvError> {
         if self.failed {
             return Err(self.worker.refuse("its worker failed before".into()));
         }
-        let done = self.worker.ask(request, doing);
+        let PythonVector { worker, shared, watcher, .. } = self;
+        let mut tell = |activity| {
+            if let Some(watcher) = watcher {
+                watcher(activity);
+            }
+        };
+        tell(activity);
+        let mut seen = shared.moves();
+        let done = worker.ask(request, doing, &mut || {
+            let now = shared.moves();
+            if std::mem::replace(&mut seen, now) != now {
+                tell(activity);
+            }
+        });
+        tell(Activity::None);
         self.failed = done.is_err();
         done
     }
@@ -162,7 +180,7 @@ impl VectorEnv for PythonVector {
                 what: "the outcome's buffers were made for another environment".into(),
             });
         }
-        self.ask(b's', "a step")?;
+        self.ask(b's', "a step", Activity::EnvStep)?;
         outcome.episodes.clear();
         let (rewards, flags) = (self.shared.rewards(), self.shared.flags());
         for (env, running) in self.running.iter_mut().enumerate() {
@@ -197,7 +215,11 @@ impl VectorEnv for PythonVector {
 
     fn reset(&mut self) -> Result<(), EnvError> {
         self.running.fill((0.0, 0));
-        self.ask(b'r', "a reset")
+        self.ask(b'r', "a reset", Activity::EnvReset)
+    }
+
+    fn watch(&mut self, watcher: Watcher) {
+        self.watcher = Some(watcher);
     }
 
     fn words_per_env(&self) -> Option<usize> {

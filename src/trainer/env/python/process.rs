@@ -27,6 +27,8 @@ const BEGIN: &str = "import linecache as l,os,sys;p=os.fdopen(int(sys.argv[2])).
 
 /// Longest message of a worker.
 const LONGEST: usize = 1 << 20;
+/// Between two looks at how far the worker is.
+const LOOK: Duration = Duration::from_millis(200);
 /// For a worker whose input has ended to close its environments.
 const CLOSING: Duration = Duration::from_secs(1);
 /// For the end of a killed process, and for its last words.
@@ -168,7 +170,7 @@ impl Worker {
     pub(super) fn spaces(&mut self, config: &Value) -> Result<Spaces, EnvError> {
         self.send(&config.to_string(), "what to make")?;
         // Imports of large packages from a cold disk take their time.
-        match self.answer("making the environments", self.timeout * 2)? {
+        match self.answer("making the environments", self.timeout * 2, &mut || ())? {
             Some(text) => serde_json::from_slice(&text).map_err(|error| self.confused(&error.to_string())),
             None => Err(self.confused("no spaces")),
         }
@@ -183,15 +185,16 @@ impl Worker {
         match sent {
             Ok(()) => Ok(()),
             // It says why it died, if it did.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                Err(self.answer(what, self.timeout).err().unwrap_or_else(|| self.confused("a closed pipe")))
-            }
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(self
+                .answer(what, self.timeout, &mut || ())
+                .err()
+                .unwrap_or_else(|| self.confused("a closed pipe"))),
             Err(error) => Err(self.refuse(format!("its worker cannot be told {what}: {error}"))),
         }
     }
 
-    /// Sends a request and waits until it is done; `doing` is for messages ("a step").
-    pub(super) fn ask(&mut self, request: u8, doing: &str) -> Result<(), EnvError> {
+    /// Sends a request and waits until it is done; `doing` is for messages ("a step"). `look` is called now and then while it waits.
+    pub(super) fn ask(&mut self, request: u8, doing: &str, look: &mut dyn FnMut()) -> Result<(), EnvError> {
         let sent = match &mut self.requests {
             Some(requests) => requests.write_all(&[request]),
             None => Err(io::ErrorKind::BrokenPipe.into()),
@@ -203,28 +206,33 @@ impl Worker {
         }
         // The first reset of many emulators is as slow as their making.
         let within = if request == b'r' { self.timeout * 2 } else { self.timeout };
-        match self.answer(doing, within)? {
+        match self.answer(doing, within, look)? {
             None => Ok(()),
             Some(_) => Err(self.confused("spaces")),
         }
     }
 
     /// `None`: done. Bytes: spaces.
-    fn answer(&mut self, doing: &str, within: Duration) -> Result<Option<Vec<u8>>, EnvError> {
+    fn answer(
+        &mut self,
+        doing: &str,
+        within: Duration,
+        look: &mut dyn FnMut(),
+    ) -> Result<Option<Vec<u8>>, EnvError> {
         let deadline = Instant::now() + within;
         let mut tag = [0];
-        self.read(&mut tag, deadline, (doing, within))?;
+        self.read(&mut tag, deadline, (doing, within), look)?;
         if tag[0] == b'k' {
             return Ok(None);
         }
         let mut length = [0; 4];
-        self.read(&mut length, deadline, (doing, within))?;
+        self.read(&mut length, deadline, (doing, within), look)?;
         let length = u32::from_le_bytes(length) as usize;
         if !matches!(tag[0], b'S' | b'E') || length > LONGEST {
             return Err(self.confused("neither an answer nor a message"));
         }
         let mut text = vec![0; length];
-        self.read(&mut text, deadline, (doing, within))?;
+        self.read(&mut text, deadline, (doing, within), look)?;
         if tag[0] == b'S' {
             return Ok(Some(text));
         }
@@ -256,10 +264,11 @@ impl Worker {
         mut buffer: &mut [u8],
         deadline: Instant,
         asked: (&str, Duration),
+        look: &mut dyn FnMut(),
     ) -> Result<(), EnvError> {
         while !buffer.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
-            match readable(self.answers.as_raw_fd(), left) {
+            match readable(self.answers.as_raw_fd(), left.min(LOOK)) {
                 Ok(true) => match self.answers.read(buffer) {
                     Ok(0) => return Err(self.died(asked.0)),
                     Ok(count) => buffer = &mut buffer[count..],
@@ -267,7 +276,7 @@ impl Worker {
                     Err(error) => return Err(self.refuse(format!("its worker cannot be heard: {error}"))),
                 },
                 Ok(false) if left.is_zero() => return Err(self.hangs(asked)),
-                Ok(false) => {}
+                Ok(false) => look(),
                 Err(error) => return Err(self.refuse(format!("its worker cannot be waited for: {error}"))),
             }
         }

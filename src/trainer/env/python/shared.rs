@@ -7,6 +7,7 @@ use memmap2::{MmapMut, MmapOptions};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const ALIGN: usize = 64;
 
@@ -30,6 +31,7 @@ pub(super) struct Shared {
     terminated: usize,
     truncated: usize,
     lost_life: usize,
+    moves: usize,
 }
 
 /// How the episodes of a step stand.
@@ -79,7 +81,8 @@ impl Shared {
         let [actions, observations, final_observations, rewards, terminated, truncated, lost_life] = parts;
         let parts = (actions?, observations?, final_observations?, rewards?);
         let (terminated, truncated, lost_life) = (terminated?, truncated?, lost_life?);
-        let size = size.max(ALIGN);
+        let moves = size;
+        let size = size.checked_add(ALIGN).ok_or_else(too_large)?;
         memory.set_len(size as u64)?;
         // SAFETY: the file is anonymous and known to this process and its worker only, and keeps its size from here on; who may touch it
         // when is PYTHON-1.
@@ -96,6 +99,7 @@ impl Shared {
             terminated,
             truncated,
             lost_life,
+            moves,
         })
     }
 
@@ -111,7 +115,16 @@ impl Shared {
             "terminated": self.terminated,
             "truncated": self.truncated,
             "lost_life": self.lost_life,
+            "moves": self.moves,
         })
+    }
+
+    /// How many environments the worker has stepped or reset in all; may be read at any time.
+    pub(super) fn moves(&self) -> u64 {
+        // SAFETY: the word is inside the map, at a multiple of 64 from the beginning of a page, lives as long as the map, and is only ever used as an atomic
+        // here; the worker writes it by one aligned store.
+        let word = unsafe { AtomicU64::from_ptr(self.map.as_ptr().add(self.moves).cast::<u64>().cast_mut()) };
+        word.load(Ordering::Relaxed)
     }
 
     fn part<T: Plain>(&self, offset: usize, len: usize) -> &[T] {

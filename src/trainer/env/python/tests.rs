@@ -97,6 +97,29 @@ fn fake(id: &str) -> PythonVector {
 }
 
 #[test]
+fn a_slow_step_shows_that_it_gets_on() {
+    use std::sync::mpsc::channel;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("go on");
+    let mut vector = fake(&format!("fake-slow:{}", path.display()));
+    let (sender, told) = channel();
+    let mut steps = 0;
+    vector.watch(Box::new(move |activity| {
+        steps += u32::from(activity == Activity::EnvStep);
+        if steps == 2 {
+            // The second environment waits for this.
+            std::fs::write(&path, "").unwrap();
+        }
+        sender.send(activity).unwrap();
+    }));
+    let mut outcome = Outcome::new(&vector.spec, 2);
+    vector.step(Actions::Discrete(&[0, 0]), &mut outcome).unwrap();
+    let told: Vec<_> = told.try_iter().collect();
+    assert_eq!(told[..2], [Activity::EnvStep, Activity::EnvStep]);
+    assert_eq!(told.last(), Some(&Activity::None));
+}
+
+#[test]
 fn python_1_actions_go_there_and_everything_comes_back_in_its_place() {
     let mut vector = fake("fake-ok");
     let mut outcome = Outcome::new(&vector.spec, 2);

@@ -180,6 +180,7 @@ class Single:
                 # Some take only what NumPy's old generator took.
                 seen, _ = env.reset(seed=self.small_seeds[i])
             self.put(shared.observations[i], seen)
+            shared.moves += 1
 
     def step(self, shared):
         for i, env in enumerate(self.envs):
@@ -191,6 +192,7 @@ class Single:
                 self.put(shared.final_observations[i], seen)
                 seen, _ = env.reset()
             self.put(shared.observations[i], seen)
+            shared.moves += 1
 
 
 class Shared:
@@ -216,6 +218,8 @@ class Shared:
         self.terminated = view("terminated", numpy.bool_, ())
         self.truncated = view("truncated", numpy.bool_, ())
         self.lost_life = view("lost_life", numpy.bool_, ())
+        # The rank looks at this one while it waits.
+        self.moves = numpy.ndarray((1,), dtype=numpy.uint64, buffer=memory, offset=layout["moves"])
 
 
 def one_line(error):

@@ -1,0 +1,167 @@
+use super::*;
+use crate::trainer::env::{ActionSpace, ObservationType, Spec};
+use crate::trainer::policy::actor_critic::{ActorCritic, Layout, Pass};
+use crate::trainer::seeds::Seeds;
+
+fn images(shape: [usize; 3], n: usize) -> Spec {
+    Spec {
+        observation_shape: shape.to_vec(),
+        observation_type: ObservationType::U8,
+        actions: ActionSpace::Discrete { n },
+    }
+}
+
+fn policy(network: Network, hidden: u32) -> Policy {
+    Policy { network, hidden: vec![hidden], ..Policy::default() }
+}
+
+fn net(network: Network, spec: &Spec, hidden: u32) -> ActorCritic {
+    let layout = Layout::new(spec, &policy(network, hidden), true).unwrap();
+    ActorCritic::new(layout, &Seeds::new(0), Device::Cpu).unwrap()
+}
+
+fn pixels(rows: i64, [channels, height, width]: [usize; 3]) -> Tensor {
+    let count = rows as usize * channels * height * width;
+    let values: Vec<u8> = (0..count).map(|i| (i * 7 % 251) as u8).collect();
+    Tensor::from_slice(&values).view([rows, channels as i64, height as i64, width as i64])
+}
+
+fn largest(a: &Tensor, b: &Tensor) -> f64 {
+    (a - b).abs().max().double_value(&[])
+}
+
+/// Sizes of CleanRL's ppg_procgen.py on Procgen (15 actions), counted there by torch.
+#[test]
+fn impala_has_cleanrls_names_shapes_and_count() {
+    let layout = Layout::new(&images([3, 64, 64], 15), &policy(Network::Impala, 256), true).unwrap();
+    assert_eq!(layout.len, 626_513);
+    let trunk = layout.trunk.unwrap();
+    assert_eq!((trunk.convolutions.len(), trunk.outputs), (15, 2048));
+    let shape = |name: &str| {
+        layout.entries.iter().find(|entry| entry.name == name).map(|entry| entry.shape.clone()).unwrap()
+    };
+    assert_eq!(shape("network.0.conv.weight"), [16, 3, 3, 3]);
+    assert_eq!(shape("network.1.res_block1.conv0.weight"), [32, 32, 3, 3]);
+    assert_eq!(shape("network.5.weight"), [256, 2048]);
+    assert_eq!(shape("aux_critic.weight"), [1, 256]);
+}
+
+#[test]
+fn impala_weights_begin_with_the_norms_of_ppg_procgen() {
+    let net = net(Network::Impala, &images([3, 16, 16], 5), 32);
+    for (name, tensor) in net.named_parameters() {
+        if name.ends_with("bias") {
+            assert_eq!(tensor.abs().max().double_value(&[]), 0.0, "{name}");
+            continue;
+        }
+        let wanted = match name.as_str() {
+            "actor.weight" | "critic.weight" | "aux_critic.weight" => 0.1,
+            "network.5.weight" => 1.4,
+            _ if name.ends_with(".conv.weight") => 1.0,
+            // sqrt(1 / sqrt(3) / sqrt(2))
+            _ => 0.638_943,
+        };
+        let norms = tensor.flatten(1, -1).square().sum_dim_intlist(1_i64, false, Kind::Float).sqrt();
+        assert!((norms - wanted).abs().max().double_value(&[]) < 1e-5, "{name}");
+    }
+}
+
+/// TRUNK-1.
+#[test]
+fn pixels_are_scaled_in_the_network() {
+    for (network, shape) in [(Network::Nature, [4, 84, 84]), (Network::Impala, [3, 21, 18])] {
+        let net = net(network, &images(shape, 6), 32);
+        let pixels = pixels(2, shape);
+        let scaled = pixels.to_kind(Kind::Float) / 255.0;
+        let [a, b] = [pixels, scaled].map(|input| net.forward(&input, Pass::PLAIN).unwrap());
+        assert_eq!(a.values.size(), [2]);
+        assert!(largest(&a.values, &b.values) < 1e-6);
+    }
+}
+
+/// The same as [`Trunk::forward`], from scaled images with the layout they come in, step by step as CleanRL's modules.
+fn reference(trunk: &Trunk, parameters: &[Tensor], images: &Tensor) -> Tensor {
+    let conv = |i: usize, value: &Tensor| {
+        let (stride, padding) = (trunk.convolutions[i].stride, trunk.convolutions[i].padding);
+        let bias = Some(&parameters[2 * i + 1]);
+        value.conv2d(&parameters[2 * i], bias, [stride; 2], [padding; 2], [1; 2], 1)
+    };
+    let mut value = images.shallow_clone();
+    if !trunk.residual {
+        for i in 0..3 {
+            value = conv(i, &value).relu();
+        }
+        return value.flatten(1, -1);
+    }
+    for first in (0..trunk.convolutions.len()).step_by(5) {
+        value = conv(first, &value).max_pool2d([3; 2], [2; 2], [1; 2], [1; 2], false);
+        for block in [first + 1, first + 3] {
+            value = conv(block + 1, &conv(block, &value.relu()).relu()) + value;
+        }
+    }
+    value.flatten(1, -1).relu()
+}
+
+/// TRUNK-2: another layout in memory, the same numbers in the same order, and the same gradients.
+#[test]
+fn colours_last_change_neither_results_nor_gradients() {
+    for (network, shape) in [(Network::Nature, [4, 44, 40]), (Network::Impala, [3, 21, 18])] {
+        let net = net(network, &images(shape, 4), 16);
+        let trunk = net.layout().trunk.clone().unwrap();
+        let parameters = &net.parameters()[..trunk.parameters()];
+        let pixels = pixels(3, shape);
+        let weights = Tensor::linspace(-1.0, 1.0, trunk.outputs as i64, (Kind::Float, Device::Cpu));
+        let gradients = |output: &Tensor| {
+            net.parameters().iter().for_each(|parameter| {
+                let mut gradient = parameter.grad();
+                if gradient.defined() {
+                    let _ = gradient.zero_();
+                }
+            });
+            (output * &weights).sum(Kind::Float).backward();
+            parameters.iter().map(|parameter| parameter.grad().copy()).collect::<Vec<_>>()
+        };
+        let ours = trunk.forward(parameters, &pixels).unwrap();
+        let own_gradients = gradients(&ours);
+        let theirs = reference(&trunk, parameters, &(pixels.to_kind(Kind::Float) / 255.0));
+        assert_eq!(ours.size(), [3, trunk.outputs as i64]);
+        assert!(largest(&ours, &theirs) < 1e-5, "{network:?}");
+        for ((own, their), convolution) in own_gradients
+            .iter()
+            .zip(gradients(&theirs))
+            .zip(trunk.convolutions.iter().flat_map(|convolution| [convolution, convolution]))
+        {
+            let size = their.abs().max().double_value(&[]);
+            assert!(largest(own, &their) < 1e-4 * size.max(1.0), "{network:?} {}", convolution.name);
+        }
+    }
+}
+
+#[test]
+fn rows_come_back_as_they_went() {
+    let images = pixels(4, [3, 5, 6]);
+    let rows = to_rows(&images).unwrap();
+    assert_eq!((rows.size().as_slice(), rows.is_contiguous()), ([4, 5, 6, 3].as_slice(), true));
+    let picked = from_rows(&rows.index_select(0, &Tensor::from_slice(&[2_i64, 0]))).unwrap();
+    assert_eq!(picked, images.index_select(0, &Tensor::from_slice(&[2_i64, 0])));
+    let flat = Tensor::from_slice(&[1.0_f32, 2.0]).view([2, 1]);
+    assert_eq!(from_rows(&to_rows(&flat).unwrap()).unwrap(), flat);
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_the_key() {
+    let channels =
+        |network, channels: &[u32]| Policy { channels: Some(channels.to_vec()), ..policy(network, 8) };
+    for (shape, policy, key) in [
+        (&[4, 84, 84][..], policy(Network::Mlp, 8), "policy.network"),
+        (&[4], policy(Network::Nature, 8), "policy.network"),
+        (&[4], policy(Network::Impala, 8), "policy.network"),
+        (&[4, 20, 20], policy(Network::Nature, 8), "policy.network"),
+        (&[4, 84, 84], channels(Network::Nature, &[1, 2]), "policy.channels"),
+        (&[4, 84, 84], channels(Network::Nature, &[1, 0, 1]), "policy.channels"),
+        (&[4, 84, 84], channels(Network::Impala, &[]), "policy.channels"),
+    ] {
+        let error = Trunk::new(shape, &policy).unwrap_err();
+        assert!(error.usage && error.hint.contains(key), "{error:?}");
+    }
+}

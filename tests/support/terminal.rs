@@ -1,0 +1,159 @@
+//! A program in a real terminal: what it draws, what is typed, and how it ends.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
+use std::io::{Read, Write};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Nothing here takes longer unless it hangs.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A terminal with a program in it, killed and reaped at the end.
+pub struct Terminal {
+    pub screen: Arc<Mutex<vt100::Parser>>,
+    pub raw: Arc<Mutex<Vec<u8>>>,
+    writer: Box<dyn Write + Send>,
+    master: Box<dyn MasterPty + Send>,
+    pub child: Box<dyn Child + Send + Sync>,
+}
+
+impl Terminal {
+    /// Starts a program in 30 rows and 100 columns.
+    pub fn start(program: &str, args: &[&str], envs: &[(&str, &str)]) -> Terminal {
+        Terminal::start_in(&std::env::temp_dir(), program, args, envs)
+    }
+
+    /// The same, in a folder.
+    pub fn start_in(
+        folder: &std::path::Path,
+        program: &str,
+        args: &[&str],
+        envs: &[(&str, &str)],
+    ) -> Terminal {
+        let size = PtySize { rows: 30, cols: 100, pixel_width: 0, pixel_height: 0 };
+        let pair = native_pty_system().openpty(size).unwrap();
+        let mut command = CommandBuilder::new(program);
+        command.args(args);
+        command.cwd(folder);
+        command.env("TERM", "xterm-256color");
+        command.env("LC_ALL", "C.UTF-8");
+        command.env_remove("NO_COLOR");
+        command.env_remove("RANKDECK_TEST_PANIC");
+        command.env("RUST_BACKTRACE", "0");
+        envs.iter().for_each(|(name, value)| command.env(name, value));
+        let child = pair.slave.spawn_command(command).unwrap();
+        drop(pair.slave);
+        let screen = Arc::new(Mutex::new(vt100::Parser::new(30, 100, 0)));
+        let raw = Arc::new(Mutex::new(Vec::new()));
+        let mut reader = pair.master.try_clone_reader().unwrap();
+        let (to_screen, to_raw) = (Arc::clone(&screen), Arc::clone(&raw));
+        std::thread::spawn(move || {
+            let mut bytes = [0; 8192];
+            while let Ok(n @ 1..) = reader.read(&mut bytes) {
+                to_screen.lock().unwrap().process(&bytes[..n]);
+                to_raw.lock().unwrap().extend_from_slice(&bytes[..n]);
+            }
+        });
+        let writer = pair.master.take_writer().unwrap();
+        Terminal { screen, raw, writer, master: pair.master, child }
+    }
+
+    pub fn text(&self) -> String {
+        self.screen.lock().unwrap().screen().contents()
+    }
+
+    pub fn alternate(&self) -> bool {
+        self.screen.lock().unwrap().screen().alternate_screen()
+    }
+
+    pub fn send(&mut self, keys: &str) {
+        self.writer.write_all(keys.as_bytes()).unwrap();
+        self.writer.flush().unwrap();
+    }
+
+    /// What the program has written so far, with everything that moves the cursor.
+    pub fn written(&self) -> String {
+        String::from_utf8_lossy(&self.raw.lock().unwrap()).into_owned()
+    }
+
+    pub fn resize(&self, cols: u16, rows: u16) {
+        let size = PtySize { rows, cols, pixel_width: 0, pixel_height: 0 };
+        self.screen.lock().unwrap().screen_mut().set_size(rows, cols);
+        self.master.resize(size).unwrap();
+    }
+
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: the child is not reaped yet, so its pid is its own.
+        assert_eq!(unsafe { libc::kill(self.child.process_id().unwrap() as i32, signal) }, 0);
+    }
+
+    /// Signals the program and its children: where it runs behind a script that passes nothing on.
+    pub fn signal_all(&self, signal: i32) {
+        let pid = self.child.process_id().unwrap();
+        let children =
+            std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        for pid in children.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()) {
+            // SAFETY: a plain system call; the pid was read a moment ago.
+            unsafe { libc::kill(pid, signal) };
+        }
+    }
+
+    pub fn until(&self, what: &str, condition: impl Fn(&Terminal) -> bool) {
+        let deadline = Instant::now() + DEADLINE;
+        while !condition(self) {
+            assert!(
+                Instant::now() < deadline,
+                "waited in vain for {what}; the screen shows:\n{}",
+                self.text()
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub fn until_shows(&self, text: &str) {
+        self.until(text, |terminal| terminal.text().contains(text));
+    }
+
+    pub fn wait(&mut self) -> u32 {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.exit_code();
+            }
+            assert!(Instant::now() < deadline, "the program did not end; the screen shows:\n{}", self.text());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Modes of the terminal: (canonical, echo, signals).
+    pub fn modes(&self) -> (bool, bool, bool) {
+        let fd = self.master.as_raw_fd().unwrap();
+        // SAFETY: all-zero is a valid termios, which tcgetattr fills in; the descriptor is open.
+        let modes = unsafe {
+            let mut modes: libc::termios = std::mem::zeroed();
+            assert_eq!(libc::tcgetattr(fd, &mut modes), 0);
+            modes
+        };
+        let has = |flag| modes.c_lflag & flag != 0;
+        (has(libc::ICANON), has(libc::ECHO), has(libc::ISIG))
+    }
+
+    /// The terminal is as a shell wants it: modes, screen, cursor, mouse, paste.
+    pub fn assert_restored(&self) {
+        self.until("the normal screen", |terminal| !terminal.alternate());
+        assert_eq!(self.modes(), (true, true, true));
+        let parser = self.screen.lock().unwrap();
+        let screen = parser.screen();
+        assert!(!screen.hide_cursor(), "cursor");
+        assert!(!screen.bracketed_paste(), "paste");
+        assert_eq!(screen.mouse_protocol_mode(), vt100::MouseProtocolMode::None, "mouse");
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
