@@ -2,7 +2,7 @@
 """The fault laboratory: real runs of real ranks, one fault each at a random rank and step, and what the watch said about it.
 
     cargo build --release --features trainer,inject
-    RANKDECK_TEST_PYTHON=PYTHON RANKDECK_TESTBED=SCRIPT python3 benches/laboratory.py [--rounds 1] [--only NAME,...] [--skip NAME,...]
+    LIBTORCH=FOLDER RANKDECK_TEST_PYTHON=PYTHON RANKDECK_TESTBED=SCRIPT python3 benches/laboratory.py [--rounds 1] [--only NAME,...] [--skip NAME,...]
                                                         [--seed 0] [--jobs 1] [--json FILE] [--keep FOLDER]
 
 Ranks over Gloo on two local hosts, a torchrun-style script with and without the hook, and two hosts with a network between them. The time of a
@@ -20,6 +20,8 @@ from lab.run import Run  # noqa: E402
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # After the first verdict a close look may refine its reason, and victims may follow.
 AFTER = 2.5
+# Iterations among which a fault strikes.
+STEPS = (10, 45)
 
 
 class Laboratory:
@@ -62,7 +64,7 @@ class Laboratory:
 
     def alarm(self, case, number, chance):
         rank = chance.choice(case.victims or range(sum(case.nproc)))
-        step = chance.randrange(15, 60)
+        step = chance.randrange(*STEPS)
         fault = case.fault.format(rank=rank, step=step)
         environment = {"LAB_FAULT": fault} if case.program in ("script", "plain") else {"TRAINER_INJECT": fault} if fault else {}
         folder = self.folder / f"{case.name}-{number}"
@@ -87,9 +89,7 @@ class Laboratory:
                 cleared = cleared and run.end() is None and any(said["kind"] == "progress" or said["kind"] == "log" for _, said in run.lines[seen:])
             end = run.finish()
             at = at or run.strike()
-        reds = run.verdicts(case.severity)
-        if case.severity != "red":
-            reds = [red for red in reds if red[1]["verdict"] == "straggler"] + run.verdicts("red")
+        reds = sorted((verdict for verdict in run.verdicts() if self.alarms(case, verdict[1])), key=lambda verdict: verdict[0])
         first = reds[0] if reds else None
         right = bool(first) and (case.guilty == "any" or first[1]["rank"] in own)
         mine = [said for _, said in reds if case.guilty == "any" or said["rank"] in own]
@@ -103,12 +103,14 @@ class Laboratory:
             proved=bool(end and end["proved"]), left=run.leftovers() if not case.network else [], load=os.getloadavg()[0])
         self.tell(result, folder, right and result["reason"] and not result["others"])
 
+    def alarms(self, case, said):
+        """A red verdict; where the case is about something milder, that too, by its reason."""
+        return said["severity"] == "red" or said["severity"] == case.severity and said["reason_code"] in case.reasons
+
     def see(self, run, case, own, at):
         """Waits for the first verdict, and a little longer."""
         def fits(said):
-            if said["kind"] == "run_finished":
-                return True
-            return said["kind"] == "verdict" and said["severity"] == case.severity and (case.severity == "red" or said["verdict"] == "straggler")
+            return said["kind"] == "run_finished" or said["kind"] == "verdict" and self.alarms(case, said)
         # Patience begins with the strike.
         if at is None:
             if case.fault and "all:" not in case.fault:
@@ -120,7 +122,7 @@ class Laboratory:
             run.pass_time(AFTER if case.settings.get("timeout_s", 600) > 60 else 12)
 
     def quiet(self, case, number, chance):
-        rank, step = chance.randrange(sum(case.nproc)), chance.randrange(15, 60)
+        rank, step = chance.randrange(sum(case.nproc)), chance.randrange(*STEPS)
         faults = case.faults.format(rank=rank, step=step)
         folder = self.folder / f"{case.name}-{number}"
         with contextlib.ExitStack() as undo:
@@ -245,6 +247,9 @@ def main():
     parser.add_argument("--console", default=str(ROOT / "target/release/rankdeck"))
     args = parser.parse_args()
     args.console = os.path.abspath(args.console)
+    needed = [name for name in ("LIBTORCH", "RANKDECK_TEST_PYTHON") if not os.environ.get(name)]
+    if needed and not args.report:
+        parser.error(f"{' and '.join(needed)} must be set: the built-in trainer and the scripts would never come")
 
     def among(name, listed):
         words = [word for word in listed.split(",") if word]

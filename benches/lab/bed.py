@@ -24,7 +24,9 @@ class Bed:
         if up.returncode or "(root)" not in up.stdout:
             raise Missing(f"no namespaces here: {up.stderr.strip()}")
         config = (self.folder / "bed/client/config").read_text()
-        (self.folder / "config").write_text(config.replace("Host node*", "Host node* 10.77.0.*"))
+        # With BatchMode, Debian's ssh waits for half an hour before it takes a silent host for gone (ServerAliveInterval 300).
+        changed = config.replace("Host node*", "Host node* 10.77.0.*").replace("BatchMode yes", "BatchMode no")
+        (self.folder / "config").write_text(changed)
 
     def call(self, *words, check=True):
         return subprocess.run([self.script, *words], env=self.environment, text=True, capture_output=True, check=check)

@@ -109,7 +109,8 @@ MUST_ALARM = [
     _case("script-stop", "P30, P7", "stopped", outside=outside.stop, **SCRIPT),
     _case("script-raise", "P30, P4", "failed", fault="raise@{rank}:{step}", **SCRIPT),
     _case("script-lock", "P30, P12", "lock", group=SILENT, fault="lock@{rank}:{step}", words=("script.py:",), **SCRIPT),
-    _case("script-spin", "P30, P14", "spinning", group=SILENT, fault="spin@{rank}:{step}", words=("script.py:",), **SCRIPT),
+    # Nothing tells a script that computes from one that spins: amber within seconds, red after `watch.rank0_budget_s`.
+    _case("script-spin", "P30, P14", "spinning", group=SILENT, severity="amber", fault="spin@{rank}:{step}", words=("script.py:",), **SCRIPT),
     _case("script-gil", "P30, P15", "gil_held", group=SILENT, fault="gil@{rank}:{step}", words=("script.py:",), **SCRIPT),
     _case("script-op", "P30, P16", "op_mismatch", group=MISMATCH, fault="op@{rank}:{step}", **SCRIPT),
     _case("script-count", "P30, P17", "size_mismatch", group=MISMATCH, fault="count@{rank}:{step}", **SCRIPT),

@@ -2,6 +2,8 @@
 import json, os, pathlib, sys
 
 HERE = pathlib.Path(__file__).resolve().parent
+# Milliseconds of every environment step of the built-in trainer, as an emulator or a physics engine takes: a run then leaves most of the machine to others.
+PACE = 8
 
 PPO = """[env]
 id = "CartPole-v1"
@@ -36,6 +38,9 @@ def python():
 def experiment(name, program, ranks, settings, environment):
     """The experiment as TOML; `environment` goes to the ranks."""
     settings = dict(dict(total_steps=500_000_000, timeout_s=600, eval_every=20, checkpoint_every=10), **settings)
+    if program not in ("script", "plain"):
+        faults = [environment.get("TRAINER_INJECT", ""), f"pace={PACE}@all:0"]
+        environment = {**environment, "TRAINER_INJECT": ",".join(filter(None, faults))}
     table = "".join(f"{key} = {json.dumps(str(value))}\n" for key, value in environment.items())
     if program in ("script", "plain"):
         command = json.dumps([python(), "-u", str(HERE / "script.py")])

@@ -90,18 +90,28 @@ class Run:
             return self.end()
         for _ in range(3):
             if self.process.poll() is None and self.end() is None:
-                self.process.send_signal(signal.SIGINT)
+                self.signal(signal.SIGINT)
             if self.wait(lambda said: said["kind"] == "run_finished", polite) or self.process.poll() is not None:
                 break
         deadline = time.time() + 10
         while self.read() and time.time() < deadline:
             pass
         if self.process.poll() is None:
+            self.signal(signal.SIGKILL)
             self.process.kill()
         self.process.wait()
         self.process.stdout.close()
         self.errors.close()
         return self.end()
+
+    def signal(self, number):
+        """To the console; the script that makes hosts passes none on, and the console is its child."""
+        below = children(self.process.pid) if len(self.argv) > 1 else []
+        for pid in below or [self.process.pid]:
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                pass
 
     def strike(self):
         """When a rank said that its fault strikes: in the lines, or, when it died at once, in its log file."""

@@ -27,6 +27,8 @@ const EARLY: usize = 1024;
 impl Agent {
     /// Waits for the rank's last words on the event socket and for its last log lines.
     pub(super) fn autopsy(&self, rank: Rank) {
+        // What its page said last is heard before its end is.
+        self.subjects.look_now();
         let (audience, logs, news) = (self.audience.clone(), self.logs.clone(), self.news.clone());
         spawn_local(async move {
             let begun = Instant::now();

@@ -15,7 +15,8 @@ use crate::proto::status_page::{Reader, monotonic_ns};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
@@ -53,12 +54,20 @@ struct Task {
 #[derive(Debug, Clone, Default)]
 pub struct Subjects {
     task: Arc<Mutex<Task>>,
+    looker: Arc<OnceLock<Thread>>,
 }
 
 impl Subjects {
     /// Replaces the list.
     pub fn set(&self, generation: Generation, meeting: Meeting, subjects: Vec<Subject>) {
         *self.task.lock().unwrap_or_else(PoisonError::into_inner) = Task { generation, meeting, subjects };
+    }
+
+    /// The next round begins at once: a rank's page may have said its last.
+    pub fn look_now(&self) {
+        if let Some(looker) = self.looker.get() {
+            looker.unpark();
+        }
     }
 
     fn get(&self) -> Task {
@@ -77,7 +86,8 @@ pub fn start(
     round: Duration,
 ) -> std::io::Result<watch::Receiver<Numbered>> {
     let (sender, receiver) = watch::channel((0, HostSample::default()));
-    std::thread::Builder::new().name("sample".into()).spawn(move || {
+    let looker = subjects.looker.clone();
+    let thread = std::thread::Builder::new().name("sample".into()).spawn(move || {
         let mut sampler = Sampler::default();
         let mut number = 0;
         loop {
@@ -89,9 +99,10 @@ pub fn start(
             if sender.send((number, sample)).is_err() {
                 return;
             }
-            std::thread::sleep(round);
+            std::thread::park_timeout(round);
         }
     })?;
+    let _ = looker.set(thread.thread().clone());
     Ok(receiver)
 }
 
@@ -158,28 +169,31 @@ impl Sampler {
             let ours = |(pid, _): &&(u32, u64)| seen.pids.contains(pid);
             gpu.processes.iter().filter(ours).map(|(_, bytes)| bytes).sum()
         });
+        let state = seen.main.as_ref().map_or('X', |main| main.state);
         RankSample {
             rank: subject.rank,
             pid: subject.ident.pid,
-            state: seen.main.as_ref().map_or('X', |main| main.state),
+            state,
             cpu_percent: seen.cpu_percent,
             rss: seen.rss,
             children: seen.children,
             wchan: seen.wchan,
             gpu: subject.gpu,
             gpu_memory,
-            page: self.page(subject),
+            page: self.page(subject, matches!(state, 'X' | 'Z')),
             signals: seen.signals,
         }
     }
 
-    fn page(&mut self, subject: &Subject) -> Option<crate::proto::message::PageSample> {
+    fn page(&mut self, subject: &Subject, ended: bool) -> Option<crate::proto::message::PageSample> {
         if !self.pages.contains_key(&subject.page) {
             let reader = Reader::open(&subject.page).ok()?;
             self.pages.insert(subject.page.clone(), reader);
         }
         let view = self.pages.get(&subject.page)?.view();
-        (view.rank == subject.rank.0).then(|| view.sample(monotonic_ns()))
+        let now_ns = monotonic_ns();
+        (view.rank == subject.rank.0)
+            .then(|| if ended { view.last_words(now_ns) } else { view.sample(now_ns) })
     }
 }
 

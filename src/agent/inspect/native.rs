@@ -44,8 +44,9 @@ impl Copy {
     /// Addresses of its frames, innermost first; each but the first lies inside the call instruction.
     ///
     /// The frame pointer of a thread that waits is not known: the kernel shows two registers only. It is needed where a function close to the
-    /// system call keeps one, so every place on the stack that looks like a frame record (a higher stack address, then an address of code) is
-    /// tried from the innermost on; the first one that leads to the bottom of the stack is taken, else the one that leads farthest.
+    /// system call keeps one, so every place on the stack that may be a frame record (anything, since the caller may use that register for
+    /// whatever it likes, then an address that a call returns to) is tried from the innermost on; the first one that leads to the bottom of the
+    /// stack is taken, else the one that leads farthest.
     pub fn unwind(&self, modules: &mut Modules) -> Vec<u64> {
         let mut best = self.unwind_with(modules, self.bp);
         if self.bp != 0 {
@@ -54,9 +55,8 @@ impl Copy {
         let mut tried = 0;
         for at in (0..self.stack.len().min(RECORD_BYTES)).step_by(8) {
             let record = self.sp + at as u64;
-            let fits = |value: u64| value > record && value - self.sp < self.stack.len() as u64;
-            let (Some(up), Some(back)) = (self.word(record), self.word(record + 8)) else { break };
-            if !fits(up) || !modules.has_code(back) {
+            let Some(back) = self.word(record + 8) else { break };
+            if !modules.is_return(back) {
                 continue;
             }
             let (frames, whole) = self.unwind_with(modules, record);
@@ -184,5 +184,67 @@ mod seize {
     /// Says so.
     pub fn copy(_: u32, _: u32) -> Result<super::Copy, String> {
         Err("stacks of running threads are read on x86-64 only".into())
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    static LOCK: Mutex<()> = Mutex::new(());
+    static TID: AtomicU32 = AtomicU32::new(0);
+
+    /// The slow way of taking the lock keeps a frame pointer.
+    extern "C" fn takes_the_lock() {
+        drop(LOCK.lock());
+    }
+
+    /// Uses the register of the frame pointer for something else, as optimised code does.
+    #[inline(never)]
+    fn calls_with_another_value_in_rbp() {
+        // SAFETY: the register is put back; the called function is an ordinary one and the stack is aligned here, since others are called too.
+        unsafe {
+            std::arch::asm!(
+                "mov r12, rbp",
+                "mov rbp, 0x7fffffff",
+                "call {called}",
+                "mov rbp, r12",
+                called = sym takes_the_lock,
+                out("r12") _,
+                clobber_abi("C"),
+            );
+        }
+        std::hint::black_box(());
+    }
+
+    #[test]
+    fn a_stack_whose_frame_pointer_serves_another_purpose_is_read_without_a_gap() {
+        let held = LOCK.lock().unwrap();
+        let thread = std::thread::spawn(|| {
+            // SAFETY: no arguments, cannot fail.
+            TID.store(unsafe { libc::gettid() } as u32, Ordering::SeqCst);
+            calls_with_another_value_in_rbp();
+        });
+        let pid = std::process::id();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let functions = loop {
+            let tid = TID.load(Ordering::SeqCst);
+            let mut modules = Modules::new(pid, &memory::code(pid).unwrap());
+            let found = stacks(pid, &[tid], &mut modules, 1, true, deadline, |_| {});
+            let frames = found.into_iter().flat_map(|stack| stack.frames).map(|frame| frame.function);
+            let functions: Vec<String> = frames.collect();
+            if functions.iter().any(|name| name.contains("takes_the_lock")) || Instant::now() > deadline {
+                break functions;
+            }
+        };
+        drop(held);
+        thread.join().unwrap();
+        let at = |name: &str| functions.iter().position(|function| function.contains(name));
+        let (inner, outer) = (at("takes_the_lock"), at("calls_with_another_value_in_rbp"));
+        assert!(inner.is_some() && inner < outer, "{functions:#?}");
     }
 }

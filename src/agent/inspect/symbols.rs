@@ -42,6 +42,8 @@ struct Loaded {
     bias: u64,
     start: u64,
     end: u64,
+    /// Where in the file the mapping begins.
+    offset: u64,
     map: Arc<Mmap>,
 }
 
@@ -104,14 +106,23 @@ impl Modules {
             ..Default::default()
         };
         self.unwinder.add_module(Module::new(mapping.path.clone(), mapping.start..mapping.end, bias, info));
-        let (path, start, end) = (mapping.path.clone(), mapping.start, mapping.end);
-        self.loaded.push(Loaded { path, bias, start, end, map: map.clone() });
+        let Mapping { path, start, end, offset, .. } = mapping.clone();
+        self.loaded.push(Loaded { path, bias, start, end, offset, map: map.clone() });
         Some(())
     }
 
-    /// An address lies in the code of one of the files.
-    pub fn has_code(&self, address: u64) -> bool {
-        self.loaded.iter().any(|loaded| (loaded.start..loaded.end).contains(&address))
+    /// A call returns to this address: code of one of the files stands there, behind a call (Intel SDM volume 2, CALL: `E8` with 32 bits, or `FF /2`
+    /// with 2 to 7 bytes in all).
+    pub fn is_return(&self, address: u64) -> bool {
+        let code = |loaded: &Loaded| {
+            let at = usize::try_from(address - loaded.start + loaded.offset).ok()?;
+            loaded.map.get(at.checked_sub(7)?..at)?.try_into().ok()
+        };
+        let inside = self.loaded.iter().find(|loaded| (loaded.start..loaded.end).contains(&address));
+        inside.and_then(code).is_some_and(|before: [u8; 7]| {
+            let indirect = |pair: &[u8]| matches!(pair, [0xff, form] if form & 0x38 == 0x10);
+            before[2] == 0xe8 || before.windows(2).any(indirect)
+        })
     }
 
     /// The frames of a stack, innermost first, and whether its bottom was reached.

@@ -133,6 +133,9 @@ fn send_stops(ctx: &mut Ctx<'_>, open: &[usize], mode: StopMode, grace_ms: u64) 
 
 /// Every host has proved its stop, or `open` ones will not any more.
 fn conclude(ctx: &mut Ctx<'_>, open: &[usize]) {
+    // All ranks of a group may be dead within a tick of each other.
+    super::tick::last_words(ctx);
+    super::verdicts::tell(ctx);
     policy::ended(ctx, open);
     let leaves = |node: usize| ctx.session.run.next_plan.as_ref().is_some_and(|plan| !plan.has_ranks(node));
     let left = |host: &HostModel| host.stopped.as_ref().is_some_and(|left| !left.is_empty());

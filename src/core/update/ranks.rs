@@ -84,6 +84,13 @@ pub(super) fn exited(ctx: &mut Ctx<'_>, at: At, rank: Rank, pid: u32, end: End<'
     tell_life(ctx, at, rank, state, Some(&exit), said.clone());
     ctx.session.run.facts.first_end.get_or_insert(ctx.now);
     if good {
+        // Those that it left may have been heard of first.
+        let facts = &ctx.session.run.facts;
+        let victims = facts.failures.iter().all(|failure| failure.weight == Weight::Victim);
+        let victim = facts.failures.first().map(|failure| failure.rank).filter(|_| victims && !stopping);
+        if let Some(victim) = victim {
+            left_early(ctx, at, victim);
+        }
         return;
     }
     // Exit code 2 of the built-in trainer means a mistake in the configuration, said or unsaid.
@@ -104,20 +111,14 @@ pub(super) fn exited(ctx: &mut Ctx<'_>, at: At, rank: Rank, pid: u32, end: End<'
         }
         return;
     }
-    let earlier = ctx.session.run.facts.culprit().filter(|culprit| culprit.weight <= weight);
+    let culprit = ctx.session.run.facts.culprit().filter(|culprit| culprit.weight <= weight);
+    let earlier = culprit.map(|culprit| culprit.rank);
     let stuck = ctx.session.watch.root().filter(|root| *root != rank);
     let left = match (&earlier, stuck, weight) {
-        (None, None, Weight::Victim) if !mismatch => {
-            let limits = Limits::of(ctx.model);
-            ctx.session.watch.left_early(ctx.model, rank, &limits)
-        }
+        (None, None, Weight::Victim) if !mismatch => left_early(ctx, at, rank),
         _ => None,
     };
-    let victim_of = earlier
-        .map(|culprit| culprit.rank)
-        .or(stuck)
-        .or(left.as_ref().map(|(rank, _)| *rank))
-        .filter(|_| weight == Weight::Victim && !mismatch);
+    let victim_of = earlier.or(stuck).or(left).filter(|_| weight == Weight::Victim && !mismatch);
     ctx.session.watch.died(ctx.session.clock.awake_ms);
     // A broken connection is never the first failure of a group, even where its cause has not been heard of yet.
     let victim = weight == Weight::Victim && !mismatch && ctx.model.ranks.len() > 1;
@@ -133,22 +134,23 @@ pub(super) fn exited(ctx: &mut Ctx<'_>, at: At, rank: Rank, pid: u32, end: End<'
     let (time, bound_s) = super::failure::on_our_clock(ctx, at.node, began);
     let last_lines = last_lines.to_vec();
     let text = verdict.reason.clone();
-    if let Some((rank, text)) = left {
-        let host = ctx
-            .model
-            .ranks
-            .get(rank.index())
-            .map(|rank| ctx.host_name(rank.node.index()))
-            .unwrap_or_default();
-        let last_lines = Vec::new();
-        let weight = Weight::Plain;
-        let failure = Failure { rank, host, time, bound_s, last_lines, weight, text, usage: false };
-        ctx.session.run.facts.failures.push(failure);
-    }
     let facts = &mut ctx.session.run.facts;
     facts.failures.push(Failure { rank, host: name, time, bound_s, last_lines, weight, text, usage });
     facts.blame(Cause::Failure);
     ctx.session.watch.fact(Some(rank), verdict);
+}
+
+/// Who left early and thereby ended `victim`, if anybody did: the run's failure is theirs.
+fn left_early(ctx: &mut Ctx<'_>, at: At, victim: Rank) -> Option<Rank> {
+    let limits = Limits::of(ctx.model);
+    let (rank, text) = ctx.session.watch.left_early(ctx.model, victim, &limits)?;
+    let node = ctx.model.ranks.get(rank.index()).map(|rank| rank.node.index());
+    let host = node.map(|node| ctx.host_name(node)).unwrap_or_default();
+    let (time, bound_s) = super::failure::on_our_clock(ctx, at.node, at.time);
+    let (last_lines, weight) = (Vec::new(), Weight::Plain);
+    let failure = Failure { rank, host, time, bound_s, last_lines, weight, text, usage: false };
+    ctx.session.run.facts.failures.push(failure);
+    Some(rank)
 }
 
 /// A rank said something on its event socket.

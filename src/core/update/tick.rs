@@ -53,7 +53,7 @@ pub(super) fn ticked(ctx: &mut Ctx<'_>) -> bool {
 }
 
 /// After a death, for a few seconds: did another rank leave the common order before?
-fn last_words(ctx: &mut Ctx<'_>) {
+pub(super) fn last_words(ctx: &mut Ctx<'_>) {
     let limits = Limits::of(ctx.model);
     let awake = ctx.session.clock.awake_ms;
     if let Some((rank, text)) = ctx.session.watch.last_words(ctx.model, awake, &limits) {

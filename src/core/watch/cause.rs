@@ -110,13 +110,23 @@ fn gil(look: &Inspection) -> bool {
     said.into_iter().any(|text| text.contains(HOLDS_GIL))
 }
 
+/// It never sleeps: time in which it was ready to run and got no core counts.
+fn never_sleeps(seat: &Seat<'_>) -> bool {
+    seat.moved.over_ms > 0 && cpu(seat) + seat.moved.delayed >= BUSY
+}
+
 /// Its program works in a phase of known length.
 fn progresses(seat: &Seat<'_>) -> bool {
     let moved = &seat.moved;
     seat.silence_ms() < SUSPECT_MS
         || moved.io_bytes > 0
         || children_work(seat) == Some(true)
-        || (moved.over_ms > 0 && cpu(seat) >= BUSY)
+        || never_sleeps(seat)
+}
+
+/// Two looks one after the other saw it in the same function of its own code.
+fn same_function(seat: &Seat<'_>) -> bool {
+    seat.function_before.is_some() && seat.look.and_then(user_function).as_deref() == seat.function_before
 }
 
 /// It has something to do and does not get a core for it. One that only waits uses none at all, however busy its host is.
@@ -164,7 +174,10 @@ pub(super) fn judge(seat: &Seat<'_>, waited_ms: u64, limits: &Limits) -> Option<
             return red(Confidence::Certain, Reason::EnvWorkerDied);
         }
         match children_work(seat) {
-            Some(false) if overdue => return red(Confidence::Likely, Reason::EnvWorkerDeadlocked),
+            // A look may be of before it began to compute.
+            Some(false) if overdue && cpu(seat) <= IDLE => {
+                return red(Confidence::Likely, Reason::EnvWorkerDeadlocked);
+            }
             Some(true) => return if overdue || shown { amber(Reason::SlowEnv) } else { None },
             Some(false) | None => {}
         }
@@ -176,12 +189,16 @@ pub(super) fn judge(seat: &Seat<'_>, waited_ms: u64, limits: &Limits) -> Option<
     let long = matches!(phase, Some(Phase::Eval | Phase::Checkpoint | Phase::Init | Phase::Rendezvous));
     let compiling = seat.page().is_some_and(|page| page.activity == Activity::Compile);
     // Progress of the program itself renews the budget without end, a busy CPU alone three times.
-    let silent_budget = threshold.stuck.saturating_mul(if cpu(seat) >= BUSY { 4 } else { 1 });
+    let silent_budget = threshold.stuck.saturating_mul(if never_sleeps(seat) { 4 } else { 1 });
     if (long || compiling) && progresses(seat) && silence < silent_budget {
         return if shown { amber(Reason::ExpectedWait) } else { None };
     }
-    // Programs without phases may evaluate for as long as they like, as long as they do something.
+    // Programs without phases may evaluate for as long as they like, as long as they do something: nothing tells that from a loop without end,
+    // but one that is always in the same function is worth a word.
     if phase.is_none() && progresses(seat) && silence < limits.rank0 {
+        if overdue && never_sleeps(seat) && same_function(seat) {
+            return amber(Reason::Spinning);
+        }
         return if shown { amber(Reason::ExpectedWait) } else { None };
     }
     if !overdue {
@@ -190,8 +207,7 @@ pub(super) fn judge(seat: &Seat<'_>, waited_ms: u64, limits: &Limits) -> Option<
     let idle = cpu(seat) <= IDLE;
     let reason = match (seat.sample.state, waits_in) {
         _ if seat.waiting().is_some() => Reason::InsideEarlier,
-        // Time in which it was ready to run and got no core counts: it never sleeps.
-        ('R', _) if cpu(seat) + seat.moved.delayed >= BUSY => Reason::Spinning,
+        ('R', _) if never_sleeps(seat) => Reason::Spinning,
         (_, Wait::Lock) if idle => Reason::Lock,
         (_, Wait::Sleep) => Reason::Sleeping,
         (_, Wait::Net) => Reason::WaitsForPeer,
@@ -248,21 +264,31 @@ pub(super) fn is_own(frame: &Frame) -> bool {
     })
 }
 
-/// `FILE:LINE` and function of the innermost frame of the program's own code, from an inspection.
-pub(super) fn user_frame(look: &Inspection) -> Option<String> {
+/// The innermost frame of the program's own code: its file, and its function with a word before it.
+fn own_frame(look: &Inspection) -> Option<(&Frame, &str, String)> {
     let stacks = || look.threads.iter().filter(|thread| thread.how != How::Kernel);
     // A Python program's own lines are in its interpreter frames; native frames below them are the library's.
     let python = stacks().filter(|thread| thread.how == How::Python);
     let native = stacks().filter(|thread| thread.how == How::Native);
     python.chain(native).find_map(|thread| {
         let frame = thread.frames.iter().find(|frame| is_own(frame))?;
-        let file = frame.file.as_deref()?;
-        let line = frame.line.map(|line| format!(":{line}")).unwrap_or_default();
         // Parameters of types make names of hundreds of characters.
         let bare = frame.function.find('<').filter(|at| *at > 0);
         let name = bare.and_then(|at| frame.function.get(..at)).unwrap_or(&frame.function);
         let name = crate::core::words::clip(name, 80);
         let function = if name.is_empty() { String::new() } else { format!(" in {name}") };
-        Some(format!("{file}{line}{function}"))
+        Some((frame, frame.file.as_deref()?, function))
     })
+}
+
+/// `FILE:LINE` and function of the innermost frame of the program's own code, from an inspection.
+pub(super) fn user_frame(look: &Inspection) -> Option<String> {
+    let (frame, file, function) = own_frame(look)?;
+    let line = frame.line.map(|line| format!(":{line}")).unwrap_or_default();
+    Some(format!("{file}{line}{function}"))
+}
+
+/// The same without the line.
+pub(super) fn user_function(look: &Inspection) -> Option<String> {
+    own_frame(look).map(|(_, file, function)| format!("{file}{function}"))
 }

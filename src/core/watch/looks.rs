@@ -4,6 +4,7 @@
 //! - LOOK-1: a rank is asked about at most every [`EVERY_MS`] while it stands still, with growing gaps, and at most [`MOST`] ranks at a time.
 //! - LOOK-2: what a look showed counts only while the rank has not moved since.
 
+use super::cause::user_function;
 use crate::core::ids::{NodeRank, Rank};
 use crate::proto::inspection::{Inspection, Socket};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +21,8 @@ struct Asked {
     at: Option<u64>,
     times: u32,
     answer: Option<Inspection>,
+    /// The function in which its own code was at the look before.
+    function_before: Option<String>,
     /// Connections at the first look since the rank stands still, once there was another.
     before: Vec<Socket>,
 }
@@ -70,6 +73,7 @@ impl Looks {
     /// An answer came.
     pub fn answered(&mut self, inspection: Inspection) {
         if let Some(asked) = self.ranks.get_mut(&inspection.rank) {
+            asked.function_before = asked.answer.as_ref().and_then(user_function);
             // On a busy host a look may end before it has read any stack; the rank has not moved since one was had.
             let (known, before) =
                 asked.answer.take().map(|answer| (answer.threads, answer.sockets)).unwrap_or_default();
@@ -85,8 +89,14 @@ impl Looks {
     pub fn moved(&mut self, rank: Rank) {
         if let Some(asked) = self.ranks.get_mut(&rank) {
             asked.answer = None;
+            asked.function_before = None;
             asked.before.clear();
         }
+    }
+
+    /// The function in which the rank's own code was at the look before the latest, since it stands still.
+    pub fn function_before(&self, rank: Rank) -> Option<&str> {
+        self.ranks.get(&rank)?.function_before.as_deref()
     }
 
     /// The rank's connections at the first look since it stands still; empty while there was no other.

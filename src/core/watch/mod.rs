@@ -3,8 +3,9 @@
 //! Owner: `update`. Two sources: facts (a death, differing weights) that records bring, and conditions that hold or do not at each tick.
 //!
 //! Map: `track` remembers ranks between samples, `pace` learns what is usual, `seat` is one rank now; `waits` follows the frontier of every
-//! group to the guilty, `disagree` finds who left the common order, `cause` is the table of reasons, `network` and `slow` look at
-//! connections and stragglers; `looks` asks agents about suspects; `evidence` and `portrait` put it into words and onto a card.
+//! group to the guilty, `disagree` finds who left the common order, `cause` is the table of reasons and `weigh` decides what is said; `hosts`,
+//! `network` and `slow` look at silent hosts, connections and stragglers; `looks` asks agents about suspects; `evidence`, `facts` and `portrait`
+//! put it into words and onto a card.
 //!
 //! Invariants:
 //! - WATCH-1: one incident per root: a death, a frozen process or a silent host explains the waits of the others.
@@ -18,6 +19,8 @@
 mod cause;
 mod disagree;
 mod evidence;
+mod facts;
+mod hosts;
 mod looks;
 mod network;
 mod pace;
@@ -27,13 +30,15 @@ mod slow;
 mod stages;
 mod track;
 mod waits;
+mod weigh;
 
+pub(crate) use facts::{dead, drift, is_victim, totals_differ};
 pub(crate) use looks::LookRequest;
 pub use pace::Learnt;
 
-use crate::core::host::{HostMachine, HostStage};
+use crate::core::host::HostMachine;
 use crate::core::ids::{NodeRank, Rank};
-use crate::core::model::{HostModel, Model, RankLife, RankModel};
+use crate::core::model::{Model, RankLife, RankModel};
 use crate::core::reason::Reason;
 use crate::core::report::{Confidence, Severity, VerdictKind, VerdictReport};
 use crate::core::session::Limits;
@@ -41,6 +46,7 @@ use crate::core::words;
 use crate::proto::inspection::Inspection;
 use crate::proto::message::HostSample;
 use evidence::{Late, Scene};
+use hosts::Beats;
 use looks::Looks;
 use pace::Pace;
 use seat::{HostView, Seat};
@@ -48,7 +54,6 @@ use slow::Straggler;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use track::Track;
-use waits::Finding;
 
 /// Milliseconds for which a process must be seen stopped, or a link down.
 const FROZEN_MS: u64 = 1_000;
@@ -58,10 +63,6 @@ const FRESH_MS: u64 = 3_000;
 const SLOW_HOLD_MS: u64 = 10_000;
 /// Milliseconds after a death in which the last words of all ranks are compared.
 const POST_MORTEM_MS: u64 = 5_000;
-/// Iterations and updates without a collective.
-const ALONE: u64 = 3;
-/// Wait of all ranks inside one collective after which their connections are looked at, ms.
-const INSIDE_MS: u64 = 2_000;
 
 /// What a verdict is about: its identity while its text changes.
 pub(crate) type Key = (VerdictKind, Option<Rank>, Option<NodeRank>);
@@ -94,6 +95,7 @@ pub(crate) struct Watch {
     told: BTreeMap<Key, Told>,
     /// Since when a host's interface has been seen down (its agent's clock), and that clock.
     links: BTreeMap<NodeRank, (u64, u64)>,
+    beats: Beats,
     /// Errors of GPUs that are old news.
     xids: BTreeMap<(NodeRank, u32), Vec<u64>>,
     slow: Option<(Straggler, u64)>,
@@ -109,6 +111,7 @@ impl Watch {
         self.facts.clear();
         self.conditions.clear();
         self.links.clear();
+        self.beats = Beats::default();
         self.xids.clear();
         (self.slow, self.post_mortem) = (None, None);
     }
@@ -123,6 +126,7 @@ impl Watch {
                 }
             }
         }
+        self.beats.heard(node, sample.mono_ms);
         match sample.signals.link.as_ref().filter(|link| !link.up) {
             Some(_) => {
                 self.links.entry(node).or_insert((sample.mono_ms, sample.mono_ms)).1 = sample.mono_ms;
@@ -167,23 +171,28 @@ impl Watch {
         self.told.values().filter(red).find_map(|told| told.verdict.rank)
     }
 
-    /// A rank that left with exit code 0 while `victim` was inside a collective: the root of the victim's death. Its verdict becomes a fact.
+    /// A rank that left with exit code 0 and took `victim`'s connection with it: the root of the victim's death. Its verdict becomes a fact. The
+    /// counters tell where they are counted at all; else one or a few that ended well among others that could not go on without them.
     pub fn left_early(&mut self, model: &Model, victim: Rank, limits: &Limits) -> Option<(Rank, String)> {
         let (rank, verdict) = {
             let seats = self.seats(model, &[], limits);
-            let victim = seats.iter().find(|seat| seat.rank == victim)?;
-            let waits = victim.groups.iter().find(|group| group.inside)?;
-            let behind = |seat: &&Seat| {
-                seat.left && seat.of(&waits.name).is_some_and(|group| group.entered < waits.entered)
-            };
-            let rank = seats.iter().find(behind)?.rank;
+            let waits = seats
+                .iter()
+                .find(|seat| seat.rank == victim)
+                .and_then(|victim| victim.groups.iter().find(|group| group.inside));
+            let counted = waits.and_then(|waits| {
+                let behind = |seat: &&Seat| {
+                    seat.left && seat.of(&waits.name).is_some_and(|group| group.entered < waits.entered)
+                };
+                Some((seats.iter().find(behind)?.rank, waits.name.as_str(), waits.entered, waits.age_ms))
+            });
+            let (rank, group, seq, waited_ms) = counted.or_else(|| Some((leaver(model)?, "", 0, 0)))?;
             let judged = cause::Judged {
                 severity: Severity::Red,
-                confidence: Confidence::Certain,
+                confidence: if counted.is_some() { Confidence::Certain } else { Confidence::Likely },
                 reason: Reason::LeftEarly,
             };
-            let (group, seq, waited_ms) = (waits.name.as_str(), waits.entered, waits.age_ms);
-            let waiters = [victim.rank];
+            let waiters = [victim];
             let late = Late { rank, also: &[], waiters: &waiters, group, seq, waited_ms, ahead: false };
             (rank, Scene { model, seats: &seats }.behind(&late, judged))
         };
@@ -254,6 +263,7 @@ impl Watch {
                 host: host.map_or(HostView::default(), HostView::of),
                 gpu: host.and_then(|host| host.gpus.iter().find(|gpu| Some(gpu.index) == rank.gpu)),
                 look: self.looks.of(rank.rank),
+                function_before: self.looks.function_before(rank.rank),
                 sockets_before: self.looks.before(rank.rank),
             })
         };
@@ -296,7 +306,8 @@ impl Watch {
                     && seat.still_ms < waits::STILL_MS
                     && !seat.groups.is_empty()
             });
-            if let Some(verdict) = lost(model, host, machine, awake_ms, limits, others) {
+            let starved = self.beats.is_starved(host);
+            if let Some(verdict) = hosts::lost(model, (host, machine), awake_ms, limits, others, starved) {
                 add(Some(host.node_rank), verdict);
             }
         }
@@ -332,8 +343,8 @@ impl Watch {
         // A death explains every wait that follows from it.
         let dead = seats.iter().any(|seat| seat.died);
         for finding in waits::look(&seats) {
-            suspects.extend(suspicious(&finding));
-            if let Some(verdict) = waiting(&scene, &finding, limits, dead) {
+            suspects.extend(weigh::suspicious(&finding));
+            if let Some(verdict) = weigh::waiting(&scene, &finding, limits, dead) {
                 add(None, verdict);
             }
         }
@@ -341,7 +352,7 @@ impl Watch {
             suspects.extend([what.odd.first().copied().unwrap_or_default(), what.other]);
             add(None, scene.disagree(&what, 0));
         }
-        if let Some(verdict) = alone(&scene, &living, model.ranks.len()) {
+        if let Some(verdict) = weigh::alone(&scene, &living, model.ranks.len()) {
             add(None, verdict);
         }
         let (stage, late) = stages::look(&scene, model, &fresh, limits);
@@ -416,180 +427,22 @@ impl Watch {
     }
 }
 
+/// Who ended with exit code 0, the one with the fewest collectives, when at least as many did not.
+fn leaver(model: &Model) -> Option<Rank> {
+    let left = |rank: &&RankModel| matches!(&rank.life, RankLife::Exited(exit) if words::is_success(exit));
+    let left: Vec<&RankModel> = model.ranks.iter().filter(left).collect();
+    let entered = |rank: &&&RankModel| {
+        let page = rank.sample.as_ref().and_then(|sample| sample.page.as_ref());
+        page.map_or(0, |page| page.collective.entered)
+    };
+    let first = left.iter().min_by_key(entered)?.rank;
+    (left.len() * 2 <= model.ranks.len()).then_some(first)
+}
+
 /// Its card shows what a close look brought.
 fn is_seen(verdict: &VerdictReport) -> bool {
     let guilty = verdict.card.as_ref().and_then(|card| card.guilty.as_ref());
     guilty.is_some_and(|side| !side.stack.is_empty() || !side.at.is_empty() || !side.blocked_on.is_empty())
-}
-
-/// Whom a finding makes worth a close look, in order of weight.
-fn suspicious(finding: &Finding) -> Vec<Rank> {
-    match finding {
-        Finding::Behind { rank, also, waiters, .. } => {
-            let one = std::iter::once(*rank).chain(waiters.first().copied());
-            one.chain(also.iter().copied().take(3)).collect()
-        }
-        Finding::Disagree { what, .. } => what.odd.iter().copied().take(3).chain([what.other]).collect(),
-        Finding::Ring { ring, .. } => ring.iter().map(|(rank, _)| *rank).take(4).collect(),
-        Finding::Inside { members, waited_ms, .. } if *waited_ms >= INSIDE_MS => {
-            members.iter().copied().take(looks::MOST).collect()
-        }
-        Finding::Inside { .. } => Vec::new(),
-    }
-}
-
-/// What is said about a finding; `None` while nothing should be.
-fn waiting(scene: &Scene<'_>, finding: &Finding, limits: &Limits, dead: bool) -> Option<VerdictReport> {
-    match finding {
-        Finding::Behind { .. } | Finding::Ring { .. } | Finding::Inside { .. } if dead => None,
-        Finding::Behind { rank, also, waiters, group, seq, waited_ms, ahead } => {
-            let (waited_ms, seq, ahead) = (*waited_ms, *seq, *ahead);
-            let seat = scene.seats.iter().find(|seat| seat.rank == *rank)?;
-            let judged = cause::judge(seat, waited_ms, limits)?;
-            if ahead && judged.severity == Severity::Red {
-                // The one that waits alone is early; those who are late have never heard of its call.
-                let early = *waiters.first()?;
-                let late = Late { rank: early, also: &[], waiters: &[*rank], group, seq, waited_ms, ahead };
-                return Some(scene.behind(&late, cause::Judged { reason: Reason::ExtraCall, ..judged }));
-            }
-            Some(
-                scene.behind(
-                    &Late { rank: *rank, also, waiters, group, seq, waited_ms, ahead: false },
-                    judged,
-                ),
-            )
-        }
-        Finding::Disagree { what, waited_ms } => Some(scene.disagree(what, *waited_ms)),
-        Finding::Ring { ring, waited_ms } => {
-            (*waited_ms >= limits.behind).then(|| scene.ring(ring, *waited_ms))
-        }
-        Finding::Inside { members, seq, waited_ms, .. } => {
-            let halted = scene.seats.iter().any(|seat| seat.halted_ms.is_some());
-            if halted {
-                return None;
-            }
-            if let Some(trouble) = network::sockets(scene.model, scene.seats, members, *waited_ms)
-                && *waited_ms >= limits.behind
-            {
-                return Some(scene.network(&trouble));
-            }
-            let severity = if *waited_ms >= limits.init { Severity::Red } else { Severity::Amber };
-            (*waited_ms >= cause::AMBER_MS).then(|| scene.everywhere(members, *seq, *waited_ms, severity))
-        }
-    }
-}
-
-/// Ranks that learn without exchanging anything.
-fn alone(scene: &Scene<'_>, living: &[(Rank, &Track)], world_size: usize) -> Option<VerdictReport> {
-    if world_size < 2 {
-        return None;
-    }
-    let since = |rank: &Rank, track: &Track| {
-        let page = scene.seats.iter().find(|seat| seat.rank == *rank && seat.fresh)?.page()?;
-        // An optimiser of a script may step as often as it likes.
-        if page.by_hook {
-            return None;
-        }
-        let (iteration, updates) = track.at_collective;
-        let past = (page.train_iter.saturating_sub(iteration), page.updates.saturating_sub(updates));
-        (past.0 >= ALONE && past.1 >= ALONE).then_some(past)
-    };
-    let ranks: Vec<(Rank, (u64, u64))> =
-        living.iter().filter_map(|(rank, track)| Some((*rank, since(rank, track)?))).collect();
-    let (iterations, updates) = ranks.iter().map(|(_, past)| *past).max()?;
-    let ranks: Vec<Rank> = ranks.iter().map(|(rank, _)| *rank).collect();
-    Some(scene.alone(&ranks, updates, iterations))
-}
-
-/// Is this host silent? `others`: ranks elsewhere get on with their collectives, so its ranks must be alive.
-fn lost(
-    model: &Model,
-    host: &HostModel,
-    machine: &HostMachine,
-    awake_ms: u64,
-    limits: &Limits,
-    others: bool,
-) -> Option<VerdictReport> {
-    if host.stopped.is_some() {
-        return None;
-    }
-    let silence = awake_ms.saturating_sub(machine.heard);
-    let (reason, why) = match machine.stage {
-        HostStage::Linking | HostStage::Closed => return None,
-        HostStage::Failed => (Reason::HostSilent, "it cannot be reached"),
-        HostStage::Away { .. } if silence >= limits.lost => {
-            (Reason::HostSilent, "the link is broken and is being mended")
-        }
-        HostStage::Attaching { .. } | HostStage::Greeted { .. } | HostStage::Live { .. }
-            if silence >= limits.lost =>
-        {
-            (Reason::AgentSilent, "the link stands but its agent says nothing")
-        }
-        HostStage::Attaching { .. }
-        | HostStage::Greeted { .. }
-        | HostStage::Live { .. }
-        | HostStage::Away { .. } => return None,
-    };
-    let reason = if others && reason == Reason::HostSilent { Reason::LinkLost } else { reason };
-    // An agent that gets no core says nothing either.
-    let busy = host.sample.as_ref().is_some_and(|sample| HostView::of(sample).is_busy());
-    let excused = busy && silence < limits.lost.saturating_mul(cause::STARVED);
-    let mut facts = vec![format!("last message {} ago", words::seconds(silence))];
-    if busy {
-        facts.push("its cores had more to do than they could when it spoke last".into());
-    }
-    facts.extend(evidence::link(&host.link));
-    facts.push(match others {
-        true => "ranks elsewhere go on, so its ranks are alive: only this console has lost it".into(),
-        false => "its ranks may well be running: other verdicts about them wait until it answers".into(),
-    });
-    let subject = portrait::Subject { guilty: None, waiter: None, reason, compared: None, seats: &[] };
-    let mut card = portrait::card(model, &subject);
-    card.facts = facts.clone();
-    Some(VerdictReport {
-        rank: None,
-        host: Some(host.name.clone()),
-        verdict: VerdictKind::Lost,
-        severity: if excused { Severity::Amber } else { Severity::Red },
-        confidence: Confidence::Certain,
-        reason_code: reason,
-        reason: format!("nothing heard from {} for {}: {why}", host.name, words::seconds(silence)),
-        evidence: facts,
-        latency_s: silence as f64 / 1000.0,
-        first_s: 0.0,
-        hint: format!(
-            "try `ssh {}`; the run goes on there and is found again when the host answers",
-            host.name
-        ),
-        card: Some(card),
-    })
-}
-
-/// The verdict about a process that ended badly. `last_lines`: the end of its log, oldest first.
-pub(crate) fn dead(
-    model: &Model,
-    rank: Rank,
-    exit: &crate::proto::message::Exit,
-    last_lines: &[String],
-    victim: bool,
-    victim_of: Option<Rank>,
-) -> VerdictReport {
-    evidence::dead(model, rank, exit, last_lines, victim, victim_of)
-}
-
-/// The verdict about differing weights.
-pub(crate) fn drift(model: &Model, train_iter: u64, values: &[String]) -> (Option<Rank>, VerdictReport) {
-    evidence::drift(model, train_iter, values)
-}
-
-/// The verdict about totals that are not the sum of the ranks' own counters.
-pub(crate) fn totals_differ(joined: &crate::core::join::Joined) -> VerdictReport {
-    evidence::totals_differ(joined)
-}
-
-/// Every process of a rank that ended because of another one's message: a victim, whatever signal ended it.
-pub(crate) fn is_victim(exit: &crate::proto::message::Exit, said: &str) -> bool {
-    evidence::death(exit, said, false) == Reason::MismatchAbort
 }
 
 #[cfg(test)]

@@ -49,6 +49,8 @@ pub(super) struct Seat<'a> {
     pub gpu: Option<&'a GpuSample>,
     /// A close look at it, since it stands still.
     pub look: Option<&'a Inspection>,
+    /// File and function of its own code at the look before that one.
+    pub function_before: Option<&'a str>,
     /// Its connections at an earlier look.
     pub sockets_before: &'a [Socket],
 }

@@ -3,6 +3,8 @@
 //! All members leave a synchronising collective nearly together, so who waited least arrived last: no clocks need to agree. An iteration
 //! is the unit, over windows of [`WINDOW`]; the median lateness of a throttled rank may be tiny while it is last most of the time, so the
 //! share of being last decides together with the lost time, and both halves of the window must agree (persistence, as FALCON asks for).
+//!
+//! A CPU quota also stops a rank inside its collectives, so that it waits as long as the others: there the quota itself is the evidence.
 
 use super::seat::Seat;
 use super::track::{Started, Track};
@@ -16,18 +18,21 @@ const WINDOW: usize = 32;
 const ENOUGH: usize = 16;
 /// Share of lost time from which it matters.
 const LOST: f64 = 0.1;
+/// Share of throttled periods from which a quota slows a rank down, and from which it alone says who is slow when the others wait that share of
+/// their time.
+const THROTTLED: f64 = 0.25;
+const HELD: f64 = 0.5;
+const WAITED: f64 = 0.3;
 
 /// A rank that holds the others up a little, again and again.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Straggler {
     pub rank: Rank,
-    /// Share of intervals in which it came last.
-    pub last: f64,
     /// Share of the others' time that they lost by waiting for it.
     pub lost: f64,
     pub reason: Reason,
-    /// What supports the reason.
-    pub fact: String,
+    /// What supports that it is this one, and the reason.
+    pub facts: Vec<String>,
     /// Over how long, ms.
     pub over_ms: u64,
 }
@@ -83,13 +88,16 @@ pub(super) fn look(tracks: &[(Rank, &Track)], seats: &[Seat<'_>]) -> Option<Stra
         let times = part.iter().filter(|(waits, _)| last(waits) == Some(who)).count();
         times as f64 / part.len().max(1) as f64
     };
+    let length: u64 = intervals.iter().map(|(_, length)| length).sum();
     // Well above the share that chance gives: 1 of N.
     let wanted = (1.0 / tracks.len() as f64 + 0.27).max(0.5);
     let (first, second) = intervals.split_at(intervals.len() / 2);
-    let who = (0..tracks.len())
-        .find(|who| [first, second, &intervals].iter().all(|part| share(*who, part) > wanted))?;
+    let Some(who) = (0..tracks.len())
+        .find(|who| [first, second, &intervals].iter().all(|part| share(*who, part) > wanted))
+    else {
+        return held(tracks, seats, &intervals, length);
+    };
     // What the median of the others waited longer than this rank did, over the whole window.
-    let length: u64 = intervals.iter().map(|(_, length)| length).sum();
     let lost_us: u64 = intervals
         .iter()
         .map(|(waits, _)| {
@@ -107,15 +115,43 @@ pub(super) fn look(tracks: &[(Rank, &Track)], seats: &[Seat<'_>]) -> Option<Stra
         return None;
     }
     let (reason, fact) = cause(seat, seats);
-    Some(Straggler { rank, last: share(who, &intervals), lost, reason, fact, over_ms: length })
+    let last = format!("it came last in {:.0} % of the latest iterations", share(who, &intervals) * 100.0);
+    Some(Straggler { rank, lost, reason, facts: vec![last, fact], over_ms: length })
+}
+
+fn quota(share: f64) -> String {
+    format!("its CPU quota was used up in {:.0} % of the periods", share * 100.0)
+}
+
+/// The rank that its quota holds most of the time, while most others are free and everybody waits.
+fn held(
+    tracks: &[(Rank, &Track)],
+    seats: &[Seat<'_>],
+    intervals: &[(Vec<u64>, u64)],
+    length: u64,
+) -> Option<Straggler> {
+    let of = |rank: Rank| seats.iter().find(|seat| seat.rank == rank)?.moved.throttled;
+    let shares: Vec<f64> = tracks.iter().map(|(rank, _)| of(*rank).unwrap_or(0.0)).collect();
+    let (who, share) = shares.iter().copied().enumerate().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let free = shares.iter().filter(|share| **share < THROTTLED).count();
+    let waited = |index: usize| intervals.iter().filter_map(|(waits, _)| waits.get(index)).sum::<u64>();
+    let mut others: Vec<u64> = (0..tracks.len()).filter(|index| *index != who).map(waited).collect();
+    others.sort_unstable();
+    let lost = others.get(others.len() / 2).copied()? as f64 / 1000.0 / length.max(1) as f64;
+    (share >= HELD && free * 2 >= tracks.len() && lost >= WAITED).then(|| Straggler {
+        rank: tracks.get(who).map(|(rank, _)| *rank).unwrap_or_default(),
+        lost: lost.min(1.0),
+        reason: Reason::Throttled,
+        facts: vec![quota(share), "all ranks wait alike: it is stopped inside its collectives too".into()],
+        over_ms: length,
+    })
 }
 
 /// Why it is slow: what differs from the others.
 fn cause(seat: &Seat<'_>, seats: &[Seat<'_>]) -> (Reason, String) {
     let moved = &seat.moved;
-    if let Some(share) = moved.throttled.filter(|share| *share >= 0.25) {
-        let fact = format!("its CPU quota was used up in {:.0} % of the periods", share * 100.0);
-        return (Reason::Throttled, fact);
+    if let Some(share) = moved.throttled.filter(|share| *share >= THROTTLED) {
+        return (Reason::Throttled, quota(share));
     }
     let throttle = seat.gpu.map(|gpu| gpu.throttle.join(", ")).unwrap_or_default();
     if !throttle.is_empty() && !throttle.contains("idle") {

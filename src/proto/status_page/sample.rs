@@ -83,6 +83,11 @@ impl View {
         }
     }
 
+    /// The same of a rank that has ended: what it called last is told however short its silence is.
+    pub fn last_words(&self, now_ns: u64) -> PageSample {
+        PageSample { recent: self.in_runs(), ..self.sample(now_ns) }
+    }
+
     /// The ring, with equal collectives that follow each other put together.
     fn in_runs(&self) -> Vec<RecentCollective> {
         let mut runs: Vec<RecentCollective> = Vec::new();
@@ -180,5 +185,6 @@ mod tests {
         assert_eq!(runs, [(1, 9), (11, 0), (12, 9), (22, 0), (23, 9), (33, 0), (34, 9), (44, 0)]);
         assert_eq!(sample.recent[6].chain, view.ring[42].chain, "of the last one");
         assert!(view.sample(monotonic_ns()).recent.is_empty(), "a rank that works need not be explained");
+        assert_eq!(view.last_words(monotonic_ns()).recent.len(), 8, "one that has ended must be");
     }
 }

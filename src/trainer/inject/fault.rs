@@ -59,6 +59,8 @@ pub enum Kind {
     LognormalEnv(u64),
     /// `pause=SECONDS`: one pause in an optimiser step (N6).
     Pause(u64),
+    /// `pace=MILLISECONDS`: no fault; every step of the environments takes that much longer, so that several runs fit on one machine.
+    Pace(u64),
 }
 
 impl Kind {
@@ -71,6 +73,7 @@ impl Kind {
                 | Kind::LongEval(_)
                 | Kind::SlowCheckpoint(_)
                 | Kind::LognormalEnv(_)
+                | Kind::Pace(_)
         )
     }
 }
@@ -113,6 +116,7 @@ impl FromStr for Fault {
             "slow-checkpoint" => valued(Kind::SlowCheckpoint)?,
             "lognormal-env" => valued(Kind::LognormalEnv)?,
             "pause" => valued(Kind::Pause)?,
+            "pace" => valued(Kind::Pace)?,
             _ if value.is_some() => return Err(bad("it takes no value, or is unknown")),
             "exit" => Kind::Exit,
             "leave" => Kind::Leave,

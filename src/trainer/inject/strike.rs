@@ -74,7 +74,7 @@ fn due(fits: impl Fn(Kind) -> bool) -> Option<Kind> {
             armed.faults.remove(at);
         }
         // The laboratory measures from here.
-        if armed.told.insert(text.clone()) {
+        if !matches!(kind, Kind::Pace(_)) && armed.told.insert(text.clone()) {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             eprintln!(
                 "inject: {text} strikes in iteration {} at {:.3}",
@@ -89,11 +89,16 @@ fn due(fits: impl Fn(Kind) -> bool) -> Option<Kind> {
 /// A place of the loop is reached.
 pub fn here(place: Place) {
     match place {
-        Place::EnvStep => match due(|kind| matches!(kind, Kind::SleepEnv | Kind::LognormalEnv(_))) {
-            Some(Kind::SleepEnv) => environment_that_never_answers(),
-            Some(Kind::LognormalEnv(median)) => std::thread::sleep(lognormal(median)),
-            _ => {}
-        },
+        Place::EnvStep => {
+            if let Some(Kind::Pace(milliseconds)) = due(|kind| matches!(kind, Kind::Pace(_))) {
+                std::thread::sleep(Duration::from_millis(milliseconds));
+            }
+            match due(|kind| matches!(kind, Kind::SleepEnv | Kind::LognormalEnv(_))) {
+                Some(Kind::SleepEnv) => environment_that_never_answers(),
+                Some(Kind::LognormalEnv(median)) => std::thread::sleep(lognormal(median)),
+                _ => {}
+            }
+        }
         Place::Learn => learn(),
         Place::Gather => {
             if due(|kind| kind == Kind::LockAux).is_some() {

@@ -196,3 +196,26 @@ pub fn running(sample: &mut RankSample, now: u64, pace: &Pace, wait_ms: u64, shi
         })
         .collect();
 }
+
+/// What the hook of a Python rank shows.
+pub fn hooked(entered: u64, left: u64, age_ms: u64) -> PageSample {
+    PageSample {
+        by_hook: true,
+        phase: Phase::Learn,
+        heartbeat_age_ms: age_ms,
+        groups: vec![GroupSample { name: "world".into(), size: 4, entered, left, chain: 0 }],
+        collective: CollectiveSample {
+            entered,
+            left,
+            op: "all_reduce".into(),
+            count: 64,
+            dtype: "f32".into(),
+            group: "world".into(),
+            group_seq: entered,
+            site: "train.py:40".into(),
+            age_ms,
+            ..CollectiveSample::default()
+        },
+        ..PageSample::default()
+    }
+}

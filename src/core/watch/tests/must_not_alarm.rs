@@ -2,9 +2,11 @@
 
 use super::lab::*;
 use crate::core::event::Event;
+use crate::core::ids::Rank;
 use crate::core::reason::Reason;
 use crate::core::report::{Severity, VerdictKind};
 use crate::core::testkit::*;
+use crate::proto::inspection::{Inspection, OsState};
 use crate::proto::message::*;
 
 /// xorshift64: the tests need numbers without pattern, not good ones.
@@ -157,16 +159,25 @@ fn n7_a_starved_rank_that_is_seen_asleep_now_and_then_is_no_deadlock() {
 
 #[test]
 fn n7_an_agent_that_gets_no_core_is_amber_for_a_while() {
-    let mut c = trained(2);
-    c.agents[1].signals.pressure =
-        Some(crate::proto::inspection::Pressure { cpu: 90.0, ..Default::default() });
-    c.pass(1_000);
-    c.lose(1);
-    c.pass(12_000);
-    assert_eq!(reds(&c), []);
-    assert_eq!(verdicts(&c)[0].severity, Severity::Amber);
-    c.pass(15_000);
-    assert_eq!(reds(&c).len(), 1, "not for ever");
+    for late in [true, false] {
+        let mut c = trained(2);
+        c.agents[1].signals.pressure =
+            Some(crate::proto::inspection::Pressure { cpu: 90.0, ..Default::default() });
+        c.pass(1_000);
+        if late {
+            c.agents[1].connected = false;
+            c.pass(2_000);
+            c.agents[1].connected = true;
+            c.pass(1_000);
+        }
+        c.hang(9, |_| {});
+        c.lose(1);
+        c.pass(12_000);
+        assert_eq!(reds(&c).len(), usize::from(!late), "one that was on time until then is missed at once");
+        assert_eq!(verdicts(&c)[0].severity, if late { Severity::Amber } else { Severity::Red });
+        c.pass(15_000);
+        assert_eq!(reds(&c).len(), 1, "not for ever");
+    }
 }
 
 #[test]
@@ -294,4 +305,60 @@ fn a_python_rank_that_works_for_minutes_outside_collectives_is_amber() {
     });
     assert_eq!(reds(&c), []);
     assert_eq!(verdicts(&c)[0].reason_code, Reason::ExpectedWait);
+}
+
+#[test]
+fn n2_a_script_that_computes_is_amber_where_cores_are_short_too() {
+    let mut c = trained(2);
+    drive(&mut c, 5_000, |_, now, sample| sample.page = Some(hooked(now / 250, now / 250, 10)));
+    let (seq, since) = (c.now.0 / 250, c.now.0);
+    drive(&mut c, 120_000, |rank, now, sample| {
+        sample.page = Some(hooked(if rank == 0 { seq } else { seq + 1 }, seq, now - since));
+        if rank == 0 {
+            // Seven tenths of a core, and two tenths ready to run.
+            (sample.state, sample.cpu_percent) = ('R', 70.0);
+            (sample.signals.cpu_ms, sample.signals.delay_ms) = (now * 7 / 10, now * 2 / 10);
+        }
+    });
+    assert_eq!(reds(&c), []);
+    assert_eq!(verdicts(&c)[0].reason_code, Reason::ExpectedWait);
+}
+
+#[test]
+fn p14_a_script_that_is_in_the_same_function_twice_is_amber_and_named() {
+    let mut c = trained(2);
+    drive(&mut c, 5_000, |_, now, sample| sample.page = Some(hooked(now / 250, now / 250, 10)));
+    let (seq, since) = (c.now.0 / 250, c.now.0);
+    c.agents[0].inspections.insert(1, look_at(1, "strike", "train.py", 55));
+    drive(&mut c, 12_000, |rank, now, sample| {
+        sample.page = Some(hooked(if rank == 1 { seq } else { seq + 1 }, seq, now - since));
+        if rank == 1 {
+            (sample.state, sample.signals.cpu_ms) = ('R', now);
+        }
+    });
+    assert_eq!(reds(&c), []);
+    let told = verdicts(&c).first().cloned().expect("a verdict");
+    assert_eq!(
+        (told.rank, told.reason_code, told.severity),
+        (Some(Rank(1)), Reason::Spinning, Severity::Amber)
+    );
+    assert!(told.reason.contains("train.py:55") && told.latency_s < 7.0, "{told:?}");
+}
+
+#[test]
+fn n2_a_script_that_waited_for_its_worker_before_it_computed_is_amber() {
+    let mut c = trained(2);
+    drive(&mut c, 5_000, |_, now, sample| sample.page = Some(hooked(now / 250, now / 250, 10)));
+    let (seq, since) = (c.now.0 / 250, c.now.0);
+    let waited = OsState { wchan: Some("pipe_read".into()), ..OsState::default() };
+    c.agents[0].inspections.insert(0, Inspection { rank: Rank(0), os: waited, ..Inspection::default() });
+    drive(&mut c, 60_000, |rank, now, sample| {
+        sample.page = Some(hooked(if rank == 0 { seq } else { seq + 1 }, seq, now - since));
+        if rank == 0 {
+            (sample.state, sample.cpu_percent) = ('R', 60.0);
+            (sample.signals.cpu_ms, sample.signals.delay_ms) = (now * 6 / 10, now * 4 / 10);
+            sample.signals.children = vec![ChildSample { pid: 7, ..ChildSample::default() }];
+        }
+    });
+    assert_eq!(reds(&c), []);
 }

@@ -68,6 +68,7 @@ fn seat(sample: &RankSample, node: u32) -> Seat<'_> {
         host: HostView::default(),
         gpu: None,
         look: None,
+        function_before: None,
         sockets_before: &[],
     }
 }

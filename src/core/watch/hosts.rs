@@ -1,0 +1,108 @@
+//! Hosts that say nothing. Pure.
+
+use super::cause::STARVED;
+use super::evidence;
+use super::portrait;
+use super::seat::HostView;
+use crate::core::host::{HostMachine, HostStage};
+use crate::core::ids::NodeRank;
+use crate::core::model::{HostModel, Model};
+use crate::core::reason::Reason;
+use crate::core::report::{Confidence, Severity, VerdictKind, VerdictReport};
+use crate::core::session::Limits;
+use crate::core::words;
+use std::collections::BTreeMap;
+
+/// Milliseconds between two samples from which an agent came late, and for how long that is remembered.
+const LATE_MS: u64 = 1_000;
+const LATE_HOLD_MS: u64 = 30_000;
+
+/// When each host's agent looked: the clock of its latest sample, and of the latest that came late.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Beats {
+    hosts: BTreeMap<NodeRank, (u64, Option<u64>)>,
+}
+
+impl Beats {
+    /// A sample was made at `mono_ms` of its host's clock.
+    pub fn heard(&mut self, node: NodeRank, mono_ms: u64) {
+        let (before, late) = self.hosts.entry(node).or_insert((mono_ms, None));
+        if mono_ms.saturating_sub(*before) >= LATE_MS {
+            *late = Some(mono_ms);
+        }
+        *before = mono_ms;
+    }
+
+    /// Its cores had more to do than they could, and its agent felt it: silence may be no more than that.
+    pub fn is_starved(&self, host: &HostModel) -> bool {
+        let busy = host.sample.as_ref().is_some_and(|sample| HostView::of(sample).is_busy());
+        let late = self.hosts.get(&host.node_rank).is_some_and(|(latest, late)| {
+            late.is_some_and(|late| latest.saturating_sub(late) < LATE_HOLD_MS)
+        });
+        busy && late
+    }
+}
+
+/// Is this host silent? `others`: ranks elsewhere get on with their collectives, so its ranks must be alive; `starved`: an agent that gets no core
+/// says nothing either.
+pub(super) fn lost(
+    model: &Model,
+    (host, machine): (&HostModel, &HostMachine),
+    awake_ms: u64,
+    limits: &Limits,
+    others: bool,
+    starved: bool,
+) -> Option<VerdictReport> {
+    if host.stopped.is_some() {
+        return None;
+    }
+    let silence = awake_ms.saturating_sub(machine.heard);
+    let (reason, why) = match machine.stage {
+        HostStage::Linking | HostStage::Closed => return None,
+        HostStage::Failed => (Reason::HostSilent, "it cannot be reached"),
+        HostStage::Away { .. } if silence >= limits.lost => {
+            (Reason::HostSilent, "the link is broken and is being mended")
+        }
+        HostStage::Attaching { .. } | HostStage::Greeted { .. } | HostStage::Live { .. }
+            if silence >= limits.lost =>
+        {
+            (Reason::AgentSilent, "the link stands but its agent says nothing")
+        }
+        HostStage::Attaching { .. }
+        | HostStage::Greeted { .. }
+        | HostStage::Live { .. }
+        | HostStage::Away { .. } => return None,
+    };
+    let reason = if others && reason == Reason::HostSilent { Reason::LinkLost } else { reason };
+    let excused = starved && silence < limits.lost.saturating_mul(STARVED);
+    let mut facts = vec![format!("last message {} ago", words::seconds(silence))];
+    if starved {
+        facts.push("its cores had more to do than they could when it spoke last, and it came late".into());
+    }
+    facts.extend(evidence::link(&host.link));
+    facts.push(match others {
+        true => "ranks elsewhere go on, so its ranks are alive: only this console has lost it".into(),
+        false => "its ranks may well be running: other verdicts about them wait until it answers".into(),
+    });
+    let subject = portrait::Subject { guilty: None, waiter: None, reason, compared: None, seats: &[] };
+    let mut card = portrait::card(model, &subject);
+    card.facts = facts.clone();
+    Some(VerdictReport {
+        rank: None,
+        host: Some(host.name.clone()),
+        verdict: VerdictKind::Lost,
+        // Where only this console has lost it, the run itself is well.
+        severity: if excused || reason == Reason::LinkLost { Severity::Amber } else { Severity::Red },
+        confidence: Confidence::Certain,
+        reason_code: reason,
+        reason: format!("nothing heard from {} for {}: {why}", host.name, words::seconds(silence)),
+        evidence: facts,
+        latency_s: silence as f64 / 1000.0,
+        first_s: 0.0,
+        hint: format!(
+            "try `ssh {}`; the run goes on there and is found again when the host answers",
+            host.name
+        ),
+        card: Some(card),
+    })
+}

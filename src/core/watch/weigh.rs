@@ -1,0 +1,104 @@
+//! What findings about waits are worth: a verdict, a close look, or nothing. Pure.
+
+use super::cause::{self, Judged};
+use super::evidence::{Late, Scene};
+use super::track::Track;
+use super::waits::Finding;
+use super::{looks, network};
+use crate::core::ids::Rank;
+use crate::core::reason::Reason;
+use crate::core::report::{Severity, VerdictReport};
+use crate::core::session::Limits;
+
+/// Iterations and updates without a collective.
+const ALONE: u64 = 3;
+/// Wait of all ranks inside one collective after which their connections are looked at, ms.
+const INSIDE_MS: u64 = 2_000;
+
+/// Whom a finding makes worth a close look, in order of weight.
+pub(super) fn suspicious(finding: &Finding) -> Vec<Rank> {
+    match finding {
+        Finding::Behind { rank, also, waiters, .. } => {
+            let one = std::iter::once(*rank).chain(waiters.first().copied());
+            one.chain(also.iter().copied().take(3)).collect()
+        }
+        Finding::Disagree { what, .. } => what.odd.iter().copied().take(3).chain([what.other]).collect(),
+        Finding::Ring { ring, .. } => ring.iter().map(|(rank, _)| *rank).take(4).collect(),
+        Finding::Inside { members, waited_ms, .. } if *waited_ms >= INSIDE_MS => {
+            members.iter().copied().take(looks::MOST).collect()
+        }
+        Finding::Inside { .. } => Vec::new(),
+    }
+}
+
+/// What is said about a finding; `None` while nothing should be.
+pub(super) fn waiting(
+    scene: &Scene<'_>,
+    finding: &Finding,
+    limits: &Limits,
+    dead: bool,
+) -> Option<VerdictReport> {
+    match finding {
+        Finding::Behind { .. } | Finding::Ring { .. } | Finding::Inside { .. } if dead => None,
+        Finding::Behind { rank, also, waiters, group, seq, waited_ms, ahead } => {
+            let (waited_ms, seq, ahead) = (*waited_ms, *seq, *ahead);
+            let seat = scene.seats.iter().find(|seat| seat.rank == *rank)?;
+            let judged = cause::judge(seat, waited_ms, limits)?;
+            if ahead && judged.severity == Severity::Red {
+                // The one that waits alone is early; those who are late have never heard of its call.
+                let early = *waiters.first()?;
+                let late = Late { rank: early, also: &[], waiters: &[*rank], group, seq, waited_ms, ahead };
+                return Some(scene.behind(&late, Judged { reason: Reason::ExtraCall, ..judged }));
+            }
+            Some(
+                scene.behind(
+                    &Late { rank: *rank, also, waiters, group, seq, waited_ms, ahead: false },
+                    judged,
+                ),
+            )
+        }
+        Finding::Disagree { what, waited_ms } => Some(scene.disagree(what, *waited_ms)),
+        Finding::Ring { ring, waited_ms } => {
+            (*waited_ms >= limits.behind).then(|| scene.ring(ring, *waited_ms))
+        }
+        Finding::Inside { members, seq, waited_ms, .. } => {
+            let halted = scene.seats.iter().any(|seat| seat.halted_ms.is_some());
+            if halted {
+                return None;
+            }
+            if let Some(trouble) = network::sockets(scene.model, scene.seats, members, *waited_ms)
+                && *waited_ms >= limits.behind
+            {
+                return Some(scene.network(&trouble));
+            }
+            let severity = if *waited_ms >= limits.init { Severity::Red } else { Severity::Amber };
+            (*waited_ms >= cause::AMBER_MS).then(|| scene.everywhere(members, *seq, *waited_ms, severity))
+        }
+    }
+}
+
+/// Ranks that learn without exchanging anything.
+pub(super) fn alone(
+    scene: &Scene<'_>,
+    living: &[(Rank, &Track)],
+    world_size: usize,
+) -> Option<VerdictReport> {
+    if world_size < 2 {
+        return None;
+    }
+    let since = |rank: &Rank, track: &Track| {
+        let page = scene.seats.iter().find(|seat| seat.rank == *rank && seat.fresh)?.page()?;
+        // An optimiser of a script may step as often as it likes.
+        if page.by_hook {
+            return None;
+        }
+        let (iteration, updates) = track.at_collective;
+        let past = (page.train_iter.saturating_sub(iteration), page.updates.saturating_sub(updates));
+        (past.0 >= ALONE && past.1 >= ALONE).then_some(past)
+    };
+    let ranks: Vec<(Rank, (u64, u64))> =
+        living.iter().filter_map(|(rank, track)| Some((*rank, since(rank, track)?))).collect();
+    let (iterations, updates) = ranks.iter().map(|(_, past)| *past).max()?;
+    let ranks: Vec<Rank> = ranks.iter().map(|(rank, _)| *rank).collect();
+    Some(scene.alone(&ranks, updates, iterations))
+}
