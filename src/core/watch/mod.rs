@@ -343,7 +343,7 @@ impl Watch {
         // A death explains every wait that follows from it.
         let dead = seats.iter().any(|seat| seat.died);
         for finding in waits::look(&seats) {
-            suspects.extend(weigh::suspicious(&finding));
+            suspects.extend(weigh::suspicious(&scene, &finding));
             if let Some(verdict) = weigh::waiting(&scene, &finding, limits, dead) {
                 add(None, verdict);
             }

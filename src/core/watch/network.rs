@@ -1,6 +1,7 @@
 //! The network between hosts: interfaces that are down, and messages that nobody acknowledges. Pure.
 //!
-//! Looked at when all ranks are inside the same collective, so that the program's order is not to blame: connections whose retransmission
+//! Looked at when all ranks are inside the same collective, or one in a collective that the others have left already, so that the program's order
+//! is not to blame: connections whose retransmission
 //! timer has doubled at least twice while data is unacknowledged are bad; the host common to all bad pairs is named, or the pair. A loss in one
 //! direction leaves data of both ends unacknowledged, since acknowledgements travel the other way; but what is sent again the good way
 //! arrives, and from one look to the next the other end counts it.
@@ -25,7 +26,7 @@ fn address(end: &str) -> &str {
     end.rsplit_once(':').map_or(end, |(address, _)| address.trim_matches(['[', ']']))
 }
 
-/// Bad connections among the members of a collective that all are inside of.
+/// Bad connections among members of a group that all wait inside of a collective.
 pub(super) fn sockets(model: &Model, seats: &[Seat<'_>], members: &[Rank], since_ms: u64) -> Option<Trouble> {
     let inside: Vec<&Seat> = seats.iter().filter(|seat| members.contains(&seat.rank)).collect();
     let mut hosts: BTreeMap<&str, NodeRank> = BTreeMap::new();

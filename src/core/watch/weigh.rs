@@ -16,8 +16,15 @@ const ALONE: u64 = 3;
 const INSIDE_MS: u64 = 2_000;
 
 /// Whom a finding makes worth a close look, in order of weight.
-pub(super) fn suspicious(finding: &Finding) -> Vec<Rank> {
+pub(super) fn suspicious(scene: &Scene<'_>, finding: &Finding) -> Vec<Rank> {
     match finding {
+        // It waits too: what is between them is what matters.
+        Finding::Behind { rank, also, waiters, .. }
+            if scene.seats.iter().any(|seat| seat.rank == *rank && seat.waiting().is_some()) =>
+        {
+            let all = std::iter::once(rank).chain(also).chain(waiters);
+            all.copied().take(looks::MOST).collect()
+        }
         Finding::Behind { rank, also, waiters, .. } => {
             let one = std::iter::once(*rank).chain(waiters.first().copied());
             one.chain(also.iter().copied().take(3)).collect()
@@ -44,6 +51,13 @@ pub(super) fn waiting(
             let (waited_ms, seq, ahead) = (*waited_ms, *seq, *ahead);
             let seat = scene.seats.iter().find(|seat| seat.rank == *rank)?;
             let judged = cause::judge(seat, waited_ms, limits)?;
+            if judged.reason == Reason::InsideEarlier {
+                // It entered what the others have left: what they sent it may be lost on the way.
+                let members: Vec<Rank> = std::iter::once(rank).chain(also).chain(waiters).copied().collect();
+                if let Some(trouble) = network::sockets(scene.model, scene.seats, &members, waited_ms) {
+                    return Some(scene.network(&trouble));
+                }
+            }
             if ahead && judged.severity == Severity::Red {
                 // The one that waits alone is early; those who are late have never heard of its call.
                 let early = *waiters.first()?;

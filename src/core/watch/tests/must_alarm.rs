@@ -147,6 +147,24 @@ fn p10_a_partition_names_the_hosts_and_no_rank() {
 }
 
 #[test]
+fn p10_who_did_not_get_the_last_message_of_a_collective_is_not_to_blame() {
+    // Rank 2 is still inside #99, which the others have left.
+    for lost in [true, false] {
+        let mut c = trained(2);
+        partition(&mut c, if lost { &[(0, "10.0.0.2"), (2, "10.0.0.1")] } else { &[] });
+        let inside = page(&mut c, 2);
+        inside.recent.pop();
+        (inside.groups[0].entered, inside.groups[0].left) = (99, 98);
+        enter(inside, "world", 99);
+        let verdict = alarm(&mut c, 8_000);
+        match lost {
+            true => expect(&verdict, None, Reason::NetworkLoss),
+            false => expect(&verdict, Some(2), Reason::InsideEarlier),
+        }
+    }
+}
+
+#[test]
 fn p11_a_link_that_is_down_and_a_loss_in_one_direction() {
     let mut c = trained(2);
     stand(&mut c, 100);
