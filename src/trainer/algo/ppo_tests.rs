@@ -1,5 +1,5 @@
 use super::*;
-use crate::config::experiment::Policy;
+use crate::config::experiment::{Experiment, Kernel, Policy};
 use crate::config::learn::Learn;
 use crate::trainer::algo::Algorithm;
 use crate::trainer::algo::a2c::A2c;
@@ -11,6 +11,7 @@ use crate::trainer::policy::ActorCritic;
 use crate::trainer::policy::actor_critic::Layout;
 use crate::trainer::rollout::{ActionBuffer, Rollout};
 use crate::trainer::seeds::{Purpose, Seeds};
+use crate::trainer::state::State;
 use std::cell::RefCell;
 use std::rc::Rc;
 use tch::Device;
@@ -198,5 +199,62 @@ fn both_engines_learn_the_same() {
                 "{env} {name}: {a}, {other} {b}"
             );
         }
+    }
+}
+
+/// What each array of two states differs by most, relative to its largest magnitude.
+fn differences(a: &State, b: &State) -> Vec<(String, f32)> {
+    let largest = |values: &mut dyn Iterator<Item = f32>| values.fold(0.0_f32, |a, b| a.max(b.abs()));
+    let arrays = a.arrays.iter().zip(&b.arrays);
+    arrays
+        .map(|(a, b)| {
+            let apart = largest(&mut a.values.iter().zip(&b.values).map(|(a, b)| a - b));
+            (a.name.clone(), apart / largest(&mut a.values.iter().copied()).max(f32::MIN_POSITIVE))
+        })
+        .collect()
+}
+
+/// A2C with the shipped settings, whole iterations of acting, normalised rewards and updates: weights, log_std and Adam's moments of both engines differ by
+/// rounding only.
+#[test]
+fn a2c_on_pendulum_learns_the_same_by_both_engines() {
+    let run = |kernel| {
+        let mut experiment: Experiment =
+            toml::from_str(include_str!("../../../configs/pendulum_a2c.toml")).unwrap();
+        experiment.policy.kernel = kernel;
+        let (env, learn) = crate::trainer::setup::parts(&experiment).unwrap();
+        let group = alone();
+        let parts = Parts {
+            experiment: &experiment,
+            sizes: crate::trainer::setup::Sizes::resolve(&experiment, 0, 1).unwrap(),
+            spec: crate::trainer::env::spec_of(env).unwrap(),
+            seeds: Seeds::new(1),
+            device: Device::Cpu,
+            group: &group,
+            life: 0,
+        };
+        let Learn::A2c(settings) = learn else { panic!("not A2C") };
+        let mut a2c = A2c::new(settings, &parts).unwrap();
+        let page = Rc::new(RefCell::new(crate::proto::status_page::Writer::anonymous(0, 0).unwrap()));
+        let start = a2c.state().unwrap();
+        for iteration in 0..5 {
+            let at = At {
+                group: &group,
+                page: &page,
+                iteration,
+                num_iterations: parts.sizes.num_iterations,
+                updates: iteration,
+                env_step: iteration * parts.sizes.batch,
+            };
+            a2c.iterate(&at).unwrap();
+        }
+        (start, a2c.state().unwrap())
+    };
+    let ((start, native), (_, libtorch)) = (run(Kernel::Native), run(Kernel::Libtorch));
+    for ((name, moved), (_, apart)) in
+        differences(&native, &start).iter().zip(differences(&native, &libtorch))
+    {
+        assert!(*moved > 1e-3, "{name} learns: {moved}");
+        assert!(apart < 1e-4, "{name}: {apart}");
     }
 }

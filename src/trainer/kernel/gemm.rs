@@ -1,6 +1,6 @@
 //! Matrix products of the sizes that small networks have.
 //!
-//! `C[m, n] = start + sum over k of A[m, k] * B[k, n]`, B and C row by row with rows of whole [`LANES`], A with any two strides, so that one kernel
+//! `C[m, n] = start + sum over k of A[m, k] * B[k, n]`, B and C row by row with rows of whole [`LANES`], A by rows or by columns, so that one kernel
 //! serves the forward pass (A = inputs, B = transposed weights), the gradient of the inputs (B = weights) and the gradient of the weights
 //! (A = transposed output gradients, B = inputs).
 //!
@@ -8,7 +8,7 @@
 //! - GEMM-1: every element is one chain of fused multiply-adds over ascending k. Its bits depend on neither the road, nor the tile, nor the
 //!   number of rows: a batch gives what its rows give one by one.
 
-use super::road::on_every_road;
+use super::road::{Kind, Road, on_every_road};
 
 /// Rows of B and C are padded with zeros to a multiple of this: one AVX-512 register.
 pub const LANES: usize = 16;
@@ -32,80 +32,118 @@ pub enum Start<'a> {
     Sum,
 }
 
-/// A, read as `data[row * row_stride + column * column_stride]`.
+/// A of a product, without copying it.
 #[derive(Debug, Clone, Copy)]
-pub struct Strided<'a> {
-    /// Its elements.
-    pub data: &'a [f32],
-    /// Distance between rows.
-    pub row_stride: usize,
-    /// Distance between columns.
-    pub column_stride: usize,
+pub enum Factor<'a> {
+    /// Row by row: element (row, k) is `data[row * stride + k]`.
+    Rows {
+        /// Its elements.
+        data: &'a [f32],
+        /// Distance between rows.
+        stride: usize,
+    },
+    /// The transpose of what is stored: element (row, k) is `data[k * stride + row]`.
+    Columns {
+        /// Its elements.
+        data: &'a [f32],
+        /// Distance between columns; not less than the number of rows.
+        stride: usize,
+    },
 }
 
-on_every_road! {
-    /// `c = start + a b`: `c` is `[m][n]`, `b` is `[depth][n]`, `n` a multiple of [`LANES`].
-    pub fn multiply(a: Strided<'_>, b: &[f32], start: Start<'_>, c: &mut [f32], m: usize, depth: usize, n: usize) {
-        debug_assert!(n.is_multiple_of(LANES) && b.len() >= depth * n && c.len() >= m * n);
-        let mut from = 0;
-        loop {
-            let to = depth.min(from + DEPTH);
-            let start = if from == 0 { start } else { Start::Sum };
-            block(a, b, start, c, m, from..to, n);
-            from = to;
-            if from >= depth {
-                break;
-            }
-        }
-    }
-}
-
-#[inline(always)]
-fn block(
-    a: Strided<'_>,
+/// `c = start + a b`: `c` is `[m][n]`, `b` is `[depth][n]`, `n` a multiple of [`LANES`].
+#[allow(clippy::too_many_arguments, reason = "plain data for an inner loop")]
+pub fn multiply(
+    road: Road,
+    a: Factor<'_>,
     b: &[f32],
     start: Start<'_>,
     c: &mut [f32],
     m: usize,
-    depth: std::ops::Range<usize>,
+    depth: usize,
     n: usize,
 ) {
-    let mut column = 0;
-    while column < n {
-        let wide = n - column >= 2 * LANES;
-        let mut row = 0;
-        while row < m {
-            let place = Place { row, column, n };
-            row += match (wide, m - row) {
-                (true, 4..) => tile::<4, { 2 * LANES }>(a, b, start, c, &depth, place),
-                (true, 2..) => tile::<2, { 2 * LANES }>(a, b, start, c, &depth, place),
-                (true, _) => tile::<1, { 2 * LANES }>(a, b, start, c, &depth, place),
-                (false, 8..) => tile::<8, LANES>(a, b, start, c, &depth, place),
-                (false, 4..) => tile::<4, LANES>(a, b, start, c, &depth, place),
-                (false, _) => tile::<1, LANES>(a, b, start, c, &depth, place),
-            };
-        }
-        column += if wide { 2 * LANES } else { LANES };
+    debug_assert!(n.is_multiple_of(LANES) && b.len() >= depth * n && c.len() >= m * n);
+    // As many sums in flight as there are registers for.
+    match road.kind() {
+        Kind::Avx512 => by_eight(road, a, b, start, c, m, depth, n),
+        _ => by_four(road, a, b, start, c, m, depth, n),
     }
 }
 
+on_every_road! {
+    fn by_eight(a: Factor<'_>, b: &[f32], start: Start<'_>, c: &mut [f32], m: usize, depth: usize, n: usize) {
+        blocks::<8, { 2 * LANES }>(a, b, start, c, m, depth, n);
+    }
+}
+
+on_every_road! {
+    fn by_four(a: Factor<'_>, b: &[f32], start: Start<'_>, c: &mut [f32], m: usize, depth: usize, n: usize) {
+        blocks::<4, LANES>(a, b, start, c, m, depth, n);
+    }
+}
+
+/// Tiles of `R` rows and `C` columns, smaller ones at the edges; panels of B of up to [`DEPTH`] rows stay in the first-level cache.
+#[inline(always)]
+fn blocks<const R: usize, const C: usize>(
+    a: Factor<'_>,
+    b: &[f32],
+    start: Start<'_>,
+    c: &mut [f32],
+    m: usize,
+    depth: usize,
+    n: usize,
+) {
+    let mut from = 0;
+    loop {
+        let to = depth.min(from + DEPTH);
+        let start = if from == 0 { start } else { Start::Sum };
+        let b = &b[from * n..to * n];
+        let mut column = 0;
+        while column < n {
+            let wide = C > LANES && n - column >= C;
+            let mut row = 0;
+            while row < m {
+                let place = Place { row, column, n, from, to };
+                row += match (wide, m - row) {
+                    (true, left) if left >= R => tile::<R, C>(a, b, start, c, place),
+                    (true, 4..) => tile::<4, C>(a, b, start, c, place),
+                    (true, _) => tile::<1, C>(a, b, start, c, place),
+                    (false, left) if left >= R => tile::<R, LANES>(a, b, start, c, place),
+                    (false, 4..) => tile::<4, LANES>(a, b, start, c, place),
+                    (false, _) => tile::<1, LANES>(a, b, start, c, place),
+                };
+            }
+            column += if wide { C } else { LANES };
+        }
+        from = to;
+        if from >= depth {
+            break;
+        }
+    }
+}
+
+/// Where a tile is in C, the width of B and C, and the part of the depth that `b` has.
 #[derive(Clone, Copy)]
 struct Place {
     row: usize,
     column: usize,
     n: usize,
+    from: usize,
+    to: usize,
 }
 
 /// `R` rows and `C` columns of the result, held in registers; returns `R`.
 #[inline(always)]
 fn tile<const R: usize, const C: usize>(
-    a: Strided<'_>,
+    a: Factor<'_>,
     b: &[f32],
     start: Start<'_>,
     c: &mut [f32],
-    depth: &std::ops::Range<usize>,
-    Place { row, column, n }: Place,
+    Place { row, column, n, from, to }: Place,
 ) -> usize {
+    // Said once, so that it is not asked again for every line.
+    assert!(column + C <= n, "a tile fits into its row");
     let mut sums = [[0.0_f32; C]; R];
     for (r, sums) in sums.iter_mut().enumerate() {
         let at = (row + r) * n + column;
@@ -115,20 +153,20 @@ fn tile<const R: usize, const C: usize>(
             Start::Sum => sums.copy_from_slice(&c[at..at + C]),
         }
     }
-    let count = depth.len();
-    // One slice per row of A, cut to what is read.
-    let lines: [&[f32]; R] = std::array::from_fn(|r| {
-        let first = (row + r) * a.row_stride + depth.start * a.column_stride;
-        let len = count.saturating_sub(1) * a.column_stride + usize::from(count > 0);
-        a.data.get(first..first + len).unwrap_or_default()
-    });
-    let b = &b[depth.start * n..depth.end * n];
-    for (k, line) in b.chunks_exact(n).enumerate() {
-        let line: &[f32; C] = line[column..column + C].first_chunk().unwrap_or(&[0.0; C]);
-        for r in 0..R {
-            let scale = lines[r][k * a.column_stride];
-            for j in 0..C {
-                sums[r][j] = scale.mul_add(line[j], sums[r][j]);
+    let lines = b.chunks_exact(n);
+    match a {
+        Factor::Rows { data, stride } => {
+            let count = to - from;
+            let own: [&[f32]; R] = std::array::from_fn(|r| &data[(row + r) * stride + from..][..count]);
+            for (k, line) in (0..count).zip(lines) {
+                add::<R, C>(&mut sums, std::array::from_fn(|r| own[r][k]), line, column);
+            }
+        }
+        Factor::Columns { data, stride } => {
+            let own = data[from * stride..].chunks(stride);
+            for (own, line) in own.zip(lines) {
+                let scales = own[row..].first_chunk().copied().unwrap_or([0.0; R]);
+                add::<R, C>(&mut sums, scales, line, column);
             }
         }
     }
@@ -136,6 +174,22 @@ fn tile<const R: usize, const C: usize>(
         c[(row + r) * n + column..(row + r) * n + column + C].copy_from_slice(sums);
     }
     R
+}
+
+#[inline(always)]
+fn add<const R: usize, const C: usize>(
+    sums: &mut [[f32; C]; R],
+    scales: [f32; R],
+    line: &[f32],
+    column: usize,
+) {
+    let mut values = [0.0; C];
+    values.copy_from_slice(&line[column..column + C]);
+    for (sums, scale) in sums.iter_mut().zip(scales) {
+        for (sum, value) in sums.iter_mut().zip(values) {
+            *sum = scale.mul_add(value, *sum);
+        }
+    }
 }
 
 on_every_road! {
@@ -151,7 +205,6 @@ on_every_road! {
 
 #[cfg(test)]
 mod tests {
-    use super::super::road::Road;
     use super::*;
     use crate::trainer::seeds::{Purpose, Seeds};
 
@@ -159,12 +212,17 @@ mod tests {
     #[test]
     fn gemm_1_every_element_is_one_chain_on_every_road() {
         let mut random = Seeds::new(3).generator(Purpose::Model, 0, 0);
-        for (m, depth, n) in [(1, 1, 16), (7, 5, 32), (13, 64, 48), (4, 600, 16), (9, 300, 80), (3, 0, 16)] {
+        for (m, depth, n) in
+            [(1, 1, 16), (7, 5, 32), (13, 64, 48), (4, 600, 16), (9, 300, 80), (23, 70, 96), (3, 0, 16)]
+        {
             for transposed in [false, true] {
                 let mut draw = |len: usize| (0..len).map(|_| random.normal() as f32).collect::<Vec<_>>();
                 let (a, b, bias, old) = (draw(m * depth), draw(depth * n), draw(n), draw(m * n));
                 let (row_stride, column_stride) = if transposed { (1, m) } else { (depth, 1) };
-                let a = Strided { data: &a, row_stride, column_stride };
+                let factor = match transposed {
+                    true => Factor::Columns { data: &a, stride: m },
+                    false => Factor::Rows { data: &a, stride: depth },
+                };
                 for (start, first) in [
                     (Start::Zero, &(|_, _| 0.0_f32) as &dyn Fn(usize, usize) -> f32),
                     (Start::Row(&bias), &|_, column| bias[column]),
@@ -175,15 +233,14 @@ mod tests {
                             let (row, column) = (i / n, i % n);
                             (0..depth)
                                 .fold(first(row, column), |sum, k| {
-                                    a.data[row * row_stride + k * column_stride]
-                                        .mul_add(b[k * n + column], sum)
+                                    a[row * row_stride + k * column_stride].mul_add(b[k * n + column], sum)
                                 })
                                 .to_bits()
                         })
                         .collect();
                     for road in Road::all() {
                         let mut c = old.clone();
-                        multiply(road, a, &b, start, &mut c, m, depth, n);
+                        multiply(road, factor, &b, start, &mut c, m, depth, n);
                         let got: Vec<u32> = c.iter().map(|x| x.to_bits()).collect();
                         assert_eq!(got, wanted, "{} {m} {depth} {n}", road.name());
                     }

@@ -9,7 +9,7 @@
 //! - MLP-2: a row's output depends on that row and the weights only, bit by bit: neither on the other rows nor on the processor.
 //! - MLP-3: nothing is allocated once the largest batch was seen.
 
-use super::gemm::{Start, Strided, add_rows, multiply, padded};
+use super::gemm::{Factor, LANES, Start, add_rows, multiply, padded};
 use super::math::{relu_all, relu_back, tanh_all, tanh_back};
 use super::matrix::Matrix;
 use super::road::Road;
@@ -98,10 +98,16 @@ impl Mlp {
         for Stage { layer, forward, bias, backward, .. } in &mut self.stages {
             let (out_stride, in_stride) = (padded(layer.outputs), padded(layer.inputs));
             let weights = &flat[layer.weight..layer.weight + layer.inputs * layer.outputs];
-            for (row, weights) in weights.chunks_exact(layer.inputs.max(1)).enumerate() {
-                backward[row * in_stride..][..layer.inputs].copy_from_slice(weights);
-                for (to, weight) in forward[row..].iter_mut().step_by(out_stride).zip(weights) {
-                    *to = *weight;
+            let rows = weights.chunks_exact(layer.inputs.max(1));
+            for (to, from) in backward.chunks_exact_mut(in_stride).zip(rows) {
+                to[..layer.inputs].copy_from_slice(from);
+            }
+            // The transpose, so many rows at a time that what is written lies together.
+            let bands = weights.chunks((LANES * layer.inputs).max(1));
+            for (band, weights) in bands.enumerate() {
+                for (column, to) in forward.chunks_exact_mut(out_stride).enumerate() {
+                    let from = weights[column..].iter().step_by(layer.inputs);
+                    to[band * LANES..].iter_mut().zip(from).for_each(|(to, from)| *to = *from);
                 }
             }
             bias[..layer.outputs].copy_from_slice(&flat[layer.bias..layer.bias + layer.outputs]);
@@ -117,7 +123,7 @@ impl Mlp {
                 break;
             };
             output.set_rows(input.rows());
-            let a = Strided { data: input.padded(), row_stride: input.stride(), column_stride: 1 };
+            let a = Factor::Rows { data: input.padded(), stride: input.stride() };
             let (rows, stride) = (input.rows(), output.stride());
             let place = output.padded_mut();
             multiply(self.road, a, forward, Start::Row(bias), place, rows, layer.inputs, stride);
@@ -159,7 +165,7 @@ impl Mlp {
                 break;
             }
             next.resize(rows * in_stride, 0.0);
-            let a = Strided { data: gradient, row_stride: out_stride, column_stride: 1 };
+            let a = Factor::Rows { data: gradient, stride: out_stride };
             multiply(road, a, backward, Start::Zero, next, rows, layer.outputs, in_stride);
             std::mem::swap(gradient, next);
         }
@@ -185,15 +191,20 @@ fn weight_gradient(
     let (out_stride, in_stride) = (padded(outputs), padded(inputs));
     let place = &mut flat[layer.weight..layer.weight + inputs * outputs];
     if outputs * in_stride <= inputs * out_stride {
+        let a = Factor::Columns { data: gradient, stride: out_stride };
+        if inputs == in_stride {
+            // Rows without padding: the sums go on from what is there.
+            multiply(road, a, input.padded(), Start::Sum, place, outputs, rows, in_stride);
+            return;
+        }
         scratch.resize(outputs * in_stride, 0.0);
-        let a = Strided { data: gradient, row_stride: 1, column_stride: out_stride };
         multiply(road, a, input.padded(), Start::Zero, scratch, outputs, rows, in_stride);
         for (to, from) in place.chunks_exact_mut(inputs.max(1)).zip(scratch.chunks_exact(in_stride)) {
             to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
         }
     } else {
         scratch.resize(inputs * out_stride, 0.0);
-        let a = Strided { data: input.padded(), row_stride: 1, column_stride: in_stride };
+        let a = Factor::Columns { data: input.padded(), stride: in_stride };
         multiply(road, a, gradient, Start::Zero, scratch, inputs, rows, out_stride);
         for (i, to) in place.iter_mut().enumerate() {
             *to += scratch[i % inputs * out_stride + i / inputs];
