@@ -2,14 +2,14 @@
 """What the watch costs: the trainer with and without it, and the agent that looks at eight ranks ten times a second.
 
     cargo build --release --features trainer,inject
-    python3 benches/overhead.py trainer [--pairs 9] [--steps 2000000]
+    python3 benches/overhead.py trainer [--pairs 9] [--steps 2000000] [--ranks 2]
     python3 benches/overhead.py hook [--pairs 9] [--steps 3000]        # RANKDECK_TEST_PYTHON has PyTorch
     python3 benches/overhead.py agent [--seconds 60] [--rate 10]
 
-`trainer`: two ranks of CartPole PPO, once under console and agents (status page, samples, fingerprints of calls) and once started by hand with the
+`trainer`: ranks of CartPole PPO, once under console and agents (status page, samples, fingerprints of calls) and once started by hand with the
 same environment and nobody looking. Runs come in pairs, in turn, and the first of a pair changes. What is compared is user and system time of the
 rank's process from its start to its end per environment step, which other work on the machine disturbs less than wall time. The median over the
-pairs of the ratio is the overhead, with its quartiles.
+pairs of the ratio is the overhead, with its quartiles and the mean with twice its standard error. One rank exchanges nothing, so that its runs differ less.
 `hook`: the same with a torchrun-style script, with `watch.python_hook` on and off, both under the console.
 `agent`: CPU time of the agent of one host with eight ranks, between two moments of a running job.
 """
@@ -86,7 +86,8 @@ def compare(pairs, one, other, names, steps):
         print(f"pair {pair + 1}: {names[0]} {used['with']:.2f} CPU-s ({steps / used['with']:.0f} steps per CPU-s), {names[1]} {used['without']:.2f} "
               f"({steps / used['without']:.0f}): {100 * (ratios[-1] - 1):+.2f} % (load {os.getloadavg()[0]:.1f})", flush=True)
     quartiles = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
-    print(f"overhead: median {100 * (statistics.median(ratios) - 1):+.2f} %, quartiles {100 * (quartiles[0] - 1):+.2f} % to "
+    error = 2 * statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else float("nan")
+    print(f"overhead: mean {100 * (statistics.mean(ratios) - 1):+.2f} +- {100 * error:.2f} %; median {100 * (statistics.median(ratios) - 1):+.2f} %, quartiles {100 * (quartiles[0] - 1):+.2f} % to "
           f"{100 * (quartiles[2] - 1):+.2f} %, of {len(ratios)} pairs")
 
 
@@ -157,15 +158,18 @@ def _is_agent(entry, name):
 
 
 def main():
+    global RANKS
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["trainer", "hook", "agent"])
     parser.add_argument("--pairs", type=int, default=9)
     parser.add_argument("--steps", type=int)
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--ranks", type=int, default=RANKS)
     parser.add_argument("--rate", type=float, default=10.0)
     parser.add_argument("--console", default=str(ROOT / "target/release/rankdeck"))
     args = parser.parse_args()
     args.console = os.path.abspath(args.console)
+    RANKS = args.ranks
     args.steps = args.steps or (3000 if args.what == "hook" else 2_000_000)
     dict(trainer=trainer, hook=hook, agent=agent)[args.what](args)
 
