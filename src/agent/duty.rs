@@ -500,7 +500,7 @@ impl Agent {
         let proved = self.machine.borrow().is_quiet();
         let unused = self.machine.borrow().spec().is_none();
         self.spool.save_manifest(self.manifest(false).bytes());
-        if !self.spool.flush(Duration::from_secs(5)) {
+        if !self.spool.flush(super::serve::LAST_RECORDS) {
             say("not everything could be written to disk");
         }
         let _ = std::fs::remove_file(socket);

@@ -34,6 +34,8 @@ use tokio::task::spawn_local;
 
 /// Between two looks at the clock.
 pub(super) const TICK: Duration = Duration::from_millis(100);
+/// How long a slow disk may hold up the end of an agent.
+pub(super) const LAST_RECORDS: Duration = Duration::from_secs(5);
 /// Between two looks whether somebody removed the sockets.
 const SOCKET_CHECK: Duration = Duration::from_secs(10);
 /// What a new agent is told.
@@ -245,6 +247,8 @@ async fn live(settings: Settings) -> Result<ExitCode, Failure> {
                 agent.lines.borrow_mut().dropped = lost_lines.load(std::sync::atomic::Ordering::Relaxed);
                 agent.reap();
                 if let Some(reason) = agent.tick() {
+                    // Consoles hear what is on disk: the last records must be there before the goodbye.
+                    agent.spool.flush(LAST_RECORDS);
                     let _ = bye.send(Some(reason));
                     return Ok(agent.end(&socket, &event_socket).await);
                 }

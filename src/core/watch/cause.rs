@@ -195,7 +195,7 @@ pub(super) fn judge(seat: &Seat<'_>, waited_ms: u64, limits: &Limits) -> Option<
     }
     // Programs without phases may evaluate for as long as they like, as long as they do something: nothing tells that from a loop without end,
     // but one that is always in the same function is worth a word.
-    if phase.is_none() && progresses(seat) && silence < limits.rank0 {
+    if phase.is_none() && (progresses(seat) || cpu(seat) > IDLE) && silence < limits.rank0 {
         if overdue && never_sleeps(seat) && same_function(seat) {
             return amber(Reason::Spinning);
         }

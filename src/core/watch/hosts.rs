@@ -17,6 +17,9 @@ use std::collections::BTreeMap;
 const LATE_MS: u64 = 1_000;
 const LATE_HOLD_MS: u64 = 30_000;
 
+/// Progress of others so long after a host was heard last shows that its ranks are alive.
+pub(super) const ALIVE_MS: u64 = 2_000;
+
 /// When each host's agent looked: the clock of its latest sample, and of the latest that came late.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Beats {

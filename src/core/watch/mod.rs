@@ -300,10 +300,13 @@ impl Watch {
         let mut suspects: Vec<Rank> = Vec::new();
 
         for (host, machine) in model.hosts.iter().zip(hosts) {
+            // They have got on well after it was heard last, and lately.
+            let silence = awake_ms.saturating_sub(machine.heard);
             let others = seats.iter().any(|seat| {
                 seat.node != host.node_rank
                     && seat.fresh
-                    && seat.still_ms < waits::STILL_MS
+                    && seat.still_ms < limits.behind
+                    && silence >= seat.still_ms.saturating_add(hosts::ALIVE_MS)
                     && !seat.groups.is_empty()
             });
             let starved = self.beats.is_starved(host);
