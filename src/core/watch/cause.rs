@@ -195,7 +195,9 @@ pub(super) fn judge(seat: &Seat<'_>, waited_ms: u64, limits: &Limits) -> Option<
     }
     // Programs without phases may evaluate for as long as they like, as long as they do something: nothing tells that from a loop without end,
     // but one that is always in the same function is worth a word.
-    if phase.is_none() && (progresses(seat) || cpu(seat) > IDLE) && silence < limits.rank0 {
+    // The kernel counts the wait for a core when it is over: one that gets none at all is only seen ready to run.
+    let works = progresses(seat) || cpu(seat) > IDLE || seat.sample.state == 'R';
+    if phase.is_none() && works && silence < limits.rank0 {
         if overdue && never_sleeps(seat) && same_function(seat) {
             return amber(Reason::Spinning);
         }

@@ -310,20 +310,20 @@ fn a_python_rank_that_works_for_minutes_outside_collectives_is_amber() {
 #[test]
 fn n2_a_script_that_computes_is_amber_where_cores_are_short_too() {
     // Tenths of a core that it gets, and in which it is seen ready to run.
-    for (gets, waits) in [(7, 2), (3, 2), (1, 1)] {
-        computes(gets, waits);
+    for (state, gets, waits) in [('S', 7, 2), ('S', 3, 2), ('S', 1, 1), ('R', 0, 0)] {
+        computes(state, gets, waits);
     }
 }
 
-fn computes(gets: u64, waits: u64) {
+fn computes(state: char, gets: u64, waits: u64) {
     let mut c = trained(2);
     drive(&mut c, 5_000, |_, now, sample| sample.page = Some(hooked(now / 250, now / 250, 10)));
     let (seq, since) = (c.now.0 / 250, c.now.0);
     drive(&mut c, 120_000, |rank, now, sample| {
         sample.page = Some(hooked(if rank == 0 { seq } else { seq + 1 }, seq, now - since));
         if rank == 0 {
-            (sample.state, sample.cpu_percent) = ('S', 10.0 * gets as f32);
-            (sample.signals.cpu_ms, sample.signals.delay_ms) = (now * gets / 10, now * waits / 10);
+            (sample.state, sample.cpu_percent) = (state, 10.0 * gets as f32);
+            (sample.signals.cpu_ms, sample.signals.delay_ms) = (1 + now * gets / 10, now * waits / 10);
         }
     });
     assert_eq!(reds(&c), []);
