@@ -153,18 +153,14 @@ pub(super) fn space(path: &Path) -> Disk {
     disk
 }
 
-/// The same, and a file is written there and removed again, like the folders that had to be made for it.
+/// The same, and a file is written there, or in what is there of the way to it, and removed again. No folder is made: other checks, and those of other
+/// hosts of this machine, look at the same path at the same moment, and would find a folder that is gone when they use it.
 pub(super) fn disk(workdir: &Path) -> Disk {
     let mut disk = space(workdir);
-    let missing: Vec<PathBuf> =
-        workdir.ancestors().take_while(|path| !path.exists()).map(Path::to_owned).collect();
-    let file = workdir.join(format!(".rankdeck-check-{}", std::process::id()));
-    let written = std::fs::create_dir_all(workdir).and_then(|()| std::fs::write(&file, [b'x'; 4096]));
+    let there = workdir.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    let file = there.join(format!(".rankdeck-check-{}", std::process::id()));
+    let written = std::fs::write(&file, [b'x'; 4096]);
     let _ = std::fs::remove_file(&file);
-    for folder in missing {
-        // Only while it is empty: a launch may have begun meanwhile.
-        let _ = std::fs::remove_dir(folder);
-    }
     disk.error = disk.error.or(written.err().map(|error| error.to_string()));
     disk
 }
@@ -337,10 +333,33 @@ mod tests {
         let deep = folder.path().join("a/b");
         let found = disk(&deep);
         assert!(found.error.is_none() && found.free > 0 && found.total >= found.free, "{found:?}");
-        assert!(!folder.path().join("a").exists(), "what was made is removed");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "what was made is removed");
         let file = folder.path().join("file");
         std::fs::write(&file, "").unwrap();
         assert!(disk(&file.join("below")).error.is_some(), "a file is no folder");
+    }
+
+    #[test]
+    fn no_folder_is_there_for_a_moment_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let deep = folder.path().join("a/b");
+        let end = std::sync::atomic::AtomicBool::new(false);
+        let seen = std::thread::scope(|scope| {
+            let looking = scope.spawn(|| {
+                let mut seen = false;
+                while !end.load(std::sync::atomic::Ordering::Relaxed) {
+                    seen |= folder.path().join("a").exists();
+                }
+                seen
+            });
+            (0..2000).for_each(|_| assert!(disk(&deep).error.is_none()));
+            end.store(true, std::sync::atomic::Ordering::Relaxed);
+            looking.join().unwrap()
+        });
+        assert!(
+            !seen,
+            "the program that is looked for at that moment would be started in a folder that is gone"
+        );
     }
 
     #[test]

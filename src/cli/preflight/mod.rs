@@ -233,18 +233,18 @@ pub fn interfaces(report: &Report) -> Vec<Option<String>> {
 
 /// Stops here when something failed; the complaints have been printed by then.
 pub fn verdict(report: &Report, locator: &Locator) -> Result<(), Failure> {
-    let failed = report.count(Grade::Failed);
-    if failed > 0 {
-        let hosts = report
-            .columns
-            .iter()
-            .filter(|column| column.iter().any(|cell| cell.grade == Grade::Failed))
-            .count();
-        let text = format!(
-            "preflight: {failed} checks failed on {hosts} of {} hosts; nothing was started",
-            report.hosts.len()
-        );
-        return Err(Failure::host(text));
+    let hosts = report.hosts.iter().zip(&report.columns);
+    let mut failed = hosts.flat_map(|(host, column)| {
+        let cells = CHECKS.iter().zip(column).filter(|(_, cell)| cell.grade == Grade::Failed);
+        cells.map(move |(check, cell)| format!("{host}: {check}: {}", cell.text))
+    });
+    if let Some(first) = failed.next() {
+        let others = match failed.count() {
+            0 => String::new(),
+            1 => " (and 1 more)".to_owned(),
+            more => format!(" (and {more} more)"),
+        };
+        return Err(Failure::host(format!("preflight: {first}{others}; nothing was started")));
     }
     match &report.plan {
         Some(Err(error)) => {
