@@ -1,7 +1,7 @@
 //! Data-parallel training equals training alone.
 
 use crate::harness::{Me, World, error_value};
-use rankdeck::trainer::dist::{Averaging, Ddp, ReduceOp};
+use rankdeck::trainer::dist::{Averaging, Ddp};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tch::nn::{self, Module, OptimizerConfig};
@@ -104,13 +104,14 @@ pub fn layout(me: &Me) -> Value {
     error_value(&error)
 }
 
-/// One rank reduces a value of the same size for another purpose.
+/// One rank copies a value of the same size for another purpose.
 pub fn mixed_up(me: &Me) -> Value {
     let group = me.connect();
     let store = nn::VarStore::new(Device::Cpu);
     let _net = network(&store.root());
     let ddp = Ddp::new(parameters(&store), Vec::new(), &group, 1024).unwrap();
-    group.all_reduce_i64(&mut [1], ReduceOp::Sum, if me.rank == 1 { "stop" } else { "eval" }).unwrap();
+    let tag = if me.rank == 1 { "stop" } else { "eval" };
+    group.broadcast(&mut Tensor::ones([1], (Kind::Float, Device::Cpu)), 0, tag).unwrap();
     error_value(&ddp.compare(&group).unwrap_err())
 }
 

@@ -293,18 +293,34 @@ fn check_mode_names_the_first_difference() {
     }
 }
 
+fn with_lengths(lengths: &[i64]) -> Vec<Value> {
+    let world =
+        (0..).zip(lengths).fold(World::new("sizes", lengths.len() as u32), |world, (rank, length)| {
+            world.env_of(rank, "DIST_LENGTH", length)
+        });
+    World { timeout: Duration::from_secs(30), ..world }.start().results()
+}
+
 /// DIST-3: gloo throws in a thread of its own here, where it would end the process.
 #[test]
 fn different_lengths_are_an_error_and_not_the_end_of_the_process() {
-    for lengths in [[1, 17_500], [17_500, 1]] {
-        let mut world =
-            World::new("sizes", 2).env_of(0, "DIST_LENGTH", lengths[0]).env_of(1, "DIST_LENGTH", lengths[1]);
-        world.timeout = Duration::from_secs(30);
-        let results = world.start().results();
+    for lengths in [[70_000, 70_000, 140_000], [140_000, 70_000, 70_000]] {
+        let results = with_lengths(&lengths);
         let named: Vec<_> = results.iter().filter(|error| error["kind"] == "Mismatch").collect();
-        assert_eq!(named.len(), 1, "{results:?}");
+        assert!(!named.is_empty(), "{results:?}");
         let text = message(named[0]);
         assert!(text.contains("all_reduce \"grad\": another rank sent another amount of data"), "{text}");
+    }
+}
+
+#[test]
+fn different_lengths_over_lanes_name_both_calls() {
+    for lengths in [[1, 17_500], [17_500, 1]] {
+        for error in with_lengths(&lengths) {
+            let text = message(&error);
+            assert_eq!(error["kind"], "Mismatch", "{text}");
+            assert!(text.contains("of 1 f32 (sum)") && text.contains("of 17500 f32 (sum)"), "{text}");
+        }
     }
 }
 

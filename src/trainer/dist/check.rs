@@ -11,7 +11,7 @@ use crate::proto::status_page::{self, Dtype, Op};
 use tch::Tensor;
 
 /// Words that describe a collective.
-const WORDS: usize = 6;
+pub(super) const WORDS: usize = 6;
 
 /// What a rank is about to do.
 pub(super) struct Note {
@@ -66,24 +66,26 @@ impl Note {
     }
 }
 
-fn describe(words: &[i64; WORDS]) -> String {
+/// [`Note::words`] in words.
+pub(super) fn describe(words: &[i64]) -> String {
+    let &[seq, op_word, low, high, count, dtype_word] = words else { return "something unknown".into() };
     let op = [Op::None, Op::AllReduce, Op::Broadcast, Op::AllGather, Op::Barrier]
         .into_iter()
-        .find(|op| *op as i64 == words[1])
+        .find(|op| *op as i64 == op_word)
         .unwrap_or_default();
     let dtype = [Dtype::U8, Dtype::I64, Dtype::F32, Dtype::F64]
         .into_iter()
-        .find(|dtype| *dtype as i64 == words[5])
+        .find(|dtype| *dtype as i64 == dtype_word)
         .unwrap_or_default();
     let mut tag = [0; 16];
-    tag[..8].copy_from_slice(&words[2].to_le_bytes());
-    tag[8..].copy_from_slice(&words[3].to_le_bytes());
+    tag[..8].copy_from_slice(&low.to_le_bytes());
+    tag[8..].copy_from_slice(&high.to_le_bytes());
     format!(
         "collective {}, {} \"{}\" of {} {}",
-        words[0],
+        seq,
         op.name(),
         status_page::tag_text(&tag),
-        words[4],
+        count,
         dtype.name()
     )
 }

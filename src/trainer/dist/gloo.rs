@@ -1,12 +1,17 @@
-//! Collectives over Gloo, from libtorch itself: CPU tensors over TCP.
+//! Collectives over Gloo, from libtorch itself, and small all-reduces over [`lanes`](super::lanes): CPU tensors over TCP.
 //!
 //! Owner: the process group.
 
-use super::error::Failure;
-use super::ffi::{GlooDevice, GlooHandle};
+use super::check::Note;
+use super::error::{DistErrorKind, Failure};
+use super::ffi::{GlooDevice, GlooHandle, RawReduce};
+use super::lanes::{Lanes, Reduction};
 use super::store::Store;
+use super::{memory, mesh};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
-use std::time::Duration;
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+use tch::Tensor;
 
 /// The address from which this host reaches the master: what other hosts can reach too, unlike what its own name may resolve to.
 pub(super) fn address_towards(host: &str, port: u16) -> Option<IpAddr> {
@@ -22,6 +27,63 @@ pub(super) fn address_towards(host: &str, port: u16) -> Option<IpAddr> {
     (!address.is_unspecified()).then_some(address)
 }
 
+/// Largest all-reduce that goes over lanes with more than two ranks: beyond it, algorithms that send each number about twice, as Gloo's, win over one that
+/// sends it once per round. Between two ranks both send the same.
+const LANES_MAX: usize = 256 << 10;
+
+/// How long ranks that differ stay in their calls: the watch tells which of them is wrong by what the others come to do, and they would not come if these ended.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// The connections of one rank.
+pub(super) struct Gloo {
+    pub handle: GlooHandle,
+    lanes: Lanes,
+    world_size: u32,
+}
+
+impl Gloo {
+    /// Reduces a contiguous CPU tensor in place. Which way depends on its size and type alone, so all ranks go the same.
+    pub(super) fn all_reduce(
+        &self,
+        note: &Note,
+        tensor: &mut Tensor,
+        op: RawReduce,
+        limit_ms: i64,
+    ) -> Result<(), Failure> {
+        let reduction = Reduction { op, kind: tensor.kind() };
+        let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
+        if !reduction.is_known() || (self.world_size > 2 && bytes > LANES_MAX) {
+            return self.handle.all_reduce(tensor, op, limit_ms);
+        }
+        let result = self.lanes.all_reduce(note, memory::bytes_mut(tensor), reduction, limit_ms);
+        if result.as_ref().is_err_and(|failure| failure.kind == DistErrorKind::Mismatch) {
+            std::thread::sleep(LINGER);
+        }
+        result
+    }
+}
+
+/// The IPv4 address of a network interface.
+fn address_of(interface: &str) -> Option<IpAddr> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    // SAFETY: `request` is plain data for which zeros are valid; the kernel reads the name in it, which ends in NUL, and writes an address of the
+    // family AF_INET into it, which is then read as what it is.
+    unsafe {
+        let mut request: libc::ifreq = std::mem::zeroed();
+        if interface.len() >= request.ifr_name.len() {
+            return None;
+        }
+        for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
+            *to = from as libc::c_char;
+        }
+        if libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFADDR, &mut request) != 0 {
+            return None;
+        }
+        let address: *const libc::sockaddr_in = (&raw const request.ifr_ifru.ifru_addr).cast();
+        Some(Ipv4Addr::from(address.read_unaligned().sin_addr.s_addr.to_ne_bytes()).into())
+    }
+}
+
 /// Connects every rank with every other; all ranks must call it.
 pub(super) fn open(
     store: &Store,
@@ -30,8 +92,10 @@ pub(super) fn open(
     interface: Option<&str>,
     master: (&str, u16),
     timeout: Duration,
-) -> Result<GlooHandle, Failure> {
-    let address = address_towards(master.0, master.1).map(|address| address.to_string());
+) -> Result<Gloo, Failure> {
+    let deadline = Instant::now() + timeout;
+    let towards = address_towards(master.0, master.1);
+    let address = towards.map(|address| address.to_string());
     let device = match (interface, &address) {
         (Some(name), _) => GlooDevice::Interface(name),
         (None, Some(address)) => GlooDevice::Address(address),
@@ -43,14 +107,20 @@ pub(super) fn open(
         GlooDevice::HostName => "at the address of this host's name".into(),
     };
     let timeout_ms = i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX).max(1);
-    GlooHandle::open(store.handle(), &store.key("gloo"), rank, world_size, &device, timeout_ms).map_err(
-        |failure| {
-            Failure::new(
-                failure.kind,
-                format!("gloo {place} cannot connect to the other ranks: {}", failure.text),
-            )
-        },
-    )
+    let own = interface.and_then(address_of).or(towards).ok_or_else(|| {
+        Failure::new(
+            DistErrorKind::Connection,
+            format!("rank {rank} has no address that leads to {}", master.0),
+        )
+    })?;
+    let cannot = |failure: Failure| {
+        let text = format!("gloo {place} cannot connect to the other ranks: {}", failure.text);
+        Failure::new(failure.kind, text)
+    };
+    let lanes = mesh::open(store, rank, world_size, own, deadline).map_err(cannot)?;
+    let handle = GlooHandle::open(store.handle(), &store.key("gloo"), rank, world_size, &device, timeout_ms)
+        .map_err(cannot)?;
+    Ok(Gloo { handle, lanes, world_size })
 }
 
 /// Whether this host has a network interface of that name.
@@ -61,6 +131,13 @@ pub(super) fn interface_exists(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_interface_has_its_address() {
+        assert_eq!(address_of("lo"), Some(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        assert_eq!(address_of("no-such-one0"), None);
+        assert_eq!(address_of("a-name-that-is-too-long-for-an-interface"), None);
+    }
 
     #[test]
     fn the_loopback_is_reached_from_the_loopback() {

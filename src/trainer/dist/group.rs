@@ -291,10 +291,10 @@ impl ProcessGroup {
             ReduceOp::Min => RawReduce::Min,
             ReduceOp::Max => RawReduce::Max,
         };
-        self.run(&call, |transport, limit| {
+        self.run(&call, |transport, note, limit| {
             on_device(transport, tensor, |transport, tensor| match transport {
                 Transport::Alone => Ok(()),
-                Transport::Gloo(gloo) => gloo.all_reduce(tensor, raw, limit),
+                Transport::Gloo(gloo) => gloo.all_reduce(note, tensor, raw, limit),
                 Transport::Nccl(nccl) => nccl.all_reduce(tensor, raw),
             })
         })?;
@@ -321,10 +321,10 @@ impl ProcessGroup {
         if root >= self.world_size() {
             return Err(self.refuse(call, &format!("root {root} is no rank")));
         }
-        self.run(call, |transport, limit| {
+        self.run(call, |transport, _, limit| {
             on_device(transport, tensor, |transport, tensor| match transport {
                 Transport::Alone => Ok(()),
-                Transport::Gloo(gloo) => gloo.broadcast(tensor, root, limit),
+                Transport::Gloo(gloo) => gloo.handle.broadcast(tensor, root, limit),
                 Transport::Nccl(nccl) => nccl.broadcast(tensor, root),
             })
         })
@@ -336,7 +336,7 @@ impl ProcessGroup {
         let mut input = no_grad(|| input.detach().contiguous());
         let call = self.call(Op::AllGather, tag, &input)?;
         let mut outputs: Vec<Tensor> = (0..self.world_size()).map(|_| input.empty_like()).collect();
-        self.run(&call, |transport, limit| gather(transport, &mut outputs, &mut input, limit))?;
+        self.run(&call, |transport, _, limit| gather(transport, &mut outputs, &mut input, limit))?;
         Ok(outputs)
     }
 
@@ -350,9 +350,9 @@ impl ProcessGroup {
     pub fn barrier(&self, tag: &str) -> Result<(), DistError> {
         let call =
             Call { op: Op::Barrier, tag, count: 0, kind: Kind::Uint8, root: None, site: Location::caller() };
-        self.run(&call, |transport, limit| match transport {
+        self.run(&call, |transport, _, limit| match transport {
             Transport::Alone => Ok(()),
-            Transport::Gloo(gloo) => gloo.barrier(limit),
+            Transport::Gloo(gloo) => gloo.handle.barrier(limit),
             Transport::Nccl(nccl) => nccl.barrier(),
         })
     }
@@ -472,7 +472,7 @@ impl ProcessGroup {
     fn run(
         &self,
         call: &Call<'_>,
-        body: impl FnOnce(&Transport, i64) -> Result<(), Failure>,
+        body: impl FnOnce(&Transport, &Note, i64) -> Result<(), Failure>,
     ) -> Result<(), DistError> {
         if let Some(earlier) = self.broken.borrow().as_deref() {
             let text = format!("the group failed earlier ({earlier})");
@@ -491,7 +491,7 @@ impl ProcessGroup {
         if self.check && self.world_size() > 1 {
             note.compare(transport, self.world_size(), limit).map_err(|failure| self.broke(call, failure))?;
         }
-        body(transport, limit).map_err(|failure| self.broke(call, failure))?;
+        body(transport, &note, limit).map_err(|failure| self.broke(call, failure))?;
         if let Ok(mut page) = self.page.try_borrow_mut() {
             page.leave();
         }
@@ -546,11 +546,13 @@ pub(super) fn gather(
             }
             Ok(())
         }
-        Transport::Gloo(gloo) if input.device() == Device::Cpu => gloo.all_gather(outputs, input, limit),
+        Transport::Gloo(gloo) if input.device() == Device::Cpu => {
+            gloo.handle.all_gather(outputs, input, limit)
+        }
         Transport::Gloo(gloo) => {
             let mut host = input.to_device(Device::Cpu);
             let mut hosts: Vec<Tensor> = outputs.iter().map(|_| host.empty_like()).collect();
-            gloo.all_gather(&mut hosts, &mut host, limit)?;
+            gloo.handle.all_gather(&mut hosts, &mut host, limit)?;
             outputs.iter_mut().zip(&hosts).try_for_each(|(output, host)| copy(output, host))
         }
         Transport::Nccl(nccl) => nccl.all_gather(outputs, input),

@@ -5,8 +5,7 @@
 
 use super::bounded::within;
 use super::error::{DistError, DistErrorKind, DistPhase, Failure};
-use super::ffi::GlooHandle;
-use super::gloo;
+use super::gloo::{self, Gloo};
 use super::group::{BackendKind, GroupSettings};
 use super::nccl::{self, Nccl};
 use super::store::{Member, Store, StoreAddress};
@@ -19,7 +18,7 @@ const GRACE: Duration = Duration::from_secs(4);
 pub(super) enum Transport {
     /// One rank.
     Alone,
-    Gloo(GlooHandle),
+    Gloo(Gloo),
     Nccl(Nccl),
 }
 

@@ -381,6 +381,37 @@ fn p17_the_one_that_sent_the_wrong_size_is_guilty_not_the_one_that_died_of_it() 
 }
 
 #[test]
+fn p17_both_ends_of_a_lane_end_and_the_one_that_differs_is_guilty() {
+    let text = |rank: u32| {
+        format!(
+            "another call came from rank {rank}: this rank is in collective 101, but rank {rank} in collective 101"
+        )
+    };
+    // A verdict on the living comes first where there is time for it.
+    for before in [100, 2_000] {
+        for first in [0, 1] {
+            let mut c = trained(2);
+            stand(&mut c, 101);
+            instead(&mut c, 1, 101, |call| call.count = 65);
+            c.pass(before);
+            (0..2).for_each(|node| c.sample(node));
+            exits(&mut c, first, Exit::Code { code: 1 }, &text(1 - first));
+            exits(&mut c, 1 - first, Exit::Code { code: 1 }, &text(first));
+            [2, 3]
+                .into_iter()
+                .for_each(|rank| exits(&mut c, rank, Exit::Code { code: 1 }, "Connection reset by peer"));
+            (0..2).for_each(|node| c.proof(node));
+            let reds = reds(&c);
+            assert!(
+                !reds.is_empty() && reds.iter().all(|red| *red == (Some(1), Reason::SizeMismatch)),
+                "{:?}",
+                c.verdicts()
+            );
+        }
+    }
+}
+
+#[test]
 fn p17_last_words_count_though_all_are_dead_before_the_next_tick() {
     let mut c = trained(2);
     stand(&mut c, 101);

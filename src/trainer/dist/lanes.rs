@@ -1,0 +1,331 @@
+//! Lanes: all-reduces of CPU tensors on the calling thread, over TCP connections of their own.
+//!
+//! Owner: Gloo's transport. Gloo hands each operation to a thread of libtorch's and each message to a thread of its own, and for the gradients of a small
+//! network those hand-overs take longer than the data. Here the caller sends, receives and adds.
+//!
+//! The algorithm is recursive doubling: in round k each rank exchanges all it has with the rank whose number differs in bit k. Where the world size is not a power of
+//! two, the ranks beyond the largest one hand theirs in first and get the result last (R. Thakur, R. Rabenseifner, W. Gropp, Optimization of Collective
+//! Communication Operations in MPICH, 2005, section 4.5).
+//!
+//! Invariants:
+//! - LANES-1: both ends of an exchange combine (value of the lower rank, value of the higher rank), so that all ranks end with the same bits.
+//! - LANES-2: every message begins with what its sender does; of a message of another collective nothing is used, and its sender is named.
+//! - LANES-3: nothing waits beyond its deadline, and what is waited for is a rank that the error names.
+
+use super::check::{self, Note, WORDS};
+use super::error::{DistErrorKind, Failure};
+use super::ffi::RawReduce;
+use std::cell::RefCell;
+use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+use tch::Kind;
+
+/// How long a rank asks again and again before it sleeps until something comes: waking up takes about as long.
+const SPIN: Duration = Duration::from_micros(50);
+/// Most bytes of one read or write, so that what was read is added while it is in the cache.
+const PIECE: usize = 256 << 10;
+const HEAD: usize = 8 * (WORDS + 1);
+
+/// What is added, and how.
+#[derive(Clone, Copy)]
+pub(super) struct Reduction {
+    pub op: RawReduce,
+    pub kind: Kind,
+}
+
+impl Reduction {
+    /// Does this file know how?
+    pub(super) fn is_known(self) -> bool {
+        matches!(self.kind, Kind::Float | Kind::Double | Kind::Int64)
+    }
+
+    /// `own` becomes the combination; `lower`: it is the lower rank's.
+    fn combine(self, own: &mut [u8], other: &[u8], lower: bool) {
+        match (self.kind, self.op) {
+            (Kind::Float, RawReduce::Sum) => {
+                each(own, other, lower, f32::from_ne_bytes, f32::to_ne_bytes, |a, b| a + b)
+            }
+            (Kind::Float, RawReduce::Min) => {
+                each(own, other, lower, f32::from_ne_bytes, f32::to_ne_bytes, |a, b| {
+                    if a < b || a.is_nan() { a } else { b }
+                })
+            }
+            (Kind::Float, RawReduce::Max) => {
+                each(own, other, lower, f32::from_ne_bytes, f32::to_ne_bytes, |a, b| {
+                    if a > b || a.is_nan() { a } else { b }
+                })
+            }
+            (Kind::Double, RawReduce::Sum) => {
+                each(own, other, lower, f64::from_ne_bytes, f64::to_ne_bytes, |a, b| a + b)
+            }
+            (Kind::Double, RawReduce::Min) => {
+                each(own, other, lower, f64::from_ne_bytes, f64::to_ne_bytes, |a, b| {
+                    if a < b || a.is_nan() { a } else { b }
+                })
+            }
+            (Kind::Double, RawReduce::Max) => {
+                each(own, other, lower, f64::from_ne_bytes, f64::to_ne_bytes, |a, b| {
+                    if a > b || a.is_nan() { a } else { b }
+                })
+            }
+            (_, RawReduce::Sum) => {
+                each(own, other, lower, i64::from_ne_bytes, i64::to_ne_bytes, i64::wrapping_add)
+            }
+            (_, RawReduce::Min) => each(own, other, lower, i64::from_ne_bytes, i64::to_ne_bytes, Ord::min),
+            (_, RawReduce::Max) => each(own, other, lower, i64::from_ne_bytes, i64::to_ne_bytes, Ord::max),
+        }
+    }
+}
+
+fn each<T: Copy, const N: usize>(
+    own: &mut [u8],
+    other: &[u8],
+    lower: bool,
+    from: impl Fn([u8; N]) -> T,
+    to: impl Fn(T) -> [u8; N],
+    combine: impl Fn(T, T) -> T,
+) {
+    let pairs = own.as_chunks_mut::<N>().0.iter_mut().zip(other.as_chunks::<N>().0);
+    if lower {
+        pairs.for_each(|(own, other)| *own = to(combine(from(*own), from(*other))));
+    } else {
+        pairs.for_each(|(own, other)| *own = to(combine(from(*other), from(*own))));
+    }
+}
+
+/// The largest power of two that is not above `world_size`.
+fn doubled(world_size: u32) -> u32 {
+    1 << world_size.max(1).ilog2()
+}
+
+/// The ranks that a rank exchanges with.
+pub(super) fn partners(rank: u32, world_size: u32) -> Vec<u32> {
+    let core = doubled(world_size);
+    if rank >= core {
+        return vec![rank - core];
+    }
+    let rounds = (0..core.ilog2()).map(|bit| rank ^ (1 << bit));
+    rounds.chain(Some(rank + core).filter(|extra| *extra < world_size)).collect()
+}
+
+/// What one end of an exchange does with its message.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Sends all it has and adds what comes.
+    Both,
+    /// Sends all it has.
+    Out,
+    /// Adds what comes.
+    In,
+    /// Takes what comes for its own.
+    Over,
+}
+
+struct Lane {
+    peer: u32,
+    stream: TcpStream,
+}
+
+/// The connections of one rank.
+pub(super) struct Lanes {
+    rank: u32,
+    world_size: u32,
+    lanes: Vec<Lane>,
+    /// What comes in. It grows to the largest message.
+    scratch: RefCell<Vec<u8>>,
+}
+
+impl Lanes {
+    /// Takes over connections to all [`partners`].
+    pub(super) fn over(rank: u32, world_size: u32, streams: Vec<(u32, TcpStream)>) -> Result<Lanes, Failure> {
+        let lanes = streams
+            .into_iter()
+            .map(|(peer, stream)| {
+                stream
+                    .set_nodelay(true)
+                    .and_then(|()| stream.set_nonblocking(true))
+                    .map_err(|error| lost(peer, &error.to_string()))?;
+                Ok(Lane { peer, stream })
+            })
+            .collect::<Result<_, Failure>>()?;
+        Ok(Lanes { rank, world_size, lanes, scratch: RefCell::default() })
+    }
+
+    /// Reduces `data` in place on all ranks of the group.
+    pub(super) fn all_reduce(
+        &self,
+        note: &Note,
+        data: &mut [u8],
+        reduction: Reduction,
+        limit_ms: i64,
+    ) -> Result<(), Failure> {
+        let deadline = Instant::now() + Duration::from_millis(limit_ms.max(1).cast_unsigned());
+        let mut head = [0; WORDS + 1];
+        head[..WORDS].copy_from_slice(&note.words());
+        head[WORDS] = reduction.op as i64;
+        let mut go = |peer: u32, way: Way| self.exchange(peer, way, &head, data, reduction, deadline);
+        let core = doubled(self.world_size);
+        if self.rank >= core {
+            go(self.rank - core, Way::Out)?;
+            return go(self.rank - core, Way::Over);
+        }
+        let extra = Some(self.rank + core).filter(|extra| *extra < self.world_size);
+        if let Some(extra) = extra {
+            go(extra, Way::In)?;
+        }
+        for bit in 0..core.ilog2() {
+            go(self.rank ^ (1 << bit), Way::Both)?;
+        }
+        extra.map_or(Ok(()), |extra| go(extra, Way::Out))
+    }
+
+    fn exchange(
+        &self,
+        peer: u32,
+        way: Way,
+        head: &[i64; WORDS + 1],
+        data: &mut [u8],
+        reduction: Reduction,
+        deadline: Instant,
+    ) -> Result<(), Failure> {
+        let Some(lane) = self.lanes.iter().find(|lane| lane.peer == peer) else {
+            return Err(lost(peer, "there is no connection"));
+        };
+        let mut scratch = self.scratch.borrow_mut();
+        if matches!(way, Way::Both | Way::In) && scratch.len() < data.len() {
+            scratch.resize(data.len(), 0);
+        }
+        let mut out = [0; HEAD];
+        for (to, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(head) {
+            *to = word.to_le_bytes();
+        }
+        let whole = HEAD + data.len();
+        let (sends, takes) = (matches!(way, Way::Both | Way::Out), way != Way::Out);
+        let (mut sent, mut got) = (if sends { 0 } else { whole }, if takes { 0 } else { whole });
+        let (mut theirs, mut agreed, mut combined) = ([0; HEAD], false, 0);
+        let mut idle: Option<Instant> = None;
+        while sent < whole || got < whole {
+            let before = sent + got;
+            if sent < whole {
+                sent += write(lane, &out, data, sent)?;
+            }
+            if got < whole {
+                let into: &mut [u8] = if way == Way::Over { data } else { &mut scratch };
+                got += read(lane, &mut theirs, into, whole, got)?;
+                if got >= HEAD && !agreed {
+                    agree(head, &theirs, peer)?;
+                    agreed = true;
+                }
+                if matches!(way, Way::Both | Way::In) {
+                    // What has not been sent yet is still needed as it is.
+                    let ready = sent.min(got).saturating_sub(HEAD);
+                    let ready = ready - ready % reduction.kind.elt_size_in_bytes();
+                    if ready > combined {
+                        reduction.combine(
+                            &mut data[combined..ready],
+                            &scratch[combined..ready],
+                            self.rank < peer,
+                        );
+                        combined = ready;
+                    }
+                }
+            }
+            if sent + got > before {
+                idle = None;
+                continue;
+            }
+            if idle.get_or_insert_with(Instant::now).elapsed() < SPIN {
+                std::thread::yield_now();
+            } else {
+                wait(lane, sent < whole, got < whole, deadline)?;
+            }
+        }
+        if matches!(way, Way::Both | Way::In) && combined < data.len() {
+            reduction.combine(&mut data[combined..], &scratch[combined..whole - HEAD], self.rank < peer);
+        }
+        Ok(())
+    }
+}
+
+fn lost(peer: u32, text: &str) -> Failure {
+    Failure::new(DistErrorKind::Connection, format!("rank {peer}: {text}"))
+}
+
+/// Writes on from byte `sent` of head and data; 0 when nothing can be taken now.
+fn write(lane: &Lane, head: &[u8; HEAD], data: &[u8], sent: usize) -> Result<usize, Failure> {
+    let from = sent.saturating_sub(HEAD);
+    let piece = &data[from..data.len().min(from + PIECE)];
+    let parts = [IoSlice::new(&head[sent.min(HEAD)..]), IoSlice::new(piece)];
+    moved((&lane.stream).write_vectored(&parts), lane.peer)
+}
+
+/// Reads on from byte `got` of head and data; 0 when nothing is there.
+fn read(
+    lane: &Lane,
+    head: &mut [u8; HEAD],
+    data: &mut [u8],
+    whole: usize,
+    got: usize,
+) -> Result<usize, Failure> {
+    let from = got.saturating_sub(HEAD);
+    let piece = &mut data[from..(whole - HEAD).min(from + PIECE)];
+    let mut parts = [IoSliceMut::new(&mut head[got.min(HEAD)..]), IoSliceMut::new(piece)];
+    match (&lane.stream).read_vectored(&mut parts) {
+        Ok(0) => Err(lost(lane.peer, "it closed its connection")),
+        result => moved(result, lane.peer),
+    }
+}
+
+fn moved(result: std::io::Result<usize>, peer: u32) -> Result<usize, Failure> {
+    match result {
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(0),
+        result => result.map_err(|error| lost(peer, &error.to_string().to_lowercase())),
+    }
+}
+
+/// Sleeps until the lane can be written or read.
+fn wait(lane: &Lane, out: bool, into: bool, deadline: Instant) -> Result<(), Failure> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        let text = format!("rank {} did not send its part", lane.peer);
+        return Err(Failure::new(DistErrorKind::Timeout, text));
+    }
+    let events = if out { libc::POLLOUT } else { 0 } | if into { libc::POLLIN } else { 0 };
+    let mut subject = libc::pollfd { fd: lane.stream.as_raw_fd(), events, revents: 0 };
+    let limit = i32::try_from(left.as_millis().max(1)).unwrap_or(i32::MAX);
+    // SAFETY: `subject` is one live pollfd for the length of the call. Whatever it says, the next read or write finds out what is.
+    unsafe { libc::poll(&mut subject, 1, limit) };
+    Ok(())
+}
+
+fn agree(mine: &[i64; WORDS + 1], theirs: &[u8; HEAD], peer: u32) -> Result<(), Failure> {
+    let mut words = [0; WORDS + 1];
+    for (to, from) in words.iter_mut().zip(theirs.as_chunks::<8>().0) {
+        *to = i64::from_le_bytes(*from);
+    }
+    if words == *mine {
+        return Ok(());
+    }
+    let how = |words: &[i64; WORDS + 1]| {
+        let (note, reduction) = words.split_at(WORDS);
+        let name = match reduction {
+            [0] => "sum",
+            [1] => "min",
+            _ => "max",
+        };
+        format!("{} ({name})", check::describe(note))
+    };
+    // The watch knows these words (core/watch/facts.rs): whoever ends with them met a difference and need not be the one that differs.
+    let text = format!(
+        "another call came from rank {peer}: this rank is in {}, but rank {peer} in {}",
+        how(mine),
+        how(&words)
+    );
+    Err(Failure::new(DistErrorKind::Mismatch, text))
+}
+
+#[cfg(test)]
+#[path = "lanes_tests.rs"]
+mod tests;
