@@ -2,18 +2,23 @@
 """What the watch costs: the trainer with and without it, and the agent that looks at eight ranks ten times a second.
 
     cargo build --release --features trainer,inject
-    python3 benches/overhead.py trainer [--pairs 9] [--steps 2000000] [--ranks 2]
+    python3 benches/overhead.py trainer [--slices 300] [--ranks 1]
+    python3 benches/overhead.py whole [--pairs 9] [--steps 2000000] [--ranks 2]
     python3 benches/overhead.py hook [--pairs 9] [--steps 3000]        # RANKDECK_TEST_PYTHON has PyTorch
     python3 benches/overhead.py agent [--seconds 60] [--rate 10]
 
-`trainer`: ranks of CartPole PPO, once under console and agents (status page, samples, fingerprints of calls) and once started by hand with the
+`trainer`: ranks of CartPole PPO in one run under a console, in slices of about a second; in every other one, by lot within each pair, agents and console
+are stopped (SIGSTOP). Compared is CPU time, and wall time, per environment step of the same processes seconds apart, so that nothing that differs from run to run
+counts. What the ranks do for the watch by themselves goes on in both: publications of the status page are counted (`cargo bench --bench page` says what one
+costs), and the thread that sends events is measured.
+`whole`: ranks of CartPole PPO, once under console and agents (status page, samples, fingerprints of calls) and once started by hand with the
 same environment and nobody looking. Runs come in pairs, in turn, and the first of a pair changes. What is compared is user and system time of the
 rank's process from its start to its end per environment step, which other work on the machine disturbs less than wall time. The median over the
 pairs of the ratio is the overhead, with its quartiles and the mean with twice its standard error. One rank exchanges nothing, so that its runs differ less.
 `hook`: the same with a torchrun-style script, with `watch.python_hook` on and off, both under the console.
 `agent`: CPU time of the agent of one host with eight ranks, between two moments of a running job.
 """
-import argparse, json, os, pathlib, re, socket, statistics, subprocess, sys, tempfile, time
+import argparse, json, mmap, os, pathlib, random, re, signal, socket, statistics, subprocess, sys, tempfile, time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from lab import programs  # noqa: E402
@@ -37,6 +42,8 @@ num_steps = 128
 algorithm = "ppo"
 """
 RANKS = 2
+# Words of the status page (src/proto/status_page).
+SEQLOCK, ENV_STEP = 8, 9 + 5
 
 
 def metered(text):
@@ -91,7 +98,89 @@ def compare(pairs, one, other, names, steps):
           f"{100 * (quartiles[2] - 1):+.2f} %, of {len(ratios)} pairs")
 
 
+def clock_of(pid):
+    """The clock of a process's CPU time, as the kernel numbers them."""
+    return (~pid << 3) | 2
+
+
+class Watched:
+    """One rank's process and status page."""
+
+    def __init__(self, pid, page):
+        self.clock, self.page = clock_of(pid), page
+        self.events = [task / "schedstat" for task in pathlib.Path(f"/proc/{pid}/task").iterdir() if (task / "comm").read_text().strip() == "events"]
+
+    def word(self, index):
+        return int.from_bytes(self.page[8 * index:8 * index + 8], "little")
+
+    def look(self):
+        """CPU seconds, publications, CPU seconds of the thread that sends events."""
+        sent = sum(int(file.read_text().split()[0]) for file in self.events) / 1e9
+        return time.clock_gettime(self.clock), self.word(SEQLOCK) // 2, sent
+
+
+def boundary(ranks):
+    """Waits until rank 0's counter of environment steps moves, so that a slice begins where one of its counts does."""
+    steps = ranks[0].word(ENV_STEP)
+    while ranks[0].word(ENV_STEP) == steps:
+        pass
+    looks = [rank.look() for rank in ranks]
+    return ranks[0].word(ENV_STEP), time.perf_counter(), *(sum(column) for column in zip(*looks))
+
+
 def trainer(args):
+    """One run; slices with and without the watch."""
+    text = PPO.format(steps=10 ** 12, launch="")
+    lot = random.Random(1)
+    with tempfile.TemporaryDirectory(prefix="rdover") as folder:
+        run = Run([args.console], pathlib.Path(folder) / "run", text, programs.hosts((1,) * RANKS))
+        watch = []
+        try:
+            if not run.wait_iteration(50, 120):
+                raise SystemExit("no iteration came")
+            name = next(said["run"] for _, said in run.lines if said.get("run"))
+            watch = [run.process.pid] + [int(entry.name) for entry in pathlib.Path("/proc").iterdir() if entry.name.isdigit() and _is_agent(entry, name)]
+            pids = run.pids()
+            pages = sorted(pathlib.Path(folder).glob("run/n*/runs/*/node*/gen0/rank*.page"), key=lambda page: page.stem)
+            ranks = []
+            for rank, file in enumerate(pages):
+                with open(file, "rb") as page:
+                    ranks.append(Watched(pids[rank], mmap.mmap(page.fileno(), 0, prot=mmap.PROT_READ)))
+            pairs, both = [], {True: [0.0] * 5, False: [0.0] * 5}
+            for pair in range(args.slices // 2):
+                first, figures = lot.random() < 0.5, {}
+                for looking in (first, not first):
+                    for pid in watch:
+                        os.kill(pid, signal.SIGCONT if looking else signal.SIGSTOP)
+                    run.read(0)
+                    # What an agent or console has to catch up with after a stop belongs to neither.
+                    time.sleep(0.3)
+                    begun = boundary(ranks)
+                    time.sleep(args.slice)
+                    passed = [after - before for before, after in zip(begun, boundary(ranks))]
+                    both[looking] = [sum(both) for both in zip(both[looking], passed)]
+                    figures[looking] = (passed[2] / passed[0], passed[1] / passed[0])
+                pairs.append([with_it / without - 1 for with_it, without in zip(figures[True], figures[False])])
+                if pair % 25 == 24:
+                    print(f"{pair + 1} pairs of slices (load {os.getloadavg()[0]:.1f})", flush=True)
+        finally:
+            for pid in watch:
+                try:
+                    os.kill(pid, signal.SIGCONT)
+                except ProcessLookupError:
+                    pass
+            run.finish()
+    for what, ratios in zip(("CPU time per step", "wall time per step"), zip(*pairs)):
+        error = 2 * statistics.stdev(ratios) / len(ratios) ** 0.5
+        quartiles = statistics.quantiles(ratios, n=4)
+        print(f"{what} with the watch against without: mean {100 * statistics.mean(ratios):+.2f} +- {100 * error:.2f} %, median {100 * statistics.median(ratios):+.2f} %, "
+              f"quartiles {100 * quartiles[0]:+.2f} to {100 * quartiles[2]:+.2f} %, {len(ratios)} pairs of slices, {RANKS} ranks")
+    steps, wall, used, published, sent = both[True]
+    print(f"each rank: {steps / wall / RANKS:.0f} steps per second, {published / wall / RANKS:.0f} publications of the page per second; "
+          f"thread that sends events {100 * sent / used:.3f} % of the CPU time")
+
+
+def whole(args):
     program = str(pathlib.Path(args.console).with_name("rankdeck-trainer"))
     command = json.dumps([sys.executable, "-c", METER, program, "--config", "{config}"])
     with tempfile.TemporaryDirectory(prefix="rdconf") as kept:
@@ -160,8 +249,10 @@ def _is_agent(entry, name):
 def main():
     global RANKS
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["trainer", "hook", "agent"])
+    parser.add_argument("what", choices=["trainer", "whole", "hook", "agent"])
     parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--slices", type=int, default=300)
+    parser.add_argument("--slice", type=float, default=0.7)
     parser.add_argument("--steps", type=int)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--ranks", type=int, default=RANKS)
@@ -171,7 +262,7 @@ def main():
     args.console = os.path.abspath(args.console)
     RANKS = args.ranks
     args.steps = args.steps or (3000 if args.what == "hook" else 2_000_000)
-    dict(trainer=trainer, hook=hook, agent=agent)[args.what](args)
+    dict(trainer=trainer, whole=whole, hook=hook, agent=agent)[args.what](args)
 
 
 if __name__ == "__main__":
