@@ -127,10 +127,10 @@ def memory_limit(run, rank, chance, undo):
 
 
 def quota(run, rank, chance, undo):
-    """3 % of a core."""
+    """One percent of a core, the least that the kernel lets one ask for in periods of 100 ms."""
     folder = _group("cpu", undo, f"q{rank}-{chance.randrange(1 << 30)}")
     (folder / "cpu.cfs_period_us").write_text("100000")
-    (folder / "cpu.cfs_quota_us").write_text("3000")
+    (folder / "cpu.cfs_quota_us").write_text("1000")
     (folder / "cgroup.procs").write_text(str(run.pid(rank)))
     return time.time()
 

@@ -24,7 +24,8 @@ use tch::Kind;
 
 /// How long a rank asks again and again before it sleeps until something comes: waking up takes about as long.
 const SPIN: Duration = Duration::from_micros(50);
-/// Most bytes of one read or write, so that what was read is added while it is in the cache.
+/// Most bytes of one write, and of what was read and waits to be added: it is added while it is in the cache. Each end may read this much more than it has sent, so
+/// one of two ends can always go on.
 const PIECE: usize = 256 << 10;
 const HEAD: usize = 8 * (WORDS + 1);
 
@@ -133,7 +134,7 @@ pub(super) struct Lanes {
     rank: u32,
     world_size: u32,
     lanes: Vec<Lane>,
-    /// What comes in. It grows to the largest message.
+    /// [`PIECE`] bytes for what comes in.
     scratch: RefCell<Vec<u8>>,
 }
 
@@ -150,7 +151,7 @@ impl Lanes {
                 Ok(Lane { peer, stream })
             })
             .collect::<Result<_, Failure>>()?;
-        Ok(Lanes { rank, world_size, lanes, scratch: RefCell::default() })
+        Ok(Lanes { rank, world_size, lanes, scratch: RefCell::new(vec![0; PIECE]) })
     }
 
     /// Reduces `data` in place on all ranks of the group.
@@ -194,9 +195,6 @@ impl Lanes {
             return Err(lost(peer, "there is no connection"));
         };
         let mut scratch = self.scratch.borrow_mut();
-        if matches!(way, Way::Both | Way::In) && scratch.len() < data.len() {
-            scratch.resize(data.len(), 0);
-        }
         let mut out = [0; HEAD];
         for (to, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(head) {
             *to = word.to_le_bytes();
@@ -204,6 +202,7 @@ impl Lanes {
         let whole = HEAD + data.len();
         let (sends, takes) = (matches!(way, Way::Both | Way::Out), way != Way::Out);
         let (mut sent, mut got) = (if sends { 0 } else { whole }, if takes { 0 } else { whole });
+        // Of what came, `data[..combined]` has been added; scratch begins with what follows.
         let (mut theirs, mut agreed, mut combined) = ([0; HEAD], false, 0);
         let mut idle: Option<Instant> = None;
         while sent < whole || got < whole {
@@ -211,25 +210,28 @@ impl Lanes {
             if sent < whole {
                 sent += write(lane, &out, data, sent)?;
             }
-            if got < whole {
-                let into: &mut [u8] = if way == Way::Over { data } else { &mut scratch };
-                got += read(lane, &mut theirs, into, whole, got)?;
+            let kept = got.saturating_sub(HEAD) - combined;
+            let room = got < whole && (way == Way::Over || kept < PIECE);
+            if room {
+                let into = match way {
+                    Way::Over => &mut data[combined + kept..],
+                    _ => &mut scratch[kept..PIECE.min(whole - HEAD - combined)],
+                };
+                got += read(lane, &mut theirs, got, into)?;
                 if got >= HEAD && !agreed {
                     agree(head, &theirs, peer)?;
                     agreed = true;
                 }
-                if matches!(way, Way::Both | Way::In) {
-                    // What has not been sent yet is still needed as it is.
-                    let ready = sent.min(got).saturating_sub(HEAD);
-                    let ready = ready - ready % reduction.kind.elt_size_in_bytes();
-                    if ready > combined {
-                        reduction.combine(
-                            &mut data[combined..ready],
-                            &scratch[combined..ready],
-                            self.rank < peer,
-                        );
-                        combined = ready;
-                    }
+            }
+            if matches!(way, Way::Both | Way::In) {
+                // What has not been sent yet is still needed as it is.
+                let ready = sent.min(got).saturating_sub(HEAD);
+                let ready = ready - ready % reduction.kind.elt_size_in_bytes();
+                if ready > combined {
+                    let added = ready - combined;
+                    reduction.combine(&mut data[combined..ready], &scratch[..added], self.rank < peer);
+                    scratch.copy_within(added..got - HEAD - combined, 0);
+                    combined = ready;
                 }
             }
             if sent + got > before {
@@ -239,11 +241,8 @@ impl Lanes {
             if idle.get_or_insert_with(Instant::now).elapsed() < SPIN {
                 std::thread::yield_now();
             } else {
-                wait(lane, sent < whole, got < whole, deadline)?;
+                wait(lane, sent < whole, room, deadline)?;
             }
-        }
-        if matches!(way, Way::Both | Way::In) && combined < data.len() {
-            reduction.combine(&mut data[combined..], &scratch[combined..whole - HEAD], self.rank < peer);
         }
         Ok(())
     }
@@ -261,17 +260,9 @@ fn write(lane: &Lane, head: &[u8; HEAD], data: &[u8], sent: usize) -> Result<usi
     moved((&lane.stream).write_vectored(&parts), lane.peer)
 }
 
-/// Reads on from byte `got` of head and data; 0 when nothing is there.
-fn read(
-    lane: &Lane,
-    head: &mut [u8; HEAD],
-    data: &mut [u8],
-    whole: usize,
-    got: usize,
-) -> Result<usize, Failure> {
-    let from = got.saturating_sub(HEAD);
-    let piece = &mut data[from..(whole - HEAD).min(from + PIECE)];
-    let mut parts = [IoSliceMut::new(&mut head[got.min(HEAD)..]), IoSliceMut::new(piece)];
+/// Reads on from byte `got` of head and data, data `into` what is left of its place; 0 when nothing is there.
+fn read(lane: &Lane, head: &mut [u8; HEAD], got: usize, into: &mut [u8]) -> Result<usize, Failure> {
+    let mut parts = [IoSliceMut::new(&mut head[got.min(HEAD)..]), IoSliceMut::new(into)];
     match (&lane.stream).read_vectored(&mut parts) {
         Ok(0) => Err(lost(lane.peer, "it closed its connection")),
         result => moved(result, lane.peer),
@@ -289,7 +280,7 @@ fn moved(result: std::io::Result<usize>, peer: u32) -> Result<usize, Failure> {
 fn wait(lane: &Lane, out: bool, into: bool, deadline: Instant) -> Result<(), Failure> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
-        let text = format!("rank {} did not send its part", lane.peer);
+        let text = format!("timed out waiting for rank {}", lane.peer);
         return Err(Failure::new(DistErrorKind::Timeout, text));
     }
     let events = if out { libc::POLLOUT } else { 0 } | if into { libc::POLLIN } else { 0 };
