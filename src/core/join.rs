@@ -125,11 +125,11 @@ pub(crate) struct Rate {
 
 impl Rate {
     /// Takes `count` at `time` (seconds on any one clock) and gives the rate; time that stands still or goes back, and counters that
-    /// go back (a resumed generation), begin anew without a jump.
+    /// go back (a resumed generation), begin anew without a jump. A counter at 0 has not begun: what was resumed does not begin there.
     pub fn update(&mut self, time: f64, count: u64) -> f64 {
         if let Some((then, before)) = self.last {
             let elapsed = time - then;
-            if elapsed > 0.0 && elapsed < 3600.0 && count >= before {
+            if elapsed > 0.0 && elapsed < 3600.0 && count >= before && before > 0 {
                 let now = (count - before) as f64 / elapsed;
                 let keep = (-elapsed / SMOOTH_S).exp();
                 self.smooth = Some(self.smooth.map_or(now, |old| old * keep + now * (1.0 - keep)));
@@ -202,11 +202,12 @@ mod tests {
     #[test]
     fn a_rate_is_steps_over_seconds_and_survives_clock_jumps() {
         let mut rate = Rate::default();
-        assert_eq!(rate.update(10.0, 0), 0.0);
-        assert_eq!(rate.update(11.0, 500), 500.0);
-        assert_eq!(rate.update(5.0, 600), 500.0, "the clock went back");
-        assert_eq!(rate.update(6.0, 1100), 500.0);
-        assert_eq!(rate.update(9999.0, 1200), 500.0, "the clock jumped");
+        assert_eq!(rate.update(9.0, 0), 0.0);
+        assert_eq!(rate.update(10.0, 1_000_000), 0.0, "a resumed run has not made them in this second");
+        assert_eq!(rate.update(11.0, 1_000_500), 500.0);
+        assert_eq!(rate.update(5.0, 1_000_600), 500.0, "the clock went back");
+        assert_eq!(rate.update(6.0, 1_001_100), 500.0);
+        assert_eq!(rate.update(9999.0, 1_001_200), 500.0, "the clock jumped");
         assert_eq!(rate.update(10_000.0, 3), 500.0, "the counter went back");
     }
 }

@@ -1,7 +1,7 @@
 //! Verdicts of facts: a process that ended, weights that differ, totals that are no sum. Pure.
 #![allow(clippy::wildcard_enum_match_arm, reason = "a verdict looks at some ways to end only")]
 
-use super::evidence::{find, gauges, host_of, name, who};
+use super::gauges::{find, gauges, host_of, name, who};
 use super::portrait::{self, Subject};
 use crate::core::card::Card;
 use crate::core::ids::Rank;

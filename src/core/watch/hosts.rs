@@ -1,7 +1,7 @@
 //! Hosts that say nothing. Pure.
 
 use super::cause::STARVED;
-use super::evidence;
+use super::gauges;
 use super::portrait;
 use super::seat::HostView;
 use crate::core::host::{HostMachine, HostStage};
@@ -82,7 +82,7 @@ pub(super) fn lost(
     if starved {
         facts.push("its cores had more to do than they could when it spoke last, and it came late".into());
     }
-    facts.extend(evidence::link(&host.link));
+    facts.extend(gauges::link(&host.link));
     facts.push(match others {
         true => "ranks elsewhere go on, so its ranks are alive: only this console has lost it".into(),
         false => "its ranks may well be running: other verdicts about them wait until it answers".into(),

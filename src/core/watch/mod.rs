@@ -20,6 +20,7 @@ mod cause;
 mod disagree;
 mod evidence;
 mod facts;
+mod gauges;
 mod hosts;
 mod looks;
 mod network;

@@ -4,7 +4,7 @@
 //! Comparing notes first names the first difference instead.
 
 use super::error::{DistErrorKind, Failure};
-use super::group::gather;
+use super::placing::gather;
 use super::rendezvous::Transport;
 use super::store::list;
 use crate::proto::status_page::{self, Dtype, Op};

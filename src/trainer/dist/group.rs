@@ -3,11 +3,11 @@
 //! Owner: the trainer's one thread (the group is neither `Send` nor `Sync`). All ranks must call the same collectives in the same order;
 //! with `RANKDECK_CHECK_COLLECTIVES=1` they compare notes before each one and name the first difference instead of failing inside a library.
 
-use super::bounded::within;
 use super::check::Note;
 use super::error::{DistError, DistErrorKind, DistPhase, Failure};
 use super::ffi::{self, RawReduce};
 use super::fingerprint::{Hash, call_site};
+use super::placing::{gather, on_device};
 use super::rendezvous::{self, Transport};
 use super::small::Scratch;
 use super::store::Store;
@@ -17,7 +17,7 @@ use crate::trainer::inject;
 use std::cell::{Cell, RefCell};
 use std::panic::Location;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tch::{Device, Kind, Tensor, no_grad};
 
 /// The rank's status page, shared with the loop that writes its phases.
@@ -83,20 +83,20 @@ pub struct GroupSettings {
 /// All ranks of a run, or some of them ([`ProcessGroup::new_group`]). Dropping it without [`ProcessGroup::destroy`] leaves within two seconds.
 pub struct ProcessGroup {
     /// Of this group: `rank` and `world_size` are this group's own.
-    settings: GroupSettings,
+    pub(super) settings: GroupSettings,
     /// Rank and world size of the run, as errors name them.
-    identity: (u32, u32),
+    pub(super) identity: (u32, u32),
     /// 0 for the group of all ranks; others are numbered in the order in which they are made.
     communicator: u32,
     /// Where it is counted on the status page.
     shown: GroupId,
     groups: Cell<u32>,
-    transport: Option<Transport>,
-    store: Option<Store>,
-    page: Page,
+    pub(super) transport: Option<Transport>,
+    pub(super) store: Option<Store>,
+    pub(super) page: Page,
     last_seq: Cell<u64>,
     chain: Cell<u64>,
-    broken: RefCell<Option<String>>,
+    pub(super) broken: RefCell<Option<String>>,
     pub(super) scratch: RefCell<Scratch>,
     check: bool,
 }
@@ -357,66 +357,6 @@ impl ProcessGroup {
         })
     }
 
-    /// Leaves the group. Ranks wait for each other's last use of the connections, but never longer than `within`;
-    /// a group that failed before is abandoned at once.
-    pub fn destroy(mut self, within: Duration) -> Result<(), DistError> {
-        inject::here(inject::Place::Teardown);
-        self.leave(within)
-    }
-
-    fn leave(&mut self, limit: Duration) -> Result<(), DistError> {
-        let (Some(transport), store) = (self.transport.take(), self.store.take()) else { return Ok(()) };
-        let Some(store) = store else { return Ok(()) };
-        let (rank, world_size) = (self.rank(), self.world_size());
-        let identity = self.identity;
-        let healthy = self.broken.borrow().is_none();
-        if healthy && let Ok(mut page) = self.page.try_borrow_mut() {
-            // The watch tells those who have come to leave from those who keep them waiting.
-            page.amount(1, 1);
-        }
-        // What is left of the limit is for closing the connections.
-        let deadline = Instant::now() + limit.mul_f64(0.75);
-        let result = within(
-            limit,
-            move |_| -> Result<i64, Failure> {
-                let mut left = i64::from(world_size);
-                if healthy {
-                    // Closing a connection while a peer still reads from it may throw away what it has not read.
-                    store.add("leaving", 1)?;
-                    left = store.wait_count("leaving", i64::from(world_size), deadline, || {})?;
-                }
-                transport.close(healthy);
-                if healthy && left == i64::from(world_size) {
-                    // The store goes with rank 0, so rank 0 goes last.
-                    if rank == 0 {
-                        store.wait_count("left", i64::from(world_size) - 1, deadline, || {})?;
-                    } else {
-                        // Rank 0 may stop waiting at its own deadline, and its store with it.
-                        let _ = store.add("left", 1);
-                    }
-                }
-                Ok(left)
-            },
-            || {},
-        );
-        let error = |kind, text: String| Err(DistError::new(kind, DistPhase::Teardown, identity, text));
-        match result {
-            Some(Ok(left)) if left == i64::from(world_size) => Ok(()),
-            Some(Ok(left)) => error(
-                DistErrorKind::Timeout,
-                format!(
-                    "only {left} of {world_size} ranks came to leave within {:.1} s",
-                    limit.as_secs_f64()
-                ),
-            ),
-            Some(Err(failure)) => error(failure.kind, failure.text),
-            None => error(
-                DistErrorKind::Timeout,
-                format!("connections not closed within {:.1} s", limit.as_secs_f64()),
-            ),
-        }
-    }
-
     /// Hash over all collectives that this rank has entered: equal on all ranks that agree.
     pub(super) fn chain_hash(&self) -> u64 {
         match self.communicator {
@@ -523,71 +463,5 @@ impl ProcessGroup {
             (chain ^ word.cast_unsigned()).wrapping_mul(0x0000_0100_0000_01b3)
         }));
         Ok(note)
-    }
-}
-
-impl Drop for ProcessGroup {
-    fn drop(&mut self) {
-        // Whoever drops without `destroy` is failing already and has no use for a second error.
-        let _ = self.leave(Duration::from_secs(2));
-    }
-}
-
-pub(super) fn gather(
-    transport: &Transport,
-    outputs: &mut [Tensor],
-    input: &mut Tensor,
-    limit: i64,
-) -> Result<(), Failure> {
-    match transport {
-        Transport::Alone => {
-            for output in outputs {
-                copy(output, input)?;
-            }
-            Ok(())
-        }
-        Transport::Gloo(gloo) if input.device() == Device::Cpu => {
-            gloo.handle.all_gather(outputs, input, limit)
-        }
-        Transport::Gloo(gloo) => {
-            let mut host = input.to_device(Device::Cpu);
-            let mut hosts: Vec<Tensor> = outputs.iter().map(|_| host.empty_like()).collect();
-            gloo.handle.all_gather(&mut hosts, &mut host, limit)?;
-            outputs.iter_mut().zip(&hosts).try_for_each(|(output, host)| copy(output, host))
-        }
-        Transport::Nccl(nccl) => nccl.all_gather(outputs, input),
-    }
-}
-
-fn copy(to: &mut Tensor, from: &Tensor) -> Result<(), Failure> {
-    no_grad(|| to.f_copy_(from)).map_err(|error| Failure::new(DistErrorKind::Failed, error.to_string()))
-}
-
-/// Runs on the tensor where the transport wants it: Gloo on the CPU, NCCL on its GPU; elsewhere through a copy.
-fn on_device(
-    transport: &Transport,
-    tensor: &mut Tensor,
-    body: impl FnOnce(&Transport, &mut Tensor) -> Result<(), Failure>,
-) -> Result<(), Failure> {
-    let wanted = match transport {
-        Transport::Alone => return Ok(()),
-        Transport::Gloo(_) => Device::Cpu,
-        Transport::Nccl(nccl) => nccl.device(),
-    };
-    if tensor.device() == wanted {
-        return body(transport, tensor);
-    }
-    let mut staged = no_grad(|| tensor.detach().f_to_device(wanted))
-        .map_err(|error| Failure::new(DistErrorKind::Failed, error.to_string()))?;
-    body(transport, &mut staged)?;
-    copy(tensor, &staged)
-}
-
-impl Transport {
-    /// Closes the connections; `healthy` is whether all ranks are here to do the same.
-    fn close(self, healthy: bool) {
-        if let Transport::Nccl(nccl) = self {
-            nccl.close(healthy);
-        }
     }
 }

@@ -1,0 +1,151 @@
+//! What is known of a rank, in words: its name, what its page and the operating system show, what a close look brought, who else waits.
+#![allow(clippy::wildcard_enum_match_arm, reason = "most reasons share a sentence")]
+
+use super::cause;
+use super::seat::{self, Seat};
+use crate::core::event::LinkState;
+use crate::core::ids::Rank;
+use crate::core::model::{Model, RankModel};
+use crate::core::words::{self, seconds};
+
+/// Most ranks that are named one by one.
+pub(super) const NAMED: usize = 4;
+
+/// `rank 1 on bee`.
+pub(super) fn who(rank: &RankModel) -> String {
+    format!("rank {} on {}", rank.rank, rank.host)
+}
+
+pub(super) fn name(model: &Model, rank: Rank) -> String {
+    find(model, rank).map_or_else(|| format!("rank {rank}"), who)
+}
+
+pub(super) fn find(model: &Model, rank: Rank) -> Option<&RankModel> {
+    model.ranks.get(rank.index())
+}
+
+pub(super) fn host_of(model: &Model, rank: Option<Rank>) -> Option<String> {
+    find(model, rank?).map(|rank| rank.host.clone())
+}
+
+/// What the status page and the operating system show about a rank.
+pub(super) fn gauges(rank: &RankModel) -> Vec<String> {
+    let Some(sample) = &rank.sample else { return Vec::new() };
+    let mut facts = Vec::new();
+    let call = seat::call(sample);
+    let place = match &call {
+        None => "no collective yet".to_string(),
+        Some(call) => {
+            let size = Some(call.size()).filter(|size| !size.is_empty());
+            let size = size.map(|size| format!(" ({size})")).unwrap_or_default();
+            match call.inside {
+                true => format!("inside {} for {}{size}", call.name(), seconds(call.age_ms)),
+                false => format!("left {} {} ago{size}", call.name(), seconds(call.age_ms)),
+            }
+        }
+    };
+    match &sample.page {
+        Some(page) if !page.by_hook => {
+            let activity = match page.activity.name() {
+                "" => String::new(),
+                activity => format!(" ({activity})"),
+            };
+            let amount = match page.total {
+                0 => String::new(),
+                total => format!(", {}/{total} done", page.done),
+            };
+            facts.push(format!(
+                "rank {}: phase {}{activity} for {}{amount}, iteration {}, last sign of life {} ago, {place}",
+                rank.rank,
+                page.phase.name(),
+                seconds(page.phase_age_ms),
+                page.train_iter,
+                seconds(page.heartbeat_age_ms),
+            ));
+        }
+        Some(_) => facts.push(format!("rank {}: {place}", rank.rank)),
+        None => {}
+    }
+    let wchan = match sample.wchan.is_empty() {
+        true => String::new(),
+        false => format!(", waits in {}", sample.wchan),
+    };
+    facts.push(format!(
+        "rank {}: pid {} is {} ({}), cpu {:.0} %{wchan}",
+        rank.rank,
+        sample.pid,
+        words::state_text(sample.state),
+        sample.state,
+        sample.cpu_percent,
+    ));
+    facts
+}
+
+/// What a close look added.
+pub(super) fn looked(seat: Option<&Seat<'_>>) -> Vec<String> {
+    let Some(look) = seat.and_then(|seat| seat.look) else { return Vec::new() };
+    let rank = look.rank;
+    let mut facts = Vec::new();
+    facts.extend(cause::user_frame(look).map(|at| format!("rank {rank}: at {at}")));
+    facts.extend(
+        look.blocked_on.as_ref().map(|on| format!("rank {rank}: blocked on {}", words::clip(on, 200))),
+    );
+    let odd = look.children.iter().filter(|child| child.state == 'Z').take(NAMED);
+    facts.extend(odd.map(|child| format!("rank {rank}: its child {} ({}) has ended", child.pid, child.name)));
+    let lossy =
+        look.sockets.iter().filter(|socket| socket.backoff >= 2 || socket.retransmits >= 2).take(NAMED);
+    facts.extend(lossy.map(|socket| {
+        format!(
+            "rank {rank}: TCP to {}: {} segments unacknowledged, {} retransmissions, nothing received for {}",
+            socket.peer,
+            socket.unacked,
+            socket.retransmits,
+            seconds(u64::from(socket.last_received_ms))
+        )
+    }));
+    facts.extend(look.gpu.iter().map(|gpu| format!("rank {rank}: {}", words::clip(gpu, 200))));
+    facts
+}
+
+/// The ranks that wait, in a few lines.
+pub(super) fn waiters(model: &Model, ranks: &[Rank]) -> Vec<String> {
+    let mut facts: Vec<String> = ranks
+        .iter()
+        .take(NAMED)
+        .filter_map(|rank| {
+            let rank = find(model, *rank)?;
+            let sample = rank.sample.as_ref()?;
+            let place = match (seat::call(sample), &sample.page) {
+                (Some(call), _) if call.inside => {
+                    let site =
+                        if call.site.is_empty() { String::new() } else { format!(" at {}", call.site) };
+                    format!("waits in {} for {}{site}", call.name(), seconds(call.age_ms))
+                }
+                (_, Some(page)) if page.collective.entered == 0 => {
+                    format!("waits for the process group for {}", seconds(page.phase_age_ms))
+                }
+                _ => return None,
+            };
+            Some(format!("{} {place}", who(rank)))
+        })
+        .collect();
+    if ranks.len() > NAMED {
+        facts.push(format!("and {} more ranks wait", ranks.len() - NAMED));
+    }
+    facts
+}
+
+/// What the link says about its trouble.
+pub(super) fn link(state: &LinkState) -> Option<String> {
+    match state {
+        LinkState::Lost { reason, .. } => Some(format!("link: {reason}")),
+        LinkState::Failed { error, .. } => Some(format!("link: {error}")),
+        LinkState::Idle
+        | LinkState::Connecting { .. }
+        | LinkState::Asking { .. }
+        | LinkState::Uploading { .. }
+        | LinkState::Starting
+        | LinkState::Ready { .. }
+        | LinkState::Closed => None,
+    }
+}
