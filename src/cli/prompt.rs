@@ -168,7 +168,7 @@ impl Prompter for Progress {
         {
             let mut shown = self.shown();
             shown.clear();
-            // It is the user who is waited for now.
+            // From here on the wait is for the user.
             shown.waits.remove(host);
         }
         self.terminal.ask(host, prompt)

@@ -24,7 +24,8 @@ pub(super) fn bytes(tensor: &Tensor) -> &[u8] {
 pub(super) fn bytes_mut(tensor: &mut Tensor) -> &mut [u8] {
     match length(tensor) {
         0 => &mut [],
-        // SAFETY: as in `bytes`; the callers own the tensor's storage alone (scratch and frames that they made themselves).
+        // SAFETY: as in `bytes`; the callers own the tensor's storage alone (scratch and frames that they made themselves), or lend it to a collective, in which
+        // nothing else of this thread runs and no other thread knows it (gradients, totals).
         length => unsafe { std::slice::from_raw_parts_mut(tensor.data_ptr().cast::<u8>(), length) },
     }
 }
