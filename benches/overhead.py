@@ -2,14 +2,15 @@
 """What the watch costs: the trainer with and without it, and the agent that looks at eight ranks ten times a second.
 
     cargo build --release --features trainer,inject
-    python3 benches/overhead.py trainer [--slices 300] [--ranks 1]
+    python3 benches/overhead.py trainer [--slices 300] [--ranks 1] [--hosts]
     python3 benches/overhead.py whole [--pairs 9] [--steps 2000000] [--ranks 2]
     python3 benches/overhead.py hook [--pairs 9] [--steps 3000]        # RANKDECK_TEST_PYTHON has PyTorch
     python3 benches/overhead.py agent [--seconds 60] [--rate 10]
 
 `trainer`: ranks of CartPole PPO in one run under a console, in slices of about a second; in every other one, by lot within each pair, agents and console
 are stopped (SIGSTOP). Compared is CPU time, and wall time, per environment step of the same processes seconds apart, so that nothing that differs from run to run
-counts. What the ranks do for the watch by themselves goes on in both: publications of the status page are counted (`cargo bench --bench page` says what one
+counts. Told beside them is the time that the ranks' main threads were ready to run and had no core (`schedstat`): what a watch on full cores takes from ranks
+is this and nothing else, and it varies far less than wall time. What the ranks do for the watch by themselves goes on in both: publications of the status page are counted (`cargo bench --bench page` says what one
 costs), and the thread that sends events is measured.
 `whole`: ranks of CartPole PPO, once under console and agents (status page, samples, fingerprints of calls) and once started by hand with the
 same environment and nobody looking. Runs come in pairs, in turn, and the first of a pair changes. What is compared is user and system time of the
@@ -18,7 +19,7 @@ pairs of the ratio is the overhead, with its quartiles and the mean with twice i
 `hook`: the same with a torchrun-style script, with `watch.python_hook` on and off, both under the console.
 `agent`: CPU time of the agent of one host with eight ranks, between two moments of a running job.
 """
-import argparse, json, mmap, os, pathlib, random, re, signal, socket, statistics, subprocess, sys, tempfile, time
+import argparse, json, math, mmap, os, pathlib, random, re, signal, socket, statistics, subprocess, sys, tempfile, time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from lab import programs  # noqa: E402
@@ -107,16 +108,16 @@ class Watched:
     """One rank's process and status page."""
 
     def __init__(self, pid, page):
-        self.clock, self.page = clock_of(pid), page
+        self.clock, self.page, self.waited = clock_of(pid), page, pathlib.Path(f"/proc/{pid}/task/{pid}/schedstat")
         self.events = [task / "schedstat" for task in pathlib.Path(f"/proc/{pid}/task").iterdir() if (task / "comm").read_text().strip() == "events"]
 
     def word(self, index):
         return int.from_bytes(self.page[8 * index:8 * index + 8], "little")
 
     def look(self):
-        """CPU seconds, publications, CPU seconds of the thread that sends events."""
+        """CPU seconds, publications, CPU seconds of the thread that sends events, seconds ready without a core."""
         sent = sum(int(file.read_text().split()[0]) for file in self.events) / 1e9
-        return time.clock_gettime(self.clock), self.word(SEQLOCK) // 2, sent
+        return time.clock_gettime(self.clock), self.word(SEQLOCK) // 2, sent, int(self.waited.read_text().split()[1]) / 1e9
 
 
 def boundary(ranks):
@@ -133,7 +134,7 @@ def trainer(args):
     text = PPO.format(steps=10 ** 12, launch="")
     lot = random.Random(1)
     with tempfile.TemporaryDirectory(prefix="rdover") as folder:
-        run = Run([args.console], pathlib.Path(folder) / "run", text, programs.hosts((1,) * RANKS))
+        run = Run([args.console], pathlib.Path(folder) / "run", text, programs.hosts((1,) * RANKS if args.hosts else (RANKS,)))
         watch = []
         try:
             if not run.wait_iteration(50, 120):
@@ -146,7 +147,7 @@ def trainer(args):
             for rank, file in enumerate(pages):
                 with open(file, "rb") as page:
                     ranks.append(Watched(pids[rank], mmap.mmap(page.fileno(), 0, prot=mmap.PROT_READ)))
-            pairs, both = [], {True: [0.0] * 5, False: [0.0] * 5}
+            pairs, both = [], {True: [0.0] * 6, False: [0.0] * 6}
             for pair in range(args.slices // 2):
                 first, figures = lot.random() < 0.5, {}
                 for looking in (first, not first):
@@ -154,13 +155,13 @@ def trainer(args):
                         os.kill(pid, signal.SIGCONT if looking else signal.SIGSTOP)
                     run.read(0)
                     # What an agent or console has to catch up with after a stop belongs to neither.
-                    time.sleep(0.3)
+                    time.sleep(lot.uniform(0.15, 0.65))
                     begun = boundary(ranks)
                     time.sleep(args.slice)
                     passed = [after - before for before, after in zip(begun, boundary(ranks))]
                     both[looking] = [sum(both) for both in zip(both[looking], passed)]
-                    figures[looking] = (passed[2] / passed[0], passed[1] / passed[0])
-                pairs.append([with_it / without - 1 for with_it, without in zip(figures[True], figures[False])])
+                    figures[looking] = (passed[2] / passed[0], passed[1] / passed[0], passed[5] / passed[1])
+                pairs.append([math.log(with_it / without) for with_it, without in list(zip(figures[True], figures[False]))[:2]] + [figures[True][2] - figures[False][2]])
                 if pair % 25 == 24:
                     print(f"{pair + 1} pairs of slices (load {os.getloadavg()[0]:.1f})", flush=True)
         finally:
@@ -170,12 +171,13 @@ def trainer(args):
                 except ProcessLookupError:
                     pass
             run.finish()
-    for what, ratios in zip(("CPU time per step", "wall time per step"), zip(*pairs)):
+    # Means of logarithms: the mean of ratios of two noisy figures is above 1 where nothing differs, by the square of their relative deviation.
+    for what, ratios in zip(("CPU time per step", "wall time per step", "share of wall time that ranks, summed, were ready without a core,"), zip(*pairs)):
         error = 2 * statistics.stdev(ratios) / len(ratios) ** 0.5
         quartiles = statistics.quantiles(ratios, n=4)
         print(f"{what} with the watch against without: mean {100 * statistics.mean(ratios):+.2f} +- {100 * error:.2f} %, median {100 * statistics.median(ratios):+.2f} %, "
               f"quartiles {100 * quartiles[0]:+.2f} to {100 * quartiles[2]:+.2f} %, {len(ratios)} pairs of slices, {RANKS} ranks")
-    steps, wall, used, published, sent = both[True]
+    steps, wall, used, published, sent, _ = both[True]
     print(f"each rank: {steps / wall / RANKS:.0f} steps per second, {published / wall / RANKS:.0f} publications of the page per second; "
           f"thread that sends events {100 * sent / used:.3f} % of the CPU time")
 
@@ -256,6 +258,7 @@ def main():
     parser.add_argument("--steps", type=int)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--ranks", type=int, default=RANKS)
+    parser.add_argument("--hosts", action="store_true", help="trainer: a host, and so an agent, for each rank, all on this machine")
     parser.add_argument("--rate", type=float, default=10.0)
     parser.add_argument("--console", default=str(ROOT / "target/release/rankdeck"))
     args = parser.parse_args()

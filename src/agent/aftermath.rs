@@ -36,6 +36,7 @@ impl Agent {
             while begun.elapsed() < LAST_WORDS.0
                 || (audience.open_of(rank) > 0 && begun.elapsed() < LAST_WORDS.1)
             {
+                audience.turn();
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
             let (answer, lines) = tokio::sync::oneshot::channel();

@@ -35,6 +35,8 @@ const WAITING_LINES: usize = 2000;
 /// Log lines kept per rank for consoles that come later, and about their bytes.
 const KEPT_LINES: usize = 2000;
 const KEPT_BYTES: usize = 512 << 10;
+/// After a sample, records that the same round brings are waited for this long, so that both go in one write.
+const GATHER: Duration = Duration::from_millis(4);
 /// Answers that may wait for one console.
 const ANSWERS: usize = 64;
 
@@ -345,13 +347,14 @@ async fn talk(
             send(&mut writer, &answer).await?;
             moved = true;
         }
+        let mut burst = Vec::new();
         let newest = samples.borrow_and_update().0;
         if newest > seen {
             missed += newest - seen - 1;
             seen = newest;
             let mut sample = samples.borrow().1.clone();
             sample.dropped = missed + queue.dropped.get() + hub.lines.borrow().dropped;
-            send(&mut writer, &AgentMessage::Sample(Box::new(sample))).await?;
+            burst.extend(framed(&AgentMessage::Sample(Box::new(sample)))?);
         }
         let upto = *visible.borrow_and_update();
         if upto > sent {
@@ -361,18 +364,19 @@ async fn talk(
                 let spool = hub.spool.clone();
                 tokio::task::spawn_blocking(move || spool.read(sent, BURST_BYTES)).await.unwrap_or_default()
             };
-            let mut burst = Vec::new();
             for line in &lines {
                 frame_record(&mut burst, &line.json);
                 sent = sent.max(line.seq);
             }
-            write(&mut writer, &burst).await?;
             moved |= !lines.is_empty();
         }
         if let Some(batch) = queue.pop() {
             let message = AgentMessage::Log { rank: batch.rank, first: batch.first, lines: batch.lines };
-            send(&mut writer, &message).await?;
+            burst.extend(framed(&message)?);
             moved = true;
+        }
+        if !burst.is_empty() {
+            write(&mut writer, &burst).await?;
         }
         if moved {
             continue;
@@ -387,7 +391,12 @@ async fn talk(
                 None => return Ok(()),
             },
             gone = visible.changed() => if gone.is_err() { return Ok(()) },
-            gone = samples.changed() => if gone.is_err() { return Ok(()) },
+            gone = samples.changed() => {
+                if gone.is_err() {
+                    return Ok(());
+                }
+                tokio::time::sleep(GATHER).await;
+            }
             _ = bye.changed() => {}
             _ = queue.wake.notified() => {}
         }
@@ -404,8 +413,11 @@ fn frame_record(into: &mut Vec<u8>, json: &str) {
 }
 
 async fn send(writer: &mut OwnedWriteHalf, message: &AgentMessage) -> io::Result<()> {
-    let bytes = encode(message).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-    write(writer, &bytes).await
+    write(writer, &framed(message)?).await
+}
+
+fn framed(message: &AgentMessage) -> io::Result<Vec<u8>> {
+    encode(message).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 async fn write(writer: &mut OwnedWriteHalf, bytes: &[u8]) -> io::Result<()> {

@@ -3,23 +3,29 @@
 //! Owner: one task per connection on the agent's loop. Invariants:
 //! - EVENT-1: a line is read into at most [`LINE_BYTES`]; longer ones are skipped and counted, like lines that are no event.
 //! - EVENT-2: only this user's processes may speak, and only for a rank of the current generation of this host.
+//! - EVENT-3: the first [`YOUNG_LINES`] lines of a connection are read as they come, so that a start is seen at once; later ones once per turn, which
+//!   is a round of samples or the end of a rank. In between they wait in the kernel, which keeps them whatever becomes of the rank. Agent and consoles
+//!   then wake a few times a second however much a rank says, and take that much less from its cores.
 
 use super::paths::own_uid;
 use crate::core::ids::{Generation, Rank};
 use crate::proto::message::RankEvent;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 /// Longest line, bytes.
 pub const LINE_BYTES: usize = 64 << 10;
 /// Most connections at once.
 const CONNECTIONS: usize = 1024;
+/// Lines of a new connection that are read as they come.
+const YOUNG_LINES: usize = 32;
 
 /// Something a rank said.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,6 +47,7 @@ pub struct Audience {
     pub open: Rc<RefCell<BTreeMap<Rank, usize>>>,
     /// Lines that were no valid event, so far.
     pub malformed: Arc<AtomicU64>,
+    turns: Rc<Notify>,
     connections: Rc<()>,
 }
 
@@ -48,6 +55,11 @@ impl Audience {
     /// Connections of `rank` that are still open.
     pub fn open_of(&self, rank: Rank) -> usize {
         self.open.borrow().get(&rank).copied().unwrap_or(0)
+    }
+
+    /// Has every connection read what is there (EVENT-3).
+    pub fn turn(&self) {
+        self.turns.notify_waiters();
     }
 
     fn count_malformed(&self) {
@@ -88,42 +100,80 @@ pub fn admit(stream: UnixStream, audience: &Audience, said: &mpsc::Sender<Said>)
 }
 
 async fn listen(mut stream: UnixStream, audience: Audience, said: mpsc::Sender<Said>) {
-    let mut lines = Lines::default();
-    let mut speaker: Option<(Generation, Seat)> = None;
+    let mut speaker = Speaker { audience, said, lines: Lines::default(), seat: None, heard: 0 };
     let mut chunk = vec![0; 16 << 10];
-    loop {
-        let read = match stream.read(&mut chunk).await {
-            Ok(0) | Err(_) => break,
-            Ok(read) => read,
-        };
-        for line in lines.push(&chunk[..read]) {
-            let event = line.ok().and_then(|line| serde_json::from_slice::<RankEvent>(&line).ok());
-            match (event, &speaker) {
-                (Some(RankEvent::Hello { rank, generation }), None) => {
-                    let known = {
-                        let expected = audience.expected.borrow();
-                        expected.0 == generation && expected.1.contains(&rank)
-                    };
-                    if !known {
-                        audience.count_malformed();
-                        return;
-                    }
-                    speaker = Some((generation, Seat::take(&audience, rank)));
-                }
-                (None | Some(RankEvent::Unknown), _) => audience.count_malformed(),
-                (Some(RankEvent::Hello { .. }), Some(_)) => {}
-                (Some(event), Some((generation, seat))) => {
-                    let said_now = Said { rank: seat.rank, generation: *generation, event };
-                    if said.send(said_now).await.is_err() {
-                        return;
-                    }
-                }
-                (Some(_), None) => {
-                    audience.count_malformed();
+    while speaker.heard < YOUNG_LINES {
+        match stream.read(&mut chunk).await {
+            Ok(0) | Err(_) => return,
+            Ok(read) => {
+                if !speaker.hear(&chunk[..read]).await {
                     return;
                 }
             }
         }
+    }
+    // Out of the runtime's own poll, which would wake the loop for every line.
+    let Ok(mut stream) = stream.into_std() else { return };
+    loop {
+        speaker.audience.turns.notified().await;
+        loop {
+            match stream.read(&mut chunk) {
+                Ok(0) => return,
+                Ok(read) => {
+                    if !speaker.hear(&chunk[..read]).await {
+                        return;
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// The rank at the other end of a connection, once it has said which one it is.
+struct Speaker {
+    audience: Audience,
+    said: mpsc::Sender<Said>,
+    lines: Lines,
+    seat: Option<(Generation, Seat)>,
+    heard: usize,
+}
+
+impl Speaker {
+    /// Takes what has come; `false` when the connection is over.
+    async fn hear(&mut self, bytes: &[u8]) -> bool {
+        for line in self.lines.push(bytes) {
+            self.heard += 1;
+            let event = line.ok().and_then(|line| serde_json::from_slice::<RankEvent>(&line).ok());
+            match (event, &self.seat) {
+                (Some(RankEvent::Hello { rank, generation }), None) => {
+                    let known = {
+                        let expected = self.audience.expected.borrow();
+                        expected.0 == generation && expected.1.contains(&rank)
+                    };
+                    if !known {
+                        self.audience.count_malformed();
+                        return false;
+                    }
+                    self.seat = Some((generation, Seat::take(&self.audience, rank)));
+                }
+                (None | Some(RankEvent::Unknown), _) => self.audience.count_malformed(),
+                (Some(RankEvent::Hello { .. }), Some(_)) => {}
+                (Some(event), Some((generation, seat))) => {
+                    let said_now = Said { rank: seat.rank, generation: *generation, event };
+                    if self.said.send(said_now).await.is_err() {
+                        return false;
+                    }
+                }
+                (Some(_), None) => {
+                    self.audience.count_malformed();
+                    return false;
+                }
+            }
+        }
+        true
     }
 }
 
@@ -162,6 +212,7 @@ impl Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::io::AsyncWriteExt;
 
     #[test]
     fn event_1_lines_are_bounded_whatever_the_cut() {
@@ -178,5 +229,42 @@ mod tests {
             );
             assert!(lines.pending.capacity() <= 2 * LINE_BYTES);
         }
+    }
+
+    #[tokio::test]
+    async fn event_3_a_busy_connection_is_read_once_per_turn_and_its_end_is_seen() {
+        let hello = RankEvent::Hello { rank: Rank(1), generation: Generation(0) };
+        let line = |event: &RankEvent| serde_json::to_string(event).unwrap() + "\n";
+        let joined = line(&RankEvent::Error { message: "e".into(), hint: String::new(), usage: false });
+        let audience = Audience::default();
+        *audience.expected.borrow_mut() = (Generation(0), vec![Rank(1)]);
+        let (said, mut heard) = mpsc::channel(1024);
+        let (mut rank, stream) = UnixStream::pair().unwrap();
+        let local = tokio::task::LocalSet::new();
+        let patience = std::time::Duration::from_secs(20);
+        let silence = std::time::Duration::from_millis(50);
+        local
+            .run_until(async {
+                admit(stream, &audience, &said);
+                rank.write_all(line(&hello).as_bytes()).await.unwrap();
+                for _ in 1..YOUNG_LINES {
+                    rank.write_all(joined.as_bytes()).await.unwrap();
+                    tokio::time::timeout(patience, heard.recv()).await.expect("young lines come at once");
+                }
+                rank.write_all(joined.repeat(3).as_bytes()).await.unwrap();
+                assert!(tokio::time::timeout(silence, heard.recv()).await.is_err(), "not before its turn");
+                audience.turn();
+                for _ in 0..3 {
+                    tokio::time::timeout(patience, heard.recv()).await.expect("all that is there");
+                }
+                rank.write_all(joined.as_bytes()).await.unwrap();
+                drop(rank);
+                while audience.open_of(Rank(1)) > 0 {
+                    audience.turn();
+                    tokio::time::timeout(patience, tokio::task::yield_now()).await.unwrap();
+                }
+                assert!(heard.try_recv().is_ok(), "what was said last is heard before the end");
+            })
+            .await;
     }
 }

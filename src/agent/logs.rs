@@ -25,7 +25,7 @@ const ROUND_BYTES: u64 = 4 << 20;
 const BATCH_LINES: usize = 500;
 const BATCH_BYTES: usize = 96 << 10;
 /// Between two rounds.
-const ROUND: Duration = Duration::from_millis(100);
+const ROUND: Duration = Duration::from_millis(200);
 
 /// Consecutive lines of one rank.
 #[derive(Debug, Clone, PartialEq, Eq)]

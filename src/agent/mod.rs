@@ -94,6 +94,8 @@ pub struct Timing {
     pub silent: Duration,
     /// Between two samples of the host and its ranks.
     pub sample: Duration,
+    /// The same while every rank's status page moves.
+    pub calm_sample: Duration,
 }
 
 impl Default for Timing {
@@ -103,6 +105,7 @@ impl Default for Timing {
             unattended: Duration::from_secs(15),
             silent: Duration::from_secs(15),
             sample: Duration::from_millis(250),
+            calm_sample: Duration::from_millis(500),
         }
     }
 }
@@ -121,7 +124,7 @@ impl Timing {
                 "linger" => timing.linger = time,
                 "unattended" => timing.unattended = time,
                 "silent" => timing.silent = time,
-                "sample" => timing.sample = time,
+                "sample" => (timing.sample, timing.calm_sample) = (time, time),
                 _ => {}
             }
         }

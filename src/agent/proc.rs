@@ -14,6 +14,8 @@ const ENVIRON_BYTES: u64 = 1 << 20;
 /// Most processes of one tree.
 const TREE_LIMIT: usize = 16_384;
 
+/// Most bytes of a file that is read whole.
+const TEXT_BYTES: u64 = 1 << 20;
 /// Most bytes of a file that is read again and again.
 const AGAIN_BYTES: usize = 4096;
 
@@ -35,6 +37,14 @@ impl Again {
         let len = self.file.read_at(&mut self.bytes, 0).ok()?;
         std::str::from_utf8(self.bytes.get(..len)?).ok()
     }
+}
+
+/// The text of a small file of the kernel, in four calls: `std::fs::read_to_string` needs twice as many, for it asks for a size, which is 0 here, and
+/// begins with reads of 32 bytes.
+pub fn text(path: impl AsRef<Path>) -> Option<String> {
+    let mut bytes = Vec::with_capacity(AGAIN_BYTES);
+    File::open(path).ok()?.take(TEXT_BYTES).read_to_end(&mut bytes).ok()?;
+    String::from_utf8(bytes).ok()
 }
 
 /// The fields of `/proc/PID/stat` that are used.
@@ -71,7 +81,7 @@ impl Stat {
 
 /// One process, `None` when it does not exist.
 pub fn stat(pid: u32) -> Option<Stat> {
-    parse_stat(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    parse_stat(&text(format!("/proc/{pid}/stat"))?)
 }
 
 /// Reads the text of a `stat` file; the program's name may hold any byte, parentheses included.
@@ -121,7 +131,7 @@ fn children(pid: u32) -> Vec<u32> {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     threads
         .flatten()
-        .filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok())
+        .filter_map(|thread| text(thread.path().join("children")))
         .flat_map(|text| {
             text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>()
         })
@@ -155,8 +165,8 @@ pub fn command(stat: &Stat) -> String {
 
 /// The kernel function that the main thread of a process waits in, empty when it runs or the kernel does not tell.
 pub fn wchan(pid: u32) -> String {
-    match std::fs::read_to_string(format!("/proc/{pid}/wchan")) {
-        Ok(text) if text.trim() != "0" => text.trim().to_owned(),
+    match text(format!("/proc/{pid}/wchan")) {
+        Some(text) if text.trim() != "0" => text.trim().to_owned(),
         _ => String::new(),
     }
 }
@@ -169,7 +179,7 @@ pub fn tracer(pid: u32) -> u32 {
 
 /// Bytes that a process has caused to be read from and written to storage so far; `None` when it is another user's.
 pub fn io_bytes(pid: u32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+    let text = text(format!("/proc/{pid}/io"))?;
     let value =
         |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
     Some(value("read_bytes:")? + value("write_bytes:")?)
@@ -177,7 +187,7 @@ pub fn io_bytes(pid: u32) -> Option<u64> {
 
 /// Busy and all clock ticks of all cores since boot.
 pub fn cpu_ticks() -> Option<(u64, u64)> {
-    let text = std::fs::read_to_string("/proc/stat").ok()?;
+    let text = text("/proc/stat")?;
     let ticks: Vec<u64> = text
         .lines()
         .next()?
@@ -193,7 +203,7 @@ pub fn cpu_ticks() -> Option<(u64, u64)> {
 
 /// Memory in use and in all, bytes.
 pub fn memory() -> Option<(u64, u64)> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let text = text("/proc/meminfo")?;
     let values: BTreeMap<&str, u64> = text
         .lines()
         .filter_map(|line| {
@@ -207,10 +217,7 @@ pub fn memory() -> Option<(u64, u64)> {
 
 /// The kernel's 1-minute load.
 pub fn load1() -> f32 {
-    std::fs::read_to_string("/proc/loadavg")
-        .ok()
-        .and_then(|text| text.split_ascii_whitespace().next()?.parse().ok())
-        .unwrap_or(0.0)
+    text("/proc/loadavg").and_then(|text| text.split_ascii_whitespace().next()?.parse().ok()).unwrap_or(0.0)
 }
 
 /// A value that changes with every boot of the machine.

@@ -1,4 +1,5 @@
-//! Gauges: the host, its ranks with their trees and status pages, its GPUs; four times a second.
+//! Gauges: the host, its ranks with their trees and status pages, its GPUs; four times a second, and half as often while every rank's page moves: a
+//! look takes a moment from a full machine's ranks, and what stands still is seen soon enough by the next one.
 //!
 //! Owner: one thread, so that a slow `/proc` or page keeps nobody. The loop says whom to look at; the newest sample replaces the one before.
 
@@ -8,7 +9,7 @@ use super::inspect::cgroup;
 use super::inspect::signals::HostWatch;
 use super::proc;
 use super::sweep::Ident;
-use super::wall_time;
+use super::{Timing, wall_time};
 use crate::core::ids::{Generation, Rank};
 use crate::proto::message::{GpuSample, HostSample, RankSample};
 use crate::proto::status_page::{Reader, monotonic_ns};
@@ -78,12 +79,12 @@ impl Subjects {
 /// A sample and its number, from 1: who sees a jump has missed some.
 pub type Numbered = (u64, HostSample);
 
-/// Starts the thread, which looks once per `round`; it ends when nobody listens any more.
+/// Starts the thread, which looks at the pace of `timing`; it ends when nobody listens any more.
 pub fn start(
     subjects: Subjects,
     gpus: Gpus,
     malformed: Arc<AtomicU64>,
-    round: Duration,
+    timing: Timing,
 ) -> std::io::Result<watch::Receiver<Numbered>> {
     let (sender, receiver) = watch::channel((0, HostSample::default()));
     let looker = subjects.looker.clone();
@@ -96,14 +97,24 @@ pub fn start(
             let mut sample = sampler.look(generation, &subjects, &gpus);
             sample.malformed = malformed.load(Ordering::Relaxed);
             number += 1;
+            let heartbeats =
+                sample.ranks.iter().map(|rank| rank.page.as_ref().map(|page| page.heartbeat_age_ms));
+            let calm = is_calm(heartbeats, timing.calm_sample);
+            let pause = if calm { timing.calm_sample } else { timing.sample };
             if sender.send((number, sample)).is_err() {
                 return;
             }
-            std::thread::park_timeout(round);
+            std::thread::park_timeout(pause);
         }
     })?;
     let _ = looker.set(thread.thread().clone());
     Ok(receiver)
+}
+
+/// Every rank has written to its status page within the last `round`; `heartbeats` are their ages in milliseconds, `None` without a page.
+fn is_calm(heartbeats: impl IntoIterator<Item = Option<u64>>, round: Duration) -> bool {
+    let mut ages = heartbeats.into_iter().peekable();
+    ages.peek().is_some() && ages.all(|age| age.is_some_and(|age| u128::from(age) < round.as_millis()))
 }
 
 /// Remembers what differences are taken from.
@@ -200,6 +211,15 @@ impl Sampler {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_host_whose_ranks_all_move_is_looked_at_less_often() {
+        let calm = |ages: &[Option<u64>]| is_calm(ages.iter().copied(), Duration::from_millis(500));
+        assert!(calm(&[Some(0), Some(499)]));
+        assert!(!calm(&[Some(0), Some(500)]), "one stands still");
+        assert!(!calm(&[Some(0), None]), "one has no page");
+        assert!(!calm(&[]), "nobody is there yet");
+    }
 
     #[test]
     fn a_sample_shows_this_process_as_a_rank() {

@@ -32,8 +32,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_local;
 
-/// Between two looks at the clock.
+/// Between two looks at the clock while something ends.
 pub(super) const TICK: Duration = Duration::from_millis(100);
+/// The same at the latest while ranks run and nothing waits for the clock: rounds of samples bring a look along, since every wake takes a moment from
+/// the ranks' cores; this is for a sampling thread that hangs.
+const CALM_TICK: Duration = Duration::from_secs(1);
 /// How long a slow disk may hold up the end of an agent.
 pub(super) const LAST_RECORDS: Duration = Duration::from_secs(5);
 /// Between two looks whether somebody removed the sockets.
@@ -137,7 +140,7 @@ async fn live(settings: Settings) -> Result<ExitCode, Failure> {
     let timing = Timing::from_environment();
     let audience = Audience::default();
     let subjects = sample::Subjects::default();
-    let samples = sample::start(subjects.clone(), gpus.clone(), audience.malformed.clone(), timing.sample)
+    let samples = sample::start(subjects.clone(), gpus.clone(), audience.malformed.clone(), timing)
         .map_err(|error| failed("cannot start a thread", error))?;
     let machine = Rc::new(RefCell::new(machine));
     let now = Instant::now();
@@ -178,6 +181,7 @@ async fn live(settings: Settings) -> Result<ExitCode, Failure> {
     agent.keep_guard();
     agent.remember_logs();
     let (bye, bye_seen) = watch::channel(None);
+    let mut rounds = samples.clone();
     let (orders, mut orders_in) = mpsc::channel(64);
     let (said, mut said_in) = mpsc::channel(1024);
     let hub = Hub {
@@ -223,36 +227,42 @@ async fn live(settings: Settings) -> Result<ExitCode, Failure> {
         agent.settings.paths.node,
         socket.display()
     ));
-    let mut ticks = tokio::time::interval(TICK);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut ticked = tokio::time::Instant::now();
     loop {
-        tokio::select! {
-            _ = children.recv() => agent.reap(),
-            () = orders_to_end.end() => agent.quit(),
+        let calm = agent.machine.borrow().is_calm();
+        let pause = if calm { CALM_TICK } else { TICK };
+        let due = tokio::select! {
+            _ = children.recv() => { agent.reap(); false }
+            () = orders_to_end.end() => { agent.quit(); false }
             Some(news) = inbox.recv() => {
                 // A rank's last lines come before its end.
                 while let Ok(batch) = lines_out.try_recv() {
                     agent.read(&batch);
                 }
                 agent.hear(news);
+                false
             }
-            Some(order) = orders_in.recv() => agent.hear(News::Order(order)),
-            Some(said) = said_in.recv() => agent.hear(News::Said(said)),
-            Some(batch) = lines_out.recv() => agent.read(&batch),
-            _ = ticks.tick() => {
-                // What a console said before it left counts before its absence does.
-                while let Ok(order) = orders_in.try_recv() {
-                    agent.hear(News::Order(order));
-                }
-                agent.lines.borrow_mut().dropped = lost_lines.load(std::sync::atomic::Ordering::Relaxed);
-                agent.reap();
-                if let Some(reason) = agent.tick() {
-                    // Consoles hear what is on disk: the last records must be there before the goodbye.
-                    agent.spool.flush(LAST_RECORDS);
-                    let _ = bye.send(Some(reason));
-                    return Ok(agent.end(&socket, &event_socket).await);
-                }
-            }
+            Some(order) = orders_in.recv() => { agent.hear(News::Order(order)); false }
+            Some(said) = said_in.recv() => { agent.hear(News::Said(said)); false }
+            Some(batch) = lines_out.recv() => { agent.read(&batch); false }
+            Ok(()) = rounds.changed() => { agent.audience.turn(); calm }
+            () = tokio::time::sleep_until(ticked + pause) => { agent.audience.turn(); true }
+        };
+        if !due {
+            continue;
+        }
+        ticked = tokio::time::Instant::now();
+        // What a console said before it left counts before its absence does.
+        while let Ok(order) = orders_in.try_recv() {
+            agent.hear(News::Order(order));
+        }
+        agent.lines.borrow_mut().dropped = lost_lines.load(std::sync::atomic::Ordering::Relaxed);
+        agent.reap();
+        if let Some(reason) = agent.tick() {
+            // Consoles hear what is on disk: the last records must be there before the goodbye.
+            agent.spool.flush(LAST_RECORDS);
+            let _ = bye.send(Some(reason));
+            return Ok(agent.end(&socket, &event_socket).await);
         }
     }
 }

@@ -212,6 +212,11 @@ impl Machine {
         self.stage == Stage::Running
     }
 
+    /// Ranks run, and neither a stop nor a failure waits for the clock.
+    pub fn is_calm(&self) -> bool {
+        self.is_running() && self.stop.is_none() && self.failed.is_none()
+    }
+
     /// A stop was ordered and is not over.
     pub fn is_stopping(&self) -> bool {
         self.stop.is_some()

@@ -62,7 +62,7 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
             Ok(code::SUCCESS)
         }
         Command::Man { command } => man(command.as_deref()),
-        _ => runtime()?.block_on(dispatch_async(cli)),
+        command => runtime(matches!(command, Command::Simulate(_)))?.block_on(dispatch_async(cli)),
     }
 }
 
@@ -86,9 +86,15 @@ async fn dispatch_async(cli: Cli) -> Result<u8, Failure> {
     }
 }
 
-fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
+/// One thread, since links, input and output have threads of their own and a hop between two costs more than the work; two more where thousands of
+/// simulated ranks live in this process.
+fn runtime(simulates: bool) -> Result<tokio::runtime::Runtime, Failure> {
+    use tokio::runtime::Builder;
+    let mut builder = if simulates { Builder::new_multi_thread() } else { Builder::new_current_thread() };
+    if simulates {
+        builder.worker_threads(2);
+    }
+    builder
         .enable_all()
         .build()
         .map_err(|error| Failure::failed(format!("failed to start the event loop: {error}")))

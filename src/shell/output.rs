@@ -10,6 +10,8 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
 const QUEUE: usize = 4096;
+/// About the bytes of one write.
+const BURST_BYTES: usize = 64 << 10;
 
 /// Lines on their way to stdout.
 #[derive(Debug)]
@@ -60,12 +62,19 @@ impl Drop for Output {
     }
 }
 
+/// Writes what waits in one go, so that a burst of lines is one write.
 fn write_all(mut writer: impl Write, queue: &Receiver<String>) {
     let mut open = true;
-    while let Ok(mut line) = queue.recv() {
+    while let Ok(first) = queue.recv() {
+        let mut text = first + "\n";
+        while text.len() < BURST_BYTES
+            && let Ok(line) = queue.try_recv()
+        {
+            text += &line;
+            text.push('\n');
+        }
         if open {
-            line.push('\n');
-            open = writer.write_all(line.as_bytes()).and_then(|()| writer.flush()).is_ok();
+            open = writer.write_all(text.as_bytes()).and_then(|()| writer.flush()).is_ok();
         }
     }
 }

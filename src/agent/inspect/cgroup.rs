@@ -3,6 +3,7 @@
 //! Owner: whoever made the [`Mounts`]; they are read once, since hierarchies do not move while a run lives. Nothing here blocks: these are
 //! counters of the kernel.
 
+use crate::agent::proc;
 use crate::proto::message::CgroupSample;
 use std::path::{Path, PathBuf};
 
@@ -64,7 +65,7 @@ impl Mounts {
         if self.list.is_empty() {
             return None;
         }
-        Some(self.locate(&std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?))
+        Some(self.locate(&proc::text(format!("/proc/{pid}/cgroup"))?))
     }
 
     fn locate(&self, cgroup: &str) -> Groups {
@@ -128,7 +129,7 @@ impl Groups {
         let by_two = self.unified.as_ref().and_then(|folder| value(&folder.join("cgroup.events"), "frozen"))
             == Some(1);
         let by_one = || {
-            let state = std::fs::read_to_string(self.freezer.as_ref()?.join("freezer.state")).ok()?;
+            let state = proc::text(self.freezer.as_ref()?.join("freezer.state"))?;
             Some(matches!(state.trim(), "FROZEN" | "FREEZING"))
         };
         by_two || by_one() == Some(true)
@@ -159,7 +160,7 @@ impl Groups {
 }
 
 fn value(path: &Path, name: &str) -> Option<u64> {
-    let text = std::fs::read_to_string(path).ok()?;
+    let text = proc::text(path)?;
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 

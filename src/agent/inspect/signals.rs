@@ -2,6 +2,7 @@
 //!
 //! Owner: the sampling thread, which keeps one [`HostWatch`].
 
+use crate::agent::proc;
 use crate::proto::inspection::Pressure;
 use crate::proto::message::{HostSignals, LinkSample};
 use std::net::{IpAddr, UdpSocket};
@@ -13,7 +14,7 @@ const ROUTE_ROUND: Duration = Duration::from_secs(10);
 
 /// Share of the last 10 s in which tasks waited; `None` on kernels without pressure-stall information.
 pub fn pressure() -> Option<Pressure> {
-    let read = |name: &str| std::fs::read_to_string(format!("/proc/pressure/{name}")).ok();
+    let read = |name: &str| proc::text(format!("/proc/pressure/{name}"));
     let memory = read("memory")?;
     Some(Pressure {
         cpu: avg10(&read("cpu")?, "some"),
@@ -83,7 +84,7 @@ fn clock_ms(clock: libc::clockid_t) -> u64 {
 
 fn link(folder: &Path, name: &str) -> Option<LinkSample> {
     let folder = folder.join(name);
-    let read = |file: &str| std::fs::read_to_string(folder.join(file)).ok();
+    let read = |file: &str| proc::text(folder.join(file));
     // An interface that is switched off refuses to tell its carrier; one that is gone has no folder.
     let exists = folder.exists();
     let carrier = read("carrier").is_some_and(|text| text.trim() == "1");

@@ -14,7 +14,7 @@ use crate::core::words;
 use std::collections::BTreeMap;
 
 /// Milliseconds between two samples from which an agent came late, and for how long that is remembered.
-const LATE_MS: u64 = 1_000;
+const LATE_MS: u64 = 1_250;
 const LATE_HOLD_MS: u64 = 30_000;
 
 /// Progress of others so long after a host was heard last shows that its ranks are alive.
