@@ -259,10 +259,13 @@ mod tests {
                 }
                 rank.write_all(joined.as_bytes()).await.unwrap();
                 drop(rank);
-                while audience.open_of(Rank(1)) > 0 {
-                    audience.turn();
-                    tokio::time::timeout(patience, tokio::task::yield_now()).await.unwrap();
-                }
+                let ended = async {
+                    while audience.open_of(Rank(1)) > 0 {
+                        audience.turn();
+                        tokio::task::yield_now().await;
+                    }
+                };
+                tokio::time::timeout(patience, ended).await.expect("its end is seen at a turn");
                 assert!(heard.try_recv().is_ok(), "what was said last is heard before the end");
             })
             .await;
