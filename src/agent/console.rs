@@ -12,7 +12,7 @@ use super::spool::Spool;
 use super::supervise::Machine;
 use super::wall_time;
 use crate::core::ids::{NodeRank, Rank, RunId};
-use crate::proto::frame::{Decoder, encode};
+use crate::proto::frame::{Decoder, encode_into};
 use crate::proto::message::{AgentMessage, ConsoleMessage, LaunchSpec, PROTOCOL};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -341,20 +341,21 @@ async fn talk(
     let mut sent = after_seq.min(last_seq);
     let mut seen = samples.borrow().0.saturating_sub(1);
     let mut missed = 0;
+    let mut burst = Vec::new();
     loop {
         let mut moved = false;
         while let Ok(answer) = answers.try_recv() {
             send(&mut writer, &answer).await?;
             moved = true;
         }
-        let mut burst = Vec::new();
+        burst.clear();
         let newest = samples.borrow_and_update().0;
         if newest > seen {
             missed += newest - seen - 1;
             seen = newest;
             let mut sample = samples.borrow().1.clone();
             sample.dropped = missed + queue.dropped.get() + hub.lines.borrow().dropped;
-            burst.extend(framed(&AgentMessage::Sample(Box::new(sample)))?);
+            frame(&mut burst, &AgentMessage::Sample(Box::new(sample)))?;
         }
         let upto = *visible.borrow_and_update();
         if upto > sent {
@@ -372,7 +373,7 @@ async fn talk(
         }
         if let Some(batch) = queue.pop() {
             let message = AgentMessage::Log { rank: batch.rank, first: batch.first, lines: batch.lines };
-            burst.extend(framed(&message)?);
+            frame(&mut burst, &message)?;
             moved = true;
         }
         if !burst.is_empty() {
@@ -413,11 +414,13 @@ fn frame_record(into: &mut Vec<u8>, json: &str) {
 }
 
 async fn send(writer: &mut OwnedWriteHalf, message: &AgentMessage) -> io::Result<()> {
-    write(writer, &framed(message)?).await
+    let mut bytes = Vec::new();
+    frame(&mut bytes, message)?;
+    write(writer, &bytes).await
 }
 
-fn framed(message: &AgentMessage) -> io::Result<Vec<u8>> {
-    encode(message).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+fn frame(into: &mut Vec<u8>, message: &AgentMessage) -> io::Result<()> {
+    encode_into(into, message).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 async fn write(writer: &mut OwnedWriteHalf, bytes: &[u8]) -> io::Result<()> {

@@ -1,8 +1,8 @@
 //! The processes of one rank between two looks: what changes at every moment is read at every look through descriptors that stay open, everything
 //! else twice a second.
 //!
-//! Owner: the sampling thread. What a look costs was measured (docs/BENCHMARKS.md): listing children goes over every thread of every process,
-//! and opening a file of `/proc` takes longer than reading it.
+//! Owner: the sampling thread. What a look costs was measured (docs/BENCHMARKS.md): listing children goes over every thread of every process, so that
+//! it is done again only where somebody may have been born or has died; opening a file of `/proc` takes longer than reading it.
 
 use super::inspect::cgroup;
 use super::proc::{self, Again, Stat};
@@ -11,8 +11,8 @@ use crate::proto::message::{CgroupSample, ChildSample, RankSignals};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Between two looks at what changes slowly or says nothing by its moment: children, cgroup and storage traffic.
-pub const SLOW_ROUND: Duration = Duration::from_millis(500);
+/// Children are listed again after this time even where the kernel tells of no new process: some containers are shown a list of their own making.
+const LIST_ROUND: Duration = Duration::from_secs(5);
 /// Most children of a rank that are listed, and processes whose storage traffic is read.
 const CHILDREN: usize = 64;
 const IO_PROCESSES: usize = 16;
@@ -24,14 +24,51 @@ pub struct Family {
     stat: Option<Again>,
     wchan: Option<Again>,
     schedule: Option<Again>,
+    /// Where the main thread waits, and its time on a core when that was read.
+    waits: (String, u64),
     slow: Option<Slow>,
 }
 
-/// What is looked at twice a second.
+/// What ranks of one host have in common.
 #[derive(Debug, Default)]
+pub struct Surroundings {
+    mounts: cgroup::Mounts,
+    newest: Option<u32>,
+    groups: Vec<(cgroup::Groups, CgroupSample)>,
+}
+
+impl Surroundings {
+    /// Reads what stays as it is while a run lives.
+    pub fn read() -> Surroundings {
+        Surroundings { mounts: cgroup::Mounts::read(), ..Surroundings::default() }
+    }
+
+    /// A new round begins. `newest` is the last process made on this host, read before the round.
+    pub fn turn(&mut self, newest: Option<u32>) {
+        self.newest = newest;
+        self.groups.clear();
+    }
+
+    /// Ranks mostly share their groups: each is looked at once per round.
+    fn sample(&mut self, groups: &cgroup::Groups) -> CgroupSample {
+        if let Some((_, sample)) = self.groups.iter().find(|(seen, _)| seen == groups) {
+            return sample.clone();
+        }
+        let sample = groups.sample();
+        self.groups.push((groups.clone(), sample.clone()));
+        sample
+    }
+}
+
+/// What changes slowly or says nothing by its moment: children, cgroup and storage traffic.
+#[derive(Debug)]
 struct Slow {
     at: Option<Instant>,
     below: Vec<Stat>,
+    /// The newest process of the host, and when, before `below` was listed.
+    listed: Option<(u32, Instant)>,
+    membership: Option<Again>,
+    io: Option<Again>,
     ticks: BTreeMap<Ident, u64>,
     percent: f32,
     groups: Option<cgroup::Groups>,
@@ -46,7 +83,7 @@ pub struct Portrait {
     pub main: Option<Stat>,
     /// Pids of all that is there, the rank's own first.
     pub pids: Vec<u32>,
-    /// Kernel function that the main thread waits in.
+    /// Kernel function that the main thread waits in; of a thread that runs in between, at the last thorough look.
     pub wchan: String,
     /// Percent of one core of the whole family.
     pub cpu_percent: f32,
@@ -62,11 +99,18 @@ impl Family {
     /// The family of a process.
     pub fn of(root: Ident) -> Family {
         let open = |file: &str| Again::open(format!("/proc/{}/{file}", root.pid));
-        Family { root, stat: open("stat"), wchan: open("wchan"), schedule: open("schedstat"), slow: None }
+        Family {
+            root,
+            stat: open("stat"),
+            wchan: open("wchan"),
+            schedule: open("schedstat"),
+            waits: Default::default(),
+            slow: None,
+        }
     }
 
-    /// Looks once.
-    pub fn look(&mut self, mounts: &cgroup::Mounts) -> Portrait {
+    /// Looks once; with `thoroughly` also at what changes slowly, which the first look does anyway.
+    pub fn look(&mut self, around: &mut Surroundings, thoroughly: bool) -> Portrait {
         let read = self.stat.as_mut().and_then(Again::text).and_then(proc::parse_stat);
         // A descriptor belongs to its process, a pid may be another one's by now.
         let Some(main) = read.filter(|main| main.start == self.root.start) else {
@@ -78,25 +122,33 @@ impl Family {
             't' if is_own(proc::tracer(main.pid)) => Stat { state: 'R', ..main },
             _ => main,
         };
-        let slow = self.slow.get_or_insert_default();
-        if slow.at.is_none_or(|at| at.elapsed() >= SLOW_ROUND) {
-            slow.look(&main, mounts);
+        let slow = self.slow.get_or_insert_with(|| Slow::of(main.pid));
+        let thoroughly = thoroughly || slow.at.is_none();
+        if thoroughly {
+            slow.look(&main, around);
         }
+        let schedule = self.schedule.as_mut().and_then(Again::text).and_then(parse_schedule);
+        let Schedule { ran_ns, delay_ms } = schedule.unwrap_or_default();
+        // Where a thread waits that has run meanwhile is a matter of the moment, and costs a walk over its kernel stack.
+        if thoroughly || self.waits.1 == ran_ns {
+            let wchan = self.wchan.as_mut().and_then(Again::text).map(str::trim).filter(|text| *text != "0");
+            wchan.unwrap_or_default().clone_into(&mut self.waits.0);
+        }
+        self.waits.1 = ran_ns;
         let live = || slow.below.iter().filter(|process| !process.is_gone());
         let alive = !main.is_gone();
         let own_rss = if alive { main.rss } else { 0 };
         let signals = RankSignals {
             cpu_ms: milliseconds(main.cpu_ticks),
-            delay_ms: self.schedule.as_mut().and_then(Again::text).and_then(delay_ms).unwrap_or(0),
+            delay_ms,
             major_faults: main.major_faults,
             io_bytes: slow.io_bytes,
             children: slow.below.iter().take(CHILDREN).map(child).collect(),
             cgroup: slow.cgroup.clone(),
         };
-        let wchan = self.wchan.as_mut().and_then(Again::text).map(str::trim).filter(|text| *text != "0");
         Portrait {
             pids: std::iter::once(main.pid).chain(slow.below.iter().map(|process| process.pid)).collect(),
-            wchan: wchan.unwrap_or_default().to_owned(),
+            wchan: self.waits.0.clone(),
             cpu_percent: slow.percent,
             rss: own_rss + live().map(|process| process.rss).sum::<u64>(),
             children: live().count() as u32,
@@ -107,10 +159,40 @@ impl Family {
 }
 
 impl Slow {
-    fn look(&mut self, main: &Stat, mounts: &cgroup::Mounts) {
+    fn of(pid: u32) -> Slow {
+        let open = |file: &str| Again::open(format!("/proc/{pid}/{file}"));
+        Slow {
+            at: None,
+            below: Vec::new(),
+            listed: None,
+            membership: open("cgroup"),
+            io: open("io"),
+            ticks: BTreeMap::new(),
+            percent: 0.0,
+            groups: None,
+            cgroup: None,
+            io_bytes: 0,
+        }
+    }
+
+    /// The processes below, as known where nobody can have come or gone.
+    fn below(&mut self, root: u32, newest: Option<u32>, now: Instant) -> Vec<Stat> {
+        let unchanged =
+            self.listed.is_some_and(|(last, at)| Some(last) == newest && now.duration_since(at) < LIST_ROUND);
+        let again = |known: &Stat| {
+            proc::stat(known.pid).filter(|process| process.start == known.start && !process.is_gone())
+        };
+        let known: Option<Vec<Stat>> = if unchanged { self.below.iter().map(again).collect() } else { None };
+        known.unwrap_or_else(|| {
+            self.listed = newest.map(|newest| (newest, now));
+            proc::descendants(root).into_iter().filter_map(proc::stat).collect()
+        })
+    }
+
+    fn look(&mut self, main: &Stat, around: &mut Surroundings) {
         let now = Instant::now();
         let passed = self.at.replace(now).map(|at| now.duration_since(at).as_secs_f32());
-        self.below = proc::descendants(main.pid).into_iter().filter_map(proc::stat).collect();
+        self.below = self.below(main.pid, around.newest, now);
         let all = || std::iter::once(main).chain(&self.below).filter(|process| !process.is_gone());
         let ident = |process: &Stat| Ident { pid: process.pid, start: process.start };
         let ticks: BTreeMap<Ident, u64> = all().map(|process| (ident(process), process.cpu_ticks)).collect();
@@ -121,11 +203,14 @@ impl Slow {
             Some(seconds) if seconds > 0.0 => used as f32 * 100.0 / proc::ticks_per_second() as f32 / seconds,
             Some(_) | None => 0.0,
         };
-        self.io_bytes = all().take(IO_PROCESSES).filter_map(|process| proc::io_bytes(process.pid)).sum();
+        let own = self.io.as_mut().and_then(Again::text).and_then(proc::parse_io).unwrap_or(0);
+        let others = self.below.iter().filter(|process| !process.is_gone()).take(IO_PROCESSES);
+        self.io_bytes = own + others.filter_map(|process| proc::io_bytes(process.pid)).sum::<u64>();
         self.ticks = ticks;
         // Containers and batch systems may move a process after it was made.
-        self.groups = mounts.of(main.pid).or(self.groups.take());
-        self.cgroup = self.groups.as_ref().map(cgroup::Groups::sample);
+        let membership = self.membership.as_mut().and_then(Again::text);
+        self.groups = membership.and_then(|text| around.mounts.locate(text)).or(self.groups.take());
+        self.cgroup = self.groups.as_ref().map(|groups| around.sample(groups));
     }
 }
 
@@ -134,9 +219,17 @@ fn is_own(tid: u32) -> bool {
     tid > 0 && std::path::Path::new(&format!("/proc/self/task/{tid}")).exists()
 }
 
-/// From `/proc/PID/schedstat` (Documentation/scheduler/sched-stats.rst): time on a core, time waiting for one, in nanoseconds.
-fn delay_ms(text: &str) -> Option<u64> {
-    Some(text.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()? / 1_000_000)
+/// Of a main thread: nanoseconds on a core, milliseconds that it waited for one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Schedule {
+    ran_ns: u64,
+    delay_ms: u64,
+}
+
+/// From `/proc/PID/schedstat` (Documentation/scheduler/sched-stats.rst): both in nanoseconds.
+fn parse_schedule(text: &str) -> Option<Schedule> {
+    let mut fields = text.split_ascii_whitespace().map_while(|field| field.parse::<u64>().ok());
+    Some(Schedule { ran_ns: fields.next()?, delay_ms: fields.next()? / 1_000_000 })
 }
 
 fn milliseconds(ticks: u64) -> u64 {
@@ -155,6 +248,7 @@ fn child(stat: &Stat) -> ChildSample {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
     use std::process::Command;
 
     #[test]
@@ -174,7 +268,7 @@ mod tests {
             }
             let stat = proc::stat(child.id()).unwrap();
             let mut family = Family::of(Ident { pid: stat.pid, start: stat.start });
-            let seen = family.look(&cgroup::Mounts::read());
+            let seen = family.look(&mut Surroundings::read(), true);
             assert_eq!(seen.main.unwrap().state, 'R');
         }
         child.kill().unwrap();
@@ -183,13 +277,14 @@ mod tests {
 
     #[test]
     fn the_time_without_a_core_is_the_second_number() {
-        assert_eq!(delay_ms("223041826 58412202 969\n"), Some(58));
-        assert_eq!((delay_ms(""), delay_ms("1 x 2")), (None, None));
+        let schedule = Schedule { ran_ns: 223_041_826, delay_ms: 58 };
+        assert_eq!(parse_schedule("223041826 58412202 969\n"), Some(schedule));
+        assert_eq!((parse_schedule(""), parse_schedule("1 x 2")), (None, None));
     }
 
     #[test]
     fn a_family_is_seen_with_its_children_and_is_gone_when_its_root_is() {
-        let mounts = cgroup::Mounts::read();
+        let mut around = Surroundings::read();
         let mut root = Command::new("sh")
             .args(["-c", "sleep 1000 & read line"])
             .stdin(std::process::Stdio::piped())
@@ -199,7 +294,8 @@ mod tests {
         let mut family = Family::of(Ident { pid: stat.pid, start: stat.start });
         let begun = Instant::now();
         let seen = loop {
-            let seen = family.look(&mounts);
+            around.turn(proc::load().and_then(|load| load.newest));
+            let seen = family.look(&mut around, true);
             if seen.children == 1 && seen.signals.children[0].name == "sleep" {
                 break seen;
             }
@@ -211,8 +307,81 @@ mod tests {
         let child = seen.signals.children[0].pid;
         root.kill().unwrap();
         root.wait().unwrap();
-        assert!(family.look(&mounts).main.is_none());
+        assert!(family.look(&mut around, true).main.is_none());
         // SAFETY: kill takes two integers; the sleeper is this test's own.
         unsafe { libc::kill(child as i32, libc::SIGKILL) };
+    }
+
+    #[test]
+    fn a_birth_and_a_death_are_seen_by_the_next_thorough_look() {
+        let mut around = Surroundings::read();
+        let own = proc::stat(std::process::id()).unwrap();
+        let mut family = Family::of(Ident { pid: own.pid, start: own.start });
+        let mut look = || {
+            around.turn(proc::load().and_then(|load| load.newest));
+            family.look(&mut around, true)
+        };
+        look();
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let seen = look();
+        assert!(seen.pids.contains(&child.id()), "a new child: {seen:?}");
+        assert!(look().pids.contains(&child.id()), "the list is kept or made again");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let seen = look();
+        assert!(!seen.pids.contains(&child.id()), "a child that is gone: {seen:?}");
+    }
+
+    #[test]
+    fn a_list_is_kept_only_while_nobody_is_born_or_dies() {
+        // A parent that has no other children than those it is told to bear.
+        let mut parent = Command::new("sh")
+            .args(["-c", "while read word; do sleep 1000 & done"])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (root, mut words) = (parent.id(), parent.stdin.take().unwrap());
+        let mut bear = || {
+            let before = proc::descendants(root);
+            words.write_all(b"one\n").unwrap();
+            let begun = Instant::now();
+            loop {
+                match proc::descendants(root).into_iter().find(|pid| !before.contains(pid)) {
+                    Some(pid) => return pid,
+                    None => assert!(begun.elapsed() < Duration::from_secs(20)),
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        let mut slow = Slow::of(root);
+        let now = Instant::now();
+        let mut sees = |pid, at| {
+            slow.below = slow.below(root, Some(7), at);
+            slow.below.iter().any(|process| process.pid == pid)
+        };
+        let first = bear();
+        assert!(sees(first, now), "listed for the first time");
+        let second = bear();
+        assert!(
+            sees(first, now) && !sees(second, now),
+            "the number stands still, which hides the second one"
+        );
+        assert!(sees(second, now + LIST_ROUND), "for a while");
+        for pid in [first, second] {
+            // SAFETY: kill takes two integers; the sleepers are this test's own.
+            unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+            let begun = Instant::now();
+            while proc::stat(pid).is_some_and(|process| !process.is_gone()) {
+                assert!(begun.elapsed() < Duration::from_secs(20));
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        slow.below = slow.below(root, Some(7), now + LIST_ROUND);
+        assert!(
+            slow.below.iter().all(Stat::is_gone),
+            "the dead are not taken for alive whatever the number says"
+        );
+        parent.kill().unwrap();
+        parent.wait().unwrap();
     }
 }

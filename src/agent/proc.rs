@@ -16,8 +16,9 @@ const TREE_LIMIT: usize = 16_384;
 
 /// Most bytes of a file that is read whole.
 const TEXT_BYTES: u64 = 1 << 20;
-/// Most bytes of a file that is read again and again.
+/// Bytes of a file that is read again and again, at first and at most.
 const AGAIN_BYTES: usize = 4096;
+const AGAIN_LIMIT: usize = 64 << 10;
 
 /// A small file of `/proc` that stays open: of a process that has ended, nothing can be read any more, whoever has its pid.
 #[derive(Debug)]
@@ -32,9 +33,13 @@ impl Again {
         Some(Again { file: File::open(path).ok()?, bytes: vec![0; AGAIN_BYTES] })
     }
 
-    /// Its text now, at most the first 4 KiB.
+    /// Its text now, at most the first 64 KiB.
     pub fn text(&mut self) -> Option<&str> {
-        let len = self.file.read_at(&mut self.bytes, 0).ok()?;
+        let mut len = self.file.read_at(&mut self.bytes, 0).ok()?;
+        while len == self.bytes.len() && len < AGAIN_LIMIT {
+            self.bytes.resize(2 * len, 0);
+            len = self.file.read_at(&mut self.bytes, 0).ok()?;
+        }
         std::str::from_utf8(self.bytes.get(..len)?).ok()
     }
 }
@@ -179,7 +184,11 @@ pub fn tracer(pid: u32) -> u32 {
 
 /// Bytes that a process has caused to be read from and written to storage so far; `None` when it is another user's.
 pub fn io_bytes(pid: u32) -> Option<u64> {
-    let text = text(format!("/proc/{pid}/io"))?;
+    parse_io(&text(format!("/proc/{pid}/io"))?)
+}
+
+/// The same from the text of an `io` file.
+pub fn parse_io(text: &str) -> Option<u64> {
     let value =
         |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
     Some(value("read_bytes:")? + value("write_bytes:")?)
@@ -215,9 +224,26 @@ pub fn memory() -> Option<(u64, u64)> {
     Some((total.saturating_sub(*values.get("MemAvailable")?), total))
 }
 
-/// The kernel's 1-minute load.
-pub fn load1() -> f32 {
-    text("/proc/loadavg").and_then(|text| text.split_ascii_whitespace().next()?.parse().ok()).unwrap_or(0.0)
+/// What `/proc/loadavg` tells.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Load {
+    /// Mean over about one minute.
+    pub one_minute: f32,
+    /// Pid of the process or thread that was made last in this namespace, its children's namespaces included.
+    pub newest: Option<u32>,
+}
+
+/// The kernel's load.
+pub fn load() -> Option<Load> {
+    parse_load(&text("/proc/loadavg")?)
+}
+
+fn parse_load(text: &str) -> Option<Load> {
+    let mut fields = text.split_ascii_whitespace();
+    let one_minute = fields.next()?.parse().ok()?;
+    // Sandboxes that do not count write 0.
+    let newest = fields.nth(3).and_then(|pid| pid.parse().ok()).filter(|pid| *pid > 0);
+    Some(Load { one_minute, newest })
 }
 
 /// A value that changes with every boot of the machine.
@@ -273,6 +299,31 @@ mod tests {
         assert!(all().iter().any(|stat| stat.pid == own.pid && stat.start == own.start));
         assert!(memory().is_some_and(|(used, total)| used > 0 && used < total));
         assert!(cpu_ticks().is_some_and(|(busy, all)| busy <= all));
+    }
+
+    #[test]
+    fn the_newest_process_is_known_where_somebody_counts() {
+        assert_eq!(
+            parse_load("0.50 0.1 0.2 2/80 8015\n"),
+            Some(Load { one_minute: 0.5, newest: Some(8015) })
+        );
+        assert_eq!(parse_load("0.00 0.00 0.00 0/0 0\n"), Some(Load { one_minute: 0.0, newest: None }));
+        assert_eq!(parse_load(""), None);
+    }
+
+    #[test]
+    fn a_file_that_grows_is_read_whole_and_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("text");
+        std::fs::write(&path, "short").unwrap();
+        let mut again = Again::open(&path).unwrap();
+        assert_eq!(again.text(), Some("short"));
+        for length in [AGAIN_BYTES, 3 * AGAIN_BYTES, 7] {
+            std::fs::write(&path, "x".repeat(length)).unwrap();
+            assert_eq!(again.text().unwrap().len(), length);
+        }
+        std::fs::write(&path, "x".repeat(2 * AGAIN_LIMIT)).unwrap();
+        assert_eq!(again.text().unwrap().len(), AGAIN_LIMIT);
     }
 
     #[test]

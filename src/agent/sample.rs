@@ -3,15 +3,14 @@
 //!
 //! Owner: one thread, so that a slow `/proc` or page keeps nobody. The loop says whom to look at; the newest sample replaces the one before.
 
-use super::family::{Family, SLOW_ROUND};
+use super::family::{Family, Surroundings};
 use super::gpu::Gpus;
-use super::inspect::cgroup;
 use super::inspect::signals::HostWatch;
 use super::proc;
 use super::sweep::Ident;
 use super::{Timing, wall_time};
 use crate::core::ids::{Generation, Rank};
-use crate::proto::message::{GpuSample, HostSample, RankSample};
+use crate::proto::message::{GpuSample, HostSample, PageSample, RankSample};
 use crate::proto::status_page::{Reader, monotonic_ns};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,6 +19,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
+
+/// Between two looks at what changes slowly or says nothing by its moment: the host itself, children, cgroups and storage traffic.
+const SLOW_ROUND: Duration = Duration::from_millis(500);
 
 /// One rank to look at.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,14 +56,15 @@ struct Task {
 /// Whom to look at.
 #[derive(Debug, Clone, Default)]
 pub struct Subjects {
-    task: Arc<Mutex<Task>>,
+    task: Arc<Mutex<Arc<Task>>>,
     looker: Arc<OnceLock<Thread>>,
 }
 
 impl Subjects {
     /// Replaces the list.
     pub fn set(&self, generation: Generation, meeting: Meeting, subjects: Vec<Subject>) {
-        *self.task.lock().unwrap_or_else(PoisonError::into_inner) = Task { generation, meeting, subjects };
+        let task = Arc::new(Task { generation, meeting, subjects });
+        *self.task.lock().unwrap_or_else(PoisonError::into_inner) = task;
     }
 
     /// The next round begins at once: a rank's page may have said its last.
@@ -71,7 +74,7 @@ impl Subjects {
         }
     }
 
-    fn get(&self) -> Task {
+    fn get(&self) -> Arc<Task> {
         self.task.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -92,9 +95,9 @@ pub fn start(
         let mut sampler = Sampler::default();
         let mut number = 0;
         loop {
-            let Task { generation, meeting, subjects } = subjects.get();
-            sampler.watch.aim(&meeting.master, meeting.interface.as_deref());
-            let mut sample = sampler.look(generation, &subjects, &gpus);
+            let task = subjects.get();
+            sampler.watch.aim(&task.meeting.master, task.meeting.interface.as_deref());
+            let mut sample = sampler.look(task.generation, &task.subjects, &gpus);
             sample.malformed = malformed.load(Ordering::Relaxed);
             number += 1;
             let heartbeats =
@@ -117,14 +120,19 @@ fn is_calm(heartbeats: impl IntoIterator<Item = Option<u64>>, round: Duration) -
     ages.peek().is_some() && ages.all(|age| age.is_some_and(|age| u128::from(age) < round.as_millis()))
 }
 
+/// One rank's processes and its status page, once there is one.
+struct Watched {
+    family: Family,
+    page: Option<Reader>,
+}
+
 /// Remembers what differences are taken from.
 #[derive(Default)]
 pub struct Sampler {
     ticks: Option<(u64, u64)>,
-    families: BTreeMap<Ident, Family>,
-    pages: BTreeMap<PathBuf, Reader>,
+    ranks: BTreeMap<Ident, Watched>,
     watch: HostWatch,
-    mounts: Option<cgroup::Mounts>,
+    around: Option<Surroundings>,
     host: Option<(Instant, HostSample)>,
 }
 
@@ -132,36 +140,36 @@ impl Sampler {
     /// Looks once.
     pub fn look(&mut self, generation: Generation, subjects: &[Subject], gpus: &Gpus) -> HostSample {
         let gpus = gpus.latest();
-        self.families.retain(|ident, _| subjects.iter().any(|subject| subject.ident == *ident));
-        self.pages.retain(|path, _| subjects.iter().any(|subject| subject.page == *path));
-        let ranks = subjects.iter().map(|subject| self.rank(subject, &gpus)).collect();
+        self.ranks.retain(|ident, _| subjects.iter().any(|subject| subject.ident == *ident));
+        let thoroughly = self.host.as_ref().is_none_or(|(at, _)| at.elapsed() >= SLOW_ROUND);
+        if thoroughly {
+            self.host = Some((Instant::now(), self.host()));
+        }
+        let ranks = subjects.iter().map(|subject| self.rank(subject, &gpus, thoroughly)).collect();
         HostSample {
             mono_ms: monotonic_ns() / 1_000_000,
             wall_time: wall_time(),
             generation,
             ranks,
             gpus,
-            ..self.host()
+            ..self.host.as_ref().map(|(_, host)| host.clone()).unwrap_or_default()
         }
     }
 
-    /// The host itself, looked at twice a second.
+    /// The host itself.
     fn host(&mut self) -> HostSample {
-        if let Some((_, host)) = self.host.as_ref().filter(|(at, _)| at.elapsed() < SLOW_ROUND) {
-            return host.clone();
-        }
+        let load = proc::load();
+        self.around.get_or_insert_with(Surroundings::read).turn(load.and_then(|load| load.newest));
         let (memory_used, memory_total) = proc::memory().unwrap_or_default();
-        let host = HostSample {
+        HostSample {
             cpu_percent: self.cpu_percent(),
             cpu_count: proc::cpu_count(),
             memory_used,
             memory_total,
-            load1: proc::load1(),
+            load1: load.map_or(0.0, |load| load.one_minute),
             signals: self.watch.look(),
             ..HostSample::default()
-        };
-        self.host = Some((Instant::now(), host.clone()));
-        host
+        }
     }
 
     fn cpu_percent(&mut self) -> f32 {
@@ -171,10 +179,13 @@ impl Sampler {
         if passed == 0 { 0.0 } else { busy.saturating_sub(busy_before) as f32 * 100.0 / passed as f32 }
     }
 
-    fn rank(&mut self, subject: &Subject, gpus: &[GpuSample]) -> RankSample {
-        let mounts = self.mounts.get_or_insert_with(cgroup::Mounts::read);
-        let family = self.families.entry(subject.ident).or_insert_with(|| Family::of(subject.ident));
-        let seen = family.look(mounts);
+    fn rank(&mut self, subject: &Subject, gpus: &[GpuSample], thoroughly: bool) -> RankSample {
+        let around = self.around.get_or_insert_with(Surroundings::read);
+        let watched = self
+            .ranks
+            .entry(subject.ident)
+            .or_insert_with(|| Watched { family: Family::of(subject.ident), page: None });
+        let seen = watched.family.look(around, thoroughly);
         let gpu = gpus.iter().find(|gpu| Some(gpu.index) == subject.gpu);
         let gpu_memory = gpu.map(|gpu| {
             let ours = |(pid, _): &&(u32, u64)| seen.pids.contains(pid);
@@ -191,17 +202,18 @@ impl Sampler {
             wchan: seen.wchan,
             gpu: subject.gpu,
             gpu_memory,
-            page: self.page(subject, matches!(state, 'X' | 'Z')),
+            page: watched.page(subject, matches!(state, 'X' | 'Z')),
             signals: seen.signals,
         }
     }
+}
 
-    fn page(&mut self, subject: &Subject, ended: bool) -> Option<crate::proto::message::PageSample> {
-        if !self.pages.contains_key(&subject.page) {
-            let reader = Reader::open(&subject.page).ok()?;
-            self.pages.insert(subject.page.clone(), reader);
+impl Watched {
+    fn page(&mut self, subject: &Subject, ended: bool) -> Option<PageSample> {
+        if self.page.is_none() {
+            self.page = Reader::open(&subject.page).ok();
         }
-        let view = self.pages.get(&subject.page)?.view();
+        let view = self.page.as_ref()?.view();
         let now_ns = monotonic_ns();
         (view.rank == subject.rank.0)
             .then(|| if ended { view.last_words(now_ns) } else { view.sample(now_ns) })

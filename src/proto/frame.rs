@@ -23,14 +23,24 @@ pub enum FrameError {
 
 /// The bytes of one frame, length included.
 pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
-    let mut bytes = vec![0; 4];
-    serde_json::to_writer(&mut bytes, message)?;
-    let length = bytes.len() - 4;
-    if length > MAX_FRAME {
-        return Err(FrameError::TooLong(length));
-    }
-    bytes[..4].copy_from_slice(&(length as u32).to_be_bytes());
+    let mut bytes = Vec::new();
+    encode_into(&mut bytes, message)?;
     Ok(bytes)
+}
+
+/// Adds one frame to others; after an error the others are as before.
+pub fn encode_into<T: Serialize>(bytes: &mut Vec<u8>, message: &T) -> Result<(), FrameError> {
+    let begin = bytes.len();
+    bytes.extend([0; 4]);
+    let written = serde_json::to_writer(&mut *bytes, message).map_err(FrameError::from).and_then(|()| {
+        let length = bytes.len() - begin - 4;
+        if length > MAX_FRAME { Err(FrameError::TooLong(length)) } else { Ok(length) }
+    });
+    match written {
+        Ok(length) => bytes[begin..begin + 4].copy_from_slice(&(length as u32).to_be_bytes()),
+        Err(_) => bytes.truncate(begin),
+    }
+    written.map(drop)
 }
 
 /// Splits a byte stream into frames; feed it whatever arrived.
@@ -96,6 +106,14 @@ mod tests {
             }
             assert_eq!(seen, ["", "a", "longer text"], "cut every {step} bytes");
         }
+    }
+
+    #[test]
+    fn wire_1_a_frame_over_the_limit_is_not_made_and_leaves_the_others() {
+        let mut bytes = encode(&"a").unwrap();
+        let before = bytes.clone();
+        assert!(matches!(encode_into(&mut bytes, &"x".repeat(MAX_FRAME)), Err(FrameError::TooLong(_))));
+        assert_eq!(bytes, before);
     }
 
     #[test]

@@ -437,8 +437,8 @@ impl Reader {
             let whole = before == after && before & 1 == 0;
             if whole || tries >= READ_TRIES {
                 view.torn = !whole;
-                view.ring.sort_by_key(|collective| collective.seq);
-                view.iterations.sort_by_key(|iteration| iteration.train_iter);
+                view.ring.sort_unstable_by_key(|collective| collective.seq);
+                view.iterations.sort_unstable_by_key(|iteration| iteration.train_iter);
                 return view;
             }
             std::hint::spin_loop();
@@ -466,9 +466,9 @@ impl Reader {
             pid: pid as u32,
             by_hook: self.has_hook(),
             body,
-            ring: (0..ring).map(collective).filter(|c| c.seq > 0).collect(),
-            groups: (0..groups).map(group).filter(|g| g.name != [0; 16]).collect(),
-            iterations: (0..iterations).map(iteration).filter(|i| i.at_ns > 0).collect(),
+            ring: used(ring, collective, |c| c.seq > 0),
+            groups: used(groups, group, |g| g.name != [0; 16]),
+            iterations: used(iterations, iteration, |i| i.at_ns > 0),
             sites: (0..sites)
                 .map(site)
                 .filter(|words| words[0] != 0)
@@ -477,6 +477,13 @@ impl Reader {
             torn: false,
         }
     }
+}
+
+/// The slots in use; room for all is made at once, since readers come many times a second.
+fn used<T>(slots: usize, slot: impl Fn(usize) -> T, in_use: impl Fn(&T) -> bool) -> Vec<T> {
+    let mut found = Vec::with_capacity(slots);
+    found.extend((0..slots).map(slot).filter(in_use));
+    found
 }
 
 #[cfg(test)]

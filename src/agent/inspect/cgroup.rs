@@ -62,13 +62,14 @@ impl Mounts {
 
     /// The groups of a process; `None` when it is gone or no hierarchy is mounted.
     pub fn of(&self, pid: u32) -> Option<Groups> {
+        self.locate(&proc::text(format!("/proc/{pid}/cgroup"))?)
+    }
+
+    /// The same from the text of its `cgroup` file.
+    pub fn locate(&self, cgroup: &str) -> Option<Groups> {
         if self.list.is_empty() {
             return None;
         }
-        Some(self.locate(&proc::text(format!("/proc/{pid}/cgroup"))?))
-    }
-
-    fn locate(&self, cgroup: &str) -> Groups {
         let mut groups = Groups::default();
         for line in cgroup.lines() {
             let mut parts = line.splitn(3, ':').skip(1);
@@ -107,7 +108,7 @@ impl Mounts {
                 }
             }
         }
-        groups
+        Some(groups)
     }
 }
 
@@ -179,7 +180,8 @@ mod tests {
     #[test]
     fn both_versions_side_by_side_are_told_apart() {
         let groups = Mounts::parse(HYBRID)
-            .locate("12:cpu,cpuacct:/a/b\n11:freezer:/jobs/7\n10:memory:/docker/abc/x\n0::/user.slice/7\n");
+            .locate("12:cpu,cpuacct:/a/b\n11:freezer:/jobs/7\n10:memory:/docker/abc/x\n0::/user.slice/7\n")
+            .unwrap();
         assert_eq!(groups.path, "/user.slice/7");
         assert_eq!(groups.unified.unwrap(), Path::new("/sys/fs/cgroup/unified/user.slice/7"));
         assert_eq!(groups.freezer.unwrap(), Path::new("/sys/fs/cgroup/freezer/jobs/7"));
@@ -188,9 +190,14 @@ mod tests {
     }
 
     #[test]
+    fn without_a_hierarchy_there_are_no_groups() {
+        assert_eq!(Mounts::default().locate("0::/a\n"), None);
+    }
+
+    #[test]
     fn version_2_alone_serves_everything() {
         let mounts = Mounts::parse("29 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n");
-        let groups = mounts.locate("0::/system.slice/x.service\n");
+        let groups = mounts.locate("0::/system.slice/x.service\n").unwrap();
         let folder = Path::new("/sys/fs/cgroup/system.slice/x.service");
         assert_eq!((groups.unified.as_deref(), groups.cpu.unwrap().0.as_path()), (Some(folder), folder));
     }
