@@ -7,6 +7,7 @@
 
 use super::logs::Batch;
 use super::paths::own_uid;
+use super::port::Reserved;
 use super::sample::Numbered;
 use super::spool::Spool;
 use super::supervise::Machine;
@@ -90,6 +91,8 @@ pub struct Hub {
     pub attached: Rc<RefCell<BTreeMap<u64, Attached>>>,
     /// Orders to the loop.
     pub orders: mpsc::Sender<Order>,
+    /// The port of the latest generation, from its reservation to the next one.
+    pub reserved: Rc<RefCell<Option<Reserved>>>,
     /// `Some(reason)` once the agent ends.
     pub bye: watch::Receiver<Option<String>>,
 }
@@ -277,8 +280,12 @@ async fn hear(
             ConsoleMessage::Ping { sent_ms } => {
                 AgentMessage::Pong { sent_ms, wall_time: Some(super::wall_time()) }
             }
-            ConsoleMessage::ReservePort { request } => match free_port() {
-                Ok(port) => AgentMessage::PortReserved { request, port },
+            ConsoleMessage::ReservePort { request } => match Reserved::find() {
+                Ok(found) => {
+                    let port = found.port();
+                    *seat.hub.reserved.borrow_mut() = Some(found);
+                    AgentMessage::PortReserved { request, port }
+                }
                 Err(error) => AgentMessage::Refused {
                     error: format!("no free TCP port on {}: {error}", seat.hub.identity.host),
                     hint: "set `launch.master_port` to a port that is free".into(),
@@ -298,10 +305,6 @@ async fn hear(
         }
     }
     Ok(())
-}
-
-fn free_port() -> io::Result<u16> {
-    Ok(std::net::TcpListener::bind(("0.0.0.0", 0))?.local_addr()?.port())
 }
 
 async fn talk(

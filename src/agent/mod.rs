@@ -20,6 +20,7 @@
 //! entries    `agent list`, `agent sweep`                                probe      `agent probe`, libtorch on the host
 //! examine    `agent examine`: what a preflight asks    pack       folders as one file, by content
 //! paths      names of files and sockets                                 relay      `agent relay`
+//! family     the processes of one rank between two looks                port       the port where ranks meet
 //! ```
 //!
 //! Invariants, besides those of the modules:
@@ -48,6 +49,7 @@ pub mod metrics;
 mod oom;
 pub mod pack;
 pub mod paths;
+pub mod port;
 pub mod probe;
 pub mod proc;
 pub mod relay;

@@ -198,6 +198,7 @@ async fn live(settings: Settings) -> Result<ExitCode, Failure> {
         lines: agent.lines.clone(),
         attached: agent.attached.clone(),
         orders,
+        reserved: Rc::default(),
         bye: bye_seen,
     };
     let (socket, event_socket) = (agent.settings.socket("sock"), agent.settings.socket("ev"));
