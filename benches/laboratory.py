@@ -13,8 +13,7 @@ everything in it, so that more rounds can be added later. With --keep, the folde
 import argparse, concurrent.futures, contextlib, itertools, json, os, pathlib, random, shutil, signal, statistics, sys, tempfile, threading, time, traceback
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from lab import cases, outside, programs  # noqa: E402
-from lab.bed import Bed  # noqa: E402
+from lab import bed, cases, outside, programs  # noqa: E402
 from lab.run import Run  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -39,7 +38,7 @@ class Laboratory:
             if self.bed is None:
                 if self.why is None:
                     try:
-                        self.bed = Bed(self.folder / "bed")
+                        self.bed = bed.Bed(self.folder / "bed")
                     except outside.Missing as missing:
                         self.why = missing
                 if self.bed is None:
@@ -257,6 +256,9 @@ def main():
 
     wanted = [case for case in itertools.chain(cases.MUST_ALARM, cases.MUST_NOT_ALARM)
               if (not args.only or among(case.name, args.only)) and not among(case.name, args.skip)]
+    network = sorted({case.name for case in wanted if case.network})
+    if network and not args.report and (why := bed.missing()):
+        print(f"will NOT be made: {', '.join(network)}: {why}", flush=True)
     chance = random.Random(args.seed)
     made = tempfile.NamedTemporaryFile(suffix=".jsonl") if not args.json else None
     args.json = args.json or made.name

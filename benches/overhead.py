@@ -204,9 +204,9 @@ def hook(args):
     compare(args.pairs, lambda folder: script(folder, True), lambda folder: script(folder, False), ("hooked", "plain"), args.steps)
 
 
-def ticks(pid):
-    words = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+def on_core(folder):
+    """CPU seconds of one thread, finer than the hundredths of its `stat`."""
+    return int((folder / "schedstat").read_text().split()[0]) / 1e9
 
 
 def agent(args):
@@ -222,19 +222,19 @@ def agent(args):
             found = [int(entry.name) for entry in pathlib.Path("/proc").iterdir() if entry.name.isdigit() and _is_agent(entry, name)]
             if not found:
                 raise SystemExit("the agent was not found")
-            pid = found[0]
-            threads = {task.name: (task / "comm").read_text().strip() for task in pathlib.Path(f"/proc/{pid}/task").iterdir()}
-            before, since = ticks(pid), time.time()
-            own = {tid: ticks(f"{pid}/task/{tid}") for tid in threads}
+            clock, folder = clock_of(found[0]), pathlib.Path(f"/proc/{found[0]}/task")
+            threads = {task: (task / "comm").read_text().strip() for task in folder.iterdir()}
+            before, since = time.clock_gettime(clock), time.time()
+            own = {task: on_core(task) for task in threads}
             run.pass_time(args.seconds)
-            used, passed = ticks(pid) - before, time.time() - since
+            used, passed = time.clock_gettime(clock) - before, time.time() - since
             print(f"agent, 8 ranks, {args.rate:g} samples per second: {used:.2f} CPU-s in {passed:.1f} s: {100 * used / passed:.2f} % of a core (load {os.getloadavg()[0]:.1f})")
-            for tid, comm in threads.items():
+            for task, comm in threads.items():
                 try:
-                    share = ticks(f"{pid}/task/{tid}") - own[tid]
+                    share = on_core(task) - own[task]
                 except OSError:
                     continue
-                if share > 0:
+                if share > passed / 1e4:
                     print(f"  thread {comm}: {100 * share / passed:.2f} %")
         finally:
             run.finish()

@@ -2,20 +2,30 @@
 
 `RANKDECK_TESTBED` names the script that makes them, as for tests/faults.rs; without it, or without root, the cases are listed as not made.
 """
-import json, os, pathlib, subprocess, time
+import json, os, pathlib, shutil, subprocess, time
 
 from .outside import Missing
 
 FIRST = "10.77.0.10"
 
 
+def missing():
+    """Why no hosts with a network between them can be made here; empty where they can."""
+    if not pathlib.Path(os.environ.get("RANKDECK_TESTBED", "")).is_file():
+        return "RANKDECK_TESTBED names no script that makes hosts"
+    if os.geteuid():
+        return "network namespaces need root"
+    absent = [program for program in ("nft", "sshd", "ip") if not shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")]
+    return f"not installed: {', '.join(absent)} (Debian's packages: nftables, openssh-server, iproute2)" if absent else ""
+
+
 class Bed:
     """Two hosts; gone with `close`."""
 
     def __init__(self, folder):
-        self.script = os.environ.get("RANKDECK_TESTBED", "")
-        if not pathlib.Path(self.script).is_file():
-            raise Missing("RANKDECK_TESTBED names no script that makes hosts")
+        if why := missing():
+            raise Missing(why)
+        self.script = os.environ["RANKDECK_TESTBED"]
         self.folder = pathlib.Path(folder)
         self.environment = dict(os.environ, TESTBED_DIR=str(self.folder / "bed"), TESTBED_MODE="root", TESTBED_OWNER=str(os.getpid()),
                                 TESTBED_WORK_SIZE="600m")
