@@ -2,7 +2,8 @@
 //!
 //! Owner: a helper thread of one inspection. A thread that waits in the kernel (also one that is stopped, frozen or in uninterruptible sleep) is
 //! not disturbed: `/proc/PID/task/TID/syscall` tells its stack pointer and program counter. Only a thread that runs in user space is stopped, by
-//! ptrace, for the time that copying its stack takes; a system call is never interrupted, since some would return EINTR to the program.
+//! ptrace, for the time that copying its stack takes and by a thread that lives no longer; a system call is never interrupted, since some would return
+//! EINTR to the program.
 //! Method: DWARF call-frame information (`.eh_frame`), unwound by framehop.
 
 use super::memory;
@@ -139,9 +140,23 @@ mod seize {
     /// How long a running thread may take to stop: it has to be scheduled once.
     const PATIENCE: Duration = Duration::from_millis(200);
 
-    /// Stops the thread for as long as copying takes. Must not wait on it: the agent's loop reaps by process id and may see the stop first, so
-    /// the state letter is polled instead.
+    /// Stops the thread for as long as copying takes.
+    ///
+    /// By a thread that ends with that: only a stopped thread can be detached from, and one that starves may stop long after the patience is over. The
+    /// end of its tracer lets it go wherever it is, and takes the order to stop back.
     pub fn copy(pid: u32, tid: u32) -> Result<Copy, String> {
+        copy_within(pid, tid, PATIENCE)
+    }
+
+    pub(super) fn copy_within(pid: u32, tid: u32, patience: Duration) -> Result<Copy, String> {
+        let tracer = std::thread::Builder::new().name("inspect".into());
+        let tracer =
+            tracer.spawn(move || hold(pid, tid, patience)).map_err(|error| format!("no thread: {error}"))?;
+        tracer.join().unwrap_or_else(|_| Err("its tracer failed".into()))
+    }
+
+    /// Must not wait on the thread: the agent's loop reaps by process id and may see the stop first, so the state letter is polled instead.
+    fn hold(pid: u32, tid: u32, patience: Duration) -> Result<Copy, String> {
         let state = || {
             let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
             crate::agent::proc::parse_stat(&text).map(|stat| stat.state)
@@ -150,11 +165,10 @@ mod seize {
             return Err("it moved while it was looked at".into());
         }
         ptrace(libc::PTRACE_SEIZE, tid, 0)?;
-        // Whatever happens, the thread is let go: by detaching, or by the end of this helper thread, which the kernel turns into a detach.
         let result = ptrace(libc::PTRACE_INTERRUPT, tid, 0).and_then(|()| {
             let begun = Instant::now();
             while state() != Some('t') {
-                if begun.elapsed() >= PATIENCE {
+                if begun.elapsed() >= patience {
                     return Err("it did not stop to be looked at".to_owned());
                 }
                 std::thread::sleep(Duration::from_micros(200));
@@ -194,6 +208,46 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
+
+    /// A process that ends with the test, also where that fails.
+    struct Spinner(std::process::Child);
+
+    impl Drop for Spinner {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn a_thread_that_does_not_stop_in_time_is_not_stopped_later() {
+        let spins = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        let spinner = Spinner(spins);
+        let pid = spinner.0.id();
+        let begun = Instant::now();
+        loop {
+            assert!(begun.elapsed() < Duration::from_secs(30), "it stops at once every time");
+            match seize::copy_within(pid, pid, Duration::ZERO) {
+                Err(why) if why.contains("did not stop") => break,
+                Err(why) if why.contains("ptrace") => {
+                    eprintln!("skipped: {why}");
+                    break;
+                }
+                Ok(_) | Err(_) => {}
+            }
+        }
+        // The kernel lets go when the tracer is gone for good, which may be a moment after it was waited for.
+        while crate::agent::proc::tracer(pid) != 0 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "still held");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let used = || crate::agent::proc::stat(pid).unwrap().cpu_ticks;
+        let before = used();
+        while used() < before + 5 {
+            assert!(begun.elapsed() < Duration::from_secs(90), "it does not run on");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 
     static LOCK: Mutex<()> = Mutex::new(());
     static TID: AtomicU32 = AtomicU32::new(0);
