@@ -225,11 +225,12 @@ mod tests {
         let spinner = Spinner(spins);
         let pid = spinner.0.id();
         let begun = Instant::now();
-        loop {
+        for attempt in 0.. {
             assert!(begun.elapsed() < Duration::from_secs(30), "it stops at once every time");
             match seize::copy_within(pid, pid, Duration::ZERO) {
                 Err(why) if why.contains("did not stop") => break,
-                Err(why) if why.contains("ptrace") => {
+                // Later ones may find the tracer before them not quite gone.
+                Err(why) if attempt == 0 && why.contains("ptrace") => {
                     eprintln!("skipped: {why}");
                     break;
                 }
