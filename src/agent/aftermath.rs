@@ -108,6 +108,9 @@ impl Agent {
 
     /// Reaps every child that has ended: those that are known also while another child is being made.
     pub(super) fn reap(&mut self) {
+        if !groups::has_dead() {
+            return;
+        }
         let guard = self.guard.as_ref().map(|guard| guard.pid);
         let live: Vec<u32> = {
             let machine = self.machine.borrow();

@@ -13,7 +13,7 @@ use super::spool::Spool;
 use super::supervise::Machine;
 use super::wall_time;
 use crate::core::ids::{NodeRank, Rank, RunId};
-use crate::proto::frame::{Decoder, encode_into};
+use crate::proto::frame::{Decoder, FrameError, encode_into, encode_sample_into};
 use crate::proto::message::{AgentMessage, ConsoleMessage, LaunchSpec, PROTOCOL};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -36,7 +36,7 @@ const WAITING_LINES: usize = 2000;
 /// Log lines kept per rank for consoles that come later, and about their bytes.
 const KEPT_LINES: usize = 2000;
 const KEPT_BYTES: usize = 512 << 10;
-/// After a sample, records that the same round brings are waited for this long, so that both go in one write.
+/// After a sample, records of the same round that are on their way to the disk are waited for this long, so that both go in one write.
 const GATHER: Duration = Duration::from_millis(4);
 /// Answers that may wait for one console.
 const ANSWERS: usize = 64;
@@ -256,7 +256,7 @@ async fn next(reader: &mut OwnedReadHalf, decoder: &mut Decoder) -> io::Result<O
         match decoder.next_frame() {
             Ok(Some(message)) => return Ok(Some(message)),
             Ok(None) => {}
-            Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+            Err(error) => return Err(invalid(error)),
         }
         match reader.read(&mut chunk).await? {
             0 => return Ok(None),
@@ -356,9 +356,9 @@ async fn talk(
         if newest > seen {
             missed += newest - seen - 1;
             seen = newest;
-            let mut sample = samples.borrow().1.clone();
-            sample.dropped = missed + queue.dropped.get() + hub.lines.borrow().dropped;
-            frame(&mut burst, &AgentMessage::Sample(Box::new(sample)))?;
+            let dropped = missed + queue.dropped.get() + hub.lines.borrow().dropped;
+            let sample = &samples.borrow().1;
+            encode_sample_into(&mut burst, sample, dropped).map_err(invalid)?;
         }
         let upto = *visible.borrow_and_update();
         if upto > sent {
@@ -399,7 +399,11 @@ async fn talk(
                 if gone.is_err() {
                     return Ok(());
                 }
-                tokio::time::sleep(GATHER).await;
+                // The loop takes in what ranks have said by this round.
+                tokio::task::yield_now().await;
+                if hub.spool.is_behind() {
+                    tokio::time::sleep(GATHER).await;
+                }
             }
             _ = bye.changed() => {}
             _ = queue.wake.notified() => {}
@@ -423,7 +427,11 @@ async fn send(writer: &mut OwnedWriteHalf, message: &AgentMessage) -> io::Result
 }
 
 fn frame(into: &mut Vec<u8>, message: &AgentMessage) -> io::Result<()> {
-    encode_into(into, message).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    encode_into(into, message).map_err(invalid)
+}
+
+fn invalid(error: FrameError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
 async fn write(writer: &mut OwnedWriteHalf, bytes: &[u8]) -> io::Result<()> {

@@ -146,6 +146,16 @@ pub fn spawn(command: &mut Command) -> io::Result<Child> {
     command.spawn()
 }
 
+/// Some child has ended and was not reaped yet.
+pub fn has_dead() -> bool {
+    // SAFETY: all zero bytes are a valid `siginfo_t`, and it is ours for the duration of the call.
+    unsafe {
+        let mut found: libc::siginfo_t = std::mem::zeroed();
+        let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        libc::waitid(libc::P_ALL, 0, &mut found, options) == 0 && found.si_pid() != 0
+    }
+}
+
 /// The raw status of the child `pid`, when it has ended.
 pub fn reap(pid: u32) -> Option<i32> {
     wait(pid as i32).map(|(_, status)| status)

@@ -183,6 +183,9 @@ impl Tail {
             self.offset = 0;
         }
         let mut left = most.min(length - self.offset);
+        if left == 0 {
+            return Ok(());
+        }
         file.seek(SeekFrom::Start(self.offset))?;
         let mut chunk = vec![0; 1 << 16];
         let mut lines = Vec::new();

@@ -149,9 +149,12 @@ impl Spool {
         state.recent_bytes += json.len();
         state.recent.push_back(Line { seq, json: json.into() });
         trim(&mut state);
-        let failing = state.failing;
+        let (failing, idle) = (state.failing, state.idle);
         drop(state);
-        self.shared.work.notify_all();
+        // A writer that is at work looks again before it waits.
+        if idle {
+            self.shared.work.notify_all();
+        }
         if failing {
             self.shared.visible.send_replace(seq);
         }
@@ -167,6 +170,11 @@ impl Spool {
     /// Number of the newest record that readers may see; changes wake readers.
     pub fn watch(&self) -> watch::Receiver<u64> {
         self.shared.visible.subscribe()
+    }
+
+    /// There are records that readers may not see yet.
+    pub fn is_behind(&self) -> bool {
+        *self.shared.visible.borrow() < self.shared.lock().last
     }
 
     /// Records lost because the disk did not take them for too long.

@@ -4,6 +4,7 @@
 //! - WIRE-1: a frame is at most [`MAX_FRAME`] bytes; a longer length ends the connection before anything is allocated.
 //! - WIRE-2: unknown fields are ignored, unknown kinds decode to `Unknown` and are counted.
 
+use super::message::HostSample;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -30,9 +31,27 @@ pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
 
 /// Adds one frame to others; after an error the others are as before.
 pub fn encode_into<T: Serialize>(bytes: &mut Vec<u8>, message: &T) -> Result<(), FrameError> {
+    frame_into(bytes, |bytes| serde_json::to_writer(bytes, message))
+}
+
+/// Adds the frame of [`super::message::AgentMessage::Sample`] with this `dropped`, made from a sample that others read as well and whose own is 0.
+pub fn encode_sample_into(bytes: &mut Vec<u8>, sample: &HostSample, dropped: u64) -> Result<(), FrameError> {
+    frame_into(bytes, |bytes| {
+        bytes.extend(format!("{{\"kind\":\"sample\",\"dropped\":{dropped}").into_bytes());
+        let rest = bytes.len();
+        serde_json::to_writer(&mut *bytes, sample)?;
+        bytes[rest] = b',';
+        Ok(())
+    })
+}
+
+fn frame_into(
+    bytes: &mut Vec<u8>,
+    write: impl FnOnce(&mut Vec<u8>) -> serde_json::Result<()>,
+) -> Result<(), FrameError> {
     let begin = bytes.len();
     bytes.extend([0; 4]);
-    let written = serde_json::to_writer(&mut *bytes, message).map_err(FrameError::from).and_then(|()| {
+    let written = write(bytes).map_err(FrameError::from).and_then(|()| {
         let length = bytes.len() - begin - 4;
         if length > MAX_FRAME { Err(FrameError::TooLong(length)) } else { Ok(length) }
     });
@@ -88,6 +107,7 @@ impl Decoder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::message::AgentMessage;
 
     #[test]
     fn frames_survive_any_cut_of_the_stream() {
@@ -105,6 +125,21 @@ mod tests {
                 }
             }
             assert_eq!(seen, ["", "a", "longer text"], "cut every {step} bytes");
+        }
+    }
+
+    #[test]
+    fn a_sample_that_is_shared_is_framed_with_what_one_connection_has_dropped() {
+        let sample = HostSample { mono_ms: 7, load1: 0.5, malformed: 3, ..HostSample::default() };
+        for dropped in [0, 5] {
+            let mut bytes = encode(&"before").unwrap();
+            encode_sample_into(&mut bytes, &sample, dropped).unwrap();
+            let mut decoder = Decoder::default();
+            decoder.push(&bytes);
+            assert_eq!(decoder.next_frame::<String>().unwrap().as_deref(), Some("before"));
+            let expected = AgentMessage::Sample(Box::new(HostSample { dropped, ..sample.clone() }));
+            assert_eq!(decoder.next_frame::<AgentMessage>().unwrap(), Some(expected));
+            assert_eq!(decoder.next_bytes().unwrap(), None);
         }
     }
 

@@ -524,7 +524,8 @@ pub struct HostSample {
     pub ranks: Vec<RankSample>,
     /// This host's GPUs, empty where there are none.
     pub gpus: Vec<GpuSample>,
-    /// Gauges and log lines that this connection has dropped so far.
+    /// Gauges and log lines that this connection has dropped so far. A sample that no connection has sent has none.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub dropped: u64,
     /// Lines on the event socket that were no valid event, so far.
     #[serde(default)]
