@@ -249,6 +249,7 @@ fn child(stat: &Stat) -> ChildSample {
 mod tests {
     use super::*;
     use std::io::Write;
+    use std::os::unix::process::CommandExt;
     use std::process::Command;
 
     #[test]
@@ -261,11 +262,7 @@ mod tests {
             eprintln!("skipped: ptrace is not allowed here");
         } else {
             assert_ne!(trace(libc::PTRACE_INTERRUPT), -1);
-            let begun = Instant::now();
-            while proc::stat(child.id()).unwrap().state != 't' {
-                assert!(begun.elapsed() < Duration::from_secs(20));
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            soon(|| (proc::stat(child.id())?.state == 't').then_some(()));
             let stat = proc::stat(child.id()).unwrap();
             let mut family = Family::of(Ident { pid: stat.pid, start: stat.start });
             let seen = family.look(&mut Surroundings::read(), true);
@@ -292,16 +289,11 @@ mod tests {
             .unwrap();
         let stat = proc::stat(root.id()).unwrap();
         let mut family = Family::of(Ident { pid: stat.pid, start: stat.start });
-        let begun = Instant::now();
-        let seen = loop {
+        let seen = soon(|| {
             around.turn(proc::load().and_then(|load| load.newest));
             let seen = family.look(&mut around, true);
-            if seen.children == 1 && seen.signals.children[0].name == "sleep" {
-                break seen;
-            }
-            assert!(begun.elapsed() < Duration::from_secs(20), "{seen:?}");
-            std::thread::sleep(Duration::from_millis(20));
-        };
+            (seen.children == 1 && seen.signals.children[0].name == "sleep").then_some(seen)
+        });
         assert_eq!((seen.pids.len(), seen.main.as_ref().map(|main| main.pid)), (2, Some(root.id())));
         assert!(seen.rss > 0);
         let child = seen.signals.children[0].pid;
@@ -332,36 +324,55 @@ mod tests {
         assert!(!seen.pids.contains(&child.id()), "a child that is gone: {seen:?}");
     }
 
+    /// A shell that bears a sleeper for every line, in a group of its own, which goes with it.
+    struct Parent(std::process::Child);
+
+    impl Parent {
+        fn new() -> Parent {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", "while read word; do sleep 1000 & done"]).stdin(std::process::Stdio::piped());
+            Parent(shell.process_group(0).spawn().unwrap())
+        }
+
+        fn bear(&mut self) -> u32 {
+            let before = proc::descendants(self.0.id());
+            self.0.stdin.as_mut().unwrap().write_all(b"one\n").unwrap();
+            soon(|| proc::descendants(self.0.id()).into_iter().find(|pid| !before.contains(pid)))
+        }
+    }
+
+    impl Drop for Parent {
+        fn drop(&mut self) {
+            // SAFETY: kill takes two integers; the group is this test's own.
+            unsafe { libc::kill(-(self.0.id() as i32), libc::SIGKILL) };
+            let _ = self.0.wait();
+        }
+    }
+
+    fn soon<T>(mut comes: impl FnMut() -> Option<T>) -> T {
+        let begun = Instant::now();
+        loop {
+            if let Some(found) = comes() {
+                return found;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(20));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     #[test]
     fn a_list_is_kept_only_while_nobody_is_born_or_dies() {
-        // A parent that has no other children than those it is told to bear.
-        let mut parent = Command::new("sh")
-            .args(["-c", "while read word; do sleep 1000 & done"])
-            .stdin(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (root, mut words) = (parent.id(), parent.stdin.take().unwrap());
-        let mut bear = || {
-            let before = proc::descendants(root);
-            words.write_all(b"one\n").unwrap();
-            let begun = Instant::now();
-            loop {
-                match proc::descendants(root).into_iter().find(|pid| !before.contains(pid)) {
-                    Some(pid) => return pid,
-                    None => assert!(begun.elapsed() < Duration::from_secs(20)),
-                }
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        };
+        let mut parent = Parent::new();
+        let root = parent.0.id();
         let mut slow = Slow::of(root);
         let now = Instant::now();
         let mut sees = |pid, at| {
             slow.below = slow.below(root, Some(7), at);
             slow.below.iter().any(|process| process.pid == pid)
         };
-        let first = bear();
+        let first = parent.bear();
         assert!(sees(first, now), "listed for the first time");
-        let second = bear();
+        let second = parent.bear();
         assert!(
             sees(first, now) && !sees(second, now),
             "the number stands still, which hides the second one"
@@ -370,18 +381,12 @@ mod tests {
         for pid in [first, second] {
             // SAFETY: kill takes two integers; the sleepers are this test's own.
             unsafe { libc::kill(pid as i32, libc::SIGKILL) };
-            let begun = Instant::now();
-            while proc::stat(pid).is_some_and(|process| !process.is_gone()) {
-                assert!(begun.elapsed() < Duration::from_secs(20));
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            soon(|| proc::stat(pid).is_none_or(|process| process.is_gone()).then_some(()));
         }
         slow.below = slow.below(root, Some(7), now + LIST_ROUND);
         assert!(
             slow.below.iter().all(Stat::is_gone),
             "the dead are not taken for alive whatever the number says"
         );
-        parent.kill().unwrap();
-        parent.wait().unwrap();
     }
 }

@@ -1,0 +1,206 @@
+//! Ranks that end: what they died of, who is a victim, and who did not get through the end.
+
+use super::{exits, signal};
+use crate::core::ids::Rank;
+use crate::core::reason::Reason;
+use crate::core::report::{Confidence, ReportBody, Severity};
+use crate::core::testkit::*;
+use crate::core::watch::tests::lab::*;
+use crate::proto::message::*;
+
+#[test]
+fn p1_to_p6_the_ways_to_die_have_reasons_of_their_own() {
+    let code = Exit::Code { code: 1 };
+    for (exit, line, reason) in [
+        (signal(9, false), "", Reason::Killed),
+        (signal(11, false), "", Reason::Crashed),
+        (signal(6, false), "", Reason::Crashed),
+        (code.clone(), "ValueError: boom", Reason::Failed),
+        (signal(9, true), "", Reason::OutOfMemory),
+        (code.clone(), "OSError: [Errno 28] No space left on device: '/ckpt/latest'", Reason::DiskFull),
+        (
+            code,
+            "RuntimeError: The server socket has failed to bind: Address already in use",
+            Reason::PortTaken,
+        ),
+    ] {
+        let mut c = trained(2);
+        c.hang(1, |_| {});
+        exits(&mut c, 1, exit, line);
+        let verdict = verdicts(&c).first().cloned().expect("told at once");
+        expect(&verdict, Some(1), reason);
+        assert_eq!(verdict.confidence, Confidence::Certain);
+        c.pass(10_000);
+        assert_eq!(reds(&c), [(Some(1), reason)], "waits of the others come from the death");
+    }
+}
+
+#[test]
+fn p2_peers_with_connection_errors_are_victims() {
+    let mut c = trained(2);
+    c.hang(1, |_| {});
+    exits(&mut c, 1, signal(9, false), "");
+    exits(&mut c, 2, Exit::Code { code: 1 }, "Connection reset by peer");
+    c.pass(1_000);
+    assert_eq!(reds(&c), [(Some(1), Reason::Killed)]);
+    let victim = verdicts(&c).into_iter().find(|verdict| verdict.rank == Some(Rank(2))).unwrap();
+    assert_eq!((victim.severity, victim.reason_code), (Severity::Amber, Reason::ConnectionLost));
+}
+
+#[test]
+fn p17_the_one_that_sent_the_wrong_size_is_guilty_not_the_one_that_died_of_it() {
+    let mut c = trained(2);
+    stand(&mut c, 101);
+    instead(&mut c, 1, 101, |call| call.count = 65);
+    c.pass(500);
+    exits(&mut c, 0, signal(6, false), "what(): [enforce] op.preamble.length <= op.nbytes. 26668 vs 13336");
+    c.pass(1_000);
+    assert!(reds(&c).contains(&(Some(1), Reason::SizeMismatch)), "{:?}", reds(&c));
+    let last = verdicts(&c).into_iter().rfind(|verdict| verdict.rank == Some(Rank(0))).unwrap();
+    assert_eq!((last.severity, last.reason_code), (Severity::Amber, Reason::MismatchAbort));
+}
+
+#[test]
+fn p17_both_ends_of_a_lane_end_and_the_one_that_differs_is_guilty() {
+    let text = |rank: u32| {
+        format!(
+            "another call came from rank {rank}: this rank is in collective 101, but rank {rank} in collective 101"
+        )
+    };
+    // A verdict on the living comes first where there is time for it.
+    for before in [100, 2_000] {
+        for first in [0, 1] {
+            let mut c = trained(2);
+            stand(&mut c, 101);
+            instead(&mut c, 1, 101, |call| call.count = 65);
+            c.pass(before);
+            (0..2).for_each(|node| c.sample(node));
+            exits(&mut c, first, Exit::Code { code: 1 }, &text(1 - first));
+            exits(&mut c, 1 - first, Exit::Code { code: 1 }, &text(first));
+            [2, 3]
+                .into_iter()
+                .for_each(|rank| exits(&mut c, rank, Exit::Code { code: 1 }, "Connection reset by peer"));
+            (0..2).for_each(|node| c.proof(node));
+            let reds = reds(&c);
+            assert!(
+                !reds.is_empty() && reds.iter().all(|red| *red == (Some(1), Reason::SizeMismatch)),
+                "{:?}",
+                c.verdicts()
+            );
+        }
+    }
+}
+
+#[test]
+fn p17_last_words_count_though_all_are_dead_before_the_next_tick() {
+    let mut c = trained(2);
+    stand(&mut c, 101);
+    instead(&mut c, 1, 101, |call| call.root = Some(2));
+    (0..2).for_each(|node| c.sample(node));
+    let code = |code| Exit::Code { code };
+    exits(&mut c, 1, code(1), "value cannot be read");
+    [0, 2, 3].into_iter().for_each(|rank| exits(&mut c, rank, code(1), "Connection closed by peer"));
+    (0..2).for_each(|node| c.proof(node));
+    assert!(reds(&c).contains(&(Some(1), Reason::SizeMismatch)), "{:?}", c.verdicts());
+    assert!(matches!(c.told.last(), Some((_, _, ReportBody::RunFinished { .. }))), "told before the end");
+}
+
+#[test]
+fn p19_a_rank_that_leaves_the_loop_early() {
+    let mut c = trained(2);
+    c.hang(3, |_| {});
+    c.exit_of(3, Exit::Code { code: 0 }, false);
+    let verdict = alarm(&mut c, 2_000);
+    expect(&verdict, Some(3), Reason::LeftEarly);
+    assert!(verdict.reason.contains("iteration 5"), "{}", verdict.reason);
+}
+
+#[test]
+fn p19_peers_that_fail_at_once_are_victims_of_the_one_that_left() {
+    let mut c = trained(2);
+    c.hang(3, |_| {});
+    c.pass(500);
+    exits(&mut c, 3, Exit::Code { code: 0 }, "");
+    exits(&mut c, 2, Exit::Code { code: 1 }, "Connection closed by peer [127.0.0.1]:26256");
+    c.pass(500);
+    assert_eq!(reds(&c), [(Some(3), Reason::LeftEarly)]);
+    let victim = verdicts(&c).into_iter().find(|verdict| verdict.rank == Some(Rank(2))).unwrap();
+    assert_eq!((victim.severity, victim.reason_code), (Severity::Amber, Reason::ConnectionLost));
+}
+
+#[test]
+fn p19_the_one_that_left_a_script_is_named_whoever_is_heard_first() {
+    // Calls that are made in C++ are on no page: nothing tells who was inside what.
+    for left_first in [true, false] {
+        let mut c = trained(2);
+        drive(&mut c, 5_000, |_, now, sample| sample.page = Some(hooked(now / 250, now / 250, 10)));
+        let leaves = |c: &mut Cluster| exits(c, 3, Exit::Code { code: 0 }, "");
+        let fails = |c: &mut Cluster| exits(c, 0, Exit::Code { code: 1 }, "Connection reset by peer");
+        if left_first {
+            leaves(&mut c);
+            fails(&mut c);
+        } else {
+            fails(&mut c);
+            leaves(&mut c);
+        }
+        exits(&mut c, 1, Exit::Code { code: 1 }, "Connection reset by peer");
+        c.pass(500);
+        assert_eq!(reds(&c), [(Some(3), Reason::LeftEarly)], "left first: {left_first}");
+    }
+}
+
+#[test]
+fn p19_one_that_fails_at_the_end_of_all_others_was_left_by_nobody() {
+    let mut c = trained(2);
+    for rank in [0, 1, 3] {
+        exits(&mut c, rank, Exit::Code { code: 0 }, "");
+    }
+    exits(&mut c, 2, Exit::Code { code: 1 }, "Connection reset by peer");
+    c.pass(500);
+    assert_eq!(reds(&c), []);
+}
+
+#[test]
+fn p25_a_rank_that_does_not_get_through_the_end() {
+    let mut c = trained(2);
+    for rank in [0, 2, 3] {
+        c.rank_said(rank, RankEvent::Finished { reason: FinishReason::Budget });
+        c.exit_of(rank, Exit::Code { code: 0 }, false);
+    }
+    let page = page(&mut c, 1);
+    (page.phase, page.phase_progress, page.phase_age_ms) = (Phase::Teardown, u64::MAX, 0);
+    expect(&alarm(&mut c, 7_000), Some(1), Reason::TeardownStall);
+}
+
+#[test]
+fn p25_a_rank_that_keeps_the_others_from_leaving_is_told_before_they_give_up() {
+    let mut c = trained(2);
+    for rank in 0..4 {
+        let page = page(&mut c, rank);
+        (page.phase, page.phase_progress, page.phase_age_ms) = (Phase::Teardown, u64::MAX, 0);
+        (page.done, page.total) = if rank == 1 { (0, 0) } else { (1, 1) };
+    }
+    expect(&alarm(&mut c, 6_500), Some(1), Reason::TeardownStall);
+    // All have come: whatever keeps them, it is none of them.
+    let mut c = trained(2);
+    for rank in 0..4 {
+        let page = page(&mut c, rank);
+        (page.phase, page.phase_progress, page.phase_age_ms) = (Phase::Teardown, u64::MAX, 0);
+        (page.done, page.total) = (1, 1);
+    }
+    c.pass(9_000);
+    assert_eq!(reds(&c), []);
+}
+
+#[test]
+fn p28_a_second_failure_is_a_victim_of_the_first() {
+    let mut c = trained(2);
+    c.hang(1, |sample| sample.state = 'T');
+    expect(&alarm(&mut c, 2_000), Some(1), Reason::Stopped);
+    exits(&mut c, 2, Exit::Code { code: 1 }, "Timed out waiting 5000ms for recv operation to complete");
+    c.pass(500);
+    assert_eq!(reds(&c), [(Some(1), Reason::Stopped)]);
+    let victim = verdicts(&c).into_iter().find(|verdict| verdict.rank == Some(Rank(2))).unwrap();
+    assert_eq!(victim.severity, Severity::Amber);
+    assert!(victim.evidence[0].contains("rank 1"), "{:?}", victim.evidence);
+}

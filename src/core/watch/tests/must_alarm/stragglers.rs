@@ -1,0 +1,78 @@
+//! Ranks that are slow and not stuck.
+
+use super::FAST;
+use crate::core::ids::Rank;
+use crate::core::reason::Reason;
+use crate::core::report::{Severity, VerdictKind};
+use crate::core::testkit::*;
+use crate::core::watch::tests::lab::*;
+use crate::proto::inspection::Pressure;
+use crate::proto::message::*;
+
+fn slow(c: &mut Cluster, late: u32, change: impl Fn(u32, u64, &mut RankSample)) {
+    drive(c, 12_000, |rank, now, sample| {
+        running(sample, now, &FAST, if rank == late { 2 } else { 32 + u64::from(rank) }, None);
+        change(rank, now, sample);
+    });
+}
+
+#[test]
+fn p22_a_throttled_rank_is_slow_not_stuck() {
+    let mut c = trained(2);
+    slow(&mut c, 2, |rank, now, sample| {
+        let throttled = if rank == 2 { now / 100 } else { 0 };
+        sample.signals.cgroup =
+            Some(CgroupSample { periods: now / 100, throttled, ..CgroupSample::default() });
+    });
+    let verdict = verdicts(&c).first().cloned().expect("a verdict within 50 iterations and more");
+    expect(&verdict, Some(2), Reason::Throttled);
+    assert_eq!((verdict.severity, verdict.verdict), (Severity::Amber, VerdictKind::Straggler));
+    assert_eq!(reds(&c), []);
+    c.told.clear();
+    drive(&mut c, 30_000, |rank, now, sample| running(sample, now, &FAST, 10 + u64::from(rank) % 2, None));
+    assert_eq!(verdicts(&c).last().map(|verdict| verdict.severity), Some(Severity::Cleared));
+}
+
+#[test]
+fn p22_a_rank_that_its_quota_stops_inside_collectives_too_waits_as_long_as_the_others() {
+    for (held, found) in [(1, Some(Rank(2))), (4, None)] {
+        let mut c = trained(2);
+        drive(&mut c, 12_000, |rank, now, sample| {
+            running(sample, now, &FAST, FAST.period_ms * (6 + u64::from(rank) % 2) / 10, None);
+            let throttled = if rank == 2 || held == 4 { now / 100 } else { 0 };
+            let cgroup = CgroupSample { periods: now / 100, throttled, ..CgroupSample::default() };
+            sample.signals.cgroup = Some(cgroup);
+        });
+        let told = verdicts(&c);
+        assert_eq!(told.first().and_then(|verdict| verdict.rank), found, "{held} held: {told:?}");
+        assert!(told.iter().all(|verdict| verdict.reason_code == Reason::Throttled), "{told:?}");
+    }
+}
+
+#[test]
+fn p23_a_rank_that_computes_longer() {
+    let mut c = trained(2);
+    slow(&mut c, 3, |rank, now, sample| {
+        let learn = if rank == 3 { now * 7 / 10 } else { now * 4 / 10 };
+        sample.page.as_mut().unwrap().own_ms = vec![0, 0, now * 2 / 10, learn, 0, 0, 0, 0, 0];
+    });
+    let verdict = verdicts(&c).last().cloned().expect("a verdict");
+    expect(&verdict, Some(3), Reason::SlowCompute);
+}
+
+#[test]
+fn p23_a_host_that_is_as_busy_as_the_others_is_no_reason() {
+    for all in [true, false] {
+        let mut c = trained(2);
+        for (host, agent) in c.agents.iter_mut().enumerate() {
+            let pressure = Pressure { cpu: if all || host == 1 { 90.0 } else { 3.0 }, ..Pressure::default() };
+            agent.signals.pressure = Some(pressure);
+        }
+        slow(&mut c, 3, |rank, now, sample| {
+            let learn = if rank == 3 { now * 7 / 10 } else { now * 4 / 10 };
+            sample.page.as_mut().unwrap().own_ms = vec![0, 0, now * 2 / 10, learn, 0, 0, 0, 0, 0];
+        });
+        let verdict = verdicts(&c).last().cloned().expect("a verdict");
+        expect(&verdict, Some(3), if all { Reason::SlowCompute } else { Reason::CpuPressure });
+    }
+}
