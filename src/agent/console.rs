@@ -12,6 +12,7 @@ use super::sample::Numbered;
 use super::spool::Spool;
 use super::supervise::Machine;
 use super::wall_time;
+use super::wire::Wire;
 use crate::core::ids::{NodeRank, Rank, RunId};
 use crate::proto::frame::{Decoder, FrameError, encode_into, encode_sample_into};
 use crate::proto::message::{AgentMessage, ConsoleMessage, LaunchSpec, PROTOCOL};
@@ -20,9 +21,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, mpsc, watch};
 
 /// A write that takes this long ends the connection.
@@ -217,9 +216,9 @@ pub async fn serve(stream: UnixStream, id: u64, hub: Hub) {
     if !stream.peer_cred().is_ok_and(|peer| peer.uid() == own_uid()) {
         return;
     }
-    let (mut reader, mut writer) = stream.into_split();
+    let Ok(wire) = Wire::new(stream) else { return };
     let mut decoder = Decoder::default();
-    let first = tokio::time::timeout(ATTACH_PATIENCE, next(&mut reader, &mut decoder)).await;
+    let first = tokio::time::timeout(ATTACH_PATIENCE, next(&wire, &mut decoder)).await;
     let (after_seq, log_tail) = match first {
         Ok(Ok(Some(ConsoleMessage::Attach { protocol, after_seq, log_tail, .. })))
             if protocol == PROTOCOL =>
@@ -232,12 +231,12 @@ pub async fn serve(stream: UnixStream, id: u64, hub: Hub) {
                 hub.identity.host
             );
             let hint = "use the rankdeck version that launched the run".to_owned();
-            let _ = send(&mut writer, &AgentMessage::Refused { error, hint }).await;
-            let _ = send(&mut writer, &AgentMessage::Bye { reason: "protocol".into() }).await;
+            let _ = send(&wire, &AgentMessage::Refused { error, hint }).await;
+            let _ = send(&wire, &AgentMessage::Bye { reason: "protocol".into() }).await;
             return;
         }
         _ => {
-            let _ = send(&mut writer, &AgentMessage::Bye { reason: "no attach".into() }).await;
+            let _ = send(&wire, &AgentMessage::Bye { reason: "no attach".into() }).await;
             return;
         }
     };
@@ -245,12 +244,12 @@ pub async fn serve(stream: UnixStream, id: u64, hub: Hub) {
     let seat = Seat { id, hub: hub.clone() };
     let (answers, inbox) = mpsc::channel(ANSWERS);
     tokio::select! {
-        _ = talk(writer, &hub, inbox, after_seq, log_tail as usize) => {}
-        reason = hear(reader, decoder, &seat, answers) => { let _ = reason; }
+        _ = talk(&wire, &hub, inbox, after_seq, log_tail as usize) => {}
+        reason = hear(&wire, decoder, &seat, answers) => { let _ = reason; }
     }
 }
 
-async fn next(reader: &mut OwnedReadHalf, decoder: &mut Decoder) -> io::Result<Option<ConsoleMessage>> {
+async fn next(wire: &Wire, decoder: &mut Decoder) -> io::Result<Option<ConsoleMessage>> {
     let mut chunk = vec![0; 16 << 10];
     loop {
         match decoder.next_frame() {
@@ -258,7 +257,7 @@ async fn next(reader: &mut OwnedReadHalf, decoder: &mut Decoder) -> io::Result<O
             Ok(None) => {}
             Err(error) => return Err(invalid(error)),
         }
-        match reader.read(&mut chunk).await? {
+        match wire.read(&mut chunk).await? {
             0 => return Ok(None),
             read => decoder.push(&chunk[..read]),
         }
@@ -266,12 +265,12 @@ async fn next(reader: &mut OwnedReadHalf, decoder: &mut Decoder) -> io::Result<O
 }
 
 async fn hear(
-    mut reader: OwnedReadHalf,
+    wire: &Wire,
     mut decoder: Decoder,
     seat: &Seat,
     answers: mpsc::Sender<AgentMessage>,
 ) -> io::Result<()> {
-    while let Some(message) = next(&mut reader, &mut decoder).await? {
+    while let Some(message) = next(wire, &mut decoder).await? {
         if let Some(attached) = seat.hub.attached.borrow_mut().get_mut(&seat.id) {
             attached.heard = Instant::now();
             attached.pings |= matches!(message, ConsoleMessage::Ping { .. });
@@ -308,7 +307,7 @@ async fn hear(
 }
 
 async fn talk(
-    mut writer: OwnedWriteHalf,
+    wire: &Wire,
     hub: &Hub,
     mut answers: mpsc::Receiver<AgentMessage>,
     after_seq: u64,
@@ -325,7 +324,7 @@ async fn talk(
         wall_time: wall_time(),
         run_dir: identity.run_dir.clone(),
     };
-    send(&mut writer, &hello).await?;
+    send(wire, &hello).await?;
     let mut visible = hub.spool.watch();
     let mut samples = hub.samples.clone();
     let mut bye = hub.bye.clone();
@@ -337,9 +336,9 @@ async fn talk(
         AgentMessage::Snapshot { spec, ranks: machine.snapshot(), last_seq }
     };
     let tails = hub.lines.borrow().tails(log_tail);
-    send(&mut writer, &snapshot).await?;
+    send(wire, &snapshot).await?;
     for tail in &tails {
-        send(&mut writer, tail).await?;
+        send(wire, tail).await?;
     }
     let mut sent = after_seq.min(last_seq);
     let mut seen = samples.borrow().0.saturating_sub(1);
@@ -348,7 +347,7 @@ async fn talk(
     loop {
         let mut moved = false;
         while let Ok(answer) = answers.try_recv() {
-            send(&mut writer, &answer).await?;
+            send(wire, &answer).await?;
             moved = true;
         }
         burst.clear();
@@ -380,18 +379,18 @@ async fn talk(
             moved = true;
         }
         if !burst.is_empty() {
-            write(&mut writer, &burst).await?;
+            write(wire, &burst).await?;
         }
         if moved {
             continue;
         }
         let reason = bye.borrow_and_update().clone();
         if let Some(reason) = reason {
-            return send(&mut writer, &AgentMessage::Bye { reason }).await;
+            return send(wire, &AgentMessage::Bye { reason }).await;
         }
         tokio::select! {
             answer = answers.recv() => match answer {
-                Some(answer) => send(&mut writer, &answer).await?,
+                Some(answer) => send(wire, &answer).await?,
                 None => return Ok(()),
             },
             gone = visible.changed() => if gone.is_err() { return Ok(()) },
@@ -420,10 +419,10 @@ fn frame_record(into: &mut Vec<u8>, json: &str) {
     into.extend(rest);
 }
 
-async fn send(writer: &mut OwnedWriteHalf, message: &AgentMessage) -> io::Result<()> {
+async fn send(wire: &Wire, message: &AgentMessage) -> io::Result<()> {
     let mut bytes = Vec::new();
     frame(&mut bytes, message)?;
-    write(writer, &bytes).await
+    write(wire, &bytes).await
 }
 
 fn frame(into: &mut Vec<u8>, message: &AgentMessage) -> io::Result<()> {
@@ -434,8 +433,8 @@ fn invalid(error: FrameError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-async fn write(writer: &mut OwnedWriteHalf, bytes: &[u8]) -> io::Result<()> {
-    tokio::time::timeout(WRITE_PATIENCE, writer.write_all(bytes))
+async fn write(wire: &Wire, bytes: &[u8]) -> io::Result<()> {
+    tokio::time::timeout(WRITE_PATIENCE, wire.write_all(bytes))
         .await
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }

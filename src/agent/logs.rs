@@ -24,8 +24,9 @@ const ROUND_BYTES: u64 = 4 << 20;
 /// Lines of one batch, and about the bytes of it.
 const BATCH_LINES: usize = 500;
 const BATCH_BYTES: usize = 96 << 10;
-/// Between two rounds.
+/// Between two rounds, and at most while nobody writes: every round takes a moment from the ranks' cores.
 const ROUND: Duration = Duration::from_millis(200);
+const CALM_ROUND: Duration = Duration::from_millis(500);
 
 /// Consecutive lines of one rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,8 +112,9 @@ impl Logs {
 
 fn run(inbox: &mpsc::Receiver<Order>, mut deliver: impl FnMut(Batch)) {
     let mut tails: Vec<Tail> = Vec::new();
+    let mut pause = ROUND;
     loop {
-        match inbox.recv_timeout(ROUND) {
+        match inbox.recv_timeout(pause) {
             Ok(Order::Follow { rank, generation, path }) => {
                 tails.retain(|tail| tail.rank != rank && tail.generation == generation);
                 tails.push(Tail::new(rank, generation, path));
@@ -124,9 +126,11 @@ fn run(inbox: &mpsc::Receiver<Order>, mut deliver: impl FnMut(Batch)) {
             Err(mpsc::RecvTimeoutError::Timeout) => {}
             Err(mpsc::RecvTimeoutError::Disconnected) => return,
         }
+        let mut grown = false;
         for tail in tails.iter_mut() {
-            tail.round(&mut deliver);
+            grown |= tail.round(&mut deliver);
         }
+        pause = if grown { ROUND } else { CALM_ROUND };
     }
 }
 
@@ -157,11 +161,15 @@ impl Tail {
         }
     }
 
-    fn round(&mut self, deliver: &mut impl FnMut(Batch)) {
+    /// Reads what is new; `false` when there was nothing.
+    fn round(&mut self, deliver: &mut impl FnMut(Batch)) -> bool {
+        let before = self.offset;
         let _ = self.read(ROUND_BYTES, deliver);
+        let grown = self.offset != before;
         if self.offset >= self.limit {
             let _ = self.rotate(deliver);
         }
+        grown
     }
 
     fn finish(&mut self, deliver: &mut impl FnMut(Batch)) -> Vec<String> {

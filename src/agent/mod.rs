@@ -60,6 +60,7 @@ pub mod spawn;
 pub mod spool;
 pub mod supervise;
 pub mod sweep;
+mod wire;
 
 pub use entries::RunEntry;
 
