@@ -119,7 +119,7 @@ impl Family {
         };
         let main = match main.state {
             // A close look holds a running process while it copies a stack, and on a busy host that is seen: this is no debugger.
-            't' if is_own(proc::tracer(main.pid)) => Stat { state: 'R', ..main },
+            't' if !is_held_by_another(main.pid) => Stat { state: 'R', ..main },
             _ => main,
         };
         let slow = self.slow.get_or_insert_with(|| Slow::of(main.pid));
@@ -214,9 +214,12 @@ impl Slow {
     }
 }
 
-/// A thread of this process.
-fn is_own(tid: u32) -> bool {
-    tid > 0 && std::path::Path::new(&format!("/proc/self/task/{tid}")).exists()
+/// A process that is not this one traces it. The thread of a close look ends with the look, and is then no thread of this process any more, so that it
+/// is asked for once more who traces.
+fn is_held_by_another(pid: u32) -> bool {
+    let tracer = proc::tracer(pid);
+    let is_own = || std::path::Path::new(&format!("/proc/self/task/{tracer}")).exists();
+    tracer > 0 && !is_own() && proc::tracer(pid) == tracer
 }
 
 /// Of a main thread: nanoseconds on a core, milliseconds that it waited for one.
@@ -270,6 +273,15 @@ mod tests {
         }
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_that_was_let_go_meanwhile_is_held_by_nobody() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        assert!(!is_held_by_another(child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!is_held_by_another(child.id()), "nor is one that is gone");
     }
 
     #[test]
