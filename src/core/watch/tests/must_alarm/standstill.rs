@@ -158,17 +158,12 @@ fn p15_the_interpreter_lock_is_held() {
         notes: vec![format!("thread 1001 {HOLDS_GIL}")],
         ..Inspection::default()
     };
-    c.agents[0].inspections.insert(1, look);
+    c.agents[0].inspections.insert(1, look.clone());
     c.hang(1, |sample| sample.wchan = "hrtimer_nanosleep".into());
     expect(&alarm(&mut c, 7_000), Some(1), Reason::GilHeld);
 
     // Python code that computes holds it, too, and gives it away when it is asked.
     let mut c = trained(2);
-    let look = Inspection {
-        rank: Rank(1),
-        notes: vec![format!("thread 1001 {HOLDS_GIL}")],
-        ..Inspection::default()
-    };
     c.agents[0].inspections.insert(1, look);
     c.hang(1, |sample| {
         (sample.state, sample.cpu_percent) = ('R', 100.0);
