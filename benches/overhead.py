@@ -2,7 +2,7 @@
 """What the watch costs: the trainer with and without it, and the agent that looks at eight ranks ten times a second.
 
     cargo build --release --features trainer,inject
-    python3 benches/overhead.py trainer [--slices 300] [--ranks 1] [--hosts]
+    python3 benches/overhead.py trainer [--slices 300] [--ranks 1] [--hosts] [--pace 1]
     python3 benches/overhead.py whole [--pairs 9] [--steps 2000000] [--ranks 2]
     python3 benches/overhead.py hook [--pairs 9] [--steps 3000]        # RANKDECK_TEST_PYTHON has PyTorch
     python3 benches/overhead.py agent [--seconds 60] [--rate 10]
@@ -11,7 +11,8 @@
 are stopped (SIGSTOP). Compared is CPU time, and wall time, per environment step of the same processes seconds apart, so that nothing that differs from run to run
 counts. Told beside them is the time that the ranks' main threads were ready to run and had no core (`schedstat`): what a watch on full cores takes from ranks
 is this and nothing else, and it varies far less than wall time. What the ranks do for the watch by themselves goes on in both: publications of the status page are counted (`cargo bench --bench page` says what one
-costs), and the thread that sends events is measured.
+costs), and the thread that sends events is measured. `--pace` has every step of the environments take so many milliseconds more, as an emulator
+or a learner on a GPU would: the ranks leave cores free then.
 `whole`: ranks of CartPole PPO, once under console and agents (status page, samples, fingerprints of calls) and once started by hand with the
 same environment and nobody looking. Runs come in pairs, in turn, and the first of a pair changes. What is compared is user and system time of the
 rank's process from its start to its end per environment step, which other work on the machine disturbs less than wall time. The median over the
@@ -44,7 +45,7 @@ algorithm = "ppo"
 """
 RANKS = 2
 # Words of the status page (src/proto/status_page).
-SEQLOCK, ENV_STEP = 8, 9 + 5
+SEQLOCK, TRAIN_ITER, ENV_STEP = 8, 9 + 4, 9 + 5
 
 
 def metered(text):
@@ -121,10 +122,10 @@ class Watched:
 
 
 def boundary(ranks):
-    """Waits until rank 0's counter of environment steps moves, so that a slice begins where one of its counts does."""
-    steps = ranks[0].word(ENV_STEP)
-    while ranks[0].word(ENV_STEP) == steps:
-        pass
+    """Waits until rank 0 has finished an iteration, so that a slice is whole iterations; asleep in between, for the ranks may need every core."""
+    iteration = ranks[0].word(TRAIN_ITER)
+    while ranks[0].word(TRAIN_ITER) == iteration:
+        time.sleep(3e-4)
     looks = [rank.look() for rank in ranks]
     return ranks[0].word(ENV_STEP), time.perf_counter(), *(sum(column) for column in zip(*looks))
 
@@ -134,7 +135,8 @@ def trainer(args):
     text = PPO.format(steps=10 ** 12, launch="")
     lot = random.Random(1)
     with tempfile.TemporaryDirectory(prefix="rdover") as folder:
-        run = Run([args.console], pathlib.Path(folder) / "run", text, programs.hosts((1,) * RANKS if args.hosts else (RANKS,)))
+        paced = dict(TRAINER_INJECT=f"pace={args.pace}@all:0") if args.pace else {}
+        run = Run([args.console], pathlib.Path(folder) / "run", text, programs.hosts((1,) * RANKS if args.hosts else (RANKS,)), paced)
         watch = []
         try:
             if not run.wait_iteration(50, 120):
@@ -259,6 +261,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--ranks", type=int, default=RANKS)
     parser.add_argument("--hosts", action="store_true", help="trainer: a host, and so an agent, for each rank, all on this machine")
+    parser.add_argument("--pace", type=int, default=0, help="trainer: milliseconds, needs a trainer with `inject`")
     parser.add_argument("--rate", type=float, default=10.0)
     parser.add_argument("--console", default=str(ROOT / "target/release/rankdeck"))
     args = parser.parse_args()

@@ -251,7 +251,8 @@ fn child(stat: &Stat) -> ChildSample {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
+    use std::io::{Read, Write};
+    use std::os::fd::AsRawFd;
     use std::os::unix::process::CommandExt;
     use std::process::Command;
 
@@ -282,6 +283,73 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!is_held_by_another(child.id()), "nor is one that is gone");
+    }
+
+    /// A stopped process and its parent, which traces it: a debugger as the agent meets one.
+    struct Debugged {
+        debugger: libc::pid_t,
+        held: u32,
+    }
+
+    impl Debugged {
+        /// `None` where tracing is not allowed.
+        fn new() -> Option<Debugged> {
+            let (mut pids, report) = std::io::pipe().unwrap();
+            // SAFETY: both children make async-signal-safe calls only, on integers and on what lies on their own stacks.
+            let debugger = unsafe {
+                let ends_with_its_parent = || libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+                let debugger = libc::fork();
+                if debugger == 0 {
+                    ends_with_its_parent();
+                    let held = libc::fork();
+                    if held == 0 {
+                        ends_with_its_parent();
+                        if libc::ptrace(libc::PTRACE_TRACEME, 0, 0usize, 0usize) == 0 {
+                            libc::raise(libc::SIGSTOP);
+                        }
+                        libc::_exit(0);
+                    }
+                    libc::write(report.as_raw_fd(), held.to_ne_bytes().as_ptr().cast(), 4);
+                    let mut status = 0;
+                    while libc::waitpid(held, &mut status, 0) == held && libc::WIFSTOPPED(status) {}
+                    libc::_exit(0);
+                }
+                debugger
+            };
+            drop(report);
+            let mut held = [0; 4];
+            pids.read_exact(&mut held).unwrap();
+            let debugged = Debugged { debugger, held: u32::from_ne_bytes(held) };
+            soon(|| match proc::stat(debugged.held) {
+                Some(stat) if stat.state == 't' => Some(true),
+                Some(stat) if !stat.is_gone() => None,
+                Some(_) | None => Some(false),
+            })
+            .then_some(debugged)
+        }
+    }
+
+    impl Drop for Debugged {
+        fn drop(&mut self) {
+            // SAFETY: kill and waitpid take integers and no pointer; both processes are this test's own, and the debugger ends with what it holds.
+            unsafe {
+                libc::kill(self.held as libc::pid_t, libc::SIGKILL);
+                libc::waitpid(self.debugger, std::ptr::null_mut(), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_process_that_a_debugger_holds_is_shown_as_held() {
+        let Some(debugged) = Debugged::new() else {
+            eprintln!("skipped: ptrace is not allowed here");
+            return;
+        };
+        assert!(is_held_by_another(debugged.held));
+        let stat = proc::stat(debugged.held).unwrap();
+        let mut family = Family::of(Ident { pid: stat.pid, start: stat.start });
+        let seen = family.look(&mut Surroundings::read(), true);
+        assert_eq!(seen.main.unwrap().state, 't');
     }
 
     #[test]

@@ -138,6 +138,14 @@ pub(super) fn starved(seat: &Seat<'_>) -> bool {
     busy && waits && moved.cpu.is_some_and(|cpu| cpu < 0.5)
 }
 
+/// On a host without a free core, it or a child of it gets something or is ready for it: whatever it does takes its time.
+fn gets_little(seat: &Seat<'_>) -> bool {
+    let moved = &seat.moved;
+    let gets = moved.cpu.is_some_and(|cpu| cpu > 0.0) || moved.children_cpu_ms > 0;
+    let ready = || seat.sample.signals.children.iter().any(|child| child.state == 'R');
+    seat.host.is_busy() && (gets || ready() || starved(seat))
+}
+
 /// How bad the lateness of one rank is; `None` while nothing should be said.
 pub(super) fn judge(seat: &Seat<'_>, waited_ms: u64, limits: &Limits) -> Option<Judged> {
     let silence = seat.silence_ms();
@@ -228,11 +236,13 @@ pub(super) fn judge_start(seat: &Seat<'_>, waited_ms: u64, limits: &Limits) -> O
     }
     let blocked = seat.blocked_ms.is_some_and(|ms| ms >= BLOCKED_MS);
     let idle = seat.moved.over_ms >= 1_000 && cpu(seat) <= IDLE;
-    let nothing = idle && seat.moved.io_bytes == 0 && children_work(seat) != Some(true);
+    let slowly = gets_little(seat);
+    let nothing = idle && !slowly && seat.moved.io_bytes == 0 && children_work(seat) != Some(true);
+    let budget = limits.init.saturating_mul(if slowly { STARVED } else { 1 });
     if blocked && waited_ms >= limits.behind {
         return red(Confidence::Likely, Reason::Storage);
     }
-    if waited_ms >= limits.init || (nothing && waited_ms >= RENDEZVOUS_MS) {
+    if waited_ms >= budget || (nothing && waited_ms >= RENDEZVOUS_MS) {
         return red(Confidence::Likely, Reason::RendezvousIncomplete);
     }
     if waited_ms >= AMBER_MS { amber(Reason::RendezvousIncomplete) } else { None }

@@ -100,8 +100,19 @@ pub(crate) struct Watch {
     /// Errors of GPUs that are old news.
     xids: BTreeMap<(NodeRank, u32), Vec<u64>>,
     slow: Option<(Straggler, u64)>,
-    /// Until when last words are compared, on the awake clock.
-    post_mortem: Option<u64>,
+    post_mortem: PostMortem,
+}
+
+/// What is done about the last words of all ranks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum PostMortem {
+    /// Nobody has died.
+    #[default]
+    NobodyDied,
+    /// They are compared until this time on the awake clock.
+    Open(u64),
+    /// This rank had left the common order: deaths follow from that.
+    Found(Rank),
 }
 
 impl Watch {
@@ -114,7 +125,7 @@ impl Watch {
         self.links.clear();
         self.beats = Beats::default();
         self.xids.clear();
-        (self.slow, self.post_mortem) = (None, None);
+        (self.slow, self.post_mortem) = (None, PostMortem::NobodyDied);
     }
 
     /// Takes a host's gauges of the present generation.
@@ -157,7 +168,10 @@ impl Watch {
     }
 
     /// A fact that stays until it is taken back.
-    pub fn fact(&mut self, rank: Option<Rank>, verdict: VerdictReport) {
+    pub fn fact(&mut self, rank: Option<Rank>, mut verdict: VerdictReport) {
+        if let PostMortem::Found(root) = self.post_mortem {
+            follow(&mut verdict, rank, root);
+        }
         self.facts.insert((verdict.verdict, rank, None), verdict);
     }
 
@@ -204,13 +218,15 @@ impl Watch {
 
     /// A rank died: for a while, the last words of all ranks are compared.
     pub fn died(&mut self, awake_ms: u64) {
-        self.post_mortem.get_or_insert(awake_ms.saturating_add(POST_MORTEM_MS));
+        if self.post_mortem == PostMortem::NobodyDied {
+            self.post_mortem = PostMortem::Open(awake_ms.saturating_add(POST_MORTEM_MS));
+        }
     }
 
     /// After a death: who left the common order, if the last words of all ranks tell. The rank is given once; its verdict is told as a fact
     /// and the deaths of others become those of victims.
     pub fn last_words(&mut self, model: &Model, awake_ms: u64, limits: &Limits) -> Option<(Rank, String)> {
-        self.post_mortem.filter(|until| awake_ms <= *until)?;
+        matches!(self.post_mortem, PostMortem::Open(until) if awake_ms <= until).then_some(())?;
         let mut seats = self.seats(model, &[], limits);
         seats.iter_mut().for_each(|seat| seat.died = true);
         let members: Vec<&Seat> = seats.iter().collect();
@@ -224,14 +240,9 @@ impl Watch {
         })?;
         let scene = Scene { model, seats: &seats };
         let verdict = scene.disagree(&what, 0);
-        self.post_mortem = None;
         let rank = what.rank?;
-        for (key, fact) in &mut self.facts {
-            if key.0 == VerdictKind::Dead && key.1 != Some(rank) && fact.severity == Severity::Red {
-                fact.severity = Severity::Amber;
-                fact.evidence.insert(0, format!("rank {rank} left the common order; this one is its victim"));
-            }
-        }
+        self.post_mortem = PostMortem::Found(rank);
+        self.facts.iter_mut().for_each(|(key, fact)| follow(fact, key.1, rank));
         let text = verdict.reason.clone();
         self.fact(Some(rank), verdict);
         Some((rank, text))
@@ -428,6 +439,17 @@ impl Watch {
         let mut all: Vec<VerdictReport> = self.told.values().map(|told| told.verdict.clone()).collect();
         all.sort_by_key(|verdict| (Reverse(verdict.severity), verdict.verdict, verdict.rank));
         all
+    }
+}
+
+/// `root` left the common order: the end of a rank by an error is no incident of its own, and of others none whatever they died of.
+fn follow(fact: &mut VerdictReport, rank: Option<Rank>, root: Rank) {
+    let own = rank == Some(root);
+    let follows = fact.verdict == VerdictKind::Dead && (!own || fact.reason_code == Reason::Failed);
+    if follows && fact.severity == Severity::Red {
+        fact.severity = Severity::Amber;
+        let what = if own { "its end follows from that" } else { "this one is its victim" };
+        fact.evidence.insert(0, format!("rank {root} left the common order; {what}"));
     }
 }
 

@@ -125,6 +125,39 @@ fn n6_pauses_of_four_seconds_now_and_then_are_nothing() {
 }
 
 #[test]
+fn n3_a_start_on_a_busy_host_takes_its_time() {
+    // Rank 3 waits for its environment worker, whose imports get a hundredth of a core; at some looks the worker reads a file.
+    let mut c = Cluster::launch(2);
+    c.all_ready();
+    for agent in &mut c.agents {
+        agent.signals.pressure = Some(crate::proto::inspection::Pressure { cpu: 90.0, ..Default::default() });
+    }
+    for rank in 0..4 {
+        let phase = if rank == 3 { Phase::Init } else { Phase::Rendezvous };
+        *page(&mut c, rank) = PageSample { phase, phase_progress: u64::MAX, ..PageSample::default() };
+    }
+    for step in 0..400 {
+        let late = sample(&mut c, 3);
+        (late.state, late.cpu_percent, late.signals.cpu_ms) = ('S', 1.0, 40);
+        let state = if step % 5 == 0 { 'S' } else { 'R' };
+        let worker = ChildSample { pid: 4007, name: "python".into(), state, cpu_ms: 20 + step / 4 * 10 };
+        late.signals.children = vec![worker];
+        c.pass(250);
+    }
+    assert_eq!(reds(&c), []);
+    let told = verdicts(&c);
+    assert_eq!((told[0].severity, told[0].reason_code), (Severity::Amber, Reason::RendezvousIncomplete));
+
+    // It stops getting on: nothing moves although there is a core again.
+    for agent in &mut c.agents {
+        agent.signals.pressure = None;
+    }
+    sample(&mut c, 3).signals.children[0].state = 'S';
+    c.pass(12_000);
+    assert_eq!(reds(&c), [(Some(3), Reason::RendezvousIncomplete)]);
+}
+
+#[test]
 fn n7_starved_ranks_of_a_busy_host_are_no_deadlock() {
     let mut c = trained(2);
     for agent in &mut c.agents {

@@ -106,6 +106,31 @@ fn p17_last_words_count_though_all_are_dead_before_the_next_tick() {
 }
 
 #[test]
+fn p17_the_end_of_the_one_that_differs_is_no_other_incident() {
+    let code = |code| Exit::Code { code };
+    // Its victims may be heard of before it, and after the calls of all have been compared.
+    for first in [1, 3] {
+        let mut c = trained(2);
+        stand(&mut c, 101);
+        instead(&mut c, 1, 101, |call| call.root = Some(2));
+        (0..2).for_each(|node| c.sample(node));
+        let dies = |c: &mut Cluster, rank| match rank {
+            1 => exits(c, 1, code(1), "value cannot be read"),
+            _ => exits(c, rank, code(1), "Connection closed by peer"),
+        };
+        dies(&mut c, first);
+        c.pass(300);
+        [1, 0, 2, 3].into_iter().filter(|rank| *rank != first).for_each(|rank| dies(&mut c, rank));
+        c.pass(300);
+        let mut present = c.core.model().verdicts.clone();
+        present.retain(|verdict| verdict.severity == Severity::Red);
+        let present: Vec<_> = present.iter().map(|verdict| (verdict.rank, verdict.reason_code)).collect();
+        assert_eq!(present, [(Some(Rank(1)), Reason::SizeMismatch)], "rank {first} first");
+        assert_eq!(reds(&c).last(), Some(&(Some(1), Reason::SizeMismatch)), "rank {first} first");
+    }
+}
+
+#[test]
 fn p19_a_rank_that_leaves_the_loop_early() {
     let mut c = trained(2);
     c.hang(3, |_| {});
