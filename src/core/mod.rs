@@ -44,8 +44,11 @@ use model::{HostModel, Model};
 use plan::{PlanDraft, Until};
 use serde::{Deserialize, Serialize};
 
-/// Milliseconds between two ticks while a run is alive.
+/// Least milliseconds between two ticks while a run is alive.
 const TICK_MS: u64 = 250;
+/// The most. While all is well, gauges bring a tick along, and agents send them twice a second then: a clock of its own would take the ranks of this
+/// machine off their cores for nothing.
+const CALM_TICK_MS: u64 = 750;
 
 /// What a console is for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -174,9 +177,21 @@ impl Core {
         if over { Vec::new() } else { out }
     }
 
-    /// When [`Event::Ticked`] is due next: four times a second while anything may change by itself, `None` when the run is over.
+    /// When [`Event::Ticked`] is due next: with the next gauges while all is well, four times a second else, `None` when the run is over.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         let alive = self.session.run.stage != Stage::Over && !self.session.run.exited;
-        alive.then(|| self.session.clock.tick.plus(TICK_MS))
+        let pause = if self.is_calm() { CALM_TICK_MS } else { TICK_MS };
+        alive.then(|| self.session.clock.tick.plus(pause))
+    }
+
+    /// All ranks run, every host was heard of lately, nothing is wrong, and the watch has looked at the latest gauges.
+    fn is_calm(&self) -> bool {
+        let Clock { awake_ms, sampled, .. } = self.session.clock;
+        let lately =
+            |host: &HostMachine| host.is_live() && awake_ms.saturating_sub(host.heard) <= CALM_TICK_MS;
+        self.session.run.stage == Stage::Running
+            && !sampled
+            && self.model.verdicts.is_empty()
+            && self.session.hosts.iter().filter(|host| host.stage != HostStage::Closed).all(lately)
     }
 }

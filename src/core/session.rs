@@ -71,6 +71,8 @@ pub(crate) struct Clock {
     pub awake_ms: u64,
     /// When the last tick came.
     pub tick: Timestamp,
+    /// Gauges have come since then.
+    pub sampled: bool,
     /// When agents were last pinged.
     pub ping: Timestamp,
     /// Wall time at a console time, when the shell has told it.

@@ -161,11 +161,11 @@ impl Recorder {
         }
     }
 
-    /// Flushes if it is time, or `now` is not given.
+    /// Flushes if it will be time soon, so that nobody has to wake for it, or `now` is not given.
     pub fn flush(&mut self, now: Option<Timestamp>) {
         let due = match (now, self.poll_timeout()) {
             (None, _) => true,
-            (Some(now), Some(due)) => now >= due,
+            (Some(now), Some(due)) => now.plus(FLUSH_MS / 2) >= due,
             (Some(_), None) => false,
         };
         if due {

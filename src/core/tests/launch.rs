@@ -209,12 +209,33 @@ fn prompts_are_shown_and_answered_once() {
 
 #[test]
 fn ticks_are_asked_for_four_times_a_second_at_most() {
-    let mut c = Cluster::launch(1);
+    let mut c = Cluster::launch(2);
     assert_eq!(c.core.poll_timeout(), Some(Timestamp(250)));
     c.ready(0);
     assert_eq!(c.core.poll_timeout(), Some(Timestamp(250)), "events do not hurry the tick");
     c.pass(250);
     assert_eq!(c.core.poll_timeout(), Some(Timestamp(500)));
+}
+
+#[test]
+fn gauges_bring_the_tick_along_while_all_is_well() {
+    let mut c = Cluster::launch(1);
+    c.all_ready();
+    c.pass(1_000);
+    let ticked = c.now;
+    assert_eq!(c.core.poll_timeout(), Some(ticked.plus(750)), "the latest gauges have been looked at");
+    c.now = ticked.plus(500);
+    c.sample(0);
+    assert_eq!(c.core.poll_timeout(), Some(ticked.plus(250)), "new ones: at once");
+    c.core.handle(c.now, Event::Ticked);
+    assert_eq!(c.core.poll_timeout(), Some(ticked.plus(1_250)));
+    c.core.handle(ticked.plus(1_250), Event::Ticked);
+    c.core.handle(ticked.plus(1_260), Event::Ticked);
+    assert_eq!(
+        c.core.poll_timeout(),
+        Some(ticked.plus(1_510)),
+        "a host that says nothing is looked at more often"
+    );
 }
 
 #[test]

@@ -16,6 +16,7 @@ pub(super) fn apply(ctx: &mut Ctx<'_>, node: usize, sample: HostSample) {
     if !machine.is_live() {
         return;
     }
+    ctx.session.clock.sampled = true;
     let drops = &mut ctx.model.drops;
     // A new connection counts its drops from 0 again; the agent itself counts malformed lines, from 0 after its own restart.
     let since = |before: u64, now: u64| if now >= before { now - before } else { now };

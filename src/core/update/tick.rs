@@ -14,7 +14,7 @@ const HELLO_MS: u64 = 20_000;
 
 /// Time passed. Gives whether a screen could show it.
 pub(super) fn ticked(ctx: &mut Ctx<'_>) -> bool {
-    ctx.session.clock.tick = ctx.now;
+    (ctx.session.clock.tick, ctx.session.clock.sampled) = (ctx.now, false);
     if ctx.session.run.stage == Stage::Over {
         return false;
     }
