@@ -309,6 +309,9 @@ mod tests {
                         }
                         libc::_exit(0);
                     }
+                    if held < 0 {
+                        libc::_exit(1);
+                    }
                     libc::write(report.as_raw_fd(), held.to_ne_bytes().as_ptr().cast(), 4);
                     let mut status = 0;
                     while libc::waitpid(held, &mut status, 0) == held && libc::WIFSTOPPED(status) {}
@@ -316,9 +319,11 @@ mod tests {
                 }
                 debugger
             };
+            // Signals to -1 would go to everybody.
+            assert!(debugger > 0, "no process for the debugger");
             drop(report);
             let mut held = [0; 4];
-            pids.read_exact(&mut held).unwrap();
+            pids.read_exact(&mut held).expect("no process to be held");
             let debugged = Debugged { debugger, held: u32::from_ne_bytes(held) };
             soon(|| match proc::stat(debugged.held) {
                 Some(stat) if stat.state == 't' => Some(true),

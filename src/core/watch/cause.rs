@@ -18,6 +18,8 @@ const IDLE: f64 = 0.05;
 /// Share of the time without a core from which a rank is starved, and how many times its budget that may last: a loop without end on a busy
 /// host looks the same.
 const DELAYED: f64 = 0.2;
+/// CPU share from which a rank on a busy host has its part of it.
+const FAIR: f64 = 0.5;
 pub(super) const STARVED: u64 = 4;
 /// Pressure of memory (full) and major faults per second from which a host thrashes.
 const MEMORY_FULL: f32 = 20.0;
@@ -135,15 +137,16 @@ pub(super) fn starved(seat: &Seat<'_>) -> bool {
     let moved = &seat.moved;
     let waits =
         seat.sample.state == 'R' || moved.delayed >= DELAYED || moved.cpu.is_some_and(|cpu| cpu > IDLE);
-    busy && waits && moved.cpu.is_some_and(|cpu| cpu < 0.5)
+    busy && waits && moved.cpu.is_some_and(|cpu| cpu < FAIR)
 }
 
-/// On a host without a free core, it or a child of it gets something or is ready for it: whatever it does takes its time.
+/// On a host without a free core, it and its children get little, or are ready for it: whatever they do takes its time.
 fn gets_little(seat: &Seat<'_>) -> bool {
     let moved = &seat.moved;
-    let gets = moved.cpu.is_some_and(|cpu| cpu > 0.0) || moved.children_cpu_ms > 0;
+    let children = moved.children_cpu_ms as f64 / moved.over_ms.max(1) as f64;
+    let share = moved.cpu.unwrap_or(0.0) + children;
     let ready = || seat.sample.signals.children.iter().any(|child| child.state == 'R');
-    seat.host.is_busy() && (gets || ready() || starved(seat))
+    seat.host.is_busy() && share < FAIR && (share > 0.0 || ready() || starved(seat))
 }
 
 /// How bad the lateness of one rank is; `None` while nothing should be said.

@@ -202,6 +202,25 @@ fn p24_a_rank_whose_program_has_not_even_begun() {
 }
 
 #[test]
+fn p24_a_start_that_has_its_core_gets_no_more_time_on_a_busy_host() {
+    let mut c = Cluster::launch(2);
+    c.all_ready();
+    for agent in &mut c.agents {
+        agent.signals.pressure = Some(Pressure { cpu: 90.0, ..Pressure::default() });
+    }
+    for rank in 0..4 {
+        let phase = if rank == 3 { Phase::Init } else { Phase::Rendezvous };
+        *page(&mut c, rank) = PageSample { phase, phase_progress: u64::MAX, ..PageSample::default() };
+    }
+    for step in 0..500 {
+        let late = sample(&mut c, 3);
+        (late.state, late.cpu_percent, late.signals.cpu_ms) = ('R', 90.0, 1_000 + step * 225);
+        c.pass(250);
+    }
+    assert_eq!(reds(&c), [(Some(3), Reason::RendezvousIncomplete)]);
+}
+
+#[test]
 fn blame_goes_through_groups_to_the_one_that_waits_nowhere() {
     // 0 waits for 1 in the group of all; 1 waits for 2 in a group of their own; 2 stands still.
     let mut c = trained(2);
