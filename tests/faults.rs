@@ -1,7 +1,7 @@
 //! The fault table: what can go wrong with hosts and links, each on the test bed, at random moments, `RANKDECK_FAULT_ROUNDS` times (default 1).
 //!
 //! Every test says three things and checks them: what the user sees, what is left (nothing), what is lost (nothing that was promised). With
-//! `RANKDECK_FAULT_REPORT=FILE` a line per round is appended there.
+//! `RANKDECK_FAULT_REPORT=FILE` a line per round is appended there. `~tb` is the home of the test bed's user on its own hosts.
 
 #![allow(
     clippy::unwrap_used,
