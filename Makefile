@@ -15,7 +15,7 @@ demo: build ## train CartPole with two ranks on this machine, in the console
 	target/release/rankdeck run configs/cartpole_ppo.toml --hosts hosts.toml
 
 build: libtorch ## release build of the console and the trainer
-	$(CARGO) build --release --features trainer
+	$(CARGO) build --release --workspace
 
 libtorch: build-packages ## libtorch 2.11.0 into .libtorch (544 MB from PyPI, once)
 	@if [ "$(LIBTORCH)" = "$(abspath .libtorch)/torch" ]; then \
@@ -26,19 +26,18 @@ libtorch: build-packages ## libtorch 2.11.0 into .libtorch (544 MB from PyPI, on
 		echo "libtorch: LIBTORCH=$(LIBTORCH) has no lib/libtorch_cpu.so; unset it, and make fetches one" >&2; exit 1; \
 	fi
 
-test: libtorch test-packages ## every test, with and without the trainer
+test: libtorch test-packages ## every test
 	bash tests/setup/test.sh
 
-lint: libtorch ## formatting and clippy, with and without the trainer
-	$(CARGO) fmt --check
-	$(CARGO) clippy --all-targets -- -D warnings
-	$(CARGO) clippy --features trainer -- -D warnings
-	$(CARGO) clippy --all-targets --features trainer,inject -- -D warnings
+lint: libtorch ## formatting and clippy
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --features rankdeck-trainer/inject -- -D warnings
 
 gpu-test: build-packages ## the tests that need an NVIDIA GPU, with the torch 2.11.0 that python3 has (or LIBTORCH)
 	@torch="$(LIBTORCH)"; \
 	if [ "$$torch" = "$(abspath .libtorch)/torch" ]; then torch=$$($(PYTHON) src/trainer/fetch_libtorch.py --installed) || exit 1; fi; \
-	LIBTORCH="$$torch" $(CARGO) test --features trainer -- --ignored gpu
+	LIBTORCH="$$torch" $(CARGO) test --workspace -- --ignored gpu
 
 clean: ## remove what was built; .libtorch and runs stay
 	$(CARGO) clean

@@ -1,15 +1,15 @@
 //! Time of an environment step: classic control in Rust and in Gymnasium, Atari through the worker and in a plain Python loop.
 //!
-//! `cargo bench --features trainer --bench envs -- [PYTHON]` prints nanoseconds per step (of one environment) for vectors of several sizes. With an
+//! `cargo bench -p rankdeck-trainer --bench envs -- [PYTHON]` prints nanoseconds per step (of one environment) for vectors of several sizes. With an
 //! interpreter that has Gymnasium and ale-py, the same for Gymnasium's SyncVectorEnv, and steps per second of 8 Pongs with 1 and 2 emulator
 //! threads: a Python loop over the same AtariVectorEnv, and the worker. Beside wall-clock figures stand steps per CPU-second (user and
 //! system time of the process and its children), which neighbours on the machine change less.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a benchmark has nobody to report to
 
-use rankdeck::config::experiment::Env;
-use rankdeck::trainer::env::classic::KNOWN;
-use rankdeck::trainer::env::{ActionSpace, Actions, Outcome, Purpose, VectorEnv, make_vector};
-use rankdeck::trainer::seeds::Seeds;
+use rankdeck_kernel::seeds::Seeds;
+use rankdeck_trainer::env::classic::KNOWN;
+use rankdeck_trainer::env::{ActionSpace, Actions, Outcome, Purpose, VectorEnv, make_vector};
+use rankdeck_types::experiment::Env;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ const PONG_STEPS: usize = 1500;
 fn play(vector: &mut dyn VectorEnv, enough: impl Fn(usize, Duration) -> bool) -> (usize, f64) {
     let (spec, envs) = (vector.spec().clone(), vector.len());
     let mut outcome = Outcome::new(&spec, envs);
-    let mut random = Seeds::new(1).generator(rankdeck::trainer::seeds::Purpose::Action, 0, 0);
+    let mut random = Seeds::new(1).generator(rankdeck_kernel::seeds::Purpose::Action, 0, 0);
     // Drawn before: what is measured is the environments.
     let n = spec.actions.width() as u64;
     let discrete: Vec<i64> = (0..envs * 61).map(|_| random.below(n) as i64).collect();

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the watch costs: the trainer with and without it, and the agent that looks at eight ranks ten times a second.
 
-    cargo build --release --features trainer,inject
+    cargo build --release --workspace --features rankdeck-trainer/inject
     python3 benches/overhead.py trainer [--slices 300] [--ranks 1] [--hosts] [--pace 1]
     python3 benches/overhead.py whole [--pairs 9] [--steps 2000000] [--ranks 2]
     python3 benches/overhead.py hook [--pairs 9] [--steps 3000]        # RANKDECK_TEST_PYTHON has PyTorch

@@ -3,8 +3,8 @@
 //! `cargo bench --bench page` prints nanoseconds of CPU time per publication. `benches/overhead.py trainer` counts how many a rank makes per second.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a benchmark has nobody to report to
 
-use rankdeck::proto::message::Phase;
-use rankdeck::proto::status_page::{Dtype, Entry, Op, WORLD, Writer, tag};
+use rankdeck_proto::message::Phase;
+use rankdeck_proto::status_page::{Dtype, Entry, Op, WORLD, Writer, tag};
 
 const ROUNDS: u32 = 1_000_000;
 

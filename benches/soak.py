@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A healthy soak: every algorithm, a Python worker, Atari and a torchrun-style script, one after another in slices, and not one red verdict.
 
-    cargo build --release --features trainer
+    cargo build --release --workspace
     RANKDECK_TEST_PYTHON=PYTHON python3 benches/soak.py [--hours 2] [--slice 300] [--only NAME,...] [--json FILE]
 
 Each slice is a run of its own over two local hosts. The end of each must be proved, and nothing of it may be left. Ambers are listed with their

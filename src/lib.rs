@@ -1,13 +1,6 @@
 //! rankdeck: a terminal console for multi-node data-parallel reinforcement learning.
+//!
+//! The console's own rooms: the command line and the shell around the core. docs/ARCHITECTURE.md has the map of all crates.
 
-pub mod agent;
 pub mod cli;
-pub mod config;
-pub mod core;
-pub mod link;
-pub mod proto;
 pub mod shell;
-pub mod ssh;
-#[cfg(feature = "trainer")]
-pub mod trainer;
-pub mod ui;

@@ -4,12 +4,13 @@
 // Clippy spares only the test functions themselves, not what they share.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use rankdeck::config::experiment::Experiment;
-use rankdeck::config::hosts::{Gpus, Transport};
-use rankdeck::config::schema::{self, Fallback, Key, Keys, Kind, keys_of};
-use rankdeck::config::{Diagnostics, draft, load_draft, load_experiment, load_hosts};
-use rankdeck::core::ids::RunId;
-use rankdeck::core::report::{Report, ReportBody};
+use rankdeck_config::schema;
+use rankdeck_config::schema::{Fallback, Key, Keys, Kind, keys_of};
+use rankdeck_config::{Diagnostics, draft, load_draft, load_experiment, load_hosts};
+use rankdeck_core::report::{Report, ReportBody};
+use rankdeck_types::experiment::Experiment;
+use rankdeck_types::host::{Gpus, Transport};
+use rankdeck_types::ids::RunId;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;

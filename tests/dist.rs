@@ -1,7 +1,6 @@
 //! Ring 3: real rank processes over Gloo. Every test re-executes this binary, once per rank.
 //!
 //! Each scenario's ranks run `rank_process` with a role; they print one `RESULT {json}` line, which the tests judge.
-#![cfg(feature = "trainer")]
 // Clippy's exemption for tests covers the functions marked `#[test]` only, not what they share.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -13,8 +12,6 @@ mod ddp;
 mod faults;
 #[path = "dist/harness.rs"]
 mod harness;
-#[path = "dist/linkage.rs"]
-mod linkage;
 #[path = "dist/nccl.rs"]
 mod nccl;
 #[path = "dist/off_policy.rs"]

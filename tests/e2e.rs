@@ -19,8 +19,8 @@ use support::{Bench, Console, kill, rankdeck, wait_until};
 #[test]
 #[ignore = "a rank of other tests, not a test"]
 fn rank_program() {
-    use rankdeck::proto::message::Phase;
-    use rankdeck::proto::status_page::{Dtype, Op, Writer, tag};
+    use rankdeck_proto::message::Phase;
+    use rankdeck_proto::status_page::{Dtype, Op, Writer, tag};
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     let var = |name: &str| std::env::var(name).unwrap();

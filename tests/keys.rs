@@ -9,14 +9,14 @@ use crossterm::event::{
     KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
 };
 use proptest::prelude::*;
-use rankdeck::core::event::{LinkState, Prompt};
-use rankdeck::core::ids::{NodeRank, Rank, Timestamp};
-use rankdeck::core::model::*;
-use rankdeck::core::report::{Severity, VerdictKind};
-use rankdeck::proto::message::*;
-use rankdeck::ui::keys::BINDINGS;
-use rankdeck::ui::state::{INPUT_LIMIT, LogScope, Overlay, Pane, Tab};
-use rankdeck::ui::{self, Action, Glyphs, Role, Theme, ViewState};
+use rankdeck_core::model::*;
+use rankdeck_core::report::{Severity, VerdictKind};
+use rankdeck_proto::message::*;
+use rankdeck_tui::keys::BINDINGS;
+use rankdeck_tui::state::{INPUT_LIMIT, LogScope, Overlay, Pane, Tab};
+use rankdeck_tui::{Action, Glyphs, Role, Theme, ViewState};
+use rankdeck_types::ids::{NodeRank, Rank, Timestamp};
+use rankdeck_types::link_state::{LinkState, Prompt};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::layout::Rect;
@@ -28,8 +28,8 @@ fn draw(model: &Model, view: &mut ViewState, theme: &Theme, area: Rect) -> Strin
     let mut terminal = Terminal::new(TestBackend::new(area.width, area.height)).unwrap();
     terminal
         .draw(|frame| {
-            ui::layout(model, view, frame.area());
-            ui::view(model, view, theme, NOW, frame);
+            rankdeck_tui::layout(model, view, frame.area());
+            rankdeck_tui::view(model, view, theme, NOW, frame);
         })
         .unwrap();
     let buffer = terminal.backend().buffer();
@@ -42,9 +42,9 @@ fn screen(model: &Model, view: &mut ViewState) -> String {
 }
 
 fn tap(model: &Model, view: &mut ViewState, code: KeyCode, with: KeyModifiers) -> Vec<Action> {
-    ui::layout(model, view, AREA);
-    let actions = ui::on_key(model, view, KeyEvent::new(code, with), NOW);
-    ui::layout(model, view, AREA);
+    rankdeck_tui::layout(model, view, AREA);
+    let actions = rankdeck_tui::on_key(model, view, KeyEvent::new(code, with), NOW);
+    rankdeck_tui::layout(model, view, AREA);
     actions
 }
 
@@ -112,7 +112,7 @@ fn quit_asks_while_ranks_run_and_leaves_at_once_when_the_run_is_over() {
     assert_eq!(press(&model, &mut view.clone(), "\n"), []);
     assert_eq!(press(&model, &mut view.clone(), "c"), []);
     // The run ends while the question stands: it makes no sense any more.
-    ui::layout(&over(), &mut view, AREA);
+    rankdeck_tui::layout(&over(), &mut view, AREA);
     assert!(view.overlays.is_empty());
     assert_eq!(press(&over(), &mut view, "q"), [Action::Quit]);
     assert_eq!(press(&connecting(&[cpu("a", 1)]), &mut ViewState::new(), "q"), [Action::Quit]);
@@ -174,8 +174,9 @@ fn ui_6_stop_and_quit_work_when_the_screen_is_too_small_or_frozen() {
     let model = four();
     let small = Rect { width: 20, height: 5, ..AREA };
     let mut view = ViewState::new();
-    ui::layout(&model, &mut view, small);
-    let tap = |view: &mut ViewState, c| ui::on_key(&model, view, KeyEvent::from(KeyCode::Char(c)), NOW);
+    rankdeck_tui::layout(&model, &mut view, small);
+    let tap =
+        |view: &mut ViewState, c| rankdeck_tui::on_key(&model, view, KeyEvent::from(KeyCode::Char(c)), NOW);
     assert_eq!(tap(&mut view, 'x'), []);
     assert!(draw(&model, &mut view, &Theme::dark(), small).contains("y yes, stop"));
     assert_eq!(tap(&mut view, 'y'), [Action::Stop(StopMode::Clean)]);
@@ -207,7 +208,7 @@ fn a_host_key_is_refused_by_default() {
     let yes = Action::Answer { node, answer: Some("yes".into()) };
     for (keys, action) in [("\n", &no), ("\x1b", &no), ("n", &no), ("y", &yes), ("\t\n", &yes)] {
         let mut view = ViewState::new();
-        ui::layout(&model, &mut view, AREA);
+        rankdeck_tui::layout(&model, &mut view, AREA);
         assert_eq!(press(&model, &mut view, keys).first(), Some(action), "{keys:?}");
         // Answered: it does not come back while the link still thinks.
         assert!(!screen(&model, &mut view).contains("fingerprint"));
@@ -221,9 +222,9 @@ fn passphrases_are_masked_and_never_in_debug_output() {
     model.hosts[1].link = LinkState::Asking { prompt: prompt.clone() };
     model.hosts[1].prompt = Some(prompt);
     let mut view = ViewState::new();
-    ui::layout(&model, &mut view, AREA);
+    rankdeck_tui::layout(&model, &mut view, AREA);
     assert_eq!(press(&model, &mut view, "hun"), []);
-    ui::on_paste(&model, &mut view, "ter2\nls", NOW);
+    rankdeck_tui::on_paste(&model, &mut view, "ter2\nls", NOW);
     let drawn = screen(&model, &mut view);
     assert!(drawn.contains("•••••••") && !drawn.contains("hunter2"), "{drawn}");
     assert!(!format!("{view:?}").contains("hunter2"));
@@ -388,7 +389,12 @@ fn the_mouse_selects_scrolls_and_presses() {
         (x as u16 + 1, y as u16)
     };
     let mouse = |view: &mut ViewState, kind, (column, row)| {
-        ui::on_mouse(&model, view, MouseEvent { kind, column, row, modifiers: KeyModifiers::NONE }, NOW)
+        rankdeck_tui::on_mouse(
+            &model,
+            view,
+            MouseEvent { kind, column, row, modifiers: KeyModifiers::NONE },
+            NOW,
+        )
     };
     let left = MouseEventKind::Down(MouseButton::Left);
     mouse(&mut view, left, find(" 2 node-b"));
@@ -413,14 +419,14 @@ fn the_mouse_selects_scrolls_and_presses() {
 fn key_releases_and_stray_pastes_do_nothing() {
     let model = four();
     let mut view = ViewState::new();
-    ui::layout(&model, &mut view, AREA);
+    rankdeck_tui::layout(&model, &mut view, AREA);
     let mut release = KeyEvent::from(KeyCode::Char('x'));
     release.kind = KeyEventKind::Release;
-    ui::on_key(&model, &mut view, release, NOW);
-    ui::on_paste(&model, &mut view, "xyq", NOW);
+    rankdeck_tui::on_key(&model, &mut view, release, NOW);
+    rankdeck_tui::on_paste(&model, &mut view, "xyq", NOW);
     assert!(view.overlays.is_empty());
     press(&model, &mut view, "/");
-    ui::on_paste(&model, &mut view, &"z".repeat(10 * INPUT_LIMIT), NOW);
+    rankdeck_tui::on_paste(&model, &mut view, &"z".repeat(10 * INPUT_LIMIT), NOW);
     assert_eq!(view.rank_filter.len(), INPUT_LIMIT);
 }
 
@@ -549,23 +555,23 @@ proptest! {
             match all.get(usize::from(n)) {
                 Some(chord) => {
                     let with = if chord.ctrl { KeyModifiers::CONTROL } else { KeyModifiers::NONE };
-                    ui::on_key(&model, &mut view, KeyEvent::new(chord.code, with), NOW);
+                    rankdeck_tui::on_key(&model, &mut view, KeyEvent::new(chord.code, with), NOW);
                 }
                 None if n % 3 == 0 => {
-                    ui::on_key(&model, &mut view, KeyEvent::from(KeyCode::Char(n as char)), NOW);
+                    rankdeck_tui::on_key(&model, &mut view, KeyEvent::from(KeyCode::Char(n as char)), NOW);
                 }
                 None => {
                     let kind = if n % 3 == 1 { MouseEventKind::Down(MouseButton::Left) } else { MouseEventKind::ScrollDown };
                     let mouse = MouseEvent { kind, column: x, row: y, modifiers: KeyModifiers::NONE };
-                    ui::on_mouse(&model, &mut view, mouse, NOW);
+                    rankdeck_tui::on_mouse(&model, &mut view, mouse, NOW);
                 }
             }
-            ui::on_paste(&model, &mut view, "a\tb", NOW);
+            rankdeck_tui::on_paste(&model, &mut view, "a\tb", NOW);
             draw(&model, &mut view, &theme, area);
         }
         // The model changes under the view, with and without a layout between.
         let mut terminal = Terminal::new(TestBackend::new(w, h)).unwrap();
-        terminal.draw(|frame| ui::view(&later, &view, &theme, NOW, frame)).unwrap();
+        terminal.draw(|frame| rankdeck_tui::view(&later, &view, &theme, NOW, frame)).unwrap();
         draw(&later, &mut view, &theme, Rect::new(0, 0, h, w.min(120)));
     }
 
@@ -574,7 +580,7 @@ proptest! {
         let mut view = ViewState::new();
         view.tab = Tab::ALL[tab];
         let area = Rect::new(0, 0, w, h);
-        ui::layout(&model, &mut view, area);
+        rankdeck_tui::layout(&model, &mut view, area);
         let geo = &view.geometry;
         let parts = [geo.title, geo.tabs, geo.progress, geo.totals, geo.status, geo.footer, geo.ranks, geo.charts, geo.log,
             geo.evals, geo.hosts, geo.events];

@@ -9,7 +9,7 @@
 
 mod support;
 
-use rankdeck::proto::tfrecord::{field_bytes, frame, varint};
+use rankdeck_proto::tfrecord::{field_bytes, frame, varint};
 use serde_json::Value;
 use support::{Bench, Console};
 

@@ -5,8 +5,8 @@
 mod scenes;
 
 use crossterm::event::{KeyCode, KeyEvent};
-use rankdeck::core::model::Model;
-use rankdeck::ui::{self, Action, Glyphs, Theme, ViewState};
+use rankdeck_core::model::Model;
+use rankdeck_tui::{Action, Glyphs, Theme, ViewState};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
@@ -18,8 +18,8 @@ fn buffer(model: &Model, view: &mut ViewState, theme: &Theme, size: (u16, u16)) 
     let mut terminal = Terminal::new(TestBackend::new(size.0, size.1)).unwrap();
     terminal
         .draw(|frame| {
-            ui::layout(model, view, frame.area());
-            ui::view(model, view, theme, NOW, frame);
+            rankdeck_tui::layout(model, view, frame.area());
+            rankdeck_tui::view(model, view, theme, NOW, frame);
         })
         .unwrap();
     terminal.backend().buffer().clone()
@@ -47,16 +47,16 @@ fn press(model: &Model, view: &mut ViewState, keys: &str) -> Vec<Action> {
     let area = ratatui::layout::Rect::new(0, 0, 80, 24);
     let mut actions = Vec::new();
     for c in keys.chars() {
-        ui::layout(model, view, area);
+        rankdeck_tui::layout(model, view, area);
         let code = match c {
             '\n' => KeyCode::Enter,
             '\t' => KeyCode::Tab,
             '\x1b' => KeyCode::Esc,
             c => KeyCode::Char(c),
         };
-        actions.extend(ui::on_key(model, view, KeyEvent::from(code), NOW));
+        actions.extend(rankdeck_tui::on_key(model, view, KeyEvent::from(code), NOW));
     }
-    ui::layout(model, view, area);
+    rankdeck_tui::layout(model, view, area);
     actions
 }
 

@@ -150,10 +150,9 @@ fn sbatch_submits_a_script_that_is_the_console_and_scancel_stops_it_in_good_orde
 }
 
 /// The built-in trainer started by others than rankdeck: the same ranks and the same totals, whoever starts it.
-#[cfg(feature = "trainer")]
 mod launchers {
     use super::*;
-    use rankdeck::proto::message::{Counters, RankEvent};
+    use rankdeck_proto::message::{Counters, RankEvent};
     use std::collections::BTreeMap;
     use std::io::{BufRead, BufReader};
     use std::os::unix::net::UnixListener;
@@ -217,7 +216,8 @@ mod launchers {
     #[test]
     fn srun_and_torchrun_give_the_ranks_and_totals_of_spawn() {
         let Some(slurm) = Slurm::start() else { return };
-        let binary = env!("CARGO_BIN_EXE_rankdeck-trainer");
+        let trainer_binary = Path::new(env!("CARGO_BIN_EXE_rankdeck")).with_file_name("rankdeck-trainer");
+        let binary = trainer_binary.to_str().unwrap();
         let run = |words: &[&str]| {
             let folder = tempfile::tempdir().unwrap();
             let mut command = trainer(&slurm, words, folder.path());

@@ -290,7 +290,6 @@ fn a_silent_host_is_lost_and_found_again_while_training_goes_on() {
     assert!(blamed.is_empty(), "no rank is to blame: {blamed:?}");
 }
 
-#[cfg(feature = "trainer")]
 mod with_the_trainer {
     use super::*;
 

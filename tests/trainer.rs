@@ -1,8 +1,7 @@
 //! The built-in trainer as a program: environments against Gymnasium, learning, groups of ranks, stopping, resuming.
 //!
-//! Needs `--features trainer` and libtorch. Comparisons with Python packages run when `python3` (or `RANKDECK_TEST_PYTHON`) has them, and say so
+//! Needs libtorch. Comparisons with Python packages run when `python3` (or `RANKDECK_TEST_PYTHON`) has them, and say so
 //! when it has not.
-#![cfg(feature = "trainer")]
 // A test fails by panicking.
 #![allow(clippy::unwrap_used, clippy::panic)]
 

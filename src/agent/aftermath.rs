@@ -8,7 +8,7 @@ use super::serve::{Settings, TICK};
 use super::supervise::{self, Action};
 use super::sweep::{self, Ident, Mark, Scope};
 use super::{gpu, groups};
-use crate::core::ids::Rank;
+use rankdeck_types::ids::Rank;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use tokio::task::spawn_local;

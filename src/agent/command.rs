@@ -7,8 +7,9 @@ use super::guard::{self, Watch};
 use super::paths::{self, RunPaths};
 use super::serve::{self, Settings};
 use super::sweep::Ident;
-use super::{Failure, entries, examine, pack, probe, relay};
-use crate::core::ids::NodeRank;
+use super::{Failure, entries, examine, probe, relay};
+use rankdeck_proto::pack;
+use rankdeck_types::ids::NodeRank;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -53,7 +54,7 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         Command::Sweep(run, workdir) => {
             #[derive(Serialize)]
             struct Swept {
-                survivors: Vec<crate::proto::message::Survivor>,
+                survivors: Vec<rankdeck_proto::message::Survivor>,
             }
             let swept = paths::check_run(&run).map(|run| Swept { survivors: entries::clean(&run, &workdir) });
             answer("RANKDECK-SWEEP", swept)

@@ -13,9 +13,9 @@ use super::spool::Spool;
 use super::supervise::Machine;
 use super::wall_time;
 use super::wire::Wire;
-use crate::core::ids::{NodeRank, Rank, RunId};
-use crate::proto::frame::{Decoder, FrameError, encode_into, encode_sample_into};
-use crate::proto::message::{AgentMessage, ConsoleMessage, LaunchSpec, PROTOCOL};
+use rankdeck_proto::frame::{Decoder, FrameError, encode_into, encode_sample_into};
+use rankdeck_proto::message::{AgentMessage, ConsoleMessage, LaunchSpec, PROTOCOL};
+use rankdeck_types::ids::{NodeRank, Rank, RunId};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -442,8 +442,8 @@ async fn write(wire: &Wire, bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::ids::Generation;
-    use crate::proto::message::{Record, RecordEvent};
+    use rankdeck_proto::message::{Record, RecordEvent};
+    use rankdeck_types::ids::Generation;
 
     #[test]
     fn a_record_framed_from_the_spool_is_the_record() {

@@ -8,7 +8,7 @@
 use super::manifest::Manifest;
 use super::paths::{self, RunPaths};
 use super::{Failure, groups, proc};
-use crate::core::ids::NodeRank;
+use rankdeck_types::ids::NodeRank;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read};
@@ -69,7 +69,7 @@ pub fn start(start: &Start) -> Result<Started, Failure> {
             "`rankdeck ps` lists the runs of all hosts",
         ));
     }
-    paths::create_private(&node_dir)?;
+    rankdeck_proto::folders::create_private(&node_dir)?;
     let absolute = |path: &Path| {
         path.canonicalize().map_err(|error| {
             Failure::new(format!("cannot resolve {}: {error}", path.display()), "check `workdir`")

@@ -6,8 +6,8 @@
 use super::manifest::Manifest;
 use super::paths::RunPaths;
 use super::sweep::{self, Mark, Scope};
-use crate::core::ids::{Generation, NodeRank, RunId, WallTime};
-use crate::proto::message::Survivor;
+use rankdeck_proto::message::Survivor;
+use rankdeck_types::ids::{Generation, NodeRank, RunId, WallTime};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -8,8 +8,8 @@
 //!   then wake a few times a second however much a rank says, and take that much less from its cores.
 
 use super::paths::own_uid;
-use crate::core::ids::{Generation, Rank};
-use crate::proto::message::RankEvent;
+use rankdeck_proto::message::RankEvent;
+use rankdeck_types::ids::{Generation, Rank};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read};

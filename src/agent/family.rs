@@ -7,7 +7,7 @@
 use super::inspect::cgroup;
 use super::proc::{self, Again, Stat};
 use super::sweep::Ident;
-use crate::proto::message::{CgroupSample, ChildSample, RankSignals};
+use rankdeck_proto::message::{CgroupSample, ChildSample, RankSignals};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 

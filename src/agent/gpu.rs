@@ -3,7 +3,6 @@
 //! Owner: one thread that asks once a second and publishes what it last heard: a driver in trouble may keep a call for many seconds, and
 //! nothing else may wait for that. The library is loaded at run time; without it there are no GPUs.
 
-use crate::proto::message::GpuSample;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
@@ -11,6 +10,7 @@ use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{EventSet, Nvml};
+use rankdeck_proto::message::GpuSample;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsStr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(before[0].throttle, ["hardware thermal slowdown"]);
         assert_eq!((error[0].xids.len(), error[1].xids.as_slice()), (0, &[79][..]));
         assert_eq!((lost.len(), lost[0].lost, lost[1].lost, lost[1].name.as_str()), (2, false, true, "fake"));
-        let words = crate::agent::inspect::gpu_words(&lost[1]);
+        let words = crate::inspect::gpu_words(&lost[1]);
         assert!(words.starts_with("GPU 1: the driver has lost it, Xid 79"), "{words}");
     }
 

@@ -11,7 +11,7 @@ use super::groups;
 use super::paths::RunPaths;
 use super::proc;
 use super::sweep::{self, Ident, Mark, Scope};
-use crate::core::ids::RunId;
+use rankdeck_types::ids::RunId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -188,7 +188,7 @@ fn wait(pidfd: &OwnedFd, within: Duration) -> io::Result<News> {
 #[derive(Debug, Default)]
 struct Seen {
     members: BTreeSet<Ident>,
-    sessions: BTreeMap<Ident, Option<crate::core::ids::Rank>>,
+    sessions: BTreeMap<Ident, Option<rankdeck_types::ids::Rank>>,
 }
 
 impl Seen {

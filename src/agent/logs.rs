@@ -5,7 +5,7 @@
 //! - LOG-2: memory per rank is bounded: one unfinished line, and the last [`LAST_LINES`].
 //! - LOG-3: a log file grows to at most [`FILE_BYTES`]; then its content moves to `rank<r>.log.1` and it begins anew.
 
-use crate::core::ids::{Generation, Rank};
+use rankdeck_types::ids::{Generation, Rank};
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};

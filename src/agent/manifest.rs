@@ -5,7 +5,7 @@
 
 use super::paths::RunPaths;
 use super::proc;
-use crate::core::ids::{Generation, NodeRank, Rank, RunId};
+use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

@@ -4,11 +4,12 @@
 //! - METRICS-1: at most one record per second and source; of several values of one name the last is told (of `return` the mean), the others counted.
 //! - METRICS-2: at most [`NAMES`] names and [`FILES`] files; a file that is no event file is left alone.
 
-use crate::config::experiment::Metrics;
-use crate::config::metrics::compile;
-use crate::core::ids::Rank;
-use crate::proto::message::RecordEvent;
-use crate::proto::tfrecord::{self, Next};
+use rankdeck_proto::message::RecordEvent;
+use rankdeck_proto::tfrecord;
+use rankdeck_proto::tfrecord::Next;
+use rankdeck_types::experiment::Metrics;
+use rankdeck_types::ids::Rank;
+use rankdeck_types::metrics::compile;
 use regex_lite::Regex;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -256,7 +257,7 @@ fn follow(path: &Path, from: u64, mut each: impl FnMut(u64, Vec<(String, f64)>))
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::tfrecord::{field_bytes, frame, varint};
+    use rankdeck_proto::tfrecord::{field_bytes, frame, varint};
     use std::io::Write;
 
     fn told(record: Option<RecordEvent>) -> (Option<u64>, Vec<(String, f64)>, u64) {

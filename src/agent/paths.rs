@@ -4,7 +4,8 @@
 //! `node<k>` inside. Sockets are not in the run directory (paths there are too long, and network file systems carry no sockets).
 
 use super::Failure;
-use crate::core::ids::{Generation, NodeRank, Rank, RunId};
+use rankdeck_proto::folders;
+use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId};
 use sha2::{Digest, Sha256};
 use std::fs::DirBuilder;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -90,25 +91,10 @@ pub fn check_run(run: &str) -> Result<RunId, Failure> {
 /// `text` as an absolute path: `~/` is the home folder, anything relative starts at the current folder.
 pub fn expand(text: &str) -> PathBuf {
     let path = match text.strip_prefix("~/").or((text == "~").then_some("")) {
-        Some(rest) => home().join(rest),
+        Some(rest) => folders::home().join(rest),
         None => PathBuf::from(text),
     };
     std::path::absolute(&path).unwrap_or(path)
-}
-
-/// The home folder, `/` when there is none.
-pub fn home() -> PathBuf {
-    std::env::home_dir().filter(|home| home.is_absolute()).unwrap_or_else(|| PathBuf::from("/"))
-}
-
-/// Creates a folder and its parents, readable by the owner only.
-pub fn create_private(path: &Path) -> Result<(), Failure> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| {
-        Failure::new(
-            format!("cannot create {}: {error}", path.display()),
-            "check `workdir` in hosts.toml and the free space",
-        )
-    })
 }
 
 /// The folder of sockets and locks: `$XDG_RUNTIME_DIR/rankdeck`, else `/tmp/rankdeck-UID`.

@@ -4,7 +4,8 @@
 
 use super::spawn::ask;
 use super::{Failure, gpu, paths, proc};
-use crate::core::event::Probe;
+use rankdeck_proto::folders;
+use rankdeck_types::probe::Probe;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -18,22 +19,15 @@ pub fn probe() -> Probe {
         hostname: proc::hostname(),
         cpu_count: proc::cpu_count(),
         gpu_count: gpu::count(),
-        home: paths::home().display().to_string(),
+        home: folders::home().display().to_string(),
         trainer: trainer().map(|path| path.display().to_string()),
         libtorch: libtorch(None, &here).ok().flatten().map(|path| path.display().to_string()),
     }
 }
 
-/// The running executable, also when its file was replaced meanwhile.
-pub fn executable() -> Option<PathBuf> {
-    let path = std::env::current_exe().ok()?;
-    let text = path.to_str()?;
-    Some(text.strip_suffix(" (deleted)").map_or(path.clone(), PathBuf::from))
-}
-
 /// `rankdeck-trainer` beside the running executable.
 pub fn trainer() -> Option<PathBuf> {
-    let path = executable()?.parent()?.join("rankdeck-trainer");
+    let path = folders::executable()?.parent()?.join("rankdeck-trainer");
     path.is_file().then_some(path)
 }
 
@@ -78,7 +72,7 @@ fn find(workdir: &Path) -> Option<PathBuf> {
     let variable =
         std::env::var_os("LIBTORCH").filter(|value| !value.is_empty()).map(|value| workdir.join(value));
     let here = std::env::current_dir().ok();
-    let executable = executable();
+    let executable = folders::executable();
     let above = executable.iter().flat_map(|path| path.ancestors().skip(1)).map(Path::to_owned);
     variable
         .into_iter()
@@ -88,7 +82,7 @@ fn find(workdir: &Path) -> Option<PathBuf> {
                 .chain(above)
                 .map(|folder| folder.join(".libtorch/torch")),
         )
-        .chain(super::pack::caches().into_iter().flat_map(|cache| {
+        .chain(folders::caches().into_iter().flat_map(|cache| {
             let mut pushed: Vec<PathBuf> = std::fs::read_dir(cache.join(PUSHED))
                 .into_iter()
                 .flatten()

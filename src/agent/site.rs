@@ -2,11 +2,13 @@
 //!
 //! Owner: a thread per launch, since disks and interpreters may be slow. It starts nothing; [`Launch::order`] says what is to be started.
 
-use super::paths::{RunPaths, create_private};
+use super::paths::RunPaths;
 use super::spawn::{Order, Site, order};
-use super::{Failure, hook, pack, probe};
-use crate::core::plan::{PlannedHost, PlannedRank};
-use crate::proto::message::LaunchSpec;
+use super::{Failure, hook, probe};
+use rankdeck_proto::folders::create_private;
+use rankdeck_proto::message::LaunchSpec;
+use rankdeck_proto::pack;
+use rankdeck_types::plan::{PlannedHost, PlannedRank};
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;

@@ -9,9 +9,9 @@ use super::hook;
 use super::paths::RunPaths;
 use super::proc;
 use super::sweep::Ident;
-use crate::core::ids::Rank;
-use crate::core::plan::{PlannedHost, PlannedRank, rank_environment};
-use crate::proto::message::LaunchSpec;
+use rankdeck_proto::message::LaunchSpec;
+use rankdeck_types::ids::Rank;
+use rankdeck_types::plan::{PlannedHost, PlannedRank, rank_environment};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -269,8 +269,8 @@ pub fn ask(argv: &[OsString], within: std::time::Duration) -> Result<String, Str
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::ids::{Generation, LocalRank, NodeRank, RunId};
-    use crate::core::plan::Plan;
+    use rankdeck_types::ids::{Generation, LocalRank, NodeRank, RunId};
+    use rankdeck_types::plan::Plan;
 
     fn site() -> Site {
         Site {

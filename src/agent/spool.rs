@@ -9,9 +9,9 @@
 
 use super::paths::RunPaths;
 use super::{manifest, wall_time};
-use crate::core::ids::Generation;
-use crate::proto::frame::MAX_FRAME;
-use crate::proto::message::{Record, RecordEvent};
+use rankdeck_proto::frame::MAX_FRAME;
+use rankdeck_proto::message::{Record, RecordEvent};
+use rankdeck_types::ids::Generation;
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};

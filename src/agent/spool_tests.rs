@@ -1,7 +1,7 @@
 //! The spool on real files.
 
 use super::*;
-use crate::core::ids::NodeRank;
+use rankdeck_types::ids::NodeRank;
 
 fn place() -> (tempfile::TempDir, RunPaths) {
     let folder = tempfile::tempdir().unwrap();

@@ -6,8 +6,8 @@
 //! - LIFE-3: once a stop is ordered it may get harder, never softer, and its last stage is SIGKILL.
 //! - LIFE-4: a rank that failed while no console looks on does not leave its neighbours waiting for ever.
 
-use crate::core::ids::{Generation, LocalRank, Rank};
-use crate::proto::message::{Exit, LaunchSpec, RankSnapshot, Record, RecordEvent, StopMode, Survivor};
+use rankdeck_proto::message::{Exit, LaunchSpec, RankSnapshot, Record, RecordEvent, StopMode, Survivor};
+use rankdeck_types::ids::{Generation, LocalRank, Rank};
 
 use super::Failure;
 use super::sweep::Ident;

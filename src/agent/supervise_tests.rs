@@ -1,8 +1,8 @@
 //! Traces through the machine: what happens on a host, in which order, and what must come out.
 
 use super::*;
-use crate::core::ids::{NodeRank, RunId};
-use crate::core::plan::{Plan, PlannedHost, PlannedRank};
+use rankdeck_types::ids::{NodeRank, RunId};
+use rankdeck_types::plan::{Plan, PlannedHost, PlannedRank};
 use std::collections::BTreeMap;
 
 /// A plan with `ranks` ranks on one host that run `command`.

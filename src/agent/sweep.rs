@@ -8,8 +8,8 @@
 //! - SWEEP-3: a process of another run is never touched: run, run directory and node of a mark must all agree.
 
 use super::{groups, proc};
-use crate::core::ids::{NodeRank, Rank, RunId};
-use crate::proto::message::Survivor;
+use rankdeck_proto::message::Survivor;
+use rankdeck_types::ids::{NodeRank, Rank, RunId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -6,8 +6,8 @@ use super::args::CheckArgs;
 use super::preflight::{Cell, Examined, Report};
 use super::roster::own_binary;
 use super::{Failure, print};
-use crate::agent::pack;
-use crate::core::plan::PlanDraft;
+use rankdeck_proto::folders;
+use rankdeck_types::plan::PlanDraft;
 use serde_json::Value;
 use std::path::Path;
 use std::process::Stdio;
@@ -73,9 +73,8 @@ pub async fn try_it(
     experiment.launch.code = None;
     experiment.launch.exclude.clear();
     let text = toml::to_string(&experiment).map_err(|error| fault(error.to_string()))?;
-    let folder = pack::cache().join("experiments");
-    crate::agent::paths::create_private(&folder)
-        .map_err(|failure| Failure::failed(failure.error).hint(failure.hint))?;
+    let folder = folders::cache().join("experiments");
+    folders::create_private(&folder).map_err(|failure| Failure::failed(failure.error).hint(failure.hint))?;
     let file = folder.join(format!("{}.toml", draft.run));
     std::fs::write(&file, text).map_err(|error| fault(error.to_string()))?;
     let began = Instant::now();

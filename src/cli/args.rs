@@ -1,8 +1,8 @@
 //! The command line as data; pure parsing, nothing is opened here.
 
-use crate::core::plan::Until;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+use rankdeck_types::plan::Until;
 use std::path::PathBuf;
 
 const EXIT_CODES: &str = "Exit codes:
@@ -302,8 +302,8 @@ pub struct SimulateArgs {
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(10..=60_000))]
     pub iteration_ms: u64,
     /// `freeze|behind|env|slow|kill|fail|drift:RANK@SECONDS[+DURATION]`, `lose:NODE@SECONDS[+DURATION]` or `survive:NODE@0`; may be repeated.
-    #[arg(long, value_name = "FAULT", value_parser = crate::link::simulator::parse_fault)]
-    pub fault: Vec<crate::link::simulator::Fault>,
+    #[arg(long, value_name = "FAULT", value_parser = rankdeck_link::simulator::parse_fault)]
+    pub fault: Vec<rankdeck_link::simulator::Fault>,
     /// What to do about a stuck rank: `report`, `stop` or `restart`.
     #[arg(long, default_value = "report")]
     pub on_stuck: String,

@@ -6,14 +6,13 @@ use super::provision;
 use super::roster::{own_binary, trainer_binary};
 use super::run::new_run_id;
 use super::{Failure, all_reduce, print};
-use crate::config;
-use crate::config::locate::Locator;
 use crate::shell::clock::wall_time;
+use rankdeck_config::locate::Locator;
 use std::path::Path;
 
 /// `rankdeck check`.
 pub async fn check(hosts_path: &Path, args: CheckArgs) -> Result<u8, Failure> {
-    let draft = config::load_draft(hosts_path, &args.experiment, &args.set, |experiment| {
+    let draft = rankdeck_config::load_draft(hosts_path, &args.experiment, &args.set, |experiment| {
         new_run_id(&experiment.run.name)
     })?;
     let locator = Locator::new(hosts_path, &args.experiment);

@@ -1,8 +1,8 @@
 //! How a command fails: a message, a hint, an exit code.
 
-use crate::config::Diagnostics;
-use crate::core::plan::PlanError;
-use crate::link::LinkError;
+use rankdeck_config::Diagnostics;
+use rankdeck_link::LinkError;
+use rankdeck_types::plan::PlanError;
 use std::fmt;
 
 /// Exit codes; part of the command line's contract.

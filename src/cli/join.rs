@@ -5,13 +5,13 @@ use super::choose::{self, Chosen, Place};
 use super::roster::{Found, Roster, State, roster};
 use super::run::{self, Links, Road};
 use super::{Failure, code, print, prompt};
-use crate::config::hosts::Host;
-use crate::core::Goal;
-use crate::core::ids::RunId;
-use crate::link::Opening;
 use crate::shell::driver::{Session, Why};
 use crate::shell::errand::Errand;
 use crate::shell::face::Face;
+use rankdeck_core::Goal;
+use rankdeck_link::Opening;
+use rankdeck_types::host::Host;
+use rankdeck_types::ids::RunId;
 use std::path::Path;
 
 /// `rankdeck attach`.

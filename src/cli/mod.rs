@@ -67,7 +67,7 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
 }
 
 async fn dispatch_async(cli: Cli) -> Result<u8, Failure> {
-    let from_slurm = || format!("{}{}", crate::config::slurm::PREFIX, cli.hosts.display()).into();
+    let from_slurm = || format!("{}{}", rankdeck_config::slurm::PREFIX, cli.hosts.display()).into();
     let hosts: std::path::PathBuf = if cli.slurm { from_slurm() } else { cli.hosts.clone() };
     let hosts = hosts.as_path();
     match cli.command {

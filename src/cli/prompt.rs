@@ -1,10 +1,10 @@
 //! Answers the questions of one-shot connections.
 
 use super::args::MeetArgs;
-use crate::core::event::Prompt;
-use crate::link::{Prompter, Wait};
 use crate::shell::ask;
 use crate::shell::words::printable;
+use rankdeck_link::{Prompter, Wait};
+use rankdeck_types::link_state::Prompt;
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Arc, Mutex};
@@ -199,9 +199,9 @@ impl Prompter for Progress {
                 shown.files.keys().map(|(host, _)| host).collect();
             let text = format!(
                 "{} of {} to {}",
-                crate::ui::text::bytes(sent),
-                crate::ui::text::bytes(wanted),
-                crate::ui::text::plural(hosts.len(), "host")
+                rankdeck_tui::text::bytes(sent),
+                rankdeck_tui::text::bytes(wanted),
+                rankdeck_tui::text::plural(hosts.len(), "host")
             );
             shown.say(&text);
         }

@@ -7,15 +7,16 @@ use super::prompt::Progress;
 use super::roster::{self, load_hosts, own_binary, trainer_binary};
 use super::run::new_run_id;
 use super::{Failure, code, print};
-use crate::agent::examine::Code;
-use crate::agent::pack::{self, Pack};
-use crate::agent::probe;
-use crate::agent::site::BY_HASH;
-use crate::config;
-use crate::config::hosts::Host;
-use crate::core::plan::PlanDraft;
-use crate::link::{self, Answer, Call, Cargo, LinkError, Prompter};
-use crate::ui::text::bytes;
+use rankdeck_agent::examine::Code;
+use rankdeck_agent::probe;
+use rankdeck_agent::site::BY_HASH;
+use rankdeck_link::{Answer, Call, Cargo, LinkError, Prompter};
+use rankdeck_proto::folders;
+use rankdeck_proto::pack;
+use rankdeck_proto::pack::Pack;
+use rankdeck_tui::text::bytes;
+use rankdeck_types::host::Host;
+use rankdeck_types::plan::PlanDraft;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -41,7 +42,7 @@ pub fn pack_code(draft: &PlanDraft, experiment: &Path) -> Result<Option<Packed>,
     exclude.extend(launch.exclude.iter().cloned());
     let pack = pack::make(&folder, &|path| !pack::matches(path, &exclude))
         .map_err(|failure| Failure::usage(failure.error).hint(failure.hint))?;
-    let script = crate::agent::examine::script_of(&launch.command);
+    let script = rankdeck_agent::examine::script_of(&launch.command);
     let has_script = script.is_none_or(|script| {
         Path::new(script).is_absolute() || (folder.join(script).is_file() && !pack::matches(script, &exclude))
     });
@@ -70,7 +71,7 @@ async fn call_all(
         .iter()
         .map(|host| {
             let (host, binary, call, prompter) = (host.clone(), binary.clone(), make(host), prompter.clone());
-            tokio::spawn(async move { link::call(&host, &binary, call, prompter).await })
+            tokio::spawn(async move { rankdeck_link::call(&host, &binary, call, prompter).await })
         })
         .collect();
     let mut answers = Vec::with_capacity(tasks.len());
@@ -112,7 +113,7 @@ pub async fn push(hosts_path: &Path, args: PushArgs) -> Result<u8, Failure> {
     let hosts = match &args.experiment {
         None => load_hosts(hosts_path)?,
         Some(experiment) => {
-            let mut draft = config::load_draft(hosts_path, experiment, &args.set, |experiment| {
+            let mut draft = rankdeck_config::load_draft(hosts_path, experiment, &args.set, |experiment| {
                 new_run_id(&experiment.run.name)
             })?;
             builtin = draft.experiment.launch.command.is_empty();
@@ -197,10 +198,9 @@ fn resolved(draft: &PlanDraft) -> Result<(PathBuf, String), Failure> {
     let fault = |error: String| Failure::failed(format!("cannot write the resolved experiment: {error}"));
     let text = toml::to_string(&draft.experiment).map_err(|error| fault(error.to_string()))?;
     let hash: String = Sha256::digest(&text).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    let folder = pack::cache().join("experiments");
+    let folder = folders::cache().join("experiments");
     let name = format!("{}-{hash}.toml", draft.experiment.run.name);
-    crate::agent::paths::create_private(&folder)
-        .map_err(|failure| Failure::failed(failure.error).hint(failure.hint))?;
+    folders::create_private(&folder).map_err(|failure| Failure::failed(failure.error).hint(failure.hint))?;
     let path = folder.join(&name);
     std::fs::write(&path, text).map_err(|error| fault(error.to_string()))?;
     Ok((path, name))
@@ -217,7 +217,8 @@ fn pack_libtorch(folder: &Path) -> Result<(Pack, String), Failure> {
     };
     let pack =
         pack::make(folder, &needed).map_err(|failure| Failure::usage(failure.error).hint(failure.hint))?;
-    let version = crate::agent::examine::torch_version(folder).unwrap_or_else(|| "of unknown version".into());
+    let version =
+        rankdeck_agent::examine::torch_version(folder).unwrap_or_else(|| "of unknown version".into());
     Ok((pack, version))
 }
 
@@ -248,7 +249,7 @@ async fn bring_libtorch(
         .zip(&looks)
         .map(|(host, look)| {
             let findings = look.as_ref().ok().and_then(|answer| {
-                roster::decode::<crate::agent::examine::Findings>(host, &answer.text).ok()
+                roster::decode::<rankdeck_agent::examine::Findings>(host, &answer.text).ok()
             });
             !matches!(findings.and_then(|findings| findings.libtorch), Some(Ok(_)))
         })

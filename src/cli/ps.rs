@@ -3,9 +3,9 @@
 use super::args::PsArgs;
 use super::roster::{Found, Roster, State, roster};
 use super::{Failure, code, print};
-use crate::agent::entries::RunState;
 use crate::shell::clock::wall_time;
 use crate::shell::words::{duration, printable};
+use rankdeck_agent::entries::RunState;
 use serde_json::{Value, json};
 use std::path::Path;
 

@@ -4,10 +4,11 @@ use super::args::ReplayArgs;
 use super::choose::{self, Chosen, Place};
 use super::run::RUNS;
 use super::{Failure, code};
-use crate::core::trace::Trace;
 use crate::shell::face::Face;
 use crate::shell::headless::Printer;
-use crate::shell::replay::{self, Player};
+use crate::shell::replay;
+use crate::shell::replay::Player;
+use rankdeck_core::trace::Trace;
 use std::path::{Path, PathBuf};
 
 /// `rankdeck replay`.

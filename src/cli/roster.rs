@@ -3,11 +3,9 @@
 use super::Failure;
 use super::args::MeetArgs;
 use super::prompt;
-use crate::agent::RunEntry;
-use crate::agent::entries::RunState;
-use crate::config;
-use crate::config::hosts::Host;
-use crate::link;
+use rankdeck_agent::RunEntry;
+use rankdeck_agent::entries::RunState;
+use rankdeck_types::host::Host;
 use std::path::{Path, PathBuf};
 
 /// What is known about runs everywhere.
@@ -18,7 +16,7 @@ pub struct Roster {
     /// Entry and index of the host that reported it.
     pub entries: Vec<(usize, RunEntry)>,
     /// Hosts that could not be asked.
-    pub silent: Vec<(usize, link::LinkError)>,
+    pub silent: Vec<(usize, rankdeck_link::LinkError)>,
 }
 
 /// State of a run over all its hosts.
@@ -78,7 +76,7 @@ impl Found<'_> {
 
 /// Loads hosts.toml.
 pub fn load_hosts(path: &Path) -> Result<Vec<Host>, Failure> {
-    let hosts = config::load_hosts(path)?;
+    let hosts = rankdeck_config::load_hosts(path)?;
     if hosts.is_empty() {
         return Err(Failure::usage(format!("{}: no [[host]] in it", path.display())).hint("`--hosts FILE`"));
     }
@@ -101,28 +99,34 @@ pub async fn exec_on_all(
     hosts: &[Host],
     meet: &MeetArgs,
     args: impl Fn(&Host) -> Vec<String>,
-) -> Result<Vec<Result<String, link::LinkError>>, Failure> {
+) -> Result<Vec<Result<String, rankdeck_link::LinkError>>, Failure> {
     let binary = own_binary()?;
     let prompter = prompt::Terminal::new(meet);
     let tasks: Vec<_> = hosts
         .iter()
         .map(|host| {
             let (host, binary, args, prompter) = (host.clone(), binary.clone(), args(host), prompter.clone());
-            tokio::spawn(async move { link::exec(&host, &binary, &args, prompter).await })
+            tokio::spawn(async move { rankdeck_link::exec(&host, &binary, &args, prompter).await })
         })
         .collect();
     let mut answers = Vec::with_capacity(tasks.len());
     for (task, host) in tasks.into_iter().zip(hosts) {
         answers.push(task.await.unwrap_or_else(|error| {
-            Err(link::LinkError { error: format!("host {}: {error}", host.name), hint: String::new() })
+            Err(rankdeck_link::LinkError {
+                error: format!("host {}: {error}", host.name),
+                hint: String::new(),
+            })
         }));
     }
     Ok(answers)
 }
 
 /// Decodes an agent's one-line answer.
-pub fn decode<T: serde::de::DeserializeOwned>(host: &Host, answer: &str) -> Result<T, link::LinkError> {
-    serde_json::from_str(answer.trim()).map_err(|error| link::LinkError {
+pub fn decode<T: serde::de::DeserializeOwned>(
+    host: &Host,
+    answer: &str,
+) -> Result<T, rankdeck_link::LinkError> {
+    serde_json::from_str(answer.trim()).map_err(|error| rankdeck_link::LinkError {
         error: format!("host {}: the agent's answer cannot be read: {error}", host.name),
         hint: "does `rankdeck agent` on the host come from another build? removing it there makes us upload ours".to_owned(),
     })
@@ -244,7 +248,7 @@ impl Roster {
 /// An entry for tests.
 #[cfg(test)]
 pub fn sample_entry() -> RunEntry {
-    use crate::core::ids::{Generation, NodeRank, RunId};
+    use rankdeck_types::ids::{Generation, NodeRank, RunId};
     RunEntry {
         run: RunId("r".into()),
         node_rank: NodeRank(0),
@@ -267,8 +271,8 @@ pub fn sample_entry() -> RunEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::hosts::Transport;
-    use crate::core::ids::{NodeRank, RunId};
+    use rankdeck_types::host::Transport;
+    use rankdeck_types::ids::{NodeRank, RunId};
 
     fn host(name: &str) -> Host {
         Host {
@@ -358,7 +362,9 @@ mod tests {
     fn silent_hosts_are_an_error_when_nothing_was_found() {
         let mut roster = sample();
         roster.entries.clear();
-        roster.silent.push((0, link::LinkError { error: "host a: refused".into(), hint: "sshd".into() }));
+        roster
+            .silent
+            .push((0, rankdeck_link::LinkError { error: "host a: refused".into(), hint: "sshd".into() }));
         let failure = roster.pick(None).unwrap_err();
         assert_eq!((failure.code, failure.hints.as_slice()), (3, &["sshd".to_owned()][..]));
     }

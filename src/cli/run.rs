@@ -4,20 +4,21 @@ use super::args::{FaceArgs, MeetArgs, RunArgs};
 use super::choose::{self, Chosen, Place};
 use super::roster::{own_binary, trainer_binary};
 use super::{Failure, code, preflight, print, prompt, provision};
-use crate::config;
-use crate::config::hosts::Host;
-use crate::config::locate::Locator;
-use crate::core::Goal;
-use crate::core::ids::{NodeRank, RunId};
-use crate::core::plan::{PlanDraft, Until};
-use crate::link::{self, LinkEvent, LinkHandle, LinkRequest, Opening};
 use crate::shell::clock::wall_time;
-use crate::shell::driver::{self, Connector, End, Session, Why};
+use crate::shell::driver;
+use crate::shell::driver::{Connector, End, Session, Why};
 use crate::shell::errand::Errand;
 use crate::shell::face::Face;
 use crate::shell::headless::Form;
-use crate::shell::record::{self, Recorder};
+use crate::shell::record;
+use crate::shell::record::Recorder;
 use crate::shell::{log, summary};
+use rankdeck_config::locate::Locator;
+use rankdeck_core::Goal;
+use rankdeck_link::{LinkEvent, LinkHandle, LinkRequest, Opening};
+use rankdeck_types::host::Host;
+use rankdeck_types::ids::{NodeRank, RunId};
+use rankdeck_types::plan::{PlanDraft, Until};
 use std::io::{self, IsTerminal};
 use std::path::Path;
 use tokio::sync::mpsc;
@@ -32,7 +33,7 @@ pub async fn run(hosts_path: &Path, args: RunArgs) -> Result<u8, Failure> {
     let chosen = choose::choose(&args.face, &Place::here())?;
     let mut sets = args.set.clone();
     sets.extend(args.name.as_ref().map(|name| format!("run.name={}", toml::Value::String(name.clone()))));
-    let draft = config::load_draft(hosts_path, &args.experiment, &sets, |experiment| {
+    let draft = rankdeck_config::load_draft(hosts_path, &args.experiment, &sets, |experiment| {
         new_run_id(&experiment.run.name)
     })?;
     let draft = leave_out(draft, &args.exclude)?;
@@ -169,7 +170,7 @@ pub fn open_links(hosts: &[Host], road: &Road, wanted: impl Fn(&Host) -> bool) -
         .filter(|(_, host)| wanted(host))
         .map(|(node, host)| {
             let (node, host) = (NodeRank(node as u32), host.clone());
-            link::open(LinkRequest { node, host, ..request.clone() }, events.clone())
+            rankdeck_link::open(LinkRequest { node, host, ..request.clone() }, events.clone())
         })
         .collect();
     let connector: Connector = Box::new(move |node, host, builtin| {
@@ -180,7 +181,7 @@ pub fn open_links(hosts: &[Host], road: &Road, wanted: impl Fn(&Host) -> bool) -
             trainer_binary: found_trainer.clone().filter(|_| builtin),
             ..request.clone()
         };
-        link::open(request, events.clone())
+        rankdeck_link::open(request, events.clone())
     });
     Ok(Links { links, inbox, connector: Some(connector) })
 }

@@ -6,15 +6,14 @@
 use super::args::SbatchArgs;
 use super::roster::own_binary;
 use super::{Failure, code, print};
-use crate::config;
-use crate::ssh::quote;
+use rankdeck_link::ssh::quote;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// `rankdeck sbatch`.
 pub fn sbatch(hosts_path: &Path, args: &SbatchArgs) -> Result<u8, Failure> {
-    let experiment = config::load_experiment(&args.experiment, &args.set)?;
+    let experiment = rankdeck_config::load_experiment(&args.experiment, &args.set)?;
     let binary = own_binary()?.display().to_string();
     let folder = std::env::current_dir()
         .map_err(|error| Failure::failed(format!("failed to find the current folder: {error}")))?;

@@ -4,10 +4,10 @@ use super::args::SimulateArgs;
 use super::choose::{self, Place};
 use super::run::{self, INBOX};
 use super::{Failure, args::MeetArgs};
-use crate::config::experiment::OnStuck;
-use crate::core::Goal;
-use crate::link::simulator::{Scene, World};
 use crate::shell::errand::Errand;
+use rankdeck_core::Goal;
+use rankdeck_link::simulator::{Scene, World};
+use rankdeck_types::experiment::OnStuck;
 use std::time::Duration;
 use tokio::sync::mpsc;
 

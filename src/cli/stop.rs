@@ -4,12 +4,12 @@ use super::args::StopArgs;
 use super::join::Target;
 use super::roster::{Found, Roster, State, decode, exec_on_all, roster};
 use super::{Failure, code, print};
-use crate::agent::entries::RunState;
-use crate::config::hosts::Host;
-use crate::proto::message::{StopMode, Survivor};
 use crate::shell::errand::Errand;
 use crate::shell::summary;
 use crate::shell::words::{plural, printable};
+use rankdeck_agent::entries::RunState;
+use rankdeck_proto::message::{StopMode, Survivor};
+use rankdeck_types::host::Host;
 use serde::Deserialize;
 use std::path::Path;
 
@@ -54,7 +54,7 @@ struct Proof {
 }
 
 impl Proof {
-    fn add(&mut self, host: &str, survivors: Result<Vec<Survivor>, crate::link::LinkError>) {
+    fn add(&mut self, host: &str, survivors: Result<Vec<Survivor>, rankdeck_link::LinkError>) {
         match survivors {
             Ok(survivors) => {
                 self.swept += 1;
@@ -120,7 +120,7 @@ struct Swept {
     survivors: Vec<Survivor>,
 }
 
-type Survivors = Result<Vec<Survivor>, crate::link::LinkError>;
+type Survivors = Result<Vec<Survivor>, rankdeck_link::LinkError>;
 
 /// Sweeps the hosts where the run has no agent: left over ones always, finished ones for the proof.
 async fn sweep(
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(left.print(&found(), &[]).unwrap_err().code, 1);
         assert_eq!(proved().print(&found(), &["b".into()]).unwrap_err().code, 3);
         let mut unknown = proved();
-        unknown.add("a", Err(crate::link::LinkError { error: "gone".into(), hint: String::new() }));
+        unknown.add("a", Err(rankdeck_link::LinkError { error: "gone".into(), hint: String::new() }));
         assert_eq!(unknown.print(&found(), &[]).unwrap_err().code, 3);
     }
 }

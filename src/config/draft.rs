@@ -2,11 +2,12 @@
 
 use super::diagnostic::{Diagnostic, Diagnostics, Place, Source};
 use super::document::{self, Node, Value};
-use super::experiment::Experiment;
-use super::hosts::{Host, read_hosts};
+use super::hosts::read_hosts;
 use super::load::{nearest, read_experiment};
-use crate::core::ids::RunId;
-use crate::core::plan::{PlanDraft, PlanError};
+use rankdeck_types::experiment::Experiment;
+use rankdeck_types::host::Host;
+use rankdeck_types::ids::RunId;
+use rankdeck_types::plan::{PlanDraft, PlanError};
 use std::path::Path;
 use std::sync::Arc;
 

@@ -3,9 +3,10 @@
 use super::check::check;
 use super::diagnostic::{Diagnostic, Diagnostics, Place};
 use super::document::{self, Node, Value};
-use super::experiment::Experiment;
-use super::schema::{self, BUILTIN_ENVS};
+use super::schema;
 use super::{overrides, suggest};
+use rankdeck_types::experiment::BUILTIN_ENVS;
+use rankdeck_types::experiment::Experiment;
 use std::path::Path;
 
 /// An experiment with `--set KEY=VALUE` applied and every default filled in.
@@ -36,7 +37,7 @@ pub(super) fn read_experiment(path: &Path, sets: &[String]) -> Result<(Experimen
         Diagnostics::from(Diagnostic::about_file(source.name.clone(), error.message().to_owned()))
     })?;
     let mut found = Diagnostics::new();
-    if let Err((error, hint)) = super::metrics::compile(&experiment.metrics) {
+    if let Err((error, hint)) = rankdeck_types::metrics::compile(&experiment.metrics) {
         let at = nearest(&root, &["metrics.stdout", "metrics.presets", "metrics"]);
         found.push(Diagnostic::at(&at, error).hint(hint));
     }

@@ -371,10 +371,6 @@ static DISTRIBUTED: Keys = &[&[
     ),
 ]];
 
-/// Environments that are computed in Rust.
-pub const BUILTIN_ENVS: [&str; 6] =
-    ["CartPole-v0", "CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0"];
-
 static ENV: Keys = &[&[
     key(
         "id",

@@ -5,7 +5,8 @@
 
 use super::diagnostic::{Diagnostic, Diagnostics, Source};
 use super::document::{self, Node};
-use super::hosts::{Gpus, Host, HostTable, Transport};
+use super::hosts::HostTable;
+use rankdeck_types::host::{Gpus, Host, Transport};
 use std::path::Path;
 use std::sync::Arc;
 

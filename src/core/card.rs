@@ -2,8 +2,8 @@
 //!
 //! Owner: `core::watch` fills it in; nobody decides anything from it. Every list is bounded by who fills it.
 
-use crate::core::ids::Rank;
-use crate::core::words::seconds;
+use crate::words::seconds;
+use rankdeck_types::ids::Rank;
 use serde::{Deserialize, Serialize};
 
 /// The evidence behind a verdict.

@@ -1,9 +1,9 @@
 //! What the core wants done, as data. The shell carries it out and reports back with events.
 
-use crate::config::hosts::Host;
-use crate::core::ids::NodeRank;
-use crate::core::report::Report;
-use crate::proto::message::ConsoleMessage;
+use crate::report::Report;
+use rankdeck_proto::message::ConsoleMessage;
+use rankdeck_types::host::Host;
+use rankdeck_types::ids::NodeRank;
 
 /// Do this.
 #[derive(Debug, Clone, PartialEq)]

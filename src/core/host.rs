@@ -4,8 +4,8 @@
 //! - HOST-1: orders (launch, stop) are levels, not edges: they are sent again after every snapshot until the records show them done.
 //! - HOST-2: nothing is decided about a host while its records are being replayed ([`HostMachine::caught_up`]).
 
-use crate::core::ids::{Generation, Timestamp};
-use crate::proto::message::StopMode;
+use rankdeck_proto::message::StopMode;
+use rankdeck_types::ids::{Generation, Timestamp};
 
 /// Where the connection stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -44,7 +44,7 @@ pub(crate) enum HostStage {
 pub(crate) struct HostMachine {
     /// Where the connection stands.
     pub stage: HostStage,
-    /// When anything last came, on the awake clock (see [`crate::core::session::Clock`]).
+    /// When anything last came, on the awake clock (see [`crate::session::Clock`]).
     pub heard: u64,
     /// Latest generation that this host is known to have accepted.
     pub generation: Option<Generation>,

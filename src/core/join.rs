@@ -5,8 +5,8 @@
 //! - JOIN-1: a progress exists only for an iteration of which all ranks and the totals have arrived, and they come in order.
 //! - JOIN-2: the table is bounded; what never met is counted.
 
-use crate::core::ids::{Rank, WallTime};
-use crate::proto::message::Counters;
+use rankdeck_proto::message::Counters;
+use rankdeck_types::ids::{Rank, WallTime};
 use std::collections::BTreeMap;
 
 /// Cells (rows times ranks) kept while a host is silent.

@@ -1,16 +1,17 @@
 //! Everything known about the run: facts only. Built by `update`, read by `ui` and `headless`.
 //!
-//! Owner: [`crate::core::Core`]. Invariants:
+//! Owner: [`crate::Core`]. Invariants:
 //! - CORE-1: nothing here is a guess about the present: every gauge carries when it arrived.
 //! - CORE-2: every buffer is bounded; what was dropped is counted in [`Drops`].
 //! - CORE-3: records are applied exactly once, in order, per host ([`HostModel::last_seq`]); duplicates change nothing.
 
-use crate::core::event::{LinkState, Probe, Prompt};
-use crate::core::ids::{Generation, NodeRank, Rank, RunId, Timestamp};
-use crate::core::plan::{Plan, PlannedRank};
-use crate::core::report::{FirstFailure, Outcome, RankProgress, VerdictReport};
-use crate::core::series::Series;
-use crate::proto::message::{Counters, Evaluation, Exit, HostSample, RankSample, StopMode, Survivor};
+use crate::report::{FirstFailure, Outcome, RankProgress, VerdictReport};
+use crate::series::Series;
+use rankdeck_proto::message::{Counters, Evaluation, Exit, HostSample, RankSample, StopMode, Survivor};
+use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId, Timestamp};
+use rankdeck_types::link_state::{LinkState, Prompt};
+use rankdeck_types::plan::{Plan, PlannedRank};
+use rankdeck_types::probe::Probe;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Everything known about the run.

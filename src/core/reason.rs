@@ -1,6 +1,6 @@
 //! Why: the closed list of reasons that a verdict may give. The names are part of the JSON schema (`reason_code`) and never change.
 
-use crate::core::report::VerdictKind;
+use crate::report::VerdictKind;
 use serde::{Deserialize, Serialize};
 
 macro_rules! reasons {

@@ -1,9 +1,9 @@
 //! What the console tells the outside: the objects of `--json`, one per line. Schema: `docs/JSON.md`; fields are only ever added.
 
-use crate::core::card::Card;
-use crate::core::ids::{Generation, NodeRank, Rank, RunId, WallTime};
-use crate::core::plan::PlannedSize;
-use crate::core::reason::Reason;
+use crate::card::Card;
+use crate::reason::Reason;
+use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId, WallTime};
+use rankdeck_types::plan::PlannedSize;
 use serde::{Deserialize, Serialize};
 
 /// Version of this schema, in `run_started`.

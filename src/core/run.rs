@@ -6,11 +6,11 @@
 //! - RUN-3: facts belong to one generation and are dropped with it.
 #![deny(clippy::wildcard_enum_match_arm)]
 
-use crate::config::hosts::Host;
-use crate::core::ids::{Generation, Rank, Timestamp};
-use crate::core::plan::Plan;
-use crate::core::report::Outcome;
-use crate::proto::message::{FinishReason, StopMode};
+use crate::report::Outcome;
+use rankdeck_proto::message::{FinishReason, StopMode};
+use rankdeck_types::host::Host;
+use rankdeck_types::ids::{Generation, Rank, Timestamp};
+use rankdeck_types::plan::Plan;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Where the run stands, with what only that stage needs.
@@ -320,8 +320,8 @@ impl Facts {
 }
 
 /// The weight of a failure, from how the process ended and what it said.
-pub(crate) fn weigh(exit: &crate::proto::message::Exit, usage: bool, said: &str) -> Weight {
-    use crate::proto::message::Exit;
+pub(crate) fn weigh(exit: &rankdeck_proto::message::Exit, usage: bool, said: &str) -> Weight {
+    use rankdeck_proto::message::Exit;
     const VICTIM: [&str; 8] = [
         // The built-in trainer's own words.
         "lost another rank",

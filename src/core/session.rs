@@ -1,19 +1,19 @@
 //! What the reducer keeps beside the model: machines, tables, clocks, and the context that one event is handled in.
 //!
-//! Owner: [`crate::core::Core`]. The parts know nothing of each other; `update` connects them.
+//! Owner: [`crate::Core`]. The parts know nothing of each other; `update` connects them.
 
-use crate::core::Goal;
-use crate::core::effect::Effect;
-use crate::core::event::Probe;
-use crate::core::host::HostMachine;
-use crate::core::ids::{Generation, NodeRank, RunId, Timestamp, WallTime};
-use crate::core::join::{Join, Rate};
-use crate::core::model::{HistoryLine, Model, Tone};
-use crate::core::plan::{Plan, PlanDraft, PlanError, Until};
-use crate::core::report::{Report, ReportBody};
-use crate::core::run::RunMachine;
-use crate::core::watch::Watch;
-use crate::proto::message::ConsoleMessage;
+use crate::Goal;
+use crate::effect::Effect;
+use crate::host::HostMachine;
+use crate::join::{Join, Rate};
+use crate::model::{HistoryLine, Model, Tone};
+use crate::report::{Report, ReportBody};
+use crate::run::RunMachine;
+use crate::watch::Watch;
+use rankdeck_proto::message::ConsoleMessage;
+use rankdeck_types::ids::{Generation, NodeRank, RunId, Timestamp, WallTime};
+use rankdeck_types::plan::{Plan, PlanDraft, PlanError, Until};
+use rankdeck_types::probe::Probe;
 
 /// Most lines of history kept.
 pub(crate) const HISTORY: usize = 1000;
@@ -133,8 +133,7 @@ impl Ctx<'_> {
 
     /// Adds a line that a record said.
     pub fn note_at(&mut self, time: WallTime, tone: Tone, text: impl Into<String>) {
-        let line =
-            HistoryLine { at: self.now, time, tone, text: crate::core::words::clip(&text.into(), 400) };
+        let line = HistoryLine { at: self.now, time, tone, text: crate::words::clip(&text.into(), 400) };
         self.model.history.push_back(line);
         if self.model.history.len() > HISTORY {
             self.model.history.pop_front();
@@ -183,8 +182,8 @@ impl Limits {
         let (watch, grace) = match &model.plan {
             Some(plan) => (plan.experiment.watch.clone(), plan.experiment.launch.stop_grace_s),
             None => {
-                let launch = crate::config::experiment::Launch::default();
-                (crate::config::experiment::Watch::default(), launch.stop_grace_s)
+                let launch = rankdeck_types::experiment::Launch::default();
+                (rankdeck_types::experiment::Watch::default(), launch.stop_grace_s)
             }
         };
         Limits {

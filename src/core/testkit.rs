@@ -1,16 +1,18 @@
 //! A tiny cluster for tests: fake agents that answer like real ones, without clock or network.
 
-use crate::config::experiment::{Experiment, Launch, Run};
-use crate::config::hosts::{Host, Transport};
-use crate::core::effect::Effect;
-use crate::core::event::{Event, LinkState, Probe};
-use crate::core::ids::{Generation, LocalRank, NodeRank, Rank, RunId, Timestamp};
-use crate::core::model::Model;
-use crate::core::plan::{Plan, PlanDraft, PlanError, PlannedHost, PlannedRank, Until};
-use crate::core::report::{ReportBody, Severity, VerdictKind};
-use crate::core::{Core, Goal};
-use crate::proto::inspection::Inspection;
-use crate::proto::message::*;
+use crate::effect::Effect;
+use crate::event::Event;
+use crate::model::Model;
+use crate::report::{ReportBody, Severity, VerdictKind};
+use crate::{Core, Goal};
+use rankdeck_proto::inspection::Inspection;
+use rankdeck_proto::message::*;
+use rankdeck_types::experiment::{Experiment, Launch, Run};
+use rankdeck_types::host::{Host, Transport};
+use rankdeck_types::ids::{Generation, LocalRank, NodeRank, Rank, RunId, Timestamp};
+use rankdeck_types::link_state::LinkState;
+use rankdeck_types::plan::{Plan, PlanDraft, PlanError, PlannedHost, PlannedRank, Until};
+use rankdeck_types::probe::Probe;
 use std::collections::BTreeMap;
 
 pub(crate) const RUN: &str = "demo-20260101-000000";

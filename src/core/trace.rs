@@ -6,10 +6,10 @@
 //! - TRACE-3: a line torn by a crash ends the trace; it does not spoil it.
 //! - TRACE-4: answers to prompts (passphrases) are never in a trace.
 
-use crate::core::event::Event;
-use crate::core::ids::{Timestamp, WallTime};
-use crate::core::plan::Until;
-use crate::core::{Core, Goal};
+use crate::event::Event;
+use crate::{Core, Goal};
+use rankdeck_types::ids::{Timestamp, WallTime};
+use rankdeck_types::plan::Until;
 use serde::{Deserialize, Serialize};
 
 /// Version of the form.
@@ -165,8 +165,8 @@ impl Trace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::event::LinkState;
-    use crate::core::ids::{NodeRank, RunId};
+    use rankdeck_types::ids::{NodeRank, RunId};
+    use rankdeck_types::link_state::LinkState;
 
     fn header() -> Header {
         let goal = Goal::Attach { run: RunId("r".into()), hosts: vec!["ant".into()] };

@@ -1,6 +1,6 @@
 //! Sentences about processes, for verdicts, reports and history lines. Pure.
 
-use crate::proto::message::Exit;
+use rankdeck_proto::message::Exit;
 
 /// The name of a Linux signal (x86-64 numbers), `signal 64` when it has none.
 pub(crate) fn signal_name(signal: i32) -> String {

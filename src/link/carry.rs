@@ -8,10 +8,12 @@
 
 use super::desk::Desk;
 use super::{LinkCommand, LinkEvent};
-use crate::proto::frame::{self, Decoder, FrameError};
-use crate::proto::message::{AgentMessage, ConsoleMessage};
 use crate::ssh::Operator;
-use crate::ssh::wait::{self, Interest};
+use crate::ssh::wait;
+use crate::ssh::wait::Interest;
+use rankdeck_proto::frame;
+use rankdeck_proto::frame::{Decoder, FrameError};
+use rankdeck_proto::message::{AgentMessage, ConsoleMessage};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
@@ -242,7 +244,7 @@ fn await_pong(pipe: &mut dyn Pipe, decoder: &mut Decoder) {
 mod tests {
     use super::super::inbox::Inbox;
     use super::*;
-    use crate::core::ids::NodeRank;
+    use rankdeck_types::ids::NodeRank;
     use tokio::sync::mpsc;
 
     struct Bench {

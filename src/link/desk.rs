@@ -4,9 +4,9 @@
 
 use super::inbox::Inbox;
 use super::{Answer, LinkCommand, LinkError, LinkEvent, Prompter, Wait};
-use crate::core::event::{LinkState, Prompt};
-use crate::core::ids::NodeRank;
 use crate::ssh::Operator;
+use rankdeck_types::ids::NodeRank;
+use rankdeck_types::link_state::{LinkState, Prompt};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -6,8 +6,10 @@
 //! - FREIGHT-2: a file appears under its name only whole and with the right hash (where the host can hash).
 
 use super::deploy::{Image, described};
-use crate::ssh::connect::{self, Connection};
-use crate::ssh::upload::{self, Part, Upload};
+use crate::ssh::connect;
+use crate::ssh::connect::Connection;
+use crate::ssh::upload;
+use crate::ssh::upload::{Part, Upload};
 use crate::ssh::user_config::Target;
 use crate::ssh::{Operator, SshError, exec, quote};
 use std::collections::BTreeMap;

@@ -7,7 +7,8 @@
 //! - INBOX-3: the channel is closed when the link has ended and not before, so that a console that waits for it leaves no order unsent.
 
 use super::LinkCommand;
-use crate::ssh::wait::{self, Interest};
+use crate::ssh::wait;
+use crate::ssh::wait::Interest;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
@@ -134,7 +135,7 @@ async fn bridge(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::message::ConsoleMessage;
+    use rankdeck_proto::message::ConsoleMessage;
     use std::time::Instant;
 
     fn eventually(what: &str, mut holds: impl FnMut() -> bool) {

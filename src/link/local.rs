@@ -7,12 +7,14 @@ use super::carry::Pipe;
 use super::desk::Desk;
 use super::roads::{self, ONE_SHOT, Road};
 use super::{Answer, Call, Cargo, LinkRequest};
-use crate::agent::pack;
-use crate::config::hosts::Host;
-use crate::core::event::Probe;
-use crate::ssh::exec::{self, MAX_OUTPUT, Output};
-use crate::ssh::wait::{self, Interest};
+use crate::ssh::exec;
+use crate::ssh::exec::{MAX_OUTPUT, Output};
+use crate::ssh::wait;
+use crate::ssh::wait::Interest;
 use crate::ssh::{Operator, SshError};
+use rankdeck_proto::folders;
+use rankdeck_types::host::Host;
+use rankdeck_types::probe::Probe;
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirBuilderExt;
@@ -87,7 +89,7 @@ pub(super) fn answer_of(
     call: &Call,
     operator: &mut dyn Operator,
 ) -> Result<Answer, SshError> {
-    let cache = pack::cache();
+    let cache = folders::cache();
     let mut brought = 0;
     for file in &call.cargo {
         brought += copy(&cache, file, operator).map_err(|error| {

@@ -12,10 +12,11 @@ use super::slurm::Slurm;
 use super::{
     Answer, Call, LinkCommand, LinkError, LinkEvent, LinkRequest, Opening, Prompter, Settings, Wait,
 };
-use crate::config::hosts::{Host, Transport};
-use crate::core::event::{LinkState, Probe};
-use crate::core::ids::NodeRank;
 use crate::ssh::{FaultKind, Operator, SshError};
+use rankdeck_types::host::{Host, Transport};
+use rankdeck_types::ids::NodeRank;
+use rankdeck_types::link_state::LinkState;
+use rankdeck_types::probe::Probe;
 use serde::Deserialize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;

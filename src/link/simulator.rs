@@ -13,13 +13,13 @@ mod host;
 pub use fault::{Fault, FaultKind, parse_fault};
 
 use super::{LinkEvent, LinkHandle};
-use crate::config::experiment::{
+use course::Life;
+use rankdeck_types::experiment::{
     Checkpoint, Collect, Distributed, Env, Eval, Experiment, Launch, Learn, Policy, Ppo, Run, Watch,
 };
-use crate::config::hosts::{Gpus, Host, Transport};
-use crate::core::ids::{NodeRank, RunId};
-use crate::core::plan::PlanDraft;
-use course::Life;
+use rankdeck_types::host::{Gpus, Host, Transport};
+use rankdeck_types::ids::{NodeRank, RunId};
+use rankdeck_types::plan::PlanDraft;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

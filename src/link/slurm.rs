@@ -7,19 +7,20 @@
 //! Owner: the link's thread. Invariants:
 //! - SLURM-1: the holder's `srun` is never signalled: a signal to srun is SIGKILL for everything in the step, at once. It has a session of its
 //!   own, so that a terminal's ctrl-c does not reach it, and it outlives the console. A run ends because its agents prove its stop.
-//! - SLURM-2: slurmstepd passes on whole lines of limited length, so frames travel as base64 lines ([`crate::agent::relay::Lines`]).
+//! - SLURM-2: slurmstepd passes on whole lines of limited length, so frames travel as base64 lines ([`rankdeck_proto::lines`]).
 
 use super::carry::Pipe;
 use super::desk::Desk;
 use super::local;
 use super::roads::{self, Road};
 use super::{Answer, Call, LinkRequest};
-use crate::agent::relay::{self, LineReader};
-use crate::config::hosts::Host;
-use crate::core::event::Probe;
 use crate::ssh::exec;
 use crate::ssh::wait::Interest;
 use crate::ssh::{Operator, SshError};
+use rankdeck_proto::lines;
+use rankdeck_proto::lines::LineReader;
+use rankdeck_types::host::Host;
+use rankdeck_types::probe::Probe;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -193,8 +194,8 @@ impl Pipe for Carrier {
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.flush()?;
-        let piece = &bytes[..bytes.len().min(relay::PIECE)];
-        self.pending = relay::line(piece);
+        let piece = &bytes[..bytes.len().min(lines::PIECE)];
+        self.pending = lines::line(piece);
         match self.flush() {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
             _ => Ok(piece.len()),

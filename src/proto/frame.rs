@@ -107,7 +107,7 @@ impl Decoder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::message::AgentMessage;
+    use crate::message::AgentMessage;
 
     #[test]
     fn frames_survive_any_cut_of_the_stream() {

@@ -4,7 +4,7 @@
 //! empty and named in [`Inspection::notes`]; a missing answer is a finding of its own.
 //! Compatibility: fields are only ever added, with `#[serde(default)]`.
 
-use crate::core::ids::Rank;
+use rankdeck_types::ids::Rank;
 use serde::{Deserialize, Serialize};
 
 /// In a note: a thread of a Python rank has the interpreter's lock at that moment.

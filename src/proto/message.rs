@@ -9,9 +9,9 @@
 //!
 //! Compatibility: fields are only ever added, with `#[serde(default)]`; kinds that a reader does not know decode to `Unknown`.
 
-use crate::core::ids::{Generation, LocalRank, NodeRank, Rank, RunId, WallTime};
-use crate::core::plan::Plan;
-use crate::proto::inspection::{Inspection, Pressure};
+use crate::inspection::{Inspection, Pressure};
+use rankdeck_types::ids::{Generation, LocalRank, NodeRank, Rank, RunId, WallTime};
+use rankdeck_types::plan::Plan;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

@@ -3,8 +3,8 @@
 //! Owner: one thread, so that the questions of several hosts come one after the other. It may stay blocked on the terminal when the console
 //! ends; [`restore`] then gives the terminal its echo back.
 
-use crate::core::event::Prompt;
-use crate::core::ids::NodeRank;
+use rankdeck_types::ids::NodeRank;
+use rankdeck_types::link_state::Prompt;
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Write};
 use std::sync::OnceLock;

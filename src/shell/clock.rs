@@ -1,6 +1,6 @@
 //! The console's clocks: one monotonic for decisions, one wall clock for showing.
 
-use crate::core::ids::{Timestamp, WallTime};
+use rankdeck_types::ids::{Timestamp, WallTime};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 

@@ -1,12 +1,13 @@
 //! What a command came for, as a small machine beside the core: looks at the model after every event, asks for events, and says when to leave.
 //! Pure: no clock, no I/O.
 
-use crate::config::hosts::Host;
-use crate::core::event::{Event, LinkState};
-use crate::core::ids::{Generation, Timestamp};
-use crate::core::model::{Model, RankLife, RunState};
-use crate::core::plan::Plan;
-use crate::proto::message::StopMode;
+use rankdeck_core::event::Event;
+use rankdeck_core::model::{Model, RankLife, RunState};
+use rankdeck_proto::message::StopMode;
+use rankdeck_types::host::Host;
+use rankdeck_types::ids::{Generation, Timestamp};
+use rankdeck_types::link_state::LinkState;
+use rankdeck_types::plan::Plan;
 
 /// Milliseconds that a stop waits for hosts that cannot be reached, once all others have reported.
 pub const UNREACHABLE_MS: u64 = 15_000;
@@ -160,9 +161,9 @@ fn only_unreachable_left(model: &Model) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::ids::{LocalRank, NodeRank, Rank};
-    use crate::core::model::{HostModel, RankModel};
-    use crate::core::plan::PlannedRank;
+    use rankdeck_core::model::{HostModel, RankModel};
+    use rankdeck_types::ids::{LocalRank, NodeRank, Rank};
+    use rankdeck_types::plan::PlannedRank;
 
     fn model(state: RunState, lives: &[RankLife]) -> Model {
         let mut model = Model::default();

@@ -2,10 +2,10 @@
 
 use super::headless::Printer;
 use super::screen::Screen;
-use crate::core::ids::Timestamp;
-use crate::core::model::Model;
-use crate::core::report::Report;
 use crossterm::event::Event as TermEvent;
+use rankdeck_core::model::Model;
+use rankdeck_core::report::Report;
+use rankdeck_types::ids::Timestamp;
 
 /// The face of a console.
 pub enum Face {

@@ -4,7 +4,7 @@
 //! - FRAME-1: after a frame, the next is due only when something is wanted again.
 //! - FRAME-2: two frames are at least [`INPUT_MS`] apart when the user did something, [`DATA_MS`] when only data came.
 
-use crate::core::ids::Timestamp;
+use rankdeck_types::ids::Timestamp;
 
 /// Least time between frames after keys, mouse and resize: about 30 per second.
 pub const INPUT_MS: u64 = 33;

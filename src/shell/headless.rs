@@ -2,10 +2,10 @@
 
 use super::output::Output;
 use super::words::{count, duration, plural, printable, rate, time_of_day};
-use crate::core::event::LinkState;
-use crate::core::ids::Timestamp;
-use crate::core::model::Model;
-use crate::core::report::{Report, ReportBody, RestartState, Severity, VerdictReport};
+use rankdeck_core::model::Model;
+use rankdeck_core::report::{Report, ReportBody, RestartState, Severity, VerdictReport};
+use rankdeck_types::ids::Timestamp;
+use rankdeck_types::link_state::LinkState;
 use std::io::Write;
 
 /// Least time between two progress lines of the plain form.
@@ -273,9 +273,9 @@ fn join(parts: &[Option<String>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::ids::{Generation, NodeRank, Rank, RunId};
-    use crate::core::model::HostModel;
-    use crate::core::report::{Confidence, RankProgress, VerdictKind};
+    use rankdeck_core::model::HostModel;
+    use rankdeck_core::report::{Confidence, RankProgress, VerdictKind};
+    use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId};
 
     fn report(body: ReportBody) -> Report {
         Report { run: RunId("r".into()), generation: Generation(0), time: 0.0, body }

@@ -1,6 +1,6 @@
 //! The only place that awaits: driver, terminal, headless, signals.
 //!
-//! Owner: the console process. [`driver`] is the one loop: links, keys, signals and one timer become [`Event`](crate::core::event::Event)s,
+//! Owner: the console process. [`driver`] is the one loop: links, keys, signals and one timer become [`Event`](rankdeck_core::event::Event)s,
 //! the core answers with effects, and those are carried out here. Everything else in this folder is a part of that loop:
 //!
 //! - [`clock`] the console's monotonic clock; [`signals`] what the system says; [`errand`] what the command came for, as a pure machine;

@@ -4,15 +4,16 @@
 //! Owner: the driver. Files are private (0600 in 0700 folders): environments may hold secrets. A disk that fails costs the record, never the run:
 //! the first error is kept and shown in the log, and writing ends.
 //!
-//! Invariant REC-1: both files are bounded. The trace ends at its cap ([`crate::core::trace`]); reports of gauges (log lines, progress) end after
+//! Invariant REC-1: both files are bounded. The trace ends at its cap ([`rankdeck_core::trace`]); reports of gauges (log lines, progress) end after
 //! [`GAUGE_BYTES`], all others are kept for ever. What is left out is counted.
 
-use crate::core::event::Event;
-use crate::core::ids::{RunId, Timestamp, WallTime};
-use crate::core::plan::Until;
-use crate::core::report::{Report, ReportBody};
-use crate::core::trace::{self, Header};
-use crate::core::{Goal, Learnt};
+use rankdeck_core::event::Event;
+use rankdeck_core::report::{Report, ReportBody};
+use rankdeck_core::trace;
+use rankdeck_core::trace::Header;
+use rankdeck_core::{Goal, Learnt};
+use rankdeck_types::ids::{RunId, Timestamp, WallTime};
+use rankdeck_types::plan::Until;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};

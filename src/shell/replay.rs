@@ -8,14 +8,14 @@ use super::frames::Want;
 use super::screen::{Heard, Screen};
 use super::signals::{Signalled, Signals};
 use super::words::duration;
-use crate::core::Core;
-use crate::core::effect::Effect;
-use crate::core::ids::Timestamp;
-use crate::core::model::Model;
-use crate::core::report::Report;
-use crate::core::trace::Trace;
-use crate::ui::Action;
 use crossterm::event::{Event as TermEvent, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use rankdeck_core::Core;
+use rankdeck_core::effect::Effect;
+use rankdeck_core::model::Model;
+use rankdeck_core::report::Report;
+use rankdeck_core::trace::Trace;
+use rankdeck_tui::Action;
+use rankdeck_types::ids::Timestamp;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
@@ -229,10 +229,10 @@ fn paint_bar(frame: &mut Frame, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::Goal;
-    use crate::core::event::Event;
-    use crate::core::ids::RunId;
-    use crate::core::trace::Header;
+    use rankdeck_core::Goal;
+    use rankdeck_core::event::Event;
+    use rankdeck_core::trace::Header;
+    use rankdeck_types::ids::RunId;
 
     fn player() -> Player {
         let goal = Goal::Attach { run: RunId("r".into()), hosts: vec!["a".into()] };

@@ -4,11 +4,11 @@ use super::clock::earlier;
 use super::frames::{Pacer, Want};
 use super::signals::Signals;
 use super::terminal::{self, Surface, Tty};
-use crate::core::ids::Timestamp;
-use crate::core::model::Model;
-use crate::ui::{self, Action, Theme, ViewState};
 use crossterm::event::{Event as TermEvent, EventStream, KeyEventKind, MouseEventKind};
 use futures_util::{Stream, StreamExt};
+use rankdeck_core::model::Model;
+use rankdeck_tui::{Action, Theme, ViewState};
+use rankdeck_types::ids::Timestamp;
 use ratatui::Frame;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -83,12 +83,12 @@ impl Screen {
         let Some(input) = input else { return Heard::Gone };
         let actions = match input {
             TermEvent::Key(key) if key.kind == KeyEventKind::Release => return Heard::Actions(Vec::new()),
-            TermEvent::Key(key) => ui::on_key(model, &mut self.view, key, now),
+            TermEvent::Key(key) => rankdeck_tui::on_key(model, &mut self.view, key, now),
             TermEvent::Mouse(mouse) if mouse.kind == MouseEventKind::Moved => {
                 return Heard::Actions(Vec::new());
             }
-            TermEvent::Mouse(mouse) => ui::on_mouse(model, &mut self.view, mouse, now),
-            TermEvent::Paste(text) => ui::on_paste(model, &mut self.view, &text, now),
+            TermEvent::Mouse(mouse) => rankdeck_tui::on_mouse(model, &mut self.view, mouse, now),
+            TermEvent::Paste(text) => rankdeck_tui::on_paste(model, &mut self.view, &text, now),
             // Also when the size is the old one again: what the terminal cut off meanwhile is gone.
             TermEvent::Resize(..) => {
                 self.repaint = true;
@@ -125,10 +125,10 @@ impl Screen {
             self.surface.clear()?;
         }
         let size = self.surface.size()?;
-        ui::layout(model, &mut self.view, Rect::new(0, 0, size.width, size.height));
+        rankdeck_tui::layout(model, &mut self.view, Rect::new(0, 0, size.width, size.height));
         let (view, theme) = (&self.view, &self.theme);
         self.surface.draw(&mut |frame| {
-            ui::view(model, view, theme, at, frame);
+            rankdeck_tui::view(model, view, theme, at, frame);
             overlay(frame);
         })?;
         self.pacer.drawn(now, model.revision);
@@ -182,7 +182,7 @@ impl Screen {
         let mut terminal = Terminal::new(TestBackend::new(size.width, size.height))
             .map_err(|error| io::Error::other(error.to_string()))?;
         terminal
-            .draw(|frame| ui::view(model, &self.view, &self.theme, now, frame))
+            .draw(|frame| rankdeck_tui::view(model, &self.view, &self.theme, now, frame))
             .map_err(|error| io::Error::other(error.to_string()))?;
         let buffer = terminal.backend().buffer();
         let rows = buffer.content().chunks(usize::from(size.width.max(1)));

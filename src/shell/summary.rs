@@ -1,10 +1,10 @@
 //! The last words of a console: how the run ended, its evaluations and totals, the proof of the stop, and where to look. Pure.
 
 use super::words::{count, duration, exit, plural, printable, rate};
-use crate::core::event::LinkState;
-use crate::core::model::{Model, RankLife, RankModel};
-use crate::core::report::{Outcome, ReportBody, Severity, VerdictKind};
-use crate::proto::message::Exit;
+use rankdeck_core::model::{Model, RankLife, RankModel};
+use rankdeck_core::report::{Outcome, ReportBody, Severity, VerdictKind};
+use rankdeck_proto::message::Exit;
+use rankdeck_types::link_state::LinkState;
 use std::path::Path;
 
 /// Evaluations listed; of longer runs the first two, the best and the latest.
@@ -207,10 +207,10 @@ fn places(model: &Model, record: Option<&Path>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::ids::{LocalRank, NodeRank, Rank};
-    use crate::core::model::HostModel;
-    use crate::core::plan::PlannedRank;
-    use crate::proto::message::Evaluation;
+    use rankdeck_core::model::HostModel;
+    use rankdeck_proto::message::Evaluation;
+    use rankdeck_types::ids::{LocalRank, NodeRank, Rank};
+    use rankdeck_types::plan::PlannedRank;
 
     fn finished(outcome: Outcome, proved: bool, survivors: &[&str]) -> ReportBody {
         ReportBody::RunFinished {

@@ -1,7 +1,7 @@
 //! Numbers, times and names as people read them on a plain line.
 
-use crate::core::ids::WallTime;
-use crate::proto::message::Exit;
+use rankdeck_proto::message::Exit;
+use rankdeck_types::ids::WallTime;
 
 /// `1234567` as `1,234,567`.
 pub fn count(n: u64) -> String {

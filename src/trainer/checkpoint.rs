@@ -4,7 +4,7 @@
 //!
 //! Layout, version 2, little-endian: magic `RANKDECK`, version (u32), length of the header (u32), header (JSON, [`Header`]), the arrays (f32 each,
 //! in the order of `header.arrays`), the words (u64, in the order of `header.words`), the ranks' own words (u64, `world_size * words_per_rank`),
-//! SHA-256 of all before. Random streams are named by the iteration ([`crate::trainer::seeds`]), so the iteration number is all there is to save
+//! SHA-256 of all before. Random streams are named by the iteration ([`rankdeck_kernel::seeds`]), so the iteration number is all there is to save
 //! of them, and schedules count iterations, updates or environment steps, which are here too.
 //!
 //! Invariants:
@@ -17,7 +17,7 @@ use super::collect::Tally;
 use super::error::TrainerError;
 use super::safetensors;
 use super::state::{Array, MODEL, State, Words};
-use crate::trainer::inject;
+use crate::inject;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fs::File;

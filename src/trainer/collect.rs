@@ -13,10 +13,10 @@ use super::normalise::Running;
 use super::policy::Acting;
 use super::policy::distribution::{most_probable, sample_categorical, sample_gaussian};
 use super::rollout::{ActionBuffer, Rollout, rows};
-use super::seeds::{Purpose, Seeds};
 pub use super::tally::{Interval, Tally};
-use crate::config::experiment::Collect;
-use crate::trainer::inject;
+use crate::inject;
+use rankdeck_kernel::seeds::{Purpose, Seeds};
+use rankdeck_types::experiment::Collect;
 use std::time::Instant;
 
 /// How rewards and ends of episodes are treated.

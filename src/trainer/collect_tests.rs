@@ -1,8 +1,9 @@
 use super::*;
-use crate::config::experiment::{Env, Kernel, Policy};
-use crate::trainer::env::{self, make_vector};
-use crate::trainer::policy::ActorCritic;
-use crate::trainer::policy::actor_critic::Layout;
+use crate::env;
+use crate::env::make_vector;
+use crate::policy::ActorCritic;
+use crate::policy::actor_critic::Layout;
+use rankdeck_types::experiment::{Env, Kernel, Policy};
 use tch::Device;
 
 fn treatment(num_steps: u32) -> Treatment {

@@ -1,7 +1,7 @@
 //! Why a trainer ends without success.
 
 use super::algo::adam::AdamError;
-use super::dist::DistError;
+use super::distributed::DistError;
 use super::env::EnvError;
 
 /// What failed, what helps, and whose mistake it is.

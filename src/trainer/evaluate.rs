@@ -9,8 +9,8 @@
 use super::env::{Observations, Outcome, VectorEnv};
 use super::error::TrainerError;
 use super::rollout::ActionBuffer;
-use crate::proto::message::Evaluation;
-use crate::trainer::inject;
+use crate::inject;
+use rankdeck_proto::message::Evaluation;
 use std::time::Instant;
 
 /// Environments at most; more episodes are played one after the other.
@@ -70,9 +70,9 @@ pub fn evaluate(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::experiment::Env;
-    use crate::trainer::env::{Purpose, make_vector};
-    use crate::trainer::seeds::Seeds;
+    use crate::env::{Purpose, make_vector};
+    use rankdeck_kernel::seeds::Seeds;
+    use rankdeck_types::experiment::Env;
 
     /// Pushes to where the pole falls, or always to the left.
     struct Push {

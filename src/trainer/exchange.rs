@@ -6,9 +6,9 @@
 //! - EXCHANGE-3: every rank sees every rank's fingerprint chain: each adds its own in its own slot, zeros elsewhere, so that the
 //!   comparison costs no collective of its own.
 
-use super::dist::{DistError, ProcessGroup, ReduceOp};
+use super::distributed::{DistError, ProcessGroup, ReduceOp};
 use super::tally::{Ended, Interval, Tally, push_bounded};
-use crate::proto::message::Returns;
+use rankdeck_proto::message::Returns;
 
 /// What this rank brings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,7 @@
 //! - NORM-2: observations of a rollout are normalised by the moments as they were at its beginning, so that what is stored is what the policy
 //!   saw; rewards by the moments that include the rollout, as they are not seen before learning.
 
-use super::dist::{DistError, ProcessGroup};
+use super::distributed::{DistError, ProcessGroup};
 use tch::{Device, Kind, Tensor};
 
 /// Gymnasium's start: a mean of 0 and a variance of 1 that weigh next to nothing.

@@ -6,10 +6,10 @@
 use super::env::{ActionSpace, Actions, Outcome, Purpose, make_vector};
 use super::error::TrainerError;
 use super::report::say;
-use super::seeds::Seeds;
 use super::settings::Flags;
 use super::setup::load_experiment;
-use crate::config::experiment::{Env, EnvWorker};
+use rankdeck_kernel::seeds::Seeds;
+use rankdeck_types::experiment::{Env, EnvWorker};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -51,7 +51,7 @@ fn check(env: &Env) -> Result<(), TrainerError> {
             format!("{} continuous, from {low:?} to {high:?}", low.len())
         }
     };
-    let mut random = seeds.generator(super::seeds::Purpose::Action, 0, 0);
+    let mut random = seeds.generator(rankdeck_kernel::seeds::Purpose::Action, 0, 0);
     let mut outcome = Outcome::new(&spec, ENVS);
     let (mut discrete, mut continuous) = (vec![0; ENVS], vec![0.0; ENVS * spec.actions.width()]);
     let (begun, mut steps, mut episodes) = (Instant::now(), 0_u64, 0_usize);

@@ -9,8 +9,8 @@
 //! - REPORT-3: each connection begins with `hello`; a line that could not be written whole is sent again on the next one.
 //! - REPORT-4: [`Events::finish`] returns within its bound, whatever the agent does.
 
-use crate::core::ids::{Generation, Rank};
-use crate::proto::message::RankEvent;
+use rankdeck_proto::message::RankEvent;
+use rankdeck_types::ids::{Generation, Rank};
 use std::collections::VecDeque;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -175,7 +175,7 @@ pub fn warn(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::message::{Counters, Evaluation};
+    use rankdeck_proto::message::{Counters, Evaluation};
     use std::io::{BufRead, BufReader};
     use std::os::unix::net::UnixListener;
 

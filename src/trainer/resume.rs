@@ -10,7 +10,7 @@
 
 use super::checkpoint::{Checkpoint, refuse};
 use super::collect::Tally;
-use super::dist::ProcessGroup;
+use super::distributed::ProcessGroup;
 use super::error::TrainerError;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -128,7 +128,7 @@ pub fn share_of(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trainer::checkpoint::Header;
+    use crate::checkpoint::Header;
 
     /// Two ranks with two environments of one word each.
     fn checkpoint() -> Checkpoint {

@@ -8,7 +8,7 @@
 //!   present must agree, unless torchrun or rankdeck's agent started this process inside a Slurm step.
 //! - SETTINGS-2: `rank < world_size`, and a group of more than one has an address.
 
-use super::dist::BackendKind;
+use super::distributed::BackendKind;
 use super::error::TrainerError;
 use clap::builder::ArgPredicate;
 use std::path::PathBuf;

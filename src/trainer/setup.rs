@@ -1,9 +1,9 @@
 //! What is settled before the first iteration: experiment, sizes, device, folders.
 
-use super::dist::{BackendKind, cuda};
+use super::distributed::{BackendKind, cuda};
 use super::error::TrainerError;
 use super::settings::Settings;
-use crate::config::experiment::{Backend, Env, Experiment, Learn};
+use rankdeck_types::experiment::{Backend, Env, Experiment, Learn};
 use std::path::{Path, PathBuf};
 use tch::Device;
 

@@ -4,7 +4,7 @@
 //!
 //! Names that begin with `model.` are the networks' weights, which are exported for PyTorch too, without the prefix.
 
-use crate::trainer::collect::Tally;
+use crate::collect::Tally;
 use tch::{Device, Kind, TchError, Tensor};
 
 /// Prefix of the networks' weights.
@@ -74,7 +74,7 @@ pub struct Restored {
 }
 
 impl Restored {
-    /// An array by its name; [`crate::trainer::checkpoint::Checkpoint::fits`] has made sure that it is there.
+    /// An array by its name; [`crate::checkpoint::Checkpoint::fits`] has made sure that it is there.
     pub fn array(&self, name: &str) -> Option<&Array> {
         self.arrays.iter().find(|array| array.name == name)
     }

@@ -1,6 +1,6 @@
 //! Counting: a rank's own counters, and the returns of its episodes.
 
-use crate::proto::message::{Counters, Returns};
+use rankdeck_proto::message::{Counters, Returns};
 use std::collections::VecDeque;
 
 /// This rank's own counters since the run began.

@@ -6,7 +6,7 @@ use super::collect::Interval;
 use super::exchange::Agreed;
 use super::report::{Events, say, warn};
 use super::tensorboard::EventFile;
-use crate::proto::message::{Counters, Evaluation, RankEvent};
+use rankdeck_proto::message::{Counters, Evaluation, RankEvent};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};

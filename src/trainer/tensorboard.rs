@@ -1,8 +1,8 @@
-//! TensorBoard event files of the run; the form of a record is in [`crate::proto::tfrecord`].
+//! TensorBoard event files of the run; the form of a record is in [`rankdeck_proto::tfrecord`].
 //!
 //! Owner: rank 0. One file per life of the run, in `RUN_DIR/tensorboard`.
 
-use crate::proto::tfrecord::{field_bytes, frame, varint};
+use rankdeck_proto::tfrecord::{field_bytes, frame, varint};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -85,7 +85,7 @@ fn wall_time() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::tfrecord::{Next, next};
+    use rankdeck_proto::tfrecord::{Next, next};
 
     #[test]
     fn frames_hold_their_length_and_checksums() {

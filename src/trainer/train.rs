@@ -1,8 +1,8 @@
-//! The training loop of one rank. Its invariants are the [trainer's](crate::trainer).
+//! The training loop of one rank. Its invariants are the [trainer's](crate).
 
 use super::algo::{self, Algorithm, At, Learned, Parts};
 use super::checkpoint::{Checkpoint, Header};
-use super::dist::{GroupSettings, Page, ProcessGroup};
+use super::distributed::{GroupSettings, Page, ProcessGroup};
 use super::env::{self, VectorEnv};
 use super::error::TrainerError;
 use super::evaluate::{self, evaluate};
@@ -10,16 +10,16 @@ use super::exchange::{Brought, exchange, gather};
 use super::replay::Mark;
 use super::report::{Events, say, warn};
 use super::resume;
-use super::seeds::Seeds;
 use super::settings::Settings;
 use super::setup::{self, Sizes};
 use super::signals;
 use super::state::Restored;
 use super::tally::{Tally, mean, push_bounded};
 use super::tell::{Teller, Told};
-use crate::config::experiment::{Experiment, Learn};
-use crate::proto::message::{Activity, Counters, Evaluation, FinishReason, Phase, RankEvent};
-use crate::proto::status_page::Writer;
+use rankdeck_kernel::seeds::Seeds;
+use rankdeck_proto::message::{Activity, Counters, Evaluation, FinishReason, Phase, RankEvent};
+use rankdeck_proto::status_page::Writer;
+use rankdeck_types::experiment::{Experiment, Learn};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -2,12 +2,12 @@
 //!
 //! Everything that a test starts carries the run's mark; when the bed is dropped all of it is ended and looked for.
 
-use rankdeck::agent::daemon::Started;
-use rankdeck::agent::{RunEntry, proc};
-use rankdeck::core::ids::{Generation, LocalRank, NodeRank, Rank, RunId};
-use rankdeck::core::plan::{Plan, PlannedHost, PlannedRank};
-use rankdeck::proto::frame::{Decoder, encode};
-use rankdeck::proto::message::*;
+use rankdeck_agent::daemon::Started;
+use rankdeck_agent::{RunEntry, proc};
+use rankdeck_proto::frame::{Decoder, encode};
+use rankdeck_proto::message::*;
+use rankdeck_types::ids::{Generation, LocalRank, NodeRank, Rank, RunId};
+use rankdeck_types::plan::{Plan, PlannedHost, PlannedRank};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -123,7 +123,7 @@ impl Bed {
 
     /// A plan with `ranks` ranks on node 0 that run `command`.
     pub fn spec(&self, generation: u32, ranks: u32, command: &[&str]) -> LaunchSpec {
-        let mut experiment: rankdeck::config::experiment::Experiment =
+        let mut experiment: rankdeck_types::experiment::Experiment =
             toml::from_str("[run]\nname = \"test\"\n[launch]\nstop_grace_s = 1.0").unwrap();
         experiment.launch.command = command.iter().map(|word| word.to_string()).collect();
         LaunchSpec {

@@ -1,9 +1,9 @@
 //! Consoles come and go: starting, finding, attaching again, several at once, slow ones.
 
 use crate::bed::*;
-use rankdeck::agent::daemon::Started;
-use rankdeck::proto::frame::encode;
-use rankdeck::proto::message::*;
+use rankdeck_agent::daemon::Started;
+use rankdeck_proto::frame::encode;
+use rankdeck_proto::message::*;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
@@ -36,8 +36,8 @@ fn starting_returns_although_somebody_waits_for_the_end_of_its_output() {
         let target = std::fs::read_link(fd.unwrap().path()).unwrap_or_default();
         assert!(!target.to_string_lossy().starts_with("/dev/pts"), "{target:?}");
     }
-    let stat = rankdeck::agent::proc::stat(started.pid).unwrap();
-    assert_ne!(stat.session, rankdeck::agent::proc::stat(std::process::id()).unwrap().session);
+    let stat = rankdeck_agent::proc::stat(started.pid).unwrap();
+    assert_ne!(stat.session, rankdeck_agent::proc::stat(std::process::id()).unwrap().session);
     assert_ne!(stat.session, stat.pid, "no session leader: it can never get a terminal");
 }
 
@@ -202,7 +202,7 @@ fn a_detached_run_goes_on_and_a_leased_one_does_not() {
     let mut console = Console::attach(&agent, 0);
     let leased = |generation| {
         let mut spec = bed.spec(generation, 1, &["sh", "-c", "echo up; sleep 1000"]);
-        spec.plan.experiment.launch.on_disconnect = rankdeck::config::experiment::OnDisconnect::Stop;
+        spec.plan.experiment.launch.on_disconnect = rankdeck_types::experiment::OnDisconnect::Stop;
         spec.plan.experiment.launch.lease_s = 0.5;
         spec
     };

@@ -3,9 +3,9 @@
 //! The scripts with real collectives need an interpreter with PyTorch: `RANKDECK_TEST_PYTHON` names it; without it those tests say so and pass.
 
 use crate::bed::*;
-use rankdeck::core::ids::Rank;
-use rankdeck::proto::inspection::{How, Inspection};
-use rankdeck::proto::message::*;
+use rankdeck_proto::inspection::{How, Inspection};
+use rankdeck_proto::message::*;
+use rankdeck_types::ids::Rank;
 use std::time::{Duration, Instant};
 
 /// Asks until an answer fits, and returns it.
@@ -78,7 +78,7 @@ fn looking_at_ranks_that_spin_never_ends_them() {
     for _ in 0..5 {
         look(&mut console, 0, "it runs", |found| found.os.cpu_ms_moved > 0);
     }
-    assert_eq!(rankdeck::agent::proc::stat(pid).unwrap().state, 'R');
+    assert_eq!(rankdeck_agent::proc::stat(pid).unwrap().state, 'R');
     assert!(console.find(|event| matches!(event, RecordEvent::RankExited { .. }).then_some(())).is_none());
 }
 
@@ -175,7 +175,7 @@ fn a_scripts_own_sitecustomize_still_runs_and_the_hook_can_be_left_out() {
     console.wait_line(0, "wrapped True");
     console.stopped();
     console.records.clear();
-    spec.generation = rankdeck::core::ids::Generation(1);
+    spec.generation = rankdeck_types::ids::Generation(1);
     spec.plan.experiment.watch.python_hook = false;
     console.launch(spec);
     console.wait_line(0, "wrapped False");
@@ -257,7 +257,7 @@ fn measure_the_agent_with_eight_ranks() {
     console.wait("samples of all ranks", |console| {
         console.samples.last().is_some_and(|sample| sample.ranks.len() == 8)
     });
-    let ticks = || rankdeck::agent::proc::stat(started.pid).unwrap().cpu_ticks;
+    let ticks = || rankdeck_agent::proc::stat(started.pid).unwrap().cpu_ticks;
     let (before, begun, first) = (ticks(), Instant::now(), console.samples.len());
     let mut taken = 0;
     while begun.elapsed() < Duration::from_secs(20) {
@@ -265,7 +265,7 @@ fn measure_the_agent_with_eight_ranks() {
         taken = console.samples.last().map_or(0, |sample| sample.mono_ms);
     }
     let share = (ticks() - before) as f64
-        / rankdeck::agent::proc::ticks_per_second() as f64
+        / rankdeck_agent::proc::ticks_per_second() as f64
         / begun.elapsed().as_secs_f64();
     eprintln!("agent: {:.2} % of a core ({first} samples before, last at {taken})", share * 100.0);
     let found = look(&mut console, 0, "an answer", |found| found.took_ms > 0);

@@ -1,10 +1,10 @@
 //! Launch, ends, stops, and what ranks say meanwhile.
 
 use crate::bed::*;
-use rankdeck::agent::entries::RunState;
-use rankdeck::core::ids::Rank;
-use rankdeck::proto::message::*;
-use rankdeck::proto::status_page::{Dtype, Op, Writer, tag};
+use rankdeck_agent::entries::RunState;
+use rankdeck_proto::message::*;
+use rankdeck_proto::status_page::{Dtype, Op, Writer, tag};
+use rankdeck_types::ids::Rank;
 use std::io::Write;
 
 /// This test binary itself as a rank: `-- --exact lives::rank_program --ignored`.
@@ -63,7 +63,7 @@ fn ends_are_decoded_and_the_stop_is_proved_by_itself() {
     let log = std::fs::read_to_string(bed.node_dir(0).join("gen0/rank1.log")).unwrap();
     assert_eq!(log, "hello from 1\noops\n");
     let experiment = std::fs::read_to_string(bed.node_dir(0).join("gen0/experiment.toml")).unwrap();
-    assert!(toml::from_str::<rankdeck::config::experiment::Experiment>(&experiment).is_ok());
+    assert!(toml::from_str::<rankdeck_types::experiment::Experiment>(&experiment).is_ok());
     // The manifest follows the record.
     let entry = until("finished", || bed.list().pop().filter(|entry| entry.state == RunState::Finished));
     assert_eq!((entry.ranks_alive, entry.world_size, entry.pids.len()), (0, 3, 0));

@@ -1,8 +1,8 @@
 //! Nothing outlives its run: every way in which an agent, a rank or a stop can go wrong.
 
 use crate::bed::*;
-use rankdeck::agent::daemon::Started;
-use rankdeck::proto::message::*;
+use rankdeck_agent::daemon::Started;
+use rankdeck_proto::message::*;
 
 /// A rank with a worker that ignores SIGTERM, a daemon that left its session and parent, and one that cleared its environment as well.
 const FAMILY: &str = r#"
@@ -40,14 +40,14 @@ fn family(bed: &Bed, console: &mut Console, ranks: u32) -> Vec<(u32, u64)> {
     until("the whole family", || {
         let agent = bed.watchers().iter().find(|stat| is_agent(stat.pid)).map(|stat| stat.pid)?;
         let guards: Vec<u32> = bed.watchers().iter().map(|stat| stat.pid).collect();
-        let all: Vec<_> = rankdeck::agent::proc::descendants(agent)
+        let all: Vec<_> = rankdeck_agent::proc::descendants(agent)
             .into_iter()
             .filter(|pid| !guards.contains(pid))
-            .filter_map(rankdeck::agent::proc::stat)
+            .filter_map(rankdeck_agent::proc::stat)
             .filter(|stat| !stat.is_gone())
             .collect();
         // Rank, daemon and sleeper are children of the agent, the worker is the rank's; anything else is still on its way.
-        let count = |wanted: &dyn Fn(&rankdeck::agent::proc::Stat) -> bool| {
+        let count = |wanted: &dyn Fn(&rankdeck_agent::proc::Stat) -> bool| {
             all.iter().filter(|stat| wanted(stat)).count()
         };
         let ranks = ranks as usize;
@@ -77,7 +77,7 @@ fn is_agent(pid: u32) -> bool {
 
 fn alive(family: &[(u32, u64)]) -> Vec<u32> {
     let lives = |(pid, start): &&(u32, u64)| {
-        rankdeck::agent::proc::stat(*pid).is_some_and(|stat| stat.start == *start && !stat.is_gone())
+        rankdeck_agent::proc::stat(*pid).is_some_and(|stat| stat.start == *start && !stat.is_gone())
     };
     family.iter().filter(lives).map(|(pid, _)| *pid).collect()
 }

@@ -1,7 +1,7 @@
 //! What docs/SECURITY.md promises of an agent.
 
 use crate::bed::{Bed, Console, until};
-use rankdeck::proto::frame::MAX_FRAME;
+use rankdeck_proto::frame::MAX_FRAME;
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
@@ -62,13 +62,13 @@ fn another_user_is_not_served_even_where_the_socket_is_open() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let attach = rankdeck::proto::message::ConsoleMessage::Attach {
-        protocol: rankdeck::proto::message::PROTOCOL,
+    let attach = rankdeck_proto::message::ConsoleMessage::Attach {
+        protocol: rankdeck_proto::message::PROTOCOL,
         build: "x".into(),
         after_seq: 0,
         log_tail: 0,
     };
-    child.stdin.take().unwrap().write_all(&rankdeck::proto::frame::encode(&attach).unwrap()).unwrap();
+    child.stdin.take().unwrap().write_all(&rankdeck_proto::frame::encode(&attach).unwrap()).unwrap();
     let output = child.wait_with_output().unwrap();
     let said =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);

@@ -1,8 +1,8 @@
 //! Every collective gives what it should, for every world size.
 
 use crate::harness::{Me, World, page_of};
-use rankdeck::proto::status_page::{Op, Reader, tag_text};
-use rankdeck::trainer::dist::{DistErrorKind, ReduceOp};
+use rankdeck_proto::status_page::{Op, Reader, tag_text};
+use rankdeck_trainer::distributed::{DistErrorKind, ReduceOp};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tch::{Kind, Tensor};

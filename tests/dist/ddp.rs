@@ -1,7 +1,7 @@
 //! Data-parallel training equals training alone.
 
 use crate::harness::{Me, World, error_value};
-use rankdeck::trainer::dist::{Averaging, Ddp};
+use rankdeck_trainer::distributed::{Averaging, Ddp};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tch::nn::{self, Module, OptimizerConfig};

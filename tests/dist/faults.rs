@@ -1,9 +1,9 @@
 //! What goes wrong between ranks ends in an error that says so, in time, and never ends the process (DIST-2, DIST-3).
 
 use crate::harness::{End, Me, World, error_value, page_of, until};
-use rankdeck::proto::message::Phase;
-use rankdeck::proto::status_page::{Reader, tag_text};
-use rankdeck::trainer::dist::{ProcessGroup, ReduceOp};
+use rankdeck_proto::message::Phase;
+use rankdeck_proto::status_page::{Reader, tag_text};
+use rankdeck_trainer::distributed::{ProcessGroup, ReduceOp};
 use serde_json::{Value, json};
 use std::net::TcpListener;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Starting, hearing and ending rank processes.
 
-use rankdeck::proto::status_page::Writer;
-use rankdeck::trainer::dist::{BackendKind, DistError, GroupSettings, Page, ProcessGroup};
+use rankdeck_proto::status_page::Writer;
+use rankdeck_trainer::distributed::{BackendKind, DistError, GroupSettings, Page, ProcessGroup};
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -1,10 +1,10 @@
 //! NCCL: refused in one sentence where it cannot work; equal to Gloo where it can.
 //!
-//! On a machine with a GPU: `cargo test --features trainer --test dist -- --ignored --skip rank_process nccl`.
+//! On a machine with a GPU: `cargo test -p rankdeck-trainer --test dist -- --ignored --skip rank_process nccl`.
 
 use crate::ddp;
 use crate::harness::{Me, World};
-use rankdeck::trainer::dist::cuda::load_cuda;
+use rankdeck_trainer::distributed::cuda::load_cuda;
 use serde_json::Value;
 use std::path::Path;
 

@@ -1,18 +1,18 @@
 //! DQN and SAC over several ranks equal one rank on the whole batch, and stay equal.
 
 use crate::harness::{Me, World};
-use rankdeck::config::experiment::{Activation, Policy};
-use rankdeck::config::learn::{Dqn, Sac};
-use rankdeck::trainer::algo::off_policy::begin;
-use rankdeck::trainer::algo::q_learner::{QLearner, Way};
-use rankdeck::trainer::algo::sac_learner::{Noise, SacLearner};
-use rankdeck::trainer::dist::{DataParallel, ProcessGroup};
-use rankdeck::trainer::env::numpy_random::Generator;
-use rankdeck::trainer::env::{ActionSpace, Spec};
-use rankdeck::trainer::policy::q_layout::QLayout;
-use rankdeck::trainer::policy::sac_networks::SacLayout;
-use rankdeck::trainer::replay::Batch;
-use rankdeck::trainer::seeds::{Purpose, Seeds};
+use rankdeck_kernel::numpy_random::Generator;
+use rankdeck_kernel::seeds::{Purpose, Seeds};
+use rankdeck_trainer::algo::off_policy::begin;
+use rankdeck_trainer::algo::q_learner::{QLearner, Way};
+use rankdeck_trainer::algo::sac_learner::{Noise, SacLearner};
+use rankdeck_trainer::distributed::{DataParallel, ProcessGroup};
+use rankdeck_trainer::env::{ActionSpace, Spec};
+use rankdeck_trainer::policy::q_layout::QLayout;
+use rankdeck_trainer::policy::sac_networks::SacLayout;
+use rankdeck_trainer::replay::Batch;
+use rankdeck_types::experiment::{Activation, Policy};
+use rankdeck_types::learn::{Dqn, Sac};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tch::{Device, Kind, Tensor};

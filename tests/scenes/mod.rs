@@ -1,16 +1,17 @@
 //! Models for screen tests: built from given values only, so that a scene looks the same everywhere and always.
 
-use rankdeck::config::experiment::{Collect, Distributed, Env, Eval, Experiment, Launch, Policy, Run, Watch};
-use rankdeck::config::hosts::Host;
-use rankdeck::core::card::{Advice, Call, Card, Others, Side};
-use rankdeck::core::event::{LinkState, Probe, Prompt};
-use rankdeck::core::ids::{Generation, LocalRank, NodeRank, Rank, RunId, Timestamp};
-use rankdeck::core::model::*;
-use rankdeck::core::plan::{Plan, PlannedHost, PlannedRank, PlannedSize};
-use rankdeck::core::reason::Reason;
-use rankdeck::core::report::*;
-use rankdeck::core::series::Series;
-use rankdeck::proto::message::*;
+use rankdeck_core::card::{Advice, Call, Card, Others, Side};
+use rankdeck_core::model::*;
+use rankdeck_core::reason::Reason;
+use rankdeck_core::report::*;
+use rankdeck_core::series::Series;
+use rankdeck_proto::message::*;
+use rankdeck_types::experiment::{Collect, Distributed, Env, Eval, Experiment, Launch, Policy, Run, Watch};
+use rankdeck_types::host::Host;
+use rankdeck_types::ids::{Generation, LocalRank, NodeRank, Rank, RunId, Timestamp};
+use rankdeck_types::link_state::{LinkState, Prompt};
+use rankdeck_types::plan::{Plan, PlannedHost, PlannedRank, PlannedSize};
+use rankdeck_types::probe::Probe;
 
 /// When every scene is looked at.
 pub const NOW: Timestamp = Timestamp(1_754_000);

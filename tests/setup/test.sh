@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Runs every test: the console without libtorch (all but the suites that make hosts of their own, which would only do the same again), then everything
-# with the trainer, then the examples in the documentation. All of them run even when some fail; the last line adds up the runners' own
+# Runs every test once, then the examples in the documentation. All of them run even when some fail; the last line adds up the runners' own
 # summaries. With nextest where it is installed, with cargo otherwise.
 set -u -o pipefail
 
@@ -20,14 +19,11 @@ if cargo nextest --version >/dev/null 2>&1; then
 else
     runner=(cargo test --no-fail-fast)
 fi
-console=(--lib --bins)
-for suite in agent cli config e2e keys pty screens; do console+=(--test "$suite"); done
-
-# Tests of the console look for the trainer beside it. Built with the tests, so that crates shared with dev-dependencies are built once.
-stage "building" cargo test --no-run --features trainer,inject
-stage "console, without libtorch" "${runner[@]}" "${console[@]}" "$@"
-stage "console and trainer" "${runner[@]}" --lib --bins --tests --features trainer,inject "$@"
-stage "examples in the documentation" cargo test --doc --features trainer
+# The console's tests look for the trainer beside the console, so everything is built first.
+features=(--workspace --features rankdeck-trainer/inject)
+stage "building" cargo test --no-run "${features[@]}"
+stage "tests" "${runner[@]}" "${features[@]}" "$@"
+stage "examples in the documentation" cargo test --doc "${features[@]}"
 
 # cargo: `test result: ok. 3 passed; 0 failed; 1 ignored; ...`; nextest: `Summary [ 0.1s] 3 tests run: 3 passed (1 slow), 1 skipped`.
 sed 's/\x1b\[[0-9;]*m//g' "$log" | awk -v status="$status" '

@@ -22,9 +22,9 @@
 
 use crate::desk::{Answers, Client, Nobody};
 use crate::sshd::{Sshd, eventually};
-use rankdeck::link::{self, LinkCommand};
-use rankdeck::proto::message::{AgentMessage, ConsoleMessage};
-use rankdeck::ssh::exec;
+use rankdeck_link::LinkCommand;
+use rankdeck_link::ssh::exec;
+use rankdeck_proto::message::{AgentMessage, ConsoleMessage};
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -43,9 +43,10 @@ async fn ssh2_322_many_threads_run_many_commands() {
                 for number in 0..10 {
                     let args = ["list".to_string(), "--workdir".into(), number.to_string()];
                     let answers = Arc::new(Answers(Mutex::new(Vec::new())));
-                    let said = link::exec_with(client.settings(), &host, &client.agent(), &args, answers)
-                        .await
-                        .unwrap();
+                    let said =
+                        rankdeck_link::exec_with(client.settings(), &host, &client.agent(), &args, answers)
+                            .await
+                            .unwrap();
                     assert_eq!(said, format!(r#"["--workdir", "{number}"]"#));
                 }
             })
@@ -133,14 +134,12 @@ fn libssh2_544_a_mute_server_is_given_up() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     let mute = TcpListener::bind("127.0.0.1:0").unwrap();
-    let host = rankdeck::config::hosts::Host {
-        port: Some(mute.local_addr().unwrap().port()),
-        ..client.host(&server)
-    };
+    let host =
+        rankdeck_types::host::Host { port: Some(mute.local_addr().unwrap().port()), ..client.host(&server) };
     let mut link = client.open(client.request(host));
     link.until(
         "given up",
-        |state| matches!(state, rankdeck::core::event::LinkState::Lost { reason, .. } if reason.contains("does not speak")),
+        |state| matches!(state, rankdeck_types::link_state::LinkState::Lost { reason, .. } if reason.contains("does not speak")),
     );
     link.close();
 }
@@ -156,7 +155,7 @@ fn libssh2_169_keys_are_exchanged_anew_under_a_jump() {
         [&gate, &server].map(|sshd| format!("[127.0.0.1]:{} {}\n", sshd.port, sshd.host_key("host_ed25519")));
     client.know(&known.concat());
     client.configure(&format!("IdentityAgent none\nIdentityFile {}\n", client.key().display()));
-    let host = rankdeck::config::hosts::Host {
+    let host = rankdeck_types::host::Host {
         proxy_jump: Some(format!("127.0.0.1:{}", gate.port)),
         ..client.host(&server)
     };

@@ -23,8 +23,8 @@
 use crate::desk::Client;
 use crate::login::KeyAgent;
 use crate::sshd::{Sshd, keygen, kill};
-use rankdeck::config::hosts::Host;
-use rankdeck::core::event::LinkState;
+use rankdeck_types::host::Host;
+use rankdeck_types::link_state::LinkState;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -155,10 +155,10 @@ fn server_alive_says_how_long_silence_may_last() {
     link.talk(3);
     kill(client.agent_pid(), libc::SIGSTOP);
     let began = Instant::now();
-    std::thread::sleep(rankdeck::link::carry::SILENCE + Duration::from_secs(2));
+    std::thread::sleep(rankdeck_link::carry::SILENCE + Duration::from_secs(2));
     kill(client.agent_pid(), libc::SIGCONT);
     link.talk(4);
-    assert!(began.elapsed() > rankdeck::link::carry::SILENCE);
+    assert!(began.elapsed() > rankdeck_link::carry::SILENCE);
     assert!(!link.states.iter().any(|state| matches!(state, LinkState::Lost { .. })), "{:?}", link.states);
     link.close();
 }

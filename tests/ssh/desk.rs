@@ -1,11 +1,11 @@
 //! What every test here needs: a client's files, a stand-in agent, a link and what it tells.
 
 use crate::sshd::{PATIENCE, Sshd, keygen, kill, program};
-use rankdeck::config::hosts::{Host, Transport};
-use rankdeck::core::event::{LinkState, Prompt};
-use rankdeck::core::ids::{NodeRank, RunId};
-use rankdeck::link::{self, LinkCommand, LinkEvent, LinkHandle, LinkRequest, Opening, Prompter, Settings};
-use rankdeck::proto::message::{AgentMessage, ConsoleMessage};
+use rankdeck_link::{LinkCommand, LinkEvent, LinkHandle, LinkRequest, Opening, Prompter, Settings};
+use rankdeck_proto::message::{AgentMessage, ConsoleMessage};
+use rankdeck_types::host::{Host, Transport};
+use rankdeck_types::ids::{NodeRank, RunId};
+use rankdeck_types::link_state::{LinkState, Prompt};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -119,11 +119,13 @@ impl Client {
     }
 
     /// A login of one's own.
-    pub fn connection(&self, server: &Sshd) -> rankdeck::ssh::connect::Connection {
-        let target =
-            rankdeck::ssh::user_config::resolve(&self.host(server), self.settings().ssh_config.as_deref())
-                .unwrap();
-        rankdeck::ssh::connect::connect(&target, &mut Nobody).unwrap()
+    pub fn connection(&self, server: &Sshd) -> rankdeck_link::ssh::connect::Connection {
+        let target = rankdeck_link::ssh::user_config::resolve(
+            &self.host(server),
+            self.settings().ssh_config.as_deref(),
+        )
+        .unwrap();
+        rankdeck_link::ssh::connect::connect(&target, &mut Nobody).unwrap()
     }
 
     /// Opens a link to `server` as it is.
@@ -138,7 +140,7 @@ impl Client {
 
     pub fn open(&self, request: LinkRequest) -> Link {
         let (sender, events) = mpsc::channel(16);
-        let handle = link::open_with(self.settings(), request, sender);
+        let handle = rankdeck_link::open_with(self.settings(), request, sender);
         Link { handle, events, states: Vec::new(), messages: Vec::new() }
     }
 
@@ -228,7 +230,7 @@ impl Link {
     }
 
     /// Waits until messages flow.
-    pub fn ready(&mut self) -> rankdeck::core::event::Probe {
+    pub fn ready(&mut self) -> rankdeck_types::probe::Probe {
         match self.until("ready", |state| matches!(state, LinkState::Ready { .. })) {
             LinkState::Ready { probe } => probe,
             _ => unreachable!(),
@@ -350,12 +352,12 @@ impl Prompter for Answers {
 /// Asks nobody and waits for ever.
 pub struct Nobody;
 
-impl rankdeck::ssh::Operator for Nobody {
+impl rankdeck_link::ssh::Operator for Nobody {
     fn interactive(&self) -> bool {
         false
     }
 
-    fn ask(&mut self, _prompt: &rankdeck::core::event::Prompt) -> Option<String> {
+    fn ask(&mut self, _prompt: &rankdeck_types::link_state::Prompt) -> Option<String> {
         None
     }
 

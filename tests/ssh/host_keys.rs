@@ -2,7 +2,7 @@
 
 use crate::desk::Client;
 use crate::sshd::{Sshd, keygen};
-use rankdeck::core::event::Prompt;
+use rankdeck_types::link_state::Prompt;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};

@@ -2,9 +2,9 @@
 
 use crate::desk::{Answers, Client};
 use crate::sshd::{Sshd, kill};
-use rankdeck::config::hosts::{Host, Transport};
-use rankdeck::core::event::LinkState;
-use rankdeck::link::{self, LinkRequest, Opening};
+use rankdeck_link::{LinkRequest, Opening};
+use rankdeck_types::host::{Host, Transport};
+use rankdeck_types::link_state::LinkState;
 use std::sync::{Arc, Mutex};
 
 fn local(client: &Client, server: &Sshd) -> Host {
@@ -48,9 +48,10 @@ async fn one_shot_commands_answer() {
     let client = Client::of(&server);
     let answers = Arc::new(Answers(Mutex::new(Vec::new())));
     let host = local(&client, &server);
-    let said =
-        link::exec(&host, &client.agent(), &["list".into(), "a b".into()], answers.clone()).await.unwrap();
+    let said = rankdeck_link::exec(&host, &client.agent(), &["list".into(), "a b".into()], answers.clone())
+        .await
+        .unwrap();
     assert_eq!(said, r#"["a b"]"#);
-    let error = link::exec(&host, &client.agent(), &["nonsense".into()], answers).await.unwrap_err();
+    let error = rankdeck_link::exec(&host, &client.agent(), &["nonsense".into()], answers).await.unwrap_err();
     assert!(error.error.contains("unknown command nonsense"), "{error}");
 }

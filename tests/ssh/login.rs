@@ -2,8 +2,8 @@
 
 use crate::desk::Client;
 use crate::sshd::{Sshd, eventually, keygen};
-use rankdeck::core::event::{LinkState, Prompt};
-use rankdeck::link::LinkCommand;
+use rankdeck_link::LinkCommand;
+use rankdeck_types::link_state::{LinkState, Prompt};
 use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};

@@ -2,11 +2,11 @@
 
 use crate::desk::{Answers, Client, Nobody};
 use crate::sshd::{Sshd, eventually, kill};
-use rankdeck::config::hosts::Host;
-use rankdeck::core::event::LinkState;
-use rankdeck::link::{self, LinkCommand, LinkRequest, Opening};
-use rankdeck::proto::message::{AgentMessage, ConsoleMessage};
-use rankdeck::ssh::exec;
+use rankdeck_link::ssh::exec;
+use rankdeck_link::{LinkCommand, LinkRequest, Opening};
+use rankdeck_proto::message::{AgentMessage, ConsoleMessage};
+use rankdeck_types::host::Host;
+use rankdeck_types::link_state::LinkState;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -213,7 +213,7 @@ fn link_3_a_frozen_agent_is_lost_and_found_again_when_it_thaws() {
         "lost",
         |state| matches!(state, LinkState::Lost { reason, .. } if reason.contains("no sign of life")),
     );
-    assert!(began.elapsed() >= link::carry::SILENCE / 2);
+    assert!(began.elapsed() >= rankdeck_link::carry::SILENCE / 2);
     kill(client.agent_pid(), libc::SIGCONT);
     link.ready();
     link.talk(2);
@@ -375,22 +375,29 @@ async fn one_shot_commands_deploy_and_answer() {
     let args = ["list", "--workdir", "it's $HOME"].map(String::from);
     let host = client.host(&server);
     for _ in 0..2 {
-        let said =
-            link::exec_with(client.settings(), &host, &client.agent(), &args, answers()).await.unwrap();
+        let said = rankdeck_link::exec_with(client.settings(), &host, &client.agent(), &args, answers())
+            .await
+            .unwrap();
         assert_eq!(said, r#"["--workdir", "it's $HOME"]"#);
     }
     assert_eq!(server.logins(), 3, "the second needed no upload");
-    let error =
-        link::exec_with(client.settings(), &host, &client.agent(), &["nonsense".to_string()], answers())
-            .await
-            .unwrap_err();
+    let error = rankdeck_link::exec_with(
+        client.settings(),
+        &host,
+        &client.agent(),
+        &["nonsense".to_string()],
+        answers(),
+    )
+    .await
+    .unwrap_err();
     assert!(error.error.contains("unknown command nonsense"), "{error}");
     client.know("");
-    let error =
-        link::exec_with(client.settings(), &host, &client.agent(), &args, answers()).await.unwrap_err();
+    let error = rankdeck_link::exec_with(client.settings(), &host, &client.agent(), &args, answers())
+        .await
+        .unwrap_err();
     assert!(error.error.contains("unknown") && error.hint.contains("ssh-keyscan"), "{error}");
     let yes = Arc::new(Answers(Mutex::new(vec!["yes".to_string()])));
-    link::exec_with(client.settings(), &host, &client.agent(), &args, yes).await.unwrap();
+    rankdeck_link::exec_with(client.settings(), &host, &client.agent(), &args, yes).await.unwrap();
 }
 
 #[test]
@@ -415,25 +422,30 @@ fn latency_of_logins_and_links() {
     report("link to a host that has the agent", &link);
     report("`ssh -G`", &|| {
         let began = Instant::now();
-        rankdeck::ssh::user_config::resolve(&client.host(&server), client.settings().ssh_config.as_deref())
-            .unwrap();
+        rankdeck_link::ssh::user_config::resolve(
+            &client.host(&server),
+            client.settings().ssh_config.as_deref(),
+        )
+        .unwrap();
         began.elapsed()
     });
-    let target =
-        rankdeck::ssh::user_config::resolve(&client.host(&server), client.settings().ssh_config.as_deref())
-            .unwrap();
+    let target = rankdeck_link::ssh::user_config::resolve(
+        &client.host(&server),
+        client.settings().ssh_config.as_deref(),
+    )
+    .unwrap();
     report("login", &|| {
         let began = Instant::now();
-        let connection = rankdeck::ssh::connect::connect(&target, &mut Nobody).unwrap();
+        let connection = rankdeck_link::ssh::connect::connect(&target, &mut Nobody).unwrap();
         let took = began.elapsed();
         drop(connection);
         took
     });
-    let connection = rankdeck::ssh::connect::connect(&target, &mut Nobody).unwrap();
+    let connection = rankdeck_link::ssh::connect::connect(&target, &mut Nobody).unwrap();
     report("command on an open session", &|| {
         let began = Instant::now();
         let within = std::time::Duration::from_secs(10);
-        rankdeck::ssh::exec::run(&connection, &mut Nobody, "echo ok", &[], within, &|_| false).unwrap();
+        rankdeck_link::ssh::exec::run(&connection, &mut Nobody, "echo ok", &[], within, &|_| false).unwrap();
         began.elapsed()
     });
 }

@@ -8,14 +8,15 @@
 //! minibatches, as CleanRL has them, ranks still stay equal to each other, which the long cases check.
 
 use crate::harness::DEADLINE;
-use rankdeck::config::experiment::Experiment;
-use rankdeck::proto::status_page::Writer;
-use rankdeck::trainer::algo::{self, At, Parts};
-use rankdeck::trainer::dist::{BackendKind, GroupSettings, ProcessGroup};
-use rankdeck::trainer::env::spec_of;
-use rankdeck::trainer::seeds::Seeds;
-use rankdeck::trainer::setup::Sizes;
-use rankdeck::trainer::state::State;
+use rankdeck_kernel::seeds::Seeds;
+use rankdeck_proto::status_page::Writer;
+use rankdeck_trainer::algo;
+use rankdeck_trainer::algo::{At, Parts};
+use rankdeck_trainer::distributed::{BackendKind, GroupSettings, ProcessGroup};
+use rankdeck_trainer::env::spec_of;
+use rankdeck_trainer::setup::Sizes;
+use rankdeck_trainer::state::State;
+use rankdeck_types::experiment::Experiment;
 use std::cell::RefCell;
 use std::net::TcpListener;
 use std::rc::Rc;

@@ -1,7 +1,7 @@
 //! Two ranks over Gloo, started by `--spawn`: totals, stopping, failing.
 
 use crate::harness::{Run, counters, experiment, kill, totals};
-use rankdeck::proto::message::{FinishReason, RankEvent};
+use rankdeck_proto::message::{FinishReason, RankEvent};
 
 const LONG: u64 = 100_000_000;
 

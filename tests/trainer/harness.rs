@@ -1,6 +1,6 @@
 //! Starts the trainer, plays its agent on an event socket, and leaves nothing behind.
 
-use rankdeck::proto::message::{Counters, RankEvent};
+use rankdeck_proto::message::{Counters, RankEvent};
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -258,5 +258,5 @@ pub fn python(packages: &str, program: &[&std::ffi::OsStr]) -> Option<String> {
 
 /// A file below the repository.
 pub fn repository(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }

@@ -1,10 +1,11 @@
 //! Faults on purpose: each strikes its rank, and a close look from outside names the function and the line.
 
 use crate::harness::*;
-use rankdeck::agent::inspect::{Subject, inspect};
-use rankdeck::agent::{proc, sweep::Ident};
-use rankdeck::core::ids::Rank;
-use rankdeck::proto::inspection::{How, Inspection};
+use rankdeck_agent::inspect::{Subject, inspect};
+use rankdeck_agent::proc;
+use rankdeck_agent::sweep::Ident;
+use rankdeck_proto::inspection::{How, Inspection};
+use rankdeck_types::ids::Rank;
 use std::time::Instant;
 
 const SMALL: &str = "[eval]\nevery = 0\n[checkpoint]\nevery = 0\n";
@@ -19,7 +20,7 @@ fn look(run: &Run, rank: u32, what: &str, fits: impl Fn(&Inspection) -> bool) ->
     run.wait_for("both ranks in the group", |events| {
         events
             .iter()
-            .filter(|(_, event)| matches!(event, rankdeck::proto::message::RankEvent::Joined { .. }))
+            .filter(|(_, event)| matches!(event, rankdeck_proto::message::RankEvent::Joined { .. }))
             .count()
             == 2
     });
@@ -125,7 +126,7 @@ fn a_fault_that_does_not_exist_is_refused() {
 #[test]
 fn ranks_that_were_stopped_inside_a_collective_go_on() {
     let run = Run::start(&experiment(1_000_000_000, "", SMALL), &["--spawn", "2"]);
-    let done = |events: &[(u32, rankdeck::proto::message::RankEvent)]| {
+    let done = |events: &[(u32, rankdeck_proto::message::RankEvent)]| {
         counters(events, 0).last().map_or(0, |counters| counters.train_iter)
     };
     run.wait_for("a first report", |events| done(events) > 0);

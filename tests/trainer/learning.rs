@@ -1,8 +1,8 @@
 //! PPO learns, tells what it learnt, and its TensorBoard files are TensorBoard's.
 
 use crate::harness::{Run, counters, experiment, python, repository, totals};
-use rankdeck::proto::message::{Counters, FinishReason, Phase, RankEvent, Returns};
-use rankdeck::proto::status_page::Reader;
+use rankdeck_proto::message::{Counters, FinishReason, Phase, RankEvent, Returns};
+use rankdeck_proto::status_page::Reader;
 use std::ffi::OsStr;
 
 /// Best greedy evaluation within 60 000 steps.

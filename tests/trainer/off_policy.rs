@@ -1,9 +1,9 @@
 //! DQN and SAC as programs: totals, schedules, replay in checkpoints.
 
 use crate::harness::{Run, counters, totals};
-use rankdeck::proto::message::RankEvent;
-use rankdeck::trainer::checkpoint::Checkpoint;
-use rankdeck::trainer::collect::Tally;
+use rankdeck_proto::message::RankEvent;
+use rankdeck_trainer::checkpoint::Checkpoint;
+use rankdeck_trainer::collect::Tally;
 
 fn dqn(total_steps: u64, rest: &str) -> String {
     format!(

@@ -1,7 +1,7 @@
 //! What cannot work ends every rank before training, with one clear error that names the key to change, and exit code 2.
 
 use crate::harness::{Run, totals};
-use rankdeck::proto::message::RankEvent;
+use rankdeck_proto::message::RankEvent;
 
 fn experiment(env: &str, rest: &str) -> String {
     format!("[run]\nname = 'x'\ntotal_steps = 5000\n[env]\n{env}\n{rest}\n")

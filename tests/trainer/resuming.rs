@@ -1,10 +1,10 @@
 //! CHECKPOINT-3 and RESUME-1 to RESUME-5: a resumed run is the run.
 
 use crate::harness::{Run, counters, experiment, totals};
-use rankdeck::proto::message::RankEvent;
-use rankdeck::trainer::checkpoint::Checkpoint;
-use rankdeck::trainer::collect::Tally;
-use rankdeck::trainer::state::Array;
+use rankdeck_proto::message::RankEvent;
+use rankdeck_trainer::checkpoint::Checkpoint;
+use rankdeck_trainer::collect::Tally;
+use rankdeck_trainer::state::Array;
 use std::path::Path;
 
 fn load(path: &Path) -> Checkpoint {

@@ -1,14 +1,14 @@
 //! The weights beside each checkpoint are PyTorch's: loaded by real torch into CleanRL's networks, they give what ours give.
 
 use crate::harness::{Run, python};
-use rankdeck::config::experiment::{Network, Policy};
-use rankdeck::trainer::checkpoint::Checkpoint;
-use rankdeck::trainer::env::{ObservationType, Spec, spec_of};
-use rankdeck::trainer::policy::ActorCritic;
-use rankdeck::trainer::policy::actor_critic::{Layout, Pass};
-use rankdeck::trainer::policy::distribution::Distribution;
-use rankdeck::trainer::safetensors;
-use rankdeck::trainer::seeds::Seeds;
+use rankdeck_kernel::seeds::Seeds;
+use rankdeck_trainer::checkpoint::Checkpoint;
+use rankdeck_trainer::env::{ObservationType, Spec, spec_of};
+use rankdeck_trainer::policy::ActorCritic;
+use rankdeck_trainer::policy::actor_critic::{Layout, Pass};
+use rankdeck_trainer::policy::distribution::Distribution;
+use rankdeck_trainer::safetensors;
+use rankdeck_types::experiment::{Network, Policy};
 use std::ffi::OsStr;
 use tch::{Device, Tensor};
 
@@ -105,7 +105,7 @@ fn check(id: &str, spec: &Spec) {
 #[test]
 fn pytorch_loads_the_weights_by_name() {
     for id in ["CartPole-v1", "Pendulum-v1"] {
-        check(id, &spec_of(&rankdeck::config::experiment::Env::new(id, 4)).unwrap());
+        check(id, &spec_of(&rankdeck_types::experiment::Env::new(id, 4)).unwrap());
     }
 }
 

@@ -1,7 +1,7 @@
 //! Python environments in whole runs: what a rank says when its worker fails, and that no worker is left whatever ends the rank.
 
 use crate::harness::{Run, counters, kill, python, repository};
-use rankdeck::proto::message::{FinishReason, RankEvent};
+use rankdeck_proto::message::{FinishReason, RankEvent};
 
 /// An experiment with `id` in a Python worker; `None`, with a line that says why, where Gymnasium is missing.
 fn experiment(id: &str, total_steps: u64) -> Option<String> {

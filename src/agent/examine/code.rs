@@ -2,8 +2,8 @@
 //!
 //! Owner: one preflight. Hosts are compared by these hashes, so they depend on names and contents only, never on times or places.
 
-use super::super::pack;
 use super::Question;
+use rankdeck_proto::pack;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};

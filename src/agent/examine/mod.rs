@@ -16,7 +16,7 @@ pub use program::{Program, Python, script_of, torch_version};
 
 use super::entries::{self, RunEntry};
 use super::{Failure, paths, probe, wall_time};
-use crate::core::event::Probe;
+use rankdeck_types::probe::Probe;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Read;

@@ -3,7 +3,7 @@
 //! Owner: the thread that prepares a launch writes it into the folder of the generation; the rules of the hook itself stand at its head.
 //! `[watch] python_hook = false` leaves it out.
 
-use super::paths::create_private;
+use rankdeck_proto::folders::create_private;
 use std::io;
 use std::path::{Path, PathBuf};
 

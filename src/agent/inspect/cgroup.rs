@@ -3,8 +3,8 @@
 //! Owner: whoever made the [`Mounts`]; they are read once, since hierarchies do not move while a run lives. Nothing here blocks: these are
 //! counters of the kernel.
 
-use crate::agent::proc;
-use crate::proto::message::CgroupSample;
+use crate::proc;
+use rankdeck_proto::message::CgroupSample;
 use std::path::{Path, PathBuf};
 
 /// Where a process's groups lie.

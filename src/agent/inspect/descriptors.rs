@@ -3,7 +3,7 @@
 //! Owner: nobody keeps state. Links in `/proc/PID/fd` are read, never followed: following one could wait for a file system that is stuck.
 
 use super::sockets::{self, Tcp};
-use crate::agent::{paths, proc};
+use crate::{paths, proc};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_tcp_socket_that_hears_nothing_says_so() {
-        let socket = crate::proto::inspection::Socket {
+        let socket = rankdeck_proto::inspection::Socket {
             peer: "10.0.0.11:4711".into(),
             state: "ESTABLISHED".into(),
             last_received_ms: 12_040,

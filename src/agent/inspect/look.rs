@@ -7,13 +7,14 @@ use super::syscall::{self, Call, Kind};
 use super::{
     Shared, Subject, Venture, cgroup, descriptors, python, ras, recorder, signals, sockets, state_words,
 };
-use crate::agent::proc::{self, Stat};
-use crate::agent::sweep::Ident;
-use crate::proto::inspection::{
+use crate::proc;
+use crate::proc::Stat;
+use crate::sweep::Ident;
+use rankdeck_proto::inspection::{
     Child, Frame, GroupView, HOLDS_GIL, How, OsState, PythonView, Socket, ThreadStack,
 };
-use crate::proto::message::GpuSample;
-use crate::proto::status_page::{Group, Reader, View, monotonic_ns, tag_text};
+use rankdeck_proto::message::GpuSample;
+use rankdeck_proto::status_page::{Group, Reader, View, monotonic_ns, tag_text};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 

@@ -34,9 +34,9 @@ pub mod syscall;
 pub use look::gpu_words;
 
 use super::sweep::Ident;
-use crate::core::ids::Rank;
-use crate::proto::inspection::Inspection;
-use crate::proto::message::GpuSample;
+use rankdeck_proto::inspection::Inspection;
+use rankdeck_proto::message::GpuSample;
+use rankdeck_types::ids::Rank;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};

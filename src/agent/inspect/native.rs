@@ -9,7 +9,7 @@
 use super::memory;
 use super::symbols::Modules;
 use super::syscall;
-use crate::proto::inspection::{Frame, How, ThreadStack};
+use rankdeck_proto::inspection::{Frame, How, ThreadStack};
 use std::time::Instant;
 
 /// Most bytes of one stack.
@@ -159,7 +159,7 @@ mod seize {
     fn hold(pid: u32, tid: u32, patience: Duration) -> Result<Copy, String> {
         let state = || {
             let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
-            crate::agent::proc::parse_stat(&text).map(|stat| stat.state)
+            crate::proc::parse_stat(&text).map(|stat| stat.state)
         };
         if state() != Some('R') {
             return Err("it moved while it was looked at".into());
@@ -238,11 +238,11 @@ mod tests {
             }
         }
         // The kernel lets go when the tracer is gone for good, which may be a moment after it was waited for.
-        while crate::agent::proc::tracer(pid) != 0 {
+        while crate::proc::tracer(pid) != 0 {
             assert!(begun.elapsed() < Duration::from_secs(60), "still held");
             std::thread::sleep(Duration::from_millis(1));
         }
-        let used = || crate::agent::proc::stat(pid).unwrap().cpu_ticks;
+        let used = || crate::proc::stat(pid).unwrap().cpu_ticks;
         let before = used();
         while used() < before + 5 {
             assert!(begun.elapsed() < Duration::from_secs(90), "it does not run on");

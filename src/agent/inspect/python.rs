@@ -4,8 +4,8 @@
 //! that is stopped, frozen, inside native code or without its interpreter lock. A process that runs may move on while it is read; that shows as
 //! an error, and the read is repeated.
 
-use crate::proto::inspection::{Frame, How, ThreadStack};
 use py_spy::config::{Config, LockingStrategy};
+use rankdeck_proto::inspection::{Frame, How, ThreadStack};
 
 /// Reads of one process before giving up.
 const TRIES: usize = 3;

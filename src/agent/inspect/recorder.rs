@@ -6,8 +6,8 @@
 //! tells that it is complete; numbers may come as text.
 
 use super::{Shared, Subject};
-use crate::proto::inspection::{GroupView, PythonView, RecentCall};
-use crate::proto::status_page::Reader;
+use rankdeck_proto::inspection::{GroupView, PythonView, RecentCall};
+use rankdeck_proto::status_page::Reader;
 use serde_json::Value;
 use std::io::Read;
 use std::path::{Path, PathBuf};

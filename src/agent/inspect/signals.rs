@@ -2,9 +2,9 @@
 //!
 //! Owner: the sampling thread, which keeps one [`HostWatch`].
 
-use crate::agent::proc;
-use crate::proto::inspection::Pressure;
-use crate::proto::message::{HostSignals, LinkSample};
+use crate::proc;
+use rankdeck_proto::inspection::Pressure;
+use rankdeck_proto::message::{HostSignals, LinkSample};
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};

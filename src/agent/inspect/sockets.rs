@@ -4,7 +4,7 @@
 //! (struct tcp_info; fields are only ever appended, so offsets hold on every kernel). Reads are bounded in time and bytes, and nothing is
 //! trusted about lengths.
 
-use crate::proto::inspection::Socket;
+use rankdeck_proto::inspection::Socket;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

@@ -4,11 +4,11 @@
 //! come in. Function names come from symbol tables, files and lines from DWARF line tables where the file carries them.
 
 use super::memory::Mapping;
-use crate::proto::inspection::Frame;
 use addr2line::gimli::{self, EndianSlice, LittleEndian};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
 use memmap2::Mmap;
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SegmentFlags, SymbolKind};
+use rankdeck_proto::inspection::Frame;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Deref;

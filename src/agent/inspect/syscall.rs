@@ -3,7 +3,7 @@
 //! Owner: nobody keeps state. Nothing here reads the memory of the process, so nothing here can wait for its memory lock.
 
 use super::descriptors::{self, Target};
-use crate::agent::proc;
+use crate::proc;
 
 /// One thread's system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

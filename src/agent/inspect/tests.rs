@@ -19,7 +19,7 @@ impl Victim {
     }
 
     fn ident(&self) -> Ident {
-        let stat = crate::agent::proc::stat(self.0.id()).unwrap();
+        let stat = crate::proc::stat(self.0.id()).unwrap();
         Ident { pid: stat.pid, start: stat.start }
     }
 
@@ -64,9 +64,9 @@ fn a_pipe_is_traced_to_the_process_at_its_other_end() {
     });
     let words = found.blocked_on.unwrap();
     assert!(words.starts_with("read on a pipe from pid "), "{words}");
-    crate::agent::groups::signal(
+    crate::groups::signal(
         found.children[0].pid,
-        crate::agent::proc::stat(found.children[0].pid).unwrap().start,
+        crate::proc::stat(found.children[0].pid).unwrap().start,
         libc::SIGKILL,
     );
 }
@@ -85,10 +85,10 @@ fn a_stopped_process_shows_its_stack_and_stays_stopped() {
     let found = until(victim.ident(), "it is stopped", |found| found.os.state == 'T');
     assert_eq!(found.os.words, "stopped by a signal");
     if cfg!(target_arch = "x86_64") {
-        let native = found.threads.iter().find(|stack| stack.how == crate::proto::inspection::How::Native);
+        let native = found.threads.iter().find(|stack| stack.how == rankdeck_proto::inspection::How::Native);
         assert!(native.is_some_and(|stack| stack.frames.len() >= 3), "{found:#?}");
     }
-    assert_eq!(crate::agent::proc::stat(victim.0.id()).unwrap().state, 'T', "looking does not wake it");
+    assert_eq!(crate::proc::stat(victim.0.id()).unwrap().state, 'T', "looking does not wake it");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn python_is_read_in_its_own_words_also_while_it_is_stopped() {
     // A launcher script may stand before the interpreter (pyenv): wait for the interpreter itself.
     let python = |found: &Inspection| {
         found.threads.iter().any(|stack| {
-            stack.how == crate::proto::inspection::How::Python
+            stack.how == rankdeck_proto::inspection::How::Python
                 && stack.frames.iter().any(|frame| frame.function == "innermost" && frame.line == Some(3))
         })
     };
@@ -172,8 +172,8 @@ fn a_process_in_uninterruptible_sleep_is_read_within_the_patience() {
         until(victim.ident(), "it is in D", |found| found.os.state == 'D' && found.children.len() == 1);
     assert!(found.os.words.contains("cannot be interrupted"), "{}", found.os.words);
     assert!(found.took_ms < 20_000, "{}", found.took_ms);
-    for child in crate::agent::proc::descendants(victim.0.id()) {
-        let start = crate::agent::proc::stat(child).map_or(0, |stat| stat.start);
-        crate::agent::groups::signal(child, start, libc::SIGKILL);
+    for child in crate::proc::descendants(victim.0.id()) {
+        let start = crate::proc::stat(child).map_or(0, |stat| stat.start);
+        crate::groups::signal(child, start, libc::SIGKILL);
     }
 }

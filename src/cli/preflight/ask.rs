@@ -4,9 +4,9 @@ use super::super::args::MeetArgs;
 use super::super::roster::{self, own_binary};
 use super::super::{Failure, prompt};
 use super::{Examined, Subject};
-use crate::agent::examine::{Findings, Peer, Question};
-use crate::config::hosts::{Host, Transport};
-use crate::link::{self, Call, LinkError, Prompter, backoff};
+use rankdeck_agent::examine::{Findings, Peer, Question};
+use rankdeck_link::{Call, LinkError, Prompter, backoff};
+use rankdeck_types::host::{Host, Transport};
 use std::sync::Arc;
 
 /// How long hosts wait for each other, ms, and how much longer per host: behind one server, logins come one after another.
@@ -68,7 +68,7 @@ async fn round(
             tokio::spawn(async move {
                 let input = serde_json::to_vec(&question).unwrap_or_default();
                 let call = Call { args: vec!["examine".into()], input, ..Call::default() };
-                let answer = link::call(&host, &binary, call, prompter).await?;
+                let answer = rankdeck_link::call(&host, &binary, call, prompter).await?;
                 let findings = roster::decode::<Findings>(&host, &answer.text)?;
                 Ok(Examined { findings, asked: answer.sent, answered: answer.received, shell: answer.shell })
             })

@@ -1,11 +1,11 @@
 //! One host's findings against what the run wants of it. Pure.
 
 use super::{CHECKS, Cell, Examined, Subject};
-use crate::agent::entries::RunState;
-use crate::agent::examine::{Disk, Findings, GpuFinding};
-use crate::config::hosts::{Gpus, Host};
-use crate::link::LinkError;
-use crate::ui::text::bytes;
+use rankdeck_agent::entries::RunState;
+use rankdeck_agent::examine::{Disk, Findings, GpuFinding};
+use rankdeck_link::LinkError;
+use rankdeck_tui::text::bytes;
+use rankdeck_types::host::{Gpus, Host};
 
 /// Less free space than this cannot hold a run's records.
 const LEAST_DISK: u64 = 8 << 20;
@@ -323,7 +323,7 @@ fn program(subject: &Subject<'_>, found: &Findings) -> Cell {
             (Some(_), false) => Cell::passed("trainer"),
             (None, false) => Cell::failed(
                 "no rankdeck-trainer there, and none beside rankdeck to upload",
-                "build it with `cargo build --release --features trainer`, or set `launch.command`",
+                "build it with `cargo build --release --workspace`, or set `launch.command`",
                 "launch.command",
             ),
         };

@@ -1,12 +1,12 @@
 //! What the judge says about hosts that are not as they should be.
 
 use super::*;
-use crate::agent::examine::{GpuProcess, Interface, Limits, Listened, Program, Reached, Route};
 use crate::cli::preflight::{Grade, PushedCode};
-use crate::config::hosts::Transport;
-use crate::core::event::Probe;
-use crate::core::ids::RunId;
-use crate::core::plan::PlanDraft;
+use rankdeck_agent::examine::{GpuProcess, Interface, Limits, Listened, Program, Reached, Route};
+use rankdeck_types::host::Transport;
+use rankdeck_types::ids::RunId;
+use rankdeck_types::plan::PlanDraft;
+use rankdeck_types::probe::Probe;
 
 pub fn draft(hosts: usize) -> PlanDraft {
     let experiment =
@@ -120,7 +120,8 @@ fn every_check_sees_its_fault_and_names_the_key() {
     case("gpus", Failed, "cannot be seen", "host.1.gpus", &gpus, &|e| with_gpu(e, 95, vec![]));
     case("leftovers", Warning, "pids [5]", "", &two, &|e| {
         let entry = crate::cli::roster::sample_entry();
-        e.findings.runs = vec![crate::agent::RunEntry { state: RunState::Orphaned, pids: vec![5], ..entry }];
+        e.findings.runs =
+            vec![rankdeck_agent::RunEntry { state: RunState::Orphaned, pids: vec![5], ..entry }];
     });
     case("interface", Warning, "docker0", "host.1.interface", &two, &|e| {
         e.findings.route.as_mut().unwrap().interface = Some("docker0".into());
@@ -197,13 +198,13 @@ fn the_configured_interface_must_be_there_and_lead_somewhere() {
 fn the_trainer_needs_its_libtorch_and_must_be_there() {
     let mut draft = draft(1);
     draft.experiment.launch.command.clear();
-    let builtin = |e: &mut Examined, libtorch: Result<String, crate::agent::Failure>, version: &str| {
+    let builtin = |e: &mut Examined, libtorch: Result<String, rankdeck_agent::Failure>, version: &str| {
         e.findings.program = None;
         e.findings.probe.trainer = Some("/t".into());
         e.findings.libtorch = Some(libtorch);
         e.findings.libtorch_version = Some(version.into());
     };
-    let none = crate::agent::Failure::new("no libtorch found", "push");
+    let none = rankdeck_agent::Failure::new("no libtorch found", "push");
     assert_eq!(only(&draft, 0, |e| builtin(e, Err(none.clone()), "")).0, "versions");
     assert!(only(&draft, 0, |e| builtin(e, Ok("/l".into()), "2.9.1")).2.contains("2.9.1"));
     let missing = only(&draft, 0, |e| {

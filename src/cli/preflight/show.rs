@@ -2,11 +2,11 @@
 
 use super::super::{Failure, print};
 use super::{CHECKS, Cell, Grade, Report};
-use crate::config::locate::Locator;
-use crate::core::ids::RunId;
-use crate::core::plan::Plan;
 use crate::shell::clock::wall_time;
 use crate::shell::words::printable;
+use rankdeck_config::locate::Locator;
+use rankdeck_types::ids::RunId;
+use rankdeck_types::plan::Plan;
 use serde_json::{Value, json};
 
 /// Up to so many hosts get a column each with what was found; more get a row each with marks.

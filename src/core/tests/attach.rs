@@ -1,10 +1,11 @@
 //! Consoles that come later, and connections that come and go.
 
-use crate::core::event::{Event, LinkState};
-use crate::core::model::{RankLife, RunState, Tone};
-use crate::core::report::{Outcome, ReportBody};
-use crate::core::testkit::*;
-use crate::proto::message::*;
+use crate::event::Event;
+use crate::model::{RankLife, RunState, Tone};
+use crate::report::{Outcome, ReportBody};
+use crate::testkit::*;
+use rankdeck_proto::message::*;
+use rankdeck_types::link_state::LinkState;
 
 fn history(c: &mut Cluster) {
     for iter in 1..=5 {
@@ -47,7 +48,7 @@ fn totals_meet_the_ranks_counters_and_make_charts() {
 
 #[test]
 fn totals_that_are_not_the_sum_are_a_red_verdict() {
-    use crate::core::report::{Severity, VerdictKind};
+    use crate::report::{Severity, VerdictKind};
     let mut c = running();
     let own = Counters { train_iter: 6, env_step: 600, samples: 600, episodes: 6, ..Counters::default() };
     for rank in 0..4 {
@@ -64,7 +65,7 @@ fn totals_that_are_not_the_sum_are_a_red_verdict() {
 
 #[test]
 fn differing_weights_name_the_odd_rank() {
-    use crate::core::report::{Severity, VerdictKind};
+    use crate::report::{Severity, VerdictKind};
     let mut c = running();
     let compare = |values: [&str; 4]| RankEvent::Fingerprint {
         train_iter: 6,
@@ -275,7 +276,7 @@ fn a_broken_link_changes_nothing_about_ranks_and_what_was_missed_comes_later() {
 fn logs_come_once_across_reconnects_and_generations() {
     let mut c = running();
     let log = |first: u64, text: &str| AgentMessage::Log {
-        rank: crate::core::ids::Rank(2),
+        rank: rankdeck_types::ids::Rank(2),
         first,
         lines: vec![format!("{text}1"), format!("{text}2")],
     };

@@ -1,14 +1,14 @@
 //! How runs end: well, badly, on request, stuck, restarted, left alone.
 
-use crate::config::experiment::OnStuck;
-use crate::config::hosts::Transport;
-use crate::core::Goal;
-use crate::core::event::Event;
-use crate::core::model::{RankLife, RunState};
-use crate::core::plan::Until;
-use crate::core::report::{Outcome, ReportBody, Severity, VerdictKind};
-use crate::core::testkit::*;
-use crate::proto::message::*;
+use crate::Goal;
+use crate::event::Event;
+use crate::model::{RankLife, RunState};
+use crate::report::{Outcome, ReportBody, Severity, VerdictKind};
+use crate::testkit::*;
+use rankdeck_proto::message::*;
+use rankdeck_types::experiment::OnStuck;
+use rankdeck_types::host::Transport;
+use rankdeck_types::plan::Until;
 
 fn running(hosts: usize) -> Cluster {
     let mut c = Cluster::launch(hosts);
@@ -74,7 +74,7 @@ fn a_killed_rank_is_named_its_peers_are_stopped_and_the_run_fails() {
 fn the_end_of_an_agent_is_told_as_that_and_not_as_its_ranks_signal() {
     let mut c = running(2);
     let event = RecordEvent::RankExited {
-        rank: crate::core::ids::Rank(1),
+        rank: rankdeck_types::ids::Rank(1),
         pid: 1001,
         exit: killed(),
         last_lines: vec![],
@@ -85,7 +85,7 @@ fn the_end_of_an_agent_is_told_as_that_and_not_as_its_ranks_signal() {
     c.agents[0].samples.remove(&1);
     c.record(0, event);
     assert!(c.model().run.first_failure.as_ref().is_none_or(|first| first.error.contains("agent on ant")));
-    let verdict = c.model().verdicts.iter().find(|v| v.rank == Some(crate::core::ids::Rank(1))).unwrap();
+    let verdict = c.model().verdicts.iter().find(|v| v.rank == Some(rankdeck_types::ids::Rank(1))).unwrap();
     assert!(verdict.reason.starts_with("the agent on ant was killed or died"), "{}", verdict.reason);
 }
 
@@ -221,7 +221,7 @@ fn a_natural_end_waits_for_a_lost_host_within_bounds() {
     c.record(
         1,
         RecordEvent::RankExited {
-            rank: crate::core::ids::Rank(2),
+            rank: rankdeck_types::ids::Rank(2),
             pid: 1,
             exit: Exit::Code { code: 0 },
             last_lines: vec![],
@@ -315,7 +315,7 @@ fn a_restart_after_a_failure_terminates_and_a_stop_calls_it_off() {
 #[test]
 fn a_screen_lingers_after_the_end_and_can_restart_from_there() {
     let mut c = Cluster::launch(1);
-    c.core = crate::core::Core::with_resolver(
+    c.core = crate::Core::with_resolver(
         Goal::Launch(Box::new(draft(1, Transport::Local))),
         vec![],
         c.now,

@@ -1,13 +1,15 @@
 //! From links to running ranks, and every way that does not work.
 
-use crate::config::hosts::Transport;
-use crate::core::event::{Event, LinkState, Probe};
-use crate::core::ids::{NodeRank, RunId, Timestamp};
-use crate::core::model::{RankLife, RunState};
-use crate::core::report::{Outcome, ReportBody};
-use crate::core::testkit::*;
-use crate::core::{Core, Goal};
-use crate::proto::message::*;
+use crate::event::Event;
+use crate::model::{RankLife, RunState};
+use crate::report::{Outcome, ReportBody};
+use crate::testkit::*;
+use crate::{Core, Goal};
+use rankdeck_proto::message::*;
+use rankdeck_types::host::Transport;
+use rankdeck_types::ids::{NodeRank, RunId, Timestamp};
+use rankdeck_types::link_state::LinkState;
+use rankdeck_types::probe::Probe;
 
 fn failed() -> LinkState {
     LinkState::Failed { error: "bee: connection refused".into(), hint: "is sshd running?".into() }
@@ -197,12 +199,12 @@ fn a_stop_or_detach_before_the_launch_leaves_nothing() {
 #[test]
 fn prompts_are_shown_and_answered_once() {
     let mut c = Cluster::launch(1);
-    let prompt = crate::core::event::Prompt::Passphrase { key: "id".into() };
+    let prompt = rankdeck_types::link_state::Prompt::Passphrase { key: "id".into() };
     c.link(0, LinkState::Asking { prompt: prompt.clone() });
     assert_eq!(c.model().hosts[0].prompt, Some(prompt));
     let answer = || Event::PromptAnswered { node: NodeRank(0), answer: Some("x".into()) };
     let effects = c.core.handle(Timestamp(1), answer());
-    assert!(matches!(effects[..], [crate::core::effect::Effect::Answer { .. }]), "{effects:?}");
+    assert!(matches!(effects[..], [crate::effect::Effect::Answer { .. }]), "{effects:?}");
     assert!(c.core.handle(Timestamp(2), answer()).is_empty());
     assert_eq!(c.model().hosts[0].prompt, None);
 }

@@ -1,16 +1,18 @@
 //! PURE-1, PURE-2 and CORE-3 over arbitrary events and orders.
 
 use super::attach::essence;
-use crate::config::hosts::Transport;
-use crate::core::effect::Effect;
-use crate::core::event::{Event, LinkState, Probe, Prompt};
-use crate::core::ids::{Generation, NodeRank, Rank, Timestamp};
-use crate::core::plan::Until;
-use crate::core::testkit::*;
-use crate::core::trace::{CAP, Header, Recorder, Trace};
-use crate::core::{Core, Goal, Learnt};
-use crate::proto::message::*;
+use crate::effect::Effect;
+use crate::event::Event;
+use crate::testkit::*;
+use crate::trace::{CAP, Header, Recorder, Trace};
+use crate::{Core, Goal, Learnt};
 use proptest::prelude::*;
+use rankdeck_proto::message::*;
+use rankdeck_types::host::Transport;
+use rankdeck_types::ids::{Generation, NodeRank, Rank, Timestamp};
+use rankdeck_types::link_state::{LinkState, Prompt};
+use rankdeck_types::plan::Until;
+use rankdeck_types::probe::Probe;
 
 /// A run with two generations, evaluations and a natural end, as the agents have spooled it.
 fn finished() -> Cluster {
@@ -98,7 +100,7 @@ proptest! {
     ) {
         let goal = match launch {
             true => Goal::Launch(Box::new(draft(2, Transport::Ssh))),
-            false => Goal::Attach { run: crate::core::ids::RunId(RUN.into()), hosts: vec!["ant".into(), "bee".into()] },
+            false => Goal::Attach { run: rankdeck_types::ids::RunId(RUN.into()), hosts: vec!["ant".into(), "bee".into()] },
         };
         let core = Core::with_resolver(goal, vec![Until::Iters(50), Until::Seconds(90)], Timestamp(5), resolve);
         let mut core = if linger { core.lingering() } else { core };

@@ -1,15 +1,16 @@
 //! Restarts by policy, restarts on other hosts, and who failed first.
 
-use crate::config::experiment::{LostHost, OnStuck, Restart};
-use crate::config::hosts::{Host, Transport};
-use crate::core::Goal;
-use crate::core::effect::Effect;
-use crate::core::event::{Event, LinkState};
-use crate::core::ids::{Generation, NodeRank, Rank, Timestamp};
-use crate::core::model::RunState;
-use crate::core::report::{FirstFailure, Outcome, ReportBody, RestartState};
-use crate::core::testkit::*;
-use crate::proto::message::*;
+use crate::Goal;
+use crate::effect::Effect;
+use crate::event::Event;
+use crate::model::RunState;
+use crate::report::{FirstFailure, Outcome, ReportBody, RestartState};
+use crate::testkit::*;
+use rankdeck_proto::message::*;
+use rankdeck_types::experiment::{LostHost, OnStuck, Restart};
+use rankdeck_types::host::{Host, Transport};
+use rankdeck_types::ids::{Generation, NodeRank, Rank, Timestamp};
+use rankdeck_types::link_state::LinkState;
 
 fn with(hosts: usize, restart: Restart) -> Cluster {
     let mut draft = draft(hosts, Transport::Local);
@@ -302,7 +303,7 @@ fn a_lost_host_ends_the_run_unless_policy_says_otherwise() {
 fn another_console_links_to_hosts_that_joined() {
     let mut c = with(3, Restart::default());
     let mut other = Cluster::with(
-        Goal::Attach { run: crate::core::ids::RunId(RUN.into()), hosts: vec!["ant".into()] },
+        Goal::Attach { run: rankdeck_types::ids::RunId(RUN.into()), hosts: vec!["ant".into()] },
         1,
         vec![],
     );

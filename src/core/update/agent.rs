@@ -1,13 +1,13 @@
 //! What agents say, except records and samples, which have files of their own.
 
 use super::{failure, generation, link, records, samples};
-use crate::core::host::HostStage;
-use crate::core::ids::{NodeRank, Rank, RunId};
-use crate::core::model::Tone;
-use crate::core::report::ReportBody;
-use crate::core::run::{Cause, Stage};
-use crate::core::session::Ctx;
-use crate::proto::message::{AgentMessage, LaunchSpec, PROTOCOL, RankSnapshot};
+use crate::host::HostStage;
+use crate::model::Tone;
+use crate::report::ReportBody;
+use crate::run::{Cause, Stage};
+use crate::session::Ctx;
+use rankdeck_proto::message::{AgentMessage, LaunchSpec, PROTOCOL, RankSnapshot};
+use rankdeck_types::ids::{NodeRank, Rank, RunId};
 
 /// An agent said something. Gives whether a screen could show it.
 pub(super) fn said(ctx: &mut Ctx<'_>, node: usize, message: AgentMessage) -> bool {

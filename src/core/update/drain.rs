@@ -1,14 +1,14 @@
 //! The way out: stops are ordered, proofs awaited within bounds, the end is told.
 
 use super::{failure, policy};
-use crate::core::effect::Effect;
-use crate::core::host::HostStage;
-use crate::core::ids::{Generation, NodeRank, Timestamp};
-use crate::core::model::{HostModel, RunState, Tone};
-use crate::core::report::{Outcome, ReportBody};
-use crate::core::run::{Cause, Ending, Facts, Stage};
-use crate::core::session::{Ctx, Limits};
-use crate::proto::message::{ConsoleMessage, StopMode};
+use crate::effect::Effect;
+use crate::host::HostStage;
+use crate::model::{HostModel, RunState, Tone};
+use crate::report::{Outcome, ReportBody};
+use crate::run::{Cause, Ending, Facts, Stage};
+use crate::session::{Ctx, Limits};
+use rankdeck_proto::message::{ConsoleMessage, StopMode};
+use rankdeck_types::ids::{Generation, NodeRank, Timestamp};
 
 /// Milliseconds between the first failure and the stop of all others, so that peers can report.
 const PEERS_MS: u64 = 2_000;
@@ -194,7 +194,7 @@ pub(super) fn finish(ctx: &mut Ctx<'_>, ending: Ending) {
             Some(left) => {
                 proved &= left.is_empty();
                 let line =
-                    |p: &crate::proto::message::Survivor| format!("{}:{} {}", host.name, p.pid, p.command);
+                    |p: &rankdeck_proto::message::Survivor| format!("{}:{} {}", host.name, p.pid, p.command);
                 survivors.extend(left.iter().map(line));
             }
             None => {

@@ -3,11 +3,11 @@
 //! Each failure is timed by its own agent. The offset of an agent's clock comes from round trips: its time was read somewhere between the sending
 //! and the answer, so the middle is right within half the round trip (Cristian 1989; the same bound as in NTP, RFC 5905 section 8).
 
-use crate::core::ids::Rank;
-use crate::core::report::FirstFailure;
-use crate::core::run::Weight;
-use crate::core::session::Ctx;
-use crate::core::words;
+use crate::report::FirstFailure;
+use crate::run::Weight;
+use crate::session::Ctx;
+use crate::words;
+use rankdeck_types::ids::Rank;
 
 /// Two clocks may run apart by this much per second, so that old measurements count for less: 100 parts in a million, more than quartz does.
 const DRIFT: f64 = 1e-4;
@@ -49,7 +49,7 @@ pub(super) fn report(ctx: &Ctx<'_>) -> Option<FirstFailure> {
     let first = facts.culprit()?;
     let mut others: Vec<_> = facts.failures.iter().filter(|other| other.rank != first.rank).collect();
     others.sort_by(|a, b| a.time.total_cmp(&b.time));
-    let close = |other: &&&crate::core::run::Failure| {
+    let close = |other: &&&crate::run::Failure| {
         other.weight == first.weight
             && other.weight != Weight::Victim
             && other.time - first.time <= other.bound_s + first.bound_s

@@ -1,16 +1,16 @@
 //! A new generation: the plan is known or has changed, lives and proofs begin anew.
 
-use crate::core::effect::Effect;
-use crate::core::event::LinkState;
-use crate::core::host::HostMachine;
-use crate::core::ids::{Generation, NodeRank, Rank};
-use crate::core::join::{Join, Rate};
-use crate::core::model::{HostModel, Model, RankLife, RankModel, RunState, Tone};
-use crate::core::plan::{Plan, Until};
-use crate::core::report::{ReportBody, SCHEMA};
-use crate::core::run::{Facts, Launch, Stage, Stop};
-use crate::core::session::Ctx;
-use crate::proto::message::LaunchSpec;
+use crate::effect::Effect;
+use crate::host::HostMachine;
+use crate::join::{Join, Rate};
+use crate::model::{HostModel, Model, RankLife, RankModel, RunState, Tone};
+use crate::report::{ReportBody, SCHEMA};
+use crate::run::{Facts, Launch, Stage, Stop};
+use crate::session::Ctx;
+use rankdeck_proto::message::LaunchSpec;
+use rankdeck_types::ids::{Generation, NodeRank, Rank};
+use rankdeck_types::link_state::LinkState;
+use rankdeck_types::plan::{Plan, Until};
 
 /// A host shows which launch it has accepted, by its snapshot or a record.
 pub(super) fn seen(ctx: &mut Ctx<'_>, node: usize, spec: &LaunchSpec) {
@@ -117,7 +117,7 @@ fn join(ctx: &mut Ctx<'_>, plan: &Plan, linked: usize) {
 }
 
 /// Puts the plan's hosts and ranks into the model; logs and histories of known ranks stay.
-pub(in crate::core) fn install(model: &mut Model, plan: &Plan) {
+pub(crate) fn install(model: &mut Model, plan: &Plan) {
     for planned in &plan.hosts {
         let node = model.hosts.len() as u32;
         if planned.node_rank.index() >= model.hosts.len() {

@@ -1,12 +1,12 @@
 //! Links: the road to an agent comes up, breaks, fails.
 
-use crate::core::event::{LinkState, Prompt};
-use crate::core::host::HostStage;
-use crate::core::model::Tone;
-use crate::core::report::ReportBody;
-use crate::core::run::Stage;
-use crate::core::session::Ctx;
-use crate::proto::message::{ConsoleMessage, PROTOCOL};
+use crate::host::HostStage;
+use crate::model::Tone;
+use crate::report::ReportBody;
+use crate::run::Stage;
+use crate::session::Ctx;
+use rankdeck_proto::message::{ConsoleMessage, PROTOCOL};
+use rankdeck_types::link_state::{LinkState, Prompt};
 
 /// Lines of each rank's log that an agent sends at once.
 const LOG_TAIL: u32 = 200;
@@ -73,7 +73,7 @@ pub(super) fn changed(ctx: &mut Ctx<'_>, node: usize, state: LinkState) -> bool 
     let (word, detail) = describe(&state);
     if !same_kind || ready {
         ctx.tell(ReportBody::Host {
-            node_rank: crate::core::ids::NodeRank(node as u32),
+            node_rank: rankdeck_types::ids::NodeRank(node as u32),
             host: name.clone(),
             state: word.into(),
             detail: detail.clone(),
@@ -121,7 +121,7 @@ pub(super) fn fail(ctx: &mut Ctx<'_>, node: usize, error: String, hint: String) 
         return;
     }
     changed(ctx, node, LinkState::Failed { error, hint });
-    ctx.out.push(crate::core::effect::Effect::Disconnect { node: crate::core::ids::NodeRank(node as u32) });
+    ctx.out.push(crate::effect::Effect::Disconnect { node: rankdeck_types::ids::NodeRank(node as u32) });
 }
 
 /// The word for a state and what there is to say about it.

@@ -1,6 +1,6 @@
 //! The reducer, split by cause. Each part changes facts; [`reconcile`] alone decides what follows from them.
 //!
-//! Owner: [`crate::core::Core::handle`]. Invariants:
+//! Owner: [`crate::Core::handle`]. Invariants:
 //! - UPDATE-1: no part panics, whatever the event; indices from outside are checked.
 //! - UPDATE-2: what is decided depends on facts and time only, not on which event brought them.
 #![deny(clippy::wildcard_enum_match_arm)]
@@ -19,10 +19,10 @@ mod tick;
 mod user;
 mod verdicts;
 
-pub(in crate::core) use generation::install;
+pub(crate) use generation::install;
 
-use crate::core::event::Event;
-use crate::core::session::Ctx;
+use crate::event::Event;
+use crate::session::Ctx;
 
 /// Handles one event.
 pub(super) fn handle(ctx: &mut Ctx<'_>, event: Event) {

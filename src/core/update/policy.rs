@@ -7,18 +7,19 @@
 //! - RESTART-4: a host that was left out without proof is told to stop when it comes back, and the run's stop counts as proved only then.
 
 use super::{drain, failure, generation, user};
-use crate::config::experiment::{LostHost, OnStuck, Restart};
-use crate::config::hosts::Host;
-use crate::core::effect::Effect;
-use crate::core::event::{LinkState, Probe};
-use crate::core::host::HostMachine;
-use crate::core::ids::NodeRank;
-use crate::core::model::{HostModel, Tone};
-use crate::core::plan::{Plan, PlanError, replan};
-use crate::core::report::{ReportBody, RestartState};
-use crate::core::run::{Cause, HostChange, Stage};
-use crate::core::session::Ctx;
-use crate::proto::message::{ConsoleMessage, StopMode};
+use crate::effect::Effect;
+use crate::host::HostMachine;
+use crate::model::{HostModel, Tone};
+use crate::report::{ReportBody, RestartState};
+use crate::run::{Cause, HostChange, Stage};
+use crate::session::Ctx;
+use rankdeck_proto::message::{ConsoleMessage, StopMode};
+use rankdeck_types::experiment::{LostHost, OnStuck, Restart};
+use rankdeck_types::host::Host;
+use rankdeck_types::ids::NodeRank;
+use rankdeck_types::link_state::LinkState;
+use rankdeck_types::plan::{Plan, PlanError, replan};
+use rankdeck_types::probe::Probe;
 use std::collections::BTreeSet;
 
 fn settings(ctx: &Ctx<'_>) -> Restart {
@@ -183,7 +184,7 @@ pub(super) fn proceed(ctx: &mut Ctx<'_>) {
 }
 
 /// Between two generations, while the policy waits.
-pub(super) fn waiting(ctx: &mut Ctx<'_>, until: crate::core::ids::Timestamp) {
+pub(super) fn waiting(ctx: &mut Ctx<'_>, until: rankdeck_types::ids::Timestamp) {
     if ctx.session.run.restart.is_none() {
         let ending = ctx.session.run.facts.ending();
         return drain::finish(ctx, ending);

@@ -3,16 +3,14 @@
 //! History (evaluations, checkpoints, charts) is kept over all generations; lives, joins and failures belong to the present one (RUN-3).
 
 use super::records::At;
-use crate::core::ids::Rank;
-use crate::core::join::Joined;
-use crate::core::model::{
-    CheckpointModel, FingerprintModel, OwnMetrics, Progress, RankLife, RankModel, Tone,
-};
-use crate::core::report::{RankProgress, ReportBody, VerdictKind};
-use crate::core::run::{Cause, Failure, Weight, weigh};
-use crate::core::session::{Ctx, Limits};
-use crate::core::words;
-use crate::proto::message::{Counters, Evaluation, Exit, FinishReason, RankEvent};
+use crate::join::Joined;
+use crate::model::{CheckpointModel, FingerprintModel, OwnMetrics, Progress, RankLife, RankModel, Tone};
+use crate::report::{RankProgress, ReportBody, VerdictKind};
+use crate::run::{Cause, Failure, Weight, weigh};
+use crate::session::{Ctx, Limits};
+use crate::words;
+use rankdeck_proto::message::{Counters, Evaluation, Exit, FinishReason, RankEvent};
+use rankdeck_types::ids::Rank;
 use std::collections::BTreeMap;
 
 /// Own counters kept per rank.
@@ -97,7 +95,7 @@ pub(super) fn exited(ctx: &mut Ctx<'_>, at: At, rank: Rank, pid: u32, end: End<'
     let builtin = ctx.model.plan.as_ref().is_some_and(|plan| plan.is_builtin());
     let usage = ctx.session.run.facts.usage.contains(&rank) || (builtin && exit == Exit::Code { code: 2 });
     let words = format!("{said} {}", last_lines.join(" "));
-    let mismatch = crate::core::watch::is_victim(&exit, &words);
+    let mismatch = crate::watch::is_victim(&exit, &words);
     let weight = if mismatch { Weight::Victim } else { weigh(&exit, usage, &words) };
     let wanted = match ctx.session.run.facts.cause {
         Some(Cause::Failure | Cause::LaunchFailed(_)) | None => false,
@@ -122,7 +120,7 @@ pub(super) fn exited(ctx: &mut Ctx<'_>, at: At, rank: Rank, pid: u32, end: End<'
     ctx.session.watch.died(ctx.session.clock.awake_ms);
     // A broken connection is never the first failure of a group, even where its cause has not been heard of yet.
     let victim = weight == Weight::Victim && !mismatch && ctx.model.ranks.len() > 1;
-    let mut verdict = crate::core::watch::dead(ctx.model, rank, &exit, last_lines, victim, victim_of);
+    let mut verdict = crate::watch::dead(ctx.model, rank, &exit, last_lines, victim, victim_of);
     if with_agent {
         // The signal is our own guard's; what matters is whose end it followed.
         verdict.reason = format!(
@@ -369,7 +367,7 @@ fn fingerprint(ctx: &mut Ctx<'_>, at: At, latest: FingerprintModel, values: &[St
     if equal {
         ctx.session.watch.take_back(VerdictKind::Drift);
     } else {
-        let (rank, verdict) = crate::core::watch::drift(ctx.model, train_iter, values);
+        let (rank, verdict) = crate::watch::drift(ctx.model, train_iter, values);
         ctx.session.watch.take_back(VerdictKind::Drift);
         ctx.session.watch.fact(rank, verdict);
     }
@@ -416,7 +414,7 @@ fn progressed(ctx: &mut Ctx<'_>, at: At, joined: Option<Joined>) {
     if consistent {
         ctx.session.watch.take_back(VerdictKind::TotalsDiffer);
     } else {
-        ctx.session.watch.fact(None, crate::core::watch::totals_differ(&joined));
+        ctx.session.watch.fact(None, crate::watch::totals_differ(&joined));
     }
 }
 

@@ -4,15 +4,16 @@
 
 use super::drain::{draining, finish, reserve};
 use super::{generation, policy};
-use crate::core::Goal;
-use crate::core::event::{LinkState, Probe};
-use crate::core::ids::{Generation, NodeRank, Timestamp};
-use crate::core::model::{RankLife, RunState, Tone};
-use crate::core::plan::{Plan, PlanDraft, Until};
-use crate::core::report::Outcome;
-use crate::core::run::{Cause, Ending, Launch, Stage};
-use crate::core::session::Ctx;
-use crate::proto::message::{ConsoleMessage, LaunchSpec, StopMode};
+use crate::Goal;
+use crate::model::{RankLife, RunState, Tone};
+use crate::report::Outcome;
+use crate::run::{Cause, Ending, Launch, Stage};
+use crate::session::Ctx;
+use rankdeck_proto::message::{ConsoleMessage, LaunchSpec, StopMode};
+use rankdeck_types::ids::{Generation, NodeRank, Timestamp};
+use rankdeck_types::link_state::LinkState;
+use rankdeck_types::plan::{Plan, PlanDraft, Until};
+use rankdeck_types::probe::Probe;
 
 /// Milliseconds for which other hosts may still report their own failure before a launch is given up.
 const ABORT_MS: u64 = 2_000;
@@ -126,7 +127,7 @@ fn plan_launch(ctx: &mut Ctx<'_>, draft: &PlanDraft) {
     let builtin = plan.is_builtin();
     if let Some(host) = plan.members().find(|host| builtin && host.trainer.is_none()) {
         let text = format!(
-            "{}: there is no rankdeck-trainer; build it with `make libtorch` and `cargo build --release --features trainer`, \
+            "{}: there is no rankdeck-trainer; build it with `make libtorch` and `cargo build --release --workspace`, \
              or set `launch.command`",
             host.name
         );
@@ -216,8 +217,8 @@ fn reserving(ctx: &mut Ctx<'_>) {
 
 /// Where rank 0's store is reached: on this machine by the loopback address, else by its host's own.
 fn master_address(plan: &Plan) -> String {
-    use crate::config::hosts::Transport;
-    let typed = |host: &crate::core::plan::PlannedHost| plan.typed.get(host.node_rank.index());
+    use rankdeck_types::host::Transport;
+    let typed = |host: &rankdeck_types::plan::PlannedHost| plan.typed.get(host.node_rank.index());
     let local = plan.members().all(|host| typed(host).is_some_and(|host| host.transport == Transport::Local));
     match plan.members().next() {
         Some(host) if !local && plan.members().count() > 1 => host.address.clone(),

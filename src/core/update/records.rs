@@ -1,12 +1,12 @@
 //! Records: durable events, applied exactly once and in order per host (CORE-3).
 
 use super::{generation, link, ranks};
-use crate::core::host::HostStage;
-use crate::core::ids::Generation;
-use crate::core::model::Tone;
-use crate::core::run::Cause;
-use crate::core::session::Ctx;
-use crate::proto::message::{Record, RecordEvent, StopMode, Survivor};
+use crate::host::HostStage;
+use crate::model::Tone;
+use crate::run::Cause;
+use crate::session::Ctx;
+use rankdeck_proto::message::{Record, RecordEvent, StopMode, Survivor};
+use rankdeck_types::ids::Generation;
 
 /// Seconds up to which a proof found in an agent's records may still be followed by a new generation.
 const FRESH_S: f64 = 10.0;
@@ -81,7 +81,7 @@ pub(super) struct At {
     pub time: f64,
 }
 
-fn launched(ctx: &mut Ctx<'_>, at: At, spec: &crate::proto::message::LaunchSpec) {
+fn launched(ctx: &mut Ctx<'_>, at: At, spec: &rankdeck_proto::message::LaunchSpec) {
     generation::seen(ctx, at.node, spec);
     // By the agent's own clock.
     let age_s = ctx.session.hosts.get(at.node).map_or(0.0, |machine| machine.hello_time - at.time);

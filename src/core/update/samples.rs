@@ -1,8 +1,8 @@
 //! Gauges: the latest values of a host and its ranks, their rates and short histories.
 
-use crate::core::model::Tone;
-use crate::core::session::Ctx;
-use crate::proto::message::HostSample;
+use crate::model::Tone;
+use crate::session::Ctx;
+use rankdeck_proto::message::HostSample;
 use std::collections::VecDeque;
 
 /// Values per sparkline.
@@ -28,10 +28,10 @@ pub(super) fn apply(ctx: &mut Ctx<'_>, node: usize, sample: HostSample) {
     let name = host.name.clone();
     if ctx.session.run.is_current(sample.generation) {
         let ranks = &ctx.model.ranks;
-        let here = |rank: crate::core::ids::Rank| {
+        let here = |rank: rankdeck_types::ids::Rank| {
             ranks.get(rank.index()).is_some_and(|model| model.node.index() == node)
         };
-        ctx.session.watch.observe(crate::core::ids::NodeRank(node as u32), &sample, here);
+        ctx.session.watch.observe(rankdeck_types::ids::NodeRank(node as u32), &sample, here);
         for gauge in &sample.ranks {
             let Some(model) = ctx.model.ranks.get_mut(gauge.rank.index()).filter(|m| m.node.index() == node)
             else {

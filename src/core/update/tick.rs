@@ -1,11 +1,11 @@
 //! Time passes: heartbeats, agents that do not answer, conditions of the watch.
 
 use super::link;
-use crate::core::host::HostStage;
-use crate::core::run::{Failure, Stage, Weight};
-use crate::core::session::{Ctx, Limits};
-use crate::core::watch::LookRequest;
-use crate::proto::message::ConsoleMessage;
+use crate::host::HostStage;
+use crate::run::{Failure, Stage, Weight};
+use crate::session::{Ctx, Limits};
+use crate::watch::LookRequest;
+use rankdeck_proto::message::ConsoleMessage;
 
 /// Milliseconds between two pings.
 const PING_MS: u64 = 2_000;

@@ -1,13 +1,13 @@
 //! What people, signals and scripts ask for.
 
 use super::{drain, records};
-use crate::core::Goal;
-use crate::core::effect::Effect;
-use crate::core::ids::NodeRank;
-use crate::core::model::Tone;
-use crate::core::run::{Cause, Stage};
-use crate::core::session::Ctx;
-use crate::proto::message::{ConsoleMessage, StopMode};
+use crate::Goal;
+use crate::effect::Effect;
+use crate::model::Tone;
+use crate::run::{Cause, Stage};
+use crate::session::Ctx;
+use rankdeck_proto::message::{ConsoleMessage, StopMode};
+use rankdeck_types::ids::NodeRank;
 
 /// Most warnings that are kept.
 const WARNINGS: usize = 64;
@@ -137,7 +137,7 @@ pub(super) fn answer(ctx: &mut Ctx<'_>, node: usize, answer: Option<String>) -> 
 
 /// The console is to launch, not to attach.
 pub(super) fn is_launch(ctx: &Ctx<'_>) -> bool {
-    matches!(ctx.session.goal, crate::core::Goal::Launch(_))
+    matches!(ctx.session.goal, crate::Goal::Launch(_))
 }
 
 /// Keeps what was warned of before the run: on the events screen, and for the last words.
@@ -146,7 +146,7 @@ pub(super) fn warned(ctx: &mut Ctx<'_>, lines: Vec<String>) -> bool {
     ctx.model.drops.history += lines.len().saturating_sub(room) as u64;
     for line in lines.into_iter().take(room) {
         ctx.note(Tone::Warn, line.clone());
-        ctx.model.run.warnings.push(crate::core::words::clip(&line, 400));
+        ctx.model.run.warnings.push(crate::words::clip(&line, 400));
     }
     true
 }

@@ -1,12 +1,12 @@
 //! Verdicts are told, noted, and the policy is applied to those on living ranks.
 
 use super::user;
-use crate::config::experiment::OnStuck;
-use crate::core::model::{RunState, Tone};
-use crate::core::report::{ReportBody, Severity};
-use crate::core::run::Cause;
-use crate::core::session::Ctx;
-use crate::proto::message::StopMode;
+use crate::model::{RunState, Tone};
+use crate::report::{ReportBody, Severity};
+use crate::run::Cause;
+use crate::session::Ctx;
+use rankdeck_proto::message::StopMode;
+use rankdeck_types::experiment::OnStuck;
 
 /// Tells what changed among the verdicts.
 pub(super) fn tell(ctx: &mut Ctx<'_>) {

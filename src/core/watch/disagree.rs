@@ -6,10 +6,10 @@
 
 use super::seat::{self, Seat};
 use super::track::{Started, Track};
-use crate::core::card::Call;
-use crate::core::ids::Rank;
-use crate::core::reason::Reason;
-use crate::proto::message::{PageSample, Phase, RecentCollective};
+use crate::card::Call;
+use crate::reason::Reason;
+use rankdeck_proto::message::{PageSample, Phase, RecentCollective};
+use rankdeck_types::ids::Rank;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Longest period of calls looked for in a rank's own history.

@@ -7,13 +7,14 @@ use super::gauges::{NAMED, find, gauges, host_of, looked, name, waiters, who};
 use super::portrait::{self, Subject};
 use super::seat::{self, Seat};
 use super::slow::Straggler;
-use crate::core::card::ranges;
-use crate::core::ids::Rank;
-use crate::core::model::{Model, RankModel};
-use crate::core::reason::Reason;
-use crate::core::report::{Confidence, Severity, VerdictReport};
-use crate::core::words::{self, seconds};
-use crate::proto::message::GpuSample;
+use crate::card::ranges;
+use crate::model::{Model, RankModel};
+use crate::reason::Reason;
+use crate::report::{Confidence, Severity, VerdictReport};
+use crate::words;
+use crate::words::seconds;
+use rankdeck_proto::message::GpuSample;
+use rankdeck_types::ids::Rank;
 
 /// What verdicts about living ranks are made from.
 pub(super) struct Scene<'a> {

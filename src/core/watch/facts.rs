@@ -3,14 +3,14 @@
 
 use super::gauges::{find, gauges, host_of, name, who};
 use super::portrait::{self, Subject};
-use crate::core::card::Card;
-use crate::core::ids::Rank;
-use crate::core::join::Joined;
-use crate::core::model::Model;
-use crate::core::reason::Reason;
-use crate::core::report::{Confidence, Severity, VerdictReport};
-use crate::core::words;
-use crate::proto::message::Exit;
+use crate::card::Card;
+use crate::join::Joined;
+use crate::model::Model;
+use crate::reason::Reason;
+use crate::report::{Confidence, Severity, VerdictReport};
+use crate::words;
+use rankdeck_proto::message::Exit;
+use rankdeck_types::ids::Rank;
 
 /// Most log lines in the evidence.
 const LOG_LINES: usize = 6;

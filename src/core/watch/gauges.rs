@@ -3,10 +3,11 @@
 
 use super::cause;
 use super::seat::{self, Seat};
-use crate::core::event::LinkState;
-use crate::core::ids::Rank;
-use crate::core::model::{Model, RankModel};
-use crate::core::words::{self, seconds};
+use crate::model::{Model, RankModel};
+use crate::words;
+use crate::words::seconds;
+use rankdeck_types::ids::Rank;
+use rankdeck_types::link_state::LinkState;
 
 /// Most ranks that are named one by one.
 pub(super) const NAMED: usize = 4;

@@ -4,13 +4,13 @@ use super::cause::STARVED;
 use super::gauges;
 use super::portrait;
 use super::seat::HostView;
-use crate::core::host::{HostMachine, HostStage};
-use crate::core::ids::NodeRank;
-use crate::core::model::{HostModel, Model};
-use crate::core::reason::Reason;
-use crate::core::report::{Confidence, Severity, VerdictKind, VerdictReport};
-use crate::core::session::Limits;
-use crate::core::words;
+use crate::host::{HostMachine, HostStage};
+use crate::model::{HostModel, Model};
+use crate::reason::Reason;
+use crate::report::{Confidence, Severity, VerdictKind, VerdictReport};
+use crate::session::Limits;
+use crate::words;
+use rankdeck_types::ids::NodeRank;
 use std::collections::BTreeMap;
 
 /// Milliseconds between two samples from which an agent came late, and for how long that is remembered.

@@ -5,8 +5,8 @@
 //! - LOOK-2: what a look showed counts only while the rank has not moved since.
 
 use super::cause::user_function;
-use crate::core::ids::{NodeRank, Rank};
-use crate::proto::inspection::{Inspection, Socket};
+use rankdeck_proto::inspection::{Inspection, Socket};
+use rankdeck_types::ids::{NodeRank, Rank};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Least time between two looks at a rank, ms; doubles with each.
@@ -113,7 +113,7 @@ impl Looks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::inspection::ThreadStack;
+    use rankdeck_proto::inspection::ThreadStack;
 
     #[test]
     fn look_1_looks_become_rarer_and_are_bounded() {

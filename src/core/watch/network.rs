@@ -8,12 +8,12 @@
 
 use super::evidence::Trouble;
 use super::seat::Seat;
-use crate::core::ids::{NodeRank, Rank};
-use crate::core::model::Model;
-use crate::core::reason::Reason;
-use crate::core::report::Confidence;
-use crate::core::words::seconds;
-use crate::proto::inspection::Socket;
+use crate::model::Model;
+use crate::reason::Reason;
+use crate::report::Confidence;
+use crate::words::seconds;
+use rankdeck_proto::inspection::Socket;
+use rankdeck_types::ids::{NodeRank, Rank};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Doublings of the retransmission timer from which a connection is bad.

@@ -9,8 +9,8 @@
 //! - PACE-2: a threshold is never below its floor, however regular a phase is.
 //! - PACE-3: what was learnt can be written down and read back ([`Learnt`]); a text from anywhere is cut to what a histogram may hold.
 
-use crate::core::session::Limits;
-use crate::proto::message::{Activity, Phase};
+use crate::session::Limits;
+use rankdeck_proto::message::{Activity, Phase};
 use serde::{Deserialize, Serialize};
 
 /// Buckets: four per doubling, up to some 70 hours.
@@ -116,7 +116,7 @@ pub(super) struct Place {
 
 impl Place {
     /// Of a page, or of a program without one.
-    pub fn of(page: Option<&crate::proto::message::PageSample>, first: bool) -> Place {
+    pub fn of(page: Option<&rankdeck_proto::message::PageSample>, first: bool) -> Place {
         let cold = page.is_some_and(|page| match page.by_hook {
             // Not every script has an optimiser.
             true => page.collective.entered <= 2,

@@ -2,13 +2,14 @@
 
 use super::cause;
 use super::seat::{self, Seat};
-use crate::core::card::{Advice, Card, Others, Side};
-use crate::core::ids::Rank;
-use crate::core::model::{Model, RankLife, RankModel};
-use crate::core::reason::Reason;
-use crate::core::words::{self, seconds};
-use crate::proto::inspection::{How, Inspection};
-use crate::proto::message::RankSample;
+use crate::card::{Advice, Card, Others, Side};
+use crate::model::{Model, RankLife, RankModel};
+use crate::reason::Reason;
+use crate::words;
+use crate::words::seconds;
+use rankdeck_proto::inspection::{How, Inspection};
+use rankdeck_proto::message::RankSample;
+use rankdeck_types::ids::Rank;
 use std::collections::BTreeMap;
 
 /// Frames on a card, and those at the top that are there whoever they belong to.
@@ -166,7 +167,7 @@ fn ruled_out(model: &Model, seat: Option<&Seat<'_>>, reason: Reason, compared: O
     }
     let Some(seat) = seat else { return list };
     let cgroup = seat.sample.signals.cgroup.as_ref();
-    if reason.kind() != crate::core::report::VerdictKind::Frozen && seat.alive() {
+    if reason.kind() != crate::report::VerdictKind::Frozen && seat.alive() {
         let frozen = if cgroup.is_some() { ", nor frozen by its cgroup" } else { "" };
         list.push(format!("its process is there and not stopped{frozen}"));
     }
@@ -199,7 +200,7 @@ fn ruled_out(model: &Model, seat: Option<&Seat<'_>>, reason: Reason, compared: O
     {
         list.push("its CPU quota is not used up".into());
     }
-    if matches!(reason.kind(), crate::core::report::VerdictKind::Behind) && seat.page().is_some() {
+    if matches!(reason.kind(), crate::report::VerdictKind::Behind) && seat.page().is_some() {
         let usual = seconds(seat.threshold.stuck);
         list.push(format!(
             "silent for {}; up to {usual} is taken as usual there",

@@ -5,10 +5,10 @@
 
 use super::pace::{Place, Threshold};
 use super::track::{self, Moved};
-use crate::core::card::Call;
-use crate::core::ids::{NodeRank, Rank};
-use crate::proto::inspection::{Inspection, Socket};
-use crate::proto::message::{GpuSample, HostSample, PageSample, Phase, RankSample, RecentCollective};
+use crate::card::Call;
+use rankdeck_proto::inspection::{Inspection, Socket};
+use rankdeck_proto::message::{GpuSample, HostSample, PageSample, Phase, RankSample, RecentCollective};
+use rankdeck_types::ids::{NodeRank, Rank};
 
 /// Name of the group of all ranks.
 pub(super) const WORLD: &str = "world";

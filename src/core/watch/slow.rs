@@ -8,9 +8,9 @@
 
 use super::seat::Seat;
 use super::track::{Started, Track};
-use crate::core::ids::Rank;
-use crate::core::reason::Reason;
-use crate::proto::message::Phase;
+use crate::reason::Reason;
+use rankdeck_proto::message::Phase;
+use rankdeck_types::ids::Rank;
 
 /// Intervals that are compared.
 const WINDOW: usize = 32;

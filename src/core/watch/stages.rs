@@ -3,12 +3,12 @@
 use super::cause::{self, Judged};
 use super::evidence::{Late, Scene};
 use super::seat::Seat;
-use crate::core::ids::Rank;
-use crate::core::model::{Model, RankLife};
-use crate::core::reason::Reason;
-use crate::core::report::{Confidence, Severity, VerdictReport};
-use crate::core::session::Limits;
-use crate::proto::message::Phase;
+use crate::model::{Model, RankLife};
+use crate::reason::Reason;
+use crate::report::{Confidence, Severity, VerdictReport};
+use crate::session::Limits;
+use rankdeck_proto::message::Phase;
+use rankdeck_types::ids::Rank;
 
 /// What is said, and whom to look at closely.
 pub(super) fn look(

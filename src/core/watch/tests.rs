@@ -5,12 +5,12 @@ mod must_alarm;
 mod must_not_alarm;
 mod properties;
 
-use crate::core::event::Event;
-use crate::core::report::{ReportBody, Severity, VerdictKind, VerdictReport};
-use crate::core::testkit::*;
-use crate::proto::message::*;
+use crate::event::Event;
+use crate::report::{ReportBody, Severity, VerdictKind, VerdictReport};
+use crate::testkit::*;
 use Severity::{Amber, Cleared, Red};
 use VerdictKind::{Behind, Desync, Frozen, Lost};
+use rankdeck_proto::message::*;
 
 fn running() -> Cluster {
     let mut c = Cluster::launch(2);

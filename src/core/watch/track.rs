@@ -1,7 +1,7 @@
 //! What must be remembered between two samples of a rank. All times are the agent's monotonic clock.
 
 use super::pace::{Pace, Place};
-use crate::proto::message::{HostSample, IterationSample, RankSample};
+use rankdeck_proto::message::{HostSample, IterationSample, RankSample};
 use std::collections::VecDeque;
 
 /// Least time between two remembered samples, ms, and how many there are: differences are taken over two to three seconds.
@@ -240,9 +240,9 @@ impl Track {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::session::Limits;
-    use crate::core::testkit::rank_sample;
-    use crate::proto::message::{CgroupSample, ChildSample, Phase};
+    use crate::session::Limits;
+    use crate::testkit::rank_sample;
+    use rankdeck_proto::message::{CgroupSample, ChildSample, Phase};
 
     fn at(mono_ms: u64) -> HostSample {
         HostSample { mono_ms, ..HostSample::default() }

@@ -11,7 +11,7 @@
 
 use super::disagree::{self, Disagreement};
 use super::seat::{Seat, WORLD};
-use crate::core::ids::Rank;
+use rankdeck_types::ids::Rank;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Milliseconds without any advance, between at least two samples, before anything is said.

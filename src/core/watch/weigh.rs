@@ -5,10 +5,10 @@ use super::evidence::{Late, Scene};
 use super::track::Track;
 use super::waits::Finding;
 use super::{looks, network};
-use crate::core::ids::Rank;
-use crate::core::reason::Reason;
-use crate::core::report::{Severity, VerdictReport};
-use crate::core::session::Limits;
+use crate::reason::Reason;
+use crate::report::{Severity, VerdictReport};
+use crate::session::Limits;
+use rankdeck_types::ids::Rank;
 
 /// Iterations and updates without a collective.
 const ALONE: u64 = 3;

@@ -5,10 +5,10 @@
 
 use super::fault::{Fault, FaultKind};
 use super::{STEPS_PER_ITERATION, Scene, chance, mix};
-use crate::core::ids::{Generation, NodeRank, Rank};
-use crate::proto::message::{
+use rankdeck_proto::message::{
     CollectiveSample, Counters, Evaluation, FinishReason, PageSample, Phase, Returns,
 };
+use rankdeck_types::ids::{Generation, NodeRank, Rank};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::Instant;

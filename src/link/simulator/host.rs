@@ -3,14 +3,15 @@
 use super::course::{self, CHECKPOINT_EVERY, EVAL_EVERY, Hang, Life, Moment};
 use super::fault::FaultKind;
 use super::{Scene, World, chance, host_name, mix};
-use crate::core::event::{LinkState, Probe};
-use crate::core::ids::{Generation, LocalRank, NodeRank, Rank, WallTime};
-use crate::link::{LinkCommand, LinkEvent};
-use crate::proto::inspection::Inspection;
-use crate::proto::message::{
+use crate::{LinkCommand, LinkEvent};
+use rankdeck_proto::inspection::Inspection;
+use rankdeck_proto::message::{
     AgentMessage, ConsoleMessage, Exit, FinishReason, GpuSample, HostSample, HostSignals, LaunchSpec,
     PROTOCOL, RankEvent, RankSample, RankSignals, RankSnapshot, Record, RecordEvent, StopMode, Survivor,
 };
+use rankdeck_types::ids::{Generation, LocalRank, NodeRank, Rank, WallTime};
+use rankdeck_types::link_state::LinkState;
+use rankdeck_types::probe::Probe;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

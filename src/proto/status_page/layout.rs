@@ -387,7 +387,7 @@ pub(super) fn site_text(words: &[u64; SITE_WORDS]) -> String {
 /// Everything on the page except the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Body {
-    /// Number of [`crate::proto::message::Phase`].
+    /// Number of [`crate::message::Phase`].
     pub phase: u64,
     /// When the phase began, ns.
     pub phase_entered_ns: u64,
@@ -411,7 +411,7 @@ pub struct Body {
     pub left: u64,
     /// Chain hash of the first group (see [`Group::chain`]).
     pub chain_hash: u64,
-    /// Number of [`crate::proto::message::Activity`]: what the rank does inside the phase.
+    /// Number of [`crate::message::Activity`]: what the rank does inside the phase.
     pub activity: u64,
     /// When the activity began, ns.
     pub activity_entered_ns: u64,

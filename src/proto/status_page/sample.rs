@@ -2,7 +2,7 @@
 
 use super::layout::{Iteration, tag_text};
 use super::{Collective, View};
-use crate::proto::message::{
+use crate::message::{
     Activity, CollectiveSample, GroupSample, IterationSample, PageSample, Phase, RecentCollective,
 };
 
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn equal_collectives_in_a_row_travel_as_one() {
-        use crate::proto::status_page::{Dtype, Op, Writer, monotonic_ns, tag};
+        use crate::status_page::{Dtype, Op, Writer, monotonic_ns, tag};
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("page");
         let mut writer = Writer::create(&path, 0, 0).unwrap();
@@ -179,7 +179,7 @@ mod tests {
             writer.enter(Op::AllReduce, tag("stats"), 1, 8, Dtype::I64, 0);
             writer.leave();
         }
-        let view = crate::proto::status_page::Reader::open(&path).unwrap().view();
+        let view = crate::status_page::Reader::open(&path).unwrap().view();
         let sample = view.sample(monotonic_ns() + 2_000_000_000);
         let runs: Vec<(u64, u64)> = sample.recent.iter().map(|run| (run.seq, run.more)).collect();
         assert_eq!(runs, [(1, 9), (11, 0), (12, 9), (22, 0), (23, 9), (33, 0), (34, 9), (44, 0)]);

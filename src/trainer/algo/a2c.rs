@@ -7,10 +7,10 @@ use super::native::{Engine, Numbers};
 use super::on_policy::{Common, OnPolicy, Played, Recipe};
 use super::ppo::{Objective, value_error};
 use super::{At, Learned, Parts};
-use crate::config::learn::{A2c as Settings, NormAdv};
-use crate::trainer::env::numpy_random::Generator;
-use crate::trainer::error::TrainerError;
-use crate::trainer::policy::actor_critic::Pass;
+use crate::error::TrainerError;
+use crate::policy::actor_critic::Pass;
+use rankdeck_kernel::numpy_random::Generator;
+use rankdeck_types::learn::{A2c as Settings, NormAdv};
 
 /// A2C.
 pub struct A2c {

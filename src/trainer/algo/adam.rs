@@ -1,7 +1,7 @@
 //! Adam (Kingma and Ba 2015) over a flat parameter buffer, step by step as `torch.optim.Adam` computes it.
 //!
 //! Owner: the training loop. libtorch's own C++ optimiser does not show its moments through tch, so it cannot be put into a
-//! checkpoint; this one keeps them in two flat tensors. On the CPU one fused pass does the update (see [`crate::trainer::kernel::optimise`]); elsewhere tensor operations
+//! checkpoint; this one keeps them in two flat tensors. On the CPU one fused pass does the update (see [`rankdeck_kernel::optimise`]); elsewhere tensor operations
 //! do.
 //!
 //! Invariants:
@@ -9,10 +9,10 @@
 //! - ADAM-2: the result depends on parameters, gradients, moments, step count and learning rate only: ranks with equal gradients stay
 //!   equal bit by bit, on whatever CPUs.
 
-use crate::trainer::dist::memory::{floats, floats_mut};
-use crate::trainer::inject;
-use crate::trainer::kernel::Road;
-use crate::trainer::kernel::optimise::{AdamStep, adam_step};
+use crate::distributed::memory::{floats, floats_mut};
+use crate::inject;
+use rankdeck_kernel::Road;
+use rankdeck_kernel::optimise::{AdamStep, adam_step};
 use tch::{Device, Kind, TchError, Tensor};
 
 /// Why the optimiser cannot step.

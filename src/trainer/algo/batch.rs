@@ -6,13 +6,13 @@
 //! - BATCH-1: every transition is in exactly one minibatch of an epoch.
 //! - BATCH-2: with [`NormAdv::World`] the moments are those of the minibatch over all ranks: one collective per epoch, tag `advantages`.
 
-use super::super::dist::upload::{upload, upload_slice};
-use super::super::dist::{ProcessGroup, ReduceOp};
-use super::super::env::numpy_random::Generator;
+use super::super::distributed::upload::{upload, upload_slice};
+use super::super::distributed::{ProcessGroup, ReduceOp};
 use super::super::error::TrainerError;
 use super::super::policy::{acting, trunk};
 use super::super::rollout::{ActionBuffer, Rollout};
-use crate::config::learn::NormAdv;
+use rankdeck_kernel::numpy_random::Generator;
+use rankdeck_types::learn::NormAdv;
 use tch::{Device, Kind, TchError, Tensor};
 
 /// A rollout on the device, `[n]` or `[n, ...]` each.
@@ -221,7 +221,7 @@ pub fn explained_variance(values: &[f32], returns: &[f32]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trainer::seeds::{Purpose, Seeds};
+    use rankdeck_kernel::seeds::{Purpose, Seeds};
 
     #[test]
     fn normalisation_uses_the_unbiased_deviation() {

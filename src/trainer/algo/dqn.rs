@@ -11,20 +11,20 @@
 use super::Parts;
 use super::off_policy::{Common, Learner, Replayed, shares};
 use super::q_learner::{QLearner, Way};
-use crate::config::experiment::Experiment;
-use crate::config::learn::Dqn as Settings;
-use crate::config::learn::dqn::EpsilonDecay;
-use crate::trainer::dist::ProcessGroup;
-use crate::trainer::env::numpy_random::Generator;
-use crate::trainer::env::{Observations, Spec};
-use crate::trainer::error::TrainerError;
-use crate::trainer::evaluate::Greedy;
-use crate::trainer::kernel::q::argmax;
-use crate::trainer::policy::q_layout::QLayout;
-use crate::trainer::replay::Batch;
-use crate::trainer::rollout::ActionBuffer;
-use crate::trainer::setup::Sizes;
-use crate::trainer::state::{Array, MODEL, Restored, State, Words};
+use crate::distributed::ProcessGroup;
+use crate::env::{Observations, Spec};
+use crate::error::TrainerError;
+use crate::evaluate::Greedy;
+use crate::policy::q_layout::QLayout;
+use crate::replay::Batch;
+use crate::rollout::ActionBuffer;
+use crate::setup::Sizes;
+use crate::state::{Array, MODEL, Restored, State, Words};
+use rankdeck_kernel::numpy_random::Generator;
+use rankdeck_kernel::q::argmax;
+use rankdeck_types::experiment::Experiment;
+use rankdeck_types::learn::Dqn as Settings;
+use rankdeck_types::learn::dqn::EpsilonDecay;
 
 /// DQN on one rank: the learner and how it acts.
 pub struct Dqn {

@@ -1,6 +1,6 @@
 //! The algorithms, one file each, behind one trait, and what several of them share.
 //!
-//! The [loop](crate::trainer::train) owns identity, totals, stop, evaluation, checkpoints and telling. An algorithm owns its environments, its
+//! The [loop](crate::train) owns identity, totals, stop, evaluation, checkpoints and telling. An algorithm owns its environments, its
 //! networks and what an iteration does with them.
 //!
 //! Invariants of every algorithm:
@@ -25,18 +25,18 @@ pub mod sac;
 pub mod sac_learner;
 
 use super::collect::{Interval, Tally};
-use super::dist::{Page, ProcessGroup};
+use super::distributed::{Page, ProcessGroup};
 use super::env::{Spec, Watcher};
 use super::error::TrainerError;
 use super::evaluate::Greedy;
 use super::policy::actor_critic::Layout;
 use super::replay::Mark;
-use super::seeds::Seeds;
 use super::setup::{self, Sizes};
 use super::state::{Restored, State};
-use crate::config::experiment::{Experiment, Learn};
-use crate::config::learn::NormAdv;
-use crate::proto::message::Phase;
+use rankdeck_kernel::seeds::Seeds;
+use rankdeck_proto::message::Phase;
+use rankdeck_types::experiment::{Experiment, Learn};
+use rankdeck_types::learn::NormAdv;
 use std::path::Path;
 use tch::Device;
 

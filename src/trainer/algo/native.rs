@@ -1,4 +1,4 @@
-//! On-policy updates without libtorch: the hand-written passes of [`kernel`](crate::trainer::kernel) over the flat buffers of parameters and gradients.
+//! On-policy updates without libtorch: the hand-written passes of [`kernel`](rankdeck_kernel) over the flat buffers of parameters and gradients.
 //!
 //! Owner: the algorithm. It stands beside [`super::batch::Batches`] with the same epochs, and makes the same updates up to rounding; what averages
 //! gradients over the ranks, clips and steps is the same code. Nothing is allocated once the first iteration is through.
@@ -7,16 +7,16 @@ use super::batch::{Batches, normalise, shuffle};
 use super::on_policy::OnPolicy;
 use super::ppo::Objective;
 use super::{At, Learned, Parts};
-use crate::config::experiment::Kernel;
-use crate::config::learn::{NormAdv, ValueLoss};
-use crate::trainer::dist::ProcessGroup;
-use crate::trainer::env::numpy_random::Generator;
-use crate::trainer::env::{Actions, ObservationType, Observations};
-use crate::trainer::error::TrainerError;
-use crate::trainer::kernel::actor_critic::{ActorCritic, Terms};
-use crate::trainer::kernel::loss::{Distance, Gain, Goals, Surrogate};
-use crate::trainer::policy::layout::Layout;
-use crate::trainer::rollout::{ActionBuffer, Rollout};
+use crate::distributed::ProcessGroup;
+use crate::env::{Actions, ObservationType, Observations};
+use crate::error::TrainerError;
+use crate::policy::dense_actor_critic::{ActorCritic, Terms};
+use crate::policy::layout::Layout;
+use crate::rollout::{ActionBuffer, Rollout};
+use rankdeck_kernel::loss::{Distance, Gain, Goals, Surrogate};
+use rankdeck_kernel::numpy_random::Generator;
+use rankdeck_types::experiment::Kernel;
+use rankdeck_types::learn::{NormAdv, ValueLoss};
 use tch::Device;
 
 /// What makes an algorithm's updates; both make the same up to rounding.

@@ -9,18 +9,21 @@
 //! - OFFPOLICY-3: `env_step` and `samples` count accepted actions; dummy steps across a reset count nowhere.
 
 use super::{Algorithm, At, Learned, Parts, shown};
-use crate::proto::message::Phase;
-use crate::trainer::collect::{Interval, Tally};
-use crate::trainer::dist::{ProcessGroup, ReduceOp};
-use crate::trainer::env::numpy_random::Generator;
-use crate::trainer::env::{self, Observations, Outcome, Spec, VectorEnv};
-use crate::trainer::error::TrainerError;
-use crate::trainer::evaluate::Greedy;
-use crate::trainer::replay::{self, Batch, Mark, Replay, Shape};
-use crate::trainer::rollout::ActionBuffer;
-use crate::trainer::seeds::{Purpose, Seeds};
-use crate::trainer::setup::{self, Sizes};
-use crate::trainer::state::{Restored, State, Words};
+use crate::collect::{Interval, Tally};
+use crate::distributed::{ProcessGroup, ReduceOp};
+use crate::env;
+use crate::env::{Observations, Outcome, Spec, VectorEnv};
+use crate::error::TrainerError;
+use crate::evaluate::Greedy;
+use crate::replay;
+use crate::replay::{Batch, Mark, Replay, Shape};
+use crate::rollout::ActionBuffer;
+use crate::setup;
+use crate::setup::Sizes;
+use crate::state::{Restored, State, Words};
+use rankdeck_kernel::numpy_random::Generator;
+use rankdeck_kernel::seeds::{Purpose, Seeds};
+use rankdeck_proto::message::Phase;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 

@@ -14,14 +14,14 @@ use super::batch::{Batches, shuffle};
 use super::on_policy::{Common, OnPolicy, Played, Recipe};
 use super::ppo::{Noted, Objective, value_error};
 use super::{At, Learned, Parts};
-use crate::config::learn::{NormAdv, Ppg as Settings};
-use crate::trainer::dist::upload::{upload, upload_slice};
-use crate::trainer::env::numpy_random::Generator;
-use crate::trainer::error::TrainerError;
-use crate::trainer::inject;
-use crate::trainer::policy::actor_critic::Pass;
-use crate::trainer::policy::distribution::Distribution;
-use crate::trainer::policy::{acting, trunk};
+use crate::distributed::upload::{upload, upload_slice};
+use crate::error::TrainerError;
+use crate::inject;
+use crate::policy::actor_critic::Pass;
+use crate::policy::distribution::Distribution;
+use crate::policy::{acting, trunk};
+use rankdeck_kernel::numpy_random::Generator;
+use rankdeck_types::learn::{NormAdv, Ppg as Settings};
 use tch::{Device, Kind, TchError, Tensor};
 
 /// The rollouts of a policy phase, on the device, one after the other: observations `[rows, ...]` as [`trunk::to_rows`] lays them out, the rest `[rows]`.

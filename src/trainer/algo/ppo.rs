@@ -12,11 +12,11 @@ use super::batch::Minibatch;
 use super::native::{Engine, Numbers};
 use super::on_policy::{Common, OnPolicy, Played, Recipe};
 use super::{At, Learned, Parts};
-use crate::config::learn::{NormAdv, Ppo as Settings, ValueLoss};
-use crate::trainer::dist::ReduceOp;
-use crate::trainer::env::numpy_random::Generator;
-use crate::trainer::error::TrainerError;
-use crate::trainer::policy::actor_critic::{Output, Pass};
+use crate::distributed::ReduceOp;
+use crate::error::TrainerError;
+use crate::policy::actor_critic::{Output, Pass};
+use rankdeck_kernel::numpy_random::Generator;
+use rankdeck_types::learn::{NormAdv, Ppo as Settings, ValueLoss};
 use tch::{Kind, Reduction, TchError, Tensor};
 
 /// PPO.

@@ -1,17 +1,16 @@
 use super::*;
-use crate::config::experiment::{Experiment, Kernel, Policy};
-use crate::config::learn::Learn;
-use crate::trainer::algo::Algorithm;
-use crate::trainer::algo::a2c::A2c;
-use crate::trainer::algo::batch::Batches;
-use crate::trainer::dist::{BackendKind, GroupSettings, ProcessGroup};
-use crate::trainer::env::Spec;
-use crate::trainer::kernel;
-use crate::trainer::policy::ActorCritic;
-use crate::trainer::policy::actor_critic::Layout;
-use crate::trainer::rollout::{ActionBuffer, Rollout};
-use crate::trainer::seeds::{Purpose, Seeds};
-use crate::trainer::state::State;
+use crate::algo::Algorithm;
+use crate::algo::a2c::A2c;
+use crate::algo::batch::Batches;
+use crate::distributed::{BackendKind, GroupSettings, ProcessGroup};
+use crate::env::Spec;
+use crate::policy::ActorCritic;
+use crate::policy::actor_critic::Layout;
+use crate::rollout::{ActionBuffer, Rollout};
+use crate::state::State;
+use rankdeck_kernel::seeds::{Purpose, Seeds};
+use rankdeck_types::experiment::{Experiment, Kernel, Policy};
+use rankdeck_types::learn::Learn;
 use std::cell::RefCell;
 use std::rc::Rc;
 use tch::Device;
@@ -33,7 +32,7 @@ fn alone() -> ProcessGroup {
         generation: 0,
         device: Device::Cpu,
     };
-    let page = crate::proto::status_page::Writer::anonymous(0, 0).unwrap();
+    let page = rankdeck_proto::status_page::Writer::anonymous(0, 0).unwrap();
     ProcessGroup::connect(&settings, Rc::new(RefCell::new(page))).unwrap()
 }
 
@@ -47,7 +46,7 @@ fn losses_equal_their_definition() {
     let weights: Vec<f32> = (0..layout.len).map(|_| 0.5 * random.normal() as f32).collect();
     let mut policy = ActorCritic::new(layout.clone(), &seeds, Device::Cpu).unwrap();
     policy.copy_from(&weights).unwrap();
-    let mut fast = kernel::actor_critic::ActorCritic::new(&layout, 1).unwrap();
+    let mut fast = crate::policy::dense_actor_critic::ActorCritic::new(&layout, 1).unwrap();
     fast.load(&weights);
     let n = 64;
     let mut draw = |scale: f64, count: usize| -> Vec<f32> {
@@ -55,7 +54,7 @@ fn losses_equal_their_definition() {
     };
     let mut rollout = Rollout::new(&spec, n, 1, false);
     let (observations, advantages, returns) = (draw(1.0, 4 * n), draw(1.0, n), draw(1.0, n));
-    rollout.observations = crate::trainer::env::ObservationBuffer::F32(observations.clone());
+    rollout.observations = crate::env::ObservationBuffer::F32(observations.clone());
     rollout.log_probs = draw(0.4, n).iter().map(|l| l - 0.7).collect();
     rollout.values = draw(0.5, n);
     let actions: Vec<i64> = (0..n as i64).map(|i| i % 2).collect();
@@ -130,13 +129,13 @@ fn trained(env: &str, rest: &str, kernel: &str, iterations: u64) -> (Vec<f32>, V
         "[run]\nname = 'x'\ntotal_steps = 50000\n[env]\nid = '{env}'\nnum_envs = 3\n[collect]\nnum_steps = 32\n\
          [policy]\nhidden = [24, 16]\nkernel = '{kernel}'\n{rest}\n"
     );
-    let experiment: crate::config::experiment::Experiment = toml::from_str(&text).unwrap();
-    let (env, learn) = crate::trainer::setup::parts(&experiment).unwrap();
+    let experiment: rankdeck_types::experiment::Experiment = toml::from_str(&text).unwrap();
+    let (env, learn) = crate::setup::parts(&experiment).unwrap();
     let group = alone();
     let parts = Parts {
         experiment: &experiment,
-        sizes: crate::trainer::setup::Sizes::resolve(&experiment, 0, 1).unwrap(),
-        spec: crate::trainer::env::spec_of(env).unwrap(),
+        sizes: crate::setup::Sizes::resolve(&experiment, 0, 1).unwrap(),
+        spec: crate::env::spec_of(env).unwrap(),
         seeds: Seeds::new(7),
         device: Device::Cpu,
         group: &group,
@@ -156,7 +155,7 @@ fn trained(env: &str, rest: &str, kernel: &str, iterations: u64) -> (Vec<f32>, V
         }
         other => panic!("{other:?}"),
     };
-    let page = Rc::new(RefCell::new(crate::proto::status_page::Writer::anonymous(0, 0).unwrap()));
+    let page = Rc::new(RefCell::new(rankdeck_proto::status_page::Writer::anonymous(0, 0).unwrap()));
     let mut losses = Vec::new();
     for iteration in 0..iterations {
         let at = At {
@@ -222,12 +221,12 @@ fn a2c_on_pendulum_learns_the_same_by_both_engines() {
         let mut experiment: Experiment =
             toml::from_str(include_str!("../../../configs/pendulum_a2c.toml")).unwrap();
         experiment.policy.kernel = kernel;
-        let (env, learn) = crate::trainer::setup::parts(&experiment).unwrap();
+        let (env, learn) = crate::setup::parts(&experiment).unwrap();
         let group = alone();
         let parts = Parts {
             experiment: &experiment,
-            sizes: crate::trainer::setup::Sizes::resolve(&experiment, 0, 1).unwrap(),
-            spec: crate::trainer::env::spec_of(env).unwrap(),
+            sizes: crate::setup::Sizes::resolve(&experiment, 0, 1).unwrap(),
+            spec: crate::env::spec_of(env).unwrap(),
             seeds: Seeds::new(1),
             device: Device::Cpu,
             group: &group,
@@ -235,7 +234,7 @@ fn a2c_on_pendulum_learns_the_same_by_both_engines() {
         };
         let Learn::A2c(settings) = learn else { panic!("not A2C") };
         let mut a2c = A2c::new(settings, &parts).unwrap();
-        let page = Rc::new(RefCell::new(crate::proto::status_page::Writer::anonymous(0, 0).unwrap()));
+        let page = Rc::new(RefCell::new(rankdeck_proto::status_page::Writer::anonymous(0, 0).unwrap()));
         let start = a2c.state().unwrap();
         for iteration in 0..5 {
             let at = At {

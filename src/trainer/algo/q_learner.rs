@@ -10,22 +10,22 @@
 //! - QLEARN-3: online and target networks stay equal bit by bit over the ranks; both are broadcast at the start and covered by the fingerprint.
 
 use super::adam::Adam;
-use crate::config::experiment::Experiment;
-use crate::config::learn::Dqn as Settings;
-use crate::config::learn::dqn::TdLoss;
-use crate::trainer::dist::upload::{upload, upload_slice};
-use crate::trainer::dist::{DataParallel, Ddp, ProcessGroup};
-use crate::trainer::env::Spec;
-use crate::trainer::error::TrainerError;
-use crate::trainer::kernel::loss::Distance;
-use crate::trainer::kernel::optimise::{clip_scale, sum_of_squares};
-use crate::trainer::kernel::q::{q_loss, q_targets};
-use crate::trainer::kernel::{Matrix, Road};
-use crate::trainer::policy::q_fast::QFast;
-use crate::trainer::policy::q_layout::QLayout;
-use crate::trainer::policy::q_network::QNetwork;
-use crate::trainer::replay::Batch;
-use crate::trainer::seeds::Seeds;
+use crate::distributed::upload::{upload, upload_slice};
+use crate::distributed::{DataParallel, Ddp, ProcessGroup};
+use crate::env::Spec;
+use crate::error::TrainerError;
+use crate::policy::q_fast::QFast;
+use crate::policy::q_layout::QLayout;
+use crate::policy::q_network::QNetwork;
+use crate::replay::Batch;
+use rankdeck_kernel::loss::Distance;
+use rankdeck_kernel::optimise::{clip_scale, sum_of_squares};
+use rankdeck_kernel::q::{q_loss, q_targets};
+use rankdeck_kernel::seeds::Seeds;
+use rankdeck_kernel::{Matrix, Road};
+use rankdeck_types::experiment::Experiment;
+use rankdeck_types::learn::Dqn as Settings;
+use rankdeck_types::learn::dqn::TdLoss;
 use tch::{Device, Kind, TchError, Tensor};
 
 /// What an update saw, of this rank's share.

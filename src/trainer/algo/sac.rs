@@ -9,18 +9,18 @@
 use super::Parts;
 use super::off_policy::{Common, Learner, Replayed, shares};
 use super::sac_learner::{Noise, Part, SacLearner};
-use crate::config::experiment::Experiment;
-use crate::config::learn::Sac as Settings;
-use crate::trainer::dist::ProcessGroup;
-use crate::trainer::env::numpy_random::Generator;
-use crate::trainer::env::{Observations, Spec};
-use crate::trainer::error::TrainerError;
-use crate::trainer::evaluate::Greedy;
-use crate::trainer::policy::sac_networks::SacLayout;
-use crate::trainer::replay::Batch;
-use crate::trainer::rollout::ActionBuffer;
-use crate::trainer::setup::Sizes;
-use crate::trainer::state::{Array, MODEL, Restored, State, Words};
+use crate::distributed::ProcessGroup;
+use crate::env::{Observations, Spec};
+use crate::error::TrainerError;
+use crate::evaluate::Greedy;
+use crate::policy::sac_networks::SacLayout;
+use crate::replay::Batch;
+use crate::rollout::ActionBuffer;
+use crate::setup::Sizes;
+use crate::state::{Array, MODEL, Restored, State, Words};
+use rankdeck_kernel::numpy_random::Generator;
+use rankdeck_types::experiment::Experiment;
+use rankdeck_types::learn::Sac as Settings;
 use tch::{Device, TchError, Tensor};
 
 /// SAC on one rank: the learner and how it acts.

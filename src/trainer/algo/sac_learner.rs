@@ -11,14 +11,14 @@
 //! - SAC-3: the actor's loss changes no critic.
 
 use super::adam::Adam;
-use crate::config::learn::Sac as Settings;
-use crate::trainer::dist::upload::upload_slice;
-use crate::trainer::dist::{Ddp, ProcessGroup};
-use crate::trainer::error::TrainerError;
-use crate::trainer::policy::q_network::follow;
-use crate::trainer::policy::sac_networks::{SacLayout, SacNetworks};
-use crate::trainer::replay::Batch;
-use crate::trainer::seeds::Seeds;
+use crate::distributed::upload::upload_slice;
+use crate::distributed::{Ddp, ProcessGroup};
+use crate::error::TrainerError;
+use crate::policy::q_network::follow;
+use crate::policy::sac_networks::{SacLayout, SacNetworks};
+use crate::replay::Batch;
+use rankdeck_kernel::seeds::Seeds;
+use rankdeck_types::learn::Sac as Settings;
 use tch::{Device, Kind, TchError, Tensor};
 
 /// What an update saw, of this rank's share.

@@ -1,4 +1,4 @@
-// A C interface to libtorch's TCPStore, ProcessGroupGloo, gradient slots and copies to GPUs, for src/trainer/dist/ffi.rs.
+// A C interface to libtorch's TCPStore, ProcessGroupGloo, gradient slots and copies to GPUs, for src/trainer/distributed/ffi.rs.
 //
 // Rules: no exception crosses this interface (`guarded` turns each into a status and a text); every function that waits takes a time limit;
 // handles are owned by the caller and freed once. Statuses are those of `Status` in ffi.rs.

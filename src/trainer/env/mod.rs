@@ -13,16 +13,15 @@
 
 pub mod classic;
 mod error;
-pub mod numpy_random;
 mod outcome;
 mod python;
 
 pub use error::EnvError;
 pub use outcome::{Episode, ObservationBuffer, Outcome};
 
-use super::seeds::Seeds;
-use crate::config::experiment::{Env, EnvWorker};
-use crate::proto::message::Activity;
+use rankdeck_kernel::seeds::Seeds;
+use rankdeck_proto::message::Activity;
+use rankdeck_types::experiment::{Env, EnvWorker};
 
 /// The actions that an environment takes.
 #[derive(Debug, Clone, PartialEq)]
@@ -213,7 +212,7 @@ pub(crate) struct Streams {
 impl Streams {
     /// The seed of the environment at this local index.
     pub(crate) fn words(&self, index: usize) -> [u32; 6] {
-        use super::seeds::Purpose as Stream;
+        use rankdeck_kernel::seeds::Purpose as Stream;
         let index = self.first_env.wrapping_add(index as u32);
         match self.purpose {
             Purpose::Train => self.seeds.words(Stream::Env, index, self.life),
@@ -226,7 +225,7 @@ impl Streams {
     pub(crate) fn small(&self, index: usize) -> u32 {
         const BITS: u32 = (1 << 30) - 1;
         let first = Streams { first_env: 0, ..*self }.words(0);
-        let shift = numpy_random::Generator::from_words(&first).next_u64() as u32;
+        let shift = rankdeck_kernel::numpy_random::Generator::from_words(&first).next_u64() as u32;
         let index = self.first_env.wrapping_add(index as u32);
         let purpose = u32::from(self.purpose == Purpose::Evaluate) << 30;
         purpose | (shift.wrapping_add(index) & BITS)

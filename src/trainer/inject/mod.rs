@@ -44,10 +44,10 @@ pub enum Flow {
 
 #[cfg(not(feature = "inject"))]
 mod nothing {
-    use super::super::dist::error::DistError;
-    use super::super::dist::{Page, ProcessGroup};
+    use super::super::distributed::error::DistError;
+    use super::super::distributed::{Page, ProcessGroup};
     use super::{Flow, Place};
-    use crate::proto::status_page::Op;
+    use rankdeck_proto::status_page::Op;
     use std::io;
 
     /// Nothing.

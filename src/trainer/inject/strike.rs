@@ -1,10 +1,10 @@
 //! Carrying faults out.
 
-use super::super::dist::error::DistError;
-use super::super::dist::{Page, ProcessGroup, ReduceOp};
+use super::super::distributed::error::DistError;
+use super::super::distributed::{Page, ProcessGroup, ReduceOp};
 use super::fault::{Fault, Kind};
 use super::{Flow, Place};
-use crate::proto::status_page::Op;
+use rankdeck_proto::status_page::Op;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io;

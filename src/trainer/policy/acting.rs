@@ -2,10 +2,9 @@
 
 use super::actor_critic::{ActorCritic, Pass};
 use super::distribution::Distribution;
-use crate::config::experiment::Kernel;
-use crate::trainer::dist::upload::upload;
-use crate::trainer::env::Observations;
-use crate::trainer::kernel;
+use crate::distributed::upload::upload;
+use crate::env::Observations;
+use rankdeck_types::experiment::Kernel;
 use tch::{Device, TchError, Tensor};
 
 /// A policy ready to act.
@@ -14,7 +13,7 @@ pub enum Acting {
     /// All observations at once in plain Rust, with a snapshot of the parameters. A row's result does not depend on the others.
     Fast {
         /// The networks.
-        networks: kernel::actor_critic::ActorCritic,
+        networks: super::dense_actor_critic::ActorCritic,
         /// Scratch for the parameters.
         flat: Vec<f32>,
     },
@@ -30,7 +29,7 @@ pub enum Acting {
 impl Acting {
     /// For observations of this shape; pixels go through libtorch.
     pub fn new(policy: &ActorCritic, shape: &[usize], pixels: bool, kernel: Kernel) -> Acting {
-        let networks = kernel::actor_critic::ActorCritic::new(policy.layout(), 1);
+        let networks = super::dense_actor_critic::ActorCritic::new(policy.layout(), 1);
         match networks.filter(|_| !pixels && kernel != Kernel::Libtorch) {
             Some(networks) => Acting::Fast { networks, flat: vec![0.0; policy.layout().len] },
             None => {

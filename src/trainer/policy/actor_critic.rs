@@ -6,8 +6,8 @@
 use super::distribution::Distribution;
 pub use super::layout::{Layer, Layout};
 use super::parameters::Parameters;
-use crate::config::experiment::Activation;
-use crate::trainer::seeds::Seeds;
+use rankdeck_kernel::seeds::Seeds;
+use rankdeck_types::experiment::Activation;
 use tch::{Device, TchError, Tensor};
 
 /// Actor and critic.
@@ -153,8 +153,8 @@ impl ActorCritic {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::experiment::Policy;
-    use crate::trainer::env::Spec;
+    use crate::env::Spec;
+    use rankdeck_types::experiment::Policy;
     use tch::Kind;
 
     #[test]

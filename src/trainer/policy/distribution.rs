@@ -3,8 +3,8 @@
 //! Two forms of the same mathematics: tensors with gradients for learning, and plain Rust with the rank's own random streams for acting, so that
 //! what an environment is asked to do does not depend on the batch that it is evaluated in.
 
-use crate::trainer::env::numpy_random::Generator;
-use crate::trainer::kernel::math;
+use rankdeck_kernel::math;
+use rankdeck_kernel::numpy_random::Generator;
 use tch::{Kind, TchError, Tensor};
 
 /// ln(2 pi) / 2.
@@ -152,7 +152,7 @@ pub fn most_probable(logits: &[f32]) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trainer::seeds::{Purpose, Seeds};
+    use rankdeck_kernel::seeds::{Purpose, Seeds};
 
     fn close(a: f64, b: f64) -> bool {
         (a - b).abs() < 1e-5 * b.abs().max(1.0)

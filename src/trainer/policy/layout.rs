@@ -9,23 +9,11 @@
 //!   (`actor_mean.0.weight` and `actor_logstd` for continuous actions); shared layers are `network.0.weight`.
 
 use super::trunk::Trunk;
-use crate::config::experiment::{Activation, Network, Policy};
-use crate::trainer::env::{ActionSpace, Spec};
-use crate::trainer::error::TrainerError;
-use crate::trainer::seeds::{Purpose, Seeds};
-
-/// One linear layer inside the flat buffer: weight `[outputs, inputs]` row by row, then bias `[outputs]`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Layer {
-    /// Width of its input.
-    pub inputs: usize,
-    /// Width of its output.
-    pub outputs: usize,
-    /// Index of the first weight in the flat buffer.
-    pub weight: usize,
-    /// Index of the first bias in the flat buffer.
-    pub bias: usize,
-}
+use crate::env::{ActionSpace, Spec};
+use crate::error::TrainerError;
+pub use rankdeck_kernel::mlp::Layer;
+use rankdeck_kernel::seeds::{Purpose, Seeds};
+use rankdeck_types::experiment::{Activation, Network, Policy};
 
 /// A parameter's place.
 #[derive(Debug, Clone, PartialEq)]
@@ -268,7 +256,7 @@ pub fn orthogonal(rows: usize, columns: usize, mut normal: impl FnMut() -> f64) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trainer::env::ObservationType;
+    use crate::env::ObservationType;
 
     fn policy(hidden: &[u32]) -> Policy {
         Policy { hidden: hidden.to_vec(), ..Policy::default() }

@@ -2,6 +2,7 @@
 
 pub mod acting;
 pub mod actor_critic;
+pub mod dense_actor_critic;
 pub mod distribution;
 pub mod layout;
 pub mod parameters;

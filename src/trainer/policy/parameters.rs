@@ -3,8 +3,8 @@
 //! Owner: the network. Everything that treats all parameters alike (optimiser, target copies, checkpoints) works on the flat buffer.
 
 use super::layout::Entry;
-use crate::trainer::dist::memory;
-use crate::trainer::state::Array;
+use crate::distributed::memory;
+use crate::state::Array;
 use tch::{Device, Kind, TchError, Tensor};
 
 /// The parameters of a network.

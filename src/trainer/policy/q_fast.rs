@@ -3,9 +3,9 @@
 //! Owner: DQN. Invariant QFAST-1: values and gradients equal libtorch's within 1e-5 of the largest magnitude (tests compare both).
 
 use super::q_layout::QLayout;
-use crate::config::experiment;
-use crate::trainer::kernel::q::{dueling, dueling_back};
-use crate::trainer::kernel::{Activation, Matrix, Mlp};
+use rankdeck_kernel::q::{dueling, dueling_back};
+use rankdeck_kernel::{Activation, Matrix, Mlp};
+use rankdeck_types::experiment;
 
 /// One network: a snapshot of parameters, and the activations of the last pass.
 pub struct QFast {

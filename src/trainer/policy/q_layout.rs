@@ -12,9 +12,9 @@
 
 use super::layout::{Entry, Layer, Start};
 use super::trunk::Trunk;
-use crate::config::experiment::{Activation, Policy};
-use crate::trainer::env::{ActionSpace, Spec};
-use crate::trainer::error::TrainerError;
+use crate::env::{ActionSpace, Spec};
+use crate::error::TrainerError;
+use rankdeck_types::experiment::{Activation, Policy};
 
 /// Where everything is in the flat buffer: the trunk's convolutions, shared layers, head of values (dueling), head of advantages or Q-values.
 #[derive(Debug, Clone, PartialEq)]
@@ -130,10 +130,10 @@ pub(super) fn pair(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::experiment::Network;
-    use crate::trainer::env::ObservationType;
-    use crate::trainer::policy::layout::initial;
-    use crate::trainer::seeds::Seeds;
+    use crate::env::ObservationType;
+    use crate::policy::layout::initial;
+    use rankdeck_kernel::seeds::Seeds;
+    use rankdeck_types::experiment::Network;
 
     fn mlp(hidden: &[u32]) -> Policy {
         Policy { hidden: hidden.to_vec(), ..Policy::default() }

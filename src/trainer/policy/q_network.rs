@@ -5,8 +5,8 @@
 use super::layout::initial;
 use super::parameters::Parameters;
 use super::q_layout::QLayout;
-use crate::config::experiment::Activation;
-use crate::trainer::seeds::Seeds;
+use rankdeck_kernel::seeds::Seeds;
+use rankdeck_types::experiment::Activation;
 use tch::{Device, Kind, TchError, Tensor};
 
 /// Online and target network.

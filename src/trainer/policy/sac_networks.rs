@@ -11,10 +11,10 @@ use super::layout::{Entry, initial};
 use super::parameters::Parameters;
 use super::q_layout;
 use super::q_network::dense;
-use crate::config::experiment::{Activation, Network, Policy};
-use crate::trainer::env::{ActionSpace, Spec};
-use crate::trainer::error::TrainerError;
-use crate::trainer::seeds::Seeds;
+use crate::env::{ActionSpace, Spec};
+use crate::error::TrainerError;
+use rankdeck_kernel::seeds::Seeds;
+use rankdeck_types::experiment::{Activation, Network, Policy};
 use tch::{Device, Kind, TchError, Tensor};
 
 const LOG_STD: (f64, f64) = (-5.0, 2.0);

@@ -9,8 +9,8 @@
 //! - TRUNK-2: on CPUs images are laid out colours last, which libtorch's convolutions are a quarter faster with; shapes stay `[rows, channels, height,
 //!   width]`, and so does the order of the numbers that come out.
 
-use crate::config::experiment::{Network, Policy};
-use crate::trainer::error::TrainerError;
+use crate::error::TrainerError;
+use rankdeck_types::experiment::{Network, Policy};
 use tch::{Device, Kind, TchError, Tensor};
 
 /// One convolution: weight `[outputs, inputs, kernel, kernel]`, then bias `[outputs]`.

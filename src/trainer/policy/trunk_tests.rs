@@ -1,7 +1,7 @@
 use super::*;
-use crate::trainer::env::{ActionSpace, ObservationType, Spec};
-use crate::trainer::policy::actor_critic::{ActorCritic, Layout, Pass};
-use crate::trainer::seeds::Seeds;
+use crate::env::{ActionSpace, ObservationType, Spec};
+use crate::policy::actor_critic::{ActorCritic, Layout, Pass};
+use rankdeck_kernel::seeds::Seeds;
 
 fn images(shape: [usize; 3], n: usize) -> Spec {
     Spec {

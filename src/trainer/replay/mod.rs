@@ -18,9 +18,9 @@ mod tests;
 
 pub use shard::{Mark, ShardError, load, save};
 
-use super::env::numpy_random::Generator;
 use super::env::{ActionSpace, Actions, ObservationType, Observations, Outcome, Spec};
 use lane::Lane;
+use rankdeck_kernel::numpy_random::Generator;
 
 /// Sizes of a rank's replay.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,6 +1,6 @@
 use super::*;
-use crate::trainer::env::ObservationBuffer;
-use crate::trainer::seeds::{Purpose, Seeds};
+use crate::env::ObservationBuffer;
+use rankdeck_kernel::seeds::{Purpose, Seeds};
 
 const GAMMA: f64 = 0.5;
 

@@ -1,12 +1,12 @@
 //! A laboratory on paper: a cluster whose ranks train in lock step, tick by tick, with faults laid over it.
 
-use crate::core::event::Event;
-use crate::core::ids::Rank;
-use crate::core::reason::Reason;
-use crate::core::report::{ReportBody, Severity, VerdictReport};
-use crate::core::testkit::*;
-use crate::proto::inspection::{Frame, How, Inspection, ThreadStack};
-use crate::proto::message::*;
+use crate::event::Event;
+use crate::reason::Reason;
+use crate::report::{ReportBody, Severity, VerdictReport};
+use crate::testkit::*;
+use rankdeck_proto::inspection::{Frame, How, Inspection, ThreadStack};
+use rankdeck_proto::message::*;
+use rankdeck_types::ids::Rank;
 
 /// A cluster of `hosts` with two ranks each that has trained for a while.
 pub fn trained(hosts: usize) -> Cluster {

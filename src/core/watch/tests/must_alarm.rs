@@ -7,9 +7,9 @@ mod standstill;
 mod stragglers;
 
 use super::lab::Pace;
-use crate::core::ids::Rank;
-use crate::core::testkit::*;
-use crate::proto::message::*;
+use crate::testkit::*;
+use rankdeck_proto::message::*;
+use rankdeck_types::ids::Rank;
 
 fn exits(c: &mut Cluster, rank: u32, exit: Exit, line: &str) {
     c.agents[rank as usize / 2].samples.remove(&rank);

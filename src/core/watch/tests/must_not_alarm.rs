@@ -1,13 +1,13 @@
 //! What must not alarm: nothing red, whatever the amber.
 
 use super::lab::*;
-use crate::core::event::Event;
-use crate::core::ids::Rank;
-use crate::core::reason::Reason;
-use crate::core::report::{Severity, VerdictKind};
-use crate::core::testkit::*;
-use crate::proto::inspection::{Inspection, OsState};
-use crate::proto::message::*;
+use crate::event::Event;
+use crate::reason::Reason;
+use crate::report::{Severity, VerdictKind};
+use crate::testkit::*;
+use rankdeck_proto::inspection::{Inspection, OsState};
+use rankdeck_proto::message::*;
+use rankdeck_types::ids::Rank;
 
 /// xorshift64: the tests need numbers without pattern, not good ones.
 fn next(seed: &mut u64) -> f64 {
@@ -130,7 +130,8 @@ fn n3_a_start_on_a_busy_host_takes_its_time() {
     let mut c = Cluster::launch(2);
     c.all_ready();
     for agent in &mut c.agents {
-        agent.signals.pressure = Some(crate::proto::inspection::Pressure { cpu: 90.0, ..Default::default() });
+        agent.signals.pressure =
+            Some(rankdeck_proto::inspection::Pressure { cpu: 90.0, ..Default::default() });
     }
     for rank in 0..4 {
         let phase = if rank == 3 { Phase::Init } else { Phase::Rendezvous };
@@ -161,7 +162,7 @@ fn n3_a_start_on_a_busy_host_takes_its_time() {
 fn n7_starved_ranks_of_a_busy_host_are_no_deadlock() {
     let mut c = trained(2);
     for agent in &mut c.agents {
-        let pressure = crate::proto::inspection::Pressure { cpu: 90.0, ..Default::default() };
+        let pressure = rankdeck_proto::inspection::Pressure { cpu: 90.0, ..Default::default() };
         agent.signals.pressure = Some(pressure);
     }
     busy(&mut c, 1, 12_000, |step, sample| {
@@ -176,7 +177,7 @@ fn n7_starved_ranks_of_a_busy_host_are_no_deadlock() {
 fn n7_a_starved_rank_that_is_seen_asleep_now_and_then_is_no_deadlock() {
     let mut c = trained(2);
     for agent in &mut c.agents {
-        let pressure = crate::proto::inspection::Pressure { cpu: 90.0, ..Default::default() };
+        let pressure = rankdeck_proto::inspection::Pressure { cpu: 90.0, ..Default::default() };
         agent.signals.pressure = Some(pressure);
     }
     // Still inside a collective that the others have left: whatever it does there gets a hundredth of a core.
@@ -195,7 +196,7 @@ fn n7_an_agent_that_gets_no_core_is_amber_for_a_while() {
     for late in [true, false] {
         let mut c = trained(2);
         c.agents[1].signals.pressure =
-            Some(crate::proto::inspection::Pressure { cpu: 90.0, ..Default::default() });
+            Some(rankdeck_proto::inspection::Pressure { cpu: 90.0, ..Default::default() });
         c.pass(1_000);
         if late {
             c.agents[1].connected = false;

@@ -1,14 +1,16 @@
 //! What holds for all runs: no red without a stall, the same rank whatever the order of hosts, the same verdicts whatever the clocks.
 
 use super::lab::*;
-use crate::core::ids::{NodeRank, Rank};
-use crate::core::testkit::*;
-use crate::core::watch::pace::Threshold;
-use crate::core::watch::seat::{self, HostView, Seat};
-use crate::core::watch::track::Moved;
-use crate::core::watch::waits::{self, Finding};
-use crate::proto::message::*;
+use crate::testkit::*;
+use crate::watch::pace::Threshold;
+use crate::watch::seat;
+use crate::watch::seat::{HostView, Seat};
+use crate::watch::track::Moved;
+use crate::watch::waits;
+use crate::watch::waits::Finding;
 use proptest::prelude::*;
+use rankdeck_proto::message::*;
+use rankdeck_types::ids::{NodeRank, Rank};
 
 fn verdict_keys(c: &Cluster) -> Vec<(String, Option<u32>, String, String)> {
     verdicts(c)

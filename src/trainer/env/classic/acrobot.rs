@@ -4,8 +4,8 @@
 //! f32, and its observation is made of f32 sines and cosines; both are f64 after the first step. 500 steps.
 
 use super::{Step, Task, pow2};
-use crate::trainer::env::ActionSpace;
-use crate::trainer::env::numpy_random::Generator;
+use crate::env::ActionSpace;
+use rankdeck_kernel::numpy_random::Generator;
 use std::f64::consts::{FRAC_PI_2, PI};
 
 const DT: f64 = 0.2;

@@ -4,8 +4,8 @@
 //! `x * x` (Gymnasium writes `np.square`). Limits: 200 steps in v0, 500 in v1.
 
 use super::{Step, Task};
-use crate::trainer::env::ActionSpace;
-use crate::trainer::env::numpy_random::Generator;
+use crate::env::ActionSpace;
+use rankdeck_kernel::numpy_random::Generator;
 
 const GRAVITY: f64 = 9.8;
 const MASS_POLE: f64 = 0.1;

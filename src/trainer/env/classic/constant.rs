@@ -4,8 +4,8 @@
 //! truncation for termination finds one that is bounded by the limit. Invented here; not one of Gymnasium's.
 
 use super::{Step, Task};
-use crate::trainer::env::ActionSpace;
-use crate::trainer::env::numpy_random::Generator;
+use crate::env::ActionSpace;
+use rankdeck_kernel::numpy_random::Generator;
 
 /// Its id.
 pub const ID: &str = "rankdeck/Constant-v0";

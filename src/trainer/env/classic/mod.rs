@@ -14,15 +14,15 @@ pub mod constant;
 pub mod mountain_car;
 pub mod pendulum;
 
-use super::numpy_random::Generator;
 use super::{ActionSpace, Actions, EnvError, Episode, Observations, Outcome, Spec, Streams, VectorEnv};
 use super::{ObservationBuffer, ObservationType};
-use crate::config::experiment::Env;
 use acrobot::Acrobot;
 use cartpole::CartPole;
 use constant::Constant;
 use mountain_car::{MountainCar, MountainCarContinuous};
 use pendulum::Pendulum;
+use rankdeck_kernel::numpy_random::Generator;
+use rankdeck_types::experiment::Env;
 use std::hint::black_box;
 
 /// What one action led to.
@@ -104,7 +104,7 @@ fn pow2_f32(x: f32) -> f32 {
 }
 
 /// Ids of Gymnasium that there are; [`constant::ID`] is one more.
-pub const KNOWN: [&str; 6] = crate::config::schema::BUILTIN_ENVS;
+pub const KNOWN: [&str; 6] = rankdeck_types::experiment::BUILTIN_ENVS;
 
 fn spec<T: Task>() -> Spec {
     Spec {

@@ -5,8 +5,8 @@
 //! element that they meet, and a clipped force is a Python number while an unclipped one is an f32. Limits: 200 and 999 steps.
 
 use super::{Step, Task, pow2};
-use crate::trainer::env::ActionSpace;
-use crate::trainer::env::numpy_random::Generator;
+use crate::env::ActionSpace;
+use rankdeck_kernel::numpy_random::Generator;
 
 const MIN_POSITION: f64 = -1.2;
 const MAX_POSITION: f64 = 0.6;

@@ -4,8 +4,8 @@
 //! computed in f32 and then widened, as NumPy's promotion rules say. `x**2` of NumPy scalars is `pow`, see [`super::pow2`]. 200 steps.
 
 use super::{Step, Task, pow2, pow2_f32};
-use crate::trainer::env::ActionSpace;
-use crate::trainer::env::numpy_random::Generator;
+use crate::env::ActionSpace;
+use rankdeck_kernel::numpy_random::Generator;
 use std::f64::consts::PI;
 
 const MAX_SPEED: f64 = 8.0;

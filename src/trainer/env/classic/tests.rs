@@ -1,7 +1,7 @@
 use super::super::{Purpose, make_vector};
 use super::*;
-use crate::config::experiment::{Env, EnvWorker};
-use crate::trainer::seeds::Seeds;
+use rankdeck_kernel::seeds::Seeds;
+use rankdeck_types::experiment::{Env, EnvWorker};
 
 fn vector(id: &str, envs: usize, first: u32, seed: u64) -> Box<dyn VectorEnv> {
     make_vector(&Env::new(id, 1), envs, first, &Seeds::new(seed), 0, Purpose::Train).unwrap()

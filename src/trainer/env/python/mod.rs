@@ -18,9 +18,9 @@ use super::{
     ActionSpace, Actions, EnvError, Episode, ObservationBuffer, ObservationType, Observations, Outcome,
     Purpose, Spec, Streams, VectorEnv, Watcher,
 };
-use crate::config::experiment::Env;
-use crate::proto::message::Activity;
 use process::Worker;
+use rankdeck_proto::message::Activity;
+use rankdeck_types::experiment::Env;
 use serde::Deserialize;
 use serde_json::json;
 use shared::Shared;

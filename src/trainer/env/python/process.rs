@@ -7,7 +7,7 @@
 use super::super::{EnvError, classic};
 use super::Spaces;
 use super::tail::Tail;
-use crate::config::experiment::{Env, EnvWorker};
+use rankdeck_types::experiment::{Env, EnvWorker};
 use serde::Deserialize;
 use serde_json::Value;
 use std::ffi::CString;

@@ -1,7 +1,7 @@
 use super::super::{make_vector, spec_of};
 use super::*;
-use crate::config::experiment::EnvWorker;
-use crate::trainer::seeds::Seeds;
+use rankdeck_kernel::seeds::Seeds;
+use rankdeck_types::experiment::EnvWorker;
 use std::time::{Duration, Instant};
 
 /// An interpreter with these packages, or a line that says why not.
@@ -31,7 +31,7 @@ fn gone(pid: u32) -> bool {
 fn faulty_python(folder: &std::path::Path, python: &str) -> String {
     use std::os::unix::fs::PermissionsExt;
     let script = folder.join("python");
-    let programs = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs");
+    let programs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/programs");
     std::fs::write(&script, format!("#!/bin/sh\nPYTHONPATH={programs} exec {python} \"$@\"\n")).unwrap();
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
     script.to_str().unwrap().into()
@@ -91,7 +91,7 @@ fn python_3_a_dropped_vector_leaves_no_process() {
 
 /// A worker that needs no packages: its environments count their steps.
 fn fake(id: &str) -> PythonVector {
-    let python = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/fake_env_worker.py");
+    let python = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/programs/fake_env_worker.py");
     let streams = Streams { seeds: Seeds::new(1), first_env: 0, life: 0, purpose: Purpose::Train };
     PythonVector::new(&config(id, python), 2, streams).unwrap()
 }
@@ -159,7 +159,7 @@ fn python_2_and_3_a_worker_without_packages_fails_in_every_way() {
         drop(vector);
         assert!(gone(pid), "{id}: worker {pid} is left");
     }
-    let python = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/fake_env_worker.py");
+    let python = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/programs/fake_env_worker.py");
     let silent = Env { worker_timeout_s: 0.2, ..config("fake-silent", python) };
     let error = spec_of(&silent).unwrap_err().to_string();
     assert!(error.contains("did not finish making the environments within 400ms"), "{error}");
@@ -258,7 +258,7 @@ fn atari_games_with_lives_clipped_rewards_and_whole_scores() {
         ([4, 84, 84].as_slice(), ObservationType::U8)
     );
     assert_eq!(spec.actions, ActionSpace::Discrete { n: 4 });
-    let mut random = Seeds::new(3).generator(crate::trainer::seeds::Purpose::Action, 0, 0);
+    let mut random = Seeds::new(3).generator(rankdeck_kernel::seeds::Purpose::Action, 0, 0);
     let mut outcome = Outcome::new(&spec, 2);
     let mut scan = |vector: &mut dyn VectorEnv| {
         let (mut cuts, mut episodes) = (0, Vec::new());

@@ -1,11 +1,11 @@
 //! Calls that differ, are left out or come too much, and groups that wait for each other.
 
 use super::FAST;
-use crate::core::reason::Reason;
-use crate::core::report::{Confidence, Severity};
-use crate::core::testkit::*;
-use crate::core::watch::tests::lab::*;
-use crate::proto::message::*;
+use crate::reason::Reason;
+use crate::report::{Confidence, Severity};
+use crate::testkit::*;
+use crate::watch::tests::lab::*;
+use rankdeck_proto::message::*;
 
 #[test]
 fn p16_another_operation_is_named_by_majority_and_between_two_by_its_own_history() {

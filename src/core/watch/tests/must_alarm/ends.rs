@@ -1,12 +1,12 @@
 //! Ranks that end: what they died of, who is a victim, and who did not get through the end.
 
 use super::{exits, signal};
-use crate::core::ids::Rank;
-use crate::core::reason::Reason;
-use crate::core::report::{Confidence, ReportBody, Severity};
-use crate::core::testkit::*;
-use crate::core::watch::tests::lab::*;
-use crate::proto::message::*;
+use crate::reason::Reason;
+use crate::report::{Confidence, ReportBody, Severity};
+use crate::testkit::*;
+use crate::watch::tests::lab::*;
+use rankdeck_proto::message::*;
+use rankdeck_types::ids::Rank;
 
 #[test]
 fn p1_to_p6_the_ways_to_die_have_reasons_of_their_own() {

@@ -1,12 +1,12 @@
 //! What is no rank's doing: networks, links, silent hosts, GPUs.
 
-use crate::core::ids::Rank;
-use crate::core::reason::Reason;
-use crate::core::report::Severity;
-use crate::core::testkit::*;
-use crate::core::watch::tests::lab::*;
-use crate::proto::inspection::{Inspection, Socket};
-use crate::proto::message::*;
+use crate::reason::Reason;
+use crate::report::Severity;
+use crate::testkit::*;
+use crate::watch::tests::lab::*;
+use rankdeck_proto::inspection::{Inspection, Socket};
+use rankdeck_proto::message::*;
+use rankdeck_types::ids::Rank;
 
 /// Everybody inside the same collective; host `bad` hears nothing.
 fn partition(c: &mut Cluster, bad: &[(u32, &str)]) {

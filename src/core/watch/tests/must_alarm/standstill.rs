@@ -1,12 +1,12 @@
 //! Ranks that stand still: stopped, frozen, in a lock, in a loop, waiting for storage or a worker, or never there.
 
-use crate::core::ids::Rank;
-use crate::core::reason::Reason;
-use crate::core::report::{Confidence, Severity, VerdictKind};
-use crate::core::testkit::*;
-use crate::core::watch::tests::lab::*;
-use crate::proto::inspection::{Frame, HOLDS_GIL, Inspection, Pressure};
-use crate::proto::message::*;
+use crate::reason::Reason;
+use crate::report::{Confidence, Severity, VerdictKind};
+use crate::testkit::*;
+use crate::watch::tests::lab::*;
+use rankdeck_proto::inspection::{Frame, HOLDS_GIL, Inspection, Pressure};
+use rankdeck_proto::message::*;
+use rankdeck_types::ids::Rank;
 
 #[test]
 fn p7_a_stopped_rank_clears_when_it_goes_on() {

@@ -1,13 +1,13 @@
 //! Ranks that are slow and not stuck.
 
 use super::FAST;
-use crate::core::ids::Rank;
-use crate::core::reason::Reason;
-use crate::core::report::{Severity, VerdictKind};
-use crate::core::testkit::*;
-use crate::core::watch::tests::lab::*;
-use crate::proto::inspection::Pressure;
-use crate::proto::message::*;
+use crate::reason::Reason;
+use crate::report::{Severity, VerdictKind};
+use crate::testkit::*;
+use crate::watch::tests::lab::*;
+use rankdeck_proto::inspection::Pressure;
+use rankdeck_proto::message::*;
+use rankdeck_types::ids::Rank;
 
 fn slow(c: &mut Cluster, late: u32, change: impl Fn(u32, u64, &mut RankSample)) {
     drive(c, 12_000, |rank, now, sample| {

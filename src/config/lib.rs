@@ -1,0 +1,27 @@
+//! What the user wrote: hosts, experiments; errors with source spans.
+//!
+//! A file is parsed into a [`document`] that remembers places, overridden (`--set`), compared with the [`schema`], checked key against key,
+//! and only then read by serde into [`hosts::Host`] and [`experiment::Experiment`].
+//! Invariants:
+//! - CONF-1: nothing that a user writes makes this module panic; it ends in a value or in [`Diagnostics`].
+//! - CONF-2: all mistakes of a file are reported at once, each with its line, except syntax errors, which hide the rest.
+//! - CONF-3: the resolved experiment, written as TOML, loads again and is equal.
+
+pub mod check;
+pub mod diagnostic;
+pub mod document;
+mod draft;
+pub mod hosts;
+mod load;
+pub mod locate;
+mod overrides;
+pub mod schema;
+mod schema_learn;
+pub mod slurm;
+mod suggest;
+mod text_rules;
+
+pub use diagnostic::{Diagnostic, Diagnostics};
+pub use draft::{draft, load_draft};
+pub use hosts::load_hosts;
+pub use load::load_experiment;

@@ -1,0 +1,261 @@
+//! Matrix products of the sizes that small networks have.
+//!
+//! `C[m, n] = start + sum over k of A[m, k] * B[k, n]`, B and C row by row with rows of whole [`LANES`], A by rows or by columns, so that one kernel
+//! serves the forward pass (A = inputs, B = transposed weights), the gradient of the inputs (B = weights) and the gradient of the weights
+//! (A = transposed output gradients, B = inputs).
+//!
+//! Invariants:
+//! - GEMM-1: every element is one chain of fused multiply-adds over ascending k. Its bits depend on neither the road, nor the tile, nor the
+//!   number of rows: a batch gives what its rows give one by one.
+
+use super::road::{Kind, Road, on_every_road};
+
+/// Rows of B and C are padded with zeros to a multiple of this: one AVX-512 register.
+pub const LANES: usize = 16;
+
+/// Rounds up to whole [`LANES`].
+pub const fn padded(width: usize) -> usize {
+    width.next_multiple_of(LANES)
+}
+
+/// Depth of a block: as much of B as the first-level cache holds beside A.
+const DEPTH: usize = 256;
+
+/// What the sums start from.
+#[derive(Debug, Clone, Copy)]
+pub enum Start<'a> {
+    /// 0.
+    Zero,
+    /// The same row, `[n]`, for every row of C: a bias.
+    Row(&'a [f32]),
+    /// What C holds.
+    Sum,
+}
+
+/// A of a product, without copying it.
+#[derive(Debug, Clone, Copy)]
+pub enum Factor<'a> {
+    /// Row by row: element (row, k) is `data[row * stride + k]`.
+    Rows {
+        /// Its elements.
+        data: &'a [f32],
+        /// Distance between rows.
+        stride: usize,
+    },
+    /// The transpose of what is stored: element (row, k) is `data[k * stride + row]`.
+    Columns {
+        /// Its elements.
+        data: &'a [f32],
+        /// Distance between columns; not less than the number of rows.
+        stride: usize,
+    },
+}
+
+/// `c = start + a b`: `c` is `[m][n]`, `b` is `[depth][n]`, `n` a multiple of [`LANES`].
+#[allow(clippy::too_many_arguments, reason = "plain data for an inner loop")]
+pub fn multiply(
+    road: Road,
+    a: Factor<'_>,
+    b: &[f32],
+    start: Start<'_>,
+    c: &mut [f32],
+    m: usize,
+    depth: usize,
+    n: usize,
+) {
+    debug_assert!(n.is_multiple_of(LANES) && b.len() >= depth * n && c.len() >= m * n);
+    // As many sums in flight as there are registers for.
+    match road.kind() {
+        Kind::Avx512 => by_eight(road, a, b, start, c, m, depth, n),
+        _ => by_four(road, a, b, start, c, m, depth, n),
+    }
+}
+
+on_every_road! {
+    fn by_eight(a: Factor<'_>, b: &[f32], start: Start<'_>, c: &mut [f32], m: usize, depth: usize, n: usize) {
+        blocks::<8, { 2 * LANES }>(a, b, start, c, m, depth, n);
+    }
+}
+
+on_every_road! {
+    fn by_four(a: Factor<'_>, b: &[f32], start: Start<'_>, c: &mut [f32], m: usize, depth: usize, n: usize) {
+        blocks::<4, LANES>(a, b, start, c, m, depth, n);
+    }
+}
+
+/// Tiles of `R` rows and `C` columns, smaller ones at the edges; panels of B of up to [`DEPTH`] rows stay in the first-level cache.
+#[inline(always)]
+fn blocks<const R: usize, const C: usize>(
+    a: Factor<'_>,
+    b: &[f32],
+    start: Start<'_>,
+    c: &mut [f32],
+    m: usize,
+    depth: usize,
+    n: usize,
+) {
+    let mut from = 0;
+    loop {
+        let to = depth.min(from + DEPTH);
+        let start = if from == 0 { start } else { Start::Sum };
+        let b = &b[from * n..to * n];
+        let mut column = 0;
+        while column < n {
+            let wide = C > LANES && n - column >= C;
+            let mut row = 0;
+            while row < m {
+                let place = Place { row, column, n, from, to };
+                row += match (wide, m - row) {
+                    (true, left) if left >= R => tile::<R, C>(a, b, start, c, place),
+                    (true, 4..) => tile::<4, C>(a, b, start, c, place),
+                    (true, _) => tile::<1, C>(a, b, start, c, place),
+                    (false, left) if left >= R => tile::<R, LANES>(a, b, start, c, place),
+                    (false, 4..) => tile::<4, LANES>(a, b, start, c, place),
+                    (false, _) => tile::<1, LANES>(a, b, start, c, place),
+                };
+            }
+            column += if wide { C } else { LANES };
+        }
+        from = to;
+        if from >= depth {
+            break;
+        }
+    }
+}
+
+/// Where a tile is in C, the width of B and C, and the part of the depth that `b` has.
+#[derive(Clone, Copy)]
+struct Place {
+    row: usize,
+    column: usize,
+    n: usize,
+    from: usize,
+    to: usize,
+}
+
+/// `R` rows and `C` columns of the result, held in registers; returns `R`.
+#[inline(always)]
+fn tile<const R: usize, const C: usize>(
+    a: Factor<'_>,
+    b: &[f32],
+    start: Start<'_>,
+    c: &mut [f32],
+    Place { row, column, n, from, to }: Place,
+) -> usize {
+    // Said once, so that it is not asked again for every line.
+    assert!(column + C <= n, "a tile fits into its row");
+    let mut sums = [[0.0_f32; C]; R];
+    for (r, sums) in sums.iter_mut().enumerate() {
+        let at = (row + r) * n + column;
+        match start {
+            Start::Zero => {}
+            Start::Row(init) => sums.copy_from_slice(&init[column..column + C]),
+            Start::Sum => sums.copy_from_slice(&c[at..at + C]),
+        }
+    }
+    let lines = b.chunks_exact(n);
+    match a {
+        Factor::Rows { data, stride } => {
+            let count = to - from;
+            let own: [&[f32]; R] = std::array::from_fn(|r| &data[(row + r) * stride + from..][..count]);
+            for (k, line) in (0..count).zip(lines) {
+                add::<R, C>(&mut sums, std::array::from_fn(|r| own[r][k]), line, column);
+            }
+        }
+        Factor::Columns { data, stride } => {
+            let own = data[from * stride..].chunks(stride);
+            for (own, line) in own.zip(lines) {
+                let scales = own[row..].first_chunk().copied().unwrap_or([0.0; R]);
+                add::<R, C>(&mut sums, scales, line, column);
+            }
+        }
+    }
+    for (r, sums) in sums.iter().enumerate() {
+        c[(row + r) * n + column..(row + r) * n + column + C].copy_from_slice(sums);
+    }
+    R
+}
+
+#[inline(always)]
+fn add<const R: usize, const C: usize>(
+    sums: &mut [[f32; C]; R],
+    scales: [f32; R],
+    line: &[f32],
+    column: usize,
+) {
+    let mut values = [0.0; C];
+    values.copy_from_slice(&line[column..column + C]);
+    for (sums, scale) in sums.iter_mut().zip(scales) {
+        for (sum, value) in sums.iter_mut().zip(values) {
+            *sum = scale.mul_add(value, *sum);
+        }
+    }
+}
+
+on_every_road! {
+    /// Adds every column's sum over the rows of `values` (`[rows][n]`) to `sums` (`[n]`), row after row.
+    pub fn add_rows(values: &[f32], sums: &mut [f32]) {
+        for row in values.chunks_exact(sums.len().max(1)) {
+            for (sum, value) in sums.iter_mut().zip(row) {
+                *sum += value;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seeds::{Purpose, Seeds};
+
+    /// GEMM-1.
+    #[test]
+    fn gemm_1_every_element_is_one_chain_on_every_road() {
+        let mut random = Seeds::new(3).generator(Purpose::Model, 0, 0);
+        for (m, depth, n) in
+            [(1, 1, 16), (7, 5, 32), (13, 64, 48), (4, 600, 16), (9, 300, 80), (23, 70, 96), (3, 0, 16)]
+        {
+            for transposed in [false, true] {
+                let mut draw = |len: usize| (0..len).map(|_| random.normal() as f32).collect::<Vec<_>>();
+                let (a, b, bias, old) = (draw(m * depth), draw(depth * n), draw(n), draw(m * n));
+                let (row_stride, column_stride) = if transposed { (1, m) } else { (depth, 1) };
+                let factor = match transposed {
+                    true => Factor::Columns { data: &a, stride: m },
+                    false => Factor::Rows { data: &a, stride: depth },
+                };
+                for (start, first) in [
+                    (Start::Zero, &(|_, _| 0.0_f32) as &dyn Fn(usize, usize) -> f32),
+                    (Start::Row(&bias), &|_, column| bias[column]),
+                    (Start::Sum, &|row, column| old[row * n + column]),
+                ] {
+                    let wanted: Vec<u32> = (0..m * n)
+                        .map(|i| {
+                            let (row, column) = (i / n, i % n);
+                            (0..depth)
+                                .fold(first(row, column), |sum, k| {
+                                    a[row * row_stride + k * column_stride].mul_add(b[k * n + column], sum)
+                                })
+                                .to_bits()
+                        })
+                        .collect();
+                    for road in Road::all() {
+                        let mut c = old.clone();
+                        multiply(road, factor, &b, start, &mut c, m, depth, n);
+                        let got: Vec<u32> = c.iter().map(|x| x.to_bits()).collect();
+                        assert_eq!(got, wanted, "{} {m} {depth} {n}", road.name());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_are_added_up() {
+        for road in Road::all() {
+            let mut sums = vec![1.0; 16];
+            let values: Vec<f32> = (0..48).map(|i| i as f32).collect();
+            add_rows(road, &values, &mut sums);
+            assert_eq!(sums[3], 1.0 + 3.0 + 19.0 + 35.0);
+        }
+    }
+}

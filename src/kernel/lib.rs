@@ -1,0 +1,27 @@
+//! Small dense networks in plain Rust: forward, backward, losses and the optimiser's step.
+//!
+//! Owner: the learner. At the sizes of classic control, libtorch spends nearly all its time on the way to its kernels; this module is used
+//! instead where the device is the CPU and the network an MLP. Autograd stays the reference (tests compare every gradient with it) and
+//! the way for other networks and for GPUs.
+//!
+//! The way of an update: [`mlp::Mlp::load`] packs the flat parameters, [`mlp::Mlp::forward`] runs a minibatch, [`distribution`] and [`loss`] (or [`q`])
+//! give the gradient of the outputs, [`mlp::Mlp::backward`] adds to the flat gradients, the ranks average those, [`optimise`] steps.
+//!
+//! Invariants, beside those of the parts:
+//! - KERNEL-1: the same bits on every processor (see [`road`]): runs resume on other hosts as they would here.
+
+pub mod distribution;
+pub mod gemm;
+pub mod loss;
+pub mod math;
+pub mod matrix;
+pub mod mlp;
+pub mod numpy_random;
+pub mod optimise;
+pub mod q;
+pub mod road;
+pub mod seeds;
+
+pub use matrix::Matrix;
+pub use mlp::{Activation, Mlp};
+pub use road::Road;

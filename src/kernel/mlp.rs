@@ -1,0 +1,226 @@
+//! A dense network over the flat parameter buffer: batch forward with saved activations, and the backward pass by hand.
+//!
+//! Owner: whoever learns or plays. Parameters are read from the flat buffer by [`Mlp::load`], which packs them for both passes (a copy of the
+//! weights, small beside a pass over a minibatch); gradients are added to a flat buffer of the same layout, so that what averages and
+//! applies gradients does not know who made them.
+//!
+//! Invariants:
+//! - MLP-1: outputs and gradients equal libtorch's within 1e-5 of the largest magnitude.
+//! - MLP-2: a row's output depends on that row and the weights only, bit by bit: neither on the other rows nor on the processor.
+//! - MLP-3: nothing is allocated once the largest batch was seen.
+
+use super::gemm::{Factor, LANES, Start, add_rows, multiply, padded};
+use super::math::{relu_all, relu_back, tanh_all, tanh_back};
+use super::matrix::Matrix;
+use super::road::Road;
+
+/// One linear layer inside the flat buffer: weight `[outputs, inputs]` row by row, then bias `[outputs]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layer {
+    /// Width of its input.
+    pub inputs: usize,
+    /// Width of its output.
+    pub outputs: usize,
+    /// Index of the first weight in the flat buffer.
+    pub weight: usize,
+    /// Index of the first bias in the flat buffer.
+    pub bias: usize,
+}
+
+/// What follows a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    /// Nothing.
+    Identity,
+    /// Hyperbolic tangent.
+    Tanh,
+    /// max(x, 0).
+    Relu,
+}
+
+impl Activation {
+    fn forward(self, road: Road, values: &mut [f32]) {
+        match self {
+            Activation::Identity => {}
+            Activation::Tanh => tanh_all(road, values),
+            Activation::Relu => relu_all(road, values),
+        }
+    }
+
+    /// All three can be undone from the output alone.
+    fn backward(self, road: Road, gradient: &mut [f32], outputs: &[f32]) {
+        match self {
+            Activation::Identity => {}
+            Activation::Tanh => tanh_back(road, gradient, outputs),
+            Activation::Relu => relu_back(road, gradient, outputs),
+        }
+    }
+}
+
+struct Stage {
+    layer: Layer,
+    activation: Activation,
+    /// `[inputs][padded outputs]`.
+    forward: Vec<f32>,
+    /// `[padded outputs]`.
+    bias: Vec<f32>,
+    /// `[outputs][padded inputs]`.
+    backward: Vec<f32>,
+    output: Matrix,
+}
+
+/// A chain of dense layers.
+pub struct Mlp {
+    road: Road,
+    stages: Vec<Stage>,
+    /// The gradient of a stage's output and that of its input.
+    gradients: [Vec<f32>; 2],
+    /// One layer's weight gradient with padded rows.
+    weights: Vec<f32>,
+    /// One layer's bias gradient, padded.
+    biases: Vec<f32>,
+}
+
+impl Mlp {
+    /// `layers` as they lie in the flat buffer, `hidden` after each but the last, `last` after the last; room for `rows` rows.
+    pub fn new(layers: &[Layer], hidden: Activation, last: Activation, rows: usize) -> Mlp {
+        Mlp::on(Road::best(), layers, hidden, last, rows)
+    }
+
+    /// As [`Mlp::new`], on the given instruction set: all of them give the same bits.
+    pub fn on(road: Road, layers: &[Layer], hidden: Activation, last: Activation, rows: usize) -> Mlp {
+        let stage = |(i, layer): (usize, &Layer)| Stage {
+            layer: *layer,
+            activation: if i + 1 == layers.len() { last } else { hidden },
+            forward: vec![0.0; layer.inputs * padded(layer.outputs)],
+            bias: vec![0.0; padded(layer.outputs)],
+            backward: vec![0.0; layer.outputs * padded(layer.inputs)],
+            output: Matrix::new(rows, layer.outputs),
+        };
+        Mlp {
+            road,
+            stages: layers.iter().enumerate().map(stage).collect(),
+            gradients: [Vec::new(), Vec::new()],
+            weights: Vec::new(),
+            biases: Vec::new(),
+        }
+    }
+
+    /// Takes a snapshot of the parameters in `flat`.
+    pub fn load(&mut self, flat: &[f32]) {
+        for Stage { layer, forward, bias, backward, .. } in &mut self.stages {
+            let (out_stride, in_stride) = (padded(layer.outputs), padded(layer.inputs));
+            let weights = &flat[layer.weight..layer.weight + layer.inputs * layer.outputs];
+            let rows = weights.chunks_exact(layer.inputs.max(1));
+            for (to, from) in backward.chunks_exact_mut(in_stride).zip(rows) {
+                to[..layer.inputs].copy_from_slice(from);
+            }
+            // The transpose, so many rows at a time that what is written lies together.
+            let bands = weights.chunks((LANES * layer.inputs).max(1));
+            for (band, weights) in bands.enumerate() {
+                for (column, to) in forward.chunks_exact_mut(out_stride).enumerate() {
+                    let from = weights[column..].iter().step_by(layer.inputs);
+                    to[band * LANES..].iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+                }
+            }
+            bias[..layer.outputs].copy_from_slice(&flat[layer.bias..layer.bias + layer.outputs]);
+        }
+    }
+
+    /// Outputs of every row of `input`, kept for [`Mlp::backward`].
+    pub fn forward<'a>(&'a mut self, input: &'a Matrix) -> &'a Matrix {
+        for i in 0..self.stages.len() {
+            let (before, from) = self.stages.split_at_mut(i);
+            let input = before.last().map_or(input, |stage| &stage.output);
+            let Some(Stage { layer, activation, forward, bias, output, .. }) = from.first_mut() else {
+                break;
+            };
+            output.set_rows(input.rows());
+            let a = Factor::Rows { data: input.padded(), stride: input.stride() };
+            let (rows, stride) = (input.rows(), output.stride());
+            let place = output.padded_mut();
+            multiply(self.road, a, forward, Start::Row(bias), place, rows, layer.inputs, stride);
+            activation.forward(self.road, place);
+        }
+        self.output().unwrap_or(input)
+    }
+
+    /// What the last [`Mlp::forward`] gave; `None` without layers.
+    pub fn output(&self) -> Option<&Matrix> {
+        self.stages.last().map(|stage| &stage.output)
+    }
+
+    /// Adds the gradient of a loss to `flat`, given that of the outputs of the last forward pass over the same `input`; writes that of the
+    /// inputs into `input_gradient` where wanted.
+    pub fn backward(
+        &mut self,
+        input: &Matrix,
+        output_gradient: &Matrix,
+        flat: &mut [f32],
+        input_gradient: Option<&mut Matrix>,
+    ) {
+        let (road, rows) = (self.road, input.rows());
+        let [gradient, next] = &mut self.gradients;
+        gradient.clear();
+        gradient.extend_from_slice(output_gradient.padded());
+        for i in (0..self.stages.len()).rev() {
+            let Stage { layer, activation, backward, output, .. } = &self.stages[i];
+            let (out_stride, in_stride) = (padded(layer.outputs), padded(layer.inputs));
+            activation.backward(road, gradient, output.padded());
+            let input = if i == 0 { input } else { &self.stages[i - 1].output };
+            self.biases.clear();
+            self.biases.resize(out_stride, 0.0);
+            add_rows(road, gradient, &mut self.biases);
+            let place = &mut flat[layer.bias..layer.bias + layer.outputs];
+            place.iter_mut().zip(&self.biases).for_each(|(to, from)| *to += from);
+            weight_gradient(road, layer, gradient, input, &mut self.weights, flat);
+            if i == 0 && input_gradient.is_none() {
+                break;
+            }
+            next.resize(rows * in_stride, 0.0);
+            let a = Factor::Rows { data: gradient, stride: out_stride };
+            multiply(road, a, backward, Start::Zero, next, rows, layer.outputs, in_stride);
+            std::mem::swap(gradient, next);
+        }
+        if let Some(to) = input_gradient {
+            to.set_rows(rows);
+            let place = to.padded_mut();
+            let len = place.len();
+            place.copy_from_slice(&gradient[..len]);
+        }
+    }
+}
+
+/// Adds `sum over rows of gradient^T input` to the weight's place in `flat`; vectors run along the longer side of the weight.
+fn weight_gradient(
+    road: Road,
+    layer: &Layer,
+    gradient: &[f32],
+    input: &Matrix,
+    scratch: &mut Vec<f32>,
+    flat: &mut [f32],
+) {
+    let (rows, inputs, outputs) = (input.rows(), layer.inputs, layer.outputs);
+    let (out_stride, in_stride) = (padded(outputs), padded(inputs));
+    let place = &mut flat[layer.weight..layer.weight + inputs * outputs];
+    if outputs * in_stride <= inputs * out_stride {
+        let a = Factor::Columns { data: gradient, stride: out_stride };
+        if inputs == in_stride {
+            // Rows without padding: the sums go on from what is there.
+            multiply(road, a, input.padded(), Start::Sum, place, outputs, rows, in_stride);
+            return;
+        }
+        scratch.resize(outputs * in_stride, 0.0);
+        multiply(road, a, input.padded(), Start::Zero, scratch, outputs, rows, in_stride);
+        for (to, from) in place.chunks_exact_mut(inputs.max(1)).zip(scratch.chunks_exact(in_stride)) {
+            to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+        }
+    } else {
+        scratch.resize(inputs * out_stride, 0.0);
+        let a = Factor::Columns { data: input.padded(), stride: in_stride };
+        multiply(road, a, gradient, Start::Zero, scratch, inputs, rows, out_stride);
+        for (i, to) in place.iter_mut().enumerate() {
+            *to += scratch[i % inputs * out_stride + i / inputs];
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Roads: one source, compiled for several instruction sets, chosen once at run time.
+//!
+//! A kernel is a plain safe Rust loop. [`on_every_road!`] compiles it three times: for AVX-512, for AVX2 with FMA, and for the baseline. The
+//! compiler vectorises each copy for its instruction set; the only unsafe code is the call of a copy after its features were found.
+//!
+//! Rust never fuses `a * b + c` and never reorders float sums by itself, and [`f32::mul_add`] is rounded once on every machine (in software where
+//! there is no instruction: correct, but slow on x86-64 processors made before 2013). So all roads give the same bits as long as the source
+//! says in which order sums are made; the tests of each kernel compare them.
+
+use std::sync::OnceLock;
+
+/// An instruction set that this processor has. Only [`Road::all`] makes the fast ones, after detection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Road(Kind);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "x86-64 only"))]
+pub(super) enum Kind {
+    Baseline,
+    Avx2,
+    Avx512,
+}
+
+impl Road {
+    /// The best one here; detected once.
+    pub fn best() -> Road {
+        static BEST: OnceLock<Road> = OnceLock::new();
+        *BEST.get_or_init(|| Road::all().last().copied().unwrap_or(Road(Kind::Baseline)))
+    }
+
+    /// Every one here, slowest first.
+    pub fn all() -> Vec<Road> {
+        let mut roads = vec![Road(Kind::Baseline)];
+        #[cfg(target_arch = "x86_64")]
+        {
+            let fma =
+                std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma");
+            if fma {
+                roads.push(Road(Kind::Avx2));
+            }
+            let wide = std::arch::is_x86_feature_detected!("avx512f")
+                && std::arch::is_x86_feature_detected!("avx512vl")
+                && std::arch::is_x86_feature_detected!("avx512bw")
+                && std::arch::is_x86_feature_detected!("avx512dq");
+            if fma && wide {
+                roads.push(Road(Kind::Avx512));
+            }
+        }
+        roads
+    }
+
+    /// Its name, for reports.
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            Kind::Baseline => "baseline",
+            Kind::Avx2 => "avx2",
+            Kind::Avx512 => "avx512",
+        }
+    }
+
+    pub(super) fn kind(self) -> Kind {
+        self.0
+    }
+}
+
+/// Compiles a function for every road; the function gets the road as its first argument.
+macro_rules! on_every_road {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block) => {
+        $(#[$meta])*
+        #[allow(clippy::too_many_arguments, reason = "plain data for an inner loop")]
+        $vis fn $name(road: $crate::road::Road, $($arg: $type),*) $(-> $result)? {
+            #[inline(always)]
+            fn baseline($($arg: $type),*) $(-> $result)? $body
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma")]
+            fn avx2($($arg: $type),*) $(-> $result)? {
+                baseline($($arg),*)
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
+            fn avx512($($arg: $type),*) $(-> $result)? {
+                baseline($($arg),*)
+            }
+            match road.kind() {
+                // SAFETY: a road of this kind exists only where the processor was seen to have these features.
+                #[cfg(target_arch = "x86_64")]
+                $crate::road::Kind::Avx512 => unsafe { avx512($($arg),*) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                $crate::road::Kind::Avx2 => unsafe { avx2($($arg),*) },
+                _ => baseline($($arg),*),
+            }
+        }
+    };
+}
+pub(super) use on_every_road;

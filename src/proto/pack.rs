@@ -1,0 +1,395 @@
+//! A folder as one file that is named by its content: how code and libraries travel to hosts.
+//!
+//! Form: for every file, in the order of paths, a line of JSON ([`Entry`]) and its bytes. Times, owners and the order of the disk are left out, so that
+//! equal folders give equal packs on every machine. Owner: whoever makes or unpacks one. Invariants:
+//! - PACK-1: a pack is only unpacked when its content has the hash that it is named by.
+//! - PACK-2: nothing is ever written outside the target; a target is there whole or not at all.
+
+use crate::folders::{cache, caches, create_private};
+use rankdeck_types::error::HintedError;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What no program needs of its folder, besides what the experiment excludes.
+pub const EXCLUDED: [&str; 13] = [
+    ".git",
+    ".hg",
+    ".venv",
+    "venv",
+    "__pycache__",
+    "*.pyc",
+    "*.egg-info",
+    ".mypy_cache",
+    ".pytest_cache",
+    "node_modules",
+    "runs",
+    ".libtorch",
+    "wandb",
+];
+/// Most files and bytes of a pack of code.
+pub const MAX_FILES: usize = 100_000;
+/// Most bytes of a pack.
+pub const MAX_BYTES: u64 = 8 << 30;
+/// Longest line of an entry.
+const MAX_LINE: u64 = 64 << 10;
+
+/// One file of a pack.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Entry {
+    /// Relative, with `/`.
+    path: String,
+    /// May be executed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    executable: bool,
+    /// Bytes that follow.
+    #[serde(default)]
+    size: u64,
+    /// Target of a symbolic link; nothing follows then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    link: Option<String>,
+}
+
+/// A pack that was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pack {
+    /// SHA-256 of the pack in hexadecimal.
+    pub hash: String,
+    /// Where it lies.
+    pub path: PathBuf,
+    /// Files in it.
+    pub files: usize,
+    /// Its own bytes.
+    pub bytes: u64,
+}
+
+/// Path of a pack inside a cache.
+pub fn name(hash: &str) -> String {
+    format!("packs/{hash}.pack")
+}
+
+/// The pack of this hash, when it is on this host.
+pub fn cached(hash: &str) -> Option<PathBuf> {
+    // A hash comes from outside and becomes a path.
+    let plain = hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+    caches().into_iter().filter(|_| plain).map(|cache| cache.join(name(hash))).find(|path| path.is_file())
+}
+
+/// Packs `folder` into this machine's cache. `keep` decides by relative path; folders that it refuses are not entered.
+pub fn make(folder: &Path, keep: &dyn Fn(&str) -> bool) -> Result<Pack, HintedError> {
+    let fault = |path: &Path, error: io::Error| {
+        HintedError::new(format!("cannot pack {}: {error}", path.display()), "check that it can be read")
+    };
+    let mut files = Vec::new();
+    gather(folder, "", keep, &mut files).map_err(|error| fault(folder, error))?;
+    if files.len() > MAX_FILES {
+        return Err(HintedError::new(
+            format!("{} holds more than {MAX_FILES} files", folder.display()),
+            "leave data and environments out with `launch.exclude`",
+        ));
+    }
+    files.sort();
+    let packs = cache().join("packs");
+    create_private(&packs)?;
+    let part = packs.join(format!(".{}-{:x}.part", std::process::id(), stamp()));
+    let made = write(folder, &files, &part).map_err(|(path, error)| fault(&path, error)).and_then(
+        |(hash, bytes)| {
+            let path = packs.join(format!("{hash}.pack"));
+            fs::rename(&part, &path).map_err(|error| fault(&path, error))?;
+            Ok(Pack { hash, path, files: files.len(), bytes })
+        },
+    );
+    let _ = fs::remove_file(&part);
+    made
+}
+
+/// A number that no other call of this process gets, for names of files that are not finished.
+fn stamp() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+fn gather(root: &Path, below: &str, keep: &dyn Fn(&str) -> bool, files: &mut Vec<String>) -> io::Result<()> {
+    for entry in fs::read_dir(root.join(below))? {
+        let entry = entry?;
+        let Ok(name) = entry.file_name().into_string() else {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("{:?} is no UTF-8", entry.file_name()),
+            ));
+        };
+        let path = if below.is_empty() { name } else { format!("{below}/{name}") };
+        if !keep(&path) {
+            continue;
+        }
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            gather(root, &path, keep, files)?;
+        } else if kind.is_file() || kind.is_symlink() {
+            files.push(path);
+            if files.len() > MAX_FILES {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A writer that hashes.
+struct Hashing<W> {
+    inner: W,
+    digest: Sha256,
+    bytes: u64,
+}
+
+impl<W: Write> Write for Hashing<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.inner.write(bytes)?;
+        self.digest.update(&bytes[..count]);
+        self.bytes += count as u64;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+fn write(root: &Path, files: &[String], part: &Path) -> Result<(String, u64), (PathBuf, io::Error)> {
+    let here = |error: io::Error| (part.to_owned(), error);
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(part).map_err(here)?;
+    let mut out = Hashing { inner: BufWriter::new(file), digest: Sha256::new(), bytes: 0 };
+    for name in files {
+        let path = root.join(name);
+        let there = |error: io::Error| (path.clone(), error);
+        let facts = fs::symlink_metadata(&path).map_err(there)?;
+        let link = facts.is_symlink().then(|| fs::read_link(&path)).transpose().map_err(there)?;
+        let entry = Entry {
+            path: name.clone(),
+            executable: link.is_none() && facts.permissions().mode() & 0o111 != 0,
+            size: if link.is_none() { facts.len() } else { 0 },
+            link: link.map(|target| target.to_string_lossy().into_owned()),
+        };
+        let line = serde_json::to_string(&entry).map_err(|error| here(error.into()))?;
+        writeln!(out, "{line}").map_err(here)?;
+        if entry.link.is_none() {
+            let copied =
+                io::copy(&mut File::open(&path).map_err(there)?.take(entry.size), &mut out).map_err(there)?;
+            if copied != entry.size {
+                return Err(there(io::Error::other("it changed while it was read")));
+            }
+        }
+        if out.bytes > MAX_BYTES {
+            return Err(there(io::Error::other("the pack grows beyond 8 GiB")));
+        }
+    }
+    out.flush().map_err(here)?;
+    let hash = out.digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok((hash, out.bytes))
+}
+
+/// Unpacks into `target`, which must not exist unless it was unpacked from the same pack (its name says so).
+pub fn unpack(pack: &Path, hash: &str, target: &Path) -> Result<(), HintedError> {
+    if target.is_dir() {
+        return Ok(());
+    }
+    let failed = |error: io::Error| {
+        HintedError::new(
+            format!("cannot unpack {} into {}: {error}", pack.display(), target.display()),
+            "is the disk full? `rankdeck push` brings a damaged pack again once it is removed",
+        )
+    };
+    if digest(pack).map_err(failed)? != hash {
+        // Its name promises what it does not hold; the next push brings it again.
+        let _ = fs::remove_file(pack);
+        return Err(failed(io::Error::other("it is damaged and was removed")));
+    }
+    let parent = target.parent().unwrap_or(Path::new("/"));
+    create_private(parent)?;
+    let part = parent.join(format!(".unpack-{}-{:x}", std::process::id(), stamp()));
+    let result = extract(pack, &part).and_then(|()| match fs::rename(&part, target) {
+        // Somebody else was faster, with the same content.
+        Err(_) if target.is_dir() => Ok(()),
+        other => other,
+    });
+    let _ = fs::remove_dir_all(&part);
+    result.map_err(failed)
+}
+
+fn digest(path: &Path) -> io::Result<String> {
+    let mut out = Hashing { inner: io::sink(), digest: Sha256::new(), bytes: 0 };
+    io::copy(&mut File::open(path)?, &mut out)?;
+    Ok(out.digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn extract(pack: &Path, into: &Path) -> io::Result<()> {
+    let bad = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
+    let mut reader = BufReader::new(File::open(pack)?);
+    fs::create_dir(into)?;
+    loop {
+        let mut line = String::new();
+        if (&mut reader).take(MAX_LINE).read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        let entry: Entry = serde_json::from_str(&line).map_err(|error| bad(error.to_string()))?;
+        let inside = |path: &str| {
+            !path.is_empty() && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
+        };
+        if !inside(&entry.path) {
+            return Err(bad(format!("`{}` leads out of the folder", entry.path)));
+        }
+        let path = into.join(&entry.path);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)?;
+            // A link among the parents could lead anywhere.
+            if !parent.canonicalize()?.starts_with(into.canonicalize()?) {
+                return Err(bad(format!("`{}` leads out of the folder", entry.path)));
+            }
+        }
+        if let Some(link) = entry.link {
+            std::os::unix::fs::symlink(link, &path)?;
+            continue;
+        }
+        let mode = if entry.executable { 0o700 } else { 0o600 };
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&path)?;
+        if io::copy(&mut (&mut reader).take(entry.size), &mut file)? != entry.size {
+            return Err(bad(format!("it ends inside `{}`", entry.path)));
+        }
+    }
+}
+
+/// Does `path`, or a folder above it, follow one of `patterns`? A pattern with `/` is for the whole path, one without for any name in it;
+/// `*` stands for anything, `?` for one character.
+pub fn matches(path: &str, patterns: &[String]) -> bool {
+    patterns.iter().any(|pattern| {
+        let pattern = pattern.trim_end_matches('/');
+        match pattern.strip_prefix('/').or_else(|| pattern.contains('/').then_some(pattern)) {
+            Some(whole) => {
+                let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
+                ends.map(|end| &path[..end]).any(|prefix| glob(whole.as_bytes(), prefix.as_bytes()))
+            }
+            None => path.split('/').any(|name| glob(pattern.as_bytes(), name.as_bytes())),
+        }
+    })
+}
+
+/// Iterative wildcard match: on a mismatch the last `*` takes one byte more.
+fn glob(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut p, mut t) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while t < text.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                star = Some((p + 1, t));
+                p += 1;
+            }
+            Some(&byte) if byte == b'?' || byte == text[t] => {
+                p += 1;
+                t += 1;
+            }
+            _ => match star {
+                Some((after, taken)) => {
+                    p = after;
+                    t = taken + 1;
+                    star = Some((after, taken + 1));
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|&byte| byte == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pack_of(root: &Path, files: &[String], into: &Path) -> (String, PathBuf) {
+        let _ = fs::remove_file(into);
+        let (hash, bytes) = write(root, files, into).unwrap();
+        assert_eq!(bytes, fs::metadata(into).unwrap().len());
+        (hash, into.to_owned())
+    }
+
+    fn listed(root: &Path, exclude: &[&str]) -> Vec<String> {
+        let exclude: Vec<String> = exclude.iter().map(|text| text.to_string()).collect();
+        let mut files = Vec::new();
+        gather(root, "", &|path| !matches(path, &exclude), &mut files).unwrap();
+        files.sort();
+        files
+    }
+
+    #[test]
+    fn a_folder_comes_out_as_it_went_in_and_its_hash_is_its_content_s() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("code");
+        fs::create_dir_all(root.join("pkg")).unwrap();
+        fs::write(root.join("train.py"), "print(1)\n").unwrap();
+        fs::write(root.join("pkg/model.py"), [0u8, 255, 10]).unwrap();
+        fs::write(root.join("run.sh"), "").unwrap();
+        fs::set_permissions(root.join("run.sh"), PermissionsExt::from_mode(0o755)).unwrap();
+        std::os::unix::fs::symlink("train.py", root.join("main.py")).unwrap();
+        let files = listed(&root, &[]);
+        let (hash, pack) = pack_of(&root, &files, &folder.path().join("a"));
+        assert_eq!(pack_of(&root, &files, &folder.path().join("b")).0, hash);
+        let out = folder.path().join("out");
+        unpack(&pack, &hash, &out).unwrap();
+        assert_eq!(fs::read(out.join("pkg/model.py")).unwrap(), [0, 255, 10]);
+        assert_eq!(fs::read_link(out.join("main.py")).unwrap(), Path::new("train.py"));
+        assert_eq!(fs::metadata(out.join("run.sh")).unwrap().permissions().mode() & 0o777, 0o700);
+        unpack(&pack, &hash, &out).unwrap();
+        fs::write(root.join("train.py"), "print(2)\n").unwrap();
+        assert_ne!(pack_of(&root, &files, &folder.path().join("c")).0, hash);
+    }
+
+    #[test]
+    fn pack_1_a_damaged_pack_is_refused_and_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let pack = folder.path().join("p");
+        fs::write(&pack, "{\"path\":\"a\",\"size\":1}\nx").unwrap();
+        let hash = digest(&pack).unwrap();
+        fs::write(&pack, "{\"path\":\"a\",\"size\":1}\ny").unwrap();
+        let out = folder.path().join("out");
+        assert!(unpack(&pack, &hash, &out).unwrap_err().error.contains("damaged"));
+        assert!(!out.exists() && !pack.exists());
+    }
+
+    #[test]
+    fn pack_2_nothing_is_written_outside() {
+        let folder = tempfile::tempdir().unwrap();
+        for text in [
+            "{\"path\":\"../x\",\"size\":0}\n",
+            "{\"path\":\"/tmp/x\",\"size\":0}\n",
+            "{\"path\":\"\",\"size\":0}\n",
+            "{\"path\":\"l\",\"link\":\"..\"}\n{\"path\":\"l/x\",\"size\":0}\n",
+            "{\"path\":\"a\",\"size\":5}\nx",
+            "nonsense\n",
+        ] {
+            let pack = folder.path().join("p");
+            fs::write(&pack, text).unwrap();
+            let hash = digest(&pack).unwrap();
+            assert!(unpack(&pack, &hash, &folder.path().join("out")).is_err(), "{text}");
+            assert!(!folder.path().join("out").exists() && !folder.path().join("x").exists());
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left: {text}");
+        }
+    }
+
+    #[test]
+    fn patterns() {
+        let matches = |path: &str, pattern: &str| matches(path, &[pattern.to_owned()]);
+        assert!(matches("a/b.pyc", "*.pyc") && matches(".git/config", ".git") && matches("x/.git", ".git/"));
+        assert!(matches("data/big/x", "data/*") && matches("data/x", "/data") && !matches("a/data", "/data"));
+        assert!(!matches("a/b.py", "*.pyc") && !matches("abc", "a?") && matches("ab", "a?"));
+        assert!(matches("a/x/b", "a/*/b") && !matches("a", "b"));
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(folder.path().join("data/deep")).unwrap();
+        for name in ["a.py", "a.pyc", "data/deep/x"] {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        assert_eq!(listed(folder.path(), &["*.pyc", "data"]), ["a.py"]);
+    }
+}

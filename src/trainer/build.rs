@@ -1,0 +1,66 @@
+//! Build script: compiles the C++ shim over libtorch's c10d and tells the linker where libtorch is.
+
+use std::path::{Path, PathBuf};
+
+const HEADERS: [&str; 5] =
+    ["algorithm.h", "common/error.h", "context.h", "rendezvous/store.h", "transport/device.h"];
+
+const SHIM: &str = "rankdeck_shim";
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    if let Err(error) = build() {
+        println!("cargo:error={error}");
+        std::process::exit(1);
+    }
+}
+
+fn build() -> Result<(), String> {
+    let libtorch = folder("LIBTORCH");
+    let include = folder("LIBTORCH_INCLUDE").or_else(|| libtorch.clone());
+    let lib = folder("LIBTORCH_LIB").or(libtorch);
+    let (Some(include), Some(lib)) = (include, lib) else {
+        return Err("the trainer needs libtorch: run `make libtorch`, or set LIBTORCH to its folder".into());
+    };
+    let (include, lib) = (include.join("include"), lib.join("lib"));
+    if !lib.join("libtorch_cpu.so").exists() {
+        return Err(format!("no libtorch_cpu.so in {}: run `make libtorch`, or set LIBTORCH", lib.display()));
+    }
+    compile(&include);
+    link(&lib);
+    Ok(())
+}
+
+/// A folder that an environment variable names.
+fn folder(name: &str) -> Option<PathBuf> {
+    println!("cargo:rerun-if-env-changed={name}");
+    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+fn compile(include: &Path) {
+    let source = Path::new("csrc");
+    println!("cargo:rerun-if-changed={}", source.join("shim.cpp").display());
+    for header in HEADERS {
+        println!("cargo:rerun-if-changed={}", source.join("gloo").join(header).display());
+    }
+    cc::Build::new()
+        .cpp(true)
+        .std("c++17")
+        .warnings(false)
+        // Lines for stacks; types of all of libtorch's headers would weigh tens of megabytes.
+        .debug(false)
+        .flag("-g1")
+        .include(source)
+        .include(include)
+        .include(include.join("torch/csrc/api/include"))
+        .file(source.join("shim.cpp"))
+        .compile(SHIM);
+}
+
+fn link(lib: &Path) {
+    println!("cargo:rustc-link-lib=dylib=stdc++");
+    println!("cargo:rustc-link-search=native={}", lib.display());
+    println!("cargo:rustc-link-lib=dylib=torch_cpu");
+    println!("cargo:rustc-link-lib=dylib=c10");
+    println!("cargo:rustc-link-arg=-Wl,-rpath,{}", lib.display());
+}

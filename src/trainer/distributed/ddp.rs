@@ -1,0 +1,497 @@
+//! Data-parallel training: equal weights at the start, equal gradients at each update, and a proof of both.
+//!
+//! Owner: the learner. The gradients of all parameters live in one flat buffer per dtype and device, and each parameter's `.grad` is a view of it;
+//! autograd accumulates in place. What is exchanged is that buffer, so the layout never depends on which parameters a loss used
+//! (PyTorch's DDP calls the difference `find_unused_parameters`; CleanRL's flat reduce skips them and can then disagree between ranks).
+//!
+//! Invariants:
+//! - DDP-1: after `new`, parameters and buffers are bit-equal on all ranks.
+//! - DDP-2: `reduce` exchanges the same sizes in the same order on all ranks, whatever the data.
+//! - DDP-3: gradients are averaged ([`Averaging`] says over what), and clipped after that.
+//! - DDP-4: an optimiser that replaced a `.grad` (`zero_grad` setting it to none) loses nothing: the next `reduce` takes the new one in.
+//!
+//! Accumulating over several backward passes without exchanging (PyTorch's `no_sync`) is: call `reduce` after the last one only. Nothing is
+//! exchanged during backward; docs/ARCHITECTURE.md has the measurement behind that.
+
+use super::error::{DistError, DistErrorKind, DistPhase, Failure};
+use super::ffi;
+use super::fingerprint::{self, Hash};
+use super::group::{ProcessGroup, ReduceOp};
+use super::memory;
+use tch::{Device, Kind, Tensor, no_grad};
+
+/// PyTorch's clip_grad_norm_ adds this to the norm.
+const CLIP_EPSILON: f64 = 1e-6;
+
+/// What the sum of a parameter's gradients over the ranks is divided by. The two differ only where some rank's loss did not use the parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Averaging {
+    /// By the world size, as PyTorch's DDP and CleanRL do: a rank that did not use a parameter counts as one with a gradient of zero.
+    #[default]
+    World,
+    /// By the number of ranks that used the parameter, as DI-engine does. A flag per parameter, 1 or 0, travels behind the gradients in the last bucket, so
+    /// there are as many collectives as without. A parameter that no rank used keeps a gradient of zero.
+    Contributors,
+}
+
+/// A parameter and its part of the flat buffer.
+struct Slot {
+    parameter: Tensor,
+    /// A view of the flat buffer in the parameter's shape.
+    gradient: Tensor,
+}
+
+/// All parameters of one dtype on one device.
+struct Flat {
+    gradients: Tensor,
+    /// One per slot, behind the gradients in the same memory: 1 where this rank used the parameter. Only for [`Averaging::Contributors`].
+    flags: Option<Tensor>,
+    slots: Vec<Slot>,
+    /// Views of the flat buffer, cut between parameters; the last has the flags.
+    buckets: Vec<Tensor>,
+}
+
+/// A model's parameters and buffers, kept equal over all ranks.
+pub struct Ddp {
+    flats: Vec<Flat>,
+    /// Everything the fingerprint covers, in the order given.
+    state: Vec<Tensor>,
+    layout: u64,
+    replaced: u64,
+    averaging: Averaging,
+    identity: (u32, u32),
+}
+
+impl Ddp {
+    /// Checks that all ranks have the same layout, copies rank 0's parameters and buffers to all (tag `weights`), and makes every `.grad` a view of the
+    /// flat buffer. Tensors keep their storage: optimisers made before or after see the same ones. A bucket holds whole parameters
+    /// up to `bucket_bytes`, at least one. Do not pass replay buffers.
+    #[track_caller]
+    pub fn new(
+        parameters: Vec<(String, Tensor)>,
+        buffers: Vec<(String, Tensor)>,
+        group: &ProcessGroup,
+        bucket_bytes: usize,
+    ) -> Result<Ddp, DistError> {
+        Ddp::averaging(Averaging::World, parameters, buffers, group, bucket_bytes)
+    }
+
+    /// [`Ddp::new`] with another rule for averages; all ranks give the same.
+    #[track_caller]
+    pub fn averaging(
+        averaging: Averaging,
+        parameters: Vec<(String, Tensor)>,
+        buffers: Vec<(String, Tensor)>,
+        group: &ProcessGroup,
+        bucket_bytes: usize,
+    ) -> Result<Ddp, DistError> {
+        let identity = (group.rank(), group.world_size());
+        let layout = layout(parameters.iter().chain(&buffers));
+        same_layout(layout, group)?;
+        let (trained, fixed): (Vec<_>, Vec<_>) =
+            parameters.into_iter().map(|(_, tensor)| tensor).partition(Tensor::requires_grad);
+        let state: Vec<Tensor> = trained
+            .iter()
+            .map(Tensor::shallow_clone)
+            .chain(fixed)
+            .chain(buffers.into_iter().map(|(_, tensor)| tensor))
+            .collect();
+        broadcast_state(&state, group)?;
+        let flats = flatten(trained, averaging, bucket_bytes).map_err(|failure| failed(identity, failure))?;
+        Ok(Ddp { flats, state, layout, replaced: 0, averaging, identity })
+    }
+
+    /// Zeroes all gradients, in place. Use this and not the optimiser's.
+    pub fn zero_grad(&mut self) {
+        for flat in &mut self.flats {
+            let _ = flat.gradients.zero_();
+            for slot in &mut flat.slots {
+                // Failures here show again, as errors, in `reduce`.
+                if self.averaging == Averaging::Contributors {
+                    // A gradient that appears is how a parameter that was used is told from one that was not.
+                    let _ = ffi::clear_grad(&mut slot.parameter);
+                } else if !attached(slot) {
+                    let _ = ffi::set_grad(&mut slot.parameter, &mut slot.gradient);
+                }
+            }
+        }
+    }
+
+    /// The flat gradients of all parameters in their order, for hand-written backward passes, which add to them; `None` unless all are f32 on the
+    /// CPU. Zeroing is the caller's.
+    pub fn flat_gradients(&mut self) -> Option<&mut [f32]> {
+        match self.flats.as_mut_slice() {
+            [flat] if flat.gradients.kind() == Kind::Float => memory::floats_mut(&mut flat.gradients),
+            _ => None,
+        }
+    }
+
+    /// Averages the gradients over all ranks; one collective per bucket, tag `grad`.
+    #[track_caller]
+    pub fn reduce(&mut self, group: &ProcessGroup) -> Result<(), DistError> {
+        self.gather_replaced()?;
+        let op = match self.averaging {
+            Averaging::World => ReduceOp::Avg,
+            Averaging::Contributors => ReduceOp::Sum,
+        };
+        for flat in &mut self.flats {
+            for bucket in &mut flat.buckets {
+                group.all_reduce(bucket, op, "grad")?;
+            }
+            if let Some(flags) = &flat.flags {
+                divide(&flat.slots, flags).map_err(|error| {
+                    failed(self.identity, Failure::new(DistErrorKind::Failed, error.to_string()))
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Scales the (averaged) gradients so that their joint norm is at most `max_norm`; returns the norm before, a scalar on the device, for which nobody
+    /// has waited.
+    pub fn clip_grad_norm(&mut self, max_norm: f64) -> Tensor {
+        no_grad(|| {
+            let device = self.flats.first().map_or(Device::Cpu, |flat| flat.gradients.device());
+            let zero = Tensor::zeros([], (Kind::Double, device));
+            let squares = self.flats.iter().fold(zero, |sum, flat| {
+                sum + flat.gradients.norm().to_kind(Kind::Double).to_device(device).square()
+            });
+            let norm = squares.sqrt();
+            // As PyTorch: a norm that is not a number makes the gradients so, and shows.
+            let scale = ((&norm + CLIP_EPSILON).reciprocal() * max_norm).clamp_max(1.0);
+            for flat in &mut self.flats {
+                let scale = scale.to_device(flat.gradients.device()).to_kind(flat.gradients.kind());
+                let _ = flat.gradients.g_mul_(&scale);
+            }
+            norm
+        })
+    }
+
+    /// A hash of the bits of all parameters and buffers and of their names and shapes.
+    pub fn fingerprint(&self) -> u64 {
+        self.state.iter().fold(Hash::new().word(self.layout), fingerprint::tensor).value()
+    }
+
+    /// Every rank's fingerprint, in rank order (tag `fingerprint`). The same message compares which collectives the ranks have been through: a library
+    /// that matches calls by order alone may mix two different ones up without an error, which this turns into one.
+    #[track_caller]
+    pub fn compare(&self, group: &ProcessGroup) -> Result<Vec<u64>, DistError> {
+        let words = gather_words([self.fingerprint(), group.chain_hash()], group, "fingerprint")?;
+        let differing = differing(words.iter().map(|[_, chain]| *chain));
+        if differing.is_empty() {
+            return Ok(words.into_iter().map(|[print, _]| print).collect());
+        }
+        let text = format!(
+            "rank {} has been through other collectives than rank 0 (by operation, tag, count or dtype)",
+            super::store::list(&differing)
+        );
+        Err(failed(self.identity, Failure::new(DistErrorKind::Mismatch, text)))
+    }
+
+    /// Elements of all gradients.
+    pub fn gradient_count(&self) -> usize {
+        self.flats.iter().map(|flat| flat.gradients.numel()).sum()
+    }
+
+    /// Collectives of one `reduce`.
+    pub fn bucket_count(&self) -> usize {
+        self.flats.iter().map(|flat| flat.buckets.len()).sum()
+    }
+
+    /// How many gradients were found outside the flat buffer and taken in; grows when somebody else's `zero_grad` is used.
+    pub fn replaced(&self) -> u64 {
+        self.replaced
+    }
+
+    /// Makes the flat buffer hold all gradients, and the flags say where there was one.
+    fn gather_replaced(&mut self) -> Result<(), DistError> {
+        let by_contributors = self.averaging == Averaging::Contributors;
+        for flat in &mut self.flats {
+            let mut used = vec![1.0_f32; flat.slots.len()];
+            for (slot, used) in flat.slots.iter_mut().zip(&mut used) {
+                if attached(slot) {
+                    continue;
+                }
+                let gradient = slot.parameter.grad();
+                if by_contributors {
+                    *used = if gradient.defined() { 1.0 } else { 0.0 };
+                } else {
+                    self.replaced += 1;
+                }
+                no_grad(|| {
+                    if gradient.defined() {
+                        slot.gradient.f_copy_(&gradient)
+                    } else {
+                        slot.gradient.f_zero_().map(|_| ())
+                    }
+                })
+                .map_err(|error| Failure::new(DistErrorKind::Failed, error.to_string()))
+                .and_then(|()| ffi::set_grad(&mut slot.parameter, &mut slot.gradient))
+                .map_err(|failure| failed(self.identity, failure))?;
+            }
+            if let Some(flags) = &mut flat.flags {
+                no_grad(|| flags.f_copy_(&Tensor::f_from_slice(&used)?)).map_err(|error| {
+                    failed(self.identity, Failure::new(DistErrorKind::Failed, error.to_string()))
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Divides each gradient by its count of contributors; a sum of nothing stays zero.
+fn divide(slots: &[Slot], flags: &Tensor) -> Result<(), tch::TchError> {
+    let mut counts = vec![0.0_f64; slots.len()];
+    flags.f_to_device(Device::Cpu)?.f_to_kind(Kind::Double)?.f_copy_data(&mut counts, slots.len())?;
+    no_grad(|| {
+        for (slot, count) in slots.iter().zip(counts) {
+            let _ = slot.gradient.shallow_clone().f_div_scalar_(count.max(1.0))?;
+        }
+        Ok(())
+    })
+}
+
+fn failed(identity: (u32, u32), failure: Failure) -> DistError {
+    DistError::new(failure.kind, DistPhase::Collective, identity, failure.text)
+}
+
+fn attached(slot: &Slot) -> bool {
+    let gradient = slot.parameter.grad();
+    gradient.defined() && gradient.data_ptr() == slot.gradient.data_ptr()
+}
+
+fn layout<'a>(tensors: impl Iterator<Item = &'a (String, Tensor)>) -> u64 {
+    tensors
+        .fold(Hash::new(), |hash, (name, tensor)| {
+            let hash = hash.bytes(name.as_bytes()).word(tensor.kind() as u64);
+            let hash = hash.word(u64::from(tensor.requires_grad())).word(tensor.dim() as u64);
+            tensor.size().iter().fold(hash, |hash, size| hash.word(*size as u64))
+        })
+        .value()
+}
+
+#[track_caller]
+fn gather_words<const N: usize>(
+    words: [u64; N],
+    group: &ProcessGroup,
+    tag: &str,
+) -> Result<Vec<[u64; N]>, DistError> {
+    let gathered = group.all_gather(&Tensor::from_slice(&words.map(|word| word as i64)), tag)?;
+    let read = |tensor: &Tensor| std::array::from_fn(|index| tensor.int64_value(&[index as i64]) as u64);
+    Ok(gathered.iter().map(read).collect())
+}
+
+/// The ranks whose value is not rank 0's.
+fn differing(values: impl Iterator<Item = u64>) -> Vec<u32> {
+    let mut values = (0..).zip(values).peekable();
+    let first = values.peek().map(|(_, value)| *value);
+    values.filter(|(_, value)| Some(*value) != first).map(|(rank, _)| rank).collect()
+}
+
+#[track_caller]
+fn same_layout(layout: u64, group: &ProcessGroup) -> Result<(), DistError> {
+    let layouts = gather_words([layout], group, "weights")?;
+    let differing = differing(layouts.iter().map(|[layout]| *layout));
+    if differing.is_empty() {
+        return Ok(());
+    }
+    let text = format!(
+        "the networks differ: rank {} has other names, shapes or dtypes of parameters than rank 0",
+        super::store::list(&differing)
+    );
+    Err(failed((group.rank(), group.world_size()), Failure::new(DistErrorKind::Mismatch, text)))
+}
+
+/// Copies rank 0's state to all, as bytes, in one collective whatever the dtypes.
+#[track_caller]
+fn broadcast_state(state: &[Tensor], group: &ProcessGroup) -> Result<(), DistError> {
+    let identity = (group.rank(), group.world_size());
+    let broke =
+        |error: tch::TchError| failed(identity, Failure::new(DistErrorKind::Failed, error.to_string()));
+    let Some(device) = state.first().map(Tensor::device) else { return Ok(()) };
+    no_grad(|| {
+        let parts: Vec<Tensor> = state
+            .iter()
+            .map(|tensor| {
+                let flat = tensor.detach().contiguous().f_view([-1])?;
+                flat.f_view_dtype(Kind::Uint8)?.f_to_device(device)
+            })
+            .collect::<Result<_, _>>()
+            .map_err(broke)?;
+        let mut whole = Tensor::f_cat(&parts, 0).map_err(broke)?;
+        group.broadcast(&mut whole, 0, "weights")?;
+        let mut start = 0;
+        for (tensor, part) in state.iter().zip(&parts) {
+            let length = part.size1().map_err(broke)?;
+            let bytes = whole.f_narrow(0, start, length).map_err(broke)?;
+            // A copy, because a part may start where its dtype may not.
+            let bytes = bytes.copy();
+            let value =
+                bytes.f_view_dtype(tensor.kind()).and_then(|flat| flat.f_view(tensor.size().as_slice()));
+            tensor.detach().f_copy_(&value.map_err(broke)?).map_err(broke)?;
+            start += length;
+        }
+        Ok(())
+    })
+}
+
+fn flatten(trained: Vec<Tensor>, averaging: Averaging, bucket_bytes: usize) -> Result<Vec<Flat>, Failure> {
+    let mut groups: Vec<((Kind, Device), Vec<Tensor>)> = Vec::new();
+    for parameter in trained {
+        let key = (parameter.kind(), parameter.device());
+        match groups.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, members)) => members.push(parameter),
+            None => groups.push((key, vec![parameter])),
+        }
+    }
+    groups.into_iter().map(|(key, members)| flat(key, members, averaging, bucket_bytes)).collect()
+}
+
+fn flat(
+    (kind, device): (Kind, Device),
+    parameters: Vec<Tensor>,
+    averaging: Averaging,
+    bucket_bytes: usize,
+) -> Result<Flat, Failure> {
+    let total: usize = parameters.iter().map(Tensor::numel).sum();
+    let flag_count = if averaging == Averaging::Contributors { parameters.len() } else { 0 };
+    let whole = Tensor::zeros([(total + flag_count) as i64], (kind, device));
+    let gradients = whole.narrow(0, 0, total as i64);
+    let flags = (flag_count > 0).then(|| whole.narrow(0, total as i64, flag_count as i64));
+    let per_bucket = (bucket_bytes / kind.elt_size_in_bytes()).max(1);
+    let (mut slots, mut buckets) = (Vec::new(), Vec::new());
+    let (mut start, mut bucket_start) = (0, 0);
+    let part = |from: usize, to: usize| whole.narrow(0, from as i64, (to - from) as i64);
+    for mut parameter in parameters {
+        let length = parameter.numel();
+        if start > bucket_start && start + length - bucket_start > per_bucket {
+            buckets.push(part(bucket_start, start));
+            bucket_start = start;
+        }
+        let mut gradient = part(start, start + length).view(parameter.size().as_slice());
+        let earlier = parameter.grad();
+        if earlier.defined() {
+            no_grad(|| gradient.copy_(&earlier));
+        }
+        ffi::set_grad(&mut parameter, &mut gradient)?;
+        slots.push(Slot { parameter, gradient });
+        start += length;
+    }
+    if start > bucket_start {
+        buckets.push(part(bucket_start, start + flag_count));
+    }
+    Ok(Flat { gradients, flags, slots, buckets })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::group::{BackendKind, GroupSettings};
+    use super::*;
+    use rankdeck_proto::status_page::Writer;
+    use std::cell::RefCell;
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    fn alone() -> ProcessGroup {
+        let settings = GroupSettings {
+            rank: 0,
+            world_size: 1,
+            local_rank: 0,
+            master_addr: String::new(),
+            master_port: 0,
+            backend: BackendKind::Gloo,
+            timeout: Duration::from_secs(1),
+            interface: None,
+            generation: 0,
+            device: Device::Cpu,
+        };
+        ProcessGroup::connect(&settings, Rc::new(RefCell::new(Writer::anonymous(0, 0).unwrap()))).unwrap()
+    }
+
+    fn parameter(values: &[f32]) -> Tensor {
+        Tensor::from_slice(values).set_requires_grad(true)
+    }
+
+    fn named(tensors: &[&Tensor]) -> Vec<(String, Tensor)> {
+        tensors.iter().enumerate().map(|(i, tensor)| (i.to_string(), tensor.shallow_clone())).collect()
+    }
+
+    fn gradient(tensor: &Tensor) -> Vec<f32> {
+        Vec::try_from(tensor.grad()).unwrap()
+    }
+
+    /// DDP-4.
+    #[test]
+    fn a_gradient_that_was_replaced_is_taken_in() {
+        let (group, mut a) = (alone(), parameter(&[1.0, 2.0]));
+        let mut ddp = Ddp::new(named(&[&a]), Vec::new(), &group, 1024).unwrap();
+        ffi::set_grad(&mut a, &mut Tensor::from_slice(&[8.0f32, 9.0])).unwrap();
+        ddp.reduce(&group).unwrap();
+        assert_eq!((ddp.replaced(), gradient(&a)), (1, vec![8.0, 9.0]));
+        assert!((ddp.clip_grad_norm(1e9).double_value(&[]) - (64.0f64 + 81.0).sqrt()).abs() < 1e-6);
+        ddp.zero_grad();
+        assert_eq!(gradient(&a), [0.0, 0.0]);
+        (&a * 3.0).sum(Kind::Float).backward();
+        ddp.reduce(&group).unwrap();
+        assert_eq!((ddp.replaced(), gradient(&a)), (1, vec![3.0, 3.0]));
+    }
+
+    #[test]
+    fn clipping_follows_pytorch() {
+        let (group, a, b) = (alone(), parameter(&[0.0]), parameter(&[0.0]));
+        let mut ddp = Ddp::new(named(&[&a, &b]), Vec::new(), &group, 4).unwrap();
+        (&a * 3.0 + &b * 4.0).sum(Kind::Float).backward();
+        assert_eq!(ddp.clip_grad_norm(10.0).double_value(&[]), 5.0);
+        assert_eq!((gradient(&a), gradient(&b)), (vec![3.0], vec![4.0]));
+        assert_eq!(ddp.clip_grad_norm(0.5).double_value(&[]), 5.0);
+        let scale = 0.5 / (5.0 + CLIP_EPSILON);
+        assert!((f64::from(gradient(&b)[0]) - 4.0 * scale).abs() < 1e-7);
+        assert!(ddp.clip_grad_norm(1.0).double_value(&[]) <= 0.5);
+    }
+
+    #[test]
+    fn buckets_hold_whole_parameters_in_order() {
+        let (group, a, b, c) = (alone(), parameter(&[0.0; 3]), parameter(&[0.0; 3]), parameter(&[0.0; 9]));
+        let lengths = |bytes| {
+            let ddp = Ddp::new(named(&[&a, &b, &c]), Vec::new(), &group, bytes).unwrap();
+            assert_eq!(ddp.gradient_count(), 15);
+            ddp.flats[0].buckets.iter().map(Tensor::numel).collect::<Vec<_>>()
+        };
+        assert_eq!(lengths(1 << 20), [15]);
+        assert_eq!(lengths(24), [6, 9]);
+        assert_eq!(lengths(0), [3, 3, 9]);
+    }
+
+    #[test]
+    fn the_flat_gradients_are_the_parameters_gradients() {
+        let (group, a, b) = (alone(), parameter(&[1.0, 2.0]), parameter(&[3.0]));
+        let mut ddp = Ddp::new(named(&[&a, &b]), Vec::new(), &group, 4).unwrap();
+        (&a * 5.0).sum(Kind::Float).backward();
+        let flat = ddp.flat_gradients().unwrap();
+        assert_eq!(flat, [5.0, 5.0, 0.0]);
+        flat[2] = 7.0;
+        ddp.reduce(&group).unwrap();
+        assert_eq!((gradient(&b), ddp.replaced()), (vec![7.0], 0));
+        let double = Tensor::from_slice(&[2.0f64]).set_requires_grad(true);
+        let mut mixed = Ddp::new(named(&[&a, &double]), Vec::new(), &group, 4).unwrap();
+        assert!(mixed.flat_gradients().is_none());
+    }
+
+    #[test]
+    fn several_dtypes_and_frozen_parameters_live_together() {
+        let group = alone();
+        let (a, frozen) = (parameter(&[1.0]), Tensor::from_slice(&[5.0f32]));
+        let b = Tensor::from_slice(&[2.0f64]).set_requires_grad(true);
+        let flags = Tensor::from_slice(&[true, false, true]);
+        let mut ddp =
+            Ddp::new(named(&[&a, &b, &frozen]), vec![("flags".into(), flags)], &group, 1024).unwrap();
+        assert_eq!((ddp.bucket_count(), ddp.gradient_count()), (2, 2));
+        (a.square().to_kind(Kind::Double) + b.square()).sum(Kind::Double).backward();
+        ddp.reduce(&group).unwrap();
+        assert_eq!(ddp.clip_grad_norm(1e9).double_value(&[]), (4.0f64 + 16.0).sqrt());
+        let print = ddp.fingerprint();
+        assert_eq!(ddp.compare(&group).unwrap(), [print]);
+        let _ = no_grad(|| frozen.shallow_clone().fill_(6.0));
+        assert_ne!(ddp.fingerprint(), print, "frozen parameters count too");
+    }
+}

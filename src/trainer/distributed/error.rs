@@ -1,0 +1,213 @@
+//! What can go wrong between ranks, with the rank, the collective and what helps.
+//!
+//! Owner: the process group. Invariant: every error names the rank that saw it; one of a collective names its number, operation and tag.
+
+use rankdeck_proto::status_page::Op;
+use std::fmt;
+
+/// What kind of failure it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DistErrorKind {
+    /// Settings or arguments that cannot work; the same everywhere and always.
+    Usage,
+    /// The store's port is taken.
+    AddressInUse,
+    /// Somebody did not come in time.
+    Timeout,
+    /// A connection to another rank broke or could not be made.
+    Connection,
+    /// The ranks do not agree on what they do.
+    Mismatch,
+    /// This host cannot do it (no driver, no library).
+    Unsupported,
+    /// Anything else that libtorch, Gloo, NCCL or CUDA reported.
+    Failed,
+}
+
+/// When it went wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DistPhase {
+    /// Before the group existed.
+    Rendezvous,
+    /// In a collective.
+    Collective,
+    /// While leaving.
+    Teardown,
+}
+
+/// A collective, as errors name it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CollectiveName {
+    /// Its number on this rank, from 1; 0 when it was refused before it began.
+    pub seq: u64,
+    /// What.
+    pub op: Op,
+    /// Why.
+    pub tag: String,
+}
+
+/// A failure of the process group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DistError {
+    /// What kind.
+    pub kind: DistErrorKind,
+    /// When.
+    pub phase: DistPhase,
+    /// The rank that saw it.
+    pub rank: u32,
+    /// Ranks in the group; 0 when there is none (loading CUDA).
+    pub world_size: u32,
+    /// The collective, in that phase.
+    pub collective: Option<Box<CollectiveName>>,
+    /// What failed.
+    pub detail: String,
+    hint: Option<String>,
+}
+
+impl DistError {
+    /// An error without a collective.
+    pub(super) fn new(
+        kind: DistErrorKind,
+        phase: DistPhase,
+        (rank, world_size): (u32, u32),
+        detail: impl Into<String>,
+    ) -> DistError {
+        DistError { kind, phase, rank, world_size, collective: None, detail: detail.into(), hint: None }
+    }
+
+    /// The same error, of this collective.
+    pub(super) fn of(mut self, seq: u64, op: Op, tag: &str) -> DistError {
+        self.collective = Some(Box::new(CollectiveName { seq, op, tag: tag.into() }));
+        self
+    }
+
+    /// The same error, seen by this (rank, world size) of the run rather than of a group of some of its ranks.
+    pub(super) fn seen_by(self, (rank, world_size): (u32, u32)) -> DistError {
+        DistError { rank, world_size, ..self }
+    }
+
+    /// The same error with a hint of its own.
+    pub(super) fn with_hint(mut self, hint: impl Into<String>) -> DistError {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// A mistake of the user rather than a failure: exit code 2 rather than 1.
+    pub fn is_usage(&self) -> bool {
+        matches!(self.kind, DistErrorKind::Usage | DistErrorKind::Unsupported)
+    }
+
+    /// What helps; a key, a command or where to look.
+    pub fn hint(&self) -> &str {
+        if let Some(hint) = &self.hint {
+            return hint;
+        }
+        match (self.kind, self.phase) {
+            (DistErrorKind::Usage, _) => "correct the settings named in the message",
+            (DistErrorKind::AddressInUse, _) => {
+                "choose another MASTER_PORT, or end the process that holds this one (`ss -ltnp` names it)"
+            }
+            (DistErrorKind::Timeout, DistPhase::Rendezvous) => {
+                "look at the logs of the ranks that did not join; check MASTER_ADDR, MASTER_PORT and firewalls, and `interface` in hosts.toml"
+            }
+            (DistErrorKind::Timeout, DistPhase::Collective) => {
+                "find the rank that has not entered this collective (`rankdeck attach` shows each rank's); raise distributed.timeout_s if it only needs longer"
+            }
+            (DistErrorKind::Timeout, DistPhase::Teardown) => {
+                "the other ranks may have ended already: read their logs"
+            }
+            (DistErrorKind::Connection, DistPhase::Rendezvous) => {
+                "check that the hosts reach each other on any port; set `interface` in hosts.toml to the network they share"
+            }
+            (DistErrorKind::Connection, _) => {
+                "another rank ended first: read the log of the rank that failed earliest"
+            }
+            (DistErrorKind::Mismatch, _) => {
+                "all ranks must run the same build and the same experiment; set RANKDECK_CHECK_COLLECTIVES=1 to find the first difference"
+            }
+            (DistErrorKind::Unsupported, _) => "use backend = \"gloo\"",
+            (DistErrorKind::Failed, _) => "the message is the library's own; the rank's log may hold more",
+        }
+    }
+}
+
+impl fmt::Display for DistError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.world_size == 0 {
+            return f.write_str(&self.detail);
+        }
+        write!(f, "rank {} of {}: ", self.rank, self.world_size)?;
+        match (&self.collective, self.phase) {
+            (Some(name), _) if name.seq > 0 => {
+                write!(f, "collective {}, {} \"{}\": ", name.seq, name.op.name(), name.tag)?;
+            }
+            (Some(name), _) => write!(f, "{} \"{}\": ", name.op.name(), name.tag)?,
+            (None, DistPhase::Rendezvous) => f.write_str("rendezvous: ")?,
+            (None, DistPhase::Collective) => {}
+            (None, DistPhase::Teardown) => f.write_str("teardown: ")?,
+        }
+        f.write_str(&self.detail)
+    }
+}
+
+impl std::error::Error for DistError {}
+
+/// What a library said, before the group adds who, when and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Failure {
+    pub kind: DistErrorKind,
+    pub text: String,
+}
+
+impl Failure {
+    pub(super) fn new(kind: DistErrorKind, text: impl Into<String>) -> Failure {
+        Failure { kind, text: text.into() }
+    }
+
+    /// As it passes from rank to rank: one letter for the kind, then the text.
+    pub(super) fn to_wire(&self) -> String {
+        let letter = match self.kind {
+            DistErrorKind::Usage => 'U',
+            DistErrorKind::Timeout => 'T',
+            DistErrorKind::Unsupported => 'N',
+            _ => 'F',
+        };
+        format!("{letter}{}", self.text)
+    }
+
+    pub(super) fn from_wire(value: &str) -> Failure {
+        let mut letters = value.chars();
+        let kind = match letters.next() {
+            Some('U') => DistErrorKind::Usage,
+            Some('T') => DistErrorKind::Timeout,
+            Some('N') => DistErrorKind::Unsupported,
+            _ => DistErrorKind::Failed,
+        };
+        Failure::new(kind, letters.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_name_rank_collective_and_tag() {
+        let error = DistError::new(DistErrorKind::Timeout, DistPhase::Collective, (1, 4), "timed out").of(
+            17,
+            Op::AllReduce,
+            "grad",
+        );
+        assert_eq!(error.to_string(), "rank 1 of 4: collective 17, all_reduce \"grad\": timed out");
+        assert!(error.hint().contains("distributed.timeout_s"));
+        assert!(!error.is_usage());
+    }
+
+    #[test]
+    fn a_hint_of_its_own_wins() {
+        let error =
+            DistError::new(DistErrorKind::Unsupported, DistPhase::Rendezvous, (0, 2), "no NVIDIA driver");
+        assert_eq!(error.hint(), "use backend = \"gloo\"");
+        assert_eq!(error.with_hint("install it").hint(), "install it");
+    }
+}

@@ -1,0 +1,468 @@
+//! The process group: collectives over all ranks, each numbered, tagged, on the status page and bounded in time.
+//!
+//! Owner: the trainer's one thread (the group is neither `Send` nor `Sync`). All ranks must call the same collectives in the same order;
+//! with `RANKDECK_CHECK_COLLECTIVES=1` they compare notes before each one and name the first difference instead of failing inside a library.
+
+use super::check::Note;
+use super::error::{DistError, DistErrorKind, DistPhase, Failure};
+use super::ffi::{self, RawReduce};
+use super::fingerprint::{Hash, call_site};
+use super::placing::{gather, on_device};
+use super::rendezvous::{self, Transport};
+use super::small::Scratch;
+use super::store::Store;
+use crate::inject;
+use rankdeck_proto::message::Phase;
+use rankdeck_proto::status_page;
+use rankdeck_proto::status_page::{Dtype, GroupId, Op, WORLD};
+use std::cell::{Cell, RefCell};
+use std::panic::Location;
+use std::rc::Rc;
+use std::time::Duration;
+use tch::{Device, Kind, Tensor, no_grad};
+
+/// The rank's status page, shared with the loop that writes its phases.
+pub type Page = Rc<RefCell<status_page::Writer>>;
+
+/// How values of all ranks become one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReduceOp {
+    /// Their sum.
+    Sum,
+    /// Their sum over the world size; floating point only.
+    Avg,
+    /// The smallest.
+    Min,
+    /// The largest.
+    Max,
+}
+
+/// Which library carries the collectives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BackendKind {
+    /// CPU tensors over TCP.
+    Gloo,
+    /// CUDA tensors.
+    Nccl,
+}
+
+impl BackendKind {
+    /// Its name in configuration files.
+    pub fn name(self) -> &'static str {
+        match self {
+            BackendKind::Gloo => "gloo",
+            BackendKind::Nccl => "nccl",
+        }
+    }
+}
+
+/// What a rank needs to know to join.
+#[derive(Debug, Clone)]
+pub struct GroupSettings {
+    /// This rank.
+    pub rank: u32,
+    /// Ranks in all.
+    pub world_size: u32,
+    /// Its number on this host; the default CUDA device.
+    pub local_rank: u32,
+    /// Host of rank 0.
+    pub master_addr: String,
+    /// Port of rank 0's store.
+    pub master_port: u16,
+    /// Library.
+    pub backend: BackendKind,
+    /// Limit of the rendezvous and of each collective.
+    pub timeout: Duration,
+    /// Network interface for Gloo; else `GLOO_SOCKET_IFNAME`, else the one that leads to rank 0.
+    pub interface: Option<String>,
+    /// Restarts so far; ranks of different generations never meet.
+    pub generation: u32,
+    /// Where this rank's tensors live.
+    pub device: Device,
+}
+
+/// All ranks of a run, or some of them ([`ProcessGroup::new_group`]). Dropping it without [`ProcessGroup::destroy`] leaves within two seconds.
+pub struct ProcessGroup {
+    /// Of this group: `rank` and `world_size` are this group's own.
+    pub(super) settings: GroupSettings,
+    /// Rank and world size of the run, as errors name them.
+    pub(super) identity: (u32, u32),
+    /// 0 for the group of all ranks; others are numbered in the order in which they are made.
+    communicator: u32,
+    /// Where it is counted on the status page.
+    shown: GroupId,
+    groups: Cell<u32>,
+    pub(super) transport: Option<Transport>,
+    pub(super) store: Option<Store>,
+    pub(super) page: Page,
+    last_seq: Cell<u64>,
+    chain: Cell<u64>,
+    pub(super) broken: RefCell<Option<String>>,
+    pub(super) scratch: RefCell<Scratch>,
+    check: bool,
+}
+
+/// A collective about to begin.
+pub(super) struct Call<'a> {
+    pub op: Op,
+    pub tag: &'a str,
+    pub count: usize,
+    pub kind: Kind,
+    /// Source of a broadcast.
+    pub root: Option<u32>,
+    pub site: &'static Location<'static>,
+}
+
+fn dtype(kind: Kind) -> Option<Dtype> {
+    match kind {
+        Kind::Uint8 | Kind::Int8 | Kind::Bool => Some(Dtype::U8),
+        Kind::Int64 => Some(Dtype::I64),
+        Kind::Float => Some(Dtype::F32),
+        Kind::Double => Some(Dtype::F64),
+        _ => None,
+    }
+}
+
+impl ProcessGroup {
+    /// Finds the other ranks and connects to them, within `settings.timeout` for each of the two steps. A world of one needs no network.
+    pub fn connect(settings: &GroupSettings, page: Page) -> Result<ProcessGroup, DistError> {
+        let usage = |text: String| {
+            DistError::new(
+                DistErrorKind::Usage,
+                DistPhase::Rendezvous,
+                (settings.rank, settings.world_size),
+                text,
+            )
+        };
+        if settings.world_size == 0 || settings.rank >= settings.world_size {
+            return Err(usage(format!(
+                "rank {} does not fit a world size of {}",
+                settings.rank, settings.world_size
+            )));
+        }
+        if settings.timeout.is_zero() {
+            return Err(usage("the timeout is 0".into()));
+        }
+        if let Ok(mut page) = page.try_borrow_mut() {
+            page.group("world", settings.world_size);
+            page.phase(Phase::Rendezvous);
+        }
+        inject::arm(settings.rank, &page);
+        let (store, transport) = if settings.world_size == 1 {
+            (None, Transport::Alone)
+        } else {
+            let store = rendezvous::join(settings, || {
+                if let Ok(mut page) = page.try_borrow_mut() {
+                    page.progress();
+                }
+            })?;
+            let transport = rendezvous::connect(settings, &store)?;
+            (Some(store), transport)
+        };
+        let last_seq = page.try_borrow().map_or(0, |page| page.body().entered);
+        Ok(ProcessGroup {
+            identity: (settings.rank, settings.world_size),
+            settings: settings.clone(),
+            communicator: 0,
+            shown: WORLD,
+            groups: Cell::new(0),
+            transport: Some(transport),
+            store,
+            page,
+            last_seq: Cell::new(last_seq),
+            chain: Cell::new(0),
+            broken: RefCell::new(None),
+            scratch: RefCell::default(),
+            check: std::env::var("RANKDECK_CHECK_COLLECTIVES").is_ok_and(|value| value == "1"),
+        })
+    }
+
+    /// A group of some ranks, `ranks` in the order of their new numbers, with connections, sequence numbers and a failure of its own. All ranks of this
+    /// group call it with the same list, in the same order as every other collective (one `all_reduce`, tag `new_group`, compares the lists);
+    /// those that are not in it get `None`. Leave it before the group that it was made from.
+    ///
+    /// On the status page it has counters of its own, so that the numbers by which the console compares the members stay comparable.
+    #[track_caller]
+    pub fn new_group(&self, ranks: &[u32]) -> Result<Option<ProcessGroup>, DistError> {
+        let site = Location::caller();
+        let call = Call {
+            op: Op::AllReduce,
+            tag: "new_group",
+            count: ranks.len(),
+            kind: Kind::Int64,
+            root: None,
+            site,
+        };
+        let world_size = self.world_size();
+        let mut seen = vec![false; world_size as usize];
+        for rank in ranks {
+            match seen.get_mut(*rank as usize) {
+                Some(seen) if !*seen => *seen = true,
+                _ => {
+                    let text = format!("ranks {ranks:?} are not different ranks below {world_size}");
+                    return Err(self.refuse(&call, &text));
+                }
+            }
+        }
+        let list =
+            ranks.iter().fold(Hash::new(), |hash, rank| hash.word(u64::from(*rank))).value() as i64 >> 1;
+        let mut extremes = [list, -list];
+        self.all_reduce_i64(&mut extremes, ReduceOp::Max, "new_group")?;
+        if extremes[0] != -extremes[1] {
+            let text = format!("the ranks name different members of a new group; this rank names {ranks:?}");
+            return Err(self.broke(&call, Failure::new(DistErrorKind::Mismatch, text)));
+        }
+        let number = self.groups.get() + 1;
+        self.groups.set(number);
+        let Some(rank) = ranks.iter().position(|rank| *rank == self.rank()) else { return Ok(None) };
+        let settings =
+            GroupSettings { rank: rank as u32, world_size: ranks.len() as u32, ..self.settings.clone() };
+        let store = self
+            .store
+            .as_ref()
+            .filter(|_| ranks.len() > 1)
+            .map(|store| store.within(&format!("group{number}")));
+        let transport = match &store {
+            None => Transport::Alone,
+            Some(store) => {
+                rendezvous::connect(&settings, store).map_err(|error| error.seen_by(self.identity))?
+            }
+        };
+        // Unique per run: groups of groups are told apart by where they came from.
+        let communicator = self.communicator * 1000 + number;
+        let shown = match self.page.try_borrow_mut() {
+            Ok(mut page) => page.group(&format!("group{communicator}"), settings.world_size),
+            Err(_) => return Err(self.refuse(&call, "the status page is borrowed while a group is made")),
+        };
+        Ok(Some(ProcessGroup {
+            settings,
+            identity: self.identity,
+            communicator,
+            shown,
+            groups: Cell::new(0),
+            transport: Some(transport),
+            store,
+            page: Rc::clone(&self.page),
+            last_seq: Cell::new(0),
+            chain: Cell::new(0),
+            broken: RefCell::new(None),
+            scratch: RefCell::default(),
+            check: self.check,
+        }))
+    }
+
+    /// This rank's number in this group.
+    pub fn rank(&self) -> u32 {
+        self.settings.rank
+    }
+
+    /// Ranks in the group.
+    pub fn world_size(&self) -> u32 {
+        self.settings.world_size
+    }
+
+    /// Number of the collective entered last, counted within this group.
+    pub fn entered(&self) -> u64 {
+        self.last_seq.get()
+    }
+
+    /// 0 for the group of all ranks of the run.
+    pub fn communicator(&self) -> u32 {
+        self.communicator
+    }
+
+    /// Library and version, such as `gloo (libtorch 2.11.0)`.
+    pub fn backend_name(&self) -> String {
+        match &self.transport {
+            Some(Transport::Gloo(_)) => format!("gloo (libtorch {})", ffi::torch_version()),
+            Some(Transport::Nccl(nccl)) => format!("nccl {}", nccl.version()),
+            Some(Transport::Alone) | None => "none (one rank)".into(),
+        }
+    }
+
+    /// Reduces a contiguous tensor in place, on all ranks.
+    #[track_caller]
+    pub fn all_reduce(&self, tensor: &mut Tensor, op: ReduceOp, tag: &str) -> Result<(), DistError> {
+        let call = self.call(Op::AllReduce, tag, tensor)?;
+        if op == ReduceOp::Avg && !matches!(tensor.kind(), Kind::Float | Kind::Double) {
+            return Err(self.refuse(&call, "the average of integers is not defined here: use a sum"));
+        }
+        let raw = match op {
+            ReduceOp::Sum | ReduceOp::Avg => RawReduce::Sum,
+            ReduceOp::Min => RawReduce::Min,
+            ReduceOp::Max => RawReduce::Max,
+        };
+        self.run(&call, |transport, note, limit| {
+            on_device(transport, tensor, |transport, tensor| match transport {
+                Transport::Alone => Ok(()),
+                Transport::Gloo(gloo) => gloo.all_reduce(note, tensor, raw, limit),
+                Transport::Nccl(nccl) => nccl.all_reduce(tensor, raw),
+            })
+        })?;
+        if op == ReduceOp::Avg && self.world_size() > 1 {
+            no_grad(|| tensor.f_div_scalar_(f64::from(self.world_size())).map(|_| ()))
+                .map_err(|error| self.broke(&call, Failure::new(DistErrorKind::Failed, error.to_string())))?;
+        }
+        Ok(())
+    }
+
+    /// Copies a contiguous tensor of `root` over those of all ranks.
+    #[track_caller]
+    pub fn broadcast(&self, tensor: &mut Tensor, root: u32, tag: &str) -> Result<(), DistError> {
+        let call = Call { root: Some(root), ..self.call(Op::Broadcast, tag, tensor)? };
+        self.broadcast_in(&call, tensor, root)
+    }
+
+    pub(super) fn broadcast_in(
+        &self,
+        call: &Call<'_>,
+        tensor: &mut Tensor,
+        root: u32,
+    ) -> Result<(), DistError> {
+        if root >= self.world_size() {
+            return Err(self.refuse(call, &format!("root {root} is no rank")));
+        }
+        self.run(call, |transport, _, limit| {
+            on_device(transport, tensor, |transport, tensor| match transport {
+                Transport::Alone => Ok(()),
+                Transport::Gloo(gloo) => gloo.handle.broadcast(tensor, root, limit),
+                Transport::Nccl(nccl) => nccl.broadcast(tensor, root),
+            })
+        })
+    }
+
+    /// Every rank's tensor, in rank order; all must have the same shape and dtype.
+    #[track_caller]
+    pub fn all_gather(&self, input: &Tensor, tag: &str) -> Result<Vec<Tensor>, DistError> {
+        let mut input = no_grad(|| input.detach().contiguous());
+        let call = self.call(Op::AllGather, tag, &input)?;
+        let mut outputs: Vec<Tensor> = (0..self.world_size()).map(|_| input.empty_like()).collect();
+        self.run(&call, |transport, _, limit| gather(transport, &mut outputs, &mut input, limit))?;
+        Ok(outputs)
+    }
+
+    /// The status page that calls are written on.
+    pub fn page(&self) -> &Page {
+        &self.page
+    }
+
+    /// Waits for all ranks.
+    #[track_caller]
+    pub fn barrier(&self, tag: &str) -> Result<(), DistError> {
+        let call =
+            Call { op: Op::Barrier, tag, count: 0, kind: Kind::Uint8, root: None, site: Location::caller() };
+        self.run(&call, |transport, _, limit| match transport {
+            Transport::Alone => Ok(()),
+            Transport::Gloo(gloo) => gloo.handle.barrier(limit),
+            Transport::Nccl(nccl) => nccl.barrier(),
+        })
+    }
+
+    /// Hash over all collectives that this rank has entered: equal on all ranks that agree.
+    pub(super) fn chain_hash(&self) -> u64 {
+        match self.communicator {
+            0 => self.page.try_borrow().map_or(0, |page| page.body().chain_hash),
+            _ => self.chain.get(),
+        }
+    }
+
+    #[track_caller]
+    fn call<'a>(&self, op: Op, tag: &'a str, tensor: &Tensor) -> Result<Call<'a>, DistError> {
+        let call = Call {
+            op,
+            tag,
+            count: tensor.numel(),
+            kind: tensor.kind(),
+            root: None,
+            site: Location::caller(),
+        };
+        if !tensor.is_contiguous() {
+            return Err(self.refuse(&call, "the tensor is not contiguous"));
+        }
+        if dtype(call.kind).is_none() {
+            return Err(self.refuse(&call, &format!("tensors of kind {:?} are not supported", call.kind)));
+        }
+        Ok(call)
+    }
+
+    /// A mistake seen before anything was sent: the group stays usable.
+    pub(super) fn refuse(&self, call: &Call<'_>, text: &str) -> DistError {
+        DistError::new(DistErrorKind::Usage, DistPhase::Collective, self.identity, text)
+            .of(0, call.op, call.tag)
+    }
+
+    /// A failure inside a collective: the group is unusable from here on (DIST-4).
+    pub(super) fn broke(&self, call: &Call<'_>, failure: Failure) -> DistError {
+        let text = match failure.kind {
+            DistErrorKind::Timeout => {
+                format!("not finished within {:.1} s: {}", self.settings.timeout.as_secs_f64(), failure.text)
+            }
+            DistErrorKind::Connection => format!("lost another rank: {}", failure.text),
+            _ => failure.text,
+        };
+        let error = DistError::new(failure.kind, DistPhase::Collective, self.identity, text).of(
+            self.last_seq.get(),
+            call.op,
+            call.tag,
+        );
+        self.broken.borrow_mut().get_or_insert_with(|| error.to_string());
+        error
+    }
+
+    /// One collective: refused when the group is broken, numbered, shown, checked, done, left.
+    fn run(
+        &self,
+        call: &Call<'_>,
+        body: impl FnOnce(&Transport, &Note, i64) -> Result<(), Failure>,
+    ) -> Result<(), DistError> {
+        if let Some(earlier) = self.broken.borrow().as_deref() {
+            let text = format!("the group failed earlier ({earlier})");
+            return Err(DistError::new(DistErrorKind::Failed, DistPhase::Collective, self.identity, text)
+                .of(0, call.op, call.tag));
+        }
+        let Some(transport) = &self.transport else {
+            return Err(self.refuse(call, "the group was left already"));
+        };
+        if inject::collective(self, call.op, call.tag, call.count)? == inject::Flow::Done {
+            return Ok(());
+        }
+        let note = self.enter(call)?;
+        // Gloo counts its timeout per message: an operation of several messages may take a multiple of it, hence a limit of its own.
+        let limit = i64::try_from(self.settings.timeout.as_millis()).unwrap_or(i64::MAX).max(1);
+        if self.check && self.world_size() > 1 {
+            note.compare(transport, self.world_size(), limit).map_err(|failure| self.broke(call, failure))?;
+        }
+        body(transport, &note, limit).map_err(|failure| self.broke(call, failure))?;
+        if let Ok(mut page) = self.page.try_borrow_mut() {
+            page.leave();
+        }
+        Ok(())
+    }
+
+    /// Numbers a collective and shows it.
+    fn enter(&self, call: &Call<'_>) -> Result<Note, DistError> {
+        let Ok(mut page) = self.page.try_borrow_mut() else {
+            return Err(self.refuse(call, "the status page is borrowed while a collective begins"));
+        };
+        let (tag, dtype) = (status_page::tag(call.tag), dtype(call.kind).unwrap_or_default());
+        let bytes = call.count * call.kind.elt_size_in_bytes();
+        let number = call_site(call.site);
+        page.site(number, || format!("{}:{}", call.site.file(), call.site.line()));
+        let entry = status_page::Entry {
+            op: call.op,
+            tag,
+            count: call.count as u64,
+            bytes: bytes as u64,
+            dtype,
+            root: call.root,
+            call_site: number,
+        };
+        let seq = page.enter_in(self.shown, entry);
+        self.last_seq.set(seq);
+        let note = Note { seq, op: call.op, tag, count: call.count, dtype };
+        self.chain.set(note.words().iter().fold(self.chain.get(), |chain, word| {
+            (chain ^ word.cast_unsigned()).wrapping_mul(0x0000_0100_0000_01b3)
+        }));
+        Ok(note)
+    }
+}

@@ -1,0 +1,88 @@
+//! Leaving a group: nobody hangs up while another still reads, and the store goes last.
+//!
+//! Owner: the process group.
+
+use super::bounded::within;
+use super::error::{DistError, DistErrorKind, DistPhase, Failure};
+use super::group::ProcessGroup;
+use super::rendezvous::Transport;
+use crate::inject;
+use std::time::{Duration, Instant};
+
+impl ProcessGroup {
+    /// Leaves the group. Ranks wait for each other's last use of the connections, but never longer than `within`;
+    /// a group that failed before is abandoned at once.
+    pub fn destroy(mut self, within: Duration) -> Result<(), DistError> {
+        inject::here(inject::Place::Teardown);
+        self.leave(within)
+    }
+
+    fn leave(&mut self, limit: Duration) -> Result<(), DistError> {
+        let (Some(transport), store) = (self.transport.take(), self.store.take()) else { return Ok(()) };
+        let Some(store) = store else { return Ok(()) };
+        let (rank, world_size) = (self.rank(), self.world_size());
+        let identity = self.identity;
+        let healthy = self.broken.borrow().is_none();
+        if healthy && let Ok(mut page) = self.page.try_borrow_mut() {
+            // The watch tells those who have come to leave from those who keep them waiting.
+            page.amount(1, 1);
+        }
+        // What is left of the limit is for closing the connections.
+        let deadline = Instant::now() + limit.mul_f64(0.75);
+        let result = within(
+            limit,
+            move |_| -> Result<i64, Failure> {
+                let mut left = i64::from(world_size);
+                if healthy {
+                    // Closing a connection while a peer still reads from it may throw away what it has not read.
+                    store.add("leaving", 1)?;
+                    left = store.wait_count("leaving", i64::from(world_size), deadline, || {})?;
+                }
+                transport.close(healthy);
+                if healthy && left == i64::from(world_size) {
+                    // The store goes with rank 0, so rank 0 goes last.
+                    if rank == 0 {
+                        store.wait_count("left", i64::from(world_size) - 1, deadline, || {})?;
+                    } else {
+                        // Rank 0 may stop waiting at its own deadline, and its store with it.
+                        let _ = store.add("left", 1);
+                    }
+                }
+                Ok(left)
+            },
+            || {},
+        );
+        let error = |kind, text: String| Err(DistError::new(kind, DistPhase::Teardown, identity, text));
+        match result {
+            Some(Ok(left)) if left == i64::from(world_size) => Ok(()),
+            Some(Ok(left)) => error(
+                DistErrorKind::Timeout,
+                format!(
+                    "only {left} of {world_size} ranks came to leave within {:.1} s",
+                    limit.as_secs_f64()
+                ),
+            ),
+            Some(Err(failure)) => error(failure.kind, failure.text),
+            None => error(
+                DistErrorKind::Timeout,
+                format!("connections not closed within {:.1} s", limit.as_secs_f64()),
+            ),
+        }
+    }
+}
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        // Whoever drops without `destroy` is failing already and has no use for a second error.
+        let _ = self.leave(Duration::from_secs(2));
+    }
+}
+
+impl Transport {
+    /// Closes the connections; `healthy` is whether all ranks are here to do the same.
+    fn close(self, healthy: bool) {
+        if let Transport::Nccl(nccl) = self {
+            nccl.close(healthy);
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Process group and data-parallel training: how the ranks of one run act as one.
+//!
+//! Owner: the trainer. One [`ProcessGroup`] over Gloo (CPU), NCCL (GPU) or nothing (one rank); [`Ddp`] on top of it.
+//!
+//! Invariants, cited by tests/dist.rs:
+//! - DIST-1: every collective is numbered, tagged and on the status page before it can block, and left only when it succeeded.
+//! - DIST-2: nothing here waits without a limit; a rank that waits in vain gets an error that names the collective.
+//! - DIST-3: no failure of another rank ends this process: C++ exceptions, those in Gloo's own threads included, become [`DistError`]s.
+//! - DIST-4: a group that failed once refuses everything after, since its ranks no longer agree on what comes next.
+//! - DIST-5: what is exchanged depends on shapes, never on data: unused parameters contribute zeros.
+
+mod bounded;
+mod check;
+pub mod cuda;
+pub mod ddp;
+pub mod dp;
+pub mod error;
+mod ffi;
+mod fingerprint;
+mod gloo;
+pub mod group;
+mod lanes;
+mod leaving;
+mod library;
+pub(crate) mod memory;
+mod mesh;
+mod nccl;
+mod nccl_api;
+mod placing;
+mod rendezvous;
+mod small;
+mod store;
+pub mod upload;
+
+pub use ddp::{Averaging, Ddp};
+pub use dp::DataParallel;
+pub use error::{CollectiveName, DistError, DistErrorKind, DistPhase};
+pub use group::{BackendKind, GroupSettings, Page, ProcessGroup, ReduceOp};

@@ -1,0 +1,134 @@
+//! The built-in trainer: process group, DDP, environments, algorithms.
+//!
+//! The way of an iteration ([`train`]): an algorithm of [`algo`] plays with its environments and learns, with gradients averaged by [`distributed`];
+//! [`exchange`] makes totals and decisions that all ranks share, rank 0 [`evaluate`]s and writes a [`checkpoint`] of the algorithm's [`state`].
+//! What happens is [told](tell) through [`report`] (event socket, lines), TensorBoard and the status page.
+//!
+//! Invariants:
+//! - TRAINER-1: every branch that changes the number of collectives depends on reduced or broadcast values, or on counters that are equal on
+//!   all ranks.
+//! - TRAINER-2: all ranks leave at the same iteration.
+//! - TRAINER-3: rank 0 alone writes into the run directory; other ranks add their replay, when that is asked for.
+
+pub mod algo;
+pub mod checkpoint;
+pub mod collect;
+pub mod distributed;
+pub mod env;
+pub mod error;
+pub mod evaluate;
+pub mod exchange;
+pub mod inject;
+pub mod normalise;
+pub mod policy;
+pub mod prepare;
+pub mod replay;
+pub mod report;
+pub mod resume;
+pub mod rollout;
+pub mod safetensors;
+pub mod settings;
+pub mod setup;
+pub mod signals;
+pub mod spawn;
+pub mod state;
+pub mod tally;
+pub mod tell;
+pub mod tensorboard;
+pub mod train;
+
+#[cfg(test)]
+mod kernel_tests;
+
+use error::TrainerError;
+use rankdeck_proto::message::{FinishReason, RankEvent};
+use rankdeck_types::ids::{Generation, Rank};
+use report::{Events, say, warn};
+use settings::{Flags, Settings};
+use std::time::Duration;
+
+/// How long a rank waits at its end for the agent to take its last events.
+const FINISH: Duration = Duration::from_secs(5);
+
+/// The whole program; returns its exit code: 0 finished or stopped, 1 failure, 2 usage.
+pub fn main(flags: &Flags) -> u8 {
+    let env = |key: &str| std::env::var(key).ok();
+    if flags.check_env.is_some() || flags.setup_env.is_some() {
+        return prepare::run(flags).map(|()| 0).unwrap_or_else(|error| {
+            complain("rankdeck-trainer", &error);
+            error.exit_code()
+        });
+    }
+    if let Some(world_size) = flags.spawn {
+        let ended = settings::check_spawn(&env).and_then(|()| spawn::run(flags, world_size));
+        return ended.unwrap_or_else(|error| {
+            complain("rankdeck-trainer", &error);
+            error.exit_code()
+        });
+    }
+    #[cfg(feature = "inject")]
+    inject::order(flags.inject.clone());
+    match Settings::resolve(flags, &env) {
+        Ok(settings) => rank(&settings),
+        Err(error) => {
+            complain("rankdeck-trainer", &error);
+            let events = env("RANKDECK_EVENTS").zip(env("RANK").and_then(|rank| rank.parse().ok()));
+            if let Some((path, rank)) = events {
+                let generation = env("RANKDECK_GENERATION").and_then(|text| text.parse().ok()).unwrap_or(0);
+                let events = Events::to(path.as_ref(), Rank(rank), Generation(generation));
+                events.send(&event(&error));
+                events.finish(FINISH);
+            }
+            error.exit_code()
+        }
+    }
+}
+
+fn rank(settings: &Settings) -> u8 {
+    let events = match &settings.events {
+        Some(path) => Events::to(path, Rank(settings.rank), Generation(settings.generation)),
+        None => Events::silent(),
+    };
+    let code = match train::run(settings, &events, signals::install) {
+        Ok(reason) => {
+            events.send(&RankEvent::Finished { reason });
+            say(&format!("rank {} finished: {}", settings.rank, describe(reason)));
+            0
+        }
+        Err(error) => {
+            complain(&format!("rank {}", settings.rank), &error);
+            events.send(&event(&error));
+            error.exit_code()
+        }
+    };
+    if !events.finish(FINISH) {
+        warn(&format!("rank {}: the agent did not take the last events within {FINISH:?}", settings.rank));
+    }
+    if events.lost() > 0 {
+        warn(&format!(
+            "rank {}: {} events were lost while the agent did not read",
+            settings.rank,
+            events.lost()
+        ));
+    }
+    code
+}
+
+fn describe(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::StopValue => "the stop value is reached",
+        FinishReason::Budget => "all steps are done",
+        FinishReason::Stopped => "stopped on request",
+    }
+}
+
+fn event(error: &TrainerError) -> RankEvent {
+    RankEvent::Error { message: error.message.clone(), hint: error.hint.clone(), usage: error.usage }
+}
+
+fn complain(who: &str, error: &TrainerError) {
+    warn(&format!("{who}: error: {error}"));
+    if !error.hint.is_empty() {
+        warn(&format!("{who}: hint: {}", error.hint));
+    }
+}

@@ -1,0 +1,123 @@
+//! The questions before what cannot be taken back: they name the targets and the effect, and the default is to do nothing.
+
+use crate::ranks;
+use crate::state::{Action, Choice, Confirm, ConfirmKind};
+use crate::text;
+use rankdeck_core::model::{CheckpointModel, Model, RunState};
+use rankdeck_proto::message::StopMode;
+
+fn choice(key: char, label: impl Into<String>, action: Option<Action>) -> Choice {
+    Choice { key, label: label.into(), action }
+}
+
+fn confirm(kind: ConfirmKind, title: impl Into<String>, text: Vec<String>, choices: Vec<Choice>) -> Confirm {
+    let mut all = vec![choice('n', "no, go back", None)];
+    all.extend(choices);
+    Confirm { kind, title: title.into(), text, choices: all, selected: 0 }
+}
+
+/// `ppo-1: 16 ranks on 2 hosts (node-a, node-b)`.
+pub fn targets(model: &Model) -> String {
+    let run = model.run.id.as_ref().map_or("this run", |id| id.0.as_str());
+    let names: Vec<&str> = model.hosts.iter().take(4).map(|host| host.name.as_str()).collect();
+    let more = if model.hosts.len() > names.len() { ", ..." } else { "" };
+    format!(
+        "{run}: {} on {} ({}{more})",
+        text::plural(model.ranks.len(), "rank"),
+        text::plural(model.hosts.len(), "host"),
+        names.join(", "),
+    )
+}
+
+/// What would be lost without a checkpoint now.
+fn latest(model: &Model) -> String {
+    match model.checkpoints.last() {
+        Some(checkpoint) => format!("Latest checkpoint: env_step {}.", text::thousands(checkpoint.env_step)),
+        None => "There is no checkpoint yet.".into(),
+    }
+}
+
+/// Leave the console while ranks run.
+pub fn quit(model: &Model) -> Confirm {
+    let leaving = model.run.stopping.is_some() || model.run.state == RunState::Draining;
+    let alive = model.ranks.iter().filter(|rank| ranks::alive(rank)).count();
+    let mut text = vec![targets(model), format!("{} still there.", text::plural(alive, "rank"))];
+    let mut choices = vec![choice('d', "detach", Some(Action::Detach))];
+    if leaving {
+        text.push("detach: leave; the agents finish the stop that is on its way.".into());
+        text.push("kill: SIGKILL to every process of the run, no checkpoint.".into());
+        choices.push(choice('k', "kill", Some(Action::Stop(StopMode::Kill))));
+    } else {
+        text.push("detach: training goes on; `rankdeck attach` comes back to it.".into());
+        text.push("stop: checkpoint, all ranks leave together, nothing is left; then q leaves.".into());
+        choices.push(choice('s', "stop", Some(Action::Stop(StopMode::Clean))));
+    }
+    let mut confirm = confirm(ConfirmKind::Quit, "leave rankdeck?", text, choices);
+    if let Some(first) = confirm.choices.first_mut() {
+        (first.key, first.label) = ('c', "cancel".into());
+    }
+    confirm
+}
+
+/// Stop the run.
+pub fn stop(model: &Model) -> Confirm {
+    let text = vec![
+        targets(model),
+        "All ranks leave at the same iteration; rank 0 writes a checkpoint.".into(),
+        "Each host then proves that no process of the run is left.".into(),
+    ];
+    confirm(
+        ConfirmKind::Stop,
+        "stop the run?",
+        text,
+        vec![choice('y', "yes, stop", Some(Action::Stop(StopMode::Clean)))],
+    )
+}
+
+/// Kill the run.
+pub fn kill(model: &Model) -> Confirm {
+    let text = vec![
+        targets(model),
+        "SIGKILL to every process of the run, children included. No checkpoint is written.".into(),
+        latest(model),
+    ];
+    confirm(
+        ConfirmKind::Kill,
+        "kill the run?",
+        text,
+        vec![choice('y', "yes, kill", Some(Action::Stop(StopMode::Kill)))],
+    )
+}
+
+/// Begin a new generation.
+pub fn restart(model: &Model) -> Confirm {
+    let next = model.run.generation.0.saturating_add(1);
+    let mut text = vec![
+        targets(model),
+        match model.run.state {
+            RunState::Over => format!("Generation {next} starts."),
+            _ => format!("All ranks are stopped, then generation {next} starts."),
+        },
+    ];
+    let mut choices = Vec::new();
+    let best = model.checkpoints.iter().rev().find(|checkpoint| checkpoint.reason == "best");
+    if let Some(checkpoint) = model.checkpoints.last() {
+        text.push(format!("latest: {}", told(checkpoint)));
+        choices.push(choice('l', "latest", Some(Action::Restart { from: Some("latest".into()) })));
+    }
+    if let Some(checkpoint) = best {
+        text.push(format!("best: {}", told(checkpoint)));
+        choices.push(choice('b', "best", Some(Action::Restart { from: Some(checkpoint.path.clone()) })));
+    }
+    text.push("afresh: from env_step 0, with new weights.".into());
+    choices.push(choice('a', "afresh", Some(Action::Restart { from: None })));
+    text.push("microscope: every collective is checked before it begins.".into());
+    let from = model.checkpoints.last().map(|_| "latest".to_string());
+    choices.push(choice('m', "microscope", Some(Action::Microscope { from })));
+    confirm(ConfirmKind::Restart, "restart the run?", text, choices)
+}
+
+fn told(checkpoint: &CheckpointModel) -> String {
+    let file = checkpoint.path.rsplit('/').next().unwrap_or(&checkpoint.path);
+    format!("env_step {}, iteration {} ({file})", text::thousands(checkpoint.env_step), checkpoint.train_iter)
+}

@@ -1,0 +1,342 @@
+//! Where everything is: pure arithmetic on rectangles, and the one pass that clamps scroll and selection before drawing.
+//!
+//! Invariants:
+//! - UI-8: every rectangle lies inside the area given, whatever its size; a part that does not fit is empty.
+//! - UI-9: after [`layout`], every selection exists (or is `None`) and every scroll offset shows at least one row.
+
+use crate::overlays;
+use crate::panes;
+use crate::ranks;
+use crate::state::{Ask, ConfirmKind, Overlay, Pane, Tab, ViewState};
+use rankdeck_core::model::{Model, RunState};
+use ratatui::layout::Rect;
+
+/// Smallest screen that shows pages.
+pub const MIN_WIDTH: u16 = 60;
+/// Smallest screen that shows pages.
+pub const MIN_HEIGHT: u16 = 16;
+
+/// Where everything is.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Geometry {
+    /// The whole screen.
+    pub area: Rect,
+    /// Below [`MIN_WIDTH`] x [`MIN_HEIGHT`].
+    pub too_small: bool,
+    /// Panes have boxes around them rather than a rule above.
+    pub boxed: bool,
+    /// Name, run, state, time.
+    pub title: Rect,
+    /// Pages.
+    pub tabs: Rect,
+    /// Progress to the goal.
+    pub progress: Rect,
+    /// All-reduced totals beside the sum of the ranks' counters.
+    pub totals: Rect,
+    /// What is wrong, or how the run ended.
+    pub status: Rect,
+    /// The page.
+    pub body: Rect,
+    /// Keys.
+    pub footer: Rect,
+    /// The rank table, its frame included.
+    pub ranks: Rect,
+    /// Charts.
+    pub charts: Rect,
+    /// Log.
+    pub log: Rect,
+    /// Evaluations.
+    pub evals: Rect,
+    /// Hosts.
+    pub hosts: Rect,
+    /// Events.
+    pub events: Rect,
+    /// Rows of ranks that fit.
+    pub rank_rows: usize,
+    /// Lines of the log that fit.
+    pub log_rows: usize,
+    /// Lines that the strip takes; 0: not shown.
+    pub strip: u16,
+    /// The road to the hosts is shown instead of the overview.
+    pub connecting: bool,
+}
+
+impl Geometry {
+    /// The part inside the frame of a pane.
+    pub fn inside(&self, pane: Rect) -> Rect {
+        if self.boxed {
+            Rect {
+                x: pane.x.saturating_add(2),
+                y: pane.y.saturating_add(1),
+                width: pane.width.saturating_sub(4),
+                height: pane.height.saturating_sub(2),
+            }
+        } else {
+            let x = pane.x.saturating_add(1);
+            Rect {
+                x,
+                y: pane.y.saturating_add(1),
+                width: pane.width.saturating_sub(2),
+                height: pane.height.saturating_sub(1),
+            }
+        }
+        .intersection(pane)
+    }
+
+    /// Rows that a pane's frame takes.
+    fn chrome(&self) -> u16 {
+        if self.boxed { 2 } else { 1 }
+    }
+
+    /// The panes of the page that can have the focus, in reading order.
+    pub fn panes(&self) -> Vec<Pane> {
+        [
+            (Pane::Ranks, self.ranks),
+            (Pane::Charts, self.charts),
+            (Pane::Evals, self.evals),
+            (Pane::Log, self.log),
+            (Pane::Hosts, self.hosts),
+            (Pane::Events, self.events),
+        ]
+        .into_iter()
+        .filter(|(_, area)| !area.is_empty())
+        .map(|(pane, _)| pane)
+        .collect()
+    }
+}
+
+/// Takes rows off the top of a rectangle.
+fn take(rest: &mut Rect, rows: u16) -> Rect {
+    let rows = rows.min(rest.height);
+    let top = Rect { height: rows, ..*rest };
+    rest.y += rows;
+    rest.height -= rows;
+    top
+}
+
+/// Splits a rectangle into columns by weights; the last takes what is left.
+pub fn columns(area: Rect, weights: &[u16]) -> Vec<Rect> {
+    let sum = weights.iter().map(|w| u32::from(*w)).sum::<u32>().max(1);
+    let mut x = area.x;
+    let mut parts = Vec::with_capacity(weights.len());
+    for (i, weight) in weights.iter().enumerate() {
+        let width = if i + 1 == weights.len() {
+            area.right().saturating_sub(x)
+        } else {
+            (u32::from(area.width) * u32::from(*weight) / sum) as u16
+        };
+        parts.push(Rect { x, width, ..area });
+        x += width;
+    }
+    parts
+}
+
+/// The way to the hosts is what matters: no rank has been spawned yet.
+fn is_connecting(model: &Model) -> bool {
+    matches!(model.run.state, RunState::Connecting | RunState::Launching)
+        && !model.ranks.iter().any(|rank| rank.pid.is_some())
+}
+
+/// Where everything is on a screen of this size.
+pub fn geometry(model: &Model, view: &ViewState, area: Rect) -> Geometry {
+    let mut geo = Geometry { area, ..Geometry::default() };
+    geo.too_small = area.width < MIN_WIDTH || area.height < MIN_HEIGHT;
+    if geo.too_small {
+        return geo;
+    }
+    let shown = view.shown(model);
+    geo.boxed = area.width >= 96 && area.height >= 28;
+    geo.connecting = is_connecting(shown);
+    let mut rest = area;
+    geo.title = take(&mut rest, 1);
+    geo.tabs = take(&mut rest, 1);
+    geo.footer = Rect { y: area.bottom() - 1, height: 1, ..area };
+    rest.height -= 1;
+    let zoomed = view.zoom;
+    if !geo.connecting {
+        geo.progress = take(&mut rest, 1);
+        if !zoomed && (view.tab == Tab::Overview || area.height >= 40) {
+            geo.totals = take(&mut rest, 3);
+        }
+    }
+    geo.status = take(&mut rest, panes::status::height(model, area));
+    geo.body = rest;
+    match view.tab {
+        Tab::Overview if geo.connecting => geo.hosts = rest,
+        Tab::Overview => overview(shown, view, &mut geo),
+        Tab::Charts => geo.charts = rest,
+        Tab::Evals => geo.evals = rest,
+        Tab::Logs => geo.log = rest,
+        Tab::Hosts => geo.hosts = rest,
+        Tab::Events => geo.events = rest,
+    }
+    let inner = geo.inside(geo.ranks);
+    geo.strip = strip_lines(shown, &geo, inner);
+    geo.rank_rows = usize::from(inner.height.saturating_sub(1 + geo.strip));
+    geo.log_rows = usize::from(geo.inside(geo.log).height);
+    geo
+}
+
+fn overview(model: &Model, view: &ViewState, geo: &mut Geometry) {
+    let mut rest = geo.body;
+    if view.zoom {
+        match view.focus {
+            Pane::Charts => geo.charts = rest,
+            Pane::Log => geo.log = rest,
+            Pane::Evals => geo.evals = rest,
+            Pane::Hosts => geo.hosts = rest,
+            Pane::Events => geo.events = rest,
+            Pane::Ranks => geo.ranks = rest,
+        }
+        return;
+    }
+    let chrome = geo.chrome();
+    let many = model.ranks.len() > 8;
+    let wanted = model.ranks.len().min(1000) as u16 + 1 + chrome + if many { 2 } else { 0 };
+    let charts_min = if rest.height >= 12 { 5 + chrome } else { 0 };
+    let log_min = match rest.height {
+        h if h < 14 => 0,
+        // Ranks come before logs, which have a page of their own.
+        h if h < 30 && wanted + charts_min + 3 + chrome > h => 0,
+        h if h < 30 => 3 + chrome,
+        _ => 7 + chrome,
+    };
+    let most = rest.height.saturating_sub(charts_min + log_min).max(rest.height.min(5));
+    geo.ranks = take(&mut rest, wanted.min(most));
+    if charts_min == 0 || rest.height < charts_min {
+        geo.log = if rest.height > chrome { rest } else { Rect::default() };
+        return;
+    }
+    let charts = if log_min == 0 {
+        rest.height
+    } else {
+        let most = rest.height.saturating_sub(log_min).max(charts_min);
+        (rest.height * 3 / 5).clamp(charts_min, most).min(16.max(rest.height / 2))
+    };
+    geo.charts = take(&mut rest, charts);
+    if rest.height <= chrome {
+        return;
+    }
+    match geo.area.width {
+        140.. => {
+            let parts = columns(rest, &[5, 9, 7]);
+            (geo.evals, geo.log, geo.events) = (parts[0], parts[1], parts[2]);
+        }
+        96.. => {
+            let parts = columns(rest, &[4, 6]);
+            (geo.evals, geo.log) = (parts[0], parts[1]);
+        }
+        _ => geo.log = rest,
+    }
+}
+
+/// The strip helps where the table pages, or where there are many ranks.
+fn strip_lines(model: &Model, geo: &Geometry, inner: Rect) -> u16 {
+    let ranks = model.ranks.len();
+    let fits = ranks < usize::from(inner.height);
+    if inner.height < 5 || (fits && ranks < 16) {
+        return 0;
+    }
+    let lines = panes::ranks::strip_rows(model, inner.width).len();
+    let most = if geo.area.height >= 40 { 4 } else { 2 };
+    (lines as u16).min(most).min(inner.height / 3)
+}
+
+/// Clamps scroll and selection, opens and closes what the model asks for, and remembers where everything is. Call before [`crate::view`].
+pub fn layout(model: &Model, view: &mut ViewState, area: Rect) {
+    overlays_follow(model, view);
+    if view.zoom && view.tab != Tab::Overview {
+        view.zoom = false;
+    }
+    view.geometry = geometry(model, view, area);
+    let panes = view.geometry.panes();
+    if view.tab == Tab::Overview && !view.zoom && !panes.contains(&view.focus) {
+        view.focus = panes.first().copied().unwrap_or_default();
+    }
+    let frozen = view.frozen.take();
+    let shown = frozen.as_ref().map_or(model, |frozen| &frozen.model);
+    clamp(shown, view);
+    overlays::clamp(model, shown, view);
+    view.frozen = frozen;
+}
+
+fn clamp(model: &Model, view: &mut ViewState) {
+    if view.rank.is_none_or(|rank| ranks::find(model, rank).is_none()) {
+        view.rank = model.ranks.first().map(|rank| rank.rank);
+    }
+    view.marked.retain(|rank| rank.index() < model.ranks.len());
+    if view.host.is_none_or(|node| node.index() >= model.hosts.len()) {
+        view.host = model.hosts.first().map(|host| host.node_rank);
+    }
+    let rows = view.geometry.rank_rows;
+    if rows > 0 {
+        let order = ranks::rows(model, view, model.ranks.len() > rows);
+        let selected = order.iter().position(|i| Some(model.ranks[*i].rank) == view.rank).unwrap_or(0);
+        view.ranks_top = window(view.ranks_top, selected, order.len(), rows);
+    }
+    let height = |area| usize::from(view.geometry.inside(area).height);
+    let evals = height(view.geometry.evals).saturating_sub(1);
+    view.evals_top = view.evals_top.min(model.evals.len().saturating_sub(evals.max(1)));
+    let events = height(view.geometry.events);
+    view.events_up = view.events_up.min(model.history.len().saturating_sub(events.max(1)));
+    let hosts = height(view.geometry.hosts);
+    if hosts > 0 {
+        let (first, last, all) = panes::hosts::rows_of(model, view.host, view.geometry.area.width);
+        // Both ends of the block, the top one last so that it wins when the block is higher than the page.
+        let top = window(view.hosts_top, last, all, hosts);
+        view.hosts_top = window(top, first, all, hosts);
+    }
+    if view.series.as_ref().is_none_or(|name| !model.scalars.contains_key(name)) {
+        view.series = panes::charts::usual(model).first().map(|name| (*name).to_string());
+    }
+    let names: Vec<&String> = model.scalars.keys().collect();
+    let selected = names.iter().position(|name| Some(*name) == view.series.as_ref()).unwrap_or(0);
+    view.series_top = window(view.series_top, selected, names.len(), height(view.geometry.charts).max(1));
+}
+
+/// The first row of a list of `len` rows on `height` lines, moved as little as possible so that `selected` is seen.
+pub fn window(top: usize, selected: usize, len: usize, height: usize) -> usize {
+    let height = height.max(1);
+    let top = if selected < top {
+        selected
+    } else if selected >= top + height {
+        selected + 1 - height
+    } else {
+        top
+    };
+    top.min(len.saturating_sub(height))
+}
+
+/// Questions of links open by themselves and close when they are answered; our own questions close when they no longer make sense.
+fn overlays_follow(model: &Model, view: &mut ViewState) {
+    let asked = |node: rankdeck_types::ids::NodeRank| {
+        model.hosts.get(node.index()).and_then(|host| host.prompt.as_ref())
+    };
+    view.answered.retain(|(node, prompt)| asked(*node) == Some(prompt));
+    view.overlays.retain(|overlay| match overlay {
+        Overlay::Ask(ask) => asked(ask.node) == Some(&ask.prompt),
+        Overlay::Confirm(confirm) => {
+            model.run.state != RunState::Over || confirm.kind == ConfirmKind::Restart
+        }
+        Overlay::Inspect { rank, .. } => ranks::find(model, *rank).is_some(),
+        Overlay::Evidence { about, .. } => overlays::evidence::find(model, about).is_some(),
+        Overlay::Help { .. } | Overlay::Hosts { .. } => true,
+    });
+    if view.overlays.iter().any(|overlay| matches!(overlay, Overlay::Ask(_))) {
+        return;
+    }
+    let question = model.hosts.iter().find_map(|host| {
+        let prompt = host.prompt.clone()?;
+        let answered = view.answered.iter().any(|(node, old)| *node == host.node_rank && *old == prompt);
+        (!answered).then_some((host.node_rank, prompt))
+    });
+    if let Some((node, prompt)) = question {
+        // Below a question of ours, which the user is answering right now.
+        let ask = Overlay::Ask(Ask { node, prompt, input: String::new(), yes: false });
+        let at = match view.overlays.last() {
+            Some(Overlay::Confirm(_)) => view.overlays.len() - 1,
+            _ => view.overlays.len(),
+        };
+        view.overlays.insert(at, ask);
+    }
+}

@@ -1,0 +1,271 @@
+//! Why the watch says what it says: one card per verdict.
+
+use crate::overlays;
+use crate::overlays::{EVIDENCE_CELLS, Fact, LABEL};
+use crate::ranks;
+use crate::state::{Overlay, VerdictId, ViewState};
+use crate::text;
+use crate::theme::{Glyphs, Role};
+use crate::widgets::Ctx;
+use rankdeck_core::card::Card;
+use rankdeck_core::model::Model;
+use rankdeck_core::report::{Confidence, Severity, VerdictReport};
+use ratatui::buffer::Buffer;
+use ratatui::text::Line;
+
+/// The verdict of that identity, `None` when it is gone.
+pub fn find<'a>(model: &'a Model, about: &VerdictId) -> Option<&'a VerdictReport> {
+    model.verdicts.iter().find(|verdict| ranks::verdict_id(verdict) == *about)
+}
+
+/// Opens the card of the selected rank's verdict when it is a red one, else of the worst, which the status line shows.
+pub fn open(model: &Model, view: &mut ViewState) {
+    let own = view
+        .rank
+        .and_then(|rank| ranks::verdict_of(model, rank))
+        .filter(|verdict| verdict.severity == Severity::Red);
+    if let Some(verdict) = own.or_else(|| model.verdicts.first()) {
+        view.open(Overlay::Evidence { about: ranks::verdict_id(verdict), top: 0 });
+    }
+}
+
+/// The next verdict's card.
+pub fn next(model: &Model, view: &mut ViewState) {
+    if let Some(Overlay::Evidence { about, top }) = view.overlays.last_mut()
+        && !model.verdicts.is_empty()
+    {
+        let at = model.verdicts.iter().position(|verdict| ranks::verdict_id(verdict) == *about);
+        let next = at.map_or(0, |at| (at + 1) % model.verdicts.len());
+        (*about, *top) = (ranks::verdict_id(&model.verdicts[next]), 0);
+    }
+}
+
+fn words(verdict: &VerdictReport) -> (&'static str, &'static str) {
+    let severity = match verdict.severity {
+        Severity::Cleared => "cleared",
+        Severity::Amber => "amber: worth knowing",
+        Severity::Red => "red: act",
+    };
+    let confidence = match verdict.confidence {
+        Confidence::Possible => "possible: an outlier only",
+        Confidence::Likely => "likely: a stale marker and matching evidence",
+        Confidence::Certain => "certain: a hard fact",
+    };
+    (severity, confidence)
+}
+
+/// Whom it is about.
+fn who(verdict: &VerdictReport) -> String {
+    match (verdict.rank, &verdict.host) {
+        (Some(rank), Some(host)) => format!("rank {rank} on {host}"),
+        (Some(rank), None) => format!("rank {rank}"),
+        (None, Some(host)) => format!("host {host}"),
+        (None, None) => "the whole run".into(),
+    }
+}
+
+/// One line saying how bad, how sure, why and how fast.
+fn summary(verdict: &VerdictReport) -> Plain {
+    let severity = match verdict.severity {
+        Severity::Cleared => "cleared",
+        Severity::Amber => "AMBER",
+        Severity::Red => "RED",
+    };
+    let (_, confidence) = words(verdict);
+    let reason = verdict.reason_code.name().replace('_', " ");
+    let after = said_after(verdict);
+    vec![
+        (severity.into(), ranks::severity_role(verdict.severity)),
+        (format!("  {confidence}; {after}; {reason}"), Role::Dim),
+    ]
+}
+
+/// How long the trouble lasted until the watch spoke, and by now, which grows while the card is open.
+fn said_after(verdict: &VerdictReport) -> String {
+    let first = text::seconds(verdict.first_s);
+    match verdict.latency_s > verdict.first_s {
+        true => format!("said after {first}, {} by now", text::seconds(verdict.latency_s)),
+        false => format!("said after {first}"),
+    }
+}
+
+/// Label, text and gravity, in reading order, for verdicts without a card.
+fn facts(verdict: &VerdictReport, glyphs: Glyphs) -> Vec<Fact> {
+    let (severity, confidence) = words(verdict);
+    let mut list: Vec<Fact> = vec![
+        ("severity", severity.into(), ranks::severity_role(verdict.severity)),
+        ("confidence", confidence.into(), Role::Text),
+        ("said after", format!("{} of trouble", text::seconds(verdict.first_s)), Role::Text),
+    ];
+    let sign = glyphs.pick("•", "-");
+    for (i, evidence) in verdict.evidence.iter().enumerate() {
+        let label = if i == 0 { "evidence" } else { "" };
+        list.push((label, format!("{sign} {}", text::clean(evidence)), Role::Text));
+    }
+    if !verdict.hint.is_empty() {
+        list.push(("hint", text::clean(&verdict.hint), Role::Accent));
+    }
+    list
+}
+
+/// A line as parts with their gravity, before it has a style.
+type Plain = Vec<(String, Role)>;
+
+/// The two sides beside each other, or one of them over the whole width.
+fn sides(card: &Card, cells: usize, lines: &mut Vec<Plain>) {
+    let room = cells.saturating_sub(LABEL);
+    let blamed = card.guilty.is_some();
+    let both = blamed && card.waiter.is_some();
+    let column = if both { room.saturating_sub(2) / 2 } else { room };
+    for row in card.rows() {
+        let head = row.label.is_empty();
+        let (left, right) = match head {
+            false => (row.guilty, row.waiter),
+            true => (mark("blamed: ", row.guilty), mark("waits: ", row.waiter)),
+        };
+        let (left, right) = if blamed { (left, right) } else { (right, String::new()) };
+        let left = text::wrap(&text::clean(&left), column);
+        let right = text::wrap(&text::clean(&right), column);
+        for at in 0..left.len().max(right.len()) {
+            let part = |side: &[String]| side.get(at).cloned().unwrap_or_default();
+            let label = if at == 0 { row.label } else { "" };
+            let pad = column.saturating_sub(text::width(&part(&left)));
+            let (mine, theirs) = match (head, blamed) {
+                (true, true) => (Role::Bad, Role::Strong),
+                (true, false) => (Role::Strong, Role::Strong),
+                (false, _) => (Role::Text, Role::Dim),
+            };
+            lines.push(vec![
+                (format!("{label:<LABEL$}"), Role::Dim),
+                (part(&left), mine),
+                (format!("{:pad$}  ", ""), Role::Text),
+                (part(&right), theirs),
+            ]);
+        }
+    }
+}
+
+fn mark(word: &str, text: String) -> String {
+    if text.is_empty() { text } else { format!("{word}{text}") }
+}
+
+/// Labelled items, each wrapped beside its label.
+fn items(label: &str, items: &[(String, Role)], cells: usize, lines: &mut Vec<Plain>) {
+    if items.is_empty() {
+        return;
+    }
+    lines.push(Vec::new());
+    for (i, (item, role)) in items.iter().enumerate() {
+        let parts = text::wrap(&text::clean(item), cells.saturating_sub(LABEL));
+        for (j, part) in parts.into_iter().enumerate() {
+            let label = if i == 0 && j == 0 { label } else { "" };
+            lines.push(vec![(format!("{label:<LABEL$}"), Role::Dim), (part, *role)]);
+        }
+    }
+}
+
+/// Everything below the reason.
+fn body(verdict: &VerdictReport, card: &Card, glyphs: Glyphs, cells: usize) -> Vec<Plain> {
+    let mut lines = Vec::new();
+    // A few words more than fit are cut by the box; they are wrapped instead.
+    let mut first = summary(verdict).into_iter();
+    if let (Some(severity), Some((rest, role))) = (first.next(), first.next()) {
+        let room = cells.saturating_sub(text::width(&severity.0));
+        for (i, part) in text::wrap(&rest, room).into_iter().enumerate() {
+            lines.push(match i {
+                0 => vec![severity.clone(), (part, role)],
+                _ => vec![(part, role)],
+            });
+        }
+    }
+    if let Some(first) = card.actions.first() {
+        let label = format!("{:<LABEL$}", "do first");
+        for (i, part) in
+            text::wrap(&text::clean(&first.line()), cells.saturating_sub(LABEL)).into_iter().enumerate()
+        {
+            let label = if i == 0 { label.clone() } else { format!("{:<LABEL$}", "") };
+            lines.push(vec![(label, Role::Dim), (part, Role::Accent)]);
+        }
+    }
+    let sign = glyphs.pick("•", "-");
+    let plain = |list: &[String], role| -> Vec<(String, Role)> {
+        list.iter().map(|item| (format!("{sign} {item}"), role)).collect()
+    };
+    if !card.rows().is_empty() {
+        lines.push(Vec::new());
+        sides(card, cells, &mut lines);
+    }
+    items("evidence", &plain(&card.facts, Role::Text), cells, &mut lines);
+    let stack = card.guilty.as_ref().map(|side| side.stack.as_slice()).unwrap_or_default();
+    let stack: Vec<(String, Role)> = stack.iter().map(|frame| (frame.clone(), Role::Text)).collect();
+    items("stack", &stack, cells, &mut lines);
+    let others: Vec<(String, Role)> = card.others.iter().map(|other| (other.line(), Role::Text)).collect();
+    items("others", &others, cells, &mut lines);
+    items("ruled out", &plain(&card.ruled_out, Role::Dim), cells, &mut lines);
+    // The first one stands at the top.
+    let actions: Vec<(String, Role)> = card
+        .actions
+        .iter()
+        .skip(1)
+        .map(|advice| (format!("{sign} {}", advice.line()), Role::Accent))
+        .collect();
+    items("or", &actions, cells, &mut lines);
+    lines
+}
+
+/// Rows of the card at this width.
+pub fn rows(model: &Model, about: &VerdictId, cells: usize) -> usize {
+    let Some(verdict) = find(model, about) else { return 0 };
+    let reason = text::wrap(&text::clean(&verdict.reason), cells).len();
+    match &verdict.card {
+        Some(card) => reason + body(verdict, card, Glyphs::Ascii, cells).len(),
+        None => reason + 1 + overlays::fact_rows(&facts(verdict, Glyphs::Ascii), cells),
+    }
+}
+
+/// Draws it.
+pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, about: &VerdictId, top: usize) {
+    let Some(verdict) = find(ctx.live, about) else { return };
+    let cells = overlays::card_cells(ctx.geo.area, EVIDENCE_CELLS);
+    let role = ranks::severity_role(verdict.severity);
+    let mut lines: Vec<Line<'static>> = text::wrap(&text::clean(&verdict.reason), cells)
+        .into_iter()
+        .map(|line| Line::from(ctx.s(line, Role::Strong)))
+        .collect();
+    match &verdict.card {
+        Some(card) => lines.extend(body(verdict, card, ctx.glyphs(), cells).into_iter().map(|parts| {
+            Line::from(parts.into_iter().map(|(part, role)| ctx.s(part, role)).collect::<Vec<_>>())
+        })),
+        None => {
+            lines.push(Line::default());
+            lines.extend(overlays::fact_lines(ctx, &facts(verdict, ctx.glyphs()), cells));
+        }
+    }
+    let place = ctx.live.verdicts.iter().position(|other| ranks::verdict_id(other) == *about).unwrap_or(0);
+    let title = format!("{} {}: {}", ctx.glyphs().tone(role), who(verdict), verdict.verdict.name());
+    let title = match ctx.live.verdicts.len() {
+        0 | 1 => title,
+        all => format!("{title}  ({} of {all})", place + 1),
+    };
+    overlays::card(ctx, buf, role, &title, lines, top, cells);
+}
+
+/// As plain text, for the clipboard.
+pub fn plain(model: &Model, about: &VerdictId) -> String {
+    let Some(verdict) = find(model, about) else { return String::new() };
+    let (severity, confidence) = words(verdict);
+    let mut lines = vec![
+        format!("{}: {}", who(verdict), verdict.verdict.name()),
+        verdict.reason.clone(),
+        format!("severity {severity}; confidence {confidence}; {}", said_after(verdict)),
+    ];
+    if let Some(card) = &verdict.card {
+        lines.extend(card.text());
+        return lines.join("\n");
+    }
+    lines.extend(verdict.evidence.iter().map(|evidence| format!("- {evidence}")));
+    if !verdict.hint.is_empty() {
+        lines.push(format!("hint: {}", verdict.hint));
+    }
+    lines.join("\n")
+}

@@ -1,0 +1,251 @@
+//! Everything known about one rank, from one list of facts: drawn as a card, copied as text.
+
+use crate::overlays;
+use crate::overlays::{Fact, INSPECT_CELLS};
+use crate::ranks;
+use crate::text;
+use crate::theme::{Glyphs, Role};
+use crate::widgets::{Ctx, meter};
+use rankdeck_core::model::{Model, RankModel};
+use rankdeck_types::ids::{Rank, Timestamp};
+use ratatui::buffer::Buffer;
+use ratatui::text::Line;
+
+/// Lines of the log on the card.
+const LOG_LINES: usize = 12;
+
+fn facts(model: &Model, rank: &RankModel, now: Timestamp, glyphs: Glyphs) -> Vec<Fact> {
+    let state = ranks::state(model, rank, glyphs);
+    let mut list: Vec<Fact> =
+        vec![("state", format!("{} {} {}", state.letter, state.glyph, state.word), state.role)];
+    if let Some(verdict) = ranks::verdict_of(model, rank.rank) {
+        list.push(("verdict", text::clean(&verdict.reason), ranks::severity_role(verdict.severity)));
+        for evidence in &verdict.evidence {
+            list.push(("", format!("{} {}", glyphs.pick("•", "-"), text::clean(evidence)), Role::Text));
+        }
+        if !verdict.hint.is_empty() {
+            list.push(("hint", text::clean(&verdict.hint), Role::Accent));
+        }
+    }
+    if let Some((error, hint)) = &rank.error {
+        list.push(("error", text::clean(error), Role::Bad));
+        if !hint.is_empty() {
+            list.push(("hint", text::clean(hint), Role::Accent));
+        }
+    }
+    list.push((
+        "place",
+        format!("node_rank {} ({}), local_rank {}", rank.node, rank.host, rank.local_rank),
+        Role::Text,
+    ));
+    list.push(("device", device(model, rank), Role::Text));
+    process(rank, now, &mut list);
+    page(rank, &mut list);
+    counters(model, rank, &mut list);
+    list
+}
+
+fn device(model: &Model, rank: &RankModel) -> String {
+    let mut parts = Vec::new();
+    if !rank.device.is_empty() {
+        parts.push(rank.device.clone());
+    }
+    match (rank.gpu, ranks::gpu(model, rank)) {
+        (_, Some(gpu)) => {
+            parts.push(format!("gpu {} {}", gpu.index, gpu.name));
+            if let Some(percent) = gpu.utilization {
+                parts.push(format!("{percent}%"));
+            }
+            parts.push(format!("{}/{}", text::bytes(gpu.memory_used), text::bytes(gpu.memory_total)));
+            if let Some(watts) = gpu.power_w {
+                parts.push(format!("{watts:.0}W"));
+            }
+            if let Some(degrees) = gpu.temperature_c {
+                parts.push(format!("{degrees}C"));
+            }
+            if let Some(clock) = gpu.sm_clock_mhz {
+                parts.push(format!("{clock}MHz"));
+            }
+            if !gpu.throttle.is_empty() {
+                parts.push(format!("throttle: {}", gpu.throttle.join(", ")));
+            }
+        }
+        (Some(gpu), None) => parts.push(format!("gpu {gpu}")),
+        (None, None) if parts.is_empty() => parts.push("cpu".into()),
+        (None, None) => {}
+    }
+    parts.join(", ")
+}
+
+fn process(rank: &RankModel, now: Timestamp, list: &mut Vec<Fact>) {
+    let Some(sample) = &rank.sample else {
+        let pid = rank.pid.map_or("not started".into(), |pid| format!("pid {pid}, no sample yet"));
+        list.push(("process", pid, Role::Dim));
+        return;
+    };
+    let letter = match sample.state {
+        'R' => "running",
+        'S' => "sleeping",
+        'D' => "in the kernel",
+        'T' | 't' => "stopped",
+        'Z' => "zombie",
+        'X' => "gone",
+        _ => "unknown",
+    };
+    let wchan = if sample.wchan.is_empty() { String::new() } else { format!(", waits in {}", sample.wchan) };
+    let children = match sample.children {
+        0 => String::new(),
+        1 => ", 1 child".into(),
+        n => format!(", {n} children"),
+    };
+    list.push((
+        "process",
+        format!("pid {}, {} ({letter}){children}{wchan}", sample.pid, sample.state),
+        Role::Text,
+    ));
+    let gpu = sample.gpu_memory.map_or(String::new(), |bytes| format!(", on the GPU {}", text::bytes(bytes)));
+    list.push((
+        "use",
+        format!("{:.0}% of one core, resident {}{gpu}", sample.cpu_percent, text::bytes(sample.rss)),
+        Role::Text,
+    ));
+    if let Some(at) = rank.sampled {
+        list.push(("sampled", format!("{} ago", text::duration(now.since(at))), Role::Dim));
+    }
+}
+
+fn page(rank: &RankModel, list: &mut Vec<Fact>) {
+    let Some(page) = ranks::page(rank) else {
+        if rank.sample.is_some() {
+            list.push(("phase", "unknown: this program writes no status page".into(), Role::Dim));
+        }
+        return;
+    };
+    list.push((
+        "phase",
+        format!(
+            "{} for {}, progress {}, heartbeat {} ago",
+            page.phase.name(),
+            text::duration(page.phase_age_ms),
+            text::thousands(page.phase_progress),
+            text::duration(page.heartbeat_age_ms),
+        ),
+        Role::Text,
+    ));
+    let collective = &page.collective;
+    let told = if collective.entered == 0 {
+        "none yet".to_string()
+    } else {
+        let age = text::duration(collective.age_ms);
+        let place = if ranks::inside(collective) {
+            format!("inside for {age}, last left #{}", text::thousands(collective.left))
+        } else {
+            format!("left {age} ago")
+        };
+        format!(
+            "#{} {} \"{}\" {} {}, {place}",
+            text::thousands(collective.entered),
+            collective.op,
+            collective.tag,
+            text::bytes(collective.bytes),
+            collective.dtype,
+        )
+    };
+    list.push(("collective", told, Role::Text));
+}
+
+fn counters(model: &Model, rank: &RankModel, list: &mut Vec<Fact>) {
+    if let Some(page) = ranks::page(rank) {
+        // The hook in a script sees steps of optimisers at most.
+        let told = match (page.by_hook, page.iteration()) {
+            (false, _) => format!(
+                "iteration {}, env_step {}, samples {}, episodes {}, updates {}",
+                text::thousands(page.train_iter),
+                text::thousands(page.env_step),
+                text::thousands(page.samples),
+                text::thousands(page.episodes),
+                text::thousands(page.updates),
+            ),
+            (true, Some(steps)) => format!("{} steps of optimisers", text::thousands(steps)),
+            (true, None) => "no optimiser has made a step: collectives are all that is counted".into(),
+        };
+        list.push(("now", told, Role::Text));
+    }
+    if let Some(own) = rank.counters.back() {
+        list.push((
+            "reported",
+            format!(
+                "iteration {}: env_step {}, samples {}, episodes {}, collecting {}",
+                text::thousands(own.train_iter),
+                text::thousands(own.env_step),
+                text::thousands(own.samples),
+                text::thousands(own.episodes),
+                text::seconds(own.duration_s),
+            ),
+            Role::Text,
+        ));
+    }
+    if rank.steps_per_s > 0.0 {
+        let mut speeds: Vec<f64> = model.ranks.iter().map(|rank| rank.steps_per_s).collect();
+        speeds.sort_by(f64::total_cmp);
+        let median = speeds[speeds.len() / 2];
+        let beside = if model.ranks.len() > 1 {
+            format!(" (median of all ranks {})", text::si(median))
+        } else {
+            String::new()
+        };
+        list.push(("speed", format!("{} steps/s{beside}", text::si(rank.steps_per_s)), Role::Text));
+    }
+}
+
+/// Rows of the card at this width.
+pub fn rows(model: &Model, rank: Rank, cells: usize) -> usize {
+    ranks::find(model, rank).map_or(0, |rank| {
+        let trends = usize::from(!rank.cpu_history.is_empty()) + usize::from(!rank.gpu_history.is_empty());
+        let facts = facts(model, rank, Timestamp::default(), Glyphs::Ascii);
+        overlays::fact_rows(&facts, cells) + trends + 2 + rank.log.lines.len().min(LOG_LINES)
+    })
+}
+
+/// Draws it.
+pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, rank: Rank, top: usize) {
+    let Some(rank) = ranks::find(ctx.model, rank) else { return };
+    let cells = overlays::card_cells(ctx.geo.area, INSPECT_CELLS);
+    let mut lines = overlays::fact_lines(ctx, &facts(ctx.model, rank, ctx.now, ctx.glyphs()), cells);
+    let room = cells.saturating_sub(18).min(60);
+    for (label, history) in [("cpu", &rank.cpu_history), ("gpu", &rank.gpu_history)] {
+        if let Some(last) = history.back() {
+            let values = history.iter().map(|value| f64::from(*value));
+            let spark = meter::spark(values, room, 0.0, 100.0, ctx.glyphs());
+            lines.push(Line::from(vec![
+                ctx.s(format!("{:<12}", format!("{label} trend")), Role::Dim),
+                ctx.s(spark, Role::Accent),
+                ctx.s(format!(" {last:.0}%"), Role::Text),
+            ]));
+        }
+    }
+    lines.push(Line::default());
+    let held = rank.log.lines.len();
+    lines.push(Line::from(
+        ctx.s(format!("log, last of {} lines", text::thousands(rank.log.next.max(held as u64))), Role::Dim),
+    ));
+    for (_, line) in rank.log.lines.iter().skip(held.saturating_sub(LOG_LINES)) {
+        lines.push(Line::from(
+            ctx.s(format!("  {}", ctx.cut(&text::clean(line), cells.saturating_sub(2))), Role::Text),
+        ));
+    }
+    let state = ranks::state(ctx.model, rank, ctx.glyphs());
+    let role = if state.trouble { Role::Bad } else { Role::Accent };
+    let title = format!("rank {} on {}", rank.rank, rank.host);
+    overlays::card(ctx, buf, role, &title, lines, top, cells);
+}
+
+/// As plain text, for the clipboard.
+pub fn plain(model: &Model, rank: Rank, now: Timestamp) -> String {
+    let Some(rank) = ranks::find(model, rank) else { return String::new() };
+    let mut lines = vec![format!("rank {} on {}", rank.rank, rank.host)];
+    for (label, text, _) in facts(model, rank, now, Glyphs::Ascii) {
+        lines.push(format!("{label:<12}{text}"));
+    }
+    lines.join("\n")
+}

@@ -1,0 +1,131 @@
+//! Before ranks exist: each host's road to its agent, with progress, errors and what helps.
+
+use crate::panes::hosts;
+use crate::state::Pane;
+use crate::text;
+use crate::theme::Role;
+use crate::widgets::{Ctx, frame, meter, put};
+use rankdeck_core::model::HostModel;
+use rankdeck_types::link_state::LinkState;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::text::{Line, Span};
+
+/// A host that has not started its agent by then is worth a word, in milliseconds.
+const SLOW_MS: u64 = 3000;
+
+/// Draws the page.
+pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
+    let area = ctx.geo.hosts;
+    if area.is_empty() {
+        return;
+    }
+    let all = &ctx.model.hosts;
+    let ready = all.iter().filter(|host| matches!(host.link, LinkState::Ready { .. })).count();
+    let failed = all.iter().filter(|host| matches!(host.link, LinkState::Failed { .. })).count();
+    let mut info = vec![ctx.s(format!("{ready} of {} ready", all.len()), Role::Good)];
+    if failed > 0 {
+        info.push(ctx.s(format!("  {failed} failed"), Role::Bad));
+    }
+    let title = frame::title(ctx, Pane::Hosts, "opening links", text::plural(all.len(), "host"));
+    let inner = frame::pane(ctx, buf, area, Pane::Hosts, title, info);
+    let cells = usize::from(inner.width);
+    let name = all.iter().map(|host| text::width(&host.name)).max().unwrap_or(4).clamp(4, 20);
+    let head = format!("NODE  {}  {:<18}  AFTER", text::left("HOST", name, ctx.glyphs()), "LINK");
+    put(buf, inner, 0, Line::from(ctx.s(head, Role::Dim)));
+    // Hosts with trouble first when not all fit: a page of healthy links helps nobody.
+    let mut order: Vec<&HostModel> = all.iter().collect();
+    if all.len() + 1 > usize::from(inner.height) {
+        order.sort_by_key(|host| match host.link {
+            LinkState::Failed { .. } | LinkState::Asking { .. } => 0,
+            LinkState::Lost { .. } => 1,
+            LinkState::Ready { .. } => 3,
+            _ => 2,
+        });
+    }
+    let mut row = 1;
+    for host in order {
+        put(buf, inner, row, Line::from(line(ctx, host, name, cells)));
+        row += 1;
+        for (text, role) in hosts::trouble(ctx, host) {
+            for part in text::wrap(&text, cells.saturating_sub(name + 8)).into_iter().take(2) {
+                put(buf, inner, row, Line::from(ctx.s(format!("{}{part}", " ".repeat(name + 8)), role)));
+                row += 1;
+            }
+        }
+    }
+    plan(ctx, buf, inner, row + 1);
+}
+
+fn line(ctx: &Ctx<'_>, host: &HostModel, name: usize, cells: usize) -> Vec<Span<'static>> {
+    let (word, role) = hosts::link(ctx, host);
+    let age = text::duration(ctx.now.since(host.link_since));
+    let mut spans = vec![
+        ctx.s(format!("{:>4}  ", host.node_rank), Role::Dim),
+        ctx.s(text::left(&host.name, name, ctx.glyphs()), Role::Strong),
+        Span::raw("  "),
+        ctx.s(text::left(&word, 18, ctx.glyphs()), role),
+        ctx.s(format!("  {}", text::left(&age, 7, ctx.glyphs())), Role::Dim),
+    ];
+    let taken = crate::widgets::width(&spans);
+    match &host.link {
+        LinkState::Uploading { what, done, total } => {
+            let share = if *total == 0 { 0.0 } else { *done as f64 / *total as f64 };
+            let bar = cells.saturating_sub(taken + 20).clamp(8, 24);
+            spans.extend(meter::bar(ctx.theme, share, bar, ctx.theme.fill));
+            spans.push(ctx.s(format!(" {:>3.0}%", (share * 100.0).floor().min(100.0)), Role::Strong));
+            let file = what.rsplit('/').next().unwrap_or(what);
+            let room = cells.saturating_sub(taken + bar + 5);
+            let sizes = format!("  {}/{}", text::bytes(*done), text::bytes(*total));
+            let named = format!("{sizes}  {file}");
+            spans.push(
+                ctx.s(if text::width(&named) <= room { named } else { ctx.cut(&sizes, room) }, Role::Dim),
+            );
+        }
+        LinkState::Ready { probe } => {
+            let gpus = if probe.gpu_count > 0 {
+                format!(", {}", text::plural(probe.gpu_count as usize, "GPU"))
+            } else {
+                String::new()
+            };
+            let text = format!("{}{gpus}", text::plural(probe.cpu_count as usize, "core"));
+            spans.push(ctx.s(ctx.cut(&text, cells.saturating_sub(taken)), Role::Text));
+        }
+        LinkState::Starting if ctx.now.since(host.link_since) >= SLOW_MS => {
+            let text = "slow to run commands: the login shell's start files?";
+            spans.push(ctx.s(ctx.cut(text, cells.saturating_sub(taken)), Role::Warn));
+        }
+        _ => {}
+    }
+    spans
+}
+
+/// What will be launched, when that is known already.
+fn plan(ctx: &Ctx<'_>, buf: &mut Buffer, inner: Rect, mut row: usize) {
+    let Some(plan) = &ctx.model.plan else { return };
+    let what = if plan.is_builtin() {
+        "built-in trainer".to_string()
+    } else {
+        text::clean(&plan.experiment.launch.command.join(" "))
+    };
+    let head = vec![
+        ctx.s("plan  ", Role::Dim),
+        ctx.s(text::plural(plan.ranks.len(), "rank"), Role::Strong),
+        ctx.s(
+            format!(" on {}, {}, {what}", text::plural(plan.hosts.len(), "host"), plan.backend),
+            Role::Text,
+        ),
+    ];
+    put(buf, inner, row, Line::from(head));
+    row += 1;
+    for size in &plan.sizes {
+        let text = format!(
+            "      {:<12} {:>12} per rank {:>14} in all",
+            size.name,
+            text::thousands(size.local),
+            text::thousands(size.global)
+        );
+        put(buf, inner, row, Line::from(ctx.s(text, Role::Dim)));
+        row += 1;
+    }
+}

@@ -1,0 +1,200 @@
+//! The lines above every page: which run, where it stands, pages, progress.
+
+use crate::state::{Tab, ViewState};
+use crate::text;
+use crate::theme::Role;
+use crate::widgets::{Ctx, fit, meter, put, put_right, width};
+use rankdeck_core::model::{Model, RunModel, RunState};
+use rankdeck_core::report::Outcome;
+use rankdeck_proto::message::StopMode;
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Position, Rect};
+use ratatui::text::{Line, Span};
+
+/// Draws title, pages and progress.
+pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
+    title(ctx, buf);
+    tabs(ctx, buf);
+    progress(ctx, buf);
+}
+
+/// Sign, word and gravity of a run's state.
+pub fn state(ctx: &Ctx<'_>, run: &RunModel) -> (String, Role) {
+    let glyphs = ctx.glyphs();
+    let (glyph, word, role) = match (run.state, run.stopping) {
+        (RunState::Over, _) => match run.outcome {
+            Some(Outcome::Succeeded) => (glyphs.pick("✓", "+"), "succeeded", Role::Good),
+            Some(Outcome::Stopped) => (glyphs.pick("■", "#"), "stopped", Role::Warn),
+            Some(Outcome::Failed) => (glyphs.pick("✗", "x"), "failed", Role::Bad),
+            Some(Outcome::Stuck) => (glyphs.pick("✗", "x"), "stuck", Role::Bad),
+            None => (glyphs.pick("■", "#"), "over", Role::Dim),
+        },
+        (RunState::Restarting, _) if run.restart_at.is_some() => {
+            let left = run.restart_at.map_or(0, |at| at.since(ctx.live_now)).div_ceil(1000);
+            let text = format!("{} restart {} in {left}s", glyphs.pick("↻", "@"), run.restarts);
+            return (text, Role::Warn);
+        }
+        (RunState::Restarting, _) => (glyphs.pick("↻", "@"), "restarting", Role::Warn),
+        (_, Some(StopMode::Kill)) => (glyphs.pick("◌", "o"), "killing", Role::Bad),
+        (_, Some(_)) => (glyphs.pick("◌", "o"), "stopping", Role::Warn),
+        (RunState::Connecting, _) => (glyphs.pick("○", "o"), "connecting", Role::Accent),
+        (RunState::Launching, _) => (glyphs.pick("◐", "@"), "launching", Role::Accent),
+        (RunState::Running, _) => (glyphs.pick("●", "*"), "running", Role::Good),
+        (RunState::Draining, _) => (glyphs.pick("◌", "o"), "draining", Role::Warn),
+    };
+    (format!("{glyph} {word}"), role)
+}
+
+/// Milliseconds since the launch, until the end.
+pub fn elapsed(ctx: &Ctx<'_>) -> Option<u64> {
+    let run = &ctx.live.run;
+    run.started.map(|started| run.head_start_ms + run.ended.unwrap_or(ctx.live_now).since(started))
+}
+
+fn title(ctx: &Ctx<'_>, buf: &mut Buffer) {
+    let area = ctx.geo.title;
+    let run = &ctx.live.run;
+    let mut right = Vec::new();
+    let drops = ctx.live.drops;
+    let lost = drops.by_agents + drops.log_lines + drops.malformed + drops.unknown;
+    if lost > 0 {
+        right.push(ctx.s(format!("drops {}  ", text::count(lost, 6)), Role::Bad));
+    }
+    if let Some(frozen) = &ctx.view.frozen {
+        let age = text::duration(ctx.live_now.since(frozen.at));
+        let behind = ctx.live.revision.saturating_sub(frozen.model.revision);
+        let more = if area.width >= 100 { format!(", {behind} changes since") } else { String::new() };
+        right.push(Span::styled(format!(" FROZEN {age}{more} "), ctx.theme.chosen));
+        right.push(Span::raw("  "));
+    }
+    let (word, role) = state(ctx, run);
+    right.push(ctx.s(word, role));
+    if let Some(ms) = elapsed(ctx) {
+        right.push(ctx.s(format!("  {}", text::duration(ms)), Role::Strong));
+    }
+    right.push(Span::raw(" "));
+    let name = run.id.as_ref().map_or("no run yet", |id| id.0.as_str());
+    let room = usize::from(area.width).saturating_sub(width(&right) + 2);
+    let adopted = if run.adopted && area.width >= 100 { ", adopted" } else { "" };
+    let generation = format!("gen {}{adopted}", run.generation);
+    let left = vec![
+        Span::raw(" "),
+        ctx.s("rankdeck", Role::Accent),
+        Span::raw("  "),
+        ctx.s(ctx.cut(name, room.saturating_sub(11 + generation.len() + 3).max(8)), Role::Strong),
+        ctx.dot(),
+        ctx.s(generation, Role::Dim),
+    ];
+    let taken = width(&left);
+    put(buf, area, 0, Line::from(left));
+    if taken + width(&right) < usize::from(area.width) {
+        put_right(buf, area, 0, taken, right);
+    } else {
+        // The state is worth more than the end of the run's name.
+        let wide = width(&right).min(usize::from(area.width));
+        let x = area.right() - wide as u16;
+        put(buf, Rect { x, width: wide as u16, ..area }, 0, Line::from(right));
+    }
+}
+
+fn labels(view: &ViewState, width: u16) -> Vec<(Tab, String)> {
+    let wide = width >= 72;
+    Tab::ALL
+        .into_iter()
+        .enumerate()
+        .map(|(i, tab)| {
+            let name =
+                if wide || tab == view.tab { tab.name() } else { &tab.name()[..tab.name().len().min(6)] };
+            (tab, format!(" {} {name} ", i + 1))
+        })
+        .collect()
+}
+
+fn tabs(ctx: &Ctx<'_>, buf: &mut Buffer) {
+    let area = ctx.geo.tabs;
+    let mut spans = Vec::new();
+    for (tab, label) in labels(ctx.view, area.width) {
+        if tab == ctx.view.tab {
+            spans.push(Span::styled(label, ctx.theme.chosen));
+        } else {
+            spans.push(ctx.s(label, Role::Dim));
+        }
+    }
+    let taken = width(&spans);
+    put(buf, area, 0, Line::from(spans));
+    let ranks = ctx.live.ranks.len();
+    let hosts = ctx.live.hosts.len();
+    let backend =
+        ctx.live.plan.as_ref().map(|plan| plan.backend.as_str()).filter(|backend| !backend.is_empty());
+    let mut groups = Vec::new();
+    if let Some(backend) = backend {
+        groups.push(vec![ctx.s(backend, Role::Text)]);
+    }
+    if ranks > 0 {
+        groups.push(vec![ctx.s(text::plural(ranks, "rank"), Role::Text)]);
+    }
+    if hosts > 0 {
+        groups.push(vec![ctx.s(text::plural(hosts, "host"), Role::Text)]);
+    }
+    let mut right = fit(ctx, groups, usize::from(area.width).saturating_sub(taken + 2));
+    right.push(Span::raw(" "));
+    put_right(buf, area, 0, taken, right);
+}
+
+/// The page whose name is at this place.
+pub fn tab_at(view: &ViewState, at: Position) -> Option<Tab> {
+    let area = view.geometry.tabs;
+    if !area.contains(at) {
+        return None;
+    }
+    let mut x = area.x;
+    labels(view, area.width).into_iter().find_map(|(tab, label)| {
+        x = x.saturating_add(text::width(&label) as u16);
+        (at.x < x).then_some(tab)
+    })
+}
+
+/// Environment steps done: all-reduced, else summed over what the ranks last said.
+fn steps(model: &Model) -> Option<u64> {
+    model.progress.as_ref().map(|progress| progress.totals.env_step)
+}
+
+fn progress(ctx: &Ctx<'_>, buf: &mut Buffer) {
+    let area = ctx.geo.progress;
+    if area.is_empty() {
+        return;
+    }
+    let model = ctx.model;
+    let done = steps(model);
+    let speed = model.progress.as_ref().map(|progress| progress.steps_per_s);
+    let over = ctx.live.run.state == RunState::Over;
+    let mut groups = vec![match (done, model.run.total_steps) {
+        (Some(done), Some(goal)) => vec![
+            ctx.s(text::si(done as f64), Role::Strong),
+            ctx.s(format!(" of {}", text::si(goal as f64)), Role::Dim),
+        ],
+        (None, Some(goal)) => vec![ctx.s(format!("0 of {}", text::si(goal as f64)), Role::Dim)],
+        (Some(done), None) => {
+            vec![ctx.s(text::si(done as f64), Role::Strong), ctx.s(" steps, no goal", Role::Dim)]
+        }
+        (None, None) => vec![ctx.s("no totals yet", Role::Dim)],
+    }];
+    if let Some(speed) = speed {
+        groups.push(vec![ctx.s(text::si(speed), Role::Strong), ctx.s(" steps/s", Role::Dim)]);
+    }
+    match model.progress.as_ref().and_then(|progress| progress.eta_s) {
+        Some(eta) if !over => groups.push(ctx.fact("ETA", text::seconds(eta)).to_vec()),
+        _ => {}
+    }
+    let facts = fit(ctx, groups, usize::from(area.width).saturating_sub(14));
+    let mut spans = vec![Span::raw(" ")];
+    if let (Some(done), Some(goal)) = (done.or(Some(0)), model.run.total_steps.filter(|goal| *goal > 0)) {
+        let share = done as f64 / goal as f64;
+        let cells = usize::from(area.width).saturating_sub(width(&facts) + 11);
+        let fill = if over { ctx.theme.good } else { ctx.theme.fill };
+        spans.extend(meter::bar(ctx.theme, share, cells, fill));
+        spans.push(ctx.s(format!(" {:>5.1}%  ", (share * 100.0).min(100.0)), Role::Strong));
+    }
+    spans.extend(facts);
+    put(buf, area, 0, Line::from(spans));
+}

@@ -1,0 +1,296 @@
+//! Hosts: link, agent, CPU, memory, GPUs, clock, and how long ago anything was heard.
+
+use crate::state::Pane;
+use crate::text;
+use crate::theme::Role;
+use crate::widgets::{Ctx, fit, frame, meter, put, width};
+use rankdeck_core::model::{HostModel, Model};
+use rankdeck_proto::message::{GpuSample, HostSample};
+use rankdeck_types::ids::NodeRank;
+use rankdeck_types::link_state::LinkState;
+use ratatui::buffer::Buffer;
+use ratatui::text::{Line, Span};
+
+/// Above this a host's silence is shown as a warning, ms; samples come at least once a second.
+const QUIET_MS: u64 = 3000;
+
+/// A link that stands and has carried nothing for so long is not told as ready, in milliseconds.
+const SILENT_MS: u64 = 10_000;
+
+/// Sign, word and gravity of a link.
+pub fn link(ctx: &Ctx<'_>, host: &HostModel) -> (String, Role) {
+    let glyphs = ctx.glyphs();
+    // A link may stand for a while although nothing comes through it.
+    let silent = matches!(host.link, LinkState::Ready { .. })
+        && host.stopped.is_none()
+        && host.heard.is_some_and(|heard| ctx.now.since(heard) >= SILENT_MS);
+    if silent {
+        return (format!("{} silent", glyphs.pick("▲", "!")), Role::Warn);
+    }
+    let unreachable = matches!(
+        host.link,
+        LinkState::Lost { .. }
+            | LinkState::Connecting { .. }
+            | LinkState::Uploading { .. }
+            | LinkState::Starting
+    );
+    if unreachable && host.heard.is_some() {
+        // Once it has spoken, what matters is that it cannot be reached; which attempt is under way does not.
+        return (format!("{} unreachable", glyphs.pick("▲", "!")), Role::Warn);
+    }
+    let (sign, word, role) = match &host.link {
+        LinkState::Idle => (glyphs.pick("○", "o"), "waiting".to_string(), Role::Dim),
+        LinkState::Connecting { attempt } if *attempt > 1 => {
+            (glyphs.pick("◐", "@"), format!("connecting ({attempt})"), Role::Warn)
+        }
+        LinkState::Connecting { .. } => (glyphs.pick("◐", "@"), "connecting".into(), Role::Accent),
+        LinkState::Asking { .. } => (glyphs.pick("?", "?"), "asks you".into(), Role::Warn),
+        LinkState::Uploading { .. } => (glyphs.pick("↑", "^"), "uploading".into(), Role::Accent),
+        LinkState::Starting => (glyphs.pick("◐", "@"), "starting agent".into(), Role::Accent),
+        LinkState::Ready { .. } => (glyphs.pick("●", "*"), "ready".into(), Role::Good),
+        LinkState::Lost { .. } => (glyphs.pick("▲", "!"), "lost".into(), Role::Warn),
+        LinkState::Failed { .. } => (glyphs.pick("✗", "x"), "failed".into(), Role::Bad),
+        LinkState::Closed => (glyphs.pick("■", "#"), "closed".into(), Role::Dim),
+    };
+    (format!("{sign} {word}"), role)
+}
+
+/// Details of a link that has something to say: (text, gravity) per line.
+pub fn trouble(ctx: &Ctx<'_>, host: &HostModel) -> Vec<(String, Role)> {
+    match &host.link {
+        LinkState::Failed { error, hint } => {
+            let mut lines = vec![(error.clone(), Role::Bad)];
+            if !hint.is_empty() {
+                lines.push((format!("hint: {hint}"), Role::Accent));
+            }
+            lines
+        }
+        LinkState::Lost { reason, retry_ms } => {
+            let left = (host.link_since.plus(*retry_ms)).since(ctx.now);
+            let when = if left == 0 {
+                "trying again".into()
+            } else {
+                format!("next try in {}", text::duration(left))
+            };
+            vec![(format!("{when}; {reason}"), Role::Warn)]
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn block_rows(host: &HostModel) -> usize {
+    let gpus = host.sample.as_ref().map_or(0, |sample| sample.gpus.len());
+    let trouble = match &host.link {
+        LinkState::Failed { hint, .. } => 1 + usize::from(!hint.is_empty()),
+        LinkState::Lost { .. } => 1,
+        _ => 0,
+    };
+    let survivors = host.stopped.as_ref().map_or(0, |left| left.len().min(8));
+    2 + gpus + trouble + survivors + 1
+}
+
+/// First and last row of the selected host's block, and rows of all blocks.
+pub fn rows_of(model: &Model, selected: Option<NodeRank>, _width: u16) -> (usize, usize, usize) {
+    let mut row = 0;
+    let mut found = (0, 0);
+    for host in &model.hosts {
+        let rows = block_rows(host);
+        if Some(host.node_rank) == selected {
+            found = (row, row + rows.saturating_sub(2));
+        }
+        row += rows;
+    }
+    (found.0, found.1, row.saturating_sub(1))
+}
+
+/// Draws the pane.
+pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
+    let area = ctx.geo.hosts;
+    if area.is_empty() {
+        return;
+    }
+    let ready = ctx.model.hosts.iter().filter(|host| matches!(host.link, LinkState::Ready { .. })).count();
+    let info = vec![ctx.s(format!("{ready} of {} ready", ctx.model.hosts.len()), Role::Dim)];
+    let title = frame::title(ctx, Pane::Hosts, "hosts", ctx.model.hosts.len().to_string());
+    let inner = frame::pane(ctx, buf, area, Pane::Hosts, title, info);
+    let (top, end) = (ctx.view.hosts_top, ctx.view.hosts_top + usize::from(inner.height));
+    let mut row = 0;
+    for host in &ctx.model.hosts {
+        let rows = block_rows(host);
+        if row < end && row + rows > top {
+            for (i, line) in block(ctx, host, usize::from(inner.width)).into_iter().enumerate() {
+                if let Some(at) = (row + i).checked_sub(top) {
+                    put(buf, inner, at, line);
+                }
+            }
+        }
+        row += rows;
+    }
+    if ctx.model.hosts.is_empty() {
+        put(buf, inner, 0, Line::from(ctx.s("no hosts", Role::Dim)));
+    }
+}
+
+/// Cells of the names and of the links' words, the same for all hosts so that meters stand below each other.
+fn columns(ctx: &Ctx<'_>) -> (usize, usize) {
+    let hosts = &ctx.model.hosts;
+    let name = hosts.iter().map(|host| text::width(&host.name)).max().unwrap_or(0).clamp(4, 18);
+    let word = hosts.iter().map(|host| text::width(&link(ctx, host).0)).max().unwrap_or(0).clamp(7, 18);
+    (name, word)
+}
+
+fn block(ctx: &Ctx<'_>, host: &HostModel, cells: usize) -> Vec<Line<'static>> {
+    let glyphs = ctx.glyphs();
+    let selected = ctx.view.host == Some(host.node_rank);
+    let mark = if selected { glyphs.pick("▸", ">") } else { " " };
+    let (word, role) = link(ctx, host);
+    let (name, words) = columns(ctx);
+    let mut head = vec![
+        ctx.s(mark, Role::Accent),
+        ctx.s(format!("{:>3}  ", host.node_rank), Role::Dim),
+        ctx.s(text::left(&host.name, name, glyphs), Role::Strong),
+        Span::raw("  "),
+        ctx.s(text::left(&word, words, glyphs), role),
+        Span::raw("  "),
+    ];
+    let start = width(&head) + 4;
+    if let Some(sample) = &host.sample {
+        head.extend(machine(ctx, sample, cells, start));
+    }
+    if let Some(why) = &host.excluded {
+        head.push(ctx.s(format!("  no ranks: {why}"), Role::Warn));
+    }
+    let mut lines = vec![Line::from(head), Line::from(about(ctx, host, cells))];
+    for (text, role) in trouble(ctx, host) {
+        lines.push(Line::from(ctx.s(format!("      {}", ctx.cut(&text, cells.saturating_sub(6))), role)));
+    }
+    for gpu in host.sample.iter().flat_map(|sample| &sample.gpus) {
+        lines.push(Line::from(gpu_line(ctx, gpu, cells, start)));
+    }
+    for survivor in host.stopped.iter().flatten().take(8) {
+        let text = format!(
+            "      left: pid {} state {} {}",
+            survivor.pid,
+            survivor.state,
+            text::clean(&survivor.command)
+        );
+        lines.push(Line::from(ctx.s(ctx.cut(&text, cells), Role::Bad)));
+    }
+    lines
+}
+
+/// Cells of a meter.
+fn meter_cells(cells: usize) -> usize {
+    if cells >= 110 { 16 } else { 6 }
+}
+
+fn share(used: u64, total: u64) -> f64 {
+    if total == 0 { 0.0 } else { used as f64 / total as f64 }
+}
+
+/// CPU and memory meters; the first bar begins at `start`.
+fn machine(ctx: &Ctx<'_>, sample: &HostSample, cells: usize, start: usize) -> Vec<Span<'static>> {
+    let wide = meter_cells(cells);
+    let cpu = f64::from(sample.cpu_percent) / 100.0;
+    let mem = share(sample.memory_used, sample.memory_total);
+    let mut spans = vec![ctx.s("cpu ", Role::Dim)];
+    spans.extend(meter::bar(ctx.theme, cpu, wide, ctx.theme.fill));
+    spans.push(ctx.s(format!(" {:>3.0}%", sample.cpu_percent), Role::Text));
+    spans.push(ctx.s("  mem ", Role::Dim));
+    spans.extend(meter::bar(ctx.theme, mem, wide, meter::load(ctx.theme, mem)));
+    spans.push(ctx.s(
+        format!(" {:>5}/{:<5}", text::bytes(sample.memory_used), text::bytes(sample.memory_total)),
+        Role::Text,
+    ));
+    let more = format!("  {}, load {:.1}", text::plural(sample.cpu_count as usize, "core"), sample.load1);
+    if start + width(&spans) + more.len() <= cells + 4 {
+        spans.push(ctx.s(more, Role::Dim));
+    }
+    spans
+}
+
+/// Address, agent, clock, age.
+fn about(ctx: &Ctx<'_>, host: &HostModel, cells: usize) -> Vec<Span<'static>> {
+    let planned = ctx.model.plan.as_ref().and_then(|plan| plan.hosts.get(host.node_rank.index()));
+    let mut groups = Vec::new();
+    if let LinkState::Uploading { done, total, .. } = &host.link {
+        let text = format!("{:.0}% of {}", (share(*done, *total) * 100.0).floor(), text::bytes(*total));
+        groups.push(vec![ctx.s("sent ", Role::Dim), ctx.s(text, Role::Accent)]);
+    }
+    groups.push(match host.heard {
+        Some(heard) => {
+            let age = ctx.now.since(heard);
+            let role = if age > QUIET_MS { Role::Warn } else { Role::Text };
+            vec![ctx.s("heard ", Role::Dim), ctx.s(format!("{} ago", text::duration(age)), role)]
+        }
+        None => vec![ctx.s("never heard", Role::Dim)],
+    });
+    if let Some(planned) = planned {
+        groups.push(vec![ctx.s(planned.address.clone(), Role::Text)]);
+    }
+    if let Some((pid, build)) = &host.agent {
+        let build = ctx.cut(build, 18);
+        groups.push(vec![ctx.s("agent ", Role::Dim), ctx.s(format!("{pid} {build}"), Role::Text)]);
+        let offset = host.clock_offset_s;
+        let role = if offset.abs() > 1.0 { Role::Warn } else { Role::Text };
+        let sign = if offset < 0.0 { "-" } else { "+" };
+        let size = text::seconds(offset.abs());
+        let size = if offset.abs() < 1.0 { format!("{:.0}ms", offset.abs() * 1000.0) } else { size };
+        groups.push(vec![ctx.s("clock ", Role::Dim), ctx.s(format!("{sign}{size}"), role)]);
+    }
+    if let Some(probe) = &host.probe {
+        let trainer = if probe.trainer.is_some() { "trainer there" } else { "no trainer" };
+        groups.push(vec![ctx.s(trainer, Role::Dim)]);
+    }
+    if let Some(left) = &host.stopped {
+        groups.push(if left.is_empty() {
+            vec![ctx.s("stop proved", Role::Good)]
+        } else {
+            vec![ctx.s(format!("{} left", left.len()), Role::Bad)]
+        });
+    }
+    let mut spans = vec![Span::raw("      ")];
+    spans.extend(fit(ctx, groups, cells.saturating_sub(6)));
+    spans
+}
+
+fn gpu_line(ctx: &Ctx<'_>, gpu: &GpuSample, cells: usize, start: usize) -> Vec<Span<'static>> {
+    let wide = meter_cells(cells);
+    let name = gpu.name.trim_start_matches("NVIDIA ").to_string();
+    let label = format!("      gpu {:<2} ", gpu.index);
+    let room = start.saturating_sub(label.len() + 1);
+    let busy = gpu.utilization.map_or(0.0, |percent| f64::from(percent) / 100.0);
+    let used = share(gpu.memory_used, gpu.memory_total);
+    let mut spans = vec![
+        ctx.s(label, Role::Dim),
+        ctx.s(text::left(&name, room, ctx.glyphs()), Role::Text),
+        Span::raw(" "),
+    ];
+    spans.extend(meter::bar(ctx.theme, busy, wide, ctx.theme.fill));
+    let percent = gpu.utilization.map_or(text::NONE.to_string(), |percent| format!("{percent}%"));
+    spans.push(ctx.s(format!(" {percent:>4}"), Role::Text));
+    spans.push(ctx.s("  mem ", Role::Dim));
+    spans.extend(meter::bar(ctx.theme, used, wide, meter::load(ctx.theme, used)));
+    spans.push(
+        ctx.s(format!(" {:>5}/{}", text::bytes(gpu.memory_used), text::bytes(gpu.memory_total)), Role::Text),
+    );
+    let mut groups = Vec::new();
+    if !gpu.throttle.is_empty() {
+        groups.push(vec![ctx.s(format!("throttle: {}", gpu.throttle.join(", ")), Role::Warn)]);
+    }
+    if let Some(watts) = gpu.power_w {
+        let limit = gpu.power_limit_w.map_or(String::new(), |limit| format!("/{limit:.0}"));
+        groups.push(vec![ctx.s(format!("{watts:.0}{limit}W"), Role::Text)]);
+    }
+    if let Some(degrees) = gpu.temperature_c {
+        let role = if degrees >= 85 { Role::Warn } else { Role::Text };
+        groups.push(vec![ctx.s(format!("{degrees}{}", ctx.glyphs().pick("°C", "C")), role)]);
+    }
+    if let Some(clock) = gpu.sm_clock_mhz {
+        groups.push(vec![ctx.s(format!("{clock}MHz"), Role::Text)]);
+    }
+    let taken = width(&spans) + 2;
+    spans.push(Span::raw("  "));
+    spans.extend(fit(ctx, groups, cells.saturating_sub(taken)));
+    spans
+}

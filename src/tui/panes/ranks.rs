@@ -1,0 +1,442 @@
+//! The rank table and the strip of one cell per rank.
+
+use crate::ranks;
+use crate::ranks::RankState;
+use crate::state::{Pane, Sort, ViewState};
+use crate::text;
+use crate::theme::{Glyphs, Role};
+use crate::widgets::{Ctx, frame, meter, put, width};
+use rankdeck_core::model::{Model, RankLife, RankModel};
+use rankdeck_proto::message::PageSample;
+use rankdeck_types::ids::Rank;
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Position, Rect};
+use ratatui::style::Modifier;
+use ratatui::text::{Line, Span};
+
+/// A column of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Column {
+    Rank,
+    Host,
+    Device,
+    Use,
+    Cpu,
+    Memory,
+    Power,
+    Phase,
+    Iteration,
+    EnvStep,
+    Speed,
+    Collective,
+    State,
+    History,
+    Pid,
+}
+
+/// In reading order, with the order in which they are given up when the screen is narrow (smallest stays longest).
+const COLUMNS: [(Column, u8); 15] = [
+    (Column::Rank, 0),
+    (Column::Host, 5),
+    (Column::Device, 10),
+    (Column::State, 1),
+    (Column::Use, 3),
+    (Column::History, 13),
+    (Column::Cpu, 12),
+    (Column::Memory, 8),
+    (Column::Power, 9),
+    (Column::Phase, 2),
+    (Column::Iteration, 11),
+    (Column::EnvStep, 6),
+    (Column::Speed, 4),
+    (Column::Collective, 7),
+    (Column::Pid, 14),
+];
+
+struct Cell {
+    text: String,
+    role: Role,
+    right: bool,
+}
+
+fn heading(model: &Model, column: Column) -> &'static str {
+    let gpus = model.ranks.iter().any(|rank| rank.gpu.is_some());
+    match column {
+        Column::Rank => "RANK",
+        Column::Host => "HOST",
+        Column::Device => "DEVICE",
+        Column::Use if gpus => "GPU%",
+        Column::Use | Column::Cpu => "CPU%",
+        Column::Memory => "MEM",
+        Column::Power => "POWER",
+        Column::Phase => "PHASE",
+        Column::Iteration => "ITER",
+        Column::EnvStep => "ENV_STEP",
+        Column::Speed => "STEPS/S",
+        Column::Collective => "COLLECTIVE",
+        Column::State => "STATE",
+        Column::History => "USE OVER TIME",
+        Column::Pid => "PID",
+    }
+}
+
+fn sorted_by(column: Column) -> Option<Sort> {
+    match column {
+        Column::Rank => Some(Sort::Rank),
+        Column::Host => Some(Sort::Host),
+        Column::Use => Some(Sort::Use),
+        Column::Memory => Some(Sort::Memory),
+        Column::EnvStep => Some(Sort::EnvStep),
+        Column::Speed => Some(Sort::Speed),
+        Column::Collective => Some(Sort::Collective),
+        Column::State => Some(Sort::State),
+        Column::Device | Column::Cpu | Column::Power | Column::Phase => None,
+        Column::Iteration | Column::History | Column::Pid => None,
+    }
+}
+
+fn cell(ctx: &Ctx<'_>, rank: &RankModel, state: &RankState, column: Column, cells: usize) -> Cell {
+    let right = |text: Option<String>| Cell {
+        role: if text.is_some() { Role::Text } else { Role::Dim },
+        text: text.unwrap_or_else(|| text::NONE.into()),
+        right: true,
+    };
+    let left = |text: String, role| Cell { text, role, right: false };
+    let page = ranks::page(rank);
+    // Gauges of a process that is gone are history; what it did last is evidence and stays.
+    let gone = matches!(rank.life, RankLife::Exited(_));
+    match column {
+        Column::Use | Column::Cpu | Column::Memory | Column::Power | Column::Speed if gone => right(None),
+        Column::Rank => Cell { text: rank.rank.to_string(), role: Role::Strong, right: true },
+        Column::Host => left(rank.host.clone(), Role::Text),
+        Column::Device => left(device(rank), Role::Text),
+        Column::Use => right(ranks::usage(ctx.model, rank).map(|percent| format!("{percent:.0}"))),
+        Column::Cpu => right(rank.sample.as_ref().map(|sample| format!("{:.0}", sample.cpu_percent))),
+        Column::Memory => right(ranks::memory(ctx.model, rank).map(text::bytes)),
+        Column::Power => {
+            right(ranks::gpu(ctx.model, rank).and_then(|gpu| gpu.power_w).map(|watts| format!("{watts:.0}W")))
+        }
+        Column::Phase => left(ranks::phase(rank).into(), if page.is_some() { Role::Text } else { Role::Dim }),
+        Column::Iteration => {
+            right(page.and_then(PageSample::iteration).map(|iteration| text::count(iteration, 9)))
+        }
+        Column::EnvStep => right(ranks::env_step(rank).map(|steps| text::count(steps, 11))),
+        Column::Speed => right((rank.steps_per_s > 0.0).then(|| text::si(rank.steps_per_s))),
+        Column::Collective => match page.filter(|page| page.collective.entered > 0) {
+            Some(page) => {
+                let role = if ranks::inside(&page.collective) { Role::Text } else { Role::Dim };
+                left(collective(page, cells), role)
+            }
+            None => left(text::NONE.into(), Role::Dim),
+        },
+        Column::State => left(format!("{} {} {}", state.letter, state.glyph, state.word), state.role),
+        Column::History => {
+            let history = if rank.gpu.is_some() { &rank.gpu_history } else { &rank.cpu_history };
+            let values = history.iter().map(|value| f64::from(*value));
+            left(meter::spark(values, HISTORY, 0.0, 100.0, ctx.glyphs()), Role::Accent)
+        }
+        Column::Pid => right(rank.pid.map(|pid| pid.to_string())),
+    }
+}
+
+/// Cells of the sparkline column.
+const HISTORY: usize = 16;
+/// Fewest cells of the collective column: its number and `in`.
+const COLLECTIVE_LEAST: usize = 11;
+/// Most cells of the collective column.
+const COLLECTIVE_MOST: usize = 36;
+
+fn device(rank: &RankModel) -> String {
+    match rank.gpu {
+        _ if !rank.device.is_empty() => rank.device.clone(),
+        Some(gpu) => format!("gpu {gpu}"),
+        None => "cpu".into(),
+    }
+}
+
+/// Columns that fit, with their widths: taken in the order of their worth, drawn in reading order.
+fn choose(
+    ctx: &Ctx<'_>,
+    shown: &[(&RankModel, RankState)],
+    cells: usize,
+    gap: usize,
+) -> Vec<(Column, usize)> {
+    let gpus = ctx.model.ranks.iter().any(|rank| rank.gpu.is_some());
+    let mut wanted: Vec<(Column, u8, usize)> = COLUMNS
+        .into_iter()
+        .filter(|(column, _)| gpus || !matches!(column, Column::Cpu | Column::Power))
+        .map(|(column, order)| (column, order, wide(ctx, shown, column)))
+        .collect();
+    wanted.sort_by_key(|(_, order, _)| *order);
+    let mut spare = cells;
+    let mut chosen: Vec<(Column, usize)> = Vec::new();
+    for (column, _, wide) in wanted {
+        // The operation is worth less than what comes after the number; it gets what is left.
+        let least = if column == Column::Collective { wide.min(COLLECTIVE_LEAST) } else { wide };
+        if let Some(rest) = spare.checked_sub(least + gap) {
+            spare = rest;
+            chosen.push((column, least));
+        }
+        let Some(collective) = chosen.iter_mut().find(|(column, _)| *column == Column::Collective) else {
+            continue;
+        };
+        // Once the gauges have their place, before identity and history get theirs.
+        if column == Column::Power || !gpus && column == Column::Memory {
+            let full = collective_wide(shown);
+            let more = full.saturating_sub(collective.1).min(spare);
+            collective.1 += more;
+            spare -= more;
+        }
+    }
+    if let Some(collective) = chosen.iter_mut().find(|(column, _)| *column == Column::Collective) {
+        collective.1 += spare.min(COLLECTIVE_MOST.saturating_sub(collective.1));
+    }
+    COLUMNS
+        .into_iter()
+        .filter_map(|(column, _)| chosen.iter().find(|(other, _)| *other == column).copied())
+        .collect()
+}
+
+fn wide(ctx: &Ctx<'_>, shown: &[(&RankModel, RankState)], column: Column) -> usize {
+    let content = shown
+        .iter()
+        .map(|(rank, state)| text::width(&cell(ctx, rank, state, column, usize::MAX).text))
+        .max()
+        .unwrap_or(0);
+    let marked = usize::from(sorted_by(column) == Some(ctx.view.sort) && column != Column::Rank);
+    let wide = (heading(ctx.model, column).len() + marked).max(content);
+    match column {
+        Column::Host => wide.min(16),
+        // The width of what may come, so that columns do not jump when a state changes.
+        Column::State => wide.clamp(12, 16),
+        Column::Phase => wide.max(10),
+        Column::Speed => wide.max(7),
+        Column::History => HISTORY,
+        _ => wide,
+    }
+}
+
+fn collective_wide(shown: &[(&RankModel, RankState)]) -> usize {
+    let texts =
+        shown.iter().filter_map(|(rank, _)| ranks::page(rank)).map(|page| collective(page, usize::MAX));
+    texts.map(|text| text::width(&text)).max().unwrap_or(0).min(COLLECTIVE_MOST)
+}
+
+/// The longest form that fits: number, operation, purpose, time inside.
+fn collective(page: &PageSample, cells: usize) -> String {
+    let collective = &page.collective;
+    let number = format!("#{}", text::thousands(collective.entered));
+    if !ranks::inside(collective) {
+        return number;
+    }
+    let age = text::duration(collective.age_ms);
+    let forms = [
+        format!("{number} {} {} {age}", collective.op, collective.tag),
+        format!("{number} {} {age}", collective.op),
+        format!("{number} {}", collective.op),
+        format!("{number} {age}"),
+        format!("{number} in"),
+    ];
+    forms.into_iter().find(|form| text::width(form) <= cells).unwrap_or(number)
+}
+
+/// Draws the pane.
+pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
+    let area = ctx.geo.ranks;
+    if area.is_empty() {
+        return;
+    }
+    let model = ctx.model;
+    let height = ctx.geo.rank_rows;
+    let paged = model.ranks.len() > height;
+    let rows = ranks::rows(model, ctx.view, paged);
+    let top = ctx.view.ranks_top.min(rows.len().saturating_sub(height));
+    let shown: Vec<(&RankModel, RankState)> = rows
+        .iter()
+        .skip(top)
+        .take(height)
+        .filter_map(|i| model.ranks.get(*i))
+        .map(|rank| (rank, ranks::state(model, rank, ctx.glyphs())))
+        .collect();
+    let more = if rows.len() == model.ranks.len() {
+        model.ranks.len().to_string()
+    } else {
+        format!("{} of {}", rows.len(), model.ranks.len())
+    };
+    let mut info = Vec::new();
+    if !ctx.view.rank_filter.is_empty() || ctx.view.editing == Some(Pane::Ranks) {
+        info.push(ctx.s(format!("/{}", ctx.cut(&ctx.view.rank_filter, 24)), Role::Accent));
+        if ctx.view.editing == Some(Pane::Ranks) {
+            info.push(ctx.s(ctx.glyphs().pick("▏", "_"), Role::Accent));
+        }
+    }
+    if !ctx.view.marked.is_empty() {
+        let gap = if info.is_empty() { "" } else { "  " };
+        info.push(ctx.s(format!("{gap}{} marked", ctx.view.marked.len()), Role::Accent));
+    }
+    if rows.len() > height && height > 0 {
+        let gap = if info.is_empty() { "" } else { "  " };
+        info.push(ctx.s(format!("{gap}rows {}-{}", top + 1, (top + height).min(rows.len())), Role::Dim));
+    }
+    let inner = frame::pane(ctx, buf, area, Pane::Ranks, frame::title(ctx, Pane::Ranks, "ranks", more), info);
+    strip(ctx, buf, Rect { height: ctx.geo.strip.min(inner.height), ..inner });
+    let table = Rect {
+        y: inner.y + ctx.geo.strip.min(inner.height),
+        height: inner.height.saturating_sub(ctx.geo.strip),
+        ..inner
+    };
+    if model.ranks.is_empty() {
+        put(buf, table, 0, Line::from(ctx.s("no ranks yet", Role::Dim)));
+        return;
+    }
+    let gap = if ctx.geo.area.width < 120 { 1 } else { 2 };
+    let columns = choose(ctx, &shown, usize::from(table.width).saturating_sub(2) + gap, gap);
+    put(buf, table, 0, Line::from(headings(ctx, &columns, gap)));
+    for (i, (rank, state)) in shown.iter().enumerate() {
+        put(buf, table, i + 1, row(ctx, rank, state, &columns, gap));
+    }
+}
+
+fn headings(ctx: &Ctx<'_>, columns: &[(Column, usize)], gap: usize) -> Vec<Span<'static>> {
+    let mut spans = vec![Span::raw("  ")];
+    for (column, wide) in columns {
+        let name = heading(ctx.model, *column);
+        let arrow =
+            if ctx.view.reverse { ctx.glyphs().pick("▴", "^") } else { ctx.glyphs().pick("▾", "v") };
+        let (name, role) = if sorted_by(*column) == Some(ctx.view.sort) && ctx.view.sort != Sort::Rank
+            || (*column == Column::Rank && ctx.view.sort == Sort::Rank && ctx.view.reverse)
+        {
+            (format!("{name}{arrow}"), Role::Accent)
+        } else {
+            (name.to_string(), Role::Dim)
+        };
+        let left = matches!(
+            column,
+            Column::Host
+                | Column::Device
+                | Column::Phase
+                | Column::Collective
+                | Column::State
+                | Column::History
+        );
+        let text = if left {
+            text::left(&name, *wide, ctx.glyphs())
+        } else {
+            text::right(&name, *wide, ctx.glyphs())
+        };
+        spans.push(ctx.s(text, role));
+        spans.push(Span::raw(" ".repeat(gap)));
+    }
+    spans
+}
+
+fn row(
+    ctx: &Ctx<'_>,
+    rank: &RankModel,
+    state: &RankState,
+    columns: &[(Column, usize)],
+    gap: usize,
+) -> Line<'static> {
+    let selected = ctx.view.rank == Some(rank.rank);
+    let glyphs = ctx.glyphs();
+    let (mark, role) = if selected {
+        (glyphs.pick("▸", ">"), Role::Accent)
+    } else if ctx.view.marked.contains(&rank.rank) {
+        (glyphs.pick("◆", "+"), Role::Accent)
+    } else if state.trouble {
+        ("!", Role::Bad)
+    } else {
+        (" ", Role::Dim)
+    };
+    let second = if selected && ctx.view.marked.contains(&rank.rank) { glyphs.pick("◆", "+") } else { " " };
+    let mut spans = vec![ctx.s(mark, role), ctx.s(second, Role::Accent)];
+    for (column, wide) in columns {
+        let cell = cell(ctx, rank, state, *column, *wide);
+        let text = if cell.right {
+            text::right(&cell.text, *wide, glyphs)
+        } else {
+            text::left(&cell.text, *wide, glyphs)
+        };
+        let role = if state.trouble && *column == Column::Rank { Role::Bad } else { cell.role };
+        spans.push(ctx.s(text, role));
+        spans.push(Span::raw(" ".repeat(gap)));
+    }
+    let line = Line::from(spans);
+    if selected { line.style(ratatui::style::Style::new().add_modifier(Modifier::BOLD)) } else { line }
+}
+
+/// Ranks per line of the strip, grouped by host.
+pub fn strip_rows(model: &Model, cells: u16) -> Vec<Vec<Option<usize>>> {
+    let cells = usize::from(cells).max(8);
+    let mut lines: Vec<Vec<Option<usize>>> = vec![Vec::new()];
+    for (i, rank) in model.ranks.iter().enumerate() {
+        let new_host = i > 0 && model.ranks[i - 1].node != rank.node;
+        let Some(line) = lines.last_mut() else { break };
+        let gap = usize::from(new_host && !line.is_empty());
+        // A host stays on one line where it can.
+        let on_host = model.ranks[i..].iter().take_while(|other| other.node == rank.node).count();
+        let whole = new_host && on_host <= cells && line.len() + gap + on_host > cells;
+        if whole || line.len() + gap + 1 > cells {
+            lines.push(vec![Some(i)]);
+        } else {
+            if gap == 1 {
+                line.push(None);
+            }
+            line.push(Some(i));
+        }
+    }
+    lines
+}
+
+fn strip(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) {
+    if area.is_empty() {
+        return;
+    }
+    let lines = strip_rows(ctx.model, area.width);
+    let height = usize::from(area.height);
+    let top = strip_top(ctx.model, ctx.view.rank, &lines, height);
+    for (row, line) in lines.iter().skip(top).take(height).enumerate() {
+        let spans: Vec<Span<'static>> = line.iter().map(|i| strip_cell(ctx, *i)).collect();
+        debug_assert!(width(&spans) <= usize::from(area.width).max(8));
+        put(buf, area, row, Line::from(spans));
+    }
+}
+
+/// The first line shown, so that the selected rank is seen.
+fn strip_top(model: &Model, selected: Option<Rank>, lines: &[Vec<Option<usize>>], height: usize) -> usize {
+    let holds = |line: &Vec<Option<usize>>| {
+        line.iter().flatten().any(|i| model.ranks.get(*i).map(|rank| rank.rank) == selected)
+    };
+    let at = lines.iter().position(holds).unwrap_or(0);
+    (at + 1).saturating_sub(height).min(lines.len().saturating_sub(height))
+}
+
+fn strip_cell(ctx: &Ctx<'_>, index: Option<usize>) -> Span<'static> {
+    let Some(rank) = index.and_then(|i| ctx.model.ranks.get(i)) else { return Span::raw(" ") };
+    let state = ranks::state(ctx.model, rank, Glyphs::Ascii);
+    let mut style = ctx.theme.style(state.role);
+    if ctx.view.rank == Some(rank.rank) {
+        style = style.add_modifier(Modifier::REVERSED);
+    }
+    Span::styled(state.letter.to_string(), style)
+}
+
+/// The rank at a place of the pane: in the strip or in a row.
+pub fn rank_at(model: &Model, view: &ViewState, at: Position) -> Option<Rank> {
+    let geo = &view.geometry;
+    let inner = geo.inside(geo.ranks);
+    if !inner.contains(at) {
+        return None;
+    }
+    let row = usize::from(at.y - inner.y);
+    let strip = usize::from(geo.strip);
+    let index = if row < strip {
+        let lines = strip_rows(model, inner.width);
+        let top = strip_top(model, view.rank, &lines, strip);
+        *lines.get(top + row)?.get(usize::from(at.x - inner.x))?
+    } else {
+        let rows = ranks::rows(model, view, model.ranks.len() > geo.rank_rows);
+        rows.get(view.ranks_top + (row - strip).checked_sub(1)?).copied()
+    };
+    model.ranks.get(index?).map(|rank| rank.rank)
+}

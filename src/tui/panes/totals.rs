@@ -1,0 +1,156 @@
+//! The promise that the totals are true, made visible: all-reduced counters beside the sum of the ranks' own, with `=` or `≠`.
+
+use crate::text;
+use crate::theme::Role;
+use crate::widgets::{Ctx, put, width};
+use rankdeck_core::model::{OwnMetrics, Progress};
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::text::{Line, Span};
+
+struct Column {
+    label: &'static str,
+    total: String,
+    sum: String,
+    equal: bool,
+}
+
+/// Draws three lines.
+pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
+    let area = ctx.geo.totals;
+    if area.is_empty() {
+        return;
+    }
+    let progress = ctx.model.progress.as_ref();
+    if let (None, Some(own)) = (progress, &ctx.model.own) {
+        own_values(ctx, buf, own);
+        return facts(ctx, buf, area, 60);
+    }
+    let columns = columns(progress);
+    let wide: Vec<usize> = columns
+        .iter()
+        .map(|column| column.label.len().max(column.total.len()).max(column.sum.len()) + 3)
+        .collect();
+    let iteration = progress
+        .map_or(String::new(), |progress| format!("iter {}", text::count(progress.totals.train_iter, 9)));
+    let mut rows = [
+        vec![ctx.s(format!(" {iteration:<12}"), Role::Dim)],
+        vec![ctx.s(format!(" {:<12}", "all-reduced"), Role::Dim)],
+        vec![ctx.s(format!(" {:<12}", "sum of ranks"), Role::Dim)],
+    ];
+    for (column, wide) in columns.iter().zip(&wide) {
+        let glyphs = ctx.glyphs();
+        rows[0].push(ctx.s(text::right(column.label, *wide, glyphs), Role::Dim));
+        rows[1].push(ctx.s(text::right(&column.total, *wide, glyphs), Role::Strong));
+        if progress.is_some() {
+            let (sign, role) =
+                if column.equal { ("=", Role::Good) } else { (glyphs.pick("≠", "!="), Role::Bad) };
+            let pad = wide.saturating_sub(column.sum.len() + 1);
+            rows[2].push(ctx.s(text::right(sign, pad, glyphs), role));
+            let role = if column.equal { Role::Text } else { Role::Bad };
+            rows[2].push(ctx.s(format!(" {}", column.sum), role));
+        } else {
+            rows[2].push(ctx.s(text::right(&column.sum, *wide, glyphs), Role::Dim));
+        }
+    }
+    let taken = rows.iter().map(|row| width(row)).max().unwrap_or(0);
+    for (i, row) in rows.into_iter().enumerate() {
+        put(buf, area, i, Line::from(row));
+    }
+    facts(ctx, buf, area, taken + 3);
+}
+
+/// What a program says about itself, with the plain word that it is one rank's.
+fn own_values(ctx: &Ctx<'_>, buf: &mut Buffer, own: &OwnMetrics) {
+    let area = ctx.geo.totals;
+    let number = |value: Option<f64>| value.map_or_else(|| text::NONE.to_string(), text::value);
+    let step = own.env_step.map_or_else(|| text::NONE.to_string(), |step| text::count(step, 13));
+    let mut row = vec![Span::raw(" ")];
+    for (label, value) in
+        [("env_step", step), ("return", number(own.return_mean)), ("steps/s", number(own.steps_per_s))]
+    {
+        row.extend(ctx.fact(label, value));
+        row.push(Span::raw("  "));
+    }
+    put(buf, area, 0, Line::from(row));
+    let word = format!(" rank {}'s own, from its {}; not reduced over the ranks", own.rank, own.source);
+    put(buf, area, 1, Line::from(ctx.s(word, Role::Warn)));
+}
+
+fn columns(progress: Option<&Progress>) -> Vec<Column> {
+    let Some(progress) = progress else {
+        let none = |label| Column { label, total: text::NONE.into(), sum: text::NONE.into(), equal: true };
+        return vec![none("env_step"), none("samples"), none("episodes"), none("duration")];
+    };
+    let (totals, sum) = (&progress.totals, &progress.sum);
+    let number = |label, total: u64, sum: u64| Column {
+        label,
+        // Both numbers short or both long, so that they can be compared by eye.
+        total: text::count(total, if sum.max(total) < 10_000_000_000 { 13 } else { 0 }),
+        sum: text::count(sum, if sum.max(total) < 10_000_000_000 { 13 } else { 0 }),
+        equal: total == sum,
+    };
+    vec![
+        number("env_step", totals.env_step, sum.env_step),
+        number("samples", totals.samples, sum.samples),
+        number("episodes", totals.episodes, sum.episodes),
+        Column {
+            label: "duration",
+            total: text::seconds(totals.duration_s),
+            sum: text::seconds(sum.duration_s),
+            // A sum of f64 depends on its order; anything beyond rounding is a difference.
+            equal: (totals.duration_s - sum.duration_s).abs() <= 1e-9 * totals.duration_s.abs().max(1.0),
+        },
+    ]
+}
+
+/// Master address, weights and returns, on the right as far as there is room.
+fn facts(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, taken: usize) {
+    let room = usize::from(area.width).saturating_sub(taken + 1);
+    let model = ctx.model;
+    let mut lines: [Vec<Span<'static>>; 3] = Default::default();
+    if !model.run.master.is_empty() {
+        lines[0] = ctx.fact("master", model.run.master.clone()).to_vec();
+        if width(&lines[0]) > room {
+            lines[0] = vec![ctx.s(model.run.master.clone(), Role::Text)];
+        }
+    }
+    lines[1] = weights(ctx, room);
+    let training = model.progress.as_ref().and_then(|progress| progress.return_mean);
+    let evaluation = model.evals.last().map(|eval| eval.return_mean);
+    if let Some(mean) = training.or(evaluation) {
+        lines[2] = ctx.fact("return", text::value(mean)).to_vec();
+        if let (Some(_), Some(evaluation)) = (training, evaluation) {
+            let mut more = vec![Span::raw("  ")];
+            more.extend(ctx.fact("eval", text::value(evaluation)));
+            if width(&lines[2]) + width(&more) <= room {
+                lines[2].extend(more);
+            }
+        }
+    }
+    let wide = lines.iter().map(|line| width(line)).filter(|wide| *wide <= room).max().unwrap_or(0);
+    for (row, line) in lines.into_iter().enumerate() {
+        if !line.is_empty() && width(&line) <= room {
+            let x = area.right().saturating_sub(wide as u16 + 1);
+            put(buf, Rect { x, width: wide as u16, ..area }, row, Line::from(line));
+        }
+    }
+}
+
+fn weights(ctx: &Ctx<'_>, room: usize) -> Vec<Span<'static>> {
+    let Some(fingerprint) = &ctx.model.fingerprint else {
+        return if room > 24 { vec![ctx.s("weights not compared yet", Role::Dim)] } else { Vec::new() };
+    };
+    let compared = text::count(fingerprint.compared, 7);
+    let (sign, role) = if fingerprint.equal {
+        ("equal", Role::Good)
+    } else {
+        (ctx.glyphs().pick("≠ DRIFT", "!= DRIFT"), Role::Bad)
+    };
+    let mut spans = vec![ctx.s("weights ", Role::Dim), ctx.s(sign, role)];
+    let more = format!(" {compared} times");
+    if fingerprint.equal && width(&spans) + more.len() <= room {
+        spans.push(ctx.s(more, Role::Dim));
+    }
+    spans
+}

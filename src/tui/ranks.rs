@@ -1,0 +1,275 @@
+//! What the screen says about ranks: the state as letter, glyph, word and colour; rows filtered and sorted. Pure.
+//!
+//! Invariants:
+//! - UI-3: a failed or stuck rank ignores filters, and is listed first when not all rows fit.
+
+use crate::state::{Sort, VerdictId, ViewState};
+use crate::theme::{Glyphs, Role};
+use rankdeck_core::model::{Model, RankLife, RankModel, RunState};
+use rankdeck_core::report::{Severity, VerdictKind, VerdictReport};
+use rankdeck_proto::message::{CollectiveSample, Exit, PageSample};
+use rankdeck_types::ids::Rank;
+use std::cmp::Ordering;
+
+/// A rank's state in every form at once, so that no meaning hangs on colour alone.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RankState {
+    /// One letter, for the strip.
+    pub letter: char,
+    /// A sign.
+    pub glyph: &'static str,
+    /// A word or two.
+    pub word: String,
+    /// How grave.
+    pub role: Role,
+    /// Failed or stuck: ignores filters.
+    pub trouble: bool,
+}
+
+/// Letters of the strip and what they mean, for the help page.
+pub const LETTERS: &str = "R running  S spawned  P pending  F finished  E exited  X dead  L lost  Z frozen  \
+B behind  D desync  N network  G gpu  V env_stuck  T straggler  W drift";
+
+/// The worst verdict about a rank, cleared ones left out.
+pub fn verdict_of(model: &Model, rank: Rank) -> Option<&VerdictReport> {
+    live_verdicts(model).filter(|verdict| verdict.rank == Some(rank)).max_by_key(|verdict| verdict.severity)
+}
+
+/// Verdicts that stand, worst first.
+pub fn live_verdicts(model: &Model) -> impl Iterator<Item = &VerdictReport> {
+    model.verdicts.iter().filter(|verdict| verdict.severity != Severity::Cleared)
+}
+
+/// The identity of a verdict.
+pub fn verdict_id(verdict: &VerdictReport) -> VerdictId {
+    (verdict.verdict, verdict.rank, verdict.host.clone())
+}
+
+/// How grave a verdict is.
+pub fn severity_role(severity: Severity) -> Role {
+    match severity {
+        Severity::Cleared => Role::Dim,
+        Severity::Amber => Role::Warn,
+        Severity::Red => Role::Bad,
+    }
+}
+
+/// The state of a rank.
+pub fn state(model: &Model, rank: &RankModel, glyphs: Glyphs) -> RankState {
+    if let Some(verdict) = verdict_of(model, rank.rank) {
+        let red = verdict.severity == Severity::Red;
+        return RankState {
+            letter: verdict_letter(verdict.verdict),
+            glyph: if red { glyphs.pick("✗", "x") } else { glyphs.pick("▲", "!") },
+            word: match (&rank.life, verdict.verdict) {
+                (RankLife::Exited(exit), VerdictKind::Dead) => exit_word(exit),
+                (_, kind) => kind.name().into(),
+            },
+            role: severity_role(verdict.severity),
+            trouble: red,
+        };
+    }
+    let plain = |letter, glyph, word: &str, role| RankState {
+        letter,
+        glyph,
+        word: word.into(),
+        role,
+        trouble: false,
+    };
+    match &rank.life {
+        RankLife::Pending => plain('P', glyphs.pick("○", "o"), "pending", Role::Dim),
+        RankLife::Spawned => plain('S', glyphs.pick("◐", "@"), "spawned", Role::Text),
+        RankLife::Joined => plain('R', glyphs.pick("●", "*"), "running", Role::Good),
+        RankLife::Finished => plain('F', glyphs.pick("✓", "+"), "finished", Role::Good),
+        RankLife::Exited(Exit::Code { code: 0 }) => plain('E', glyphs.pick("✓", "+"), "exit 0", Role::Dim),
+        RankLife::Exited(exit) => {
+            let ordered = is_ordered(model, exit);
+            RankState {
+                letter: if ordered { 'E' } else { 'X' },
+                glyph: glyphs.pick("✗", "x"),
+                word: exit_word(exit),
+                role: if ordered { Role::Warn } else { Role::Bad },
+                trouble: !ordered,
+            }
+        }
+    }
+}
+
+/// An end by SIGTERM or SIGKILL while the run is on its way out is what was asked for.
+fn is_ordered(model: &Model, exit: &Exit) -> bool {
+    let leaving = matches!(model.run.state, RunState::Draining | RunState::Restarting | RunState::Over);
+    matches!(exit, Exit::Signal { signal: 9 | 15, out_of_memory: false }) && leaving
+}
+
+/// How a process ended, in a word or two.
+pub fn exit_word(exit: &Exit) -> String {
+    match exit {
+        Exit::Code { code } => format!("exit {code}"),
+        Exit::Signal { out_of_memory: true, .. } => "out of mem".into(),
+        Exit::Signal { signal, .. } => {
+            signal_name(*signal).map_or_else(|| format!("signal {signal}"), String::from)
+        }
+        Exit::NotStarted { .. } => "no start".into(),
+    }
+}
+
+fn signal_name(signal: i32) -> Option<&'static str> {
+    Some(match signal {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        13 => "SIGPIPE",
+        15 => "SIGTERM",
+        _ => return None,
+    })
+}
+
+fn verdict_letter(kind: VerdictKind) -> char {
+    match kind {
+        VerdictKind::Dead => 'X',
+        VerdictKind::Lost => 'L',
+        VerdictKind::Frozen => 'Z',
+        VerdictKind::Behind => 'B',
+        VerdictKind::Desync => 'D',
+        VerdictKind::Network => 'N',
+        VerdictKind::Gpu => 'G',
+        VerdictKind::EnvStuck => 'V',
+        VerdictKind::Straggler => 'T',
+        VerdictKind::Drift => 'W',
+        VerdictKind::TotalsDiffer => '?',
+    }
+}
+
+/// The status page of a rank, when it writes one.
+pub fn page(rank: &RankModel) -> Option<&PageSample> {
+    rank.sample.as_ref().and_then(|sample| sample.page.as_ref())
+}
+
+/// It has entered its latest collective and not left it.
+pub fn inside(collective: &CollectiveSample) -> bool {
+    collective.entered > collective.left
+}
+
+/// The phase, for people.
+pub fn phase(rank: &RankModel) -> &'static str {
+    page(rank).map_or(crate::text::NONE, |page| page.phase.name())
+}
+
+/// Its process exists, as far as is known.
+pub fn alive(rank: &RankModel) -> bool {
+    matches!(rank.life, RankLife::Spawned | RankLife::Joined | RankLife::Finished)
+}
+
+/// Latest own environment steps: from the status page, else from its counters.
+pub fn env_step(rank: &RankModel) -> Option<u64> {
+    page(rank).map(|page| page.env_step).or(rank.counters.back().map(|counters| counters.env_step))
+}
+
+/// Use of what it computes on, percent: its GPU when it has one, else one core.
+pub fn usage(model: &Model, rank: &RankModel) -> Option<f32> {
+    match rank.gpu {
+        Some(_) => gpu(model, rank).and_then(|gpu| gpu.utilization).map(|percent| percent as f32),
+        None => rank.sample.as_ref().map(|sample| sample.cpu_percent),
+    }
+}
+
+/// Memory of the rank, bytes: on its GPU when it has one, else resident.
+pub fn memory(model: &Model, rank: &RankModel) -> Option<u64> {
+    let sample = rank.sample.as_ref()?;
+    match rank.gpu {
+        Some(_) => sample.gpu_memory.or_else(|| gpu(model, rank).map(|gpu| gpu.memory_used)),
+        None => Some(sample.rss),
+    }
+}
+
+/// The GPU of a rank, as its host sees it.
+pub fn gpu<'a>(model: &'a Model, rank: &RankModel) -> Option<&'a rankdeck_proto::message::GpuSample> {
+    let index = rank.gpu?;
+    let host = model.hosts.get(rank.node.index())?;
+    host.sample.as_ref()?.gpus.iter().find(|gpu| gpu.index == index)
+}
+
+/// Indices into `model.ranks`, filtered and sorted; with `pin`, troubled ranks come first.
+pub fn rows(model: &Model, view: &ViewState, pin: bool) -> Vec<usize> {
+    let words: Vec<String> = view.rank_filter.to_lowercase().split_whitespace().map(String::from).collect();
+    let mut rows: Vec<(usize, bool)> = model
+        .ranks
+        .iter()
+        .enumerate()
+        .map(|(i, rank)| (i, state(model, rank, Glyphs::Ascii)))
+        .filter(|(i, state)| state.trouble || words.iter().all(|word| matches(&model.ranks[*i], state, word)))
+        .map(|(i, state)| (i, state.trouble))
+        .collect();
+    rows.sort_by(|(a, a_bad), (b, b_bad)| {
+        let pinned = if pin { b_bad.cmp(a_bad) } else { Ordering::Equal };
+        let order = compare(model, &model.ranks[*a], &model.ranks[*b], view.sort);
+        pinned.then(if view.reverse { order.reverse() } else { order }).then(a.cmp(b))
+    });
+    rows.into_iter().map(|(i, _)| i).collect()
+}
+
+/// One word of a filter: `!` inverts, `host:`, `rank:`, `state:`, `phase:` look at one field, anything else at all of them.
+fn matches(rank: &RankModel, state: &RankState, word: &str) -> bool {
+    if let Some(rest) = word.strip_prefix('!') {
+        return rest.is_empty() || !matches(rank, state, rest);
+    }
+    let has = |text: &str, part: &str| text.to_lowercase().contains(part);
+    match word.split_once(':') {
+        Some(("host", part)) => has(&rank.host, part),
+        Some(("rank", part)) => part.is_empty() || rank.rank.to_string() == part,
+        Some(("state", part)) => has(&state.word, part),
+        Some(("phase", part)) => has(phase(rank), part),
+        _ => {
+            has(&rank.host, word)
+                || has(&state.word, word)
+                || has(phase(rank), word)
+                || has(&rank.device, word)
+                || rank.rank.to_string() == word
+                || page(rank)
+                    .is_some_and(|page| has(&page.collective.op, word) || has(&page.collective.tag, word))
+        }
+    }
+}
+
+/// Ascending for names; largest first for numbers, since that is what one looks for.
+fn compare(model: &Model, a: &RankModel, b: &RankModel, sort: Sort) -> Ordering {
+    let float = |a: Option<f32>, b: Option<f32>| b.unwrap_or(-1.0).total_cmp(&a.unwrap_or(-1.0));
+    match sort {
+        Sort::Rank => a.rank.cmp(&b.rank),
+        Sort::Host => a.node.cmp(&b.node),
+        Sort::Use => float(usage(model, a), usage(model, b)),
+        Sort::Memory => memory(model, b).cmp(&memory(model, a)),
+        Sort::EnvStep => env_step(b).cmp(&env_step(a)),
+        Sort::Speed => b.steps_per_s.total_cmp(&a.steps_per_s),
+        Sort::Collective => {
+            let seq = |rank: &RankModel| page(rank).map(|page| page.collective.entered);
+            seq(a).cmp(&seq(b))
+        }
+        Sort::State => {
+            let grade = |rank: &RankModel| match state(model, rank, Glyphs::Ascii).role {
+                Role::Bad => 0,
+                Role::Warn => 1,
+                Role::Good => 2,
+                Role::Text | Role::Strong | Role::Accent => 3,
+                Role::Dim => 4,
+            };
+            grade(a).cmp(&grade(b))
+        }
+    }
+}
+
+/// The selected rank's model: by id, the first row when nothing (or nothing existing) is selected.
+pub fn selected<'a>(model: &'a Model, view: &ViewState) -> Option<&'a RankModel> {
+    view.rank.and_then(|rank| find(model, rank)).or_else(|| model.ranks.first())
+}
+
+/// A rank by its number.
+pub fn find(model: &Model, rank: Rank) -> Option<&RankModel> {
+    model.ranks.iter().find(|other| other.rank == rank)
+}

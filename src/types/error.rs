@@ -1,0 +1,20 @@
+//! The error that people read: what failed, and what helps.
+
+use serde::{Deserialize, Serialize};
+
+/// Something could not be done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{error}")]
+pub struct HintedError {
+    /// What failed, with the host or rank that it concerns.
+    pub error: String,
+    /// What helps: a command, a key, a line to change. Empty when nothing is known to help.
+    pub hint: String,
+}
+
+impl HintedError {
+    /// An error from its two sentences.
+    pub fn new(error: impl Into<String>, hint: impl Into<String>) -> HintedError {
+        HintedError { error: error.into(), hint: hint.into() }
+    }
+}

@@ -1,0 +1,14 @@
+//! Plain types that all crates of rankdeck share. No I/O, no clock.
+//!
+//! What the user wrote ([`host`], [`experiment`]), what becomes of it ([`plan`]), and the names of things ([`ids`]).
+
+pub mod atari;
+pub mod error;
+pub mod experiment;
+pub mod host;
+pub mod ids;
+pub mod learn;
+pub mod link_state;
+pub mod metrics;
+pub mod plan;
+pub mod probe;

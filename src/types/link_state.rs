@@ -1,0 +1,82 @@
+//! What a console knows of its connection to a host, and what that connection may ask of the user.
+
+use crate::probe::Probe;
+use serde::{Deserialize, Serialize};
+
+/// The road to an agent.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum LinkState {
+    /// Not begun.
+    #[default]
+    Idle,
+    /// TCP, handshake, host key, login.
+    Connecting {
+        /// Attempt, from 1.
+        attempt: u32,
+    },
+    /// Waits for the user.
+    Asking {
+        /// What to ask.
+        prompt: Prompt,
+    },
+    /// Files are on their way.
+    Uploading {
+        /// File.
+        what: String,
+        /// Bytes sent.
+        done: u64,
+        /// Bytes in all.
+        total: u64,
+    },
+    /// The agent is being started.
+    Starting,
+    /// Messages flow; `hello` follows.
+    Ready {
+        /// What was found on the host on the way.
+        probe: Probe,
+    },
+    /// It broke and is being mended; the agent and its ranks are not touched by that.
+    Lost {
+        /// Why.
+        reason: String,
+        /// Milliseconds until the next attempt.
+        retry_ms: u64,
+    },
+    /// It cannot work; nothing runs there because of us.
+    Failed {
+        /// What failed, with the host's name.
+        error: String,
+        /// What helps.
+        hint: String,
+    },
+    /// Closed by us.
+    Closed,
+}
+
+/// A question that only the user can answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case")]
+pub enum Prompt {
+    /// The host's key is not in known_hosts. Answer `yes` to accept and remember it.
+    UnknownHostKey {
+        /// Host as asked for, `[host]:port` when the port is not 22.
+        host: String,
+        /// `ssh-ed25519`, ...
+        key_type: String,
+        /// `SHA256:...`
+        fingerprint: String,
+    },
+    /// A private key is encrypted.
+    Passphrase {
+        /// Its path.
+        key: String,
+    },
+    /// The server wants a password or the answer to a question.
+    Password {
+        /// `user@host`.
+        account: String,
+        /// The server's question.
+        text: String,
+    },
+}

@@ -1,0 +1,156 @@
+//! The plan: hosts and an experiment resolved into ranks, sizes and environments. Pure.
+//!
+//! Owner: made once by the console that launches; carried in every launch, so that any agent can tell it.
+//! Invariants:
+//! - PLAN-1: ranks are `0..world_size`, contiguous, ordered by (node_rank, local_rank).
+//! - PLAN-2: every global size is divisible by what splits it; otherwise there is no plan, but an error with a span.
+//! - PLAN-4: a host without ranks is left out of the generation. Its index stays its own, so that agents, folders and links keep their numbers
+//!   over all generations; `NODE_RANK` counts only hosts with ranks.
+//! - PLAN-3: a plan leaves nothing open: the backend is `gloo` or `nccl`, also in `experiment.distributed.backend`, which the trainer reads.
+
+mod environment;
+mod replan;
+mod resolve;
+
+pub use environment::{rank_environment, ras_address};
+pub use replan::replan;
+
+use crate::experiment::Experiment;
+use crate::host::Host;
+use crate::ids::{LocalRank, NodeRank, Rank, RunId};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A run as typed, checked as far as that is possible without asking the hosts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PlanDraft {
+    /// Name and time of the launch.
+    pub run: RunId,
+    /// The resolved experiment.
+    pub experiment: Experiment,
+    /// Hosts in node_rank order.
+    pub hosts: Vec<Host>,
+    /// Names of hosts that get no ranks.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub excluded: BTreeSet<String>,
+}
+
+/// Why a draft does not become a plan.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{error}")]
+pub struct PlanError {
+    /// What cannot work.
+    pub error: String,
+    /// What to change.
+    pub hint: String,
+    /// The key it is about, dotted: `env.num_envs`, or `host.1.gpus` for the second host.
+    pub key: String,
+}
+
+/// When to stop besides the experiment's own goals: `--until KIND=N`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Until {
+    /// `steps=N`: global environment steps.
+    Steps(u64),
+    /// `iters=N`: training iterations.
+    Iters(u64),
+    /// `evals=N`: evaluations.
+    Evals(u64),
+    /// `seconds=N`: wall time since the launch.
+    Seconds(u64),
+}
+
+/// A run that can work.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Name and time of the launch.
+    pub run: RunId,
+    /// The resolved experiment.
+    pub experiment: Experiment,
+    /// Hosts in node_rank order.
+    pub hosts: Vec<PlannedHost>,
+    /// Ranks in rank order.
+    pub ranks: Vec<PlannedRank>,
+    /// Library of the collectives, never `auto`.
+    pub backend: String,
+    /// Sizes for people: what, per rank, global.
+    pub sizes: Vec<PlannedSize>,
+    /// Hosts as typed, in node_rank order, so that any console can plan the next generation; empty in plans of older builds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub typed: Vec<Host>,
+}
+
+/// One host of a plan: what its agent needs to know.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PlannedHost {
+    /// Index.
+    pub node_rank: NodeRank,
+    /// Name in hosts.toml.
+    pub name: String,
+    /// Address that other hosts reach it by.
+    pub address: String,
+    /// Folder for runs on the host; the run directory is `WORKDIR/runs/RUN`.
+    pub workdir: String,
+    /// Environment of its ranks (experiment, then hosts.toml).
+    pub env: BTreeMap<String, String>,
+    /// Shell line before each rank.
+    pub prelude: Option<String>,
+    /// libtorch on the host, as in hosts.toml.
+    pub libtorch: Option<String>,
+    /// Interface for rendezvous and collectives.
+    pub interface: Option<String>,
+    /// Path of `rankdeck-trainer` on the host, filled in by the link when it is deployed there.
+    pub trainer: Option<String>,
+}
+
+/// One rank of a plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedRank {
+    /// Global index.
+    pub rank: Rank,
+    /// Index on its host.
+    pub local_rank: LocalRank,
+    /// Its host.
+    pub node_rank: NodeRank,
+    /// Its GPU on that host.
+    pub gpu: Option<u32>,
+}
+
+/// A size that is split over ranks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedSize {
+    /// What: `num_envs`, `batch` and `minibatch` (transitions), `iterations` (the same for every rank).
+    pub name: String,
+    /// Per rank.
+    pub local: u64,
+    /// Over all ranks.
+    pub global: u64,
+}
+
+impl Plan {
+    /// Ranks in the group.
+    pub fn world_size(&self) -> u32 {
+        self.ranks.len() as u32
+    }
+
+    /// The ranks of one host, in local_rank order.
+    pub fn ranks_of(&self, node: NodeRank) -> impl Iterator<Item = &PlannedRank> {
+        self.ranks.iter().filter(move |rank| rank.node_rank == node)
+    }
+
+    /// The host takes part in this generation (PLAN-4).
+    pub fn has_ranks(&self, node: usize) -> bool {
+        self.ranks.iter().any(|rank| rank.node_rank.index() == node)
+    }
+
+    /// Hosts that take part, in node_rank order; the first one holds rank 0.
+    pub fn members(&self) -> impl Iterator<Item = &PlannedHost> {
+        self.hosts.iter().filter(|host| self.has_ranks(host.node_rank.index()))
+    }
+
+    /// The built-in trainer runs, rather than a program of the user.
+    pub fn is_builtin(&self) -> bool {
+        self.experiment.launch.command.is_empty()
+    }
+}
