@@ -6,7 +6,7 @@ PYTHON ?= python3
 PACKAGES := sh tests/setup/packages.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build libtorch test lint gpu-test clean build-packages test-packages
+.PHONY: help demo build libtorch test lint screenshot gpu-test clean build-packages test-packages
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -33,6 +33,9 @@ lint: libtorch ## formatting and clippy
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace -- -D warnings
 	$(CARGO) clippy --workspace --all-targets --features rankdeck-trainer/inject -- -D warnings
+
+screenshot: build ## docs/screen.svg anew, from a real run
+	$(CARGO) run --quiet --release --example screenshot -- target/release/rankdeck docs/screen.svg
 
 gpu-test: build-packages ## the tests that need an NVIDIA GPU, with the torch 2.11.0 that python3 has (or LIBTORCH)
 	@torch="$(LIBTORCH)"; \
