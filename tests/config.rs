@@ -7,7 +7,6 @@
 use rankdeck_config::schema;
 use rankdeck_config::schema::{Fallback, Key, Keys, Kind, keys_of};
 use rankdeck_config::{Diagnostics, draft, load_draft, load_experiment, load_hosts};
-use rankdeck_core::report::{Report, ReportBody};
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::{Gpus, Transport};
 use rankdeck_types::ids::RunId;
@@ -371,48 +370,6 @@ fn table(text: &mut String, title: &str, doc: &str, keys: impl Iterator<Item = &
         };
         writeln!(text, "| `{}` | {} | {default} | {} |", key.name, key.kind.expected(), key.doc).unwrap();
     }
-}
-
-/// The name of a kind; a new kind does not compile until it stands here, and then has to be in `docs/JSON.md`.
-fn kind(body: &ReportBody) -> &'static str {
-    match body {
-        ReportBody::RunStarted { .. } => "run_started",
-        ReportBody::Host { .. } => "host",
-        ReportBody::Rank { .. } => "rank",
-        ReportBody::Progress { .. } => "progress",
-        ReportBody::Eval { .. } => "eval",
-        ReportBody::Checkpoint { .. } => "checkpoint",
-        ReportBody::Verdict(_) => "verdict",
-        ReportBody::Log { .. } => "log",
-        ReportBody::RunFinished { .. } => "run_finished",
-        ReportBody::Metrics { .. } => "metrics",
-        ReportBody::Restart { .. } => "restart",
-    }
-}
-
-#[test]
-fn the_json_examples_are_what_the_console_writes() {
-    let text = fs::read_to_string("docs/JSON.md").unwrap();
-    let mut kinds = BTreeSet::new();
-    let mut section = String::new();
-    for line in text.lines() {
-        if let Some(title) = line.strip_prefix("## `") {
-            section = title.trim_end_matches('`').to_owned();
-        }
-        if line.starts_with('{') {
-            let example: serde_json::Value =
-                serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
-            let report: Report = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
-            // Equal both ways: no field is missing in the example, none is made up.
-            assert_eq!(serde_json::to_value(&report).unwrap(), example, "{line}");
-            assert_eq!(kind(&report.body), section);
-            kinds.insert(kind(&report.body));
-            for field in example.as_object().unwrap().keys() {
-                assert!(text.contains(&format!("`{field}`")), "docs/JSON.md does not explain `{field}`");
-            }
-        }
-    }
-    assert_eq!(kinds.len(), 11, "{kinds:?}");
 }
 
 mod nothing_panics {
