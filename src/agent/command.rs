@@ -2,13 +2,18 @@
 //!
 //! Owner: none. The reader of an answer skips everything before the marker, since login shells print what they like first.
 
-use super::daemon::{self, Start};
-use super::guard::{self, Watch};
-use super::paths::{self, RunPaths};
-use super::serve::{self, Settings};
-use super::sweep::Ident;
-use super::{Failure, entries, examine, probe, relay};
+use crate::entries;
+use crate::examine;
+use crate::paths::{self, RunPaths};
+use crate::proc::Ident;
+use crate::serve::{
+    self, Settings,
+    daemon::{self, Start},
+    relay,
+};
+use crate::supervise::guard::{self, Watch};
 use rankdeck_proto::pack;
+use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::NodeRank;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -50,7 +55,7 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         Command::List(workdir) => answer("RANKDECK-LIST", Ok(entries::list(&workdir))),
         Command::Examine => answer("RANKDECK-FINDINGS", examine::main()),
         Command::Unpack(hash, into) => answer("RANKDECK-UNPACKED", unpack(&hash, &into)),
-        Command::Probe => answer("RANKDECK-PROBE", Ok(probe::probe())),
+        Command::Probe => answer("RANKDECK-PROBE", Ok(examine::probe())),
         Command::Sweep(run, workdir) => {
             #[derive(Serialize)]
             struct Swept {
@@ -60,7 +65,7 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
             answer("RANKDECK-SWEEP", swept)
         }
         Command::Hold(start) => daemon::hold(&start, |started| {
-            answer("RANKDECK-PROBE", Ok(probe::probe()));
+            answer("RANKDECK-PROBE", Ok(examine::probe()));
             answer("RANKDECK-AGENT", started);
         }),
         Command::Relay(socket, lines) => match relay::run(&socket, lines) {
@@ -78,7 +83,7 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn answer<T: Serialize>(marker: &str, result: Result<T, Failure>) -> ExitCode {
+fn answer<T: Serialize>(marker: &str, result: Result<T, HintedError>) -> ExitCode {
     let (json, code) = match result {
         Ok(value) => (serde_json::to_string(&value), ExitCode::SUCCESS),
         Err(failure) => (serde_json::to_string(&failure), ExitCode::FAILURE),
@@ -89,17 +94,17 @@ fn answer<T: Serialize>(marker: &str, result: Result<T, Failure>) -> ExitCode {
 }
 
 /// Unpacks a pack of the cache into a folder of the cache, and gives back nothing but that.
-fn unpack(hash: &str, into: &std::path::Path) -> Result<BTreeMap<String, String>, Failure> {
+fn unpack(hash: &str, into: &std::path::Path) -> Result<BTreeMap<String, String>, HintedError> {
     let pack = pack::cached(hash).ok_or_else(|| {
-        Failure::new(format!("pack {hash} is not on this host"), "`rankdeck push` brings it")
+        HintedError::new(format!("pack {hash} is not on this host"), "`rankdeck push` brings it")
     })?;
     pack::unpack(&pack, hash, into)?;
     let _ = std::fs::remove_file(pack);
     Ok(BTreeMap::from([("folder".to_owned(), into.display().to_string())]))
 }
 
-fn parse(args: &[String]) -> Result<Command, Failure> {
-    let usage = |error: String| Failure::new(error, USAGE);
+fn parse(args: &[String]) -> Result<Command, HintedError> {
+    let usage = |error: String| HintedError::new(error, USAGE);
     let (verb, rest) = args.split_first().ok_or_else(|| usage("agent needs a command".into()))?;
     let mut values: BTreeMap<&str, String> = BTreeMap::new();
     let (mut existing, mut lines) = (false, false);
@@ -168,7 +173,7 @@ fn ident(text: &str) -> Option<Ident> {
 mod tests {
     use super::*;
 
-    fn parsed(line: &str) -> Result<Command, Failure> {
+    fn parsed(line: &str) -> Result<Command, HintedError> {
         parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 

@@ -3,9 +3,9 @@
 //! Owner: one-shot commands; they change nothing but what `sweep` is told to end. A folder that several machines share is seen by each of
 //! them, and each tells only what is its own.
 
-use super::manifest::Manifest;
-use super::paths::RunPaths;
-use super::sweep::{self, Mark, Scope};
+use crate::manifest::Manifest;
+use crate::paths::RunPaths;
+use crate::supervise::sweep::{self, Mark, Scope};
 use rankdeck_proto::message::Survivor;
 use rankdeck_types::ids::{Generation, NodeRank, RunId, WallTime};
 use serde::{Deserialize, Serialize};

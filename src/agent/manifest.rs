@@ -3,8 +3,8 @@
 //! Owner: the agent that serves; written whole and renamed into place, so that a reader never sees half of it. Everything is told with
 //! start times and the machine's boot, so that a reused pid or a reboot is not mistaken for a live agent.
 
-use super::paths::RunPaths;
-use super::proc;
+use crate::paths::RunPaths;
+use crate::proc;
 use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};

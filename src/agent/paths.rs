@@ -3,8 +3,8 @@
 //! Owner: none, pure names and checks. Layout: the run directory is `WORKDIR/runs/RUN`, and each node of the run that shares it has its own
 //! `node<k>` inside. Sockets are not in the run directory (paths there are too long, and network file systems carry no sockets).
 
-use super::Failure;
 use rankdeck_proto::folders;
+use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId};
 use sha2::{Digest, Sha256};
 use std::fs::DirBuilder;
@@ -77,10 +77,10 @@ impl RunPaths {
 }
 
 /// Refuses a run that is no plain file name.
-pub fn check_run(run: &str) -> Result<RunId, Failure> {
+pub fn check_run(run: &str) -> Result<RunId, HintedError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if run.is_empty() || run.len() > 128 || run.starts_with('.') || !run.chars().all(plain) {
-        return Err(Failure::new(
+        return Err(HintedError::new(
             format!("`{run}` is no name of a run"),
             "use letters, digits, `-`, `_` and `.`, not beginning with `.`",
         ));
@@ -100,7 +100,7 @@ pub fn expand(text: &str) -> PathBuf {
 /// The folder of sockets and locks: `$XDG_RUNTIME_DIR/rankdeck`, else `/tmp/rankdeck-UID`.
 ///
 /// A login manager removes `/run/user/UID` with the user's last login, and an agent must outlive that: it is used only where lingering is enabled.
-pub fn private_folder() -> Result<PathBuf, Failure> {
+pub fn private_folder() -> Result<PathBuf, HintedError> {
     let uid = own_uid();
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| {
         path.is_absolute()
@@ -114,7 +114,7 @@ pub fn private_folder() -> Result<PathBuf, Failure> {
     };
     match DirBuilder::new().mode(0o700).create(&folder) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-            return Err(Failure::new(
+            return Err(HintedError::new(
                 format!("cannot create {}: {error}", folder.display()),
                 "the agent needs a private folder for its sockets",
             ));
@@ -122,7 +122,7 @@ pub fn private_folder() -> Result<PathBuf, Failure> {
         _ => {}
     }
     owned_privately(&folder).map_err(|why| {
-        Failure::new(
+        HintedError::new(
             format!("{} {why}", folder.display()),
             format!("remove it, or run `chmod 700 {}` if it is yours", folder.display()),
         )

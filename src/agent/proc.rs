@@ -20,6 +20,15 @@ const TEXT_BYTES: u64 = 1 << 20;
 const AGAIN_BYTES: usize = 4096;
 const AGAIN_LIMIT: usize = 64 << 10;
 
+/// A process, named so that a reused pid is not mistaken for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ident {
+    /// Process id.
+    pub pid: u32,
+    /// Start time, clock ticks since boot.
+    pub start: u64,
+}
+
 /// A small file of `/proc` that stays open: of a process that has ended, nothing can be read any more, whoever has its pid.
 #[derive(Debug)]
 pub struct Again {

@@ -8,12 +8,10 @@ use super::roster::{self, load_hosts, own_binary, trainer_binary};
 use super::run::new_run_id;
 use super::{Failure, code, print};
 use rankdeck_agent::examine::Code;
-use rankdeck_agent::probe;
-use rankdeck_agent::site::BY_HASH;
 use rankdeck_link::{Answer, Call, Cargo, LinkError, Prompter};
 use rankdeck_proto::folders;
 use rankdeck_proto::pack;
-use rankdeck_proto::pack::Pack;
+use rankdeck_proto::pack::{BY_HASH, Pack};
 use rankdeck_tui::text::bytes;
 use rankdeck_types::host::Host;
 use rankdeck_types::plan::PlanDraft;
@@ -234,7 +232,7 @@ async fn bring_libtorch(
     failed: &mut usize,
 ) -> Result<Ready, Failure> {
     let hosts: Vec<Host> = ready.iter().map(|(host, _)| host.clone()).collect();
-    let folder = |cache: &str| format!("{cache}/{}/{}", probe::PUSHED, short(&pack.hash));
+    let folder = |cache: &str| format!("{cache}/{}/{}", folders::LIBTORCH, short(&pack.hash));
     let caches: std::collections::BTreeMap<&str, &str> =
         ready.iter().map(|(host, answer)| (host.name.as_str(), answer.cache.as_str())).collect();
     // The library itself says whether it is there: a configured folder that holds one passes.

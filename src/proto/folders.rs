@@ -5,6 +5,9 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+/// Folder below a cache in which `rankdeck push --libtorch` puts libraries, each in a folder named by its content.
+pub const LIBTORCH: &str = "libtorch";
+
 /// The home folder, `/` when there is none.
 pub fn home() -> PathBuf {
     std::env::home_dir().filter(|home| home.is_absolute()).unwrap_or_else(|| PathBuf::from("/"))

@@ -15,6 +15,9 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// What a console writes into `launch.code` before it launches: this and the hash of the pack.
+pub const BY_HASH: &str = "sha256:";
+
 /// What no program needs of its folder, besides what the experiment excludes.
 pub const EXCLUDED: [&str; 13] = [
     ".git",

@@ -2,7 +2,7 @@
 //!
 //! Everything that a test starts carries the run's mark; when the bed is dropped all of it is ended and looked for.
 
-use rankdeck_agent::daemon::Started;
+use rankdeck_agent::serve::daemon::Started;
 use rankdeck_agent::{RunEntry, proc};
 use rankdeck_proto::frame::{Decoder, encode};
 use rankdeck_proto::message::*;

@@ -1,7 +1,7 @@
 //! Consoles come and go: starting, finding, attaching again, several at once, slow ones.
 
 use crate::bed::*;
-use rankdeck_agent::daemon::Started;
+use rankdeck_agent::serve::daemon::Started;
 use rankdeck_proto::frame::encode;
 use rankdeck_proto::message::*;
 use std::io::{BufRead, BufReader, Read, Write};

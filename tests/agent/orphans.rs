@@ -1,7 +1,7 @@
 //! Nothing outlives its run: every way in which an agent, a rank or a stop can go wrong.
 
 use crate::bed::*;
-use rankdeck_agent::daemon::Started;
+use rankdeck_agent::serve::daemon::Started;
 use rankdeck_proto::message::*;
 
 /// A rank with a worker that ignores SIGTERM, a daemon that left its session and parent, and one that cleared its environment as well.

@@ -3,7 +3,7 @@
 use crate::harness::*;
 use rankdeck_agent::inspect::{Subject, inspect};
 use rankdeck_agent::proc;
-use rankdeck_agent::sweep::Ident;
+use rankdeck_agent::proc::Ident;
 use rankdeck_proto::inspection::{How, Inspection};
 use rankdeck_types::ids::Rank;
 use std::time::Instant;

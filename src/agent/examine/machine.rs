@@ -2,7 +2,9 @@
 //!
 //! Owner: one preflight; readers only, but for a file of a few bytes that is written to learn whether one can be.
 
-use super::super::{gpu, proc};
+use crate::observe::gpu;
+use crate::proc;
+
 use super::Question;
 use super::program::nearest;
 use serde::{Deserialize, Serialize};
@@ -276,7 +278,7 @@ pub(super) fn names() -> Names {
 
 /// The user's name, or number.
 pub(super) fn user() -> String {
-    let uid = super::super::paths::own_uid();
+    let uid = crate::paths::own_uid();
     let listed = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let own = listed.lines().find(|line| line.split(':').nth(2) == Some(&uid.to_string()));
     own.and_then(|line| line.split(':').next()).map_or_else(|| uid.to_string(), str::to_owned)
@@ -292,7 +294,7 @@ pub(super) fn session() -> Session {
     let error = if proc::stat(std::process::id()).is_none() {
         Some("no mounted /proc".to_owned())
     } else {
-        super::super::groups::pidfd(std::process::id()).err().map(|error| format!("pidfd_open: {error}"))
+        crate::supervise::groups::pidfd(std::process::id()).err().map(|error| format!("pidfd_open: {error}"))
     };
     let systemd = Path::new("/run/systemd/system").is_dir();
     let lingers = Path::new("/var/lib/systemd/linger").join(user()).exists();

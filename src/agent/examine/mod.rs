@@ -7,15 +7,20 @@
 mod code;
 mod machine;
 mod ports;
+mod probe;
 mod program;
 
 pub use code::Code;
 pub use machine::{Disk, GpuFinding, GpuProcess, Interface, Limits, Names, Route, Session};
 pub use ports::{Listened, Peer, Reached};
+pub(crate) use probe::probe;
 pub use program::{Program, Python, script_of, torch_version};
 
-use super::entries::{self, RunEntry};
-use super::{Failure, paths, probe, wall_time};
+use crate::clock::wall_time;
+use crate::entries::{self, RunEntry};
+use crate::paths;
+use crate::supervise::libtorch;
+use rankdeck_types::error::HintedError;
 use rankdeck_types::probe::Probe;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -116,7 +121,7 @@ pub struct Findings {
     /// The ranks' program.
     pub program: Option<Program>,
     /// Where libtorch is for the built-in trainer, or why there is none.
-    pub libtorch: Option<Result<String, Failure>>,
+    pub libtorch: Option<Result<String, HintedError>>,
     /// Its version, when its folder tells.
     pub libtorch_version: Option<String>,
     /// Will ranks outlive the login that starts them?
@@ -126,11 +131,11 @@ pub struct Findings {
 }
 
 /// Reads the question from standard input and examines.
-pub fn main() -> Result<Findings, Failure> {
+pub fn main() -> Result<Findings, HintedError> {
     let mut text = String::new();
     let read = std::io::stdin().take(MAX_QUESTION).read_to_string(&mut text);
     let fault = |error: String| {
-        Failure::new(format!("the question cannot be read: {error}"), "this is the console's own command")
+        HintedError::new(format!("the question cannot be read: {error}"), "this is the console's own command")
     };
     read.map_err(|error| fault(error.to_string()))?;
     let question: Question = serde_json::from_str(&text).map_err(|error| fault(error.to_string()))?;
@@ -155,17 +160,16 @@ pub fn examine(question: &Question) -> Findings {
         let workdir = workdir.clone();
         move || machine::disk(&workdir)
     });
-    let mut probe = probe::probe();
-    let libtorch = (question.command.is_empty()).then(|| {
-        match probe::libtorch(question.libtorch.as_deref(), &workdir) {
+    let mut probe = probe();
+    let libtorch =
+        question.command.is_empty().then(|| match libtorch::find(question.libtorch.as_deref(), &workdir) {
             Ok(Some(path)) => Ok(path.display().to_string()),
-            Ok(None) => Err(Failure::new(
+            Ok(None) => Err(HintedError::new(
                 "no libtorch found",
                 "set `libtorch`, or bring one with `rankdeck push --libtorch DIR`",
             )),
             Err(failure) => Err(failure),
-        }
-    });
+        });
     if let Some(Ok(path)) = &libtorch {
         probe.libtorch = Some(path.clone());
     }

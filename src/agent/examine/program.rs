@@ -2,7 +2,9 @@
 //!
 //! Owner: one preflight. The shell, the environment and the folder are those of a rank; nothing imports torch, whose version is read from its files.
 
-use super::super::{groups, paths};
+use crate::paths;
+use crate::supervise::groups;
+
 use super::Question;
 use serde::{Deserialize, Serialize};
 use std::io::Read;

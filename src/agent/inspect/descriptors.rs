@@ -3,7 +3,8 @@
 //! Owner: nobody keeps state. Links in `/proc/PID/fd` are read, never followed: following one could wait for a file system that is stuck.
 
 use super::sockets::{self, Tcp};
-use crate::{paths, proc};
+use crate::paths;
+use crate::proc;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;

@@ -4,12 +4,9 @@
 
 use super::memory::{self, Mapping};
 use super::syscall::{self, Call, Kind};
-use super::{
-    Shared, Subject, Venture, cgroup, descriptors, python, ras, recorder, signals, sockets, state_words,
-};
-use crate::proc;
-use crate::proc::Stat;
-use crate::sweep::Ident;
+use super::{Shared, Subject, Venture, descriptors, python, ras, recorder, sockets, state_words};
+use crate::observe::{cgroup_stat, host_signals};
+use crate::proc::{self, Ident, Stat};
 use rankdeck_proto::inspection::{
     Child, Frame, GroupView, HOLDS_GIL, How, OsState, PythonView, Socket, ThreadStack,
 };
@@ -35,7 +32,7 @@ pub(super) fn look(subject: &Subject, shared: &Shared, deadline: Instant) {
     shared.found(|found| {
         found.last_line.clone_from(&subject.last_line);
         found.gpu = subject.gpu.as_ref().map(gpu_words);
-        found.pressure = signals::pressure();
+        found.pressure = host_signals::pressure();
     });
     let alive = subject.ident.and_then(|ident| {
         proc::stat(ident.pid).filter(|stat| stat.start == ident.start).map(|stat| (ident, stat))
@@ -54,11 +51,11 @@ fn process(subject: &Subject, ident: Ident, stat: &Stat, shared: &Shared, deadli
     let pid = ident.pid;
     let begun = Instant::now();
     let before = cpu_of_tree(pid);
-    let groups = cgroup::Mounts::read().of(pid);
-    let (periods, throttled) = groups.as_ref().map_or((0, 0), cgroup::Groups::throttling);
+    let groups = cgroup_stat::Mounts::read().of(pid);
+    let (periods, throttled) = groups.as_ref().map_or((0, 0), cgroup_stat::Groups::throttling);
     shared.stage("the state of its main thread");
     let call = syscall::call(pid, pid);
-    let frozen = groups.as_ref().is_some_and(cgroup::Groups::is_frozen);
+    let frozen = groups.as_ref().is_some_and(cgroup_stat::Groups::is_frozen);
     shared.found(|found| {
         found.pid = Some(pid);
         found.os = OsState {
@@ -68,7 +65,7 @@ fn process(subject: &Subject, ident: Ident, stat: &Stat, shared: &Shared, deadli
             syscall: call.as_ref().and_then(syscall::in_short),
             frozen_cgroup: frozen,
             throttled_share: None,
-            oom_kills: groups.as_ref().map_or(0, cgroup::Groups::oom_kills),
+            oom_kills: groups.as_ref().map_or(0, cgroup_stat::Groups::oom_kills),
             tracer: proc::tracer(pid),
             threads: stat.threads as u32,
             cpu_ms_moved: 0,

@@ -5,7 +5,6 @@
 //! ```text
 //! look         the parts in their order                     syscall      what a thread waits for
 //! descriptors  who is at the other end of a descriptor      sockets      TCP_INFO and unix peers by netlink
-//! cgroup       frozen, throttled, out of memory             signals      pressure, network interface, suspension
 //! memory       maps and memory of another process           native       native stacks from outside
 //! symbols      unwinding through mapped files, names        python       Python stacks from outside
 //! ras          NCCL's RAS subsystem                         recorder     PyTorch's Flight Recorder
@@ -17,7 +16,6 @@
 //! - INSPECT-2: a helper that is stuck is left alone and counted; a rank with a stuck helper gets no second one that reads its memory.
 //! - INSPECT-3: looking changes nothing about the rank: no signal, no interrupted system call, nothing started in it.
 
-pub mod cgroup;
 pub mod descriptors;
 mod look;
 pub mod memory;
@@ -25,7 +23,6 @@ pub mod native;
 pub mod python;
 pub mod ras;
 pub mod recorder;
-pub mod signals;
 pub mod sockets;
 #[cfg(target_arch = "x86_64")]
 pub mod symbols;
@@ -33,7 +30,7 @@ pub mod syscall;
 
 pub use look::gpu_words;
 
-use super::sweep::Ident;
+use crate::proc::Ident;
 use rankdeck_proto::inspection::Inspection;
 use rankdeck_proto::message::GpuSample;
 use rankdeck_types::ids::Rank;
@@ -142,7 +139,7 @@ impl Drop for Venture {
 /// Looks at ranks, all at once, and answers in time (INSPECT-1). Blocks for that long: not for the agent's loop.
 pub fn inspect(subjects: Vec<Subject>) -> Vec<Inspection> {
     let begun = Instant::now();
-    let busy = signals::pressure().is_some_and(|pressure| pressure.cpu >= BUSY);
+    let busy = crate::observe::host_signals::pressure().is_some_and(|pressure| pressure.cpu >= BUSY);
     let deadline = begun + if busy { BUSY_PATIENCE } else { PATIENCE };
     let helpers: Vec<(Rank, Shared)> = subjects
         .into_iter()

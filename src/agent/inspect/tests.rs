@@ -64,7 +64,7 @@ fn a_pipe_is_traced_to_the_process_at_its_other_end() {
     });
     let words = found.blocked_on.unwrap();
     assert!(words.starts_with("read on a pipe from pid "), "{words}");
-    crate::groups::signal(
+    crate::supervise::groups::signal(
         found.children[0].pid,
         crate::proc::stat(found.children[0].pid).unwrap().start,
         libc::SIGKILL,
@@ -174,6 +174,6 @@ fn a_process_in_uninterruptible_sleep_is_read_within_the_patience() {
     assert!(found.took_ms < 20_000, "{}", found.took_ms);
     for child in crate::proc::descendants(victim.0.id()) {
         let start = crate::proc::stat(child).map_or(0, |stat| stat.start);
-        crate::groups::signal(child, start, libc::SIGKILL);
+        crate::supervise::groups::signal(child, start, libc::SIGKILL);
     }
 }

@@ -198,13 +198,14 @@ fn the_configured_interface_must_be_there_and_lead_somewhere() {
 fn the_trainer_needs_its_libtorch_and_must_be_there() {
     let mut draft = draft(1);
     draft.experiment.launch.command.clear();
-    let builtin = |e: &mut Examined, libtorch: Result<String, rankdeck_agent::Failure>, version: &str| {
-        e.findings.program = None;
-        e.findings.probe.trainer = Some("/t".into());
-        e.findings.libtorch = Some(libtorch);
-        e.findings.libtorch_version = Some(version.into());
-    };
-    let none = rankdeck_agent::Failure::new("no libtorch found", "push");
+    let builtin =
+        |e: &mut Examined, libtorch: Result<String, rankdeck_types::error::HintedError>, version: &str| {
+            e.findings.program = None;
+            e.findings.probe.trainer = Some("/t".into());
+            e.findings.libtorch = Some(libtorch);
+            e.findings.libtorch_version = Some(version.into());
+        };
+    let none = rankdeck_types::error::HintedError::new("no libtorch found", "push");
     assert_eq!(only(&draft, 0, |e| builtin(e, Err(none.clone()), "")).0, "versions");
     assert!(only(&draft, 0, |e| builtin(e, Ok("/l".into()), "2.9.1")).2.contains("2.9.1"));
     let missing = only(&draft, 0, |e| {

@@ -3,12 +3,14 @@
 //!
 //! Owner: one thread, so that a slow `/proc` or page keeps nobody. The loop says whom to look at; the newest sample replaces the one before.
 
-use super::family::{Family, Surroundings};
-use super::gpu::Gpus;
-use super::inspect::signals::HostWatch;
-use super::proc;
-use super::sweep::Ident;
-use super::{Timing, wall_time};
+use crate::clock::wall_time;
+use crate::observe::{
+    gpu::Gpus,
+    host_signals::HostWatch,
+    process_tree::{Family, Surroundings},
+};
+use crate::proc::{self, Ident};
+use crate::timing::Timing;
 use rankdeck_proto::message::{GpuSample, HostSample, PageSample, RankSample};
 use rankdeck_proto::status_page::{Reader, monotonic_ns};
 use rankdeck_types::ids::{Generation, Rank};

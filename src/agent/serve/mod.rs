@@ -3,21 +3,41 @@
 //! Owner: the main thread of the agent, a single-threaded runtime. It never waits for a disk, a driver, a console or a rank: those have threads or
 //! tasks of their own and report back through one bounded queue (AGENT-2).
 
-use super::aftermath::{PURGE, mark};
-use super::cgroup::Cgroup;
-use super::console::{self, Hub, Identity};
-use super::daemon::{Ready, Started};
-use super::duty::{Agent, News};
-use super::events::{self, Audience};
-use super::logs::{Batch, Logs};
-use super::manifest::{self, Manifest};
-use super::oom::OomWatch;
-use super::paths::RunPaths;
-use super::spawn::Spawner;
-use super::supervise::Machine;
-use super::sweep::{self, Ident, Scope};
-use super::{Failure, Timing, gpu, groups, guard, proc, sample, spool, wall_time};
+mod aftermath;
+mod console;
+pub mod daemon;
+mod duty;
+mod events;
+mod port;
+pub(crate) mod relay;
+mod spool;
+mod wire;
+
+use crate::clock::wall_time;
+use crate::manifest::{self, Manifest};
+use crate::observe::{
+    gpu,
+    logs::{Batch, Logs},
+    sample,
+};
+use crate::paths::RunPaths;
+use crate::proc::{self, Ident};
+use crate::supervise::{
+    cgroup::Cgroup,
+    groups, guard,
+    lifecycle::Machine,
+    oom::OomWatch,
+    spawn::Spawner,
+    sweep::{self, Scope},
+};
+use crate::timing::Timing;
+use aftermath::{PURGE, mark};
+use console::{Hub, Identity};
+use daemon::{Ready, Started};
+use duty::{Agent, News};
+use events::Audience;
 use rankdeck_proto::message::Survivor;
+use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::RunId;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,7 +96,7 @@ pub fn main(settings: Settings) -> ExitCode {
             result
         }
         Err(error) => {
-            Err(Failure::new(format!("no runtime: {error}"), "check the limits on processes and files"))
+            Err(HintedError::new(format!("no runtime: {error}"), "check the limits on processes and files"))
         }
     };
     match result {
@@ -103,12 +123,13 @@ pub(super) fn say(text: &str) {
     let _ = writeln!(io::stderr(), "agent: {text}");
 }
 
-async fn live(settings: Settings) -> Result<ExitCode, Failure> {
-    let failed = |what: &str, error: io::Error| Failure::new(format!("{what}: {error}"), "look at agent.log");
+async fn live(settings: Settings) -> Result<ExitCode, HintedError> {
+    let failed =
+        |what: &str, error: io::Error| HintedError::new(format!("{what}: {error}"), "look at agent.log");
     groups::set_umask(0o077);
     groups::become_subreaper().map_err(|error| failed("cannot become subreaper", error))?;
     let own = proc::stat(std::process::id())
-        .ok_or_else(|| Failure::new("cannot read /proc", "the agent needs a mounted /proc"))?;
+        .ok_or_else(|| HintedError::new("cannot read /proc", "the agent needs a mounted /proc"))?;
     let ident = Ident { pid: own.pid, start: own.start };
     let mut children = signal(SignalKind::child()).map_err(|error| failed("cannot handle signals", error))?;
     let mut orders_to_end = Signals::new().map_err(|error| failed("cannot handle signals", error))?;
@@ -147,7 +168,7 @@ async fn live(settings: Settings) -> Result<ExitCode, Failure> {
     let mut agent = Agent {
         timing,
         ident,
-        build: super::build(),
+        build: crate::identity::build(),
         started: former.map_or_else(wall_time, |manifest| manifest.started),
         machine: machine.clone(),
         spool: spool.clone(),

@@ -5,14 +5,11 @@
 //!   newer ones, log lines over the bound are dropped and counted, and a write that takes [`WRITE_PATIENCE`] ends the connection.
 //! - CONSOLE-2: only this user's processes are served.
 
-use super::logs::Batch;
-use super::paths::own_uid;
-use super::port::Reserved;
-use super::sample::Numbered;
-use super::spool::Spool;
-use super::supervise::Machine;
-use super::wall_time;
-use super::wire::Wire;
+use crate::clock::wall_time;
+use crate::observe::{logs::Batch, sample::Numbered};
+use crate::paths::own_uid;
+use crate::serve::{port::Reserved, spool::Spool, wire::Wire};
+use crate::supervise::lifecycle::Machine;
 use rankdeck_proto::frame::{Decoder, FrameError, encode_into, encode_sample_into};
 use rankdeck_proto::message::{AgentMessage, ConsoleMessage, LaunchSpec, PROTOCOL};
 use rankdeck_types::ids::{NodeRank, Rank, RunId};
@@ -277,7 +274,7 @@ async fn hear(
         }
         let answer = match message {
             ConsoleMessage::Ping { sent_ms } => {
-                AgentMessage::Pong { sent_ms, wall_time: Some(super::wall_time()) }
+                AgentMessage::Pong { sent_ms, wall_time: Some(crate::clock::wall_time()) }
             }
             ConsoleMessage::ReservePort { request } => match Reserved::find() {
                 Ok(found) => {

@@ -7,7 +7,7 @@
 //!   is a round of samples or the end of a rank. In between they wait in the kernel, which keeps them whatever becomes of the rank. Agent and consoles
 //!   then wake a few times a second however much a rank says, and take that much less from its cores.
 
-use super::paths::own_uid;
+use crate::paths::own_uid;
 use rankdeck_proto::message::RankEvent;
 use rankdeck_types::ids::{Generation, Rank};
 use std::cell::RefCell;

@@ -2,21 +2,34 @@
 //!
 //! Owner: the loop in `serve`, which calls [`Agent::hear`] and [`Agent::tick`]; nothing here waits. What comes after a rank's end is in `aftermath`.
 
-use super::cgroup::Cgroup;
-use super::console::{Attached, LineStore, Order};
-use super::events::{Audience, Said};
-use super::guard::{self, Guard};
-use super::logs::{Batch, Logs};
-use super::manifest::{Manifest, ManifestRank};
-use super::metrics::{Follower, Picker};
-use super::oom::OomWatch;
-use super::paths::RunPaths;
-use super::serve::{Settings, say};
-use super::spawn::{Spawner, Started as Spawned};
-use super::supervise::{self, Action, Machine};
-use super::sweep::{self, Ident};
-use super::{Failure, Timing, gpu, inspect, proc, sample, site, spool};
+use crate::inspect;
+use crate::manifest::{Manifest, ManifestRank};
+use crate::observe::{
+    gpu,
+    logs::{Batch, Logs},
+    metrics::{Follower, Picker},
+    sample,
+};
+use crate::paths::RunPaths;
+use crate::proc::{self, Ident};
+use crate::serve::{
+    Settings,
+    console::{Attached, LineStore, Order},
+    events::{Audience, Said},
+    say, spool,
+};
+use crate::supervise::{
+    cgroup::Cgroup,
+    guard::{self, Guard},
+    launch_prep,
+    lifecycle::{self, Action, Machine},
+    oom::OomWatch,
+    spawn::{Spawner, Started as Spawned},
+    sweep,
+};
+use crate::timing::Timing;
 use rankdeck_proto::message::{AgentMessage, ConsoleMessage, LaunchSpec, RecordEvent, StopMode, Survivor};
+use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::OnDisconnect;
 use rankdeck_types::ids::Rank;
 use rankdeck_types::plan::ras_address;
@@ -39,7 +52,7 @@ const LOOKS: usize = 4;
 pub(super) enum News {
     Order(Order),
     Said(Said),
-    Prepared(Box<LaunchSpec>, Result<Box<site::Launch>, String>),
+    Prepared(Box<LaunchSpec>, Result<Box<launch_prep::Launch>, String>),
     Spawned(Rank, Spawned),
     Autopsied(Rank, Vec<String>),
     LeftNothing(Rank),
@@ -145,16 +158,16 @@ impl Agent {
 
     fn obey(&mut self, order: Order) -> Vec<Action> {
         let now = self.now();
-        let refuse = |failure: Failure| {
+        let refuse = |failure: HintedError| {
             // A console that does not even take its answers will learn from the snapshot.
-            let Failure { error, hint } = failure;
+            let HintedError { error, hint } = failure;
             let _ = order.answers.try_send(AgentMessage::Refused { error, hint });
             Vec::new()
         };
         match order.message {
             ConsoleMessage::Launch { spec } => {
                 if spec.plan.run != self.settings.run || spec.node_rank != self.settings.paths.node {
-                    return refuse(Failure::new(
+                    return refuse(HintedError::new(
                         format!(
                             "this agent serves node {} of run {}, and the launch is for node {} of run {}",
                             self.settings.paths.node, self.settings.run, spec.node_rank, spec.plan.run
@@ -163,7 +176,7 @@ impl Agent {
                     ));
                 }
                 if self.quitting {
-                    return refuse(Failure::new("this agent is ending", "attach again in a moment"));
+                    return refuse(HintedError::new("this agent is ending", "attach again in a moment"));
                 }
                 let launched = self.machine.borrow_mut().launch(spec.clone());
                 match launched {
@@ -181,7 +194,7 @@ impl Agent {
             }
             ConsoleMessage::Inspect { request, ranks } => {
                 if Arc::strong_count(&self.looks) > LOOKS {
-                    return refuse(Failure::new(
+                    return refuse(HintedError::new(
                         format!("{LOOKS} close looks at ranks are under way on {}", self.settings.host),
                         "ask again in two seconds",
                     ));
@@ -222,7 +235,7 @@ impl Agent {
         self.measure(&spec);
         self.spawning = ranks.len();
         *self.audience.expected.borrow_mut() = (spec.generation, ranks);
-        let site = site::Base {
+        let site = launch_prep::Base {
             paths: self.settings.paths.clone(),
             workdir: self.settings.workdir.clone(),
             events: self.settings.socket("ev"),
@@ -231,7 +244,7 @@ impl Agent {
         };
         let news = self.news.clone();
         tokio::task::spawn_blocking(move || {
-            let launch = site::prepare(site, &spec).map(Box::new);
+            let launch = launch_prep::prepare(site, &spec).map(Box::new);
             let _ = news.blocking_send(News::Prepared(spec, launch));
         });
     }
@@ -268,7 +281,7 @@ impl Agent {
         self.lines.borrow_mut().push(batch);
     }
 
-    fn spawn(&mut self, spec: &LaunchSpec, launch: Result<Box<site::Launch>, String>) -> Vec<Action> {
+    fn spawn(&mut self, spec: &LaunchSpec, launch: Result<Box<launch_prep::Launch>, String>) -> Vec<Action> {
         let now = self.now();
         let stopped = self
             .machine
@@ -324,7 +337,7 @@ impl Agent {
     fn look_at_ranks(&self) {
         let machine = self.machine.borrow();
         let generation = machine.generation();
-        let subject = |life: &supervise::RankLife| {
+        let subject = |life: &lifecycle::RankLife| {
             Some(sample::Subject {
                 rank: life.rank,
                 ident: life.ident.filter(|ident| ident.start > 0)?,
@@ -370,7 +383,7 @@ impl Agent {
         let now = self.now();
         let actions = {
             let mut machine = self.machine.borrow_mut();
-            let grace = machine.spec().map_or(0, supervise::grace_ms);
+            let grace = machine.spec().map_or(0, lifecycle::grace_ms);
             if machine.is_quiet() {
                 Vec::new()
             } else {
@@ -445,7 +458,7 @@ impl Agent {
             && launch.on_disconnect == OnDisconnect::Stop
             && !self.detached
             && self.heard.elapsed() >= lease;
-        over.then(|| machine.spec().map_or(0, supervise::grace_ms))
+        over.then(|| machine.spec().map_or(0, lifecycle::grace_ms))
     }
 
     pub(super) fn manifest(&self, serving: bool) -> Manifest {
@@ -485,7 +498,7 @@ impl Agent {
         let machine = self.machine.borrow();
         for life in machine.ranks() {
             let path = self.settings.paths.rank_log(machine.generation(), life.rank);
-            if let Ok((first, lines)) = super::logs::tail(&path, 1000) {
+            if let Ok((first, lines)) = crate::observe::logs::tail(&path, 1000) {
                 let batch = Batch { rank: life.rank, generation: machine.generation(), first, lines };
                 self.lines.borrow_mut().push(&batch);
             }
@@ -500,7 +513,7 @@ impl Agent {
         let proved = self.machine.borrow().is_quiet();
         let unused = self.machine.borrow().spec().is_none();
         self.spool.save_manifest(self.manifest(false).bytes());
-        if !self.spool.flush(super::serve::LAST_RECORDS) {
+        if !self.spool.flush(crate::serve::LAST_RECORDS) {
             say("not everything could be written to disk");
         }
         let _ = std::fs::remove_file(socket);

@@ -6,7 +6,7 @@
 //! - GROUP-3: no descriptor of the agent but standard input, output and error reaches a child.
 //! - GROUP-4: in an agent every child is made by [`spawn`], so that spawning and reaping do not meet.
 
-use super::proc;
+use crate::proc;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;

@@ -4,9 +4,8 @@
 //! Owner: the sampling thread. What a look costs was measured (docs/BENCHMARKS.md): listing children goes over every thread of every process, so that
 //! it is done again only where somebody may have been born or has died; opening a file of `/proc` takes longer than reading it.
 
-use super::inspect::cgroup;
-use super::proc::{self, Again, Stat};
-use super::sweep::Ident;
+use crate::observe::cgroup_stat;
+use crate::proc::{self, Again, Ident, Stat};
 use rankdeck_proto::message::{CgroupSample, ChildSample, RankSignals};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -32,15 +31,15 @@ pub struct Family {
 /// What ranks of one host have in common.
 #[derive(Debug, Default)]
 pub struct Surroundings {
-    mounts: cgroup::Mounts,
+    mounts: cgroup_stat::Mounts,
     newest: Option<u32>,
-    groups: Vec<(cgroup::Groups, CgroupSample)>,
+    groups: Vec<(cgroup_stat::Groups, CgroupSample)>,
 }
 
 impl Surroundings {
     /// Reads what stays as it is while a run lives.
     pub fn read() -> Surroundings {
-        Surroundings { mounts: cgroup::Mounts::read(), ..Surroundings::default() }
+        Surroundings { mounts: cgroup_stat::Mounts::read(), ..Surroundings::default() }
     }
 
     /// A new round begins. `newest` is the last process made on this host, read before the round.
@@ -50,7 +49,7 @@ impl Surroundings {
     }
 
     /// Ranks mostly share their groups: each is looked at once per round.
-    fn sample(&mut self, groups: &cgroup::Groups) -> CgroupSample {
+    fn sample(&mut self, groups: &cgroup_stat::Groups) -> CgroupSample {
         if let Some((_, sample)) = self.groups.iter().find(|(seen, _)| seen == groups) {
             return sample.clone();
         }
@@ -71,7 +70,7 @@ struct Slow {
     io: Option<Again>,
     ticks: BTreeMap<Ident, u64>,
     percent: f32,
-    groups: Option<cgroup::Groups>,
+    groups: Option<cgroup_stat::Groups>,
     cgroup: Option<CgroupSample>,
     io_bytes: u64,
 }

@@ -7,8 +7,9 @@
 //!   Only beyond that bound are records lost, and then they are counted.
 //! - SPOOL-4: memory is bounded: the newest records, and a sparse index into the file.
 
-use super::paths::RunPaths;
-use super::{manifest, wall_time};
+use crate::clock::wall_time;
+use crate::manifest;
+use crate::paths::RunPaths;
 use rankdeck_proto::frame::MAX_FRAME;
 use rankdeck_proto::message::{Record, RecordEvent};
 use rankdeck_types::ids::Generation;
@@ -16,7 +17,7 @@ use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -371,8 +372,9 @@ impl Writer {
     }
 }
 
+#[cfg(test)]
 /// Every record of a spool that nobody writes to at the moment, for tests and for looking at a finished run.
-pub fn records(path: &Path) -> io::Result<Vec<Record>> {
+fn records(path: &std::path::Path) -> io::Result<Vec<Record>> {
     let mut records = Vec::new();
     scan(&File::open(path)?, |record, _| records.push(record.clone()))?;
     Ok(records)

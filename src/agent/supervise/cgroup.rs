@@ -4,7 +4,7 @@
 //! Owner: the agent, which makes it below its own group and removes it; its guard knows the path. Where there is none (no cgroup v2, not writable, an
 //! older kernel), the other layers stand alone.
 
-use super::paths::RunPaths;
+use crate::paths::RunPaths;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

@@ -2,12 +2,18 @@
 //!
 //! Owner: the agent's loop. Whatever reads all of `/proc` or waits for processes runs on a thread of its own and reports back.
 
-use super::duty::{Agent, News};
-use super::guard::{Guard, Watch};
-use super::serve::{Settings, TICK};
-use super::supervise::{self, Action};
-use super::sweep::{self, Ident, Mark, Scope};
-use super::{gpu, groups};
+use crate::observe::gpu;
+use crate::proc::Ident;
+use crate::serve::{
+    Settings, TICK,
+    duty::{Agent, News},
+};
+use crate::supervise::{
+    groups,
+    guard::{Guard, Watch},
+    lifecycle::{self, Action},
+    sweep::{self, Mark, Scope},
+};
 use rankdeck_types::ids::Rank;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -87,7 +93,7 @@ impl Agent {
         let (scope, news, gpus) = (self.scope(), self.news.clone(), self.gpus.clone());
         let (used, mut pids): (Vec<Option<u32>>, BTreeSet<u32>) = {
             let machine = self.machine.borrow();
-            let pid = |life: &supervise::RankLife| life.ident.map(|ident| ident.pid);
+            let pid = |life: &lifecycle::RankLife| life.ident.map(|ident| ident.pid);
             (
                 machine.ranks().iter().map(|life| life.gpu).collect(),
                 machine.ranks().iter().filter_map(pid).collect(),
@@ -130,7 +136,7 @@ impl Agent {
     /// A child was reaped: a rank, the guard, a helper, or something that a rank left to the agent.
     fn bury(&mut self, pid: u32, status: i32) {
         let is_it =
-            |life: &supervise::RankLife| life.lives() && life.ident.is_some_and(|ident| ident.pid == pid);
+            |life: &lifecycle::RankLife| life.lives() && life.ident.is_some_and(|ident| ident.pid == pid);
         let is_rank = self.machine.borrow().ranks().iter().any(is_it);
         if is_rank {
             let actions = self.ended(pid, status);
@@ -148,7 +154,7 @@ impl Agent {
         let killed = libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL;
         let out_of_memory = killed && self.oom.was_it();
         let now = self.now();
-        self.machine.borrow_mut().reaped(pid, supervise::decode(status, out_of_memory), now)
+        self.machine.borrow_mut().reaped(pid, lifecycle::decode(status, out_of_memory), now)
     }
 
     pub(super) fn keep_guard(&mut self) {

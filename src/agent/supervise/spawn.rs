@@ -3,12 +3,10 @@
 //! Owner: one thread that lives as long as the agent (GROUP-2): the parent-death signal fires when the *thread* that forked ends. It is also the
 //! only place that may wait for a slow file system on the way to `exec`.
 
-use super::cgroup::Cgroup;
-use super::groups;
-use super::hook;
-use super::paths::RunPaths;
-use super::proc;
-use super::sweep::Ident;
+use crate::hook;
+use crate::paths::RunPaths;
+use crate::proc::{self, Ident};
+use crate::supervise::{cgroup::Cgroup, groups};
 use rankdeck_proto::message::LaunchSpec;
 use rankdeck_types::ids::Rank;
 use rankdeck_types::plan::{PlannedHost, PlannedRank, rank_environment};
@@ -16,7 +14,6 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
@@ -235,35 +232,6 @@ fn start(order: &Order, cgroup: Option<&Cgroup>) -> Started {
     // Not waited for here: the agent's loop reaps every child.
     let pid = child.id();
     Ok(Ident { pid, start: proc::stat(pid).map_or(0, |stat| stat.start) })
-}
-
-/// Runs a short helper and returns the first line it prints; killed after `within`. It is reaped by whoever reaps this process's children.
-pub fn ask(argv: &[OsString], within: std::time::Duration) -> Result<String, String> {
-    use std::io::{BufRead, BufReader, Read};
-    let program = argv.first().ok_or("the command is empty")?;
-    let shown = Path::new(program).display().to_string();
-    let mut command = Command::new(program);
-    command
-        .args(&argv[1..])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .process_group(0);
-    let mut child = groups::spawn(&mut command).map_err(|error| format!("cannot run {shown}: {error}"))?;
-    let pid = child.id();
-    let start = proc::stat(pid).map_or(0, |stat| stat.start);
-    let output = child.stdout.take().ok_or("no pipe")?;
-    let (answer, inbox) = mpsc::channel();
-    std::thread::spawn(move || {
-        let mut line = String::new();
-        let _ = BufReader::new(output.take(1 << 16)).read_line(&mut line);
-        let _ = answer.send(line);
-    });
-    let line = inbox.recv_timeout(within).map_err(|_| {
-        groups::signal(pid, start, libc::SIGKILL);
-        format!("{shown} did not answer within {} s", within.as_secs())
-    })?;
-    Ok(line.trim().to_owned())
 }
 
 #[cfg(test)]

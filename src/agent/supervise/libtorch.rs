@@ -1,29 +1,22 @@
-//! What a host offers: cores, GPUs, the built-in trainer, libtorch.
+//! The built-in trainer and libtorch on this host.
 //!
-//! Owner: `agent probe` and every launch. Nothing here imports torch: Python is only asked where the package lies.
+//! Nothing here imports torch: Python is only asked where the package is.
 
-use super::spawn::ask;
-use super::{Failure, gpu, paths, proc};
+use crate::paths;
+use crate::proc;
+use crate::supervise::groups;
 use rankdeck_proto::folders;
-use rankdeck_types::probe::Probe;
+use rankdeck_types::error::HintedError;
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::time::Duration;
 
 /// How long an interpreter may take to say where torch is.
 const PYTHON_PATIENCE: Duration = Duration::from_secs(30);
-
-/// Everything about this host.
-pub fn probe() -> Probe {
-    let here = std::env::current_dir().unwrap_or_default();
-    Probe {
-        hostname: proc::hostname(),
-        cpu_count: proc::cpu_count(),
-        gpu_count: gpu::count(),
-        home: folders::home().display().to_string(),
-        trainer: trainer().map(|path| path.display().to_string()),
-        libtorch: libtorch(None, &here).ok().flatten().map(|path| path.display().to_string()),
-    }
-}
 
 /// `rankdeck-trainer` beside the running executable.
 pub fn trainer() -> Option<PathBuf> {
@@ -33,8 +26,8 @@ pub fn trainer() -> Option<PathBuf> {
 
 /// A folder with libtorch: what hosts.toml says, else `LIBTORCH`, else `.libtorch/torch` in the working folder or above the executable, else what was pushed. `Ok(None)`: there
 /// is none and none was asked for.
-pub fn libtorch(wanted: Option<&str>, workdir: &Path) -> Result<Option<PathBuf>, Failure> {
-    let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else { return Ok(find(workdir)) };
+pub fn find(wanted: Option<&str>, workdir: &Path) -> Result<Option<PathBuf>, HintedError> {
+    let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else { return Ok(search(workdir)) };
     let folder = match wanted.strip_prefix("python:") {
         Some(python) => workdir.join(asked(python, workdir)?),
         None => workdir.join(expanded(wanted)),
@@ -42,7 +35,7 @@ pub fn libtorch(wanted: Option<&str>, workdir: &Path) -> Result<Option<PathBuf>,
     if is_libtorch(&folder) {
         return Ok(Some(folder));
     }
-    Err(Failure::new(
+    Err(HintedError::new(
         format!("no lib/libtorch_cpu.so in {} on {}", folder.display(), proc::hostname()),
         "set `libtorch` in hosts.toml to the unpacked torch folder, or to `python:PATH` of an interpreter that has torch",
     ))
@@ -52,12 +45,13 @@ fn expanded(text: &str) -> PathBuf {
     if text.starts_with('~') { paths::expand(text) } else { PathBuf::from(text) }
 }
 
-fn asked(python: &str, workdir: &Path) -> Result<String, Failure> {
+fn asked(python: &str, workdir: &Path) -> Result<String, HintedError> {
     const SCRIPT: &str = "import importlib.util as u; s = u.find_spec('torch'); print(list(s.submodule_search_locations)[0] if s else '')";
     let program = expanded(python);
     // A bare name is looked up in PATH, a relative path starts at the working folder.
     let program = if python.contains('/') { workdir.join(program) } else { program };
-    let failed = |error: String| Failure::new(error, "check the interpreter after `python:` in hosts.toml");
+    let failed =
+        |error: String| HintedError::new(error, "check the interpreter after `python:` in hosts.toml");
     let answer = ask(&[program.into(), "-c".into(), SCRIPT.into()], PYTHON_PATIENCE).map_err(failed)?;
     if answer.is_empty() {
         return Err(failed(format!("{python} on {} has no torch", proc::hostname())));
@@ -65,10 +59,35 @@ fn asked(python: &str, workdir: &Path) -> Result<String, Failure> {
     Ok(answer)
 }
 
-/// Where `rankdeck push --libtorch` puts libraries: below this folder of a cache, in folders named by content.
-pub const PUSHED: &str = "libtorch";
+/// Runs a short helper and returns the first line it prints; killed after `within`. It is reaped by whoever reaps this process's children.
+fn ask(argv: &[OsString], within: Duration) -> Result<String, String> {
+    let program = argv.first().ok_or("the command is empty")?;
+    let shown = Path::new(program).display().to_string();
+    let mut command = Command::new(program);
+    command
+        .args(&argv[1..])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .process_group(0);
+    let mut child = groups::spawn(&mut command).map_err(|error| format!("cannot run {shown}: {error}"))?;
+    let pid = child.id();
+    let start = proc::stat(pid).map_or(0, |stat| stat.start);
+    let output = child.stdout.take().ok_or("no pipe")?;
+    let (answer, inbox) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        let _ = BufReader::new(output.take(1 << 16)).read_line(&mut line);
+        let _ = answer.send(line);
+    });
+    let line = inbox.recv_timeout(within).map_err(|_| {
+        groups::signal(pid, start, libc::SIGKILL);
+        format!("{shown} did not answer within {} s", within.as_secs())
+    })?;
+    Ok(line.trim().to_owned())
+}
 
-fn find(workdir: &Path) -> Option<PathBuf> {
+fn search(workdir: &Path) -> Option<PathBuf> {
     let variable =
         std::env::var_os("LIBTORCH").filter(|value| !value.is_empty()).map(|value| workdir.join(value));
     let here = std::env::current_dir().ok();
@@ -83,7 +102,7 @@ fn find(workdir: &Path) -> Option<PathBuf> {
                 .map(|folder| folder.join(".libtorch/torch")),
         )
         .chain(folders::caches().into_iter().flat_map(|cache| {
-            let mut pushed: Vec<PathBuf> = std::fs::read_dir(cache.join(PUSHED))
+            let mut pushed: Vec<PathBuf> = std::fs::read_dir(cache.join(folders::LIBTORCH))
                 .into_iter()
                 .flatten()
                 .flatten()
@@ -110,10 +129,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let torch = folder.path().join("torch");
         std::fs::create_dir_all(torch.join("lib")).unwrap();
-        assert!(libtorch(Some("torch"), folder.path()).unwrap_err().error.contains("libtorch_cpu.so"));
+        assert!(find(Some("torch"), folder.path()).unwrap_err().error.contains("libtorch_cpu.so"));
         std::fs::write(torch.join("lib/libtorch_cpu.so"), "").unwrap();
-        assert_eq!(libtorch(Some("torch"), folder.path()).unwrap(), Some(torch.clone()));
-        assert_eq!(libtorch(torch.to_str(), Path::new("/")).unwrap(), Some(torch));
+        assert_eq!(find(Some("torch"), folder.path()).unwrap(), Some(torch.clone()));
+        assert_eq!(find(torch.to_str(), Path::new("/")).unwrap(), Some(torch));
     }
 
     #[test]
@@ -129,14 +148,11 @@ mod tests {
             std::fs::set_permissions(&python, PermissionsExt::from_mode(0o755)).unwrap();
         };
         script(&format!("#!/bin/sh\necho {}\n", torch.display()));
-        assert_eq!(libtorch(Some("python:./python"), folder.path()).unwrap(), Some(torch));
+        assert_eq!(find(Some("python:./python"), folder.path()).unwrap(), Some(torch));
         script("#!/bin/sh\nexit 1\n");
-        assert!(libtorch(Some("python:./python"), folder.path()).unwrap_err().error.contains("has no torch"));
+        assert!(find(Some("python:./python"), folder.path()).unwrap_err().error.contains("has no torch"));
         assert!(
-            libtorch(Some("python:/nonexistent/python"), folder.path())
-                .unwrap_err()
-                .error
-                .contains("cannot run")
+            find(Some("python:/nonexistent/python"), folder.path()).unwrap_err().error.contains("cannot run")
         );
     }
 }

@@ -2,12 +2,14 @@
 //!
 //! Owner: a thread per launch, since disks and interpreters may be slow. It starts nothing; [`Launch::order`] says what is to be started.
 
-use super::paths::RunPaths;
-use super::spawn::{Order, Site, order};
-use super::{Failure, hook, probe};
+use crate::hook;
+use crate::paths::RunPaths;
+use crate::supervise::libtorch;
+use crate::supervise::spawn::{Order, Site, order};
 use rankdeck_proto::folders::create_private;
 use rankdeck_proto::message::LaunchSpec;
 use rankdeck_proto::pack;
+use rankdeck_types::error::HintedError;
 use rankdeck_types::plan::{PlannedHost, PlannedRank};
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -43,15 +45,12 @@ impl Launch {
     }
 }
 
-/// What a console writes into `launch.code` before it launches: this and the hash of the pack.
-pub const BY_HASH: &str = "sha256:";
-
 /// The run's own copy of the pushed code, in which its ranks work; unpacked once, also over restarts.
-fn code_folder(paths: &RunPaths, code: &str) -> Result<PathBuf, Failure> {
+fn code_folder(paths: &RunPaths, code: &str) -> Result<PathBuf, HintedError> {
     let absent = |what: &str| {
-        Failure::new(format!("code {what} is not on this host"), "`rankdeck push EXPERIMENT` brings it")
+        HintedError::new(format!("code {what} is not on this host"), "`rankdeck push EXPERIMENT` brings it")
     };
-    let hash = code.strip_prefix(BY_HASH).ok_or_else(|| absent(code))?;
+    let hash = code.strip_prefix(pack::BY_HASH).ok_or_else(|| absent(code))?;
     let short: String = hash.chars().take(16).collect();
     let folder = paths.node_dir().join(format!("code-{short}"));
     if folder.is_dir() {
@@ -64,7 +63,7 @@ fn code_folder(paths: &RunPaths, code: &str) -> Result<PathBuf, Failure> {
 
 /// Creates what the ranks of `spec` need on this host; an error is what each of them is reported with.
 pub fn prepare(base: Base, spec: &LaunchSpec) -> Result<Launch, String> {
-    let told = |failure: Failure| format!("{} ({})", failure.error, failure.hint);
+    let told = |failure: HintedError| format!("{} ({})", failure.error, failure.hint);
     let host = spec
         .plan
         .hosts
@@ -92,7 +91,7 @@ pub fn prepare(base: Base, spec: &LaunchSpec) -> Result<Launch, String> {
         .map_err(|error| format!("cannot write {}: {error}", experiment.display()))?;
     // A program of the user brings its own libraries, unless hosts.toml says which.
     let libtorch = if spec.plan.is_builtin() || host.libtorch.is_some() {
-        probe::libtorch(host.libtorch.as_deref(), &base.workdir).map_err(told)?
+        libtorch::find(host.libtorch.as_deref(), &base.workdir).map_err(told)?
     } else {
         None
     };
@@ -102,7 +101,7 @@ pub fn prepare(base: Base, spec: &LaunchSpec) -> Result<Launch, String> {
         // Without it less is seen; that must not keep a run from starting.
         Some(Err(_)) | None => None,
     };
-    let trainer = host.trainer.as_ref().map(PathBuf::from).or_else(probe::trainer);
+    let trainer = host.trainer.as_ref().map(PathBuf::from).or_else(libtorch::trainer);
     let workdir = match &spec.plan.experiment.launch.code {
         Some(code) => code_folder(&base.paths, code).map_err(told)?,
         None => base.workdir.clone(),

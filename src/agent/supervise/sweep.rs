@@ -7,21 +7,13 @@
 //! - SWEEP-2: a zombie is no survivor; its parent reaps it.
 //! - SWEEP-3: a process of another run is never touched: run, run directory and node of a mark must all agree.
 
-use super::{groups, proc};
+use crate::proc::{self, Ident};
+use crate::supervise::groups;
 use rankdeck_proto::message::Survivor;
 use rankdeck_types::ids::{NodeRank, Rank, RunId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-
-/// A process, named so that a reused pid is not mistaken for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ident {
-    /// Process id.
-    pub pid: u32,
-    /// Start time, clock ticks since boot.
-    pub start: u64,
-}
 
 /// What the environment of every process of a run says.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,8 +9,8 @@
 use rankdeck_proto::message::{Exit, LaunchSpec, RankSnapshot, Record, RecordEvent, StopMode, Survivor};
 use rankdeck_types::ids::{Generation, LocalRank, Rank};
 
-use super::Failure;
-use super::sweep::Ident;
+use crate::proc::Ident;
+use rankdeck_types::error::HintedError;
 
 /// How long ranks may take to vanish after SIGKILL before the survivors are reported.
 const KILL_PATIENCE_MS: u64 = 10_000;
@@ -228,13 +228,13 @@ impl Machine {
     }
 
     /// Begins a generation. Repeating the launch of the latest generation changes nothing, so that a console may send it again.
-    pub fn launch(&mut self, spec: Box<LaunchSpec>) -> Result<Vec<Action>, Failure> {
+    pub fn launch(&mut self, spec: Box<LaunchSpec>) -> Result<Vec<Action>, HintedError> {
         if let Some(latest) = &self.spec {
             if latest.generation == spec.generation && **latest == *spec {
                 return Ok(Vec::new());
             }
             if spec.generation <= latest.generation {
-                return Err(Failure::new(
+                return Err(HintedError::new(
                     format!(
                         "generation {} was launched before; the latest is {}",
                         spec.generation, latest.generation
@@ -244,14 +244,14 @@ impl Machine {
             }
         }
         if !self.is_quiet() {
-            return Err(Failure::new(
+            return Err(HintedError::new(
                 format!("generation {} is not over on this host", self.generation()),
                 "stop it first, then launch again",
             ));
         }
         self.ranks = lives(&spec);
         if self.ranks.is_empty() {
-            return Err(Failure::new(
+            return Err(HintedError::new(
                 format!("the plan has no ranks on node {}", spec.node_rank),
                 "give the host `gpus` or `nproc` in hosts.toml",
             ));
@@ -483,5 +483,5 @@ pub fn decode(status: i32, out_of_memory: bool) -> Exit {
 }
 
 #[cfg(test)]
-#[path = "supervise_tests.rs"]
+#[path = "lifecycle_tests.rs"]
 mod tests;

@@ -2,8 +2,8 @@
 //!
 //! Owner: the console's link. It understands nothing of what it carries, and ends when either side does.
 
-use super::Failure;
 use rankdeck_proto::lines::{LineReader, PIECE, line};
+use rankdeck_types::error::HintedError;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -12,14 +12,14 @@ use std::path::Path;
 pub const MARKER: &str = "RANKDECK-RELAY";
 
 /// Runs until either side ends; with `lines`, both directions of the standard streams are lines of [`line`].
-pub fn run(socket: &Path, lines: bool) -> Result<(), Failure> {
+pub fn run(socket: &Path, lines: bool) -> Result<(), HintedError> {
     let stream = UnixStream::connect(socket).map_err(|error| {
-        Failure::new(
+        HintedError::new(
             format!("cannot reach the agent at {}: {error}", socket.display()),
             "the agent may have ended; attach again",
         )
     })?;
-    let failed = |error: io::Error| Failure::new(format!("relay: {error}"), "attach again");
+    let failed = |error: io::Error| HintedError::new(format!("relay: {error}"), "attach again");
     let mut output = io::stdout().lock();
     if !lines {
         writeln!(output, "{MARKER}").and_then(|()| output.flush()).map_err(failed)?;

@@ -6,11 +6,13 @@
 //! - GUARD-2: it touches only what this very agent started (`RANKDECK_AGENT`), since the next agent of the run may be at work already.
 //! - GUARD-3: a machine that was suspended has not been without its agent: only time that the guard itself was running counts.
 
-use super::cgroup::Cgroup;
-use super::groups;
-use super::paths::RunPaths;
-use super::proc;
-use super::sweep::{self, Ident, Mark, Scope};
+use crate::paths::RunPaths;
+use crate::proc::{self, Ident};
+use crate::supervise::{
+    cgroup::Cgroup,
+    groups,
+    sweep::{self, Mark, Scope},
+};
 use rankdeck_types::ids::RunId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;

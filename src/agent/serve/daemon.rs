@@ -5,9 +5,11 @@
 //! - START-2: the agent keeps nothing of whoever started it: no terminal, no session, no open descriptor; an SSH `exec` returns at once.
 //! - START-3: a run belongs to the console that launched it: another one that makes up the same name is refused, and may only attach to it.
 
-use super::manifest::Manifest;
-use super::paths::{self, RunPaths};
-use super::{Failure, groups, proc};
+use crate::manifest::Manifest;
+use crate::paths::{self, RunPaths};
+use crate::proc;
+use crate::supervise::groups;
+use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::NodeRank;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
@@ -57,14 +59,14 @@ pub struct Started {
 }
 
 /// Finds or makes the agent.
-pub fn start(start: &Start) -> Result<Started, Failure> {
+pub fn start(start: &Start) -> Result<Started, HintedError> {
     let run = paths::check_run(&start.run)?;
     let umask = groups::set_umask(0o077);
     let workdir = paths::expand(&start.workdir);
     let run_dir = workdir.join("runs").join(&run.0);
     let node_dir = RunPaths { run_dir: run_dir.clone(), node: start.node }.node_dir();
     if start.existing && !node_dir.is_dir() {
-        return Err(Failure::new(
+        return Err(HintedError::new(
             format!("no run {run} of host {} in {} on {}", start.host, workdir.display(), proc::hostname()),
             "`rankdeck ps` lists the runs of all hosts",
         ));
@@ -72,7 +74,7 @@ pub fn start(start: &Start) -> Result<Started, Failure> {
     rankdeck_proto::folders::create_private(&node_dir)?;
     let absolute = |path: &Path| {
         path.canonicalize().map_err(|error| {
-            Failure::new(format!("cannot resolve {}: {error}", path.display()), "check `workdir`")
+            HintedError::new(format!("cannot resolve {}: {error}", path.display()), "check `workdir`")
         })
     };
     let paths = RunPaths { run_dir: absolute(&run_dir)?, node: start.node };
@@ -82,7 +84,7 @@ pub fn start(start: &Start) -> Result<Started, Failure> {
     claim(start, &paths)?;
     if let Some(manifest) = Manifest::load(&paths.manifest()) {
         if !manifest.is_of_this_machine() {
-            return Err(Failure::new(
+            return Err(HintedError::new(
                 format!(
                     "node {} of run {run} belongs to machine {}, and this is {}",
                     start.node,
@@ -100,13 +102,13 @@ pub fn start(start: &Start) -> Result<Started, Failure> {
 }
 
 /// START-3. Writes down who launches the run, or refuses when that was somebody else. The caller holds the lock.
-fn claim(start: &Start, paths: &RunPaths) -> Result<(), Failure> {
+fn claim(start: &Start, paths: &RunPaths) -> Result<(), HintedError> {
     let Some(launcher) = &start.launcher else { return Ok(()) };
     let failed = |error: std::io::Error| {
-        Failure::new(format!("cannot write {}: {error}", paths.launcher().display()), "is the disk full?")
+        HintedError::new(format!("cannot write {}: {error}", paths.launcher().display()), "is the disk full?")
     };
     let foreign = || {
-        Failure::new(
+        HintedError::new(
             format!("another console has launched a run called {} on {}", start.run, proc::hostname()),
             "names hold the second of the launch: launch again, or give the run another `--name`",
         )
@@ -133,7 +135,7 @@ fn claim(start: &Start, paths: &RunPaths) -> Result<(), Failure> {
 
 /// Finds or makes the agent, tells, and stays until an agent that was made here has ended: for launchers that kill what a finished process leaves
 /// behind. Signals that such a launcher sends to everything are the agent's business; it ends when it has proved its stop.
-pub fn hold(wanted: &Start, tell: impl FnOnce(Result<Started, Failure>)) -> std::process::ExitCode {
+pub fn hold(wanted: &Start, tell: impl FnOnce(Result<Started, HintedError>)) -> std::process::ExitCode {
     let own = proc::stat(std::process::id()).map_or(0, |stat| stat.start);
     let started = start(wanted);
     let pid = started.as_ref().ok().map(|started| started.pid);
@@ -153,10 +155,10 @@ pub fn hold(wanted: &Start, tell: impl FnOnce(Result<Started, Failure>)) -> std:
 }
 
 /// The agent of the manifest, when it serves.
-fn serving(paths: &RunPaths, manifest: &Manifest) -> Result<Option<Started>, Failure> {
+fn serving(paths: &RunPaths, manifest: &Manifest) -> Result<Option<Started>, HintedError> {
     let Some(agent) = manifest.agent() else { return Ok(None) };
     if agent.state == 'T' {
-        return Err(Failure::new(
+        return Err(HintedError::new(
             format!("the agent of this run, process {}, is stopped", agent.pid),
             format!("run `kill -CONT {}` on {}", agent.pid, proc::hostname()),
         ));
@@ -166,7 +168,7 @@ fn serving(paths: &RunPaths, manifest: &Manifest) -> Result<Option<Started>, Fai
         let begun = Instant::now();
         while manifest.agent().is_some() {
             if begun.elapsed() > Duration::from_secs(15) {
-                return Err(Failure::new(
+                return Err(HintedError::new(
                     format!(
                         "the agent of this run, process {}, does not answer on {}",
                         agent.pid, manifest.socket
@@ -187,9 +189,9 @@ fn serving(paths: &RunPaths, manifest: &Manifest) -> Result<Option<Started>, Fai
 }
 
 /// A lock that the kernel drops with this process.
-fn lock(path: &Path) -> Result<File, Failure> {
+fn lock(path: &Path) -> Result<File, HintedError> {
     let failed = |error: String| {
-        Failure::new(format!("cannot lock {}: {error}", path.display()), "try again in a minute")
+        HintedError::new(format!("cannot lock {}: {error}", path.display()), "try again in a minute")
     };
     let file = OpenOptions::new()
         .write(true)
@@ -217,10 +219,10 @@ fn spawn(
     workdir: &Path,
     folder: &Path,
     umask: u32,
-) -> Result<Started, Failure> {
+) -> Result<Started, HintedError> {
     let log = OpenOptions::new().append(true).create(true).mode(0o600).open(paths.agent_log());
     let hint = format!("look at {}", paths.agent_log().display());
-    let failed = |error: String| Failure::new(format!("cannot start the agent: {error}"), hint.clone());
+    let failed = |error: String| HintedError::new(format!("cannot start the agent: {error}"), hint.clone());
     let log = log.map_err(|error| failed(error.to_string()))?;
     let mut command = Command::new("/proc/self/exe");
     command.arg0("rankdeck");
@@ -272,7 +274,7 @@ pub enum Ready {
     /// It serves.
     Serves(Started),
     /// It cannot.
-    Failed(Failure),
+    Failed(HintedError),
 }
 
 #[cfg(test)]

@@ -1,0 +1,19 @@
+//! What an agent sees of its host and ranks all the time.
+//!
+//! ```text
+//! sample         gauges of the host, its ranks and their status pages, in rounds
+//! process_tree   the processes of one rank between two looks
+//! cgroup_stat    whether a cgroup is frozen, throttled or out of memory
+//! host_signals   pressure, network interface, suspension
+//! gpu            NVML
+//! logs           tails the ranks' log files
+//! metrics        values from the output and event files of programs that know nothing of rankdeck
+//! ```
+
+pub(crate) mod cgroup_stat;
+pub(crate) mod gpu;
+pub(crate) mod host_signals;
+pub(crate) mod logs;
+pub(crate) mod metrics;
+pub(crate) mod process_tree;
+pub(crate) mod sample;

@@ -1,0 +1,23 @@
+//! Starting ranks, watching them end, stopping them, and verifying that nothing of them is left.
+//!
+//! ```text
+//! lifecycle     pure: the life of a generation, the stages of a stop, the verified end
+//! launch_prep   folders, experiment, code and libtorch of a launch
+//! libtorch      where libtorch and the built-in trainer are on this host
+//! spawn         starts ranks from one thread that lives as long as the agent
+//! groups        sessions, signals, reaping, parent-death signals
+//! sweep         finds and ends every process of a run
+//! guard         kills the run when its agent dies or is stopped
+//! cgroup        a control group of the ranks' own, where one can be made
+//! oom           tells kills by the kernel's out-of-memory killer from others
+//! ```
+
+pub(crate) mod cgroup;
+pub(crate) mod groups;
+pub(crate) mod guard;
+pub(crate) mod launch_prep;
+pub(crate) mod libtorch;
+pub(crate) mod lifecycle;
+pub(crate) mod oom;
+pub(crate) mod spawn;
+pub(crate) mod sweep;

@@ -1,0 +1,52 @@
+//! How long the agent waits for consoles and between samples.
+
+use std::time::Duration;
+
+/// How long the agent waits for what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timing {
+    /// An idle agent without a console ends after this.
+    pub linger: Duration,
+    /// Neighbours of a failed rank are stopped after this when no console gives orders.
+    pub unattended: Duration,
+    /// A console that used to ping and says nothing for this long does not count as attached.
+    pub silent: Duration,
+    /// Between two samples of the host and its ranks.
+    pub sample: Duration,
+    /// The same while every rank's status page moves.
+    pub calm_sample: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Timing {
+        Timing {
+            linger: Duration::from_secs(60),
+            unattended: Duration::from_secs(15),
+            silent: Duration::from_secs(15),
+            sample: Duration::from_millis(250),
+            calm_sample: Duration::from_millis(500),
+        }
+    }
+}
+
+impl Timing {
+    /// The defaults, changed by `RANKDECK_AGENT_TIMING="linger=2,unattended=1"` (seconds), which is there for tests.
+    pub fn from_environment() -> Timing {
+        let mut timing = Timing::default();
+        let text = std::env::var("RANKDECK_AGENT_TIMING").unwrap_or_default();
+        for (name, value) in text.split(',').filter_map(|pair| pair.split_once('=')) {
+            let Some(time) = value.trim().parse().ok().and_then(|s| Duration::try_from_secs_f64(s).ok())
+            else {
+                continue;
+            };
+            match name.trim() {
+                "linger" => timing.linger = time,
+                "unattended" => timing.unattended = time,
+                "silent" => timing.silent = time,
+                "sample" => (timing.sample, timing.calm_sample) = (time, time),
+                _ => {}
+            }
+        }
+        timing
+    }
+}
