@@ -2,7 +2,7 @@
 """The fault laboratory: real runs of real ranks, one fault each at a random rank and step, and what the watch said about it.
 
     cargo build --release --workspace --features rankdeck-trainer/inject
-    LIBTORCH=FOLDER RANKDECK_TEST_PYTHON=PYTHON RANKDECK_TESTBED=SCRIPT python3 benches/laboratory.py [--rounds 1] [--only NAME,...] [--skip NAME,...]
+    LIBTORCH=FOLDER RANKDECK_TEST_PYTHON=PYTHON python3 benches/laboratory.py [--rounds 1] [--only NAME,...] [--skip NAME,...]
                                                         [--seed 0] [--jobs 1] [--json FILE] [--keep FOLDER]
 
 Ranks over Gloo on two local hosts, a torchrun-style script with and without the hook, and two hosts with a network between them. The time of a

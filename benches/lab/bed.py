@@ -1,18 +1,17 @@
-"""Hosts with a network between them, for what goes wrong there: network namespaces, each with its own SSH server.
+"""Hosts with a network between them, for what goes wrong there: those of tests/testbed, each with its own SSH server.
 
-`RANKDECK_TESTBED` names the script that makes them, as for tests/faults.rs; without it, or without root, the cases are listed as not made.
+Without root, the cases are listed as not made.
 """
 import json, os, pathlib, shutil, subprocess, time
 
 from .outside import Missing
 
 FIRST = "10.77.0.10"
+SCRIPT = str(pathlib.Path(__file__).resolve().parents[2] / "tests/testbed/testbed")
 
 
 def missing():
     """Why no hosts with a network between them can be made here; empty where they can."""
-    if not pathlib.Path(os.environ.get("RANKDECK_TESTBED", "")).is_file():
-        return "RANKDECK_TESTBED names no script that makes hosts"
     if os.geteuid():
         return "network namespaces need root"
     absent = [program for program in ("nft", "sshd", "ip") if not shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")]
@@ -25,7 +24,7 @@ class Bed:
     def __init__(self, folder):
         if why := missing():
             raise Missing(why)
-        self.script = os.environ["RANKDECK_TESTBED"]
+        self.script = SCRIPT
         self.folder = pathlib.Path(folder)
         self.environment = dict(os.environ, TESTBED_DIR=str(self.folder / "bed"), TESTBED_MODE="root", TESTBED_OWNER=str(os.getpid()),
                                 TESTBED_WORK_SIZE="600m")
