@@ -26,7 +26,7 @@ libtorch: build-packages ## libtorch 2.11.0 into .libtorch (544 MB from PyPI, on
 		echo "libtorch: LIBTORCH=$(LIBTORCH) has no lib/libtorch_cpu.so; unset it, and make fetches one" >&2; exit 1; \
 	fi
 
-test: libtorch test-packages ## every test
+test: libtorch test-packages ## every test, once; lists what cannot run here
 	bash tests/setup/test.sh
 
 lint: libtorch ## formatting and clippy

@@ -4,8 +4,8 @@
     fetch_libtorch.py FOLDER         FOLDER/torch and FOLDER/nvidia; does nothing when they are complete
     fetch_libtorch.py --installed    prints the folder of an installed torch 2.11, for machines with GPUs
 
-Only the libraries and headers are used, so one wheel serves any Python, and no Python is needed afterwards. The small set is enough to
-build, and to run on CPUs; on a machine with GPUs use a complete torch (`--installed`), which brings cuDNN, NCCL and the rest.
+The trainer uses the libraries and headers only, so one wheel serves any Python, and no Python is needed afterwards. The
+tests also import it, where they find the Python that it was made for. The small set is enough to build, and to run on CPUs; on a machine with GPUs use a complete torch (`--installed`), which brings cuDNN, NCCL and the rest.
 
 The stamp is written last, and the folder appears by one rename: what is there is complete. Wheels are checked against the hashes below,
 and every unpacked file against the RECORD of its wheel.
@@ -36,13 +36,12 @@ SHA256 = {
     "nvidia_cuda_runtime-13.0.96-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl":
         "7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548",
 }
-# Of the torch wheel: libraries, headers, licences. The rest is Python, compilers for GPUs, and tests.
-KEPT = ("torch/lib/", "torch/include/", "torch/share/", f"torch-{TORCH}.dist-info/", "torch/version.py")
-DROPPED = ("torch/lib/libtorch_python.so",)
+# Of the torch wheel: compilers.
+DROPPED = ("torch/bin/",)
 GIB = 1 << 30
 NEEDED_BYTES = int(1.8 * GIB)
 STAMP = "stamp.json"
-CONTENT = {"libtorch": TORCH, "format": 1, "requirements": REQUIREMENTS}
+CONTENT = {"libtorch": TORCH, "format": 2, "requirements": REQUIREMENTS}
 
 
 class Failure(Exception):
@@ -88,13 +87,13 @@ def is_ready(folder):
 
 
 def adopt(folder):
-    """Stamps a folder that was unpacked by other means, when all its libraries are what the wheel recorded."""
+    """Stamps a folder that was unpacked by other means, when its libraries and modules are what the wheel recorded."""
     record = folder / f"torch-{TORCH}.dist-info/RECORD"
     if not (record.is_file() and (folder / "torch/include/torch").is_dir() and (folder / "nvidia").is_dir()):
         return False
-    say(f"checking the libraries that are in {folder}")
+    say(f"checking the libraries and modules that are in {folder}")
     wanted = {path: value for path, value in parse_record(record.read_text()).items()
-              if path.startswith("torch/lib/") and ".so" in path and path not in DROPPED}
+              if path.startswith("torch/") and not path.startswith(DROPPED) and (".so" in path or path.endswith(".py"))}
     for path, value in wanted.items():
         file = folder / path
         if not file.is_file() or record_hash(sha256(file)) != value:
@@ -156,9 +155,7 @@ def unpack(wheel, tree):
         if record_name is None:
             raise Failure(f"{wheel.name} has no RECORD", f"remove {wheel} and run this again")
         record = parse_record(archive.read(record_name).decode())
-        is_torch = wheel.name.startswith("torch-")
-        kept = [name for name in names if not name.endswith("/") and name not in DROPPED
-                and (not is_torch or name.startswith(KEPT))]
+        kept = [name for name in names if not name.endswith("/") and not name.startswith(DROPPED)]
         total = sum(archive.getinfo(name).file_size for name in kept)
         done, shown = 0, 0
         for name in kept:

@@ -27,11 +27,18 @@ for group in "$@"; do
         need openssh-client has ssh-keygen
         need openssh-server has sshd
         need iproute2 has ip
+        need nftables has nft
+        need util-linux has unshare
+        need util-linux has nsenter
+        need openssl has openssl
         need binutils has readelf
         need procps has ps
+        need gcc has cc
+        # A Python environment for the tests that compare with Gymnasium and PyTorch.
+        need python3-venv python3 -c "import ensurepip, venv"
         ;;
     slurm)
-        # A real Slurm for tests/slurm.rs, which skips itself without: a dozen packages, about 5 s.
+        # A real Slurm for tests/hosts/slurm.rs: a dozen packages, about 5 s.
         need slurmctld has slurmctld
         need slurmd has slurmd
         need slurm-client has srun

@@ -1,47 +1,38 @@
 #!/usr/bin/env bash
-# Runs every test once, then the examples in the documentation. All of them run even when some fail; the last line adds up the runners' own
-# summaries. With nextest where it is installed, with cargo otherwise.
+# Runs every test of the workspace once, and the examples in its documentation; all of them, even when some fail. With nextest
+# where it is installed, with cargo otherwise. Lists the tests that cannot run here, with the reasons; the last line counts:
+# `N passed, N failed, N skipped`. Arguments go to the runner, for example a filter.
+#
+# RANKDECK_ALLOW_SKIPS says which skips are allowed: all (default), gpu (reasons that begin with `GPU:`) or none.
 set -u -o pipefail
+cd "$(dirname "$0")/../.."
 
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
 status=0
+export RANKDECK_SKIPPED=$work/skipped
 
 stage() {
-    local title=$1
+    echo "== $1"
     shift
-    echo "== $title"
-    "$@" 2>&1 | tee -a "$log" || status=1
+    "$@" 2>&1 | tee -a "$work/log" || status=1
 }
 
+if [ -z "${RANKDECK_TEST_PYTHON:-}" ]; then
+    # Without it, the tests that need its packages are skipped, and say so.
+    if interpreter=$(tests/setup/python.sh "${CARGO_TARGET_DIR:-target}/test-python"); then
+        export RANKDECK_TEST_PYTHON=$interpreter
+    fi
+fi
 if cargo nextest --version >/dev/null 2>&1; then
     runner=(cargo nextest run --no-fail-fast)
 else
-    runner=(cargo test --no-fail-fast)
+    runner=(cargo test --no-fail-fast --lib --bins --tests)
 fi
-# The console's tests look for the trainer beside the console, so everything is built first.
-features=(--workspace --features rankdeck-trainer/inject)
-stage "building" cargo test --no-run "${features[@]}"
-stage "tests" "${runner[@]}" "${features[@]}" "$@"
-stage "examples in the documentation" cargo test --doc "${features[@]}"
 
-# cargo: `test result: ok. 3 passed; 0 failed; 1 ignored; ...`; nextest: `Summary [ 0.1s] 3 tests run: 3 passed (1 slow), 1 skipped`.
-sed 's/\x1b\[[0-9;]*m//g' "$log" | awk -v status="$status" '
-    /^test result:/ || /^ *Summary \[/ {
-        line = $0
-        sub(/.*tests? run: */, "", line)
-        sub(/.*test result: [a-zA-Z]+\. */, "", line)
-        gsub(/\([^)]*\)/, "", line)
-        count = split(line, part, /[,;] */)
-        for (i = 1; i <= count; i++) {
-            split(part[i], word, " ")
-            if (part[i] ~ /passed/) passed += word[1]
-            else if (part[i] ~ /failed|timed out/) failed += word[1]
-            else if (part[i] ~ /ignored|skipped/) ignored += word[1]
-        }
-    }
-    END {
-        result = status == 0 && failed == 0 && passed > 0 ? "ok" : "FAILED"
-        printf "test result: %s. %d passed; %d failed; %d ignored\n", result, passed, failed, ignored
-        exit result == "ok" ? 0 : 1
-    }'
+# The programs first: tests of the console start the trainer, which another package builds.
+stage "building" cargo build --workspace --features rankdeck-trainer/inject
+stage "tests" "${runner[@]}" --workspace --features rankdeck-trainer/inject "$@"
+stage "examples in the documentation" cargo test --doc --workspace
+python3 tests/setup/summary.py "$work/log" "$work/skipped" "$status"
