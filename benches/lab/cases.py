@@ -148,7 +148,7 @@ MUST_NOT_ALARM = [
 
 CANNOT = {
     "P15 in the built-in trainer": "it has no interpreter lock; the script has it",
-    "P24, a taken port": "refused by the preflight before anything starts: tests/faults.rs",
+    "P24, a taken port": "refused by the preflight before anything starts: tests/hosts/faults.rs",
     "P30 without hook, P12, P15, P16": "not told: nothing shows who waits for whom (docs/ARCHITECTURE.md)",
     "P31, P32": "scripted RAS server and fake NVML: unit tests",
     "N13": "a jump of the wall clock of one host: clocks are the machine's; trace in src/core/watch/tests",

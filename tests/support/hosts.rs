@@ -1,8 +1,9 @@
-//! Hosts for tests that need more than one: OpenSSH servers on loopback, and the test bed's namespaces. The test binary brings `mod sshd`.
-#![allow(dead_code, reason = "each test binary uses a part")]
+//! Hosts for tests that need more than one: OpenSSH servers on loopback, and the test bed's namespaces.
 
-use crate::sshd::{Sshd, keygen};
-use crate::support::{Bench, Console, rankdeck};
+use super::sshd::{Sshd, keygen};
+use super::terminal::Terminal;
+use super::{Bench, Console, rankdeck};
+use rankdeck_testkit::{program, repository, skipped};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -14,7 +15,7 @@ pub struct Loopback {
 }
 
 impl Loopback {
-    /// `None`, with a printed reason, where there is no sshd.
+    /// `None` has been noted as a skip.
     pub fn start(nodes: usize, nproc: usize) -> Option<Loopback> {
         let bench = Bench::new();
         let key = bench.path().join("id");
@@ -58,47 +59,50 @@ impl Loopback {
     }
 }
 
-/// Hosts made of namespaces; gone when dropped.
+/// Hosts made of namespaces (tests/testbed); gone when dropped.
 pub struct TestBed {
     pub script: PathBuf,
     pub folder: tempfile::TempDir,
 }
 
+/// First address of the bed's hosts.
+const NET: &str = "10.77.0";
+
 impl TestBed {
+    /// Hosts as root makes them, or as others can: rootless. `None` has been noted as a skip.
     pub fn start(nodes: usize) -> Option<TestBed> {
-        let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/testbed/testbed");
-        let script = std::env::var_os("RANKDECK_TESTBED").map_or(beside, PathBuf::from);
-        if !script.is_file() {
-            eprintln!("skipped: no test bed (set RANKDECK_TESTBED to its script)");
-            return None;
-        }
-        let folder = tempfile::Builder::new().prefix("rdbed").tempdir().unwrap();
-        let bed = TestBed { script, folder };
-        // A busy machine may not start all hosts within the bed's own bounds.
-        for attempt in 1.. {
-            let up = bed
-                .call(&["up", &nodes.to_string()])
-                .env("TESTBED_OWNER", std::process::id().to_string())
-                .output()
-                .unwrap();
-            if up.status.success() && String::from_utf8_lossy(&up.stdout).contains("(root)") {
-                break;
-            }
-            let said = String::from_utf8_lossy(&up.stderr).into_owned();
-            let _ = bed.call(&["down"]).output();
-            let busy = said.contains("not all hosts started");
-            assert!(!busy || attempt < 5, "the test bed does not start: {said}");
-            if !busy {
-                eprintln!("skipped: the test bed has no namespaces here: {said}");
+        for name in ["sshd", "ssh-keygen", "ip", "nft", "unshare", "nsenter", "openssl", "ps", "perl"] {
+            if program(name).is_none() {
+                skipped(&format!("no {name} for a test bed; tests/setup/packages.sh test"));
                 return None;
             }
         }
+        let folder = tempfile::Builder::new().prefix("rdbed").tempdir().unwrap();
+        let bed = TestBed { script: repository("tests/testbed/testbed"), folder };
+        let owner = std::process::id().to_string();
+        let up = bed.call(&["up", &nodes.to_string()]).env("TESTBED_OWNER", owner).output().unwrap();
+        let said = String::from_utf8_lossy(&up.stderr).into_owned();
+        if said.contains("namespaces here") {
+            skipped(&format!("no test bed: {}", said.trim()));
+            return None;
+        }
+        assert!(up.status.success(), "the test bed does not start: {said}");
         Some(bed)
+    }
+
+    /// Hosts with passwords and control groups, which only root can make.
+    pub fn start_as_root(nodes: usize) -> Option<TestBed> {
+        // SAFETY: geteuid takes nothing and cannot fail.
+        if unsafe { libc::geteuid() } != 0 {
+            skipped("only root can make hosts with passwords");
+            return None;
+        }
+        TestBed::start(nodes)
     }
 
     pub fn call(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.script);
-        command.args(args).env("TESTBED_DIR", self.folder.path().join("bed")).env("TESTBED_MODE", "root");
+        command.args(args).env("TESTBED_DIR", self.folder.path());
         command
     }
 
@@ -106,15 +110,18 @@ impl TestBed {
     pub fn hosts(&self, nodes: usize, nproc: usize, more: &str) -> PathBuf {
         let mut text = format!("[defaults]\nworkdir = \"work\"\nnproc = {nproc}\n{more}");
         for node in 0..nodes {
-            text += &format!("[[host]]\nname = \"node{node}\"\naddress = \"10.77.0.{}\"\n", 10 + node);
+            text += &format!("[[host]]\nname = \"node{node}\"\naddress = \"{NET}.{}\"\n", 10 + node);
         }
         let path = self.folder.path().join("hosts.toml");
         std::fs::write(&path, text).unwrap();
-        // The bed's own configuration knows its hosts by name; the rendezvous wants addresses. With BatchMode, Debian's ssh makes ServerAliveInterval 300.
-        let config = std::fs::read_to_string(self.folder.path().join("bed/client/config")).unwrap();
+        // The bed's own configuration knows its hosts by name; the rendezvous wants addresses. With BatchMode, Debian's
+        // ssh sets ServerAliveInterval to 300.
+        let config = std::fs::read_to_string(self.folder.path().join("client/config")).unwrap();
         std::fs::write(
             self.folder.path().join("config"),
-            config.replace("Host node*", "Host node* 10.77.0.*").replace("BatchMode yes", "BatchMode no"),
+            config
+                .replace("Host node*", &format!("Host node* {NET}.*"))
+                .replace("BatchMode yes", "BatchMode no"),
         )
         .unwrap();
         path
@@ -133,6 +140,17 @@ impl TestBed {
         command.args(args).args(["--hosts", hosts.to_str().unwrap()]);
         command.env("RANKDECK_SSH_CONFIG", self.folder.path().join("config")).current_dir(self.folder.path());
         command
+    }
+
+    /// A command of this build in a terminal there.
+    pub fn terminal(&self, hosts: &Path, args: &[&str]) -> Terminal {
+        let folder = self.folder.path().display().to_string();
+        let config = self.folder.path().join("config").display().to_string();
+        let mut words = vec!["exec", "console", env!("CARGO_BIN_EXE_rankdeck")];
+        words.extend(args);
+        words.extend(["--hosts", hosts.to_str().unwrap()]);
+        let envs = [("TESTBED_DIR", folder.as_str()), ("RANKDECK_SSH_CONFIG", config.as_str())];
+        Terminal::start_in(self.folder.path(), self.script.to_str().unwrap(), &words, &envs)
     }
 
     /// Breaks something.
@@ -158,6 +176,8 @@ impl TestBed {
 
 impl Drop for TestBed {
     fn drop(&mut self) {
-        let _ = self.call(&["down"]).output();
+        let down = self.call(&["down"]).output().unwrap();
+        let said = String::from_utf8_lossy(&down.stderr);
+        assert!(down.status.success() || std::thread::panicking(), "the test bed does not end: {said}");
     }
 }

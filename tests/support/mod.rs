@@ -1,8 +1,13 @@
 //! What integration tests share: a console process with its JSON lines, run directories, hosts files, processes to clean up.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub mod hosts;
 pub mod moments;
+pub mod slurm;
+pub mod sshd;
+pub mod terminal;
 
+use rankdeck_testkit::{repository, skipped};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -13,6 +18,29 @@ use std::time::{Duration, Instant};
 /// The console under test.
 pub fn rankdeck() -> Command {
     Command::new(env!("CARGO_BIN_EXE_rankdeck"))
+}
+
+/// The trainer, which is built beside the console; `None` has been noted as a skip.
+pub fn trainer() -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_BIN_EXE_rankdeck")).with_file_name("rankdeck-trainer");
+    if path.is_file() {
+        return Some(path);
+    }
+    skipped("no trainer beside the console; cargo build -p rankdeck-trainer");
+    None
+}
+
+/// Folder of libtorch, as a line of hosts.toml.
+pub fn libtorch() -> String {
+    let folder = std::env::var_os("LIBTORCH").map_or_else(|| repository(".libtorch/torch"), PathBuf::from);
+    format!("libtorch = {folder:?}\n")
+}
+
+/// tests/programs/rank.py as a command that needs no file on the host: what stands in `command = [...]`.
+pub fn rank_program(args: &[&str]) -> String {
+    let program = std::fs::read_to_string(repository("tests/programs/rank.py")).unwrap();
+    let words = ["python3", "-u", "-c", &program].into_iter().chain(args.iter().copied());
+    words.map(|word| Value::from(word).to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// A folder of its own for one test: hosts.toml, experiments and the run directories of local hosts. Whatever still runs there is killed on drop.
@@ -50,7 +78,7 @@ impl Bench {
 
     /// Writes an experiment that runs tests/programs/rank.py with `args`.
     pub fn program(&self, args: &[&str]) -> PathBuf {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/rank.py");
+        let script = repository("tests/programs/rank.py");
         let mut command = vec!["python3".to_string(), "-u".into(), script.display().to_string()];
         command.extend(args.iter().map(|arg| arg.to_string()));
         self.write(

@@ -1,5 +1,4 @@
 //! Random moments for tests that kill: how many (`RANKDECK_ORPHAN_ROUNDS`) and which (`RANKDECK_ORPHAN_SEED`).
-#![allow(dead_code, reason = "each test binary uses a part")]
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)

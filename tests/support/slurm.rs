@@ -2,9 +2,9 @@
 //!
 //! Several slurmd on one machine work when each is told its node name (`slurmd -N`). No cgroups: `proctrack/linuxproc`.
 
-use std::net::TcpListener;
+use rankdeck_testkit::{free_port, program, skipped};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -16,12 +16,9 @@ pub struct Slurm {
 
 /// Why there is no Slurm here.
 fn missing() -> Option<String> {
-    let has = |name: &str| {
-        ["/usr/sbin", "/usr/bin", "/sbin", "/bin"].iter().any(|folder| Path::new(folder).join(name).exists())
-    };
     let absent: Vec<&str> = ["munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel"]
         .into_iter()
-        .filter(|name| !has(name))
+        .filter(|name| program(name).is_none())
         .collect();
     (!absent.is_empty()).then(|| {
         format!(
@@ -32,24 +29,14 @@ fn missing() -> Option<String> {
 }
 
 fn daemon(name: &str) -> Command {
-    let found = ["/usr/sbin", "/usr/bin"]
-        .iter()
-        .map(|folder| Path::new(folder).join(name))
-        .find(|path| path.exists());
-    Command::new(found.unwrap_or_else(|| name.into()))
-}
-
-/// Ports that were free a moment ago, all different.
-fn ports(count: usize) -> Vec<u16> {
-    let held: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    held.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
+    Command::new(program(name).unwrap_or_else(|| name.into()))
 }
 
 impl Slurm {
-    /// Two nodes `n0` and `n1` that are idle; `None`, with the reason on stderr, where Slurm is not installed.
+    /// Two nodes `n0` and `n1` that are idle; `None` has been noted as a skip.
     pub fn start() -> Option<Slurm> {
         if let Some(why) = missing() {
-            eprintln!("skipped: {why}");
+            skipped(&why);
             return None;
         }
         // A short path: sockets live in it.
@@ -57,7 +44,7 @@ impl Slurm {
         let dir = folder.path().to_owned();
         std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o755)).unwrap();
         let user = String::from_utf8(Command::new("id").arg("-un").output().unwrap().stdout).unwrap();
-        let (user, port) = (user.trim(), ports(3));
+        let (user, port) = (user.trim(), [free_port(), free_port(), free_port()]);
         for name in ["n0.spool", "n1.spool", "state", "munge"] {
             std::fs::create_dir(dir.join(name)).unwrap();
         }

@@ -1,8 +1,9 @@
 //! A real OpenSSH server on 127.0.0.1, for the current user, in a temporary folder; gone when dropped.
-#![allow(dead_code, reason = "each test binary uses a part")]
 
+pub use rankdeck_testkit::program;
+use rankdeck_testkit::{free_port, skipped};
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -17,13 +18,6 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "timed out: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
-}
-
-/// A program's path, where distributions put it.
-pub fn program(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into(), "/usr/bin".into()]);
-    folders.map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
 /// Makes a key pair `path` and `path.pub`.
@@ -49,12 +43,12 @@ pub struct Sshd {
 }
 
 impl Sshd {
-    /// Starts one with `extra` lines of configuration (the first line of a kind wins, so they come first); `None`, with a printed reason,
-    /// where there is no server.
+    /// Starts one with `extra` lines of configuration (the first line of a kind wins, so they come first); `None` has
+    /// been noted as a skip.
     pub fn start(extra: &str) -> Option<Sshd> {
         for name in ["sshd", "ssh-keygen", "ssh", "python3"] {
             if program(name).is_none() {
-                eprintln!("skipped: {name} is not installed");
+                skipped(&format!("no {name}; install openssh-server and python3"));
                 return None;
             }
         }
@@ -75,7 +69,7 @@ impl Sshd {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let port = match self.port {
-                0 => TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port(),
+                0 => free_port(),
                 port => port,
             };
             let config = self.folder.join("sshd_config");

@@ -1,5 +1,4 @@
 //! A program in a real terminal: what it draws, what is typed, and how it ends.
-#![allow(dead_code, reason = "each test binary uses a part")]
 
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 use std::io::{Read, Write};

@@ -1,8 +1,9 @@
 //! CLASSIC-1 and CLASSIC-2: classic control against Gymnasium, recorded and live.
 
-use crate::harness::{python, repository};
+use crate::harness::python;
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_kernel::seeds::Seeds;
+use rankdeck_testkit::repository;
 use rankdeck_trainer::env::{ActionSpace, Actions, Outcome, Purpose, make_vector};
 use rankdeck_types::experiment::Env;
 use serde::Deserialize;

@@ -18,7 +18,6 @@ use rankdeck_trainer::setup::Sizes;
 use rankdeck_trainer::state::State;
 use rankdeck_types::experiment::Experiment;
 use std::cell::RefCell;
-use std::net::TcpListener;
 use std::rc::Rc;
 use tch::Device;
 
@@ -162,7 +161,7 @@ impl Rank {
 pub fn train(case: &str, world_size: u32, iterations: u64, synchronised: bool) -> Vec<Ended> {
     tch::set_num_threads(1);
     let text = format!("[run]\nname = 'equality'\nseed = 7\ntotal_steps = 1000000\n{case}\n");
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = rankdeck_testkit::free_port();
     let ranks: Vec<_> = (0..world_size)
         .map(|rank| {
             let (text, rank) = (text.clone(), Rank { rank, world_size, port, synchronised });

@@ -3,14 +3,14 @@
 use rankdeck_proto::message::{Counters, RankEvent};
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// Generous: an unoptimised training takes a minute alone on a slow core, and three tests share two.
-pub const DEADLINE: Duration = Duration::from_secs(360);
+/// Nothing here takes longer unless it hangs.
+pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// What the ranks said, in order of arrival, with the rank that said it.
 #[derive(Default)]
@@ -243,20 +243,9 @@ pub fn totals(events: &[(u32, RankEvent)]) -> Vec<Counters> {
     events.iter().filter_map(pick).collect()
 }
 
-/// Runs a Python program when its packages are there; `None`, with a line that says why, when they are not.
+/// Runs a Python program that needs packages; `None` has been noted as a skip.
 pub fn python(packages: &str, program: &[&std::ffi::OsStr]) -> Option<String> {
-    let python = std::env::var("RANKDECK_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
-    let there = Command::new(&python).args(["-c", &format!("import {packages}")]).output();
-    if !there.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: {python} cannot import {packages} (set RANKDECK_TEST_PYTHON to one that can)");
-        return None;
-    }
-    let output = Command::new(&python).args(program).output().unwrap();
+    let output = Command::new(rankdeck_testkit::python(packages)?).args(program).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Some(String::from_utf8(output.stdout).unwrap())
-}
-
-/// A file below the repository.
-pub fn repository(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }

@@ -1,14 +1,14 @@
 //! PPO learns, tells what it learnt, and its TensorBoard files are TensorBoard's.
 
-use crate::harness::{Run, counters, experiment, python, repository, totals};
+use crate::harness::{Run, counters, experiment, python, totals};
 use rankdeck_proto::message::{Counters, FinishReason, Phase, RankEvent, Returns};
 use rankdeck_proto::status_page::Reader;
+use rankdeck_testkit::repository;
 use std::ffi::OsStr;
 
 /// Best greedy evaluation within 60 000 steps.
 fn best_return(seed: u64) -> f64 {
-    // The hand-written passes, which other tests run, are slow in a build that is not optimised.
-    let eval = "[policy]\nkernel = 'libtorch'\n[eval]\nevery = 10\nepisodes = 20\nstop_value = 400.0";
+    let eval = "[eval]\nevery = 10\nepisodes = 20\nstop_value = 400.0";
     let mut run = Run::start(&experiment(60_000, &format!("seed = {seed}"), eval), &[]);
     run.end_with(0);
     let evals = run.events().into_iter().filter_map(|(_, event)| match event {
@@ -32,7 +32,6 @@ fn ppo_learns_cartpole_whatever_the_seed() {
 fn the_shipped_settings_of_alf_solve_cartpole_v0() {
     for name in ["cartpole_ppo_alf", "cartpole_ppg"] {
         let file = std::fs::read_to_string(repository(&format!("configs/{name}.toml"))).unwrap();
-        let file = file.replace("[policy]\n", "[policy]\nkernel = \"libtorch\"\n");
         // Its last section is `[eval]`.
         let mut run = Run::start(&format!("{file}stop_value = 195.5\n"), &["--spawn", "2"]);
         run.end_with(0);

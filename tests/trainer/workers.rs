@@ -1,12 +1,12 @@
 //! Python environments in whole runs: what a rank says when its worker fails, and that no worker is left whatever ends the rank.
 
-use crate::harness::{Run, counters, kill, python, repository};
+use crate::harness::{Run, counters, kill};
 use rankdeck_proto::message::{FinishReason, RankEvent};
+use rankdeck_testkit::repository;
 
-/// An experiment with `id` in a Python worker; `None`, with a line that says why, where Gymnasium is missing.
+/// An experiment with `id` in a Python worker; `None` has been noted as a skip.
 fn experiment(id: &str, total_steps: u64) -> Option<String> {
-    python("gymnasium", &["-c".as_ref(), "".as_ref()])?;
-    let interpreter = std::env::var("RANKDECK_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
+    let interpreter = rankdeck_testkit::python("gymnasium")?;
     Some(format!(
         "[run]\nname = 'test'\ntotal_steps = {total_steps}\n[env]\nid = '{id}'\nnum_envs = 4\nworker = 'python'\n\
          python = '{interpreter}'\n[learn]\nalgorithm = 'ppo'\n"

@@ -231,7 +231,7 @@ mod tests {
                 Err(why) if why.contains("did not stop") => break,
                 // Later ones may find the tracer before them not quite gone.
                 Err(why) if attempt == 0 && why.contains("ptrace") => {
-                    eprintln!("skipped: {why}");
+                    rankdeck_testkit::skipped(&why);
                     break;
                 }
                 Ok(_) | Err(_) => {}

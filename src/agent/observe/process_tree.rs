@@ -250,6 +250,7 @@ fn child(stat: &Stat) -> ChildSample {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rankdeck_testkit::skip;
     use std::io::{Read, Write};
     use std::os::fd::AsRawFd;
     use std::os::unix::process::CommandExt;
@@ -262,7 +263,7 @@ mod tests {
         // SAFETY: ptrace with these requests takes no memory of ours; the child is this test's own.
         let trace = |request| unsafe { libc::ptrace(request, pid, 0usize, 0usize) };
         if trace(libc::PTRACE_SEIZE) == -1 {
-            eprintln!("skipped: ptrace is not allowed here");
+            rankdeck_testkit::skipped("ptrace is not allowed here");
         } else {
             assert_ne!(trace(libc::PTRACE_INTERRUPT), -1);
             soon(|| (proc::stat(child.id())?.state == 't').then_some(()));
@@ -346,8 +347,7 @@ mod tests {
     #[test]
     fn a_process_that_a_debugger_holds_is_shown_as_held() {
         let Some(debugged) = Debugged::new() else {
-            eprintln!("skipped: ptrace is not allowed here");
-            return;
+            skip!("ptrace is not allowed here");
         };
         assert!(is_held_by_another(debugged.held));
         let stat = proc::stat(debugged.held).unwrap();

@@ -83,8 +83,7 @@ mod tests {
     #[test]
     fn without_a_device_the_answer_is_no() {
         if device_count().is_ok_and(|count| count > 0) {
-            eprintln!("skipped: this host has a GPU");
-            return;
+            rankdeck_testkit::skip!("GPU: this host has one");
         }
         assert!(!load_cuda().unwrap());
         assert!(!tch::Cuda::is_available());

@@ -2,7 +2,7 @@
 //!
 //! Owner: the trainer. One [`ProcessGroup`] over Gloo (CPU), NCCL (GPU) or nothing (one rank); [`Ddp`] on top of it.
 //!
-//! Invariants, cited by tests/dist.rs:
+//! Invariants, cited by tests/trainer/distributed/mod.rs:
 //! - DIST-1: every collective is numbered, tagged and on the status page before it can block, and left only when it succeeded.
 //! - DIST-2: nothing here waits without a limit; a rank that waits in vain gets an error that names the collective.
 //! - DIST-3: no failure of another rank ends this process: C++ exceptions, those in Gloo's own threads included, become [`DistError`]s.

@@ -36,7 +36,7 @@ mod tests {
     #[test]
     fn without_a_gpu_a_copy_is_an_error_that_names_it() {
         if tch::Cuda::is_available() {
-            return eprintln!("skipped: this host has a GPU");
+            rankdeck_testkit::skip!("GPU: this host has one");
         }
         let error = upload_slice(&[1_i64], Device::Cuda(3)).unwrap_err();
         assert!(error.to_string().contains("GPU 3"), "{error}");
@@ -44,7 +44,7 @@ mod tests {
 
     /// Many copies in flight while the GPU computes with earlier ones: each arrives whole, and what is computed uses it and no other.
     #[test]
-    #[ignore = "needs a GPU"]
+    #[ignore = "GPU: needs one"]
     fn gpu_uploads_arrive_whole_and_in_time() {
         assert!(super::super::cuda::load_cuda().unwrap(), "no GPU here");
         let device = Device::Cuda(0);

@@ -1,19 +1,9 @@
 use super::super::{make_vector, spec_of};
 use super::*;
 use rankdeck_kernel::seeds::Seeds;
+use rankdeck_testkit::{python, repository};
 use rankdeck_types::experiment::EnvWorker;
 use std::time::{Duration, Instant};
-
-/// An interpreter with these packages, or a line that says why not.
-fn python(packages: &str) -> Option<String> {
-    let python = std::env::var("RANKDECK_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
-    let there = std::process::Command::new(&python).args(["-c", &format!("import {packages}")]).output();
-    if there.is_ok_and(|output| output.status.success()) {
-        return Some(python);
-    }
-    eprintln!("skipped: {python} cannot import {packages} (set RANKDECK_TEST_PYTHON to one that can)");
-    None
-}
 
 fn config(id: &str, python: &str) -> Env {
     Env { worker: EnvWorker::Python, python: python.into(), ..Env::new(id, 1) }
@@ -31,8 +21,9 @@ fn gone(pid: u32) -> bool {
 fn faulty_python(folder: &std::path::Path, python: &str) -> String {
     use std::os::unix::fs::PermissionsExt;
     let script = folder.join("python");
-    let programs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/programs");
-    std::fs::write(&script, format!("#!/bin/sh\nPYTHONPATH={programs} exec {python} \"$@\"\n")).unwrap();
+    let programs = repository("tests/programs");
+    std::fs::write(&script, format!("#!/bin/sh\nPYTHONPATH={} exec {python} \"$@\"\n", programs.display()))
+        .unwrap();
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
     script.to_str().unwrap().into()
 }

@@ -1,0 +1,424 @@
+//! Configuration as users meet it: good files load, every bad one has the exact message beside it, the shipped files work together, and
+//! `docs/CONFIG.md` and `docs/JSON.md` say what the code does. `UPDATE_EXPECTED=1` rewrites the messages and `docs/CONFIG.md`.
+
+// Clippy spares only the test functions themselves, not what they share.
+
+use rankdeck_config::schema;
+use rankdeck_config::schema::{Fallback, Key, Keys, Kind, keys_of};
+use rankdeck_config::{Diagnostics, draft, load_draft, load_experiment, load_hosts};
+use rankdeck_types::experiment::Experiment;
+use rankdeck_types::host::{Gpus, Transport};
+use rankdeck_types::ids::RunId;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|found| found == extension))
+        .collect();
+    found.sort();
+    assert!(!found.is_empty(), "no .{extension} files in {folder}");
+    found
+}
+
+fn run_id(experiment: &Experiment) -> RunId {
+    RunId(format!("{}-20260101-000000", experiment.run.name))
+}
+
+fn is_update() -> bool {
+    std::env::var_os("UPDATE_EXPECTED").is_some()
+}
+
+/// Compares with a committed file, or rewrites it.
+fn expect(path: &Path, text: &str) -> Result<(), String> {
+    if is_update() {
+        fs::write(path, text).unwrap();
+        return Ok(());
+    }
+    let expected = fs::read_to_string(path).unwrap_or_default();
+    match expected == text {
+        true => Ok(()),
+        false => Err(format!("{} differs.\n--- expected\n{expected}\n--- found\n{text}\n", path.display())),
+    }
+}
+
+fn refusal(path: &Path) -> Result<(), Diagnostics> {
+    let name = path.file_name().unwrap().to_str().unwrap();
+    if name.starts_with("hosts_") {
+        load_hosts(path).map(|_| ())
+    } else if name.starts_with("plan_") {
+        let own = path.with_extension("hosts");
+        let hosts = if own.exists() { own } else { PathBuf::from("hosts.toml") };
+        load_draft(&hosts, path, &[], run_id).map(|_| ())
+    } else {
+        load_experiment(path, &[]).map(|_| ())
+    }
+}
+
+#[test]
+fn every_invalid_file_is_refused_with_its_message() {
+    let mut wrong = String::new();
+    for path in files("tests/configs/invalid", "toml") {
+        match refusal(&path) {
+            Ok(()) => writeln!(wrong, "{} was accepted", path.display()).unwrap(),
+            Err(all) => {
+                for one in &all.0 {
+                    assert!(!one.message.ends_with('.'), "{one}");
+                    assert!(one.span.is_some() || !one.hint.is_empty(), "neither line nor hint:\n{one}");
+                }
+                if let Err(difference) = expect(&path.with_extension("expected"), &format!("{all}\n")) {
+                    wrong.push_str(&difference);
+                }
+            }
+        }
+    }
+    for path in files("tests/configs/invalid", "expected") {
+        assert!(path.with_extension("toml").exists(), "{} has no file", path.display());
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+#[test]
+fn valid_files_load() {
+    for path in files("tests/configs/valid", "toml") {
+        let loaded = match path.ends_with("hosts.toml") {
+            true => load_hosts(&path).map(|_| ()),
+            false => load_experiment(&path, &[]).map(|_| ()),
+        };
+        loaded.unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+#[test]
+fn defaults_are_merged_and_hosts_win() {
+    let hosts = load_hosts(Path::new("tests/configs/valid/hosts.toml")).unwrap();
+    let [gpu0, gpu1, here] = hosts.as_slice() else { panic!("{hosts:?}") };
+    assert_eq!(
+        (gpu0.address.as_str(), gpu0.port, gpu0.user.as_deref()),
+        ("10.0.0.10", Some(2222), Some("alice"))
+    );
+    assert_eq!(gpu0.env, [("A", "default"), ("B", "host")].map(|(k, v)| (k.into(), v.into())).into());
+    assert_eq!((gpu0.gpus.clone(), gpu0.nproc), (Some(Gpus::Word("all".into())), Some(2)));
+    assert_eq!((gpu1.address.as_str(), gpu1.nproc, gpu1.workdir.as_str()), ("gpu1", Some(4), "/data/runs"));
+    assert_eq!(gpu0.workdir, "rankdeck");
+    assert_eq!(
+        (here.transport, here.address.as_str(), here.workdir.as_str()),
+        (Transport::Local, "127.0.0.1", ".")
+    );
+    assert_eq!(here.gpus, Some(Gpus::Count(0)));
+}
+
+#[test]
+fn shipped_files_make_a_plan() {
+    for path in files("configs", "toml") {
+        let draft =
+            load_draft(Path::new("hosts.toml"), &path, &[], run_id).unwrap_or_else(|error| panic!("{error}"));
+        let plan = draft.resolve(&[]).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert_eq!((plan.world_size(), plan.backend.as_str()), (2, "gloo"), "{}", path.display());
+    }
+    let draft =
+        load_draft(Path::new("hosts.toml"), Path::new("configs/cartpole_ppo.toml"), &[], run_id).unwrap();
+    let plan = draft.resolve(&[]).unwrap();
+    let sizes: Vec<(&str, u64, u64)> =
+        plan.sizes.iter().map(|s| (s.name.as_str(), s.local, s.global)).collect();
+    assert_eq!(
+        sizes,
+        [("num_envs", 2, 4), ("batch", 256, 512), ("minibatch", 64, 128), ("iterations", 976, 976)]
+    );
+}
+
+/// A comment that shows a key must show one that works.
+#[test]
+fn the_sample_hosts_file_loads_with_every_key_in_use() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("key");
+    fs::write(&key, "").unwrap();
+    let sample = fs::read_to_string("hosts.toml").unwrap();
+    let is_code = |line: &str| {
+        line.starts_with("[[") || line.split_once(" = ").is_some_and(|(key, _)| !key.contains(' '))
+    };
+    let text: String = sample
+        .lines()
+        .map(|line| line.strip_prefix("# ").filter(|rest| is_code(rest)).unwrap_or(line))
+        .map(|line| format!("{}\n", line.replace("~/.ssh/id_ed25519", key.to_str().unwrap())))
+        .collect();
+    let path = folder.path().join("hosts.toml");
+    fs::write(&path, &text).unwrap();
+    let hosts = load_hosts(&path).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(hosts.len(), 3);
+    let Some(Kind::Tables(keys)) = schema::find(schema::HOSTS, &["host"]).map(|key| &key.kind) else {
+        panic!()
+    };
+    for key in keys_of(keys) {
+        assert!(text.contains(&format!("{} = ", key.name)), "hosts.toml does not show `{}`", key.name);
+    }
+}
+
+#[test]
+fn a_resolved_experiment_loads_again_and_is_equal() {
+    let folder = tempfile::tempdir().unwrap();
+    for path in [files("configs", "toml"), files("tests/configs/valid", "toml")].concat() {
+        if path.ends_with("hosts.toml") {
+            continue;
+        }
+        let experiment = load_experiment(&path, &["run.seed=7".into()]).unwrap();
+        assert_eq!(experiment.run.seed, 7);
+        let written = folder.path().join("experiment.toml");
+        fs::write(&written, toml::to_string(&experiment).unwrap()).unwrap();
+        let again =
+            load_experiment(&written, &[]).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert_eq!(again, experiment);
+    }
+}
+
+#[test]
+fn missing_files_are_named_with_advice() {
+    let hosts = load_hosts(Path::new("nowhere/hosts.toml")).unwrap_err().to_string();
+    assert_eq!(
+        hosts,
+        "error: cannot read the hosts file: no such file or directory\n --> nowhere/hosts.toml\n  = hint: give the hosts file with `--hosts PATH`, or run in the folder that holds `hosts.toml`"
+    );
+    let folder = load_experiment(Path::new("configs"), &[]).unwrap_err().to_string();
+    assert!(folder.contains("not a regular file") && folder.contains("--> configs"), "{folder}");
+    let both = load_draft(Path::new("nowhere/h.toml"), Path::new("nowhere/e.toml"), &[], run_id).unwrap_err();
+    assert_eq!(both.0.len(), 2);
+}
+
+#[test]
+fn what_is_no_text_or_too_large_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.toml");
+    fs::write(&path, b"a = \"\xff\"").unwrap();
+    assert!(load_hosts(&path).unwrap_err().to_string().contains("no UTF-8 text (byte 5)"));
+    fs::write(&path, vec![b'#'; (1 << 20) + 1]).unwrap();
+    assert!(load_hosts(&path).unwrap_err().to_string().contains("more than the 1048576 allowed"));
+}
+
+#[test]
+fn depth_is_no_way_to_crash() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.toml");
+    let deep =
+        |open: &str, close: &str, count: usize| format!("{}1{}", open.repeat(count), close.repeat(count));
+    let dotted = format!("{}x = 1\n", "a.".repeat(200_000));
+    let texts = [
+        format!("x = {}", deep("[", "]", 200_000)),
+        format!("x = {}", deep("{a=", "}", 100_000)),
+        dotted.clone(),
+    ];
+    for text in texts {
+        fs::write(&path, &text).unwrap();
+        assert!(load_experiment(&path, &[]).is_err());
+        assert!(load_hosts(&path).is_err());
+    }
+    assert!(load_experiment(Path::new("configs/cartpole_ppo.toml"), &[dotted.replace('\n', "")]).is_err());
+}
+
+#[test]
+fn overrides_win_and_their_errors_quote_the_command_line() {
+    let path = Path::new("configs/cartpole_ppo.toml");
+    let set =
+        |sets: &[&str]| load_experiment(path, &sets.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>());
+    let experiment = set(&["env.num_envs=8", "run.name=other", "launch.env.X=1", "env.num_envs=16"]).unwrap();
+    assert_eq!(experiment.env.as_ref().unwrap().num_envs, 16);
+    assert_eq!((experiment.run.name.as_str(), experiment.launch.env["X"].as_str()), ("other", "1"));
+    let shown = set(&["learn.gama=0.9", "learn.gamma=2", "learn.gae_lambda=high"]).unwrap_err().to_string();
+    assert_eq!(
+        shown,
+        "error: unknown key `gama` in `[learn]`
+ --> --set:1:7
+  |
+1 | learn.gama=0.9
+  |       ^^^^ unknown key
+  = hint: did you mean `gamma`?
+
+error: `gamma` is 2, expected a number from 0 to 1
+ --> --set:1:13
+  |
+1 | learn.gamma=2
+  |             ^
+  = hint: `gamma`: Discount of future rewards
+
+error: `gae_lambda` is a string, expected a number from 0 to 1
+ --> --set:1:18
+  |
+1 | learn.gae_lambda=high
+  |                  ^^^^ a string
+  = hint: write a number from 0 to 1"
+    );
+}
+
+#[test]
+fn a_plan_error_points_at_the_file_or_at_the_override() {
+    let (hosts_path, path) = (Path::new("hosts.toml"), Path::new("configs/cartpole_ppo.toml"));
+    let hosts = load_hosts(hosts_path).unwrap();
+    let sets = ["env.num_envs=3".to_owned()];
+    let experiment = load_experiment(path, &sets).unwrap();
+    let run = run_id(&experiment);
+    let apart = draft(hosts_path, hosts, path, experiment, run).unwrap_err().to_string();
+    let together = load_draft(hosts_path, path, &sets, run_id).unwrap_err().to_string();
+    assert!(apart.contains("--> --set:1:14") && apart.contains("env.num_envs=3"), "{apart}");
+    assert_eq!(apart, together);
+}
+
+/// The schema and serde know the same keys and the same defaults.
+#[test]
+fn the_schema_says_what_serde_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.toml");
+    let learn = keys_of(schema::EXPERIMENT).find(|key| key.name == "learn").unwrap();
+    let Kind::Tagged { variants, .. } = learn.kind else { panic!("{learn:?}") };
+    for (word, own) in variants {
+        let text = format!(
+            "run = {{ name = 'x', total_steps = 1000 }}\nenv = {{ id = 'CartPole-v1', num_envs = 1 }}\nlearn = {{ algorithm = '{word}' }}\n"
+        );
+        fs::write(&path, text).unwrap();
+        let file = if *word == "ppo" { "every_key".to_owned() } else { format!("every_key_{word}") };
+        let every = fs::read_to_string(format!("tests/configs/valid/{file}.toml")).unwrap();
+        schema_and_serde_agree(&path, &toml::from_str(&every).unwrap(), own, *word == "ppo");
+    }
+}
+
+/// With the keys `learn` of one algorithm; `whole`: `every` uses the other sections' keys too.
+fn schema_and_serde_agree(path: &Path, every: &toml::Table, learn: Keys, whole: bool) {
+    let resolved = toml::Value::try_from(load_experiment(path, &[]).unwrap()).unwrap();
+    for section in keys_of(schema::EXPERIMENT) {
+        let section_keys = |section: &'static Key| match section.name {
+            "learn" => Box::new(keys_of(learn)),
+            _ => section_keys(section),
+        };
+        for key in section_keys(section) {
+            let found = resolved.get(section.name).and_then(|table| table.get(key.name));
+            let path = format!("{}.{}", section.name, key.name);
+            let is_launch_command = path == "launch.command";
+            assert!(
+                is_launch_command
+                    || !whole && section.name != "learn"
+                    || every[section.name].get(key.name).is_some(),
+                "no tests/configs/valid/every_key file uses {path}"
+            );
+            match (&key.default, found) {
+                (Fallback::Value(_), _) if path == "run.total_steps" => {}
+                (Fallback::Value(text), Some(found)) => {
+                    let default: toml::Table = toml::from_str(&format!("x = {text}")).unwrap();
+                    assert_eq!(found, &default["x"], "{path}");
+                }
+                (Fallback::Required, Some(_)) | (Fallback::Words(_), None) => {}
+                (default, found) => panic!("{path}: schema says {default:?}, serde says {found:?}"),
+            }
+        }
+        let known: BTreeSet<&str> = section_keys(section).map(|key| key.name).collect();
+        for name in resolved.get(section.name).unwrap().as_table().unwrap().keys() {
+            assert!(known.contains(name.as_str()), "the schema lacks {}.{name}", section.name);
+        }
+    }
+}
+
+fn section_keys(section: &'static Key) -> Box<dyn Iterator<Item = &'static Key>> {
+    match &section.kind {
+        Kind::Table(keys) | Kind::Tables(keys) => Box::new(keys_of(keys)),
+        Kind::Tagged { variants, .. } => Box::new(variants.iter().flat_map(|(_, keys)| keys_of(keys))),
+        _ => Box::new(std::iter::empty()),
+    }
+}
+
+#[test]
+fn the_reference_is_up_to_date() {
+    let mut text = String::from(
+        "# Configuration\n\nEvery key of `hosts.toml` and of the experiment files. Made from `src/config/schema.rs` by `UPDATE_EXPECTED=1 cargo test --test console config::`.\n\
+         Unknown keys are errors. A mistake is reported with file, line and column; `rankdeck check EXPERIMENT.toml` reports them without starting anything.\n\n\
+         ## hosts.toml\n\nThe order of the `[[host]]` tables is node_rank order; a rank is the number of ranks on the hosts before it plus its local_rank.\n\
+         `[defaults]` takes every key of `[[host]]` but `name`; hosts win, and `env` is merged variable by variable.\n",
+    );
+    let host = keys_of(schema::HOSTS).find(|key| key.name == "host").unwrap();
+    table(&mut text, "### `[[host]]`", host.doc, section_keys(host));
+    text.push_str(
+        "\n## Experiments\n\nOne TOML file each, such as `configs/cartpole_ppo.toml`. Sizes are over all ranks unless their name begins with `local_`.\n\
+         `--set learn.gamma=0.98` overrides one key; the value is TOML, or else a plain string.\n",
+    );
+    for section in keys_of(schema::EXPERIMENT) {
+        let mut title = format!("### `[{}]`", section.name);
+        match (&section.kind, &section.default) {
+            (Kind::Tagged { tag, variants }, Fallback::Words(words)) => {
+                for (word, keys) in *variants {
+                    let title = format!("{title} with `{tag} = \"{word}\"` ({words})");
+                    table(&mut text, &title, section.doc, keys_of(keys));
+                }
+                continue;
+            }
+            (_, Fallback::Required) => title.push_str(" (required)"),
+            (_, Fallback::Words(words)) if !words.is_empty() => write!(title, " ({words})").unwrap(),
+            _ => {}
+        }
+        table(&mut text, &title, section.doc, section_keys(section));
+    }
+    expect(Path::new("docs/CONFIG.md"), &text).unwrap_or_else(|difference| panic!("{difference}"));
+}
+
+fn table(text: &mut String, title: &str, doc: &str, keys: impl Iterator<Item = &'static Key>) {
+    write!(text, "\n{title}\n\n{doc}\n\n| key | value | default | meaning |\n|---|---|---|---|\n").unwrap();
+    for key in keys {
+        let default = match key.default {
+            Fallback::Required => "required".to_owned(),
+            Fallback::Value(value) => format!("`{value}`"),
+            Fallback::Words(words) => words.to_owned(),
+        };
+        writeln!(text, "| `{}` | {} | {default} | {} |", key.name, key.kind.expected(), key.doc).unwrap();
+    }
+}
+
+mod nothing_panics {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn word() -> impl Strategy<Value = String> {
+        let names: Vec<&'static str> = [schema::HOSTS, schema::EXPERIMENT]
+            .into_iter()
+            .flat_map(|keys: Keys| keys_of(keys))
+            .flat_map(|key| section_keys(key).chain([key]))
+            .map(|key| key.name)
+            .collect();
+        let values = [
+            "\"all\"",
+            "0",
+            "-1",
+            "1e9",
+            "nan",
+            "true",
+            "[]",
+            "[0, 0]",
+            "{}",
+            "\"\"",
+            "\"a\"",
+            "[[1]]",
+            "99999999999999999999",
+            "1979-05-27",
+            "\"ppo\"",
+        ];
+        prop_oneof![
+            4 => (proptest::sample::select(names.clone()), proptest::sample::select(values.to_vec())).prop_map(|(k, v)| format!("{k} = {v}\n")),
+            2 => proptest::sample::select(names).prop_map(|name| format!("[{name}]\n")),
+            2 => Just("[[host]]\n".to_owned()),
+            1 => "\\PC{0,20}\n",
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_written(parts in proptest::collection::vec(word(), 0..20), set in "\\PC{0,30}", other in word()) {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("x.toml");
+            fs::write(&path, parts.concat()).unwrap();
+            for result in [load_hosts(&path).map(|_| ()), load_experiment(&path, &[set, other]).map(|_| ())] {
+                if let Err(all) = result {
+                    prop_assert!(!all.0.is_empty());
+                    prop_assert!(!all.to_string().chars().any(|c| c.is_control() && c != '\n'));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! docs/EVENTS.md: its example is a program that works, and its list of kinds is complete.
+
+use super::{read, repository};
+use crate::support::{Bench, Console};
+use serde_json::{Value, json};
+
+#[test]
+fn the_example_reports_counters_and_evaluations() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(2, 1);
+    let program = repository().join("examples/report_events.py");
+    let command = ["python3", program.to_str().unwrap()];
+    let experiment = bench
+        .write("experiment.toml", &format!("[run]\nname = \"events\"\n[launch]\ncommand = {command:?}\n"));
+    let mut console =
+        Console::start(&["run", experiment.to_str().unwrap(), "--hosts", hosts.to_str().unwrap()]);
+    let status = console.finish(120);
+    assert_eq!(status.code(), Some(0), "{}", console.told());
+    let progress = console.all("progress");
+    let last = progress.last().unwrap();
+    assert_eq!((&last["env_step"], &last["episodes"]), (&json!(320), &json!(40)), "{last}");
+    assert!(progress.iter().all(|line| line["consistent"] == true), "{progress:?}");
+    let means: Vec<Value> = console.all("eval").iter().map(|line| line["return_mean"].clone()).collect();
+    assert_eq!(means, [json!(10.0), json!(20.0)]);
+}
+
+#[test]
+fn the_document_shows_the_example_as_it_is() {
+    assert!(
+        read("docs/EVENTS.md").contains(&read("examples/report_events.py")),
+        "copy it into docs/EVENTS.md"
+    );
+}
+
+#[test]
+fn every_kind_of_event_and_its_fields_are_listed() {
+    use rankdeck_proto::message::{Counters, Evaluation, FinishReason, RankEvent};
+    use rankdeck_types::ids::{Generation, Rank};
+    let text = read("docs/EVENTS.md");
+    let events = [
+        RankEvent::Hello { rank: Rank(0), generation: Generation(0) },
+        RankEvent::Joined { world_size: 1, backend: String::new(), device: String::new() },
+        RankEvent::Counters(Counters::default()),
+        RankEvent::Totals(Counters::default()),
+        RankEvent::Scalars { train_iter: 0, env_step: 0, values: Default::default() },
+        RankEvent::Eval(Evaluation::default()),
+        RankEvent::Checkpoint { path: String::new(), env_step: 0, train_iter: 0, reason: String::new() },
+        RankEvent::Fingerprint { train_iter: 0, update: 0, values: Vec::new(), equal: true },
+        RankEvent::Error { message: String::new(), hint: String::new(), usage: false },
+        RankEvent::Finished { reason: FinishReason::Budget },
+    ];
+    for event in &events {
+        // A new kind does not compile until it stands above.
+        match event {
+            RankEvent::Hello { .. }
+            | RankEvent::Joined { .. }
+            | RankEvent::Counters(_)
+            | RankEvent::Totals(_)
+            | RankEvent::Scalars { .. }
+            | RankEvent::Eval(_)
+            | RankEvent::Checkpoint { .. }
+            | RankEvent::Fingerprint { .. }
+            | RankEvent::Error { .. }
+            | RankEvent::Finished { .. }
+            | RankEvent::Unknown => {}
+        }
+        let event = serde_json::to_value(event).unwrap();
+        let kind = event["kind"].as_str().unwrap().to_string();
+        assert!(text.contains(&format!("| `{kind}` |")), "docs/EVENTS.md lacks the kind {kind}");
+        for field in event.as_object().unwrap().keys() {
+            assert!(text.contains(&format!("`{field}`")), "docs/EVENTS.md lacks the field {field} of {kind}");
+        }
+    }
+}
+
+#[test]
+fn the_status_page_is_laid_out_as_the_document_says() {
+    use rankdeck_proto::message::Phase;
+    use rankdeck_proto::status_page::{Dtype, Op, PAGE_BYTES, VERSION, Writer, tag};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("page");
+    let mut page = Writer::create(&path, 3, 7).unwrap();
+    page.phase(Phase::Learn);
+    page.update(|body| {
+        (body.train_iter, body.env_step, body.samples, body.episodes) = (11, 12, 13, 14);
+        (body.updates, body.done, body.total) = (15, 16, 17);
+    });
+    page.site(99, || "train.py:20".into());
+    page.enter(Op::Broadcast, tag("grad"), 18, 19, Dtype::F64, 99);
+    page.leave();
+    page.enter(Op::AllReduce, tag("grad"), 21, 22, Dtype::F32, 99);
+    let bytes = std::fs::read(&path).unwrap();
+    assert_eq!(bytes.len(), PAGE_BYTES);
+    let words: Vec<u64> =
+        bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+    let text = read("docs/EVENTS.md");
+    let row = |word: &str, meaning: &str| {
+        let row = format!("| {word} | {meaning}");
+        assert!(text.contains(&row), "docs/EVENTS.md does not have the row {row}");
+    };
+    row("0", "the eight bytes `rankdeck`");
+    assert_eq!(&bytes[..8], b"rankdeck");
+    row("1", &format!("version of the layout: {VERSION}"));
+    row("2, 3, 4", "rank, generation, pid");
+    assert_eq!(words[1..5], [VERSION, 3, 7, u64::from(std::process::id())]);
+    row("8", "sequence lock");
+    assert!(words[8] > 0 && words[8].is_multiple_of(2));
+    row("9", "phase: 0 init, 1 rendezvous, 2 rollout, 3 learn");
+    assert_eq!(words[9], 3);
+    row("13", "training iteration");
+    row("14, 15, 16", "this rank's environment steps, samples, episodes");
+    row("17", "optimiser updates");
+    row("18, 19", "number of the collective entered last, and left last");
+    assert_eq!(words[13..20], [11, 12, 13, 14, 15, 2, 1]);
+    row("20", "chain hash of the first group");
+    let grad = u64::from_le_bytes(*b"grad\0\0\0\0");
+    let chain = |chain: u64, call: [u64; 7]| {
+        call.iter().fold(chain, |chain, word| (chain ^ word).wrapping_mul(0x0100_0000_01b3))
+    };
+    let first = chain(0, [2, grad, 0, 18, 19, 3, 0]);
+    let second = chain(first, [1, grad, 0, 21, 22, 2, 0]);
+    assert_eq!(words[20], second);
+    row("23, 24", "how much of the phase is done, and how much there is to do");
+    assert_eq!(words[23..25], [16, 17]);
+    row("64", "ring of the latest 64 collectives, 15 words each");
+    let call = &words[64 + 2 * 15..64 + 3 * 15];
+    assert_eq!(
+        (&call[..7], &call[8..]),
+        (&[2, 1, grad, 0, 21, 22, 2][..], &[0, 99, 0, 2, second, 11, 0][..])
+    );
+    row("1024", "table of 16 groups, 8 words each");
+    let world = u64::from_le_bytes(*b"world\0\0\0");
+    assert_eq!(words[1024..1032], [world, 0, 0, 2, 1, second, 2, 0]);
+    row("1152", "ring of the latest 128 iterations, 5 words each");
+    assert_eq!(words[1152 + 11 * 5..1152 + 11 * 5 + 3], [11, 0, 0]);
+    row("1792", "table of 32 call sites, 8 words each");
+    assert_eq!((words[1792], &bytes[1793 * 8..1793 * 8 + 11]), (99, &b"train.py:20"[..]));
+}

@@ -1,0 +1,231 @@
+//! Runs in a real Slurm: hosts from the allocation, agents through srun, the batch script, the proof of the stop.
+//!
+//! Each test starts a small Slurm of its own (tests/support/slurm.rs).
+
+use crate::support::slurm::Slurm;
+use crate::support::{Bench, Console, trainer, wait_until};
+use rankdeck_testkit::python;
+use serde_json::Value;
+use std::process::Command;
+
+/// A console inside an allocation of both nodes with two tasks each: `salloc` runs it on this machine.
+fn in_allocation(slurm: &Slurm, bench: &Bench, args: &[&str]) -> Command {
+    let mut command = slurm.command("salloc");
+    command
+        .args(["--nodes=2", "--ntasks-per-node=2", "--quiet", env!("CARGO_BIN_EXE_rankdeck"), "--slurm"])
+        .args(args)
+        .args(["--headless", "--json"])
+        .current_dir(bench.path());
+    command
+}
+
+/// Nodes of this Slurm have no names that resolve; ranks meet on the loopback interface.
+fn bench(args: &[&str]) -> Bench {
+    let bench = Bench::new();
+    bench.write("hosts.toml", &format!("[defaults]\nworkdir = {:?}\ninterface = \"lo\"\n", bench.path()));
+    let experiment = bench.program(args);
+    let text = std::fs::read_to_string(&experiment).unwrap();
+    std::fs::write(&experiment, text + "master_addr = \"127.0.0.1\"\n").unwrap();
+    bench
+}
+
+#[test]
+fn an_allocation_gives_hosts_ranks_and_a_proved_end() {
+    let Some(slurm) = Slurm::start() else { return };
+    let bench = bench(&["--iters", "20"]);
+    let mut console = Console::spawn(in_allocation(&slurm, &bench, &["run", "experiment.toml"]));
+    let started = console.wait_kind("run_started", 60);
+    assert_eq!((&started["world_size"], &started["nnodes"]), (&Value::from(4), &Value::from(2)));
+    let code = console.finish(120).code();
+    assert_eq!(code, Some(0), "{}", console.told());
+    let finished = console.seen.last().unwrap().clone();
+    assert_eq!((&finished["outcome"], &finished["proved"]), (&Value::from("succeeded"), &Value::from(true)));
+    let hosts: Vec<_> =
+        console.all("rank").iter().filter(|v| v["state"] == "spawned").map(|v| v["host"].clone()).collect();
+    assert_eq!(hosts.len(), 4);
+    assert!(hosts.contains(&Value::from("n0")) && hosts.contains(&Value::from("n1")), "{hosts:?}");
+    let last = console.all("progress").pop().unwrap();
+    assert_eq!((&last["consistent"], &last["env_step"]), (&Value::from(true), &Value::from(20 * 8 * 4)));
+    assert!(bench.rank_processes().is_empty(), "{:?}", bench.rank_processes());
+    wait_until("the job has ended, holders included", 30, || slurm.ask("squeue", &["-h"]).is_empty());
+}
+
+#[test]
+fn ctrl_c_stops_cleanly_with_proof_and_leaves_no_step() {
+    let Some(slurm) = Slurm::start() else { return };
+    let bench = bench(&["--iters", "1000000", "--family"]);
+    let job = start_detached_allocation(&slurm);
+    let mut command = slurm.command(env!("CARGO_BIN_EXE_rankdeck"));
+    command.env("SLURM_JOB_ID", &job).env("SLURM_JOB_NODELIST", "n[0-1]").current_dir(bench.path());
+    command.args(["--slurm", "run", "experiment.toml", "--headless", "--json"]);
+    let mut console = Console::spawn(command);
+    console.wait_kind("progress", 90);
+    console.signal(libc::SIGINT);
+    assert_eq!(console.finish(60).code(), Some(130), "{}", console.told());
+    let finished = console.seen.last().unwrap().clone();
+    assert_eq!(
+        (&finished["outcome"], &finished["proved"]),
+        (&Value::from("stopped"), &Value::from(true)),
+        "{finished}"
+    );
+    assert!(bench.rank_processes().is_empty(), "{:?}", bench.rank_processes());
+    wait_until("no step is left", 30, || {
+        slurm
+            .ask("squeue", &["-h", "--steps", "-o", "%i %j"])
+            .lines()
+            .all(|step| step.contains("extern") || step.contains("batch"))
+    });
+}
+
+#[test]
+fn another_console_finds_the_run_and_stops_it_after_the_first_was_killed() {
+    let Some(slurm) = Slurm::start() else { return };
+    let bench = bench(&["--iters", "1000000", "--family"]);
+    let job = start_detached_allocation(&slurm);
+    let rankdeck = |args: &[&str]| {
+        let mut command = slurm.command(env!("CARGO_BIN_EXE_rankdeck"));
+        command.env("SLURM_JOB_ID", &job).env("SLURM_JOB_NODELIST", "n[0-1]").current_dir(bench.path());
+        command.arg("--slurm").args(args);
+        command
+    };
+    let mut console = Console::spawn(rankdeck(&["run", "experiment.toml", "--headless", "--json"]));
+    console.wait_kind("progress", 90);
+    console.signal(libc::SIGKILL);
+    drop(console);
+    let before = bench.rank_processes().len();
+    assert!(before > 0, "the run goes on");
+    let listed = rankdeck(&["ps", "--json"]).output().unwrap();
+    let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!(
+        (&listed["state"], &listed["ranks_alive"]),
+        (&Value::from("running"), &Value::from(2)),
+        "{listed}"
+    );
+    let stopped = rankdeck(&["stop"]).output().unwrap();
+    assert!(stopped.status.success(), "{stopped:?}");
+    assert!(String::from_utf8_lossy(&stopped.stdout).contains("stopped: proved"), "{stopped:?}");
+    assert!(bench.rank_processes().is_empty(), "{:?}", bench.rank_processes());
+}
+
+/// A job of both nodes that does nothing by itself.
+fn start_detached_allocation(slurm: &Slurm) -> String {
+    let job = slurm.ask("sbatch", &["--parsable", "--nodes=2", "--output=/dev/null", "--wrap", "sleep 600"]);
+    wait_until("the job runs", 60, || slurm.ask("squeue", &["-h", "-j", &job, "-o", "%T"]) == "RUNNING");
+    job
+}
+
+#[test]
+fn sbatch_submits_a_script_that_is_the_console_and_scancel_stops_it_in_good_order() {
+    let Some(slurm) = Slurm::start() else { return };
+    let bench = bench(&["--iters", "1000000"]);
+    let sbatch = |more: &[&str]| {
+        let mut command = slurm.command(env!("CARGO_BIN_EXE_rankdeck"));
+        command.current_dir(bench.path());
+        command.args(["sbatch", "experiment.toml", "--nodes", "2", "--ntasks-per-node", "1"]).args(more);
+        command.output().unwrap()
+    };
+    let shown = String::from_utf8(sbatch(&["--dry-run"]).stdout).unwrap();
+    assert!(shown.contains("#SBATCH --nodes=2") && shown.contains("--slurm --headless"), "{shown}");
+    let submitted = sbatch(&[]);
+    assert!(submitted.status.success(), "{submitted:?}");
+    let text = String::from_utf8(submitted.stdout).unwrap();
+    let job = text.trim().strip_prefix("submitted: job ").unwrap().to_owned();
+    let output = bench.path().join(format!("program-{job}.out"));
+    let said = || std::fs::read_to_string(&output).unwrap_or_default();
+    wait_until("both ranks train", 90, || said().contains("eval") || said().contains("step "));
+    slurm.ask("scancel", &["--batch", "--signal=TERM", &job]);
+    wait_until("the job has ended", 60, || slurm.ask("squeue", &["-h", "-j", &job]).is_empty());
+    assert!(said().contains("stopped: proved"), "{}", said());
+    assert!(bench.rank_processes().is_empty(), "{:?}", bench.rank_processes());
+}
+
+/// The built-in trainer started by others than rankdeck: the same ranks and the same totals, whoever starts it.
+mod launchers {
+    use super::*;
+    use rankdeck_proto::message::{Counters, RankEvent};
+    use std::collections::BTreeMap;
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::net::UnixListener;
+    use std::path::Path;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    const EXPERIMENT: &str = "[run]\nname = 'test'\nseed = 3\ntotal_steps = 2048\n[env]\nid = 'CartPole-v1'\nnum_envs = 8\n\
+                              [collect]\nnum_steps = 64\n[distributed]\nbackend = 'gloo'\n[learn]\nalgorithm = 'ppo'\n";
+
+    /// What all ranks said last about themselves, by rank, and rank 0's last totals.
+    fn outcome(folder: &Path, mut command: Command) -> (BTreeMap<u32, Counters>, Counters) {
+        std::fs::write(folder.join("experiment.toml"), EXPERIMENT).unwrap();
+        let socket = folder.join("events.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let (sender, events) = mpsc::channel();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let sender = sender.clone();
+                std::thread::spawn(move || {
+                    let mut speaker = None;
+                    for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                        match serde_json::from_str(&line).unwrap() {
+                            RankEvent::Hello { rank, .. } => speaker = Some(rank.0),
+                            event => drop(sender.send((speaker.unwrap(), event))),
+                        }
+                    }
+                });
+            }
+        });
+        command
+            .current_dir(folder)
+            .env("RANKDECK_EVENTS", &socket)
+            .env("GLOO_SOCKET_IFNAME", "lo")
+            .env("OMP_NUM_THREADS", "1");
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let (mut own, mut totals, mut finished) = (BTreeMap::new(), None, 0);
+        while finished < 4 {
+            match events.recv_timeout(Duration::from_secs(20)).unwrap() {
+                (rank, RankEvent::Counters(counters)) => _ = own.insert(rank, without_time(counters)),
+                (0, RankEvent::Totals(counters)) => totals = Some(without_time(counters)),
+                (_, RankEvent::Finished { .. }) => finished += 1,
+                _ => {}
+            }
+        }
+        (own, totals.unwrap())
+    }
+
+    fn without_time(counters: Counters) -> Counters {
+        Counters { duration_s: 0.0, ..counters }
+    }
+
+    fn trainer_under(slurm: &Slurm, words: &[&str], folder: &Path) -> Command {
+        let (program, args) = words.split_first().unwrap();
+        let mut command = slurm.command(program);
+        command.args(args).args(["--config", "experiment.toml", "--run-dir"]).arg(folder.join("run"));
+        command
+    }
+
+    #[test]
+    fn srun_and_torchrun_give_the_ranks_and_totals_of_spawn() {
+        let Some(slurm) = Slurm::start() else { return };
+        let Some(binary) = super::trainer() else { return };
+        let binary = binary.to_str().unwrap();
+        let run = |words: &[&str]| {
+            let folder = tempfile::tempdir().unwrap();
+            let mut command = trainer_under(&slurm, words, folder.path());
+            if words[0] == "srun" {
+                // The nodes of this Slurm have no names that resolve; the port is the trainer's own choice.
+                command.env("MASTER_ADDR", "127.0.0.1");
+            }
+            outcome(folder.path(), command)
+        };
+        let spawned = run(&[binary, "--spawn", "4"]);
+        assert_eq!(spawned.0.keys().copied().collect::<Vec<_>>(), [0, 1, 2, 3]);
+        assert_eq!(spawned.1.env_step, 2048);
+        let stepped = run(&["srun", "--nodes=2", "--ntasks-per-node=2", "--mpi=none", "--quiet", binary]);
+        assert_eq!(stepped, spawned, "srun");
+        let Some(python) = python("torch") else { return };
+        let torchrun =
+            [&python, "-m", "torch.distributed.run", "--standalone", "--no-python", "--nproc-per-node=4"];
+        let launched = run(&[&torchrun[..], &[binary]].concat());
+        assert_eq!(launched, spawned, "torchrun");
+    }
+}

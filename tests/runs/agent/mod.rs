@@ -1,0 +1,8 @@
+//! The agent with real processes: every promise about starting, watching, stopping and dying.
+
+mod bed;
+mod consoles;
+mod inspecting;
+mod lives;
+mod orphans;
+mod security;

@@ -1,0 +1,301 @@
+//! The whole road with real processes on this machine: console, agents, ranks. SSH and the trainer have test files of their own.
+
+use crate::support::{Bench, Console, kill, rankdeck, wait_until};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Body of a rank that really waits for its peers: this test binary, started by an agent through `launch.command`. It writes a status page as the
+/// built-in trainer does and meets the other ranks over TCP once per iteration. `TEST_STALL=RANK:ITER` makes one of them sleep for ever
+/// in its rollout instead.
+#[test]
+#[ignore = "not a test: a rank of other tests"]
+fn rank_program() {
+    use rankdeck_proto::message::Phase;
+    use rankdeck_proto::status_page::{Dtype, Op, Writer, tag};
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    let var = |name: &str| std::env::var(name).unwrap();
+    let (rank, world): (u32, usize) = (var("RANK").parse().unwrap(), var("WORLD_SIZE").parse().unwrap());
+    let mut page = Writer::create(var("RANKDECK_STATUS_PAGE").as_ref(), rank, 0).unwrap();
+    let master = format!("{}:{}", var("MASTER_ADDR"), var("MASTER_PORT"));
+    page.phase(Phase::Rendezvous);
+    let mut peers: Vec<TcpStream> = if rank == 0 {
+        let listener = TcpListener::bind(&master).unwrap();
+        (1..world).map(|_| listener.accept().unwrap().0).collect()
+    } else {
+        loop {
+            match TcpStream::connect(&master) {
+                Ok(stream) => break vec![stream],
+                Err(_) => std::thread::sleep(std::time::Duration::from_millis(10)),
+            }
+        }
+    };
+    let stall = std::env::var("TEST_STALL").ok();
+    for iteration in 1..100_000 {
+        page.phase(Phase::Rollout);
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        while stall.as_deref() == Some(&format!("{rank}:{iteration}")) {
+            std::thread::sleep(std::time::Duration::from_secs(1));
+        }
+        page.update(|body| {
+            (body.train_iter, body.updates, body.env_step) = (iteration, iteration, 8 * iteration)
+        });
+        page.phase(Phase::Learn);
+        page.enter(Op::AllReduce, tag("grad"), 9155, 36620, Dtype::F32, 1);
+        // Everybody tells rank 0, rank 0 tells everybody: nobody leaves before all have come.
+        let mut byte = [0];
+        if rank == 0 {
+            peers.iter_mut().for_each(|peer| peer.read_exact(&mut byte).unwrap());
+            peers.iter_mut().for_each(|peer| peer.write_all(&byte).unwrap());
+        } else {
+            peers[0].write_all(&byte).unwrap();
+            peers[0].read_exact(&mut byte).unwrap();
+        }
+        page.leave();
+    }
+}
+
+#[test]
+fn the_rank_that_has_not_entered_the_collective_is_named() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(2, 2);
+    let this = std::env::current_exe().unwrap();
+    let command = [path(&this), "e2e::rank_program", "--exact", "--ignored", "--nocapture"];
+    let experiment = bench.write(
+        "experiment.toml",
+        &format!(
+            "[run]\nname = \"stall\"\n[launch]\ncommand = {command:?}\n[launch.env]\nTEST_STALL = \"2:60\"\n"
+        ),
+    );
+    let mut console = Console::start(&["run", path(&experiment), "--hosts", path(&hosts)]);
+    let verdict = console.wait_for("a red verdict", 40, |v| v["kind"] == "verdict" && v["severity"] == "red");
+    assert_eq!(
+        (&verdict["verdict"], &verdict["rank"]),
+        (&Value::from("behind"), &Value::from(2)),
+        "{verdict}"
+    );
+    assert!(verdict["latency_s"].as_f64().unwrap() <= 10.0, "{verdict}");
+    let evidence = verdict["evidence"].to_string();
+    assert!(
+        evidence.contains("60") && evidence.contains("all_reduce") && evidence.contains("grad"),
+        "{verdict}"
+    );
+    console.signal(libc::SIGINT);
+    assert_eq!(console.finish(60).code(), Some(130));
+    assert_eq!(console.all("verdict").iter().filter(|v| v["severity"] == "red").count(), 1, "one incident");
+}
+
+fn path(path: &std::path::Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// `rank -> log lines` of a finished run, from the run directory.
+fn rank_logs(bench: &Bench, run: &str) -> BTreeMap<u32, String> {
+    let mut logs = BTreeMap::new();
+    for node in 0..16 {
+        let folder = bench.path().join(format!("runs/{run}/node{node}/gen0"));
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            let name = entry.file_name().into_string().unwrap();
+            if let Some(rank) = name.strip_prefix("rank").and_then(|name| name.strip_suffix(".log")) {
+                logs.insert(rank.parse().unwrap(), std::fs::read_to_string(entry.path()).unwrap());
+            }
+        }
+    }
+    logs
+}
+
+#[test]
+fn a_program_runs_on_two_hosts_with_torchruns_environment_and_ends_with_proof() {
+    let bench = Bench::new();
+    let (hosts, experiment) = (bench.local_hosts(2, 2), bench.program(&["--iters", "20"]));
+    let mut console = Console::start(&["run", path(&experiment), "--hosts", path(&hosts)]);
+    let started = console.wait_kind("run_started", 30);
+    assert_eq!((started["world_size"].as_u64(), started["nnodes"].as_u64()), (Some(4), Some(2)));
+    let status = console.finish(60);
+    assert_eq!(status.code(), Some(0), "{:?}", console.seen.last());
+
+    let finished = console.seen.last().unwrap().clone();
+    assert_eq!(finished["kind"], "run_finished");
+    assert_eq!((&finished["outcome"], &finished["proved"]), (&Value::from("succeeded"), &Value::from(true)));
+    assert_eq!(finished["survivors"], Value::Array(vec![]));
+
+    let progress = console.all("progress");
+    assert!(!progress.is_empty());
+    for line in &progress {
+        for key in ["env_step", "samples", "episodes"] {
+            let sum: u64 =
+                line["per_rank"].as_array().unwrap().iter().map(|rank| rank[key].as_u64().unwrap()).sum();
+            assert_eq!(line[key].as_u64(), Some(sum), "{key} in {line}");
+        }
+        assert_eq!(line["consistent"], true);
+    }
+    assert_eq!(progress.last().unwrap()["env_step"], 4 * 8 * 20);
+    assert_eq!(console.all("eval").len(), 4);
+
+    let logs = rank_logs(&bench, started["run"].as_str().unwrap());
+    assert_eq!(logs.len(), 4);
+    for (rank, log) in logs {
+        let line = log.lines().find_map(|line| line.strip_prefix("environment ")).unwrap();
+        let env: BTreeMap<String, Option<String>> = serde_json::from_str(line).unwrap();
+        let get = |name: &str| env[name].clone().unwrap_or_else(|| panic!("{name} is not set"));
+        assert_eq!(get("RANK"), rank.to_string());
+        assert_eq!((get("WORLD_SIZE"), get("LOCAL_WORLD_SIZE")), ("4".into(), "2".into()));
+        assert_eq!(get("LOCAL_RANK"), (rank % 2).to_string());
+        assert_eq!((get("NODE_RANK"), get("GROUP_RANK")), ((rank / 2).to_string(), (rank / 2).to_string()));
+        assert_eq!(
+            format!("{}:{}", get("MASTER_ADDR"), get("MASTER_PORT")),
+            started["master"].as_str().unwrap()
+        );
+        assert_eq!(get("TORCHELASTIC_RUN_ID"), started["run"].as_str().unwrap());
+    }
+    wait_until("agents leave", 20, || bench.processes().is_empty());
+}
+
+#[test]
+fn a_failed_rank_ends_the_run_with_code_1_and_is_named() {
+    for (how, expected) in [("exit:3", "3"), ("signal:11", "SIGSEGV")] {
+        let bench = Bench::new();
+        let hosts = bench.local_hosts(2, 1);
+        let experiment = bench.program(&[
+            "--iters",
+            "2000",
+            "--fail-rank",
+            "1",
+            "--fail-at",
+            "5",
+            "--fail-how",
+            how,
+            "--family",
+        ]);
+        let mut console = Console::start(&["run", path(&experiment), "--hosts", path(&hosts)]);
+        let verdict = console.wait_for("verdict", 30, |v| v["kind"] == "verdict" && v["severity"] == "red");
+        assert_eq!(
+            (&verdict["verdict"], &verdict["rank"]),
+            (&Value::from("dead"), &Value::from(1)),
+            "{verdict}"
+        );
+        assert!(verdict["reason"].as_str().unwrap().contains(expected), "{verdict}");
+        let status = console.finish(60);
+        assert_eq!(status.code(), Some(1), "{how}");
+        let finished = console.seen.last().unwrap();
+        assert_eq!(
+            (&finished["outcome"], &finished["proved"]),
+            (&Value::from("failed"), &Value::from(true)),
+            "{finished}"
+        );
+        assert!(bench.rank_processes().is_empty(), "{:?}", bench.rank_processes());
+    }
+}
+
+#[test]
+fn the_first_signal_stops_cleanly_with_130() {
+    let bench = Bench::new();
+    let (hosts, experiment) = (bench.local_hosts(2, 1), bench.program(&["--iters", "100000", "--family"]));
+    let mut console = Console::start(&["run", path(&experiment), "--hosts", path(&hosts)]);
+    console.wait_kind("progress", 30);
+    console.signal(libc::SIGINT);
+    assert_eq!(console.finish(30).code(), Some(130));
+    let finished = console.seen.last().unwrap();
+    assert_eq!(
+        (&finished["outcome"], &finished["proved"]),
+        (&Value::from("stopped"), &Value::from(true)),
+        "{finished}"
+    );
+    let exits: Vec<_> = console.all("rank").into_iter().filter(|v| !v["exit_code"].is_null()).collect();
+    assert!(exits.iter().all(|v| v["exit_code"] == 0), "ranks left by themselves: {exits:?}");
+    assert!(bench.rank_processes().is_empty(), "{:?}", bench.rank_processes());
+}
+
+#[test]
+fn the_second_signal_kills_what_ignores_the_first() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(1, 2);
+    let experiment = bench.program(&["--iters", "100000", "--ignore-term"]);
+    let mut console = Console::start(&[
+        "run",
+        path(&experiment),
+        "--hosts",
+        path(&hosts),
+        "--set",
+        "launch.stop_grace_s=600",
+    ]);
+    console.wait_kind("progress", 30);
+    console.signal(libc::SIGTERM);
+    let run = console.seen[0]["run"].as_str().unwrap().to_string();
+    let records = bench.path().join(format!("runs/{run}/node0/records.jsonl"));
+    wait_until("the first order arrives", 10, || {
+        std::fs::read_to_string(&records).unwrap().contains("stop_ordered")
+    });
+    console.signal(libc::SIGTERM);
+    assert_eq!(console.finish(30).code(), Some(130));
+    assert_eq!(console.seen.last().unwrap()["proved"], true);
+    assert!(bench.rank_processes().is_empty());
+}
+
+#[test]
+fn a_hangup_detaches_and_another_console_finds_adopts_and_stops_the_run() {
+    let bench = Bench::new();
+    let (hosts, experiment) =
+        (bench.local_hosts(2, 1), bench.program(&["--iters", "100000", "--pause", "0.02"]));
+    let mut console = Console::start(&["run", path(&experiment), "--hosts", path(&hosts)]);
+    let run = console.wait_kind("run_started", 30)["run"].as_str().unwrap().to_string();
+    console.wait_kind("progress", 30);
+    console.signal(libc::SIGHUP);
+    assert_eq!(console.finish(20).code(), Some(0));
+    assert_eq!(bench.rank_processes().len(), 2, "training goes on");
+
+    let listed = rankdeck().args(["ps", "--json", "--hosts", path(&hosts)]).output().unwrap();
+    assert!(String::from_utf8_lossy(&listed.stdout).contains(&run), "{listed:?}");
+
+    let mut adopted = Console::start(&["attach", &run, "--hosts", path(&hosts)]);
+    assert_eq!(adopted.wait_kind("run_started", 20)["adopted"], true);
+    let first = adopted.wait_kind("progress", 20);
+    assert_eq!(first["train_iter"], 1, "history since launch, without a gap");
+    let stop = rankdeck().args(["stop", &run, "--hosts", path(&hosts)]).output().unwrap();
+    assert!(stop.status.success(), "{stop:?}");
+    assert!(String::from_utf8_lossy(&stop.stdout).contains("stopped"), "{stop:?}");
+    adopted.wait_kind("run_finished", 20);
+    let iterations: Vec<u64> =
+        adopted.all("progress").iter().map(|v| v["train_iter"].as_u64().unwrap()).collect();
+    assert!(iterations.windows(2).all(|pair| pair[1] == pair[0] + 1), "a gap in {iterations:?}");
+    assert!(bench.rank_processes().is_empty());
+}
+
+#[test]
+fn a_restart_is_a_new_generation_with_a_new_rendezvous() {
+    let bench = Bench::new();
+    let (hosts, experiment) = (bench.local_hosts(2, 1), bench.program(&["--iters", "100000"]));
+    let mut console = Console::start(&["run", path(&experiment), "--hosts", path(&hosts)]);
+    let started = console.wait_kind("run_started", 30);
+    console.wait_kind("progress", 30);
+    let run = started["run"].as_str().unwrap();
+    let restart = rankdeck().args(["restart", run, "--hosts", path(&hosts)]).output().unwrap();
+    assert!(restart.status.success(), "{restart:?}");
+    let progress =
+        console.wait_for("progress of generation 1", 30, |v| v["kind"] == "progress" && v["generation"] == 1);
+    assert_eq!(progress["consistent"], true);
+    console.signal(libc::SIGINT);
+    assert_eq!(console.finish(30).code(), Some(130));
+}
+
+#[test]
+fn a_frozen_rank_is_named_and_cleared_again() {
+    let bench = Bench::new();
+    let (hosts, experiment) = (bench.local_hosts(2, 1), bench.program(&["--iters", "100000"]));
+    let mut console = Console::start(&["run", path(&experiment), "--hosts", path(&hosts)]);
+    console.wait_kind("progress", 30);
+    let pid =
+        console.wait_for("rank 1", 5, |v| v["kind"] == "rank" && v["rank"] == 1 && v["pid"].is_u64())["pid"]
+            .as_u64()
+            .unwrap();
+    kill(pid as u32, libc::SIGSTOP);
+    let verdict = console.wait_for("frozen", 10, |v| v["kind"] == "verdict" && v["verdict"] == "frozen");
+    assert_eq!((&verdict["rank"], &verdict["severity"]), (&Value::from(1), &Value::from("red")), "{verdict}");
+    assert!(!verdict["evidence"].as_array().unwrap().is_empty());
+    kill(pid as u32, libc::SIGCONT);
+    console.wait_for("cleared", 10, |v| {
+        v["kind"] == "verdict" && v["verdict"] == "frozen" && v["severity"] == "cleared"
+    });
+    console.signal(libc::SIGINT);
+    assert_eq!(console.finish(30).code(), Some(130));
+}

@@ -1,0 +1,44 @@
+//! Real rank processes over Gloo. Every test re-executes this binary, once per rank.
+//!
+//! Each scenario's ranks run `rank_process` with a role; they print one `RESULT {json}` line, which the tests judge.
+
+mod collectives;
+mod ddp;
+mod faults;
+mod harness;
+mod nccl;
+mod off_policy;
+
+/// What the re-executed binary runs; does nothing when started by hand.
+#[test]
+#[ignore = "not a test: the rank processes that the other tests start"]
+fn rank_process() {
+    let Some(me) = harness::Me::from_environment() else { return };
+    let result = match me.role.as_str() {
+        "collectives" => collectives::rank(&me),
+        "groups" => collectives::groups(&me),
+        "groups_differ" => collectives::groups_differ(&me),
+        "objects" => collectives::objects(&me),
+        "ddp" => ddp::rank(&me),
+        "layout" => ddp::layout(&me),
+        "mixed_up" => ddp::mixed_up(&me),
+        "contributors" => ddp::contributors(&me),
+        "accumulated" => ddp::accumulated(&me),
+        "dqn" => off_policy::dqn(&me),
+        "sac" => off_policy::sac(&me),
+        "warm_up" => off_policy::warm_up(&me),
+        "unused" => ddp::unused(&me),
+        "join" => faults::join(&me),
+        "absent" => faults::absent(&me),
+        "killed" => faults::killed(&me),
+        "frozen" => faults::frozen(&me),
+        "mismatch" => faults::mismatch(&me),
+        "sizes" => faults::sizes(&me),
+        "leave" => faults::leave(&me),
+        "nccl" => nccl::rank(&me),
+        "nccl_collectives" => nccl::with_cuda(&me, collectives::rank),
+        "nccl_killed" => nccl::with_cuda(&me, faults::killed),
+        other => panic!("no role {other}"),
+    };
+    harness::answer(&result);
+}

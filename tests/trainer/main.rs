@@ -1,0 +1,25 @@
+//! The built-in trainer as a program: environments against Gymnasium, learning, groups of ranks, stopping, resuming.
+//!
+//! Needs libtorch. Comparisons with Python packages need an interpreter that has them: `RANKDECK_TEST_PYTHON`, or python3.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that fails should say so loudly"
+)]
+
+mod classic;
+mod distributed;
+mod equality;
+mod group;
+mod harness;
+#[cfg(feature = "inject")]
+mod inject;
+mod learning;
+mod off_policy;
+mod phases;
+mod refusals;
+mod resuming;
+mod weights;
+mod workers;
