@@ -2,15 +2,15 @@
 
 use super::diagnostic::{Diagnostic, Diagnostics, Place};
 use super::document::{Entry, Node, Table, Value};
-use super::schema::{self, Key, Keys, Kind, TextRule, keys_of};
 use super::suggest::closest;
+use rankdeck_types::schema::{self, Key, Keys, Kind, TextRule, Variant};
 use std::collections::BTreeSet;
 
 /// Checks a whole document whose top level is `keys`.
 pub fn check(root: &Node, keys: Keys, found: &mut Diagnostics) {
     if let Value::Table(table) = &root.value {
         let top = Scope { top: keys, title: String::new(), header: None };
-        check_table(table, keys, &top, found);
+        check_table(table, keys.iter(), &top, found);
     }
 }
 
@@ -24,14 +24,19 @@ struct Scope {
     header: Option<Place>,
 }
 
-fn check_table(table: &Table, keys: Keys, scope: &Scope, found: &mut Diagnostics) {
+fn check_table(
+    table: &Table,
+    keys: impl Iterator<Item = &'static Key> + Clone,
+    scope: &Scope,
+    found: &mut Diagnostics,
+) {
     for (name, entry) in table {
-        match keys_of(keys).find(|key| key.name == name) {
+        match keys.clone().find(|key| key.name == name) {
             Some(key) => check_value(key, &entry.node, &entry.key, scope, found),
-            None => found.push(unknown(name, entry, keys, scope)),
+            None => found.push(unknown(name, entry, keys.clone(), scope)),
         }
     }
-    for key in keys_of(keys).filter(|key| key.is_required() && !table.contains_key(key.name)) {
+    for key in keys.filter(|key| key.is_required() && !table.contains_key(key.name)) {
         // A document without any host has an error of its own.
         if !matches!(key.kind, Kind::Tables(_)) {
             found.push(missing(key, scope));
@@ -68,8 +73,13 @@ fn example(key: &Key) -> String {
     }
 }
 
-fn unknown(name: &str, entry: &Entry, keys: Keys, scope: &Scope) -> Diagnostic {
-    let names = || keys_of(keys).map(|key| key.name);
+fn unknown(
+    name: &str,
+    entry: &Entry,
+    keys: impl Iterator<Item = &'static Key> + Clone,
+    scope: &Scope,
+) -> Diagnostic {
+    let names = || keys.clone().map(|key| key.name);
     let message = match scope.title.as_str() {
         "" => format!("unknown key `{name}`"),
         title => format!("unknown key `{name}` in `{title}`"),
@@ -91,7 +101,9 @@ fn home_of(name: &str, scope: &Scope) -> Option<String> {
         Kind::Tables(_) => format!("[[{}]]", key.name),
         _ => format!("[{}]", key.name),
     };
-    keys_of(scope.top)
+    scope
+        .top
+        .iter()
         .filter(|key| title(key) != scope.title && schema::find(scope.top, &[key.name, name]).is_some())
         .map(title)
         // `[[host]]` rather than `[defaults]`.
@@ -103,7 +115,7 @@ fn check_value(key: &Key, node: &Node, at: &Place, scope: &Scope, found: &mut Di
     match (&key.kind, &node.value) {
         (Kind::Table(keys), Value::Table(table)) => {
             let inner = Scope { top: scope.top, title: format!("[{path}]"), header: Some(at.clone()) };
-            check_table(table, keys, &inner, found);
+            check_table(table, keys.iter(), &inner, found);
         }
         (Kind::Tables(keys), Value::Array(items)) => {
             for item in items {
@@ -111,7 +123,7 @@ fn check_value(key: &Key, node: &Node, at: &Place, scope: &Scope, found: &mut Di
                     Value::Table(table) => {
                         let header = Some(item.place.clone());
                         let inner = Scope { top: scope.top, title: format!("[[{path}]]"), header };
-                        check_table(table, keys, &inner, found);
+                        check_table(table, keys.iter(), &inner, found);
                     }
                     other => found.push(wrong_type(path, other, "a table", &item.place)),
                 }
@@ -162,7 +174,7 @@ fn check_value(key: &Key, node: &Node, at: &Place, scope: &Scope, found: &mut Di
                 found.push(out_of_range(key, &number.to_string(), &node.place));
             }
         }
-        (Kind::Texts, Value::Array(items)) => check_texts(path, items, node, found),
+        (Kind::Texts(_), Value::Array(items)) => check_texts(path, items, node, found),
         (Kind::Integers(range), Value::Array(items)) => {
             check_integers(key, items, range, node, found);
         }
@@ -338,15 +350,15 @@ fn check_gpus(value: &Value, node: &Node, found: &mut Diagnostics) {
 fn check_tagged(
     table: &Table,
     tag: &str,
-    variants: &'static [(&'static str, Keys)],
+    variants: &'static [Variant],
     scope: &Scope,
     found: &mut Diagnostics,
 ) {
-    let words: Vec<&str> = variants.iter().map(|(word, _)| *word).collect();
+    let words: Vec<&str> = variants.iter().map(|variant| variant.word).collect();
     let list = words.iter().map(|word| format!("`\"{word}\"`")).collect::<Vec<_>>().join(", ");
     match table.get(tag).map(|entry| (&entry.node.value, &entry.node.place)) {
-        Some((Value::String(word), at)) => match variants.iter().find(|(known, _)| known == word) {
-            Some((_, keys)) => check_table(table, keys, scope, found),
+        Some((Value::String(word), at)) => match variants.iter().find(|variant| variant.word == word) {
+            Some(variant) => check_table(table, variant.all_keys(), scope, found),
             None => found.push(
                 Diagnostic::at(at, format!("unknown {tag} `{word}`")).label(format!("unknown {tag}")).hint(
                     closest(word, words.iter().copied())
@@ -356,8 +368,8 @@ fn check_tagged(
         },
         Some((other, at)) => found.push(wrong_type(tag, other, &format!("one of {list}"), at)),
         None => {
-            if let Some(keys) = variants.first().map(|(_, keys)| keys) {
-                check_table(table, keys, scope, found);
+            if let Some(variant) = variants.first() {
+                check_table(table, variant.all_keys(), scope, found);
             }
         }
     }

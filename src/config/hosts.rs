@@ -6,57 +6,11 @@
 use super::check::check;
 use super::diagnostic::{Diagnostic, Diagnostics, Place};
 use super::document::{self, Node};
-use super::schema;
-use rankdeck_types::host::{Gpus, Host, Transport};
-use serde::{Deserialize, Serialize};
+use rankdeck_types::host::{Host, HostTable, Hosts, Transport};
+use rankdeck_types::schema;
+use rankdeck_types::schema::text_rules::{ADDRESS, NAME};
 use std::collections::BTreeMap;
 use std::path::Path;
-
-/// The file as written.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HostsFile {
-    /// Values for hosts that do not say otherwise.
-    #[serde(default)]
-    pub defaults: HostTable,
-    /// The hosts, in node_rank order.
-    #[serde(default)]
-    pub host: Vec<HostTable>,
-}
-
-/// One table of the file; every key is optional here so that defaults and hosts share it.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HostTable {
-    /// Unique name, shown everywhere. Required in `[[host]]`, refused in `[defaults]`.
-    pub name: Option<String>,
-    /// Address or ssh alias; default: the name.
-    pub address: Option<String>,
-    /// SSH port; default: `~/.ssh/config`, else 22.
-    pub port: Option<u16>,
-    /// Login user; default: `~/.ssh/config`, else the local user.
-    pub user: Option<String>,
-    /// Private key.
-    pub identity_file: Option<String>,
-    /// `user@host:port`, or several separated by commas.
-    pub proxy_jump: Option<String>,
-    /// `"all"`, a count, or a list of NVML indices.
-    pub gpus: Option<Gpus>,
-    /// Ranks on this host; default: one per GPU, or 1 without GPUs.
-    pub nproc: Option<u32>,
-    /// Folder for runs on the host; default: `.` for local hosts, `rankdeck` in the home folder for SSH hosts.
-    pub workdir: Option<String>,
-    /// Environment of the ranks.
-    pub env: Option<BTreeMap<String, String>>,
-    /// Shell line run before each rank, such as `source venv/bin/activate`.
-    pub prelude: Option<String>,
-    /// libtorch for the built-in trainer: a directory, or `python:PATH` for that interpreter's torch.
-    pub libtorch: Option<String>,
-    /// `ssh` or `local`; default `ssh`.
-    pub transport: Option<Transport>,
-    /// Network interface for the rendezvous and the collectives.
-    pub interface: Option<String>,
-}
 
 /// The hosts of a `hosts.toml`, in node_rank order. Looks at the identity files, at nothing else outside the file.
 ///
@@ -77,10 +31,10 @@ pub(super) fn read_hosts(path: &Path) -> Result<(Vec<Host>, Node), Diagnostics> 
     check(&root, schema::HOSTS, &mut found);
     check_hosts(&root, &mut found);
     found.or(())?;
-    let file: HostsFile = root.to_toml().try_into().map_err(|error: toml::de::Error| {
+    let file: Hosts = root.to_toml().try_into().map_err(|error: toml::de::Error| {
         Diagnostics::from(Diagnostic::about_file(source.name.clone(), error.message().to_owned()))
     })?;
-    let HostsFile { defaults, host } = file;
+    let Hosts { defaults, host } = file;
     let hosts = host.into_iter().map(|table| merge(&defaults, table)).collect();
     Ok((hosts, root))
 }
@@ -92,7 +46,7 @@ pub(super) fn read_defaults(path: &Path) -> Result<(HostTable, Node), Diagnostic
     let mut found = Diagnostics::new();
     check(&root, schema::HOSTS, &mut found);
     found.or(())?;
-    let file: HostsFile = root.to_toml().try_into().map_err(|error: toml::de::Error| {
+    let file: Hosts = root.to_toml().try_into().map_err(|error: toml::de::Error| {
         Diagnostics::from(Diagnostic::about_file(source.name.clone(), error.message().to_owned()))
     })?;
     Ok((file.defaults, root))
@@ -174,7 +128,7 @@ fn check_host(host: &Node, defaults: Option<&Node>, found: &mut Diagnostics) {
     let either = |key: &str| host.entry(key).or_else(|| defaults.and_then(|table| table.entry(key)));
     let transport = text(Some(host), "transport").or_else(|| text(defaults, "transport"));
     if transport == Some("local") {
-        for key in schema::SSH_ONLY {
+        for key in HostTable::SSH_ONLY {
             if let Some(entry) = host.entry(key) {
                 found.push(
                     Diagnostic::at(
@@ -189,8 +143,8 @@ fn check_host(host: &Node, defaults: Option<&Node>, found: &mut Diagnostics) {
         check_identity(Some(host), found);
         // The default address is the name, which must then pass as one.
         if either("address").is_none()
-            && let Err((why, hint)) = (super::text_rules::ADDRESS.test)(name)
-            && (super::text_rules::NAME.test)(name).is_ok()
+            && let Err((why, hint)) = (ADDRESS.test)(name)
+            && (NAME.test)(name).is_ok()
             && host.entry("name").is_some()
         {
             let at = place(host, "name");

@@ -1,7 +1,8 @@
 //! What the user wrote: hosts, experiments; errors with source spans.
 //!
-//! A file is parsed into a [`document`] that remembers places, overridden (`--set`), compared with the [`schema`], checked key against key,
-//! and only then read by serde into [`hosts::Host`] and [`experiment::Experiment`].
+//! A file is parsed into a [`document`] that remembers places, overridden (`--set`), compared with the [schema](rankdeck_types::schema), checked key against key,
+//! and only then read by serde into [`Host`](rankdeck_types::host::Host) and
+//! [`Experiment`](rankdeck_types::experiment::Experiment).
 //! Invariants:
 //! - CONF-1: nothing that a user writes makes this module panic; it ends in a value or in [`Diagnostics`].
 //! - CONF-2: all mistakes of a file are reported at once, each with its line, except syntax errors, which hide the rest.
@@ -15,11 +16,8 @@ pub mod hosts;
 mod load;
 pub mod locate;
 mod overrides;
-pub mod schema;
-mod schema_learn;
 pub mod slurm;
 mod suggest;
-mod text_rules;
 
 pub use diagnostic::{Diagnostic, Diagnostics};
 pub use draft::{draft, load_draft};

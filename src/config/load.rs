@@ -3,10 +3,10 @@
 use super::check::check;
 use super::diagnostic::{Diagnostic, Diagnostics, Place};
 use super::document::{self, Node, Value};
-use super::schema;
 use super::{overrides, suggest};
 use rankdeck_types::experiment::BUILTIN_ENVS;
 use rankdeck_types::experiment::Experiment;
+use rankdeck_types::schema;
 use std::path::Path;
 
 /// An experiment with `--set KEY=VALUE` applied and every default filled in.

@@ -2,7 +2,7 @@
 
 use super::diagnostic::{Diagnostic, Diagnostics, Place, Source};
 use super::document::{self, Entry, Node, Table, Value};
-use super::schema::{self, Keys, Kind};
+use rankdeck_types::schema::{self, Keys, Kind};
 use std::sync::Arc;
 
 /// Parts of a dotted path, at most; no key of ours has more than three.

@@ -5,8 +5,7 @@
 
 use super::diagnostic::{Diagnostic, Diagnostics, Source};
 use super::document::{self, Node};
-use super::hosts::HostTable;
-use rankdeck_types::host::{Gpus, Host, Transport};
+use rankdeck_types::host::{Gpus, Host, HostTable, Transport};
 use std::path::Path;
 use std::sync::Arc;
 

@@ -5,231 +5,175 @@
 
 pub use super::learn::{A2c, Dqn, Learn, Ppg, Ppo, Sac};
 
-use serde::{Deserialize, Serialize};
+use super::schema::Kind::{Integer, Integers, Number, Text, Texts};
+use super::schema::text_rules::{ADDRESS, ENV_ID, NAME, PATH, PROGRAM};
+use super::schema::{POSITIVE, SECONDS, SHARE, U32, YEAR_S, choices, keys};
 use std::collections::BTreeMap;
 
 /// Environments that are computed in Rust.
 pub const BUILTIN_ENVS: [&str; 6] =
     ["CartPole-v0", "CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0"];
 
-/// A whole experiment file.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Experiment {
-    /// `[run]`.
-    pub run: Run,
-    /// `[launch]`.
-    #[serde(default)]
-    pub launch: Launch,
-    /// `[distributed]`.
-    #[serde(default)]
-    pub distributed: Distributed,
-    /// `[env]`; required for the built-in trainer.
-    pub env: Option<Env>,
-    /// `[policy]`.
-    #[serde(default)]
-    pub policy: Policy,
-    /// `[collect]`.
-    #[serde(default)]
-    pub collect: Collect,
-    /// `[learn]`; required for the built-in trainer.
-    pub learn: Option<Learn>,
-    /// `[eval]`.
-    #[serde(default)]
-    pub eval: Eval,
-    /// `[checkpoint]`.
-    #[serde(default)]
-    pub checkpoint: Checkpoint,
-    /// `[watch]`.
-    #[serde(default)]
-    pub watch: Watch,
-    /// `[restart]`.
-    #[serde(default)]
-    pub restart: Restart,
-    /// `[metrics]`.
-    #[serde(default)]
-    pub metrics: Metrics,
-}
-
-/// `[run]`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Run {
-    /// Name of the run; the run directory is `runs/NAME-TIMESTAMP`. Letters, digits, `-`, `_`, `.`.
-    pub name: String,
-    /// Base seed; rank and environment streams are derived from it without overlap.
-    #[serde(default)]
-    pub seed: u64,
-    /// Global environment steps after which the run ends; 0: no limit.
-    #[serde(default)]
-    pub total_steps: u64,
-}
-
-/// `[launch]`: what each rank runs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Launch {
-    /// A torchrun-style program; empty: the built-in trainer.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub command: Vec<String>,
-    /// Folder of code that is copied to every host, and that ranks run in; relative to the experiment file. A console replaces it by
-    /// `sha256:HASH` before it launches.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub code: Option<String>,
-    /// Patterns of files below `code` that stay behind.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub exclude: Vec<String>,
-    /// Environment of the ranks; `hosts.toml` wins.
-    pub env: BTreeMap<String, String>,
-    /// Threads per rank (`OMP_NUM_THREADS`), 1 as torchrun sets it.
-    pub threads: u32,
-    /// What happens when the console is gone.
-    pub on_disconnect: OnDisconnect,
-    /// Seconds without a console after which `on_disconnect = "stop"` stops the run.
-    pub lease_s: f64,
-    /// Seconds between the polite and the hard signal.
-    pub stop_grace_s: f64,
-    /// Address of rank 0's store as the other hosts reach it; absent: the first host's address.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub master_addr: Option<String>,
-    /// Port of rank 0's store; 0: a free one is chosen on the first host.
-    pub master_port: u16,
-}
-
-impl Default for Launch {
-    fn default() -> Launch {
-        Launch {
-            command: Vec::new(),
-            code: None,
-            exclude: Vec::new(),
-            env: BTreeMap::new(),
-            threads: 1,
-            on_disconnect: OnDisconnect::Keep,
-            lease_s: 30.0,
-            stop_grace_s: 10.0,
-            master_addr: None,
-            master_port: 0,
-        }
+keys! {
+    /// A whole experiment file.
+    pub struct Experiment {
+        /// What the run is called and how long it is.
+        run: Run,
+        /// What each rank runs, and what happens when the console is gone.
+        launch: Launch => "",
+        /// The process group.
+        distributed: Distributed => "",
+        /// The environment.
+        env: Option<Env> => "required by the built-in trainer",
+        /// The networks.
+        policy: Policy => "",
+        /// Collecting experience.
+        collect: Collect => "",
+        /// The algorithm and its hyper-parameters; `algorithm` decides which other keys there are.
+        learn: Option<Learn> => "required by the built-in trainer",
+        /// Rank 0 plays whole episodes with the greedy policy while the others wait.
+        eval: Eval => "",
+        /// Checkpoints, written by rank 0 into the run directory, atomically.
+        checkpoint: Checkpoint => "",
+        /// Stuck-rank detection.
+        watch: Watch => "",
+        /// What the console that launched the run does when a generation fails.
+        restart: Restart => "",
+        /// Values picked from what a program of the user prints or writes: rank 0's own, not reduced over the
+        /// ranks.
+        metrics: Metrics => "",
     }
 }
 
-/// What happens to a run when its console is gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OnDisconnect {
-    /// Training goes on and any console can adopt it.
-    #[default]
-    Keep,
-    /// The agents stop it after `lease_s`.
-    Stop,
-}
-
-/// `[distributed]`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Distributed {
-    /// Which library carries the collectives.
-    pub backend: Backend,
-    /// Seconds after which a collective, or the rendezvous, gives up.
-    pub timeout_s: f64,
-    /// MiB per gradient bucket.
-    pub bucket_mb: f64,
-    /// Updates between comparisons of the ranks' weight fingerprints; 0: never.
-    pub fingerprint_every: u64,
-    /// Devices of each rank that a batch of `dqn` is split over, from the rank's own on.
-    pub data_parallel: u32,
-}
-
-impl Default for Distributed {
-    fn default() -> Distributed {
-        Distributed {
-            backend: Backend::Auto,
-            timeout_s: 600.0,
-            bucket_mb: 25.0,
-            fingerprint_every: 1,
-            data_parallel: 1,
-        }
+keys! {
+    /// The table `[run]`.
+    pub struct Run {
+        /// Name; the run directory is `runs/NAME-TIMESTAMP`.
+        name: String [Text(&NAME)],
+        /// Base seed; rank and environment streams are derived from it without overlap.
+        #[serde(default)]
+        seed: u64 = 0,
+        /// Global environment steps after which the run ends; 0: no limit.
+        #[serde(default)]
+        total_steps: u64 = 0,
     }
 }
 
-/// Which library carries the collectives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Backend {
-    /// NCCL where every rank has a GPU, else Gloo.
-    #[default]
-    Auto,
-    /// NCCL, for CUDA tensors.
-    Nccl,
-    /// Gloo, for CPU tensors.
-    Gloo,
+keys! {
+    /// The table `[launch]`.
+    #[serde(default)]
+    pub struct Launch {
+        /// A torchrun-style program and its arguments, run once per rank.
+        command: Vec<String> => "the built-in trainer",
+        /// Folder, relative to this file, that is copied to every host by content; each run gets its own copy,
+        /// and ranks run in it.
+        // A console replaces it by `sha256:HASH` before it launches.
+        code: Option<String> [Text(&PATH)] => "nothing: ranks run in the host's `workdir`",
+        /// Patterns of files below `code` that stay behind, such as `*.ckpt` or `data/`; without `/` for any
+        /// name, with `/` for the whole path.
+        exclude: Vec<String> [Texts("patterns")]
+            => "`.git`, `__pycache__`, `venv`, `runs` and the like stay behind anyway",
+        /// Environment of the ranks; `hosts.toml` wins.
+        env: BTreeMap<String, String> = BTreeMap::new(),
+        /// Threads per rank (`OMP_NUM_THREADS`).
+        threads: u32 [Integer(1..=4096)] = 1,
+        /// What happens when the console is gone: training goes on, or the agents stop it after `lease_s`.
+        on_disconnect: OnDisconnect = OnDisconnect::Keep,
+        /// Seconds without a console after which `on_disconnect = "stop"` stops the run.
+        lease_s: f64 [SECONDS] = 30.0,
+        /// Seconds between the polite and the hard signal.
+        stop_grace_s: f64 [SECONDS] = 10.0,
+        /// Address of rank 0's store as the other hosts reach it, where SSH uses another one.
+        master_addr: Option<String> [Text(&ADDRESS)] => "address of the first host",
+        /// Port of rank 0's store; 0: a free one is chosen on the first host.
+        master_port: u16 = 0,
+    }
 }
 
-/// `[env]`. Absent options of Atari games take the values of [`Env::atari`].
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Env {
-    /// Environment id, such as `CartPole-v1`.
-    pub id: String,
-    /// Environments over all ranks; must be divisible by the world size.
-    pub num_envs: u32,
-    /// Where environments are computed.
+choices! {
+    /// What happens to a run when its console is gone.
+    pub enum OnDisconnect {
+        /// Training goes on and any console can adopt it.
+        Keep = "keep",
+        /// The agents stop it after `lease_s`.
+        Stop = "stop",
+    }
+}
+
+keys! {
+    /// The table `[distributed]`.
     #[serde(default)]
-    pub worker: EnvWorker,
-    /// Interpreter of the Python worker: a path, or a name that is looked up in `PATH`.
-    #[serde(default = "default_python")]
-    pub python: String,
-    /// Threads of each rank's Atari emulators; absent: `OMP_NUM_THREADS`, else 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub worker_threads: Option<u32>,
-    /// Seconds after which a Python worker that does not answer is given up.
-    #[serde(default = "default_worker_timeout_s")]
-    pub worker_timeout_s: f64,
-    /// Steps after which an episode is cut off, instead of the environment's own limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_episode_steps: Option<u32>,
-    /// Atari: see [`Atari::frame_skip`](super::atari::Atari::frame_skip).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub frame_skip: Option<u32>,
-    /// Atari: see [`Atari::repeat_action_probability`](super::atari::Atari::repeat_action_probability).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub repeat_action_probability: Option<f64>,
-    /// Atari: see [`Atari::noop_max`](super::atari::Atari::noop_max).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub noop_max: Option<u32>,
-    /// Atari: see [`Atari::episodic_life`](super::atari::Atari::episodic_life).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub episodic_life: Option<bool>,
-    /// Atari: see [`Atari::clip_rewards`](super::atari::Atari::clip_rewards).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub clip_rewards: Option<bool>,
-    /// Atari: see [`Atari::frame_stack`](super::atari::Atari::frame_stack).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub frame_stack: Option<u32>,
-    /// Atari: see [`Atari::image_size`](super::atari::Atari::image_size).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub image_size: Option<u32>,
+    pub struct Distributed {
+        /// Library of the collectives; `auto`: NCCL where every rank has a GPU, else Gloo.
+        backend: Backend = Backend::Auto,
+        /// Seconds after which a collective, or the rendezvous, gives up.
+        timeout_s: f64 [SECONDS] = 600.0,
+        /// MiB per gradient bucket.
+        bucket_mb: f64 [Number { min: 0.0, max: 65536.0, open: true }] = 25.0,
+        /// Updates between comparisons of the ranks' weight fingerprints; 0: never.
+        fingerprint_every: u64 = 1,
+        /// Devices of each rank that a batch of `dqn` is split over, from the rank's own on; gradients are
+        /// gathered on the first.
+        data_parallel: u32 [Integer(1..=64)] = 1,
+    }
+}
+
+choices! {
+    /// The library of the collectives.
+    pub enum Backend {
+        /// NCCL where every rank has a GPU, else Gloo.
+        Auto = "auto",
+        /// NCCL, for CUDA tensors.
+        Nccl = "nccl",
+        /// Gloo, for CPU tensors.
+        Gloo = "gloo",
+    }
+}
+
+keys! {
+    /// The table `[env]`. Absent options of Atari games take the values of [`Env::atari`].
+    pub struct Env {
+        /// Environment id: classic control in Rust (such as `CartPole-v1`), an Atari game (`ALE/Pong-v5`,
+        /// `PongNoFrameskip-v4`), or any id that Gymnasium knows (`module:Name-v0` imports the module first).
+        id: String [Text(&ENV_ID)],
+        /// Environments over all ranks; must be divisible by the world size.
+        num_envs: u32 [Integer(1..=1_000_000)],
+        /// Where environments are computed: in the trainer, or in a Python process beside each rank; `auto`: in
+        /// the trainer where it knows the id.
+        #[serde(default)]
+        worker: EnvWorker = EnvWorker::Auto,
+        /// Interpreter of the Python worker, on every host; `rankdeck-trainer --setup-env DIR` makes one.
+        #[serde(default = "default_python")]
+        python: String [Text(&PROGRAM)] = default_python(),
+        /// Threads of each rank's Atari emulators.
+        worker_threads: Option<u32> [Integer(1..=4096)] => "`launch.threads`",
+        /// Seconds after which a Python worker that does not answer is given up; starting it may take twice as
+        /// long.
+        #[serde(default = "default_worker_timeout_s")]
+        worker_timeout_s: f64 [SECONDS] = default_worker_timeout_s(),
+        /// Steps after which an episode is cut off (truncated).
+        max_episode_steps: Option<u32> [Integer(1..=U32)] => "the environment's own limit",
+        /// Atari: frames per step, the last two maximised.
+        frame_skip: Option<u32> [Integer(1..=1000)] => "4",
+        /// Atari: probability that a frame repeats the previous action (sticky actions).
+        repeat_action_probability: Option<f64> [SHARE] => "0.25 for `ALE/*-v5`, else 0",
+        /// Atari: at most so many idle frames begin a game.
+        noop_max: Option<u32> [Integer(0..=1000)] => "30",
+        /// Atari: in training a lost life ends the episode; evaluations and returns are of whole games.
+        episodic_life: Option<bool> => "true",
+        /// Atari: training sees the sign of each reward; returns stay unclipped.
+        clip_rewards: Option<bool> => "true",
+        /// Atari: frames in an observation.
+        frame_stack: Option<u32> [Integer(1..=64)] => "4",
+        /// Atari: height and width of a frame, gray.
+        image_size: Option<u32> [Integer(8..=512)] => "84",
+    }
 }
 
 impl Env {
     /// `num_envs` environments `id`, everything else as it is by default.
     pub fn new(id: impl Into<String>, num_envs: u32) -> Env {
-        Env {
-            id: id.into(),
-            num_envs,
-            worker: EnvWorker::Auto,
-            python: default_python(),
-            worker_threads: None,
-            worker_timeout_s: default_worker_timeout_s(),
-            max_episode_steps: None,
-            frame_skip: None,
-            repeat_action_probability: None,
-            noop_max: None,
-            episodic_life: None,
-            clip_rewards: None,
-            frame_stack: None,
-            image_size: None,
-        }
+        Env { id: id.into(), num_envs, ..Env::default() }
     }
 }
 
@@ -241,236 +185,182 @@ fn default_worker_timeout_s() -> f64 {
     60.0
 }
 
-/// Where environments are computed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum EnvWorker {
-    /// In Rust where the id is known there, else in Python.
-    #[default]
-    Auto,
-    /// In this process.
-    Rust,
-    /// In a Python process beside each rank.
-    Python,
+choices! {
+    /// Where environments are computed.
+    pub enum EnvWorker {
+        /// In Rust where the id is known there, else in Python.
+        Auto = "auto",
+        /// In this process.
+        Rust = "rust",
+        /// In a Python process beside each rank.
+        Python = "python",
+    }
 }
 
-/// `[policy]`: the networks.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Policy {
-    /// Kind of network.
-    pub network: Network,
-    /// Widths of the hidden layers; for images those after the convolutions.
-    pub hidden: Vec<u32>,
-    /// Channels of the three convolutions of `nature`, or of the sequences of `impala`; absent: the papers'.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub channels: Option<Vec<u32>>,
-    /// Between the layers of `mlp`; the others have ReLU.
-    pub activation: Activation,
-    /// Actor and critic share the hidden layers; networks for images always do.
-    pub shared: bool,
-    /// Logarithm of the actions' standard deviation at the start, for continuous actions.
-    pub log_std: f64,
+keys! {
+    /// The table `[policy]`.
+    #[serde(default)]
+    pub struct Policy {
+        /// Fully connected layers, for flat observations; for images the three convolutions of Mnih et al. 2015,
+        /// or the residual network of Espeholt et al. 2018.
+        network: Network = Network::Mlp,
+        /// Widths of the hidden layers; for images those after the convolutions (512 for `nature`, 256 for
+        /// `impala` in the papers).
+        hidden: Vec<u32> [Integers(1..=65536)] = vec![64, 64],
+        /// Channels of the three convolutions of `nature`, or of the sequences of `impala`.
+        channels: Option<Vec<u32>> [Integers(1..=65536)]
+            => "`[32, 64, 64]` for `nature`, `[16, 32, 32]` for `impala`",
+        /// Between the layers of `mlp`; the others have ReLU.
+        activation: Activation = Activation::Tanh,
+        /// Actor and critic share the hidden layers; networks for images always do.
+        shared: bool = false,
+        /// Logarithm of the actions' standard deviation at the start, for continuous actions.
+        log_std: f64 [Number { min: -20.0, max: 5.0, open: false }] = 0.0,
+        /// What runs the networks: `native`, hand-written passes for fully connected networks on the CPU,
+        /// several times as fast; `libtorch`; or the former where it can.
+        kernel: Kernel = Kernel::Auto,
+    }
+}
+
+choices! {
+    /// The kind of network.
+    pub enum Network {
+        /// Fully connected layers, for flat observations.
+        Mlp = "mlp",
+        /// The three convolutions of Mnih et al. 2015, for images.
+        Nature = "nature",
+        /// The residual network of Espeholt et al. 2018, for images.
+        Impala = "impala",
+    }
+}
+
+choices! {
     /// What runs the networks.
-    pub kernel: Kernel,
-}
-
-impl Default for Policy {
-    fn default() -> Policy {
-        Policy {
-            network: Network::Mlp,
-            hidden: vec![64, 64],
-            channels: None,
-            activation: Activation::Tanh,
-            shared: false,
-            log_std: 0.0,
-            kernel: Kernel::Auto,
-        }
+    pub enum Kernel {
+        /// The hand-written passes where they exist: fully connected networks on the CPU; libtorch elsewhere.
+        Auto = "auto",
+        /// The hand-written passes only.
+        Native = "native",
+        /// libtorch only.
+        Libtorch = "libtorch",
     }
 }
 
-/// Kind of network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Network {
-    /// Fully connected layers, for flat observations.
-    #[default]
-    Mlp,
-    /// The three convolutions of Mnih et al. 2015, for images.
-    Nature,
-    /// The residual network of Espeholt et al. 2018, for images.
-    Impala,
-}
-
-/// What runs the networks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Kernel {
-    /// The hand-written passes where they exist: fully connected networks on the CPU; libtorch elsewhere.
-    #[default]
-    Auto,
-    /// The hand-written passes only.
-    Native,
-    /// libtorch only.
-    Libtorch,
-}
-
-/// Between layers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Activation {
-    /// Hyperbolic tangent.
-    #[default]
-    Tanh,
-    /// Rectified linear unit.
-    Relu,
-}
-
-/// `[collect]`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Collect {
-    /// Steps of each environment per rollout.
-    pub num_steps: u32,
-    /// Normalise observations by their running moments over all ranks (on-policy algorithms).
-    pub normalise_observations: bool,
-    /// Bound of normalised observations.
-    pub clip_observations: f64,
-    /// Divide rewards by the running deviation of the discounted return over all ranks (on-policy algorithms).
-    pub normalise_rewards: bool,
-    /// Bound of normalised rewards.
-    pub clip_rewards: f64,
-    /// Factor of the rewards that the learner sees.
-    pub reward_scale: f64,
-}
-
-impl Default for Collect {
-    fn default() -> Collect {
-        Collect {
-            num_steps: 128,
-            normalise_observations: false,
-            clip_observations: 10.0,
-            normalise_rewards: false,
-            clip_rewards: 10.0,
-            reward_scale: 1.0,
-        }
+choices! {
+    /// The function between layers.
+    pub enum Activation {
+        /// Hyperbolic tangent.
+        Tanh = "tanh",
+        /// Rectified linear unit.
+        Relu = "relu",
     }
 }
 
-/// `[eval]`: rank 0 plays whole episodes with the greedy policy while the others wait.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Eval {
-    /// Training iterations between evaluations; 0: never.
-    pub every: u64,
-    /// Episodes per evaluation, each with its own fixed seed.
-    pub episodes: u32,
-    /// The run ends when the mean return reaches this; absent: never.
-    pub stop_value: Option<f64>,
-}
-
-impl Default for Eval {
-    fn default() -> Eval {
-        Eval { every: 0, episodes: 20, stop_value: None }
+keys! {
+    /// The table `[collect]`.
+    #[serde(default)]
+    pub struct Collect {
+        /// Steps of each environment per training iteration.
+        num_steps: u32 [Integer(1..=10_000_000)] = 128,
+        /// Normalise observations by their running moments over all ranks (`ppo`, `ppg`, `a2c`).
+        normalise_observations: bool = false,
+        /// Bound of normalised observations.
+        clip_observations: f64 [POSITIVE] = 10.0,
+        /// Divide rewards by the running deviation of the discounted return over all ranks (`ppo`, `ppg`,
+        /// `a2c`).
+        normalise_rewards: bool = false,
+        /// Bound of normalised rewards.
+        clip_rewards: f64 [POSITIVE] = 10.0,
+        /// Factor of the rewards that the learner sees.
+        reward_scale: f64 [POSITIVE] = 1.0,
     }
 }
 
-/// `[checkpoint]`: written by rank 0 into the run directory, atomically.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Checkpoint {
-    /// Training iterations between checkpoints; 0: only best and last.
-    pub every: u64,
-    /// Also keep the checkpoint with the best evaluation.
-    pub best: bool,
-    /// Also write every rank's replay, with each `latest`.
-    pub replay: bool,
-}
-
-impl Default for Checkpoint {
-    fn default() -> Checkpoint {
-        Checkpoint { every: 0, best: true, replay: false }
+keys! {
+    /// The table `[eval]`.
+    #[serde(default)]
+    pub struct Eval {
+        /// Training iterations between evaluations; 0: never.
+        every: u64 = 0,
+        /// Episodes per evaluation, each with its own fixed seed.
+        episodes: u32 [Integer(1..=1_000_000)] = 20,
+        /// The run ends, successfully, when an evaluation's mean return reaches this.
+        stop_value: Option<f64> => "never",
     }
 }
 
-/// `[watch]`: stuck-rank detection.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Watch {
-    /// What to do about a red verdict on a living rank.
-    pub on_stuck: OnStuck,
-    /// Seconds without a sample after which a host is `lost`.
-    pub lost_after_s: f64,
-    /// Seconds that others must have waited in a collective before the rank that has not entered it is `behind`.
-    pub behind_after_s: f64,
-    /// Seconds allowed for start-up and rendezvous before `behind` may be said about them.
-    pub init_budget_s: f64,
-    /// Seconds allowed for an evaluation or a checkpoint that shows no progress.
-    pub rank0_budget_s: f64,
-    /// Ranks compare every collective before they begin it.
-    pub check_collectives: bool,
-    /// Show the process groups of Python ranks through a `sitecustomize` on `PYTHONPATH`.
-    pub python_hook: bool,
-}
-
-impl Default for Watch {
-    fn default() -> Watch {
-        Watch {
-            on_stuck: OnStuck::Report,
-            lost_after_s: 5.0,
-            behind_after_s: 5.0,
-            init_budget_s: 120.0,
-            rank0_budget_s: 600.0,
-            check_collectives: false,
-            python_hook: true,
-        }
+keys! {
+    /// The table `[checkpoint]`.
+    #[serde(default)]
+    pub struct Checkpoint {
+        /// Training iterations between checkpoints; 0: only best and last.
+        every: u64 = 0,
+        /// Also keep the checkpoint with the best evaluation.
+        best: bool = true,
+        /// Also write every rank's replay, with each `latest`; false: a restart fills it again before it learns
+        /// on.
+        replay: bool = false,
     }
 }
 
-/// What to do about a stuck rank.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OnStuck {
-    /// Say so.
-    #[default]
-    Report,
-    /// Stop the run; exit code 4.
-    Stop,
-    /// Restart from the latest checkpoint.
-    Restart,
+keys! {
+    /// The table `[watch]`.
+    #[serde(default)]
+    pub struct Watch {
+        /// What to do about a red verdict on a living rank: say so, stop (exit code 4), or restart from the
+        /// latest checkpoint.
+        on_stuck: OnStuck = OnStuck::Report,
+        /// Seconds without a sample after which a host is `lost`.
+        lost_after_s: f64 [SECONDS] = 5.0,
+        /// Seconds that others must have waited in a collective before the rank that has not entered it is
+        /// `behind`.
+        behind_after_s: f64 [SECONDS] = 5.0,
+        /// Seconds allowed for start-up and rendezvous before `behind` may be said about them.
+        init_budget_s: f64 [SECONDS] = 120.0,
+        /// Seconds allowed for an evaluation or a checkpoint that shows no progress.
+        rank0_budget_s: f64 [SECONDS] = 600.0,
+        /// Ranks compare every collective before they begin it, so that the first difference is named at its
+        /// call: slower; `rankdeck restart --microscope` does the same for one generation.
+        check_collectives: bool = false,
+        /// Show the process groups of Python ranks through a `sitecustomize` on `PYTHONPATH`; scripts stay as
+        /// they are.
+        python_hook: bool = true,
+    }
 }
 
-/// `[restart]`: what the console that launched a run does when a generation fails.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Restart {
-    /// Restarts by policy over the life of the run; absent: none after a failed rank, [`Restart::ASKED`] where another policy asks for them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_restarts: Option<u32>,
-    /// Seconds before the first restart; doubled with each one that made no progress.
-    pub backoff_s: f64,
-    /// Longest wait, seconds.
-    pub backoff_max_s: f64,
-    /// Restarts in a row without a new checkpoint or training iteration after which the policy gives up.
-    pub no_progress: u32,
-    /// What to do about a host that gives no proof of its stop after a failure.
-    pub lost_host: LostHost,
+choices! {
+    /// What to do about a stuck rank.
+    pub enum OnStuck {
+        /// Say so.
+        Report = "report",
+        /// Stop the run; exit code 4.
+        Stop = "stop",
+        /// Restart from the latest checkpoint.
+        Restart = "restart",
+    }
 }
 
-impl Default for Restart {
-    fn default() -> Restart {
-        Restart {
-            max_restarts: None,
-            backoff_s: 1.0,
-            backoff_max_s: 60.0,
-            no_progress: 2,
-            lost_host: LostHost::Stop,
-        }
+keys! {
+    /// The table `[restart]`.
+    #[serde(default)]
+    pub struct Restart {
+        /// Restarts by policy over the life of the run, each a new generation from the latest checkpoint.
+        max_restarts: Option<u32> [Integer(0..=1_000_000)]
+            => "0; 3 where `watch.on_stuck` or `lost_host` asks for restarts",
+        /// Seconds before a restart; doubled with each restart that made no progress.
+        backoff_s: f64 [Number { min: 0.0, max: YEAR_S, open: false }] = 1.0,
+        /// Longest wait before a restart, seconds.
+        backoff_max_s: f64 [Number { min: 0.0, max: YEAR_S, open: false }] = 60.0,
+        /// Restarts in a row without a new checkpoint or training iteration after which the policy gives up.
+        no_progress: u32 [Integer(1..=1_000_000)] = 2,
+        /// A host that gives no proof of its stop after a failure: the run ends, or the next generation does
+        /// without the host.
+        lost_host: LostHost = LostHost::Stop,
     }
 }
 
 impl Restart {
-    /// Restarts where `watch.on_stuck` or `lost_host` asks for them and `max_restarts` says nothing.
+    /// Restarts where `watch.on_stuck` or `lost_host` asks for them and `max_restarts` is absent.
     pub const ASKED: u32 = 3;
 
     /// Milliseconds before a restart that follows `barren` restarts without progress.
@@ -480,28 +370,28 @@ impl Restart {
     }
 }
 
-/// What to do about a host that was lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LostHost {
-    /// The run ends.
-    #[default]
-    Stop,
-    /// The next generation does without it.
-    Exclude,
+choices! {
+    /// What to do about a host that was lost.
+    pub enum LostHost {
+        /// The run ends.
+        Stop = "stop",
+        /// The next generation does without it.
+        Exclude = "exclude",
+    }
 }
 
-/// `[metrics]`: values that a program of the user gives without knowing rankdeck; rank 0's own, not reduced over the ranks.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Metrics {
-    /// Shipped sets of patterns, by name.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub presets: Vec<String>,
-    /// Regular expressions for the lines of rank 0's output; each named group is a value.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub stdout: Vec<String>,
-    /// Folder of TensorBoard event files that rank 0 writes, on its host.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tensorboard: Option<String>,
+keys! {
+    /// The table `[metrics]`.
+    #[serde(default)]
+    pub struct Metrics {
+        /// Shipped sets of patterns: `cleanrl` for `global_step=..., episodic_return=...` and `SPS: ...`.
+        presets: Vec<String> [Texts("names")] => "none",
+        /// Regular expressions, one named group per value, such as
+        /// `step (?P<env_step>[0-9]+) loss (?P<loss>[-0-9.e]+)`; `env_step`, `return` and `SPS` have their usual
+        /// meaning, other names become charts.
+        stdout: Vec<String> [Texts("patterns")] => "none",
+        /// Folder with TensorBoard event files that rank 0 writes, on its host; relative paths begin at
+        /// `workdir`.
+        tensorboard: Option<String> [Text(&PATH)] => "none",
+    }
 }

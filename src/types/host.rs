@@ -1,9 +1,12 @@
-//! Hosts as `hosts.toml` names them, with the defaults filled in.
+//! Hosts: as `hosts.toml` writes them, and with the defaults filled in.
 
+use crate::schema::Kind::{Choice, Integer, Text};
+use crate::schema::text_rules::{ADDRESS, INTERFACE, JUMP, LIBTORCH, NAME, PATH, SHELL, USER};
+use crate::schema::{KeyType, Keys, Kind, keys};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Which GPUs of a host.
+/// The GPUs of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Gpus {
@@ -26,6 +29,68 @@ pub enum Transport {
     Local,
     /// A step of the Slurm allocation that the console is in; never written in a file.
     Slurm,
+}
+
+impl KeyType for Transport {
+    const KIND: Kind = Choice(&["ssh", "local"]);
+}
+
+keys! {
+    /// The file `hosts.toml` as written.
+    #[serde(default)]
+    pub struct Hosts {
+        /// Values for hosts that do not say otherwise.
+        defaults: HostTable [Kind::Table(HostTable::DEFAULTS)] => "no defaults",
+        /// One table per host, in node_rank order.
+        host: Vec<HostTable>,
+    }
+}
+
+keys! {
+    /// One `[[host]]`, or `[defaults]`. Every key is optional for serde, so that both are the same table.
+    #[serde(default)]
+    pub struct HostTable {
+        /// Unique name, shown everywhere.
+        name: Option<String> [Text(&NAME)],
+        /// How to reach the host; `local` is this machine, without SSH.
+        transport: Option<Transport> => "`\"ssh\"`",
+        /// Address or alias of `~/.ssh/config`. Without `launch.master_addr`, the first host's must also be
+        /// reachable from the other hosts.
+        address: Option<String> [Text(&ADDRESS)] => "the name; `127.0.0.1` for local hosts",
+        /// SSH port.
+        port: Option<u16> [Integer(1..=65535)] => "`~/.ssh/config`, else 22",
+        /// Login user.
+        user: Option<String> [Text(&USER)] => "`~/.ssh/config`, else the local user",
+        /// Private key; `~/` is this machine's home folder.
+        identity_file: Option<String> [Text(&PATH)] => "agent, `~/.ssh/config`, usual keys",
+        /// Jump hosts, `user@host:port`, separated by commas.
+        proxy_jump: Option<String> [Text(&JUMP)] => "`~/.ssh/config`",
+        /// `"all"`, the first so many, or a list of NVML indices.
+        gpus: Option<Gpus> => "no GPU",
+        /// Ranks on this host; with fewer GPUs than ranks, ranks share GPUs in turn.
+        nproc: Option<u32> [Integer(1..=4096)] => "one per GPU, or 1 without GPUs",
+        /// Folder on the host that holds `runs/`; relative paths begin at the home folder (SSH) or the current
+        /// folder (local).
+        workdir: Option<String> [Text(&PATH)] => "`.` for local hosts, `rankdeck` for SSH hosts",
+        /// Environment of the ranks; wins over the experiment's.
+        env: Option<BTreeMap<String, String>> => "nothing",
+        /// Shell line before each rank, such as `source venv/bin/activate`.
+        prelude: Option<String> [Text(&SHELL)] => "nothing",
+        /// libtorch for the built-in trainer: a folder on the host, or `python:PATH` for the torch of that
+        /// interpreter.
+        libtorch: Option<String> [Text(&LIBTORCH)] => "what the host offers",
+        /// Network interface for the rendezvous and the collectives.
+        interface: Option<String> [Text(&INTERFACE)]
+            => "the library's choice; `lo` when all ranks are on one machine",
+    }
+}
+
+impl HostTable {
+    /// The keys of `[defaults]`: all but the name.
+    pub const DEFAULTS: Keys = HostTable::KEYS.split_at(1).1;
+
+    /// The keys that only SSH uses.
+    pub const SSH_ONLY: [&str; 4] = ["port", "user", "identity_file", "proxy_jump"];
 }
 
 /// One host with the defaults filled in.

@@ -12,3 +12,4 @@ pub mod link_state;
 pub mod metrics;
 pub mod plan;
 pub mod probe;
+pub mod schema;

@@ -3,12 +3,11 @@
 
 // Clippy spares only the test functions themselves, not what they share.
 
-use rankdeck_config::schema;
-use rankdeck_config::schema::{Fallback, Key, Keys, Kind, keys_of};
 use rankdeck_config::{Diagnostics, draft, load_draft, load_experiment, load_hosts};
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::{Gpus, Transport};
 use rankdeck_types::ids::RunId;
+use rankdeck_types::schema::{self, Fallback, Key, Keys, Kind, Variant};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
@@ -153,7 +152,7 @@ fn the_sample_hosts_file_loads_with_every_key_in_use() {
     let Some(Kind::Tables(keys)) = schema::find(schema::HOSTS, &["host"]).map(|key| &key.kind) else {
         panic!()
     };
-    for key in keys_of(keys) {
+    for key in keys.iter() {
         assert!(text.contains(&format!("{} = ", key.name)), "hosts.toml does not show `{}`", key.name);
     }
 }
@@ -265,30 +264,31 @@ fn a_plan_error_points_at_the_file_or_at_the_override() {
     assert_eq!(apart, together);
 }
 
-/// The schema and serde know the same keys and the same defaults.
+/// Both come from one definition; this holds the attributes that a table with required keys gives to serde.
 #[test]
 fn the_schema_says_what_serde_reads() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.toml");
-    let learn = keys_of(schema::EXPERIMENT).find(|key| key.name == "learn").unwrap();
+    let learn = schema::find(schema::EXPERIMENT, &["learn"]).unwrap();
     let Kind::Tagged { variants, .. } = learn.kind else { panic!("{learn:?}") };
-    for (word, own) in variants {
+    for variant in variants {
+        let word = variant.word;
         let text = format!(
             "run = {{ name = 'x', total_steps = 1000 }}\nenv = {{ id = 'CartPole-v1', num_envs = 1 }}\nlearn = {{ algorithm = '{word}' }}\n"
         );
         fs::write(&path, text).unwrap();
-        let file = if *word == "ppo" { "every_key".to_owned() } else { format!("every_key_{word}") };
+        let file = if word == "ppo" { "every_key".to_owned() } else { format!("every_key_{word}") };
         let every = fs::read_to_string(format!("tests/configs/valid/{file}.toml")).unwrap();
-        schema_and_serde_agree(&path, &toml::from_str(&every).unwrap(), own, *word == "ppo");
+        schema_and_serde_agree(&path, &toml::from_str(&every).unwrap(), variant, word == "ppo");
     }
 }
 
 /// With the keys `learn` of one algorithm; `whole`: `every` uses the other sections' keys too.
-fn schema_and_serde_agree(path: &Path, every: &toml::Table, learn: Keys, whole: bool) {
+fn schema_and_serde_agree(path: &Path, every: &toml::Table, learn: &'static Variant, whole: bool) {
     let resolved = toml::Value::try_from(load_experiment(path, &[]).unwrap()).unwrap();
-    for section in keys_of(schema::EXPERIMENT) {
+    for section in schema::EXPERIMENT {
         let section_keys = |section: &'static Key| match section.name {
-            "learn" => Box::new(keys_of(learn)),
+            "learn" => Box::new(learn.all_keys()),
             _ => section_keys(section),
         };
         for key in section_keys(section) {
@@ -304,7 +304,7 @@ fn schema_and_serde_agree(path: &Path, every: &toml::Table, learn: Keys, whole: 
             match (&key.default, found) {
                 (Fallback::Value(_), _) if path == "run.total_steps" => {}
                 (Fallback::Value(text), Some(found)) => {
-                    let default: toml::Table = toml::from_str(&format!("x = {text}")).unwrap();
+                    let default: toml::Table = toml::from_str(&format!("x = {}", text())).unwrap();
                     assert_eq!(found, &default["x"], "{path}");
                 }
                 (Fallback::Required, Some(_)) | (Fallback::Words(_), None) => {}
@@ -320,8 +320,8 @@ fn schema_and_serde_agree(path: &Path, every: &toml::Table, learn: Keys, whole: 
 
 fn section_keys(section: &'static Key) -> Box<dyn Iterator<Item = &'static Key>> {
     match &section.kind {
-        Kind::Table(keys) | Kind::Tables(keys) => Box::new(keys_of(keys)),
-        Kind::Tagged { variants, .. } => Box::new(variants.iter().flat_map(|(_, keys)| keys_of(keys))),
+        Kind::Table(keys) | Kind::Tables(keys) => Box::new(keys.iter()),
+        Kind::Tagged { variants, .. } => Box::new(variants.iter().flat_map(Variant::all_keys)),
         _ => Box::new(std::iter::empty()),
     }
 }
@@ -329,24 +329,24 @@ fn section_keys(section: &'static Key) -> Box<dyn Iterator<Item = &'static Key>>
 #[test]
 fn the_reference_is_up_to_date() {
     let mut text = String::from(
-        "# Configuration\n\nEvery key of `hosts.toml` and of the experiment files. Made from `src/config/schema.rs` by `UPDATE_EXPECTED=1 cargo test --test console config::`.\n\
+        "# Configuration\n\nEvery key of `hosts.toml` and of the experiment files. Made from the definitions in `src/types` by `UPDATE_EXPECTED=1 cargo test --test console config::`.\n\
          Unknown keys are errors. A mistake is reported with file, line and column; `rankdeck check EXPERIMENT.toml` reports them without starting anything.\n\n\
          ## hosts.toml\n\nThe order of the `[[host]]` tables is node_rank order; a rank is the number of ranks on the hosts before it plus its local_rank.\n\
          `[defaults]` takes every key of `[[host]]` but `name`; hosts win, and `env` is merged variable by variable.\n",
     );
-    let host = keys_of(schema::HOSTS).find(|key| key.name == "host").unwrap();
+    let host = schema::find(schema::HOSTS, &["host"]).unwrap();
     table(&mut text, "### `[[host]]`", host.doc, section_keys(host));
     text.push_str(
         "\n## Experiments\n\nOne TOML file each, such as `configs/cartpole_ppo.toml`. Sizes are over all ranks unless their name begins with `local_`.\n\
          `--set learn.gamma=0.98` overrides one key; the value is TOML, or else a plain string.\n",
     );
-    for section in keys_of(schema::EXPERIMENT) {
+    for section in schema::EXPERIMENT {
         let mut title = format!("### `[{}]`", section.name);
         match (&section.kind, &section.default) {
             (Kind::Tagged { tag, variants }, Fallback::Words(words)) => {
-                for (word, keys) in *variants {
-                    let title = format!("{title} with `{tag} = \"{word}\"` ({words})");
-                    table(&mut text, &title, section.doc, keys_of(keys));
+                for variant in *variants {
+                    let title = format!("{title} with `{tag} = \"{}\"` ({words})", variant.word);
+                    table(&mut text, &title, section.doc, variant.all_keys());
                 }
                 continue;
             }
@@ -364,7 +364,7 @@ fn table(text: &mut String, title: &str, doc: &str, keys: impl Iterator<Item = &
     for key in keys {
         let default = match key.default {
             Fallback::Required => "required".to_owned(),
-            Fallback::Value(value) => format!("`{value}`"),
+            Fallback::Value(value) => format!("`{}`", value()),
             Fallback::Words(words) => words.to_owned(),
         };
         writeln!(text, "| `{}` | {} | {default} | {} |", key.name, key.kind.expected(), key.doc).unwrap();
@@ -378,7 +378,7 @@ mod nothing_panics {
     fn word() -> impl Strategy<Value = String> {
         let names: Vec<&'static str> = [schema::HOSTS, schema::EXPERIMENT]
             .into_iter()
-            .flat_map(|keys: Keys| keys_of(keys))
+            .flat_map(|keys: Keys| keys)
             .flat_map(|key| section_keys(key).chain([key]))
             .map(|key| key.name)
             .collect();

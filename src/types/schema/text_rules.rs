@@ -1,8 +1,16 @@
-//! What strings may hold: names, addresses, interfaces. Each refusal says why and what helps.
+//! What strings may hold: names, paths, addresses, interfaces. Each refusal says why and what helps.
 
-use super::schema::TextRule;
+/// A rule for strings.
+#[derive(Debug)]
+pub struct TextRule {
+    /// What is expected, after "expected".
+    pub expected: &'static str,
+    /// Refuses a text that does not follow the rule.
+    pub test: fn(&str) -> Result<(), Refusal>,
+}
 
-type Refusal = (String, String);
+/// Why a text is refused, and what helps.
+pub type Refusal = (String, String);
 
 fn refuse(why: impl Into<String>, hint: impl Into<String>) -> Result<(), Refusal> {
     Err((why.into(), hint.into()))
@@ -12,6 +20,14 @@ fn refuse(why: impl Into<String>, hint: impl Into<String>) -> Result<(), Refusal
 pub static NAME: TextRule = TextRule { expected: "a name of letters, digits, `-`, `_` and `.`", test: name };
 /// Any text that is not empty.
 pub static PLAIN: TextRule = TextRule { expected: "a string, not empty", test: plain };
+/// A file or a folder.
+pub static PATH: TextRule = TextRule { expected: "a path", test: plain };
+/// A line for the shell.
+pub static SHELL: TextRule = TextRule { expected: "a shell line", test: plain };
+/// An environment id.
+pub static ENV_ID: TextRule = TextRule { expected: "an environment id", test: plain };
+/// A program.
+pub static PROGRAM: TextRule = TextRule { expected: "a path, or a name in `PATH`", test: plain };
 /// A host name, an address or an ssh alias.
 pub static ADDRESS: TextRule = TextRule { expected: "an address or host name", test: address };
 /// A login name.
@@ -110,7 +126,7 @@ fn jump(text: &str) -> Result<(), Refusal> {
             return refuse("has a hop with a space or a leading `-`", hint);
         }
         if port.is_some_and(|port| !matches!(port.parse::<u16>(), Ok(1..))) {
-            return refuse("has a hop whose port is no number from 1 to 65535", hint);
+            return refuse("has a hop whose port is not a number from 1 to 65535", hint);
         }
     }
     Ok(())
