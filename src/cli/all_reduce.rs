@@ -6,10 +6,10 @@ use super::args::CheckArgs;
 use super::preflight::{Cell, Examined, Report};
 use super::roster::own_binary;
 use super::{Failure, print};
+use rankdeck_config::HostsSource;
 use rankdeck_proto::folders;
 use rankdeck_types::plan::PlanDraft;
 use serde_json::Value;
-use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Launches, waits, and says what came of it.
 pub async fn try_it(
-    hosts_path: &Path,
+    hosts_from: &HostsSource,
     draft: &PlanDraft,
     report: &Report,
     args: &CheckArgs,
@@ -79,7 +79,11 @@ pub async fn try_it(
     std::fs::write(&file, text).map_err(|error| fault(error.to_string()))?;
     let began = Instant::now();
     let mut command = tokio::process::Command::new(own_binary()?);
-    command.arg("run").arg(&file).arg("--hosts").arg(hosts_path).arg("--json").stdin(Stdio::null());
+    command.arg("run").arg(&file).arg("--json").stdin(Stdio::null());
+    match hosts_from {
+        HostsSource::File(path) => command.arg("--hosts").arg(path),
+        HostsSource::Slurm { defaults } => command.arg("--slurm").arg("--hosts").arg(defaults),
+    };
     if let Some(until) = until {
         command.args(["--until", until]);
     }

@@ -7,15 +7,15 @@ use super::roster::{own_binary, trainer_binary};
 use super::run::new_run_id;
 use super::{Failure, all_reduce, print};
 use crate::shell::clock::wall_time;
+use rankdeck_config::HostsSource;
 use rankdeck_config::locate::Locator;
-use std::path::Path;
 
 /// `rankdeck check`.
-pub async fn check(hosts_path: &Path, args: CheckArgs) -> Result<u8, Failure> {
-    let draft = rankdeck_config::load_draft(hosts_path, &args.experiment, &args.set, |experiment| {
+pub async fn check(hosts_from: &HostsSource, args: CheckArgs) -> Result<u8, Failure> {
+    let draft = rankdeck_config::load_draft(hosts_from, &args.experiment, &args.set, |experiment| {
         new_run_id(&experiment.run.name)
     })?;
-    let locator = Locator::new(hosts_path, &args.experiment);
+    let locator = Locator::new(hosts_from, &args.experiment);
     let packed = provision::pack_code(&draft, &args.experiment)?;
     let subject = Subject {
         draft: &draft,
@@ -25,7 +25,7 @@ pub async fn check(hosts_path: &Path, args: CheckArgs) -> Result<u8, Failure> {
     };
     let mut report = preflight::preflight(&subject, &args.meet).await?;
     if args.all_reduce && report.code() == super::code::SUCCESS {
-        let cell = all_reduce::try_it(hosts_path, &draft, &report, &args).await?;
+        let cell = all_reduce::try_it(hosts_from, &draft, &report, &args).await?;
         report.last = Some(("all_reduce", cell));
     }
     if args.json {

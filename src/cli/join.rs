@@ -8,16 +8,16 @@ use super::{Failure, code, print, prompt};
 use crate::shell::driver::{Session, Why};
 use crate::shell::errand::Errand;
 use crate::shell::face::Face;
+use rankdeck_config::HostsSource;
 use rankdeck_core::Goal;
 use rankdeck_link::Opening;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::RunId;
-use std::path::Path;
 
 /// `rankdeck attach`.
-pub async fn attach(hosts_path: &Path, args: AttachArgs) -> Result<u8, Failure> {
+pub async fn attach(hosts_from: &HostsSource, args: AttachArgs) -> Result<u8, Failure> {
     let chosen = choose::choose(&args.face, &Place::here())?;
-    let roster = roster(hosts_path, &args.meet).await?;
+    let roster = roster(hosts_from, &args.meet).await?;
     let found = roster.pick(args.run.as_deref())?;
     if chosen != Chosen::Screen {
         print::stderr("note: ctrl-c stops the run cleanly; to leave it running: `kill -HUP` this process");
@@ -37,8 +37,8 @@ pub async fn attach(hosts_path: &Path, args: AttachArgs) -> Result<u8, Failure> 
 }
 
 /// `rankdeck restart`.
-pub async fn restart(hosts_path: &Path, args: RestartArgs) -> Result<u8, Failure> {
-    let roster = roster(hosts_path, &args.meet).await?;
+pub async fn restart(hosts_from: &HostsSource, args: RestartArgs) -> Result<u8, Failure> {
+    let roster = roster(hosts_from, &args.meet).await?;
     let found = roster.pick(args.run.as_deref())?;
     if found.state != State::Running {
         return Err(Failure::usage(format!(

@@ -8,12 +8,12 @@ use super::roster::roster;
 use super::{Failure, code, print, run};
 use crate::shell::signals::Signals;
 use crate::shell::words::printable;
+use rankdeck_config::HostsSource;
 use rankdeck_link::{LinkCommand, LinkEvent, LinkHandle};
 use rankdeck_proto::message::{AgentMessage, ConsoleMessage, PROTOCOL, RecordEvent};
 use rankdeck_types::ids::{NodeRank, Rank};
 use rankdeck_types::link_state::LinkState;
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -23,8 +23,8 @@ const QUIET: Duration = Duration::from_millis(700);
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// `rankdeck logs`.
-pub async fn logs(hosts_path: &Path, args: LogsArgs) -> Result<u8, Failure> {
-    let roster = roster(hosts_path, &args.meet).await?;
+pub async fn logs(hosts_from: &HostsSource, args: LogsArgs) -> Result<u8, Failure> {
+    let roster = roster(hosts_from, &args.meet).await?;
     let found = roster.pick(args.run.as_deref())?;
     let target = Target::new(&roster, &found)?;
     let run::Links { links, mut inbox, .. } = target.open_links(&args.meet, run::plain())?;

@@ -31,6 +31,7 @@ pub use failure::{Failure, code};
 
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
+use rankdeck_config::HostsSource;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -67,9 +68,9 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
 }
 
 async fn dispatch_async(cli: Cli) -> Result<u8, Failure> {
-    let from_slurm = || format!("{}{}", rankdeck_config::slurm::PREFIX, cli.hosts.display()).into();
-    let hosts: std::path::PathBuf = if cli.slurm { from_slurm() } else { cli.hosts.clone() };
-    let hosts = hosts.as_path();
+    let path = cli.hosts.clone();
+    let hosts = if cli.slurm { HostsSource::Slurm { defaults: path } } else { HostsSource::File(path) };
+    let hosts = &hosts;
     match cli.command {
         Command::Run(args) => run::run(hosts, args).await,
         Command::Attach(args) => join::attach(hosts, args).await,

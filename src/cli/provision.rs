@@ -8,6 +8,7 @@ use super::roster::{self, load_hosts, own_binary, trainer_binary};
 use super::run::new_run_id;
 use super::{Failure, code, print};
 use rankdeck_agent::examine::Code;
+use rankdeck_config::HostsSource;
 use rankdeck_link::{Answer, Call, Cargo, LinkError, Prompter};
 use rankdeck_proto::folders;
 use rankdeck_proto::pack;
@@ -104,14 +105,14 @@ pub async fn bring_code(hosts: &[&Host], packed: &Packed, meet: &MeetArgs) -> Re
 }
 
 /// `rankdeck push`.
-pub async fn push(hosts_path: &Path, args: PushArgs) -> Result<u8, Failure> {
+pub async fn push(hosts_from: &HostsSource, args: PushArgs) -> Result<u8, Failure> {
     let mut cargoes = Vec::new();
     let mut lines = Vec::new();
     let mut builtin = true;
     let hosts = match &args.experiment {
-        None => load_hosts(hosts_path)?,
+        None => load_hosts(hosts_from)?,
         Some(experiment) => {
-            let mut draft = rankdeck_config::load_draft(hosts_path, experiment, &args.set, |experiment| {
+            let mut draft = rankdeck_config::load_draft(hosts_from, experiment, &args.set, |experiment| {
                 new_run_id(&experiment.run.name)
             })?;
             builtin = draft.experiment.launch.command.is_empty();

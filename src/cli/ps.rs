@@ -6,15 +6,15 @@ use super::{Failure, code, print};
 use crate::shell::clock::wall_time;
 use crate::shell::words::{duration, printable};
 use rankdeck_agent::entries::RunState;
+use rankdeck_config::HostsSource;
 use serde_json::{Value, json};
-use std::path::Path;
 
 /// Finished runs shown without `--all`.
 const FINISHED: usize = 10;
 
 /// `rankdeck ps`.
-pub async fn ps(hosts_path: &Path, args: PsArgs) -> Result<u8, Failure> {
-    let roster = roster(hosts_path, &args.meet).await?;
+pub async fn ps(hosts_from: &HostsSource, args: PsArgs) -> Result<u8, Failure> {
+    let roster = roster(hosts_from, &args.meet).await?;
     let now = wall_time();
     let runs = roster.runs();
     if args.json {

@@ -5,6 +5,7 @@ use super::args::MeetArgs;
 use super::prompt;
 use rankdeck_agent::RunEntry;
 use rankdeck_agent::entries::RunState;
+use rankdeck_config::HostsSource;
 use rankdeck_types::host::Host;
 use std::path::{Path, PathBuf};
 
@@ -75,12 +76,8 @@ impl Found<'_> {
 }
 
 /// Loads hosts.toml.
-pub fn load_hosts(path: &Path) -> Result<Vec<Host>, Failure> {
-    let hosts = rankdeck_config::load_hosts(path)?;
-    if hosts.is_empty() {
-        return Err(Failure::usage(format!("{}: no [[host]] in it", path.display())).hint("`--hosts FILE`"));
-    }
-    Ok(hosts)
+pub fn load_hosts(source: &HostsSource) -> Result<Vec<Host>, Failure> {
+    Ok(rankdeck_config::load_hosts(source)?)
 }
 
 /// The running binary, which is also the agent.
@@ -133,8 +130,8 @@ pub fn decode<T: serde::de::DeserializeOwned>(
 }
 
 /// Asks all hosts.
-pub async fn roster(hosts_path: &Path, meet: &MeetArgs) -> Result<Roster, Failure> {
-    let hosts = load_hosts(hosts_path)?;
+pub async fn roster(hosts_from: &HostsSource, meet: &MeetArgs) -> Result<Roster, Failure> {
+    let hosts = load_hosts(hosts_from)?;
     let list = |host: &Host| ["list", "--workdir", &host.workdir].map(str::to_owned).to_vec();
     let answers = exec_on_all(&hosts, meet, list).await?;
     let mut roster = Roster { hosts, ..Roster::default() };

@@ -13,6 +13,7 @@ use crate::shell::headless::Form;
 use crate::shell::record;
 use crate::shell::record::Recorder;
 use crate::shell::{log, summary};
+use rankdeck_config::HostsSource;
 use rankdeck_config::locate::Locator;
 use rankdeck_core::Goal;
 use rankdeck_link::{LinkEvent, LinkHandle, LinkRequest, Opening};
@@ -29,15 +30,15 @@ pub const INBOX: usize = 1024;
 pub const RUNS: &str = "runs";
 
 /// `rankdeck run`.
-pub async fn run(hosts_path: &Path, args: RunArgs) -> Result<u8, Failure> {
+pub async fn run(hosts_from: &HostsSource, args: RunArgs) -> Result<u8, Failure> {
     let chosen = choose::choose(&args.face, &Place::here())?;
     let mut sets = args.set.clone();
     sets.extend(args.name.as_ref().map(|name| format!("run.name={}", toml::Value::String(name.clone()))));
-    let draft = rankdeck_config::load_draft(hosts_path, &args.experiment, &sets, |experiment| {
+    let draft = rankdeck_config::load_draft(hosts_from, &args.experiment, &sets, |experiment| {
         new_run_id(&experiment.run.name)
     })?;
     let draft = leave_out(draft, &args.exclude)?;
-    let (draft, warnings) = cleared(draft, hosts_path, &args, chosen).await?;
+    let (draft, warnings) = cleared(draft, hosts_from, &args, chosen).await?;
     let errand = if args.detach { Errand::Detach } else { Errand::Watch };
     let builtin = draft.experiment.launch.command.is_empty();
     let (run, hosts) = (draft.run.clone(), draft.hosts.clone());
@@ -54,11 +55,11 @@ pub async fn run(hosts_path: &Path, args: RunArgs) -> Result<u8, Failure> {
 /// Preflight, and what it decides: the draft with everything that only the hosts could tell, and with its code on every host; and what it warned of.
 async fn cleared(
     mut draft: PlanDraft,
-    hosts_path: &Path,
+    hosts_from: &HostsSource,
     args: &RunArgs,
     chosen: Chosen,
 ) -> Result<(PlanDraft, Vec<String>), Failure> {
-    let locator = Locator::new(hosts_path, &args.experiment);
+    let locator = Locator::new(hosts_from, &args.experiment);
     let packed = provision::pack_code(&draft, &args.experiment)?;
     let out = |host: &Host| draft.excluded.contains(&host.name);
     let (places, hosts): (Vec<usize>, Vec<Host>) =

@@ -8,14 +8,14 @@ use crate::shell::errand::Errand;
 use crate::shell::summary;
 use crate::shell::words::{plural, printable};
 use rankdeck_agent::entries::RunState;
+use rankdeck_config::HostsSource;
 use rankdeck_proto::message::{StopMode, Survivor};
 use rankdeck_types::host::Host;
 use serde::Deserialize;
-use std::path::Path;
 
 /// `rankdeck stop`.
-pub async fn stop(hosts_path: &Path, args: StopArgs) -> Result<u8, Failure> {
-    let roster = roster(hosts_path, &args.meet).await?;
+pub async fn stop(hosts_from: &HostsSource, args: StopArgs) -> Result<u8, Failure> {
+    let roster = roster(hosts_from, &args.meet).await?;
     let found = roster.pick(args.run.as_deref())?;
     let silent = silent_of(&roster, &found);
     let mode = if args.kill { StopMode::Kill } else { StopMode::Clean };

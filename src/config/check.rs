@@ -107,7 +107,7 @@ fn home_of(name: &str, scope: &Scope) -> Option<String> {
         .filter(|key| title(key) != scope.title && schema::find(scope.top, &[key.name, name]).is_some())
         .map(title)
         // `[[host]]` rather than `[defaults]`.
-        .last()
+        .next_back()
 }
 
 fn check_value(key: &Key, node: &Node, at: &Place, scope: &Scope, found: &mut Diagnostics) {

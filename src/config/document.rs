@@ -219,6 +219,13 @@ impl Node {
         }
     }
 
+    /// The value that serde reads from this document, which has passed the checks.
+    pub fn read<T: serde::de::DeserializeOwned>(&self) -> Result<T, Diagnostics> {
+        self.to_toml().try_into().map_err(|error: toml::de::Error| {
+            Diagnostic::about_file(self.place.source.name.clone(), error.message()).into()
+        })
+    }
+
     /// Lays `other` over this tree: tables are merged, everything else is replaced.
     pub fn overlay(&mut self, other: Node) {
         match (&mut self.value, other) {

@@ -12,18 +12,8 @@ use rankdeck_types::schema::text_rules::{ADDRESS, NAME};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The hosts of a `hosts.toml`, in node_rank order. Looks at the identity files, at nothing else outside the file.
-///
-/// Errors: every mistake in the file, with its line.
-pub fn load_hosts(path: &Path) -> Result<Vec<Host>, Diagnostics> {
-    read_hosts(path).map(|(hosts, _)| hosts)
-}
-
-/// The same, with the document for errors that come later.
-pub(super) fn read_hosts(path: &Path) -> Result<(Vec<Host>, Node), Diagnostics> {
-    if let Some(defaults) = path.to_str().and_then(|path| path.strip_prefix(super::slurm::PREFIX)) {
-        return super::slurm::read(Path::new(defaults), &|name| std::env::var(name).ok());
-    }
+/// The hosts of a `hosts.toml`, in node_rank order, with the document for errors that are found later.
+pub(super) fn read(path: &Path) -> Result<(Vec<Host>, Node), Diagnostics> {
     let missing = "give the hosts file with `--hosts PATH`, or run in the folder that holds `hosts.toml`";
     let source = document::read(path, "hosts file", missing)?;
     let root = document::parse(&source)?;
@@ -31,10 +21,7 @@ pub(super) fn read_hosts(path: &Path) -> Result<(Vec<Host>, Node), Diagnostics> 
     check(&root, schema::HOSTS, &mut found);
     check_hosts(&root, &mut found);
     found.or(())?;
-    let file: Hosts = root.to_toml().try_into().map_err(|error: toml::de::Error| {
-        Diagnostics::from(Diagnostic::about_file(source.name.clone(), error.message().to_owned()))
-    })?;
-    let Hosts { defaults, host } = file;
+    let Hosts { defaults, host } = root.read()?;
     let hosts = host.into_iter().map(|table| merge(&defaults, table)).collect();
     Ok((hosts, root))
 }
@@ -46,9 +33,7 @@ pub(super) fn read_defaults(path: &Path) -> Result<(HostTable, Node), Diagnostic
     let mut found = Diagnostics::new();
     check(&root, schema::HOSTS, &mut found);
     found.or(())?;
-    let file: Hosts = root.to_toml().try_into().map_err(|error: toml::de::Error| {
-        Diagnostics::from(Diagnostic::about_file(source.name.clone(), error.message().to_owned()))
-    })?;
+    let file: Hosts = root.read()?;
     Ok((file.defaults, root))
 }
 

@@ -17,9 +17,10 @@ mod load;
 pub mod locate;
 mod overrides;
 pub mod slurm;
+mod source;
 mod suggest;
 
 pub use diagnostic::{Diagnostic, Diagnostics};
-pub use draft::{draft, load_draft};
-pub use hosts::load_hosts;
+pub use draft::load_draft;
 pub use load::load_experiment;
+pub use source::{HostsSource, load_hosts};

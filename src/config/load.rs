@@ -33,9 +33,7 @@ pub(super) fn read_experiment(path: &Path, sets: &[String]) -> Result<(Experimen
         check_builtin(&root, &mut found);
     }
     found.or(())?;
-    let experiment: Experiment = root.to_toml().try_into().map_err(|error: toml::de::Error| {
-        Diagnostics::from(Diagnostic::about_file(source.name.clone(), error.message().to_owned()))
-    })?;
+    let experiment: Experiment = root.read()?;
     let mut found = Diagnostics::new();
     if let Err((error, hint)) = rankdeck_types::metrics::compile(&experiment.metrics) {
         let at = nearest(&root, &["metrics.stdout", "metrics.presets", "metrics"]);
@@ -112,8 +110,8 @@ fn check_rules(root: &Node, experiment: &Experiment, found: &mut Diagnostics) {
 }
 
 /// The value of the first of these paths that is written down; else the whole text.
-pub(super) fn nearest(root: &Node, paths: &[&str]) -> Place {
-    paths.iter().find_map(|path| root.entry(path)).map_or_else(
+pub(super) fn nearest(root: &Node, paths: &[impl AsRef<str>]) -> Place {
+    paths.iter().find_map(|path| root.entry(path.as_ref())).map_or_else(
         || Place { source: root.place.source.clone(), range: 0..0 },
         |found| match found.node.value {
             Value::Table(_) => found.key.clone(),

@@ -3,47 +3,59 @@
 use super::diagnostic::Diagnostic;
 use super::document::{self, Node};
 use super::load::nearest;
+use super::source::HostsSource;
 use std::path::Path;
 
 /// The texts of a hosts file and of an experiment.
 #[derive(Debug)]
 pub struct Locator {
-    hosts: Option<Node>,
-    experiment: Option<Node>,
-    hosts_name: String,
-    experiment_name: String,
+    pub(super) hosts: Option<Node>,
+    pub(super) experiment: Option<Node>,
+    pub(super) hosts_name: String,
+    pub(super) experiment_name: String,
 }
 
+/// Where to look for a key: the document with its name, and the paths to try in turn.
+type Candidates<'a> = (Option<&'a Node>, &'a str, Vec<String>);
+
 impl Locator {
-    /// Reads both again, for their lines only; a file that cannot be read any more is named without one.
-    pub fn new(hosts: &Path, experiment: &Path) -> Locator {
-        let tree =
-            |path: &Path| document::read(path, "file", "").and_then(|source| document::parse(&source)).ok();
+    /// Reads both again, for their lines only; a file that can no longer be read is named without a line.
+    pub fn new(hosts: &HostsSource, experiment: &Path) -> Locator {
+        let source = document::read(experiment, "file", "");
         Locator {
-            hosts: tree(hosts),
-            experiment: tree(experiment),
-            hosts_name: hosts.display().to_string(),
+            hosts: hosts.document(),
+            experiment: source.and_then(|source| document::parse(&source)).ok(),
+            hosts_name: hosts.name(),
             experiment_name: experiment.display().to_string(),
         }
     }
 
-    /// `FILE:LINE` of a dotted key, such as `launch.command`, or `host.1.gpus` for the second host; where it is not written down, of its table.
+    /// `FILE:LINE` of a dotted key, such as `launch.command`, or `host.1.gpus` for the second host. A key that is not
+    /// written down has the line of its table.
     pub fn place(&self, key: &str) -> String {
-        let is_host = key == "host" || key.starts_with("host.");
-        let (root, name) = match is_host {
-            true => (&self.hosts, &self.hosts_name),
-            false => (&self.experiment, &self.experiment_name),
-        };
-        let Some(root) = root else { return name.clone() };
-        let last = key.rsplit('.').next().unwrap_or(key);
-        let table = key.rsplit_once('.').map_or("", |(table, _)| table);
-        let default = format!("defaults.{last}");
-        let candidates: &[&str] = if is_host { &[key, &default, table] } else { &[key, table] };
-        match Diagnostic::at(&nearest(root, candidates), "").span {
-            Some(span) if candidates.iter().any(|path| root.entry(path).is_some()) => {
-                format!("{name}:{}", span.line)
-            }
-            _ => name.clone(),
+        let (root, name, paths) = self.candidates(key);
+        let written = root.filter(|root| paths.iter().any(|path| root.entry(path).is_some()));
+        match written.and_then(|root| Diagnostic::at(&nearest(root, &paths), "").span) {
+            Some(span) => format!("{name}:{}", span.line),
+            None => name.to_owned(),
+        }
+    }
+
+    /// An error about a dotted key.
+    pub(super) fn diagnostic(&self, key: &str, message: &str) -> Diagnostic {
+        match self.candidates(key) {
+            (Some(root), _, paths) => Diagnostic::at(&nearest(root, &paths), message),
+            (None, name, _) => Diagnostic::about_file(name, message),
+        }
+    }
+
+    fn candidates(&self, key: &str) -> Candidates<'_> {
+        let (table, last) = key.rsplit_once('.').unwrap_or(("", key));
+        let (own, table) = (key.to_owned(), table.to_owned());
+        if key == "host" || key.starts_with("host.") {
+            (self.hosts.as_ref(), &self.hosts_name, vec![own, format!("defaults.{last}"), table])
+        } else {
+            (self.experiment.as_ref(), &self.experiment_name, vec![own, table])
         }
     }
 }
@@ -65,13 +77,14 @@ mod tests {
             "[defaults]\nworkdir = \"w\"\n[[host]]\nname = \"a\"\n[[host]]\nname = \"b\"\nworkdir = \"x\"\n",
         );
         let experiment = write("e.toml", "[run]\nname = \"e\"\n[launch]\nmaster_port = 1\n");
-        let locator = Locator::new(&hosts, &experiment);
+        let source = HostsSource::File(hosts.clone());
+        let locator = Locator::new(&source, &experiment);
         let line = |key: &str| locator.place(key).rsplit_once(':').map(|(_, line)| line.to_owned());
         assert_eq!(line("host.1.workdir").as_deref(), Some("7"));
         assert_eq!(line("host.0.workdir").as_deref(), Some("2"));
         assert_eq!(line("launch.master_port").as_deref(), Some("4"));
         assert_eq!(line("launch.command").as_deref(), Some("3"));
         assert!(locator.place("host.0.gpus").starts_with(hosts.to_str().unwrap()));
-        assert_eq!(Locator::new(&hosts, Path::new("/gone.toml")).place("run.name"), "/gone.toml");
+        assert_eq!(Locator::new(&source, Path::new("/gone.toml")).place("run.name"), "/gone.toml");
     }
 }

@@ -9,8 +9,8 @@ use rankdeck_types::host::{Gpus, Host, HostTable, Transport};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What stands before the path of the hosts file when the hosts come from Slurm.
-pub const PREFIX: &str = "slurm:";
+/// The option that asks for the allocation's hosts.
+pub(super) const OPTION: &str = "--slurm";
 
 /// Most nodes of a list: far above any machine, far below what could exhaust memory.
 const MOST: usize = 65_536;
@@ -36,13 +36,17 @@ pub fn allocation(env: Lookup) -> Result<Vec<SlurmNode>, (String, String)> {
     let get = |name: &str| env(name).filter(|value| !value.trim().is_empty());
     let list = get("SLURM_JOB_NODELIST").or_else(|| get("SLURM_NODELIST")).ok_or_else(|| {
         (
-            "this is no Slurm allocation: SLURM_JOB_NODELIST is not set".to_owned(),
+            "not in a Slurm allocation: SLURM_JOB_NODELIST is not set".to_owned(),
             "run it under `salloc`, or write and submit a script: `rankdeck sbatch EXPERIMENT.toml`"
                 .to_owned(),
         )
     })?;
-    let broken =
-        |name: &str, why: String| (format!("cannot read {name}: {why}"), "is it Slurm's own?".to_owned());
+    let broken = |name: &str, why: String| {
+        (
+            format!("cannot read {name}: {why}"),
+            "Slurm sets this variable; unset it if something else did".to_owned(),
+        )
+    };
     let names = expand(&list).map_err(|why| broken("SLURM_JOB_NODELIST", why))?;
     let asked =
         ["SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE"].iter().any(|name| get(name).is_some());
@@ -166,14 +170,13 @@ fn range_ends(text: &str, most: usize) -> Result<Vec<String>, String> {
 
 /// The hosts of this process's allocation, with the `[defaults]` of the hosts file if there is one.
 pub(super) fn read(defaults_path: &Path, env: Lookup) -> Result<(Vec<Host>, Node), Diagnostics> {
-    let failed = |(error, hint): (String, String)| {
-        Diagnostics::from(Diagnostic::about_file("--slurm".to_owned(), error).hint(hint))
-    };
+    let failed =
+        |(error, hint): (String, String)| Diagnostics::from(Diagnostic::about_file(OPTION, error).hint(hint));
     let nodes = allocation(env).map_err(failed)?;
     let (defaults, root) = match defaults_path.exists() {
         true => super::hosts::read_defaults(defaults_path)?,
         false => {
-            let source = Source { name: "--slurm".into(), text: String::new() };
+            let source = Source { name: OPTION.into(), text: String::new() };
             (HostTable::default(), document::parse(&Arc::new(source))?)
         }
     };
@@ -257,7 +260,7 @@ mod tests {
         assert_eq!(with(&[("SLURM_JOB_GPUS", "0,1")])[0].2, 2);
         let nodes = [list, ("SLURM_GPUS_ON_NODE", "8")];
         assert_eq!(found(&nodes).unwrap()[0], node("n0", None, 8), "one rank per GPU");
-        assert!(found(&[]).unwrap_err().0.contains("no Slurm allocation"));
+        assert!(found(&[]).unwrap_err().0.contains("not in a Slurm allocation"));
         for (name, value) in [("SLURM_TASKS_PER_NODE", "2(y2)"), ("SLURM_GPUS_PER_NODE", "many")] {
             assert!(found(&[list, ("SLURM_NTASKS", "2"), (name, value)]).is_err(), "{name}");
         }

@@ -3,15 +3,29 @@
 
 // Clippy spares only the test functions themselves, not what they share.
 
-use rankdeck_config::{Diagnostics, draft, load_draft, load_experiment, load_hosts};
+use rankdeck_config::{Diagnostics, HostsSource, load_experiment};
 use rankdeck_types::experiment::Experiment;
-use rankdeck_types::host::{Gpus, Transport};
+use rankdeck_types::host::{Gpus, Host, Transport};
 use rankdeck_types::ids::RunId;
+use rankdeck_types::plan::PlanDraft;
 use rankdeck_types::schema::{self, Fallback, Key, Keys, Kind, Variant};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+fn load_hosts(path: &Path) -> Result<Vec<Host>, Diagnostics> {
+    rankdeck_config::load_hosts(&HostsSource::File(path.to_owned()))
+}
+
+fn load_draft(
+    hosts: &Path,
+    experiment: &Path,
+    sets: &[String],
+    run: impl FnOnce(&Experiment) -> RunId,
+) -> Result<PlanDraft, Diagnostics> {
+    rankdeck_config::load_draft(&HostsSource::File(hosts.to_owned()), experiment, sets, run)
+}
 
 fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = fs::read_dir(folder)
@@ -254,14 +268,19 @@ error: `gae_lambda` is a string, expected a number from 0 to 1
 #[test]
 fn a_plan_error_points_at_the_file_or_at_the_override() {
     let (hosts_path, path) = (Path::new("hosts.toml"), Path::new("configs/cartpole_ppo.toml"));
-    let hosts = load_hosts(hosts_path).unwrap();
     let sets = ["env.num_envs=3".to_owned()];
-    let experiment = load_experiment(path, &sets).unwrap();
-    let run = run_id(&experiment);
-    let apart = draft(hosts_path, hosts, path, experiment, run).unwrap_err().to_string();
-    let together = load_draft(hosts_path, path, &sets, run_id).unwrap_err().to_string();
-    assert!(apart.contains("--> --set:1:14") && apart.contains("env.num_envs=3"), "{apart}");
-    assert_eq!(apart, together);
+    let shown = load_draft(hosts_path, path, &sets, run_id).unwrap_err().to_string();
+    assert!(shown.contains("--> --set:1:14") && shown.contains("env.num_envs=3"), "{shown}");
+}
+
+#[test]
+fn a_hosts_file_may_have_any_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("slurm:x.toml");
+    fs::write(&path, "[[host]]\nname = \"a\"\ntransport = \"local\"\n").unwrap();
+    assert_eq!(load_hosts(&path).unwrap()[0].name, "a");
+    let relative = load_hosts(Path::new("slurm:gone.toml")).unwrap_err().to_string();
+    assert!(relative.contains("--> slurm:gone.toml"), "{relative}");
 }
 
 /// Both come from one definition; this holds the attributes that a table with required keys gives to serde.
