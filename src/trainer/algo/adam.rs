@@ -21,6 +21,9 @@ pub enum AdamError {
     /// libtorch refused an operation.
     #[error("libtorch refused an operation of the optimiser: {0}")]
     Torch(#[from] TchError),
+    /// The flat step needs moments on the CPU.
+    #[error("the optimiser's moments are not on the CPU")]
+    Device,
     /// A parameter has no gradient, or one of another shape, type or layout.
     #[error("parameter {index} has no dense f32 gradient of its shape")]
     Gradient {
@@ -66,8 +69,11 @@ impl Adam {
             let mut first = self.first.f_narrow(0, offset, len as i64)?;
             let mut second = self.second.f_narrow(0, offset, len as i64)?;
             let mut own = parameter.shallow_clone();
-            let slices =
-                (floats_mut(&mut own), floats(&gradient), floats_mut(&mut first), floats_mut(&mut second));
+            // SAFETY: the four tensors share no storage with each other, and until the step is done no tensor operation
+            // runs.
+            let slices = unsafe {
+                (floats_mut(&mut own), floats(&gradient), floats_mut(&mut first), floats_mut(&mut second))
+            };
             match slices {
                 (Some(own), Some(gradient), Some(first), Some(second)) => {
                     adam_step(Road::best(), step, own, gradient, first, second);
@@ -79,13 +85,22 @@ impl Adam {
         Ok(())
     }
 
-    /// One step with all parameters and gradients in one piece, as the hand-written passes have them; gradients count `scale` times. Nothing
-    /// happens when the state is not on the CPU.
-    pub fn step_flat(&mut self, parameters: &mut [f32], gradients: &[f32], learning_rate: f64, scale: f32) {
+    /// One step with all parameters and gradients in one piece, as the hand-written passes have them; gradients count
+    /// `scale` times.
+    pub fn step_flat(
+        &mut self,
+        parameters: &mut [f32],
+        gradients: &[f32],
+        learning_rate: f64,
+        scale: f32,
+    ) -> Result<(), AdamError> {
         let step = AdamStep { scale, ..self.next(learning_rate) };
-        if let (Some(first), Some(second)) = (floats_mut(&mut self.first), floats_mut(&mut self.second)) {
-            adam_step(Road::best(), step, parameters, gradients, first, second);
+        // SAFETY: the moments are two tensors of this optimiser's own, and no tensor operation runs during the step.
+        match unsafe { (floats_mut(&mut self.first), floats_mut(&mut self.second)) } {
+            (Some(first), Some(second)) => adam_step(Road::best(), step, parameters, gradients, first, second),
+            _ => return Err(AdamError::Device),
         }
+        Ok(())
     }
 
     fn next(&mut self, learning_rate: f64) -> AdamStep {

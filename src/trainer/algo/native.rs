@@ -191,7 +191,7 @@ impl Native {
             value_weight: objective.vf_coef as f32,
         };
         let observations = &epoch.observations[rows.start * epoch.width..rows.end * epoch.width];
-        on.update_flat(at, learned, |parameters, gradient| {
+        let pass = |parameters: &[f32], gradient: &mut [f32]| {
             networks.load(parameters);
             networks.forward(observations);
             let (_, entropy) = networks.log_probs(actions, shares);
@@ -200,7 +200,9 @@ impl Native {
             numbers.clipped += surrogate.clipped;
             numbers.count += 1;
             (numbers.surrogate, numbers.value_loss, numbers.entropy) = (surrogate, value_loss, entropy);
-        })
+        };
+        // SAFETY: the hand-written pass knows no tensors.
+        unsafe { on.update_flat(at, learned, pass) }
     }
 }
 

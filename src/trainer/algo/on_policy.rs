@@ -171,22 +171,28 @@ impl OnPolicy {
     }
 
     /// One update by hand-written passes: `pass` gets the parameters, and adds to the gradients, which are 0 (ONPOLICY-1).
-    pub fn update_flat(
+    ///
+    /// # Safety
+    /// `pass` uses no tensor: what it gets is the memory of the parameters and of their gradients.
+    pub(super) unsafe fn update_flat(
         &mut self,
         at: &At<'_>,
         learned: &mut Learned,
         pass: impl FnOnce(&[f32], &mut [f32]),
     ) -> Result<(), TrainerError> {
         let gone = || TrainerError::failure("the hand-written passes need networks on the CPU", "");
-        let gradients = self.ddp.flat_gradients().ok_or_else(gone)?;
+        // SAFETY: `pass` uses no tensor; parameters and gradients are different buffers.
+        let (parameters, gradients) = unsafe { (self.policy.all().floats(), self.ddp.flat_gradients()) };
+        let gradients = gradients.ok_or_else(gone)?;
         gradients.fill(0.0);
-        pass(self.policy.all().floats().ok_or_else(gone)?, gradients);
+        pass(parameters.ok_or_else(gone)?, gradients);
         self.ddp.reduce(at.group)?;
-        let gradients = self.ddp.flat_gradients().ok_or_else(gone)?;
+        // SAFETY: until the step is done, no tensor operation runs; parameters and gradients are different buffers.
+        let (parameters, gradients) = unsafe { (self.policy.floats_mut(), self.ddp.flat_gradients()) };
+        let gradients = gradients.ok_or_else(gone)?;
         let norm = sum_of_squares(Road::best(), gradients).sqrt();
         let scale = clip_scale(norm, self.common.max_grad_norm);
-        let parameters = self.policy.floats_mut().ok_or_else(gone)?;
-        self.adam.step_flat(parameters, gradients, learned.learning_rate, scale);
+        self.adam.step_flat(parameters.ok_or_else(gone)?, gradients, learned.learning_rate, scale)?;
         self.updated(at, learned);
         Ok(())
     }

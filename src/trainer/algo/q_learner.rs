@@ -14,6 +14,7 @@ use crate::distributed::upload::{upload, upload_slice};
 use crate::distributed::{DataParallel, Ddp, ProcessGroup};
 use crate::env::Spec;
 use crate::error::TrainerError;
+use crate::policy::parameters::Parameters;
 use crate::policy::q_fast::QFast;
 use crate::policy::q_layout::QLayout;
 use crate::policy::q_network::QNetwork;
@@ -73,8 +74,45 @@ struct Fast {
     errors: Vec<f32>,
 }
 
+impl Fast {
+    /// Puts the gradient of the batch's loss into the flat buffer, in plain Rust.
+    fn gradient(&mut self, settings: &Settings, batch: &Batch, ddp: &mut Ddp) -> Result<QLearned, TrainerError> {
+        let Fast { online, target, now, next, gradient, targets, shares, errors } = self;
+        targets.resize(batch.rows, 0.0);
+        errors.resize(batch.rows, 0.0);
+        next.copy_rows(&batch.numbers.next);
+        let following = target.forward(next);
+        let chooser = if settings.double { online.forward(next) } else { following };
+        q_targets(following, chooser, &batch.rewards, &batch.discounts, targets);
+        now.copy_rows(&batch.numbers.now);
+        let q = online.forward(now);
+        let (distance, share) = match settings.loss {
+            // `Squared` halves there, and not here.
+            TdLoss::Squared => (Distance::Squared, 2.0),
+            TdLoss::Huber => (Distance::Huber, 1.0),
+        };
+        shares.clear();
+        shares.resize(batch.rows, share / batch.rows.max(1) as f32);
+        let loss = q_loss(q, &batch.choices, targets, shares, distance, errors, gradient);
+        // error = q - target
+        let sum: f64 = errors.iter().zip(targets.iter()).map(|(e, t)| f64::from(*e) + f64::from(*t)).sum();
+        // SAFETY: the backward pass runs no tensor operation.
+        let flat = unsafe { ddp.flat_gradients() }.ok_or_else(gone)?;
+        flat.fill(0.0);
+        online.backward(now, gradient, flat);
+        Ok(QLearned { td_loss: loss, q_values: sum / batch.rows.max(1) as f64 })
+    }
+}
+
 fn gone() -> TrainerError {
     TrainerError::failure("the hand-written passes need networks on the CPU", "")
+}
+
+/// Takes a snapshot of parameters.
+fn load(network: &mut QFast, parameters: &Parameters) -> Result<(), TrainerError> {
+    // SAFETY: `load` copies the numbers; no tensor operation runs meanwhile.
+    network.load(unsafe { parameters.floats() }.ok_or_else(gone)?);
+    Ok(())
 }
 
 /// Which way to compute.
@@ -158,19 +196,20 @@ impl QLearner {
 
     /// To be called after parameters were changed from outside.
     pub fn loaded(&mut self) -> Result<(), TrainerError> {
-        let Some(fast) = &mut self.fast else { return Ok(()) };
-        fast.target.load(self.network.target.floats().ok_or_else(gone)?);
-        fast.online.load(self.network.online.floats().ok_or_else(gone)?);
+        if let Some(fast) = &mut self.fast {
+            load(&mut fast.target, &self.network.target)?;
+            load(&mut fast.online, &self.network.online)?;
+        }
         Ok(())
     }
 
     /// One update from this rank's share of a batch.
     pub fn update(&mut self, batch: &Batch, group: &ProcessGroup) -> Result<(), TrainerError> {
-        self.seen = if self.fast.is_some() {
-            let seen = Seen::Numbers(self.gradient_fast(batch)?);
+        self.seen = if let Some(fast) = &mut self.fast {
+            let learned = fast.gradient(&self.settings, batch, &mut self.ddp)?;
             self.ddp.reduce(group)?;
             self.step_fast()?;
-            seen
+            Seen::Numbers(learned)
         } else {
             self.ddp.zero_grad();
             let (loss, taken) = self.gradient(batch)?;
@@ -187,9 +226,9 @@ impl QLearner {
         }
         if let Some(fast) = &mut self.fast {
             if follow {
-                fast.target.load(self.network.target.floats().ok_or_else(gone)?);
+                load(&mut fast.target, &self.network.target)?;
             }
-            fast.online.load(self.network.online.floats().ok_or_else(gone)?);
+            load(&mut fast.online, &self.network.online)?;
         }
         Ok(())
     }
@@ -208,45 +247,18 @@ impl QLearner {
 
     /// Clips the averaged gradient and steps, without libtorch.
     fn step_fast(&mut self) -> Result<(), TrainerError> {
-        let gradients = self.ddp.flat_gradients().ok_or_else(gone)?;
+        // SAFETY: until the step is done, no tensor operation runs.
+        let gradients = unsafe { self.ddp.flat_gradients() }.ok_or_else(gone)?;
         let scale = match self.settings.max_grad_norm {
             most if most > 0.0 => clip_scale(sum_of_squares(Road::best(), gradients).sqrt(), most),
             _ => 1.0,
         };
-        let parameters = self.network.online.floats_mut().ok_or_else(gone)?;
-        self.adam.step_flat(parameters, gradients, self.settings.learning_rate, scale);
-        Ok(())
+        // SAFETY: as above; parameters and gradients are different buffers.
+        let parameters = unsafe { self.network.online.floats_mut() }.ok_or_else(gone)?;
+        Ok(self.adam.step_flat(parameters, gradients, self.settings.learning_rate, scale)?)
     }
 
-    /// Puts the gradient of the batch's loss into the flat buffer, in plain Rust.
-    fn gradient_fast(&mut self, batch: &Batch) -> Result<QLearned, TrainerError> {
-        let Some(fast) = &mut self.fast else { return Ok(QLearned::default()) };
-        let Fast { online, target, now, next, gradient, targets, shares, errors, .. } = fast.as_mut();
-        targets.resize(batch.rows, 0.0);
-        errors.resize(batch.rows, 0.0);
-        next.copy_rows(&batch.numbers.next);
-        let following = target.forward(next);
-        let chooser = if self.settings.double { online.forward(next) } else { following };
-        q_targets(following, chooser, &batch.rewards, &batch.discounts, targets);
-        now.copy_rows(&batch.numbers.now);
-        let q = online.forward(now);
-        let (distance, share) = match self.settings.loss {
-            // `Squared` halves there, and not here.
-            TdLoss::Squared => (Distance::Squared, 2.0),
-            TdLoss::Huber => (Distance::Huber, 1.0),
-        };
-        shares.clear();
-        shares.resize(batch.rows, share / batch.rows.max(1) as f32);
-        let loss = q_loss(q, &batch.choices, targets, shares, distance, errors, gradient);
-        // error = q - target
-        let sum: f64 = errors.iter().zip(targets.iter()).map(|(e, t)| f64::from(*e) + f64::from(*t)).sum();
-        let flat = self.ddp.flat_gradients().ok_or_else(gone)?;
-        flat.fill(0.0);
-        online.backward(now, gradient, flat);
-        Ok(QLearned { td_loss: loss, q_values: sum / batch.rows.max(1) as f64 })
-    }
-
-    /// The same with libtorch; returns the loss, and the Q-values of the actions taken.
+    /// The gradient of the batch's loss with libtorch; returns the loss, and the Q-values of the actions taken.
     fn gradient(&self, batch: &Batch) -> Result<(Tensor, Tensor), TrainerError> {
         let rows = batch.rows as i64;
         let column = |values: &[f32]| upload_slice(values, self.device);

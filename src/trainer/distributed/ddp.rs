@@ -117,11 +117,16 @@ impl Ddp {
         }
     }
 
-    /// The flat gradients of all parameters in their order, for hand-written backward passes, which add to them; `None` unless all are f32 on the
-    /// CPU. Zeroing is the caller's.
-    pub fn flat_gradients(&mut self) -> Option<&mut [f32]> {
+    /// The flat gradients of all parameters in their order, for hand-written backward passes, which add to them;
+    /// `None` unless all are f32 on the CPU. The caller zeroes them.
+    ///
+    /// # Safety
+    /// The parameters' `.grad` are views of this memory: until the slice is dropped, no tensor operation may touch
+    /// them.
+    pub(crate) unsafe fn flat_gradients(&mut self) -> Option<&mut [f32]> {
         match self.flats.as_mut_slice() {
-            [flat] if flat.gradients.kind() == Kind::Float => memory::floats_mut(&mut flat.gradients),
+            // SAFETY: the flat buffer is reached through `self` and the views only; the caller leaves those alone.
+            [flat] => unsafe { memory::floats_mut(&mut flat.gradients) },
             _ => None,
         }
     }
@@ -467,14 +472,16 @@ mod tests {
         let (group, a, b) = (alone(), parameter(&[1.0, 2.0]), parameter(&[3.0]));
         let mut ddp = Ddp::new(named(&[&a, &b]), Vec::new(), &group, 4).unwrap();
         (&a * 5.0).sum(Kind::Float).backward();
-        let flat = ddp.flat_gradients().unwrap();
+        // SAFETY: no tensor operation runs before the last use of `flat`.
+        let flat = unsafe { ddp.flat_gradients() }.unwrap();
         assert_eq!(flat, [5.0, 5.0, 0.0]);
         flat[2] = 7.0;
         ddp.reduce(&group).unwrap();
         assert_eq!((gradient(&b), ddp.replaced()), (vec![7.0], 0));
         let double = Tensor::from_slice(&[2.0f64]).set_requires_grad(true);
         let mut mixed = Ddp::new(named(&[&a, &double]), Vec::new(), &group, 4).unwrap();
-        assert!(mixed.flat_gradients().is_none());
+        // SAFETY: there is no slice.
+        assert!(unsafe { mixed.flat_gradients() }.is_none());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! Owner: the process group. Invariant: the same bytes give the same value in every process and build (no random state).
 
+use super::memory::bytes;
 use std::panic::Location;
 use tch::{Device, Tensor};
 
@@ -57,11 +58,13 @@ impl Hash {
 
 /// Adds the raw bytes of a tensor; bit-exact, so `0.0` and `-0.0` differ.
 pub(super) fn tensor(hash: Hash, tensor: &Tensor) -> Hash {
-    match super::memory::bytes(tensor) {
+    // SAFETY: hashing runs no tensor operation, and tensors belong to this thread (`Ddp` is not `Send`).
+    match unsafe { bytes(tensor) } {
         // On another device, turned, or empty.
         [] => {
             let tensor = tensor.detach().to_device(Device::Cpu).contiguous();
-            hash.bytes(super::memory::bytes(&tensor))
+            // SAFETY: as above.
+            hash.bytes(unsafe { bytes(&tensor) })
         }
         bytes => hash.bytes(bytes),
     }

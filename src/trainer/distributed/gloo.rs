@@ -55,7 +55,10 @@ impl Gloo {
         if !reduction.is_known() || (self.world_size > 2 && bytes > LANES_MAX) {
             return self.handle.all_reduce(tensor, op, limit_ms);
         }
-        let result = self.lanes.all_reduce(note, memory::bytes_mut(tensor), reduction, limit_ms);
+        // SAFETY: a collective runs on the thread that owns the tensors, and until it returns this thread does nothing
+        // but send, receive and combine these bytes.
+        let bytes = unsafe { memory::bytes_mut(tensor) };
+        let result = self.lanes.all_reduce(note, bytes, reduction, limit_ms);
         if result.as_ref().is_err_and(|failure| failure.kind == DistErrorKind::Mismatch) {
             std::thread::sleep(LINGER);
         }

@@ -9,7 +9,6 @@ use super::ffi::{self, RawReduce};
 use super::fingerprint::{Hash, call_site};
 use super::placing::{gather, on_device};
 use super::rendezvous::{self, Transport};
-use super::small::Scratch;
 use super::store::Store;
 use crate::inject;
 use rankdeck_proto::message::Phase;
@@ -98,7 +97,6 @@ pub struct ProcessGroup {
     last_seq: Cell<u64>,
     chain: Cell<u64>,
     pub(super) broken: RefCell<Option<String>>,
-    pub(super) scratch: RefCell<Scratch>,
     check: bool,
 }
 
@@ -172,7 +170,6 @@ impl ProcessGroup {
             last_seq: Cell::new(last_seq),
             chain: Cell::new(0),
             broken: RefCell::new(None),
-            scratch: RefCell::default(),
             check: std::env::var("RANKDECK_CHECK_COLLECTIVES").is_ok_and(|value| value == "1"),
         })
     }
@@ -246,7 +243,6 @@ impl ProcessGroup {
             last_seq: Cell::new(0),
             chain: Cell::new(0),
             broken: RefCell::new(None),
-            scratch: RefCell::default(),
             check: self.check,
         }))
     }

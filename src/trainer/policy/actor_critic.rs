@@ -77,9 +77,13 @@ impl ActorCritic {
         self.parameters.named()
     }
 
-    /// See [`Parameters::floats_mut`].
-    pub fn floats_mut(&mut self) -> Option<&mut [f32]> {
-        self.parameters.floats_mut()
+    /// All parameters as numbers, to write.
+    ///
+    /// # Safety
+    /// As for [`Parameters::floats_mut`].
+    pub(crate) unsafe fn floats_mut(&mut self) -> Option<&mut [f32]> {
+        // SAFETY: the caller's, word for word.
+        unsafe { self.parameters.floats_mut() }
     }
 
     /// Copies all parameters to the host.

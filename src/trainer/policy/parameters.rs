@@ -43,13 +43,23 @@ impl Parameters {
     }
 
     /// All of them as numbers, for hand-written passes; `None` unless they are on the CPU.
-    pub fn floats(&self) -> Option<&[f32]> {
-        memory::floats(&self.flat)
+    ///
+    /// # Safety
+    /// Until the slice is dropped, no tensor operation writes to the parameters: leaf tensors and
+    /// [shares](Parameters::share) have the same memory.
+    pub(crate) unsafe fn floats(&self) -> Option<&[f32]> {
+        // SAFETY: the caller excludes writers.
+        unsafe { memory::floats(&self.flat) }
     }
 
     /// All of them as numbers, to write; `None` unless they are on the CPU. No autograd graph over them may be alive.
-    pub fn floats_mut(&mut self) -> Option<&mut [f32]> {
-        memory::floats_mut(&mut self.flat)
+    ///
+    /// # Safety
+    /// Until the slice is dropped, no tensor operation reads or writes the parameters: leaf tensors and
+    /// [shares](Parameters::share) have the same memory.
+    pub(crate) unsafe fn floats_mut(&mut self) -> Option<&mut [f32]> {
+        // SAFETY: the caller excludes readers and writers.
+        unsafe { memory::floats_mut(&mut self.flat) }
     }
 
     /// Elements in all.
