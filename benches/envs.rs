@@ -8,7 +8,7 @@
 
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_trainer::env::classic::KNOWN;
-use rankdeck_trainer::env::{ActionSpace, Actions, Outcome, Purpose, VectorEnv, make_vector};
+use rankdeck_trainer::env::{ActionSpace, Actions, EnvPurpose, Outcome, VectorEnv, make_vector};
 use rankdeck_types::experiment::Env;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -102,7 +102,7 @@ fn main() {
             .iter()
             .map(|envs| {
                 let mut vector =
-                    make_vector(&Env::new(id, 1), *envs, 0, &Seeds::new(1), 0, Purpose::Train).unwrap();
+                    make_vector(&Env::new(id, 1), *envs, 0, &Seeds::new(1), 0, EnvPurpose::Train).unwrap();
                 let begun = cpu_seconds(None);
                 let (steps, _) = play(vector.as_mut(), |_, elapsed| elapsed > PLAYED);
                 format!("{:7.1}", 1e9 * (cpu_seconds(None) - begun) / steps as f64)
@@ -129,7 +129,7 @@ fn main() {
             worker_threads: Some(threads),
             ..Env::new("PongNoFrameskip-v4", PONGS as u32)
         };
-        let mut vector = make_vector(&env, PONGS, 0, &Seeds::new(1), 0, Purpose::Train).unwrap();
+        let mut vector = make_vector(&env, PONGS, 0, &Seeds::new(1), 0, EnvPurpose::Train).unwrap();
         let worker = child();
         let begun = cpu_seconds(worker);
         let (steps, wall) = play(vector.as_mut(), |rounds, _| rounds >= PONG_STEPS);

@@ -3,16 +3,16 @@
 //! The way of every policy loss: [`Categorical::forward`] or [`Gaussian::forward`] gives `log_probs` and the mean entropy, a loss gives its gradient
 //! with respect to each row's log-probability ([`super::loss`]), and `backward` turns that into the gradient of logits or means.
 
+use super::isa::{Isa, on_every_isa};
 use super::math::{exp, ln};
 use super::matrix::Matrix;
-use super::road::{Road, on_every_road};
 
 /// Half of ln(2 pi).
 const HALF_LN_TWO_PI: f32 = 0.918_938_5;
 
 /// Discrete actions, from logits.
 pub struct Categorical {
-    road: Road,
+    isa: Isa,
     /// Normalised log-probabilities of all actions, of the last forward pass.
     log_all: Matrix,
     /// Each row's entropy.
@@ -22,7 +22,7 @@ pub struct Categorical {
 impl Categorical {
     /// For `actions` actions.
     pub fn new(actions: usize) -> Categorical {
-        Categorical { road: Road::best(), log_all: Matrix::new(0, actions), entropies: Vec::new() }
+        Categorical { isa: Isa::best(), log_all: Matrix::new(0, actions), entropies: Vec::new() }
     }
 
     /// Writes each row's log-probability of its action; returns the entropies' mean with these shares. An action that does not exist counts
@@ -38,7 +38,7 @@ impl Categorical {
         self.entropies.resize(logits.rows(), 0.0);
         let (columns, stride) = (logits.columns(), logits.stride());
         let log_all = self.log_all.padded_mut();
-        log_softmax(self.road, logits.padded(), columns, stride, log_all, &mut self.entropies);
+        log_softmax(self.isa, logits.padded(), columns, stride, log_all, &mut self.entropies);
         let last = columns.saturating_sub(1);
         for ((row, action), to) in self.log_all.iter().zip(actions).zip(log_probs) {
             *to = row[(*action as usize).min(last)];
@@ -69,7 +69,7 @@ impl Categorical {
         let logs = self.log_all.padded();
         let place = gradient.padded_mut();
         softmax_back(
-            self.road,
+            self.isa,
             logs,
             columns,
             stride,
@@ -86,7 +86,7 @@ impl Categorical {
     }
 }
 
-on_every_road! {
+on_every_isa! {
     fn log_softmax(logits: &[f32], columns: usize, stride: usize, log_all: &mut [f32], entropies: &mut [f32]) {
         let rows = logits.chunks_exact(stride).zip(log_all.chunks_exact_mut(stride));
         for ((from, to), entropy) in rows.zip(entropies) {
@@ -107,7 +107,7 @@ on_every_road! {
     }
 }
 
-on_every_road! {
+on_every_isa! {
     fn softmax_back(
         log_all: &[f32],
         columns: usize,

@@ -1,6 +1,6 @@
 //! Matrix products of the sizes that small networks have.
 //!
-//! `C[m, n] = start + sum over k of A[m, k] * B[k, n]`, B and C row by row with rows of whole [`LANES`], A by rows or by columns, so that one kernel
+//! `C[m, n] = start + sum over k of A[m, k] * B[k, n]`, B and C row by row with rows of whole [`SIMD_WIDTH`], A by rows or by columns, so that one kernel
 //! serves the forward pass (A = inputs, B = transposed weights), the gradient of the inputs (B = weights) and the gradient of the weights
 //! (A = transposed output gradients, B = inputs).
 //!
@@ -8,14 +8,14 @@
 //! - GEMM-1: every element is one chain of fused multiply-adds over ascending k. Its bits depend on neither the road, nor the tile, nor the
 //!   number of rows: a batch gives what its rows give one by one.
 
-use super::road::{Kind, Road, on_every_road};
+use super::isa::{Isa, IsaKind, on_every_isa};
 
 /// Rows of B and C are padded with zeros to a multiple of this: one AVX-512 register.
-pub const LANES: usize = 16;
+pub const SIMD_WIDTH: usize = 16;
 
-/// Rounds up to whole [`LANES`].
+/// Rounds up to whole [`SIMD_WIDTH`].
 pub const fn padded(width: usize) -> usize {
-    width.next_multiple_of(LANES)
+    width.next_multiple_of(SIMD_WIDTH)
 }
 
 /// Depth of a block: as much of B as the first-level cache holds beside A.
@@ -51,10 +51,10 @@ pub enum Factor<'a> {
     },
 }
 
-/// `c = start + a b`: `c` is `[m][n]`, `b` is `[depth][n]`, `n` a multiple of [`LANES`].
+/// `c = start + a b`: `c` is `[m][n]`, `b` is `[depth][n]`, `n` a multiple of [`SIMD_WIDTH`].
 #[allow(clippy::too_many_arguments, reason = "plain data for an inner loop")]
 pub fn multiply(
-    road: Road,
+    isa: Isa,
     a: Factor<'_>,
     b: &[f32],
     start: Start<'_>,
@@ -63,23 +63,23 @@ pub fn multiply(
     depth: usize,
     n: usize,
 ) {
-    debug_assert!(n.is_multiple_of(LANES) && b.len() >= depth * n && c.len() >= m * n);
+    debug_assert!(n.is_multiple_of(SIMD_WIDTH) && b.len() >= depth * n && c.len() >= m * n);
     // As many sums in flight as there are registers for.
-    match road.kind() {
-        Kind::Avx512 => by_eight(road, a, b, start, c, m, depth, n),
-        _ => by_four(road, a, b, start, c, m, depth, n),
+    match isa.kind() {
+        IsaKind::Avx512 => by_eight(isa, a, b, start, c, m, depth, n),
+        _ => by_four(isa, a, b, start, c, m, depth, n),
     }
 }
 
-on_every_road! {
+on_every_isa! {
     fn by_eight(a: Factor<'_>, b: &[f32], start: Start<'_>, c: &mut [f32], m: usize, depth: usize, n: usize) {
-        blocks::<8, { 2 * LANES }>(a, b, start, c, m, depth, n);
+        blocks::<8, { 2 * SIMD_WIDTH }>(a, b, start, c, m, depth, n);
     }
 }
 
-on_every_road! {
+on_every_isa! {
     fn by_four(a: Factor<'_>, b: &[f32], start: Start<'_>, c: &mut [f32], m: usize, depth: usize, n: usize) {
-        blocks::<4, LANES>(a, b, start, c, m, depth, n);
+        blocks::<4, SIMD_WIDTH>(a, b, start, c, m, depth, n);
     }
 }
 
@@ -101,20 +101,20 @@ fn blocks<const R: usize, const C: usize>(
         let b = &b[from * n..to * n];
         let mut column = 0;
         while column < n {
-            let wide = C > LANES && n - column >= C;
+            let wide = C > SIMD_WIDTH && n - column >= C;
             let mut row = 0;
             while row < m {
-                let place = Place { row, column, n, from, to };
+                let place = TilePlace { row, column, n, from, to };
                 row += match (wide, m - row) {
                     (true, left) if left >= R => tile::<R, C>(a, b, start, c, place),
                     (true, 4..) => tile::<4, C>(a, b, start, c, place),
                     (true, _) => tile::<1, C>(a, b, start, c, place),
-                    (false, left) if left >= R => tile::<R, LANES>(a, b, start, c, place),
-                    (false, 4..) => tile::<4, LANES>(a, b, start, c, place),
-                    (false, _) => tile::<1, LANES>(a, b, start, c, place),
+                    (false, left) if left >= R => tile::<R, SIMD_WIDTH>(a, b, start, c, place),
+                    (false, 4..) => tile::<4, SIMD_WIDTH>(a, b, start, c, place),
+                    (false, _) => tile::<1, SIMD_WIDTH>(a, b, start, c, place),
                 };
             }
-            column += if wide { C } else { LANES };
+            column += if wide { C } else { SIMD_WIDTH };
         }
         from = to;
         if from >= depth {
@@ -125,7 +125,7 @@ fn blocks<const R: usize, const C: usize>(
 
 /// Where a tile is in C, the width of B and C, and the part of the depth that `b` has.
 #[derive(Clone, Copy)]
-struct Place {
+struct TilePlace {
     row: usize,
     column: usize,
     n: usize,
@@ -140,7 +140,7 @@ fn tile<const R: usize, const C: usize>(
     b: &[f32],
     start: Start<'_>,
     c: &mut [f32],
-    Place { row, column, n, from, to }: Place,
+    TilePlace { row, column, n, from, to }: TilePlace,
 ) -> usize {
     // Said once, so that it is not asked again for every line.
     assert!(column + C <= n, "a tile fits into its row");
@@ -192,7 +192,7 @@ fn add<const R: usize, const C: usize>(
     }
 }
 
-on_every_road! {
+on_every_isa! {
     /// Adds every column's sum over the rows of `values` (`[rows][n]`) to `sums` (`[n]`), row after row.
     pub fn add_rows(values: &[f32], sums: &mut [f32]) {
         for row in values.chunks_exact(sums.len().max(1)) {
@@ -238,11 +238,11 @@ mod tests {
                                 .to_bits()
                         })
                         .collect();
-                    for road in Road::all() {
+                    for isa in Isa::all() {
                         let mut c = old.clone();
-                        multiply(road, factor, &b, start, &mut c, m, depth, n);
+                        multiply(isa, factor, &b, start, &mut c, m, depth, n);
                         let got: Vec<u32> = c.iter().map(|x| x.to_bits()).collect();
-                        assert_eq!(got, wanted, "{} {m} {depth} {n}", road.name());
+                        assert_eq!(got, wanted, "{} {m} {depth} {n}", isa.name());
                     }
                 }
             }
@@ -251,10 +251,10 @@ mod tests {
 
     #[test]
     fn rows_are_added_up() {
-        for road in Road::all() {
+        for isa in Isa::all() {
             let mut sums = vec![1.0; 16];
             let values: Vec<f32> = (0..48).map(|i| i as f32).collect();
-            add_rows(road, &values, &mut sums);
+            add_rows(isa, &values, &mut sums);
             assert_eq!(sums[3], 1.0 + 3.0 + 19.0 + 35.0);
         }
     }

@@ -8,10 +8,11 @@
 //! give the gradient of the outputs, [`mlp::Mlp::backward`] adds to the flat gradients, the ranks average those, [`optimise`] steps.
 //!
 //! Invariants, beside those of the parts:
-//! - KERNEL-1: the same bits on every processor (see [`road`]): runs resume on other hosts as they would here.
+//! - KERNEL-1: the same bits on every processor (see [`isa`]): runs resume on other hosts as they would here.
 
 pub mod distribution;
 pub mod gemm;
+pub mod isa;
 pub mod loss;
 pub mod math;
 pub mod matrix;
@@ -19,9 +20,8 @@ pub mod mlp;
 pub mod numpy_random;
 pub mod optimise;
 pub mod q;
-pub mod road;
 pub mod seeds;
 
+pub use isa::Isa;
 pub use matrix::Matrix;
 pub use mlp::{Activation, Mlp};
-pub use road::Road;

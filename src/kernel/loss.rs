@@ -5,9 +5,9 @@
 //! Invariants:
 //! - LOSS-1: value and gradient equal those of the same terms under libtorch's autograd within 1e-5.
 
+use super::isa::on_every_isa;
 use super::math::exp;
 use super::matrix::Matrix;
-use super::road::on_every_road;
 
 /// PPO's clipped surrogate over a minibatch (Schulman et al. 2017, equation 7, as CleanRL's ppo.py computes it); all are means.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -22,7 +22,7 @@ pub struct Surrogate {
     pub clipped: f64,
 }
 
-on_every_road! {
+on_every_isa! {
     /// The loss, and its gradient with respect to each row's log-probability. The clipped branch has no gradient outside of the range, and the
     /// same as the other one inside.
     pub fn surrogate(
@@ -68,7 +68,7 @@ pub enum Gain<'a> {
     Plain,
 }
 
-on_every_road! {
+on_every_isa! {
     /// Minus the mean of log-probability times advantage, and its gradient with respect to each row's log-probability.
     pub fn policy_gradient(log_probs: &[f32], advantages: &[f32], shares: &[f32], gradient: &mut [f32]) -> f64 {
         let mut loss = 0.0;

@@ -4,7 +4,7 @@
 //! normal positive numbers; [`tanh`] 3.2e-7 relative everywhere. The method is the usual one: reduction to a small interval and a polynomial
 //! (Cody and Waite 1980), or of two for tanh; coefficients are Taylor's, or for tanh a weighted least-squares fit on Chebyshev nodes.
 
-use super::road::on_every_road;
+use super::isa::on_every_isa;
 
 /// Adding and subtracting 1.5 * 2^23 rounds to an integer.
 const ROUND: f32 = 12_582_912.0;
@@ -75,7 +75,7 @@ pub fn tanh(x: f32) -> f32 {
     if y < -1.0 { -1.0 } else { y }
 }
 
-on_every_road! {
+on_every_isa! {
     /// [`tanh`] of every element, in place.
     pub fn tanh_all(values: &mut [f32]) {
         for value in values {
@@ -84,7 +84,7 @@ on_every_road! {
     }
 }
 
-on_every_road! {
+on_every_isa! {
     /// The gradient before tanh from that after it: `gradient * (1 - output^2)`, in place.
     pub fn tanh_back(gradient: &mut [f32], outputs: &[f32]) {
         for (g, y) in gradient.iter_mut().zip(outputs) {
@@ -93,7 +93,7 @@ on_every_road! {
     }
 }
 
-on_every_road! {
+on_every_isa! {
     /// max(x, 0) of every element, in place.
     pub fn relu_all(values: &mut [f32]) {
         for value in values {
@@ -102,7 +102,7 @@ on_every_road! {
     }
 }
 
-on_every_road! {
+on_every_isa! {
     /// The gradient before ReLU from that after it, in place; 0 where the output is 0, as PyTorch has it.
     pub fn relu_back(gradient: &mut [f32], outputs: &[f32]) {
         for (g, y) in gradient.iter_mut().zip(outputs) {
@@ -113,7 +113,7 @@ on_every_road! {
 
 #[cfg(test)]
 mod tests {
-    use super::super::road::Road;
+    use super::super::isa::Isa;
     use super::*;
 
     /// Numbers from `low` to `high`, evenly.
@@ -149,16 +149,16 @@ mod tests {
     #[test]
     fn every_road_gives_the_same_bits() {
         let values: Vec<f32> = range(-10.0, 10.0).step_by(997).collect();
-        let run = |road| {
+        let run = |isa| {
             let mut values = values.clone();
-            tanh_all(road, &mut values);
+            tanh_all(isa, &mut values);
             let mut gradient = vec![0.7; values.len()];
-            tanh_back(road, &mut gradient, &values);
-            relu_all(road, &mut values);
-            relu_back(road, &mut gradient, &values);
+            tanh_back(isa, &mut gradient, &values);
+            relu_all(isa, &mut values);
+            relu_back(isa, &mut gradient, &values);
             [values, gradient].concat().iter().map(|x| x.to_bits()).collect::<Vec<_>>()
         };
-        let all: Vec<_> = Road::all().into_iter().map(run).collect();
+        let all: Vec<_> = Isa::all().into_iter().map(run).collect();
         assert!(all.iter().all(|bits| *bits == all[0]));
     }
 }

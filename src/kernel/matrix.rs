@@ -1,8 +1,8 @@
 //! A batch of rows, padded so that kernels need no edges.
 
-use super::gemm::{LANES, padded};
+use super::gemm::{SIMD_WIDTH, padded};
 
-/// Up to `capacity` rows of `columns` numbers; each row is padded with zeros to whole [`LANES`], and stays so.
+/// Up to `capacity` rows of `columns` numbers; each row is padded with zeros to whole [`SIMD_WIDTH`], and stays so.
 #[derive(Debug, Clone)]
 pub struct Matrix {
     rows: usize,
@@ -28,9 +28,9 @@ impl Matrix {
         self.columns
     }
 
-    /// Distance between rows: a multiple of [`LANES`].
+    /// Distance between rows: a multiple of [`SIMD_WIDTH`].
     pub fn stride(&self) -> usize {
-        debug_assert!(self.stride.is_multiple_of(LANES));
+        debug_assert!(self.stride.is_multiple_of(SIMD_WIDTH));
         self.stride
     }
 

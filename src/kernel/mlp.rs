@@ -9,10 +9,10 @@
 //! - MLP-2: a row's output depends on that row and the weights only, bit by bit: neither on the other rows nor on the processor.
 //! - MLP-3: nothing is allocated once the largest batch was seen.
 
-use super::gemm::{Factor, LANES, Start, add_rows, multiply, padded};
+use super::gemm::{Factor, SIMD_WIDTH, Start, add_rows, multiply, padded};
+use super::isa::Isa;
 use super::math::{relu_all, relu_back, tanh_all, tanh_back};
 use super::matrix::Matrix;
-use super::road::Road;
 
 /// One linear layer inside the flat buffer: weight `[outputs, inputs]` row by row, then bias `[outputs]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,20 +39,20 @@ pub enum Activation {
 }
 
 impl Activation {
-    fn forward(self, road: Road, values: &mut [f32]) {
+    fn forward(self, isa: Isa, values: &mut [f32]) {
         match self {
             Activation::Identity => {}
-            Activation::Tanh => tanh_all(road, values),
-            Activation::Relu => relu_all(road, values),
+            Activation::Tanh => tanh_all(isa, values),
+            Activation::Relu => relu_all(isa, values),
         }
     }
 
     /// All three can be undone from the output alone.
-    fn backward(self, road: Road, gradient: &mut [f32], outputs: &[f32]) {
+    fn backward(self, isa: Isa, gradient: &mut [f32], outputs: &[f32]) {
         match self {
             Activation::Identity => {}
-            Activation::Tanh => tanh_back(road, gradient, outputs),
-            Activation::Relu => relu_back(road, gradient, outputs),
+            Activation::Tanh => tanh_back(isa, gradient, outputs),
+            Activation::Relu => relu_back(isa, gradient, outputs),
         }
     }
 }
@@ -71,7 +71,7 @@ struct Stage {
 
 /// A chain of dense layers.
 pub struct Mlp {
-    road: Road,
+    isa: Isa,
     stages: Vec<Stage>,
     /// The gradient of a stage's output and that of its input.
     gradients: [Vec<f32>; 2],
@@ -84,11 +84,11 @@ pub struct Mlp {
 impl Mlp {
     /// `layers` as they lie in the flat buffer, `hidden` after each but the last, `last` after the last; room for `rows` rows.
     pub fn new(layers: &[Layer], hidden: Activation, last: Activation, rows: usize) -> Mlp {
-        Mlp::on(Road::best(), layers, hidden, last, rows)
+        Mlp::on(Isa::best(), layers, hidden, last, rows)
     }
 
     /// As [`Mlp::new`], on the given instruction set: all of them give the same bits.
-    pub fn on(road: Road, layers: &[Layer], hidden: Activation, last: Activation, rows: usize) -> Mlp {
+    pub fn on(isa: Isa, layers: &[Layer], hidden: Activation, last: Activation, rows: usize) -> Mlp {
         let stage = |(i, layer): (usize, &Layer)| Stage {
             layer: *layer,
             activation: if i + 1 == layers.len() { last } else { hidden },
@@ -98,7 +98,7 @@ impl Mlp {
             output: Matrix::new(rows, layer.outputs),
         };
         Mlp {
-            road,
+            isa,
             stages: layers.iter().enumerate().map(stage).collect(),
             gradients: [Vec::new(), Vec::new()],
             weights: Vec::new(),
@@ -116,11 +116,11 @@ impl Mlp {
                 to[..layer.inputs].copy_from_slice(from);
             }
             // The transpose, so many rows at a time that what is written lies together.
-            let bands = weights.chunks((LANES * layer.inputs).max(1));
+            let bands = weights.chunks((SIMD_WIDTH * layer.inputs).max(1));
             for (band, weights) in bands.enumerate() {
                 for (column, to) in forward.chunks_exact_mut(out_stride).enumerate() {
                     let from = weights[column..].iter().step_by(layer.inputs);
-                    to[band * LANES..].iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+                    to[band * SIMD_WIDTH..].iter_mut().zip(from).for_each(|(to, from)| *to = *from);
                 }
             }
             bias[..layer.outputs].copy_from_slice(&flat[layer.bias..layer.bias + layer.outputs]);
@@ -139,8 +139,8 @@ impl Mlp {
             let a = Factor::Rows { data: input.padded(), stride: input.stride() };
             let (rows, stride) = (input.rows(), output.stride());
             let place = output.padded_mut();
-            multiply(self.road, a, forward, Start::Row(bias), place, rows, layer.inputs, stride);
-            activation.forward(self.road, place);
+            multiply(self.isa, a, forward, Start::Row(bias), place, rows, layer.inputs, stride);
+            activation.forward(self.isa, place);
         }
         self.output().unwrap_or(input)
     }
@@ -159,27 +159,27 @@ impl Mlp {
         flat: &mut [f32],
         input_gradient: Option<&mut Matrix>,
     ) {
-        let (road, rows) = (self.road, input.rows());
+        let (isa, rows) = (self.isa, input.rows());
         let [gradient, next] = &mut self.gradients;
         gradient.clear();
         gradient.extend_from_slice(output_gradient.padded());
         for i in (0..self.stages.len()).rev() {
             let Stage { layer, activation, backward, output, .. } = &self.stages[i];
             let (out_stride, in_stride) = (padded(layer.outputs), padded(layer.inputs));
-            activation.backward(road, gradient, output.padded());
+            activation.backward(isa, gradient, output.padded());
             let input = if i == 0 { input } else { &self.stages[i - 1].output };
             self.biases.clear();
             self.biases.resize(out_stride, 0.0);
-            add_rows(road, gradient, &mut self.biases);
+            add_rows(isa, gradient, &mut self.biases);
             let place = &mut flat[layer.bias..layer.bias + layer.outputs];
             place.iter_mut().zip(&self.biases).for_each(|(to, from)| *to += from);
-            weight_gradient(road, layer, gradient, input, &mut self.weights, flat);
+            weight_gradient(isa, layer, gradient, input, &mut self.weights, flat);
             if i == 0 && input_gradient.is_none() {
                 break;
             }
             next.resize(rows * in_stride, 0.0);
             let a = Factor::Rows { data: gradient, stride: out_stride };
-            multiply(road, a, backward, Start::Zero, next, rows, layer.outputs, in_stride);
+            multiply(isa, a, backward, Start::Zero, next, rows, layer.outputs, in_stride);
             std::mem::swap(gradient, next);
         }
         if let Some(to) = input_gradient {
@@ -193,7 +193,7 @@ impl Mlp {
 
 /// Adds `sum over rows of gradient^T input` to the weight's place in `flat`; vectors run along the longer side of the weight.
 fn weight_gradient(
-    road: Road,
+    isa: Isa,
     layer: &Layer,
     gradient: &[f32],
     input: &Matrix,
@@ -207,18 +207,18 @@ fn weight_gradient(
         let a = Factor::Columns { data: gradient, stride: out_stride };
         if inputs == in_stride {
             // Rows without padding: the sums go on from what is there.
-            multiply(road, a, input.padded(), Start::Sum, place, outputs, rows, in_stride);
+            multiply(isa, a, input.padded(), Start::Sum, place, outputs, rows, in_stride);
             return;
         }
         scratch.resize(outputs * in_stride, 0.0);
-        multiply(road, a, input.padded(), Start::Zero, scratch, outputs, rows, in_stride);
+        multiply(isa, a, input.padded(), Start::Zero, scratch, outputs, rows, in_stride);
         for (to, from) in place.chunks_exact_mut(inputs.max(1)).zip(scratch.chunks_exact(in_stride)) {
             to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
         }
     } else {
         scratch.resize(inputs * out_stride, 0.0);
         let a = Factor::Columns { data: input.padded(), stride: in_stride };
-        multiply(road, a, gradient, Start::Zero, scratch, inputs, rows, out_stride);
+        multiply(isa, a, gradient, Start::Zero, scratch, inputs, rows, out_stride);
         for (i, to) in place.iter_mut().enumerate() {
             *to += scratch[i % inputs * out_stride + i / inputs];
         }

@@ -5,12 +5,12 @@
 //!   There is no fused multiply-add here, and sums are made in a fixed order.
 //! - OPTIMISE-2: steps equal `torch.optim.Adam` and `torch.optim.AdamW` within 1e-6 after many.
 
-use super::road::on_every_road;
+use super::isa::on_every_isa;
 
 /// Sums in flight; a fixed number, so that their order is.
 const SUMS: usize = 16;
 
-on_every_road! {
+on_every_isa! {
     /// The sum of squares, in f64.
     pub fn sum_of_squares(values: &[f32]) -> f64 {
         let mut sums = [0.0_f64; SUMS];
@@ -89,7 +89,7 @@ fn whole(value: f32) -> f32 {
     if value.abs() < f32::MIN_POSITIVE { 0.0 } else { value }
 }
 
-on_every_road! {
+on_every_isa! {
     /// One step of Adam, in place; all slices are equally long.
     pub fn adam_step(step: AdamStep, parameters: &mut [f32], gradients: &[f32], first: &mut [f32], second: &mut [f32]) {
         let AdamStep { step_size, correction, eps, decay, scale, .. } = step;
@@ -105,7 +105,7 @@ on_every_road! {
 
 #[cfg(test)]
 mod tests {
-    use super::super::road::Road;
+    use super::super::isa::Isa;
     use super::*;
     use crate::seeds::{Purpose, Seeds};
 
@@ -116,20 +116,20 @@ mod tests {
         for len in [0, 1, 15, 16, 17, 1000, 9155] {
             let mut draw = || (0..len).map(|_| random.normal() as f32).collect::<Vec<_>>();
             let (start, gradient) = (draw(), draw());
-            let run = |road| {
-                let norm = sum_of_squares(road, &gradient).sqrt();
+            let run = |isa| {
+                let norm = sum_of_squares(isa, &gradient).sqrt();
                 let (mut parameters, mut first, mut second) = (start.clone(), vec![0.1; len], vec![0.2; len]);
                 for steps in 1..10 {
                     let step = AdamStep {
                         scale: clip_scale(norm, 0.5),
                         ..AdamStep::new(steps, 1e-2, (0.9, 0.999), 1e-5, 0.01)
                     };
-                    adam_step(road, step, &mut parameters, &gradient, &mut first, &mut second);
+                    adam_step(isa, step, &mut parameters, &gradient, &mut first, &mut second);
                 }
                 let bits = parameters.iter().chain(&first).chain(&second).map(|x| x.to_bits());
                 (norm.to_bits(), bits.collect::<Vec<_>>())
             };
-            let all: Vec<_> = Road::all().into_iter().map(run).collect();
+            let all: Vec<_> = Isa::all().into_iter().map(run).collect();
             assert!(all.iter().all(|bits| *bits == all[0]), "{len}");
             let wanted: f64 = gradient.iter().map(|g| f64::from(*g).powi(2)).sum();
             assert!((f64::from_bits(all[0].0).powi(2) - wanted).abs() <= 1e-12 * wanted);
@@ -139,11 +139,11 @@ mod tests {
     /// Moments without gradients fall to 0, not to what processors are slow with.
     #[test]
     fn moments_are_never_denormal() {
-        for road in Road::all() {
+        for isa in Isa::all() {
             let (mut parameters, mut first, mut second) = ([1.0; 40], [1e-4; 40], [1e-30; 40]);
             for steps in 1..30_000 {
                 let step = AdamStep::new(steps, 1e-3, (0.9, 0.999), 1e-8, 0.0);
-                adam_step(road, step, &mut parameters, &[0.0; 40], &mut first, &mut second);
+                adam_step(isa, step, &mut parameters, &[0.0; 40], &mut first, &mut second);
                 assert!(
                     first.iter().chain(&second).all(|value| !value.is_subnormal()),
                     "after {steps} steps"

@@ -13,7 +13,7 @@
 //!   that names what differs, before anything of it is used.
 //! - CHECKPOINT-3: with the same world size, resuming is bit-exact.
 
-use super::collect::Tally;
+use super::collect::RankCounters;
 use super::error::TrainerError;
 use super::safetensors;
 use super::state::{Array, MODEL, State, Words};
@@ -165,7 +165,7 @@ impl Checkpoint {
         if !rest.is_empty() {
             return Err(unfit());
         }
-        if header.words_per_rank < Tally::WORDS || header.world_size == 0 {
+        if header.words_per_rank < RankCounters::WORDS || header.world_size == 0 {
             return Err("has no counters".into());
         }
         Ok(Checkpoint { arrays, words: named, ranks, header })

@@ -7,13 +7,13 @@
 //!   episodes that ended, `duration_ns` by the time inside [`Collector::collect`].
 //! - COLLECT-2: a rollout depends on weights, moments, environment states, base seed, iteration and global environment indices only.
 
+pub use super::counters::{Interval, RankCounters};
 use super::env::{ActionSpace, EnvError, ObservationBuffer, Observations, Outcome, VectorEnv};
 use super::error::TrainerError;
 use super::normalise::Running;
 use super::policy::Acting;
 use super::policy::distribution::{most_probable, sample_categorical, sample_gaussian};
 use super::rollout::{ActionBuffer, Rollout, rows};
-pub use super::tally::{Interval, Tally};
 use crate::inject;
 use rankdeck_kernel::seeds::{Purpose, Seeds};
 use rankdeck_types::experiment::Collect;
@@ -21,7 +21,7 @@ use std::time::Instant;
 
 /// How rewards and ends of episodes are treated.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Treatment {
+pub struct RewardConfig {
     /// `[collect]`.
     pub collect: Collect,
     /// Discount, for the normalisation of rewards.
@@ -46,14 +46,14 @@ pub struct Collector {
     outcome: Outcome,
     seeds: Seeds,
     first_env: u32,
-    treatment: Treatment,
+    reward_config: RewardConfig,
     rollout: Rollout,
     next_dones: Vec<f32>,
     /// Discounted returns so far of each environment, whose deviation scales rewards.
     discounted: Vec<f64>,
     observations: Option<Running>,
     returns: Option<Running>,
-    tally: Tally,
+    counters: RankCounters,
     interval: Interval,
     scratch: Scratch,
 }
@@ -69,9 +69,14 @@ struct Scratch {
 
 impl Collector {
     /// Collects `collect.num_steps` steps per environment and rollout; `first_env` is the global index of the first environment.
-    pub fn new(env: Box<dyn VectorEnv>, treatment: Treatment, seeds: Seeds, first_env: u32) -> Collector {
+    pub fn new(
+        env: Box<dyn VectorEnv>,
+        reward_config: RewardConfig,
+        seeds: Seeds,
+        first_env: u32,
+    ) -> Collector {
         let (spec, envs) = (env.spec().clone(), env.len());
-        let Collect { num_steps, normalise_observations, normalise_rewards, .. } = treatment.collect;
+        let Collect { num_steps, normalise_observations, normalise_rewards, .. } = reward_config.collect;
         let actions = ActionBuffer::new(&spec.actions, envs);
         Collector {
             rollout: Rollout::new(&spec, num_steps as usize, envs, normalise_observations),
@@ -90,8 +95,8 @@ impl Collector {
             env,
             seeds,
             first_env,
-            treatment,
-            tally: Tally::default(),
+            reward_config,
+            counters: RankCounters::default(),
             interval: Interval::default(),
         }
     }
@@ -102,7 +107,7 @@ impl Collector {
         &mut self,
         actor: &mut Actor,
         iteration: u64,
-        mut moved: impl FnMut(&Tally),
+        mut moved: impl FnMut(&RankCounters),
     ) -> Result<(), TrainerError> {
         let begun = Instant::now();
         let (envs, width) = (self.env.len(), self.rollout.width());
@@ -134,11 +139,11 @@ impl Collector {
             }
             self.rollout.actions.put(row, &self.scratch.actions);
             clip(&self.scratch.actions, &actor.space, &mut self.scratch.clipped);
-            inject::here(inject::Place::EnvStep);
+            inject::here(inject::Hook::EnvStep);
             self.env.step(self.scratch.clipped.view(), &mut self.outcome)?;
             let number = iteration * self.rollout.steps as u64 + step as u64;
             self.note(number, row, actor)?;
-            moved(&self.tally);
+            moved(&self.counters);
         }
         let mut next = std::mem::take(&mut self.rollout.next_values);
         let seen = self.look();
@@ -146,7 +151,7 @@ impl Collector {
         self.rollout.next_values = next;
         run?;
         self.rollout.next_dones.copy_from_slice(&self.next_dones);
-        self.tally.duration_ns += begun.elapsed().as_nanos() as u64;
+        self.counters.duration_ns += begun.elapsed().as_nanos() as u64;
         Ok(())
     }
 
@@ -158,7 +163,7 @@ impl Collector {
             (ObservationBuffer::F32(to), Observations::F32(from)) => match &mut self.observations {
                 None => to[range].copy_from_slice(from),
                 Some(running) => {
-                    let clip = self.treatment.collect.clip_observations;
+                    let clip = self.reward_config.collect.clip_observations;
                     for (to, from) in to[range].chunks_exact_mut(width).zip(from.chunks_exact(width)) {
                         running.note(from.iter().map(|x| f64::from(*x)));
                         running.normalise(from, clip, to);
@@ -179,7 +184,7 @@ impl Collector {
                 let width = self.rollout.width();
                 let mut seen = vec![0.0; values.len()];
                 for (to, from) in seen.chunks_exact_mut(width).zip(values.chunks_exact(width)) {
-                    running.normalise(from, self.treatment.collect.clip_observations, to);
+                    running.normalise(from, self.reward_config.collect.clip_observations, to);
                 }
                 ObservationBuffer::F32(seen)
             }
@@ -189,7 +194,7 @@ impl Collector {
     /// Takes the outcome of the step at `row`, step `number` of the run, into rollout and counters.
     fn note(&mut self, number: u64, row: usize, actor: &mut Actor) -> Result<(), TrainerError> {
         let (envs, width) = (self.env.len(), self.rollout.width());
-        let Treatment { collect, gamma, bootstrap_truncated } = &self.treatment;
+        let RewardConfig { collect, gamma, bootstrap_truncated } = &self.reward_config;
         for i in 0..envs {
             let (valid, done) = (self.outcome.valid[i], self.outcome.done(i));
             self.rollout.weights[row + i] = f32::from(u8::from(valid));
@@ -201,8 +206,8 @@ impl Collector {
                 self.discounted[i] *= f64::from(u8::from(!done));
             }
             self.next_dones[i] = f32::from(u8::from(done));
-            self.tally.env_step += u64::from(valid);
-            self.tally.samples += u64::from(valid);
+            self.counters.env_step += u64::from(valid);
+            self.counters.samples += u64::from(valid);
             if *bootstrap_truncated && valid && self.outcome.truncated[i] && !self.outcome.terminated[i] {
                 let last = rows(self.outcome.final_observations.view(), i * width..(i + 1) * width);
                 let last = match (&self.observations, last) {
@@ -218,7 +223,7 @@ impl Collector {
         }
         for episode in &self.outcome.episodes {
             self.interval.add(number, episode.episode_return, episode.length);
-            self.tally.episodes += 1;
+            self.counters.episodes += 1;
         }
         Ok(())
     }
@@ -231,7 +236,7 @@ impl Collector {
     /// Divides the rollout's rewards by the deviation of the discounted return, if so configured.
     pub fn normalise_rewards(&mut self) {
         let Some(returns) = &self.returns else { return };
-        let (scale, clip) = (returns.scale(), self.treatment.collect.clip_rewards);
+        let (scale, clip) = (returns.scale(), self.reward_config.collect.clip_rewards);
         for reward in &mut self.rollout.rewards {
             *reward = (f64::from(*reward) * scale).clamp(-clip, clip) as f32;
         }
@@ -243,13 +248,13 @@ impl Collector {
     }
 
     /// Counters so far.
-    pub fn tally(&self) -> Tally {
-        self.tally
+    pub fn counters(&self) -> RankCounters {
+        self.counters
     }
 
     /// Counters of an earlier life.
-    pub fn resume_tally(&mut self, tally: Tally) {
-        self.tally = tally;
+    pub fn resume_counters(&mut self, counters: RankCounters) {
+        self.counters = counters;
     }
 
     /// Episodes since the last call.
@@ -269,7 +274,7 @@ impl Collector {
             (Observations::F32(values), Some(running)) => {
                 let mut seen = vec![0.0; values.len()];
                 for (to, from) in seen.chunks_exact_mut(width).zip(values.chunks_exact(width)) {
-                    running.normalise(from, self.treatment.collect.clip_observations, to);
+                    running.normalise(from, self.reward_config.collect.clip_observations, to);
                 }
                 Some(seen)
             }

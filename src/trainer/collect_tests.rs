@@ -6,17 +6,17 @@ use crate::policy::actor_critic::Layout;
 use rankdeck_types::experiment::{Env, Kernel, Policy};
 use tch::Device;
 
-fn treatment(num_steps: u32) -> Treatment {
-    Treatment {
+fn reward_config(num_steps: u32) -> RewardConfig {
+    RewardConfig {
         collect: Collect { num_steps, ..Collect::default() },
         gamma: 0.99,
         bootstrap_truncated: false,
     }
 }
 
-fn with(id: &str, envs: usize, first: u32, treatment: Treatment) -> (Collector, Actor) {
+fn with(id: &str, envs: usize, first: u32, reward_config: RewardConfig) -> (Collector, Actor) {
     let seeds = Seeds::new(5);
-    let env = make_vector(&Env::new(id, 1), envs, first, &seeds, 0, env::Purpose::Train).unwrap();
+    let env = make_vector(&Env::new(id, 1), envs, first, &seeds, 0, env::EnvPurpose::Train).unwrap();
     let spec = env.spec().clone();
     let layout = Layout::new(&spec, &Policy { hidden: vec![16], ..Policy::default() }, false).unwrap();
     let policy = ActorCritic::new(layout, &seeds, Device::Cpu).unwrap();
@@ -26,11 +26,11 @@ fn with(id: &str, envs: usize, first: u32, treatment: Treatment) -> (Collector, 
         ActionSpace::Discrete { .. } => Vec::new(),
         ActionSpace::Continuous { low, .. } => vec![0.0; low.len()],
     };
-    (Collector::new(env, treatment, seeds, first), Actor { acting, log_std, space: spec.actions })
+    (Collector::new(env, reward_config, seeds, first), Actor { acting, log_std, space: spec.actions })
 }
 
 fn collector(envs: usize, first: u32, steps: u32) -> (Collector, Actor) {
-    with("CartPole-v1", envs, first, treatment(steps))
+    with("CartPole-v1", envs, first, reward_config(steps))
 }
 
 fn observations(rollout: &Rollout) -> &[f32] {
@@ -43,11 +43,11 @@ fn collect_1_counters_are_exact() {
     let mut calls = 0;
     collector.collect(&mut actor, 0, |_| calls += 1).unwrap();
     collector.collect(&mut actor, 1, |_| calls += 1).unwrap();
-    let tally = collector.tally();
-    assert_eq!((tally.env_step, tally.samples, calls), (1200, 1200, 400));
+    let counters = collector.counters();
+    assert_eq!((counters.env_step, counters.samples, calls), (1200, 1200, 400));
     let interval = collector.take_interval();
-    assert_eq!(interval.returns.count, tally.episodes);
-    assert!(tally.episodes > 10 && tally.duration_ns > 0);
+    assert_eq!(interval.returns.count, counters.episodes);
+    assert!(counters.episodes > 10 && counters.duration_ns > 0);
     assert_eq!(interval.returns.sum, interval.length as f64);
     assert!(interval.returns.min >= 8.0 && interval.returns.max > interval.returns.min);
     assert_eq!(collector.take_interval(), Interval::default());
@@ -59,7 +59,7 @@ fn dones_mark_first_observations() {
     collector.collect(&mut actor, 0, |_| {}).unwrap();
     let rollout = collector.rollout();
     let begins = rollout.dones.iter().chain(&rollout.next_dones).filter(|done| **done == 1.0).count();
-    assert_eq!(begins as u64, collector.tally().episodes);
+    assert_eq!(begins as u64, collector.counters().episodes);
     for (done, first) in rollout.dones.iter().zip(observations(rollout).chunks(4)) {
         if *done == 1.0 {
             assert!(first.iter().all(|x| x.abs() <= 0.05), "a reset state: {first:?}");
@@ -84,7 +84,7 @@ fn collect_2_two_ranks_collect_what_one_would() {
 
 #[test]
 fn a_restored_collector_goes_on_alike() {
-    let mut settings = treatment(77);
+    let mut settings = reward_config(77);
     settings.collect.normalise_observations = true;
     settings.collect.normalise_rewards = true;
     let (mut original, mut actor) = with("CartPole-v1", 2, 0, settings.clone());
@@ -105,7 +105,7 @@ fn a_restored_collector_goes_on_alike() {
 fn only_cut_episodes_have_a_final_value_and_only_when_asked_for() {
     for bootstrap_truncated in [true, false] {
         let (mut collector, mut actor) =
-            with("CartPole-v0", 2, 0, Treatment { bootstrap_truncated, ..treatment(900) });
+            with("CartPole-v0", 2, 0, RewardConfig { bootstrap_truncated, ..reward_config(900) });
         // Linear control that balances: push to where the pole falls, almost surely.
         let policy = Policy { hidden: vec![], ..Policy::default() };
         let layout = Layout::new(collector.env.spec(), &policy, false).unwrap();
@@ -121,7 +121,7 @@ fn only_cut_episodes_have_a_final_value_and_only_when_asked_for() {
         let rollout = collector.rollout();
         let cut = rollout.final_values.iter().filter(|value| **value == 7.0).count();
         let other = rollout.final_values.iter().filter(|value| **value != 0.0).count();
-        let episodes = collector.tally().episodes as usize;
+        let episodes = collector.counters().episodes as usize;
         assert!(episodes >= 6, "{episodes}");
         assert_eq!((cut, other), if bootstrap_truncated { (episodes, episodes) } else { (0, 0) });
     }
@@ -129,7 +129,7 @@ fn only_cut_episodes_have_a_final_value_and_only_when_asked_for() {
 
 #[test]
 fn rewards_are_scaled_and_observations_normalised_with_the_moments_before() {
-    let mut settings = treatment(20);
+    let mut settings = reward_config(20);
     settings.collect.reward_scale = 0.01;
     settings.collect.normalise_observations = true;
     let (mut normalising, mut actor) = with("CartPole-v1", 2, 0, settings);

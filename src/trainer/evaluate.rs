@@ -33,7 +33,7 @@ pub fn evaluate(
 ) -> Result<Evaluation, TrainerError> {
     let begun = Instant::now();
     env.reset()?;
-    inject::here(inject::Place::Episode);
+    inject::here(inject::Hook::Episode);
     let envs = env.len();
     let mut left: Vec<usize> = (0..envs).map(|i| (episodes as usize + envs - 1 - i) / envs).collect();
     let mut outcome = Outcome::new(env.spec(), envs);
@@ -47,7 +47,7 @@ pub fn evaluate(
                 *left -= 1;
                 returns.push(episode.episode_return);
                 length += episode.length;
-                inject::here(inject::Place::Episode);
+                inject::here(inject::Hook::Episode);
             }
         }
         moved(returns.len());
@@ -70,7 +70,7 @@ pub fn evaluate(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::env::{Purpose, make_vector};
+    use crate::env::{EnvPurpose, make_vector};
     use rankdeck_kernel::seeds::Seeds;
     use rankdeck_types::experiment::Env;
 
@@ -92,7 +92,8 @@ mod tests {
 
     fn play(envs: usize, episodes: u32, balances: bool) -> Evaluation {
         let mut env =
-            make_vector(&Env::new("CartPole-v1", 1), envs, 0, &Seeds::new(1), 0, Purpose::Evaluate).unwrap();
+            make_vector(&Env::new("CartPole-v1", 1), envs, 0, &Seeds::new(1), 0, EnvPurpose::Evaluate)
+                .unwrap();
         let mut again = || {
             let mut moves = 0;
             let evaluation = evaluate(&mut *env, episodes, &mut Push { balances }, |_| moves += 1).unwrap();

@@ -6,37 +6,37 @@
 //! - EXCHANGE-3: every rank sees every rank's fingerprint chain: each adds its own in its own slot, zeros elsewhere, so that the
 //!   comparison costs no collective of its own.
 
+use super::counters::{EpisodeEnd, Interval, RankCounters, push_bounded};
 use super::distributed::{DistError, ProcessGroup, ReduceOp};
-use super::tally::{Ended, Interval, Tally, push_bounded};
 use rankdeck_proto::message::Returns;
 
 /// What this rank brings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Brought {
+pub struct Contribution {
     /// A signal asked this rank to stop.
     pub stop: bool,
     /// This rank thinks that a report is due.
     pub report: bool,
     /// Its counters.
-    pub tally: Tally,
+    pub counters: RankCounters,
     /// Its fingerprint chain of this iteration.
     pub chain: u64,
 }
 
 /// What all ranks know afterwards.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Agreed {
+pub struct Consensus {
     /// At least one rank was asked to stop.
     pub stop: bool,
     /// At least one rank wants a report.
     pub report: bool,
     /// Counters over all ranks.
-    pub totals: Tally,
+    pub totals: RankCounters,
     /// Every rank's chain, in rank order.
     pub chains: Vec<u64>,
 }
 
-impl Agreed {
+impl Consensus {
     /// Every rank had the same weights after every covered update.
     pub fn equal(&self) -> bool {
         self.chains.windows(2).all(|pair| pair[0] == pair[1])
@@ -44,30 +44,30 @@ impl Agreed {
 }
 
 const FLAGS: usize = 2;
-const HEAD: usize = FLAGS + Tally::WORDS;
+const HEAD: usize = FLAGS + RankCounters::WORDS;
 
 /// Tag `collect_stats`; every iteration.
-pub fn exchange(group: &ProcessGroup, brought: Brought) -> Result<Agreed, DistError> {
+pub fn exchange(group: &ProcessGroup, contribution: Contribution) -> Result<Consensus, DistError> {
     let mut words = vec![0_i64; HEAD + group.world_size() as usize];
-    words[0] = i64::from(brought.stop);
-    words[1] = i64::from(brought.report);
-    for (word, value) in words[FLAGS..HEAD].iter_mut().zip(brought.tally.to_words()) {
+    words[0] = i64::from(contribution.stop);
+    words[1] = i64::from(contribution.report);
+    for (word, value) in words[FLAGS..HEAD].iter_mut().zip(contribution.counters.to_words()) {
         *word = value.cast_signed();
     }
-    words[HEAD + group.rank() as usize] = brought.chain.cast_signed();
+    words[HEAD + group.rank() as usize] = contribution.chain.cast_signed();
     group.all_reduce_i64(&mut words, ReduceOp::Sum, "collect_stats")?;
     let totals: Vec<u64> = words[FLAGS..HEAD].iter().map(|word| word.cast_unsigned()).collect();
-    Ok(Agreed {
+    Ok(Consensus {
         stop: words[0] > 0,
         report: words[1] > 0,
-        totals: Tally::from_words(&totals),
+        totals: RankCounters::from_words(&totals),
         chains: words[HEAD..].iter().map(|word| word.cast_unsigned()).collect(),
     })
 }
 
 /// Episodes of all ranks, and means of other values over the ranks.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Gathered {
+pub struct IntervalReport {
     /// The episodes that ended since the last report.
     pub interval: Interval,
     /// Means, in the order given.
@@ -75,7 +75,7 @@ pub struct Gathered {
 }
 
 /// Tag `report`; in iterations that report. One collective, of as many words from each rank; all ranks end with the same bits.
-pub fn gather(group: &ProcessGroup, own: &Interval, values: &[f64]) -> Result<Gathered, DistError> {
+pub fn gather(group: &ProcessGroup, own: &Interval, values: &[f64]) -> Result<IntervalReport, DistError> {
     let ranks = group.all_gather_words(&to_words(own, values), "report")?;
     Ok(merge(ranks.iter().map(|words| from_words(words)).collect()))
 }
@@ -96,13 +96,14 @@ fn from_words(words: &[u64]) -> (Interval, Vec<f64>) {
     let float = |i: usize| f64::from_bits(at(i));
     let returns = Returns { sum: float(0), count: at(1), min: float(2), max: float(3) };
     let kept = (at(5) as usize).min(Interval::LATEST);
-    let latest = (0..kept).map(|i| Ended { step: at(6 + 2 * i), episode_return: float(7 + 2 * i) }).collect();
+    let latest =
+        (0..kept).map(|i| EpisodeEnd { step: at(6 + 2 * i), episode_return: float(7 + 2 * i) }).collect();
     let values = words.iter().skip(INTERVAL).map(|word| f64::from_bits(*word)).collect();
     (Interval { returns, length: at(4), latest }, values)
 }
 
 /// In rank order.
-fn merge(ranks: Vec<(Interval, Vec<f64>)>) -> Gathered {
+fn merge(ranks: Vec<(Interval, Vec<f64>)>) -> IntervalReport {
     let world_size = ranks.len() as f64;
     let mut means = vec![0.0; ranks.first().map_or(0, |(_, values)| values.len())];
     let mut all = Interval::default();
@@ -117,7 +118,7 @@ fn merge(ranks: Vec<(Interval, Vec<f64>)>) -> Gathered {
     ended.sort_by_key(|one| one.step);
     ended.into_iter().for_each(|one| push_bounded(&mut all.latest, one));
     means.iter_mut().for_each(|sum| *sum /= world_size);
-    Gathered { interval: all, means }
+    IntervalReport { interval: all, means }
 }
 
 #[cfg(test)]
@@ -127,14 +128,14 @@ mod tests {
 
     #[test]
     fn one_differing_chain_is_noticed() {
-        let agreed = |chains: &[u64]| Agreed {
+        let consensus = |chains: &[u64]| Consensus {
             stop: false,
             report: false,
-            totals: Tally::default(),
+            totals: RankCounters::default(),
             chains: chains.to_vec(),
         };
-        assert!(agreed(&[7]).equal() && agreed(&[7, 7, 7]).equal());
-        assert!(!agreed(&[7, 7, 8]).equal() && !agreed(&[8, 7, 7]).equal());
+        assert!(consensus(&[7]).equal() && consensus(&[7, 7, 7]).equal());
+        assert!(!consensus(&[7, 7, 8]).equal() && !consensus(&[8, 7, 7]).equal());
     }
 
     /// What `merge` must give, in one list: every episode as (step, rank, return).
@@ -164,7 +165,7 @@ mod tests {
             step += steps;
             let ranks: Vec<_> =
                 ranks.iter().map(|(own, values)| from_words(&to_words(own, values))).collect();
-            let Gathered { interval, means } = merge(ranks);
+            let IntervalReport { interval, means } = merge(ranks);
             assert_eq!(means, [1.0, 2.0]);
             let new = &every[before..];
             assert_eq!((interval.returns.count, interval.length), (new.len() as u64, 2 * new.len() as u64));

@@ -7,7 +7,7 @@ use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_kernel::optimise::{AdamStep, adam_step};
 use rankdeck_kernel::q::{dueling, dueling_back, q_loss};
 use rankdeck_kernel::seeds::{Purpose, Seeds};
-use rankdeck_kernel::{Activation, Matrix, Mlp, Road};
+use rankdeck_kernel::{Activation, Isa, Matrix, Mlp};
 use tch::nn::{self, OptimizerConfig};
 use tch::{Device, Kind, Tensor};
 
@@ -99,8 +99,8 @@ fn mlp_1_outputs_and_gradients_equal_autograds() {
         from.copy_rows(&input);
         by_output.copy_rows(&wanted);
         let mut first: Option<Vec<u32>> = None;
-        for road in Road::all() {
-            let mut mlp = Mlp::on(road, &layers, hidden, last, 1);
+        for isa in Isa::all() {
+            let mut mlp = Mlp::on(isa, &layers, hidden, last, 1);
             mlp.load(&flat);
             assert_close(&unpadded(mlp.forward(&from)), &y, "output");
             // Gradients are added to what is there.
@@ -115,7 +115,7 @@ fn mlp_1_outputs_and_gradients_equal_autograds() {
             assert_close(&unpadded(&by_input), &x.grad(), "input gradient");
             // The same bits on every road, and for a row alone as for the batch.
             let bits = gradient.iter().chain(&unpadded(&by_input)).map(|g| g.to_bits()).collect::<Vec<_>>();
-            assert_eq!(first.get_or_insert_with(|| bits.clone()), &bits, "{}", road.name());
+            assert_eq!(first.get_or_insert_with(|| bits.clone()), &bits, "{}", isa.name());
             let whole = unpadded(mlp.forward(&from));
             let mut one = Matrix::new(1, widths[0]);
             one.copy_rows(&input[(count - 1) * widths[0]..]);
@@ -233,7 +233,7 @@ fn loss_1_ppos_gradient_equals_autograds() {
         let (clip, entropy_weight, value_weight) = (0.2_f32, 0.05_f32, 0.5_f32);
         let mut by_log_prob = vec![0.0; n];
         let sums = surrogate(
-            Road::best(),
+            Isa::best(),
             &log_probs,
             &batch.old_log,
             &batch.advantages,
@@ -423,7 +423,7 @@ fn optimise_2_steps_equal_libtorchs() {
             loss(&w).backward();
             let gradient = Vec::<f32>::try_from(w.grad()).unwrap();
             let step = AdamStep::new(i + 1, rate, (0.9, 0.999), 1e-5, decay);
-            adam_step(Road::best(), step, &mut ours, &gradient, &mut first, &mut second);
+            adam_step(Isa::best(), step, &mut ours, &gradient, &mut first, &mut second);
         }
         let theirs = Vec::<f32>::try_from(theirs).unwrap();
         let moved = ours.iter().zip(&start).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);

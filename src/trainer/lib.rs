@@ -13,27 +13,28 @@
 pub mod algo;
 pub mod checkpoint;
 pub mod collect;
+pub mod counters;
 pub mod distributed;
 pub mod env;
 pub mod error;
 pub mod evaluate;
+pub mod events;
 pub mod exchange;
+pub mod identity;
 pub mod inject;
 pub mod normalise;
+pub mod page;
 pub mod policy;
 pub mod prepare;
 pub mod replay;
-pub mod report;
+pub mod reporter;
 pub mod resume;
 pub mod rollout;
 pub mod safetensors;
-pub mod settings;
 pub mod setup;
 pub mod signals;
 pub mod spawn;
 pub mod state;
-pub mod tally;
-pub mod tell;
 pub mod tensorboard;
 pub mod train;
 
@@ -41,10 +42,10 @@ pub mod train;
 mod kernel_tests;
 
 use error::TrainerError;
+use events::{Events, say, warn};
+use identity::{Flags, RankIdentity};
 use rankdeck_proto::message::{FinishReason, RankEvent};
 use rankdeck_types::ids::{Generation, Rank};
-use report::{Events, say, warn};
-use settings::{Flags, Settings};
 use std::time::Duration;
 
 /// How long a rank waits at its end for the agent to take its last events.
@@ -60,7 +61,7 @@ pub fn main(flags: &Flags) -> u8 {
         });
     }
     if let Some(world_size) = flags.spawn {
-        let ended = settings::check_spawn(&env).and_then(|()| spawn::run(flags, world_size));
+        let ended = identity::check_spawn(&env).and_then(|()| spawn::run(flags, world_size));
         return ended.unwrap_or_else(|error| {
             complain("rankdeck-trainer", &error);
             error.exit_code()
@@ -68,8 +69,8 @@ pub fn main(flags: &Flags) -> u8 {
     }
     #[cfg(feature = "inject")]
     inject::order(flags.inject.clone());
-    match Settings::resolve(flags, &env) {
-        Ok(settings) => rank(&settings),
+    match RankIdentity::resolve(flags, &env) {
+        Ok(identity) => rank(&identity),
         Err(error) => {
             complain("rankdeck-trainer", &error);
             let events = env("RANKDECK_EVENTS").zip(env("RANK").and_then(|rank| rank.parse().ok()));
@@ -84,30 +85,30 @@ pub fn main(flags: &Flags) -> u8 {
     }
 }
 
-fn rank(settings: &Settings) -> u8 {
-    let events = match &settings.events {
-        Some(path) => Events::to(path, Rank(settings.rank), Generation(settings.generation)),
+fn rank(identity: &RankIdentity) -> u8 {
+    let events = match &identity.events {
+        Some(path) => Events::to(path, Rank(identity.rank), Generation(identity.generation)),
         None => Events::silent(),
     };
-    let code = match train::run(settings, &events, signals::install) {
+    let code = match train::run(identity, &events, signals::install) {
         Ok(reason) => {
             events.send(&RankEvent::Finished { reason });
-            say(&format!("rank {} finished: {}", settings.rank, describe(reason)));
+            say(&format!("rank {} finished: {}", identity.rank, describe(reason)));
             0
         }
         Err(error) => {
-            complain(&format!("rank {}", settings.rank), &error);
+            complain(&format!("rank {}", identity.rank), &error);
             events.send(&event(&error));
             error.exit_code()
         }
     };
     if !events.finish(FINISH) {
-        warn(&format!("rank {}: the agent did not take the last events within {FINISH:?}", settings.rank));
+        warn(&format!("rank {}: the agent did not take the last events within {FINISH:?}", identity.rank));
     }
     if events.lost() > 0 {
         warn(&format!(
             "rank {}: {} events were lost while the agent did not read",
-            settings.rank,
+            identity.rank,
             events.lost()
         ));
     }

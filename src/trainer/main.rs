@@ -1,7 +1,7 @@
 //! `rankdeck-trainer`: one rank of a run, or with `--spawn` several on this host.
 
 use clap::Parser;
-use rankdeck_trainer::settings::Flags;
+use rankdeck_trainer::identity::Flags;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

@@ -3,10 +3,10 @@
 //! Owner: the user, on the host in question. The check makes and plays the environment through the same code as a run, so that what passes here
 //! passes there.
 
-use super::env::{ActionSpace, Actions, Outcome, Purpose, make_vector};
+use super::env::{ActionSpace, Actions, EnvPurpose, Outcome, make_vector};
 use super::error::TrainerError;
-use super::report::say;
-use super::settings::Flags;
+use super::events::say;
+use super::identity::Flags;
 use super::setup::load_experiment;
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_types::experiment::{Env, EnvWorker};
@@ -42,7 +42,7 @@ pub fn run(flags: &Flags) -> Result<(), TrainerError> {
 fn check(env: &Env) -> Result<(), TrainerError> {
     let begun = Instant::now();
     let seeds = Seeds::new(0);
-    let mut vector = make_vector(env, ENVS, 0, &seeds, 0, Purpose::Train)?;
+    let mut vector = make_vector(env, ENVS, 0, &seeds, 0, EnvPurpose::Train)?;
     let made = begun.elapsed();
     let spec = vector.spec().clone();
     let actions = match &spec.actions {

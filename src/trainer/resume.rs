@@ -9,7 +9,7 @@
 //! - RESUME-5: a checkpoint that cannot be used ends every rank with the same error (exit code 2).
 
 use super::checkpoint::{Checkpoint, refuse};
-use super::collect::Tally;
+use super::collect::RankCounters;
 use super::distributed::ProcessGroup;
 use super::error::TrainerError;
 use serde::{Deserialize, Serialize};
@@ -30,8 +30,8 @@ pub fn find(resume: &str, run_dir: &Path) -> PathBuf {
 }
 
 /// This rank's words: counters, then its environments.
-pub fn own_words(tally: Tally, envs: &[u64]) -> Vec<u64> {
-    tally.to_words().into_iter().chain(envs.iter().copied()).collect()
+pub fn own_words(counters: RankCounters, envs: &[u64]) -> Vec<u64> {
+    counters.to_words().into_iter().chain(envs.iter().copied()).collect()
 }
 
 #[derive(Default, Serialize, Deserialize)]
@@ -93,7 +93,7 @@ fn read(path: &Path) -> Result<Vec<u8>, TrainerError> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Share {
     /// Its counters.
-    pub tally: Tally,
+    pub counters: RankCounters,
     /// Its environments, when they can be taken over.
     pub envs: Option<Vec<u64>>,
 }
@@ -108,21 +108,21 @@ pub fn share_of(
 ) -> Share {
     let header = &checkpoint.header;
     let earlier: Vec<&[u64]> = checkpoint.ranks.chunks(header.words_per_rank.max(1)).collect();
-    let tally = earlier
+    let counters = earlier
         .iter()
         .skip(rank as usize)
         .step_by(world_size.max(1) as usize)
-        .map(|words| Tally::from_words(words))
-        .fold(Tally::default(), Tally::plus);
+        .map(|words| RankCounters::from_words(words))
+        .fold(RankCounters::default(), RankCounters::plus);
     let envs: Vec<u64> =
-        earlier.iter().filter_map(|words| words.get(Tally::WORDS..)).flatten().copied().collect();
+        earlier.iter().filter_map(|words| words.get(RankCounters::WORDS..)).flatten().copied().collect();
     let fits = header.num_envs == num_envs
         && words_per_env > 0
         && header.words_per_env == words_per_env
         && envs.len() == num_envs as usize * words_per_env;
     let local = (num_envs / world_size.max(1)) as usize * words_per_env;
     let start = rank as usize * local;
-    Share { tally, envs: envs.get(start..start + local).filter(|_| fits).map(<[u64]>::to_vec) }
+    Share { counters, envs: envs.get(start..start + local).filter(|_| fits).map(<[u64]>::to_vec) }
 }
 
 #[cfg(test)]
@@ -135,7 +135,7 @@ mod tests {
         let header = Header {
             world_size: 2,
             num_envs: 4,
-            words_per_rank: Tally::WORDS + 2,
+            words_per_rank: RankCounters::WORDS + 2,
             words_per_env: 1,
             ..Header::default()
         };
@@ -149,17 +149,17 @@ mod tests {
     #[test]
     fn resume_1_as_many_ranks_take_their_own() {
         let share = share_of(&checkpoint(), 1, 2, 4, 1);
-        assert_eq!(share.tally.to_words(), [20, 21, 22, 23]);
+        assert_eq!(share.counters.to_words(), [20, 21, 22, 23]);
         assert_eq!(share.envs, Some(vec![102, 103]));
     }
 
     #[test]
     fn resume_2_other_numbers_of_ranks_keep_totals_and_environments() {
         let alone = share_of(&checkpoint(), 0, 1, 4, 1);
-        assert_eq!(alone.tally.to_words(), [30, 32, 34, 36]);
+        assert_eq!(alone.counters.to_words(), [30, 32, 34, 36]);
         assert_eq!(alone.envs, Some(vec![100, 101, 102, 103]));
         let shares: Vec<Share> = (0..4).map(|rank| share_of(&checkpoint(), rank, 4, 4, 1)).collect();
-        let total = shares.iter().fold(Tally::default(), |sum, share| sum.plus(share.tally));
+        let total = shares.iter().fold(RankCounters::default(), |sum, share| sum.plus(share.counters));
         assert_eq!(total.to_words(), [30, 32, 34, 36]);
         let envs: Vec<u64> = shares.into_iter().filter_map(|share| share.envs).flatten().collect();
         assert_eq!(envs, [100, 101, 102, 103]);

@@ -2,9 +2,13 @@
 
 use super::distributed::{BackendKind, cuda};
 use super::error::TrainerError;
-use super::settings::Settings;
+use super::identity::RankIdentity;
+use super::page::Page;
+use rankdeck_proto::status_page::Writer;
 use rankdeck_types::experiment::{Backend, Env, Experiment, Learn};
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use tch::Device;
 
 /// Reads an experiment file.
@@ -117,8 +121,11 @@ impl Sizes {
 }
 
 /// Library and device of this rank.
-pub fn device(settings: &Settings, experiment: &Experiment) -> Result<(BackendKind, Device), TrainerError> {
-    let wanted = match (settings.backend, experiment.distributed.backend) {
+pub fn device(
+    identity: &RankIdentity,
+    experiment: &Experiment,
+) -> Result<(BackendKind, Device), TrainerError> {
+    let wanted = match (identity.backend, experiment.distributed.backend) {
         (Some(backend), _) => Some(backend),
         (None, Backend::Auto) => None,
         (None, Backend::Gloo) => Some(BackendKind::Gloo),
@@ -141,10 +148,10 @@ pub fn device(settings: &Settings, experiment: &Experiment) -> Result<(BackendKi
             "backend nccl needs a GPU, and this process sees none",
             "check `nvidia-smi`, CUDA_VISIBLE_DEVICES and the host's libtorch, or set distributed.backend = \"gloo\"",
         )),
-        (_, count) => match device_index(count, index, settings.local_rank) {
+        (_, count) => match device_index(count, index, identity.local_rank) {
             Some(index) => Ok((BackendKind::Nccl, Device::Cuda(index as usize))),
             None => Err(TrainerError::usage(
-                format!("local rank {} has no GPU: this process sees {count}", settings.local_rank),
+                format!("local rank {} has no GPU: this process sees {count}", identity.local_rank),
                 "start at most one rank per GPU, or set distributed.backend = \"gloo\"",
             )),
         },
@@ -161,6 +168,21 @@ fn device_index(count: u32, assigned: Option<u32>, local_rank: u32) -> Option<u3
     }
 }
 
+/// The page that the agent reads, or one that nobody reads where there is no agent.
+pub fn open_page(identity: &RankIdentity) -> Result<Page, TrainerError> {
+    let writer = match &identity.status_page {
+        Some(path) => Writer::create(path, identity.rank, identity.generation).map_err(|error| {
+            TrainerError::failure(
+                format!("cannot create status page {}: {error}", path.display()),
+                "check RANKDECK_STATUS_PAGE",
+            )
+        }),
+        None => Writer::anonymous(identity.rank, identity.generation)
+            .map_err(|error| TrainerError::failure(format!("cannot map a status page: {error}"), "")),
+    };
+    Ok(Rc::new(RefCell::new(writer?)))
+}
+
 /// Threads for libtorch: `OMP_NUM_THREADS` wins, as everywhere.
 pub fn set_threads(experiment: &Experiment) {
     if std::env::var_os("OMP_NUM_THREADS").is_none() {
@@ -169,8 +191,8 @@ pub fn set_threads(experiment: &Experiment) {
 }
 
 /// Where rank 0 writes: as given, or a new folder below `runs`.
-pub fn run_dir(settings: &Settings, name: &str) -> PathBuf {
-    match &settings.run_dir {
+pub fn run_dir(identity: &RankIdentity, name: &str) -> PathBuf {
+    match &identity.run_dir {
         Some(folder) => folder.clone(),
         None => {
             let now = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC);

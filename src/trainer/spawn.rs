@@ -9,8 +9,8 @@
 //! - SPAWN-3: when a rank fails, the others get a moment to notice it themselves, then SIGTERM, then SIGKILL; the exit code is the worst.
 
 use super::error::TrainerError;
-use super::report::warn;
-use super::settings::Flags;
+use super::events::warn;
+use super::identity::Flags;
 use std::net::TcpListener;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
@@ -101,7 +101,7 @@ impl Drop for Ranks {
 fn wait(ranks: &mut Ranks, signals: &libc::sigset_t) -> u8 {
     let mut worst = 0;
     let mut failed_at: Option<Instant> = None;
-    let mut told = false;
+    let mut report = false;
     loop {
         for (rank, status) in ranks.reap() {
             let code = exit_code(status);
@@ -118,8 +118,8 @@ fn wait(ranks: &mut Ranks, signals: &libc::sigset_t) -> u8 {
             let since = failed_at.elapsed();
             if since > GRACE {
                 ranks.signal(libc::SIGKILL);
-            } else if since > NOTICE && !told {
-                told = true;
+            } else if since > NOTICE && !report {
+                report = true;
                 ranks.signal(libc::SIGTERM);
             }
         }

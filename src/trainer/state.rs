@@ -4,7 +4,7 @@
 //!
 //! Names that begin with `model.` are the networks' weights, which are exported for PyTorch too, without the prefix.
 
-use crate::collect::Tally;
+use crate::collect::RankCounters;
 use tch::{Device, Kind, TchError, Tensor};
 
 /// Prefix of the networks' weights.
@@ -62,18 +62,18 @@ pub struct State {
 
 /// What a rank takes over from a checkpoint.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Restored {
+pub struct RestoredState {
     /// As [`State::arrays`].
     pub arrays: Vec<Array>,
     /// As [`State::words`].
     pub words: Vec<Words>,
     /// This rank's counters.
-    pub tally: Tally,
+    pub counters: RankCounters,
     /// This rank's environments, when they can be taken over.
     pub envs: Option<Vec<u64>>,
 }
 
-impl Restored {
+impl RestoredState {
     /// An array by its name; [`crate::checkpoint::Checkpoint::fits`] has made sure that it is there.
     pub fn array(&self, name: &str) -> Option<&Array> {
         self.arrays.iter().find(|array| array.name == name)

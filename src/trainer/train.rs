@@ -1,27 +1,26 @@
 //! The training loop of one rank. Its invariants are the [trainer's](crate).
 
-use super::algo::{self, Algorithm, At, Learned, Parts};
+use super::algo::{self, Algorithm, BuildContext, IterationStats, Stat, StepContext};
 use super::checkpoint::{Checkpoint, Header};
-use super::distributed::{GroupSettings, Page, ProcessGroup};
+use super::counters::{RankCounters, mean, push_bounded};
+use super::distributed::{GroupSettings, ProcessGroup};
 use super::env::{self, VectorEnv};
 use super::error::TrainerError;
 use super::evaluate::{self, evaluate};
-use super::exchange::{Brought, exchange, gather};
+use super::events::{Events, say, warn};
+use super::exchange::{Contribution, exchange, gather};
+use super::identity::RankIdentity;
+use super::page::Page;
 use super::replay::Mark;
-use super::report::{Events, say, warn};
+use super::reporter::{IterationReport, Reporter};
 use super::resume;
-use super::settings::Settings;
 use super::setup::{self, Sizes};
 use super::signals;
-use super::state::Restored;
-use super::tally::{Tally, mean, push_bounded};
-use super::tell::{Teller, Told};
+use super::state::RestoredState;
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_proto::message::{Activity, Counters, Evaluation, FinishReason, Phase, RankEvent};
-use rankdeck_proto::status_page::Writer;
 use rankdeck_types::experiment::{Experiment, Learn};
 use serde::{Deserialize, Serialize};
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -33,30 +32,30 @@ const LEAVE: Duration = Duration::from_secs(10);
 
 /// Trains until the budget, the stop value or a signal; `joined` is called once the group is up.
 pub fn run(
-    settings: &Settings,
+    identity: &RankIdentity,
     events: &Events,
     joined: impl FnOnce(),
 ) -> Result<FinishReason, TrainerError> {
-    let page = open_page(settings)?;
-    let experiment = setup::load_experiment(&settings.config)?;
+    let page = setup::open_page(identity)?;
+    let experiment = setup::load_experiment(&identity.config)?;
     let (env, _) = setup::parts(&experiment)?;
-    let sizes = Sizes::resolve(&experiment, settings.rank, settings.world_size)?;
+    let sizes = Sizes::resolve(&experiment, identity.rank, identity.world_size)?;
     // Refused before the others are waited for.
     let spec = env::spec_of(env)?;
     algo::check(&experiment, &spec, &sizes)?;
     setup::set_threads(&experiment);
-    let (backend, device) = setup::device(settings, &experiment)?;
+    let (backend, device) = setup::device(identity, &experiment)?;
     let group = ProcessGroup::connect(
         &GroupSettings {
-            rank: settings.rank,
-            world_size: settings.world_size,
-            local_rank: settings.local_rank,
-            master_addr: settings.master_addr.clone(),
-            master_port: settings.master_port,
+            rank: identity.rank,
+            world_size: identity.world_size,
+            local_rank: identity.local_rank,
+            master_addr: identity.master_addr.clone(),
+            master_port: identity.master_port,
             backend,
             timeout: timeout(&experiment)?,
-            interface: settings.interface.clone(),
-            generation: settings.generation,
+            interface: identity.interface.clone(),
+            generation: identity.generation,
             device,
         },
         Rc::clone(&page),
@@ -67,17 +66,17 @@ pub fn run(
         _ => "cpu".to_string(),
     };
     events.send(&RankEvent::Joined {
-        world_size: settings.world_size,
+        world_size: identity.world_size,
         backend: group.backend_name(),
         device: device_name.clone(),
     });
     say(&format!(
         "rank {} of {} joined: {} on {device_name}",
-        settings.rank,
-        settings.world_size,
+        identity.rank,
+        identity.world_size,
         group.backend_name()
     ));
-    let parts = Parts {
+    let build = BuildContext {
         experiment: &experiment,
         sizes,
         spec,
@@ -86,29 +85,15 @@ pub fn run(
         group: &group,
         life: 0,
     };
-    let mut trainer = Trainer::new(settings, parts, &page, events)?;
+    let mut trainer = Trainer::new(identity, build, &page, events)?;
     let reason = trainer.run()?;
     page.borrow_mut().phase(Phase::Teardown);
     drop(trainer);
     if let Err(error) = group.destroy(LEAVE) {
-        warn(&format!("rank {}: leaving the group: {error}", settings.rank));
+        warn(&format!("rank {}: leaving the group: {error}", identity.rank));
     }
     page.borrow_mut().phase(Phase::Done);
     Ok(reason)
-}
-
-fn open_page(settings: &Settings) -> Result<Page, TrainerError> {
-    let writer = match &settings.status_page {
-        Some(path) => Writer::create(path, settings.rank, settings.generation).map_err(|error| {
-            TrainerError::failure(
-                format!("cannot create status page {}: {error}", path.display()),
-                "check RANKDECK_STATUS_PAGE",
-            )
-        }),
-        None => Writer::anonymous(settings.rank, settings.generation)
-            .map_err(|error| TrainerError::failure(format!("cannot map a status page: {error}"), "")),
-    };
-    Ok(Rc::new(RefCell::new(writer?)))
 }
 
 fn timeout(experiment: &Experiment) -> Result<Duration, TrainerError> {
@@ -135,7 +120,7 @@ fn mark(experiment: &Experiment, group: &ProcessGroup, train_iter: u64) -> Mark 
 
 /// What rank 0 tells all after an evaluation.
 #[derive(Default, Serialize, Deserialize)]
-struct Verdict {
+struct EvaluationResult {
     evaluation: Evaluation,
     best: bool,
     /// Rank 0 could not evaluate; all ranks end.
@@ -148,7 +133,7 @@ struct Trainer<'a> {
     seeds: Seeds,
     group: &'a ProcessGroup,
     page: &'a Page,
-    teller: Teller<'a>,
+    reporter: Reporter<'a>,
     algorithm: Box<dyn Algorithm>,
     /// Rank 0's, made at the first evaluation.
     evaluation: Option<Box<dyn VectorEnv>>,
@@ -164,17 +149,17 @@ struct Trainer<'a> {
 
 impl<'a> Trainer<'a> {
     fn new(
-        settings: &Settings,
-        parts: Parts<'a>,
+        identity: &RankIdentity,
+        build: BuildContext<'a>,
         page: &'a Page,
         events: &'a Events,
     ) -> Result<Trainer<'a>, TrainerError> {
-        let Parts { experiment, sizes, seeds, device, group, .. } = parts;
+        let BuildContext { experiment, sizes, seeds, device, group, .. } = build;
         let (env, learn) = setup::parts(experiment)?;
-        let run_dir = setup::run_dir(settings, &experiment.run.name);
+        let run_dir = setup::run_dir(identity, &experiment.run.name);
         let mut resumed = None;
-        if let Some(from) = &settings.resume {
-            let or_afresh = from == "latest" && settings.generation > 0;
+        if let Some(from) = &identity.resume {
+            let or_afresh = from == "latest" && identity.generation > 0;
             let path = resume::find(from, &run_dir);
             if let Some(checkpoint) = resume::share(group, &path, or_afresh, device)? {
                 checkpoint.is_of(&path, learn.name(), &env.id)?;
@@ -182,8 +167,8 @@ impl<'a> Trainer<'a> {
             }
         }
         let header = resumed.as_ref().map(|(_, checkpoint)| checkpoint.header.clone()).unwrap_or_default();
-        let parts = Parts { life: header.train_iter, ..parts };
-        let mut algorithm = algo::make(&parts)?;
+        let build = BuildContext { life: header.train_iter, ..build };
+        let mut algorithm = algo::make(&build)?;
         let mut lost = false;
         if let Some((path, checkpoint)) = resumed {
             let state = algorithm.state()?;
@@ -191,10 +176,10 @@ impl<'a> Trainer<'a> {
             let (rank, world_size) = (group.rank(), group.world_size());
             let share = resume::share_of(&checkpoint, rank, world_size, env.num_envs, state.words_per_env);
             lost = share.envs.is_none();
-            algorithm.restore(&Restored {
+            algorithm.restore(&RestoredState {
                 arrays: checkpoint.arrays,
                 words: checkpoint.words,
-                tally: share.tally,
+                counters: share.counters,
                 envs: share.envs,
             })?;
             let beside = path.parent().unwrap_or(&path);
@@ -210,7 +195,7 @@ impl<'a> Trainer<'a> {
             seeds,
             group,
             page,
-            teller: Teller::new(events, group.rank(), &run_dir),
+            reporter: Reporter::new(events, group.rank(), &run_dir),
             algorithm,
             evaluation: None,
             run_dir,
@@ -220,7 +205,7 @@ impl<'a> Trainer<'a> {
             best: header.best,
             latest: header.latest_returns.iter().copied().collect(),
         };
-        trainer.announce(&header, settings.resume.is_some(), lost)?;
+        trainer.announce(&header, identity.resume.is_some(), lost)?;
         trainer.show_counters();
         Ok(trainer)
     }
@@ -273,10 +258,11 @@ impl<'a> Trainer<'a> {
     }
 
     fn show_counters(&self) {
-        let tally = self.algorithm.tally();
+        let counters = self.algorithm.counters();
         self.page.borrow_mut().update(|body| {
             (body.train_iter, body.updates) = (self.train_iter, self.updates);
-            (body.env_step, body.samples, body.episodes) = (tally.env_step, tally.samples, tally.episodes);
+            (body.env_step, body.samples, body.episodes) =
+                (counters.env_step, counters.samples, counters.episodes);
         });
     }
 
@@ -289,8 +275,8 @@ impl<'a> Trainer<'a> {
             if self.sizes.num_iterations.is_some_and(|all| self.train_iter >= all) {
                 break FinishReason::Budget;
             }
-            let learned = self.iterate()?;
-            if let Some(reason) = self.between(&learned)? {
+            let stats = self.iterate()?;
+            if let Some(reason) = self.between(&stats)? {
                 break reason;
             }
         };
@@ -299,8 +285,8 @@ impl<'a> Trainer<'a> {
         Ok(reason)
     }
 
-    fn iterate(&mut self) -> Result<Learned, TrainerError> {
-        let at = At {
+    fn iterate(&mut self) -> Result<IterationStats, TrainerError> {
+        let ctx = StepContext {
             group: self.group,
             page: self.page,
             iteration: self.train_iter,
@@ -308,51 +294,51 @@ impl<'a> Trainer<'a> {
             updates: self.updates,
             env_step: self.env_step,
         };
-        let learned = self.algorithm.iterate(&at)?;
-        let lost = learned.losses.iter().find(|(name, value)| name.ends_with("_loss") && !value.is_finite());
-        if let Some((name, _)) = lost {
+        let stats = self.algorithm.iterate(&ctx)?;
+        let lost = stats.losses.iter().find(|stat| stat.is_loss && !stat.value.is_finite());
+        if let Some(Stat { name, .. }) = lost {
             return Err(TrainerError::failure(
                 format!("{name} is not a finite number any more in iteration {}", self.train_iter + 1),
                 "lower the learning rate, and look at the losses in TensorBoard",
             ));
         }
-        self.updates += learned.updates;
+        self.updates += stats.updates;
         self.train_iter += 1;
         self.page.borrow_mut().phase(Phase::Sync);
         self.page.borrow_mut().update(|body| {
             (body.train_iter, body.updates) = (self.train_iter, self.updates);
         });
-        Ok(learned)
+        Ok(stats)
     }
 
     /// Everything between two iterations; a reason when the loop ends.
-    fn between(&mut self, learned: &Learned) -> Result<Option<FinishReason>, TrainerError> {
-        let brought = Brought {
+    fn between(&mut self, stats: &IterationStats) -> Result<Option<FinishReason>, TrainerError> {
+        let contribution = Contribution {
             stop: signals::stop_requested(),
-            report: self.teller.due(),
-            tally: self.algorithm.tally(),
-            chain: learned.chain,
+            report: self.reporter.due(),
+            counters: self.algorithm.counters(),
+            chain: stats.chain,
         };
-        let agreed = exchange(self.group, brought)?;
-        self.env_step = agreed.totals.env_step;
+        let consensus = exchange(self.group, contribution)?;
+        self.env_step = consensus.totals.env_step;
         let every = |every: u64| every > 0 && self.train_iter.is_multiple_of(every);
         let last = self.sizes.num_iterations == Some(self.train_iter);
         let evaluate =
-            !agreed.stop && (every(self.experiment.eval.every) || last && self.experiment.eval.every > 0);
+            !consensus.stop && (every(self.experiment.eval.every) || last && self.experiment.eval.every > 0);
         let checkpoint = every(self.experiment.checkpoint.every);
-        let report = agreed.report || agreed.stop || evaluate || checkpoint || last;
-        self.teller.fingerprints(&agreed, (self.train_iter, self.updates), report);
+        let report = consensus.report || consensus.stop || evaluate || checkpoint || last;
+        self.reporter.fingerprints(&consensus, (self.train_iter, self.updates), report);
         if report {
-            self.report(&agreed.totals, learned)?;
+            self.report(&consensus.totals, stats)?;
         }
-        let mut verdict = Verdict::default();
+        let mut result = EvaluationResult::default();
         if evaluate {
-            verdict = self.evaluate(agreed.totals.env_step)?;
+            result = self.evaluate(consensus.totals.env_step)?;
         }
         let name = format!("iter-{}", self.train_iter);
         let files = [
             (checkpoint, name.as_str(), "every"),
-            (verdict.best && self.experiment.checkpoint.best, "best", "best"),
+            (result.best && self.experiment.checkpoint.best, "best", "best"),
         ];
         let mut files: Vec<(&str, &str)> =
             files.iter().filter(|file| file.0).map(|(_, name, why)| (*name, *why)).collect();
@@ -361,35 +347,36 @@ impl<'a> Trainer<'a> {
             files.push((resume::LATEST, "latest"));
             self.checkpoint(&files)?;
         }
-        Ok(match (agreed.stop, verdict.evaluation.stop) {
+        Ok(match (consensus.stop, result.evaluation.stop) {
             (true, _) => Some(FinishReason::Stopped),
             (_, true) => Some(FinishReason::StopValue),
             _ => None,
         })
     }
 
-    fn report(&mut self, totals: &Tally, learned: &Learned) -> Result<(), TrainerError> {
+    fn report(&mut self, totals: &RankCounters, stats: &IterationStats) -> Result<(), TrainerError> {
         let own = self.algorithm.take_interval();
-        let (names, values): (Vec<&str>, Vec<f64>) = learned.losses.iter().copied().unzip();
+        let (names, values): (Vec<&str>, Vec<f64>) =
+            stats.losses.iter().map(|stat| (stat.name, stat.value)).unzip();
         let gathered = gather(self.group, &own, &values)?;
         // A return that is no number, which only a broken environment gives, would stay for a hundred episodes.
         let ended = gathered.interval.latest.iter().map(|ended| ended.episode_return);
         ended.filter(|one| one.is_finite()).for_each(|one| push_bounded(&mut self.latest, one));
         let (iteration, updates) = (self.train_iter, self.updates);
-        let totals = totals.counters(iteration, updates, gathered.interval.returns);
-        self.teller.iteration(Told {
-            own: self.algorithm.tally().counters(iteration, updates, own.returns),
+        let totals = totals.to_event(iteration, updates, gathered.interval.returns);
+        self.reporter.iteration(IterationReport {
+            own: self.algorithm.counters().to_event(iteration, updates, own.returns),
             totals: Counters { return_last_100: mean(self.latest.iter()), ..totals },
             interval: gathered.interval,
             losses: names.into_iter().zip(gathered.means).collect(),
-            learning_rate: learned.learning_rate,
+            learning_rate: stats.learning_rate,
         });
         Ok(())
     }
 
     /// Rank 0 plays, all learn the result.
-    fn evaluate(&mut self, env_step: u64) -> Result<Verdict, TrainerError> {
-        let mut verdict = Verdict::default();
+    fn evaluate(&mut self, env_step: u64) -> Result<EvaluationResult, TrainerError> {
+        let mut result = EvaluationResult::default();
         if self.is_first() {
             self.page.borrow_mut().phase(Phase::Eval);
             match self.play() {
@@ -397,23 +384,23 @@ impl<'a> Trainer<'a> {
                     let mean = evaluation.return_mean;
                     let reached = self.experiment.eval.stop_value.is_some_and(|goal| mean >= goal);
                     let stop = reached && self.train_iter > 0 && evaluation.episodes > 0;
-                    verdict.best = self.train_iter > 0 && self.best.is_none_or(|best| mean > best);
-                    verdict.evaluation =
+                    result.best = self.train_iter > 0 && self.best.is_none_or(|best| mean > best);
+                    result.evaluation =
                         Evaluation { env_step, train_iter: self.train_iter, stop, ..evaluation };
                 }
-                Err(error) => verdict.error = Some(error.to_string()),
+                Err(error) => result.error = Some(error.to_string()),
             }
             self.page.borrow_mut().phase(Phase::Sync);
         }
-        self.group.broadcast_object(&mut verdict, 0, "eval")?;
-        if let Some(error) = &verdict.error {
+        self.group.broadcast_object(&mut result, 0, "eval")?;
+        if let Some(error) = &result.error {
             return Err(TrainerError::failure(format!("rank 0 cannot evaluate: {error}"), ""));
         }
-        if verdict.best {
-            self.best = Some(verdict.evaluation.return_mean);
+        if result.best {
+            self.best = Some(result.evaluation.return_mean);
         }
-        self.teller.evaluation(&verdict.evaluation);
-        Ok(verdict)
+        self.reporter.evaluation(&result.evaluation);
+        Ok(result)
     }
 
     fn play(&mut self) -> Result<Evaluation, TrainerError> {
@@ -423,7 +410,7 @@ impl<'a> Trainer<'a> {
             made => {
                 let (env, _) = setup::parts(self.experiment)?;
                 let count = episodes.clamp(1, evaluate::MAX_ENVS) as usize;
-                let purpose = env::Purpose::Evaluate;
+                let purpose = env::EnvPurpose::Evaluate;
                 let mut vector = env::make_vector(env, count, 0, &self.seeds, 0, purpose)?;
                 vector.watch(algo::shown(page));
                 made.insert(vector)
@@ -442,12 +429,12 @@ impl<'a> Trainer<'a> {
             self.algorithm.save_own(&resume::folder(&self.run_dir), &mark)?;
         }
         let state = self.algorithm.state()?;
-        let own = resume::own_words(self.algorithm.tally(), &state.envs);
+        let own = resume::own_words(self.algorithm.counters(), &state.envs);
         let ranks = self.group.all_gather_words(&own, "checkpoint")?.concat();
         if self.is_first() {
             let (env, learn) = setup::parts(self.experiment)?;
             let env_step: u64 =
-                ranks.chunks(own.len().max(1)).map(|words| Tally::from_words(words).env_step).sum();
+                ranks.chunks(own.len().max(1)).map(|words| RankCounters::from_words(words).env_step).sum();
             let header = Header {
                 algorithm: learn.name().into(),
                 env_id: env.id.clone(),
@@ -469,7 +456,7 @@ impl<'a> Trainer<'a> {
                 let path = checkpoint.write(&resume::folder(&self.run_dir), name, |written, of| {
                     self.page.borrow_mut().amount(written, of);
                 })?;
-                self.teller.checkpoint(&path, env_step, self.train_iter, reason);
+                self.reporter.checkpoint(&path, env_step, self.train_iter, reason);
             }
         }
         self.page.borrow_mut().phase(Phase::Sync);

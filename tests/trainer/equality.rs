@@ -11,7 +11,7 @@ use crate::harness::DEADLINE;
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_proto::status_page::Writer;
 use rankdeck_trainer::algo;
-use rankdeck_trainer::algo::{At, Parts};
+use rankdeck_trainer::algo::{BuildContext, StepContext};
 use rankdeck_trainer::distributed::{BackendKind, GroupSettings, ProcessGroup};
 use rankdeck_trainer::env::spec_of;
 use rankdeck_trainer::setup::Sizes;
@@ -92,7 +92,7 @@ const LONG: &[(&str, &str, u64)] = &[
 ];
 
 /// What a rank ends with.
-pub struct Ended {
+pub struct EpisodeEnd {
     pub state: State,
     pub chains: Vec<u64>,
     pub updates: u64,
@@ -127,14 +127,14 @@ impl Rank {
         ProcessGroup::connect(&settings, page).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    fn train(self, text: &str, iterations: u64) -> Ended {
+    fn train(self, text: &str, iterations: u64) -> EpisodeEnd {
         let experiment: Experiment = toml::from_str(text).unwrap();
         let sizes = Sizes::resolve(&experiment, self.rank, self.world_size).unwrap();
         let spec = spec_of(experiment.env.as_ref().unwrap()).unwrap();
         algo::check(&experiment, &spec, &sizes).unwrap_or_else(|error| panic!("{error}"));
         let group = self.group();
         let page = Rc::new(RefCell::new(Writer::anonymous(self.rank, 0).unwrap()));
-        let parts = Parts {
+        let build = BuildContext {
             experiment: &experiment,
             sizes,
             spec,
@@ -143,22 +143,23 @@ impl Rank {
             group: &group,
             life: 0,
         };
-        let mut algorithm = algo::make(&parts).unwrap_or_else(|error| panic!("{error}"));
+        let mut algorithm = algo::make(&build).unwrap_or_else(|error| panic!("{error}"));
         let (mut chains, mut updates) = (Vec::new(), 0);
         for iteration in 0..iterations {
             let env_step = iteration * sizes.batch;
             let num_iterations = Some(iterations);
-            let at = At { group: &group, page: &page, iteration, num_iterations, updates, env_step };
-            let learned = algorithm.iterate(&at).unwrap_or_else(|error| panic!("{error}"));
-            updates += learned.updates;
-            chains.push(learned.chain);
+            let ctx =
+                StepContext { group: &group, page: &page, iteration, num_iterations, updates, env_step };
+            let stats = algorithm.iterate(&ctx).unwrap_or_else(|error| panic!("{error}"));
+            updates += stats.updates;
+            chains.push(stats.chain);
         }
-        Ended { state: algorithm.state().unwrap(), chains, updates }
+        EpisodeEnd { state: algorithm.state().unwrap(), chains, updates }
     }
 }
 
 /// All ranks of a world, in order.
-pub fn train(case: &str, world_size: u32, iterations: u64, synchronised: bool) -> Vec<Ended> {
+pub fn train(case: &str, world_size: u32, iterations: u64, synchronised: bool) -> Vec<EpisodeEnd> {
     tch::set_num_threads(1);
     let text = format!("[run]\nname = 'equality'\nseed = 7\ntotal_steps = 1000000\n{case}\n");
     let port = rankdeck_testkit::free_port();

@@ -50,7 +50,7 @@ fn a_lock_taken_twice_is_named_with_file_and_line() {
     let run = trainer("lock@1:1", &[]);
     let found = look(&run, 1, "rank 1 waits for its own lock", |found| place(found, "gather_rows").is_some());
     let (file, line) = place(&found, "gather_rows").unwrap();
-    assert!(file.ends_with("src/trainer/inject/strike.rs") && line > 0, "{file}:{line}");
+    assert!(file.ends_with("src/trainer/inject/injection.rs") && line > 0, "{file}:{line}");
     assert_eq!(found.blocked_on.as_deref(), Some("a lock or a condition (futex)"));
     eprintln!("a look at a trainer took {} ms: gather_rows at {file}:{line}", found.took_ms);
     let waits = look(&run, 0, "rank 0 waits in a collective", |found| place(found, "all_reduce").is_some());
@@ -65,7 +65,7 @@ fn a_lock_taken_twice_is_named_with_file_and_line() {
 fn a_rank_that_spins_is_named_with_file_and_line() {
     let run = trainer("spin@1:1", &[]);
     let found = look(&run, 1, "rank 1 spins", |found| place(found, "loop_without_end").is_some());
-    assert!(place(&found, "loop_without_end").unwrap().0.ends_with("strike.rs"));
+    assert!(place(&found, "loop_without_end").unwrap().0.ends_with("injection.rs"));
     assert_eq!(proc::stat(run.rank_pid(1)).unwrap().state, 'R');
 }
 

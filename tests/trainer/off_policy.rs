@@ -3,7 +3,7 @@
 use crate::harness::{Run, counters, totals};
 use rankdeck_proto::message::RankEvent;
 use rankdeck_trainer::checkpoint::Checkpoint;
-use rankdeck_trainer::collect::Tally;
+use rankdeck_trainer::collect::RankCounters;
 
 fn dqn(total_steps: u64, rest: &str) -> String {
     format!(
@@ -27,7 +27,7 @@ fn end(run: &Run) -> Checkpoint {
     let bytes = std::fs::read(run.file("checkpoints/latest.ckpt")).unwrap();
     let mut checkpoint = Checkpoint::decode(&bytes).unwrap();
     let each = checkpoint.header.words_per_rank;
-    checkpoint.ranks.chunks_mut(each).for_each(|words| words[Tally::WORDS - 1] = 0);
+    checkpoint.ranks.chunks_mut(each).for_each(|words| words[RankCounters::WORDS - 1] = 0);
     checkpoint
 }
 

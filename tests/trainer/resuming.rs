@@ -3,7 +3,7 @@
 use crate::harness::{Run, counters, experiment, totals};
 use rankdeck_proto::message::RankEvent;
 use rankdeck_trainer::checkpoint::Checkpoint;
-use rankdeck_trainer::collect::Tally;
+use rankdeck_trainer::collect::RankCounters;
 use rankdeck_trainer::state::Array;
 use std::path::Path;
 
@@ -14,7 +14,7 @@ fn load(path: &Path) -> Checkpoint {
 /// Without the time spent collecting, which no run repeats.
 fn without_time(mut checkpoint: Checkpoint) -> Checkpoint {
     let each = checkpoint.header.words_per_rank;
-    checkpoint.ranks.chunks_mut(each).for_each(|words| words[Tally::WORDS - 1] = 0);
+    checkpoint.ranks.chunks_mut(each).for_each(|words| words[RankCounters::WORDS - 1] = 0);
     checkpoint
 }
 
@@ -83,7 +83,7 @@ fn resume_2_one_rank_goes_on_where_two_stopped() {
         "the checkpoint is of 2 ranks, this run has 1: sizes are planned anew: 4 environments (4 per rank)";
     assert!(one.logs().contains(said), "{}", one.logs());
     let episodes: u64 =
-        before.ranks.chunks(before.header.words_per_rank).map(|w| Tally::from_words(w).episodes).sum();
+        before.ranks.chunks(before.header.words_per_rank).map(|w| RankCounters::from_words(w).episodes).sum();
     assert!(episodes > 0 && first.episodes >= episodes);
     // The last 100 episodes of all ranks: the resumed run ends fewer, so that some are of the first one.
     let ended = (last.episodes - episodes) as usize;

@@ -3,10 +3,10 @@
 //! Every iteration makes one update on the whole rollout of all ranks: minus the mean of log-probability times advantage, plus the value loss, minus the
 //! entropy bonus. With advantages that are not normalised, or normalised over the world, W ranks equal one.
 
-use super::native::{Engine, Numbers};
-use super::on_policy::{Common, OnPolicy, Played, Recipe};
-use super::ppo::{Objective, value_error};
-use super::{At, Learned, Parts};
+use super::native::{Engine, NativeLossStats};
+use super::on_policy::{Objective, OnPolicy, OnPolicyAlgorithm};
+use super::ppo_loss::{PpoLoss, value_error};
+use super::{BuildContext, IterationStats, Stat, StepContext};
 use crate::error::TrainerError;
 use crate::policy::actor_critic::Pass;
 use rankdeck_kernel::numpy_random::Generator;
@@ -20,49 +20,41 @@ pub struct A2c {
 
 impl A2c {
     /// Collective, as [`super::make`].
-    pub fn new(settings: &Settings, parts: &Parts<'_>) -> Result<Played<A2c>, TrainerError> {
-        let common = Common {
-            learning_rate: settings.learning_rate,
-            anneal_lr: settings.anneal_lr,
-            adam_eps: settings.adam_eps,
-            gamma: settings.gamma,
-            gae_lambda: settings.gae_lambda,
-            max_grad_norm: settings.max_grad_norm,
-            bootstrap_truncated: settings.bootstrap_truncated,
-            aux: false,
-        };
+    pub fn new(
+        settings: &Settings,
+        build: &BuildContext<'_>,
+    ) -> Result<OnPolicyAlgorithm<A2c>, TrainerError> {
         let normalise = NormAdv::of(settings.norm_adv, settings.norm_adv_over);
-        let on = OnPolicy::new(common, parts)?;
-        let engine = Engine::new(on.policy.layout(), parts, normalise, parts.sizes.local_batch)?;
-        Ok(Played { on, recipe: A2c { engine, settings: settings.clone() } })
+        let on = OnPolicy::new(settings.into(), build)?;
+        let engine = Engine::new(on.policy.layout(), build, normalise, build.sizes.local_batch)?;
+        Ok(OnPolicyAlgorithm { on, objective: A2c { engine, settings: settings.clone() } })
     }
 }
 
-impl Recipe for A2c {
+impl Objective for A2c {
     fn learn(
         &mut self,
         on: &mut OnPolicy,
-        at: &At<'_>,
+        ctx: &StepContext<'_>,
         random: &mut Generator,
-        learned: &mut Learned,
+        stats: &mut IterationStats,
     ) -> Result<(), TrainerError> {
-        learned.planned = 1;
+        stats.planned = 1;
         let batches = match &mut self.engine {
             Engine::Libtorch(batches) => batches,
             Engine::Native(native) => {
                 let Settings { value_loss, ent_coef, vf_coef, .. } = self.settings;
-                let objective =
-                    Objective { clip_coef: 0.0, clip_vloss: false, value_loss, ent_coef, vf_coef };
-                let mut numbers = Numbers::default();
+                let objective = PpoLoss { clip_coef: 0.0, clip_vloss: false, value_loss, ent_coef, vf_coef };
+                let mut losses = NativeLossStats::default();
                 native.begin();
-                native.begin_epoch(on.rollout(), &on.advantages, &on.returns, random, at.group)?;
-                native.update(0, (&objective, false), on, at, learned, &mut numbers)?;
-                learned.losses = numbers.terms().to_vec();
+                native.begin_epoch(on.rollout(), &on.advantages, &on.returns, random, ctx.group)?;
+                native.update(0, (&objective, false), on, ctx, stats, &mut losses)?;
+                stats.losses = losses.terms().to_vec();
                 return Ok(());
             }
         };
         batches.load(on.rollout(), &on.returns)?;
-        batches.begin_epoch(&on.advantages, &on.rollout().weights, random, at.group)?;
+        batches.begin_epoch(&on.advantages, &on.rollout().weights, random, ctx.group)?;
         let batch = batches.get(0)?;
         let output = on.policy.forward(&batch.observations, Pass::PLAIN)?;
         let log_probs = output.distribution.log_prob(&batch.actions)?;
@@ -72,11 +64,11 @@ impl Recipe for A2c {
         let total = policy
             .f_sub(&entropy.f_mul_scalar(self.settings.ent_coef)?)?
             .f_add(&value.f_mul_scalar(self.settings.vf_coef)?)?;
-        on.update(&total, at, learned)?;
-        learned.losses = vec![
-            ("losses/value_loss", value.f_double_value(&[])?),
-            ("losses/policy_loss", policy.f_double_value(&[])?),
-            ("losses/entropy", entropy.f_double_value(&[])?),
+        on.update(&total, ctx, stats)?;
+        stats.losses = vec![
+            Stat::loss("losses/value_loss", value.f_double_value(&[])?),
+            Stat::loss("losses/policy_loss", policy.f_double_value(&[])?),
+            Stat::other("losses/entropy", entropy.f_double_value(&[])?),
         ];
         Ok(())
     }

@@ -11,7 +11,7 @@
 
 use crate::distributed::memory::{floats, floats_mut};
 use crate::inject;
-use rankdeck_kernel::Road;
+use rankdeck_kernel::Isa;
 use rankdeck_kernel::optimise::{AdamStep, adam_step};
 use tch::{Device, Kind, TchError, Tensor};
 
@@ -76,7 +76,7 @@ impl Adam {
             };
             match slices {
                 (Some(own), Some(gradient), Some(first), Some(second)) => {
-                    adam_step(Road::best(), step, own, gradient, first, second);
+                    adam_step(Isa::best(), step, own, gradient, first, second);
                 }
                 _ => self.tensors(parameter, &gradient, first, second, step)?,
             }
@@ -97,14 +97,14 @@ impl Adam {
         let step = AdamStep { scale, ..self.next(learning_rate) };
         // SAFETY: the moments are two tensors of this optimiser's own, and no tensor operation runs during the step.
         match unsafe { (floats_mut(&mut self.first), floats_mut(&mut self.second)) } {
-            (Some(first), Some(second)) => adam_step(Road::best(), step, parameters, gradients, first, second),
+            (Some(first), Some(second)) => adam_step(Isa::best(), step, parameters, gradients, first, second),
             _ => return Err(AdamError::Device),
         }
         Ok(())
     }
 
     fn next(&mut self, learning_rate: f64) -> AdamStep {
-        inject::here(inject::Place::Learn);
+        inject::here(inject::Hook::Learn);
         self.steps += 1;
         AdamStep::new(self.steps, learning_rate, self.betas, self.eps, 0.0)
     }

@@ -1,6 +1,6 @@
 //! Deep Q-learning over all ranks: each rank plays its environments into its own replay and brings its share of every batch.
 //!
-//! Owner: [`Replayed`]. An iteration is `collect.num_steps` steps of every environment, then `updates_per_iteration` updates
+//! Owner: [`OffPolicyAlgorithm`]. An iteration is `collect.num_steps` steps of every environment, then `updates_per_iteration` updates
 //! ([`super::q_learner`]). Epsilon falls with the environment steps over all ranks, so that it is the same function of experience whatever the world size.
 //! Reference: CleanRL's dqn.py and dqn_atari.py (linear epsilon), DI-engine's dqn (exponential epsilon, double, dueling, n-step).
 //!
@@ -8,9 +8,9 @@
 //!
 //! Invariant DQN-1: every rank makes the same number of updates in the same iterations (OFFPOLICY-1).
 
-use super::Parts;
-use super::off_policy::{Common, Learner, Replayed, shares};
-use super::q_learner::{QLearner, Way};
+use super::off_policy::{Learner, OffPolicyAlgorithm, OffPolicySettings, shares};
+use super::q_learner::{ComputePath, QLearner};
+use super::{BuildContext, Stat};
 use crate::distributed::ProcessGroup;
 use crate::env::{Observations, Spec};
 use crate::error::TrainerError;
@@ -19,7 +19,7 @@ use crate::policy::q_layout::QLayout;
 use crate::replay::Batch;
 use crate::rollout::ActionBuffer;
 use crate::setup::Sizes;
-use crate::state::{Array, MODEL, Restored, State, Words};
+use crate::state::{Array, MODEL, RestoredState, State, Words};
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_kernel::q::argmax;
 use rankdeck_types::experiment::Experiment;
@@ -34,10 +34,10 @@ pub struct Dqn {
     q: Vec<f32>,
 }
 
-fn common(settings: &Settings) -> Common {
+fn shared_settings(settings: &Settings) -> OffPolicySettings {
     let Settings { buffer_size, learning_starts, batch_size, n_step, gamma, updates_per_iteration, .. } =
         *settings;
-    Common { buffer_size, learning_starts, batch_size, n_step, gamma, updates_per_iteration }
+    OffPolicySettings { buffer_size, learning_starts, batch_size, n_step, gamma, updates_per_iteration }
 }
 
 /// Refuses what cannot work, before any rank is waited for.
@@ -47,7 +47,7 @@ pub fn check(
     spec: &Spec,
     sizes: &Sizes,
 ) -> Result<(), TrainerError> {
-    shares(&common(settings), spec, sizes)?;
+    shares(&shared_settings(settings), spec, sizes)?;
     QLayout::new(spec, &experiment.policy, settings.dueling).map(drop)
 }
 
@@ -63,15 +63,18 @@ pub fn epsilon(settings: &Settings, env_step: u64) -> f64 {
 
 impl Dqn {
     /// Collective: weights are copied from rank 0.
-    pub fn new(settings: &Settings, parts: &Parts<'_>) -> Result<Replayed<Dqn>, TrainerError> {
-        let Parts { experiment, spec, seeds, device, group, .. } = parts;
+    pub fn new(
+        settings: &Settings,
+        build: &BuildContext<'_>,
+    ) -> Result<OffPolicyAlgorithm<Dqn>, TrainerError> {
+        let BuildContext { experiment, spec, seeds, device, group, .. } = build;
         let layout = QLayout::new(spec, &experiment.policy, settings.dueling)?;
         let actions = layout.actions();
         let bucket = (experiment.distributed.bucket_mb.clamp(0.0, 4096.0) * 1024.0 * 1024.0) as usize;
-        let way = Way::of(experiment, *device)?;
+        let way = ComputePath::of(experiment, *device)?;
         let learner = QLearner::new(settings.clone(), (spec, layout), way, seeds, *device, group, bucket)?;
         let dqn = Dqn { learner, settings: settings.clone(), actions, q: Vec::new() };
-        Replayed::new(common(settings), dqn, parts)
+        OffPolicyAlgorithm::new(shared_settings(settings), dqn, build)
     }
 
     fn look(&mut self, observations: Observations<'_>, rows: usize) -> Result<(), TrainerError> {
@@ -125,12 +128,12 @@ impl Learner for Dqn {
         self.settings.learning_rate
     }
 
-    fn losses(&mut self, env_step: u64) -> Result<Vec<(&'static str, f64)>, TrainerError> {
-        let learned = self.learner.learned()?;
+    fn losses(&mut self, env_step: u64) -> Result<Vec<Stat>, TrainerError> {
+        let stats = self.learner.stats()?;
         Ok(vec![
-            ("losses/td_loss", learned.td_loss),
-            ("losses/q_values", learned.q_values),
-            ("charts/epsilon", epsilon(&self.settings, env_step)),
+            Stat::loss("losses/td_loss", stats.td_loss),
+            Stat::other("losses/q_values", stats.q_values),
+            Stat::other("charts/epsilon", epsilon(&self.settings, env_step)),
         ])
     }
 
@@ -144,7 +147,7 @@ impl Learner for Dqn {
         Ok(())
     }
 
-    fn load(&mut self, restored: &Restored) -> Result<(), TrainerError> {
+    fn load(&mut self, restored: &RestoredState) -> Result<(), TrainerError> {
         let learner = &mut self.learner;
         restored.copy_to(MODEL, learner.network.online.named())?;
         restored.copy_to("target.", learner.network.target.named())?;

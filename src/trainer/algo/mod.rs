@@ -7,7 +7,7 @@
 //! - ALGO-1: [`Algorithm::iterate`] makes the same collectives in the same order on all ranks: their number depends on settings, counters that are
 //!   equal on all ranks, and reduced values only.
 //! - ALGO-2: parameters, targets and everything else that must be equal on all ranks is copied from rank 0 when the algorithm is made, and
-//!   [`Learned::chain`] covers it.
+//!   [`IterationStats::chain`] covers it.
 //! - ALGO-3: the result depends on state, seed and iteration only: a restored algorithm goes on bit by bit, where its file does not say otherwise.
 
 pub mod a2c;
@@ -20,19 +20,21 @@ pub mod off_policy;
 pub mod on_policy;
 pub mod ppg;
 pub mod ppo;
+pub mod ppo_loss;
 pub mod q_learner;
 pub mod sac;
 pub mod sac_learner;
 
-use super::collect::{Interval, Tally};
-use super::distributed::{Page, ProcessGroup};
+use super::collect::{Interval, RankCounters};
+use super::distributed::ProcessGroup;
 use super::env::{Spec, Watcher};
 use super::error::TrainerError;
 use super::evaluate::Greedy;
+use super::page::Page;
 use super::policy::actor_critic::Layout;
 use super::replay::Mark;
 use super::setup::{self, Sizes};
-use super::state::{Restored, State};
+use super::state::{RestoredState, State};
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_proto::message::Phase;
 use rankdeck_types::experiment::{Experiment, Learn};
@@ -42,7 +44,7 @@ use tch::Device;
 
 /// What one iteration did.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Learned {
+pub struct IterationStats {
     /// Updates made; equal on all ranks.
     pub updates: u64,
     /// Updates that the iteration is to make, for the status page; 0 when that is not known beforehand.
@@ -51,12 +53,34 @@ pub struct Learned {
     pub chain: u64,
     /// The optimiser's rate (the first one's).
     pub learning_rate: f64,
-    /// Names (the same on all ranks, in the same order) and values of losses and other scalars; means over the ranks are told. NaN: no value.
-    /// A name that ends with `_loss` must stay finite, or the run ends.
-    pub losses: Vec<(&'static str, f64)>,
+    /// Losses and other scalars: the same names in the same order on all ranks. Reports give means over the ranks.
+    pub losses: Vec<Stat>,
 }
 
-impl Learned {
+/// A scalar of an iteration.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Stat {
+    /// Its name in events and TensorBoard.
+    pub name: &'static str,
+    /// NaN where this iteration has none.
+    pub value: f64,
+    /// A loss must stay finite, or the run ends.
+    pub is_loss: bool,
+}
+
+impl Stat {
+    /// A loss, which every iteration that learns has.
+    pub fn loss(name: &'static str, value: f64) -> Stat {
+        Stat { name, value, is_loss: true }
+    }
+
+    /// Any other scalar.
+    pub fn other(name: &'static str, value: f64) -> Stat {
+        Stat { name, value, is_loss: false }
+    }
+}
+
+impl IterationStats {
     /// Mixes the fingerprint after an update into the chain.
     pub fn cover(&mut self, fingerprint: u64) {
         self.chain = (self.chain.rotate_left(5) ^ fingerprint).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -64,7 +88,7 @@ impl Learned {
 }
 
 /// Where the run is, and what an iteration may use.
-pub struct At<'a> {
+pub struct StepContext<'a> {
     /// The ranks.
     pub group: &'a ProcessGroup,
     /// The status page.
@@ -79,26 +103,27 @@ pub struct At<'a> {
     pub env_step: u64,
 }
 
-impl At<'_> {
+impl StepContext<'_> {
     /// Shows a phase on the status page.
     pub fn phase(&self, phase: Phase) {
         self.page.borrow_mut().phase(phase);
     }
 
     /// Shows a step of all environments.
-    pub fn stepped(&self, tally: &Tally) {
+    pub fn stepped(&self, counters: &RankCounters) {
         self.page.borrow_mut().update(|body| {
             body.phase_progress += 1;
-            (body.env_step, body.samples, body.episodes) = (tally.env_step, tally.samples, tally.episodes);
+            (body.env_step, body.samples, body.episodes) =
+                (counters.env_step, counters.samples, counters.episodes);
         });
     }
 
     /// Shows that so many updates were made in this iteration.
-    pub fn updated(&self, learned: &Learned) {
+    pub fn updated(&self, stats: &IterationStats) {
         self.page.borrow_mut().update(|body| {
             body.phase_progress += 1;
-            body.updates = self.updates + learned.updates;
-            (body.done, body.total) = (learned.updates, learned.planned);
+            body.updates = self.updates + stats.updates;
+            (body.done, body.total) = (stats.updates, stats.planned);
         });
     }
 
@@ -114,9 +139,9 @@ impl At<'_> {
 /// A learner with its environments.
 pub trait Algorithm {
     /// One training iteration: collects and learns.
-    fn iterate(&mut self, at: &At<'_>) -> Result<Learned, TrainerError>;
+    fn iterate(&mut self, ctx: &StepContext<'_>) -> Result<IterationStats, TrainerError>;
     /// This rank's own counters since the run began.
-    fn tally(&self) -> Tally;
+    fn counters(&self) -> RankCounters;
     /// Episodes of this rank since the last call.
     fn take_interval(&mut self) -> Interval;
     /// The policy as it is now, for an evaluation.
@@ -136,7 +161,7 @@ pub trait Algorithm {
     /// Everything that a checkpoint must hold. Names, shapes and counts of arrays and words depend on the settings only.
     fn state(&self) -> Result<State, TrainerError>;
     /// Takes over what a checkpoint held; called before the first iteration, with a state that has the names and shapes of [`Algorithm::state`].
-    fn restore(&mut self, restored: &Restored) -> Result<(), TrainerError>;
+    fn restore(&mut self, restored: &RestoredState) -> Result<(), TrainerError>;
 }
 
 /// Shows on the status page what slow environments do, and that they get on.
@@ -153,7 +178,7 @@ pub fn shown(page: &Page) -> Watcher {
 }
 
 /// What an algorithm is made from.
-pub struct Parts<'a> {
+pub struct BuildContext<'a> {
     /// The experiment.
     pub experiment: &'a Experiment,
     /// Sizes of this rank.
@@ -171,14 +196,14 @@ pub struct Parts<'a> {
 }
 
 /// Makes the algorithm of the experiment: environments reset, parameters equal on all ranks (collective, tag `weights`).
-pub fn make(parts: &Parts<'_>) -> Result<Box<dyn Algorithm>, TrainerError> {
-    let (_, learn) = setup::parts(parts.experiment)?;
+pub fn make(build: &BuildContext<'_>) -> Result<Box<dyn Algorithm>, TrainerError> {
+    let (_, learn) = setup::parts(build.experiment)?;
     match learn {
-        Learn::Ppo(settings) => Ok(Box::new(ppo::Ppo::new(settings, parts)?)),
-        Learn::Ppg(settings) => Ok(Box::new(ppg::Ppg::new(settings, parts)?)),
-        Learn::A2c(settings) => Ok(Box::new(a2c::A2c::new(settings, parts)?)),
-        Learn::Dqn(settings) => Ok(Box::new(dqn::Dqn::new(settings, parts)?)),
-        Learn::Sac(settings) => Ok(Box::new(sac::Sac::new(settings, parts)?)),
+        Learn::Ppo(settings) => Ok(Box::new(ppo::Ppo::new(settings, build)?)),
+        Learn::Ppg(settings) => Ok(Box::new(ppg::Ppg::new(settings, build)?)),
+        Learn::A2c(settings) => Ok(Box::new(a2c::A2c::new(settings, build)?)),
+        Learn::Dqn(settings) => Ok(Box::new(dqn::Dqn::new(settings, build)?)),
+        Learn::Sac(settings) => Ok(Box::new(sac::Sac::new(settings, build)?)),
     }
 }
 
@@ -230,9 +255,9 @@ mod tests {
     #[test]
     fn a_chain_notices_one_differing_update() {
         let run = |fingerprints: &[u64]| {
-            let mut learned = Learned::default();
-            fingerprints.iter().for_each(|fingerprint| learned.cover(*fingerprint));
-            learned.chain
+            let mut stats = IterationStats::default();
+            fingerprints.iter().for_each(|fingerprint| stats.cover(*fingerprint));
+            stats.chain
         };
         assert_eq!(run(&[5, 6, 7]), run(&[5, 6, 7]));
         assert_ne!(run(&[5, 6, 7]), run(&[5, 9, 7]));

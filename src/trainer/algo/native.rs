@@ -5,8 +5,8 @@
 
 use super::batch::{Batches, normalise, shuffle};
 use super::on_policy::OnPolicy;
-use super::ppo::Objective;
-use super::{At, Learned, Parts};
+use super::ppo_loss::PpoLoss;
+use super::{BuildContext, IterationStats, Stat, StepContext};
 use crate::distributed::ProcessGroup;
 use crate::env::{Actions, ObservationType, Observations};
 use crate::error::TrainerError;
@@ -31,13 +31,13 @@ impl Engine {
     /// The hand-written passes where they exist and are wanted; see [`Native::new`].
     pub fn new(
         layout: &Layout,
-        parts: &Parts<'_>,
+        build: &BuildContext<'_>,
         normalise: NormAdv,
         minibatch: usize,
     ) -> Result<Engine, TrainerError> {
-        Ok(match Native::new(layout, parts, normalise, minibatch)? {
+        Ok(match Native::new(layout, build, normalise, minibatch)? {
             Some(native) => Engine::Native(Box::new(native)),
-            None => Engine::Libtorch(Batches::new(normalise, minibatch, parts.device)),
+            None => Engine::Libtorch(Batches::new(normalise, minibatch, build.device)),
         })
     }
 }
@@ -68,7 +68,7 @@ struct Epoch {
 
 /// Numbers of one minibatch, as CleanRL logs them.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Numbers {
+pub struct NativeLossStats {
     surrogate: Surrogate,
     value_loss: f64,
     entropy: f64,
@@ -82,19 +82,19 @@ impl Native {
     /// do not exist and nothing else is wanted.
     fn new(
         layout: &Layout,
-        parts: &Parts<'_>,
+        build: &BuildContext<'_>,
         normalise: NormAdv,
         minibatch: usize,
     ) -> Result<Option<Native>, TrainerError> {
-        let kernel = parts.experiment.policy.kernel;
-        let pixels = parts.spec.observation_type == ObservationType::U8;
-        let networks = ActorCritic::new(layout, minibatch).filter(|_| parts.device == Device::Cpu && !pixels);
+        let kernel = build.experiment.policy.kernel;
+        let pixels = build.spec.observation_type == ObservationType::U8;
+        let networks = ActorCritic::new(layout, minibatch).filter(|_| build.device == Device::Cpu && !pixels);
         match networks {
             Some(networks) if kernel != Kernel::Libtorch => Ok(Some(Native {
                 networks,
                 normalise,
                 minibatch: minibatch.max(1),
-                order: (0..parts.sizes.local_batch).collect(),
+                order: (0..build.sizes.local_batch).collect(),
                 epoch: Epoch::default(),
             })),
             None if kernel == Kernel::Native => Err(TrainerError::usage(
@@ -157,11 +157,11 @@ impl Native {
     pub fn update(
         &mut self,
         k: usize,
-        (objective, clipped): (&Objective, bool),
+        (objective, clipped): (&PpoLoss, bool),
         on: &mut OnPolicy,
-        at: &At<'_>,
-        learned: &mut Learned,
-        numbers: &mut Numbers,
+        ctx: &StepContext<'_>,
+        stats: &mut IterationStats,
+        losses: &mut NativeLossStats,
     ) -> Result<(), TrainerError> {
         let Native { networks, epoch, minibatch, .. } = self;
         let rows = k * *minibatch..(k + 1) * *minibatch;
@@ -197,36 +197,36 @@ impl Native {
             let (_, entropy) = networks.log_probs(actions, shares);
             let (surrogate, value_loss) = networks.losses(batch);
             networks.backward(actions, shares, -objective.ent_coef as f32, gradient);
-            numbers.clipped += surrogate.clipped;
-            numbers.count += 1;
-            (numbers.surrogate, numbers.value_loss, numbers.entropy) = (surrogate, value_loss, entropy);
+            losses.clipped += surrogate.clipped;
+            losses.count += 1;
+            (losses.surrogate, losses.value_loss, losses.entropy) = (surrogate, value_loss, entropy);
         };
         // SAFETY: the hand-written pass knows no tensors.
-        unsafe { on.update_flat(at, learned, pass) }
+        unsafe { on.update_flat(ctx, stats, pass) }
     }
 }
 
-impl Numbers {
+impl NativeLossStats {
     /// Mean of ratio - 1 - log ratio over the last minibatch.
     pub fn approx_kl(&self) -> f64 {
         self.surrogate.approx_kl
     }
 
     /// Value loss, policy loss and entropy of the last minibatch, by CleanRL's names.
-    pub fn terms(&self) -> [(&'static str, f64); 3] {
+    pub fn terms(&self) -> [Stat; 3] {
         [
-            ("losses/value_loss", self.value_loss),
-            ("losses/policy_loss", self.surrogate.loss),
-            ("losses/entropy", self.entropy),
+            Stat::loss("losses/value_loss", self.value_loss),
+            Stat::loss("losses/policy_loss", self.surrogate.loss),
+            Stat::other("losses/entropy", self.entropy),
         ]
     }
 
-    /// The names and order of [`super::ppo::Noted::losses`].
-    pub fn losses(&self) -> Vec<(&'static str, f64)> {
+    /// The names and order of [`super::ppo_loss::LossStats::stats`].
+    pub fn stats(&self) -> Vec<Stat> {
         let ratios = [
-            ("losses/old_approx_kl", self.surrogate.old_approx_kl),
-            ("losses/approx_kl", self.surrogate.approx_kl),
-            ("losses/clipfrac", self.clipped / self.count.max(1) as f64),
+            Stat::other("losses/old_approx_kl", self.surrogate.old_approx_kl),
+            Stat::other("losses/approx_kl", self.surrogate.approx_kl),
+            Stat::other("losses/clipfrac", self.clipped / self.count.max(1) as f64),
         ];
         self.terms().into_iter().chain(ratios).collect()
     }

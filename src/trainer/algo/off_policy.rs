@@ -1,6 +1,6 @@
 //! What the off-policy algorithms share: environments stepped into replay, counting, and the decision when learning begins.
 //!
-//! Owner: the algorithm, whose own file says how it acts and what it learns: a [`Learner`]. [`Replayed`] is the rest of an [`Algorithm`].
+//! Owner: the algorithm, whose own file says how it acts and what it learns: a [`Learner`]. [`OffPolicyAlgorithm`] is the rest of an [`Algorithm`].
 //!
 //! Invariants:
 //! - OFFPOLICY-1: learning begins on all ranks in the same iteration: when the environment steps over all ranks are enough and *every* rank's replay holds a
@@ -8,8 +8,8 @@
 //! - OFFPOLICY-2: the transitions of an update come from a stream named by rank and number of the update: nothing of it needs to be saved.
 //! - OFFPOLICY-3: `env_step` and `samples` count accepted actions; dummy steps across a reset count nowhere.
 
-use super::{Algorithm, At, Learned, Parts, shown};
-use crate::collect::{Interval, Tally};
+use super::{Algorithm, BuildContext, IterationStats, Stat, StepContext, shown};
+use crate::collect::{Interval, RankCounters};
 use crate::distributed::{ProcessGroup, ReduceOp};
 use crate::env;
 use crate::env::{Observations, Outcome, Spec, VectorEnv};
@@ -20,7 +20,7 @@ use crate::replay::{Batch, Mark, Replay, Shape};
 use crate::rollout::ActionBuffer;
 use crate::setup;
 use crate::setup::Sizes;
-use crate::state::{Restored, State, Words};
+use crate::state::{RestoredState, State, Words};
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_kernel::seeds::{Purpose, Seeds};
 use rankdeck_proto::message::Phase;
@@ -29,7 +29,7 @@ use std::time::Instant;
 
 /// Sizes of replay and of updates; all over all ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Common {
+pub struct OffPolicySettings {
     /// Transitions that replay holds.
     pub buffer_size: u64,
     /// Environment steps before the first update.
@@ -45,34 +45,39 @@ pub struct Common {
 }
 
 /// This rank's share of replay and batch, or what to change.
-pub fn shares(common: &Common, spec: &Spec, sizes: &Sizes) -> Result<(Shape, usize), TrainerError> {
+pub fn shares(
+    shared_settings: &OffPolicySettings,
+    spec: &Spec,
+    sizes: &Sizes,
+) -> Result<(Shape, usize), TrainerError> {
     let world = (sizes.batch / sizes.local_batch.max(1) as u64).max(1) as u32;
-    if common.batch_size == 0 || !common.batch_size.is_multiple_of(world) {
+    if shared_settings.batch_size == 0 || !shared_settings.batch_size.is_multiple_of(world) {
         return Err(TrainerError::usage(
-            format!("learn.batch_size = {} cannot be split over {world} ranks", common.batch_size),
+            format!("learn.batch_size = {} cannot be split over {world} ranks", shared_settings.batch_size),
             format!("set learn.batch_size to a multiple of {world}"),
         ));
     }
-    let rows = (common.batch_size / world) as usize;
-    let capacity = usize::try_from(common.buffer_size / u64::from(world)).unwrap_or(usize::MAX);
+    let rows = (shared_settings.batch_size / world) as usize;
+    let capacity = usize::try_from(shared_settings.buffer_size / u64::from(world)).unwrap_or(usize::MAX);
     let envs = sizes.local_envs as usize;
     if capacity < rows.max(envs) {
         return Err(TrainerError::usage(
             format!(
                 "learn.buffer_size = {} is {capacity} transitions per rank, less than a batch of {rows} or one of each of {envs} environments",
-                common.buffer_size
+                shared_settings.buffer_size
             ),
             "raise learn.buffer_size",
         ));
     }
     // Beyond this a typing mistake is likelier than memory for it.
     let most = 1_u64 << 42;
-    let shape = Shape::new(spec, envs, capacity.min(1 << 40), common.n_step as usize, common.gamma);
+    let shape =
+        Shape::new(spec, envs, capacity.min(1 << 40), shared_settings.n_step as usize, shared_settings.gamma);
     if shape.bytes() > most {
         return Err(TrainerError::usage(
             format!(
                 "replay of {} transitions would take {} GiB on each rank",
-                common.buffer_size,
+                shared_settings.buffer_size,
                 shape.bytes() >> 30
             ),
             "lower learn.buffer_size",
@@ -89,14 +94,14 @@ struct OffPolicy {
     /// A batch of the update going on.
     batch: Batch,
     actions: ActionBuffer,
-    common: Common,
+    shared_settings: OffPolicySettings,
     rows: usize,
     ready: bool,
     reward_scale: f32,
     num_steps: u32,
     seeds: Seeds,
     first_env: u32,
-    tally: Tally,
+    counters: RankCounters,
     interval: Interval,
 }
 
@@ -121,57 +126,62 @@ pub trait Learner: Greedy {
     fn fingerprint(&self) -> u64;
     /// The optimiser's rate (the first one's).
     fn rate(&self) -> f64;
-    /// What the latest update saw, for [`Learned::losses`]; `env_step` counts over all ranks.
-    fn losses(&mut self, env_step: u64) -> Result<Vec<(&'static str, f64)>, TrainerError>;
+    /// What the latest update saw, for [`IterationStats::losses`]; `env_step` counts over all ranks.
+    fn losses(&mut self, env_step: u64) -> Result<Vec<Stat>, TrainerError>;
     /// Adds networks and optimisers.
     fn save(&self, state: &mut State) -> Result<(), TrainerError>;
     /// Back from [`Learner::save`].
-    fn load(&mut self, restored: &Restored) -> Result<(), TrainerError>;
+    fn load(&mut self, restored: &RestoredState) -> Result<(), TrainerError>;
 }
 
 /// An off-policy algorithm.
-pub struct Replayed<L> {
+pub struct OffPolicyAlgorithm<L> {
     off: OffPolicy,
     learner: L,
     fingerprint_every: u64,
 }
 
-impl<L: Learner> Replayed<L> {
+impl<L: Learner> OffPolicyAlgorithm<L> {
     /// Environments reset, replay empty.
-    pub fn new(common: Common, learner: L, parts: &Parts<'_>) -> Result<Replayed<L>, TrainerError> {
-        Ok(Replayed {
-            off: OffPolicy::new(common, parts)?,
+    pub fn new(
+        shared_settings: OffPolicySettings,
+        learner: L,
+        build: &BuildContext<'_>,
+    ) -> Result<OffPolicyAlgorithm<L>, TrainerError> {
+        Ok(OffPolicyAlgorithm {
+            off: OffPolicy::new(shared_settings, build)?,
             learner,
-            fingerprint_every: parts.experiment.distributed.fingerprint_every,
+            fingerprint_every: build.experiment.distributed.fingerprint_every,
         })
     }
 }
 
-impl<L: Learner> Algorithm for Replayed<L> {
-    fn iterate(&mut self, at: &At<'_>) -> Result<Learned, TrainerError> {
-        at.phase(Phase::Rollout);
-        self.off.collect(&mut self.learner, at)?;
-        at.phase(Phase::Learn);
-        let planned = self.off.common.updates_per_iteration.into();
-        let mut learned = Learned { learning_rate: self.learner.rate(), planned, ..Learned::default() };
-        if self.off.ready(at)? {
-            for _ in 0..self.off.common.updates_per_iteration {
-                let mut random = self.off.sample(at.updates + learned.updates, at.group.rank());
-                self.learner.update(&self.off.batch, &mut random, at.group)?;
-                learned.updates += 1;
-                let updates = at.updates + learned.updates;
+impl<L: Learner> Algorithm for OffPolicyAlgorithm<L> {
+    fn iterate(&mut self, ctx: &StepContext<'_>) -> Result<IterationStats, TrainerError> {
+        ctx.phase(Phase::Rollout);
+        self.off.collect(&mut self.learner, ctx)?;
+        ctx.phase(Phase::Learn);
+        let planned = self.off.shared_settings.updates_per_iteration.into();
+        let mut stats =
+            IterationStats { learning_rate: self.learner.rate(), planned, ..IterationStats::default() };
+        if self.off.ready(ctx)? {
+            for _ in 0..self.off.shared_settings.updates_per_iteration {
+                let mut random = self.off.sample(ctx.updates + stats.updates, ctx.group.rank());
+                self.learner.update(&self.off.batch, &mut random, ctx.group)?;
+                stats.updates += 1;
+                let updates = ctx.updates + stats.updates;
                 if self.fingerprint_every > 0 && updates.is_multiple_of(self.fingerprint_every) {
-                    learned.cover(self.learner.fingerprint());
+                    stats.cover(self.learner.fingerprint());
                 }
-                at.updated(&learned);
+                ctx.updated(&stats);
             }
         }
-        learned.losses = self.learner.losses(at.env_step)?;
-        Ok(learned)
+        stats.losses = self.learner.losses(ctx.env_step)?;
+        Ok(stats)
     }
 
-    fn tally(&self) -> Tally {
-        self.off.tally
+    fn counters(&self) -> RankCounters {
+        self.off.counters
     }
 
     fn take_interval(&mut self) -> Interval {
@@ -202,7 +212,7 @@ impl<L: Learner> Algorithm for Replayed<L> {
         Ok(state)
     }
 
-    fn restore(&mut self, restored: &Restored) -> Result<(), TrainerError> {
+    fn restore(&mut self, restored: &RestoredState) -> Result<(), TrainerError> {
         self.learner.load(restored)?;
         self.off.restore(restored)
     }
@@ -210,12 +220,12 @@ impl<L: Learner> Algorithm for Replayed<L> {
 
 impl OffPolicy {
     /// Environments reset, replay empty.
-    fn new(common: Common, parts: &Parts<'_>) -> Result<OffPolicy, TrainerError> {
-        let Parts { experiment, sizes, spec, seeds, group, life, .. } = parts;
-        let (shape, rows) = shares(&common, spec, sizes)?;
+    fn new(shared_settings: OffPolicySettings, build: &BuildContext<'_>) -> Result<OffPolicy, TrainerError> {
+        let BuildContext { experiment, sizes, spec, seeds, group, life, .. } = build;
+        let (shape, rows) = shares(&shared_settings, spec, sizes)?;
         let (env, _) = setup::parts(experiment)?;
         let envs = sizes.local_envs as usize;
-        let mut env = env::make_vector(env, envs, sizes.first_env, seeds, *life, env::Purpose::Train)?;
+        let mut env = env::make_vector(env, envs, sizes.first_env, seeds, *life, env::EnvPurpose::Train)?;
         env.watch(shown(group.page()));
         let mut replay = Replay::new(shape);
         replay.begin(env.observations());
@@ -225,14 +235,14 @@ impl OffPolicy {
             env,
             replay,
             batch: Batch::default(),
-            common,
+            shared_settings,
             rows,
             ready: false,
             reward_scale: experiment.collect.reward_scale as f32,
             num_steps: sizes.num_steps,
             seeds: *seeds,
             first_env: sizes.first_env,
-            tally: Tally::default(),
+            counters: RankCounters::default(),
             interval: Interval::default(),
         })
     }
@@ -249,18 +259,18 @@ impl OffPolicy {
     }
 
     /// Steps all environments `collect.num_steps` times.
-    fn collect(&mut self, explorer: &mut dyn Learner, at: &At<'_>) -> Result<(), TrainerError> {
+    fn collect(&mut self, explorer: &mut dyn Learner, ctx: &StepContext<'_>) -> Result<(), TrainerError> {
         let begun = Instant::now();
         let envs = self.env.len();
         let mut randoms: Vec<_> = (self.first_env..)
             .take(envs)
-            .map(|index| self.seeds.generator(Purpose::Action, index, at.iteration))
+            .map(|index| self.seeds.generator(Purpose::Action, index, ctx.iteration))
             .collect();
         // All ranks make as many steps; where some are dummies this is a little ahead within an iteration.
-        let all_envs = envs as u64 * u64::from(at.group.world_size());
+        let all_envs = envs as u64 * u64::from(ctx.group.world_size());
         for step in 0..u64::from(self.num_steps) {
-            let env_step = at.env_step + step * all_envs;
-            let number = at.iteration * u64::from(self.num_steps) + step;
+            let env_step = ctx.env_step + step * all_envs;
+            let number = ctx.iteration * u64::from(self.num_steps) + step;
             explorer.explore(self.env.observations(), env_step, &mut randoms, &mut self.actions)?;
             self.env.step(self.actions.view(), &mut self.outcome)?;
             if self.reward_scale != 1.0 {
@@ -268,26 +278,26 @@ impl OffPolicy {
             }
             self.replay.add(self.actions.view(), &self.outcome, self.env.observations());
             let accepted = self.outcome.valid.iter().filter(|valid| **valid).count() as u64;
-            self.tally.env_step += accepted;
-            self.tally.samples += accepted;
+            self.counters.env_step += accepted;
+            self.counters.samples += accepted;
             for episode in &self.outcome.episodes {
                 self.interval.add(number, episode.episode_return, episode.length);
-                self.tally.episodes += 1;
+                self.counters.episodes += 1;
             }
-            at.stepped(&self.tally);
+            ctx.stepped(&self.counters);
         }
-        self.tally.duration_ns += begun.elapsed().as_nanos() as u64;
+        self.counters.duration_ns += begun.elapsed().as_nanos() as u64;
         Ok(())
     }
 
     /// Whether to learn in this iteration (OFFPOLICY-1).
-    fn ready(&mut self, at: &At<'_>) -> Result<bool, TrainerError> {
+    fn ready(&mut self, ctx: &StepContext<'_>) -> Result<bool, TrainerError> {
         if !self.ready {
             self.ready = begin(
-                at.group,
-                self.tally.env_step,
+                ctx.group,
+                self.counters.env_step,
                 self.replay.len() >= self.rows,
-                self.common.learning_starts,
+                self.shared_settings.learning_starts,
             )?;
         }
         Ok(self.ready)
@@ -308,8 +318,8 @@ impl OffPolicy {
     }
 
     /// Back from [`OffPolicy::state`]. Replay begins empty: learning goes on when it holds a batch again on every rank.
-    fn restore(&mut self, restored: &Restored) -> Result<(), TrainerError> {
-        self.tally = restored.tally;
+    fn restore(&mut self, restored: &RestoredState) -> Result<(), TrainerError> {
+        self.counters = restored.counters;
         if let Some(envs) = &restored.envs {
             self.env.restore(envs)?;
         }

@@ -1,14 +1,14 @@
 //! What the on-policy algorithms share: networks with one optimiser, rollouts, advantages, and the update step.
 //!
-//! Owner: the algorithm, whose own file says what is learnt from a rollout: a [`Recipe`]. [`Played`] is the rest of an [`Algorithm`].
+//! Owner: the algorithm, whose own file says what is learnt from a rollout: a [`Objective`]. [`OnPolicyAlgorithm`] is the rest of an [`Algorithm`].
 //!
 //! Invariant ONPOLICY-1: an update is zero gradients, backward, average over the ranks, clip, Adam, fingerprint, in this order on all ranks.
 
 use super::adam::Adam;
 use super::batch::explained_variance;
 use super::gae::Gae;
-use super::{Algorithm, At, Learned, Parts, shown};
-use crate::collect::{Actor, Collector, Interval, Tally, Treatment};
+use super::{Algorithm, BuildContext, IterationStats, Stat, StepContext, shown};
+use crate::collect::{Actor, Collector, Interval, RankCounters, RewardConfig};
 use crate::distributed::Ddp;
 use crate::env;
 use crate::env::{ActionSpace, ObservationType, Observations};
@@ -19,18 +19,35 @@ use crate::policy::actor_critic::Layout;
 use crate::policy::{Acting, ActorCritic};
 use crate::rollout::{ActionBuffer, Rollout};
 use crate::setup;
-use crate::state::{Array, MODEL, Restored, State, Words};
-use rankdeck_kernel::Road;
+use crate::state::{Array, MODEL, RestoredState, State, Words};
+use rankdeck_kernel::Isa;
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_kernel::optimise::{clip_scale, sum_of_squares};
 use rankdeck_kernel::seeds::{Purpose, Seeds};
 use rankdeck_proto::message::Phase;
 use rankdeck_types::experiment::Collect;
+use rankdeck_types::learn::{A2c, Ppg, Ppo};
 use tch::{Device, Tensor};
+
+/// The algorithms' settings have these keys under the same names.
+macro_rules! on_policy_settings {
+    ($from:expr, aux: $aux:expr) => {
+        OnPolicySettings {
+            learning_rate: $from.learning_rate,
+            anneal_lr: $from.anneal_lr,
+            adam_eps: $from.adam_eps,
+            gamma: $from.gamma,
+            gae_lambda: $from.gae_lambda,
+            max_grad_norm: $from.max_grad_norm,
+            bootstrap_truncated: $from.bootstrap_truncated,
+            aux: $aux,
+        }
+    };
+}
 
 /// Settings that every on-policy algorithm has.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Common {
+pub struct OnPolicySettings {
     /// Adam's learning rate.
     pub learning_rate: f64,
     /// It falls to 0 over the run.
@@ -49,9 +66,27 @@ pub struct Common {
     pub aux: bool,
 }
 
+impl From<&Ppo> for OnPolicySettings {
+    fn from(settings: &Ppo) -> OnPolicySettings {
+        on_policy_settings!(settings, aux: false)
+    }
+}
+
+impl From<&Ppg> for OnPolicySettings {
+    fn from(settings: &Ppg) -> OnPolicySettings {
+        on_policy_settings!(settings, aux: true)
+    }
+}
+
+impl From<&A2c> for OnPolicySettings {
+    fn from(settings: &A2c) -> OnPolicySettings {
+        on_policy_settings!(settings, aux: false)
+    }
+}
+
 /// Networks, optimiser, environments.
 pub struct OnPolicy {
-    common: Common,
+    settings: OnPolicySettings,
     /// The networks.
     pub policy: ActorCritic,
     adam: Adam,
@@ -70,21 +105,21 @@ pub struct OnPolicy {
 
 impl OnPolicy {
     /// Collective: weights are copied from rank 0.
-    pub fn new(common: Common, parts: &Parts<'_>) -> Result<OnPolicy, TrainerError> {
-        let Parts { experiment, sizes, spec, seeds, device, group, life } = parts;
+    pub fn new(settings: OnPolicySettings, build: &BuildContext<'_>) -> Result<OnPolicy, TrainerError> {
+        let BuildContext { experiment, sizes, spec, seeds, device, group, life } = build;
         let (env, _) = setup::parts(experiment)?;
-        let layout = Layout::new(spec, &experiment.policy, common.aux)?;
+        let layout = Layout::new(spec, &experiment.policy, settings.aux)?;
         let policy = ActorCritic::new(layout, seeds, *device)?;
-        let adam = Adam::new(policy.all().len(), common.adam_eps, *device)?;
+        let adam = Adam::new(policy.all().len(), settings.adam_eps, *device)?;
         let bucket = (experiment.distributed.bucket_mb.clamp(0.0, 4096.0) * 1024.0 * 1024.0) as usize;
         let ddp = Ddp::new(policy.named_parameters(), Vec::new(), group, bucket)?;
         let envs = sizes.local_envs as usize;
-        let mut env = env::make_vector(env, envs, sizes.first_env, seeds, *life, env::Purpose::Train)?;
+        let mut env = env::make_vector(env, envs, sizes.first_env, seeds, *life, env::EnvPurpose::Train)?;
         env.watch(shown(group.page()));
-        let treatment = Treatment {
+        let reward_config = RewardConfig {
             collect: Collect { num_steps: sizes.num_steps, ..experiment.collect.clone() },
-            gamma: common.gamma,
-            bootstrap_truncated: common.bootstrap_truncated,
+            gamma: settings.gamma,
+            bootstrap_truncated: settings.bootstrap_truncated,
         };
         let pixels = spec.observation_type == ObservationType::U8;
         let actor = Actor {
@@ -96,8 +131,8 @@ impl OnPolicy {
             space: spec.actions.clone(),
         };
         Ok(OnPolicy {
-            collector: Collector::new(env, treatment, *seeds, sizes.first_env),
-            common,
+            collector: Collector::new(env, reward_config, *seeds, sizes.first_env),
+            settings,
             policy,
             adam,
             ddp,
@@ -122,12 +157,12 @@ impl OnPolicy {
     }
 
     /// Collects a rollout and computes its advantages; the moments are merged over all ranks (one collective, when there are any).
-    fn collect(&mut self, at: &At<'_>) -> Result<(), TrainerError> {
-        at.phase(Phase::Rollout);
+    fn collect(&mut self, ctx: &StepContext<'_>) -> Result<(), TrainerError> {
+        ctx.phase(Phase::Rollout);
         self.load_actor()?;
-        self.collector.collect(&mut self.actor, at.iteration, |tally| at.stepped(tally))?;
-        at.phase(Phase::Learn);
-        normalise::merge(&mut self.collector.moments(), at.group, self.device)?;
+        self.collector.collect(&mut self.actor, ctx.iteration, |counters| ctx.stepped(counters))?;
+        ctx.phase(Phase::Learn);
+        normalise::merge(&mut self.collector.moments(), ctx.group, self.device)?;
         self.collector.normalise_rewards();
         let rollout = self.collector.rollout();
         Gae {
@@ -137,8 +172,8 @@ impl OnPolicy {
             dones: &rollout.dones,
             next_values: &rollout.next_values,
             next_dones: &rollout.next_dones,
-            gamma: self.common.gamma as f32,
-            lambda: self.common.gae_lambda as f32,
+            gamma: self.settings.gamma as f32,
+            lambda: self.settings.gae_lambda as f32,
         }
         .run(&mut self.advantages, &mut self.returns);
         Ok(())
@@ -150,23 +185,28 @@ impl OnPolicy {
     }
 
     /// The stream of this rank's shuffles in this iteration.
-    fn shuffles(&self, at: &At<'_>) -> Generator {
-        self.seeds.generator(Purpose::Shuffle, at.group.rank(), at.iteration)
+    fn shuffles(&self, ctx: &StepContext<'_>) -> Generator {
+        self.seeds.generator(Purpose::Shuffle, ctx.group.rank(), ctx.iteration)
     }
 
     /// The learning rate of this iteration.
-    fn rate(&self, at: &At<'_>) -> f64 {
-        at.annealed(self.common.learning_rate, self.common.anneal_lr)
+    fn rate(&self, ctx: &StepContext<'_>) -> f64 {
+        ctx.annealed(self.settings.learning_rate, self.settings.anneal_lr)
     }
 
     /// One update down the gradient of `loss` (ONPOLICY-1).
-    pub fn update(&mut self, loss: &Tensor, at: &At<'_>, learned: &mut Learned) -> Result<(), TrainerError> {
+    pub fn update(
+        &mut self,
+        loss: &Tensor,
+        ctx: &StepContext<'_>,
+        stats: &mut IterationStats,
+    ) -> Result<(), TrainerError> {
         self.ddp.zero_grad();
         loss.f_backward()?;
-        self.ddp.reduce(at.group)?;
-        let _ = self.ddp.clip_grad_norm(self.common.max_grad_norm);
-        self.adam.step(self.policy.parameters(), learned.learning_rate)?;
-        self.updated(at, learned);
+        self.ddp.reduce(ctx.group)?;
+        let _ = self.ddp.clip_grad_norm(self.settings.max_grad_norm);
+        self.adam.step(self.policy.parameters(), stats.learning_rate)?;
+        self.updated(ctx, stats);
         Ok(())
     }
 
@@ -176,8 +216,8 @@ impl OnPolicy {
     /// `pass` uses no tensor: what it gets is the memory of the parameters and of their gradients.
     pub(super) unsafe fn update_flat(
         &mut self,
-        at: &At<'_>,
-        learned: &mut Learned,
+        ctx: &StepContext<'_>,
+        stats: &mut IterationStats,
         pass: impl FnOnce(&[f32], &mut [f32]),
     ) -> Result<(), TrainerError> {
         let gone = || TrainerError::failure("the hand-written passes need networks on the CPU", "");
@@ -186,25 +226,25 @@ impl OnPolicy {
         let gradients = gradients.ok_or_else(gone)?;
         gradients.fill(0.0);
         pass(parameters.ok_or_else(gone)?, gradients);
-        self.ddp.reduce(at.group)?;
+        self.ddp.reduce(ctx.group)?;
         // SAFETY: until the step is done, no tensor operation runs; parameters and gradients are different buffers.
         let (parameters, gradients) = unsafe { (self.policy.floats_mut(), self.ddp.flat_gradients()) };
         let gradients = gradients.ok_or_else(gone)?;
-        let norm = sum_of_squares(Road::best(), gradients).sqrt();
-        let scale = clip_scale(norm, self.common.max_grad_norm);
-        self.adam.step_flat(parameters.ok_or_else(gone)?, gradients, learned.learning_rate, scale)?;
-        self.updated(at, learned);
+        let norm = sum_of_squares(Isa::best(), gradients).sqrt();
+        let scale = clip_scale(norm, self.settings.max_grad_norm);
+        self.adam.step_flat(parameters.ok_or_else(gone)?, gradients, stats.learning_rate, scale)?;
+        self.updated(ctx, stats);
         Ok(())
     }
 
     /// What follows an update: counters, fingerprint, status page.
-    fn updated(&mut self, at: &At<'_>, learned: &mut Learned) {
-        learned.updates += 1;
-        let updates = at.updates + learned.updates;
+    fn updated(&mut self, ctx: &StepContext<'_>, stats: &mut IterationStats) {
+        stats.updates += 1;
+        let updates = ctx.updates + stats.updates;
         if self.fingerprint_every > 0 && updates.is_multiple_of(self.fingerprint_every) {
-            learned.cover(self.ddp.fingerprint());
+            stats.cover(self.ddp.fingerprint());
         }
-        at.updated(learned);
+        ctx.updated(stats);
     }
 
     /// Weights, moments, step count, normalisers, environments.
@@ -227,7 +267,7 @@ impl OnPolicy {
     }
 
     /// Back from [`OnPolicy::state`].
-    fn restore(&mut self, restored: &Restored) -> Result<(), TrainerError> {
+    fn restore(&mut self, restored: &RestoredState) -> Result<(), TrainerError> {
         restored.copy_to(MODEL, self.policy.named_parameters())?;
         let moments = [("first", &self.adam.first), ("second", &self.adam.second)];
         let moments = moments.map(|(name, tensor)| (name.to_owned(), tensor.shallow_clone()));
@@ -235,7 +275,7 @@ impl OnPolicy {
         self.adam.steps = restored.words("adam.steps").first().copied().unwrap_or(0);
         self.collector
             .restore_moments([restored.words("moments.observations"), restored.words("moments.returns")]);
-        self.collector.resume_tally(restored.tally);
+        self.collector.resume_counters(restored.counters);
         if let Some(envs) = &restored.envs {
             self.collector.restore_envs(envs)?;
         }
@@ -244,38 +284,38 @@ impl OnPolicy {
 }
 
 /// What one algorithm learns from a rollout.
-pub trait Recipe {
-    /// Learns from the rollout collected last, with the rank's stream for shuffles; fills in [`Learned::losses`].
+pub trait Objective {
+    /// Learns from the rollout collected last, with the rank's stream for shuffles; fills in [`IterationStats::losses`].
     fn learn(
         &mut self,
         on: &mut OnPolicy,
-        at: &At<'_>,
+        ctx: &StepContext<'_>,
         random: &mut Generator,
-        learned: &mut Learned,
+        stats: &mut IterationStats,
     ) -> Result<(), TrainerError>;
 }
 
 /// An on-policy algorithm.
-pub struct Played<R> {
+pub struct OnPolicyAlgorithm<R> {
     /// Environments, networks, optimiser.
     pub on: OnPolicy,
     /// What is learnt.
-    pub recipe: R,
+    pub objective: R,
 }
 
-impl<R: Recipe> Algorithm for Played<R> {
-    fn iterate(&mut self, at: &At<'_>) -> Result<Learned, TrainerError> {
-        let Played { on, recipe } = self;
-        on.collect(at)?;
-        let mut learned = Learned { learning_rate: on.rate(at), ..Learned::default() };
-        recipe.learn(on, at, &mut on.shuffles(at), &mut learned)?;
+impl<R: Objective> Algorithm for OnPolicyAlgorithm<R> {
+    fn iterate(&mut self, ctx: &StepContext<'_>) -> Result<IterationStats, TrainerError> {
+        let OnPolicyAlgorithm { on, objective } = self;
+        on.collect(ctx)?;
+        let mut stats = IterationStats { learning_rate: on.rate(ctx), ..IterationStats::default() };
+        objective.learn(on, ctx, &mut on.shuffles(ctx), &mut stats)?;
         let explained = explained_variance(&on.rollout().values, &on.returns);
-        learned.losses.push(("losses/explained_variance", explained));
-        Ok(learned)
+        stats.losses.push(Stat::other("losses/explained_variance", explained));
+        Ok(stats)
     }
 
-    fn tally(&self) -> Tally {
-        self.on.collector.tally()
+    fn counters(&self) -> RankCounters {
+        self.on.collector.counters()
     }
 
     fn take_interval(&mut self) -> Interval {
@@ -291,7 +331,7 @@ impl<R: Recipe> Algorithm for Played<R> {
         self.on.state()
     }
 
-    fn restore(&mut self, restored: &Restored) -> Result<(), TrainerError> {
+    fn restore(&mut self, restored: &RestoredState) -> Result<(), TrainerError> {
         self.on.restore(restored)
     }
 }

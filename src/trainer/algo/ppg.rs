@@ -11,9 +11,9 @@
 //!   begins a new policy phase.
 
 use super::batch::{Batches, shuffle};
-use super::on_policy::{Common, OnPolicy, Played, Recipe};
-use super::ppo::{Noted, Objective, value_error};
-use super::{At, Learned, Parts};
+use super::on_policy::{Objective, OnPolicy, OnPolicyAlgorithm};
+use super::ppo_loss::{LossStats, PpoLoss, value_error};
+use super::{BuildContext, IterationStats, Stat, StepContext};
 use crate::distributed::upload::{upload, upload_slice};
 use crate::error::TrainerError;
 use crate::inject;
@@ -26,7 +26,7 @@ use tch::{Device, Kind, TchError, Tensor};
 
 /// The rollouts of a policy phase, on the device, one after the other: observations `[rows, ...]` as [`trunk::to_rows`] lays them out, the rest `[rows]`.
 /// There is room for all of a phase from its first rollout on.
-struct Kept {
+struct AuxRollouts {
     observations: Tensor,
     returns: Tensor,
     weights: Tensor,
@@ -36,44 +36,30 @@ struct Kept {
 /// PPG.
 pub struct Ppg {
     settings: Settings,
-    objective: Objective,
+    loss: PpoLoss,
     batches: Batches,
-    kept: Option<Kept>,
+    stored: Option<AuxRollouts>,
     envs: usize,
     steps: usize,
 }
 
 impl Ppg {
     /// Collective, as [`super::make`].
-    pub fn new(settings: &Settings, parts: &Parts<'_>) -> Result<Played<Ppg>, TrainerError> {
-        let common = Common {
-            learning_rate: settings.learning_rate,
-            anneal_lr: settings.anneal_lr,
-            adam_eps: settings.adam_eps,
-            gamma: settings.gamma,
-            gae_lambda: settings.gae_lambda,
-            max_grad_norm: settings.max_grad_norm,
-            bootstrap_truncated: settings.bootstrap_truncated,
-            aux: true,
-        };
-        let objective = Objective {
-            clip_coef: settings.clip_coef,
-            clip_vloss: settings.clip_vloss,
-            value_loss: settings.value_loss,
-            ent_coef: settings.ent_coef,
-            vf_coef: settings.vf_coef,
-        };
-        let minibatch = parts.sizes.local_batch / settings.num_minibatches.max(1) as usize;
-        Ok(Played {
-            on: OnPolicy::new(common, parts)?,
-            recipe: Ppg {
+    pub fn new(
+        settings: &Settings,
+        build: &BuildContext<'_>,
+    ) -> Result<OnPolicyAlgorithm<Ppg>, TrainerError> {
+        let minibatch = build.sizes.local_batch / settings.num_minibatches.max(1) as usize;
+        Ok(OnPolicyAlgorithm {
+            on: OnPolicy::new(settings.into(), build)?,
+            objective: Ppg {
                 // Advantages are normalised over the whole rollout, before it is cut.
-                batches: Batches::new(NormAdv::Off, minibatch, parts.device),
+                batches: Batches::new(NormAdv::Off, minibatch, build.device),
                 settings: settings.clone(),
-                objective,
-                kept: None,
-                envs: parts.sizes.local_envs as usize,
-                steps: parts.sizes.num_steps as usize,
+                loss: settings.into(),
+                stored: None,
+                envs: build.sizes.local_envs as usize,
+                steps: build.sizes.num_steps as usize,
             },
         })
     }
@@ -81,27 +67,27 @@ impl Ppg {
     fn policy_phase(
         &mut self,
         on: &mut OnPolicy,
-        at: &At<'_>,
-        learned: &mut Learned,
+        ctx: &StepContext<'_>,
+        stats: &mut IterationStats,
         random: &mut Generator,
-    ) -> Result<Noted, TrainerError> {
+    ) -> Result<LossStats, TrainerError> {
         let normalise = NormAdv::of(self.settings.norm_adv, self.settings.norm_adv_over);
         let advantages =
-            self.batches.normalised(normalise, &on.advantages, &on.rollout().weights, at.group)?;
+            self.batches.normalised(normalise, &on.advantages, &on.rollout().weights, ctx.group)?;
         self.batches.load(on.rollout(), &on.returns)?;
         let pass = Pass { detached: !self.settings.critic_trains_shared, aux: false };
-        let mut noted = Noted::default();
+        let mut losses = LossStats::default();
         for _ in 0..self.settings.update_epochs {
-            self.batches.begin_epoch(&advantages, &on.rollout().weights, random, at.group)?;
+            self.batches.begin_epoch(&advantages, &on.rollout().weights, random, ctx.group)?;
             for k in 0..self.batches.count() {
                 let batch = self.batches.get(k)?;
                 let output = on.policy.forward(&batch.observations, pass)?;
-                let losses = self.objective.losses(&output, &batch)?;
-                on.update(&losses.total, at, learned)?;
-                noted.note(losses, self.settings.clip_coef)?;
+                let minibatch = self.loss.losses(&output, &batch)?;
+                on.update(&minibatch.total, ctx, stats)?;
+                losses.add(minibatch, self.settings.clip_coef)?;
             }
         }
-        Ok(noted)
+        Ok(losses)
     }
 
     fn keep(&mut self, on: &OnPolicy) -> Result<(), TchError> {
@@ -111,14 +97,14 @@ impl Ppg {
         let observations = acting::batch(rollout.observations.view(), rollout.len(), &shape)?;
         // A tensor made from a slice is a copy.
         let observations = trunk::to_rows(&upload(observations, on.device)?)?;
-        let kept = match &mut self.kept {
-            Some(kept) => kept,
+        let stored = match &mut self.stored {
+            Some(stored) => stored,
             made => {
                 let all = (self.settings.policy_iterations as usize * rollout.len()) as i64;
                 let mut whole = observations.size();
                 whole[0] = all;
                 let column = || Tensor::f_zeros([all], (Kind::Float, on.device));
-                made.insert(Kept {
+                made.insert(AuxRollouts {
                     observations: Tensor::f_empty(&whole, (observations.kind(), on.device))?,
                     returns: column()?,
                     weights: column()?,
@@ -126,11 +112,11 @@ impl Ppg {
                 })
             }
         };
-        let (start, len) = ((kept.rollouts * rollout.len()) as i64, rollout.len() as i64);
-        kept.observations.f_narrow(0, start, len)?.f_copy_(&observations)?;
-        kept.returns.f_narrow(0, start, len)?.f_copy_(&column(&on.returns)?)?;
-        kept.weights.f_narrow(0, start, len)?.f_copy_(&column(&rollout.weights)?)?;
-        kept.rollouts += 1;
+        let (start, len) = ((stored.rollouts * rollout.len()) as i64, rollout.len() as i64);
+        stored.observations.f_narrow(0, start, len)?.f_copy_(&observations)?;
+        stored.returns.f_narrow(0, start, len)?.f_copy_(&column(&on.returns)?)?;
+        stored.weights.f_narrow(0, start, len)?.f_copy_(&column(&rollout.weights)?)?;
+        stored.rollouts += 1;
         Ok(())
     }
 
@@ -138,11 +124,11 @@ impl Ppg {
     fn aux_phase(
         &mut self,
         on: &mut OnPolicy,
-        at: &At<'_>,
-        learned: &mut Learned,
+        ctx: &StepContext<'_>,
+        stats: &mut IterationStats,
         random: &mut Generator,
     ) -> Result<[f64; 2], TrainerError> {
-        let Some(Kept { observations, returns, weights, rollouts }) = &self.kept else {
+        let Some(AuxRollouts { observations, returns, weights, rollouts }) = &self.stored else {
             return Ok([f64::NAN; 2]);
         };
         let pass = Pass { detached: !self.settings.critic_trains_shared, aux: true };
@@ -163,7 +149,7 @@ impl Ppg {
             shuffle(&mut units, random);
             for units in units.chunks_exact(each) {
                 let rows = self.rows(units, on.device)?;
-                inject::here(inject::Place::Gather);
+                inject::here(inject::Hook::Gather);
                 let seen = trunk::from_rows(&observations.f_index_select(0, &rows)?)?;
                 let output = on.policy.forward(&seen, pass)?;
                 let (goals, weights) = (returns.f_index_select(0, &rows)?, weights.f_index_select(0, &rows)?);
@@ -177,7 +163,7 @@ impl Ppg {
                 let old = Distribution::from_saved(&old.f_index_select(0, &rows)?, continuous)?;
                 let kl = mean(&old.kl(&output.distribution)?)?;
                 let total = aux.f_add(&kl.f_mul_scalar(self.settings.beta_clone)?)?.f_add(&value)?;
-                on.update(&total, at, learned)?;
+                on.update(&total, ctx, stats)?;
                 last = Some([aux, kl]);
             }
         }
@@ -200,35 +186,35 @@ impl Ppg {
     }
 }
 
-impl Recipe for Ppg {
+impl Objective for Ppg {
     fn learn(
         &mut self,
         on: &mut OnPolicy,
-        at: &At<'_>,
+        ctx: &StepContext<'_>,
         random: &mut Generator,
-        learned: &mut Learned,
+        stats: &mut IterationStats,
     ) -> Result<(), TrainerError> {
-        let rollouts = self.kept.as_ref().map_or(0, |kept| kept.rollouts);
+        let rollouts = self.stored.as_ref().map_or(0, |stored| stored.rollouts);
         let aux_due = rollouts + 1 >= self.settings.policy_iterations as usize;
         let product = |epochs: u32, minibatches: u32| u64::from(epochs) * u64::from(minibatches);
-        learned.planned = product(self.settings.update_epochs, self.settings.num_minibatches);
+        stats.planned = product(self.settings.update_epochs, self.settings.num_minibatches);
         if aux_due {
-            learned.planned += product(self.settings.aux_epochs, self.settings.aux_num_minibatches);
+            stats.planned += product(self.settings.aux_epochs, self.settings.aux_num_minibatches);
         }
-        let noted = self.policy_phase(on, at, learned, random)?;
+        let losses = self.policy_phase(on, ctx, stats, random)?;
         self.keep(on)?;
         let [aux, kl] = if aux_due {
-            let last = self.aux_phase(on, at, learned, random)?;
-            if let Some(kept) = &mut self.kept {
-                kept.rollouts = 0;
+            let last = self.aux_phase(on, ctx, stats, random)?;
+            if let Some(stored) = &mut self.stored {
+                stored.rollouts = 0;
             }
             last
         } else {
             [f64::NAN; 2]
         };
-        learned.losses = noted.losses()?;
-        // No `_loss` at the end: most iterations have none.
-        learned.losses.extend([("losses/aux_value", aux), ("losses/aux_kl", kl)]);
+        stats.losses = losses.stats()?;
+        // Most iterations have no value for these.
+        stats.losses.extend([Stat::other("losses/aux_value", aux), Stat::other("losses/aux_kl", kl)]);
         Ok(())
     }
 }

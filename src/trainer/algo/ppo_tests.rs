@@ -1,7 +1,7 @@
 use super::*;
-use crate::algo::Algorithm;
 use crate::algo::a2c::A2c;
 use crate::algo::batch::Batches;
+use crate::algo::{Algorithm, Stat};
 use crate::distributed::{BackendKind, GroupSettings, ProcessGroup};
 use crate::env::Spec;
 use crate::policy::ActorCritic;
@@ -10,10 +10,10 @@ use crate::rollout::{ActionBuffer, Rollout};
 use crate::state::State;
 use rankdeck_kernel::seeds::{Purpose, Seeds};
 use rankdeck_types::experiment::{Experiment, Kernel, Policy};
-use rankdeck_types::learn::Learn;
+use rankdeck_types::learn::{Learn, ValueLoss};
 use std::cell::RefCell;
 use std::rc::Rc;
-use tch::Device;
+use tch::{Device, Tensor};
 
 fn close(a: f64, b: f64) -> bool {
     (a - b).abs() < 1e-5 * b.abs().max(1.0)
@@ -66,7 +66,7 @@ fn losses_equal_their_definition() {
     for (clip_vloss, value_loss) in
         [(true, ValueLoss::Squared), (false, ValueLoss::Squared), (false, ValueLoss::Huber)]
     {
-        let objective = Objective { clip_coef: 0.2, clip_vloss, value_loss, ent_coef: 0.01, vf_coef: 0.5 };
+        let objective = PpoLoss { clip_coef: 0.2, clip_vloss, value_loss, ent_coef: 0.01, vf_coef: 0.5 };
         let output = policy.forward(&minibatch.observations, Pass::PLAIN).unwrap();
         let losses = objective.losses(&output, &minibatch).unwrap();
         let (mut surrogate, mut value, mut entropy, mut kl, mut clipped) = (0.0, 0.0, 0.0, 0.0, 0);
@@ -95,11 +95,11 @@ fn losses_equal_their_definition() {
         assert!(close(losses.value.double_value(&[]), value));
         assert!(close(losses.entropy.double_value(&[]), entropy));
         assert!(close(losses.total.double_value(&[]), surrogate - 0.01 * entropy + 0.5 * value));
-        let mut noted = Noted::default();
-        noted.note(losses, 0.2).unwrap();
-        assert!(clipped > 5 && close(noted.approx_kl().unwrap(), kl / n));
-        let told = noted.losses().unwrap();
-        assert!(told[5].0 == "losses/clipfrac" && close(told[5].1, clipped as f64 / n));
+        let mut stats = LossStats::default();
+        stats.add(losses, 0.2).unwrap();
+        assert!(clipped > 5 && close(stats.approx_kl().unwrap(), kl / n));
+        let clip_share = stats.stats().unwrap()[5];
+        assert!(clip_share.name == "losses/clipfrac" && close(clip_share.value, clipped as f64 / n));
     }
 }
 
@@ -124,7 +124,7 @@ fn what_is_no_transition_is_not_learnt_from() {
 }
 
 /// The parameters after `iterations` iterations on one rank, and the last losses.
-fn trained(env: &str, rest: &str, kernel: &str, iterations: u64) -> (Vec<f32>, Vec<(&'static str, f64)>) {
+fn trained(env: &str, rest: &str, kernel: &str, iterations: u64) -> (Vec<f32>, Vec<Stat>) {
     let text = format!(
         "[run]\nname = 'x'\ntotal_steps = 50000\n[env]\nid = '{env}'\nnum_envs = 3\n[collect]\nnum_steps = 32\n\
          [policy]\nhidden = [24, 16]\nkernel = '{kernel}'\n{rest}\n"
@@ -132,7 +132,7 @@ fn trained(env: &str, rest: &str, kernel: &str, iterations: u64) -> (Vec<f32>, V
     let experiment: rankdeck_types::experiment::Experiment = toml::from_str(&text).unwrap();
     let (env, learn) = crate::setup::parts(&experiment).unwrap();
     let group = alone();
-    let parts = Parts {
+    let build = BuildContext {
         experiment: &experiment,
         sizes: crate::setup::Sizes::resolve(&experiment, 0, 1).unwrap(),
         spec: crate::env::spec_of(env).unwrap(),
@@ -144,13 +144,13 @@ fn trained(env: &str, rest: &str, kernel: &str, iterations: u64) -> (Vec<f32>, V
     let native = |engine: &Engine| assert_eq!(matches!(engine, Engine::Native(_)), kernel != "libtorch");
     let mut algorithm: Box<dyn Algorithm> = match learn {
         Learn::Ppo(settings) => {
-            let ppo = Ppo::new(settings, &parts).unwrap();
-            native(&ppo.recipe.engine);
+            let ppo = Ppo::new(settings, &build).unwrap();
+            native(&ppo.objective.engine);
             Box::new(ppo)
         }
         Learn::A2c(settings) => {
-            let a2c = A2c::new(settings, &parts).unwrap();
-            native(&a2c.recipe.engine);
+            let a2c = A2c::new(settings, &build).unwrap();
+            native(&a2c.objective.engine);
             Box::new(a2c)
         }
         other => panic!("{other:?}"),
@@ -158,7 +158,7 @@ fn trained(env: &str, rest: &str, kernel: &str, iterations: u64) -> (Vec<f32>, V
     let page = Rc::new(RefCell::new(rankdeck_proto::status_page::Writer::anonymous(0, 0).unwrap()));
     let mut losses = Vec::new();
     for iteration in 0..iterations {
-        let at = At {
+        let ctx = StepContext {
             group: &group,
             page: &page,
             iteration,
@@ -166,7 +166,7 @@ fn trained(env: &str, rest: &str, kernel: &str, iterations: u64) -> (Vec<f32>, V
             updates: 0,
             env_step: 96 * iteration,
         };
-        losses = algorithm.iterate(&at).unwrap().losses;
+        losses = algorithm.iterate(&ctx).unwrap().losses;
     }
     let model =
         algorithm.state().unwrap().arrays.into_iter().filter(|array| array.name.starts_with("model."));
@@ -186,17 +186,15 @@ fn both_engines_learn_the_same() {
         ("CartPole-v1", "shared = true\n[learn]\nalgorithm = 'a2c'\nent_coef = 0.01"),
         ("Pendulum-v1", "[learn]\nalgorithm = 'a2c'\nvalue_loss = 'huber'\nnorm_adv = true"),
     ] {
-        let ((native, told), (libtorch, wanted)) =
+        let ((native, report), (libtorch, wanted)) =
             (trained(env, rest, "auto", 3), trained(env, rest, "libtorch", 3));
         let (start, _) = trained(env, rest, "auto", 0);
         let apart = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(apart(&native, &start) > 1e-3, "{env} learns");
         assert!(apart(&native, &libtorch) < 2e-5, "{env} {rest}: {}", apart(&native, &libtorch));
-        for ((name, a), (other, b)) in told.iter().zip(&wanted) {
-            assert!(
-                name == other && (a - b).abs() < 1e-3 * b.abs().max(1.0),
-                "{env} {name}: {a}, {other} {b}"
-            );
+        for (a, b) in report.iter().zip(&wanted) {
+            let close = (a.value - b.value).abs() < 1e-3 * b.value.abs().max(1.0);
+            assert!(a.name == b.name && a.is_loss == b.is_loss && close, "{env}: {a:?}, {b:?}");
         }
     }
 }
@@ -223,7 +221,7 @@ fn a2c_on_pendulum_learns_the_same_by_both_engines() {
         experiment.policy.kernel = kernel;
         let (env, learn) = crate::setup::parts(&experiment).unwrap();
         let group = alone();
-        let parts = Parts {
+        let build = BuildContext {
             experiment: &experiment,
             sizes: crate::setup::Sizes::resolve(&experiment, 0, 1).unwrap(),
             spec: crate::env::spec_of(env).unwrap(),
@@ -233,19 +231,19 @@ fn a2c_on_pendulum_learns_the_same_by_both_engines() {
             life: 0,
         };
         let Learn::A2c(settings) = learn else { panic!("not A2C") };
-        let mut a2c = A2c::new(settings, &parts).unwrap();
+        let mut a2c = A2c::new(settings, &build).unwrap();
         let page = Rc::new(RefCell::new(rankdeck_proto::status_page::Writer::anonymous(0, 0).unwrap()));
         let start = a2c.state().unwrap();
         for iteration in 0..5 {
-            let at = At {
+            let ctx = StepContext {
                 group: &group,
                 page: &page,
                 iteration,
-                num_iterations: parts.sizes.num_iterations,
+                num_iterations: build.sizes.num_iterations,
                 updates: iteration,
-                env_step: iteration * parts.sizes.batch,
+                env_step: iteration * build.sizes.batch,
             };
-            a2c.iterate(&at).unwrap();
+            a2c.iterate(&ctx).unwrap();
         }
         (start, a2c.state().unwrap())
     };

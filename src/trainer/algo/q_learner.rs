@@ -23,7 +23,7 @@ use rankdeck_kernel::loss::Distance;
 use rankdeck_kernel::optimise::{clip_scale, sum_of_squares};
 use rankdeck_kernel::q::{q_loss, q_targets};
 use rankdeck_kernel::seeds::Seeds;
-use rankdeck_kernel::{Matrix, Road};
+use rankdeck_kernel::{Isa, Matrix};
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::learn::Dqn as Settings;
 use rankdeck_types::learn::dqn::TdLoss;
@@ -31,7 +31,7 @@ use tch::{Device, Kind, TchError, Tensor};
 
 /// What an update saw, of this rank's share.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct QLearned {
+pub struct QStats {
     /// Mean TD loss of this rank's share.
     pub td_loss: f64,
     /// Mean Q-value of the actions taken.
@@ -48,22 +48,22 @@ pub struct QLearner {
     /// Gradients and equality over the ranks.
     pub ddp: Ddp,
     data_parallel: Option<DataParallel>,
-    fast: Option<Box<Fast>>,
-    seen: Seen,
+    fast: Option<Box<NativeQ>>,
+    latest: LatestLoss,
     shape: Vec<i64>,
     device: Device,
 }
 
 /// What the latest update saw, where it is.
-enum Seen {
+enum LatestLoss {
     Nothing,
-    Numbers(QLearned),
+    Numbers(QStats),
     /// On the device, to be read when somebody asks: the loss, and the Q-values of the actions taken.
     Tensors(Tensor, Tensor),
 }
 
 /// The plain-Rust way.
-struct Fast {
+struct NativeQ {
     online: QFast,
     target: QFast,
     now: Matrix,
@@ -74,10 +74,15 @@ struct Fast {
     errors: Vec<f32>,
 }
 
-impl Fast {
+impl NativeQ {
     /// Puts the gradient of the batch's loss into the flat buffer, in plain Rust.
-    fn gradient(&mut self, settings: &Settings, batch: &Batch, ddp: &mut Ddp) -> Result<QLearned, TrainerError> {
-        let Fast { online, target, now, next, gradient, targets, shares, errors } = self;
+    fn gradient(
+        &mut self,
+        settings: &Settings,
+        batch: &Batch,
+        ddp: &mut Ddp,
+    ) -> Result<QStats, TrainerError> {
+        let NativeQ { online, target, now, next, gradient, targets, shares, errors } = self;
         targets.resize(batch.rows, 0.0);
         errors.resize(batch.rows, 0.0);
         next.copy_rows(&batch.numbers.next);
@@ -100,7 +105,7 @@ impl Fast {
         let flat = unsafe { ddp.flat_gradients() }.ok_or_else(gone)?;
         flat.fill(0.0);
         online.backward(now, gradient, flat);
-        Ok(QLearned { td_loss: loss, q_values: sum / batch.rows.max(1) as f64 })
+        Ok(QStats { td_loss: loss, q_values: sum / batch.rows.max(1) as f64 })
     }
 }
 
@@ -117,7 +122,7 @@ fn load(network: &mut QFast, parameters: &Parameters) -> Result<(), TrainerError
 
 /// Which way to compute.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Way {
+pub enum ComputePath {
     /// Plain Rust where the network is dense and the device a CPU, else libtorch.
     Best,
     /// libtorch.
@@ -126,9 +131,9 @@ pub enum Way {
     DataParallel(DataParallel),
 }
 
-impl Way {
+impl ComputePath {
     /// What the experiment asks for: `distributed.data_parallel` devices of this process, from `device` on.
-    pub fn of(experiment: &Experiment, device: Device) -> Result<Way, TrainerError> {
+    pub fn of(experiment: &Experiment, device: Device) -> Result<ComputePath, TrainerError> {
         let count = experiment.distributed.data_parallel as usize;
         let devices = match device {
             Device::Cuda(first) => (first..first + count).map(Device::Cuda).collect(),
@@ -145,7 +150,7 @@ impl Way {
                 "lower distributed.data_parallel, or start fewer ranks on this host",
             ));
         }
-        Ok(DataParallel::new(devices).map_or(Way::Best, Way::DataParallel))
+        Ok(DataParallel::new(devices).map_or(ComputePath::Best, ComputePath::DataParallel))
     }
 }
 
@@ -154,7 +159,7 @@ impl QLearner {
     pub fn new(
         settings: Settings,
         (spec, layout): (&Spec, QLayout),
-        way: Way,
+        way: ComputePath,
         seeds: &Seeds,
         device: Device,
         group: &ProcessGroup,
@@ -166,9 +171,9 @@ impl QLearner {
         };
         let ddp =
             Ddp::new(network.online.named(), named("target.", network.target.named()), group, bucket_bytes)?;
-        let fast = (way == Way::Best && layout.is_dense() && device == Device::Cpu).then(|| {
+        let fast = (way == ComputePath::Best && layout.is_dense() && device == Device::Cpu).then(|| {
             let rows = (settings.batch_size / group.world_size().max(1)) as usize;
-            Box::new(Fast {
+            Box::new(NativeQ {
                 online: QFast::new(&layout, rows),
                 target: QFast::new(&layout, rows),
                 now: Matrix::new(rows, spec.observation_len()),
@@ -184,9 +189,9 @@ impl QLearner {
             settings,
             network,
             ddp,
-            data_parallel: if let Way::DataParallel(devices) = way { Some(devices) } else { None },
+            data_parallel: if let ComputePath::DataParallel(devices) = way { Some(devices) } else { None },
             fast,
-            seen: Seen::Nothing,
+            latest: LatestLoss::Nothing,
             shape: spec.observation_shape.iter().map(|side| *side as i64).collect(),
             device,
         };
@@ -205,11 +210,11 @@ impl QLearner {
 
     /// One update from this rank's share of a batch.
     pub fn update(&mut self, batch: &Batch, group: &ProcessGroup) -> Result<(), TrainerError> {
-        self.seen = if let Some(fast) = &mut self.fast {
-            let learned = fast.gradient(&self.settings, batch, &mut self.ddp)?;
+        self.latest = if let Some(fast) = &mut self.fast {
+            let stats = fast.gradient(&self.settings, batch, &mut self.ddp)?;
             self.ddp.reduce(group)?;
             self.step_fast()?;
-            Seen::Numbers(learned)
+            LatestLoss::Numbers(stats)
         } else {
             self.ddp.zero_grad();
             let (loss, taken) = self.gradient(batch)?;
@@ -218,7 +223,7 @@ impl QLearner {
                 let _ = self.ddp.clip_grad_norm(self.settings.max_grad_norm);
             }
             self.adam.step(self.network.online.tensors(), self.settings.learning_rate)?;
-            Seen::Tensors(loss, taken)
+            LatestLoss::Tensors(loss, taken)
         };
         let follow = self.adam.steps.is_multiple_of(self.settings.target_every.max(1));
         if follow {
@@ -234,11 +239,11 @@ impl QLearner {
     }
 
     /// What the latest update saw; reads it from the device.
-    pub fn learned(&self) -> Result<QLearned, TchError> {
-        match &self.seen {
-            Seen::Nothing => Ok(QLearned::default()),
-            Seen::Numbers(learned) => Ok(*learned),
-            Seen::Tensors(loss, taken) => Ok(QLearned {
+    pub fn stats(&self) -> Result<QStats, TchError> {
+        match &self.latest {
+            LatestLoss::Nothing => Ok(QStats::default()),
+            LatestLoss::Numbers(stats) => Ok(*stats),
+            LatestLoss::Tensors(loss, taken) => Ok(QStats {
                 td_loss: loss.f_double_value(&[])?,
                 q_values: taken.f_mean(None::<Kind>)?.f_double_value(&[])?,
             }),
@@ -250,7 +255,7 @@ impl QLearner {
         // SAFETY: until the step is done, no tensor operation runs.
         let gradients = unsafe { self.ddp.flat_gradients() }.ok_or_else(gone)?;
         let scale = match self.settings.max_grad_norm {
-            most if most > 0.0 => clip_scale(sum_of_squares(Road::best(), gradients).sqrt(), most),
+            most if most > 0.0 => clip_scale(sum_of_squares(Isa::best(), gradients).sqrt(), most),
             _ => 1.0,
         };
         // SAFETY: as above; parameters and gradients are different buffers.

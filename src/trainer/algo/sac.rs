@@ -1,14 +1,14 @@
 //! Soft actor-critic over all ranks: each rank plays its environments into its own replay and brings its share of every batch.
 //!
-//! Owner: [`Replayed`]. An iteration is `collect.num_steps` steps of every environment, then `updates_per_iteration` updates
+//! Owner: [`OffPolicyAlgorithm`]. An iteration is `collect.num_steps` steps of every environment, then `updates_per_iteration` updates
 //! ([`super::sac_learner`], SAC-1..3). Until `learning_starts` environment steps over all ranks, actions are even within their bounds. Reference:
 //! CleanRL's sac_continuous_action.py.
 //!
 //! Truncation: a cut by a time limit goes on with the value of the true last observation, as in CleanRL (REPLAY-2).
 
-use super::Parts;
-use super::off_policy::{Common, Learner, Replayed, shares};
-use super::sac_learner::{Noise, Part, SacLearner};
+use super::off_policy::{Learner, OffPolicyAlgorithm, OffPolicySettings, shares};
+use super::sac_learner::{Noise, Optimiser, SacLearner};
+use super::{BuildContext, Stat};
 use crate::distributed::ProcessGroup;
 use crate::env::{Observations, Spec};
 use crate::error::TrainerError;
@@ -17,7 +17,7 @@ use crate::policy::sac_networks::SacLayout;
 use crate::replay::Batch;
 use crate::rollout::ActionBuffer;
 use crate::setup::Sizes;
-use crate::state::{Array, MODEL, Restored, State, Words};
+use crate::state::{Array, MODEL, RestoredState, State, Words};
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::learn::Sac as Settings;
@@ -36,9 +36,9 @@ impl Noise for Generator {
     }
 }
 
-fn common(settings: &Settings) -> Common {
+fn shared_settings(settings: &Settings) -> OffPolicySettings {
     let Settings { buffer_size, learning_starts, batch_size, gamma, updates_per_iteration, .. } = *settings;
-    Common { buffer_size, learning_starts, batch_size, n_step: 1, gamma, updates_per_iteration }
+    OffPolicySettings { buffer_size, learning_starts, batch_size, n_step: 1, gamma, updates_per_iteration }
 }
 
 /// Refuses what cannot work, before any rank is waited for.
@@ -48,19 +48,22 @@ pub fn check(
     spec: &Spec,
     sizes: &Sizes,
 ) -> Result<(), TrainerError> {
-    shares(&common(settings), spec, sizes)?;
+    shares(&shared_settings(settings), spec, sizes)?;
     SacLayout::new(spec, &experiment.policy).map(drop)
 }
 
 impl Sac {
     /// Collective: weights are copied from rank 0.
-    pub fn new(settings: &Settings, parts: &Parts<'_>) -> Result<Replayed<Sac>, TrainerError> {
-        let Parts { experiment, spec, seeds, device, group, .. } = parts;
+    pub fn new(
+        settings: &Settings,
+        build: &BuildContext<'_>,
+    ) -> Result<OffPolicyAlgorithm<Sac>, TrainerError> {
+        let BuildContext { experiment, spec, seeds, device, group, .. } = build;
         let layout = SacLayout::new(spec, &experiment.policy)?;
         let bucket = (experiment.distributed.bucket_mb.clamp(0.0, 4096.0) * 1024.0 * 1024.0) as usize;
         let learner = SacLearner::new(settings.clone(), layout, seeds, *device, group, bucket)?;
         let sac = Sac { learner, settings: settings.clone(), device: *device };
-        Replayed::new(common(settings), sac, parts)
+        OffPolicyAlgorithm::new(shared_settings(settings), sac, build)
     }
 
     fn input(&self, observations: Observations<'_>, rows: usize) -> Result<Tensor, TchError> {
@@ -115,14 +118,14 @@ impl Learner for Sac {
         self.settings.policy_lr
     }
 
-    fn losses(&mut self, _env_step: u64) -> Result<Vec<(&'static str, f64)>, TrainerError> {
-        let learned = self.learner.learned()?;
+    fn losses(&mut self, _env_step: u64) -> Result<Vec<Stat>, TrainerError> {
+        let stats = self.learner.stats()?;
         Ok(vec![
-            ("losses/qf_loss", learned.critic_loss),
-            ("losses/actor_loss", learned.actor_loss),
-            ("losses/alpha_loss", learned.alpha_loss),
-            ("losses/alpha", learned.alpha),
-            ("losses/qf1_values", learned.q_values),
+            Stat::loss("losses/qf_loss", stats.critic_loss),
+            Stat::loss("losses/actor_loss", stats.actor_loss),
+            Stat::loss("losses/alpha_loss", stats.alpha_loss),
+            Stat::other("losses/alpha", stats.alpha),
+            Stat::other("losses/qf1_values", stats.q_values),
         ])
     }
 
@@ -132,7 +135,7 @@ impl Learner for Sac {
         state.arrays.extend(learner.networks.critics.arrays(MODEL)?);
         state.arrays.extend(learner.networks.targets.arrays("target.")?);
         state.arrays.push(Array::of("log_alpha", &learner.log_alpha)?);
-        for (name, Part { adam, .. }) in optimisers(learner) {
+        for (name, Optimiser { adam, .. }) in optimisers(learner) {
             state.arrays.push(Array::of(&format!("adam.{name}.first"), &adam.first)?);
             state.arrays.push(Array::of(&format!("adam.{name}.second"), &adam.second)?);
         }
@@ -142,13 +145,13 @@ impl Learner for Sac {
         Ok(())
     }
 
-    fn load(&mut self, restored: &Restored) -> Result<(), TrainerError> {
+    fn load(&mut self, restored: &RestoredState) -> Result<(), TrainerError> {
         let learner = &mut self.learner;
         restored.copy_to(MODEL, learner.networks.actor.named())?;
         restored.copy_to(MODEL, learner.networks.critics.named())?;
         restored.copy_to("target.", learner.networks.targets.named())?;
         restored.copy_to("", vec![("log_alpha".into(), learner.log_alpha.shallow_clone())])?;
-        for (name, Part { adam, .. }) in optimisers(learner) {
+        for (name, Optimiser { adam, .. }) in optimisers(learner) {
             let moments = [("first", &adam.first), ("second", &adam.second)]
                 .map(|(moment, tensor)| (format!("{name}.{moment}"), tensor.shallow_clone()));
             restored.copy_to("adam.", moments.into())?;
@@ -178,6 +181,6 @@ impl Greedy for Sac {
     }
 }
 
-fn optimisers(learner: &SacLearner) -> [(&'static str, &Part); 3] {
+fn optimisers(learner: &SacLearner) -> [(&'static str, &Optimiser); 3] {
     [("critics", &learner.critics), ("actor", &learner.actor), ("alpha", &learner.alpha)]
 }

@@ -23,7 +23,7 @@ use tch::{Device, Kind, TchError, Tensor};
 
 /// What an update saw, of this rank's share.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct SacLearned {
+pub struct SacStats {
     /// Sum of both critics' mean squared errors.
     pub critic_loss: f64,
     /// Of the latest actor update.
@@ -38,7 +38,7 @@ pub struct SacLearned {
 
 /// Scalars of the latest update of each kind, on the device until somebody asks.
 #[derive(Default)]
-struct Seen {
+struct LatestStats {
     critic_loss: Option<Tensor>,
     actor_loss: Option<Tensor>,
     alpha_loss: Option<Tensor>,
@@ -46,7 +46,7 @@ struct Seen {
 }
 
 /// A network's, or a number's, optimiser with its gradients.
-pub struct Part {
+pub struct Optimiser {
     /// The optimiser.
     pub adam: Adam,
     /// Gradients and equality over the ranks.
@@ -61,13 +61,13 @@ pub struct SacLearner {
     /// Logarithm of the entropy weight.
     pub log_alpha: Tensor,
     /// Trains the critics; covers the targets.
-    pub critics: Part,
+    pub critics: Optimiser,
     /// Trains the actor.
-    pub actor: Part,
+    pub actor: Optimiser,
     /// Trains the entropy weight.
-    pub alpha: Part,
+    pub alpha: Optimiser,
     updates: u64,
-    seen: Seen,
+    latest: LatestStats,
     device: Device,
 }
 
@@ -92,9 +92,9 @@ impl SacLearner {
         let log_alpha =
             Tensor::f_from_slice(&[start as f32])?.f_to_device(device)?.f_set_requires_grad(true)?;
         let eps = settings.adam_eps;
-        let part = |parameters: Vec<(String, Tensor)>, buffers| -> Result<Part, TrainerError> {
+        let part = |parameters: Vec<(String, Tensor)>, buffers| -> Result<Optimiser, TrainerError> {
             let len = parameters.iter().map(|(_, tensor)| tensor.numel()).sum();
-            Ok(Part {
+            Ok(Optimiser {
                 adam: Adam::new(len, eps, device)?,
                 ddp: Ddp::new(parameters, buffers, group, bucket_bytes)?,
             })
@@ -112,7 +112,7 @@ impl SacLearner {
             actor,
             alpha,
             updates: 0,
-            seen: Seen::default(),
+            latest: LatestStats::default(),
             device,
         })
     }
@@ -176,14 +176,14 @@ impl SacLearner {
     }
 
     /// What the latest update saw; reads it from the device.
-    pub fn learned(&self) -> Result<SacLearned, TchError> {
+    pub fn stats(&self) -> Result<SacStats, TchError> {
         let read = |scalar: &Option<Tensor>| scalar.as_ref().map_or(Ok(0.0), |t| t.f_double_value(&[]));
-        Ok(SacLearned {
-            critic_loss: read(&self.seen.critic_loss)?,
-            actor_loss: read(&self.seen.actor_loss)?,
-            alpha_loss: read(&self.seen.alpha_loss)?,
+        Ok(SacStats {
+            critic_loss: read(&self.latest.critic_loss)?,
+            actor_loss: read(&self.latest.actor_loss)?,
+            alpha_loss: read(&self.latest.alpha_loss)?,
             alpha: self.entropy_weight()?,
-            q_values: read(&self.seen.q_values)?,
+            q_values: read(&self.latest.q_values)?,
         })
     }
 
@@ -195,13 +195,13 @@ impl SacLearner {
         let [first, second] = self.networks.values(self.networks.critics.tensors(), now, taken)?;
         let squares = |values: &Tensor| values.f_sub(goals)?.f_square()?.f_mean(None::<Kind>);
         let loss = squares(&first)?.f_add(&squares(&second)?)?;
-        let Part { adam, ddp } = &mut self.critics;
+        let Optimiser { adam, ddp } = &mut self.critics;
         ddp.zero_grad();
         loss.f_backward()?;
         ddp.reduce(group)?;
         adam.step(self.networks.critics.tensors(), self.settings.q_lr)?;
-        self.seen.critic_loss = Some(loss.f_detach()?);
-        self.seen.q_values = Some(first.f_detach()?.f_mean(None::<Kind>)?);
+        self.latest.critic_loss = Some(loss.f_detach()?);
+        self.latest.q_values = Some(first.f_detach()?.f_mean(None::<Kind>)?);
         Ok(())
     }
 
@@ -213,12 +213,12 @@ impl SacLearner {
         let [first, second] = self.networks.values(&critics, now, &drawn.actions)?;
         let alpha = self.log_alpha.f_detach()?.f_exp()?;
         let loss = drawn.log_probs.f_mul(&alpha)?.f_sub(&first.f_minimum(&second)?)?.f_mean(None::<Kind>)?;
-        let Part { adam, ddp } = &mut self.actor;
+        let Optimiser { adam, ddp } = &mut self.actor;
         ddp.zero_grad();
         loss.f_backward()?;
         ddp.reduce(group)?;
         adam.step(self.networks.actor.tensors(), self.settings.policy_lr)?;
-        self.seen.actor_loss = Some(loss.f_detach()?);
+        self.latest.actor_loss = Some(loss.f_detach()?);
         Ok(())
     }
 
@@ -228,12 +228,12 @@ impl SacLearner {
         let target = -(self.networks.layout().actions as f64);
         let lack = log_probs.f_add_scalar(target)?.f_neg()?;
         let loss = self.log_alpha.f_exp()?.f_mul(&lack)?.f_mean(None::<Kind>)?;
-        let Part { adam, ddp } = &mut self.alpha;
+        let Optimiser { adam, ddp } = &mut self.alpha;
         ddp.zero_grad();
         loss.f_backward()?;
         ddp.reduce(group)?;
         adam.step(std::slice::from_ref(&self.log_alpha), self.settings.q_lr)?;
-        self.seen.alpha_loss = Some(loss.f_detach()?);
+        self.latest.alpha_loss = Some(loss.f_detach()?);
         Ok(())
     }
 

@@ -5,18 +5,18 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-enum Word<T> {
-    Progress,
+enum WorkMessage<T> {
+    WorkProgress,
     Done(T),
 }
 
 /// Given to the work, to say that it moves on.
-pub(super) struct Progress<T>(Sender<Word<T>>);
+pub(super) struct WorkProgress<T>(Sender<WorkMessage<T>>);
 
-impl<T> Progress<T> {
+impl<T> WorkProgress<T> {
     pub(super) fn moved(&self) {
         // The caller may have given up; then nobody listens.
-        let _ = self.0.send(Word::Progress);
+        let _ = self.0.send(WorkMessage::WorkProgress);
     }
 }
 
@@ -24,21 +24,21 @@ impl<T> Progress<T> {
 /// `moved` is called on the caller's thread for each sign of progress.
 pub(super) fn within<T: Send + 'static>(
     limit: Duration,
-    work: impl FnOnce(&Progress<T>) -> T + Send + 'static,
+    work: impl FnOnce(&WorkProgress<T>) -> T + Send + 'static,
     mut moved: impl FnMut(),
 ) -> Option<T> {
-    let (sender, receiver): (_, Receiver<Word<T>>) = channel();
+    let (sender, receiver): (_, Receiver<WorkMessage<T>>) = channel();
     let spawned = std::thread::Builder::new().name("dist".into()).spawn(move || {
-        let progress = Progress(sender);
+        let progress = WorkProgress(sender);
         let result = work(&progress);
-        let _ = progress.0.send(Word::Done(result));
+        let _ = progress.0.send(WorkMessage::Done(result));
     });
     spawned.ok()?;
     let deadline = Instant::now() + limit;
     loop {
         match receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(Word::Progress) => moved(),
-            Ok(Word::Done(result)) => return Some(result),
+            Ok(WorkMessage::WorkProgress) => moved(),
+            Ok(WorkMessage::Done(result)) => return Some(result),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return None,
         }
     }

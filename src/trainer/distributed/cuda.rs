@@ -3,7 +3,7 @@
 //! Owner: the trainer's start-up. libtorch's CUDA half is not linked: it would not load on a host without the driver. It is opened here, before the
 //! first tensor, where there is a device; tch sees CUDA from then on.
 
-use super::error::{DistError, DistErrorKind, DistPhase, Failure};
+use super::error::{BackendError, DistError, DistErrorKind, DistPhase};
 use super::library::{Library, torch_folder};
 use cudarc::driver::{result, sys};
 use std::path::Path;
@@ -13,12 +13,12 @@ use std::sync::OnceLock;
 const DRIVER: &str = "libcuda.so.1";
 const TORCH_CUDA: &str = "libtorch_cuda.so";
 
-pub(super) fn driver_failure(what: &str, error: result::DriverError) -> Failure {
-    Failure::new(DistErrorKind::Failed, format!("{what}: CUDA error {:?}", error.0))
+pub(super) fn driver_failure(what: &str, error: result::DriverError) -> BackendError {
+    BackendError::new(DistErrorKind::Failed, format!("{what}: CUDA error {:?}", error.0))
 }
 
 /// How many devices this process may use; 0 without a driver. A driver that does not start is an error.
-pub(super) fn device_count() -> Result<u32, Failure> {
+pub(super) fn device_count() -> Result<u32, BackendError> {
     // cudarc panics when the library is missing: look first.
     if !has_driver() {
         return Ok(0);
@@ -39,8 +39,8 @@ pub fn has_driver() -> bool {
 }
 
 /// The devices, or why NCCL cannot work here.
-pub(super) fn require_devices() -> Result<u32, Failure> {
-    let unsupported = |text: &str| Failure::new(DistErrorKind::Unsupported, text);
+pub(super) fn require_devices() -> Result<u32, BackendError> {
+    let unsupported = |text: &str| BackendError::new(DistErrorKind::Unsupported, text);
     if !has_driver() {
         return Err(unsupported("no NVIDIA driver on this host"));
     }
@@ -50,11 +50,11 @@ pub(super) fn require_devices() -> Result<u32, Failure> {
     }
 }
 
-fn load() -> Result<bool, Failure> {
+fn load() -> Result<bool, BackendError> {
     if device_count()? == 0 {
         return Ok(false);
     }
-    let unsupported = |text: String| Failure::new(DistErrorKind::Unsupported, text);
+    let unsupported = |text: String| BackendError::new(DistErrorKind::Unsupported, text);
     let folder =
         torch_folder().ok_or_else(|| unsupported("cannot tell where libtorch was loaded from".into()))?;
     let path = folder.join(TORCH_CUDA);
@@ -68,7 +68,7 @@ fn load() -> Result<bool, Failure> {
 /// Loads libtorch's CUDA half where a driver and a device are present, and says whether; call it before anything asks tch about CUDA.
 /// `Ok(false)`: there is no GPU, use the CPU. An error: there is one, but it cannot be used.
 pub fn load_cuda() -> Result<bool, DistError> {
-    static LOADED: OnceLock<Result<bool, Failure>> = OnceLock::new();
+    static LOADED: OnceLock<Result<bool, BackendError>> = OnceLock::new();
     LOADED.get_or_init(load).clone().map_err(|failure| {
         DistError::new(failure.kind, DistPhase::Rendezvous, (0, 0), failure.text).with_hint(
             "install the CUDA wheels of torch 2.11.0 in the folder that `libtorch` in hosts.toml names, or set CUDA_VISIBLE_DEVICES= to use the CPU",

@@ -13,7 +13,7 @@
 //! Accumulating over several backward passes without exchanging (PyTorch's `no_sync`) is: call `reduce` after the last one only. Nothing is
 //! exchanged during backward; docs/ARCHITECTURE.md has the measurement behind that.
 
-use super::error::{DistError, DistErrorKind, DistPhase, Failure};
+use super::error::{BackendError, DistError, DistErrorKind, DistPhase};
 use super::ffi;
 use super::fingerprint::{self, Hash};
 use super::group::{ProcessGroup, ReduceOp};
@@ -35,7 +35,7 @@ pub enum Averaging {
 }
 
 /// A parameter and its part of the flat buffer.
-struct Slot {
+struct GradientSlot {
     parameter: Tensor,
     /// A view of the flat buffer in the parameter's shape.
     gradient: Tensor,
@@ -46,7 +46,7 @@ struct Flat {
     gradients: Tensor,
     /// One per slot, behind the gradients in the same memory: 1 where this rank used the parameter. Only for [`Averaging::Contributors`].
     flags: Option<Tensor>,
-    slots: Vec<Slot>,
+    slots: Vec<GradientSlot>,
     /// Views of the flat buffer, cut between parameters; the last has the flags.
     buckets: Vec<Tensor>,
 }
@@ -145,7 +145,7 @@ impl Ddp {
             }
             if let Some(flags) = &flat.flags {
                 divide(&flat.slots, flags).map_err(|error| {
-                    failed(self.identity, Failure::new(DistErrorKind::Failed, error.to_string()))
+                    failed(self.identity, BackendError::new(DistErrorKind::Failed, error.to_string()))
                 })?;
             }
         }
@@ -190,7 +190,7 @@ impl Ddp {
             "rank {} has been through other collectives than rank 0 (by operation, tag, count or dtype)",
             super::store::list(&differing)
         );
-        Err(failed(self.identity, Failure::new(DistErrorKind::Mismatch, text)))
+        Err(failed(self.identity, BackendError::new(DistErrorKind::Mismatch, text)))
     }
 
     /// Elements of all gradients.
@@ -230,13 +230,13 @@ impl Ddp {
                         slot.gradient.f_zero_().map(|_| ())
                     }
                 })
-                .map_err(|error| Failure::new(DistErrorKind::Failed, error.to_string()))
+                .map_err(|error| BackendError::new(DistErrorKind::Failed, error.to_string()))
                 .and_then(|()| ffi::set_grad(&mut slot.parameter, &mut slot.gradient))
                 .map_err(|failure| failed(self.identity, failure))?;
             }
             if let Some(flags) = &mut flat.flags {
                 no_grad(|| flags.f_copy_(&Tensor::f_from_slice(&used)?)).map_err(|error| {
-                    failed(self.identity, Failure::new(DistErrorKind::Failed, error.to_string()))
+                    failed(self.identity, BackendError::new(DistErrorKind::Failed, error.to_string()))
                 })?;
             }
         }
@@ -245,7 +245,7 @@ impl Ddp {
 }
 
 /// Divides each gradient by its count of contributors; a sum of nothing stays zero.
-fn divide(slots: &[Slot], flags: &Tensor) -> Result<(), tch::TchError> {
+fn divide(slots: &[GradientSlot], flags: &Tensor) -> Result<(), tch::TchError> {
     let mut counts = vec![0.0_f64; slots.len()];
     flags.f_to_device(Device::Cpu)?.f_to_kind(Kind::Double)?.f_copy_data(&mut counts, slots.len())?;
     no_grad(|| {
@@ -256,11 +256,11 @@ fn divide(slots: &[Slot], flags: &Tensor) -> Result<(), tch::TchError> {
     })
 }
 
-fn failed(identity: (u32, u32), failure: Failure) -> DistError {
+fn failed(identity: (u32, u32), failure: BackendError) -> DistError {
     DistError::new(failure.kind, DistPhase::Collective, identity, failure.text)
 }
 
-fn attached(slot: &Slot) -> bool {
+fn attached(slot: &GradientSlot) -> bool {
     let gradient = slot.parameter.grad();
     gradient.defined() && gradient.data_ptr() == slot.gradient.data_ptr()
 }
@@ -304,7 +304,7 @@ fn same_layout(layout: u64, group: &ProcessGroup) -> Result<(), DistError> {
         "the networks differ: rank {} has other names, shapes or dtypes of parameters than rank 0",
         super::store::list(&differing)
     );
-    Err(failed((group.rank(), group.world_size()), Failure::new(DistErrorKind::Mismatch, text)))
+    Err(failed((group.rank(), group.world_size()), BackendError::new(DistErrorKind::Mismatch, text)))
 }
 
 /// Copies rank 0's state to all, as bytes, in one collective whatever the dtypes.
@@ -312,7 +312,7 @@ fn same_layout(layout: u64, group: &ProcessGroup) -> Result<(), DistError> {
 fn broadcast_state(state: &[Tensor], group: &ProcessGroup) -> Result<(), DistError> {
     let identity = (group.rank(), group.world_size());
     let broke =
-        |error: tch::TchError| failed(identity, Failure::new(DistErrorKind::Failed, error.to_string()));
+        |error: tch::TchError| failed(identity, BackendError::new(DistErrorKind::Failed, error.to_string()));
     let Some(device) = state.first().map(Tensor::device) else { return Ok(()) };
     no_grad(|| {
         let parts: Vec<Tensor> = state
@@ -340,7 +340,11 @@ fn broadcast_state(state: &[Tensor], group: &ProcessGroup) -> Result<(), DistErr
     })
 }
 
-fn flatten(trained: Vec<Tensor>, averaging: Averaging, bucket_bytes: usize) -> Result<Vec<Flat>, Failure> {
+fn flatten(
+    trained: Vec<Tensor>,
+    averaging: Averaging,
+    bucket_bytes: usize,
+) -> Result<Vec<Flat>, BackendError> {
     let mut groups: Vec<((Kind, Device), Vec<Tensor>)> = Vec::new();
     for parameter in trained {
         let key = (parameter.kind(), parameter.device());
@@ -357,7 +361,7 @@ fn flat(
     parameters: Vec<Tensor>,
     averaging: Averaging,
     bucket_bytes: usize,
-) -> Result<Flat, Failure> {
+) -> Result<Flat, BackendError> {
     let total: usize = parameters.iter().map(Tensor::numel).sum();
     let flag_count = if averaging == Averaging::Contributors { parameters.len() } else { 0 };
     let whole = Tensor::zeros([(total + flag_count) as i64], (kind, device));
@@ -379,7 +383,7 @@ fn flat(
             no_grad(|| gradient.copy_(&earlier));
         }
         ffi::set_grad(&mut parameter, &mut gradient)?;
-        slots.push(Slot { parameter, gradient });
+        slots.push(GradientSlot { parameter, gradient });
         start += length;
     }
     if start > bucket_start {
@@ -390,7 +394,7 @@ fn flat(
 
 #[cfg(test)]
 mod tests {
-    use super::super::group::{BackendKind, GroupSettings};
+    use super::super::settings::{BackendKind, GroupSettings};
     use super::*;
     use rankdeck_proto::status_page::Writer;
     use std::cell::RefCell;

@@ -154,14 +154,14 @@ impl std::error::Error for DistError {}
 
 /// What a library said, before the group adds who, when and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Failure {
+pub(super) struct BackendError {
     pub kind: DistErrorKind,
     pub text: String,
 }
 
-impl Failure {
-    pub(super) fn new(kind: DistErrorKind, text: impl Into<String>) -> Failure {
-        Failure { kind, text: text.into() }
+impl BackendError {
+    pub(super) fn new(kind: DistErrorKind, text: impl Into<String>) -> BackendError {
+        BackendError { kind, text: text.into() }
     }
 
     /// As it passes from rank to rank: one letter for the kind, then the text.
@@ -175,7 +175,7 @@ impl Failure {
         format!("{letter}{}", self.text)
     }
 
-    pub(super) fn from_wire(value: &str) -> Failure {
+    pub(super) fn from_wire(value: &str) -> BackendError {
         let mut letters = value.chars();
         let kind = match letters.next() {
             Some('U') => DistErrorKind::Usage,
@@ -183,7 +183,7 @@ impl Failure {
             Some('N') => DistErrorKind::Unsupported,
             _ => DistErrorKind::Failed,
         };
-        Failure::new(kind, letters.as_str())
+        BackendError::new(kind, letters.as_str())
     }
 }
 

@@ -1,9 +1,9 @@
-//! The C interface of `csrc/shim.cpp`, made safe to hold: handles that free themselves, statuses that become [`Failure`]s.
+//! The C interface of `csrc/shim.cpp`, made safe to hold: handles that free themselves, statuses that become [`BackendError`]s.
 //!
 //! Owner: the process group. Invariants: no C++ exception reaches Rust; a handle is used only while its owner lives; tensors passed
 //! to a call may still be used by libtorch after a timeout, which is sound because libtorch holds its own reference.
 
-use super::error::{DistErrorKind, Failure};
+use super::error::{BackendError, DistErrorKind};
 use std::ffi::{CStr, CString, c_char, c_void};
 use tch::Tensor;
 
@@ -104,7 +104,7 @@ unsafe extern "C" {
 }
 
 /// Runs one call of the shim and turns its status and text into a result.
-fn call(body: impl FnOnce(*mut ErrorText) -> i32) -> Result<(), Failure> {
+fn call(body: impl FnOnce(*mut ErrorText) -> i32) -> Result<(), BackendError> {
     let mut error = ErrorText { bytes: [0; 1024] };
     let status = body(&mut error);
     let kind = match status {
@@ -118,11 +118,12 @@ fn call(body: impl FnOnce(*mut ErrorText) -> i32) -> Result<(), Failure> {
     let end = error.bytes.iter().position(|byte| *byte == 0).unwrap_or(error.bytes.len());
     let text = String::from_utf8_lossy(&error.bytes[..end]);
     // libtorch appends source lines and stacks; the first line says what happened.
-    Err(Failure::new(kind, text.lines().next().unwrap_or("unknown error").trim().trim_end_matches('.')))
+    Err(BackendError::new(kind, text.lines().next().unwrap_or("unknown error").trim().trim_end_matches('.')))
 }
 
-fn c_text(text: &str) -> Result<CString, Failure> {
-    CString::new(text).map_err(|_| Failure::new(DistErrorKind::Usage, format!("{text:?} holds a zero byte")))
+fn c_text(text: &str) -> Result<CString, BackendError> {
+    CString::new(text)
+        .map_err(|_| BackendError::new(DistErrorKind::Usage, format!("{text:?} holds a zero byte")))
 }
 
 fn pointer(tensor: &mut Tensor) -> *mut c_void {
@@ -145,7 +146,7 @@ impl StoreHandle {
         server: bool,
         listen_fd: Option<i32>,
         timeout_ms: i64,
-    ) -> Result<StoreHandle, Failure> {
+    ) -> Result<StoreHandle, BackendError> {
         let host = c_text(host)?;
         let mut out = std::ptr::null_mut();
         // SAFETY: all pointers are valid for the call; `out` is written only on success.
@@ -163,14 +164,14 @@ impl StoreHandle {
         Ok(StoreHandle(out))
     }
 
-    pub(super) fn set(&self, key: &str, value: &[u8]) -> Result<(), Failure> {
+    pub(super) fn set(&self, key: &str, value: &[u8]) -> Result<(), BackendError> {
         let key = c_text(key)?;
         // SAFETY: the handle is alive, `value` is valid for its length, and the shim copies it.
         call(|error| unsafe { rankdeck_store_set(self.0, key.as_ptr(), value.as_ptr(), value.len(), error) })
     }
 
     /// Waits for the key; values longer than 64 KiB are refused.
-    pub(super) fn get(&self, key: &str, timeout_ms: i64) -> Result<Vec<u8>, Failure> {
+    pub(super) fn get(&self, key: &str, timeout_ms: i64) -> Result<Vec<u8>, BackendError> {
         let name = c_text(key)?;
         let mut value = vec![0; 65536];
         let mut length = 0;
@@ -187,7 +188,7 @@ impl StoreHandle {
             )
         })?;
         if length > value.len() {
-            return Err(Failure::new(
+            return Err(BackendError::new(
                 DistErrorKind::Failed,
                 format!("value of {key} is too long: {length} bytes"),
             ));
@@ -196,7 +197,7 @@ impl StoreHandle {
         Ok(value)
     }
 
-    pub(super) fn add(&self, key: &str, delta: i64) -> Result<i64, Failure> {
+    pub(super) fn add(&self, key: &str, delta: i64) -> Result<i64, BackendError> {
         let key = c_text(key)?;
         let mut sum = 0;
         // SAFETY: the handle is alive and the pointers are valid for the call.
@@ -204,7 +205,7 @@ impl StoreHandle {
         Ok(sum)
     }
 
-    pub(super) fn check(&self, key: &str) -> Result<bool, Failure> {
+    pub(super) fn check(&self, key: &str) -> Result<bool, BackendError> {
         let key = c_text(key)?;
         let mut present = false;
         // SAFETY: the handle is alive and the pointers are valid for the call.
@@ -250,7 +251,7 @@ impl GlooHandle {
         world_size: u32,
         device: &GlooDevice<'_>,
         timeout_ms: i64,
-    ) -> Result<GlooHandle, Failure> {
+    ) -> Result<GlooHandle, BackendError> {
         let prefix = c_text(prefix)?;
         let (interface, address) = match device {
             GlooDevice::Interface(name) => (Some(c_text(name)?), None),
@@ -276,12 +277,17 @@ impl GlooHandle {
         Ok(GlooHandle(out))
     }
 
-    pub(super) fn all_reduce(&self, data: &mut Tensor, op: RawReduce, limit_ms: i64) -> Result<(), Failure> {
+    pub(super) fn all_reduce(
+        &self,
+        data: &mut Tensor,
+        op: RawReduce,
+        limit_ms: i64,
+    ) -> Result<(), BackendError> {
         // SAFETY: handle and tensor are alive for the call.
         call(|error| unsafe { rankdeck_gloo_all_reduce(self.0, pointer(data), op as i32, limit_ms, error) })
     }
 
-    pub(super) fn broadcast(&self, data: &mut Tensor, root: u32, limit_ms: i64) -> Result<(), Failure> {
+    pub(super) fn broadcast(&self, data: &mut Tensor, root: u32, limit_ms: i64) -> Result<(), BackendError> {
         // SAFETY: handle and tensor are alive for the call.
         call(|error| unsafe { rankdeck_gloo_broadcast(self.0, pointer(data), root as i32, limit_ms, error) })
     }
@@ -291,7 +297,7 @@ impl GlooHandle {
         outputs: &mut [Tensor],
         input: &mut Tensor,
         limit_ms: i64,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), BackendError> {
         let pointers: Vec<*mut c_void> = outputs.iter_mut().map(pointer).collect();
         // SAFETY: handle, tensors and the array of pointers are alive for the call.
         call(|error| unsafe {
@@ -306,7 +312,7 @@ impl GlooHandle {
         })
     }
 
-    pub(super) fn barrier(&self, limit_ms: i64) -> Result<(), Failure> {
+    pub(super) fn barrier(&self, limit_ms: i64) -> Result<(), BackendError> {
         // SAFETY: the handle is alive for the call.
         call(|error| unsafe { rankdeck_gloo_barrier(self.0, limit_ms, error) })
     }
@@ -320,19 +326,19 @@ impl Drop for GlooHandle {
 }
 
 /// Makes `gradient` the `.grad` of `parameter` (same shape, dtype and device).
-pub(super) fn set_grad(parameter: &mut Tensor, gradient: &mut Tensor) -> Result<(), Failure> {
+pub(super) fn set_grad(parameter: &mut Tensor, gradient: &mut Tensor) -> Result<(), BackendError> {
     // SAFETY: both tensors are alive; the parameter takes its own reference to the gradient.
     call(|error| unsafe { rankdeck_set_grad(pointer(parameter), pointer(gradient), error) })
 }
 
 /// Leaves `parameter` without a gradient.
-pub(super) fn clear_grad(parameter: &mut Tensor) -> Result<(), Failure> {
+pub(super) fn clear_grad(parameter: &mut Tensor) -> Result<(), BackendError> {
     // SAFETY: the tensor is alive.
     call(|error| unsafe { rankdeck_clear_grad(pointer(parameter), error) })
 }
 
 /// A copy of a CPU tensor on a GPU; see the shim.
-pub(super) fn upload(host: &mut Tensor, index: i32) -> Result<Tensor, Failure> {
+pub(super) fn upload(host: &mut Tensor, index: i32) -> Result<Tensor, BackendError> {
     let mut there = Tensor::new();
     // SAFETY: both tensors are alive; the second takes its own reference to the copy, and libtorch keeps what the copy is made from.
     call(|error| unsafe { rankdeck_upload(pointer(host), index, pointer(&mut there), error) })?;

@@ -7,7 +7,7 @@ use std::panic::Location;
 use tch::{Device, Tensor};
 
 const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
-const LANES: [u64; 4] =
+const MULTIPLIERS: [u64; 4] =
     [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53, 0x8765_4321_9abc_def1, 0xd6e8_feb8_6659_fd93];
 
 /// A running 64-bit hash, fast over long byte strings: four independent multiply-rotate lanes (in the manner of xxHash64, not its values).
@@ -15,8 +15,8 @@ const LANES: [u64; 4] =
 pub(super) struct Hash(u64);
 
 fn finish(mut value: u64) -> u64 {
-    value = (value ^ (value >> 33)).wrapping_mul(LANES[0]);
-    value = (value ^ (value >> 29)).wrapping_mul(LANES[1]);
+    value = (value ^ (value >> 33)).wrapping_mul(MULTIPLIERS[0]);
+    value = (value ^ (value >> 29)).wrapping_mul(MULTIPLIERS[1]);
     value ^ (value >> 32)
 }
 
@@ -26,22 +26,22 @@ impl Hash {
     }
 
     pub(super) fn word(self, word: u64) -> Hash {
-        Hash(finish(self.0.rotate_left(23) ^ word.wrapping_mul(LANES[2])))
+        Hash(finish(self.0.rotate_left(23) ^ word.wrapping_mul(MULTIPLIERS[2])))
     }
 
     pub(super) fn bytes(self, bytes: &[u8]) -> Hash {
-        let mut lanes = LANES.map(|lane| lane ^ self.0);
+        let mut direct = MULTIPLIERS.map(|sum| sum ^ self.0);
         let mut blocks = bytes.chunks_exact(32);
         for block in &mut blocks {
-            for (lane, part) in lanes.iter_mut().zip(block.chunks_exact(8)) {
+            for (sum, part) in direct.iter_mut().zip(block.chunks_exact(8)) {
                 let mut word = [0; 8];
                 word.copy_from_slice(part);
-                *lane = (*lane ^ u64::from_le_bytes(word)).wrapping_mul(LANES[0]).rotate_left(31);
+                *sum = (*sum ^ u64::from_le_bytes(word)).wrapping_mul(MULTIPLIERS[0]).rotate_left(31);
             }
         }
         let mut hash = self.word(bytes.len() as u64);
-        for lane in lanes {
-            hash = hash.word(lane);
+        for sum in direct {
+            hash = hash.word(sum);
         }
         for part in blocks.remainder().chunks(8) {
             let mut word = [0; 8];

@@ -1,17 +1,19 @@
-//! Collectives over Gloo, from libtorch itself, and small all-reduces over [`lanes`](super::lanes): CPU tensors over TCP.
+//! Collectives over Gloo, from libtorch itself, and small all-reduces over [`direct`](super::lanes): CPU tensors over TCP.
 //!
 //! Owner: the process group.
 
-use super::check::Note;
-use super::error::{DistErrorKind, Failure};
-use super::ffi::{GlooDevice, GlooHandle, RawReduce};
-use super::lanes::{Lanes, Reduction};
+use super::collective::CollectiveNote;
+use super::direct::{DirectAllReduce, Reduction};
+use super::error::{BackendError, DistErrorKind};
+use super::ffi::{self, GlooDevice, GlooHandle, RawReduce};
+use super::staging::copy;
 use super::store::Store;
+use super::transport::CollectiveTransport;
 use super::{memory, mesh};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 /// The address from which this host reaches the master: what other hosts can reach too, unlike what its own name may resolve to.
 pub(super) fn address_towards(host: &str, port: u16) -> Option<IpAddr> {
@@ -29,41 +31,75 @@ pub(super) fn address_towards(host: &str, port: u16) -> Option<IpAddr> {
 
 /// Largest all-reduce that goes over lanes with more than two ranks: beyond it, algorithms that send each number about twice, as Gloo's, win over one that
 /// sends it once per round. Between two ranks both send the same.
-const LANES_MAX: usize = 256 << 10;
+const DIRECT_MAX: usize = 256 << 10;
 
 /// How long ranks that differ stay in their calls: the watch tells which of them is wrong by what the others come to do, and they would not come if these ended.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// The connections of one rank.
 pub(super) struct Gloo {
-    pub handle: GlooHandle,
-    lanes: Lanes,
+    handle: GlooHandle,
+    direct: DirectAllReduce,
     world_size: u32,
 }
 
-impl Gloo {
-    /// Reduces a contiguous CPU tensor in place. Which way depends on its size and type alone, so all ranks go the same.
-    pub(super) fn all_reduce(
+impl CollectiveTransport for Gloo {
+    fn name(&self) -> String {
+        format!("gloo (libtorch {})", ffi::torch_version())
+    }
+
+    fn device(&self) -> Option<Device> {
+        Some(Device::Cpu)
+    }
+
+    /// Directly or through Gloo, by size and type alone, so that all ranks choose the same.
+    fn all_reduce(
         &self,
-        note: &Note,
+        note: &CollectiveNote,
         tensor: &mut Tensor,
         op: RawReduce,
         limit_ms: i64,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), BackendError> {
         let reduction = Reduction { op, kind: tensor.kind() };
         let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
-        if !reduction.is_known() || (self.world_size > 2 && bytes > LANES_MAX) {
+        if !reduction.is_known() || (self.world_size > 2 && bytes > DIRECT_MAX) {
             return self.handle.all_reduce(tensor, op, limit_ms);
         }
         // SAFETY: a collective runs on the thread that owns the tensors, and until it returns this thread does nothing
         // but send, receive and combine these bytes.
         let bytes = unsafe { memory::bytes_mut(tensor) };
-        let result = self.lanes.all_reduce(note, bytes, reduction, limit_ms);
+        let result = self.direct.all_reduce(note, bytes, reduction, limit_ms);
         if result.as_ref().is_err_and(|failure| failure.kind == DistErrorKind::Mismatch) {
             std::thread::sleep(LINGER);
         }
         result
     }
+
+    fn broadcast(&self, tensor: &mut Tensor, root: u32, limit_ms: i64) -> Result<(), BackendError> {
+        self.handle.broadcast(tensor, root, limit_ms)
+    }
+
+    fn all_gather(
+        &self,
+        outputs: &mut [Tensor],
+        input: &mut Tensor,
+        limit_ms: i64,
+    ) -> Result<(), BackendError> {
+        if input.device() == Device::Cpu {
+            return self.handle.all_gather(outputs, input, limit_ms);
+        }
+        let mut host = input.to_device(Device::Cpu);
+        let mut hosts: Vec<Tensor> = outputs.iter().map(|_| host.empty_like()).collect();
+        self.handle.all_gather(&mut hosts, &mut host, limit_ms)?;
+        outputs.iter_mut().zip(&hosts).try_for_each(|(output, host)| copy(output, host))
+    }
+
+    fn barrier(&self, limit_ms: i64) -> Result<(), BackendError> {
+        self.handle.barrier(limit_ms)
+    }
+
+    /// Connections close when they are dropped.
+    fn close(self: Box<Self>, _healthy: bool) {}
 }
 
 /// The IPv4 address of a network interface.
@@ -95,7 +131,7 @@ pub(super) fn open(
     interface: Option<&str>,
     master: (&str, u16),
     timeout: Duration,
-) -> Result<Gloo, Failure> {
+) -> Result<Gloo, BackendError> {
     let deadline = Instant::now() + timeout;
     let towards = address_towards(master.0, master.1);
     let address = towards.map(|address| address.to_string());
@@ -111,19 +147,19 @@ pub(super) fn open(
     };
     let timeout_ms = i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX).max(1);
     let own = interface.and_then(address_of).or(towards).ok_or_else(|| {
-        Failure::new(
+        BackendError::new(
             DistErrorKind::Connection,
             format!("rank {rank} has no address that leads to {}", master.0),
         )
     })?;
-    let cannot = |failure: Failure| {
+    let cannot = |failure: BackendError| {
         let text = format!("gloo {place} cannot connect to the other ranks: {}", failure.text);
-        Failure::new(failure.kind, text)
+        BackendError::new(failure.kind, text)
     };
-    let lanes = mesh::open(store, rank, world_size, own, deadline).map_err(cannot)?;
+    let direct = mesh::open(store, rank, world_size, own, deadline).map_err(cannot)?;
     let handle = GlooHandle::open(store.handle(), &store.key("gloo"), rank, world_size, &device, timeout_ms)
         .map_err(cannot)?;
-    Ok(Gloo { handle, lanes, world_size })
+    Ok(Gloo { handle, direct, world_size })
 }
 
 /// Whether this host has a network interface of that name.

@@ -3,25 +3,26 @@
 //! Owner: the trainer's one thread (the group is neither `Send` nor `Sync`). All ranks must call the same collectives in the same order;
 //! with `RANKDECK_CHECK_COLLECTIVES=1` they compare notes before each one and name the first difference instead of failing inside a library.
 
-use super::check::Note;
-use super::error::{DistError, DistErrorKind, DistPhase, Failure};
-use super::ffi::{self, RawReduce};
+use super::alone::Alone;
+use super::check::compare;
+use super::collective::CollectiveNote;
+use super::error::{BackendError, DistError, DistErrorKind, DistPhase};
+use super::ffi::RawReduce;
 use super::fingerprint::{Hash, call_site};
-use super::placing::{gather, on_device};
-use super::rendezvous::{self, Transport};
+use super::rendezvous;
+use super::settings::GroupSettings;
+use super::staging::on_device;
 use super::store::Store;
+use super::transport::CollectiveTransport;
 use crate::inject;
+use crate::page::Page;
 use rankdeck_proto::message::Phase;
 use rankdeck_proto::status_page;
 use rankdeck_proto::status_page::{Dtype, GroupId, Op, WORLD};
 use std::cell::{Cell, RefCell};
 use std::panic::Location;
 use std::rc::Rc;
-use std::time::Duration;
-use tch::{Device, Kind, Tensor, no_grad};
-
-/// The rank's status page, shared with the loop that writes its phases.
-pub type Page = Rc<RefCell<status_page::Writer>>;
+use tch::{Kind, Tensor, no_grad};
 
 /// How values of all ranks become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,50 +37,6 @@ pub enum ReduceOp {
     Max,
 }
 
-/// Which library carries the collectives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BackendKind {
-    /// CPU tensors over TCP.
-    Gloo,
-    /// CUDA tensors.
-    Nccl,
-}
-
-impl BackendKind {
-    /// Its name in configuration files.
-    pub fn name(self) -> &'static str {
-        match self {
-            BackendKind::Gloo => "gloo",
-            BackendKind::Nccl => "nccl",
-        }
-    }
-}
-
-/// What a rank needs to know to join.
-#[derive(Debug, Clone)]
-pub struct GroupSettings {
-    /// This rank.
-    pub rank: u32,
-    /// Ranks in all.
-    pub world_size: u32,
-    /// Its number on this host; the default CUDA device.
-    pub local_rank: u32,
-    /// Host of rank 0.
-    pub master_addr: String,
-    /// Port of rank 0's store.
-    pub master_port: u16,
-    /// Library.
-    pub backend: BackendKind,
-    /// Limit of the rendezvous and of each collective.
-    pub timeout: Duration,
-    /// Network interface for Gloo; else `GLOO_SOCKET_IFNAME`, else the one that leads to rank 0.
-    pub interface: Option<String>,
-    /// Restarts so far; ranks of different generations never meet.
-    pub generation: u32,
-    /// Where this rank's tensors live.
-    pub device: Device,
-}
-
 /// All ranks of a run, or some of them ([`ProcessGroup::new_group`]). Dropping it without [`ProcessGroup::destroy`] leaves within two seconds.
 pub struct ProcessGroup {
     /// Of this group: `rank` and `world_size` are this group's own.
@@ -91,7 +48,7 @@ pub struct ProcessGroup {
     /// Where it is counted on the status page.
     shown: GroupId,
     groups: Cell<u32>,
-    pub(super) transport: Option<Transport>,
+    pub(super) transport: Option<Box<dyn CollectiveTransport>>,
     pub(super) store: Option<Store>,
     pub(super) page: Page,
     last_seq: Cell<u64>,
@@ -101,7 +58,7 @@ pub struct ProcessGroup {
 }
 
 /// A collective about to begin.
-pub(super) struct Call<'a> {
+pub(super) struct CollectiveCall<'a> {
     pub op: Op,
     pub tag: &'a str,
     pub count: usize,
@@ -147,7 +104,7 @@ impl ProcessGroup {
         }
         inject::arm(settings.rank, &page);
         let (store, transport) = if settings.world_size == 1 {
-            (None, Transport::Alone)
+            (None, Box::new(Alone) as Box<dyn CollectiveTransport>)
         } else {
             let store = rendezvous::join(settings, || {
                 if let Ok(mut page) = page.try_borrow_mut() {
@@ -182,7 +139,7 @@ impl ProcessGroup {
     #[track_caller]
     pub fn new_group(&self, ranks: &[u32]) -> Result<Option<ProcessGroup>, DistError> {
         let site = Location::caller();
-        let call = Call {
+        let call = CollectiveCall {
             op: Op::AllReduce,
             tag: "new_group",
             count: ranks.len(),
@@ -207,7 +164,7 @@ impl ProcessGroup {
         self.all_reduce_i64(&mut extremes, ReduceOp::Max, "new_group")?;
         if extremes[0] != -extremes[1] {
             let text = format!("the ranks name different members of a new group; this rank names {ranks:?}");
-            return Err(self.broke(&call, Failure::new(DistErrorKind::Mismatch, text)));
+            return Err(self.broke(&call, BackendError::new(DistErrorKind::Mismatch, text)));
         }
         let number = self.groups.get() + 1;
         self.groups.set(number);
@@ -220,7 +177,7 @@ impl ProcessGroup {
             .filter(|_| ranks.len() > 1)
             .map(|store| store.within(&format!("group{number}")));
         let transport = match &store {
-            None => Transport::Alone,
+            None => Box::new(Alone),
             Some(store) => {
                 rendezvous::connect(&settings, store).map_err(|error| error.seen_by(self.identity))?
             }
@@ -269,11 +226,7 @@ impl ProcessGroup {
 
     /// Library and version, such as `gloo (libtorch 2.11.0)`.
     pub fn backend_name(&self) -> String {
-        match &self.transport {
-            Some(Transport::Gloo(_)) => format!("gloo (libtorch {})", ffi::torch_version()),
-            Some(Transport::Nccl(nccl)) => format!("nccl {}", nccl.version()),
-            Some(Transport::Alone) | None => "none (one rank)".into(),
-        }
+        self.transport.as_ref().map_or_else(|| Alone.name(), |transport| transport.name())
     }
 
     /// Reduces a contiguous tensor in place, on all ranks.
@@ -289,15 +242,12 @@ impl ProcessGroup {
             ReduceOp::Max => RawReduce::Max,
         };
         self.run(&call, |transport, note, limit| {
-            on_device(transport, tensor, |transport, tensor| match transport {
-                Transport::Alone => Ok(()),
-                Transport::Gloo(gloo) => gloo.all_reduce(note, tensor, raw, limit),
-                Transport::Nccl(nccl) => nccl.all_reduce(tensor, raw),
-            })
+            on_device(transport, tensor, |tensor| transport.all_reduce(note, tensor, raw, limit))
         })?;
         if op == ReduceOp::Avg && self.world_size() > 1 {
-            no_grad(|| tensor.f_div_scalar_(f64::from(self.world_size())).map(|_| ()))
-                .map_err(|error| self.broke(&call, Failure::new(DistErrorKind::Failed, error.to_string())))?;
+            no_grad(|| tensor.f_div_scalar_(f64::from(self.world_size())).map(|_| ())).map_err(|error| {
+                self.broke(&call, BackendError::new(DistErrorKind::Failed, error.to_string()))
+            })?;
         }
         Ok(())
     }
@@ -305,25 +255,21 @@ impl ProcessGroup {
     /// Copies a contiguous tensor of `root` over those of all ranks.
     #[track_caller]
     pub fn broadcast(&self, tensor: &mut Tensor, root: u32, tag: &str) -> Result<(), DistError> {
-        let call = Call { root: Some(root), ..self.call(Op::Broadcast, tag, tensor)? };
+        let call = CollectiveCall { root: Some(root), ..self.call(Op::Broadcast, tag, tensor)? };
         self.broadcast_in(&call, tensor, root)
     }
 
     pub(super) fn broadcast_in(
         &self,
-        call: &Call<'_>,
+        call: &CollectiveCall<'_>,
         tensor: &mut Tensor,
         root: u32,
     ) -> Result<(), DistError> {
         if root >= self.world_size() {
-            return Err(self.refuse(call, &format!("root {root} is no rank")));
+            return Err(self.refuse(call, &format!("the group has no rank {root}, the root")));
         }
         self.run(call, |transport, _, limit| {
-            on_device(transport, tensor, |transport, tensor| match transport {
-                Transport::Alone => Ok(()),
-                Transport::Gloo(gloo) => gloo.handle.broadcast(tensor, root, limit),
-                Transport::Nccl(nccl) => nccl.broadcast(tensor, root),
-            })
+            on_device(transport, tensor, |tensor| transport.broadcast(tensor, root, limit))
         })
     }
 
@@ -333,7 +279,7 @@ impl ProcessGroup {
         let mut input = no_grad(|| input.detach().contiguous());
         let call = self.call(Op::AllGather, tag, &input)?;
         let mut outputs: Vec<Tensor> = (0..self.world_size()).map(|_| input.empty_like()).collect();
-        self.run(&call, |transport, _, limit| gather(transport, &mut outputs, &mut input, limit))?;
+        self.run(&call, |transport, _, limit| transport.all_gather(&mut outputs, &mut input, limit))?;
         Ok(outputs)
     }
 
@@ -345,13 +291,15 @@ impl ProcessGroup {
     /// Waits for all ranks.
     #[track_caller]
     pub fn barrier(&self, tag: &str) -> Result<(), DistError> {
-        let call =
-            Call { op: Op::Barrier, tag, count: 0, kind: Kind::Uint8, root: None, site: Location::caller() };
-        self.run(&call, |transport, _, limit| match transport {
-            Transport::Alone => Ok(()),
-            Transport::Gloo(gloo) => gloo.handle.barrier(limit),
-            Transport::Nccl(nccl) => nccl.barrier(),
-        })
+        let call = CollectiveCall {
+            op: Op::Barrier,
+            tag,
+            count: 0,
+            kind: Kind::Uint8,
+            root: None,
+            site: Location::caller(),
+        };
+        self.run(&call, |transport, _, limit| transport.barrier(limit))
     }
 
     /// Hash over all collectives that this rank has entered: equal on all ranks that agree.
@@ -363,8 +311,8 @@ impl ProcessGroup {
     }
 
     #[track_caller]
-    fn call<'a>(&self, op: Op, tag: &'a str, tensor: &Tensor) -> Result<Call<'a>, DistError> {
-        let call = Call {
+    fn call<'a>(&self, op: Op, tag: &'a str, tensor: &Tensor) -> Result<CollectiveCall<'a>, DistError> {
+        let call = CollectiveCall {
             op,
             tag,
             count: tensor.numel(),
@@ -382,13 +330,13 @@ impl ProcessGroup {
     }
 
     /// A mistake seen before anything was sent: the group stays usable.
-    pub(super) fn refuse(&self, call: &Call<'_>, text: &str) -> DistError {
+    pub(super) fn refuse(&self, call: &CollectiveCall<'_>, text: &str) -> DistError {
         DistError::new(DistErrorKind::Usage, DistPhase::Collective, self.identity, text)
             .of(0, call.op, call.tag)
     }
 
     /// A failure inside a collective: the group is unusable from here on (DIST-4).
-    pub(super) fn broke(&self, call: &Call<'_>, failure: Failure) -> DistError {
+    pub(super) fn broke(&self, call: &CollectiveCall<'_>, failure: BackendError) -> DistError {
         let text = match failure.kind {
             DistErrorKind::Timeout => {
                 format!("not finished within {:.1} s: {}", self.settings.timeout.as_secs_f64(), failure.text)
@@ -408,25 +356,26 @@ impl ProcessGroup {
     /// One collective: refused when the group is broken, numbered, shown, checked, done, left.
     fn run(
         &self,
-        call: &Call<'_>,
-        body: impl FnOnce(&Transport, &Note, i64) -> Result<(), Failure>,
+        call: &CollectiveCall<'_>,
+        body: impl FnOnce(&dyn CollectiveTransport, &CollectiveNote, i64) -> Result<(), BackendError>,
     ) -> Result<(), DistError> {
         if let Some(earlier) = self.broken.borrow().as_deref() {
             let text = format!("the group failed earlier ({earlier})");
             return Err(DistError::new(DistErrorKind::Failed, DistPhase::Collective, self.identity, text)
                 .of(0, call.op, call.tag));
         }
-        let Some(transport) = &self.transport else {
+        let Some(transport) = self.transport.as_deref() else {
             return Err(self.refuse(call, "the group was left already"));
         };
-        if inject::collective(self, call.op, call.tag, call.count)? == inject::Flow::Done {
+        if inject::collective(self, call.op, call.tag, call.count)? == inject::CollectiveFate::Replaced {
             return Ok(());
         }
         let note = self.enter(call)?;
         // Gloo counts its timeout per message: an operation of several messages may take a multiple of it, hence a limit of its own.
         let limit = i64::try_from(self.settings.timeout.as_millis()).unwrap_or(i64::MAX).max(1);
         if self.check && self.world_size() > 1 {
-            note.compare(transport, self.world_size(), limit).map_err(|failure| self.broke(call, failure))?;
+            compare(&note, transport, self.world_size(), limit)
+                .map_err(|failure| self.broke(call, failure))?;
         }
         body(transport, &note, limit).map_err(|failure| self.broke(call, failure))?;
         if let Ok(mut page) = self.page.try_borrow_mut() {
@@ -436,7 +385,7 @@ impl ProcessGroup {
     }
 
     /// Numbers a collective and shows it.
-    fn enter(&self, call: &Call<'_>) -> Result<Note, DistError> {
+    fn enter(&self, call: &CollectiveCall<'_>) -> Result<CollectiveNote, DistError> {
         let Ok(mut page) = self.page.try_borrow_mut() else {
             return Err(self.refuse(call, "the status page is borrowed while a collective begins"));
         };
@@ -455,7 +404,7 @@ impl ProcessGroup {
         };
         let seq = page.enter_in(self.shown, entry);
         self.last_seq.set(seq);
-        let note = Note { seq, op: call.op, tag, count: call.count, dtype };
+        let note = CollectiveNote { seq, op: call.op, tag, count: call.count, dtype };
         self.chain.set(note.words().iter().fold(self.chain.get(), |chain, word| {
             (chain ^ word.cast_unsigned()).wrapping_mul(0x0000_0100_0000_01b3)
         }));

@@ -3,9 +3,8 @@
 //! Owner: the process group.
 
 use super::bounded::within;
-use super::error::{DistError, DistErrorKind, DistPhase, Failure};
+use super::error::{BackendError, DistError, DistErrorKind, DistPhase};
 use super::group::ProcessGroup;
-use super::rendezvous::Transport;
 use crate::inject;
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,7 @@ impl ProcessGroup {
     /// Leaves the group. Ranks wait for each other's last use of the connections, but never longer than `within`;
     /// a group that failed before is abandoned at once.
     pub fn destroy(mut self, within: Duration) -> Result<(), DistError> {
-        inject::here(inject::Place::Teardown);
+        inject::here(inject::Hook::Teardown);
         self.leave(within)
     }
 
@@ -31,7 +30,7 @@ impl ProcessGroup {
         let deadline = Instant::now() + limit.mul_f64(0.75);
         let result = within(
             limit,
-            move |_| -> Result<i64, Failure> {
+            move |_| -> Result<i64, BackendError> {
                 let mut left = i64::from(world_size);
                 if healthy {
                     // Closing a connection while a peer still reads from it may throw away what it has not read.
@@ -75,14 +74,5 @@ impl Drop for ProcessGroup {
     fn drop(&mut self) {
         // Whoever drops without `destroy` is failing already and has no use for a second error.
         let _ = self.leave(Duration::from_secs(2));
-    }
-}
-
-impl Transport {
-    /// Closes the connections; `healthy` is whether all ranks are here to do the same.
-    fn close(self, healthy: bool) {
-        if let Transport::Nccl(nccl) = self {
-            nccl.close(healthy);
-        }
     }
 }

@@ -1,11 +1,11 @@
-//! Connections between the ranks that exchange with each other ([`super::lanes`]), made through the store.
+//! Connections between the ranks that exchange with each other ([`super::direct`]), made through the store.
 //!
 //! Owner: Gloo's transport, while it opens. Invariants:
 //! - MESH-1: the lower rank of two listens, the higher one connects, on the addresses that Gloo uses as well.
 //! - MESH-2: who connects proves with a word from the store that it belongs to this group; any other caller is hung up on.
 
-use super::error::{DistErrorKind, Failure};
-use super::lanes::{Lanes, partners};
+use super::direct::{DirectAllReduce, partners};
+use super::error::{BackendError, DistErrorKind};
 use super::store::Store;
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -17,8 +17,8 @@ const TOKEN: usize = 16;
 /// How long a caller may take to say who it is.
 const GREETING: Duration = Duration::from_secs(5);
 
-fn failed(text: String) -> Failure {
-    Failure::new(DistErrorKind::Connection, text)
+fn failed(text: String) -> BackendError {
+    BackendError::new(DistErrorKind::Connection, text)
 }
 
 fn left(deadline: Instant) -> Duration {
@@ -32,7 +32,7 @@ pub(super) fn open(
     world_size: u32,
     address: IpAddr,
     deadline: Instant,
-) -> Result<Lanes, Failure> {
+) -> Result<DirectAllReduce, BackendError> {
     let partners = partners(rank, world_size);
     let (callers, called): (BTreeSet<u32>, BTreeSet<u32>) = partners.iter().partition(|peer| **peer > rank);
     let mut streams = Vec::with_capacity(partners.len());
@@ -46,10 +46,10 @@ pub(super) fn open(
     if let Some((listener, token)) = listener {
         accept(&listener, &token, callers, deadline, &mut streams)?;
     }
-    Lanes::over(rank, world_size, streams)
+    DirectAllReduce::over(rank, world_size, streams)
 }
 
-fn listen(store: &Store, rank: u32, address: IpAddr) -> Result<(TcpListener, [u8; TOKEN]), Failure> {
+fn listen(store: &Store, rank: u32, address: IpAddr) -> Result<(TcpListener, [u8; TOKEN]), BackendError> {
     let cannot = |error: std::io::Error| failed(format!("rank {rank} cannot listen at {address}: {error}"));
     let listener = TcpListener::bind((address, 0)).map_err(cannot)?;
     let port = listener.local_addr().map_err(cannot)?.port();
@@ -57,12 +57,12 @@ fn listen(store: &Store, rank: u32, address: IpAddr) -> Result<(TcpListener, [u8
     std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut token)).map_err(cannot)?;
     let mut value = token.to_vec();
     value.extend(SocketAddr::new(address, port).to_string().bytes());
-    store.set(&format!("lane/{rank}"), &value)?;
+    store.set(&format!("direct/{rank}"), &value)?;
     Ok((listener, token))
 }
 
-fn call(store: &Store, rank: u32, peer: u32, deadline: Instant) -> Result<TcpStream, Failure> {
-    let value = store.get(&format!("lane/{peer}"), deadline)?;
+fn call(store: &Store, rank: u32, peer: u32, deadline: Instant) -> Result<TcpStream, BackendError> {
+    let value = store.get(&format!("direct/{peer}"), deadline)?;
     let (token, place) = value.split_at(TOKEN.min(value.len()));
     let place = String::from_utf8_lossy(place);
     let address: SocketAddr =
@@ -80,7 +80,7 @@ fn accept(
     mut callers: BTreeSet<u32>,
     deadline: Instant,
     streams: &mut Vec<(u32, TcpStream)>,
-) -> Result<(), Failure> {
+) -> Result<(), BackendError> {
     let cannot = |error: std::io::Error| failed(format!("cannot accept connections: {error}"));
     listener.set_nonblocking(true).map_err(cannot)?;
     while let Some(first) = callers.first() {
@@ -95,7 +95,7 @@ fn accept(
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                 if Instant::now() >= deadline {
                     let text = format!("rank {first} did not connect to this rank in time");
-                    return Err(Failure::new(DistErrorKind::Timeout, text));
+                    return Err(BackendError::new(DistErrorKind::Timeout, text));
                 }
                 let mut subject = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
                 let limit = i32::try_from(left(deadline).as_millis()).unwrap_or(i32::MAX).max(1);

@@ -9,30 +9,36 @@
 //! - DIST-4: a group that failed once refuses everything after, since its ranks no longer agree on what comes next.
 //! - DIST-5: what is exchanged depends on shapes, never on data: unused parameters contribute zeros.
 
+mod alone;
 mod bounded;
 mod check;
+mod collective;
 pub mod cuda;
 pub mod ddp;
+mod direct;
 pub mod dp;
 pub mod error;
 mod ffi;
 mod fingerprint;
 mod gloo;
 pub mod group;
-mod lanes;
+mod injectable;
 mod leaving;
 mod library;
 pub(crate) mod memory;
 mod mesh;
 mod nccl;
 mod nccl_api;
-mod placing;
 mod rendezvous;
-mod small;
+pub mod settings;
+mod staging;
 mod store;
+mod transport;
 pub mod upload;
+mod values;
 
 pub use ddp::{Averaging, Ddp};
 pub use dp::DataParallel;
 pub use error::{CollectiveName, DistError, DistErrorKind, DistPhase};
-pub use group::{BackendKind, GroupSettings, Page, ProcessGroup, ReduceOp};
+pub use group::{ProcessGroup, ReduceOp};
+pub use settings::{BackendKind, GroupSettings};

@@ -8,12 +8,14 @@
 //!   so that libtorch needs no event of ours.
 
 use super::bounded::within;
+use super::collective::CollectiveNote;
 use super::cuda::{driver_failure, require_devices};
-use super::error::{DistErrorKind, Failure};
+use super::error::{BackendError, DistErrorKind};
 use super::ffi::RawReduce;
-use super::group::GroupSettings;
-use super::nccl_api::{Api, IN_PROGRESS, SUCCESS, Status};
+use super::nccl_api::{Api, IN_PROGRESS, NcclStatus, SUCCESS};
+use super::settings::GroupSettings;
 use super::store::Store;
+use super::transport::CollectiveTransport;
 use cudarc::driver::{result, sys};
 use cudarc::nccl::sys::{cudaStream_t, ncclComm_t, ncclConfig_t, ncclUniqueId};
 use std::cell::{Cell, RefCell};
@@ -50,12 +52,12 @@ pub(super) struct Nccl {
 unsafe impl Send for Nccl {}
 
 /// A communicator on its way to an abort on a helper thread.
-struct Doomed(ncclComm_t, sys::CUcontext);
+struct AbortedCommunicator(ncclComm_t, sys::CUcontext);
 
 // SAFETY: as for `Nccl`.
-unsafe impl Send for Doomed {}
+unsafe impl Send for AbortedCommunicator {}
 
-fn cuda(what: &'static str) -> impl Fn(result::DriverError) -> Failure {
+fn cuda(what: &'static str) -> impl Fn(result::DriverError) -> BackendError {
     move |error| driver_failure(what, error)
 }
 
@@ -82,14 +84,17 @@ fn config() -> ncclConfig_t {
 }
 
 /// `ncclDataType_t`.
-fn data_type(kind: Kind) -> Result<c_int, Failure> {
+fn data_type(kind: Kind) -> Result<c_int, BackendError> {
     match kind {
         Kind::Int8 => Ok(0),
         Kind::Uint8 | Kind::Bool => Ok(1),
         Kind::Int64 => Ok(4),
         Kind::Float => Ok(7),
         Kind::Double => Ok(8),
-        _ => Err(Failure::new(DistErrorKind::Usage, format!("tensors of kind {kind:?} are not supported"))),
+        _ => Err(BackendError::new(
+            DistErrorKind::Usage,
+            format!("tensors of kind {kind:?} are not supported"),
+        )),
     }
 }
 
@@ -103,14 +108,14 @@ fn reduction(op: RawReduce) -> c_int {
 }
 
 /// Whether NCCL can work on this host at all; said before the rendezvous, so that every rank hears it.
-pub(super) fn available() -> Result<(), Failure> {
+pub(super) fn available() -> Result<(), BackendError> {
     require_devices()?;
     Api::get().map(|_| ())
 }
 
 impl Nccl {
     /// Exchanges the id over the store and connects all ranks.
-    pub(super) fn open(store: &Store, settings: &GroupSettings) -> Result<Nccl, Failure> {
+    pub(super) fn open(store: &Store, settings: &GroupSettings) -> Result<Nccl, BackendError> {
         let devices = require_devices()?;
         let api = Api::get()?;
         let index = match settings.device {
@@ -118,7 +123,7 @@ impl Nccl {
             _ => settings.local_rank,
         };
         if index >= devices {
-            return Err(Failure::new(
+            return Err(BackendError::new(
                 DistErrorKind::Usage,
                 format!("no device {index}: this process sees {devices}"),
             ));
@@ -143,7 +148,7 @@ impl Nccl {
         Ok(nccl)
     }
 
-    fn on_device(api: &'static Api, index: u32, timeout: Duration) -> Result<Nccl, Failure> {
+    fn on_device(api: &'static Api, index: u32, timeout: Duration) -> Result<Nccl, BackendError> {
         let device = result::device::get(index as c_int).map_err(cuda("no such device"))?;
         // SAFETY: the device exists. The primary context is the one that libtorch uses; it is kept until the process ends.
         let context = unsafe { result::primary_ctx::retain(device) }.map_err(cuda("no context"))?;
@@ -166,70 +171,21 @@ impl Nccl {
         })
     }
 
-    /// `2.28.9`.
-    pub(super) fn version(&self) -> String {
-        self.api.version()
-    }
-
-    /// Where its tensors must be.
-    pub(super) fn device(&self) -> Device {
-        self.device
-    }
-
-    pub(super) fn all_reduce(&self, tensor: &mut Tensor, op: RawReduce) -> Result<(), Failure> {
+    fn reduce(&self, tensor: &mut Tensor, op: RawReduce) -> Result<(), BackendError> {
         let (data, count, kind) = (tensor.data_ptr(), tensor.numel(), data_type(tensor.kind())?);
         self.run(|comm, stream| {
-            // SAFETY: `data` holds `count` elements on this device and lives until `run` is done or the communicator is aborted.
+            // SAFETY: `data` holds `count` elements on this device and lives until `run` is done or the communicator is
+            // aborted.
             unsafe { (self.api.all_reduce)(data, data, count, kind, reduction(op), comm, stream) }
         })
     }
 
-    pub(super) fn broadcast(&self, tensor: &mut Tensor, root: u32) -> Result<(), Failure> {
-        let (data, count, kind) = (tensor.data_ptr(), tensor.numel(), data_type(tensor.kind())?);
-        self.run(|comm, stream| {
-            // SAFETY: as in `all_reduce`.
-            unsafe { (self.api.broadcast)(data, data, count, kind, root as c_int, comm, stream) }
-        })
-    }
-
-    /// Through the device, wherever the tensors are.
-    pub(super) fn all_gather(&self, outputs: &mut [Tensor], input: &mut Tensor) -> Result<(), Failure> {
-        let torch = |error: tch::TchError| Failure::new(DistErrorKind::Failed, error.to_string());
-        no_grad(|| {
-            let mine = input.f_to_device(self.device).and_then(|t| t.f_contiguous()).map_err(torch)?;
-            let (count, kind) = (mine.numel(), data_type(mine.kind())?);
-            let all = Tensor::f_zeros([outputs.len() as i64, count as i64], (mine.kind(), self.device))
-                .map_err(torch)?;
-            let (from, to): (*const c_void, _) = (mine.data_ptr(), all.data_ptr());
-            self.run(|comm, stream| {
-                // SAFETY: `to` holds `count` elements for each rank, `from` as many once; both live as in `all_reduce`.
-                unsafe { (self.api.all_gather)(from, to, count, kind, comm, stream) }
-            })?;
-            for (index, output) in outputs.iter_mut().enumerate() {
-                let row = all.f_get(index as i64).and_then(|row| row.f_view_as(output)).map_err(torch)?;
-                output.f_copy_(&row).map_err(torch)?;
-            }
-            Ok(())
-        })
-    }
-
-    pub(super) fn barrier(&self) -> Result<(), Failure> {
-        let mut token = match self.token.borrow_mut().take() {
-            Some(token) => token,
-            None => Tensor::f_zeros([1], (Kind::Int64, self.device))
-                .map_err(|error| Failure::new(DistErrorKind::Failed, error.to_string()))?,
-        };
-        let result = self.all_reduce(&mut token, RawReduce::Sum);
-        *self.token.borrow_mut() = Some(token);
-        result
-    }
-
     /// One operation, from libtorch's stream to done.
-    fn run(&self, start: impl FnOnce(ncclComm_t, cudaStream_t) -> Status) -> Result<(), Failure> {
+    fn run(&self, start: impl FnOnce(ncclComm_t, cudaStream_t) -> NcclStatus) -> Result<(), BackendError> {
         let deadline = Instant::now() + self.timeout;
         let comm = self.comm.get();
         if comm.is_null() {
-            return Err(Failure::new(DistErrorKind::Failed, "the communicator was aborted"));
+            return Err(BackendError::new(DistErrorKind::Failed, "the communicator was aborted"));
         }
         self.enter()?;
         // SAFETY: stream and events are ours and alive; the null stream is libtorch's current one, which tch never changes.
@@ -252,13 +208,13 @@ impl Nccl {
         })
     }
 
-    fn enter(&self) -> Result<(), Failure> {
+    fn enter(&self) -> Result<(), BackendError> {
         // SAFETY: the context was retained in `on_device`.
         unsafe { result::ctx::set_current(self.context) }.map_err(cuda("context"))
     }
 
     /// Waits until a call that may have returned early has done its work on the host.
-    fn settle(&self, what: &str, status: Status, deadline: Instant) -> Result<(), Failure> {
+    fn settle(&self, what: &str, status: NcclStatus, deadline: Instant) -> Result<(), BackendError> {
         match status {
             SUCCESS => Ok(()),
             IN_PROGRESS => self.poll(what, deadline, || Ok(self.state(what)? == SUCCESS)),
@@ -271,7 +227,7 @@ impl Nccl {
     }
 
     /// The communicator's asynchronous state: success or in progress.
-    fn state(&self, what: &str) -> Result<Status, Failure> {
+    fn state(&self, what: &str) -> Result<NcclStatus, BackendError> {
         let (comm, mut state) = (self.comm.get(), SUCCESS);
         // SAFETY: the communicator is alive (aborts set it to null and end the group), `state` is writable.
         let status = unsafe { (self.api.comm_get_async_error)(comm, &mut state) };
@@ -286,15 +242,15 @@ impl Nccl {
         &self,
         what: &str,
         deadline: Instant,
-        mut done: impl FnMut() -> Result<bool, Failure>,
-    ) -> Result<(), Failure> {
+        mut done: impl FnMut() -> Result<bool, BackendError>,
+    ) -> Result<(), BackendError> {
         let started = Instant::now();
         loop {
             let step = done().and_then(|done| if done { Ok(true) } else { self.state(what).map(|_| false) });
             let failure = match step {
                 Ok(true) => return Ok(()),
                 Ok(false) if Instant::now() < deadline => None,
-                Ok(false) => Some(Failure::new(DistErrorKind::Timeout, "nccl: not all ranks took part")),
+                Ok(false) => Some(BackendError::new(DistErrorKind::Timeout, "nccl: not all ranks took part")),
                 Err(failure) => Some(failure),
             };
             if let Some(failure) = failure {
@@ -311,11 +267,11 @@ impl Nccl {
         if comm.is_null() {
             return;
         }
-        let (api, doomed) = (self.api, Doomed(comm, self.context));
+        let (api, doomed) = (self.api, AbortedCommunicator(comm, self.context));
         let _ = within(
             ABORT,
             move |_| {
-                let Doomed(comm, context) = { doomed };
+                let AbortedCommunicator(comm, context) = { doomed };
                 // SAFETY: the communicator was taken out of its cell: nobody else uses it. The context is retained.
                 unsafe {
                     let _ = result::ctx::set_current(context);
@@ -325,9 +281,75 @@ impl Nccl {
             || {},
         );
     }
+}
 
-    /// Ends it; `healthy`: all ranks do the same now. Called on a helper thread with a limit of its own.
-    pub(super) fn close(self, healthy: bool) {
+/// Limits are the communicator's own, set when it was made.
+impl CollectiveTransport for Nccl {
+    fn name(&self) -> String {
+        format!("nccl {}", self.api.version())
+    }
+
+    fn device(&self) -> Option<Device> {
+        Some(self.device)
+    }
+
+    fn all_reduce(
+        &self,
+        _note: &CollectiveNote,
+        tensor: &mut Tensor,
+        op: RawReduce,
+        _limit_ms: i64,
+    ) -> Result<(), BackendError> {
+        self.reduce(tensor, op)
+    }
+
+    fn broadcast(&self, tensor: &mut Tensor, root: u32, _limit_ms: i64) -> Result<(), BackendError> {
+        let (data, count, kind) = (tensor.data_ptr(), tensor.numel(), data_type(tensor.kind())?);
+        self.run(|comm, stream| {
+            // SAFETY: as in `reduce`.
+            unsafe { (self.api.broadcast)(data, data, count, kind, root as c_int, comm, stream) }
+        })
+    }
+
+    /// Through the device, wherever the tensors are.
+    fn all_gather(
+        &self,
+        outputs: &mut [Tensor],
+        input: &mut Tensor,
+        _limit_ms: i64,
+    ) -> Result<(), BackendError> {
+        let torch = |error: tch::TchError| BackendError::new(DistErrorKind::Failed, error.to_string());
+        no_grad(|| {
+            let mine = input.f_to_device(self.device).and_then(|t| t.f_contiguous()).map_err(torch)?;
+            let (count, kind) = (mine.numel(), data_type(mine.kind())?);
+            let all = Tensor::f_zeros([outputs.len() as i64, count as i64], (mine.kind(), self.device))
+                .map_err(torch)?;
+            let (from, to): (*const c_void, _) = (mine.data_ptr(), all.data_ptr());
+            self.run(|comm, stream| {
+                // SAFETY: `to` holds `count` elements for each rank, `from` as many once; both live as in `reduce`.
+                unsafe { (self.api.all_gather)(from, to, count, kind, comm, stream) }
+            })?;
+            for (index, output) in outputs.iter_mut().enumerate() {
+                let row = all.f_get(index as i64).and_then(|row| row.f_view_as(output)).map_err(torch)?;
+                output.f_copy_(&row).map_err(torch)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn barrier(&self, _limit_ms: i64) -> Result<(), BackendError> {
+        let mut token = match self.token.borrow_mut().take() {
+            Some(token) => token,
+            None => Tensor::f_zeros([1], (Kind::Int64, self.device))
+                .map_err(|error| BackendError::new(DistErrorKind::Failed, error.to_string()))?,
+        };
+        let result = self.reduce(&mut token, RawReduce::Sum);
+        *self.token.borrow_mut() = Some(token);
+        result
+    }
+
+    /// Called on a helper thread with a limit of its own.
+    fn close(self: Box<Self>, healthy: bool) {
         if !healthy || self.enter().is_err() {
             self.abort();
             return;
@@ -359,7 +381,7 @@ impl Drop for Nccl {
     }
 }
 
-fn exchange(api: &Api, store: &Store, rank: u32, deadline: Instant) -> Result<ncclUniqueId, Failure> {
+fn exchange(api: &Api, store: &Store, rank: u32, deadline: Instant) -> Result<ncclUniqueId, BackendError> {
     let mut id = ncclUniqueId { internal: [0; ID_BYTES] };
     if rank == 0 {
         // SAFETY: writes one id.
@@ -372,7 +394,7 @@ fn exchange(api: &Api, store: &Store, rank: u32, deadline: Instant) -> Result<nc
     }
     let bytes = store.get("nccl_id", deadline)?;
     if bytes.len() != ID_BYTES {
-        return Err(Failure::new(DistErrorKind::Mismatch, format!("an id of {} bytes", bytes.len())));
+        return Err(BackendError::new(DistErrorKind::Mismatch, format!("an id of {} bytes", bytes.len())));
     }
     for (to, from) in id.internal.iter_mut().zip(bytes) {
         *to = from as _;

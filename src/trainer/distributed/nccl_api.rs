@@ -3,7 +3,7 @@
 //! Owner: `nccl`. Types are cudarc's; its own loader is not used, since it does not look for `libnccl.so.2` and panics when it finds nothing.
 //! Results are plain integers here, because a newer NCCL may return numbers that cudarc's enums do not have.
 
-use super::error::{DistErrorKind, Failure};
+use super::error::{BackendError, DistErrorKind};
 use super::library::{Library, torch_folder};
 use cudarc::nccl::sys::{cudaStream_t, ncclComm_t, ncclConfig_t, ncclUniqueId};
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -11,10 +11,10 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 /// `ncclResult_t`, as an integer.
-pub(super) type Status = c_int;
-pub(super) const SUCCESS: Status = 0;
-pub(super) const REMOTE_ERROR: Status = 6;
-pub(super) const IN_PROGRESS: Status = 7;
+pub(super) type NcclStatus = c_int;
+pub(super) const SUCCESS: NcclStatus = 0;
+pub(super) const REMOTE_ERROR: NcclStatus = 6;
+pub(super) const IN_PROGRESS: NcclStatus = 7;
 
 const LIBRARY: &str = "libnccl.so.2";
 /// Where the wheel `nvidia-nccl-cu13` puts it, seen from `torch/lib`.
@@ -46,27 +46,27 @@ macro_rules! api {
 }
 
 api! {
-    get_version: c"ncclGetVersion" = fn(*mut c_int) -> Status;
-    get_unique_id: c"ncclGetUniqueId" = fn(*mut ncclUniqueId) -> Status;
+    get_version: c"ncclGetVersion" = fn(*mut c_int) -> NcclStatus;
+    get_unique_id: c"ncclGetUniqueId" = fn(*mut ncclUniqueId) -> NcclStatus;
     comm_init_rank_config: c"ncclCommInitRankConfig" =
-        fn(*mut ncclComm_t, c_int, ncclUniqueId, c_int, *mut ncclConfig_t) -> Status;
-    comm_get_async_error: c"ncclCommGetAsyncError" = fn(ncclComm_t, *mut Status) -> Status;
-    comm_abort: c"ncclCommAbort" = fn(ncclComm_t) -> Status;
-    comm_finalize: c"ncclCommFinalize" = fn(ncclComm_t) -> Status;
-    comm_destroy: c"ncclCommDestroy" = fn(ncclComm_t) -> Status;
+        fn(*mut ncclComm_t, c_int, ncclUniqueId, c_int, *mut ncclConfig_t) -> NcclStatus;
+    comm_get_async_error: c"ncclCommGetAsyncError" = fn(ncclComm_t, *mut NcclStatus) -> NcclStatus;
+    comm_abort: c"ncclCommAbort" = fn(ncclComm_t) -> NcclStatus;
+    comm_finalize: c"ncclCommFinalize" = fn(ncclComm_t) -> NcclStatus;
+    comm_destroy: c"ncclCommDestroy" = fn(ncclComm_t) -> NcclStatus;
     all_reduce: c"ncclAllReduce" =
-        fn(*const c_void, *mut c_void, usize, c_int, c_int, ncclComm_t, cudaStream_t) -> Status;
+        fn(*const c_void, *mut c_void, usize, c_int, c_int, ncclComm_t, cudaStream_t) -> NcclStatus;
     broadcast: c"ncclBroadcast" =
-        fn(*const c_void, *mut c_void, usize, c_int, c_int, ncclComm_t, cudaStream_t) -> Status;
-    all_gather: c"ncclAllGather" = fn(*const c_void, *mut c_void, usize, c_int, ncclComm_t, cudaStream_t) -> Status;
-    get_error_string: c"ncclGetErrorString" = fn(Status) -> *const c_char;
+        fn(*const c_void, *mut c_void, usize, c_int, c_int, ncclComm_t, cudaStream_t) -> NcclStatus;
+    all_gather: c"ncclAllGather" = fn(*const c_void, *mut c_void, usize, c_int, ncclComm_t, cudaStream_t) -> NcclStatus;
+    get_error_string: c"ncclGetErrorString" = fn(NcclStatus) -> *const c_char;
     get_last_error: c"ncclGetLastError" = fn(ncclComm_t) -> *const c_char;
 }
 
 impl Api {
     /// The library, opened once.
-    pub(super) fn get() -> Result<&'static Api, Failure> {
-        static API: OnceLock<Result<Api, Failure>> = OnceLock::new();
+    pub(super) fn get() -> Result<&'static Api, BackendError> {
+        static API: OnceLock<Result<Api, BackendError>> = OnceLock::new();
         API.get_or_init(open).as_ref().map_err(Clone::clone)
     }
 
@@ -79,7 +79,7 @@ impl Api {
     }
 
     /// What NCCL says about a status, with its own last words on this communicator.
-    pub(super) fn explain(&self, what: &str, status: Status, comm: ncclComm_t) -> Failure {
+    pub(super) fn explain(&self, what: &str, status: NcclStatus, comm: ncclComm_t) -> BackendError {
         let text = |pointer: *const c_char| {
             if pointer.is_null() {
                 return String::new();
@@ -92,11 +92,11 @@ impl Api {
             unsafe { (text((self.get_error_string)(status)), text((self.get_last_error)(comm))) };
         let kind = if status == REMOTE_ERROR { DistErrorKind::Connection } else { DistErrorKind::Failed };
         let more = if last.is_empty() { String::new() } else { format!(" ({last})") };
-        Failure::new(kind, format!("{what}: nccl: {name}{more}"))
+        BackendError::new(kind, format!("{what}: nccl: {name}{more}"))
     }
 }
 
-fn open() -> Result<Api, Failure> {
+fn open() -> Result<Api, BackendError> {
     let beside = torch_folder().map(|folder| folder.join(BESIDE_TORCH));
     let mut tried = Vec::new();
     for path in std::iter::once(PathBuf::from(LIBRARY)).chain(beside) {
@@ -105,7 +105,7 @@ fn open() -> Result<Api, Failure> {
             Err(error) => tried.push(error),
         }
     }
-    Err(Failure::new(DistErrorKind::Unsupported, format!("nccl cannot be loaded: {}", tried.join("; "))))
+    Err(BackendError::new(DistErrorKind::Unsupported, format!("nccl cannot be loaded: {}", tried.join("; "))))
 }
 
 #[cfg(test)]

@@ -4,23 +4,16 @@
 //! server is frozen can be trusted to come back.
 
 use super::bounded::within;
-use super::error::{DistError, DistErrorKind, DistPhase, Failure};
-use super::gloo::{self, Gloo};
-use super::group::{BackendKind, GroupSettings};
+use super::error::{BackendError, DistError, DistErrorKind, DistPhase};
+use super::gloo;
 use super::nccl::{self, Nccl};
-use super::store::{Member, Store, StoreAddress};
+use super::settings::{BackendKind, GroupSettings};
+use super::store::{Store, StoreAddress, StoreMember};
+use super::transport::CollectiveTransport;
 use std::time::{Duration, Instant};
 
 /// Time that a helper thread gets beyond the deadline to say why it failed.
 const GRACE: Duration = Duration::from_secs(4);
-
-/// What connects the ranks.
-pub(super) enum Transport {
-    /// One rank.
-    Alone,
-    Gloo(Gloo),
-    Nccl(Nccl),
-}
 
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
@@ -59,24 +52,24 @@ fn interface(settings: &GroupSettings) -> Option<String> {
 }
 
 /// What is known to fail later and can be said now, while the others still listen.
-fn trouble(settings: &GroupSettings) -> Option<Failure> {
+fn trouble(settings: &GroupSettings) -> Option<BackendError> {
     let failure = match settings.backend {
         BackendKind::Gloo => {
             let name = interface(settings).filter(|name| !gloo::interface_exists(name))?;
-            Failure::new(
+            BackendError::new(
                 DistErrorKind::Usage,
                 format!("there is no network interface {name} on the host of rank {}", settings.rank),
             )
         }
         BackendKind::Nccl => {
             let failure = nccl::available().err()?;
-            Failure::new(failure.kind, format!("{} (host of rank {})", failure.text, settings.rank))
+            BackendError::new(failure.kind, format!("{} (host of rank {})", failure.text, settings.rank))
         }
     };
     Some(failure)
 }
 
-fn error(settings: &GroupSettings, failure: Failure) -> DistError {
+fn error(settings: &GroupSettings, failure: BackendError) -> DistError {
     DistError::new(failure.kind, DistPhase::Rendezvous, (settings.rank, settings.world_size), failure.text)
 }
 
@@ -87,8 +80,11 @@ pub(super) fn join(settings: &GroupSettings, moved: impl FnMut()) -> Result<Stor
     let place = format!("{}:{}", address.host, address.port);
     let generation = settings.generation;
     let trouble = trouble(settings);
-    let member =
-        Member { rank: settings.rank, world_size: settings.world_size, backend: settings.backend.name() };
+    let member = StoreMember {
+        rank: settings.rank,
+        world_size: settings.world_size,
+        backend: settings.backend.name(),
+    };
     within(
         settings.timeout + GRACE,
         move |progress| {
@@ -100,15 +96,18 @@ pub(super) fn join(settings: &GroupSettings, moved: impl FnMut()) -> Result<Stor
         moved,
     )
     .unwrap_or_else(|| {
-        Err(Failure::new(DistErrorKind::Timeout, format!("the store at {place} stopped answering")))
+        Err(BackendError::new(DistErrorKind::Timeout, format!("the store at {place} stopped answering")))
     })
     .map_err(|failure| error(settings, failure))
 }
 
 /// Connects the backend of a group whose ranks have all joined.
-pub(super) fn connect(settings: &GroupSettings, store: &Store) -> Result<Transport, DistError> {
+pub(super) fn connect(
+    settings: &GroupSettings,
+    store: &Store,
+) -> Result<Box<dyn CollectiveTransport>, DistError> {
     let (rank, world_size, timeout) = (settings.rank, settings.world_size, settings.timeout);
-    let result = match settings.backend {
+    let result: Result<Box<dyn CollectiveTransport>, _> = match settings.backend {
         BackendKind::Gloo => {
             let store = store.clone();
             let interface = interface(settings);
@@ -119,11 +118,11 @@ pub(super) fn connect(settings: &GroupSettings, store: &Store) -> Result<Transpo
                 || {},
             )
             .unwrap_or_else(|| {
-                Err(Failure::new(DistErrorKind::Timeout, "gloo did not connect all ranks in time"))
+                Err(BackendError::new(DistErrorKind::Timeout, "gloo did not connect all ranks in time"))
             })
-            .map(Transport::Gloo)
+            .map(|gloo| Box::new(gloo) as _)
         }
-        BackendKind::Nccl => Nccl::open(store, settings).map(Transport::Nccl),
+        BackendKind::Nccl => Nccl::open(store, settings).map(|nccl| Box::new(nccl) as _),
     };
     result.map_err(|failure| error(settings, failure))
 }

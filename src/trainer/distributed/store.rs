@@ -4,7 +4,7 @@
 //! - STORE-1: all keys carry the generation, so that a leftover of an earlier one cannot join.
 //! - STORE-2: no rank number is given twice; a second process with the same rank is refused.
 
-use super::error::{DistErrorKind, Failure};
+use super::error::{BackendError, DistErrorKind};
 use super::ffi::StoreHandle;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
@@ -37,13 +37,13 @@ pub(super) struct Store {
 
 /// What every rank must agree on before anything else.
 #[derive(Debug, Clone)]
-pub(super) struct Member {
+pub(super) struct StoreMember {
     pub rank: u32,
     pub world_size: u32,
     pub backend: &'static str,
 }
 
-impl Member {
+impl StoreMember {
     fn terms(&self) -> String {
         format!("world_size {}, backend {}", self.world_size, self.backend)
     }
@@ -66,7 +66,11 @@ pub(super) fn list(ranks: &[u32]) -> String {
 
 impl Store {
     /// Serves the store, or connects to it.
-    pub(super) fn open(address: &StoreAddress, generation: u32, deadline: Instant) -> Result<Store, Failure> {
+    pub(super) fn open(
+        address: &StoreAddress,
+        generation: u32,
+        deadline: Instant,
+    ) -> Result<Store, BackendError> {
         if !address.server {
             wait_for_server(address, deadline)?;
         }
@@ -84,7 +88,7 @@ impl Store {
                 (_, true) => format!("cannot serve the store at {place}: {}", failure.text),
                 (_, false) => format!("what answers at {place} is not rank 0's store: {}", failure.text),
             };
-            Failure::new(failure.kind, text)
+            BackendError::new(failure.kind, text)
         })?;
         Ok(Store { handle: Arc::new(handle), prefix: format!("rankdeck/{generation}/") })
     }
@@ -103,21 +107,21 @@ impl Store {
         format!("{}{key}", self.prefix)
     }
 
-    pub(super) fn set(&self, key: &str, value: &[u8]) -> Result<(), Failure> {
+    pub(super) fn set(&self, key: &str, value: &[u8]) -> Result<(), BackendError> {
         self.handle.set(&self.key(key), value)
     }
 
     /// Waits for the key.
-    pub(super) fn get(&self, key: &str, deadline: Instant) -> Result<Vec<u8>, Failure> {
+    pub(super) fn get(&self, key: &str, deadline: Instant) -> Result<Vec<u8>, BackendError> {
         self.handle.get(&self.key(key), millis(deadline))
     }
 
     /// Adds and returns the sum; a missing key counts as 0.
-    pub(super) fn add(&self, key: &str, delta: i64) -> Result<i64, Failure> {
+    pub(super) fn add(&self, key: &str, delta: i64) -> Result<i64, BackendError> {
         self.handle.add(&self.key(key), delta)
     }
 
-    pub(super) fn check(&self, key: &str) -> Result<bool, Failure> {
+    pub(super) fn check(&self, key: &str) -> Result<bool, BackendError> {
         self.handle.check(&self.key(key))
     }
 
@@ -128,7 +132,7 @@ impl Store {
         wanted: i64,
         deadline: Instant,
         mut grown: impl FnMut(),
-    ) -> Result<i64, Failure> {
+    ) -> Result<i64, BackendError> {
         let (mut pause, mut last) = (POLL_FIRST, -1);
         loop {
             let count = self.add(key, 0)?;
@@ -148,11 +152,11 @@ impl Store {
     /// going on: it joins only to tell the others.
     pub(super) fn join(
         &self,
-        me: &Member,
-        trouble: Option<Failure>,
+        me: &StoreMember,
+        trouble: Option<BackendError>,
         deadline: Instant,
         moved: impl FnMut(),
-    ) -> Result<(), Failure> {
+    ) -> Result<(), BackendError> {
         let refused = match trouble {
             None => match self.meet(me, deadline, moved) {
                 Ok(()) => return Ok(()),
@@ -171,8 +175,8 @@ impl Store {
     }
 
     /// Passes a refusal on. Rank 0 takes the store along when it ends, so it stays until the others know.
-    fn tell(&self, me: &Member, refused: &Refused) {
-        let told = || -> Result<(), Failure> {
+    fn tell(&self, me: &StoreMember, refused: &Refused) {
+        let report = || -> Result<(), BackendError> {
             if !refused.heard {
                 self.set("refused", refused.failure.to_wire().as_bytes())?;
             }
@@ -184,18 +188,18 @@ impl Store {
             }
         };
         // The refusal itself is what counts; a store that is gone already has told everybody.
-        let _ = told();
+        let _ = report();
     }
 
-    fn claim(&self, me: &Member) -> Result<(), Failure> {
+    fn claim(&self, me: &StoreMember) -> Result<(), BackendError> {
         if self.add(&format!("rank/{}", me.rank), 1)? == 1 {
             return Ok(());
         }
         let text = format!("another process has already joined as rank {}", me.rank);
-        Err(Failure::new(DistErrorKind::Usage, text))
+        Err(BackendError::new(DistErrorKind::Usage, text))
     }
 
-    fn meet(&self, me: &Member, deadline: Instant, moved: impl FnMut()) -> Result<(), Refused> {
+    fn meet(&self, me: &StoreMember, deadline: Instant, moved: impl FnMut()) -> Result<(), Refused> {
         // Whoever comes second with a rank's number ends alone: the others may be complete without it.
         self.claim(me).map_err(|failure| Refused { failure, heard: true })?;
         let (rank, mine) = (me.rank, me.terms());
@@ -204,20 +208,25 @@ impl Store {
         }
         let terms = self.get("terms", deadline).map_err(|failure| match failure.kind {
             DistErrorKind::Timeout => {
-                Failure::new(failure.kind, format!("rank 0 has not joined, rank {rank} waits for it"))
+                BackendError::new(failure.kind, format!("rank 0 has not joined, rank {rank} waits for it"))
             }
             _ => failure,
         })?;
         if terms != mine.as_bytes() {
             let theirs = String::from_utf8_lossy(&terms);
             let text = format!("rank {rank} was started with {mine}, rank 0 with {theirs}");
-            return Err(Failure::new(DistErrorKind::Usage, text).into());
+            return Err(BackendError::new(DistErrorKind::Usage, text).into());
         }
         self.add("joined", 1)?;
         self.wait_for_all(me, deadline, moved)
     }
 
-    fn wait_for_all(&self, me: &Member, deadline: Instant, mut moved: impl FnMut()) -> Result<(), Refused> {
+    fn wait_for_all(
+        &self,
+        me: &StoreMember,
+        deadline: Instant,
+        mut moved: impl FnMut(),
+    ) -> Result<(), Refused> {
         let wanted = i64::from(me.world_size);
         loop {
             let joined =
@@ -227,17 +236,17 @@ impl Store {
             }
             if self.check("refused")? {
                 let value = String::from_utf8_lossy(&self.get("refused", deadline)?).into_owned();
-                return Err(Refused { failure: Failure::from_wire(&value), heard: true });
+                return Err(Refused { failure: BackendError::from_wire(&value), heard: true });
             }
             if Instant::now() >= deadline {
                 let text =
                     format!("{joined} of {wanted} ranks joined in time; missing: {}", self.missing(me)?);
-                return Err(Failure::new(DistErrorKind::Timeout, text).into());
+                return Err(BackendError::new(DistErrorKind::Timeout, text).into());
             }
         }
     }
 
-    fn missing(&self, me: &Member) -> Result<String, Failure> {
+    fn missing(&self, me: &StoreMember) -> Result<String, BackendError> {
         let mut missing = Vec::new();
         for rank in 0..me.world_size {
             if !self.check(&format!("rank/{rank}"))? {
@@ -250,18 +259,18 @@ impl Store {
 
 /// Why a rank does not go on, and whether it heard so from another.
 struct Refused {
-    failure: Failure,
+    failure: BackendError,
     heard: bool,
 }
 
-impl From<Failure> for Refused {
-    fn from(failure: Failure) -> Refused {
+impl From<BackendError> for Refused {
+    fn from(failure: BackendError) -> Refused {
         Refused { failure, heard: false }
     }
 }
 
 /// Waits until something accepts connections there: libtorch's own retries back off past any limit.
-fn wait_for_server(address: &StoreAddress, deadline: Instant) -> Result<(), Failure> {
+fn wait_for_server(address: &StoreAddress, deadline: Instant) -> Result<(), BackendError> {
     const CONNECT: Duration = Duration::from_secs(5);
     let mut pause = POLL_FIRST;
     loop {
@@ -282,7 +291,7 @@ fn wait_for_server(address: &StoreAddress, deadline: Instant) -> Result<(), Fail
         };
         if Instant::now() >= deadline {
             let text = format!("rank 0 does not answer at {}:{}: {text}", address.host, address.port);
-            return Err(Failure::new(kind, text));
+            return Err(BackendError::new(kind, text));
         }
         std::thread::sleep(pause.min(deadline.saturating_duration_since(Instant::now())));
         pause = (pause * 2).min(POLL_LAST);

@@ -124,7 +124,7 @@ pub enum Actions<'a> {
 
 /// What environments are made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
+pub enum EnvPurpose {
     /// Training: Atari lives may end episodes, rewards may be clipped.
     Train,
     /// Evaluation: whole games and raw rewards, seeds disjoint from training (SEEDS-4). The global index is the number of the episode.
@@ -177,7 +177,7 @@ pub fn make_vector(
     first_env: u32,
     seeds: &Seeds,
     life: u64,
-    purpose: Purpose,
+    purpose: EnvPurpose,
 ) -> Result<Box<dyn VectorEnv>, EnvError> {
     let streams = Streams { seeds: *seeds, first_env, life, purpose };
     match in_rust(env)? {
@@ -206,7 +206,7 @@ pub(crate) struct Streams {
     seeds: Seeds,
     first_env: u32,
     life: u64,
-    purpose: Purpose,
+    purpose: EnvPurpose,
 }
 
 impl Streams {
@@ -215,8 +215,8 @@ impl Streams {
         use rankdeck_kernel::seeds::Purpose as Stream;
         let index = self.first_env.wrapping_add(index as u32);
         match self.purpose {
-            Purpose::Train => self.seeds.words(Stream::Env, index, self.life),
-            Purpose::Evaluate => self.seeds.words(Stream::Eval, index, 0),
+            EnvPurpose::Train => self.seeds.words(Stream::Env, index, self.life),
+            EnvPurpose::Evaluate => self.seeds.words(Stream::Eval, index, 0),
         }
     }
 
@@ -227,7 +227,7 @@ impl Streams {
         let first = Streams { first_env: 0, ..*self }.words(0);
         let shift = rankdeck_kernel::numpy_random::Generator::from_words(&first).next_u64() as u32;
         let index = self.first_env.wrapping_add(index as u32);
-        let purpose = u32::from(self.purpose == Purpose::Evaluate) << 30;
+        let purpose = u32::from(self.purpose == EnvPurpose::Evaluate) << 30;
         purpose | (shift.wrapping_add(index) & BITS)
     }
 }

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Kind {
+pub enum FaultKind {
     /// `exit`: ends with code 1, silently (before an optimiser step).
     Exit,
     /// `leave`: ends with code 0 before the others (H8).
@@ -63,26 +63,26 @@ pub enum Kind {
     Pace(u64),
 }
 
-impl Kind {
+impl FaultKind {
     /// It strikes again and again.
     pub fn goes_on(self) -> bool {
         matches!(
             self,
-            Kind::NoSync
-                | Kind::Slow(_)
-                | Kind::LongEval(_)
-                | Kind::SlowCheckpoint(_)
-                | Kind::LognormalEnv(_)
-                | Kind::Pace(_)
+            FaultKind::NoSync
+                | FaultKind::Slow(_)
+                | FaultKind::LongEval(_)
+                | FaultKind::SlowCheckpoint(_)
+                | FaultKind::LognormalEnv(_)
+                | FaultKind::Pace(_)
         )
     }
 }
 
 /// A fault with its victim and its time.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Fault {
+pub struct InjectedFault {
     /// What.
-    pub kind: Kind,
+    pub kind: FaultKind,
     /// Whom; `None` for every rank.
     pub rank: Option<u32>,
     /// Completed iterations.
@@ -91,10 +91,10 @@ pub struct Fault {
     pub text: String,
 }
 
-impl FromStr for Fault {
+impl FromStr for InjectedFault {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Fault, String> {
+    fn from_str(text: &str) -> Result<InjectedFault, String> {
         let bad = |what: &str| format!("`{text}` is no fault: {what}; write FAULT[=VALUE]@RANK:STEP");
         let (fault, target) = text.split_once('@').ok_or_else(|| bad("there is no `@`"))?;
         let (rank, step) = target.split_once(':').ok_or_else(|| bad("there is no `:`"))?;
@@ -107,40 +107,40 @@ impl FromStr for Fault {
             Some((name, value)) => (name, Some(value.parse().map_err(|_| bad("the value is no number"))?)),
             None => (fault, None),
         };
-        let valued = |make: fn(u64) -> Kind| value.map(make).ok_or_else(|| bad("it needs a value"));
+        let valued = |make: fn(u64) -> FaultKind| value.map(make).ok_or_else(|| bad("it needs a value"));
         let kind = match name {
-            "oom" => valued(Kind::Memory)?,
-            "slow" => valued(Kind::Slow)?,
-            "long-eval" => valued(Kind::LongEval)?,
-            "slow-start" => valued(Kind::SlowStart)?,
-            "slow-checkpoint" => valued(Kind::SlowCheckpoint)?,
-            "lognormal-env" => valued(Kind::LognormalEnv)?,
-            "pause" => valued(Kind::Pause)?,
-            "pace" => valued(Kind::Pace)?,
+            "oom" => valued(FaultKind::Memory)?,
+            "slow" => valued(FaultKind::Slow)?,
+            "long-eval" => valued(FaultKind::LongEval)?,
+            "slow-start" => valued(FaultKind::SlowStart)?,
+            "slow-checkpoint" => valued(FaultKind::SlowCheckpoint)?,
+            "lognormal-env" => valued(FaultKind::LognormalEnv)?,
+            "pause" => valued(FaultKind::Pause)?,
+            "pace" => valued(FaultKind::Pace)?,
             _ if value.is_some() => return Err(bad("it takes no value, or is unknown")),
-            "exit" => Kind::Exit,
-            "leave" => Kind::Leave,
-            "raise" => Kind::Raise,
-            "segv" => Kind::Segv,
-            "abort" => Kind::Abort,
-            "kill" => Kind::Kill,
-            "stop" => Kind::Stop,
-            "spin" => Kind::Spin,
-            "sleep-env" => Kind::SleepEnv,
-            "lock" => Kind::Lock,
-            "lock-aux" => Kind::LockAux,
-            "mismatch-op" => Kind::MismatchOp,
-            "mismatch-count" => Kind::MismatchCount,
-            "mismatch-dtype" => Kind::MismatchDtype,
-            "mismatch-root" => Kind::MismatchRoot,
-            "skip" => Kind::Skip,
-            "extra-barrier" => Kind::ExtraBarrier,
-            "no-sync" => Kind::NoSync,
-            "teardown" => Kind::Teardown,
-            "disk-full" => Kind::DiskFull,
+            "exit" => FaultKind::Exit,
+            "leave" => FaultKind::Leave,
+            "raise" => FaultKind::Raise,
+            "segv" => FaultKind::Segv,
+            "abort" => FaultKind::Abort,
+            "kill" => FaultKind::Kill,
+            "stop" => FaultKind::Stop,
+            "spin" => FaultKind::Spin,
+            "sleep-env" => FaultKind::SleepEnv,
+            "lock" => FaultKind::Lock,
+            "lock-aux" => FaultKind::LockAux,
+            "mismatch-op" => FaultKind::MismatchOp,
+            "mismatch-count" => FaultKind::MismatchCount,
+            "mismatch-dtype" => FaultKind::MismatchDtype,
+            "mismatch-root" => FaultKind::MismatchRoot,
+            "skip" => FaultKind::Skip,
+            "extra-barrier" => FaultKind::ExtraBarrier,
+            "no-sync" => FaultKind::NoSync,
+            "teardown" => FaultKind::Teardown,
+            "disk-full" => FaultKind::DiskFull,
             _ => return Err(bad("its name is unknown")),
         };
-        Ok(Fault { kind, rank, step, text: text.to_owned() })
+        Ok(InjectedFault { kind, rank, step, text: text.to_owned() })
     }
 }
 
@@ -150,14 +150,15 @@ mod tests {
 
     #[test]
     fn faults_are_read() {
-        let read =
-            |text: &str| text.parse::<Fault>().map(|fault| (fault.kind, fault.rank, fault.step)).unwrap();
-        assert_eq!(read("spin@1:60"), (Kind::Spin, Some(1), 60));
-        assert_eq!(read("slow=30@all:2"), (Kind::Slow(30), None, 2));
+        let read = |text: &str| {
+            text.parse::<InjectedFault>().map(|fault| (fault.kind, fault.rank, fault.step)).unwrap()
+        };
+        assert_eq!(read("spin@1:60"), (FaultKind::Spin, Some(1), 60));
+        assert_eq!(read("slow=30@all:2"), (FaultKind::Slow(30), None, 2));
         for bad in
             ["", "spin", "spin@1", "spin@x:1", "spin@1:x", "what@1:1", "slow@1:1", "slow=x@1:1", "spin=3@1:1"]
         {
-            let error = bad.parse::<Fault>().unwrap_err();
+            let error = bad.parse::<InjectedFault>().unwrap_err();
             assert!(error.contains("FAULT[=VALUE]@RANK:STEP"), "{bad}: {error}");
         }
     }

@@ -2,30 +2,32 @@
 //!
 //! Owner: the trainer's one thread, which arms itself when it joins its group. `--inject FAULT[=VALUE]@RANK:STEP` (or the variable
 //! `TRAINER_INJECT`, several separated by commas) strikes rank RANK (`all` for every rank) once iteration STEP (completed iterations) is under
-//! way. The faults and where they strike are listed in `fault::Kind`.
+//! way. The faults and where they strike are listed in `fault::FaultKind`.
 //!
 //! Invariants:
 //! - INJECT-1: a build without the feature knows no fault: the flag is refused and the variable is not read.
-//! - INJECT-2: a fault strikes only the ranks it names, and once, except those that say that they go on.
+//! - INJECT-2: a fault happens only on the ranks it names, and once, except those that go on by their definition.
 
 #[cfg(feature = "inject")]
 mod fault;
 #[cfg(feature = "inject")]
-mod strike;
+mod injection;
+
+use tch::Tensor;
 
 #[cfg(feature = "inject")]
-pub use fault::Fault;
+pub use fault::InjectedFault;
 #[cfg(feature = "inject")]
-pub use strike::{arm, collective, here, order, writing};
+pub(crate) use injection::{arm, collective, here, order, writing};
 
-/// Where in the loop a rank is.
+/// A place in the trainer where faults happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum Hook {
     /// Before the environments take a step.
     EnvStep,
     /// Before an optimiser step.
     Learn,
-    /// Before rows of what was kept are gathered, in PPG's auxiliary phase.
+    /// Before rows of stored rollouts are gathered, in PPG's auxiliary phase.
     Gather,
     /// Before an episode of an evaluation.
     Episode,
@@ -35,41 +37,55 @@ pub enum Place {
 
 /// What becomes of a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Flow {
-    /// It takes its course.
-    Go,
-    /// It is left out, or something else was called in its place.
-    Done,
+pub enum CollectiveFate {
+    /// It runs.
+    Proceed,
+    /// It is skipped, or another one was called in its place.
+    Replaced,
+}
+
+/// The calls that faults make instead of a collective, or before it.
+pub trait Collectives {
+    /// Why a call failed.
+    type Error;
+    /// Ranks in the group.
+    fn world_size(&self) -> u32;
+    /// Sums `tensor` over the ranks.
+    fn sum(&self, tensor: &mut Tensor, tag: &str) -> Result<(), Self::Error>;
+    /// Copies the tensor of `root` to all ranks.
+    fn broadcast(&self, tensor: &mut Tensor, root: u32, tag: &str) -> Result<(), Self::Error>;
+    /// Waits for all ranks.
+    fn barrier(&self, tag: &str) -> Result<(), Self::Error>;
 }
 
 #[cfg(not(feature = "inject"))]
 mod nothing {
-    use super::super::distributed::error::DistError;
-    use super::super::distributed::{Page, ProcessGroup};
-    use super::{Flow, Place};
+    use super::{CollectiveFate, Collectives, Hook};
+    use crate::page::Page;
     use rankdeck_proto::status_page::Op;
     use std::io;
 
-    /// Nothing.
     #[inline(always)]
-    pub fn arm(_rank: u32, _page: &Page) {}
+    pub(crate) fn arm(_rank: u32, _page: &Page) {}
 
-    /// Nothing.
     #[inline(always)]
-    pub fn here(_place: Place) {}
+    pub(crate) fn here(_hook: Hook) {}
 
-    /// Nothing.
     #[inline(always)]
-    pub fn collective(_group: &ProcessGroup, _op: Op, _tag: &str, _count: usize) -> Result<Flow, DistError> {
-        Ok(Flow::Go)
+    pub(crate) fn collective<G: Collectives>(
+        _group: &G,
+        _op: Op,
+        _tag: &str,
+        _count: usize,
+    ) -> Result<CollectiveFate, G::Error> {
+        Ok(CollectiveFate::Proceed)
     }
 
-    /// Nothing.
     #[inline(always)]
-    pub fn writing() -> io::Result<()> {
+    pub(crate) fn writing() -> io::Result<()> {
         Ok(())
     }
 }
 
 #[cfg(not(feature = "inject"))]
-pub use nothing::{arm, collective, here, writing};
+pub(crate) use nothing::{arm, collective, here, writing};

@@ -9,10 +9,10 @@
 use crate::env::Actions;
 use crate::policy::layout::Layout;
 use rankdeck_kernel::distribution::{Categorical, Gaussian};
+use rankdeck_kernel::isa::Isa;
 use rankdeck_kernel::loss::{Distance, Gain, Goals, Surrogate, policy_gradient, surrogate, value_loss};
 use rankdeck_kernel::matrix::Matrix;
 use rankdeck_kernel::mlp::{Activation, Mlp};
-use rankdeck_kernel::road::Road;
 use rankdeck_types::experiment;
 
 /// Actor and critic, with everything that a batch needs on its way forth and back.
@@ -136,14 +136,14 @@ impl ActorCritic {
     /// the value loss.
     pub fn losses(&mut self, batch: Terms<'_>) -> (Surrogate, f64) {
         let Terms { gain, advantages, goals, .. } = batch;
-        let (shares, road) = (goals.shares, Road::best());
+        let (shares, isa) = (goals.shares, Isa::best());
         let (log_probs, gradient) = (&self.log_probs, &mut self.by_log_prob);
         let numbers = match gain {
             Gain::Clipped { old_log_probs, clip } => {
-                surrogate(road, log_probs, old_log_probs, advantages, shares, clip, gradient)
+                surrogate(isa, log_probs, old_log_probs, advantages, shares, clip, gradient)
             }
             Gain::Plain => {
-                let loss = policy_gradient(road, log_probs, advantages, shares, gradient);
+                let loss = policy_gradient(isa, log_probs, advantages, shares, gradient);
                 Surrogate { loss, ..Surrogate::default() }
             }
         };

@@ -114,7 +114,7 @@ pub struct SacNetworks {
 }
 
 /// Actions drawn by the actor.
-pub struct Drawn {
+pub struct ActionSample {
     /// `[rows, actions]`, as the environment takes them.
     pub actions: Tensor,
     /// Their log-probabilities, `[rows]`.
@@ -166,7 +166,7 @@ impl SacNetworks {
     }
 
     /// Draws actions with the given standard normal numbers `[rows, actions]`; gradients flow through both results.
-    pub fn draw(&self, observations: &Tensor, noise: &Tensor) -> Result<Drawn, TchError> {
+    pub fn draw(&self, observations: &Tensor, noise: &Tensor) -> Result<ActionSample, TchError> {
         let (mean, log_std) = self.gaussian(observations)?;
         let u = mean.f_add(&log_std.f_exp()?.f_mul(noise)?)?;
         let squashed = u.f_tanh()?;
@@ -180,7 +180,7 @@ impl SacNetworks {
         let slope = squashed.f_square()?.f_neg()?.f_add_scalar(1.0)?.f_mul(&self.scale)?;
         let log_slope = slope.f_add_scalar(SLOPE_EPSILON)?.f_log()?;
         let log_probs = normal.f_sub(&log_slope)?.f_sum_dim_intlist(1_i64, false, None::<Kind>)?;
-        Ok(Drawn { actions, log_probs })
+        Ok(ActionSample { actions, log_probs })
     }
 
     /// The most probable `u`, squashed: what evaluations do.

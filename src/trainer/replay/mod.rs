@@ -11,7 +11,7 @@
 //! - REPLAY-3: no transition crosses a reset.
 //! - REPLAY-4: every stored transition is equally likely, and which are drawn depends on the given generator alone.
 
-mod lane;
+mod env_buffer;
 mod shard;
 #[cfg(test)]
 mod tests;
@@ -19,7 +19,7 @@ mod tests;
 pub use shard::{Mark, ShardError, load, save};
 
 use super::env::{ActionSpace, Actions, ObservationType, Observations, Outcome, Spec};
-use lane::Lane;
+use env_buffer::EnvBuffer;
 use rankdeck_kernel::numpy_random::Generator;
 
 /// Sizes of a rank's replay.
@@ -69,14 +69,14 @@ impl Shape {
     }
 
     /// Transitions of one environment.
-    fn lane_capacity(&self) -> usize {
+    fn env_capacity(&self) -> usize {
         (self.capacity / self.envs.max(1)).max(1)
     }
 
     /// Frames of one environment: one per transition, and some more for the first and last observations of episodes. Where episodes are so short that these do
     /// not suffice (8 steps per frame of an observation), fewer transitions are kept.
-    fn lane_frames(&self) -> usize {
-        self.lane_capacity() + self.lane_capacity() / 8 + 2 * self.stack + 1
+    fn env_frames(&self) -> usize {
+        self.env_capacity() + self.env_capacity() / 8 + 2 * self.stack + 1
     }
 
     fn frame_bytes(&self) -> usize {
@@ -85,9 +85,9 @@ impl Shape {
 
     /// Memory that replay takes on this rank, in bytes; it never takes more.
     pub fn bytes(&self) -> u64 {
-        let frames = self.lane_frames() as u64 * self.frame_bytes() as u64;
+        let frames = self.env_frames() as u64 * self.frame_bytes() as u64;
         let action = 4 * self.action.max(1) as u64;
-        self.envs as u64 * (frames + self.lane_capacity() as u64 * (8 + 4 + 1 + action))
+        self.envs as u64 * (frames + self.env_capacity() as u64 * (8 + 4 + 1 + action))
     }
 }
 
@@ -123,13 +123,13 @@ pub struct Pair<T> {
 #[derive(Debug)]
 pub struct Replay {
     shape: Shape,
-    lanes: Vec<Lane>,
+    buffers: Vec<EnvBuffer>,
 }
 
 impl Replay {
     /// Takes all memory. Call [`Replay::begin`] before the first [`Replay::add`].
     pub fn new(shape: Shape) -> Replay {
-        Replay { lanes: (0..shape.envs).map(|_| Lane::new(&shape)).collect(), shape }
+        Replay { buffers: (0..shape.envs).map(|_| EnvBuffer::new(&shape)).collect(), shape }
     }
 
     /// Its sizes.
@@ -139,7 +139,7 @@ impl Replay {
 
     /// Transitions that can be sampled.
     pub fn len(&self) -> usize {
-        self.lanes.iter().map(Lane::len).sum()
+        self.buffers.iter().map(EnvBuffer::len).sum()
     }
 
     /// There are none.
@@ -150,43 +150,43 @@ impl Replay {
     /// What the environments show now. After a pause (a resumed run) an episode goes on where its environment shows what it showed last,
     /// and is cut elsewhere.
     pub fn begin(&mut self, observations: Observations<'_>) {
-        let Replay { shape, lanes } = self;
+        let Replay { shape, buffers } = self;
         let mut row = Vec::new();
-        for (i, lane) in lanes.iter_mut().enumerate() {
+        for (i, buffer) in buffers.iter_mut().enumerate() {
             bytes_of(observations, i, shape, &mut row);
-            lane.begin(&row, shape);
+            buffer.begin(&row, shape);
         }
     }
 
     /// Stores one step of all environments: what was done, what it led to, and what the environments show now.
     pub fn add(&mut self, actions: Actions<'_>, outcome: &Outcome, now: Observations<'_>) {
-        let Replay { shape, lanes } = self;
+        let Replay { shape, buffers } = self;
         let mut row = Vec::with_capacity(shape.stack * shape.frame_bytes());
-        for (i, lane) in lanes.iter_mut().enumerate() {
+        for (i, buffer) in buffers.iter_mut().enumerate() {
             if !outcome.valid[i] {
                 bytes_of(now, i, shape, &mut row);
-                lane.begin(&row, shape);
+                buffer.begin(&row, shape);
                 continue;
             }
             let done = outcome.done(i);
             let next = if done { outcome.final_observations.view() } else { now };
             bytes_of(next, i, shape, &mut row);
             let action = match actions {
-                Actions::Discrete(choices) => lane::Action::Choice(choices[i]),
+                Actions::Discrete(choices) => env_buffer::StoredAction::Choice(choices[i]),
                 Actions::Continuous(values) => {
-                    lane::Action::Numbers(&values[i * shape.action..(i + 1) * shape.action])
+                    env_buffer::StoredAction::Numbers(&values[i * shape.action..(i + 1) * shape.action])
                 }
             };
             // Both at once: the task itself ended.
             let end = match (outcome.terminated[i], outcome.truncated[i]) {
-                (true, _) => lane::End::Terminated,
-                (false, true) => lane::End::Truncated,
-                (false, false) => lane::End::None,
+                (true, _) => env_buffer::StepEnd::Terminated,
+                (false, true) => env_buffer::StepEnd::Truncated,
+                (false, false) => env_buffer::StepEnd::None,
             };
-            lane.add(action, outcome.rewards[i], end, &row, shape);
+            buffer.add(action, outcome.rewards[i], end, &row, shape);
             if done {
                 bytes_of(now, i, shape, &mut row);
-                lane.begin(&row, shape);
+                buffer.begin(&row, shape);
             }
         }
     }
@@ -200,12 +200,12 @@ impl Replay {
         }
         for _ in 0..rows {
             let mut index = random.below(total) as usize;
-            for lane in &self.lanes {
-                if index < lane.len() {
-                    lane.read(index, &self.shape, batch);
+            for buffer in &self.buffers {
+                if index < buffer.len() {
+                    buffer.read(index, &self.shape, batch);
                     break;
                 }
-                index -= lane.len();
+                index -= buffer.len();
             }
             batch.rows += 1;
         }

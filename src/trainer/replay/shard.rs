@@ -6,7 +6,7 @@
 //! - SHARD-2: nothing in a file is trusted: sizes must be those that this run expects, and numbers must fit each other, before anything is used. Memory
 //!   never exceeds [`Shape::bytes`], whatever the file says.
 
-use super::lane::Lane;
+use super::env_buffer::EnvBuffer;
 use super::{Replay, Shape};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -52,11 +52,12 @@ struct Head {
     frame: usize,
     stack: usize,
     action: usize,
-    lanes: Vec<LaneHead>,
+    #[serde(rename = "lanes")]
+    buffers: Vec<BufferHead>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct LaneHead {
+struct BufferHead {
     next_frame: u64,
     current: Option<u64>,
     first: u64,
@@ -130,14 +131,14 @@ pub fn save(replay: &Replay, mark: &Mark, path: &Path) -> Result<(), ShardError>
         frame: shape.frame,
         stack: shape.stack,
         action: shape.action,
-        lanes: replay
-            .lanes
+        buffers: replay
+            .buffers
             .iter()
-            .map(|lane| LaneHead {
-                next_frame: lane.next_frame,
-                current: lane.current,
-                first: lane.first,
-                next: lane.next,
+            .map(|buffer| BufferHead {
+                next_frame: buffer.next_frame,
+                current: buffer.current,
+                first: buffer.first,
+                next: buffer.next,
             })
             .collect(),
     };
@@ -148,15 +149,15 @@ pub fn save(replay: &Replay, mark: &Mark, path: &Path) -> Result<(), ShardError>
         out.bytes(MAGIC)?;
         out.bytes(&(head.len() as u64).to_le_bytes())?;
         out.bytes(&head)?;
-        for lane in &replay.lanes {
-            let (steps, frames) = used(shape, lane.next, lane.next_frame);
-            out.bytes(&lane.frames[..frames * shape.frame_bytes()])?;
-            out.numbers(lane.seen[..steps].iter().map(|seen| seen.to_le_bytes()))?;
-            out.numbers(lane.rewards[..steps].iter().map(|reward| reward.to_le_bytes()))?;
-            out.bytes(&lane.flags[..steps])?;
-            let choices = lane.choices.len().min(steps);
-            out.numbers(lane.choices[..choices].iter().map(|choice| choice.to_le_bytes()))?;
-            out.numbers(lane.actions[..steps * shape.action].iter().map(|number| number.to_le_bytes()))?;
+        for buffer in &replay.buffers {
+            let (steps, frames) = used(shape, buffer.next, buffer.next_frame);
+            out.bytes(&buffer.frames[..frames * shape.frame_bytes()])?;
+            out.numbers(buffer.seen[..steps].iter().map(|seen| seen.to_le_bytes()))?;
+            out.numbers(buffer.rewards[..steps].iter().map(|reward| reward.to_le_bytes()))?;
+            out.bytes(&buffer.flags[..steps])?;
+            let choices = buffer.choices.len().min(steps);
+            out.numbers(buffer.choices[..choices].iter().map(|choice| choice.to_le_bytes()))?;
+            out.numbers(buffer.actions[..steps * shape.action].iter().map(|number| number.to_le_bytes()))?;
         }
         let sum = out.sum.0;
         out.to.write_all(&sum.to_le_bytes())?;
@@ -173,7 +174,7 @@ pub fn save(replay: &Replay, mark: &Mark, path: &Path) -> Result<(), ShardError>
 
 /// Slots of steps and of frames that hold something.
 fn used(shape: &Shape, next: u64, next_frame: u64) -> (usize, usize) {
-    (next.min(shape.lane_capacity() as u64) as usize, next_frame.min(shape.lane_frames() as u64) as usize)
+    (next.min(shape.env_capacity() as u64) as usize, next_frame.min(shape.env_frames() as u64) as usize)
 }
 
 /// Reads what [`save`] wrote, for exactly this mark and these sizes.
@@ -201,23 +202,23 @@ pub fn load(shape: &Shape, mark: &Mark, path: &Path) -> Result<Replay, ShardErro
     if head.mark != *mark {
         return Err(wrong(&format!("it belongs to {:?}, not to {mark:?}", head.mark)));
     }
-    let sizes = (head.capacity, head.element, head.frame, head.stack, head.action, head.lanes.len());
+    let sizes = (head.capacity, head.element, head.frame, head.stack, head.action, head.buffers.len());
     if sizes != (shape.capacity, shape.element, shape.frame, shape.stack, shape.action, shape.envs) {
         return Err(wrong("its sizes are others than this run's"));
     }
     let mut replay = Replay::new(shape.clone());
-    for (lane, head) in replay.lanes.iter_mut().zip(&head.lanes) {
+    for (buffer, head) in replay.buffers.iter_mut().zip(&head.buffers) {
         let (steps, frames) = used(shape, head.next, head.next_frame);
-        (lane.next_frame, lane.current) = (head.next_frame, head.current);
-        (lane.first, lane.next) = (head.first, head.next);
-        from.bytes(&mut lane.frames[..frames * shape.frame_bytes()])?;
-        let Lane { seen, rewards, flags, choices, actions, .. } = lane;
+        (buffer.next_frame, buffer.current) = (head.next_frame, head.current);
+        (buffer.first, buffer.next) = (head.first, head.next);
+        from.bytes(&mut buffer.frames[..frames * shape.frame_bytes()])?;
+        let EnvBuffer { seen, rewards, flags, choices, actions, .. } = buffer;
         from.numbers(steps, |i, bytes| seen[i] = u64::from_le_bytes(bytes))?;
         from.numbers(steps, |i, bytes| rewards[i] = f32::from_le_bytes(bytes))?;
         from.bytes(&mut flags[..steps])?;
         from.numbers(choices.len().min(steps), |i, bytes| choices[i] = i32::from_le_bytes(bytes))?;
         from.numbers(steps * shape.action, |i, bytes| actions[i] = f32::from_le_bytes(bytes))?;
-        if !consistent(lane, shape) {
+        if !consistent(buffer, shape) {
             return Err(wrong("its numbers do not fit each other"));
         }
     }
@@ -234,14 +235,14 @@ pub fn load(shape: &Shape, mark: &Mark, path: &Path) -> Result<Replay, ShardErro
 }
 
 /// Every number names something that is there.
-fn consistent(lane: &Lane, shape: &Shape) -> bool {
-    let oldest = lane.next_frame.saturating_sub(shape.lane_frames() as u64) + shape.stack as u64 - 1;
-    let there = |number: u64| (oldest..lane.next_frame).contains(&number);
-    lane.first <= lane.next
-        && lane.next - lane.first <= lane.seen.len() as u64
+fn consistent(buffer: &EnvBuffer, shape: &Shape) -> bool {
+    let oldest = buffer.next_frame.saturating_sub(shape.env_frames() as u64) + shape.stack as u64 - 1;
+    let there = |number: u64| (oldest..buffer.next_frame).contains(&number);
+    buffer.first <= buffer.next
+        && buffer.next - buffer.first <= buffer.seen.len() as u64
         // Far from where counting would end.
-        && lane.next_frame < 1 << 62
-        && lane.next < 1 << 62
-        && lane.current.is_none_or(there)
-        && (lane.first..lane.next).all(|step| there(lane.seen[(step % lane.seen.len().max(1) as u64) as usize]))
+        && buffer.next_frame < 1 << 62
+        && buffer.next < 1 << 62
+        && buffer.current.is_none_or(there)
+        && (buffer.first..buffer.next).all(|step| there(buffer.seen[(step % buffer.seen.len().max(1) as u64) as usize]))
 }

@@ -42,7 +42,7 @@ impl Line {
 
     fn read(&self, index: usize) -> Batch {
         let mut batch = Batch::default();
-        self.replay.lanes[0].read(index, &self.replay.shape, &mut batch);
+        self.replay.buffers[0].read(index, &self.replay.shape, &mut batch);
         batch
     }
 
@@ -183,11 +183,11 @@ fn stacked_frames_come_back_as_they_were_seen() {
         replay.add(Actions::Discrete(&[i, i]), &outcome, Observations::U8(&joined(&stacks)));
     }
     assert_eq!(replay.len(), 100);
-    for (lane, wanted) in replay.lanes.iter().zip(&wanted) {
-        let kept = &wanted[wanted.len() - lane.len()..];
+    for (buffer, wanted) in replay.buffers.iter().zip(&wanted) {
+        let kept = &wanted[wanted.len() - buffer.len()..];
         for (index, (before, _)) in kept.iter().enumerate() {
             let mut batch = Batch::default();
-            lane.read(index, &shape, &mut batch);
+            buffer.read(index, &shape, &mut batch);
             assert_eq!(&batch.pixels.now, before);
             // Two steps on, unless the episode or the data end before.
             let last = if batch.discounts[0] == 0.25 { index + 1 } else { index };
@@ -258,13 +258,13 @@ fn a_shard_gives_back_what_was_saved_and_what_follows_is_alike() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
     let mut copy =
         Line { replay: load(&line.replay.shape, &mark(), &path).unwrap(), spec: line.spec.clone() };
-    assert_eq!(copy.replay.lanes, line.replay.lanes);
+    assert_eq!(copy.replay.buffers, line.replay.buffers);
     for line in [&mut line, &mut copy] {
         // The environment shows what it showed last: the episode goes on.
         line.replay.begin(Observations::F32(&[33.0]));
         line.step(1, 1.0, 2.0, None);
     }
-    assert_eq!(copy.replay.lanes, line.replay.lanes);
+    assert_eq!(copy.replay.buffers, line.replay.buffers);
     assert_eq!(copy.row(18), (32.0, 32, 32.0 + 0.5, 0.25, 2.0));
     // It was made anew instead: cut, and the value of what it showed last still counts.
     let mut other =

@@ -1,7 +1,8 @@
 //! Starting, hearing and ending rank processes.
 
 use rankdeck_proto::status_page::Writer;
-use rankdeck_trainer::distributed::{BackendKind, DistError, GroupSettings, Page, ProcessGroup};
+use rankdeck_trainer::distributed::{BackendKind, DistError, GroupSettings, ProcessGroup};
+use rankdeck_trainer::page::Page;
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -4,7 +4,7 @@ use super::harness::{Me, World};
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_kernel::seeds::{Purpose, Seeds};
 use rankdeck_trainer::algo::off_policy::begin;
-use rankdeck_trainer::algo::q_learner::{QLearner, Way};
+use rankdeck_trainer::algo::q_learner::{ComputePath, QLearner};
 use rankdeck_trainer::algo::sac_learner::{Noise, SacLearner};
 use rankdeck_trainer::distributed::{DataParallel, ProcessGroup};
 use rankdeck_trainer::env::{ActionSpace, Spec};
@@ -84,9 +84,9 @@ pub fn dqn(me: &Me) -> Value {
     let (world, mut alone) = (me.connect(), None);
     let spec = Spec::discrete(4, 2);
     let way = match std::env::var("DIST_WAY").as_deref() {
-        Ok("torch") => Way::Torch,
-        Ok("dp") => Way::DataParallel(DataParallel::new(vec![Device::Cpu; 2]).unwrap()),
-        _ => Way::Best,
+        Ok("torch") => ComputePath::Torch,
+        Ok("dp") => ComputePath::DataParallel(DataParallel::new(vec![Device::Cpu; 2]).unwrap()),
+        _ => ComputePath::Best,
     };
     let settings = Dqn {
         learning_rate: 1e-3,

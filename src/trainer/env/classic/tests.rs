@@ -1,10 +1,10 @@
-use super::super::{Purpose, make_vector};
+use super::super::{EnvPurpose, make_vector};
 use super::*;
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_types::experiment::{Env, EnvWorker};
 
 fn vector(id: &str, envs: usize, first: u32, seed: u64) -> Box<dyn VectorEnv> {
-    make_vector(&Env::new(id, 1), envs, first, &Seeds::new(seed), 0, Purpose::Train).unwrap()
+    make_vector(&Env::new(id, 1), envs, first, &Seeds::new(seed), 0, EnvPurpose::Train).unwrap()
 }
 
 /// Some actions that depend on the step and the environment.
@@ -126,7 +126,7 @@ fn an_unknown_id_names_the_known_ones() {
 #[test]
 fn the_constant_environment_is_only_ever_truncated() {
     let env = Env { max_episode_steps: Some(4), ..Env::new(constant::ID, 1) };
-    let mut env = make_vector(&env, 2, 0, &Seeds::new(0), 0, Purpose::Train).unwrap();
+    let mut env = make_vector(&env, 2, 0, &Seeds::new(0), 0, EnvPurpose::Train).unwrap();
     let mut outcome = Outcome::new(env.spec(), 2);
     for step in 1..=12 {
         env.step(Actions::Discrete(&[0, 1]), &mut outcome).unwrap();

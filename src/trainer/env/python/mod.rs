@@ -15,8 +15,8 @@ mod shared;
 mod tail;
 
 use super::{
-    ActionSpace, Actions, EnvError, Episode, ObservationBuffer, ObservationType, Observations, Outcome,
-    Purpose, Spec, Streams, VectorEnv, Watcher,
+    ActionSpace, Actions, EnvError, EnvPurpose, Episode, ObservationBuffer, ObservationType, Observations,
+    Outcome, Spec, Streams, VectorEnv, Watcher,
 };
 use process::Worker;
 use rankdeck_proto::message::Activity;
@@ -114,7 +114,7 @@ impl PythonVector {
             .map_err(|error| worker.refuse(format!("its shared memory cannot be mapped: {error}")))?;
         worker.send(&shared.layout().to_string(), "its shared memory")?;
         let atari = env.atari();
-        let train = streams.purpose == Purpose::Train;
+        let train = streams.purpose == EnvPurpose::Train;
         let mut this = PythonVector {
             worker,
             shared,

@@ -3,7 +3,7 @@
 //! Owner: a thread per worker, which ends when the last process that holds the pipe's other end does. Bounded: [`KEPT`] lines of at most
 //! [`LONGEST`] bytes; longer lines are cut into several.
 
-use crate::report::warn;
+use crate::events::warn;
 use std::collections::VecDeque;
 use std::io::Read;
 use std::process::ChildStderr;

@@ -9,7 +9,7 @@ fn config(id: &str, python: &str) -> Env {
     Env { worker: EnvWorker::Python, python: python.into(), ..Env::new(id, 1) }
 }
 
-fn vector(env: &Env, envs: usize, purpose: Purpose) -> Result<Box<dyn VectorEnv>, EnvError> {
+fn vector(env: &Env, envs: usize, purpose: EnvPurpose) -> Result<Box<dyn VectorEnv>, EnvError> {
     make_vector(env, envs, 0, &Seeds::new(5), 0, purpose)
 }
 
@@ -42,7 +42,7 @@ fn python_2_every_failure_is_an_error_that_says_what_and_where() {
     ] {
         let env = config(&format!("faulty_env:Faulty-{what}-v0"), &python);
         let seeds = Seeds::new(1);
-        let streams = Streams { seeds, first_env: 0, life: 0, purpose: Purpose::Train };
+        let streams = Streams { seeds, first_env: 0, life: 0, purpose: EnvPurpose::Train };
         let mut vector = PythonVector::new(&env, 2, streams).unwrap();
         // Only now: starting may take longer on a busy machine.
         vector.worker.set_timeout(Duration::from_secs(2));
@@ -72,7 +72,7 @@ fn python_2_every_failure_is_an_error_that_says_what_and_where() {
 #[test]
 fn python_3_a_dropped_vector_leaves_no_process() {
     let Some(python) = python("gymnasium") else { return };
-    let streams = Streams { seeds: Seeds::new(1), first_env: 0, life: 0, purpose: Purpose::Train };
+    let streams = Streams { seeds: Seeds::new(1), first_env: 0, life: 0, purpose: EnvPurpose::Train };
     let vector = PythonVector::new(&config("CartPole-v1", &python), 2, streams).unwrap();
     let pid = vector.worker.pid();
     assert!(!gone(pid));
@@ -83,7 +83,7 @@ fn python_3_a_dropped_vector_leaves_no_process() {
 /// A worker that needs no packages: its environments count their steps.
 fn fake(id: &str) -> PythonVector {
     let python = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/programs/fake_env_worker.py");
-    let streams = Streams { seeds: Seeds::new(1), first_env: 0, life: 0, purpose: Purpose::Train };
+    let streams = Streams { seeds: Seeds::new(1), first_env: 0, life: 0, purpose: EnvPurpose::Train };
     PythonVector::new(&config(id, python), 2, streams).unwrap()
 }
 
@@ -93,7 +93,7 @@ fn a_slow_step_shows_that_it_gets_on() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("go on");
     let mut vector = fake(&format!("fake-slow:{}", path.display()));
-    let (sender, told) = channel();
+    let (sender, report) = channel();
     let mut steps = 0;
     vector.watch(Box::new(move |activity| {
         steps += u32::from(activity == Activity::EnvStep);
@@ -105,9 +105,9 @@ fn a_slow_step_shows_that_it_gets_on() {
     }));
     let mut outcome = Outcome::new(&vector.spec, 2);
     vector.step(Actions::Discrete(&[0, 0]), &mut outcome).unwrap();
-    let told: Vec<_> = told.try_iter().collect();
-    assert_eq!(told[..2], [Activity::EnvStep, Activity::EnvStep]);
-    assert_eq!(told.last(), Some(&Activity::None));
+    let report: Vec<_> = report.try_iter().collect();
+    assert_eq!(report[..2], [Activity::EnvStep, Activity::EnvStep]);
+    assert_eq!(report.last(), Some(&Activity::None));
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn classic_control_in_python_is_classic_control_in_rust() {
         let limited = Env { max_episode_steps: Some(40), ..Env::new(id, 1) };
         let there = Env { worker: EnvWorker::Python, python: python.clone(), ..limited.clone() };
         let (mut here, mut there) =
-            (vector(&limited, 3, Purpose::Train).unwrap(), vector(&there, 3, Purpose::Train).unwrap());
+            (vector(&limited, 3, EnvPurpose::Train).unwrap(), vector(&there, 3, EnvPurpose::Train).unwrap());
         assert_eq!(here.spec(), there.spec());
         let spec = here.spec().clone();
         let (mut a, mut b) = (Outcome::new(&spec, 3), Outcome::new(&spec, 3));
@@ -242,7 +242,7 @@ fn atari_games_with_lives_clipped_rewards_and_whole_scores() {
     let Some(python) = python("gymnasium, ale_py.vector_env") else { return };
     let env = config("BreakoutNoFrameskip-v4", &python);
     let (mut train, mut whole) =
-        (vector(&env, 2, Purpose::Train).unwrap(), vector(&env, 2, Purpose::Evaluate).unwrap());
+        (vector(&env, 2, EnvPurpose::Train).unwrap(), vector(&env, 2, EnvPurpose::Evaluate).unwrap());
     let spec = train.spec().clone();
     assert_eq!(
         (spec.observation_shape.as_slice(), spec.observation_type),
@@ -283,7 +283,7 @@ fn atari_games_with_lives_clipped_rewards_and_whole_scores() {
 #[test]
 fn small_seeds_do_not_overlap() {
     let mut seen = std::collections::HashSet::new();
-    for purpose in [Purpose::Train, Purpose::Evaluate] {
+    for purpose in [EnvPurpose::Train, EnvPurpose::Evaluate] {
         for rank in 0..8 {
             let streams = Streams { seeds: Seeds::new(9), first_env: rank * 64, life: 3, purpose };
             for index in 0..64 {

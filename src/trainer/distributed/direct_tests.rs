@@ -4,8 +4,8 @@ use super::*;
 use rankdeck_proto::status_page::{Dtype, Op, tag};
 use std::net::TcpListener;
 
-fn note(seq: u64, name: &str, count: usize, dtype: Dtype) -> Note {
-    Note { seq, op: Op::AllReduce, tag: tag(name), count, dtype }
+fn note(seq: u64, name: &str, count: usize, dtype: Dtype) -> CollectiveNote {
+    CollectiveNote { seq, op: Op::AllReduce, tag: tag(name), count, dtype }
 }
 
 fn pair() -> (TcpStream, TcpStream) {
@@ -14,7 +14,7 @@ fn pair() -> (TcpStream, TcpStream) {
     (one, listener.accept().unwrap().0)
 }
 
-fn world(world_size: u32) -> Vec<Lanes> {
+fn world(world_size: u32) -> Vec<DirectAllReduce> {
     let mut streams: Vec<Vec<(u32, TcpStream)>> = (0..world_size).map(|_| Vec::new()).collect();
     for rank in 0..world_size {
         for peer in partners(rank, world_size).into_iter().filter(|peer| *peer > rank) {
@@ -24,17 +24,17 @@ fn world(world_size: u32) -> Vec<Lanes> {
         }
     }
     let ranks = (0..world_size).zip(streams);
-    ranks.map(|(rank, streams)| Lanes::over(rank, world_size, streams).unwrap()).collect()
+    ranks.map(|(rank, streams)| DirectAllReduce::over(rank, world_size, streams).unwrap()).collect()
 }
 
-fn on_all<T: Send>(lanes: Vec<Lanes>, body: impl Fn(u32, Lanes) -> T + Sync) -> Vec<T> {
+fn on_all<T: Send>(direct: Vec<DirectAllReduce>, body: impl Fn(u32, DirectAllReduce) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..)
-            .zip(lanes)
-            .map(|(rank, lanes)| {
+            .zip(direct)
+            .map(|(rank, direct)| {
                 scope.spawn({
                     let body = &body;
-                    move || body(rank, lanes)
+                    move || body(rank, direct)
                 })
             })
             .collect();
@@ -70,13 +70,15 @@ fn partners_are_mutual_and_connect_all() {
 fn sums_are_exact_and_equal_to_the_bit_on_every_world_size() {
     for world_size in 1..=9 {
         for length in [0, 1, 7, 1000, 300_000] {
-            let results = on_all(world(world_size), |rank, lanes| {
+            let results = on_all(world(world_size), |rank, direct| {
                 let mut last = Vec::new();
                 // Several in a row: the next message may arrive while this one is read.
                 for seq in 1..=3 {
                     let mut data =
                         bytes(&(0..length).map(|i| (i % 13) as f32 + rank as f32).collect::<Vec<_>>());
-                    lanes.all_reduce(&note(seq, "grad", length, Dtype::F32), &mut data, SUM, 60_000).unwrap();
+                    direct
+                        .all_reduce(&note(seq, "grad", length, Dtype::F32), &mut data, SUM, 60_000)
+                        .unwrap();
                     last = data;
                 }
                 last
@@ -95,13 +97,13 @@ fn sums_are_exact_and_equal_to_the_bit_on_every_world_size() {
 #[test]
 fn rounded_sums_are_equal_to_the_bit() {
     for world_size in [2, 3, 5, 8] {
-        let results = on_all(world(world_size), |rank, lanes| {
+        let results = on_all(world(world_size), |rank, direct| {
             let mut data = bytes(
                 &(0..999)
                     .map(|i| ((i * 7919 + rank as usize * 104_729) as f32).sin() / 3.0)
                     .collect::<Vec<_>>(),
             );
-            lanes.all_reduce(&note(1, "grad", 999, Dtype::F32), &mut data, SUM, 60_000).unwrap();
+            direct.all_reduce(&note(1, "grad", 999, Dtype::F32), &mut data, SUM, 60_000).unwrap();
             data
         });
         assert!(results.windows(2).all(|two| two[0] == two[1]), "{world_size}");
@@ -111,9 +113,9 @@ fn rounded_sums_are_equal_to_the_bit() {
 #[test]
 fn smallest_and_largest_of_integers_and_doubles() {
     let reduce = |op, kind, dtype, own: fn(u32) -> [u8; 8]| {
-        on_all(world(3), move |rank, lanes| {
+        on_all(world(3), move |rank, direct| {
             let mut data = own(rank).to_vec();
-            lanes.all_reduce(&note(1, "x", 1, dtype), &mut data, Reduction { op, kind }, 60_000).unwrap();
+            direct.all_reduce(&note(1, "x", 1, dtype), &mut data, Reduction { op, kind }, 60_000).unwrap();
             data
         })
     };
@@ -131,11 +133,11 @@ fn smallest_and_largest_of_integers_and_doubles() {
 
 #[test]
 fn different_calls_are_named_on_both_sides() {
-    let texts = on_all(world(2), |rank, lanes| {
+    let texts = on_all(world(2), |rank, direct| {
         let (name, length) = if rank == 0 { ("grad", 17_500) } else { ("values", 3) };
         let mut data = vec![0; length * 4];
         let failure =
-            lanes.all_reduce(&note(4, name, length, Dtype::F32), &mut data, SUM, 60_000).unwrap_err();
+            direct.all_reduce(&note(4, name, length, Dtype::F32), &mut data, SUM, 60_000).unwrap_err();
         assert_eq!(failure.kind, DistErrorKind::Mismatch);
         failure.text
     });
@@ -146,24 +148,24 @@ fn different_calls_are_named_on_both_sides() {
 
 #[test]
 fn another_reduction_of_the_same_numbers_is_another_call() {
-    let failed = on_all(world(2), |rank, lanes| {
+    let failed = on_all(world(2), |rank, direct| {
         let op = if rank == 0 { RawReduce::Sum } else { RawReduce::Max };
         let reduction = Reduction { op, kind: Kind::Float };
-        lanes.all_reduce(&note(1, "x", 1, Dtype::F32), &mut [0; 4], reduction, 60_000).is_err()
+        direct.all_reduce(&note(1, "x", 1, Dtype::F32), &mut [0; 4], reduction, 60_000).is_err()
     });
     assert_eq!(failed, [true, true]);
 }
 
 #[test]
 fn a_rank_that_is_gone_or_silent_is_named() {
-    let mut lanes = world(2);
-    drop(lanes.pop());
-    let all_reduce = |lanes: &Lanes, limit_ms| {
-        lanes.all_reduce(&note(1, "grad", 1000, Dtype::F32), &mut [0; 4000], SUM, limit_ms).unwrap_err()
+    let mut direct = world(2);
+    drop(direct.pop());
+    let all_reduce = |direct: &DirectAllReduce, limit_ms| {
+        direct.all_reduce(&note(1, "grad", 1000, Dtype::F32), &mut [0; 4000], SUM, limit_ms).unwrap_err()
     };
-    let failure = all_reduce(&lanes[0], 60_000);
+    let failure = all_reduce(&direct[0], 60_000);
     assert!(failure.kind == DistErrorKind::Connection && failure.text.contains("rank 1"), "{failure:?}");
-    let lanes = world(2);
-    let failure = all_reduce(&lanes[0], 30);
+    let direct = world(2);
+    let failure = all_reduce(&direct[0], 30);
     assert!(failure.kind == DistErrorKind::Timeout && failure.text.contains("rank 1"), "{failure:?}");
 }

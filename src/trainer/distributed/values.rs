@@ -4,8 +4,8 @@
 //! - SMALL-1: values are reduced in their own type: nothing is converted on the way.
 //! - SMALL-2: an object takes one collective up to 4 KiB, else two, as its length on the root says: all ranks see that length first.
 
-use super::error::{DistError, DistErrorKind, Failure};
-use super::group::{Call, ProcessGroup, ReduceOp};
+use super::error::{BackendError, DistError, DistErrorKind};
+use super::group::{CollectiveCall, ProcessGroup, ReduceOp};
 use rankdeck_proto::status_page::Op;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -68,7 +68,14 @@ impl ProcessGroup {
         tag: &str,
     ) -> Result<(), DistError> {
         let site = Location::caller();
-        let call = |count| Call { op: Op::Broadcast, tag, count, kind: Kind::Uint8, root: Some(root), site };
+        let call = |count| CollectiveCall {
+            op: Op::Broadcast,
+            tag,
+            count,
+            kind: Kind::Uint8,
+            root: Some(root),
+            site,
+        };
         let json = if self.rank() == root {
             serde_json::to_vec(value)
                 .map_err(|error| self.refuse(&call(0), &format!("value cannot be sent: {error}")))?
@@ -87,7 +94,7 @@ impl ProcessGroup {
             serde_json::from_slice(bytes).map_err(|error| {
                 self.broke(
                     &call(length),
-                    Failure::new(DistErrorKind::Mismatch, format!("value cannot be read: {error}")),
+                    BackendError::new(DistErrorKind::Mismatch, format!("value cannot be read: {error}")),
                 )
             })
         };
@@ -100,12 +107,17 @@ impl ProcessGroup {
             decode(&whole)?
         } else {
             let text = format!("rank {root} announced an object of {length} bytes");
-            return Err(self.broke(&call(length), Failure::new(DistErrorKind::Mismatch, text)));
+            return Err(self.broke(&call(length), BackendError::new(DistErrorKind::Mismatch, text)));
         };
         Ok(())
     }
 
-    fn broadcast_bytes(&self, call: &Call<'_>, bytes: &mut [u8], root: u32) -> Result<(), DistError> {
+    fn broadcast_bytes(
+        &self,
+        call: &CollectiveCall<'_>,
+        bytes: &mut [u8],
+        root: u32,
+    ) -> Result<(), DistError> {
         let mut tensor = Tensor::from_slice(bytes);
         self.broadcast_in(call, &mut tensor, root)?;
         let length = bytes.len();

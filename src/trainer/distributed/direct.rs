@@ -12,8 +12,8 @@
 //! - LANES-2: every message begins with what its sender does; of a message of another collective nothing is used, and its sender is named.
 //! - LANES-3: nothing waits beyond its deadline, and what is waited for is a rank that the error names.
 
-use super::check::{self, Note, WORDS};
-use super::error::{DistErrorKind, Failure};
+use super::collective::{CollectiveNote, WORDS, describe};
+use super::error::{BackendError, DistErrorKind};
 use super::ffi::RawReduce;
 use std::cell::RefCell;
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
@@ -111,7 +111,7 @@ pub(super) fn partners(rank: u32, world_size: u32) -> Vec<u32> {
 
 /// What one end of an exchange does with its message.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Direction {
     /// Sends all it has and adds what comes.
     Both,
     /// Sends all it has.
@@ -122,74 +122,80 @@ enum Way {
     Over,
 }
 
-struct Lane {
+struct Connection {
     peer: u32,
     stream: TcpStream,
 }
 
 /// The connections of one rank.
-pub(super) struct Lanes {
+pub(super) struct DirectAllReduce {
     rank: u32,
     world_size: u32,
-    lanes: Vec<Lane>,
+    direct: Vec<Connection>,
     /// [`PIECE`] bytes for what comes in.
     scratch: RefCell<Vec<u8>>,
 }
 
-impl Lanes {
+impl DirectAllReduce {
     /// Takes over connections to all [`partners`].
-    pub(super) fn over(rank: u32, world_size: u32, streams: Vec<(u32, TcpStream)>) -> Result<Lanes, Failure> {
-        let lanes = streams
+    pub(super) fn over(
+        rank: u32,
+        world_size: u32,
+        streams: Vec<(u32, TcpStream)>,
+    ) -> Result<DirectAllReduce, BackendError> {
+        let direct = streams
             .into_iter()
             .map(|(peer, stream)| {
                 stream
                     .set_nodelay(true)
                     .and_then(|()| stream.set_nonblocking(true))
                     .map_err(|error| lost(peer, &error.to_string()))?;
-                Ok(Lane { peer, stream })
+                Ok(Connection { peer, stream })
             })
-            .collect::<Result<_, Failure>>()?;
-        Ok(Lanes { rank, world_size, lanes, scratch: RefCell::new(vec![0; PIECE]) })
+            .collect::<Result<_, BackendError>>()?;
+        Ok(DirectAllReduce { rank, world_size, direct, scratch: RefCell::new(vec![0; PIECE]) })
     }
 
     /// Reduces `data` in place on all ranks of the group.
     pub(super) fn all_reduce(
         &self,
-        note: &Note,
+        note: &CollectiveNote,
         data: &mut [u8],
         reduction: Reduction,
         limit_ms: i64,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), BackendError> {
         let deadline = Instant::now() + Duration::from_millis(limit_ms.max(1).cast_unsigned());
         let mut head = [0; WORDS + 1];
         head[..WORDS].copy_from_slice(&note.words());
         head[WORDS] = reduction.op as i64;
-        let mut go = |peer: u32, way: Way| self.exchange(peer, way, &head, data, reduction, deadline);
+        let mut go = |peer: u32, direction: Direction| {
+            self.exchange(peer, direction, &head, data, reduction, deadline)
+        };
         let core = doubled(self.world_size);
         if self.rank >= core {
-            go(self.rank - core, Way::Out)?;
-            return go(self.rank - core, Way::Over);
+            go(self.rank - core, Direction::Out)?;
+            return go(self.rank - core, Direction::Over);
         }
         let extra = Some(self.rank + core).filter(|extra| *extra < self.world_size);
         if let Some(extra) = extra {
-            go(extra, Way::In)?;
+            go(extra, Direction::In)?;
         }
         for bit in 0..core.ilog2() {
-            go(self.rank ^ (1 << bit), Way::Both)?;
+            go(self.rank ^ (1 << bit), Direction::Both)?;
         }
-        extra.map_or(Ok(()), |extra| go(extra, Way::Out))
+        extra.map_or(Ok(()), |extra| go(extra, Direction::Out))
     }
 
     fn exchange(
         &self,
         peer: u32,
-        way: Way,
+        direction: Direction,
         head: &[i64; WORDS + 1],
         data: &mut [u8],
         reduction: Reduction,
         deadline: Instant,
-    ) -> Result<(), Failure> {
-        let Some(lane) = self.lanes.iter().find(|lane| lane.peer == peer) else {
+    ) -> Result<(), BackendError> {
+        let Some(connection) = self.direct.iter().find(|connection| connection.peer == peer) else {
             return Err(lost(peer, "there is no connection"));
         };
         let mut scratch = self.scratch.borrow_mut();
@@ -198,29 +204,30 @@ impl Lanes {
             *to = word.to_le_bytes();
         }
         let whole = HEAD + data.len();
-        let (sends, takes) = (matches!(way, Way::Both | Way::Out), way != Way::Out);
+        let (sends, takes) =
+            (matches!(direction, Direction::Both | Direction::Out), direction != Direction::Out);
         let (mut sent, mut got) = (if sends { 0 } else { whole }, if takes { 0 } else { whole });
         // Of what came, `data[..combined]` has been added; scratch begins with what follows.
-        let (mut theirs, mut agreed, mut combined) = ([0; HEAD], false, 0);
+        let (mut theirs, mut consensus, mut combined) = ([0; HEAD], false, 0);
         while sent < whole || got < whole {
             let before = sent + got;
             if sent < whole {
-                sent += write(lane, &out, data, sent)?;
+                sent += write(connection, &out, data, sent)?;
             }
             let kept = got.saturating_sub(HEAD) - combined;
-            let room = got < whole && (way == Way::Over || kept < PIECE);
+            let room = got < whole && (direction == Direction::Over || kept < PIECE);
             if room {
-                let into = match way {
-                    Way::Over => &mut data[combined + kept..],
+                let into = match direction {
+                    Direction::Over => &mut data[combined + kept..],
                     _ => &mut scratch[kept..PIECE.min(whole - HEAD - combined)],
                 };
-                got += read(lane, &mut theirs, got, into)?;
-                if got >= HEAD && !agreed {
+                got += read(connection, &mut theirs, got, into)?;
+                if got >= HEAD && !consensus {
                     agree(head, &theirs, peer)?;
-                    agreed = true;
+                    consensus = true;
                 }
             }
-            if matches!(way, Way::Both | Way::In) {
+            if matches!(direction, Direction::Both | Direction::In) {
                 // What has not been sent yet is still needed as it is.
                 let ready = sent.min(got).saturating_sub(HEAD);
                 let ready = ready - ready % reduction.kind.elt_size_in_bytes();
@@ -232,35 +239,45 @@ impl Lanes {
                 }
             }
             if sent + got == before {
-                wait(lane, sent < whole, room, deadline)?;
+                wait(connection, sent < whole, room, deadline)?;
             }
         }
         Ok(())
     }
 }
 
-fn lost(peer: u32, text: &str) -> Failure {
-    Failure::new(DistErrorKind::Connection, format!("rank {peer}: {text}"))
+fn lost(peer: u32, text: &str) -> BackendError {
+    BackendError::new(DistErrorKind::Connection, format!("rank {peer}: {text}"))
 }
 
 /// Writes on from byte `sent` of head and data; 0 when nothing can be taken now.
-fn write(lane: &Lane, head: &[u8; HEAD], data: &[u8], sent: usize) -> Result<usize, Failure> {
+fn write(
+    connection: &Connection,
+    head: &[u8; HEAD],
+    data: &[u8],
+    sent: usize,
+) -> Result<usize, BackendError> {
     let from = sent.saturating_sub(HEAD);
     let piece = &data[from..data.len().min(from + PIECE)];
     let parts = [IoSlice::new(&head[sent.min(HEAD)..]), IoSlice::new(piece)];
-    moved((&lane.stream).write_vectored(&parts), lane.peer)
+    moved((&connection.stream).write_vectored(&parts), connection.peer)
 }
 
 /// Reads on from byte `got` of head and data, data `into` what is left of its place; 0 when nothing is there.
-fn read(lane: &Lane, head: &mut [u8; HEAD], got: usize, into: &mut [u8]) -> Result<usize, Failure> {
+fn read(
+    connection: &Connection,
+    head: &mut [u8; HEAD],
+    got: usize,
+    into: &mut [u8],
+) -> Result<usize, BackendError> {
     let mut parts = [IoSliceMut::new(&mut head[got.min(HEAD)..]), IoSliceMut::new(into)];
-    match (&lane.stream).read_vectored(&mut parts) {
-        Ok(0) => Err(lost(lane.peer, "it closed its connection")),
-        result => moved(result, lane.peer),
+    match (&connection.stream).read_vectored(&mut parts) {
+        Ok(0) => Err(lost(connection.peer, "it closed its connection")),
+        result => moved(result, connection.peer),
     }
 }
 
-fn moved(result: std::io::Result<usize>, peer: u32) -> Result<usize, Failure> {
+fn moved(result: std::io::Result<usize>, peer: u32) -> Result<usize, BackendError> {
     match result {
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(0),
         result => result.map_err(|error| lost(peer, &error.to_string().to_lowercase())),
@@ -269,21 +286,21 @@ fn moved(result: std::io::Result<usize>, peer: u32) -> Result<usize, Failure> {
 
 /// Sleeps until the lane can be written or read. At once: to ask again and again for 50 us first took twice the CPU time and twice as long at the median for
 /// 136 kB where cores are shared (load 14 on two), since a rank that has spun is put behind others, and made no difference on a quiet machine.
-fn wait(lane: &Lane, out: bool, into: bool, deadline: Instant) -> Result<(), Failure> {
+fn wait(connection: &Connection, out: bool, into: bool, deadline: Instant) -> Result<(), BackendError> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
-        let text = format!("timed out waiting for rank {}", lane.peer);
-        return Err(Failure::new(DistErrorKind::Timeout, text));
+        let text = format!("timed out waiting for rank {}", connection.peer);
+        return Err(BackendError::new(DistErrorKind::Timeout, text));
     }
     let events = if out { libc::POLLOUT } else { 0 } | if into { libc::POLLIN } else { 0 };
-    let mut subject = libc::pollfd { fd: lane.stream.as_raw_fd(), events, revents: 0 };
+    let mut subject = libc::pollfd { fd: connection.stream.as_raw_fd(), events, revents: 0 };
     let limit = i32::try_from(left.as_millis().max(1)).unwrap_or(i32::MAX);
     // SAFETY: `subject` is one live pollfd for the length of the call. Whatever it says, the next read or write finds out what is.
     unsafe { libc::poll(&mut subject, 1, limit) };
     Ok(())
 }
 
-fn agree(mine: &[i64; WORDS + 1], theirs: &[u8; HEAD], peer: u32) -> Result<(), Failure> {
+fn agree(mine: &[i64; WORDS + 1], theirs: &[u8; HEAD], peer: u32) -> Result<(), BackendError> {
     let mut words = [0; WORDS + 1];
     for (to, from) in words.iter_mut().zip(theirs.as_chunks::<8>().0) {
         *to = i64::from_le_bytes(*from);
@@ -298,7 +315,7 @@ fn agree(mine: &[i64; WORDS + 1], theirs: &[u8; HEAD], peer: u32) -> Result<(), 
             [1] => "min",
             _ => "max",
         };
-        format!("{} ({name})", check::describe(note))
+        format!("{} ({name})", describe(note))
     };
     // The watch knows these words (core/watch/facts.rs): whoever ends with them met a difference and need not be the one that differs.
     let text = format!(
@@ -306,9 +323,9 @@ fn agree(mine: &[i64; WORDS + 1], theirs: &[u8; HEAD], peer: u32) -> Result<(), 
         how(mine),
         how(&words)
     );
-    Err(Failure::new(DistErrorKind::Mismatch, text))
+    Err(BackendError::new(DistErrorKind::Mismatch, text))
 }
 
 #[cfg(test)]
-#[path = "lanes_tests.rs"]
+#[path = "direct_tests.rs"]
 mod tests;

@@ -3,8 +3,8 @@
 //! Owner: the training loop. It decides when; this module decides in which words. Nothing here changes the training.
 
 use super::collect::Interval;
-use super::exchange::Agreed;
-use super::report::{Events, say, warn};
+use super::events::{Events, say, warn};
+use super::exchange::Consensus;
 use super::tensorboard::EventFile;
 use rankdeck_proto::message::{Counters, Evaluation, RankEvent};
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ const SAY_EVERY: Duration = Duration::from_secs(1);
 const OTHERS_SAY_EVERY: Duration = Duration::from_secs(10);
 
 /// Tells.
-pub struct Teller<'a> {
+pub struct Reporter<'a> {
     events: &'a Events,
     rank: u32,
     first: bool,
@@ -29,7 +29,7 @@ pub struct Teller<'a> {
 }
 
 /// A reporting iteration.
-pub struct Told<'a> {
+pub struct IterationReport<'a> {
     /// This rank's counters.
     pub own: Counters,
     /// All ranks' counters.
@@ -42,9 +42,9 @@ pub struct Told<'a> {
     pub learning_rate: f64,
 }
 
-impl<'a> Teller<'a> {
+impl<'a> Reporter<'a> {
     /// For a rank; rank 0 opens a TensorBoard file in `run_dir`.
-    pub fn new(events: &'a Events, rank: u32, run_dir: &Path) -> Teller<'a> {
+    pub fn new(events: &'a Events, rank: u32, run_dir: &Path) -> Reporter<'a> {
         let first = rank == 0;
         let board = first.then(|| EventFile::create(&run_dir.join("tensorboard")));
         let board = board.and_then(|opened| {
@@ -52,7 +52,7 @@ impl<'a> Teller<'a> {
                 .map_err(|error| warn(&format!("no TensorBoard file in {}: {error}", run_dir.display())))
                 .ok()
         });
-        Teller { events, rank, first, board, reported: None, said: None, equal: true }
+        Reporter { events, rank, first, board, reported: None, said: None, equal: true }
     }
 
     /// Rank 0's clock says that a report is due.
@@ -61,16 +61,16 @@ impl<'a> Teller<'a> {
     }
 
     /// Tells whether the weights were equal: with each report, and at once when that changes. `at` is (iteration, updates).
-    pub fn fingerprints(&mut self, agreed: &Agreed, at: (u64, u64), report: bool) {
-        let covered = agreed.chains.iter().any(|chain| *chain != 0);
-        let equal = agreed.equal();
+    pub fn fingerprints(&mut self, consensus: &Consensus, at: (u64, u64), report: bool) {
+        let covered = consensus.chains.iter().any(|chain| *chain != 0);
+        let equal = consensus.equal();
         let changed = equal != self.equal;
         self.equal = equal;
         if !self.first || !covered || !(report || changed) {
             return;
         }
         let (train_iter, update) = at;
-        let values: Vec<String> = agreed.chains.iter().map(|chain| format!("{chain:016x}")).collect();
+        let values: Vec<String> = consensus.chains.iter().map(|chain| format!("{chain:016x}")).collect();
         if changed {
             let state = if equal { "equal again" } else { "different" };
             warn(&format!("weights are {state} at iteration {train_iter}: {}", values.join(" ")));
@@ -79,16 +79,16 @@ impl<'a> Teller<'a> {
     }
 
     /// Tells the counters, and on rank 0 totals, losses and a progress line.
-    pub fn iteration(&mut self, told: Told) {
-        self.events.send(&RankEvent::Counters(told.own));
+    pub fn iteration(&mut self, report: IterationReport) {
+        self.events.send(&RankEvent::Counters(report.own));
         if !self.first {
             if self.said.is_none_or(|said| said.elapsed() >= OTHERS_SAY_EVERY) {
                 self.said = Some(Instant::now());
-                say(&format!("rank {}: {}", self.rank, progress_line(&told.own, None)));
+                say(&format!("rank {}: {}", self.rank, progress_line(&report.own, None)));
             }
             return;
         }
-        let Told { totals, interval, .. } = told;
+        let IterationReport { totals, interval, .. } = report;
         self.events.send(&RankEvent::Totals(totals));
         let now = Instant::now();
         let rate = self.reported.map(|(when, steps)| {
@@ -96,14 +96,14 @@ impl<'a> Teller<'a> {
         });
         self.reported = Some((now, totals.env_step));
         let count = interval.returns.count as f64;
-        let values: BTreeMap<&str, f64> = told
+        let values: BTreeMap<&str, f64> = report
             .losses
             .into_iter()
             .chain([
                 ("charts/episodic_return", interval.returns.sum / count),
                 ("charts/episodic_length", interval.length as f64 / count),
                 ("charts/return_last_100", totals.return_last_100.unwrap_or(f64::NAN)),
-                ("charts/learning_rate", told.learning_rate),
+                ("charts/learning_rate", report.learning_rate),
                 ("charts/SPS", rate.unwrap_or(f64::NAN)),
             ])
             .filter(|(_, value)| value.is_finite())

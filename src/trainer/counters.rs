@@ -1,11 +1,11 @@
-//! Counting: a rank's own counters, and the returns of its episodes.
+//! A rank's own counters, and the returns of its episodes.
 
 use rankdeck_proto::message::{Counters, Returns};
 use std::collections::VecDeque;
 
 /// This rank's own counters since the run began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Tally {
+pub struct RankCounters {
     /// Environment steps: one per accepted action.
     pub env_step: u64,
     /// Transitions that training may use.
@@ -16,29 +16,31 @@ pub struct Tally {
     pub duration_ns: u64,
 }
 
-impl Tally {
-    /// Words of [`Tally::to_words`].
+impl RankCounters {
+    /// Words of [`RankCounters::to_words`].
     pub const WORDS: usize = 4;
 
     /// The form for collectives and checkpoints.
-    pub fn to_words(self) -> [u64; Tally::WORDS] {
+    pub fn to_words(self) -> [u64; RankCounters::WORDS] {
         [self.env_step, self.samples, self.episodes, self.duration_ns]
     }
 
-    /// Back from [`Tally::to_words`]; missing words count 0.
-    pub fn from_words(words: &[u64]) -> Tally {
+    /// Back from [`RankCounters::to_words`]; missing words count 0.
+    pub fn from_words(words: &[u64]) -> RankCounters {
         let at = |i: usize| words.get(i).copied().unwrap_or(0);
-        Tally { env_step: at(0), samples: at(1), episodes: at(2), duration_ns: at(3) }
+        RankCounters { env_step: at(0), samples: at(1), episodes: at(2), duration_ns: at(3) }
     }
 
     /// Both together.
-    pub fn plus(self, other: Tally) -> Tally {
+    pub fn plus(self, other: RankCounters) -> RankCounters {
         let [a, b] = [self.to_words(), other.to_words()];
-        Tally::from_words(&std::array::from_fn::<u64, { Tally::WORDS }, _>(|i| a[i].saturating_add(b[i])))
+        RankCounters::from_words(&std::array::from_fn::<u64, { RankCounters::WORDS }, _>(|i| {
+            a[i].saturating_add(b[i])
+        }))
     }
 
     /// The form for events; `return_last_100` is known of all ranks together only.
-    pub fn counters(self, train_iter: u64, updates: u64, returns: Returns) -> Counters {
+    pub fn to_event(self, train_iter: u64, updates: u64, returns: Returns) -> Counters {
         Counters {
             train_iter,
             env_step: self.env_step,
@@ -63,12 +65,12 @@ pub struct Interval {
     /// Sum of their lengths.
     pub length: u64,
     /// The last ones.
-    pub latest: VecDeque<Ended>,
+    pub latest: VecDeque<EpisodeEnd>,
 }
 
 /// An episode that ended.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Ended {
+pub struct EpisodeEnd {
     /// The step of all environments in which it ended, counted from the beginning of the run. All ranks make as many.
     pub step: u64,
     /// Its return.
@@ -83,7 +85,7 @@ impl Interval {
     pub fn add(&mut self, step: u64, episode_return: f64, length: u64) {
         self.returns = self.returns.plus(Returns::of(episode_return));
         self.length += length;
-        push_bounded(&mut self.latest, Ended { step, episode_return });
+        push_bounded(&mut self.latest, EpisodeEnd { step, episode_return });
     }
 }
 

@@ -1,6 +1,6 @@
 //! Roads: one source, compiled for several instruction sets, chosen once at run time.
 //!
-//! A kernel is a plain safe Rust loop. [`on_every_road!`] compiles it three times: for AVX-512, for AVX2 with FMA, and for the baseline. The
+//! A kernel is a plain safe Rust loop. [`on_every_isa!`] compiles it three times: for AVX-512, for AVX2 with FMA, and for the baseline. The
 //! compiler vectorises each copy for its instruction set; the only unsafe code is the call of a copy after its features were found.
 //!
 //! Rust never fuses `a * b + c` and never reorders float sums by itself, and [`f32::mul_add`] is rounded once on every machine (in software where
@@ -9,66 +9,66 @@
 
 use std::sync::OnceLock;
 
-/// An instruction set that this processor has. Only [`Road::all`] makes the fast ones, after detection.
+/// An instruction set that this processor has. Only [`Isa::all`] makes the fast ones, after detection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Road(Kind);
+pub struct Isa(IsaKind);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "x86-64 only"))]
-pub(super) enum Kind {
+pub(super) enum IsaKind {
     Baseline,
     Avx2,
     Avx512,
 }
 
-impl Road {
+impl Isa {
     /// The best one here; detected once.
-    pub fn best() -> Road {
-        static BEST: OnceLock<Road> = OnceLock::new();
-        *BEST.get_or_init(|| Road::all().last().copied().unwrap_or(Road(Kind::Baseline)))
+    pub fn best() -> Isa {
+        static BEST: OnceLock<Isa> = OnceLock::new();
+        *BEST.get_or_init(|| Isa::all().last().copied().unwrap_or(Isa(IsaKind::Baseline)))
     }
 
     /// Every one here, slowest first.
-    pub fn all() -> Vec<Road> {
-        let mut roads = vec![Road(Kind::Baseline)];
+    pub fn all() -> Vec<Isa> {
+        let mut isas = vec![Isa(IsaKind::Baseline)];
         #[cfg(target_arch = "x86_64")]
         {
             let fma =
                 std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma");
             if fma {
-                roads.push(Road(Kind::Avx2));
+                isas.push(Isa(IsaKind::Avx2));
             }
             let wide = std::arch::is_x86_feature_detected!("avx512f")
                 && std::arch::is_x86_feature_detected!("avx512vl")
                 && std::arch::is_x86_feature_detected!("avx512bw")
                 && std::arch::is_x86_feature_detected!("avx512dq");
             if fma && wide {
-                roads.push(Road(Kind::Avx512));
+                isas.push(Isa(IsaKind::Avx512));
             }
         }
-        roads
+        isas
     }
 
     /// Its name, for reports.
     pub fn name(self) -> &'static str {
         match self.0 {
-            Kind::Baseline => "baseline",
-            Kind::Avx2 => "avx2",
-            Kind::Avx512 => "avx512",
+            IsaKind::Baseline => "baseline",
+            IsaKind::Avx2 => "avx2",
+            IsaKind::Avx512 => "avx512",
         }
     }
 
-    pub(super) fn kind(self) -> Kind {
+    pub(super) fn kind(self) -> IsaKind {
         self.0
     }
 }
 
 /// Compiles a function for every road; the function gets the road as its first argument.
-macro_rules! on_every_road {
+macro_rules! on_every_isa {
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block) => {
         $(#[$meta])*
         #[allow(clippy::too_many_arguments, reason = "plain data for an inner loop")]
-        $vis fn $name(road: $crate::road::Road, $($arg: $type),*) $(-> $result)? {
+        $vis fn $name(isa: $crate::isa::Isa, $($arg: $type),*) $(-> $result)? {
             #[inline(always)]
             fn baseline($($arg: $type),*) $(-> $result)? $body
             #[cfg(target_arch = "x86_64")]
@@ -81,16 +81,16 @@ macro_rules! on_every_road {
             fn avx512($($arg: $type),*) $(-> $result)? {
                 baseline($($arg),*)
             }
-            match road.kind() {
+            match isa.kind() {
                 // SAFETY: a road of this kind exists only where the processor was seen to have these features.
                 #[cfg(target_arch = "x86_64")]
-                $crate::road::Kind::Avx512 => unsafe { avx512($($arg),*) },
+                $crate::isa::IsaKind::Avx512 => unsafe { avx512($($arg),*) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
-                $crate::road::Kind::Avx2 => unsafe { avx2($($arg),*) },
+                $crate::isa::IsaKind::Avx2 => unsafe { avx2($($arg),*) },
                 _ => baseline($($arg),*),
             }
         }
     };
 }
-pub(super) use on_every_road;
+pub(super) use on_every_isa;

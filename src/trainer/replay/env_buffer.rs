@@ -8,7 +8,7 @@ use super::{Batch, Shape};
 
 /// How a step ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum StepEnd {
     None = 0,
     Terminated = 1,
     Truncated = 2,
@@ -18,13 +18,13 @@ pub(super) enum End {
 const END: u8 = 3;
 const WHOLE: u8 = 4;
 
-pub(super) enum Action<'a> {
+pub(super) enum StoredAction<'a> {
     Choice(i64),
     Numbers(&'a [f32]),
 }
 
 #[derive(Debug, PartialEq)]
-pub(super) struct Lane {
+pub(super) struct EnvBuffer {
     pub(super) frames: Vec<u8>,
     /// Number of the next frame.
     pub(super) next_frame: u64,
@@ -43,11 +43,11 @@ pub(super) struct Lane {
     pub(super) actions: Vec<f32>,
 }
 
-impl Lane {
-    pub(super) fn new(shape: &Shape) -> Lane {
-        let steps = shape.lane_capacity();
-        Lane {
-            frames: vec![0; shape.lane_frames() * shape.frame_bytes()],
+impl EnvBuffer {
+    pub(super) fn new(shape: &Shape) -> EnvBuffer {
+        let steps = shape.env_capacity();
+        EnvBuffer {
+            frames: vec![0; shape.env_frames() * shape.frame_bytes()],
             next_frame: 0,
             current: None,
             first: 0,
@@ -69,13 +69,13 @@ impl Lane {
     }
 
     fn frame(&self, number: u64, shape: &Shape) -> &[u8] {
-        let (count, bytes) = (shape.lane_frames() as u64, shape.frame_bytes());
+        let (count, bytes) = (shape.env_frames() as u64, shape.frame_bytes());
         let place = (number % count) as usize * bytes;
         &self.frames[place..place + bytes]
     }
 
     fn push(&mut self, frame: &[u8], shape: &Shape) {
-        let (count, bytes) = (shape.lane_frames() as u64, shape.frame_bytes());
+        let (count, bytes) = (shape.env_frames() as u64, shape.frame_bytes());
         let place = (self.next_frame % count) as usize * bytes;
         self.frames[place..place + bytes].copy_from_slice(frame);
         self.next_frame += 1;
@@ -114,14 +114,21 @@ impl Lane {
         }
         if self.next > self.first {
             let last = self.place(self.next - 1);
-            if self.flags[last] & END == End::None as u8 {
-                self.flags[last] |= End::Truncated as u8;
+            if self.flags[last] & END == StepEnd::None as u8 {
+                self.flags[last] |= StepEnd::Truncated as u8;
             }
         }
         self.current = Some(self.store(observation, None, shape).0);
     }
 
-    pub(super) fn add(&mut self, action: Action<'_>, reward: f32, end: End, next: &[u8], shape: &Shape) {
+    pub(super) fn add(
+        &mut self,
+        action: StoredAction<'_>,
+        reward: f32,
+        end: StepEnd,
+        next: &[u8],
+        shape: &Shape,
+    ) {
         let Some(seen) = self.current else { return };
         if self.len() == self.seen.len() {
             self.first += 1;
@@ -130,8 +137,8 @@ impl Lane {
         self.seen[place] = seen;
         self.rewards[place] = reward;
         match action {
-            Action::Choice(choice) => self.choices[place] = choice as i32,
-            Action::Numbers(numbers) => {
+            StoredAction::Choice(choice) => self.choices[place] = choice as i32,
+            StoredAction::Numbers(numbers) => {
                 self.actions[place * shape.action..(place + 1) * shape.action].copy_from_slice(numbers);
             }
         }
@@ -142,7 +149,7 @@ impl Lane {
             self.flags[place] |= WHOLE;
         }
         // After an end nothing follows until `begin`.
-        self.current = (end == End::None).then_some(number);
+        self.current = (end == StepEnd::None).then_some(number);
     }
 
     /// Appends transition `index` (0 is the oldest) to the batch.
@@ -160,7 +167,7 @@ impl Lane {
             }
             step += 1;
         };
-        if self.flags[last] & END == End::Terminated as u8 {
+        if self.flags[last] & END == StepEnd::Terminated as u8 {
             discount = 0.0;
         }
         batch.rewards.push(sum);

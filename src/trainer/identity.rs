@@ -53,7 +53,7 @@ pub struct Flags {
     /// Fault on purpose, FAULT[=VALUE]@RANK:STEP; may be given again
     #[cfg(feature = "inject")]
     #[arg(long, value_name = "FAULT@RANK:STEP")]
-    pub inject: Vec<super::inject::Fault>,
+    pub inject: Vec<super::inject::InjectedFault>,
     /// Make an environment on this host as a run would, play it, say what it looks like; with --config, with the options of its [env]
     #[arg(long, value_name = "ID", conflicts_with = "spawn")]
     pub check_env: Option<String>,
@@ -70,7 +70,7 @@ pub struct Flags {
 
 /// A rank's identity and files.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
+pub struct RankIdentity {
     /// Experiment file.
     pub config: PathBuf,
     /// Folder of the run, when given.
@@ -100,7 +100,7 @@ pub struct Settings {
 }
 
 /// A source that names rank and world size.
-struct Identity {
+struct IdentitySource {
     from: &'static str,
     rank: u32,
     world_size: u32,
@@ -108,13 +108,13 @@ struct Identity {
 }
 
 /// The environment; empty values count as absent.
-pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
+pub type EnvLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-impl Settings {
+impl RankIdentity {
     /// Puts flags and environment together.
-    pub fn resolve(flags: &Flags, env: Lookup) -> Result<Settings, TrainerError> {
+    pub fn resolve(flags: &Flags, env: EnvLookup) -> Result<RankIdentity, TrainerError> {
         let identity = identity(flags, env)?;
-        let Identity { rank, world_size, .. } = identity;
+        let IdentitySource { rank, world_size, .. } = identity;
         if rank >= world_size {
             return Err(TrainerError::usage(
                 format!("rank {rank} does not exist in a group of {world_size} ({})", identity.from),
@@ -142,7 +142,7 @@ impl Settings {
         }
         let (master_addr, master_port) =
             if world_size == 1 { (String::new(), 0) } else { master(flags, env)? };
-        Ok(Settings {
+        Ok(RankIdentity {
             config: flags.config.clone(),
             run_dir: flags.run_dir.clone().or_else(|| get(env, "RANKDECK_RUN_DIR").map(PathBuf::from)),
             resume: flags.resume.clone().or_else(|| get(env, "RANKDECK_RESUME")),
@@ -167,7 +167,7 @@ impl Settings {
 }
 
 /// Refuses `--spawn` inside somebody else's group.
-pub fn check_spawn(env: Lookup) -> Result<(), TrainerError> {
+pub fn check_spawn(env: EnvLookup) -> Result<(), TrainerError> {
     match ["RANK", "WORLD_SIZE", "LOCAL_RANK"].into_iter().find(|key| get(env, key).is_some()) {
         None => Ok(()),
         Some(key) => Err(TrainerError::usage(
@@ -181,11 +181,11 @@ pub fn check_spawn(env: Lookup) -> Result<(), TrainerError> {
     }
 }
 
-fn get(env: Lookup, key: &str) -> Option<String> {
+fn get(env: EnvLookup, key: &str) -> Option<String> {
     env(key).filter(|value| !value.is_empty())
 }
 
-fn number<T: std::str::FromStr>(env: Lookup, key: &str) -> Result<Option<T>, TrainerError> {
+fn number<T: std::str::FromStr>(env: EnvLookup, key: &str) -> Result<Option<T>, TrainerError> {
     match get(env, key) {
         None => Ok(None),
         Some(text) => text.trim().parse().map(Some).map_err(|_| {
@@ -203,9 +203,9 @@ fn pair(
     (rank_key, rank): (&str, Option<u32>),
     (world_key, world_size): (&str, Option<u32>),
     local_rank: Option<u32>,
-) -> Result<Option<Identity>, TrainerError> {
+) -> Result<Option<IdentitySource>, TrainerError> {
     match (rank, world_size) {
-        (Some(rank), Some(world_size)) => Ok(Some(Identity { from, rank, world_size, local_rank })),
+        (Some(rank), Some(world_size)) => Ok(Some(IdentitySource { from, rank, world_size, local_rank })),
         (None, None) => Ok(None),
         (rank, _) => {
             let (there, missing) = if rank.is_some() { (rank_key, world_key) } else { (world_key, rank_key) };
@@ -217,7 +217,7 @@ fn pair(
     }
 }
 
-fn identity(flags: &Flags, env: Lookup) -> Result<Identity, TrainerError> {
+fn identity(flags: &Flags, env: EnvLookup) -> Result<IdentitySource, TrainerError> {
     let local_rank = match flags.local_rank {
         Some(local) => Some(local),
         None => number(env, "LOCAL_RANK")?,
@@ -237,7 +237,7 @@ fn identity(flags: &Flags, env: Lookup) -> Result<Identity, TrainerError> {
     match (named, slurm) {
         (Some(named), Some(slurm)) if !inside => {
             if (named.rank, named.world_size) == (slurm.rank, slurm.world_size) {
-                return Ok(Identity { local_rank: named.local_rank.or(slurm.local_rank), ..named });
+                return Ok(IdentitySource { local_rank: named.local_rank.or(slurm.local_rank), ..named });
             }
             Err(TrainerError::usage(
                 format!(
@@ -248,13 +248,15 @@ fn identity(flags: &Flags, env: Lookup) -> Result<Identity, TrainerError> {
             ))
         }
         (Some(named), _) => Ok(named),
-        (None, Some(slurm)) => Ok(Identity { local_rank: flags.local_rank.or(slurm.local_rank), ..slurm }),
-        (None, None) => Ok(Identity { from: "alone", rank: 0, world_size: 1, local_rank }),
+        (None, Some(slurm)) => {
+            Ok(IdentitySource { local_rank: flags.local_rank.or(slurm.local_rank), ..slurm })
+        }
+        (None, None) => Ok(IdentitySource { from: "alone", rank: 0, world_size: 1, local_rank }),
     }
 }
 
 /// A task of a Slurm *step*. A batch script has SLURM_PROCID=0 too, but is one process, whatever SLURM_NTASKS says.
-fn slurm(env: Lookup) -> Result<Option<Identity>, TrainerError> {
+fn slurm(env: EnvLookup) -> Result<Option<IdentitySource>, TrainerError> {
     if get(env, "SLURM_STEP_ID").or_else(|| get(env, "SLURM_STEPID")).is_none() {
         return Ok(None);
     }
@@ -270,7 +272,7 @@ fn slurm(env: Lookup) -> Result<Option<Identity>, TrainerError> {
     )
 }
 
-fn master(flags: &Flags, env: Lookup) -> Result<(String, u16), TrainerError> {
+fn master(flags: &Flags, env: EnvLookup) -> Result<(String, u16), TrainerError> {
     let nodes = get(env, "SLURM_STEP_NODELIST").or_else(|| get(env, "SLURM_NODELIST"));
     let addr = flags
         .master_addr
@@ -295,7 +297,7 @@ fn master(flags: &Flags, env: Lookup) -> Result<(String, u16), TrainerError> {
 }
 
 /// A port that all tasks of a Slurm step derive alike, and neighbouring steps differently.
-fn slurm_port(env: Lookup) -> Result<Option<u16>, TrainerError> {
+fn slurm_port(env: EnvLookup) -> Result<Option<u16>, TrainerError> {
     let job: Option<u64> = number(env, "SLURM_JOB_ID")?;
     let step: Option<u64> = number(env, "SLURM_STEP_ID")?;
     Ok(job.map(|job| 20_000 + (job.wrapping_mul(64).wrapping_add(step.unwrap_or(0)) % 10_000) as u16))
@@ -322,9 +324,9 @@ mod tests {
     use super::*;
     use std::collections::HashMap;
 
-    fn resolve(flags: Flags, pairs: &[(&str, &str)]) -> Result<Settings, TrainerError> {
+    fn resolve(flags: Flags, pairs: &[(&str, &str)]) -> Result<RankIdentity, TrainerError> {
         let map: HashMap<&str, &str> = pairs.iter().copied().collect();
-        Settings::resolve(&flags, &|key| map.get(key).map(|value| value.to_string()))
+        RankIdentity::resolve(&flags, &|key| map.get(key).map(|value| value.to_string()))
     }
 
     fn refused(pairs: &[(&str, &str)]) -> String {
@@ -367,31 +369,31 @@ mod tests {
 
     #[test]
     fn nobody_says_anything_one_rank_trains_alone() {
-        let settings = resolve(Flags::default(), &[]).unwrap();
-        assert_eq!((settings.rank, settings.world_size, settings.local_rank), (0, 1, 0));
-        assert_eq!(settings.run_dir, None);
+        let identity = resolve(Flags::default(), &[]).unwrap();
+        assert_eq!((identity.rank, identity.world_size, identity.local_rank), (0, 1, 0));
+        assert_eq!(identity.run_dir, None);
     }
 
     #[test]
     fn torchruns_environment() {
-        let settings = resolve(Flags::default(), &TORCHRUN).unwrap();
-        assert_eq!((settings.rank, settings.world_size, settings.local_rank), (3, 4, 1));
-        assert_eq!((settings.master_addr.as_str(), settings.master_port), ("10.0.0.1", 29500));
+        let identity = resolve(Flags::default(), &TORCHRUN).unwrap();
+        assert_eq!((identity.rank, identity.world_size, identity.local_rank), (3, 4, 1));
+        assert_eq!((identity.master_addr.as_str(), identity.master_port), ("10.0.0.1", 29500));
     }
 
     #[test]
     fn slurms_environment() {
-        let settings = resolve(Flags::default(), &SLURM).unwrap();
-        assert_eq!((settings.rank, settings.world_size, settings.local_rank), (5, 8, 1));
-        assert_eq!(settings.master_addr, "gpu03");
-        assert_eq!(settings, resolve(Flags::default(), &SLURM).unwrap());
-        assert!(settings.master_port >= 20_000);
+        let identity = resolve(Flags::default(), &SLURM).unwrap();
+        assert_eq!((identity.rank, identity.world_size, identity.local_rank), (5, 8, 1));
+        assert_eq!(identity.master_addr, "gpu03");
+        assert_eq!(identity, resolve(Flags::default(), &SLURM).unwrap());
+        assert!(identity.master_port >= 20_000);
     }
 
     #[test]
     fn a_batch_script_is_one_process() {
-        let settings = resolve(Flags::default(), &[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")]).unwrap();
-        assert_eq!(settings.world_size, 1);
+        let identity = resolve(Flags::default(), &[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")]).unwrap();
+        assert_eq!(identity.world_size, 1);
     }
 
     #[test]
@@ -403,9 +405,9 @@ mod tests {
             master_port: Some(1234),
             ..Flags::default()
         };
-        let settings = resolve(flags, &[&TORCHRUN[..], &SLURM[..]].concat()).unwrap();
-        assert_eq!((settings.rank, settings.world_size, settings.local_rank), (1, 2, 0));
-        assert_eq!((settings.master_addr.as_str(), settings.master_port), ("10.0.0.1", 1234));
+        let identity = resolve(flags, &[&TORCHRUN[..], &SLURM[..]].concat()).unwrap();
+        assert_eq!((identity.rank, identity.world_size, identity.local_rank), (1, 2, 0));
+        assert_eq!((identity.master_addr.as_str(), identity.master_port), ("10.0.0.1", 1234));
     }
 
     #[test]

@@ -1,9 +1,8 @@
-//! Carrying faults out.
+//! Makes the injected faults happen.
 
-use super::super::distributed::error::DistError;
-use super::super::distributed::{Page, ProcessGroup, ReduceOp};
-use super::fault::{Fault, Kind};
-use super::{Flow, Place};
+use super::fault::{FaultKind, InjectedFault};
+use super::{CollectiveFate, Collectives, Hook};
+use crate::page::Page;
 use rankdeck_proto::status_page::Op;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -17,30 +16,30 @@ const LOGNORMAL_SIGMA: f64 = 1.49;
 /// The gradient's tag.
 const GRAD: &str = "grad";
 
-static ORDERED: OnceLock<Vec<Fault>> = OnceLock::new();
+static ORDERED: OnceLock<Vec<InjectedFault>> = OnceLock::new();
 
 thread_local! {
-    static ARMED: RefCell<Option<Armed>> = const { RefCell::new(None) };
+    static ARMED: RefCell<Option<ArmedFaults>> = const { RefCell::new(None) };
 }
 
-struct Armed {
+struct ArmedFaults {
     page: Page,
-    faults: Vec<Fault>,
+    faults: Vec<InjectedFault>,
     /// When the last optimiser step was over.
     learned: Option<Instant>,
     checkpoints: u64,
     random: u64,
     /// Faults that were announced.
-    told: BTreeSet<String>,
+    report: BTreeSet<String>,
 }
 
 /// Takes the faults of the command line; call before [`arm`].
-pub fn order(faults: Vec<Fault>) {
+pub(crate) fn order(faults: Vec<InjectedFault>) {
     let _ = ORDERED.set(faults);
 }
 
 /// Arms this rank.
-pub fn arm(rank: u32, page: &Page) {
+pub(crate) fn arm(rank: u32, page: &Page) {
     let mut faults = ORDERED.get().cloned().unwrap_or_default();
     let listed = std::env::var("TRAINER_INJECT").unwrap_or_default();
     for text in listed.split(',').filter(|text| !text.is_empty()) {
@@ -49,32 +48,32 @@ pub fn arm(rank: u32, page: &Page) {
             Err(error) => eprintln!("TRAINER_INJECT: {error}"),
         }
     }
-    faults.retain(|fault: &Fault| fault.rank.is_none_or(|victim| victim == rank));
+    faults.retain(|fault: &InjectedFault| fault.rank.is_none_or(|victim| victim == rank));
     if !faults.is_empty() {
-        let armed = Armed {
+        let armed = ArmedFaults {
             page: page.clone(),
             faults,
             learned: None,
             checkpoints: 0,
             random: u64::from(rank) + 1,
-            told: BTreeSet::new(),
+            report: BTreeSet::new(),
         };
         ARMED.with_borrow_mut(|slot| *slot = Some(armed));
     }
 }
 
 /// The first fault that `fits` and is due; taken away unless it goes on.
-fn due(fits: impl Fn(Kind) -> bool) -> Option<Kind> {
+fn due(fits: impl Fn(FaultKind) -> bool) -> Option<FaultKind> {
     ARMED.with_borrow_mut(|slot| {
         let armed = slot.as_mut()?;
         let now = armed.page.try_borrow().ok()?.body().train_iter;
         let at = armed.faults.iter().position(|fault| fault.step <= now && fits(fault.kind))?;
-        let Fault { kind, text, .. } = armed.faults.get(at)?.clone();
+        let InjectedFault { kind, text, .. } = armed.faults.get(at)?.clone();
         if !kind.goes_on() {
             armed.faults.remove(at);
         }
         // The laboratory measures from here.
-        if !matches!(kind, Kind::Pace(_)) && armed.told.insert(text.clone()) {
+        if !matches!(kind, FaultKind::Pace(_)) && armed.report.insert(text.clone()) {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             eprintln!(
                 "inject: {text} strikes in iteration {} at {:.3}",
@@ -87,31 +86,31 @@ fn due(fits: impl Fn(Kind) -> bool) -> Option<Kind> {
 }
 
 /// A place of the loop is reached.
-pub fn here(place: Place) {
-    match place {
-        Place::EnvStep => {
-            if let Some(Kind::Pace(milliseconds)) = due(|kind| matches!(kind, Kind::Pace(_))) {
+pub(crate) fn here(hook: Hook) {
+    match hook {
+        Hook::EnvStep => {
+            if let Some(FaultKind::Pace(milliseconds)) = due(|kind| matches!(kind, FaultKind::Pace(_))) {
                 std::thread::sleep(Duration::from_millis(milliseconds));
             }
-            match due(|kind| matches!(kind, Kind::SleepEnv | Kind::LognormalEnv(_))) {
-                Some(Kind::SleepEnv) => environment_that_never_answers(),
-                Some(Kind::LognormalEnv(median)) => std::thread::sleep(lognormal(median)),
+            match due(|kind| matches!(kind, FaultKind::SleepEnv | FaultKind::LognormalEnv(_))) {
+                Some(FaultKind::SleepEnv) => environment_that_never_answers(),
+                Some(FaultKind::LognormalEnv(median)) => std::thread::sleep(lognormal(median)),
                 _ => {}
             }
         }
-        Place::Learn => learn(),
-        Place::Gather => {
-            if due(|kind| kind == Kind::LockAux).is_some() {
+        Hook::Learn => learn(),
+        Hook::Gather => {
+            if due(|kind| kind == FaultKind::LockAux).is_some() {
                 gather_rows(&[0, 1]);
             }
         }
-        Place::Episode => {
-            if let Some(Kind::LongEval(seconds)) = due(|kind| matches!(kind, Kind::LongEval(_))) {
+        Hook::Episode => {
+            if let Some(FaultKind::LongEval(seconds)) = due(|kind| matches!(kind, FaultKind::LongEval(_))) {
                 std::thread::sleep(Duration::from_secs(seconds));
             }
         }
-        Place::Teardown => {
-            if due(|kind| kind == Kind::Teardown).is_some() {
+        Hook::Teardown => {
+            if due(|kind| kind == FaultKind::Teardown).is_some() {
                 teardown_that_never_ends();
             }
         }
@@ -122,35 +121,35 @@ fn learn() {
     let local = |kind| {
         matches!(
             kind,
-            Kind::Exit
-                | Kind::Leave
-                | Kind::Raise
-                | Kind::Segv
-                | Kind::Abort
-                | Kind::Kill
-                | Kind::Stop
-                | Kind::Spin
-                | Kind::Lock
-                | Kind::Memory(_)
-                | Kind::SlowStart(_)
-                | Kind::Pause(_)
+            FaultKind::Exit
+                | FaultKind::Leave
+                | FaultKind::Raise
+                | FaultKind::Segv
+                | FaultKind::Abort
+                | FaultKind::Kill
+                | FaultKind::Stop
+                | FaultKind::Spin
+                | FaultKind::Lock
+                | FaultKind::Memory(_)
+                | FaultKind::SlowStart(_)
+                | FaultKind::Pause(_)
         )
     };
     match due(local) {
-        Some(Kind::Exit) => end(1),
-        Some(Kind::Leave) => end(0),
-        Some(Kind::Raise) => {
+        Some(FaultKind::Exit) => end(1),
+        Some(FaultKind::Leave) => end(0),
+        Some(FaultKind::Raise) => {
             eprintln!("error: injected failure in the loss of a minibatch");
             end(1)
         }
-        Some(Kind::Segv) => signal(libc::SIGSEGV),
-        Some(Kind::Abort) => std::process::abort(),
-        Some(Kind::Kill) => signal(libc::SIGKILL),
-        Some(Kind::Stop) => signal(libc::SIGSTOP),
-        Some(Kind::Spin) => loop_without_end(),
-        Some(Kind::Lock) => gather_rows(&[0, 1]),
-        Some(Kind::Memory(mebibytes)) => take_memory(mebibytes),
-        Some(Kind::SlowStart(seconds) | Kind::Pause(seconds)) => {
+        Some(FaultKind::Segv) => signal(libc::SIGSEGV),
+        Some(FaultKind::Abort) => std::process::abort(),
+        Some(FaultKind::Kill) => signal(libc::SIGKILL),
+        Some(FaultKind::Stop) => signal(libc::SIGSTOP),
+        Some(FaultKind::Spin) => loop_without_end(),
+        Some(FaultKind::Lock) => gather_rows(&[0, 1]),
+        Some(FaultKind::Memory(mebibytes)) => take_memory(mebibytes),
+        Some(FaultKind::SlowStart(seconds) | FaultKind::Pause(seconds)) => {
             std::thread::sleep(Duration::from_secs(seconds));
         }
         _ => {}
@@ -160,9 +159,9 @@ fn learn() {
 
 /// Computes for a share of the time since the last optimiser step.
 fn slow() {
-    let share = due(|kind| matches!(kind, Kind::Slow(_)));
+    let share = due(|kind| matches!(kind, FaultKind::Slow(_)));
     let last = ARMED.with_borrow_mut(|slot| slot.as_mut().and_then(|armed| armed.learned.take()));
-    if let (Some(Kind::Slow(percent)), Some(last)) = (share, last) {
+    if let (Some(FaultKind::Slow(percent)), Some(last)) = (share, last) {
         let extra = last.elapsed().mul_f64(percent as f64 / 100.0);
         let begun = Instant::now();
         while begun.elapsed() < extra {
@@ -177,40 +176,51 @@ fn slow() {
 }
 
 /// A collective is about to begin: `Done` when it must not.
-pub fn collective(group: &ProcessGroup, op: Op, tag: &str, count: usize) -> Result<Flow, DistError> {
+pub(crate) fn collective<G: Collectives>(
+    group: &G,
+    op: Op,
+    tag: &str,
+    count: usize,
+) -> Result<CollectiveFate, G::Error> {
     let gradient = op == Op::AllReduce && tag == GRAD;
     let fault = due(|kind| match kind {
-        Kind::MismatchOp | Kind::MismatchCount | Kind::MismatchDtype | Kind::Skip | Kind::NoSync => gradient,
-        Kind::ExtraBarrier => gradient,
-        Kind::MismatchRoot => op == Op::Broadcast,
+        FaultKind::MismatchOp
+        | FaultKind::MismatchCount
+        | FaultKind::MismatchDtype
+        | FaultKind::Skip
+        | FaultKind::NoSync => gradient,
+        FaultKind::ExtraBarrier => gradient,
+        FaultKind::MismatchRoot => op == Op::Broadcast,
         _ => false,
     });
     let floats = |count: usize, dtype| Tensor::zeros([count as i64], (dtype, Device::Cpu));
     match fault {
-        Some(Kind::Skip | Kind::NoSync) => Ok(Flow::Done),
-        Some(Kind::MismatchOp) => {
-            group.broadcast(&mut floats(count, Dtype::Float), 0, tag).map(|()| Flow::Done)
+        Some(FaultKind::Skip | FaultKind::NoSync) => Ok(CollectiveFate::Replaced),
+        Some(FaultKind::MismatchOp) => {
+            group.broadcast(&mut floats(count, Dtype::Float), 0, tag).map(|()| CollectiveFate::Replaced)
         }
-        Some(Kind::MismatchCount) => {
-            group.all_reduce(&mut floats(count + 1, Dtype::Float), ReduceOp::Sum, tag).map(|()| Flow::Done)
+        Some(FaultKind::MismatchCount) => {
+            group.sum(&mut floats(count + 1, Dtype::Float), tag).map(|()| CollectiveFate::Replaced)
         }
-        Some(Kind::MismatchDtype) => {
-            group.all_reduce(&mut floats(count, Dtype::Double), ReduceOp::Sum, tag).map(|()| Flow::Done)
+        Some(FaultKind::MismatchDtype) => {
+            group.sum(&mut floats(count, Dtype::Double), tag).map(|()| CollectiveFate::Replaced)
         }
-        Some(Kind::MismatchRoot) => {
+        Some(FaultKind::MismatchRoot) => {
             let mut bytes = Tensor::zeros([count as i64], (Dtype::Uint8, Device::Cpu));
-            group.broadcast(&mut bytes, group.world_size().saturating_sub(1), tag).map(|()| Flow::Done)
+            group
+                .broadcast(&mut bytes, group.world_size().saturating_sub(1), tag)
+                .map(|()| CollectiveFate::Replaced)
         }
-        Some(Kind::ExtraBarrier) => group.barrier("injected").map(|()| Flow::Go),
-        _ => Ok(Flow::Go),
+        Some(FaultKind::ExtraBarrier) => group.barrier("injected").map(|()| CollectiveFate::Proceed),
+        _ => Ok(CollectiveFate::Proceed),
     }
 }
 
 /// A checkpoint is about to be written.
-pub fn writing() -> io::Result<()> {
-    match due(|kind| matches!(kind, Kind::DiskFull | Kind::SlowCheckpoint(_))) {
-        Some(Kind::DiskFull) => Err(io::Error::from_raw_os_error(libc::ENOSPC)),
-        Some(Kind::SlowCheckpoint(seconds)) => {
+pub(crate) fn writing() -> io::Result<()> {
+    match due(|kind| matches!(kind, FaultKind::DiskFull | FaultKind::SlowCheckpoint(_))) {
+        Some(FaultKind::DiskFull) => Err(io::Error::from_raw_os_error(libc::ENOSPC)),
+        Some(FaultKind::SlowCheckpoint(seconds)) => {
             let written = ARMED.with_borrow_mut(|slot| {
                 let armed = slot.as_mut()?;
                 armed.checkpoints += 1;

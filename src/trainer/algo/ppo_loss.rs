@@ -1,0 +1,136 @@
+//! The loss of PPO, which PPG's policy phase shares, and what is logged about it.
+//!
+//! Owner: the algorithm. [`super::native`] computes the same loss without libtorch.
+
+use super::Stat;
+use super::batch::Minibatch;
+use crate::policy::actor_critic::Output;
+use rankdeck_types::learn::{Ppg, Ppo, ValueLoss};
+use tch::{Kind, Reduction, TchError, Tensor};
+
+/// The coefficients of the loss.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PpoLoss {
+    /// Clip range of the probability ratio.
+    pub clip_coef: f64,
+    /// Clip the value loss with the same range.
+    pub clip_vloss: bool,
+    /// Loss of the value estimates.
+    pub value_loss: ValueLoss,
+    /// Weight of the entropy bonus.
+    pub ent_coef: f64,
+    /// Weight of the value loss.
+    pub vf_coef: f64,
+}
+
+/// The loss of one minibatch (`total`, with gradients) and its terms.
+pub struct Losses {
+    /// What is minimised.
+    pub total: Tensor,
+    pub(super) policy: Tensor,
+    pub(super) value: Tensor,
+    pub(super) entropy: Tensor,
+    pub(super) log_ratio: Tensor,
+}
+
+/// Half the squared error, or Huber's loss, of each value.
+pub fn value_error(kind: ValueLoss, values: &Tensor, goals: &Tensor) -> Result<Tensor, TchError> {
+    match kind {
+        ValueLoss::Squared => values.f_sub(goals)?.f_square()?.f_mul_scalar(0.5),
+        ValueLoss::Huber => values.f_huber_loss(goals, Reduction::None, 1.0),
+    }
+}
+
+impl From<&Ppo> for PpoLoss {
+    fn from(settings: &Ppo) -> PpoLoss {
+        let Ppo { clip_coef, clip_vloss, value_loss, ent_coef, vf_coef, .. } = *settings;
+        PpoLoss { clip_coef, clip_vloss, value_loss, ent_coef, vf_coef }
+    }
+}
+
+impl From<&Ppg> for PpoLoss {
+    fn from(settings: &Ppg) -> PpoLoss {
+        let Ppg { clip_coef, clip_vloss, value_loss, ent_coef, vf_coef, .. } = *settings;
+        PpoLoss { clip_coef, clip_vloss, value_loss, ent_coef, vf_coef }
+    }
+}
+
+impl PpoLoss {
+    /// The loss of one minibatch.
+    pub fn losses(&self, output: &Output, batch: &Minibatch) -> Result<Losses, TchError> {
+        let clip = self.clip_coef;
+        let log_ratio = output.distribution.log_prob(&batch.actions)?.f_sub(&batch.log_probs)?;
+        let ratio = log_ratio.f_exp()?;
+        let gain = batch.advantages.f_mul(&ratio)?;
+        let clipped_gain = batch.advantages.f_mul(&ratio.f_clamp(1.0 - clip, 1.0 + clip)?)?;
+        let policy = batch.mean(&gain.f_minimum(&clipped_gain)?)?.f_neg()?;
+        let error = value_error(self.value_loss, &output.values, &batch.returns)?;
+        let error = if self.clip_vloss {
+            let moved = output.values.f_sub(&batch.values)?.f_clamp(-clip, clip)?;
+            error.f_maximum(&value_error(self.value_loss, &batch.values.f_add(&moved)?, &batch.returns)?)?
+        } else {
+            error
+        };
+        let value = batch.mean(&error)?;
+        let entropy = batch.mean(&output.distribution.entropy()?)?;
+        let total =
+            policy.f_sub(&entropy.f_mul_scalar(self.ent_coef)?)?.f_add(&value.f_mul_scalar(self.vf_coef)?)?;
+        Ok(Losses { total, policy, value, entropy, log_ratio })
+    }
+}
+
+/// What CleanRL logs: the losses of the last minibatch, and the share of clipped ratios in all minibatches.
+#[derive(Default)]
+pub struct LossStats {
+    last: Option<Losses>,
+    clipped: Option<Tensor>,
+    count: u64,
+}
+
+impl LossStats {
+    /// Adds a minibatch without waiting for the device (PPO-2).
+    pub fn add(&mut self, losses: Losses, clip: f64) -> Result<(), TchError> {
+        let share = tch::no_grad(|| {
+            let apart = losses.log_ratio.f_exp()?.f_sub_scalar(1.0)?.f_abs()?;
+            apart.f_gt(clip)?.f_to_kind(Kind::Float)?.f_mean(None::<Kind>)
+        })?;
+        self.clipped = Some(match self.clipped.take() {
+            Some(sum) => sum.f_add(&share)?,
+            None => share,
+        });
+        self.last = Some(losses);
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Mean of ratio - 1 - log ratio (Schulman's low-variance estimate) over the last minibatch.
+    pub fn approx_kl(&self) -> Result<f64, TchError> {
+        let Some(last) = &self.last else { return Ok(0.0) };
+        let log_ratio = last.log_ratio.f_detach()?;
+        log_ratio.f_expm1()?.f_sub(&log_ratio)?.f_mean(None::<Kind>)?.f_double_value(&[])
+    }
+
+    /// CleanRL's names, in a fixed order.
+    pub fn stats(&self) -> Result<Vec<Stat>, TchError> {
+        let of = |pick: fn(&Losses) -> &Tensor| match &self.last {
+            Some(last) => pick(last).f_double_value(&[]),
+            None => Ok(f64::NAN),
+        };
+        let old_kl = match &self.last {
+            Some(last) => -last.log_ratio.f_detach()?.f_mean(None::<Kind>)?.f_double_value(&[])?,
+            None => f64::NAN,
+        };
+        let clipped = match &self.clipped {
+            Some(sum) => sum.f_double_value(&[])? / self.count as f64,
+            None => f64::NAN,
+        };
+        Ok(vec![
+            Stat::loss("losses/value_loss", of(|losses| &losses.value)?),
+            Stat::loss("losses/policy_loss", of(|losses| &losses.policy)?),
+            Stat::other("losses/entropy", of(|losses| &losses.entropy)?),
+            Stat::other("losses/old_approx_kl", old_kl),
+            Stat::other("losses/approx_kl", self.approx_kl()?),
+            Stat::other("losses/clipfrac", clipped),
+        ])
+    }
+}
