@@ -1,7 +1,9 @@
-//! Policies' distributions: log-probability and entropy per row, and their gradients with respect to what the network gave.
+//! Policies' distributions: log-probability and entropy per row, and their gradients with respect to what the
+//! network gave.
 //!
-//! The way of every policy loss: [`Categorical::forward`] or [`Gaussian::forward`] gives `log_probs` and the mean entropy, a loss gives its gradient
-//! with respect to each row's log-probability ([`super::loss`]), and `backward` turns that into the gradient of logits or means.
+//! The way of every policy loss: [`Categorical::forward`] or [`Gaussian::forward`] gives `log_probs` and the
+//! mean entropy, a loss gives its gradient with respect to each row's log-probability ([`super::loss`]), and
+//! `backward` turns that into the gradient of logits or means.
 
 use super::isa::{Isa, on_every_isa};
 use super::math::{exp, ln};
@@ -25,8 +27,8 @@ impl Categorical {
         Categorical { isa: Isa::best(), log_all: Matrix::new(0, actions), entropies: Vec::new() }
     }
 
-    /// Writes each row's log-probability of its action; returns the entropies' mean with these shares. An action that does not exist counts
-    /// as the last.
+    /// Writes each row's log-probability of its action; returns the entropies' mean with these shares. An
+    /// action that does not exist counts as the last.
     pub fn forward(
         &mut self,
         logits: &Matrix,
@@ -55,7 +57,9 @@ impl Categorical {
         &self.log_all
     }
 
-    /// The gradient of a loss with respect to the logits, given that with respect to each row's log-probability and to the mean entropy: `d log p_a / d logit_j = [j = a] - p_j`, `d H / d logit_j = -p_j (log p_j + H)`.
+    /// The gradient of a loss with respect to the logits, given that with respect to each row's
+    /// log-probability and to the mean entropy: `d log p_a / d logit_j = [j = a] - p_j`, `d H / d logit_j =
+    /// -p_j (log p_j + H)`.
     pub fn backward(
         &self,
         actions: &[i64],
@@ -128,8 +132,8 @@ on_every_isa! {
     }
 }
 
-/// Continuous actions: means from the network, one logarithm of the standard deviation per action dimension that does not depend on the
-/// observation (CleanRL's ppo_continuous_action.py).
+/// Continuous actions: means from the network, one logarithm of the standard deviation per action dimension
+/// that does not depend on the observation (CleanRL's ppo_continuous_action.py).
 #[derive(Default)]
 pub struct Gaussian {
     /// (action - mean) / deviation, of the last forward pass.
@@ -137,8 +141,8 @@ pub struct Gaussian {
 }
 
 impl Gaussian {
-    /// Writes each row's joint log-probability of its action (`[rows][dimensions]`, not squashed); returns the entropies' mean with
-    /// these shares.
+    /// Writes each row's joint log-probability of its action (`[rows][dimensions]`, not squashed); returns
+    /// the entropies' mean with these shares.
     pub fn forward(
         &mut self,
         means: &Matrix,
@@ -161,8 +165,9 @@ impl Gaussian {
         entropy * total(shares)
     }
 
-    /// The gradient of a loss with respect to the means, given that with respect to each row's log-probability and to the mean entropy; adds
-    /// that with respect to `log_std` to `by_log_std`. `d log p / d mean = z / std`, `d log p / d log_std = z^2 - 1`, `d H / d log_std = 1`.
+    /// The gradient of a loss with respect to the means, given that with respect to each row's
+    /// log-probability and to the mean entropy; adds that with respect to `log_std` to `by_log_std`. `d log p
+    /// / d mean = z / std`, `d log p / d log_std = z^2 - 1`, `d H / d log_std = 1`.
     pub fn backward(
         &self,
         log_std: &[f32],

@@ -1,12 +1,14 @@
 //! Matrix products of the sizes that small networks have.
 //!
-//! `C[m, n] = start + sum over k of A[m, k] * B[k, n]`, B and C row by row with rows of whole [`SIMD_WIDTH`], A by rows or by columns, so that one kernel
-//! serves the forward pass (A = inputs, B = transposed weights), the gradient of the inputs (B = weights) and the gradient of the weights
-//! (A = transposed output gradients, B = inputs).
+//! `C[m, n] = start + sum over k of A[m, k] * B[k, n]`, B and C row by row with rows of whole [`SIMD_WIDTH`],
+//! A by rows or by columns, so that one kernel serves the forward pass (A = inputs, B = transposed weights),
+//! the gradient of the inputs (B = weights) and the gradient of the weights (A = transposed output gradients,
+//! B = inputs).
 //!
 //! Invariants:
-//! - GEMM-1: every element is one chain of fused multiply-adds over ascending k. Its bits depend on neither the road, nor the tile, nor the
-//!   number of rows: a batch gives what its rows give one by one.
+//! - GEMM-1: every element is one chain of fused multiply-adds over ascending k. Its bits depend neither on
+//!   the instruction set nor on the tile nor on the number of rows: a batch gives what its rows give one by
+//!   one.
 
 use super::isa::{Isa, IsaKind, on_every_isa};
 
@@ -32,7 +34,7 @@ pub enum Start<'a> {
     Sum,
 }
 
-/// A of a product, without copying it.
+/// The left factor of a product, which is not copied.
 #[derive(Debug, Clone, Copy)]
 pub enum Factor<'a> {
     /// Row by row: element (row, k) is `data[row * stride + k]`.
@@ -83,7 +85,8 @@ on_every_isa! {
     }
 }
 
-/// Tiles of `R` rows and `C` columns, smaller ones at the edges; panels of B of up to [`DEPTH`] rows stay in the first-level cache.
+/// Tiles of `R` rows and `C` columns, smaller ones at the edges; panels of B of up to [`DEPTH`] rows stay in
+/// the first-level cache.
 #[inline(always)]
 fn blocks<const R: usize, const C: usize>(
     a: Factor<'_>,
@@ -142,7 +145,7 @@ fn tile<const R: usize, const C: usize>(
     c: &mut [f32],
     TilePlace { row, column, n, from, to }: TilePlace,
 ) -> usize {
-    // Said once, so that it is not asked again for every line.
+    // One check here instead of one per row.
     assert!(column + C <= n, "a tile fits into its row");
     let mut sums = [[0.0_f32; C]; R];
     for (r, sums) in sums.iter_mut().enumerate() {

@@ -1,15 +1,17 @@
-//! Roads: one source, compiled for several instruction sets, chosen once at run time.
+//! Instruction sets: one source, compiled for several of them, chosen once at run time.
 //!
-//! A kernel is a plain safe Rust loop. [`on_every_isa!`] compiles it three times: for AVX-512, for AVX2 with FMA, and for the baseline. The
-//! compiler vectorises each copy for its instruction set; the only unsafe code is the call of a copy after its features were found.
+//! A kernel is a plain safe Rust loop. [`on_every_isa!`] compiles it three times: for AVX-512, for AVX2 with
+//! FMA, and for the baseline. The compiler vectorises each copy for its instruction set; the only unsafe code
+//! is the call of a copy after its features were found.
 //!
-//! Rust never fuses `a * b + c` and never reorders float sums by itself, and [`f32::mul_add`] is rounded once on every machine (in software where
-//! there is no instruction: correct, but slow on x86-64 processors made before 2013). So all roads give the same bits as long as the source
-//! says in which order sums are made; the tests of each kernel compare them.
+//! Rust never fuses `a * b + c` and never reorders float sums by itself, and [`f32::mul_add`] is rounded once
+//! on every machine (in software where there is no instruction: correct, but slow on x86-64 processors made
+//! before 2013). So all of them give the same bits as long as the source fixes the order of sums; the tests
+//! of each kernel compare them.
 
 use std::sync::OnceLock;
 
-/// An instruction set that this processor has. Only [`Isa::all`] makes the fast ones, after detection.
+/// An instruction set of this processor. Only [`Isa::all`] makes the fast ones, after detection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Isa(IsaKind);
 
@@ -22,13 +24,13 @@ pub(super) enum IsaKind {
 }
 
 impl Isa {
-    /// The best one here; detected once.
+    /// The best one of this processor, detected once.
     pub fn best() -> Isa {
         static BEST: OnceLock<Isa> = OnceLock::new();
         *BEST.get_or_init(|| Isa::all().last().copied().unwrap_or(Isa(IsaKind::Baseline)))
     }
 
-    /// Every one here, slowest first.
+    /// All of this processor, slowest first.
     pub fn all() -> Vec<Isa> {
         let mut isas = vec![Isa(IsaKind::Baseline)];
         #[cfg(target_arch = "x86_64")]
@@ -63,7 +65,7 @@ impl Isa {
     }
 }
 
-/// Compiles a function for every road; the function gets the road as its first argument.
+/// Compiles a function for every instruction set; the set becomes its first argument.
 macro_rules! on_every_isa {
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block) => {
         $(#[$meta])*
@@ -82,7 +84,7 @@ macro_rules! on_every_isa {
                 baseline($($arg),*)
             }
             match isa.kind() {
-                // SAFETY: a road of this kind exists only where the processor was seen to have these features.
+                // SAFETY: `Isa::all` makes this value only where the processor has these features.
                 #[cfg(target_arch = "x86_64")]
                 $crate::isa::IsaKind::Avx512 => unsafe { avx512($($arg),*) },
                 // SAFETY: as above.

@@ -1,14 +1,15 @@
 //! Small dense networks in plain Rust: forward, backward, losses and the optimiser's step.
 //!
-//! Owner: the learner. At the sizes of classic control, libtorch spends nearly all its time on the way to its kernels; this module is used
-//! instead where the device is the CPU and the network an MLP. Autograd stays the reference (tests compare every gradient with it) and
-//! the way for other networks and for GPUs.
+//! Owner: the learner. At the sizes of classic control, libtorch spends nearly all its time on dispatching to
+//! its kernels. This crate is used instead where the device is the CPU and the network an MLP. Autograd stays
+//! the reference (tests compare every gradient with it), and runs other networks and GPUs.
 //!
-//! The way of an update: [`mlp::Mlp::load`] packs the flat parameters, [`mlp::Mlp::forward`] runs a minibatch, [`distribution`] and [`loss`] (or [`q`])
-//! give the gradient of the outputs, [`mlp::Mlp::backward`] adds to the flat gradients, the ranks average those, [`optimise`] steps.
+//! An update: [`mlp::Mlp::load`] packs the flat parameters, [`mlp::Mlp::forward`] runs a minibatch,
+//! [`distribution`] and [`loss`] (or [`q`]) give the gradient of the outputs, [`mlp::Mlp::backward`] adds to
+//! the flat gradients, the ranks average those, [`optimise`] steps.
 //!
 //! Invariants, beside those of the parts:
-//! - KERNEL-1: the same bits on every processor (see [`isa`]): runs resume on other hosts as they would here.
+//! - KERNEL-1: the same bits on every processor (see [`isa`]), so that a run may resume on another host.
 
 pub mod distribution;
 pub mod gemm;

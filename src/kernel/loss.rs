@@ -1,6 +1,8 @@
-//! Losses of actor-critic algorithms: their value, and their gradient with respect to log-probabilities and values.
+//! Losses of actor-critic algorithms: their value, and their gradient with respect to log-probabilities and
+//! values.
 //!
-//! A loss is a weighted mean over rows: `shares` says what each row counts, 1/n each for a plain mean, 0 for a row that is none.
+//! A loss is a weighted mean over rows: `shares` says what each row counts, 1/n each for a plain mean, 0 for
+//! a row that does not count.
 //!
 //! Invariants:
 //! - LOSS-1: value and gradient equal those of the same terms under libtorch's autograd within 1e-5.
@@ -9,7 +11,8 @@ use super::isa::on_every_isa;
 use super::math::exp;
 use super::matrix::Matrix;
 
-/// PPO's clipped surrogate over a minibatch (Schulman et al. 2017, equation 7, as CleanRL's ppo.py computes it); all are means.
+/// PPO's clipped surrogate over a minibatch (Schulman et al. 2017, equation 7, as CleanRL's ppo.py computes
+/// it); all are means.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Surrogate {
     /// The loss.
@@ -23,8 +26,8 @@ pub struct Surrogate {
 }
 
 on_every_isa! {
-    /// The loss, and its gradient with respect to each row's log-probability. The clipped branch has no gradient outside of the range, and the
-    /// same as the other one inside.
+    /// The loss, and its gradient with respect to each row's log-probability. The clipped branch has no
+    /// gradient outside of the range, and the same as the other one inside.
     pub fn surrogate(
         log_probs: &[f32],
         old_log_probs: &[f32],
@@ -41,7 +44,7 @@ on_every_isa! {
             let ratio = exp(log_ratio);
             let limited = if ratio < low { low } else if ratio > high { high } else { ratio };
             let (gain, limited_gain) = (advantage * ratio, advantage * limited);
-            // Written so that NaN stays NaN in both.
+            // NaN stays NaN in both branches.
             let cut = limited_gain < gain;
             let wide = f64::from(*share);
             means.loss -= f64::from(if cut { limited_gain } else { gain }) * wide;
@@ -69,7 +72,8 @@ pub enum Gain<'a> {
 }
 
 on_every_isa! {
-    /// Minus the mean of log-probability times advantage, and its gradient with respect to each row's log-probability.
+    /// Minus the mean of log-probability times advantage, and its gradient with respect to each row's
+    /// log-probability.
     pub fn policy_gradient(log_probs: &[f32], advantages: &[f32], shares: &[f32], gradient: &mut [f32]) -> f64 {
         let mut loss = 0.0;
         for (((log_prob, advantage), share), to) in log_probs.iter().zip(advantages).zip(shares).zip(gradient) {
@@ -111,8 +115,9 @@ pub struct Goals<'a> {
     pub shares: &'a [f32],
 }
 
-/// The mean distance of the values (`[rows][1]`) from the returns; with `clip`, of the value or of the value moved by at most `clip` from the old
-/// one, whichever loses more (CleanRL's `clip_vloss`). Writes the gradient, times `weight`; returns the loss without it.
+/// The mean distance of the values (`[rows][1]`) from the returns; with `clip`, of the value or of the value
+/// moved by at most `clip` from the old one, whichever loses more (CleanRL's `clip_vloss`). Writes the
+/// gradient, times `weight`; returns the loss without it.
 pub fn value_loss(
     values: &Matrix,
     goals: Goals<'_>,

@@ -1,8 +1,10 @@
-//! Exponential, logarithm and hyperbolic tangent without calls or branches, so that loops over them vectorise.
+//! Exponential, logarithm and hyperbolic tangent without calls or branches, so that loops over them
+//! vectorise.
 //!
-//! Error bounds, against f64 over the stated ranges (tests): [`exp`] 1.2e-7 relative on [-87, 88]; [`ln`] 1.8e-7 relative to max(|ln x|, 0.1) on
-//! normal positive numbers; [`tanh`] 3.2e-7 relative everywhere. The method is the usual one: reduction to a small interval and a polynomial
-//! (Cody and Waite 1980), or of two for tanh; coefficients are Taylor's, or for tanh a weighted least-squares fit on Chebyshev nodes.
+//! Error bounds, against f64 over the stated ranges (tests): [`exp`] 1.2e-7 relative on [-87, 88]; [`ln`]
+//! 1.8e-7 relative to max(|ln x|, 0.1) on normal positive numbers; [`tanh`] 3.2e-7 relative everywhere. The
+//! method is the usual one: reduction to a small interval and a polynomial (Cody and Waite 1980), or of two
+//! for tanh; coefficients are Taylor's, or for tanh a weighted least-squares fit on Chebyshev nodes.
 
 use super::isa::on_every_isa;
 
@@ -25,7 +27,7 @@ fn horner<const N: usize>(x: f32, coefficients: &[f32; N]) -> f32 {
 /// e^x; x below -87 counts as -87, x above 88 as 88. NaN stays NaN.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    // Written so that NaN passes through.
+    // NaN passes through both comparisons.
     let x = if x < -87.0 { -87.0 } else { x };
     let x = if x > 88.0 { 88.0 } else { x };
     let n = x.mul_add(std::f32::consts::LOG2_E, ROUND) - ROUND;

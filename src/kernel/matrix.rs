@@ -2,7 +2,8 @@
 
 use super::gemm::{SIMD_WIDTH, padded};
 
-/// Up to `capacity` rows of `columns` numbers; each row is padded with zeros to whole [`SIMD_WIDTH`], and stays so.
+/// Up to `capacity` rows of `columns` numbers; each row is padded with zeros to whole [`SIMD_WIDTH`], and
+/// stays so.
 #[derive(Debug, Clone)]
 pub struct Matrix {
     rows: usize,
@@ -34,7 +35,7 @@ impl Matrix {
         self.stride
     }
 
-    /// Uses the first `rows` rows, whatever they hold; memory grows when there were never so many.
+    /// Uses the first `rows` rows, whatever they hold; memory grows if needed.
     pub fn set_rows(&mut self, rows: usize) {
         if rows * self.stride > self.data.len() {
             self.data.resize(rows * self.stride, 0.0);
@@ -64,7 +65,7 @@ impl Matrix {
         self.padded_mut().chunks_exact_mut(stride).map(move |row| &mut row[..columns])
     }
 
-    /// Takes rows over from `[rows][columns]` numbers without gaps.
+    /// Copies rows from `[rows][columns]` numbers without gaps.
     pub fn copy_rows(&mut self, values: &[f32]) {
         self.set_rows(values.len().checked_div(self.columns).unwrap_or(0));
         let columns = self.columns.max(1);

@@ -1,12 +1,14 @@
-//! A dense network over the flat parameter buffer: batch forward with saved activations, and the backward pass by hand.
+//! A dense network over the flat parameter buffer: batch forward with saved activations, and the backward
+//! pass by hand.
 //!
-//! Owner: whoever learns or plays. Parameters are read from the flat buffer by [`Mlp::load`], which packs them for both passes (a copy of the
-//! weights, small beside a pass over a minibatch); gradients are added to a flat buffer of the same layout, so that what averages and
-//! applies gradients does not know who made them.
+//! Owner: the learner or the actor. [`Mlp::load`] reads parameters from the flat buffer and packs them for
+//! both passes (a copy of the weights, small beside a pass over a minibatch). Gradients are added to a flat
+//! buffer of the same layout, so that averaging and stepping are independent of what computed them.
 //!
 //! Invariants:
 //! - MLP-1: outputs and gradients equal libtorch's within 1e-5 of the largest magnitude.
-//! - MLP-2: a row's output depends on that row and the weights only, bit by bit: neither on the other rows nor on the processor.
+//! - MLP-2: a row's output depends on that row and the weights only, bit by bit: neither on the other rows
+//!   nor on the processor.
 //! - MLP-3: nothing is allocated once the largest batch was seen.
 
 use super::gemm::{Factor, SIMD_WIDTH, Start, add_rows, multiply, padded};
@@ -82,7 +84,8 @@ pub struct Mlp {
 }
 
 impl Mlp {
-    /// `layers` as they lie in the flat buffer, `hidden` after each but the last, `last` after the last; room for `rows` rows.
+    /// `layers` are those of the flat buffer, `hidden` after each but the last, `last` after the last; room
+    /// for `rows` rows.
     pub fn new(layers: &[Layer], hidden: Activation, last: Activation, rows: usize) -> Mlp {
         Mlp::on(Isa::best(), layers, hidden, last, rows)
     }
@@ -115,7 +118,7 @@ impl Mlp {
             for (to, from) in backward.chunks_exact_mut(in_stride).zip(rows) {
                 to[..layer.inputs].copy_from_slice(from);
             }
-            // The transpose, so many rows at a time that what is written lies together.
+            // The transpose, in bands of rows, so that writes are contiguous.
             let bands = weights.chunks((SIMD_WIDTH * layer.inputs).max(1));
             for (band, weights) in bands.enumerate() {
                 for (column, to) in forward.chunks_exact_mut(out_stride).enumerate() {
@@ -150,8 +153,8 @@ impl Mlp {
         self.stages.last().map(|stage| &stage.output)
     }
 
-    /// Adds the gradient of a loss to `flat`, given that of the outputs of the last forward pass over the same `input`; writes that of the
-    /// inputs into `input_gradient` where wanted.
+    /// Adds the gradient of a loss to `flat`, given that of the outputs of the last forward pass over the
+    /// same `input`; writes that of the inputs into `input_gradient` where wanted.
     pub fn backward(
         &mut self,
         input: &Matrix,
@@ -191,7 +194,8 @@ impl Mlp {
     }
 }
 
-/// Adds `sum over rows of gradient^T input` to the weight's place in `flat`; vectors run along the longer side of the weight.
+/// Adds `sum over rows of gradient^T input` to the weight's place in `flat`; vectors run along the longer
+/// side of the weight.
 fn weight_gradient(
     isa: Isa,
     layer: &Layer,
@@ -206,7 +210,7 @@ fn weight_gradient(
     if outputs * in_stride <= inputs * out_stride {
         let a = Factor::Columns { data: gradient, stride: out_stride };
         if inputs == in_stride {
-            // Rows without padding: the sums go on from what is there.
+            // Rows without padding: the sums continue from what is there.
             multiply(isa, a, input.padded(), Start::Sum, place, outputs, rows, in_stride);
             return;
         }

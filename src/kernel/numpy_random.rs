@@ -1,10 +1,12 @@
 //! NumPy's default random generator, so that a seed means here what it means in Gymnasium.
 //!
-//! Owner: whoever holds the [`Generator`]. `SeedSequence` (NEP 19; its mixing function follows M. O'Neill's `seed_seq` improvement)
-//! turns words into a state, PCG64 (O'Neill 2014: 128-bit LCG, XSL-RR output) makes the numbers.
+//! Owner: the holder of a [`Generator`]. `SeedSequence` (NEP 19; its mixing function follows M. O'Neill's
+//! `seed_seq` improvement) turns words into a state, PCG64 (O'Neill 2014: 128-bit LCG, XSL-RR output) makes
+//! the numbers.
 //!
 //! Invariants:
-//! - RNG-1: `Generator::from_words(words)` gives the doubles of `numpy.random.default_rng(words)`, bit by bit.
+//! - RNG-1: `Generator::from_words(words)` gives the doubles of `numpy.random.default_rng(words)`, bit by
+//!   bit.
 //! - RNG-2: `from_words(int_words(n))` gives those of `default_rng(n)` for the integer `n`.
 
 const POOL: usize = 4;
@@ -18,8 +20,8 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// Seeded by 32-bit words, as `default_rng([w0, w1, ...])`; equal to `default_rng(n)` for `n = sum of w_i * 2^(32 i)` when the
-    /// last word is not 0.
+    /// Seeded by 32-bit words, as `default_rng([w0, w1, ...])`; equal to `default_rng(n)` for `n = sum of w_i
+    /// * 2^(32 i)` when the last word is not 0.
     pub fn from_words(words: &[u32]) -> Generator {
         let [a, b, c, d] = seed_state(words);
         let wide = |high: u64, low: u64| (u128::from(high) << 64) | u128::from(low);
@@ -52,7 +54,8 @@ impl Generator {
         low + (high - low) * self.next_f64()
     }
 
-    /// An unbiased integer in `0..bound` (rejection on the largest multiple); not NumPy's stream of `integers`. 0 for `bound` 0.
+    /// An unbiased integer in `0..bound` (rejection on the largest multiple); not NumPy's stream of
+    /// `integers`. 0 for `bound` 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         if bound == 0 {
             return 0;
@@ -84,7 +87,8 @@ impl Generator {
     }
 }
 
-/// The words of an integer, least significant first, as NumPy cuts it: one zero word for 0, no leading zeros otherwise.
+/// The words of an integer, least significant first, as NumPy cuts it: one zero word for 0, no leading zeros
+/// otherwise.
 pub fn int_words(value: u64) -> Vec<u32> {
     match (value as u32, (value >> 32) as u32) {
         (low, 0) => vec![low],

@@ -1,13 +1,14 @@
 //! The gradient's norm and Adam's step over flat slices, in one pass each.
 //!
 //! Invariants:
-//! - OPTIMISE-1: bits do not depend on the processor: ranks on different hosts with equal gradients clip by the same factor and take the same step.
-//!   There is no fused multiply-add here, and sums are made in a fixed order.
+//! - OPTIMISE-1: bits do not depend on the processor: ranks on different hosts with equal gradients clip by
+//!   the same factor and take the same step. There is no fused multiply-add here, and sums are made in a
+//!   fixed order.
 //! - OPTIMISE-2: steps equal `torch.optim.Adam` and `torch.optim.AdamW` within 1e-6 after many.
 
 use super::isa::on_every_isa;
 
-/// Sums in flight; a fixed number, so that their order is.
+/// Sums in flight. The number is fixed, so that the order of additions is.
 const SUMS: usize = 16;
 
 on_every_isa! {
@@ -28,8 +29,8 @@ on_every_isa! {
     }
 }
 
-/// What the norm of the gradients is multiplied by so that it is at most `max_norm`: PyTorch's `clip_grad_norm_`, with its 1e-6. A norm that
-/// is not a number gives one that is not.
+/// What the norm of the gradients is multiplied by so that it is at most `max_norm`: PyTorch's
+/// `clip_grad_norm_`, with its 1e-6. A NaN norm gives NaN.
 pub fn clip_scale(norm: f64, max_norm: f64) -> f32 {
     let scale = max_norm / (norm + 1e-6);
     if scale < 1.0 || scale.is_nan() { scale as f32 } else { 1.0 }
@@ -55,7 +56,8 @@ pub struct AdamStep {
 }
 
 impl AdamStep {
-    /// Step number `steps`, counted from 1 (Kingma and Ba 2015, algorithm 1; decay as Loshchilov and Hutter 2019).
+    /// Step number `steps`, counted from 1 (Kingma and Ba 2015, algorithm 1; decay as Loshchilov and Hutter
+    /// 2019).
     pub fn new(steps: u64, rate: f64, (beta1, beta2): (f64, f64), eps: f64, weight_decay: f64) -> AdamStep {
         AdamStep {
             step_size: (rate / (1.0 - power(beta1, steps))) as f32,
@@ -69,7 +71,7 @@ impl AdamStep {
     }
 }
 
-/// By squaring: the C library's `pow` may take another way on another processor (OPTIMISE-1).
+/// By squaring: the C library's `pow` may give other bits on another processor (OPTIMISE-1).
 fn power(mut base: f64, mut exponent: u64) -> f64 {
     let mut product = 1.0;
     while exponent > 0 {
@@ -82,8 +84,9 @@ fn power(mut base: f64, mut exponent: u64) -> f64 {
     product
 }
 
-/// 0 instead of a number so small that processors compute with it many times slower. Moments of units that get no gradient any more (ReLU's) fall that
-/// low, and the first would stay there for ever: the smallest such number less a tenth of it is itself again.
+/// 0 instead of a subnormal number, which processors compute with many times slower. The moments of units
+/// that no longer get a gradient (ReLU's) fall that low, and the first moment would stay there: the smallest
+/// subnormal times 0.9 rounds to itself.
 #[inline(always)]
 fn whole(value: f32) -> f32 {
     if value.abs() < f32::MIN_POSITIVE { 0.0 } else { value }

@@ -3,9 +3,9 @@
 use super::loss::Distance;
 use super::matrix::Matrix;
 
-/// The sum over all rows of the distance of `q[row][action]` from its target times the row's share: 1/n for a mean, times importance weights, or
-/// times 2 for the mean square (CleanRL's dqn.py, `F.mse_loss`). Writes the gradient with respect to all of `q`, and the errors. An action that
-/// does not exist counts as the last.
+/// The sum over all rows of the distance of `q[row][action]` from its target times the row's share: 1/n for a
+/// mean, times importance weights, or times 2 for the mean square (CleanRL's dqn.py, `F.mse_loss`). Writes
+/// the gradient with respect to all of `q`, and the errors. An action that does not exist counts as the last.
 pub fn q_loss(
     q: &Matrix,
     actions: &[i64],
@@ -31,8 +31,9 @@ pub fn q_loss(
     sum
 }
 
-/// One-step or n-step targets: `reward + discount * value` where the episode went on; the value is the target network's for the action that
-/// `chooser` values most (van Hasselt et al. 2016), or the largest where the chooser is the target network itself. Of equal ones the first.
+/// One-step or n-step targets: `reward + discount * value` where the episode went on; the value is the target
+/// network's for the action that `chooser` values most (van Hasselt et al. 2016), or the largest where the
+/// chooser is the target network itself. Of equal ones the first.
 pub fn q_targets(target: &Matrix, chooser: &Matrix, rewards: &[f32], discounts: &[f32], to: &mut [f32]) {
     let rows = target.iter().zip(chooser.iter()).zip(rewards.iter().zip(discounts));
     for (((values, chosen), (reward, discount)), to) in rows.zip(to) {

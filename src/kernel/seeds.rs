@@ -6,11 +6,12 @@
 //! digits, so Gymnasium gets the same stream from `env.reset(seed=that_integer)`.
 //!
 //! Invariants:
-//! - SEEDS-1: different (base, purpose, index, epoch) give different lists: the map is injective, so streams never coincide, whatever the
-//!   number of ranks and environments. (Adding the rank to a base seed, as CleanRL does, makes most environments of neighbouring ranks twins.)
-//! - SEEDS-2: [`Purpose::Model`] has no rank in it: all ranks begin with equal weights.
-//! - SEEDS-3: environment and action streams are named by the *global* environment index, `rank * local_num_envs + i`: what an
-//!   environment meets does not depend on how many ranks share the work.
+//! - SEEDS-1: different (base, purpose, index, epoch) give different lists: the map is injective, so streams
+//!   never coincide, whatever the number of ranks and environments. (Adding the rank to a base seed, as
+//!   CleanRL does, makes most environments of neighbouring ranks twins.)
+//! - SEEDS-2: [`Purpose::Model`] does not depend on the rank: all ranks begin with equal weights.
+//! - SEEDS-3: environment and action streams are named by the *global* environment index, `rank *
+//!   local_num_envs + i`: an environment's randomness does not depend on how many ranks share the work.
 //! - SEEDS-4: evaluation episodes have their own purpose: fixed, distinct, and disjoint from training.
 
 use crate::numpy_random::Generator;
@@ -21,7 +22,8 @@ use crate::numpy_random::Generator;
 pub enum Purpose {
     /// Initial weights. Index 0, epoch 0.
     Model = 1,
-    /// A training environment. Index: global environment index. Epoch: iteration at which environments were made anew.
+    /// A training environment. Index: global environment index. Epoch: iteration at which environments were
+    /// made anew.
     Env = 2,
     /// Sampling of actions. Index: global environment index. Epoch: training iteration.
     Action = 3,

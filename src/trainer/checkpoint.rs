@@ -1,16 +1,19 @@
-//! Checkpoints: everything that a run needs to go on as if it had not stopped, in one file, and the weights beside it for PyTorch.
+//! Checkpoints: everything that a run needs to continue as if it had not stopped, in one file, and the
+//! weights beside it for PyTorch.
 //!
 //! Owner: rank 0 writes and reads; the others get it over the process group.
 //!
-//! Layout, version 2, little-endian: magic `RANKDECK`, version (u32), length of the header (u32), header (JSON, [`Header`]), the arrays (f32 each,
-//! in the order of `header.arrays`), the words (u64, in the order of `header.words`), the ranks' own words (u64, `world_size * words_per_rank`),
-//! SHA-256 of all before. Random streams are named by the iteration ([`rankdeck_kernel::seeds`]), so the iteration number is all there is to save
-//! of them, and schedules count iterations, updates or environment steps, which are here too.
+//! Layout, version 2, little-endian: magic `RANKDECK`, version (u32), length of the header (u32), header
+//! (JSON, [`Header`]), the arrays (f32 each, in the order of `header.arrays`), the words (u64, in the order
+//! of `header.words`), the ranks' own words (u64, `world_size * words_per_rank`), SHA-256 of everything
+//! before it. Random streams are named by the iteration ([`rankdeck_kernel::seeds`]), so its number is all
+//! that a checkpoint needs of them. Schedules count iterations, updates or environment steps, which are in
+//! the header.
 //!
 //! Invariants:
 //! - CHECKPOINT-1: a file under its final name is whole: written beside it, synced, renamed, folder synced.
-//! - CHECKPOINT-2: a file that is cut, changed, of another version, algorithm, environment or network is refused with one error (exit code 2)
-//!   that names what differs, before anything of it is used.
+//! - CHECKPOINT-2: a file that is cut, changed, of another version, algorithm, environment or network is
+//!   refused with one error (exit code 2) that names what differs, before anything of it is used.
 //! - CHECKPOINT-3: with the same world size, resuming is bit-exact.
 
 use super::collect::RankCounters;
@@ -28,10 +31,10 @@ const MAGIC: &[u8; 8] = b"RANKDECK";
 const VERSION: u32 = 2;
 const HASH: usize = 32;
 const PREFIX: usize = 16;
-/// Bytes written between two signs of progress.
+/// Bytes written between two updates of the progress.
 const CHUNK: usize = 4 << 20;
 
-/// What is not an array.
+/// Everything that is not an array.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Header {
     /// `learn.algorithm`.
@@ -171,8 +174,9 @@ impl Checkpoint {
         Ok(Checkpoint { arrays, words: named, ranks, header })
     }
 
-    /// Writes it as `folder/NAME.ckpt`, and the networks' weights as `folder/NAME.safetensors` (CHECKPOINT-1). `moved` is told how many
-    /// bytes of how many of a file are written, every [`CHUNK`]. Returns the first path.
+    /// Writes it as `folder/NAME.ckpt`, and the networks' weights as `folder/NAME.safetensors`
+    /// (CHECKPOINT-1). `moved` is told how many bytes of how many of a file are written, every [`CHUNK`].
+    /// Returns the first path.
     pub fn write(
         &self,
         folder: &Path,
@@ -269,7 +273,7 @@ fn write_atomically(
     mut moved: impl FnMut(u64, u64),
 ) -> io::Result<()> {
     std::fs::create_dir_all(folder)?;
-    // A run has one writer, rank 0; what a killed life left half-written is overwritten.
+    // A run has one writer, rank 0. A half-written file of a killed generation is overwritten.
     let temporary = folder.join(format!(".{name}.tmp"));
     let written = (|| {
         let mut file = File::create(&temporary)?;

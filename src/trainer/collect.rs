@@ -3,9 +3,10 @@
 //! Owner: the algorithm. Buffers are made once; a step of Rust environments allocates nothing.
 //!
 //! Invariants:
-//! - COLLECT-1: counters are this rank's own and exact: `env_step` and `samples` grow by the accepted actions, `episodes` by the
-//!   episodes that ended, `duration_ns` by the time inside [`Collector::collect`].
-//! - COLLECT-2: a rollout depends on weights, moments, environment states, base seed, iteration and global environment indices only.
+//! - COLLECT-1: counters are this rank's own and exact: `env_step` and `samples` grow by the accepted
+//!   actions, `episodes` by the episodes that ended, `duration_ns` by the time inside [`Collector::collect`].
+//! - COLLECT-2: a rollout depends on weights, moments, environment states, base seed, iteration and global
+//!   environment indices only.
 
 pub use super::counters::{Interval, RankCounters};
 use super::env::{ActionSpace, EnvError, ObservationBuffer, Observations, Outcome, VectorEnv};
@@ -19,7 +20,7 @@ use rankdeck_kernel::seeds::{Purpose, Seeds};
 use rankdeck_types::experiment::Collect;
 use std::time::Instant;
 
-/// How rewards and ends of episodes are treated.
+/// How rewards and ends of episodes count.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RewardConfig {
     /// `[collect]`.
@@ -30,7 +31,7 @@ pub struct RewardConfig {
     pub bootstrap_truncated: bool,
 }
 
-/// What acts: the policy ready to run, and for continuous actions the logarithms of their deviations.
+/// A policy ready to act, with the logarithms of the deviations of continuous actions.
 pub struct Actor {
     /// The networks.
     pub acting: Acting,
@@ -68,7 +69,8 @@ struct Scratch {
 }
 
 impl Collector {
-    /// Collects `collect.num_steps` steps per environment and rollout; `first_env` is the global index of the first environment.
+    /// Collects `collect.num_steps` steps per environment and rollout; `first_env` is the global index of the
+    /// first environment.
     pub fn new(
         env: Box<dyn VectorEnv>,
         reward_config: RewardConfig,
@@ -101,8 +103,8 @@ impl Collector {
         }
     }
 
-    /// Plays one rollout; `moved` is called after every step of all environments. Rewards are not normalised yet:
-    /// [`Collector::normalise_rewards`] does that once the moments are merged.
+    /// Plays one rollout; `moved` is called after every step of all environments. Rewards are not normalised
+    /// yet: [`Collector::normalise_rewards`] does that once the moments are merged.
     pub fn collect(
         &mut self,
         actor: &mut Actor,
@@ -175,7 +177,7 @@ impl Collector {
         }
     }
 
-    /// What the policy would see now, without noting it.
+    /// What the policy would see now; the moments do not change.
     fn look(&self) -> ObservationBuffer {
         match (self.env.observations(), &self.observations) {
             (Observations::U8(pixels), _) => ObservationBuffer::U8(pixels.to_vec()),
@@ -228,7 +230,7 @@ impl Collector {
         Ok(())
     }
 
-    /// What the moments of this rank are, to be merged over all ranks.
+    /// This rank's moments, to be merged over all ranks.
     pub fn moments(&mut self) -> Vec<&mut Running> {
         self.observations.iter_mut().chain(self.returns.iter_mut()).collect()
     }
@@ -252,7 +254,7 @@ impl Collector {
         self.counters
     }
 
-    /// Counters of an earlier life.
+    /// Continues from the counters of a checkpoint.
     pub fn resume_counters(&mut self, counters: RankCounters) {
         self.counters = counters;
     }
@@ -262,7 +264,8 @@ impl Collector {
         std::mem::take(&mut self.interval)
     }
 
-    /// The actions of the most probable kind for `observations`, as an environment takes them; observations are normalised as in training.
+    /// The most probable actions for `observations`, as an environment takes them. Observations are
+    /// normalised as in training.
     pub fn greedy(
         &self,
         actor: &mut Actor,
@@ -307,7 +310,7 @@ impl Collector {
         [&self.observations, &self.returns].map(|running| running.as_ref().map_or(Vec::new(), Running::words))
     }
 
-    /// Takes over what [`Collector::moment_words`] gave.
+    /// Restores [`Collector::moment_words`].
     pub fn restore_moments(&mut self, words: [&[u64]; 2]) {
         for (running, words) in [&mut self.observations, &mut self.returns].into_iter().zip(words) {
             if let Some(running) = running {
@@ -334,7 +337,7 @@ impl Collector {
             .collect()
     }
 
-    /// Takes over what [`Collector::save_envs`] gave for as many environments.
+    /// Restores [`Collector::save_envs`] of the same number of environments.
     pub fn restore_envs(&mut self, words: &[u64]) -> Result<(), EnvError> {
         let each = self.words_per_env();
         if each == 0 || words.len() != each * self.env.len() {
@@ -361,7 +364,7 @@ fn clip(actions: &ActionBuffer, space: &ActionSpace, to: &mut ActionBuffer) {
         ) => {
             let bounds = low.iter().zip(high).cycle();
             for ((to, value), (low, high)) in to.iter_mut().zip(values).zip(bounds) {
-                // `max` and `min` and not `clamp`, which panics on bounds that are no numbers.
+                // Not `clamp`: it panics on bounds that are NaN.
                 *to = value.max(*low).min(*high);
             }
         }

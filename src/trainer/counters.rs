@@ -25,13 +25,13 @@ impl RankCounters {
         [self.env_step, self.samples, self.episodes, self.duration_ns]
     }
 
-    /// Back from [`RankCounters::to_words`]; missing words count 0.
+    /// The inverse of [`RankCounters::to_words`]; missing words count 0.
     pub fn from_words(words: &[u64]) -> RankCounters {
         let at = |i: usize| words.get(i).copied().unwrap_or(0);
         RankCounters { env_step: at(0), samples: at(1), episodes: at(2), duration_ns: at(3) }
     }
 
-    /// Both together.
+    /// The sum of both.
     pub fn plus(self, other: RankCounters) -> RankCounters {
         let [a, b] = [self.to_words(), other.to_words()];
         RankCounters::from_words(&std::array::from_fn::<u64, { RankCounters::WORDS }, _>(|i| {
@@ -56,22 +56,25 @@ impl RankCounters {
 
 /// Episodes ended since the last report.
 ///
-/// TALLY-1: [`Interval::latest`] holds the last [`Interval::LATEST`] of them in the order in which they ended: by step, then by environment, so
-/// that those of all ranks, put in order by step and rank, hold the last ones of all ranks whatever each rank's number of episodes.
+/// COUNTERS-1: [`Interval::latest`] holds the last [`Interval::LATEST`] episodes in the order in which they
+/// ended: by step, then by environment. Every rank keeps as many as are wanted of all ranks together. Merged
+/// by step and rank, their ends are therefore the last episodes of the whole run, however the episodes are
+/// spread over the ranks.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Interval {
     /// Returns.
     pub returns: Returns,
     /// Sum of their lengths.
     pub length: u64,
-    /// The last ones.
+    /// The last episodes.
     pub latest: VecDeque<EpisodeEnd>,
 }
 
 /// An episode that ended.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EpisodeEnd {
-    /// The step of all environments in which it ended, counted from the beginning of the run. All ranks make as many.
+    /// The step in which it ended, counted from the beginning of the run. All ranks make the same number of
+    /// steps.
     pub step: u64,
     /// Its return.
     pub episode_return: f64,
@@ -89,7 +92,7 @@ impl Interval {
     }
 }
 
-/// Adds at the end, and lets the oldest go when there are more than [`Interval::LATEST`].
+/// Appends, and drops the oldest beyond [`Interval::LATEST`].
 pub fn push_bounded<T>(latest: &mut VecDeque<T>, one: T) {
     if latest.len() >= Interval::LATEST {
         latest.pop_front();

@@ -4,7 +4,7 @@ use super::algo::adam::AdamError;
 use super::distributed::DistError;
 use super::env::EnvError;
 
-/// What failed, what helps, and whose mistake it is.
+/// What failed, what helps, and whether the user has to correct something.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct TrainerError {
@@ -12,17 +12,18 @@ pub struct TrainerError {
     pub message: String,
     /// What helps; may be empty.
     pub hint: String,
-    /// A mistake in arguments, environment, configuration or checkpoint (exit code 2) rather than a failure (1).
+    /// A mistake in arguments, environment, configuration or checkpoint (exit code 2) rather than a failure
+    /// (1).
     pub usage: bool,
 }
 
 impl TrainerError {
-    /// Something failed that should have worked.
+    /// An error that ends the rank with exit code 1.
     pub fn failure(message: impl Into<String>, hint: impl Into<String>) -> TrainerError {
         TrainerError { message: message.into(), hint: hint.into(), usage: false }
     }
 
-    /// What was asked for cannot work.
+    /// A mistake in arguments, environment, configuration or checkpoint; exit code 2.
     pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> TrainerError {
         TrainerError { message: message.into(), hint: hint.into(), usage: true }
     }

@@ -1,10 +1,13 @@
-//! Evaluation: whole episodes with the greedy policy, on rank 0, while the others wait in the broadcast that follows.
+//! Evaluation: whole episodes with the greedy policy, on rank 0, while the others wait in the broadcast that
+//! follows.
 //!
-//! Owner: rank 0. Environment `i` has the stream of evaluation episode `i`, the same in every evaluation and disjoint from training (SEEDS-4).
+//! Owner: rank 0. Environment `i` has the stream of evaluation episode `i`, the same in every evaluation and
+//! disjoint from training (SEEDS-4).
 //!
 //! Invariants:
 //! - EVAL-1: two evaluations of one policy are equal: they differ by the policy only.
-//! - EVAL-2: each environment plays a fixed number of episodes, the counts differ by at most one, and all of them count: no bias to short ones.
+//! - EVAL-2: each environment plays a fixed number of episodes, the counts differ by at most one, and all of
+//!   them count: no bias to short ones.
 
 use super::env::{Observations, Outcome, VectorEnv};
 use super::error::TrainerError;
@@ -13,18 +16,18 @@ use crate::inject;
 use rankdeck_proto::message::Evaluation;
 use std::time::Instant;
 
-/// Environments at most; more episodes are played one after the other.
+/// Most environments of an evaluation; more episodes are played one after the other.
 pub const MAX_ENVS: u32 = 32;
 
-/// A policy that is asked for its best actions.
+/// A policy that gives its best actions.
 pub trait Greedy {
     /// Writes the actions for the observations of all environments, as environments take them.
     fn act(&mut self, observations: Observations<'_>, actions: &mut ActionBuffer)
     -> Result<(), TrainerError>;
 }
 
-/// Plays `episodes` episodes from the beginning of the streams; `moved` is told how many episodes are over, while something happens. `env_step`, `train_iter` and `stop` are
-/// left to the caller.
+/// Plays `episodes` episodes from the beginning of the streams. `moved` gets the number of finished episodes
+/// after every step. The caller fills in `env_step`, `train_iter` and `stop`.
 pub fn evaluate(
     env: &mut dyn VectorEnv,
     episodes: u32,

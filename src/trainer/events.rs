@@ -1,13 +1,15 @@
 //! What a rank tells its agent: JSON Lines of [`RankEvent`] on the event socket, and plain lines on stdout.
 //!
-//! Owner: the rank's training loop sends, one writer thread writes. Without `RANKDECK_EVENTS` events go nowhere.
+//! Owner: the rank's training loop sends, one writer thread writes. Without `RANKDECK_EVENTS` events go
+//! nowhere.
 //!
 //! Invariants:
-//! - REPORT-1: sending never waits for the agent; the queue holds at most [`CAPACITY`] lines.
-//! - REPORT-2: in a full queue, superseded gauges make room first (counters are cumulative, so a later line says what an
-//!   earlier one did); every line that is lost is counted.
-//! - REPORT-3: each connection begins with `hello`; a line that could not be written whole is sent again on the next one.
-//! - REPORT-4: [`Events::finish`] returns within its bound, whatever the agent does.
+//! - EVENTS-1: sending never waits for the agent; the queue holds at most [`CAPACITY`] lines.
+//! - EVENTS-2: in a full queue, superseded gauges make room first (counters are cumulative, so a later line
+//!   says what an earlier one did); every line that is lost is counted.
+//! - EVENTS-3: each connection begins with `hello`; a line that could not be written whole is sent again on
+//!   the next one.
+//! - EVENTS-4: [`Events::finish`] returns within its bound, whatever the agent does.
 
 use rankdeck_proto::message::RankEvent;
 use rankdeck_types::ids::{Generation, Rank};
@@ -53,7 +55,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Events that go nowhere.
+    /// Discards all events.
     pub fn silent() -> Events {
         Events { shared: None }
     }
@@ -97,7 +99,7 @@ impl Events {
         self.shared.as_ref().map_or(0, |shared| shared.lock().lost)
     }
 
-    /// Waits until everything is written, at most `within`; says whether it was.
+    /// Waits until everything is written, at most `within`; false when time is up.
     pub fn finish(&self, within: Duration) -> bool {
         let Some(shared) = &self.shared else { return true };
         let deadline = Instant::now() + within;
@@ -160,7 +162,7 @@ fn write_lines(mut stream: UnixStream, shared: &Shared) -> bool {
     }
 }
 
-/// A plain line on stdout; a closed stdout is no reason to stop training.
+/// A plain line on stdout. Training continues when stdout is closed.
 pub fn say(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{text}");
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn report_3_a_new_connection_says_hello_and_goes_on() {
+    fn events_3_a_new_connection_says_hello_and_continues() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("events.sock");
         let listener = UnixListener::bind(&path).unwrap();
@@ -202,7 +204,8 @@ mod tests {
         events.send(&eval(1));
         let first = read(listener.accept().unwrap().0, 2);
         assert_eq!(first, [hello.clone(), eval(1)]);
-        // The first connection is closed now. What is sent goes to the next one; only what the kernel had already taken may be missing.
+        // The first connection is closed now. What is sent goes to the next one; only what the kernel had
+        // already taken may be missing.
         let sender = {
             let events = events.clone();
             std::thread::spawn(move || (2..200).for_each(|i| events.send(&eval(i))))
@@ -215,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn report_1_and_2_a_silent_agent_costs_gauges_and_never_time() {
+    fn events_1_and_2_a_silent_agent_costs_gauges_and_never_time() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("events.sock");
         let listener = UnixListener::bind(&path).unwrap();
@@ -236,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn report_4_finish_is_bounded_without_any_agent() {
+    fn events_4_finish_is_bounded_without_any_agent() {
         let events = Events::to(Path::new("/nonexistent/events.sock"), Rank(0), Generation(0));
         events.send(&eval(1));
         assert!(!events.finish(Duration::from_millis(30)));

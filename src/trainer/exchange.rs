@@ -1,29 +1,30 @@
-//! What the ranks tell each other between iterations: one small all-reduce of integers, and more only when a report is due.
+//! What the ranks exchange between iterations: one small all-reduce of integers, and more only when a report
+//! is due.
 //!
 //! Invariants:
 //! - EXCHANGE-1: totals are exact: counts and nanoseconds are summed as 64-bit integers.
 //! - EXCHANGE-2: stop and report are decided by the sum, so all ranks decide alike, in the same iteration.
-//! - EXCHANGE-3: every rank sees every rank's fingerprint chain: each adds its own in its own slot, zeros elsewhere, so that the
-//!   comparison costs no collective of its own.
+//! - EXCHANGE-3: every rank sees every rank's fingerprint chain: each adds its own in its own slot, zeros
+//!   elsewhere, so that the comparison costs no collective of its own.
 
 use super::counters::{EpisodeEnd, Interval, RankCounters, push_bounded};
 use super::distributed::{DistError, ProcessGroup, ReduceOp};
 use rankdeck_proto::message::Returns;
 
-/// What this rank brings.
+/// This rank's part of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contribution {
     /// A signal asked this rank to stop.
     pub stop: bool,
     /// This rank thinks that a report is due.
     pub report: bool,
-    /// Its counters.
+    /// This rank's counters.
     pub counters: RankCounters,
     /// Its fingerprint chain of this iteration.
     pub chain: u64,
 }
 
-/// What all ranks know afterwards.
+/// What all ranks know after an exchange.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Consensus {
     /// At least one rank was asked to stop.
@@ -74,7 +75,8 @@ pub struct IntervalReport {
     pub means: Vec<f64>,
 }
 
-/// Tag `report`; in iterations that report. One collective, of as many words from each rank; all ranks end with the same bits.
+/// Tag `report`; in iterations that report. One collective, with the same number of words from each rank; all
+/// ranks end with the same bits.
 pub fn gather(group: &ProcessGroup, own: &Interval, values: &[f64]) -> Result<IntervalReport, DistError> {
     let ranks = group.all_gather_words(&to_words(own, values), "report")?;
     Ok(merge(ranks.iter().map(|words| from_words(words)).collect()))
@@ -102,7 +104,7 @@ fn from_words(words: &[u64]) -> (Interval, Vec<f64>) {
     (Interval { returns, length: at(4), latest }, values)
 }
 
-/// In rank order.
+/// Merges the ranks' reports, which are in rank order.
 fn merge(ranks: Vec<(Interval, Vec<f64>)>) -> IntervalReport {
     let world_size = ranks.len() as f64;
     let mut means = vec![0.0; ranks.first().map_or(0, |(_, values)| values.len())];
@@ -141,7 +143,8 @@ mod tests {
     /// What `merge` must give, in one list: every episode as (step, rank, return).
     #[test]
     fn the_last_episodes_of_all_ranks_are_exact_however_they_are_spread() {
-        // Rank 0 ends an episode in every step, rank 1 in every third one, rank 2 two in one step and then none.
+        // Rank 0 ends an episode in every step, rank 1 in every third one, rank 2 two in one step and then
+        // none.
         let ended = |rank: u64, step: u64| match rank {
             0 => 1,
             1 => u64::from(step.is_multiple_of(3)),

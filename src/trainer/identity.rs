@@ -1,12 +1,14 @@
-//! Who this process is in its group, and where its files are: from flags, torchrun's environment or Slurm's.
+//! Which rank this process is, and where its files are: from flags, torchrun's environment or Slurm's.
 //!
-//! Owner: the process's start. Explicit flags win over environment. Contradictory or half-given environments are refused, never
-//! guessed: a trainer that takes itself for rank 0 of 1 when it was meant as rank 3 of 4 writes over rank 0's files.
+//! Owner: the process's start. Explicit flags win over environment. Contradictory or incomplete environments
+//! are refused: a trainer that takes itself for rank 0 of 1 when it was meant as rank 3 of 4 writes over rank
+//! 0's files.
 //!
 //! Invariants:
-//! - SETTINGS-1: rank and world size come from one source (flags, or RANK and WORLD_SIZE, or Slurm's step), and other sources that are
-//!   present must agree, unless torchrun or rankdeck's agent started this process inside a Slurm step.
-//! - SETTINGS-2: `rank < world_size`, and a group of more than one has an address.
+//! - IDENTITY-1: rank and world size come from one source (flags, or RANK and WORLD_SIZE, or Slurm's step),
+//!   and other sources that are present must agree, unless torchrun or rankdeck's agent started this process
+//!   inside a Slurm step.
+//! - IDENTITY-2: `rank < world_size`, and a group of more than one has an address.
 
 use super::distributed::BackendKind;
 use super::error::TrainerError;
@@ -54,10 +56,12 @@ pub struct Flags {
     #[cfg(feature = "inject")]
     #[arg(long, value_name = "FAULT@RANK:STEP")]
     pub inject: Vec<super::inject::InjectedFault>,
-    /// Make an environment on this host as a run would, play it, say what it looks like; with --config, with the options of its [env]
+    /// Make an environment on this host as a run would, play it, say what it looks like; with --config, with
+    /// the options of its [env]
     #[arg(long, value_name = "ID", conflicts_with = "spawn")]
     pub check_env: Option<String>,
-    /// Make a Python virtual environment in DIR with what Gymnasium's and Atari's environments need, and check it
+    /// Make a Python virtual environment in DIR with what Gymnasium's and Atari's environments need, and
+    /// check it
     #[arg(long, value_name = "DIR", conflicts_with_all = ["spawn", "check_env"])]
     pub setup_env: Option<PathBuf>,
     /// With --setup-env: also install this package, such as `gymnasium[mujoco]`; may be given several times
@@ -77,11 +81,11 @@ pub struct RankIdentity {
     pub run_dir: Option<PathBuf>,
     /// Checkpoint path or `latest`.
     pub resume: Option<String>,
-    /// Over all hosts.
+    /// Index over all hosts.
     pub rank: u32,
     /// Ranks in the group.
     pub world_size: u32,
-    /// On this host.
+    /// Index on this host.
     pub local_rank: u32,
     /// Host of rank 0's store; empty for a group of one.
     pub master_addr: String,
@@ -89,11 +93,11 @@ pub struct RankIdentity {
     pub master_port: u16,
     /// Backend asked for on the command line.
     pub backend: Option<BackendKind>,
-    /// Life of the run, 0 when nobody says.
+    /// Generation of the run; 0 where the environment does not give one.
     pub generation: u32,
     /// Interface for the group's traffic.
     pub interface: Option<String>,
-    /// Where the status page goes.
+    /// Path of the status page.
     pub status_page: Option<PathBuf>,
     /// The agent's event socket.
     pub events: Option<PathBuf>,
@@ -197,7 +201,7 @@ fn number<T: std::str::FromStr>(env: EnvLookup, key: &str) -> Result<Option<T>, 
     }
 }
 
-/// Both or neither.
+/// Two variables that are set together or not at all.
 fn pair(
     from: &'static str,
     (rank_key, rank): (&str, Option<u32>),
@@ -255,7 +259,8 @@ fn identity(flags: &Flags, env: EnvLookup) -> Result<IdentitySource, TrainerErro
     }
 }
 
-/// A task of a Slurm *step*. A batch script has SLURM_PROCID=0 too, but is one process, whatever SLURM_NTASKS says.
+/// A task of a Slurm *step*. A batch script has SLURM_PROCID=0 too, but is one process, whatever SLURM_NTASKS
+/// says.
 fn slurm(env: EnvLookup) -> Result<Option<IdentitySource>, TrainerError> {
     if get(env, "SLURM_STEP_ID").or_else(|| get(env, "SLURM_STEPID")).is_none() {
         return Ok(None);
@@ -411,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_1_half_given_and_contradictory_environments_are_refused() {
+    fn identity_1_incomplete_and_contradictory_environments_are_refused() {
         assert!(refused(&[("RANK", "0")]).contains("RANK is given without WORLD_SIZE"));
         assert!(refused(&[("WORLD_SIZE", "2")]).contains("WORLD_SIZE is given without RANK"));
         assert!(refused(&[&TORCHRUN[..], &SLURM[..]].concat()).contains("two launchers disagree"));
@@ -421,13 +426,13 @@ mod tests {
     }
 
     #[test]
-    fn settings_1_torchrun_inside_a_slurm_step_is_no_contradiction() {
+    fn identity_1_torchrun_inside_a_slurm_step_is_not_a_contradiction() {
         let pairs = [&TORCHRUN[..], &SLURM[..], &[("TORCHELASTIC_RUN_ID", "a")]].concat();
         assert_eq!(resolve(Flags::default(), &pairs).unwrap().rank, 3);
     }
 
     #[test]
-    fn settings_2_impossible_ranks_and_missing_addresses_are_refused() {
+    fn identity_2_impossible_ranks_and_missing_addresses_are_refused() {
         let with = |key: &'static str, value: &'static str| -> Vec<(&str, &str)> {
             let rest = TORCHRUN.iter().copied().filter(|(k, _)| *k != key);
             rest.chain([(key, value)]).filter(|(_, v)| !v.is_empty()).collect()

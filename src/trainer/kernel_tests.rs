@@ -1,4 +1,5 @@
-//! Gradients of whole losses through whole networks, against libtorch's autograd and against finite differences.
+//! Gradients of whole losses through whole networks, against libtorch's autograd and against finite
+//! differences.
 
 use rankdeck_kernel::distribution::{Categorical, Gaussian};
 use rankdeck_kernel::loss::{Distance, Goals, surrogate, value_loss};
@@ -113,7 +114,7 @@ fn mlp_1_outputs_and_gradients_equal_autograds() {
                 assert!((f64::from(*a) - b).abs() <= 1e-5 * largest, "{a} {b} {largest} {widths:?}");
             }
             assert_close(&unpadded(&by_input), &x.grad(), "input gradient");
-            // The same bits on every road, and for a row alone as for the batch.
+            // The same bits on every instruction set, and for a single row as for the batch.
             let bits = gradient.iter().chain(&unpadded(&by_input)).map(|g| g.to_bits()).collect::<Vec<_>>();
             assert_eq!(first.get_or_insert_with(|| bits.clone()), &bits, "{}", isa.name());
             let whole = unpadded(mlp.forward(&from));
@@ -399,7 +400,8 @@ fn targets_follow_the_chooser() {
     assert_eq!(to, [10.5, 23.0]);
 }
 
-/// OPTIMISE-2: against libtorch's own optimisers on a problem whose gradients change, with a rate that changes too.
+/// OPTIMISE-2: against libtorch's own optimisers on a problem whose gradients change, with a rate that
+/// changes too.
 #[test]
 fn optimise_2_steps_equal_libtorchs() {
     for decay in [0.0, 0.1] {

@@ -1,14 +1,16 @@
 //! The built-in trainer: process group, DDP, environments, algorithms.
 //!
-//! The way of an iteration ([`train`]): an algorithm of [`algo`] plays with its environments and learns, with gradients averaged by [`distributed`];
-//! [`exchange`] makes totals and decisions that all ranks share, rank 0 [`evaluate`]s and writes a [`checkpoint`] of the algorithm's [`state`].
-//! What happens is [told](tell) through [`report`] (event socket, lines), TensorBoard and the status page.
+//! An iteration ([`train`]): an algorithm of [`algo`] steps its environments and learns, with gradients
+//! averaged by [`distributed`]. [`exchange`] computes totals and decisions that all ranks share. Rank 0
+//! [`evaluate`]s and writes a [`checkpoint`] of the algorithm's [`state`]. The [`reporter`] tells the agent
+//! through [`events`], and writes TensorBoard files.
 //!
 //! Invariants:
-//! - TRAINER-1: every branch that changes the number of collectives depends on reduced or broadcast values, or on counters that are equal on
-//!   all ranks.
+//! - TRAINER-1: every branch that changes the number of collectives depends on reduced or broadcast values,
+//!   or on counters that are equal on all ranks.
 //! - TRAINER-2: all ranks leave at the same iteration.
-//! - TRAINER-3: rank 0 alone writes into the run directory; other ranks add their replay, when that is asked for.
+//! - TRAINER-3: rank 0 alone writes into the run directory; other ranks add their replay, when that is asked
+//!   for.
 
 pub mod algo;
 pub mod checkpoint;

@@ -1,13 +1,16 @@
 //! Running moments of observations and of discounted returns, over all ranks.
 //!
-//! Owner: the collector. Gymnasium's wrappers keep moments per environment and never save them; here one set serves all ranks and is part of
-//! the checkpoint. During a rollout every rank notes its own moments apart; at its end they are gathered in one collective and merged in rank
-//! order by Chan's formula (Chan, Golub and LeVeque 1979), so that all ranks end with the same bits.
+//! Owner: the collector. Gymnasium's wrappers keep moments per environment and never save them; here one set
+//! serves all ranks and is part of the checkpoint. During a rollout every rank keeps its new moments
+//! separate; at its end they are gathered in one collective and merged in rank order by Chan's formula (Chan,
+//! Golub and LeVeque 1979), so that all ranks end with the same bits.
 //!
 //! Invariants:
-//! - NORM-1: after a merge the moments are bit-equal on all ranks, and equal to those of one rank that saw everything, but for rounding (1e-12).
-//! - NORM-2: observations of a rollout are normalised by the moments as they were at its beginning, so that what is stored is what the policy
-//!   saw; rewards by the moments that include the rollout, as they are not seen before learning.
+//! - NORM-1: after a merge the moments are bit-equal on all ranks, and equal to those of one rank that saw
+//!   everything, but for rounding (1e-12).
+//! - NORM-2: observations of a rollout are normalised by the moments as they were at its beginning, so that
+//!   what is stored is what the policy saw; rewards by the moments that include the rollout, as they are not
+//!   seen before learning.
 
 use super::distributed::{DistError, ProcessGroup};
 use tch::{Device, Kind, Tensor};
@@ -26,12 +29,12 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// Of no vector of `width` numbers.
+    /// No vectors of `width` numbers yet.
     fn none(width: usize) -> Moments {
         Moments { count: 0.0, mean: vec![0.0; width], m2: vec![0.0; width] }
     }
 
-    /// As a run begins: mean 0, variance 1.
+    /// The start of a run: mean 0, variance 1.
     pub fn start(width: usize) -> Moments {
         Moments { count: START_COUNT, mean: vec![0.0; width], m2: vec![START_COUNT; width] }
     }
@@ -90,7 +93,7 @@ impl Running {
         Running { all: Moments::start(width), own: Moments::none(width) }
     }
 
-    /// Notes one vector.
+    /// Adds a vector.
     pub fn note(&mut self, values: impl Iterator<Item = f64>) {
         self.own.add(values);
     }
@@ -113,7 +116,7 @@ impl Running {
         self.all.numbers().map(f64::to_bits).collect()
     }
 
-    /// Back from [`Running::words`].
+    /// Restores [`Running::words`].
     pub fn restore(&mut self, words: &[u64]) {
         let numbers: Vec<f64> = words.iter().map(|bits| f64::from_bits(*bits)).collect();
         if numbers.len() == 1 + 2 * self.all.mean.len() {
@@ -122,8 +125,8 @@ impl Running {
     }
 }
 
-/// Merges what all ranks saw into each of `running` (NORM-1). One collective for all of them, none without any; tag `normalise`. `device` is
-/// where the group's tensors live.
+/// Merges what all ranks saw into each of `running` (NORM-1). One collective for all of them, none without
+/// any; tag `normalise`. `device` is where the group's tensors live.
 pub fn merge(running: &mut [&mut Running], group: &ProcessGroup, device: Device) -> Result<(), DistError> {
     if running.is_empty() {
         return Ok(());

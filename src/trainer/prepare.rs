@@ -1,7 +1,7 @@
 //! `--check-env` and `--setup-env`: an environment's needs on this host, before a run meets them.
 //!
-//! Owner: the user, on the host in question. The check makes and plays the environment through the same code as a run, so that what passes here
-//! passes there.
+//! Owner: the user, on the host in question. The check makes and plays the environment with the code of a
+//! run, so that what works here works there.
 
 use super::env::{ActionSpace, Actions, EnvPurpose, Outcome, make_vector};
 use super::error::TrainerError;
@@ -106,7 +106,7 @@ fn setup(folder: &Path, python: &str, more: &[String]) -> Result<(), TrainerErro
         "without a network: `pip download` them on a machine that has one, copy the folder here, and run this again with \
          PIP_NO_INDEX=1 and PIP_FIND_LINKS=FOLDER in the environment",
     )?;
-    // As it will be written in env.python: a run may have another working directory.
+    // Absolute, as env.python needs it: a run may have another working directory.
     let home = std::path::absolute(&home)
         .map_err(|error| TrainerError::failure(format!("the current folder is gone: {error}"), ""))?;
     for id in ["CartPole-v1", "ALE/Pong-v5"] {

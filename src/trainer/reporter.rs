@@ -1,6 +1,7 @@
-//! What a rank tells about its training: events for the agent, and on rank 0 log lines and TensorBoard values too.
+//! A rank's reports on its training: events for the agent, and on rank 0 log lines and TensorBoard values
+//! too.
 //!
-//! Owner: the training loop. It decides when; this module decides in which words. Nothing here changes the training.
+//! Owner: the training loop, which decides when to report. Nothing here changes the training.
 
 use super::collect::Interval;
 use super::events::{Events, say, warn};
@@ -11,12 +12,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Between two reports, and between two progress lines in the log: rank 0's, which are about all ranks, and the others' about themselves.
+/// Time between two reports, and between two progress lines in the log: rank 0's are about all ranks, the
+/// others' about themselves.
 const REPORT_EVERY: Duration = Duration::from_millis(250);
 const SAY_EVERY: Duration = Duration::from_secs(1);
 const OTHERS_SAY_EVERY: Duration = Duration::from_secs(10);
 
-/// Tells.
+/// Sends events and writes log lines and TensorBoard values.
 pub struct Reporter<'a> {
     events: &'a Events,
     rank: u32,
@@ -28,7 +30,7 @@ pub struct Reporter<'a> {
     equal: bool,
 }
 
-/// A reporting iteration.
+/// The content of a report.
 pub struct IterationReport<'a> {
     /// This rank's counters.
     pub own: Counters,
@@ -55,12 +57,13 @@ impl<'a> Reporter<'a> {
         Reporter { events, rank, first, board, reported: None, said: None, equal: true }
     }
 
-    /// Rank 0's clock says that a report is due.
+    /// Whether a report is due, by rank 0's clock.
     pub fn due(&self) -> bool {
         self.first && self.reported.is_none_or(|(when, _)| when.elapsed() >= REPORT_EVERY)
     }
 
-    /// Tells whether the weights were equal: with each report, and at once when that changes. `at` is (iteration, updates).
+    /// Reports whether the weights are equal: with each report, and at once when that changes. `at` is
+    /// (iteration, updates).
     pub fn fingerprints(&mut self, consensus: &Consensus, at: (u64, u64), report: bool) {
         let covered = consensus.chains.iter().any(|chain| *chain != 0);
         let equal = consensus.equal();
@@ -78,7 +81,7 @@ impl<'a> Reporter<'a> {
         self.events.send(&RankEvent::Fingerprint { train_iter, update, values, equal });
     }
 
-    /// Tells the counters, and on rank 0 totals, losses and a progress line.
+    /// Sends the counters, and on rank 0 totals, losses and a progress line.
     pub fn iteration(&mut self, report: IterationReport) {
         self.events.send(&RankEvent::Counters(report.own));
         if !self.first {
@@ -120,7 +123,7 @@ impl<'a> Reporter<'a> {
         }
     }
 
-    /// Rank 0 tells an evaluation.
+    /// Reports an evaluation, on rank 0.
     pub fn evaluation(&mut self, e: &Evaluation) {
         if !self.first {
             return;
@@ -140,7 +143,7 @@ impl<'a> Reporter<'a> {
         ));
     }
 
-    /// Rank 0 tells a checkpoint that is complete.
+    /// Reports a complete checkpoint; called on rank 0.
     pub fn checkpoint(&self, path: &Path, env_step: u64, train_iter: u64, reason: &str) {
         say(&format!("checkpoint {} after iteration {train_iter} ({reason})", path.display()));
         let path = path.to_string_lossy().into_owned();

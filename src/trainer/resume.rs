@@ -1,11 +1,14 @@
-//! Between a running trainer and a checkpoint: gathering what the ranks own, and giving it back.
+//! Resuming: what the ranks own is gathered into a checkpoint, and shared out again.
 //!
 //! Invariants:
-//! - RESUME-1: with the same world size, everything goes on bit by bit.
-//! - RESUME-2: with another world size and equally many environments, weights, moments, schedules, environments and totals go on;
-//!   counters of ranks that exist no more are added to those that do, so that totals stay exact.
-//! - RESUME-3: with another number of environments, or environments that cannot be saved, new ones begin, on streams that no earlier life has used.
-//! - RESUME-4: a restart (generation above 0) from `latest` begins afresh when its run had not written a checkpoint yet.
+//! - RESUME-1: with the same world size, resuming is bit-exact.
+//! - RESUME-2: with another world size and the same number of environments, weights, moments, schedules,
+//!   environments and totals continue. Counters of ranks that no longer exist are added to those that do, so
+//!   that totals stay exact.
+//! - RESUME-3: with another number of environments, or environments that cannot be saved, new ones begin, on
+//!   streams that no earlier generation has used.
+//! - RESUME-4: a restart (generation above 0) from `latest` starts from the beginning when its run has not
+//!   written a checkpoint yet.
 //! - RESUME-5: a checkpoint that cannot be used ends every rank with the same error (exit code 2).
 
 use super::checkpoint::{Checkpoint, refuse};
@@ -24,7 +27,7 @@ pub fn folder(run_dir: &Path) -> PathBuf {
     run_dir.join("checkpoints")
 }
 
-/// File that `resume` means: a path, or `latest` in the run directory.
+/// The file that `resume` names: a path, or `latest` in the run directory.
 pub fn find(resume: &str, run_dir: &Path) -> PathBuf {
     if resume == "latest" { folder(run_dir).join(format!("{LATEST}.ckpt")) } else { PathBuf::from(resume) }
 }
@@ -41,8 +44,8 @@ struct Answer {
     bytes: usize,
 }
 
-/// Rank 0 reads the file, all ranks get it; tag `resume`. On failure all get the same error. `None`: there is no such file, and
-/// that is allowed by `or_afresh`. `device` is where the group's tensors live.
+/// Rank 0 reads the file, all ranks get it; tag `resume`. On failure all get the same error. `None`: there is
+/// no such file, and that is allowed by `or_afresh`. `device` is where the group's tensors live.
 pub fn share(
     group: &ProcessGroup,
     path: &Path,
@@ -98,7 +101,8 @@ pub struct Share {
     pub envs: Option<Vec<u64>>,
 }
 
-/// The share of `rank` among `world_size`, with `words_per_env` words in each of `num_envs` environments in all.
+/// The share of `rank` among `world_size`, with `words_per_env` words in each of `num_envs` environments in
+/// all.
 pub fn share_of(
     checkpoint: &Checkpoint,
     rank: u32,

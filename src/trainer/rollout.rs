@@ -1,4 +1,4 @@
-//! What a rollout leaves behind for learning.
+//! Rollouts: what learning uses of the collected steps.
 
 use super::env::{ActionSpace, ObservationBuffer, ObservationType, Observations, Spec};
 
@@ -49,7 +49,8 @@ impl ActionBuffer {
     }
 }
 
-/// One rank's share of a rollout; everything `[steps][envs]`, observations and continuous actions with their own shape after that.
+/// One rank's share of a rollout; everything `[steps][envs]`, observations and continuous actions with their
+/// own shape after that.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rollout {
     /// Steps of each environment.
@@ -60,7 +61,7 @@ pub struct Rollout {
     pub observations: ObservationBuffer,
     /// Shape of one observation.
     pub shape: Vec<usize>,
-    /// What it did; continuous actions before they were clipped.
+    /// The policy's actions; continuous ones before they were clipped.
     pub actions: ActionBuffer,
     /// Log-probabilities of the actions when they were taken.
     pub log_probs: Vec<f32>,
@@ -72,7 +73,7 @@ pub struct Rollout {
     pub final_values: Vec<f32>,
     /// 1.0 where the observation begins an episode.
     pub dones: Vec<f32>,
-    /// 1.0 for transitions; 0.0 where an environment was only reset, which nothing may be learnt from.
+    /// 1.0 for transitions; 0.0 where an environment was only reset, which is not learnt from.
     pub weights: Vec<f32>,
     /// Values after the last step, `[envs]`.
     pub next_values: Vec<f32>,

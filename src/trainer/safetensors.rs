@@ -1,7 +1,8 @@
-//! Weights in the safetensors format (https://github.com/huggingface/safetensors), which PyTorch programs load by name.
+//! Weights in the safetensors format (https://github.com/huggingface/safetensors), which PyTorch programs
+//! load by name.
 //!
-//! Layout: length of the header (u64, little-endian), header (JSON: dtype, shape and byte range of each tensor), data. The header is padded with spaces to a
-//! multiple of 8, so that data are aligned. f32 only.
+//! Layout: length of the header (u64, little-endian), header (JSON: dtype, shape and byte range of each
+//! tensor), data. The header is padded with spaces to a multiple of 8, so that data are aligned. f32 only.
 
 use super::error::TrainerError;
 use super::state::Array;

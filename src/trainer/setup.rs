@@ -40,7 +40,7 @@ pub fn parts(experiment: &Experiment) -> Result<(&Env, &Learn), TrainerError> {
     Ok((env, learn))
 }
 
-/// Transitions of a rollout over all ranks; beyond this a typing mistake is likelier than memory for it.
+/// Transitions of a rollout over all ranks; a larger number is more likely a typing mistake.
 const MAX_BATCH: u64 = 1 << 28;
 
 /// Sizes of one rank and of all.
@@ -79,7 +79,7 @@ impl Sizes {
         let widths = &experiment.policy.hidden;
         if widths.len() > 64 || widths.iter().any(|width| !(1..=65_536).contains(width)) {
             return Err(TrainerError::usage(
-                format!("policy.hidden = {widths:?} is no list of at most 64 widths from 1 to 65536"),
+                format!("policy.hidden = {widths:?} is not a list of at most 64 widths from 1 to 65536"),
                 "set policy.hidden, such as [64, 64]",
             ));
         }
@@ -135,7 +135,7 @@ pub fn device(
         return Ok((BackendKind::Gloo, Device::Cpu));
     }
     let devices = if cuda::load_cuda()? { tch::Cuda::device_count().max(0) as u32 } else { 0 };
-    // The plan's word on the device, where a console launched this rank: ranks may share GPUs there.
+    // Where a console launched this rank, the plan gives the device: ranks may share GPUs.
     let assigned = std::env::var("RANKDECK_DEVICE").ok();
     let index = assigned.and_then(|device| device.strip_prefix("cuda:")?.parse::<u32>().ok());
     match (wanted, devices) {
@@ -158,8 +158,9 @@ pub fn device(
     }
 }
 
-/// Which of the `count` devices that this process sees is its own: the one that was `assigned`, the only one (Slurm's `--gpus-per-task=1`: its launcher
-/// restricted it, and its number is 0 whatever the local rank), or that of the local rank.
+/// Which of the `count` devices that this process sees is its own: the one that was `assigned`, the only one
+/// (Slurm's `--gpus-per-task=1` restricts it, and its number is 0 whatever the local rank), or that of the
+/// local rank.
 fn device_index(count: u32, assigned: Option<u32>, local_rank: u32) -> Option<u32> {
     match (assigned, count) {
         (Some(index), count) if index < count => Some(index),
@@ -168,7 +169,7 @@ fn device_index(count: u32, assigned: Option<u32>, local_rank: u32) -> Option<u3
     }
 }
 
-/// The page that the agent reads, or one that nobody reads where there is no agent.
+/// The page that the agent reads; without an agent, one that is only written.
 pub fn open_page(identity: &RankIdentity) -> Result<Page, TrainerError> {
     let writer = match &identity.status_page {
         Some(path) => Writer::create(path, identity.rank, identity.generation).map_err(|error| {

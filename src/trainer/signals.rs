@@ -1,16 +1,18 @@
 //! Stop on request: the first SIGTERM or SIGINT sets a flag, the second ends the process at once.
 //!
-//! Owner: the process. Installed once the process group is up: before that there is nothing to save and the others cannot be
-//! told, so the system's default (the signal ends the process) is right.
+//! Owner: the process. Installed once the process group is up: before that there is nothing to save, and
+//! the other ranks cannot be told, so the system's default (the signal ends the process) is right.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static STOP: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn on_signal(signal: libc::c_int) {
-    // Two signals may be delivered together, before any handler has run: the disposition alone would not tell the second one.
+    // Two signals may be delivered together, before any handler has run: the disposition alone would not tell
+    // the second one.
     let second = STOP.swap(true, Ordering::Relaxed);
-    // SAFETY: `signal` and `raise` are async-signal-safe. The raised signal is blocked until this handler returns, and ends the process then.
+    // SAFETY: `signal` and `raise` are async-signal-safe. The raised signal is blocked until this handler
+    // returns, and ends the process then.
     unsafe {
         for each in [libc::SIGTERM, libc::SIGINT] {
             libc::signal(each, libc::SIG_DFL);
@@ -36,7 +38,7 @@ pub fn install() {
     }
 }
 
-/// A stop was asked for.
+/// A signal asked this rank to stop.
 pub fn stop_requested() -> bool {
     STOP.load(Ordering::Relaxed)
 }

@@ -4,9 +4,10 @@
 //!
 //! Invariants:
 //! - SPAWN-1: no rank outlives the parent (parent-death signal) and none is left when the parent returns.
-//! - SPAWN-2: each signal reaches each rank once: ranks are in a process group of their own, so that a terminal's Ctrl-C goes to the
-//!   parent only, which passes it on.
-//! - SPAWN-3: when a rank fails, the others get a moment to notice it themselves, then SIGTERM, then SIGKILL; the exit code is the worst.
+//! - SPAWN-2: each signal reaches each rank once: ranks are in a process group of their own, so that a
+//!   terminal's Ctrl-C goes to the parent only, which passes it on.
+//! - SPAWN-3: when a rank fails, the others get a moment to notice it themselves, then SIGTERM, then SIGKILL;
+//!   the exit code is the worst.
 
 use super::error::TrainerError;
 use super::events::warn;
@@ -36,7 +37,8 @@ pub fn run(flags: &Flags, world_size: u32) -> Result<u8, TrainerError> {
         arguments(&mut command, flags);
         environment(&mut command, rank, world_size, port);
         let parent = std::process::id();
-        // SAFETY: between fork and exec only async-signal-safe calls are made: prctl, getppid, pthread_sigmask, _exit.
+        // SAFETY: between fork and exec only async-signal-safe calls are made: prctl, getppid,
+        // pthread_sigmask, _exit.
         unsafe {
             command.process_group(0).pre_exec(move || {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -169,7 +171,7 @@ fn environment(command: &mut Command, rank: u32, world_size: u32, port: u16) {
         command.env(key, "0");
     }
     command.env("GROUP_WORLD_SIZE", "1").env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
-    // The ranks' launcher is this process, wherever it runs itself, and rank 0 keeps the store.
+    // This process launches the ranks, even inside another launcher, and rank 0 serves the store.
     command.env("TORCHELASTIC_RUN_ID", format!("spawn-{}", std::process::id()));
     command.env("TORCHELASTIC_USE_AGENT_STORE", "False");
     if std::env::var_os("OMP_NUM_THREADS").is_none() {
@@ -189,7 +191,8 @@ fn free_port() -> Result<u16, TrainerError> {
 }
 
 fn block_signals() -> libc::sigset_t {
-    // SAFETY: the set is initialised by sigemptyset before it is used; changing this thread's mask has no other preconditions.
+    // SAFETY: the set is initialised by sigemptyset before it is used; changing this thread's mask has no
+    // other preconditions.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);

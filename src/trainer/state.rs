@@ -1,8 +1,9 @@
-//! What an algorithm must keep to go on as if it had not stopped: named arrays and words.
+//! What an algorithm must keep to continue as if it had not stopped: named arrays and words.
 //!
-//! Owner: the algorithm gives and takes it, the loop gathers it from all ranks, a checkpoint holds it.
+//! Owner: the algorithm makes and restores it, the loop gathers it from all ranks, a checkpoint stores it.
 //!
-//! Names that begin with `model.` are the networks' weights, which are exported for PyTorch too, without the prefix.
+//! Names that begin with `model.` are the networks' weights, which are exported for PyTorch too, without the
+//! prefix.
 
 use crate::collect::RankCounters;
 use tch::{Device, Kind, TchError, Tensor};
@@ -54,13 +55,14 @@ pub struct State {
     pub arrays: Vec<Array>,
     /// Equal on all ranks: step counts, normalisers.
     pub words: Vec<Words>,
-    /// This rank's environments, `words_per_env` words each, in order of their global indices; empty when they cannot be saved.
+    /// This rank's environments, `words_per_env` words each, in order of their global indices; empty when
+    /// they cannot be saved.
     pub envs: Vec<u64>,
     /// Words of each environment.
     pub words_per_env: usize,
 }
 
-/// What a rank takes over from a checkpoint.
+/// What a rank restores from a checkpoint.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RestoredState {
     /// As [`State::arrays`].

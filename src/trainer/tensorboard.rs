@@ -1,6 +1,6 @@
 //! TensorBoard event files of the run; the form of a record is in [`rankdeck_proto::tfrecord`].
 //!
-//! Owner: rank 0. One file per life of the run, in `RUN_DIR/tensorboard`.
+//! Owner: rank 0. One file per generation of the run, in `RUN_DIR/tensorboard`.
 
 use rankdeck_proto::tfrecord::{field_bytes, frame, varint};
 use std::fs::File;
@@ -21,7 +21,7 @@ impl EventFile {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let host = if host.trim().is_empty() { "localhost" } else { host.trim() };
         let now = wall_time();
-        // Microseconds keep the files of two quick lives with equal process ids (containers) apart.
+        // Two generations may start in the same second with the same process id (containers).
         let name = format!(
             "events.out.tfevents.{}.{host}.{}.{:06}",
             now as u64,

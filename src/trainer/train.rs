@@ -40,7 +40,7 @@ pub fn run(
     let experiment = setup::load_experiment(&identity.config)?;
     let (env, _) = setup::parts(&experiment)?;
     let sizes = Sizes::resolve(&experiment, identity.rank, identity.world_size)?;
-    // Refused before the others are waited for.
+    // Refused before this rank waits for the others.
     let spec = env::spec_of(env)?;
     algo::check(&experiment, &spec, &sizes)?;
     setup::set_threads(&experiment);
@@ -83,7 +83,7 @@ pub fn run(
         seeds: Seeds::new(experiment.run.seed),
         device,
         group: &group,
-        life: 0,
+        start_iteration: 0,
     };
     let mut trainer = Trainer::new(identity, build, &page, events)?;
     let reason = trainer.run()?;
@@ -100,14 +100,17 @@ fn timeout(experiment: &Experiment) -> Result<Duration, TrainerError> {
     Duration::try_from_secs_f64(experiment.distributed.timeout_s).ok().filter(|t| !t.is_zero()).ok_or_else(
         || {
             TrainerError::usage(
-                format!("distributed.timeout_s = {} is no positive time", experiment.distributed.timeout_s),
+                format!(
+                    "distributed.timeout_s = {} is not a positive time",
+                    experiment.distributed.timeout_s
+                ),
                 "set distributed.timeout_s to seconds above 0",
             )
         },
     )
 }
 
-/// What belongs to the checkpoint of this iteration.
+/// Names the checkpoint of this iteration, for replay.
 fn mark(experiment: &Experiment, group: &ProcessGroup, train_iter: u64) -> Mark {
     Mark {
         env_id: experiment.env.as_ref().map(|env| env.id.clone()).unwrap_or_default(),
@@ -118,7 +121,7 @@ fn mark(experiment: &Experiment, group: &ProcessGroup, train_iter: u64) -> Mark 
     }
 }
 
-/// What rank 0 tells all after an evaluation.
+/// What rank 0 broadcasts after an evaluation.
 #[derive(Default, Serialize, Deserialize)]
 struct EvaluationResult {
     evaluation: Evaluation,
@@ -167,7 +170,7 @@ impl<'a> Trainer<'a> {
             }
         }
         let header = resumed.as_ref().map(|(_, checkpoint)| checkpoint.header.clone()).unwrap_or_default();
-        let build = BuildContext { life: header.train_iter, ..build };
+        let build = BuildContext { start_iteration: header.train_iter, ..build };
         let mut algorithm = algo::make(&build)?;
         let mut lost = false;
         if let Some((path, checkpoint)) = resumed {
@@ -311,7 +314,7 @@ impl<'a> Trainer<'a> {
         Ok(stats)
     }
 
-    /// Everything between two iterations; a reason when the loop ends.
+    /// Everything between two iterations. `Some` when the loop ends.
     fn between(&mut self, stats: &IterationStats) -> Result<Option<FinishReason>, TrainerError> {
         let contribution = Contribution {
             stop: signals::stop_requested(),
@@ -359,7 +362,7 @@ impl<'a> Trainer<'a> {
         let (names, values): (Vec<&str>, Vec<f64>) =
             stats.losses.iter().map(|stat| (stat.name, stat.value)).unzip();
         let gathered = gather(self.group, &own, &values)?;
-        // A return that is no number, which only a broken environment gives, would stay for a hundred episodes.
+        // A broken environment may return NaN, which would spoil the mean of the next hundred episodes.
         let ended = gathered.interval.latest.iter().map(|ended| ended.episode_return);
         ended.filter(|one| one.is_finite()).for_each(|one| push_bounded(&mut self.latest, one));
         let (iteration, updates) = (self.train_iter, self.updates);
@@ -374,7 +377,7 @@ impl<'a> Trainer<'a> {
         Ok(())
     }
 
-    /// Rank 0 plays, all learn the result.
+    /// Rank 0 plays; all ranks get the result.
     fn evaluate(&mut self, env_step: u64) -> Result<EvaluationResult, TrainerError> {
         let mut result = EvaluationResult::default();
         if self.is_first() {
@@ -421,7 +424,7 @@ impl<'a> Trainer<'a> {
         })
     }
 
-    /// Gathers what the ranks own; rank 0 writes it under each of the names, for each of the reasons.
+    /// Gathers what the ranks own; rank 0 writes it once per (name, reason).
     fn checkpoint(&mut self, files: &[(&str, &str)]) -> Result<(), TrainerError> {
         self.page.borrow_mut().phase(Phase::Checkpoint);
         if self.experiment.checkpoint.replay {

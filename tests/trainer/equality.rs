@@ -141,7 +141,7 @@ impl Rank {
             seeds: Seeds::new(experiment.run.seed),
             device: Device::Cpu,
             group: &group,
-            life: 0,
+            start_iteration: 0,
         };
         let mut algorithm = algo::make(&build).unwrap_or_else(|error| panic!("{error}"));
         let (mut chains, mut updates) = (Vec::new(), 0);

@@ -1,7 +1,9 @@
-//! Synchronous advantage actor-critic (Mnih et al. 2016, without the asynchrony): the plain policy gradient with a critic.
+//! Synchronous advantage actor-critic (Mnih et al. 2016, without the asynchrony): the plain policy gradient
+//! with a critic.
 //!
-//! Every iteration makes one update on the whole rollout of all ranks: minus the mean of log-probability times advantage, plus the value loss, minus the
-//! entropy bonus. With advantages that are not normalised, or normalised over the world, W ranks equal one.
+//! Every iteration makes one update on the whole rollout of all ranks: minus the mean of log-probability
+//! times advantage, plus the value loss, minus the entropy bonus. Unless advantages are normalised per rank,
+//! W ranks learn what one rank would.
 
 use super::native::{Engine, NativeLossStats};
 use super::on_policy::{Objective, OnPolicy, OnPolicyAlgorithm};

@@ -1,13 +1,13 @@
 //! Adam (Kingma and Ba 2015) over a flat parameter buffer, step by step as `torch.optim.Adam` computes it.
 //!
-//! Owner: the training loop. libtorch's own C++ optimiser does not show its moments through tch, so it cannot be put into a
-//! checkpoint; this one keeps them in two flat tensors. On the CPU one fused pass does the update (see [`rankdeck_kernel::optimise`]); elsewhere tensor operations
-//! do.
+//! Owner: the training loop. libtorch's own C++ optimiser does not show its moments through tch, so it cannot
+//! be put into a checkpoint; this one keeps them in two flat tensors. On the CPU, one fused pass does the
+//! update (see [`rankdeck_kernel::optimise`]); on other devices, tensor operations do.
 //!
 //! Invariants:
 //! - ADAM-1: parameters equal libtorch's Adam within 1e-6 after many steps.
-//! - ADAM-2: the result depends on parameters, gradients, moments, step count and learning rate only: ranks with equal gradients stay
-//!   equal bit by bit, on whatever CPUs.
+//! - ADAM-2: the result depends on parameters, gradients, moments, step count and learning rate only: ranks
+//!   with equal gradients stay equal bit by bit, whatever their CPUs.
 
 use crate::distributed::memory::{floats, floats_mut};
 use crate::inject;
@@ -69,8 +69,8 @@ impl Adam {
             let mut first = self.first.f_narrow(0, offset, len as i64)?;
             let mut second = self.second.f_narrow(0, offset, len as i64)?;
             let mut own = parameter.shallow_clone();
-            // SAFETY: the four tensors share no storage with each other, and until the step is done no tensor operation
-            // runs.
+            // SAFETY: the four tensors share no storage with each other, and until the step is done no tensor
+            // operation runs.
             let slices = unsafe {
                 (floats_mut(&mut own), floats(&gradient), floats_mut(&mut first), floats_mut(&mut second))
             };
@@ -85,8 +85,8 @@ impl Adam {
         Ok(())
     }
 
-    /// One step with all parameters and gradients in one piece, as the hand-written passes have them; gradients count
-    /// `scale` times.
+    /// One step with all parameters and gradients in one piece, as the hand-written passes have them;
+    /// gradients count `scale` times.
     pub fn step_flat(
         &mut self,
         parameters: &mut [f32],
@@ -95,7 +95,8 @@ impl Adam {
         scale: f32,
     ) -> Result<(), AdamError> {
         let step = AdamStep { scale, ..self.next(learning_rate) };
-        // SAFETY: the moments are two tensors of this optimiser's own, and no tensor operation runs during the step.
+        // SAFETY: the moments are two tensors of this optimiser's own, and no tensor operation runs during
+        // the step.
         match unsafe { (floats_mut(&mut self.first), floats_mut(&mut self.second)) } {
             (Some(first), Some(second)) => adam_step(Isa::best(), step, parameters, gradients, first, second),
             _ => return Err(AdamError::Device),

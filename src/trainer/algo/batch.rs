@@ -4,7 +4,8 @@
 //!
 //! Invariants:
 //! - BATCH-1: every transition is in exactly one minibatch of an epoch.
-//! - BATCH-2: with [`NormAdv::World`] the moments are those of the minibatch over all ranks: one collective per epoch, tag `advantages`.
+//! - BATCH-2: with [`NormAdv::World`] the moments are those of the minibatch over all ranks: one collective
+//!   per epoch, tag `advantages`.
 
 use super::super::distributed::upload::{upload, upload_slice};
 use super::super::distributed::{ProcessGroup, ReduceOp};
@@ -31,21 +32,22 @@ struct Columns {
 pub struct Minibatch {
     /// What the policy saw.
     pub observations: Tensor,
-    /// What it did.
+    /// What the policy did.
     pub actions: Tensor,
-    /// How probable that was then.
+    /// Log-probability of the action when it was taken.
     pub log_probs: Tensor,
-    /// What the critic said then.
+    /// The critic's value when the action was taken.
     pub values: Tensor,
     /// Advantages, normalised if so configured.
     pub advantages: Tensor,
-    /// What the critic should have said.
+    /// What the critic should learn.
     pub returns: Tensor,
     weights: Option<Tensor>,
 }
 
 impl Minibatch {
-    /// The mean over the minibatch; rows that are no transitions count 0, and the divisor stays the size, as in ALF, so that ranks weigh equally.
+    /// The mean over the minibatch. Rows that are not transitions count 0, and the divisor is still the size,
+    /// as in ALF, so that all ranks have the same weight.
     pub fn mean(&self, values: &Tensor) -> Result<Tensor, TchError> {
         match &self.weights {
             Some(weights) => values.f_mul(weights)?.f_mean(None::<Kind>),
@@ -61,7 +63,7 @@ pub struct Batches {
     device: Device,
     order: Vec<usize>,
     columns: Option<Columns>,
-    /// Of one epoch, in its order.
+    /// Order and advantages of the current epoch.
     epoch: Option<(Tensor, Tensor)>,
 }
 
@@ -106,7 +108,7 @@ impl Batches {
         Ok(())
     }
 
-    /// Begins an epoch: draws its order (unless there is one minibatch only, whose order does not matter) and normalises the advantages.
+    /// Begins an epoch: draws its order, unless there is only one minibatch, and normalises the advantages.
     pub fn begin_epoch(
         &mut self,
         advantages: &[f32],
@@ -163,7 +165,7 @@ impl Batches {
     }
 }
 
-/// Fisher and Yates.
+/// The shuffle of Fisher and Yates.
 pub fn shuffle(order: &mut [usize], random: &mut Generator) {
     for i in (1..order.len()).rev() {
         order.swap(i, random.below(i as u64 + 1) as usize);
@@ -197,7 +199,8 @@ pub(super) fn normalise(
     Ok(())
 }
 
-/// To mean 0 and (unbiased) standard deviation 1, with CleanRL's 1e-8; `[n, sum, sum of squares]` may be of more than these values.
+/// To mean 0 and (unbiased) standard deviation 1, with CleanRL's 1e-8; `[n, sum, sum of squares]` may cover
+/// more than these values.
 fn scale(values: &mut [f32], [n, sum, squares]: [f64; 3]) {
     let mean = sum / n;
     let variance = ((squares - sum * mean) / (n - 1.0)).max(0.0);

@@ -1,10 +1,13 @@
-//! Deep Q-learning over all ranks: each rank plays its environments into its own replay and brings its share of every batch.
+//! Deep Q-learning over all ranks: each rank plays its environments into its own replay and brings its share
+//! of every batch.
 //!
-//! Owner: [`OffPolicyAlgorithm`]. An iteration is `collect.num_steps` steps of every environment, then `updates_per_iteration` updates
-//! ([`super::q_learner`]). Epsilon falls with the environment steps over all ranks, so that it is the same function of experience whatever the world size.
-//! Reference: CleanRL's dqn.py and dqn_atari.py (linear epsilon), DI-engine's dqn (exponential epsilon, double, dueling, n-step).
+//! Owner: [`OffPolicyAlgorithm`]. An iteration is `collect.num_steps` steps of every environment, then
+//! `updates_per_iteration` updates ([`super::q_learner`]). Epsilon falls with the environment steps over all
+//! ranks, so that it depends on experience and not on the world size. Reference: CleanRL's dqn.py and
+//! dqn_atari.py (linear epsilon), DI-engine's dqn (exponential epsilon, double, dueling, n-step).
 //!
-//! Truncation: a cut by a time limit goes on with the value of the true last observation, as in CleanRL (REPLAY-2).
+//! Truncation: after a cut by a time limit, the value of the true last observation counts, as in CleanRL
+//! (REPLAY-2).
 //!
 //! Invariant DQN-1: every rank makes the same number of updates in the same iterations (OFFPOLICY-1).
 
@@ -101,7 +104,7 @@ impl Learner for Dqn {
                 *action = random.below(self.actions as u64) as i64;
                 continue;
             }
-            // Nobody needs the network while all actions are random.
+            // While all actions are random, the network is not needed.
             if !looked {
                 self.look(observations, rows)?;
                 looked = true;

@@ -1,9 +1,10 @@
 //! Generalised advantage estimation (Schulman et al. 2016), with CleanRL's convention for episode ends.
 //!
-//! `dones[t]` says that the observation *at* `t` is the first of a new episode, that is, that the action at `t - 1` ended one; the
-//! flag after the last step is passed apart. Both termination and truncation cut the chain of advantages. Whether the value of a truncated episode's
-//! last observation counts is up to the caller: it is in `final_values`, which are 0 where nothing follows. CleanRL's PPO leaves them all
-//! 0, and its published CartPole returns were made that way.
+//! `dones[t]` says that the observation *at* `t` is the first of a new episode, that is, that the action at
+//! `t - 1` ended one; the flag after the last step is a separate argument. Both termination and truncation
+//! cut the chain of advantages. Whether the value of a truncated episode's last observation counts is up to
+//! the caller: it is in `final_values`, which are 0 where nothing follows. CleanRL's PPO leaves them all 0,
+//! and its published CartPole returns were made that way.
 
 /// A rollout's numbers, each `[steps][envs]`, and what follows its last step, `[envs]`.
 #[derive(Debug, Clone, Copy)]
@@ -12,7 +13,8 @@ pub struct Gae<'a> {
     pub rewards: &'a [f32],
     /// Values of the observations.
     pub values: &'a [f32],
-    /// Values of the last observations of the episodes that the actions cut off; 0 where nothing was cut off, or where it shall not count.
+    /// Values of the last observations of the episodes that the actions cut off; 0 where nothing was cut off,
+    /// or where it must not count.
     pub final_values: &'a [f32],
     /// 1.0 where the observation begins an episode.
     pub dones: &'a [f32],
@@ -76,8 +78,8 @@ mod tests {
         assert_eq!(advantages, [1.0, 0.0, 1.0]);
     }
 
-    /// A task with reward 1 for ever, cut off every 10 steps: with the value 1 / (1 - gamma) everywhere, nothing is better or worse than expected
-    /// if and only if the cut is looked through.
+    /// A task that gives reward 1 at every step, cut off every 10 steps. With the value 1 / (1 - gamma)
+    /// everywhere, all advantages are 0 if and only if the values behind the cuts count.
     #[test]
     fn a_cut_is_looked_through_when_its_value_is_given() {
         let value = 1.0 / (1.0 - 0.9);

@@ -1,14 +1,15 @@
 //! The algorithms, one file each, behind one trait, and what several of them share.
 //!
-//! The [loop](crate::train) owns identity, totals, stop, evaluation, checkpoints and telling. An algorithm owns its environments, its
-//! networks and what an iteration does with them.
+//! The [loop](crate::train) owns identity, totals, stop, evaluation, checkpoints and reports. An algorithm
+//! owns its environments, its networks and what an iteration does with them.
 //!
 //! Invariants of every algorithm:
-//! - ALGO-1: [`Algorithm::iterate`] makes the same collectives in the same order on all ranks: their number depends on settings, counters that are
-//!   equal on all ranks, and reduced values only.
-//! - ALGO-2: parameters, targets and everything else that must be equal on all ranks is copied from rank 0 when the algorithm is made, and
-//!   [`IterationStats::chain`] covers it.
-//! - ALGO-3: the result depends on state, seed and iteration only: a restored algorithm goes on bit by bit, where its file does not say otherwise.
+//! - ALGO-1: [`Algorithm::iterate`] makes the same collectives in the same order on all ranks: their number
+//!   depends on settings, counters that are equal on all ranks, and reduced values only.
+//! - ALGO-2: parameters, targets and everything else that must be equal on all ranks is copied from rank 0
+//!   when the algorithm is made, and [`IterationStats::chain`] covers it.
+//! - ALGO-3: the result depends on state, seed and iteration only: a restored algorithm continues with the
+//!   same bits, unless its file says otherwise.
 
 pub mod a2c;
 pub mod adam;
@@ -53,7 +54,8 @@ pub struct IterationStats {
     pub chain: u64,
     /// The optimiser's rate (the first one's).
     pub learning_rate: f64,
-    /// Losses and other scalars: the same names in the same order on all ranks. Reports give means over the ranks.
+    /// Losses and other scalars: the same names in the same order on all ranks. Reports give means over the
+    /// ranks.
     pub losses: Vec<Stat>,
 }
 
@@ -118,7 +120,7 @@ impl StepContext<'_> {
         });
     }
 
-    /// Shows that so many updates were made in this iteration.
+    /// Shows the number of updates in this iteration.
     pub fn updated(&self, stats: &IterationStats) {
         self.page.borrow_mut().update(|body| {
             body.phase_progress += 1;
@@ -146,25 +148,28 @@ pub trait Algorithm {
     fn take_interval(&mut self) -> Interval;
     /// The policy as it is now, for an evaluation.
     fn greedy(&mut self) -> Result<&mut dyn Greedy, TrainerError>;
-    /// What the plan line says beside the sizes that all algorithms have.
+    /// A line about this algorithm's own sizes, printed at the start.
     fn plan(&self) -> Option<String> {
         None
     }
-    /// Writes what this rank alone owns and what is too large for a checkpoint into `folder`, if there is such a thing.
+    /// Writes what only this rank owns and what is too large for a checkpoint (replay) into `folder`.
     fn save_own(&self, _folder: &Path, _mark: &Mark) -> Result<(), TrainerError> {
         Ok(())
     }
-    /// Takes over what [`Algorithm::save_own`] wrote for this very checkpoint; else says why not. Called after [`Algorithm::restore`].
+    /// Restores what [`Algorithm::save_own`] wrote for exactly this checkpoint; the error says why it cannot.
+    /// Called after [`Algorithm::restore`].
     fn load_own(&mut self, _folder: &Path, _mark: &Mark) -> Result<(), String> {
         Ok(())
     }
-    /// Everything that a checkpoint must hold. Names, shapes and counts of arrays and words depend on the settings only.
+    /// Everything that a checkpoint must hold. Names, shapes and counts of arrays and words depend on the
+    /// settings only.
     fn state(&self) -> Result<State, TrainerError>;
-    /// Takes over what a checkpoint held; called before the first iteration, with a state that has the names and shapes of [`Algorithm::state`].
+    /// Restores the state of a checkpoint, which has the names and shapes of [`Algorithm::state`]. Called
+    /// before the first iteration.
     fn restore(&mut self, restored: &RestoredState) -> Result<(), TrainerError>;
 }
 
-/// Shows on the status page what slow environments do, and that they get on.
+/// Shows on the status page what slow environments do, and that they make progress.
 pub fn shown(page: &Page) -> Watcher {
     let page = Page::clone(page);
     Box::new(move |activity| {
@@ -191,11 +196,13 @@ pub struct BuildContext<'a> {
     pub device: Device,
     /// The ranks.
     pub group: &'a ProcessGroup,
-    /// Iterations done by earlier lives of the run: names the streams of environments that cannot be restored.
-    pub life: u64,
+    /// Iterations that earlier generations of the run completed. It names the random streams of environments
+    /// that cannot be restored.
+    pub start_iteration: u64,
 }
 
-/// Makes the algorithm of the experiment: environments reset, parameters equal on all ranks (collective, tag `weights`).
+/// Makes the algorithm of the experiment: environments reset, parameters equal on all ranks (collective, tag
+/// `weights`).
 pub fn make(build: &BuildContext<'_>) -> Result<Box<dyn Algorithm>, TrainerError> {
     let (_, learn) = setup::parts(build.experiment)?;
     match learn {
@@ -207,7 +214,8 @@ pub fn make(build: &BuildContext<'_>) -> Result<Box<dyn Algorithm>, TrainerError
     }
 }
 
-/// Refuses what cannot work, before any rank is waited for: networks that do not fit, sizes that do not divide.
+/// Refuses what cannot work before this rank waits for others: networks that do not fit, sizes that do not
+/// divide.
 pub fn check(experiment: &Experiment, spec: &Spec, sizes: &Sizes) -> Result<(), TrainerError> {
     let (_, learn) = setup::parts(experiment)?;
     match learn {

@@ -1,7 +1,9 @@
-//! On-policy updates without libtorch: the hand-written passes of [`kernel`](rankdeck_kernel) over the flat buffers of parameters and gradients.
+//! On-policy updates without libtorch: the hand-written passes of [`kernel`](rankdeck_kernel) over the flat
+//! buffers of parameters and gradients.
 //!
-//! Owner: the algorithm. It stands beside [`super::batch::Batches`] with the same epochs, and makes the same updates up to rounding; what averages
-//! gradients over the ranks, clips and steps is the same code. Nothing is allocated once the first iteration is through.
+//! Owner: the algorithm. Epochs are those of [`super::batch::Batches`], and updates are the same up to
+//! rounding: averaging over the ranks, clipping and stepping share their code. After the first iteration
+//! nothing is allocated.
 
 use super::batch::{Batches, normalise, shuffle};
 use super::on_policy::OnPolicy;
@@ -19,7 +21,7 @@ use rankdeck_types::experiment::Kernel;
 use rankdeck_types::learn::{NormAdv, ValueLoss};
 use tch::Device;
 
-/// What makes an algorithm's updates; both make the same up to rounding.
+/// How updates are computed; the results are equal up to rounding.
 pub enum Engine {
     /// Autograd: any network, any device.
     Libtorch(Batches),
@@ -78,8 +80,8 @@ pub struct NativeLossStats {
 }
 
 impl Native {
-    /// `None` where the passes do not exist (on other devices than the CPU, with convolutions, for pixels) or are not wanted; refused where they
-    /// do not exist and nothing else is wanted.
+    /// `None` where `policy.kernel` is `libtorch`, and where the passes do not exist: on GPUs, with
+    /// convolutions, for pixels. An error where they do not exist and `policy.kernel` is `native`.
     fn new(
         layout: &Layout,
         build: &BuildContext<'_>,
@@ -115,7 +117,8 @@ impl Native {
         self.order.len() / self.minibatch
     }
 
-    /// Begins an epoch: draws its order as [`super::batch::Batches::begin_epoch`] does, and brings the rollout into it.
+    /// Begins an epoch: draws its order as [`super::batch::Batches::begin_epoch`] does, and brings the
+    /// rollout into it.
     pub fn begin_epoch(
         &mut self,
         rollout: &Rollout,

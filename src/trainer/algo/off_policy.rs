@@ -1,11 +1,15 @@
-//! What the off-policy algorithms share: environments stepped into replay, counting, and the decision when learning begins.
+//! What the off-policy algorithms share: environments stepped into replay, counting, and the decision when
+//! learning begins.
 //!
-//! Owner: the algorithm, whose own file says how it acts and what it learns: a [`Learner`]. [`OffPolicyAlgorithm`] is the rest of an [`Algorithm`].
+//! Owner: the algorithm, whose own file says how it acts and what it learns: a [`Learner`].
+//! [`OffPolicyAlgorithm`] is the rest of an [`Algorithm`].
 //!
 //! Invariants:
-//! - OFFPOLICY-1: learning begins on all ranks in the same iteration: when the environment steps over all ranks are enough and *every* rank's replay holds a
-//!   batch. That is decided by one small all-reduce (tag `replay_ready`) per iteration until then, and never again.
-//! - OFFPOLICY-2: the transitions of an update come from a stream named by rank and number of the update: nothing of it needs to be saved.
+//! - OFFPOLICY-1: learning begins on all ranks in the same iteration: when all ranks together have made
+//!   enough environment steps and *every* rank's replay holds a batch. Until then, one small all-reduce per
+//!   iteration (tag `replay_ready`) decides it.
+//! - OFFPOLICY-2: the transitions of an update come from a stream named by rank and number of the update: it
+//!   needs no saving.
 //! - OFFPOLICY-3: `env_step` and `samples` count accepted actions; dummy steps across a reset count nowhere.
 
 use super::{Algorithm, BuildContext, IterationStats, Stat, StepContext, shown};
@@ -91,7 +95,7 @@ struct OffPolicy {
     env: Box<dyn VectorEnv>,
     outcome: Outcome,
     replay: Replay,
-    /// A batch of the update going on.
+    /// The batch of the current update.
     batch: Batch,
     actions: ActionBuffer,
     shared_settings: OffPolicySettings,
@@ -107,7 +111,8 @@ struct OffPolicy {
 
 /// What one algorithm does with its environments and its batches.
 pub trait Learner: Greedy {
-    /// Writes the actions, as the environments take them, for the observations of all environments; `env_step` counts over all ranks.
+    /// Writes the actions, as the environments take them, for the observations of all environments;
+    /// `env_step` counts over all ranks.
     fn explore(
         &mut self,
         observations: Observations<'_>,
@@ -115,7 +120,8 @@ pub trait Learner: Greedy {
         randoms: &mut [Generator],
         actions: &mut ActionBuffer,
     ) -> Result<(), TrainerError>;
-    /// One update from this rank's share of a batch; `random` is the update's stream, after the draws of the batch. Nothing is read back from the device.
+    /// One update from this rank's share of a batch; `random` is the update's stream, after the draws of the
+    /// batch. Nothing is read back from the device.
     fn update(
         &mut self,
         batch: &Batch,
@@ -126,7 +132,7 @@ pub trait Learner: Greedy {
     fn fingerprint(&self) -> u64;
     /// The optimiser's rate (the first one's).
     fn rate(&self) -> f64;
-    /// What the latest update saw, for [`IterationStats::losses`]; `env_step` counts over all ranks.
+    /// Statistics of the latest update, for [`IterationStats::losses`]; `env_step` counts over all ranks.
     fn losses(&mut self, env_step: u64) -> Result<Vec<Stat>, TrainerError>;
     /// Adds networks and optimisers.
     fn save(&self, state: &mut State) -> Result<(), TrainerError>;
@@ -221,11 +227,12 @@ impl<L: Learner> Algorithm for OffPolicyAlgorithm<L> {
 impl OffPolicy {
     /// Environments reset, replay empty.
     fn new(shared_settings: OffPolicySettings, build: &BuildContext<'_>) -> Result<OffPolicy, TrainerError> {
-        let BuildContext { experiment, sizes, spec, seeds, group, life, .. } = build;
+        let BuildContext { experiment, sizes, spec, seeds, group, start_iteration, .. } = build;
         let (shape, rows) = shares(&shared_settings, spec, sizes)?;
         let (env, _) = setup::parts(experiment)?;
         let envs = sizes.local_envs as usize;
-        let mut env = env::make_vector(env, envs, sizes.first_env, seeds, *life, env::EnvPurpose::Train)?;
+        let mut env =
+            env::make_vector(env, envs, sizes.first_env, seeds, *start_iteration, env::EnvPurpose::Train)?;
         env.watch(shown(group.page()));
         let mut replay = Replay::new(shape);
         replay.begin(env.observations());
@@ -247,7 +254,7 @@ impl OffPolicy {
         })
     }
 
-    /// What replay takes, for the plan line.
+    /// Replay's sizes, for [`Algorithm::plan`].
     fn plan(&self) -> String {
         let shape = self.replay.shape();
         format!(
@@ -266,7 +273,8 @@ impl OffPolicy {
             .take(envs)
             .map(|index| self.seeds.generator(Purpose::Action, index, ctx.iteration))
             .collect();
-        // All ranks make as many steps; where some are dummies this is a little ahead within an iteration.
+        // All ranks make the same number of steps. Where some are dummies, this is slightly ahead within an
+        // iteration.
         let all_envs = envs as u64 * u64::from(ctx.group.world_size());
         for step in 0..u64::from(self.num_steps) {
             let env_step = ctx.env_step + step * all_envs;
@@ -303,21 +311,23 @@ impl OffPolicy {
         Ok(self.ready)
     }
 
-    /// Draws this rank's share of a batch for update number `update` of the run; returns its stream, which goes on after the draws.
+    /// Draws this rank's share of a batch for update number `update` of the run; returns its stream,
+    /// positioned after the draws.
     fn sample(&mut self, update: u64, rank: u32) -> Generator {
         let mut random = self.seeds.generator(Purpose::Replay, rank, update);
         self.replay.sample(self.rows, &mut random, &mut self.batch);
         random
     }
 
-    /// Adds the environments and what else goes on.
+    /// Adds the environments and the decision to learn.
     fn state(&self, state: &mut State) {
         state.words.push(Words { name: "replay.ready".into(), values: vec![u64::from(self.ready)] });
         state.envs = self.env.save().unwrap_or_default();
         state.words_per_env = self.env.words_per_env().unwrap_or(0);
     }
 
-    /// Back from [`OffPolicy::state`]. Replay begins empty: learning goes on when it holds a batch again on every rank.
+    /// Restores [`OffPolicy::state`]. Replay begins empty: learning continues when every rank's replay holds
+    /// a batch again.
     fn restore(&mut self, restored: &RestoredState) -> Result<(), TrainerError> {
         self.counters = restored.counters;
         if let Some(envs) = &restored.envs {
@@ -339,7 +349,7 @@ impl OffPolicy {
         })
     }
 
-    /// Takes over this rank's replay, if its shard is there and is this checkpoint's; else says why not.
+    /// Restores this rank's replay from its shard; the error says why the shard is not this checkpoint's.
     fn load_replay(&mut self, folder: &Path, mark: &Mark) -> Result<(), String> {
         let path = shard(folder, mark.rank);
         let mut loaded = replay::load(self.replay.shape(), mark, &path)
@@ -354,7 +364,7 @@ fn shard(folder: &Path, rank: u32) -> PathBuf {
     folder.join(format!("replay-{rank}.shard"))
 }
 
-/// OFFPOLICY-1, apart from its surroundings.
+/// Whether learning begins now (OFFPOLICY-1).
 pub fn begin(
     group: &ProcessGroup,
     env_step: u64,

@@ -1,8 +1,11 @@
-//! What the on-policy algorithms share: networks with one optimiser, rollouts, advantages, and the update step.
+//! What the on-policy algorithms share: networks with one optimiser, rollouts, advantages, and the update
+//! step.
 //!
-//! Owner: the algorithm, whose own file says what is learnt from a rollout: a [`Objective`]. [`OnPolicyAlgorithm`] is the rest of an [`Algorithm`].
+//! Owner: the algorithm, whose own file says what is learnt from a rollout: an [`Objective`].
+//! [`OnPolicyAlgorithm`] is the rest of an [`Algorithm`].
 //!
-//! Invariant ONPOLICY-1: an update is zero gradients, backward, average over the ranks, clip, Adam, fingerprint, in this order on all ranks.
+//! Invariant ONPOLICY-1: an update is zero gradients, backward, average over the ranks, clip, Adam,
+//! fingerprint, in this order on all ranks.
 
 use super::adam::Adam;
 use super::batch::explained_variance;
@@ -93,20 +96,20 @@ pub struct OnPolicy {
     ddp: Ddp,
     collector: Collector,
     actor: Actor,
-    /// Of the rollout collected last, `[steps][envs]`.
+    /// Advantages of the rollout collected last, `[steps][envs]`.
     pub advantages: Vec<f32>,
     /// Advantage + value, `[steps][envs]`.
     pub returns: Vec<f32>,
     seeds: Seeds,
     fingerprint_every: u64,
-    /// Where networks live.
+    /// The networks' device.
     pub device: Device,
 }
 
 impl OnPolicy {
     /// Collective: weights are copied from rank 0.
     pub fn new(settings: OnPolicySettings, build: &BuildContext<'_>) -> Result<OnPolicy, TrainerError> {
-        let BuildContext { experiment, sizes, spec, seeds, device, group, life } = build;
+        let BuildContext { experiment, sizes, spec, seeds, device, group, start_iteration } = build;
         let (env, _) = setup::parts(experiment)?;
         let layout = Layout::new(spec, &experiment.policy, settings.aux)?;
         let policy = ActorCritic::new(layout, seeds, *device)?;
@@ -114,7 +117,8 @@ impl OnPolicy {
         let bucket = (experiment.distributed.bucket_mb.clamp(0.0, 4096.0) * 1024.0 * 1024.0) as usize;
         let ddp = Ddp::new(policy.named_parameters(), Vec::new(), group, bucket)?;
         let envs = sizes.local_envs as usize;
-        let mut env = env::make_vector(env, envs, sizes.first_env, seeds, *life, env::EnvPurpose::Train)?;
+        let mut env =
+            env::make_vector(env, envs, sizes.first_env, seeds, *start_iteration, env::EnvPurpose::Train)?;
         env.watch(shown(group.page()));
         let reward_config = RewardConfig {
             collect: Collect { num_steps: sizes.num_steps, ..experiment.collect.clone() },
@@ -145,7 +149,7 @@ impl OnPolicy {
         })
     }
 
-    /// The actor takes over what was learnt.
+    /// Copies the learnt parameters to the actor.
     fn load_actor(&mut self) -> Result<(), TrainerError> {
         self.actor.acting.load(&self.policy)?;
         if let Some(start) = self.policy.layout().log_std {
@@ -156,7 +160,8 @@ impl OnPolicy {
         Ok(())
     }
 
-    /// Collects a rollout and computes its advantages; the moments are merged over all ranks (one collective, when there are any).
+    /// Collects a rollout and computes its advantages; the moments are merged over all ranks (one collective,
+    /// when there are any).
     fn collect(&mut self, ctx: &StepContext<'_>) -> Result<(), TrainerError> {
         ctx.phase(Phase::Rollout);
         self.load_actor()?;
@@ -210,7 +215,8 @@ impl OnPolicy {
         Ok(())
     }
 
-    /// One update by hand-written passes: `pass` gets the parameters, and adds to the gradients, which are 0 (ONPOLICY-1).
+    /// One update by hand-written passes: `pass` gets the parameters, and adds to the gradients, which are 0
+    /// (ONPOLICY-1).
     ///
     /// # Safety
     /// `pass` uses no tensor: what it gets is the memory of the parameters and of their gradients.
@@ -227,7 +233,8 @@ impl OnPolicy {
         gradients.fill(0.0);
         pass(parameters.ok_or_else(gone)?, gradients);
         self.ddp.reduce(ctx.group)?;
-        // SAFETY: until the step is done, no tensor operation runs; parameters and gradients are different buffers.
+        // SAFETY: until the step is done, no tensor operation runs; parameters and gradients are different
+        // buffers.
         let (parameters, gradients) = unsafe { (self.policy.floats_mut(), self.ddp.flat_gradients()) };
         let gradients = gradients.ok_or_else(gone)?;
         let norm = sum_of_squares(Isa::best(), gradients).sqrt();
@@ -237,7 +244,7 @@ impl OnPolicy {
         Ok(())
     }
 
-    /// What follows an update: counters, fingerprint, status page.
+    /// After an update: counters, fingerprint, status page.
     fn updated(&mut self, ctx: &StepContext<'_>, stats: &mut IterationStats) {
         stats.updates += 1;
         let updates = ctx.updates + stats.updates;
@@ -266,7 +273,7 @@ impl OnPolicy {
         })
     }
 
-    /// Back from [`OnPolicy::state`].
+    /// Restores [`OnPolicy::state`].
     fn restore(&mut self, restored: &RestoredState) -> Result<(), TrainerError> {
         restored.copy_to(MODEL, self.policy.named_parameters())?;
         let moments = [("first", &self.adam.first), ("second", &self.adam.second)];
@@ -285,7 +292,8 @@ impl OnPolicy {
 
 /// What one algorithm learns from a rollout.
 pub trait Objective {
-    /// Learns from the rollout collected last, with the rank's stream for shuffles; fills in [`IterationStats::losses`].
+    /// Learns from the rollout collected last, with the rank's stream for shuffles; fills in
+    /// [`IterationStats::losses`].
     fn learn(
         &mut self,
         on: &mut OnPolicy,

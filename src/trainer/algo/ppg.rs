@@ -1,14 +1,16 @@
-//! Phasic policy gradient (Cobbe et al. 2021): PPO for `policy_iterations` iterations, then an auxiliary phase that distils the returns into the
-//! policy's own layers while it holds the policy where it is. Details as CleanRL's ppg_procgen.py; ALF's are settings.
+//! Phasic policy gradient (Cobbe et al. 2021): PPO for `policy_iterations` iterations, then an auxiliary
+//! phase that distils the returns into the policy's own layers while it holds the policy where it is. Details
+//! as CleanRL's ppg_procgen.py; ALF's are settings.
 //!
-//! The phases train different parameters: the auxiliary head takes no part in the policy phase, and the critic does not reach shared layers in it
-//! (unless `critic_trains_shared`). The flat gradient buffer has the same layout in both, with zeros where nothing was learnt, so all
-//! ranks exchange the same sizes in both phases.
+//! The phases train different parameters: the auxiliary head takes no part in the policy phase, and the
+//! critic does not reach shared layers in it (unless `critic_trains_shared`). The flat gradient buffer has
+//! the same layout in both, with zeros where nothing was learnt, so all ranks exchange the same sizes in both
+//! phases.
 //!
 //! Invariants:
 //! - PPG-1: phases follow from counters that are equal on all ranks.
-//! - PPG-2: the auxiliary phase goes over exactly the rollouts of the policy phase before it. They are not part of a checkpoint: a resumed run
-//!   begins a new policy phase.
+//! - PPG-2: the auxiliary phase goes over exactly the rollouts of the policy phase before it. They are not
+//!   part of a checkpoint: a resumed run begins a new policy phase.
 
 use super::batch::{Batches, shuffle};
 use super::on_policy::{Objective, OnPolicy, OnPolicyAlgorithm};
@@ -24,8 +26,9 @@ use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_types::learn::{NormAdv, Ppg as Settings};
 use tch::{Device, Kind, TchError, Tensor};
 
-/// The rollouts of a policy phase, on the device, one after the other: observations `[rows, ...]` as [`trunk::to_rows`] lays them out, the rest `[rows]`.
-/// There is room for all of a phase from its first rollout on.
+/// The rollouts of a policy phase, on the device, one after the other: observations `[rows, ...]` as
+/// [`trunk::to_rows`] lays them out, the rest `[rows]`. The first rollout allocates the memory of the whole
+/// phase.
 struct AuxRollouts {
     observations: Tensor,
     returns: Tensor,
@@ -120,7 +123,7 @@ impl Ppg {
         Ok(())
     }
 
-    /// Goes over everything that was kept; returns the last auxiliary loss and divergence.
+    /// Learns from all stored rollouts; returns the last auxiliary loss and divergence.
     fn aux_phase(
         &mut self,
         on: &mut OnPolicy,
@@ -135,8 +138,8 @@ impl Ppg {
         // A unit is one environment's part of one rollout.
         let mut units: Vec<usize> = (0..rollouts * self.envs).collect();
         let each = (units.len() / self.settings.aux_num_minibatches.max(1) as usize).max(1);
-        // The policy as it is now is what the phase must not change.
-        // In pieces as large as a minibatch: the activations of all images at once would not fit.
+        // The phase must not move the policy away from what it is now. Computed in pieces of a minibatch,
+        // because the activations of all images at once would not fit.
         let mut old = Vec::new();
         for rows in observations.f_split((each * self.steps) as i64, 0)? {
             let output = || on.policy.forward(&trunk::from_rows(&rows)?, Pass::PLAIN);
@@ -173,7 +176,7 @@ impl Ppg {
         }
     }
 
-    /// Rows of the kept rollouts that belong to these units.
+    /// Rows of the stored rollouts that belong to these units.
     fn rows(&self, units: &[usize], device: Device) -> Result<Tensor, TchError> {
         let rows: Vec<i64> = units
             .iter()

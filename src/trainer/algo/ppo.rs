@@ -1,12 +1,16 @@
-//! Proximal policy optimisation (Schulman et al. 2017) with the details of CleanRL's ppo.py and ppo_continuous_action.py, over all ranks.
+//! Proximal policy optimisation (Schulman et al. 2017) with the details of CleanRL's ppo.py and
+//! ppo_continuous_action.py, over all ranks.
 //!
-//! Each rank shuffles its own rollout into minibatches of `local_batch / num_minibatches`; gradients are averaged over the ranks, then clipped,
-//! then Adam steps. With equal local sizes the average of the ranks' gradients is the gradient of the mean over all samples, except that
-//! advantages are normalised per rank and minibatch, as CleanRL does, unless `norm_adv_over = "world"`.
+//! Each rank shuffles its own rollout into minibatches of `local_batch / num_minibatches`; gradients are
+//! averaged over the ranks, then clipped, then Adam steps. With equal local sizes the average of the ranks'
+//! gradients is the gradient of the mean over all samples, except that advantages are normalised per rank and
+//! minibatch, as CleanRL does, unless `norm_adv_over = "world"`.
 //!
 //! Invariants:
-//! - PPO-1: every rank makes the same number of updates: the target-KL decision uses the KL averaged over all ranks.
-//! - PPO-2: the host waits for the device once per iteration, and once per epoch with a target KL, not in an update (but for its collectives, whose waits are bounded).
+//! - PPO-1: every rank makes the same number of updates: the target-KL decision uses the KL averaged over all
+//!   ranks.
+//! - PPO-2: the host waits for the device once per iteration, and once per epoch with a target KL. In an
+//!   update it waits for collectives only, and those waits are bounded.
 
 use super::batch::Batches;
 use super::native::{Engine, Native, NativeLossStats};

@@ -139,7 +139,7 @@ fn trained(env: &str, rest: &str, kernel: &str, iterations: u64) -> (Vec<f32>, V
         seeds: Seeds::new(7),
         device: Device::Cpu,
         group: &group,
-        life: 0,
+        start_iteration: 0,
     };
     let native = |engine: &Engine| assert_eq!(matches!(engine, Engine::Native(_)), kernel != "libtorch");
     let mut algorithm: Box<dyn Algorithm> = match learn {
@@ -173,7 +173,8 @@ fn trained(env: &str, rest: &str, kernel: &str, iterations: u64) -> (Vec<f32>, V
     (model.flat_map(|array| array.values).collect(), losses)
 }
 
-/// The hand-written passes and libtorch make the same iterations: the same actions, and weights that differ by rounding only.
+/// The hand-written passes and libtorch make the same iterations: the same actions, and weights that differ
+/// by rounding only.
 #[test]
 fn both_engines_learn_the_same() {
     for (env, rest) in [
@@ -211,8 +212,8 @@ fn differences(a: &State, b: &State) -> Vec<(String, f32)> {
         .collect()
 }
 
-/// A2C with the shipped settings, whole iterations of acting, normalised rewards and updates: weights, log_std and Adam's moments of both engines differ by
-/// rounding only.
+/// A2C with the shipped settings, whole iterations of acting, normalised rewards and updates: weights,
+/// log_std and Adam's moments of both engines differ by rounding only.
 #[test]
 fn a2c_on_pendulum_learns_the_same_by_both_engines() {
     let run = |kernel| {
@@ -228,7 +229,7 @@ fn a2c_on_pendulum_learns_the_same_by_both_engines() {
             seeds: Seeds::new(1),
             device: Device::Cpu,
             group: &group,
-            life: 0,
+            start_iteration: 0,
         };
         let Learn::A2c(settings) = learn else { panic!("not A2C") };
         let mut a2c = A2c::new(settings, &build).unwrap();

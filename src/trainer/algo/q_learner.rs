@@ -1,13 +1,15 @@
 //! What DQN learns from a batch: targets, loss, averaged gradient, step, target copy.
 //!
-//! Owner: [`super::dqn`]. Mnih et al. 2015, with the choice of the next action by the online network (van Hasselt et al. 2016, equation 4), n-step
-//! returns (REPLAY-2 makes them) and dueling networks (Wang et al. 2016, equation 9) as options. The mean squared TD error without halving is
-//! CleanRL's and DI-engine's.
+//! Owner: [`super::dqn`]. Mnih et al. 2015, with the choice of the next action by the online network (van
+//! Hasselt et al. 2016, equation 4), n-step returns (REPLAY-2 makes them) and dueling networks (Wang et al.
+//! 2016, equation 9) as options. The mean squared TD error without halving is CleanRL's and DI-engine's.
 //!
 //! Invariants:
-//! - QLEARN-1: gradients are averaged over the ranks, then clipped: with equal shares of a batch, ranks learn what one would from the whole.
-//! - QLEARN-2: the plain-Rust way and libtorch's give the same update within 1e-6.
-//! - QLEARN-3: online and target networks stay equal bit by bit over the ranks; both are broadcast at the start and covered by the fingerprint.
+//! - QLEARN-1: gradients are averaged over the ranks, then clipped: with equal shares of a batch, the ranks
+//!   learn what one rank would learn from the whole.
+//! - QLEARN-2: plain Rust and libtorch give the same update within 1e-6.
+//! - QLEARN-3: online and target networks stay equal bit by bit over the ranks; both are broadcast at the
+//!   start and covered by the fingerprint.
 
 use super::adam::Adam;
 use crate::distributed::upload::{upload, upload_slice};
@@ -29,7 +31,7 @@ use rankdeck_types::learn::Dqn as Settings;
 use rankdeck_types::learn::dqn::TdLoss;
 use tch::{Device, Kind, TchError, Tensor};
 
-/// What an update saw, of this rank's share.
+/// Statistics of an update, from this rank's share of the batch.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct QStats {
     /// Mean TD loss of this rank's share.
@@ -54,15 +56,15 @@ pub struct QLearner {
     device: Device,
 }
 
-/// What the latest update saw, where it is.
+/// The latest update's statistics, wherever they are.
 enum LatestLoss {
     Nothing,
     Numbers(QStats),
-    /// On the device, to be read when somebody asks: the loss, and the Q-values of the actions taken.
+    /// Loss and Q-values of the actions taken, still on the device.
     Tensors(Tensor, Tensor),
 }
 
-/// The plain-Rust way.
+/// Networks and buffers of the plain-Rust path.
 struct NativeQ {
     online: QFast,
     target: QFast,
@@ -92,7 +94,7 @@ impl NativeQ {
         now.copy_rows(&batch.numbers.now);
         let q = online.forward(now);
         let (distance, share) = match settings.loss {
-            // `Squared` halves there, and not here.
+            // The kernel's `Squared` is halved; DQN's loss is not.
             TdLoss::Squared => (Distance::Squared, 2.0),
             TdLoss::Huber => (Distance::Huber, 1.0),
         };
@@ -120,7 +122,7 @@ fn load(network: &mut QFast, parameters: &Parameters) -> Result<(), TrainerError
     Ok(())
 }
 
-/// Which way to compute.
+/// What computes updates.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ComputePath {
     /// Plain Rust where the network is dense and the device a CPU, else libtorch.
@@ -199,7 +201,7 @@ impl QLearner {
         Ok(learner)
     }
 
-    /// To be called after parameters were changed from outside.
+    /// Call after the parameters were changed from outside.
     pub fn loaded(&mut self) -> Result<(), TrainerError> {
         if let Some(fast) = &mut self.fast {
             load(&mut fast.target, &self.network.target)?;
@@ -238,7 +240,7 @@ impl QLearner {
         Ok(())
     }
 
-    /// What the latest update saw; reads it from the device.
+    /// Statistics of the latest update, read from the device.
     pub fn stats(&self) -> Result<QStats, TchError> {
         match &self.latest {
             LatestLoss::Nothing => Ok(QStats::default()),
@@ -263,7 +265,8 @@ impl QLearner {
         Ok(self.adam.step_flat(parameters, gradients, self.settings.learning_rate, scale)?)
     }
 
-    /// The gradient of the batch's loss with libtorch; returns the loss, and the Q-values of the actions taken.
+    /// The gradient of the batch's loss with libtorch; returns the loss, and the Q-values of the actions
+    /// taken.
     fn gradient(&self, batch: &Batch) -> Result<(Tensor, Tensor), TrainerError> {
         let rows = batch.rows as i64;
         let column = |values: &[f32]| upload_slice(values, self.device);

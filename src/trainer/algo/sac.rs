@@ -1,10 +1,13 @@
-//! Soft actor-critic over all ranks: each rank plays its environments into its own replay and brings its share of every batch.
+//! Soft actor-critic over all ranks: each rank plays its environments into its own replay and brings its
+//! share of every batch.
 //!
-//! Owner: [`OffPolicyAlgorithm`]. An iteration is `collect.num_steps` steps of every environment, then `updates_per_iteration` updates
-//! ([`super::sac_learner`], SAC-1..3). Until `learning_starts` environment steps over all ranks, actions are even within their bounds. Reference:
-//! CleanRL's sac_continuous_action.py.
+//! Owner: [`OffPolicyAlgorithm`]. An iteration is `collect.num_steps` steps of every environment, then
+//! `updates_per_iteration` updates ([`super::sac_learner`], SAC-1..3). Until `learning_starts` environment
+//! steps over all ranks, actions are uniform within their bounds. Reference: CleanRL's
+//! sac_continuous_action.py.
 //!
-//! Truncation: a cut by a time limit goes on with the value of the true last observation, as in CleanRL (REPLAY-2).
+//! Truncation: after a cut by a time limit, the value of the true last observation counts, as in CleanRL
+//! (REPLAY-2).
 
 use super::off_policy::{Learner, OffPolicyAlgorithm, OffPolicySettings, shares};
 use super::sac_learner::{Noise, Optimiser, SacLearner};

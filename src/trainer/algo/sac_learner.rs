@@ -1,13 +1,15 @@
 //! What SAC learns from a batch: critics, then actor, then the entropy weight.
 //!
-//! Owner: [`super::sac`]. Haarnoja et al. 2018 (arXiv 1812.05905) with the details of CleanRL's sac_continuous_action.py: twin critics, a delayed actor that makes
-//! up for the delay, targets that follow after every critic update, and the entropy weight learnt as the exponential of a free number.
+//! Owner: [`super::sac`]. Haarnoja et al. 2018 (arXiv 1812.05905) with the details of CleanRL's
+//! sac_continuous_action.py: twin critics, a delayed actor that makes up for the delay, targets that follow
+//! after every critic update, and the entropy weight learnt as the exponential of a free number.
 //!
 //! Invariants:
-//! - SAC-1: the order is fixed: critics; every `policy_every` updates the actor and then the entropy weight, `policy_every` times. Each has an optimiser
-//!   and a flat gradient of its own, which is averaged over the ranks: one collective each. The count depends on the number of updates only.
-//! - SAC-2: critics, targets, actor and entropy weight stay equal bit by bit over the ranks; all are broadcast at the start and covered by the
-//!   fingerprint.
+//! - SAC-1: the order is fixed: critics; every `policy_every` updates the actor and then the entropy weight,
+//!   `policy_every` times. Each has an optimiser and a flat gradient of its own, which is averaged over the
+//!   ranks: one collective each. The count depends on the number of updates only.
+//! - SAC-2: critics, targets, actor and entropy weight stay equal bit by bit over the ranks; all are
+//!   broadcast at the start and covered by the fingerprint.
 //! - SAC-3: the actor's loss changes no critic.
 
 use super::adam::Adam;
@@ -21,14 +23,14 @@ use rankdeck_kernel::seeds::Seeds;
 use rankdeck_types::learn::Sac as Settings;
 use tch::{Device, Kind, TchError, Tensor};
 
-/// What an update saw, of this rank's share.
+/// Statistics of an update, from this rank's share of the batch.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct SacStats {
     /// Sum of both critics' mean squared errors.
     pub critic_loss: f64,
-    /// Of the latest actor update.
+    /// Loss of the latest actor update.
     pub actor_loss: f64,
-    /// Of the latest update of the entropy weight.
+    /// Loss of the latest update of the entropy weight.
     pub alpha_loss: f64,
     /// The entropy weight.
     pub alpha: f64,
@@ -36,7 +38,7 @@ pub struct SacStats {
     pub q_values: f64,
 }
 
-/// Scalars of the latest update of each kind, on the device until somebody asks.
+/// Scalars of the latest update of each kind, still on the device.
 #[derive(Default)]
 struct LatestStats {
     critic_loss: Option<Tensor>,
@@ -122,7 +124,7 @@ impl SacLearner {
         self.updates
     }
 
-    /// Critic updates of an earlier life.
+    /// Continues from the critic updates of a checkpoint.
     pub fn resume(&mut self, updates: u64) {
         self.updates = updates;
     }
@@ -175,7 +177,7 @@ impl SacLearner {
         Ok(())
     }
 
-    /// What the latest update saw; reads it from the device.
+    /// Statistics of the latest update, read from the device.
     pub fn stats(&self) -> Result<SacStats, TchError> {
         let read = |scalar: &Option<Tensor>| scalar.as_ref().map_or(Ok(0.0), |t| t.f_double_value(&[]));
         Ok(SacStats {
@@ -224,7 +226,7 @@ impl SacLearner {
 
     fn alpha_step(&mut self, now: &Tensor, noise: &Tensor, group: &ProcessGroup) -> Result<(), TrainerError> {
         let log_probs = tch::no_grad(|| self.networks.draw(now, noise))?.log_probs;
-        // The target entropy: one nat less than even per action (Haarnoja et al. 2018).
+        // The target entropy: one nat below uniform per action (Haarnoja et al. 2018).
         let target = -(self.networks.layout().actions as f64);
         let lack = log_probs.f_add_scalar(target)?.f_neg()?;
         let loss = self.log_alpha.f_exp()?.f_mul(&lack)?.f_mean(None::<Kind>)?;

@@ -1,6 +1,7 @@
-//! Work that may block inside a library, done on a thread of its own so that the caller is back in time.
+//! Work that may block inside a library, on a thread of its own, so that the caller returns in time.
 //!
-//! Owner: the process group. Invariant: the work owns everything it uses, so a thread that stays behind touches nothing of the caller's.
+//! Owner: the process group. Invariant: the work owns everything it uses, so a thread that is left behind
+//! touches nothing of the caller's.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -10,18 +11,18 @@ enum WorkMessage<T> {
     Done(T),
 }
 
-/// Given to the work, to say that it moves on.
+/// Lets the work report progress.
 pub(super) struct WorkProgress<T>(Sender<WorkMessage<T>>);
 
 impl<T> WorkProgress<T> {
     pub(super) fn moved(&self) {
-        // The caller may have given up; then nobody listens.
+        // The caller may have given up and dropped the receiver.
         let _ = self.0.send(WorkMessage::WorkProgress);
     }
 }
 
-/// Runs `work` on its own thread; `None` when it is not done within `limit` (or the thread could not be made).
-/// `moved` is called on the caller's thread for each sign of progress.
+/// Runs `work` on its own thread; `None` when it is not done within `limit` (or the thread could not be
+/// made). `moved` is called on the caller's thread for each sign of progress.
 pub(super) fn within<T: Send + 'static>(
     limit: Duration,
     work: impl FnOnce(&WorkProgress<T>) -> T + Send + 'static,

@@ -1,7 +1,8 @@
-//! Check mode: before each collective, all ranks say what they are about to do, in a message whose size never differs.
+//! Check mode: before each collective, all ranks say what they are about to do, in a message whose size never
+//! differs.
 //!
-//! Owner: the process group; on with `RANKDECK_CHECK_COLLECTIVES=1`. Libraries match collectives by order alone: two
-//! different ones mix up, or hang. Comparing notes first names the first difference instead.
+//! Owner: the process group; on with `RANKDECK_CHECK_COLLECTIVES=1`. Libraries match collectives by order
+//! alone: two different ones mix up, or hang. Comparing notes first names the first difference instead.
 
 use super::collective::{CollectiveNote, WORDS, describe};
 use super::error::{BackendError, DistErrorKind};

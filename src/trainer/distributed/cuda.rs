@@ -1,7 +1,7 @@
-//! Whether this host has a GPU that works, and loading what serves it.
+//! Whether this host has a working GPU, and loading the libraries for it.
 //!
-//! Owner: the trainer's start-up. libtorch's CUDA half is not linked: it would not load on a host without the driver. It is opened here, before the
-//! first tensor, where there is a device; tch sees CUDA from then on.
+//! Owner: the trainer's start-up. libtorch's CUDA half is not linked: it would not load on a host without the
+//! driver. It is opened here, before the first tensor, where there is a device; tch sees CUDA from then on.
 
 use super::error::{BackendError, DistError, DistErrorKind, DistPhase};
 use super::library::{Library, torch_folder};
@@ -19,7 +19,7 @@ pub(super) fn driver_failure(what: &str, error: result::DriverError) -> BackendE
 
 /// How many devices this process may use; 0 without a driver. A driver that does not start is an error.
 pub(super) fn device_count() -> Result<u32, BackendError> {
-    // cudarc panics when the library is missing: look first.
+    // cudarc panics when the library is missing.
     if !has_driver() {
         return Ok(0);
     }
@@ -65,8 +65,8 @@ fn load() -> Result<bool, BackendError> {
     Ok(true)
 }
 
-/// Loads libtorch's CUDA half where a driver and a device are present, and says whether; call it before anything asks tch about CUDA.
-/// `Ok(false)`: there is no GPU, use the CPU. An error: there is one, but it cannot be used.
+/// Loads libtorch's CUDA half where a driver and a device are present. Call it before anything asks tch about
+/// CUDA. `Ok(false)`: there is no GPU, use the CPU. An error: there is a GPU, but it cannot be used.
 pub fn load_cuda() -> Result<bool, DistError> {
     static LOADED: OnceLock<Result<bool, BackendError>> = OnceLock::new();
     LOADED.get_or_init(load).clone().map_err(|failure| {

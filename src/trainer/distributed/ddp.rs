@@ -1,17 +1,19 @@
-//! Data-parallel training: equal weights at the start, equal gradients at each update, and a proof of both.
+//! Data-parallel training: equal weights at the start, equal gradients at each update, and a check of both.
 //!
-//! Owner: the learner. The gradients of all parameters live in one flat buffer per dtype and device, and each parameter's `.grad` is a view of it;
-//! autograd accumulates in place. What is exchanged is that buffer, so the layout never depends on which parameters a loss used
-//! (PyTorch's DDP calls the difference `find_unused_parameters`; CleanRL's flat reduce skips them and can then disagree between ranks).
+//! Owner: the learner. The gradients of all parameters live in one flat buffer per dtype and device, and each
+//! parameter's `.grad` is a view of it; autograd accumulates in place. What is exchanged is that buffer, so
+//! the layout never depends on which parameters a loss used (PyTorch's DDP calls the difference
+//! `find_unused_parameters`; CleanRL's flat reduce skips them and can then disagree between ranks).
 //!
 //! Invariants:
 //! - DDP-1: after `new`, parameters and buffers are bit-equal on all ranks.
 //! - DDP-2: `reduce` exchanges the same sizes in the same order on all ranks, whatever the data.
 //! - DDP-3: gradients are averaged ([`Averaging`] says over what), and clipped after that.
-//! - DDP-4: an optimiser that replaced a `.grad` (`zero_grad` setting it to none) loses nothing: the next `reduce` takes the new one in.
+//! - DDP-4: an optimiser that replaced a `.grad` (`zero_grad` setting it to none) loses nothing: the next
+//!   `reduce` copies the new one.
 //!
-//! Accumulating over several backward passes without exchanging (PyTorch's `no_sync`) is: call `reduce` after the last one only. Nothing is
-//! exchanged during backward; docs/ARCHITECTURE.md has the measurement behind that.
+//! To accumulate over several backward passes without exchanging (PyTorch's `no_sync`), call `reduce` after
+//! the last one only. Nothing is exchanged during backward.
 
 use super::error::{BackendError, DistError, DistErrorKind, DistPhase};
 use super::ffi;
@@ -23,14 +25,17 @@ use tch::{Device, Kind, Tensor, no_grad};
 /// PyTorch's clip_grad_norm_ adds this to the norm.
 const CLIP_EPSILON: f64 = 1e-6;
 
-/// What the sum of a parameter's gradients over the ranks is divided by. The two differ only where some rank's loss did not use the parameter.
+/// What the sum of a parameter's gradients over the ranks is divided by. The two rules differ only where some
+/// rank's loss did not use the parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Averaging {
-    /// By the world size, as PyTorch's DDP and CleanRL do: a rank that did not use a parameter counts as one with a gradient of zero.
+    /// By the world size, as PyTorch's DDP and CleanRL do: a rank that did not use a parameter counts as one
+    /// with a gradient of zero.
     #[default]
     World,
-    /// By the number of ranks that used the parameter, as DI-engine does. A flag per parameter, 1 or 0, travels behind the gradients in the last bucket, so
-    /// there are as many collectives as without. A parameter that no rank used keeps a gradient of zero.
+    /// By the number of ranks that used the parameter, as DI-engine does. A flag per parameter, 1 or 0,
+    /// follows the gradients in the last bucket, so the number of collectives stays the same. A parameter
+    /// that no rank used keeps a gradient of zero.
     Contributors,
 }
 
@@ -44,7 +49,8 @@ struct GradientSlot {
 /// All parameters of one dtype on one device.
 struct Flat {
     gradients: Tensor,
-    /// One per slot, behind the gradients in the same memory: 1 where this rank used the parameter. Only for [`Averaging::Contributors`].
+    /// One per slot, behind the gradients in the same memory: 1 where this rank used the parameter. Only for
+    /// [`Averaging::Contributors`].
     flags: Option<Tensor>,
     slots: Vec<GradientSlot>,
     /// Views of the flat buffer, cut between parameters; the last has the flags.
@@ -63,9 +69,10 @@ pub struct Ddp {
 }
 
 impl Ddp {
-    /// Checks that all ranks have the same layout, copies rank 0's parameters and buffers to all (tag `weights`), and makes every `.grad` a view of the
-    /// flat buffer. Tensors keep their storage: optimisers made before or after see the same ones. A bucket holds whole parameters
-    /// up to `bucket_bytes`, at least one. Do not pass replay buffers.
+    /// Checks that all ranks have the same layout, copies rank 0's parameters and buffers to all (tag
+    /// `weights`), and makes every `.grad` a view of the flat buffer. Tensors keep their storage: optimisers
+    /// made before or after see the same ones. A bucket holds whole parameters up to `bucket_bytes`, at least
+    /// one. Do not pass replay buffers.
     #[track_caller]
     pub fn new(
         parameters: Vec<(String, Tensor)>,
@@ -101,14 +108,14 @@ impl Ddp {
         Ok(Ddp { flats, state, layout, replaced: 0, averaging, identity })
     }
 
-    /// Zeroes all gradients, in place. Use this and not the optimiser's.
+    /// Zeroes all gradients in place. Use this instead of the optimiser's.
     pub fn zero_grad(&mut self) {
         for flat in &mut self.flats {
             let _ = flat.gradients.zero_();
             for slot in &mut flat.slots {
-                // Failures here show again, as errors, in `reduce`.
+                // `reduce` reports a failure here as an error.
                 if self.averaging == Averaging::Contributors {
-                    // A gradient that appears is how a parameter that was used is told from one that was not.
+                    // The parameter was used if backward makes a gradient appear.
                     let _ = ffi::clear_grad(&mut slot.parameter);
                 } else if !attached(slot) {
                     let _ = ffi::set_grad(&mut slot.parameter, &mut slot.gradient);
@@ -117,15 +124,16 @@ impl Ddp {
         }
     }
 
-    /// The flat gradients of all parameters in their order, for hand-written backward passes, which add to them;
-    /// `None` unless all are f32 on the CPU. The caller zeroes them.
+    /// The flat gradients of all parameters in their order, for hand-written backward passes, which add to
+    /// them; `None` unless all are f32 on the CPU. The caller zeroes them.
     ///
     /// # Safety
-    /// The parameters' `.grad` are views of this memory: until the slice is dropped, no tensor operation may touch
-    /// them.
+    /// The parameters' `.grad` are views of this memory: until the slice is dropped, no tensor operation may
+    /// touch them.
     pub(crate) unsafe fn flat_gradients(&mut self) -> Option<&mut [f32]> {
         match self.flats.as_mut_slice() {
-            // SAFETY: the flat buffer is reached through `self` and the views only; the caller leaves those alone.
+            // SAFETY: the flat buffer is reached through `self` and the views only; the caller leaves those
+            // alone.
             [flat] => unsafe { memory::floats_mut(&mut flat.gradients) },
             _ => None,
         }
@@ -152,8 +160,8 @@ impl Ddp {
         Ok(())
     }
 
-    /// Scales the (averaged) gradients so that their joint norm is at most `max_norm`; returns the norm before, a scalar on the device, for which nobody
-    /// has waited.
+    /// Scales the (averaged) gradients so that their joint norm is at most `max_norm`. Returns the norm
+    /// before scaling, a scalar on the device; the host does not wait for it.
     pub fn clip_grad_norm(&mut self, max_norm: f64) -> Tensor {
         no_grad(|| {
             let device = self.flats.first().map_or(Device::Cpu, |flat| flat.gradients.device());
@@ -162,7 +170,7 @@ impl Ddp {
                 sum + flat.gradients.norm().to_kind(Kind::Double).to_device(device).square()
             });
             let norm = squares.sqrt();
-            // As PyTorch: a norm that is not a number makes the gradients so, and shows.
+            // As in PyTorch: a NaN norm makes all gradients NaN, which the losses then show.
             let scale = ((&norm + CLIP_EPSILON).reciprocal() * max_norm).clamp_max(1.0);
             for flat in &mut self.flats {
                 let scale = scale.to_device(flat.gradients.device()).to_kind(flat.gradients.kind());
@@ -177,8 +185,9 @@ impl Ddp {
         self.state.iter().fold(Hash::new().word(self.layout), fingerprint::tensor).value()
     }
 
-    /// Every rank's fingerprint, in rank order (tag `fingerprint`). The same message compares which collectives the ranks have been through: a library
-    /// that matches calls by order alone may mix two different ones up without an error, which this turns into one.
+    /// Every rank's fingerprint, in rank order (tag `fingerprint`). The same message compares which
+    /// collectives the ranks have entered: a library that matches calls by order alone may mix up two
+    /// different ones without an error.
     #[track_caller]
     pub fn compare(&self, group: &ProcessGroup) -> Result<Vec<u64>, DistError> {
         let words = gather_words([self.fingerprint(), group.chain_hash()], group, "fingerprint")?;
@@ -203,7 +212,8 @@ impl Ddp {
         self.flats.iter().map(|flat| flat.buckets.len()).sum()
     }
 
-    /// How many gradients were found outside the flat buffer and taken in; grows when somebody else's `zero_grad` is used.
+    /// How many gradients were found outside the flat buffer and copied into it. It grows when another
+    /// `zero_grad` is used.
     pub fn replaced(&self) -> u64 {
         self.replaced
     }

@@ -1,16 +1,20 @@
-//! Lanes: all-reduces of CPU tensors on the calling thread, over TCP connections of their own.
+//! All-reduces of CPU tensors on the calling thread, over TCP connections of their own.
 //!
-//! Owner: Gloo's transport. Gloo hands each operation to a thread of libtorch's and each message to a thread of its own, and for the gradients of a small
-//! network those hand-overs take longer than the data. Here the caller sends, receives and adds.
+//! Owner: Gloo's transport. Gloo hands each operation to a thread of libtorch and each message to a thread of
+//! its own. For the gradients of a small network that takes longer than the transfer. Here the caller sends,
+//! receives and adds.
 //!
-//! The algorithm is recursive doubling: in round k each rank exchanges all it has with the rank whose number differs in bit k. Where the world size is not a power of
-//! two, the ranks beyond the largest one hand theirs in first and get the result last (R. Thakur, R. Rabenseifner, W. Gropp, Optimization of Collective
-//! Communication Operations in MPICH, 2005, section 4.5).
+//! The algorithm is recursive doubling: in round k each rank exchanges its sum with the rank whose number
+//! differs in bit k. Where the world size is not a power of two, the extra ranks send their values first and
+//! receive the result last (R. Thakur, R. Rabenseifner, W. Gropp, Optimization of Collective Communication
+//! Operations in MPICH, 2005, section 4.5).
 //!
 //! Invariants:
-//! - LANES-1: both ends of an exchange combine (value of the lower rank, value of the higher rank), so that all ranks end with the same bits.
-//! - LANES-2: every message begins with what its sender does; of a message of another collective nothing is used, and its sender is named.
-//! - LANES-3: nothing waits beyond its deadline, and what is waited for is a rank that the error names.
+//! - DIRECT-1: both ends of an exchange combine (value of the lower rank, value of the higher rank), so that
+//!   all ranks end with the same bits.
+//! - DIRECT-2: every message begins with its sender's call. Data of another collective are not used, and the
+//!   error names the sender.
+//! - DIRECT-3: no wait exceeds its deadline, and the error names the rank that did not answer.
 
 use super::collective::{CollectiveNote, WORDS, describe};
 use super::error::{BackendError, DistErrorKind};
@@ -22,12 +26,12 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 use tch::Kind;
 
-/// Most bytes of one write, and of what was read and waits to be added: it is added while it is in the cache. Each end may read this much more than it has sent, so
-/// one of two ends can always go on.
+/// Most bytes of one write, and most bytes that were read and are not added yet, so that they are still in
+/// the cache. Each end may read this much more than it has sent, so one of the two can always continue.
 const PIECE: usize = 256 << 10;
 const HEAD: usize = 8 * (WORDS + 1);
 
-/// What is added, and how.
+/// The type of the elements, and how they are combined.
 #[derive(Clone, Copy)]
 pub(super) struct Reduction {
     pub op: RawReduce,
@@ -35,12 +39,12 @@ pub(super) struct Reduction {
 }
 
 impl Reduction {
-    /// Does this file know how?
+    /// Whether this file implements it.
     pub(super) fn is_known(self) -> bool {
         matches!(self.kind, Kind::Float | Kind::Double | Kind::Int64)
     }
 
-    /// `own` becomes the combination; `lower`: it is the lower rank's.
+    /// Combines `other` into `own`; `lower`: `own` is the lower rank's value.
     fn combine(self, own: &mut [u8], other: &[u8], lower: bool) {
         match (self.kind, self.op) {
             (Kind::Float, RawReduce::Sum) => {
@@ -112,13 +116,13 @@ pub(super) fn partners(rank: u32, world_size: u32) -> Vec<u32> {
 /// What one end of an exchange does with its message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Direction {
-    /// Sends all it has and adds what comes.
+    /// Sends its data, and adds the peer's.
     Both,
-    /// Sends all it has.
+    /// Sends its data.
     Out,
-    /// Adds what comes.
+    /// Adds the peer's data.
     In,
-    /// Takes what comes for its own.
+    /// Replaces its data by the peer's.
     Over,
 }
 
@@ -132,12 +136,12 @@ pub(super) struct DirectAllReduce {
     rank: u32,
     world_size: u32,
     direct: Vec<Connection>,
-    /// [`PIECE`] bytes for what comes in.
+    /// [`PIECE`] bytes for received data.
     scratch: RefCell<Vec<u8>>,
 }
 
 impl DirectAllReduce {
-    /// Takes over connections to all [`partners`].
+    /// Uses these connections, one to each of the [`partners`].
     pub(super) fn over(
         rank: u32,
         world_size: u32,
@@ -207,7 +211,7 @@ impl DirectAllReduce {
         let (sends, takes) =
             (matches!(direction, Direction::Both | Direction::Out), direction != Direction::Out);
         let (mut sent, mut got) = (if sends { 0 } else { whole }, if takes { 0 } else { whole });
-        // Of what came, `data[..combined]` has been added; scratch begins with what follows.
+        // `data[..combined]` is done; scratch begins with the received bytes that follow.
         let (mut theirs, mut consensus, mut combined) = ([0; HEAD], false, 0);
         while sent < whole || got < whole {
             let before = sent + got;
@@ -228,7 +232,7 @@ impl DirectAllReduce {
                 }
             }
             if matches!(direction, Direction::Both | Direction::In) {
-                // What has not been sent yet is still needed as it is.
+                // What has not been sent yet must not change.
                 let ready = sent.min(got).saturating_sub(HEAD);
                 let ready = ready - ready % reduction.kind.elt_size_in_bytes();
                 if ready > combined {
@@ -250,7 +254,7 @@ fn lost(peer: u32, text: &str) -> BackendError {
     BackendError::new(DistErrorKind::Connection, format!("rank {peer}: {text}"))
 }
 
-/// Writes on from byte `sent` of head and data; 0 when nothing can be taken now.
+/// Writes from byte `sent` of head and data on; 0 when the socket takes nothing now.
 fn write(
     connection: &Connection,
     head: &[u8; HEAD],
@@ -263,7 +267,7 @@ fn write(
     moved((&connection.stream).write_vectored(&parts), connection.peer)
 }
 
-/// Reads on from byte `got` of head and data, data `into` what is left of its place; 0 when nothing is there.
+/// Reads from byte `got` of head and data on, the data to `into`; 0 when nothing has arrived.
 fn read(
     connection: &Connection,
     head: &mut [u8; HEAD],
@@ -284,8 +288,9 @@ fn moved(result: std::io::Result<usize>, peer: u32) -> Result<usize, BackendErro
     }
 }
 
-/// Sleeps until the lane can be written or read. At once: to ask again and again for 50 us first took twice the CPU time and twice as long at the median for
-/// 136 kB where cores are shared (load 14 on two), since a rank that has spun is put behind others, and made no difference on a quiet machine.
+/// Sleeps until the connection can be written or read. It does not spin first: on shared cores, the scheduler
+/// puts a rank that has spun behind the others. Spinning for 50 us doubled both CPU time and latency there
+/// (136 kB, load 14 on two cores), and made no difference on an idle machine.
 fn wait(connection: &Connection, out: bool, into: bool, deadline: Instant) -> Result<(), BackendError> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
@@ -295,7 +300,8 @@ fn wait(connection: &Connection, out: bool, into: bool, deadline: Instant) -> Re
     let events = if out { libc::POLLOUT } else { 0 } | if into { libc::POLLIN } else { 0 };
     let mut subject = libc::pollfd { fd: connection.stream.as_raw_fd(), events, revents: 0 };
     let limit = i32::try_from(left.as_millis().max(1)).unwrap_or(i32::MAX);
-    // SAFETY: `subject` is one live pollfd for the length of the call. Whatever it says, the next read or write finds out what is.
+    // SAFETY: `subject` is one live pollfd for the length of the call. The next read or write finds out what
+    // happened.
     unsafe { libc::poll(&mut subject, 1, limit) };
     Ok(())
 }
@@ -317,7 +323,8 @@ fn agree(mine: &[i64; WORDS + 1], theirs: &[u8; HEAD], peer: u32) -> Result<(), 
         };
         format!("{} ({name})", describe(note))
     };
-    // The watch knows these words (core/watch/facts.rs): whoever ends with them met a difference and need not be the one that differs.
+    // The watch knows these words (core/watch/facts.rs): a rank that ends with them need not be the one that
+    // differs.
     let text = format!(
         "another call came from rank {peer}: this rank is in {}, but rank {peer} in {}",
         how(mine),

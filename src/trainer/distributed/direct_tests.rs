@@ -1,4 +1,4 @@
-//! Lanes between threads: exact sums on every world size, equal bits, and what goes wrong.
+//! Direct all-reduces between threads: exact sums on every world size, equal bits, and what goes wrong.
 
 use super::*;
 use rankdeck_proto::status_page::{Dtype, Op, tag};

@@ -1,16 +1,18 @@
-//! Data parallelism inside one process: a batch split over several devices, gradients gathered on the first (PyTorch's `DataParallel`).
+//! Data parallelism inside one process: a batch split over several devices, gradients gathered on the first
+//! (PyTorch's `DataParallel`).
 //!
-//! Owner: the learner. Each call copies the parameters to every device, runs the forward pass there on that device's rows, and puts the outputs together
-//! on the first device, where the loss is taken. Copying and putting together are ordinary differentiable operations, so one backward pass
-//! through the whole leaves the sum of all devices' gradients in the first device's parameters: no gradient is moved by hand, and what comes after
-//! (DDP over ranks, clipping, optimiser) sees a model on one device.
+//! Owner: the learner. Each call copies the parameters to every device, runs the forward pass there on that
+//! device's rows, and concatenates the outputs on the first device, where the loss is computed. Both copies
+//! are differentiable, so one backward pass leaves the sum of all devices' gradients in the first device's
+//! parameters. What follows (DDP over ranks, clipping, optimiser) sees a model on one device.
 //!
 //! Invariants:
 //! - DP-1: outputs and gradients equal those of one device up to the order of sums.
-//! - DP-2: rows keep their order; the first devices get one row more where the batch does not divide; a batch smaller than the number of devices uses the
-//!   first devices only.
+//! - DP-2: rows keep their order; the first devices get one row more where the batch does not divide; a batch
+//!   smaller than the number of devices uses the first devices only.
 //!
-//! Work on different GPUs overlaps, because launches do not wait. On CPU "devices" the replicas run one after the other: for tests, not for speed.
+//! Work on different GPUs overlaps, because launches do not wait. On CPU "devices" the replicas run one after
+//! the other: for tests, not for speed.
 
 use tch::{Device, TchError, Tensor};
 
@@ -21,7 +23,7 @@ pub struct DataParallel {
 }
 
 impl DataParallel {
-    /// Over these devices; the first holds the parameters. `None` when there is nothing to split: fewer than two devices.
+    /// Splits over these devices; the first holds the parameters. `None` for fewer than two devices.
     pub fn new(devices: Vec<Device>) -> Option<DataParallel> {
         (devices.len() > 1).then_some(DataParallel { devices })
     }
@@ -35,7 +37,8 @@ impl DataParallel {
         })
     }
 
-    /// `forward(parameters, rows)` on every device; its outputs together on the first, in the order of the rows of `inputs` (dimension 0 of each).
+    /// `forward(parameters, rows)` on every device; its outputs together on the first, in the order of the
+    /// rows of `inputs` (dimension 0 of each).
     pub fn forward<const N: usize>(
         &self,
         parameters: &[Tensor],
@@ -70,7 +73,7 @@ impl DataParallel {
     }
 }
 
-/// A copy that gradients flow back through, even where it stays on the device.
+/// A differentiable copy, even on the same device.
 fn copy(parameter: &Tensor, device: Device) -> Result<Tensor, TchError> {
     if parameter.device() == device { parameter.f_mul_scalar(1.0) } else { parameter.f_to_device(device) }
 }
@@ -121,7 +124,7 @@ mod tests {
         assert!(DataParallel::new(vec![Device::Cpu]).is_none());
     }
 
-    /// Every device does its part: a replica that was left out would change the sum.
+    /// Every device gets its share.
     #[test]
     fn rows_are_shared_out_evenly() {
         let dp = DataParallel::new(vec![Device::Cpu; 3]).unwrap();

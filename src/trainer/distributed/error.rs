@@ -1,6 +1,7 @@
 //! What can go wrong between ranks, with the rank, the collective and what helps.
 //!
-//! Owner: the process group. Invariant: every error names the rank that saw it; one of a collective names its number, operation and tag.
+//! Owner: the process group. Invariant: every error names the rank that saw it; one of a collective names its
+//! number, operation and tag.
 
 use rankdeck_proto::status_page::Op;
 use std::fmt;
@@ -12,7 +13,7 @@ pub enum DistErrorKind {
     Usage,
     /// The store's port is taken.
     AddressInUse,
-    /// Somebody did not come in time.
+    /// A rank did not take part in time.
     Timeout,
     /// A connection to another rank broke or could not be made.
     Connection,
@@ -40,18 +41,18 @@ pub enum DistPhase {
 pub struct CollectiveName {
     /// Its number on this rank, from 1; 0 when it was refused before it began.
     pub seq: u64,
-    /// What.
+    /// The operation.
     pub op: Op,
-    /// Why.
+    /// The caller's tag.
     pub tag: String,
 }
 
 /// A failure of the process group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DistError {
-    /// What kind.
+    /// The kind of failure.
     pub kind: DistErrorKind,
-    /// When.
+    /// The phase in which it happened.
     pub phase: DistPhase,
     /// The rank that saw it.
     pub rank: u32,
@@ -81,7 +82,8 @@ impl DistError {
         self
     }
 
-    /// The same error, seen by this (rank, world size) of the run rather than of a group of some of its ranks.
+    /// The same error, seen by this (rank, world size) of the run rather than of a group of some of its
+    /// ranks.
     pub(super) fn seen_by(self, (rank, world_size): (u32, u32)) -> DistError {
         DistError { rank, world_size, ..self }
     }
@@ -152,7 +154,7 @@ impl fmt::Display for DistError {
 
 impl std::error::Error for DistError {}
 
-/// What a library said, before the group adds who, when and where.
+/// A library's failure, before the group adds rank, phase and collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BackendError {
     pub kind: DistErrorKind,
@@ -164,7 +166,7 @@ impl BackendError {
         BackendError { kind, text: text.into() }
     }
 
-    /// As it passes from rank to rank: one letter for the kind, then the text.
+    /// The form in the store: one letter for the kind, then the text.
     pub(super) fn to_wire(&self) -> String {
         let letter = match self.kind {
             DistErrorKind::Usage => 'U',

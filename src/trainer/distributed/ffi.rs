@@ -1,7 +1,9 @@
-//! The C interface of `csrc/shim.cpp`, made safe to hold: handles that free themselves, statuses that become [`BackendError`]s.
+//! The C interface of `csrc/shim.cpp`, made safe to hold: handles that free themselves, statuses that become
+//! [`BackendError`]s.
 //!
-//! Owner: the process group. Invariants: no C++ exception reaches Rust; a handle is used only while its owner lives; tensors passed
-//! to a call may still be used by libtorch after a timeout, which is sound because libtorch holds its own reference.
+//! Owner: the process group. Invariants: no C++ exception reaches Rust; a handle is used only while its owner
+//! lives; tensors passed to a call may still be used by libtorch after a timeout, which is sound because
+//! libtorch holds its own reference.
 
 use super::error::{BackendError, DistErrorKind};
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -224,7 +226,8 @@ impl Drop for StoreHandle {
 /// Owns a ProcessGroupGloo.
 pub(super) struct GlooHandle(*mut RawGloo);
 
-// SAFETY: c10d::ProcessGroupGloo may be used and destroyed from any thread, one at a time; `&mut`-like use is kept by its one owner.
+// SAFETY: c10d::ProcessGroupGloo may be used and destroyed from any thread, one at a time; `&mut`-like use is
+// kept by its one owner.
 unsafe impl Send for GlooHandle {}
 
 /// Which address other ranks reach this one at.
@@ -260,7 +263,8 @@ impl GlooHandle {
         };
         let text = |text: &Option<CString>| text.as_ref().map_or(std::ptr::null(), |text| text.as_ptr());
         let mut out = std::ptr::null_mut();
-        // SAFETY: all pointers are valid for the call; `out` is written only on success; the group keeps its own reference to the store.
+        // SAFETY: all pointers are valid for the call; `out` is written only on success; the group keeps its
+        // own reference to the store.
         call(|error| unsafe {
             rankdeck_gloo_open(
                 store.0,
@@ -340,7 +344,8 @@ pub(super) fn clear_grad(parameter: &mut Tensor) -> Result<(), BackendError> {
 /// A copy of a CPU tensor on a GPU; see the shim.
 pub(super) fn upload(host: &mut Tensor, index: i32) -> Result<Tensor, BackendError> {
     let mut there = Tensor::new();
-    // SAFETY: both tensors are alive; the second takes its own reference to the copy, and libtorch keeps what the copy is made from.
+    // SAFETY: both tensors are alive; the second takes its own reference to the copy, and libtorch keeps what
+    // the copy is made from.
     call(|error| unsafe { rankdeck_upload(pointer(host), index, pointer(&mut there), error) })?;
     Ok(there)
 }

@@ -1,6 +1,7 @@
 //! Hashes that all ranks compare: of weights, of layouts, of source locations.
 //!
-//! Owner: the process group. Invariant: the same bytes give the same value in every process and build (no random state).
+//! Owner: the process group. Invariant: the same bytes give the same value in every process and build (no
+//! random state).
 
 use super::memory::bytes;
 use std::panic::Location;
@@ -10,7 +11,8 @@ const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 const MULTIPLIERS: [u64; 4] =
     [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53, 0x8765_4321_9abc_def1, 0xd6e8_feb8_6659_fd93];
 
-/// A running 64-bit hash, fast over long byte strings: four independent multiply-rotate lanes (in the manner of xxHash64, not its values).
+/// A running 64-bit hash, fast over long byte strings: four independent multiply-rotate sums, as in
+/// xxHash64 (with other values).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Hash(u64);
 
@@ -60,7 +62,7 @@ impl Hash {
 pub(super) fn tensor(hash: Hash, tensor: &Tensor) -> Hash {
     // SAFETY: hashing runs no tensor operation, and tensors belong to this thread (`Ddp` is not `Send`).
     match unsafe { bytes(tensor) } {
-        // On another device, turned, or empty.
+        // On another device, not contiguous, or empty.
         [] => {
             let tensor = tensor.detach().to_device(Device::Cpu).contiguous();
             // SAFETY: as above.

@@ -1,4 +1,5 @@
-//! Collectives over Gloo, from libtorch itself, and small all-reduces over [`direct`](super::lanes): CPU tensors over TCP.
+//! Collectives of CPU tensors over TCP: libtorch's Gloo, and [direct](super::direct) all-reduces where they
+//! are faster.
 //!
 //! Owner: the process group.
 
@@ -15,25 +16,28 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 use tch::{Device, Tensor};
 
-/// The address from which this host reaches the master: what other hosts can reach too, unlike what its own name may resolve to.
+/// The address from which this host reaches the master. Other hosts can reach it, unlike some addresses that
+/// the host's own name resolves to.
 pub(super) fn address_towards(host: &str, port: u16) -> Option<IpAddr> {
     let target: SocketAddr = (host, port).to_socket_addrs().ok()?.next()?;
     let any: SocketAddr = match target {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
     };
-    // Connecting a datagram socket sends nothing: it only asks the routing table.
+    // Connecting a datagram socket sends nothing; it looks up the route.
     let socket = UdpSocket::bind(any).ok()?;
     socket.connect(target).ok()?;
     let address = socket.local_addr().ok()?.ip();
     (!address.is_unspecified()).then_some(address)
 }
 
-/// Largest all-reduce that goes over lanes with more than two ranks: beyond it, algorithms that send each number about twice, as Gloo's, win over one that
-/// sends it once per round. Between two ranks both send the same.
+/// Largest direct all-reduce, in bytes, among more than two ranks. Beyond it Gloo is faster: it sends each
+/// number about twice, while recursive doubling sends it once per round. Between two ranks both send the
+/// same.
 const DIRECT_MAX: usize = 256 << 10;
 
-/// How long ranks that differ stay in their calls: the watch tells which of them is wrong by what the others come to do, and they would not come if these ended.
+/// How long ranks that differ stay in their calls. The watch compares them with the other ranks to find the
+/// wrong one, and the others would not arrive if these ranks ended at once.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// The connections of one rank.
@@ -65,8 +69,8 @@ impl CollectiveTransport for Gloo {
         if !reduction.is_known() || (self.world_size > 2 && bytes > DIRECT_MAX) {
             return self.handle.all_reduce(tensor, op, limit_ms);
         }
-        // SAFETY: a collective runs on the thread that owns the tensors, and until it returns this thread does nothing
-        // but send, receive and combine these bytes.
+        // SAFETY: a collective runs on the thread that owns the tensors, and until it returns this thread
+        // does nothing but send, receive and combine these bytes.
         let bytes = unsafe { memory::bytes_mut(tensor) };
         let result = self.direct.all_reduce(note, bytes, reduction, limit_ms);
         if result.as_ref().is_err_and(|failure| failure.kind == DistErrorKind::Mismatch) {
@@ -105,8 +109,8 @@ impl CollectiveTransport for Gloo {
 /// The IPv4 address of a network interface.
 fn address_of(interface: &str) -> Option<IpAddr> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-    // SAFETY: `request` is plain data for which zeros are valid; the kernel reads the name in it, which ends in NUL, and writes an address of the
-    // family AF_INET into it, which is then read as what it is.
+    // SAFETY: `request` is plain data for which zeros are valid; the kernel reads the name in it, which ends
+    // in NUL, and writes an address of the family AF_INET into it, which is then read as what it is.
     unsafe {
         let mut request: libc::ifreq = std::mem::zeroed();
         if interface.len() >= request.ifr_name.len() {

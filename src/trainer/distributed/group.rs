@@ -1,7 +1,9 @@
-//! The process group: collectives over all ranks, each numbered, tagged, on the status page and bounded in time.
+//! The process group: collectives over all ranks, each numbered, tagged, on the status page and bounded in
+//! time.
 //!
-//! Owner: the trainer's one thread (the group is neither `Send` nor `Sync`). All ranks must call the same collectives in the same order;
-//! with `RANKDECK_CHECK_COLLECTIVES=1` they compare notes before each one and name the first difference instead of failing inside a library.
+//! Owner: the trainer's one thread (the group is neither `Send` nor `Sync`). All ranks must call the same
+//! collectives in the same order; with `RANKDECK_CHECK_COLLECTIVES=1` they compare notes before each one and
+//! name the first difference instead of failing inside a library.
 
 use super::alone::Alone;
 use super::check::compare;
@@ -24,7 +26,7 @@ use std::panic::Location;
 use std::rc::Rc;
 use tch::{Kind, Tensor, no_grad};
 
-/// How values of all ranks become one.
+/// How the values of all ranks are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReduceOp {
     /// Their sum.
@@ -37,7 +39,8 @@ pub enum ReduceOp {
     Max,
 }
 
-/// All ranks of a run, or some of them ([`ProcessGroup::new_group`]). Dropping it without [`ProcessGroup::destroy`] leaves within two seconds.
+/// All ranks of a run, or some of them ([`ProcessGroup::new_group`]). Dropping it without
+/// [`ProcessGroup::destroy`] leaves within two seconds.
 pub struct ProcessGroup {
     /// Of this group: `rank` and `world_size` are this group's own.
     pub(super) settings: GroupSettings,
@@ -45,7 +48,7 @@ pub struct ProcessGroup {
     pub(super) identity: (u32, u32),
     /// 0 for the group of all ranks; others are numbered in the order in which they are made.
     communicator: u32,
-    /// Where it is counted on the status page.
+    /// Its counters on the status page.
     shown: GroupId,
     groups: Cell<u32>,
     pub(super) transport: Option<Box<dyn CollectiveTransport>>,
@@ -79,7 +82,8 @@ fn dtype(kind: Kind) -> Option<Dtype> {
 }
 
 impl ProcessGroup {
-    /// Finds the other ranks and connects to them, within `settings.timeout` for each of the two steps. A world of one needs no network.
+    /// Finds the other ranks and connects to them, within `settings.timeout` for each of the two steps. A
+    /// world of one needs no network.
     pub fn connect(settings: &GroupSettings, page: Page) -> Result<ProcessGroup, DistError> {
         let usage = |text: String| {
             DistError::new(
@@ -131,11 +135,13 @@ impl ProcessGroup {
         })
     }
 
-    /// A group of some ranks, `ranks` in the order of their new numbers, with connections, sequence numbers and a failure of its own. All ranks of this
-    /// group call it with the same list, in the same order as every other collective (one `all_reduce`, tag `new_group`, compares the lists);
-    /// those that are not in it get `None`. Leave it before the group that it was made from.
+    /// A group of some ranks, `ranks` in the order of their new numbers, with connections, sequence numbers
+    /// and a failure of its own. All ranks of this group call it with the same list, in the same order as
+    /// every other collective (one `all_reduce`, tag `new_group`, compares the lists); those that are not in
+    /// it get `None`. Leave it before the group that it was made from.
     ///
-    /// On the status page it has counters of its own, so that the numbers by which the console compares the members stay comparable.
+    /// On the status page it has counters of its own, so that the numbers by which the console compares the
+    /// members stay comparable.
     #[track_caller]
     pub fn new_group(&self, ranks: &[u32]) -> Result<Option<ProcessGroup>, DistError> {
         let site = Location::caller();
@@ -182,7 +188,7 @@ impl ProcessGroup {
                 rendezvous::connect(&settings, store).map_err(|error| error.seen_by(self.identity))?
             }
         };
-        // Unique per run: groups of groups are told apart by where they came from.
+        // Unique per run, also for groups made from groups.
         let communicator = self.communicator * 1000 + number;
         let shown = match self.page.try_borrow_mut() {
             Ok(mut page) => page.group(&format!("group{communicator}"), settings.world_size),
@@ -353,7 +359,7 @@ impl ProcessGroup {
         error
     }
 
-    /// One collective: refused when the group is broken, numbered, shown, checked, done, left.
+    /// Runs one collective: refuses it when the group is broken, numbers it, shows it, checks it, leaves it.
     fn run(
         &self,
         call: &CollectiveCall<'_>,
@@ -371,7 +377,7 @@ impl ProcessGroup {
             return Ok(());
         }
         let note = self.enter(call)?;
-        // Gloo counts its timeout per message: an operation of several messages may take a multiple of it, hence a limit of its own.
+        // Gloo counts its timeout per message, so an operation of several messages needs a limit of its own.
         let limit = i64::try_from(self.settings.timeout.as_millis()).unwrap_or(i64::MAX).max(1);
         if self.check && self.world_size() > 1 {
             compare(&note, transport, self.world_size(), limit)

@@ -1,4 +1,4 @@
-//! Leaving a group: nobody hangs up while another still reads, and the store goes last.
+//! Leaving a group: no rank closes a connection while another still reads from it, and the store ends last.
 //!
 //! Owner: the process group.
 
@@ -9,8 +9,8 @@ use crate::inject;
 use std::time::{Duration, Instant};
 
 impl ProcessGroup {
-    /// Leaves the group. Ranks wait for each other's last use of the connections, but never longer than `within`;
-    /// a group that failed before is abandoned at once.
+    /// Leaves the group. Ranks wait for each other's last use of the connections, but never longer than
+    /// `within`; a group that failed before is abandoned at once.
     pub fn destroy(mut self, within: Duration) -> Result<(), DistError> {
         inject::here(inject::Hook::Teardown);
         self.leave(within)
@@ -23,7 +23,7 @@ impl ProcessGroup {
         let identity = self.identity;
         let healthy = self.broken.borrow().is_none();
         if healthy && let Ok(mut page) = self.page.try_borrow_mut() {
-            // The watch tells those who have come to leave from those who keep them waiting.
+            // The watch distinguishes ranks that wait here from ranks that have not arrived.
             page.amount(1, 1);
         }
         // What is left of the limit is for closing the connections.
@@ -33,7 +33,7 @@ impl ProcessGroup {
             move |_| -> Result<i64, BackendError> {
                 let mut left = i64::from(world_size);
                 if healthy {
-                    // Closing a connection while a peer still reads from it may throw away what it has not read.
+                    // Closing a connection may discard data that the peer has not read yet.
                     store.add("leaving", 1)?;
                     left = store.wait_count("leaving", i64::from(world_size), deadline, || {})?;
                 }
@@ -72,7 +72,7 @@ impl ProcessGroup {
 
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
-        // Whoever drops without `destroy` is failing already and has no use for a second error.
+        // A rank that drops its group without `destroy` is failing already; a second error would not help.
         let _ = self.leave(Duration::from_secs(2));
     }
 }

@@ -1,6 +1,7 @@
 //! Shared libraries opened at run time, so that one binary serves hosts with and without a GPU.
 //!
-//! Owner: `cuda` and `nccl`. Invariant: libraries are never closed, so their symbols stay valid for the life of the process.
+//! Owner: `cuda` and `nccl`. Invariant: libraries are never closed, so their symbols stay valid for the life
+//! of the process.
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -28,7 +29,8 @@ impl Library {
 
     fn with_flags(name: &Path, flags: c_int) -> Result<Library, String> {
         let text = CString::new(name.as_os_str().as_encoded_bytes()).map_err(|error| error.to_string())?;
-        // SAFETY: runs the library's initialisers; only the driver's, NCCL's and libtorch's libraries are opened here.
+        // SAFETY: runs the library's initialisers; only the driver's, NCCL's and libtorch's libraries are
+        // opened here.
         NonNull::new(unsafe { libc::dlopen(text.as_ptr(), flags) }).map(Library).ok_or_else(last_error)
     }
 
@@ -39,7 +41,7 @@ impl Library {
     }
 }
 
-/// Where this process's libtorch lies.
+/// The folder of this process's libtorch.
 pub(super) fn torch_folder() -> Option<PathBuf> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let line = maps.lines().find(|line| line.ends_with("/libtorch_cpu.so"))?;

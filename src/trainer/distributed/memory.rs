@@ -1,9 +1,12 @@
-//! The memory of CPU tensors as slices, without copies: for fingerprints, direct reductions and hand-written passes.
+//! The memory of CPU tensors as slices, without copies: for fingerprints, direct reductions and hand-written
+//! passes.
 //!
-//! Owner: the process group. Invariant: only contiguous CPU tensors; for any other there is no slice, or an empty one.
+//! Owner: the process group. Invariant: only contiguous CPU tensors; for any other there is no slice, or an
+//! empty one.
 //!
-//! A tensor's storage may have several owners: clones and views share it, and `.grad` of a parameter is a view of the
-//! flat gradients. The borrow of one tensor says nothing of the others, so the caller has to.
+//! A tensor's storage may have several owners: clones and views share it, and `.grad` of a parameter is a
+//! view of the flat gradients. The borrow of one tensor does not cover the others, so the caller must exclude
+//! them.
 
 use tch::{Device, Kind, Tensor};
 
@@ -21,13 +24,13 @@ fn is_f32(tensor: &Tensor) -> bool {
 /// The bytes of a contiguous CPU tensor.
 ///
 /// # Safety
-/// Until the slice is dropped, nothing writes to the tensor's storage: neither through this tensor nor through one
-/// that shares the storage, on any thread.
+/// Until the slice is dropped, nothing writes to the tensor's storage: neither through this tensor nor
+/// through one that shares the storage, on any thread.
 pub(super) unsafe fn bytes(tensor: &Tensor) -> &[u8] {
     match length(tensor) {
         0 => &[],
-        // SAFETY: a contiguous CPU tensor holds exactly `length` bytes from `data_ptr` on, and the borrow keeps it
-        // alive. The caller excludes writers.
+        // SAFETY: a contiguous CPU tensor holds exactly `length` bytes from `data_ptr` on, and the borrow
+        // keeps it alive. The caller excludes writers.
         length => unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast::<u8>(), length) },
     }
 }
@@ -35,8 +38,8 @@ pub(super) unsafe fn bytes(tensor: &Tensor) -> &[u8] {
 /// The bytes of a contiguous CPU tensor, to write.
 ///
 /// # Safety
-/// Until the slice is dropped, nothing else reads or writes the tensor's storage: neither through this tensor nor
-/// through one that shares the storage, on any thread.
+/// Until the slice is dropped, nothing else reads or writes the tensor's storage: neither through this tensor
+/// nor through one that shares the storage, on any thread.
 pub(super) unsafe fn bytes_mut(tensor: &mut Tensor) -> &mut [u8] {
     match length(tensor) {
         0 => &mut [],
@@ -50,8 +53,8 @@ pub(super) unsafe fn bytes_mut(tensor: &mut Tensor) -> &mut [u8] {
 /// # Safety
 /// As for [`bytes`].
 pub(crate) unsafe fn floats(tensor: &Tensor) -> Option<&[f32]> {
-    // SAFETY: such a tensor holds `numel` aligned f32 from `data_ptr` on, and the borrow keeps it alive. The caller
-    // excludes writers.
+    // SAFETY: such a tensor holds `numel` aligned f32 from `data_ptr` on, and the borrow keeps it alive. The
+    // caller excludes writers.
     is_f32(tensor)
         .then(|| unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast::<f32>(), tensor.numel()) })
 }

@@ -2,7 +2,7 @@
 //!
 //! Owner: Gloo's transport, while it opens. Invariants:
 //! - MESH-1: the lower rank of two listens, the higher one connects, on the addresses that Gloo uses as well.
-//! - MESH-2: who connects proves with a word from the store that it belongs to this group; any other caller is hung up on.
+//! - MESH-2: a connecting rank shows a token from the store. Connections without it are closed.
 
 use super::direct::{DirectAllReduce, partners};
 use super::error::{BackendError, DistErrorKind};
@@ -14,7 +14,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 const TOKEN: usize = 16;
-/// How long a caller may take to say who it is.
+/// How long a caller may take to send its token.
 const GREETING: Duration = Duration::from_secs(5);
 
 fn failed(text: String) -> BackendError {
@@ -99,7 +99,8 @@ fn accept(
                 }
                 let mut subject = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
                 let limit = i32::try_from(left(deadline).as_millis()).unwrap_or(i32::MAX).max(1);
-                // SAFETY: `subject` is one live pollfd for the length of the call; the next accept finds out what is.
+                // SAFETY: `subject` is one live pollfd for the length of the call; the next accept finds out
+                // what is.
                 unsafe { libc::poll(&mut subject, 1, limit) };
             }
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
@@ -109,7 +110,7 @@ fn accept(
     Ok(())
 }
 
-/// Who called, if it belongs here.
+/// The rank that connected, if its token is right.
 fn greeted(mut stream: TcpStream, token: &[u8; TOKEN], deadline: Instant) -> Option<(u32, TcpStream)> {
     let (mut theirs, mut rank) = ([0; TOKEN], [0; 4]);
     stream.set_nonblocking(false).ok()?;

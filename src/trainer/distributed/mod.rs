@@ -1,12 +1,16 @@
 //! Process group and data-parallel training: how the ranks of one run act as one.
 //!
-//! Owner: the trainer. One [`ProcessGroup`] over Gloo (CPU), NCCL (GPU) or nothing (one rank); [`Ddp`] on top of it.
+//! Owner: the trainer. One [`ProcessGroup`] over Gloo (CPU), NCCL (GPU) or nothing (one rank); [`Ddp`] on top
+//! of it.
 //!
 //! Invariants, cited by tests/trainer/distributed/mod.rs:
-//! - DIST-1: every collective is numbered, tagged and on the status page before it can block, and left only when it succeeded.
-//! - DIST-2: nothing here waits without a limit; a rank that waits in vain gets an error that names the collective.
-//! - DIST-3: no failure of another rank ends this process: C++ exceptions, those in Gloo's own threads included, become [`DistError`]s.
-//! - DIST-4: a group that failed once refuses everything after, since its ranks no longer agree on what comes next.
+//! - DIST-1: every collective is numbered, tagged and on the status page before it can block, and left only
+//!   when it succeeded.
+//! - DIST-2: nothing here waits without a limit; when time is up, the error names the collective.
+//! - DIST-3: no failure of another rank ends this process: C++ exceptions, those in Gloo's own threads
+//!   included, become [`DistError`]s.
+//! - DIST-4: a group that failed once refuses every later call, since its ranks no longer agree on the next
+//!   one.
 //! - DIST-5: what is exchanged depends on shapes, never on data: unused parameters contribute zeros.
 
 mod alone;

@@ -1,11 +1,12 @@
 //! Collectives over NCCL: CUDA tensors, on a stream of their own, with a communicator that never blocks.
 //!
-//! Owner: the process group. Every call returns at once (`blocking = 0`); the host then polls the communicator's asynchronous error and an event on the
-//! stream until the operation is done, failed or out of time. After a failure NCCL's operation normally never ends, so the communicator is aborted.
+//! Owner: the process group. Every call returns at once (`blocking = 0`). The host then polls the
+//! communicator's asynchronous error and an event on the stream until the operation is done, has failed or is
+//! out of time. After a failure NCCL's operation normally never ends, so the communicator is aborted.
 //! Invariants:
 //! - NCCL-1: nothing waits inside NCCL or CUDA; the only waits are polls with a deadline.
-//! - NCCL-2: an operation starts after everything that libtorch put on its stream before, and the call returns after it is done,
-//!   so that libtorch needs no event of ours.
+//! - NCCL-2: an operation starts after everything that libtorch put on its stream before, and the call
+//!   returns after it is done, so that libtorch needs no event of ours.
 
 use super::bounded::within;
 use super::collective::CollectiveNote;
@@ -23,12 +24,13 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::time::{Duration, Instant};
 use tch::{Device, Kind, Tensor, no_grad};
 
-/// nccl.h: NCCL_API_MAGIC, and NCCL_VERSION(2, 28, 0) for the layout of `ncclConfig_t` that cudarc's feature `nccl-02028` gives.
+/// nccl.h: NCCL_API_MAGIC, and NCCL_VERSION(2, 28, 0) for the layout of `ncclConfig_t` that cudarc's feature
+/// `nccl-02028` gives.
 const CONFIG_MAGIC: c_uint = 0xcafe_beef;
 const CONFIG_VERSION: c_uint = 22_800;
 const UNDEFINED: c_int = c_int::MIN;
 const ID_BYTES: usize = 128;
-/// How long an abort may take before it is left behind.
+/// How long to wait for an abort; after that its thread is abandoned.
 const ABORT: Duration = Duration::from_secs(5);
 /// Polls without a pause, then with: most operations are done within the first.
 const SPIN: Duration = Duration::from_millis(2);
@@ -47,11 +49,11 @@ pub(super) struct Nccl {
     token: RefCell<Option<Tensor>>,
 }
 
-// SAFETY: NCCL and the driver API may be called from any thread once the context is current there (`enter` does that); the value moves to a
-// helper thread only for closing.
+// SAFETY: NCCL and the driver API may be called from any thread once the context is current there (`enter`
+// does that); the value moves to a helper thread only for closing.
 unsafe impl Send for Nccl {}
 
-/// A communicator on its way to an abort on a helper thread.
+/// A communicator that a helper thread aborts.
 struct AbortedCommunicator(ncclComm_t, sys::CUcontext);
 
 // SAFETY: as for `Nccl`.
@@ -107,7 +109,8 @@ fn reduction(op: RawReduce) -> c_int {
     }
 }
 
-/// Whether NCCL can work on this host at all; said before the rendezvous, so that every rank hears it.
+/// Whether NCCL can work on this host at all. Checked before the rendezvous, so that every rank gets the
+/// error.
 pub(super) fn available() -> Result<(), BackendError> {
     require_devices()?;
     Api::get().map(|_| ())
@@ -150,7 +153,8 @@ impl Nccl {
 
     fn on_device(api: &'static Api, index: u32, timeout: Duration) -> Result<Nccl, BackendError> {
         let device = result::device::get(index as c_int).map_err(cuda("no such device"))?;
-        // SAFETY: the device exists. The primary context is the one that libtorch uses; it is kept until the process ends.
+        // SAFETY: the device exists. The primary context is the one that libtorch uses; it is kept until the
+        // process ends.
         let context = unsafe { result::primary_ctx::retain(device) }.map_err(cuda("no context"))?;
         // SAFETY: the context was just retained.
         unsafe { result::ctx::set_current(context) }.map_err(cuda("context"))?;
@@ -174,8 +178,8 @@ impl Nccl {
     fn reduce(&self, tensor: &mut Tensor, op: RawReduce) -> Result<(), BackendError> {
         let (data, count, kind) = (tensor.data_ptr(), tensor.numel(), data_type(tensor.kind())?);
         self.run(|comm, stream| {
-            // SAFETY: `data` holds `count` elements on this device and lives until `run` is done or the communicator is
-            // aborted.
+            // SAFETY: `data` holds `count` elements on this device and lives until `run` is done or the
+            // communicator is aborted.
             unsafe { (self.api.all_reduce)(data, data, count, kind, reduction(op), comm, stream) }
         })
     }
@@ -188,7 +192,8 @@ impl Nccl {
             return Err(BackendError::new(DistErrorKind::Failed, "the communicator was aborted"));
         }
         self.enter()?;
-        // SAFETY: stream and events are ours and alive; the null stream is libtorch's current one, which tch never changes.
+        // SAFETY: stream and events are ours and alive; the null stream is libtorch's current one, which tch
+        // never changes.
         unsafe {
             result::event::record(self.ready, result::stream::null()).map_err(cuda("event"))?;
             let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
@@ -272,7 +277,8 @@ impl Nccl {
             ABORT,
             move |_| {
                 let AbortedCommunicator(comm, context) = { doomed };
-                // SAFETY: the communicator was taken out of its cell: nobody else uses it. The context is retained.
+                // SAFETY: the communicator was taken out of its cell: nobody else uses it. The context is
+                // retained.
                 unsafe {
                     let _ = result::ctx::set_current(context);
                     (api.comm_abort)(comm);
@@ -311,7 +317,7 @@ impl CollectiveTransport for Nccl {
         })
     }
 
-    /// Through the device, wherever the tensors are.
+    /// Copies through the device, wherever the tensors are.
     fn all_gather(
         &self,
         outputs: &mut [Tensor],
@@ -326,7 +332,8 @@ impl CollectiveTransport for Nccl {
                 .map_err(torch)?;
             let (from, to): (*const c_void, _) = (mine.data_ptr(), all.data_ptr());
             self.run(|comm, stream| {
-                // SAFETY: `to` holds `count` elements for each rank, `from` as many once; both live as in `reduce`.
+                // SAFETY: `to` holds `count` elements for each rank, `from` as many once; both live as in
+                // `reduce`.
                 unsafe { (self.api.all_gather)(from, to, count, kind, comm, stream) }
             })?;
             for (index, output) in outputs.iter_mut().enumerate() {

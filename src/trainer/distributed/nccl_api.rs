@@ -1,7 +1,8 @@
 //! NCCL's functions, found in a library opened at run time.
 //!
-//! Owner: `nccl`. Types are cudarc's; its own loader is not used, since it does not look for `libnccl.so.2` and panics when it finds nothing.
-//! Results are plain integers here, because a newer NCCL may return numbers that cudarc's enums do not have.
+//! Owner: `nccl`. Types are cudarc's; its own loader is not used, since it does not look for `libnccl.so.2`
+//! and panics when it finds nothing. Results are plain integers here, because a newer NCCL may return numbers
+//! that cudarc's enums do not have.
 
 use super::error::{BackendError, DistErrorKind};
 use super::library::{Library, torch_folder};
@@ -32,7 +33,8 @@ macro_rules! api {
                 Ok(Api {
                     $($field: {
                         let address = library.symbol($symbol)?;
-                        // SAFETY: the symbol is NCCL's, with the signature of nccl.h since 2.14 (checked by the caller's version test).
+                        // SAFETY: the symbol is NCCL's, with the signature of nccl.h since 2.14 (checked by
+                        // the caller's version test).
                         unsafe {
                             std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> $result>(
                                 address.as_ptr(),
@@ -78,7 +80,7 @@ impl Api {
         format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
     }
 
-    /// What NCCL says about a status, with its own last words on this communicator.
+    /// What NCCL says about a status, with its last error on this communicator.
     pub(super) fn explain(&self, what: &str, status: NcclStatus, comm: ncclComm_t) -> BackendError {
         let text = |pointer: *const c_char| {
             if pointer.is_null() {

@@ -1,7 +1,7 @@
 //! How the ranks find each other: store, count, then the backend's own connections, all within one limit.
 //!
-//! Owner: the process group. Every step that may block runs on a helper thread (DIST-2), since neither the resolver nor a store whose
-//! server is frozen can be trusted to come back.
+//! Owner: the process group. Every step that may block runs on a helper thread (DIST-2), since neither the
+//! resolver nor a store whose server is frozen can be trusted to come back.
 
 use super::bounded::within;
 use super::error::{BackendError, DistError, DistErrorKind, DistPhase};
@@ -19,7 +19,8 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Where the store is. Rank 0 serves it, unless torchrun's agent already does; `RANKDECK_STORE_FD` names a socket that a launcher bound for it.
+/// Where the store is. Rank 0 serves it, unless torchrun's agent already does; `RANKDECK_STORE_FD` names a
+/// socket that a launcher bound for it.
 fn address(settings: &GroupSettings) -> StoreAddress {
     let agent_serves = variable("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value == "True");
     let server = settings.rank == 0 && !agent_serves;
@@ -34,9 +35,10 @@ fn address(settings: &GroupSettings) -> StoreAddress {
     }
 }
 
-/// A socket that listens where the others will look for it and nowhere else; libtorch itself would listen on every address of the host, without any
-/// check of who connects. `None`, and with it libtorch's way, where that address is not this host's own (behind a translation of addresses), or is a
-/// name for loopback that means another address elsewhere.
+/// A socket that listens only on the address that the other ranks use. libtorch itself would listen on every
+/// address of the host and accept every connection. `None`, which leaves it to libtorch, where the address is
+/// not this host's own (behind address translation), or is a name for loopback that means another address
+/// elsewhere.
 fn listen_on_own_address(master: &str, port: u16, interface: Option<&str>) -> Option<i32> {
     use std::net::{IpAddr, TcpListener, ToSocketAddrs};
     use std::os::fd::IntoRawFd;
@@ -51,7 +53,7 @@ fn interface(settings: &GroupSettings) -> Option<String> {
     settings.interface.clone().filter(|name| !name.is_empty()).or_else(|| variable("GLOO_SOCKET_IFNAME"))
 }
 
-/// What is known to fail later and can be said now, while the others still listen.
+/// What is known to fail later. Reported now, while the other ranks still listen.
 fn trouble(settings: &GroupSettings) -> Option<BackendError> {
     let failure = match settings.backend {
         BackendKind::Gloo => {

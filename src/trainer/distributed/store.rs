@@ -1,8 +1,9 @@
-//! The rendezvous store: small values under names, held by rank 0 (or by torchrun's agent), for finding each other.
+//! The rendezvous store: small values under names, held by rank 0 (or by torchrun's agent), for finding each
+//! other.
 //!
 //! Owner: the process group. Invariants:
 //! - STORE-1: all keys carry the generation, so that a leftover of an earlier one cannot join.
-//! - STORE-2: no rank number is given twice; a second process with the same rank is refused.
+//! - STORE-2: a second process with the same rank is refused.
 
 use super::error::{BackendError, DistErrorKind};
 use super::ffi::StoreHandle;
@@ -93,7 +94,7 @@ impl Store {
         Ok(Store { handle: Arc::new(handle), prefix: format!("rankdeck/{generation}/") })
     }
 
-    /// The same store with names of their own below `name`.
+    /// The same store with a namespace of its own.
     pub(super) fn within(&self, name: &str) -> Store {
         Store { handle: Arc::clone(&self.handle), prefix: format!("{}{name}/", self.prefix) }
     }
@@ -148,8 +149,8 @@ impl Store {
         }
     }
 
-    /// Joins and waits for all ranks; an error says how many came and which are missing. `trouble` is what keeps this rank from
-    /// going on: it joins only to tell the others.
+    /// Joins and waits for all ranks; an error says how many came and which are missing. A rank with
+    /// `trouble` joins only to tell the others.
     pub(super) fn join(
         &self,
         me: &StoreMember,
@@ -174,7 +175,7 @@ impl Store {
         Err(refused.failure)
     }
 
-    /// Passes a refusal on. Rank 0 takes the store along when it ends, so it stays until the others know.
+    /// Passes a refusal on. The store ends with rank 0, so rank 0 stays until the others know.
     fn tell(&self, me: &StoreMember, refused: &Refused) {
         let report = || -> Result<(), BackendError> {
             if !refused.heard {
@@ -187,7 +188,7 @@ impl Store {
                 self.add("told", 1).map(|_| ())
             }
         };
-        // The refusal itself is what counts; a store that is gone already has told everybody.
+        // Only the refusal matters. If the store is gone, the other ranks know already.
         let _ = report();
     }
 
@@ -200,7 +201,7 @@ impl Store {
     }
 
     fn meet(&self, me: &StoreMember, deadline: Instant, moved: impl FnMut()) -> Result<(), Refused> {
-        // Whoever comes second with a rank's number ends alone: the others may be complete without it.
+        // The second process with a rank's number ends alone: the others may be complete without it.
         self.claim(me).map_err(|failure| Refused { failure, heard: true })?;
         let (rank, mine) = (me.rank, me.terms());
         if rank == 0 {
@@ -257,7 +258,7 @@ impl Store {
     }
 }
 
-/// Why a rank does not go on, and whether it heard so from another.
+/// Why a rank cannot join, and whether another rank told it so.
 struct Refused {
     failure: BackendError,
     heard: bool,

@@ -1,6 +1,7 @@
 //! What carries collectives between the ranks of a group.
 //!
-//! Owner: the process group, which numbers, checks and bounds every call. An implementation moves data and nothing else.
+//! Owner: the process group, which numbers, checks and bounds every call. An implementation moves data and
+//! nothing else.
 
 use super::collective::CollectiveNote;
 use super::error::BackendError;

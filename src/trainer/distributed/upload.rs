@@ -1,13 +1,13 @@
-//! Taking rollouts, minibatches and replay batches to the device that networks live on.
+//! Copies rollouts, minibatches and replay batches to the networks' device.
 //!
-//! Owner: the learner. To a GPU a tensor goes by way of pinned memory, on a stream of its own, and nobody waits on the host: a batch may be on its way while
-//! the update before it still runs. No GPU was at hand when this was written: `make gpu-test` has a test that copies arrive whole, and nothing is
-//! measured.
+//! Owner: the learner. Copies to a GPU use pinned memory and a stream of their own, and the host does not
+//! wait: a batch may be copied while the update before it still runs. `make gpu-test` checks that copies
+//! arrive whole; their speed has not been measured.
 
 use super::ffi;
 use tch::{Device, TchError, Tensor};
 
-/// `host`, a CPU tensor, on `device`; the same tensor where that is the CPU.
+/// A copy of a CPU tensor on `device`; the same tensor where that is the CPU.
 pub fn upload(mut host: Tensor, device: Device) -> Result<Tensor, TchError> {
     match device {
         Device::Cuda(index) => ffi::upload(&mut host, index as i32)
@@ -42,7 +42,8 @@ mod tests {
         assert!(error.to_string().contains("GPU 3"), "{error}");
     }
 
-    /// Many copies in flight while the GPU computes with earlier ones: each arrives whole, and what is computed uses it and no other.
+    /// Many copies in flight while the GPU computes with earlier ones: each arrives whole, and what is
+    /// computed uses it and no other.
     #[test]
     #[ignore = "GPU: needs one"]
     fn gpu_uploads_arrive_whole_and_in_time() {

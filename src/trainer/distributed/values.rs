@@ -1,8 +1,10 @@
-//! Small values over the process group: integers and 64-bit floats reduced exactly as they are, objects as JSON.
+//! Small values over the process group: integers and 64-bit floats reduced exactly as they are, objects as
+//! JSON.
 //!
 //! Owner: the process group. Invariants:
-//! - SMALL-1: values are reduced in their own type: nothing is converted on the way.
-//! - SMALL-2: an object takes one collective up to 4 KiB, else two, as its length on the root says: all ranks see that length first.
+//! - VALUES-1: values are reduced in their own type: nothing is converted on the way.
+//! - VALUES-2: an object takes one collective up to 4 KiB, else two. All ranks decide by the length that the
+//!   first one has.
 
 use super::error::{BackendError, DistError, DistErrorKind};
 use super::group::{CollectiveCall, ProcessGroup, ReduceOp};
@@ -20,7 +22,7 @@ const FRAME_HEAD: usize = 8;
 const OBJECT_MAX: usize = 64 << 20;
 
 impl ProcessGroup {
-    /// Reduces integers in place; exact, so that totals are. No average.
+    /// Reduces integers in place, exactly. There is no average.
     #[track_caller]
     pub fn all_reduce_i64(&self, values: &mut [i64], op: ReduceOp, tag: &str) -> Result<(), DistError> {
         self.all_reduce_values(values, op, tag)
@@ -46,7 +48,7 @@ impl ProcessGroup {
         Ok(())
     }
 
-    /// Every rank's words, in rank order; all ranks must bring as many. Floats travel as their bits.
+    /// Every rank's words, in rank order; all ranks must give the same number. Floats travel as their bits.
     #[track_caller]
     pub fn all_gather_words(&self, own: &[u64], tag: &str) -> Result<Vec<Vec<u64>>, DistError> {
         let words: Vec<i64> = own.iter().map(|word| word.cast_signed()).collect();
@@ -58,8 +60,8 @@ impl ProcessGroup {
         Ok(self.all_gather(&Tensor::from_slice(&words), tag)?.iter().map(read).collect())
     }
 
-    /// Copies a value of `root` to all ranks, as JSON. The root too ends up with what the JSON says, so that all are equal to the bit.
-    /// One collective up to 4 KiB, else two.
+    /// Copies a value of `root` to all ranks, as JSON. The root too gets the decoded value, so that all ranks
+    /// are equal to the bit. One collective up to 4 KiB, else two.
     #[track_caller]
     pub fn broadcast_object<T: Serialize + DeserializeOwned>(
         &self,

@@ -2,10 +2,10 @@
 
 use super::classic;
 
-/// What failed, in which environment. The rank is added by whoever tells the user.
+/// What failed, in which environment. The caller adds the rank.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EnvError {
-    /// No such id.
+    /// The id is neither built in nor marked as Python's.
     #[error("unknown environment {id:?}; known in Rust: {known}")]
     Unknown {
         /// As configured.
@@ -30,7 +30,7 @@ pub enum EnvError {
         what: String,
     },
     /// Options that do not belong to the environment.
-    #[error("env.{key} is an option of Atari games, and {id} is none")]
+    #[error("env.{key} is an option of Atari games, and {id} is not one")]
     Option {
         /// As configured.
         id: String,

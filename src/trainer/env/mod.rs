@@ -1,15 +1,18 @@
 //! Environments: what they offer, which exist, and how many of them are stepped together.
 //!
-//! Two roads behind one trait, [`VectorEnv`]: [`classic`] control in Rust, bit-equal to Gymnasium and saved in checkpoints, and everything else
-//! in a Python worker process per rank. [`make_vector`] chooses.
+//! Two implementations of one trait, [`VectorEnv`]: [`classic`] control in Rust, bit-equal to Gymnasium and
+//! saved in checkpoints, and everything else in one Python worker process per rank. [`make_vector`] chooses.
 //!
 //! Invariants of every [`VectorEnv`]:
-//! - VECTOR-1: each `step` steps every environment by one accepted action, except where [`Outcome::valid`] is false; a reset counts none.
-//! - VECTOR-2: same-step reset: after a step, `observations()` shows the first observation of the next episode where one ended, and the
-//!   last observation of the ended one is in [`Outcome::final_observations`]. Reward and flags belong to the ended episode. (Gymnasium's
-//!   SAME_STEP mode, which was the only one in 0.29 and is what CleanRL's PPO was written and measured with.)
+//! - VECTOR-1: each `step` steps every environment by one accepted action, except where [`Outcome::valid`] is
+//!   false; a reset counts none.
+//! - VECTOR-2: same-step reset: after a step, `observations()` shows the first observation of the next
+//!   episode where one ended, and the last observation of the ended one is in
+//!   [`Outcome::final_observations`]. Reward and flags belong to the ended episode. (Gymnasium's SAME_STEP
+//!   mode, which was the only one in 0.29 and is what CleanRL's PPO was written and measured with.)
 //! - VECTOR-3: save and restore between two steps change nothing in what follows.
-//! - VECTOR-4: what an environment meets depends on base seed, purpose, life and its global index only, not on how many ranks share the work.
+//! - VECTOR-4: an environment's randomness depends on base seed, purpose, start iteration and its global
+//!   index only, not on how many ranks share the work.
 
 pub mod classic;
 mod error;
@@ -41,7 +44,8 @@ pub enum ActionSpace {
 }
 
 impl ActionSpace {
-    /// Numbers that a policy gives per environment: a logit per discrete action, or one number per continuous one.
+    /// Numbers that a policy gives per environment: a logit per discrete action, or one number per continuous
+    /// one.
     pub fn width(&self) -> usize {
         match self {
             ActionSpace::Discrete { n } => *n,
@@ -127,11 +131,13 @@ pub enum Actions<'a> {
 pub enum EnvPurpose {
     /// Training: Atari lives may end episodes, rewards may be clipped.
     Train,
-    /// Evaluation: whole games and raw rewards, seeds disjoint from training (SEEDS-4). The global index is the number of the episode.
+    /// Evaluation: whole games and raw rewards, seeds disjoint from training (SEEDS-4). The global index is
+    /// the number of the episode.
     Evaluate,
 }
 
-/// Told by environments that take their time: what they begin to do, the same again each time that something moved in it, [`Activity::None`] at the end.
+/// Called by slow environments: with what they begin to do, again for each progress in it, and with
+/// [`Activity::None`] at the end.
 pub type Watcher = Box<dyn FnMut(Activity)>;
 
 /// Environments stepped together; see the module's invariants.
@@ -146,21 +152,24 @@ pub trait VectorEnv {
     }
     /// What the policy sees now.
     fn observations(&self) -> Observations<'_>;
-    /// Steps every environment by its action and overwrites `outcome`. After an error the environments cannot be used any more.
+    /// Steps every environment by its action and overwrites `outcome`. After an error the environments cannot
+    /// be used any more.
     fn step(&mut self, actions: Actions<'_>, outcome: &mut Outcome) -> Result<(), EnvError>;
-    /// Begins anew, with the seeds of [`make_vector`]: what follows is what followed then.
+    /// Starts again with the seeds of [`make_vector`], so that the same episodes follow.
     fn reset(&mut self) -> Result<(), EnvError>;
-    /// Has steps and resets tell `watcher` how they go on. Environments whose steps take less time than telling do not.
+    /// Steps and resets call `watcher` with their progress. Environments whose steps are faster than the call
+    /// do not.
     fn watch(&mut self, _watcher: Watcher) {}
     /// Words per environment in [`VectorEnv::save`]; `None` when its state cannot be saved.
     fn words_per_env(&self) -> Option<usize>;
     /// Every environment's state, in order; `None` when it cannot be saved.
     fn save(&self) -> Option<Vec<u64>>;
-    /// Takes over what [`VectorEnv::save`] gave for as many environments.
+    /// Restores [`VectorEnv::save`] of the same number of environments.
     fn restore(&mut self, words: &[u64]) -> Result<(), EnvError>;
 }
 
-/// Shapes of the environment that `env` names. Starts a Python process, and ends it, where the environment is one of Python's.
+/// Shapes of the environment that `env` names. Starts a Python process, and ends it, where the environment is
+/// one of Python's.
 pub fn spec_of(env: &Env) -> Result<Spec, EnvError> {
     match in_rust(env)? {
         true => classic::spec_of(&env.id).ok_or_else(|| EnvError::unknown(&env.id)),
@@ -168,25 +177,26 @@ pub fn spec_of(env: &Env) -> Result<Spec, EnvError> {
     }
 }
 
-/// `envs` environments, reset, with the streams of the global indices `first_env..first_env + envs`. `life` tells apart the lives of a run
-/// whose environments could not be restored: the iteration at which they were made, 0 in a fresh run; without meaning in an evaluation.
-/// To be called on a thread that lives as long as the environments: a Python worker dies with the thread that started it.
+/// `envs` environments, reset, with the streams of the global indices `first_env..first_env + envs`.
+/// `start_iteration` is the iteration at which they are made, 0 in a new run, so that environments that
+/// cannot be restored get new streams; an evaluation ignores it. Call it on a thread that lives as long as
+/// the environments: a Python worker dies with the thread that started it.
 pub fn make_vector(
     env: &Env,
     envs: usize,
     first_env: u32,
     seeds: &Seeds,
-    life: u64,
+    start_iteration: u64,
     purpose: EnvPurpose,
 ) -> Result<Box<dyn VectorEnv>, EnvError> {
-    let streams = Streams { seeds: *seeds, first_env, life, purpose };
+    let streams = Streams { seeds: *seeds, first_env, start_iteration, purpose };
     match in_rust(env)? {
         true => classic::make(env, envs, streams).ok_or_else(|| EnvError::unknown(&env.id)),
         false => Ok(Box::new(python::PythonVector::new(env, envs, streams)?)),
     }
 }
 
-/// Which of the two roads; refuses what that road does not have.
+/// Whether the environment is built in; refuses options that it does not have.
 fn in_rust(env: &Env) -> Result<bool, EnvError> {
     let known = classic::spec_of(&env.id).is_some();
     match (env.worker, env.atari_keys().first()) {
@@ -205,7 +215,7 @@ fn in_rust(env: &Env) -> Result<bool, EnvError> {
 pub(crate) struct Streams {
     seeds: Seeds,
     first_env: u32,
-    life: u64,
+    start_iteration: u64,
     purpose: EnvPurpose,
 }
 
@@ -215,13 +225,14 @@ impl Streams {
         use rankdeck_kernel::seeds::Purpose as Stream;
         let index = self.first_env.wrapping_add(index as u32);
         match self.purpose {
-            EnvPurpose::Train => self.seeds.words(Stream::Env, index, self.life),
+            EnvPurpose::Train => self.seeds.words(Stream::Env, index, self.start_iteration),
             EnvPurpose::Evaluate => self.seeds.words(Stream::Eval, index, 0),
         }
     }
 
-    /// A seed of 31 bits, for what takes no more. Distinct for all environments of a run's life, evaluations included: the purpose is the
-    /// highest bit, below it is the global index, shifted by a number that base seed, purpose and life give.
+    /// A seed of 31 bits, for environments that take no larger one. Distinct for all environments of a
+    /// generation, evaluations included: the purpose is the highest bit, below it is the global index,
+    /// shifted by a number that base seed, purpose and start iteration give.
     pub(crate) fn small(&self, index: usize) -> u32 {
         const BITS: u32 = (1 << 30) - 1;
         let first = Streams { first_env: 0, ..*self }.words(0);

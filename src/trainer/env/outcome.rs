@@ -1,6 +1,7 @@
 //! What a step of several environments led to.
 //!
-//! Owner: the collector, which makes one [`Outcome`] and has it overwritten by every step, so that a step allocates nothing.
+//! Owner: the collector, which makes one [`Outcome`] and has it overwritten by every step, so that a step
+//! allocates nothing.
 
 use super::{ObservationType, Observations, Spec};
 
@@ -48,13 +49,15 @@ impl ObservationBuffer {
 pub struct Outcome {
     /// Rewards for learning (of Atari games clipped, if so configured).
     pub rewards: Vec<f32>,
-    /// The task itself ended: nothing follows, so no value of what follows is added.
+    /// The task itself ended: nothing follows, so no value is added.
     pub terminated: Vec<bool>,
-    /// A limit from outside, such as time, ended the episode: the value of its final observation still counts.
+    /// A limit from outside, such as time, ended the episode: the value of its final observation still
+    /// counts.
     pub truncated: Vec<bool>,
     /// False: the environment was only reset. Not a transition, not counted, not to be stored.
     pub valid: Vec<bool>,
-    /// Row `i` is the last observation of environment `i`'s episode where `terminated[i]` or `truncated[i]`; other rows mean nothing.
+    /// Row `i` is the last observation of environment `i`'s episode where `terminated[i]` or `truncated[i]`;
+    /// other rows are undefined.
     pub final_observations: ObservationBuffer,
     /// Episodes that ended in this step, in order of their environments.
     pub episodes: Vec<Episode>,
@@ -73,7 +76,7 @@ impl Outcome {
         }
     }
 
-    /// Environment `i`'s episode is over for the learner, for whichever reason.
+    /// Environment `i`'s episode is over for the learner, for any reason.
     pub fn done(&self, i: usize) -> bool {
         self.terminated[i] || self.truncated[i]
     }

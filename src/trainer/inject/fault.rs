@@ -23,11 +23,12 @@ pub enum FaultKind {
     Spin,
     /// `sleep-env`: an environment that never answers (H5).
     SleepEnv,
-    /// `lock`: the same lock taken twice inside a gather of rows, outside of DDP (H4), before an optimiser step.
+    /// `lock`: the same lock taken twice inside a gather of rows, outside of DDP (H4), before an optimiser
+    /// step.
     Lock,
     /// `lock-aux`: the same in the gather of PPG's auxiliary phase, where ALF had it.
     LockAux,
-    /// `oom=MIB`: takes so much memory and keeps it; for a memory cgroup below that (H12).
+    /// `oom=MIB`: allocates that much memory and keeps it; for a smaller memory cgroup (H12).
     Memory(u64),
     /// `mismatch-op`: a broadcast in the place of a gradient all-reduce (H1).
     MismatchOp,
@@ -37,17 +38,17 @@ pub enum FaultKind {
     MismatchDtype,
     /// `mismatch-root`: the next broadcast comes from another rank (H2).
     MismatchRoot,
-    /// `skip`: leaves one gradient all-reduce out (H3b).
+    /// `skip`: skips one gradient all-reduce (H3b).
     Skip,
     /// `extra-barrier`: a barrier that the others do not call (H9b).
     ExtraBarrier,
-    /// `no-sync`: leaves out every gradient all-reduce from then on; for all ranks (H26).
+    /// `no-sync`: skips every gradient all-reduce from then on; for all ranks (H26).
     NoSync,
-    /// `slow=PERCENT`: learning takes so much longer from then on (H18).
+    /// `slow=PERCENT`: learning takes that much longer from then on (H18).
     Slow(u64),
     /// `teardown`: does not leave the group (H24).
     Teardown,
-    /// `disk-full`: the next checkpoint fails for want of space (H13).
+    /// `disk-full`: the next checkpoint fails because the disk is full (H13).
     DiskFull,
     /// `long-eval=SECONDS`: every episode of evaluations takes so long, with progress between them (N1).
     LongEval(u64),
@@ -55,16 +56,18 @@ pub enum FaultKind {
     SlowStart(u64),
     /// `slow-checkpoint=SECONDS`: each checkpoint takes that much longer than the one before (N4).
     SlowCheckpoint(u64),
-    /// `lognormal-env=MILLISECONDS`: steps of environments take log-normal times of that median, 99.9th percentile 100 times it (N5).
+    /// `lognormal-env=MILLISECONDS`: steps of environments take log-normal times of that median, 99.9th
+    /// percentile 100 times it (N5).
     LognormalEnv(u64),
     /// `pause=SECONDS`: one pause in an optimiser step (N6).
     Pause(u64),
-    /// `pace=MILLISECONDS`: no fault; every step of the environments takes that much longer, so that several runs fit on one machine.
+    /// `pace=MILLISECONDS`: not a fault. Every step of the environments takes that much longer, so that
+    /// several runs fit on one machine.
     Pace(u64),
 }
 
 impl FaultKind {
-    /// It strikes again and again.
+    /// It happens again and again.
     pub fn goes_on(self) -> bool {
         matches!(
             self,
@@ -78,16 +81,16 @@ impl FaultKind {
     }
 }
 
-/// A fault with its victim and its time.
+/// A fault with its rank and its time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InjectedFault {
-    /// What.
+    /// What happens.
     pub kind: FaultKind,
-    /// Whom; `None` for every rank.
+    /// On which rank; `None` for every rank.
     pub rank: Option<u32>,
     /// Completed iterations.
     pub step: u64,
-    /// As it was written, for passing it on.
+    /// The text of the flag, for `--spawn` and for messages.
     pub text: String,
 }
 
@@ -95,16 +98,16 @@ impl FromStr for InjectedFault {
     type Err = String;
 
     fn from_str(text: &str) -> Result<InjectedFault, String> {
-        let bad = |what: &str| format!("`{text}` is no fault: {what}; write FAULT[=VALUE]@RANK:STEP");
+        let bad = |what: &str| format!("`{text}` is not a fault: {what}; write FAULT[=VALUE]@RANK:STEP");
         let (fault, target) = text.split_once('@').ok_or_else(|| bad("there is no `@`"))?;
         let (rank, step) = target.split_once(':').ok_or_else(|| bad("there is no `:`"))?;
         let rank = match rank {
             "all" => None,
-            rank => Some(rank.parse().map_err(|_| bad("the rank is no number"))?),
+            rank => Some(rank.parse().map_err(|_| bad("the rank is not a number"))?),
         };
-        let step = step.parse().map_err(|_| bad("the step is no number"))?;
+        let step = step.parse().map_err(|_| bad("the step is not a number"))?;
         let (name, value) = match fault.split_once('=') {
-            Some((name, value)) => (name, Some(value.parse().map_err(|_| bad("the value is no number"))?)),
+            Some((name, value)) => (name, Some(value.parse().map_err(|_| bad("the value is not a number"))?)),
             None => (fault, None),
         };
         let valued = |make: fn(u64) -> FaultKind| value.map(make).ok_or_else(|| bad("it needs a value"));

@@ -30,7 +30,7 @@ struct ArmedFaults {
     checkpoints: u64,
     random: u64,
     /// Faults that were announced.
-    report: BTreeSet<String>,
+    announced: BTreeSet<String>,
 }
 
 /// Takes the faults of the command line; call before [`arm`].
@@ -56,13 +56,13 @@ pub(crate) fn arm(rank: u32, page: &Page) {
             learned: None,
             checkpoints: 0,
             random: u64::from(rank) + 1,
-            report: BTreeSet::new(),
+            announced: BTreeSet::new(),
         };
         ARMED.with_borrow_mut(|slot| *slot = Some(armed));
     }
 }
 
-/// The first fault that `fits` and is due; taken away unless it goes on.
+/// The first fault that `fits` and is due; removed unless it goes on.
 fn due(fits: impl Fn(FaultKind) -> bool) -> Option<FaultKind> {
     ARMED.with_borrow_mut(|slot| {
         let armed = slot.as_mut()?;
@@ -73,7 +73,7 @@ fn due(fits: impl Fn(FaultKind) -> bool) -> Option<FaultKind> {
             armed.faults.remove(at);
         }
         // The laboratory measures from here.
-        if !matches!(kind, FaultKind::Pace(_)) && armed.report.insert(text.clone()) {
+        if !matches!(kind, FaultKind::Pace(_)) && armed.announced.insert(text.clone()) {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             eprintln!(
                 "inject: {text} strikes in iteration {} at {:.3}",
@@ -85,7 +85,7 @@ fn due(fits: impl Fn(FaultKind) -> bool) -> Option<FaultKind> {
     })
 }
 
-/// A place of the loop is reached.
+/// The trainer has reached a hook.
 pub(crate) fn here(hook: Hook) {
     match hook {
         Hook::EnvStep => {
@@ -175,7 +175,7 @@ fn slow() {
     });
 }
 
-/// A collective is about to begin: `Done` when it must not.
+/// A collective is about to begin; a fault may replace it.
 pub(crate) fn collective<G: Collectives>(
     group: &G,
     op: Op,
@@ -239,7 +239,8 @@ fn end(code: i32) {
 }
 
 fn signal(signal: i32) {
-    // SAFETY: both take integers. The default action comes first: Rust's own handler of SIGSEGV would look for an overflown stack.
+    // SAFETY: both take integers. The default action comes first: Rust's own handler of SIGSEGV would look
+    // for an overflown stack.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
         libc::raise(signal);

@@ -1,12 +1,15 @@
-//! Faults on purpose, for the fault laboratory: cargo feature `inject`; without it every hook here is an empty function.
+//! Injected faults, for the fault laboratory: cargo feature `inject`. Without it every hook here is an empty
+//! function.
 //!
-//! Owner: the trainer's one thread, which arms itself when it joins its group. `--inject FAULT[=VALUE]@RANK:STEP` (or the variable
-//! `TRAINER_INJECT`, several separated by commas) strikes rank RANK (`all` for every rank) once iteration STEP (completed iterations) is under
-//! way. The faults and where they strike are listed in `fault::FaultKind`.
+//! Owner: the trainer's one thread, which arms itself when it joins its group. `--inject
+//! FAULT[=VALUE]@RANK:STEP` (or the variable `TRAINER_INJECT`, several separated by commas) hits rank RANK
+//! (`all` for every rank) once STEP iterations are complete. `fault::FaultKind` lists the faults and where
+//! they happen.
 //!
 //! Invariants:
 //! - INJECT-1: a build without the feature knows no fault: the flag is refused and the variable is not read.
-//! - INJECT-2: a fault happens only on the ranks it names, and once, except those that go on by their definition.
+//! - INJECT-2: a fault happens only on the ranks it names, and once, except those that go on by their
+//!   definition.
 
 #[cfg(feature = "inject")]
 mod fault;

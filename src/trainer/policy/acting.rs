@@ -1,4 +1,5 @@
-//! Running a policy without gradients, for rollouts and evaluations: in plain Rust where the network is a small dense one, else by libtorch.
+//! Running a policy without gradients, for rollouts and evaluations: in plain Rust where the network is a
+//! small dense one, else by libtorch.
 
 use super::actor_critic::{ActorCritic, Pass};
 use super::distribution::Distribution;
@@ -10,7 +11,8 @@ use tch::{Device, TchError, Tensor};
 /// A policy ready to act.
 #[expect(clippy::large_enum_variant, reason = "a rank has one of it")]
 pub enum Acting {
-    /// All observations at once in plain Rust, with a snapshot of the parameters. A row's result does not depend on the others.
+    /// All observations at once in plain Rust, with a snapshot of the parameters. A row's result does not
+    /// depend on the others.
     Fast {
         /// The networks.
         networks: super::dense_actor_critic::ActorCritic,
@@ -39,7 +41,7 @@ impl Acting {
         }
     }
 
-    /// Takes over what `policy` has learnt.
+    /// Copies the parameters of `policy`.
     pub fn load(&mut self, policy: &ActorCritic) -> Result<(), TchError> {
         if let Acting::Fast { networks, flat } = self {
             policy.copy_to(flat)?;

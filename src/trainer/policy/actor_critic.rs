@@ -1,7 +1,7 @@
 //! Actor and critic as libtorch sees them, over one flat parameter buffer.
 //!
-//! Owner: the algorithm. Parameters are leaf tensors that are views of [`ActorCritic::flat`], in the order of [`Layout::entries`];
-//! optimiser, checkpoint and rollout work on the flat buffer, autograd on the views.
+//! Owner: the algorithm. Parameters are leaf tensors that are views of [`ActorCritic::flat`], in the order of
+//! [`Layout::entries`]; optimiser, checkpoint and rollout work on the flat buffer, autograd on the views.
 
 use super::distribution::Distribution;
 pub use super::layout::{Layer, Layout};

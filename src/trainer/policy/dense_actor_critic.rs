@@ -1,10 +1,11 @@
 //! The actor and the critic of a [`Layout`] in plain Rust, for acting and for learning.
 //!
-//! Owner: a collector, or a learner. It reads a snapshot of the flat parameter buffer ([`ActorCritic::load`]), so it serves a policy that learns on
-//! a GPU as well, and adds gradients to a flat buffer in the layout's order.
+//! Owner: a collector, or a learner. It reads a snapshot of the flat parameter buffer
+//! ([`ActorCritic::load`]), so it serves a policy that learns on a GPU as well, and adds gradients to a flat
+//! buffer in the layout's order.
 //!
-//! The way of an update: `load`, `forward`, `log_probs`, then a loss writes [`ActorCritic::by_log_prob`] and the gradient of the values
-//! ([`ActorCritic::losses`] has PPO's and A2C's), then `backward`.
+//! The way of an update: `load`, `forward`, `log_probs`, then a loss writes [`ActorCritic::by_log_prob`] and
+//! the gradient of the values ([`ActorCritic::losses`] has PPO's and A2C's), then `backward`.
 
 use crate::env::Actions;
 use crate::policy::layout::Layout;
@@ -46,14 +47,15 @@ pub struct Terms<'a> {
     pub goals: Goals<'a>,
     /// Clip range of the values.
     pub value_clip: Option<f32>,
-    /// How far values are from returns.
+    /// The distance of values from returns.
     pub distance: Distance,
     /// Weight of the value loss.
     pub value_weight: f32,
 }
 
 impl ActorCritic {
-    /// For batches of up to `rows` rows (more are possible, and allocate); `None` where the layout has convolutions.
+    /// For batches of up to `rows` rows (more are possible, and allocate); `None` where the layout has
+    /// convolutions.
     pub fn new(layout: &Layout, rows: usize) -> Option<ActorCritic> {
         if !layout.is_dense() {
             return None;
@@ -93,7 +95,8 @@ impl ActorCritic {
         }
     }
 
-    /// Runs both networks on `[rows][observation_len]`; [`ActorCritic::scores`] and [`ActorCritic::values`] have the results.
+    /// Runs both networks on `[rows][observation_len]`; [`ActorCritic::scores`] and [`ActorCritic::values`]
+    /// have the results.
     pub fn forward(&mut self, observations: &[f32]) {
         self.input.copy_rows(observations);
         let seen = match &mut self.shared {
@@ -114,8 +117,8 @@ impl ActorCritic {
         self.critic.output().unwrap_or(&self.empty)
     }
 
-    /// Log-probabilities of the actions of the rows that were run last, and the entropies' mean with these shares. Gaussian actions are meant
-    /// as they were sampled, before any clipping.
+    /// Log-probabilities of the actions of the rows that were run last, and the entropies' mean with these
+    /// shares. Gaussian actions are meant as they were sampled, before any clipping.
     pub fn log_probs(&mut self, actions: Actions<'_>, shares: &[f32]) -> (&[f32], f64) {
         let rows = self.input.rows();
         self.log_probs.resize(rows, 0.0);
@@ -132,8 +135,8 @@ impl ActorCritic {
         (&self.log_probs, entropy)
     }
 
-    /// Losses of the rows whose log-probabilities were taken last, and their gradients. Returns the policy's numbers (without a ratio: the loss only) and
-    /// the value loss.
+    /// Losses of the rows whose log-probabilities were taken last, and their gradients. Returns the policy's
+    /// numbers (without a ratio: the loss only) and the value loss.
     pub fn losses(&mut self, batch: Terms<'_>) -> (Surrogate, f64) {
         let Terms { gain, advantages, goals, .. } = batch;
         let (shares, isa) = (goals.shares, Isa::best());
@@ -159,8 +162,8 @@ impl ActorCritic {
         (numbers, value)
     }
 
-    /// Adds the gradient of a loss to `flat`, from `by_log_prob`, `by_value`, and its gradient with respect to the mean entropy. `actions` and
-    /// `shares` are those of the last [`ActorCritic::log_probs`].
+    /// Adds the gradient of a loss to `flat`, from `by_log_prob`, `by_value`, and its gradient with respect
+    /// to the mean entropy. `actions` and `shares` are those of the last [`ActorCritic::log_probs`].
     pub fn backward(&mut self, actions: Actions<'_>, shares: &[f32], by_entropy: f32, flat: &mut [f32]) {
         match actions {
             Actions::Discrete(actions) => {

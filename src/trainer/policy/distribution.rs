@@ -1,7 +1,8 @@
 //! Distributions over actions: categorical for discrete ones, independent normals for continuous ones.
 //!
-//! Two forms of the same mathematics: tensors with gradients for learning, and plain Rust with the rank's own random streams for acting, so that
-//! what an environment is asked to do does not depend on the batch that it is evaluated in.
+//! Two forms of the same mathematics: tensors with gradients for learning, and plain Rust with the rank's own
+//! random streams for acting, so that what an environment is asked to do does not depend on the batch that it
+//! is evaluated in.
 
 use rankdeck_kernel::math;
 use rankdeck_kernel::numpy_random::Generator;
@@ -29,12 +30,14 @@ impl Distribution {
         Ok(Distribution::Categorical(logits.f_log_softmax(-1, None::<Kind>)?))
     }
 
-    /// From means `[batch, actions]` and a state-independent logarithm of the standard deviation `[1, actions]`.
+    /// From means `[batch, actions]` and a state-independent logarithm of the standard deviation `[1,
+    /// actions]`.
     pub fn gaussian(mean: Tensor, log_std: &Tensor) -> Result<Distribution, TchError> {
         Ok(Distribution::Gaussian { mean, log_std: log_std.shallow_clone() })
     }
 
-    /// Logarithms of the probability (density) of the actions: i64 `[batch]`, or f32 `[batch, actions]`; returns `[batch]`.
+    /// Logarithms of the probability (density) of the actions: i64 `[batch]`, or f32 `[batch, actions]`;
+    /// returns `[batch]`.
     pub fn log_prob(&self, actions: &Tensor) -> Result<Tensor, TchError> {
         match self {
             Distribution::Categorical(log_all) => {
@@ -80,8 +83,8 @@ impl Distribution {
         }
     }
 
-    /// The parameters as one tensor without gradients, to be taken apart by [`Distribution::from_saved`]: log-probabilities, or means and logarithms
-    /// of deviations side by side.
+    /// The parameters as one tensor without gradients, to be taken apart by [`Distribution::from_saved`]:
+    /// log-probabilities, or means and logarithms of deviations side by side.
     pub fn saved(&self) -> Result<Tensor, TchError> {
         match self {
             Distribution::Categorical(log_all) => log_all.f_detach(),
@@ -91,7 +94,7 @@ impl Distribution {
         }
     }
 
-    /// Back from [`Distribution::saved`].
+    /// The inverse of [`Distribution::saved`].
     pub fn from_saved(saved: &Tensor, continuous: bool) -> Result<Distribution, TchError> {
         if !continuous {
             return Ok(Distribution::Categorical(saved.shallow_clone()));

@@ -1,12 +1,15 @@
 //! Where the parameters of an actor and a critic are in one flat buffer.
 //!
-//! Owner: the policy. Everything that works on parameters (optimiser, checkpoint, plain-Rust passes, autograd) finds them through this.
+//! Owner: the policy. Everything that works on parameters (optimiser, checkpoint, plain-Rust passes,
+//! autograd) finds them through this.
 //!
 //! Invariants:
-//! - POLICY-1: initial weights depend on the seed only: orthogonal with gain sqrt 2 (heads: actor 0.01, critic 1, auxiliary value 1), biases 0. `impala`
-//!   begins as in CleanRL's ppg_procgen.py: the weights of each unit have a norm (dense layers 1.4, heads 0.1), directions as PyTorch's.
-//! - POLICY-2: names and shapes are those that `state_dict()` of CleanRL's networks has in PyTorch: `critic.0.weight` and `actor.0.weight` `[out, in]`
-//!   (`actor_mean.0.weight` and `actor_logstd` for continuous actions); shared layers are `network.0.weight`.
+//! - POLICY-1: initial weights depend on the seed only: orthogonal with gain sqrt 2 (heads: actor 0.01,
+//!   critic 1, auxiliary value 1), biases 0. `impala` begins as in CleanRL's ppg_procgen.py: the weights of
+//!   each unit have a norm (dense layers 1.4, heads 0.1), directions as PyTorch's.
+//! - POLICY-2: names and shapes are those that `state_dict()` of CleanRL's networks has in PyTorch:
+//!   `critic.0.weight` and `actor.0.weight` `[out, in]` (`actor_mean.0.weight` and `actor_logstd` for
+//!   continuous actions); shared layers are `network.0.weight`.
 
 use super::trunk::Trunk;
 use crate::env::{ActionSpace, Spec};
@@ -26,24 +29,24 @@ pub struct Entry {
     pub offset: usize,
     /// Elements.
     pub len: usize,
-    /// How it begins.
+    /// Its initial values.
     pub start: Start,
 }
 
-/// How a parameter begins.
+/// Initial values of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Start {
     /// Orthogonal with this gain; the first dimension against all others.
     Orthogonal(f64),
-    /// Even, then scaled so that what belongs to one index of the first dimension has this norm.
+    /// Uniform, then scaled so that each slice along the first dimension has this norm.
     Normed(f64),
     /// All of this value.
     Constant(f64),
-    /// Even between minus and plus this.
+    /// Uniform between minus and plus this.
     Even(f64),
 }
 
-/// How the weights of dense layers begin (POLICY-1).
+/// Initial weights of dense layers (POLICY-1).
 struct Starts {
     hidden: Start,
     actor: Start,
@@ -60,12 +63,13 @@ impl Starts {
     }
 }
 
-/// Where everything is in the flat buffer.
+/// The place of every parameter in the flat buffer.
 ///
-/// The order of the entries: critic, actor (with `actor_logstd`), auxiliary value head; before them, when there are any, the trunk's convolutions and shared layers.
+/// The order of the entries: critic, actor (with `actor_logstd`), auxiliary value head; before them, when
+/// there are any, the trunk's convolutions and shared layers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Layout {
-    /// In front, for images.
+    /// Convolutions in front, for images.
     pub trunk: Option<Trunk>,
     /// Layers that actor and critic share, each followed by the activation.
     pub shared: Vec<Layer>,
@@ -86,7 +90,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout for `spec`; `aux`: with an auxiliary value head. Refused when network and observations do not fit.
+    /// The layout for `spec`; `aux`: with an auxiliary value head. Refused when network and observations do
+    /// not fit.
     pub fn new(spec: &Spec, policy: &Policy, aux: bool) -> Result<Layout, TrainerError> {
         let trunk = Trunk::new(&spec.observation_shape, policy)?;
         let mut layout = Layout {
@@ -123,7 +128,7 @@ impl Layout {
             }
             hidden = &[];
         }
-        // CleanRL's single layers are no Sequential: their names have no index.
+        // CleanRL's single layers are not a Sequential: their names have no index.
         layout.critic = layout.network("critic", inputs, hidden, 1, (starts.hidden, starts.critic));
         let actor = match spec.actions {
             ActionSpace::Discrete { .. } => "actor",
@@ -229,8 +234,8 @@ pub fn initial(entries: &[Entry], seeds: &Seeds) -> Vec<f32> {
     flat
 }
 
-/// A `rows` by `columns` matrix with orthonormal rows or columns, whichever are fewer, uniformly distributed (Gram and Schmidt on
-/// normal vectors, twice for accuracy), row by row.
+/// A `rows` by `columns` matrix with orthonormal rows or columns, whichever are fewer, uniformly distributed
+/// (Gram and Schmidt on normal vectors, twice for accuracy), row by row.
 pub fn orthogonal(rows: usize, columns: usize, mut normal: impl FnMut() -> f64) -> Vec<f64> {
     let (count, len) = (rows.min(columns), rows.max(columns));
     let mut basis: Vec<Vec<f64>> = Vec::with_capacity(count);

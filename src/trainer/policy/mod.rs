@@ -1,4 +1,5 @@
-//! Networks of actors and critics: where their parameters are, how libtorch sees them, how they act without it, and distributions over actions.
+//! Networks of actors and critics: where their parameters are, how libtorch sees them, how they act without
+//! it, and distributions over actions.
 
 pub mod acting;
 pub mod actor_critic;

@@ -1,6 +1,7 @@
 //! Parameters of any network: one flat f32 buffer, and leaf tensors that are views of it.
 //!
-//! Owner: the network. Everything that treats all parameters alike (optimiser, target copies, checkpoints) works on the flat buffer.
+//! Owner: the network. Everything that treats all parameters alike (optimiser, target copies, checkpoints)
+//! works on the flat buffer.
 
 use super::layout::Entry;
 use crate::distributed::memory;
@@ -52,7 +53,8 @@ impl Parameters {
         unsafe { memory::floats(&self.flat) }
     }
 
-    /// All of them as numbers, to write; `None` unless they are on the CPU. No autograd graph over them may be alive.
+    /// All of them as numbers, to write; `None` unless they are on the CPU. No autograd graph over them may
+    /// be alive.
     ///
     /// # Safety
     /// Until the slice is dropped, no tensor operation reads or writes the parameters: leaf tensors and

@@ -1,6 +1,8 @@
-//! Q-networks in plain Rust, for dense networks on the CPU: forward for acting and learning, and the gradient of the loss.
+//! Q-networks in plain Rust, for dense networks on the CPU: forward for acting and learning, and the gradient
+//! of the loss.
 //!
-//! Owner: DQN. Invariant QFAST-1: values and gradients equal libtorch's within 1e-5 of the largest magnitude (tests compare both).
+//! Owner: DQN. Invariant QFAST-1: values and gradients equal libtorch's within 1e-5 of the largest magnitude
+//! (tests compare both).
 
 use super::q_layout::QLayout;
 use rankdeck_kernel::q::{dueling, dueling_back};
@@ -80,7 +82,8 @@ impl QFast {
         }
     }
 
-    /// Adds the gradient of a loss to `flat`, given that of the Q-values of the last pass over the same `input`.
+    /// Adds the gradient of a loss to `flat`, given that of the Q-values of the last pass over the same
+    /// `input`.
     pub fn backward(&mut self, input: &Matrix, gradient: &Matrix, flat: &mut [f32]) {
         let Some(duel) = &mut self.duel else {
             self.shared.backward(input, gradient, flat, None);

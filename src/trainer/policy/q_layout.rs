@@ -3,12 +3,13 @@
 //! Owner: the Q-network.
 //!
 //! Invariants:
-//! - QNET-1: initial weights are those that `torch.nn.Linear` and `Conv2d` begin with, whose defaults CleanRL and DI-engine keep: weight and bias even in
-//!   ±1/sqrt(inputs of a unit). They depend on the seed only.
-//! - QNET-2: names and shapes without dueling are those of CleanRL's dqn.py and dqn_atari.py (`network.0.weight`). With dueling, `value.*` and
-//!   `advantage.*` follow the shared `network.*`, each with one hidden layer as wide as what comes in (DI-engine's `DuelingHead`).
-//! - QNET-3: with convolutions and dueling, the layer behind the convolutions is linear (DI-engine's `ConvEncoder`); elsewhere every hidden layer
-//!   is followed by the activation: ReLU in both references.
+//! - QNET-1: initial weights are those that `torch.nn.Linear` and `Conv2d` begin with, whose defaults CleanRL
+//!   and DI-engine keep: weight and bias uniform in ±1/sqrt(inputs of a unit). They depend on the seed only.
+//! - QNET-2: names and shapes without dueling are those of CleanRL's dqn.py and dqn_atari.py
+//!   (`network.0.weight`). With dueling, `value.*` and `advantage.*` follow the shared `network.*`, each with
+//!   one hidden layer as wide as what comes in (DI-engine's `DuelingHead`).
+//! - QNET-3: with convolutions and dueling, the layer behind the convolutions is linear (DI-engine's
+//!   `ConvEncoder`); elsewhere every hidden layer is followed by the activation: ReLU in both references.
 
 use super::layout::{Entry, Layer, Start};
 use super::trunk::Trunk;
@@ -16,10 +17,11 @@ use crate::env::{ActionSpace, Spec};
 use crate::error::TrainerError;
 use rankdeck_types::experiment::{Activation, Policy};
 
-/// Where everything is in the flat buffer: the trunk's convolutions, shared layers, head of values (dueling), head of advantages or Q-values.
+/// Where everything is in the flat buffer: the trunk's convolutions, shared layers, head of values (dueling),
+/// head of advantages or Q-values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QLayout {
-    /// In front, for images.
+    /// Convolutions in front, for images.
     pub trunk: Option<Trunk>,
     /// Layers that the heads share.
     pub shared: Vec<Layer>,
@@ -107,7 +109,8 @@ impl QLayout {
     }
 }
 
-/// Appends weight and bias of a layer that begins as PyTorch's do; `inputs` is what feeds one unit. Returns their places.
+/// Appends weight and bias of a layer that begins as PyTorch's do; `inputs` is what feeds one unit. Returns
+/// their places.
 pub(super) fn pair(
     entries: &mut Vec<Entry>,
     total: &mut usize,
@@ -156,7 +159,7 @@ mod tests {
         }
     }
 
-    /// Counts as the references have them (research: DI-engine's CartPole and Pong, CleanRL's CartPole and Breakout).
+    /// Counts as the references have them (DI-engine's CartPole and Pong, CleanRL's CartPole and Breakout).
     #[test]
     fn qnet_2_names_and_counts_of_the_references() {
         let cleanrl = QLayout::new(&Spec::discrete(4, 2), &mlp(&[120, 84]), false).unwrap();

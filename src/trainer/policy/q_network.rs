@@ -1,6 +1,7 @@
 //! Q-networks as libtorch sees them, with a target copy.
 //!
-//! Owner: DQN. This is the reference, and the way for images and GPUs; [`super::q_fast`] is the same for small dense networks on the CPU.
+//! Owner: DQN. This is the reference, and runs images and GPUs; [`super::q_fast`] is the same for small dense
+//! networks on the CPU.
 
 use super::layout::initial;
 use super::parameters::Parameters;
@@ -12,9 +13,9 @@ use tch::{Device, Kind, TchError, Tensor};
 /// Online and target network.
 pub struct QNetwork {
     layout: QLayout,
-    /// Learns.
+    /// The network that learns.
     pub online: Parameters,
-    /// Follows; never has gradients.
+    /// Follows the online network; never has gradients.
     pub target: Parameters,
 }
 

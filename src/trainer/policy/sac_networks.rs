@@ -1,10 +1,12 @@
 //! SAC's networks: an actor with a squashed Gaussian, two critics, and the critics' targets.
 //!
-//! Owner: SAC. Names, shapes and formulae are those of CleanRL's sac_continuous_action.py (`Actor`, `SoftQNetwork`), initial weights PyTorch's defaults.
+//! Owner: SAC. Names, shapes and formulae are those of CleanRL's sac_continuous_action.py (`Actor`,
+//! `SoftQNetwork`), initial weights PyTorch's defaults.
 //!
 //! Invariants:
-//! - SACNET-1: an action is `tanh(u) * scale + bias` within the environment's bounds, for `u` drawn from the actor's Gaussian; its log-probability has the
-//!   change of variables in it (Haarnoja et al. 2018, appendix C).
+//! - SACNET-1: an action is `tanh(u) * scale + bias` within the environment's bounds, for `u` drawn from the
+//!   actor's Gaussian; its log-probability has the change of variables in it (Haarnoja et al. 2018, appendix
+//!   C).
 //! - SACNET-2: the logarithm of the deviation stays within -5 and 2.
 
 use super::layout::{Entry, initial};
@@ -21,7 +23,7 @@ const LOG_STD: (f64, f64) = (-5.0, 2.0);
 /// Keeps the logarithm of the squashing's slope finite.
 const SLOPE_EPSILON: f64 = 1e-6;
 
-/// Where SAC's parameters are: the actor's buffer and the critics' buffer.
+/// The place of SAC's parameters: the actor's buffer and the critics' buffer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SacLayout {
     /// Between layers.
@@ -165,7 +167,8 @@ impl SacNetworks {
         Ok((mean, log_std))
     }
 
-    /// Draws actions with the given standard normal numbers `[rows, actions]`; gradients flow through both results.
+    /// Draws actions with the given standard normal numbers `[rows, actions]`; gradients flow through both
+    /// results.
     pub fn draw(&self, observations: &Tensor, noise: &Tensor) -> Result<ActionSample, TchError> {
         let (mean, log_std) = self.gaussian(observations)?;
         let u = mean.f_add(&log_std.f_exp()?.f_mul(noise)?)?;

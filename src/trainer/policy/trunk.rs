@@ -1,13 +1,13 @@
-//! What turns images into numbers in front of the dense layers: the convolutions of Mnih et al. 2015 (`nature`), or the residual network of
-//! Espeholt et al. 2018 (`impala`) as CleanRL's ppg_procgen.py has it.
+//! What turns images into numbers in front of the dense layers: the convolutions of Mnih et al. 2015
+//! (`nature`), or the residual network of Espeholt et al. 2018 (`impala`) as CleanRL's ppg_procgen.py has it.
 //!
 //! Owner: the network whose parameters it uses, the first [`Trunk::parameters`] of them.
 //!
 //! Invariants:
-//! - TRUNK-1: pixels are scaled to 0..1 here, by the weights of the first convolution and not pixel by pixel: a pass over the largest tensor is saved, and
-//!   results differ from scaled pixels by rounding only.
-//! - TRUNK-2: on CPUs images are laid out colours last, which libtorch's convolutions are a quarter faster with; shapes stay `[rows, channels, height,
-//!   width]`, and so does the order of the numbers that come out.
+//! - TRUNK-1: pixels are scaled to 0..1 here, by the weights of the first convolution and not pixel by pixel.
+//!   That saves a pass over the largest tensor; results differ from scaled pixels by rounding only.
+//! - TRUNK-2: on CPUs images are laid out colours last, which libtorch's convolutions are a quarter faster
+//!   with; shapes stay `[rows, channels, height, width]`, and so does the order of the numbers that come out.
 
 use crate::error::TrainerError;
 use rankdeck_types::experiment::{Network, Policy};
@@ -74,7 +74,8 @@ pub struct Trunk {
 }
 
 impl Trunk {
-    /// What `policy` asks for in front of observations of this shape; `None` for flat ones. Refused when they do not fit.
+    /// What `policy` asks for in front of observations of this shape; `None` for flat ones. Refused when they
+    /// do not fit.
     pub fn new(shape: &[usize], policy: &Policy) -> Result<Option<Trunk>, TrainerError> {
         match (policy.network, shape) {
             (Network::Mlp, [_]) => Ok(None),
@@ -90,7 +91,7 @@ impl Trunk {
     fn nature(shape: &[usize], channels: &[u32]) -> Result<Trunk, TrainerError> {
         if channels.len() != NATURE.len() {
             return Err(TrainerError::usage(
-                format!("policy.channels = {channels:?} is no list of {} counts", NATURE.len()),
+                format!("policy.channels = {channels:?} is not a list of {} counts", NATURE.len()),
                 "set policy.channels, such as [32, 64, 64]",
             ));
         }
@@ -146,8 +147,8 @@ impl Trunk {
         2 * self.convolutions.len()
     }
 
-    /// What each unit's weights begin with as their norm in CleanRL's ppg_procgen.py; `None` for networks that begin otherwise.
-    /// `convolution` is the index of one of the trunk's.
+    /// What each unit's weights begin with as their norm in CleanRL's ppg_procgen.py; `None` for networks
+    /// that begin otherwise. `convolution` is the index of one of the trunk's.
     pub fn start_norm(&self, convolution: usize) -> Option<f64> {
         let sequences = (self.convolutions.len() / SEQUENCE) as f64;
         self.residual.then(|| match convolution % SEQUENCE {
@@ -157,7 +158,8 @@ impl Trunk {
         })
     }
 
-    /// Numbers `[rows, outputs]` of images `[rows, channels, height, width]`, f32 or u8 pixels, with gradients.
+    /// Numbers `[rows, outputs]` of images `[rows, channels, height, width]`, f32 or u8 pixels, with
+    /// gradients.
     pub fn forward(&self, parameters: &[Tensor], images: &Tensor) -> Result<Tensor, TchError> {
         let mut value = arranged(images)?;
         let pairs = self.convolutions.iter().zip(parameters.chunks_exact(2));
@@ -193,14 +195,15 @@ fn channels(policy: &Policy, own: &[u32]) -> Result<Vec<u32>, TrainerError> {
     let channels = policy.channels.clone().unwrap_or_else(|| own.to_vec());
     if channels.is_empty() || channels.contains(&0) {
         return Err(TrainerError::usage(
-            format!("policy.channels = {channels:?} is no list of counts"),
+            format!("policy.channels = {channels:?} is not a list of counts"),
             "set policy.channels, such as [16, 32, 32]",
         ));
     }
     Ok(channels)
 }
 
-/// Images as the convolutions like them (TRUNK-2); the same tensor where it is so already.
+/// Images in the layout that convolutions are fastest with (TRUNK-2); the same tensor where it has that
+/// layout.
 fn arranged(images: &Tensor) -> Result<Tensor, TchError> {
     match images.device() {
         Device::Cpu => from_rows(&to_rows(images)?),
@@ -208,7 +211,8 @@ fn arranged(images: &Tensor) -> Result<Tensor, TchError> {
     }
 }
 
-/// Observations in a layout from which rows are quickly picked and quickly convolved: images `[rows, height, width, channels]` on CPUs, anything else as it is.
+/// Observations in a layout from which rows are quickly picked and quickly convolved: images `[rows, height,
+/// width, channels]` on CPUs, anything else as it is.
 pub fn to_rows(observations: &Tensor) -> Result<Tensor, TchError> {
     match (observations.device(), observations.dim()) {
         (Device::Cpu, 4) => observations.f_permute([0, 2, 3, 1])?.f_contiguous(),

@@ -79,7 +79,8 @@ fn pixels_are_scaled_in_the_network() {
     }
 }
 
-/// The same as [`Trunk::forward`], from scaled images with the layout they come in, step by step as CleanRL's modules.
+/// The same as [`Trunk::forward`], from scaled images with the layout they come in, step by step as CleanRL's
+/// modules.
 fn reference(trunk: &Trunk, parameters: &[Tensor], images: &Tensor) -> Tensor {
     let conv = |i: usize, value: &Tensor| {
         let (stride, padding) = (trunk.convolutions[i].stride, trunk.convolutions[i].padding);

@@ -1,8 +1,9 @@
 //! One environment's transitions in the order in which they happened: a ring of frames and a ring of steps.
 //!
-//! Owner: [`super::Replay`]. Frames and steps are numbered from 0 and never renumbered; `number % length` is the place. An observation is named by
-//! the number of its newest frame and consists of that and the `stack - 1` frames before it. A step's next observation comes one frame later, or, when
-//! it is not the old one moved on by a frame, `stack` frames later.
+//! Owner: [`super::Replay`]. Frames and steps are numbered from 0 and never renumbered; `number % length` is
+//! the slot. An observation is named by the number of its newest frame and consists of that and the `stack -
+//! 1` frames before it. A step's next observation comes one frame later, or, when it is not the old one moved
+//! on by a frame, `stack` frames later.
 
 use super::{Batch, Shape};
 
@@ -30,7 +31,7 @@ pub(super) struct EnvBuffer {
     pub(super) next_frame: u64,
     /// The observation that the next action answers; `None` before the first.
     pub(super) current: Option<u64>,
-    /// Steps that are there: `first..next`.
+    /// Stored steps are `first..next`.
     pub(super) first: u64,
     pub(super) next: u64,
     /// The observation of each step.
@@ -79,14 +80,15 @@ impl EnvBuffer {
         let place = (self.next_frame % count) as usize * bytes;
         self.frames[place..place + bytes].copy_from_slice(frame);
         self.next_frame += 1;
-        // A step whose oldest frame was overwritten is lost.
+        // A step is lost when its oldest frame is overwritten.
         let oldest = self.next_frame.saturating_sub(count) + shape.stack as u64 - 1;
         while self.first < self.next && self.seen[self.place(self.first)] < oldest {
             self.first += 1;
         }
     }
 
-    /// Whether `observation` is the one of frame `number`, from frame `from` of the stack on, with the stored frames `shift` later.
+    /// Whether `observation` is the one of frame `number`, from frame `from` of the stack on, with the stored
+    /// frames `shift` later.
     fn equal(&self, number: u64, observation: &[u8], shift: usize, shape: &Shape) -> bool {
         let bytes = shape.frame_bytes();
         let stored = (0..shape.stack).map(|i| number + 1 + i as u64 - shape.stack as u64).skip(shift);
@@ -95,7 +97,8 @@ impl EnvBuffer {
             .all(|(number, frame)| self.frame(number, shape) == frame)
     }
 
-    /// Stores an observation that follows `before`, if any; returns its number and whether all its frames were stored.
+    /// Stores an observation that follows `before`, if any; returns its number and whether all its frames
+    /// were stored.
     fn store(&mut self, observation: &[u8], before: Option<u64>, shape: &Shape) -> (u64, bool) {
         let bytes = shape.frame_bytes();
         let moved_on = before
@@ -107,7 +110,8 @@ impl EnvBuffer {
         (self.next_frame - 1, !moved_on)
     }
 
-    /// What the environment shows now. If that is not what it showed last, the episode stored so far was cut.
+    /// Continues with what the environment shows now. If that is not what it showed last, the stored episode
+    /// was cut.
     pub(super) fn begin(&mut self, observation: &[u8], shape: &Shape) {
         if self.current.is_some_and(|current| self.equal(current, observation, 0, shape)) {
             return;
@@ -148,7 +152,7 @@ impl EnvBuffer {
         if whole {
             self.flags[place] |= WHOLE;
         }
-        // After an end nothing follows until `begin`.
+        // After an end, the next observation comes with `begin`.
         self.current = (end == StepEnd::None).then_some(number);
     }
 

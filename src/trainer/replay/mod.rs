@@ -1,15 +1,19 @@
 //! Experience replay: one rank's transitions, sampled evenly, with n-step returns.
 //!
-//! Owner: the rank. Replay never enters a collective: every rank fills and samples its own, and only decisions about it (is there enough to
-//! begin?) are made together. All memory is taken at the start ([`Shape::bytes`]); a transition more throws the oldest of its environment out.
+//! Owner: the rank. Replay never enters a collective: every rank fills and samples its own, and only
+//! decisions about it (is there enough to begin?) are made together. All memory is taken at the start
+//! ([`Shape::bytes`]); a new transition replaces the oldest of its environment.
 //!
 //! Invariants:
-//! - REPLAY-1: every observation is stored once, images as bytes; of stacked frames only the newest one. What comes back is bit-equal to what went in.
-//! - REPLAY-2: a transition's n-step return stops at the end of its episode and at the newest stored step. What follows counts with
-//!   gamma to the number of rewards summed, or not at all where the task itself ended: a cut by a time limit goes on with the value of the true last
-//!   observation. (DI-engine uses one power of gamma too few for the last transitions of every chunk.)
+//! - REPLAY-1: every observation is stored once, images as bytes; of stacked frames only the newest one.
+//!   Reading gives the same bits.
+//! - REPLAY-2: a transition's n-step return stops at the end of its episode and at the newest stored step.
+//!   What follows counts with gamma to the number of rewards summed, or not at all where the task itself
+//!   ended: after a cut by a time limit, the value of the true last observation counts. (DI-engine uses one
+//!   power of gamma too few for the last transitions of every chunk.)
 //! - REPLAY-3: no transition crosses a reset.
-//! - REPLAY-4: every stored transition is equally likely, and which are drawn depends on the given generator alone.
+//! - REPLAY-4: every stored transition is equally likely, and which are drawn depends on the given generator
+//!   alone.
 
 mod env_buffer;
 mod shard;
@@ -73,8 +77,9 @@ impl Shape {
         (self.capacity / self.envs.max(1)).max(1)
     }
 
-    /// Frames of one environment: one per transition, and some more for the first and last observations of episodes. Where episodes are so short that these do
-    /// not suffice (8 steps per frame of an observation), fewer transitions are kept.
+    /// Frames of one environment: one per transition, and some more for the first and last observations of
+    /// episodes. Where episodes are too short for these (below 8 steps per frame of an observation), fewer
+    /// transitions are kept.
     fn env_frames(&self) -> usize {
         self.env_capacity() + self.env_capacity() / 8 + 2 * self.stack + 1
     }
@@ -83,7 +88,7 @@ impl Shape {
         self.frame * self.element
     }
 
-    /// Memory that replay takes on this rank, in bytes; it never takes more.
+    /// The memory of replay on this rank, in bytes; all of it is allocated at the start.
     pub fn bytes(&self) -> u64 {
         let frames = self.env_frames() as u64 * self.frame_bytes() as u64;
         let action = 4 * self.action.max(1) as u64;
@@ -113,9 +118,9 @@ pub struct Batch {
 /// Observations, and those that the bootstrap looks at.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Pair<T> {
-    /// What was seen.
+    /// The observations.
     pub now: Vec<T>,
-    /// What was seen n steps later.
+    /// The observations n steps later.
     pub next: Vec<T>,
 }
 
@@ -147,8 +152,8 @@ impl Replay {
         self.len() == 0
     }
 
-    /// What the environments show now. After a pause (a resumed run) an episode goes on where its environment shows what it showed last,
-    /// and is cut elsewhere.
+    /// Continues with what the environments show now. In a resumed run, an episode continues where its
+    /// environment shows what it showed last, and is cut elsewhere.
     pub fn begin(&mut self, observations: Observations<'_>) {
         let Replay { shape, buffers } = self;
         let mut row = Vec::new();
@@ -158,7 +163,8 @@ impl Replay {
         }
     }
 
-    /// Stores one step of all environments: what was done, what it led to, and what the environments show now.
+    /// Stores one step of all environments: what was done, what it led to, and what the environments show
+    /// now.
     pub fn add(&mut self, actions: Actions<'_>, outcome: &Outcome, now: Observations<'_>) {
         let Replay { shape, buffers } = self;
         let mut row = Vec::with_capacity(shape.stack * shape.frame_bytes());
@@ -177,7 +183,7 @@ impl Replay {
                     env_buffer::StoredAction::Numbers(&values[i * shape.action..(i + 1) * shape.action])
                 }
             };
-            // Both at once: the task itself ended.
+            // Both flags: the task itself ended.
             let end = match (outcome.terminated[i], outcome.truncated[i]) {
                 (true, _) => env_buffer::StepEnd::Terminated,
                 (false, true) => env_buffer::StepEnd::Truncated,

@@ -1,10 +1,11 @@
 //! Replay in checkpoints: one file per rank, replaced as a whole.
 //!
-//! Owner: the rank. Format: the magic, the length of a JSON head, the head (sizes and what the file belongs to), the used part of every lane's arrays as little-endian
-//! numbers, and a checksum of all before it. Invariants:
-//! - SHARD-1: a file is complete or it is not there under its name: it is written beside it, flushed to disk, and renamed.
-//! - SHARD-2: nothing in a file is trusted: sizes must be those that this run expects, and numbers must fit each other, before anything is used. Memory
-//!   never exceeds [`Shape::bytes`], whatever the file says.
+//! Owner: the rank. Format: the magic, the length of a JSON head, the head (sizes and what the file belongs
+//! to), the used part of every environment's arrays as little-endian numbers, and a checksum of everything
+//! before it. Invariants:
+//! - SHARD-1: a file under its final name is complete: it is written beside it, flushed to disk, and renamed.
+//! - SHARD-2: nothing in a file is trusted: sizes must be those that this run expects, and numbers must fit
+//!   each other, before anything is used. Memory never exceeds [`Shape::bytes`], whatever the file says.
 
 use super::env_buffer::EnvBuffer;
 use super::{Replay, Shape};
@@ -38,7 +39,7 @@ pub enum ShardError {
     /// The file system refused.
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    /// The file is not what it should be.
+    /// The file is damaged, or belongs to another run.
     #[error("{0}")]
     Content(String),
 }
@@ -167,7 +168,7 @@ pub fn save(replay: &Replay, mark: &Mark, path: &Path) -> Result<(), ShardError>
         Ok(std::fs::rename(&beside, path)?)
     };
     written().inspect_err(|_| {
-        // What could not be finished helps nobody.
+        // An incomplete file is useless.
         let _ = std::fs::remove_file(&beside);
     })
 }
@@ -240,7 +241,7 @@ fn consistent(buffer: &EnvBuffer, shape: &Shape) -> bool {
     let there = |number: u64| (oldest..buffer.next_frame).contains(&number);
     buffer.first <= buffer.next
         && buffer.next - buffer.first <= buffer.seen.len() as u64
-        // Far from where counting would end.
+        // Far from overflow.
         && buffer.next_frame < 1 << 62
         && buffer.next < 1 << 62
         && buffer.current.is_none_or(there)

@@ -93,7 +93,8 @@ fn the_newest_steps_bootstrap_from_the_newest_observation_until_more_is_known() 
     assert_eq!(line.row(0), (0.0, 0, 1.75, 0.125, 12.0));
 }
 
-/// The ring against the plainest form there is: a list of transitions, oldest thrown out; many episodes, n = 1 to 4.
+/// The ring against the plainest form there is: a list of transitions, oldest thrown out; many episodes, n =
+/// 1 to 4.
 #[test]
 fn a_full_ring_holds_the_newest_transitions() {
     for n_step in 1..=4 {
@@ -145,8 +146,8 @@ fn episodes_of_one_step_keep_what_fits() {
     }
 }
 
-/// REPLAY-1: two environments with stacks of frames, against the stacks themselves. Resets fill the stack with the first frame; now and then
-/// an environment shows something that is no continuation at all.
+/// REPLAY-1: two environments with stacks of frames, against the stacks themselves. Resets fill the stack
+/// with the first frame; now and then an environment shows something that is no continuation at all.
 #[test]
 fn stacked_frames_come_back_as_they_were_seen() {
     let spec = spec(&[4, 2, 3], ObservationType::U8);

@@ -1,7 +1,9 @@
-//! Acrobot-v1 as Gymnasium 1.x computes it (Sutton 1996; Sutton and Barto's book): two links, a motor between them, swing the tip up.
+//! Acrobot-v1 as Gymnasium 1.x computes it (Sutton 1996; Sutton and Barto's book): two links, a motor between
+//! them, swing the tip up.
 //!
-//! Owner: the vector environment that steps it (CLASSIC-1 and 2). Fourth-order Runge-Kutta in f64. The state after a reset is rounded to
-//! f32, and its observation is made of f32 sines and cosines; both are f64 after the first step. 500 steps.
+//! Owner: the vector environment that steps it (CLASSIC-1 and 2). Fourth-order Runge-Kutta in f64. The state
+//! after a reset is rounded to f32, and its observation is made of f32 sines and cosines; both are f64 after
+//! the first step. 500 steps.
 
 use super::{Step, Task, pow2};
 use crate::env::ActionSpace;
@@ -16,12 +18,12 @@ const MAX_VELOCITY: [f64; 2] = [4.0 * PI, 9.0 * PI];
 #[derive(Debug, Clone)]
 pub struct Acrobot {
     state: [f64; 4],
-    /// Since the reset no step was made.
+    /// No step was made since the reset.
     fresh: bool,
 }
 
-/// Time derivative of the state under a torque: the book's equations. Links are 1 m and 1 kg, their centres of mass in the middle, their
-/// moments of inertia 1.
+/// Time derivative of the state under a torque: the book's equations. Links are 1 m and 1 kg, their centres
+/// of mass in the middle, their moments of inertia 1.
 fn derivative([theta1, theta2, velocity1, velocity2]: [f64; 4], torque: f64) -> [f64; 4] {
     let (cos2, sin2) = (theta2.cos(), theta2.sin());
     let d1 = 0.25 + (1.25 + cos2) + 1.0 + 1.0;
@@ -51,8 +53,9 @@ fn wrap(mut angle: f64) -> f64 {
     angle
 }
 
-/// NumPy's f32 cosine on -pi/4 to pi/4, where it is one polynomial by fused multiply-adds (numpy/_core/src/umath/
-/// loops_trigonometric.dispatch). libm's `cosf` differs from it in a last bit now and then.
+/// NumPy's f32 cosine on -pi/4 to pi/4, where it is one polynomial by fused multiply-adds
+/// (numpy/_core/src/umath/ loops_trigonometric.dispatch). libm's `cosf` sometimes differs from it in the last
+/// bit.
 fn small_cos(x: f32) -> f32 {
     // 0x1.98e616p-16, -0x1.6c06dcp-10, 0x1.55553cp-5
     let [c8, c6, c4] = [0x37cc_730b, 0xbab6_036e, 0x3d2a_aa9e].map(f32::from_bits);

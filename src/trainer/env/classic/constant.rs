@@ -1,7 +1,8 @@
 //! `rankdeck/Constant-v0`: one observation, reward 1 for every step, no end but the time limit (10 steps).
 //!
-//! Owner: whoever checks a learner. Whoever bootstraps truncated episodes as they should finds the value `1 / (1 - gamma)`; whoever takes
-//! truncation for termination finds one that is bounded by the limit. Invented here; not one of Gymnasium's.
+//! Owner: tests of learners. A learner that bootstraps truncated episodes finds the value `1 / (1 - gamma)`;
+//! one that takes truncation for termination finds a value bounded by the limit. It is not one of
+//! Gymnasium's.
 
 use super::{Step, Task};
 use crate::env::ActionSpace;

@@ -1,12 +1,14 @@
 //! Classic control, computed in Rust as Gymnasium 1.x computes it, many environments stepped together.
 //!
-//! Owner: the collector of a rank. A [`Task`] is the physics of one environment without time limit, random stream or bookkeeping;
-//! [`ClassicVector`] adds those for all kinds alike. Nothing is allocated per step.
+//! Owner: the collector of a rank. A [`Task`] is the physics of one environment without time limit, random
+//! stream or bookkeeping; [`ClassicVector`] adds those for all kinds alike. Nothing is allocated per step.
 //!
 //! Invariants, besides those of every [`VectorEnv`]:
-//! - CLASSIC-1: states, observations, rewards, ends and resets are bit-equal to `gymnasium.make(id)` with the same seed: same order of
-//!   operations, same widths, no fused multiply-add. `tests/data/` holds recordings, and a test compares with Gymnasium itself.
-//! - CLASSIC-2: the time limit truncates at exactly `limit` steps; an end in that very step is both terminated and truncated.
+//! - CLASSIC-1: states, observations, rewards, ends and resets are bit-equal to `gymnasium.make(id)` with the
+//!   same seed: same order of operations, same widths, no fused multiply-add. `tests/data/` holds recordings,
+//!   and a test compares with Gymnasium itself.
+//! - CLASSIC-2: the time limit truncates at exactly `limit` steps; an end in that very step is both
+//!   terminated and truncated.
 
 pub mod acrobot;
 pub mod cartpole;
@@ -78,7 +80,7 @@ pub trait Task: Clone + Send {
     const WORDS: usize;
     /// Its actions.
     fn actions() -> ActionSpace;
-    /// One that was never reset.
+    /// A task that was never reset.
     fn blank() -> Self;
     /// Draws the first state of an episode.
     fn reset(&mut self, random: &mut Generator);
@@ -88,12 +90,12 @@ pub trait Task: Clone + Send {
     fn observe(&self, observation: &mut [f32]);
     /// Appends its state; first the numbers of Gymnasium's `state`, as bits of f64.
     fn save(&self, words: &mut Vec<u64>);
-    /// Takes over [`Task::WORDS`] words of [`Task::save`].
+    /// Restores [`Task::WORDS`] words of [`Task::save`].
     fn restore(&mut self, words: &[u64]);
 }
 
-/// `x**2` of a NumPy scalar: libm's `pow`, which differs from `x * x` in a last bit now and then. The exponent is hidden from the compiler,
-/// which would make a product of it.
+/// `x**2` of a NumPy scalar: libm's `pow`, which sometimes differs from `x * x` in the last bit. The exponent
+/// is hidden from the compiler, which would turn it into a product.
 fn pow2(x: f64) -> f64 {
     x.powf(black_box(2.0))
 }
@@ -103,7 +105,7 @@ fn pow2_f32(x: f32) -> f32 {
     x.powf(black_box(2.0))
 }
 
-/// Ids of Gymnasium that there are; [`constant::ID`] is one more.
+/// The ids of Gymnasium that are built in; [`constant::ID`] is one more.
 pub const KNOWN: [&str; 6] = rankdeck_types::experiment::BUILTIN_ENVS;
 
 fn spec<T: Task>() -> Spec {

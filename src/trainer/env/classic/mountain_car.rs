@@ -1,8 +1,10 @@
-//! MountainCar-v0 and MountainCarContinuous-v0 as Gymnasium 1.x computes them (Moore 1990): a car too weak for its hill takes a run-up.
+//! MountainCar-v0 and MountainCarContinuous-v0 as Gymnasium 1.x computes them (Moore 1990): a car too weak
+//! for its hill takes a run-up.
 //!
-//! Owner: the vector environment that steps it (CLASSIC-1 and 2). The discrete one is f64 throughout. The continuous one keeps its state in
-//! f32 after the first step, and which terms are f32 follows NumPy's promotion rules: Python's own numbers take the width of the array
-//! element that they meet, and a clipped force is a Python number while an unclipped one is an f32. Limits: 200 and 999 steps.
+//! Owner: the vector environment that steps it (CLASSIC-1 and 2). The discrete one is f64 throughout. The
+//! continuous one keeps its state in f32 after the first step, and which terms are f32 follows NumPy's
+//! promotion rules: Python's own numbers take the width of the array element that they meet, and a clipped
+//! force is a Python number while an unclipped one is an f32. Limits: 200 and 999 steps.
 
 use super::{Step, Task, pow2};
 use crate::env::ActionSpace;
@@ -68,7 +70,7 @@ pub struct MountainCarContinuous {
     /// Holds f32 values once `fresh` is false.
     position: f64,
     velocity: f64,
-    /// Since the reset no step was made.
+    /// No step was made since the reset.
     fresh: bool,
 }
 
@@ -93,8 +95,8 @@ impl Task for MountainCarContinuous {
     }
 
     fn step(&mut self, action: f32) -> Step {
-        // The width of the state. An f64 holds the exact sum, difference or product of two f32, or enough bits of it that rounding it
-        // to f32 gives what f32 arithmetic gives.
+        // The width of the state. An f64 holds the exact sum, difference or product of two f32, or enough
+        // bits of it that rounding it to f32 gives what f32 arithmetic gives.
         let narrow = |x: f64| f64::from(x as f32);
         let round = |x: f64| if self.fresh { x } else { narrow(x) };
         let slope = 0.0025 * round(3.0 * self.position).cos();

@@ -1,14 +1,19 @@
-//! Environments of Python: any id that Gymnasium knows, and Atari games, in one worker process beside each rank.
+//! Environments of Python: any id that Gymnasium knows, and Atari games, in one worker process beside each
+//! rank.
 //!
-//! Owner: the collector of a rank, through [`PythonVector`]. The worker ([`process`], `worker.py`) writes observations, rewards and flags into
-//! shared memory ([`shared`]); a byte each way over pipes says whose turn it is. Returns and lengths of episodes are counted here, from
-//! raw rewards and real ends, so that clipped rewards and lost lives change what is learnt and not what is reported.
+//! Owner: the collector of a rank, through [`PythonVector`]. The worker ([`process`], `worker.py`) writes
+//! observations, rewards and flags into shared memory ([`shared`]); a byte each way over pipes passes the
+//! turn. Returns and lengths of episodes are counted here, from raw rewards and real ends, so that clipped
+//! rewards and lost lives change what is learnt but not what is reported.
 //!
 //! Invariants, besides those of every [`VectorEnv`]:
-//! - PYTHON-1: shared memory belongs to one side at a time: to the worker from a request to its answer, else to the rank. The count of environments that
-//!   the worker is through with is apart from that: the rank reads it while it waits.
-//! - PYTHON-2: every wait for the worker is bounded; a worker that fails, dies or hangs becomes an [`EnvError::Worker`].
-//! - PYTHON-3: no worker outlives its [`PythonVector`], nor the thread that made it (parent-death signal, and end of its input).
+//! - PYTHON-1: shared memory belongs to one side at a time: to the worker from a request to its answer, else
+//!   to the rank. The exception is the count of environments that the worker has finished: the rank reads it
+//!   while it waits.
+//! - PYTHON-2: every wait for the worker is bounded; a worker that fails, dies or hangs becomes an
+//!   [`EnvError::Worker`].
+//! - PYTHON-3: no worker outlives its [`PythonVector`], nor the thread that made it (parent-death signal, and
+//!   end of its input).
 
 mod process;
 mod shared;
@@ -31,17 +36,17 @@ pub(super) struct PythonVector {
     shared: Shared,
     spec: Spec,
     envs: usize,
-    /// Of Atari games in training.
+    /// Rewards of Atari games are clipped in training.
     clip_rewards: bool,
     episodic_life: bool,
-    /// Return and length so far of each environment's episode.
+    /// Return and length of each environment's current episode.
     running: Vec<(f64, u64)>,
     watcher: Option<Watcher>,
     /// An error left the worker unusable.
     failed: bool,
 }
 
-/// Spaces as the worker tells them.
+/// Spaces in the worker's answer.
 #[derive(Deserialize)]
 struct Spaces {
     shape: Vec<usize>,
@@ -187,7 +192,7 @@ impl VectorEnv for PythonVector {
             let reward = rewards[env];
             running.0 += reward;
             running.1 += 1;
-            // The sign, with 0 for 0.
+            // The sign; 0 stays 0.
             let signed = if reward == 0.0 { 0.0 } else { reward.signum() };
             outcome.rewards[env] = if self.clip_rewards { signed } else { reward } as f32;
             outcome.terminated[env] = flags.terminated(env) || self.episodic_life && flags.lost_life(env);

@@ -1,8 +1,9 @@
 //! The worker process: started, asked, listened to, ended.
 //!
-//! Owner: [`super::PythonVector`]. Three pipes: requests (its standard input), answers (its standard output; `worker.py` moves what environments
-//! print to standard error), and its standard error, which a thread passes on to the rank's log and of which it keeps the last lines.
-//! The program and the shared memory are anonymous files that the child inherits, so that nothing is left on a disk.
+//! Owner: [`super::PythonVector`]. Three pipes: requests (its standard input), answers (its standard output;
+//! `worker.py` moves what environments print to standard error), and its standard error, which a thread
+//! passes on to the rank's log and of which it keeps the last lines. The program and the shared memory are
+//! anonymous files that the child inherits, so that nothing is left on a disk.
 
 use super::super::{EnvError, classic};
 use super::Spaces;
@@ -29,9 +30,9 @@ const BEGIN: &str = "import linecache as l,os,sys;p=os.fdopen(int(sys.argv[2])).
 const LONGEST: usize = 1 << 20;
 /// Between two looks at how far the worker is.
 const LOOK: Duration = Duration::from_millis(200);
-/// For a worker whose input has ended to close its environments.
+/// Wait for a worker whose input has ended to close its environments.
 const CLOSING: Duration = Duration::from_secs(1);
-/// For the end of a killed process, and for its last words.
+/// Waits for the end of a killed process, and for its last lines.
 const DYING: Duration = Duration::from_secs(5);
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
@@ -50,7 +51,7 @@ pub(super) struct Worker {
     python: String,
     threads: u32,
     timeout: Duration,
-    /// Nobody asked for Python.
+    /// The environment is not built in, and `env.worker` does not say Python.
     chosen_for_want_of_rust: bool,
     child: Child,
     requests: Option<ChildStdin>,
@@ -60,7 +61,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Starts the interpreter; what it makes is asked for by [`Worker::spaces`].
+    /// Starts the interpreter; [`Worker::spaces`] makes the environments.
     pub(super) fn start(env: &Env) -> Result<Worker, EnvError> {
         let failed = |what: String, hint: String, usage: bool| EnvError::Worker {
             id: env.id.clone(),
@@ -166,7 +167,7 @@ impl Worker {
         EnvError::Worker { id: self.id.clone(), what, hint, traceback, usage }
     }
 
-    /// Has the environments made; what they look like.
+    /// Lets the worker make the environments; returns their spaces.
     pub(super) fn spaces(&mut self, config: &Value) -> Result<Spaces, EnvError> {
         self.send(&config.to_string(), "what to make")?;
         // Imports of large packages from a cold disk take their time.
@@ -184,7 +185,7 @@ impl Worker {
         };
         match sent {
             Ok(()) => Ok(()),
-            // It says why it died, if it did.
+            // If it died, its last lines say why.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(self
                 .answer(what, self.timeout, &mut || ())
                 .err()
@@ -193,7 +194,8 @@ impl Worker {
         }
     }
 
-    /// Sends a request and waits until it is done; `doing` is for messages ("a step"). `look` is called now and then while it waits.
+    /// Sends a request and waits until it is done; `doing` is for messages ("a step"). `look` is called now
+    /// and then while it waits.
     pub(super) fn ask(&mut self, request: u8, doing: &str, look: &mut dyn FnMut()) -> Result<(), EnvError> {
         let sent = match &mut self.requests {
             Some(requests) => requests.write_all(&[request]),
@@ -301,7 +303,7 @@ impl Worker {
         )
     }
 
-    /// No answer in time: where is it?
+    /// The error of a worker that does not answer, with its stack.
     fn hangs(&mut self, (doing, within): (&str, Duration)) -> EnvError {
         let pid = self.child.id();
         let state = state_of(pid);
@@ -352,7 +354,7 @@ impl Drop for Worker {
         if matches!(self.child.try_wait(), Ok(Some(_))) {
             return;
         }
-        // The end of its input is the polite signal.
+        // The end of its input asks the worker to end.
         self.requests = None;
         let _ = readable(self.answers.as_raw_fd(), CLOSING);
         let _ = self.child.kill();
@@ -397,7 +399,7 @@ fn state_of(pid: u32) -> &'static str {
 /// Something can be read, or the other end is closed. A signal may end the wait early.
 fn readable(fd: RawFd, within: Duration) -> io::Result<bool> {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // Rounded up, so that a rest below a millisecond is no busy loop.
+    // Rounded up, so that a remainder below a millisecond does not become a busy loop.
     let millis = within.as_millis().saturating_add(1).min(i32::MAX as u128) as i32;
     let millis = if within.is_zero() { 0 } else { millis };
     // SAFETY: one valid pollfd.

@@ -1,6 +1,7 @@
 //! The memory that a rank and its worker share: one anonymous file, mapped by both.
 //!
-//! Owner: the rank's [`super::PythonVector`]; the worker has its own mapping. Everything is `[envs][...]`, each part at a multiple of 64 bytes.
+//! Owner: the rank's [`super::PythonVector`]; the worker has its own mapping. Everything is `[envs][...]`,
+//! each part at a multiple of 64 bytes.
 
 use super::super::{ActionSpace, Actions, ObservationType, Observations, Spec};
 use memmap2::{MmapMut, MmapOptions};
@@ -34,7 +35,7 @@ pub(super) struct Shared {
     moves: usize,
 }
 
-/// How the episodes of a step stand.
+/// Which episodes ended in a step.
 pub(super) struct Flags<'a> {
     terminated: &'a [u8],
     truncated: &'a [u8],
@@ -84,8 +85,8 @@ impl Shared {
         let moves = size;
         let size = size.checked_add(ALIGN).ok_or_else(too_large)?;
         memory.set_len(size as u64)?;
-        // SAFETY: the file is anonymous and known to this process and its worker only, and keeps its size from here on; who may touch it
-        // when is PYTHON-1.
+        // SAFETY: the file is anonymous and known to this process and its worker only, and keeps its size
+        // from here on; PYTHON-1 says who may access it when.
         let map = unsafe { MmapOptions::new().len(size).map_mut(memory)? };
         Ok(Shared {
             map,
@@ -103,7 +104,7 @@ impl Shared {
         })
     }
 
-    /// What the worker has to know.
+    /// Where everything is, for the worker.
     pub(super) fn layout(&self) -> Value {
         json!({
             "size": self.map.len(),
@@ -121,16 +122,16 @@ impl Shared {
 
     /// How many environments the worker has stepped or reset in all; may be read at any time.
     pub(super) fn moves(&self) -> u64 {
-        // SAFETY: the word is inside the map, at a multiple of 64 from the beginning of a page, lives as long as the map, and is only ever used as an atomic
-        // here; the worker writes it by one aligned store.
+        // SAFETY: the word is inside the map, at a multiple of 64 from the beginning of a page, lives as long
+        // as the map, and is only ever used as an atomic here; the worker writes it by one aligned store.
         let word = unsafe { AtomicU64::from_ptr(self.map.as_ptr().add(self.moves).cast::<u64>().cast_mut()) };
         word.load(Ordering::Relaxed)
     }
 
     fn part<T: Plain>(&self, offset: usize, len: usize) -> &[T] {
         let bytes = &self.map[offset..offset + len * size_of::<T>()];
-        // SAFETY: the range was just checked, offsets are multiples of 64 from the beginning of a page, and every bit pattern is a value.
-        // The worker does not write while the rank has its turn (PYTHON-1).
+        // SAFETY: the range was just checked, offsets are multiples of 64 from the beginning of a page, and
+        // every bit pattern is a value. The worker does not write while the rank has its turn (PYTHON-1).
         unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), len) }
     }
 
@@ -171,7 +172,7 @@ impl Shared {
         self.seen(self.observations)
     }
 
-    /// Rows of episodes that did not end in the last step mean nothing.
+    /// Only rows of episodes that ended in the last step are defined.
     pub(super) fn final_observations(&self) -> Observations<'_> {
         self.seen(self.final_observations)
     }

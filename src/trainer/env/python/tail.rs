@@ -1,7 +1,8 @@
-//! What a worker writes on standard error: passed on to the rank's log line by line, the last lines kept for error messages.
+//! What a worker writes on standard error: passed on to the rank's log line by line, the last lines kept for
+//! error messages.
 //!
-//! Owner: a thread per worker, which ends when the last process that holds the pipe's other end does. Bounded: [`KEPT`] lines of at most
-//! [`LONGEST`] bytes; longer lines are cut into several.
+//! Owner: a thread per worker, which ends when the last process that holds the pipe's other end does.
+//! Bounded: [`KEPT`] lines of at most [`LONGEST`] bytes; longer lines are cut into several.
 
 use crate::events::warn;
 use std::collections::VecDeque;
@@ -22,7 +23,7 @@ pub(super) struct Tail {
 #[derive(Default)]
 struct Lines {
     last: VecDeque<String>,
-    /// Lines ever.
+    /// Lines since the start.
     count: u64,
     ended: bool,
 }
@@ -97,10 +98,11 @@ impl Tail {
         let _unused = self.changed.wait_timeout_while(lines, within, |lines| !lines.ended);
     }
 
-    /// The lines after the first `before` ones, once Python's stack of the main thread, which comes last, is among them.
+    /// The lines after the first `before` ones, once Python's stack of the main thread, which comes last, is
+    /// among them.
     pub(super) fn stack_after(&self, before: u64, within: Duration) -> Vec<String> {
         let deadline = Instant::now() + within;
-        // No line says that a stack is complete; a pause after its first frames does.
+        // The end of a stack is not marked; it is complete when no line follows its first frames for a while.
         const PAUSE: Duration = Duration::from_millis(100);
         let mut lines = self.lock();
         loop {

@@ -42,7 +42,7 @@ fn python_2_every_failure_is_an_error_that_says_what_and_where() {
     ] {
         let env = config(&format!("faulty_env:Faulty-{what}-v0"), &python);
         let seeds = Seeds::new(1);
-        let streams = Streams { seeds, first_env: 0, life: 0, purpose: EnvPurpose::Train };
+        let streams = Streams { seeds, first_env: 0, start_iteration: 0, purpose: EnvPurpose::Train };
         let mut vector = PythonVector::new(&env, 2, streams).unwrap();
         // Only now: starting may take longer on a busy machine.
         vector.worker.set_timeout(Duration::from_secs(2));
@@ -72,7 +72,8 @@ fn python_2_every_failure_is_an_error_that_says_what_and_where() {
 #[test]
 fn python_3_a_dropped_vector_leaves_no_process() {
     let Some(python) = python("gymnasium") else { return };
-    let streams = Streams { seeds: Seeds::new(1), first_env: 0, life: 0, purpose: EnvPurpose::Train };
+    let streams =
+        Streams { seeds: Seeds::new(1), first_env: 0, start_iteration: 0, purpose: EnvPurpose::Train };
     let vector = PythonVector::new(&config("CartPole-v1", &python), 2, streams).unwrap();
     let pid = vector.worker.pid();
     assert!(!gone(pid));
@@ -83,7 +84,8 @@ fn python_3_a_dropped_vector_leaves_no_process() {
 /// A worker that needs no packages: its environments count their steps.
 fn fake(id: &str) -> PythonVector {
     let python = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/programs/fake_env_worker.py");
-    let streams = Streams { seeds: Seeds::new(1), first_env: 0, life: 0, purpose: EnvPurpose::Train };
+    let streams =
+        Streams { seeds: Seeds::new(1), first_env: 0, start_iteration: 0, purpose: EnvPurpose::Train };
     PythonVector::new(&config(id, python), 2, streams).unwrap()
 }
 
@@ -156,7 +158,8 @@ fn python_2_and_3_a_worker_without_packages_fails_in_every_way() {
     assert!(error.contains("did not finish making the environments within 400ms"), "{error}");
 }
 
-/// The whole road at once: same seeds, spaces, observations, rewards, ends, final observations and returns as in Rust.
+/// The whole path at once: same seeds, spaces, observations, rewards, ends, final observations and returns as
+/// in Rust.
 #[test]
 fn classic_control_in_python_is_classic_control_in_rust() {
     let Some(python) = python("gymnasium") else { return };
@@ -214,10 +217,10 @@ fn what_cannot_be_made_is_the_configurations_fault() {
     let error = spec_of(&config("CartPole-v1", &bare)).unwrap_err();
     assert!(error.is_usage() && error.to_string().contains("has no gymnasium"), "{error}");
     assert!(error.hint().contains("-m pip install"), "{}", error.hint());
-    // Nothing says that the id was meant for Python: what there is without Python is worth a word.
+    // The id may not be meant for Python: the message lists what is built in.
     let auto = Env { worker: EnvWorker::Auto, ..config("CartPole-v7", &bare) };
     assert!(spec_of(&auto).unwrap_err().hint().contains("Acrobot-v1"));
-    // Something that is no Python at all.
+    // A program that is not Python at all.
     let error = spec_of(&config("CartPole-v1", "/bin/cat")).unwrap_err();
     assert!(error.to_string().contains("/bin/cat"), "{error}");
     let Some(python) = python("gymnasium") else { return };
@@ -285,7 +288,7 @@ fn small_seeds_do_not_overlap() {
     let mut seen = std::collections::HashSet::new();
     for purpose in [EnvPurpose::Train, EnvPurpose::Evaluate] {
         for rank in 0..8 {
-            let streams = Streams { seeds: Seeds::new(9), first_env: rank * 64, life: 3, purpose };
+            let streams = Streams { seeds: Seeds::new(9), first_env: rank * 64, start_iteration: 3, purpose };
             for index in 0..64 {
                 let seed = streams.small(index);
                 assert!(seed < 1 << 31 && seen.insert(seed), "{purpose:?} {rank} {index}");

@@ -275,7 +275,7 @@ def make(config):
         return Atari(config, game)
     if config["atari_keys"]:
         raise Refused(
-            "env.%s is an option of Atari games, and this is none" % config["atari_keys"][0],
+            "env.%s is an option of Atari games, and this is not one" % config["atari_keys"][0],
             "remove %s" % ", ".join("env.%s" % key for key in config["atari_keys"]),
         )
     try:
