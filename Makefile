@@ -19,7 +19,7 @@ build: libtorch ## release build of the console and the trainer
 
 libtorch: build-packages ## libtorch 2.11.0 into .libtorch (544 MB from PyPI, once)
 	@if [ "$(LIBTORCH)" = "$(abspath .libtorch)/torch" ]; then \
-		$(PYTHON) src/trainer/fetch_libtorch.py .libtorch; \
+		$(PYTHON) tests/setup/fetch_libtorch.py .libtorch; \
 	elif [ -f "$(LIBTORCH)/lib/libtorch_cpu.so" ]; then \
 		echo "libtorch: using LIBTORCH=$(LIBTORCH)" >&2; \
 	else \
@@ -39,7 +39,7 @@ screenshot: build ## docs/screen.svg anew, from a real run
 
 gpu-test: build-packages ## the tests that need an NVIDIA GPU, with the torch 2.11.0 that python3 has (or LIBTORCH)
 	@torch="$(LIBTORCH)"; \
-	if [ "$$torch" = "$(abspath .libtorch)/torch" ]; then torch=$$($(PYTHON) src/trainer/fetch_libtorch.py --installed) || exit 1; fi; \
+	if [ "$$torch" = "$(abspath .libtorch)/torch" ]; then torch=$$($(PYTHON) tests/setup/fetch_libtorch.py --installed) || exit 1; fi; \
 	LIBTORCH="$$torch" $(CARGO) test --workspace -- --ignored gpu
 
 clean: ## remove what was built; .libtorch and runs stay

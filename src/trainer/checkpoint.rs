@@ -388,8 +388,8 @@ mod tests {
         checkpoint.is_of(path, "ppo", "CartPole-v1").unwrap();
         let refused = |state: &State| {
             let error = checkpoint.fits(path, state).unwrap_err();
-            assert!(error.usage && error.message.contains("runs/a.ckpt"), "{error}");
-            error.message
+            assert!(error.usage && error.to_string().contains("runs/a.ckpt"), "{error}");
+            error.hinted.error
         };
         let mut wider = state.clone();
         wider.arrays[0] = array("model.critic.0.weight", &[16, 4], 0.0);
@@ -410,7 +410,7 @@ mod tests {
             [("a2c", "CartPole-v1", "learn.algorithm"), ("ppo", "CartPole-v0", "env.id")]
         {
             let error = checkpoint.is_of(path, algorithm, env).unwrap_err();
-            assert!(error.usage && error.hint.contains(key), "{error:?}");
+            assert!(error.usage && error.hint().contains(key), "{error:?}");
         }
     }
 }

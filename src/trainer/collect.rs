@@ -120,7 +120,7 @@ impl Collector {
         self.rollout.final_values.fill(0.0);
         for step in 0..self.rollout.steps {
             let row = step * envs;
-            self.observe(row);
+            self.observe(row)?;
             let seen = rows(self.rollout.observations.view(), row * width..(row + envs) * width);
             actor.acting.run(seen, &mut self.scratch.scores, &mut self.rollout.values[row..row + envs])?;
             self.rollout.dones[row..row + envs].copy_from_slice(&self.next_dones);
@@ -158,7 +158,7 @@ impl Collector {
     }
 
     /// Writes what the policy sees into the rollout.
-    fn observe(&mut self, row: usize) {
+    fn observe(&mut self, row: usize) -> Result<(), TrainerError> {
         let (width, envs) = (self.rollout.width(), self.env.len());
         let range = row * width..(row + envs) * width;
         match (&mut self.rollout.observations, self.env.observations()) {
@@ -173,8 +173,9 @@ impl Collector {
                 }
             },
             (ObservationBuffer::U8(to), Observations::U8(from)) => to[range].copy_from_slice(from),
-            _ => {}
+            _ => return Err(TrainerError::failure("the environments' observations changed their type", "")),
         }
+        Ok(())
     }
 
     /// What the policy would see now; the moments do not change.

@@ -137,7 +137,7 @@ fn rewards_are_scaled_and_observations_normalised_with_the_moments_before() {
     let rollout = normalising.rollout();
     assert!(rollout.rewards.iter().all(|reward| *reward == 0.01));
     let (mut plain, _) = collector(2, 0, 1);
-    plain.observe(0);
+    plain.observe(0).unwrap();
     for (seen, raw) in observations(rollout)[..8].iter().zip(observations(plain.rollout())) {
         assert!((seen - raw).abs() < 1e-6, "the first moments change nothing");
     }

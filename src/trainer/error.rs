@@ -3,29 +3,32 @@
 use super::algo::adam::AdamError;
 use super::distributed::DistError;
 use super::env::EnvError;
+use rankdeck_types::error::HintedError;
 
 /// What failed, what helps, and whether the user has to correct something.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
+#[error("{hinted}")]
 pub struct TrainerError {
-    /// What failed.
-    pub message: String,
-    /// What helps; may be empty.
-    pub hint: String,
-    /// A mistake in arguments, environment, configuration or checkpoint (exit code 2) rather than a failure
-    /// (1).
+    /// What failed, and what helps.
+    pub hinted: HintedError,
+    /// A mistake in arguments, environment, configuration or checkpoint (exit code 2) rather than a failure (1).
     pub usage: bool,
 }
 
 impl TrainerError {
     /// An error that ends the rank with exit code 1.
-    pub fn failure(message: impl Into<String>, hint: impl Into<String>) -> TrainerError {
-        TrainerError { message: message.into(), hint: hint.into(), usage: false }
+    pub fn failure(error: impl Into<String>, hint: impl Into<String>) -> TrainerError {
+        TrainerError { hinted: HintedError::new(error, hint), usage: false }
     }
 
     /// A mistake in arguments, environment, configuration or checkpoint; exit code 2.
-    pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> TrainerError {
-        TrainerError { message: message.into(), hint: hint.into(), usage: true }
+    pub fn usage(error: impl Into<String>, hint: impl Into<String>) -> TrainerError {
+        TrainerError { hinted: HintedError::new(error, hint), usage: true }
+    }
+
+    /// What helps; may be empty.
+    pub fn hint(&self) -> &str {
+        &self.hinted.hint
     }
 
     /// The process's exit code.
@@ -36,7 +39,8 @@ impl TrainerError {
 
 impl From<DistError> for TrainerError {
     fn from(error: DistError) -> TrainerError {
-        TrainerError { message: error.to_string(), hint: error.hint().into(), usage: error.is_usage() }
+        let hinted = HintedError::new(error.to_string(), error.hint());
+        TrainerError { hinted, usage: error.is_usage() }
     }
 }
 
@@ -54,6 +58,7 @@ impl From<AdamError> for TrainerError {
 
 impl From<EnvError> for TrainerError {
     fn from(error: EnvError) -> TrainerError {
-        TrainerError { message: error.to_string(), hint: error.hint(), usage: error.is_usage() }
+        let hinted = HintedError::new(error.to_string(), error.hint());
+        TrainerError { hinted, usage: error.is_usage() }
     }
 }

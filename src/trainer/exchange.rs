@@ -18,7 +18,6 @@ pub struct Contribution {
     pub stop: bool,
     /// This rank thinks that a report is due.
     pub report: bool,
-    /// This rank's counters.
     pub counters: RankCounters,
     /// Its fingerprint chain of this iteration.
     pub chain: u64,

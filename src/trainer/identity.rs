@@ -336,8 +336,8 @@ mod tests {
 
     fn refused(pairs: &[(&str, &str)]) -> String {
         let error = resolve(Flags::default(), pairs).unwrap_err();
-        assert!(error.usage && !error.hint.is_empty());
-        error.message
+        assert!(error.usage && !error.hint().is_empty());
+        error.hinted.error
     }
 
     const TORCHRUN: [(&str, &str); 6] = [
@@ -422,7 +422,9 @@ mod tests {
         assert!(refused(&[&TORCHRUN[..], &SLURM[..]].concat()).contains("two launchers disagree"));
         assert!(refused(&[("RANK", "x"), ("WORLD_SIZE", "2")]).contains("RANK=x"));
         let one_flag = Flags { rank: Some(0), ..Flags::default() };
-        assert!(resolve(one_flag, &[]).unwrap_err().message.contains("--rank is given without --world-size"));
+        assert!(
+            resolve(one_flag, &[]).unwrap_err().to_string().contains("--rank is given without --world-size")
+        );
     }
 
     #[test]
@@ -448,7 +450,7 @@ mod tests {
     #[test]
     fn spawning_inside_a_group_is_refused() {
         let inside = |key: &str| (key == "WORLD_SIZE").then(|| "2".to_string());
-        assert!(check_spawn(&inside).unwrap_err().message.contains("WORLD_SIZE"));
+        assert!(check_spawn(&inside).unwrap_err().to_string().contains("WORLD_SIZE"));
         assert!(check_spawn(&|_| None).is_ok());
     }
 

@@ -15,30 +15,30 @@
 pub mod algo;
 pub mod checkpoint;
 pub mod collect;
-pub mod counters;
+pub(crate) mod counters;
 pub mod distributed;
 pub mod env;
-pub mod error;
-pub mod evaluate;
-pub mod events;
-pub mod exchange;
+pub(crate) mod error;
+pub(crate) mod evaluate;
+pub(crate) mod events;
+pub(crate) mod exchange;
 pub mod identity;
-pub mod inject;
-pub mod normalise;
+pub(crate) mod inject;
+pub(crate) mod normalise;
 pub mod page;
 pub mod policy;
-pub mod prepare;
+pub(crate) mod prepare;
 pub mod replay;
-pub mod reporter;
-pub mod resume;
-pub mod rollout;
+pub(crate) mod reporter;
+pub(crate) mod resume;
+pub(crate) mod rollout;
 pub mod safetensors;
 pub mod setup;
-pub mod signals;
-pub mod spawn;
+pub(crate) mod signals;
+pub(crate) mod spawn;
 pub mod state;
-pub mod tensorboard;
-pub mod train;
+pub(crate) mod tensorboard;
+pub(crate) mod train;
 
 #[cfg(test)]
 mod kernel_tests;
@@ -47,6 +47,7 @@ use error::TrainerError;
 use events::{Events, say, warn};
 use identity::{Flags, RankIdentity};
 use rankdeck_proto::message::{FinishReason, RankEvent};
+use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{Generation, Rank};
 use std::time::Duration;
 
@@ -126,12 +127,13 @@ fn describe(reason: FinishReason) -> &'static str {
 }
 
 fn event(error: &TrainerError) -> RankEvent {
-    RankEvent::Error { message: error.message.clone(), hint: error.hint.clone(), usage: error.usage }
+    let HintedError { error: message, hint } = error.hinted.clone();
+    RankEvent::Error { message, hint, usage: error.usage }
 }
 
 fn complain(who: &str, error: &TrainerError) {
     warn(&format!("{who}: error: {error}"));
-    if !error.hint.is_empty() {
-        warn(&format!("{who}: hint: {}", error.hint));
+    if !error.hint().is_empty() {
+        warn(&format!("{who}: hint: {}", error.hint()));
     }
 }

@@ -15,6 +15,7 @@ use super::checkpoint::{Checkpoint, refuse};
 use super::collect::RankCounters;
 use super::distributed::ProcessGroup;
 use super::error::TrainerError;
+use rankdeck_types::error::HintedError;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use tch::{Device, Tensor};
@@ -38,8 +39,8 @@ pub fn own_words(counters: RankCounters, envs: &[u64]) -> Vec<u64> {
 }
 
 #[derive(Default, Serialize, Deserialize)]
-struct Answer {
-    error: Option<(String, String)>,
+struct ResumeAnswer {
+    error: Option<HintedError>,
     absent: bool,
     bytes: usize,
 }
@@ -52,21 +53,21 @@ pub fn share(
     or_afresh: bool,
     device: Device,
 ) -> Result<Option<Checkpoint>, TrainerError> {
-    let (mut answer, mut bytes) = (Answer::default(), Vec::new());
+    let (mut answer, mut bytes) = (ResumeAnswer::default(), Vec::new());
     if group.rank() == 0 {
         answer.absent = or_afresh && !path.exists();
         match read(path) {
             _ if answer.absent => {}
             Ok(read) => (answer.bytes, bytes) = (read.len(), read),
-            Err(error) => answer.error = Some((error.message, error.hint)),
+            Err(error) => answer.error = Some(error.hinted),
         }
     }
     group.broadcast_object(&mut answer, 0, "resume")?;
     if answer.absent {
         return Ok(None);
     }
-    if let Some((message, hint)) = answer.error {
-        return Err(TrainerError::usage(message, hint));
+    if let Some(hinted) = answer.error {
+        return Err(TrainerError { hinted, usage: true });
     }
     bytes.resize(answer.bytes, 0);
     let mut tensor = Tensor::f_from_slice(&bytes)?.f_to_device(device)?;
@@ -95,7 +96,6 @@ fn read(path: &Path) -> Result<Vec<u8>, TrainerError> {
 /// What a rank takes over from all ranks' words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Share {
-    /// Its counters.
     pub counters: RankCounters,
     /// Its environments, when they can be taken over.
     pub envs: Option<Vec<u64>>,

@@ -11,7 +11,6 @@ pub enum ActionBuffer {
     Continuous {
         /// Numbers of one action.
         width: usize,
-        /// All of them.
         values: Vec<f32>,
     },
 }
@@ -55,7 +54,6 @@ impl ActionBuffer {
 pub struct Rollout {
     /// Steps of each environment.
     pub steps: usize,
-    /// Environments.
     pub envs: usize,
     /// What the policy saw, normalised if so configured.
     pub observations: ObservationBuffer,
@@ -103,8 +101,6 @@ impl Rollout {
             shape: spec.observation_shape,
         }
     }
-
-    /// Transitions.
     pub fn len(&self) -> usize {
         self.steps * self.envs
     }

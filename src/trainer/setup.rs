@@ -242,7 +242,7 @@ mod tests {
             (experiment(4, 511, true), 1, "run.total_steps"),
         ] {
             let error = Sizes::resolve(&experiment, 0, world_size).unwrap_err();
-            assert!(error.usage && error.hint.contains(key), "{error:?}");
+            assert!(error.usage && error.hint().contains(key), "{error:?}");
         }
         type Change = fn(&mut Experiment);
         let changes: [(&str, Change); 3] = [
@@ -254,9 +254,9 @@ mod tests {
             let mut wrong = experiment(4, u64::from(u32::MAX) * 4, true);
             change(&mut wrong);
             let error = Sizes::resolve(&wrong, 0, 1).unwrap_err();
-            assert!(error.usage && error.hint.contains(key), "{error:?}");
+            assert!(error.usage && error.hint().contains(key), "{error:?}");
         }
         let error = load_experiment(Path::new("/nonexistent/x.toml")).unwrap_err();
-        assert!(error.usage && error.message.contains("/nonexistent/x.toml"));
+        assert!(error.usage && error.to_string().contains("/nonexistent/x.toml"));
     }
 }

@@ -22,7 +22,7 @@ use rankdeck_proto::message::{Activity, Counters, Evaluation, FinishReason, Phas
 use rankdeck_types::experiment::{Experiment, Learn};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 use tch::Device;
@@ -45,37 +45,21 @@ pub fn run(
     algo::check(&experiment, &spec, &sizes)?;
     setup::set_threads(&experiment);
     let (backend, device) = setup::device(identity, &experiment)?;
-    let group = ProcessGroup::connect(
-        &GroupSettings {
-            rank: identity.rank,
-            world_size: identity.world_size,
-            local_rank: identity.local_rank,
-            master_addr: identity.master_addr.clone(),
-            master_port: identity.master_port,
-            backend,
-            timeout: timeout(&experiment)?,
-            interface: identity.interface.clone(),
-            generation: identity.generation,
-            device,
-        },
-        Rc::clone(&page),
-    )?;
-    joined();
-    let device_name = match device {
-        Device::Cuda(index) => format!("cuda:{index}"),
-        _ => "cpu".to_string(),
-    };
-    events.send(&RankEvent::Joined {
+    let settings = GroupSettings {
+        rank: identity.rank,
         world_size: identity.world_size,
-        backend: group.backend_name(),
-        device: device_name.clone(),
-    });
-    say(&format!(
-        "rank {} of {} joined: {} on {device_name}",
-        identity.rank,
-        identity.world_size,
-        group.backend_name()
-    ));
+        local_rank: identity.local_rank,
+        master_addr: identity.master_addr.clone(),
+        master_port: identity.master_port,
+        backend,
+        timeout: timeout(&experiment)?,
+        interface: identity.interface.clone(),
+        generation: identity.generation,
+        device,
+    };
+    let group = ProcessGroup::connect(&settings, Rc::clone(&page))?;
+    joined();
+    announce_join(&group, device, events);
     let build = BuildContext {
         experiment: &experiment,
         sizes,
@@ -94,6 +78,16 @@ pub fn run(
     }
     page.borrow_mut().phase(Phase::Done);
     Ok(reason)
+}
+
+fn announce_join(group: &ProcessGroup, device: Device, events: &Events) {
+    let (rank, world_size, backend) = (group.rank(), group.world_size(), group.backend_name());
+    let device = match device {
+        Device::Cuda(index) => format!("cuda:{index}"),
+        _ => "cpu".to_string(),
+    };
+    say(&format!("rank {rank} of {world_size} joined: {backend} on {device}"));
+    events.send(&RankEvent::Joined { world_size, backend, device });
 }
 
 fn timeout(experiment: &Experiment) -> Result<Duration, TrainerError> {
@@ -130,6 +124,20 @@ struct EvaluationResult {
     error: Option<String>,
 }
 
+/// The checkpoint to resume from, on all ranks; `None` in a new run, and in a restart before the first checkpoint.
+fn find_checkpoint(
+    identity: &RankIdentity,
+    run_dir: &Path,
+    group: &ProcessGroup,
+    device: Device,
+) -> Result<Option<(PathBuf, Checkpoint)>, TrainerError> {
+    let Some(from) = &identity.resume else { return Ok(None) };
+    let or_afresh = from == "latest" && identity.generation > 0;
+    let path = resume::find(from, run_dir);
+    let checkpoint = resume::share(group, &path, or_afresh, device)?;
+    Ok(checkpoint.map(|checkpoint| (path, checkpoint)))
+}
+
 struct Trainer<'a> {
     experiment: &'a Experiment,
     sizes: Sizes,
@@ -160,14 +168,9 @@ impl<'a> Trainer<'a> {
         let BuildContext { experiment, sizes, seeds, device, group, .. } = build;
         let (env, learn) = setup::parts(experiment)?;
         let run_dir = setup::run_dir(identity, &experiment.run.name);
-        let mut resumed = None;
-        if let Some(from) = &identity.resume {
-            let or_afresh = from == "latest" && identity.generation > 0;
-            let path = resume::find(from, &run_dir);
-            if let Some(checkpoint) = resume::share(group, &path, or_afresh, device)? {
-                checkpoint.is_of(&path, learn.name(), &env.id)?;
-                resumed = Some((path, checkpoint));
-            }
+        let resumed = find_checkpoint(identity, &run_dir, group, device)?;
+        if let Some((path, checkpoint)) = &resumed {
+            checkpoint.is_of(path, learn.name(), &env.id)?;
         }
         let header = resumed.as_ref().map(|(_, checkpoint)| checkpoint.header.clone()).unwrap_or_default();
         let build = BuildContext { start_iteration: header.train_iter, ..build };

@@ -13,8 +13,6 @@ use crate::error::TrainerError;
 use crate::policy::actor_critic::Pass;
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_types::learn::{A2c as Settings, NormAdv};
-
-/// A2C.
 pub struct A2c {
     settings: Settings,
     pub(super) engine: Engine,
@@ -46,11 +44,11 @@ impl Objective for A2c {
             Engine::Libtorch(batches) => batches,
             Engine::Native(native) => {
                 let Settings { value_loss, ent_coef, vf_coef, .. } = self.settings;
-                let objective = PpoLoss { clip_coef: 0.0, clip_vloss: false, value_loss, ent_coef, vf_coef };
+                let loss = PpoLoss { clip_coef: 0.0, clip_vloss: false, value_loss, ent_coef, vf_coef };
                 let mut losses = NativeLossStats::default();
                 native.begin();
                 native.begin_epoch(on.rollout(), &on.advantages, &on.returns, random, ctx.group)?;
-                native.update(0, (&objective, false), on, ctx, stats, &mut losses)?;
+                native.update(0, (&loss, false), on, ctx, stats, &mut losses)?;
                 stats.losses = losses.terms().to_vec();
                 return Ok(());
             }

@@ -37,7 +37,7 @@ pub struct Dqn {
     q: Vec<f32>,
 }
 
-fn shared_settings(settings: &Settings) -> OffPolicySettings {
+fn off_policy_settings(settings: &Settings) -> OffPolicySettings {
     let Settings { buffer_size, learning_starts, batch_size, n_step, gamma, updates_per_iteration, .. } =
         *settings;
     OffPolicySettings { buffer_size, learning_starts, batch_size, n_step, gamma, updates_per_iteration }
@@ -50,7 +50,7 @@ pub fn check(
     spec: &Spec,
     sizes: &Sizes,
 ) -> Result<(), TrainerError> {
-    shares(&shared_settings(settings), spec, sizes)?;
+    shares(&off_policy_settings(settings), spec, sizes)?;
     QLayout::new(spec, &experiment.policy, settings.dueling).map(drop)
 }
 
@@ -77,7 +77,7 @@ impl Dqn {
         let way = ComputePath::of(experiment, *device)?;
         let learner = QLearner::new(settings.clone(), (spec, layout), way, seeds, *device, group, bucket)?;
         let dqn = Dqn { learner, settings: settings.clone(), actions, q: Vec::new() };
-        OffPolicyAlgorithm::new(shared_settings(settings), dqn, build)
+        OffPolicyAlgorithm::new(off_policy_settings(settings), dqn, build)
     }
 
     fn look(&mut self, observations: Observations<'_>, rows: usize) -> Result<(), TrainerError> {
@@ -95,7 +95,7 @@ impl Learner for Dqn {
         randoms: &mut [Generator],
         actions: &mut ActionBuffer,
     ) -> Result<(), TrainerError> {
-        let ActionBuffer::Discrete(actions) = actions else { return Ok(()) };
+        let ActionBuffer::Discrete(actions) = actions else { return Err(wrong_actions()) };
         let epsilon = epsilon(&self.settings, env_step);
         let rows = actions.len();
         let mut looked = false;
@@ -164,13 +164,17 @@ impl Learner for Dqn {
     }
 }
 
+fn wrong_actions() -> TrainerError {
+    TrainerError::failure("DQN was asked for actions that are not discrete", "")
+}
+
 impl Greedy for Dqn {
     fn act(
         &mut self,
         observations: Observations<'_>,
         actions: &mut ActionBuffer,
     ) -> Result<(), TrainerError> {
-        let ActionBuffer::Discrete(actions) = actions else { return Ok(()) };
+        let ActionBuffer::Discrete(actions) = actions else { return Err(wrong_actions()) };
         self.look(observations, actions.len())?;
         for (action, q) in actions.iter_mut().zip(self.q.chunks_exact(self.actions.max(1))) {
             *action = argmax(q) as i64;

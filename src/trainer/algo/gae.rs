@@ -22,9 +22,7 @@ pub struct Gae<'a> {
     pub next_values: &'a [f32],
     /// Flags after the last step.
     pub next_dones: &'a [f32],
-    /// Discount.
     pub gamma: f32,
-    /// Lambda.
     pub lambda: f32,
 }
 

@@ -11,19 +11,19 @@
 //! - ALGO-3: the result depends on state, seed and iteration only: a restored algorithm continues with the
 //!   same bits, unless its file says otherwise.
 
-pub mod a2c;
-pub mod adam;
-pub mod batch;
-pub mod dqn;
-pub mod gae;
-pub mod native;
+pub(crate) mod a2c;
+pub(crate) mod adam;
+pub(crate) mod batch;
+pub(crate) mod dqn;
+pub(crate) mod gae;
+pub(crate) mod native;
 pub mod off_policy;
-pub mod on_policy;
-pub mod ppg;
-pub mod ppo;
-pub mod ppo_loss;
+pub(crate) mod on_policy;
+pub(crate) mod ppg;
+pub(crate) mod ppo;
+pub(crate) mod ppo_loss;
 pub mod q_learner;
-pub mod sac;
+pub(crate) mod sac;
 pub mod sac_learner;
 
 use super::collect::{Interval, RankCounters};
@@ -289,7 +289,7 @@ mod tests {
             let experiment = experiment("CartPole-v1", rest);
             let sizes = Sizes::resolve(&experiment, 0, 1).unwrap();
             let error = check(&experiment, &Spec::discrete(4, 2), &sizes).unwrap_err();
-            assert!(error.usage && error.hint.contains(key), "{error:?}");
+            assert!(error.usage && error.hint().contains(key), "{error:?}");
         }
     }
 }

@@ -134,10 +134,11 @@ impl Native {
         let width = rollout.width();
         epoch.width = width;
         epoch.observations.clear();
-        if let Observations::F32(rows) = rollout.observations.view() {
-            for i in order.iter() {
-                epoch.observations.extend_from_slice(&rows[i * width..(i + 1) * width]);
-            }
+        let Observations::F32(rows) = rollout.observations.view() else {
+            return Err(TrainerError::failure("the hand-written passes cannot read pixels", ""));
+        };
+        for i in order.iter() {
+            epoch.observations.extend_from_slice(&rows[i * width..(i + 1) * width]);
         }
         gather_actions(&mut epoch.actions, &rollout.actions, order);
         let columns = [
@@ -160,7 +161,7 @@ impl Native {
     pub fn update(
         &mut self,
         k: usize,
-        (objective, clipped): (&PpoLoss, bool),
+        (loss, clipped): (&PpoLoss, bool),
         on: &mut OnPolicy,
         ctx: &StepContext<'_>,
         stats: &mut IterationStats,
@@ -173,10 +174,10 @@ impl Native {
             Some(ActionBuffer::Continuous { width, values }) => {
                 Actions::Continuous(&values[rows.start * width..rows.end * width])
             }
-            None => Actions::Discrete(&[]),
+            None => return Err(TrainerError::failure("an update before the first epoch of a rollout", "")),
         };
         let shares = &epoch.shares[rows.clone()];
-        let clip = objective.clip_coef as f32;
+        let clip = loss.clip_coef as f32;
         let old_log_probs = &epoch.log_probs[rows.clone()];
         let batch = Terms {
             gain: if clipped { Gain::Clipped { old_log_probs, clip } } else { Gain::Plain },
@@ -186,12 +187,12 @@ impl Native {
                 returns: &epoch.returns[rows.clone()],
                 shares,
             },
-            value_clip: objective.clip_vloss.then_some(clip),
-            distance: match objective.value_loss {
+            value_clip: loss.clip_vloss.then_some(clip),
+            distance: match loss.value_loss {
                 ValueLoss::Squared => Distance::Squared,
                 ValueLoss::Huber => Distance::Huber,
             },
-            value_weight: objective.vf_coef as f32,
+            value_weight: loss.vf_coef as f32,
         };
         let observations = &epoch.observations[rows.start * epoch.width..rows.end * epoch.width];
         let pass = |parameters: &[f32], gradient: &mut [f32]| {
@@ -199,7 +200,7 @@ impl Native {
             networks.forward(observations);
             let (_, entropy) = networks.log_probs(actions, shares);
             let (surrogate, value_loss) = networks.losses(batch);
-            networks.backward(actions, shares, -objective.ent_coef as f32, gradient);
+            networks.backward(actions, shares, -loss.ent_coef as f32, gradient);
             losses.clipped += surrogate.clipped;
             losses.count += 1;
             (losses.surrogate, losses.value_loss, losses.entropy) = (surrogate, value_loss, entropy);

@@ -48,40 +48,42 @@ pub struct OffPolicySettings {
     pub updates_per_iteration: u32,
 }
 
+/// Memory and transitions of a rank's replay; larger numbers are more likely typing mistakes.
+const MAX_BYTES: u64 = 1 << 42;
+const MAX_TRANSITIONS: usize = 1 << 40;
+
 /// This rank's share of replay and batch, or what to change.
 pub fn shares(
-    shared_settings: &OffPolicySettings,
+    settings: &OffPolicySettings,
     spec: &Spec,
     sizes: &Sizes,
 ) -> Result<(Shape, usize), TrainerError> {
     let world = (sizes.batch / sizes.local_batch.max(1) as u64).max(1) as u32;
-    if shared_settings.batch_size == 0 || !shared_settings.batch_size.is_multiple_of(world) {
+    if settings.batch_size == 0 || !settings.batch_size.is_multiple_of(world) {
         return Err(TrainerError::usage(
-            format!("learn.batch_size = {} cannot be split over {world} ranks", shared_settings.batch_size),
+            format!("learn.batch_size = {} cannot be split over {world} ranks", settings.batch_size),
             format!("set learn.batch_size to a multiple of {world}"),
         ));
     }
-    let rows = (shared_settings.batch_size / world) as usize;
-    let capacity = usize::try_from(shared_settings.buffer_size / u64::from(world)).unwrap_or(usize::MAX);
+    let rows = (settings.batch_size / world) as usize;
+    let capacity = usize::try_from(settings.buffer_size / u64::from(world)).unwrap_or(usize::MAX);
     let envs = sizes.local_envs as usize;
     if capacity < rows.max(envs) {
         return Err(TrainerError::usage(
             format!(
                 "learn.buffer_size = {} is {capacity} transitions per rank, less than a batch of {rows} or one of each of {envs} environments",
-                shared_settings.buffer_size
+                settings.buffer_size
             ),
             "raise learn.buffer_size",
         ));
     }
-    // Beyond this a typing mistake is likelier than memory for it.
-    let most = 1_u64 << 42;
     let shape =
-        Shape::new(spec, envs, capacity.min(1 << 40), shared_settings.n_step as usize, shared_settings.gamma);
-    if shape.bytes() > most {
+        Shape::new(spec, envs, capacity.min(MAX_TRANSITIONS), settings.n_step as usize, settings.gamma);
+    if shape.bytes() > MAX_BYTES {
         return Err(TrainerError::usage(
             format!(
                 "replay of {} transitions would take {} GiB on each rank",
-                shared_settings.buffer_size,
+                settings.buffer_size,
                 shape.bytes() >> 30
             ),
             "lower learn.buffer_size",
@@ -98,7 +100,7 @@ struct OffPolicy {
     /// The batch of the current update.
     batch: Batch,
     actions: ActionBuffer,
-    shared_settings: OffPolicySettings,
+    settings: OffPolicySettings,
     rows: usize,
     ready: bool,
     reward_scale: f32,
@@ -150,12 +152,12 @@ pub struct OffPolicyAlgorithm<L> {
 impl<L: Learner> OffPolicyAlgorithm<L> {
     /// Environments reset, replay empty.
     pub fn new(
-        shared_settings: OffPolicySettings,
+        settings: OffPolicySettings,
         learner: L,
         build: &BuildContext<'_>,
     ) -> Result<OffPolicyAlgorithm<L>, TrainerError> {
         Ok(OffPolicyAlgorithm {
-            off: OffPolicy::new(shared_settings, build)?,
+            off: OffPolicy::new(settings, build)?,
             learner,
             fingerprint_every: build.experiment.distributed.fingerprint_every,
         })
@@ -167,11 +169,11 @@ impl<L: Learner> Algorithm for OffPolicyAlgorithm<L> {
         ctx.phase(Phase::Rollout);
         self.off.collect(&mut self.learner, ctx)?;
         ctx.phase(Phase::Learn);
-        let planned = self.off.shared_settings.updates_per_iteration.into();
+        let planned = self.off.settings.updates_per_iteration.into();
         let mut stats =
             IterationStats { learning_rate: self.learner.rate(), planned, ..IterationStats::default() };
         if self.off.ready(ctx)? {
-            for _ in 0..self.off.shared_settings.updates_per_iteration {
+            for _ in 0..self.off.settings.updates_per_iteration {
                 let mut random = self.off.sample(ctx.updates + stats.updates, ctx.group.rank());
                 self.learner.update(&self.off.batch, &mut random, ctx.group)?;
                 stats.updates += 1;
@@ -226,9 +228,9 @@ impl<L: Learner> Algorithm for OffPolicyAlgorithm<L> {
 
 impl OffPolicy {
     /// Environments reset, replay empty.
-    fn new(shared_settings: OffPolicySettings, build: &BuildContext<'_>) -> Result<OffPolicy, TrainerError> {
+    fn new(settings: OffPolicySettings, build: &BuildContext<'_>) -> Result<OffPolicy, TrainerError> {
         let BuildContext { experiment, sizes, spec, seeds, group, start_iteration, .. } = build;
-        let (shape, rows) = shares(&shared_settings, spec, sizes)?;
+        let (shape, rows) = shares(&settings, spec, sizes)?;
         let (env, _) = setup::parts(experiment)?;
         let envs = sizes.local_envs as usize;
         let mut env =
@@ -242,7 +244,7 @@ impl OffPolicy {
             env,
             replay,
             batch: Batch::default(),
-            shared_settings,
+            settings,
             rows,
             ready: false,
             reward_scale: experiment.collect.reward_scale as f32,
@@ -305,7 +307,7 @@ impl OffPolicy {
                 ctx.group,
                 self.counters.env_step,
                 self.replay.len() >= self.rows,
-                self.shared_settings.learning_starts,
+                self.settings.learning_starts,
             )?;
         }
         Ok(self.ready)

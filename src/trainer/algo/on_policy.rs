@@ -55,11 +55,8 @@ pub struct OnPolicySettings {
     pub learning_rate: f64,
     /// It falls to 0 over the run.
     pub anneal_lr: bool,
-    /// Adam's epsilon.
     pub adam_eps: f64,
-    /// Discount.
     pub gamma: f64,
-    /// GAE's lambda.
     pub gae_lambda: f64,
     /// Bound of the averaged gradient's global norm.
     pub max_grad_norm: f64,
@@ -90,7 +87,6 @@ impl From<&A2c> for OnPolicySettings {
 /// Networks, optimiser, environments.
 pub struct OnPolicy {
     settings: OnPolicySettings,
-    /// The networks.
     pub policy: ActorCritic,
     adam: Adam,
     ddp: Ddp,

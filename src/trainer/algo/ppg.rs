@@ -35,8 +35,6 @@ struct AuxRollouts {
     weights: Tensor,
     rollouts: usize,
 }
-
-/// PPG.
 pub struct Ppg {
     settings: Settings,
     loss: PpoLoss,
@@ -132,7 +130,7 @@ impl Ppg {
         random: &mut Generator,
     ) -> Result<[f64; 2], TrainerError> {
         let Some(AuxRollouts { observations, returns, weights, rollouts }) = &self.stored else {
-            return Ok([f64::NAN; 2]);
+            return Err(TrainerError::failure("an auxiliary phase before the first rollout", ""));
         };
         let pass = Pass { detached: !self.settings.critic_trains_shared, aux: true };
         // A unit is one environment's part of one rollout.

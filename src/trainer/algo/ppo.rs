@@ -22,8 +22,6 @@ use crate::error::TrainerError;
 use crate::policy::actor_critic::Pass;
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_types::learn::{NormAdv, Ppo as Settings};
-
-/// PPO.
 pub struct Ppo {
     settings: Settings,
     loss: PpoLoss,

@@ -39,7 +39,7 @@ impl Noise for Generator {
     }
 }
 
-fn shared_settings(settings: &Settings) -> OffPolicySettings {
+fn off_policy_settings(settings: &Settings) -> OffPolicySettings {
     let Settings { buffer_size, learning_starts, batch_size, gamma, updates_per_iteration, .. } = *settings;
     OffPolicySettings { buffer_size, learning_starts, batch_size, n_step: 1, gamma, updates_per_iteration }
 }
@@ -51,7 +51,7 @@ pub fn check(
     spec: &Spec,
     sizes: &Sizes,
 ) -> Result<(), TrainerError> {
-    shares(&shared_settings(settings), spec, sizes)?;
+    shares(&off_policy_settings(settings), spec, sizes)?;
     SacLayout::new(spec, &experiment.policy).map(drop)
 }
 
@@ -66,7 +66,7 @@ impl Sac {
         let bucket = (experiment.distributed.bucket_mb.clamp(0.0, 4096.0) * 1024.0 * 1024.0) as usize;
         let learner = SacLearner::new(settings.clone(), layout, seeds, *device, group, bucket)?;
         let sac = Sac { learner, settings: settings.clone(), device: *device };
-        OffPolicyAlgorithm::new(shared_settings(settings), sac, build)
+        OffPolicyAlgorithm::new(off_policy_settings(settings), sac, build)
     }
 
     fn input(&self, observations: Observations<'_>, rows: usize) -> Result<Tensor, TchError> {
@@ -83,7 +83,7 @@ impl Learner for Sac {
         randoms: &mut [Generator],
         actions: &mut ActionBuffer,
     ) -> Result<(), TrainerError> {
-        let ActionBuffer::Continuous { width, values } = actions else { return Ok(()) };
+        let ActionBuffer::Continuous { width, values } = actions else { return Err(wrong_actions()) };
         if env_step < self.settings.learning_starts {
             let layout = self.learner.networks.layout();
             for (row, random) in values.chunks_exact_mut((*width).max(1)).zip(randoms) {
@@ -170,13 +170,17 @@ impl Learner for Sac {
     }
 }
 
+fn wrong_actions() -> TrainerError {
+    TrainerError::failure("SAC was asked for actions that are not continuous", "")
+}
+
 impl Greedy for Sac {
     fn act(
         &mut self,
         observations: Observations<'_>,
         actions: &mut ActionBuffer,
     ) -> Result<(), TrainerError> {
-        let ActionBuffer::Continuous { width, values } = actions else { return Ok(()) };
+        let ActionBuffer::Continuous { width, values } = actions else { return Err(wrong_actions()) };
         let len = values.len();
         let input = self.input(observations, len / (*width).max(1))?;
         let best = tch::no_grad(|| self.learner.networks.greedy(&input))?;

@@ -153,25 +153,7 @@ impl ProcessGroup {
             root: None,
             site,
         };
-        let world_size = self.world_size();
-        let mut seen = vec![false; world_size as usize];
-        for rank in ranks {
-            match seen.get_mut(*rank as usize) {
-                Some(seen) if !*seen => *seen = true,
-                _ => {
-                    let text = format!("ranks {ranks:?} are not different ranks below {world_size}");
-                    return Err(self.refuse(&call, &text));
-                }
-            }
-        }
-        let list =
-            ranks.iter().fold(Hash::new(), |hash, rank| hash.word(u64::from(*rank))).value() as i64 >> 1;
-        let mut extremes = [list, -list];
-        self.all_reduce_i64(&mut extremes, ReduceOp::Max, "new_group")?;
-        if extremes[0] != -extremes[1] {
-            let text = format!("the ranks name different members of a new group; this rank names {ranks:?}");
-            return Err(self.broke(&call, BackendError::new(DistErrorKind::Mismatch, text)));
-        }
+        self.agree_on_members(&call, ranks)?;
         let number = self.groups.get() + 1;
         self.groups.set(number);
         let Some(rank) = ranks.iter().position(|rank| *rank == self.rank()) else { return Ok(None) };
@@ -208,6 +190,31 @@ impl ProcessGroup {
             broken: RefCell::new(None),
             check: self.check,
         }))
+    }
+
+    /// Refuses a list of ranks that is wrong, or that differs between the ranks.
+    #[track_caller]
+    fn agree_on_members(&self, call: &CollectiveCall<'_>, ranks: &[u32]) -> Result<(), DistError> {
+        let world_size = self.world_size();
+        let mut named = vec![false; world_size as usize];
+        for rank in ranks {
+            match named.get_mut(*rank as usize) {
+                Some(named) if !*named => *named = true,
+                _ => {
+                    let text = format!("ranks {ranks:?} are not different ranks below {world_size}");
+                    return Err(self.refuse(call, &text));
+                }
+            }
+        }
+        let list =
+            ranks.iter().fold(Hash::new(), |hash, rank| hash.word(u64::from(*rank))).value() as i64 >> 1;
+        let mut extremes = [list, -list];
+        self.all_reduce_i64(&mut extremes, ReduceOp::Max, "new_group")?;
+        if extremes[0] != -extremes[1] {
+            let text = format!("the ranks name different members of a new group; this rank names {ranks:?}");
+            return Err(self.broke(call, BackendError::new(DistErrorKind::Mismatch, text)));
+        }
+        Ok(())
     }
 
     /// This rank's number in this group.

@@ -1,6 +1,7 @@
 //! Why environments cannot be made, stepped or restored.
 
 use super::classic;
+use rankdeck_types::error::HintedError;
 
 /// What failed, in which environment. The caller adds the rank.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -38,14 +39,12 @@ pub enum EnvError {
         key: &'static str,
     },
     /// The Python worker could not do it, died or did not answer.
-    #[error("environment {id}: {what}")]
+    #[error("environment {id}: {error}")]
     Worker {
         /// As configured.
         id: String,
-        /// What failed, in one line.
-        what: String,
-        /// What helps; may be empty.
-        hint: String,
+        /// What failed, in one line, and what helps.
+        error: HintedError,
         /// Python's traceback or the worker's stacks, lines; may be empty. The rank's log has them too.
         traceback: String,
         /// A mistake in the configuration or the host's set-up.
@@ -68,7 +67,7 @@ impl EnvError {
                 "the checkpoint belongs to another environment; start without --resume".into()
             }
             EnvError::Option { key, .. } => format!("remove env.{key}"),
-            EnvError::Worker { hint, .. } => hint.clone(),
+            EnvError::Worker { error, .. } => error.hint.clone(),
             EnvError::Actions { .. } => "the policy does not fit the environment's action space".into(),
         }
     }

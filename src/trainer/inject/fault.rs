@@ -84,7 +84,6 @@ impl FaultKind {
 /// A fault with its rank and its time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InjectedFault {
-    /// What happens.
     pub kind: FaultKind,
     /// On which rank; `None` for every rank.
     pub rank: Option<u32>,

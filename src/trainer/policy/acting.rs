@@ -14,7 +14,7 @@ pub enum Acting {
     /// All observations at once in plain Rust, with a snapshot of the parameters. A row's result does not
     /// depend on the others.
     Fast {
-        /// The networks.
+        /// Actor and critic, without autograd.
         networks: super::dense_actor_critic::ActorCritic,
         /// Scratch for the parameters.
         flat: Vec<f32>,

@@ -41,7 +41,6 @@ pub struct ActorCritic {
 pub struct Terms<'a> {
     /// How log-probabilities make a loss.
     pub gain: Gain<'a>,
-    /// Advantages.
     pub advantages: &'a [f32],
     /// What the values are compared with.
     pub goals: Goals<'a>,

@@ -309,7 +309,7 @@ mod tests {
         for (spec, policy) in [(&images, &policy(&[64])), (&Spec::discrete(4, 2), &nature), (&small, &nature)]
         {
             let error = Layout::new(spec, policy, false).unwrap_err();
-            assert!(error.usage && error.hint.contains("policy.network"), "{error:?}");
+            assert!(error.usage && error.hint().contains("policy.network"), "{error:?}");
         }
     }
 

@@ -63,13 +63,9 @@ impl Parameters {
         // SAFETY: the caller excludes readers and writers.
         unsafe { memory::floats_mut(&mut self.flat) }
     }
-
-    /// Elements in all.
     pub fn len(&self) -> usize {
         self.flat.numel()
     }
-
-    /// There are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -88,8 +84,6 @@ impl Parameters {
     pub fn copy_to(&self, flat: &mut [f32]) -> Result<(), TchError> {
         self.flat.f_to_device(Device::Cpu)?.f_copy_data(flat, self.len())
     }
-
-    /// Overwrites all.
     pub fn copy_from(&mut self, flat: &[f32]) -> Result<(), TchError> {
         tch::no_grad(|| self.flat.f_copy_(&Tensor::f_from_slice(flat)?.f_to_kind(Kind::Float)?)).map(drop)
     }

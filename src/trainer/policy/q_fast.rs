@@ -74,14 +74,6 @@ impl QFast {
         &duel.q
     }
 
-    /// Q-values of the last pass.
-    pub fn output(&self) -> Option<&Matrix> {
-        match &self.duel {
-            Some(duel) => Some(&duel.q),
-            None => self.shared.output(),
-        }
-    }
-
     /// Adds the gradient of a loss to `flat`, given that of the Q-values of the last pass over the same
     /// `input`.
     pub fn backward(&mut self, input: &Matrix, gradient: &Matrix, flat: &mut [f32]) {

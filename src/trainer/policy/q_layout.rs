@@ -207,7 +207,7 @@ mod tests {
             (&images(4), nature([1, 0, 1]), "policy.channels"),
         ] {
             let error = QLayout::new(spec, &policy, false).unwrap_err();
-            assert!(error.usage && error.hint.contains(key), "{error:?}");
+            assert!(error.usage && error.hint().contains(key), "{error:?}");
         }
     }
 }

@@ -289,7 +289,7 @@ mod tests {
             (spec(), Policy { hidden: Vec::new(), ..policy() }, "policy.hidden"),
         ] {
             let error = SacLayout::new(&spec, &policy).unwrap_err();
-            assert!(error.usage && error.hint.contains(key), "{error:?}");
+            assert!(error.usage && error.hint().contains(key), "{error:?}");
         }
     }
 }

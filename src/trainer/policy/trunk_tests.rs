@@ -163,6 +163,6 @@ fn what_does_not_fit_is_refused_with_the_key() {
         (&[4, 84, 84], channels(Network::Impala, &[]), "policy.channels"),
     ] {
         let error = Trunk::new(shape, &policy).unwrap_err();
-        assert!(error.usage && error.hint.contains(key), "{error:?}");
+        assert!(error.usage && error.hint().contains(key), "{error:?}");
     }
 }

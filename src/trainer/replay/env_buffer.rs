@@ -38,9 +38,7 @@ pub(super) struct EnvBuffer {
     pub(super) seen: Vec<u64>,
     pub(super) rewards: Vec<f32>,
     pub(super) flags: Vec<u8>,
-    /// Discrete actions.
     pub(super) choices: Vec<i32>,
-    /// Continuous actions.
     pub(super) actions: Vec<f32>,
 }
 

@@ -62,8 +62,6 @@ fn small_cos(x: f32) -> f32 {
     let square = x * x;
     [c6, c4, -0.5, 1.0].into_iter().fold(c8, |sum: f32, next| sum.mul_add(square, next))
 }
-
-/// Its sine there.
 fn small_sin(x: f32) -> f32 {
     // 0x1.7d3bbcp-19, -0x1.a06bbap-13, 0x1.11119ap-7, -0x1.555556p-3
     let [c9, c7, c5, c3] = [0x363e_9dde, 0xb950_35dd, 0x3c08_88cd, 0xbe2a_aaab].map(f32::from_bits);

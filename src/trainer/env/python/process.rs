@@ -8,6 +8,7 @@
 use super::super::{EnvError, classic};
 use super::Spaces;
 use super::tail::Tail;
+use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::{Env, EnvWorker};
 use serde::Deserialize;
 use serde_json::Value;
@@ -38,9 +39,9 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// What the worker says about its failure.
 #[derive(Deserialize)]
-struct Failure {
-    message: String,
-    hint: String,
+struct WorkerFailure {
+    #[serde(flatten)]
+    error: HintedError,
     usage: bool,
     traceback: String,
 }
@@ -63,62 +64,30 @@ pub(super) struct Worker {
 impl Worker {
     /// Starts the interpreter; [`Worker::spaces`] makes the environments.
     pub(super) fn start(env: &Env) -> Result<Worker, EnvError> {
-        let failed = |what: String, hint: String, usage: bool| EnvError::Worker {
+        let failed = |what: String, hint: &str, usage: bool| EnvError::Worker {
             id: env.id.clone(),
-            what,
-            hint,
+            error: HintedError::new(what, hint),
             traceback: String::new(),
             usage,
         };
-        let files = anonymous(c"rankdeck-env").and_then(|memory| {
-            let mut program = anonymous(c"rankdeck-env-worker")?;
-            program.write_all(PROGRAM.as_bytes())?;
-            io::Seek::rewind(&mut program)?;
-            Ok((memory, program))
-        });
+        let files = anonymous(c"rankdeck-env").and_then(|memory| Ok((memory, program()?)));
         let (memory, program) =
-            files.map_err(|error| failed(format!("no memory to share: {error}"), String::new(), false))?;
+            files.map_err(|error| failed(format!("no memory to share: {error}"), "", false))?;
         let threads = env.worker_threads.or_else(|| std::env::var("OMP_NUM_THREADS").ok()?.parse().ok());
         let threads = threads.unwrap_or(1).max(1);
-        let inherited = [memory.as_raw_fd(), program.as_raw_fd()];
-        let mut command = Command::new(&env.python);
-        command
-            .args(["-c", BEGIN, &inherited[0].to_string(), &inherited[1].to_string(), &env.id])
-            .env("OMP_NUM_THREADS", threads.to_string())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let parent = std::process::id();
-        // SAFETY: between fork and exec only async-signal-safe calls are made: prctl, getppid, _exit, fcntl.
-        unsafe {
-            command.pre_exec(move || {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                // The parent may have died before the line above.
-                if libc::getppid() as u32 != parent {
-                    libc::_exit(1);
-                }
-                for fd in inherited {
-                    if libc::fcntl(fd, libc::F_SETFD, 0) < 0 {
-                        return Err(io::Error::last_os_error());
-                    }
-                }
-                Ok(())
-            });
-        }
+        let mut command = interpreter(env, threads, [memory.as_raw_fd(), program.as_raw_fd()]);
         let mut child = command.spawn().map_err(|error| {
             failed(
                 format!("its Python worker cannot be started: {}: {error}", env.python),
-                "install Python 3 on this host, or set env.python to an interpreter; `rankdeck-trainer --setup-env DIR` makes one"
-                    .into(),
+                "install Python 3 on this host, or set env.python to an interpreter; `rankdeck-trainer --setup-env DIR` makes one",
                 true,
             )
         })?;
         let (Some(requests), Some(answers), Some(errors)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
         else {
-            return Err(failed("its Python worker has no pipes".into(), String::new(), false));
+            return Err(failed("its Python worker has no pipes".into(), "", false));
         };
-        let tail = Tail::follow(errors);
         Ok(Worker {
             id: env.id.clone(),
             python: env.python.clone(),
@@ -129,7 +98,7 @@ impl Worker {
             requests: Some(requests),
             answers,
             memory,
-            tail,
+            tail: Tail::follow(errors),
         })
     }
 
@@ -160,11 +129,12 @@ impl Worker {
 
     /// An error that is neither Python's nor the process's.
     pub(super) fn refuse(&self, what: String) -> EnvError {
-        self.failed(what, String::new(), String::new(), false)
+        self.failed(what, String::new(), String::new())
     }
 
-    fn failed(&self, what: String, hint: String, traceback: String, usage: bool) -> EnvError {
-        EnvError::Worker { id: self.id.clone(), what, hint, traceback, usage }
+    fn failed(&self, what: String, hint: String, traceback: String) -> EnvError {
+        let error = HintedError::new(what, hint);
+        EnvError::Worker { id: self.id.clone(), error, traceback, usage: false }
     }
 
     /// Lets the worker make the environments; returns their spaces.
@@ -176,8 +146,6 @@ impl Worker {
             None => Err(self.confused("no spaces")),
         }
     }
-
-    /// Sends a line.
     pub(super) fn send(&mut self, line: &str, what: &str) -> Result<(), EnvError> {
         let sent = match &mut self.requests {
             Some(requests) => writeln!(requests, "{line}"),
@@ -239,13 +207,14 @@ impl Worker {
             return Ok(Some(text));
         }
         self.tail.wait_for_end(LAST_WORDS);
-        match serde_json::from_slice::<Failure>(&text) {
+        match serde_json::from_slice::<WorkerFailure>(&text) {
             Ok(failure) => {
-                let Failure { message, mut hint, traceback, usage } = failure;
+                let WorkerFailure { mut error, traceback, usage } = failure;
                 if usage && self.chosen_for_want_of_rust {
-                    hint.push_str(&format!("; without Python there are {}", classic::KNOWN.join(", ")));
+                    let known = classic::KNOWN.join(", ");
+                    error.hint.push_str(&format!("; without Python there are {known}"));
                 }
-                Err(self.failed(message, hint, traceback, usage))
+                Err(EnvError::Worker { id: self.id.clone(), error, traceback, usage })
             }
             Err(error) => Err(self.confused(&error.to_string())),
         }
@@ -256,7 +225,6 @@ impl Worker {
             format!("its worker ({}) does not speak the protocol: {what}", self.python),
             "env.python has to be a Python 3 interpreter".into(),
             String::new(),
-            false,
         )
     }
 
@@ -299,7 +267,6 @@ impl Worker {
             format!("its worker (pid {pid}, {}) {how} during {doing}{last}", self.python),
             hint,
             self.tail.text(),
-            false,
         )
     }
 
@@ -325,7 +292,6 @@ impl Worker {
             "raise env.worker_timeout_s if the environment is that slow; its stack is in the rank's log"
                 .into(),
             stack.join("\n"),
-            false,
         )
     }
 
@@ -410,6 +376,43 @@ fn readable(fd: RawFd, within: Duration) -> io::Result<bool> {
         },
         count => Ok(count > 0),
     }
+}
+
+/// The worker's program in an anonymous file.
+fn program() -> io::Result<File> {
+    let mut file = anonymous(c"rankdeck-env-worker")?;
+    file.write_all(PROGRAM.as_bytes())?;
+    io::Seek::rewind(&mut file)?;
+    Ok(file)
+}
+
+/// The command of a worker that inherits shared memory and program, and dies with this thread.
+fn interpreter(env: &Env, threads: u32, inherited: [RawFd; 2]) -> Command {
+    let mut command = Command::new(&env.python);
+    command
+        .args(["-c", BEGIN, &inherited[0].to_string(), &inherited[1].to_string(), &env.id])
+        .env("OMP_NUM_THREADS", threads.to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let parent = std::process::id();
+    // SAFETY: between fork and exec only async-signal-safe calls are made: prctl, getppid, _exit, fcntl.
+    unsafe {
+        command.pre_exec(move || {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            // The parent may have died before the line above.
+            if libc::getppid() as u32 != parent {
+                libc::_exit(1);
+            }
+            for fd in inherited {
+                if libc::fcntl(fd, libc::F_SETFD, 0) < 0 {
+                    return Err(io::Error::last_os_error());
+                }
+            }
+            Ok(())
+        });
+    }
+    command
 }
 
 /// An anonymous file in memory, closed on exec.

@@ -295,7 +295,7 @@ def make(config):
 def tell(error, doing):
     """Says what failed: to the log in full, to the rank in short."""
     if isinstance(error, Refused):
-        answer(b"E", {"message": str(error), "hint": error.hint, "usage": True, "traceback": ""})
+        answer(b"E", {"error": str(error), "hint": error.hint, "usage": True, "traceback": ""})
         return
     text = traceback.format_exc()
     sys.stderr.write(text)
@@ -303,7 +303,7 @@ def tell(error, doing):
     frames = traceback.extract_tb(error.__traceback__)
     where = " (%s:%d in %s)" % (frames[-1].filename, frames[-1].lineno, frames[-1].name) if frames else ""
     message = "%s failed: %s%s" % (doing, " ".join(traceback.format_exception_only(error)[-1].split())[:500].rstrip("."), where)
-    answer(b"E", {"message": message, "hint": "", "usage": False, "traceback": text[-8000:]})
+    answer(b"E", {"error": message, "hint": "", "usage": False, "traceback": text[-8000:]})
 
 
 def main(memory):
