@@ -77,7 +77,7 @@ pub async fn restart(hosts_from: &HostsSource, args: RestartArgs) -> Result<u8, 
             .plan
             .iter()
             .flat_map(|plan| plan.members())
-            .map(|host| host.name.as_str())
+            .map(|planned| planned.host.name.as_str())
             .collect::<Vec<_>>()
             .join(", ")
     ));

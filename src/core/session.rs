@@ -149,7 +149,7 @@ impl Ctx<'_> {
     /// The host takes part in the present generation, or shall.
     pub fn is_member(&self, node: usize) -> bool {
         match (&self.model.plan, self.model.hosts.get(node)) {
-            (Some(plan), _) => plan.has_ranks(node),
+            (Some(plan), _) => plan.has_ranks(NodeRank(node as u32)),
             (None, host) => host.is_some_and(|host| host.excluded.is_none()),
         }
     }

@@ -40,18 +40,10 @@ pub(crate) fn draft(hosts: usize, transport: Transport) -> PlanDraft {
     let host = |name: &&str| Host {
         name: (*name).into(),
         address: format!("{name}.lan"),
-        port: None,
-        user: None,
-        identity_file: None,
-        proxy_jump: None,
-        gpus: None,
         nproc: Some(2),
         workdir: "w".into(),
-        env: BTreeMap::new(),
-        prelude: None,
-        libtorch: None,
         transport,
-        interface: None,
+        ..Host::default()
     };
     PlanDraft {
         run: RunId(RUN.into()),
@@ -61,26 +53,20 @@ pub(crate) fn draft(hosts: usize, transport: Transport) -> PlanDraft {
     }
 }
 
-pub(crate) fn resolve(draft: &PlanDraft, _: &[Probe]) -> Result<Plan, PlanError> {
+pub(crate) fn resolve(draft: &PlanDraft, probes: &[Probe]) -> Result<Plan, PlanError> {
     let hosts: Vec<PlannedHost> = draft
         .hosts
         .iter()
         .enumerate()
-        .map(|(node, host)| PlannedHost {
-            node_rank: NodeRank(node as u32),
-            name: host.name.clone(),
-            address: host.address.clone(),
-            workdir: host.workdir.clone(),
-            env: BTreeMap::new(),
-            prelude: None,
-            libtorch: None,
-            interface: None,
-            trainer: None,
+        .map(|(node, host)| {
+            let probe = probes.get(node).cloned().unwrap_or_default();
+            let planned = PlannedHost::new(NodeRank(node as u32), host.clone());
+            PlannedHost { libtorch: probe.libtorch, trainer: probe.trainer, ..planned }
         })
         .collect();
-    let left_in = draft.hosts.iter().enumerate().filter(|(_, host)| !draft.excluded.contains(&host.name));
+    let included = draft.hosts.iter().enumerate().filter(|(_, host)| !draft.excluded.contains(&host.name));
     let places: Vec<(u32, u32)> =
-        left_in.flat_map(|(node, _)| [(node as u32, 0), (node as u32, 1)]).collect();
+        included.flat_map(|(node, _)| [(node as u32, 0), (node as u32, 1)]).collect();
     if places.len() == 2 && draft.hosts.len() > 2 {
         return no_plan(draft, &[]);
     }
@@ -95,15 +81,7 @@ pub(crate) fn resolve(draft: &PlanDraft, _: &[Probe]) -> Result<Plan, PlanError>
         })
         .collect();
     let (run, experiment) = (draft.run.clone(), draft.experiment.clone());
-    Ok(Plan {
-        run,
-        experiment,
-        hosts,
-        ranks,
-        backend: "gloo".into(),
-        sizes: Vec::new(),
-        typed: draft.hosts.clone(),
-    })
+    Ok(Plan { run, experiment, hosts, ranks, backend: "gloo".into(), sizes: Vec::new() })
 }
 
 pub(crate) fn no_plan(_: &PlanDraft, _: &[Probe]) -> Result<Plan, PlanError> {

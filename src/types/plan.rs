@@ -1,25 +1,26 @@
 //! The plan: hosts and an experiment resolved into ranks, sizes and environments. Pure.
 //!
-//! Owner: made once by the console that launches; carried in every launch, so that any agent can tell it.
-//! Invariants:
+//! Owner: the console that launches a generation makes its plan. Every launch carries it, so that any agent can
+//! tell it to any console. Invariants:
 //! - PLAN-1: ranks are `0..world_size`, contiguous, ordered by (node_rank, local_rank).
-//! - PLAN-2: every global size is divisible by what splits it; otherwise there is no plan, but an error with a span.
-//! - PLAN-4: a host without ranks is left out of the generation. Its index stays its own, so that agents, folders and links keep their numbers
-//!   over all generations; `NODE_RANK` counts only hosts with ranks.
-//! - PLAN-3: a plan leaves nothing open: the backend is `gloo` or `nccl`, also in `experiment.distributed.backend`, which the trainer reads.
+//! - PLAN-2: every global size is divisible by what splits it. Otherwise there is an error that names the key.
+//! - PLAN-3: a plan leaves nothing open: the backend is `gloo` or `nccl`, also in
+//!   `experiment.distributed.backend`, which the trainer reads.
+//! - PLAN-4: a host without ranks is excluded from the generation. It keeps its index, so that agents, folders
+//!   and links keep their numbers over all generations; `NODE_RANK` counts only hosts with ranks.
 
 mod environment;
 mod replan;
 mod resolve;
 
-pub use environment::{rank_environment, ras_address};
+pub use environment::{rank_environment, ras_address, user_environment};
 pub use replan::replan;
 
 use crate::experiment::Experiment;
 use crate::host::Host;
 use crate::ids::{LocalRank, NodeRank, Rank, RunId};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// A run as typed, checked as far as that is possible without asking the hosts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -76,31 +77,24 @@ pub struct Plan {
     pub backend: String,
     /// Sizes for people: what, per rank, global.
     pub sizes: Vec<PlannedSize>,
-    /// Hosts as typed, in node_rank order, so that any console can plan the next generation; empty in plans of older builds.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub typed: Vec<Host>,
 }
 
-/// One host of a plan: what its agent needs to know.
+/// One host of a plan: the host as the user described it, and what the plan decided about it.
+///
+/// Both are needed. Agents work with the decisions; any console can make the next generation's plan from the description.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PlannedHost {
-    /// Index.
+    /// Index in [`Plan::hosts`].
     pub node_rank: NodeRank,
-    /// Name in hosts.toml.
-    pub name: String,
-    /// Address that other hosts reach it by.
+    /// The host as in hosts.toml.
+    pub host: Host,
+    /// Address by which the other hosts of this generation reach it.
     pub address: String,
-    /// Folder for runs on the host; the run directory is `WORKDIR/runs/RUN`.
-    pub workdir: String,
-    /// Environment of its ranks (experiment, then hosts.toml).
-    pub env: BTreeMap<String, String>,
-    /// Shell line before each rank.
-    pub prelude: Option<String>,
-    /// libtorch on the host, as in hosts.toml.
+    /// libtorch on the host: what hosts.toml says, else what the link found.
     pub libtorch: Option<String>,
     /// Interface for rendezvous and collectives.
     pub interface: Option<String>,
-    /// Path of `rankdeck-trainer` on the host, filled in by the link when it is deployed there.
+    /// Path of `rankdeck-trainer` on the host, as the link found or deployed it.
     pub trainer: Option<String>,
 }
 
@@ -128,6 +122,20 @@ pub struct PlannedSize {
     pub global: u64,
 }
 
+impl PlannedHost {
+    /// A host about which the plan decides nothing beyond what hosts.toml says.
+    pub fn new(node_rank: NodeRank, host: Host) -> PlannedHost {
+        PlannedHost {
+            node_rank,
+            address: host.address.clone(),
+            libtorch: host.libtorch.clone(),
+            interface: host.interface.clone(),
+            trainer: None,
+            host,
+        }
+    }
+}
+
 impl Plan {
     /// Ranks in the group.
     pub fn world_size(&self) -> u32 {
@@ -140,13 +148,13 @@ impl Plan {
     }
 
     /// The host takes part in this generation (PLAN-4).
-    pub fn has_ranks(&self, node: usize) -> bool {
-        self.ranks.iter().any(|rank| rank.node_rank.index() == node)
+    pub fn has_ranks(&self, node: NodeRank) -> bool {
+        self.ranks.iter().any(|rank| rank.node_rank == node)
     }
 
     /// Hosts that take part, in node_rank order; the first one holds rank 0.
     pub fn members(&self) -> impl Iterator<Item = &PlannedHost> {
-        self.hosts.iter().filter(|host| self.has_ranks(host.node_rank.index()))
+        self.hosts.iter().filter(|host| self.has_ranks(host.node_rank))
     }
 
     /// The built-in trainer runs, rather than a program of the user.

@@ -479,8 +479,9 @@ impl Agent {
             generation: machine.generation().0,
             name: plan.map_or_else(String::new, |plan| plan.experiment.run.name.clone()),
             world_size: plan.map_or(0, |plan| plan.world_size()),
-            hosts: plan
-                .map_or_else(Vec::new, |plan| plan.hosts.iter().map(|host| host.name.clone()).collect()),
+            hosts: plan.map_or_else(Vec::new, |plan| {
+                plan.hosts.iter().map(|planned| planned.host.name.clone()).collect()
+            }),
             ranks: machine
                 .ranks()
                 .iter()

@@ -1,9 +1,9 @@
 //! Traces through the machine: what happens on a host, in which order, and what must come out.
 
 use super::*;
+use rankdeck_types::host::Host;
 use rankdeck_types::ids::{NodeRank, RunId};
 use rankdeck_types::plan::{Plan, PlannedHost, PlannedRank};
-use std::collections::BTreeMap;
 
 /// A plan with `ranks` ranks on one host that run `command`.
 fn spec(generation: u32, ranks: u32) -> Box<LaunchSpec> {
@@ -18,17 +18,7 @@ fn spec(generation: u32, ranks: u32) -> Box<LaunchSpec> {
         plan: Plan {
             run: RunId("t".into()),
             experiment,
-            hosts: vec![PlannedHost {
-                node_rank: NodeRank(0),
-                name: "a".into(),
-                address: "a".into(),
-                workdir: "/w".into(),
-                env: BTreeMap::new(),
-                prelude: None,
-                libtorch: None,
-                interface: None,
-                trainer: None,
-            }],
+            hosts: vec![PlannedHost::new(NodeRank(0), Host { name: "a".into(), ..Host::default() })],
             ranks: (0..ranks)
                 .map(|i| PlannedRank {
                     rank: Rank(i),
@@ -39,7 +29,6 @@ fn spec(generation: u32, ranks: u32) -> Box<LaunchSpec> {
                 .collect(),
             backend: "gloo".into(),
             sizes: Vec::new(),
-            typed: Vec::new(),
         },
     })
 }

@@ -9,7 +9,7 @@ use crate::proc::{self, Ident};
 use crate::supervise::{cgroup::Cgroup, groups};
 use rankdeck_proto::message::LaunchSpec;
 use rankdeck_types::ids::Rank;
-use rankdeck_types::plan::{PlannedHost, PlannedRank, rank_environment};
+use rankdeck_types::plan::{PlannedHost, PlannedRank, rank_environment, user_environment};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -17,25 +17,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
-
-/// Variables that say who a rank is; nobody's `env` may change them.
-const IDENTITY: [&str; 15] = [
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "NODE_RANK",
-    "GROUP_RANK",
-    "GROUP_WORLD_SIZE",
-    "ROLE_RANK",
-    "ROLE_WORLD_SIZE",
-    "ROLE_NAME",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "TORCHELASTIC_RESTART_COUNT",
-    "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_USE_AGENT_STORE",
-];
 
 /// What every rank of one launch has in common on this host.
 #[derive(Debug, Clone)]
@@ -93,13 +74,16 @@ pub fn order(
 fn argv(site: &Site, spec: &LaunchSpec, host: &PlannedHost) -> Result<Vec<OsString>, String> {
     let mut argv: Vec<OsString> = if spec.plan.is_builtin() {
         let trainer = site.trainer.as_ref().ok_or_else(|| {
-            format!("no rankdeck-trainer on host {}; put it beside the rankdeck executable there", host.name)
+            format!(
+                "no rankdeck-trainer on host {}; put it beside the rankdeck executable there",
+                host.host.name
+            )
         })?;
         vec![trainer.into(), "--config".into(), site.paths.experiment(spec.generation).into()]
     } else {
         spec.plan.experiment.launch.command.iter().map(OsString::from).collect()
     };
-    if let Some(prelude) = &host.prelude {
+    if let Some(prelude) = &host.host.prelude {
         let script = format!("{prelude}\nexec \"$0\" \"$@\"");
         argv.splice(0..0, ["/bin/sh".into(), "-c".into(), script.into()]);
     }
@@ -115,12 +99,6 @@ fn environment(
 ) -> BTreeMap<OsString, OsString> {
     let foreign = |name: &OsString| !name.to_string_lossy().starts_with("RANKDECK_");
     let mut env: BTreeMap<OsString, OsString> = inherited.filter(|(name, _)| foreign(name)).collect();
-    // A log file is no terminal: without this Python keeps its output back for kilobytes.
-    env.entry("PYTHONUNBUFFERED".into()).or_insert_with(|| "1".into());
-    if rank.gpu.is_some() {
-        // CUDA's own order is by speed; indices in the plan are the driver's.
-        env.insert("CUDA_DEVICE_ORDER".into(), "PCI_BUS_ID".into());
-    }
     let computed = rank_environment(&spec.plan, rank, spec.generation, &spec.master_addr, spec.master_port);
     // Slurm names the job's GPUs in this variable; indices of the plan count among those.
     let slurm = env.contains_key(&OsString::from("SLURM_STEP_ID"));
@@ -129,10 +107,8 @@ fn environment(
     if let (Some(given), Some(planned)) = (given, computed.get("CUDA_VISIBLE_DEVICES")) {
         env.insert("CUDA_VISIBLE_DEVICES".into(), among(planned, &given.to_string_lossy()).into());
     }
-    let identity = |name: &str| IDENTITY.contains(&name) || name.starts_with("RANKDECK_");
-    env.extend(
-        host.env.iter().filter(|(name, _)| !identity(name)).map(|(name, value)| (name.into(), value.into())),
-    );
+    let given = user_environment(&spec.plan, host);
+    env.extend(given.into_iter().map(|(name, value)| (name.into(), value.into())));
     if let Some(libtorch) = &site.libtorch {
         let mut path = libtorch.join("lib").into_os_string();
         if let Some(rest) = env.get(&OsString::from("LD_LIBRARY_PATH")).filter(|rest| !rest.is_empty()) {
@@ -153,9 +129,6 @@ fn environment(
         }
     }
     let mut own = |name: &str, value: OsString| env.insert(name.into(), value);
-    own("RANKDECK_RUN", spec.plan.run.0.clone().into());
-    own("RANKDECK_NODE", spec.node_rank.to_string().into());
-    own("RANKDECK_GENERATION", spec.generation.to_string().into());
     own("RANKDECK_AGENT", site.agent.clone().into());
     own("RANKDECK_RANK", rank.rank.to_string().into());
     own("RANKDECK_RUN_DIR", site.paths.run_dir.clone().into());
@@ -237,6 +210,7 @@ fn start(order: &Order, cgroup: Option<&Cgroup>) -> Started {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rankdeck_types::host::Host;
     use rankdeck_types::ids::{Generation, LocalRank, NodeRank, RunId};
     use rankdeck_types::plan::Plan;
 
@@ -254,17 +228,8 @@ mod tests {
     }
 
     fn host(env: &[(&str, &str)]) -> PlannedHost {
-        PlannedHost {
-            node_rank: NodeRank(1),
-            name: "b".into(),
-            address: "b".into(),
-            workdir: "/w".into(),
-            env: env.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
-            prelude: None,
-            libtorch: None,
-            interface: None,
-            trainer: None,
-        }
+        let env = env.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        PlannedHost::new(NodeRank(1), Host { name: "b".into(), workdir: "/w".into(), env, ..Host::default() })
     }
 
     fn spec(command: &str) -> LaunchSpec {
@@ -282,7 +247,6 @@ mod tests {
                 ranks: vec![],
                 backend: "gloo".into(),
                 sizes: vec![],
-                typed: vec![],
             },
         }
     }
@@ -331,7 +295,7 @@ mod tests {
     #[test]
     fn a_prelude_ends_in_the_program_itself() {
         let mut host = host(&[]);
-        host.prelude = Some("A='b c'; export A".into());
+        host.host.prelude = Some("A='b c'; export A".into());
         let argv = argv(&site(), &spec("[\"python\", \"a b.py\"]"), &host).unwrap();
         assert_eq!(argv[..2], ["/bin/sh", "-c"]);
         assert_eq!(argv[2], "A='b c'; export A\nexec \"$0\" \"$@\"");

@@ -202,14 +202,15 @@ fn print_plan(plan: &Plan) {
         plan.hosts.len(),
         plan.backend
     ));
-    for host in &plan.hosts {
+    for planned in &plan.hosts {
         let ranks: Vec<String> = plan
-            .ranks_of(host.node_rank)
+            .ranks_of(planned.node_rank)
             .map(|rank| {
                 rank.gpu.map_or_else(|| rank.rank.to_string(), |gpu| format!("{}=gpu{gpu}", rank.rank))
             })
             .collect();
-        print::stdout(&format!("  node_rank {}  {}  ranks {}", host.node_rank, host.name, ranks.join(" ")));
+        let (node, name) = (planned.node_rank, &planned.host.name);
+        print::stdout(&format!("  node_rank {node}  {name}  ranks {}", ranks.join(" ")));
     }
     for size in &plan.sizes {
         print::stdout(&format!("  {}  {} per rank, {} global", size.name, size.local, size.global));

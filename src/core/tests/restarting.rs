@@ -257,7 +257,7 @@ fn restart_4_a_lost_host_is_left_out_by_policy_and_chased_when_it_comes_back() {
     let launches = c.launches(0);
     assert_eq!(launches.len(), 2);
     assert_eq!(launches[1].plan.ranks.len(), 4);
-    assert!(!launches[1].plan.has_ranks(2));
+    assert!(!launches[1].plan.has_ranks(NodeRank(2)));
     assert_eq!(c.model().hosts[2].excluded.as_ref().map(|why| why.contains("lost")), Some(true));
     let before = c.stops(2).len();
     c.ready(2);

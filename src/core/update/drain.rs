@@ -93,7 +93,8 @@ pub(super) fn draining(ctx: &mut Ctx<'_>, began: Timestamp) {
 
 /// The next generation does without the host, and it does not answer: its proof is not waited for (RESTART-4).
 fn given_up(ctx: &Ctx<'_>, node: usize) -> bool {
-    let left_out = ctx.session.run.next_plan.as_ref().is_some_and(|plan| !plan.has_ranks(node));
+    let left_out =
+        ctx.session.run.next_plan.as_ref().is_some_and(|plan| !plan.has_ranks(NodeRank(node as u32)));
     left_out && ctx.session.hosts.get(node).is_none_or(|machine| !machine.is_connected())
 }
 
@@ -137,7 +138,9 @@ fn conclude(ctx: &mut Ctx<'_>, open: &[usize]) {
     super::tick::last_words(ctx);
     super::verdicts::tell(ctx);
     policy::ended(ctx, open);
-    let leaves = |node: usize| ctx.session.run.next_plan.as_ref().is_some_and(|plan| !plan.has_ranks(node));
+    let leaves = |node: usize| {
+        ctx.session.run.next_plan.as_ref().is_some_and(|plan| !plan.has_ranks(NodeRank(node as u32)))
+    };
     let left = |host: &HostModel| host.stopped.as_ref().is_some_and(|left| !left.is_empty());
     let clean = open.iter().all(|node| leaves(*node))
         && ctx.model.hosts.iter().enumerate().all(|(node, host)| !left(host) || leaves(node));

@@ -102,16 +102,16 @@ pub(super) fn begin(ctx: &mut Ctx<'_>, plan: Plan, launch: Launch) {
 
 /// Opens links to members of another console's launch that this console was not linked to.
 fn join(ctx: &mut Ctx<'_>, plan: &Plan, linked: usize) {
-    for (node, host) in plan.typed.iter().enumerate() {
-        let Some(machine) = ctx.session.hosts.get_mut(node).filter(|_| plan.has_ranks(node)) else {
-            continue;
-        };
+    for planned in plan.members() {
+        let node = planned.node_rank.index();
+        let Some(machine) = ctx.session.hosts.get_mut(node) else { continue };
         if node >= linked || machine.is_gone() {
             *machine = HostMachine::default();
             if let Some(model) = ctx.model.hosts.get_mut(node) {
                 model.link = LinkState::Idle;
             }
-            ctx.out.push(Effect::Connect { node: NodeRank(node as u32), host: Box::new(host.clone()) });
+            let host = Box::new(planned.host.clone());
+            ctx.out.push(Effect::Connect { node: planned.node_rank, host });
         }
     }
 }
@@ -121,14 +121,14 @@ pub(crate) fn install(model: &mut Model, plan: &Plan) {
     for planned in &plan.hosts {
         let node = model.hosts.len() as u32;
         if planned.node_rank.index() >= model.hosts.len() {
-            let (node_rank, name) = (NodeRank(node), planned.name.clone());
+            let (node_rank, name) = (NodeRank(node), planned.host.name.clone());
             model.hosts.push(HostModel { node_rank, name, ..HostModel::default() });
         }
     }
-    for (node, host) in model.hosts.iter_mut().enumerate() {
+    for host in &mut model.hosts {
         host.stopped = None;
         host.gpus_free.clear();
-        match plan.has_ranks(node) {
+        match plan.has_ranks(host.node_rank) {
             true => host.excluded = None,
             false => _ = host.excluded.get_or_insert_with(|| "has no ranks in this generation".into()),
         }
@@ -139,7 +139,8 @@ pub(crate) fn install(model: &mut Model, plan: &Plan) {
         .iter()
         .enumerate()
         .map(|(index, planned)| {
-            let name = plan.hosts.get(planned.node_rank.index()).map_or("", |host| host.name.as_str());
+            let name =
+                plan.hosts.get(planned.node_rank.index()).map_or("", |planned| planned.host.name.as_str());
             let fresh = RankModel { rank: Rank(index as u32), ..RankModel::pending(planned, name) };
             let known = old.get_mut(index).and_then(Option::take).filter(|known| known.node == fresh.node);
             match known {

@@ -206,7 +206,7 @@ fn begin(ctx: &mut Ctx<'_>) {
 /// What a plan comes to, for people: `3 ranks on 2 hosts (ant, cow), 4 environments per rank`.
 fn shape(ctx: &Ctx<'_>, next: Option<&Plan>) -> String {
     let Some(plan) = next.or(ctx.model.plan.as_ref()) else { return String::new() };
-    let names: Vec<&str> = plan.members().map(|host| host.name.as_str()).collect();
+    let names: Vec<&str> = plan.members().map(|planned| planned.host.name.as_str()).collect();
     let sizes: Vec<String> = plan
         .sizes
         .iter()
@@ -220,7 +220,9 @@ fn shape(ctx: &Ctx<'_>, next: Option<&Plan>) -> String {
 
 fn tell(ctx: &mut Ctx<'_>, state: RestartState, reason: String, wait_ms: u64, next: Option<&Plan>) {
     let plan = next.or(ctx.model.plan.as_ref());
-    let hosts = plan.map(|plan| plan.members().map(|host| host.name.clone()).collect()).unwrap_or_default();
+    let hosts = plan
+        .map(|plan| plan.members().map(|planned| planned.host.name.clone()).collect())
+        .unwrap_or_default();
     let present = ctx.model.run.generation;
     let follows = matches!(state, RestartState::Planned | RestartState::Waiting);
     let body = ReportBody::Restart {

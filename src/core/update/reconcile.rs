@@ -110,7 +110,7 @@ fn gathering(ctx: &mut Ctx<'_>, failed: Option<Timestamp>) {
 fn plan_launch(ctx: &mut Ctx<'_>, draft: &PlanDraft) {
     let probes: Vec<Probe> =
         ctx.model.hosts.iter().map(|host| host.probe.clone().unwrap_or_default()).collect();
-    let mut plan = match (ctx.session.resolve)(draft, &probes) {
+    let plan = match (ctx.session.resolve)(draft, &probes) {
         Ok(plan) => plan,
         Err(error) => {
             let text = match error.hint.is_empty() {
@@ -120,16 +120,12 @@ fn plan_launch(ctx: &mut Ctx<'_>, draft: &PlanDraft) {
             return finish(ctx, Ending::new(Outcome::Failed, 2, text));
         }
     };
-    for (planned, probe) in plan.hosts.iter_mut().zip(probes) {
-        planned.trainer = planned.trainer.take().or(probe.trainer);
-        planned.libtorch = planned.libtorch.take().or(probe.libtorch);
-    }
     let builtin = plan.is_builtin();
-    if let Some(host) = plan.members().find(|host| builtin && host.trainer.is_none()) {
+    if let Some(planned) = plan.members().find(|planned| builtin && planned.trainer.is_none()) {
         let text = format!(
             "{}: there is no rankdeck-trainer; build it with `make libtorch` and `cargo build --release --workspace`, \
              or set `launch.command`",
-            host.name
+            planned.host.name
         );
         return finish(ctx, Ending::new(Outcome::Failed, 3, text));
     }
@@ -198,12 +194,8 @@ fn reserving(ctx: &mut Ctx<'_>) {
     if !all_live(ctx) {
         return;
     }
-    let master_addr = match &ctx.session.run.launch {
-        // A plan of an older build does not say how its hosts are reached.
-        Some(launch) if plan.typed.is_empty() => launch.master_addr.clone(),
-        Some(_) | None => master_address(&plan),
-    };
-    let launch = Launch { generation, master_addr, master_port: port, resume, own: true };
+    let launch =
+        Launch { generation, master_addr: master_address(&plan), master_port: port, resume, own: true };
     let text = format!(
         "launching generation {generation}: {} ranks on {} hosts, {}",
         plan.ranks.len(),
@@ -218,10 +210,9 @@ fn reserving(ctx: &mut Ctx<'_>) {
 /// Where rank 0's store is reached: on this machine by the loopback address, else by its host's own.
 fn master_address(plan: &Plan) -> String {
     use rankdeck_types::host::Transport;
-    let typed = |host: &rankdeck_types::plan::PlannedHost| plan.typed.get(host.node_rank.index());
-    let local = plan.members().all(|host| typed(host).is_some_and(|host| host.transport == Transport::Local));
+    let local = plan.members().all(|planned| planned.host.transport == Transport::Local);
     match plan.members().next() {
-        Some(host) if !local && plan.members().count() > 1 => host.address.clone(),
+        Some(first) if !local && plan.members().count() > 1 => first.address.clone(),
         Some(_) | None => "127.0.0.1".into(),
     }
 }
@@ -249,7 +240,7 @@ fn send_launches(ctx: &mut Ctx<'_>) {
     let Some(plan) = ctx.model.plan.clone() else { return };
     for node in 0..plan.hosts.len() {
         let due = ctx.session.hosts.get(node).is_some_and(|machine| {
-            plan.has_ranks(node)
+            plan.has_ranks(NodeRank(node as u32))
                 && machine.is_live()
                 && machine.launch_sent != Some(launch.generation)
                 && machine.generation != Some(launch.generation)

@@ -42,7 +42,8 @@ pub fn rows(model: &Model, view: &ViewState) -> Vec<Row> {
 
 /// The host as typed, for one that shall take part (again).
 fn typed(model: &Model, view: &ViewState, name: &str) -> Option<Host> {
-    let known = model.plan.iter().flat_map(|plan| &plan.typed).find(|host| host.name == name);
+    let planned = model.plan.iter().flat_map(|plan| &plan.hosts);
+    let known = planned.map(|planned| &planned.host).find(|host| host.name == name);
     view.spares.iter().find(|host| host.name == name).or(known).cloned()
 }
 

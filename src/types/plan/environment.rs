@@ -1,15 +1,45 @@
 //! The environment of one rank.
 
-use super::{Plan, PlannedRank};
+use super::{Plan, PlannedHost, PlannedRank};
 use crate::ids::{Generation, RunId};
 use std::collections::BTreeMap;
 
-/// Everything torchrun sets for one rank, and rankdeck's own identity variables; the agent adds paths (`RANKDECK_STATUS_PAGE`,
-/// `RANKDECK_EVENTS`, `RANKDECK_RUN_DIR`), the host's `env` and `LD_LIBRARY_PATH`.
+/// Variables that tell a rank who it is. `env` of the experiment or of a host cannot change them.
+const IDENTITY: [&str; 16] = [
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "NODE_RANK",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "ROLE_NAME",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_MAX_RESTARTS",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_USE_AGENT_STORE",
+];
+
+/// What the user set for the ranks of a host: the experiment's `env`, then the host's own, without the variables
+/// that identify a rank.
+pub fn user_environment(plan: &Plan, planned: &PlannedHost) -> BTreeMap<String, String> {
+    let mut env = plan.experiment.launch.env.clone();
+    env.extend(planned.host.env.clone());
+    env.retain(|name, _| !IDENTITY.contains(&name.as_str()) && !name.starts_with("RANKDECK_"));
+    env
+}
+
+/// Everything torchrun sets for one rank, and rankdeck's own identity variables. The agent adds paths
+/// (`RANKDECK_STATUS_PAGE`, `RANKDECK_EVENTS`, `RANKDECK_RUN_DIR`), [`user_environment`] and `LD_LIBRARY_PATH`.
 ///
-/// Names and meanings as in torch.distributed.elastic's local agent. `CUDA_VISIBLE_DEVICES` lists all GPUs of the host's ranks in
-/// local_rank order, so that a script's `cuda:LOCAL_RANK` is the planned GPU; where ranks share GPUs it is `cuda:(LOCAL_RANK % count)`.
-/// `RANKDECK_DEVICE` says it outright: `cpu`, or `cuda:INDEX` among the visible ones.
+/// Names and meanings are those of torch.distributed.elastic's local agent. `CUDA_VISIBLE_DEVICES` lists all GPUs
+/// of the host's ranks in local_rank order, so that a script's `cuda:LOCAL_RANK` is the planned GPU. Where ranks
+/// share GPUs, it is `cuda:(LOCAL_RANK % count)`. `RANKDECK_DEVICE` names the device: `cpu`, or `cuda:INDEX` among
+/// the visible ones.
 pub fn rank_environment(
     plan: &Plan,
     rank: &PlannedRank,
@@ -37,13 +67,13 @@ pub fn rank_environment(
     set("MASTER_ADDR", master_addr.to_owned());
     set("MASTER_PORT", master_port.to_string());
     set("TORCHELASTIC_RESTART_COUNT", generation.to_string());
-    // Restarts are the console's business, each a new generation; a rank must not expect one.
+    // The console makes restarts, each as a new generation; a rank must not expect one.
     set("TORCHELASTIC_MAX_RESTARTS", "0".to_owned());
     set("TORCHELASTIC_RUN_ID", plan.run.to_string());
     set("TORCHELASTIC_USE_AGENT_STORE", "False".to_owned());
     set("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1".to_owned());
     set("OMP_NUM_THREADS", plan.experiment.launch.threads.to_string());
-    // Logs are read while they are written.
+    // A log file is not a terminal: without this, Python holds back kilobytes of output.
     set("PYTHONUNBUFFERED", "1".to_owned());
     set("RANKDECK_RUN", plan.run.to_string());
     set("RANKDECK_GENERATION", generation.to_string());
@@ -70,7 +100,7 @@ pub fn rank_environment(
             set("RANKDECK_DEVICE", format!("cuda:{index}"));
             let shared = plan.ranks_of(rank.node_rank).filter(|other| other.gpu == rank.gpu).count() > 1;
             if shared && plan.backend == "nccl" {
-                // NCCL refuses two ranks on one GPU of one host; as hosts of their own they may share it.
+                // NCCL refuses two ranks on one GPU of one host; ranks that claim different hosts may share it.
                 set("NCCL_HOSTID", format!("{}-{}-{}", plan.run, rank.node_rank, rank.local_rank));
             }
         }
@@ -83,8 +113,9 @@ pub fn rank_environment(
     env
 }
 
-/// Where NCCL's RAS subsystem of a run listens on each of its hosts: a port that depends on the run alone, below the range that the kernel
-/// gives to clients and beside NCCL's default of 28028. Should another program have it, NCCL goes on without RAS.
+/// Where NCCL's RAS subsystem of a run listens on each of its hosts. The port depends on the run alone. It is below
+/// the range that the kernel gives to clients, and differs from NCCL's default of 28028. When another program holds
+/// it, NCCL continues without RAS.
 pub fn ras_address(run: &RunId) -> String {
     let hash =
         run.0.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));

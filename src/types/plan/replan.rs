@@ -5,11 +5,12 @@ use crate::host::Host;
 use crate::probe::Probe;
 use std::collections::BTreeSet;
 
-/// The plan that follows `plan` when the hosts named in `exclude` get no ranks and those of `add` get theirs: known hosts in their places, new
-/// ones behind all others. `probes` are what the links found, in node_rank order of the hosts of the result; hosts that get no ranks
-/// need none.
+/// The plan that follows `plan` when the hosts named in `exclude` get no ranks and those of `add` get theirs. Known
+/// hosts keep their places, new ones come after all others. `probes` are what the links found, in node_rank order of
+/// the hosts of the result; hosts without ranks need none.
 ///
-/// Errors: sizes that do not divide, hosts that cannot carry their ranks, names that do not exist, each with the key to change.
+/// Errors: sizes that do not divide, hosts that cannot carry their ranks, names that do not exist, each with the key
+/// to change.
 pub fn replan(
     plan: &Plan,
     exclude: &BTreeSet<String>,
@@ -17,7 +18,7 @@ pub fn replan(
     probes: &[Probe],
     resolve: impl Fn(&PlanDraft, &[Probe]) -> Result<Plan, PlanError>,
 ) -> Result<Plan, PlanError> {
-    let mut draft = plan.draft()?;
+    let mut draft = plan.draft();
     let refused = |error: String, hint: &str| PlanError { error, hint: hint.into(), key: "host".into() };
     for host in add {
         match draft.hosts.iter_mut().find(|known| known.name == host.name) {
@@ -39,17 +40,14 @@ pub fn replan(
     let mut all = probes.to_vec();
     all.resize(draft.hosts.len(), Probe::default());
     let mut next = resolve(&draft, &all)?;
-    for (host, probe) in next.hosts.iter_mut().zip(all) {
-        // What an earlier launch has found there is still there.
-        let known = plan.hosts.iter().find(|known| known.name == host.name);
-        let take = |own: Option<String>, found: Option<String>, old: Option<&Option<String>>| {
-            own.or(found).or_else(|| old.cloned().flatten())
-        };
-        host.trainer = take(host.trainer.take(), probe.trainer, known.map(|known| &known.trainer));
-        host.libtorch = take(host.libtorch.take(), probe.libtorch, known.map(|known| &known.libtorch));
+    for planned in &mut next.hosts {
+        // What an earlier launch found on the host is still there.
+        let Some(known) = plan.hosts.get(planned.node_rank.index()) else { continue };
+        planned.trainer = planned.trainer.take().or_else(|| known.trainer.clone());
+        planned.libtorch = planned.libtorch.take().or_else(|| known.libtorch.clone());
     }
-    if let Some(host) = next.members().find(|host| next.is_builtin() && host.trainer.is_none()) {
-        let error = format!("host `{}` has no rankdeck-trainer", host.name);
+    if let Some(planned) = next.members().find(|planned| next.is_builtin() && planned.trainer.is_none()) {
+        let error = format!("host `{}` has no rankdeck-trainer", planned.host.name);
         return Err(refused(
             error,
             "build it beside this rankdeck (`cargo build --release --workspace`), or set `launch.command`",
@@ -59,24 +57,15 @@ pub fn replan(
 }
 
 impl Plan {
-    /// What was typed, with the hosts that this generation does without.
-    ///
-    /// Errors: a plan of an older build, which does not say what was typed.
-    pub fn draft(&self) -> Result<PlanDraft, PlanError> {
-        if self.typed.len() != self.hosts.len() {
-            return Err(PlanError {
-                error: "this run was launched by a rankdeck that does not say which hosts were meant".into(),
-                hint: "stop it and launch it again".into(),
-                key: "host".into(),
-            });
-        }
-        let left_out = self.typed.iter().enumerate().filter(|(node, _)| !self.has_ranks(*node));
-        Ok(PlanDraft {
+    /// The draft that leads to this plan: hosts as the user described them, and those that this generation excludes.
+    pub fn draft(&self) -> PlanDraft {
+        let excluded = self.hosts.iter().filter(|planned| !self.has_ranks(planned.node_rank));
+        PlanDraft {
             run: self.run.clone(),
             experiment: self.experiment.clone(),
-            hosts: self.typed.clone(),
-            excluded: left_out.map(|(_, host)| host.name.clone()).collect(),
-        })
+            excluded: excluded.map(|planned| planned.host.name.clone()).collect(),
+            hosts: self.hosts.iter().map(|planned| planned.host.clone()).collect(),
+        }
     }
 }
 
@@ -109,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn plan_4_a_host_left_out_keeps_its_index_and_the_others_count_without_it() {
+    fn plan_4_an_excluded_host_keeps_its_index_and_the_others_count_without_it() {
         let next = replan(&three(), &names(&["b"]), &[], &[], PlanDraft::resolve).unwrap();
         assert_eq!(next.hosts.len(), 3);
         assert_eq!(next.ranks.iter().map(|rank| rank.node_rank.0).collect::<Vec<_>>(), [0, 2]);

@@ -71,7 +71,6 @@ impl PlanDraft {
             sizes: sizes(&experiment, ranks.len() as u64),
             ranks,
             experiment,
-            typed: self.hosts.clone(),
         })
     }
 
@@ -161,22 +160,17 @@ impl PlanDraft {
                     _ if self.members().count() == 1 => "127.0.0.1".to_owned(),
                     _ => host.address.clone(),
                 };
-                let mut env = self.experiment.launch.env.clone();
-                env.extend(host.env.clone());
                 PlannedHost {
                     node_rank: NodeRank(node as u32),
-                    name: host.name.clone(),
                     address,
-                    workdir: host.workdir.clone(),
-                    env,
-                    prelude: host.prelude.clone(),
                     libtorch: host
                         .libtorch
                         .clone()
                         .or_else(|| probe.and_then(|probe| probe.libtorch.clone())),
-                    // Nothing has to leave the machine then, and no firewall or host name can get in the way.
+                    // Nothing leaves the machine then, so neither a firewall nor a host name can interfere.
                     interface: host.interface.clone().or_else(|| is_one_machine.then(|| "lo".to_owned())),
                     trainer: probe.and_then(|probe| probe.trainer.clone()),
+                    host: host.clone(),
                 }
             })
             .collect()

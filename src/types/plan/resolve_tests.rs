@@ -1,6 +1,7 @@
 use super::*;
 use crate::experiment::{Distributed, Env, Learn, Ppo, Run};
 use crate::ids::RunId;
+use crate::plan::user_environment;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -204,7 +205,8 @@ fn hosts_win_over_the_experiment() {
     draft.experiment.launch.env =
         [("X", "experiment"), ("Y", "experiment")].map(|(k, v)| (k.into(), v.into())).into();
     let plan = draft.resolve(&[]).unwrap();
-    let env: Vec<(&str, &str)> = plan.hosts[0].env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    let env = user_environment(&plan, &plan.hosts[0]);
+    let env: Vec<(&str, &str)> = env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
     assert_eq!(env, [("X", "host"), ("Y", "experiment")]);
 }
 

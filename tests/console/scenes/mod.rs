@@ -66,16 +66,14 @@ fn plan(machines: &[Machine]) -> Plan {
         hosts: machines
             .iter()
             .enumerate()
-            .map(|(i, machine)| PlannedHost {
-                node_rank: NodeRank(i as u32),
-                name: machine.name.into(),
-                address: format!("10.0.0.{}", i + 1),
-                workdir: "rankdeck".into(),
-                env: Default::default(),
-                prelude: None,
-                libtorch: None,
-                interface: None,
-                trainer: None,
+            .map(|(i, machine)| {
+                let host = Host {
+                    name: machine.name.into(),
+                    address: format!("10.0.0.{}", i + 1),
+                    workdir: "rankdeck".into(),
+                    ..Host::default()
+                };
+                PlannedHost::new(NodeRank(i as u32), host)
             })
             .collect(),
         ranks,
@@ -85,7 +83,6 @@ fn plan(machines: &[Machine]) -> Plan {
             PlannedSize { name: "batch".into(), local: 512, global: 512 * world },
             PlannedSize { name: "minibatch".into(), local: 128, global: 128 * world },
         ],
-        typed: Vec::new(),
     }
 }
 
@@ -95,12 +92,10 @@ pub fn connecting(machines: &[Machine]) -> Model {
     let hosts = plan
         .hosts
         .iter()
-        .map(|host| HostModel {
-            node_rank: host.node_rank,
-            name: host.name.clone(),
+        .map(|planned| HostModel {
             link: LinkState::Connecting { attempt: 1 },
             link_since: ago(1_200),
-            ..HostModel::default()
+            ..HostModel::new(planned.node_rank, planned.host.name.clone())
         })
         .collect();
     let run = RunModel { id: Some(plan.run.clone()), total_steps: Some(2_000_000), ..RunModel::default() };
@@ -575,10 +570,12 @@ pub fn on_the_road() -> Model {
     model
 }
 
-/// Two hosts as typed, of which any may be left out of the next generation.
+/// Two hosts as in the hosts file, of which any may be excluded from the next generation.
 pub fn pickable() -> Model {
     let mut model = running(&[cpu("node-a", 2), cpu("node-b", 2)]);
-    model.plan.as_mut().unwrap().typed = ["node-a", "node-b"].map(spare).to_vec();
+    for planned in &mut model.plan.as_mut().unwrap().hosts {
+        planned.host = spare(&planned.host.name);
+    }
     model
 }
 

@@ -6,9 +6,9 @@ use rankdeck_agent::serve::daemon::Started;
 use rankdeck_agent::{RunEntry, proc};
 use rankdeck_proto::frame::{Decoder, encode};
 use rankdeck_proto::message::*;
+use rankdeck_types::host::Host;
 use rankdeck_types::ids::{Generation, LocalRank, NodeRank, Rank, RunId};
 use rankdeck_types::plan::{Plan, PlannedHost, PlannedRank};
-use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -135,17 +135,15 @@ impl Bed {
             plan: Plan {
                 run: RunId(self.run.clone()),
                 experiment,
-                hosts: vec![PlannedHost {
-                    node_rank: NodeRank(0),
-                    name: "a".into(),
-                    address: "127.0.0.1".into(),
-                    workdir: self.workdir().display().to_string(),
-                    env: BTreeMap::new(),
-                    prelude: None,
-                    libtorch: None,
-                    interface: None,
-                    trainer: None,
-                }],
+                hosts: vec![PlannedHost::new(
+                    NodeRank(0),
+                    Host {
+                        name: "a".into(),
+                        address: "127.0.0.1".into(),
+                        workdir: self.workdir().display().to_string(),
+                        ..Host::default()
+                    },
+                )],
                 ranks: (0..ranks)
                     .map(|i| PlannedRank {
                         rank: Rank(i),
@@ -156,7 +154,6 @@ impl Bed {
                     .collect(),
                 backend: "gloo".into(),
                 sizes: vec![],
-                typed: vec![],
             },
         }
     }

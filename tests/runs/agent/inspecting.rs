@@ -169,7 +169,7 @@ fn a_scripts_own_sitecustomize_still_runs_and_the_hook_can_be_left_out() {
     let own = bed.workdir().join("own").display().to_string();
     let mut console = Console::attach(&bed.start(), 0);
     let mut spec = bed.spec(0, 1, &["python3", &script]);
-    spec.plan.hosts[0].env.insert("PYTHONPATH".into(), own);
+    spec.plan.hosts[0].host.env.insert("PYTHONPATH".into(), own);
     console.launch(spec.clone());
     console.wait_line(0, "their own");
     console.wait_line(0, "wrapped True");

@@ -99,8 +99,8 @@ fn a_rank_gets_its_identity_and_what_hosts_toml_says() {
             "c",
         ],
     );
-    spec.plan.hosts[0].env.insert("RANKDECK_RUN".into(), "stolen".into());
-    spec.plan.hosts[0].prelude = Some("X='from prelude'; export X".into());
+    spec.plan.hosts[0].host.env.insert("RANKDECK_RUN".into(), "stolen".into());
+    spec.plan.hosts[0].host.prelude = Some("X='from prelude'; export X".into());
     console.launch(spec);
     let (exit, lines, _) = console.exit(0);
     assert_eq!(exit, Exit::Code { code: 0 }, "{lines:?}");
