@@ -1,6 +1,7 @@
 //! Every cause of change, as one closed enum. Recorded as it is: a trace is a list of `(Timestamp, Event)`.
 
 use crate::Learnt;
+use rankdeck_proto::link_event::LinkEvent;
 use rankdeck_proto::message::{AgentMessage, StopMode};
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::{NodeRank, WallTime};
@@ -75,6 +76,15 @@ pub enum Event {
     },
     /// Time passed; nothing else did.
     Ticked,
+}
+
+impl From<(NodeRank, LinkEvent)> for Event {
+    fn from((node, event): (NodeRank, LinkEvent)) -> Event {
+        match event {
+            LinkEvent::State(state) => Event::LinkChanged { node, state },
+            LinkEvent::Message(message) => Event::AgentSaid { node, message },
+        }
+    }
 }
 
 impl Event {

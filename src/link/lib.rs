@@ -2,7 +2,7 @@
 //!
 //! Owner: each link is one thread; the driver holds its [`LinkHandle`]. A link connects, checks the host key, logs in,
 //! deploys what the host lacks, starts or finds the agent, and then carries frames. It reconnects by itself with backoff; every
-//! (re)connection ends in [`LinkState::Ready`], upon which the core sends `attach`. Closing a link never touches the run. Invariants:
+//! (re)connection ends in [`Ready`](rankdeck_types::link_state::LinkState::Ready), upon which the core sends `attach`. Closing a link never touches the run. Invariants:
 //! - LINK-1: the last state a link tells is `Failed` or `Closed`; after it the link's thread is gone.
 //! - LINK-2: refused keys and host keys end a link; whatever may heal is tried again, for ever once it has worked.
 //! - LINK-3: an agent that is silent for [`carry::SILENCE`] (or what `ServerAlive*` of the ssh configuration allow) counts as lost; the run is not touched by that.
@@ -21,10 +21,11 @@ pub mod simulator;
 pub mod slurm;
 pub mod ssh;
 
-use rankdeck_proto::message::{AgentMessage, ConsoleMessage};
+pub use rankdeck_proto::link_event::LinkEvent;
+
+use rankdeck_proto::message::ConsoleMessage;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::{NodeRank, RunId};
-use rankdeck_types::link_state::LinkState;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -57,15 +58,6 @@ pub struct LinkRequest {
     pub trainer_binary: Option<PathBuf>,
     /// May the user be asked (host key, passphrase)? Otherwise such a need is a failure with a hint.
     pub interactive: bool,
-}
-
-/// What comes from a link.
-#[derive(Debug)]
-pub enum LinkEvent {
-    /// It changed its state.
-    State(LinkState),
-    /// The agent said something.
-    Message(Box<AgentMessage>),
 }
 
 /// What a link can be told.

@@ -4,6 +4,7 @@ pub mod folders;
 pub mod frame;
 pub mod inspection;
 pub mod lines;
+pub mod link_event;
 pub mod message;
 pub mod pack;
 pub mod status_page;

@@ -299,21 +299,10 @@ impl Driver {
             self.inbox_open = false;
             return;
         };
-        let mut next = Some(first);
-        for _ in 0..BURST {
-            let Some((node, event)) = next.take() else { break };
-            self.tell(match event {
-                LinkEvent::State(state) => Event::LinkChanged { node, state },
-                LinkEvent::Message(message) => Event::AgentSaid { node, message },
-            });
-            next = self.inbox.try_recv().ok();
-        }
-        if let Some((node, event)) = next {
-            // Taken out beyond the burst: must not be lost.
-            self.tell(match event {
-                LinkEvent::State(state) => Event::LinkChanged { node, state },
-                LinkEvent::Message(message) => Event::AgentSaid { node, message },
-            });
+        self.tell(first.into());
+        for _ in 1..BURST {
+            let Ok(next) = self.inbox.try_recv() else { break };
+            self.tell(next.into());
         }
     }
 
