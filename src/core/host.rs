@@ -1,13 +1,15 @@
-//! The machine of one host: where its connection stands and which orders it has been given.
+//! The state machine of one host: the stage of its connection, and the orders that were sent on it.
 //!
 //! Owner: `update`. Invariants:
-//! - HOST-1: orders (launch, stop) are levels, not edges: they are sent again after every snapshot until the records show them done.
-//! - HOST-2: nothing is decided about a host while its records are being replayed ([`HostMachine::caught_up`]).
+//! - HOST-1: orders (launch, stop) are levels, not edges. They are sent again after every snapshot until the
+//!   records show that they were carried out.
+//! - HOST-2: nothing is decided about a host while its records are being replayed ([`HostModel::caught_up`]).
 
+use crate::model::HostModel;
 use rankdeck_proto::message::StopMode;
 use rankdeck_types::ids::{Generation, Timestamp};
 
-/// Where the connection stands.
+/// The stage of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum HostStage {
     /// The link is on its way up.
@@ -39,50 +41,36 @@ pub(crate) enum HostStage {
     Closed,
 }
 
-/// One host, as far as only the reducer needs to know.
+/// What only the reducer needs to know of a host.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct HostMachine {
-    /// Where the connection stands.
-    pub stage: HostStage,
+pub struct HostMachine {
+    pub(crate) stage: HostStage,
     /// When anything last came, on the awake clock (see [`crate::session::Clock`]).
-    pub heard: u64,
+    pub(crate) heard: u64,
     /// Latest generation that this host is known to have accepted.
-    pub generation: Option<Generation>,
+    pub(crate) generation: Option<Generation>,
     /// Generation whose launch was sent on this connection.
-    pub launch_sent: Option<Generation>,
+    pub(crate) launch_sent: Option<Generation>,
     /// Hardest stop sent on this connection in this generation.
-    pub stop_sent: Option<StopMode>,
+    pub(crate) stop_sent: Option<StopMode>,
     /// `last_seq` at the latest gap: a second gap at the same place is a loss in the spool itself and is passed over.
-    pub gap_at: Option<u64>,
+    pub(crate) gap_at: Option<u64>,
     /// `dropped` of the latest sample of this connection.
-    pub dropped: u64,
+    pub(crate) dropped: u64,
     /// `malformed` of the latest sample.
-    pub malformed: u64,
+    pub(crate) malformed: u64,
     /// The agent's wall clock when it said hello.
-    pub hello_time: f64,
+    pub(crate) hello_time: f64,
 }
 
 impl HostMachine {
     /// Orders reach it.
-    pub fn is_live(&self) -> bool {
+    pub(crate) fn is_live(&self) -> bool {
         matches!(self.stage, HostStage::Live { .. })
     }
 
-    /// Live, and everything that had happened before is applied.
-    pub fn caught_up(&self, last_seq: u64) -> bool {
-        match self.stage {
-            HostStage::Live { target } => last_seq >= target,
-            HostStage::Linking
-            | HostStage::Attaching { .. }
-            | HostStage::Greeted { .. }
-            | HostStage::Away { .. }
-            | HostStage::Failed
-            | HostStage::Closed => false,
-        }
-    }
-
     /// A connection exists on which messages can be sent.
-    pub fn is_connected(&self) -> bool {
+    pub(crate) fn is_connected(&self) -> bool {
         match self.stage {
             HostStage::Attaching { .. } | HostStage::Greeted { .. } | HostStage::Live { .. } => true,
             HostStage::Linking | HostStage::Away { .. } | HostStage::Failed | HostStage::Closed => false,
@@ -90,7 +78,7 @@ impl HostMachine {
     }
 
     /// It will not come (back) by itself.
-    pub fn is_gone(&self) -> bool {
+    pub(crate) fn is_gone(&self) -> bool {
         match self.stage {
             HostStage::Failed | HostStage::Closed => true,
             HostStage::Linking
@@ -102,11 +90,23 @@ impl HostMachine {
     }
 
     /// A connection begins: what was sent on the former one may never have arrived.
-    pub fn attaching(&mut self, awake_ms: u64) {
+    pub(crate) fn attaching(&mut self, awake_ms: u64) {
         self.stage = HostStage::Attaching { since: awake_ms };
         self.heard = awake_ms;
         self.launch_sent = None;
         self.stop_sent = None;
         self.dropped = 0;
+    }
+}
+
+impl HostModel {
+    /// Orders reach the host.
+    pub(crate) fn is_live(&self) -> bool {
+        self.machine.is_live()
+    }
+
+    /// The host is live, and everything that had happened before is applied.
+    pub(crate) fn caught_up(&self) -> bool {
+        matches!(self.machine.stage, HostStage::Live { target } if self.last_seq >= target)
     }
 }

@@ -118,7 +118,7 @@ fn agree(totals: &Counters, sum: &Counters) -> bool {
 
 /// A smoothed rate of a counter over time (exponential, time constant [`SMOOTH_S`]).
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Rate {
+pub struct Rate {
     last: Option<(f64, u64)>,
     smooth: Option<f64>,
 }
@@ -126,7 +126,7 @@ pub(crate) struct Rate {
 impl Rate {
     /// Takes `count` at `time` (seconds on any one clock) and gives the rate; time that stands still or goes back, and counters that
     /// go back (a resumed generation), begin anew without a jump. A counter at 0 has not begun: what was resumed does not begin there.
-    pub fn update(&mut self, time: f64, count: u64) -> f64 {
+    pub(crate) fn update(&mut self, time: f64, count: u64) -> f64 {
         if let Some((then, before)) = self.last {
             let elapsed = time - then;
             if elapsed > 0.0 && elapsed < 3600.0 && count >= before && before > 0 {
@@ -142,12 +142,12 @@ impl Rate {
     }
 
     /// The rate, 0 before two values came.
-    pub fn get(&self) -> f64 {
+    pub(crate) fn get(&self) -> f64 {
         self.smooth.unwrap_or(0.0)
     }
 
     /// Forgets the last point but not the rate.
-    pub fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.last = None;
     }
 }

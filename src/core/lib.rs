@@ -1,9 +1,11 @@
 //! The pure core: no clock, no I/O, no tokio. Events in, effects out, a model to look at.
 //!
-//! The way of an event: `link` → [`event::Event`] → [`Core::handle`] → [`effect::Effect`]s, and `ui` reads [`Core::model`].
+//! The path of an event: `link` → [`event::Event`] → [`Core::handle`] → [`effect::Effect`]s. The screen reads
+//! [`Core::model`].
 //!
-//! Map: `update` reduces events (one file per cause; `update::reconcile` alone decides what follows), `host` and `run` are the state
-//! machines, `join` meets totals with counters, `watch` finds verdicts, `session` holds these beside the model, `trace` records and replays.
+//! Map: `update` reduces events (one file per cause; `update::reconcile` alone decides what follows), `host` and
+//! `run` are the state machines, `join` pairs totals with the ranks' counters, `watch` finds verdicts, `session`
+//! holds what the reducer keeps beside the model, `trace` records and replays.
 //!
 //! Invariants:
 //! - PURE-1: the same goal and the same `(time, event)` list give the same model and the same effects.
@@ -44,10 +46,10 @@ use rankdeck_types::ids::{NodeRank, RunId, Timestamp};
 use rankdeck_types::plan::{PlanDraft, Until};
 use serde::{Deserialize, Serialize};
 
-/// Least milliseconds between two ticks while a run is alive.
+/// Milliseconds between two ticks while something is wrong or in transition.
 const TICK_MS: u64 = 250;
-/// The most. While all is well, gauges bring a tick along, and agents send them twice a second then: a clock of its own would take the ranks of this
-/// machine off their cores for nothing.
+/// Milliseconds between two ticks while all is well. Gauges arrive twice a second then, and each arrival causes a
+/// tick. A faster clock would only interrupt the ranks that run on this machine.
 const CALM_TICK_MS: u64 = 750;
 
 /// What a console is for.
@@ -80,7 +82,7 @@ impl Default for Core {
 }
 
 impl Core {
-    /// A console for `goal` that stops the run when one of `until` is reached. Links are opened by the shell, one per host, right after.
+    /// A console for `goal` that stops the run when one of `until` is reached. The shell opens one link per host.
     pub fn new(goal: Goal, until: Vec<Until>, now: Timestamp) -> Core {
         Core::with_resolver(goal, until, now, PlanDraft::resolve)
     }
@@ -93,7 +95,7 @@ impl Core {
             }
             Goal::Attach { run, hosts } => (run.clone(), hosts.clone()),
         };
-        let left_out = match &goal {
+        let excluded = match &goal {
             Goal::Launch(draft) => draft.excluded.clone(),
             Goal::Attach { .. } => Default::default(),
         };
@@ -102,35 +104,32 @@ impl Core {
         model.hosts = names
             .into_iter()
             .enumerate()
-            .map(|(node, name)| HostModel {
-                node_rank: NodeRank(node as u32),
-                excluded: left_out.contains(&name).then(|| "left out on request".to_string()),
-                name,
-                link_since: now,
-                ..HostModel::default()
+            .map(|(node, name)| {
+                let excluded = excluded.contains(&name);
+                // Nobody opens a link to an excluded host.
+                let stage = if excluded { HostStage::Closed } else { HostStage::default() };
+                HostModel {
+                    excluded: excluded.then(|| "excluded on request".to_string()),
+                    link_since: now,
+                    machine: HostMachine { stage, ..HostMachine::default() },
+                    ..HostModel::new(NodeRank(node as u32), name)
+                }
             })
             .collect();
         if let Goal::Launch(draft) = &goal {
-            // A first look for the screen; the plan that counts is made when the hosts have told what they have.
+            // A preview for the screen. The plan that counts is made when all hosts have reported what they have.
             if let Ok(plan) = resolve(draft, &[]) {
                 update::install(&mut model, &plan);
                 model.plan = Some(plan);
             }
             model.run.total_steps = Some(draft.experiment.run.total_steps).filter(|steps| *steps > 0);
         }
-        let machine = |host: &HostModel| match host.excluded {
-            // Nobody opens a link to it.
-            Some(_) => HostMachine { stage: HostStage::Closed, ..HostMachine::default() },
-            None => HostMachine::default(),
-        };
-        let hosts = model.hosts.iter().map(machine).collect();
         let clock = Clock { last: now, tick: now, ping: now, ..Clock::default() };
         let session = Session {
             goal,
             until,
             linger: false,
             resolve,
-            hosts,
             run: RunMachine::new(),
             join: Default::default(),
             rates: Rates::default(),
@@ -140,13 +139,13 @@ impl Core {
         Core { model, session }
     }
 
-    /// What the watch has learnt about the run, for [`Event::Recalled`] of the next console.
+    /// What the watch has learnt about the run; the next console gets it as [`Event::Recalled`].
     pub fn learnt(&self) -> Learnt {
         self.session.watch.learnt()
     }
 
-    /// Stays when the run is over, for a screen that people look at: `run_finished` is told, but agents are kept, a restart is possible, and
-    /// [`Effect::Exit`] with the run's exit code comes only after [`Event::DetachRequested`].
+    /// Makes the console stay when the run is over, for a screen that people look at. `run_finished` is reported, but
+    /// agents are kept and a restart is possible. [`Effect::Exit`] follows only after [`Event::DetachRequested`].
     pub fn lingering(mut self) -> Core {
         self.session.linger = true;
         self
@@ -167,7 +166,8 @@ impl Core {
         &mut self.model
     }
 
-    /// Applies one event at `now` (console's monotonic clock) and says what to do, in order. After [`Effect::Exit`] nothing more is asked for.
+    /// Applies one event at `now` (the console's monotonic clock) and returns what to do, in order. Nothing follows
+    /// [`Effect::Exit`].
     pub fn handle(&mut self, now: Timestamp, event: Event) -> Vec<Effect> {
         let now = self.session.clock.advance(now);
         let over = self.session.run.exited;
@@ -177,21 +177,21 @@ impl Core {
         if over { Vec::new() } else { out }
     }
 
-    /// When [`Event::Ticked`] is due next: with the next gauges while all is well, four times a second else, `None` when the run is over.
+    /// When [`Event::Ticked`] is due next, `None` when the run is over.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         let alive = self.session.run.stage != Stage::Over && !self.session.run.exited;
         let pause = if self.is_calm() { CALM_TICK_MS } else { TICK_MS };
         alive.then(|| self.session.clock.tick.plus(pause))
     }
 
-    /// All ranks run, every host was heard of lately, nothing is wrong, and the watch has looked at the latest gauges.
+    /// All ranks run, every host was heard lately, nothing is wrong, and the watch has seen the latest gauges.
     fn is_calm(&self) -> bool {
         let Clock { awake_ms, sampled, .. } = self.session.clock;
         let lately =
-            |host: &HostMachine| host.is_live() && awake_ms.saturating_sub(host.heard) <= CALM_TICK_MS;
+            |host: &HostModel| host.is_live() && awake_ms.saturating_sub(host.machine.heard) <= CALM_TICK_MS;
         self.session.run.stage == Stage::Running
             && !sampled
             && self.model.verdicts.is_empty()
-            && self.session.hosts.iter().filter(|host| host.stage != HostStage::Closed).all(lately)
+            && self.model.hosts.iter().filter(|host| host.machine.stage != HostStage::Closed).all(lately)
     }
 }

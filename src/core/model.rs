@@ -1,12 +1,18 @@
-//! Everything known about the run: facts only. Built by `update`, read by `ui` and `headless`.
+//! Everything known about the run: facts only. Built by `update`, read by the screen and by headless output.
+//!
+//! What only the reducer needs of a host or a rank is in the same element ([`HostModel::machine`],
+//! [`RankModel::track`], [`RankModel::rate`]), and opaque outside this crate.
 //!
 //! Owner: [`crate::Core`]. Invariants:
 //! - CORE-1: nothing here is a guess about the present: every gauge carries when it arrived.
 //! - CORE-2: every buffer is bounded; what was dropped is counted in [`Drops`].
 //! - CORE-3: records are applied exactly once, in order, per host ([`HostModel::last_seq`]); duplicates change nothing.
 
+use crate::host::HostMachine;
+use crate::join::Rate;
 use crate::report::{FirstFailure, Outcome, RankProgress, VerdictReport};
 use crate::series::Series;
+use crate::watch::Track;
 use rankdeck_proto::message::{Counters, Evaluation, Exit, HostSample, RankSample, StopMode, Survivor};
 use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId, Timestamp};
 use rankdeck_types::link_state::{LinkState, Prompt};
@@ -145,6 +151,8 @@ pub struct HostModel {
     pub run_dir: String,
     /// Milliseconds to the agent and back, at the latest heartbeat.
     pub rtt_ms: Option<u64>,
+    /// State of the connection, for the reducer.
+    pub machine: HostMachine,
 }
 
 /// One rank.
@@ -182,6 +190,10 @@ pub struct RankModel {
     pub cpu_history: VecDeque<f32>,
     /// GPU use over time, percent, for the sparkline.
     pub gpu_history: VecDeque<f32>,
+    /// What the watch remembers of this generation's samples.
+    pub track: Track,
+    /// Smooths [`RankModel::steps_per_s`]; its times are those of the agent's monotonic clock.
+    pub rate: Rate,
 }
 
 /// Where a rank stands.
@@ -352,6 +364,13 @@ impl LogRing {
     }
 }
 
+impl HostModel {
+    /// A host of which nothing is known but its place and name.
+    pub fn new(node_rank: NodeRank, name: impl Into<String>) -> HostModel {
+        HostModel { node_rank, name: name.into(), ..HostModel::default() }
+    }
+}
+
 impl RankModel {
     /// A planned rank of which nothing is known yet.
     pub fn pending(planned: &PlannedRank, host: &str) -> RankModel {
@@ -372,6 +391,8 @@ impl RankModel {
             log: LogRing::default(),
             cpu_history: VecDeque::new(),
             gpu_history: VecDeque::new(),
+            track: Track::default(),
+            rate: Rate::default(),
         }
     }
 }

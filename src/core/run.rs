@@ -9,7 +9,7 @@
 use crate::report::Outcome;
 use rankdeck_proto::message::{FinishReason, StopMode};
 use rankdeck_types::host::Host;
-use rankdeck_types::ids::{Generation, Rank, Timestamp};
+use rankdeck_types::ids::{Generation, NodeRank, Rank, Timestamp};
 use rankdeck_types::plan::Plan;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -166,7 +166,7 @@ pub(crate) struct HostChange {
     /// Hosts to leave out.
     pub exclude: BTreeSet<String>,
     /// Indices of hosts to take in; they are being connected.
-    pub add: Vec<usize>,
+    pub add: Vec<NodeRank>,
 }
 
 /// How far the run has come over all generations, for the guard against restarts that lead nowhere.
@@ -200,9 +200,9 @@ pub(crate) struct RunMachine {
     /// A change of hosts that waits for new hosts to answer.
     pub change: Option<HostChange>,
     /// Hosts that were ever added, by index.
-    pub added: BTreeMap<usize, Host>,
+    pub added: BTreeMap<NodeRank, Host>,
     /// Hosts that were left out without proof, and the generation that may still run there.
-    pub unproved: BTreeMap<usize, Generation>,
+    pub unproved: BTreeMap<NodeRank, Generation>,
     /// What the policy keeps in mind.
     pub tries: Tries,
     /// Evaluations so far, all generations.

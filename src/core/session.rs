@@ -4,9 +4,8 @@
 
 use crate::Goal;
 use crate::effect::Effect;
-use crate::host::HostMachine;
 use crate::join::{Join, Rate};
-use crate::model::{HistoryLine, Model, Tone};
+use crate::model::{HistoryLine, HostModel, Model, Tone};
 use crate::report::{Report, ReportBody};
 use crate::run::RunMachine;
 use crate::watch::Watch;
@@ -32,8 +31,6 @@ pub(crate) struct Session {
     pub linger: bool,
     /// How a draft becomes a plan.
     pub resolve: Resolve,
-    /// Machines, in node_rank order.
-    pub hosts: Vec<HostMachine>,
     /// Machine of the run.
     pub run: RunMachine,
     /// Totals and counters of this generation.
@@ -53,8 +50,6 @@ pub(crate) struct Rates {
     pub global: Rate,
     /// Generation of the last totals.
     pub generation: Generation,
-    /// Of each rank's page, on its agent's monotonic clock.
-    pub ranks: Vec<Rate>,
     /// Charts that come from totals and evaluations, so that scalars of the same name are left out.
     pub derived: std::collections::BTreeSet<&'static str>,
     /// Global order of log lines.
@@ -111,8 +106,18 @@ pub(crate) struct Ctx<'a> {
 
 impl Ctx<'_> {
     /// Sends to an agent.
-    pub fn send(&mut self, node: usize, message: ConsoleMessage) {
-        self.out.push(Effect::Send { node: NodeRank(node as u32), message });
+    pub fn send(&mut self, node: NodeRank, message: ConsoleMessage) {
+        self.out.push(Effect::Send { node, message });
+    }
+
+    /// All hosts.
+    pub fn nodes(&self) -> impl Iterator<Item = NodeRank> + use<> {
+        (0..self.model.hosts.len() as u32).map(NodeRank)
+    }
+
+    /// One of [`Ctx::nodes`]. Events about other hosts go no further than [`crate::update::handle`].
+    pub fn host(&mut self, node: NodeRank) -> &mut HostModel {
+        &mut self.model.hosts[node.index()]
     }
 
     /// Tells the outside, now.
@@ -142,21 +147,21 @@ impl Ctx<'_> {
     }
 
     /// Name of a host, for sentences.
-    pub fn host_name(&self, node: usize) -> String {
-        self.model.hosts.get(node).map(|host| host.name.clone()).unwrap_or_default()
+    pub fn host_name(&self, node: NodeRank) -> String {
+        self.model.hosts[node.index()].name.clone()
     }
 
     /// The host takes part in the present generation, or shall.
-    pub fn is_member(&self, node: usize) -> bool {
-        match (&self.model.plan, self.model.hosts.get(node)) {
-            (Some(plan), _) => plan.has_ranks(NodeRank(node as u32)),
-            (None, host) => host.is_some_and(|host| host.excluded.is_none()),
+    pub fn is_member(&self, host: &HostModel) -> bool {
+        match &self.model.plan {
+            Some(plan) => plan.has_ranks(host.node_rank),
+            None => host.excluded.is_none(),
         }
     }
 
-    /// Hosts of the plan, or of the goal before there is a plan.
-    pub fn host_count(&self) -> usize {
-        self.model.plan.as_ref().map_or(self.model.hosts.len(), |plan| plan.hosts.len())
+    /// The hosts that take part.
+    pub fn members(&self) -> impl Iterator<Item = &HostModel> {
+        self.model.hosts.iter().filter(|host| self.is_member(host))
     }
 }
 

@@ -10,15 +10,14 @@ use rankdeck_proto::message::{AgentMessage, LaunchSpec, PROTOCOL, RankSnapshot};
 use rankdeck_types::ids::{NodeRank, Rank, RunId};
 
 /// An agent said something. Gives whether a screen could show it.
-pub(super) fn said(ctx: &mut Ctx<'_>, node: usize, message: AgentMessage) -> bool {
-    let awake = ctx.session.clock.awake_ms;
-    let Some(machine) = ctx.session.hosts.get_mut(node).filter(|machine| machine.is_connected()) else {
+pub(super) fn said(ctx: &mut Ctx<'_>, node: NodeRank, message: AgentMessage) -> bool {
+    let (awake, now) = (ctx.session.clock.awake_ms, ctx.now);
+    let host = ctx.host(node);
+    if !host.machine.is_connected() {
         return false;
-    };
-    machine.heard = awake;
-    if let Some(host) = ctx.model.hosts.get_mut(node) {
-        host.heard = Some(ctx.now);
     }
+    host.machine.heard = awake;
+    host.heard = Some(now);
     match message {
         AgentMessage::Hello { protocol, build, host, node_rank, run, pid, wall_time, run_dir } => {
             let greeting = Greeting { protocol, build, host, node_rank, run, pid, wall_time, run_dir };
@@ -30,7 +29,7 @@ pub(super) fn said(ctx: &mut Ctx<'_>, node: usize, message: AgentMessage) -> boo
         AgentMessage::Log { rank, first, lines } => log(ctx, node, rank, first, lines),
         AgentMessage::PortReserved { request: answered, port: found } => {
             let first = ctx.model.plan.as_ref().and_then(|plan| plan.ranks.first());
-            let first = first.map_or(0, |rank| rank.node_rank.index());
+            let first = first.map_or(NodeRank(0), |rank| rank.node_rank);
             if let Stage::Reserving { request, port, .. } = &mut ctx.session.run.stage
                 && node == first
                 && *request == Some(answered)
@@ -41,9 +40,7 @@ pub(super) fn said(ctx: &mut Ctx<'_>, node: usize, message: AgentMessage) -> boo
         }
         AgentMessage::Pong { sent_ms, wall_time } => {
             let rtt_ms = ctx.now.0.saturating_sub(sent_ms);
-            if let Some(host) = ctx.model.hosts.get_mut(node) {
-                host.rtt_ms = Some(rtt_ms);
-            }
+            ctx.host(node).rtt_ms = Some(rtt_ms);
             if let Some(theirs) = wall_time {
                 failure::measure_clock(ctx, node, theirs, rtt_ms);
             }
@@ -56,7 +53,7 @@ pub(super) fn said(ctx: &mut Ctx<'_>, node: usize, message: AgentMessage) -> boo
         AgentMessage::Inspected { request: _, inspections } => {
             for inspection in inspections {
                 let found = ctx.model.ranks.get(inspection.rank.index());
-                if found.is_some_and(|rank| rank.node.index() == node) {
+                if found.is_some_and(|rank| rank.node == node) {
                     ctx.session.watch.looked(inspection);
                 } else {
                     ctx.model.drops.misplaced += 1;
@@ -79,11 +76,8 @@ struct Greeting {
     run_dir: String,
 }
 
-fn hello(ctx: &mut Ctx<'_>, node: usize, greeting: Greeting) {
-    let Some(HostStage::Attaching { since }) = ctx.session.hosts.get(node).map(|machine| machine.stage)
-    else {
-        return;
-    };
+fn hello(ctx: &mut Ctx<'_>, node: NodeRank, greeting: Greeting) {
+    let HostStage::Attaching { since } = ctx.host(node).machine.stage else { return };
     let name = ctx.host_name(node);
     if greeting.protocol != PROTOCOL {
         let (theirs, build) = (greeting.protocol, &greeting.build);
@@ -93,7 +87,7 @@ fn hello(ctx: &mut Ctx<'_>, node: usize, greeting: Greeting) {
         return link::fail(ctx, node, error, hint);
     }
     let ours = ctx.model.run.id.as_ref();
-    if ours.is_some_and(|run| *run != greeting.run) || greeting.node_rank.index() != node {
+    if ours.is_some_and(|run| *run != greeting.run) || greeting.node_rank != node {
         let error = format!(
             "{name}: the agent serves run {} as node {}, not {} as node {node}",
             greeting.run,
@@ -104,43 +98,35 @@ fn hello(ctx: &mut Ctx<'_>, node: usize, greeting: Greeting) {
         return link::fail(ctx, node, error, hint);
     }
     failure::measure_clock(ctx, node, greeting.wall_time, ctx.session.clock.awake_ms.saturating_sub(since));
-    if let Some(host) = ctx.model.hosts.get_mut(node) {
-        host.agent = Some((greeting.pid, greeting.build));
-        host.run_dir = greeting.run_dir;
-        if host.name.is_empty() {
-            host.name = greeting.host;
-        }
+    let host = ctx.host(node);
+    host.agent = Some((greeting.pid, greeting.build));
+    host.run_dir = greeting.run_dir;
+    if host.name.is_empty() {
+        host.name = greeting.host;
     }
-    if let Some(machine) = ctx.session.hosts.get_mut(node) {
-        machine.stage = HostStage::Greeted { since };
-        machine.hello_time = greeting.wall_time;
-    }
+    host.machine.stage = HostStage::Greeted { since };
+    host.machine.hello_time = greeting.wall_time;
 }
 
 fn snapshot(
     ctx: &mut Ctx<'_>,
-    node: usize,
+    node: NodeRank,
     spec: Option<Box<LaunchSpec>>,
     ranks: &[RankSnapshot],
     last_seq: u64,
 ) {
-    let greeted = |stage| matches!(stage, HostStage::Greeted { .. });
-    if !ctx.session.hosts.get(node).is_some_and(|machine| greeted(machine.stage)) {
+    let host = ctx.host(node);
+    if !matches!(host.machine.stage, HostStage::Greeted { .. }) {
         return;
     }
-    let name = ctx.host_name(node);
-    let shrunk = ctx.model.hosts.get_mut(node).is_some_and(|host| {
-        let shrunk = last_seq < host.last_seq;
-        host.last_seq = host.last_seq.min(last_seq);
-        shrunk
-    });
+    let shrunk = last_seq < host.last_seq;
+    host.last_seq = host.last_seq.min(last_seq);
+    host.machine.stage = HostStage::Live { target: last_seq };
+    host.machine.launch_sent = spec.as_ref().map(|spec| spec.generation);
     if shrunk {
+        let name = ctx.host_name(node);
         ctx.note(Tone::Warn, format!("{name}: the agent has fewer records than it had before"));
         ctx.model.drops.gaps += 1;
-    }
-    if let Some(machine) = ctx.session.hosts.get_mut(node) {
-        machine.stage = HostStage::Live { target: last_seq };
-        machine.launch_sent = spec.as_ref().map(|spec| spec.generation);
     }
     if let Some(spec) = spec {
         generation::seen(ctx, node, &spec);
@@ -148,7 +134,7 @@ fn snapshot(
             let mine = ctx.session.run.is_current(spec.generation);
             if let Some(rank) = ctx.model.ranks.get_mut(snapshot.rank.index())
                 && mine
-                && rank.node.index() == node
+                && rank.node == node
             {
                 rank.pid = rank.pid.or(snapshot.pid);
             }
@@ -156,8 +142,8 @@ fn snapshot(
     }
 }
 
-fn log(ctx: &mut Ctx<'_>, node: usize, rank: Rank, first: u64, lines: Vec<String>) {
-    let Some(model) = ctx.model.ranks.get_mut(rank.index()).filter(|model| model.node.index() == node) else {
+fn log(ctx: &mut Ctx<'_>, node: NodeRank, rank: Rank, first: u64, lines: Vec<String>) {
+    let Some(model) = ctx.model.ranks.get_mut(rank.index()).filter(|model| model.node == node) else {
         ctx.model.drops.misplaced += 1;
         return;
     };
@@ -170,7 +156,7 @@ fn log(ctx: &mut Ctx<'_>, node: usize, rank: Rank, first: u64, lines: Vec<String
 }
 
 /// An order could not be carried out.
-fn refused(ctx: &mut Ctx<'_>, node: usize, error: String, hint: String) {
+fn refused(ctx: &mut Ctx<'_>, node: NodeRank, error: String, hint: String) {
     let name = ctx.host_name(node);
     let text = match hint.is_empty() {
         true => format!("{name}: {error}"),
@@ -178,15 +164,12 @@ fn refused(ctx: &mut Ctx<'_>, node: usize, error: String, hint: String) {
     };
     ctx.note(Tone::Bad, format!("refused: {text}"));
     let current = ctx.session.run.launch.as_ref().filter(|launch| launch.own).map(|launch| launch.generation);
-    let machine = ctx.session.hosts.get(node);
-    let launch_refused = current.is_some()
-        && machine.is_some_and(|machine| machine.launch_sent == current && machine.generation != current);
+    let machine = &ctx.host(node).machine;
+    let launch_refused = current.is_some() && machine.launch_sent == current && machine.generation != current;
     match &ctx.session.run.stage {
         // Nothing was started there, so nothing is left there.
         Stage::Launching | Stage::Running | Stage::Draining { .. } if launch_refused => {
-            if let Some(host) = ctx.model.hosts.get_mut(node) {
-                host.stopped = Some(Vec::new());
-            }
+            ctx.host(node).stopped = Some(Vec::new());
             ctx.session.run.facts.blame(Cause::LaunchFailed(text));
         }
         Stage::Reserving { .. } | Stage::Gathering { .. } => {

@@ -19,23 +19,23 @@ const KILL_MS: u64 = 10_000;
 
 /// On the way out: orders go to every host until each has proved that nothing is left.
 pub(super) fn draining(ctx: &mut Ctx<'_>, began: Timestamp) {
-    let count = ctx.host_count();
     let limits = Limits::of(ctx.model);
     if let Some(launch) = ctx.session.run.launch.clone().filter(|launch| launch.own) {
         // A launch that never arrived has left nothing behind.
-        for (host, machine) in ctx.model.hosts.iter_mut().zip(&ctx.session.hosts) {
-            let never = machine.caught_up(host.last_seq)
-                && machine.generation != Some(launch.generation)
-                && machine.launch_sent != Some(launch.generation);
+        for host in &mut ctx.model.hosts {
+            let known =
+                [host.machine.launch_sent, host.machine.generation].contains(&Some(launch.generation));
+            let never = host.caught_up() && !known;
             if never && host.stopped.is_none() {
                 host.stopped = Some(Vec::new());
             }
         }
     }
     want_stop(ctx);
-    let open: Vec<usize> = (0..count)
-        .filter(|node| ctx.is_member(*node) && !given_up(ctx, *node))
-        .filter(|node| ctx.model.hosts.get(*node).is_none_or(|host| host.stopped.is_none()))
+    let open: Vec<NodeRank> = ctx
+        .members()
+        .filter(|host| host.stopped.is_none() && !given_up(ctx, host))
+        .map(|host| host.node_rank)
         .collect();
     if open.is_empty() {
         let facts = &ctx.session.run.facts;
@@ -57,7 +57,7 @@ pub(super) fn draining(ctx: &mut Ctx<'_>, began: Timestamp) {
     if let Some(stop) = stop.filter(|stop| ctx.now >= stop.at) {
         ctx.model.run.stopping = ctx.model.run.stopping.max(Some(stop.mode));
         send_stops(ctx, &open, stop.mode, limits.grace);
-        let reachable = open.iter().any(|node| ctx.session.hosts.get(*node).is_some_and(|m| m.is_live()));
+        let reachable = open.iter().any(|node| ctx.host(*node).is_live());
         match stop.mode {
             StopMode::Kill if ctx.now.since(stop.at) >= KILL_MS.max(limits.lost) => conclude(ctx, &open),
             StopMode::Kill => {}
@@ -72,15 +72,13 @@ pub(super) fn draining(ctx: &mut Ctx<'_>, began: Timestamp) {
         return;
     }
     // Nobody ordered a stop: the run ends by itself, and only hosts that do not answer keep it from being over.
-    let away_since = |node: &usize| {
-        ctx.session.hosts.get(*node).and_then(|machine| match machine.stage {
-            HostStage::Away { since } => Some(since),
-            HostStage::Failed | HostStage::Closed => Some(began),
-            HostStage::Linking
-            | HostStage::Attaching { .. }
-            | HostStage::Greeted { .. }
-            | HostStage::Live { .. } => None,
-        })
+    let away_since = |node: &NodeRank| match ctx.host(*node).machine.stage {
+        HostStage::Away { since } => Some(since),
+        HostStage::Failed | HostStage::Closed => Some(began),
+        HostStage::Linking
+        | HostStage::Attaching { .. }
+        | HostStage::Greeted { .. }
+        | HostStage::Live { .. } => None,
     };
     let away: Option<Vec<Timestamp>> = open.iter().map(away_since).collect();
     if let (Some(away), Some(proof)) = (away, ctx.session.run.facts.first_proof) {
@@ -92,10 +90,9 @@ pub(super) fn draining(ctx: &mut Ctx<'_>, began: Timestamp) {
 }
 
 /// The next generation does without the host, and it does not answer: its proof is not waited for (RESTART-4).
-fn given_up(ctx: &Ctx<'_>, node: usize) -> bool {
-    let left_out =
-        ctx.session.run.next_plan.as_ref().is_some_and(|plan| !plan.has_ranks(NodeRank(node as u32)));
-    left_out && ctx.session.hosts.get(node).is_none_or(|machine| !machine.is_connected())
+fn given_up(ctx: &Ctx<'_>, host: &HostModel) -> bool {
+    let excluded = ctx.session.run.next_plan.as_ref().is_some_and(|plan| !plan.has_ranks(host.node_rank));
+    excluded && !host.machine.is_connected()
 }
 
 /// The stop that follows from why the run ends.
@@ -116,16 +113,11 @@ fn want_stop(ctx: &mut Ctx<'_>) {
     }
 }
 
-fn send_stops(ctx: &mut Ctx<'_>, open: &[usize], mode: StopMode, grace_ms: u64) {
+fn send_stops(ctx: &mut Ctx<'_>, open: &[NodeRank], mode: StopMode, grace_ms: u64) {
     for node in open {
-        let due =
-            ctx.session.hosts.get(*node).zip(ctx.model.hosts.get(*node)).is_some_and(|(machine, host)| {
-                machine.caught_up(host.last_seq) && machine.stop_sent.is_none_or(|sent| sent < mode)
-            });
-        if due {
-            if let Some(machine) = ctx.session.hosts.get_mut(*node) {
-                machine.stop_sent = Some(mode);
-            }
+        let host = ctx.host(*node);
+        if host.caught_up() && host.machine.stop_sent.is_none_or(|sent| sent < mode) {
+            host.machine.stop_sent = Some(mode);
             ctx.session.run.facts.ordered = true;
             ctx.send(*node, ConsoleMessage::Stop { mode, grace_ms });
         }
@@ -133,24 +125,24 @@ fn send_stops(ctx: &mut Ctx<'_>, open: &[usize], mode: StopMode, grace_ms: u64) 
 }
 
 /// Every host has proved its stop, or `open` ones will not any more.
-fn conclude(ctx: &mut Ctx<'_>, open: &[usize]) {
+fn conclude(ctx: &mut Ctx<'_>, open: &[NodeRank]) {
     // All ranks of a group may be dead within a tick of each other.
     super::tick::last_words(ctx);
     super::verdicts::tell(ctx);
     policy::ended(ctx, open);
-    let leaves = |node: usize| {
-        ctx.session.run.next_plan.as_ref().is_some_and(|plan| !plan.has_ranks(NodeRank(node as u32)))
-    };
+    let leaves =
+        |node: NodeRank| ctx.session.run.next_plan.as_ref().is_some_and(|plan| !plan.has_ranks(node));
     let left = |host: &HostModel| host.stopped.as_ref().is_some_and(|left| !left.is_empty());
     let clean = open.iter().all(|node| leaves(*node))
-        && ctx.model.hosts.iter().enumerate().all(|(node, host)| !left(host) || leaves(node));
+        && ctx.model.hosts.iter().all(|host| !left(host) || leaves(host.node_rank));
     if let (Some(_), true) = (&ctx.session.run.restart, clean) {
-        let unproved: Vec<usize> = (0..ctx.host_count())
-            .filter(|node| ctx.is_member(*node) && leaves(*node))
-            .filter(|node| ctx.model.hosts.get(*node).is_none_or(|host| host.stopped.is_none() || left(host)))
-            .collect();
         let generation = ctx.model.run.generation;
-        ctx.session.run.unproved.extend(unproved.into_iter().map(|node| (node, generation)));
+        let unproved: Vec<(NodeRank, Generation)> = ctx
+            .members()
+            .filter(|host| leaves(host.node_rank) && (host.stopped.is_none() || left(host)))
+            .map(|host| (host.node_rank, generation))
+            .collect();
+        ctx.session.run.unproved.extend(unproved);
         return policy::proceed(ctx);
     }
     let mut ending = ctx.session.run.facts.ending();
@@ -184,12 +176,11 @@ pub(super) fn reserve(ctx: &mut Ctx<'_>, generation: Generation) {
 pub(super) fn finish(ctx: &mut Ctx<'_>, ending: Ending) {
     let launched = ctx.session.run.launch.is_some();
     let (mut survivors, mut gpus_free, mut proved) = (Vec::new(), Vec::new(), true);
-    let hosts = if launched { ctx.host_count() } else { 0 };
-    for (node, host) in ctx.model.hosts.iter().enumerate().take(hosts) {
-        if !ctx.is_member(node) {
-            if ctx.session.run.unproved.contains_key(&node) {
+    for host in ctx.model.hosts.iter().filter(|_| launched) {
+        if !ctx.is_member(host) {
+            if ctx.session.run.unproved.contains_key(&host.node_rank) {
                 proved = false;
-                survivors.push(format!("{}:? left out without proof", host.name));
+                survivors.push(format!("{}:? excluded, its stop is not verified", host.name));
             }
             continue;
         }
@@ -239,8 +230,8 @@ pub(super) fn finish(ctx: &mut Ctx<'_>, ending: Ending) {
 
 /// Agents may go, links are closed, the console ends.
 pub(super) fn leave(ctx: &mut Ctx<'_>, code: u8) {
-    for node in 0..ctx.session.hosts.len() {
-        if ctx.session.hosts.get(node).is_some_and(|machine| machine.is_connected()) {
+    for node in ctx.nodes() {
+        if ctx.host(node).machine.is_connected() {
             ctx.send(node, ConsoleMessage::Close);
         }
     }
@@ -251,10 +242,8 @@ pub(super) fn leave(ctx: &mut Ctx<'_>, code: u8) {
 
 /// Closes every link.
 pub(super) fn disconnect(ctx: &mut Ctx<'_>) {
-    for (node, machine) in ctx.session.hosts.iter_mut().enumerate() {
-        if machine.stage != HostStage::Closed {
-            machine.stage = HostStage::Closed;
-            ctx.out.push(Effect::Disconnect { node: NodeRank(node as u32) });
-        }
+    for host in ctx.model.hosts.iter_mut().filter(|host| host.machine.stage != HostStage::Closed) {
+        host.machine.stage = HostStage::Closed;
+        ctx.out.push(Effect::Disconnect { node: host.node_rank });
     }
 }

@@ -1,21 +1,23 @@
 //! Who failed first, over all hosts and by one clock.
 //!
-//! Each failure is timed by its own agent. The offset of an agent's clock comes from round trips: its time was read somewhere between the sending
-//! and the answer, so the middle is right within half the round trip (Cristian 1989; the same bound as in NTP, RFC 5905 section 8).
+//! Each failure is timed by its own agent. The offset of an agent's clock comes from round trips: the agent read its
+//! clock somewhere between the question and the answer, so the middle is right within half the round trip
+//! (Cristian 1989; the same bound as in NTP, RFC 5905 section 8).
 
 use crate::report::FirstFailure;
 use crate::run::Weight;
 use crate::session::Ctx;
 use crate::words;
-use rankdeck_types::ids::Rank;
+use rankdeck_types::ids::{NodeRank, Rank};
 
-/// Two clocks may run apart by this much per second, so that old measurements count for less: 100 parts in a million, more than quartz does.
+/// How far two clocks may drift apart per second, so that old measurements count for less: 100 parts in a million,
+/// more than quartz does.
 const DRIFT: f64 = 1e-4;
-/// Failures of other ranks within this are told as together with the first one, seconds.
+/// Most log lines of the first failure that are reported.
 const LINES: usize = 20;
 
 /// An agent's clock showed `theirs` somewhere in the last `rtt_ms` milliseconds. The tightest measurement counts.
-pub(super) fn measure_clock(ctx: &mut Ctx<'_>, node: usize, theirs: f64, rtt_ms: u64) {
+pub(super) fn measure_clock(ctx: &mut Ctx<'_>, node: NodeRank, theirs: f64, rtt_ms: u64) {
     if ctx.session.clock.wall.is_none() || !theirs.is_finite() {
         return;
     }
@@ -23,7 +25,7 @@ pub(super) fn measure_clock(ctx: &mut Ctx<'_>, node: usize, theirs: f64, rtt_ms:
     let bound_s = rtt_ms as f64 / 2000.0 + 0.001;
     let ours = ctx.session.clock.wall_time(ctx.now) - rtt_ms as f64 / 2000.0;
     let now = ctx.now;
-    let Some(host) = ctx.model.hosts.get_mut(node) else { return };
+    let host = ctx.host(node);
     let known_s = host.clock_bound_s + now.since(host.clock_at) as f64 / 1000.0 * DRIFT;
     if host.clock_bound_s == 0.0
         || bound_s <= known_s
@@ -34,8 +36,8 @@ pub(super) fn measure_clock(ctx: &mut Ctx<'_>, node: usize, theirs: f64, rtt_ms:
 }
 
 /// A time of the agent of `node` on the console's clock, and the bound of its error, seconds.
-pub(super) fn on_our_clock(ctx: &Ctx<'_>, node: usize, time: f64) -> (f64, f64) {
-    let Some(host) = ctx.model.hosts.get(node) else { return (time, 0.0) };
+pub(super) fn on_our_clock(ctx: &Ctx<'_>, node: NodeRank, time: f64) -> (f64, f64) {
+    let host = &ctx.model.hosts[node.index()];
     let age_s = ctx.now.since(host.clock_at) as f64 / 1000.0;
     (
         time - host.clock_offset_s,

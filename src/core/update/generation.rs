@@ -1,8 +1,8 @@
-//! A new generation: the plan is known or has changed, lives and proofs begin anew.
+//! A new generation: the plan is known or has changed; the lives of ranks and the proofs of hosts begin anew.
 
 use crate::effect::Effect;
 use crate::host::HostMachine;
-use crate::join::{Join, Rate};
+use crate::join::Join;
 use crate::model::{HostModel, Model, RankLife, RankModel, RunState, Tone};
 use crate::report::{ReportBody, SCHEMA};
 use crate::run::{Facts, Launch, Stage, Stop};
@@ -13,14 +13,12 @@ use rankdeck_types::link_state::LinkState;
 use rankdeck_types::plan::{Plan, Until};
 
 /// A host shows which launch it has accepted, by its snapshot or a record.
-pub(super) fn seen(ctx: &mut Ctx<'_>, node: usize, spec: &LaunchSpec) {
-    let known = ctx.session.hosts.get(node).and_then(|machine| machine.generation);
+pub(super) fn seen(ctx: &mut Ctx<'_>, node: NodeRank, spec: &LaunchSpec) {
+    let known = &mut ctx.host(node).machine.generation;
     if known.is_none_or(|known| known < spec.generation) {
-        if let Some(machine) = ctx.session.hosts.get_mut(node) {
-            machine.generation = Some(spec.generation);
-        }
+        *known = Some(spec.generation);
         // The rank's log file of a new generation begins at line 0.
-        for rank in ctx.model.ranks.iter_mut().filter(|rank| rank.node.index() == node) {
+        for rank in ctx.model.ranks.iter_mut().filter(|rank| rank.node == node) {
             rank.log.next = 0;
         }
     }
@@ -45,11 +43,8 @@ pub(super) fn seen(ctx: &mut Ctx<'_>, node: usize, spec: &LaunchSpec) {
 /// Makes `launch` the present generation.
 pub(super) fn begin(ctx: &mut Ctx<'_>, plan: Plan, launch: Launch) {
     let world_size = plan.ranks.len();
+    let linked = ctx.model.hosts.len();
     install(ctx.model, &plan);
-    let linked = ctx.session.hosts.len();
-    while ctx.session.hosts.len() < ctx.model.hosts.len() {
-        ctx.session.hosts.push(Default::default());
-    }
     if !launch.own {
         join(ctx, &plan, linked);
     }
@@ -83,10 +78,9 @@ pub(super) fn begin(ctx: &mut Ctx<'_>, plan: Plan, launch: Launch) {
     session.run.stage = Stage::Launching;
     session.run.launch = Some(launch);
     session.join = Join::new(world_size);
-    session.rates.ranks = vec![Rate::default(); world_size];
-    session.watch.reset(world_size);
-    for machine in &mut session.hosts {
-        machine.stop_sent = None;
+    session.watch.reset();
+    for host in &mut model.hosts {
+        host.machine.stop_sent = None;
     }
     let run_dir = ctx.model.hosts.first().map(|host| host.run_dir.clone()).unwrap_or_default();
     ctx.tell(ReportBody::RunStarted {
@@ -103,13 +97,10 @@ pub(super) fn begin(ctx: &mut Ctx<'_>, plan: Plan, launch: Launch) {
 /// Opens links to members of another console's launch that this console was not linked to.
 fn join(ctx: &mut Ctx<'_>, plan: &Plan, linked: usize) {
     for planned in plan.members() {
-        let node = planned.node_rank.index();
-        let Some(machine) = ctx.session.hosts.get_mut(node) else { continue };
-        if node >= linked || machine.is_gone() {
-            *machine = HostMachine::default();
-            if let Some(model) = ctx.model.hosts.get_mut(node) {
-                model.link = LinkState::Idle;
-            }
+        let Some(model) = ctx.model.hosts.get_mut(planned.node_rank.index()) else { continue };
+        if planned.node_rank.index() >= linked || model.machine.is_gone() {
+            model.machine = HostMachine::default();
+            model.link = LinkState::Idle;
             let host = Box::new(planned.host.clone());
             ctx.out.push(Effect::Connect { node: planned.node_rank, host });
         }
@@ -118,12 +109,9 @@ fn join(ctx: &mut Ctx<'_>, plan: &Plan, linked: usize) {
 
 /// Puts the plan's hosts and ranks into the model; logs and histories of known ranks stay.
 pub(crate) fn install(model: &mut Model, plan: &Plan) {
-    for planned in &plan.hosts {
-        let node = model.hosts.len() as u32;
-        if planned.node_rank.index() >= model.hosts.len() {
-            let (node_rank, name) = (NodeRank(node), planned.host.name.clone());
-            model.hosts.push(HostModel { node_rank, name, ..HostModel::default() });
-        }
+    for planned in plan.hosts.iter().skip(model.hosts.len()) {
+        let node = NodeRank(model.hosts.len() as u32);
+        model.hosts.push(HostModel::new(node, planned.host.name.clone()));
     }
     for host in &mut model.hosts {
         host.stopped = None;

@@ -1,23 +1,24 @@
-//! Links: the road to an agent comes up, breaks, fails.
+//! Links: the connection to an agent comes up, breaks or fails.
 
+use crate::effect::Effect;
 use crate::host::HostStage;
 use crate::model::Tone;
 use crate::report::ReportBody;
 use crate::run::Stage;
 use crate::session::Ctx;
 use rankdeck_proto::message::{ConsoleMessage, PROTOCOL};
+use rankdeck_types::ids::NodeRank;
 use rankdeck_types::link_state::{LinkState, Prompt};
 
 /// Lines of each rank's log that an agent sends at once.
 const LOG_TAIL: u32 = 200;
 
 /// A link changed its state. Gives whether a screen could show it.
-pub(super) fn changed(ctx: &mut Ctx<'_>, node: usize, state: LinkState) -> bool {
-    let awake = ctx.session.clock.awake_ms;
-    let (Some(host), Some(machine)) = (ctx.model.hosts.get_mut(node), ctx.session.hosts.get_mut(node)) else {
-        return false;
-    };
-    // A host that was given up keeps the reason; its link's last words are no news.
+pub(super) fn changed(ctx: &mut Ctx<'_>, node: NodeRank, state: LinkState) -> bool {
+    let (awake, now) = (ctx.session.clock.awake_ms, ctx.now);
+    let host = ctx.host(node);
+    let machine = &mut host.machine;
+    // A host that was given up keeps the reason; what its link reports at the end is not news.
     if machine.is_gone()
         && matches!(state, LinkState::Closed | LinkState::Lost { .. } | LinkState::Failed { .. })
     {
@@ -32,7 +33,7 @@ pub(super) fn changed(ctx: &mut Ctx<'_>, node: usize, state: LinkState) -> bool 
     }
     let same_kind = std::mem::discriminant(&host.link) == std::mem::discriminant(&state);
     if !same_kind {
-        host.link_since = ctx.now;
+        host.link_since = now;
     }
     host.prompt = match &state {
         LinkState::Asking { prompt } => Some(prompt.clone()),
@@ -51,7 +52,7 @@ pub(super) fn changed(ctx: &mut Ctx<'_>, node: usize, state: LinkState) -> bool 
             host.probe = Some(probe.clone());
             machine.attaching(awake);
         }
-        LinkState::Lost { .. } => machine.stage = HostStage::Away { since: ctx.now },
+        LinkState::Lost { .. } => machine.stage = HostStage::Away { since: now },
         LinkState::Failed { .. } => machine.stage = HostStage::Failed,
         LinkState::Closed => machine.stage = HostStage::Closed,
         LinkState::Idle
@@ -60,7 +61,7 @@ pub(super) fn changed(ctx: &mut Ctx<'_>, node: usize, state: LinkState) -> bool 
         | LinkState::Uploading { .. }
         | LinkState::Starting => {
             if was_connected {
-                machine.stage = HostStage::Away { since: ctx.now };
+                machine.stage = HostStage::Away { since: now };
             }
         }
     }
@@ -73,7 +74,7 @@ pub(super) fn changed(ctx: &mut Ctx<'_>, node: usize, state: LinkState) -> bool 
     let (word, detail) = describe(&state);
     if !same_kind || ready {
         ctx.tell(ReportBody::Host {
-            node_rank: rankdeck_types::ids::NodeRank(node as u32),
+            node_rank: node,
             host: name.clone(),
             state: word.into(),
             detail: detail.clone(),
@@ -101,8 +102,8 @@ pub(super) fn changed(ctx: &mut Ctx<'_>, node: usize, state: LinkState) -> bool 
 }
 
 /// Asks for everything after what is applied.
-pub(super) fn attach(ctx: &mut Ctx<'_>, node: usize) {
-    let after_seq = ctx.model.hosts.get(node).map_or(0, |host| host.last_seq);
+pub(super) fn attach(ctx: &mut Ctx<'_>, node: NodeRank) {
+    let after_seq = ctx.host(node).last_seq;
     ctx.send(
         node,
         ConsoleMessage::Attach {
@@ -115,13 +116,12 @@ pub(super) fn attach(ctx: &mut Ctx<'_>, node: usize) {
 }
 
 /// Gives a host up: it cannot work with this console.
-pub(super) fn fail(ctx: &mut Ctx<'_>, node: usize, error: String, hint: String) {
-    let Some(machine) = ctx.session.hosts.get(node) else { return };
-    if machine.is_gone() {
+pub(super) fn fail(ctx: &mut Ctx<'_>, node: NodeRank, error: String, hint: String) {
+    if ctx.host(node).machine.is_gone() {
         return;
     }
     changed(ctx, node, LinkState::Failed { error, hint });
-    ctx.out.push(crate::effect::Effect::Disconnect { node: rankdeck_types::ids::NodeRank(node as u32) });
+    ctx.out.push(Effect::Disconnect { node });
 }
 
 /// The word for a state and what there is to say about it.

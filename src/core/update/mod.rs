@@ -28,8 +28,15 @@ use crate::session::Ctx;
 pub(super) fn handle(ctx: &mut Ctx<'_>, event: Event) {
     let counts = match event {
         Event::Ticked => tick::ticked(ctx),
-        Event::LinkChanged { node, state } => link::changed(ctx, node.index(), state),
-        Event::AgentSaid { node, message } => agent::said(ctx, node.index(), *message),
+        Event::LinkChanged { node, .. }
+        | Event::AgentSaid { node, .. }
+        | Event::PromptAnswered { node, .. }
+            if node.index() >= ctx.model.hosts.len() =>
+        {
+            false
+        }
+        Event::LinkChanged { node, state } => link::changed(ctx, node, state),
+        Event::AgentSaid { node, message } => agent::said(ctx, node, *message),
         Event::StopRequested { mode, by } => user::stop(ctx, mode, by),
         Event::RestartRequested { from, exclude, add } if exclude.is_empty() && add.is_empty() => {
             user::restart(ctx, from, false)
@@ -37,7 +44,7 @@ pub(super) fn handle(ctx: &mut Ctx<'_>, event: Event) {
         Event::RestartRequested { from, exclude, add } => policy::change(ctx, from, exclude, add),
         Event::MicroscopeRequested { from } => user::restart(ctx, from, true),
         Event::DetachRequested => user::detach(ctx),
-        Event::PromptAnswered { node, answer } => user::answer(ctx, node.index(), answer),
+        Event::PromptAnswered { node, answer } => user::answer(ctx, node, answer),
         Event::Recalled { learnt } => {
             ctx.session.watch.recall(&learnt);
             false

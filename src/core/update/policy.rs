@@ -92,7 +92,7 @@ pub(super) fn again(ctx: &mut Ctx<'_>, asked: bool, next: Option<Plan>) -> bool 
 }
 
 /// The present generation has ended by itself: what the policy makes of it. `open`: hosts that gave no proof and do not answer.
-pub(super) fn ended(ctx: &mut Ctx<'_>, open: &[usize]) {
+pub(super) fn ended(ctx: &mut Ctx<'_>, open: &[NodeRank]) {
     let own = ctx.session.run.launch.as_ref().is_some_and(|launch| launch.own);
     let failed = matches!(ctx.session.run.facts.cause, Some(Cause::Failure));
     let wanted = ctx.session.run.restart.is_some();
@@ -126,9 +126,7 @@ pub(super) fn ended(ctx: &mut Ctx<'_>, open: &[usize]) {
     }
     if ctx.session.run.next_plan.is_some() {
         for node in open {
-            if let Some(host) = ctx.model.hosts.get_mut(*node) {
-                host.excluded = Some("lost, and left out by policy (`restart.lost_host`)".into());
-            }
+            ctx.host(*node).excluded = Some("lost, and excluded by policy (`restart.lost_host`)".into());
         }
         ctx.note(
             Tone::Warn,
@@ -269,7 +267,7 @@ pub(super) fn change(ctx: &mut Ctx<'_>, from: Option<String>, exclude: Vec<Strin
         refuse(ctx, worded(&error));
         return true;
     }
-    let nodes: Vec<usize> = add.into_iter().map(|host| take_in(ctx, host)).collect();
+    let nodes: Vec<NodeRank> = add.into_iter().map(|host| take_in(ctx, host)).collect();
     ctx.note(
         Tone::Info,
         match nodes.len() {
@@ -306,31 +304,23 @@ fn worded(error: &PlanError) -> String {
 }
 
 /// The index of a host that is to join; its link is opened unless it stands.
-fn take_in(ctx: &mut Ctx<'_>, host: Host) -> usize {
-    let known = ctx.model.hosts.iter().position(|known| known.name == host.name);
-    let node = known.unwrap_or(ctx.model.hosts.len());
-    if known.is_none() {
+fn take_in(ctx: &mut Ctx<'_>, host: Host) -> NodeRank {
+    let known = ctx.model.hosts.iter().find(|known| known.name == host.name).map(|known| known.node_rank);
+    let node = known.unwrap_or_else(|| {
+        let node = NodeRank(ctx.model.hosts.len() as u32);
         ctx.model.hosts.push(HostModel {
-            node_rank: NodeRank(node as u32),
-            name: host.name.clone(),
             link_since: ctx.now,
             excluded: Some("joins the next generation".into()),
-            ..HostModel::default()
+            ..HostModel::new(node, host.name.clone())
         });
-    }
-    while ctx.session.hosts.len() < ctx.model.hosts.len() {
-        ctx.session.hosts.push(HostMachine::default());
-    }
+        node
+    });
     ctx.session.run.added.insert(node, host.clone());
-    let fresh = known.is_none() || ctx.session.hosts.get(node).is_some_and(HostMachine::is_gone);
-    if fresh {
-        if let Some(machine) = ctx.session.hosts.get_mut(node) {
-            *machine = HostMachine { generation: machine.generation, ..HostMachine::default() };
-        }
-        if let Some(model) = ctx.model.hosts.get_mut(node) {
-            model.link = LinkState::Idle;
-        }
-        ctx.out.push(Effect::Connect { node: NodeRank(node as u32), host: Box::new(host) });
+    let model = ctx.host(node);
+    if known.is_none() || model.machine.is_gone() {
+        model.machine = HostMachine { generation: model.machine.generation, ..HostMachine::default() };
+        model.link = LinkState::Idle;
+        ctx.out.push(Effect::Connect { node, host: Box::new(host) });
     }
     node
 }
@@ -339,17 +329,18 @@ fn take_in(ctx: &mut Ctx<'_>, host: Host) -> usize {
 pub(super) fn changing(ctx: &mut Ctx<'_>) {
     let Some(change) = ctx.session.run.change.clone() else { return };
     let Some(plan) = ctx.model.plan.clone() else { return };
-    let failed = change.add.iter().find_map(|node| match ctx.model.hosts.get(*node).map(|host| &host.link) {
-        Some(LinkState::Failed { error, hint }) => Some(format!("{error}; {hint}")),
-        Some(LinkState::Closed) => Some(format!("{}: closed", ctx.host_name(*node))),
+    let added: Vec<&HostModel> = change.add.iter().map(|node| &ctx.model.hosts[node.index()]).collect();
+    let failed = added.iter().find_map(|host| match &host.link {
+        LinkState::Failed { error, hint } => Some(format!("{error}; {hint}")),
+        LinkState::Closed => Some(format!("{}: closed", host.name)),
         _ => None,
     });
+    let all_live = added.iter().all(|host| host.is_live());
     if let Some(text) = failed {
         ctx.session.run.change = None;
         return refuse(ctx, text);
     }
-    let live = |node: &usize| ctx.session.hosts.get(*node).is_some_and(HostMachine::is_live);
-    if !change.add.iter().all(live) {
+    if !all_live {
         return;
     }
     ctx.session.run.change = None;
@@ -358,10 +349,11 @@ pub(super) fn changing(ctx: &mut Ctx<'_>) {
     let mut exclude = change.exclude;
     for (node, host) in &ctx.session.run.added {
         let wanted = change.add.contains(node);
-        if wanted || *node >= plan.hosts.len() {
+        let is_new = node.index() >= plan.hosts.len();
+        if wanted || is_new {
             add.push(host.clone());
         }
-        if !wanted && *node >= plan.hosts.len() {
+        if !wanted && is_new {
             exclude.insert(host.name.clone());
         }
     }
@@ -371,7 +363,7 @@ pub(super) fn changing(ctx: &mut Ctx<'_>) {
     };
     for host in &mut ctx.model.hosts {
         if exclude.contains(&host.name) {
-            host.excluded = Some("left out on request".into());
+            host.excluded = Some("excluded on request".into());
         }
     }
     let from = match change.from.as_deref() {
@@ -394,14 +386,9 @@ pub(super) fn changing(ctx: &mut Ctx<'_>) {
 /// Hosts that were left out without proof and have come back are told to stop (RESTART-4).
 pub(super) fn chase(ctx: &mut Ctx<'_>) {
     for node in ctx.session.run.unproved.keys().copied().collect::<Vec<_>>() {
-        let due =
-            ctx.session.hosts.get(node).zip(ctx.model.hosts.get(node)).is_some_and(|(machine, host)| {
-                machine.caught_up(host.last_seq) && machine.stop_sent != Some(StopMode::Kill)
-            });
-        if due {
-            if let Some(machine) = ctx.session.hosts.get_mut(node) {
-                machine.stop_sent = Some(StopMode::Kill);
-            }
+        let host = ctx.host(node);
+        if host.caught_up() && host.machine.stop_sent != Some(StopMode::Kill) {
+            host.machine.stop_sent = Some(StopMode::Kill);
             ctx.send(node, ConsoleMessage::Stop { mode: StopMode::Kill, grace_ms: 0 });
         }
     }

@@ -31,7 +31,7 @@ fn mine<'a>(ctx: &'a mut Ctx<'_>, at: At, rank: Rank) -> Option<&'a mut RankMode
     if !ctx.session.run.is_current(at.generation) {
         return None;
     }
-    let found = ctx.model.ranks.get_mut(rank.index()).filter(|model| model.node.index() == at.node);
+    let found = ctx.model.ranks.get_mut(rank.index()).filter(|model| model.node == at.node);
     if found.is_none() {
         ctx.model.drops.misplaced += 1;
     }
@@ -142,8 +142,7 @@ pub(super) fn exited(ctx: &mut Ctx<'_>, at: At, rank: Rank, pid: u32, end: End<'
 fn left_early(ctx: &mut Ctx<'_>, at: At, victim: Rank) -> Option<Rank> {
     let limits = Limits::of(ctx.model);
     let (rank, text) = ctx.session.watch.left_early(ctx.model, victim, &limits)?;
-    let node = ctx.model.ranks.get(rank.index()).map(|rank| rank.node.index());
-    let host = node.map(|node| ctx.host_name(node)).unwrap_or_default();
+    let host = ctx.model.ranks.get(rank.index()).map(|rank| rank.host.clone()).unwrap_or_default();
     let (time, bound_s) = super::failure::on_our_clock(ctx, at.node, at.time);
     let (last_lines, weight) = (Vec::new(), Weight::Plain);
     let failure = Failure { rank, host, time, bound_s, last_lines, weight, text, usage: false };

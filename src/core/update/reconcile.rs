@@ -5,7 +5,7 @@
 use super::drain::{draining, finish, reserve};
 use super::{generation, policy};
 use crate::Goal;
-use crate::model::{RankLife, RunState, Tone};
+use crate::model::{HostModel, RankLife, RunState, Tone};
 use crate::report::Outcome;
 use crate::run::{Cause, Ending, Launch, Stage};
 use crate::session::Ctx;
@@ -48,9 +48,8 @@ pub(super) fn reconcile(ctx: &mut Ctx<'_>) {
 }
 
 fn all_live(ctx: &Ctx<'_>) -> bool {
-    let mut members = (0..ctx.host_count()).filter(|node| ctx.is_member(*node)).peekable();
-    members.peek().is_some()
-        && members.all(|node| ctx.session.hosts.get(node).is_some_and(|machine| machine.is_live()))
+    let mut members = ctx.members().peekable();
+    members.peek().is_some() && members.all(HostModel::is_live)
 }
 
 /// Before anything was launched or found.
@@ -72,10 +71,10 @@ fn gathering(ctx: &mut Ctx<'_>, failed: Option<Timestamp>) {
             | LinkState::Closed => None,
         })
         .collect();
-    let settled = ctx.session.hosts.iter().zip(&ctx.model.hosts).all(|(machine, host)| {
+    let settled = ctx.model.hosts.iter().all(|host| {
         host.excluded.is_some()
-            || machine.is_live()
-            || machine.is_gone()
+            || host.is_live()
+            || host.machine.is_gone()
             || matches!(host.link, LinkState::Asking { .. })
     });
     let launch = matches!(ctx.session.goal, Goal::Launch(_));
@@ -148,7 +147,7 @@ fn reserving(ctx: &mut Ctx<'_>) {
         }
         Some(Cause::Failure | Cause::Until(_) | Cause::Stuck(_) | Cause::Elsewhere { .. }) | None => {}
     }
-    let failed = ctx.model.hosts.iter().zip(&ctx.session.hosts).find_map(|(host, machine)| {
+    let failed = ctx.model.hosts.iter().find_map(|host| {
         if host.excluded.is_some() {
             return None;
         }
@@ -163,15 +162,15 @@ fn reserving(ctx: &mut Ctx<'_>) {
             | LinkState::Lost { .. }
             | LinkState::Closed => format!("{}: closed", host.name),
         };
-        machine.is_gone().then_some(error)
+        host.machine.is_gone().then_some(error)
     });
     if let Some(error) = failed {
         return finish(ctx, Ending::new(Outcome::Failed, 3, error));
     }
     let Some(plan) = ctx.model.plan.clone() else { return };
     let fixed = plan.experiment.launch.master_port;
-    let first = plan.ranks.first().map_or(0, |rank| rank.node_rank.index());
-    let reachable = ctx.session.hosts.get(first).is_some_and(|machine| machine.is_live());
+    let first = plan.ranks.first().map_or(NodeRank(0), |rank| rank.node_rank);
+    let reachable = ctx.model.hosts.get(first.index()).is_some_and(HostModel::is_live);
     let Stage::Reserving { generation, resume, request, port } = &mut ctx.session.run.stage else { return };
     if fixed != 0 {
         *port = Some(fixed);
@@ -238,22 +237,16 @@ fn running(ctx: &mut Ctx<'_>) {
 fn send_launches(ctx: &mut Ctx<'_>) {
     let Some(launch) = ctx.session.run.launch.clone().filter(|launch| launch.own) else { return };
     let Some(plan) = ctx.model.plan.clone() else { return };
-    for node in 0..plan.hosts.len() {
-        let due = ctx.session.hosts.get(node).is_some_and(|machine| {
-            plan.has_ranks(NodeRank(node as u32))
-                && machine.is_live()
-                && machine.launch_sent != Some(launch.generation)
-                && machine.generation != Some(launch.generation)
-        });
-        if !due {
+    for node in ctx.nodes().filter(|node| plan.has_ranks(*node)) {
+        let machine = &mut ctx.host(node).machine;
+        let known = [machine.launch_sent, machine.generation].contains(&Some(launch.generation));
+        if known || !machine.is_live() {
             continue;
         }
-        if let Some(machine) = ctx.session.hosts.get_mut(node) {
-            machine.launch_sent = Some(launch.generation);
-        }
+        machine.launch_sent = Some(launch.generation);
         let spec = LaunchSpec {
             generation: launch.generation,
-            node_rank: NodeRank(node as u32),
+            node_rank: node,
             master_addr: launch.master_addr.clone(),
             master_port: launch.master_port,
             resume: launch.resume.clone(),
@@ -286,12 +279,7 @@ fn over(ctx: &mut Ctx<'_>) {
     if ctx.session.run.restart.is_none() {
         return;
     }
-    let proved = ctx
-        .model
-        .hosts
-        .iter()
-        .enumerate()
-        .all(|(node, host)| !ctx.is_member(node) || host.stopped.as_ref().is_some_and(Vec::is_empty));
+    let proved = ctx.members().all(|host| host.stopped.as_ref().is_some_and(Vec::is_empty));
     if !ctx.session.linger || ctx.session.run.launch.is_none() || !all_live(ctx) || !proved {
         (ctx.session.run.restart, ctx.session.run.next_plan) = (None, None);
         ctx.note(

@@ -6,7 +6,7 @@ use crate::model::Tone;
 use crate::run::Cause;
 use crate::session::Ctx;
 use rankdeck_proto::message::{Record, RecordEvent, StopMode, Survivor};
-use rankdeck_types::ids::Generation;
+use rankdeck_types::ids::{Generation, NodeRank};
 
 /// Seconds up to which a proof found in an agent's records may still be followed by a new generation.
 const FRESH_S: f64 = 10.0;
@@ -19,25 +19,24 @@ enum Order {
 }
 
 /// Applies one record. Gives whether it changed anything.
-pub(super) fn apply(ctx: &mut Ctx<'_>, node: usize, record: Record) -> bool {
-    let (Some(host), Some(machine)) = (ctx.model.hosts.get_mut(node), ctx.session.hosts.get_mut(node)) else {
-        return false;
-    };
-    if !machine.is_live() {
-        // Records on their way when a new attach was sent come again after its snapshot.
+pub(super) fn apply(ctx: &mut Ctx<'_>, node: NodeRank, record: Record) -> bool {
+    let awake = ctx.session.clock.awake_ms;
+    let host = ctx.host(node);
+    if !host.is_live() {
+        // Records that were under way when a new attach was sent come again after its snapshot.
         return false;
     }
     let order = match host.last_seq {
         last if record.seq <= last => Order::Known,
         last if record.seq == last.saturating_add(1) => Order::Next,
-        last if machine.gap_at == Some(last) => Order::Next,
+        last if host.machine.gap_at == Some(last) => Order::Next,
         _ => Order::Gap,
     };
     match order {
         Order::Known => return false,
         Order::Gap => {
-            machine.gap_at = Some(host.last_seq);
-            machine.stage = HostStage::Attaching { since: ctx.session.clock.awake_ms };
+            host.machine.gap_at = Some(host.last_seq);
+            host.machine.stage = HostStage::Attaching { since: awake };
             ctx.model.drops.gaps += 1;
             link::attach(ctx, node);
             return true;
@@ -73,8 +72,8 @@ pub(super) fn apply(ctx: &mut Ctx<'_>, node: usize, record: Record) -> bool {
 /// Where and when a record was written.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct At {
-    /// Index of the host.
-    pub node: usize,
+    /// The host whose agent wrote it.
+    pub node: NodeRank,
     /// Generation it belongs to.
     pub generation: Generation,
     /// Wall clock of the agent.
@@ -84,7 +83,7 @@ pub(super) struct At {
 fn launched(ctx: &mut Ctx<'_>, at: At, spec: &rankdeck_proto::message::LaunchSpec) {
     generation::seen(ctx, at.node, spec);
     // By the agent's own clock.
-    let age_s = ctx.session.hosts.get(at.node).map_or(0.0, |machine| machine.hello_time - at.time);
+    let age_s = ctx.host(at.node).machine.hello_time - at.time;
     if ctx.model.run.adopted && age_s > 0.0 {
         ctx.model.run.head_start_ms = ctx.model.run.head_start_ms.max((age_s * 1000.0) as u64);
     }
@@ -124,9 +123,9 @@ fn stopped(ctx: &mut Ctx<'_>, at: At, survivors: Vec<Survivor>, gpus_free: Vec<u
         return;
     }
     // Told by the agent's own clock: was this proof fresh when the agent last greeted us, or did it come after?
-    let age_s = ctx.session.hosts.get(at.node).map_or(0.0, |machine| machine.hello_time - at.time);
+    let age_s = ctx.host(at.node).machine.hello_time - at.time;
     let run = &mut ctx.model.run;
-    if run.adopted && at.node == 0 && age_s > 0.0 {
+    if run.adopted && at.node == NodeRank(0) && age_s > 0.0 {
         run.head_start_ms = run.head_start_ms.saturating_sub((age_s * 1000.0) as u64);
     }
     let facts = &mut ctx.session.run.facts;
@@ -136,10 +135,9 @@ fn stopped(ctx: &mut Ctx<'_>, at: At, survivors: Vec<Survivor>, gpus_free: Vec<u
     facts.first_proof.get_or_insert(ctx.now);
     facts.first_end.get_or_insert(ctx.now);
     facts.took_ms = facts.took_ms.max(took_ms);
-    if let Some(host) = ctx.model.hosts.get_mut(at.node) {
-        host.stopped = Some(survivors);
-        host.gpus_free = gpus_free;
-    }
+    let host = ctx.host(at.node);
+    host.stopped = Some(survivors);
+    host.gpus_free = gpus_free;
 }
 
 /// The word for how hard a stop is.

@@ -20,8 +20,8 @@ pub(super) fn ticked(ctx: &mut Ctx<'_>) -> bool {
     }
     if ctx.now.since(ctx.session.clock.ping) >= PING_MS {
         ctx.session.clock.ping = ctx.now;
-        for node in 0..ctx.session.hosts.len() {
-            if ctx.session.hosts.get(node).is_some_and(|machine| machine.is_live()) {
+        for node in ctx.nodes() {
+            if ctx.host(node).is_live() {
                 ctx.send(node, ConsoleMessage::Ping { sent_ms: ctx.now.0 });
             }
         }
@@ -30,21 +30,16 @@ pub(super) fn ticked(ctx: &mut Ctx<'_>) -> bool {
     let before = ctx.model.verdicts.len();
     let run = &ctx.session.run;
     let watching = run.launch.is_some() && !run.is_ending();
-    let replaying = ctx
-        .session
-        .hosts
-        .iter()
-        .zip(&ctx.model.hosts)
-        .any(|(machine, host)| machine.is_live() && !machine.caught_up(host.last_seq));
+    let replaying = ctx.model.hosts.iter().any(|host| host.is_live() && !host.caught_up());
     if watching
         && !replaying
         && matches!(run.stage, Stage::Launching | Stage::Running | Stage::Draining { .. })
     {
         let limits = Limits::of(ctx.model);
-        let (hosts, awake) = (&ctx.session.hosts, ctx.session.clock.awake_ms);
-        for request in ctx.session.watch.evaluate(ctx.model, hosts, awake, &limits) {
+        let awake = ctx.session.clock.awake_ms;
+        for request in ctx.session.watch.evaluate(ctx.model, awake, &limits) {
             let LookRequest { node, request, ranks } = request;
-            ctx.send(node.index(), ConsoleMessage::Inspect { request, ranks });
+            ctx.send(node, ConsoleMessage::Inspect { request, ranks });
         }
     }
     last_words(ctx);
@@ -57,8 +52,7 @@ pub(super) fn last_words(ctx: &mut Ctx<'_>) {
     let limits = Limits::of(ctx.model);
     let awake = ctx.session.clock.awake_ms;
     if let Some((rank, text)) = ctx.session.watch.last_words(ctx.model, awake, &limits) {
-        let node = ctx.model.ranks.get(rank.index()).map(|rank| rank.node.index());
-        let host = node.map(|node| ctx.host_name(node)).unwrap_or_default();
+        let host = ctx.model.ranks.get(rank.index()).map(|rank| rank.host.clone()).unwrap_or_default();
         let time = ctx.session.clock.wall_time(ctx.now);
         ctx.session.run.facts.failures.push(Failure {
             rank,
@@ -77,19 +71,18 @@ pub(super) fn last_words(ctx: &mut Ctx<'_>) {
 fn speechless(ctx: &mut Ctx<'_>) {
     let awake = ctx.session.clock.awake_ms;
     let known = ctx.session.run.launch.is_some();
-    for node in 0..ctx.session.hosts.len() {
-        let stage = ctx.session.hosts.get(node).map(|machine| machine.stage);
-        let Some(HostStage::Attaching { since } | HostStage::Greeted { since }) = stage else { continue };
+    for node in ctx.nodes() {
+        let host = ctx.host(node);
+        let (HostStage::Attaching { since } | HostStage::Greeted { since }) = host.machine.stage else {
+            continue;
+        };
         if awake.saturating_sub(since) < HELLO_MS {
             continue;
         }
         if known {
-            // It was asked again after a gap and did not answer: what is missing is lost (and counted), the rest goes on.
-            if let (Some(machine), Some(host)) = (ctx.session.hosts.get_mut(node), ctx.model.hosts.get(node))
-                && machine.gap_at.is_some()
-                && host.agent.is_some()
-            {
-                machine.stage = HostStage::Live { target: host.last_seq };
+            // It was asked again after a gap and did not answer: what is missing is lost and counted.
+            if host.machine.gap_at.is_some() && host.agent.is_some() {
+                host.machine.stage = HostStage::Live { target: host.last_seq };
             }
         } else {
             let name = ctx.host_name(node);

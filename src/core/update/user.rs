@@ -114,8 +114,8 @@ pub(super) fn detach(ctx: &mut Ctx<'_>) -> bool {
                 Tone::Info,
                 format!("detached; the run goes on. Come back with `rankdeck attach {run}`"),
             );
-            for node in 0..ctx.session.hosts.len() {
-                if ctx.session.hosts.get(node).is_some_and(|machine| machine.is_connected()) {
+            for node in ctx.nodes() {
+                if ctx.host(node).machine.is_connected() {
                     ctx.send(node, ConsoleMessage::Detach);
                 }
             }
@@ -128,11 +128,12 @@ pub(super) fn detach(ctx: &mut Ctx<'_>) -> bool {
 }
 
 /// The user answered a link's question.
-pub(super) fn answer(ctx: &mut Ctx<'_>, node: usize, answer: Option<String>) -> bool {
-    let Some(host) = ctx.model.hosts.get_mut(node).filter(|host| host.prompt.is_some()) else { return false };
-    host.prompt = None;
-    ctx.out.push(Effect::Answer { node: NodeRank(node as u32), answer });
-    true
+pub(super) fn answer(ctx: &mut Ctx<'_>, node: NodeRank, answer: Option<String>) -> bool {
+    let asked = ctx.host(node).prompt.take().is_some();
+    if asked {
+        ctx.out.push(Effect::Answer { node, answer });
+    }
+    asked
 }
 
 /// The console is to launch, not to attach.

@@ -4,7 +4,7 @@ use super::cause::STARVED;
 use super::gauges;
 use super::portrait;
 use super::seat::HostView;
-use crate::host::{HostMachine, HostStage};
+use crate::host::HostStage;
 use crate::model::{HostModel, Model};
 use crate::reason::Reason;
 use crate::report::{Confidence, Severity, VerdictKind, VerdictReport};
@@ -50,7 +50,7 @@ impl Beats {
 /// says nothing either.
 pub(super) fn lost(
     model: &Model,
-    (host, machine): (&HostModel, &HostMachine),
+    host: &HostModel,
     awake_ms: u64,
     limits: &Limits,
     others: bool,
@@ -59,8 +59,8 @@ pub(super) fn lost(
     if host.stopped.is_some() {
         return None;
     }
-    let silence = awake_ms.saturating_sub(machine.heard);
-    let (reason, why) = match machine.stage {
+    let silence = awake_ms.saturating_sub(host.machine.heard);
+    let (reason, why) = match host.machine.stage {
         HostStage::Linking | HostStage::Closed => return None,
         HostStage::Failed => (Reason::HostSilent, "it cannot be reached"),
         HostStage::Away { .. } if silence >= limits.lost => {

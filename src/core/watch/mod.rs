@@ -36,9 +36,9 @@ mod weigh;
 pub(crate) use facts::{dead, drift, is_victim, totals_differ};
 pub(crate) use looks::LookRequest;
 pub use pace::Learnt;
+pub use track::Track;
 
-use crate::host::HostMachine;
-use crate::model::{Model, RankLife, RankModel};
+use crate::model::{HostModel, Model, RankLife, RankModel};
 use crate::reason::Reason;
 use crate::report::{Confidence, Severity, VerdictKind, VerdictReport};
 use crate::session::Limits;
@@ -54,7 +54,6 @@ use seat::{HostView, Seat};
 use slow::Straggler;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use track::Track;
 
 /// Milliseconds for which a process must be seen stopped, or a link down.
 const FROZEN_MS: u64 = 1_000;
@@ -87,7 +86,6 @@ struct Told {
 /// All verdicts of a generation.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Watch {
-    tracks: Vec<Track>,
     /// What is usual; kept over generations, so that a restart begins with what was learnt.
     pace: Pace,
     looks: Looks,
@@ -117,8 +115,7 @@ enum PostMortem {
 
 impl Watch {
     /// A new generation: what was told is cleared by the next [`Watch::changes`].
-    pub fn reset(&mut self, world_size: usize) {
-        self.tracks = vec![Track::default(); world_size];
+    pub fn reset(&mut self) {
         self.looks = Looks::default();
         self.facts.clear();
         self.conditions.clear();
@@ -129,13 +126,13 @@ impl Watch {
     }
 
     /// Takes a host's gauges of the present generation.
-    pub fn observe(&mut self, node: NodeRank, sample: &HostSample, of_host: impl Fn(Rank) -> bool) {
-        for rank in sample.ranks.iter().filter(|rank| of_host(rank.rank)) {
-            if let Some(track) = self.tracks.get_mut(rank.rank.index()) {
-                track.observe(sample, rank, &mut self.pace);
-                if track.still_ms() == 0 {
-                    self.looks.moved(rank.rank);
-                }
+    pub fn observe(&mut self, model: &mut Model, node: NodeRank, sample: &HostSample) {
+        for rank in &sample.ranks {
+            let known = model.ranks.get_mut(rank.rank.index()).filter(|known| known.node == node);
+            let Some(track) = known.map(|known| &mut known.track) else { continue };
+            track.observe(sample, rank, &mut self.pace);
+            if track.still_ms() == 0 {
+                self.looks.moved(rank.rank);
             }
         }
         self.beats.heard(node, sample.mono_ms);
@@ -249,7 +246,8 @@ impl Watch {
     }
 
     fn seats<'a>(&'a self, model: &'a Model, fresh: &[bool], limits: &Limits) -> Vec<Seat<'a>> {
-        let seat = |(rank, track): (&'a RankModel, &'a Track)| {
+        let seat = |rank: &'a RankModel| {
+            let track = &rank.track;
             let (left, died) = match &rank.life {
                 RankLife::Exited(exit) if words::is_success(exit) => (true, false),
                 RankLife::Exited(_) => (false, true),
@@ -279,29 +277,22 @@ impl Watch {
                 sockets_before: self.looks.before(rank.rank),
             })
         };
-        model.ranks.iter().zip(&self.tracks).filter_map(seat).collect()
+        model.ranks.iter().filter_map(seat).collect()
     }
 
     /// Looks at all conditions, and says whom to look at closely.
-    pub fn evaluate(
-        &mut self,
-        model: &Model,
-        hosts: &[HostMachine],
-        awake_ms: u64,
-        limits: &Limits,
-    ) -> Vec<LookRequest> {
-        let heard = |host: &HostMachine| {
-            host.is_live() && awake_ms.saturating_sub(host.heard) < FRESH_MS.min(limits.lost.max(1))
+    pub fn evaluate(&mut self, model: &Model, awake_ms: u64, limits: &Limits) -> Vec<LookRequest> {
+        let heard = |host: &HostModel| {
+            host.is_live() && awake_ms.saturating_sub(host.machine.heard) < FRESH_MS.min(limits.lost.max(1))
         };
-        let fresh: Vec<bool> = hosts.iter().map(heard).collect();
+        let fresh: Vec<bool> = model.hosts.iter().map(heard).collect();
         let living: Vec<(Rank, &Track)> = model
             .ranks
             .iter()
-            .zip(&self.tracks)
-            .filter(|(rank, track)| {
-                !matches!(rank.life, RankLife::Exited(_) | RankLife::Pending) && track.mono_ms > 0
+            .filter(|rank| {
+                !matches!(rank.life, RankLife::Exited(_) | RankLife::Pending) && rank.track.mono_ms > 0
             })
-            .map(|(rank, track)| (rank.rank, track))
+            .map(|rank| (rank.rank, &rank.track))
             .collect();
         let seats = self.seats(model, &fresh, limits);
         let scene = Scene { model, seats: &seats };
@@ -311,9 +302,9 @@ impl Watch {
         };
         let mut suspects: Vec<Rank> = Vec::new();
 
-        for (host, machine) in model.hosts.iter().zip(hosts) {
+        for host in &model.hosts {
             // They have got on well after it was heard last, and lately.
-            let silence = awake_ms.saturating_sub(machine.heard);
+            let silence = awake_ms.saturating_sub(host.machine.heard);
             let others = seats.iter().any(|seat| {
                 seat.node != host.node_rank
                     && seat.fresh
@@ -322,7 +313,7 @@ impl Watch {
                     && !seat.groups.is_empty()
             });
             let starved = self.beats.is_starved(host);
-            if let Some(verdict) = hosts::lost(model, (host, machine), awake_ms, limits, others, starved) {
+            if let Some(verdict) = hosts::lost(model, host, awake_ms, limits, others, starved) {
                 add(Some(host.node_rank), verdict);
             }
         }

@@ -10,11 +10,11 @@ const STEPS: usize = 6;
 /// Beginnings of iterations remembered.
 const ITERATIONS: usize = 96;
 
-/// One rank over time.
+/// What the watch remembers of one rank's samples.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Track {
+pub struct Track {
     /// Clock of the latest sample.
-    pub mono_ms: u64,
+    pub(super) mono_ms: u64,
     /// Since when its collective counters stand still.
     counters: (u64, u64),
     counters_since: u64,
@@ -26,9 +26,9 @@ pub(super) struct Track {
     place: Option<Place>,
     past: VecDeque<Gauges>,
     /// Training iteration and updates when its counters last moved.
-    pub at_collective: (u64, u64),
+    pub(super) at_collective: (u64, u64),
     /// Beginnings of iterations, oldest first.
-    pub iterations: VecDeque<Started>,
+    pub(super) iterations: VecDeque<Started>,
     seen: bool,
 }
 
@@ -99,7 +99,7 @@ pub(super) fn inside(sample: &RankSample) -> bool {
 
 impl Track {
     /// Takes a sample; what it learns about usual silences goes to `pace`.
-    pub fn observe(&mut self, host: &HostSample, sample: &RankSample, pace: &mut Pace) {
+    pub(super) fn observe(&mut self, host: &HostSample, sample: &RankSample, pace: &mut Pace) {
         let mono_ms = host.mono_ms;
         let counters = counters(sample);
         if mono_ms < self.mono_ms {
@@ -188,27 +188,27 @@ impl Track {
     }
 
     /// Milliseconds over which its collective counters have not moved.
-    pub fn still_ms(&self) -> u64 {
+    pub(super) fn still_ms(&self) -> u64 {
         self.mono_ms.saturating_sub(self.counters_since)
     }
 
     /// Milliseconds for which its process has been seen stopped; `None` when it is not.
-    pub fn stopped_ms(&self) -> Option<u64> {
+    pub(super) fn stopped_ms(&self) -> Option<u64> {
         self.stopped_since.map(|since| self.mono_ms.saturating_sub(since))
     }
 
     /// Milliseconds for which its cgroup has been seen frozen.
-    pub fn frozen_ms(&self) -> Option<u64> {
+    pub(super) fn frozen_ms(&self) -> Option<u64> {
         self.frozen_since.map(|since| self.mono_ms.saturating_sub(since))
     }
 
     /// Milliseconds for which it has been seen in uninterruptible sleep at every look.
-    pub fn blocked_ms(&self) -> Option<u64> {
+    pub(super) fn blocked_ms(&self) -> Option<u64> {
         self.blocked_since.map(|since| self.mono_ms.saturating_sub(since))
     }
 
     /// What moved lately.
-    pub fn moved(&self) -> Moved {
+    pub(super) fn moved(&self) -> Moved {
         let (Some(old), Some(new)) = (self.past.front(), self.past.back()) else { return Moved::default() };
         let over_ms = new.at.saturating_sub(old.at);
         if over_ms == 0 {

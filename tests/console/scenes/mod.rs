@@ -327,11 +327,6 @@ fn rank_model(plan: &Plan, rank: &PlannedRank, hosts: &[HostModel], own: u64, it
     log.next = 40;
     let history = |base: f64| (0..60).map(move |i| (base + 3.0 * wobble(i)) as f32).collect();
     RankModel {
-        rank: rank.rank,
-        node: rank.node_rank,
-        local_rank: rank.local_rank.0,
-        host: host.name.clone(),
-        gpu: rank.gpu,
         life: RankLife::Joined,
         device: rank.gpu.map_or("cpu".into(), |_| format!("cuda:{}", rank.local_rank)),
         pid: Some(4300 + rank.rank.0),
@@ -339,10 +334,10 @@ fn rank_model(plan: &Plan, rank: &PlannedRank, hosts: &[HostModel], own: u64, it
         sampled: Some(ago(300)),
         steps_per_s: 1632.0 / world as f64 + wobble(u64::from(rank.rank.0)),
         counters: [counters(iteration, own)].into(),
-        error: None,
         log,
         cpu_history: history(95.0),
         gpu_history: if rank.gpu.is_some() { history(84.0) } else { Default::default() },
+        ..RankModel::pending(rank, &host.name)
     }
 }
 
