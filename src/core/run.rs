@@ -1,29 +1,32 @@
-//! The machine of the run: its stages, what it was told to do, why it ends, and how that is called.
+//! The state machine of the run: its stages, why it ends, and how that end is called.
 //!
 //! Owner: `update`. Invariants:
 //! - RUN-1: the first cause of an end decides the outcome; a failed rank never gives exit code 0.
-//! - RUN-2: a run is over only when every host has proved its stop, or when its deadline has passed; then the stop is not proved.
+//! - RUN-2: a run is over only when every host has reported a verified stop, or when the deadline for that has
+//!   passed. In the second case the run says that its stop is not proved.
 //! - RUN-3: facts belong to one generation and are dropped with it.
 #![deny(clippy::wildcard_enum_match_arm)]
 
 use crate::report::Outcome;
+use crate::words::SIGABRT;
 use rankdeck_proto::message::{FinishReason, StopMode};
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::{Generation, NodeRank, Rank, Timestamp};
 use rankdeck_types::plan::Plan;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Where the run stands, with what only that stage needs.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The stage of the run, with the data that only this stage needs.
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Stage {
-    /// Links come up; nothing was launched by us, and no launch is known.
+    /// Links come up. No launch is known.
     Gathering {
         /// When the first host failed.
         failed: Option<Timestamp>,
+        /// A restart that was asked for before the run was found.
+        next: Option<Next>,
     },
     /// A port is being reserved on the first host; launches follow when every host is there.
     Reserving {
-        /// Which generation is to come.
         generation: Generation,
         /// Checkpoint to start from.
         resume: Option<String>,
@@ -32,37 +35,56 @@ pub(crate) enum Stage {
         /// The answer.
         port: Option<u16>,
     },
-    /// Nothing runs; the next generation begins at this time.
-    Waiting {
-        /// When.
-        until: Timestamp,
-    },
+    /// Nothing runs; the next generation begins at `until`.
+    Waiting { until: Timestamp, next: Next },
     /// Launches are out; not all ranks have been spawned.
     Launching,
     /// All ranks have been spawned.
     Running,
-    /// On the way out.
-    Draining {
-        /// Since when.
-        began: Timestamp,
-    },
-    /// Over.
+    /// The present generation is on its way out.
+    Draining { began: Timestamp, next: Option<Next> },
+    /// The run has ended. Only a console that lingers leaves this stage.
     Over,
+}
+
+/// The generation that shall follow.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Next {
+    /// Checkpoint to begin from; `None`: from the beginning.
+    pub from: Option<String>,
+    /// Its plan, when it differs from the present one.
+    pub plan: Option<Plan>,
+    /// Milliseconds to wait once the present generation has ended.
+    pub wait_ms: u64,
+}
+
+impl Next {
+    /// The host gets no ranks in it.
+    pub fn excludes(&self, node: NodeRank) -> bool {
+        self.plan.as_ref().is_some_and(|plan| !plan.has_ranks(node))
+    }
 }
 
 /// The launch of the present generation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Launch {
-    /// Which generation.
     pub generation: Generation,
-    /// Address of rank 0's store.
-    pub master_addr: String,
-    /// Its port.
-    pub master_port: u16,
     /// Checkpoint it started from.
     pub resume: Option<String>,
-    /// This console launched it, and sends it again where it got lost.
-    pub own: bool,
+    pub role: Role,
+}
+
+/// What this console is to the present generation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// It launched the generation. It sends the launch again where it got lost, and makes restarts.
+    Launcher {
+        /// Where rank 0's store is reached.
+        master_addr: String,
+        master_port: u16,
+    },
+    /// It found the generation, which another console launched and restarts.
+    Onlooker,
 }
 
 /// Why a run ends.
@@ -101,7 +123,7 @@ pub(crate) struct Failure {
     pub bound_s: f64,
     /// The end of its log.
     pub last_lines: Vec<String>,
-    /// How likely it is a victim rather than the culprit; the lowest is told as the reason.
+    /// How likely it is a victim rather than the culprit; the lowest is reported as the reason.
     pub weight: Weight,
     /// One sentence.
     pub text: String,
@@ -109,7 +131,8 @@ pub(crate) struct Failure {
     pub usage: bool,
 }
 
-/// Who is to blame when several ranks fail: peers of a killed rank fail with connection errors, and over SSH theirs may arrive first.
+/// Which rank is to blame when several fail. Peers of a killed rank fail with connection errors, and over SSH the
+/// peers' records may arrive first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Weight {
     /// Killed, crashed, never started, or a mistake in the configuration.
@@ -163,47 +186,66 @@ pub(crate) struct Facts {
 pub(crate) struct HostChange {
     /// Checkpoint to begin from.
     pub from: Option<String>,
-    /// Hosts to leave out.
+    /// Names of hosts to exclude.
     pub exclude: BTreeSet<String>,
-    /// Indices of hosts to take in; they are being connected.
+    /// Hosts to add; they are being connected.
     pub add: Vec<NodeRank>,
 }
 
-/// How far the run has come over all generations, for the guard against restarts that lead nowhere.
+/// Restarts by policy, for the guard against restarts that lead nowhere.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tries {
-    /// Restarts by policy so far.
+    /// Restarts so far.
     pub made: u32,
     /// Restarts in a row that made no progress.
     pub barren: u32,
-    /// Furthest training iteration, furthest environment step, number of checkpoints.
-    pub reached: (u64, u64, u64),
+    /// How far the run has come over all generations.
+    pub reached: Reach,
     /// The same when the policy was last asked.
-    pub before: (u64, u64, u64),
+    pub before: Reach,
+}
+
+/// How far a run has come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Reach {
+    /// Furthest training iteration of a report.
+    pub train_iter: u64,
+    /// Furthest environment step of a report.
+    pub env_step: u64,
+    /// Training iteration after the one that the furthest checkpoint holds.
+    pub checkpoint: u64,
+}
+
+impl Reach {
+    /// Takes the maximum of each.
+    pub fn advance(&mut self, to: Reach) {
+        self.train_iter = self.train_iter.max(to.train_iter);
+        self.env_step = self.env_step.max(to.env_step);
+        self.checkpoint = self.checkpoint.max(to.checkpoint);
+    }
+
+    /// Further than `before` in at least one respect.
+    pub fn is_beyond(&self, before: &Reach) -> bool {
+        self.train_iter > before.train_iter
+            || self.env_step > before.env_step
+            || self.checkpoint > before.checkpoint
+    }
 }
 
 /// The run.
 #[derive(Debug, Clone)]
 pub(crate) struct RunMachine {
-    /// Where it stands.
     pub stage: Stage,
     /// The present generation, once there is one.
     pub launch: Option<Launch>,
-    /// About its end.
+    /// What is known about the end of the present generation.
     pub facts: Facts,
-    /// A new generation shall follow, from this checkpoint.
-    pub restart: Option<Option<String>>,
-    /// Milliseconds that the restart waits after the present generation has ended.
-    pub wait_ms: u64,
-    /// The plan of the next generation, when it is another one.
-    pub next_plan: Option<Plan>,
-    /// A change of hosts that waits for new hosts to answer.
+    /// A change of hosts that waits for new hosts to answer. The run goes through its stages meanwhile.
     pub change: Option<HostChange>,
-    /// Hosts that were ever added, by index.
+    /// Hosts that were ever added.
     pub added: BTreeMap<NodeRank, Host>,
-    /// Hosts that were left out without proof, and the generation that may still run there.
+    /// Hosts that were excluded without a verified stop, and the generation that may still run there.
     pub unproved: BTreeMap<NodeRank, Generation>,
-    /// What the policy keeps in mind.
     pub tries: Tries,
     /// Evaluations so far, all generations.
     pub evals: u64,
@@ -235,12 +277,9 @@ impl RunMachine {
     /// A run of which nothing is known.
     pub fn new() -> RunMachine {
         RunMachine {
-            stage: Stage::Gathering { failed: None },
+            stage: Stage::Gathering { failed: None, next: None },
             launch: None,
             facts: Facts::default(),
-            restart: None,
-            wait_ms: 0,
-            next_plan: None,
             change: None,
             added: BTreeMap::new(),
             unproved: BTreeMap::new(),
@@ -256,15 +295,47 @@ impl RunMachine {
         self.launch.as_ref().is_some_and(|launch| launch.generation == generation)
     }
 
-    /// A stop was asked for or a rank failed: what ranks do now is the way out.
+    /// This console launched the present generation.
+    pub fn is_launcher(&self) -> bool {
+        self.launch.as_ref().is_some_and(|launch| launch.role != Role::Onlooker)
+    }
+
+    /// The generation that shall follow the present one.
+    pub fn next(&self) -> Option<&Next> {
+        match &self.stage {
+            Stage::Gathering { next, .. } | Stage::Draining { next, .. } => next.as_ref(),
+            Stage::Waiting { next, .. } => Some(next),
+            Stage::Reserving { .. } | Stage::Launching | Stage::Running | Stage::Over => None,
+        }
+    }
+
+    /// Takes back that another generation shall follow, while the present one lasts.
+    pub fn take_next(&mut self) -> Option<Next> {
+        match &mut self.stage {
+            Stage::Gathering { next, .. } | Stage::Draining { next, .. } => next.take(),
+            Stage::Waiting { .. }
+            | Stage::Reserving { .. }
+            | Stage::Launching
+            | Stage::Running
+            | Stage::Over => None,
+        }
+    }
+
+    /// The present generation is on its way out since `now`, unless it was before; `next` shall follow.
+    pub fn drain(&mut self, now: Timestamp, next: Option<Next>) {
+        let began = if let Stage::Draining { began, .. } = self.stage { began } else { now };
+        self.stage = Stage::Draining { began, next };
+    }
+
+    /// A stop was asked for or a rank failed: what ranks do now is part of the way out.
     pub fn is_ending(&self) -> bool {
-        self.facts.cause.is_some() || self.restart.is_some() || self.stage == Stage::Over
+        self.facts.cause.is_some() || self.next().is_some() || self.stage == Stage::Over
     }
 }
 
 impl Facts {
-    /// Notes why the run ends, unless that is known (RUN-1). A stop seen from elsewhere gives way to a failure: consoles order a stop
-    /// after a failure, and another host's record of the order may arrive before the failure itself.
+    /// Notes why the run ends, unless that is known (RUN-1). A failure replaces a stop by another console: consoles
+    /// order a stop after a failure, and another host's record of the order may arrive before the failure itself.
     pub fn blame(&mut self, cause: Cause) {
         let weak = matches!(self.cause, Some(Cause::Elsewhere { .. }) | None);
         if self.cause.is_none() || (weak && cause == Cause::Failure) {
@@ -336,11 +407,12 @@ pub(crate) fn weigh(exit: &rankdeck_proto::message::Exit, usage: bool, said: &st
     let said = said.to_lowercase();
     match exit {
         Exit::NotStarted { .. } | Exit::Signal { out_of_memory: true, .. } => Weight::Hard,
-        Exit::Signal { signal, .. } if *signal != 6 => Weight::Hard,
+        // Libraries abort the process when a connection breaks; every other signal comes from elsewhere.
+        Exit::Signal { signal, .. } if *signal != SIGABRT => Weight::Hard,
         Exit::Code { .. } if usage => Weight::Hard,
-        Exit::Signal { .. } | Exit::Code { .. } => match VICTIM.iter().any(|word| said.contains(word)) {
-            true => Weight::Victim,
-            false => Weight::Plain,
-        },
+        Exit::Signal { .. } | Exit::Code { .. } if VICTIM.iter().any(|word| said.contains(word)) => {
+            Weight::Victim
+        }
+        Exit::Signal { .. } | Exit::Code { .. } => Weight::Plain,
     }
 }

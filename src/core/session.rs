@@ -159,6 +159,12 @@ impl Ctx<'_> {
         }
     }
 
+    /// Orders reach all hosts that take part.
+    pub fn all_live(&self) -> bool {
+        let mut members = self.members().peekable();
+        members.peek().is_some() && members.all(HostModel::is_live)
+    }
+
     /// The hosts that take part.
     pub fn members(&self) -> impl Iterator<Item = &HostModel> {
         self.model.hosts.iter().filter(|host| self.is_member(host))

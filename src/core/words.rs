@@ -2,6 +2,20 @@
 
 use rankdeck_proto::message::Exit;
 
+/// Numbers of signals on Linux.
+pub(crate) const SIGILL: i32 = 4;
+pub(crate) const SIGABRT: i32 = 6;
+pub(crate) const SIGBUS: i32 = 7;
+pub(crate) const SIGFPE: i32 = 8;
+pub(crate) const SIGKILL: i32 = 9;
+pub(crate) const SIGSEGV: i32 = 11;
+pub(crate) const SIGTERM: i32 = 15;
+
+/// The process did this to itself.
+pub(crate) fn is_crash(signal: i32) -> bool {
+    matches!(signal, SIGILL | SIGABRT | SIGBUS | SIGFPE | SIGSEGV)
+}
+
 /// The name of a Linux signal (x86-64 numbers), `signal 64` when it has none.
 pub(crate) fn signal_name(signal: i32) -> String {
     const NAMES: [&str; 32] = [
@@ -23,7 +37,7 @@ pub(crate) fn exit_text(exit: &Exit) -> String {
         Exit::Signal { out_of_memory: true, signal } => {
             format!("was killed by the kernel: out of memory ({})", signal_name(*signal))
         }
-        Exit::Signal { signal, .. } if matches!(signal, 4 | 6 | 7 | 8 | 11) => {
+        Exit::Signal { signal, .. } if is_crash(*signal) => {
             format!("crashed with {} (signal {signal})", signal_name(*signal))
         }
         Exit::Signal { signal, .. } => {
@@ -42,7 +56,7 @@ pub(crate) fn is_success(exit: &Exit) -> bool {
 pub(crate) fn is_stop_effect(exit: &Exit) -> bool {
     match exit {
         Exit::Code { code } => matches!(code, 0 | 137 | 143),
-        Exit::Signal { signal, out_of_memory } => !out_of_memory && matches!(signal, 9 | 15),
+        Exit::Signal { signal, out_of_memory } => !out_of_memory && matches!(*signal, SIGKILL | SIGTERM),
         Exit::NotStarted { .. } => false,
     }
 }

@@ -163,7 +163,8 @@ fn refused(ctx: &mut Ctx<'_>, node: NodeRank, error: String, hint: String) {
         false => format!("{name}: {error}; {hint}"),
     };
     ctx.note(Tone::Bad, format!("refused: {text}"));
-    let current = ctx.session.run.launch.as_ref().filter(|launch| launch.own).map(|launch| launch.generation);
+    let run = &ctx.session.run;
+    let current = run.launch.as_ref().filter(|_| run.is_launcher()).map(|launch| launch.generation);
     let machine = &ctx.host(node).machine;
     let launch_refused = current.is_some() && machine.launch_sent == current && machine.generation != current;
     match &ctx.session.run.stage {

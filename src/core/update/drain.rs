@@ -1,11 +1,11 @@
-//! The way out: stops are ordered, proofs awaited within bounds, the end is told.
+//! The way out: stops are ordered, verified stops awaited within bounds, and the end is reported.
 
-use super::{failure, policy};
+use super::{failure, generation, policy};
 use crate::effect::Effect;
 use crate::host::HostStage;
 use crate::model::{HostModel, RunState, Tone};
 use crate::report::{Outcome, ReportBody};
-use crate::run::{Cause, Ending, Facts, Stage};
+use crate::run::{Cause, Ending, Facts, Next, Stage};
 use crate::session::{Ctx, Limits};
 use rankdeck_proto::message::{ConsoleMessage, StopMode};
 use rankdeck_types::ids::{Generation, NodeRank, Timestamp};
@@ -17,14 +17,16 @@ const SUCCESSOR_MS: u64 = 4_000;
 /// Milliseconds for a host to prove its stop after everything was killed.
 const KILL_MS: u64 = 10_000;
 
-/// On the way out: orders go to every host until each has proved that nothing is left.
+/// Sends orders to every host until each has proved that nothing is left.
 pub(super) fn draining(ctx: &mut Ctx<'_>, began: Timestamp) {
     let limits = Limits::of(ctx.model);
-    if let Some(launch) = ctx.session.run.launch.clone().filter(|launch| launch.own) {
+    let run = &ctx.session.run;
+    if let Some(generation) =
+        run.launch.as_ref().filter(|_| run.is_launcher()).map(|launch| launch.generation)
+    {
         // A launch that never arrived has left nothing behind.
         for host in &mut ctx.model.hosts {
-            let known =
-                [host.machine.launch_sent, host.machine.generation].contains(&Some(launch.generation));
+            let known = [host.machine.launch_sent, host.machine.generation].contains(&Some(generation));
             let never = host.caught_up() && !known;
             if never && host.stopped.is_none() {
                 host.stopped = Some(Vec::new());
@@ -71,7 +73,7 @@ pub(super) fn draining(ctx: &mut Ctx<'_>, began: Timestamp) {
         }
         return;
     }
-    // Nobody ordered a stop: the run ends by itself, and only hosts that do not answer keep it from being over.
+    // The run ends by itself, without a stop. It is over unless hosts do not answer.
     let away_since = |node: &NodeRank| match ctx.host(*node).machine.stage {
         HostStage::Away { since } => Some(since),
         HostStage::Failed | HostStage::Closed => Some(began),
@@ -89,15 +91,15 @@ pub(super) fn draining(ctx: &mut Ctx<'_>, began: Timestamp) {
     }
 }
 
-/// The next generation does without the host, and it does not answer: its proof is not waited for (RESTART-4).
+/// The next generation excludes the host, and it does not answer: nobody waits for its proof (RESTART-4).
 fn given_up(ctx: &Ctx<'_>, host: &HostModel) -> bool {
-    let excluded = ctx.session.run.next_plan.as_ref().is_some_and(|plan| !plan.has_ranks(host.node_rank));
+    let excluded = ctx.session.run.next().is_some_and(|next| next.excludes(host.node_rank));
     excluded && !host.machine.is_connected()
 }
 
 /// The stop that follows from why the run ends.
 fn want_stop(ctx: &mut Ctx<'_>) {
-    let restart = ctx.session.run.restart.is_some();
+    let restart = ctx.session.run.next().is_some();
     let facts = &mut ctx.session.run.facts;
     match &facts.cause {
         Some(Cause::Failure) => facts.want_stop(StopMode::Terminate, ctx.now.plus(PEERS_MS)),
@@ -124,18 +126,18 @@ fn send_stops(ctx: &mut Ctx<'_>, open: &[NodeRank], mode: StopMode, grace_ms: u6
     }
 }
 
-/// Every host has proved its stop, or `open` ones will not any more.
+/// Every host has proved its stop, except those in `open`, which will not any more.
 fn conclude(ctx: &mut Ctx<'_>, open: &[NodeRank]) {
     // All ranks of a group may be dead within a tick of each other.
     super::tick::last_words(ctx);
     super::verdicts::tell(ctx);
     policy::ended(ctx, open);
-    let leaves =
-        |node: NodeRank| ctx.session.run.next_plan.as_ref().is_some_and(|plan| !plan.has_ranks(node));
+    let next = ctx.session.run.take_next();
+    let leaves = |node: NodeRank| next.as_ref().is_some_and(|next| next.excludes(node));
     let left = |host: &HostModel| host.stopped.as_ref().is_some_and(|left| !left.is_empty());
     let clean = open.iter().all(|node| leaves(*node))
         && ctx.model.hosts.iter().all(|host| !left(host) || leaves(host.node_rank));
-    if let (Some(_), true) = (&ctx.session.run.restart, clean) {
+    if next.is_some() && clean {
         let generation = ctx.model.run.generation;
         let unproved: Vec<(NodeRank, Generation)> = ctx
             .members()
@@ -143,14 +145,17 @@ fn conclude(ctx: &mut Ctx<'_>, open: &[NodeRank]) {
             .map(|host| (host.node_rank, generation))
             .collect();
         ctx.session.run.unproved.extend(unproved);
-        return policy::proceed(ctx);
+    }
+    if let Some(next) = next.filter(|_| clean) {
+        return policy::proceed(ctx, next);
     }
     let mut ending = ctx.session.run.facts.ending();
     if !clean {
         let names: Vec<String> = open.iter().map(|node| ctx.host_name(*node)).collect();
-        let why = match names.is_empty() {
-            true => "processes are left".to_string(),
-            false => format!("no proof from {}", names.join(", ")),
+        let why = if names.is_empty() {
+            "processes are left".to_string()
+        } else {
+            format!("no proof from {}", names.join(", "))
         };
         let code = if ending.exit_code == 0 || ending.exit_code == 130 { 1 } else { ending.exit_code };
         ending = Ending::new(
@@ -162,17 +167,30 @@ fn conclude(ctx: &mut Ctx<'_>, open: &[NodeRank]) {
     finish(ctx, ending);
 }
 
-/// Begins the way to another generation.
-pub(super) fn reserve(ctx: &mut Ctx<'_>, generation: Generation) {
-    let Some(resume) = ctx.session.run.restart.take() else { return };
-    ctx.session.run.facts = Facts::default();
-    (ctx.session.run.change, ctx.session.run.wait_ms) = (None, 0);
-    (ctx.model.run.stopping, ctx.model.run.restart_at) = (None, None);
-    (ctx.model.run.ended, ctx.model.run.outcome, ctx.model.run.exit_code) = (None, None, None);
-    ctx.session.run.stage = Stage::Reserving { generation, resume, request: None, port: None };
+/// Begins the way to the next generation.
+pub(super) fn reserve(ctx: &mut Ctx<'_>, next: Next) {
+    if let Some(plan) = next.plan {
+        generation::install(ctx.model, &plan);
+        ctx.model.plan = Some(plan);
+    }
+    let run = &mut ctx.model.run;
+    (run.stopping, run.restart_at) = (None, None);
+    (run.ended, run.outcome, run.exit_code) = (None, None, None);
+    let generation = generation::after(run.generation);
+    (ctx.session.run.facts, ctx.session.run.change) = (Facts::default(), None);
+    ctx.session.run.stage = Stage::Reserving { generation, resume: next.from, request: None, port: None };
 }
 
-/// The run is over. Told exactly once per end.
+/// Goes on after the end, in a console that lingers.
+pub(super) fn resume(ctx: &mut Ctx<'_>, next: Next) {
+    let proved = ctx.members().all(|host| host.stopped.as_ref().is_some_and(Vec::is_empty));
+    if ctx.session.linger && ctx.session.run.launch.is_some() && ctx.all_live() && proved {
+        return reserve(ctx, next);
+    }
+    ctx.note(Tone::Warn, "cannot restart: not every host is connected with nothing left of the run on it");
+}
+
+/// Ends the run and reports it, exactly once per end.
 pub(super) fn finish(ctx: &mut Ctx<'_>, ending: Ending) {
     let launched = ctx.session.run.launch.is_some();
     let (mut survivors, mut gpus_free, mut proved) = (Vec::new(), Vec::new(), true);
@@ -212,7 +230,7 @@ pub(super) fn finish(ctx: &mut Ctx<'_>, ending: Ending) {
     run.first_failure = first_failure.clone();
     run.state = RunState::Over;
     ctx.session.run.stage = Stage::Over;
-    (ctx.session.run.restart, ctx.session.run.next_plan, ctx.session.run.change) = (None, None, None);
+    ctx.session.run.change = None;
     ctx.tell(ReportBody::RunFinished {
         outcome: ending.outcome,
         exit_code: ending.exit_code,

@@ -5,7 +5,7 @@ use crate::host::HostMachine;
 use crate::join::Join;
 use crate::model::{HostModel, Model, RankLife, RankModel, RunState, Tone};
 use crate::report::{ReportBody, SCHEMA};
-use crate::run::{Facts, Launch, Stage, Stop};
+use crate::run::{Facts, Launch, Role, Stage, Stop};
 use crate::session::Ctx;
 use rankdeck_proto::message::LaunchSpec;
 use rankdeck_types::ids::{Generation, NodeRank, Rank};
@@ -24,17 +24,13 @@ pub(super) fn seen(ctx: &mut Ctx<'_>, node: NodeRank, spec: &LaunchSpec) {
     }
     if ctx.session.run.launch.as_ref().is_none_or(|launch| launch.generation < spec.generation) {
         let first = ctx.session.run.launch.is_none();
-        let launch = Launch {
-            generation: spec.generation,
-            master_addr: spec.master_addr.clone(),
-            master_port: spec.master_port,
-            resume: spec.resume.clone(),
-            own: false,
-        };
-        begin(ctx, spec.plan.clone(), launch);
-        let text = match first {
-            true => format!("found the run in generation {}", spec.generation),
-            false => format!("generation {} was launched by another console", spec.generation),
+        ctx.model.run.master = format!("{}:{}", spec.master_addr, spec.master_port);
+        let (generation, resume) = (spec.generation, spec.resume.clone());
+        begin(ctx, spec.plan.clone(), Launch { generation, resume, role: Role::Onlooker });
+        let text = if first {
+            format!("found the run in generation {generation}")
+        } else {
+            format!("generation {generation} was launched by another console")
         };
         ctx.note(Tone::Info, text);
     }
@@ -45,7 +41,8 @@ pub(super) fn begin(ctx: &mut Ctx<'_>, plan: Plan, launch: Launch) {
     let world_size = plan.ranks.len();
     let linked = ctx.model.hosts.len();
     install(ctx.model, &plan);
-    if !launch.own {
+    let adopted = launch.role == Role::Onlooker;
+    if adopted {
         join(ctx, &plan, linked);
     }
     let limit = ctx.session.until.iter().filter_map(|until| match until {
@@ -56,18 +53,17 @@ pub(super) fn begin(ctx: &mut Ctx<'_>, plan: Plan, launch: Launch) {
     let model = &mut *ctx.model;
     model.run.total_steps = limit.chain(goal).min();
     model.run.generation = launch.generation;
-    model.run.master = format!("{}:{}", launch.master_addr, launch.master_port);
     model.run.state = RunState::Launching;
     model.run.started = model.run.started.or(Some(ctx.now));
-    model.run.adopted = !launch.own;
+    model.run.adopted = adopted;
     (model.run.ended, model.run.outcome, model.run.exit_code) = (None, None, None);
     model.run.first_failure = None;
     model.run.reason.clear();
-    let (backend, adopted, master) = (plan.backend.clone(), model.run.adopted, model.run.master.clone());
+    let (backend, master) = (plan.backend.clone(), model.run.master.clone());
     let nnodes = plan.members().count() as u32;
     model.plan = Some(plan);
     let session = &mut *ctx.session;
-    // A stop or restart that was asked of this console before it knew the run is meant for what it now finds.
+    // A stop or restart that was asked for before this console had found the run applies to what it finds.
     let kept = match session.run.launch {
         None => std::mem::take(&mut session.run.facts),
         Some(_) => Facts::default(),
@@ -75,7 +71,10 @@ pub(super) fn begin(ctx: &mut Ctx<'_>, plan: Plan, launch: Launch) {
     let kept = Facts { stop: kept.stop.map(|stop| Stop { at: ctx.now, ..stop }), ..kept };
     model.run.stopping = kept.stop.map(|stop| stop.mode);
     session.run.facts = kept;
-    session.run.stage = Stage::Launching;
+    session.run.stage = match session.run.take_next() {
+        Some(next) if session.run.launch.is_none() => Stage::Draining { began: ctx.now, next: Some(next) },
+        Some(_) | None => Stage::Launching,
+    };
     session.run.launch = Some(launch);
     session.join = Join::new(world_size);
     session.watch.reset();

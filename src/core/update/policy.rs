@@ -1,22 +1,25 @@
 //! Restarts: by policy after a failure, and on other hosts than before.
 //!
-//! Only the console that launched the present generation makes restarts; others that look on wait a while for its next one. Invariants:
+//! Only the console that launched the present generation makes restarts. Others wait a while for its next one.
+//! Invariants:
 //! - RESTART-1: a mistake in the configuration is never tried again.
-//! - RESTART-2: at most `max_restarts`, at most `no_progress` in a row without a new checkpoint or training iteration.
-//! - RESTART-3: a generation on other hosts is planned and shown before anything is stopped; when there is no such plan, the run goes on as it is.
-//! - RESTART-4: a host that was left out without proof is told to stop when it comes back, and the run's stop counts as proved only then.
+//! - RESTART-2: at most `max_restarts`, at most `no_progress` in a row without a new checkpoint or iteration.
+//! - RESTART-3: a generation on other hosts is planned and shown before anything is stopped. When there is no such
+//!   plan, the run goes on as it is.
+//! - RESTART-4: a host that was excluded without a verified stop is told to stop when it comes back. The run's stop
+//!   counts as proved only then.
 
 use super::{drain, failure, generation, user};
 use crate::effect::Effect;
 use crate::host::HostMachine;
 use crate::model::{HostModel, Tone};
 use crate::report::{ReportBody, RestartState};
-use crate::run::{Cause, HostChange, Stage};
+use crate::run::{Cause, HostChange, Next, Reach, Stage};
 use crate::session::Ctx;
 use rankdeck_proto::message::{ConsoleMessage, StopMode};
-use rankdeck_types::experiment::{LostHost, OnStuck, Restart};
+use rankdeck_types::experiment::{LostHost, Restart};
 use rankdeck_types::host::Host;
-use rankdeck_types::ids::NodeRank;
+use rankdeck_types::ids::{NodeRank, Timestamp};
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::plan::{Plan, PlanError, replan};
 use rankdeck_types::probe::Probe;
@@ -31,12 +34,13 @@ fn budget(ctx: &Ctx<'_>, asked: bool) -> u32 {
     settings(ctx).max_restarts.unwrap_or(if asked { Restart::ASKED } else { 0 })
 }
 
-/// How long the console that launched the run may wait before its next generation; `None` when it makes none, or is this one.
+/// How long the console that launched the run may wait before its next generation; `None` when it makes none, or
+/// when it is this console.
 pub(super) fn successor_ms(ctx: &Ctx<'_>) -> Option<u64> {
-    let own = ctx.session.run.launch.as_ref().is_some_and(|launch| launch.own);
+    let onlooker = !ctx.session.run.is_launcher();
     let usage = ctx.session.run.facts.culprit().is_some_and(|failure| failure.usage);
     let settings = settings(ctx);
-    (!own && !usage && budget(ctx, false) > 0).then(|| settings.delay_ms(settings.no_progress))
+    (onlooker && !usage && budget(ctx, false) > 0).then(|| settings.delay_ms(settings.no_progress))
 }
 
 /// The checkpoint that the next generation begins from.
@@ -51,17 +55,18 @@ fn checkpoint(ctx: &Ctx<'_>, next: Option<&Plan>) -> Option<String> {
     }
 }
 
-/// Asks the policy for another generation; `asked`: another key than `max_restarts` wants one. Notes and tells what it decides.
-pub(super) fn again(ctx: &mut Ctx<'_>, asked: bool, next: Option<Plan>) -> bool {
+/// Asks the policy for another generation, on other hosts when there is a `plan`. `asked`: another key than
+/// `max_restarts` wants one. Reports when the policy gives up.
+fn again(ctx: &mut Ctx<'_>, asked: bool, plan: Option<Plan>) -> Option<Next> {
     let (budget, settings) = (budget(ctx, asked), settings(ctx));
     if budget == 0 || ctx.session.run.facts.culprit().is_some_and(|failure| failure.usage) {
-        return false;
+        return None;
     }
     let speaks = ctx.model.plan.as_ref().is_some_and(Plan::is_builtin);
     let tries = &mut ctx.session.run.tries;
     // A program that tells nothing cannot be judged by its progress.
-    let judged = speaks || tries.reached != (0, 0, 0);
-    if tries.reached > tries.before || tries.reached.1 > tries.before.1 || tries.reached.2 > tries.before.2 {
+    let judged = speaks || tries.reached != Reach::default();
+    if tries.reached.is_beyond(&tries.before) {
         tries.barren = 0;
     } else if tries.made > 0 && judged {
         tries.barren += 1;
@@ -71,72 +76,67 @@ pub(super) fn again(ctx: &mut Ctx<'_>, asked: bool, next: Option<Plan>) -> bool 
     let gives_up = match (tries.barren >= settings.no_progress, tries.made >= budget) {
         (true, _) => Some(format!(
             "no more restarts: {} in a row made no progress (training iteration {}, env_step {})",
-            tries.barren, tries.reached.0, tries.reached.1
+            tries.barren, tries.reached.train_iter, tries.reached.env_step
         )),
         (false, true) => Some(format!("no more restarts: all {budget} are used (`restart.max_restarts`)")),
         (false, false) => None,
     };
     if let Some(text) = gives_up {
         ctx.note(Tone::Bad, text.clone());
-        tell(ctx, RestartState::GivenUp, text, 0, None);
-        return false;
+        tell(ctx, RestartState::GivenUp, text, None);
+        return None;
     }
-    let delay_ms = settings.delay_ms(tries.barren);
-    let from = checkpoint(ctx, next.as_ref());
     ctx.session.run.tries.made += 1;
     ctx.model.run.restarts = ctx.session.run.tries.made;
-    ctx.session.run.restart = Some(from);
-    ctx.session.run.wait_ms = delay_ms;
-    ctx.session.run.next_plan = next;
-    true
+    let from = checkpoint(ctx, plan.as_ref());
+    Some(Next { from, plan, wait_ms: settings.delay_ms(tries.barren) })
 }
 
-/// The present generation has ended by itself: what the policy makes of it. `open`: hosts that gave no proof and do not answer.
+/// The present generation has ended: what the policy makes of it. `open`: hosts that gave no proof and do not answer.
 pub(super) fn ended(ctx: &mut Ctx<'_>, open: &[NodeRank]) {
-    let own = ctx.session.run.launch.as_ref().is_some_and(|launch| launch.own);
     let failed = matches!(ctx.session.run.facts.cause, Some(Cause::Failure));
-    let wanted = ctx.session.run.restart.is_some();
-    if !own || !(failed || wanted) {
-        return;
-    }
-    let exclude = settings(ctx).lost_host == LostHost::Exclude && !open.is_empty();
-    if !exclude {
-        if failed && !wanted && open.is_empty() {
-            again(ctx, false, None);
-        }
-        return;
+    let wanted = ctx.session.run.take_next();
+    let next = match wanted {
+        Some(next) if ctx.session.run.is_launcher() => go_on(ctx, Some(next), open),
+        None if ctx.session.run.is_launcher() && failed => go_on(ctx, None, open),
+        Some(_) | None => wanted,
+    };
+    ctx.session.run.drain(ctx.now, next);
+}
+
+/// The next generation, `wanted` by somebody or made by policy, without hosts that are lost if the policy says so.
+fn go_on(ctx: &mut Ctx<'_>, wanted: Option<Next>, open: &[NodeRank]) -> Option<Next> {
+    if settings(ctx).lost_host != LostHost::Exclude || open.is_empty() {
+        return match wanted {
+            None if open.is_empty() => again(ctx, false, None),
+            Some(_) | None => wanted,
+        };
     }
     let names: BTreeSet<String> = open.iter().map(|node| ctx.host_name(*node)).collect();
     let list = names.iter().cloned().collect::<Vec<_>>().join(", ");
-    match plan_without(ctx, &names) {
-        Ok(plan) if wanted => {
-            let from = ctx.session.run.restart.clone().flatten();
-            let from = if from.as_deref() == Some("latest") { checkpoint(ctx, Some(&plan)) } else { from };
-            ctx.session.run.restart = Some(from);
-            ctx.session.run.next_plan = Some(plan);
-        }
-        Ok(plan) => {
-            again(ctx, true, Some(plan));
-        }
+    let plan = match plan_without(ctx, wanted.as_ref(), &names) {
+        Ok(plan) => plan,
         Err(error) => {
-            let text = format!("cannot go on without {list}: {}; {}", error.error, error.hint);
-            ctx.session.run.restart = None;
-            refuse(ctx, text);
+            refuse(ctx, format!("cannot go on without {list}: {}; {}", error.error, error.hint));
+            return None;
         }
-    }
-    if ctx.session.run.next_plan.is_some() {
-        for node in open {
-            ctx.host(*node).excluded = Some("lost, and excluded by policy (`restart.lost_host`)".into());
+    };
+    let next = match wanted {
+        Some(Next { from, wait_ms, .. }) => {
+            let from = if from.as_deref() == Some("latest") { checkpoint(ctx, Some(&plan)) } else { from };
+            Next { from, plan: Some(plan), wait_ms }
         }
-        ctx.note(
-            Tone::Warn,
-            format!("going on without {list}: no proof of its stop (lost_host = \"exclude\")"),
-        );
+        None => again(ctx, true, Some(plan))?,
+    };
+    for node in open {
+        ctx.host(*node).excluded = Some("lost, and excluded by policy (`restart.lost_host`)".into());
     }
+    ctx.note(Tone::Warn, format!("going on without {list}: no proof of its stop (lost_host = \"exclude\")"));
+    Some(next)
 }
 
-fn plan_without(ctx: &Ctx<'_>, names: &BTreeSet<String>) -> Result<Plan, PlanError> {
-    let plan = ctx.session.run.next_plan.as_ref().or(ctx.model.plan.as_ref());
+fn plan_without(ctx: &Ctx<'_>, wanted: Option<&Next>, names: &BTreeSet<String>) -> Result<Plan, PlanError> {
+    let plan = wanted.and_then(|next| next.plan.as_ref()).or(ctx.model.plan.as_ref());
     let plan = plan.ok_or_else(|| PlanError {
         error: "there is no plan".into(),
         hint: String::new(),
@@ -149,61 +149,56 @@ fn probes(ctx: &Ctx<'_>) -> Vec<Probe> {
     ctx.model.hosts.iter().map(|host| host.probe.clone().unwrap_or_default()).collect()
 }
 
-/// The policy for a stuck, living rank is to restart: may it?
-pub(super) fn stuck(ctx: &mut Ctx<'_>, policy: OnStuck) -> bool {
-    let own = ctx.session.run.launch.as_ref().is_some_and(|launch| launch.own);
-    policy == OnStuck::Restart && own && again(ctx, true, None)
+/// Restarts because of a stuck, living rank, if the policy may.
+pub(super) fn stuck(ctx: &mut Ctx<'_>) -> bool {
+    if !ctx.session.run.is_launcher() {
+        return false;
+    }
+    let next = again(ctx, true, None);
+    let restarts = next.is_some();
+    if restarts {
+        ctx.session.run.drain(ctx.now, next);
+    }
+    restarts
 }
 
-/// Everything of the old generation is proved or left behind: the next one begins now, or after its wait.
-pub(super) fn proceed(ctx: &mut Ctx<'_>) {
-    let wait_ms = std::mem::take(&mut ctx.session.run.wait_ms);
+/// Nothing of the old generation is left, or it was left behind: the next one begins now, or after its wait.
+pub(super) fn proceed(ctx: &mut Ctx<'_>, next: Next) {
     ctx.model.run.first_failure = failure::report(ctx);
     let reason = match &ctx.model.run.first_failure {
         Some(failure) => failure.line.clone(),
         None => ctx.session.run.facts.ending().reason,
     };
-    let next = ctx.session.run.next_plan.clone();
     let text = format!(
         "generation {} follows: {}",
         generation::after(ctx.model.run.generation),
-        shape(ctx, next.as_ref())
+        shape(ctx, next.plan.as_ref())
     );
-    if wait_ms == 0 {
-        tell(ctx, RestartState::Planned, reason, 0, next.as_ref());
+    if next.wait_ms == 0 {
+        tell(ctx, RestartState::Planned, reason, Some(&next));
         ctx.note(Tone::Info, text);
-        return begin(ctx);
+        return drain::reserve(ctx, next);
     }
-    ctx.note(Tone::Warn, format!("{text}, in {:.1} s", wait_ms as f64 / 1000.0));
-    tell(ctx, RestartState::Waiting, reason, wait_ms, next.as_ref());
-    let until = ctx.now.plus(wait_ms);
+    ctx.note(Tone::Warn, format!("{text}, in {:.1} s", next.wait_ms as f64 / 1000.0));
+    tell(ctx, RestartState::Waiting, reason, Some(&next));
+    let until = ctx.now.plus(next.wait_ms);
     ctx.model.run.restart_at = Some(until);
-    ctx.session.run.stage = Stage::Waiting { until };
+    ctx.session.run.stage = Stage::Waiting { until, next };
 }
 
 /// Between two generations, while the policy waits.
-pub(super) fn waiting(ctx: &mut Ctx<'_>, until: rankdeck_types::ids::Timestamp) {
-    if ctx.session.run.restart.is_none() {
-        let ending = ctx.session.run.facts.ending();
-        return drain::finish(ctx, ending);
+pub(super) fn waiting(ctx: &mut Ctx<'_>, until: Timestamp) {
+    if let Stage::Waiting { next, .. } = &mut ctx.session.run.stage
+        && ctx.now >= until
+    {
+        let next = std::mem::take(next);
+        drain::reserve(ctx, next);
     }
-    if ctx.now >= until {
-        begin(ctx);
-    }
-}
-
-fn begin(ctx: &mut Ctx<'_>) {
-    if let Some(plan) = ctx.session.run.next_plan.take() {
-        generation::install(ctx.model, &plan);
-        ctx.model.plan = Some(plan);
-    }
-    let next = generation::after(ctx.model.run.generation);
-    drain::reserve(ctx, next);
 }
 
 /// What a plan comes to, for people: `3 ranks on 2 hosts (ant, cow), 4 environments per rank`.
-fn shape(ctx: &Ctx<'_>, next: Option<&Plan>) -> String {
-    let Some(plan) = next.or(ctx.model.plan.as_ref()) else { return String::new() };
+fn shape(ctx: &Ctx<'_>, other: Option<&Plan>) -> String {
+    let Some(plan) = other.or(ctx.model.plan.as_ref()) else { return String::new() };
     let names: Vec<&str> = plan.members().map(|planned| planned.host.name.as_str()).collect();
     let sizes: Vec<String> = plan
         .sizes
@@ -216,8 +211,8 @@ fn shape(ctx: &Ctx<'_>, next: Option<&Plan>) -> String {
     format!("{} ranks{change} on {} hosts ({}){sizes}", plan.ranks.len(), names.len(), names.join(", "))
 }
 
-fn tell(ctx: &mut Ctx<'_>, state: RestartState, reason: String, wait_ms: u64, next: Option<&Plan>) {
-    let plan = next.or(ctx.model.plan.as_ref());
+fn tell(ctx: &mut Ctx<'_>, state: RestartState, reason: String, next: Option<&Next>) {
+    let plan = next.and_then(|next| next.plan.as_ref()).or(ctx.model.plan.as_ref());
     let hosts = plan
         .map(|plan| plan.members().map(|planned| planned.host.name.clone()).collect())
         .unwrap_or_default();
@@ -227,10 +222,10 @@ fn tell(ctx: &mut Ctx<'_>, state: RestartState, reason: String, wait_ms: u64, ne
         state,
         next_generation: if follows { generation::after(present) } else { present },
         reason,
-        in_s: wait_ms as f64 / 1000.0,
+        in_s: next.map_or(0.0, |next| next.wait_ms as f64 / 1000.0),
         restarts: ctx.session.run.tries.made,
         max_restarts: budget(ctx, ctx.session.run.tries.made > 0),
-        from: ctx.session.run.restart.clone().flatten(),
+        from: next.and_then(|next| next.from.clone()),
         world_size: plan.map_or(0, |plan| plan.ranks.len() as u32),
         hosts,
         sizes: plan.map(|plan| plan.sizes.clone()).unwrap_or_default(),
@@ -242,7 +237,7 @@ fn tell(ctx: &mut Ctx<'_>, state: RestartState, reason: String, wait_ms: u64, ne
 fn refuse(ctx: &mut Ctx<'_>, text: String) {
     ctx.note(Tone::Bad, format!("no restart: {text}"));
     ctx.model.run.refused = Some(text.clone());
-    tell(ctx, RestartState::Refused, text, 0, None);
+    tell(ctx, RestartState::Refused, text, None);
 }
 
 /// A restart on other hosts was asked for.
@@ -263,39 +258,35 @@ pub(super) fn change(ctx: &mut Ctx<'_>, from: Option<String>, exclude: Vec<Strin
     let exclude: BTreeSet<String> = exclude.into_iter().collect();
     // What can be said without asking new hosts is said before they are touched.
     let known: Vec<Host> = add.iter().filter(|host| host.gpus.is_none()).cloned().collect();
-    if let Err(error) = ctx_replan(ctx, &plan, &exclude, &known, add.len() == known.len()) {
+    if known.len() == add.len()
+        && let Err(error) = try_replan(ctx, &plan, &exclude, &known)
+    {
         refuse(ctx, worded(&error));
         return true;
     }
-    let nodes: Vec<NodeRank> = add.into_iter().map(|host| take_in(ctx, host)).collect();
-    ctx.note(
-        Tone::Info,
-        match nodes.len() {
-            0 => "another generation without some hosts is being planned".to_string(),
-            count => format!("connecting {count} hosts for the next generation"),
-        },
-    );
+    let nodes: Vec<NodeRank> = add.into_iter().map(|host| add_host(ctx, host)).collect();
+    let text = match nodes.len() {
+        0 => "another generation without some hosts is being planned".to_string(),
+        count => format!("connecting {count} hosts for the next generation"),
+    };
+    ctx.note(Tone::Info, text);
     ctx.session.run.change = Some(HostChange { from, exclude, add: nodes });
     true
 }
 
-/// A plan as far as it can be made now. Trainers of hosts that are still to be connected are not missed.
-fn ctx_replan(
+/// Whether there would be a plan, as far as can be said before all hosts are connected: trainers are not missed yet.
+fn try_replan(
     ctx: &Ctx<'_>,
     plan: &Plan,
     exclude: &BTreeSet<String>,
     add: &[Host],
-    complete: bool,
-) -> Result<(), PlanError> {
-    if !complete {
-        return Ok(());
-    }
+) -> Result<Plan, PlanError> {
     let mut probes = probes(ctx);
     probes.resize(plan.hosts.len() + add.len(), Probe::default());
     for probe in &mut probes {
         probe.trainer.get_or_insert_default();
     }
-    replan(plan, exclude, add, &probes, ctx.session.resolve).map(drop)
+    replan(plan, exclude, add, &probes, ctx.session.resolve)
 }
 
 fn worded(error: &PlanError) -> String {
@@ -303,8 +294,8 @@ fn worded(error: &PlanError) -> String {
     format!("{}{hint} (key `{}`)", error.error, error.key)
 }
 
-/// The index of a host that is to join; its link is opened unless it stands.
-fn take_in(ctx: &mut Ctx<'_>, host: Host) -> NodeRank {
+/// A host that is to join; its link is opened unless it stands.
+fn add_host(ctx: &mut Ctx<'_>, host: Host) -> NodeRank {
     let known = ctx.model.hosts.iter().find(|known| known.name == host.name).map(|known| known.node_rank);
     let node = known.unwrap_or_else(|| {
         let node = NodeRank(ctx.model.hosts.len() as u32);
@@ -328,7 +319,7 @@ fn take_in(ctx: &mut Ctx<'_>, host: Host) -> NodeRank {
 /// A change of hosts is wanted: it is planned as soon as all new hosts have answered (RESTART-3).
 pub(super) fn changing(ctx: &mut Ctx<'_>) {
     let Some(change) = ctx.session.run.change.clone() else { return };
-    let Some(plan) = ctx.model.plan.clone() else { return };
+    let Some(present) = ctx.model.plan.clone() else { return };
     let added: Vec<&HostModel> = change.add.iter().map(|node| &ctx.model.hosts[node.index()]).collect();
     let failed = added.iter().find_map(|host| match &host.link {
         LinkState::Failed { error, hint } => Some(format!("{error}; {hint}")),
@@ -349,7 +340,7 @@ pub(super) fn changing(ctx: &mut Ctx<'_>) {
     let mut exclude = change.exclude;
     for (node, host) in &ctx.session.run.added {
         let wanted = change.add.contains(node);
-        let is_new = node.index() >= plan.hosts.len();
+        let is_new = node.index() >= present.hosts.len();
         if wanted || is_new {
             add.push(host.clone());
         }
@@ -357,8 +348,8 @@ pub(super) fn changing(ctx: &mut Ctx<'_>) {
             exclude.insert(host.name.clone());
         }
     }
-    let next = match replan(&plan, &exclude, &add, &probes(ctx), ctx.session.resolve) {
-        Ok(next) => next,
+    let plan = match replan(&present, &exclude, &add, &probes(ctx), ctx.session.resolve) {
+        Ok(plan) => plan,
         Err(error) => return refuse(ctx, worded(&error)),
     };
     for host in &mut ctx.model.hosts {
@@ -367,23 +358,25 @@ pub(super) fn changing(ctx: &mut Ctx<'_>) {
         }
     }
     let from = match change.from.as_deref() {
-        Some("latest") => checkpoint(ctx, Some(&next)),
+        Some("latest") => checkpoint(ctx, Some(&plan)),
         _ => change.from,
     };
-    let text = format!("the next generation: {}", shape(ctx, Some(&next)));
+    let text = format!("the next generation: {}", shape(ctx, Some(&plan)));
     ctx.note(Tone::Info, text.clone());
-    ctx.session.run.next_plan = Some(next.clone());
-    ctx.session.run.restart = Some(from);
-    ctx.session.run.wait_ms = 0;
-    tell(ctx, RestartState::Planned, text, 0, Some(&next));
-    match ctx.session.run.stage {
-        Stage::Running | Stage::Launching | Stage::Draining { .. } => user::order(ctx, StopMode::Clean),
-        Stage::Waiting { .. } => ctx.session.run.stage = Stage::Waiting { until: ctx.now },
-        Stage::Over | Stage::Gathering { .. } | Stage::Reserving { .. } => {}
+    let next = Next { from, plan: Some(plan), wait_ms: 0 };
+    tell(ctx, RestartState::Planned, text, Some(&next));
+    match &mut ctx.session.run.stage {
+        Stage::Running | Stage::Launching | Stage::Draining { .. } => {
+            ctx.session.run.drain(ctx.now, Some(next));
+            user::order(ctx, StopMode::Clean);
+        }
+        Stage::Waiting { until, next: planned } => (*until, *planned) = (ctx.now, next),
+        Stage::Over => drain::resume(ctx, next),
+        Stage::Gathering { .. } | Stage::Reserving { .. } => {}
     }
 }
 
-/// Hosts that were left out without proof and have come back are told to stop (RESTART-4).
+/// Tells hosts that were excluded without a verified stop, and have come back, to stop (RESTART-4).
 pub(super) fn chase(ctx: &mut Ctx<'_>) {
     for node in ctx.session.run.unproved.keys().copied().collect::<Vec<_>>() {
         let host = ctx.host(node);

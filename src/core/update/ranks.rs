@@ -6,7 +6,7 @@ use super::records::At;
 use crate::join::Joined;
 use crate::model::{CheckpointModel, FingerprintModel, OwnMetrics, Progress, RankLife, RankModel, Tone};
 use crate::report::{RankProgress, ReportBody, VerdictKind};
-use crate::run::{Cause, Failure, Weight, weigh};
+use crate::run::{Cause, Failure, Reach, Weight, weigh};
 use crate::session::{Ctx, Limits};
 use crate::words;
 use rankdeck_proto::message::{Counters, Evaluation, Exit, FinishReason, RankEvent};
@@ -101,7 +101,7 @@ pub(super) fn exited(ctx: &mut Ctx<'_>, at: At, rank: Rank, pid: u32, end: End<'
         Some(Cause::Failure | Cause::LaunchFailed(_)) | None => false,
         Some(Cause::Requested { .. } | Cause::Until(_) | Cause::Stuck(_)) => true,
         Some(Cause::Elsewhere { .. }) => weight == Weight::Victim,
-    } || ctx.session.run.restart.is_some();
+    } || ctx.session.run.next().is_some();
     if stopping || wanted {
         // Peers of a rank that a stop has already reached fail with connection errors before their own order arrives.
         if !(stopping && words::is_stop_effect(&exit)) {
@@ -177,8 +177,8 @@ pub(super) fn said(ctx: &mut Ctx<'_>, at: At, rank: Rank, said: RankEvent) {
                 at.time,
                 ReportBody::Checkpoint { path: path.clone(), env_step, train_iter, reason: reason.clone() },
             );
-            let reached = &mut ctx.session.run.tries.reached;
-            (reached.0, reached.2) = (reached.0.max(train_iter), reached.2.max(train_iter.saturating_add(1)));
+            let reached = Reach { train_iter, checkpoint: train_iter.saturating_add(1), ..Reach::default() };
+            ctx.session.run.tries.reached.advance(reached);
             ctx.model.checkpoints.push(CheckpointModel { path, env_step, train_iter, reason });
             if ctx.model.checkpoints.len() > EVENTS {
                 ctx.model.checkpoints.remove(0);
@@ -279,8 +279,7 @@ fn chart(ctx: &mut Ctx<'_>, name: &'static str, x: f64, y: f64) {
 }
 
 fn scalars(ctx: &mut Ctx<'_>, env_step: u64, values: BTreeMap<String, f64>) {
-    let reached = &mut ctx.session.run.tries.reached;
-    reached.1 = reached.1.max(env_step);
+    ctx.session.run.tries.reached.advance(Reach { env_step, ..Reach::default() });
     for (name, value) in values {
         if ctx.session.rates.derived.contains(name.as_str()) {
             continue;
@@ -379,9 +378,9 @@ fn progressed(ctx: &mut Ctx<'_>, at: At, joined: Option<Joined>) {
     let per_rank: Vec<RankProgress> =
         ctx.model.ranks.iter().zip(&joined.own).map(|(rank, own)| rank_progress(ctx, rank, own)).collect();
     let Joined { totals, sum, consistent, steps_per_s, time, .. } = joined.clone();
-    // Progress is what all ranks have done: one that fails early does not get further because another ran on.
-    let reached = &mut ctx.session.run.tries.reached;
-    (reached.0, reached.1) = (reached.0.max(totals.train_iter), reached.1.max(totals.env_step));
+    // Progress is what all ranks have done: a rank that continues after another has failed adds nothing to it.
+    let Counters { train_iter, env_step, .. } = totals;
+    ctx.session.run.tries.reached.advance(Reach { train_iter, env_step, ..Reach::default() });
     let returns = totals.returns;
     let return_mean =
         (returns.count > 0).then(|| returns.sum / returns.count as f64).filter(|mean| mean.is_finite());

@@ -2,12 +2,12 @@
 //!
 //! Orders are levels (HOST-1): each call compares what is wanted with what was sent on the present connection.
 
-use super::drain::{draining, finish, reserve};
+use super::drain::{draining, finish};
 use super::{generation, policy};
 use crate::Goal;
 use crate::model::{HostModel, RankLife, RunState, Tone};
 use crate::report::Outcome;
-use crate::run::{Cause, Ending, Launch, Stage};
+use crate::run::{Cause, Ending, Launch, Role, Stage};
 use crate::session::Ctx;
 use rankdeck_proto::message::{ConsoleMessage, LaunchSpec, StopMode};
 use rankdeck_types::ids::{Generation, NodeRank, Timestamp};
@@ -17,22 +17,25 @@ use rankdeck_types::probe::Probe;
 
 /// Milliseconds for which other hosts may still report their own failure before a launch is given up.
 const ABORT_MS: u64 = 2_000;
+/// Stages that one event can lead through at most. A proof leads through four: draining, reserving (with a fixed
+/// port), launching, running.
+const STAGES: usize = 7;
 
 /// Goes through stages until nothing follows any more.
 pub(super) fn reconcile(ctx: &mut Ctx<'_>) {
     policy::changing(ctx);
     policy::chase(ctx);
-    for _ in 0..8 {
-        let stage = ctx.session.run.stage.clone();
-        match &stage {
-            Stage::Gathering { failed } => gathering(ctx, *failed),
+    for _ in 0..STAGES {
+        let stage = std::mem::discriminant(&ctx.session.run.stage);
+        match ctx.session.run.stage {
+            Stage::Gathering { failed, .. } => gathering(ctx, failed),
             Stage::Reserving { .. } => reserving(ctx),
             Stage::Launching | Stage::Running => running(ctx),
-            Stage::Draining { began } => draining(ctx, *began),
-            Stage::Waiting { until } => policy::waiting(ctx, *until),
-            Stage::Over => over(ctx),
+            Stage::Draining { began, .. } => draining(ctx, began),
+            Stage::Waiting { until, .. } => policy::waiting(ctx, until),
+            Stage::Over => {}
         }
-        if ctx.session.run.stage == stage || ctx.session.run.exited {
+        if std::mem::discriminant(&ctx.session.run.stage) == stage || ctx.session.run.exited {
             break;
         }
     }
@@ -41,15 +44,10 @@ pub(super) fn reconcile(ctx: &mut Ctx<'_>) {
         Stage::Reserving { generation: Generation(0), .. } | Stage::Launching => RunState::Launching,
         Stage::Reserving { .. } | Stage::Waiting { .. } => RunState::Restarting,
         Stage::Running => RunState::Running,
-        Stage::Draining { .. } if ctx.session.run.restart.is_some() => RunState::Restarting,
-        Stage::Draining { .. } => RunState::Draining,
+        Stage::Draining { next: Some(_), .. } => RunState::Restarting,
+        Stage::Draining { next: None, .. } => RunState::Draining,
         Stage::Over => RunState::Over,
     };
-}
-
-fn all_live(ctx: &Ctx<'_>) -> bool {
-    let mut members = ctx.members().peekable();
-    members.peek().is_some() && members.all(HostModel::is_live)
 }
 
 /// Before anything was launched or found.
@@ -94,12 +92,14 @@ fn gathering(ctx: &mut Ctx<'_>, failed: Option<Timestamp>) {
     }
     if !failures.is_empty() {
         let since = failed.unwrap_or(ctx.now);
-        ctx.session.run.stage = Stage::Gathering { failed: Some(since) };
+        if let Stage::Gathering { failed, .. } = &mut ctx.session.run.stage {
+            *failed = Some(since);
+        }
         let hopeless = failures.len() == ctx.model.hosts.len() || launch;
         if hopeless && (settled || ctx.now.since(since) >= ABORT_MS) {
             finish(ctx, Ending::new(Outcome::Failed, 3, failures.join(" | ")));
         }
-    } else if launch && all_live(ctx) {
+    } else if launch && ctx.all_live() {
         let Goal::Launch(draft) = ctx.session.goal.clone() else { return };
         plan_launch(ctx, &draft);
     }
@@ -190,18 +190,18 @@ fn reserving(ctx: &mut Ctx<'_>) {
         return;
     };
     let (generation, resume) = (*generation, resume.clone());
-    if !all_live(ctx) {
+    if !ctx.all_live() {
         return;
     }
-    let launch =
-        Launch { generation, master_addr: master_address(&plan), master_port: port, resume, own: true };
+    let master_addr = master_address(&plan);
+    ctx.model.run.master = format!("{master_addr}:{port}");
+    let launch = Launch { generation, resume, role: Role::Launcher { master_addr, master_port: port } };
     let text = format!(
         "launching generation {generation}: {} ranks on {} hosts, {}",
         plan.ranks.len(),
         plan.members().count(),
         plan.backend
     );
-    ctx.session.run.restart = None;
     generation::begin(ctx, plan, launch);
     ctx.note(Tone::Info, text);
 }
@@ -229,14 +229,17 @@ fn running(ctx: &mut Ctx<'_>) {
         ctx.model.ranks.iter().any(|rank| matches!(rank.life, RankLife::Exited(_) | RankLife::Finished));
     let proved = ctx.model.hosts.iter().any(|host| host.stopped.is_some());
     if ended || proved || ctx.session.run.is_ending() {
-        ctx.session.run.stage = Stage::Draining { began: ctx.now };
+        ctx.session.run.drain(ctx.now, None);
     }
 }
 
 /// Sends the present launch to hosts that have not got it on this connection.
 fn send_launches(ctx: &mut Ctx<'_>) {
-    let Some(launch) = ctx.session.run.launch.clone().filter(|launch| launch.own) else { return };
-    let Some(plan) = ctx.model.plan.clone() else { return };
+    let Some(launch) = ctx.session.run.launch.clone() else { return };
+    let (Role::Launcher { master_addr, master_port }, Some(plan)) = (launch.role, ctx.model.plan.clone())
+    else {
+        return;
+    };
     for node in ctx.nodes().filter(|node| plan.has_ranks(*node)) {
         let machine = &mut ctx.host(node).machine;
         let known = [machine.launch_sent, machine.generation].contains(&Some(launch.generation));
@@ -247,8 +250,8 @@ fn send_launches(ctx: &mut Ctx<'_>) {
         let spec = LaunchSpec {
             generation: launch.generation,
             node_rank: node,
-            master_addr: launch.master_addr.clone(),
-            master_port: launch.master_port,
+            master_addr: master_addr.clone(),
+            master_port,
             resume: launch.resume.clone(),
             plan: plan.clone(),
         };
@@ -272,26 +275,4 @@ fn goal_reached(ctx: &Ctx<'_>) -> Option<String> {
         };
         reached.then_some(text)
     })
-}
-
-/// Over, but still looked at: only a restart goes on from here.
-fn over(ctx: &mut Ctx<'_>) {
-    if ctx.session.run.restart.is_none() {
-        return;
-    }
-    let proved = ctx.members().all(|host| host.stopped.as_ref().is_some_and(Vec::is_empty));
-    if !ctx.session.linger || ctx.session.run.launch.is_none() || !all_live(ctx) || !proved {
-        (ctx.session.run.restart, ctx.session.run.next_plan) = (None, None);
-        ctx.note(
-            Tone::Warn,
-            "cannot restart: not every host is connected with nothing left of the run on it",
-        );
-        return;
-    }
-    if let Some(plan) = ctx.session.run.next_plan.take() {
-        generation::install(ctx.model, &plan);
-        ctx.model.plan = Some(plan);
-    }
-    let generation = generation::after(ctx.model.run.generation);
-    reserve(ctx, generation);
 }

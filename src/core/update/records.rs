@@ -102,7 +102,7 @@ fn stop_ordered(ctx: &mut Ctx<'_>, at: At, mode: StopMode, by: String) {
     }
     run.facts.first_end.get_or_insert(ctx.now);
     // What this console has ordered comes back with the same words; its own cause is known already.
-    if run.restart.is_none() && run.facts.stop.is_none() {
+    if run.next().is_none() && run.facts.stop.is_none() {
         run.facts.blame(Cause::Elsewhere { by });
         ctx.model.run.stopping = ctx.model.run.stopping.max(Some(mode));
     }

@@ -4,7 +4,7 @@ use super::{drain, records};
 use crate::Goal;
 use crate::effect::Effect;
 use crate::model::Tone;
-use crate::run::{Cause, Stage};
+use crate::run::{Cause, Next, Stage};
 use crate::session::Ctx;
 use rankdeck_proto::message::{ConsoleMessage, StopMode};
 use rankdeck_types::ids::NodeRank;
@@ -18,12 +18,13 @@ pub(super) fn stop(ctx: &mut Ctx<'_>, mode: StopMode, by: String) -> bool {
         return false;
     }
     // Asking again does not make it harder; asking for more does.
-    if ctx.model.run.stopping.is_some_and(|known| known >= mode) && ctx.session.run.restart.is_none() {
+    let waiting = matches!(ctx.session.run.stage, Stage::Waiting { .. });
+    if ctx.model.run.stopping.is_some_and(|known| known >= mode) && ctx.session.run.next().is_none() {
         return false;
     }
     ctx.note(Tone::Info, format!("stop asked for by {by} ({})", records::mode_text(mode)));
-    (ctx.session.run.next_plan, ctx.session.run.change) = (None, None);
-    if ctx.session.run.restart.take().is_some() {
+    ctx.session.run.change = None;
+    if ctx.session.run.take_next().is_some() || waiting {
         ctx.note(Tone::Info, "the restart is called off");
     }
     let cause = match by.strip_prefix("until ") {
@@ -33,6 +34,11 @@ pub(super) fn stop(ctx: &mut Ctx<'_>, mode: StopMode, by: String) -> bool {
     };
     ctx.session.run.facts.blame(cause);
     order(ctx, mode);
+    if waiting {
+        // Nothing runs, so nothing has to be stopped.
+        let ending = ctx.session.run.facts.ending();
+        drain::finish(ctx, ending);
+    }
     true
 }
 
@@ -44,7 +50,7 @@ pub(super) fn order(ctx: &mut Ctx<'_>, mode: StopMode) {
     facts.want_stop(mode, ctx.now);
 }
 
-/// A new generation was asked for; `checked`: under the microscope, where every collective is compared before it begins.
+/// A new generation was asked for; `checked`: one in which ranks compare every collective before they begin it.
 pub(super) fn restart(ctx: &mut Ctx<'_>, from: Option<String>, checked: bool) -> bool {
     if ctx.session.run.exited {
         return false;
@@ -56,34 +62,30 @@ pub(super) fn restart(ctx: &mut Ctx<'_>, from: Option<String>, checked: bool) ->
     if let Some(plan) = &mut ctx.model.plan {
         plan.experiment.watch.check_collectives = checked || configured;
     }
-    let how = if checked { " under the microscope" } else { "" };
+    let how = if checked { " that checks every collective" } else { "" };
     let text = match &from {
         Some(from) => format!("restart{how} from {from} asked for"),
         None => format!("restart{how} from the beginning asked for"),
     };
-    match ctx.session.run.stage {
-        Stage::Gathering { .. } if ctx.session.run.launch.is_none() && is_launch(ctx) => {
-            ctx.note(Tone::Warn, "nothing to restart: the run has not been launched");
-            return true;
-        }
-        Stage::Reserving { ref mut resume, .. } => {
-            *resume = from;
-            ctx.note(Tone::Info, text);
-            return true;
-        }
-        Stage::Waiting { ref mut until } => *until = ctx.now,
-        Stage::Over if ctx.session.run.exited => return false,
-        Stage::Gathering { .. }
-        | Stage::Launching
-        | Stage::Running
-        | Stage::Draining { .. }
-        | Stage::Over => {}
+    if matches!(ctx.session.run.stage, Stage::Gathering { .. }) && is_launch(ctx) {
+        ctx.note(Tone::Warn, "nothing to restart: the run has not been launched");
+        return true;
     }
     ctx.note(Tone::Info, text);
-    ctx.session.run.restart = Some(from);
-    if matches!(ctx.session.run.stage, Stage::Launching | Stage::Running | Stage::Draining { .. }) {
-        let failed = matches!(ctx.session.run.facts.cause, Some(Cause::Failure | Cause::Stuck(_)));
-        order(ctx, if failed { StopMode::Terminate } else { StopMode::Clean });
+    match &mut ctx.session.run.stage {
+        Stage::Reserving { resume, .. } => *resume = from,
+        Stage::Waiting { until, next } => {
+            *until = ctx.now;
+            next.from = from;
+        }
+        Stage::Gathering { next, .. } => *next = Some(Next { from, ..Next::default() }),
+        Stage::Launching | Stage::Running | Stage::Draining { .. } => {
+            let next = ctx.session.run.take_next().unwrap_or_default();
+            ctx.session.run.drain(ctx.now, Some(Next { from, ..next }));
+            let failed = matches!(ctx.session.run.facts.cause, Some(Cause::Failure | Cause::Stuck(_)));
+            order(ctx, if failed { StopMode::Terminate } else { StopMode::Clean });
+        }
+        Stage::Over => drain::resume(ctx, Next { from, ..Next::default() }),
     }
     true
 }

@@ -36,7 +36,7 @@ fn act(ctx: &mut Ctx<'_>, reason: &str) {
     }
     match policy {
         OnStuck::Report => {}
-        OnStuck::Restart if super::policy::stuck(ctx, policy) => {
+        OnStuck::Restart if super::policy::stuck(ctx) => {
             // A stuck group cannot agree on a last iteration: asking it to would only cost the grace.
             user::order(ctx, StopMode::Terminate);
             ctx.note(Tone::Warn, "policy on_stuck = \"restart\": a new generation follows");
