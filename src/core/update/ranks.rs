@@ -64,76 +64,100 @@ pub(super) struct End<'a> {
 
 /// A rank's process ended.
 pub(super) fn exited(ctx: &mut Ctx<'_>, at: At, rank: Rank, pid: u32, end: End<'_>) {
-    let End { exit, last_lines, stopping, ago_ms, with_agent } = end;
     let name = ctx.host_name(at.node);
-    let good = words::is_success(&exit);
-    let tone = if good || stopping { Tone::Info } else { Tone::Bad };
-    ctx.note_at(at.time, tone, format!("rank {rank} on {name} {}", words::exit_text(&exit)));
+    let good = words::is_success(&end.exit);
+    let tone = if good || end.stopping { Tone::Info } else { Tone::Bad };
+    ctx.note_at(at.time, tone, format!("rank {rank} on {name} {}", words::exit_text(&end.exit)));
     let Some(model) = mine(ctx, at, rank) else { return };
     model.pid = if pid == 0 { model.pid } else { Some(pid) };
-    model.life = RankLife::Exited(exit.clone());
+    model.life = RankLife::Exited(end.exit.clone());
     let said = model.error.clone().map(|error| error.0).unwrap_or_default();
-    let state = match &exit {
+    let state = match &end.exit {
         Exit::Code { code: 0 } => "exited",
         Exit::Code { .. } => "failed",
         Exit::Signal { .. } => "killed",
         Exit::NotStarted { .. } => "not_started",
     };
-    tell_life(ctx, at, rank, state, Some(&exit), said.clone());
+    tell_life(ctx, at, rank, state, Some(&end.exit), said.clone());
     ctx.session.run.facts.first_end.get_or_insert(ctx.now);
     if good {
-        // Those that it left may have been heard of first.
+        // The ranks whose connection it closed may have been heard of first.
         let facts = &ctx.session.run.facts;
         let victims = facts.failures.iter().all(|failure| failure.weight == Weight::Victim);
-        let victim = facts.failures.first().map(|failure| failure.rank).filter(|_| victims && !stopping);
-        if let Some(victim) = victim {
+        let first = facts.failures.first().map(|failure| failure.rank);
+        if let Some(victim) = first.filter(|_| victims && !end.stopping) {
             left_early(ctx, at, victim);
         }
         return;
     }
-    // Exit code 2 of the built-in trainer means a mistake in the configuration, said or unsaid.
-    let builtin = ctx.model.plan.as_ref().is_some_and(|plan| plan.is_builtin());
-    let usage = ctx.session.run.facts.usage.contains(&rank) || (builtin && exit == Exit::Code { code: 2 });
-    let words = format!("{said} {}", last_lines.join(" "));
-    let mismatch = crate::watch::is_victim(&exit, &words);
-    let weight = if mismatch { Weight::Victim } else { weigh(&exit, usage, &words) };
-    let wanted = match ctx.session.run.facts.cause {
-        Some(Cause::Failure | Cause::LaunchFailed(_)) | None => false,
-        Some(Cause::Requested { .. } | Cause::Until(_) | Cause::Stuck(_)) => true,
-        Some(Cause::Elsewhere { .. }) => weight == Weight::Victim,
-    } || ctx.session.run.next().is_some();
-    if stopping || wanted {
+    let blame = blame(ctx, rank, &end, &said);
+    if end.stopping || is_end_wanted(ctx, blame.weight) {
         // Peers of a rank that a stop has already reached fail with connection errors before their own order arrives.
-        if !(stopping && words::is_stop_effect(&exit)) {
+        if !(end.stopping && words::is_stop_effect(&end.exit)) {
             ctx.session.run.facts.bad_exits += 1;
         }
         return;
     }
+    failed(ctx, at, rank, &end, blame);
+}
+
+/// What the end of a rank's process and its last words say about its guilt.
+struct Blame {
+    weight: Weight,
+    /// The rank named a mistake in the configuration.
+    usage: bool,
+    /// Another rank's message of the wrong size ended it.
+    mismatch: bool,
+}
+
+fn blame(ctx: &Ctx<'_>, rank: Rank, end: &End<'_>, said: &str) -> Blame {
+    // Exit code 2 of the built-in trainer means a mistake in the configuration, said or unsaid.
+    let builtin = ctx.model.plan.as_ref().is_some_and(|plan| plan.is_builtin());
+    let code_2 = end.exit == Exit::Code { code: 2 };
+    let usage = ctx.session.run.facts.usage.contains(&rank) || (builtin && code_2);
+    let words = format!("{said} {}", end.last_lines.join(" "));
+    let mismatch = crate::watch::is_victim(&end.exit, &words);
+    let weight = if mismatch { Weight::Victim } else { weigh(&end.exit, usage, &words) };
+    Blame { weight, usage, mismatch }
+}
+
+/// The generation was on its way out already, for a reason other than a failure.
+fn is_end_wanted(ctx: &Ctx<'_>, weight: Weight) -> bool {
+    let wanted = match ctx.session.run.facts.cause {
+        Some(Cause::Failure | Cause::LaunchFailed(_)) | None => false,
+        Some(Cause::Requested { .. } | Cause::Until(_) | Cause::Stuck(_)) => true,
+        Some(Cause::Elsewhere { .. }) => weight == Weight::Victim,
+    };
+    wanted || ctx.session.run.next().is_some()
+}
+
+/// A rank failed by itself or as another one's victim: a fact for the watch, and the cause of the run's end.
+fn failed(ctx: &mut Ctx<'_>, at: At, rank: Rank, end: &End<'_>, blame: Blame) {
+    let Blame { weight, usage, mismatch } = blame;
+    let lost_peer = weight == Weight::Victim && !mismatch;
     let culprit = ctx.session.run.facts.culprit().filter(|culprit| culprit.weight <= weight);
     let earlier = culprit.map(|culprit| culprit.rank);
     let stuck = ctx.session.watch.root().filter(|root| *root != rank);
-    let left = match (&earlier, stuck, weight) {
-        (None, None, Weight::Victim) if !mismatch => left_early(ctx, at, rank),
-        _ => None,
-    };
-    let victim_of = earlier.or(stuck).or(left).filter(|_| weight == Weight::Victim && !mismatch);
+    let known = earlier.or(stuck);
+    let left = if known.is_none() && lost_peer { left_early(ctx, at, rank) } else { None };
+    let victim_of = known.or(left).filter(|_| lost_peer);
     ctx.session.watch.died(ctx.session.clock.awake_ms);
     // A broken connection is never the first failure of a group, even where its cause has not been heard of yet.
-    let victim = weight == Weight::Victim && !mismatch && ctx.model.ranks.len() > 1;
-    let mut verdict = crate::watch::dead(ctx.model, rank, &exit, last_lines, victim, victim_of);
-    if with_agent {
-        // The signal is our own guard's; what matters is whose end it followed.
+    let victim = lost_peer && ctx.model.ranks.len() > 1;
+    let mut verdict = crate::watch::dead(ctx.model, rank, &end.exit, end.last_lines, victim, victim_of);
+    let host = ctx.host_name(at.node);
+    if end.with_agent {
+        // Our own guard sent the signal, after the agent had died.
         verdict.reason = format!(
-            "the agent on {name} was killed or died, and with it rank {rank}, as every rank of a lost agent"
+            "the agent on {host} was killed or died, and rank {rank} with it: ranks do not outlive their agent"
         );
     }
-    let ended = at.time - ago_ms as f64 / 1000.0;
+    let ended = at.time - end.ago_ms as f64 / 1000.0;
     let began = ctx.session.run.facts.errors.get(&rank).map_or(ended, |said| said.min(ended));
     let (time, bound_s) = super::failure::on_our_clock(ctx, at.node, began);
-    let last_lines = last_lines.to_vec();
-    let text = verdict.reason.clone();
+    let (last_lines, text) = (end.last_lines.to_vec(), verdict.reason.clone());
     let facts = &mut ctx.session.run.facts;
-    facts.failures.push(Failure { rank, host: name, time, bound_s, last_lines, weight, text, usage });
+    facts.failures.push(Failure { rank, host, time, bound_s, last_lines, weight, text, usage });
     facts.blame(Cause::Failure);
     ctx.session.watch.fact(Some(rank), verdict);
 }
