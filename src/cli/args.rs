@@ -153,9 +153,9 @@ pub struct RestartArgs {
     /// Checkpoint on rank 0's host to begin from, or `latest`, or `afresh`; default: afresh, and `latest` with --exclude or --add.
     #[arg(long, value_name = "CHECKPOINT")]
     pub from: Option<String>,
-    /// Compare every collective of all ranks before it begins: slower, but the first difference is named at its call.
+    /// Ranks compare every collective before they begin it: slower, but names the call at which they first differ.
     #[arg(long, conflicts_with_all = ["exclude", "add"])]
-    pub microscope: bool,
+    pub check_collectives: bool,
     /// Go on without this host; may be repeated.
     #[arg(long, value_name = "HOST")]
     pub exclude: Vec<String>,

@@ -54,7 +54,7 @@ pub async fn restart(hosts_from: &HostsSource, args: RestartArgs) -> Result<u8, 
     // On other hosts a run goes on from where it is unless somebody says otherwise.
     let from =
         args.from.clone().or_else(|| changes.then(|| "latest".to_owned())).filter(|from| from != "afresh");
-    let errand = Errand::restart(from, args.exclude.clone(), add, args.microscope);
+    let errand = Errand::restart(from, args.exclude.clone(), add, args.check_collectives);
     let end = target.errand(errand, &args.meet).await?;
     if let Some(refused) = end.model.run.refused.as_ref().filter(|_| end.why != Why::Detached) {
         return Err(Failure::usage(format!("no restart: {refused}"))

@@ -45,8 +45,8 @@ pub enum Event {
         add: Vec<Host>,
     },
     /// Begin a new generation in which ranks compare every collective before they begin it.
-    MicroscopeRequested {
-        /// As for a restart.
+    CheckedRestartRequested {
+        /// Checkpoint to begin from, as for [`Event::RestartRequested`].
         from: Option<String>,
     },
     /// Leave the run alone and end the console.

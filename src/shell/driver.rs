@@ -404,7 +404,7 @@ impl Driver {
         match action {
             Action::Stop(mode) => self.tell(Event::StopRequested { mode, by: "key".to_owned() }),
             Action::Restart { from } => self.tell(Event::restart(from)),
-            Action::Microscope { from } => self.tell(Event::MicroscopeRequested { from }),
+            Action::CheckedRestart { from } => self.tell(Event::CheckedRestartRequested { from }),
             Action::Rehost { from, exclude, add } => {
                 self.tell(Event::RestartRequested { from, exclude, add });
             }

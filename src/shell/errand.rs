@@ -105,7 +105,7 @@ impl Errand {
                     *ordered = Some(model.run.generation);
                     let from = from.clone();
                     Wish::Do(if *checked {
-                        Event::MicroscopeRequested { from }
+                        Event::CheckedRestartRequested { from }
                     } else {
                         Event::RestartRequested { from, exclude: exclude.clone(), add: add.clone() }
                     })

@@ -113,7 +113,7 @@ pub fn restart(model: &Model) -> Confirm {
     choices.push(choice('a', "afresh", Some(Action::Restart { from: None })));
     text.push("microscope: every collective is checked before it begins.".into());
     let from = model.checkpoints.last().map(|_| "latest".to_string());
-    choices.push(choice('m', "microscope", Some(Action::Microscope { from })));
+    choices.push(choice('m', "microscope", Some(Action::CheckedRestart { from })));
     confirm(ConfirmKind::Restart, "restart the run?", text, choices)
 }
 

@@ -35,7 +35,7 @@ pub enum Action {
         from: Option<String>,
     },
     /// The same with every collective compared before it begins.
-    Microscope {
+    CheckedRestart {
         /// Path on the host of rank 0, or `latest`.
         from: Option<String>,
     },
@@ -77,7 +77,7 @@ impl fmt::Debug for Action {
         match self {
             Action::Stop(mode) => write!(f, "Stop({mode:?})"),
             Action::Restart { from } => write!(f, "Restart {{ from: {from:?} }}"),
-            Action::Microscope { from } => write!(f, "Microscope {{ from: {from:?} }}"),
+            Action::CheckedRestart { from } => write!(f, "CheckedRestart {{ from: {from:?} }}"),
             Action::Rehost { from, exclude, add } => {
                 let add: Vec<&str> = add.iter().map(|host| host.name.as_str()).collect();
                 write!(f, "Rehost {{ from: {from:?}, exclude: {exclude:?}, add: {add:?} }}")

@@ -320,7 +320,7 @@ keys! {
         /// Seconds allowed for an evaluation or a checkpoint that shows no progress.
         rank0_budget_s: f64 [SECONDS] = 600.0,
         /// Ranks compare every collective before they begin it, so that the first difference is named at its
-        /// call: slower; `rankdeck restart --microscope` does the same for one generation.
+        /// call: slower; `rankdeck restart --check-collectives` does the same for one generation.
         check_collectives: bool = false,
         /// Show the process groups of Python ranks through a `sitecustomize` on `PYTHONPATH`; scripts stay as
         /// they are.

@@ -95,7 +95,7 @@ fn ranks_that_end_end_in_their_way() {
 }
 
 #[test]
-fn calls_that_differ_are_found_at_the_call_under_the_microscope() {
+fn calls_that_differ_are_found_at_the_call_that_is_checked() {
     for fault in
         ["mismatch-op@1:1", "mismatch-count@1:1", "mismatch-dtype@1:1", "skip@1:1", "extra-barrier@1:1"]
     {

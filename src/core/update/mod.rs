@@ -42,7 +42,7 @@ pub(super) fn handle(ctx: &mut Ctx<'_>, event: Event) {
             user::restart(ctx, from, false)
         }
         Event::RestartRequested { from, exclude, add } => policy::change(ctx, from, exclude, add),
-        Event::MicroscopeRequested { from } => user::restart(ctx, from, true),
+        Event::CheckedRestartRequested { from } => user::restart(ctx, from, true),
         Event::DetachRequested => user::detach(ctx),
         Event::PromptAnswered { node, answer } => user::answer(ctx, node, answer),
         Event::Recalled { learnt } => {

@@ -224,10 +224,10 @@ pub(super) fn advice(model: &Model, reason: Reason, rank: Option<&RankModel>) ->
     let log = || advice("look at its log", format!("rankdeck logs {run} --rank {number}"));
     let restart =
         || advice("restart from the latest checkpoint", format!("rankdeck restart {run} --from latest"));
-    let microscope = || {
+    let checked = || {
         advice(
             "restart with every collective checked before it begins",
-            format!("rankdeck restart {run} --microscope"),
+            format!("rankdeck restart {run} --check-collectives"),
         )
     };
     match reason {
@@ -259,7 +259,7 @@ pub(super) fn advice(model: &Model, reason: Reason, rank: Option<&RankModel>) ->
         | Reason::OrderDeadlock
         | Reason::NoCollectives
         | Reason::MismatchAbort
-        | Reason::WeightsDiffer => vec![microscope(), restart()],
+        | Reason::WeightsDiffer => vec![checked(), restart()],
         Reason::LinkDown | Reason::NetworkLoss | Reason::OneWayLoss => {
             vec![advice("look at the interface, its cable and the firewall between the hosts", String::new())]
         }
