@@ -5,40 +5,40 @@ use rankdeck_proto::message::ConsoleMessage;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::NodeRank;
 
-/// Do this.
+/// An order to the shell.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
-    /// Send to an agent.
+    /// Send a message to an agent.
     Send {
-        /// Which host.
+        /// The agent's host.
         node: NodeRank,
-        /// What.
+        /// The message.
         message: ConsoleMessage,
     },
-    /// Hand the user's answer to a link; `None` refuses.
+    /// Hand the user's answer to a link that asked.
     Answer {
-        /// Which host.
+        /// The link's host.
         node: NodeRank,
-        /// The answer.
+        /// What the user typed; `None` refuses.
         answer: Option<String>,
     },
-    /// Open a link to a host that joins the run, in place of a closed one if there was one.
+    /// Open a link to a host that joins the run, in place of its closed link if it has one.
     Connect {
-        /// Which host.
+        /// Index of the host from now on.
         node: NodeRank,
-        /// The host.
+        /// How to reach the host.
         host: Box<Host>,
     },
     /// Close a link for good.
     Disconnect {
-        /// Which host.
+        /// The link's host.
         node: NodeRank,
     },
-    /// Tell the outside: a JSON line, a plain line, a record in the console's run directory.
+    /// Report to the outside: a JSON line, a plain line, a record in the console's run directory.
     Tell(Box<Report>),
-    /// The console is done.
+    /// End the console.
     Exit {
-        /// Exit code as DESIGN 4.
+        /// Its exit code, as README lists them.
         code: u8,
     },
 }

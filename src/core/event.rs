@@ -8,39 +8,39 @@ use rankdeck_types::ids::{NodeRank, WallTime};
 use rankdeck_types::link_state::LinkState;
 use serde::{Deserialize, Serialize};
 
-/// Something happened.
+/// One cause of change.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
     /// A link changed its state.
     LinkChanged {
-        /// Which host.
+        /// The link's host.
         node: NodeRank,
-        /// To what.
+        /// The new state.
         state: LinkState,
     },
-    /// An agent said something.
+    /// An agent sent a message.
     AgentSaid {
-        /// Which host.
+        /// The agent's host.
         node: NodeRank,
-        /// What.
+        /// The message.
         message: Box<AgentMessage>,
     },
     /// The user, a signal or a policy asked for a stop of the run.
     StopRequested {
         /// How hard; a harder one replaces a softer one.
         mode: StopMode,
-        /// Who: `key`, `signal`, `command`, `until`.
+        /// Where the request comes from: `key`, `signal`, `command`, `until`.
         by: String,
     },
     /// Begin a new generation.
     RestartRequested {
         /// Checkpoint path on the host of rank 0, `latest`, or `None` to start afresh.
         from: Option<String>,
-        /// Hosts that the new generation does without, by name.
+        /// Names of hosts that the new generation excludes.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         exclude: Vec<String>,
-        /// Hosts that it gets, known or new.
+        /// Hosts that it adds, known or new.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         add: Vec<Host>,
     },
@@ -53,25 +53,26 @@ pub enum Event {
     DetachRequested,
     /// The user answered a prompt of a link.
     PromptAnswered {
-        /// Which host.
+        /// The link's host.
         node: NodeRank,
         /// `None`: refused. The text itself never enters a trace.
         #[serde(skip)]
         answer: Option<String>,
     },
-    /// What people should know about this run from the start, said by whoever prepared it; one line each.
+    /// Warnings of whatever prepared the run, for people to see from the start.
     Warned {
-        /// The lines.
+        /// One warning per line.
         lines: Vec<String>,
     },
-    /// The console's wall clock, told once at the start (and again after a jump): for showing times and clock skew, never for a decision.
+    /// The console's wall clock, at the start and again after a jump. It serves to show times and clock skew,
+    /// never to decide.
     WallClock {
         /// Seconds since the epoch.
         time: WallTime,
     },
-    /// What an earlier console of this run learnt about its pace; told before anything else.
+    /// What an earlier console of this run learnt about its pace; comes before all other events.
     Recalled {
-        /// Its silences.
+        /// How long ranks are usually silent.
         learnt: Learnt,
     },
     /// Time passed; nothing else did.

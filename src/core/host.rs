@@ -8,6 +8,7 @@
 use crate::model::HostModel;
 use rankdeck_proto::message::StopMode;
 use rankdeck_types::ids::{Generation, Timestamp};
+use rankdeck_types::link_state::LinkState;
 
 /// The stage of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -53,7 +54,8 @@ pub struct HostMachine {
     pub(crate) launch_sent: Option<Generation>,
     /// Hardest stop sent on this connection in this generation.
     pub(crate) stop_sent: Option<StopMode>,
-    /// `last_seq` at the latest gap: a second gap at the same place is a loss in the spool itself and is passed over.
+    /// `last_seq` at the latest gap. A second gap at the same place is a loss in the spool itself and is
+    /// ignored.
     pub(crate) gap_at: Option<u64>,
     /// `dropped` of the latest sample of this connection.
     pub(crate) dropped: u64,
@@ -77,7 +79,7 @@ impl HostMachine {
         }
     }
 
-    /// It will not come (back) by itself.
+    /// The connection does not come back by itself.
     pub(crate) fn is_gone(&self) -> bool {
         match self.stage {
             HostStage::Failed | HostStage::Closed => true,
@@ -103,6 +105,22 @@ impl HostModel {
     /// Orders reach the host.
     pub(crate) fn is_live(&self) -> bool {
         self.machine.is_live()
+    }
+
+    /// Why its link cannot work.
+    pub(crate) fn link_error(&self) -> Option<String> {
+        match &self.link {
+            LinkState::Failed { error, hint } if hint.is_empty() => Some(error.clone()),
+            LinkState::Failed { error, hint } => Some(format!("{error}; {hint}")),
+            LinkState::Closed => Some(format!("{}: closed", self.name)),
+            LinkState::Idle
+            | LinkState::Connecting { .. }
+            | LinkState::Asking { .. }
+            | LinkState::Uploading { .. }
+            | LinkState::Starting
+            | LinkState::Ready { .. }
+            | LinkState::Lost { .. } => None,
+        }
     }
 
     /// The host is live, and everything that had happened before is applied.

@@ -1,15 +1,16 @@
-//! The join of all-reduced totals with the ranks' own counters of the same training iteration.
+//! Pairs all-reduced totals with the ranks' own counters of the same training iteration.
 //!
-//! Owner: `update::records`. Rank 0 says the totals, every rank its own counters; they come over different links in any order.
-//! Invariants:
-//! - JOIN-1: a progress exists only for an iteration of which all ranks and the totals have arrived, and they come in order.
+//! Owner: `update::ranks`. Rank 0 reports the totals, every rank its own counters. They arrive over different
+//! links, in any order. Invariants:
+//! - JOIN-1: only an iteration of which the totals and all ranks' counters have arrived is reported, and in
+//!   order.
 //! - JOIN-2: the table is bounded; what never met is counted.
 
 use rankdeck_proto::message::Counters;
 use rankdeck_types::ids::{Rank, WallTime};
 use std::collections::BTreeMap;
 
-/// Cells (rows times ranks) kept while a host is silent.
+/// Cells (rows times ranks) that are kept while a host is silent, at most.
 const CELLS: usize = 1 << 18;
 /// Seconds over which rates are smoothed.
 const SMOOTH_S: f64 = 3.0;
@@ -17,7 +18,6 @@ const SMOOTH_S: f64 = 3.0;
 /// A complete iteration.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Joined {
-    /// All-reduced.
     pub totals: Counters,
     /// When rank 0's agent wrote them.
     pub time: WallTime,
@@ -124,8 +124,9 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Takes `count` at `time` (seconds on any one clock) and gives the rate; time that stands still or goes back, and counters that
-    /// go back (a resumed generation), begin anew without a jump. A counter at 0 has not begun: what was resumed does not begin there.
+    /// Takes `count` at `time` (seconds on any one clock) and returns the rate. Time that stands still or
+    /// goes back, and counters that go back (a resumed generation), do not make it jump. A counter at 0 has
+    /// not begun: a resumed run does not begin there.
     pub(crate) fn update(&mut self, time: f64, count: u64) -> f64 {
         if let Some((then, before)) = self.last {
             let elapsed = time - then;

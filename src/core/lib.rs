@@ -3,9 +3,9 @@
 //! The path of an event: `link` → [`event::Event`] → [`Core::handle`] → [`effect::Effect`]s. The screen reads
 //! [`Core::model`].
 //!
-//! Map: `update` reduces events (one file per cause; `update::reconcile` alone decides what follows), `host` and
-//! `run` are the state machines, `join` pairs totals with the ranks' counters, `watch` finds verdicts, `session`
-//! holds what the reducer keeps beside the model, `trace` records and replays.
+//! Map: `update` reduces events (one file per cause; `update::reconcile` alone decides what follows), `host`
+//! and `run` are the state machines, `join` pairs totals with the ranks' counters, `watch` finds verdicts,
+//! `session` holds what the reducer keeps beside the model, `trace` records and replays.
 //!
 //! Invariants:
 //! - PURE-1: the same goal and the same `(time, event)` list give the same model and the same effects.
@@ -48,8 +48,8 @@ use serde::{Deserialize, Serialize};
 
 /// Milliseconds between two ticks while something is wrong or in transition.
 const TICK_MS: u64 = 250;
-/// Milliseconds between two ticks while all is well. Gauges arrive twice a second then, and each arrival causes a
-/// tick. A faster clock would only interrupt the ranks that run on this machine.
+/// Milliseconds between two ticks while all is well. Gauges arrive twice a second then, and each arrival
+/// causes a tick. A faster clock would only interrupt the ranks that run on this machine.
 const CALM_TICK_MS: u64 = 750;
 
 /// What a console is for.
@@ -82,7 +82,8 @@ impl Default for Core {
 }
 
 impl Core {
-    /// A console for `goal` that stops the run when one of `until` is reached. The shell opens one link per host.
+    /// A console for `goal` that stops the run when one of `until` is reached. The shell opens one link per
+    /// host.
     pub fn new(goal: Goal, until: Vec<Until>, now: Timestamp) -> Core {
         Core::with_resolver(goal, until, now, PlanDraft::resolve)
     }
@@ -117,7 +118,8 @@ impl Core {
             })
             .collect();
         if let Goal::Launch(draft) = &goal {
-            // A preview for the screen. The plan that counts is made when all hosts have reported what they have.
+            // A preview for the screen. The plan that counts is made when all hosts have reported what they
+            // have.
             if let Ok(plan) = resolve(draft, &[]) {
                 update::install(&mut model, &plan);
                 model.plan = Some(plan);
@@ -144,8 +146,9 @@ impl Core {
         self.session.watch.learnt()
     }
 
-    /// Makes the console stay when the run is over, for a screen that people look at. `run_finished` is reported, but
-    /// agents are kept and a restart is possible. [`Effect::Exit`] follows only after [`Event::DetachRequested`].
+    /// Makes the console stay when the run is over, for a screen that people look at. `run_finished` is
+    /// reported, but agents are kept and a restart is possible. [`Effect::Exit`] follows only after
+    /// [`Event::DetachRequested`].
     pub fn lingering(mut self) -> Core {
         self.session.linger = true;
         self
@@ -166,8 +169,8 @@ impl Core {
         &mut self.model
     }
 
-    /// Applies one event at `now` (the console's monotonic clock) and returns what to do, in order. Nothing follows
-    /// [`Effect::Exit`].
+    /// Applies one event at `now` (the console's monotonic clock) and returns what to do, in order. Nothing
+    /// follows [`Effect::Exit`].
     pub fn handle(&mut self, now: Timestamp, event: Event) -> Vec<Effect> {
         let now = self.session.clock.advance(now);
         let over = self.session.run.exited;
@@ -184,7 +187,8 @@ impl Core {
         alive.then(|| self.session.clock.tick.plus(pause))
     }
 
-    /// All ranks run, every host was heard lately, nothing is wrong, and the watch has seen the latest gauges.
+    /// All ranks run, every host was heard lately, nothing is wrong, and the watch has seen the latest
+    /// gauges.
     fn is_calm(&self) -> bool {
         let Clock { awake_ms, sampled, .. } = self.session.clock;
         let lately =

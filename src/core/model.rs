@@ -6,7 +6,8 @@
 //! Owner: [`crate::Core`]. Invariants:
 //! - CORE-1: nothing here is a guess about the present: every gauge carries when it arrived.
 //! - CORE-2: every buffer is bounded; what was dropped is counted in [`Drops`].
-//! - CORE-3: records are applied exactly once, in order, per host ([`HostModel::last_seq`]); duplicates change nothing.
+//! - CORE-3: records are applied exactly once, in order, per host ([`HostModel::last_seq`]); duplicates
+//!   change nothing.
 
 use crate::host::HostMachine;
 use crate::join::Rate;
@@ -33,13 +34,14 @@ pub struct Model {
     pub ranks: Vec<RankModel>,
     /// Latest all-reduced totals with the ranks' own counters of the same iteration.
     pub progress: Option<Progress>,
-    /// What a program that knows nothing of rankdeck says about itself.
+    /// What a program that does not know rankdeck prints about itself.
     pub own: Option<OwnMetrics>,
     /// Evaluations, oldest first.
     pub evals: Vec<Evaluation>,
     /// Checkpoints, oldest first.
     pub checkpoints: Vec<CheckpointModel>,
-    /// Charts: scalar name to values over global env_step. Always there once data came: `charts/episodic_return`, `charts/eval_return`, `charts/SPS`.
+    /// Charts: scalar name to values over global env_step. The console itself makes `charts/episodic_return`,
+    /// `charts/eval_return` and `charts/SPS`.
     pub scalars: BTreeMap<String, Series>,
     /// Present verdicts, worst first.
     pub verdicts: Vec<VerdictReport>,
@@ -56,21 +58,22 @@ pub struct Model {
 /// Life of the run.
 #[derive(Debug, Clone, Default)]
 pub struct RunModel {
-    /// Which run.
+    /// Name and time of the launch.
     pub id: Option<RunId>,
-    /// Which life of it.
+    /// The present generation.
     pub generation: Generation,
-    /// Where it stands.
+    /// Its stage.
     pub state: RunState,
     /// A stop that was asked for.
     pub stopping: Option<StopMode>,
     /// When the first launch was sent (console clock).
     pub started: Option<Timestamp>,
-    /// How long an adopted run had been going when it was found, until its end if it was over by then, ms; comes on top of the time since `started`.
+    /// Milliseconds for which an adopted run had been running when it was found, up to its end if it was over
+    /// by then. Add them to the time since `started`.
     pub head_start_ms: u64,
     /// When it was over.
     pub ended: Option<Timestamp>,
-    /// How it ended, once it is proved.
+    /// How it ended, once that is proved.
     pub outcome: Option<Outcome>,
     /// Exit code that the console will end with.
     pub exit_code: Option<u8>,
@@ -86,15 +89,15 @@ pub struct RunModel {
     pub restart_at: Option<Timestamp>,
     /// Restarts by policy so far.
     pub restarts: u32,
-    /// The latest restart that could not be, and why.
+    /// Why the latest restart was refused.
     pub refused: Option<String>,
-    /// What was known to be doubtful before it began; bounded.
+    /// Warnings from before it began; bounded.
     pub warnings: Vec<String>,
     /// The failure that ended the present (or latest) generation.
     pub first_failure: Option<FirstFailure>,
 }
 
-/// Where a run stands.
+/// The stage of a run, for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RunState {
     /// Links are being opened.
@@ -102,9 +105,9 @@ pub enum RunState {
     Connecting,
     /// A port is being reserved and launches are on their way.
     Launching,
-    /// Ranks run.
+    /// All ranks have been spawned.
     Running,
-    /// A stop was ordered, or a rank ended; the others are on their way out.
+    /// A stop was ordered or a rank ended, and the others are on their way out.
     Draining,
     /// A new generation will follow.
     Restarting,
@@ -112,14 +115,14 @@ pub enum RunState {
     Over,
 }
 
-/// One host.
+/// What is known about one host.
 #[derive(Debug, Clone, Default)]
 pub struct HostModel {
-    /// Index.
+    /// Index in [`Model::hosts`].
     pub node_rank: NodeRank,
     /// Name in hosts.toml.
     pub name: String,
-    /// The road to its agent.
+    /// State of the connection to its agent.
     pub link: LinkState,
     /// When the link last changed.
     pub link_since: Timestamp,
@@ -129,7 +132,8 @@ pub struct HostModel {
     pub agent: Option<(u32, String)>,
     /// Wall clock of the agent minus ours, seconds.
     pub clock_offset_s: f64,
-    /// [`HostModel::clock_offset_s`] is right within this, seconds: half the round trip that it was measured with.
+    /// [`HostModel::clock_offset_s`] is right within this, seconds: half the round trip that it was measured
+    /// with.
     pub clock_bound_s: f64,
     /// When it was measured.
     pub clock_at: Timestamp,
@@ -137,15 +141,15 @@ pub struct HostModel {
     pub excluded: Option<String>,
     /// Number of the last record applied.
     pub last_seq: u64,
-    /// Latest gauges.
+    /// Its latest gauges.
     pub sample: Option<HostSample>,
     /// When anything last came from the agent.
     pub heard: Option<Timestamp>,
     /// Question for the user, while the link waits for the answer.
     pub prompt: Option<Prompt>,
-    /// This generation's proof: `None` until the host's `Stopped` record, then what is left.
+    /// Processes of this generation that are left: `None` until the agent has verified its stop.
     pub stopped: Option<Vec<Survivor>>,
-    /// GPUs free again, from the same record.
+    /// GPUs that are free again, from the same record.
     pub gpus_free: Vec<u32>,
     /// Folder of the run on this host, after `hello`.
     pub run_dir: String,
@@ -155,10 +159,10 @@ pub struct HostModel {
     pub machine: HostMachine,
 }
 
-/// One rank.
+/// What is known about one rank.
 #[derive(Debug, Clone)]
 pub struct RankModel {
-    /// Global index.
+    /// Index in [`Model::ranks`].
     pub rank: Rank,
     /// Index of its host.
     pub node: NodeRank,
@@ -166,25 +170,26 @@ pub struct RankModel {
     pub local_rank: u32,
     /// Name of its host.
     pub host: String,
-    /// Its GPU.
+    /// Its planned GPU on that host.
     pub gpu: Option<u32>,
-    /// Where it stands.
+    /// How far its life has come.
     pub life: RankLife,
     /// `cpu`, `cuda:0`, as it said when it joined.
     pub device: String,
     /// Process id on its host.
     pub pid: Option<u32>,
-    /// Latest gauges.
+    /// Its latest gauges.
     pub sample: Option<RankSample>,
     /// When those arrived.
     pub sampled: Option<Timestamp>,
     /// Own environment steps per second, smoothed.
     pub steps_per_s: f64,
-    /// Own counters of the latest reporting iterations, newest last, bounded; joined with totals by `train_iter`.
+    /// Own counters of the latest reporting iterations, newest last, bounded; joined with totals by
+    /// `train_iter`.
     pub counters: VecDeque<Counters>,
     /// Last error it reported before it ended.
     pub error: Option<(String, String)>,
-    /// Its log.
+    /// The end of its log.
     pub log: LogRing,
     /// CPU use over time, percent, for the sparkline.
     pub cpu_history: VecDeque<f32>,
@@ -196,7 +201,7 @@ pub struct RankModel {
     pub rate: Rate,
 }
 
-/// Where a rank stands.
+/// The life of a rank in one generation.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum RankLife {
     /// Not spawned in this generation.
@@ -215,7 +220,7 @@ pub enum RankLife {
 /// All-reduced totals beside the ranks' own counters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Progress {
-    /// All-reduced.
+    /// Sums over all ranks, all-reduced by them.
     pub totals: Counters,
     /// Sum of the ranks' own counters of the same iteration.
     pub sum: Counters,
@@ -236,7 +241,7 @@ pub struct Progress {
 /// Latest values of a program's own output or event files: one rank's, not reduced over the ranks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OwnMetrics {
-    /// Whose.
+    /// The rank whose output it is from.
     pub rank: Rank,
     /// `stdout` or `tensorboard`.
     pub source: String,
@@ -255,7 +260,7 @@ pub struct OwnMetrics {
 /// A checkpoint on rank 0's host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CheckpointModel {
-    /// Path.
+    /// Path on rank 0's host.
     pub path: String,
     /// Global environment steps.
     pub env_step: u64,
@@ -272,7 +277,7 @@ pub struct FingerprintModel {
     pub train_iter: u64,
     /// Gradient updates so far.
     pub update: u64,
-    /// All equal.
+    /// All ranks had the same weights.
     pub equal: bool,
     /// How many comparisons so far.
     pub compared: u64,
@@ -285,20 +290,20 @@ pub struct HistoryLine {
     pub at: Timestamp,
     /// Seconds since the epoch, as the source said.
     pub time: f64,
-    /// How grave.
+    /// How good or bad the news is.
     pub tone: Tone,
-    /// The text.
+    /// One sentence.
     pub text: String,
 }
 
-/// How grave a line is.
+/// How good or bad the news of a line is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tone {
-    /// As planned.
+    /// It goes as planned.
     Info,
     /// Good news.
     Good,
-    /// Worth knowing.
+    /// Something that may need attention.
     Warn,
     /// Bad news.
     Bad,
@@ -324,7 +329,7 @@ pub struct Drops {
     pub unknown: u64,
     /// Log lines that fell out of rings here.
     pub log_lines: u64,
-    /// Lines on event sockets that were no valid event.
+    /// Lines on event sockets that were not valid events.
     pub malformed: u64,
     /// Records that were missed and asked for again, or that an agent has lost.
     pub gaps: u64,
@@ -342,8 +347,8 @@ pub struct Drops {
 pub const LOG_LINES: usize = 2000;
 
 impl LogRing {
-    /// Adds `lines`, the first of which is number `first` in the rank's file; known ones are left out. Gives the new ones and how many old
-    /// ones fell out. `order` numbers lines over all ranks.
+    /// Adds those of `lines` that are new; the first is number `first` in the rank's file. Returns the new
+    /// ones, and how many old ones fell out. `order` numbers lines over all ranks.
     pub fn extend(&mut self, first: u64, lines: Vec<String>, order: &mut u64) -> (Vec<String>, u64) {
         let known = usize::try_from(self.next.saturating_sub(first)).unwrap_or(usize::MAX);
         let end = first.saturating_add(lines.len() as u64);

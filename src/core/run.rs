@@ -2,8 +2,8 @@
 //!
 //! Owner: `update`. Invariants:
 //! - RUN-1: the first cause of an end decides the outcome; a failed rank never gives exit code 0.
-//! - RUN-2: a run is over only when every host has reported a verified stop, or when the deadline for that has
-//!   passed. In the second case the run says that its stop is not proved.
+//! - RUN-2: a run is over only when every host has reported a verified stop, or when the deadline for that
+//!   has passed. In the second case the run says that its stop is not proved.
 //! - RUN-3: facts belong to one generation and are dropped with it.
 #![deny(clippy::wildcard_enum_match_arm)]
 
@@ -32,7 +32,6 @@ pub(crate) enum Stage {
         resume: Option<String>,
         /// Number of the request under way.
         request: Option<u64>,
-        /// The answer.
         port: Option<u16>,
     },
     /// Nothing runs; the next generation begins at `until`.
@@ -113,7 +112,6 @@ pub(crate) enum Cause {
 /// One rank's failure.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Failure {
-    /// Whose.
     pub rank: Rank,
     /// Name of its host.
     pub host: String,
@@ -125,14 +123,13 @@ pub(crate) struct Failure {
     pub last_lines: Vec<String>,
     /// How likely it is a victim rather than the culprit; the lowest is reported as the reason.
     pub weight: Weight,
-    /// One sentence.
     pub text: String,
     /// The rank named a mistake in the configuration.
     pub usage: bool,
 }
 
-/// Which rank is to blame when several fail. Peers of a killed rank fail with connection errors, and over SSH the
-/// peers' records may arrive first.
+/// Which rank is to blame when several fail. Peers of a killed rank fail with connection errors, and over SSH
+/// the peers' records may arrive first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Weight {
     /// Killed, crashed, never started, or a mistake in the configuration.
@@ -146,7 +143,6 @@ pub(crate) enum Weight {
 /// A stop that is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stop {
-    /// How hard.
     pub mode: StopMode,
     /// When it is (or was) ordered.
     pub at: Timestamp,
@@ -232,7 +228,6 @@ impl Reach {
     }
 }
 
-/// The run.
 #[derive(Debug, Clone)]
 pub(crate) struct RunMachine {
     pub stage: Stage,
@@ -258,11 +253,9 @@ pub(crate) struct RunMachine {
 /// How a run is called when it is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ending {
-    /// How.
     pub outcome: Outcome,
     /// The console's exit code.
     pub exit_code: u8,
-    /// One sentence.
     pub reason: String,
 }
 
@@ -334,8 +327,9 @@ impl RunMachine {
 }
 
 impl Facts {
-    /// Notes why the run ends, unless that is known (RUN-1). A failure replaces a stop by another console: consoles
-    /// order a stop after a failure, and another host's record of the order may arrive before the failure itself.
+    /// Notes why the run ends, unless that is known (RUN-1). A failure replaces a stop by another console:
+    /// consoles order a stop after a failure, and another host's record of the order may arrive before the
+    /// failure itself.
     pub fn blame(&mut self, cause: Cause) {
         let weak = matches!(self.cause, Some(Cause::Elsewhere { .. }) | None);
         if self.cause.is_none() || (weak && cause == Cause::Failure) {

@@ -1,4 +1,5 @@
-//! Bounded series of `(x, y)` for charts: when full, neighbours are merged, so that the whole run stays visible.
+//! Bounded series of `(x, y)` for charts: when full, neighbours are merged, so that the whole run stays
+//! visible.
 
 /// A bounded series; x never decreases.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -1,6 +1,7 @@
-//! What the reducer keeps beside the model: machines, tables, clocks, and the context that one event is handled in.
+//! What the reducer keeps beside the model: machines, tables, clocks, and the context that one event is
+//! handled in.
 //!
-//! Owner: [`crate::Core`]. The parts know nothing of each other; `update` connects them.
+//! Owner: [`crate::Core`]. The parts do not know each other; `update` connects them.
 
 use crate::Goal;
 use crate::effect::Effect;
@@ -35,22 +36,18 @@ pub(crate) struct Session {
     pub run: RunMachine,
     /// Totals and counters of this generation.
     pub join: Join,
-    /// Rates.
     pub rates: Rates,
-    /// Verdicts.
     pub watch: Watch,
-    /// Time.
     pub clock: Clock,
 }
 
-/// Smoothed rates.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rates {
     /// Of rank 0's totals, on its agent's wall clock.
     pub global: Rate,
     /// Generation of the last totals.
     pub generation: Generation,
-    /// Charts that come from totals and evaluations, so that scalars of the same name are left out.
+    /// Charts that come from totals and evaluations; scalars of the same names are ignored.
     pub derived: std::collections::BTreeSet<&'static str>,
     /// Global order of log lines.
     pub lines: u64,
@@ -61,8 +58,8 @@ pub(crate) struct Rates {
 pub(crate) struct Clock {
     /// When the last event was handled.
     pub last: Timestamp,
-    /// Milliseconds during which this console was awake: between two events at most [`Clock::GAP`] count, so that a console that
-    /// was stopped or starved does not take its own silence for the hosts'.
+    /// Milliseconds for which this console was awake. At most [`Clock::GAP`] between two events count, so
+    /// that a console that was stopped or starved does not mistake its own silence for that of the hosts.
     pub awake_ms: u64,
     /// When the last tick came.
     pub tick: Timestamp,
@@ -75,7 +72,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Most milliseconds between two events that count as awake.
+    /// Milliseconds between two events that count as awake, at most.
     pub const GAP: u64 = 1000;
 
     /// Moves to `now`; time never goes back.
@@ -94,11 +91,8 @@ impl Clock {
 
 /// One event being handled.
 pub(crate) struct Ctx<'a> {
-    /// Now.
     pub now: Timestamp,
-    /// The model.
     pub model: &'a mut Model,
-    /// The rest.
     pub session: &'a mut Session,
     /// What to do, so far.
     pub out: Vec<Effect>,

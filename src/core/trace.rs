@@ -1,8 +1,9 @@
-//! Traces: every event with its time, as JSON Lines, so that a run can be looked at again and a bug can be replayed.
+//! Traces: every event with its time, as JSON Lines, so that a run can be looked at again and a bug can be
+//! replayed.
 //!
 //! Owner: the shell writes the lines, `rankdeck replay` reads them. Pure: text in, text out. Invariants:
 //! - TRACE-1: the first line is the [`Header`]; a trace of another version is refused.
-//! - TRACE-2: a trace never grows over its cap; what was left out is counted, and the events before stay valid.
+//! - TRACE-2: a trace never grows over its cap. Dropped events are counted, and those before stay valid.
 //! - TRACE-3: a line torn by a crash ends the trace; it does not spoil it.
 //! - TRACE-4: answers to prompts (passphrases) are never in a trace.
 
@@ -17,7 +18,7 @@ pub const VERSION: u32 = 1;
 /// Bytes of one trace at most, unless told otherwise.
 pub const CAP: u64 = 256 << 20;
 
-/// First line.
+/// First line of a trace.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Header {
     /// Always `rankdeck-trace`.
@@ -74,9 +75,9 @@ impl Recorder {
         Ok((Recorder { written: line.len() as u64, cap, dropped: 0 }, line))
     }
 
-    /// The line of one event, newline included; `None` when it is left out because of the cap.
+    /// The line of one event, newline included; `None` when it is dropped because of the cap.
     pub fn line(&mut self, at: Timestamp, event: &Event) -> Option<String> {
-        // One left-out event makes all later ones meaningless, so nothing follows it.
+        // A missing event makes all later ones meaningless, so nothing follows it.
         let line = match self.dropped {
             0 => serde_json::to_string(&LineOut { at, event }).ok(),
             _ => None,
@@ -94,7 +95,7 @@ impl Recorder {
         }
     }
 
-    /// Events left out.
+    /// Number of events that were dropped because of the cap.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -103,7 +104,7 @@ impl Recorder {
 /// A trace that was read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trace {
-    /// First line.
+    /// Its first line.
     pub header: Header,
     /// Events in order.
     pub events: Vec<(Timestamp, Event)>,
@@ -111,10 +112,10 @@ pub struct Trace {
     pub torn_at: Option<usize>,
 }
 
-/// Why a text is no trace.
+/// Why a text cannot be read as a trace.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
-    /// The first line is no header.
+    /// The first line is not a header.
     #[error("not a rankdeck trace: {0}")]
     Header(String),
     /// Made by another version.
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn trace_4_answers_are_left_out() {
+    fn trace_4_answers_are_not_recorded() {
         let (mut recorder, _) = Recorder::start(&header(), CAP).unwrap();
         let event = Event::PromptAnswered { node: NodeRank(0), answer: Some("hunter2".into()) };
         assert!(!recorder.line(Timestamp(1), &event).unwrap().contains("hunter2"));

@@ -1,7 +1,7 @@
 //! Names of things: ranks, nodes, runs, generations, and the two kinds of time.
 //!
-//! Newtypes, so that a `local_rank` can never be passed where a `rank` is meant: CleanRL's multi-GPU script
-//! mixes the two, which is right on one node and wrong on two.
+//! They are newtypes, so that a `local_rank` can never be passed where a `rank` is meant. CleanRL's multi-GPU
+//! script mixes the two, which works on one node and fails on two.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -33,7 +33,8 @@ number! {
     Rank
 }
 number! {
-    /// Index of a rank on its host, `0..local_world_size`; environment variable `LOCAL_RANK`; picks the device.
+    /// Index of a rank on its host, `0..local_world_size`; environment variable `LOCAL_RANK`; picks the
+    /// device.
     LocalRank
 }
 number! {
@@ -41,7 +42,8 @@ number! {
     NodeRank
 }
 number! {
-    /// One life of the process group. A restart is a new generation; the first is 0 (torchelastic's restart count).
+    /// One life of the process group. A restart begins a new generation; the first is 0 (torchelastic's
+    /// restart count).
     Generation
 }
 
@@ -73,5 +75,5 @@ impl Timestamp {
     }
 }
 
-/// Seconds since the Unix epoch, for showing and for `time` in JSON. Never used in a decision.
+/// Seconds since the Unix epoch, to show and for `time` in JSON. Nothing is decided by it.
 pub type WallTime = f64;

@@ -1,13 +1,14 @@
 //! The plan: hosts and an experiment resolved into ranks, sizes and environments. Pure.
 //!
-//! Owner: the console that launches a generation makes its plan. Every launch carries it, so that any agent can
-//! tell it to any console. Invariants:
+//! Owner: the console that launches a generation makes its plan. Every launch carries it, so that any agent
+//! can tell it to any console. Invariants:
 //! - PLAN-1: ranks are `0..world_size`, contiguous, ordered by (node_rank, local_rank).
-//! - PLAN-2: every global size is divisible by what splits it. Otherwise there is an error that names the key.
+//! - PLAN-2: every global size is divisible by what splits it. Otherwise there is an error that names the
+//!   key.
 //! - PLAN-3: a plan leaves nothing open: the backend is `gloo` or `nccl`, also in
 //!   `experiment.distributed.backend`, which the trainer reads.
-//! - PLAN-4: a host without ranks is excluded from the generation. It keeps its index, so that agents, folders
-//!   and links keep their numbers over all generations; `NODE_RANK` counts only hosts with ranks.
+//! - PLAN-4: a host without ranks is excluded from the generation. It keeps its index, so that agents,
+//!   folders and links keep their numbers over all generations; `NODE_RANK` counts only hosts with ranks.
 
 mod environment;
 mod replan;
@@ -40,15 +41,15 @@ pub struct PlanDraft {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{error}")]
 pub struct PlanError {
-    /// What cannot work.
+    /// What cannot work, as a sentence.
     pub error: String,
     /// What to change.
     pub hint: String,
-    /// The key it is about, dotted: `env.num_envs`, or `host.1.gpus` for the second host.
+    /// The key that it is about, dotted: `env.num_envs`, or `host.1.gpus` for the second host.
     pub key: String,
 }
 
-/// When to stop besides the experiment's own goals: `--until KIND=N`.
+/// A goal besides the experiment's own: `--until KIND=N`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Until {
@@ -75,13 +76,14 @@ pub struct Plan {
     pub ranks: Vec<PlannedRank>,
     /// Library of the collectives, never `auto`.
     pub backend: String,
-    /// Sizes for people: what, per rank, global.
+    /// Sizes that are split over ranks, for people.
     pub sizes: Vec<PlannedSize>,
 }
 
 /// One host of a plan: the host as the user described it, and what the plan decided about it.
 ///
-/// Both are needed. Agents work with the decisions; any console can make the next generation's plan from the description.
+/// Both are needed. Agents work with the decisions; any console can make the next generation's plan from the
+/// description.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PlannedHost {
     /// Index in [`Plan::hosts`].
@@ -101,11 +103,11 @@ pub struct PlannedHost {
 /// One rank of a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedRank {
-    /// Global index.
+    /// Index over all hosts.
     pub rank: Rank,
     /// Index on its host.
     pub local_rank: LocalRank,
-    /// Its host.
+    /// Index of its host.
     pub node_rank: NodeRank,
     /// Its GPU on that host.
     pub gpu: Option<u32>,
@@ -114,11 +116,11 @@ pub struct PlannedRank {
 /// A size that is split over ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedSize {
-    /// What: `num_envs`, `batch` and `minibatch` (transitions), `iterations` (the same for every rank).
+    /// Its name: `num_envs`, `batch` and `minibatch` (transitions), `iterations` (the same for every rank).
     pub name: String,
-    /// Per rank.
+    /// Share of one rank.
     pub local: u64,
-    /// Over all ranks.
+    /// Sum over all ranks.
     pub global: u64,
 }
 

@@ -336,7 +336,8 @@ fn first_failure(c: &Cluster) -> FirstFailure {
     }
 }
 
-/// Pings are answered after `rtt_ms` by an agent whose clock is `skew_s` ahead of the console's (which shows 5000 at 0).
+/// Pings are answered after `rtt_ms` by an agent whose clock is `skew_s` ahead of the console's (which shows
+/// 5000 at 0).
 fn measured(c: &mut Cluster, node: usize, rtt_ms: u64, skew_s: f64) {
     let sent_ms = c.now.0;
     c.now = Timestamp(c.now.0 + rtt_ms);

@@ -1,4 +1,4 @@
-//! What agents say, except records and samples, which have files of their own.
+//! Messages of agents, except records and samples, which have files of their own.
 
 use super::{failure, generation, link, records, samples};
 use crate::host::HostStage;
@@ -9,7 +9,7 @@ use crate::session::Ctx;
 use rankdeck_proto::message::{AgentMessage, LaunchSpec, PROTOCOL, RankSnapshot};
 use rankdeck_types::ids::{NodeRank, Rank, RunId};
 
-/// An agent said something. Gives whether a screen could show it.
+/// An agent sent a message. Returns whether a screen could show the change.
 pub(super) fn said(ctx: &mut Ctx<'_>, node: NodeRank, message: AgentMessage) -> bool {
     let (awake, now) = (ctx.session.clock.awake_ms, ctx.now);
     let host = ctx.host(node);

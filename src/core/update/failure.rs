@@ -1,8 +1,8 @@
-//! Who failed first, over all hosts and by one clock.
+//! Which rank failed first, over all hosts and by one clock.
 //!
-//! Each failure is timed by its own agent. The offset of an agent's clock comes from round trips: the agent read its
-//! clock somewhere between the question and the answer, so the middle is right within half the round trip
-//! (Cristian 1989; the same bound as in NTP, RFC 5905 section 8).
+//! Each failure is timed by its own agent. The offset of an agent's clock comes from round trips: the agent
+//! read its clock somewhere between the question and the answer, so the middle is right within half the round
+//! trip (Cristian 1989; the same bound as in NTP, RFC 5905 section 8).
 
 use crate::report::FirstFailure;
 use crate::run::Weight;
@@ -10,13 +10,14 @@ use crate::session::Ctx;
 use crate::words;
 use rankdeck_types::ids::{NodeRank, Rank};
 
-/// How far two clocks may drift apart per second, so that old measurements count for less: 100 parts in a million,
-/// more than quartz does.
+/// How far two clocks may drift apart per second, so that old measurements count for less: 100 parts in a
+/// million, more than quartz does.
 const DRIFT: f64 = 1e-4;
 /// Most log lines of the first failure that are reported.
 const LINES: usize = 20;
 
-/// An agent's clock showed `theirs` somewhere in the last `rtt_ms` milliseconds. The tightest measurement counts.
+/// An agent's clock showed `theirs` somewhere in the last `rtt_ms` milliseconds. The tightest measurement
+/// counts.
 pub(super) fn measure_clock(ctx: &mut Ctx<'_>, node: NodeRank, theirs: f64, rtt_ms: u64) {
     if ctx.session.clock.wall.is_none() || !theirs.is_finite() {
         return;
@@ -45,7 +46,7 @@ pub(super) fn on_our_clock(ctx: &Ctx<'_>, node: NodeRank, time: f64) -> (f64, f6
     )
 }
 
-/// The report about the present generation, when ranks have failed.
+/// The report about the present generation's failures, if there are any.
 pub(super) fn report(ctx: &Ctx<'_>) -> Option<FirstFailure> {
     let facts = &ctx.session.run.facts;
     let first = facts.culprit()?;

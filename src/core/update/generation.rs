@@ -12,7 +12,7 @@ use rankdeck_types::ids::{Generation, NodeRank, Rank};
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::plan::{Plan, Until};
 
-/// A host shows which launch it has accepted, by its snapshot or a record.
+/// The snapshot or a record of a host shows which launch it has accepted.
 pub(super) fn seen(ctx: &mut Ctx<'_>, node: NodeRank, spec: &LaunchSpec) {
     let known = &mut ctx.host(node).machine.generation;
     if known.is_none_or(|known| known < spec.generation) {
@@ -93,7 +93,7 @@ pub(super) fn begin(ctx: &mut Ctx<'_>, plan: Plan, launch: Launch) {
     });
 }
 
-/// Opens links to members of another console's launch that this console was not linked to.
+/// Opens links to members of another console's launch to which this console has none.
 fn join(ctx: &mut Ctx<'_>, plan: &Plan, linked: usize) {
     for planned in plan.members() {
         let Some(model) = ctx.model.hosts.get_mut(planned.node_rank.index()) else { continue };

@@ -13,7 +13,7 @@ use rankdeck_types::link_state::{LinkState, Prompt};
 /// Lines of each rank's log that an agent sends at once.
 const LOG_TAIL: u32 = 200;
 
-/// A link changed its state. Gives whether a screen could show it.
+/// A link changed its state. Returns whether a screen could show the change.
 pub(super) fn changed(ctx: &mut Ctx<'_>, node: NodeRank, state: LinkState) -> bool {
     let (awake, now) = (ctx.session.clock.awake_ms, ctx.now);
     let host = ctx.host(node);
@@ -101,7 +101,7 @@ pub(super) fn changed(ctx: &mut Ctx<'_>, node: NodeRank, state: LinkState) -> bo
     true
 }
 
-/// Asks for everything after what is applied.
+/// Asks the agent for all records after the last one applied.
 pub(super) fn attach(ctx: &mut Ctx<'_>, node: NodeRank) {
     let after_seq = ctx.host(node).last_seq;
     ctx.send(
@@ -115,7 +115,7 @@ pub(super) fn attach(ctx: &mut Ctx<'_>, node: NodeRank) {
     );
 }
 
-/// Gives a host up: it cannot work with this console.
+/// Gives up a host that cannot work with this console.
 pub(super) fn fail(ctx: &mut Ctx<'_>, node: NodeRank, error: String, hint: String) {
     if ctx.host(node).machine.is_gone() {
         return;

@@ -1,4 +1,5 @@
-//! The reducer, split by cause. Each part changes facts; [`reconcile`] alone decides what follows from them.
+//! The reducer, one file per cause. Each part changes facts; [`reconcile`] alone decides what follows from
+//! them.
 //!
 //! Owner: [`crate::Core::handle`]. Invariants:
 //! - UPDATE-1: no part panics, whatever the event; indices from outside are checked.

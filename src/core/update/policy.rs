@@ -1,13 +1,13 @@
 //! Restarts: by policy after a failure, and on other hosts than before.
 //!
-//! Only the console that launched the present generation makes restarts. Others wait a while for its next one.
-//! Invariants:
+//! Only the console that launched the present generation makes restarts. Others wait a while for its next
+//! one. Invariants:
 //! - RESTART-1: a mistake in the configuration is never tried again.
 //! - RESTART-2: at most `max_restarts`, at most `no_progress` in a row without a new checkpoint or iteration.
-//! - RESTART-3: a generation on other hosts is planned and shown before anything is stopped. When there is no such
-//!   plan, the run goes on as it is.
-//! - RESTART-4: a host that was excluded without a verified stop is told to stop when it comes back. The run's stop
-//!   counts as proved only then.
+//! - RESTART-3: a generation on other hosts is planned and shown before anything is stopped. When there is no
+//!   such plan, the run goes on as it is.
+//! - RESTART-4: a host that was excluded without a verified stop is told to stop when it comes back. The
+//!   run's stop counts as proved only then.
 
 use super::{drain, failure, generation, user};
 use crate::effect::Effect;
@@ -34,8 +34,8 @@ fn budget(ctx: &Ctx<'_>, asked: bool) -> u32 {
     settings(ctx).max_restarts.unwrap_or(if asked { Restart::ASKED } else { 0 })
 }
 
-/// How long the console that launched the run may wait before its next generation; `None` when it makes none, or
-/// when it is this console.
+/// How long the console that launched the run may wait before its next generation; `None` when it makes none,
+/// or when it is this console.
 pub(super) fn successor_ms(ctx: &Ctx<'_>) -> Option<u64> {
     let onlooker = !ctx.session.run.is_launcher();
     let usage = ctx.session.run.facts.culprit().is_some_and(|failure| failure.usage);
@@ -48,7 +48,8 @@ fn checkpoint(ctx: &Ctx<'_>, next: Option<&Plan>) -> Option<String> {
     let first = |plan: &Plan| plan.ranks.first().map(|rank| rank.node_rank);
     let moved = next.is_some_and(|next| ctx.model.plan.as_ref().and_then(first) != first(next));
     match ctx.model.checkpoints.last() {
-        // Another host looks into its own folder for `latest`; the full path fails loudly unless the folder is shared.
+        // Another host looks into its own folder for `latest`; the full path fails loudly unless the folder
+        // is shared.
         Some(latest) if moved => Some(latest.path.clone()),
         Some(_) => Some("latest".into()),
         None => ctx.session.run.launch.as_ref().and_then(|launch| launch.resume.clone()),
@@ -92,7 +93,8 @@ fn again(ctx: &mut Ctx<'_>, asked: bool, plan: Option<Plan>) -> Option<Next> {
     Some(Next { from, plan, wait_ms: settings.delay_ms(tries.barren) })
 }
 
-/// The present generation has ended: what the policy makes of it. `open`: hosts that gave no proof and do not answer.
+/// The present generation has ended: what the policy makes of it. `open`: hosts that gave no proof and do not
+/// answer.
 pub(super) fn ended(ctx: &mut Ctx<'_>, open: &[NodeRank]) {
     let failed = matches!(ctx.session.run.facts.cause, Some(Cause::Failure));
     let wanted = ctx.session.run.take_next();
@@ -104,7 +106,8 @@ pub(super) fn ended(ctx: &mut Ctx<'_>, open: &[NodeRank]) {
     ctx.session.run.drain(ctx.now, next);
 }
 
-/// The next generation, `wanted` by somebody or made by policy, without hosts that are lost if the policy says so.
+/// The next generation, `wanted` by somebody or made by policy, without hosts that are lost if the policy
+/// says so.
 fn go_on(ctx: &mut Ctx<'_>, wanted: Option<Next>, open: &[NodeRank]) -> Option<Next> {
     if settings(ctx).lost_host != LostHost::Exclude || open.is_empty() {
         return match wanted {
@@ -274,7 +277,8 @@ pub(super) fn change(ctx: &mut Ctx<'_>, from: Option<String>, exclude: Vec<Strin
     true
 }
 
-/// Whether there would be a plan, as far as can be said before all hosts are connected: trainers are not missed yet.
+/// Whether there would be a plan, as far as can be said before all hosts are connected: trainers are not
+/// missed yet.
 fn try_replan(
     ctx: &Ctx<'_>,
     plan: &Plan,
@@ -321,11 +325,7 @@ pub(super) fn changing(ctx: &mut Ctx<'_>) {
     let Some(change) = ctx.session.run.change.clone() else { return };
     let Some(present) = ctx.model.plan.clone() else { return };
     let added: Vec<&HostModel> = change.add.iter().map(|node| &ctx.model.hosts[node.index()]).collect();
-    let failed = added.iter().find_map(|host| match &host.link {
-        LinkState::Failed { error, hint } => Some(format!("{error}; {hint}")),
-        LinkState::Closed => Some(format!("{}: closed", host.name)),
-        _ => None,
-    });
+    let failed = added.iter().find_map(|host| host.link_error());
     let all_live = added.iter().all(|host| host.is_live());
     if let Some(text) = failed {
         ctx.session.run.change = None;

@@ -1,6 +1,7 @@
-//! The lives of ranks and what they say.
+//! The lives of ranks, and what ranks report.
 //!
-//! History (evaluations, checkpoints, charts) is kept over all generations; lives, joins and failures belong to the present one (RUN-3).
+//! History (evaluations, checkpoints, charts) is kept over all generations. Lives, joins and failures belong
+//! to the present one (RUN-3).
 
 use super::records::At;
 use crate::join::Joined;
@@ -21,7 +22,6 @@ const EVENTS: usize = 10_000;
 const CHARTS: usize = 256;
 /// Training returns, from totals.
 const RETURN: &str = "charts/episodic_return";
-/// Evaluation returns.
 const EVAL: &str = "charts/eval_return";
 /// Global steps per second.
 const SPS: &str = "charts/SPS";
@@ -50,7 +50,6 @@ pub(super) fn spawned(ctx: &mut Ctx<'_>, at: At, rank: Rank, pid: u32) {
 
 /// How a rank's process ended.
 pub(super) struct End<'a> {
-    /// How.
     pub exit: Exit,
     /// The end of its log.
     pub last_lines: &'a [String],
@@ -92,7 +91,8 @@ pub(super) fn exited(ctx: &mut Ctx<'_>, at: At, rank: Rank, pid: u32, end: End<'
     }
     let blame = blame(ctx, rank, &end, &said);
     if end.stopping || is_end_wanted(ctx, blame.weight) {
-        // Peers of a rank that a stop has already reached fail with connection errors before their own order arrives.
+        // Peers of a rank that a stop has already reached fail with connection errors before their own order
+        // arrives.
         if !(end.stopping && words::is_stop_effect(&end.exit)) {
             ctx.session.run.facts.bad_exits += 1;
         }
@@ -142,7 +142,8 @@ fn failed(ctx: &mut Ctx<'_>, at: At, rank: Rank, end: &End<'_>, blame: Blame) {
     let left = if known.is_none() && lost_peer { left_early(ctx, at, rank) } else { None };
     let victim_of = known.or(left).filter(|_| lost_peer);
     ctx.session.watch.died(ctx.session.clock.awake_ms);
-    // A broken connection is never the first failure of a group, even where its cause has not been heard of yet.
+    // A broken connection is never the first failure of a group, even where its cause has not been heard of
+    // yet.
     let victim = lost_peer && ctx.model.ranks.len() > 1;
     let mut verdict = crate::watch::dead(ctx.model, rank, &end.exit, end.last_lines, victim, victim_of);
     let host = ctx.host_name(at.node);
@@ -162,7 +163,7 @@ fn failed(ctx: &mut Ctx<'_>, at: At, rank: Rank, end: &End<'_>, blame: Blame) {
     ctx.session.watch.fact(Some(rank), verdict);
 }
 
-/// Who left early and thereby ended `victim`, if anybody did: the run's failure is theirs.
+/// The rank that left early and thereby ended `victim`, if there is one: the run's failure is its failure.
 fn left_early(ctx: &mut Ctx<'_>, at: At, victim: Rank) -> Option<Rank> {
     let limits = Limits::of(ctx.model);
     let (rank, text) = ctx.session.watch.left_early(ctx.model, victim, &limits)?;
@@ -294,7 +295,7 @@ fn totals(ctx: &mut Ctx<'_>, at: At, totals: Counters) {
     }
 }
 
-/// Adds to a chart that the console itself derives.
+/// Adds to a chart that the console itself makes.
 fn chart(ctx: &mut Ctx<'_>, name: &'static str, x: f64, y: f64) {
     if ctx.session.rates.derived.insert(name) {
         ctx.model.scalars.remove(name);
@@ -316,7 +317,7 @@ fn scalars(ctx: &mut Ctx<'_>, env_step: u64, values: BTreeMap<String, f64>) {
     }
 }
 
-/// A program gave values without knowing rankdeck: this rank's own, not reduced.
+/// A program that does not know rankdeck gave values: those of this rank, not reduced.
 pub(super) fn measured(
     ctx: &mut Ctx<'_>,
     at: At,
@@ -335,7 +336,7 @@ pub(super) fn measured(
         records: known.map_or(0, |known| known.records).saturating_add(1),
         at: ctx.now,
     };
-    // Without steps the order of arrival is all there is.
+    // Without steps, only the order of arrival is known.
     let x = own.env_step.unwrap_or(own.records);
     ctx.model.own = Some(own);
     ctx.tell_at(
@@ -395,14 +396,15 @@ fn fingerprint(ctx: &mut Ctx<'_>, at: At, latest: FingerprintModel, values: &[St
     }
 }
 
-/// An iteration is complete: all ranks and the totals have said theirs.
+/// An iteration is complete: the totals and all ranks' counters have arrived.
 fn progressed(ctx: &mut Ctx<'_>, at: At, joined: Option<Joined>) {
     ctx.model.drops.joins += ctx.session.join.take_dropped();
     let Some(joined) = joined else { return };
     let per_rank: Vec<RankProgress> =
         ctx.model.ranks.iter().zip(&joined.own).map(|(rank, own)| rank_progress(ctx, rank, own)).collect();
     let Joined { totals, sum, consistent, steps_per_s, time, .. } = joined.clone();
-    // Progress is what all ranks have done: a rank that continues after another has failed adds nothing to it.
+    // Progress is what all ranks have done: a rank that continues after another has failed adds nothing to
+    // it.
     let Counters { train_iter, env_step, .. } = totals;
     ctx.session.run.tries.reached.advance(Reach { train_iter, env_step, ..Reach::default() });
     let returns = totals.returns;

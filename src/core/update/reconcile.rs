@@ -1,6 +1,7 @@
 //! What follows from the facts: the next stage, orders to hosts, the end.
 //!
-//! Orders are levels (HOST-1): each call compares what is wanted with what was sent on the present connection.
+//! Orders are levels (HOST-1): each call compares what is wanted with what was sent on the present
+//! connection.
 
 use super::drain::{draining, finish};
 use super::{generation, policy};
@@ -17,8 +18,8 @@ use rankdeck_types::probe::Probe;
 
 /// Milliseconds for which other hosts may still report their own failure before a launch is given up.
 const ABORT_MS: u64 = 2_000;
-/// Stages that one event can lead through at most. A proof leads through four: draining, reserving (with a fixed
-/// port), launching, running.
+/// Stages that one event can lead through at most. A proof leads through four: draining, reserving (with a
+/// fixed port), launching, running.
 const STAGES: usize = 7;
 
 /// Goes through stages until nothing follows any more.
@@ -52,23 +53,8 @@ pub(super) fn reconcile(ctx: &mut Ctx<'_>) {
 
 /// Before anything was launched or found.
 fn gathering(ctx: &mut Ctx<'_>, failed: Option<Timestamp>) {
-    let failures: Vec<String> = ctx
-        .model
-        .hosts
-        .iter()
-        .filter_map(|host| match &host.link {
-            LinkState::Failed { error, hint } if hint.is_empty() => Some(error.clone()),
-            LinkState::Failed { error, hint } => Some(format!("{error}; {hint}")),
-            LinkState::Idle
-            | LinkState::Connecting { .. }
-            | LinkState::Asking { .. }
-            | LinkState::Uploading { .. }
-            | LinkState::Starting
-            | LinkState::Ready { .. }
-            | LinkState::Lost { .. }
-            | LinkState::Closed => None,
-        })
-        .collect();
+    let broken = ctx.model.hosts.iter().filter(|host| matches!(host.link, LinkState::Failed { .. }));
+    let failures: Vec<String> = broken.filter_map(HostModel::link_error).collect();
     let settled = ctx.model.hosts.iter().all(|host| {
         host.excluded.is_some()
             || host.is_live()
@@ -147,22 +133,17 @@ fn reserving(ctx: &mut Ctx<'_>) {
         }
         Some(Cause::Failure | Cause::Until(_) | Cause::Stuck(_) | Cause::Elsewhere { .. }) | None => {}
     }
-    let failed = ctx.model.hosts.iter().find_map(|host| {
-        if host.excluded.is_some() {
-            return None;
-        }
-        let error = match &host.link {
-            LinkState::Failed { error, .. } => error.clone(),
-            LinkState::Idle
-            | LinkState::Connecting { .. }
-            | LinkState::Asking { .. }
-            | LinkState::Uploading { .. }
-            | LinkState::Starting
-            | LinkState::Ready { .. }
-            | LinkState::Lost { .. }
-            | LinkState::Closed => format!("{}: closed", host.name),
-        };
-        host.machine.is_gone().then_some(error)
+    let gone = ctx.model.hosts.iter().find(|host| host.excluded.is_none() && host.machine.is_gone());
+    let failed = gone.map(|host| match &host.link {
+        LinkState::Failed { error, .. } => error.clone(),
+        LinkState::Idle
+        | LinkState::Connecting { .. }
+        | LinkState::Asking { .. }
+        | LinkState::Uploading { .. }
+        | LinkState::Starting
+        | LinkState::Ready { .. }
+        | LinkState::Lost { .. }
+        | LinkState::Closed => format!("{}: closed", host.name),
     });
     if let Some(error) = failed {
         return finish(ctx, Ending::new(Outcome::Failed, 3, error));

@@ -8,7 +8,7 @@ use crate::session::Ctx;
 use rankdeck_proto::message::{Record, RecordEvent, StopMode, Survivor};
 use rankdeck_types::ids::{Generation, NodeRank};
 
-/// Seconds up to which a proof found in an agent's records may still be followed by a new generation.
+/// Age in seconds up to which a proof in an agent's records may still be followed by a new generation.
 const FRESH_S: f64 = 10.0;
 
 /// What the number of a record means for a host.
@@ -18,7 +18,7 @@ enum Order {
     Gap,
 }
 
-/// Applies one record. Gives whether it changed anything.
+/// Applies one record. Returns whether it changed anything.
 pub(super) fn apply(ctx: &mut Ctx<'_>, node: NodeRank, record: Record) -> bool {
     let awake = ctx.session.clock.awake_ms;
     let host = ctx.host(node);
@@ -101,7 +101,7 @@ fn stop_ordered(ctx: &mut Ctx<'_>, at: At, mode: StopMode, by: String) {
         return;
     }
     run.facts.first_end.get_or_insert(ctx.now);
-    // What this console has ordered comes back with the same words; its own cause is known already.
+    // A stop that this console has ordered comes back in a record; its cause is known already.
     if run.next().is_none() && run.facts.stop.is_none() {
         run.facts.blame(Cause::Elsewhere { by });
         ctx.model.run.stopping = ctx.model.run.stopping.max(Some(mode));
@@ -122,7 +122,7 @@ fn stopped(ctx: &mut Ctx<'_>, at: At, survivors: Vec<Survivor>, gpus_free: Vec<u
     if !ctx.session.run.is_current(at.generation) {
         return;
     }
-    // Told by the agent's own clock: was this proof fresh when the agent last greeted us, or did it come after?
+    // By the agent's own clock: how old this proof was when the agent last greeted us.
     let age_s = ctx.host(at.node).machine.hello_time - at.time;
     let run = &mut ctx.model.run;
     if run.adopted && at.node == NodeRank(0) && age_s > 0.0 {

@@ -1,4 +1,4 @@
-//! Time passes: heartbeats, agents that do not answer, conditions of the watch.
+//! Time passes: heartbeats, agents that do not answer, and the conditions that the watch checks.
 
 use super::link;
 use crate::host::HostStage;
@@ -12,7 +12,7 @@ const PING_MS: u64 = 2_000;
 /// Milliseconds within which an agent must answer an `attach`.
 const HELLO_MS: u64 = 20_000;
 
-/// Time passed. Gives whether a screen could show it.
+/// Time passed. Returns whether a screen could show the change.
 pub(super) fn ticked(ctx: &mut Ctx<'_>) -> bool {
     (ctx.session.clock.tick, ctx.session.clock.sampled) = (ctx.now, false);
     if ctx.session.run.stage == Stage::Over {
@@ -47,7 +47,7 @@ pub(super) fn ticked(ctx: &mut Ctx<'_>) -> bool {
     before > 0 || matches!(ctx.session.run.stage, Stage::Waiting { .. })
 }
 
-/// After a death, for a few seconds: did another rank leave the common order before?
+/// For a few seconds after a death, asks the watch whether another rank had left the common order before.
 pub(super) fn last_words(ctx: &mut Ctx<'_>) {
     let limits = Limits::of(ctx.model);
     let awake = ctx.session.clock.awake_ms;

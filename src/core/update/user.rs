@@ -1,4 +1,4 @@
-//! What people, signals and scripts ask for.
+//! Requests of people, signals and scripts.
 
 use super::{drain, records};
 use crate::Goal;
@@ -50,7 +50,8 @@ pub(super) fn order(ctx: &mut Ctx<'_>, mode: StopMode) {
     facts.want_stop(mode, ctx.now);
 }
 
-/// A new generation was asked for; `checked`: one in which ranks compare every collective before they begin it.
+/// A new generation was asked for; `checked`: one in which ranks compare every collective before they begin
+/// it.
 pub(super) fn restart(ctx: &mut Ctx<'_>, from: Option<String>, checked: bool) -> bool {
     if ctx.session.run.exited {
         return false;
@@ -143,7 +144,7 @@ pub(super) fn is_launch(ctx: &Ctx<'_>) -> bool {
     matches!(ctx.session.goal, crate::Goal::Launch(_))
 }
 
-/// Keeps what was warned of before the run: on the events screen, and for the last words.
+/// Keeps warnings from before the run, for the events pane and the summary at the end.
 pub(super) fn warned(ctx: &mut Ctx<'_>, lines: Vec<String>) -> bool {
     let room = WARNINGS.saturating_sub(ctx.model.run.warnings.len());
     ctx.model.drops.history += lines.len().saturating_sub(room) as u64;

@@ -24,8 +24,8 @@ const IDENTITY: [&str; 16] = [
     "TORCHELASTIC_USE_AGENT_STORE",
 ];
 
-/// What the user set for the ranks of a host: the experiment's `env`, then the host's own, without the variables
-/// that identify a rank.
+/// What the user set for the ranks of a host: the experiment's `env`, then the host's own, without the
+/// variables that identify a rank.
 pub fn user_environment(plan: &Plan, planned: &PlannedHost) -> BTreeMap<String, String> {
     let mut env = plan.experiment.launch.env.clone();
     env.extend(planned.host.env.clone());
@@ -34,12 +34,13 @@ pub fn user_environment(plan: &Plan, planned: &PlannedHost) -> BTreeMap<String, 
 }
 
 /// Everything torchrun sets for one rank, and rankdeck's own identity variables. The agent adds paths
-/// (`RANKDECK_STATUS_PAGE`, `RANKDECK_EVENTS`, `RANKDECK_RUN_DIR`), [`user_environment`] and `LD_LIBRARY_PATH`.
+/// (`RANKDECK_STATUS_PAGE`, `RANKDECK_EVENTS`, `RANKDECK_RUN_DIR`), [`user_environment`] and
+/// `LD_LIBRARY_PATH`.
 ///
-/// Names and meanings are those of torch.distributed.elastic's local agent. `CUDA_VISIBLE_DEVICES` lists all GPUs
-/// of the host's ranks in local_rank order, so that a script's `cuda:LOCAL_RANK` is the planned GPU. Where ranks
-/// share GPUs, it is `cuda:(LOCAL_RANK % count)`. `RANKDECK_DEVICE` names the device: `cpu`, or `cuda:INDEX` among
-/// the visible ones.
+/// Names and meanings are those of torch.distributed.elastic's local agent. `CUDA_VISIBLE_DEVICES` lists all
+/// GPUs of the host's ranks in local_rank order, so that a script's `cuda:LOCAL_RANK` is the planned GPU.
+/// Where ranks share GPUs, it is `cuda:(LOCAL_RANK % count)`. `RANKDECK_DEVICE` names the device: `cpu`, or
+/// `cuda:INDEX` among the visible ones.
 pub fn rank_environment(
     plan: &Plan,
     rank: &PlannedRank,
@@ -100,7 +101,8 @@ pub fn rank_environment(
             set("RANKDECK_DEVICE", format!("cuda:{index}"));
             let shared = plan.ranks_of(rank.node_rank).filter(|other| other.gpu == rank.gpu).count() > 1;
             if shared && plan.backend == "nccl" {
-                // NCCL refuses two ranks on one GPU of one host; ranks that claim different hosts may share it.
+                // NCCL refuses two ranks on one GPU of one host; ranks that claim different hosts may share
+                // it.
                 set("NCCL_HOSTID", format!("{}-{}-{}", plan.run, rank.node_rank, rank.local_rank));
             }
         }
@@ -113,9 +115,9 @@ pub fn rank_environment(
     env
 }
 
-/// Where NCCL's RAS subsystem of a run listens on each of its hosts. The port depends on the run alone. It is below
-/// the range that the kernel gives to clients, and differs from NCCL's default of 28028. When another program holds
-/// it, NCCL continues without RAS.
+/// Where NCCL's RAS subsystem of a run listens on each of its hosts. The port depends on the run alone. It is
+/// below the range that the kernel gives to clients, and differs from NCCL's default of 28028. When another
+/// program holds it, NCCL continues without RAS.
 pub fn ras_address(run: &RunId) -> String {
     let hash =
         run.0.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));

@@ -5,12 +5,12 @@ use crate::host::Host;
 use crate::probe::Probe;
 use std::collections::BTreeSet;
 
-/// The plan that follows `plan` when the hosts named in `exclude` get no ranks and those of `add` get theirs. Known
-/// hosts keep their places, new ones come after all others. `probes` are what the links found, in node_rank order of
-/// the hosts of the result; hosts without ranks need none.
+/// The plan that follows `plan` when the hosts named in `exclude` get no ranks and those of `add` get theirs.
+/// Known hosts keep their places, new ones come after all others. `probes` are what the links found, in
+/// node_rank order of the hosts of the result; hosts without ranks need none.
 ///
-/// Errors: sizes that do not divide, hosts that cannot carry their ranks, names that do not exist, each with the key
-/// to change.
+/// Errors: sizes that do not divide, hosts that cannot carry their ranks, names that do not exist, each with
+/// the key to change.
 pub fn replan(
     plan: &Plan,
     exclude: &BTreeSet<String>,
@@ -57,7 +57,8 @@ pub fn replan(
 }
 
 impl Plan {
-    /// The draft that leads to this plan: hosts as the user described them, and those that this generation excludes.
+    /// The draft that leads to this plan: hosts as the user described them, and those that this generation
+    /// excludes.
     pub fn draft(&self) -> PlanDraft {
         let excluded = self.hosts.iter().filter(|planned| !self.has_ranks(planned.node_rank));
         PlanDraft {

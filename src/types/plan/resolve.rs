@@ -32,8 +32,8 @@ impl PlanDraft {
         counts.sum()
     }
 
-    /// The plan, given what the links found (`probes` in node_rank order). Without probes there is a plan when
-    /// [`PlanDraft::world_size`] is known.
+    /// The plan, given what the links found (`probes` in node_rank order). Without probes there is a plan
+    /// when [`PlanDraft::world_size`] is known.
     ///
     /// Errors: the first of [`PlanDraft::problems`], or a rank count that only the hosts know.
     pub fn resolve(&self, probes: &[Probe]) -> Result<Plan, PlanError> {
@@ -79,8 +79,8 @@ impl PlanDraft {
         self.hosts.iter().enumerate().filter(|(_, host)| !self.excluded.contains(&host.name))
     }
 
-    /// Everything that cannot work, in the order of hosts and then of the experiment's keys. Checks that need the number of ranks wait
-    /// until it is known.
+    /// Everything that cannot work, in the order of hosts and then of the experiment's keys. Checks that need
+    /// the number of ranks wait until it is known.
     pub fn problems(&self, probes: &[Probe]) -> Vec<PlanError> {
         let mut found = Vec::new();
         let mut problem = |error: String, hint: &str, key: String| {
