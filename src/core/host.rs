@@ -6,6 +6,7 @@
 //! - HOST-2: nothing is decided about a host while its records are being replayed ([`HostModel::caught_up`]).
 
 use crate::model::HostModel;
+use crate::words;
 use rankdeck_proto::message::StopMode;
 use rankdeck_types::ids::{Generation, Timestamp};
 use rankdeck_types::link_state::LinkState;
@@ -110,8 +111,7 @@ impl HostModel {
     /// Why its link cannot work.
     pub(crate) fn link_error(&self) -> Option<String> {
         match &self.link {
-            LinkState::Failed { error, hint } if hint.is_empty() => Some(error.clone()),
-            LinkState::Failed { error, hint } => Some(format!("{error}; {hint}")),
+            LinkState::Failed { error, hint } => Some(words::with_hint(error, hint)),
             LinkState::Closed => Some(format!("{}: closed", self.name)),
             LinkState::Idle
             | LinkState::Connecting { .. }

@@ -37,9 +37,9 @@ pub struct Model {
     /// What a program that does not know rankdeck prints about itself.
     pub own: Option<OwnMetrics>,
     /// Evaluations, oldest first.
-    pub evals: Vec<Evaluation>,
+    pub evals: VecDeque<Evaluation>,
     /// Checkpoints, oldest first.
-    pub checkpoints: Vec<CheckpointModel>,
+    pub checkpoints: VecDeque<CheckpointModel>,
     /// Charts: scalar name to values over global env_step. The console itself makes `charts/episodic_return`,
     /// `charts/eval_return` and `charts/SPS`.
     pub scalars: BTreeMap<String, Series>,

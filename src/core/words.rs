@@ -61,6 +61,11 @@ pub(crate) fn is_stop_effect(exit: &Exit) -> bool {
     }
 }
 
+/// An error, and what to do about it.
+pub(crate) fn with_hint(error: &str, hint: &str) -> String {
+    if hint.is_empty() { error.into() } else { format!("{error}; {hint}") }
+}
+
 /// Seconds with one digit after the point.
 pub(crate) fn seconds(ms: u64) -> String {
     format!("{:.1} s", ms as f64 / 1000.0)

@@ -197,7 +197,7 @@ pub fn proof(model: &Model, finished: &ReportBody) -> Vec<String> {
 }
 
 fn places(model: &Model, record: Option<&Path>) -> Vec<String> {
-    let checkpoint = model.checkpoints.last().map(|c| format!("checkpoint {}", c.path));
+    let checkpoint = model.checkpoints.back().map(|c| format!("checkpoint {}", c.path));
     let folder = model.hosts.first().filter(|host| !host.run_dir.is_empty());
     let folder = folder.map(|host| format!("run dir    {} on {}", host.run_dir, host.name));
     let record = record.map(|path| format!("record     {}", path.display()));

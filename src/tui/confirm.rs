@@ -31,7 +31,7 @@ pub fn targets(model: &Model) -> String {
 
 /// What would be lost without a checkpoint now.
 fn latest(model: &Model) -> String {
-    match model.checkpoints.last() {
+    match model.checkpoints.back() {
         Some(checkpoint) => format!("Latest checkpoint: env_step {}.", text::thousands(checkpoint.env_step)),
         None => "There is no checkpoint yet.".into(),
     }
@@ -101,7 +101,7 @@ pub fn restart(model: &Model) -> Confirm {
     ];
     let mut choices = Vec::new();
     let best = model.checkpoints.iter().rev().find(|checkpoint| checkpoint.reason == "best");
-    if let Some(checkpoint) = model.checkpoints.last() {
+    if let Some(checkpoint) = model.checkpoints.back() {
         text.push(format!("latest: {}", told(checkpoint)));
         choices.push(choice('l', "latest", Some(Action::Restart { from: Some("latest".into()) })));
     }
@@ -112,7 +112,7 @@ pub fn restart(model: &Model) -> Confirm {
     text.push("afresh: from env_step 0, with new weights.".into());
     choices.push(choice('a', "afresh", Some(Action::Restart { from: None })));
     text.push("microscope: every collective is checked before it begins.".into());
-    let from = model.checkpoints.last().map(|_| "latest".to_string());
+    let from = model.checkpoints.back().map(|_| "latest".to_string());
     choices.push(choice('m', "microscope", Some(Action::CheckedRestart { from })));
     confirm(ConfirmKind::Restart, "restart the run?", text, choices)
 }

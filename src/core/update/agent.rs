@@ -6,6 +6,7 @@ use crate::model::Tone;
 use crate::report::ReportBody;
 use crate::run::{Cause, Stage};
 use crate::session::Ctx;
+use crate::words;
 use rankdeck_proto::message::{AgentMessage, LaunchSpec, PROTOCOL, RankSnapshot};
 use rankdeck_types::ids::{NodeRank, Rank, RunId};
 
@@ -158,10 +159,7 @@ fn log(ctx: &mut Ctx<'_>, node: NodeRank, rank: Rank, first: u64, lines: Vec<Str
 /// An order could not be carried out.
 fn refused(ctx: &mut Ctx<'_>, node: NodeRank, error: String, hint: String) {
     let name = ctx.host_name(node);
-    let text = match hint.is_empty() {
-        true => format!("{name}: {error}"),
-        false => format!("{name}: {error}; {hint}"),
-    };
+    let text = format!("{name}: {}", words::with_hint(&error, &hint));
     ctx.note(Tone::Bad, format!("refused: {text}"));
     let run = &ctx.session.run;
     let current = run.launch.as_ref().filter(|_| run.is_launcher()).map(|launch| launch.generation);

@@ -115,9 +115,10 @@ pub(crate) fn install(model: &mut Model, plan: &Plan) {
     for host in &mut model.hosts {
         host.stopped = None;
         host.gpus_free.clear();
-        match plan.has_ranks(host.node_rank) {
-            true => host.excluded = None,
-            false => _ = host.excluded.get_or_insert_with(|| "has no ranks in this generation".into()),
+        if plan.has_ranks(host.node_rank) {
+            host.excluded = None;
+        } else {
+            host.excluded.get_or_insert_with(|| "has no ranks in this generation".into());
         }
     }
     let mut old: Vec<Option<RankModel>> = std::mem::take(&mut model.ranks).into_iter().map(Some).collect();

@@ -6,6 +6,7 @@ use crate::model::Tone;
 use crate::report::ReportBody;
 use crate::run::Stage;
 use crate::session::Ctx;
+use crate::words;
 use rankdeck_proto::message::{ConsoleMessage, PROTOCOL};
 use rankdeck_types::ids::NodeRank;
 use rankdeck_types::link_state::{LinkState, Prompt};
@@ -146,8 +147,7 @@ fn describe(state: &LinkState) -> (&'static str, String) {
             ("ready", format!("{} cores, {} GPUs", probe.cpu_count, probe.gpu_count))
         }
         LinkState::Lost { reason, .. } => ("lost", reason.clone()),
-        LinkState::Failed { error, hint } if hint.is_empty() => ("failed", error.clone()),
-        LinkState::Failed { error, hint } => ("failed", format!("{error}; {hint}")),
+        LinkState::Failed { error, hint } => ("failed", words::with_hint(error, hint)),
         LinkState::Closed => ("closed", String::new()),
     }
 }

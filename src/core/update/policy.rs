@@ -16,6 +16,7 @@ use crate::model::{HostModel, Tone};
 use crate::report::{ReportBody, RestartState};
 use crate::run::{Cause, HostChange, Next, Reach, Stage};
 use crate::session::Ctx;
+use crate::words;
 use rankdeck_proto::message::{ConsoleMessage, StopMode};
 use rankdeck_types::experiment::{LostHost, Restart};
 use rankdeck_types::host::Host;
@@ -47,7 +48,7 @@ pub(super) fn successor_ms(ctx: &Ctx<'_>) -> Option<u64> {
 fn checkpoint(ctx: &Ctx<'_>, next: Option<&Plan>) -> Option<String> {
     let first = |plan: &Plan| plan.ranks.first().map(|rank| rank.node_rank);
     let moved = next.is_some_and(|next| ctx.model.plan.as_ref().and_then(first) != first(next));
-    match ctx.model.checkpoints.last() {
+    match ctx.model.checkpoints.back() {
         // Another host looks into its own folder for `latest`; the full path fails loudly unless the folder
         // is shared.
         Some(latest) if moved => Some(latest.path.clone()),
@@ -294,8 +295,7 @@ fn try_replan(
 }
 
 fn worded(error: &PlanError) -> String {
-    let hint = if error.hint.is_empty() { String::new() } else { format!("; {}", error.hint) };
-    format!("{}{hint} (key `{}`)", error.error, error.key)
+    format!("{} (key `{}`)", words::with_hint(&error.error, &error.hint), error.key)
 }
 
 /// A host that is to join; its link is opened unless it stands.

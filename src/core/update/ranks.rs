@@ -204,9 +204,9 @@ pub(super) fn said(ctx: &mut Ctx<'_>, at: At, rank: Rank, said: RankEvent) {
             );
             let reached = Reach { train_iter, checkpoint: train_iter.saturating_add(1), ..Reach::default() };
             ctx.session.run.tries.reached.advance(reached);
-            ctx.model.checkpoints.push(CheckpointModel { path, env_step, train_iter, reason });
+            ctx.model.checkpoints.push_back(CheckpointModel { path, env_step, train_iter, reason });
             if ctx.model.checkpoints.len() > EVENTS {
-                ctx.model.checkpoints.remove(0);
+                ctx.model.checkpoints.pop_front();
                 ctx.model.drops.history += 1;
             }
         }
@@ -373,9 +373,9 @@ fn evaluated(ctx: &mut Ctx<'_>, at: At, evaluation: Evaluation) {
             stop: evaluation.stop,
         },
     );
-    ctx.model.evals.push(evaluation);
+    ctx.model.evals.push_back(evaluation);
     if ctx.model.evals.len() > EVENTS {
-        ctx.model.evals.remove(0);
+        ctx.model.evals.pop_front();
         ctx.model.drops.history += 1;
     }
 }

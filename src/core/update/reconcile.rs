@@ -10,6 +10,7 @@ use crate::model::{HostModel, RankLife, RunState, Tone};
 use crate::report::Outcome;
 use crate::run::{Cause, Ending, Launch, Role, Stage};
 use crate::session::Ctx;
+use crate::words;
 use rankdeck_proto::message::{ConsoleMessage, LaunchSpec, StopMode};
 use rankdeck_types::ids::{Generation, NodeRank, Timestamp};
 use rankdeck_types::link_state::LinkState;
@@ -98,10 +99,7 @@ fn plan_launch(ctx: &mut Ctx<'_>, draft: &PlanDraft) {
     let plan = match (ctx.session.resolve)(draft, &probes) {
         Ok(plan) => plan,
         Err(error) => {
-            let text = match error.hint.is_empty() {
-                true => error.error,
-                false => format!("{}; {}", error.error, error.hint),
-            };
+            let text = words::with_hint(&error.error, &error.hint);
             return finish(ctx, Ending::new(Outcome::Failed, 2, text));
         }
     };

@@ -117,7 +117,7 @@ fn facts(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, taken: usize) {
     }
     lines[1] = weights(ctx, room);
     let training = model.progress.as_ref().and_then(|progress| progress.return_mean);
-    let evaluation = model.evals.last().map(|eval| eval.return_mean);
+    let evaluation = model.evals.back().map(|eval| eval.return_mean);
     if let Some(mean) = training.or(evaluation) {
         lines[2] = ctx.fact("return", text::value(mean)).to_vec();
         if let (Some(_), Some(evaluation)) = (training, evaluation) {

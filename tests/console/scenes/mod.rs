@@ -175,10 +175,11 @@ pub fn running(machines: &[Machine]) -> Model {
     });
     model.fingerprint =
         Some(FingerprintModel { train_iter: iteration, update: 9600, equal: true, compared: 614 });
-    model.checkpoints = vec![
+    model.checkpoints = [
         checkpoint(614_400, 300, "best", "checkpoints/best-300.ckpt"),
         checkpoint(1_126_400, 550, "latest", "checkpoints/latest-550.ckpt"),
-    ];
+    ]
+    .into();
     for (at, tone, text) in [
         (0, Tone::Info, "run launched: generation 0".to_string()),
         (1_900, Tone::Good, format!("all {world} ranks joined, backend {}", plan.backend)),
@@ -227,7 +228,7 @@ fn series(model: &mut Model) {
         let t = i as f64 / 12.0;
         let mean = 22.0 + 260.0 * t.powf(1.3) + 12.0 * wobble(i);
         evals.push(i as f64 * 102_400.0, mean);
-        model.evals.push(Evaluation {
+        model.evals.push_back(Evaluation {
             env_step: i * 102_400,
             train_iter: i * 50,
             episodes: 20,
@@ -420,7 +421,7 @@ pub fn over() -> Model {
     model.run.outcome = Some(Outcome::Succeeded);
     model.run.exit_code = Some(0);
     model.run.reason = "evaluation 492.3 reached the stop value 490 at env_step 1,228,800".into();
-    model.evals.last_mut().unwrap().stop = true;
+    model.evals.back_mut().unwrap().stop = true;
     for rank in &mut model.ranks {
         rank.life = RankLife::Exited(Exit::Code { code: 0 });
     }
