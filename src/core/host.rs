@@ -74,22 +74,17 @@ impl HostMachine {
 
     /// A connection exists on which messages can be sent.
     pub(crate) fn is_connected(&self) -> bool {
-        match self.stage {
-            HostStage::Attaching { .. } | HostStage::Greeted { .. } | HostStage::Live { .. } => true,
-            HostStage::Linking | HostStage::Away { .. } | HostStage::Failed | HostStage::Closed => false,
-        }
+        matches!(self.stage, HostStage::Attaching { .. } | HostStage::Greeted { .. } | HostStage::Live { .. })
     }
 
     /// The connection does not come back by itself.
     pub(crate) fn is_gone(&self) -> bool {
-        match self.stage {
-            HostStage::Failed | HostStage::Closed => true,
-            HostStage::Linking
-            | HostStage::Attaching { .. }
-            | HostStage::Greeted { .. }
-            | HostStage::Live { .. }
-            | HostStage::Away { .. } => false,
-        }
+        matches!(self.stage, HostStage::Failed | HostStage::Closed)
+    }
+
+    /// It was given the launch of `generation`, or shows that it has it.
+    pub(crate) fn knows(&self, generation: Generation) -> bool {
+        [self.launch_sent, self.generation].contains(&Some(generation))
     }
 
     /// A connection begins: what was sent on the former one may never have arrived.

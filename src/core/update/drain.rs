@@ -5,7 +5,7 @@ use crate::effect::Effect;
 use crate::host::HostStage;
 use crate::model::{HostModel, RunState, Tone};
 use crate::report::{Outcome, ReportBody};
-use crate::run::{Cause, Ending, Facts, Next, Stage};
+use crate::run::{Cause, Ending, Facts, Next, Role, Stage, Stop};
 use crate::session::{Ctx, Limits};
 use rankdeck_proto::message::{ConsoleMessage, StopMode};
 use rankdeck_types::ids::{Generation, NodeRank, Timestamp};
@@ -19,20 +19,7 @@ const KILL_MS: u64 = 10_000;
 
 /// Sends orders to every host until each has proved that nothing is left.
 pub(super) fn draining(ctx: &mut Ctx<'_>, began: Timestamp) {
-    let limits = Limits::of(ctx.model);
-    let run = &ctx.session.run;
-    if let Some(generation) =
-        run.launch.as_ref().filter(|_| run.is_launcher()).map(|launch| launch.generation)
-    {
-        // A launch that never arrived has left nothing behind.
-        for host in &mut ctx.model.hosts {
-            let known = [host.machine.launch_sent, host.machine.generation].contains(&Some(generation));
-            let never = host.caught_up() && !known;
-            if never && host.stopped.is_none() {
-                host.stopped = Some(Vec::new());
-            }
-        }
-    }
+    settle_unlaunched(ctx);
     want_stop(ctx);
     let open: Vec<NodeRank> = ctx
         .members()
@@ -40,40 +27,62 @@ pub(super) fn draining(ctx: &mut Ctx<'_>, began: Timestamp) {
         .map(|host| host.node_rank)
         .collect();
     if open.is_empty() {
-        let facts = &ctx.session.run.facts;
-        // The console that launched the run may make a next generation, by order or by policy.
-        let patience = match facts.cause {
-            Some(Cause::Elsewhere { .. }) => SUCCESSOR_MS,
-            Some(Cause::Failure) => {
-                policy::successor_ms(ctx).map_or(0, |wait| wait.saturating_add(SUCCESSOR_MS))
-            }
-            _ => 0,
-        };
-        let wait = facts.live_proof.is_some_and(|proof| ctx.now.since(proof) < patience);
-        if !wait {
+        if !is_successor_expected(ctx) {
             conclude(ctx, &open);
         }
         return;
     }
-    let stop = ctx.session.run.facts.stop;
-    if let Some(stop) = stop.filter(|stop| ctx.now >= stop.at) {
-        ctx.model.run.stopping = ctx.model.run.stopping.max(Some(stop.mode));
-        send_stops(ctx, &open, stop.mode, limits.grace);
-        let reachable = open.iter().any(|node| ctx.host(*node).is_live());
-        match stop.mode {
-            StopMode::Kill if ctx.now.since(stop.at) >= KILL_MS.max(limits.lost) => conclude(ctx, &open),
-            StopMode::Kill => {}
-            StopMode::Clean | StopMode::Terminate if ctx.now.since(stop.at) < limits.drain() => {}
-            StopMode::Clean | StopMode::Terminate if reachable => {
-                ctx.note(Tone::Warn, "the stop takes too long: killing what is left");
-                super::user::order(ctx, StopMode::Kill);
-                send_stops(ctx, &open, StopMode::Kill, 0);
-            }
-            StopMode::Clean | StopMode::Terminate => conclude(ctx, &open),
+    match ctx.session.run.facts.stop.filter(|stop| ctx.now >= stop.at) {
+        Some(stop) => stopping(ctx, &open, stop),
+        None => leaving(ctx, &open, began),
+    }
+}
+
+/// A launch that never arrived at a host has left nothing behind there.
+fn settle_unlaunched(ctx: &mut Ctx<'_>) {
+    let launch = ctx.session.run.launch.as_ref().filter(|launch| launch.role != Role::Onlooker);
+    let Some(generation) = launch.map(|launch| launch.generation) else { return };
+    for host in ctx.model.hosts.iter_mut().filter(|host| host.caught_up() && !host.machine.knows(generation))
+    {
+        host.stopped.get_or_insert_default();
+    }
+}
+
+/// The console that launched the run may make a next generation, by order or by policy.
+fn is_successor_expected(ctx: &Ctx<'_>) -> bool {
+    let facts = &ctx.session.run.facts;
+    let patience = match facts.cause {
+        Some(Cause::Elsewhere { .. }) => SUCCESSOR_MS,
+        Some(Cause::Failure) => policy::successor_ms(ctx).map_or(0, |wait| wait.saturating_add(SUCCESSOR_MS)),
+        Some(Cause::LaunchFailed(_) | Cause::Requested { .. } | Cause::Until(_) | Cause::Stuck(_)) | None => {
+            0
         }
+    };
+    facts.live_proof.is_some_and(|proof| ctx.now.since(proof) < patience)
+}
+
+/// A stop is due: the orders, a harder one when it takes too long, and the end when that does not help.
+fn stopping(ctx: &mut Ctx<'_>, open: &[NodeRank], stop: Stop) {
+    let limits = Limits::of(ctx.model);
+    let age = ctx.now.since(stop.at);
+    ctx.model.run.stopping = ctx.model.run.stopping.max(Some(stop.mode));
+    send_stops(ctx, open, stop.mode, limits.grace);
+    let patience = if stop.mode == StopMode::Kill { KILL_MS.max(limits.lost) } else { limits.drain() };
+    if age < patience {
         return;
     }
-    // The run ends by itself, without a stop. It is over unless hosts do not answer.
+    let reachable = open.iter().any(|node| ctx.host(*node).is_live());
+    if stop.mode < StopMode::Kill && reachable {
+        ctx.note(Tone::Warn, "the stop takes too long: killing what is left");
+        super::user::order(ctx, StopMode::Kill);
+        send_stops(ctx, open, StopMode::Kill, 0);
+    } else {
+        conclude(ctx, open);
+    }
+}
+
+/// The run ends by itself, without a stop. It is over unless hosts do not answer.
+fn leaving(ctx: &mut Ctx<'_>, open: &[NodeRank], began: Timestamp) {
     let away_since = |node: &NodeRank| match ctx.host(*node).machine.stage {
         HostStage::Away { since } => Some(since),
         HostStage::Failed | HostStage::Closed => Some(began),
@@ -85,8 +94,8 @@ pub(super) fn draining(ctx: &mut Ctx<'_>, began: Timestamp) {
     let away: Option<Vec<Timestamp>> = open.iter().map(away_since).collect();
     if let (Some(away), Some(proof)) = (away, ctx.session.run.facts.first_proof) {
         let since = away.into_iter().fold(proof, Timestamp::max);
-        if ctx.now.since(since) >= limits.drain() {
-            conclude(ctx, &open);
+        if ctx.now.since(since) >= Limits::of(ctx.model).drain() {
+            conclude(ctx, open);
         }
     }
 }

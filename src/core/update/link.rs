@@ -32,26 +32,17 @@ pub(super) fn changed(ctx: &mut Ctx<'_>, node: NodeRank, state: LinkState) -> bo
         host.link = state;
         return true;
     }
-    let same_kind = std::mem::discriminant(&host.link) == std::mem::discriminant(&state);
-    if !same_kind {
+    let is_news = std::mem::discriminant(&host.link) != std::mem::discriminant(&state);
+    if is_news {
         host.link_since = now;
     }
-    host.prompt = match &state {
-        LinkState::Asking { prompt } => Some(prompt.clone()),
-        LinkState::Idle
-        | LinkState::Connecting { .. }
-        | LinkState::Uploading { .. }
-        | LinkState::Starting
-        | LinkState::Ready { .. }
-        | LinkState::Lost { .. }
-        | LinkState::Failed { .. }
-        | LinkState::Closed => None,
-    };
-    let was_connected = machine.is_connected();
+    host.prompt = if let LinkState::Asking { prompt } = &state { Some(prompt.clone()) } else { None };
+    host.link = state.clone();
     match &state {
         LinkState::Ready { probe } => {
             host.probe = Some(probe.clone());
             machine.attaching(awake);
+            attach(ctx, node);
         }
         LinkState::Lost { .. } => machine.stage = HostStage::Away { since: now },
         LinkState::Failed { .. } => machine.stage = HostStage::Failed,
@@ -61,45 +52,37 @@ pub(super) fn changed(ctx: &mut Ctx<'_>, node: NodeRank, state: LinkState) -> bo
         | LinkState::Asking { .. }
         | LinkState::Uploading { .. }
         | LinkState::Starting => {
-            if was_connected {
+            if machine.is_connected() {
                 machine.stage = HostStage::Away { since: now };
             }
         }
     }
-    let ready = matches!(state, LinkState::Ready { .. });
-    host.link = state.clone();
-    let name = host.name.clone();
-    if ready {
-        attach(ctx, node);
-    }
-    let (word, detail) = describe(&state);
-    if !same_kind || ready {
-        ctx.tell(ReportBody::Host {
-            node_rank: node,
-            host: name.clone(),
-            state: word.into(),
-            detail: detail.clone(),
-        });
-        let tone = match state {
-            LinkState::Failed { .. } => Some(Tone::Bad),
-            LinkState::Lost { .. } | LinkState::Asking { .. } => Some(Tone::Warn),
-            LinkState::Ready { .. } => Some(Tone::Info),
-            LinkState::Idle
-            | LinkState::Connecting { .. }
-            | LinkState::Uploading { .. }
-            | LinkState::Starting
-            | LinkState::Closed => None,
-        };
-        if let (Some(tone), false) = (tone, ctx.session.run.stage == Stage::Over) {
-            let text = if detail.is_empty() {
-                format!("{name}: {word}")
-            } else {
-                format!("{name}: {word}: {detail}")
-            };
-            ctx.note(tone, text);
-        }
+    if is_news || matches!(state, LinkState::Ready { .. }) {
+        tell(ctx, node, &state);
     }
     true
+}
+
+/// Reports a new state, and notes it when people should see it.
+fn tell(ctx: &mut Ctx<'_>, node: NodeRank, state: &LinkState) {
+    let (word, detail) = describe(state);
+    let host = ctx.host_name(node);
+    let text =
+        if detail.is_empty() { format!("{host}: {word}") } else { format!("{host}: {word}: {detail}") };
+    ctx.tell(ReportBody::Host { node_rank: node, host, state: word.into(), detail });
+    let tone = match state {
+        LinkState::Failed { .. } => Tone::Bad,
+        LinkState::Lost { .. } | LinkState::Asking { .. } => Tone::Warn,
+        LinkState::Ready { .. } => Tone::Info,
+        LinkState::Idle
+        | LinkState::Connecting { .. }
+        | LinkState::Uploading { .. }
+        | LinkState::Starting
+        | LinkState::Closed => return,
+    };
+    if ctx.session.run.stage != Stage::Over {
+        ctx.note(tone, text);
+    }
 }
 
 /// Asks the agent for all records after the last one applied.

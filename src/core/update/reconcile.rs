@@ -118,33 +118,29 @@ fn plan_launch(ctx: &mut Ctx<'_>, draft: &PlanDraft) {
     ctx.session.run.stage = Stage::Reserving { generation, resume: None, request: None, port: None };
 }
 
-/// A port for rank 0's store, then launches to all hosts at once.
-fn reserving(ctx: &mut Ctx<'_>) {
+/// Why the launch cannot be made any more.
+fn obstacle(ctx: &Ctx<'_>) -> Option<Ending> {
     match &ctx.session.run.facts.cause {
-        Some(Cause::LaunchFailed(text)) => {
-            let text = text.clone();
-            return finish(ctx, Ending::new(Outcome::Failed, 3, text));
-        }
+        Some(Cause::LaunchFailed(text)) => return Some(Ending::new(Outcome::Failed, 3, text.clone())),
         Some(Cause::Requested { by }) => {
             let text = format!("stopped by {by} before the launch");
-            return finish(ctx, Ending::new(Outcome::Stopped, 130, text));
+            return Some(Ending::new(Outcome::Stopped, 130, text));
         }
         Some(Cause::Failure | Cause::Until(_) | Cause::Stuck(_) | Cause::Elsewhere { .. }) | None => {}
     }
-    let gone = ctx.model.hosts.iter().find(|host| host.excluded.is_none() && host.machine.is_gone());
-    let failed = gone.map(|host| match &host.link {
-        LinkState::Failed { error, .. } => error.clone(),
-        LinkState::Idle
-        | LinkState::Connecting { .. }
-        | LinkState::Asking { .. }
-        | LinkState::Uploading { .. }
-        | LinkState::Starting
-        | LinkState::Ready { .. }
-        | LinkState::Lost { .. }
-        | LinkState::Closed => format!("{}: closed", host.name),
-    });
-    if let Some(error) = failed {
-        return finish(ctx, Ending::new(Outcome::Failed, 3, error));
+    let gone = ctx.model.hosts.iter().find(|host| host.excluded.is_none() && host.machine.is_gone())?;
+    let error = if let LinkState::Failed { error, .. } = &gone.link {
+        error.clone()
+    } else {
+        format!("{}: closed", gone.name)
+    };
+    Some(Ending::new(Outcome::Failed, 3, error))
+}
+
+/// A port for rank 0's store, then launches to all hosts at once.
+fn reserving(ctx: &mut Ctx<'_>) {
+    if let Some(ending) = obstacle(ctx) {
+        return finish(ctx, ending);
     }
     let Some(plan) = ctx.model.plan.clone() else { return };
     let fixed = plan.experiment.launch.master_port;
@@ -221,8 +217,7 @@ fn send_launches(ctx: &mut Ctx<'_>) {
     };
     for node in ctx.nodes().filter(|node| plan.has_ranks(*node)) {
         let machine = &mut ctx.host(node).machine;
-        let known = [machine.launch_sent, machine.generation].contains(&Some(launch.generation));
-        if known || !machine.is_live() {
+        if machine.knows(launch.generation) || !machine.is_live() {
             continue;
         }
         machine.launch_sent = Some(launch.generation);

@@ -11,13 +11,6 @@ use rankdeck_types::ids::{Generation, NodeRank};
 /// Age in seconds up to which a proof in an agent's records may still be followed by a new generation.
 const FRESH_S: f64 = 10.0;
 
-/// What the number of a record means for a host.
-enum Order {
-    Next,
-    Known,
-    Gap,
-}
-
 /// Applies one record. Returns whether it changed anything.
 pub(super) fn apply(ctx: &mut Ctx<'_>, node: NodeRank, record: Record) -> bool {
     let awake = ctx.session.clock.awake_ms;
@@ -26,23 +19,19 @@ pub(super) fn apply(ctx: &mut Ctx<'_>, node: NodeRank, record: Record) -> bool {
         // Records that were under way when a new attach was sent come again after its snapshot.
         return false;
     }
-    let order = match host.last_seq {
-        last if record.seq <= last => Order::Known,
-        last if record.seq == last.saturating_add(1) => Order::Next,
-        last if host.machine.gap_at == Some(last) => Order::Next,
-        _ => Order::Gap,
-    };
-    match order {
-        Order::Known => return false,
-        Order::Gap => {
-            host.machine.gap_at = Some(host.last_seq);
-            host.machine.stage = HostStage::Attaching { since: awake };
-            ctx.model.drops.gaps += 1;
-            link::attach(ctx, node);
-            return true;
-        }
-        Order::Next => host.last_seq = record.seq,
+    let last = host.last_seq;
+    if record.seq <= last {
+        return false;
     }
+    // The first gap at a place is asked for again; the second is a loss in the spool itself.
+    if record.seq != last.saturating_add(1) && host.machine.gap_at != Some(last) {
+        host.machine.gap_at = Some(last);
+        host.machine.stage = HostStage::Attaching { since: awake };
+        ctx.model.drops.gaps += 1;
+        link::attach(ctx, node);
+        return true;
+    }
+    host.last_seq = record.seq;
     let Record { time, generation, event, .. } = record;
     let at = At { node, generation, time };
     match event {

@@ -86,31 +86,37 @@ pub fn rank_environment(
     }
     // Two runs on one host must not answer for each other.
     set("NCCL_RAS_ADDR", ras_address(&plan.run));
+    env.extend(device_environment(plan, rank).into_iter().map(|(name, value)| (name.to_owned(), value)));
+    if let Some(interface) = plan.hosts.get(rank.node_rank.index()).and_then(|host| host.interface.as_ref()) {
+        for name in ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"] {
+            env.insert(name.to_owned(), interface.clone());
+        }
+    }
+    env
+}
+
+/// Which device a rank has, and which of its host's devices it sees.
+fn device_environment(plan: &Plan, rank: &PlannedRank) -> Vec<(&'static str, String)> {
     let mut visible: Vec<u32> = Vec::new();
     for gpu in plan.ranks_of(rank.node_rank).filter_map(|rank| rank.gpu) {
         if !visible.contains(&gpu) {
             visible.push(gpu);
         }
     }
-    match rank.gpu.and_then(|gpu| visible.iter().position(|shown| *shown == gpu)) {
-        Some(index) => {
-            let list: Vec<String> = visible.iter().map(u32::to_string).collect();
-            set("CUDA_VISIBLE_DEVICES", list.join(","));
-            // NVML counts in PCI order; CUDA would put the fastest first.
-            set("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned());
-            set("RANKDECK_DEVICE", format!("cuda:{index}"));
-            let shared = plan.ranks_of(rank.node_rank).filter(|other| other.gpu == rank.gpu).count() > 1;
-            if shared && plan.backend == "nccl" {
-                // NCCL refuses two ranks on one GPU of one host; ranks that claim different hosts may share
-                // it.
-                set("NCCL_HOSTID", format!("{}-{}-{}", plan.run, rank.node_rank, rank.local_rank));
-            }
-        }
-        None => set("RANKDECK_DEVICE", "cpu".to_owned()),
-    }
-    if let Some(interface) = plan.hosts.get(rank.node_rank.index()).and_then(|host| host.interface.as_ref()) {
-        set("GLOO_SOCKET_IFNAME", interface.clone());
-        set("NCCL_SOCKET_IFNAME", interface.clone());
+    let Some(index) = rank.gpu.and_then(|gpu| visible.iter().position(|shown| *shown == gpu)) else {
+        return vec![("RANKDECK_DEVICE", "cpu".to_owned())];
+    };
+    let list: Vec<String> = visible.iter().map(u32::to_string).collect();
+    let mut env = vec![
+        ("CUDA_VISIBLE_DEVICES", list.join(",")),
+        // NVML counts in PCI order; CUDA would put the fastest first.
+        ("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned()),
+        ("RANKDECK_DEVICE", format!("cuda:{index}")),
+    ];
+    let shared = plan.ranks_of(rank.node_rank).filter(|other| other.gpu == rank.gpu).count() > 1;
+    if shared && plan.backend == "nccl" {
+        // NCCL refuses two ranks on one GPU of one host; ranks that claim different hosts may share it.
+        env.push(("NCCL_HOSTID", format!("{}-{}-{}", plan.run, rank.node_rank, rank.local_rank)));
     }
     env
 }
