@@ -4,6 +4,8 @@ export LIBTORCH ?= $(abspath .libtorch)/torch
 CARGO ?= cargo
 PYTHON ?= python3
 PACKAGES := sh tests/setup/packages.sh
+# Expanded when a recipe runs, after the packages have been installed.
+ENVIRONMENT = env $$(sh tests/setup/openssl.sh)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo build libtorch test lint screenshot gpu-test clean build-packages test-packages
@@ -15,7 +17,7 @@ demo: build ## train CartPole with two ranks on this machine, in the console
 	target/release/rankdeck run configs/cartpole_ppo.toml --hosts hosts.toml
 
 build: libtorch ## release build of the console and the trainer
-	$(CARGO) build --release --workspace
+	$(ENVIRONMENT) $(CARGO) build --release --workspace
 
 libtorch: build-packages ## libtorch 2.11.0 into .libtorch (544 MB from PyPI, once)
 	@if [ "$(LIBTORCH)" = "$(abspath .libtorch)/torch" ]; then \
@@ -27,26 +29,28 @@ libtorch: build-packages ## libtorch 2.11.0 into .libtorch (544 MB from PyPI, on
 	fi
 
 test: libtorch test-packages ## every test, once; lists what cannot run here
-	bash tests/setup/test.sh
+	$(ENVIRONMENT) bash tests/setup/test.sh
 
 lint: libtorch ## formatting and clippy
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace -- -D warnings
-	$(CARGO) clippy --workspace --all-targets --features rankdeck-trainer/inject -- -D warnings
+	$(ENVIRONMENT) $(CARGO) clippy --workspace -- -D warnings
+	$(ENVIRONMENT) $(CARGO) clippy --workspace --all-targets --features rankdeck-trainer/inject -- -D warnings
 
 screenshot: build ## docs/screen.svg anew, from a real run
-	$(CARGO) run --quiet --release --example screenshot -- target/release/rankdeck docs/screen.svg
+	$(ENVIRONMENT) $(CARGO) build --release --workspace --example screenshot
+	target/release/examples/screenshot target/release/rankdeck docs/screen.svg
 
 gpu-test: build-packages ## the tests that need an NVIDIA GPU, with the torch 2.11.0 that python3 has (or LIBTORCH)
 	@torch="$(LIBTORCH)"; \
 	if [ "$$torch" = "$(abspath .libtorch)/torch" ]; then torch=$$($(PYTHON) tests/setup/fetch_libtorch.py --installed) || exit 1; fi; \
-	LIBTORCH="$$torch" $(CARGO) test --workspace -- --ignored gpu
+	LIBTORCH="$$torch" $(ENVIRONMENT) $(CARGO) test --workspace -- --ignored gpu
 
 clean: ## remove what was built; .libtorch and runs stay
 	$(CARGO) clean
 
 build-packages:
 	@$(PACKAGES) build
+	-@$(PACKAGES) openssl
 
 test-packages:
 	@$(PACKAGES) build test

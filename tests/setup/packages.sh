@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes sure that the system has what building (`build`) and testing (`test`) need. As root on Debian and its like, missing packages are
-# installed; otherwise one line says what to install. Usage: packages.sh build [test] [slurm]
+# installed; otherwise one line says what to install. Usage: packages.sh build [openssl] [test] [slurm]
 set -u
 
 missing=
@@ -37,6 +37,10 @@ for group in "$@"; do
         # A Python environment for the tests that compare with Gymnasium and PyTorch.
         need python3-venv python3 -c "import ensurepip, venv"
         ;;
+    openssl)
+        # Without it, OpenSSL is built from source.
+        need libssl-dev test -n "$(sh "$(dirname "$0")/openssl.sh")"
+        ;;
     slurm)
         # A real Slurm for tests/hosts/slurm.rs: a dozen packages, about 5 s.
         need slurmctld has slurmctld
@@ -45,7 +49,7 @@ for group in "$@"; do
         need munge has munged
         ;;
     *)
-        echo "packages: unknown group \`$group\`; there are build, test and slurm" >&2
+        echo "packages: unknown group \`$group\`; there are build, openssl, test and slurm" >&2
         exit 2
         ;;
     esac

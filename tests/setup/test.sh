@@ -34,5 +34,5 @@ fi
 # The programs first: tests of the console start the trainer, which another package builds.
 stage "building" cargo build --workspace --features rankdeck-trainer/inject
 stage "tests" "${runner[@]}" --workspace --features rankdeck-trainer/inject "$@"
-stage "examples in the documentation" cargo test --doc --workspace
+stage "examples in the documentation" cargo test --doc --workspace --features rankdeck-trainer/inject
 python3 tests/setup/summary.py "$work/log" "$work/skipped" "$status"
