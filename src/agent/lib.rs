@@ -28,7 +28,7 @@
 
 mod clock;
 mod command;
-pub mod entries;
+mod entries;
 pub mod examine;
 mod hook;
 mod identity;
@@ -40,8 +40,6 @@ pub mod proc;
 pub mod serve;
 mod supervise;
 mod timing;
-
-pub use entries::RunEntry;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -7,9 +7,9 @@ use super::prompt::Progress;
 use super::roster::{self, load_hosts, own_binary, trainer_binary};
 use super::run::new_run_id;
 use super::{Failure, code, print};
-use rankdeck_agent::examine::Code;
 use rankdeck_config::HostsSource;
 use rankdeck_link::{Answer, Call, Cargo, LinkError, Prompter};
+use rankdeck_proto::examination::Code;
 use rankdeck_proto::folders;
 use rankdeck_proto::pack;
 use rankdeck_proto::pack::{BY_HASH, Pack};
@@ -248,7 +248,7 @@ async fn bring_libtorch(
         .zip(&looks)
         .map(|(host, look)| {
             let findings = look.as_ref().ok().and_then(|answer| {
-                roster::decode::<rankdeck_agent::examine::Findings>(host, &answer.text).ok()
+                roster::decode::<rankdeck_proto::examination::Findings>(host, &answer.text).ok()
             });
             !matches!(findings.and_then(|findings| findings.libtorch), Some(Ok(_)))
         })

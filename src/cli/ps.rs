@@ -5,8 +5,8 @@ use super::roster::{Found, Roster, State, roster};
 use super::{Failure, code, print};
 use crate::shell::clock::wall_time;
 use crate::shell::words::{duration, printable};
-use rankdeck_agent::entries::RunState;
 use rankdeck_config::HostsSource;
+use rankdeck_proto::run_entry::RunState;
 use serde_json::{Value, json};
 
 /// Finished runs shown without `--all`.

@@ -3,9 +3,9 @@
 use super::Failure;
 use super::args::MeetArgs;
 use super::prompt;
-use rankdeck_agent::RunEntry;
-use rankdeck_agent::entries::RunState;
 use rankdeck_config::HostsSource;
+use rankdeck_proto::run_entry::RunEntry;
+use rankdeck_proto::run_entry::RunState;
 use rankdeck_types::host::Host;
 use std::path::{Path, PathBuf};
 

@@ -7,9 +7,9 @@ use super::{Failure, code, print};
 use crate::shell::errand::Errand;
 use crate::shell::summary;
 use crate::shell::words::{plural, printable};
-use rankdeck_agent::entries::RunState;
 use rankdeck_config::HostsSource;
 use rankdeck_proto::message::{StopMode, Survivor};
+use rankdeck_proto::run_entry::RunState;
 use rankdeck_types::host::Host;
 use serde::Deserialize;
 

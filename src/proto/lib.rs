@@ -1,5 +1,19 @@
-//! What crosses a wire or a mapping: frames, messages, the status page.
+//! What crosses a wire, a file or a mapping between the console, the agents and the ranks.
+//!
+//! ```text
+//! frame         frames between a console and an agent: a length, then JSON
+//! message       what is in them: orders, answers, records, samples; and the lines of the event socket
+//! inspection    a close look at one rank
+//! examination   what a preflight asks a host, and what it found
+//! run_entry     runs that a host knows
+//! status_page   the mapped file in which a rank shows its state
+//! lines         bytes as lines of text, for transports that carry nothing else
+//! pack          a folder as one file, named by its content
+//! folders       folders that the console and the agent find alike
+//! tfrecord      TensorBoard's event files
+//! ```
 
+pub mod examination;
 pub mod folders;
 pub mod frame;
 pub mod inspection;
@@ -7,5 +21,6 @@ pub mod lines;
 pub mod link_event;
 pub mod message;
 pub mod pack;
+pub mod run_entry;
 pub mod status_page;
 pub mod tfrecord;

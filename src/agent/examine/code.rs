@@ -2,28 +2,14 @@
 //!
 //! Owner: one preflight. Hosts are compared by these hashes, so they depend on names and contents only, never on times or places.
 
-use super::Question;
+use rankdeck_proto::examination::{Code, Question};
 use rankdeck_proto::pack;
-use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
 /// Most files beside a script that are hashed, and most bytes.
 const MAX_FILES: usize = 2000;
 const MAX_BYTES: u64 = 32 << 20;
-
-/// Hashes in hexadecimal, shortened to 16 digits.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Code {
-    /// The pushed code that was asked about is here.
-    pub pushed: bool,
-    /// Of the script.
-    pub script: Option<String>,
-    /// Of the Python files beside and below it.
-    pub folder: Option<String>,
-    /// Commit of the git checkout that it lies in.
-    pub commit: Option<String>,
-}
 
 pub(super) fn look(question: &Question, workdir: &Path, script: Option<&str>) -> Code {
     if let Some(hash) = &question.code {

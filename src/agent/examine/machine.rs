@@ -5,105 +5,14 @@
 use crate::observe::gpu;
 use crate::proc;
 
-use super::Question;
 use super::program::nearest;
-use serde::{Deserialize, Serialize};
+use rankdeck_proto::examination::{
+    Disk, GpuFinding, GpuProcess, Interface, Limits, Names, Question, Route, Session,
+};
 use std::ffi::{CStr, CString};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-
-/// A GPU and who uses it.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct GpuFinding {
-    /// NVML index.
-    pub index: u32,
-    /// Product name.
-    pub name: String,
-    /// Bytes in use.
-    pub memory_used: u64,
-    /// Bytes in all.
-    pub memory_total: u64,
-    /// Compute processes on it.
-    pub processes: Vec<GpuProcess>,
-}
-
-/// A process on a GPU.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct GpuProcess {
-    /// Process id.
-    pub pid: u32,
-    /// Bytes that it holds there.
-    pub bytes: u64,
-    /// Start of its command line; empty when another container or namespace hides it.
-    pub command: String,
-    /// The rankdeck run that it belongs to, when it carries a mark.
-    pub run: Option<String>,
-}
-
-/// A file system.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Disk {
-    /// The folder that was asked about.
-    pub path: String,
-    /// Bytes that this user may still write.
-    pub free: u64,
-    /// Bytes in all.
-    pub total: u64,
-    /// Files that may still be made.
-    pub free_files: u64,
-    /// Why nothing can be written there.
-    pub error: Option<String>,
-}
-
-/// Soft limits; `None`: unlimited.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Limits {
-    /// Open files.
-    pub open_files: Option<u64>,
-    /// Processes.
-    pub processes: Option<u64>,
-    /// Locked memory, bytes.
-    pub locked: Option<u64>,
-    /// There is InfiniBand, which locks memory.
-    pub infiniband: bool,
-}
-
-/// A network interface that is up.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Interface {
-    /// Name.
-    pub name: String,
-    /// Its addresses.
-    pub addresses: Vec<IpAddr>,
-}
-
-/// The way to rank 0's store.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Route {
-    /// What the store's address means here.
-    pub addresses: Vec<IpAddr>,
-    /// The interface that leads there, or has that address.
-    pub interface: Option<String>,
-    /// Why there is no way.
-    pub error: Option<String>,
-}
-
-/// What names mean here.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Names {
-    /// Addresses of the host's own name.
-    pub own: Vec<IpAddr>,
-}
-
-/// What happens to processes when their login ends.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Session {
-    /// The login manager kills them, and lingering is off.
-    pub killed_at_logout: bool,
-    /// Why processes cannot be supervised: no `/proc`, a kernel without pidfd.
-    pub error: Option<String>,
-}
 
 /// The driver's version, and its GPUs.
 pub(super) fn gpus() -> (Option<String>, Vec<GpuFinding>) {

@@ -10,20 +10,15 @@ mod ports;
 mod probe;
 mod program;
 
-pub use code::Code;
-pub use machine::{Disk, GpuFinding, GpuProcess, Interface, Limits, Names, Route, Session};
-pub use ports::{Listened, Peer, Reached};
 pub(crate) use probe::probe;
-pub use program::{Program, Python, script_of, torch_version};
+pub use program::{script_of, torch_version};
 
 use crate::clock::wall_time;
-use crate::entries::{self, RunEntry};
+use crate::entries;
 use crate::paths;
 use crate::supervise::libtorch;
+use rankdeck_proto::examination::{Disk, Findings, Question};
 use rankdeck_types::error::HintedError;
-use rankdeck_types::probe::Probe;
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::io::Read;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -34,101 +29,6 @@ const MAX_QUESTION: u64 = 1 << 20;
 const DRIVER: Duration = Duration::from_secs(10);
 /// How long the disk of the working folder may take.
 const DISK: Duration = Duration::from_secs(10);
-
-/// What the console wants to know.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Question {
-    /// Folder of runs, as typed.
-    pub workdir: String,
-    /// The run that is to be launched; empty: none.
-    #[serde(default)]
-    pub run: String,
-    /// The ranks' program; empty: the built-in trainer.
-    #[serde(default)]
-    pub command: Vec<String>,
-    /// Shell line before each rank.
-    #[serde(default)]
-    pub prelude: Option<String>,
-    /// Environment of the ranks.
-    #[serde(default)]
-    pub env: BTreeMap<String, String>,
-    /// libtorch as in hosts.toml.
-    #[serde(default)]
-    pub libtorch: Option<String>,
-    /// Hash of the code that ranks will run in; `None`: they run in the working folder.
-    #[serde(default)]
-    pub code: Option<String>,
-    /// GPUs are wanted here.
-    #[serde(default)]
-    pub gpus: bool,
-    /// Address of rank 0's store; `None` when one host is all.
-    #[serde(default)]
-    pub master: Option<String>,
-    /// Ports to listen on: the first that is free.
-    #[serde(default)]
-    pub listen: Vec<u16>,
-    /// Hosts that will connect to this one.
-    #[serde(default)]
-    pub expect: u32,
-    /// Hosts to connect to.
-    #[serde(default)]
-    pub peers: Vec<Peer>,
-    /// What this host answers to, different for every preflight.
-    #[serde(default)]
-    pub token: String,
-    /// How long to wait for each other, ms.
-    #[serde(default)]
-    pub patience_ms: u64,
-}
-
-/// What was found.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Findings {
-    /// Wall clock when the question had been read.
-    pub heard: f64,
-    /// Wall clock just before the answer.
-    pub answered: f64,
-    /// As every launch learns it.
-    pub probe: Probe,
-    /// The user that ranks would run as.
-    pub user: String,
-    /// Kernel release.
-    pub kernel: String,
-    /// Runs under the working folder.
-    pub runs: Vec<RunEntry>,
-    /// The run's name is taken here.
-    pub run_exists: bool,
-    /// Version of the NVIDIA driver.
-    pub driver: Option<String>,
-    /// GPUs with what runs on them.
-    pub gpus: Vec<GpuFinding>,
-    /// The working folder.
-    pub disk: Disk,
-    /// `/dev/shm`.
-    pub shm: Disk,
-    /// Limits of this user's processes.
-    pub limits: Limits,
-    /// Network interfaces with an address.
-    pub interfaces: Vec<Interface>,
-    /// The way to rank 0's store.
-    pub route: Option<Route>,
-    /// What names mean here.
-    pub names: Names,
-    /// The port that was listened on.
-    pub listened: Option<Listened>,
-    /// Hosts that were connected to.
-    pub reached: Vec<Reached>,
-    /// The ranks' program.
-    pub program: Option<Program>,
-    /// Where libtorch is for the built-in trainer, or why there is none.
-    pub libtorch: Option<Result<String, HintedError>>,
-    /// Its version, when its folder tells.
-    pub libtorch_version: Option<String>,
-    /// Will ranks outlive the login that starts them?
-    pub session: Session,
-    /// What the ranks will run.
-    pub code: Code,
-}
 
 /// Reads the question from standard input and examines.
 pub fn main() -> Result<Findings, HintedError> {

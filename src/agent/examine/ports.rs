@@ -3,8 +3,7 @@
 //! Owner: one preflight. Every host listens on the first free port of its own list and connects to others at theirs, so that one command per host is
 //! enough; a few bytes of a token say that it was really the other host. Listeners end when all have come, at the latest after the patience.
 
-use super::Question;
-use serde::{Deserialize, Serialize};
+use rankdeck_proto::examination::{Listened, Peer, Question, Reached};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::thread::JoinHandle;
@@ -18,41 +17,6 @@ const PAUSE: Duration = Duration::from_millis(30);
 /// So many times in a row another program answers, or nobody behind an open port, on every port that the host may take: it has none of them. More than once,
 /// because a host that many call at the same time may be late.
 const STRANGERS: u32 = 2;
-
-/// A host to connect to.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Peer {
-    /// Index of the host.
-    pub node: u32,
-    /// Name or address as hosts.toml gives it.
-    pub address: String,
-    /// Where it may listen.
-    pub ports: Vec<u16>,
-    /// What it answers to.
-    pub token: String,
-}
-
-/// What came of listening.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Listened {
-    /// The port; 0 when none could be had.
-    pub port: u16,
-    /// Why none could be had.
-    pub error: Option<String>,
-    /// Hosts that came.
-    pub heard: u32,
-}
-
-/// What came of connecting to one host.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Reached {
-    /// Index of the host.
-    pub node: u32,
-    /// The address that was tried, resolved when possible.
-    pub address: String,
-    /// Why it could not be reached.
-    pub error: Option<String>,
-}
 
 /// Listening and connecting under way.
 pub(super) struct Meeting {

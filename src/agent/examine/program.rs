@@ -5,8 +5,7 @@
 use crate::paths;
 use crate::supervise::groups;
 
-use super::Question;
-use serde::{Deserialize, Serialize};
+use rankdeck_proto::examination::{Program, Python, Question};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -33,32 +32,6 @@ for folder in sys.path:
         break
 print("RANKDECK-PYTHON", sys.version.split()[0], version or "-", cuda or "-")
 "#;
-
-/// What was found.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Program {
-    /// Its path.
-    pub path: Option<String>,
-    /// Why there is none.
-    pub error: Option<String>,
-    /// The script that an interpreter is told to run, absolute.
-    pub script: Option<String>,
-    /// The script is there.
-    pub script_exists: bool,
-    /// What the interpreter said.
-    pub python: Option<Python>,
-}
-
-/// A Python interpreter.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Python {
-    /// `3.11.2`.
-    pub version: String,
-    /// Version of its torch package.
-    pub torch: Option<String>,
-    /// CUDA that torch was built for.
-    pub cuda: Option<String>,
-}
 
 /// Looks for the program of a question; `None` for the built-in trainer.
 pub(super) fn look(question: &Question, workdir: &Path) -> Option<Program> {

@@ -4,8 +4,8 @@ use super::super::args::MeetArgs;
 use super::super::roster::{self, own_binary};
 use super::super::{Failure, prompt};
 use super::{Examined, Subject};
-use rankdeck_agent::examine::{Findings, Peer, Question};
 use rankdeck_link::{Call, LinkError, Prompter, backoff};
+use rankdeck_proto::examination::{Findings, Peer, Question};
 use rankdeck_types::host::{Host, Transport};
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! Hosts against each other: ranks that run different code or different libraries fail late, or never, and quietly. Pure.
 
 use super::{CHECKS, Cell, Examined, Grade, Subject};
-use rankdeck_agent::examine::Findings;
 use rankdeck_link::LinkError;
+use rankdeck_proto::examination::Findings;
 
 /// One thing that should be equal on all hosts.
 struct Matter {
@@ -20,7 +20,7 @@ struct Matter {
     key: &'static str,
 }
 
-fn python(found: &Findings) -> Option<&rankdeck_agent::examine::Python> {
+fn python(found: &Findings) -> Option<&rankdeck_proto::examination::Python> {
     found.program.as_ref()?.python.as_ref()
 }
 
@@ -143,7 +143,7 @@ mod tests {
     use super::super::judge::tests::{draft, good, subject};
     use super::super::judged;
     use super::*;
-    use rankdeck_agent::examine::Python;
+    use rankdeck_proto::examination::Python;
 
     fn cells(check: &str, change: impl Fn(&mut Findings)) -> Vec<Cell> {
         let draft = draft(3);

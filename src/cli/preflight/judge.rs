@@ -1,9 +1,9 @@
 //! One host's findings against what the run wants of it. Pure.
 
 use super::{CHECKS, Cell, Examined, Subject};
-use rankdeck_agent::entries::RunState;
-use rankdeck_agent::examine::{Disk, Findings, GpuFinding};
 use rankdeck_link::LinkError;
+use rankdeck_proto::examination::{Disk, Findings, GpuFinding};
+use rankdeck_proto::run_entry::RunState;
 use rankdeck_tui::text::bytes;
 use rankdeck_types::host::{Gpus, Host};
 

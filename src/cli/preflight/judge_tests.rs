@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cli::preflight::{Grade, PushedCode};
-use rankdeck_agent::examine::{GpuProcess, Interface, Limits, Listened, Program, Reached, Route};
+use rankdeck_proto::examination::{GpuProcess, Interface, Limits, Listened, Program, Reached, Route};
 use rankdeck_types::host::Transport;
 use rankdeck_types::ids::RunId;
 use rankdeck_types::plan::PlanDraft;
@@ -121,7 +121,7 @@ fn every_check_sees_its_fault_and_names_the_key() {
     case("leftovers", Warning, "pids [5]", "", &two, &|e| {
         let entry = crate::cli::roster::sample_entry();
         e.findings.runs =
-            vec![rankdeck_agent::RunEntry { state: RunState::Orphaned, pids: vec![5], ..entry }];
+            vec![rankdeck_proto::run_entry::RunEntry { state: RunState::Orphaned, pids: vec![5], ..entry }];
     });
     case("interface", Warning, "docker0", "host.1.interface", &two, &|e| {
         e.findings.route.as_mut().unwrap().interface = Some("docker0".into());

@@ -15,9 +15,9 @@ pub use show::{as_json, complain, print, refuse, warnings};
 use super::Failure;
 use super::args::MeetArgs;
 use super::code;
-use rankdeck_agent::examine::Findings;
 use rankdeck_config::locate::Locator;
 use rankdeck_link::LinkError;
+use rankdeck_proto::examination::Findings;
 use rankdeck_types::plan::{Plan, PlanDraft, PlanError};
 use std::time::{Duration, Instant};
 
@@ -259,7 +259,7 @@ pub fn verdict(report: &Report, locator: &Locator) -> Result<(), Failure> {
 mod tests {
     use super::judge::tests::{draft, good, subject};
     use super::*;
-    use rankdeck_agent::examine::Reached;
+    use rankdeck_proto::examination::Reached;
 
     #[test]
     fn hosts_are_not_blamed_for_what_they_did_not_reach_while_another_gave_no_answer() {

@@ -2,10 +2,11 @@
 //!
 //! Everything that a test starts carries the run's mark; when the bed is dropped all of it is ended and looked for.
 
+use rankdeck_agent::proc;
 use rankdeck_agent::serve::daemon::Started;
-use rankdeck_agent::{RunEntry, proc};
 use rankdeck_proto::frame::{Decoder, encode};
 use rankdeck_proto::message::*;
+use rankdeck_proto::run_entry::RunEntry;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::{Generation, LocalRank, NodeRank, Rank, RunId};
 use rankdeck_types::plan::{Plan, PlannedHost, PlannedRank};

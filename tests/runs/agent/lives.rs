@@ -1,8 +1,8 @@
 //! Launch, ends, stops, and what ranks say meanwhile.
 
 use super::bed::*;
-use rankdeck_agent::entries::RunState;
 use rankdeck_proto::message::*;
+use rankdeck_proto::run_entry::RunState;
 use rankdeck_proto::status_page::{Dtype, Op, Writer, tag};
 use rankdeck_types::ids::Rank;
 use std::io::Write;

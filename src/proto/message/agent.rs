@@ -1,0 +1,101 @@
+//! What an agent tells a console.
+
+use super::{Exit, HostSample, LaunchSpec, Record};
+use crate::inspection::Inspection;
+use rankdeck_types::ids::{NodeRank, Rank, RunId, WallTime};
+use serde::{Deserialize, Serialize};
+
+/// What an agent tells a console.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum AgentMessage {
+    /// First message of every connection.
+    Hello {
+        /// [`super::PROTOCOL`] of the agent.
+        protocol: u32,
+        /// Build of the agent: crate version and content hash.
+        build: String,
+        /// Name of this host in `hosts.toml`.
+        host: String,
+        /// Index of this host.
+        node_rank: NodeRank,
+        /// The run that this agent serves.
+        run: RunId,
+        /// The agent's process id.
+        pid: u32,
+        /// The agent's wall clock, for showing skew.
+        wall_time: WallTime,
+        /// Folder of this run on this host.
+        run_dir: String,
+    },
+    /// State at the moment of attaching.
+    Snapshot {
+        /// Latest launch, `None` before the first.
+        spec: Option<Box<LaunchSpec>>,
+        /// This host's ranks of that generation.
+        ranks: Vec<RankSnapshot>,
+        /// Number of the newest record; those after `after_seq` follow.
+        last_seq: u64,
+    },
+    /// Something that must not be lost.
+    Record(Record),
+    /// Gauges of this host, at least once a second; also the agent's heartbeat.
+    Sample(Box<HostSample>),
+    /// Log lines of one rank, oldest first.
+    Log {
+        /// Whose.
+        rank: Rank,
+        /// Number of the first line in the rank's log file of this generation, from 0.
+        first: u64,
+        /// The lines, without newline, each cut at 4 KiB.
+        lines: Vec<String>,
+    },
+    /// Answer to [`super::ConsoleMessage::ReservePort`].
+    PortReserved {
+        /// Echo.
+        request: u64,
+        /// A port that was free a moment ago.
+        port: u16,
+    },
+    /// Answer to [`super::ConsoleMessage::Inspect`].
+    Inspected {
+        /// Echo.
+        request: u64,
+        /// One per rank that was asked for and is planned on this host.
+        inspections: Vec<Inspection>,
+    },
+    /// Answer to [`super::ConsoleMessage::Ping`].
+    Pong {
+        /// Echo.
+        sent_ms: u64,
+        /// The agent's wall clock, from which the console learns how far the two clocks are apart.
+        #[serde(default)]
+        wall_time: Option<WallTime>,
+    },
+    /// An order could not be carried out; nothing was started.
+    Refused {
+        /// What failed, on this host.
+        error: String,
+        /// The command or change that helps.
+        hint: String,
+    },
+    /// The agent is about to close this connection.
+    Bye {
+        /// Why.
+        reason: String,
+    },
+    /// A kind this build does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+/// State of one rank when a console attaches.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RankSnapshot {
+    /// Which.
+    pub rank: Rank,
+    /// Its process id on the host, `None` before it was spawned.
+    pub pid: Option<u32>,
+    /// How it ended, `None` while it runs.
+    pub exit: Option<Exit>,
+}

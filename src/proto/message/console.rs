@@ -1,0 +1,88 @@
+//! Orders from a console to an agent.
+
+use rankdeck_types::ids::{Generation, NodeRank, Rank};
+use rankdeck_types::plan::Plan;
+use serde::{Deserialize, Serialize};
+
+/// Orders from a console to an agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum ConsoleMessage {
+    /// First message of every connection. The agent answers `hello`, `snapshot`, then every record after `after_seq`.
+    Attach {
+        /// [`super::PROTOCOL`] of the console.
+        protocol: u32,
+        /// Build of the console, for the agent's log.
+        build: String,
+        /// Number of the last record that this console has applied, 0 for none.
+        after_seq: u64,
+        /// How many lines of each rank's log to send at once.
+        log_tail: u32,
+    },
+    /// Asks for a free TCP port on this host; answered with [`super::AgentMessage::PortReserved`].
+    ReservePort {
+        /// Echoed in the answer.
+        request: u64,
+    },
+    /// Asks for a close look at some of this host's ranks; answered with [`super::AgentMessage::Inspected`] within two seconds, whatever state they are in.
+    Inspect {
+        /// Echoed in the answer.
+        request: u64,
+        /// Which; ranks of other hosts are left out of the answer. Empty for all of this host.
+        ranks: Vec<Rank>,
+    },
+    /// Starts this host's share of a generation.
+    Launch {
+        /// Everything that the agent needs.
+        spec: Box<LaunchSpec>,
+    },
+    /// Stops this host's ranks; answered by a `Stopped` record once nothing is left or the survivors are known.
+    Stop {
+        /// How hard.
+        mode: StopMode,
+        /// Milliseconds between SIGTERM and SIGKILL in [`StopMode::Terminate`]; bound of [`StopMode::Clean`].
+        grace_ms: u64,
+    },
+    /// Heartbeat; the agent answers `pong`.
+    Ping {
+        /// Console's clock, echoed.
+        sent_ms: u64,
+    },
+    /// The console leaves on purpose and the run goes on, whatever `on_disconnect` says.
+    Detach,
+    /// The run is over and this console has seen it all: the agent exits when nobody else is attached.
+    Close,
+    /// A kind this build does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+/// How hard to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopMode {
+    /// SIGTERM to the ranks themselves: they agree on an iteration, write a checkpoint and leave; then as `Kill`.
+    Clean,
+    /// SIGTERM to the ranks' sessions, the grace, then `Kill`.
+    Terminate,
+    /// SIGKILL to everything of this run on the host.
+    Kill,
+}
+
+/// One host's share of one generation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LaunchSpec {
+    /// Which life of the run.
+    pub generation: Generation,
+    /// Which host of the plan this agent is.
+    pub node_rank: NodeRank,
+    /// Where rank 0's store listens.
+    pub master_addr: String,
+    /// Port of rank 0's store.
+    pub master_port: u16,
+    /// Checkpoint to start from; `None` starts afresh. A path on the host, or `latest`.
+    #[serde(default)]
+    pub resume: Option<String>,
+    /// The whole plan: any one agent can tell a console everything about the run.
+    pub plan: Plan,
+}

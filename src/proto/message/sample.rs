@@ -1,0 +1,178 @@
+//! Gauges of a host, its ranks and GPUs.
+
+use super::page_sample::{PageSample, is_zero};
+use crate::inspection::Pressure;
+use rankdeck_types::ids::{Generation, Rank, WallTime};
+use serde::{Deserialize, Serialize};
+
+/// Gauges of one host at one moment.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct HostSample {
+    /// The agent's monotonic clock, ms.
+    pub mono_ms: u64,
+    /// The agent's wall clock.
+    pub wall_time: WallTime,
+    /// Generation that the ranks below belong to.
+    pub generation: Generation,
+    /// Busy share of all cores, percent 0..=100.
+    pub cpu_percent: f32,
+    /// Cores.
+    pub cpu_count: u32,
+    /// Memory in use, bytes.
+    pub memory_used: u64,
+    /// Memory in all, bytes.
+    pub memory_total: u64,
+    /// The kernel's 1-minute load.
+    pub load1: f32,
+    /// This host's ranks.
+    pub ranks: Vec<RankSample>,
+    /// This host's GPUs, empty where there are none.
+    pub gpus: Vec<GpuSample>,
+    /// Gauges and log lines that this connection has dropped so far. A sample that no connection has sent has none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub dropped: u64,
+    /// Lines on the event socket that were no valid event, so far.
+    #[serde(default)]
+    pub malformed: u64,
+    /// Signals of the host as a whole that tell why a rank may be stuck or slow.
+    #[serde(default)]
+    pub signals: HostSignals,
+}
+
+/// Why the ranks of a host may be stuck or slow, as far as the host as a whole knows.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HostSignals {
+    /// Pressure-stall information; `None` on kernels without it.
+    pub pressure: Option<Pressure>,
+    /// The network interface that the group uses; `None` when unknown or local to the host.
+    pub link: Option<LinkSample>,
+    /// Milliseconds that the machine was suspended since the agent began (boot-time clock against monotonic clock).
+    pub suspended_ms: u64,
+}
+
+/// One network interface.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LinkSample {
+    /// Its name.
+    pub name: String,
+    /// It is switched on and sees its other end.
+    pub up: bool,
+    /// How often its carrier came or went since boot.
+    pub carrier_changes: u64,
+}
+
+/// One rank as the operating system and its status page show it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RankSample {
+    /// Which.
+    pub rank: Rank,
+    /// Process id.
+    pub pid: u32,
+    /// State letter of `/proc/PID/stat`: `R S D T t Z`; `X` when gone.
+    pub state: char,
+    /// CPU use of the rank and its children, percent of one core.
+    pub cpu_percent: f32,
+    /// Resident memory of the rank and its children, bytes.
+    pub rss: u64,
+    /// Live descendants.
+    pub children: u32,
+    /// Kernel function it waits in, empty when unknown.
+    #[serde(default)]
+    pub wchan: String,
+    /// Index of its GPU on this host.
+    pub gpu: Option<u32>,
+    /// Its memory on that GPU, bytes.
+    pub gpu_memory: Option<u64>,
+    /// Its status page, `None` for programs that write none.
+    pub page: Option<PageSample>,
+    /// Signals that tell why it may be stuck or slow.
+    #[serde(default)]
+    pub signals: RankSignals,
+}
+
+/// Why a rank may be stuck or slow. Counters only grow while the process lives; readers take differences between samples.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RankSignals {
+    /// CPU time of all its own threads so far, ms; children not included.
+    pub cpu_ms: u64,
+    /// Time that its main thread was ready to run and did not get a core, so far, ms; 0 where the kernel does not tell.
+    pub delay_ms: u64,
+    /// Page faults that needed the disk, so far.
+    pub major_faults: u64,
+    /// Bytes that it and its children have caused to be read from and written to storage so far.
+    pub io_bytes: u64,
+    /// Its descendants, at most 64; `RankSample::children` counts them all.
+    pub children: Vec<ChildSample>,
+    /// Its cgroup; `None` where that cannot be read.
+    pub cgroup: Option<CgroupSample>,
+}
+
+/// A descendant of a rank.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ChildSample {
+    /// Process id.
+    pub pid: u32,
+    /// Name of its program, at most 15 bytes.
+    pub name: String,
+    /// State letter; `Z` for one that ended and was not waited for.
+    pub state: char,
+    /// CPU time so far, ms.
+    pub cpu_ms: u64,
+}
+
+/// The cgroup of a rank: version 1 or 2.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CgroupSample {
+    /// Path below the hierarchy's mount.
+    pub path: String,
+    /// It is frozen.
+    pub frozen: bool,
+    /// Periods of its CPU quota that have passed, 0 without a quota.
+    pub periods: u64,
+    /// Periods in which it was throttled.
+    pub throttled: u64,
+    /// Processes of it that the out-of-memory killer has ended.
+    pub oom_kills: u64,
+}
+
+/// One GPU as NVML shows it; `None` where the driver does not tell.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct GpuSample {
+    /// NVML index on the host.
+    pub index: u32,
+    /// Product name.
+    pub name: String,
+    /// Share of time with a kernel running, percent.
+    pub utilization: Option<u32>,
+    /// Bytes.
+    pub memory_used: u64,
+    /// Bytes.
+    pub memory_total: u64,
+    /// Watts.
+    pub power_w: Option<f32>,
+    /// Watts.
+    pub power_limit_w: Option<f32>,
+    /// Degrees Celsius.
+    pub temperature_c: Option<u32>,
+    /// Streaming-multiprocessor clock, MHz.
+    pub sm_clock_mhz: Option<u32>,
+    /// Memory clock, MHz.
+    pub memory_clock_mhz: Option<u32>,
+    /// Reasons why clocks are held down, in words; empty when none.
+    #[serde(default)]
+    pub throttle: Vec<String>,
+    /// Processes on it: (pid, bytes).
+    #[serde(default)]
+    pub processes: Vec<(u32, u64)>,
+    /// The driver's latest error reports (Xid numbers), oldest first, at most 8.
+    #[serde(default)]
+    pub xids: Vec<u64>,
+    /// It was there before and the driver has lost it.
+    #[serde(default)]
+    pub lost: bool,
+}
