@@ -8,7 +8,7 @@
 
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_trainer::env::classic::KNOWN;
-use rankdeck_trainer::env::{ActionSpace, Actions, EnvPurpose, Outcome, VectorEnv, make_vector};
+use rankdeck_trainer::env::{ActionSpace, Actions, EnvPurpose, StepOutcome, VectorEnv, make_vector};
 use rankdeck_types::experiment::Env;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ const PONG_STEPS: usize = 1500;
 /// Steps `vector` at random for a while; environment steps and wall seconds.
 fn play(vector: &mut dyn VectorEnv, enough: impl Fn(usize, Duration) -> bool) -> (usize, f64) {
     let (spec, envs) = (vector.spec().clone(), vector.len());
-    let mut outcome = Outcome::new(&spec, envs);
+    let mut outcome = StepOutcome::new(&spec, envs);
     let mut random = Seeds::new(1).generator(rankdeck_kernel::seeds::Purpose::Action, 0, 0);
     // Drawn before: what is measured is the environments.
     let n = spec.actions.width() as u64;

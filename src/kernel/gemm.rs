@@ -25,7 +25,7 @@ const DEPTH: usize = 256;
 
 /// What the sums start from.
 #[derive(Debug, Clone, Copy)]
-pub enum Start<'a> {
+pub enum InitialSum<'a> {
     /// 0.
     Zero,
     /// The same row, `[n]`, for every row of C: a bias.
@@ -59,7 +59,7 @@ pub fn multiply(
     isa: Isa,
     a: Factor<'_>,
     b: &[f32],
-    start: Start<'_>,
+    start: InitialSum<'_>,
     c: &mut [f32],
     m: usize,
     depth: usize,
@@ -74,13 +74,13 @@ pub fn multiply(
 }
 
 on_every_isa! {
-    fn by_eight(a: Factor<'_>, b: &[f32], start: Start<'_>, c: &mut [f32], m: usize, depth: usize, n: usize) {
+    fn by_eight(a: Factor<'_>, b: &[f32], start: InitialSum<'_>, c: &mut [f32], m: usize, depth: usize, n: usize) {
         blocks::<8, { 2 * SIMD_WIDTH }>(a, b, start, c, m, depth, n);
     }
 }
 
 on_every_isa! {
-    fn by_four(a: Factor<'_>, b: &[f32], start: Start<'_>, c: &mut [f32], m: usize, depth: usize, n: usize) {
+    fn by_four(a: Factor<'_>, b: &[f32], start: InitialSum<'_>, c: &mut [f32], m: usize, depth: usize, n: usize) {
         blocks::<4, SIMD_WIDTH>(a, b, start, c, m, depth, n);
     }
 }
@@ -91,7 +91,7 @@ on_every_isa! {
 fn blocks<const R: usize, const C: usize>(
     a: Factor<'_>,
     b: &[f32],
-    start: Start<'_>,
+    start: InitialSum<'_>,
     c: &mut [f32],
     m: usize,
     depth: usize,
@@ -100,7 +100,7 @@ fn blocks<const R: usize, const C: usize>(
     let mut from = 0;
     loop {
         let to = depth.min(from + DEPTH);
-        let start = if from == 0 { start } else { Start::Sum };
+        let start = if from == 0 { start } else { InitialSum::Sum };
         let b = &b[from * n..to * n];
         let mut column = 0;
         while column < n {
@@ -141,7 +141,7 @@ struct TilePlace {
 fn tile<const R: usize, const C: usize>(
     a: Factor<'_>,
     b: &[f32],
-    start: Start<'_>,
+    start: InitialSum<'_>,
     c: &mut [f32],
     TilePlace { row, column, n, from, to }: TilePlace,
 ) -> usize {
@@ -151,9 +151,9 @@ fn tile<const R: usize, const C: usize>(
     for (r, sums) in sums.iter_mut().enumerate() {
         let at = (row + r) * n + column;
         match start {
-            Start::Zero => {}
-            Start::Row(init) => sums.copy_from_slice(&init[column..column + C]),
-            Start::Sum => sums.copy_from_slice(&c[at..at + C]),
+            InitialSum::Zero => {}
+            InitialSum::Row(init) => sums.copy_from_slice(&init[column..column + C]),
+            InitialSum::Sum => sums.copy_from_slice(&c[at..at + C]),
         }
     }
     let lines = b.chunks_exact(n);
@@ -227,9 +227,9 @@ mod tests {
                     false => Factor::Rows { data: &a, stride: depth },
                 };
                 for (start, first) in [
-                    (Start::Zero, &(|_, _| 0.0_f32) as &dyn Fn(usize, usize) -> f32),
-                    (Start::Row(&bias), &|_, column| bias[column]),
-                    (Start::Sum, &|row, column| old[row * n + column]),
+                    (InitialSum::Zero, &(|_, _| 0.0_f32) as &dyn Fn(usize, usize) -> f32),
+                    (InitialSum::Row(&bias), &|_, column| bias[column]),
+                    (InitialSum::Sum, &|row, column| old[row * n + column]),
                 ] {
                     let wanted: Vec<u32> = (0..m * n)
                         .map(|i| {

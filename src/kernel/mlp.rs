@@ -11,7 +11,7 @@
 //!   nor on the processor.
 //! - MLP-3: nothing is allocated once the largest batch was seen.
 
-use super::gemm::{Factor, SIMD_WIDTH, Start, add_rows, multiply, padded};
+use super::gemm::{Factor, InitialSum, SIMD_WIDTH, add_rows, multiply, padded};
 use super::isa::Isa;
 use super::math::{relu_all, relu_back, tanh_all, tanh_back};
 use super::matrix::Matrix;
@@ -59,7 +59,7 @@ impl Activation {
     }
 }
 
-struct Stage {
+struct LayerBuffers {
     layer: Layer,
     activation: Activation,
     /// `[inputs][padded outputs]`.
@@ -74,7 +74,7 @@ struct Stage {
 /// A chain of dense layers.
 pub struct Mlp {
     isa: Isa,
-    stages: Vec<Stage>,
+    layers: Vec<LayerBuffers>,
     /// The gradient of a stage's output and that of its input.
     gradients: [Vec<f32>; 2],
     /// One layer's weight gradient with padded rows.
@@ -92,7 +92,7 @@ impl Mlp {
 
     /// As [`Mlp::new`], on the given instruction set: all of them give the same bits.
     pub fn on(isa: Isa, layers: &[Layer], hidden: Activation, last: Activation, rows: usize) -> Mlp {
-        let stage = |(i, layer): (usize, &Layer)| Stage {
+        let stage = |(i, layer): (usize, &Layer)| LayerBuffers {
             layer: *layer,
             activation: if i + 1 == layers.len() { last } else { hidden },
             forward: vec![0.0; layer.inputs * padded(layer.outputs)],
@@ -102,7 +102,7 @@ impl Mlp {
         };
         Mlp {
             isa,
-            stages: layers.iter().enumerate().map(stage).collect(),
+            layers: layers.iter().enumerate().map(stage).collect(),
             gradients: [Vec::new(), Vec::new()],
             weights: Vec::new(),
             biases: Vec::new(),
@@ -111,7 +111,7 @@ impl Mlp {
 
     /// Takes a snapshot of the parameters in `flat`.
     pub fn load(&mut self, flat: &[f32]) {
-        for Stage { layer, forward, bias, backward, .. } in &mut self.stages {
+        for LayerBuffers { layer, forward, bias, backward, .. } in &mut self.layers {
             let (out_stride, in_stride) = (padded(layer.outputs), padded(layer.inputs));
             let weights = &flat[layer.weight..layer.weight + layer.inputs * layer.outputs];
             let rows = weights.chunks_exact(layer.inputs.max(1));
@@ -132,17 +132,17 @@ impl Mlp {
 
     /// Outputs of every row of `input`, kept for [`Mlp::backward`].
     pub fn forward<'a>(&'a mut self, input: &'a Matrix) -> &'a Matrix {
-        for i in 0..self.stages.len() {
-            let (before, from) = self.stages.split_at_mut(i);
+        for i in 0..self.layers.len() {
+            let (before, from) = self.layers.split_at_mut(i);
             let input = before.last().map_or(input, |stage| &stage.output);
-            let Some(Stage { layer, activation, forward, bias, output, .. }) = from.first_mut() else {
+            let Some(LayerBuffers { layer, activation, forward, bias, output, .. }) = from.first_mut() else {
                 break;
             };
             output.set_rows(input.rows());
             let a = Factor::Rows { data: input.padded(), stride: input.stride() };
             let (rows, stride) = (input.rows(), output.stride());
             let place = output.padded_mut();
-            multiply(self.isa, a, forward, Start::Row(bias), place, rows, layer.inputs, stride);
+            multiply(self.isa, a, forward, InitialSum::Row(bias), place, rows, layer.inputs, stride);
             activation.forward(self.isa, place);
         }
         self.output().unwrap_or(input)
@@ -150,7 +150,7 @@ impl Mlp {
 
     /// What the last [`Mlp::forward`] gave; `None` without layers.
     pub fn output(&self) -> Option<&Matrix> {
-        self.stages.last().map(|stage| &stage.output)
+        self.layers.last().map(|stage| &stage.output)
     }
 
     /// Adds the gradient of a loss to `flat`, given that of the outputs of the last forward pass over the
@@ -166,11 +166,11 @@ impl Mlp {
         let [gradient, next] = &mut self.gradients;
         gradient.clear();
         gradient.extend_from_slice(output_gradient.padded());
-        for i in (0..self.stages.len()).rev() {
-            let Stage { layer, activation, backward, output, .. } = &self.stages[i];
+        for i in (0..self.layers.len()).rev() {
+            let LayerBuffers { layer, activation, backward, output, .. } = &self.layers[i];
             let (out_stride, in_stride) = (padded(layer.outputs), padded(layer.inputs));
             activation.backward(isa, gradient, output.padded());
-            let input = if i == 0 { input } else { &self.stages[i - 1].output };
+            let input = if i == 0 { input } else { &self.layers[i - 1].output };
             self.biases.clear();
             self.biases.resize(out_stride, 0.0);
             add_rows(isa, gradient, &mut self.biases);
@@ -182,7 +182,7 @@ impl Mlp {
             }
             next.resize(rows * in_stride, 0.0);
             let a = Factor::Rows { data: gradient, stride: out_stride };
-            multiply(isa, a, backward, Start::Zero, next, rows, layer.outputs, in_stride);
+            multiply(isa, a, backward, InitialSum::Zero, next, rows, layer.outputs, in_stride);
             std::mem::swap(gradient, next);
         }
         if let Some(to) = input_gradient {
@@ -211,18 +211,18 @@ fn weight_gradient(
         let a = Factor::Columns { data: gradient, stride: out_stride };
         if inputs == in_stride {
             // Rows without padding: the sums continue from what is there.
-            multiply(isa, a, input.padded(), Start::Sum, place, outputs, rows, in_stride);
+            multiply(isa, a, input.padded(), InitialSum::Sum, place, outputs, rows, in_stride);
             return;
         }
         scratch.resize(outputs * in_stride, 0.0);
-        multiply(isa, a, input.padded(), Start::Zero, scratch, outputs, rows, in_stride);
+        multiply(isa, a, input.padded(), InitialSum::Zero, scratch, outputs, rows, in_stride);
         for (to, from) in place.chunks_exact_mut(inputs.max(1)).zip(scratch.chunks_exact(in_stride)) {
             to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
         }
     } else {
         scratch.resize(inputs * out_stride, 0.0);
         let a = Factor::Columns { data: input.padded(), stride: in_stride };
-        multiply(isa, a, gradient, Start::Zero, scratch, inputs, rows, out_stride);
+        multiply(isa, a, gradient, InitialSum::Zero, scratch, inputs, rows, out_stride);
         for (i, to) in place.iter_mut().enumerate() {
             *to += scratch[i % inputs * out_stride + i / inputs];
         }

@@ -9,9 +9,9 @@
 //!   environment indices only.
 
 pub use super::counters::{Interval, RankCounters};
-use super::env::{ActionSpace, EnvError, ObservationBuffer, Observations, Outcome, VectorEnv};
+use super::env::{ActionSpace, EnvError, ObservationBuffer, Observations, StepOutcome, VectorEnv};
 use super::error::TrainerError;
-use super::normalise::Running;
+use super::normalise::RunningMoments;
 use super::policy::Acting;
 use super::policy::distribution::{most_probable, sample_categorical, sample_gaussian};
 use super::rollout::{ActionBuffer, Rollout, rows};
@@ -44,7 +44,7 @@ pub struct Actor {
 /// A rank's environments and buffers.
 pub struct Collector {
     env: Box<dyn VectorEnv>,
-    outcome: Outcome,
+    outcome: StepOutcome,
     seeds: Seeds,
     first_env: u32,
     reward_config: RewardConfig,
@@ -52,8 +52,8 @@ pub struct Collector {
     next_dones: Vec<f32>,
     /// Discounted returns so far of each environment, whose deviation scales rewards.
     discounted: Vec<f64>,
-    observations: Option<Running>,
-    returns: Option<Running>,
+    observations: Option<RunningMoments>,
+    returns: Option<RunningMoments>,
     counters: RankCounters,
     interval: Interval,
     scratch: Scratch,
@@ -84,9 +84,9 @@ impl Collector {
             rollout: Rollout::new(&spec, num_steps as usize, envs, normalise_observations),
             next_dones: vec![0.0; envs],
             discounted: vec![0.0; envs],
-            outcome: Outcome::new(&spec, envs),
-            observations: normalise_observations.then(|| Running::new(spec.observation_len())),
-            returns: normalise_rewards.then(|| Running::new(1)),
+            outcome: StepOutcome::new(&spec, envs),
+            observations: normalise_observations.then(|| RunningMoments::new(spec.observation_len())),
+            returns: normalise_rewards.then(|| RunningMoments::new(1)),
             scratch: Scratch {
                 scores: vec![0.0; envs * spec.actions.width()],
                 probabilities: Vec::with_capacity(spec.actions.width()),
@@ -232,7 +232,7 @@ impl Collector {
     }
 
     /// This rank's moments, to be merged over all ranks.
-    pub fn moments(&mut self) -> Vec<&mut Running> {
+    pub fn moments(&mut self) -> Vec<&mut RunningMoments> {
         self.observations.iter_mut().chain(self.returns.iter_mut()).collect()
     }
 
@@ -308,7 +308,8 @@ impl Collector {
 
     /// The merged moments: of observations and of returns, as words; empty where they are not kept.
     pub fn moment_words(&self) -> [Vec<u64>; 2] {
-        [&self.observations, &self.returns].map(|running| running.as_ref().map_or(Vec::new(), Running::words))
+        [&self.observations, &self.returns]
+            .map(|running| running.as_ref().map_or(Vec::new(), RunningMoments::words))
     }
 
     /// Restores [`Collector::moment_words`].

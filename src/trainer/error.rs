@@ -11,7 +11,8 @@ use rankdeck_types::error::HintedError;
 pub struct TrainerError {
     /// What failed, and what helps.
     pub hinted: HintedError,
-    /// A mistake in arguments, environment, configuration or checkpoint (exit code 2) rather than a failure (1).
+    /// A mistake in arguments, environment, configuration or checkpoint (exit code 2) rather than a failure
+    /// (1).
     pub usage: bool,
 }
 

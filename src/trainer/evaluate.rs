@@ -9,7 +9,7 @@
 //! - EVAL-2: each environment plays a fixed number of episodes, the counts differ by at most one, and all of
 //!   them count: no bias to short ones.
 
-use super::env::{Observations, Outcome, VectorEnv};
+use super::env::{Observations, StepOutcome, VectorEnv};
 use super::error::TrainerError;
 use super::rollout::ActionBuffer;
 use crate::inject;
@@ -39,7 +39,7 @@ pub fn evaluate(
     inject::here(inject::Hook::Episode);
     let envs = env.len();
     let mut left: Vec<usize> = (0..envs).map(|i| (episodes as usize + envs - 1 - i) / envs).collect();
-    let mut outcome = Outcome::new(env.spec(), envs);
+    let mut outcome = StepOutcome::new(env.spec(), envs);
     let mut actions = ActionBuffer::new(&env.spec().actions, envs);
     let (mut returns, mut length) = (Vec::with_capacity(episodes as usize), 0);
     while left.iter().any(|left| *left > 0) {

@@ -25,25 +25,25 @@ pub const CAPACITY: usize = 4096;
 const RETRY: Duration = Duration::from_millis(250);
 
 #[derive(Default)]
-struct Queue {
-    lines: VecDeque<Line>,
+struct EventQueue {
+    lines: VecDeque<EventLine>,
     writing: bool,
     closed: bool,
     lost: u64,
 }
 
-struct Line {
+struct EventLine {
     text: String,
     gauge: bool,
 }
 
-struct Shared {
-    queue: Mutex<Queue>,
+struct SharedQueue {
+    queue: Mutex<EventQueue>,
     changed: Condvar,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+impl SharedQueue {
+    fn lock(&self) -> MutexGuard<'_, EventQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -51,7 +51,7 @@ impl Shared {
 /// The sending end.
 #[derive(Clone)]
 pub struct Events {
-    shared: Option<Arc<Shared>>,
+    shared: Option<Arc<SharedQueue>>,
 }
 
 impl Events {
@@ -62,7 +62,7 @@ impl Events {
 
     /// Sends to the socket at `path`, which may appear, break and come back at any time.
     pub fn to(path: &Path, rank: Rank, generation: Generation) -> Events {
-        let shared = Arc::new(Shared { queue: Mutex::default(), changed: Condvar::new() });
+        let shared = Arc::new(SharedQueue { queue: Mutex::default(), changed: Condvar::new() });
         let hello = line(&RankEvent::Hello { rank, generation });
         let (path, theirs) = (path.to_path_buf(), Arc::clone(&shared));
         let spawned =
@@ -90,7 +90,7 @@ impl Events {
                 None => return,
             }
         }
-        queue.lines.push_back(Line { text, gauge });
+        queue.lines.push_back(EventLine { text, gauge });
         shared.changed.notify_all();
     }
 
@@ -124,7 +124,7 @@ fn line(event: &RankEvent) -> String {
 }
 
 /// The writer thread: ends when the queue is closed and empty; the process's end ends it otherwise.
-fn serve(path: &PathBuf, hello: &str, shared: &Shared) {
+fn serve(path: &PathBuf, hello: &str, shared: &SharedQueue) {
     loop {
         let connection = UnixStream::connect(path)
             .and_then(|mut stream| stream.write_all(hello.as_bytes()).map(|()| stream));
@@ -142,7 +142,7 @@ fn serve(path: &PathBuf, hello: &str, shared: &Shared) {
 }
 
 /// Writes until the queue is closed and empty (true) or the connection breaks (false).
-fn write_lines(mut stream: UnixStream, shared: &Shared) -> bool {
+fn write_lines(mut stream: UnixStream, shared: &SharedQueue) -> bool {
     loop {
         let mut queue = shared.lock();
         while queue.lines.is_empty() && !queue.closed {

@@ -82,15 +82,15 @@ impl Moments {
 
 /// Moments over all ranks, and what this rank has seen since they were merged.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Running {
+pub struct RunningMoments {
     all: Moments,
     own: Moments,
 }
 
-impl Running {
+impl RunningMoments {
     /// Of vectors of `width` numbers.
-    pub fn new(width: usize) -> Running {
-        Running { all: Moments::start(width), own: Moments::none(width) }
+    pub fn new(width: usize) -> RunningMoments {
+        RunningMoments { all: Moments::start(width), own: Moments::none(width) }
     }
 
     /// Adds a vector.
@@ -116,7 +116,7 @@ impl Running {
         self.all.numbers().map(f64::to_bits).collect()
     }
 
-    /// Restores [`Running::words`].
+    /// Restores [`RunningMoments::words`].
     pub fn restore(&mut self, words: &[u64]) {
         let numbers: Vec<f64> = words.iter().map(|bits| f64::from_bits(*bits)).collect();
         if numbers.len() == 1 + 2 * self.all.mean.len() {
@@ -127,7 +127,11 @@ impl Running {
 
 /// Merges what all ranks saw into each of `running` (NORM-1). One collective for all of them, none without
 /// any; tag `normalise`. `device` is where the group's tensors live.
-pub fn merge(running: &mut [&mut Running], group: &ProcessGroup, device: Device) -> Result<(), DistError> {
+pub fn merge(
+    running: &mut [&mut RunningMoments],
+    group: &ProcessGroup,
+    device: Device,
+) -> Result<(), DistError> {
     if running.is_empty() {
         return Ok(());
     }
@@ -182,7 +186,7 @@ mod tests {
 
     #[test]
     fn values_are_brought_to_mean_0_and_deviation_1_and_bounded() {
-        let mut running = Running::new(2);
+        let mut running = RunningMoments::new(2);
         values(5000).iter().for_each(|row| running.note(row.iter().copied()));
         let own = running.own.clone();
         running.all = Moments::none(2);
@@ -195,7 +199,7 @@ mod tests {
         }
         assert!(normalised.iter().sum::<f64>().abs() / 5000.0 < 0.1);
         assert!(normalised.iter().all(|x| x.abs() <= 1.5) && normalised.iter().any(|x| *x > 1.0));
-        let mut copy = Running::new(2);
+        let mut copy = RunningMoments::new(2);
         copy.restore(&running.words());
         assert_eq!(copy.all, running.all);
     }
@@ -203,7 +207,7 @@ mod tests {
     #[test]
     fn a_run_begins_without_any_change() {
         let mut to = [0.0; 2];
-        Running::new(2).normalise(&[0.5, -2.0], 10.0, &mut to);
+        RunningMoments::new(2).normalise(&[0.5, -2.0], 10.0, &mut to);
         assert!((to[0] - 0.5).abs() < 1e-6 && (to[1] + 2.0).abs() < 1e-6);
     }
 }

@@ -3,7 +3,7 @@
 //! Owner: the user, on the host in question. The check makes and plays the environment with the code of a
 //! run, so that what works here works there.
 
-use super::env::{ActionSpace, Actions, EnvPurpose, Outcome, make_vector};
+use super::env::{ActionSpace, Actions, EnvPurpose, StepOutcome, make_vector};
 use super::error::TrainerError;
 use super::events::say;
 use super::identity::Flags;
@@ -52,7 +52,7 @@ fn check(env: &Env) -> Result<(), TrainerError> {
         }
     };
     let mut random = seeds.generator(rankdeck_kernel::seeds::Purpose::Action, 0, 0);
-    let mut outcome = Outcome::new(&spec, ENVS);
+    let mut outcome = StepOutcome::new(&spec, ENVS);
     let (mut discrete, mut continuous) = (vec![0; ENVS], vec![0.0; ENVS * spec.actions.width()]);
     let (begun, mut steps, mut episodes) = (Instant::now(), 0_u64, 0_usize);
     while begun.elapsed() < PLAYED {

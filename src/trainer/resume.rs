@@ -95,7 +95,7 @@ fn read(path: &Path) -> Result<Vec<u8>, TrainerError> {
 
 /// What a rank takes over from all ranks' words.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Share {
+pub struct ResumeShare {
     pub counters: RankCounters,
     /// Its environments, when they can be taken over.
     pub envs: Option<Vec<u64>>,
@@ -109,7 +109,7 @@ pub fn share_of(
     world_size: u32,
     num_envs: u32,
     words_per_env: usize,
-) -> Share {
+) -> ResumeShare {
     let header = &checkpoint.header;
     let earlier: Vec<&[u64]> = checkpoint.ranks.chunks(header.words_per_rank.max(1)).collect();
     let counters = earlier
@@ -126,7 +126,7 @@ pub fn share_of(
         && envs.len() == num_envs as usize * words_per_env;
     let local = (num_envs / world_size.max(1)) as usize * words_per_env;
     let start = rank as usize * local;
-    Share { counters, envs: envs.get(start..start + local).filter(|_| fits).map(<[u64]>::to_vec) }
+    ResumeShare { counters, envs: envs.get(start..start + local).filter(|_| fits).map(<[u64]>::to_vec) }
 }
 
 #[cfg(test)]
@@ -162,7 +162,7 @@ mod tests {
         let alone = share_of(&checkpoint(), 0, 1, 4, 1);
         assert_eq!(alone.counters.to_words(), [30, 32, 34, 36]);
         assert_eq!(alone.envs, Some(vec![100, 101, 102, 103]));
-        let shares: Vec<Share> = (0..4).map(|rank| share_of(&checkpoint(), rank, 4, 4, 1)).collect();
+        let shares: Vec<ResumeShare> = (0..4).map(|rank| share_of(&checkpoint(), rank, 4, 4, 1)).collect();
         let total = shares.iter().fold(RankCounters::default(), |sum, share| sum.plus(share.counters));
         assert_eq!(total.to_words(), [30, 32, 34, 36]);
         let envs: Vec<u64> = shares.into_iter().filter_map(|share| share.envs).flatten().collect();

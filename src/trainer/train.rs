@@ -11,7 +11,7 @@ use super::events::{Events, say, warn};
 use super::exchange::{Contribution, exchange, gather};
 use super::identity::RankIdentity;
 use super::page::Page;
-use super::replay::Mark;
+use super::replay::ReplayMark;
 use super::reporter::{IterationReport, Reporter};
 use super::resume;
 use super::setup::{self, Sizes};
@@ -105,8 +105,8 @@ fn timeout(experiment: &Experiment) -> Result<Duration, TrainerError> {
 }
 
 /// Names the checkpoint of this iteration, for replay.
-fn mark(experiment: &Experiment, group: &ProcessGroup, train_iter: u64) -> Mark {
-    Mark {
+fn mark(experiment: &Experiment, group: &ProcessGroup, train_iter: u64) -> ReplayMark {
+    ReplayMark {
         env_id: experiment.env.as_ref().map(|env| env.id.clone()).unwrap_or_default(),
         seed: experiment.run.seed,
         rank: group.rank(),
@@ -124,7 +124,8 @@ struct EvaluationResult {
     error: Option<String>,
 }
 
-/// The checkpoint to resume from, on all ranks; `None` in a new run, and in a restart before the first checkpoint.
+/// The checkpoint to resume from, on all ranks; `None` in a new run, and in a restart before the first
+/// checkpoint.
 fn find_checkpoint(
     identity: &RankIdentity,
     run_dir: &Path,

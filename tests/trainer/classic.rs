@@ -4,7 +4,7 @@ use crate::harness::python;
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_testkit::repository;
-use rankdeck_trainer::env::{ActionSpace, Actions, EnvPurpose, Outcome, make_vector};
+use rankdeck_trainer::env::{ActionSpace, Actions, EnvPurpose, StepOutcome, make_vector};
 use rankdeck_types::experiment::Env;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
@@ -45,7 +45,7 @@ fn play(id: &str, base: u64, envs: usize, episodes: usize) -> Vec<String> {
     let mut vector = make_vector(&Env::new(id, 1), envs, 0, &Seeds::new(base), 0, EnvPurpose::Train).unwrap();
     let spec = vector.spec().clone();
     let width = spec.observation_len();
-    let mut outcome = Outcome::new(&spec, envs);
+    let mut outcome = StepOutcome::new(&spec, envs);
     let numbers = match id {
         "Pendulum-v1" | "MountainCar-v0" | "MountainCarContinuous-v0" => 2,
         _ => 4,

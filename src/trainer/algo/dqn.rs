@@ -19,7 +19,7 @@ use crate::env::{Observations, Spec};
 use crate::error::TrainerError;
 use crate::evaluate::Greedy;
 use crate::policy::q_layout::QLayout;
-use crate::replay::Batch;
+use crate::replay::ReplayBatch;
 use crate::rollout::ActionBuffer;
 use crate::setup::Sizes;
 use crate::state::{Array, MODEL, RestoredState, State, Words};
@@ -116,7 +116,7 @@ impl Learner for Dqn {
 
     fn update(
         &mut self,
-        batch: &Batch,
+        batch: &ReplayBatch,
         _random: &mut Generator,
         group: &ProcessGroup,
     ) -> Result<(), TrainerError> {

@@ -33,7 +33,7 @@ use super::error::TrainerError;
 use super::evaluate::Greedy;
 use super::page::Page;
 use super::policy::actor_critic::Layout;
-use super::replay::Mark;
+use super::replay::ReplayMark;
 use super::setup::{self, Sizes};
 use super::state::{RestoredState, State};
 use rankdeck_kernel::seeds::Seeds;
@@ -153,12 +153,12 @@ pub trait Algorithm {
         None
     }
     /// Writes what only this rank owns and what is too large for a checkpoint (replay) into `folder`.
-    fn save_own(&self, _folder: &Path, _mark: &Mark) -> Result<(), TrainerError> {
+    fn save_own(&self, _folder: &Path, _mark: &ReplayMark) -> Result<(), TrainerError> {
         Ok(())
     }
     /// Restores what [`Algorithm::save_own`] wrote for exactly this checkpoint; the error says why it cannot.
     /// Called after [`Algorithm::restore`].
-    fn load_own(&mut self, _folder: &Path, _mark: &Mark) -> Result<(), String> {
+    fn load_own(&mut self, _folder: &Path, _mark: &ReplayMark) -> Result<(), String> {
         Ok(())
     }
     /// Everything that a checkpoint must hold. Names, shapes and counts of arrays and words depend on the

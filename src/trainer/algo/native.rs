@@ -12,7 +12,7 @@ use super::{BuildContext, IterationStats, Stat, StepContext};
 use crate::distributed::ProcessGroup;
 use crate::env::{Actions, ObservationType, Observations};
 use crate::error::TrainerError;
-use crate::policy::dense_actor_critic::{ActorCritic, Terms};
+use crate::policy::dense_actor_critic::{DenseActorCritic, Terms};
 use crate::policy::layout::Layout;
 use crate::rollout::{ActionBuffer, Rollout};
 use rankdeck_kernel::loss::{Distance, Gain, Goals, Surrogate};
@@ -46,7 +46,7 @@ impl Engine {
 
 /// Networks, and one epoch of a rollout in its order.
 pub struct Native {
-    networks: ActorCritic,
+    networks: DenseActorCritic,
     normalise: NormAdv,
     minibatch: usize,
     order: Vec<usize>,
@@ -90,7 +90,8 @@ impl Native {
     ) -> Result<Option<Native>, TrainerError> {
         let kernel = build.experiment.policy.kernel;
         let pixels = build.spec.observation_type == ObservationType::U8;
-        let networks = ActorCritic::new(layout, minibatch).filter(|_| build.device == Device::Cpu && !pixels);
+        let networks =
+            DenseActorCritic::new(layout, minibatch).filter(|_| build.device == Device::Cpu && !pixels);
         match networks {
             Some(networks) if kernel != Kernel::Libtorch => Ok(Some(Native {
                 networks,

@@ -16,11 +16,11 @@ use super::{Algorithm, BuildContext, IterationStats, Stat, StepContext, shown};
 use crate::collect::{Interval, RankCounters};
 use crate::distributed::{ProcessGroup, ReduceOp};
 use crate::env;
-use crate::env::{Observations, Outcome, Spec, VectorEnv};
+use crate::env::{Observations, Spec, StepOutcome, VectorEnv};
 use crate::error::TrainerError;
 use crate::evaluate::Greedy;
 use crate::replay;
-use crate::replay::{Batch, Mark, Replay, Shape};
+use crate::replay::{Replay, ReplayBatch, ReplayMark, Shape};
 use crate::rollout::ActionBuffer;
 use crate::setup;
 use crate::setup::Sizes;
@@ -95,10 +95,10 @@ pub fn shares(
 /// A rank's environments and replay.
 struct OffPolicy {
     env: Box<dyn VectorEnv>,
-    outcome: Outcome,
+    outcome: StepOutcome,
     replay: Replay,
     /// The batch of the current update.
-    batch: Batch,
+    batch: ReplayBatch,
     actions: ActionBuffer,
     settings: OffPolicySettings,
     rows: usize,
@@ -126,7 +126,7 @@ pub trait Learner: Greedy {
     /// batch. Nothing is read back from the device.
     fn update(
         &mut self,
-        batch: &Batch,
+        batch: &ReplayBatch,
         random: &mut Generator,
         group: &ProcessGroup,
     ) -> Result<(), TrainerError>;
@@ -200,11 +200,11 @@ impl<L: Learner> Algorithm for OffPolicyAlgorithm<L> {
         Some(self.off.plan())
     }
 
-    fn save_own(&self, folder: &Path, mark: &Mark) -> Result<(), TrainerError> {
+    fn save_own(&self, folder: &Path, mark: &ReplayMark) -> Result<(), TrainerError> {
         self.off.save_replay(folder, mark)
     }
 
-    fn load_own(&mut self, folder: &Path, mark: &Mark) -> Result<(), String> {
+    fn load_own(&mut self, folder: &Path, mark: &ReplayMark) -> Result<(), String> {
         self.off.load_replay(folder, mark)
     }
 
@@ -239,11 +239,11 @@ impl OffPolicy {
         let mut replay = Replay::new(shape);
         replay.begin(env.observations());
         Ok(OffPolicy {
-            outcome: Outcome::new(spec, envs),
+            outcome: StepOutcome::new(spec, envs),
             actions: ActionBuffer::new(&spec.actions, envs),
             env,
             replay,
-            batch: Batch::default(),
+            batch: ReplayBatch::default(),
             settings,
             rows,
             ready: false,
@@ -340,7 +340,7 @@ impl OffPolicy {
     }
 
     /// Writes this rank's replay beside the checkpoints (`checkpoint.replay`).
-    fn save_replay(&self, folder: &Path, mark: &Mark) -> Result<(), TrainerError> {
+    fn save_replay(&self, folder: &Path, mark: &ReplayMark) -> Result<(), TrainerError> {
         let path = shard(folder, mark.rank);
         let made = std::fs::create_dir_all(folder).map_err(replay::ShardError::from);
         made.and_then(|()| replay::save(&self.replay, mark, &path)).map_err(|error| {
@@ -352,7 +352,7 @@ impl OffPolicy {
     }
 
     /// Restores this rank's replay from its shard; the error says why the shard is not this checkpoint's.
-    fn load_replay(&mut self, folder: &Path, mark: &Mark) -> Result<(), String> {
+    fn load_replay(&mut self, folder: &Path, mark: &ReplayMark) -> Result<(), String> {
         let path = shard(folder, mark.rank);
         let mut loaded = replay::load(self.replay.shape(), mark, &path)
             .map_err(|error| format!("{}: {error}", path.display()))?;

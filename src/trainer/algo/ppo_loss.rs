@@ -4,7 +4,7 @@
 
 use super::Stat;
 use super::batch::Minibatch;
-use crate::policy::actor_critic::Output;
+use crate::policy::actor_critic::PolicyOutput;
 use rankdeck_types::learn::{Ppg, Ppo, ValueLoss};
 use tch::{Kind, Reduction, TchError, Tensor};
 
@@ -57,7 +57,7 @@ impl From<&Ppg> for PpoLoss {
 
 impl PpoLoss {
     /// The loss of one minibatch.
-    pub fn losses(&self, output: &Output, batch: &Minibatch) -> Result<Losses, TchError> {
+    pub fn losses(&self, output: &PolicyOutput, batch: &Minibatch) -> Result<Losses, TchError> {
         let clip = self.clip_coef;
         let log_ratio = output.distribution.log_prob(&batch.actions)?.f_sub(&batch.log_probs)?;
         let ratio = log_ratio.f_exp()?;

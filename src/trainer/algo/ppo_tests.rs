@@ -46,7 +46,7 @@ fn losses_equal_their_definition() {
     let weights: Vec<f32> = (0..layout.len).map(|_| 0.5 * random.normal() as f32).collect();
     let mut policy = ActorCritic::new(layout.clone(), &seeds, Device::Cpu).unwrap();
     policy.copy_from(&weights).unwrap();
-    let mut fast = crate::policy::dense_actor_critic::ActorCritic::new(&layout, 1).unwrap();
+    let mut fast = crate::policy::dense_actor_critic::DenseActorCritic::new(&layout, 1).unwrap();
     fast.load(&weights);
     let n = 64;
     let mut draw = |scale: f64, count: usize| -> Vec<f32> {

@@ -20,7 +20,7 @@ use crate::policy::parameters::Parameters;
 use crate::policy::q_fast::QFast;
 use crate::policy::q_layout::QLayout;
 use crate::policy::q_network::QNetwork;
-use crate::replay::Batch;
+use crate::replay::ReplayBatch;
 use rankdeck_kernel::loss::Distance;
 use rankdeck_kernel::optimise::{clip_scale, sum_of_squares};
 use rankdeck_kernel::q::{q_loss, q_targets};
@@ -81,7 +81,7 @@ impl NativeQ {
     fn gradient(
         &mut self,
         settings: &Settings,
-        batch: &Batch,
+        batch: &ReplayBatch,
         ddp: &mut Ddp,
     ) -> Result<QStats, TrainerError> {
         let NativeQ { online, target, now, next, gradient, targets, shares, errors } = self;
@@ -211,7 +211,7 @@ impl QLearner {
     }
 
     /// One update from this rank's share of a batch.
-    pub fn update(&mut self, batch: &Batch, group: &ProcessGroup) -> Result<(), TrainerError> {
+    pub fn update(&mut self, batch: &ReplayBatch, group: &ProcessGroup) -> Result<(), TrainerError> {
         self.latest = if let Some(fast) = &mut self.fast {
             let stats = fast.gradient(&self.settings, batch, &mut self.ddp)?;
             self.ddp.reduce(group)?;
@@ -267,7 +267,7 @@ impl QLearner {
 
     /// The gradient of the batch's loss with libtorch; returns the loss, and the Q-values of the actions
     /// taken.
-    fn gradient(&self, batch: &Batch) -> Result<(Tensor, Tensor), TrainerError> {
+    fn gradient(&self, batch: &ReplayBatch) -> Result<(Tensor, Tensor), TrainerError> {
         let rows = batch.rows as i64;
         let column = |values: &[f32]| upload_slice(values, self.device);
         let next = self.observations(&batch.numbers.next, &batch.pixels.next, rows)?;

@@ -17,7 +17,7 @@ use crate::env::{Observations, Spec};
 use crate::error::TrainerError;
 use crate::evaluate::Greedy;
 use crate::policy::sac_networks::SacLayout;
-use crate::replay::Batch;
+use crate::replay::ReplayBatch;
 use crate::rollout::ActionBuffer;
 use crate::setup::Sizes;
 use crate::state::{Array, MODEL, RestoredState, State, Words};
@@ -106,7 +106,7 @@ impl Learner for Sac {
 
     fn update(
         &mut self,
-        batch: &Batch,
+        batch: &ReplayBatch,
         random: &mut Generator,
         group: &ProcessGroup,
     ) -> Result<(), TrainerError> {

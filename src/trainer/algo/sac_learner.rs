@@ -18,7 +18,7 @@ use crate::distributed::{Ddp, ProcessGroup};
 use crate::error::TrainerError;
 use crate::policy::q_network::follow;
 use crate::policy::sac_networks::{SacLayout, SacNetworks};
-use crate::replay::Batch;
+use crate::replay::ReplayBatch;
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_types::learn::Sac as Settings;
 use tch::{Device, Kind, TchError, Tensor};
@@ -139,7 +139,7 @@ impl SacLearner {
     /// One update from this rank's share of a batch.
     pub fn update(
         &mut self,
-        batch: &Batch,
+        batch: &ReplayBatch,
         noise: &mut dyn Noise,
         group: &ProcessGroup,
     ) -> Result<(), TrainerError> {

@@ -126,7 +126,7 @@ enum Direction {
     Over,
 }
 
-struct Connection {
+struct PeerConnection {
     peer: u32,
     stream: TcpStream,
 }
@@ -135,7 +135,7 @@ struct Connection {
 pub(super) struct DirectAllReduce {
     rank: u32,
     world_size: u32,
-    direct: Vec<Connection>,
+    connections: Vec<PeerConnection>,
     /// [`PIECE`] bytes for received data.
     scratch: RefCell<Vec<u8>>,
 }
@@ -147,17 +147,17 @@ impl DirectAllReduce {
         world_size: u32,
         streams: Vec<(u32, TcpStream)>,
     ) -> Result<DirectAllReduce, BackendError> {
-        let direct = streams
+        let connections = streams
             .into_iter()
             .map(|(peer, stream)| {
                 stream
                     .set_nodelay(true)
                     .and_then(|()| stream.set_nonblocking(true))
                     .map_err(|error| lost(peer, &error.to_string()))?;
-                Ok(Connection { peer, stream })
+                Ok(PeerConnection { peer, stream })
             })
             .collect::<Result<_, BackendError>>()?;
-        Ok(DirectAllReduce { rank, world_size, direct, scratch: RefCell::new(vec![0; PIECE]) })
+        Ok(DirectAllReduce { rank, world_size, connections, scratch: RefCell::new(vec![0; PIECE]) })
     }
 
     /// Reduces `data` in place on all ranks of the group.
@@ -199,7 +199,7 @@ impl DirectAllReduce {
         reduction: Reduction,
         deadline: Instant,
     ) -> Result<(), BackendError> {
-        let Some(connection) = self.direct.iter().find(|connection| connection.peer == peer) else {
+        let Some(connection) = self.connections.iter().find(|connection| connection.peer == peer) else {
             return Err(lost(peer, "there is no connection"));
         };
         let mut scratch = self.scratch.borrow_mut();
@@ -256,7 +256,7 @@ fn lost(peer: u32, text: &str) -> BackendError {
 
 /// Writes from byte `sent` of head and data on; 0 when the socket takes nothing now.
 fn write(
-    connection: &Connection,
+    connection: &PeerConnection,
     head: &[u8; HEAD],
     data: &[u8],
     sent: usize,
@@ -269,7 +269,7 @@ fn write(
 
 /// Reads from byte `got` of head and data on, the data to `into`; 0 when nothing has arrived.
 fn read(
-    connection: &Connection,
+    connection: &PeerConnection,
     head: &mut [u8; HEAD],
     got: usize,
     into: &mut [u8],
@@ -291,7 +291,7 @@ fn moved(result: std::io::Result<usize>, peer: u32) -> Result<usize, BackendErro
 /// Sleeps until the connection can be written or read. It does not spin first: on shared cores, the scheduler
 /// puts a rank that has spun behind the others. Spinning for 50 us doubled both CPU time and latency there
 /// (136 kB, load 14 on two cores), and made no difference on an idle machine.
-fn wait(connection: &Connection, out: bool, into: bool, deadline: Instant) -> Result<(), BackendError> {
+fn wait(connection: &PeerConnection, out: bool, into: bool, deadline: Instant) -> Result<(), BackendError> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
         let text = format!("timed out waiting for rank {}", connection.peer);

@@ -4,12 +4,12 @@
 //! saved in checkpoints, and everything else in one Python worker process per rank. [`make_vector`] chooses.
 //!
 //! Invariants of every [`VectorEnv`]:
-//! - VECTOR-1: each `step` steps every environment by one accepted action, except where [`Outcome::valid`] is
-//!   false; a reset counts none.
+//! - VECTOR-1: each `step` steps every environment by one accepted action, except where
+//!   [`StepOutcome::valid`] is false; a reset counts none.
 //! - VECTOR-2: same-step reset: after a step, `observations()` shows the first observation of the next
 //!   episode where one ended, and the last observation of the ended one is in
-//!   [`Outcome::final_observations`]. Reward and flags belong to the ended episode. (Gymnasium's SAME_STEP
-//!   mode, which was the only one in 0.29 and is what CleanRL's PPO was written and measured with.)
+//!   [`StepOutcome::final_observations`]. Reward and flags belong to the ended episode. (Gymnasium's
+//!   SAME_STEP mode, which was the only one in 0.29 and is what CleanRL's PPO was written and measured with.)
 //! - VECTOR-3: save and restore between two steps change nothing in what follows.
 //! - VECTOR-4: an environment's randomness depends on base seed, purpose, start iteration and its global
 //!   index only, not on how many ranks share the work.
@@ -20,7 +20,7 @@ mod outcome;
 mod python;
 
 pub use error::EnvError;
-pub use outcome::{Episode, ObservationBuffer, Outcome};
+pub use outcome::{Episode, ObservationBuffer, StepOutcome};
 
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_proto::message::Activity;
@@ -154,7 +154,7 @@ pub trait VectorEnv {
     fn observations(&self) -> Observations<'_>;
     /// Steps every environment by its action and overwrites `outcome`. After an error the environments cannot
     /// be used any more.
-    fn step(&mut self, actions: Actions<'_>, outcome: &mut Outcome) -> Result<(), EnvError>;
+    fn step(&mut self, actions: Actions<'_>, outcome: &mut StepOutcome) -> Result<(), EnvError>;
     /// Starts again with the seeds of [`make_vector`], so that the same episodes follow.
     fn reset(&mut self) -> Result<(), EnvError>;
     /// Steps and resets call `watcher` with their progress. Environments whose steps are faster than the call

@@ -1,6 +1,6 @@
 //! What a step of several environments led to.
 //!
-//! Owner: the collector, which makes one [`Outcome`] and has it overwritten by every step, so that a step
+//! Owner: the collector, which makes one [`StepOutcome`] and has it overwritten by every step, so that a step
 //! allocates nothing.
 
 use super::{ObservationType, Observations, Spec};
@@ -46,7 +46,7 @@ impl ObservationBuffer {
 
 /// What one step led to, per environment.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
+pub struct StepOutcome {
     /// Rewards for learning (of Atari games clipped, if so configured).
     pub rewards: Vec<f32>,
     /// The task itself ended: nothing follows, so no value is added.
@@ -63,10 +63,10 @@ pub struct Outcome {
     pub episodes: Vec<Episode>,
 }
 
-impl Outcome {
+impl StepOutcome {
     /// Room for the steps of `envs` environments.
-    pub fn new(spec: &Spec, envs: usize) -> Outcome {
-        Outcome {
+    pub fn new(spec: &Spec, envs: usize) -> StepOutcome {
+        StepOutcome {
             rewards: vec![0.0; envs],
             terminated: vec![false; envs],
             truncated: vec![false; envs],

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum FaultKind {
+pub enum InjectedKind {
     /// `exit`: ends with code 1, silently (before an optimiser step).
     Exit,
     /// `leave`: ends with code 0 before the others (H8).
@@ -66,17 +66,17 @@ pub enum FaultKind {
     Pace(u64),
 }
 
-impl FaultKind {
+impl InjectedKind {
     /// It happens again and again.
     pub fn goes_on(self) -> bool {
         matches!(
             self,
-            FaultKind::NoSync
-                | FaultKind::Slow(_)
-                | FaultKind::LongEval(_)
-                | FaultKind::SlowCheckpoint(_)
-                | FaultKind::LognormalEnv(_)
-                | FaultKind::Pace(_)
+            InjectedKind::NoSync
+                | InjectedKind::Slow(_)
+                | InjectedKind::LongEval(_)
+                | InjectedKind::SlowCheckpoint(_)
+                | InjectedKind::LognormalEnv(_)
+                | InjectedKind::Pace(_)
         )
     }
 }
@@ -84,7 +84,7 @@ impl FaultKind {
 /// A fault with its rank and its time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InjectedFault {
-    pub kind: FaultKind,
+    pub kind: InjectedKind,
     /// On which rank; `None` for every rank.
     pub rank: Option<u32>,
     /// Completed iterations.
@@ -109,37 +109,37 @@ impl FromStr for InjectedFault {
             Some((name, value)) => (name, Some(value.parse().map_err(|_| bad("the value is not a number"))?)),
             None => (fault, None),
         };
-        let valued = |make: fn(u64) -> FaultKind| value.map(make).ok_or_else(|| bad("it needs a value"));
+        let valued = |make: fn(u64) -> InjectedKind| value.map(make).ok_or_else(|| bad("it needs a value"));
         let kind = match name {
-            "oom" => valued(FaultKind::Memory)?,
-            "slow" => valued(FaultKind::Slow)?,
-            "long-eval" => valued(FaultKind::LongEval)?,
-            "slow-start" => valued(FaultKind::SlowStart)?,
-            "slow-checkpoint" => valued(FaultKind::SlowCheckpoint)?,
-            "lognormal-env" => valued(FaultKind::LognormalEnv)?,
-            "pause" => valued(FaultKind::Pause)?,
-            "pace" => valued(FaultKind::Pace)?,
+            "oom" => valued(InjectedKind::Memory)?,
+            "slow" => valued(InjectedKind::Slow)?,
+            "long-eval" => valued(InjectedKind::LongEval)?,
+            "slow-start" => valued(InjectedKind::SlowStart)?,
+            "slow-checkpoint" => valued(InjectedKind::SlowCheckpoint)?,
+            "lognormal-env" => valued(InjectedKind::LognormalEnv)?,
+            "pause" => valued(InjectedKind::Pause)?,
+            "pace" => valued(InjectedKind::Pace)?,
             _ if value.is_some() => return Err(bad("it takes no value, or is unknown")),
-            "exit" => FaultKind::Exit,
-            "leave" => FaultKind::Leave,
-            "raise" => FaultKind::Raise,
-            "segv" => FaultKind::Segv,
-            "abort" => FaultKind::Abort,
-            "kill" => FaultKind::Kill,
-            "stop" => FaultKind::Stop,
-            "spin" => FaultKind::Spin,
-            "sleep-env" => FaultKind::SleepEnv,
-            "lock" => FaultKind::Lock,
-            "lock-aux" => FaultKind::LockAux,
-            "mismatch-op" => FaultKind::MismatchOp,
-            "mismatch-count" => FaultKind::MismatchCount,
-            "mismatch-dtype" => FaultKind::MismatchDtype,
-            "mismatch-root" => FaultKind::MismatchRoot,
-            "skip" => FaultKind::Skip,
-            "extra-barrier" => FaultKind::ExtraBarrier,
-            "no-sync" => FaultKind::NoSync,
-            "teardown" => FaultKind::Teardown,
-            "disk-full" => FaultKind::DiskFull,
+            "exit" => InjectedKind::Exit,
+            "leave" => InjectedKind::Leave,
+            "raise" => InjectedKind::Raise,
+            "segv" => InjectedKind::Segv,
+            "abort" => InjectedKind::Abort,
+            "kill" => InjectedKind::Kill,
+            "stop" => InjectedKind::Stop,
+            "spin" => InjectedKind::Spin,
+            "sleep-env" => InjectedKind::SleepEnv,
+            "lock" => InjectedKind::Lock,
+            "lock-aux" => InjectedKind::LockAux,
+            "mismatch-op" => InjectedKind::MismatchOp,
+            "mismatch-count" => InjectedKind::MismatchCount,
+            "mismatch-dtype" => InjectedKind::MismatchDtype,
+            "mismatch-root" => InjectedKind::MismatchRoot,
+            "skip" => InjectedKind::Skip,
+            "extra-barrier" => InjectedKind::ExtraBarrier,
+            "no-sync" => InjectedKind::NoSync,
+            "teardown" => InjectedKind::Teardown,
+            "disk-full" => InjectedKind::DiskFull,
             _ => return Err(bad("its name is unknown")),
         };
         Ok(InjectedFault { kind, rank, step, text: text.to_owned() })
@@ -155,8 +155,8 @@ mod tests {
         let read = |text: &str| {
             text.parse::<InjectedFault>().map(|fault| (fault.kind, fault.rank, fault.step)).unwrap()
         };
-        assert_eq!(read("spin@1:60"), (FaultKind::Spin, Some(1), 60));
-        assert_eq!(read("slow=30@all:2"), (FaultKind::Slow(30), None, 2));
+        assert_eq!(read("spin@1:60"), (InjectedKind::Spin, Some(1), 60));
+        assert_eq!(read("slow=30@all:2"), (InjectedKind::Slow(30), None, 2));
         for bad in
             ["", "spin", "spin@1", "spin@x:1", "spin@1:x", "what@1:1", "slow@1:1", "slow=x@1:1", "spin=3@1:1"]
         {

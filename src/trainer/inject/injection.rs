@@ -1,6 +1,6 @@
 //! Makes the injected faults happen.
 
-use super::fault::{FaultKind, InjectedFault};
+use super::fault::{InjectedFault, InjectedKind};
 use super::{CollectiveFate, Collectives, Hook};
 use crate::page::Page;
 use rankdeck_proto::status_page::Op;
@@ -63,7 +63,7 @@ pub(crate) fn arm(rank: u32, page: &Page) {
 }
 
 /// The first fault that `fits` and is due; removed unless it goes on.
-fn due(fits: impl Fn(FaultKind) -> bool) -> Option<FaultKind> {
+fn due(fits: impl Fn(InjectedKind) -> bool) -> Option<InjectedKind> {
     ARMED.with_borrow_mut(|slot| {
         let armed = slot.as_mut()?;
         let now = armed.page.try_borrow().ok()?.body().train_iter;
@@ -73,7 +73,7 @@ fn due(fits: impl Fn(FaultKind) -> bool) -> Option<FaultKind> {
             armed.faults.remove(at);
         }
         // The laboratory measures from here.
-        if !matches!(kind, FaultKind::Pace(_)) && armed.announced.insert(text.clone()) {
+        if !matches!(kind, InjectedKind::Pace(_)) && armed.announced.insert(text.clone()) {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             eprintln!(
                 "inject: {text} strikes in iteration {} at {:.3}",
@@ -89,28 +89,31 @@ fn due(fits: impl Fn(FaultKind) -> bool) -> Option<FaultKind> {
 pub(crate) fn here(hook: Hook) {
     match hook {
         Hook::EnvStep => {
-            if let Some(FaultKind::Pace(milliseconds)) = due(|kind| matches!(kind, FaultKind::Pace(_))) {
+            if let Some(InjectedKind::Pace(milliseconds)) = due(|kind| matches!(kind, InjectedKind::Pace(_)))
+            {
                 std::thread::sleep(Duration::from_millis(milliseconds));
             }
-            match due(|kind| matches!(kind, FaultKind::SleepEnv | FaultKind::LognormalEnv(_))) {
-                Some(FaultKind::SleepEnv) => environment_that_never_answers(),
-                Some(FaultKind::LognormalEnv(median)) => std::thread::sleep(lognormal(median)),
+            match due(|kind| matches!(kind, InjectedKind::SleepEnv | InjectedKind::LognormalEnv(_))) {
+                Some(InjectedKind::SleepEnv) => environment_that_never_answers(),
+                Some(InjectedKind::LognormalEnv(median)) => std::thread::sleep(lognormal(median)),
                 _ => {}
             }
         }
         Hook::Learn => learn(),
         Hook::Gather => {
-            if due(|kind| kind == FaultKind::LockAux).is_some() {
+            if due(|kind| kind == InjectedKind::LockAux).is_some() {
                 gather_rows(&[0, 1]);
             }
         }
         Hook::Episode => {
-            if let Some(FaultKind::LongEval(seconds)) = due(|kind| matches!(kind, FaultKind::LongEval(_))) {
+            if let Some(InjectedKind::LongEval(seconds)) =
+                due(|kind| matches!(kind, InjectedKind::LongEval(_)))
+            {
                 std::thread::sleep(Duration::from_secs(seconds));
             }
         }
         Hook::Teardown => {
-            if due(|kind| kind == FaultKind::Teardown).is_some() {
+            if due(|kind| kind == InjectedKind::Teardown).is_some() {
                 teardown_that_never_ends();
             }
         }
@@ -121,35 +124,35 @@ fn learn() {
     let local = |kind| {
         matches!(
             kind,
-            FaultKind::Exit
-                | FaultKind::Leave
-                | FaultKind::Raise
-                | FaultKind::Segv
-                | FaultKind::Abort
-                | FaultKind::Kill
-                | FaultKind::Stop
-                | FaultKind::Spin
-                | FaultKind::Lock
-                | FaultKind::Memory(_)
-                | FaultKind::SlowStart(_)
-                | FaultKind::Pause(_)
+            InjectedKind::Exit
+                | InjectedKind::Leave
+                | InjectedKind::Raise
+                | InjectedKind::Segv
+                | InjectedKind::Abort
+                | InjectedKind::Kill
+                | InjectedKind::Stop
+                | InjectedKind::Spin
+                | InjectedKind::Lock
+                | InjectedKind::Memory(_)
+                | InjectedKind::SlowStart(_)
+                | InjectedKind::Pause(_)
         )
     };
     match due(local) {
-        Some(FaultKind::Exit) => end(1),
-        Some(FaultKind::Leave) => end(0),
-        Some(FaultKind::Raise) => {
+        Some(InjectedKind::Exit) => end(1),
+        Some(InjectedKind::Leave) => end(0),
+        Some(InjectedKind::Raise) => {
             eprintln!("error: injected failure in the loss of a minibatch");
             end(1)
         }
-        Some(FaultKind::Segv) => signal(libc::SIGSEGV),
-        Some(FaultKind::Abort) => std::process::abort(),
-        Some(FaultKind::Kill) => signal(libc::SIGKILL),
-        Some(FaultKind::Stop) => signal(libc::SIGSTOP),
-        Some(FaultKind::Spin) => loop_without_end(),
-        Some(FaultKind::Lock) => gather_rows(&[0, 1]),
-        Some(FaultKind::Memory(mebibytes)) => take_memory(mebibytes),
-        Some(FaultKind::SlowStart(seconds) | FaultKind::Pause(seconds)) => {
+        Some(InjectedKind::Segv) => signal(libc::SIGSEGV),
+        Some(InjectedKind::Abort) => std::process::abort(),
+        Some(InjectedKind::Kill) => signal(libc::SIGKILL),
+        Some(InjectedKind::Stop) => signal(libc::SIGSTOP),
+        Some(InjectedKind::Spin) => loop_without_end(),
+        Some(InjectedKind::Lock) => gather_rows(&[0, 1]),
+        Some(InjectedKind::Memory(mebibytes)) => take_memory(mebibytes),
+        Some(InjectedKind::SlowStart(seconds) | InjectedKind::Pause(seconds)) => {
             std::thread::sleep(Duration::from_secs(seconds));
         }
         _ => {}
@@ -159,9 +162,9 @@ fn learn() {
 
 /// Computes for a share of the time since the last optimiser step.
 fn slow() {
-    let share = due(|kind| matches!(kind, FaultKind::Slow(_)));
+    let share = due(|kind| matches!(kind, InjectedKind::Slow(_)));
     let last = ARMED.with_borrow_mut(|slot| slot.as_mut().and_then(|armed| armed.learned.take()));
-    if let (Some(FaultKind::Slow(percent)), Some(last)) = (share, last) {
+    if let (Some(InjectedKind::Slow(percent)), Some(last)) = (share, last) {
         let extra = last.elapsed().mul_f64(percent as f64 / 100.0);
         let begun = Instant::now();
         while begun.elapsed() < extra {
@@ -184,43 +187,43 @@ pub(crate) fn collective<G: Collectives>(
 ) -> Result<CollectiveFate, G::Error> {
     let gradient = op == Op::AllReduce && tag == GRAD;
     let fault = due(|kind| match kind {
-        FaultKind::MismatchOp
-        | FaultKind::MismatchCount
-        | FaultKind::MismatchDtype
-        | FaultKind::Skip
-        | FaultKind::NoSync => gradient,
-        FaultKind::ExtraBarrier => gradient,
-        FaultKind::MismatchRoot => op == Op::Broadcast,
+        InjectedKind::MismatchOp
+        | InjectedKind::MismatchCount
+        | InjectedKind::MismatchDtype
+        | InjectedKind::Skip
+        | InjectedKind::NoSync => gradient,
+        InjectedKind::ExtraBarrier => gradient,
+        InjectedKind::MismatchRoot => op == Op::Broadcast,
         _ => false,
     });
     let floats = |count: usize, dtype| Tensor::zeros([count as i64], (dtype, Device::Cpu));
     match fault {
-        Some(FaultKind::Skip | FaultKind::NoSync) => Ok(CollectiveFate::Replaced),
-        Some(FaultKind::MismatchOp) => {
+        Some(InjectedKind::Skip | InjectedKind::NoSync) => Ok(CollectiveFate::Replaced),
+        Some(InjectedKind::MismatchOp) => {
             group.broadcast(&mut floats(count, Dtype::Float), 0, tag).map(|()| CollectiveFate::Replaced)
         }
-        Some(FaultKind::MismatchCount) => {
+        Some(InjectedKind::MismatchCount) => {
             group.sum(&mut floats(count + 1, Dtype::Float), tag).map(|()| CollectiveFate::Replaced)
         }
-        Some(FaultKind::MismatchDtype) => {
+        Some(InjectedKind::MismatchDtype) => {
             group.sum(&mut floats(count, Dtype::Double), tag).map(|()| CollectiveFate::Replaced)
         }
-        Some(FaultKind::MismatchRoot) => {
+        Some(InjectedKind::MismatchRoot) => {
             let mut bytes = Tensor::zeros([count as i64], (Dtype::Uint8, Device::Cpu));
             group
                 .broadcast(&mut bytes, group.world_size().saturating_sub(1), tag)
                 .map(|()| CollectiveFate::Replaced)
         }
-        Some(FaultKind::ExtraBarrier) => group.barrier("injected").map(|()| CollectiveFate::Proceed),
+        Some(InjectedKind::ExtraBarrier) => group.barrier("injected").map(|()| CollectiveFate::Proceed),
         _ => Ok(CollectiveFate::Proceed),
     }
 }
 
 /// A checkpoint is about to be written.
 pub(crate) fn writing() -> io::Result<()> {
-    match due(|kind| matches!(kind, FaultKind::DiskFull | FaultKind::SlowCheckpoint(_))) {
-        Some(FaultKind::DiskFull) => Err(io::Error::from_raw_os_error(libc::ENOSPC)),
-        Some(FaultKind::SlowCheckpoint(seconds)) => {
+    match due(|kind| matches!(kind, InjectedKind::DiskFull | InjectedKind::SlowCheckpoint(_))) {
+        Some(InjectedKind::DiskFull) => Err(io::Error::from_raw_os_error(libc::ENOSPC)),
+        Some(InjectedKind::SlowCheckpoint(seconds)) => {
             let written = ARMED.with_borrow_mut(|slot| {
                 let armed = slot.as_mut()?;
                 armed.checkpoints += 1;

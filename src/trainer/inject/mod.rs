@@ -3,7 +3,7 @@
 //!
 //! Owner: the trainer's one thread, which arms itself when it joins its group. `--inject
 //! FAULT[=VALUE]@RANK:STEP` (or the variable `TRAINER_INJECT`, several separated by commas) hits rank RANK
-//! (`all` for every rank) once STEP iterations are complete. `fault::FaultKind` lists the faults and where
+//! (`all` for every rank) once STEP iterations are complete. `fault::InjectedKind` lists the faults and where
 //! they happen.
 //!
 //! Invariants:

@@ -15,7 +15,7 @@ pub enum Acting {
     /// depend on the others.
     Fast {
         /// Actor and critic, without autograd.
-        networks: super::dense_actor_critic::ActorCritic,
+        networks: super::dense_actor_critic::DenseActorCritic,
         /// Scratch for the parameters.
         flat: Vec<f32>,
     },
@@ -31,7 +31,7 @@ pub enum Acting {
 impl Acting {
     /// For observations of this shape; pixels go through libtorch.
     pub fn new(policy: &ActorCritic, shape: &[usize], pixels: bool, kernel: Kernel) -> Acting {
-        let networks = super::dense_actor_critic::ActorCritic::new(policy.layout(), 1);
+        let networks = super::dense_actor_critic::DenseActorCritic::new(policy.layout(), 1);
         match networks.filter(|_| !pixels && kernel != Kernel::Libtorch) {
             Some(networks) => Acting::Fast { networks, flat: vec![0.0; policy.layout().len] },
             None => {

@@ -17,7 +17,7 @@ pub struct ActorCritic {
 }
 
 /// What the networks say about a batch of observations, with gradients.
-pub struct Output {
+pub struct PolicyOutput {
     /// Of the actions.
     pub distribution: Distribution,
     /// Values, `[batch]`.
@@ -97,7 +97,7 @@ impl ActorCritic {
     }
 
     /// Runs the networks on observations `[batch, ...]`: f32, or u8 pixels.
-    pub fn forward(&self, observations: &Tensor, pass: Pass) -> Result<Output, TchError> {
+    pub fn forward(&self, observations: &Tensor, pass: Pass) -> Result<PolicyOutput, TchError> {
         let mut at = 0;
         let mut take = |count: usize| {
             let taken = &self.parameters.tensors()[at..at + count];
@@ -126,7 +126,7 @@ impl ActorCritic {
             Some(_) if pass.aux => Some(self.last(take(2), &hidden)?.f_view([-1])?),
             _ => None,
         };
-        Ok(Output { distribution, values, aux })
+        Ok(PolicyOutput { distribution, values, aux })
     }
 
     fn activate(&self, value: &Tensor) -> Result<Tensor, TchError> {

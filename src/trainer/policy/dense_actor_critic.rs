@@ -1,11 +1,11 @@
 //! The actor and the critic of a [`Layout`] in plain Rust, for acting and for learning.
 //!
 //! Owner: a collector, or a learner. It reads a snapshot of the flat parameter buffer
-//! ([`ActorCritic::load`]), so it serves a policy that learns on a GPU as well, and adds gradients to a flat
-//! buffer in the layout's order.
+//! ([`DenseActorCritic::load`]), so it serves a policy that learns on a GPU as well, and adds gradients to a
+//! flat buffer in the layout's order.
 //!
-//! The way of an update: `load`, `forward`, `log_probs`, then a loss writes [`ActorCritic::by_log_prob`] and
-//! the gradient of the values ([`ActorCritic::losses`] has PPO's and A2C's), then `backward`.
+//! The way of an update: `load`, `forward`, `log_probs`, then a loss writes [`DenseActorCritic::by_log_prob`]
+//! and the gradient of the values ([`DenseActorCritic::losses`] has PPO's and A2C's), then `backward`.
 
 use crate::env::Actions;
 use crate::policy::layout::Layout;
@@ -17,7 +17,7 @@ use rankdeck_kernel::mlp::{Activation, Mlp};
 use rankdeck_types::experiment;
 
 /// Actor and critic, with everything that a batch needs on its way forth and back.
-pub struct ActorCritic {
+pub struct DenseActorCritic {
     shared: Option<Mlp>,
     critic: Mlp,
     actor: Mlp,
@@ -52,10 +52,10 @@ pub struct Terms<'a> {
     pub value_weight: f32,
 }
 
-impl ActorCritic {
+impl DenseActorCritic {
     /// For batches of up to `rows` rows (more are possible, and allocate); `None` where the layout has
     /// convolutions.
-    pub fn new(layout: &Layout, rows: usize) -> Option<ActorCritic> {
+    pub fn new(layout: &Layout, rows: usize) -> Option<DenseActorCritic> {
         if !layout.is_dense() {
             return None;
         }
@@ -67,7 +67,7 @@ impl ActorCritic {
         let first = layout.shared.first().or(layout.actor.first()).map_or(0, |layer| layer.inputs);
         let width = layout.actor_width();
         let features = layout.shared.last().map_or(0, |layer| layer.outputs);
-        Some(ActorCritic {
+        Some(DenseActorCritic {
             shared: (!layout.shared.is_empty()).then(|| Mlp::new(&layout.shared, hidden, hidden, rows)),
             critic: network(&layout.critic),
             actor: network(&layout.actor),
@@ -94,8 +94,8 @@ impl ActorCritic {
         }
     }
 
-    /// Runs both networks on `[rows][observation_len]`; [`ActorCritic::scores`] and [`ActorCritic::values`]
-    /// have the results.
+    /// Runs both networks on `[rows][observation_len]`; [`DenseActorCritic::scores`] and
+    /// [`DenseActorCritic::values`] have the results.
     pub fn forward(&mut self, observations: &[f32]) {
         self.input.copy_rows(observations);
         let seen = match &mut self.shared {
@@ -162,7 +162,7 @@ impl ActorCritic {
     }
 
     /// Adds the gradient of a loss to `flat`, from `by_log_prob`, `by_value`, and its gradient with respect
-    /// to the mean entropy. `actions` and `shares` are those of the last [`ActorCritic::log_probs`].
+    /// to the mean entropy. `actions` and `shares` are those of the last [`DenseActorCritic::log_probs`].
     pub fn backward(&mut self, actions: Actions<'_>, shares: &[f32], by_entropy: f32, flat: &mut [f32]) {
         match actions {
             Actions::Discrete(actions) => {

@@ -20,7 +20,7 @@ use rankdeck_types::experiment::{Activation, Network, Policy};
 
 /// A parameter's place.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Entry {
+pub struct ParameterEntry {
     /// PyTorch's name.
     pub name: String,
     /// PyTorch's shape.
@@ -30,12 +30,12 @@ pub struct Entry {
     /// Elements.
     pub len: usize,
     /// Its initial values.
-    pub start: Start,
+    pub start: InitialValues,
 }
 
 /// Initial values of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Start {
+pub enum InitialValues {
     /// Orthogonal with this gain; the first dimension against all others.
     Orthogonal(f64),
     /// Uniform, then scaled so that each slice along the first dimension has this norm.
@@ -48,16 +48,16 @@ pub enum Start {
 
 /// Initial weights of dense layers (POLICY-1).
 struct Starts {
-    hidden: Start,
-    actor: Start,
-    critic: Start,
+    hidden: InitialValues,
+    actor: InitialValues,
+    critic: InitialValues,
 }
 
 impl Starts {
     fn of(network: Network) -> Starts {
-        let (hidden, [actor, critic]): (_, [Start; 2]) = match network {
-            Network::Impala => (Start::Normed(1.4), [0.1, 0.1].map(Start::Normed)),
-            _ => (Start::Orthogonal(2.0_f64.sqrt()), [0.01, 1.0].map(Start::Orthogonal)),
+        let (hidden, [actor, critic]): (_, [InitialValues; 2]) = match network {
+            Network::Impala => (InitialValues::Normed(1.4), [0.1, 0.1].map(InitialValues::Normed)),
+            _ => (InitialValues::Orthogonal(2.0_f64.sqrt()), [0.01, 1.0].map(InitialValues::Orthogonal)),
         };
         Starts { hidden, actor, critic }
     }
@@ -84,7 +84,7 @@ pub struct Layout {
     /// Between layers.
     pub activation: Activation,
     /// Every parameter, in order.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<ParameterEntry>,
     /// Elements in all.
     pub len: usize,
 }
@@ -109,10 +109,10 @@ impl Layout {
         let mut inputs = spec.observation_len();
         if let Some(trunk) = layout.trunk.clone() {
             for (i, convolution) in trunk.convolutions.iter().enumerate() {
-                let start = trunk.start_norm(i).map_or(starts.hidden, Start::Normed);
+                let start = trunk.start_norm(i).map_or(starts.hidden, InitialValues::Normed);
                 layout.entry(&format!("{}.weight", convolution.name), convolution.shape(), start);
                 let outputs = vec![convolution.outputs as i64];
-                layout.entry(&format!("{}.bias", convolution.name), outputs, Start::Constant(0.0));
+                layout.entry(&format!("{}.bias", convolution.name), outputs, InitialValues::Constant(0.0));
             }
             inputs = trunk.outputs;
         }
@@ -138,7 +138,8 @@ impl Layout {
             layout.network(actor, inputs, hidden, spec.actions.width(), (starts.hidden, starts.actor));
         if let ActionSpace::Continuous { low, .. } = &spec.actions {
             let shape = vec![1, low.len() as i64];
-            layout.log_std = Some(layout.entry("actor_logstd", shape, Start::Constant(policy.log_std)));
+            layout.log_std =
+                Some(layout.entry("actor_logstd", shape, InitialValues::Constant(policy.log_std)));
         }
         if aux {
             let inputs = layout.actor.last().map_or(inputs, |layer| layer.inputs);
@@ -153,7 +154,7 @@ impl Layout {
         inputs: usize,
         hidden: &[u32],
         outputs: usize,
-        (between, head): (Start, Start),
+        (between, head): (InitialValues, InitialValues),
     ) -> Vec<Layer> {
         if hidden.is_empty() && !self.shared.is_empty() {
             return vec![self.linear(name, inputs, outputs, head)];
@@ -173,19 +174,19 @@ impl Layout {
             .collect()
     }
 
-    fn linear(&mut self, name: &str, inputs: usize, outputs: usize, start: Start) -> Layer {
+    fn linear(&mut self, name: &str, inputs: usize, outputs: usize, start: InitialValues) -> Layer {
         let shape = vec![outputs as i64, inputs as i64];
         Layer {
             inputs,
             outputs,
             weight: self.entry(&format!("{name}.weight"), shape, start),
-            bias: self.entry(&format!("{name}.bias"), vec![outputs as i64], Start::Constant(0.0)),
+            bias: self.entry(&format!("{name}.bias"), vec![outputs as i64], InitialValues::Constant(0.0)),
         }
     }
 
-    fn entry(&mut self, name: &str, shape: Vec<i64>, start: Start) -> usize {
+    fn entry(&mut self, name: &str, shape: Vec<i64>, start: InitialValues) -> usize {
         let (offset, len) = (self.len, shape.iter().product::<i64>() as usize);
-        self.entries.push(Entry { name: name.into(), shape, offset, len, start });
+        self.entries.push(ParameterEntry { name: name.into(), shape, offset, len, start });
         self.len += len;
         offset
     }
@@ -207,15 +208,15 @@ impl Layout {
 }
 
 /// Initial values of parameters, one after the other, in their order; the stream is [`Purpose::Model`].
-pub fn initial(entries: &[Entry], seeds: &Seeds) -> Vec<f32> {
+pub fn initial(entries: &[ParameterEntry], seeds: &Seeds) -> Vec<f32> {
     let mut random = seeds.generator(Purpose::Model, 0, 0);
     let mut flat = Vec::with_capacity(entries.iter().map(|entry| entry.len).sum());
     for entry in entries {
         match entry.start {
-            Start::Even(bound) => {
+            InitialValues::Even(bound) => {
                 flat.extend((0..entry.len).map(|_| (bound * (2.0 * random.next_f64() - 1.0)) as f32));
             }
-            Start::Normed(norm) => {
+            InitialValues::Normed(norm) => {
                 let each = entry.len / entry.shape.first().map_or(1, |rows| *rows as usize).max(1);
                 for _ in 0..entry.len / each.max(1) {
                     let row: Vec<f64> = (0..each).map(|_| 2.0 * random.next_f64() - 1.0).collect();
@@ -223,8 +224,8 @@ pub fn initial(entries: &[Entry], seeds: &Seeds) -> Vec<f32> {
                     flat.extend(row.iter().map(|x| (scale * x) as f32));
                 }
             }
-            Start::Constant(value) => flat.resize(flat.len() + entry.len, value as f32),
-            Start::Orthogonal(gain) => {
+            InitialValues::Constant(value) => flat.resize(flat.len() + entry.len, value as f32),
+            InitialValues::Orthogonal(gain) => {
                 let rows = entry.shape.first().map_or(1, |rows| *rows as usize);
                 let weights = orthogonal(rows, entry.len / rows.max(1), || random.normal());
                 flat.extend(weights.into_iter().map(|weight| (gain * weight) as f32));

@@ -3,7 +3,7 @@
 //! Owner: the network. Everything that treats all parameters alike (optimiser, target copies, checkpoints)
 //! works on the flat buffer.
 
-use super::layout::Entry;
+use super::layout::ParameterEntry;
 use crate::distributed::memory;
 use crate::state::Array;
 use tch::{Device, Kind, TchError, Tensor};
@@ -17,7 +17,7 @@ pub struct Parameters {
 
 impl Parameters {
     /// Parameters with the values `flat` on `device`; leaf tensors that want gradients.
-    pub fn new(entries: &[Entry], flat: &[f32], device: Device) -> Result<Parameters, TchError> {
+    pub fn new(entries: &[ParameterEntry], flat: &[f32], device: Device) -> Result<Parameters, TchError> {
         let flat = Tensor::f_from_slice(flat)?.f_to_device(device)?;
         let tensors = entries
             .iter()

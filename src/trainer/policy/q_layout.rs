@@ -11,7 +11,7 @@
 //! - QNET-3: with convolutions and dueling, the layer behind the convolutions is linear (DI-engine's
 //!   `ConvEncoder`); elsewhere every hidden layer is followed by the activation: ReLU in both references.
 
-use super::layout::{Entry, Layer, Start};
+use super::layout::{InitialValues, Layer, ParameterEntry};
 use super::trunk::Trunk;
 use crate::env::{ActionSpace, Spec};
 use crate::error::TrainerError;
@@ -34,7 +34,7 @@ pub struct QLayout {
     /// Advantages, or Q-values without dueling.
     pub head: Vec<Layer>,
     /// Every parameter, in order.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<ParameterEntry>,
     /// Elements in all.
     pub len: usize,
 }
@@ -112,20 +112,26 @@ impl QLayout {
 /// Appends weight and bias of a layer that begins as PyTorch's do; `inputs` is what feeds one unit. Returns
 /// their places.
 pub(super) fn pair(
-    entries: &mut Vec<Entry>,
+    entries: &mut Vec<ParameterEntry>,
     total: &mut usize,
     name: &str,
     shape: Vec<i64>,
     inputs: usize,
 ) -> (usize, usize) {
-    let start = Start::Even(1.0 / (inputs.max(1) as f64).sqrt());
+    let start = InitialValues::Even(1.0 / (inputs.max(1) as f64).sqrt());
     let outputs = shape.first().copied().unwrap_or(0);
     let weight = *total;
     let len = shape.iter().product::<i64>() as usize;
-    entries.push(Entry { name: format!("{name}.weight"), shape, offset: weight, len, start });
+    entries.push(ParameterEntry { name: format!("{name}.weight"), shape, offset: weight, len, start });
     let bias = weight + len;
     let len = outputs as usize;
-    entries.push(Entry { name: format!("{name}.bias"), shape: vec![outputs], offset: bias, len, start });
+    entries.push(ParameterEntry {
+        name: format!("{name}.bias"),
+        shape: vec![outputs],
+        offset: bias,
+        len,
+        start,
+    });
     *total = bias + len;
     (weight, bias)
 }

@@ -9,7 +9,7 @@
 //!   C).
 //! - SACNET-2: the logarithm of the deviation stays within -5 and 2.
 
-use super::layout::{Entry, initial};
+use super::layout::{ParameterEntry, initial};
 use super::parameters::Parameters;
 use super::q_layout;
 use super::q_network::dense;
@@ -33,9 +33,9 @@ pub struct SacLayout {
     /// Numbers of an action.
     pub actions: usize,
     /// The actor: hidden layers, means, logarithms of deviations.
-    pub actor: Vec<Entry>,
+    pub actor: Vec<ParameterEntry>,
     /// Both critics, one after the other.
-    pub critics: Vec<Entry>,
+    pub critics: Vec<ParameterEntry>,
     /// Half the width of each action's range.
     pub scale: Vec<f32>,
     /// The middle of each action's range.
@@ -70,7 +70,7 @@ impl SacLayout {
             ));
         }
         let (observation, actions) = (spec.observation_len(), low.len());
-        let mut entries: [Vec<Entry>; 2] = [Vec::new(), Vec::new()];
+        let mut entries: [Vec<ParameterEntry>; 2] = [Vec::new(), Vec::new()];
         let mut chain = |which: usize, prefix: &str, mut inputs: usize, heads: &[(String, usize)]| {
             let list = &mut entries[which];
             let mut total = list.iter().map(|entry| entry.len).sum();
@@ -127,7 +127,7 @@ impl SacNetworks {
     /// Freshly initialised, targets equal to the critics.
     pub fn new(layout: SacLayout, seeds: &Seeds, device: Device) -> Result<SacNetworks, TchError> {
         // One stream for all: the critics differ from each other and from the actor.
-        let all: Vec<Entry> = layout.actor.iter().chain(&layout.critics).cloned().collect();
+        let all: Vec<ParameterEntry> = layout.actor.iter().chain(&layout.critics).cloned().collect();
         let flat = initial(&all, seeds);
         let split = layout.actor.iter().map(|entry| entry.len).sum::<usize>();
         let targets = Parameters::new(&layout.critics, &flat[split..], device)?;

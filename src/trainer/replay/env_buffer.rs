@@ -5,7 +5,7 @@
 //! 1` frames before it. A step's next observation comes one frame later, or, when it is not the old one moved
 //! on by a frame, `stack` frames later.
 
-use super::{Batch, Shape};
+use super::{ReplayBatch, Shape};
 
 /// How a step ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,7 +155,7 @@ impl EnvBuffer {
     }
 
     /// Appends transition `index` (0 is the oldest) to the batch.
-    pub(super) fn read(&self, index: usize, shape: &Shape, batch: &mut Batch) {
+    pub(super) fn read(&self, index: usize, shape: &Shape, batch: &mut ReplayBatch) {
         let first = self.first + index as u64;
         let begin = self.place(first);
         let (mut step, mut sum, mut discount) = (first, 0.0, 1.0);

@@ -20,9 +20,9 @@ mod shard;
 #[cfg(test)]
 mod tests;
 
-pub use shard::{Mark, ShardError, load, save};
+pub use shard::{ReplayMark, ShardError, load, save};
 
-use super::env::{ActionSpace, Actions, ObservationType, Observations, Outcome, Spec};
+use super::env::{ActionSpace, Actions, ObservationType, Observations, Spec, StepOutcome};
 use env_buffer::EnvBuffer;
 use rankdeck_kernel::numpy_random::Generator;
 
@@ -98,7 +98,7 @@ impl Shape {
 
 /// A sampled batch, overwritten by every [`Replay::sample`].
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Batch {
+pub struct ReplayBatch {
     /// Rows.
     pub rows: usize,
     /// `[rows][observation]`, when observations are numbers.
@@ -165,7 +165,7 @@ impl Replay {
 
     /// Stores one step of all environments: what was done, what it led to, and what the environments show
     /// now.
-    pub fn add(&mut self, actions: Actions<'_>, outcome: &Outcome, now: Observations<'_>) {
+    pub fn add(&mut self, actions: Actions<'_>, outcome: &StepOutcome, now: Observations<'_>) {
         let Replay { shape, buffers } = self;
         let mut row = Vec::with_capacity(shape.stack * shape.frame_bytes());
         for (i, buffer) in buffers.iter_mut().enumerate() {
@@ -198,7 +198,7 @@ impl Replay {
     }
 
     /// Draws `rows` transitions, with replacement; none while there are none.
-    pub fn sample(&self, rows: usize, random: &mut Generator, batch: &mut Batch) {
+    pub fn sample(&self, rows: usize, random: &mut Generator, batch: &mut ReplayBatch) {
         batch.clear();
         let total = self.len() as u64;
         if total == 0 {
@@ -218,7 +218,7 @@ impl Replay {
     }
 }
 
-impl Batch {
+impl ReplayBatch {
     fn clear(&mut self) {
         self.rows = 0;
         for pair in [&mut self.numbers.now, &mut self.numbers.next] {

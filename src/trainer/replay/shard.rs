@@ -20,7 +20,7 @@ const HEAD_MAX: u64 = 1 << 20;
 
 /// What a shard belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mark {
+pub struct ReplayMark {
     /// Environment.
     pub env_id: String,
     /// Base seed of the run.
@@ -47,7 +47,7 @@ pub enum ShardError {
 #[derive(Serialize, Deserialize)]
 struct Head {
     version: u32,
-    mark: Mark,
+    mark: ReplayMark,
     capacity: usize,
     element: usize,
     frame: usize,
@@ -121,7 +121,7 @@ impl<R: Read> In<R> {
 }
 
 /// Writes `replay` to `path`.
-pub fn save(replay: &Replay, mark: &Mark, path: &Path) -> Result<(), ShardError> {
+pub fn save(replay: &Replay, mark: &ReplayMark, path: &Path) -> Result<(), ShardError> {
     let beside = path.with_extension("partial");
     let shape = replay.shape();
     let head = Head {
@@ -179,7 +179,7 @@ fn used(shape: &Shape, next: u64, next_frame: u64) -> (usize, usize) {
 }
 
 /// Reads what [`save`] wrote, for exactly this mark and these sizes.
-pub fn load(shape: &Shape, mark: &Mark, path: &Path) -> Result<Replay, ShardError> {
+pub fn load(shape: &Shape, mark: &ReplayMark, path: &Path) -> Result<Replay, ShardError> {
     let wrong = |text: &str| ShardError::Content(format!("replay shard {}: {text}", path.display()));
     let mut from = In { from: BufReader::with_capacity(1 << 20, File::open(path)?), sum: Sum(0) };
     let mut magic = [0; 8];

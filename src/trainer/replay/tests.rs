@@ -28,7 +28,7 @@ impl Line {
 
     /// A step that shows `next`; after an end the environment shows `reset`.
     fn step(&mut self, action: i64, reward: f32, next: f32, end: Option<(bool, f32)>) {
-        let mut outcome = Outcome::new(&self.spec, 1);
+        let mut outcome = StepOutcome::new(&self.spec, 1);
         outcome.rewards[0] = reward;
         let mut now = next;
         if let Some((terminated, reset)) = end {
@@ -40,8 +40,8 @@ impl Line {
         self.replay.add(Actions::Discrete(&[action]), &outcome, Observations::F32(&[now]));
     }
 
-    fn read(&self, index: usize) -> Batch {
-        let mut batch = Batch::default();
+    fn read(&self, index: usize) -> ReplayBatch {
+        let mut batch = ReplayBatch::default();
         self.replay.buffers[0].read(index, &self.replay.shape, &mut batch);
         batch
     }
@@ -162,7 +162,7 @@ fn stacked_frames_come_back_as_they_were_seen() {
     let mut wanted: [Vec<(Vec<u8>, Vec<u8>)>; 2] = [Vec::new(), Vec::new()];
     let mut lengths = [0, 0];
     for i in 0..400 {
-        let mut outcome = Outcome::new(&spec, 2);
+        let mut outcome = StepOutcome::new(&spec, 2);
         let mut finals = Vec::new();
         for env in 0..2 {
             let before = stacks[env].clone();
@@ -187,7 +187,7 @@ fn stacked_frames_come_back_as_they_were_seen() {
     for (buffer, wanted) in replay.buffers.iter().zip(&wanted) {
         let kept = &wanted[wanted.len() - buffer.len()..];
         for (index, (before, _)) in kept.iter().enumerate() {
-            let mut batch = Batch::default();
+            let mut batch = ReplayBatch::default();
             buffer.read(index, &shape, &mut batch);
             assert_eq!(&batch.pixels.now, before);
             // Two steps on, unless the episode or the data end before.
@@ -203,7 +203,7 @@ fn stacked_frames_come_back_as_they_were_seen() {
 fn dummy_steps_are_not_stored_and_cut_nothing_together() {
     let mut line = Line::new(10, 3);
     line.step(0, 1.0, 1.0, None);
-    let mut outcome = Outcome::new(&line.spec, 1);
+    let mut outcome = StepOutcome::new(&line.spec, 1);
     outcome.valid[0] = false;
     line.replay.add(Actions::Discrete(&[8]), &outcome, Observations::F32(&[50.0]));
     line.step(1, 1.0, 51.0, None);
@@ -218,12 +218,12 @@ fn sampling_is_even_and_repeatable() {
     let spec = spec(&[1], ObservationType::F32);
     let mut replay = Replay::new(Shape::new(&spec, 3, 30, 1, GAMMA));
     replay.begin(Observations::F32(&[0.0; 3]));
-    let outcome = Outcome::new(&spec, 3);
+    let outcome = StepOutcome::new(&spec, 3);
     for i in 0..25 {
         replay.add(Actions::Discrete(&[3 * i, 3 * i + 1, 3 * i + 2]), &outcome, Observations::F32(&[0.0; 3]));
     }
     let draw = |epoch| {
-        let mut batch = Batch::default();
+        let mut batch = ReplayBatch::default();
         replay.sample(30_000, &mut Seeds::new(0).generator(Purpose::Replay, 0, epoch), &mut batch);
         batch.choices
     };
@@ -237,8 +237,8 @@ fn sampling_is_even_and_repeatable() {
     assert_ne!(drawn, draw(1));
 }
 
-fn mark() -> Mark {
-    Mark { env_id: "x".into(), seed: 1, rank: 0, world_size: 1, train_iter: 5 }
+fn mark() -> ReplayMark {
+    ReplayMark { env_id: "x".into(), seed: 1, rank: 0, world_size: 1, train_iter: 5 }
 }
 
 fn filled() -> Line {
@@ -285,7 +285,11 @@ fn a_shard_that_is_damaged_or_of_another_run_is_refused() {
     save(&line.replay, &mark(), &path).unwrap();
     let bytes = std::fs::read(&path).unwrap();
     let shape = &line.replay.shape;
-    for other in [Mark { train_iter: 6, ..mark() }, Mark { rank: 1, ..mark() }, Mark { seed: 2, ..mark() }] {
+    for other in [
+        ReplayMark { train_iter: 6, ..mark() },
+        ReplayMark { rank: 1, ..mark() },
+        ReplayMark { seed: 2, ..mark() },
+    ] {
         assert!(load(shape, &other, &path).is_err());
     }
     assert!(load(&Shape { capacity: 21, ..shape.clone() }, &mark(), &path).is_err());

@@ -10,7 +10,7 @@ use rankdeck_trainer::distributed::{DataParallel, ProcessGroup};
 use rankdeck_trainer::env::{ActionSpace, Spec};
 use rankdeck_trainer::policy::q_layout::QLayout;
 use rankdeck_trainer::policy::sac_networks::SacLayout;
-use rankdeck_trainer::replay::Batch;
+use rankdeck_trainer::replay::ReplayBatch;
 use rankdeck_types::experiment::{Activation, Policy};
 use rankdeck_types::learn::{Dqn, Sac};
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ fn learning_group<'a>(world: &'a ProcessGroup, alone: &'a mut Option<ProcessGrou
 }
 
 /// This rank's rows of update `update`'s batch of `ROWS`, the same whatever the world size.
-fn batch(update: u64, me: &Me, actions: Option<usize>) -> Batch {
+fn batch(update: u64, me: &Me, actions: Option<usize>) -> ReplayBatch {
     let mut random = Seeds::new(5).generator(Purpose::Replay, 0, update);
     let share = ROWS / me.world_size as usize;
     let mine = share * me.rank as usize..share * (me.rank as usize + 1);
@@ -43,7 +43,7 @@ fn batch(update: u64, me: &Me, actions: Option<usize>) -> Batch {
         let whole: Vec<f32> = (0..ROWS * each).map(|_| random.normal() as f32).collect();
         whole[mine.start * each..mine.end * each].to_vec()
     };
-    let mut batch = Batch { rows: share, rewards: numbers(1), ..Batch::default() };
+    let mut batch = ReplayBatch { rows: share, rewards: numbers(1), ..ReplayBatch::default() };
     (batch.numbers.now, batch.numbers.next) = (numbers(4), numbers(4));
     match actions {
         None => batch.choices = numbers(1).iter().map(|x| i64::from(*x > 0.0)).collect(),

@@ -5,7 +5,7 @@
 //! after a reset is rounded to f32, and its observation is made of f32 sines and cosines; both are f64 after
 //! the first step. 500 steps.
 
-use super::{Step, Task, pow2};
+use super::{ClassicTask, TaskStep, pow2};
 use crate::env::ActionSpace;
 use rankdeck_kernel::numpy_random::Generator;
 use std::f64::consts::{FRAC_PI_2, PI};
@@ -70,7 +70,7 @@ fn small_sin(x: f32) -> f32 {
     (sum * square).mul_add(x, x)
 }
 
-impl Task for Acrobot {
+impl ClassicTask for Acrobot {
     type Action = i64;
     const OBSERVATION: usize = 6;
     const WORDS: usize = 5;
@@ -88,7 +88,7 @@ impl Task for Acrobot {
         self.fresh = true;
     }
 
-    fn step(&mut self, action: i64) -> Step {
+    fn step(&mut self, action: i64) -> TaskStep {
         let torque = (action - 1) as f64;
         let k1 = derivative(self.state, torque);
         let k2 = derivative(add(self.state, DT / 2.0, k1), torque);
@@ -101,7 +101,7 @@ impl Task for Acrobot {
         self.fresh = false;
         let [theta1, theta2, ..] = self.state;
         let terminated = -theta1.cos() - (theta2 + theta1).cos() > 1.0;
-        Step { reward: if terminated { 0.0 } else { -1.0 }, terminated }
+        TaskStep { reward: if terminated { 0.0 } else { -1.0 }, terminated }
     }
 
     fn observe(&self, observation: &mut [f32]) {

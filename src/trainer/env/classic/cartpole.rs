@@ -4,7 +4,7 @@
 //! Owner: the vector environment that steps it (CLASSIC-1 and 2). State is f64, observations are the state
 //! cast to f32, squares are `x * x` (Gymnasium writes `np.square`). Limits: 200 steps in v0, 500 in v1.
 
-use super::{Step, Task};
+use super::{ClassicTask, TaskStep};
 use crate::env::ActionSpace;
 use rankdeck_kernel::numpy_random::Generator;
 
@@ -24,7 +24,7 @@ pub struct CartPole {
     state: [f64; 4],
 }
 
-impl Task for CartPole {
+impl ClassicTask for CartPole {
     type Action = i64;
     const OBSERVATION: usize = 4;
     const WORDS: usize = 4;
@@ -41,7 +41,7 @@ impl Task for CartPole {
         self.state = std::array::from_fn(|_| random.uniform(-0.05, 0.05));
     }
 
-    fn step(&mut self, action: i64) -> Step {
+    fn step(&mut self, action: i64) -> TaskStep {
         let [x, x_dot, theta, theta_dot] = self.state;
         let force = if action == 1 { FORCE } else { -FORCE };
         let (cos, sin) = (theta.cos(), theta.sin());
@@ -52,7 +52,7 @@ impl Task for CartPole {
         let [x, theta] = [x + TAU * x_dot, theta + TAU * theta_dot];
         self.state = [x, x_dot + TAU * x_acc, theta, theta_dot + TAU * theta_acc];
         let inside = (-X_LIMIT..=X_LIMIT).contains(&x) && (-THETA_LIMIT..=THETA_LIMIT).contains(&theta);
-        Step { reward: 1.0, terminated: !inside }
+        TaskStep { reward: 1.0, terminated: !inside }
     }
 
     fn observe(&self, observation: &mut [f32]) {

@@ -4,7 +4,7 @@
 //! one that takes truncation for termination finds a value bounded by the limit. It is not one of
 //! Gymnasium's.
 
-use super::{Step, Task};
+use super::{ClassicTask, TaskStep};
 use crate::env::ActionSpace;
 use rankdeck_kernel::numpy_random::Generator;
 
@@ -15,7 +15,7 @@ pub const ID: &str = "rankdeck/Constant-v0";
 #[derive(Debug, Clone)]
 pub struct Constant;
 
-impl Task for Constant {
+impl ClassicTask for Constant {
     type Action = i64;
     const OBSERVATION: usize = 1;
     const WORDS: usize = 0;
@@ -30,8 +30,8 @@ impl Task for Constant {
 
     fn reset(&mut self, _: &mut Generator) {}
 
-    fn step(&mut self, _: i64) -> Step {
-        Step { reward: 1.0, terminated: false }
+    fn step(&mut self, _: i64) -> TaskStep {
+        TaskStep { reward: 1.0, terminated: false }
     }
 
     fn observe(&self, observation: &mut [f32]) {

@@ -1,7 +1,8 @@
 //! Classic control, computed in Rust as Gymnasium 1.x computes it, many environments stepped together.
 //!
-//! Owner: the collector of a rank. A [`Task`] is the physics of one environment without time limit, random
-//! stream or bookkeeping; [`ClassicVector`] adds those for all kinds alike. Nothing is allocated per step.
+//! Owner: the collector of a rank. A [`ClassicTask`] is the physics of one environment without time limit,
+//! random stream or bookkeeping; [`ClassicVector`] adds those for all kinds alike. Nothing is allocated per
+//! step.
 //!
 //! Invariants, besides those of every [`VectorEnv`]:
 //! - CLASSIC-1: states, observations, rewards, ends and resets are bit-equal to `gymnasium.make(id)` with the
@@ -16,7 +17,7 @@ pub mod constant;
 pub mod mountain_car;
 pub mod pendulum;
 
-use super::{ActionSpace, Actions, EnvError, Episode, Observations, Outcome, Spec, Streams, VectorEnv};
+use super::{ActionSpace, Actions, EnvError, Episode, Observations, Spec, StepOutcome, Streams, VectorEnv};
 use super::{ObservationBuffer, ObservationType};
 use acrobot::Acrobot;
 use cartpole::CartPole;
@@ -29,7 +30,7 @@ use std::hint::black_box;
 
 /// What one action led to.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Step {
+pub struct TaskStep {
     /// Reward.
     pub reward: f64,
     /// The task itself ended.
@@ -37,14 +38,14 @@ pub struct Step {
 }
 
 /// The type of a task's actions: `i64` where they are discrete, `f32` where they are one number.
-pub trait Action: Copy + Send + 'static {
+pub trait TaskAction: Copy + Send + 'static {
     /// The actions, if they are of this type.
     fn all(actions: Actions<'_>) -> Option<&[Self]>;
     /// May be applied in this space.
     fn fits(self, space: &ActionSpace) -> bool;
 }
 
-impl Action for i64 {
+impl TaskAction for i64 {
     fn all(actions: Actions<'_>) -> Option<&[i64]> {
         match actions {
             Actions::Discrete(actions) => Some(actions),
@@ -57,7 +58,7 @@ impl Action for i64 {
     }
 }
 
-impl Action for f32 {
+impl TaskAction for f32 {
     fn all(actions: Actions<'_>) -> Option<&[f32]> {
         match actions {
             Actions::Continuous(actions) => Some(actions),
@@ -71,12 +72,12 @@ impl Action for f32 {
 }
 
 /// The physics of one environment.
-pub trait Task: Clone + Send {
+pub trait ClassicTask: Clone + Send {
     /// Type of its actions.
-    type Action: Action;
+    type Action: TaskAction;
     /// Numbers in an observation.
     const OBSERVATION: usize;
-    /// Words of [`Task::save`].
+    /// Words of [`ClassicTask::save`].
     const WORDS: usize;
     /// Its actions.
     fn actions() -> ActionSpace;
@@ -85,12 +86,12 @@ pub trait Task: Clone + Send {
     /// Draws the first state of an episode.
     fn reset(&mut self, random: &mut Generator);
     /// Applies an action that fits.
-    fn step(&mut self, action: Self::Action) -> Step;
+    fn step(&mut self, action: Self::Action) -> TaskStep;
     /// Writes the observation of the state as it is.
     fn observe(&self, observation: &mut [f32]);
     /// Appends its state; first the numbers of Gymnasium's `state`, as bits of f64.
     fn save(&self, words: &mut Vec<u64>);
-    /// Restores [`Task::WORDS`] words of [`Task::save`].
+    /// Restores [`ClassicTask::WORDS`] words of [`ClassicTask::save`].
     fn restore(&mut self, words: &[u64]);
 }
 
@@ -108,7 +109,7 @@ fn pow2_f32(x: f32) -> f32 {
 /// The ids of Gymnasium that are built in; [`constant::ID`] is one more.
 pub const KNOWN: [&str; 6] = rankdeck_types::experiment::BUILTIN_ENVS;
 
-fn spec<T: Task>() -> Spec {
+fn spec<T: ClassicTask>() -> Spec {
     Spec {
         observation_shape: vec![T::OBSERVATION],
         observation_type: ObservationType::F32,
@@ -131,7 +132,7 @@ pub fn spec_of(id: &str) -> Option<Spec> {
 
 /// `envs` environments of a known id, reset.
 pub(super) fn make(env: &Env, envs: usize, streams: Streams) -> Option<Box<dyn VectorEnv>> {
-    fn boxed<T: Task + 'static>(
+    fn boxed<T: ClassicTask + 'static>(
         env: &Env,
         limit: u32,
         envs: usize,
@@ -172,7 +173,7 @@ pub struct ClassicVector<T> {
     observations: Vec<f32>,
 }
 
-impl<T: Task> ClassicVector<T> {
+impl<T: ClassicTask> ClassicVector<T> {
     fn new(id: &str, limit: u64, envs: usize, streams: Streams) -> ClassicVector<T> {
         let blank =
             || Slot { task: T::blank(), random: Generator::from_words(&[0]), episode_return: 0.0, length: 0 };
@@ -203,7 +204,7 @@ impl<T: Task> ClassicVector<T> {
     }
 }
 
-impl<T: Task> VectorEnv for ClassicVector<T> {
+impl<T: ClassicTask> VectorEnv for ClassicVector<T> {
     fn spec(&self) -> &Spec {
         &self.spec
     }
@@ -216,9 +217,9 @@ impl<T: Task> VectorEnv for ClassicVector<T> {
         Observations::F32(&self.observations)
     }
 
-    fn step(&mut self, actions: Actions<'_>, outcome: &mut Outcome) -> Result<(), EnvError> {
+    fn step(&mut self, actions: Actions<'_>, outcome: &mut StepOutcome) -> Result<(), EnvError> {
         let envs = self.slots.len();
-        let Some(actions) = <T::Action as Action>::all(actions).filter(|actions| actions.len() == envs)
+        let Some(actions) = <T::Action as TaskAction>::all(actions).filter(|actions| actions.len() == envs)
         else {
             return Err(self.refuse(format!("actions of another kind or number than {envs} were given")));
         };

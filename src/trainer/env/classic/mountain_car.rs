@@ -6,7 +6,7 @@
 //! promotion rules: Python's own numbers take the width of the array element that they meet, and a clipped
 //! force is a Python number while an unclipped one is an f32. Limits: 200 and 999 steps.
 
-use super::{Step, Task, pow2};
+use super::{ClassicTask, TaskStep, pow2};
 use crate::env::ActionSpace;
 use rankdeck_kernel::numpy_random::Generator;
 
@@ -21,7 +21,7 @@ pub struct MountainCar {
     velocity: f64,
 }
 
-impl Task for MountainCar {
+impl ClassicTask for MountainCar {
     type Action = i64;
     const OBSERVATION: usize = 2;
     const WORDS: usize = 2;
@@ -38,7 +38,7 @@ impl Task for MountainCar {
         (self.position, self.velocity) = (random.uniform(-0.6, -0.4), 0.0);
     }
 
-    fn step(&mut self, action: i64) -> Step {
+    fn step(&mut self, action: i64) -> TaskStep {
         let acceleration = (action - 1) as f64 * 0.001 + (3.0 * self.position).cos() * -0.0025;
         let mut velocity = (self.velocity + acceleration).clamp(-MAX_SPEED, MAX_SPEED);
         let position = (self.position + velocity).clamp(MIN_POSITION, MAX_POSITION);
@@ -46,7 +46,7 @@ impl Task for MountainCar {
             velocity = 0.0;
         }
         (self.position, self.velocity) = (position, velocity);
-        Step { reward: -1.0, terminated: position >= 0.5 && velocity >= 0.0 }
+        TaskStep { reward: -1.0, terminated: position >= 0.5 && velocity >= 0.0 }
     }
 
     fn observe(&self, observation: &mut [f32]) {
@@ -77,7 +77,7 @@ pub struct MountainCarContinuous {
 const POWER: f64 = 0.0015;
 const GOAL: f64 = 0.45;
 
-impl Task for MountainCarContinuous {
+impl ClassicTask for MountainCarContinuous {
     type Action = f32;
     const OBSERVATION: usize = 2;
     const WORDS: usize = 3;
@@ -94,7 +94,7 @@ impl Task for MountainCarContinuous {
         (self.position, self.velocity, self.fresh) = (random.uniform(-0.6, -0.4), 0.0, true);
     }
 
-    fn step(&mut self, action: f32) -> Step {
+    fn step(&mut self, action: f32) -> TaskStep {
         // The width of the state. An f64 holds the exact sum, difference or product of two f32, or enough
         // bits of it that rounding it to f32 gives what f32 arithmetic gives.
         let narrow = |x: f64| f64::from(x as f32);
@@ -114,7 +114,7 @@ impl Task for MountainCarContinuous {
         let terminated = position >= goal && velocity >= 0.0;
         let prize = if terminated { 100.0 } else { 0.0 };
         (self.position, self.velocity, self.fresh) = (narrow(position), narrow(velocity), false);
-        Step { reward: prize - pow2(f64::from(action)) * 0.1, terminated }
+        TaskStep { reward: prize - pow2(f64::from(action)) * 0.1, terminated }
     }
 
     fn observe(&self, observation: &mut [f32]) {

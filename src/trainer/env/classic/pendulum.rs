@@ -5,7 +5,7 @@
 //! terms made of it alone are computed in f32 and then widened, as NumPy's promotion rules say. `x**2` of
 //! NumPy scalars is `pow`, see [`super::pow2`]. 200 steps.
 
-use super::{Step, Task, pow2, pow2_f32};
+use super::{ClassicTask, TaskStep, pow2, pow2_f32};
 use crate::env::ActionSpace;
 use rankdeck_kernel::numpy_random::Generator;
 use std::f64::consts::PI;
@@ -37,7 +37,7 @@ fn modulo(x: f64, y: f64) -> f64 {
     }
 }
 
-impl Task for Pendulum {
+impl ClassicTask for Pendulum {
     type Action = f32;
     const OBSERVATION: usize = 3;
     const WORDS: usize = 2;
@@ -55,14 +55,14 @@ impl Task for Pendulum {
         self.velocity = random.uniform(-1.0, 1.0);
     }
 
-    fn step(&mut self, action: f32) -> Step {
+    fn step(&mut self, action: f32) -> TaskStep {
         let torque = action.clamp(-MAX_TORQUE, MAX_TORQUE);
         let normal = modulo(self.angle + PI, 2.0 * PI) - PI;
         let cost = pow2(normal) + 0.1 * pow2(self.velocity) + f64::from(0.001_f32 * pow2_f32(torque));
         let acceleration = PULL * self.angle.sin() + f64::from(PUSH * torque);
         self.velocity = (self.velocity + acceleration * DT).clamp(-MAX_SPEED, MAX_SPEED);
         self.angle += self.velocity * DT;
-        Step { reward: -cost, terminated: false }
+        TaskStep { reward: -cost, terminated: false }
     }
 
     fn observe(&self, observation: &mut [f32]) {

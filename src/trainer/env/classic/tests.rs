@@ -8,7 +8,7 @@ fn vector(id: &str, envs: usize, first: u32, seed: u64) -> Box<dyn VectorEnv> {
 }
 
 /// Some actions that depend on the step and the environment.
-fn act(env: &mut dyn VectorEnv, step: usize, outcome: &mut Outcome) {
+fn act(env: &mut dyn VectorEnv, step: usize, outcome: &mut StepOutcome) {
     let number = |i: usize| (step * 7 + i * 3) / 5;
     match env.spec().actions.clone() {
         ActionSpace::Discrete { n } => {
@@ -28,7 +28,7 @@ fn bits(observations: Observations<'_>) -> Vec<u32> {
 }
 
 fn play(env: &mut dyn VectorEnv, steps: usize) -> (Vec<u32>, Vec<Episode>, u64) {
-    let mut outcome = Outcome::new(env.spec(), env.len());
+    let mut outcome = StepOutcome::new(env.spec(), env.len());
     let (mut seen, mut episodes, mut done) = (Vec::new(), Vec::new(), 0);
     for step in 0..steps {
         act(env, step, &mut outcome);
@@ -54,7 +54,7 @@ fn vector_1_every_step_counts_and_no_reset_does() {
 #[test]
 fn vector_2_the_last_observation_is_handed_over_and_the_next_is_a_first_one() {
     let mut env = vector("CartPole-v1", 2, 0, 3);
-    let mut outcome = Outcome::new(env.spec(), 2);
+    let mut outcome = StepOutcome::new(env.spec(), 2);
     let mut ends = 0;
     for step in 0..300 {
         act(env.as_mut(), step, &mut outcome);
@@ -99,7 +99,7 @@ fn vector_4_an_environment_depends_on_its_global_index_only() {
 #[test]
 fn actions_and_buffers_that_do_not_fit_are_refused() {
     let mut env = vector("CartPole-v1", 2, 0, 2);
-    let mut outcome = Outcome::new(env.spec(), 2);
+    let mut outcome = StepOutcome::new(env.spec(), 2);
     for actions in [
         Actions::Discrete(&[0]),
         Actions::Discrete(&[0, 2]),
@@ -108,7 +108,7 @@ fn actions_and_buffers_that_do_not_fit_are_refused() {
     ] {
         assert!(matches!(env.step(actions, &mut outcome), Err(EnvError::Actions { .. })), "{actions:?}");
     }
-    let mut small = Outcome::new(env.spec(), 1);
+    let mut small = StepOutcome::new(env.spec(), 1);
     assert!(env.step(Actions::Discrete(&[0, 0]), &mut small).is_err());
     env.step(Actions::Discrete(&[0, 1]), &mut outcome).unwrap();
 }
@@ -127,7 +127,7 @@ fn an_unknown_id_names_the_known_ones() {
 fn the_constant_environment_is_only_ever_truncated() {
     let env = Env { max_episode_steps: Some(4), ..Env::new(constant::ID, 1) };
     let mut env = make_vector(&env, 2, 0, &Seeds::new(0), 0, EnvPurpose::Train).unwrap();
-    let mut outcome = Outcome::new(env.spec(), 2);
+    let mut outcome = StepOutcome::new(env.spec(), 2);
     for step in 1..=12 {
         env.step(Actions::Discrete(&[0, 1]), &mut outcome).unwrap();
         assert_eq!((outcome.rewards[0], outcome.terminated[0]), (1.0, false));

@@ -21,19 +21,19 @@ mod tail;
 
 use super::{
     ActionSpace, Actions, EnvError, EnvPurpose, Episode, ObservationBuffer, ObservationType, Observations,
-    Outcome, Spec, Streams, VectorEnv, Watcher,
+    Spec, StepOutcome, Streams, VectorEnv, Watcher,
 };
 use process::Worker;
 use rankdeck_proto::message::Activity;
 use rankdeck_types::experiment::Env;
 use serde::Deserialize;
 use serde_json::json;
-use shared::Shared;
+use shared::SharedMemory;
 
 /// Environments in a Python worker.
 pub(super) struct PythonVector {
     worker: Worker,
-    shared: Shared,
+    shared: SharedMemory,
     spec: Spec,
     envs: usize,
     /// Rewards of Atari games are clipped in training.
@@ -115,7 +115,7 @@ impl PythonVector {
     /// Starts a worker with `envs` environments and resets them.
     pub(super) fn new(env: &Env, envs: usize, streams: Streams) -> Result<PythonVector, EnvError> {
         let (mut worker, spec) = start(env, envs, Some(streams))?;
-        let shared = Shared::new(worker.memory(), &spec, envs)
+        let shared = SharedMemory::new(worker.memory(), &spec, envs)
             .map_err(|error| worker.refuse(format!("its shared memory cannot be mapped: {error}")))?;
         worker.send(&shared.layout().to_string(), "its shared memory")?;
         let atari = env.atari();
@@ -172,7 +172,7 @@ impl VectorEnv for PythonVector {
         self.shared.observations()
     }
 
-    fn step(&mut self, actions: Actions<'_>, outcome: &mut Outcome) -> Result<(), EnvError> {
+    fn step(&mut self, actions: Actions<'_>, outcome: &mut StepOutcome) -> Result<(), EnvError> {
         if !self.shared.put_actions(actions, &self.spec.actions) {
             return Err(EnvError::Actions {
                 id: self.worker.id().into(),

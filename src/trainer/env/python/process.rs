@@ -7,7 +7,7 @@
 
 use super::super::{EnvError, classic};
 use super::Spaces;
-use super::tail::Tail;
+use super::tail::LogTail;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::{Env, EnvWorker};
 use serde::Deserialize;
@@ -58,7 +58,7 @@ pub(super) struct Worker {
     requests: Option<ChildStdin>,
     answers: ChildStdout,
     memory: File,
-    tail: Arc<Tail>,
+    tail: Arc<LogTail>,
 }
 
 impl Worker {
@@ -98,7 +98,7 @@ impl Worker {
             requests: Some(requests),
             answers,
             memory,
-            tail: Tail::follow(errors),
+            tail: LogTail::follow(errors),
         })
     }
 

@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const ALIGN: usize = 64;
 
 /// A type of which every bit pattern is a value.
-trait Plain: Copy {}
-impl Plain for u8 {}
-impl Plain for i64 {}
-impl Plain for f32 {}
-impl Plain for f64 {}
+trait PlainData: Copy {}
+impl PlainData for u8 {}
+impl PlainData for i64 {}
+impl PlainData for f32 {}
+impl PlainData for f64 {}
 
 /// The rank's mapping.
-pub(super) struct Shared {
+pub(super) struct SharedMemory {
     map: MmapMut,
     envs: usize,
     observation_len: usize,
@@ -36,13 +36,13 @@ pub(super) struct Shared {
 }
 
 /// Which episodes ended in a step.
-pub(super) struct Flags<'a> {
+pub(super) struct EpisodeFlags<'a> {
     terminated: &'a [u8],
     truncated: &'a [u8],
     lost_life: &'a [u8],
 }
 
-impl Flags<'_> {
+impl EpisodeFlags<'_> {
     pub(super) fn terminated(&self, env: usize) -> bool {
         self.terminated[env] != 0
     }
@@ -57,9 +57,9 @@ impl Flags<'_> {
     }
 }
 
-impl Shared {
+impl SharedMemory {
     /// Sizes `memory` for `envs` environments and maps it.
-    pub(super) fn new(memory: &File, spec: &Spec, envs: usize) -> io::Result<Shared> {
+    pub(super) fn new(memory: &File, spec: &Spec, envs: usize) -> io::Result<SharedMemory> {
         let too_large = || io::Error::other("more than this machine can address");
         let observation_len = spec.observation_len();
         let element = match spec.observation_type {
@@ -88,7 +88,7 @@ impl Shared {
         // SAFETY: the file is anonymous and known to this process and its worker only, and keeps its size
         // from here on; PYTHON-1 says who may access it when.
         let map = unsafe { MmapOptions::new().len(size).map_mut(memory)? };
-        Ok(Shared {
+        Ok(SharedMemory {
             map,
             envs,
             observation_len,
@@ -128,14 +128,14 @@ impl Shared {
         word.load(Ordering::Relaxed)
     }
 
-    fn part<T: Plain>(&self, offset: usize, len: usize) -> &[T] {
+    fn part<T: PlainData>(&self, offset: usize, len: usize) -> &[T] {
         let bytes = &self.map[offset..offset + len * size_of::<T>()];
         // SAFETY: the range was just checked, offsets are multiples of 64 from the beginning of a page, and
         // every bit pattern is a value. The worker does not write while the rank has its turn (PYTHON-1).
         unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), len) }
     }
 
-    fn part_mut<T: Plain>(&mut self, offset: usize, len: usize) -> &mut [T] {
+    fn part_mut<T: PlainData>(&mut self, offset: usize, len: usize) -> &mut [T] {
         let bytes = &mut self.map[offset..offset + len * size_of::<T>()];
         // SAFETY: as in `part`; the borrow of the map is exclusive.
         unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), len) }
@@ -182,8 +182,8 @@ impl Shared {
         self.part(self.rewards, self.envs)
     }
 
-    pub(super) fn flags(&self) -> Flags<'_> {
-        Flags {
+    pub(super) fn flags(&self) -> EpisodeFlags<'_> {
+        EpisodeFlags {
             terminated: self.part(self.terminated, self.envs),
             truncated: self.part(self.truncated, self.envs),
             lost_life: self.part(self.lost_life, self.envs),

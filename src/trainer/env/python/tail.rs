@@ -15,23 +15,23 @@ const KEPT: usize = 60;
 const LONGEST: usize = 2000;
 
 /// The last lines.
-pub(super) struct Tail {
-    lines: Mutex<Lines>,
+pub(super) struct LogTail {
+    lines: Mutex<LastLines>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Lines {
+struct LastLines {
     last: VecDeque<String>,
     /// Lines since the start.
     count: u64,
     ended: bool,
 }
 
-impl Tail {
+impl LogTail {
     /// Follows a pipe until its end.
-    pub(super) fn follow(pipe: ChildStderr) -> Arc<Tail> {
-        let tail = Arc::new(Tail { lines: Mutex::default(), changed: Condvar::new() });
+    pub(super) fn follow(pipe: ChildStderr) -> Arc<LogTail> {
+        let tail = Arc::new(LogTail { lines: Mutex::default(), changed: Condvar::new() });
         let theirs = Arc::clone(&tail);
         let thread = std::thread::Builder::new().name("env-log".into());
         if thread.spawn(move || theirs.run(pipe)).is_err() {
@@ -73,7 +73,7 @@ impl Tail {
         self.changed.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Lines> {
+    fn lock(&self) -> MutexGuard<'_, LastLines> {
         self.lines.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 

@@ -47,7 +47,7 @@ fn python_2_every_failure_is_an_error_that_says_what_and_where() {
         // Only now: starting may take longer on a busy machine.
         vector.worker.set_timeout(Duration::from_secs(2));
         let pid = vector.worker.pid();
-        let mut outcome = Outcome::new(&vector.spec, 2);
+        let mut outcome = StepOutcome::new(&vector.spec, 2);
         vector.step(Actions::Discrete(&[0, 0]), &mut outcome).unwrap();
         assert_eq!(outcome.rewards, [1.0, 1.0]);
         let begun = Instant::now();
@@ -105,7 +105,7 @@ fn a_slow_step_shows_that_it_gets_on() {
         }
         sender.send(activity).unwrap();
     }));
-    let mut outcome = Outcome::new(&vector.spec, 2);
+    let mut outcome = StepOutcome::new(&vector.spec, 2);
     vector.step(Actions::Discrete(&[0, 0]), &mut outcome).unwrap();
     let report: Vec<_> = report.try_iter().collect();
     assert_eq!(report[..2], [Activity::EnvStep, Activity::EnvStep]);
@@ -115,7 +115,7 @@ fn a_slow_step_shows_that_it_gets_on() {
 #[test]
 fn python_1_actions_go_there_and_everything_comes_back_in_its_place() {
     let mut vector = fake("fake-ok");
-    let mut outcome = Outcome::new(&vector.spec, 2);
+    let mut outcome = StepOutcome::new(&vector.spec, 2);
     for round in 0..2 {
         assert_eq!(vector.observations(), Observations::F32(&[0.0, 0.0, 0.0, 1.0]), "{round}");
         vector.step(Actions::Discrete(&[0, 0]), &mut outcome).unwrap();
@@ -145,7 +145,7 @@ fn python_2_and_3_a_worker_without_packages_fails_in_every_way() {
         let mut vector = fake(id);
         let pid = vector.worker.pid();
         vector.worker.set_timeout(Duration::from_millis(if id == "fake-hang" { 500 } else { 60_000 }));
-        let mut outcome = Outcome::new(&vector.spec, 2);
+        let mut outcome = StepOutcome::new(&vector.spec, 2);
         let error = vector.step(Actions::Discrete(&[0, 1]), &mut outcome).unwrap_err();
         assert!(error.to_string().contains(wanted), "{id}: {error}");
         assert!(vector.reset().is_err(), "{id}: it stays an error");
@@ -170,7 +170,7 @@ fn classic_control_in_python_is_classic_control_in_rust() {
             (vector(&limited, 3, EnvPurpose::Train).unwrap(), vector(&there, 3, EnvPurpose::Train).unwrap());
         assert_eq!(here.spec(), there.spec());
         let spec = here.spec().clone();
-        let (mut a, mut b) = (Outcome::new(&spec, 3), Outcome::new(&spec, 3));
+        let (mut a, mut b) = (StepOutcome::new(&spec, 3), StepOutcome::new(&spec, 3));
         let mut ends = 0;
         for round in 0..2 {
             assert_eq!(here.observations(), there.observations(), "{id}");
@@ -192,7 +192,7 @@ fn classic_control_in_python_is_classic_control_in_rust() {
                 assert_eq!(a.episodes, b.episodes, "{id} step {step}");
                 let width = spec.observation_len();
                 for i in (0..3).filter(|i| a.done(*i)) {
-                    let row = |o: &Outcome| {
+                    let row = |o: &StepOutcome| {
                         o.final_observations.view().f32().unwrap()[i * width..(i + 1) * width].to_vec()
                     };
                     assert_eq!(row(&a), row(&b), "{id} step {step}");
@@ -253,7 +253,7 @@ fn atari_games_with_lives_clipped_rewards_and_whole_scores() {
     );
     assert_eq!(spec.actions, ActionSpace::Discrete { n: 4 });
     let mut random = Seeds::new(3).generator(rankdeck_kernel::seeds::Purpose::Action, 0, 0);
-    let mut outcome = Outcome::new(&spec, 2);
+    let mut outcome = StepOutcome::new(&spec, 2);
     let mut scan = |vector: &mut dyn VectorEnv| {
         let (mut cuts, mut episodes) = (0, Vec::new());
         for _ in 0..1500 {
