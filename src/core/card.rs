@@ -18,6 +18,9 @@ pub struct Card {
     pub waiter: Option<Side>,
     /// What is decisive and stands nowhere else on the card.
     pub facts: Vec<String>,
+    /// What else supports it: what a close look showed, and the ranks that wait.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub observations: Vec<String>,
     /// Everybody else, ranks that do the same in one line.
     pub others: Vec<Others>,
     /// Why it is nothing else.
@@ -73,6 +76,24 @@ impl Card {
             .collect()
     }
 
+    /// What supports the verdict, one fact per entry.
+    pub fn evidence(&self) -> Vec<String> {
+        let guilty = self.guilty.iter().flat_map(Side::evidence);
+        self.facts.iter().cloned().chain(guilty).chain(self.observations.iter().cloned()).collect()
+    }
+
+    /// What to do, in one line: the two best actions.
+    pub fn hint(&self) -> String {
+        let line = |advice: &Advice| {
+            if advice.command.is_empty() {
+                advice.text.clone()
+            } else {
+                format!("{}: `{}`", advice.text, advice.command)
+            }
+        };
+        self.actions.iter().take(2).map(line).collect::<Vec<_>>().join("; ")
+    }
+
     /// As plain text: the two sides, the stack, the others, what was ruled out, what to do.
     pub fn text(&self) -> Vec<String> {
         const LABEL: usize = 12;
@@ -121,6 +142,46 @@ fn short(place: &str) -> String {
 }
 
 impl Side {
+    /// What the status page, the operating system and a close look show, one fact per entry.
+    pub fn evidence(&self) -> Vec<String> {
+        let rank = self.rank;
+        let mut facts = Vec::new();
+        let place = self.call.as_ref().map_or("no collective yet".to_string(), |call| {
+            let size = call.size();
+            if size.is_empty() { call.place() } else { format!("{} ({size})", call.place()) }
+        });
+        match (self.silent_ms, self.phase.is_empty()) {
+            (None, _) => {}
+            (Some(_), true) => facts.push(format!("rank {rank}: {place}")),
+            (Some(silent_ms), false) => {
+                let activity =
+                    if self.activity.is_empty() { String::new() } else { format!(" ({})", self.activity) };
+                let amount =
+                    if self.amount.is_empty() { String::new() } else { format!(", {} done", self.amount) };
+                facts.push(format!(
+                    "rank {rank}: phase {}{activity} for {}{amount}, iteration {}, last sign of life {} ago, {place}",
+                    self.phase,
+                    seconds(self.phase_age_ms.unwrap_or(0)),
+                    self.train_iter.unwrap_or(0),
+                    seconds(silent_ms),
+                ));
+            }
+        }
+        if let Some(pid) = self.pid.filter(|_| !self.os.is_empty()) {
+            facts.push(format!("rank {rank}: pid {pid} is {}", self.os));
+        }
+        facts.extend(self.seen());
+        facts
+    }
+
+    /// What only a close look shows.
+    pub fn seen(&self) -> Vec<String> {
+        let Side { rank, at, blocked_on, .. } = self;
+        let parts = [("at", at), ("blocked on", blocked_on)];
+        let known = parts.into_iter().filter(|(_, text)| !text.is_empty());
+        known.map(|(word, text)| format!("rank {rank}: {word} {text}")).collect()
+    }
+
     fn step(&self) -> String {
         let parts = [
             self.train_iter.map(|iteration| format!("iteration {iteration}")),

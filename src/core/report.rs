@@ -1,5 +1,7 @@
 //! What the console tells the outside: the objects of `--json`, one per line. Schema: `docs/JSON.md`; fields are only ever added.
 
+pub use crate::reason::{Severity, VerdictKind};
+
 use crate::card::Card;
 use crate::reason::Reason;
 use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId, WallTime};
@@ -289,77 +291,40 @@ pub struct VerdictReport {
     pub reason_code: Reason,
     /// One sentence.
     pub reason: String,
-    /// What supports it, one fact per entry.
-    pub evidence: Vec<String>,
     /// Seconds from the trouble's begin (as far as known) to this verdict.
     pub latency_s: f64,
     /// The same to the first telling of it, which refinements do not change.
     #[serde(default)]
     pub first_s: f64,
-    /// What to do.
-    pub hint: String,
-    /// The same for a card: the guilty rank and one that waits side by side, the others, what was ruled out, what to do.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub card: Option<Box<Card>>,
+    /// What supports it and what to do. JSON has `evidence` and `hint` beside it, which are derived from it.
+    #[serde(flatten, with = "content")]
+    pub card: Box<Card>,
 }
 
-/// What is wrong.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum VerdictKind {
-    /// The process ended, by an exit code or a signal.
-    Dead,
-    /// The host says nothing.
-    Lost,
-    /// The process is stopped (SIGSTOP, debugger).
-    Frozen,
-    /// Others wait in collective n, this rank has not entered it.
-    Behind,
-    /// Ranks are in different collectives of the same number, or none of one.
-    Desync,
-    /// The network between hosts.
-    Network,
-    /// A GPU is broken.
-    Gpu,
-    /// Its environment does not answer.
-    EnvStuck,
-    /// Slow, not stuck.
-    Straggler,
-    /// Weights differ between ranks.
-    Drift,
-    /// All-reduced totals are not the sum of the ranks' own counters.
-    TotalsDiffer,
-}
+/// The JSON of a card in a verdict.
+mod content {
+    use crate::card::Card;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-impl VerdictKind {
-    /// The word in JSON and on screens.
-    pub fn name(self) -> &'static str {
-        match self {
-            VerdictKind::Dead => "dead",
-            VerdictKind::Lost => "lost",
-            VerdictKind::Frozen => "frozen",
-            VerdictKind::Behind => "behind",
-            VerdictKind::Desync => "desync",
-            VerdictKind::Network => "network",
-            VerdictKind::Gpu => "gpu",
-            VerdictKind::EnvStuck => "env_stuck",
-            VerdictKind::Straggler => "straggler",
-            VerdictKind::Drift => "drift",
-            VerdictKind::TotalsDiffer => "totals_differ",
-        }
+    #[derive(Serialize)]
+    struct Written<'a> {
+        evidence: Vec<String>,
+        hint: String,
+        card: &'a Card,
     }
-}
 
-/// How bad.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Severity {
-    /// It is over.
-    Cleared,
-    /// Worth knowing.
-    Amber,
-    /// Act.
-    Red,
+    #[derive(Deserialize)]
+    struct Read {
+        card: Box<Card>,
+    }
+
+    pub fn serialize<S: Serializer>(card: &Card, to: S) -> Result<S::Ok, S::Error> {
+        Written { evidence: card.evidence(), hint: card.hint(), card }.serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Box<Card>, D::Error> {
+        Ok(Read::deserialize(from)?.card)
+    }
 }
 
 /// How sure.

@@ -257,13 +257,8 @@ fn verdict_lines(verdict: &VerdictReport) -> Vec<String> {
         duration(verdict.latency_s),
         verdict.reason
     );
-    if let Some(card) = &verdict.card {
-        let lines = card.text().into_iter().map(|line| format!("    {line}"));
-        return std::iter::once(head).chain(lines).collect();
-    }
-    let evidence = verdict.evidence.iter().map(|fact| format!("    evidence: {fact}"));
-    let hint = (!verdict.hint.is_empty()).then(|| format!("    hint: {}", verdict.hint));
-    std::iter::once(head).chain(evidence).chain(hint).collect()
+    let lines = verdict.card.text().into_iter().map(|line| format!("    {line}"));
+    std::iter::once(head).chain(lines).collect()
 }
 
 fn join(parts: &[Option<String>]) -> String {
@@ -273,6 +268,7 @@ fn join(parts: &[Option<String>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rankdeck_core::card::{Advice, Card};
     use rankdeck_core::model::HostModel;
     use rankdeck_core::report::{Confidence, RankProgress, VerdictKind};
     use rankdeck_types::ids::{Generation, NodeRank, Rank, RunId};
@@ -340,21 +336,23 @@ mod tests {
             host: Some("b".into()),
             verdict: VerdictKind::Frozen,
             reason_code: Default::default(),
-            card: None,
+            card: Box::new(Card {
+                facts: vec!["state T".into()],
+                actions: vec![Advice { text: "continue it".into(), command: "kill -CONT 7".into() }],
+                ..Card::default()
+            }),
             severity: Severity::Red,
             confidence: Confidence::Certain,
             reason: "the process is stopped".into(),
-            evidence: vec!["state T".into()],
             latency_s: 1.2,
             first_s: 1.2,
-            hint: "kill -CONT 7".into(),
         };
         assert_eq!(
             texts(&report(ReportBody::Verdict(verdict.clone())), &Model::default()),
             [
                 "RED rank 2 on b: frozen (certain, after 1.2s): the process is stopped",
-                "    evidence: state T",
-                "    hint: kill -CONT 7"
+                "    fact        state T",
+                "    do          continue it: kill -CONT 7"
             ]
         );
         let cleared = VerdictReport { severity: Severity::Cleared, reason: String::new(), ..verdict };

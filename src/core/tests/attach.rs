@@ -58,7 +58,7 @@ fn totals_that_are_not_the_sum_are_a_red_verdict() {
     c.rank_said(0, RankEvent::Totals(totals));
     assert_eq!(c.verdicts(), [(VerdictKind::TotalsDiffer, None, Severity::Red)]);
     assert!(!c.model().progress.as_ref().unwrap().consistent);
-    assert!(c.model().verdicts[0].evidence[0].contains("2401"), "{:?}", c.model().verdicts);
+    assert!(c.model().verdicts[0].card.facts[0].contains("2401"), "{:?}", c.model().verdicts);
     c.iteration(7, 700);
     assert_eq!(c.verdicts().last(), Some(&(VerdictKind::TotalsDiffer, None, Severity::Cleared)));
 }

@@ -135,7 +135,7 @@ fn a_program_that_could_not_be_started_and_a_log_line_are_reasons() {
     let mut c = running(1);
     c.exit_of(0, Exit::Signal { signal: 9, out_of_memory: true }, false);
     assert!(c.model().verdicts[0].reason.contains("out of memory"));
-    assert!(c.model().verdicts[0].hint.contains("num_envs"));
+    assert!(c.model().verdicts[0].card.hint().contains("num_envs"));
 }
 
 #[test]

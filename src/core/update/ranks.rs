@@ -438,7 +438,7 @@ fn progressed(ctx: &mut Ctx<'_>, at: At, joined: Option<Joined>) {
     if consistent {
         ctx.session.watch.take_back(VerdictKind::TotalsDiffer);
     } else {
-        ctx.session.watch.fact(None, crate::watch::totals_differ(&joined));
+        ctx.session.watch.fact(None, crate::watch::totals_differ(ctx.model, &joined));
     }
 }
 

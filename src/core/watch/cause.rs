@@ -2,10 +2,11 @@
 //!
 //! A wait is explained by what the late rank does, so its phase and its silence decide how long is too long, not the wait of the others.
 
+use super::draft::Judgement;
 use super::pace::SUSPECT_MS;
-use super::seat::Seat;
-use crate::reason::Reason;
-use crate::report::{Confidence, Severity};
+use super::rank_view::RankView;
+use crate::reason::{Reason, Severity};
+use crate::report::Confidence;
 use crate::session::Limits;
 use rankdeck_proto::inspection::{Frame, HOLDS_GIL, How, Inspection};
 use rankdeck_proto::message::{Activity, Phase};
@@ -29,20 +30,12 @@ const BLOCKED_MS: u64 = 1_000;
 /// Wait after which a rank that has not come to the rendezvous and does nothing is named.
 pub(super) const RENDEZVOUS_MS: u64 = 10_000;
 
-/// What is said about a late rank.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Judged {
-    pub severity: Severity,
-    pub confidence: Confidence,
-    pub reason: Reason,
+fn red(confidence: Confidence, reason: Reason) -> Option<Judgement> {
+    Some(Judgement { severity: Severity::Red, confidence, reason })
 }
 
-fn red(confidence: Confidence, reason: Reason) -> Option<Judged> {
-    Some(Judged { severity: Severity::Red, confidence, reason })
-}
-
-fn amber(reason: Reason) -> Option<Judged> {
-    Some(Judged { severity: Severity::Amber, confidence: Confidence::Possible, reason })
+fn amber(reason: Reason) -> Option<Judgement> {
+    Some(Judgement { severity: Severity::Amber, confidence: Confidence::Possible, reason })
 }
 
 /// What a late rank waits in, by the kernel's name for it.
@@ -58,11 +51,11 @@ enum Wait {
     Other,
 }
 
-fn wait(seat: &Seat<'_>) -> Wait {
-    let looked = seat.look.and_then(|look| look.os.wchan.as_deref());
-    let wchan = looked.unwrap_or(&seat.sample.wchan);
+fn wait(view: &RankView<'_>) -> Wait {
+    let looked = view.look.and_then(|look| look.os.wchan.as_deref());
+    let wchan = looked.unwrap_or(&view.sample.wchan);
     let has = |names: &[&str]| names.iter().any(|name| wchan.contains(name));
-    let blocked = seat.look.and_then(|look| look.blocked_on.as_deref()).unwrap_or_default();
+    let blocked = view.look.and_then(|look| look.blocked_on.as_deref()).unwrap_or_default();
     if has(&["pipe_read", "unix_stream_read", "pipe_wait"]) || blocked.contains("pipe from pid") {
         Wait::Pipe
     } else if has(&["futex"]) {
@@ -81,25 +74,25 @@ fn wait(seat: &Seat<'_>) -> Wait {
 }
 
 /// Own CPU share; the tree's where the agent does not tell a rank's own.
-fn cpu(seat: &Seat<'_>) -> f64 {
-    seat.moved.cpu.unwrap_or(f64::from(seat.sample.cpu_percent) / 100.0)
+fn cpu(view: &RankView<'_>) -> f64 {
+    view.moved.cpu.unwrap_or(f64::from(view.sample.cpu_percent) / 100.0)
 }
 
 /// A child has ended and nobody waited for it.
-pub(super) fn dead_child(seat: &Seat<'_>) -> Option<u32> {
-    let seen = seat.sample.signals.children.iter().find(|child| matches!(child.state, 'Z' | 'X'));
-    let looked = || seat.look?.children.iter().find(|child| matches!(child.state, 'Z' | 'X'));
+pub(super) fn dead_child(view: &RankView<'_>) -> Option<u32> {
+    let seen = view.sample.signals.children.iter().find(|child| matches!(child.state, 'Z' | 'X'));
+    let looked = || view.look?.children.iter().find(|child| matches!(child.state, 'Z' | 'X'));
     seen.map(|child| child.pid).or_else(|| looked().map(|child| child.pid))
 }
 
 /// A child that cannot answer: stopped by a signal or held by a debugger.
-pub(super) fn stopped_child(seat: &Seat<'_>) -> Option<u32> {
-    seat.sample.signals.children.iter().find(|child| matches!(child.state, 'T' | 't')).map(|child| child.pid)
+pub(super) fn stopped_child(view: &RankView<'_>) -> Option<u32> {
+    view.sample.signals.children.iter().find(|child| matches!(child.state, 'T' | 't')).map(|child| child.pid)
 }
 
 /// Waits for its children, which `Some(true)` work, `Some(false)` do nothing.
-fn children_work(seat: &Seat<'_>) -> Option<bool> {
-    let moved = &seat.moved;
+fn children_work(view: &RankView<'_>) -> Option<bool> {
+    let moved = &view.moved;
     match (moved.children, moved.over_ms) {
         (0, _) | (_, 0) => None,
         (_, over) => Some(moved.children_cpu_ms as f64 / over as f64 >= IDLE),
@@ -113,80 +106,80 @@ fn gil(look: &Inspection) -> bool {
 }
 
 /// It never sleeps: time in which it was ready to run and got no core counts.
-fn never_sleeps(seat: &Seat<'_>) -> bool {
-    seat.moved.over_ms > 0 && cpu(seat) + seat.moved.delayed >= BUSY
+fn never_sleeps(view: &RankView<'_>) -> bool {
+    view.moved.over_ms > 0 && cpu(view) + view.moved.delayed >= BUSY
 }
 
 /// Its program works in a phase of known length.
-fn progresses(seat: &Seat<'_>) -> bool {
-    let moved = &seat.moved;
-    seat.silence_ms() < SUSPECT_MS
+fn progresses(view: &RankView<'_>) -> bool {
+    let moved = &view.moved;
+    view.silence_ms() < SUSPECT_MS
         || moved.io_bytes > 0
-        || children_work(seat) == Some(true)
-        || never_sleeps(seat)
+        || children_work(view) == Some(true)
+        || never_sleeps(view)
 }
 
 /// Two looks one after the other saw it in the same function of its own code.
-fn same_function(seat: &Seat<'_>) -> bool {
-    seat.function_before.is_some() && seat.look.and_then(user_function).as_deref() == seat.function_before
+fn same_function(view: &RankView<'_>) -> bool {
+    view.function_before.is_some() && view.look.and_then(user_function).as_deref() == view.function_before
 }
 
 /// It has something to do and does not get a core for it. One that only waits uses none at all, however busy its host is.
-pub(super) fn starved(seat: &Seat<'_>) -> bool {
-    let busy = seat.host.is_busy();
-    let moved = &seat.moved;
+pub(super) fn starved(view: &RankView<'_>) -> bool {
+    let busy = view.host.is_busy();
+    let moved = &view.moved;
     let waits =
-        seat.sample.state == 'R' || moved.delayed >= DELAYED || moved.cpu.is_some_and(|cpu| cpu > IDLE);
+        view.sample.state == 'R' || moved.delayed >= DELAYED || moved.cpu.is_some_and(|cpu| cpu > IDLE);
     busy && waits && moved.cpu.is_some_and(|cpu| cpu < FAIR)
 }
 
 /// On a host without a free core, it and its children get little, or are ready for it: whatever they do takes its time.
-fn gets_little(seat: &Seat<'_>) -> bool {
-    let moved = &seat.moved;
+fn gets_little(view: &RankView<'_>) -> bool {
+    let moved = &view.moved;
     let children = moved.children_cpu_ms as f64 / moved.over_ms.max(1) as f64;
     let share = moved.cpu.unwrap_or(0.0) + children;
-    let ready = || seat.sample.signals.children.iter().any(|child| child.state == 'R');
-    seat.host.is_busy() && share < FAIR && (share > 0.0 || ready() || starved(seat))
+    let ready = || view.sample.signals.children.iter().any(|child| child.state == 'R');
+    view.host.is_busy() && share < FAIR && (share > 0.0 || ready() || starved(view))
 }
 
 /// How bad the lateness of one rank is; `None` while nothing should be said.
-pub(super) fn judge(seat: &Seat<'_>, waited_ms: u64, limits: &Limits) -> Option<Judged> {
-    let silence = seat.silence_ms();
-    let threshold = seat.threshold;
+pub(super) fn judge(view: &RankView<'_>, waited_ms: u64, limits: &Limits) -> Option<Judgement> {
+    let silence = view.silence_ms();
+    let threshold = view.threshold;
     let suspicious = silence >= threshold.suspect && waited_ms >= SUSPECT_MS;
     let overdue = silence >= threshold.stuck && waited_ms >= limits.behind.min(threshold.stuck);
     let shown = waited_ms >= AMBER_MS;
-    if seat.left {
+    if view.left {
         return red(Confidence::Certain, Reason::LeftEarly);
     }
-    if seat.halted_ms.is_some() {
+    if view.halted_ms.is_some() {
         // Told as such, from its own signals.
         return None;
     }
-    if starved(seat) && silence < threshold.stuck.saturating_mul(STARVED) {
+    if starved(view) && silence < threshold.stuck.saturating_mul(STARVED) {
         return if overdue { amber(Reason::HostOverloaded) } else { None };
     }
-    if seat.blocked_ms.is_some_and(|ms| ms >= BLOCKED_MS) && suspicious && seat.moved.io_bytes == 0 {
+    if view.blocked_ms.is_some_and(|ms| ms >= BLOCKED_MS) && suspicious && view.moved.io_bytes == 0 {
         return red(Confidence::Likely, Reason::Storage);
     }
-    let thrashes = seat.host.pressure.is_some_and(|(_, memory)| memory > MEMORY_FULL)
-        || seat.moved.faults_per_s > FAULTS;
+    let thrashes = view.host.pressure.is_some_and(|(_, memory)| memory > MEMORY_FULL)
+        || view.moved.faults_per_s > FAULTS;
     if thrashes {
         return if overdue { amber(Reason::Thrashing) } else { None };
     }
-    let phase = seat.phase();
+    let phase = view.phase();
     let env = matches!(phase, None | Some(Phase::Rollout | Phase::Eval))
-        || matches!(seat.page().map(|page| page.activity), Some(Activity::EnvReset | Activity::EnvStep));
-    let waits_in = wait(seat);
+        || matches!(view.page().map(|page| page.activity), Some(Activity::EnvReset | Activity::EnvStep));
+    let waits_in = wait(view);
     // A program that tells no phases may poll for anything: there a worker must be known to be unable to answer.
-    let polls = waits_in == Wait::Poll && (phase.is_some() || stopped_child(seat).is_some());
+    let polls = waits_in == Wait::Poll && (phase.is_some() || stopped_child(view).is_some());
     if env && (polls || matches!(waits_in, Wait::Pipe | Wait::Child)) {
-        if dead_child(seat).is_some() && silence >= SUSPECT_MS && waited_ms >= SUSPECT_MS {
+        if dead_child(view).is_some() && silence >= SUSPECT_MS && waited_ms >= SUSPECT_MS {
             return red(Confidence::Certain, Reason::EnvWorkerDied);
         }
-        match children_work(seat) {
+        match children_work(view) {
             // A look may be of before it began to compute.
-            Some(false) if overdue && cpu(seat) <= IDLE => {
+            Some(false) if overdue && cpu(view) <= IDLE => {
                 return red(Confidence::Likely, Reason::EnvWorkerDeadlocked);
             }
             Some(true) => return if overdue || shown { amber(Reason::SlowEnv) } else { None },
@@ -194,22 +187,22 @@ pub(super) fn judge(seat: &Seat<'_>, waited_ms: u64, limits: &Limits) -> Option<
         }
     }
     // A thread that computes gives the lock away when another one wants it; one that sleeps with it does not.
-    if seat.look.is_some_and(gil) && overdue && seat.sample.state != 'R' && cpu(seat) <= IDLE {
+    if view.look.is_some_and(gil) && overdue && view.sample.state != 'R' && cpu(view) <= IDLE {
         return red(Confidence::Likely, Reason::GilHeld);
     }
     let long = matches!(phase, Some(Phase::Eval | Phase::Checkpoint | Phase::Init | Phase::Rendezvous));
-    let compiling = seat.page().is_some_and(|page| page.activity == Activity::Compile);
+    let compiling = view.page().is_some_and(|page| page.activity == Activity::Compile);
     // Progress of the program itself renews the budget without end, a busy CPU alone three times.
-    let silent_budget = threshold.stuck.saturating_mul(if never_sleeps(seat) { 4 } else { 1 });
-    if (long || compiling) && progresses(seat) && silence < silent_budget {
+    let silent_budget = threshold.stuck.saturating_mul(if never_sleeps(view) { 4 } else { 1 });
+    if (long || compiling) && progresses(view) && silence < silent_budget {
         return if shown { amber(Reason::ExpectedWait) } else { None };
     }
     // Programs without phases may evaluate for as long as they like, as long as they do something: nothing tells that from a loop without end,
     // but one that is always in the same function is worth a word.
     // The kernel counts the wait for a core when it is over: one that gets none at all is only seen ready to run.
-    let works = progresses(seat) || cpu(seat) > IDLE || seat.sample.state == 'R';
+    let works = progresses(view) || cpu(view) > IDLE || view.sample.state == 'R';
     if phase.is_none() && works && silence < limits.rank0 {
-        if overdue && never_sleeps(seat) && same_function(seat) {
+        if overdue && never_sleeps(view) && same_function(view) {
             return amber(Reason::Spinning);
         }
         return if shown { amber(Reason::ExpectedWait) } else { None };
@@ -217,10 +210,10 @@ pub(super) fn judge(seat: &Seat<'_>, waited_ms: u64, limits: &Limits) -> Option<
     if !overdue {
         return if shown { amber(Reason::ExpectedWait) } else { None };
     }
-    let idle = cpu(seat) <= IDLE;
-    let reason = match (seat.sample.state, waits_in) {
-        _ if seat.waiting().is_some() => Reason::InsideEarlier,
-        ('R', _) if never_sleeps(seat) => Reason::Spinning,
+    let idle = cpu(view) <= IDLE;
+    let reason = match (view.sample.state, waits_in) {
+        _ if view.waiting().is_some() => Reason::InsideEarlier,
+        ('R', _) if never_sleeps(view) => Reason::Spinning,
         (_, Wait::Lock) if idle => Reason::Lock,
         (_, Wait::Sleep) => Reason::Sleeping,
         (_, Wait::Net) => Reason::WaitsForPeer,
@@ -230,17 +223,17 @@ pub(super) fn judge(seat: &Seat<'_>, waited_ms: u64, limits: &Limits) -> Option<
 }
 
 /// A rank that has not come to the rendezvous while others wait there.
-pub(super) fn judge_start(seat: &Seat<'_>, waited_ms: u64, limits: &Limits) -> Option<Judged> {
-    if seat.left {
+pub(super) fn judge_start(view: &RankView<'_>, waited_ms: u64, limits: &Limits) -> Option<Judgement> {
+    if view.left {
         return red(Confidence::Certain, Reason::LeftEarly);
     }
-    if seat.halted_ms.is_some() {
+    if view.halted_ms.is_some() {
         return None;
     }
-    let blocked = seat.blocked_ms.is_some_and(|ms| ms >= BLOCKED_MS);
-    let idle = seat.moved.over_ms >= 1_000 && cpu(seat) <= IDLE;
-    let slowly = gets_little(seat);
-    let nothing = idle && !slowly && seat.moved.io_bytes == 0 && children_work(seat) != Some(true);
+    let blocked = view.blocked_ms.is_some_and(|ms| ms >= BLOCKED_MS);
+    let idle = view.moved.over_ms >= 1_000 && cpu(view) <= IDLE;
+    let slowly = gets_little(view);
+    let nothing = idle && !slowly && view.moved.io_bytes == 0 && children_work(view) != Some(true);
     let budget = limits.init.saturating_mul(if slowly { STARVED } else { 1 });
     if blocked && waited_ms >= limits.behind {
         return red(Confidence::Likely, Reason::Storage);

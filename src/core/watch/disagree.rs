@@ -4,7 +4,7 @@
 //! on (a call left out with the same shape raises no error anywhere, but from then on an iteration begins at another number).
 //! A strict majority is right. Without one, a rank that left its own earlier pattern is named; still a tie names nobody.
 
-use super::seat::{self, Seat};
+use super::rank_view::{self, RankView};
 use super::track::{Started, Track};
 use crate::card::Call;
 use crate::reason::Reason;
@@ -68,14 +68,14 @@ fn step_of(page: &PageSample, recent: &RecentCollective) -> Step {
 }
 
 fn print(page: &PageSample, call: &Call) -> Print {
-    let count = seat::compared_count(page, &call.op, call.count);
+    let count = rank_view::compared_count(page, &call.op, call.count);
     (call.op.clone(), call.tag.clone(), count, call.dtype.clone(), call.root)
 }
 
 /// What one member is known to have called, by number.
-fn history(seat: &Seat<'_>, group: &str) -> BTreeMap<u64, Step> {
-    let Some(page) = seat.page() else { return BTreeMap::new() };
-    let recent = seat.recent(group).into_iter().filter(|recent| recent.seq > 0);
+fn history(view: &RankView<'_>, group: &str) -> BTreeMap<u64, Step> {
+    let Some(page) = view.page() else { return BTreeMap::new() };
+    let recent = view.recent(group).into_iter().filter(|recent| recent.seq > 0);
     let mut steps: BTreeMap<u64, Step> = BTreeMap::new();
     for run in recent {
         let last = run.more.min(RUN);
@@ -88,7 +88,7 @@ fn history(seat: &Seat<'_>, group: &str) -> BTreeMap<u64, Step> {
             steps.insert(seq, step);
         }
     }
-    if let Some(member) = seat.of(group)
+    if let Some(member) = view.of(group)
         && let Some(call) = &member.call
         && !matches!(call.op.as_str(), "" | "none")
         && !steps.contains_key(&call.seq)
@@ -114,15 +114,15 @@ fn differ(a: &Step, b: &Step) -> bool {
 }
 
 /// Compares what the members of a group have called.
-pub(super) fn calls(seats: &[&Seat<'_>], group: &str) -> Option<Disagreement> {
-    let histories: Vec<(&Seat, BTreeMap<u64, Step>)> =
-        seats.iter().map(|seat| (*seat, history(seat, group))).collect();
+pub(super) fn calls(views: &[&RankView<'_>], group: &str) -> Option<Disagreement> {
+    let histories: Vec<(&RankView, BTreeMap<u64, Step>)> =
+        views.iter().map(|view| (*view, history(view, group))).collect();
     let mut seqs: Vec<u64> = histories.iter().flat_map(|(_, steps)| steps.keys().copied()).collect();
     seqs.sort_unstable();
     seqs.dedup();
     for seq in seqs {
-        let at: Vec<(&Seat, &Step)> =
-            histories.iter().filter_map(|(seat, steps)| Some((*seat, steps.get(&seq)?))).collect();
+        let at: Vec<(&RankView, &Step)> =
+            histories.iter().filter_map(|(view, steps)| Some((*view, steps.get(&seq)?))).collect();
         let Some((_, first)) = at.first() else { continue };
         if at.iter().all(|(_, step)| !differ(step, first)) {
             continue;
@@ -133,24 +133,24 @@ pub(super) fn calls(seats: &[&Seat<'_>], group: &str) -> Option<Disagreement> {
 }
 
 fn judge(
-    at: &[(&Seat<'_>, &Step)],
-    histories: &[(&Seat<'_>, BTreeMap<u64, Step>)],
+    at: &[(&RankView<'_>, &Step)],
+    histories: &[(&RankView<'_>, BTreeMap<u64, Step>)],
     group: &str,
     seq: u64,
 ) -> Disagreement {
     let votes = |step: &Step| at.iter().filter(|(_, other)| !differ(step, other)).count();
     let majority = at.iter().find(|(_, step)| votes(step) * 2 > at.len()).map(|(_, step)| *step);
-    let steps_of = |rank: Rank| histories.iter().find(|(seat, _)| seat.rank == rank).map(|(_, steps)| steps);
+    let steps_of = |rank: Rank| histories.iter().find(|(view, _)| view.rank == rank).map(|(_, steps)| steps);
     let odd: Vec<Rank> = match majority {
-        Some(most) => at.iter().filter(|(_, step)| differ(step, most)).map(|(seat, _)| seat.rank).collect(),
+        Some(most) => at.iter().filter(|(_, step)| differ(step, most)).map(|(view, _)| view.rank).collect(),
         None => {
             let left =
                 |rank: Rank| steps_of(rank).is_some_and(|steps| left_pattern(steps, seq) == Some(true));
             let kept =
                 |rank: Rank| steps_of(rank).is_some_and(|steps| left_pattern(steps, seq) == Some(false));
             let leavers: Vec<Rank> =
-                at.iter().map(|(seat, _)| seat.rank).filter(|rank| left(*rank)).collect();
-            let rest = at.iter().map(|(seat, _)| seat.rank).filter(|rank| !leavers.contains(rank));
+                at.iter().map(|(view, _)| view.rank).filter(|rank| left(*rank)).collect();
+            let rest = at.iter().map(|(view, _)| view.rank).filter(|rank| !leavers.contains(rank));
             if !leavers.is_empty() && rest.clone().next().is_some() && rest.clone().all(kept) {
                 leavers
             } else {
@@ -159,20 +159,20 @@ fn judge(
         }
     };
     let named = odd.first().copied();
-    let side = named.or_else(|| at.first().map(|(seat, _)| seat.rank)).unwrap_or_default();
-    let mine = at.iter().find(|(seat, _)| seat.rank == side);
+    let side = named.or_else(|| at.first().map(|(view, _)| view.rank)).unwrap_or_default();
+    let mine = at.iter().find(|(view, _)| view.rank == side);
     let theirs = mine
-        .and_then(|(_, mine)| at.iter().find(|(seat, step)| !odd.contains(&seat.rank) && differ(mine, step)));
+        .and_then(|(_, mine)| at.iter().find(|(view, step)| !odd.contains(&view.rank) && differ(mine, step)));
     let reason = match (mine, theirs, steps_of(side)) {
-        (Some((seat, mine)), Some((_, theirs)), Some(steps)) => classify(seat, mine, theirs, steps, seq),
+        (Some((view, mine)), Some((_, theirs)), Some(steps)) => classify(view, mine, theirs, steps, seq),
         _ => Reason::OpMismatch,
     };
     let text =
-        |found: Option<&(&Seat, &Step)>| found.map(|(_, step)| describe(&step.call)).unwrap_or_default();
+        |found: Option<&(&RankView, &Step)>| found.map(|(_, step)| describe(&step.call)).unwrap_or_default();
     Disagreement {
         rank: named,
         odd: if odd.is_empty() { vec![side] } else { odd },
-        other: theirs.map_or(side, |(seat, _)| seat.rank),
+        other: theirs.map_or(side, |(view, _)| view.rank),
         group: group.to_string(),
         seq,
         reason,
@@ -196,7 +196,13 @@ pub(super) fn describe(call: &Call) -> String {
 }
 
 /// What kind of difference: `mine` deviates from `theirs` at `seq`.
-fn classify(seat: &Seat<'_>, mine: &Step, theirs: &Step, steps: &BTreeMap<u64, Step>, seq: u64) -> Reason {
+fn classify(
+    view: &RankView<'_>,
+    mine: &Step,
+    theirs: &Step,
+    steps: &BTreeMap<u64, Step>,
+    seq: u64,
+) -> Reason {
     if mine.print == theirs.print && mine.call.bytes == theirs.call.bytes {
         return Reason::SilentShift;
     }
@@ -212,7 +218,7 @@ fn classify(seat: &Seat<'_>, mine: &Step, theirs: &Step, steps: &BTreeMap<u64, S
     if mine.print.0 == theirs.print.0 && mine.print.1 == theirs.print.1 {
         return Reason::SizeMismatch;
     }
-    let aside = matches!(seat.phase(), Some(Phase::Eval | Phase::Checkpoint));
+    let aside = matches!(view.phase(), Some(Phase::Eval | Phase::Checkpoint));
     if mine.print.0 == "barrier" || aside { Reason::ExtraCall } else { Reason::OpMismatch }
 }
 
@@ -296,7 +302,7 @@ pub(super) fn iterations(tracks: &[(Rank, &Track)]) -> Option<Disagreement> {
         rank: named,
         odd: if odd.is_empty() { vec![side] } else { odd },
         other: theirs.0,
-        group: seat::WORLD.into(),
+        group: rank_view::WORLD.into(),
         seq: mine.1.seq.min(theirs.1.seq),
         reason: Reason::SilentShift,
         mine: count(mine.1),

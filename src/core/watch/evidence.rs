@@ -1,16 +1,16 @@
-//! The words of verdicts: one sentence, the facts that support it, what to do.
-#![allow(clippy::wildcard_enum_match_arm, reason = "most reasons share a sentence")]
+//! What verdicts about living ranks say: the words for the sentence of their reason, and what supports it.
 
-use super::cause::{self, Judged};
+use super::card_builder;
+use super::cause;
 use super::disagree::Disagreement;
-use super::gauges::{NAMED, find, gauges, host_of, looked, name, waiters, who};
-use super::portrait::{self, Subject};
-use super::seat::{self, Seat};
+use super::draft::{Draft, Judgement};
+use super::gauges::{NAMED, find, host_of, looked, name, waiters, who};
+use super::rank_view::{self, RankView};
 use super::slow::Straggler;
-use crate::card::ranges;
+use crate::card::{Side, ranges};
 use crate::model::{Model, RankModel};
-use crate::reason::Reason;
-use crate::report::{Confidence, Severity, VerdictReport};
+use crate::reason::{Form, Reason, Severity};
+use crate::report::{Confidence, VerdictReport};
 use crate::words;
 use crate::words::seconds;
 use rankdeck_proto::message::GpuSample;
@@ -19,204 +19,131 @@ use rankdeck_types::ids::Rank;
 /// What verdicts about living ranks are made from.
 pub(super) struct Scene<'a> {
     pub model: &'a Model,
-    pub seats: &'a [Seat<'a>],
-}
-
-/// The parts of a verdict that differ.
-struct Draft {
-    rank: Option<Rank>,
-    host: Option<String>,
-    judged: Judged,
-    text: String,
-    /// What is decisive and stands on no side of the card.
-    facts: Vec<String>,
-    evidence: Vec<String>,
-    latency_ms: u64,
-    waiter: Option<Rank>,
-    compared: Option<u64>,
+    pub views: &'a [RankView<'a>],
 }
 
 impl Scene<'_> {
-    fn seat(&self, rank: Rank) -> Option<&Seat<'_>> {
-        self.seats.iter().find(|seat| seat.rank == rank)
+    fn view(&self, rank: Rank) -> Option<&RankView<'_>> {
+        self.views.iter().find(|view| view.rank == rank)
     }
 
     fn verdict(&self, draft: Draft) -> VerdictReport {
-        let Draft { rank, host, judged, text, facts, evidence, latency_ms, waiter, compared } = draft;
-        let reason = judged.reason;
-        let subject = Subject { guilty: rank, waiter, reason, compared, seats: self.seats };
-        let mut card = portrait::card(self.model, &subject);
-        card.facts = facts.clone();
-        let evidence = facts.into_iter().chain(evidence).collect();
-        VerdictReport {
-            rank,
-            host,
-            verdict: reason.kind(),
-            severity: judged.severity,
-            confidence: judged.confidence,
-            reason_code: reason,
-            reason: text,
-            evidence,
-            latency_s: latency_ms as f64 / 1000.0,
-            first_s: 0.0,
-            hint: portrait::hint(&card.actions),
-            card: Some(card),
-        }
+        draft.verdict(self.model, self.views)
+    }
+
+    /// A rank as a card shows it.
+    fn side(&self, rank: Rank) -> Option<Side> {
+        Some(card_builder::side(find(self.model, rank)?, self.view(rank).and_then(|view| view.look)))
+    }
+
+    /// What a close look at a blamed rank showed, and who waits.
+    fn observations(&self, blamed: Rank, waiting: &[Rank]) -> Vec<String> {
+        looked(self.view(blamed)).into_iter().chain(waiters(self.model, waiting)).collect()
     }
 
     /// Ranks inside a collective now, except `not`.
     fn inside(&self, not: Rank) -> Vec<Rank> {
-        let waits = |seat: &&Seat| seat.rank != not && seat.waiting().is_some();
-        self.seats.iter().filter(waits).map(|seat| seat.rank).collect()
+        let waits = |view: &&RankView| view.rank != not && view.waiting().is_some();
+        self.views.iter().filter(waits).map(|view| view.rank).collect()
     }
 
     /// A process that is stopped, held or frozen.
     pub fn halted(&self, rank: &RankModel, reason: Reason, halted_ms: u64) -> VerdictReport {
         let state = rank.sample.as_ref().map_or('T', |sample| sample.state);
         let inside = self.inside(rank.rank);
-        let mut evidence = gauges(rank);
-        evidence.extend(looked(self.seat(rank.rank)));
         let cgroup = rank.sample.as_ref().and_then(|sample| sample.signals.cgroup.as_ref());
-        let facts = match cgroup.filter(|_| reason == Reason::CgroupFrozen) {
-            Some(cgroup) => vec![format!("cgroup {} is frozen", cgroup.path)],
-            None => Vec::new(),
-        };
-        evidence.extend(waiters(self.model, &inside));
-        let text = match reason {
-            Reason::CgroupFrozen => format!("{} is frozen by its cgroup or container", who(rank)),
-            _ => format!("{} is {} (process state {state})", who(rank), words::state_text(state)),
-        };
+        let frozen = cgroup.filter(|_| reason == Reason::CgroupFrozen);
+        let words = vec![
+            ("who", who(rank)),
+            ("state", words::state_text(state).into()),
+            ("letter", state.to_string()),
+        ];
         self.verdict(Draft {
             rank: Some(rank.rank),
             host: Some(rank.host.clone()),
-            judged: Judged { severity: Severity::Red, confidence: Confidence::Certain, reason },
-            text,
-            facts,
-            evidence,
-            latency_ms: halted_ms,
             waiter: inside.first().copied(),
-            compared: None,
+            facts: frozen.map(|cgroup| format!("cgroup {} is frozen", cgroup.path)).into_iter().collect(),
+            observations: self.observations(rank.rank, &inside),
+            latency_ms: halted_ms,
+            ..Draft::new(Judgement::usual(Confidence::Certain, reason), words)
         })
     }
 
     /// One rank holds the others up.
-    pub fn behind(&self, late: &Late<'_>, judged: Judged) -> VerdictReport {
-        let guilty = find(self.model, late.rank);
-        let name = name(self.model, late.rank);
-        let seat = self.seat(late.rank);
-        let awaited = self.awaited(late);
-        let count = late.waiters.len();
-        let others = if count == 1 { "1 rank waits".to_string() } else { format!("{count} ranks wait") };
-        let page = guilty.and_then(|rank| rank.sample.as_ref()).and_then(|sample| sample.page.as_ref());
-        let phase = page.filter(|page| !page.by_hook).map_or("", |page| page.phase.name());
-        let activity = page.map(|page| page.activity.name()).filter(|name| !name.is_empty());
-        let doing = match (phase, activity) {
-            ("", _) => "its own code".to_string(),
-            (phase, Some(activity)) => format!("its phase {phase} ({activity})"),
-            (phase, None) => format!("its phase {phase}"),
+    pub fn behind(&self, late: &Late<'_>, judged: Judgement) -> VerdictReport {
+        let form = if late.ahead {
+            Form::Alone
+        } else if judged.severity == Severity::Amber {
+            Form::Doubtful
+        } else {
+            Form::Usual
         };
-        let at = seat.and_then(|seat| seat.look).and_then(cause::user_frame);
-        let at = at.map(|at| format!(" at {at}")).unwrap_or_default();
-        let amount = page
-            .filter(|page| page.total > 0)
-            .map(|page| format!(" {}/{}", page.done, page.total))
-            .unwrap_or_default();
-        let child = seat.and_then(cause::dead_child).map(|pid| format!(" (pid {pid})")).unwrap_or_default();
-        let stopped = seat.and_then(cause::stopped_child);
-        let stopped = stopped.map(|pid| format!(" (pid {pid} is stopped)")).unwrap_or_default();
-        let text = match judged.reason {
-            Reason::LeftEarly => {
-                let iteration = page.filter(|page| !page.by_hook);
-                let iteration =
-                    iteration.map(|page| format!(", in iteration {}", page.train_iter)).unwrap_or_default();
-                let after = match late.group.is_empty() {
-                    true => format!("ranks {} lost their connection to it", ranges(late.waiters)),
-                    false => format!("{others} in {awaited}"),
-                };
-                let goal = self.model.run.total_steps.map(|goal| format!(" of a run of {goal} steps"));
-                let goal = goal.unwrap_or_default();
-                format!("{name} left the training loop early (exit code 0{iteration}{goal}); {after}")
-            }
-            Reason::ExtraCall => {
-                format!(
-                    "{name} is in {awaited}, which no other rank calls{at}; it waits alone for the others"
-                )
-            }
-            Reason::InsideEarlier => {
-                format!("{name} is still inside an earlier collective; {others} in {awaited}")
-            }
-            Reason::ExpectedWait | Reason::SlowEnv | Reason::HostOverloaded | Reason::Thrashing => {
-                let why = match judged.reason {
-                    Reason::SlowEnv => "its environments work, but take long",
-                    Reason::HostOverloaded => "its host has more to run than cores",
-                    Reason::Thrashing => "its memory is being paged in and out",
-                    _ => "it works",
-                };
-                let phase = if phase.is_empty() { "its own code" } else { phase };
-                format!("waiting for rank {}: {phase}{amount} ({why}; {others} in {awaited})", late.rank)
-            }
-            Reason::EnvWorkerDied => {
-                format!(
-                    "{name} waits for a worker of its environment that has ended{child}{at}; {others} in {awaited}"
-                )
-            }
-            Reason::EnvWorkerDeadlocked => {
-                format!(
-                    "{name} waits for workers of its environment that do nothing{stopped}{at}; {others} in {awaited}"
-                )
-            }
-            Reason::Storage => {
-                format!(
-                    "{name} is blocked in the kernel, as on storage that does not answer, in {doing}{at}; {others} in {awaited}"
-                )
-            }
-            Reason::Spinning if judged.severity == Severity::Amber => {
-                format!("{name} works or spins{at}, in the same function at two looks; {others} in {awaited}")
-            }
-            Reason::Spinning => {
-                format!("{name} burns CPU without progress in {doing}{at}; {others} in {awaited}")
-            }
-            Reason::Lock => format!("{name} waits for a lock in {doing}{at}; {others} in {awaited}"),
-            Reason::Sleeping => format!("{name} sleeps in {doing}{at}; {others} in {awaited}"),
-            Reason::GilHeld => {
-                format!(
-                    "a thread of {name} holds the Python interpreter lock in {doing}{at}; {others} in {awaited}"
-                )
-            }
-            Reason::WaitsForPeer => {
-                format!("{name} waits for something from the network in {doing}{at}; {others} in {awaited}")
-            }
-            Reason::TeardownStall => format!("{name} does not get through the end of the run ({phase}){at}"),
-            Reason::RendezvousIncomplete => {
-                format!("{name} has not come to the rendezvous; {others} for the process group")
-            }
-            _ => format!("{name} has not entered {awaited}: nothing moves in {doing}{at}; {others}"),
-        };
-        let mut evidence = guilty.map(gauges).unwrap_or_default();
-        evidence.extend(looked(seat));
-        evidence.extend(waiters(self.model, late.waiters));
-        let facts = match late.also.is_empty() {
-            true => Vec::new(),
-            false => vec![format!("also late: ranks {}", ranges(late.also))],
+        let others = match late.also {
+            [] => Vec::new(),
+            also => vec![format!("also late: ranks {}", ranges(also))],
         };
         self.verdict(Draft {
+            form,
             rank: Some(late.rank),
-            host: guilty.map(|rank| rank.host.clone()),
-            judged,
-            text,
-            facts,
-            evidence,
-            latency_ms: late.waited_ms,
+            host: host_of(self.model, Some(late.rank)),
             waiter: late.waiters.first().copied(),
+            facts: others,
+            observations: self.observations(late.rank, late.waiters),
+            latency_ms: late.waited_ms,
             compared: (late.seq > 1 && !late.group.is_empty()).then(|| late.seq - 1),
+            ..Draft::new(judged, self.words_about(late))
         })
+    }
+
+    /// Everything that a sentence about a late rank may mention.
+    fn words_about(&self, late: &Late<'_>) -> Vec<(&'static str, String)> {
+        let guilty = find(self.model, late.rank);
+        let view = self.view(late.rank);
+        let page = guilty.and_then(|rank| rank.sample.as_ref()).and_then(|sample| sample.page.as_ref());
+        let own = page.filter(|page| !page.by_hook);
+        let phase = own.map_or("its own code", |page| page.phase.name());
+        let doing = match own.map(|page| page.activity.name()) {
+            None => phase.to_string(),
+            Some("") => format!("its phase {phase}"),
+            Some(activity) => format!("its phase {phase} ({activity})"),
+        };
+        let amount = page.filter(|page| page.total > 0).map(|page| format!(" {}/{}", page.done, page.total));
+        let at = view.and_then(|view| view.look).and_then(cause::user_frame);
+        let child = view.and_then(cause::dead_child);
+        let stopped = view.and_then(cause::stopped_child);
+        let goal = self.model.run.total_steps;
+        let others = match late.waiters {
+            [_] => "1 rank waits".to_string(),
+            many => format!("{} ranks wait", many.len()),
+        };
+        let awaited = self.awaited(late);
+        let after = if late.group.is_empty() {
+            format!("ranks {} lost their connection to it", ranges(late.waiters))
+        } else {
+            format!("{others} in {awaited}")
+        };
+        vec![
+            ("who", name(self.model, late.rank)),
+            ("rank", late.rank.to_string()),
+            ("phase", phase.to_string()),
+            ("doing", doing),
+            ("amount", amount.unwrap_or_default()),
+            ("at", at.map(|at| format!(" at {at}")).unwrap_or_default()),
+            ("child", child.map(|pid| format!(" (pid {pid})")).unwrap_or_default()),
+            ("stopped", stopped.map(|pid| format!(" (pid {pid} is stopped)")).unwrap_or_default()),
+            ("iteration", own.map(|page| format!(", in iteration {}", page.train_iter)).unwrap_or_default()),
+            ("goal", goal.map(|goal| format!(" of a run of {goal} steps")).unwrap_or_default()),
+            ("others", others),
+            ("awaited", awaited),
+            ("after", after),
+        ]
     }
 
     fn awaited(&self, late: &Late<'_>) -> String {
         let alone = [late.rank];
         let in_it = if late.ahead { &alone } else { late.waiters };
         let call = in_it.iter().find_map(|rank| {
-            let waiting = self.seat(*rank)?.waiting()?;
+            let waiting = self.view(*rank)?.waiting()?;
             waiting.call.clone().filter(|_| waiting.name == late.group)
         });
         match call {
@@ -229,56 +156,37 @@ impl Scene<'_> {
     /// Ranks called different things.
     pub fn disagree(&self, what: &Disagreement, waited_ms: u64) -> VerdictReport {
         let side = what.odd.first().copied().unwrap_or_default();
-        let named = what.rank.map(|rank| name(self.model, rank));
-        let group =
-            if what.group == seat::WORLD { String::new() } else { format!(" of group {}", what.group) };
         let Disagreement { seq, mine, theirs, other, .. } = what;
-        let text = match (&named, what.reason) {
-            (Some(name), Reason::SilentShift) => {
-                format!("{name} is out of step with the others: {mine} against {theirs}, without any error")
-            }
-            (None, Reason::SilentShift) => {
-                format!(
-                    "ranks {side} and {other} are out of step: {mine} against {theirs}; nothing tells which is right"
-                )
-            }
-            (Some(name), Reason::SkippedCall) => {
-                format!("{name} left out collective #{seq}{group}: it called {mine}, the others {theirs}")
-            }
-            (Some(name), Reason::ExtraCall) => {
-                format!(
-                    "{name} made a collective that the others did not make, #{seq}{group}: {mine}; the others called {theirs}"
-                )
-            }
-            (Some(name), _) => {
-                format!(
-                    "{name} is in another collective #{seq}{group} than the others: {mine} against {theirs}"
-                )
-            }
-            (None, _) => format!(
-                "ranks {side} and {other} disagree about collective #{seq}{group}: {mine} against {theirs}; nothing tells which is right"
-            ),
-        };
+        let in_group = what.group != rank_view::WORLD;
+        let words = vec![
+            ("who", what.rank.map(|rank| name(self.model, rank)).unwrap_or_default()),
+            ("side", side.to_string()),
+            ("other", other.to_string()),
+            ("seq", seq.to_string()),
+            ("group", if in_group { format!(" of group {}", what.group) } else { String::new() }),
+            ("mine", mine.clone()),
+            ("theirs", theirs.clone()),
+        ];
         let mut facts =
             vec![format!("rank {side} at #{seq}: {mine}"), format!("rank {other} at #{seq}: {theirs}")];
         if what.odd.len() > 1 {
             facts.push(format!("ranks that deviate: {}", ranges(&what.odd)));
         }
-        let mut evidence = find(self.model, side).map(gauges).unwrap_or_default();
-        evidence.extend(looked(self.seat(side)));
-        let inside = self.inside(side);
-        evidence.extend(waiters(self.model, &inside));
+        // Where nobody is blamed, the card has no side for the first of those that deviate.
+        let unblamed = self.side(side).filter(|_| what.rank.is_none());
+        let mut observations: Vec<String> = unblamed.iter().flat_map(Side::evidence).collect();
+        observations.extend(self.observations(side, &self.inside(side)));
         let confidence = if what.rank.is_some() { Confidence::Certain } else { Confidence::Likely };
         self.verdict(Draft {
+            form: if what.rank.is_some() { Form::Usual } else { Form::Unnamed },
             rank: what.rank,
             host: host_of(self.model, what.rank),
-            judged: Judged { severity: Severity::Red, confidence, reason: what.reason },
-            text,
-            facts,
-            evidence,
-            latency_ms: waited_ms,
             waiter: Some(*other),
+            facts,
+            observations,
+            latency_ms: waited_ms,
             compared: seq.checked_sub(1).filter(|seq| *seq > 0),
+            ..Draft::new(Judgement::usual(confidence, what.reason), words)
         })
     }
 
@@ -288,32 +196,20 @@ impl Scene<'_> {
             .iter()
             .take(NAMED)
             .filter_map(|(rank, _)| {
-                let call = self.seat(*rank)?.waiting()?.call.clone()?;
+                let call = self.view(*rank)?.waiting()?.call.clone()?;
                 let site = if call.site.is_empty() { String::new() } else { format!(" at {}", call.site) };
                 Some(format!("rank {rank} waits in {}{site}", call.name()))
             })
             .collect();
         let ranks: Vec<Rank> = ring.iter().map(|(rank, _)| *rank).collect();
-        let mut facts = places.clone();
+        let words = vec![("ranks", ranges(&ranks)), ("places", places.join(", "))];
+        let mut facts = places;
         facts.push("each of them waits in a group that another has not entered, round in a ring".into());
         self.verdict(Draft {
-            rank: None,
-            host: None,
-            judged: Judged {
-                severity: Severity::Red,
-                confidence: Confidence::Certain,
-                reason: Reason::OrderDeadlock,
-            },
-            text: format!(
-                "ranks {} use their groups in different orders: {}",
-                ranges(&ranks),
-                places.join(", ")
-            ),
-            facts,
-            evidence: Vec::new(),
-            latency_ms: waited_ms,
             waiter: ranks.first().copied(),
-            compared: None,
+            facts,
+            latency_ms: waited_ms,
+            ..Draft::new(Judgement::usual(Confidence::Certain, Reason::OrderDeadlock), words)
         })
     }
 
@@ -326,145 +222,100 @@ impl Scene<'_> {
         severity: Severity,
     ) -> VerdictReport {
         let first = members.first().copied();
-        let call = first.and_then(|rank| self.seat(rank)?.waiting()?.call.clone());
-        let call = call.map_or(format!("collective #{seq}"), |call| call.name());
-        let mut evidence = waiters(self.model, members);
+        let call = first.and_then(|rank| self.view(rank)?.waiting()?.call.clone());
+        let words = vec![
+            ("count", members.len().to_string()),
+            ("call", call.map_or(format!("collective #{seq}"), |call| call.name())),
+            ("waited", seconds(waited_ms)),
+        ];
+        let mut observations = waiters(self.model, members);
         for rank in members.iter().take(NAMED) {
-            evidence.extend(looked(self.seat(*rank)));
+            observations.extend(self.side(*rank).iter().flat_map(Side::seen));
+            observations.extend(looked(self.view(*rank)));
         }
+        let judged =
+            Judgement { severity, ..Judgement::usual(Confidence::Possible, Reason::InsideCollective) };
         self.verdict(Draft {
-            rank: None,
-            host: None,
-            judged: Judged { severity, confidence: Confidence::Possible, reason: Reason::InsideCollective },
-            text: format!(
-                "all {} ranks have been inside {call} for {}: the program's order is right, something below it holds it up",
-                members.len(),
-                seconds(waited_ms)
-            ),
-            facts: Vec::new(),
-            evidence,
-            latency_ms: waited_ms,
             waiter: first,
+            observations,
+            latency_ms: waited_ms,
             compared: Some(seq),
+            ..Draft::new(judged, words)
         })
     }
 
     /// Messages between hosts are lost.
-    pub fn network(&self, trouble: &Trouble) -> VerdictReport {
+    pub fn network(&self, trouble: Trouble) -> VerdictReport {
+        let Trouble { host, reason, confidence, words, facts, since_ms, waiter } = trouble;
         self.verdict(Draft {
-            rank: None,
-            host: trouble.host.clone(),
-            judged: Judged {
-                severity: Severity::Red,
-                confidence: trouble.confidence,
-                reason: trouble.reason,
-            },
-            text: trouble.text.clone(),
-            facts: trouble.facts.clone(),
-            evidence: Vec::new(),
-            latency_ms: trouble.since_ms,
-            waiter: trouble.waiter,
-            compared: None,
+            host,
+            waiter,
+            facts,
+            latency_ms: since_ms,
+            ..Draft::new(Judgement::usual(confidence, reason), words)
         })
     }
 
     /// A GPU is broken.
     pub fn gpu(&self, rank: &RankModel, gpu: &GpuSample, reason: Reason) -> VerdictReport {
-        let text = match (reason, gpu.xids.last()) {
-            (Reason::GpuFault, Some(xid)) => {
-                format!("GPU {} of {} reported an error: Xid {xid}", gpu.index, who(rank))
-            }
-            _ => format!("GPU {} of {} has fallen off the bus", gpu.index, who(rank)),
-        };
-        let facts = vec![format!("{}: Xid {:?}, lost: {}", gpu.name, gpu.xids, gpu.lost)];
-        let mut evidence = gauges(rank);
+        let words = vec![
+            ("who", who(rank)),
+            ("gpu", gpu.index.to_string()),
+            ("xid", gpu.xids.last().map(|xid| xid.to_string()).unwrap_or_default()),
+        ];
         let inside = self.inside(rank.rank);
-        evidence.extend(waiters(self.model, &inside));
         self.verdict(Draft {
             rank: Some(rank.rank),
             host: Some(rank.host.clone()),
-            judged: Judged { severity: Severity::Red, confidence: Confidence::Certain, reason },
-            text,
-            facts,
-            evidence,
-            latency_ms: 0,
             waiter: inside.first().copied(),
-            compared: None,
+            facts: vec![format!("{}: Xid {:?}, lost: {}", gpu.name, gpu.xids, gpu.lost)],
+            observations: waiters(self.model, &inside),
+            ..Draft::new(Judgement::usual(Confidence::Certain, reason), words)
         })
     }
 
     /// Weights are updated without any collective.
     pub fn alone(&self, ranks: &[Rank], updates: u64, iterations: u64) -> VerdictReport {
         let one = (ranks.len() == 1).then(|| ranks.first().copied()).flatten();
-        let text = match one {
-            Some(rank) => format!("{} has made", name(self.model, rank)),
-            None => format!("ranks {} have made", ranges(ranks)),
-        };
+        let words = vec![
+            ("who", one.map(|rank| name(self.model, rank)).unwrap_or_default()),
+            ("ranks", ranges(ranks)),
+            ("updates", updates.to_string()),
+            ("iterations", iterations.to_string()),
+        ];
         self.verdict(Draft {
+            form: if one.is_some() { Form::Usual } else { Form::Unnamed },
             rank: one,
             host: host_of(self.model, one),
-            judged: Judged {
-                severity: Severity::Red,
-                confidence: Confidence::Certain,
-                reason: Reason::NoCollectives,
-            },
-            text: format!("{text} {updates} updates in {iterations} iterations without a single collective"),
             facts: vec!["gradients that are not exchanged make a different model on every rank".into()],
-            evidence: Vec::new(),
-            latency_ms: 0,
-            waiter: None,
-            compared: None,
+            ..Draft::new(Judgement::usual(Confidence::Certain, Reason::NoCollectives), words)
         })
     }
 
     /// Slow, not stuck.
     pub fn straggler(&self, slow: &Straggler) -> VerdictReport {
-        let why = match slow.reason {
-            Reason::Throttled => "CPU quota used up",
-            Reason::GpuThrottled => "clocks of its GPU held down",
-            Reason::MemoryPressure => "short of memory",
-            Reason::CpuPressure => "its host is busy",
-            Reason::SlowEnvironment => "its environments take longer",
-            Reason::SlowCompute => "it computes longer",
-            _ => "cause unknown",
-        };
+        let lost = format!("{:.0}", slow.lost * 100.0);
         let mut facts = slow.facts.clone();
-        facts.push(format!("the others lost {:.0} % of their time waiting for it", slow.lost * 100.0));
-        let evidence = find(self.model, slow.rank).map(gauges).unwrap_or_default();
+        facts.push(format!("the others lost {lost} % of their time waiting for it"));
+        let words = vec![("who", name(self.model, slow.rank)), ("lost", lost)];
         self.verdict(Draft {
             rank: Some(slow.rank),
             host: host_of(self.model, Some(slow.rank)),
-            judged: Judged { severity: Severity::Amber, confidence: Confidence::Likely, reason: slow.reason },
-            text: format!(
-                "{} slows everybody down by {:.0} %: {why}",
-                name(self.model, slow.rank),
-                slow.lost * 100.0
-            ),
             facts,
-            evidence,
             latency_ms: slow.over_ms,
-            waiter: None,
-            compared: None,
+            ..Draft::new(Judgement::usual(Confidence::Likely, slow.reason), words)
         })
     }
 
     /// All have come to the rendezvous, and the group does not form.
     pub fn no_group(&self, waited_ms: u64) -> VerdictReport {
         let all: Vec<Rank> = self.model.ranks.iter().map(|rank| rank.rank).collect();
+        let words = vec![("waited", seconds(waited_ms))];
         self.verdict(Draft {
-            rank: None,
-            host: None,
-            judged: Judged {
-                severity: Severity::Red,
-                confidence: Confidence::Likely,
-                reason: Reason::RendezvousBlocked,
-            },
-            text: format!("no rank could join the process group within {}", seconds(waited_ms)),
-            facts: Vec::new(),
-            evidence: waiters(self.model, &all),
-            latency_ms: waited_ms,
             waiter: all.first().copied(),
-            compared: None,
+            observations: waiters(self.model, &all),
+            latency_ms: waited_ms,
+            ..Draft::new(Judgement::usual(Confidence::Likely, Reason::RendezvousBlocked), words)
         })
     }
 }
@@ -482,12 +333,13 @@ pub(super) struct Late<'a> {
     pub ahead: bool,
 }
 
-/// A network that does not carry.
+/// A network that does not carry messages.
 pub(super) struct Trouble {
     pub host: Option<String>,
     pub reason: Reason,
     pub confidence: Confidence,
-    pub text: String,
+    /// For the sentence of the reason.
+    pub words: Vec<(&'static str, String)>,
     pub facts: Vec<String>,
     pub since_ms: u64,
     pub waiter: Option<Rank>,

@@ -1,13 +1,13 @@
 //! Verdicts of facts: a process that ended, weights that differ, totals that are no sum. Pure.
 #![allow(clippy::wildcard_enum_match_arm, reason = "a verdict looks at some ways to end only")]
 
-use super::gauges::{find, gauges, host_of, name, who};
-use super::portrait::{self, Subject};
-use crate::card::Card;
+use super::draft::{Draft, Judgement};
+use super::gauges::{find, host_of, name};
+use crate::card::Advice;
 use crate::join::Joined;
 use crate::model::Model;
-use crate::reason::Reason;
-use crate::report::{Confidence, Severity, VerdictReport};
+use crate::reason::{Form, Reason, Severity};
+use crate::report::{Confidence, VerdictReport};
 use crate::words;
 use rankdeck_proto::message::Exit;
 use rankdeck_types::ids::Rank;
@@ -66,56 +66,40 @@ pub(crate) fn dead(
     victim_of: Option<Rank>,
 ) -> VerdictReport {
     let found = find(model, rank);
-    let name = name(model, rank);
     let said = found.and_then(|rank| rank.error.as_ref());
-    let mut reason = format!("{name} {}", words::exit_text(exit));
+    let mut ended = words::exit_text(exit);
     if let Some((message, _)) = said {
-        reason.push_str(&format!(": {}", words::clip(message, 300)));
+        ended.push_str(&format!(": {}", words::clip(message, 300)));
     } else if let (Exit::Code { .. }, Some(line)) =
         (exit, last_lines.iter().rev().find(|line| !line.trim().is_empty()))
     {
-        reason.push_str(&format!(": {}", words::clip(line, 300)));
+        ended.push_str(&format!(": {}", words::clip(line, 300)));
     }
     let text = format!("{} {}", said.map(|said| said.0.as_str()).unwrap_or_default(), last_lines.join(" "));
-    let code = death(exit, &text, victim || victim_of.is_some());
-    let victim = victim_of.is_some() || matches!(code, Reason::ConnectionLost | Reason::MismatchAbort);
-    let mut evidence = Vec::new();
-    if let Some(rank) = victim_of {
-        evidence.push(format!("rank {rank} was in trouble first; this one lost its peer"));
-    } else if victim {
-        evidence.push("its connection to another rank broke: that one was in trouble first".into());
-    }
-    evidence.extend(found.map(gauges).unwrap_or_default());
+    let reason = death(exit, &text, victim || victim_of.is_some());
+    let usual = Judgement::usual(Confidence::Certain, reason);
+    let victim = match victim_of {
+        Some(rank) => Some(format!("rank {rank} was in trouble first; this one lost its peer")),
+        None if usual.severity == Severity::Amber => {
+            Some("its connection to another rank broke: that one was in trouble first".into())
+        }
+        None => None,
+    };
+    let severity = if victim.is_some() { Severity::Amber } else { usual.severity };
     let from = last_lines.len().saturating_sub(LOG_LINES);
-    evidence.extend(last_lines.iter().skip(from).map(|line| format!("log: {}", words::clip(line, 200))));
-    let subject = Subject { guilty: Some(rank), waiter: None, reason: code, compared: None, seats: &[] };
-    let mut card = portrait::card(model, &subject);
-    let mut facts: Vec<String> = evidence.iter().take(usize::from(victim)).cloned().collect();
-    facts.extend(last_lines.iter().skip(from).map(|line| format!("log: {}", words::clip(line, 200))));
-    card.facts = facts;
-    let log = || {
-        let run = model.run.id.as_ref().map(|run| run.to_string()).unwrap_or_default();
-        format!("look at its log: `rankdeck logs {run} --rank {rank}`")
-    };
-    let hint = match (said, code) {
-        (Some((_, hint)), _) if !hint.is_empty() => hint.clone(),
-        (_, Reason::Killed | Reason::Crashed | Reason::Failed | Reason::ConnectionLost) => log(),
-        _ => portrait::hint(&card.actions),
-    };
-    VerdictReport {
+    let log = last_lines.iter().skip(from).map(|line| format!("log: {}", words::clip(line, 200)));
+    let draft = Draft {
         rank: Some(rank),
-        host: found.map(|rank| rank.host.clone()),
-        verdict: code.kind(),
-        severity: if victim { Severity::Amber } else { Severity::Red },
-        confidence: Confidence::Certain,
-        reason_code: code,
-        reason,
-        evidence,
-        latency_s: 0.0,
-        first_s: 0.0,
-        hint,
-        card: Some(card),
+        host: host_of(model, Some(rank)),
+        facts: victim.into_iter().chain(log).collect(),
+        ..Draft::new(Judgement { severity, ..usual }, vec![("who", name(model, rank)), ("ended", ended)])
+    };
+    let mut verdict = draft.verdict(model, &[]);
+    if let Some((_, hint)) = said.filter(|(_, hint)| !hint.is_empty()) {
+        // The program knows best what to do.
+        verdict.card.actions.insert(0, Advice { text: hint.clone(), command: String::new() });
     }
+    verdict
 }
 
 /// The verdict about differing weights.
@@ -123,72 +107,41 @@ pub(crate) fn drift(model: &Model, train_iter: u64, values: &[String]) -> (Optio
     let votes = |value: &String| values.iter().filter(|other| *other == value).count();
     let majority = values.iter().find(|value| votes(value) * 2 > values.len());
     let odd = majority.and_then(|most| values.iter().position(|value| value != most)).map(|i| Rank(i as u32));
-    let reason = match odd.and_then(|rank| find(model, rank)) {
-        Some(rank) => {
-            format!("the weights of {} differ from the others' at iteration {train_iter}", who(rank))
-        }
-        None => format!("the ranks' weights differ at iteration {train_iter}"),
-    };
-    let evidence: Vec<String> = values
-        .iter()
-        .take(16)
-        .enumerate()
-        .map(|(rank, value)| format!("rank {rank}: fingerprint {}", words::clip(value, 32)))
-        .collect();
-    let evidence_of = evidence.clone();
-    let subject =
-        Subject { guilty: odd, waiter: None, reason: Reason::WeightsDiffer, compared: None, seats: &[] };
-    let verdict = VerdictReport {
+    let fingerprint =
+        |(rank, value): (usize, &String)| format!("rank {rank}: fingerprint {}", words::clip(value, 32));
+    let words = vec![
+        ("who", odd.map(|rank| name(model, rank)).unwrap_or_default()),
+        ("iteration", train_iter.to_string()),
+    ];
+    let draft = Draft {
+        form: if odd.is_some() { Form::Usual } else { Form::Unnamed },
         rank: odd,
         host: host_of(model, odd),
-        verdict: Reason::WeightsDiffer.kind(),
-        severity: Severity::Red,
-        confidence: Confidence::Certain,
-        reason_code: Reason::WeightsDiffer,
-        reason,
-        evidence,
-        latency_s: 0.0,
-        first_s: 0.0,
-        hint: "results after this point are not those of one model; restart from a checkpoint before it"
-            .into(),
-        card: Some(Box::new(Card { facts: evidence_of, ..*portrait::card(model, &subject) })),
+        facts: values.iter().take(16).enumerate().map(fingerprint).collect(),
+        ..Draft::new(Judgement::usual(Confidence::Certain, Reason::WeightsDiffer), words)
     };
-    (odd, verdict)
+    (odd, draft.verdict(model, &[]))
 }
 
 /// The verdict about totals that are not the sum of the ranks' own counters.
-pub(crate) fn totals_differ(joined: &Joined) -> VerdictReport {
+pub(crate) fn totals_differ(model: &Model, joined: &Joined) -> VerdictReport {
     let pairs = [
         ("env_step", joined.totals.env_step, joined.sum.env_step),
         ("samples", joined.totals.samples, joined.sum.samples),
         ("episodes", joined.totals.episodes, joined.sum.episodes),
     ];
-    let mut evidence: Vec<String> = pairs
+    let mut facts: Vec<String> = pairs
         .iter()
         .filter(|(_, total, sum)| total != sum)
         .map(|(name, total, sum)| format!("{name}: all-reduced {total}, sum of the ranks {sum}"))
         .collect();
-    if evidence.is_empty() {
+    if facts.is_empty() {
         let (total, sum) = (joined.totals.duration_s, joined.sum.duration_s);
-        evidence.push(format!("duration_s: all-reduced {total}, sum of the ranks {sum}"));
+        facts.push(format!("duration_s: all-reduced {total}, sum of the ranks {sum}"));
     }
-    VerdictReport {
-        rank: None,
-        host: None,
-        verdict: Reason::TotalsDiffer.kind(),
-        severity: Severity::Red,
-        confidence: Confidence::Certain,
-        reason_code: Reason::TotalsDiffer,
-        reason: format!(
-            "all-reduced totals are not the sum of the ranks' own counters at iteration {}",
-            joined.totals.train_iter
-        ),
-        evidence,
-        latency_s: 0.0,
-        first_s: 0.0,
-        hint: "do not trust step counts of this run; all ranks must report the same iterations".into(),
-        card: None,
-    }
+    let words = vec![("iteration", joined.totals.train_iter.to_string())];
+    let judged = Judgement::usual(Confidence::Certain, Reason::TotalsDiffer);
+    Draft { facts, ..Draft::new(judged, words) }.verdict(model, &[])
 }
 
 /// Every process of a rank that ended because of another one's message: a victim, whatever signal ended it.

@@ -1,8 +1,6 @@
 //! What is known of a rank, in words: its name, what its page and the operating system show, what a close look brought, who else waits.
-#![allow(clippy::wildcard_enum_match_arm, reason = "most reasons share a sentence")]
 
-use super::cause;
-use super::seat::{self, Seat};
+use super::rank_view::{self, RankView};
 use crate::model::{Model, RankModel};
 use crate::words;
 use crate::words::seconds;
@@ -29,70 +27,15 @@ pub(super) fn host_of(model: &Model, rank: Option<Rank>) -> Option<String> {
     find(model, rank?).map(|rank| rank.host.clone())
 }
 
-/// What the status page and the operating system show about a rank.
-pub(super) fn gauges(rank: &RankModel) -> Vec<String> {
-    let Some(sample) = &rank.sample else { return Vec::new() };
-    let mut facts = Vec::new();
-    let call = seat::call(sample);
-    let place = match &call {
-        None => "no collective yet".to_string(),
-        Some(call) => {
-            let size = Some(call.size()).filter(|size| !size.is_empty());
-            let size = size.map(|size| format!(" ({size})")).unwrap_or_default();
-            match call.inside {
-                true => format!("inside {} for {}{size}", call.name(), seconds(call.age_ms)),
-                false => format!("left {} {} ago{size}", call.name(), seconds(call.age_ms)),
-            }
-        }
-    };
-    match &sample.page {
-        Some(page) if !page.by_hook => {
-            let activity = match page.activity.name() {
-                "" => String::new(),
-                activity => format!(" ({activity})"),
-            };
-            let amount = match page.total {
-                0 => String::new(),
-                total => format!(", {}/{total} done", page.done),
-            };
-            facts.push(format!(
-                "rank {}: phase {}{activity} for {}{amount}, iteration {}, last sign of life {} ago, {place}",
-                rank.rank,
-                page.phase.name(),
-                seconds(page.phase_age_ms),
-                page.train_iter,
-                seconds(page.heartbeat_age_ms),
-            ));
-        }
-        Some(_) => facts.push(format!("rank {}: {place}", rank.rank)),
-        None => {}
-    }
-    let wchan = match sample.wchan.is_empty() {
-        true => String::new(),
-        false => format!(", waits in {}", sample.wchan),
-    };
-    facts.push(format!(
-        "rank {}: pid {} is {} ({}), cpu {:.0} %{wchan}",
-        rank.rank,
-        sample.pid,
-        words::state_text(sample.state),
-        sample.state,
-        sample.cpu_percent,
-    ));
-    facts
-}
-
-/// What a close look added.
-pub(super) fn looked(seat: Option<&Seat<'_>>) -> Vec<String> {
-    let Some(look) = seat.and_then(|seat| seat.look) else { return Vec::new() };
+/// What a close look shows that stands on no side of a card.
+pub(super) fn looked(view: Option<&RankView<'_>>) -> Vec<String> {
+    let Some(look) = view.and_then(|view| view.look) else { return Vec::new() };
     let rank = look.rank;
     let mut facts = Vec::new();
-    facts.extend(cause::user_frame(look).map(|at| format!("rank {rank}: at {at}")));
+    let ended = look.children.iter().filter(|child| child.state == 'Z').take(NAMED);
     facts.extend(
-        look.blocked_on.as_ref().map(|on| format!("rank {rank}: blocked on {}", words::clip(on, 200))),
+        ended.map(|child| format!("rank {rank}: its child {} ({}) has ended", child.pid, child.name)),
     );
-    let odd = look.children.iter().filter(|child| child.state == 'Z').take(NAMED);
-    facts.extend(odd.map(|child| format!("rank {rank}: its child {} ({}) has ended", child.pid, child.name)));
     let lossy =
         look.sockets.iter().filter(|socket| socket.backoff >= 2 || socket.retransmits >= 2).take(NAMED);
     facts.extend(lossy.map(|socket| {
@@ -116,7 +59,7 @@ pub(super) fn waiters(model: &Model, ranks: &[Rank]) -> Vec<String> {
         .filter_map(|rank| {
             let rank = find(model, *rank)?;
             let sample = rank.sample.as_ref()?;
-            let place = match (seat::call(sample), &sample.page) {
+            let place = match (rank_view::call(sample), &sample.page) {
                 (Some(call), _) if call.inside => {
                     let site =
                         if call.site.is_empty() { String::new() } else { format!(" at {}", call.site) };

@@ -1,13 +1,13 @@
 //! Hosts that say nothing. Pure.
 
 use super::cause::STARVED;
+use super::draft::{Draft, Judgement};
 use super::gauges;
-use super::portrait;
-use super::seat::HostView;
+use super::rank_view::HostView;
 use crate::host::HostStage;
 use crate::model::{HostModel, Model};
-use crate::reason::Reason;
-use crate::report::{Confidence, Severity, VerdictKind, VerdictReport};
+use crate::reason::{Reason, Severity};
+use crate::report::{Confidence, VerdictReport};
 use crate::session::Limits;
 use crate::words;
 use rankdeck_types::ids::NodeRank;
@@ -83,29 +83,20 @@ pub(super) fn lost(
         facts.push("its cores had more to do than they could when it spoke last, and it came late".into());
     }
     facts.extend(gauges::link(&host.link));
-    facts.push(match others {
-        true => "ranks elsewhere go on, so its ranks are alive: only this console has lost it".into(),
-        false => "its ranks may well be running: other verdicts about them wait until it answers".into(),
+    facts.push(if others {
+        "ranks elsewhere go on, so its ranks are alive: only this console has lost it".into()
+    } else {
+        "its ranks may well be running: other verdicts about them wait until it answers".into()
     });
-    let subject = portrait::Subject { guilty: None, waiter: None, reason, compared: None, seats: &[] };
-    let mut card = portrait::card(model, &subject);
-    card.facts = facts.clone();
-    Some(VerdictReport {
-        rank: None,
+    let judged = Judgement::usual(Confidence::Certain, reason);
+    let severity = if excused { Severity::Amber } else { judged.severity };
+    let words =
+        vec![("host", host.name.clone()), ("silence", words::seconds(silence)), ("why", why.to_string())];
+    let draft = Draft {
         host: Some(host.name.clone()),
-        verdict: VerdictKind::Lost,
-        // Where only this console has lost it, the run itself is well.
-        severity: if excused || reason == Reason::LinkLost { Severity::Amber } else { Severity::Red },
-        confidence: Confidence::Certain,
-        reason_code: reason,
-        reason: format!("nothing heard from {} for {}: {why}", host.name, words::seconds(silence)),
-        evidence: facts,
-        latency_s: silence as f64 / 1000.0,
-        first_s: 0.0,
-        hint: format!(
-            "try `ssh {}`; the run goes on there and is found again when the host answers",
-            host.name
-        ),
-        card: Some(card),
-    })
+        facts,
+        latency_ms: silence,
+        ..Draft::new(Judgement { severity, ..judged }, words)
+    };
+    Some(draft.verdict(model, &[]))
 }

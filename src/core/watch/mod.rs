@@ -2,10 +2,10 @@
 //!
 //! Owner: `update`. Two sources: facts (a death, differing weights) that records bring, and conditions that hold or do not at each tick.
 //!
-//! Map: `track` remembers ranks between samples, `pace` learns what is usual, `seat` is one rank now; `waits` follows the frontier of every
+//! Map: `track` remembers ranks between samples, `pace` learns what is usual, `rank_view` is one rank now; `waits` follows the frontier of every
 //! group to the guilty, `disagree` finds who left the common order, `cause` is the table of reasons and `weigh` decides what is said; `hosts`,
-//! `network` and `slow` look at silent hosts, connections and stragglers; `looks` asks agents about suspects; `evidence`, `facts` and `portrait`
-//! put it into words and onto a card.
+//! `network` and `slow` look at silent hosts, connections and stragglers; `looks` asks agents about suspects; `evidence` and `facts`
+//! put it into words, `draft` makes the verdict of it, and `card_builder` its card.
 //!
 //! Invariants:
 //! - WATCH-1: one incident per root: a death, a frozen process or a silent host explains the waits of the others.
@@ -16,8 +16,10 @@
 //! - WATCH-5: red needs two samples a second apart without any progress, except for hard facts and differing calls.
 #![deny(clippy::wildcard_enum_match_arm)]
 
+mod card_builder;
 mod cause;
 mod disagree;
+mod draft;
 mod evidence;
 mod facts;
 mod gauges;
@@ -25,8 +27,7 @@ mod hosts;
 mod looks;
 mod network;
 mod pace;
-mod portrait;
-mod seat;
+mod rank_view;
 mod slow;
 mod stages;
 mod track;
@@ -47,10 +48,10 @@ use evidence::{Late, Scene};
 use hosts::Beats;
 use looks::Looks;
 use pace::Pace;
+use rank_view::{HostView, RankView};
 use rankdeck_proto::inspection::Inspection;
 use rankdeck_proto::message::HostSample;
 use rankdeck_types::ids::{NodeRank, Rank};
-use seat::{HostView, Seat};
 use slow::Straggler;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -187,26 +188,26 @@ impl Watch {
     /// counters tell where they are counted at all; else one or a few that ended well among others that could not go on without them.
     pub fn left_early(&mut self, model: &Model, victim: Rank, limits: &Limits) -> Option<(Rank, String)> {
         let (rank, verdict) = {
-            let seats = self.seats(model, &[], limits);
-            let waits = seats
+            let views = self.views(model, &[], limits);
+            let waits = views
                 .iter()
-                .find(|seat| seat.rank == victim)
+                .find(|view| view.rank == victim)
                 .and_then(|victim| victim.groups.iter().find(|group| group.inside));
             let counted = waits.and_then(|waits| {
-                let behind = |seat: &&Seat| {
-                    seat.left && seat.of(&waits.name).is_some_and(|group| group.entered < waits.entered)
+                let behind = |view: &&RankView| {
+                    view.left && view.of(&waits.name).is_some_and(|group| group.entered < waits.entered)
                 };
-                Some((seats.iter().find(behind)?.rank, waits.name.as_str(), waits.entered, waits.age_ms))
+                Some((views.iter().find(behind)?.rank, waits.name.as_str(), waits.entered, waits.age_ms))
             });
             let (rank, group, seq, waited_ms) = counted.or_else(|| Some((leaver(model)?, "", 0, 0)))?;
-            let judged = cause::Judged {
+            let judged = draft::Judgement {
                 severity: Severity::Red,
                 confidence: if counted.is_some() { Confidence::Certain } else { Confidence::Likely },
                 reason: Reason::LeftEarly,
             };
             let waiters = [victim];
             let late = Late { rank, also: &[], waiters: &waiters, group, seq, waited_ms, ahead: false };
-            (rank, Scene { model, seats: &seats }.behind(&late, judged))
+            (rank, Scene { model, views: &views }.behind(&late, judged))
         };
         let text = verdict.reason.clone();
         self.fact(Some(rank), verdict);
@@ -224,18 +225,18 @@ impl Watch {
     /// and the deaths of others become those of victims.
     pub fn last_words(&mut self, model: &Model, awake_ms: u64, limits: &Limits) -> Option<(Rank, String)> {
         matches!(self.post_mortem, PostMortem::Open(until) if awake_ms <= until).then_some(())?;
-        let mut seats = self.seats(model, &[], limits);
-        seats.iter_mut().for_each(|seat| seat.died = true);
-        let members: Vec<&Seat> = seats.iter().collect();
+        let mut views = self.views(model, &[], limits);
+        views.iter_mut().for_each(|view| view.died = true);
+        let members: Vec<&RankView> = views.iter().collect();
         let mut names: Vec<&str> =
-            seats.iter().flat_map(|seat| &seat.groups).map(|group| group.name.as_str()).collect();
+            views.iter().flat_map(|view| &view.groups).map(|group| group.name.as_str()).collect();
         names.sort_unstable();
         names.dedup();
         let what = names.into_iter().find_map(|name| {
-            let of: Vec<&Seat> = members.iter().copied().filter(|seat| seat.of(name).is_some()).collect();
+            let of: Vec<&RankView> = members.iter().copied().filter(|view| view.of(name).is_some()).collect();
             disagree::calls(&of, name)
         })?;
-        let scene = Scene { model, seats: &seats };
+        let scene = Scene { model, views: &views };
         let verdict = scene.disagree(&what, 0);
         let rank = what.rank?;
         self.post_mortem = PostMortem::Found(rank);
@@ -245,8 +246,8 @@ impl Watch {
         Some((rank, text))
     }
 
-    fn seats<'a>(&'a self, model: &'a Model, fresh: &[bool], limits: &Limits) -> Vec<Seat<'a>> {
-        let seat = |rank: &'a RankModel| {
+    fn views<'a>(&'a self, model: &'a Model, fresh: &[bool], limits: &Limits) -> Vec<RankView<'a>> {
+        let view = |rank: &'a RankModel| {
             let track = &rank.track;
             let (left, died) = match &rank.life {
                 RankLife::Exited(exit) if words::is_success(exit) => (true, false),
@@ -257,7 +258,7 @@ impl Watch {
             let sample = rank.sample.as_ref()?;
             let host = model.hosts.get(rank.node.index()).and_then(|host| host.sample.as_ref());
             let gone = left || died;
-            Some(Seat {
+            Some(RankView {
                 rank: rank.rank,
                 node: rank.node,
                 sample,
@@ -268,8 +269,8 @@ impl Watch {
                 halted_ms: track.stopped_ms().into_iter().chain(track.frozen_ms()).max(),
                 blocked_ms: track.blocked_ms(),
                 moved: track.moved(),
-                threshold: self.pace.threshold(seat::place(sample), limits),
-                groups: seat::groups(sample),
+                threshold: self.pace.threshold(rank_view::place(sample), limits),
+                groups: rank_view::groups(sample),
                 host: host.map_or(HostView::default(), HostView::of),
                 gpu: host.and_then(|host| host.gpus.iter().find(|gpu| Some(gpu.index) == rank.gpu)),
                 look: self.looks.of(rank.rank),
@@ -277,7 +278,7 @@ impl Watch {
                 sockets_before: self.looks.before(rank.rank),
             })
         };
-        model.ranks.iter().filter_map(seat).collect()
+        model.ranks.iter().filter_map(view).collect()
     }
 
     /// Looks at all conditions, and says whom to look at closely.
@@ -294,8 +295,8 @@ impl Watch {
             })
             .map(|rank| (rank.rank, &rank.track))
             .collect();
-        let seats = self.seats(model, &fresh, limits);
-        let scene = Scene { model, seats: &seats };
+        let views = self.views(model, &fresh, limits);
+        let scene = Scene { model, views: &views };
         let mut found: BTreeMap<Key, VerdictReport> = BTreeMap::new();
         let mut add = |node: Option<NodeRank>, verdict: VerdictReport| {
             found.insert((verdict.verdict, verdict.rank, node), verdict);
@@ -305,12 +306,12 @@ impl Watch {
         for host in &model.hosts {
             // They have got on well after it was heard last, and lately.
             let silence = awake_ms.saturating_sub(host.machine.heard);
-            let others = seats.iter().any(|seat| {
-                seat.node != host.node_rank
-                    && seat.fresh
-                    && seat.still_ms < limits.behind
-                    && silence >= seat.still_ms.saturating_add(hosts::ALIVE_MS)
-                    && !seat.groups.is_empty()
+            let others = views.iter().any(|view| {
+                view.node != host.node_rank
+                    && view.fresh
+                    && view.still_ms < limits.behind
+                    && silence >= view.still_ms.saturating_add(hosts::ALIVE_MS)
+                    && !view.groups.is_empty()
             });
             let starved = self.beats.is_starved(host);
             if let Some(verdict) = hosts::lost(model, host, awake_ms, limits, others, starved) {
@@ -323,22 +324,22 @@ impl Watch {
                 && let Some(name) = model.hosts.get(node.index()).and_then(|host| host.sample.as_ref())
                 && let Some(link) = &name.signals.link
             {
-                add(Some(*node), scene.network(&network::link(model, *node, &link.name, held)));
+                add(Some(*node), scene.network(network::link(model, *node, &link.name, held)));
             }
         }
-        for seat in seats.iter().filter(|seat| seat.fresh && seat.alive()) {
-            let Some(rank) = model.ranks.get(seat.rank.index()) else { continue };
-            if let Some(ms) = seat.halted_ms.filter(|ms| *ms >= FROZEN_MS) {
-                let reason = match seat.sample.state {
+        for view in views.iter().filter(|view| view.fresh && view.alive()) {
+            let Some(rank) = model.ranks.get(view.rank.index()) else { continue };
+            if let Some(ms) = view.halted_ms.filter(|ms| *ms >= FROZEN_MS) {
+                let reason = match view.sample.state {
                     't' => Reason::Debugger,
                     'T' => Reason::Stopped,
                     _ => Reason::CgroupFrozen,
                 };
                 add(None, scene.halted(rank, reason, ms));
-                suspects.push(seat.rank);
+                suspects.push(view.rank);
             }
-            if let Some(gpu) = seat.gpu {
-                let known = self.xids.get(&(seat.node, gpu.index));
+            if let Some(gpu) = view.gpu {
+                let known = self.xids.get(&(view.node, gpu.index));
                 let new = !gpu.xids.is_empty() && known.is_some_and(|known| *known != gpu.xids);
                 if gpu.lost || new {
                     let reason = if gpu.lost { Reason::GpuLost } else { Reason::GpuFault };
@@ -347,8 +348,8 @@ impl Watch {
             }
         }
         // A death explains every wait that follows from it.
-        let dead = seats.iter().any(|seat| seat.died);
-        for finding in waits::look(&seats) {
+        let dead = views.iter().any(|view| view.died);
+        for finding in waits::look(&views) {
             suspects.extend(weigh::suspicious(&scene, &finding));
             if let Some(verdict) = weigh::waiting(&scene, &finding, limits, dead) {
                 add(None, verdict);
@@ -364,7 +365,7 @@ impl Watch {
         let (stage, late) = stages::look(&scene, model, &fresh, limits);
         suspects.extend(late);
         stage.into_iter().for_each(|verdict| add(None, verdict));
-        let slow = slow::look(&living, &seats).map(|slow| (slow, awake_ms)).or_else(|| self.slow.clone());
+        let slow = slow::look(&living, &views).map(|slow| (slow, awake_ms)).or_else(|| self.slow.clone());
         let held = |(_, at): &&(Straggler, u64)| awake_ms.saturating_sub(*at) < SLOW_HOLD_MS;
         let slow = slow.filter(|slow| held(&slow));
         if let Some((slow, _)) = &slow
@@ -375,9 +376,9 @@ impl Watch {
         }
         let mut wanted: Vec<(NodeRank, Rank)> = Vec::new();
         for rank in suspects {
-            let answers = seats.iter().find(|seat| seat.rank == rank && seat.fresh && seat.alive());
-            if let Some(seat) = answers.filter(|seat| !wanted.contains(&(seat.node, rank))) {
-                wanted.push((seat.node, rank));
+            let answers = views.iter().find(|view| view.rank == rank && view.fresh && view.alive());
+            if let Some(view) = answers.filter(|view| !wanted.contains(&(view.node, rank))) {
+                wanted.push((view.node, rank));
             }
         }
         self.slow = slow;
@@ -440,7 +441,7 @@ fn follow(fact: &mut VerdictReport, rank: Option<Rank>, root: Rank) {
     if follows && fact.severity == Severity::Red {
         fact.severity = Severity::Amber;
         let what = if own { "its end follows from that" } else { "this one is its victim" };
-        fact.evidence.insert(0, format!("rank {root} left the common order; {what}"));
+        fact.card.facts.insert(0, format!("rank {root} left the common order; {what}"));
     }
 }
 
@@ -458,8 +459,11 @@ fn leaver(model: &Model) -> Option<Rank> {
 
 /// Its card shows what a close look brought.
 fn is_seen(verdict: &VerdictReport) -> bool {
-    let guilty = verdict.card.as_ref().and_then(|card| card.guilty.as_ref());
-    guilty.is_some_and(|side| !side.stack.is_empty() || !side.at.is_empty() || !side.blocked_on.is_empty())
+    verdict
+        .card
+        .guilty
+        .as_ref()
+        .is_some_and(|side| !side.stack.is_empty() || !side.at.is_empty() || !side.blocked_on.is_empty())
 }
 
 #[cfg(test)]

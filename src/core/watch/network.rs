@@ -7,7 +7,7 @@
 //! arrives, and from one look to the next the other end counts it.
 
 use super::evidence::Trouble;
-use super::seat::Seat;
+use super::rank_view::RankView;
 use crate::model::Model;
 use crate::reason::Reason;
 use crate::report::Confidence;
@@ -27,29 +27,34 @@ fn address(end: &str) -> &str {
 }
 
 /// Bad connections among members of a group that all wait inside of a collective.
-pub(super) fn sockets(model: &Model, seats: &[Seat<'_>], members: &[Rank], since_ms: u64) -> Option<Trouble> {
-    let inside: Vec<&Seat> = seats.iter().filter(|seat| members.contains(&seat.rank)).collect();
+pub(super) fn sockets(
+    model: &Model,
+    views: &[RankView<'_>],
+    members: &[Rank],
+    since_ms: u64,
+) -> Option<Trouble> {
+    let inside: Vec<&RankView> = views.iter().filter(|view| members.contains(&view.rank)).collect();
     let mut hosts: BTreeMap<&str, NodeRank> = BTreeMap::new();
-    for seat in &inside {
-        for socket in seat.look.into_iter().flat_map(|look| &look.sockets) {
-            hosts.insert(address(&socket.local), seat.node);
+    for view in &inside {
+        for socket in view.look.into_iter().flat_map(|look| &look.sockets) {
+            hosts.insert(address(&socket.local), view.node);
         }
     }
     let mut bad: BTreeSet<(NodeRank, NodeRank)> = BTreeSet::new();
     let mut facts = Vec::new();
-    for seat in &inside {
-        for socket in seat.look.into_iter().flat_map(|look| &look.sockets) {
+    for view in &inside {
+        for socket in view.look.into_iter().flat_map(|look| &look.sockets) {
             let stuck = socket.backoff >= BACKOFF && (socket.unacked > 0 || socket.send_queue > 0);
-            let Some(peer) = hosts.get(address(&socket.peer)).copied().filter(|peer| *peer != seat.node)
+            let Some(peer) = hosts.get(address(&socket.peer)).copied().filter(|peer| *peer != view.node)
             else {
                 continue;
             };
             if stuck {
-                bad.insert((seat.node, peer));
+                bad.insert((view.node, peer));
                 if facts.len() < NAMED {
                     facts.push(format!(
                         "rank {} to {}: {} segments unacknowledged, {} doublings of the timer, nothing received for {}",
-                        seat.rank,
+                        view.rank,
                         socket.peer,
                         socket.unacked,
                         socket.backoff,
@@ -73,33 +78,27 @@ pub(super) fn sockets(model: &Model, seats: &[Seat<'_>], members: &[Rank], since
         (1, Some((sender, receiver)), None) => Some((*receiver, *sender)),
         _ => None,
     };
-    let (host, text) = match (&common[..], pairs.len()) {
-        ([one], n) if n > 1 => (
-            Some(name(*one)),
-            format!("the network of {} does not carry: messages to and from it are lost", name(*one)),
-        ),
-        (_, 1) => match one_way {
-            Some((from, to)) => {
-                facts.push(format!("what {} sends arrives at {}", name(to), name(from)));
-                (
-                    None,
-                    format!("messages from {} to {} are lost, in one direction only", name(from), name(to)),
-                )
-            }
-            None => {
-                (None, format!("the network between {} and {} does not carry messages", name(from), name(to)))
-            }
-        },
+    let mut host = None;
+    let words = match (&common[..], one_way) {
+        (_, Some((from, to))) => {
+            facts.push(format!("what {} sends arrives at {}", name(to), name(from)));
+            vec![("from", name(from)), ("to", name(to))]
+        }
+        ([one], None) if pairs.len() > 1 => {
+            host = Some(name(*one));
+            vec![("where", format!("of {}", name(*one)))]
+        }
+        _ if pairs.len() == 1 => vec![("where", format!("between {} and {}", name(from), name(to)))],
         _ => {
             let list: Vec<String> = ends.iter().take(NAMED).map(|node| name(*node)).collect();
-            (None, format!("the network between {} does not carry messages", list.join(", ")))
+            vec![("where", format!("between {}", list.join(", ")))]
         }
     };
     Some(Trouble {
         host,
         reason: if one_way.is_some() { Reason::OneWayLoss } else { Reason::NetworkLoss },
         confidence: Confidence::Likely,
-        text,
+        words,
         facts,
         since_ms,
         waiter: members.first().copied(),
@@ -107,10 +106,10 @@ pub(super) fn sockets(model: &Model, seats: &[Seat<'_>], members: &[Rank], since
 }
 
 /// Directions between hosts in which segments still arrive at an end that is not answered: more of them than at an earlier look.
-fn arrivals(inside: &[&Seat<'_>]) -> BTreeSet<(NodeRank, NodeRank)> {
-    let sockets = |seat: &&Seat| {
-        let now = seat.look.into_iter().flat_map(|look| &look.sockets).cloned();
-        (seat.node, now.collect::<Vec<Socket>>(), seat.sockets_before.to_vec())
+fn arrivals(inside: &[&RankView<'_>]) -> BTreeSet<(NodeRank, NodeRank)> {
+    let sockets = |view: &&RankView| {
+        let now = view.look.into_iter().flat_map(|look| &look.sockets).cloned();
+        (view.node, now.collect::<Vec<Socket>>(), view.sockets_before.to_vec())
     };
     let all: Vec<(NodeRank, Vec<Socket>, Vec<Socket>)> = inside.iter().map(sockets).collect();
     let mut found = BTreeSet::new();
@@ -133,7 +132,7 @@ fn arrivals(inside: &[&Seat<'_>]) -> BTreeSet<(NodeRank, NodeRank)> {
 pub(super) fn link(model: &Model, node: NodeRank, interface: &str, since_ms: u64) -> Trouble {
     let host = model.hosts.get(node.index()).map(|host| host.name.clone()).unwrap_or_default();
     Trouble {
-        text: format!("network interface {interface} of {host} is down"),
+        words: vec![("interface", interface.to_string()), ("host", host.clone())],
         facts: vec![format!("{interface} has been seen down for {}", seconds(since_ms))],
         host: Some(host),
         reason: Reason::LinkDown,

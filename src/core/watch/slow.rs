@@ -6,7 +6,7 @@
 //!
 //! A CPU quota also stops a rank inside its collectives, so that it waits as long as the others: there the quota itself is the evidence.
 
-use super::seat::Seat;
+use super::rank_view::RankView;
 use super::track::{Started, Track};
 use crate::reason::Reason;
 use rankdeck_proto::message::Phase;
@@ -76,7 +76,7 @@ fn last(waits: &[u64]) -> Option<usize> {
 }
 
 /// Looks at all ranks.
-pub(super) fn look(tracks: &[(Rank, &Track)], seats: &[Seat<'_>]) -> Option<Straggler> {
+pub(super) fn look(tracks: &[(Rank, &Track)], views: &[RankView<'_>]) -> Option<Straggler> {
     if tracks.len() < 2 {
         return None;
     }
@@ -95,7 +95,7 @@ pub(super) fn look(tracks: &[(Rank, &Track)], seats: &[Seat<'_>]) -> Option<Stra
     let Some(who) = (0..tracks.len())
         .find(|who| [first, second, &intervals].iter().all(|part| share(*who, part) > wanted))
     else {
-        return held(tracks, seats, &intervals, length);
+        return held(tracks, views, &intervals, length);
     };
     // What the median of the others waited longer than this rank did, over the whole window.
     let lost_us: u64 = intervals
@@ -110,11 +110,11 @@ pub(super) fn look(tracks: &[(Rank, &Track)], seats: &[Seat<'_>]) -> Option<Stra
         .sum();
     let lost = lost_us as f64 / 1000.0 / (length.max(1) as f64);
     let rank = tracks.get(who)?.0;
-    let seat = seats.iter().find(|seat| seat.rank == rank)?;
+    let view = views.iter().find(|view| view.rank == rank)?;
     if lost <= LOST {
         return None;
     }
-    let (reason, fact) = cause(seat, seats);
+    let (reason, fact) = cause(view, views);
     let last = format!("it came last in {:.0} % of the latest iterations", share(who, &intervals) * 100.0);
     Some(Straggler { rank, lost, reason, facts: vec![last, fact], over_ms: length })
 }
@@ -126,11 +126,11 @@ fn quota(share: f64) -> String {
 /// The rank that its quota holds most of the time, while most others are free and everybody waits.
 fn held(
     tracks: &[(Rank, &Track)],
-    seats: &[Seat<'_>],
+    views: &[RankView<'_>],
     intervals: &[(Vec<u64>, u64)],
     length: u64,
 ) -> Option<Straggler> {
-    let of = |rank: Rank| seats.iter().find(|seat| seat.rank == rank)?.moved.throttled;
+    let of = |rank: Rank| views.iter().find(|view| view.rank == rank)?.moved.throttled;
     let shares: Vec<f64> = tracks.iter().map(|(rank, _)| of(*rank).unwrap_or(0.0)).collect();
     let (who, share) = shares.iter().copied().enumerate().max_by(|a, b| a.1.total_cmp(&b.1))?;
     let free = shares.iter().filter(|share| **share < THROTTLED).count();
@@ -148,39 +148,40 @@ fn held(
 }
 
 /// Why it is slow: what differs from the others.
-fn cause(seat: &Seat<'_>, seats: &[Seat<'_>]) -> (Reason, String) {
-    let moved = &seat.moved;
+fn cause(view: &RankView<'_>, views: &[RankView<'_>]) -> (Reason, String) {
+    let moved = &view.moved;
     if let Some(share) = moved.throttled.filter(|share| *share >= THROTTLED) {
         return (Reason::Throttled, quota(share));
     }
-    let throttle = seat.gpu.map(|gpu| gpu.throttle.join(", ")).unwrap_or_default();
+    let throttle = view.gpu.map(|gpu| gpu.throttle.join(", ")).unwrap_or_default();
     if !throttle.is_empty() && !throttle.contains("idle") {
         return (Reason::GpuThrottled, format!("the clocks of its GPU are held down: {throttle}"));
     }
-    if moved.faults_per_s > 200.0 || seat.host.pressure.is_some_and(|(_, memory)| memory > 5.0) {
+    if moved.faults_per_s > 200.0 || view.host.pressure.is_some_and(|(_, memory)| memory > 5.0) {
         let fact = format!("{:.0} major page faults per second", moved.faults_per_s);
         return (Reason::MemoryPressure, fact);
     }
-    let own = |seat: &Seat, phase: Phase| {
-        let spent = seat.moved.own_ms.get(phase as usize).copied().unwrap_or(0) as f64;
-        spent / seat.moved.over_ms.max(1) as f64
+    let own = |view: &RankView, phase: Phase| {
+        let spent = view.moved.own_ms.get(phase as usize).copied().unwrap_or(0) as f64;
+        spent / view.moved.over_ms.max(1) as f64
     };
     let more = |phase: Phase| {
         let mut others: Vec<f64> =
-            seats.iter().filter(|other| other.rank != seat.rank).map(|other| own(other, phase)).collect();
+            views.iter().filter(|other| other.rank != view.rank).map(|other| own(other, phase)).collect();
         others.sort_by(f64::total_cmp);
         let median = others.get(others.len() / 2).copied().unwrap_or(0.0);
-        (own(seat, phase) - median, own(seat, phase), median)
+        (own(view, phase) - median, own(view, phase), median)
     };
     let (env, learn) = (more(Phase::Rollout), more(Phase::Learn));
     let fact = |name: &str, (_, own, median): (f64, f64, f64)| {
         format!("{name} takes {:.0} % of its time, {:.0} % of the others'", own * 100.0, median * 100.0)
     };
-    let pressed =
-        |seat: &Seat| seat.host.pressure.is_some_and(|(cpu, _)| cpu >= 40.0) || seat.host.cpu_percent >= 98.0;
+    let pressed = |view: &RankView| {
+        view.host.pressure.is_some_and(|(cpu, _)| cpu >= 40.0) || view.host.cpu_percent >= 98.0
+    };
     // Where all hosts are busy, that is not what makes this rank slower than the others.
-    if pressed(seat) && seats.iter().any(|other| other.node != seat.node && !pressed(other)) {
-        return (Reason::CpuPressure, format!("its host is {:.0} % busy", seat.host.cpu_percent));
+    if pressed(view) && views.iter().any(|other| other.node != view.node && !pressed(other)) {
+        return (Reason::CpuPressure, format!("its host is {:.0} % busy", view.host.cpu_percent));
     }
     match (env.0, learn.0) {
         (env_more, learn_more) if env_more > 0.05 && env_more >= learn_more => {

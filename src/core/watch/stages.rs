@@ -1,11 +1,12 @@
 //! The ends of a run: ranks that do not come to the rendezvous, and ranks that do not get through the end. Pure.
 
-use super::cause::{self, Judged};
+use super::cause;
+use super::draft::Judgement;
 use super::evidence::{Late, Scene};
-use super::seat::Seat;
+use super::rank_view::RankView;
 use crate::model::{Model, RankLife};
 use crate::reason::Reason;
-use crate::report::{Confidence, Severity, VerdictReport};
+use crate::report::{Confidence, VerdictReport};
 use crate::session::Limits;
 use rankdeck_proto::message::Phase;
 use rankdeck_types::ids::Rank;
@@ -17,7 +18,7 @@ pub(super) fn look(
     fresh: &[bool],
     limits: &Limits,
 ) -> (Option<VerdictReport>, Vec<Rank>) {
-    let begun = scene.seats.iter().flat_map(|seat| &seat.groups).any(|group| group.entered > 0);
+    let begun = scene.views.iter().flat_map(|view| &view.groups).any(|group| group.entered > 0);
     match begun {
         true => teardown(scene, limits),
         false => rendezvous(scene, model, fresh, limits),
@@ -32,15 +33,15 @@ fn rendezvous(
     limits: &Limits,
 ) -> (Option<VerdictReport>, Vec<Rank>) {
     // The hook tells this phase, too. A rank without a page has not begun.
-    let comes = |seat: &Seat| seat.page().is_some_and(|page| page.phase == Phase::Rendezvous);
-    let waits = |seat: &&Seat| seat.fresh && comes(seat);
-    let waiters: Vec<&Seat> = scene.seats.iter().filter(waits).collect();
-    let age = |seat: &&Seat| seat.page().map_or(0, |page| page.phase_age_ms);
+    let comes = |view: &RankView| view.page().is_some_and(|page| page.phase == Phase::Rendezvous);
+    let waits = |view: &&RankView| view.fresh && comes(view);
+    let waiters: Vec<&RankView> = scene.views.iter().filter(waits).collect();
+    let age = |view: &&RankView| view.page().map_or(0, |page| page.phase_age_ms);
     let Some(waited_ms) = waiters.iter().map(age).max() else { return (None, Vec::new()) };
-    if waited_ms < limits.behind || scene.seats.iter().any(|seat| seat.died) {
+    if waited_ms < limits.behind || scene.views.iter().any(|view| view.died) {
         return (None, Vec::new());
     }
-    let late: Vec<&Seat> = scene.seats.iter().filter(|seat| !comes(seat)).collect();
+    let late: Vec<&RankView> = scene.views.iter().filter(|view| !comes(view)).collect();
     let heard = |rank: &Rank| {
         model.ranks.get(rank.index()).is_some_and(|rank| fresh.get(rank.node.index()) == Some(&true))
     };
@@ -51,24 +52,21 @@ fn rendezvous(
         .filter(|rank| rank.sample.is_none() && !matches!(rank.life, RankLife::Exited(_)))
         .map(|rank| rank.rank)
         .collect();
-    if absent.iter().any(|rank| !heard(rank)) || late.iter().any(|seat| seat.alive() && !seat.fresh) {
+    if absent.iter().any(|rank| !heard(rank)) || late.iter().any(|view| view.alive() && !view.fresh) {
         return (None, Vec::new());
     }
-    let waiting: Vec<Rank> = waiters.iter().map(|seat| seat.rank).collect();
-    let gravity = |seat: &&&Seat| (seat.left, seat.silence_ms(), u32::MAX - seat.rank.0);
+    let waiting: Vec<Rank> = waiters.iter().map(|view| view.rank).collect();
+    let gravity = |view: &&&RankView| (view.left, view.silence_ms(), u32::MAX - view.rank.0);
     let primary = late.iter().max_by_key(gravity);
     let (rank, judged) = match (absent.first(), primary) {
         (Some(rank), _) => {
-            let judged = (waited_ms >= cause::RENDEZVOUS_MS).then_some(Judged {
-                severity: Severity::Red,
-                confidence: Confidence::Likely,
-                reason: Reason::RendezvousIncomplete,
-            });
+            let judged = (waited_ms >= cause::RENDEZVOUS_MS)
+                .then(|| Judgement::usual(Confidence::Likely, Reason::RendezvousIncomplete));
             (*rank, judged)
         }
-        (None, Some(seat)) => (seat.rank, cause::judge_start(seat, waited_ms, limits)),
+        (None, Some(view)) => (view.rank, cause::judge_start(view, waited_ms, limits)),
         (None, None) => {
-            let starved = waiters.iter().any(|seat| cause::starved(seat));
+            let starved = waiters.iter().any(|view| cause::starved(view));
             let budget = limits.init.saturating_mul(if starved { cause::STARVED } else { 1 });
             let verdict = (waited_ms >= budget && waiters.len() == model.ranks.len())
                 .then(|| scene.no_group(waited_ms));
@@ -78,7 +76,7 @@ fn rendezvous(
     let also: Vec<Rank> = absent
         .iter()
         .copied()
-        .chain(late.iter().map(|seat| seat.rank))
+        .chain(late.iter().map(|view| view.rank))
         .filter(|other| *other != rank)
         .collect();
     let late = Late { rank, also: &also, waiters: &waiting, group: "", seq: 0, waited_ms, ahead: false };
@@ -87,36 +85,35 @@ fn rendezvous(
 
 /// After the last iteration: who does not leave although others have.
 fn teardown(scene: &Scene<'_>, limits: &Limits) -> (Option<VerdictReport>, Vec<Rank>) {
-    let leaving = |seat: &&Seat| {
-        seat.fresh
-            && seat.alive()
-            && seat.halted_ms.is_none()
-            && matches!(seat.phase(), Some(Phase::Teardown | Phase::Done))
-            && seat.page().is_some_and(|page| page.phase_age_ms >= limits.behind)
+    let leaving = |view: &&RankView| {
+        view.fresh
+            && view.alive()
+            && view.halted_ms.is_none()
+            && matches!(view.phase(), Some(Phase::Teardown | Phase::Done))
+            && view.page().is_some_and(|page| page.phase_age_ms >= limits.behind)
     };
     // A rank that has come to leave says so by its amount, and waits for the others.
-    let came = |seat: &Seat| seat.page().is_some_and(|page| page.total > 0 && page.done == page.total);
-    let waits = scene.seats.iter().any(|seat| seat.alive() && came(seat));
-    let mut stuck: Vec<&Seat> = scene.seats.iter().filter(leaving).collect();
-    stuck.sort_by_key(|seat| came(seat));
-    let gone: Vec<Rank> = scene.seats.iter().filter(|seat| seat.left).map(|seat| seat.rank).collect();
+    let came = |view: &RankView| view.page().is_some_and(|page| page.total > 0 && page.done == page.total);
+    let waits = scene.views.iter().any(|view| view.alive() && came(view));
+    let mut stuck: Vec<&RankView> = scene.views.iter().filter(leaving).collect();
+    stuck.sort_by_key(|view| came(view));
+    let gone: Vec<Rank> = scene.views.iter().filter(|view| view.left).map(|view| view.rank).collect();
     let others = scene
-        .seats
+        .views
         .iter()
-        .any(|seat| seat.alive() && !matches!(seat.phase(), Some(Phase::Teardown | Phase::Done)));
+        .any(|view| view.alive() && !matches!(view.phase(), Some(Phase::Teardown | Phase::Done)));
     let Some(first) = stuck.first() else { return (None, Vec::new()) };
     let someone_waits = waits && !came(first);
     if others || (gone.is_empty() && !someone_waits) {
         return (None, Vec::new());
     }
     if someone_waits {
-        stuck.retain(|seat| !came(seat));
+        stuck.retain(|view| !came(view));
     }
     let Some(first) = stuck.first() else { return (None, Vec::new()) };
     let waited_ms = first.page().map_or(0, |page| page.phase_age_ms);
-    let also: Vec<Rank> = stuck.iter().skip(1).map(|seat| seat.rank).collect();
-    let judged =
-        Judged { severity: Severity::Red, confidence: Confidence::Likely, reason: Reason::TeardownStall };
+    let also: Vec<Rank> = stuck.iter().skip(1).map(|view| view.rank).collect();
+    let judged = Judgement::usual(Confidence::Likely, Reason::TeardownStall);
     let late =
         Late { rank: first.rank, also: &also, waiters: &[], group: "", seq: 0, waited_ms, ahead: false };
     (Some(scene.behind(&late, judged)), vec![first.rank])

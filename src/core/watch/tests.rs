@@ -48,13 +48,13 @@ fn a_hung_rank_is_named_within_ten_seconds_with_evidence_and_once() {
     let verdict = first(&c);
     assert_eq!(verdict.host.as_deref(), Some("bee"));
     assert!(verdict.reason.contains("rank 2 on bee has not entered all_reduce grad"), "{}", verdict.reason);
-    let evidence = verdict.evidence.join("\n");
+    let evidence = verdict.card.evidence().join("\n");
     for fact in
         ["phase rollout", "pid 1002", "futex_wait", "cpu 50 %", "rank 0 on ant waits in all_reduce grad"]
     {
         assert!(evidence.contains(fact), "{fact} in {evidence}");
     }
-    assert!(verdict.hint.contains("--rank 2"));
+    assert!(verdict.card.hint().contains("--rank 2"));
     c.release();
     c.pass(2_000);
     assert_eq!(c.verdicts().last(), Some(&(Behind, Some(2), Cleared)));
@@ -69,8 +69,8 @@ fn a_stopped_process_is_frozen_and_its_waiters_are_no_incident() {
     assert!(took <= 2_500, "{took} ms");
     c.pass(12_000);
     assert_eq!(c.verdicts(), [(Frozen, Some(1), Red)], "one incident per root");
-    assert!(first(&c).hint.contains("kill -CONT 1001"));
-    assert!(c.model().verdicts[0].evidence.iter().any(|fact| fact.contains("rank 0 on ant waits")));
+    assert!(first(&c).card.hint().contains("kill -CONT 1001"));
+    assert!(c.model().verdicts[0].card.evidence().iter().any(|fact| fact.contains("rank 0 on ant waits")));
     c.release();
     c.pass(2_000);
     assert_eq!(c.verdicts().last(), Some(&(Frozen, Some(1), Cleared)));
@@ -207,7 +207,7 @@ fn programs_without_pages_get_verdicts_from_their_processes_only() {
     c.agents[0].samples.get_mut(&0).unwrap().state = 't';
     c.pass(2_000);
     assert_eq!(c.verdicts(), [(Frozen, Some(0), Red)]);
-    assert!(first(&c).hint.contains("debugger"));
+    assert!(first(&c).card.hint().contains("debugger"));
 }
 
 #[test]

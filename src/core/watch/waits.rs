@@ -10,7 +10,7 @@
 //! - WAITS-2: the result does not depend on the order of ranks or hosts, except for the choice among equals, which is by rank.
 
 use super::disagree::{self, Disagreement};
-use super::seat::{Seat, WORLD};
+use super::rank_view::{RankView, WORLD};
 use rankdeck_types::ids::Rank;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -73,17 +73,17 @@ struct Stalled {
 }
 
 /// Looks at all ranks.
-pub(super) fn look(seats: &[Seat<'_>]) -> Vec<Finding> {
+pub(super) fn look(views: &[RankView<'_>]) -> Vec<Finding> {
     let mut names: BTreeSet<&str> = BTreeSet::new();
-    for seat in seats {
-        names.extend(seat.groups.iter().filter(|group| group.entered > 0).map(|group| group.name.as_str()));
+    for view in views {
+        names.extend(view.groups.iter().filter(|group| group.entered > 0).map(|group| group.name.as_str()));
     }
     let mut stalled: BTreeMap<&str, Stalled> = BTreeMap::new();
     let mut findings = Vec::new();
     for name in names {
-        let members = members(seats, name);
-        let Some(group) = stall(seats, &members, name) else { continue };
-        let compared: Vec<&Seat> = members.iter().filter_map(|index| seats.get(*index)).collect();
+        let members = members(views, name);
+        let Some(group) = stall(views, &members, name) else { continue };
+        let compared: Vec<&RankView> = members.iter().filter_map(|index| views.get(*index)).collect();
         if let Some(what) = disagree::calls(&compared, name) {
             findings.push(Finding::Disagree { what, waited_ms: group.waited_ms });
             continue;
@@ -92,48 +92,48 @@ pub(super) fn look(seats: &[Seat<'_>]) -> Vec<Finding> {
     }
     // A difference of order explains every wait that follows from it.
     if findings.is_empty() {
-        findings = follow(seats, &stalled);
+        findings = follow(views, &stalled);
     }
     findings
 }
 
 /// Indices of the members of a group: those who count it, and where that is all ranks, all who count anything.
-fn members(seats: &[Seat<'_>], name: &str) -> Vec<usize> {
-    let counts = |seat: &Seat| seat.of(name).is_some();
-    let size = seats.iter().filter_map(|seat| seat.of(name)).map(|group| group.size as usize).max();
-    let all = name == WORLD || size == Some(seats.len());
-    let talks = |seat: &Seat| seat.sample.page.is_some();
-    (0..seats.len())
-        .filter(|index| seats.get(*index).is_some_and(|seat| counts(seat) || (all && talks(seat))))
+fn members(views: &[RankView<'_>], name: &str) -> Vec<usize> {
+    let counts = |view: &RankView| view.of(name).is_some();
+    let size = views.iter().filter_map(|view| view.of(name)).map(|group| group.size as usize).max();
+    let all = name == WORLD || size == Some(views.len());
+    let talks = |view: &RankView| view.sample.page.is_some();
+    (0..views.len())
+        .filter(|index| views.get(*index).is_some_and(|view| counts(view) || (all && talks(view))))
         .collect()
 }
 
-fn stall(seats: &[Seat<'_>], members: &[usize], name: &str) -> Option<Stalled> {
-    let of = |index: &usize| seats.get(*index);
-    let entered = |index: &usize| of(index).and_then(|seat| seat.of(name)).map_or(0, |group| group.entered);
-    let heard = |index: &usize| of(index).is_some_and(|seat| seat.fresh);
+fn stall(views: &[RankView<'_>], members: &[usize], name: &str) -> Option<Stalled> {
+    let of = |index: &usize| views.get(*index);
+    let entered = |index: &usize| of(index).and_then(|view| view.of(name)).map_or(0, |group| group.entered);
+    let heard = |index: &usize| of(index).is_some_and(|view| view.fresh);
     let frontier = members.iter().filter(|index| heard(index)).map(entered).max().filter(|f| *f > 0)?;
     let inside = |index: &usize| {
         heard(index)
             && of(index)
-                .is_some_and(|seat| seat.alive() && seat.waiting().is_some_and(|group| group.name == name))
+                .is_some_and(|view| view.alive() && view.waiting().is_some_and(|group| group.name == name))
     };
     let waiters: Vec<usize> =
         members.iter().copied().filter(|index| entered(index) == frontier && inside(index)).collect();
-    let age = |index: &usize| of(index).and_then(|seat| seat.waiting()).map_or(0, |group| group.age_ms);
+    let age = |index: &usize| of(index).and_then(|view| view.waiting()).map_or(0, |group| group.age_ms);
     let waited_ms = waiters.iter().map(age).max()?;
-    let alive = members.iter().filter_map(of).filter(|seat| seat.alive());
-    let still = alive.clone().all(|seat| !seat.fresh || seat.still_ms >= STILL_MS);
+    let alive = members.iter().filter_map(of).filter(|view| view.alive());
+    let still = alive.clone().all(|view| !view.fresh || view.still_ms >= STILL_MS);
     if !still || waited_ms < STILL_MS {
         return None;
     }
     let behind: Vec<usize> = members.iter().copied().filter(|index| entered(index) < frontier).collect();
     // Somebody who is not heard of may be the one; the silence of its host is a verdict of its own. So may be one who never counted.
-    let unheard = behind.iter().filter_map(of).any(|seat| seat.alive() && !seat.fresh);
-    let size = members.iter().filter_map(of).filter_map(|seat| seat.of(name)).map(|group| group.size).max();
+    let unheard = behind.iter().filter_map(of).any(|view| view.alive() && !view.fresh);
+    let size = members.iter().filter_map(of).filter_map(|view| view.of(name)).map(|group| group.size).max();
     let missing = size.is_some_and(|size| size as usize > members.len());
-    let unheard_inside = behind.is_empty() && alive.clone().any(|seat| !seat.fresh);
-    let dead = behind.iter().filter_map(of).any(|seat| seat.died);
+    let unheard_inside = behind.is_empty() && alive.clone().any(|view| !view.fresh);
+    let dead = behind.iter().filter_map(of).any(|view| view.died);
     (!unheard && !missing && !unheard_inside && !dead).then_some(Stalled {
         frontier,
         waiters,
@@ -143,14 +143,14 @@ fn stall(seats: &[Seat<'_>], members: &[usize], name: &str) -> Option<Stalled> {
 }
 
 /// Follows the waits from every stalled group to where they end.
-fn follow(seats: &[Seat<'_>], stalled: &BTreeMap<&str, Stalled>) -> Vec<Finding> {
+fn follow(views: &[RankView<'_>], stalled: &BTreeMap<&str, Stalled>) -> Vec<Finding> {
     let mut findings: Vec<Finding> = Vec::new();
     let mut named: BTreeSet<Rank> = BTreeSet::new();
-    let rank = |index: usize| seats.get(index).map(|seat| seat.rank).unwrap_or_default();
+    let rank = |index: usize| views.get(index).map(|view| view.rank).unwrap_or_default();
     // Ranks that hold up the group in which a rank waits; `None` when it waits nowhere, or where nothing is known to stand still.
     let next = |index: usize| {
-        let seat = seats.get(index).filter(|seat| seat.alive())?;
-        let group = stalled.get(seat.waiting()?.name.as_str())?;
+        let view = views.get(index).filter(|view| view.alive())?;
+        let group = stalled.get(view.waiting()?.name.as_str())?;
         group.waiters.contains(&index).then_some(group)
     };
     for (name, group) in stalled {
@@ -178,13 +178,13 @@ fn follow(seats: &[Seat<'_>], stalled: &BTreeMap<&str, Stalled>) -> Vec<Finding>
         let outside: Vec<usize> = guilty
             .iter()
             .copied()
-            .filter(|index| seats.get(*index).is_some_and(|seat| seat.left || seat.waiting().is_none()))
+            .filter(|index| views.get(*index).is_some_and(|view| view.left || view.waiting().is_none()))
             .collect();
         let guilty = if outside.is_empty() { guilty } else { outside };
         let gravity = |index: &usize| {
-            seats
+            views
                 .get(*index)
-                .map(|seat| (seat.left, seat.halted_ms.is_some(), seat.silence_ms(), u32::MAX - seat.rank.0))
+                .map(|view| (view.left, view.halted_ms.is_some(), view.silence_ms(), u32::MAX - view.rank.0))
         };
         match guilty.iter().copied().max_by_key(|index| gravity(index)) {
             Some(primary) => {
@@ -194,7 +194,7 @@ fn follow(seats: &[Seat<'_>], stalled: &BTreeMap<&str, Stalled>) -> Vec<Finding>
                 let waiters: Vec<Rank> =
                     seen.iter().copied().map(rank).filter(|other| *other != rank(primary)).collect();
                 let also = guilty.iter().copied().map(rank).filter(|other| *other != rank(primary)).collect();
-                let (group_name, seq) = missing_in(seats, stalled, primary, name, group.frontier);
+                let (group_name, seq) = missing_in(views, stalled, primary, name, group.frontier);
                 findings.push(Finding::Behind {
                     rank: rank(primary),
                     also,
@@ -202,7 +202,7 @@ fn follow(seats: &[Seat<'_>], stalled: &BTreeMap<&str, Stalled>) -> Vec<Finding>
                     group: group_name,
                     seq,
                     waited_ms: group.waited_ms,
-                    ahead: is_ahead(seats, group, name),
+                    ahead: is_ahead(views, group, name),
                 });
             }
             None if everywhere && group.behind.is_empty() => findings.push(Finding::Inside {
@@ -219,8 +219,8 @@ fn follow(seats: &[Seat<'_>], stalled: &BTreeMap<&str, Stalled>) -> Vec<Finding>
                     continue;
                 }
                 let place = |index: &usize| {
-                    let seat = seats.get(*index)?;
-                    Some((seat.rank, seat.waiting()?.name.clone()))
+                    let view = views.get(*index)?;
+                    Some((view.rank, view.waiting()?.name.clone()))
                 };
                 let ring = all.iter().filter_map(place).collect();
                 findings.push(Finding::Ring { ring, waited_ms: group.waited_ms });
@@ -232,7 +232,7 @@ fn follow(seats: &[Seat<'_>], stalled: &BTreeMap<&str, Stalled>) -> Vec<Finding>
 
 /// The group and number in which a guilty rank is missing: where it holds somebody up directly.
 fn missing_in(
-    seats: &[Seat<'_>],
+    views: &[RankView<'_>],
     stalled: &BTreeMap<&str, Stalled>,
     index: usize,
     name: &str,
@@ -240,21 +240,21 @@ fn missing_in(
 ) -> (String, u64) {
     let direct = stalled.iter().find(|(_, group)| group.behind.contains(&index));
     let known = stalled.get(name).filter(|group| group.behind.contains(&index));
-    match (known, direct, seats.get(index)) {
+    match (known, direct, views.get(index)) {
         (None, Some((name, group)), Some(_)) => (name.to_string(), group.frontier),
         _ => (name.to_string(), frontier),
     }
 }
 
 /// A strict minority waits in a call that none of the others ever made: not they are late, it is early.
-fn is_ahead(seats: &[Seat<'_>], group: &Stalled, name: &str) -> bool {
+fn is_ahead(views: &[RankView<'_>], group: &Stalled, name: &str) -> bool {
     if group.waiters.len() * 2 >= group.waiters.len() + group.behind.len() {
         return false;
     }
-    let call = |index: &usize| seats.get(*index)?.waiting()?.call.clone();
+    let call = |index: &usize| views.get(*index)?.waiting()?.call.clone();
     let Some(call) = group.waiters.first().and_then(call) else { return false };
-    let late = group.behind.iter().filter_map(|index| seats.get(*index));
-    let mut known = late.clone().map(|seat| seat.recent(name)).filter(|recent| !recent.is_empty()).peekable();
+    let late = group.behind.iter().filter_map(|index| views.get(*index));
+    let mut known = late.clone().map(|view| view.recent(name)).filter(|recent| !recent.is_empty()).peekable();
     known.peek().is_some()
         && known.all(|recent| recent.iter().all(|other| (&other.op, &other.tag) != (&call.op, &call.tag)))
 }

@@ -1,6 +1,7 @@
 //! What findings about waits are worth: a verdict, a close look, or nothing. Pure.
 
-use super::cause::{self, Judged};
+use super::cause;
+use super::draft::Judgement;
 use super::evidence::{Late, Scene};
 use super::track::Track;
 use super::waits::Finding;
@@ -20,7 +21,7 @@ pub(super) fn suspicious(scene: &Scene<'_>, finding: &Finding) -> Vec<Rank> {
     match finding {
         // It waits too: what is between them is what matters.
         Finding::Behind { rank, also, waiters, .. }
-            if scene.seats.iter().any(|seat| seat.rank == *rank && seat.waiting().is_some()) =>
+            if scene.views.iter().any(|view| view.rank == *rank && view.waiting().is_some()) =>
         {
             let all = std::iter::once(rank).chain(also).chain(waiters);
             all.copied().take(looks::MOST).collect()
@@ -49,20 +50,20 @@ pub(super) fn waiting(
         Finding::Behind { .. } | Finding::Ring { .. } | Finding::Inside { .. } if dead => None,
         Finding::Behind { rank, also, waiters, group, seq, waited_ms, ahead } => {
             let (waited_ms, seq, ahead) = (*waited_ms, *seq, *ahead);
-            let seat = scene.seats.iter().find(|seat| seat.rank == *rank)?;
-            let judged = cause::judge(seat, waited_ms, limits)?;
+            let view = scene.views.iter().find(|view| view.rank == *rank)?;
+            let judged = cause::judge(view, waited_ms, limits)?;
             if judged.reason == Reason::InsideEarlier {
                 // It entered what the others have left: what they sent it may be lost on the way.
                 let members: Vec<Rank> = std::iter::once(rank).chain(also).chain(waiters).copied().collect();
-                if let Some(trouble) = network::sockets(scene.model, scene.seats, &members, waited_ms) {
-                    return Some(scene.network(&trouble));
+                if let Some(trouble) = network::sockets(scene.model, scene.views, &members, waited_ms) {
+                    return Some(scene.network(trouble));
                 }
             }
             if ahead && judged.severity == Severity::Red {
                 // The one that waits alone is early; those who are late have never heard of its call.
                 let early = *waiters.first()?;
                 let late = Late { rank: early, also: &[], waiters: &[*rank], group, seq, waited_ms, ahead };
-                return Some(scene.behind(&late, Judged { reason: Reason::ExtraCall, ..judged }));
+                return Some(scene.behind(&late, Judgement { reason: Reason::ExtraCall, ..judged }));
             }
             Some(
                 scene.behind(
@@ -76,14 +77,14 @@ pub(super) fn waiting(
             (*waited_ms >= limits.behind).then(|| scene.ring(ring, *waited_ms))
         }
         Finding::Inside { members, seq, waited_ms, .. } => {
-            let halted = scene.seats.iter().any(|seat| seat.halted_ms.is_some());
+            let halted = scene.views.iter().any(|view| view.halted_ms.is_some());
             if halted {
                 return None;
             }
-            if let Some(trouble) = network::sockets(scene.model, scene.seats, members, *waited_ms)
+            if let Some(trouble) = network::sockets(scene.model, scene.views, members, *waited_ms)
                 && *waited_ms >= limits.behind
             {
-                return Some(scene.network(&trouble));
+                return Some(scene.network(trouble));
             }
             let severity = if *waited_ms >= limits.init { Severity::Red } else { Severity::Amber };
             (*waited_ms >= cause::AMBER_MS).then(|| scene.everywhere(members, *seq, *waited_ms, severity))
@@ -101,7 +102,7 @@ pub(super) fn alone(
         return None;
     }
     let since = |rank: &Rank, track: &Track| {
-        let page = scene.seats.iter().find(|seat| seat.rank == *rank && seat.fresh)?.page()?;
+        let page = scene.views.iter().find(|view| view.rank == *rank && view.fresh)?.page()?;
         // An optimiser of a script may step as often as it likes.
         if page.by_hook {
             return None;

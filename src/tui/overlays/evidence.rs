@@ -1,7 +1,7 @@
 //! Why the watch says what it says: one card per verdict.
 
 use crate::overlays;
-use crate::overlays::{EVIDENCE_CELLS, Fact, LABEL};
+use crate::overlays::{EVIDENCE_CELLS, LABEL};
 use crate::ranks;
 use crate::state::{Overlay, VerdictId, ViewState};
 use crate::text;
@@ -87,25 +87,6 @@ fn said_after(verdict: &VerdictReport) -> String {
         true => format!("said after {first}, {} by now", text::seconds(verdict.latency_s)),
         false => format!("said after {first}"),
     }
-}
-
-/// Label, text and gravity, in reading order, for verdicts without a card.
-fn facts(verdict: &VerdictReport, glyphs: Glyphs) -> Vec<Fact> {
-    let (severity, confidence) = words(verdict);
-    let mut list: Vec<Fact> = vec![
-        ("severity", severity.into(), ranks::severity_role(verdict.severity)),
-        ("confidence", confidence.into(), Role::Text),
-        ("said after", format!("{} of trouble", text::seconds(verdict.first_s)), Role::Text),
-    ];
-    let sign = glyphs.pick("•", "-");
-    for (i, evidence) in verdict.evidence.iter().enumerate() {
-        let label = if i == 0 { "evidence" } else { "" };
-        list.push((label, format!("{sign} {}", text::clean(evidence)), Role::Text));
-    }
-    if !verdict.hint.is_empty() {
-        list.push(("hint", text::clean(&verdict.hint), Role::Accent));
-    }
-    list
 }
 
 /// A line as parts with their gravity, before it has a style.
@@ -217,10 +198,7 @@ fn body(verdict: &VerdictReport, card: &Card, glyphs: Glyphs, cells: usize) -> V
 pub fn rows(model: &Model, about: &VerdictId, cells: usize) -> usize {
     let Some(verdict) = find(model, about) else { return 0 };
     let reason = text::wrap(&text::clean(&verdict.reason), cells).len();
-    match &verdict.card {
-        Some(card) => reason + body(verdict, card, Glyphs::Ascii, cells).len(),
-        None => reason + 1 + overlays::fact_rows(&facts(verdict, Glyphs::Ascii), cells),
-    }
+    reason + body(verdict, &verdict.card, Glyphs::Ascii, cells).len()
 }
 
 /// Draws it.
@@ -232,15 +210,9 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, about: &VerdictId, top: usize) {
         .into_iter()
         .map(|line| Line::from(ctx.s(line, Role::Strong)))
         .collect();
-    match &verdict.card {
-        Some(card) => lines.extend(body(verdict, card, ctx.glyphs(), cells).into_iter().map(|parts| {
-            Line::from(parts.into_iter().map(|(part, role)| ctx.s(part, role)).collect::<Vec<_>>())
-        })),
-        None => {
-            lines.push(Line::default());
-            lines.extend(overlays::fact_lines(ctx, &facts(verdict, ctx.glyphs()), cells));
-        }
-    }
+    lines.extend(body(verdict, &verdict.card, ctx.glyphs(), cells).into_iter().map(|parts| {
+        Line::from(parts.into_iter().map(|(part, role)| ctx.s(part, role)).collect::<Vec<_>>())
+    }));
     let place = ctx.live.verdicts.iter().position(|other| ranks::verdict_id(other) == *about).unwrap_or(0);
     let title = format!("{} {}: {}", ctx.glyphs().tone(role), who(verdict), verdict.verdict.name());
     let title = match ctx.live.verdicts.len() {
@@ -259,13 +231,6 @@ pub fn plain(model: &Model, about: &VerdictId) -> String {
         verdict.reason.clone(),
         format!("severity {severity}; confidence {confidence}; {}", said_after(verdict)),
     ];
-    if let Some(card) = &verdict.card {
-        lines.extend(card.text());
-        return lines.join("\n");
-    }
-    lines.extend(verdict.evidence.iter().map(|evidence| format!("- {evidence}")));
-    if !verdict.hint.is_empty() {
-        lines.push(format!("hint: {}", verdict.hint));
-    }
+    lines.extend(verdict.card.text());
     lines.join("\n")
 }

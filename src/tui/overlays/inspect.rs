@@ -20,11 +20,11 @@ fn facts(model: &Model, rank: &RankModel, now: Timestamp, glyphs: Glyphs) -> Vec
         vec![("state", format!("{} {} {}", state.letter, state.glyph, state.word), state.role)];
     if let Some(verdict) = ranks::verdict_of(model, rank.rank) {
         list.push(("verdict", text::clean(&verdict.reason), ranks::severity_role(verdict.severity)));
-        for evidence in &verdict.evidence {
-            list.push(("", format!("{} {}", glyphs.pick("•", "-"), text::clean(evidence)), Role::Text));
+        for evidence in verdict.card.evidence() {
+            list.push(("", format!("{} {}", glyphs.pick("•", "-"), text::clean(&evidence)), Role::Text));
         }
-        if !verdict.hint.is_empty() {
-            list.push(("hint", text::clean(&verdict.hint), Role::Accent));
+        if !verdict.card.actions.is_empty() {
+            list.push(("hint", text::clean(&verdict.card.hint()), Role::Accent));
         }
     }
     if let Some((error, hint)) = &rank.error {

@@ -91,8 +91,8 @@ fn alert(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) {
     let room = usize::from(area.width).saturating_sub(label.width() + width(&right) + 2);
     let reason = text::clean(&format!("{}{sure}", worst.reason));
     let beside = if area.height > 1 {
-        let hint =
-            if worst.hint.is_empty() { String::new() } else { format!("hint: {}", text::clean(&worst.hint)) };
+        let hint = worst.card.hint();
+        let hint = if hint.is_empty() { String::new() } else { format!("hint: {}", text::clean(&hint)) };
         put(
             buf,
             area,

@@ -4,7 +4,7 @@
 use super::pretty::pretty;
 use super::{between, read, repository};
 use crate::support::{Bench, rankdeck};
-use rankdeck_core::reason::Reason;
+use rankdeck_core::reason;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -168,9 +168,9 @@ fn with_examples(text: &str, examples: &BTreeMap<String, String>) -> String {
 /// The list of reasons, by verdict.
 fn reasons() -> String {
     let mut by_verdict: Vec<(&str, Vec<String>)> = Vec::new();
-    for reason in Reason::ALL {
-        let verdict = reason.kind().name();
-        let name = format!("`{}`", reason.name());
+    for row in reason::reasons() {
+        let verdict = row.kind.name();
+        let name = format!("`{}`", row.name);
         match by_verdict.iter_mut().find(|(known, _)| *known == verdict) {
             Some((_, names)) => names.push(name),
             None => by_verdict.push((verdict, vec![name])),

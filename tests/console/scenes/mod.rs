@@ -350,13 +350,15 @@ pub fn verdict(rank: u32, host: &str, kind: VerdictKind, reason: &str) -> Verdic
         severity: Severity::Red,
         confidence: Confidence::Certain,
         reason_code: Default::default(),
-        card: None,
+        card: Box::default(),
         reason: reason.into(),
-        evidence: vec![],
         latency_s: 5.2,
         first_s: 5.2,
-        hint: String::new(),
     }
+}
+
+fn note(text: &str) -> Advice {
+    Advice { text: text.into(), command: String::new() }
 }
 
 /// Rank 3 of 4 does not enter a collective that the others wait in.
@@ -368,12 +370,12 @@ pub fn behind() -> Model {
         VerdictKind::Behind,
         "3 ranks wait 6.2 s in #12,042 all_reduce grad, which rank 3 has not entered",
     );
-    said.evidence = vec![
+    said.card.facts = vec![
         "ranks 0, 1, 2 are inside #12,042 all_reduce grad (36,620 bytes f32)".into(),
         "rank 3 left #12,041 6.4 s ago and is in phase learn since 6.4 s without progress".into(),
         "process 4303 is in state R at 100% of one core".into(),
     ];
-    said.hint = "look at its log (l); restart from the latest checkpoint (r)".into();
+    said.card.actions = vec![note("look at its log (l)"), note("restart from the latest checkpoint (r)")];
     model.verdicts.push(said);
     let mut slow =
         verdict(1, "node-a", VerdictKind::Straggler, "rank 1 needs 1.6 times the median of a rollout");
@@ -406,8 +408,8 @@ pub fn dead() -> Model {
         Some(("cuda: out of memory while allocating 2.0 GiB".into(), "lower env.num_envs".into()));
     model.ranks[3].life = RankLife::Exited(Exit::Signal { signal: 15, out_of_memory: false });
     let mut said = verdict(1, "node-a", VerdictKind::Dead, "rank 1 was killed: the kernel ran out of memory");
-    said.evidence = vec!["memory.events: oom_kill moved from 0 to 1".into()];
-    said.hint = "lower env.num_envs, then press r".into();
+    said.card.facts = vec!["memory.events: oom_kill moved from 0 to 1".into()];
+    said.card.actions = vec![note("lower env.num_envs, then press r")];
     model.verdicts.push(said);
     model.hosts[1].stopped = Some(Vec::new());
     model
@@ -466,7 +468,7 @@ pub fn behind_closely() -> Model {
     said.reason = "rank 3 on node-b waits for a lock in its phase learn (sample) at \
                    src/trainer/replay/gather.rs:88 in replay::gather; 3 ranks wait in all_reduce grad #12042"
         .into();
-    said.card = Some(Box::new(Card {
+    *said.card = Card {
         guilty: Some(Side {
             activity: "sample".into(),
             silent_ms: Some(6_400),
@@ -483,6 +485,7 @@ pub fn behind_closely() -> Model {
         }),
         waiter: Some(Side { call: Some(call), ..side(0, "node-a") }),
         facts: vec![],
+        observations: vec![],
         others: vec![Others {
             ranks: vec![Rank(1), Rank(2)],
             text: "waits in all_reduce grad #12042 since 6.1 s".into(),
@@ -503,7 +506,7 @@ pub fn behind_closely() -> Model {
                 command: "rankdeck restart cartpole_ppo-20260101-120000 --from latest".into(),
             },
         ],
-    }));
+    };
     model
 }
 

@@ -3,8 +3,8 @@
 use super::lab::*;
 use crate::testkit::*;
 use crate::watch::pace::Threshold;
-use crate::watch::seat;
-use crate::watch::seat::{HostView, Seat};
+use crate::watch::rank_view;
+use crate::watch::rank_view::{HostView, RankView};
 use crate::watch::track::Moved;
 use crate::watch::waits;
 use crate::watch::waits::Finding;
@@ -53,8 +53,8 @@ fn rank(rank: u32, world: u64, pair: u64, place: u8, silent: u64) -> RankSample 
     sample
 }
 
-fn seat(sample: &RankSample, node: u32) -> Seat<'_> {
-    Seat {
+fn view(sample: &RankSample, node: u32) -> RankView<'_> {
+    RankView {
         rank: sample.rank,
         node: NodeRank(node),
         sample,
@@ -66,7 +66,7 @@ fn seat(sample: &RankSample, node: u32) -> Seat<'_> {
         blocked_ms: None,
         moved: Moved::default(),
         threshold: Threshold { suspect: 1_000, stuck: 5_000 },
-        groups: seat::groups(sample),
+        groups: rank_view::groups(sample),
         host: HostView::default(),
         gpu: None,
         look: None,
@@ -114,9 +114,9 @@ proptest! {
                 rank(i as u32, *world, *pair, place, silent * 1_000 + i as u64)
             })
             .collect();
-        let seats: Vec<Seat> = samples.iter().enumerate().map(|(i, sample)| seat(sample, i as u32 / 2)).collect();
-        let moved: Vec<Seat> = order.iter().map(|i| seats[*i].clone()).collect();
-        prop_assert_eq!(blamed(&waits::look(&seats)), blamed(&waits::look(&moved)));
+        let views: Vec<RankView> = samples.iter().enumerate().map(|(i, sample)| view(sample, i as u32 / 2)).collect();
+        let moved: Vec<RankView> = order.iter().map(|i| views[*i].clone()).collect();
+        prop_assert_eq!(blamed(&waits::look(&views)), blamed(&waits::look(&moved)));
     }
 
     #[test]
@@ -128,9 +128,9 @@ proptest! {
             .enumerate()
             .map(|(i, (world, pair, place, silent))| rank(i as u32, *world, *pair, *place, *silent))
             .collect();
-        let mut seats: Vec<Seat> = samples.iter().enumerate().map(|(i, sample)| seat(sample, i as u32 / 2)).collect();
-        seats.iter_mut().for_each(|seat| seat.still_ms = 500);
-        prop_assert_eq!(waits::look(&seats), vec![]);
+        let mut views: Vec<RankView> = samples.iter().enumerate().map(|(i, sample)| view(sample, i as u32 / 2)).collect();
+        views.iter_mut().for_each(|view| view.still_ms = 500);
+        prop_assert_eq!(waits::look(&views), vec![]);
     }
 }
 

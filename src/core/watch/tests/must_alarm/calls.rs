@@ -22,7 +22,7 @@ fn p16_another_operation_is_named_by_majority_and_between_two_by_its_own_history
         for part in ["#101", "broadcast weights", "bug.rs:3", "all_reduce grad", "ddp.rs:40"] {
             assert!(verdict.reason.contains(part), "{part} in {}", verdict.reason);
         }
-        assert!(verdict.hint.contains("--check-collectives"), "{}", verdict.hint);
+        assert!(verdict.card.hint().contains("--check-collectives"), "{}", verdict.card.hint());
         c.pass(10_000);
         assert_eq!(reds(&c).len(), 1);
     }

@@ -227,5 +227,5 @@ fn p28_a_second_failure_is_a_victim_of_the_first() {
     assert_eq!(reds(&c), [(Some(1), Reason::Stopped)]);
     let victim = verdicts(&c).into_iter().find(|verdict| verdict.rank == Some(Rank(2))).unwrap();
     assert_eq!(victim.severity, Severity::Amber);
-    assert!(victim.evidence[0].contains("rank 1"), "{:?}", victim.evidence);
+    assert!(victim.card.facts[0].contains("rank 1"), "{:?}", victim.card);
 }

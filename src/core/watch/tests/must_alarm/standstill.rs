@@ -14,7 +14,7 @@ fn p7_a_stopped_rank_clears_when_it_goes_on() {
     c.hang(1, |sample| sample.state = 'T');
     let verdict = alarm(&mut c, 2_000);
     expect(&verdict, Some(1), Reason::Stopped);
-    let card = verdict.card.unwrap();
+    let card = verdict.card;
     assert_eq!(card.guilty.as_ref().unwrap().os, "stopped by a signal (T), cpu 0 %");
     assert!(card.actions[0].command.contains("kill -CONT 1001"));
     assert!(card.waiter.unwrap().call.unwrap().inside);
@@ -48,7 +48,7 @@ fn p9_storage_that_does_not_answer() {
     });
     let verdict = alarm(&mut c, 8_000);
     expect(&verdict, Some(0), Reason::Storage);
-    assert!(verdict.evidence.join(" ").contains("percpu_rwsem_wait"));
+    assert!(verdict.card.evidence().join(" ").contains("percpu_rwsem_wait"));
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn p12_a_lock_taken_twice_is_named_with_file_and_line() {
     let at = "src/trainer/replay/gather.rs:88 in replay::gather";
     assert!(verdict.reason.contains(at), "{}", verdict.reason);
     assert!(verdict.reason.contains("learn (sample)"), "{}", verdict.reason);
-    let card = verdict.card.unwrap();
+    let card = verdict.card;
     let guilty = card.guilty.unwrap();
     assert_eq!(guilty.at, at);
     // Below what it is blocked in stand the program's own frames, not those of libraries.
@@ -281,12 +281,12 @@ fn p30_python_ranks_are_named_by_the_counters_of_the_hook() {
 fn a_look_that_comes_late_is_told_once_more() {
     let mut c = trained(2);
     c.hang(1, |sample| sample.state = 'T');
-    assert!(alarm(&mut c, 2_000).card.unwrap().guilty.unwrap().at.is_empty());
+    assert!(alarm(&mut c, 2_000).card.guilty.unwrap().at.is_empty());
     c.agents[0].inspections.insert(1, look_at(1, "step", "env.rs", 5));
     c.pass(12_000);
     let told = verdicts(&c);
     assert_eq!(told.len(), 2, "{told:?}");
-    assert_eq!(told[1].card.as_ref().unwrap().guilty.as_ref().unwrap().at, "env.rs:5 in step");
+    assert_eq!(told[1].card.guilty.as_ref().unwrap().at, "env.rs:5 in step");
     assert_eq!((told[0].first_s, told[1].first_s), (told[0].latency_s, told[0].latency_s));
     assert!(told[1].latency_s > told[0].latency_s, "{told:?}");
     assert!(c.model().verdicts[0].latency_s > 10.0 && c.model().verdicts[0].first_s < 2.0);

@@ -18,7 +18,7 @@ const SAME_SIZE: [&str; 3] = ["all_reduce", "broadcast", "barrier"];
 
 /// One rank.
 #[derive(Debug, Clone)]
-pub(super) struct Seat<'a> {
+pub(super) struct RankView<'a> {
     /// Which.
     pub rank: Rank,
     /// Its host.
@@ -96,7 +96,7 @@ pub(super) struct Membership {
     pub call: Option<Call>,
 }
 
-impl Seat<'_> {
+impl RankView<'_> {
     /// The page.
     pub fn page(&self) -> Option<&PageSample> {
         self.sample.page.as_ref()
