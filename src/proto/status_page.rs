@@ -1,12 +1,13 @@
 //! The status page: one memory-mapped file per rank, written by the rank, read by its agent.
 //!
-//! Owner: the rank (writer, one thread); the agent maps it read-only. It stays readable when the rank is stopped, spins
-//! inside NCCL or is dead, and writing it costs no system call: this is what makes stuck-rank detection certain.
+//! Owner: the rank (writer, one thread); the agent maps it read-only. It stays readable when the rank is
+//! stopped, spins inside NCCL or is dead, and writing it costs no system call: this is what makes stuck-rank
+//! detection certain.
 //!
 //! Layout, version 2: 64-bit little-endian words in a file of [`PAGE_BYTES`].
 //! ```text
 //! word    0  magic "rankdeck"      1  version        2  rank       3  generation     4  pid
-//! word    5  writer: 1 the hook in a Python rank   6  dumps that the agent has asked the hook for   7  dumps it has written
+//! word    5  writer: 1 the hook in a Python rank   6  dumps the agent asked for   7  dumps the hook wrote
 //! word    8  seqlock: odd while the writer is inside
 //! words   9  body, in the order of `Body::words`
 //! word   64  ring of the latest RING collectives of all groups, slot = seq % RING
@@ -15,23 +16,23 @@
 //! word 1792  table of SITES names of call sites
 //! ```
 //! Invariants:
-//! - PAGE-1: a reader returns a body only if the seqlock was even and unchanged around it; it gives up after a bounded number of tries
-//!   (a writer killed inside leaves the lock odd; then the torn body is returned and marked).
+//! - PAGE-1: a reader returns a body only if the seqlock was even and unchanged around it; it gives up after
+//!   a bounded number of tries (a writer that is killed inside leaves the lock odd; the body is then returned
+//!   and marked as torn).
 //! - PAGE-2: every word is an atomic; there is no undefined behaviour however reader and writer interleave.
 //! - PAGE-3: times are CLOCK_MONOTONIC nanoseconds of the host; only ages leave it.
-//! - PAGE-4: pages of version 1 can still be read; what they lack is empty.
 
 mod layout;
 mod sample;
 
 pub use layout::{
-    Body, Collective, Dtype, GROUPS, Group, ITERATIONS, Iteration, Op, PHASES, RING, SITE_TEXT, SITES, tag,
-    tag_text,
+    Body, Collective, Dtype, GROUPS, Group, ITERATIONS, Iteration, Op, PAGE_BYTES, PHASES, RING, SITE_TEXT,
+    SITES, VERSION, tag, tag_text,
 };
 
 use super::message::{Activity, Phase};
 use layout::{
-    BODY, BODY_WORDS, GROUP_WORDS, GROUPS_START, ITERATION_WORDS, ITERATIONS_START, Layout, RING_WORDS,
+    BODY, BODY_WORDS, GROUP_WORDS, GROUPS_START, ITERATION_WORDS, ITERATIONS_START, RING_START, RING_WORDS,
     SITE_WORDS, SITES_START,
 };
 use memmap2::{MmapMut, MmapOptions};
@@ -41,10 +42,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Size of the file.
-pub const PAGE_BYTES: usize = 16384;
-/// Layout version.
-pub const VERSION: u64 = 2;
 /// The group of all ranks: always the first in the table.
 pub const WORLD: GroupId = GroupId(0);
 
@@ -86,22 +83,19 @@ pub struct Entry {
     pub call_site: u64,
 }
 
-struct Words {
-    map: MmapMut,
-    /// Words in the map.
-    length: usize,
-}
+/// A map of [`PAGE_BYTES`].
+struct Words(MmapMut);
 
 impl Words {
     fn get(&self, index: usize) -> &AtomicU64 {
-        assert!(index < self.length, "word inside the page");
-        // SAFETY: the map is `length` words long and page-aligned, `index` was checked, and both processes access it only as atomics.
-        unsafe { &*self.map.as_ptr().cast::<AtomicU64>().add(index) }
+        assert!(index < PAGE_BYTES / 8, "word inside the page");
+        // SAFETY: the map has PAGE_BYTES and is page-aligned, `index` was checked, and both processes access
+        // the page only as atomics.
+        unsafe { &*self.0.as_ptr().cast::<AtomicU64>().add(index) }
     }
 
-    /// The first `known` of N words; the rest, which an older layout lacks, is 0.
-    fn load<const N: usize>(&self, start: usize, known: usize) -> [u64; N] {
-        std::array::from_fn(|i| if i < known { self.get(start + i).load(Ordering::Relaxed) } else { 0 })
+    fn load<const N: usize>(&self, start: usize) -> [u64; N] {
+        std::array::from_fn(|i| self.get(start + i).load(Ordering::Relaxed))
     }
 
     fn store(&self, start: usize, words: &[u64]) {
@@ -132,8 +126,8 @@ enum Part {
 }
 
 impl Writer {
-    /// Creates the file (mode 0600), or takes over an existing one, and writes the head. An existing file is not cut first: a reader that
-    /// has it mapped would be killed by the access to a page that is gone.
+    /// Creates the file (mode 0600), or takes over an existing one, and writes the head. An existing file is
+    /// not cut first: access to a page that is gone would kill a reader that has the file mapped.
     pub fn create(path: &Path, rank: u32, generation: u32) -> io::Result<Writer> {
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
@@ -149,8 +143,8 @@ impl Writer {
     }
 
     fn start(map: MmapMut, rank: u32, generation: u32) -> Writer {
-        let words = Words { map, length: PAGE_BYTES / 8 };
-        // What an earlier writer left: no reader may take it for this one's.
+        let words = Words(map);
+        // A reader must not take what an earlier writer left for this writer's.
         words.get(0).store(0, Ordering::Release);
         words.store(1, &[0; PAGE_BYTES / 8 - 1]);
         let now = monotonic_ns();
@@ -170,8 +164,8 @@ impl Writer {
         &self.body
     }
 
-    /// Changes the body and publishes it. Where `train_iter` changes, a new iteration begins: all ranks must do so at the same place
-    /// between the same collectives.
+    /// Changes the body and publishes it. Where `train_iter` changes, a new iteration begins: all ranks must
+    /// do so at the same place between the same collectives.
     pub fn update(&mut self, change: impl FnOnce(&mut Body)) {
         let before = self.body.train_iter;
         change(&mut self.body);
@@ -229,8 +223,8 @@ impl Writer {
         });
     }
 
-    /// The group of that name, which must be the same on all its members; `size` is the number of members. When the table is full, a
-    /// group is still counted in the ring, but the watch cannot compare it.
+    /// The group of that name, which must be the same on all its members; `size` is the number of members.
+    /// When the table is full, a group is still counted in the ring, but the watch cannot compare it.
     pub fn group(&mut self, name: &str, size: u32) -> GroupId {
         let name = tag(name);
         let known = self.groups.iter().position(|group| group.name == name);
@@ -353,8 +347,6 @@ impl Writer {
     }
 }
 
-const RING_START: usize = 64;
-
 /// What a reader saw.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct View {
@@ -383,7 +375,6 @@ pub struct View {
 /// The agent's side.
 pub struct Reader {
     words: Words,
-    layout: Layout,
 }
 
 impl Reader {
@@ -391,23 +382,18 @@ impl Reader {
     pub fn open(path: &Path) -> io::Result<Reader> {
         let bad = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text.to_string());
         let file = File::options().read(true).write(true).open(path)?;
-        let bytes = file.metadata()?.len();
-        let smallest = layout::layout(1).map_or(PAGE_BYTES, |layout| layout.bytes);
-        if bytes < smallest as u64 {
+        if file.metadata()?.len() < PAGE_BYTES as u64 {
             return Err(bad("status page is too short"));
         }
-        let size = usize::try_from(bytes).unwrap_or(PAGE_BYTES).min(PAGE_BYTES);
         // SAFETY: the length was checked and the page never shrinks; accessed only as atomics (PAGE-2).
-        let map = unsafe { MmapOptions::new().len(size).map_mut(&file)? };
-        let words = Words { map, length: size / 8 };
+        let words = Words(unsafe { MmapOptions::new().len(PAGE_BYTES).map_mut(&file)? });
         if words.get(0).load(Ordering::Acquire) != MAGIC {
             return Err(bad("not a status page"));
         }
-        match layout::layout(words.get(1).load(Ordering::Relaxed)) {
-            Some(layout) if layout.bytes <= size => Ok(Reader { words, layout }),
-            Some(_) => Err(bad("status page is too short")),
-            None => Err(bad("status page of another version")),
+        if words.get(1).load(Ordering::Relaxed) != VERSION {
+            return Err(bad("status page of another version"));
         }
+        Ok(Reader { words })
     }
 
     /// The hook of a Python rank writes it.
@@ -446,30 +432,22 @@ impl Reader {
     }
 
     fn copy(&self) -> View {
-        let Layout { body_words, ring_start, ring, ring_words, groups, iterations, sites, .. } = self.layout;
-        let [rank, generation, pid] = self.words.load(2, 3);
-        let body = Body::from_words(&self.words.load::<BODY_WORDS>(BODY, body_words));
-        let collective = |slot| {
-            Collective::from_words(&self.words.load::<RING_WORDS>(ring_start + slot * ring_words, ring_words))
-        };
-        let group = |slot| {
-            Group::from_words(&self.words.load::<GROUP_WORDS>(GROUPS_START + slot * GROUP_WORDS, GROUP_WORDS))
-        };
-        let iteration = |slot| {
-            let start = ITERATIONS_START + slot * ITERATION_WORDS;
-            Iteration::from_words(&self.words.load::<ITERATION_WORDS>(start, ITERATION_WORDS))
-        };
-        let site = |slot| self.words.load::<SITE_WORDS>(SITES_START + slot * SITE_WORDS, SITE_WORDS);
+        let words = &self.words;
+        let [rank, generation, pid] = words.load(2);
+        let collective = |slot| Collective::from_words(&words.load(RING_START + slot * RING_WORDS));
+        let group = |slot| Group::from_words(&words.load(GROUPS_START + slot * GROUP_WORDS));
+        let iteration = |slot| Iteration::from_words(&words.load(ITERATIONS_START + slot * ITERATION_WORDS));
+        let site = |slot| words.load::<SITE_WORDS>(SITES_START + slot * SITE_WORDS);
         View {
             rank: rank as u32,
             generation: generation as u32,
             pid: pid as u32,
             by_hook: self.has_hook(),
-            body,
-            ring: used(ring, collective, |c| c.seq > 0),
-            groups: used(groups, group, |g| g.name != [0; 16]),
-            iterations: used(iterations, iteration, |i| i.at_ns > 0),
-            sites: (0..sites)
+            body: Body::from_words(&words.load::<BODY_WORDS>(BODY)),
+            ring: used(RING, collective, |c| c.seq > 0),
+            groups: used(GROUPS, group, |g| g.name != [0; 16]),
+            iterations: used(ITERATIONS, iteration, |i| i.at_ns > 0),
+            sites: (0..SITES)
                 .map(site)
                 .filter(|words| words[0] != 0)
                 .map(|words| (words[0], layout::site_text(&words)))
@@ -603,28 +581,16 @@ mod tests {
     }
 
     #[test]
-    fn page_4_pages_of_version_1_are_read() {
+    fn a_page_of_another_version_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("page");
-        let mut words = vec![0u64; 1024];
-        words[..5].copy_from_slice(&[MAGIC, 1, 3, 2, 99]);
-        words[BODY] = Phase::Learn as u64;
-        words[BODY + 9] = 5;
-        words[BODY + 10] = 4;
-        // What version 2 keeps behind the old body must not be taken from the middle of the old ring.
-        words[64 + 5 * 10..64 + 6 * 10].copy_from_slice(&[5, 1, 0, 0, 10, 40, 2, 1, 0, 77]);
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        std::fs::write(&path, bytes).unwrap();
-        let view = Reader::open(&path).unwrap().view();
-        assert_eq!((view.rank, view.generation, view.pid), (3, 2, 99));
-        assert_eq!((view.ring.len(), view.ring[0].call_site, view.ring[0].group_seq), (1, 77, 0));
-        assert_eq!((view.groups.len(), view.iterations.len(), view.sites.len()), (0, 0, 0));
-        let sample = view.sample(monotonic_ns());
-        assert_eq!((sample.phase, sample.collective.entered, sample.collective.bytes), (Phase::Learn, 5, 40));
-        words[1] = 3;
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        std::fs::write(&path, bytes).unwrap();
-        assert!(Reader::open(&path).is_err(), "a version to come");
+        let writer = Writer::create(&path, 0, 0).unwrap();
+        for version in [VERSION - 1, VERSION + 1] {
+            writer.words.store(1, &[version]);
+            assert!(Reader::open(&path).is_err());
+        }
+        writer.words.store(1, &[VERSION]);
+        assert!(Reader::open(&path).is_ok());
     }
 
     #[test]

@@ -1,25 +1,19 @@
-//! What stands on a status page, as words: the body, collectives, groups, iterations, names of call sites.
+//! The words of a status page: where each part is, and how the body, collectives, groups, iterations and
+//! names of call sites are written as words.
 //!
-//! Owner: [`super`]. Version 1 had a shorter body, a ring of 32 collectives of ten words and nothing else; its words are the first ones of
-//! version 2's, so that one decoder reads both.
+//! Owner: [`super`].
 
-/// Where things lie in a version of the page; all in words of 8 bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Layout {
-    pub bytes: usize,
-    pub body_words: usize,
-    pub ring_start: usize,
-    pub ring: usize,
-    pub ring_words: usize,
-    pub groups: usize,
-    pub iterations: usize,
-    pub sites: usize,
-}
+/// Size of the file.
+pub const PAGE_BYTES: usize = 16384;
+/// Layout version.
+pub const VERSION: u64 = 2;
 
 /// First word of the body.
 pub(super) const BODY: usize = 9;
 /// Words of a body.
 pub(super) const BODY_WORDS: usize = 40;
+/// First word of the ring of collectives.
+pub(super) const RING_START: usize = 64;
 /// Words of a ring entry.
 pub(super) const RING_WORDS: usize = 15;
 /// First word of the table of groups.
@@ -47,33 +41,6 @@ pub const SITES: usize = 32;
 pub const SITE_TEXT: usize = 56;
 /// Phases whose own time is counted.
 pub const PHASES: usize = 9;
-
-/// The layout of a version, `None` when this build does not know it.
-pub(super) fn layout(version: u64) -> Option<Layout> {
-    match version {
-        1 => Some(Layout {
-            bytes: 8192,
-            body_words: 20,
-            ring_start: 64,
-            ring: 32,
-            ring_words: 10,
-            groups: 0,
-            iterations: 0,
-            sites: 0,
-        }),
-        super::VERSION => Some(Layout {
-            bytes: super::PAGE_BYTES,
-            body_words: BODY_WORDS,
-            ring_start: 64,
-            ring: RING,
-            ring_words: RING_WORDS,
-            groups: GROUPS,
-            iterations: ITERATIONS,
-            sites: SITES,
-        }),
-        _ => None,
-    }
-}
 
 /// One collective, as the ring keeps it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -293,7 +260,8 @@ impl Collective {
         }
     }
 
-    /// What all members of a group must agree on for the same number, mixed into a chain hash (FNV-1a over words).
+    /// What all members of a group must agree on for the same number, mixed into a chain hash (FNV-1a over
+    /// words).
     pub(super) fn mixed_into(&self, chain: u64) -> u64 {
         let [low, high] = tag_words(&self.tag);
         [self.op as u64, low, high, self.count, self.bytes, self.dtype as u64, self.root]
@@ -313,7 +281,8 @@ pub struct Group {
     pub entered: u64,
     /// Number of the collective left last in it.
     pub left: u64,
-    /// Chain hash over the fingerprints (op, tag, count, bytes, dtype, root) of all collectives entered in it.
+    /// Chain hash over the fingerprints (op, tag, count, bytes, dtype, root) of all collectives entered in
+    /// it.
     pub chain: u64,
     /// Number over all groups of the rank (see [`Collective::seq`]) of the latest one entered in it.
     pub last: u64,
@@ -484,11 +453,11 @@ mod tests {
     #[test]
     fn the_tables_do_not_overlap_and_fit() {
         let end = |start: usize, count: usize, words: usize| start + count * words;
-        const { assert!(BODY + BODY_WORDS <= 64) };
-        assert!(end(64, RING, RING_WORDS) <= GROUPS_START);
+        const { assert!(BODY + BODY_WORDS <= RING_START) };
+        assert!(end(RING_START, RING, RING_WORDS) <= GROUPS_START);
         assert!(end(GROUPS_START, GROUPS, GROUP_WORDS) <= ITERATIONS_START);
         assert!(end(ITERATIONS_START, ITERATIONS, ITERATION_WORDS) <= SITES_START);
-        assert!(end(SITES_START, SITES, SITE_WORDS) * 8 <= super::super::PAGE_BYTES);
+        assert!(end(SITES_START, SITES, SITE_WORDS) * 8 <= PAGE_BYTES);
     }
 
     #[test]

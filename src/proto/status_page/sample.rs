@@ -1,4 +1,5 @@
-//! What of a page goes to the console: counters and ages always, the ring of collectives only while nothing moves.
+//! The part of a page that goes to the console: always counters and ages, the ring of collectives only while
+//! nothing moves.
 
 use super::layout::{Iteration, tag_text};
 use super::{Collective, View};
@@ -12,7 +13,8 @@ const ITERATIONS: usize = 8;
 const WINDOW_MS: u64 = 1_000;
 /// Most runs of equal collectives in a sample.
 const RUNS: usize = 32;
-/// Silence of the page from which the latest collectives are sent: a rank that works does not need to be explained.
+/// Silence of the page from which the latest collectives are sent: a rank that works does not need to be
+/// explained.
 const STILL_MS: u64 = 750;
 
 impl View {
@@ -132,8 +134,8 @@ impl View {
     }
 }
 
-/// At most [`ITERATIONS`] of the latest iterations. A fast loop is thinned out to multiples of a power of two, so that samples taken of
-/// different ranks at different moments still share some.
+/// At most [`ITERATIONS`] of the latest iterations. Of a fast loop, only multiples of a power of two are
+/// kept, so that samples of different ranks at different moments still share some.
 fn thinned(iterations: &[Iteration], now_ns: u64) -> impl Iterator<Item = &Iteration> {
     let window = WINDOW_MS * 1_000_000;
     let recent =
