@@ -1,6 +1,7 @@
-//! The evidence card as data: what a person wants to see about a verdict at one glance. The TUI draws it, JSON carries it, headless prints it.
+//! The card of a verdict: what supports it, as data. The screen draws it, JSON carries it, the plain output
+//! prints it.
 //!
-//! Owner: `core::watch` fills it in; nobody decides anything from it. Every list is bounded by who fills it.
+//! Owner: `core::watch` fills it in and bounds every list. No decision is made from it.
 
 use crate::words::seconds;
 use rankdeck_types::ids::Rank;
@@ -13,7 +14,7 @@ pub struct Card {
     /// The rank to blame, as it was when looked at last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guilty: Option<Side>,
-    /// One of those who wait for it.
+    /// A rank that waits for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiter: Option<Side>,
     /// What is decisive and stands nowhere else on the card.
@@ -21,7 +22,7 @@ pub struct Card {
     /// What else supports it: what a close look showed, and the ranks that wait.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub observations: Vec<String>,
-    /// Everybody else, ranks that do the same in one line.
+    /// The other ranks, with those that do the same in one line.
     pub others: Vec<Others>,
     /// Why it is nothing else.
     pub ruled_out: Vec<String>,
@@ -276,17 +277,19 @@ impl Call {
         let words = [self.op.as_str(), self.tag.as_str()];
         let known: Vec<&str> = words.into_iter().filter(|word| !word.is_empty() && *word != "none").collect();
         let what = if known.is_empty() { "collective".to_string() } else { known.join(" ") };
-        match self.group.is_empty() {
-            true => format!("{what} #{}", self.seq),
-            false => format!("{what} #{} of {}", self.seq, self.group),
+        if self.group.is_empty() {
+            format!("{what} #{}", self.seq)
+        } else {
+            format!("{what} #{} of {}", self.seq, self.group)
         }
     }
 
     /// `inside all_reduce grad #47 for 6.2 s`, `left ... 6.4 s ago`.
     pub fn place(&self) -> String {
-        match self.inside {
-            true => format!("inside {} for {}", self.name(), seconds(self.age_ms)),
-            false => format!("left {} {} ago", self.name(), seconds(self.age_ms)),
+        if self.inside {
+            format!("inside {} for {}", self.name(), seconds(self.age_ms))
+        } else {
+            format!("left {} {} ago", self.name(), seconds(self.age_ms))
         }
     }
 

@@ -1,6 +1,6 @@
 //! Every cause of change, as one closed enum. Recorded as it is: a trace is a list of `(Timestamp, Event)`.
 
-use crate::Learnt;
+use crate::pace_history::PaceHistory;
 use rankdeck_proto::link_event::LinkEvent;
 use rankdeck_proto::message::{AgentMessage, StopMode};
 use rankdeck_types::host::Host;
@@ -73,7 +73,7 @@ pub enum Event {
     /// What an earlier console of this run learnt about its pace; comes before all other events.
     Recalled {
         /// How long ranks are usually silent.
-        learnt: Learnt,
+        learnt: PaceHistory,
     },
     /// Time passed; nothing else did.
     Ticked,

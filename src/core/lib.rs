@@ -18,6 +18,7 @@ mod host;
 
 mod join;
 pub mod model;
+mod pace_history;
 
 pub mod reason;
 pub mod report;
@@ -31,7 +32,7 @@ mod update;
 mod watch;
 mod words;
 
-pub use watch::Learnt;
+pub use pace_history::PaceHistory;
 
 #[cfg(test)]
 mod tests;
@@ -142,7 +143,7 @@ impl Core {
     }
 
     /// What the watch has learnt about the run; the next console gets it as [`Event::Recalled`].
-    pub fn learnt(&self) -> Learnt {
+    pub fn learnt(&self) -> PaceHistory {
         self.session.watch.learnt()
     }
 

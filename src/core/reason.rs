@@ -1,8 +1,8 @@
 //! The reasons that a verdict may give: one table, from which verdicts, cards, JSON and documents are made.
 //!
-//! A row holds all that is said about a reason: its name in JSON (`reason_code`, which never changes), the kind of
-//! its verdicts, how bad it usually is, a sentence for documents (the doc comment), the sentences of verdicts, and
-//! advice. The watch fills in each `{word}` of a sentence or an advice.
+//! A row holds all that is said about a reason: its name in JSON (`reason_code`, which never changes), the
+//! kind of its verdicts, how bad it usually is, a sentence for documents (the doc comment), the sentences of
+//! verdicts, and advice. The watch fills in each `{word}` of a sentence or an advice.
 
 use serde::{Deserialize, Serialize};
 
@@ -159,8 +159,10 @@ const LOG: AdviceRow = advice("look at its log", "rankdeck logs {run} --rank {ra
 const LOGS: AdviceRow = advice("look at the logs", "rankdeck logs {run}");
 const RESTART: AdviceRow =
     advice("restart from the latest checkpoint", "rankdeck restart {run} --from latest");
-const CHECK: AdviceRow =
-    advice("restart with every collective checked before it begins", "rankdeck restart {run} --check-collectives");
+const CHECK: AdviceRow = advice(
+    "restart with every collective checked before it begins",
+    "rankdeck restart {run} --check-collectives",
+);
 const CABLE: AdviceRow = advice("look at the interface, its cable and the firewall between the hosts", "");
 const CONNECT: AdviceRow = advice("connect to it", "ssh {host}");
 const COMES_BACK: AdviceRow = advice("the run goes on there and is found again when the host answers", "");

@@ -1,4 +1,5 @@
-//! What the console tells the outside: the objects of `--json`, one per line. Schema: `docs/JSON.md`; fields are only ever added.
+//! What the console tells the outside: the objects of `--json`, one per line. Schema: `docs/JSON.md`; fields
+//! are only ever added.
 
 pub use crate::reason::{Severity, VerdictKind};
 
@@ -90,7 +91,8 @@ pub enum ReportBody {
         steps_per_s: f64,
         /// Mean return of the training episodes finished since the previous progress, `null` when none did.
         return_mean: Option<f64>,
-        /// Mean return of the last 100 training episodes over all ranks, `null` when none ended or the trainer does not say.
+        /// Mean return of the last 100 training episodes over all ranks, `null` when none ended or the
+        /// trainer does not say.
         return_last_100: Option<f64>,
         /// Optimiser updates.
         updates: u64,
@@ -232,7 +234,7 @@ pub struct FirstFailure {
     pub time: WallTime,
     /// The time is right within this many seconds: half a round trip to the host's agent.
     pub bound_s: f64,
-    /// No other failure of the same gravity lies within the bounds of both clocks.
+    /// No other failure of the same gravity is within the bounds of both clocks.
     pub certain: bool,
     /// The end of its log, oldest line first.
     pub last_lines: Vec<String>,

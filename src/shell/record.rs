@@ -11,7 +11,7 @@ use rankdeck_core::event::Event;
 use rankdeck_core::report::{Report, ReportBody};
 use rankdeck_core::trace;
 use rankdeck_core::trace::Header;
-use rankdeck_core::{Goal, Learnt};
+use rankdeck_core::{Goal, PaceHistory};
 use rankdeck_types::ids::{RunId, Timestamp, WallTime};
 use rankdeck_types::plan::Until;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -37,7 +37,7 @@ pub struct Recorder {
     tracer: trace::Recorder,
     events: Journal,
     dirty_since: Option<Timestamp>,
-    learnt: Learnt,
+    learnt: PaceHistory,
     learnt_at: Timestamp,
 }
 
@@ -72,7 +72,7 @@ pub fn create(path: &Path) -> io::Result<File> {
 }
 
 /// What the latest earlier console of the same run, whose folder lies beside `own`, has learnt.
-pub fn recall(own: &Path) -> Option<Learnt> {
+pub fn recall(own: &Path) -> Option<PaceHistory> {
     let folders = std::fs::read_dir(own.parent()?).ok()?.flatten().map(|entry| entry.path());
     let files = folders.filter(|folder| folder != own).map(|folder| folder.join(LEARNT));
     let dated = files.filter_map(|file| Some((file.metadata().ok()?.modified().ok()?, file)));
@@ -104,7 +104,7 @@ impl Recorder {
             tracer,
             events: Journal::new(&folder.join("events.jsonl"))?,
             dirty_since: None,
-            learnt: Learnt::default(),
+            learnt: PaceHistory::default(),
             learnt_at: Timestamp(0),
         };
         recorder.trace.write(first.trim_end(), false);
@@ -140,7 +140,7 @@ impl Recorder {
 
     /// Keeps what the watch has learnt, at most every [`LEARNT_MS`], or `now` is not given. A failure costs the next console some minutes
     /// of learning, and is logged.
-    pub fn learnt(&mut self, now: Option<Timestamp>, learnt: impl FnOnce() -> Learnt) {
+    pub fn learnt(&mut self, now: Option<Timestamp>, learnt: impl FnOnce() -> PaceHistory) {
         if now.is_some_and(|now| now.since(self.learnt_at) < LEARNT_MS) {
             return;
         }
@@ -261,7 +261,7 @@ mod tests {
         let run = RunId("r".into());
         let first = make_folder(runs.path(), &run).unwrap();
         let mut recorder = Recorder::new(&first, &goal(), &[], false, 0.0).unwrap();
-        let learnt = Learnt { places: vec![vec![(4, 7)]] };
+        let learnt = PaceHistory { places: vec![vec![(4, 7)]] };
         recorder.learnt(Some(Timestamp(5)), || panic!("not yet"));
         recorder.learnt(Some(Timestamp(LEARNT_MS)), || learnt.clone());
         let second = make_folder(runs.path(), &run).unwrap();

@@ -13,7 +13,7 @@ use rankdeck_proto::message::RankSample;
 use rankdeck_types::ids::Rank;
 use std::collections::BTreeMap;
 
-/// Frames on a card, and those at the top that are there whoever they belong to.
+/// Frames on a card. The top ones are always there, the others only if they are the program's own.
 const FRAMES: usize = 12;
 const TOP_FRAMES: usize = 3;
 /// Lines about other ranks.
@@ -95,7 +95,8 @@ fn children(sample: &RankSample, look: Option<&Inspection>) -> Vec<String> {
     list.into_iter().take(CHILDREN).collect()
 }
 
-/// The stack of the main thread, Python frames before native ones: what it is blocked in, and below that the program's own frames.
+/// The stack of the main thread, Python frames before native ones: what it is blocked in, and below that the
+/// program's own frames.
 fn stack(look: &Inspection) -> Vec<String> {
     let order = [How::Python, How::Native, How::Kernel];
     let threads = order.iter().flat_map(|how| look.threads.iter().filter(move |thread| thread.how == *how));

@@ -1,6 +1,7 @@
-//! Why a rank is late: the reason table. First match wins. Pure.
+//! Why a rank is late: the first rule that matches gives the reason. Pure.
 //!
-//! A wait is explained by what the late rank does, so its phase and its silence decide how long is too long, not the wait of the others.
+//! A wait is explained by what the late rank does, so its phase and its silence decide how long is too long,
+//! not the wait of the others.
 
 use super::draft::Judgement;
 use super::pace::SUSPECT_MS;
@@ -16,8 +17,8 @@ pub(super) const AMBER_MS: u64 = 30_000;
 /// CPU share from which a rank is busy, and below which it is idle.
 const BUSY: f64 = 0.8;
 const IDLE: f64 = 0.05;
-/// Share of the time without a core from which a rank is starved, and how many times its budget that may last: a loop without end on a busy
-/// host looks the same.
+/// Share of the time without a core from which a rank is starved. [`STARVED`] is how many times its budget
+/// that may last: an endless loop on a busy host looks the same.
 const DELAYED: f64 = 0.2;
 /// CPU share from which a rank on a busy host has its part of it.
 const FAIR: f64 = 0.5;
@@ -25,7 +26,7 @@ pub(super) const STARVED: u64 = 4;
 /// Pressure of memory (full) and major faults per second from which a host thrashes.
 const MEMORY_FULL: f32 = 20.0;
 const FAULTS: f64 = 1_000.0;
-/// Milliseconds in state D after which it is no accident.
+/// Milliseconds in state D after which it is not an accident.
 const BLOCKED_MS: u64 = 1_000;
 /// Wait after which a rank that has not come to the rendezvous and does nothing is named.
 pub(super) const RENDEZVOUS_MS: u64 = 10_000;
@@ -124,7 +125,8 @@ fn same_function(view: &RankView<'_>) -> bool {
     view.function_before.is_some() && view.look.and_then(user_function).as_deref() == view.function_before
 }
 
-/// It has something to do and does not get a core for it. One that only waits uses none at all, however busy its host is.
+/// It has something to do and does not get a core for it. One that only waits uses none at all, however busy
+/// its host is.
 pub(super) fn starved(view: &RankView<'_>) -> bool {
     let busy = view.host.is_busy();
     let moved = &view.moved;
@@ -133,7 +135,8 @@ pub(super) fn starved(view: &RankView<'_>) -> bool {
     busy && waits && moved.cpu.is_some_and(|cpu| cpu < FAIR)
 }
 
-/// On a host without a free core, it and its children get little, or are ready for it: whatever they do takes its time.
+/// Its host has no free core, and the rank and its children get little CPU or wait for it, so that all they
+/// do takes long.
 fn gets_little(view: &RankView<'_>) -> bool {
     let moved = &view.moved;
     let children = moved.children_cpu_ms as f64 / moved.over_ms.max(1) as f64;
@@ -153,7 +156,7 @@ pub(super) fn judge(view: &RankView<'_>, waited_ms: u64, limits: &Limits) -> Opt
         return red(Confidence::Certain, Reason::LeftEarly);
     }
     if view.halted_ms.is_some() {
-        // Told as such, from its own signals.
+        // That has a verdict of its own.
         return None;
     }
     if starved(view) && silence < threshold.stuck.saturating_mul(STARVED) {
@@ -171,14 +174,14 @@ pub(super) fn judge(view: &RankView<'_>, waited_ms: u64, limits: &Limits) -> Opt
     let env = matches!(phase, None | Some(Phase::Rollout | Phase::Eval))
         || matches!(view.page().map(|page| page.activity), Some(Activity::EnvReset | Activity::EnvStep));
     let waits_in = wait(view);
-    // A program that tells no phases may poll for anything: there a worker must be known to be unable to answer.
+    // A program that reports no phase may poll for anything: one of its workers must be known to be stopped.
     let polls = waits_in == Wait::Poll && (phase.is_some() || stopped_child(view).is_some());
     if env && (polls || matches!(waits_in, Wait::Pipe | Wait::Child)) {
         if dead_child(view).is_some() && silence >= SUSPECT_MS && waited_ms >= SUSPECT_MS {
             return red(Confidence::Certain, Reason::EnvWorkerDied);
         }
         match children_work(view) {
-            // A look may be of before it began to compute.
+            // The look may be older than the computation.
             Some(false) if overdue && cpu(view) <= IDLE => {
                 return red(Confidence::Likely, Reason::EnvWorkerDeadlocked);
             }
@@ -186,20 +189,20 @@ pub(super) fn judge(view: &RankView<'_>, waited_ms: u64, limits: &Limits) -> Opt
             Some(false) | None => {}
         }
     }
-    // A thread that computes gives the lock away when another one wants it; one that sleeps with it does not.
+    // A thread that computes releases the lock when another one wants it. A thread that sleeps does not.
     if view.look.is_some_and(gil) && overdue && view.sample.state != 'R' && cpu(view) <= IDLE {
         return red(Confidence::Likely, Reason::GilHeld);
     }
     let long = matches!(phase, Some(Phase::Eval | Phase::Checkpoint | Phase::Init | Phase::Rendezvous));
     let compiling = view.page().is_some_and(|page| page.activity == Activity::Compile);
-    // Progress of the program itself renews the budget without end, a busy CPU alone three times.
+    // Progress of the program always renews the budget, a busy CPU alone three times.
     let silent_budget = threshold.stuck.saturating_mul(if never_sleeps(view) { 4 } else { 1 });
     if (long || compiling) && progresses(view) && silence < silent_budget {
         return if shown { amber(Reason::ExpectedWait) } else { None };
     }
-    // Programs without phases may evaluate for as long as they like, as long as they do something: nothing tells that from a loop without end,
-    // but one that is always in the same function is worth a word.
-    // The kernel counts the wait for a core when it is over: one that gets none at all is only seen ready to run.
+    // A program without phases may work for as long as it likes. Nothing tells an evaluation from an endless
+    // loop, but a program that is in the same function at each look is worth a word. The kernel counts a wait
+    // for a core only when it is over, so a rank that gets no core at all is merely seen ready to run.
     let works = progresses(view) || cpu(view) > IDLE || view.sample.state == 'R';
     if phase.is_none() && works && silence < limits.rank0 {
         if overdue && never_sleeps(view) && same_function(view) {

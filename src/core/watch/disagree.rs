@@ -1,8 +1,10 @@
-//! Who left the common order of collectives: the first number at which members of a group differ. Pure.
+//! Which rank left the common order of collectives: the first number at which members of a group differ.
+//! Pure.
 //!
-//! Two sources: the latest collectives of ranks that stand still (exact, with call sites), and the beginnings of iterations of ranks that run
-//! on (a call left out with the same shape raises no error anywhere, but from then on an iteration begins at another number).
-//! A strict majority is right. Without one, a rank that left its own earlier pattern is named; still a tie names nobody.
+//! Two sources: the latest collectives of ranks that stand still (exact, with call sites), and the beginnings
+//! of iterations of ranks that run on (a call left out with the same shape raises no error anywhere, but from
+//! then on an iteration begins at another number). A strict majority is right. Without one, a rank that left
+//! its own earlier pattern is named. A tie names nobody.
 
 use super::rank_view::{self, RankView};
 use super::track::{Started, Track};
@@ -38,38 +40,51 @@ pub(super) struct Disagreement {
     pub theirs: String,
 }
 
-/// What counts when two ranks are compared at one number.
-type Print = (String, String, u64, String, Option<u32>);
-
+/// One call of a member.
 #[derive(Debug, Clone)]
 struct Step {
-    print: Print,
-    chain: u64,
-    train_iter: u64,
     call: Call,
+    /// Elements that must be equal on all members; 0 where they may differ.
+    compared: u64,
+    /// Chain hash of the group with this call, 0 when unknown.
+    chain: u64,
+    /// Training iteration, 0 when unknown.
+    train_iter: u64,
 }
 
-fn step_of(page: &PageSample, recent: &RecentCollective) -> Step {
-    let call = Call {
-        inside: false,
-        op: recent.op.clone(),
-        tag: recent.tag.clone(),
-        group: recent.group.clone(),
-        seq: recent.seq,
-        count: recent.count,
-        dtype: recent.dtype.clone(),
-        bytes: 0,
-        root: recent.root,
-        site: recent.site.clone(),
-        age_ms: 0,
-    };
-    let chain = if page.by_hook { 0 } else { recent.chain };
-    Step { print: print(page, &call), chain, train_iter: recent.train_iter, call }
-}
+impl Step {
+    fn new(page: &PageSample, call: Call, chain: u64, train_iter: u64) -> Step {
+        let compared = rank_view::compared_count(page, &call.op, call.count);
+        Step { call, compared, chain, train_iter }
+    }
 
-fn print(page: &PageSample, call: &Call) -> Print {
-    let count = rank_view::compared_count(page, &call.op, call.count);
-    (call.op.clone(), call.tag.clone(), count, call.dtype.clone(), call.root)
+    /// The first call of a run of equal ones.
+    fn first_of(page: &PageSample, run: &RecentCollective) -> Step {
+        let call = Call {
+            op: run.op.clone(),
+            tag: run.tag.clone(),
+            group: run.group.clone(),
+            seq: run.seq,
+            count: run.count,
+            dtype: run.dtype.clone(),
+            root: run.root,
+            site: run.site.clone(),
+            ..Call::default()
+        };
+        Step::new(page, call, if page.by_hook { 0 } else { run.chain }, run.train_iter)
+    }
+
+    fn is_same_operation(&self, other: &Step) -> bool {
+        self.call.op == other.call.op && self.call.tag == other.call.tag
+    }
+
+    /// The calls fit together, whatever came before them.
+    fn is_same_call(&self, other: &Step) -> bool {
+        self.is_same_operation(other)
+            && self.compared == other.compared
+            && self.call.dtype == other.call.dtype
+            && self.call.root == other.call.root
+    }
 }
 
 /// What one member is known to have called, by number.
@@ -81,21 +96,20 @@ fn history(view: &RankView<'_>, group: &str) -> BTreeMap<u64, Step> {
         let last = run.more.min(RUN);
         for more in 0..=last {
             let seq = run.seq.saturating_add(more);
-            let mut step = step_of(page, run);
+            let mut step = Step::first_of(page, run);
             step.call.seq = seq;
             // The chain hash is the last one's.
             step.chain = if more == last { step.chain } else { 0 };
             steps.insert(seq, step);
         }
     }
-    if let Some(member) = view.of(group)
-        && let Some(call) = &member.call
+    if let Some(member) = view.group(group)
+        && let Some(call) = view.call_in(group)
         && !matches!(call.op.as_str(), "" | "none")
         && !steps.contains_key(&call.seq)
     {
         let chain = if call.seq == member.entered { member.chain } else { 0 };
-        let step = Step { print: print(page, call), chain, train_iter: 0, call: call.clone() };
-        steps.insert(call.seq, step);
+        steps.insert(call.seq, Step::new(page, call, chain, 0));
     }
     steps
 }
@@ -103,12 +117,7 @@ fn history(view: &RankView<'_>, group: &str) -> BTreeMap<u64, Step> {
 /// Do two ranks differ at one number?
 fn differ(a: &Step, b: &Step) -> bool {
     let known = |x: u64, y: u64| x > 0 && y > 0;
-    // Old pages know no counts: their bytes stand in.
-    let unknown = a.print.2 == 0 && b.print.2 == 0;
-    let bytes =
-        unknown && a.call.count == 0 && known(a.call.bytes, b.call.bytes) && a.call.bytes != b.call.bytes;
-    a.print != b.print
-        || bytes
+    !a.is_same_call(b)
         || (known(a.chain, b.chain) && a.chain != b.chain)
         || (known(a.train_iter, b.train_iter) && a.train_iter != b.train_iter)
 }
@@ -203,38 +212,34 @@ fn classify(
     steps: &BTreeMap<u64, Step>,
     seq: u64,
 ) -> Reason {
-    if mine.print == theirs.print && mine.call.bytes == theirs.call.bytes {
+    if mine.is_same_call(theirs) {
         return Reason::SilentShift;
     }
-    if mine.print != theirs.print
-        && expected(steps, seq, seq + 1).is_some_and(|next| next.print == mine.print)
-        && expected(steps, seq, seq).is_some_and(|now| now.print == theirs.print)
-    {
+    let went_on = expected(steps, seq, seq + 1).is_some_and(|next| next.is_same_call(mine))
+        && expected(steps, seq, seq).is_some_and(|now| now.is_same_call(theirs));
+    if went_on || left_out(steps, seq, mine, theirs) {
         return Reason::SkippedCall;
     }
-    if mine.print != theirs.print && left_out(steps, seq, &mine.print, &theirs.print) {
-        return Reason::SkippedCall;
-    }
-    if mine.print.0 == theirs.print.0 && mine.print.1 == theirs.print.1 {
+    if mine.is_same_operation(theirs) {
         return Reason::SizeMismatch;
     }
     let aside = matches!(view.phase(), Some(Phase::Eval | Phase::Checkpoint));
-    if mine.print.0 == "barrier" || aside { Reason::ExtraCall } else { Reason::OpMismatch }
+    if mine.call.op == "barrier" || aside { Reason::ExtraCall } else { Reason::OpMismatch }
 }
 
-/// Did the rank go on to something that it has called before, with one `wanted` less in this iteration than in all iterations before? Calls of other
-/// kinds, such as reports, may come and go in between.
-fn left_out(steps: &BTreeMap<u64, Step>, seq: u64, mine: &Print, wanted: &Print) -> bool {
+/// Did the rank go on to something that it has called before, with one `wanted` less in this iteration than
+/// in all iterations before? Calls of other kinds, such as reports, may come and go in between.
+fn left_out(steps: &BTreeMap<u64, Step>, seq: u64, mine: &Step, wanted: &Step) -> bool {
     let before = || steps.range(..seq).map(|(_, step)| step);
     let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
-    for step in before().filter(|step| step.print == *wanted) {
+    for step in before().filter(|step| step.is_same_call(wanted)) {
         *counts.entry(step.train_iter).or_default() += 1;
     }
     let last = counts.pop_last();
     // The beginning of the first iteration may not be known any more.
     counts.pop_first();
     let whole = counts.first_key_value().map(|(_, count)| *count);
-    before().any(|step| step.print == *mine)
+    before().any(|step| step.is_same_call(mine))
         && counts.values().all(|count| Some(*count) == whole)
         && last.is_some_and(|(_, last)| whole == Some(last + 1))
 }
@@ -256,7 +261,7 @@ fn period(steps: &BTreeMap<u64, Step>, seq: u64) -> Option<u64> {
     let most = PERIOD.min(before.len() / 2);
     (1..=most)
         .find(|period| {
-            gapless && before.iter().zip(before.iter().skip(*period)).all(|(a, b)| a.print == b.print)
+            gapless && before.iter().zip(before.iter().skip(*period)).all(|(a, b)| a.is_same_call(b))
         })
         .map(|period| period as u64)
 }
@@ -265,7 +270,7 @@ fn period(steps: &BTreeMap<u64, Step>, seq: u64) -> Option<u64> {
 fn left_pattern(steps: &BTreeMap<u64, Step>, seq: u64) -> Option<bool> {
     let now = steps.get(&seq)?;
     let wanted = expected(steps, seq, seq)?;
-    Some(wanted.print != now.print)
+    Some(!wanted.is_same_call(now))
 }
 
 /// Compares at which number of collectives the ranks began the same iterations.

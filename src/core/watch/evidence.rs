@@ -23,6 +23,11 @@ pub(super) struct Scene<'a> {
 }
 
 impl Scene<'_> {
+    /// Living ranks whose hosts answer.
+    pub fn answering(&self) -> impl Iterator<Item = &RankView<'_>> {
+        self.views.iter().filter(|view| view.fresh && view.alive())
+    }
+
     fn view(&self, rank: Rank) -> Option<&RankView<'_>> {
         self.views.iter().find(|view| view.rank == rank)
     }
@@ -143,8 +148,8 @@ impl Scene<'_> {
         let alone = [late.rank];
         let in_it = if late.ahead { &alone } else { late.waiters };
         let call = in_it.iter().find_map(|rank| {
-            let waiting = self.view(*rank)?.waiting()?;
-            waiting.call.clone().filter(|_| waiting.name == late.group)
+            let view = self.view(*rank)?;
+            view.waiting_call().filter(|_| view.waiting().is_some_and(|group| group.name == late.group))
         });
         match call {
             Some(call) => call.name(),
@@ -196,7 +201,7 @@ impl Scene<'_> {
             .iter()
             .take(NAMED)
             .filter_map(|(rank, _)| {
-                let call = self.view(*rank)?.waiting()?.call.clone()?;
+                let call = self.view(*rank)?.waiting_call()?;
                 let site = if call.site.is_empty() { String::new() } else { format!(" at {}", call.site) };
                 Some(format!("rank {rank} waits in {}{site}", call.name()))
             })
@@ -222,7 +227,7 @@ impl Scene<'_> {
         severity: Severity,
     ) -> VerdictReport {
         let first = members.first().copied();
-        let call = first.and_then(|rank| self.view(rank)?.waiting()?.call.clone());
+        let call = first.and_then(|rank| self.view(rank)?.waiting_call());
         let words = vec![
             ("count", members.len().to_string()),
             ("call", call.map_or(format!("collective #{seq}"), |call| call.name())),

@@ -41,8 +41,9 @@ fn death(exit: &Exit, said: &str, victim: bool) -> Reason {
     }
 }
 
-/// Gloo aborts the receiver of a message of the wrong size: the sender is guilty, not the one that died. The built-in trainer's lanes end both
-/// ends of an exchange: either may be guilty, which the calls of all ranks tell and not these words.
+/// Gloo aborts the receiver of a message of the wrong size: the sender is guilty, not the one that died. The
+/// built-in trainer's direct all-reduce fails at both ends: either may be guilty, which only the calls of all
+/// ranks tell.
 fn is_mismatch(said: &str) -> bool {
     let said = said.to_lowercase();
     [

@@ -1,4 +1,4 @@
-//! What is known of a rank, in words: its name, what its page and the operating system show, what a close look brought, who else waits.
+//! What is known of a rank, in words: its name, what a close look showed, and which ranks wait for it.
 
 use super::rank_view::{self, RankView};
 use crate::model::{Model, RankModel};

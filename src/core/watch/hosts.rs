@@ -1,4 +1,4 @@
-//! Hosts that say nothing. Pure.
+//! Silent hosts. Pure.
 
 use super::cause::STARVED;
 use super::draft::{Draft, Judgement};
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 const LATE_MS: u64 = 1_250;
 const LATE_HOLD_MS: u64 = 30_000;
 
-/// Progress of others so long after a host was heard last shows that its ranks are alive.
+/// Progress of other ranks this long after a host's last message shows that its ranks are alive.
 pub(super) const ALIVE_MS: u64 = 2_000;
 
 /// When each host's agent looked: the clock of its latest sample, and of the latest that came late.
@@ -46,8 +46,8 @@ impl Beats {
     }
 }
 
-/// Is this host silent? `others`: ranks elsewhere get on with their collectives, so its ranks must be alive; `starved`: an agent that gets no core
-/// says nothing either.
+/// Is this host silent? `others`: ranks elsewhere make progress with their collectives, so its ranks must be
+/// alive. `starved`: its agent may get no core, and then says nothing either.
 pub(super) fn lost(
     model: &Model,
     host: &HostModel,

@@ -1,7 +1,8 @@
-//! Close looks at suspicious ranks: whom to ask about, how often, and what came back. Pure.
+//! Close looks at suspicious ranks: which ranks to ask about, how often, and what came back. Pure.
 //!
 //! A look costs the agent up to two seconds of reading, never the rank anything. Invariants:
-//! - LOOK-1: a rank is asked about at most every [`EVERY_MS`] while it stands still, with growing gaps, and at most [`MOST`] ranks at a time.
+//! - LOOK-1: a rank is asked about at most every [`EVERY_MS`] while it stands still, with growing gaps, and
+//!   at most [`MOST`] ranks at a time.
 //! - LOOK-2: what a look showed counts only while the rank has not moved since.
 
 use super::cause::user_function;
@@ -46,9 +47,9 @@ pub(crate) struct LookRequest {
 }
 
 impl Looks {
-    /// Whom to ask about now; `wanted` holds the suspects in order of weight.
+    /// Which ranks to ask about now; `wanted` holds the suspects in order of weight.
     pub fn ask(&mut self, wanted: &[(NodeRank, Rank)], awake_ms: u64) -> Vec<LookRequest> {
-        // Who is no suspect any more and has been looked at is forgotten: the next incident begins anew.
+        // A rank that is not a suspect any more is forgotten: the next incident starts afresh.
         let suspects: BTreeSet<Rank> = wanted.iter().take(MOST).map(|(_, rank)| *rank).collect();
         self.ranks.retain(|rank, _| suspects.contains(rank));
         let mut by_node: BTreeMap<NodeRank, Vec<Rank>> = BTreeMap::new();
@@ -74,7 +75,8 @@ impl Looks {
     pub fn answered(&mut self, inspection: Inspection) {
         if let Some(asked) = self.ranks.get_mut(&inspection.rank) {
             asked.function_before = asked.answer.as_ref().and_then(user_function);
-            // On a busy host a look may end before it has read any stack; the rank has not moved since one was had.
+            // On a busy host a look may end before it has read a stack. An earlier stack still holds: the
+            // rank has not moved since.
             let (known, before) =
                 asked.answer.take().map(|answer| (answer.threads, answer.sockets)).unwrap_or_default();
             if asked.before.is_empty() {
@@ -105,7 +107,7 @@ impl Looks {
     }
 
     /// What the latest look at a rank showed.
-    pub fn of(&self, rank: Rank) -> Option<&Inspection> {
+    pub fn latest(&self, rank: Rank) -> Option<&Inspection> {
         self.ranks.get(&rank)?.answer.as_ref()
     }
 }
@@ -137,19 +139,19 @@ mod tests {
         looks.ask(&wanted, 0);
         looks.answered(answer(1));
         looks.answered(answer(2));
-        assert!(looks.of(Rank(1)).is_some() && looks.of(Rank(2)).is_none(), "nobody asked about 2");
+        assert!(looks.latest(Rank(1)).is_some() && looks.latest(Rank(2)).is_none(), "nobody asked about 2");
         let stack = ThreadStack { tid: 7, ..ThreadStack::default() };
         looks.answered(Inspection { threads: vec![stack], ..answer(1) });
         looks.answered(answer(1));
         assert_eq!(
-            looks.of(Rank(1)).map(|look| look.threads.len()),
+            looks.latest(Rank(1)).map(|look| look.threads.len()),
             Some(1),
             "a poorer look takes no stack away"
         );
         looks.moved(Rank(1));
-        assert!(looks.of(Rank(1)).is_none());
+        assert!(looks.latest(Rank(1)).is_none());
         looks.answered(answer(1));
         looks.ask(&[], 100);
-        assert!(looks.of(Rank(1)).is_none());
+        assert!(looks.latest(Rank(1)).is_none());
     }
 }

@@ -1,19 +1,24 @@
 //! Verdicts: which rank or host is in trouble, with evidence. Pure.
 //!
-//! Owner: `update`. Two sources: facts (a death, differing weights) that records bring, and conditions that hold or do not at each tick.
+//! Owner: `update`. Two sources: facts (a death, differing weights) that records bring, and conditions that
+//! are looked at again at each tick.
 //!
-//! Map: `track` remembers ranks between samples, `pace` learns what is usual, `rank_view` is one rank now; `waits` follows the frontier of every
-//! group to the guilty, `disagree` finds who left the common order, `cause` is the table of reasons and `weigh` decides what is said; `hosts`,
-//! `network` and `slow` look at silent hosts, connections and stragglers; `looks` asks agents about suspects; `evidence` and `facts`
-//! put it into words, `draft` makes the verdict of it, and `card_builder` its card.
+//! Map: `track` remembers ranks between samples, `pace` learns what is usual, `rank_view` is one rank now;
+//! `waits` follows the frontier of every group to the guilty ranks, `disagree` finds the rank that left the
+//! common order, `cause` finds the reason and `weigh` decides what is said; `hosts`, `network` and `slow`
+//! look at silent hosts, connections and stragglers; `looks` asks agents about suspects; `evidence` and
+//! `facts` put it into words, `draft` makes the verdict of it, and `card_builder` its card.
 //!
 //! Invariants:
-//! - WATCH-1: one incident per root: a death, a frozen process or a silent host explains the waits of the others.
-//! - WATCH-2: only ages measured on one host's own clock decide; ages of different hosts are never subtracted.
-//! - WATCH-3: a verdict is told when it appears or changes its severity or reason, once more when a close look at its rank has come, and
-//!   once more, `cleared`, when it is gone.
+//! - WATCH-1: one incident per root: a death, a frozen process or a silent host explains the waits of the
+//!   others.
+//! - WATCH-2: only ages measured on one host's own clock decide; ages of different hosts are never
+//!   subtracted.
+//! - WATCH-3: a verdict is told when it appears or changes its severity or reason, once more when a close
+//!   look at its rank has come, and once more, `cleared`, when it is gone.
 //! - WATCH-4: detection never acts; the policy is applied by `update`, and never to a silent host.
-//! - WATCH-5: red needs two samples a second apart without any progress, except for hard facts and differing calls.
+//! - WATCH-5: red needs two samples a second apart without any progress, except for hard facts and differing
+//!   calls.
 #![deny(clippy::wildcard_enum_match_arm)]
 
 mod card_builder;
@@ -36,10 +41,10 @@ mod weigh;
 
 pub(crate) use facts::{dead, drift, is_victim, totals_differ};
 pub(crate) use looks::LookRequest;
-pub use pace::Learnt;
 pub use track::Track;
 
 use crate::model::{HostModel, Model, RankLife, RankModel};
+use crate::pace_history::PaceHistory;
 use crate::reason::Reason;
 use crate::report::{Confidence, Severity, VerdictKind, VerdictReport};
 use crate::session::Limits;
@@ -151,13 +156,13 @@ impl Watch {
     }
 
     /// What is usual in this run, as far as it was learnt.
-    pub fn learnt(&self) -> Learnt {
-        self.pace.learnt()
+    pub fn learnt(&self) -> PaceHistory {
+        self.pace.history()
     }
 
     /// Takes over what an earlier console learnt about this run.
-    pub fn recall(&mut self, learnt: &Learnt) {
-        self.pace.recall(learnt);
+    pub fn recall(&mut self, history: &PaceHistory) {
+        self.pace.recall(history);
     }
 
     /// A close look came back.
@@ -178,14 +183,15 @@ impl Watch {
         self.facts.retain(|key, _| key.0 != kind);
     }
 
-    /// The living rank that a red verdict blames: whoever fails because of a wait is its victim.
+    /// The living rank that a red verdict blames. A rank that fails because of a wait is its victim.
     pub fn root(&self) -> Option<Rank> {
         let red = |told: &&Told| told.condition && told.verdict.severity == Severity::Red;
         self.told.values().filter(red).find_map(|told| told.verdict.rank)
     }
 
-    /// A rank that left with exit code 0 and took `victim`'s connection with it: the root of the victim's death. Its verdict becomes a fact. The
-    /// counters tell where they are counted at all; else one or a few that ended well among others that could not go on without them.
+    /// The rank that left with exit code 0 and took `victim`'s connection with it: the root of the victim's
+    /// death. Its verdict becomes a fact. The counters tell which rank it was. Without counters, it is one of
+    /// a few ranks that ended well, if the other ranks are at least as many.
     pub fn left_early(&mut self, model: &Model, victim: Rank, limits: &Limits) -> Option<(Rank, String)> {
         let (rank, verdict) = {
             let views = self.views(model, &[], limits);
@@ -195,9 +201,9 @@ impl Watch {
                 .and_then(|victim| victim.groups.iter().find(|group| group.inside));
             let counted = waits.and_then(|waits| {
                 let behind = |view: &&RankView| {
-                    view.left && view.of(&waits.name).is_some_and(|group| group.entered < waits.entered)
+                    view.left && view.group(waits.name).is_some_and(|group| group.entered < waits.entered)
                 };
-                Some((views.iter().find(behind)?.rank, waits.name.as_str(), waits.entered, waits.age_ms))
+                Some((views.iter().find(behind)?.rank, waits.name, waits.entered, waits.age_ms))
             });
             let (rank, group, seq, waited_ms) = counted.or_else(|| Some((leaver(model)?, "", 0, 0)))?;
             let judged = draft::Judgement {
@@ -221,19 +227,20 @@ impl Watch {
         }
     }
 
-    /// After a death: who left the common order, if the last words of all ranks tell. The rank is given once; its verdict is told as a fact
-    /// and the deaths of others become those of victims.
+    /// After a death: the rank that left the common order, if the last words of all ranks tell. The rank is
+    /// returned once. Its verdict becomes a fact, and the other dead ranks become its victims.
     pub fn last_words(&mut self, model: &Model, awake_ms: u64, limits: &Limits) -> Option<(Rank, String)> {
         matches!(self.post_mortem, PostMortem::Open(until) if awake_ms <= until).then_some(())?;
         let mut views = self.views(model, &[], limits);
         views.iter_mut().for_each(|view| view.died = true);
         let members: Vec<&RankView> = views.iter().collect();
         let mut names: Vec<&str> =
-            views.iter().flat_map(|view| &view.groups).map(|group| group.name.as_str()).collect();
+            views.iter().flat_map(|view| &view.groups).map(|group| group.name).collect();
         names.sort_unstable();
         names.dedup();
         let what = names.into_iter().find_map(|name| {
-            let of: Vec<&RankView> = members.iter().copied().filter(|view| view.of(name).is_some()).collect();
+            let of: Vec<&RankView> =
+                members.iter().copied().filter(|view| view.group(name).is_some()).collect();
             disagree::calls(&of, name)
         })?;
         let scene = Scene { model, views: &views };
@@ -273,7 +280,7 @@ impl Watch {
                 groups: rank_view::groups(sample),
                 host: host.map_or(HostView::default(), HostView::of),
                 gpu: host.and_then(|host| host.gpus.iter().find(|gpu| Some(gpu.index) == rank.gpu)),
-                look: self.looks.of(rank.rank),
+                look: self.looks.latest(rank.rank),
                 function_before: self.looks.function_before(rank.rank),
                 sockets_before: self.looks.before(rank.rank),
             })
@@ -281,32 +288,54 @@ impl Watch {
         model.ranks.iter().filter_map(view).collect()
     }
 
-    /// Looks at all conditions, and says whom to look at closely.
+    /// Looks at all conditions, and says which ranks to look at closely.
     pub fn evaluate(&mut self, model: &Model, awake_ms: u64, limits: &Limits) -> Vec<LookRequest> {
-        let heard = |host: &HostModel| {
-            host.is_live() && awake_ms.saturating_sub(host.machine.heard) < FRESH_MS.min(limits.lost.max(1))
-        };
-        let fresh: Vec<bool> = model.hosts.iter().map(heard).collect();
-        let living: Vec<(Rank, &Track)> = model
-            .ranks
-            .iter()
-            .filter(|rank| {
-                !matches!(rank.life, RankLife::Exited(_) | RankLife::Pending) && rank.track.mono_ms > 0
-            })
-            .map(|rank| (rank.rank, &rank.track))
-            .collect();
+        let fresh: Vec<bool> = model.hosts.iter().map(|host| is_fresh(host, awake_ms, limits)).collect();
+        let living = living(model);
         let views = self.views(model, &fresh, limits);
         let scene = Scene { model, views: &views };
+        let detections = self
+            .silent_hosts(&scene, awake_ms, limits)
+            .chain(self.dead_links(&scene))
+            .chain(halted(&scene))
+            .chain(self.broken_gpus(&scene))
+            .chain(waits(&scene, limits))
+            .chain(shifted(&scene, &living))
+            .chain(weigh::alone(&scene, &living, model.ranks.len()).map(Detection::of))
+            .chain(stages::look(&scene, model, &fresh, limits));
         let mut found: BTreeMap<Key, VerdictReport> = BTreeMap::new();
-        let mut add = |node: Option<NodeRank>, verdict: VerdictReport| {
-            found.insert((verdict.verdict, verdict.rank, node), verdict);
-        };
         let mut suspects: Vec<Rank> = Vec::new();
+        for detection in detections {
+            suspects.extend(detection.suspects);
+            if let Some(verdict) = detection.verdict {
+                found.insert((verdict.verdict, verdict.rank, detection.node), verdict);
+            }
+        }
+        let slow = slow::look(&living, &views).map(|slow| (slow, awake_ms)).or_else(|| self.slow.clone());
+        let slow = slow.filter(|(_, seen)| awake_ms.saturating_sub(*seen) < SLOW_HOLD_MS);
+        if let Some((slow, _)) = &slow
+            && !found.values().any(|verdict| verdict.severity == Severity::Red)
+        {
+            let verdict = scene.straggler(slow);
+            found.insert((verdict.verdict, verdict.rank, None), verdict);
+        }
+        let wanted = answering(&scene, &suspects);
+        self.slow = slow;
+        self.conditions = found;
+        self.looks.ask(&wanted, awake_ms)
+    }
 
-        for host in &model.hosts {
-            // They have got on well after it was heard last, and lately.
+    /// Hosts that say nothing.
+    fn silent_hosts(
+        &self,
+        scene: &Scene<'_>,
+        awake_ms: u64,
+        limits: &Limits,
+    ) -> impl Iterator<Item = Detection> {
+        scene.model.hosts.iter().filter_map(move |host| {
+            // The other ranks moved lately, and long after this host was heard last.
             let silence = awake_ms.saturating_sub(host.machine.heard);
-            let others = views.iter().any(|view| {
+            let others = scene.views.iter().any(|view| {
                 view.node != host.node_rank
                     && view.fresh
                     && view.still_ms < limits.behind
@@ -314,76 +343,32 @@ impl Watch {
                     && !view.groups.is_empty()
             });
             let starved = self.beats.is_starved(host);
-            if let Some(verdict) = hosts::lost(model, host, awake_ms, limits, others, starved) {
-                add(Some(host.node_rank), verdict);
-            }
-        }
-        for (node, (since, latest)) in &self.links {
+            let verdict = hosts::lost(scene.model, host, awake_ms, limits, others, starved)?;
+            Some(Detection { node: Some(host.node_rank), ..Detection::of(verdict) })
+        })
+    }
+
+    /// Network interfaces of the group that are down.
+    fn dead_links(&self, scene: &Scene<'_>) -> impl Iterator<Item = Detection> {
+        self.links.iter().filter_map(|(node, (since, latest))| {
             let held = latest.saturating_sub(*since);
-            if held >= FROZEN_MS
-                && let Some(name) = model.hosts.get(node.index()).and_then(|host| host.sample.as_ref())
-                && let Some(link) = &name.signals.link
-            {
-                add(Some(*node), scene.network(network::link(model, *node, &link.name, held)));
-            }
-        }
-        for view in views.iter().filter(|view| view.fresh && view.alive()) {
-            let Some(rank) = model.ranks.get(view.rank.index()) else { continue };
-            if let Some(ms) = view.halted_ms.filter(|ms| *ms >= FROZEN_MS) {
-                let reason = match view.sample.state {
-                    't' => Reason::Debugger,
-                    'T' => Reason::Stopped,
-                    _ => Reason::CgroupFrozen,
-                };
-                add(None, scene.halted(rank, reason, ms));
-                suspects.push(view.rank);
-            }
-            if let Some(gpu) = view.gpu {
-                let known = self.xids.get(&(view.node, gpu.index));
-                let new = !gpu.xids.is_empty() && known.is_some_and(|known| *known != gpu.xids);
-                if gpu.lost || new {
-                    let reason = if gpu.lost { Reason::GpuLost } else { Reason::GpuFault };
-                    add(None, scene.gpu(rank, gpu, reason));
-                }
-            }
-        }
-        // A death explains every wait that follows from it.
-        let dead = views.iter().any(|view| view.died);
-        for finding in waits::look(&views) {
-            suspects.extend(weigh::suspicious(&scene, &finding));
-            if let Some(verdict) = weigh::waiting(&scene, &finding, limits, dead) {
-                add(None, verdict);
-            }
-        }
-        if let Some(what) = disagree::iterations(&living) {
-            suspects.extend([what.odd.first().copied().unwrap_or_default(), what.other]);
-            add(None, scene.disagree(&what, 0));
-        }
-        if let Some(verdict) = weigh::alone(&scene, &living, model.ranks.len()) {
-            add(None, verdict);
-        }
-        let (stage, late) = stages::look(&scene, model, &fresh, limits);
-        suspects.extend(late);
-        stage.into_iter().for_each(|verdict| add(None, verdict));
-        let slow = slow::look(&living, &views).map(|slow| (slow, awake_ms)).or_else(|| self.slow.clone());
-        let held = |(_, at): &&(Straggler, u64)| awake_ms.saturating_sub(*at) < SLOW_HOLD_MS;
-        let slow = slow.filter(|slow| held(&slow));
-        if let Some((slow, _)) = &slow
-            && !found.values().any(|verdict| verdict.severity == Severity::Red)
-        {
-            let verdict = scene.straggler(slow);
-            found.insert((verdict.verdict, verdict.rank, None), verdict);
-        }
-        let mut wanted: Vec<(NodeRank, Rank)> = Vec::new();
-        for rank in suspects {
-            let answers = views.iter().find(|view| view.rank == rank && view.fresh && view.alive());
-            if let Some(view) = answers.filter(|view| !wanted.contains(&(view.node, rank))) {
-                wanted.push((view.node, rank));
-            }
-        }
-        self.slow = slow;
-        self.conditions = found;
-        self.looks.ask(&wanted, awake_ms)
+            let sample = scene.model.hosts.get(node.index())?.sample.as_ref()?;
+            let link = sample.signals.link.as_ref().filter(|_| held >= FROZEN_MS)?;
+            let verdict = scene.network(network::link(scene.model, *node, &link.name, held));
+            Some(Detection { node: Some(*node), ..Detection::of(verdict) })
+        })
+    }
+
+    /// GPUs that are gone, or report an error that is new.
+    fn broken_gpus(&self, scene: &Scene<'_>) -> impl Iterator<Item = Detection> {
+        scene.answering().filter_map(|view| {
+            let gpu = view.gpu?;
+            let known = self.xids.get(&(view.node, gpu.index));
+            let new = !gpu.xids.is_empty() && known.is_some_and(|known| *known != gpu.xids);
+            let rank = scene.model.ranks.get(view.rank.index()).filter(|_| gpu.lost || new)?;
+            let reason = if gpu.lost { Reason::GpuLost } else { Reason::GpuFault };
+            Some(Detection::of(scene.gpu(rank, gpu, reason)))
+        })
     }
 
     /// What changed since the last call, in the order to tell it: worst news first, cleared ones last.
@@ -434,7 +419,83 @@ impl Watch {
     }
 }
 
-/// `root` left the common order: the end of a rank by an error is no incident of its own, and of others none whatever they died of.
+/// What a detector has found.
+#[derive(Debug, Default)]
+struct Detection {
+    /// The host that the verdict is about, where it is about one.
+    node: Option<NodeRank>,
+    verdict: Option<VerdictReport>,
+    /// Ranks that are worth a close look, in order of weight.
+    suspects: Vec<Rank>,
+}
+
+impl Detection {
+    fn of(verdict: VerdictReport) -> Detection {
+        Detection { verdict: Some(verdict), ..Detection::default() }
+    }
+}
+
+/// Ranks whose processes run and have been heard of.
+fn living(model: &Model) -> Vec<(Rank, &Track)> {
+    let lives = |rank: &&RankModel| {
+        !matches!(rank.life, RankLife::Exited(_) | RankLife::Pending) && rank.track.mono_ms > 0
+    };
+    model.ranks.iter().filter(lives).map(|rank| (rank.rank, &rank.track)).collect()
+}
+
+/// The host was heard of lately.
+fn is_fresh(host: &HostModel, awake_ms: u64, limits: &Limits) -> bool {
+    host.is_live() && awake_ms.saturating_sub(host.machine.heard) < FRESH_MS.min(limits.lost.max(1))
+}
+
+/// Processes that are stopped, held or frozen.
+fn halted(scene: &Scene<'_>) -> impl Iterator<Item = Detection> {
+    scene.answering().filter_map(|view| {
+        let ms = view.halted_ms.filter(|ms| *ms >= FROZEN_MS)?;
+        let rank = scene.model.ranks.get(view.rank.index())?;
+        let reason = match view.sample.state {
+            't' => Reason::Debugger,
+            'T' => Reason::Stopped,
+            _ => Reason::CgroupFrozen,
+        };
+        let verdict = scene.halted(rank, reason, ms);
+        Some(Detection { suspects: vec![view.rank], ..Detection::of(verdict) })
+    })
+}
+
+/// Who holds up whom.
+fn waits(scene: &Scene<'_>, limits: &Limits) -> impl Iterator<Item = Detection> {
+    // A death explains every wait that follows from it.
+    let dead = scene.views.iter().any(|view| view.died);
+    waits::look(scene.views).into_iter().map(move |finding| Detection {
+        node: None,
+        verdict: weigh::waiting(scene, &finding, limits, dead),
+        suspects: weigh::suspicious(scene, &finding),
+    })
+}
+
+/// Ranks whose iterations begin at another number of collectives than the others'.
+fn shifted(scene: &Scene<'_>, living: &[(Rank, &Track)]) -> impl Iterator<Item = Detection> {
+    disagree::iterations(living).into_iter().map(|what| Detection {
+        suspects: vec![what.odd.first().copied().unwrap_or_default(), what.other],
+        ..Detection::of(scene.disagree(&what, 0))
+    })
+}
+
+/// Those of the suspects that can be looked at, once each.
+fn answering(scene: &Scene<'_>, suspects: &[Rank]) -> Vec<(NodeRank, Rank)> {
+    let mut wanted: Vec<(NodeRank, Rank)> = Vec::new();
+    for rank in suspects {
+        let view = scene.answering().find(|view| view.rank == *rank);
+        if let Some(view) = view.filter(|view| !wanted.contains(&(view.node, view.rank))) {
+            wanted.push((view.node, view.rank));
+        }
+    }
+    wanted
+}
+
+/// Rank `root` left the common order: no other death is an incident of its own, and neither is its own end by
+/// an error.
 fn follow(fact: &mut VerdictReport, rank: Option<Rank>, root: Rank) {
     let own = rank == Some(root);
     let follows = fact.verdict == VerdictKind::Dead && (!own || fact.reason_code == Reason::Failed);
@@ -445,7 +506,8 @@ fn follow(fact: &mut VerdictReport, rank: Option<Rank>, root: Rank) {
     }
 }
 
-/// Who ended with exit code 0, the one with the fewest collectives, when at least as many did not.
+/// The rank that ended with exit code 0 with the fewest collectives, when at least as many ranks did not end
+/// so.
 fn leaver(model: &Model) -> Option<Rank> {
     let left = |rank: &&RankModel| matches!(&rank.life, RankLife::Exited(exit) if words::is_success(exit));
     let left: Vec<&RankModel> = model.ranks.iter().filter(left).collect();

@@ -1,10 +1,11 @@
-//! The network between hosts: interfaces that are down, and messages that nobody acknowledges. Pure.
+//! The network between hosts: interfaces that are down, and messages that are not acknowledged. Pure.
 //!
-//! Looked at when all ranks are inside the same collective, or one in a collective that the others have left already, so that the program's order
-//! is not to blame: connections whose retransmission
-//! timer has doubled at least twice while data is unacknowledged are bad; the host common to all bad pairs is named, or the pair. A loss in one
-//! direction leaves data of both ends unacknowledged, since acknowledgements travel the other way; but what is sent again the good way
-//! arrives, and from one look to the next the other end counts it.
+//! Looked at when all ranks are inside the same collective, or one in a collective that the others have left
+//! already, so that the program's order is not to blame: connections whose retransmission timer has doubled
+//! at least twice while data is unacknowledged are bad; the host common to all bad pairs is named, or the
+//! pair. A loss in one direction leaves data of both ends unacknowledged, since acknowledgements travel the
+//! other way; but what is sent again the good way arrives, and from one look to the next the other end counts
+//! it.
 
 use super::evidence::Trouble;
 use super::rank_view::RankView;
@@ -105,7 +106,8 @@ pub(super) fn sockets(
     })
 }
 
-/// Directions between hosts in which segments still arrive at an end that is not answered: more of them than at an earlier look.
+/// Directions between hosts in which segments still arrive at an end that is not answered: more of them than
+/// at an earlier look.
 fn arrivals(inside: &[&RankView<'_>]) -> BTreeSet<(NodeRank, NodeRank)> {
     let sockets = |view: &&RankView| {
         let now = view.look.into_iter().flat_map(|look| &look.sockets).cloned();

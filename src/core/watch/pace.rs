@@ -1,17 +1,19 @@
 //! How long a silence is usual: learnt from the run itself, per phase and role. Pure.
 //!
-//! A silence is the time over which nothing on a rank's page moves while it is outside collectives. What stands below is after
-//! measurements on 54,873 healthy phases of a busy host: rules on the median and its deviation alone alarm hundreds of times, a multiple of a
-//! high quantile with a floor of seconds never did. Waits are not learnt: a wait is explained by the phase that the late rank is in.
+//! A silence is the time over which nothing on a rank's page moves while it is outside collectives. The rules
+//! come from measurements on 54,873 healthy phases of a busy host: rules on the median and its deviation
+//! alone raise hundreds of false alarms, a multiple of a high quantile with a floor of seconds raised none.
+//! Waits are not learnt: a wait is explained by the phase that the late rank is in.
 //!
 //! Invariants:
 //! - PACE-1: memory is bounded; old values weigh less.
 //! - PACE-2: a threshold is never below its floor, however regular a phase is.
-//! - PACE-3: what was learnt can be written down and read back ([`Learnt`]); a text from anywhere is cut to what a histogram may hold.
+//! - PACE-3: what was learnt can be written down and read back ([`PaceHistory`]); what is read is cut to what
+//!   a histogram can hold.
 
+use crate::pace_history::PaceHistory;
 use crate::session::Limits;
 use rankdeck_proto::message::{Activity, Phase};
-use serde::{Deserialize, Serialize};
 
 /// Buckets: four per doubling, up to some 70 hours.
 const BUCKETS: usize = 112;
@@ -117,10 +119,13 @@ pub(super) struct Place {
 impl Place {
     /// Of a page, or of a program without one.
     pub fn of(page: Option<&rankdeck_proto::message::PageSample>, first: bool) -> Place {
-        let cold = page.is_some_and(|page| match page.by_hook {
-            // Not every script has an optimiser.
-            true => page.collective.entered <= 2,
-            false => page.activity == Activity::Compile || (page.updates == 0 && page.train_iter <= 1),
+        let cold = page.is_some_and(|page| {
+            if page.by_hook {
+                // Not every script has an optimiser.
+                page.collective.entered <= 2
+            } else {
+                page.activity == Activity::Compile || (page.updates == 0 && page.train_iter <= 1)
+            }
         });
         Place { phase: page.filter(|page| !page.by_hook).map(|page| page.phase), first, cold }
     }
@@ -129,14 +134,6 @@ impl Place {
         let phase = self.phase.map_or(Phase::ALL.len(), |phase| phase as usize);
         phase * 2 + usize::from(self.first)
     }
-}
-
-/// What a console has learnt about a run, for the next one that looks at it: of each kind of silence, in order, the buckets that hold anything and
-/// how much.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Learnt {
-    /// `(bucket, count)` of each kind.
-    pub places: Vec<Vec<(u8, u32)>>,
 }
 
 /// Silences of all phases and roles.
@@ -158,18 +155,18 @@ impl Pace {
     }
 
     /// What was learnt so far.
-    pub fn learnt(&self) -> Learnt {
+    pub fn history(&self) -> PaceHistory {
         let filled = |histogram: &Histogram| {
             let all = histogram.counts.iter().zip(0u8..);
             all.filter(|(count, _)| **count > 0).map(|(count, bucket)| (bucket, *count)).collect()
         };
-        Learnt { places: self.places.iter().map(filled).collect() }
+        PaceHistory { places: self.places.iter().map(filled).collect() }
     }
 
     /// Takes over what an earlier console learnt, wherever that is more than is known here.
-    pub fn recall(&mut self, learnt: &Learnt) {
+    pub fn recall(&mut self, history: &PaceHistory) {
         self.places.resize_with((Phase::ALL.len() + 1) * 2, Histogram::default);
-        for (own, filled) in self.places.iter_mut().zip(&learnt.places) {
+        for (own, filled) in self.places.iter_mut().zip(&history.places) {
             let mut other = Histogram::default();
             for (bucket, count) in filled {
                 if let Some(slot) = other.counts.get_mut(usize::from(*bucket)) {
@@ -277,22 +274,22 @@ mod tests {
         for _ in 0..40 {
             pace.learn(place(Phase::Learn), 3_000);
         }
-        let text = serde_json::to_string(&pace.learnt()).unwrap();
+        let text = serde_json::to_string(&pace.history()).unwrap();
         let mut next = Pace::default();
         next.learn(place(Phase::Learn), 10);
         next.recall(&serde_json::from_str(&text).unwrap());
         let of = |pace: &Pace| pace.threshold(place(Phase::Learn), &LIMITS);
         assert!(of(&next).stuck > 14_000);
         assert_eq!(of(&next), of(&pace));
-        // Less than is known here changes nothing, and what is no histogram is cut.
-        let before = next.learnt();
-        next.recall(&Learnt { places: vec![vec![(3, 1)]; 500] });
-        next.recall(&Learnt { places: vec![vec![(255, u32::MAX)]; 22] });
+        // Less than is known here changes nothing, and what does not fit is cut.
+        let before = next.history();
+        next.recall(&PaceHistory { places: vec![vec![(3, 1)]; 500] });
+        next.recall(&PaceHistory { places: vec![vec![(255, u32::MAX)]; 22] });
         assert_eq!(
-            next.learnt().places[place(Phase::Learn).index()],
+            next.history().places[place(Phase::Learn).index()],
             before.places[place(Phase::Learn).index()]
         );
-        next.recall(&Learnt { places: vec![vec![(3, u32::MAX), (4, u32::MAX)]; 22] });
+        next.recall(&PaceHistory { places: vec![vec![(3, u32::MAX), (4, u32::MAX)]; 22] });
         for _ in 0..3 * WINDOW {
             next.learn(place(Phase::Learn), 10);
         }

@@ -1,7 +1,8 @@
-//! One rank as the decision procedure sees it at one moment: who it is, whether its view is fresh, its groups, what moves. Pure.
+//! What the watch knows of one rank at one moment: its latest sample, its groups, and what moves. Pure.
 //!
-//! A rank's counters come from its status page, which the program writes or the hook in a Python rank; the hook knows no phases, and
-//! compares less, because some of PyTorch's operations take different sizes on different ranks by right. A page of version 1 knows one group only.
+//! A rank's counters come from its status page, which the program writes or the hook in a Python rank; the
+//! hook knows no phases, and compares less, because some of PyTorch's operations take different sizes on
+//! different ranks by right.
 
 use super::pace::{Place, Threshold};
 use super::track::{self, Moved};
@@ -16,12 +17,10 @@ pub(super) const WORLD: &str = "world";
 /// Operations of PyTorch in which all members must bring the same number of elements.
 const SAME_SIZE: [&str; 3] = ["all_reduce", "broadcast", "barrier"];
 
-/// One rank.
+/// One rank at one moment.
 #[derive(Debug, Clone)]
 pub(super) struct RankView<'a> {
-    /// Which.
     pub rank: Rank,
-    /// Its host.
     pub node: NodeRank,
     /// Its latest sample.
     pub sample: &'a RankSample,
@@ -42,7 +41,7 @@ pub(super) struct RankView<'a> {
     /// What is usual in its phase.
     pub threshold: Threshold,
     /// Its groups.
-    pub groups: Vec<Membership>,
+    pub groups: Vec<Membership<'a>>,
     /// Its host, as far as it matters.
     pub host: HostView,
     /// Its GPU.
@@ -71,7 +70,7 @@ impl HostView {
         HostView { cpu_percent: sample.cpu_percent, pressure }
     }
 
-    /// Its cores have more to do than they can: whoever lives there may be late through no fault of its own.
+    /// Its cores have more to do than they can: a rank there may be late through no fault of its own.
     pub fn is_busy(&self) -> bool {
         self.cpu_percent >= 95.0 || self.pressure.is_some_and(|(cpu, _)| cpu >= 60.0)
     }
@@ -79,9 +78,9 @@ impl HostView {
 
 /// One group as one member counts it.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Membership {
-    /// Name.
-    pub name: String,
+pub(super) struct Membership<'a> {
+    /// Name; [`WORLD`] where the page gives none.
+    pub name: &'a str,
     /// Members, 0 when unknown.
     pub size: u32,
     /// Entered last.
@@ -92,8 +91,6 @@ pub(super) struct Membership {
     pub age_ms: u64,
     /// Chain hash, 0 when unknown.
     pub chain: u64,
-    /// What it entered last.
-    pub call: Option<Call>,
 }
 
 impl RankView<'_> {
@@ -113,8 +110,19 @@ impl RankView<'_> {
     }
 
     /// Inside a collective of some group.
-    pub fn waiting(&self) -> Option<&Membership> {
+    pub fn waiting(&self) -> Option<&Membership<'_>> {
         self.groups.iter().filter(|group| group.inside && !self.left).max_by_key(|group| group.age_ms)
+    }
+
+    /// The call in which it waits.
+    pub fn waiting_call(&self) -> Option<Call> {
+        self.call_in(self.waiting()?.name)
+    }
+
+    /// The collective that it entered last, if that is one of this group.
+    pub fn call_in(&self, group: &str) -> Option<Call> {
+        let latest = &self.page()?.collective;
+        if named(&latest.group) == group { call(self.sample) } else { None }
     }
 
     /// Milliseconds without a sign of life from the program.
@@ -122,8 +130,18 @@ impl RankView<'_> {
         track::silence(self.sample).unwrap_or(self.still_ms)
     }
 
+    /// Number of the collective that it entered last in a group.
+    pub fn entered(&self, group: &str) -> u64 {
+        self.group(group).map_or(0, |group| group.entered)
+    }
+
+    /// It lives, and waits in this group.
+    pub fn waits_in(&self, name: &str) -> bool {
+        self.alive() && self.waiting().is_some_and(|group| group.name == name)
+    }
+
     /// Membership in a group.
-    pub fn of(&self, name: &str) -> Option<&Membership> {
+    pub fn group(&self, name: &str) -> Option<&Membership<'_>> {
         self.groups.iter().find(|group| group.name == name)
     }
 
@@ -137,43 +155,39 @@ impl RankView<'_> {
     }
 }
 
-/// The groups of a rank.
-pub(super) fn groups(sample: &RankSample) -> Vec<Membership> {
+/// The groups of a rank. A page that names no group counts in the group of all ranks.
+pub(super) fn groups(sample: &RankSample) -> Vec<Membership<'_>> {
     let Some(page) = &sample.page else { return Vec::new() };
-    let call = call(sample);
-    let of = |name: &str| call.clone().filter(|call| named(&call.group) == name);
     let latest = &page.collective;
     let inside_any = latest.left < latest.entered;
     if page.groups.is_empty() {
         return vec![Membership {
-            name: WORLD.into(),
+            name: WORLD,
             size: 0,
             entered: latest.entered,
             inside: inside_any,
             age_ms: latest.age_ms,
             chain: 0,
-            call: of(WORLD),
         }];
     }
     let counted = page.groups.iter().map(|group| {
         let name = named(&group.name);
-        let here = call.as_ref().is_none_or(|call| named(&call.group) == name);
+        let here = latest.entered == 0 || named(&latest.group) == name;
         let inside = inside_any && here && group.left < group.entered;
         Membership {
+            name,
             size: group.size,
             entered: group.entered,
             inside,
             age_ms: if inside { latest.age_ms } else { 0 },
             chain: if page.by_hook { 0 } else { group.chain },
-            call: of(&name),
-            name,
         }
     });
     counted.collect()
 }
 
-fn named(name: &str) -> String {
-    if name.is_empty() { WORLD.into() } else { name.into() }
+fn named(name: &str) -> &str {
+    if name.is_empty() { WORLD } else { name }
 }
 
 /// Elements that must be equal on all members; 0 where they may differ.

@@ -1,10 +1,12 @@
-//! Slow, not stuck: who comes last into the collectives of an iteration, and why. Pure.
+//! Slow, not stuck: which rank comes last into the collectives of an iteration, and why. Pure.
 //!
-//! All members leave a synchronising collective nearly together, so who waited least arrived last: no clocks need to agree. An iteration
-//! is the unit, over windows of [`WINDOW`]; the median lateness of a throttled rank may be tiny while it is last most of the time, so the
-//! share of being last decides together with the lost time, and both halves of the window must agree (persistence, as FALCON asks for).
+//! All members leave a synchronising collective nearly together, so the rank that waited least arrived last:
+//! no clocks need to agree. An iteration is the unit, over windows of [`WINDOW`]; the median lateness of a
+//! throttled rank may be tiny while it is last most of the time, so the share of being last decides together
+//! with the lost time, and both halves of the window must agree (persistence, as FALCON asks for).
 //!
-//! A CPU quota also stops a rank inside its collectives, so that it waits as long as the others: there the quota itself is the evidence.
+//! A CPU quota also stops a rank inside its collectives, so that it waits as long as the others: there the
+//! quota itself is the evidence.
 
 use super::rank_view::RankView;
 use super::track::{Started, Track};
@@ -18,8 +20,8 @@ const WINDOW: usize = 32;
 const ENOUGH: usize = 16;
 /// Share of lost time from which it matters.
 const LOST: f64 = 0.1;
-/// Share of throttled periods from which a quota slows a rank down, and from which it alone says who is slow when the others wait that share of
-/// their time.
+/// Share of throttled periods from which a quota slows a rank down. From [`HELD`] on, the quota alone tells
+/// which rank is slow, if the others wait [`WAITED`] of their time.
 const THROTTLED: f64 = 0.25;
 const HELD: f64 = 0.5;
 const WAITED: f64 = 0.3;
@@ -69,7 +71,7 @@ fn intervals(tracks: &[(Rank, &Track)]) -> Vec<(Vec<u64>, u64)> {
 
 fn last(waits: &[u64]) -> Option<usize> {
     let least = waits.iter().min()?;
-    // Two that waited equally little: nobody was last.
+    // Where two waited equally little, no rank was last.
     let mut who = waits.iter().enumerate().filter(|(_, wait)| *wait == least);
     let first = who.next()?.0;
     who.next().is_none().then_some(first)

@@ -1,9 +1,10 @@
-//! The ends of a run: ranks that do not come to the rendezvous, and ranks that do not get through the end. Pure.
+//! The ends of a run: ranks that do not come to the rendezvous, and ranks that do not get through the end.
+//! Pure.
 
-use super::cause;
 use super::draft::Judgement;
 use super::evidence::{Late, Scene};
 use super::rank_view::RankView;
+use super::{Detection, cause};
 use crate::model::{Model, RankLife};
 use crate::reason::Reason;
 use crate::report::{Confidence, VerdictReport};
@@ -11,28 +12,22 @@ use crate::session::Limits;
 use rankdeck_proto::message::Phase;
 use rankdeck_types::ids::Rank;
 
-/// What is said, and whom to look at closely.
-pub(super) fn look(
-    scene: &Scene<'_>,
-    model: &Model,
-    fresh: &[bool],
-    limits: &Limits,
-) -> (Option<VerdictReport>, Vec<Rank>) {
+/// Ranks that hold up the beginning of a run or its end.
+pub(super) fn look(scene: &Scene<'_>, model: &Model, fresh: &[bool], limits: &Limits) -> Option<Detection> {
     let begun = scene.views.iter().flat_map(|view| &view.groups).any(|group| group.entered > 0);
-    match begun {
-        true => teardown(scene, limits),
-        false => rendezvous(scene, model, fresh, limits),
-    }
+    let (verdict, suspects) =
+        if begun { teardown(scene, limits) } else { rendezvous(scene, model, fresh, limits) };
+    Some(Detection { node: None, verdict, suspects })
 }
 
-/// Before the first collective: who keeps the group from forming.
+/// Before the first collective: which rank keeps the group from forming.
 fn rendezvous(
     scene: &Scene<'_>,
     model: &Model,
     fresh: &[bool],
     limits: &Limits,
 ) -> (Option<VerdictReport>, Vec<Rank>) {
-    // The hook tells this phase, too. A rank without a page has not begun.
+    // The hook reports this phase, too. A rank without a page has not begun.
     let comes = |view: &RankView| view.page().is_some_and(|page| page.phase == Phase::Rendezvous);
     let waits = |view: &&RankView| view.fresh && comes(view);
     let waiters: Vec<&RankView> = scene.views.iter().filter(waits).collect();
@@ -45,7 +40,7 @@ fn rendezvous(
     let heard = |rank: &Rank| {
         model.ranks.get(rank.index()).is_some_and(|rank| fresh.get(rank.node.index()) == Some(&true))
     };
-    // Ranks of which there is no process, or none that was ever seen.
+    // Ranks without a process, and ranks whose process was never seen.
     let absent: Vec<Rank> = model
         .ranks
         .iter()
@@ -83,7 +78,7 @@ fn rendezvous(
     (judged.map(|judged| scene.behind(&late, judged)), vec![rank])
 }
 
-/// After the last iteration: who does not leave although others have.
+/// After the last iteration: which rank does not leave although others have.
 fn teardown(scene: &Scene<'_>, limits: &Limits) -> (Option<VerdictReport>, Vec<Rank>) {
     let leaving = |view: &&RankView| {
         view.fresh
@@ -92,7 +87,7 @@ fn teardown(scene: &Scene<'_>, limits: &Limits) -> (Option<VerdictReport>, Vec<R
             && matches!(view.phase(), Some(Phase::Teardown | Phase::Done))
             && view.page().is_some_and(|page| page.phase_age_ms >= limits.behind)
     };
-    // A rank that has come to leave says so by its amount, and waits for the others.
+    // A rank that is ready to leave says so by its amount, and waits for the others.
     let came = |view: &RankView| view.page().is_some_and(|page| page.total > 0 && page.done == page.total);
     let waits = scene.views.iter().any(|view| view.alive() && came(view));
     let mut stuck: Vec<&RankView> = scene.views.iter().filter(leaving).collect();

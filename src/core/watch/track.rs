@@ -1,10 +1,11 @@
-//! What must be remembered between two samples of a rank. All times are the agent's monotonic clock.
+//! What is remembered of a rank between samples. All times are on the agent's monotonic clock.
 
 use super::pace::{Pace, Place};
 use rankdeck_proto::message::{HostSample, IterationSample, RankSample};
 use std::collections::VecDeque;
 
-/// Least time between two remembered samples, ms, and how many there are: differences are taken over two to three seconds.
+/// Least time between two remembered samples, ms, and how many there are: differences are taken over two to
+/// three seconds.
 const STEP_MS: u64 = 500;
 const STEPS: usize = 6;
 /// Beginnings of iterations remembered.
@@ -143,7 +144,8 @@ impl Track {
     }
 
     fn remember(&mut self, at: u64, sample: &RankSample) {
-        // The newest one is always kept; it makes room for the next while it is too close to the one before it.
+        // The newest sample is always kept. The next one replaces it while it is too close to the one before
+        // it.
         let close = match (self.past.back(), self.past.iter().rev().nth(1)) {
             (Some(last), Some(before)) => last.at.saturating_sub(before.at) < STEP_MS,
             _ => false,

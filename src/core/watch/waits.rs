@@ -1,13 +1,17 @@
-//! Who holds up whom: the frontier of every group, and the graph of waits between groups. Pure.
+//! Which rank holds up which: the frontier of every group, and the graph of waits between groups. Pure.
 //!
-//! For a group, let F be the highest collective that any member has entered. Members inside F wait; members that have not entered F hold them
-//! up. A member that is itself waiting in another group passes the blame on to those that hold up that group; ranks at which this ends are
-//! guilty. If it never ends, groups are used in different orders. Process states cannot tell these apart; the counters can.
-//! (The "wavefront" of NVIDIA's resiliency extension and the frontier of PyTorch's flight-recorder analyser are the same idea, offline.)
+//! For a group, let F be the highest collective that any member has entered. Members inside F wait; members
+//! that have not entered F hold them up. A member that is itself waiting in another group passes the blame on
+//! to those that hold up that group; ranks at which this ends are guilty. If it never ends, groups are used
+//! in different orders. Process states cannot tell these apart; the counters can. (The "wavefront" of
+//! NVIDIA's resiliency extension and the frontier of PyTorch's flight-recorder analyser are the same idea,
+//! offline.)
 //!
 //! Invariants:
-//! - WAITS-1: nothing is said about a group while any member of it moved within [`STILL_MS`], or while a member that may be guilty is not heard of.
-//! - WAITS-2: the result does not depend on the order of ranks or hosts, except for the choice among equals, which is by rank.
+//! - WAITS-1: nothing is said about a group while any member of it moved within [`STILL_MS`], or while a
+//!   member that may be guilty is silent.
+//! - WAITS-2: the result does not depend on the order of ranks or hosts, except for the choice among equals,
+//!   which is by rank.
 
 use super::disagree::{self, Disagreement};
 use super::rank_view::{RankView, WORLD};
@@ -76,7 +80,7 @@ struct Stalled {
 pub(super) fn look(views: &[RankView<'_>]) -> Vec<Finding> {
     let mut names: BTreeSet<&str> = BTreeSet::new();
     for view in views {
-        names.extend(view.groups.iter().filter(|group| group.entered > 0).map(|group| group.name.as_str()));
+        names.extend(view.groups.iter().filter(|group| group.entered > 0).map(|group| group.name));
     }
     let mut stalled: BTreeMap<&str, Stalled> = BTreeMap::new();
     let mut findings = Vec::new();
@@ -97,10 +101,11 @@ pub(super) fn look(views: &[RankView<'_>]) -> Vec<Finding> {
     findings
 }
 
-/// Indices of the members of a group: those who count it, and where that is all ranks, all who count anything.
+/// Indices of the members of a group: the ranks that count it. In the group of all ranks, every rank with a
+/// page is a member.
 fn members(views: &[RankView<'_>], name: &str) -> Vec<usize> {
-    let counts = |view: &RankView| view.of(name).is_some();
-    let size = views.iter().filter_map(|view| view.of(name)).map(|group| group.size as usize).max();
+    let counts = |view: &RankView| view.group(name).is_some();
+    let size = views.iter().filter_map(|view| view.group(name)).map(|group| group.size as usize).max();
     let all = name == WORLD || size == Some(views.len());
     let talks = |view: &RankView| view.sample.page.is_some();
     (0..views.len())
@@ -108,36 +113,34 @@ fn members(views: &[RankView<'_>], name: &str) -> Vec<usize> {
         .collect()
 }
 
+/// The group as one that stands still; `None` while it moves, or while nothing is certain about it.
 fn stall(views: &[RankView<'_>], members: &[usize], name: &str) -> Option<Stalled> {
-    let of = |index: &usize| views.get(*index);
-    let entered = |index: &usize| of(index).and_then(|view| view.of(name)).map_or(0, |group| group.entered);
-    let heard = |index: &usize| of(index).is_some_and(|view| view.fresh);
-    let frontier = members.iter().filter(|index| heard(index)).map(entered).max().filter(|f| *f > 0)?;
-    let inside = |index: &usize| {
-        heard(index)
-            && of(index)
-                .is_some_and(|view| view.alive() && view.waiting().is_some_and(|group| group.name == name))
-    };
-    let waiters: Vec<usize> =
-        members.iter().copied().filter(|index| entered(index) == frontier && inside(index)).collect();
-    let age = |index: &usize| of(index).and_then(|view| view.waiting()).map_or(0, |group| group.age_ms);
-    let waited_ms = waiters.iter().map(age).max()?;
-    let alive = members.iter().filter_map(of).filter(|view| view.alive());
-    let still = alive.clone().all(|view| !view.fresh || view.still_ms >= STILL_MS);
+    let members: Vec<(usize, &RankView)> =
+        members.iter().filter_map(|index| Some((*index, views.get(*index)?))).collect();
+    let entered = members.iter().filter(|(_, view)| view.fresh).map(|(_, view)| view.entered(name));
+    let frontier = entered.max().filter(|frontier| *frontier > 0)?;
+    let waits = |view: &RankView| view.fresh && view.waits_in(name) && view.entered(name) == frontier;
+    let waiters: Vec<(usize, &RankView)> = members.iter().copied().filter(|(_, view)| waits(view)).collect();
+    let waited_ms = waiters.iter().filter_map(|(_, view)| view.waiting()).map(|group| group.age_ms).max()?;
+    let alive = || members.iter().map(|(_, view)| view).filter(|view| view.alive());
+    let still = alive().all(|view| !view.fresh || view.still_ms >= STILL_MS);
     if !still || waited_ms < STILL_MS {
         return None;
     }
-    let behind: Vec<usize> = members.iter().copied().filter(|index| entered(index) < frontier).collect();
-    // Somebody who is not heard of may be the one; the silence of its host is a verdict of its own. So may be one who never counted.
-    let unheard = behind.iter().filter_map(of).any(|view| view.alive() && !view.fresh);
-    let size = members.iter().filter_map(of).filter_map(|view| view.of(name)).map(|group| group.size).max();
+    let behind: Vec<(usize, &RankView)> =
+        members.iter().copied().filter(|(_, view)| view.entered(name) < frontier).collect();
+    // A silent member may be the guilty one; the silence of its host is a verdict of its own. So may a member
+    // that never counted.
+    let unheard = behind.iter().any(|(_, view)| view.alive() && !view.fresh);
+    let size = members.iter().filter_map(|(_, view)| view.group(name)).map(|group| group.size).max();
     let missing = size.is_some_and(|size| size as usize > members.len());
-    let unheard_inside = behind.is_empty() && alive.clone().any(|view| !view.fresh);
-    let dead = behind.iter().filter_map(of).any(|view| view.died);
-    (!unheard && !missing && !unheard_inside && !dead).then_some(Stalled {
+    let unheard_inside = behind.is_empty() && alive().any(|view| !view.fresh);
+    let dead = behind.iter().any(|(_, view)| view.died);
+    let indices = |ranks: &[(usize, &RankView)]| ranks.iter().map(|(index, _)| *index).collect();
+    (!unheard && !missing && !unheard_inside && !dead).then(|| Stalled {
         frontier,
-        waiters,
-        behind,
+        waiters: indices(&waiters),
+        behind: indices(&behind),
         waited_ms,
     })
 }
@@ -147,10 +150,11 @@ fn follow(views: &[RankView<'_>], stalled: &BTreeMap<&str, Stalled>) -> Vec<Find
     let mut findings: Vec<Finding> = Vec::new();
     let mut named: BTreeSet<Rank> = BTreeSet::new();
     let rank = |index: usize| views.get(index).map(|view| view.rank).unwrap_or_default();
-    // Ranks that hold up the group in which a rank waits; `None` when it waits nowhere, or where nothing is known to stand still.
+    // Ranks that hold up the group in which a rank waits; `None` when it waits nowhere, or where nothing is
+    // known to stand still.
     let next = |index: usize| {
         let view = views.get(index).filter(|view| view.alive())?;
-        let group = stalled.get(view.waiting()?.name.as_str())?;
+        let group = stalled.get(view.waiting()?.name)?;
         group.waiters.contains(&index).then_some(group)
     };
     for (name, group) in stalled {
@@ -220,7 +224,7 @@ fn follow(views: &[RankView<'_>], stalled: &BTreeMap<&str, Stalled>) -> Vec<Find
                 }
                 let place = |index: &usize| {
                     let view = views.get(*index)?;
-                    Some((view.rank, view.waiting()?.name.clone()))
+                    Some((view.rank, view.waiting()?.name.to_string()))
                 };
                 let ring = all.iter().filter_map(place).collect();
                 findings.push(Finding::Ring { ring, waited_ms: group.waited_ms });
@@ -246,12 +250,13 @@ fn missing_in(
     }
 }
 
-/// A strict minority waits in a call that none of the others ever made: not they are late, it is early.
+/// A strict minority waits in a call that none of the others ever made: the minority is early, the others are
+/// not late.
 fn is_ahead(views: &[RankView<'_>], group: &Stalled, name: &str) -> bool {
     if group.waiters.len() * 2 >= group.waiters.len() + group.behind.len() {
         return false;
     }
-    let call = |index: &usize| views.get(*index)?.waiting()?.call.clone();
+    let call = |index: &usize| views.get(*index)?.waiting_call();
     let Some(call) = group.waiters.first().and_then(call) else { return false };
     let late = group.behind.iter().filter_map(|index| views.get(*index));
     let mut known = late.clone().map(|view| view.recent(name)).filter(|recent| !recent.is_empty()).peekable();

@@ -1,4 +1,4 @@
-//! What findings about waits are worth: a verdict, a close look, or nothing. Pure.
+//! What a finding about waits is worth: a verdict, a close look, or nothing. Pure.
 
 use super::cause;
 use super::draft::Judgement;
@@ -16,10 +16,10 @@ const ALONE: u64 = 3;
 /// Wait of all ranks inside one collective after which their connections are looked at, ms.
 const INSIDE_MS: u64 = 2_000;
 
-/// Whom a finding makes worth a close look, in order of weight.
+/// Ranks that a finding makes worth a close look, in order of weight.
 pub(super) fn suspicious(scene: &Scene<'_>, finding: &Finding) -> Vec<Rank> {
     match finding {
-        // It waits too: what is between them is what matters.
+        // The late rank waits too: what matters is between the ranks.
         Finding::Behind { rank, also, waiters, .. }
             if scene.views.iter().any(|view| view.rank == *rank && view.waiting().is_some()) =>
         {
@@ -39,7 +39,7 @@ pub(super) fn suspicious(scene: &Scene<'_>, finding: &Finding) -> Vec<Rank> {
     }
 }
 
-/// What is said about a finding; `None` while nothing should be.
+/// The verdict of a finding; `None` while nothing should be said.
 pub(super) fn waiting(
     scene: &Scene<'_>,
     finding: &Finding,
@@ -92,7 +92,7 @@ pub(super) fn waiting(
     }
 }
 
-/// Ranks that learn without exchanging anything.
+/// Ranks that train without exchanging anything.
 pub(super) fn alone(
     scene: &Scene<'_>,
     living: &[(Rank, &Track)],
@@ -103,7 +103,7 @@ pub(super) fn alone(
     }
     let since = |rank: &Rank, track: &Track| {
         let page = scene.views.iter().find(|view| view.rank == *rank && view.fresh)?.page()?;
-        // An optimiser of a script may step as often as it likes.
+        // A script's optimiser may make as many steps as it likes.
         if page.by_hook {
             return None;
         }

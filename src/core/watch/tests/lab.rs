@@ -77,7 +77,8 @@ pub fn look_at(rank: u32, function: &str, file: &str, line: u32) -> Inspection {
     Inspection { rank: Rank(rank), pid: Some(1000 + rank), threads: vec![thread], ..Inspection::default() }
 }
 
-/// A run of `count` collectives with a period of five: four gradients of 64 elements and one exchange of statistics.
+/// A run of `count` collectives with a period of five: four gradients of 64 elements and one exchange of
+/// statistics.
 pub fn calls(first: u64, count: u64) -> Vec<RecentCollective> {
     let mut chain = first;
     (first..first + count)
@@ -100,7 +101,8 @@ pub fn calls(first: u64, count: u64) -> Vec<RecentCollective> {
         .collect()
 }
 
-/// All ranks stand still inside collective `seq` of the group of all ranks, with the calls before it on their pages.
+/// All ranks stand still inside collective `seq` of the group of all ranks, with the calls before it on their
+/// pages.
 pub fn stand(c: &mut Cluster, seq: u64) {
     let ranks: Vec<u32> = c.agents.iter().flat_map(|agent| agent.samples.keys().copied()).collect();
     let world = ranks.len() as u32;
@@ -167,8 +169,8 @@ pub fn drive(c: &mut Cluster, ms: u64, mut each: impl FnMut(u32, u64, &mut RankS
     }
 }
 
-/// Writes a running page: iterations of `pace`, of each of which the rank waits `wait_ms` in collectives; `lost` collectives are left out from
-/// iteration `since` on.
+/// Writes a running page: iterations of `pace`, of each of which the rank waits `wait_ms` in collectives;
+/// `lost` collectives are left out from iteration `since` on.
 pub fn running(sample: &mut RankSample, now: u64, pace: &Pace, wait_ms: u64, shift: Option<(u64, i64)>) {
     let iteration = now / pace.period_ms;
     let at = |iteration: u64| {

@@ -1,4 +1,5 @@
-//! What must alarm: the cases of the fault matrix that can be decided on paper. Each asserts the guilty rank, the reason and the latency.
+//! What must alarm: the cases of the fault matrix that can be decided on paper. Each asserts the guilty rank,
+//! the reason and the latency.
 
 mod calls;
 mod ends;

@@ -17,7 +17,8 @@ fn next(seed: &mut u64) -> f64 {
     (*seed >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// Rank `late` is busy elsewhere for `ms` while the others wait; `each` writes its sample every quarter second.
+/// Rank `late` is busy elsewhere for `ms` while the others wait; `each` writes its sample every quarter
+/// second.
 fn busy(c: &mut Cluster, late: u32, ms: u64, each: impl Fn(u64, &mut RankSample)) {
     c.hang(late, |_| {});
     for step in 0..ms / 250 {
@@ -126,7 +127,8 @@ fn n6_pauses_of_four_seconds_now_and_then_are_nothing() {
 
 #[test]
 fn n3_a_start_on_a_busy_host_takes_its_time() {
-    // Rank 3 waits for its environment worker, whose imports get a hundredth of a core; at some looks the worker reads a file.
+    // Rank 3 waits for its environment worker, whose imports get a hundredth of a core; at some looks the
+    // worker reads a file.
     let mut c = Cluster::launch(2);
     c.all_ready();
     for agent in &mut c.agents {

@@ -1,4 +1,5 @@
-//! What holds for all runs: no red without a stall, the same rank whatever the order of hosts, the same verdicts whatever the clocks.
+//! What holds for all runs: no red without a stall, the same rank whatever the order of hosts, the same
+//! verdicts whatever the clocks.
 
 use super::lab::*;
 use crate::testkit::*;

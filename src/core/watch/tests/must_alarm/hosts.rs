@@ -73,7 +73,8 @@ fn p11_a_link_that_is_down_and_a_loss_in_one_direction() {
     expect(&verdict, None, Reason::LinkDown);
     assert_eq!(verdict.host.as_deref(), Some("bee"));
 
-    // Unacknowledged data alone does not tell the direction; that it arrives again and again does: acknowledgements from bee to ant are lost.
+    // Unacknowledged data alone does not tell the direction; that it arrives again and again does:
+    // acknowledgements from bee to ant are lost.
     for arrives in [false, true] {
         let mut c = trained(2);
         partition(&mut c, &[]);

@@ -1,4 +1,5 @@
-//! Ranks that stand still: stopped, frozen, in a lock, in a loop, waiting for storage or a worker, or never there.
+//! Ranks that stand still: stopped, frozen, in a lock, in a loop, waiting for storage or a worker, or never
+//! there.
 
 use crate::reason::Reason;
 use crate::report::{Confidence, Severity, VerdictKind};
