@@ -32,7 +32,7 @@ pub struct Card {
 
 /// One line of the two sides: a label and what stands below each rank; empty where there is nothing to say.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
+pub struct CardRow {
     /// What it is about; empty for the head with the ranks' names.
     pub label: &'static str,
     /// The guilty rank.
@@ -43,7 +43,7 @@ pub struct Row {
 
 impl Card {
     /// The two sides as rows, in reading order; rows with nothing to say are left out.
-    pub fn rows(&self) -> Vec<Row> {
+    pub fn rows(&self) -> Vec<CardRow> {
         if self.guilty.is_none() && self.waiter.is_none() {
             return Vec::new();
         }
@@ -68,7 +68,7 @@ impl Card {
         let of = |side: &Option<Side>, part: Of| side.as_ref().map(part).unwrap_or_default();
         parts
             .into_iter()
-            .map(|(label, part)| Row {
+            .map(|(label, part)| CardRow {
                 label,
                 guilty: of(&self.guilty, part),
                 waiter: of(&self.waiter, part),
@@ -103,7 +103,7 @@ impl Card {
         let wide = rows.iter().map(|row| row.guilty.chars().count()).max().unwrap_or(0).min(COLUMN);
         let mut lines: Vec<String> =
             self.facts.iter().map(|fact| format!("{:<LABEL$}{fact}", "fact")).collect();
-        for Row { label, guilty, waiter } in rows {
+        for CardRow { label, guilty, waiter } in rows {
             let (guilty, waiter) = match label {
                 "" => (
                     if guilty.is_empty() { guilty } else { format!("blamed: {guilty}") },

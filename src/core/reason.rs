@@ -67,7 +67,7 @@ pub enum Severity {
 
 /// The case that a sentence is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum SentenceForm {
     /// Every case that has no sentence of its own.
     Usual,
     /// It may be harmless.
@@ -100,15 +100,15 @@ pub struct ReasonRow {
     pub severity: Severity,
     /// One sentence for documents.
     pub doc: &'static str,
-    /// The sentences of verdicts. The first one is for [`Form::Usual`].
-    pub sentences: &'static [(Form, &'static str)],
+    /// The sentences of verdicts. The first one is for [`SentenceForm::Usual`].
+    pub sentences: &'static [(SentenceForm, &'static str)],
     /// What to do, the best first.
     pub advice: &'static [AdviceRow],
 }
 
 impl ReasonRow {
     /// The sentence for a case.
-    pub fn sentence(&self, form: Form) -> &'static str {
+    pub fn sentence(&self, form: SentenceForm) -> &'static str {
         let own = self.sentences.iter().find(|(case, _)| *case == form);
         own.or(self.sentences.first()).map_or("", |(_, text)| text)
     }
@@ -209,7 +209,7 @@ macro_rules! reasons {
             kind: VerdictKind::$kind,
             severity: Severity::$severity,
             doc: concat!($($doc),+).trim_ascii(),
-            sentences: &[$((Form::$form, $sentence)),+],
+            sentences: &[$((SentenceForm::$form, $sentence)),+],
             advice: &[$($advice),+],
         }),*];
     };
@@ -490,7 +490,7 @@ mod tests {
         for row in reasons() {
             assert_eq!(serde_json::to_string(&row.reason).unwrap(), format!("\"{}\"", row.name));
             assert_eq!(row.reason.row().name, row.name, "rows are in the order of the variants");
-            assert_eq!(row.sentences[0].0, Form::Usual, "{}", row.name);
+            assert_eq!(row.sentences[0].0, SentenceForm::Usual, "{}", row.name);
             assert!(row.doc.ends_with('.'), "{}", row.doc);
         }
         assert_eq!(serde_json::from_str::<Reason>("\"to_be_invented\"").unwrap(), Reason::Unknown);

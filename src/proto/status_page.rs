@@ -84,9 +84,9 @@ pub struct Entry {
 }
 
 /// A map of [`PAGE_BYTES`].
-struct Words(MmapMut);
+struct PageWords(MmapMut);
 
-impl Words {
+impl PageWords {
     fn get(&self, index: usize) -> &AtomicU64 {
         assert!(index < PAGE_BYTES / 8, "word inside the page");
         // SAFETY: the map has PAGE_BYTES and is page-aligned, `index` was checked, and both processes access
@@ -107,7 +107,7 @@ impl Words {
 
 /// The rank's side.
 pub struct Writer {
-    words: Words,
+    words: PageWords,
     body: Body,
     current: Collective,
     groups: Vec<Group>,
@@ -117,7 +117,7 @@ pub struct Writer {
 }
 
 /// What changed besides the body.
-enum Part {
+enum PageChange {
     Nothing,
     Collective(Collective),
     Iteration(Iteration),
@@ -143,7 +143,7 @@ impl Writer {
     }
 
     fn start(map: MmapMut, rank: u32, generation: u32) -> Writer {
-        let words = Words(map);
+        let words = PageWords(map);
         // A reader must not take what an earlier writer left for this writer's.
         words.get(0).store(0, Ordering::Release);
         words.store(1, &[0; PAGE_BYTES / 8 - 1]);
@@ -172,14 +172,14 @@ impl Writer {
         let now = monotonic_ns();
         self.body.heartbeat_ns = now;
         let part = match self.groups.first() {
-            Some(world) if self.body.train_iter != before => Part::Iteration(Iteration {
+            Some(world) if self.body.train_iter != before => PageChange::Iteration(Iteration {
                 train_iter: self.body.train_iter,
                 seq: world.entered,
                 chain: world.chain,
                 at_ns: now,
                 wait_ns: self.body.wait_ns,
             }),
-            _ => Part::Nothing,
+            _ => PageChange::Nothing,
         };
         self.publish(part);
     }
@@ -238,7 +238,7 @@ impl Writer {
         if let Some(group) = self.groups.get_mut(index) {
             group.size = u64::from(size);
         }
-        self.publish(Part::Group(index));
+        self.publish(PageChange::Group(index));
         GroupId(index)
     }
 
@@ -249,7 +249,7 @@ impl Writer {
         }
         self.sites.push(number);
         let words = layout::site_words(number, &name());
-        self.publish(Part::Site(self.sites.len() - 1, words));
+        self.publish(PageChange::Site(self.sites.len() - 1, words));
     }
 
     /// Enters the next collective of the group of all ranks and returns its number.
@@ -298,7 +298,7 @@ impl Writer {
                 self.body.chain_hash = counted.chain;
             }
         }
-        self.publish(Part::Collective(self.current));
+        self.publish(PageChange::Collective(self.current));
         if self.current.group_seq == 0 { seq } else { self.current.group_seq }
     }
 
@@ -314,28 +314,28 @@ impl Writer {
         if let Some(group) = self.groups.get_mut(self.current.group as usize) {
             group.left = group.entered;
         }
-        self.publish(Part::Collective(self.current));
+        self.publish(PageChange::Collective(self.current));
     }
 
-    fn publish(&self, part: Part) {
+    fn publish(&self, part: PageChange) {
         let lock = self.words.get(SEQLOCK);
         let inside = lock.load(Ordering::Relaxed) | 1;
         lock.store(inside, Ordering::Relaxed);
         fence(Ordering::Release);
         self.words.store(BODY, &self.body.words());
         match part {
-            Part::Nothing => {}
-            Part::Collective(collective) => {
+            PageChange::Nothing => {}
+            PageChange::Collective(collective) => {
                 let slot = collective.seq as usize % RING;
                 self.words.store(RING_START + slot * RING_WORDS, &collective.words());
                 self.store_group(collective.group as usize);
             }
-            Part::Iteration(iteration) => {
+            PageChange::Iteration(iteration) => {
                 let slot = iteration.train_iter as usize % ITERATIONS;
                 self.words.store(ITERATIONS_START + slot * ITERATION_WORDS, &iteration.words());
             }
-            Part::Group(index) => self.store_group(index),
-            Part::Site(index, words) => self.words.store(SITES_START + index * SITE_WORDS, &words),
+            PageChange::Group(index) => self.store_group(index),
+            PageChange::Site(index, words) => self.words.store(SITES_START + index * SITE_WORDS, &words),
         }
         lock.store(inside.wrapping_add(1), Ordering::Release);
     }
@@ -374,7 +374,7 @@ pub struct View {
 
 /// The agent's side.
 pub struct Reader {
-    words: Words,
+    words: PageWords,
 }
 
 impl Reader {
@@ -386,7 +386,7 @@ impl Reader {
             return Err(bad("status page is too short"));
         }
         // SAFETY: the length was checked and the page never shrinks; accessed only as atomics (PAGE-2).
-        let words = Words(unsafe { MmapOptions::new().len(PAGE_BYTES).map_mut(&file)? });
+        let words = PageWords(unsafe { MmapOptions::new().len(PAGE_BYTES).map_mut(&file)? });
         if words.get(0).load(Ordering::Acquire) != MAGIC {
             return Err(bad("not a status page"));
         }

@@ -7,7 +7,7 @@
 //! its own earlier pattern is named. A tie names nobody.
 
 use super::rank_view::{self, RankView};
-use super::track::{Started, Track};
+use super::track::{IterationStart, Track};
 use crate::card::Call;
 use crate::reason::Reason;
 use rankdeck_proto::message::{PageSample, Phase, RecentCollective};
@@ -42,7 +42,7 @@ pub(super) struct Disagreement {
 
 /// One call of a member.
 #[derive(Debug, Clone)]
-struct Step {
+struct MemberCall {
     call: Call,
     /// Elements that must be equal on all members; 0 where they may differ.
     compared: u64,
@@ -52,14 +52,14 @@ struct Step {
     train_iter: u64,
 }
 
-impl Step {
-    fn new(page: &PageSample, call: Call, chain: u64, train_iter: u64) -> Step {
+impl MemberCall {
+    fn new(page: &PageSample, call: Call, chain: u64, train_iter: u64) -> MemberCall {
         let compared = rank_view::compared_count(page, &call.op, call.count);
-        Step { call, compared, chain, train_iter }
+        MemberCall { call, compared, chain, train_iter }
     }
 
     /// The first call of a run of equal ones.
-    fn first_of(page: &PageSample, run: &RecentCollective) -> Step {
+    fn first_of(page: &PageSample, run: &RecentCollective) -> MemberCall {
         let call = Call {
             op: run.op.clone(),
             tag: run.tag.clone(),
@@ -71,15 +71,15 @@ impl Step {
             site: run.site.clone(),
             ..Call::default()
         };
-        Step::new(page, call, if page.by_hook { 0 } else { run.chain }, run.train_iter)
+        MemberCall::new(page, call, if page.by_hook { 0 } else { run.chain }, run.train_iter)
     }
 
-    fn is_same_operation(&self, other: &Step) -> bool {
+    fn is_same_operation(&self, other: &MemberCall) -> bool {
         self.call.op == other.call.op && self.call.tag == other.call.tag
     }
 
     /// The calls fit together, whatever came before them.
-    fn is_same_call(&self, other: &Step) -> bool {
+    fn is_same_call(&self, other: &MemberCall) -> bool {
         self.is_same_operation(other)
             && self.compared == other.compared
             && self.call.dtype == other.call.dtype
@@ -88,15 +88,15 @@ impl Step {
 }
 
 /// What one member is known to have called, by number.
-fn history(view: &RankView<'_>, group: &str) -> BTreeMap<u64, Step> {
+fn history(view: &RankView<'_>, group: &str) -> BTreeMap<u64, MemberCall> {
     let Some(page) = view.page() else { return BTreeMap::new() };
     let recent = view.recent(group).into_iter().filter(|recent| recent.seq > 0);
-    let mut steps: BTreeMap<u64, Step> = BTreeMap::new();
+    let mut steps: BTreeMap<u64, MemberCall> = BTreeMap::new();
     for run in recent {
         let last = run.more.min(RUN);
         for more in 0..=last {
             let seq = run.seq.saturating_add(more);
-            let mut step = Step::first_of(page, run);
+            let mut step = MemberCall::first_of(page, run);
             step.call.seq = seq;
             // The chain hash is the last one's.
             step.chain = if more == last { step.chain } else { 0 };
@@ -109,13 +109,13 @@ fn history(view: &RankView<'_>, group: &str) -> BTreeMap<u64, Step> {
         && !steps.contains_key(&call.seq)
     {
         let chain = if call.seq == member.entered { member.chain } else { 0 };
-        steps.insert(call.seq, Step::new(page, call, chain, 0));
+        steps.insert(call.seq, MemberCall::new(page, call, chain, 0));
     }
     steps
 }
 
 /// Do two ranks differ at one number?
-fn differ(a: &Step, b: &Step) -> bool {
+fn differ(a: &MemberCall, b: &MemberCall) -> bool {
     let known = |x: u64, y: u64| x > 0 && y > 0;
     !a.is_same_call(b)
         || (known(a.chain, b.chain) && a.chain != b.chain)
@@ -124,13 +124,13 @@ fn differ(a: &Step, b: &Step) -> bool {
 
 /// Compares what the members of a group have called.
 pub(super) fn calls(views: &[&RankView<'_>], group: &str) -> Option<Disagreement> {
-    let histories: Vec<(&RankView, BTreeMap<u64, Step>)> =
+    let histories: Vec<(&RankView, BTreeMap<u64, MemberCall>)> =
         views.iter().map(|view| (*view, history(view, group))).collect();
     let mut seqs: Vec<u64> = histories.iter().flat_map(|(_, steps)| steps.keys().copied()).collect();
     seqs.sort_unstable();
     seqs.dedup();
     for seq in seqs {
-        let at: Vec<(&RankView, &Step)> =
+        let at: Vec<(&RankView, &MemberCall)> =
             histories.iter().filter_map(|(view, steps)| Some((*view, steps.get(&seq)?))).collect();
         let Some((_, first)) = at.first() else { continue };
         if at.iter().all(|(_, step)| !differ(step, first)) {
@@ -142,12 +142,12 @@ pub(super) fn calls(views: &[&RankView<'_>], group: &str) -> Option<Disagreement
 }
 
 fn judge(
-    at: &[(&RankView<'_>, &Step)],
-    histories: &[(&RankView<'_>, BTreeMap<u64, Step>)],
+    at: &[(&RankView<'_>, &MemberCall)],
+    histories: &[(&RankView<'_>, BTreeMap<u64, MemberCall>)],
     group: &str,
     seq: u64,
 ) -> Disagreement {
-    let votes = |step: &Step| at.iter().filter(|(_, other)| !differ(step, other)).count();
+    let votes = |step: &MemberCall| at.iter().filter(|(_, other)| !differ(step, other)).count();
     let majority = at.iter().find(|(_, step)| votes(step) * 2 > at.len()).map(|(_, step)| *step);
     let steps_of = |rank: Rank| histories.iter().find(|(view, _)| view.rank == rank).map(|(_, steps)| steps);
     let odd: Vec<Rank> = match majority {
@@ -176,8 +176,9 @@ fn judge(
         (Some((view, mine)), Some((_, theirs)), Some(steps)) => classify(view, mine, theirs, steps, seq),
         _ => Reason::OpMismatch,
     };
-    let text =
-        |found: Option<&(&RankView, &Step)>| found.map(|(_, step)| describe(&step.call)).unwrap_or_default();
+    let text = |found: Option<&(&RankView, &MemberCall)>| {
+        found.map(|(_, step)| describe(&step.call)).unwrap_or_default()
+    };
     Disagreement {
         rank: named,
         odd: if odd.is_empty() { vec![side] } else { odd },
@@ -207,9 +208,9 @@ pub(super) fn describe(call: &Call) -> String {
 /// What kind of difference: `mine` deviates from `theirs` at `seq`.
 fn classify(
     view: &RankView<'_>,
-    mine: &Step,
-    theirs: &Step,
-    steps: &BTreeMap<u64, Step>,
+    mine: &MemberCall,
+    theirs: &MemberCall,
+    steps: &BTreeMap<u64, MemberCall>,
     seq: u64,
 ) -> Reason {
     if mine.is_same_call(theirs) {
@@ -229,7 +230,7 @@ fn classify(
 
 /// Did the rank go on to something that it has called before, with one `wanted` less in this iteration than
 /// in all iterations before? Calls of other kinds, such as reports, may come and go in between.
-fn left_out(steps: &BTreeMap<u64, Step>, seq: u64, mine: &Step, wanted: &Step) -> bool {
+fn left_out(steps: &BTreeMap<u64, MemberCall>, seq: u64, mine: &MemberCall, wanted: &MemberCall) -> bool {
     let before = || steps.range(..seq).map(|(_, step)| step);
     let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
     for step in before().filter(|step| step.is_same_call(wanted)) {
@@ -245,7 +246,7 @@ fn left_out(steps: &BTreeMap<u64, Step>, seq: u64, mine: &Step, wanted: &Step) -
 }
 
 /// What a rank's own period before `seq` predicts for number `at`.
-fn expected(steps: &BTreeMap<u64, Step>, seq: u64, at: u64) -> Option<&Step> {
+fn expected(steps: &BTreeMap<u64, MemberCall>, seq: u64, at: u64) -> Option<&MemberCall> {
     let period = period(steps, seq)?;
     let mut back = at.checked_sub(period)?;
     while back >= seq {
@@ -255,8 +256,8 @@ fn expected(steps: &BTreeMap<u64, Step>, seq: u64, at: u64) -> Option<&Step> {
 }
 
 /// The smallest period that all calls before `seq` keep, seen at least twice.
-fn period(steps: &BTreeMap<u64, Step>, seq: u64) -> Option<u64> {
-    let before: Vec<&Step> = steps.range(..seq).map(|(_, step)| step).collect();
+fn period(steps: &BTreeMap<u64, MemberCall>, seq: u64) -> Option<u64> {
+    let before: Vec<&MemberCall> = steps.range(..seq).map(|(_, step)| step).collect();
     let gapless = steps.range(..seq).zip(steps.range(..seq).skip(1)).all(|(a, b)| a.0 + 1 == *b.0);
     let most = PERIOD.min(before.len() / 2);
     (1..=most)
@@ -267,7 +268,7 @@ fn period(steps: &BTreeMap<u64, Step>, seq: u64) -> Option<u64> {
 }
 
 /// Did a rank leave its own pattern at `seq`? `None` without a pattern.
-fn left_pattern(steps: &BTreeMap<u64, Step>, seq: u64) -> Option<bool> {
+fn left_pattern(steps: &BTreeMap<u64, MemberCall>, seq: u64) -> Option<bool> {
     let now = steps.get(&seq)?;
     let wanted = expected(steps, seq, seq)?;
     Some(!wanted.is_same_call(now))
@@ -277,21 +278,21 @@ fn left_pattern(steps: &BTreeMap<u64, Step>, seq: u64) -> Option<bool> {
 pub(super) fn iterations(tracks: &[(Rank, &Track)]) -> Option<Disagreement> {
     let (_, base) = tracks.first().filter(|_| tracks.len() > 1)?;
     let common = base.iterations.iter().filter_map(|started| {
-        let at: Option<Vec<(Rank, &Started)>> = tracks
+        let at: Option<Vec<(Rank, &IterationStart)>> = tracks
             .iter()
             .map(|(rank, track)| find(&track.iterations, started.train_iter).map(|found| (*rank, found)))
             .collect();
         at
     });
-    let common: Vec<Vec<(Rank, &Started)>> = common.collect();
-    let same = |at: &[(Rank, &Started)]| {
+    let common: Vec<Vec<(Rank, &IterationStart)>> = common.collect();
+    let same = |at: &[(Rank, &IterationStart)]| {
         at.iter().all(|(_, started)| at.first().is_some_and(|(_, first)| key(first) == key(started)))
     };
     // A resumed rank may count once elsewhere; a shift stays.
     let from = common.iter().rposition(|at| same(at)).map_or(0, |last| last + 1);
     let bad = common.get(from..).filter(|bad| bad.len() >= 2)?;
     let at = bad.first()?;
-    let votes = |started: &Started| at.iter().filter(|(_, other)| key(other) == key(started)).count();
+    let votes = |started: &IterationStart| at.iter().filter(|(_, other)| key(other) == key(started)).count();
     let majority = at.iter().find(|(_, started)| votes(started) * 2 > at.len()).map(|(_, s)| *s);
     let odd: Vec<Rank> = match majority {
         Some(most) => at.iter().filter(|(_, s)| key(s) != key(most)).map(|(rank, _)| *rank).collect(),
@@ -300,8 +301,9 @@ pub(super) fn iterations(tracks: &[(Rank, &Track)]) -> Option<Disagreement> {
     let side = odd.first().copied().or_else(|| at.first().map(|(rank, _)| *rank))?;
     let mine = at.iter().find(|(rank, _)| *rank == side)?;
     let theirs = at.iter().find(|(rank, s)| !odd.contains(rank) && key(s) != key(mine.1))?;
-    let count =
-        |started: &Started| format!("{} collectives before iteration {}", started.seq, started.train_iter);
+    let count = |started: &IterationStart| {
+        format!("{} collectives before iteration {}", started.seq, started.train_iter)
+    };
     let named = odd.first().copied();
     Some(Disagreement {
         rank: named,
@@ -315,23 +317,24 @@ pub(super) fn iterations(tracks: &[(Rank, &Track)]) -> Option<Disagreement> {
     })
 }
 
-fn key(started: &Started) -> (u64, u64) {
+fn key(started: &IterationStart) -> (u64, u64) {
     (started.seq, started.chain)
 }
 
-fn find(iterations: &VecDeque<Started>, train_iter: u64) -> Option<&Started> {
+fn find(iterations: &VecDeque<IterationStart>, train_iter: u64) -> Option<&IterationStart> {
     let place = iterations.binary_search_by_key(&train_iter, |started| started.train_iter).ok()?;
     iterations.get(place)
 }
 
 /// Ranks whose number of collectives per iteration changed where they began to differ, if others kept theirs.
-fn irregular(tracks: &[(Rank, &Track)], common: &[Vec<(Rank, &Started)>], from: usize) -> Vec<Rank> {
+fn irregular(tracks: &[(Rank, &Track)], common: &[Vec<(Rank, &IterationStart)>], from: usize) -> Vec<Rank> {
     let (Some(bad), Some(last), Some(first)) =
         (common.get(from), from.checked_sub(1).and_then(|at| common.get(at)), common.first())
     else {
         return Vec::new();
     };
-    let of = |at: &[(Rank, &Started)], rank: Rank| at.iter().find(|(r, _)| *r == rank).map(|(_, s)| **s);
+    let of =
+        |at: &[(Rank, &IterationStart)], rank: Rank| at.iter().find(|(r, _)| *r == rank).map(|(_, s)| **s);
     let mut changed = Vec::new();
     for (rank, _) in tracks {
         let (Some(a0), Some(a), Some(b)) = (of(first, *rank), of(last, *rank), of(bad, *rank)) else {

@@ -4,7 +4,7 @@ use super::card_builder;
 use super::rank_view::RankView;
 use crate::card::Card;
 use crate::model::Model;
-use crate::reason::{self, Form, Reason, Severity};
+use crate::reason::{self, Reason, SentenceForm, Severity};
 use crate::report::{Confidence, VerdictReport};
 use rankdeck_types::ids::Rank;
 
@@ -28,7 +28,7 @@ impl Judgement {
 pub(super) struct Draft {
     pub judged: Judgement,
     /// Which sentence of the reason's row.
-    pub form: Form,
+    pub form: SentenceForm,
     /// Values for the `{word}`s of that sentence.
     pub words: Vec<(&'static str, String)>,
     /// The rank to blame.
@@ -49,7 +49,7 @@ impl Draft {
     pub fn new(judged: Judgement, words: Vec<(&'static str, String)>) -> Draft {
         Draft {
             judged,
-            form: Form::Usual,
+            form: SentenceForm::Usual,
             words,
             rank: None,
             host: None,

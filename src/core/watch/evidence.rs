@@ -9,7 +9,7 @@ use super::rank_view::{self, RankView};
 use super::slow::Straggler;
 use crate::card::{Side, ranges};
 use crate::model::{Model, RankModel};
-use crate::reason::{Form, Reason, Severity};
+use crate::reason::{Reason, SentenceForm, Severity};
 use crate::report::{Confidence, VerdictReport};
 use crate::words;
 use crate::words::seconds;
@@ -17,12 +17,12 @@ use rankdeck_proto::message::GpuSample;
 use rankdeck_types::ids::Rank;
 
 /// What verdicts about living ranks are made from.
-pub(super) struct Scene<'a> {
+pub(super) struct Snapshot<'a> {
     pub model: &'a Model,
     pub views: &'a [RankView<'a>],
 }
 
-impl Scene<'_> {
+impl Snapshot<'_> {
     /// Living ranks whose hosts answer.
     pub fn answering(&self) -> impl Iterator<Item = &RankView<'_>> {
         self.views.iter().filter(|view| view.fresh && view.alive())
@@ -77,11 +77,11 @@ impl Scene<'_> {
     /// One rank holds the others up.
     pub fn behind(&self, late: &Late<'_>, judged: Judgement) -> VerdictReport {
         let form = if late.ahead {
-            Form::Alone
+            SentenceForm::Alone
         } else if judged.severity == Severity::Amber {
-            Form::Doubtful
+            SentenceForm::Doubtful
         } else {
-            Form::Usual
+            SentenceForm::Usual
         };
         let others = match late.also {
             [] => Vec::new(),
@@ -183,7 +183,7 @@ impl Scene<'_> {
         observations.extend(self.observations(side, &self.inside(side)));
         let confidence = if what.rank.is_some() { Confidence::Certain } else { Confidence::Likely };
         self.verdict(Draft {
-            form: if what.rank.is_some() { Form::Usual } else { Form::Unnamed },
+            form: if what.rank.is_some() { SentenceForm::Usual } else { SentenceForm::Unnamed },
             rank: what.rank,
             host: host_of(self.model, what.rank),
             waiter: Some(*other),
@@ -289,7 +289,7 @@ impl Scene<'_> {
             ("iterations", iterations.to_string()),
         ];
         self.verdict(Draft {
-            form: if one.is_some() { Form::Usual } else { Form::Unnamed },
+            form: if one.is_some() { SentenceForm::Usual } else { SentenceForm::Unnamed },
             rank: one,
             host: host_of(self.model, one),
             facts: vec!["gradients that are not exchanged make a different model on every rank".into()],

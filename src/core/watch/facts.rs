@@ -6,7 +6,7 @@ use super::gauges::{find, host_of, name};
 use crate::card::Advice;
 use crate::join::Joined;
 use crate::model::Model;
-use crate::reason::{Form, Reason, Severity};
+use crate::reason::{Reason, SentenceForm, Severity};
 use crate::report::{Confidence, VerdictReport};
 use crate::words;
 use rankdeck_proto::message::Exit;
@@ -115,7 +115,7 @@ pub(crate) fn drift(model: &Model, train_iter: u64, values: &[String]) -> (Optio
         ("iteration", train_iter.to_string()),
     ];
     let draft = Draft {
-        form: if odd.is_some() { Form::Usual } else { Form::Unnamed },
+        form: if odd.is_some() { SentenceForm::Usual } else { SentenceForm::Unnamed },
         rank: odd,
         host: host_of(model, odd),
         facts: values.iter().take(16).enumerate().map(fingerprint).collect(),

@@ -18,7 +18,7 @@ pub(super) const MOST: usize = 8;
 
 /// What is known about looks at one rank.
 #[derive(Debug, Clone, Default)]
-struct Asked {
+struct LookHistory {
     at: Option<u64>,
     times: u32,
     answer: Option<Inspection>,
@@ -31,7 +31,7 @@ struct Asked {
 /// All looks of a generation.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Looks {
-    ranks: BTreeMap<Rank, Asked>,
+    ranks: BTreeMap<Rank, LookHistory>,
     request: u64,
 }
 

@@ -49,7 +49,7 @@ use crate::reason::Reason;
 use crate::report::{Confidence, Severity, VerdictKind, VerdictReport};
 use crate::session::Limits;
 use crate::words;
-use evidence::{Late, Scene};
+use evidence::{Late, Snapshot};
 use hosts::Beats;
 use looks::Looks;
 use pace::Pace;
@@ -213,7 +213,7 @@ impl Watch {
             };
             let waiters = [victim];
             let late = Late { rank, also: &[], waiters: &waiters, group, seq, waited_ms, ahead: false };
-            (rank, Scene { model, views: &views }.behind(&late, judged))
+            (rank, Snapshot { model, views: &views }.behind(&late, judged))
         };
         let text = verdict.reason.clone();
         self.fact(Some(rank), verdict);
@@ -243,8 +243,8 @@ impl Watch {
                 members.iter().copied().filter(|view| view.group(name).is_some()).collect();
             disagree::calls(&of, name)
         })?;
-        let scene = Scene { model, views: &views };
-        let verdict = scene.disagree(&what, 0);
+        let snapshot = Snapshot { model, views: &views };
+        let verdict = snapshot.disagree(&what, 0);
         let rank = what.rank?;
         self.post_mortem = PostMortem::Found(rank);
         self.facts.iter_mut().for_each(|(key, fact)| follow(fact, key.1, rank));
@@ -276,7 +276,7 @@ impl Watch {
                 halted_ms: track.stopped_ms().into_iter().chain(track.frozen_ms()).max(),
                 blocked_ms: track.blocked_ms(),
                 moved: track.moved(),
-                threshold: self.pace.threshold(rank_view::place(sample), limits),
+                threshold: self.pace.threshold(rank_view::silence_kind(sample), limits),
                 groups: rank_view::groups(sample),
                 host: host.map_or(HostView::default(), HostView::of),
                 gpu: host.and_then(|host| host.gpus.iter().find(|gpu| Some(gpu.index) == rank.gpu)),
@@ -293,16 +293,16 @@ impl Watch {
         let fresh: Vec<bool> = model.hosts.iter().map(|host| is_fresh(host, awake_ms, limits)).collect();
         let living = living(model);
         let views = self.views(model, &fresh, limits);
-        let scene = Scene { model, views: &views };
+        let snapshot = Snapshot { model, views: &views };
         let detections = self
-            .silent_hosts(&scene, awake_ms, limits)
-            .chain(self.dead_links(&scene))
-            .chain(halted(&scene))
-            .chain(self.broken_gpus(&scene))
-            .chain(waits(&scene, limits))
-            .chain(shifted(&scene, &living))
-            .chain(weigh::alone(&scene, &living, model.ranks.len()).map(Detection::of))
-            .chain(stages::look(&scene, model, &fresh, limits));
+            .silent_hosts(&snapshot, awake_ms, limits)
+            .chain(self.dead_links(&snapshot))
+            .chain(halted(&snapshot))
+            .chain(self.broken_gpus(&snapshot))
+            .chain(waits(&snapshot, limits))
+            .chain(shifted(&snapshot, &living))
+            .chain(weigh::alone(&snapshot, &living, model.ranks.len()).map(Detection::of))
+            .chain(stages::look(&snapshot, model, &fresh, limits));
         let mut found: BTreeMap<Key, VerdictReport> = BTreeMap::new();
         let mut suspects: Vec<Rank> = Vec::new();
         for detection in detections {
@@ -316,10 +316,10 @@ impl Watch {
         if let Some((slow, _)) = &slow
             && !found.values().any(|verdict| verdict.severity == Severity::Red)
         {
-            let verdict = scene.straggler(slow);
+            let verdict = snapshot.straggler(slow);
             found.insert((verdict.verdict, verdict.rank, None), verdict);
         }
-        let wanted = answering(&scene, &suspects);
+        let wanted = answering(&snapshot, &suspects);
         self.slow = slow;
         self.conditions = found;
         self.looks.ask(&wanted, awake_ms)
@@ -328,14 +328,14 @@ impl Watch {
     /// Hosts that say nothing.
     fn silent_hosts(
         &self,
-        scene: &Scene<'_>,
+        snapshot: &Snapshot<'_>,
         awake_ms: u64,
         limits: &Limits,
     ) -> impl Iterator<Item = Detection> {
-        scene.model.hosts.iter().filter_map(move |host| {
+        snapshot.model.hosts.iter().filter_map(move |host| {
             // The other ranks moved lately, and long after this host was heard last.
             let silence = awake_ms.saturating_sub(host.machine.heard);
-            let others = scene.views.iter().any(|view| {
+            let others = snapshot.views.iter().any(|view| {
                 view.node != host.node_rank
                     && view.fresh
                     && view.still_ms < limits.behind
@@ -343,31 +343,31 @@ impl Watch {
                     && !view.groups.is_empty()
             });
             let starved = self.beats.is_starved(host);
-            let verdict = hosts::lost(scene.model, host, awake_ms, limits, others, starved)?;
+            let verdict = hosts::lost(snapshot.model, host, awake_ms, limits, others, starved)?;
             Some(Detection { node: Some(host.node_rank), ..Detection::of(verdict) })
         })
     }
 
     /// Network interfaces of the group that are down.
-    fn dead_links(&self, scene: &Scene<'_>) -> impl Iterator<Item = Detection> {
+    fn dead_links(&self, snapshot: &Snapshot<'_>) -> impl Iterator<Item = Detection> {
         self.links.iter().filter_map(|(node, (since, latest))| {
             let held = latest.saturating_sub(*since);
-            let sample = scene.model.hosts.get(node.index())?.sample.as_ref()?;
+            let sample = snapshot.model.hosts.get(node.index())?.sample.as_ref()?;
             let link = sample.signals.link.as_ref().filter(|_| held >= FROZEN_MS)?;
-            let verdict = scene.network(network::link(scene.model, *node, &link.name, held));
+            let verdict = snapshot.network(network::link(snapshot.model, *node, &link.name, held));
             Some(Detection { node: Some(*node), ..Detection::of(verdict) })
         })
     }
 
     /// GPUs that are gone, or report an error that is new.
-    fn broken_gpus(&self, scene: &Scene<'_>) -> impl Iterator<Item = Detection> {
-        scene.answering().filter_map(|view| {
+    fn broken_gpus(&self, snapshot: &Snapshot<'_>) -> impl Iterator<Item = Detection> {
+        snapshot.answering().filter_map(|view| {
             let gpu = view.gpu?;
             let known = self.xids.get(&(view.node, gpu.index));
             let new = !gpu.xids.is_empty() && known.is_some_and(|known| *known != gpu.xids);
-            let rank = scene.model.ranks.get(view.rank.index()).filter(|_| gpu.lost || new)?;
+            let rank = snapshot.model.ranks.get(view.rank.index()).filter(|_| gpu.lost || new)?;
             let reason = if gpu.lost { Reason::GpuLost } else { Reason::GpuFault };
-            Some(Detection::of(scene.gpu(rank, gpu, reason)))
+            Some(Detection::of(snapshot.gpu(rank, gpu, reason)))
         })
     }
 
@@ -449,44 +449,44 @@ fn is_fresh(host: &HostModel, awake_ms: u64, limits: &Limits) -> bool {
 }
 
 /// Processes that are stopped, held or frozen.
-fn halted(scene: &Scene<'_>) -> impl Iterator<Item = Detection> {
-    scene.answering().filter_map(|view| {
+fn halted(snapshot: &Snapshot<'_>) -> impl Iterator<Item = Detection> {
+    snapshot.answering().filter_map(|view| {
         let ms = view.halted_ms.filter(|ms| *ms >= FROZEN_MS)?;
-        let rank = scene.model.ranks.get(view.rank.index())?;
+        let rank = snapshot.model.ranks.get(view.rank.index())?;
         let reason = match view.sample.state {
             't' => Reason::Debugger,
             'T' => Reason::Stopped,
             _ => Reason::CgroupFrozen,
         };
-        let verdict = scene.halted(rank, reason, ms);
+        let verdict = snapshot.halted(rank, reason, ms);
         Some(Detection { suspects: vec![view.rank], ..Detection::of(verdict) })
     })
 }
 
 /// Who holds up whom.
-fn waits(scene: &Scene<'_>, limits: &Limits) -> impl Iterator<Item = Detection> {
+fn waits(snapshot: &Snapshot<'_>, limits: &Limits) -> impl Iterator<Item = Detection> {
     // A death explains every wait that follows from it.
-    let dead = scene.views.iter().any(|view| view.died);
-    waits::look(scene.views).into_iter().map(move |finding| Detection {
+    let dead = snapshot.views.iter().any(|view| view.died);
+    waits::look(snapshot.views).into_iter().map(move |finding| Detection {
         node: None,
-        verdict: weigh::waiting(scene, &finding, limits, dead),
-        suspects: weigh::suspicious(scene, &finding),
+        verdict: weigh::waiting(snapshot, &finding, limits, dead),
+        suspects: weigh::suspicious(snapshot, &finding),
     })
 }
 
 /// Ranks whose iterations begin at another number of collectives than the others'.
-fn shifted(scene: &Scene<'_>, living: &[(Rank, &Track)]) -> impl Iterator<Item = Detection> {
+fn shifted(snapshot: &Snapshot<'_>, living: &[(Rank, &Track)]) -> impl Iterator<Item = Detection> {
     disagree::iterations(living).into_iter().map(|what| Detection {
         suspects: vec![what.odd.first().copied().unwrap_or_default(), what.other],
-        ..Detection::of(scene.disagree(&what, 0))
+        ..Detection::of(snapshot.disagree(&what, 0))
     })
 }
 
 /// Those of the suspects that can be looked at, once each.
-fn answering(scene: &Scene<'_>, suspects: &[Rank]) -> Vec<(NodeRank, Rank)> {
+fn answering(snapshot: &Snapshot<'_>, suspects: &[Rank]) -> Vec<(NodeRank, Rank)> {
     let mut wanted: Vec<(NodeRank, Rank)> = Vec::new();
     for rank in suspects {
-        let view = scene.answering().find(|view| view.rank == *rank);
+        let view = snapshot.answering().find(|view| view.rank == *rank);
         if let Some(view) = view.filter(|view| !wanted.contains(&(view.node, view.rank))) {
             wanted.push((view.node, view.rank));
         }

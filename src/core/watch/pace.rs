@@ -107,7 +107,7 @@ pub(super) struct Threshold {
 
 /// Which kind of silence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct SilenceKind {
     /// Phase; `None` for programs that tell none.
     pub phase: Option<Phase>,
     /// Rank 0 has work of its own.
@@ -116,9 +116,9 @@ pub(super) struct Place {
     pub cold: bool,
 }
 
-impl Place {
+impl SilenceKind {
     /// Of a page, or of a program without one.
-    pub fn of(page: Option<&rankdeck_proto::message::PageSample>, first: bool) -> Place {
+    pub fn of(page: Option<&rankdeck_proto::message::PageSample>, first: bool) -> SilenceKind {
         let cold = page.is_some_and(|page| {
             if page.by_hook {
                 // Not every script has an optimiser.
@@ -127,7 +127,7 @@ impl Place {
                 page.activity == Activity::Compile || (page.updates == 0 && page.train_iter <= 1)
             }
         });
-        Place { phase: page.filter(|page| !page.by_hook).map(|page| page.phase), first, cold }
+        SilenceKind { phase: page.filter(|page| !page.by_hook).map(|page| page.phase), first, cold }
     }
 
     fn index(self) -> usize {
@@ -144,7 +144,7 @@ pub(super) struct Pace {
 
 impl Pace {
     /// Learns a silence that has ended by itself.
-    pub fn learn(&mut self, place: Place, ms: u64) {
+    pub fn learn(&mut self, place: SilenceKind, ms: u64) {
         let index = place.index();
         if self.places.len() <= index {
             self.places.resize_with((Phase::ALL.len() + 1) * 2, Histogram::default);
@@ -181,7 +181,7 @@ impl Pace {
     }
 
     /// What is usual there.
-    pub fn threshold(&self, place: Place, limits: &Limits) -> Threshold {
+    pub fn threshold(&self, place: SilenceKind, limits: &Limits) -> Threshold {
         let learnt = self.places.get(place.index()).filter(|histogram| histogram.total >= ENOUGH);
         let start_up = matches!(place.phase, Some(Phase::Init | Phase::Rendezvous));
         let long = matches!(place.phase, Some(Phase::Eval | Phase::Checkpoint));
@@ -210,8 +210,8 @@ mod tests {
     const LIMITS: Limits =
         Limits { grace: 10_000, lost: 5_000, behind: 5_000, init: 120_000, rank0: 600_000 };
 
-    fn place(phase: Phase) -> Place {
-        Place { phase: Some(phase), first: false, cold: false }
+    fn place(phase: Phase) -> SilenceKind {
+        SilenceKind { phase: Some(phase), first: false, cold: false }
     }
 
     #[test]
@@ -229,10 +229,13 @@ mod tests {
         let mut pace = Pace::default();
         for i in 0..200u64 {
             pace.learn(place(Phase::Rollout), 50);
-            pace.learn(Place { first: true, ..place(Phase::Rollout) }, if i % 20 == 0 { 4_000 } else { 50 });
+            pace.learn(
+                SilenceKind { first: true, ..place(Phase::Rollout) },
+                if i % 20 == 0 { 4_000 } else { 50 },
+            );
         }
         assert_eq!(pace.threshold(place(Phase::Rollout), &LIMITS).stuck, 5_000);
-        let first = pace.threshold(Place { first: true, ..place(Phase::Rollout) }, &LIMITS);
+        let first = pace.threshold(SilenceKind { first: true, ..place(Phase::Rollout) }, &LIMITS);
         assert!((20_000..25_000).contains(&first.stuck), "{first:?}");
     }
 
@@ -251,7 +254,7 @@ mod tests {
         let pace = Pace::default();
         assert_eq!(pace.threshold(place(Phase::Eval), &LIMITS).stuck, 600_000);
         assert_eq!(pace.threshold(place(Phase::Init), &LIMITS).stuck, 120_000);
-        assert_eq!(pace.threshold(Place { cold: true, ..place(Phase::Learn) }, &LIMITS).stuck, 120_000);
+        assert_eq!(pace.threshold(SilenceKind { cold: true, ..place(Phase::Learn) }, &LIMITS).stuck, 120_000);
         assert_eq!(pace.threshold(place(Phase::Learn), &LIMITS).stuck, 5_000);
     }
 

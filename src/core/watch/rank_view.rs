@@ -4,8 +4,8 @@
 //! hook knows no phases, and compares less, because some of PyTorch's operations take different sizes on
 //! different ranks by right.
 
-use super::pace::{Place, Threshold};
-use super::track::{self, Moved};
+use super::pace::{SilenceKind, Threshold};
+use super::track::{self, Movement};
 use crate::card::Call;
 use rankdeck_proto::inspection::{Inspection, Socket};
 use rankdeck_proto::message::{GpuSample, HostSample, PageSample, Phase, RankSample, RecentCollective};
@@ -37,7 +37,7 @@ pub(super) struct RankView<'a> {
     /// For how long it has been seen in state D, ms.
     pub blocked_ms: Option<u64>,
     /// What moved lately.
-    pub moved: Moved,
+    pub moved: Movement,
     /// What is usual in its phase.
     pub threshold: Threshold,
     /// Its groups.
@@ -215,6 +215,6 @@ pub(super) fn call(sample: &RankSample) -> Option<Call> {
 }
 
 /// Where a rank is, for what is usual there.
-pub(super) fn place(sample: &RankSample) -> Place {
-    Place::of(sample.page.as_ref(), sample.rank.0 == 0)
+pub(super) fn silence_kind(sample: &RankSample) -> SilenceKind {
+    SilenceKind::of(sample.page.as_ref(), sample.rank.0 == 0)
 }

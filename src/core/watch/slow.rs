@@ -9,7 +9,7 @@
 //! quota itself is the evidence.
 
 use super::rank_view::RankView;
-use super::track::{Started, Track};
+use super::track::{IterationStart, Track};
 use crate::reason::Reason;
 use rankdeck_proto::message::Phase;
 use rankdeck_types::ids::Rank;
@@ -42,7 +42,7 @@ pub(super) struct Straggler {
 /// Waits of all ranks in intervals between iterations that all have begun.
 fn intervals(tracks: &[(Rank, &Track)]) -> Vec<(Vec<u64>, u64)> {
     let Some((_, base)) = tracks.first() else { return Vec::new() };
-    let common: Vec<Vec<&Started>> = base
+    let common: Vec<Vec<&IterationStart>> = base
         .iterations
         .iter()
         .filter_map(|started| {

@@ -2,7 +2,7 @@
 //! Pure.
 
 use super::draft::Judgement;
-use super::evidence::{Late, Scene};
+use super::evidence::{Late, Snapshot};
 use super::rank_view::RankView;
 use super::{Detection, cause};
 use crate::model::{Model, RankLife};
@@ -13,16 +13,21 @@ use rankdeck_proto::message::Phase;
 use rankdeck_types::ids::Rank;
 
 /// Ranks that hold up the beginning of a run or its end.
-pub(super) fn look(scene: &Scene<'_>, model: &Model, fresh: &[bool], limits: &Limits) -> Option<Detection> {
-    let begun = scene.views.iter().flat_map(|view| &view.groups).any(|group| group.entered > 0);
+pub(super) fn look(
+    snapshot: &Snapshot<'_>,
+    model: &Model,
+    fresh: &[bool],
+    limits: &Limits,
+) -> Option<Detection> {
+    let begun = snapshot.views.iter().flat_map(|view| &view.groups).any(|group| group.entered > 0);
     let (verdict, suspects) =
-        if begun { teardown(scene, limits) } else { rendezvous(scene, model, fresh, limits) };
+        if begun { teardown(snapshot, limits) } else { rendezvous(snapshot, model, fresh, limits) };
     Some(Detection { node: None, verdict, suspects })
 }
 
 /// Before the first collective: which rank keeps the group from forming.
 fn rendezvous(
-    scene: &Scene<'_>,
+    snapshot: &Snapshot<'_>,
     model: &Model,
     fresh: &[bool],
     limits: &Limits,
@@ -30,13 +35,13 @@ fn rendezvous(
     // The hook reports this phase, too. A rank without a page has not begun.
     let comes = |view: &RankView| view.page().is_some_and(|page| page.phase == Phase::Rendezvous);
     let waits = |view: &&RankView| view.fresh && comes(view);
-    let waiters: Vec<&RankView> = scene.views.iter().filter(waits).collect();
+    let waiters: Vec<&RankView> = snapshot.views.iter().filter(waits).collect();
     let age = |view: &&RankView| view.page().map_or(0, |page| page.phase_age_ms);
     let Some(waited_ms) = waiters.iter().map(age).max() else { return (None, Vec::new()) };
-    if waited_ms < limits.behind || scene.views.iter().any(|view| view.died) {
+    if waited_ms < limits.behind || snapshot.views.iter().any(|view| view.died) {
         return (None, Vec::new());
     }
-    let late: Vec<&RankView> = scene.views.iter().filter(|view| !comes(view)).collect();
+    let late: Vec<&RankView> = snapshot.views.iter().filter(|view| !comes(view)).collect();
     let heard = |rank: &Rank| {
         model.ranks.get(rank.index()).is_some_and(|rank| fresh.get(rank.node.index()) == Some(&true))
     };
@@ -64,7 +69,7 @@ fn rendezvous(
             let starved = waiters.iter().any(|view| cause::starved(view));
             let budget = limits.init.saturating_mul(if starved { cause::STARVED } else { 1 });
             let verdict = (waited_ms >= budget && waiters.len() == model.ranks.len())
-                .then(|| scene.no_group(waited_ms));
+                .then(|| snapshot.no_group(waited_ms));
             return (verdict, waiting);
         }
     };
@@ -75,11 +80,11 @@ fn rendezvous(
         .filter(|other| *other != rank)
         .collect();
     let late = Late { rank, also: &also, waiters: &waiting, group: "", seq: 0, waited_ms, ahead: false };
-    (judged.map(|judged| scene.behind(&late, judged)), vec![rank])
+    (judged.map(|judged| snapshot.behind(&late, judged)), vec![rank])
 }
 
 /// After the last iteration: which rank does not leave although others have.
-fn teardown(scene: &Scene<'_>, limits: &Limits) -> (Option<VerdictReport>, Vec<Rank>) {
+fn teardown(snapshot: &Snapshot<'_>, limits: &Limits) -> (Option<VerdictReport>, Vec<Rank>) {
     let leaving = |view: &&RankView| {
         view.fresh
             && view.alive()
@@ -89,11 +94,11 @@ fn teardown(scene: &Scene<'_>, limits: &Limits) -> (Option<VerdictReport>, Vec<R
     };
     // A rank that is ready to leave says so by its amount, and waits for the others.
     let came = |view: &RankView| view.page().is_some_and(|page| page.total > 0 && page.done == page.total);
-    let waits = scene.views.iter().any(|view| view.alive() && came(view));
-    let mut stuck: Vec<&RankView> = scene.views.iter().filter(leaving).collect();
+    let waits = snapshot.views.iter().any(|view| view.alive() && came(view));
+    let mut stuck: Vec<&RankView> = snapshot.views.iter().filter(leaving).collect();
     stuck.sort_by_key(|view| came(view));
-    let gone: Vec<Rank> = scene.views.iter().filter(|view| view.left).map(|view| view.rank).collect();
-    let others = scene
+    let gone: Vec<Rank> = snapshot.views.iter().filter(|view| view.left).map(|view| view.rank).collect();
+    let others = snapshot
         .views
         .iter()
         .any(|view| view.alive() && !matches!(view.phase(), Some(Phase::Teardown | Phase::Done)));
@@ -111,5 +116,5 @@ fn teardown(scene: &Scene<'_>, limits: &Limits) -> (Option<VerdictReport>, Vec<R
     let judged = Judgement::usual(Confidence::Likely, Reason::TeardownStall);
     let late =
         Late { rank: first.rank, also: &also, waiters: &[], group: "", seq: 0, waited_ms, ahead: false };
-    (Some(scene.behind(&late, judged)), vec![first.rank])
+    (Some(snapshot.behind(&late, judged)), vec![first.rank])
 }

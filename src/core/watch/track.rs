@@ -1,6 +1,6 @@
 //! What is remembered of a rank between samples. All times are on the agent's monotonic clock.
 
-use super::pace::{Pace, Place};
+use super::pace::{Pace, SilenceKind};
 use rankdeck_proto::message::{HostSample, IterationSample, RankSample};
 use std::collections::VecDeque;
 
@@ -24,18 +24,18 @@ pub struct Track {
     blocked_since: Option<u64>,
     /// The latest silence, and whether something else explains it.
     quiet: (u64, bool),
-    place: Option<Place>,
+    place: Option<SilenceKind>,
     past: VecDeque<Gauges>,
     /// Training iteration and updates when its counters last moved.
     pub(super) at_collective: (u64, u64),
     /// Beginnings of iterations, oldest first.
-    pub(super) iterations: VecDeque<Started>,
+    pub(super) iterations: VecDeque<IterationStart>,
     seen: bool,
 }
 
 /// The beginning of an iteration; `at_ms` is the agent's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Started {
+pub(super) struct IterationStart {
     pub train_iter: u64,
     pub seq: u64,
     pub chain: u64,
@@ -60,7 +60,7 @@ struct Gauges {
 
 /// What moved over the latest two to three seconds.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Moved {
+pub(super) struct Movement {
     /// Over how long, ms; 0 while there is only one sample.
     pub over_ms: u64,
     /// Own CPU share of one core, 0..; `None` when the agent does not tell.
@@ -140,7 +140,7 @@ impl Track {
             }
             self.quiet = (age, excused);
         }
-        self.place = Some(Place::of(sample.page.as_ref(), sample.rank.0 == 0));
+        self.place = Some(SilenceKind::of(sample.page.as_ref(), sample.rank.0 == 0));
     }
 
     fn remember(&mut self, at: u64, sample: &RankSample) {
@@ -177,7 +177,7 @@ impl Track {
         if last.is_some_and(|last| iteration.train_iter <= last) {
             return;
         }
-        self.iterations.push_back(Started {
+        self.iterations.push_back(IterationStart {
             train_iter: iteration.train_iter,
             seq: iteration.seq,
             chain: iteration.chain,
@@ -210,11 +210,13 @@ impl Track {
     }
 
     /// What moved lately.
-    pub(super) fn moved(&self) -> Moved {
-        let (Some(old), Some(new)) = (self.past.front(), self.past.back()) else { return Moved::default() };
+    pub(super) fn moved(&self) -> Movement {
+        let (Some(old), Some(new)) = (self.past.front(), self.past.back()) else {
+            return Movement::default();
+        };
         let over_ms = new.at.saturating_sub(old.at);
         if over_ms == 0 {
-            return Moved::default();
+            return Movement::default();
         }
         let periods = new.periods.saturating_sub(old.periods);
         let known = |pid: u32| old.children.iter().find(|child| child.0 == pid).map(|child| child.1);
@@ -223,7 +225,7 @@ impl Track {
             .iter()
             .filter_map(|(pid, cpu)| known(*pid).map(|before| cpu.saturating_sub(before)))
             .collect();
-        Moved {
+        Movement {
             over_ms,
             cpu: (new.cpu_ms > 0).then(|| new.cpu_ms.saturating_sub(old.cpu_ms) as f64 / over_ms as f64),
             delayed: new.delay_ms.saturating_sub(old.delay_ms) as f64 / over_ms as f64,
@@ -268,7 +270,7 @@ mod tests {
     #[test]
     fn pauses_are_learnt_when_they_end_and_stops_are_not() {
         let limits = Limits { grace: 0, lost: 5_000, behind: 5_000, init: 120_000, rank0: 600_000 };
-        let place = Place { phase: Some(Phase::Rollout), first: true, cold: false };
+        let place = SilenceKind { phase: Some(Phase::Rollout), first: true, cold: false };
         let (mut track, mut pace) = (Track::default(), Pace::default());
         let mut clock = 0;
         let mut hear = |pace: &mut Pace, age: u64, state: char| {

@@ -2,7 +2,7 @@
 
 use super::cause;
 use super::draft::Judgement;
-use super::evidence::{Late, Scene};
+use super::evidence::{Late, Snapshot};
 use super::track::Track;
 use super::waits::Finding;
 use super::{looks, network};
@@ -17,11 +17,11 @@ const ALONE: u64 = 3;
 const INSIDE_MS: u64 = 2_000;
 
 /// Ranks that a finding makes worth a close look, in order of weight.
-pub(super) fn suspicious(scene: &Scene<'_>, finding: &Finding) -> Vec<Rank> {
+pub(super) fn suspicious(snapshot: &Snapshot<'_>, finding: &Finding) -> Vec<Rank> {
     match finding {
         // The late rank waits too: what matters is between the ranks.
         Finding::Behind { rank, also, waiters, .. }
-            if scene.views.iter().any(|view| view.rank == *rank && view.waiting().is_some()) =>
+            if snapshot.views.iter().any(|view| view.rank == *rank && view.waiting().is_some()) =>
         {
             let all = std::iter::once(rank).chain(also).chain(waiters);
             all.copied().take(looks::MOST).collect()
@@ -41,7 +41,7 @@ pub(super) fn suspicious(scene: &Scene<'_>, finding: &Finding) -> Vec<Rank> {
 
 /// The verdict of a finding; `None` while nothing should be said.
 pub(super) fn waiting(
-    scene: &Scene<'_>,
+    snapshot: &Snapshot<'_>,
     finding: &Finding,
     limits: &Limits,
     dead: bool,
@@ -50,51 +50,51 @@ pub(super) fn waiting(
         Finding::Behind { .. } | Finding::Ring { .. } | Finding::Inside { .. } if dead => None,
         Finding::Behind { rank, also, waiters, group, seq, waited_ms, ahead } => {
             let (waited_ms, seq, ahead) = (*waited_ms, *seq, *ahead);
-            let view = scene.views.iter().find(|view| view.rank == *rank)?;
+            let view = snapshot.views.iter().find(|view| view.rank == *rank)?;
             let judged = cause::judge(view, waited_ms, limits)?;
             if judged.reason == Reason::InsideEarlier {
                 // It entered what the others have left: what they sent it may be lost on the way.
                 let members: Vec<Rank> = std::iter::once(rank).chain(also).chain(waiters).copied().collect();
-                if let Some(trouble) = network::sockets(scene.model, scene.views, &members, waited_ms) {
-                    return Some(scene.network(trouble));
+                if let Some(trouble) = network::sockets(snapshot.model, snapshot.views, &members, waited_ms) {
+                    return Some(snapshot.network(trouble));
                 }
             }
             if ahead && judged.severity == Severity::Red {
                 // The one that waits alone is early; those who are late have never heard of its call.
                 let early = *waiters.first()?;
                 let late = Late { rank: early, also: &[], waiters: &[*rank], group, seq, waited_ms, ahead };
-                return Some(scene.behind(&late, Judgement { reason: Reason::ExtraCall, ..judged }));
+                return Some(snapshot.behind(&late, Judgement { reason: Reason::ExtraCall, ..judged }));
             }
             Some(
-                scene.behind(
+                snapshot.behind(
                     &Late { rank: *rank, also, waiters, group, seq, waited_ms, ahead: false },
                     judged,
                 ),
             )
         }
-        Finding::Disagree { what, waited_ms } => Some(scene.disagree(what, *waited_ms)),
+        Finding::Disagree { what, waited_ms } => Some(snapshot.disagree(what, *waited_ms)),
         Finding::Ring { ring, waited_ms } => {
-            (*waited_ms >= limits.behind).then(|| scene.ring(ring, *waited_ms))
+            (*waited_ms >= limits.behind).then(|| snapshot.ring(ring, *waited_ms))
         }
         Finding::Inside { members, seq, waited_ms, .. } => {
-            let halted = scene.views.iter().any(|view| view.halted_ms.is_some());
+            let halted = snapshot.views.iter().any(|view| view.halted_ms.is_some());
             if halted {
                 return None;
             }
-            if let Some(trouble) = network::sockets(scene.model, scene.views, members, *waited_ms)
+            if let Some(trouble) = network::sockets(snapshot.model, snapshot.views, members, *waited_ms)
                 && *waited_ms >= limits.behind
             {
-                return Some(scene.network(trouble));
+                return Some(snapshot.network(trouble));
             }
             let severity = if *waited_ms >= limits.init { Severity::Red } else { Severity::Amber };
-            (*waited_ms >= cause::AMBER_MS).then(|| scene.everywhere(members, *seq, *waited_ms, severity))
+            (*waited_ms >= cause::AMBER_MS).then(|| snapshot.everywhere(members, *seq, *waited_ms, severity))
         }
     }
 }
 
 /// Ranks that train without exchanging anything.
 pub(super) fn alone(
-    scene: &Scene<'_>,
+    snapshot: &Snapshot<'_>,
     living: &[(Rank, &Track)],
     world_size: usize,
 ) -> Option<VerdictReport> {
@@ -102,7 +102,7 @@ pub(super) fn alone(
         return None;
     }
     let since = |rank: &Rank, track: &Track| {
-        let page = scene.views.iter().find(|view| view.rank == *rank && view.fresh)?.page()?;
+        let page = snapshot.views.iter().find(|view| view.rank == *rank && view.fresh)?.page()?;
         // A script's optimiser may make as many steps as it likes.
         if page.by_hook {
             return None;
@@ -115,5 +115,5 @@ pub(super) fn alone(
         living.iter().filter_map(|(rank, track)| Some((*rank, since(rank, track)?))).collect();
     let (iterations, updates) = ranks.iter().map(|(_, past)| *past).max()?;
     let ranks: Vec<Rank> = ranks.iter().map(|(rank, _)| *rank).collect();
-    Some(scene.alone(&ranks, updates, iterations))
+    Some(snapshot.alone(&ranks, updates, iterations))
 }

@@ -6,7 +6,7 @@ use crate::testkit::*;
 use crate::watch::pace::Threshold;
 use crate::watch::rank_view;
 use crate::watch::rank_view::{HostView, RankView};
-use crate::watch::track::Moved;
+use crate::watch::track::Movement;
 use crate::watch::waits;
 use crate::watch::waits::Finding;
 use proptest::prelude::*;
@@ -65,7 +65,7 @@ fn view(sample: &RankSample, node: u32) -> RankView<'_> {
         still_ms: 9_000,
         halted_ms: None,
         blocked_ms: None,
-        moved: Moved::default(),
+        moved: Movement::default(),
         threshold: Threshold { suspect: 1_000, stuck: 5_000 },
         groups: rank_view::groups(sample),
         host: HostView::default(),
@@ -144,7 +144,7 @@ proptest! {
         skews in proptest::collection::vec((0u64..1 << 40, -1e9f64..1e9), 2),
         state in proptest::sample::select(vec!['S', 'T', 'R', 'D']),
     ) {
-        let scene = |skews: &[(u64, f64)]| {
+        let snapshot = |skews: &[(u64, f64)]| {
             let mut c = Cluster::launch(2);
             for (agent, (mono, wall)) in c.agents.iter_mut().zip(skews) {
                 (agent.skew_ms, agent.wall_skew_s) = (*mono, *wall);
@@ -157,7 +157,7 @@ proptest! {
             c.pass(2_000);
             verdict_keys(&c)
         };
-        prop_assert_eq!(scene(&skews), scene(&[(0, 0.0), (0, 0.0)]));
+        prop_assert_eq!(snapshot(&skews), snapshot(&[(0, 0.0), (0, 0.0)]));
     }
 
     #[test]
