@@ -7,9 +7,10 @@ use crate::examine;
 use crate::paths::{self, RunPaths};
 use crate::proc::Ident;
 use crate::serve::{
-    self, Settings,
+    self,
     daemon::{self, Start},
     relay,
+    settings::Settings,
 };
 use crate::supervise::guard::{self, Watch};
 use rankdeck_proto::pack;

@@ -70,7 +70,7 @@ pub fn clean(run: &RunId, workdir: &Path) -> Vec<Survivor> {
     nodes(workdir, Some(run))
         .into_iter()
         .filter(|(_, manifest)| manifest.agent().is_none())
-        .flat_map(|(paths, _)| sweep::purge(&scope(&paths, run), Duration::ZERO, PATIENCE))
+        .flat_map(|(paths, _)| sweep::kill_all(&scope(&paths, run), Duration::ZERO, PATIENCE))
         .collect()
 }
 

@@ -18,7 +18,7 @@ const IO_PROCESSES: usize = 16;
 
 /// One rank's processes.
 #[derive(Debug)]
-pub struct Family {
+pub struct ProcessTree {
     root: Ident,
     stat: Option<Again>,
     wchan: Option<Again>,
@@ -30,16 +30,16 @@ pub struct Family {
 
 /// What ranks of one host have in common.
 #[derive(Debug, Default)]
-pub struct Surroundings {
+pub struct HostCache {
     mounts: cgroup_stat::Mounts,
     newest: Option<u32>,
     groups: Vec<(cgroup_stat::Groups, CgroupSample)>,
 }
 
-impl Surroundings {
+impl HostCache {
     /// Reads what stays as it is while a run lives.
-    pub fn read() -> Surroundings {
-        Surroundings { mounts: cgroup_stat::Mounts::read(), ..Surroundings::default() }
+    pub fn read() -> HostCache {
+        HostCache { mounts: cgroup_stat::Mounts::read(), ..HostCache::default() }
     }
 
     /// A new round begins. `newest` is the last process made on this host, read before the round.
@@ -75,18 +75,18 @@ struct Slow {
     io_bytes: u64,
 }
 
-/// A family at one moment.
+/// A process tree at one moment.
 #[derive(Debug, Clone, Default)]
-pub struct Portrait {
+pub struct TreeSample {
     /// The rank's own process, `None` when it is gone.
     pub main: Option<Stat>,
     /// Pids of all that is there, the rank's own first.
     pub pids: Vec<u32>,
-    /// Kernel function that the main thread waits in; of a thread that runs in between, at the last thorough look.
+    /// Kernel function that the main thread waits in; for a thread that has run meanwhile, as of the last thorough look.
     pub wchan: String,
-    /// Percent of one core of the whole family.
+    /// Percent of one core of the whole tree.
     pub cpu_percent: f32,
-    /// Resident memory of the whole family, bytes.
+    /// Resident memory of the whole tree, bytes.
     pub rss: u64,
     /// Processes below the rank's own.
     pub children: u32,
@@ -94,11 +94,11 @@ pub struct Portrait {
     pub signals: RankSignals,
 }
 
-impl Family {
-    /// The family of a process.
-    pub fn of(root: Ident) -> Family {
+impl ProcessTree {
+    /// The tree below a process.
+    pub fn of(root: Ident) -> ProcessTree {
         let open = |file: &str| Again::open(format!("/proc/{}/{file}", root.pid));
-        Family {
+        ProcessTree {
             root,
             stat: open("stat"),
             wchan: open("wchan"),
@@ -109,12 +109,12 @@ impl Family {
     }
 
     /// Looks once; with `thoroughly` also at what changes slowly, which the first look does anyway.
-    pub fn look(&mut self, around: &mut Surroundings, thoroughly: bool) -> Portrait {
+    pub fn look(&mut self, cache: &mut HostCache, thoroughly: bool) -> TreeSample {
         let read = self.stat.as_mut().and_then(Again::text).and_then(proc::parse_stat);
         // A descriptor belongs to its process, a pid may be another one's by now.
         let Some(main) = read.filter(|main| main.start == self.root.start) else {
             self.slow = None;
-            return Portrait::default();
+            return TreeSample::default();
         };
         let main = match main.state {
             // A close look holds a running process while it copies a stack, and on a busy host that is seen: this is no debugger.
@@ -124,7 +124,7 @@ impl Family {
         let slow = self.slow.get_or_insert_with(|| Slow::of(main.pid));
         let thoroughly = thoroughly || slow.at.is_none();
         if thoroughly {
-            slow.look(&main, around);
+            slow.look(&main, cache);
         }
         let schedule = self.schedule.as_mut().and_then(Again::text).and_then(parse_schedule);
         let Schedule { ran_ns, delay_ms } = schedule.unwrap_or_default();
@@ -145,7 +145,7 @@ impl Family {
             children: slow.below.iter().take(CHILDREN).map(child).collect(),
             cgroup: slow.cgroup.clone(),
         };
-        Portrait {
+        TreeSample {
             pids: std::iter::once(main.pid).chain(slow.below.iter().map(|process| process.pid)).collect(),
             wchan: self.waits.0.clone(),
             cpu_percent: slow.percent,
@@ -188,10 +188,10 @@ impl Slow {
         })
     }
 
-    fn look(&mut self, main: &Stat, around: &mut Surroundings) {
+    fn look(&mut self, main: &Stat, cache: &mut HostCache) {
         let now = Instant::now();
         let passed = self.at.replace(now).map(|at| now.duration_since(at).as_secs_f32());
-        self.below = self.below(main.pid, around.newest, now);
+        self.below = self.below(main.pid, cache.newest, now);
         let all = || std::iter::once(main).chain(&self.below).filter(|process| !process.is_gone());
         let ident = |process: &Stat| Ident { pid: process.pid, start: process.start };
         let ticks: BTreeMap<Ident, u64> = all().map(|process| (ident(process), process.cpu_ticks)).collect();
@@ -208,8 +208,8 @@ impl Slow {
         self.ticks = ticks;
         // Containers and batch systems may move a process after it was made.
         let membership = self.membership.as_mut().and_then(Again::text);
-        self.groups = membership.and_then(|text| around.mounts.locate(text)).or(self.groups.take());
-        self.cgroup = self.groups.as_ref().map(|groups| around.sample(groups));
+        self.groups = membership.and_then(|text| cache.mounts.locate(text)).or(self.groups.take());
+        self.cgroup = self.groups.as_ref().map(|groups| cache.sample(groups));
     }
 }
 
@@ -268,8 +268,8 @@ mod tests {
             assert_ne!(trace(libc::PTRACE_INTERRUPT), -1);
             soon(|| (proc::stat(child.id())?.state == 't').then_some(()));
             let stat = proc::stat(child.id()).unwrap();
-            let mut family = Family::of(Ident { pid: stat.pid, start: stat.start });
-            let seen = family.look(&mut Surroundings::read(), true);
+            let mut tree = ProcessTree::of(Ident { pid: stat.pid, start: stat.start });
+            let seen = tree.look(&mut HostCache::read(), true);
             assert_eq!(seen.main.unwrap().state, 'R');
         }
         child.kill().unwrap();
@@ -351,8 +351,8 @@ mod tests {
         };
         assert!(is_held_by_another(debugged.held));
         let stat = proc::stat(debugged.held).unwrap();
-        let mut family = Family::of(Ident { pid: stat.pid, start: stat.start });
-        let seen = family.look(&mut Surroundings::read(), true);
+        let mut tree = ProcessTree::of(Ident { pid: stat.pid, start: stat.start });
+        let seen = tree.look(&mut HostCache::read(), true);
         assert_eq!(seen.main.unwrap().state, 't');
     }
 
@@ -365,17 +365,17 @@ mod tests {
 
     #[test]
     fn a_family_is_seen_with_its_children_and_is_gone_when_its_root_is() {
-        let mut around = Surroundings::read();
+        let mut cache = HostCache::read();
         let mut root = Command::new("sh")
             .args(["-c", "sleep 1000 & read line"])
             .stdin(std::process::Stdio::piped())
             .spawn()
             .unwrap();
         let stat = proc::stat(root.id()).unwrap();
-        let mut family = Family::of(Ident { pid: stat.pid, start: stat.start });
+        let mut tree = ProcessTree::of(Ident { pid: stat.pid, start: stat.start });
         let seen = soon(|| {
-            around.turn(proc::load().and_then(|load| load.newest));
-            let seen = family.look(&mut around, true);
+            cache.turn(proc::load().and_then(|load| load.newest));
+            let seen = tree.look(&mut cache, true);
             (seen.children == 1 && seen.signals.children[0].name == "sleep").then_some(seen)
         });
         assert_eq!((seen.pids.len(), seen.main.as_ref().map(|main| main.pid)), (2, Some(root.id())));
@@ -383,19 +383,19 @@ mod tests {
         let child = seen.signals.children[0].pid;
         root.kill().unwrap();
         root.wait().unwrap();
-        assert!(family.look(&mut around, true).main.is_none());
+        assert!(tree.look(&mut cache, true).main.is_none());
         // SAFETY: kill takes two integers; the sleeper is this test's own.
         unsafe { libc::kill(child as i32, libc::SIGKILL) };
     }
 
     #[test]
     fn a_birth_and_a_death_are_seen_by_the_next_thorough_look() {
-        let mut around = Surroundings::read();
+        let mut cache = HostCache::read();
         let own = proc::stat(std::process::id()).unwrap();
-        let mut family = Family::of(Ident { pid: own.pid, start: own.start });
+        let mut tree = ProcessTree::of(Ident { pid: own.pid, start: own.start });
         let mut look = || {
-            around.turn(proc::load().and_then(|load| load.newest));
-            family.look(&mut around, true)
+            cache.turn(proc::load().and_then(|load| load.newest));
+            tree.look(&mut cache, true)
         };
         look();
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();

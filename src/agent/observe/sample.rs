@@ -7,7 +7,7 @@ use crate::clock::wall_time;
 use crate::observe::{
     gpu::Gpus,
     host_signals::HostWatch,
-    process_tree::{Family, Surroundings},
+    process_tree::{HostCache, ProcessTree},
 };
 use crate::proc::{self, Ident};
 use crate::timing::Timing;
@@ -27,7 +27,7 @@ const SLOW_ROUND: Duration = Duration::from_millis(500);
 
 /// One rank to look at.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Subject {
+pub struct Target {
     /// Which.
     pub rank: Rank,
     /// Its process.
@@ -52,20 +52,20 @@ pub struct Meeting {
 struct Task {
     generation: Generation,
     meeting: Meeting,
-    subjects: Vec<Subject>,
+    targets: Vec<Target>,
 }
 
 /// Whom to look at.
 #[derive(Debug, Clone, Default)]
-pub struct Subjects {
+pub struct Targets {
     task: Arc<Mutex<Arc<Task>>>,
     looker: Arc<OnceLock<Thread>>,
 }
 
-impl Subjects {
+impl Targets {
     /// Replaces the list.
-    pub fn set(&self, generation: Generation, meeting: Meeting, subjects: Vec<Subject>) {
-        let task = Arc::new(Task { generation, meeting, subjects });
+    pub fn set(&self, generation: Generation, meeting: Meeting, targets: Vec<Target>) {
+        let task = Arc::new(Task { generation, meeting, targets });
         *self.task.lock().unwrap_or_else(PoisonError::into_inner) = task;
     }
 
@@ -86,20 +86,20 @@ pub type Numbered = (u64, HostSample);
 
 /// Starts the thread, which looks at the pace of `timing`; it ends when nobody listens any more.
 pub fn start(
-    subjects: Subjects,
+    targets: Targets,
     gpus: Gpus,
     malformed: Arc<AtomicU64>,
     timing: Timing,
 ) -> std::io::Result<watch::Receiver<Numbered>> {
     let (sender, receiver) = watch::channel((0, HostSample::default()));
-    let looker = subjects.looker.clone();
+    let looker = targets.looker.clone();
     let thread = std::thread::Builder::new().name("sample".into()).spawn(move || {
         let mut sampler = Sampler::default();
         let mut number = 0;
         loop {
-            let task = subjects.get();
+            let task = targets.get();
             sampler.watch.aim(&task.meeting.master, task.meeting.interface.as_deref());
-            let mut sample = sampler.look(task.generation, &task.subjects, &gpus);
+            let mut sample = sampler.look(task.generation, &task.targets, &gpus);
             sample.malformed = malformed.load(Ordering::Relaxed);
             number += 1;
             let heartbeats =
@@ -124,7 +124,7 @@ fn is_calm(heartbeats: impl IntoIterator<Item = Option<u64>>, round: Duration) -
 
 /// One rank's processes and its status page, once there is one.
 struct Watched {
-    family: Family,
+    tree: ProcessTree,
     page: Option<Reader>,
 }
 
@@ -134,20 +134,20 @@ pub struct Sampler {
     ticks: Option<(u64, u64)>,
     ranks: BTreeMap<Ident, Watched>,
     watch: HostWatch,
-    around: Option<Surroundings>,
+    cache: Option<HostCache>,
     host: Option<(Instant, HostSample)>,
 }
 
 impl Sampler {
     /// Looks once.
-    pub fn look(&mut self, generation: Generation, subjects: &[Subject], gpus: &Gpus) -> HostSample {
+    pub fn look(&mut self, generation: Generation, targets: &[Target], gpus: &Gpus) -> HostSample {
         let gpus = gpus.latest();
-        self.ranks.retain(|ident, _| subjects.iter().any(|subject| subject.ident == *ident));
+        self.ranks.retain(|ident, _| targets.iter().any(|target| target.ident == *ident));
         let thoroughly = self.host.as_ref().is_none_or(|(at, _)| at.elapsed() >= SLOW_ROUND);
         if thoroughly {
             self.host = Some((Instant::now(), self.host()));
         }
-        let ranks = subjects.iter().map(|subject| self.rank(subject, &gpus, thoroughly)).collect();
+        let ranks = targets.iter().map(|target| self.rank(target, &gpus, thoroughly)).collect();
         HostSample {
             mono_ms: monotonic_ns() / 1_000_000,
             wall_time: wall_time(),
@@ -161,7 +161,7 @@ impl Sampler {
     /// The host itself.
     fn host(&mut self) -> HostSample {
         let load = proc::load();
-        self.around.get_or_insert_with(Surroundings::read).turn(load.and_then(|load| load.newest));
+        self.cache.get_or_insert_with(HostCache::read).turn(load.and_then(|load| load.newest));
         let (memory_used, memory_total) = proc::memory().unwrap_or_default();
         HostSample {
             cpu_percent: self.cpu_percent(),
@@ -181,43 +181,43 @@ impl Sampler {
         if passed == 0 { 0.0 } else { busy.saturating_sub(busy_before) as f32 * 100.0 / passed as f32 }
     }
 
-    fn rank(&mut self, subject: &Subject, gpus: &[GpuSample], thoroughly: bool) -> RankSample {
-        let around = self.around.get_or_insert_with(Surroundings::read);
+    fn rank(&mut self, target: &Target, gpus: &[GpuSample], thoroughly: bool) -> RankSample {
+        let cache = self.cache.get_or_insert_with(HostCache::read);
         let watched = self
             .ranks
-            .entry(subject.ident)
-            .or_insert_with(|| Watched { family: Family::of(subject.ident), page: None });
-        let seen = watched.family.look(around, thoroughly);
-        let gpu = gpus.iter().find(|gpu| Some(gpu.index) == subject.gpu);
+            .entry(target.ident)
+            .or_insert_with(|| Watched { tree: ProcessTree::of(target.ident), page: None });
+        let seen = watched.tree.look(cache, thoroughly);
+        let gpu = gpus.iter().find(|gpu| Some(gpu.index) == target.gpu);
         let gpu_memory = gpu.map(|gpu| {
             let ours = |(pid, _): &&(u32, u64)| seen.pids.contains(pid);
             gpu.processes.iter().filter(ours).map(|(_, bytes)| bytes).sum()
         });
         let state = seen.main.as_ref().map_or('X', |main| main.state);
         RankSample {
-            rank: subject.rank,
-            pid: subject.ident.pid,
+            rank: target.rank,
+            pid: target.ident.pid,
             state,
             cpu_percent: seen.cpu_percent,
             rss: seen.rss,
             children: seen.children,
             wchan: seen.wchan,
-            gpu: subject.gpu,
+            gpu: target.gpu,
             gpu_memory,
-            page: watched.page(subject, matches!(state, 'X' | 'Z')),
+            page: watched.page(target, matches!(state, 'X' | 'Z')),
             signals: seen.signals,
         }
     }
 }
 
 impl Watched {
-    fn page(&mut self, subject: &Subject, ended: bool) -> Option<PageSample> {
+    fn page(&mut self, target: &Target, ended: bool) -> Option<PageSample> {
         if self.page.is_none() {
-            self.page = Reader::open(&subject.page).ok();
+            self.page = Reader::open(&target.page).ok();
         }
         let view = self.page.as_ref()?.view();
         let now_ns = monotonic_ns();
-        (view.rank == subject.rank.0)
+        (view.rank == target.rank.0)
             .then(|| if ended { view.last_words(now_ns) } else { view.sample(now_ns) })
     }
 }
@@ -238,15 +238,15 @@ mod tests {
     #[test]
     fn a_sample_shows_this_process_as_a_rank() {
         let own = proc::stat(std::process::id()).unwrap();
-        let subject = Subject {
+        let target = Target {
             rank: Rank(4),
             ident: Ident { pid: own.pid, start: own.start },
             gpu: None,
             page: "/nonexistent".into(),
         };
-        let gone = Subject { ident: Ident { pid: own.pid, start: own.start + 1 }, ..subject.clone() };
+        let gone = Target { ident: Ident { pid: own.pid, start: own.start + 1 }, ..target.clone() };
         let mut sampler = Sampler::default();
-        let sample = sampler.look(Generation(1), &[subject, gone], &Gpus::default());
+        let sample = sampler.look(Generation(1), &[target, gone], &Gpus::default());
         assert_eq!((sample.generation, sample.ranks.len()), (Generation(1), 2));
         assert!(sample.memory_total > 0 && sample.cpu_count > 0);
         assert!(sample.ranks[0].rss > 0 && sample.ranks[0].state != 'X');

@@ -6,20 +6,21 @@
 //! - CONSOLE-2: only this user's processes are served.
 
 use crate::clock::wall_time;
-use crate::observe::{logs::Batch, sample::Numbered};
+use crate::observe::sample::Numbered;
 use crate::paths::own_uid;
+use crate::serve::line_store::LineStore;
 use crate::serve::{port::Reserved, spool::Spool, wire::Wire};
-use crate::supervise::lifecycle::Machine;
+use crate::supervise::lifecycle::Lifecycle;
 use rankdeck_proto::frame::{Decoder, FrameError, encode_into, encode_sample_into};
 use rankdeck_proto::message::{AgentMessage, ConsoleMessage, LaunchSpec, PROTOCOL};
-use rankdeck_types::ids::{NodeRank, Rank, RunId};
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use rankdeck_types::ids::{NodeRank, RunId};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::net::UnixStream;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 
 /// A write that takes this long ends the connection.
 const WRITE_PATIENCE: Duration = Duration::from_secs(60);
@@ -27,17 +28,12 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(60);
 const ATTACH_PATIENCE: Duration = Duration::from_secs(20);
 /// Records sent in one go, bytes.
 const BURST_BYTES: usize = 256 << 10;
-/// Log lines that may wait for one console.
-const WAITING_LINES: usize = 2000;
-/// Log lines kept per rank for consoles that come later, and about their bytes.
-const KEPT_LINES: usize = 2000;
-const KEPT_BYTES: usize = 512 << 10;
 /// After a sample, records of the same round that are on their way to the disk are waited for this long, so that both go in one write.
 const GATHER: Duration = Duration::from_millis(4);
 /// Answers that may wait for one console.
 const ANSWERS: usize = 64;
 
-/// Who serves.
+/// What consoles are told about the agent.
 #[derive(Debug, Clone)]
 pub struct Identity {
     /// The run.
@@ -72,7 +68,7 @@ pub struct Attached {
 
 /// What connections share with the loop.
 #[derive(Clone)]
-pub struct Hub {
+pub struct ConsoleContext {
     /// Who serves.
     pub identity: Rc<Identity>,
     /// Records.
@@ -80,7 +76,7 @@ pub struct Hub {
     /// Samples.
     pub samples: watch::Receiver<Numbered>,
     /// State for snapshots.
-    pub machine: Rc<RefCell<Machine>>,
+    pub lifecycle: Rc<RefCell<Lifecycle>>,
     /// Log lines.
     pub lines: Rc<RefCell<LineStore>>,
     /// Consoles that are attached.
@@ -93,123 +89,20 @@ pub struct Hub {
     pub bye: watch::Receiver<Option<String>>,
 }
 
-/// The last log lines of each rank, and the queues of the consoles.
-#[derive(Debug, Default)]
-pub struct LineStore {
-    kept: BTreeMap<Rank, Kept>,
-    queues: Vec<Weak<Queue>>,
-    /// Lines that did not even reach this store.
-    pub dropped: u64,
-}
-
-#[derive(Debug, Default)]
-struct Kept {
-    lines: VecDeque<(u64, String)>,
-    bytes: usize,
-}
-
-#[derive(Debug, Default)]
-struct Queue {
-    batches: RefCell<VecDeque<Batch>>,
-    lines: Cell<usize>,
-    dropped: Cell<u64>,
-    wake: Notify,
-}
-
-impl LineStore {
-    /// Forgets everything: a generation begins.
-    pub fn clear(&mut self) {
-        self.kept.clear();
-    }
-
-    /// Keeps lines and hands them to every console.
-    pub fn push(&mut self, batch: &Batch) {
-        let kept = self.kept.entry(batch.rank).or_default();
-        for (number, line) in (batch.first..).zip(&batch.lines) {
-            kept.bytes += line.len();
-            kept.lines.push_back((number, line.clone()));
-            while kept.lines.len() > KEPT_LINES || kept.bytes > KEPT_BYTES {
-                let Some((_, line)) = kept.lines.pop_front() else { break };
-                kept.bytes -= line.len();
-            }
-        }
-        self.queues.retain(|queue| {
-            let Some(queue) = queue.upgrade() else { return false };
-            let mut batches = queue.batches.borrow_mut();
-            queue.lines.set(queue.lines.get() + batch.lines.len());
-            batches.push_back(batch.clone());
-            while queue.lines.get() > WAITING_LINES && batches.len() > 1 {
-                let Some(oldest) = batches.pop_front() else { break };
-                queue.lines.set(queue.lines.get() - oldest.lines.len());
-                queue.dropped.set(queue.dropped.get() + oldest.lines.len() as u64);
-            }
-            queue.wake.notify_one();
-            true
-        });
-    }
-
-    /// The last line of a rank that says something.
-    pub fn last(&self, rank: Rank) -> Option<String> {
-        let lines = &self.kept.get(&rank)?.lines;
-        lines.iter().rev().map(|(_, line)| line.trim_end()).find(|line| !line.is_empty()).map(str::to_owned)
-    }
-
-    fn subscribe(&mut self) -> Rc<Queue> {
-        let queue = Rc::new(Queue::default());
-        self.queues.push(Rc::downgrade(&queue));
-        queue
-    }
-
-    /// The last `most` lines of each rank, as messages of consecutive lines.
-    fn tails(&self, most: usize) -> Vec<AgentMessage> {
-        let mut messages = Vec::new();
-        for (rank, kept) in &self.kept {
-            let skip = kept.lines.len().saturating_sub(most);
-            let mut run: Option<(u64, Vec<String>, usize)> = None;
-            let mut close = |run: &mut Option<(u64, Vec<String>, usize)>| {
-                if let Some((first, lines, _)) = run.take() {
-                    messages.push(AgentMessage::Log { rank: *rank, first, lines });
-                }
-            };
-            for (number, line) in kept.lines.iter().skip(skip) {
-                let goes_on = run.as_ref().is_some_and(|(first, lines, bytes)| {
-                    first + lines.len() as u64 == *number && bytes + line.len() < 96 << 10
-                });
-                if !goes_on {
-                    close(&mut run);
-                }
-                let (_, lines, bytes) = run.get_or_insert((*number, Vec::new(), 0));
-                *bytes += line.len();
-                lines.push(line.clone());
-            }
-            close(&mut run);
-        }
-        messages
-    }
-}
-
-impl Queue {
-    fn pop(&self) -> Option<Batch> {
-        let batch = self.batches.borrow_mut().pop_front()?;
-        self.lines.set(self.lines.get() - batch.lines.len());
-        Some(batch)
-    }
-}
-
-/// Takes the seat of an attached console away when the connection ends.
-struct Seat {
+/// Counts a console as attached while its connection lives.
+struct Registration {
     id: u64,
-    hub: Hub,
+    context: ConsoleContext,
 }
 
-impl Drop for Seat {
+impl Drop for Registration {
     fn drop(&mut self) {
-        self.hub.attached.borrow_mut().remove(&self.id);
+        self.context.attached.borrow_mut().remove(&self.id);
     }
 }
 
 /// Serves one connection until it ends.
-pub async fn serve(stream: UnixStream, id: u64, hub: Hub) {
+pub async fn serve(stream: UnixStream, id: u64, context: ConsoleContext) {
     if !stream.peer_cred().is_ok_and(|peer| peer.uid() == own_uid()) {
         return;
     }
@@ -225,7 +118,7 @@ pub async fn serve(stream: UnixStream, id: u64, hub: Hub) {
         Ok(Ok(Some(ConsoleMessage::Attach { protocol, build, .. }))) => {
             let error = format!(
                 "console {build} speaks protocol {protocol}, the agent on {} speaks {PROTOCOL}",
-                hub.identity.host
+                context.identity.host
             );
             let hint = "use the rankdeck version that launched the run".to_owned();
             let _ = send(&wire, &AgentMessage::Refused { error, hint }).await;
@@ -237,12 +130,12 @@ pub async fn serve(stream: UnixStream, id: u64, hub: Hub) {
             return;
         }
     };
-    hub.attached.borrow_mut().insert(id, Attached { heard: Instant::now(), pings: false });
-    let seat = Seat { id, hub: hub.clone() };
+    context.attached.borrow_mut().insert(id, Attached { heard: Instant::now(), pings: false });
+    let registration = Registration { id, context: context.clone() };
     let (answers, inbox) = mpsc::channel(ANSWERS);
     tokio::select! {
-        _ = talk(&wire, &hub, inbox, after_seq, log_tail as usize) => {}
-        reason = hear(&wire, decoder, &seat, answers) => { let _ = reason; }
+        _ = talk(&wire, &context, inbox, after_seq, log_tail as usize) => {}
+        reason = hear(&wire, decoder, &registration, answers) => { let _ = reason; }
     }
 }
 
@@ -264,11 +157,11 @@ async fn next(wire: &Wire, decoder: &mut Decoder) -> io::Result<Option<ConsoleMe
 async fn hear(
     wire: &Wire,
     mut decoder: Decoder,
-    seat: &Seat,
+    registration: &Registration,
     answers: mpsc::Sender<AgentMessage>,
 ) -> io::Result<()> {
     while let Some(message) = next(wire, &mut decoder).await? {
-        if let Some(attached) = seat.hub.attached.borrow_mut().get_mut(&seat.id) {
+        if let Some(attached) = registration.context.attached.borrow_mut().get_mut(&registration.id) {
             attached.heard = Instant::now();
             attached.pings |= matches!(message, ConsoleMessage::Ping { .. });
         }
@@ -279,18 +172,18 @@ async fn hear(
             ConsoleMessage::ReservePort { request } => match Reserved::find() {
                 Ok(found) => {
                     let port = found.port();
-                    *seat.hub.reserved.borrow_mut() = Some(found);
+                    *registration.context.reserved.borrow_mut() = Some(found);
                     AgentMessage::PortReserved { request, port }
                 }
                 Err(error) => AgentMessage::Refused {
-                    error: format!("no free TCP port on {}: {error}", seat.hub.identity.host),
+                    error: format!("no free TCP port on {}: {error}", registration.context.identity.host),
                     hint: "set `launch.master_port` to a port that is free".into(),
                 },
             },
             ConsoleMessage::Attach { .. } | ConsoleMessage::Unknown => continue,
             message => {
                 let order = Order { message, answers: answers.clone() };
-                if seat.hub.orders.send(order).await.is_err() {
+                if registration.context.orders.send(order).await.is_err() {
                     return Ok(());
                 }
                 continue;
@@ -305,12 +198,12 @@ async fn hear(
 
 async fn talk(
     wire: &Wire,
-    hub: &Hub,
+    context: &ConsoleContext,
     mut answers: mpsc::Receiver<AgentMessage>,
     after_seq: u64,
     log_tail: usize,
 ) -> io::Result<()> {
-    let identity = &hub.identity;
+    let identity = &context.identity;
     let hello = AgentMessage::Hello {
         protocol: PROTOCOL,
         build: identity.build.clone(),
@@ -322,17 +215,17 @@ async fn talk(
         run_dir: identity.run_dir.clone(),
     };
     send(wire, &hello).await?;
-    let mut visible = hub.spool.watch();
-    let mut samples = hub.samples.clone();
-    let mut bye = hub.bye.clone();
-    let queue = hub.lines.borrow_mut().subscribe();
+    let mut visible = context.spool.watch();
+    let mut samples = context.samples.clone();
+    let mut bye = context.bye.clone();
+    let queue = context.lines.borrow_mut().subscribe();
     let last_seq = *visible.borrow();
     let snapshot = {
-        let machine = hub.machine.borrow();
-        let spec = machine.spec().cloned().map(Box::<LaunchSpec>::new);
-        AgentMessage::Snapshot { spec, ranks: machine.snapshot(), last_seq }
+        let lifecycle = context.lifecycle.borrow();
+        let spec = lifecycle.spec().cloned().map(Box::<LaunchSpec>::new);
+        AgentMessage::Snapshot { spec, ranks: lifecycle.snapshot(), last_seq }
     };
-    let tails = hub.lines.borrow().tails(log_tail);
+    let tails = context.lines.borrow().tails(log_tail);
     send(wire, &snapshot).await?;
     for tail in &tails {
         send(wire, tail).await?;
@@ -352,16 +245,16 @@ async fn talk(
         if newest > seen {
             missed += newest - seen - 1;
             seen = newest;
-            let dropped = missed + queue.dropped.get() + hub.lines.borrow().dropped;
+            let dropped = missed + queue.dropped() + context.lines.borrow().dropped;
             let sample = &samples.borrow().1;
             encode_sample_into(&mut burst, sample, dropped).map_err(invalid)?;
         }
         let upto = *visible.borrow_and_update();
         if upto > sent {
-            let lines = if hub.spool.is_recent(sent) {
-                hub.spool.read(sent, BURST_BYTES)
+            let lines = if context.spool.is_recent(sent) {
+                context.spool.read(sent, BURST_BYTES)
             } else {
-                let spool = hub.spool.clone();
+                let spool = context.spool.clone();
                 tokio::task::spawn_blocking(move || spool.read(sent, BURST_BYTES)).await.unwrap_or_default()
             };
             for line in &lines {
@@ -397,12 +290,12 @@ async fn talk(
                 }
                 // The loop takes in what ranks have said by this round.
                 tokio::task::yield_now().await;
-                if hub.spool.is_behind() {
+                if context.spool.is_behind() {
                     tokio::time::sleep(GATHER).await;
                 }
             }
             _ = bye.changed() => {}
-            _ = queue.wake.notified() => {}
+            _ = queue.fed() => {}
         }
     }
 }
@@ -452,41 +345,5 @@ mod tests {
         decoder.push(&bytes);
         assert_eq!(decoder.next_frame::<AgentMessage>().unwrap(), Some(AgentMessage::Record(record)));
         assert_eq!(decoder.next_bytes().unwrap(), None);
-    }
-
-    fn batch(first: u64, count: u64) -> Batch {
-        let lines = (first..first + count).map(|i| format!("line {i}")).collect();
-        Batch { rank: Rank(0), generation: Generation(0), first, lines }
-    }
-
-    #[test]
-    fn console_1_waiting_lines_are_bounded_and_the_oldest_are_dropped_and_counted() {
-        let mut store = LineStore::default();
-        let queue = store.subscribe();
-        for i in 0..100 {
-            store.push(&batch(i * 100, 100));
-        }
-        assert_eq!(queue.lines.get(), WAITING_LINES);
-        assert_eq!(queue.dropped.get(), 10_000 - WAITING_LINES as u64);
-        assert_eq!(queue.pop().unwrap().first, 10_000 - WAITING_LINES as u64);
-        drop(queue);
-        store.push(&batch(10_000, 1));
-        assert!(store.queues.is_empty(), "a console that left takes its queue along");
-    }
-
-    #[test]
-    fn tails_keep_numbers_across_gaps() {
-        let mut store = LineStore::default();
-        store.push(&batch(0, 3));
-        store.push(&batch(10, 2));
-        let firsts: Vec<(u64, usize)> = store
-            .tails(4)
-            .iter()
-            .map(|message| match message {
-                AgentMessage::Log { first, lines, .. } => (*first, lines.len()),
-                other => panic!("{other:?}"),
-            })
-            .collect();
-        assert_eq!(firsts, [(1, 2), (10, 2)]);
     }
 }

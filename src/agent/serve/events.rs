@@ -40,7 +40,7 @@ pub struct Said {
 
 /// What the connections share with the loop.
 #[derive(Debug, Clone, Default)]
-pub struct Audience {
+pub struct EventConnections {
     /// Ranks that may speak, and their generation.
     pub expected: Rc<RefCell<(Generation, Vec<Rank>)>>,
     /// Open connections per rank that has said hello.
@@ -48,10 +48,11 @@ pub struct Audience {
     /// Lines that were no valid event, so far.
     pub malformed: Arc<AtomicU64>,
     turns: Rc<Notify>,
-    connections: Rc<()>,
+    /// Held by every connection.
+    count: Rc<()>,
 }
 
-impl Audience {
+impl EventConnections {
     /// Connections of `rank` that are still open.
     pub fn open_of(&self, rank: Rank) -> usize {
         self.open.borrow().get(&rank).copied().unwrap_or(0)
@@ -68,39 +69,39 @@ impl Audience {
 }
 
 /// Counts a connection as open for as long as it lives.
-struct Seat {
-    audience: Audience,
+struct OpenConnection {
+    connections: EventConnections,
     rank: Rank,
 }
 
-impl Seat {
-    fn take(audience: &Audience, rank: Rank) -> Seat {
-        *audience.open.borrow_mut().entry(rank).or_default() += 1;
-        Seat { audience: audience.clone(), rank }
+impl OpenConnection {
+    fn take(connections: &EventConnections, rank: Rank) -> OpenConnection {
+        *connections.open.borrow_mut().entry(rank).or_default() += 1;
+        OpenConnection { connections: connections.clone(), rank }
     }
 }
 
-impl Drop for Seat {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
-        if let Some(count) = self.audience.open.borrow_mut().get_mut(&self.rank) {
+        if let Some(count) = self.connections.open.borrow_mut().get_mut(&self.rank) {
             *count = count.saturating_sub(1);
         }
     }
 }
 
 /// Takes a new connection, or refuses it; to be called in a `LocalSet`.
-pub fn admit(stream: UnixStream, audience: &Audience, said: &mpsc::Sender<Said>) {
+pub fn admit(stream: UnixStream, connections: &EventConnections, said: &mpsc::Sender<Said>) {
     let allowed = stream.peer_cred().is_ok_and(|peer| peer.uid() == own_uid());
-    if !allowed || Rc::strong_count(&audience.connections) > CONNECTIONS {
-        audience.count_malformed();
+    if !allowed || Rc::strong_count(&connections.count) > CONNECTIONS {
+        connections.count_malformed();
         return;
     }
-    let (audience, said) = (audience.clone(), said.clone());
-    tokio::task::spawn_local(listen(stream, audience, said));
+    let (connections, said) = (connections.clone(), said.clone());
+    tokio::task::spawn_local(listen(stream, connections, said));
 }
 
-async fn listen(mut stream: UnixStream, audience: Audience, said: mpsc::Sender<Said>) {
-    let mut speaker = Speaker { audience, said, lines: Lines::default(), seat: None, heard: 0 };
+async fn listen(mut stream: UnixStream, connections: EventConnections, said: mpsc::Sender<Said>) {
+    let mut speaker = Speaker { connections, said, lines: Lines::default(), open: None, heard: 0 };
     let mut chunk = vec![0; 16 << 10];
     while speaker.heard < YOUNG_LINES {
         match stream.read(&mut chunk).await {
@@ -115,7 +116,7 @@ async fn listen(mut stream: UnixStream, audience: Audience, said: mpsc::Sender<S
     // Out of the runtime's own poll, which would wake the loop for every line.
     let Ok(mut stream) = stream.into_std() else { return };
     loop {
-        speaker.audience.turns.notified().await;
+        speaker.connections.turns.notified().await;
         loop {
             match stream.read(&mut chunk) {
                 Ok(0) => return,
@@ -134,10 +135,10 @@ async fn listen(mut stream: UnixStream, audience: Audience, said: mpsc::Sender<S
 
 /// The rank at the other end of a connection, once it has said which one it is.
 struct Speaker {
-    audience: Audience,
+    connections: EventConnections,
     said: mpsc::Sender<Said>,
     lines: Lines,
-    seat: Option<(Generation, Seat)>,
+    open: Option<(Generation, OpenConnection)>,
     heard: usize,
 }
 
@@ -147,28 +148,28 @@ impl Speaker {
         for line in self.lines.push(bytes) {
             self.heard += 1;
             let event = line.ok().and_then(|line| serde_json::from_slice::<RankEvent>(&line).ok());
-            match (event, &self.seat) {
+            match (event, &self.open) {
                 (Some(RankEvent::Hello { rank, generation }), None) => {
                     let known = {
-                        let expected = self.audience.expected.borrow();
+                        let expected = self.connections.expected.borrow();
                         expected.0 == generation && expected.1.contains(&rank)
                     };
                     if !known {
-                        self.audience.count_malformed();
+                        self.connections.count_malformed();
                         return false;
                     }
-                    self.seat = Some((generation, Seat::take(&self.audience, rank)));
+                    self.open = Some((generation, OpenConnection::take(&self.connections, rank)));
                 }
-                (None | Some(RankEvent::Unknown), _) => self.audience.count_malformed(),
+                (None | Some(RankEvent::Unknown), _) => self.connections.count_malformed(),
                 (Some(RankEvent::Hello { .. }), Some(_)) => {}
-                (Some(event), Some((generation, seat))) => {
-                    let said_now = Said { rank: seat.rank, generation: *generation, event };
+                (Some(event), Some((generation, open))) => {
+                    let said_now = Said { rank: open.rank, generation: *generation, event };
                     if self.said.send(said_now).await.is_err() {
                         return false;
                     }
                 }
                 (Some(_), None) => {
-                    self.audience.count_malformed();
+                    self.connections.count_malformed();
                     return false;
                 }
             }
@@ -236,8 +237,8 @@ mod tests {
         let hello = RankEvent::Hello { rank: Rank(1), generation: Generation(0) };
         let line = |event: &RankEvent| serde_json::to_string(event).unwrap() + "\n";
         let joined = line(&RankEvent::Error { message: "e".into(), hint: String::new(), usage: false });
-        let audience = Audience::default();
-        *audience.expected.borrow_mut() = (Generation(0), vec![Rank(1)]);
+        let connections = EventConnections::default();
+        *connections.expected.borrow_mut() = (Generation(0), vec![Rank(1)]);
         let (said, mut heard) = mpsc::channel(1024);
         let (mut rank, stream) = UnixStream::pair().unwrap();
         let local = tokio::task::LocalSet::new();
@@ -245,7 +246,7 @@ mod tests {
         let silence = std::time::Duration::from_millis(50);
         local
             .run_until(async {
-                admit(stream, &audience, &said);
+                admit(stream, &connections, &said);
                 rank.write_all(line(&hello).as_bytes()).await.unwrap();
                 for _ in 1..YOUNG_LINES {
                     rank.write_all(joined.as_bytes()).await.unwrap();
@@ -253,15 +254,15 @@ mod tests {
                 }
                 rank.write_all(joined.repeat(3).as_bytes()).await.unwrap();
                 assert!(tokio::time::timeout(silence, heard.recv()).await.is_err(), "not before its turn");
-                audience.turn();
+                connections.turn();
                 for _ in 0..3 {
                     tokio::time::timeout(patience, heard.recv()).await.expect("all that is there");
                 }
                 rank.write_all(joined.as_bytes()).await.unwrap();
                 drop(rank);
                 let ended = async {
-                    while audience.open_of(Rank(1)) > 0 {
-                        audience.turn();
+                    while connections.open_of(Rank(1)) > 0 {
+                        connections.turn();
                         tokio::task::yield_now().await;
                     }
                 };

@@ -227,7 +227,7 @@ fn end(watch: &Watch, seen: &Seen, within: Duration) {
             rank: None,
         })
     };
-    for survivor in sweep::purge(&scope, Duration::ZERO, within) {
+    for survivor in sweep::kill_all(&scope, Duration::ZERO, within) {
         say(&format!(
             "process {} ({}) resists SIGKILL, state {}",
             survivor.pid, survivor.command, survivor.state

@@ -1,51 +1,204 @@
-//! Getting a host ready for a launch: folders, the resolved experiment, libtorch, the trainer.
+//! Getting a host ready for a launch: folders, the resolved experiment, code, libtorch, the trainer.
 //!
-//! Owner: a thread per launch, since disks and interpreters may be slow. It starts nothing; [`Launch::order`] says what is to be started.
+//! Owner: a thread per launch, since disks and interpreters may be slow. It starts nothing; [`PreparedHost::command`] says
+//! what is to be started.
 
 use crate::hook;
 use crate::paths::RunPaths;
 use crate::supervise::libtorch;
-use crate::supervise::spawn::{Order, Site, order};
+use crate::supervise::spawn::RankCommand;
 use rankdeck_proto::folders::create_private;
 use rankdeck_proto::message::LaunchSpec;
 use rankdeck_proto::pack;
 use rankdeck_types::error::HintedError;
-use rankdeck_types::plan::{PlannedHost, PlannedRank};
+use rankdeck_types::plan::{PlannedHost, PlannedRank, rank_environment, user_environment};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-/// What the agent knows before it looks.
+/// What an agent knows about its host from its start.
 #[derive(Debug, Clone)]
-pub struct Base {
+pub(crate) struct HostFacts {
     /// Files of this node.
     pub paths: RunPaths,
     /// Working folder of the ranks.
     pub workdir: PathBuf,
     /// Event socket.
     pub events: PathBuf,
-    /// `RANKDECK_AGENT`.
+    /// `RANKDECK_AGENT` of this agent.
     pub agent: String,
-    /// File mode mask of the ranks.
+    /// The file mode mask that the agent itself was started with.
     pub umask: u32,
 }
 
-/// A host that is ready.
+/// A host that is ready: what all its ranks have in common.
 #[derive(Debug, Clone)]
-pub struct Launch {
-    site: Site,
+pub(crate) struct PreparedHost {
+    facts: HostFacts,
     host: PlannedHost,
+    /// Where libtorch is, when the ranks need it on their library path.
+    libtorch: Option<PathBuf>,
+    /// The built-in trainer on this host, when there is one.
+    trainer: Option<PathBuf>,
+    /// The folder of the hook for Python ranks, where it is wanted.
+    hook: Option<PathBuf>,
+    /// What could not be prepared although the launch goes on.
+    pub notices: Vec<String>,
 }
 
-impl Launch {
-    /// What to start for one rank.
-    pub fn order(&self, spec: &LaunchSpec, rank: &PlannedRank) -> Result<Order, String> {
-        order(&self.site, spec, &self.host, rank, std::env::vars_os())
+impl PreparedHost {
+    /// What to start for one rank, or why nothing can be started. `inherited` is the agent's own environment.
+    pub fn command(
+        &self,
+        spec: &LaunchSpec,
+        rank: &PlannedRank,
+        inherited: impl Iterator<Item = (OsString, OsString)>,
+    ) -> Result<RankCommand, String> {
+        Ok(RankCommand {
+            argv: self.argv(spec)?,
+            env: self.environment(spec, rank, inherited),
+            workdir: self.facts.workdir.clone(),
+            log: self.facts.paths.rank_log(spec.generation, rank.rank),
+            umask: self.facts.umask,
+        })
+    }
+
+    fn argv(&self, spec: &LaunchSpec) -> Result<Vec<OsString>, String> {
+        let mut argv: Vec<OsString> = if spec.plan.is_builtin() {
+            let trainer = self.trainer.as_ref().ok_or_else(|| {
+                let host = &self.host.host.name;
+                format!("no rankdeck-trainer on host {host}; put it beside the rankdeck executable there")
+            })?;
+            vec![trainer.into(), "--config".into(), self.facts.paths.experiment(spec.generation).into()]
+        } else {
+            spec.plan.experiment.launch.command.iter().map(OsString::from).collect()
+        };
+        if let Some(prelude) = &self.host.host.prelude {
+            let script = format!("{prelude}\nexec \"$0\" \"$@\"");
+            argv.splice(0..0, ["/bin/sh".into(), "-c".into(), script.into()]);
+        }
+        Ok(argv)
+    }
+
+    /// In the order in which later ones win: what the agent inherits, what the plan says, what the user set,
+    /// paths that only this host knows.
+    fn environment(
+        &self,
+        spec: &LaunchSpec,
+        rank: &PlannedRank,
+        inherited: impl Iterator<Item = (OsString, OsString)>,
+    ) -> BTreeMap<OsString, OsString> {
+        let planned =
+            rank_environment(&spec.plan, rank, spec.generation, &spec.master_addr, spec.master_port);
+        let foreign = |name: &OsString| !name.to_string_lossy().starts_with("RANKDECK_");
+        let mut env: BTreeMap<OsString, OsString> = inherited.filter(|(name, _)| foreign(name)).collect();
+        // Slurm names the job's GPUs in this variable; indices of the plan count among those.
+        let slurm = env.contains_key(&OsString::from("SLURM_STEP_ID"));
+        let given = env.get(&OsString::from("CUDA_VISIBLE_DEVICES")).filter(|_| slurm).cloned();
+        env.extend(planned.iter().map(|(name, value)| (name.into(), value.into())));
+        if let (Some(given), Some(planned)) = (given, planned.get("CUDA_VISIBLE_DEVICES")) {
+            env.insert("CUDA_VISIBLE_DEVICES".into(), among(planned, &given.to_string_lossy()).into());
+        }
+        let users = user_environment(&spec.plan, &self.host);
+        env.extend(users.into_iter().map(|(name, value)| (name.into(), value.into())));
+        if let Some(libtorch) = &self.libtorch {
+            prepend(&mut env, "LD_LIBRARY_PATH", &libtorch.join("lib"));
+        }
+        if let Some(hook) = &self.hook {
+            prepend(&mut env, "PYTHONPATH", hook);
+            let folder = self.facts.paths.generation_dir(spec.generation);
+            for (name, value) in hook::recorder_environment(&folder) {
+                env.entry(name.into()).or_insert(value.into());
+            }
+        }
+        let paths = &self.facts.paths;
+        let mut own = |name: &str, value: OsString| env.insert(name.into(), value);
+        own("RANKDECK_RANK", rank.rank.to_string().into());
+        own("RANKDECK_AGENT", self.facts.agent.clone().into());
+        own("RANKDECK_RUN_DIR", paths.run_dir.clone().into());
+        own("RANKDECK_STATUS_PAGE", paths.page(spec.generation, rank.rank).into());
+        own("RANKDECK_EVENTS", self.facts.events.clone().into());
+        if let Some(resume) = &spec.resume {
+            own("RANKDECK_RESUME", resume.into());
+        }
+        env
     }
 }
 
-/// The run's own copy of the pushed code, in which its ranks work; unpacked once, also over restarts.
+/// Puts a folder at the front of a variable that lists folders.
+fn prepend(env: &mut BTreeMap<OsString, OsString>, name: &str, folder: &Path) {
+    let mut list = folder.as_os_str().to_owned();
+    if let Some(rest) = env.get(&OsString::from(name)).filter(|rest| !rest.is_empty()) {
+        list.push(":");
+        list.push(rest);
+    }
+    env.insert(name.into(), list);
+}
+
+/// Indices of a plan as names out of a list of visible devices: `0,2` of `4,5,6` is `4,6`.
+fn among(planned: &str, given: &str) -> String {
+    let given: Vec<&str> = given.split(',').map(str::trim).collect();
+    let name = |index: &str| index.parse::<usize>().ok().and_then(|index| given.get(index).copied());
+    planned.split(',').map(|index| name(index).unwrap_or(index)).collect::<Vec<_>>().join(",")
+}
+
+/// Creates what the ranks of `spec` need on this host; an error is what each of them is reported with.
+pub(crate) fn prepare(mut facts: HostFacts, spec: &LaunchSpec) -> Result<PreparedHost, String> {
+    let told = |error: HintedError| format!("{} ({})", error.error, error.hint);
+    let host = spec
+        .plan
+        .hosts
+        .iter()
+        .find(|host| host.node_rank == spec.node_rank)
+        .ok_or_else(|| format!("the plan has no node {}", spec.node_rank))?
+        .clone();
+    let generation_dir = facts.paths.generation_dir(spec.generation);
+    create_private(&generation_dir).map_err(told)?;
+    if spec.plan.is_builtin() {
+        // The built-in trainer writes these beside the node folders.
+        for folder in ["checkpoints", "tensorboard"] {
+            create_private(&facts.paths.run_dir.join(folder)).map_err(told)?;
+        }
+    }
+    write_experiment(&facts.paths.experiment(spec.generation), spec)?;
+    // A program of the user brings its own libraries, unless hosts.toml says which.
+    let libtorch = if spec.plan.is_builtin() || host.libtorch.is_some() {
+        libtorch::find(host.libtorch.as_deref(), &facts.workdir).map_err(told)?
+    } else {
+        None
+    };
+    let mut notices = Vec::new();
+    let wants_hook = !spec.plan.is_builtin() && spec.plan.experiment.watch.python_hook;
+    let hook = wants_hook.then(|| hook::install(&generation_dir)).and_then(|installed| {
+        // Without the hook less is seen; that must not keep a run from starting.
+        installed
+            .map_err(|error| notices.push(format!("cannot install the hook for Python ranks: {error}")))
+            .ok()
+    });
+    let trainer = host.trainer.as_ref().map(PathBuf::from).or_else(libtorch::trainer);
+    if let Some(code) = &spec.plan.experiment.launch.code {
+        facts.workdir = code_folder(&facts.paths, code).map_err(told)?;
+    }
+    Ok(PreparedHost { facts, host, libtorch, trainer, hook, notices })
+}
+
+fn write_experiment(path: &Path, spec: &LaunchSpec) -> Result<(), String> {
+    let text = toml::to_string(&spec.plan.experiment)
+        .map_err(|error| format!("the experiment cannot be written as TOML: {error}"))?;
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .map_err(|error| format!("cannot write {}: {error}", path.display()))
+}
+
+/// The run's own copy of the pushed code, in which its ranks work. It is unpacked once, and kept over restarts.
 fn code_folder(paths: &RunPaths, code: &str) -> Result<PathBuf, HintedError> {
     let absent = |what: &str| {
         HintedError::new(format!("code {what} is not on this host"), "`rankdeck push EXPERIMENT` brings it")
@@ -61,51 +214,132 @@ fn code_folder(paths: &RunPaths, code: &str) -> Result<PathBuf, HintedError> {
     Ok(folder)
 }
 
-/// Creates what the ranks of `spec` need on this host; an error is what each of them is reported with.
-pub fn prepare(base: Base, spec: &LaunchSpec) -> Result<Launch, String> {
-    let told = |failure: HintedError| format!("{} ({})", failure.error, failure.hint);
-    let host = spec
-        .plan
-        .hosts
-        .iter()
-        .find(|host| host.node_rank == spec.node_rank)
-        .ok_or_else(|| format!("the plan has no node {}", spec.node_rank))?
-        .clone();
-    create_private(&base.paths.generation_dir(spec.generation)).map_err(told)?;
-    if spec.plan.is_builtin() {
-        // The built-in trainer writes these beside the node folders.
-        for folder in ["checkpoints", "tensorboard"] {
-            create_private(&base.paths.run_dir.join(folder)).map_err(told)?;
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rankdeck_types::host::Host;
+    use rankdeck_types::ids::{Generation, LocalRank, NodeRank, Rank, RunId};
+    use rankdeck_types::plan::Plan;
+
+    fn prepared(host: PlannedHost) -> PreparedHost {
+        let facts = HostFacts {
+            paths: RunPaths { run_dir: "/w/runs/t".into(), node: NodeRank(1) },
+            workdir: "/w".into(),
+            events: "/s/x.ev".into(),
+            agent: "7-8".into(),
+            umask: 0o022,
+        };
+        PreparedHost {
+            facts,
+            host,
+            libtorch: Some("/lt".into()),
+            trainer: Some("/bin/rankdeck-trainer".into()),
+            hook: Some("/w/py".into()),
+            notices: Vec::new(),
         }
     }
-    let experiment = base.paths.experiment(spec.generation);
-    let text = toml::to_string(&spec.plan.experiment)
-        .map_err(|error| format!("the experiment is no TOML: {error}"))?;
-    OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&experiment)
-        .and_then(|mut file| file.write_all(text.as_bytes()))
-        .map_err(|error| format!("cannot write {}: {error}", experiment.display()))?;
-    // A program of the user brings its own libraries, unless hosts.toml says which.
-    let libtorch = if spec.plan.is_builtin() || host.libtorch.is_some() {
-        libtorch::find(host.libtorch.as_deref(), &base.workdir).map_err(told)?
-    } else {
-        None
-    };
-    let wants_hook = !spec.plan.is_builtin() && spec.plan.experiment.watch.python_hook;
-    let hook = match wants_hook.then(|| hook::install(&base.paths.generation_dir(spec.generation))) {
-        Some(Ok(folder)) => Some(folder),
-        // Without it less is seen; that must not keep a run from starting.
-        Some(Err(_)) | None => None,
-    };
-    let trainer = host.trainer.as_ref().map(PathBuf::from).or_else(libtorch::trainer);
-    let workdir = match &spec.plan.experiment.launch.code {
-        Some(code) => code_folder(&base.paths, code).map_err(told)?,
-        None => base.workdir.clone(),
-    };
-    let Base { paths, events, agent, umask, .. } = base;
-    Ok(Launch { site: Site { paths, workdir, events, agent, libtorch, trainer, umask, hook }, host })
+
+    fn host(env: &[(&str, &str)]) -> PlannedHost {
+        let env = env.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        PlannedHost::new(NodeRank(1), Host { name: "b".into(), workdir: "/w".into(), env, ..Host::default() })
+    }
+
+    fn spec(command: &str) -> LaunchSpec {
+        let text = format!("[run]\nname = \"t\"\n[launch]\ncommand = {command}");
+        LaunchSpec {
+            generation: Generation(2),
+            node_rank: NodeRank(1),
+            master_addr: "127.0.0.1".into(),
+            master_port: 1,
+            resume: Some("latest".into()),
+            plan: Plan {
+                run: RunId("t".into()),
+                experiment: toml::from_str(&text).unwrap(),
+                hosts: vec![],
+                ranks: vec![],
+                backend: "gloo".into(),
+                sizes: vec![],
+            },
+        }
+    }
+
+    const RANK: PlannedRank =
+        PlannedRank { rank: Rank(3), local_rank: LocalRank(1), node_rank: NodeRank(1), gpu: Some(1) };
+
+    fn env(host: PlannedHost) -> BTreeMap<String, String> {
+        let inherited =
+            [("HOME", "/h"), ("RANKDECK_RUN", "other"), ("LD_LIBRARY_PATH", "/x"), ("PATH", "/bin")];
+        let inherited = inherited.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        let command = prepared(host).command(&spec("[\"true\"]"), &RANK, inherited).unwrap();
+        command.env.into_iter().map(|(n, v)| (n.into_string().unwrap(), v.into_string().unwrap())).collect()
+    }
+
+    #[test]
+    fn a_hook_that_cannot_be_installed_is_told_and_keeps_no_run_from_starting() {
+        let folder = tempfile::tempdir().unwrap();
+        let facts = HostFacts {
+            paths: RunPaths { run_dir: folder.path().into(), node: NodeRank(1) },
+            ..prepared(host(&[])).facts
+        };
+        let mut spec = spec("[\"true\"]");
+        spec.plan.hosts = vec![host(&[])];
+        std::fs::create_dir_all(facts.paths.generation_dir(spec.generation)).unwrap();
+        std::fs::write(facts.paths.generation_dir(spec.generation).join("python"), "in the way").unwrap();
+        let ready = prepare(facts, &spec).unwrap();
+        assert!(ready.hook.is_none() && ready.notices[0].contains("hook"), "{:?}", ready.notices);
+    }
+
+    #[test]
+    fn identity_always_wins() {
+        let env = env(host(&[
+            ("RANKDECK_RUN", "x"),
+            ("RANK", "99"),
+            ("TORCHELASTIC_MAX_RESTARTS", "7"),
+            ("RANKDECK_OTHER", "x"),
+            ("OMP_NUM_THREADS", "3"),
+            ("PATH", "/opt"),
+            ("PYTHONUNBUFFERED", ""),
+            ("PYTHONPATH", "/own"),
+            ("TORCH_FR_BUFFER_SIZE", "9"),
+        ]));
+        assert_eq!(env["RANKDECK_RUN"], "t");
+        assert_eq!(env["RANKDECK_NODE"], "1");
+        assert_eq!(env["RANKDECK_RESUME"], "latest");
+        assert_eq!(env["PATH"], "/opt");
+        assert_eq!(env["HOME"], "/h");
+        assert_eq!(env["PYTHONUNBUFFERED"], "");
+        assert_eq!(env["LD_LIBRARY_PATH"], "/lt/lib:/x");
+        assert_eq!(env["PYTHONPATH"], "/w/py:/own");
+        assert_eq!(env["TORCH_FR_BUFFER_SIZE"], "9", "what the user set stays");
+        assert_eq!(env["TORCH_NCCL_DUMP_ON_TIMEOUT"], "1");
+        assert_eq!(env["RANK"], "3");
+        assert_eq!(env["TORCHELASTIC_MAX_RESTARTS"], "0");
+        assert_eq!(env["OMP_NUM_THREADS"], "3");
+        assert!(!env.contains_key("RANKDECK_OTHER"));
+    }
+
+    #[test]
+    fn indices_of_the_plan_count_among_slurms_devices() {
+        assert_eq!(among("0,2", "4,5,6"), "4,6");
+        assert_eq!(among("0", "GPU-8932f937"), "GPU-8932f937");
+        assert_eq!(among("3", "4,5"), "3", "a plan that does not fit is the driver's to refuse");
+    }
+
+    #[test]
+    fn a_prelude_ends_in_the_program_itself() {
+        let mut host = host(&[]);
+        host.host.prelude = Some("A='b c'; export A".into());
+        let argv = prepared(host).argv(&spec("[\"python\", \"a b.py\"]")).unwrap();
+        assert_eq!(argv[..2], ["/bin/sh", "-c"]);
+        assert_eq!(argv[2], "A='b c'; export A\nexec \"$0\" \"$@\"");
+        assert_eq!(argv[3..], ["python", "a b.py"]);
+    }
+
+    #[test]
+    fn the_built_in_trainer_gets_the_resolved_experiment() {
+        let built_in = prepared(host(&[])).argv(&spec("[]")).unwrap();
+        assert_eq!(built_in, ["/bin/rankdeck-trainer", "--config", "/w/runs/t/node1/gen2/experiment.toml"]);
+        let without = PreparedHost { trainer: None, ..prepared(host(&[])) };
+        assert!(without.argv(&spec("[]")).unwrap_err().contains("host b"));
+    }
 }

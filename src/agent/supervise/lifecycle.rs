@@ -1,10 +1,10 @@
-//! The life of a generation on one host, as a pure machine: what happened goes in, what to do comes out.
+//! The life of a generation on one host, as a pure state machine: what happened goes in, what to do comes out.
 //!
 //! Owner: the agent's loop, which carries out the [`Action`]s. Times are milliseconds on the agent's monotonic clock. Invariants:
-//! - LIFE-1: `Stopped` is recorded exactly when every rank's end is recorded and a search for leftovers has answered.
+//! - LIFE-1: `Stopped` is recorded exactly when every rank's end is recorded and a search has ended.
 //! - LIFE-2: a generation begins only when nothing of the former one is left.
 //! - LIFE-3: once a stop is ordered it may get harder, never softer, and its last stage is SIGKILL.
-//! - LIFE-4: a rank that failed while no console looks on does not leave its neighbours waiting for ever.
+//! - LIFE-4: a rank that failed while no console looks on does not leave its neighbours waiting without end.
 
 use rankdeck_proto::message::{Exit, LaunchSpec, RankSnapshot, Record, RecordEvent, StopMode, Survivor};
 use rankdeck_types::ids::{Generation, LocalRank, Rank};
@@ -30,13 +30,13 @@ pub enum Action {
     SignalRanks(Vec<Ident>, i32),
     /// Signal every process of the run on this host.
     SignalAll(i32),
-    /// Collect a rank's last lines and last words, then call [`Machine::autopsied`].
-    Autopsy {
+    /// Collect a rank's last log lines and events, then call [`Lifecycle::exit_info`].
+    CollectExitInfo {
         /// Which.
         rank: Rank,
     },
     /// End what a rank left behind; politely when it returned 0.
-    Leftovers {
+    EndOrphans {
         /// Which.
         rank: Rank,
         /// Its process.
@@ -44,8 +44,8 @@ pub enum Action {
         /// SIGTERM first.
         polite: bool,
     },
-    /// Kill and look until nothing of the run is left, then call [`Machine::proved`].
-    Prove,
+    /// Kill and search until nothing of the run is left, then call [`Lifecycle::searched`].
+    VerifyStop,
     /// The manifest has to say something new.
     Save,
 }
@@ -78,7 +78,7 @@ impl RankLife {
 enum Stage {
     Idle,
     Running,
-    Proving,
+    Verifying,
     Survivors { look_at: u64 },
     Over,
 }
@@ -95,7 +95,7 @@ struct Stop {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Machine {
+pub struct Lifecycle {
     spec: Option<Box<LaunchSpec>>,
     ranks: Vec<RankLife>,
     stage: Stage,
@@ -104,18 +104,25 @@ pub struct Machine {
     last_exit: u64,
 }
 
-impl Default for Machine {
-    fn default() -> Machine {
-        Machine { spec: None, ranks: Vec::new(), stage: Stage::Idle, stop: None, failed: None, last_exit: 0 }
+impl Default for Lifecycle {
+    fn default() -> Lifecycle {
+        Lifecycle {
+            spec: None,
+            ranks: Vec::new(),
+            stage: Stage::Idle,
+            stop: None,
+            failed: None,
+            last_exit: 0,
+        }
     }
 }
 
-impl Machine {
+impl Lifecycle {
     /// The state that the records of an earlier agent end in. Ranks that were never seen to end died with it.
     pub fn replay(&mut self, record: &Record) {
         match &record.event {
             RecordEvent::Launched { spec } => {
-                self.ranks = lives(spec);
+                self.ranks = planned_ranks(spec);
                 self.spec = Some(spec.clone());
                 self.stage = Stage::Running;
             }
@@ -135,14 +142,14 @@ impl Machine {
         }
     }
 
-    /// After the replay: what the earlier agent could not write any more. What it had started was swept before this one began to serve,
-    /// all but the `survivors`.
-    pub fn bury(&mut self, survivors: Vec<Survivor>) -> Vec<RecordEvent> {
+    /// After the replay: the records that the former agent could not write any more. What it had started was ended before
+    /// this one began to serve, all but the `survivors`.
+    pub fn close_former(&mut self, survivors: Vec<Survivor>) -> Vec<RecordEvent> {
         if self.stage != Stage::Running && survivors.is_empty() {
             return Vec::new();
         }
         let mut events = vec![RecordEvent::Notice {
-            text: "the agent of this host ended without a word; what it had started was killed".into(),
+            text: "the former agent of this host died; what it had started was killed".into(),
         }];
         for life in self.ranks.iter_mut().filter(|life| life.exit.is_none()) {
             let exit = Exit::Signal { signal: libc::SIGKILL, out_of_memory: false };
@@ -249,7 +256,7 @@ impl Machine {
                 "stop it first, then launch again",
             ));
         }
-        self.ranks = lives(&spec);
+        self.ranks = planned_ranks(&spec);
         if self.ranks.is_empty() {
             return Err(HintedError::new(
                 format!("the plan has no ranks on node {}", spec.node_rank),
@@ -286,7 +293,7 @@ impl Machine {
                 life.exit = Some(Exit::NotStarted { error });
                 life.ended_at = now;
                 self.note_end(rank, true, now);
-                vec![Action::Autopsy { rank }]
+                vec![Action::CollectExitInfo { rank }]
             }
         }
     }
@@ -305,8 +312,8 @@ impl Machine {
         life.ended_at = now;
         self.note_end(rank, !clean, now);
         vec![
-            Action::Autopsy { rank },
-            Action::Leftovers { rank, ident, polite: clean && self.stop.is_none() },
+            Action::CollectExitInfo { rank },
+            Action::EndOrphans { rank, ident, polite: clean && self.stop.is_none() },
         ]
     }
 
@@ -317,8 +324,8 @@ impl Machine {
         }
     }
 
-    /// A rank's end can be told.
-    pub fn autopsied(&mut self, rank: Rank, last_lines: Vec<String>, now: u64) -> Vec<Action> {
+    /// A rank's end can be recorded: these are its last log lines.
+    pub fn exit_info(&mut self, rank: Rank, last_lines: Vec<String>, now: u64) -> Vec<Action> {
         let stopping = self.stop.is_some();
         let Some(life) = self.life(rank).filter(|life| !life.recorded) else { return Vec::new() };
         let Some(exit) = life.exit.clone() else { return Vec::new() };
@@ -338,8 +345,8 @@ impl Machine {
             Action::Save,
         ];
         if self.stage == Stage::Running && self.ranks.iter().all(|life| life.recorded) {
-            self.stage = Stage::Proving;
-            actions.push(Action::Prove);
+            self.stage = Stage::Verifying;
+            actions.push(Action::VerifyStop);
         }
         actions
     }
@@ -353,16 +360,16 @@ impl Machine {
             Stage::Over => Vec::new(),
             Stage::Idle => {
                 self.stop = Some(Stop { mode, ordered_at: now, kill_at, next_kill: kill_at, told: false });
-                self.stage = Stage::Proving;
-                vec![Action::Record(order), Action::Prove]
+                self.stage = Stage::Verifying;
+                vec![Action::Record(order), Action::VerifyStop]
             }
-            Stage::Proving => Vec::new(),
+            Stage::Verifying => Vec::new(),
             Stage::Survivors { .. } => {
-                self.stage = Stage::Proving;
+                self.stage = Stage::Verifying;
                 if let Some(stop) = &mut self.stop {
                     stop.told = false;
                 }
-                vec![Action::Record(order), Action::Prove]
+                vec![Action::Record(order), Action::VerifyStop]
             }
             Stage::Running => {
                 let known = self.stop.as_ref();
@@ -394,12 +401,12 @@ impl Machine {
     pub fn tick(&mut self, now: u64, attended: bool, unattended_ms: u64) -> Vec<Action> {
         match (self.stage, &mut self.stop) {
             (Stage::Survivors { look_at }, _) if now >= look_at => {
-                self.stage = Stage::Proving;
-                vec![Action::Prove]
+                self.stage = Stage::Verifying;
+                vec![Action::VerifyStop]
             }
             (Stage::Running, Some(stop)) if now >= stop.kill_at.saturating_add(KILL_PATIENCE_MS) => {
-                self.stage = Stage::Proving;
-                vec![Action::Prove]
+                self.stage = Stage::Verifying;
+                vec![Action::VerifyStop]
             }
             (Stage::Running, Some(stop)) if now >= stop.next_kill => {
                 stop.next_kill = now + KILL_AGAIN_MS;
@@ -421,9 +428,9 @@ impl Machine {
         }
     }
 
-    /// A search for leftovers has ended.
-    pub fn proved(&mut self, survivors: Vec<Survivor>, gpus_free: Vec<u32>, now: u64) -> Vec<Action> {
-        if self.stage != Stage::Proving {
+    /// A search for processes of the run has ended.
+    pub fn searched(&mut self, survivors: Vec<Survivor>, gpus_free: Vec<u32>, now: u64) -> Vec<Action> {
+        if self.stage != Stage::Verifying {
             return Vec::new();
         }
         let begun = self.stop.as_ref().map_or(self.last_exit, |stop| stop.ordered_at);
@@ -457,7 +464,7 @@ pub fn grace_ms(spec: &LaunchSpec) -> u64 {
     if seconds.is_finite() { (seconds.max(0.0) * 1000.0) as u64 } else { 0 }
 }
 
-fn lives(spec: &LaunchSpec) -> Vec<RankLife> {
+fn planned_ranks(spec: &LaunchSpec) -> Vec<RankLife> {
     spec.plan
         .ranks_of(spec.node_rank)
         .map(|planned| RankLife {

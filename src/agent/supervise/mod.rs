@@ -1,6 +1,7 @@
 //! Starting ranks, watching them end, stopping them, and verifying that nothing of them is left.
 //!
 //! ```text
+//! supervisor    carries out what the lifecycle asks for
 //! lifecycle     pure: the life of a generation, the stages of a stop, the verified end
 //! launch_prep   folders, experiment, code and libtorch of a launch
 //! libtorch      where libtorch and the built-in trainer are on this host
@@ -9,10 +10,12 @@
 //! sweep         finds and ends every process of a run
 //! guard         kills the run when its agent dies or is stopped
 //! cgroup        a control group of the ranks' own, where one can be made
+//! gpu_release   waits until the driver has given GPUs back
 //! oom           tells kills by the kernel's out-of-memory killer from others
 //! ```
 
 pub(crate) mod cgroup;
+pub(crate) mod gpu_release;
 pub(crate) mod groups;
 pub(crate) mod guard;
 pub(crate) mod launch_prep;
@@ -20,4 +23,5 @@ pub(crate) mod libtorch;
 pub(crate) mod lifecycle;
 pub(crate) mod oom;
 pub(crate) mod spawn;
+pub(crate) mod supervisor;
 pub(crate) mod sweep;

@@ -1,4 +1,4 @@
-//! Finding every process of a run, and proving that none is left.
+//! Finding every process of a run, and verifying that none is left.
 //!
 //! Owner: the agent, its guard and `agent sweep`. Three nets, because each has a hole: the session of each rank (left by `setsid`), the tree
 //! below the agent (an agent that died has none), the mark in the environment (a program may clear it). Whatever one of them
@@ -177,7 +177,7 @@ pub fn deliver(ident: Ident, signal: i32) -> bool {
 }
 
 /// Ends everything in scope: SIGTERM for `polite`, then SIGKILL again and again until nothing is left (SWEEP-1) or `within` is over. Blocks.
-pub fn purge(scope: &Scope, polite: Duration, within: Duration) -> Vec<Survivor> {
+pub fn kill_all(scope: &Scope, polite: Duration, within: Duration) -> Vec<Survivor> {
     let begun = Instant::now();
     let mut looks_without_any = 0;
     let mut asked: BTreeSet<Ident> = BTreeSet::new();

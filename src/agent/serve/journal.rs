@@ -1,0 +1,74 @@
+//! What the agent writes down: durable records, notices, and lines in `agent.log`.
+
+use crate::serve::spool::Spool;
+use crate::supervise::lifecycle::Lifecycle;
+use rankdeck_proto::message::RecordEvent;
+use rankdeck_types::ids::Generation;
+use std::cell::RefCell;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How long a slow disk may hold up the end of an agent.
+const LAST_RECORDS: Duration = Duration::from_secs(5);
+
+/// A line in `agent.log`.
+pub(crate) fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "agent: {text}");
+}
+
+/// See the module.
+pub(crate) struct Journal {
+    lifecycle: Rc<RefCell<Lifecycle>>,
+    spool: Spool,
+    path: PathBuf,
+    failing: bool,
+}
+
+impl Journal {
+    /// A journal that writes to `spool`, whose file is `path`.
+    pub fn new(lifecycle: Rc<RefCell<Lifecycle>>, spool: Spool, path: PathBuf) -> Journal {
+        Journal { lifecycle, spool, path, failing: false }
+    }
+
+    /// Records an event of the latest generation.
+    pub fn record(&self, event: RecordEvent) {
+        self.record_of(self.lifecycle.borrow().generation(), event);
+    }
+
+    /// Records an event of any generation.
+    pub fn record_of(&self, generation: Generation, event: RecordEvent) {
+        self.spool.append(generation, event);
+    }
+
+    /// Records what the agent itself has to tell.
+    pub fn notice(&self, text: String) {
+        say(&text);
+        self.record(RecordEvent::Notice { text });
+    }
+
+    /// Tells when records cannot be written to disk, and when they can be again.
+    pub fn check_disk(&mut self) {
+        let failing = self.spool.is_failing();
+        if failing == self.failing {
+            return;
+        }
+        self.failing = failing;
+        self.notice(if failing {
+            format!("{} cannot be written; records are kept in memory", self.path.display())
+        } else {
+            format!("records are written to disk again; {} were lost", self.spool.lost())
+        });
+    }
+
+    /// Writes the manifest soon.
+    pub fn save_manifest(&self, bytes: Vec<u8>) {
+        self.spool.save_manifest(bytes);
+    }
+
+    /// Waits until everything is on disk; `false` when the disk takes too long.
+    pub fn flush(&self) -> bool {
+        self.spool.flush(LAST_RECORDS)
+    }
+}

@@ -1,0 +1,175 @@
+//! The last log lines of each rank, and the queues of the consoles that are fed from them.
+//!
+//! Owner: the agent's loop. Both are bounded; what a slow console misses is counted (CONSOLE-1).
+
+use crate::observe::logs::Batch;
+use rankdeck_proto::message::AgentMessage;
+use rankdeck_types::ids::Rank;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::{Rc, Weak};
+use tokio::sync::Notify;
+
+/// Log lines that may wait for one console.
+const WAITING_LINES: usize = 2000;
+/// Log lines kept per rank for consoles that come later, and about their bytes.
+const KEPT_LINES: usize = 2000;
+const KEPT_BYTES: usize = 512 << 10;
+
+/// The last log lines of each rank, and the queues of the consoles.
+#[derive(Debug, Default)]
+pub(crate) struct LineStore {
+    kept: BTreeMap<Rank, Kept>,
+    queues: Vec<Weak<Queue>>,
+    /// Lines that did not even reach this store.
+    pub dropped: u64,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    lines: VecDeque<(u64, String)>,
+    bytes: usize,
+}
+
+/// Log lines that wait for one console.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    batches: RefCell<VecDeque<Batch>>,
+    lines: Cell<usize>,
+    dropped: Cell<u64>,
+    wake: Notify,
+}
+
+impl LineStore {
+    /// Forgets everything: a generation begins.
+    pub fn clear(&mut self) {
+        self.kept.clear();
+    }
+
+    /// Keeps lines and hands them to every console.
+    pub fn push(&mut self, batch: &Batch) {
+        let kept = self.kept.entry(batch.rank).or_default();
+        for (number, line) in (batch.first..).zip(&batch.lines) {
+            kept.bytes += line.len();
+            kept.lines.push_back((number, line.clone()));
+            while kept.lines.len() > KEPT_LINES || kept.bytes > KEPT_BYTES {
+                let Some((_, line)) = kept.lines.pop_front() else { break };
+                kept.bytes -= line.len();
+            }
+        }
+        self.queues.retain(|queue| {
+            let Some(queue) = queue.upgrade() else { return false };
+            let mut batches = queue.batches.borrow_mut();
+            queue.lines.set(queue.lines.get() + batch.lines.len());
+            batches.push_back(batch.clone());
+            while queue.lines.get() > WAITING_LINES && batches.len() > 1 {
+                let Some(oldest) = batches.pop_front() else { break };
+                queue.lines.set(queue.lines.get() - oldest.lines.len());
+                queue.dropped.set(queue.dropped.get() + oldest.lines.len() as u64);
+            }
+            queue.wake.notify_one();
+            true
+        });
+    }
+
+    /// The last line of a rank that says something.
+    pub fn last(&self, rank: Rank) -> Option<String> {
+        let lines = &self.kept.get(&rank)?.lines;
+        lines.iter().rev().map(|(_, line)| line.trim_end()).find(|line| !line.is_empty()).map(str::to_owned)
+    }
+
+    /// A queue for a console that attaches; it is fed until it is dropped.
+    pub fn subscribe(&mut self) -> Rc<Queue> {
+        let queue = Rc::new(Queue::default());
+        self.queues.push(Rc::downgrade(&queue));
+        queue
+    }
+
+    /// The last `most` lines of each rank, as messages of consecutive lines.
+    pub fn tails(&self, most: usize) -> Vec<AgentMessage> {
+        let mut messages = Vec::new();
+        for (rank, kept) in &self.kept {
+            let skip = kept.lines.len().saturating_sub(most);
+            let mut run: Option<(u64, Vec<String>, usize)> = None;
+            let mut close = |run: &mut Option<(u64, Vec<String>, usize)>| {
+                if let Some((first, lines, _)) = run.take() {
+                    messages.push(AgentMessage::Log { rank: *rank, first, lines });
+                }
+            };
+            for (number, line) in kept.lines.iter().skip(skip) {
+                let goes_on = run.as_ref().is_some_and(|(first, lines, bytes)| {
+                    first + lines.len() as u64 == *number && bytes + line.len() < 96 << 10
+                });
+                if !goes_on {
+                    close(&mut run);
+                }
+                let (_, lines, bytes) = run.get_or_insert((*number, Vec::new(), 0));
+                *bytes += line.len();
+                lines.push(line.clone());
+            }
+            close(&mut run);
+        }
+        messages
+    }
+}
+
+impl Queue {
+    /// Lines that this console was too slow for, so far.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.get()
+    }
+
+    /// Returns when a batch has come since the last call.
+    pub async fn fed(&self) {
+        self.wake.notified().await;
+    }
+
+    /// The oldest batch that waits.
+    pub fn pop(&self) -> Option<Batch> {
+        let batch = self.batches.borrow_mut().pop_front()?;
+        self.lines.set(self.lines.get() - batch.lines.len());
+        Some(batch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rankdeck_types::ids::Generation;
+
+    fn batch(first: u64, count: u64) -> Batch {
+        let lines = (first..first + count).map(|i| format!("line {i}")).collect();
+        Batch { rank: Rank(0), generation: Generation(0), first, lines }
+    }
+
+    #[test]
+    fn console_1_waiting_lines_are_bounded_and_the_oldest_are_dropped_and_counted() {
+        let mut store = LineStore::default();
+        let queue = store.subscribe();
+        for i in 0..100 {
+            store.push(&batch(i * 100, 100));
+        }
+        assert_eq!(queue.lines.get(), WAITING_LINES);
+        assert_eq!(queue.dropped.get(), 10_000 - WAITING_LINES as u64);
+        assert_eq!(queue.pop().unwrap().first, 10_000 - WAITING_LINES as u64);
+        drop(queue);
+        store.push(&batch(10_000, 1));
+        assert!(store.queues.is_empty(), "a console that left takes its queue along");
+    }
+
+    #[test]
+    fn tails_keep_numbers_across_gaps() {
+        let mut store = LineStore::default();
+        store.push(&batch(0, 3));
+        store.push(&batch(10, 2));
+        let firsts: Vec<(u64, usize)> = store
+            .tails(4)
+            .iter()
+            .map(|message| match message {
+                AgentMessage::Log { first, lines, .. } => (*first, lines.len()),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(firsts, [(1, 2), (10, 2)]);
+    }
+}

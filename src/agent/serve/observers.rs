@@ -1,0 +1,267 @@
+//! What the agent observes of its ranks: samples, log lines, metrics, events, close looks.
+//!
+//! Owner: the agent's loop. Every source has a thread or tasks of its own.
+
+use crate::inspect;
+use crate::observe::gpu::Gpus;
+use crate::observe::logs::{self, Batch, Logs};
+use crate::observe::metrics::{Follower, Picker};
+use crate::observe::sample::{self, Meeting, Numbered, Target, Targets};
+use crate::paths::RunPaths;
+use crate::serve::console::Order;
+use crate::serve::events::EventConnections;
+use crate::serve::line_store::LineStore;
+use crate::supervise::lifecycle::{Lifecycle, RankLife};
+use crate::supervise::supervisor::Outcome;
+use crate::timing::Timing;
+use rankdeck_proto::message::{AgentMessage, LaunchSpec, RecordEvent};
+use rankdeck_types::error::HintedError;
+use rankdeck_types::ids::Rank;
+use rankdeck_types::plan::ras_address;
+use std::cell::RefCell;
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// Most close looks at once: each is a thread per rank.
+const LOOKS: usize = 4;
+/// The last events and log lines of a rank may take this long to arrive. The least time is for a connection that may not
+/// even be accepted yet.
+const LAST_EVENTS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// How long the reader of a log file may take to reach its end.
+const LAST_LINES: Duration = Duration::from_secs(2);
+/// Lines of each log that an agent of a run that is over shows.
+const REMEMBERED_LINES: usize = 1000;
+
+/// What observers send to the loop.
+pub(crate) struct Observed {
+    /// Log lines.
+    pub lines: mpsc::Receiver<Batch>,
+    /// Values from event files.
+    pub metrics: mpsc::Receiver<RecordEvent>,
+    /// Rounds of samples.
+    pub samples: watch::Receiver<Numbered>,
+}
+
+/// See the module.
+pub(crate) struct Observers {
+    logs: Logs,
+    lines: Rc<RefCell<LineStore>>,
+    lost_lines: Arc<AtomicU64>,
+    targets: Targets,
+    events: EventConnections,
+    gpus: Gpus,
+    metrics: mpsc::Sender<RecordEvent>,
+    /// Picks values from rank 0's lines, when rank 0 is here and the experiment asks for it.
+    picker: Option<Picker>,
+    /// Follows rank 0's event files.
+    follower: Option<Follower>,
+    /// Held by every close look that is under way.
+    looks: Arc<()>,
+}
+
+impl Observers {
+    /// Starts the threads that sample and read logs.
+    ///
+    /// Errors: a thread cannot be started.
+    pub fn new(timing: Timing, gpus: Gpus) -> io::Result<(Observers, Observed)> {
+        let (lines_in, lines) = mpsc::channel::<Batch>(256);
+        let (metrics_in, metrics) = mpsc::channel(1024);
+        let lost_lines = Arc::new(AtomicU64::new(0));
+        let lost = lost_lines.clone();
+        let logs = Logs::start(move |batch| {
+            if let Err(mpsc::error::TrySendError::Full(batch)) = lines_in.try_send(batch) {
+                lost.fetch_add(batch.lines.len() as u64, Ordering::Relaxed);
+            }
+        })?;
+        let (events, targets) = (EventConnections::default(), Targets::default());
+        let samples = sample::start(targets.clone(), gpus.clone(), events.malformed.clone(), timing)?;
+        let observers = Observers {
+            logs,
+            lines: Rc::default(),
+            lost_lines,
+            targets,
+            events,
+            gpus,
+            metrics: metrics_in,
+            picker: None,
+            follower: None,
+            looks: Arc::default(),
+        };
+        Ok((observers, Observed { lines, metrics, samples }))
+    }
+
+    /// Log lines, for consoles.
+    pub fn lines(&self) -> Rc<RefCell<LineStore>> {
+        self.lines.clone()
+    }
+
+    /// Connections of ranks on the event socket.
+    pub fn events(&self) -> EventConnections {
+        self.events.clone()
+    }
+
+    /// A generation begins. A returned text says what cannot be observed.
+    pub fn begin(
+        &mut self,
+        spec: &LaunchSpec,
+        ranks: Vec<Rank>,
+        paths: &RunPaths,
+        workdir: &Path,
+    ) -> Option<String> {
+        self.lines.borrow_mut().clear();
+        for rank in &ranks {
+            self.logs.follow(*rank, spec.generation, paths.rank_log(spec.generation, *rank));
+        }
+        *self.events.expected.borrow_mut() = (spec.generation, ranks);
+        (self.picker, self.follower) = (None, None);
+        // Metrics are rank 0's.
+        if spec.plan.ranks.first().is_none_or(|rank| rank.node_rank != spec.node_rank) {
+            return None;
+        }
+        let metrics = &spec.plan.experiment.metrics;
+        self.picker = Picker::new(metrics);
+        let folder = workdir.join(metrics.tensorboard.as_ref()?);
+        let sender = self.metrics.clone();
+        match Follower::start(folder, move |event| drop(sender.blocking_send(event))) {
+            Ok(follower) => {
+                self.follower = Some(follower);
+                None
+            }
+            Err(error) => Some(format!("cannot follow event files: {error}")),
+        }
+    }
+
+    /// Tells the sampling thread which processes to look at.
+    pub fn aim(&self, lifecycle: &Lifecycle, paths: &RunPaths) {
+        let generation = lifecycle.generation();
+        let target = |life: &RankLife| {
+            Some(Target {
+                rank: life.rank,
+                ident: life.ident.filter(|ident| ident.start > 0)?,
+                gpu: life.gpu,
+                page: paths.page(generation, life.rank),
+            })
+        };
+        let meeting = lifecycle.spec().map_or_else(Meeting::default, |spec| Meeting {
+            master: spec.master_addr.clone(),
+            interface: spec
+                .plan
+                .hosts
+                .iter()
+                .find(|host| host.node_rank == spec.node_rank)
+                .and_then(|host| host.interface.clone()),
+        });
+        self.targets.set(generation, meeting, lifecycle.ranks().iter().filter_map(target).collect());
+    }
+
+    /// Log lines of a rank have come.
+    pub fn read(&mut self, batch: &Batch) {
+        if let Some(picker) = self.picker.as_mut().filter(|_| batch.rank == Rank(0)) {
+            batch.lines.iter().for_each(|line| picker.line(line));
+        }
+        self.lines.borrow_mut().push(batch);
+    }
+
+    /// Values that were picked from log lines and are due.
+    pub fn due_metrics(&mut self) -> Option<RecordEvent> {
+        self.picker.as_mut()?.due(Instant::now(), false)
+    }
+
+    /// All values that are left when a rank has ended.
+    pub fn last_metrics(&mut self, rank: Rank) -> Option<RecordEvent> {
+        self.picker.as_mut().filter(|_| rank == Rank(0))?.due(Instant::now(), true)
+    }
+
+    /// Has the event connections read what is there.
+    pub fn turn(&self) {
+        self.events.turn();
+    }
+
+    /// Tells consoles how many lines were lost before they reached the store.
+    pub fn count_lost_lines(&self) {
+        self.lines.borrow_mut().dropped = self.lost_lines.load(Ordering::Relaxed);
+    }
+
+    /// Waits for a rank's last events and log lines, and reports them.
+    pub fn collect_exit_info(&self, rank: Rank, outcomes: mpsc::Sender<Outcome>) {
+        // Its page's last words are to be sampled before its end is recorded.
+        self.targets.look_now();
+        let (events, logs) = (self.events.clone(), self.logs.clone());
+        tokio::task::spawn_local(async move {
+            let begun = Instant::now();
+            while begun.elapsed() < LAST_EVENTS.0
+                || (events.open_of(rank) > 0 && begun.elapsed() < LAST_EVENTS.1)
+            {
+                events.turn();
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            let (answer, lines) = oneshot::channel();
+            logs.finish(rank, move |lines| drop(answer.send(lines)));
+            let lines = tokio::time::timeout(LAST_LINES, lines).await;
+            let lines = lines.ok().and_then(Result::ok).unwrap_or_default();
+            let _ = outcomes.send(Outcome::ExitInfo(rank, lines)).await;
+        });
+    }
+
+    /// Looks closely at some ranks, at all of this host when none is named, and answers `order`.
+    ///
+    /// Errors: too many looks are under way.
+    pub fn inspect(
+        &self,
+        request: u64,
+        ranks: &[Rank],
+        order: &Order,
+        lifecycle: &Lifecycle,
+        paths: &RunPaths,
+    ) -> Result<(), HintedError> {
+        if Arc::strong_count(&self.looks) > LOOKS {
+            return Err(HintedError::new(
+                format!("{LOOKS} close looks at ranks are already under way on this host"),
+                "ask again in two seconds",
+            ));
+        }
+        let subjects = self.subjects(ranks, lifecycle, paths);
+        let (look, answers) = (self.looks.clone(), order.answers.clone());
+        tokio::task::spawn_blocking(move || {
+            let inspections = inspect::inspect(subjects);
+            // A console that has left misses its answer and nothing else.
+            let _ = answers.blocking_send(AgentMessage::Inspected { request, inspections });
+            drop(look);
+        });
+        Ok(())
+    }
+
+    fn subjects(&self, ranks: &[Rank], lifecycle: &Lifecycle, paths: &RunPaths) -> Vec<inspect::Subject> {
+        let (lines, gpus) = (self.lines.borrow(), self.gpus.latest());
+        let nccl = lifecycle.spec().filter(|spec| spec.plan.backend == "nccl");
+        let ras = nccl.map(|spec| ras_address(&spec.plan.run));
+        lifecycle
+            .ranks()
+            .iter()
+            .filter(|life| ranks.is_empty() || ranks.contains(&life.rank))
+            .map(|life| inspect::Subject {
+                rank: life.rank,
+                ident: life.ident.filter(|ident| ident.start > 0 && life.exit.is_none()),
+                page: paths.page(lifecycle.generation(), life.rank),
+                last_line: lines.last(life.rank),
+                gpu: gpus.iter().find(|gpu| Some(gpu.index) == life.gpu).cloned(),
+                ras: ras.clone(),
+            })
+            .collect()
+    }
+
+    /// Reads the last lines of the logs of a run that is over, so that a console can show them.
+    pub fn remember_logs(&self, lifecycle: &Lifecycle, paths: &RunPaths) {
+        let generation = lifecycle.generation();
+        for life in lifecycle.ranks() {
+            if let Ok((first, lines)) = logs::tail(&paths.rank_log(generation, life.rank), REMEMBERED_LINES) {
+                self.lines.borrow_mut().push(&Batch { rank: life.rank, generation, first, lines });
+            }
+        }
+    }
+}
