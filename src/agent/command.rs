@@ -1,6 +1,7 @@
 //! `rankdeck agent ...`: what was typed, and the one line that each command answers with.
 //!
-//! Owner: none. The reader of an answer skips everything before the marker, since login shells print what they like first.
+//! Owner: none. The reader of an answer skips everything before the marker, since login shells print what
+//! they like first.
 
 use crate::entries;
 use crate::examine;
@@ -124,7 +125,7 @@ fn parse(args: &[String]) -> Result<Command, HintedError> {
     let mut take =
         |name: &str| values.remove(name).ok_or_else(|| usage(format!("`agent {verb}` needs `--{name}`")));
     let node =
-        |text: String| text.parse().map(NodeRank).map_err(|_| usage(format!("`{text}` is no node_rank")));
+        |text: String| text.parse().map(NodeRank).map_err(|_| usage(format!("`{text}` is not a node_rank")));
     let command = match verb.as_str() {
         "start" | "hold" => {
             let start = Start {
@@ -143,12 +144,12 @@ fn parse(args: &[String]) -> Result<Command, HintedError> {
             paths: RunPaths { run_dir: take("run-dir")?.into(), node: node(take("node-rank")?)? },
             workdir: take("workdir")?.into(),
             sockets: take("sockets")?.into(),
-            umask: take("umask")?.parse().map_err(|_| usage("`--umask` is no number".into()))?,
+            umask: take("umask")?.parse().map_err(|_| usage("`--umask` is not a number".into()))?,
         })),
         "guard" => Command::Guard(Watch {
             run: paths::check_run(&take("run")?)?,
             paths: RunPaths { run_dir: take("run-dir")?.into(), node: node(take("node-rank")?)? },
-            agent: ident(&take("agent")?).ok_or_else(|| usage("`--agent` is no process".into()))?,
+            agent: ident(&take("agent")?).ok_or_else(|| usage("`--agent` does not name a process".into()))?,
             cgroup: take("cgroup").ok().map(Into::into),
         }),
         "relay" => Command::Relay(take("socket")?.into(), lines),

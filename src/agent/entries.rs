@@ -1,7 +1,8 @@
-//! `agent list` and `agent sweep`: what lies and runs under a working folder, agents or not.
+//! `agent list` and `agent sweep`: what there is and what runs under a working folder, with or without
+//! agents.
 //!
-//! Owner: one-shot commands; they change nothing but what `sweep` is told to end. A folder that several machines share is seen by each of
-//! them, and each tells only what is its own.
+//! Owner: one-shot commands; they change nothing but what `sweep` is told to end. A folder that several
+//! machines share is seen by each of them, and each tells only what is its own.
 
 use crate::manifest::Manifest;
 use crate::paths::RunPaths;
@@ -65,7 +66,8 @@ fn scope(paths: &RunPaths, run: &RunId) -> Scope {
     })
 }
 
-/// Ends everything of `run` on this machine whose agent is dead; nodes that a live agent looks after are left to it.
+/// Ends everything of `run` on this machine whose agent is dead; nodes that a live agent looks after are left
+/// to it.
 pub fn clean(run: &RunId, workdir: &Path) -> Vec<Survivor> {
     nodes(workdir, Some(run))
         .into_iter()

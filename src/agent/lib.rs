@@ -1,8 +1,8 @@
 //! What runs on a host: supervises and observes the ranks, and serves consoles.
 //!
-//! One agent process per host and run, started by `rankdeck agent start`. It is detached by construction: it has its own
-//! session, no terminal, and a unix socket in a private folder. Consoles come and go; the agent and its ranks do not notice.
-//! Rooms, each of which uses only those below it:
+//! One agent process per host and run, started by `rankdeck agent start`. It is detached by construction: it
+//! has its own session, no terminal, and a unix socket in a private folder. Consoles come and go; the agent
+//! and its ranks do not notice. Rooms, each of which uses only those below it:
 //!
 //! ```text
 //! command     the commands after `rankdeck agent`, and the marker lines they answer with
@@ -22,9 +22,11 @@
 //! ```
 //!
 //! Invariants, besides those of the modules:
-//! - AGENT-1: every process that an agent starts is reaped by it, and dies with it (parent-death signal, subreaper and sweep, guard).
+//! - AGENT-1: every process that an agent starts is reaped by it, and dies with it (parent-death signal,
+//!   subreaper and sweep, guard).
 //! - AGENT-2: nothing that a console, a rank, a disk or a driver does may block or end the agent's loop.
-//! - AGENT-3: every queue is bounded; what is dropped is counted, and records are never dropped for a slow console.
+//! - AGENT-3: every queue is bounded; what is dropped is counted, and records are never dropped for a slow
+//!   console.
 
 mod clock;
 mod command;
@@ -44,7 +46,8 @@ mod timing;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Runs `rankdeck agent ARGS...`; `args` is what follows the word `agent`. To be called before the process has a second thread.
+/// Runs `rankdeck agent ARGS...`; `args` is what follows the word `agent`. To be called before the process
+/// has a second thread.
 pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
     command::run(args)
 }

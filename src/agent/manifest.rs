@@ -1,7 +1,8 @@
 //! `node<k>/manifest.json`: which agent serves a node of a run, and which processes belong to it.
 //!
-//! Owner: the agent that serves; written whole and renamed into place, so that a reader never sees half of it. Everything is told with
-//! start times and the machine's boot, so that a reused pid or a reboot is not mistaken for a live agent.
+//! Owner: the agent that serves; written whole and renamed into place, so that a reader never sees half of
+//! it. Everything is told with start times and the machine's boot, so that a reused pid or a reboot is not
+//! mistaken for a live agent.
 
 use crate::paths::RunPaths;
 use crate::proc;
@@ -54,7 +55,7 @@ pub struct Manifest {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ManifestRank {
-    /// Which.
+    /// Index of the rank.
     pub rank: u32,
     /// Its process.
     pub pid: u32,

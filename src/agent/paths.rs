@@ -1,7 +1,8 @@
 //! Where things lie on a host: run directories, and sockets in a private folder.
 //!
-//! Owner: none, pure names and checks. Layout: the run directory is `WORKDIR/runs/RUN`, and each node of the run that shares it has its own
-//! `node<k>` inside. Sockets are not in the run directory (paths there are too long, and network file systems carry no sockets).
+//! Owner: none, pure names and checks. Layout: the run directory is `WORKDIR/runs/RUN`, and each node of the
+//! run that shares it has its own `node<k>` inside. Sockets are not in the run directory (paths there are too
+//! long, and network file systems carry no sockets).
 
 use rankdeck_proto::folders;
 use rankdeck_types::error::HintedError;
@@ -69,19 +70,20 @@ impl RunPaths {
         self.generation_dir(generation).join("experiment.toml")
     }
 
-    /// The name under which this node's sockets are found: the same for everybody who names the same run directory.
+    /// The name under which this node's sockets are found: the same for everybody who names the same run
+    /// directory.
     pub fn socket_stem(&self) -> String {
         let digest = Sha256::digest(self.node_dir().as_os_str().as_encoded_bytes());
         digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
-/// Refuses a run that is no plain file name.
+/// Refuses a run whose name is not a plain file name.
 pub fn check_run(run: &str) -> Result<RunId, HintedError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if run.is_empty() || run.len() > 128 || run.starts_with('.') || !run.chars().all(plain) {
         return Err(HintedError::new(
-            format!("`{run}` is no name of a run"),
+            format!("`{run}` cannot be the name of a run"),
             "use letters, digits, `-`, `_` and `.`, not beginning with `.`",
         ));
     }
@@ -99,7 +101,8 @@ pub fn expand(text: &str) -> PathBuf {
 
 /// The folder of sockets and locks: `$XDG_RUNTIME_DIR/rankdeck`, else `/tmp/rankdeck-UID`.
 ///
-/// A login manager removes `/run/user/UID` with the user's last login, and an agent must outlive that: it is used only where lingering is enabled.
+/// A login manager removes `/run/user/UID` with the user's last login, and an agent must outlive that: it is
+/// used only where lingering is enabled.
 pub fn private_folder() -> Result<PathBuf, HintedError> {
     let uid = own_uid();
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| {
@@ -133,7 +136,7 @@ pub fn private_folder() -> Result<PathBuf, HintedError> {
 fn owned_privately(path: &Path) -> Result<(), String> {
     let data = std::fs::symlink_metadata(path).map_err(|error| error.to_string())?;
     if !data.is_dir() {
-        return Err("is no folder".into());
+        return Err("is not a folder".into());
     }
     if data.uid() != own_uid() {
         return Err(format!("belongs to user {}", data.uid()));

@@ -29,7 +29,8 @@ pub struct Ident {
     pub start: u64,
 }
 
-/// A small file of `/proc` that stays open: of a process that has ended, nothing can be read any more, whoever has its pid.
+/// A small file of `/proc` that stays open: of a process that has ended, nothing can be read any more,
+/// whoever has its pid.
 #[derive(Debug)]
 pub struct Again {
     file: File,
@@ -53,8 +54,8 @@ impl Again {
     }
 }
 
-/// The text of a small file of the kernel, in four calls: `std::fs::read_to_string` needs twice as many, for it asks for a size, which is 0 here, and
-/// begins with reads of 32 bytes.
+/// The text of a small file of the kernel, in four calls: `std::fs::read_to_string` needs twice as many, for
+/// it asks for a size, which is 0 here, and begins with reads of 32 bytes.
 pub fn text(path: impl AsRef<Path>) -> Option<String> {
     let mut bytes = Vec::with_capacity(AGAIN_BYTES);
     File::open(path).ok()?.take(TEXT_BYTES).read_to_end(&mut bytes).ok()?;
@@ -87,7 +88,8 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// Nothing of it runs any more. A leader that ended before its threads also shows `Z`, but with threads left.
+    /// Nothing of it runs any more. A leader that ended before its threads also shows `Z`, but with threads
+    /// left.
     pub fn is_gone(&self) -> bool {
         matches!(self.state, 'X' | 'x') || (self.state == 'Z' && self.threads <= 1)
     }
@@ -177,7 +179,8 @@ pub fn command(stat: &Stat) -> String {
     if text.is_empty() { format!("[{}]", stat.comm) } else { text.to_owned() }
 }
 
-/// The kernel function that the main thread of a process waits in, empty when it runs or the kernel does not tell.
+/// The kernel function that the main thread of a process waits in, empty when it runs or the kernel does not
+/// tell.
 pub fn wchan(pid: u32) -> String {
     match text(format!("/proc/{pid}/wchan")) {
         Some(text) if text.trim() != "0" => text.trim().to_owned(),
@@ -191,7 +194,8 @@ pub fn tracer(pid: u32) -> u32 {
     status.lines().find_map(|line| line.strip_prefix("TracerPid:")?.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Bytes that a process has caused to be read from and written to storage so far; `None` when it is another user's.
+/// Bytes that a process has caused to be read from and written to storage so far; `None` when it is another
+/// user's.
 pub fn io_bytes(pid: u32) -> Option<u64> {
     parse_io(&text(format!("/proc/{pid}/io"))?)
 }

@@ -30,7 +30,8 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// The defaults, changed by `RANKDECK_AGENT_TIMING="linger=2,unattended=1"` (seconds), which is there for tests.
+    /// The defaults, changed by `RANKDECK_AGENT_TIMING="linger=2,unattended=1"` (seconds), which is there for
+    /// tests.
     pub fn from_environment() -> Timing {
         let mut timing = Timing::default();
         let text = std::env::var("RANKDECK_AGENT_TIMING").unwrap_or_default();

@@ -210,9 +210,9 @@ pub struct Peer {
 /// What came of listening.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Listened {
-    /// The port; 0 when none could be had.
+    /// The port; 0 when none is free.
     pub port: u16,
-    /// Why none could be had.
+    /// Why none is free.
     pub error: Option<String>,
     /// Hosts that came.
     pub heard: u32,

@@ -5,7 +5,8 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// Folder below a cache in which `rankdeck push --libtorch` puts libraries, each in a folder named by its content.
+/// Folder below a cache in which `rankdeck push --libtorch` puts libraries, each in a folder named by its
+/// content.
 pub const LIBTORCH: &str = "libtorch";
 
 /// The home folder, `/` when there is none.
@@ -30,7 +31,8 @@ pub fn cache() -> PathBuf {
         .map_or_else(|| home().join(".cache/rankdeck"), PathBuf::from)
 }
 
-/// Every place that may be the cache: as the environment says, and around the running executable, which was deployed into one.
+/// Every place that may be the cache: as the environment says, and around the running executable, which was
+/// deployed into one.
 pub fn caches() -> Vec<PathBuf> {
     let around = executable().and_then(|path| Some(path.parent()?.parent()?.to_owned()));
     std::iter::once(cache()).chain(around).collect()

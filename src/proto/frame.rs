@@ -1,7 +1,9 @@
-//! Frames on the wire between a console and an agent: a big-endian `u32` length, then that many bytes of JSON.
+//! Frames on the wire between a console and an agent: a big-endian `u32` length, then that many bytes of
+//! JSON.
 //!
 //! Owner: both ends of a link. Invariants:
-//! - WIRE-1: a frame is at most [`MAX_FRAME`] bytes; a longer length ends the connection before anything is allocated.
+//! - WIRE-1: a frame is at most [`MAX_FRAME`] bytes; a longer length ends the connection before anything is
+//!   allocated.
 //! - WIRE-2: unknown fields are ignored, unknown kinds decode to `Unknown` and are counted.
 
 use super::message::HostSample;
@@ -17,7 +19,7 @@ pub enum FrameError {
     /// The announced or produced length is over [`MAX_FRAME`].
     #[error("frame of {0} bytes is over the limit of {MAX_FRAME}")]
     TooLong(usize),
-    /// The bytes are no JSON of the expected type.
+    /// The bytes are not JSON of the expected type.
     #[error("frame is not valid JSON: {0}")]
     Json(#[from] serde_json::Error),
 }
@@ -34,7 +36,8 @@ pub fn encode_into<T: Serialize>(bytes: &mut Vec<u8>, message: &T) -> Result<(),
     frame_into(bytes, |bytes| serde_json::to_writer(bytes, message))
 }
 
-/// Adds the frame of [`super::message::AgentMessage::Sample`] with this `dropped`, made from a sample that others read as well and whose own is 0.
+/// Adds the frame of [`super::message::AgentMessage::Sample`] with this `dropped`, made from a sample that
+/// others read as well and whose own is 0.
 pub fn encode_sample_into(bytes: &mut Vec<u8>, sample: &HostSample, dropped: u64) -> Result<(), FrameError> {
     frame_into(bytes, |bytes| {
         bytes.extend(format!("{{\"kind\":\"sample\",\"dropped\":{dropped}").into_bytes());

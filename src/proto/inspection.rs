@@ -1,8 +1,9 @@
-//! One rank looked at closely by its agent, on request: what the operating system, its sockets, its stacks and its libraries show.
+//! One rank looked at closely by its agent, on request: what the operating system, its sockets, its stacks
+//! and its libraries show.
 //!
-//! Owner: the wire. Everything is local to the host: ages and durations in milliseconds, so clocks may differ. What could not be had is left
-//! empty and named in [`Inspection::notes`]; a missing answer is a finding of its own.
-//! Compatibility: fields are only ever added, with `#[serde(default)]`.
+//! Owner: the wire. Everything is local to the host: ages and durations in milliseconds, so clocks may
+//! differ. What could not be read is left empty and named in [`Inspection::notes`]; a missing answer is a
+//! finding of its own. Compatibility: fields are only ever added, with `#[serde(default)]`.
 
 use rankdeck_types::ids::Rank;
 use serde::{Deserialize, Serialize};
@@ -14,13 +15,14 @@ pub const HOLDS_GIL: &str = "holds the interpreter lock";
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Inspection {
-    /// Which.
+    /// The rank.
     pub rank: Rank,
     /// Its process id on the host, `None` before it was spawned or after it ended.
     pub pid: Option<u32>,
     /// What the kernel says about its main thread.
     pub os: OsState,
-    /// What the main thread waits for, in words: `read on a pipe from pid 123 (env worker)`; `None` when it runs or nobody knows.
+    /// What the main thread waits for, in words: `read on a pipe from pid 123 (env worker)`; `None` when it
+    /// runs or nobody knows.
     pub blocked_on: Option<String>,
     /// Stacks, main thread first.
     pub threads: Vec<ThreadStack>,
@@ -38,7 +40,7 @@ pub struct Inspection {
     pub python: Option<PythonView>,
     /// What NCCL's RAS subsystem says about the run, in words; empty where there is none.
     pub ras: Vec<String>,
-    /// What could not be had, and why.
+    /// What could not be read, and why.
     pub notes: Vec<String>,
     /// How long looking took, ms.
     pub took_ms: u64,
@@ -50,7 +52,8 @@ pub struct Inspection {
 pub struct OsState {
     /// State letter of `/proc/PID/stat`; `X` when it is gone.
     pub state: char,
-    /// The same in words, with the cgroup's freezer taken into account: `stopped by a signal`, `frozen by its cgroup`.
+    /// The same in words, with the cgroup's freezer taken into account: `stopped by a signal`, `frozen by its
+    /// cgroup`.
     pub words: String,
     /// Kernel function it waits in.
     pub wchan: Option<String>,
@@ -58,7 +61,8 @@ pub struct OsState {
     pub syscall: Option<String>,
     /// Its cgroup is frozen.
     pub frozen_cgroup: bool,
-    /// Share of CPU periods in which its cgroup was throttled while the agent looked, 0..=1; `None` without a quota.
+    /// Share of CPU periods in which its cgroup was throttled while the agent looked, 0..=1; `None` without a
+    /// quota.
     pub throttled_share: Option<f64>,
     /// Processes of its cgroup that the out-of-memory killer has ended so far.
     pub oom_kills: u64,
@@ -78,13 +82,13 @@ pub struct ThreadStack {
     pub tid: u32,
     /// Its name.
     pub name: String,
-    /// How the stack was had.
+    /// How the stack was read.
     pub how: How,
     /// Innermost first, bounded.
     pub frames: Vec<Frame>,
 }
 
-/// How a stack was had.
+/// How a stack was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum How {
@@ -203,7 +207,8 @@ pub struct GroupView {
     pub call_site: String,
     /// Milliseconds since it was called (while inside), else since it was completed.
     pub age_ms: u64,
-    /// Hash over (op, count, dtype) of all calls so far: equal on all members at equal `enqueued`, or one of them has left the order.
+    /// Hash over (op, count, dtype) of all calls so far: equal on all members at equal `enqueued`, or one of
+    /// them has left the order.
     pub chain: u64,
 }
 

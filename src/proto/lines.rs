@@ -10,7 +10,7 @@ pub const PIECE: usize = 360;
 /// Longest line that is read.
 const LONGEST: usize = 1024;
 
-/// A piece of a stream as one line of text, for roads that carry only lines.
+/// A piece of a stream as one line of text, for transports that carry only lines.
 pub fn line(piece: &[u8]) -> Vec<u8> {
     let mut text = BASE64.encode(piece).into_bytes();
     text.push(b'\n');
@@ -27,7 +27,7 @@ pub struct LineReader {
 impl LineReader {
     /// Takes in what was read, in whatever pieces it came.
     ///
-    /// Errors: something that is no line of ours.
+    /// Errors: a line that was not made by [`line`].
     pub fn push(&mut self, text: &[u8]) -> io::Result<()> {
         for byte in text {
             match byte {

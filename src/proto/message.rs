@@ -10,8 +10,8 @@
 //! page_sample   PageSample: a rank's status page within a sample
 //! ```
 //!
-//! Compatibility: fields are only ever added, with `#[serde(default)]`; kinds that a reader does not know decode to
-//! `Unknown`.
+//! Compatibility: fields are only ever added, with `#[serde(default)]`; kinds that a reader does not know
+//! decode to `Unknown`.
 
 mod agent;
 mod console;
@@ -31,5 +31,6 @@ pub use sample::{
     CgroupSample, ChildSample, GpuSample, HostSample, HostSignals, LinkSample, RankSample, RankSignals,
 };
 
-/// Version of this vocabulary; `attach` and `hello` carry it, and a mismatch ends the connection with a clear error.
+/// Version of this vocabulary; `attach` and `hello` carry it, and a mismatch ends the connection with a clear
+/// error.
 pub const PROTOCOL: u32 = 1;

@@ -1,7 +1,7 @@
 //! A folder as one file that is named by its content: how code and libraries travel to hosts.
 //!
-//! Form: for every file, in the order of paths, a line of JSON ([`Entry`]) and its bytes. Times, owners and the order of the disk are left out, so that
-//! equal folders give equal packs on every machine. Owner: whoever makes or unpacks one. Invariants:
+//! Form: for every file, in the order of paths, a line of JSON ([`Entry`]) and its bytes. Times, owners and
+//! the order of the disk are left out, so that equal folders give equal packs on every machine. Invariants:
 //! - PACK-1: a pack is only unpacked when its content has the hash that it is named by.
 //! - PACK-2: nothing is ever written outside the target; a target is there whole or not at all.
 
@@ -82,7 +82,8 @@ pub fn cached(hash: &str) -> Option<PathBuf> {
     caches().into_iter().filter(|_| plain).map(|cache| cache.join(name(hash))).find(|path| path.is_file())
 }
 
-/// Packs `folder` into this machine's cache. `keep` decides by relative path; folders that it refuses are not entered.
+/// Packs `folder` into this machine's cache. `keep` decides by relative path; folders that it refuses are not
+/// entered.
 pub fn make(folder: &Path, keep: &dyn Fn(&str) -> bool) -> Result<Pack, HintedError> {
     let fault = |path: &Path, error: io::Error| {
         HintedError::new(format!("cannot pack {}: {error}", path.display()), "check that it can be read")
@@ -122,7 +123,7 @@ fn gather(root: &Path, below: &str, keep: &dyn Fn(&str) -> bool, files: &mut Vec
         let Ok(name) = entry.file_name().into_string() else {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                format!("{:?} is no UTF-8", entry.file_name()),
+                format!("{:?} is not UTF-8", entry.file_name()),
             ));
         };
         let path = if below.is_empty() { name } else { format!("{below}/{name}") };
@@ -265,8 +266,8 @@ fn extract(pack: &Path, into: &Path) -> io::Result<()> {
     }
 }
 
-/// Does `path`, or a folder above it, follow one of `patterns`? A pattern with `/` is for the whole path, one without for any name in it;
-/// `*` stands for anything, `?` for one character.
+/// Does `path`, or a folder above it, follow one of `patterns`? A pattern with `/` is for the whole path, one
+/// without for any name in it; `*` stands for anything, `?` for one character.
 pub fn matches(path: &str, patterns: &[String]) -> bool {
     patterns.iter().any(|pattern| {
         let pattern = pattern.trim_end_matches('/');

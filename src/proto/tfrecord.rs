@@ -1,13 +1,17 @@
-//! TensorBoard event files: TFRecord frames around the few protobuf fields that a scalar needs. Written by the trainer, read by agents.
+//! TensorBoard event files: TFRecord frames around the few protobuf fields that a scalar needs. Written by
+//! the trainer, read by agents.
 //!
-//! Frame: length (u64), masked CRC-32C of the length, data, masked CRC-32C of the data, all little-endian; the mask is
-//! TensorFlow's `((crc >> 15 | crc << 17) + 0xa282ead8)`. Data is an `Event`: wall_time = 1 (double), step = 2 (int64),
-//! file_version = 3 (string), summary = 5 { value = 1 { tag = 1 (string), simple_value = 2 (float), tensor = 8 } } (tensorflow's event.proto and
-//! summary.proto; a tensor holds a scalar in float_val = 5, double_val = 6 or tensor_content = 4).
+//! Frame: length (u64), masked CRC-32C of the length, data, masked CRC-32C of the data, all little-endian;
+//! the mask is TensorFlow's `((crc >> 15 | crc << 17) + 0xa282ead8)`. Data is an `Event`: wall_time = 1
+//! (double), step = 2 (int64), file_version = 3 (string), summary = 5 { value = 1 { tag = 1 (string),
+//! simple_value = 2 (float), tensor = 8 } } (tensorflow's event.proto and summary.proto; a tensor holds a
+//! scalar in float_val = 5, double_val = 6 or tensor_content = 4).
 //!
 //! Invariants:
-//! - TFRECORD-1: reading never panics and never takes more than [`MOST`] bytes for one record, whatever the file holds.
-//! - TFRECORD-2: a record that is not whole yet is read again later; one whose checksum is wrong ends the file.
+//! - TFRECORD-1: reading never panics and never takes more than [`MOST`] bytes for one record, whatever the
+//!   file holds.
+//! - TFRECORD-2: a record that is not whole yet is read again later; one whose checksum is wrong ends the
+//!   file.
 
 /// Longest record that is read, bytes: images are longer, and no scalars.
 pub const MOST: usize = 16 << 20;

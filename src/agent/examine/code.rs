@@ -1,6 +1,8 @@
-//! Which code ranks will run: the hash of what was pushed, or of the script and its neighbours where nothing is pushed.
+//! Which code ranks will run: the hash of what was pushed, or of the script and its neighbours where nothing
+//! is pushed.
 //!
-//! Owner: one preflight. Hosts are compared by these hashes, so they depend on names and contents only, never on times or places.
+//! Owner: one preflight. Hosts are compared by these hashes, so they depend on names and contents only, never
+//! on times or places.
 
 use rankdeck_proto::examination::{Code, Question};
 use rankdeck_proto::pack;
@@ -54,7 +56,7 @@ fn gather(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Option<()> {
         let (path, name) = (entry.path(), entry.file_name());
         let name = name.to_string_lossy();
         let kind = entry.file_type().ok()?;
-        // Runs, environments and repositories below are no part of the program.
+        // Runs, environments and repositories below do not belong to the program.
         let apart = name.starts_with('.')
             || ["runs", "venv", "env", "node_modules", "__pycache__", "site-packages"].contains(&&*name);
         if kind.is_dir() && !apart && depth < 8 {

@@ -1,6 +1,8 @@
-//! Facts about a machine: GPUs and who uses them, disks, limits, interfaces, names, what happens to processes after a logout.
+//! Facts about a machine: GPUs and who uses them, disks, limits, interfaces, names, what happens to processes
+//! after a logout.
 //!
-//! Owner: one preflight; readers only, but for a file of a few bytes that is written to learn whether one can be.
+//! Owner: one preflight; readers only, but for a file of a few bytes that is written to learn whether one can
+//! be.
 
 use crate::observe::gpu;
 use crate::proc;
@@ -47,7 +49,8 @@ pub(super) fn space(path: &Path) -> Disk {
     let mut disk = Disk { path: path.display().to_string(), ..Disk::default() };
     let folder = nearest(path);
     let Ok(name) = CString::new(folder.as_os_str().as_bytes()) else { return disk };
-    // SAFETY: `facts` is plain data for which zeros are valid, `name` ends in NUL, and both live for the length of the call.
+    // SAFETY: `facts` is plain data for which zeros are valid, `name` ends in NUL, and both live for the
+    // length of the call.
     let facts = unsafe {
         let mut facts: libc::statvfs = std::mem::zeroed();
         (libc::statvfs(name.as_ptr(), &mut facts) == 0).then_some(facts)
@@ -64,8 +67,9 @@ pub(super) fn space(path: &Path) -> Disk {
     disk
 }
 
-/// The same, and a file is written there, or in what is there of the way to it, and removed again. No folder is made: other checks, and those of other
-/// hosts of this machine, look at the same path at the same moment, and would find a folder that is gone when they use it.
+/// The same, and a file is written there, or in what is there of the way to it, and removed again. No folder
+/// is made: other checks, and those of other hosts of this machine, look at the same path at the same moment,
+/// and would find a folder that is gone when they use it.
 pub(super) fn disk(workdir: &Path) -> Disk {
     let mut disk = space(workdir);
     let there = workdir.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
@@ -103,8 +107,9 @@ pub(super) fn interfaces() -> Vec<Interface> {
     }
     let mut at = list;
     while !at.is_null() {
-        // SAFETY: `at` is an element of the list that getifaddrs made, which is freed only below; its name is a NUL-terminated string, and
-        // its address, where it is not null, is a socket address of the family that it says.
+        // SAFETY: `at` is an element of the list that getifaddrs made, which is freed only below; its name is
+        // a NUL-terminated string, and its address, where it is not null, is a socket address of the family
+        // that it says.
         let (name, up, address) = unsafe {
             let entry = &*at;
             at = entry.ifa_next;
@@ -147,7 +152,8 @@ fn resolve(name: &str) -> Result<Vec<IpAddr>, String> {
     Ok(found)
 }
 
-/// The way to `master`; where that is this host itself, the interface that has its address, or the way to the first other host.
+/// The way to `master`; where that is this host itself, the interface that has its address, or the way to the
+/// first other host.
 pub(super) fn route(master: &str, question: &Question) -> Route {
     let addresses = match resolve(master) {
         Ok(addresses) => addresses,

@@ -1,8 +1,10 @@
 //! `agent examine`: everything that a preflight wants to know of this host, in one command.
 //!
-//! Owner: a short-lived process that the console starts on every host at about the same time. The question comes on standard input, because it holds
-//! the ranks' environment, and command lines can be read by everybody. It changes nothing that it does not put back, and every part has a bound, so
-//! that a sick driver or disk becomes a finding instead of a hang. What the findings mean is decided by the console (`cli::preflight`).
+//! Owner: a short-lived process that the console starts on every host at about the same time. The question
+//! comes on standard input, because it holds the ranks' environment, and command lines can be read by
+//! everybody. It changes nothing that it does not put back, and every part has a bound, so that a sick driver
+//! or disk becomes a finding instead of a hang. What the findings mean is decided by the console
+//! (`cli::preflight`).
 
 mod code;
 mod machine;

@@ -1,7 +1,8 @@
 //! Can the hosts of a run reach each other?
 //!
-//! Owner: one preflight. Every host listens on the first free port of its own list and connects to others at theirs, so that one command per host is
-//! enough; a few bytes of a token say that it was really the other host. Listeners end when all have come, at the latest after the patience.
+//! Owner: one preflight. Every host listens on the first free port of its own list and connects to others at
+//! theirs, so that one command per host is enough; a few bytes of a token say that it was really the other
+//! host. Listeners end when all have come, at the latest after the patience.
 
 use rankdeck_proto::examination::{Listened, Peer, Question, Reached};
 use std::io::{self, Read, Write};
@@ -14,8 +15,8 @@ const ATTEMPT: Duration = Duration::from_millis(1000);
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(30);
 
-/// So many times in a row another program answers, or nobody behind an open port, on every port that the host may take: it has none of them. More than once,
-/// because a host that many call at the same time may be late.
+/// So many times in a row another program answers, or nobody behind an open port, on every port that the host
+/// may take: it has none of them. More than once, because a host that many call at the same time may be late.
 const STRANGERS: u32 = 2;
 
 /// Listening and connecting under way.
@@ -95,7 +96,7 @@ fn listen(bound: io::Result<TcpListener>, token: &str, expect: u32, deadline: In
     listened
 }
 
-/// Says the token back to who knows it.
+/// Answers a connection that knows the token with the token.
 fn answer(mut stream: TcpStream, token: &str) -> io::Result<bool> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(Duration::from_millis(500)))?;

@@ -1,6 +1,8 @@
-//! The program that ranks will run: is it there as a rank would find it, and which Python and torch are behind it?
+//! The program that ranks will run: is it there as a rank would find it, and which Python and torch are
+//! behind it?
 //!
-//! Owner: one preflight. The shell, the environment and the folder are those of a rank; nothing imports torch, whose version is read from its files.
+//! Owner: one preflight. The shell, the environment and the folder are those of a rank; nothing imports
+//! torch, whose version is read from its files.
 
 use crate::paths;
 use crate::supervise::groups;

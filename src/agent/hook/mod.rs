@@ -1,21 +1,23 @@
-//! The hook for Python ranks: a `sitecustomize` on `PYTHONPATH` that shows PyTorch's process groups on the rank's status page.
+//! The hook for Python ranks: a `sitecustomize` on `PYTHONPATH` that shows PyTorch's process groups on the
+//! rank's status page.
 //!
-//! Owner: the thread that prepares a launch writes it into the folder of the generation; the rules of the hook itself stand at its head.
-//! `[watch] python_hook = false` leaves it out.
+//! Owner: the thread that prepares a launch writes it into the folder of the generation; the rules of the
+//! hook itself stand at its head. `[watch] python_hook = false` leaves it out.
 
 use rankdeck_proto::folders::create_private;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The modules, as they are put on the host: only the first is loaded by every interpreter, the others with `torch.distributed`.
+/// The modules, as they are put on the host: only the first is loaded by every interpreter, the others with
+/// `torch.distributed`.
 const SOURCES: [(&str, &str); 3] = [
     ("sitecustomize.py", include_str!("sitecustomize.py")),
     ("rankdeck_hook.py", include_str!("rankdeck_hook.py")),
     ("rankdeck_page.py", include_str!("rankdeck_page.py")),
 ];
 
-/// Variables that make PyTorch keep and write its Flight Recorder, under the names of all versions since 2.6; the files lie in `folder`.
-/// Timing is left alone: it may hang PyTorch's own watchdog.
+/// Variables that make PyTorch keep and write its Flight Recorder, under the names of all versions since 2.6;
+/// the files lie in `folder`. Timing is left alone: it may hang PyTorch's own watchdog.
 pub fn recorder_environment(folder: &Path) -> [(&'static str, PathBuf); 6] {
     let files = folder.join("fr_rank_");
     [

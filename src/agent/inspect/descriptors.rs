@@ -1,6 +1,8 @@
-//! Descriptors of a process, resolved to what is at their other end: a pipe's peer process, a socket's peer, a file and its mount.
+//! Descriptors of a process, resolved to what is at their other end: a pipe's peer process, a socket's peer,
+//! a file and its mount.
 //!
-//! Owner: nobody keeps state. Links in `/proc/PID/fd` are read, never followed: following one could wait for a file system that is stuck.
+//! Owner: nobody keeps state. Links in `/proc/PID/fd` are read, never followed: following one could wait for
+//! a file system that is stuck.
 
 use super::sockets::{self, Tcp};
 use crate::paths;
@@ -142,7 +144,8 @@ fn pipe_peers(pid: u32, inode: u64, reads: bool) -> (Vec<(u32, String, char)>, b
     holders(&format!("pipe:[{inode}]"), pid, move |link| may_read(link) != reads)
 }
 
-/// Processes other than `pid` with a descriptor of that name; relatives come first, since they are the likely ones.
+/// Processes other than `pid` with a descriptor of that name; relatives come first, since they are the likely
+/// ones.
 fn holders(name: &str, pid: u32, fits: impl Fn(&str) -> bool) -> (Vec<(u32, String, char)>, bool) {
     let mut todo = proc::descendants(pid);
     let ancestors =

@@ -81,7 +81,7 @@ fn process(subject: &Subject, ident: Ident, stat: &Stat, shared: &Shared, deadli
     let tcp = match sockets::tcp() {
         Ok(tcp) => tcp,
         Err(error) => {
-            shared.found(|found| found.notes.push(format!("TCP_INFO was not had: {error}")));
+            shared.found(|found| found.notes.push(format!("cannot read TCP_INFO: {error}")));
             Vec::new()
         }
     };
@@ -117,7 +117,9 @@ fn process(subject: &Subject, ident: Ident, stat: &Stat, shared: &Shared, deadli
             drop(venture);
         }
         None => shared.found(|found| {
-            found.notes.push("stacks were not had: an earlier look still waits for its memory".into());
+            found
+                .notes
+                .push("cannot read stacks: an earlier look still waits for the memory of the process".into());
         }),
     }
     shared.stage("the Flight Recorder");

@@ -1,7 +1,8 @@
 //! Memory and mappings of another process, without stopping it.
 //!
-//! Owner: nobody keeps state. Reading takes the process's memory lock and can therefore wait for ever when a thread of it is stuck in the kernel
-//! while holding that lock: only for helper threads with a deadline (INSPECT-1).
+//! Owner: nobody keeps state. Reading takes the process's memory lock and can therefore wait without end when
+//! a thread of it is stuck in the kernel while holding that lock: only for helper threads with a deadline
+//! (INSPECT-1).
 
 use std::io;
 
@@ -55,7 +56,8 @@ pub fn read(pid: u32, address: u64, most: usize) -> io::Result<Vec<u8>> {
         there.push(libc::iovec { iov_base: at as *mut libc::c_void, iov_len: (next - at) as usize });
         at = next;
     }
-    // SAFETY: `here` points into `bytes`, which outlives the call; the addresses in `there` belong to the other process and are checked by the kernel.
+    // SAFETY: `here` points into `bytes`, which outlives the call; the addresses in `there` belong to the
+    // other process and are checked by the kernel.
     let got = unsafe {
         libc::process_vm_readv(pid as libc::pid_t, &here, 1, there.as_ptr(), there.len() as libc::c_ulong, 0)
     };

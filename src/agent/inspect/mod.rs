@@ -1,20 +1,28 @@
 //! A close look at ranks on request: what the kernel, sockets, stacks and libraries show of one process.
 //!
-//! Owner: one helper thread per rank and request, which fills an [`Inspection`] part by part, the parts that cannot block first. Code map:
+//! Owner: one helper thread per rank and request, which fills an [`Inspection`] part by part, the parts that
+//! cannot block first. Code map:
 //!
 //! ```text
-//! look         the parts in their order                     syscall      what a thread waits for
-//! descriptors  who is at the other end of a descriptor      sockets      TCP_INFO and unix peers by netlink
-//! memory       maps and memory of another process           native       native stacks from outside
-//! symbols      unwinding through mapped files, names        python       Python stacks from outside
-//! ras          NCCL's RAS subsystem                         recorder     PyTorch's Flight Recorder
+//! look          the parts in their order
+//! syscall       what a thread waits for
+//! descriptors   which process is at the other end of a descriptor
+//! sockets       TCP_INFO and unix peers by netlink
+//! memory        maps and memory of another process
+//! native        native stacks from outside
+//! symbols       unwinding through mapped files, names
+//! python        Python stacks from outside
+//! recorder      PyTorch's Flight Recorder
+//! ras           NCCL's RAS subsystem
 //! ```
 //!
 //! Invariants:
-//! - INSPECT-1: an answer is given within [`PATIENCE`] ([`BUSY_PATIENCE`] on a busy host), whatever state a rank is in: what a helper has found by then is sent, and what it was
-//!   still waiting for is named.
-//! - INSPECT-2: a helper that is stuck is left alone and counted; a rank with a stuck helper gets no second one that reads its memory.
-//! - INSPECT-3: looking changes nothing about the rank: no signal, no interrupted system call, nothing started in it.
+//! - INSPECT-1: an answer is given within [`PATIENCE`] ([`BUSY_PATIENCE`] on a busy host), whatever state a
+//!   rank is in: what a helper has found by then is sent, and what it was still waiting for is named.
+//! - INSPECT-2: a helper that is stuck is left alone and counted; a rank with a stuck helper gets no second
+//!   one that reads its memory.
+//! - INSPECT-3: looking changes nothing about the rank: no signal, no interrupted system call, nothing
+//!   started in it.
 
 pub mod descriptors;
 mod look;
@@ -43,7 +51,8 @@ use std::time::{Duration, Instant};
 pub const PATIENCE: Duration = Duration::from_millis(1600);
 /// The same on a host whose cores have more to do than they can: symbols of a stack take CPU time.
 pub const BUSY_PATIENCE: Duration = Duration::from_secs(8);
-/// Pressure from which a host counts as that busy: percent of the last 10 s in which some task waited for a core.
+/// Pressure from which a host counts as that busy: percent of the last 10 s in which some task waited for a
+/// core.
 const BUSY: f32 = 60.0;
 /// Most ranks of one request.
 const RANKS: usize = 64;
@@ -51,7 +60,7 @@ const RANKS: usize = 64;
 /// One rank to look at.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Subject {
-    /// Which.
+    /// The rank.
     pub rank: Rank,
     /// Its process, `None` when there is none (any more).
     pub ident: Option<Ident>,
@@ -136,7 +145,8 @@ impl Drop for Venture {
     }
 }
 
-/// Looks at ranks, all at once, and answers in time (INSPECT-1). Blocks for that long: not for the agent's loop.
+/// Looks at ranks, all at once, and answers in time (INSPECT-1). Blocks for that long: not for the agent's
+/// loop.
 pub fn inspect(subjects: Vec<Subject>) -> Vec<Inspection> {
     let begun = Instant::now();
     let busy = crate::observe::host_signals::pressure().is_some_and(|pressure| pressure.cpu >= BUSY);

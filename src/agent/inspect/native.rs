@@ -1,10 +1,12 @@
-//! Native stacks from outside: registers, a copy of the stack, unwinding by the call-frame information of the mapped files.
+//! Native stacks from outside: registers, a copy of the stack, unwinding by the call-frame information of the
+//! mapped files.
 //!
-//! Owner: a helper thread of one inspection. A thread that waits in the kernel (also one that is stopped, frozen or in uninterruptible sleep) is
-//! not disturbed: `/proc/PID/task/TID/syscall` tells its stack pointer and program counter. Only a thread that runs in user space is stopped, by
-//! ptrace, for the time that copying its stack takes and by a thread that lives no longer; a system call is never interrupted, since some would return
-//! EINTR to the program.
-//! Method: DWARF call-frame information (`.eh_frame`), unwound by framehop.
+//! Owner: a helper thread of one inspection. A thread that waits in the kernel (also one that is stopped,
+//! frozen or in uninterruptible sleep) is not disturbed: `/proc/PID/task/TID/syscall` tells its stack pointer
+//! and program counter. Only a thread that runs in user space is stopped, by ptrace, for the time that
+//! copying its stack takes and by a thread that lives no longer; a system call is never interrupted, since
+//! some would return EINTR to the program. Method: DWARF call-frame information (`.eh_frame`), unwound by
+//! framehop.
 
 use super::memory;
 use super::symbols::Modules;
@@ -44,9 +46,10 @@ pub fn copy(pid: u32, tid: u32) -> Result<Copy, String> {
 impl Copy {
     /// Addresses of its frames, innermost first; each but the first lies inside the call instruction.
     ///
-    /// The frame pointer of a thread that waits is not known: the kernel shows two registers only. It is needed where a function close to the
-    /// system call keeps one, so every place on the stack that may be a frame record (anything, since the caller may use that register for
-    /// whatever it likes, then an address that a call returns to) is tried from the innermost on; the first one that leads to the bottom of the
+    /// The frame pointer of a thread that waits is not known: the kernel shows two registers only. It is
+    /// needed where a function close to the system call keeps one, so every place on the stack that may be a
+    /// frame record (anything, since the caller may use that register for whatever it likes, then an address
+    /// that a call returns to) is tried from the innermost on; the first one that leads to the bottom of the
     /// stack is taken, else the one that leads farthest.
     pub fn unwind(&self, modules: &mut Modules) -> Vec<u64> {
         let mut best = self.unwind_with(modules, self.bp);
@@ -82,8 +85,8 @@ impl Copy {
     }
 }
 
-/// Stacks of at most `most` threads, main thread first; threads that wait in the same frames as an earlier one are left out.
-/// Files and lines come only where `lines` asks for them.
+/// Stacks of at most `most` threads, main thread first; threads that wait in the same frames as an earlier
+/// one are left out. Files and lines come only where `lines` asks for them.
 pub fn stacks(
     pid: u32,
     tids: &[u32],
@@ -142,8 +145,9 @@ mod seize {
 
     /// Stops the thread for as long as copying takes.
     ///
-    /// By a thread that ends with that: only a stopped thread can be detached from, and one that starves may stop long after the patience is over. The
-    /// end of its tracer lets it go wherever it is, and takes the order to stop back.
+    /// By a thread that ends with that: only a stopped thread can be detached from, and one that starves may
+    /// stop long after the patience is over. The end of its tracer lets it go wherever it is, and takes the
+    /// order to stop back.
     pub fn copy(pid: u32, tid: u32) -> Result<Copy, String> {
         copy_within(pid, tid, PATIENCE)
     }
@@ -155,7 +159,8 @@ mod seize {
         tracer.join().unwrap_or_else(|_| Err("its tracer failed".into()))
     }
 
-    /// Must not wait on the thread: the agent's loop reaps by process id and may see the stop first, so the state letter is polled instead.
+    /// Must not wait on the thread: the agent's loop reaps by process id and may see the stop first, so the
+    /// state letter is polled instead.
     fn hold(pid: u32, tid: u32, patience: Duration) -> Result<Copy, String> {
         let state = || {
             let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
@@ -185,7 +190,8 @@ mod seize {
     }
 
     fn ptrace(request: libc::c_uint, tid: u32, data: usize) -> Result<(), String> {
-        // SAFETY: every request used here takes integers, or in `data` a pointer to a structure that outlives the call.
+        // SAFETY: every request used here takes integers, or in `data` a pointer to a structure that outlives
+        // the call.
         let done = unsafe { libc::ptrace(request, tid as libc::pid_t, 0usize, data) };
         if done == -1 { Err(format!("ptrace: {}", std::io::Error::last_os_error())) } else { Ok(()) }
     }
@@ -261,7 +267,8 @@ mod tests {
     /// Uses the register of the frame pointer for something else, as optimised code does.
     #[inline(never)]
     fn calls_with_another_value_in_rbp() {
-        // SAFETY: the register is put back; the called function is an ordinary one and the stack is aligned here, since others are called too.
+        // SAFETY: the register is put back; the called function is an ordinary one and the stack is aligned
+        // here, since others are called too.
         unsafe {
             std::arch::asm!(
                 "mov r12, rbp",

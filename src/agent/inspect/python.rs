@@ -1,8 +1,8 @@
 //! Stacks of Python processes, read from outside without stopping them.
 //!
-//! Owner: a helper thread of one inspection. Method: py-spy's library in its non-blocking mode, which only reads memory: it works on a process
-//! that is stopped, frozen, inside native code or without its interpreter lock. A process that runs may move on while it is read; that shows as
-//! an error, and the read is repeated.
+//! Owner: a helper thread of one inspection. Method: py-spy's library in its non-blocking mode, which only
+//! reads memory: it works on a process that is stopped, frozen, inside native code or without its interpreter
+//! lock. A process that runs may move on while it is read; that shows as an error, and the read is repeated.
 
 use py_spy::config::{Config, LockingStrategy};
 use rankdeck_proto::inspection::{Frame, How, ThreadStack};
@@ -21,7 +21,8 @@ pub fn is_interpreter(pid: u32, mappings: &[super::memory::Mapping]) -> bool {
         || mappings.iter().any(|mapping| mapping.path.contains("/libpython"))
 }
 
-/// The stacks of the interpreter's threads, main thread first, and whether one of them holds the interpreter lock.
+/// The stacks of the interpreter's threads, main thread first, and whether one of them holds the interpreter
+/// lock.
 pub fn stacks(pid: u32) -> Result<(Vec<ThreadStack>, Option<u32>), String> {
     let config = Config { blocking: LockingStrategy::NonBlocking, native: false, ..Config::default() };
     let mut last = String::new();

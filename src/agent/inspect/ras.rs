@@ -1,13 +1,17 @@
 //! A client of NCCL's RAS subsystem (reliability, availability, serviceability): one question, one report.
 //!
-//! Owner: the helper thread of one inspection. Protocol: lines of text over TCP; `SET FORMAT json` is answered with `OK` or `ERROR: ...`, then
-//! `STATUS` with the report and the end of the connection; `MONITOR` (NCCL 2.29) with lines for ever. Sources: NCCL's user guide, chapter on RAS;
-//! `src/ras` of NCCL 2.24 to 2.30.
+//! Owner: the helper thread of one inspection. Protocol: lines of text over TCP; `SET FORMAT json` is
+//! answered with `OK` or `ERROR: ...`, then `STATUS` with the report and the end of the connection; `MONITOR`
+//! (NCCL 2.29) with lines without end. Sources: NCCL's user guide, chapter on RAS; `src/ras` of NCCL 2.24 to
+//! 2.30.
 //!
-//! What it is worth: RAS counts launches, not completions, leaves out captured graphs and point-to-point calls, and says that all is well while
-//! every rank is inside the same kernel. It is a second witness, never the only one.
-//! - RAS-1: nothing that the other end sends or omits blocks longer than the deadline or takes more than [`BYTES`].
-//! - RAS-2: NCCL 2.28.7 and 2.28.9 leave out the comma after `nvml_dev` of a missing rank; that is read as if it were there.
+//! What it is worth: RAS counts launches, not completions, leaves out captured graphs and point-to-point
+//! calls, and says that all is well while every rank is inside the same kernel. It is a second witness, never
+//! the only one.
+//! - RAS-1: nothing that the other end sends or omits blocks longer than the deadline or takes more than
+//!   [`BYTES`].
+//! - RAS-2: NCCL 2.28.7 and 2.28.9 leave out the comma after `nvml_dev` of a missing rank; that is read as if
+//!   it were there.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -89,7 +93,7 @@ pub struct Missing {
     pub host: String,
     /// Process.
     pub pid: u32,
-    /// How.
+    /// How it is missing.
     pub status: MissingStatus,
 }
 
@@ -210,7 +214,7 @@ pub fn parse(text: &str) -> Result<Report, String> {
     }
     let document: Document = serde_json::from_str(text)
         .or_else(|_| serde_json::from_str(&mended(text)))
-        .map_err(|error| format!("its report is no JSON: {error}"))?;
+        .map_err(|error| format!("its report is not JSON: {error}"))?;
     let Document { nccl_version: version, communicators } = document;
     Ok(Report { version, communicators, text: Vec::new() })
 }
@@ -234,7 +238,8 @@ fn mended(text: &str) -> String {
 }
 
 impl Report {
-    /// What it says about a rank of the run and about those that differ, in sentences. Ranks are those of communicators as large as the largest one.
+    /// What it says about a rank of the run and about those that differ, in sentences. Ranks are those of
+    /// communicators as large as the largest one.
     pub fn lines_about(&self, rank: u32) -> Vec<String> {
         let mut lines = Vec::new();
         for communicator in &self.communicators {

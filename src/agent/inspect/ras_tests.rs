@@ -36,7 +36,8 @@ const MISSING: &str = r#"{
 }
 "#;
 
-/// A server that plays connections one after the other: for each, (what it expects, what it answers) in order, then it hangs up.
+/// A server that plays connections one after the other: for each, (what it expects, what it answers) in
+/// order, then it hangs up.
 fn server(script: Vec<Vec<(&'static str, &'static str)>>) -> (String, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();

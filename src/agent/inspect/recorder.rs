@@ -1,9 +1,10 @@
 //! PyTorch's Flight Recorder of a Python rank, as a witness beside the hook's page.
 //!
-//! Owner: the helper thread of one inspection. It asks the hook through the status page and reads the file that the hook writes; nothing is
-//! started in the rank. A rank that cannot answer (stopped, frozen, interpreter lock held) is waited for briefly, and that is noted.
-//! Format: the JSON of `_dump_fr_trace_json` of PyTorch 2.9 and later (dump format 2.10). With Gloo `state` stays `scheduled` and `retired`
-//! tells that it is complete; numbers may come as text.
+//! Owner: the helper thread of one inspection. It asks the hook through the status page and reads the file
+//! that the hook writes; nothing is started in the rank. A rank that cannot answer (stopped, frozen,
+//! interpreter lock held) is waited for briefly, and that is noted. Format: the JSON of `_dump_fr_trace_json`
+//! of PyTorch 2.9 and later (dump format 2.10). With Gloo `state` stays `scheduled` and `retired` tells that
+//! it is complete; numbers may come as text.
 
 use super::{Shared, Subject};
 use rankdeck_proto::inspection::{GroupView, PythonView, RecentCall};
@@ -31,7 +32,7 @@ pub(super) fn add(subject: &Subject, shared: &Shared, deadline: Instant) {
         if Instant::now() >= until {
             shared.found(|found| {
                 found.notes.push(
-                    "the Flight Recorder was not had: the rank's interpreter does not run or has no recorder"
+                    "cannot read the Flight Recorder: the rank's interpreter does not run or has no recorder"
                         .into(),
                 );
             });
@@ -58,7 +59,7 @@ pub(super) fn add(subject: &Subject, shared: &Shared, deadline: Instant) {
             python.recent = view.recent;
         }),
         Err(error) => {
-            shared.found(|found| found.notes.push(format!("the Flight Recorder was not had: {error}")))
+            shared.found(|found| found.notes.push(format!("cannot read the Flight Recorder: {error}")))
         }
     }
 }

@@ -1,8 +1,9 @@
-//! TCP connections with the kernel's view of them, and the other ends of unix sockets: a reader of the kernel's socket diagnostics.
+//! TCP connections with the kernel's view of them, and the other ends of unix sockets: a reader of the
+//! kernel's socket diagnostics.
 //!
-//! Owner: nobody keeps state; each question opens and closes a netlink socket. Source: `linux/inet_diag.h`, `linux/unix_diag.h`, `linux/tcp.h`
-//! (struct tcp_info; fields are only ever appended, so offsets hold on every kernel). Reads are bounded in time and bytes, and nothing is
-//! trusted about lengths.
+//! Owner: nobody keeps state; each question opens and closes a netlink socket. Source: `linux/inet_diag.h`,
+//! `linux/unix_diag.h`, `linux/tcp.h` (struct tcp_info; fields are only ever appended, so offsets hold on
+//! every kernel). Reads are bounded in time and bytes, and nothing is trusted about lengths.
 
 use rankdeck_proto::inspection::Socket;
 use std::io;
@@ -31,7 +32,8 @@ pub struct Tcp {
 pub fn tcp() -> io::Result<Vec<Tcp>> {
     let mut found = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
-        // struct inet_diag_req_v2: family, protocol, extensions, pad, states, then an id of 48 bytes that a dump ignores.
+        // struct inet_diag_req_v2: family, protocol, extensions, pad, states, then an id of 48 bytes that a
+        // dump ignores.
         let mut request = vec![family as u8, libc::IPPROTO_TCP as u8, 1 << (INET_DIAG_INFO - 1), 0];
         request.extend(LIVE_STATES.to_ne_bytes());
         request.extend([0; 48]);
@@ -126,7 +128,8 @@ fn walk(mut rest: &[u8], each: &mut impl FnMut(&[u8])) -> io::Result<bool> {
 }
 
 fn parse_tcp(message: &[u8]) -> Option<Tcp> {
-    // struct inet_diag_msg: family, state, timer, retrans, id {sport, dport, src[16], dst[16], if, cookie[8]}, expires, rqueue, wqueue, uid, inode.
+    // struct inet_diag_msg: family, state, timer, retrans, id {sport, dport, src[16], dst[16], if,
+    // cookie[8]}, expires, rqueue, wqueue, uid, inode.
     let family = i32::from(*message.first()?);
     let state = *message.get(1)?;
     let port = |at: usize| Some(u16::from_be_bytes(message.get(at..at + 2)?.try_into().ok()?));

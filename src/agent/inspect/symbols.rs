@@ -1,7 +1,8 @@
 //! Mapped files of a process: unwinding through them, and names for addresses.
 //!
-//! Owner: a helper thread of one inspection. Files are mapped, not read: of a library of hundreds of megabytes only the pages that are asked for
-//! come in. Function names come from symbol tables, files and lines from DWARF line tables where the file carries them.
+//! Owner: a helper thread of one inspection. Files are mapped, not read: of a library of hundreds of
+//! megabytes only the pages that are asked for come in. Function names come from symbol tables, files and
+//! lines from DWARF line tables where the file carries them.
 
 use super::memory::Mapping;
 use addr2line::gimli::{self, EndianSlice, LittleEndian};
@@ -14,7 +15,8 @@ use std::fs::File;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Debug information above this size is not read: making an index of it would take longer than an inspection may.
+/// Debug information above this size is not read: making an index of it would take longer than an inspection
+/// may.
 const DWARF_BYTES: u64 = 512 << 20;
 
 /// Segments with code (ELF's PF_X).
@@ -73,11 +75,13 @@ impl Modules {
         let file = File::open(format!("/proc/{pid}/root{}", mapping.path))
             .or_else(|_| File::open(format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end)))
             .ok()?;
-        // SAFETY: mapped read-only and privately; a file that shrinks meanwhile would be a program overwritten while it runs, which the kernel
-        // refuses for executables (ETXTBSY), and loaders replace libraries by renaming.
+        // SAFETY: mapped read-only and privately; a file that shrinks meanwhile would be a program
+        // overwritten while it runs, which the kernel refuses for executables (ETXTBSY), and loaders replace
+        // libraries by renaming.
         let map = Arc::new(unsafe { Mmap::map(&file) }.ok()?);
         let elf = object::File::parse(&map[..]).ok()?;
-        // Segments need not begin at a page: what lies before one on its first page belongs to another, which is mapped elsewhere.
+        // Segments need not begin at a page: what lies before one on its first page belongs to another, which
+        // is mapped elsewhere.
         let segment = elf.segments().find(|segment| {
             let (offset, size) = segment.file_range();
             let executable =
@@ -111,8 +115,8 @@ impl Modules {
         Some(())
     }
 
-    /// A call returns to this address: code of one of the files stands there, behind a call (Intel SDM volume 2, CALL: `E8` with 32 bits, or `FF /2`
-    /// with 2 to 7 bytes in all).
+    /// A call returns to this address: code of one of the files stands there, behind a call (Intel SDM volume
+    /// 2, CALL: `E8` with 32 bits, or `FF /2` with 2 to 7 bytes in all).
     pub fn is_return(&self, address: u64) -> bool {
         let code = |loaded: &Loaded| {
             let at = usize::try_from(address - loaded.start + loaded.offset).ok()?;
@@ -149,8 +153,8 @@ impl Modules {
         (found, false)
     }
 
-    /// Frames for addresses, inlined calls innermost first; addresses outside of all files are left out. Without `lines` only symbol tables are
-    /// read, which is much quicker.
+    /// Frames for addresses, inlined calls innermost first; addresses outside of all files are left out.
+    /// Without `lines` only symbol tables are read, which is much quicker.
     pub fn names(&self, addresses: &[u64], lines: bool) -> BTreeMap<u64, Vec<Frame>> {
         let mut named = BTreeMap::new();
         for loaded in &self.loaded {
@@ -195,7 +199,8 @@ impl Loaded {
             .collect()
     }
 
-    /// One pass over the symbol tables: keeping an index of a library's hundreds of thousands would cost more than it saves.
+    /// One pass over the symbol tables: keeping an index of a library's hundreds of thousands would cost more
+    /// than it saves.
     fn functions(&self, elf: &object::File<'_>, addresses: &[u64]) -> BTreeMap<u64, String> {
         let mut found: BTreeMap<u64, (u64, String)> = BTreeMap::new();
         let mut wanted: Vec<(u64, u64)> =

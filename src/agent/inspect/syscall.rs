@@ -1,6 +1,8 @@
-//! What a thread waits for, from `/proc/PID/task/TID/syscall`: the call by name, and its descriptor resolved to whoever is at the other end.
+//! What a thread waits for, from `/proc/PID/task/TID/syscall`: the call by name, and its descriptor resolved
+//! to the process at the other end.
 //!
-//! Owner: nobody keeps state. Nothing here reads the memory of the process, so nothing here can wait for its memory lock.
+//! Owner: nobody keeps state. Nothing here reads the memory of the process, so nothing here can wait for its
+//! memory lock.
 
 use super::descriptors::{self, Target};
 use crate::proc;

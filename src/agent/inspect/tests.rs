@@ -56,7 +56,8 @@ fn until(ident: Ident, what: &str, mut fits: impl FnMut(&Inspection) -> bool) ->
 fn a_pipe_is_traced_to_the_process_at_its_other_end() {
     // The shell's child sleeps and holds the writing end; `cat` waits for it.
     let victim = Victim::start("bash", &["-c", "exec 3< <(exec -a worker sleep 1000); exec cat <&3"]);
-    // The parts of one look are of one moment after another: while the shell still becomes `cat`, they need not fit together.
+    // The parts of one look are of one moment after another: while the shell still becomes `cat`, they need
+    // not fit together.
     let found = until(victim.ident(), "cat reads and its child sleeps", |found| {
         found.blocked_on.as_deref().is_some_and(|words| words.contains("(sleep)"))
             && (found.os.state, found.os.words.as_str()) == ('S', "waits")

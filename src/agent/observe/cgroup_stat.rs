@@ -1,7 +1,7 @@
 //! The control groups of a process: frozen, throttled, out of memory; versions 1, 2 and both at once.
 //!
-//! Owner: whoever made the [`Mounts`]; they are read once, since hierarchies do not move while a run lives. Nothing here blocks: these are
-//! counters of the kernel.
+//! Owner: the maker of the [`Mounts`]; they are read once, since hierarchies do not move while a run lives.
+//! Nothing here blocks: these are counters of the kernel.
 
 use crate::proc;
 use rankdeck_proto::message::CgroupSample;
@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 /// Where a process's groups lie.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Groups {
-    /// Path below the mount of the hierarchy that tells most: version 2 where it has controllers, else the freezer's.
+    /// Path below the mount of the hierarchy that tells most: version 2 where it has controllers, else the
+    /// freezer's.
     pub path: String,
     unified: Option<PathBuf>,
     freezer: Option<PathBuf>,

@@ -1,7 +1,8 @@
 //! GPUs as NVML shows them.
 //!
-//! Owner: one thread that asks once a second and publishes what it last heard: a driver in trouble may keep a call for many seconds, and
-//! nothing else may wait for that. The library is loaded at run time; without it there are no GPUs.
+//! Owner: one thread that asks once a second and publishes what it last heard: a driver in trouble may keep a
+//! call for many seconds, and nothing else may wait for that. The library is loaded at run time; without it
+//! there are no GPUs.
 
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::bitmasks::event::EventTypes;
@@ -38,7 +39,8 @@ pub trait Driver {
     /// Every GPU that it shows now; `None` when it does not answer.
     fn gpus(&mut self) -> Option<Vec<GpuSample>>;
 
-    /// Waits for at most that long and gives the first error report of that time: index of the GPU and Xid number.
+    /// Waits for at most that long and gives the first error report of that time: index of the GPU and Xid
+    /// number.
     fn error_within(&mut self, time: Duration) -> Option<(u32, u64)>;
 }
 
@@ -239,7 +241,8 @@ mod tests {
     /// Indices of the GPUs that are there, and the error that follows.
     type Moment = (Vec<u32>, Option<(u32, u64)>);
 
-    /// A driver that plays moments: what it shows, and the error that follows. It lets go of the watcher's other half at the end.
+    /// A driver that plays moments: what it shows, and the error that follows. It lets go of the watcher's
+    /// other half at the end.
     struct Fake {
         moments: VecDeque<Moment>,
         outside: Option<Gpus>,

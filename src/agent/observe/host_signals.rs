@@ -94,7 +94,8 @@ fn link(folder: &Path, name: &str) -> Option<LinkSample> {
         .or_else(|| (!name.is_empty()).then(|| LinkSample { name: name.to_owned(), ..LinkSample::default() }))
 }
 
-/// The interface whose address packets to `master` carry; `None` for this host itself and for names that need a look-up.
+/// The interface whose address packets to `master` carry; `None` for this host itself and for names that need
+/// a look-up.
 fn interface_towards(master: &str) -> Option<String> {
     let address: IpAddr = master.parse().ok()?;
     if address.is_loopback() {
@@ -188,7 +189,8 @@ mod tests {
     fn the_interface_of_an_own_address_is_found() {
         let Some((name, ip)) = addresses().into_iter().find(|(_, ip)| ip.is_ipv4()) else { return };
         assert!(!name.is_empty());
-        // The road to an own address is the loopback's, but the address that packets carry is the interface's.
+        // The road to an own address is the loopback's, but the address that packets carry is the
+        // interface's.
         assert_eq!(interface_towards(&ip.to_string()), Some(name));
     }
 }

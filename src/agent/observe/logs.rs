@@ -1,9 +1,13 @@
-//! Tails the ranks' log files: lines with numbers, the last ones for whoever asks, and a bound on the disk they take.
+//! Tails the ranks' log files: lines with numbers, the last ones on request, and a bound on the disk they
+//! take.
 //!
-//! Owner: one thread. Ranks write to files, not to pipes, so that a rank never waits for its monitor. Invariants:
-//! - LOG-1: every line has its number in the rank's log of this generation, whether it was delivered or dropped.
+//! Owner: one thread. Ranks write to files, not to pipes, so that a rank never waits for its monitor.
+//! Invariants:
+//! - LOG-1: every line has its number in the rank's log of this generation, whether it was delivered or
+//!   dropped.
 //! - LOG-2: memory per rank is bounded: one unfinished line, and the last [`LAST_LINES`].
-//! - LOG-3: a log file grows to at most [`FILE_BYTES`]; then its content moves to `rank<r>.log.1` and it begins anew.
+//! - LOG-3: a log file grows to at most [`FILE_BYTES`]; then its content moves to `rank<r>.log.1` and it
+//!   begins anew.
 
 use rankdeck_types::ids::{Generation, Rank};
 use std::collections::VecDeque;
@@ -31,7 +35,7 @@ const CALM_ROUND: Duration = Duration::from_millis(500);
 /// Consecutive lines of one rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// Whose.
+    /// The rank that wrote them.
     pub rank: Rank,
     /// Of which generation.
     pub generation: Generation,
@@ -41,7 +45,8 @@ pub struct Batch {
     pub lines: Vec<String>,
 }
 
-/// Cuts bytes into lines as a terminal would show them: a carriage return begins the line again, as progress bars do.
+/// Cuts bytes into lines as a terminal would show them: a carriage return begins the line again, as progress
+/// bars do.
 #[derive(Debug, Default)]
 pub struct Splitter {
     line: Vec<u8>,
@@ -240,7 +245,8 @@ impl Tail {
         }
     }
 
-    /// Copies the file away and empties it (LOG-3). The rank appends, so it goes on at the new begin; a line written between the two steps is lost.
+    /// Copies the file away and empties it (LOG-3). The rank appends, so it goes on at the new begin; a line
+    /// written between the two steps is lost.
     fn rotate(&mut self, deliver: &mut impl FnMut(Batch)) -> io::Result<()> {
         let mut old = self.path.clone().into_os_string();
         old.push(".1");

@@ -1,8 +1,10 @@
-//! Values of a program that knows nothing of rankdeck: picked from rank 0's output lines, and read from TensorBoard event files that it writes.
+//! Values of a program that knows nothing of rankdeck: picked from rank 0's output lines, and read from
+//! TensorBoard event files that it writes.
 //!
 //! Owner: the agent of rank 0's host, one [`Picker`] per launch and one thread for event files. Invariants:
-//! - METRICS-1: at most one record per second and source; of several values of one name the last is told (of `return` the mean), the others counted.
-//! - METRICS-2: at most [`NAMES`] names and [`FILES`] files; a file that is no event file is left alone.
+//! - METRICS-1: at most one record per second and source; of several values of one name the last is told (of
+//!   `return` the mean), the others counted.
+//! - METRICS-2: at most [`NAMES`] names and [`FILES`] files; a file that is not an event file is left alone.
 
 use rankdeck_proto::message::RecordEvent;
 use rankdeck_proto::tfrecord;
@@ -89,7 +91,8 @@ pub struct Picker {
 }
 
 impl Picker {
-    /// A picker for what an experiment asks for; `None` when it asks for nothing, or for what this build cannot read (the console has checked it).
+    /// A picker for what an experiment asks for; `None` when it asks for nothing, or for what this build
+    /// cannot read (the console has checked it).
     pub fn new(metrics: &Metrics) -> Option<Picker> {
         let patterns = compile(metrics).ok().filter(|patterns| !patterns.is_empty())?;
         Some(Picker { patterns, gathered: Gathered::default(), told: None })
@@ -185,7 +188,8 @@ impl Files {
                 values.iter().for_each(|(name, value)| gathered.add(name, *value));
             });
         }
-        // A burst (a whole file at the start of a console, many short episodes) becomes a bounded number of records.
+        // A burst (a whole file at the start of a console, many short episodes) becomes a bounded number of
+        // records.
         while steps.len() > STEPS {
             let stride = steps.len().div_ceil(STEPS);
             let mut n = 0;
@@ -248,7 +252,8 @@ fn follow(path: &Path, from: u64, mut each: impl FnMut(u64, Vec<(String, f64)>))
             }
         }
         if at == begun {
-            // Nothing whole in a full chunk: a record too long to hold scalars, so the file cannot be followed further.
+            // Nothing whole in a full chunk: a record too long to hold scalars, so the file cannot be
+            // followed further.
             return (bytes.len() < CHUNK as usize).then_some(at);
         }
     }

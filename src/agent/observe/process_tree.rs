@@ -1,8 +1,9 @@
-//! The processes of one rank between two looks: what changes at every moment is read at every look through descriptors that stay open, everything
-//! else twice a second.
+//! The processes of one rank. What changes at every moment is read at every look, through descriptors that
+//! stay open; everything else is read twice a second.
 //!
-//! Owner: the sampling thread. What a look costs was measured (docs/BENCHMARKS.md): listing children goes over every thread of every process, so that
-//! it is done again only where somebody may have been born or has died; opening a file of `/proc` takes longer than reading it.
+//! Owner: the sampling thread. What a look costs was measured (docs/BENCHMARKS.md): listing children goes
+//! over every thread of every process, so that it is done again only where somebody may have been born or has
+//! died; opening a file of `/proc` takes longer than reading it.
 
 use crate::observe::cgroup_stat;
 use crate::proc::{self, Again, Ident, Stat};
@@ -10,7 +11,8 @@ use rankdeck_proto::message::{CgroupSample, ChildSample, RankSignals};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Children are listed again after this time even where the kernel tells of no new process: some containers are shown a list of their own making.
+/// Children are listed again after this time even where the kernel tells of no new process: some containers
+/// are shown a list of their own making.
 const LIST_ROUND: Duration = Duration::from_secs(5);
 /// Most children of a rank that are listed, and processes whose storage traffic is read.
 const CHILDREN: usize = 64;
@@ -82,7 +84,8 @@ pub struct TreeSample {
     pub main: Option<Stat>,
     /// Pids of all that is there, the rank's own first.
     pub pids: Vec<u32>,
-    /// Kernel function that the main thread waits in; for a thread that has run meanwhile, as of the last thorough look.
+    /// Kernel function that the main thread waits in; for a thread that has run meanwhile, as of the last
+    /// thorough look.
     pub wchan: String,
     /// Percent of one core of the whole tree.
     pub cpu_percent: f32,
@@ -117,7 +120,8 @@ impl ProcessTree {
             return TreeSample::default();
         };
         let main = match main.state {
-            // A close look holds a running process while it copies a stack, and on a busy host that is seen: this is no debugger.
+            // A close look holds a running process while it copies a stack, and on a busy host that is seen:
+            // it is not a debugger.
             't' if !is_held_by_another(main.pid) => Stat { state: 'R', ..main },
             _ => main,
         };
@@ -128,7 +132,8 @@ impl ProcessTree {
         }
         let schedule = self.schedule.as_mut().and_then(Again::text).and_then(parse_schedule);
         let Schedule { ran_ns, delay_ms } = schedule.unwrap_or_default();
-        // Where a thread waits that has run meanwhile is a matter of the moment, and costs a walk over its kernel stack.
+        // Where a thread waits that has run meanwhile is a matter of the moment, and costs a walk over its
+        // kernel stack.
         if thoroughly || self.waits.1 == ran_ns {
             let wchan = self.wchan.as_mut().and_then(Again::text).map(str::trim).filter(|text| *text != "0");
             wchan.unwrap_or_default().clone_into(&mut self.waits.0);
@@ -213,8 +218,8 @@ impl Slow {
     }
 }
 
-/// A process that is not this one traces it. The thread of a close look ends with the look, and is then no thread of this process any more, so that it
-/// is asked for once more who traces.
+/// A process that is not this one traces it. The thread of a close look ends with the look, and is then no
+/// thread of this process any more, so that it is asked for once more who traces.
 fn is_held_by_another(pid: u32) -> bool {
     let tracer = proc::tracer(pid);
     let is_own = || std::path::Path::new(&format!("/proc/self/task/{tracer}")).exists();
@@ -295,7 +300,8 @@ mod tests {
         /// `None` where tracing is not allowed.
         fn new() -> Option<Debugged> {
             let (mut pids, report) = std::io::pipe().unwrap();
-            // SAFETY: both children make async-signal-safe calls only, on integers and on what lies on their own stacks.
+            // SAFETY: both children make async-signal-safe calls only, on integers and on what lies on their
+            // own stacks.
             let debugger = unsafe {
                 let ends_with_its_parent = || libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
                 let debugger = libc::fork();
@@ -336,7 +342,8 @@ mod tests {
 
     impl Drop for Debugged {
         fn drop(&mut self) {
-            // SAFETY: kill and waitpid take integers and no pointer; both processes are this test's own, and the debugger ends with what it holds.
+            // SAFETY: kill and waitpid take integers and no pointer; both processes are this test's own, and
+            // the debugger ends with what it holds.
             unsafe {
                 libc::kill(self.held as libc::pid_t, libc::SIGKILL);
                 libc::waitpid(self.debugger, std::ptr::null_mut(), 0);

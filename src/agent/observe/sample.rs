@@ -1,7 +1,8 @@
-//! Gauges: the host, its ranks with their trees and status pages, its GPUs; four times a second, and half as often while every rank's page moves: a
-//! look takes a moment from a full machine's ranks, and what stands still is seen soon enough by the next one.
+//! Gauges: the host, its ranks with their process trees and status pages, its GPUs. A round is taken four
+//! times a second, and half as often while every rank's page moves: each round takes CPU time from the ranks.
 //!
-//! Owner: one thread, so that a slow `/proc` or page keeps nobody. The loop says whom to look at; the newest sample replaces the one before.
+//! Owner: one thread, so that a slow `/proc` or page keeps nobody. The loop says whom to look at; the newest
+//! sample replaces the one before.
 
 use crate::clock::wall_time;
 use crate::observe::{
@@ -22,13 +23,14 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// Between two looks at what changes slowly or says nothing by its moment: the host itself, children, cgroups and storage traffic.
+/// Between two looks at what changes slowly or says nothing by its moment: the host itself, children, cgroups
+/// and storage traffic.
 const SLOW_ROUND: Duration = Duration::from_millis(500);
 
 /// One rank to look at.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Target {
-    /// Which.
+    /// The rank.
     pub rank: Rank,
     /// Its process.
     pub ident: Ident,
@@ -81,7 +83,7 @@ impl Targets {
     }
 }
 
-/// A sample and its number, from 1: who sees a jump has missed some.
+/// A sample and its number, from 1; a reader that sees a jump has missed some.
 pub type Numbered = (u64, HostSample);
 
 /// Starts the thread, which looks at the pace of `timing`; it ends when nobody listens any more.
@@ -116,7 +118,8 @@ pub fn start(
     Ok(receiver)
 }
 
-/// Every rank has written to its status page within the last `round`; `heartbeats` are their ages in milliseconds, `None` without a page.
+/// Every rank has written to its status page within the last `round`; `heartbeats` are their ages in
+/// milliseconds, `None` without a page.
 fn is_calm(heartbeats: impl IntoIterator<Item = Option<u64>>, round: Duration) -> bool {
     let mut ages = heartbeats.into_iter().peekable();
     ages.peek().is_some() && ages.all(|age| age.is_some_and(|age| u128::from(age) < round.as_millis()))

@@ -1,7 +1,8 @@
-//! The agent of one node of a run: passes what happens to the parts that it concerns, and carries out what follows.
+//! The agent of one node of a run: passes what happens to the parts that it concerns, and carries out what
+//! follows.
 //!
-//! Owner: the main thread, on a single-threaded runtime. It never waits for a disk, a driver, a console or a rank: those
-//! have threads or tasks of their own and report through bounded channels (AGENT-2).
+//! Owner: the main thread, on a single-threaded runtime. It never waits for a disk, a driver, a console or a
+//! rank: those have threads or tasks of their own and report through bounded channels (AGENT-2).
 
 use crate::clock::wall_time;
 use crate::identity;
@@ -36,8 +37,9 @@ use tokio::sync::mpsc;
 
 /// Between two looks at the clock while something ends.
 const TICK: Duration = Duration::from_millis(100);
-/// The same at the latest while ranks run and nothing waits for the clock. Rounds of samples are looks at the clock, too,
-/// since every wake takes a moment from the ranks' cores; this is for a sampling thread that hangs.
+/// The same at the latest while ranks run and nothing waits for the clock. Rounds of samples are looks at the
+/// clock, too, since every wake takes a moment from the ranks' cores; this is for a sampling thread that
+/// hangs.
 const CALM_TICK: Duration = Duration::from_secs(1);
 
 /// See the module.
@@ -441,7 +443,8 @@ fn forget(paths: &RunPaths) {
     let _ = std::fs::remove_dir(&paths.run_dir);
 }
 
-/// The signals that tell an agent to end. SIGHUP is handled rather than ignored, because ranks would inherit that.
+/// The signals that tell an agent to end. SIGHUP is handled rather than ignored, because ranks would inherit
+/// that.
 struct EndSignals {
     terminate: Signal,
     interrupt: Signal,

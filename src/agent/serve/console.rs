@@ -1,8 +1,10 @@
-//! One connection of one console: attach, then records, samples, logs and answers, as fast as this console takes them.
+//! One connection of one console: attach, then records, samples, logs and answers, as fast as this console
+//! takes them.
 //!
 //! Owner: two tasks per connection on the agent's loop. Invariants:
-//! - CONSOLE-1: a slow or stopped console holds up nobody: records are read from the spool when it is ready for them, samples are replaced by
-//!   newer ones, log lines over the bound are dropped and counted, and a write that takes [`WRITE_PATIENCE`] ends the connection.
+//! - CONSOLE-1: a slow or stopped console holds up nobody: records are read from the spool when it is ready
+//!   for them, samples are replaced by newer ones, log lines over the bound are dropped and counted, and a
+//!   write that takes [`WRITE_PATIENCE`] ends the connection.
 //! - CONSOLE-2: only this user's processes are served.
 
 use crate::clock::wall_time;
@@ -28,7 +30,8 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(60);
 const ATTACH_PATIENCE: Duration = Duration::from_secs(20);
 /// Records sent in one go, bytes.
 const BURST_BYTES: usize = 256 << 10;
-/// After a sample, records of the same round that are on their way to the disk are waited for this long, so that both go in one write.
+/// After a sample, records of the same round that are on their way to the disk are waited for this long, so
+/// that both go in one write.
 const GATHER: Duration = Duration::from_millis(4);
 /// Answers that may wait for one console.
 const ANSWERS: usize = 64;
@@ -51,7 +54,7 @@ pub struct Identity {
 /// An order that the loop has to carry out.
 #[derive(Debug)]
 pub struct Order {
-    /// What.
+    /// What the console wants.
     pub message: ConsoleMessage,
     /// Where the answer goes.
     pub answers: mpsc::Sender<AgentMessage>,
@@ -300,7 +303,8 @@ async fn talk(
     }
 }
 
-/// The frame of a record, made from its JSON as it stands in the spool: `{"kind":"record",` and the rest of the object.
+/// The frame of a record, made from its JSON as it stands in the spool: `{"kind":"record",` and the rest of
+/// the object.
 fn frame_record(into: &mut Vec<u8>, json: &str) {
     const HEAD: &[u8] = b"{\"kind\":\"record\",";
     let rest = json.as_bytes().get(1..).unwrap_or_default();

@@ -88,7 +88,8 @@ impl Consoles {
         attended
     }
 
-    /// The grace of the stop that is due because no console has looked on for as long as the experiment's lease.
+    /// The grace of the stop that is due because no console has looked on for as long as the experiment's
+    /// lease.
     pub fn expired_lease(&self, lifecycle: &Lifecycle) -> Option<u64> {
         let spec = lifecycle.spec()?;
         let launch = &spec.plan.experiment.launch;

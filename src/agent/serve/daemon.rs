@@ -1,9 +1,12 @@
 //! `agent start`: finds the agent of a run on this host, or makes one that nothing can take down with it.
 //!
-//! Owner: a short-lived process. Two that run at once are put in order by a lock beside the sockets. Invariants:
+//! Owner: a short-lived process. Two that run at once are put in order by a lock beside the sockets.
+//! Invariants:
 //! - START-1: at most one agent serves a node of a run.
-//! - START-2: the agent keeps nothing of whoever started it: no terminal, no session, no open descriptor; an SSH `exec` returns at once.
-//! - START-3: a run belongs to the console that launched it: another one that makes up the same name is refused, and may only attach to it.
+//! - START-2: the agent keeps nothing of the process that started it: no terminal, no session, no open
+//!   descriptor; an SSH `exec` returns at once.
+//! - START-3: a run belongs to the console that launched it: another one that makes up the same name is
+//!   refused, and may only attach to it.
 
 use crate::manifest::Manifest;
 use crate::paths::{self, RunPaths};
@@ -25,7 +28,7 @@ use std::time::{Duration, Instant};
 
 /// How long the other starter may take.
 const LOCK_PATIENCE: Duration = Duration::from_secs(60);
-/// How long a new agent may take until it serves; it sweeps leftovers first.
+/// How long a new agent may take until it serves; it ends orphans first.
 const READY_PATIENCE: Duration = Duration::from_secs(45);
 
 /// What was asked for.
@@ -41,7 +44,8 @@ pub struct Start {
     pub workdir: String,
     /// Only a run that exists already.
     pub existing: bool,
-    /// Who launches it; a run that somebody else has launched is not taken for it. `None`: whoever it was.
+    /// Name of the console that launches it; a run that another console has launched is refused. `None`
+    /// accepts any.
     pub launcher: Option<String>,
 }
 
@@ -101,7 +105,8 @@ pub fn start(start: &Start) -> Result<Started, HintedError> {
     spawn(start, &paths, &workdir, &folder, umask)
 }
 
-/// START-3. Writes down who launches the run, or refuses when that was somebody else. The caller holds the lock.
+/// START-3. Writes down who launches the run, or refuses when that was somebody else. The caller holds the
+/// lock.
 fn claim(start: &Start, paths: &RunPaths) -> Result<(), HintedError> {
     let Some(launcher) = &start.launcher else { return Ok(()) };
     let failed = |error: std::io::Error| {
@@ -133,8 +138,9 @@ fn claim(start: &Start, paths: &RunPaths) -> Result<(), HintedError> {
     }
 }
 
-/// Finds or makes the agent, tells, and stays until an agent that was made here has ended: for launchers that kill what a finished process leaves
-/// behind. Signals that such a launcher sends to everything are the agent's business; it ends when it has proved its stop.
+/// Finds or makes the agent, tells, and stays until an agent that was made here has ended: for launchers that
+/// kill what a finished process leaves behind. Signals that such a launcher sends to everything are the
+/// agent's business; it ends when it has verified its stop.
 pub fn hold(wanted: &Start, tell: impl FnOnce(Result<Started, HintedError>)) -> std::process::ExitCode {
     let own = proc::stat(std::process::id()).map_or(0, |stat| stat.start);
     let started = start(wanted);
@@ -240,7 +246,7 @@ fn spawn(
         .stdout(Stdio::piped())
         .stderr(log);
     for (name, _) in std::env::vars_os() {
-        // An agent that is started from inside a rank is no part of that rank's run.
+        // An agent that is started from inside a rank does not belong to that rank's run.
         if name.to_string_lossy().starts_with("RANKDECK_")
             && name != "RANKDECK_AGENT_TIMING"
             && name != "RANKDECK_CACHE"

@@ -1,11 +1,14 @@
 //! The event socket: what ranks say that must not be lost. JSON Lines of [`RankEvent`], `hello` first.
 //!
 //! Owner: one task per connection on the agent's loop. Invariants:
-//! - EVENT-1: a line is read into at most [`LINE_BYTES`]; longer ones are skipped and counted, like lines that are no event.
-//! - EVENT-2: only this user's processes may speak, and only for a rank of the current generation of this host.
-//! - EVENT-3: the first [`YOUNG_LINES`] lines of a connection are read as they come, so that a start is seen at once; later ones once per turn, which
-//!   is a round of samples or the end of a rank. In between they wait in the kernel, which keeps them whatever becomes of the rank. Agent and consoles
-//!   then wake a few times a second however much a rank says, and take that much less from its cores.
+//! - EVENT-1: a line is read into at most [`LINE_BYTES`]; longer ones are skipped and counted, like lines
+//!   that are not events.
+//! - EVENT-2: only this user's processes may speak, and only for a rank of the current generation of this
+//!   host.
+//! - EVENT-3: the first [`YOUNG_LINES`] lines of a connection are read as they come, so that a start is seen
+//!   at once; later ones once per turn, which is a round of samples or the end of a rank. In between they
+//!   wait in the kernel, which keeps them whatever becomes of the rank. Agent and consoles then wake a few
+//!   times a second however much a rank says, and take that much less from its cores.
 
 use crate::paths::own_uid;
 use rankdeck_proto::message::RankEvent;
@@ -30,11 +33,11 @@ const YOUNG_LINES: usize = 32;
 /// Something a rank said.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Said {
-    /// Who.
+    /// The rank that reports it.
     pub rank: Rank,
-    /// In which generation.
+    /// Generation of the rank.
     pub generation: Generation,
-    /// What.
+    /// The event.
     pub event: RankEvent,
 }
 
@@ -113,7 +116,7 @@ async fn listen(mut stream: UnixStream, connections: EventConnections, said: mps
             }
         }
     }
-    // Out of the runtime's own poll, which would wake the loop for every line.
+    // The runtime would wake the loop for every line: from here on the socket is read without it.
     let Ok(mut stream) = stream.into_std() else { return };
     loop {
         speaker.connections.turns.notified().await;

@@ -29,8 +29,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 /// Most close looks at once: each is a thread per rank.
 const LOOKS: usize = 4;
-/// The last events and log lines of a rank may take this long to arrive. The least time is for a connection that may not
-/// even be accepted yet.
+/// The last events and log lines of a rank may take this long to arrive. The least time is for a connection
+/// that may not even be accepted yet.
 const LAST_EVENTS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// How long the reader of a log file may take to reach its end.
 const LAST_LINES: Duration = Duration::from_secs(2);

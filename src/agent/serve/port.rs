@@ -1,9 +1,12 @@
-//! The port where ranks meet, when the experiment names none: found free, and kept from others until rank 0 listens on it.
+//! The port where ranks meet, when the experiment names none: found free, and kept from others until rank 0
+//! listens on it.
 //!
-//! Owner: the agent of the first host, which holds one at a time. A Python rank takes seconds from its start to its store, and the port lies where the
-//! kernel takes ports for outgoing connections. A socket that is bound and does not listen keeps a port from those (`inet_hash_connect` passes over ports
-//! that somebody bound) and from every other `bind` to port 0, while a server that sets `SO_REUSEADDR`, as PyTorch's store and ours do, may bind beside it
-//! (`inet_csk_bind_conflict`: both sockets reuse, and the older one does not listen).
+//! Owner: the agent of the first host, which holds one at a time. A Python rank takes seconds from its start
+//! to its store, and the port lies where the kernel takes ports for outgoing connections. A socket that is
+//! bound and does not listen keeps a port from those (`inet_hash_connect` passes over ports that somebody
+//! bound) and from every other `bind` to port 0, while a server that sets `SO_REUSEADDR`, as PyTorch's store
+//! and ours do, may bind beside it (`inet_csk_bind_conflict`: both sockets reuse, and the older one does not
+//! listen).
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -25,7 +28,7 @@ impl Reserved {
         Ok(Reserved { port: bound.local_addr()?.port(), _bound: bound })
     }
 
-    /// Which.
+    /// Its number.
     pub fn port(&self) -> u16 {
         self.port
     }

@@ -1,4 +1,5 @@
-//! `agent relay`: carries bytes between its standard streams and an agent's socket, for hosts whose SSH server forwards no sockets.
+//! `agent relay`: carries bytes between its standard streams and an agent's socket, for hosts whose SSH
+//! server forwards no sockets.
 //!
 //! Owner: the console's link. It understands nothing of what it carries, and ends when either side does.
 

@@ -1,10 +1,12 @@
 //! Durable records: an append-only file, a number for each record, and readers that start anywhere.
 //!
 //! Owner: the agent's loop appends; a thread writes; consoles read. Invariants:
-//! - SPOOL-1: numbers are 1, 2, 3, ... without gaps, agent restarts included; a torn last line is cut off when the file is opened.
-//! - SPOOL-2: a record is shown to readers after it was handed to the kernel, so that what a console has seen survives the agent.
-//! - SPOOL-3: a disk that fails or hangs stops neither the agent nor its ranks: records wait in memory, bounded, and are shown from there.
-//!   Only beyond that bound are records lost, and then they are counted.
+//! - SPOOL-1: numbers are 1, 2, 3, ... without gaps, agent restarts included; a torn last line is cut off
+//!   when the file is opened.
+//! - SPOOL-2: a record is shown to readers after it was handed to the kernel, so that what a console has seen
+//!   survives the agent.
+//! - SPOOL-3: a disk that fails or hangs stops neither the agent nor its ranks: records wait in memory,
+//!   bounded, and are shown from there. Only beyond that bound are records lost, and then they are counted.
 //! - SPOOL-4: memory is bounded: the newest records, and a sparse index into the file.
 
 use crate::clock::wall_time;
@@ -188,7 +190,8 @@ impl Spool {
         self.shared.lock().failing
     }
 
-    /// The records after `after`, at most about `bytes` of them; empty when there are none yet. Reads the file when they are old: call it where blocking is allowed.
+    /// The records after `after`, at most about `bytes` of them; empty when there are none yet. Reads the
+    /// file when they are old: call it where blocking is allowed.
     pub fn read(&self, after: u64, bytes: usize) -> Vec<Line> {
         let (offset, upto) = {
             let state = self.shared.lock();

@@ -1,7 +1,8 @@
-//! The socket of one console as the agent holds it: what comes wakes the loop, and room for more bytes does only where there was none.
+//! The socket of one console as the agent holds it: what comes wakes the loop, and room for more bytes does
+//! only where there was none.
 //!
-//! Owner: the two tasks of a connection. A socket that the runtime watches in both directions wakes the loop each time the other end has read something,
-//! and every wake takes a moment from the ranks' cores.
+//! Owner: the two tasks of a connection. A socket that the runtime watches in both directions wakes the loop
+//! each time the other end has read something, and every wake takes a moment from the ranks' cores.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -54,7 +55,8 @@ impl Wire {
 }
 
 fn watched(socket: UnixStream, interest: Interest) -> io::Result<AsyncFd<UnixStream>> {
-    // SAFETY: a socket keeps its one descriptor open for as long as it lives, and `AsyncFd` gives it away to nobody here.
+    // SAFETY: a socket keeps its one descriptor open for as long as it lives, and `AsyncFd` gives it away to
+    // nobody here.
     Ok(unsafe { AsyncFd::register_with_interest(socket, interest) }?)
 }
 

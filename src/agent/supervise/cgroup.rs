@@ -1,8 +1,9 @@
-//! A control group of the ranks' own, where cgroup v2 lets this user make one: `cgroup.kill` ends everything inside at once, also what forks while
-//! it is being killed, has left its session, cleared its environment or lost its parent (Linux 5.14, Documentation/admin-guide/cgroup-v2.rst).
+//! A control group of the ranks' own, where cgroup v2 lets this user make one: `cgroup.kill` ends everything
+//! inside at once, also what forks while it is being killed, has left its session, cleared its environment or
+//! lost its parent (Linux 5.14, Documentation/admin-guide/cgroup-v2.rst).
 //!
-//! Owner: the agent, which makes it below its own group and removes it; its guard knows the path. Where there is none (no cgroup v2, not writable, an
-//! older kernel), the other layers stand alone.
+//! Owner: the agent, which makes it below its own group and removes it; its guard knows the path. Where there
+//! is none (no cgroup v2, not writable, an older kernel), the other layers stand alone.
 
 use crate::paths::RunPaths;
 use std::fs::{File, OpenOptions};

@@ -1,8 +1,10 @@
 //! Sessions, signals and the bonds between an agent and what it starts.
 //!
 //! Owner: the agent. Invariants:
-//! - GROUP-1: a signal goes to the process that was meant: it is sent through a pidfd after the start time was compared.
-//! - GROUP-2: a rank is the leader of its own session, and the kernel kills it when the thread that spawned it ends; that thread lives as long as the agent.
+//! - GROUP-1: a signal goes to the process that was meant: it is sent through a pidfd after the start time
+//!   was compared.
+//! - GROUP-2: a rank is the leader of its own session, and the kernel kills it when the thread that spawned
+//!   it ends; that thread lives as long as the agent.
 //! - GROUP-3: no descriptor of the agent but standard input, output and error reaches a child.
 //! - GROUP-4: in an agent every child is made by [`spawn`], so that spawning and reaping do not meet.
 
@@ -37,7 +39,8 @@ pub fn ignore(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
-/// Sends a signal to exactly the process `pid` that started at `start` (GROUP-1); `false` when it is gone or not ours.
+/// Sends a signal to exactly the process `pid` that started at `start` (GROUP-1); `false` when it is gone or
+/// not ours.
 pub fn signal(pid: u32, start: u64, signal: i32) -> bool {
     let Ok(fd) = pidfd(pid) else { return false };
     if proc::stat(pid).is_none_or(|stat| stat.start != start) {
@@ -71,8 +74,9 @@ pub fn set_umask(mask: u32) -> u32 {
     unsafe { libc::umask(mask) }
 }
 
-/// Prepares the command of a rank or a helper: own session, killed with the calling thread, no stray descriptors, a file mode mask, default signals.
-/// `door`: the file by which it enters a control group; when that fails it runs outside, and the other layers hold it.
+/// Prepares the command of a rank or a helper: own session, killed with the calling thread, no stray
+/// descriptors, a file mode mask, default signals. `door`: the file by which it enters a control group; when
+/// that fails it runs outside, and the other layers hold it.
 pub fn bind_to_this_thread(command: &mut Command, umask: u32, door: Option<std::fs::File>) {
     let parent = std::process::id();
     // SAFETY: the closure runs between fork and exec and makes only async-signal-safe system calls.
@@ -95,9 +99,11 @@ pub fn bind_to_this_thread(command: &mut Command, umask: u32, door: Option<std::
     }
 }
 
-/// Prepares the command of a process that must outlive this one and be nobody's child: own session, forked twice, no stray descriptors.
+/// Prepares the command of a process that must outlive this one and be nobody's child: own session, forked
+/// twice, no stray descriptors.
 pub fn detach(command: &mut Command) {
-    // SAFETY: the closure runs between fork and exec and makes only async-signal-safe system calls; the first child leaves with _exit.
+    // SAFETY: the closure runs between fork and exec and makes only async-signal-safe system calls; the first
+    // child leaves with _exit.
     unsafe {
         command.pre_exec(|| {
             own_session()?;
@@ -137,7 +143,8 @@ fn own_session() -> io::Result<()> {
     Ok(())
 }
 
-/// Held while a child is being made: the standard library waits for a child whose `exec` failed, and panics when somebody else has reaped it.
+/// Held while a child is being made: the standard library waits for a child whose `exec` failed, and panics
+/// when somebody else has reaped it.
 static SPAWNING: Mutex<()> = Mutex::new(());
 
 /// Starts a command in a process that reaps its children with [`reap`].

@@ -1,10 +1,13 @@
 //! The guard: a small process that outlives its agent and kills the run when the agent cannot.
 //!
-//! Owner: started early by each agent, in a session of its own, with a pipe that the agent writes a byte to every second. Invariants:
-//! - GUARD-1: when the agent dies, or stays stopped for [`STOPPED`], everything of the run is killed. A stopped agent holds every other
-//!   safeguard still: its lease, its sweep, its parent-death signal.
-//! - GUARD-2: it touches only what this very agent started (`RANKDECK_AGENT`), since the next agent of the run may be at work already.
-//! - GUARD-3: a machine that was suspended has not been without its agent: only time that the guard itself was running counts.
+//! Owner: started early by each agent, in a session of its own, with a pipe that the agent writes a byte to
+//! every second. Invariants:
+//! - GUARD-1: when the agent dies, or stays stopped for [`STOPPED`], everything of the run is killed. A
+//!   stopped agent holds every other safeguard still: its lease, its sweep, its parent-death signal.
+//! - GUARD-2: it touches only what this very agent started (`RANKDECK_AGENT`), since the next agent of the
+//!   run may be at work already.
+//! - GUARD-3: a machine that was suspended has not been without its agent: only time that the guard itself
+//!   was running counts.
 
 use crate::paths::RunPaths;
 use crate::proc::{self, Ident};
@@ -90,7 +93,8 @@ impl Guard {
         Ok(Guard { pid: child.id(), pipe: File::from(write) })
     }
 
-    /// Beats from a thread of its own until the guard is gone, so that a busy loop is not taken for a stopped agent.
+    /// Beats from a thread of its own until the guard is gone, so that a busy loop is not taken for a stopped
+    /// agent.
     pub fn beat(&self) -> io::Result<()> {
         let mut pipe = self.pipe.try_clone()?;
         std::thread::Builder::new().name("heartbeat".into()).spawn(move || {
@@ -186,7 +190,8 @@ fn wait(pidfd: &OwnedFd, within: Duration) -> io::Result<News> {
     Ok(news)
 }
 
-/// What was below the agent while it lived: afterwards the tree is gone, and a program may have cleared its environment.
+/// What was below the agent while it lived: afterwards the tree is gone, and a program may have cleared its
+/// environment.
 #[derive(Debug, Default)]
 struct Seen {
     members: BTreeSet<Ident>,

@@ -1,7 +1,7 @@
 //! Getting a host ready for a launch: folders, the resolved experiment, code, libtorch, the trainer.
 //!
-//! Owner: a thread per launch, since disks and interpreters may be slow. It starts nothing; [`PreparedHost::command`] says
-//! what is to be started.
+//! Owner: a thread per launch, since disks and interpreters may be slow. It starts nothing;
+//! [`PreparedHost::command`] says what is to be started.
 
 use crate::hook;
 use crate::paths::RunPaths;
@@ -198,7 +198,8 @@ fn write_experiment(path: &Path, spec: &LaunchSpec) -> Result<(), String> {
         .map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
-/// The run's own copy of the pushed code, in which its ranks work. It is unpacked once, and kept over restarts.
+/// The run's own copy of the pushed code, in which its ranks work. It is unpacked once, and kept over
+/// restarts.
 fn code_folder(paths: &RunPaths, code: &str) -> Result<PathBuf, HintedError> {
     let absent = |what: &str| {
         HintedError::new(format!("code {what} is not on this host"), "`rankdeck push EXPERIMENT` brings it")

@@ -24,8 +24,8 @@ pub fn trainer() -> Option<PathBuf> {
     path.is_file().then_some(path)
 }
 
-/// A folder with libtorch: what hosts.toml says, else `LIBTORCH`, else `.libtorch/torch` in the working folder or above the executable, else what was pushed. `Ok(None)`: there
-/// is none and none was asked for.
+/// A folder with libtorch: what hosts.toml says, else `LIBTORCH`, else `.libtorch/torch` in the working
+/// folder or above the executable, else what was pushed. `Ok(None)`: there is none and none was asked for.
 pub fn find(wanted: Option<&str>, workdir: &Path) -> Result<Option<PathBuf>, HintedError> {
     let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else { return Ok(search(workdir)) };
     let folder = match wanted.strip_prefix("python:") {
@@ -59,7 +59,8 @@ fn asked(python: &str, workdir: &Path) -> Result<String, HintedError> {
     Ok(answer)
 }
 
-/// Runs a short helper and returns the first line it prints; killed after `within`. It is reaped by whoever reaps this process's children.
+/// Runs a short helper and returns the first line it prints; killed after `within`. It is reaped by whoever
+/// reaps this process's children.
 fn ask(argv: &[OsString], within: Duration) -> Result<String, String> {
     let program = argv.first().ok_or("the command is empty")?;
     let shown = Path::new(program).display().to_string();

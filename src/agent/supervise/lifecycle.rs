@@ -1,6 +1,8 @@
-//! The life of a generation on one host, as a pure state machine: what happened goes in, what to do comes out.
+//! The life of a generation on one host, as a pure state machine: what happened goes in, what to do comes
+//! out.
 //!
-//! Owner: the agent's loop, which carries out the [`Action`]s. Times are milliseconds on the agent's monotonic clock. Invariants:
+//! Owner: the agent's loop, which carries out the [`Action`]s. Times are milliseconds on the agent's
+//! monotonic clock. Invariants:
 //! - LIFE-1: `Stopped` is recorded exactly when every rank's end is recorded and a search has ended.
 //! - LIFE-2: a generation begins only when nothing of the former one is left.
 //! - LIFE-3: once a stop is ordered it may get harder, never softer, and its last stage is SIGKILL.
@@ -32,12 +34,12 @@ pub enum Action {
     SignalAll(i32),
     /// Collect a rank's last log lines and events, then call [`Lifecycle::exit_info`].
     CollectExitInfo {
-        /// Which.
+        /// The rank.
         rank: Rank,
     },
     /// End what a rank left behind; politely when it returned 0.
     EndOrphans {
-        /// Which.
+        /// The rank.
         rank: Rank,
         /// Its process.
         ident: Ident,
@@ -53,7 +55,7 @@ pub enum Action {
 /// One rank of this host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RankLife {
-    /// Which.
+    /// The rank.
     pub rank: Rank,
     /// Its index on this host.
     pub local_rank: LocalRank,
@@ -142,8 +144,8 @@ impl Lifecycle {
         }
     }
 
-    /// After the replay: the records that the former agent could not write any more. What it had started was ended before
-    /// this one began to serve, all but the `survivors`.
+    /// After the replay: the records that the former agent could not write any more. What it had started was
+    /// ended before this one began to serve, all but the `survivors`.
     pub fn close_former(&mut self, survivors: Vec<Survivor>) -> Vec<RecordEvent> {
         if self.stage != Stage::Running && survivors.is_empty() {
             return Vec::new();
@@ -229,12 +231,13 @@ impl Lifecycle {
         self.stop.is_some()
     }
 
-    /// Processes of the run resist: the proof has failed so far.
+    /// Processes of the run resist SIGKILL so far.
     pub fn has_survivors(&self) -> bool {
         matches!(self.stage, Stage::Survivors { .. })
     }
 
-    /// Begins a generation. Repeating the launch of the latest generation changes nothing, so that a console may send it again.
+    /// Begins a generation. Repeating the launch of the latest generation changes nothing, so that a console
+    /// may send it again.
     pub fn launch(&mut self, spec: Box<LaunchSpec>) -> Result<Vec<Action>, HintedError> {
         if let Some(latest) = &self.spec {
             if latest.generation == spec.generation && **latest == *spec {
@@ -397,7 +400,8 @@ impl Lifecycle {
         self.ranks.iter().filter(|life| life.lives()).filter_map(|life| life.ident).collect()
     }
 
-    /// Time passed. `attended`: a console looks on. `unattended_ms`: how long neighbours of a failed rank may wait for orders.
+    /// Time passed. `attended`: a console looks on. `unattended_ms`: how long neighbours of a failed rank may
+    /// wait for orders.
     pub fn tick(&mut self, now: u64, attended: bool, unattended_ms: u64) -> Vec<Action> {
         match (self.stage, &mut self.stop) {
             (Stage::Survivors { look_at }, _) if now >= look_at => {

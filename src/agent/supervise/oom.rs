@@ -1,13 +1,15 @@
 //! Whether the kernel's out-of-memory killer ended a process.
 //!
-//! Owner: the agent's loop. The kernel tells nobody whom it ended but its log, which needs root; it only counts. The count of the agent's own control
-//! group is about its ranks and nobody else. Ranks may live in other groups, as a container's or a batch system's, so the machine's count is
-//! looked at too, but only over the last seconds: an old rise has nothing to do with this end.
+//! Owner: the agent's loop. The kernel tells nobody whom it ended but its log, which needs root; it only
+//! counts. The count of the agent's own control group is about its ranks and nobody else. Ranks may live in
+//! other groups, as a container's or a batch system's, so the machine's count is looked at too, but only over
+//! the last seconds: an old rise has nothing to do with this end.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The machine's count is compared with one that is between one and two of these old: a process with much memory takes a while to end.
+/// The machine's count is compared with one that is between one and two of these old: a process with much
+/// memory takes a while to end.
 const WINDOW: Duration = Duration::from_secs(5);
 
 /// The counts before.
@@ -34,7 +36,8 @@ impl OomWatch {
         }
     }
 
-    /// A process was ended by SIGKILL: was it the kernel, for want of memory? A kill is taken for one process only.
+    /// A process was ended by SIGKILL: was it the kernel, for want of memory? A kill is taken for one process
+    /// only.
     pub fn was_it(&mut self) -> bool {
         self.decide(own(), machine())
     }

@@ -1,7 +1,8 @@
 //! Starting ranks: program, environment, working folder, log file.
 //!
-//! Owner: one thread that lives as long as the agent (GROUP-2): the parent-death signal fires when the *thread* that forked
-//! ends. It is also the only place that may wait for a slow file system on the way to `exec`.
+//! Owner: one thread that lives as long as the agent (GROUP-2): the parent-death signal fires when the
+//! *thread* that forked ends. It is also the only place that may wait for a slow file system on the way to
+//! `exec`.
 
 use crate::proc::{self, Ident};
 use crate::supervise::{cgroup::Cgroup, groups};

@@ -1,7 +1,8 @@
-//! Carries out what the [`Lifecycle`] asks for: starts ranks, signals them, reaps them, and searches for what they leave.
+//! Carries out what the [`Lifecycle`] asks for: starts ranks, signals them, reaps them, and searches for what
+//! they leave.
 //!
-//! Owner: the agent's loop. Whatever reads all of `/proc`, waits for processes or touches disks runs on a thread of its
-//! own and reports back as an [`Outcome`].
+//! Owner: the agent's loop. Whatever reads all of `/proc`, waits for processes or touches disks runs on a
+//! thread of its own and reports back as an [`Outcome`].
 
 use crate::observe::gpu::Gpus;
 use crate::paths::RunPaths;
@@ -258,7 +259,8 @@ impl Supervisor {
         self.guard.iter().map(|guard| guard.pid).chain([self.duties.agent.pid]).collect()
     }
 
-    /// Everything of the run on this host: by session, by descent from the agent, by the mark in the environment.
+    /// Everything of the run on this host: by session, by descent from the agent, by the mark in the
+    /// environment.
     fn scope(&self) -> Scope {
         let lifecycle = self.lifecycle.borrow();
         let sessions = lifecycle
@@ -275,7 +277,8 @@ impl Supervisor {
         }
     }
 
-    /// Reaps every child that has ended. Children whose pid is known are reaped even while another child is being made.
+    /// Reaps every child that has ended. Children whose pid is known are reaped even while another child is
+    /// being made.
     pub fn reap(&mut self) -> Consequences {
         let mut found = Consequences::default();
         if !groups::has_dead() {
@@ -319,8 +322,8 @@ impl Supervisor {
         self.lifecycle.borrow_mut().reaped(pid, lifecycle::decode(status, out_of_memory), self.now())
     }
 
-    /// Time passed: starts a guard where there is none, and moves the window in which kills by the kernel are counted.
-    /// A returned text says why there is no guard.
+    /// Time passed: starts a guard where there is none, and moves the window in which kills by the kernel are
+    /// counted. A returned text says why there is no guard.
     pub fn tick(&mut self) -> Option<String> {
         self.oom.turn();
         if self.guard.is_some() || Instant::now() < self.guard_retry {

@@ -1,11 +1,14 @@
 //! Finding every process of a run, and verifying that none is left.
 //!
-//! Owner: the agent, its guard and `agent sweep`. Three nets, because each has a hole: the session of each rank (left by `setsid`), the tree
-//! below the agent (an agent that died has none), the mark in the environment (a program may clear it). Whatever one of them
-//! catches is extended by all its descendants. Invariants:
-//! - SWEEP-1: "nothing left" needs two looks in a row that find nothing, since processes fork while `/proc` is read.
-//! - SWEEP-2: a zombie is no survivor; its parent reaps it.
-//! - SWEEP-3: a process of another run is never touched: run, run directory and node of a mark must all agree.
+//! Owner: the agent, its guard and `agent sweep`. Three nets, because each has a hole: the session of each
+//! rank (left by `setsid`), the tree below the agent (an agent that died has none), the mark in the
+//! environment (a program may clear it). Whatever one of them catches is extended by all its descendants.
+//! Invariants:
+//! - SWEEP-1: "nothing left" needs two looks in a row that find nothing, since processes fork while `/proc`
+//!   is read.
+//! - SWEEP-2: a zombie does not count as a survivor; its parent reaps it.
+//! - SWEEP-3: a process of another run is never touched: run, run directory and node of a mark must all
+//!   agree.
 
 use crate::proc::{self, Ident};
 use crate::supervise::groups;
@@ -24,7 +27,8 @@ pub struct Mark {
     pub run_dir: PathBuf,
     /// `RANKDECK_NODE`.
     pub node: NodeRank,
-    /// `RANKDECK_AGENT`, when only the processes of one agent are meant: a guard that is still at work when the next agent starts must not touch that one's ranks.
+    /// `RANKDECK_AGENT`, when only the processes of one agent are meant: a guard that is still at work when
+    /// the next agent starts must not touch that one's ranks.
     pub agent: Option<String>,
     /// `RANKDECK_RANK`, when only what one rank started is meant.
     pub rank: Option<Rank>,
@@ -53,7 +57,7 @@ pub struct Scope {
     pub below: Option<u32>,
     /// Processes that were seen to belong to the run.
     pub members: BTreeSet<Ident>,
-    /// Never touched: the agent, its guard, helpers, and whoever looks.
+    /// Never touched: the agent, its guard, helpers, and the process that searches.
     pub spared: BTreeSet<u32>,
 }
 
@@ -73,7 +77,7 @@ impl Scope {
 /// A live process of the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// Which.
+    /// The process.
     pub ident: Ident,
     /// The rank whose tree it belongs to, when known.
     pub rank: Option<Rank>,
@@ -102,7 +106,8 @@ pub fn find(scope: &Scope) -> Vec<Found> {
 }
 
 fn choose(scope: &Scope, processes: &[proc::Stat], environ: impl Fn(u32) -> Option<Vec<u8>>) -> Vec<Found> {
-    // A leader's number may have gone to a stranger since; then the session of that number is a stranger's too.
+    // A leader's number may have gone to a stranger since; then the session of that number is a stranger's
+    // too.
     let stolen: BTreeSet<u32> = scope
         .sessions
         .keys()
@@ -162,7 +167,8 @@ fn choose(scope: &Scope, processes: &[proc::Stat], environ: impl Fn(u32) -> Opti
         .collect()
 }
 
-/// Sends a signal to everything in scope once; how many got it. A stopped process is continued after a signal that it could not act on otherwise.
+/// Sends a signal to everything in scope once; how many got it. A stopped process is continued after a signal
+/// that it could not act on otherwise.
 pub fn signal_all(scope: &Scope, signal: i32) -> usize {
     find(scope).iter().filter(|found| deliver(found.ident, signal)).count()
 }
@@ -176,7 +182,8 @@ pub fn deliver(ident: Ident, signal: i32) -> bool {
     sent
 }
 
-/// Ends everything in scope: SIGTERM for `polite`, then SIGKILL again and again until nothing is left (SWEEP-1) or `within` is over. Blocks.
+/// Ends everything in scope: SIGTERM for `polite`, then SIGKILL again and again until nothing is left
+/// (SWEEP-1) or `within` is over. Blocks.
 pub fn kill_all(scope: &Scope, polite: Duration, within: Duration) -> Vec<Survivor> {
     let begun = Instant::now();
     let mut looks_without_any = 0;

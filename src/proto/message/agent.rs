@@ -43,7 +43,7 @@ pub enum AgentMessage {
     Sample(Box<HostSample>),
     /// Log lines of one rank, oldest first.
     Log {
-        /// Whose.
+        /// The rank that wrote them.
         rank: Rank,
         /// Number of the first line in the rank's log file of this generation, from 0.
         first: u64,
@@ -52,21 +52,21 @@ pub enum AgentMessage {
     },
     /// Answer to [`super::ConsoleMessage::ReservePort`].
     PortReserved {
-        /// Echo.
+        /// Echoed from the request.
         request: u64,
         /// A port that was free a moment ago.
         port: u16,
     },
     /// Answer to [`super::ConsoleMessage::Inspect`].
     Inspected {
-        /// Echo.
+        /// Echoed from the request.
         request: u64,
         /// One per rank that was asked for and is planned on this host.
         inspections: Vec<Inspection>,
     },
     /// Answer to [`super::ConsoleMessage::Ping`].
     Pong {
-        /// Echo.
+        /// Echoed from the request.
         sent_ms: u64,
         /// The agent's wall clock, from which the console learns how far the two clocks are apart.
         #[serde(default)]
@@ -81,7 +81,7 @@ pub enum AgentMessage {
     },
     /// The agent is about to close this connection.
     Bye {
-        /// Why.
+        /// Why it closes.
         reason: String,
     },
     /// A kind this build does not know.
@@ -92,7 +92,7 @@ pub enum AgentMessage {
 /// State of one rank when a console attaches.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RankSnapshot {
-    /// Which.
+    /// The rank.
     pub rank: Rank,
     /// Its process id on the host, `None` before it was spawned.
     pub pid: Option<u32>,

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ConsoleMessage {
-    /// First message of every connection. The agent answers `hello`, `snapshot`, then every record after `after_seq`.
+    /// First message of every connection. The agent answers `hello`, `snapshot`, then every record after
+    /// `after_seq`.
     Attach {
         /// [`super::PROTOCOL`] of the console.
         protocol: u32,
@@ -24,7 +25,8 @@ pub enum ConsoleMessage {
         /// Echoed in the answer.
         request: u64,
     },
-    /// Asks for a close look at some of this host's ranks; answered with [`super::AgentMessage::Inspected`] within two seconds, whatever state they are in.
+    /// Asks for a close look at some of this host's ranks; answered with [`super::AgentMessage::Inspected`]
+    /// within 2 s, or 9 s on a host whose cores are overloaded, whatever state the ranks are in.
     Inspect {
         /// Echoed in the answer.
         request: u64,
@@ -36,9 +38,10 @@ pub enum ConsoleMessage {
         /// Everything that the agent needs.
         spec: Box<LaunchSpec>,
     },
-    /// Stops this host's ranks; answered by a `Stopped` record once nothing is left or the survivors are known.
+    /// Stops this host's ranks; answered by a `Stopped` record once nothing is left or the survivors are
+    /// known.
     Stop {
-        /// How hard.
+        /// How hard to stop.
         mode: StopMode,
         /// Milliseconds between SIGTERM and SIGKILL in [`StopMode::Terminate`]; bound of [`StopMode::Clean`].
         grace_ms: u64,
@@ -61,7 +64,8 @@ pub enum ConsoleMessage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopMode {
-    /// SIGTERM to the ranks themselves: they agree on an iteration, write a checkpoint and leave; then as `Kill`.
+    /// SIGTERM to the ranks themselves: they agree on an iteration, write a checkpoint and leave; then as
+    /// `Kill`.
     Clean,
     /// SIGTERM to the ranks' sessions, the grace, then `Kill`.
     Terminate,

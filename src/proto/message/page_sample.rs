@@ -25,7 +25,8 @@ pub struct PageSample {
     pub updates: u64,
     /// The collective that was entered last.
     pub collective: CollectiveSample,
-    /// The hook in a Python rank writes the page: it knows collectives and steps of optimisers, but no phases.
+    /// The hook in a Python rank writes the page: it knows collectives and steps of optimisers, but no
+    /// phases.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_hook: bool,
     /// What it does inside the phase.
@@ -55,7 +56,8 @@ pub struct PageSample {
 }
 
 impl PageSample {
-    /// Training iterations done; `None` for a script whose optimisers, if it has any, have made no step: the hook counts those.
+    /// Training iterations done; `None` for a script whose optimisers, if it has any, have made no step: the
+    /// hook counts those.
     pub fn iteration(&self) -> Option<u64> {
         (!self.by_hook || self.train_iter > 0).then_some(self.train_iter)
     }

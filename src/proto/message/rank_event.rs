@@ -4,11 +4,12 @@ use rankdeck_types::ids::{Generation, Rank};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What a rank says on the event socket; one JSON object per line. Sent with `{"kind": ...}` and the fields below.
+/// What a rank says on the event socket; one JSON object per line. Sent with `{"kind": ...}` and the fields
+/// below.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum RankEvent {
-    /// First line of each connection: who speaks.
+    /// First line of each connection: which rank reports.
     Hello {
         /// The rank.
         rank: Rank,
@@ -24,7 +25,8 @@ pub enum RankEvent {
         /// `cpu`, `cuda:0`, ...
         device: String,
     },
-    /// This rank's own counters at the end of iteration `train_iter`. Sent by every rank for the same iterations.
+    /// This rank's own counters at the end of iteration `train_iter`. Sent by every rank for the same
+    /// iterations.
     Counters(Counters),
     /// The all-reduced counters of the same iteration. Sent by rank 0 only.
     Totals(Counters),
@@ -74,7 +76,7 @@ pub enum RankEvent {
     },
     /// The training loop has ended; the process will exit with code 0.
     Finished {
-        /// Why.
+        /// Why it ended.
         reason: FinishReason,
     },
     /// A kind this build does not know.
@@ -113,7 +115,8 @@ pub struct Counters {
     /// Sum, count, minimum and maximum of the returns of episodes finished since the last report.
     #[serde(default)]
     pub returns: Returns,
-    /// Mean return of the last 100 training episodes over all ranks, of fewer when there are not yet as many; in totals only.
+    /// Mean return of the last 100 training episodes over all ranks, of fewer when there are not yet as many;
+    /// in totals only.
     #[serde(default)]
     pub return_last_100: Option<f64>,
 }

@@ -29,7 +29,7 @@ pub enum RecordEvent {
     },
     /// A rank's process exists.
     RankSpawned {
-        /// Which.
+        /// The rank.
         rank: Rank,
         /// Its index on this host.
         local_rank: LocalRank,
@@ -38,11 +38,11 @@ pub enum RecordEvent {
     },
     /// A rank's process ended and was reaped.
     RankExited {
-        /// Which.
+        /// The rank.
         rank: Rank,
         /// Its process id.
         pid: u32,
-        /// How.
+        /// How it ended.
         exit: Exit,
         /// The last lines of its log, oldest first, at most 20.
         last_lines: Vec<String>,
@@ -51,36 +51,38 @@ pub enum RecordEvent {
         /// Milliseconds from its end to this record: its last words are waited for.
         #[serde(default)]
         ago_ms: u64,
-        /// Nobody saw it end: its agent had died, and the guard or the next agent ended what that one had started.
+        /// Nobody saw it end: its agent had died, and the guard or the next agent ended what that one had
+        /// started.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         with_agent: bool,
     },
     /// A stop was ordered.
     StopOrdered {
-        /// How hard.
+        /// How hard to stop.
         mode: StopMode,
         /// By whom or what: `console`, `lease`, `signal`, `rank 3 failed`.
         by: String,
     },
     /// No process of this generation is left on this host, or these are.
     Stopped {
-        /// Empty when the stop is proved.
+        /// Empty when the stop is verified.
         survivors: Vec<Survivor>,
         /// Indices of this run's GPUs that hold no process of the run any more.
         gpus_free: Vec<u32>,
-        /// Milliseconds from the order (or the last exit) to the proof.
+        /// Milliseconds from the order (or the last exit) to the end of the search.
         took_ms: u64,
     },
     /// The rank said this on the event socket.
     Rank {
-        /// Which rank.
+        /// The rank that reports it.
         rank: Rank,
-        /// What.
+        /// The event.
         said: RankEvent,
     },
-    /// Values that a program of the user gave without knowing rankdeck: one rank's own, not reduced over the ranks.
+    /// Values that a program of the user gave without knowing rankdeck: one rank's own, not reduced over the
+    /// ranks.
     Metrics {
-        /// Whose.
+        /// The rank that gave them.
         rank: Rank,
         /// `stdout` or `tensorboard`.
         source: String,
@@ -88,7 +90,8 @@ pub enum RecordEvent {
         env_step: Option<u64>,
         /// Name to value.
         values: BTreeMap<String, f64>,
-        /// Values since the previous record that were not told, because newer ones of the same name followed at once.
+        /// Values since the previous record that were not told, because newer ones of the same name followed
+        /// at once.
         skipped: u64,
     },
     /// The agent itself has something to tell: spool trouble, a refused client, a fallback in use.

@@ -28,7 +28,8 @@ pub struct HostSample {
     pub ranks: Vec<RankSample>,
     /// This host's GPUs, empty where there are none.
     pub gpus: Vec<GpuSample>,
-    /// Gauges and log lines that this connection has dropped so far. A sample that no connection has sent has none.
+    /// Gauges and log lines that this connection has dropped so far. A sample that no connection has sent has
+    /// none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub dropped: u64,
     /// Lines on the event socket that were no valid event, so far.
@@ -47,7 +48,8 @@ pub struct HostSignals {
     pub pressure: Option<Pressure>,
     /// The network interface that the group uses; `None` when unknown or local to the host.
     pub link: Option<LinkSample>,
-    /// Milliseconds that the machine was suspended since the agent began (boot-time clock against monotonic clock).
+    /// Milliseconds that the machine was suspended since the agent began (boot-time clock against monotonic
+    /// clock).
     pub suspended_ms: u64,
 }
 
@@ -66,7 +68,7 @@ pub struct LinkSample {
 /// One rank as the operating system and its status page show it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RankSample {
-    /// Which.
+    /// The rank.
     pub rank: Rank,
     /// Process id.
     pub pid: u32,
@@ -92,13 +94,15 @@ pub struct RankSample {
     pub signals: RankSignals,
 }
 
-/// Why a rank may be stuck or slow. Counters only grow while the process lives; readers take differences between samples.
+/// Why a rank may be stuck or slow. Counters only grow while the process lives; readers take differences
+/// between samples.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RankSignals {
     /// CPU time of all its own threads so far, ms; children not included.
     pub cpu_ms: u64,
-    /// Time that its main thread was ready to run and did not get a core, so far, ms; 0 where the kernel does not tell.
+    /// Time that its main thread was ready to run and did not get a core, so far, ms; 0 where the kernel does
+    /// not tell.
     pub delay_ms: u64,
     /// Page faults that needed the disk, so far.
     pub major_faults: u64,
