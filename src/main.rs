@@ -1,4 +1,5 @@
-//! The console's binary, which is also the agent: parse, run, exit code. `rankdeck agent ...` goes its own way before anything else is set up.
+//! The console's binary, which is also the agent: parse, run, exit code. `rankdeck agent ...` goes its own
+//! way before anything else is set up.
 
 use std::process::ExitCode;
 

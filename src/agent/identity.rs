@@ -8,7 +8,7 @@ pub(crate) fn build() -> String {
         std::fs::File::open("/proc/self/exe").and_then(|mut file| std::io::copy(&mut file, &mut hash));
     match hashed {
         Ok(_) => {
-            let digest: String = hash.finalize().iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+            let digest = rankdeck_types::words::hex(&hash.finalize()[..6]);
             format!("{}+{digest}", env!("CARGO_PKG_VERSION"))
         }
         Err(_) => env!("CARGO_PKG_VERSION").to_owned(),

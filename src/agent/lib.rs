@@ -17,7 +17,6 @@
 //! paths       names of files and sockets
 //! proc        readers of /proc
 //! timing      how long the agent waits for consoles and between samples
-//! clock       the wall clock
 //! identity    which build this is
 //! ```
 //!
@@ -28,7 +27,6 @@
 //! - AGENT-3: every queue is bounded; what is dropped is counted, and records are never dropped for a slow
 //!   console.
 
-mod clock;
 mod command;
 mod entries;
 pub mod examine;

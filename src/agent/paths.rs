@@ -74,7 +74,7 @@ impl RunPaths {
     /// directory.
     pub fn socket_stem(&self) -> String {
         let digest = Sha256::digest(self.node_dir().as_os_str().as_encoded_bytes());
-        digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+        rankdeck_types::words::hex(&digest[..8])
     }
 }
 

@@ -1,6 +1,8 @@
-//! `check --all-reduce`: the last gate. All ranks of the plan are launched once, on the road that a run takes, to reduce 1 MB.
+//! `check --all-reduce`: the last gate. All ranks of the plan are launched once, over the links that a run
+//! takes, to reduce 1 MB.
 //!
-//! Owner: one check. A program of the user is replaced by a few lines for its own interpreter; the built-in trainer trains for one iteration.
+//! Owner: one check. A program of the user is replaced by a few lines for its own interpreter; the built-in
+//! trainer trains for one iteration.
 
 use super::args::CheckArgs;
 use super::preflight::{Cell, Examined, Report};
@@ -43,7 +45,10 @@ pub async fn try_it(
     report: &Report,
     args: &CheckArgs,
 ) -> Result<Cell, Failure> {
-    let fault = |error: String| Failure::failed(format!("cannot try an all-reduce: {error}"));
+    let fault = |error: String| {
+        Failure::failed(format!("cannot try an all-reduce: {error}"))
+            .hint("`rankdeck check` without `--all-reduce` makes all other checks")
+    };
     let mut experiment = draft.experiment.clone();
     experiment.run.name = format!("{}-check", experiment.run.name);
     let interpreter = experiment.launch.command.first().cloned();
@@ -87,7 +92,7 @@ pub async fn try_it(
     if let Some(until) = until {
         command.args(["--until", until]);
     }
-    if args.meet.accept_new_host_keys {
+    if args.host_keys.accept_new_host_keys {
         command.arg("--accept-new-host-keys");
     }
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
@@ -117,7 +122,7 @@ pub async fn try_it(
     let last: Vec<&str> =
         lines.iter().filter(|line| line["kind"] == "log").filter_map(|line| line["line"].as_str()).collect();
     for line in last.iter().rev().take(5).rev() {
-        print::stderr(&crate::shell::words::printable(line));
+        print::stderr(&rankdeck_types::words::clean(line));
     }
     Ok(Cell::failed(reason, "`rankdeck logs` of that run shows what the ranks said", ""))
 }

@@ -17,10 +17,11 @@ const EXIT_CODES: &str = "Exit codes:
 #[derive(Debug, Parser)]
 #[command(name = "rankdeck", version, about, after_help = EXIT_CODES, max_term_width = 110)]
 pub struct Cli {
-    /// Which machines, in node_rank order.
+    /// Hosts file; the order of its hosts is the order of node_rank.
     #[arg(long, global = true, value_name = "FILE", default_value = "hosts.toml")]
     pub hosts: PathBuf,
-    /// Take the hosts from the Slurm allocation that this runs in; `[defaults]` of the hosts file still holds.
+    /// Take the hosts from the Slurm allocation that this runs in; `[defaults]` of the hosts file still
+    /// holds.
     #[arg(long, global = true)]
     pub slurm: bool,
     /// What to do.
@@ -35,7 +36,7 @@ pub enum Command {
     Run(RunArgs),
     /// Watch and steer a run that was launched before, running or finished.
     Attach(AttachArgs),
-    /// Stop a run, and prove that none of its processes is left.
+    /// Stop a run, and verify that none of its processes is left.
     Stop(StopArgs),
     /// End the present generation of a run and begin a new one.
     Restart(RestartArgs),
@@ -45,11 +46,11 @@ pub enum Command {
     Sbatch(SbatchArgs),
     /// Check hosts and experiment; start nothing.
     Check(CheckArgs),
-    /// Bring agent, trainer, code and libtorch to all hosts; start nothing.
+    /// Copy agent, trainer, code and libtorch to all hosts; start nothing.
     Push(PushArgs),
     /// Print the log lines of a run's ranks.
     Logs(LogsArgs),
-    /// Show a recorded run again.
+    /// Show a recorded run.
     Replay(ReplayArgs),
     /// Print the completions of a shell.
     Completions {
@@ -68,7 +69,7 @@ pub enum Command {
 
 /// How to show a run.
 #[derive(Debug, Clone, Default, Args)]
-pub struct FaceArgs {
+pub struct OutputArgs {
     /// Plain lines instead of the screen; automatic without a terminal.
     #[arg(long)]
     pub headless: bool,
@@ -80,9 +81,9 @@ pub struct FaceArgs {
     pub logs: bool,
 }
 
-/// How to meet hosts.
+/// Which host keys to accept.
 #[derive(Debug, Clone, Default, Args)]
-pub struct MeetArgs {
+pub struct HostKeyArgs {
     /// Accept and remember the keys of hosts that known_hosts does not list. Changed keys are still refused.
     #[arg(long)]
     pub accept_new_host_keys: bool,
@@ -97,10 +98,10 @@ pub struct RunArgs {
     pub experiment: PathBuf,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub face: FaceArgs,
+    pub output: OutputArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub meet: MeetArgs,
+    pub host_keys: HostKeyArgs,
     /// Change a key of the experiment, such as `learn.gamma=0.98`; may be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_set)]
     pub set: Vec<String>,
@@ -113,7 +114,7 @@ pub struct RunArgs {
     /// Name of the run instead of the experiment's `run.name`.
     #[arg(long)]
     pub name: Option<String>,
-    /// Leave this host out; `rankdeck restart --add` can take it in later; may be repeated.
+    /// Exclude this host; `rankdeck restart --add` can add it later; may be repeated.
     #[arg(long, value_name = "HOST")]
     pub exclude: Vec<String>,
 }
@@ -126,10 +127,10 @@ pub struct AttachArgs {
     pub run: Option<String>,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub face: FaceArgs,
+    pub output: OutputArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub meet: MeetArgs,
+    pub host_keys: HostKeyArgs,
 }
 
 /// `stop`.
@@ -142,7 +143,7 @@ pub struct StopArgs {
     pub kill: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub meet: MeetArgs,
+    pub host_keys: HostKeyArgs,
 }
 
 /// `restart`.
@@ -150,21 +151,23 @@ pub struct StopArgs {
 pub struct RestartArgs {
     /// Which run, or the beginning of its name; default: the only one that runs.
     pub run: Option<String>,
-    /// Checkpoint on rank 0's host to begin from, or `latest`, or `afresh`; default: afresh, and `latest` with --exclude or --add.
+    /// Checkpoint on rank 0's host to begin from, or `latest`, or `afresh`.
+    /// Default: afresh, and `latest` with --exclude or --add.
     #[arg(long, value_name = "CHECKPOINT")]
     pub from: Option<String>,
-    /// Ranks compare every collective before they begin it: slower, but names the call at which they first differ.
+    /// Compare every collective of all ranks before it begins. Slower, but names the call where ranks first
+    /// differ.
     #[arg(long, conflicts_with_all = ["exclude", "add"])]
     pub check_collectives: bool,
     /// Go on without this host; may be repeated.
     #[arg(long, value_name = "HOST")]
     pub exclude: Vec<String>,
-    /// Take in this host of the hosts file; may be repeated.
+    /// Add this host of the hosts file; may be repeated.
     #[arg(long, value_name = "HOST")]
     pub add: Vec<String>,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub meet: MeetArgs,
+    pub host_keys: HostKeyArgs,
 }
 
 /// `ps`.
@@ -178,7 +181,7 @@ pub struct PsArgs {
     pub all: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub meet: MeetArgs,
+    pub host_keys: HostKeyArgs,
 }
 
 /// `sbatch`.
@@ -187,7 +190,7 @@ pub struct SbatchArgs {
     /// The experiment.
     #[arg(value_name = "EXPERIMENT.toml")]
     pub experiment: PathBuf,
-    /// Nodes.
+    /// Number of nodes.
     #[arg(long, short = 'N', default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub nodes: u32,
     /// Ranks per node; default: one per GPU, or one.
@@ -230,13 +233,13 @@ pub struct CheckArgs {
     pub all_reduce: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub meet: MeetArgs,
+    pub host_keys: HostKeyArgs,
 }
 
 /// `push`.
 #[derive(Debug, Args)]
 pub struct PushArgs {
-    /// Bring this experiment's code (`launch.code`) and its resolved form, too.
+    /// Copy this experiment's code (`launch.code`) and its resolved form, too.
     #[arg(value_name = "EXPERIMENT.toml")]
     pub experiment: Option<PathBuf>,
     /// Change a key of the experiment; may be repeated.
@@ -247,7 +250,7 @@ pub struct PushArgs {
     pub libtorch: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub meet: MeetArgs,
+    pub host_keys: HostKeyArgs,
 }
 
 /// `logs`.
@@ -258,15 +261,15 @@ pub struct LogsArgs {
     /// Only this rank.
     #[arg(long, value_name = "N")]
     pub rank: Option<u32>,
-    /// Go on as new lines come.
+    /// Keep printing lines as they come.
     #[arg(short, long)]
     pub follow: bool,
-    /// Latest lines of each rank to begin with.
+    /// Begin with this many of the latest lines of each rank.
     #[arg(long, value_name = "LINES", default_value_t = 1000)]
     pub tail: u32,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub meet: MeetArgs,
+    pub host_keys: HostKeyArgs,
 }
 
 /// `replay`.
@@ -277,7 +280,7 @@ pub struct ReplayArgs {
     pub what: String,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub face: FaceArgs,
+    pub output: OutputArgs,
 }
 
 /// `simulate`.
@@ -301,7 +304,8 @@ pub struct SimulateArgs {
     /// Milliseconds per training iteration.
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(10..=60_000))]
     pub iteration_ms: u64,
-    /// `freeze|behind|env|slow|kill|fail|drift:RANK@SECONDS[+DURATION]`, `lose:NODE@SECONDS[+DURATION]` or `survive:NODE@0`; may be repeated.
+    /// `freeze|behind|env|slow|kill|fail|drift:RANK@SECONDS[+DURATION]`, `lose:NODE@SECONDS[+DURATION]` or
+    /// `survive:NODE@0`; may be repeated.
     #[arg(long, value_name = "FAULT", value_parser = rankdeck_link::simulator::parse_fault)]
     pub fault: Vec<rankdeck_link::simulator::Fault>,
     /// What to do about a stuck rank: `report`, `stop` or `restart`.
@@ -309,7 +313,7 @@ pub struct SimulateArgs {
     pub on_stuck: String,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub face: FaceArgs,
+    pub output: OutputArgs,
     /// Stop cleanly at `steps=N`, `iters=N`, `evals=N` or `seconds=N`.
     #[arg(long, value_name = "KIND=N", value_parser = parse_until)]
     pub until: Vec<Until>,
@@ -376,7 +380,7 @@ mod tests {
         .unwrap();
         assert_eq!(cli.hosts, PathBuf::from("lab.toml"));
         let Command::Run(args) = cli.command else { panic!("not run") };
-        assert!(args.face.headless && args.face.json && args.detach);
+        assert!(args.output.headless && args.output.json && args.detach);
         assert_eq!(args.set, ["a.b=1", "c=x=y"]);
         assert_eq!(args.until, [Until::Steps(1_000_000), Until::Evals(3)]);
         assert_eq!(args.name.as_deref(), Some("n1"));

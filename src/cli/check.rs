@@ -1,14 +1,15 @@
-//! `rankdeck check`: preflight only. A table of checks x hosts, and what would help for each failure; nothing is started.
+//! `rankdeck check`: preflight only. A table of checks x hosts, and what would help for each failure; nothing
+//! is started.
 
 use super::args::CheckArgs;
 use super::preflight::{self, Grade, Subject};
 use super::provision;
 use super::roster::{own_binary, trainer_binary};
-use super::run::new_run_id;
+use super::run_id::new_run_id;
 use super::{Failure, all_reduce, print};
-use crate::shell::clock::wall_time;
 use rankdeck_config::HostsSource;
 use rankdeck_config::locate::Locator;
+use rankdeck_proto::clock::wall_time;
 
 /// `rankdeck check`.
 pub async fn check(hosts_from: &HostsSource, args: CheckArgs) -> Result<u8, Failure> {
@@ -23,7 +24,7 @@ pub async fn check(hosts_from: &HostsSource, args: CheckArgs) -> Result<u8, Fail
         can_upload: own_binary().ok().as_deref().and_then(trainer_binary).is_some(),
         places: Vec::new(),
     };
-    let mut report = preflight::preflight(&subject, &args.meet).await?;
+    let mut report = preflight::preflight(&subject, &args.host_keys).await?;
     if args.all_reduce && report.code() == super::code::SUCCESS {
         let cell = all_reduce::try_it(hosts_from, &draft, &report, &args).await?;
         report.last = Some(("all_reduce", cell));

@@ -1,7 +1,8 @@
-//! How a command fails: a message, a hint, an exit code.
+//! How a command fails: an error with its hint, and an exit code.
 
 use rankdeck_config::Diagnostics;
 use rankdeck_link::LinkError;
+use rankdeck_types::error::HintedError;
 use rankdeck_types::plan::PlanError;
 use std::fmt;
 
@@ -26,47 +27,54 @@ pub mod code {
 pub struct Failure {
     /// Exit code.
     pub code: u8,
-    /// What failed; already begins with `error:` when it comes with a source excerpt.
-    pub error: String,
-    /// What helps, one per line.
-    pub hints: Vec<String>,
+    /// What failed and what helps. The error already begins with `error:` when it comes with a source
+    /// excerpt; each line of the hint is a hint of its own.
+    pub cause: HintedError,
 }
 
 impl Failure {
     /// A failure with [`code::FAILED`].
     pub fn failed(error: impl Into<String>) -> Failure {
-        Failure { code: code::FAILED, error: error.into(), hints: Vec::new() }
+        Failure { code: code::FAILED, cause: HintedError::new(error, "") }
     }
 
     /// A failure with [`code::USAGE`].
     pub fn usage(error: impl Into<String>) -> Failure {
-        Failure { code: code::USAGE, error: error.into(), hints: Vec::new() }
+        Failure { code: code::USAGE, cause: HintedError::new(error, "") }
     }
 
     /// A failure with [`code::HOST`].
     pub fn host(error: impl Into<String>) -> Failure {
-        Failure { code: code::HOST, error: error.into(), hints: Vec::new() }
+        Failure { code: code::HOST, cause: HintedError::new(error, "") }
+    }
+
+    /// The system gave the console no thread or no event loop.
+    pub fn no_thread(error: std::io::Error) -> Failure {
+        Failure::failed(format!("failed to start a thread of the console: {error}"))
+            .hint("`ulimit -u` and `ulimit -n` show the limits on processes and open files")
     }
 
     /// The same with one more hint; an empty one adds nothing.
     pub fn hint(mut self, hint: impl Into<String>) -> Failure {
         let hint = hint.into();
-        if !hint.is_empty() {
-            self.hints.push(hint);
+        let all = &mut self.cause.hint;
+        if !all.is_empty() && !hint.is_empty() {
+            all.push('\n');
         }
+        all.push_str(&hint);
         self
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let error = self.error.trim_end();
+        let error = self.cause.error.trim_end();
         if error.starts_with("error:") {
             f.write_str(error)?;
         } else {
             write!(f, "error: {error}")?;
         }
-        self.hints.iter().try_for_each(|hint| write!(f, "\nhint: {hint}"))
+        self.cause.hint.lines().try_for_each(|hint| write!(f, "\nhint: {hint}"))
     }
 }
 

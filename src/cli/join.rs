@@ -1,13 +1,13 @@
 //! `rankdeck attach` and `rankdeck restart`: work on a run that somebody launched before.
 
-use super::args::{AttachArgs, MeetArgs, RestartArgs};
-use super::choose::{self, Chosen, Place};
+use super::args::{AttachArgs, HostKeyArgs, RestartArgs};
+use super::choose::{self, OutputChoice, TerminalInfo};
 use super::roster::{Found, Roster, State, roster};
-use super::run::{self, Links, Road};
+use super::run::{self, LinkOptions, Links};
 use super::{Failure, code, print, prompt};
 use crate::shell::driver::{Session, Why};
-use crate::shell::errand::Errand;
-use crate::shell::face::Face;
+use crate::shell::objective::Objective;
+use crate::shell::output::Output;
 use rankdeck_config::HostsSource;
 use rankdeck_core::Goal;
 use rankdeck_link::Opening;
@@ -16,29 +16,29 @@ use rankdeck_types::ids::RunId;
 
 /// `rankdeck attach`.
 pub async fn attach(hosts_from: &HostsSource, args: AttachArgs) -> Result<u8, Failure> {
-    let chosen = choose::choose(&args.face, &Place::here())?;
-    let roster = roster(hosts_from, &args.meet).await?;
+    let chosen = choose::choose(&args.output, &TerminalInfo::here())?;
+    let roster = roster(hosts_from, &args.host_keys).await?;
     let found = roster.pick(args.run.as_deref())?;
-    if chosen != Chosen::Screen {
+    if chosen != OutputChoice::Screen {
         print::stderr("note: ctrl-c stops the run cleanly; to leave it running: `kill -HUP` this process");
     }
     let goal = Target::new(&roster, &found)?;
-    let links = goal.open_links(&args.meet, chosen)?;
+    let links = goal.open_links(&args.host_keys, chosen)?;
     let spares = roster.hosts.iter().filter(|host| !goal.hosts.contains(host)).cloned().collect();
-    let watching = run::Watching {
+    let watching = run::ConsoleOptions {
         until: Vec::new(),
-        errand: Errand::Linger,
+        objective: Objective::Linger,
         spares,
         warnings: Vec::new(),
         record: Some(&goal.run),
     };
-    let end = run::console(goal.goal(), watching, links, &args.meet, chosen).await?;
-    Ok(run::finish(&end, &args.face, &goal.run))
+    let end = run::console(goal.goal(), watching, links, &args.host_keys, chosen).await?;
+    Ok(run::finish(&end, &args.output, &goal.run))
 }
 
 /// `rankdeck restart`.
 pub async fn restart(hosts_from: &HostsSource, args: RestartArgs) -> Result<u8, Failure> {
-    let roster = roster(hosts_from, &args.meet).await?;
+    let roster = roster(hosts_from, &args.host_keys).await?;
     let found = roster.pick(args.run.as_deref())?;
     if found.state != State::Running {
         return Err(Failure::usage(format!(
@@ -54,8 +54,8 @@ pub async fn restart(hosts_from: &HostsSource, args: RestartArgs) -> Result<u8, 
     // On other hosts a run goes on from where it is unless somebody says otherwise.
     let from =
         args.from.clone().or_else(|| changes.then(|| "latest".to_owned())).filter(|from| from != "afresh");
-    let errand = Errand::restart(from, args.exclude.clone(), add, args.check_collectives);
-    let end = target.errand(errand, &args.meet).await?;
+    let objective = Objective::restart(from, args.exclude.clone(), add, args.check_collectives);
+    let end = target.pursue(objective, &args.host_keys).await?;
     if let Some(refused) = end.model.run.refused.as_ref().filter(|_| end.why != Why::Detached) {
         return Err(Failure::usage(format!("no restart: {refused}"))
             .hint(format!("run {} goes on as it is", target.run)));
@@ -110,31 +110,32 @@ impl Target {
     }
 
     /// Links that find its agents.
-    pub fn open_links(&self, meet: &MeetArgs, chosen: Chosen) -> Result<Links, Failure> {
-        let road = Road { run: &self.run, opening: Opening::Attach, builtin: false, meet, chosen };
-        run::open_links(&self.hosts, &road, |_| true)
+    pub fn open_links(&self, host_keys: &HostKeyArgs, chosen: OutputChoice) -> Result<Links, Failure> {
+        let options =
+            LinkOptions { run: &self.run, opening: Opening::Attach, builtin: false, host_keys, chosen };
+        run::open_links(&self.hosts, &options, |_| true)
     }
 
-    /// Attaches without showing anything, does the errand, and leaves.
-    pub async fn errand(
+    /// Attaches without showing anything, pursues the objective, and leaves.
+    pub async fn pursue(
         &self,
-        errand: Errand,
-        meet: &MeetArgs,
+        objective: Objective,
+        host_keys: &HostKeyArgs,
     ) -> Result<crate::shell::driver::End, Failure> {
-        let Links { links, inbox, connector } = self.open_links(meet, run::plain())?;
+        let Links { links, inbox, connector } = self.open_links(host_keys, run::plain())?;
         let session = Session {
             goal: self.goal(),
             until: Vec::new(),
-            errand,
+            objective,
             links,
             inbox,
             connector,
             spares: Vec::new(),
             warnings: Vec::new(),
             recorder: None,
-            accept_new_host_keys: meet.accept_new_host_keys,
+            accept_new_host_keys: host_keys.accept_new_host_keys,
             can_ask: prompt::can_ask(),
         };
-        run::drive(session, Face::Quiet).await
+        run::drive(session, Output::Quiet).await
     }
 }

@@ -1,18 +1,19 @@
 //! `rankdeck logs`: the ranks' lines, as `HOST:RANK| line`.
 //!
-//! Speaks to the agents itself, without a core: it wants no records, only lines, and must not mistake itself for the run's console.
+//! Speaks to the agents itself, without a core: it wants no records, only lines, and must not mistake itself
+//! for the run's console.
 
 use super::args::LogsArgs;
 use super::join::Target;
 use super::roster::roster;
 use super::{Failure, code, print, run};
 use crate::shell::signals::Signals;
-use crate::shell::words::printable;
 use rankdeck_config::HostsSource;
 use rankdeck_link::{LinkCommand, LinkEvent, LinkHandle};
 use rankdeck_proto::message::{AgentMessage, ConsoleMessage, PROTOCOL, RecordEvent};
 use rankdeck_types::ids::{NodeRank, Rank};
 use rankdeck_types::link_state::LinkState;
+use rankdeck_types::words::clean;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -24,14 +25,13 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// `rankdeck logs`.
 pub async fn logs(hosts_from: &HostsSource, args: LogsArgs) -> Result<u8, Failure> {
-    let roster = roster(hosts_from, &args.meet).await?;
+    let roster = roster(hosts_from, &args.host_keys).await?;
     let found = roster.pick(args.run.as_deref())?;
     let target = Target::new(&roster, &found)?;
-    let run::Links { links, mut inbox, .. } = target.open_links(&args.meet, run::plain())?;
+    let run::Links { links, mut inbox, .. } = target.open_links(&args.host_keys, run::plain())?;
     let names = target.hosts.iter().map(|host| host.name.clone()).collect();
     let mut tail = Tail { names, rank: args.rank.map(Rank), ..Tail::default() };
-    let mut signals = Signals::new(false)
-        .map_err(|error| Failure::failed(format!("failed to take signals over: {error}")))?;
+    let mut signals = Signals::new(false).map_err(Failure::no_thread)?;
     let deadline = Instant::now() + ANSWER_WITHIN;
     loop {
         let end = match (args.follow, tail.all_answered()) {
@@ -71,7 +71,8 @@ pub async fn logs(hosts_from: &HostsSource, args: LogsArgs) -> Result<u8, Failur
     if let (Some(rank), false) = (args.rank, tail.ranks_seen.is_empty())
         && !tail.ranks_seen.contains_key(&Rank(rank))
     {
-        return Err(Failure::usage(format!("run {} has no rank {rank}", target.run)));
+        return Err(Failure::usage(format!("run {} has no rank {rank}", target.run))
+            .hint("`rankdeck ps` shows how many ranks each run has"));
     }
     match tail.failed.into_values().next() {
         Some((error, hint)) => Err(Failure::host(error).hint(hint)),
@@ -169,6 +170,6 @@ impl Tail {
         let known = next.saturating_sub(first) as usize;
         self.next.insert(rank, next.max(first + lines.len() as u64));
         let host = self.names.get(node.index()).map_or("?", String::as_str);
-        lines.iter().skip(known).all(|line| print::stdout(&format!("{host}:{rank}| {}", printable(line))))
+        lines.iter().skip(known).all(|line| print::stdout(&format!("{host}:{rank}| {}", clean(line))))
     }
 }

@@ -1,12 +1,13 @@
 //! What was typed, and what it ends with.
 //!
-//! Owner: the process. Each command is a function from its arguments to an exit code or a [`Failure`]; only [`main`] prints failures.
-//! Data goes to stdout, everything else to stderr. Exit codes (DESIGN 4): [`code`].
+//! Owner: the process. Each command is a function from its arguments to an exit code or a [`Failure`]; only
+//! [`main`] prints failures. Data goes to stdout, everything else to stderr. Exit codes: [`code`].
 //!
 //! Invariants:
-//! - CLI-1: a closed stdout is no error worth a word: output is dropped, the exit code stays what it was going to be.
-//! - CLI-2: every failure says what failed and, where something helps, a `hint:`.
-//! - CLI-3: `stopped` is printed only when the stop is proved on every host.
+//! - CLI-1: a closed stdout is not reported: output is dropped, and the exit code stays what it was going to
+//!   be.
+//! - CLI-2: every failure says what failed and what helps (`hint:`).
+//! - CLI-3: `stopped` is printed only when the stop is verified on every host.
 
 mod all_reduce;
 pub mod args;
@@ -15,6 +16,7 @@ mod choose;
 mod failure;
 mod join;
 mod logs;
+mod on_all;
 mod preflight;
 mod print;
 mod prompt;
@@ -23,6 +25,7 @@ mod ps;
 mod replay;
 mod roster;
 mod run;
+mod run_id;
 mod sbatch;
 mod simulate;
 mod stop;
@@ -87,18 +90,15 @@ async fn dispatch_async(cli: Cli) -> Result<u8, Failure> {
     }
 }
 
-/// One thread, since links, input and output have threads of their own and a hop between two costs more than the work; two more where thousands of
-/// simulated ranks live in this process.
+/// One thread, since links, input and output have threads of their own and a hop between two costs more than
+/// the work; two more where thousands of simulated ranks live in this process.
 fn runtime(simulates: bool) -> Result<tokio::runtime::Runtime, Failure> {
     use tokio::runtime::Builder;
     let mut builder = if simulates { Builder::new_multi_thread() } else { Builder::new_current_thread() };
     if simulates {
         builder.worker_threads(2);
     }
-    builder
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::failed(format!("failed to start the event loop: {error}")))
+    builder.enable_all().build().map_err(Failure::no_thread)
 }
 
 fn man(command: Option<&str>) -> Result<u8, Failure> {
@@ -112,9 +112,10 @@ fn man(command: Option<&str>) -> Result<u8, Failure> {
         })?,
     };
     let mut text = Vec::new();
-    clap_mangen::Man::new(page)
-        .render(&mut text)
-        .map_err(|error| Failure::failed(format!("failed to write the page: {error}")))?;
+    clap_mangen::Man::new(page).render(&mut text).map_err(|error| {
+        Failure::failed(format!("failed to write the page: {error}"))
+            .hint("`rankdeck --help` has the same text")
+    })?;
     print::stdout_bytes(&text);
     Ok(code::SUCCESS)
 }

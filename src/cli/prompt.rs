@@ -1,10 +1,10 @@
 //! Answers the questions of one-shot connections.
 
-use super::args::MeetArgs;
+use super::args::HostKeyArgs;
 use crate::shell::ask;
-use crate::shell::words::printable;
 use rankdeck_link::{Prompter, Wait};
 use rankdeck_types::link_state::Prompt;
+use rankdeck_types::words::clean;
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Arc, Mutex};
@@ -25,9 +25,9 @@ pub fn can_ask() -> bool {
 
 impl Terminal {
     /// A prompter for these arguments.
-    pub fn new(meet: &MeetArgs) -> Arc<Terminal> {
+    pub fn new(host_keys: &HostKeyArgs) -> Arc<Terminal> {
         Arc::new(Terminal {
-            accept_new_host_keys: meet.accept_new_host_keys,
+            accept_new_host_keys: host_keys.accept_new_host_keys,
             can_ask: can_ask(),
             turn: Mutex::new(()),
         })
@@ -53,8 +53,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Between two lines where lines cannot be written over.
 const SELDOM: Duration = Duration::from_secs(15);
 
-/// The same, and tells how far files have come and what is waited for: one line that is written over on a terminal, a line per quarter of a minute
-/// elsewhere.
+/// The same, and tells how far files have come and what is waited for: one line that is written over on a
+/// terminal, a line per quarter of a minute elsewhere.
 #[derive(Debug)]
 pub struct Progress {
     terminal: Arc<Terminal>,
@@ -88,8 +88,8 @@ impl Drop for Teller {
 
 impl Progress {
     /// For these arguments.
-    pub fn new(meet: &MeetArgs) -> Arc<Progress> {
-        Arc::new(Progress { terminal: Terminal::new(meet), shown: Mutex::default() })
+    pub fn new(host_keys: &HostKeyArgs) -> Arc<Progress> {
+        Arc::new(Progress { terminal: Terminal::new(host_keys), shown: Mutex::default() })
     }
 
     /// Begins to tell about waits that last.
@@ -160,7 +160,7 @@ fn waits(waits: &BTreeMap<String, (Wait, Instant)>, now: Instant) -> Option<Stri
         0 => String::new(),
         count => format!(" (and {count} more)"),
     };
-    Some(format!("waiting {} s for {}{others} {why}", waited.as_secs(), printable(host)))
+    Some(format!("waiting {} s for {}{others} {why}", waited.as_secs(), clean(host)))
 }
 
 impl Prompter for Progress {
@@ -199,9 +199,9 @@ impl Prompter for Progress {
                 shown.files.keys().map(|(host, _)| host).collect();
             let text = format!(
                 "{} of {} to {}",
-                rankdeck_tui::text::bytes(sent),
-                rankdeck_tui::text::bytes(wanted),
-                rankdeck_tui::text::plural(hosts.len(), "host")
+                rankdeck_types::words::bytes(sent),
+                rankdeck_types::words::bytes(wanted),
+                rankdeck_types::words::plural(hosts.len(), "host")
             );
             shown.say(&text);
         }

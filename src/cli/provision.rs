@@ -1,11 +1,13 @@
-//! What hosts get before anything runs there: agent, trainer, code, libtorch, the resolved experiment. All of it is named by content and goes to all
-//! hosts at once; what is there is not sent again, and a broken link costs a piece of a file, not the file.
+//! What hosts get before anything runs there: agent, trainer, code, libtorch, the resolved experiment. All of
+//! it is named by content and goes to all hosts at once; what is there is not sent again, and a broken link
+//! costs a piece of a file, not the file.
 
-use super::args::{MeetArgs, PushArgs};
+use super::args::{HostKeyArgs, PushArgs};
+use super::on_all::on_all;
 use super::preflight::PushedCode;
 use super::prompt::Progress;
 use super::roster::{self, load_hosts, own_binary, trainer_binary};
-use super::run::new_run_id;
+use super::run_id::new_run_id;
 use super::{Failure, code, print};
 use rankdeck_config::HostsSource;
 use rankdeck_link::{Answer, Call, Cargo, LinkError, Prompter};
@@ -13,9 +15,10 @@ use rankdeck_proto::examination::Code;
 use rankdeck_proto::folders;
 use rankdeck_proto::pack;
 use rankdeck_proto::pack::{BY_HASH, Pack};
-use rankdeck_tui::text::bytes;
 use rankdeck_types::host::Host;
 use rankdeck_types::plan::PlanDraft;
+use rankdeck_types::words::bytes;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -34,8 +37,8 @@ pub fn pack_code(draft: &PlanDraft, experiment: &Path) -> Result<Option<Packed>,
     let Some(folder) = &launch.code else { return Ok(None) };
     let folder = experiment.parent().unwrap_or(Path::new(".")).join(folder);
     if !folder.is_dir() {
-        return Err(Failure::usage(format!("`launch.code`: {} is no folder", folder.display()))
-            .hint("it begins at the experiment file's own folder"));
+        return Err(Failure::usage(format!("`launch.code`: {} is not a folder", folder.display()))
+            .hint("the path is relative to the folder of the experiment file"));
     }
     let mut exclude: Vec<String> = pack::EXCLUDED.map(str::to_owned).to_vec();
     exclude.extend(launch.exclude.iter().cloned());
@@ -66,20 +69,11 @@ async fn call_all(
     make: impl Fn(&Host) -> Call,
 ) -> Result<Vec<Result<Answer, LinkError>>, Failure> {
     let binary = own_binary()?;
-    let tasks: Vec<_> = hosts
-        .iter()
-        .map(|host| {
-            let (host, binary, call, prompter) = (host.clone(), binary.clone(), make(host), prompter.clone());
-            tokio::spawn(async move { rankdeck_link::call(&host, &binary, call, prompter).await })
-        })
-        .collect();
-    let mut answers = Vec::with_capacity(tasks.len());
-    for (task, host) in tasks.into_iter().zip(hosts) {
-        answers.push(task.await.unwrap_or_else(|error| {
-            Err(LinkError { error: format!("host {}: {error}", host.name), hint: String::new() })
-        }));
-    }
-    Ok(answers)
+    Ok(on_all(hosts, |_, host| {
+        let (binary, call, prompter) = (binary.clone(), make(&host), prompter.clone());
+        async move { rankdeck_link::call(&host, &binary, call, prompter).await }
+    })
+    .await)
 }
 
 fn no_question() -> Vec<u8> {
@@ -87,12 +81,12 @@ fn no_question() -> Vec<u8> {
 }
 
 /// Brings the code to the hosts that lack it, before a launch.
-pub async fn bring_code(hosts: &[&Host], packed: &Packed, meet: &MeetArgs) -> Result<(), Failure> {
+pub async fn bring_code(hosts: &[&Host], packed: &Packed, host_keys: &HostKeyArgs) -> Result<(), Failure> {
     if hosts.is_empty() {
         return Ok(());
     }
     let hosts: Vec<Host> = hosts.iter().map(|host| (*host).clone()).collect();
-    let prompter: Arc<dyn Prompter> = Progress::new(meet);
+    let prompter: Arc<dyn Prompter> = Progress::new(host_keys);
     let cargo = cargo(&packed.pack);
     let answers = call_all(&hosts, &prompter, |_| Call {
         args: vec!["examine".into()],
@@ -104,83 +98,92 @@ pub async fn bring_code(hosts: &[&Host], packed: &Packed, meet: &MeetArgs) -> Re
     answers.into_iter().collect::<Result<Vec<_>, _>>().map(drop).map_err(Failure::from)
 }
 
+/// One host of a push.
+struct Row {
+    host: Host,
+    /// Its latest answer, with all bytes sent so far.
+    answer: Result<Answer, LinkError>,
+}
+
+/// What is copied to the hosts, and the lines that name it.
+struct Contents {
+    hosts: Vec<Host>,
+    builtin: bool,
+    cargo: Vec<Cargo>,
+    lines: Vec<String>,
+}
+
+/// Packs what the command names.
+fn contents(hosts_from: &HostsSource, args: &PushArgs) -> Result<Contents, Failure> {
+    let Some(experiment) = &args.experiment else {
+        let hosts = load_hosts(hosts_from)?;
+        return Ok(Contents { hosts, builtin: true, cargo: Vec::new(), lines: Vec::new() });
+    };
+    let mut draft = rankdeck_config::load_draft(hosts_from, experiment, &args.set, |experiment| {
+        new_run_id(&experiment.run.name)
+    })?;
+    let builtin = draft.experiment.launch.command.is_empty();
+    let (mut files, mut lines) = (Vec::new(), Vec::new());
+    if let Some(packed) = pack_code(&draft, experiment)? {
+        let Pack { hash, files: count, bytes: size, .. } = &packed.pack;
+        lines.push(format!("code {} ({count} files, {})", short(hash), bytes(*size)));
+        draft.experiment.launch.code = Some(by_hash(&packed));
+        files.push(cargo(&packed.pack));
+    }
+    let (file, name) = resolved(&draft)?;
+    lines.push(format!("experiment {name}"));
+    files.push(Cargo { path: file, folder: "experiments".into(), name });
+    Ok(Contents { hosts: draft.hosts, builtin, cargo: files, lines })
+}
+
 /// `rankdeck push`.
 pub async fn push(hosts_from: &HostsSource, args: PushArgs) -> Result<u8, Failure> {
-    let mut cargoes = Vec::new();
-    let mut lines = Vec::new();
-    let mut builtin = true;
-    let hosts = match &args.experiment {
-        None => load_hosts(hosts_from)?,
-        Some(experiment) => {
-            let mut draft = rankdeck_config::load_draft(hosts_from, experiment, &args.set, |experiment| {
-                new_run_id(&experiment.run.name)
-            })?;
-            builtin = draft.experiment.launch.command.is_empty();
-            if let Some(packed) = pack_code(&draft, experiment)? {
-                lines.push(format!(
-                    "code {} ({} files, {})",
-                    short(&packed.pack.hash),
-                    packed.pack.files,
-                    bytes(packed.pack.bytes)
-                ));
-                draft.experiment.launch.code = Some(by_hash(&packed));
-                cargoes.push(cargo(&packed.pack));
-            }
-            let (file, name) = resolved(&draft)?;
-            lines.push(format!("experiment {name}"));
-            cargoes.push(Cargo { path: file, folder: "experiments".into(), name });
-            draft.hosts
-        }
-    };
+    let Contents { hosts, builtin, cargo, mut lines } = contents(hosts_from, &args)?;
     let libtorch = args.libtorch.as_deref().map(pack_libtorch).transpose()?;
     let own = own_binary()?;
     let trainer = trainer_binary(&own).filter(|_| builtin);
     lines.insert(0, if trainer.is_some() { "agent and trainer".into() } else { "agent".into() });
-    let prompter: Arc<dyn Prompter> = Progress::new(&args.meet);
-    let first = call_all(&hosts, &prompter, |_| Call {
+    let prompter: Arc<dyn Prompter> = Progress::new(&args.host_keys);
+    let answers = call_all(&hosts, &prompter, |_| Call {
         args: vec!["examine".into()],
         input: no_question(),
         trainer: trainer.clone(),
-        cargo: cargoes.clone(),
+        cargo: cargo.clone(),
     })
     .await?;
-    let mut failed = 0;
-    let mut rows = vec![["HOST", "STATE", "SENT"].map(str::to_owned).to_vec()];
-    let mut complaints = Vec::new();
-    let mut ready = Vec::new();
-    for (host, answer) in hosts.iter().zip(first) {
-        match answer {
-            Ok(answer) => ready.push((host.clone(), answer)),
-            Err(error) => {
-                failed += 1;
-                rows.push(vec![host.name.clone(), "FAILED".into(), "-".into()]);
-                complaints.push(error);
-            }
-        }
-    }
+    let mut rows: Vec<Row> =
+        hosts.into_iter().zip(answers).map(|(host, answer)| Row { host, answer }).collect();
     if let Some((pack, version)) = &libtorch {
         lines.push(format!("libtorch {version} ({}, {})", short(&pack.hash), bytes(pack.bytes)));
-        ready = bring_libtorch(ready, pack, &prompter, &mut complaints, &mut rows, &mut failed).await?;
-    }
-    for (host, answer) in &ready {
-        rows.push(vec![host.name.clone(), "ready".into(), bytes(answer.brought)]);
+        bring_libtorch(&mut rows, pack, &prompter).await?;
     }
     prompter_done(&prompter);
-    for line in lines {
-        print::stdout(&line);
-    }
-    print::stdout(&print::table(&rows));
-    for error in &complaints {
+    lines.iter().for_each(|line| {
+        print::stdout(line);
+    });
+    Ok(report(&rows))
+}
+
+/// Prints how each host fared; returns the exit code.
+fn report(rows: &[Row]) -> u8 {
+    let mut table = vec![["HOST", "STATE", "SENT"].map(str::to_owned).to_vec()];
+    table.extend(rows.iter().map(|row| match &row.answer {
+        Ok(answer) => vec![row.host.name.clone(), "ready".into(), bytes(answer.brought)],
+        Err(_) => vec![row.host.name.clone(), "FAILED".into(), "-".into()],
+    }));
+    print::stdout(&print::table(&table));
+    let errors: Vec<&LinkError> = rows.iter().filter_map(|row| row.answer.as_ref().err()).collect();
+    for error in &errors {
         print::stderr(&format!("error: {}", error.error));
         if !error.hint.is_empty() {
             print::stderr(&format!("hint: {}", error.hint));
         }
     }
-    if failed > 0 {
-        print::stderr("hint: `rankdeck push` again sends only what is missing");
-        return Ok(code::HOST);
+    if errors.is_empty() {
+        return code::SUCCESS;
     }
-    Ok(code::SUCCESS)
+    print::stderr("hint: `rankdeck push` again sends only what is missing");
+    code::HOST
 }
 
 fn prompter_done(prompter: &Arc<dyn Prompter>) {
@@ -194,9 +197,12 @@ fn short(hash: &str) -> String {
 /// The experiment with every default filled in, as a file named by its content.
 fn resolved(draft: &PlanDraft) -> Result<(PathBuf, String), Failure> {
     use sha2::{Digest, Sha256};
-    let fault = |error: String| Failure::failed(format!("cannot write the resolved experiment: {error}"));
+    let fault = |error: String| {
+        Failure::failed(format!("cannot write the resolved experiment: {error}"))
+            .hint("set RANKDECK_CACHE to a folder that you may write to")
+    };
     let text = toml::to_string(&draft.experiment).map_err(|error| fault(error.to_string()))?;
-    let hash: String = Sha256::digest(&text).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let hash = rankdeck_types::words::hex(&Sha256::digest(&text)[..8]);
     let folder = folders::cache().join("experiments");
     let name = format!("{}-{hash}.toml", draft.experiment.run.name);
     folders::create_private(&folder).map_err(|failure| Failure::failed(failure.error).hint(failure.hint))?;
@@ -221,66 +227,48 @@ fn pack_libtorch(folder: &Path) -> Result<(Pack, String), Failure> {
     Ok((pack, version))
 }
 
-type Ready = Vec<(Host, Answer)>;
-
 /// Brings the pack to the hosts that have no such library and unpacks it there.
-async fn bring_libtorch(
-    ready: Ready,
-    pack: &Pack,
-    prompter: &Arc<dyn Prompter>,
-    complaints: &mut Vec<LinkError>,
-    rows: &mut Vec<Vec<String>>,
-    failed: &mut usize,
-) -> Result<Ready, Failure> {
-    let hosts: Vec<Host> = ready.iter().map(|(host, _)| host.clone()).collect();
-    let folder = |cache: &str| format!("{cache}/{}/{}", folders::LIBTORCH, short(&pack.hash));
-    let caches: std::collections::BTreeMap<&str, &str> =
-        ready.iter().map(|(host, answer)| (host.name.as_str(), answer.cache.as_str())).collect();
+async fn bring_libtorch(rows: &mut [Row], pack: &Pack, prompter: &Arc<dyn Prompter>) -> Result<(), Failure> {
+    let folder = |answer: &Answer| format!("{}/{}/{}", answer.cache, folders::LIBTORCH, short(&pack.hash));
+    let by_host: BTreeMap<String, String> = rows
+        .iter()
+        .filter_map(|row| Some((row.host.name.clone(), folder(row.answer.as_ref().ok()?))))
+        .collect();
+    let folder = |host: &Host| by_host.get(&host.name).cloned().unwrap_or_default();
+    let ready: Vec<Host> = rows.iter().filter(|row| row.answer.is_ok()).map(|row| row.host.clone()).collect();
     // The library itself says whether it is there: a configured folder that holds one passes.
-    let looks = call_all(&hosts, prompter, |host| {
-        let cache = caches.get(host.name.as_str()).copied().unwrap_or_default();
-        let question = serde_json::json!({ "workdir": ".", "libtorch": folder(cache) });
+    let looks = call_all(&ready, prompter, |host| {
+        let question = serde_json::json!({ "workdir": ".", "libtorch": folder(host) });
         Call { args: vec!["examine".into()], input: question.to_string().into_bytes(), ..Call::default() }
     })
     .await?;
-    let lacks: Vec<bool> = hosts
+    let lacks = |host: &Host, look: &Result<Answer, LinkError>| {
+        let findings = look.as_ref().ok().and_then(|answer| {
+            roster::decode::<rankdeck_proto::examination::Findings>(host, &answer.text).ok()
+        });
+        !matches!(findings.and_then(|findings| findings.libtorch), Some(Ok(_)))
+    };
+    let lacking: Vec<Host> = ready
         .iter()
         .zip(&looks)
-        .map(|(host, look)| {
-            let findings = look.as_ref().ok().and_then(|answer| {
-                roster::decode::<rankdeck_proto::examination::Findings>(host, &answer.text).ok()
-            });
-            !matches!(findings.and_then(|findings| findings.libtorch), Some(Ok(_)))
-        })
+        .filter(|(host, look)| lacks(host, look))
+        .map(|(host, _)| host.clone())
         .collect();
-    let lacking: Vec<Host> =
-        hosts.iter().zip(&lacks).filter(|(_, lacks)| **lacks).map(|(host, _)| host.clone()).collect();
-    let mut answers = call_all(&lacking, prompter, |host| {
-        let cache = caches.get(host.name.as_str()).copied().unwrap_or_default();
-        Call {
-            args: ["unpack", "--hash", &pack.hash, "--into", &folder(cache)].map(str::to_owned).to_vec(),
-            cargo: vec![cargo(pack)],
-            ..Call::default()
-        }
+    let answers = call_all(&lacking, prompter, |host| Call {
+        args: ["unpack", "--hash", &pack.hash, "--into", &folder(host)].map(str::to_owned).to_vec(),
+        cargo: vec![cargo(pack)],
+        ..Call::default()
     })
-    .await?
-    .into_iter();
-    let mut kept = Vec::new();
-    for ((host, mut first), lacks) in ready.into_iter().zip(lacks) {
-        match if lacks { answers.next() } else { None } {
-            None => kept.push((host, first)),
-            Some(Ok(answer)) => {
-                first.brought += answer.brought;
-                kept.push((host, first));
-            }
-            Some(Err(error)) => {
-                *failed += 1;
-                rows.push(vec![host.name.clone(), "FAILED".into(), "-".into()]);
-                complaints.push(error);
-            }
+    .await?;
+    for (host, answer) in lacking.iter().zip(answers) {
+        let Some(row) = rows.iter_mut().find(|row| row.host.name == host.name) else { continue };
+        match (&mut row.answer, answer) {
+            (Ok(first), Ok(answer)) => first.brought += answer.brought,
+            (_, Err(error)) => row.answer = Err(error),
+            (Err(_), Ok(_)) => {}
         }
     }
-    Ok(kept)
+    Ok(())
 }
 
 /// Hosts that a preflight found without the code.

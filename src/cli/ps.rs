@@ -3,10 +3,10 @@
 use super::args::PsArgs;
 use super::roster::{Found, Roster, State, roster};
 use super::{Failure, code, print};
-use crate::shell::clock::wall_time;
-use crate::shell::words::{duration, printable};
 use rankdeck_config::HostsSource;
+use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::run_entry::RunState;
+use rankdeck_types::words::{clean, duration};
 use serde_json::{Value, json};
 
 /// Finished runs shown without `--all`.
@@ -14,7 +14,7 @@ const FINISHED: usize = 10;
 
 /// `rankdeck ps`.
 pub async fn ps(hosts_from: &HostsSource, args: PsArgs) -> Result<u8, Failure> {
-    let roster = roster(hosts_from, &args.meet).await?;
+    let roster = roster(hosts_from, &args.host_keys).await?;
     let now = wall_time();
     let runs = roster.runs();
     if args.json {
@@ -59,12 +59,12 @@ fn print_table(roster: &Roster, runs: &[Found], all: bool, now: f64) {
         return;
     }
     let header = ["RUN", "STATE", "GEN", "RANKS", "AGE", "HOSTS"].map(str::to_owned).to_vec();
-    let rows = shown.iter().map(|found| row(found, now).iter().map(|cell| printable(cell)).collect());
+    let rows = shown.iter().map(|found| row(found, now).iter().map(|cell| clean(cell)).collect());
     print::stdout(&print::table(&std::iter::once(header).chain(rows).collect::<Vec<_>>()));
     for found in shown.iter().filter(|found| found.state == State::Orphaned) {
         for (index, part) in found.parts.iter().filter(|(_, part)| part.state == RunState::Orphaned) {
             let host = roster.hosts.get(*index).map_or(part.host.as_str(), |host| host.name.as_str());
-            print::stdout(&printable(&format!("leftovers of {} on {host}: pids {:?}", found.run, part.pids)));
+            print::stdout(&clean(&format!("leftovers of {} on {host}: pids {:?}", found.run, part.pids)));
         }
         print::stderr(&format!("hint: `rankdeck stop {}` removes its leftovers", found.run));
     }

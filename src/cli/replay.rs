@@ -1,11 +1,11 @@
 //! `rankdeck replay`: a recorded run again, on the screen or as lines.
 
 use super::args::ReplayArgs;
-use super::choose::{self, Chosen, Place};
-use super::run::RUNS;
+use super::choose::{self, OutputChoice, TerminalInfo};
+use super::run_id::RUNS;
 use super::{Failure, code};
-use crate::shell::face::Face;
 use crate::shell::headless::Printer;
+use crate::shell::output::Output;
 use crate::shell::replay;
 use crate::shell::replay::Player;
 use rankdeck_core::trace::Trace;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 /// `rankdeck replay`.
 pub async fn replay(args: ReplayArgs) -> Result<u8, Failure> {
-    let chosen = choose::choose(&args.face, &Place::here())?;
+    let chosen = choose::choose(&args.output, &TerminalInfo::here())?;
     let path = find(&args.what)?;
     let trace = load(&path)?;
     if let Some(line) = trace.torn_at {
@@ -21,15 +21,15 @@ pub async fn replay(args: ReplayArgs) -> Result<u8, Failure> {
     }
     let mut player = Player::new(trace);
     match chosen {
-        Chosen::Screen => {
-            let Face::Screen(screen) = choose::open(chosen, None)? else { return Ok(code::FAILED) };
-            replay::on_screen(player, *screen)
-                .await
-                .map_err(|error| Failure::failed(format!("the terminal failed: {error}")))?;
+        OutputChoice::Screen => {
+            let Output::Screen(screen) = choose::open(chosen, None)? else { return Ok(code::FAILED) };
+            replay::on_screen(player, *screen).await.map_err(|error| {
+                Failure::failed(format!("the terminal failed: {error}"))
+                    .hint("`--headless` prints the recorded run as lines")
+            })?;
         }
-        Chosen::Lines(form) => {
-            let mut printer = Printer::new(form)
-                .map_err(|error| Failure::failed(format!("failed to start the writer of stdout: {error}")))?;
+        OutputChoice::Lines(form) => {
+            let mut printer = Printer::new(form).map_err(Failure::no_thread)?;
             // One event at a time, so that every report is printed with the state it was made in.
             while let Some(at) = player.next_at() {
                 for report in player.seek(at) {

@@ -1,7 +1,8 @@
 //! Which runs are where: asks the agents' list of every host, in parallel, and puts the answers together.
 
 use super::Failure;
-use super::args::MeetArgs;
+use super::args::HostKeyArgs;
+use super::on_all::on_all;
 use super::prompt;
 use rankdeck_config::HostsSource;
 use rankdeck_proto::run_entry::RunEntry;
@@ -82,8 +83,10 @@ pub fn load_hosts(source: &HostsSource) -> Result<Vec<Host>, Failure> {
 
 /// The running binary, which is also the agent.
 pub fn own_binary() -> Result<PathBuf, Failure> {
-    std::env::current_exe()
-        .map_err(|error| Failure::failed(format!("failed to find rankdeck's own binary: {error}")))
+    std::env::current_exe().map_err(|error| {
+        Failure::failed(format!("failed to find rankdeck's own binary: {error}"))
+            .hint("start it by its full path, and leave its file where it is")
+    })
 }
 
 /// `rankdeck-trainer` beside it, if it is there.
@@ -94,28 +97,16 @@ pub fn trainer_binary(own: &Path) -> Option<PathBuf> {
 /// Runs an agent command on every host at once; answers in host order.
 pub async fn exec_on_all(
     hosts: &[Host],
-    meet: &MeetArgs,
+    host_keys: &HostKeyArgs,
     args: impl Fn(&Host) -> Vec<String>,
 ) -> Result<Vec<Result<String, rankdeck_link::LinkError>>, Failure> {
     let binary = own_binary()?;
-    let prompter = prompt::Terminal::new(meet);
-    let tasks: Vec<_> = hosts
-        .iter()
-        .map(|host| {
-            let (host, binary, args, prompter) = (host.clone(), binary.clone(), args(host), prompter.clone());
-            tokio::spawn(async move { rankdeck_link::exec(&host, &binary, &args, prompter).await })
-        })
-        .collect();
-    let mut answers = Vec::with_capacity(tasks.len());
-    for (task, host) in tasks.into_iter().zip(hosts) {
-        answers.push(task.await.unwrap_or_else(|error| {
-            Err(rankdeck_link::LinkError {
-                error: format!("host {}: {error}", host.name),
-                hint: String::new(),
-            })
-        }));
-    }
-    Ok(answers)
+    let prompter = prompt::Terminal::new(host_keys);
+    Ok(on_all(hosts, |_, host| {
+        let (binary, args, prompter) = (binary.clone(), args(&host), prompter.clone());
+        async move { rankdeck_link::exec(&host, &binary, &args, prompter).await }
+    })
+    .await)
 }
 
 /// Decodes an agent's one-line answer.
@@ -125,15 +116,15 @@ pub fn decode<T: serde::de::DeserializeOwned>(
 ) -> Result<T, rankdeck_link::LinkError> {
     serde_json::from_str(answer.trim()).map_err(|error| rankdeck_link::LinkError {
         error: format!("host {}: the agent's answer cannot be read: {error}", host.name),
-        hint: "does `rankdeck agent` on the host come from another build? removing it there makes us upload ours".to_owned(),
+        hint: "the agent there may come from another build: `rm -r ~/.cache/rankdeck` on the host, then try again".to_owned(),
     })
 }
 
 /// Asks all hosts.
-pub async fn roster(hosts_from: &HostsSource, meet: &MeetArgs) -> Result<Roster, Failure> {
+pub async fn roster(hosts_from: &HostsSource, host_keys: &HostKeyArgs) -> Result<Roster, Failure> {
     let hosts = load_hosts(hosts_from)?;
     let list = |host: &Host| ["list", "--workdir", &host.workdir].map(str::to_owned).to_vec();
-    let answers = exec_on_all(&hosts, meet, list).await?;
+    let answers = exec_on_all(&hosts, host_keys, list).await?;
     let mut roster = Roster { hosts, ..Roster::default() };
     for (index, answer) in answers.into_iter().enumerate() {
         match answer.and_then(|text| decode::<Vec<RunEntry>>(&roster.hosts[index], &text)) {
@@ -146,7 +137,8 @@ pub async fn roster(hosts_from: &HostsSource, meet: &MeetArgs) -> Result<Roster,
 }
 
 impl Roster {
-    /// Hosts that share a workdir report each other's parts: keeps, of each part, the report of the host it belongs to, else the first one.
+    /// Hosts that share a workdir report each other's parts: keeps, of each part, the report of the host it
+    /// belongs to, else the first one.
     fn drop_shared(&mut self) {
         let mut kept: Vec<(usize, RunEntry)> = Vec::new();
         for (index, entry) in std::mem::take(&mut self.entries) {
@@ -179,8 +171,8 @@ impl Roster {
         runs
     }
 
-    /// The run that is meant: by its full name, by the beginning of it when that is unique (among those that are not finished, if there
-    /// are such), or the only one that is not finished.
+    /// The run that is meant: by its full name, by the beginning of it when that is unique (among those that
+    /// are not finished, if there are such), or the only one that is not finished.
     pub fn pick(&self, wanted: Option<&str>) -> Result<Found<'_>, Failure> {
         let runs = self.runs();
         if let Some(found) = wanted.and_then(|name| runs.iter().find(|found| found.run == name)) {
@@ -363,6 +355,6 @@ mod tests {
             .silent
             .push((0, rankdeck_link::LinkError { error: "host a: refused".into(), hint: "sshd".into() }));
         let failure = roster.pick(None).unwrap_err();
-        assert_eq!((failure.code, failure.hints.as_slice()), (3, &["sshd".to_owned()][..]));
+        assert_eq!((failure.code, failure.cause.hint.as_str()), (3, "sshd"));
     }
 }

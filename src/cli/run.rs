@@ -1,15 +1,15 @@
 //! `rankdeck run`: launch and watch.
 
-use super::args::{FaceArgs, MeetArgs, RunArgs};
-use super::choose::{self, Chosen, Place};
+use super::args::{HostKeyArgs, OutputArgs, RunArgs};
+use super::choose::{self, OutputChoice, TerminalInfo};
 use super::roster::{own_binary, trainer_binary};
+use super::run_id::{RUNS, new_run_id};
 use super::{Failure, code, preflight, print, prompt, provision};
-use crate::shell::clock::wall_time;
 use crate::shell::driver;
 use crate::shell::driver::{Connector, End, Session, Why};
-use crate::shell::errand::Errand;
-use crate::shell::face::Face;
 use crate::shell::headless::Form;
+use crate::shell::objective::Objective;
+use crate::shell::output::Output;
 use crate::shell::record;
 use crate::shell::record::Recorder;
 use crate::shell::{log, summary};
@@ -17,6 +17,7 @@ use rankdeck_config::HostsSource;
 use rankdeck_config::locate::Locator;
 use rankdeck_core::Goal;
 use rankdeck_link::{LinkEvent, LinkHandle, LinkRequest, Opening};
+use rankdeck_proto::clock::wall_time;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::{NodeRank, RunId};
 use rankdeck_types::plan::{PlanDraft, Until};
@@ -26,12 +27,10 @@ use tokio::sync::mpsc;
 
 /// Link events that may wait for the driver.
 pub const INBOX: usize = 1024;
-/// Folder of runs, on the console too.
-pub const RUNS: &str = "runs";
 
 /// `rankdeck run`.
 pub async fn run(hosts_from: &HostsSource, args: RunArgs) -> Result<u8, Failure> {
-    let chosen = choose::choose(&args.face, &Place::here())?;
+    let chosen = choose::choose(&args.output, &TerminalInfo::here())?;
     let mut sets = args.set.clone();
     sets.extend(args.name.as_ref().map(|name| format!("run.name={}", toml::Value::String(name.clone()))));
     let draft = rankdeck_config::load_draft(hosts_from, &args.experiment, &sets, |experiment| {
@@ -39,25 +38,27 @@ pub async fn run(hosts_from: &HostsSource, args: RunArgs) -> Result<u8, Failure>
     })?;
     let draft = leave_out(draft, &args.exclude)?;
     let (draft, warnings) = cleared(draft, hosts_from, &args, chosen).await?;
-    let errand = if args.detach { Errand::Detach } else { Errand::Watch };
+    let objective = if args.detach { Objective::Detach } else { Objective::Watch };
     let builtin = draft.experiment.launch.command.is_empty();
     let (run, hosts) = (draft.run.clone(), draft.hosts.clone());
     let excluded = draft.excluded.clone();
     let goal = Goal::Launch(Box::new(draft));
-    let road = Road { run: &run, opening: Opening::Launch, builtin, meet: &args.meet, chosen };
-    let links = open_links(&hosts, &road, |host| !excluded.contains(&host.name))?;
+    let options =
+        LinkOptions { run: &run, opening: Opening::Launch, builtin, host_keys: &args.host_keys, chosen };
+    let links = open_links(&hosts, &options, |host| !excluded.contains(&host.name))?;
     let spares = hosts.into_iter().filter(|host| excluded.contains(&host.name)).collect();
-    let watching = Watching { until: args.until, errand, spares, warnings, record: Some(&run) };
-    let end = console(goal, watching, links, &args.meet, chosen).await?;
-    Ok(finish(&end, &args.face, &run))
+    let watching = ConsoleOptions { until: args.until, objective, spares, warnings, record: Some(&run) };
+    let end = console(goal, watching, links, &args.host_keys, chosen).await?;
+    Ok(finish(&end, &args.output, &run))
 }
 
-/// Preflight, and what it decides: the draft with everything that only the hosts could tell, and with its code on every host; and what it warned of.
+/// Preflight, and what it decides: the draft with everything that only the hosts could tell, and with its
+/// code on every host; and what it warned of.
 async fn cleared(
     mut draft: PlanDraft,
     hosts_from: &HostsSource,
     args: &RunArgs,
-    chosen: Chosen,
+    chosen: OutputChoice,
 ) -> Result<(PlanDraft, Vec<String>), Failure> {
     let locator = Locator::new(hosts_from, &args.experiment);
     let packed = provision::pack_code(&draft, &args.experiment)?;
@@ -72,10 +73,10 @@ async fn cleared(
         can_upload: own_binary().ok().as_deref().and_then(trainer_binary).is_some(),
         places,
     };
-    let report = preflight::preflight(&subject, &args.meet).await?;
+    let report = preflight::preflight(&subject, &args.host_keys).await?;
     preflight::complain(&report, &locator);
     if let Err(failure) = preflight::verdict(&report, &locator) {
-        if chosen == Chosen::Lines(Form::Json) {
+        if chosen == OutputChoice::Lines(Form::Json) {
             preflight::refuse(&report, &locator, &draft.run, &failure);
         }
         return Err(failure);
@@ -83,7 +84,7 @@ async fn cleared(
     if let Some(packed) = &packed {
         let codes =
             report.answers.iter().map(|answer| answer.as_ref().ok().map(|found| found.findings.code.clone()));
-        provision::bring_code(&provision::lacking(&members.hosts, codes), packed, &args.meet).await?;
+        provision::bring_code(&provision::lacking(&members.hosts, codes), packed, &args.host_keys).await?;
         draft.experiment.launch.code = Some(provision::by_hash(packed));
     }
     if members.hosts.len() > 1 {
@@ -111,32 +112,18 @@ fn leave_out(mut draft: PlanDraft, names: &[String]) -> Result<PlanDraft, Failur
     }
 }
 
-/// `NAME-YYYYMMDD-HHMMSS`, local time; `-2`, `-3`, ... follow where this folder already knows a run of that name, so that two consoles that begin
-/// in the same second do not meet in one run.
-pub fn new_run_id(name: &str) -> RunId {
-    free_run_id(&format!("{name}-{}", jiff::Zoned::now().strftime("%Y%m%d-%H%M%S")), |id| {
-        Path::new(RUNS).join(id).exists()
-    })
-}
-
-fn free_run_id(stem: &str, taken: impl Fn(&str) -> bool) -> RunId {
-    let numbered = (2..).map(|n| format!("{stem}-{n}"));
-    let id = std::iter::once(stem.to_owned()).chain(numbered).find(|id| !taken(id));
-    RunId(id.unwrap_or_else(|| stem.to_owned()))
-}
-
 /// What all links of a console have in common.
-pub struct Road<'a> {
+pub struct LinkOptions<'a> {
     /// The run.
     pub run: &'a RunId,
     /// Start agents, or find them.
     pub opening: Opening,
     /// The built-in trainer is needed.
     pub builtin: bool,
-    /// How to meet hosts.
-    pub meet: &'a MeetArgs,
+    /// Which host keys to accept.
+    pub host_keys: &'a HostKeyArgs,
     /// Screen or lines.
-    pub chosen: Chosen,
+    pub chosen: OutputChoice,
 }
 
 /// Links, what comes from them, and the way to open more.
@@ -150,17 +137,22 @@ pub struct Links {
 }
 
 /// Opens one link per host that is `wanted`.
-pub fn open_links(hosts: &[Host], road: &Road, wanted: impl Fn(&Host) -> bool) -> Result<Links, Failure> {
+pub fn open_links(
+    hosts: &[Host],
+    options: &LinkOptions,
+    wanted: impl Fn(&Host) -> bool,
+) -> Result<Links, Failure> {
     let agent_binary = own_binary()?;
     let found_trainer = trainer_binary(&agent_binary);
-    let trainer_binary = if road.builtin { found_trainer.clone() } else { None };
-    let interactive = road.chosen == Chosen::Screen || prompt::can_ask() || road.meet.accept_new_host_keys;
+    let trainer_binary = if options.builtin { found_trainer.clone() } else { None };
+    let interactive =
+        options.chosen == OutputChoice::Screen || prompt::can_ask() || options.host_keys.accept_new_host_keys;
     let (events, inbox) = mpsc::channel(INBOX);
     let request = LinkRequest {
         node: NodeRank(0),
         host: Host::default(),
-        run: road.run.clone(),
-        opening: road.opening,
+        run: options.run.clone(),
+        opening: options.opening,
         agent_binary,
         trainer_binary,
         interactive,
@@ -188,11 +180,11 @@ pub fn open_links(hosts: &[Host], road: &Road, wanted: impl Fn(&Host) -> bool) -
 }
 
 /// What a console watches a run with, besides the links.
-pub struct Watching<'a> {
+pub struct ConsoleOptions<'a> {
     /// When to stop.
     pub until: Vec<Until>,
     /// What the command came for.
-    pub errand: Errand,
+    pub objective: Objective,
     /// Hosts that could join.
     pub spares: Vec<Host>,
     /// What the preflight warned of.
@@ -204,14 +196,14 @@ pub struct Watching<'a> {
 /// Runs a console over open links.
 pub async fn console(
     goal: Goal,
-    watching: Watching<'_>,
+    watching: ConsoleOptions<'_>,
     Links { links, inbox, connector }: Links,
-    meet: &MeetArgs,
-    chosen: Chosen,
+    host_keys: &HostKeyArgs,
+    chosen: OutputChoice,
 ) -> Result<End, Failure> {
-    let Watching { until, errand, spares, warnings, record } = watching;
-    let errand = if chosen == Chosen::Screen { errand } else { errand.without_screen() };
-    let linger = errand == Errand::Linger;
+    let ConsoleOptions { until, objective, spares, warnings, record } = watching;
+    let objective = if chosen == OutputChoice::Screen { objective } else { objective.without_screen() };
+    let linger = objective == Objective::Linger;
     let (recorder, log) = match record.map(|run| open_record(run, &goal, &until, linger)).transpose()? {
         Some((recorder, log)) => (Some(recorder), Some(log)),
         None => (None, None),
@@ -219,22 +211,22 @@ pub async fn console(
     let session = Session {
         goal,
         until,
-        errand,
+        objective,
         links,
         inbox,
         connector,
         spares,
         warnings,
         recorder,
-        accept_new_host_keys: meet.accept_new_host_keys,
+        accept_new_host_keys: host_keys.accept_new_host_keys,
         can_ask: prompt::can_ask(),
     };
     drive(session, choose::open(chosen, log)?).await
 }
 
 /// Runs a console.
-pub async fn drive(session: Session, face: Face) -> Result<End, Failure> {
-    driver::drive(session, face).await.map_err(|error| {
+pub async fn drive(session: Session, output: Output) -> Result<End, Failure> {
+    driver::drive(session, output).await.map_err(|error| {
         Failure::failed(format!("the terminal failed: {error}"))
             .hint("the run goes on: `rankdeck attach`, or `rankdeck attach --headless`")
     })
@@ -256,8 +248,8 @@ fn open_record(
     Ok((recorder, log))
 }
 
-/// The last words, and the exit code.
-pub fn finish(end: &End, face: &FaceArgs, run: &RunId) -> u8 {
+/// Prints the summary; returns the exit code.
+pub fn finish(end: &End, output: &OutputArgs, run: &RunId) -> u8 {
     match (end.why, &end.finished) {
         (Why::Detached, _) => {
             let text = format!(
@@ -267,11 +259,11 @@ pub fn finish(end: &End, face: &FaceArgs, run: &RunId) -> u8 {
         }
         (Why::Cut, _) => {
             let text = format!(
-                "left run {run} as it is; nothing is proved\nhint: `rankdeck ps`, `rankdeck stop {run} --kill`"
+                "left run {run} as it is; its processes may still run\nhint: `rankdeck ps`, `rankdeck stop {run} --kill`"
             );
             print::stderr(&text);
         }
-        (_, Some(finished)) if !face.json => {
+        (_, Some(finished)) if !output.json => {
             for line in summary::lines(&end.model, finished, end.record.as_deref()) {
                 if !print::stdout(&line) {
                     break;
@@ -280,8 +272,8 @@ pub fn finish(end: &End, face: &FaceArgs, run: &RunId) -> u8 {
         }
         _ => {}
     }
-    // Who reads stdout on this terminal has just read it.
-    let read = end.finished.is_some() && !face.json && io::stdout().is_terminal();
+    // On a terminal the summary has just been read on stdout.
+    let read = end.finished.is_some() && !output.json && io::stdout().is_terminal();
     if !read
         && end.why == Why::Done
         && !matches!(end.code, code::SUCCESS | code::INTERRUPTED)
@@ -293,21 +285,6 @@ pub fn finish(end: &End, face: &FaceArgs, run: &RunId) -> u8 {
 }
 
 /// The form of lines for commands that show nothing themselves.
-pub fn plain() -> Chosen {
-    Chosen::Lines(Form::Plain { logs: false })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_second_run_of_the_same_second_gets_a_name_of_its_own() {
-        let mut known = vec![];
-        for expected in ["a-1", "a-1-2", "a-1-3"] {
-            let id = free_run_id("a-1", |id| known.iter().any(|name| name == id));
-            assert_eq!(id.0, expected);
-            known.push(id.0);
-        }
-    }
+pub fn plain() -> OutputChoice {
+    OutputChoice::Lines(Form::Plain { logs: false })
 }

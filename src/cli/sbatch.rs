@@ -1,7 +1,8 @@
 //! `rankdeck sbatch`: a script that runs an experiment in a Slurm job.
 //!
-//! The console is the batch script itself (`exec`), so that `scancel --batch --signal=TERM` and the warning before the time limit reach it: it stops
-//! the run with a checkpoint, and the job ends when every agent has proved that nothing is left.
+//! The console is the batch script itself (`exec`), so that `scancel --batch --signal=TERM` and the warning
+//! before the time limit reach it: it stops the run with a checkpoint, and the job ends when every agent has
+//! verified that nothing is left.
 
 use super::args::SbatchArgs;
 use super::roster::own_binary;
@@ -15,8 +16,10 @@ use std::process::{Command, Stdio};
 pub fn sbatch(hosts_path: &Path, args: &SbatchArgs) -> Result<u8, Failure> {
     let experiment = rankdeck_config::load_experiment(&args.experiment, &args.set)?;
     let binary = own_binary()?.display().to_string();
-    let folder = std::env::current_dir()
-        .map_err(|error| Failure::failed(format!("failed to find the current folder: {error}")))?;
+    let folder = std::env::current_dir().map_err(|error| {
+        Failure::failed(format!("failed to find the current folder: {error}"))
+            .hint("`cd` into a folder that exists and that you may read")
+    })?;
     let script = script(args, hosts_path, &experiment.run.name, &binary, &folder)?;
     if args.dry_run {
         print::stdout(script.trim_end());
@@ -75,7 +78,8 @@ fn script(
     }
     args.option.iter().for_each(|text| option(text.clone()));
     if let Some(bad) = lines.iter().find(|line| line.contains('\n')) {
-        return Err(Failure::usage(format!("an option of sbatch is one line, and this is not: {bad:?}")));
+        return Err(Failure::usage(format!("an option of sbatch must be one line: {bad:?}"))
+            .hint("give each option with an `--option` of its own"));
     }
     let experiment = args.experiment.display().to_string();
     let mut words = vec![binary, "run", &experiment, "--slurm", "--headless"];

@@ -1,59 +1,58 @@
-//! `rankdeck stop`: stops a run and says `stopped` only when every host has proved it (CLI-3).
+//! `rankdeck stop`: stops a run and says `stopped` only when every host has verified it (CLI-3).
 
 use super::args::StopArgs;
 use super::join::Target;
 use super::roster::{Found, Roster, State, decode, exec_on_all, roster};
 use super::{Failure, code, print};
-use crate::shell::errand::Errand;
+use crate::shell::objective::Objective;
 use crate::shell::summary;
-use crate::shell::words::{plural, printable};
 use rankdeck_config::HostsSource;
 use rankdeck_proto::message::{StopMode, Survivor};
 use rankdeck_proto::run_entry::RunState;
 use rankdeck_types::host::Host;
+use rankdeck_types::words::{clean, plural};
 use serde::Deserialize;
 
 /// `rankdeck stop`.
 pub async fn stop(hosts_from: &HostsSource, args: StopArgs) -> Result<u8, Failure> {
-    let roster = roster(hosts_from, &args.meet).await?;
+    let roster = roster(hosts_from, &args.host_keys).await?;
     let found = roster.pick(args.run.as_deref())?;
     let silent = silent_of(&roster, &found);
     let mode = if args.kill { StopMode::Kill } else { StopMode::Clean };
-    let mut proof = Proof::default();
+    let mut check = StopCheck::default();
     if found.state == State::Running {
         let target = Target::new(&roster, &found)?;
         print::stderr(&format!("stopping run {} on {}", target.run, plural(target.hosts.len(), "host")));
-        let end = target.errand(Errand::stop(mode), &args.meet).await?;
+        let end = target.pursue(Objective::stop(mode), &args.host_keys).await?;
         match &end.finished {
             Some(finished) => {
-                let lines = summary::proof(&end.model, finished);
-                proof.stopped = lines.first().is_some_and(|line| line.starts_with("stopped: proved"));
-                proof.lines = lines;
+                check.stopped = summary::is_verified(finished);
+                check.lines = summary::verification(&end.model, finished);
             }
             None => {
                 let open = end.model.hosts.iter().filter(|host| host.stopped.is_none());
-                proof.lines.extend(open.map(|host| format!("  no proof from {}", host.name)));
+                check.lines.extend(open.map(|host| summary::unverified(&host.name)));
             }
         }
     } else {
-        proof.stopped = true;
+        check.stopped = true;
     }
-    // Where no agent is left to prove anything, a sweep does.
+    // Where no agent is left to ask, a sweep looks for processes.
     for (host, survivors) in sweep(&roster, &found, &args).await? {
-        proof.add(&host, survivors);
+        check.add(&host, survivors);
     }
-    proof.print(&found, &silent)
+    check.print(&found, &silent)
 }
 
 #[derive(Debug, Default)]
-struct Proof {
+struct StopCheck {
     stopped: bool,
     swept: usize,
     lines: Vec<String>,
     unreachable: bool,
 }
 
-impl Proof {
+impl StopCheck {
     fn add(&mut self, host: &str, survivors: Result<Vec<Survivor>, rankdeck_link::LinkError>) {
         match survivors {
             Ok(survivors) => {
@@ -61,14 +60,14 @@ impl Proof {
                 self.stopped &= survivors.is_empty();
                 self.lines.extend(
                     survivors.iter().map(|s| {
-                        format!("  still there: {host}:{} {} (state {})", s.pid, s.command, s.state)
+                        format!("  still running: {host}:{} {} (state {})", s.pid, s.command, s.state)
                     }),
                 );
             }
             Err(error) => {
                 self.stopped = false;
                 self.unreachable = true;
-                self.lines.push(format!("  no proof from {host}: {}", error.error));
+                self.lines.push(format!("{}: {}", summary::unverified(host), error.error));
             }
         }
     }
@@ -77,30 +76,33 @@ impl Proof {
         if !silent.is_empty() {
             self.stopped = false;
             self.unreachable = true;
-            self.lines
-                .extend(silent.iter().map(|host| format!("  no proof from {host}: it could not be reached")));
+            let unreached = |host: &String| format!("{}: no connection", summary::unverified(host));
+            self.lines.extend(silent.iter().map(unreached));
         }
-        let lines: Vec<String> = self.lines.iter().map(|line| printable(line)).collect();
+        let lines: Vec<String> = self.lines.iter().map(|line| clean(line)).collect();
         if self.stopped {
             lines.iter().for_each(|line| {
                 print::stdout(line);
             });
             if self.swept > 0 || lines.is_empty() {
                 print::stdout(&format!(
-                    "stopped: run {}, no process left on {}",
+                    "stopped: run {}: verified, no process is left on {}",
                     found.run,
                     plural(found.hosts().len(), "host")
                 ));
             }
             return Ok(code::SUCCESS);
         }
-        print::stdout(&format!("NOT PROVED STOPPED: run {}", found.run));
-        lines.iter().filter(|line| !line.starts_with("NOT PROVED")).for_each(|line| {
+        print::stdout(&format!("{}: run {}", summary::NOT_VERIFIED, found.run));
+        lines.iter().filter(|line| !line.starts_with(summary::NOT_VERIFIED)).for_each(|line| {
             print::stdout(line);
         });
         let code = if self.unreachable { code::HOST } else { code::FAILED };
-        Err(Failure { code, ..Failure::failed(format!("run {} is not proved stopped", found.run)) }
-            .hint(format!("`rankdeck stop {} --kill`, or look at the host itself", found.run)))
+        Err(Failure {
+            code,
+            ..Failure::failed(format!("could not verify that run {} has stopped", found.run))
+        }
+        .hint(format!("`rankdeck stop {} --kill`, or log in to the host and end them there", found.run)))
     }
 }
 
@@ -122,7 +124,7 @@ struct Swept {
 
 type Survivors = Result<Vec<Survivor>, rankdeck_link::LinkError>;
 
-/// Sweeps the hosts where the run has no agent: left over ones always, finished ones for the proof.
+/// Sweeps the hosts where the run has no agent: left over ones always, finished ones for the check.
 async fn sweep(
     roster: &Roster,
     found: &Found<'_>,
@@ -135,7 +137,7 @@ async fn sweep(
         .filter_map(|(index, _)| roster.hosts.get(*index).cloned())
         .collect();
     let run = found.run.to_owned();
-    let answers = exec_on_all(&hosts, &args.meet, |host| {
+    let answers = exec_on_all(&hosts, &args.host_keys, |host| {
         ["sweep", "--run", &run, "--workdir", &host.workdir].map(str::to_owned).to_vec()
     })
     .await?;
@@ -162,14 +164,14 @@ mod tests {
     }
 
     #[test]
-    fn cli_3_stopped_needs_every_proof() {
-        let proved = || Proof { stopped: true, ..Proof::default() };
-        assert_eq!(proved().print(&found(), &[]), Ok(0));
-        let mut left = proved();
+    fn cli_3_stopped_needs_every_host() {
+        let verified = || StopCheck { stopped: true, ..StopCheck::default() };
+        assert_eq!(verified().print(&found(), &[]), Ok(0));
+        let mut left = verified();
         left.add("a", Ok(vec![survivor()]));
         assert_eq!(left.print(&found(), &[]).unwrap_err().code, 1);
-        assert_eq!(proved().print(&found(), &["b".into()]).unwrap_err().code, 3);
-        let mut unknown = proved();
+        assert_eq!(verified().print(&found(), &["b".into()]).unwrap_err().code, 3);
+        let mut unknown = verified();
         unknown.add("a", Err(rankdeck_link::LinkError { error: "gone".into(), hint: String::new() }));
         assert_eq!(unknown.print(&found(), &[]).unwrap_err().code, 3);
     }

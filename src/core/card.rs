@@ -3,8 +3,8 @@
 //!
 //! Owner: `core::watch` fills it in and bounds every list. No decision is made from it.
 
-use crate::words::seconds;
 use rankdeck_types::ids::Rank;
+use rankdeck_types::words;
 use serde::{Deserialize, Serialize};
 
 /// The evidence behind a verdict.
@@ -52,7 +52,7 @@ impl Card {
             ("", |side| format!("rank {} on {}", side.rank, side.host)),
             ("step", Side::step),
             ("phase", Side::phase_text),
-            ("silent for", |side| side.silent_ms.map(seconds).unwrap_or_default()),
+            ("silent for", |side| side.silent_ms.map(words::duration_ms).unwrap_or_default()),
             ("collective", |side| side.call.as_ref().map(Call::place).unwrap_or_default()),
             ("size", |side| side.call.as_ref().map(Call::size).unwrap_or_default()),
             ("called at", |side| side.call.as_ref().map(|call| short(&call.site)).unwrap_or_default()),
@@ -162,9 +162,9 @@ impl Side {
                 facts.push(format!(
                     "rank {rank}: phase {}{activity} for {}{amount}, iteration {}, last sign of life {} ago, {place}",
                     self.phase,
-                    seconds(self.phase_age_ms.unwrap_or(0)),
+                    words::duration_ms(self.phase_age_ms.unwrap_or(0)),
                     self.train_iter.unwrap_or(0),
-                    seconds(silent_ms),
+                    words::duration_ms(silent_ms),
                 ));
             }
         }
@@ -197,7 +197,7 @@ impl Side {
         }
         let activity = if self.activity.is_empty() { String::new() } else { format!(", {}", self.activity) };
         let amount = if self.amount.is_empty() { String::new() } else { format!(" {}", self.amount) };
-        let age = self.phase_age_ms.map(|ms| format!(" for {}", seconds(ms))).unwrap_or_default();
+        let age = self.phase_age_ms.map(|ms| format!(" for {}", words::duration_ms(ms))).unwrap_or_default();
         format!("{}{activity}{amount}{age}", self.phase)
     }
 }
@@ -287,9 +287,9 @@ impl Call {
     /// `inside all_reduce grad #47 for 6.2 s`, `left ... 6.4 s ago`.
     pub fn place(&self) -> String {
         if self.inside {
-            format!("inside {} for {}", self.name(), seconds(self.age_ms))
+            format!("inside {} for {}", self.name(), words::duration_ms(self.age_ms))
         } else {
-            format!("left {} {} ago", self.name(), seconds(self.age_ms))
+            format!("left {} {} ago", self.name(), words::duration_ms(self.age_ms))
         }
     }
 

@@ -6,10 +6,10 @@
 //! - HOST-2: nothing is decided about a host while its records are being replayed ([`HostModel::caught_up`]).
 
 use crate::model::HostModel;
-use crate::words;
 use rankdeck_proto::message::StopMode;
 use rankdeck_types::ids::{Generation, Timestamp};
 use rankdeck_types::link_state::LinkState;
+use rankdeck_types::words;
 
 /// The stage of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

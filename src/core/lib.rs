@@ -30,7 +30,6 @@ mod testkit;
 pub mod trace;
 mod update;
 mod watch;
-mod words;
 
 pub use pace_history::PaceHistory;
 

@@ -8,8 +8,8 @@
 #![deny(clippy::wildcard_enum_match_arm)]
 
 use crate::report::Outcome;
-use crate::words::SIGABRT;
 use rankdeck_proto::message::{FinishReason, StopMode};
+use rankdeck_types::exit::SIGABRT;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::{Generation, NodeRank, Rank, Timestamp};
 use rankdeck_types::plan::Plan;

@@ -132,7 +132,8 @@ impl Ctx<'_> {
 
     /// Adds a line that a record said.
     pub fn note_at(&mut self, time: WallTime, tone: Tone, text: impl Into<String>) {
-        let line = HistoryLine { at: self.now, time, tone, text: crate::words::clip(&text.into(), 400) };
+        let line =
+            HistoryLine { at: self.now, time, tone, text: rankdeck_types::words::clip(&text.into(), 400) };
         self.model.history.push_back(line);
         if self.model.history.len() > HISTORY {
             self.model.history.pop_front();

@@ -12,6 +12,7 @@ use crate::ssh::exec::Opening;
 use crate::ssh::exec::Output;
 use crate::ssh::user_config::Target;
 use crate::ssh::{Operator, SshError, exec, quote};
+use rankdeck_types::words;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -75,7 +76,7 @@ impl Image {
         file.seek(io::SeekFrom::Start(offset))?;
         let mut bytes = Vec::new();
         file.take(size).read_to_end(&mut bytes)?;
-        Ok(hexadecimal(&Sha256::digest(&bytes)))
+        Ok(words::hex(&Sha256::digest(&bytes)))
     }
 }
 
@@ -85,14 +86,10 @@ fn hash(path: &Path) -> io::Result<String> {
     let mut buffer = vec![0; 1 << 20];
     loop {
         match file.read(&mut buffer)? {
-            0 => return Ok(hexadecimal(&digest.finalize())),
+            0 => return Ok(words::hex(&digest.finalize())),
             count => digest.update(&buffer[..count]),
         }
     }
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What a host must have.
@@ -129,7 +126,7 @@ impl Package {
             None => self.agent_folder(),
             Some(trainer) => {
                 let both = Sha256::digest(format!("{} {}", self.agent.sha256, trainer.sha256));
-                hexadecimal(&both).chars().take(16).collect()
+                words::hex(&both).chars().take(16).collect()
             }
         }
     }

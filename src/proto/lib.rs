@@ -13,6 +13,7 @@
 //! tfrecord      TensorBoard's event files
 //! ```
 
+pub mod clock;
 pub mod examination;
 pub mod folders;
 pub mod frame;

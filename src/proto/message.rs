@@ -26,7 +26,8 @@ pub use page_sample::{
     Activity, CollectiveSample, GroupSample, IterationSample, PageSample, Phase, RecentCollective,
 };
 pub use rank_event::{Counters, Evaluation, FinishReason, RankEvent, Returns};
-pub use record::{Exit, Record, RecordEvent, Survivor};
+pub use rankdeck_types::exit::Exit;
+pub use record::{Record, RecordEvent, Survivor};
 pub use sample::{
     CgroupSample, ChildSample, GpuSample, HostSample, HostSignals, LinkSample, RankSample, RankSignals,
 };

@@ -192,7 +192,7 @@ fn write(root: &Path, files: &[String], part: &Path) -> Result<(String, u64), (P
         }
     }
     out.flush().map_err(here)?;
-    let hash = out.digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    let hash = rankdeck_types::words::hex(&out.digest.finalize());
     Ok((hash, out.bytes))
 }
 
@@ -227,7 +227,7 @@ pub fn unpack(pack: &Path, hash: &str, target: &Path) -> Result<(), HintedError>
 fn digest(path: &Path) -> io::Result<String> {
     let mut out = Hashing { inner: io::sink(), digest: Sha256::new(), bytes: 0 };
     io::copy(&mut File::open(path)?, &mut out)?;
-    Ok(out.digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(rankdeck_types::words::hex(&out.digest.finalize()))
 }
 
 fn extract(pack: &Path, into: &Path) -> io::Result<()> {

@@ -1,7 +1,7 @@
 //! Questions of links, asked on the controlling terminal while no screen is up.
 //!
-//! Owner: one thread, so that the questions of several hosts come one after the other. It may stay blocked on the terminal when the console
-//! ends; [`restore`] then gives the terminal its echo back.
+//! Owner: one thread, so that the questions of several hosts come one after the other. It may stay blocked on
+//! the terminal when the console ends; [`restore`] then gives the terminal its echo back.
 
 use rankdeck_types::ids::NodeRank;
 use rankdeck_types::link_state::Prompt;

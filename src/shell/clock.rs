@@ -1,7 +1,7 @@
 //! The console's clocks: one monotonic for decisions, one wall clock for showing.
 
 use rankdeck_types::ids::{Timestamp, WallTime};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// Milliseconds since the console began; tokio's clock, so that tests and simulations can pause it.
@@ -31,9 +31,12 @@ impl Clock {
     }
 }
 
-/// Seconds since the epoch.
-pub fn wall_time() -> WallTime {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+/// Local time of day.
+pub fn time_of_day(time: WallTime) -> String {
+    jiff::Timestamp::from_millisecond((time * 1000.0) as i64).map_or_else(
+        |_| "--:--:--".to_owned(),
+        |at| at.to_zoned(jiff::tz::TimeZone::system()).strftime("%H:%M:%S").to_string(),
+    )
 }
 
 /// The earlier of two deadlines.

@@ -1,14 +1,16 @@
-//! The one loop: everything that happens becomes an event, the core answers with effects, and those are carried out here.
+//! The one loop: everything that happens becomes an event, the core answers with effects, and those are
+//! carried out here.
 //!
-//! Owner: the console process; it owns the core, the links, the record and the face. Nothing else changes any of them.
-//! Cancel-safety: every branch of the one `select` may be dropped at its await without losing anything (channel, signal, key stream, timer).
+//! Owner: the console process; it owns the core, the links, the record and the output. Nothing else changes
+//! any of them. Cancel-safety: every branch of the one `select` may be dropped at its await without losing
+//! anything (channel, signal, key stream, timer).
 
 use super::ask::{self, Answer, Asker};
-use super::clock::{Clock, earlier, wall_time};
-use super::errand::{Errand, Wish};
-use super::face::Face;
+use super::clock::{Clock, earlier};
 use super::frames::Want;
 use super::headless::{Form, Printer, note};
+use super::objective::{Next, Objective};
+use super::output::Output;
 use super::record::{self, Recorder};
 use super::screen::Heard;
 use super::signals::{Signalled, Signals};
@@ -19,6 +21,7 @@ use rankdeck_core::model::Model;
 use rankdeck_core::report::ReportBody;
 use rankdeck_core::{Core, Goal};
 use rankdeck_link::{LinkCommand, LinkEvent, LinkHandle};
+use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::message::StopMode;
 use rankdeck_tui::{Action, Role};
 use rankdeck_types::host::Host;
@@ -27,6 +30,7 @@ use rankdeck_types::link_state::{LinkState, Prompt};
 use rankdeck_types::plan::{Plan, Until};
 use std::collections::VecDeque;
 use std::io;
+use std::path::Path;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -41,7 +45,8 @@ const BURST: usize = 256;
 /// Exit code of an interrupted console.
 const INTERRUPTED: u8 = 130;
 
-/// Opens a link to a host of this index that is to get an agent; the flag: the built-in trainer is needed there.
+/// Opens a link to a host of this index that is to get an agent; the flag: the built-in trainer is needed
+/// there.
 pub type Connector = Box<dyn Fn(NodeRank, &Host, bool) -> LinkHandle + Send>;
 
 /// Everything that a console works with.
@@ -51,7 +56,7 @@ pub struct Session {
     /// When to stop the run.
     pub until: Vec<Until>,
     /// What the command came for.
-    pub errand: Errand,
+    pub objective: Objective,
     /// One per host, already open.
     pub links: Vec<LinkHandle>,
     /// What comes from them.
@@ -73,7 +78,7 @@ pub struct Session {
 /// How a console ended.
 #[derive(Debug)]
 pub struct End {
-    /// Exit code by DESIGN 4.
+    /// The console's exit code.
     pub code: u8,
     /// Why it ended.
     pub why: Why,
@@ -92,7 +97,7 @@ pub enum Why {
     Done,
     /// The run goes on without it.
     Detached,
-    /// The errand gave up on hosts that cannot be reached.
+    /// The objective gave up on hosts that cannot be reached.
     GaveUp,
     /// A third signal, or the terminal failed.
     Cut,
@@ -102,12 +107,12 @@ pub enum Why {
 ///
 /// # Errors
 /// When signals cannot be taken over, or the first frame cannot be drawn.
-pub async fn drive(session: Session, face: Face) -> io::Result<End> {
-    let mut signals = Signals::new(matches!(face, Face::Screen(_)))?;
+pub async fn drive(session: Session, output: Output) -> io::Result<End> {
+    let mut signals = Signals::new(matches!(output, Output::Screen(_)))?;
     let (answers_in, mut answers) = mpsc::channel::<Answer>(64);
     let mut session = session;
     let warnings = std::mem::take(&mut session.warnings);
-    let mut driver = Driver::new(session, face, answers_in);
+    let mut driver = Driver::new(session, output, answers_in);
     driver.tell(Event::WallClock { time: wall_time() });
     driver.recall();
     if !warnings.is_empty() {
@@ -122,7 +127,7 @@ pub async fn drive(session: Session, face: Face) -> io::Result<End> {
         let inbox_open = driver.inbox_open;
         tokio::select! {
             signal = signals.next() => driver.on_signal(signal, &mut signals).await?,
-            input = driver.face.next_input() => driver.on_input(input, &mut signals).await?,
+            input = driver.output.next_input() => driver.on_input(input, &mut signals).await?,
             event = driver.inbox.recv(), if inbox_open => driver.on_link(event),
             Some((node, answer)) = answers.recv() => driver.tell(Event::PromptAnswered { node, answer }),
             () = driver.clock.sleep_until(wake) => driver.on_time(),
@@ -134,13 +139,13 @@ pub async fn drive(session: Session, face: Face) -> io::Result<End> {
 struct Driver {
     core: Core,
     clock: Clock,
-    face: Face,
+    output: Output,
     links: Vec<LinkHandle>,
     inbox: mpsc::Receiver<(NodeRank, LinkEvent)>,
     inbox_open: bool,
     connector: Option<Connector>,
     recorder: Option<Recorder>,
-    errand: Errand,
+    objective: Objective,
     accept_new_host_keys: bool,
     can_ask: bool,
     asker: Option<Asker>,
@@ -155,22 +160,22 @@ struct Driver {
 }
 
 impl Driver {
-    fn new(session: Session, face: Face, answers: mpsc::Sender<Answer>) -> Driver {
+    fn new(session: Session, output: Output, answers: mpsc::Sender<Answer>) -> Driver {
         let core = Core::new(session.goal, session.until, Timestamp(0));
-        let mut face = face;
-        if let Face::Screen(screen) = &mut face {
+        let mut output = output;
+        if let Output::Screen(screen) = &mut output {
             screen.view.spares = session.spares;
         }
         Driver {
-            core: if session.errand == Errand::Linger { core.lingering() } else { core },
+            core: if session.objective == Objective::Linger { core.lingering() } else { core },
             clock: Clock::new(),
-            face,
+            output,
             links: session.links,
             inbox: session.inbox,
             inbox_open: true,
             connector: session.connector,
             recorder: session.recorder,
-            errand: session.errand,
+            objective: session.objective,
             accept_new_host_keys: session.accept_new_host_keys,
             can_ask: session.can_ask,
             asker: None,
@@ -222,25 +227,26 @@ impl Driver {
                 self.carry_out(now, effect);
             }
             queue.extend(asked.and_then(|(node, prompt)| self.answer_for_user(node, &prompt)));
-            match self.errand.step(now, self.core.model()) {
-                Wish::Wait => {}
-                Wish::Do(event) => queue.push_back(event),
-                Wish::GiveUp => self.leave = Some(Why::GaveUp),
+            match self.objective.step(now, self.core.model()) {
+                Next::Wait => {}
+                Next::Do(event) => queue.push_back(event),
+                Next::GiveUp => self.leave = Some(Why::GaveUp),
             }
             // Nobody can linger without a screen.
-            let lingers = self.errand == Errand::Linger && !matches!(self.face, Face::Screen(_));
+            let lingers = self.objective == Objective::Linger && !matches!(self.output, Output::Screen(_));
             if lingers && self.finished.is_some() && self.detaching.is_none() {
                 queue.push_back(Event::DetachRequested);
             }
         }
     }
 
-    /// The answer to a question that need not, or cannot, be put to the user on a screen; otherwise asks on the terminal.
+    /// The answer to a question that need not, or cannot, be put to the user on a screen; otherwise asks on
+    /// the terminal.
     fn answer_for_user(&mut self, node: NodeRank, prompt: &Prompt) -> Option<Event> {
         if self.accept_new_host_keys && matches!(prompt, Prompt::UnknownHostKey { .. }) {
             return Some(Event::PromptAnswered { node, answer: Some("yes".to_owned()) });
         }
-        if matches!(self.face, Face::Screen(_)) {
+        if matches!(self.output, Output::Screen(_)) {
             return None;
         }
         let name = self
@@ -267,7 +273,7 @@ impl Driver {
                 if let Some(recorder) = &mut self.recorder {
                     recorder.report(now, &report);
                 }
-                self.face.report(now, &report, self.core.model());
+                self.output.report(now, &report, self.core.model());
                 if matches!(report.body, ReportBody::RunFinished { .. }) {
                     self.finished = Some(report.body);
                 }
@@ -286,7 +292,8 @@ impl Driver {
         }
     }
 
-    /// An order to a link. A full queue means that the link is stuck; the core sends again after the next snapshot.
+    /// An order to a link. A full queue means that the link is stuck; the core sends again after the next
+    /// snapshot.
     fn command(&self, node: NodeRank, command: LinkCommand) {
         let Some(link) = self.links.iter().find(|link| link.node == node) else { return };
         if let Err(error) = link.commands.try_send(command) {
@@ -312,7 +319,7 @@ impl Driver {
             recorder.flush(Some(now));
             recorder.learnt(Some(now), || self.core.learnt());
         }
-        let wanted = earlier(self.core.poll_timeout(), self.errand.poll_timeout());
+        let wanted = earlier(self.core.poll_timeout(), self.objective.poll_timeout());
         if wanted.is_some_and(|at| at <= now) {
             self.ticked_at = now;
             self.tell(Event::Ticked);
@@ -320,16 +327,16 @@ impl Driver {
     }
 
     fn poll_timeout(&self) -> Option<Timestamp> {
-        let tick = earlier(self.core.poll_timeout(), self.errand.poll_timeout());
+        let tick = earlier(self.core.poll_timeout(), self.objective.poll_timeout());
         let tick = tick.map(|at| at.max(self.ticked_at.plus(TICK_MS)));
         let flush = self.recorder.as_ref().and_then(Recorder::poll_timeout);
         let detach = self.detaching.map(|since| since.plus(DETACH_MS));
-        [tick, flush, detach, self.face.poll_timeout()].into_iter().fold(None, earlier)
+        [tick, flush, detach, self.output.poll_timeout()].into_iter().fold(None, earlier)
     }
 
     fn draw(&mut self) -> io::Result<()> {
         let now = self.clock.now();
-        if let Face::Screen(screen) = &mut self.face
+        if let Output::Screen(screen) = &mut self.output
             && screen.draw(now, now, self.core.model(), &|_| {})?
         {
             self.drawn += 1;
@@ -348,7 +355,7 @@ impl Driver {
             Signalled::Suspend => self.act(Action::Suspend, signals).await?,
             Signalled::Continue => {
                 self.tell(Event::WallClock { time: wall_time() });
-                if let Face::Screen(screen) = &mut self.face {
+                if let Output::Screen(screen) = &mut self.output {
                     screen.redraw();
                 }
             }
@@ -356,13 +363,14 @@ impl Driver {
         Ok(())
     }
 
-    /// First: clean stop; second: kill; third: leave at once. A screen gives way to lines, so that what follows can be read.
+    /// First: clean stop; second: kill; third: leave at once. A screen gives way to lines, so that what
+    /// follows can be read.
     fn on_stop_signal(&mut self) {
-        if let Face::Screen(screen) = &mut self.face {
+        if let Output::Screen(screen) = &mut self.output {
             screen.close();
-            self.face = match Printer::new(Form::Plain { logs: false }) {
-                Ok(printer) => Face::Lines(Box::new(printer)),
-                Err(_) => Face::Quiet,
+            self.output = match Printer::new(Form::Plain { logs: false }) {
+                Ok(printer) => Output::Lines(Box::new(printer)),
+                Err(_) => Output::Quiet,
             };
         }
         self.stop_signals += 1;
@@ -387,7 +395,7 @@ impl Driver {
 
     async fn on_input(&mut self, input: Option<TermEvent>, signals: &mut Signals) -> io::Result<()> {
         let now = self.clock.now();
-        let Face::Screen(screen) = &mut self.face else { return Ok(()) };
+        let Output::Screen(screen) = &mut self.output else { return Ok(()) };
         match screen.hear(input, self.core.model(), now) {
             Heard::Gone => self.tell(Event::DetachRequested),
             Heard::Actions(actions) => {
@@ -400,64 +408,40 @@ impl Driver {
     }
 
     async fn act(&mut self, action: Action, signals: &mut Signals) -> io::Result<()> {
-        let now = self.clock.now();
-        match action {
-            Action::Stop(mode) => self.tell(Event::StopRequested { mode, by: "key".to_owned() }),
-            Action::Restart { from } => self.tell(Event::restart(from)),
-            Action::CheckedRestart { from } => self.tell(Event::CheckedRestartRequested { from }),
-            Action::Rehost { from, exclude, add } => {
-                self.tell(Event::RestartRequested { from, exclude, add });
-            }
-            Action::Detach => self.tell(Event::DetachRequested),
-            Action::Quit => self.tell(Event::DetachRequested),
-            Action::Answer { node, answer } => self.tell(Event::PromptAnswered { node, answer }),
-            Action::None => {}
-            Action::Suspend | Action::Redraw | Action::Copy(_) | Action::SaveScreen => {
-                let Face::Screen(screen) = &mut self.face else { return Ok(()) };
-                match action {
-                    Action::Suspend => screen.suspend(signals).await?,
-                    Action::Redraw => screen.redraw(),
-                    Action::Copy(text) => screen.copy(&text)?,
-                    _ => {
-                        let folder = self
-                            .recorder
-                            .as_ref()
-                            .map_or_else(|| ".".into(), |recorder| recorder.folder().to_owned());
-                        match screen.save(&folder, self.core.model(), now) {
-                            Ok(path) => {
-                                screen.view.toast(
-                                    format!("screen saved to {}", path.display()),
-                                    Role::Good,
-                                    now,
-                                );
-                            }
-                            Err(error) => {
-                                screen.view.toast(
-                                    format!("failed to save the screen: {error}"),
-                                    Role::Warn,
-                                    now,
-                                );
-                            }
-                        }
-                        screen.want(Want::Input);
-                    }
-                }
-            }
+        match (action, &mut self.output) {
+            (Action::Tell(event), _) => self.tell(event),
+            (Action::SaveScreen, _) => self.save_screen(),
+            (Action::Suspend, Output::Screen(screen)) => screen.suspend(signals).await?,
+            (Action::Redraw, Output::Screen(screen)) => screen.redraw(),
+            (Action::Copy(text), Output::Screen(screen)) => screen.copy(&text)?,
+            (Action::Suspend | Action::Redraw | Action::Copy(_), _) => {}
         }
         Ok(())
     }
 
-    /// Closes everything: links first (their last orders must leave), then the face, then the record.
+    fn save_screen(&mut self) {
+        let now = self.clock.now();
+        let Output::Screen(screen) = &mut self.output else { return };
+        let folder = self.recorder.as_ref().map_or(Path::new("."), |recorder| recorder.folder());
+        let (text, role) = match screen.save(folder, self.core.model(), now) {
+            Ok(path) => (format!("screen saved to {}", path.display()), Role::Good),
+            Err(error) => (format!("failed to save the screen: {error}"), Role::Warn),
+        };
+        screen.view.toast(text, role, now);
+        screen.want(Want::Input);
+    }
+
+    /// Closes everything: links first (their last orders must leave), then the output, then the record.
     async fn end(mut self, why: Why) -> End {
         if why != Why::Cut {
             self.end_links().await;
         }
-        if let Face::Screen(screen) = &mut self.face {
+        if let Output::Screen(screen) = &mut self.output {
             screen.close();
         }
         ask::restore();
         // Waits until the last line is written.
-        drop(self.face);
+        drop(self.output);
         if let Some(recorder) = &mut self.recorder {
             recorder.learnt(None, || self.core.learnt());
         }
@@ -485,8 +469,8 @@ impl Driver {
                 link.commands.closed().await;
             }
         };
-        // Nobody wants what links still tell, but a full inbox would hold them up. It stays open: a link that finds it closed ends at once, and
-        // orders that wait for it would be lost.
+        // Nobody wants what links still tell, but a full inbox would hold them up. It stays open: a link that
+        // finds it closed ends at once, and orders that wait for it would be lost.
         let inbox = &mut self.inbox;
         let drained = async {
             while inbox.recv().await.is_some() {}
@@ -553,13 +537,13 @@ mod tests {
         (Screen::new(Box::new(surface), input, detect_theme()), frames)
     }
 
-    fn driver(face: Face, errand: Errand) -> (Driver, mpsc::Sender<(NodeRank, LinkEvent)>) {
+    fn driver(output: Output, objective: Objective) -> (Driver, mpsc::Sender<(NodeRank, LinkEvent)>) {
         let (events, inbox) = mpsc::channel(16);
         let (answers, _) = mpsc::channel(1);
         let session = Session {
             goal: Goal::Attach { run: RunId("r".into()), hosts: vec!["a".into()] },
             until: Vec::new(),
-            errand,
+            objective,
             links: Vec::new(),
             inbox,
             connector: None,
@@ -569,30 +553,30 @@ mod tests {
             accept_new_host_keys: false,
             can_ask: false,
         };
-        (Driver::new(session, face, answers), events)
+        (Driver::new(session, output, answers), events)
     }
 
     #[tokio::test]
     async fn shell_1_nothing_is_drawn_without_a_change() {
         let (screen, frames) = screen();
-        let (mut driver, _events) = driver(Face::Screen(Box::new(screen)), Errand::Watch);
+        let (mut driver, _events) = driver(Output::Screen(Box::new(screen)), Objective::Watch);
         for _ in 0..1000 {
             driver.draw().unwrap();
         }
         assert_eq!(frames.load(Ordering::SeqCst), 1, "only the first frame");
-        assert_eq!(driver.face.poll_timeout(), None, "and nothing wakes the loop to draw again");
+        assert_eq!(driver.output.poll_timeout(), None, "and nothing wakes the loop to draw again");
         let key = crossterm::event::KeyEvent::new(
             crossterm::event::KeyCode::Char('?'),
             crossterm::event::KeyModifiers::NONE,
         );
-        let Face::Screen(screen) = &mut driver.face else { panic!("no screen") };
+        let Output::Screen(screen) = &mut driver.output else { panic!("no screen") };
         screen.hear(Some(TermEvent::Key(key)), &Model::default(), Timestamp(0));
-        assert!(driver.face.poll_timeout().is_some(), "a key wants a frame");
+        assert!(driver.output.poll_timeout().is_some(), "a key wants a frame");
     }
 
     #[tokio::test]
     async fn a_third_signal_leaves_at_once_and_never_with_success() {
-        let (mut driver, _events) = driver(Face::Quiet, Errand::Watch);
+        let (mut driver, _events) = driver(Output::Quiet, Objective::Watch);
         driver.on_stop_signal();
         driver.on_stop_signal();
         // Whatever the core makes of the first two, the third ends the console.
@@ -605,7 +589,7 @@ mod tests {
 
     #[tokio::test]
     async fn links_are_told_to_close_and_waited_for() {
-        let (mut driver, _events) = driver(Face::Quiet, Errand::Watch);
+        let (mut driver, _events) = driver(Output::Quiet, Objective::Watch);
         let (commands, mut orders) = mpsc::channel(4);
         driver.links = vec![LinkHandle { node: NodeRank(0), commands }];
         let link = tokio::spawn(async move {

@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! - FRAME-1: after a frame, the next is due only when something is wanted again.
-//! - FRAME-2: two frames are at least [`INPUT_MS`] apart when the user did something, [`DATA_MS`] when only data came.
+//! - FRAME-2: two frames are at least [`INPUT_MS`] apart when the user did something, [`DATA_MS`] when only
+//!   data came.
 
 use rankdeck_types::ids::Timestamp;
 

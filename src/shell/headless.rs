@@ -1,11 +1,12 @@
 //! A run as plain lines, or as JSON Lines. Data to stdout; errors and hints to stderr.
 
-use super::output::Output;
-use super::words::{count, duration, plural, printable, rate, time_of_day};
+use super::clock::time_of_day;
+use super::line_writer::LineWriter;
 use rankdeck_core::model::Model;
 use rankdeck_core::report::{Report, ReportBody, RestartState, Severity, VerdictReport};
 use rankdeck_types::ids::Timestamp;
 use rankdeck_types::link_state::LinkState;
+use rankdeck_types::words::{clean, count, duration, plural, rate};
 use std::io::Write;
 
 /// Least time between two progress lines of the plain form.
@@ -27,7 +28,7 @@ pub enum Form {
 #[derive(Debug)]
 pub struct Printer {
     form: Form,
-    output: Output,
+    output: LineWriter,
     progress_at: Option<Timestamp>,
 }
 
@@ -45,7 +46,7 @@ pub enum Line {
 impl Printer {
     /// A printer to stdout.
     pub fn new(form: Form) -> std::io::Result<Printer> {
-        Ok(Printer { form, output: Output::new(std::io::stdout())?, progress_at: None })
+        Ok(Printer { form, output: LineWriter::new(std::io::stdout())?, progress_at: None })
     }
 
     /// The form.
@@ -111,7 +112,7 @@ fn failed_host(report: &Report, model: &Model) -> Vec<Line> {
 /// A report as lines for people.
 pub fn plain(report: &Report, model: &Model) -> Vec<Line> {
     let at = time_of_day(report.time);
-    let out = |text: String| vec![Line::Out(format!("{at}  {}", printable(text.trim_end())))];
+    let out = |text: String| vec![Line::Out(format!("{at}  {}", clean(text.trim_end())))];
     match &report.body {
         ReportBody::RunStarted { world_size, nnodes, backend, master, adopted, .. } => out(format!(
             "run {} generation {}: {}, {}, {backend}, master {master}{}",
@@ -123,13 +124,11 @@ pub fn plain(report: &Report, model: &Model) -> Vec<Line> {
         )),
         ReportBody::Host { host, state, detail, .. } => out(format!("host {host}  {state}  {detail}")),
         ReportBody::Rank { rank, host, state, pid, exit_code, signal, detail } => {
-            let facts = [
-                pid.map(|pid| format!("pid {pid}")),
-                exit_code.map(|code| format!("exit code {code}")),
-                signal.map(|signal| format!("signal {signal}")),
-                (!detail.is_empty()).then(|| detail.clone()),
-            ];
-            out(format!("rank {rank} on {host}  {state}  {}", join(&facts)))
+            // Of an end, the detail is the phrase for it and says more than the state.
+            let ended = exit_code.is_some() || signal.is_some();
+            let (what, more) = if ended { (detail, "") } else { (state, detail.as_str()) };
+            let facts = [pid.map(|pid| format!("pid {pid}")), (!more.is_empty()).then(|| more.to_owned())];
+            out(format!("rank {rank} on {host}  {what}  {}", join(&facts)))
         }
         ReportBody::Progress { .. } => {
             vec![Line::Gauge(format!("{at}  {}", progress(&report.body).unwrap_or_default()))]
@@ -149,7 +148,7 @@ pub fn plain(report: &Report, model: &Model) -> Vec<Line> {
             .enumerate()
             .map(|(i, text)| {
                 let lead = if i == 0 { at.as_str() } else { "        " };
-                Line::Out(format!("{lead}  {}", printable(&text)))
+                Line::Out(format!("{lead}  {}", clean(&text)))
             })
             .collect(),
         ReportBody::Metrics { rank, source, env_step, values, .. } => {
@@ -157,10 +156,10 @@ pub fn plain(report: &Report, model: &Model) -> Vec<Line> {
             let values: Vec<String> =
                 values.iter().take(8).map(|(name, value)| format!("{name} {value:.4}")).collect();
             let text = format!("{step}{}  (rank {rank}'s own from {source}, not reduced)", values.join("  "));
-            vec![Line::Gauge(format!("{at}  {}", printable(&text)))]
+            vec![Line::Gauge(format!("{at}  {}", clean(&text)))]
         }
         ReportBody::Log { rank, host, line } => {
-            vec![Line::Gauge(format!("{host}:{rank}| {}", printable(line)))]
+            vec![Line::Gauge(format!("{host}:{rank}| {}", clean(line)))]
         }
         ReportBody::Restart {
             state,
@@ -193,15 +192,16 @@ pub fn plain(report: &Report, model: &Model) -> Vec<Line> {
                 RestartState::GivenUp => out(reason.clone()),
             }
         }
-        ReportBody::RunFinished { reason, outcome, first_failure: Some(first), .. }
-            if *reason != first.line =>
-        {
-            let mut lines = out(first.line.clone());
-            lines.extend(out(format!("run finished: {}: {reason}", format!("{outcome:?}").to_lowercase())));
-            lines
-        }
-        ReportBody::RunFinished { reason, outcome, .. } => {
-            out(format!("run finished: {}: {reason}", format!("{outcome:?}").to_lowercase()))
+        ReportBody::RunFinished { reason, outcome, first_failure, .. } => {
+            // What a verdict has said is not said again.
+            let is_new = |text: &str| !model.verdicts.iter().any(|verdict| verdict.reason == text);
+            let first = first_failure.as_ref().map(|first| first.line.as_str());
+            let first = first.filter(|line| line != reason && is_new(line));
+            let mut end = format!("run finished: {}", format!("{outcome:?}").to_lowercase());
+            if is_new(reason) {
+                end.push_str(&format!(": {reason}"));
+            }
+            first.into_iter().map(str::to_owned).chain([end]).flat_map(out).collect()
         }
     }
 }
@@ -252,11 +252,9 @@ fn verdict_lines(verdict: &VerdictReport) -> Vec<String> {
     }
     let severity = if verdict.severity == Severity::Red { "RED" } else { "AMBER" };
     let confidence = format!("{:?}", verdict.confidence).to_lowercase();
-    let head = format!(
-        "{severity} {who}: {name} ({confidence}, after {}): {}",
-        duration(verdict.latency_s),
-        verdict.reason
-    );
+    let reason = verdict.reason.strip_prefix(&format!("{who} ")).unwrap_or(&verdict.reason);
+    let latency = duration(verdict.latency_s);
+    let head = format!("{severity} {who}: {name} ({confidence}, after {latency}): {reason}");
     let lines = verdict.card.text().into_iter().map(|line| format!("    {line}"));
     std::iter::once(head).chain(lines).collect()
 }

@@ -1,26 +1,31 @@
 //! The only place that awaits: driver, terminal, headless, signals.
 //!
-//! Owner: the console process. [`driver`] is the one loop: links, keys, signals and one timer become [`Event`](rankdeck_core::event::Event)s,
-//! the core answers with effects, and those are carried out here. Everything else in this folder is a part of that loop:
+//! Owner: the console process. [`driver`] is the one loop: links, keys, signals and one timer become
+//! [`Event`](rankdeck_core::event::Event)s, the core answers with effects, and those are carried out here.
+//! Everything else in this folder is a part of that loop:
 //!
-//! - [`clock`] the console's monotonic clock; [`signals`] what the system says; [`errand`] what the command came for, as a pure machine;
-//! - [`face`] how it is shown: [`screen`] (with [`terminal`] and [`frames`]) or [`headless`] (with [`output`]);
+//! - [`clock`] the console's monotonic clock; [`signals`] what the system says; [`objective`] what the
+//!   command came for, as a pure machine;
+//! - [`output`] how it is shown: [`screen`] (with [`terminal`] and [`frames`]) or [`headless`] (with
+//!   [`line_writer`]);
 //! - [`record`] what is kept in the console's run directory, [`replay`] the way back;
-//! - [`words`] numbers as people read them; [`ask`] questions of links in headless mode; [`summary`] the last words; [`log`] the console's own log.
+//! - [`ask`] questions of links in headless mode; [`summary`] the last words; [`log`] the console's own log.
 //!
 //! Invariants:
-//! - SHELL-1: nothing is drawn unless the model or the view changed since the last frame, and never faster than [`frames`] allows.
+//! - SHELL-1: nothing is drawn unless the model or the view changed since the last frame, and never faster
+//!   than [`frames`] allows.
 //! - SHELL-2: however the console ends (exit, signal, panic), the terminal is as it was found.
-//! - SHELL-3: a slow reader of stdout, a slow disk or a slow terminal never delays an order to a host by more than one write.
+//! - SHELL-3: a slow reader of stdout, a slow disk or a slow terminal never delays an order to a host by more
+//!   than one write.
 
 pub mod ask;
 pub mod clock;
 pub mod driver;
-pub mod errand;
-pub mod face;
 pub mod frames;
 pub mod headless;
+pub mod line_writer;
 pub mod log;
+pub mod objective;
 pub mod output;
 pub mod record;
 pub mod replay;
@@ -28,4 +33,3 @@ pub mod screen;
 pub mod signals;
 pub mod summary;
 pub mod terminal;
-pub mod words;

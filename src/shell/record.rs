@@ -1,11 +1,14 @@
-//! What the console keeps: `runs/RUN/console/` with `trace.jsonl` (what the core was told), `events.jsonl` (the reports), `console.log` and, for a
-//! launch, `experiment.toml` and `hosts.json`, and `learnt.json`: what the watch has learnt about the run's pace, for the next console. A second console on the same run uses `console-2/`, and so on.
+//! What the console keeps: `runs/RUN/console/` with `trace.jsonl` (what the core was told), `events.jsonl`
+//! (the reports), `console.log` and, for a launch, `experiment.toml` and `hosts.json`, and `learnt.json`:
+//! what the watch has learnt about the run's pace, for the next console. A second console on the same run
+//! uses `console-2/`, and so on.
 //!
-//! Owner: the driver. Files are private (0600 in 0700 folders): environments may hold secrets. A disk that fails costs the record, never the run:
-//! the first error is kept and shown in the log, and writing ends.
+//! Owner: the driver. Files are private (0600 in 0700 folders): environments may hold secrets. A disk that
+//! fails costs the record, never the run: the first error is kept and shown in the log, and writing ends.
 //!
-//! Invariant REC-1: both files are bounded. The trace ends at its cap ([`rankdeck_core::trace`]); reports of gauges (log lines, progress) end after
-//! [`GAUGE_BYTES`], all others are kept for ever. What is left out is counted.
+//! Invariant REC-1: both files are bounded. The trace ends at its cap ([`rankdeck_core::trace`]); reports of
+//! gauges (log lines, progress) end after [`GAUGE_BYTES`], all others are kept for ever. What is left out is
+//! counted.
 
 use rankdeck_core::event::Event;
 use rankdeck_core::report::{Report, ReportBody};
@@ -83,7 +86,8 @@ pub fn recall(own: &Path) -> Option<PaceHistory> {
 }
 
 impl Recorder {
-    /// Opens the files in `folder` and writes what the console is for; `linger`: it stays when the run is over. Time 0 is now.
+    /// Opens the files in `folder` and writes what the console is for; `linger`: it stays when the run is
+    /// over. Time 0 is now.
     pub fn new(
         folder: &Path,
         goal: &Goal,
@@ -138,8 +142,8 @@ impl Recorder {
         self.dirty_since.map(|since| since.plus(FLUSH_MS))
     }
 
-    /// Keeps what the watch has learnt, at most every [`LEARNT_MS`], or `now` is not given. A failure costs the next console some minutes
-    /// of learning, and is logged.
+    /// Keeps what the watch has learnt, at most every [`LEARNT_MS`], or `now` is not given. A failure costs
+    /// the next console some minutes of learning, and is logged.
     pub fn learnt(&mut self, now: Option<Timestamp>, learnt: impl FnOnce() -> PaceHistory) {
         if now.is_some_and(|now| now.since(self.learnt_at) < LEARNT_MS) {
             return;

@@ -1,21 +1,22 @@
 //! A recorded run, shown again: the same core and the same screen, fed from a trace instead of hosts.
 //!
-//! [`Player`] is pure; [`on_screen`] drives it with keys: space pauses, `+`/`-` change the speed, arrows jump, `q` leaves. What the core
-//! wants done is not done: a replay touches no host.
+//! [`Player`] is pure; [`on_screen`] drives it with keys: space pauses, `+`/`-` change the speed, arrows
+//! jump, `q` leaves. What the core wants done is not done: a replay touches no host.
 
 use super::clock::{Clock, earlier};
 use super::frames::Want;
 use super::screen::{Heard, Screen};
 use super::signals::{Signalled, Signals};
-use super::words::duration;
 use crossterm::event::{Event as TermEvent, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use rankdeck_core::Core;
 use rankdeck_core::effect::Effect;
+use rankdeck_core::event::Event;
 use rankdeck_core::model::Model;
 use rankdeck_core::report::Report;
 use rankdeck_core::trace::Trace;
 use rankdeck_tui::Action;
 use rankdeck_types::ids::Timestamp;
+use rankdeck_types::words::duration;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
@@ -64,7 +65,8 @@ impl Player {
         self.trace.events.get(self.next).map(|(at, _)| *at)
     }
 
-    /// Goes to `to`, backwards too (then everything is applied again from the beginning), and returns the reports on the way.
+    /// Goes to `to`, backwards too (then everything is applied again from the beginning), and returns the
+    /// reports on the way.
     pub fn seek(&mut self, to: Timestamp) -> Vec<Report> {
         let to = to.min(self.length());
         if to < self.at {
@@ -180,15 +182,15 @@ pub async fn on_screen(mut player: Player, mut screen: Screen) -> io::Result<()>
                     Heard::Actions(actions) => {
                         for action in actions {
                             match action {
-                                Action::Quit | Action::Detach => { screen.close(); return Ok(()); }
+                                Action::Tell(Event::DetachRequested) => { screen.close(); return Ok(()); }
                                 Action::Suspend => {
                                     screen.suspend(&mut signals).await?;
                                     anchor = (clock.now(), player.at());
                                 }
                                 Action::Redraw => screen.redraw(),
                                 Action::Copy(text) => screen.copy(&text)?,
-                                // There is nothing to stop, restart or answer in the past.
-                                _ => {}
+                                // There is nothing to stop, restart, answer or save in the past.
+                                Action::Tell(_) | Action::SaveScreen => {}
                             }
                         }
                     }
@@ -230,7 +232,6 @@ fn paint_bar(frame: &mut Frame, text: &str) {
 mod tests {
     use super::*;
     use rankdeck_core::Goal;
-    use rankdeck_core::event::Event;
     use rankdeck_core::trace::Header;
     use rankdeck_types::ids::RunId;
 

@@ -88,7 +88,10 @@ impl Screen {
                 return Heard::Actions(Vec::new());
             }
             TermEvent::Mouse(mouse) => rankdeck_tui::on_mouse(model, &mut self.view, mouse, now),
-            TermEvent::Paste(text) => rankdeck_tui::on_paste(model, &mut self.view, &text, now),
+            TermEvent::Paste(text) => {
+                rankdeck_tui::on_paste(&mut self.view, &text, now);
+                Vec::new()
+            }
             // Also when the size is the old one again: what the terminal cut off meanwhile is gone.
             TermEvent::Resize(..) => {
                 self.repaint = true;
@@ -105,8 +108,8 @@ impl Screen {
         earlier(self.pacer.due(), self.view.poll_timeout())
     }
 
-    /// Draws if a frame is due (SHELL-1); `overlay` paints over it. `at` is the time on the screen: `now`, unless the past is shown. Returns
-    /// whether it drew.
+    /// Draws if a frame is due (SHELL-1); `overlay` paints over it. `at` is the time on the screen: `now`,
+    /// unless the past is shown. Returns whether it drew.
     pub fn draw(
         &mut self,
         now: Timestamp,

@@ -1,10 +1,10 @@
-//! The last words of a console: how the run ended, its evaluations and totals, the proof of the stop, and where to look. Pure.
+//! What a console prints last: how the run ended, its evaluations and totals, whether the stop is verified,
+//! and where to look. Pure.
 
-use super::words::{count, duration, exit, plural, printable, rate};
 use rankdeck_core::model::{Model, RankLife, RankModel};
 use rankdeck_core::report::{Outcome, ReportBody, Severity, VerdictKind};
-use rankdeck_proto::message::Exit;
 use rankdeck_types::link_state::LinkState;
+use rankdeck_types::words::{clean, count, duration, plural, rate};
 use std::path::Path;
 
 /// Evaluations listed; of longer runs the first two, the best and the latest.
@@ -14,6 +14,14 @@ const WARNINGS: usize = 5;
 /// Log lines shown of the rank that failed first.
 const LOG_LINES: usize = 10;
 
+/// Heads the lines about a stop that is not verified.
+pub const NOT_VERIFIED: &str = "stop NOT VERIFIED";
+
+/// A host whose processes nothing is known about.
+pub fn unverified(host: &str) -> String {
+    format!("  could not verify that all processes exited on {host}")
+}
+
 /// Everything after the end of a run, one line each. `finished` is the run's [`ReportBody::RunFinished`].
 pub fn lines(model: &Model, finished: &ReportBody, record: Option<&Path>) -> Vec<String> {
     let ReportBody::RunFinished { outcome, exit_code, reason, .. } = finished else { return Vec::new() };
@@ -22,14 +30,14 @@ pub fn lines(model: &Model, finished: &ReportBody, record: Option<&Path>) -> Vec
     lines.extend(evaluations(model));
     lines.extend(totals(model));
     if failed {
-        lines.extend(first_failure(model));
+        lines.extend(first_failure(model, reason));
     }
     lines.extend(warnings(model));
-    lines.extend(proof(model, finished));
+    lines.extend(verification(model, finished));
     lines.extend(places(model, record));
     let word = format!("{outcome:?}").to_lowercase();
     lines.push(format!("{word}: {reason} (exit code {exit_code})"));
-    lines.iter().map(|line| printable(line)).collect()
+    lines.iter().map(|line| clean(line)).collect()
 }
 
 /// What was warned of before the run: on a screen it has long gone by.
@@ -123,7 +131,8 @@ fn totals(model: &Model) -> Vec<String> {
     lines
 }
 
-/// The rank whose end began the end: the one that a `dead` verdict names, else one that said why, else one that failed by itself.
+/// The rank whose end began the end: the one that a `dead` verdict names, else one that said why, else one
+/// that failed by itself.
 fn culprit(model: &Model) -> Option<&RankModel> {
     let blamed = model
         .verdicts
@@ -132,11 +141,7 @@ fn culprit(model: &Model) -> Option<&RankModel> {
         .or_else(|| model.verdicts.iter().find(|v| v.severity == Severity::Red))
         .and_then(|v| v.rank);
     let bad = |rank: &&RankModel| match &rank.life {
-        RankLife::Exited(Exit::Code { code }) => *code != 0,
-        RankLife::Exited(Exit::Signal { signal, out_of_memory }) => {
-            *out_of_memory || !matches!(*signal, libc::SIGTERM | libc::SIGKILL)
-        }
-        RankLife::Exited(Exit::NotStarted { .. }) => true,
+        RankLife::Exited(exit) => !exit.is_success() && !exit.is_stop_signal(),
         _ => false,
     };
     blamed
@@ -145,18 +150,24 @@ fn culprit(model: &Model) -> Option<&RankModel> {
         .or_else(|| model.ranks.iter().find(bad))
 }
 
-fn first_failure(model: &Model) -> Vec<String> {
+/// The rank that failed first, with what it said; `reason` stands at the end of the summary and is not said
+/// twice.
+fn first_failure(model: &Model, reason: &str) -> Vec<String> {
     let unreachable = model.hosts.iter().filter_map(|host| match &host.link {
         LinkState::Failed { error, hint } => Some(format!("host {}: {error}; hint: {hint}", host.name)),
         _ => None,
     });
     let mut lines: Vec<String> = unreachable.collect();
     let Some(rank) = culprit(model) else { return lines };
+    let name = format!("rank {} on {}", rank.rank, rank.host);
     let how = match &rank.life {
-        RankLife::Exited(how) => exit(how),
+        RankLife::Exited(exit) if reason.contains(&format!("{name} {}", exit.predicate())) => {
+            "the end of its log".to_owned()
+        }
+        RankLife::Exited(exit) => exit.to_string(),
         life => format!("{life:?}").to_lowercase(),
     };
-    lines.push(format!("rank {} on {} (local_rank {}): {how}", rank.rank, rank.host, rank.local_rank));
+    lines.push(format!("{name} (local_rank {}): {how}", rank.local_rank));
     if let Some((message, hint)) = &rank.error {
         lines.push(format!("  {message}"));
         lines.extend((!hint.is_empty()).then(|| format!("  hint: {hint}")));
@@ -168,31 +179,37 @@ fn first_failure(model: &Model) -> Vec<String> {
     lines
 }
 
-/// Whether the stop is proved, and what is left if not.
-pub fn proof(model: &Model, finished: &ReportBody) -> Vec<String> {
-    let ReportBody::RunFinished { proved, survivors, stop_ms, gpus_free, .. } = finished else {
+/// Every host has reported that no process of the run is left.
+pub fn is_verified(finished: &ReportBody) -> bool {
+    matches!(finished, ReportBody::RunFinished { proved: true, survivors, .. } if survivors.is_empty())
+}
+
+/// Whether the stop is verified, and what is left if not.
+pub fn verification(model: &Model, finished: &ReportBody) -> Vec<String> {
+    let ReportBody::RunFinished { survivors, stop_ms, gpus_free, .. } = finished else {
         return Vec::new();
     };
-    if *proved && survivors.is_empty() && model.ranks.iter().all(|rank| rank.life == RankLife::Pending) {
+    let verified = is_verified(finished);
+    if verified && model.ranks.iter().all(|rank| rank.life == RankLife::Pending) {
         return vec!["nothing was started, so nothing is left".to_owned()];
     }
-    if *proved && survivors.is_empty() {
+    if verified {
         let gpus = if gpus_free.is_empty() {
             String::new()
         } else {
             format!("; GPUs free: {}", gpus_free.join(" "))
         };
         return vec![format!(
-            "stopped: proved on {}, no process left ({}){gpus}",
+            "stopped: verified, no process is left on {} ({}){gpus}",
             plural(model.hosts.len(), "host"),
             duration(*stop_ms as f64 / 1000.0),
         )];
     }
     let silent: Vec<&str> =
         model.hosts.iter().filter(|host| host.stopped.is_none()).map(|host| host.name.as_str()).collect();
-    let mut lines = vec!["NOT PROVED STOPPED".to_owned()];
-    lines.extend((!silent.is_empty()).then(|| format!("  no proof from {}", silent.join(", "))));
-    lines.extend(survivors.iter().map(|survivor| format!("  still there: {survivor}")));
+    let mut lines = vec![NOT_VERIFIED.to_owned()];
+    lines.extend((!silent.is_empty()).then(|| unverified(&silent.join(", "))));
+    lines.extend(survivors.iter().map(|survivor| format!("  still running: {survivor}")));
     lines
 }
 
@@ -208,7 +225,7 @@ fn places(model: &Model, record: Option<&Path>) -> Vec<String> {
 mod tests {
     use super::*;
     use rankdeck_core::model::HostModel;
-    use rankdeck_proto::message::Evaluation;
+    use rankdeck_proto::message::{Evaluation, Exit};
     use rankdeck_types::ids::{LocalRank, NodeRank, Rank};
     use rankdeck_types::plan::PlannedRank;
 
@@ -244,7 +261,7 @@ mod tests {
     fn a_run_that_never_began_claims_no_stop() {
         let model = Model { ranks: vec![rank(RankLife::Pending)], ..model() };
         let text = lines(&model, &finished(Outcome::Failed, true, &[]), None).join("\n");
-        assert!(text.contains("nothing was started") && !text.contains("stopped: proved"), "{text}");
+        assert!(text.contains("nothing was started") && !text.contains("stopped: verified"), "{text}");
     }
 
     fn model() -> Model {
@@ -254,14 +271,17 @@ mod tests {
     }
 
     #[test]
-    fn stopped_is_said_only_with_a_proof() {
+    fn stopped_is_said_only_when_it_is_verified() {
         let yes = lines(&model(), &finished(Outcome::Succeeded, true, &[]), None).join("\n");
-        assert!(yes.contains("stopped: proved on 2 hosts, no process left (0.4s); GPUs free: a:0"), "{yes}");
+        assert!(
+            yes.contains("stopped: verified, no process is left on 2 hosts (420ms); GPUs free: a:0"),
+            "{yes}"
+        );
         for no in [finished(Outcome::Stopped, false, &[]), finished(Outcome::Stopped, true, &["b:7 python"])]
         {
             let text = lines(&model(), &no, None).join("\n");
-            assert!(text.contains("NOT PROVED") && text.contains("no proof from b"), "{text}");
-            assert!(!text.contains("stopped: proved"), "{text}");
+            assert!(text.contains(NOT_VERIFIED) && text.contains("all processes exited on b"), "{text}");
+            assert!(!text.contains("stopped: verified"), "{text}");
         }
     }
 

@@ -1,7 +1,8 @@
 //! The terminal: taken over, given back, come what may (SHELL-2).
 //!
-//! Owner: one [`Tty`] at a time. While it is up, stderr goes to the console's log, so that nothing else writes on the screen. The panic hook of
-//! [`install_panic_hook`] gives the terminal back before the message is printed. Mouse motion is not asked for: over SSH it would flood.
+//! Owner: one [`Tty`] at a time. While it is up, stderr goes to the console's log, so that nothing else
+//! writes on the screen. The panic hook of [`install_panic_hook`] gives the terminal back before the message
+//! is printed. Mouse motion is not asked for: over SSH it would flood.
 
 use crossterm::{Command, cursor, event, execute, queue, terminal};
 use ratatui::Frame;
@@ -85,7 +86,8 @@ impl Surface for Tty {
     }
 
     fn clear(&mut self) -> io::Result<()> {
-        // `Terminal::clear` asks the terminal where its cursor is and fails where nobody answers; a resize to the same size clears without.
+        // `Terminal::clear` asks the terminal where its cursor is and fails where nobody answers; a resize to
+        // the same size clears without.
         let size = self.terminal.size()?;
         self.terminal.resize(Rect::new(0, 0, size.width, size.height))
     }
@@ -166,7 +168,8 @@ fn restore_stderr() {
     }
 }
 
-/// A panic of the main thread gives the terminal back before its message is printed; one of another thread goes to the log, and the screen stays.
+/// A panic of the main thread gives the terminal back before its message is printed; one of another thread
+/// goes to the log, and the screen stays.
 pub fn install_panic_hook() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -184,16 +187,16 @@ pub fn install_panic_hook() {
     }));
 }
 
-/// Stops the console's process group as ctrl-z would have done, and returns when it is continued. The kernel ignores the stop when
-/// there is no shell that could continue us.
+/// Stops the console's process group as ctrl-z would have done, and returns when it is continued. The kernel
+/// ignores the stop when there is no shell that could continue us.
 pub fn stop_process_group() {
     // SAFETY: all-zero is a valid sigaction: default disposition, empty mask, no flags.
     let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
     let mut default: libc::sigaction = unsafe { std::mem::zeroed() };
     default.sa_sigaction = libc::SIG_DFL;
-    // SAFETY: the structures are valid for the calls. The default action must be in force when the signal arrives, since the event loop has
-    // put its own handler there; it is put back afterwards.
+    // SAFETY: the structures are valid for the calls. The default action must be in force when the signal
+    // arrives, since the event loop has put its own handler there; it is put back afterwards.
     unsafe {
         libc::sigaction(libc::SIGTSTP, &default, &mut old);
         libc::kill(0, libc::SIGTSTP);

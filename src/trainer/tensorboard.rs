@@ -2,11 +2,11 @@
 //!
 //! Owner: rank 0. One file per generation of the run, in `RUN_DIR/tensorboard`.
 
+use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::tfrecord::{field_bytes, frame, varint};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// An open event file.
 pub struct EventFile {
@@ -76,10 +76,6 @@ impl EventFile {
         event.extend_from_slice(body);
         self.file.write_all(&frame(&event))
     }
-}
-
-fn wall_time() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
 }
 
 #[cfg(test)]

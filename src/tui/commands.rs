@@ -18,11 +18,11 @@ use std::collections::BTreeSet;
 /// Carries out a command that is not disabled.
 pub fn perform(model: &Model, view: &mut ViewState, command: Command, now: Timestamp) -> Vec<Action> {
     match command {
-        Command::Quit if !keys::runs(model) => return vec![Action::Quit],
+        Command::Quit if !keys::runs(model) => return vec![Action::leave()],
         Command::Quit => view.open(Overlay::Confirm(confirm::quit(model))),
         // Nothing has been started: there is nothing to lose and nothing to ask.
         Command::Stop | Command::Kill if model.run.state == RunState::Connecting && !keys::runs(model) => {
-            return vec![Action::Stop(if command == Command::Kill {
+            return vec![Action::stop(if command == Command::Kill {
                 StopMode::Kill
             } else {
                 StopMode::Clean
@@ -30,7 +30,7 @@ pub fn perform(model: &Model, view: &mut ViewState, command: Command, now: Times
         }
         Command::Stop => view.open(Overlay::Confirm(confirm::stop(model))),
         Command::Kill => view.open(Overlay::Confirm(confirm::kill(model))),
-        Command::Detach => return vec![Action::Detach],
+        Command::Detach => return vec![Action::leave()],
         Command::Restart => view.open(Overlay::Confirm(confirm::restart(model))),
         Command::PickHosts => view.open(Overlay::Hosts { changed: BTreeSet::new(), selected: 0 }),
         Command::Help => view.open(Overlay::Help { filter: String::new(), selected: 0 }),

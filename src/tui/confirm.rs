@@ -1,10 +1,12 @@
-//! The questions before what cannot be taken back: they name the targets and the effect, and the default is to do nothing.
+//! The questions before what cannot be taken back: they name the targets and the effect, and the default is
+//! to do nothing.
 
 use crate::ranks;
 use crate::state::{Action, Choice, Confirm, ConfirmKind};
-use crate::text;
+use rankdeck_core::event::Event;
 use rankdeck_core::model::{CheckpointModel, Model, RunState};
 use rankdeck_proto::message::StopMode;
+use rankdeck_types::words;
 
 fn choice(key: char, label: impl Into<String>, action: Option<Action>) -> Choice {
     Choice { key, label: label.into(), action }
@@ -23,8 +25,8 @@ pub fn targets(model: &Model) -> String {
     let more = if model.hosts.len() > names.len() { ", ..." } else { "" };
     format!(
         "{run}: {} on {} ({}{more})",
-        text::plural(model.ranks.len(), "rank"),
-        text::plural(model.hosts.len(), "host"),
+        words::plural(model.ranks.len(), "rank"),
+        words::plural(model.hosts.len(), "host"),
         names.join(", "),
     )
 }
@@ -32,7 +34,7 @@ pub fn targets(model: &Model) -> String {
 /// What would be lost without a checkpoint now.
 fn latest(model: &Model) -> String {
     match model.checkpoints.back() {
-        Some(checkpoint) => format!("Latest checkpoint: env_step {}.", text::thousands(checkpoint.env_step)),
+        Some(checkpoint) => format!("Latest checkpoint: env_step {}.", words::count(checkpoint.env_step)),
         None => "There is no checkpoint yet.".into(),
     }
 }
@@ -41,16 +43,16 @@ fn latest(model: &Model) -> String {
 pub fn quit(model: &Model) -> Confirm {
     let leaving = model.run.stopping.is_some() || model.run.state == RunState::Draining;
     let alive = model.ranks.iter().filter(|rank| ranks::alive(rank)).count();
-    let mut text = vec![targets(model), format!("{} still there.", text::plural(alive, "rank"))];
-    let mut choices = vec![choice('d', "detach", Some(Action::Detach))];
+    let mut text = vec![targets(model), format!("{} still running.", words::plural(alive, "rank"))];
+    let mut choices = vec![choice('d', "detach", Some(Action::leave()))];
     if leaving {
         text.push("detach: leave; the agents finish the stop that is on its way.".into());
         text.push("kill: SIGKILL to every process of the run, no checkpoint.".into());
-        choices.push(choice('k', "kill", Some(Action::Stop(StopMode::Kill))));
+        choices.push(choice('k', "kill", Some(Action::stop(StopMode::Kill))));
     } else {
         text.push("detach: training goes on; `rankdeck attach` comes back to it.".into());
-        text.push("stop: checkpoint, all ranks leave together, nothing is left; then q leaves.".into());
-        choices.push(choice('s', "stop", Some(Action::Stop(StopMode::Clean))));
+        text.push("stop: checkpoint, all ranks leave together, no process is left; then q leaves.".into());
+        choices.push(choice('s', "stop", Some(Action::stop(StopMode::Clean))));
     }
     let mut confirm = confirm(ConfirmKind::Quit, "leave rankdeck?", text, choices);
     if let Some(first) = confirm.choices.first_mut() {
@@ -64,13 +66,13 @@ pub fn stop(model: &Model) -> Confirm {
     let text = vec![
         targets(model),
         "All ranks leave at the same iteration; rank 0 writes a checkpoint.".into(),
-        "Each host then proves that no process of the run is left.".into(),
+        "Each host then verifies that no process of the run is left.".into(),
     ];
     confirm(
         ConfirmKind::Stop,
         "stop the run?",
         text,
-        vec![choice('y', "yes, stop", Some(Action::Stop(StopMode::Clean)))],
+        vec![choice('y', "yes, stop", Some(Action::stop(StopMode::Clean)))],
     )
 }
 
@@ -85,7 +87,7 @@ pub fn kill(model: &Model) -> Confirm {
         ConfirmKind::Kill,
         "kill the run?",
         text,
-        vec![choice('y', "yes, kill", Some(Action::Stop(StopMode::Kill)))],
+        vec![choice('y', "yes, kill", Some(Action::stop(StopMode::Kill)))],
     )
 }
 
@@ -103,21 +105,21 @@ pub fn restart(model: &Model) -> Confirm {
     let best = model.checkpoints.iter().rev().find(|checkpoint| checkpoint.reason == "best");
     if let Some(checkpoint) = model.checkpoints.back() {
         text.push(format!("latest: {}", told(checkpoint)));
-        choices.push(choice('l', "latest", Some(Action::Restart { from: Some("latest".into()) })));
+        choices.push(choice('l', "latest", Some(Action::Tell(Event::restart(Some("latest".into()))))));
     }
     if let Some(checkpoint) = best {
         text.push(format!("best: {}", told(checkpoint)));
-        choices.push(choice('b', "best", Some(Action::Restart { from: Some(checkpoint.path.clone()) })));
+        choices.push(choice('b', "best", Some(Action::Tell(Event::restart(Some(checkpoint.path.clone()))))));
     }
     text.push("afresh: from env_step 0, with new weights.".into());
-    choices.push(choice('a', "afresh", Some(Action::Restart { from: None })));
-    text.push("microscope: every collective is checked before it begins.".into());
+    choices.push(choice('a', "afresh", Some(Action::Tell(Event::restart(None)))));
+    text.push("checked: ranks compare each collective before it begins.".into());
     let from = model.checkpoints.back().map(|_| "latest".to_string());
-    choices.push(choice('m', "microscope", Some(Action::CheckedRestart { from })));
+    choices.push(choice('c', "checked", Some(Action::Tell(Event::CheckedRestartRequested { from }))));
     confirm(ConfirmKind::Restart, "restart the run?", text, choices)
 }
 
 fn told(checkpoint: &CheckpointModel) -> String {
     let file = checkpoint.path.rsplit('/').next().unwrap_or(&checkpoint.path);
-    format!("env_step {}, iteration {} ({file})", text::thousands(checkpoint.env_step), checkpoint.train_iter)
+    format!("env_step {}, iteration {} ({file})", words::count(checkpoint.env_step), checkpoint.train_iter)
 }

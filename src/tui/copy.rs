@@ -5,9 +5,9 @@ use crate::logs::LogFilter;
 use crate::overlays;
 use crate::ranks;
 use crate::state::{Overlay, Pane, ViewState};
-use crate::text;
 use rankdeck_core::model::Model;
 use rankdeck_types::ids::Timestamp;
+use rankdeck_types::words;
 use std::fmt::Write as _;
 
 /// Most bytes on the clipboard; terminals cut OSC 52 at about this size.
@@ -47,7 +47,7 @@ fn pane(model: &Model, view: &ViewState, now: Timestamp) -> String {
             let filter = LogFilter::new(&view.log_filter);
             let rows = view.geometry.log_rows.max(1);
             for line in logs::before(&logs::sources(model, view), &filter, view.log_at, rows).iter().rev() {
-                let _ = writeln!(out, "[rank {}] {}", line.rank, text::clean(line.text));
+                let _ = writeln!(out, "[rank {}] {}", line.rank, words::clean(line.text));
             }
         }
         Pane::Evals => {

@@ -12,6 +12,7 @@ use crate::theme::{Glyphs, Role};
 use crossterm::event::{
     KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
 };
+use rankdeck_core::event::Event;
 use rankdeck_core::model::{Model, RunState};
 use rankdeck_proto::message::StopMode;
 use rankdeck_types::ids::Timestamp;
@@ -52,7 +53,7 @@ pub fn on_key(model: &Model, view: &mut ViewState, key: KeyEvent, now: Timestamp
 /// Ctrl-c: first as `q`, then a clean stop, then leave at once.
 fn interrupt(model: &Model, view: &mut ViewState, now: Timestamp) -> Vec<Action> {
     if !keys::runs(model) {
-        return vec![Action::Quit];
+        return vec![Action::leave()];
     }
     view.interrupts = view.interrupts.saturating_add(1);
     match view.interrupts {
@@ -64,9 +65,9 @@ fn interrupt(model: &Model, view: &mut ViewState, now: Timestamp) -> Vec<Action>
         2 => {
             view.overlays.retain(|overlay| !matches!(overlay, Overlay::Confirm(_)));
             view.toast("stopping cleanly; ctrl-c again leaves at once", Role::Warn, now);
-            vec![Action::Stop(StopMode::Clean)]
+            vec![Action::stop(StopMode::Clean)]
         }
-        _ => vec![Action::Quit],
+        _ => vec![Action::leave()],
     }
 }
 
@@ -138,7 +139,7 @@ fn answer_ask(
             let node = ask.node;
             view.answered.retain(|(other, _)| *other != node);
             view.answered.push((node, ask.prompt));
-            vec![Action::Answer { node, answer }]
+            vec![Action::Tell(Event::PromptAnswered { node, answer })]
         }
         None => {
             view.open(Overlay::Ask(ask));
@@ -241,7 +242,8 @@ fn in_hosts(
     Vec::new()
 }
 
-/// Keys while a card (inspector, evidence) is open: it scrolls, closes, and stop, kill, restart and quit still work.
+/// Keys while a card (inspector, evidence) is open: it scrolls, closes, and stop, kill, restart and quit
+/// still work.
 fn in_card(model: &Model, view: &mut ViewState, chord: Chord, now: Timestamp) -> Vec<Action> {
     let Some(command) = keys::find(view, chord).map(|binding| binding.command) else { return Vec::new() };
     let inspecting = match view.overlay() {
@@ -347,10 +349,9 @@ fn edit(line: &mut String, chord: Chord, with: KeyModifiers) -> bool {
     line.len() != before
 }
 
-/// Text was pasted: it goes to the input line that is open, without control characters; elsewhere it is ignored, since pasted text is no
-/// command.
-pub fn on_paste(model: &Model, view: &mut ViewState, text: &str, now: Timestamp) -> Vec<Action> {
-    let _ = model;
+/// Text was pasted: it goes to the input line that is open, without control characters; elsewhere it is
+/// ignored, since pasted text is no command.
+pub fn on_paste(view: &mut ViewState, text: &str, now: Timestamp) {
     view.expire(now);
     let line = match view.overlays.last_mut() {
         Some(Overlay::Help { filter, .. }) => Some(filter),
@@ -368,7 +369,6 @@ pub fn on_paste(model: &Model, view: &mut ViewState, text: &str, now: Timestamp)
             }
         }
     }
-    Vec::new()
 }
 
 /// The mouse did something.

@@ -204,7 +204,7 @@ macro_rules! bindings {
 #[rustfmt::skip]
 pub static BINDINGS: &[Binding] = bindings![
     Scope::Everywhere, Command::Quit, [c('q')], 1, "quit", "leave: detach, stop or stay while ranks run", always;
-    Scope::Everywhere, Command::Stop, [c('x')], 2, "stop", "stop the run: checkpoint, leave together, prove that nothing is left", no_stop;
+    Scope::Everywhere, Command::Stop, [c('x')], 2, "stop", "stop the run: checkpoint, leave together, verify that nothing is left", no_stop;
     Scope::Everywhere, Command::Kill, [c('X')], 0, "kill", "kill every process of the run on every host", no_kill;
     Scope::Everywhere, Command::Detach, [c('D')], 7, "detach", "leave now; training goes on, and `rankdeck attach` comes back to it", no_detach;
     Scope::Everywhere, Command::Restart, [c('r'), c('R')], 6, "restart", "begin a new generation, from a checkpoint or afresh", no_restart;

@@ -1,109 +1,18 @@
-//! Where everything is: pure arithmetic on rectangles, and the one pass that clamps scroll and selection before drawing.
+//! Where everything is: pure arithmetic on rectangles, and the one pass that clamps scroll and selection
+//! before drawing.
 //!
 //! Invariants:
 //! - UI-8: every rectangle lies inside the area given, whatever its size; a part that does not fit is empty.
-//! - UI-9: after [`layout`], every selection exists (or is `None`) and every scroll offset shows at least one row.
+//! - UI-9: after [`layout`], every selection exists (or is `None`) and every scroll offset shows at least one
+//!   row.
 
+use crate::geometry::{Geometry, MIN_HEIGHT, MIN_WIDTH};
 use crate::overlays;
 use crate::panes;
 use crate::ranks;
 use crate::state::{Ask, ConfirmKind, Overlay, Pane, Tab, ViewState};
 use rankdeck_core::model::{Model, RunState};
 use ratatui::layout::Rect;
-
-/// Smallest screen that shows pages.
-pub const MIN_WIDTH: u16 = 60;
-/// Smallest screen that shows pages.
-pub const MIN_HEIGHT: u16 = 16;
-
-/// Where everything is.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Geometry {
-    /// The whole screen.
-    pub area: Rect,
-    /// Below [`MIN_WIDTH`] x [`MIN_HEIGHT`].
-    pub too_small: bool,
-    /// Panes have boxes around them rather than a rule above.
-    pub boxed: bool,
-    /// Name, run, state, time.
-    pub title: Rect,
-    /// Pages.
-    pub tabs: Rect,
-    /// Progress to the goal.
-    pub progress: Rect,
-    /// All-reduced totals beside the sum of the ranks' counters.
-    pub totals: Rect,
-    /// What is wrong, or how the run ended.
-    pub status: Rect,
-    /// The page.
-    pub body: Rect,
-    /// Keys.
-    pub footer: Rect,
-    /// The rank table, its frame included.
-    pub ranks: Rect,
-    /// Charts.
-    pub charts: Rect,
-    /// Log.
-    pub log: Rect,
-    /// Evaluations.
-    pub evals: Rect,
-    /// Hosts.
-    pub hosts: Rect,
-    /// Events.
-    pub events: Rect,
-    /// Rows of ranks that fit.
-    pub rank_rows: usize,
-    /// Lines of the log that fit.
-    pub log_rows: usize,
-    /// Lines that the strip takes; 0: not shown.
-    pub strip: u16,
-    /// The road to the hosts is shown instead of the overview.
-    pub connecting: bool,
-}
-
-impl Geometry {
-    /// The part inside the frame of a pane.
-    pub fn inside(&self, pane: Rect) -> Rect {
-        if self.boxed {
-            Rect {
-                x: pane.x.saturating_add(2),
-                y: pane.y.saturating_add(1),
-                width: pane.width.saturating_sub(4),
-                height: pane.height.saturating_sub(2),
-            }
-        } else {
-            let x = pane.x.saturating_add(1);
-            Rect {
-                x,
-                y: pane.y.saturating_add(1),
-                width: pane.width.saturating_sub(2),
-                height: pane.height.saturating_sub(1),
-            }
-        }
-        .intersection(pane)
-    }
-
-    /// Rows that a pane's frame takes.
-    fn chrome(&self) -> u16 {
-        if self.boxed { 2 } else { 1 }
-    }
-
-    /// The panes of the page that can have the focus, in reading order.
-    pub fn panes(&self) -> Vec<Pane> {
-        [
-            (Pane::Ranks, self.ranks),
-            (Pane::Charts, self.charts),
-            (Pane::Evals, self.evals),
-            (Pane::Log, self.log),
-            (Pane::Hosts, self.hosts),
-            (Pane::Events, self.events),
-        ]
-        .into_iter()
-        .filter(|(_, area)| !area.is_empty())
-        .map(|(pane, _)| pane)
-        .collect()
-    }
-}
 
 /// Takes rows off the top of a rectangle.
 fn take(rest: &mut Rect, rows: u16) -> Rect {
@@ -242,7 +151,8 @@ fn strip_lines(model: &Model, geo: &Geometry, inner: Rect) -> u16 {
     (lines as u16).min(most).min(inner.height / 3)
 }
 
-/// Clamps scroll and selection, opens and closes what the model asks for, and remembers where everything is. Call before [`crate::view`].
+/// Clamps scroll and selection, opens and closes what the model asks for, and remembers where everything is.
+/// Call before [`crate::view`].
 pub fn layout(model: &Model, view: &mut ViewState, area: Rect) {
     overlays_follow(model, view);
     if view.zoom && view.tab != Tab::Overview {
@@ -294,7 +204,8 @@ fn clamp(model: &Model, view: &mut ViewState) {
     view.series_top = window(view.series_top, selected, names.len(), height(view.geometry.charts).max(1));
 }
 
-/// The first row of a list of `len` rows on `height` lines, moved as little as possible so that `selected` is seen.
+/// The first row of a list of `len` rows on `height` lines, moved as little as possible so that `selected` is
+/// seen.
 pub fn window(top: usize, selected: usize, len: usize, height: usize) -> usize {
     let height = height.max(1);
     let top = if selected < top {
@@ -307,7 +218,8 @@ pub fn window(top: usize, selected: usize, len: usize, height: usize) -> usize {
     top.min(len.saturating_sub(height))
 }
 
-/// Questions of links open by themselves and close when they are answered; our own questions close when they no longer make sense.
+/// Questions of links open by themselves and close when they are answered; our own questions close when they
+/// no longer make sense.
 fn overlays_follow(model: &Model, view: &mut ViewState) {
     let asked = |node: rankdeck_types::ids::NodeRank| {
         model.hosts.get(node.index()).and_then(|host| host.prompt.as_ref())

@@ -1,4 +1,5 @@
-//! Walking through log lines of one rank or of many in the order of arrival, with a filter. Pure; cost is what is looked at, not what is held.
+//! Walking through log lines of one rank or of many in the order of arrival, with a filter. Pure; cost is
+//! what is looked at, not what is held.
 
 use crate::ranks;
 use crate::state::{LogScope, ViewState};
@@ -87,7 +88,8 @@ pub fn before<'a>(
     found
 }
 
-/// Order of the `n`th line that matches after `at`; `None` when there are fewer, which is the way back to following.
+/// Order of the `n`th line that matches after `at`; `None` when there are fewer, which is the way back to
+/// following.
 pub fn after(sources: &[&RankModel], filter: &LogFilter, at: u64, n: usize) -> Option<u64> {
     let mut starts: Vec<usize> =
         sources.iter().map(|rank| rank.log.lines.partition_point(|line| line.0 <= at)).collect();

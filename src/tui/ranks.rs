@@ -1,4 +1,5 @@
-//! What the screen says about ranks: the state as letter, glyph, word and colour; rows filtered and sorted. Pure.
+//! What the screen says about ranks: the state as letter, glyph, word and colour; rows filtered and sorted.
+//! Pure.
 //!
 //! Invariants:
 //! - UI-3: a failed or stuck rank ignores filters, and is listed first when not all rows fit.
@@ -62,7 +63,7 @@ pub fn state(model: &Model, rank: &RankModel, glyphs: Glyphs) -> RankState {
             letter: verdict_letter(verdict.verdict),
             glyph: if red { glyphs.pick("✗", "x") } else { glyphs.pick("▲", "!") },
             word: match (&rank.life, verdict.verdict) {
-                (RankLife::Exited(exit), VerdictKind::Dead) => exit_word(exit),
+                (RankLife::Exited(exit), VerdictKind::Dead) => exit.short(),
                 (_, kind) => kind.name().into(),
             },
             role: severity_role(verdict.severity),
@@ -87,7 +88,7 @@ pub fn state(model: &Model, rank: &RankModel, glyphs: Glyphs) -> RankState {
             RankState {
                 letter: if ordered { 'E' } else { 'X' },
                 glyph: glyphs.pick("✗", "x"),
-                word: exit_word(exit),
+                word: exit.short(),
                 role: if ordered { Role::Warn } else { Role::Bad },
                 trouble: !ordered,
             }
@@ -98,36 +99,7 @@ pub fn state(model: &Model, rank: &RankModel, glyphs: Glyphs) -> RankState {
 /// An end by SIGTERM or SIGKILL while the run is on its way out is what was asked for.
 fn is_ordered(model: &Model, exit: &Exit) -> bool {
     let leaving = matches!(model.run.state, RunState::Draining | RunState::Restarting | RunState::Over);
-    matches!(exit, Exit::Signal { signal: 9 | 15, out_of_memory: false }) && leaving
-}
-
-/// How a process ended, in a word or two.
-pub fn exit_word(exit: &Exit) -> String {
-    match exit {
-        Exit::Code { code } => format!("exit {code}"),
-        Exit::Signal { out_of_memory: true, .. } => "out of mem".into(),
-        Exit::Signal { signal, .. } => {
-            signal_name(*signal).map_or_else(|| format!("signal {signal}"), String::from)
-        }
-        Exit::NotStarted { .. } => "no start".into(),
-    }
-}
-
-fn signal_name(signal: i32) -> Option<&'static str> {
-    Some(match signal {
-        1 => "SIGHUP",
-        2 => "SIGINT",
-        3 => "SIGQUIT",
-        4 => "SIGILL",
-        6 => "SIGABRT",
-        7 => "SIGBUS",
-        8 => "SIGFPE",
-        9 => "SIGKILL",
-        11 => "SIGSEGV",
-        13 => "SIGPIPE",
-        15 => "SIGTERM",
-        _ => return None,
-    })
+    exit.is_stop_signal() && leaving
 }
 
 fn verdict_letter(kind: VerdictKind) -> char {
@@ -214,7 +186,8 @@ pub fn rows(model: &Model, view: &ViewState, pin: bool) -> Vec<usize> {
     rows.into_iter().map(|(i, _)| i).collect()
 }
 
-/// One word of a filter: `!` inverts, `host:`, `rank:`, `state:`, `phase:` look at one field, anything else at all of them.
+/// One word of a filter: `!` inverts, `host:`, `rank:`, `state:`, `phase:` look at one field, anything else
+/// at all of them.
 fn matches(rank: &RankModel, state: &RankState, word: &str) -> bool {
     if let Some(rest) = word.strip_prefix('!') {
         return rest.is_empty() || !matches(rank, state, rest);

@@ -1,11 +1,17 @@
-//! What belongs to the screen and not to the run: focus, selection, scroll, overlays, filters, the frozen view.
+//! What belongs to the screen and not to the run: focus, selection, scroll, overlays, filters, the frozen
+//! view.
 //!
-//! Owner: the console that shows it; changed by [`crate::on_key`] and friends and clamped by [`crate::layout`]. Invariants:
-//! - UI-2: a selection is an id (rank, node, record number), never a row, so that it survives sorting, filtering and arrivals.
-//! - UI-7: everything here is bounded: input lines by [`INPUT_LIMIT`], toasts by [`TOASTS`], overlays by [`OVERLAYS`].
+//! Owner: the console that shows it; changed by [`crate::on_key`] and friends and clamped by
+//! [`crate::layout`]. Invariants:
+//! - UI-2: a selection is an id (rank, node, record number), never a row, so that it survives sorting,
+//!   filtering and arrivals.
+//! - UI-7: everything here is bounded: input lines by [`INPUT_LIMIT`], toasts by [`TOASTS`], overlays by
+//!   [`OVERLAYS`].
 
-use crate::layout::Geometry;
+use crate::geometry::Geometry;
+pub use crate::pane::Pane;
 use crate::theme::Role;
+use rankdeck_core::event::Event;
 use rankdeck_core::model::Model;
 use rankdeck_core::report::VerdictKind;
 use rankdeck_proto::message::StopMode;
@@ -27,38 +33,8 @@ pub const TOAST_MS: u64 = 4000;
 /// What the shell is to do after an input.
 #[derive(Clone, PartialEq)]
 pub enum Action {
-    /// Stop the run.
-    Stop(StopMode),
-    /// Begin a new generation from this checkpoint; `None` starts afresh.
-    Restart {
-        /// Path on the host of rank 0, or `latest`.
-        from: Option<String>,
-    },
-    /// The same with every collective compared before it begins.
-    CheckedRestart {
-        /// Path on the host of rank 0, or `latest`.
-        from: Option<String>,
-    },
-    /// Begin a new generation on other hosts.
-    Rehost {
-        /// Path on the host of rank 0, or `latest`; `None` starts afresh.
-        from: Option<String>,
-        /// Hosts to leave out.
-        exclude: Vec<String>,
-        /// Hosts to take in.
-        add: Vec<Host>,
-    },
-    /// Leave the run alone and end the console.
-    Detach,
-    /// End the console at once.
-    Quit,
-    /// The user's answer to a link's question; `None` refuses.
-    Answer {
-        /// Which host.
-        node: NodeRank,
-        /// The answer; never log it.
-        answer: Option<String>,
-    },
+    /// Tell the core.
+    Tell(Event),
     /// Give the terminal back to the shell that started us (`ctrl-z`).
     Suspend,
     /// Clear and draw everything again.
@@ -67,32 +43,33 @@ pub enum Action {
     Copy(String),
     /// Write the screen as text into the console's run directory.
     SaveScreen,
-    /// Nothing; never emitted, for callers that need a neutral value.
-    None,
 }
 
 impl fmt::Debug for Action {
     // By hand, so that a passphrase cannot reach a log through `{:?}`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Action::Stop(mode) => write!(f, "Stop({mode:?})"),
-            Action::Restart { from } => write!(f, "Restart {{ from: {from:?} }}"),
-            Action::CheckedRestart { from } => write!(f, "CheckedRestart {{ from: {from:?} }}"),
-            Action::Rehost { from, exclude, add } => {
-                let add: Vec<&str> = add.iter().map(|host| host.name.as_str()).collect();
-                write!(f, "Rehost {{ from: {from:?}, exclude: {exclude:?}, add: {add:?} }}")
+            Action::Tell(Event::PromptAnswered { node, answer }) => {
+                write!(f, "Tell(PromptAnswered {{ node: {node}, given: {} }})", answer.is_some())
             }
-            Action::Detach => f.write_str("Detach"),
-            Action::Quit => f.write_str("Quit"),
-            Action::Answer { node, answer } => {
-                write!(f, "Answer {{ node: {node}, given: {} }}", answer.is_some())
-            }
+            Action::Tell(event) => write!(f, "Tell({event:?})"),
             Action::Suspend => f.write_str("Suspend"),
             Action::Redraw => f.write_str("Redraw"),
             Action::Copy(text) => write!(f, "Copy({text:?})"),
             Action::SaveScreen => f.write_str("SaveScreen"),
-            Action::None => f.write_str("None"),
         }
+    }
+}
+
+impl Action {
+    /// Stop the run at the user's key.
+    pub fn stop(mode: StopMode) -> Action {
+        Action::Tell(Event::StopRequested { mode, by: "key".into() })
+    }
+
+    /// End the console; a run that is up goes on.
+    pub fn leave() -> Action {
+        Action::Tell(Event::DetachRequested)
     }
 }
 
@@ -129,24 +106,6 @@ impl Tab {
             Tab::Events => "events",
         }
     }
-}
-
-/// A part of a page that can have the focus.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Pane {
-    /// The rank table.
-    #[default]
-    Ranks,
-    /// Charts.
-    Charts,
-    /// Evaluations.
-    Evals,
-    /// Log lines.
-    Log,
-    /// Hosts.
-    Hosts,
-    /// Events.
-    Events,
 }
 
 /// Column that the rank table is sorted by.
@@ -451,7 +410,8 @@ impl ViewState {
         }
     }
 
-    /// When the screen must be drawn again though nothing happened: a toast expires. Call [`ViewState::expire`] then.
+    /// When the screen must be drawn again though nothing happened: a toast expires. Call
+    /// [`ViewState::expire`] then.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         self.toasts.iter().map(|toast| toast.until).min()
     }

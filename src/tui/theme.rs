@@ -1,9 +1,10 @@
 //! Semantic colours and the glyph sets.
 //!
 //! Owner: the screen. Invariants:
-//! - THEME-1: only terminal palette colours (the colour-blind theme uses fixed mid-tone indices); never a fixed white or black foreground,
-//!   since users' backgrounds differ.
-//! - THEME-2: every meaning that a colour carries is also a letter, a glyph or a word, so `mono` loses nothing.
+//! - THEME-1: only terminal palette colours (the colour-blind theme uses fixed mid-tone indices); never a
+//!   fixed white or black foreground, since users' backgrounds differ.
+//! - THEME-2: every meaning that a colour carries is also a letter, a glyph or a word, so `mono` loses
+//!   nothing.
 
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::symbols::border;
@@ -91,7 +92,8 @@ impl Theme {
         }
     }
 
-    /// For colour-blind eyes: blue, orange and vermillion after Okabe and Ito, as the nearest of the 256 palette colours.
+    /// For colour-blind eyes: blue, orange and vermillion after Okabe and Ito, as the nearest of the 256
+    /// palette colours.
     pub fn cvd() -> Theme {
         let (sky, green, orange, vermillion) =
             (Color::Indexed(74), Color::Indexed(36), Color::Indexed(172), Color::Indexed(166));
@@ -113,14 +115,16 @@ impl Theme {
         }
     }
 
-    /// What suits a terminal: `no_color` as `NO_COLOR` says, `utf8` as the locale says, `truecolor` as `COLORTERM` says.
+    /// What suits a terminal: `no_color` as `NO_COLOR` says, `utf8` as the locale says, `truecolor` as
+    /// `COLORTERM` says.
     pub fn detect(no_color: bool, utf8: bool, truecolor: bool) -> Theme {
         let mut theme = if no_color { Theme::mono() } else { Theme::dark() };
         if !utf8 {
             theme.glyphs = Glyphs::Ascii;
         }
         if truecolor && !no_color {
-            // Some palettes (Solarized) make "bright black" the background itself; a mid grey is readable on both.
+            // Some palettes (Solarized) make "bright black" the background itself; a mid grey is readable on
+            // both.
             let grey = Style::new().fg(Color::Rgb(132, 136, 144));
             theme.dim = grey;
             theme.border = Style::new().fg(Color::Rgb(104, 108, 116));

@@ -4,6 +4,7 @@
 
 pub mod atari;
 pub mod error;
+pub mod exit;
 pub mod experiment;
 pub mod host;
 pub mod ids;
@@ -13,3 +14,4 @@ pub mod metrics;
 pub mod plan;
 pub mod probe;
 pub mod schema;
+pub mod words;

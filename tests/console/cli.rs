@@ -186,9 +186,13 @@ fn plain_lines_end_with_evaluations_totals_and_the_proof() {
     let folder = here();
     let (code, out, err) = finish(folder.path(), SHORT);
     assert_eq!(code, 0, "{out}{err}");
-    for expected in
-        ["run simulated-", "eval", "totals ", "stopped: proved on 2 hosts, no process left", "succeeded: "]
-    {
+    for expected in [
+        "run simulated-",
+        "eval",
+        "totals ",
+        "stopped: verified, no process is left on 2 hosts",
+        "succeeded: ",
+    ] {
         assert!(out.contains(expected), "{expected}: {out}{err}");
     }
     assert!(!out.contains('\x1b'), "no escape sequences without a terminal");
@@ -221,8 +225,8 @@ fn a_survivor_is_listed_and_nothing_is_called_stopped() {
     let folder = here();
     let (code, out, err) = finish(folder.path(), &format!("{SHORT} --fault survive:1@0"));
     assert_ne!(code, 0, "{out}{err}");
-    assert!(out.contains("NOT PROVED STOPPED") && out.contains("31337"), "{out}");
-    assert!(!out.contains("stopped: proved"), "{out}");
+    assert!(out.contains("stop NOT VERIFIED") && out.contains("31337"), "{out}");
+    assert!(!out.contains("stopped: verified"), "{out}");
 }
 
 #[test]

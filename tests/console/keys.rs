@@ -5,6 +5,7 @@ use crossterm::event::{
     KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
 };
 use proptest::prelude::*;
+use rankdeck_core::event::Event;
 use rankdeck_core::model::*;
 use rankdeck_core::report::{Severity, VerdictKind};
 use rankdeck_proto::message::*;
@@ -73,11 +74,11 @@ fn many() -> Model {
 fn stop_kill_and_restart_ask_first_and_default_to_no() {
     let model = four();
     for (key, yes, action) in [
-        ("x", "y", Action::Stop(StopMode::Clean)),
-        ("X", "y", Action::Stop(StopMode::Kill)),
-        ("r", "l", Action::Restart { from: Some("latest".into()) }),
-        ("r", "b", Action::Restart { from: Some("checkpoints/best-300.ckpt".into()) }),
-        ("r", "a", Action::Restart { from: None }),
+        ("x", "y", Action::stop(StopMode::Clean)),
+        ("X", "y", Action::stop(StopMode::Kill)),
+        ("r", "l", Action::Tell(Event::restart(Some("latest".into())))),
+        ("r", "b", Action::Tell(Event::restart(Some("checkpoints/best-300.ckpt".into())))),
+        ("r", "a", Action::Tell(Event::restart(None))),
     ] {
         let mut view = ViewState::new();
         assert_eq!(press(&model, &mut view, key), []);
@@ -94,7 +95,7 @@ fn stop_kill_and_restart_ask_first_and_default_to_no() {
     let mut view = ViewState::new();
     press(&model, &mut view, "x");
     tap(&model, &mut view, KeyCode::Right, KeyModifiers::NONE);
-    assert_eq!(press(&model, &mut view, "\n"), [Action::Stop(StopMode::Clean)]);
+    assert_eq!(press(&model, &mut view, "\n"), [Action::stop(StopMode::Clean)]);
 }
 
 #[test]
@@ -102,15 +103,15 @@ fn quit_asks_while_ranks_run_and_leaves_at_once_when_the_run_is_over() {
     let model = four();
     let mut view = ViewState::new();
     assert_eq!(press(&model, &mut view, "q"), []);
-    assert_eq!(press(&model, &mut view.clone(), "d"), [Action::Detach]);
-    assert_eq!(press(&model, &mut view.clone(), "s"), [Action::Stop(StopMode::Clean)]);
+    assert_eq!(press(&model, &mut view.clone(), "d"), [Action::leave()]);
+    assert_eq!(press(&model, &mut view.clone(), "s"), [Action::stop(StopMode::Clean)]);
     assert_eq!(press(&model, &mut view.clone(), "\n"), []);
     assert_eq!(press(&model, &mut view.clone(), "c"), []);
     // The run ends while the question stands: it makes no sense any more.
     rankdeck_tui::layout(&over(), &mut view, AREA);
     assert!(view.overlays.is_empty());
-    assert_eq!(press(&over(), &mut view, "q"), [Action::Quit]);
-    assert_eq!(press(&connecting(&[cpu("a", 1)]), &mut ViewState::new(), "q"), [Action::Quit]);
+    assert_eq!(press(&over(), &mut view, "q"), [Action::leave()]);
+    assert_eq!(press(&connecting(&[cpu("a", 1)]), &mut ViewState::new(), "q"), [Action::leave()]);
 }
 
 #[test]
@@ -126,11 +127,18 @@ fn other_hosts_are_ordered_only_when_something_changes() {
     let from = Some("latest".to_string());
     assert_eq!(
         press(&model, &mut view.clone(), " \n"),
-        [Action::Rehost { from: from.clone(), exclude: vec!["node-b".into()], add: vec![] }]
+        [Action::Tell(Event::RestartRequested {
+            from: from.clone(),
+            exclude: vec!["node-b".into()],
+            add: vec![]
+        })]
     );
     view.spares = vec![spare("node-c")];
     let with = press(&model, &mut view.clone(), "G \n");
-    assert_eq!(with, [Action::Rehost { from, exclude: vec![], add: vec![spare("node-c")] }]);
+    assert_eq!(
+        with,
+        [Action::Tell(Event::RestartRequested { from, exclude: vec![], add: vec![spare("node-c")] })]
+    );
     for leave in ["\x1b", "q", "H"] {
         let mut view = view.clone();
         assert_eq!(press(&model, &mut view, leave), []);
@@ -140,7 +148,7 @@ fn other_hosts_are_ordered_only_when_something_changes() {
 
 #[test]
 fn detach_needs_no_question_because_nothing_is_lost() {
-    assert_eq!(press(&four(), &mut ViewState::new(), "D"), [Action::Detach]);
+    assert_eq!(press(&four(), &mut ViewState::new(), "D"), [Action::leave()]);
     assert_eq!(press(&over(), &mut ViewState::new(), "D"), []);
 }
 
@@ -150,8 +158,8 @@ fn ctrl_c_is_a_ladder() {
     let mut view = ViewState::new();
     assert_eq!(ctrl(&model, &mut view, 'c'), []);
     assert!(matches!(view.overlay(), Some(Overlay::Confirm(_))));
-    assert_eq!(ctrl(&model, &mut view, 'c'), [Action::Stop(StopMode::Clean)]);
-    assert_eq!(ctrl(&model, &mut view, 'c'), [Action::Quit]);
+    assert_eq!(ctrl(&model, &mut view, 'c'), [Action::stop(StopMode::Clean)]);
+    assert_eq!(ctrl(&model, &mut view, 'c'), [Action::leave()]);
     // Another key starts it anew.
     let mut view = ViewState::new();
     ctrl(&model, &mut view, 'c');
@@ -174,13 +182,13 @@ fn ui_6_stop_and_quit_work_when_the_screen_is_too_small_or_frozen() {
         |view: &mut ViewState, c| rankdeck_tui::on_key(&model, view, KeyEvent::from(KeyCode::Char(c)), NOW);
     assert_eq!(tap(&mut view, 'x'), []);
     assert!(draw(&model, &mut view, &Theme::dark(), small).contains("y yes, stop"));
-    assert_eq!(tap(&mut view, 'y'), [Action::Stop(StopMode::Clean)]);
+    assert_eq!(tap(&mut view, 'y'), [Action::stop(StopMode::Clean)]);
     tap(&mut view, 'f');
     assert!(view.frozen.is_some());
     tap(&mut view, 'x');
-    assert_eq!(tap(&mut view, 'y'), [Action::Stop(StopMode::Clean)]);
+    assert_eq!(tap(&mut view, 'y'), [Action::stop(StopMode::Clean)]);
     tap(&mut view, 'q');
-    assert_eq!(tap(&mut view, 'd'), [Action::Detach]);
+    assert_eq!(tap(&mut view, 'd'), [Action::leave()]);
 }
 
 #[test]
@@ -199,8 +207,8 @@ fn disabled_keys_say_why() {
 fn a_host_key_is_refused_by_default() {
     let model = host_key();
     let node = NodeRank(1);
-    let no = Action::Answer { node, answer: None };
-    let yes = Action::Answer { node, answer: Some("yes".into()) };
+    let no = Action::Tell(Event::PromptAnswered { node, answer: None });
+    let yes = Action::Tell(Event::PromptAnswered { node, answer: Some("yes".into()) });
     for (keys, action) in [("\n", &no), ("\x1b", &no), ("n", &no), ("y", &yes), ("\t\n", &yes)] {
         let mut view = ViewState::new();
         rankdeck_tui::layout(&model, &mut view, AREA);
@@ -219,13 +227,16 @@ fn passphrases_are_masked_and_never_in_debug_output() {
     let mut view = ViewState::new();
     rankdeck_tui::layout(&model, &mut view, AREA);
     assert_eq!(press(&model, &mut view, "hun"), []);
-    rankdeck_tui::on_paste(&model, &mut view, "ter2\nls", NOW);
+    rankdeck_tui::on_paste(&mut view, "ter2\nls", NOW);
     let drawn = screen(&model, &mut view);
     assert!(drawn.contains("•••••••") && !drawn.contains("hunter2"), "{drawn}");
     assert!(!format!("{view:?}").contains("hunter2"));
     let actions = press(&model, &mut view, "\n");
     assert!(!format!("{actions:?}").contains("hunter2"));
-    assert_eq!(actions, [Action::Answer { node: NodeRank(1), answer: Some("hunter2".into()) }]);
+    assert_eq!(
+        actions,
+        [Action::Tell(Event::PromptAnswered { node: NodeRank(1), answer: Some("hunter2".into()) })]
+    );
 }
 
 #[test]
@@ -418,10 +429,10 @@ fn key_releases_and_stray_pastes_do_nothing() {
     let mut release = KeyEvent::from(KeyCode::Char('x'));
     release.kind = KeyEventKind::Release;
     rankdeck_tui::on_key(&model, &mut view, release, NOW);
-    rankdeck_tui::on_paste(&model, &mut view, "xyq", NOW);
+    rankdeck_tui::on_paste(&mut view, "xyq", NOW);
     assert!(view.overlays.is_empty());
     press(&model, &mut view, "/");
-    rankdeck_tui::on_paste(&model, &mut view, &"z".repeat(10 * INPUT_LIMIT), NOW);
+    rankdeck_tui::on_paste(&mut view, &"z".repeat(10 * INPUT_LIMIT), NOW);
     assert_eq!(view.rank_filter.len(), INPUT_LIMIT);
 }
 
@@ -567,7 +578,7 @@ proptest! {
                     rankdeck_tui::on_mouse(&model, &mut view, mouse, NOW);
                 }
             }
-            rankdeck_tui::on_paste(&model, &mut view, "a\tb", NOW);
+            rankdeck_tui::on_paste(&mut view, "a\tb", NOW);
             draw(&model, &mut view, &theme, area);
         }
         // The model changes under the view, with and without a layout between.

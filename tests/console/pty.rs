@@ -42,7 +42,7 @@ fn sigterm_gives_the_terminal_back_and_stops_cleanly() {
     terminal.signal(libc::SIGTERM);
     assert_eq!(terminal.wait(), 130);
     terminal.assert_restored();
-    terminal.until_shows("stopped: proved on 2 hosts, no process left");
+    terminal.until_shows("stopped: verified, no process is left on 2 hosts");
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn a_run_that_ends_leaves_its_summary_on_the_normal_screen() {
     terminal.until("the screen", Terminal::alternate);
     assert_eq!(terminal.wait(), 0);
     terminal.assert_restored();
-    terminal.until_shows("stopped: proved on 2 hosts, no process left");
+    terminal.until_shows("stopped: verified, no process is left on 2 hosts");
     terminal.until_shows("succeeded");
 }
 

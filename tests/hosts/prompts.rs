@@ -147,6 +147,6 @@ fn a_password_is_asked_on_the_screen() {
     assert_eq!(terminal.wait(), 130, "{}", terminal.text());
     terminal.assert_restored();
     assert!(!terminal.written().contains(SECRET));
-    terminal.until_shows("stopped: proved on 2 hosts");
+    terminal.until_shows("stopped: verified, no process is left on 2 hosts");
     written_nowhere(&bed, 2);
 }

@@ -103,7 +103,7 @@ fn another_console_finds_the_run_and_stops_it_after_the_first_was_killed() {
     );
     let stopped = rankdeck(&["stop"]).output().unwrap();
     assert!(stopped.status.success(), "{stopped:?}");
-    assert!(String::from_utf8_lossy(&stopped.stdout).contains("stopped: proved"), "{stopped:?}");
+    assert!(String::from_utf8_lossy(&stopped.stdout).contains("stopped: verified"), "{stopped:?}");
     assert!(bench.rank_processes().is_empty(), "{:?}", bench.rank_processes());
 }
 
@@ -135,7 +135,7 @@ fn sbatch_submits_a_script_that_is_the_console_and_scancel_stops_it_in_good_orde
     wait_until("both ranks train", 90, || said().contains("eval") || said().contains("step "));
     slurm.ask("scancel", &["--batch", "--signal=TERM", &job]);
     wait_until("the job has ended", 60, || slurm.ask("squeue", &["-h", "-j", &job]).is_empty());
-    assert!(said().contains("stopped: proved"), "{}", said());
+    assert!(said().contains("stopped: verified"), "{}", said());
     assert!(bench.rank_processes().is_empty(), "{:?}", bench.rank_processes());
 }
 

@@ -140,7 +140,7 @@ fn roads_that_stall_lose_nothing_and_any_console_adopts_the_run() {
     drop(first);
     second.wait_for_new("training goes on without the first", 30, |v| v["kind"] == "progress");
     let stopped = away(&["stop", &run]).output().unwrap();
-    assert!(String::from_utf8_lossy(&stopped.stdout).contains("stopped: proved"), "{stopped:?}");
+    assert!(String::from_utf8_lossy(&stopped.stdout).contains("stopped: verified"), "{stopped:?}");
     second.finish(60);
     let progress = second.all("progress");
     for (i, line) in progress.iter().enumerate() {

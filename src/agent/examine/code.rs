@@ -29,7 +29,7 @@ pub(super) fn look(question: &Question, workdir: &Path, script: Option<&str>) ->
 }
 
 fn short(digest: &[u8]) -> String {
-    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    rankdeck_types::words::hex(&digest[..8])
 }
 
 /// Hash over all `.py` files of a folder; `None` when there are too many to be a program.

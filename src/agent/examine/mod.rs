@@ -15,10 +15,10 @@ mod program;
 pub(crate) use probe::probe;
 pub use program::{script_of, torch_version};
 
-use crate::clock::wall_time;
 use crate::entries;
 use crate::paths;
 use crate::supervise::libtorch;
+use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::examination::{Disk, Findings, Question};
 use rankdeck_types::error::HintedError;
 use std::io::Read;

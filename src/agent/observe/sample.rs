@@ -4,7 +4,6 @@
 //! Owner: one thread, so that a slow `/proc` or page keeps nobody. The loop says whom to look at; the newest
 //! sample replaces the one before.
 
-use crate::clock::wall_time;
 use crate::observe::{
     gpu::Gpus,
     host_signals::HostWatch,
@@ -12,6 +11,7 @@ use crate::observe::{
 };
 use crate::proc::{self, Ident};
 use crate::timing::Timing;
+use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::message::{GpuSample, HostSample, PageSample, RankSample};
 use rankdeck_proto::status_page::{Reader, monotonic_ns};
 use rankdeck_types::ids::{Generation, Rank};

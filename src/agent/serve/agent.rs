@@ -4,7 +4,6 @@
 //! Owner: the main thread, on a single-threaded runtime. It never waits for a disk, a driver, a console or a
 //! rank: those have threads or tasks of their own and report through bounded channels (AGENT-2).
 
-use crate::clock::wall_time;
 use crate::identity;
 use crate::manifest::{self, Manifest, ManifestRank};
 use crate::observe::gpu;
@@ -24,6 +23,7 @@ use crate::supervise::launch_prep::HostFacts;
 use crate::supervise::lifecycle::{self, Action, Lifecycle};
 use crate::supervise::supervisor::{self, Consequences, Duties, Outcome, Supervisor};
 use crate::timing::Timing;
+use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::message::{ConsoleMessage, LaunchSpec, RecordEvent, StopMode};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::Rank;

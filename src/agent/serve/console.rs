@@ -7,12 +7,12 @@
 //!   write that takes [`WRITE_PATIENCE`] ends the connection.
 //! - CONSOLE-2: only this user's processes are served.
 
-use crate::clock::wall_time;
 use crate::observe::sample::Numbered;
 use crate::paths::own_uid;
 use crate::serve::line_store::LineStore;
 use crate::serve::{port::Reserved, spool::Spool, wire::Wire};
 use crate::supervise::lifecycle::Lifecycle;
+use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::frame::{Decoder, FrameError, encode_into, encode_sample_into};
 use rankdeck_proto::message::{AgentMessage, ConsoleMessage, LaunchSpec, PROTOCOL};
 use rankdeck_types::ids::{NodeRank, RunId};
@@ -170,7 +170,7 @@ async fn hear(
         }
         let answer = match message {
             ConsoleMessage::Ping { sent_ms } => {
-                AgentMessage::Pong { sent_ms, wall_time: Some(crate::clock::wall_time()) }
+                AgentMessage::Pong { sent_ms, wall_time: Some(rankdeck_proto::clock::wall_time()) }
             }
             ConsoleMessage::ReservePort { request } => match Reserved::find() {
                 Ok(found) => {

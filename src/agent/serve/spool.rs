@@ -9,9 +9,9 @@
 //!   bounded, and are shown from there. Only beyond that bound are records lost, and then they are counted.
 //! - SPOOL-4: memory is bounded: the newest records, and a sparse index into the file.
 
-use crate::clock::wall_time;
 use crate::manifest;
 use crate::paths::RunPaths;
+use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::frame::MAX_FRAME;
 use rankdeck_proto::message::{Record, RecordEvent};
 use rankdeck_types::ids::Generation;

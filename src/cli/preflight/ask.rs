@@ -1,15 +1,17 @@
 //! The questions of a preflight, and who connects to whom.
 
-use super::super::args::MeetArgs;
+use super::super::args::HostKeyArgs;
 use super::super::roster::{self, own_binary};
 use super::super::{Failure, prompt};
 use super::{Examined, Subject};
+use crate::cli::on_all::on_all;
 use rankdeck_link::{Call, LinkError, Prompter, backoff};
 use rankdeck_proto::examination::{Findings, Peer, Question};
 use rankdeck_types::host::{Host, Transport};
 use std::sync::Arc;
 
-/// How long hosts wait for each other, ms, and how much longer per host: behind one server, logins come one after another.
+/// How long hosts wait for each other, ms, and how much longer per host: behind one server, logins come one
+/// after another.
 const PATIENCE_MS: u64 = 3000;
 const PATIENCE_PER_HOST_MS: u64 = 150;
 /// Up to so many hosts connect to each other in all pairs; more would spend the time on connecting.
@@ -17,21 +19,21 @@ const ALL_PAIRS: usize = 16;
 /// Ports that a host may take for the test.
 const PORTS: u64 = 3;
 
-/// Asks every host. Hosts that could not reach each other although all are there are asked again: at the first contact a host may still have been
-/// receiving the agent when the others looked for it.
+/// Asks every host. Hosts that could not reach each other although all are there are asked again: at the
+/// first contact a host may still have been receiving the agent when the others looked for it.
 pub async fn ask(
     subject: &Subject<'_>,
-    meet: &MeetArgs,
+    host_keys: &HostKeyArgs,
 ) -> Result<Vec<Result<Examined, LinkError>>, Failure> {
-    let answers = round(subject, meet, 0).await?;
+    let answers = round(subject, host_keys, 0).await?;
     match late(&answers) {
-        Some(late) => round(subject, meet, late).await,
+        Some(late) => round(subject, host_keys, late).await,
         None => Ok(answers),
     }
 }
 
-/// Is it worth asking again? Milliseconds by which the hosts' shells differ: some began to look when others had given up. A host that could not
-/// listen explains by itself why it was not reached.
+/// Is it worth asking again? Milliseconds by which the hosts' shells differ: some began to look when others
+/// had given up. A host that could not listen explains by itself why it was not reached.
 fn late(answers: &[Result<Examined, LinkError>]) -> Option<u64> {
     let all: Vec<&Examined> = answers.iter().map(|answer| answer.as_ref().ok()).collect::<Option<_>>()?;
     let listened = |node: u32| {
@@ -49,46 +51,35 @@ fn late(answers: &[Result<Examined, LinkError>]) -> Option<u64> {
 
 async fn round(
     subject: &Subject<'_>,
-    meet: &MeetArgs,
+    host_keys: &HostKeyArgs,
     late_ms: u64,
 ) -> Result<Vec<Result<Examined, LinkError>>, Failure> {
     let binary = own_binary()?;
-    let prompter = prompt::Progress::new(meet);
+    let prompter = prompt::Progress::new(host_keys);
     let mut questions = questions(subject, &mut || (backoff::dice() * (1u64 << 53) as f64) as u64);
     questions.iter_mut().for_each(|question| question.patience_ms += late_ms);
     let _teller = prompter.tell_waits();
-    let tasks: Vec<_> = subject
-        .draft
-        .hosts
-        .iter()
-        .zip(questions)
-        .map(|(host, question)| {
-            let (host, binary) = (host.clone(), binary.clone());
-            let prompter: Arc<dyn Prompter> = prompter.clone();
-            tokio::spawn(async move {
-                let input = serde_json::to_vec(&question).unwrap_or_default();
-                let call = Call { args: vec!["examine".into()], input, ..Call::default() };
-                let answer = rankdeck_link::call(&host, &binary, call, prompter).await?;
-                let findings = roster::decode::<Findings>(&host, &answer.text)?;
-                Ok(Examined { findings, asked: answer.sent, answered: answer.received, shell: answer.shell })
-            })
-        })
-        .collect();
-    let mut answers = Vec::with_capacity(tasks.len());
-    for (task, host) in tasks.into_iter().zip(&subject.draft.hosts) {
-        answers.push(task.await.unwrap_or_else(|error| {
-            Err(LinkError { error: format!("host {}: {error}", host.name), hint: String::new() })
-        }));
-    }
-    Ok(answers)
+    let questions = Arc::new(questions);
+    Ok(on_all(&subject.draft.hosts, |index, host| {
+        let (questions, binary) = (questions.clone(), binary.clone());
+        let prompter: Arc<dyn Prompter> = prompter.clone();
+        async move {
+            let input = serde_json::to_vec(&questions[index]).unwrap_or_default();
+            let call = Call { args: vec!["examine".into()], input, ..Call::default() };
+            let answer = rankdeck_link::call(&host, &binary, call, prompter).await?;
+            let findings = roster::decode::<Findings>(&host, &answer.text)?;
+            Ok(Examined { findings, asked: answer.sent, answered: answer.received, shell: answer.shell })
+        }
+    })
+    .await)
 }
 
 fn is_loopback(host: &Host) -> bool {
     host.address == "localhost" || host.address == "::1" || host.address.starts_with("127.")
 }
 
-/// The hosts that `node` connects to: all others of a small run; of a large one rank 0's, and those at distances 1, 2, 4, ..., which are the
-/// neighbours of rings and trees.
+/// The hosts that `node` connects to: all others of a small run; of a large one rank 0's, and those at
+/// distances 1, 2, 4, ..., which are the neighbours of rings and trees.
 fn peers(node: usize, count: usize) -> Vec<usize> {
     if count <= ALL_PAIRS {
         return (0..count).filter(|peer| *peer != node).collect();
@@ -122,7 +113,8 @@ fn questions(subject: &Subject<'_>, dice: &mut dyn FnMut() -> u64) -> Vec<Questi
             _ => (0..PORTS).map(|_| 20_000 + (dice() % 12_000) as u16).collect(),
         })
         .collect();
-    // An address that means the reader's own machine leads nowhere else; where all have such, they are one machine.
+    // An address that means the reader's own machine leads nowhere else; where all have such, they are one
+    // machine.
     let one_machine = draft.hosts.iter().all(is_loopback);
     let callable = |peer: usize| {
         one_machine || !is_loopback(&draft.hosts[peer]) || (peer == 0 && launch.master_addr.is_some())

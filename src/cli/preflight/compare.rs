@@ -1,4 +1,5 @@
-//! Hosts against each other: ranks that run different code or different libraries fail late, or never, and quietly. Pure.
+//! Hosts against each other: ranks that run different code or different libraries fail late, or never, and
+//! quietly. Pure.
 
 use super::{CHECKS, Cell, Examined, Grade, Subject};
 use rankdeck_link::LinkError;

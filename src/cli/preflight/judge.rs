@@ -4,14 +4,15 @@ use super::{CHECKS, Cell, Examined, Subject};
 use rankdeck_link::LinkError;
 use rankdeck_proto::examination::{Disk, Findings, GpuFinding};
 use rankdeck_proto::run_entry::RunState;
-use rankdeck_tui::text::bytes;
 use rankdeck_types::host::{Gpus, Host};
+use rankdeck_types::words::bytes;
 
 /// Less free space than this cannot hold a run's records.
 const LEAST_DISK: u64 = 8 << 20;
 /// Less than this will not hold many checkpoints.
 const SMALL_DISK: u64 = 1 << 30;
-/// Seconds of start files that are worth a word: three commands of a launch wait for them, and so does every mended link.
+/// Seconds of start files that are worth a word: three commands of a launch wait for them, and so does every
+/// mended link.
 const SLOW_SHELL: f64 = 2.0;
 /// Interfaces that lead to containers and virtual machines of the same host.
 const VIRTUAL: [&str; 6] = ["docker", "br-", "virbr", "veth", "cni", "flannel"];
@@ -466,8 +467,8 @@ fn code(subject: &Subject<'_>, found: &Findings) -> Cell {
     }
 }
 
-/// The other clock is ahead by at least what lies between our receipt and its answer, and behind by at least what lies between our question and
-/// its receipt; the way there and back only widens what is possible.
+/// The other clock is ahead by at least what lies between our receipt and its answer, and behind by at least
+/// what lies between our question and its receipt; the way there and back only widens what is possible.
 fn clock(examined: &Examined) -> Cell {
     let ahead = examined.findings.answered - examined.answered;
     let behind = examined.asked - examined.findings.heard;

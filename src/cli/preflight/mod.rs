@@ -1,7 +1,8 @@
 //! Preflight: nothing starts that cannot work. One command per host asks for everything, here it is judged.
 //!
 //! Owner: `rankdeck check`, and `rankdeck run` before it opens a link. Invariants:
-//! - CHECK-1: a check fails only for what is sure to keep the run from working; everything else that people should know is a warning.
+//! - CHECK-1: a check fails only for what is sure to keep the run from working; everything else that people
+//!   should know is a warning.
 //! - CHECK-2: every failure and warning says what would help, and which line of which file decides it.
 //! - CHECK-3: nothing is started, and nothing stays on a host but the agent itself.
 
@@ -13,7 +14,7 @@ mod show;
 pub use show::{as_json, complain, print, refuse, warnings};
 
 use super::Failure;
-use super::args::MeetArgs;
+use super::args::HostKeyArgs;
 use super::code;
 use rankdeck_config::locate::Locator;
 use rankdeck_link::LinkError;
@@ -166,9 +167,9 @@ impl Report {
 }
 
 /// Asks all hosts, and judges.
-pub async fn preflight(subject: &Subject<'_>, meet: &MeetArgs) -> Result<Report, Failure> {
+pub async fn preflight(subject: &Subject<'_>, host_keys: &HostKeyArgs) -> Result<Report, Failure> {
     let began = Instant::now();
-    let answers = ask::ask(subject, meet).await?;
+    let answers = ask::ask(subject, host_keys).await?;
     let mut report = judged(subject, answers);
     report.took = began.elapsed();
     Ok(report)
@@ -198,7 +199,8 @@ fn judged(subject: &Subject<'_>, answers: Vec<Result<Examined, LinkError>>) -> R
     }
 }
 
-/// Where a host gave no answer, hosts were not asked again: who was not reached may still have been receiving the agent, so nothing is said of it.
+/// Where a host gave no answer, hosts were not asked again: who was not reached may still have been receiving
+/// the agent, so nothing is said of it.
 fn unmeasured(answers: &[Result<Examined, LinkError>], columns: &mut [Vec<Cell>]) {
     for (answer, column) in answers.iter().zip(columns) {
         let Ok(host) = answer else { continue };
@@ -223,7 +225,8 @@ fn in_file(key: &str, places: &[usize]) -> String {
     moved.unwrap_or_else(|| key.to_owned())
 }
 
-/// The interfaces that lead to rank 0's store, for hosts that name none: Gloo and NCCL would choose by the host's own name, or take the first.
+/// The interfaces that lead to rank 0's store, for hosts that name none: Gloo and NCCL would choose by the
+/// host's own name, or take the first.
 pub fn interfaces(report: &Report) -> Vec<Option<String>> {
     let route = |answer: &Result<Examined, LinkError>| {
         answer.as_ref().ok()?.findings.route.as_ref()?.interface.clone()
@@ -244,7 +247,8 @@ pub fn verdict(report: &Report, locator: &Locator) -> Result<(), Failure> {
             1 => " (and 1 more)".to_owned(),
             more => format!(" (and {more} more)"),
         };
-        return Err(Failure::host(format!("preflight: {first}{others}; nothing was started")));
+        return Err(Failure::host(format!("preflight: {first}{others}; nothing was started"))
+            .hint("`rankdeck check EXPERIMENT.toml` repeats the checks and starts nothing"));
     }
     match &report.plan {
         Some(Err(error)) => {

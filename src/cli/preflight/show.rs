@@ -2,11 +2,11 @@
 
 use super::super::{Failure, print};
 use super::{CHECKS, Cell, Grade, Report};
-use crate::shell::clock::wall_time;
-use crate::shell::words::printable;
 use rankdeck_config::locate::Locator;
+use rankdeck_proto::clock::wall_time;
 use rankdeck_types::ids::RunId;
 use rankdeck_types::plan::Plan;
+use rankdeck_types::words::clean;
 use serde_json::{Value, json};
 
 /// Up to so many hosts get a column each with what was found; more get a row each with marks.
@@ -30,7 +30,7 @@ pub fn print(report: &Report, locator: &Locator) {
 
 fn by_check(report: &Report) -> Vec<Vec<String>> {
     let header =
-        std::iter::once("CHECK".to_owned()).chain(report.hosts.iter().map(|host| printable(host))).collect();
+        std::iter::once("CHECK".to_owned()).chain(report.hosts.iter().map(|host| clean(host))).collect();
     let rows = CHECKS.iter().enumerate().map(|(i, name)| {
         let cells = report.columns.iter().map(|column| shown(&column[i]));
         std::iter::once((*name).to_owned()).chain(cells).collect()
@@ -48,14 +48,14 @@ fn by_host(report: &Report) -> Vec<Vec<String>> {
         .hosts
         .iter()
         .zip(&report.columns)
-        .map(|(host, column)| std::iter::once(printable(host)).chain(column.iter().map(mark)).collect());
+        .map(|(host, column)| std::iter::once(clean(host)).chain(column.iter().map(mark)).collect());
     std::iter::once(header).chain(rows).collect()
 }
 
 fn shown(cell: &Cell) -> String {
     match cell.grade {
         Grade::Passed => {
-            let text = printable(&cell.text);
+            let text = clean(&cell.text);
             match text.char_indices().nth(WIDEST) {
                 Some((at, _)) => format!("{}…", &text[..at]),
                 None => text,
@@ -71,9 +71,9 @@ fn shown(cell: &Cell) -> String {
 pub fn complain(report: &Report, locator: &Locator) {
     for (grade, text, hint) in complaints(report, locator) {
         let word = if grade == Grade::Failed { "error" } else { "warning" };
-        print::stderr(&printable(&format!("{word}: {text}")));
+        print::stderr(&clean(&format!("{word}: {text}")));
         if !hint.is_empty() {
-            print::stderr(&printable(&format!("hint: {hint}")));
+            print::stderr(&clean(&format!("hint: {hint}")));
         }
     }
 }
@@ -141,7 +141,7 @@ pub fn refuse(report: &Report, locator: &Locator, run: &RunId, failure: &Failure
             "time": time,
             "outcome": "failed",
             "exit_code": failure.code,
-            "reason": failure.error,
+            "reason": failure.cause.error,
             "proved": true,
             "survivors": [],
             "stop_ms": 0,

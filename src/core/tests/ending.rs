@@ -66,7 +66,7 @@ fn a_killed_rank_is_named_its_peers_are_stopped_and_the_run_fails() {
     assert_eq!(c.exit, None);
     c.proof(1);
     assert_eq!(outcome(&c), (Some(Outcome::Failed), Some(1)));
-    assert_eq!(c.model().run.reason, "rank 1 on ant was killed by SIGKILL (signal 9)");
+    assert_eq!(c.model().run.reason, "rank 1 on ant was killed by SIGKILL");
     assert_eq!(c.verdicts().len(), 1, "ranks that we stopped are no verdicts");
 }
 
@@ -104,7 +104,7 @@ fn victims_that_report_first_do_not_hide_the_culprit() {
     c.exit_of(3, Exit::Code { code: 1 }, false);
     c.proof(1);
     assert_eq!(outcome(&c), (Some(Outcome::Failed), Some(1)));
-    assert_eq!(c.model().run.reason, "rank 1 on ant was killed by SIGKILL (signal 9)");
+    assert_eq!(c.model().run.reason, "rank 1 on ant was killed by SIGKILL");
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_rank_that_names_a_configuration_mistake_ends_the_console_with_2() {
 fn a_program_that_could_not_be_started_and_a_log_line_are_reasons() {
     let mut c = running(1);
     c.exit_of(1, Exit::Code { code: 1 }, false);
-    assert!(c.model().verdicts[0].reason.ends_with("exit code 1: ValueError: boom"));
+    assert!(c.model().verdicts[0].reason.ends_with("exited with code 1: ValueError: boom"));
     let mut c = running(1);
     c.exit_of(0, Exit::NotStarted { error: "/x: no such file".into() }, false);
     assert!(c.model().verdicts[0].reason.ends_with("could not be started: /x: no such file"));

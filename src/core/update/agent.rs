@@ -6,9 +6,9 @@ use crate::model::Tone;
 use crate::report::ReportBody;
 use crate::run::{Cause, Stage};
 use crate::session::Ctx;
-use crate::words;
 use rankdeck_proto::message::{AgentMessage, LaunchSpec, PROTOCOL, RankSnapshot};
 use rankdeck_types::ids::{NodeRank, Rank, RunId};
+use rankdeck_types::words;
 
 /// An agent sent a message. Returns whether a screen could show the change.
 pub(super) fn said(ctx: &mut Ctx<'_>, node: NodeRank, message: AgentMessage) -> bool {

@@ -7,8 +7,8 @@
 use crate::report::FirstFailure;
 use crate::run::Weight;
 use crate::session::Ctx;
-use crate::words;
 use rankdeck_types::ids::{NodeRank, Rank};
+use rankdeck_types::words;
 
 /// How far two clocks may drift apart per second, so that old measurements count for less: 100 parts in a
 /// million, more than quartz does.

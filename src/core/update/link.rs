@@ -6,10 +6,10 @@ use crate::model::Tone;
 use crate::report::ReportBody;
 use crate::run::Stage;
 use crate::session::Ctx;
-use crate::words;
 use rankdeck_proto::message::{ConsoleMessage, PROTOCOL};
 use rankdeck_types::ids::NodeRank;
 use rankdeck_types::link_state::{LinkState, Prompt};
+use rankdeck_types::words;
 
 /// Lines of each rank's log that an agent sends at once.
 const LOG_TAIL: u32 = 200;

@@ -16,7 +16,6 @@ use crate::model::{HostModel, Tone};
 use crate::report::{ReportBody, RestartState};
 use crate::run::{Cause, HostChange, Next, Reach, Stage};
 use crate::session::Ctx;
-use crate::words;
 use rankdeck_proto::message::{ConsoleMessage, StopMode};
 use rankdeck_types::experiment::{LostHost, Restart};
 use rankdeck_types::host::Host;
@@ -24,6 +23,7 @@ use rankdeck_types::ids::{NodeRank, Timestamp};
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::plan::{Plan, PlanError, replan};
 use rankdeck_types::probe::Probe;
+use rankdeck_types::words;
 use std::collections::BTreeSet;
 
 fn settings(ctx: &Ctx<'_>) -> Restart {

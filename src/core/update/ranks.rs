@@ -9,9 +9,9 @@ use crate::model::{CheckpointModel, FingerprintModel, OwnMetrics, Progress, Rank
 use crate::report::{RankProgress, ReportBody, VerdictKind};
 use crate::run::{Cause, Failure, Reach, Weight, weigh};
 use crate::session::{Ctx, Limits};
-use crate::words;
 use rankdeck_proto::message::{Counters, Evaluation, Exit, FinishReason, RankEvent};
 use rankdeck_types::ids::Rank;
+use rankdeck_types::words;
 use std::collections::BTreeMap;
 
 /// Own counters kept per rank.
@@ -64,9 +64,9 @@ pub(super) struct End<'a> {
 /// A rank's process ended.
 pub(super) fn exited(ctx: &mut Ctx<'_>, at: At, rank: Rank, pid: u32, end: End<'_>) {
     let name = ctx.host_name(at.node);
-    let good = words::is_success(&end.exit);
+    let good = end.exit.is_success();
     let tone = if good || end.stopping { Tone::Info } else { Tone::Bad };
-    ctx.note_at(at.time, tone, format!("rank {rank} on {name} {}", words::exit_text(&end.exit)));
+    ctx.note_at(at.time, tone, format!("rank {rank} on {name} {}", end.exit.predicate()));
     let Some(model) = mine(ctx, at, rank) else { return };
     model.pid = if pid == 0 { model.pid } else { Some(pid) };
     model.life = RankLife::Exited(end.exit.clone());
@@ -93,7 +93,7 @@ pub(super) fn exited(ctx: &mut Ctx<'_>, at: At, rank: Rank, pid: u32, end: End<'
     if end.stopping || is_end_wanted(ctx, blame.weight) {
         // Peers of a rank that a stop has already reached fail with connection errors before their own order
         // arrives.
-        if !(end.stopping && words::is_stop_effect(&end.exit)) {
+        if !(end.stopping && end.exit.is_stop_effect()) {
             ctx.session.run.facts.bad_exits += 1;
         }
         return;
@@ -261,9 +261,11 @@ fn tell_life(ctx: &mut Ctx<'_>, at: At, rank: Rank, state: &str, exit: Option<&E
         Some(Exit::Signal { signal, .. }) => (None, Some(*signal)),
         Some(Exit::NotStarted { .. }) | None => (None, None),
     };
+    // Of an end: the one phrase for it, and what the rank said of its own.
     let detail = match exit {
-        Some(exit @ (Exit::Signal { .. } | Exit::NotStarted { .. })) => words::exit_text(exit),
-        Some(Exit::Code { .. }) | None => detail,
+        Some(exit) if detail.is_empty() => exit.to_string(),
+        Some(exit) => format!("{exit}: {detail}"),
+        None => detail,
     };
     let body = ReportBody::Rank {
         rank,

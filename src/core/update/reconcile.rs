@@ -10,12 +10,12 @@ use crate::model::{HostModel, RankLife, RunState, Tone};
 use crate::report::Outcome;
 use crate::run::{Cause, Ending, Launch, Role, Stage};
 use crate::session::Ctx;
-use crate::words;
 use rankdeck_proto::message::{ConsoleMessage, LaunchSpec, StopMode};
 use rankdeck_types::ids::{Generation, NodeRank, Timestamp};
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::plan::{Plan, PlanDraft, Until};
 use rankdeck_types::probe::Probe;
+use rankdeck_types::words;
 
 /// Milliseconds for which other hosts may still report their own failure before a launch is given up.
 const ABORT_MS: u64 = 2_000;

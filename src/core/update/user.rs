@@ -8,6 +8,7 @@ use crate::run::{Cause, Next, Stage};
 use crate::session::Ctx;
 use rankdeck_proto::message::{ConsoleMessage, StopMode};
 use rankdeck_types::ids::NodeRank;
+use rankdeck_types::words;
 
 /// Most warnings that are kept.
 const WARNINGS: usize = 64;
@@ -150,7 +151,7 @@ pub(super) fn warned(ctx: &mut Ctx<'_>, lines: Vec<String>) -> bool {
     ctx.model.drops.history += lines.len().saturating_sub(room) as u64;
     for line in lines.into_iter().take(room) {
         ctx.note(Tone::Warn, line.clone());
-        ctx.model.run.warnings.push(crate::words::clip(&line, 400));
+        ctx.model.run.warnings.push(words::clip(&line, 400));
     }
     true
 }

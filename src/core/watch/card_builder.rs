@@ -6,11 +6,10 @@ use super::rank_view::{self, RankView};
 use crate::card::{Advice, Card, Others, Side};
 use crate::model::{Model, RankLife, RankModel};
 use crate::reason::{VerdictKind, fill};
-use crate::words;
-use crate::words::seconds;
 use rankdeck_proto::inspection::{How, Inspection};
 use rankdeck_proto::message::RankSample;
 use rankdeck_types::ids::Rank;
+use rankdeck_types::words;
 use std::collections::BTreeMap;
 
 /// Frames on a card. The top ones are always there, the others only if they are the program's own.
@@ -64,7 +63,7 @@ pub(super) fn side(rank: &RankModel, look: Option<&Inspection>) -> Side {
 fn os(sample: &RankSample, look: Option<&Inspection>) -> String {
     let frozen = sample.signals.cgroup.as_ref().is_some_and(|cgroup| cgroup.frozen)
         || look.is_some_and(|look| look.os.frozen_cgroup);
-    let state = if frozen { "frozen by its cgroup" } else { words::state_text(sample.state) };
+    let state = if frozen { "frozen by its cgroup" } else { words::process_state(sample.state) };
     let mut text = format!("{state} ({}), cpu {:.0} %", sample.state, sample.cpu_percent);
     let looked = look.and_then(|look| look.os.syscall.clone());
     let wchan = look.and_then(|look| look.os.wchan.clone()).unwrap_or_else(|| sample.wchan.clone());
@@ -83,12 +82,12 @@ fn children(sample: &RankSample, look: Option<&Inspection>) -> Vec<String> {
             0 => "no CPU used".to_string(),
             ms => format!("used {ms} ms of CPU"),
         };
-        format!("pid {} {}: {}, {cpu}", child.pid, child.name, words::state_text(child.state))
+        format!("pid {} {}: {}, {cpu}", child.pid, child.name, words::process_state(child.state))
     });
     let list: Vec<String> = from_look.collect();
     let list = if list.is_empty() {
         let children = sample.signals.children.iter();
-        children.map(|c| format!("pid {} {}: {}", c.pid, c.name, words::state_text(c.state))).collect()
+        children.map(|c| format!("pid {} {}: {}", c.pid, c.name, words::process_state(c.state))).collect()
     } else {
         list
     };
@@ -125,7 +124,7 @@ fn doing(rank: &RankModel) -> (String, u64) {
         None => match &sample.page {
             Some(page) if !page.by_hook => (format!("in {}", page.phase.name()), page.phase_age_ms),
             Some(page) => ("in its own code".into(), page.heartbeat_age_ms),
-            None => (words::state_text(sample.state).into(), 0),
+            None => (words::process_state(sample.state).into(), 0),
         },
     }
 }
@@ -134,7 +133,7 @@ fn others(model: &Model, shown: &[Rank]) -> Vec<Others> {
     let mut alike: BTreeMap<String, (Vec<Rank>, u64)> = BTreeMap::new();
     for rank in model.ranks.iter().filter(|rank| !shown.contains(&rank.rank)) {
         let (text, age) = match &rank.life {
-            RankLife::Exited(exit) => (words::exit_text(exit), 0),
+            RankLife::Exited(exit) => (exit.predicate(), 0),
             RankLife::Pending | RankLife::Spawned | RankLife::Joined | RankLife::Finished => doing(rank),
         };
         let entry = alike.entry(text).or_default();
@@ -148,7 +147,7 @@ fn others(model: &Model, shown: &[Rank]) -> Vec<Others> {
         .into_iter()
         .take(OTHERS)
         .map(|(text, (ranks, age))| {
-            let text = if age > 0 { format!("{text} since {}", seconds(age)) } else { text };
+            let text = if age > 0 { format!("{text} since {}", words::duration_ms(age)) } else { text };
             Others { ranks, text }
         })
         .collect();
@@ -201,10 +200,10 @@ fn ruled_out(model: &Model, view: Option<&RankView<'_>>, draft: &Draft) -> Vec<S
         list.push("its CPU quota is not used up".into());
     }
     if kind == VerdictKind::Behind && view.page().is_some() {
-        let usual = seconds(view.threshold.stuck);
+        let usual = words::duration_ms(view.threshold.stuck);
         list.push(format!(
             "silent for {}; up to {usual} is taken as usual there",
-            seconds(view.silence_ms())
+            words::duration_ms(view.silence_ms())
         ));
     }
     list

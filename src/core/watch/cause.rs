@@ -11,6 +11,7 @@ use crate::report::Confidence;
 use crate::session::Limits;
 use rankdeck_proto::inspection::{Frame, HOLDS_GIL, How, Inspection};
 use rankdeck_proto::message::{Activity, Phase};
+use rankdeck_types::words;
 
 /// Wait after which an explained wait is shown.
 pub(super) const AMBER_MS: u64 = 30_000;
@@ -286,7 +287,7 @@ fn own_frame(look: &Inspection) -> Option<(&Frame, &str, String)> {
         // Parameters of types make names of hundreds of characters.
         let bare = frame.function.find('<').filter(|at| *at > 0);
         let name = bare.and_then(|at| frame.function.get(..at)).unwrap_or(&frame.function);
-        let name = crate::words::clip(name, 80);
+        let name = words::clip(name, 80);
         let function = if name.is_empty() { String::new() } else { format!(" in {name}") };
         Some((frame, frame.file.as_deref()?, function))
     })

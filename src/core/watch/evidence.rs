@@ -11,10 +11,9 @@ use crate::card::{Side, ranges};
 use crate::model::{Model, RankModel};
 use crate::reason::{Reason, SentenceForm, Severity};
 use crate::report::{Confidence, VerdictReport};
-use crate::words;
-use crate::words::seconds;
 use rankdeck_proto::message::GpuSample;
 use rankdeck_types::ids::Rank;
+use rankdeck_types::words;
 
 /// What verdicts about living ranks are made from.
 pub(super) struct Snapshot<'a> {
@@ -60,7 +59,7 @@ impl Snapshot<'_> {
         let frozen = cgroup.filter(|_| reason == Reason::CgroupFrozen);
         let words = vec![
             ("who", who(rank)),
-            ("state", words::state_text(state).into()),
+            ("state", words::process_state(state).into()),
             ("letter", state.to_string()),
         ];
         self.verdict(Draft {
@@ -231,7 +230,7 @@ impl Snapshot<'_> {
         let words = vec![
             ("count", members.len().to_string()),
             ("call", call.map_or(format!("collective #{seq}"), |call| call.name())),
-            ("waited", seconds(waited_ms)),
+            ("waited", words::duration_ms(waited_ms)),
         ];
         let mut observations = waiters(self.model, members);
         for rank in members.iter().take(NAMED) {
@@ -315,7 +314,7 @@ impl Snapshot<'_> {
     /// All have come to the rendezvous, and the group does not form.
     pub fn no_group(&self, waited_ms: u64) -> VerdictReport {
         let all: Vec<Rank> = self.model.ranks.iter().map(|rank| rank.rank).collect();
-        let words = vec![("waited", seconds(waited_ms))];
+        let words = vec![("waited", words::duration_ms(waited_ms))];
         self.verdict(Draft {
             waiter: all.first().copied(),
             observations: waiters(self.model, &all),

@@ -8,9 +8,9 @@ use crate::join::Joined;
 use crate::model::Model;
 use crate::reason::{Reason, SentenceForm, Severity};
 use crate::report::{Confidence, VerdictReport};
-use crate::words;
 use rankdeck_proto::message::Exit;
 use rankdeck_types::ids::Rank;
+use rankdeck_types::words;
 
 /// Most log lines in the evidence.
 const LOG_LINES: usize = 6;
@@ -68,7 +68,7 @@ pub(crate) fn dead(
 ) -> VerdictReport {
     let found = find(model, rank);
     let said = found.and_then(|rank| rank.error.as_ref());
-    let mut ended = words::exit_text(exit);
+    let mut ended = exit.predicate();
     if let Some((message, _)) = said {
         ended.push_str(&format!(": {}", words::clip(message, 300)));
     } else if let (Exit::Code { .. }, Some(line)) =

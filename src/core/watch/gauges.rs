@@ -2,10 +2,9 @@
 
 use super::rank_view::{self, RankView};
 use crate::model::{Model, RankModel};
-use crate::words;
-use crate::words::seconds;
 use rankdeck_types::ids::Rank;
 use rankdeck_types::link_state::LinkState;
+use rankdeck_types::words;
 
 /// Most ranks that are named one by one.
 pub(super) const NAMED: usize = 4;
@@ -44,7 +43,7 @@ pub(super) fn looked(view: Option<&RankView<'_>>) -> Vec<String> {
             socket.peer,
             socket.unacked,
             socket.retransmits,
-            seconds(u64::from(socket.last_received_ms))
+            words::duration_ms(u64::from(socket.last_received_ms))
         )
     }));
     facts.extend(look.gpu.iter().map(|gpu| format!("rank {rank}: {}", words::clip(gpu, 200))));
@@ -63,10 +62,10 @@ pub(super) fn waiters(model: &Model, ranks: &[Rank]) -> Vec<String> {
                 (Some(call), _) if call.inside => {
                     let site =
                         if call.site.is_empty() { String::new() } else { format!(" at {}", call.site) };
-                    format!("waits in {} for {}{site}", call.name(), seconds(call.age_ms))
+                    format!("waits in {} for {}{site}", call.name(), words::duration_ms(call.age_ms))
                 }
                 (_, Some(page)) if page.collective.entered == 0 => {
-                    format!("waits for the process group for {}", seconds(page.phase_age_ms))
+                    format!("waits for the process group for {}", words::duration_ms(page.phase_age_ms))
                 }
                 _ => return None,
             };

@@ -9,8 +9,8 @@ use crate::model::{HostModel, Model};
 use crate::reason::{Reason, Severity};
 use crate::report::{Confidence, VerdictReport};
 use crate::session::Limits;
-use crate::words;
 use rankdeck_types::ids::NodeRank;
+use rankdeck_types::words;
 use std::collections::BTreeMap;
 
 /// Milliseconds between two samples from which an agent came late, and for how long that is remembered.
@@ -78,7 +78,7 @@ pub(super) fn lost(
     };
     let reason = if others && reason == Reason::HostSilent { Reason::LinkLost } else { reason };
     let excused = starved && silence < limits.lost.saturating_mul(STARVED);
-    let mut facts = vec![format!("last message {} ago", words::seconds(silence))];
+    let mut facts = vec![format!("last message {} ago", words::duration_ms(silence))];
     if starved {
         facts.push("its cores had more to do than they could when it spoke last, and it came late".into());
     }
@@ -91,7 +91,7 @@ pub(super) fn lost(
     let judged = Judgement::usual(Confidence::Certain, reason);
     let severity = if excused { Severity::Amber } else { judged.severity };
     let words =
-        vec![("host", host.name.clone()), ("silence", words::seconds(silence)), ("why", why.to_string())];
+        vec![("host", host.name.clone()), ("silence", words::duration_ms(silence)), ("why", why.to_string())];
     let draft = Draft {
         host: Some(host.name.clone()),
         facts,

@@ -48,7 +48,6 @@ use crate::pace_history::PaceHistory;
 use crate::reason::Reason;
 use crate::report::{Confidence, Severity, VerdictKind, VerdictReport};
 use crate::session::Limits;
-use crate::words;
 use evidence::{Late, Snapshot};
 use hosts::Beats;
 use looks::Looks;
@@ -257,7 +256,7 @@ impl Watch {
         let view = |rank: &'a RankModel| {
             let track = &rank.track;
             let (left, died) = match &rank.life {
-                RankLife::Exited(exit) if words::is_success(exit) => (true, false),
+                RankLife::Exited(exit) if exit.is_success() => (true, false),
                 RankLife::Exited(_) => (false, true),
                 RankLife::Pending => return None,
                 RankLife::Spawned | RankLife::Joined | RankLife::Finished => (false, false),
@@ -509,7 +508,7 @@ fn follow(fact: &mut VerdictReport, rank: Option<Rank>, root: Rank) {
 /// The rank that ended with exit code 0 with the fewest collectives, when at least as many ranks did not end
 /// so.
 fn leaver(model: &Model) -> Option<Rank> {
-    let left = |rank: &&RankModel| matches!(&rank.life, RankLife::Exited(exit) if words::is_success(exit));
+    let left = |rank: &&RankModel| matches!(&rank.life, RankLife::Exited(exit) if exit.is_success());
     let left: Vec<&RankModel> = model.ranks.iter().filter(left).collect();
     let entered = |rank: &&&RankModel| {
         let page = rank.sample.as_ref().and_then(|sample| sample.page.as_ref());

@@ -12,9 +12,9 @@ use super::rank_view::RankView;
 use crate::model::Model;
 use crate::reason::Reason;
 use crate::report::Confidence;
-use crate::words::seconds;
 use rankdeck_proto::inspection::Socket;
 use rankdeck_types::ids::{NodeRank, Rank};
+use rankdeck_types::words;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Doublings of the retransmission timer from which a connection is bad.
@@ -59,7 +59,7 @@ pub(super) fn sockets(
                         socket.peer,
                         socket.unacked,
                         socket.backoff,
-                        seconds(u64::from(socket.last_received_ms))
+                        words::duration_ms(u64::from(socket.last_received_ms))
                     ));
                 }
             }
@@ -135,7 +135,7 @@ pub(super) fn link(model: &Model, node: NodeRank, interface: &str, since_ms: u64
     let host = model.hosts.get(node.index()).map(|host| host.name.clone()).unwrap_or_default();
     Trouble {
         words: vec![("interface", interface.to_string()), ("host", host.clone())],
-        facts: vec![format!("{interface} has been seen down for {}", seconds(since_ms))],
+        facts: vec![format!("{interface} has been seen down for {}", words::duration_ms(since_ms))],
         host: Some(host),
         reason: Reason::LinkDown,
         confidence: Confidence::Certain,

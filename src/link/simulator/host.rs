@@ -14,7 +14,7 @@ use rankdeck_types::link_state::LinkState;
 use rankdeck_types::probe::Probe;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
@@ -96,7 +96,7 @@ struct SimHost {
 
 impl SimHost {
     fn new(world: Arc<World>, node: NodeRank) -> SimHost {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+        let wall = rankdeck_proto::clock::wall_time();
         SimHost {
             world,
             node,

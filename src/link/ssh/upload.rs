@@ -216,7 +216,7 @@ mod tests {
     }
 
     fn sum(bytes: &[u8]) -> String {
-        Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+        rankdeck_types::words::hex(&Sha256::digest(bytes))
     }
 
     fn names(folder: &Path) -> Vec<String> {

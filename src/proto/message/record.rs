@@ -1,6 +1,7 @@
 //! Durable, numbered events of an agent.
 
 use super::{LaunchSpec, RankEvent, StopMode};
+use rankdeck_types::exit::Exit;
 use rankdeck_types::ids::{Generation, LocalRank, Rank, WallTime};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -102,29 +103,6 @@ pub enum RecordEvent {
     /// A kind this build does not know.
     #[serde(other)]
     Unknown,
-}
-
-/// How a process ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "how", rename_all = "snake_case")]
-pub enum Exit {
-    /// It returned this code.
-    Code {
-        /// 0 to 255.
-        code: i32,
-    },
-    /// A signal ended it.
-    Signal {
-        /// Number of the signal.
-        signal: i32,
-        /// The kernel's out-of-memory killer sent it (the cgroup's `oom_kill` counter moved).
-        out_of_memory: bool,
-    },
-    /// It could not be started.
-    NotStarted {
-        /// The system's error, with the program's path.
-        error: String,
-    },
 }
 
 /// A process of the run that is still there.

@@ -5,6 +5,7 @@ use crate::text;
 use crate::theme::Role;
 use crate::widgets::{Ctx, frame, put};
 use rankdeck_types::link_state::Prompt;
+use rankdeck_types::words;
 use ratatui::buffer::Buffer;
 use ratatui::text::{Line, Span};
 
@@ -15,11 +16,11 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, ask: &Ask) {
     let fact = |label: &str, value: &str| {
         Line::from(vec![
             ctx.s(format!("{label:<12}"), Role::Dim),
-            ctx.s(ctx.cut(&text::clean(value), cells.saturating_sub(12)), Role::Strong),
+            ctx.s(ctx.cut(&words::clean(value), cells.saturating_sub(12)), Role::Strong),
         ])
     };
     let words = |text: &str, role| -> Vec<Line<'static>> {
-        text::wrap(&text::clean(text), cells).into_iter().map(|line| Line::from(ctx.s(line, role))).collect()
+        text::wrap(&words::clean(text), cells).into_iter().map(|line| Line::from(ctx.s(line, role))).collect()
     };
     let (title, mut lines) = match &ask.prompt {
         Prompt::UnknownHostKey { host: address, key_type, fingerprint } => {

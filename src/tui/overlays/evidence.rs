@@ -10,6 +10,7 @@ use crate::widgets::Ctx;
 use rankdeck_core::card::Card;
 use rankdeck_core::model::Model;
 use rankdeck_core::report::{Confidence, Severity, VerdictReport};
+use rankdeck_types::words;
 use ratatui::buffer::Buffer;
 use ratatui::text::Line;
 
@@ -18,7 +19,8 @@ pub fn find<'a>(model: &'a Model, about: &VerdictId) -> Option<&'a VerdictReport
     model.verdicts.iter().find(|verdict| ranks::verdict_id(verdict) == *about)
 }
 
-/// Opens the card of the selected rank's verdict when it is a red one, else of the worst, which the status line shows.
+/// Opens the card of the selected rank's verdict when it is a red one, else of the worst, which the status
+/// line shows.
 pub fn open(model: &Model, view: &mut ViewState) {
     let own = view
         .rank
@@ -82,9 +84,9 @@ fn summary(verdict: &VerdictReport) -> Plain {
 
 /// How long the trouble lasted until the watch spoke, and by now, which grows while the card is open.
 fn said_after(verdict: &VerdictReport) -> String {
-    let first = text::seconds(verdict.first_s);
+    let first = words::duration(verdict.first_s);
     match verdict.latency_s > verdict.first_s {
-        true => format!("said after {first}, {} by now", text::seconds(verdict.latency_s)),
+        true => format!("said after {first}, {} by now", words::duration(verdict.latency_s)),
         false => format!("said after {first}"),
     }
 }
@@ -105,8 +107,8 @@ fn sides(card: &Card, cells: usize, lines: &mut Vec<Plain>) {
             true => (mark("blamed: ", row.guilty), mark("waits: ", row.waiter)),
         };
         let (left, right) = if blamed { (left, right) } else { (right, String::new()) };
-        let left = text::wrap(&text::clean(&left), column);
-        let right = text::wrap(&text::clean(&right), column);
+        let left = text::wrap(&words::clean(&left), column);
+        let right = text::wrap(&words::clean(&right), column);
         for at in 0..left.len().max(right.len()) {
             let part = |side: &[String]| side.get(at).cloned().unwrap_or_default();
             let label = if at == 0 { row.label } else { "" };
@@ -137,7 +139,7 @@ fn items(label: &str, items: &[(String, Role)], cells: usize, lines: &mut Vec<Pl
     }
     lines.push(Vec::new());
     for (i, (item, role)) in items.iter().enumerate() {
-        let parts = text::wrap(&text::clean(item), cells.saturating_sub(LABEL));
+        let parts = text::wrap(&words::clean(item), cells.saturating_sub(LABEL));
         for (j, part) in parts.into_iter().enumerate() {
             let label = if i == 0 && j == 0 { label } else { "" };
             lines.push(vec![(format!("{label:<LABEL$}"), Role::Dim), (part, *role)]);
@@ -162,7 +164,7 @@ fn body(verdict: &VerdictReport, card: &Card, glyphs: Glyphs, cells: usize) -> V
     if let Some(first) = card.actions.first() {
         let label = format!("{:<LABEL$}", "do first");
         for (i, part) in
-            text::wrap(&text::clean(&first.line()), cells.saturating_sub(LABEL)).into_iter().enumerate()
+            text::wrap(&words::clean(&first.line()), cells.saturating_sub(LABEL)).into_iter().enumerate()
         {
             let label = if i == 0 { label.clone() } else { format!("{:<LABEL$}", "") };
             lines.push(vec![(label, Role::Dim), (part, Role::Accent)]);
@@ -197,7 +199,7 @@ fn body(verdict: &VerdictReport, card: &Card, glyphs: Glyphs, cells: usize) -> V
 /// Rows of the card at this width.
 pub fn rows(model: &Model, about: &VerdictId, cells: usize) -> usize {
     let Some(verdict) = find(model, about) else { return 0 };
-    let reason = text::wrap(&text::clean(&verdict.reason), cells).len();
+    let reason = text::wrap(&words::clean(&verdict.reason), cells).len();
     reason + body(verdict, &verdict.card, Glyphs::Ascii, cells).len()
 }
 
@@ -206,7 +208,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, about: &VerdictId, top: usize) {
     let Some(verdict) = find(ctx.live, about) else { return };
     let cells = overlays::card_cells(ctx.geo.area, EVIDENCE_CELLS);
     let role = ranks::severity_role(verdict.severity);
-    let mut lines: Vec<Line<'static>> = text::wrap(&text::clean(&verdict.reason), cells)
+    let mut lines: Vec<Line<'static>> = text::wrap(&words::clean(&verdict.reason), cells)
         .into_iter()
         .map(|line| Line::from(ctx.s(line, Role::Strong)))
         .collect();

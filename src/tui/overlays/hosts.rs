@@ -1,13 +1,16 @@
-//! The hosts of the next generation: who takes part, who will, and what that makes of the sizes, before anything is stopped.
+//! The hosts of the next generation: who takes part, who will, and what that makes of the sizes, before
+//! anything is stopped.
 
 use crate::state::{Action, ViewState};
 use crate::text;
 use crate::theme::Role;
 use crate::widgets::{Ctx, frame, put};
+use rankdeck_core::event::Event;
 use rankdeck_core::model::Model;
 use rankdeck_types::host::Host;
 use rankdeck_types::plan::{Plan, PlanDraft, PlanError, replan};
 use rankdeck_types::probe::Probe;
+use rankdeck_types::words;
 use ratatui::buffer::Buffer;
 use ratatui::text::Line;
 use std::collections::BTreeSet;
@@ -29,7 +32,7 @@ pub fn rows(model: &Model, view: &ViewState) -> Vec<Row> {
     let own = model.hosts.iter().enumerate().map(|(node, host)| Row {
         name: host.name.clone(),
         takes_part: host.excluded.is_none(),
-        text: host.excluded.clone().unwrap_or_else(|| text::plural(ranks(node), "rank")),
+        text: host.excluded.clone().unwrap_or_else(|| words::plural(ranks(node), "rank")),
     });
     let spare = |host: &&Host| !model.hosts.iter().any(|known| known.name == host.name);
     let spares = view.spares.iter().filter(spare).map(|host| Row {
@@ -66,7 +69,7 @@ pub fn order(model: &Model, view: &ViewState, changed: &BTreeSet<String>) -> Res
         return Err(format!("{}: {}", error.error, error.hint));
     }
     let from = (!model.checkpoints.is_empty()).then(|| "latest".to_string());
-    Ok(Action::Rehost { from, exclude, add })
+    Ok(Action::Tell(Event::RestartRequested { from, exclude, add }))
 }
 
 /// The plan that the changes make, `None` as long as only a new host itself can tell.
@@ -103,7 +106,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, changed: &BTreeSet<String>, selecte
                 .map(|size| format!("{} {} of {}", size.name, size.local, size.global))
                 .collect();
             let now = ctx.live.ranks.len();
-            let ranks = text::plural(plan.ranks.len(), "rank");
+            let ranks = words::plural(plan.ranks.len(), "rank");
             let sizes =
                 if sizes.is_empty() { String::new() } else { format!("; per rank: {}", sizes.join(", ")) };
             (format!("{ranks} (now {now}){sizes}"), Role::Good)

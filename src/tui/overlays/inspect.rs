@@ -8,6 +8,7 @@ use crate::theme::{Glyphs, Role};
 use crate::widgets::{Ctx, meter};
 use rankdeck_core::model::{Model, RankModel};
 use rankdeck_types::ids::{Rank, Timestamp};
+use rankdeck_types::words;
 use ratatui::buffer::Buffer;
 use ratatui::text::Line;
 
@@ -19,18 +20,18 @@ fn facts(model: &Model, rank: &RankModel, now: Timestamp, glyphs: Glyphs) -> Vec
     let mut list: Vec<Fact> =
         vec![("state", format!("{} {} {}", state.letter, state.glyph, state.word), state.role)];
     if let Some(verdict) = ranks::verdict_of(model, rank.rank) {
-        list.push(("verdict", text::clean(&verdict.reason), ranks::severity_role(verdict.severity)));
+        list.push(("verdict", words::clean(&verdict.reason), ranks::severity_role(verdict.severity)));
         for evidence in verdict.card.evidence() {
-            list.push(("", format!("{} {}", glyphs.pick("•", "-"), text::clean(&evidence)), Role::Text));
+            list.push(("", format!("{} {}", glyphs.pick("•", "-"), words::clean(&evidence)), Role::Text));
         }
         if !verdict.card.actions.is_empty() {
-            list.push(("hint", text::clean(&verdict.card.hint()), Role::Accent));
+            list.push(("hint", words::clean(&verdict.card.hint()), Role::Accent));
         }
     }
     if let Some((error, hint)) = &rank.error {
-        list.push(("error", text::clean(error), Role::Bad));
+        list.push(("error", words::clean(error), Role::Bad));
         if !hint.is_empty() {
-            list.push(("hint", text::clean(hint), Role::Accent));
+            list.push(("hint", words::clean(hint), Role::Accent));
         }
     }
     list.push((
@@ -56,7 +57,7 @@ fn device(model: &Model, rank: &RankModel) -> String {
             if let Some(percent) = gpu.utilization {
                 parts.push(format!("{percent}%"));
             }
-            parts.push(format!("{}/{}", text::bytes(gpu.memory_used), text::bytes(gpu.memory_total)));
+            parts.push(format!("{}/{}", words::bytes(gpu.memory_used), words::bytes(gpu.memory_total)));
             if let Some(watts) = gpu.power_w {
                 parts.push(format!("{watts:.0}W"));
             }
@@ -103,14 +104,15 @@ fn process(rank: &RankModel, now: Timestamp, list: &mut Vec<Fact>) {
         format!("pid {}, {} ({letter}){children}{wchan}", sample.pid, sample.state),
         Role::Text,
     ));
-    let gpu = sample.gpu_memory.map_or(String::new(), |bytes| format!(", on the GPU {}", text::bytes(bytes)));
+    let gpu =
+        sample.gpu_memory.map_or(String::new(), |bytes| format!(", on the GPU {}", words::bytes(bytes)));
     list.push((
         "use",
-        format!("{:.0}% of one core, resident {}{gpu}", sample.cpu_percent, text::bytes(sample.rss)),
+        format!("{:.0}% of one core, resident {}{gpu}", sample.cpu_percent, words::bytes(sample.rss)),
         Role::Text,
     ));
     if let Some(at) = rank.sampled {
-        list.push(("sampled", format!("{} ago", text::duration(now.since(at))), Role::Dim));
+        list.push(("sampled", format!("{} ago", words::duration_ms(now.since(at))), Role::Dim));
     }
 }
 
@@ -126,9 +128,9 @@ fn page(rank: &RankModel, list: &mut Vec<Fact>) {
         format!(
             "{} for {}, progress {}, heartbeat {} ago",
             page.phase.name(),
-            text::duration(page.phase_age_ms),
-            text::thousands(page.phase_progress),
-            text::duration(page.heartbeat_age_ms),
+            words::duration_ms(page.phase_age_ms),
+            words::count(page.phase_progress),
+            words::duration_ms(page.heartbeat_age_ms),
         ),
         Role::Text,
     ));
@@ -136,18 +138,18 @@ fn page(rank: &RankModel, list: &mut Vec<Fact>) {
     let told = if collective.entered == 0 {
         "none yet".to_string()
     } else {
-        let age = text::duration(collective.age_ms);
+        let age = words::duration_ms(collective.age_ms);
         let place = if ranks::inside(collective) {
-            format!("inside for {age}, last left #{}", text::thousands(collective.left))
+            format!("inside for {age}, last left #{}", words::count(collective.left))
         } else {
             format!("left {age} ago")
         };
         format!(
             "#{} {} \"{}\" {} {}, {place}",
-            text::thousands(collective.entered),
+            words::count(collective.entered),
             collective.op,
             collective.tag,
-            text::bytes(collective.bytes),
+            words::bytes(collective.bytes),
             collective.dtype,
         )
     };
@@ -160,13 +162,13 @@ fn counters(model: &Model, rank: &RankModel, list: &mut Vec<Fact>) {
         let told = match (page.by_hook, page.iteration()) {
             (false, _) => format!(
                 "iteration {}, env_step {}, samples {}, episodes {}, updates {}",
-                text::thousands(page.train_iter),
-                text::thousands(page.env_step),
-                text::thousands(page.samples),
-                text::thousands(page.episodes),
-                text::thousands(page.updates),
+                words::count(page.train_iter),
+                words::count(page.env_step),
+                words::count(page.samples),
+                words::count(page.episodes),
+                words::count(page.updates),
             ),
-            (true, Some(steps)) => format!("{} steps of optimisers", text::thousands(steps)),
+            (true, Some(steps)) => format!("{} steps of optimisers", words::count(steps)),
             (true, None) => "no optimiser has made a step: collectives are all that is counted".into(),
         };
         list.push(("now", told, Role::Text));
@@ -176,11 +178,11 @@ fn counters(model: &Model, rank: &RankModel, list: &mut Vec<Fact>) {
             "reported",
             format!(
                 "iteration {}: env_step {}, samples {}, episodes {}, collecting {}",
-                text::thousands(own.train_iter),
-                text::thousands(own.env_step),
-                text::thousands(own.samples),
-                text::thousands(own.episodes),
-                text::seconds(own.duration_s),
+                words::count(own.train_iter),
+                words::count(own.env_step),
+                words::count(own.samples),
+                words::count(own.episodes),
+                words::duration(own.duration_s),
             ),
             Role::Text,
         ));
@@ -227,11 +229,11 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, rank: Rank, top: usize) {
     lines.push(Line::default());
     let held = rank.log.lines.len();
     lines.push(Line::from(
-        ctx.s(format!("log, last of {} lines", text::thousands(rank.log.next.max(held as u64))), Role::Dim),
+        ctx.s(format!("log, last of {} lines", words::count(rank.log.next.max(held as u64))), Role::Dim),
     ));
     for (_, line) in rank.log.lines.iter().skip(held.saturating_sub(LOG_LINES)) {
         lines.push(Line::from(
-            ctx.s(format!("  {}", ctx.cut(&text::clean(line), cells.saturating_sub(2))), Role::Text),
+            ctx.s(format!("  {}", ctx.cut(&words::clean(line), cells.saturating_sub(2))), Role::Text),
         ));
     }
     let state = ranks::state(ctx.model, rank, ctx.glyphs());

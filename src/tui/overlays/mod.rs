@@ -99,7 +99,8 @@ pub fn fact_rows(facts: &[Fact], cells: usize) -> usize {
     facts.iter().map(|fact| text::wrap(&fact.1, cells.saturating_sub(LABEL)).len()).sum()
 }
 
-/// Keeps the scroll of cards inside them (evidence is of the present, facts are of the moment shown), so that the first key back already moves.
+/// Keeps the scroll of cards inside them (evidence is of the present, facts are of the moment shown), so that
+/// the first key back already moves.
 pub fn clamp(live: &Model, shown: &Model, view: &mut ViewState) {
     let screen = view.geometry.area;
     let height = usize::from(screen.height.saturating_sub(4));

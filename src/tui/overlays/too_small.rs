@@ -1,6 +1,6 @@
 //! Below the smallest size: what matters in words, and that stop and quit still work.
 
-use crate::layout::{MIN_HEIGHT, MIN_WIDTH};
+use crate::geometry::{MIN_HEIGHT, MIN_WIDTH};
 use crate::panes::header;
 use crate::ranks;
 use crate::state::Overlay;

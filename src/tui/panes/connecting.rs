@@ -7,6 +7,7 @@ use crate::theme::Role;
 use crate::widgets::{Ctx, frame, meter, put};
 use rankdeck_core::model::HostModel;
 use rankdeck_types::link_state::LinkState;
+use rankdeck_types::words;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
@@ -27,7 +28,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     if failed > 0 {
         info.push(ctx.s(format!("  {failed} failed"), Role::Bad));
     }
-    let title = frame::title(ctx, Pane::Hosts, "opening links", text::plural(all.len(), "host"));
+    let title = frame::title(ctx, Pane::Hosts, "opening links", words::plural(all.len(), "host"));
     let inner = frame::pane(ctx, buf, area, Pane::Hosts, title, info);
     let cells = usize::from(inner.width);
     let name = all.iter().map(|host| text::width(&host.name)).max().unwrap_or(4).clamp(4, 20);
@@ -59,7 +60,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
 
 fn line(ctx: &Ctx<'_>, host: &HostModel, name: usize, cells: usize) -> Vec<Span<'static>> {
     let (word, role) = hosts::link(ctx, host);
-    let age = text::duration(ctx.now.since(host.link_since));
+    let age = words::duration_ms(ctx.now.since(host.link_since));
     let mut spans = vec![
         ctx.s(format!("{:>4}  ", host.node_rank), Role::Dim),
         ctx.s(text::left(&host.name, name, ctx.glyphs()), Role::Strong),
@@ -76,7 +77,7 @@ fn line(ctx: &Ctx<'_>, host: &HostModel, name: usize, cells: usize) -> Vec<Span<
             spans.push(ctx.s(format!(" {:>3.0}%", (share * 100.0).floor().min(100.0)), Role::Strong));
             let file = what.rsplit('/').next().unwrap_or(what);
             let room = cells.saturating_sub(taken + bar + 5);
-            let sizes = format!("  {}/{}", text::bytes(*done), text::bytes(*total));
+            let sizes = format!("  {}/{}", words::bytes(*done), words::bytes(*total));
             let named = format!("{sizes}  {file}");
             spans.push(
                 ctx.s(if text::width(&named) <= room { named } else { ctx.cut(&sizes, room) }, Role::Dim),
@@ -84,11 +85,11 @@ fn line(ctx: &Ctx<'_>, host: &HostModel, name: usize, cells: usize) -> Vec<Span<
         }
         LinkState::Ready { probe } => {
             let gpus = if probe.gpu_count > 0 {
-                format!(", {}", text::plural(probe.gpu_count as usize, "GPU"))
+                format!(", {}", words::plural(probe.gpu_count as usize, "GPU"))
             } else {
                 String::new()
             };
-            let text = format!("{}{gpus}", text::plural(probe.cpu_count as usize, "core"));
+            let text = format!("{}{gpus}", words::plural(probe.cpu_count as usize, "core"));
             spans.push(ctx.s(ctx.cut(&text, cells.saturating_sub(taken)), Role::Text));
         }
         LinkState::Starting if ctx.now.since(host.link_since) >= SLOW_MS => {
@@ -106,13 +107,13 @@ fn plan(ctx: &Ctx<'_>, buf: &mut Buffer, inner: Rect, mut row: usize) {
     let what = if plan.is_builtin() {
         "built-in trainer".to_string()
     } else {
-        text::clean(&plan.experiment.launch.command.join(" "))
+        words::clean(&plan.experiment.launch.command.join(" "))
     };
     let head = vec![
         ctx.s("plan  ", Role::Dim),
-        ctx.s(text::plural(plan.ranks.len(), "rank"), Role::Strong),
+        ctx.s(words::plural(plan.ranks.len(), "rank"), Role::Strong),
         ctx.s(
-            format!(" on {}, {}, {what}", text::plural(plan.hosts.len(), "host"), plan.backend),
+            format!(" on {}, {}, {what}", words::plural(plan.hosts.len(), "host"), plan.backend),
             Role::Text,
         ),
     ];
@@ -122,8 +123,8 @@ fn plan(ctx: &Ctx<'_>, buf: &mut Buffer, inner: Rect, mut row: usize) {
         let text = format!(
             "      {:<12} {:>12} per rank {:>14} in all",
             size.name,
-            text::thousands(size.local),
-            text::thousands(size.global)
+            words::count(size.local),
+            words::count(size.global)
         );
         put(buf, inner, row, Line::from(ctx.s(text, Role::Dim)));
         row += 1;

@@ -6,6 +6,7 @@ use crate::theme::Role;
 use crate::widgets::plot::{Trace, plot};
 use crate::widgets::{Ctx, frame, meter, put};
 use rankdeck_proto::message::Evaluation;
+use rankdeck_types::words;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
@@ -20,18 +21,23 @@ struct Column {
 const COLUMNS: [Column; 9] = [
     Column {
         name: "ENV_STEP",
-        text: |eval| text::count(eval.env_step, 13),
+        text: |eval| text::count_in(eval.env_step, 13),
         role: Role::Text,
         page_only: false,
     },
-    Column { name: "ITER", text: |eval| text::count(eval.train_iter, 9), role: Role::Dim, page_only: true },
+    Column {
+        name: "ITER",
+        text: |eval| text::count_in(eval.train_iter, 9),
+        role: Role::Dim,
+        page_only: true,
+    },
     Column { name: "EPISODES", text: |eval| eval.episodes.to_string(), role: Role::Dim, page_only: true },
     Column { name: "MEAN", text: |eval| text::value(eval.return_mean), role: Role::Strong, page_only: false },
     Column { name: "± STD", text: |eval| text::value(eval.return_std), role: Role::Text, page_only: false },
     Column { name: "MIN", text: |eval| text::value(eval.return_min), role: Role::Text, page_only: true },
     Column { name: "MAX", text: |eval| text::value(eval.return_max), role: Role::Text, page_only: true },
     Column { name: "LENGTH", text: |eval| text::value(eval.length_mean), role: Role::Dim, page_only: true },
-    Column { name: "TOOK", text: |eval| text::seconds(eval.duration_s), role: Role::Dim, page_only: true },
+    Column { name: "TOOK", text: |eval| words::duration(eval.duration_s), role: Role::Dim, page_only: true },
 ];
 
 /// Draws the pane.
@@ -64,7 +70,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
         let every = ctx.model.plan.as_ref().map_or(0, |plan| plan.experiment.eval.every);
         let text = match every {
             0 => "none yet".to_string(),
-            n => format!("none yet; rank 0 evaluates every {}", text::plural(n as usize, "iteration")),
+            n => format!("none yet; rank 0 evaluates every {}", words::plural(n as usize, "iteration")),
         };
         put(buf, inner, 0, Line::from(ctx.s(text, Role::Dim)));
         return;
@@ -101,7 +107,8 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     }
 }
 
-/// The means over env_step above the table (beside it on wide screens), where there is room; returns what is left for the table.
+/// The means over env_step above the table (beside it on wide screens), where there is room; returns what is
+/// left for the table.
 fn chart(ctx: &Ctx<'_>, buf: &mut Buffer, inner: Rect) -> Rect {
     let evals = &ctx.model.evals;
     let rows = inner.height.saturating_sub(1 + evals.len().min(200) as u16);

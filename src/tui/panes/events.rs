@@ -5,6 +5,7 @@ use crate::text;
 use crate::theme::Role;
 use crate::widgets::{Ctx, frame, put};
 use rankdeck_core::model::Tone;
+use rankdeck_types::words;
 use ratatui::buffer::Buffer;
 use ratatui::text::{Line, Span};
 
@@ -48,7 +49,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
         let role = role(line.tone);
         let before = line.at < zero;
         let clock = if before {
-            format!("-{:>6}", text::duration(zero.since(line.at)))
+            format!("-{:>6}", words::duration_ms(zero.since(line.at)))
         } else {
             text::clock(line.at.since(zero))
         };
@@ -62,7 +63,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
                 ctx.s(format!("{clock}  "), Role::Dim),
                 ctx.s(ctx.glyphs().tone(role), role),
                 Span::raw(" "),
-                ctx.s(ctx.cut(&text::clean(&line.text), room), words),
+                ctx.s(ctx.cut(&words::clean(&line.text), room), words),
             ]),
         );
     }

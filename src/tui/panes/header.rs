@@ -7,6 +7,7 @@ use crate::widgets::{Ctx, fit, meter, put, put_right, width};
 use rankdeck_core::model::{Model, RunModel, RunState};
 use rankdeck_core::report::Outcome;
 use rankdeck_proto::message::StopMode;
+use rankdeck_types::words;
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Position, Rect};
 use ratatui::text::{Line, Span};
@@ -58,10 +59,10 @@ fn title(ctx: &Ctx<'_>, buf: &mut Buffer) {
     let drops = ctx.live.drops;
     let lost = drops.by_agents + drops.log_lines + drops.malformed + drops.unknown;
     if lost > 0 {
-        right.push(ctx.s(format!("drops {}  ", text::count(lost, 6)), Role::Bad));
+        right.push(ctx.s(format!("drops {}  ", text::count_in(lost, 6)), Role::Bad));
     }
     if let Some(frozen) = &ctx.view.frozen {
-        let age = text::duration(ctx.live_now.since(frozen.at));
+        let age = words::duration_ms(ctx.live_now.since(frozen.at));
         let behind = ctx.live.revision.saturating_sub(frozen.model.revision);
         let more = if area.width >= 100 { format!(", {behind} changes since") } else { String::new() };
         right.push(Span::styled(format!(" FROZEN {age}{more} "), ctx.theme.chosen));
@@ -70,7 +71,7 @@ fn title(ctx: &Ctx<'_>, buf: &mut Buffer) {
     let (word, role) = state(ctx, run);
     right.push(ctx.s(word, role));
     if let Some(ms) = elapsed(ctx) {
-        right.push(ctx.s(format!("  {}", text::duration(ms)), Role::Strong));
+        right.push(ctx.s(format!("  {}", words::duration_ms(ms)), Role::Strong));
     }
     right.push(Span::raw(" "));
     let name = run.id.as_ref().map_or("no run yet", |id| id.0.as_str());
@@ -131,10 +132,10 @@ fn tabs(ctx: &Ctx<'_>, buf: &mut Buffer) {
         groups.push(vec![ctx.s(backend, Role::Text)]);
     }
     if ranks > 0 {
-        groups.push(vec![ctx.s(text::plural(ranks, "rank"), Role::Text)]);
+        groups.push(vec![ctx.s(words::plural(ranks, "rank"), Role::Text)]);
     }
     if hosts > 0 {
-        groups.push(vec![ctx.s(text::plural(hosts, "host"), Role::Text)]);
+        groups.push(vec![ctx.s(words::plural(hosts, "host"), Role::Text)]);
     }
     let mut right = fit(ctx, groups, usize::from(area.width).saturating_sub(taken + 2));
     right.push(Span::raw(" "));
@@ -183,7 +184,7 @@ fn progress(ctx: &Ctx<'_>, buf: &mut Buffer) {
         groups.push(vec![ctx.s(text::si(speed), Role::Strong), ctx.s(" steps/s", Role::Dim)]);
     }
     match model.progress.as_ref().and_then(|progress| progress.eta_s) {
-        Some(eta) if !over => groups.push(ctx.fact("ETA", text::seconds(eta)).to_vec()),
+        Some(eta) if !over => groups.push(ctx.fact("ETA", words::duration(eta)).to_vec()),
         _ => {}
     }
     let facts = fit(ctx, groups, usize::from(area.width).saturating_sub(14));

@@ -8,6 +8,7 @@ use rankdeck_core::model::{HostModel, Model};
 use rankdeck_proto::message::{GpuSample, HostSample};
 use rankdeck_types::ids::NodeRank;
 use rankdeck_types::link_state::LinkState;
+use rankdeck_types::words;
 use ratatui::buffer::Buffer;
 use ratatui::text::{Line, Span};
 
@@ -70,7 +71,7 @@ pub fn trouble(ctx: &Ctx<'_>, host: &HostModel) -> Vec<(String, Role)> {
             let when = if left == 0 {
                 "trying again".into()
             } else {
-                format!("next try in {}", text::duration(left))
+                format!("next try in {}", words::duration_ms(left))
             };
             vec![(format!("{when}; {reason}"), Role::Warn)]
         }
@@ -172,7 +173,7 @@ fn block(ctx: &Ctx<'_>, host: &HostModel, cells: usize) -> Vec<Line<'static>> {
             "      left: pid {} state {} {}",
             survivor.pid,
             survivor.state,
-            text::clean(&survivor.command)
+            words::clean(&survivor.command)
         );
         lines.push(Line::from(ctx.s(ctx.cut(&text, cells), Role::Bad)));
     }
@@ -199,10 +200,10 @@ fn machine(ctx: &Ctx<'_>, sample: &HostSample, cells: usize, start: usize) -> Ve
     spans.push(ctx.s("  mem ", Role::Dim));
     spans.extend(meter::bar(ctx.theme, mem, wide, meter::load(ctx.theme, mem)));
     spans.push(ctx.s(
-        format!(" {:>5}/{:<5}", text::bytes(sample.memory_used), text::bytes(sample.memory_total)),
+        format!(" {:>5}/{:<5}", words::bytes(sample.memory_used), words::bytes(sample.memory_total)),
         Role::Text,
     ));
-    let more = format!("  {}, load {:.1}", text::plural(sample.cpu_count as usize, "core"), sample.load1);
+    let more = format!("  {}, load {:.1}", words::plural(sample.cpu_count as usize, "core"), sample.load1);
     if start + width(&spans) + more.len() <= cells + 4 {
         spans.push(ctx.s(more, Role::Dim));
     }
@@ -214,14 +215,14 @@ fn about(ctx: &Ctx<'_>, host: &HostModel, cells: usize) -> Vec<Span<'static>> {
     let planned = ctx.model.plan.as_ref().and_then(|plan| plan.hosts.get(host.node_rank.index()));
     let mut groups = Vec::new();
     if let LinkState::Uploading { done, total, .. } = &host.link {
-        let text = format!("{:.0}% of {}", (share(*done, *total) * 100.0).floor(), text::bytes(*total));
+        let text = format!("{:.0}% of {}", (share(*done, *total) * 100.0).floor(), words::bytes(*total));
         groups.push(vec![ctx.s("sent ", Role::Dim), ctx.s(text, Role::Accent)]);
     }
     groups.push(match host.heard {
         Some(heard) => {
             let age = ctx.now.since(heard);
             let role = if age > QUIET_MS { Role::Warn } else { Role::Text };
-            vec![ctx.s("heard ", Role::Dim), ctx.s(format!("{} ago", text::duration(age)), role)]
+            vec![ctx.s("heard ", Role::Dim), ctx.s(format!("{} ago", words::duration_ms(age)), role)]
         }
         None => vec![ctx.s("never heard", Role::Dim)],
     });
@@ -234,7 +235,7 @@ fn about(ctx: &Ctx<'_>, host: &HostModel, cells: usize) -> Vec<Span<'static>> {
         let offset = host.clock_offset_s;
         let role = if offset.abs() > 1.0 { Role::Warn } else { Role::Text };
         let sign = if offset < 0.0 { "-" } else { "+" };
-        let size = text::seconds(offset.abs());
+        let size = words::duration(offset.abs());
         let size = if offset.abs() < 1.0 { format!("{:.0}ms", offset.abs() * 1000.0) } else { size };
         groups.push(vec![ctx.s("clock ", Role::Dim), ctx.s(format!("{sign}{size}"), role)]);
     }
@@ -244,7 +245,7 @@ fn about(ctx: &Ctx<'_>, host: &HostModel, cells: usize) -> Vec<Span<'static>> {
     }
     if let Some(left) = &host.stopped {
         groups.push(if left.is_empty() {
-            vec![ctx.s("stop proved", Role::Good)]
+            vec![ctx.s("stop verified", Role::Good)]
         } else {
             vec![ctx.s(format!("{} left", left.len()), Role::Bad)]
         });
@@ -272,7 +273,10 @@ fn gpu_line(ctx: &Ctx<'_>, gpu: &GpuSample, cells: usize, start: usize) -> Vec<S
     spans.push(ctx.s("  mem ", Role::Dim));
     spans.extend(meter::bar(ctx.theme, used, wide, meter::load(ctx.theme, used)));
     spans.push(
-        ctx.s(format!(" {:>5}/{}", text::bytes(gpu.memory_used), text::bytes(gpu.memory_total)), Role::Text),
+        ctx.s(
+            format!(" {:>5}/{}", words::bytes(gpu.memory_used), words::bytes(gpu.memory_total)),
+            Role::Text,
+        ),
     );
     let mut groups = Vec::new();
     if !gpu.throttle.is_empty() {

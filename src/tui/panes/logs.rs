@@ -7,6 +7,7 @@ use crate::state::{LogScope, Pane};
 use crate::text;
 use crate::theme::Role;
 use crate::widgets::{Ctx, frame, put};
+use rankdeck_types::words;
 use ratatui::buffer::Buffer;
 use ratatui::style::Modifier;
 use ratatui::text::{Line, Span};
@@ -35,12 +36,12 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
         if view.editing == Some(Pane::Log) {
             info.push(ctx.s(ctx.glyphs().pick("▏", "_"), Role::Accent));
         }
-        info.push(ctx.s(format!("  {} of ", text::thousands(kept as u64)), Role::Text));
+        info.push(ctx.s(format!("  {} of ", words::count(kept as u64)), Role::Text));
     }
-    info.push(ctx.s(format!("{} lines", text::thousands(all as u64)), Role::Dim));
+    info.push(ctx.s(format!("{} lines", words::count(all as u64)), Role::Dim));
     let dropped: u64 = sources.iter().map(|rank| rank.log.dropped).sum();
     if dropped > 0 {
-        info.push(ctx.s(format!("  {} older not held", text::count(dropped, 7)), Role::Dim));
+        info.push(ctx.s(format!("  {} older not held", text::count_in(dropped, 7)), Role::Dim));
     }
     match view.log_at {
         None => info.push(ctx.s("  following", Role::Good)),
@@ -77,7 +78,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
 
 /// The pieces of a line: one that is cut, or as many as wrapping makes (bounded).
 fn pieces(ctx: &Ctx<'_>, line: &LogLine<'_>, cells: usize) -> Vec<String> {
-    let text = text::clean(line.text);
+    let text = words::clean(line.text);
     if ctx.view.log_wrap {
         let mut parts = text::wrap(&text, cells);
         parts.truncate(64);

@@ -9,6 +9,7 @@ use crate::widgets::{Ctx, frame, meter, put, width};
 use rankdeck_core::model::{Model, RankLife, RankModel};
 use rankdeck_proto::message::PageSample;
 use rankdeck_types::ids::Rank;
+use rankdeck_types::words;
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Position, Rect};
 use ratatui::style::Modifier;
@@ -34,7 +35,8 @@ enum Column {
     Pid,
 }
 
-/// In reading order, with the order in which they are given up when the screen is narrow (smallest stays longest).
+/// In reading order, with the order in which they are given up when the screen is narrow (smallest stays
+/// longest).
 const COLUMNS: [(Column, u8); 15] = [
     (Column::Rank, 0),
     (Column::Host, 5),
@@ -112,15 +114,15 @@ fn cell(ctx: &Ctx<'_>, rank: &RankModel, state: &RankState, column: Column, cell
         Column::Device => left(device(rank), Role::Text),
         Column::Use => right(ranks::usage(ctx.model, rank).map(|percent| format!("{percent:.0}"))),
         Column::Cpu => right(rank.sample.as_ref().map(|sample| format!("{:.0}", sample.cpu_percent))),
-        Column::Memory => right(ranks::memory(ctx.model, rank).map(text::bytes)),
+        Column::Memory => right(ranks::memory(ctx.model, rank).map(words::bytes)),
         Column::Power => {
             right(ranks::gpu(ctx.model, rank).and_then(|gpu| gpu.power_w).map(|watts| format!("{watts:.0}W")))
         }
         Column::Phase => left(ranks::phase(rank).into(), if page.is_some() { Role::Text } else { Role::Dim }),
         Column::Iteration => {
-            right(page.and_then(PageSample::iteration).map(|iteration| text::count(iteration, 9)))
+            right(page.and_then(PageSample::iteration).map(|iteration| text::count_in(iteration, 9)))
         }
-        Column::EnvStep => right(ranks::env_step(rank).map(|steps| text::count(steps, 11))),
+        Column::EnvStep => right(ranks::env_step(rank).map(|steps| text::count_in(steps, 11))),
         Column::Speed => right((rank.steps_per_s > 0.0).then(|| text::si(rank.steps_per_s))),
         Column::Collective => match page.filter(|page| page.collective.entered > 0) {
             Some(page) => {
@@ -225,11 +227,11 @@ fn collective_wide(shown: &[(&RankModel, RankState)]) -> usize {
 /// The longest form that fits: number, operation, purpose, time inside.
 fn collective(page: &PageSample, cells: usize) -> String {
     let collective = &page.collective;
-    let number = format!("#{}", text::thousands(collective.entered));
+    let number = format!("#{}", words::count(collective.entered));
     if !ranks::inside(collective) {
         return number;
     }
-    let age = text::duration(collective.age_ms);
+    let age = words::duration_ms(collective.age_ms);
     let forms = [
         format!("{number} {} {} {age}", collective.op, collective.tag),
         format!("{number} {} {age}", collective.op),

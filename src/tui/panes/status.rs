@@ -1,4 +1,5 @@
-//! The line that is always there: what is wrong, worst first, or that nothing is; and the banner when the run is over.
+//! The line that is always there: what is wrong, worst first, or that nothing is; and the banner when the run
+//! is over.
 //!
 //! It reads the present even while the view is frozen: alarms break through.
 
@@ -9,6 +10,7 @@ use crate::theme::Role;
 use crate::widgets::{Ctx, put, put_right, width};
 use rankdeck_core::model::{Model, RunState};
 use rankdeck_core::report::{Confidence, Outcome, Severity};
+use rankdeck_types::words;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Modifier;
@@ -89,10 +91,10 @@ fn alert(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) {
         Confidence::Certain => "",
     };
     let room = usize::from(area.width).saturating_sub(label.width() + width(&right) + 2);
-    let reason = text::clean(&format!("{}{sure}", worst.reason));
+    let reason = words::clean(&format!("{}{sure}", worst.reason));
     let beside = if area.height > 1 {
         let hint = worst.card.hint();
-        let hint = if hint.is_empty() { String::new() } else { format!("hint: {}", text::clean(&hint)) };
+        let hint = if hint.is_empty() { String::new() } else { format!("hint: {}", words::clean(&hint)) };
         put(
             buf,
             area,
@@ -119,20 +121,20 @@ fn calm(ctx: &Ctx<'_>) -> Vec<Span<'static>> {
         RunState::Launching => vec![waiting, dim("launching ranks".into())],
         RunState::Restarting => vec![waiting, dim("stopping this generation; a new one follows".into())],
         _ if model.run.stopping.is_some() || model.run.state == RunState::Draining => {
-            let proved = model.hosts.iter().filter(|host| host.stopped.is_some()).count();
+            let verified = model.hosts.iter().filter(|host| host.stopped.is_some()).count();
             let alive = model.ranks.iter().filter(|rank| ranks::alive(rank)).count();
             vec![
                 waiting,
                 dim(format!(
-                    "ranks are leaving: {alive} still there; {proved} of {} proved the stop",
-                    text::plural(model.hosts.len(), "host")
+                    "ranks are leaving: {alive} still running; stop verified on {verified} of {}",
+                    words::plural(model.hosts.len(), "host")
                 )),
             ]
         }
         _ => {
             let weights = match &model.fingerprint {
                 Some(fingerprint) if fingerprint.equal => {
-                    format!(", weights equal at update {}", text::thousands(fingerprint.update))
+                    format!(", weights equal at update {}", words::count(fingerprint.update))
                 }
                 _ => String::new(),
             };
@@ -154,7 +156,7 @@ fn banner(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) {
     }
     let left = survivors(model);
     let style = ctx.theme.style(role).add_modifier(Modifier::REVERSED | Modifier::BOLD);
-    let took = header::elapsed(ctx).map_or(String::new(), |ms| format!(" after {}", text::duration(ms)));
+    let took = header::elapsed(ctx).map_or(String::new(), |ms| format!(" after {}", words::duration_ms(ms)));
     let head = vec![
         Span::styled(format!(" {word} "), style),
         ctx.s(format!(" the run is over{took}"), Role::Strong),
@@ -172,7 +174,7 @@ fn banner(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) {
         put(buf, area, row, Line::from(ctx.s(format!("   {line}"), role)));
         row += 1;
     }
-    put(buf, area, row, Line::from(proof(ctx, left.len())));
+    put(buf, area, row, Line::from(verification(ctx, left.len())));
     row += 1;
     let listed = usize::from(area.height).saturating_sub(row);
     let listed = if left.len() > listed { listed.saturating_sub(1) } else { left.len() };
@@ -183,7 +185,7 @@ fn banner(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) {
             ctx.glyphs().pick("›", ">"),
             survivor.pid,
             survivor.state,
-            text::clean(&survivor.command)
+            words::clean(&survivor.command)
         );
         put(buf, area, row, Line::from(ctx.s(ctx.cut(&text, usize::from(area.width)), Role::Bad)));
         row += 1;
@@ -194,24 +196,26 @@ fn banner(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) {
     }
 }
 
-/// Is the stop proved, and what is free again.
-fn proof(ctx: &Ctx<'_>, left: usize) -> Vec<Span<'static>> {
+/// Whether the stop is verified, and what is free again.
+fn verification(ctx: &Ctx<'_>, left: usize) -> Vec<Span<'static>> {
     let model = ctx.live;
     let silent: Vec<&str> =
         model.hosts.iter().filter(|host| host.stopped.is_none()).map(|host| host.name.as_str()).collect();
     if left > 0 {
         let what = if left == 1 { "1 process is".to_string() } else { format!("{left} processes are") };
-        let text = format!("   stop NOT proved: {what} still there");
+        let text = format!("   stop NOT VERIFIED: {what} still running");
         return vec![ctx.s(text, Role::Bad)];
     }
     if !silent.is_empty() {
         let names = silent.iter().take(3).copied().collect::<Vec<_>>().join(", ");
         let more = if silent.len() > 3 { ", ..." } else { "" };
-        return vec![ctx.s(format!("   stop not proved: no word from {names}{more}"), Role::Warn)];
+        return vec![
+            ctx.s(format!("   could not verify that all processes exited on {names}{more}"), Role::Warn),
+        ];
     }
     let mut spans = vec![
-        ctx.s("   stop proved", Role::Good),
-        ctx.s(format!(" on {}: no process is left", text::plural(model.hosts.len(), "host")), Role::Dim),
+        ctx.s("   stop verified", Role::Good),
+        ctx.s(format!(" on {}: no process is left", words::plural(model.hosts.len(), "host")), Role::Dim),
     ];
     let free: Vec<String> = model
         .hosts
@@ -223,7 +227,7 @@ fn proof(ctx: &Ctx<'_>, left: usize) -> Vec<Span<'static>> {
     if count > 0 {
         let names = format!("; free again: {}", free.join(" "));
         let fits = width(&spans) + names.len() < usize::from(ctx.geo.area.width);
-        let short = format!("; {} free again", text::plural(count, "GPU"));
+        let short = format!("; {} free again", words::plural(count, "GPU"));
         spans.push(ctx.s(if fits { names } else { short }, Role::Dim));
     }
     spans

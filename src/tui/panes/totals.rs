@@ -1,9 +1,11 @@
-//! The promise that the totals are true, made visible: all-reduced counters beside the sum of the ranks' own, with `=` or `≠`.
+//! The promise that the totals are true, made visible: all-reduced counters beside the sum of the ranks' own,
+//! with `=` or `≠`.
 
 use crate::text;
 use crate::theme::Role;
 use crate::widgets::{Ctx, put, width};
 use rankdeck_core::model::{OwnMetrics, Progress};
+use rankdeck_types::words;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
@@ -32,7 +34,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
         .map(|column| column.label.len().max(column.total.len()).max(column.sum.len()) + 3)
         .collect();
     let iteration = progress
-        .map_or(String::new(), |progress| format!("iter {}", text::count(progress.totals.train_iter, 9)));
+        .map_or(String::new(), |progress| format!("iter {}", text::count_in(progress.totals.train_iter, 9)));
     let mut rows = [
         vec![ctx.s(format!(" {iteration:<12}"), Role::Dim)],
         vec![ctx.s(format!(" {:<12}", "all-reduced"), Role::Dim)],
@@ -64,7 +66,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
 fn own_values(ctx: &Ctx<'_>, buf: &mut Buffer, own: &OwnMetrics) {
     let area = ctx.geo.totals;
     let number = |value: Option<f64>| value.map_or_else(|| text::NONE.to_string(), text::value);
-    let step = own.env_step.map_or_else(|| text::NONE.to_string(), |step| text::count(step, 13));
+    let step = own.env_step.map_or_else(|| text::NONE.to_string(), |step| text::count_in(step, 13));
     let mut row = vec![Span::raw(" ")];
     for (label, value) in
         [("env_step", step), ("return", number(own.return_mean)), ("steps/s", number(own.steps_per_s))]
@@ -86,8 +88,8 @@ fn columns(progress: Option<&Progress>) -> Vec<Column> {
     let number = |label, total: u64, sum: u64| Column {
         label,
         // Both numbers short or both long, so that they can be compared by eye.
-        total: text::count(total, if sum.max(total) < 10_000_000_000 { 13 } else { 0 }),
-        sum: text::count(sum, if sum.max(total) < 10_000_000_000 { 13 } else { 0 }),
+        total: text::count_in(total, if sum.max(total) < 10_000_000_000 { 13 } else { 0 }),
+        sum: text::count_in(sum, if sum.max(total) < 10_000_000_000 { 13 } else { 0 }),
         equal: total == sum,
     };
     vec![
@@ -96,8 +98,8 @@ fn columns(progress: Option<&Progress>) -> Vec<Column> {
         number("episodes", totals.episodes, sum.episodes),
         Column {
             label: "duration",
-            total: text::seconds(totals.duration_s),
-            sum: text::seconds(sum.duration_s),
+            total: words::duration(totals.duration_s),
+            sum: words::duration(sum.duration_s),
             // A sum of f64 depends on its order; anything beyond rounding is a difference.
             equal: (totals.duration_s - sum.duration_s).abs() <= 1e-9 * totals.duration_s.abs().max(1.0),
         },
@@ -141,7 +143,7 @@ fn weights(ctx: &Ctx<'_>, room: usize) -> Vec<Span<'static>> {
     let Some(fingerprint) = &ctx.model.fingerprint else {
         return if room > 24 { vec![ctx.s("weights not compared yet", Role::Dim)] } else { Vec::new() };
     };
-    let compared = text::count(fingerprint.compared, 7);
+    let compared = text::count_in(fingerprint.compared, 7);
     let (sign, role) = if fingerprint.equal {
         ("equal", Role::Good)
     } else {

@@ -77,7 +77,8 @@ pub fn title(ctx: &Ctx<'_>, which: Pane, word: &str, more: impl Into<String>) ->
     spans
 }
 
-/// Clears the middle of the screen and draws a box there, as large as asked for and possible. Returns what is inside, with a margin.
+/// Clears the middle of the screen and draws a box there, as large as asked for and possible. Returns what is
+/// inside, with a margin.
 pub fn popup(ctx: &Ctx<'_>, buf: &mut Buffer, size: (u16, u16), role: Role, title: &str, keys: &str) -> Rect {
     let screen = ctx.geo.area;
     let wide = size.0.saturating_add(4).min(screen.width.saturating_sub(2));
@@ -91,7 +92,8 @@ pub fn popup(ctx: &Ctx<'_>, buf: &mut Buffer, size: (u16, u16), role: Role, titl
     if wide < 4 || high < 3 {
         return Rect::default();
     }
-    // One column around the box, so that the text below does not touch it; whole rows where only a sliver of it would be left.
+    // One column around the box, so that the text below does not touch it; whole rows where only a sliver of
+    // it would be left.
     let sliver = screen.width - wide < 24;
     let (x, width) = if sliver { (screen.x, screen.width) } else { (area.x.saturating_sub(1), wide + 2) };
     Clear.render(Rect { x, width, ..area }.intersection(screen), buf);

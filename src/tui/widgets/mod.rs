@@ -4,7 +4,7 @@ pub mod frame;
 pub mod meter;
 pub mod plot;
 
-use crate::layout::Geometry;
+use crate::geometry::Geometry;
 use crate::state::ViewState;
 use crate::text;
 use crate::theme::{Glyphs, Role, Theme};

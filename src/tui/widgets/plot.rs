@@ -93,7 +93,8 @@ fn axes(
     }
 }
 
-/// At most one point per cell of a line: the mean of those that fall there. More would only paint the noise of neighbours over each other.
+/// At most one point per cell of a line: the mean of those that fall there. More would only paint the noise
+/// of neighbours over each other.
 fn thinned(trace: &Trace<'_>, x: (f64, f64), cells: usize) -> Vec<(f64, f64)> {
     let points = trace.points.iter().filter(|point| inside(point.0, x) && point.1.is_finite());
     if trace.dots || cells == 0 || points.clone().count() <= cells {

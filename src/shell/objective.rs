@@ -1,5 +1,5 @@
-//! What a command came for, as a small machine beside the core: looks at the model after every event, asks for events, and says when to leave.
-//! Pure: no clock, no I/O.
+//! What a command came for, as a small machine beside the core: looks at the model after every event, asks
+//! for events, and says when to leave. Pure: no clock, no I/O.
 
 use rankdeck_core::event::Event;
 use rankdeck_core::model::{Model, RankLife, RunState};
@@ -12,16 +12,16 @@ use rankdeck_types::plan::Plan;
 /// Milliseconds that a stop waits for hosts that cannot be reached, once all others have reported.
 pub const UNREACHABLE_MS: u64 = 15_000;
 
-/// The errand of one console.
+/// What a console is to reach before it leaves.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Errand {
+pub enum Objective {
     /// Stay until the core is done.
     Watch,
     /// Stay until the user leaves, even after the end of the run.
     Linger,
     /// Leave once the run is up.
     Detach,
-    /// Stop the run and stay for the proof.
+    /// Stop the run and stay until the stop is verified.
     Stop {
         /// How hard.
         mode: StopMode,
@@ -45,77 +45,77 @@ pub enum Errand {
     },
 }
 
-/// What an errand wants next.
+/// What an objective needs next.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Wish {
+pub enum Next {
     /// Nothing until the next event or its timeout.
     Wait,
     /// This event.
     Do(Event),
-    /// Hosts could not be reached and nothing is proved about them; leave.
+    /// Hosts could not be reached, so that the stop cannot be verified there; leave.
     GiveUp,
 }
 
-impl Errand {
+impl Objective {
     /// A stop.
-    pub fn stop(mode: StopMode) -> Errand {
-        Errand::Stop { mode, ordered: false, waiting: None }
+    pub fn stop(mode: StopMode) -> Objective {
+        Objective::Stop { mode, ordered: false, waiting: None }
     }
 
     /// A restart.
-    pub fn restart(from: Option<String>, exclude: Vec<String>, add: Vec<Host>, checked: bool) -> Errand {
-        Errand::Restart { from, checked, exclude, add, ordered: None }
+    pub fn restart(from: Option<String>, exclude: Vec<String>, add: Vec<Host>, checked: bool) -> Objective {
+        Objective::Restart { from, checked, exclude, add, ordered: None }
     }
 
     /// The same where there is no screen to linger on.
-    pub fn without_screen(self) -> Errand {
+    pub fn without_screen(self) -> Objective {
         match self {
-            Errand::Linger => Errand::Watch,
+            Objective::Linger => Objective::Watch,
             other => other,
         }
     }
 
     /// Looks at the model and decides.
-    pub fn step(&mut self, now: Timestamp, model: &Model) -> Wish {
+    pub fn step(&mut self, now: Timestamp, model: &Model) -> Next {
         match self {
-            Errand::Watch | Errand::Linger => Wish::Wait,
-            Errand::Detach => {
+            Objective::Watch | Objective::Linger => Next::Wait,
+            Objective::Detach => {
                 if is_up(model) {
-                    *self = Errand::Watch;
-                    Wish::Do(Event::DetachRequested)
+                    *self = Objective::Watch;
+                    Next::Do(Event::DetachRequested)
                 } else {
-                    Wish::Wait
+                    Next::Wait
                 }
             }
-            Errand::Stop { mode, ordered, waiting } => {
+            Objective::Stop { mode, ordered, waiting } => {
                 if !*ordered && is_known(model) {
                     *ordered = true;
-                    return Wish::Do(Event::StopRequested { mode: *mode, by: "command".to_owned() });
+                    return Next::Do(Event::StopRequested { mode: *mode, by: "command".to_owned() });
                 }
                 if *ordered && only_unreachable_left(model) {
                     let since = *waiting.get_or_insert(now);
-                    if now.since(since) >= UNREACHABLE_MS { Wish::GiveUp } else { Wish::Wait }
+                    if now.since(since) >= UNREACHABLE_MS { Next::GiveUp } else { Next::Wait }
                 } else {
                     *waiting = None;
-                    Wish::Wait
+                    Next::Wait
                 }
             }
-            Errand::Restart { from, checked, exclude, add, ordered } => match ordered {
+            Objective::Restart { from, checked, exclude, add, ordered } => match ordered {
                 None if is_known(model) && model.run.state != RunState::Launching => {
                     *ordered = Some(model.run.generation);
                     let from = from.clone();
-                    Wish::Do(if *checked {
+                    Next::Do(if *checked {
                         Event::CheckedRestartRequested { from }
                     } else {
                         Event::RestartRequested { from, exclude: exclude.clone(), add: add.clone() }
                     })
                 }
-                Some(_) if model.run.refused.is_some() => Wish::GiveUp,
+                Some(_) if model.run.refused.is_some() => Next::GiveUp,
                 Some(old) if model.run.generation > *old && is_up(model) => {
-                    *self = Errand::Watch;
-                    Wish::Do(Event::DetachRequested)
+                    *self = Objective::Watch;
+                    Next::Do(Event::DetachRequested)
                 }
-                _ => Wish::Wait,
+                _ => Next::Wait,
             },
         }
     }
@@ -123,13 +123,14 @@ impl Errand {
     /// When to look again although nothing happened.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         match self {
-            Errand::Stop { waiting: Some(since), .. } => Some(since.plus(UNREACHABLE_MS)),
+            Objective::Stop { waiting: Some(since), .. } => Some(since.plus(UNREACHABLE_MS)),
             _ => None,
         }
     }
 }
 
-/// Every rank is in the process group; a program of the user may never say so, then its processes are all there is to see.
+/// Every rank is in the process group; a program of the user may never say so, then its processes are all
+/// there is to see.
 fn is_up(model: &Model) -> bool {
     let speaks = model.plan.as_ref().is_none_or(Plan::is_builtin);
     model.run.state == RunState::Running
@@ -141,7 +142,7 @@ fn is_up(model: &Model) -> bool {
         })
 }
 
-/// The run is known and every host has either been reached or has proved to be out of reach.
+/// The run is known and every host has been reached or is known to be out of reach.
 fn is_known(model: &Model) -> bool {
     !matches!(model.run.state, RunState::Connecting)
         && !model.hosts.is_empty()
@@ -188,48 +189,48 @@ mod tests {
 
     #[test]
     fn detach_waits_for_every_rank() {
-        let mut errand = Errand::Detach;
+        let mut objective = Objective::Detach;
         let half = model(RunState::Running, &[RankLife::Joined, RankLife::Spawned]);
-        assert_eq!(errand.step(Timestamp(0), &half), Wish::Wait);
+        assert_eq!(objective.step(Timestamp(0), &half), Next::Wait);
         let all = model(RunState::Running, &[RankLife::Joined, RankLife::Joined]);
-        assert_eq!(errand.step(Timestamp(0), &all), Wish::Do(Event::DetachRequested));
-        assert_eq!(errand.step(Timestamp(0), &all), Wish::Wait, "asked once");
+        assert_eq!(objective.step(Timestamp(0), &all), Next::Do(Event::DetachRequested));
+        assert_eq!(objective.step(Timestamp(0), &all), Next::Wait, "asked once");
     }
 
     #[test]
     fn stop_is_ordered_once_and_only_when_the_run_is_known() {
-        let mut errand = Errand::stop(StopMode::Clean);
-        assert_eq!(errand.step(Timestamp(0), &model(RunState::Connecting, &[])), Wish::Wait);
+        let mut objective = Objective::stop(StopMode::Clean);
+        assert_eq!(objective.step(Timestamp(0), &model(RunState::Connecting, &[])), Next::Wait);
         let known = model(RunState::Running, &[RankLife::Joined]);
-        assert!(matches!(errand.step(Timestamp(0), &known), Wish::Do(Event::StopRequested { .. })));
-        assert_eq!(errand.step(Timestamp(1), &known), Wish::Wait);
+        assert!(matches!(objective.step(Timestamp(0), &known), Next::Do(Event::StopRequested { .. })));
+        assert_eq!(objective.step(Timestamp(1), &known), Next::Wait);
     }
 
     #[test]
     fn stop_gives_up_on_an_unreachable_host_after_a_while_and_not_before() {
-        let mut errand = Errand::stop(StopMode::Kill);
+        let mut objective = Objective::stop(StopMode::Kill);
         let mut known = model(RunState::Draining, &[RankLife::Joined]);
-        errand.step(Timestamp(0), &known);
+        objective.step(Timestamp(0), &known);
         known.hosts[0].stopped = Some(Vec::new());
         known.hosts[1].link = LinkState::Lost { reason: "gone".into(), retry_ms: 1 };
-        assert_eq!(errand.step(Timestamp(10), &known), Wish::Wait);
-        assert_eq!(errand.poll_timeout(), Some(Timestamp(10 + UNREACHABLE_MS)));
-        assert_eq!(errand.step(Timestamp(10 + UNREACHABLE_MS), &known), Wish::GiveUp);
+        assert_eq!(objective.step(Timestamp(10), &known), Next::Wait);
+        assert_eq!(objective.poll_timeout(), Some(Timestamp(10 + UNREACHABLE_MS)));
+        assert_eq!(objective.step(Timestamp(10 + UNREACHABLE_MS), &known), Next::GiveUp);
         known.hosts[1].link = LinkState::Starting;
-        assert_eq!(errand.step(Timestamp(20 + UNREACHABLE_MS), &known), Wish::Wait);
-        assert_eq!(errand.poll_timeout(), None);
+        assert_eq!(objective.step(Timestamp(20 + UNREACHABLE_MS), &known), Next::Wait);
+        assert_eq!(objective.poll_timeout(), None);
     }
 
     #[test]
     fn restart_leaves_only_when_the_new_generation_is_up() {
-        let mut errand = Errand::restart(Some("latest".into()), Vec::new(), Vec::new(), false);
+        let mut objective = Objective::restart(Some("latest".into()), Vec::new(), Vec::new(), false);
         let mut at = model(RunState::Running, &[RankLife::Joined]);
-        assert_eq!(errand.step(Timestamp(0), &at), Wish::Do(Event::restart(Some("latest".into()))));
-        assert_eq!(errand.step(Timestamp(1), &at), Wish::Wait, "still the old one");
+        assert_eq!(objective.step(Timestamp(0), &at), Next::Do(Event::restart(Some("latest".into()))));
+        assert_eq!(objective.step(Timestamp(1), &at), Next::Wait, "still the old one");
         at.run.generation = Generation(1);
         at.run.state = RunState::Launching;
-        assert_eq!(errand.step(Timestamp(2), &at), Wish::Wait);
+        assert_eq!(objective.step(Timestamp(2), &at), Next::Wait);
         at.run.state = RunState::Running;
-        assert_eq!(errand.step(Timestamp(3), &at), Wish::Do(Event::DetachRequested));
+        assert_eq!(objective.step(Timestamp(3), &at), Next::Do(Event::DetachRequested));
     }
 }

@@ -1,0 +1,98 @@
+//! Where every part of the screen is, as rectangles. [`crate::layout`] computes it.
+
+use crate::pane::Pane;
+use ratatui::layout::Rect;
+
+/// Smallest screen that shows pages.
+pub const MIN_WIDTH: u16 = 60;
+/// Smallest screen that shows pages.
+pub const MIN_HEIGHT: u16 = 16;
+
+/// Where everything is.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Geometry {
+    /// The whole screen.
+    pub area: Rect,
+    /// Below [`MIN_WIDTH`] x [`MIN_HEIGHT`].
+    pub too_small: bool,
+    /// Panes have boxes around them rather than a rule above.
+    pub boxed: bool,
+    /// Name, run, state, time.
+    pub title: Rect,
+    /// Pages.
+    pub tabs: Rect,
+    /// Progress to the goal.
+    pub progress: Rect,
+    /// All-reduced totals beside the sum of the ranks' counters.
+    pub totals: Rect,
+    /// What is wrong, or how the run ended.
+    pub status: Rect,
+    /// The page.
+    pub body: Rect,
+    /// Keys.
+    pub footer: Rect,
+    /// The rank table, its frame included.
+    pub ranks: Rect,
+    /// Charts.
+    pub charts: Rect,
+    /// Log.
+    pub log: Rect,
+    /// Evaluations.
+    pub evals: Rect,
+    /// Hosts.
+    pub hosts: Rect,
+    /// Events.
+    pub events: Rect,
+    /// Rows of ranks that fit.
+    pub rank_rows: usize,
+    /// Lines of the log that fit.
+    pub log_rows: usize,
+    /// Lines that the strip takes; 0: not shown.
+    pub strip: u16,
+    /// The connections to the hosts are shown instead of the overview.
+    pub connecting: bool,
+}
+
+impl Geometry {
+    /// The part inside the frame of a pane.
+    pub fn inside(&self, pane: Rect) -> Rect {
+        if self.boxed {
+            Rect {
+                x: pane.x.saturating_add(2),
+                y: pane.y.saturating_add(1),
+                width: pane.width.saturating_sub(4),
+                height: pane.height.saturating_sub(2),
+            }
+        } else {
+            let x = pane.x.saturating_add(1);
+            Rect {
+                x,
+                y: pane.y.saturating_add(1),
+                width: pane.width.saturating_sub(2),
+                height: pane.height.saturating_sub(1),
+            }
+        }
+        .intersection(pane)
+    }
+
+    /// Rows that a pane's frame takes.
+    pub(crate) fn chrome(&self) -> u16 {
+        if self.boxed { 2 } else { 1 }
+    }
+
+    /// The panes of the page that can have the focus, in reading order.
+    pub fn panes(&self) -> Vec<Pane> {
+        [
+            (Pane::Ranks, self.ranks),
+            (Pane::Charts, self.charts),
+            (Pane::Evals, self.evals),
+            (Pane::Log, self.log),
+            (Pane::Hosts, self.hosts),
+            (Pane::Events, self.events),
+        ]
+        .into_iter()
+        .filter(|(_, area)| !area.is_empty())
+        .map(|(pane, _)| pane)
+        .collect()
+    }
+}

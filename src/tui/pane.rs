@@ -1,0 +1,19 @@
+//! The parts of a page.
+
+/// A part of a page that can have the focus.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Pane {
+    /// The rank table.
+    #[default]
+    Ranks,
+    /// Charts.
+    Charts,
+    /// Evaluations.
+    Evals,
+    /// Log lines.
+    Log,
+    /// Hosts.
+    Hosts,
+    /// Events.
+    Events,
+}

@@ -1,0 +1,140 @@
+//! How a process ended, and the one phrase for it.
+
+use crate::words::signal_name;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+const SIGILL: i32 = 4;
+/// The signal of `abort`.
+pub const SIGABRT: i32 = 6;
+const SIGBUS: i32 = 7;
+const SIGFPE: i32 = 8;
+const SIGKILL: i32 = 9;
+const SIGSEGV: i32 = 11;
+const SIGTERM: i32 = 15;
+
+/// How a process ended. Displayed as the one phrase for it: `killed by SIGKILL`, `exited with code 3`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "how", rename_all = "snake_case")]
+pub enum Exit {
+    /// It returned this code.
+    Code {
+        /// 0 to 255.
+        code: i32,
+    },
+    /// A signal ended it.
+    Signal {
+        /// Number of the signal.
+        signal: i32,
+        /// The kernel's out-of-memory killer sent it (the cgroup's `oom_kill` counter moved).
+        out_of_memory: bool,
+    },
+    /// It could not be started.
+    NotStarted {
+        /// The system's error, with the program's path.
+        error: String,
+    },
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Exit::Code { code } => write!(f, "exited with code {code}"),
+            Exit::Signal { out_of_memory: true, signal } => {
+                write!(f, "killed by the kernel: out of memory ({})", signal_name(*signal))
+            }
+            Exit::Signal { signal, .. } if self.is_crash() => {
+                write!(f, "crashed with {}", signal_name(*signal))
+            }
+            Exit::Signal { signal, .. } => write!(f, "killed by {}", signal_name(*signal)),
+            Exit::NotStarted { error } => write!(f, "could not be started: {error}"),
+        }
+    }
+}
+
+impl Exit {
+    /// The phrase as the predicate of a sentence: `was killed by SIGKILL`.
+    pub fn predicate(&self) -> String {
+        let killed = matches!(self, Exit::Signal { .. }) && !self.is_crash();
+        format!("{}{self}", if killed { "was " } else { "" })
+    }
+
+    /// The phrase for a narrow column: `SIGKILL`, `exit 3`.
+    pub fn short(&self) -> String {
+        match self {
+            Exit::Code { code } => format!("exit {code}"),
+            Exit::Signal { out_of_memory: true, .. } => "out of mem".into(),
+            Exit::Signal { signal, .. } => signal_name(*signal),
+            Exit::NotStarted { .. } => "no start".into(),
+        }
+    }
+
+    /// The process succeeded.
+    pub fn is_success(&self) -> bool {
+        matches!(self, Exit::Code { code: 0 })
+    }
+
+    /// The process did something that its own signal reports, such as an access to unmapped memory.
+    pub fn is_crash(&self) -> bool {
+        matches!(
+            self,
+            Exit::Signal { signal: SIGILL | SIGABRT | SIGBUS | SIGFPE | SIGSEGV, out_of_memory: false }
+        )
+    }
+
+    /// SIGTERM or SIGKILL ended it, and not for want of memory: what a stop sends.
+    pub fn is_stop_signal(&self) -> bool {
+        matches!(self, Exit::Signal { signal: SIGKILL | SIGTERM, out_of_memory: false })
+    }
+
+    /// The end looks like what a stop does to a program that does not handle SIGTERM.
+    pub fn is_stop_effect(&self) -> bool {
+        // 137 and 143: how a shell reports that its child was ended by SIGKILL or SIGTERM.
+        self.is_stop_signal() || matches!(self, Exit::Code { code: 0 | 137 | 143 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn signal(signal: i32) -> Exit {
+        Exit::Signal { signal, out_of_memory: false }
+    }
+
+    #[test]
+    fn an_end_has_one_phrase_and_one_sentence() {
+        let memory = Exit::Signal { signal: SIGKILL, out_of_memory: true };
+        let unstarted = Exit::NotStarted { error: "no such file".into() };
+        for (exit, phrase, predicate, short) in [
+            (signal(SIGKILL), "killed by SIGKILL", "was killed by SIGKILL", "SIGKILL"),
+            (signal(SIGSEGV), "crashed with SIGSEGV", "crashed with SIGSEGV", "SIGSEGV"),
+            (
+                memory,
+                "killed by the kernel: out of memory (SIGKILL)",
+                "was killed by the kernel: out of memory (SIGKILL)",
+                "out of mem",
+            ),
+            (Exit::Code { code: 3 }, "exited with code 3", "exited with code 3", "exit 3"),
+            (
+                unstarted,
+                "could not be started: no such file",
+                "could not be started: no such file",
+                "no start",
+            ),
+        ] {
+            assert_eq!(
+                (exit.to_string(), exit.predicate(), exit.short()),
+                (phrase.into(), predicate.into(), short.into())
+            );
+        }
+    }
+
+    #[test]
+    fn what_a_stop_does_is_no_failure_but_out_of_memory_is() {
+        assert!(signal(SIGTERM).is_stop_effect());
+        assert!(!Exit::Signal { signal: SIGKILL, out_of_memory: true }.is_stop_effect());
+        assert!(!Exit::Code { code: 1 }.is_stop_effect());
+        assert!(signal(SIGSEGV).is_crash() && !signal(SIGKILL).is_crash());
+    }
+}

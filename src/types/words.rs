@@ -1,0 +1,197 @@
+//! How numbers, times, signals and process states are written, and how text from elsewhere is cleaned.
+//!
+//! Everything that people read goes through here, so that a thing reads the same on the screen, on a plain
+//! line and in a report. How a process ended: [`crate::exit::Exit`].
+
+/// Stands where nothing is known.
+pub const NONE: &str = "-";
+
+/// `1,228,800`.
+pub fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `1 rank`, `2 ranks`.
+pub fn plural(n: usize, noun: &str) -> String {
+    format!("{} {noun}{}", count(n as u64), if n == 1 { "" } else { "s" })
+}
+
+/// A rate per second: `8,123`, below ten with one decimal; [`NONE`] for a value that cannot be a rate.
+pub fn rate(per_s: f64) -> String {
+    match per_s {
+        r if !r.is_finite() || r < 0.0 => NONE.into(),
+        r if r < 10.0 => format!("{r:.1}"),
+        r => count(r.round() as u64),
+    }
+}
+
+/// A span of time: `400ms`, `5.2s`, `12s`, `12m 34s`, `3h 05m`, `2d 04h`.
+pub fn duration_ms(ms: u64) -> String {
+    let s = ms / 1000;
+    match s {
+        0 => format!("{ms}ms"),
+        1..10 => format!("{}.{}s", s, ms % 1000 / 100),
+        10..60 => format!("{s}s"),
+        60..3600 => format!("{}m {:02}s", s / 60, s % 60),
+        3600..86_400 => format!("{}h {:02}m", s / 3600, s / 60 % 60),
+        _ => format!("{}d {:02}h", s / 86_400, s / 3600 % 24),
+    }
+}
+
+/// [`duration_ms`] of seconds; [`NONE`] for a value that cannot be a duration.
+pub fn duration(seconds: f64) -> String {
+    if seconds.is_finite() && seconds >= 0.0 { duration_ms((seconds * 1000.0) as u64) } else { NONE.into() }
+}
+
+/// Binary multiples, as htop and nvidia-smi count: `312M`, `1.2G`, `71.2G`.
+pub fn bytes(n: u64) -> String {
+    let mut size = n as f64;
+    let mut unit = "B";
+    for next in ["K", "M", "G", "T", "P"] {
+        if size < 999.5 {
+            break;
+        }
+        size /= 1024.0;
+        unit = next;
+    }
+    if unit == "B" || unit == "K" || size >= 99.95 {
+        format!("{size:.0}{unit}")
+    } else {
+        format!("{size:.1}{unit}")
+    }
+}
+
+/// Bytes as lower-case hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The name of a Linux signal (x86-64 and arm64 numbers): `SIGKILL`; `signal 64` when it has none.
+pub fn signal_name(signal: i32) -> String {
+    const NAMES: [&str; 32] = [
+        "", "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2",
+        "PIPE", "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU",
+        "XFSZ", "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
+    ];
+    match usize::try_from(signal).ok().and_then(|index| NAMES.get(index)) {
+        Some(name) if !name.is_empty() => format!("SIG{name}"),
+        Some(_) | None => format!("signal {signal}"),
+    }
+}
+
+/// What a process state letter of `/proc/PID/stat` means.
+pub fn process_state(state: char) -> &'static str {
+    match state {
+        'R' => "running",
+        'S' => "sleeping",
+        'D' => "in uninterruptible sleep (storage or kernel)",
+        'T' => "stopped by a signal",
+        't' => "held by a debugger",
+        'Z' => "zombie",
+        'X' => "gone",
+        'I' => "idle",
+        _ => "unknown",
+    }
+}
+
+/// Text from elsewhere as one line that is safe to show. Escape sequences and control characters are taken
+/// out, since a program's output must never reach the terminal as a command. Tabs become spaces, and so do
+/// line breaks.
+pub fn clean(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut line = 0; // Where the current line of `text` begins in `out`.
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        match c {
+            '\x1b' => match chars.peek() {
+                Some('[') => {
+                    chars.next();
+                    while chars.next_if(|c| !('\x40'..='\x7e').contains(c)).is_some() {}
+                    chars.next();
+                }
+                Some(']') => while chars.next_if(|c| *c != '\x07' && *c != '\x1b').is_some() {},
+                _ => {
+                    chars.next();
+                }
+            },
+            '\t' => out.push_str(&"    "[out[line..].chars().count() % 4..]),
+            '\n' => {
+                out.push(' ');
+                line = out.len();
+            }
+            // A carriage return rewinds the line: what follows replaces it, as progress bars mean it.
+            '\r' if chars.peek().is_some_and(|next| *next != '\n') => out.truncate(line),
+            c if c.is_control() => {}
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// An error, and what to do about it.
+pub fn with_hint(error: &str, hint: &str) -> String {
+    if hint.is_empty() { error.into() } else { format!("{error}; {hint}") }
+}
+
+/// [`clean`] text of at most `limit` characters, with an ellipsis where something was cut.
+pub fn clip(text: &str, limit: usize) -> String {
+    let mut text = clean(text);
+    if let Some((end, _)) = text.char_indices().nth(limit) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_well() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([rate(3.21), rate(8123.4), rate(f64::INFINITY)], ["3.2", "8,123", "-"]);
+        assert_eq!([plural(1, "host"), plural(3, "rank")], ["1 host", "3 ranks"]);
+        assert_eq!(
+            [bytes(512), bytes(312 << 20), bytes(1_288_490_189), bytes(76_450_000_000)],
+            ["512B", "312M", "1.2G", "71.2G"]
+        );
+        assert_eq!(hex(&[0, 15, 255]), "000fff");
+    }
+
+    #[test]
+    fn durations_read_well() {
+        let times = [0.44, 5.29, 12.9, 185.0, 7620.0, 356_400.0, -1.0, f64::NAN].map(duration);
+        assert_eq!(times, ["440ms", "5.2s", "12s", "3m 05s", "2h 07m", "4d 03h", "-", "-"]);
+    }
+
+    #[test]
+    fn signals_have_their_names() {
+        assert_eq!(
+            [9, 11, 64, 0, -3].map(signal_name),
+            ["SIGKILL", "SIGSEGV", "signal 64", "signal 0", "signal -3"]
+        );
+    }
+
+    #[test]
+    fn text_from_elsewhere_cannot_drive_the_terminal() {
+        assert_eq!(clean("\x1b[31mred\x1b[0m \x1b]0;title\x07done"), "red done");
+        assert_eq!(clean("10%\r20%\r"), "20%");
+        assert_eq!(clean("a\tb\x00\x1b"), "a   b");
+        assert_eq!(clean("one\r\n10%\r20%"), "one 20%");
+    }
+
+    #[test]
+    fn clipping_keeps_whole_characters() {
+        assert_eq!(clip("a\nbäc", 4), "a bä…");
+        assert_eq!(clip("abc", 3), "abc");
+    }
+}
