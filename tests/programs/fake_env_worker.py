@@ -54,7 +54,7 @@ while True:
             if action and name == "fake-garbage":
                 os.write(1, b"hello, world")
             if action and name == "fake-error":
-                message(b"E", {"message": "it is broken", "hint": "mend it", "usage": False, "traceback": "a\nb"})
+                message(b"E", {"error": "it is broken", "hint": "mend it", "usage": False, "traceback": "a\nb"})
             counts[env] += 1
             struct.pack_into("<d", shared, at["rewards"] + 8 * env, float(action))
             shared[at["terminated"] + env] = action
