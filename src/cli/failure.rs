@@ -1,7 +1,6 @@
 //! How a command fails: an error with its hint, and an exit code.
 
 use rankdeck_config::Diagnostics;
-use rankdeck_link::LinkError;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::plan::PlanError;
 use std::fmt;
@@ -90,8 +89,8 @@ impl From<PlanError> for Failure {
     }
 }
 
-impl From<LinkError> for Failure {
-    fn from(error: LinkError) -> Failure {
+impl From<HintedError> for Failure {
+    fn from(error: HintedError) -> Failure {
         Failure::host(error.error).hint(error.hint)
     }
 }

@@ -16,7 +16,6 @@ mod choose;
 mod failure;
 mod join;
 mod logs;
-mod on_all;
 mod preflight;
 mod print;
 mod prompt;

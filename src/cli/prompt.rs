@@ -123,6 +123,15 @@ impl Shown {
     }
 
     /// Clears the line that stands there.
+    /// What was sent stays on the terminal; a wait that is over does not.
+    fn end(&mut self) {
+        if self.files.is_empty() {
+            self.clear();
+        } else if std::mem::take(&mut self.open) {
+            drop(writeln!(io::stderr().lock()));
+        }
+    }
+
     fn clear(&mut self) {
         if std::mem::take(&mut self.open) {
             let _ = write!(io::stderr().lock(), "\r\x1b[K");
@@ -182,6 +191,10 @@ impl Prompter for Progress {
         }
     }
 
+    fn finished(&self) {
+        self.shown().end();
+    }
+
     fn progress(&self, host: &str, what: &str, done: u64, total: u64) {
         let mut shown = self.shown();
         // Bytes that move are told about by their number.
@@ -210,13 +223,7 @@ impl Prompter for Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        let mut shown = self.shown();
-        // What was brought stays on the terminal; a wait that is over does not.
-        match shown.files.is_empty() {
-            true => shown.clear(),
-            false if std::mem::take(&mut shown.open) => drop(writeln!(io::stderr().lock())),
-            false => {}
-        }
+        self.shown().end();
     }
 }
 

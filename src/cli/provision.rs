@@ -3,18 +3,18 @@
 //! costs a piece of a file, not the file.
 
 use super::args::{HostKeyArgs, PushArgs};
-use super::on_all::on_all;
 use super::preflight::PushedCode;
 use super::prompt::Progress;
 use super::roster::{self, load_hosts, own_binary, trainer_binary};
 use super::run_id::new_run_id;
 use super::{Failure, code, print};
 use rankdeck_config::HostsSource;
-use rankdeck_link::{Answer, Call, Cargo, LinkError, Prompter};
+use rankdeck_link::{AgentCommand, AgentReply, Links, Prompter, Upload};
 use rankdeck_proto::examination::Code;
 use rankdeck_proto::folders;
 use rankdeck_proto::pack;
 use rankdeck_proto::pack::{BY_HASH, Pack};
+use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Host;
 use rankdeck_types::plan::PlanDraft;
 use rankdeck_types::words::bytes;
@@ -57,23 +57,19 @@ pub fn by_hash(packed: &Packed) -> String {
     format!("{BY_HASH}{}", packed.pack.hash)
 }
 
-/// A pack on its way.
-pub fn cargo(pack: &Pack) -> Cargo {
-    Cargo { path: pack.path.clone(), folder: "packs".into(), name: format!("{}.pack", pack.hash) }
+/// A pack as a file that a host is to have.
+pub fn upload(pack: &Pack) -> Upload {
+    Upload { path: pack.path.clone(), folder: "packs".into(), name: format!("{}.pack", pack.hash) }
 }
 
 /// Makes one call to every host at once; answers in host order.
 async fn call_all(
     hosts: &[Host],
     prompter: &Arc<dyn Prompter>,
-    make: impl Fn(&Host) -> Call,
-) -> Result<Vec<Result<Answer, LinkError>>, Failure> {
+    make: impl Fn(&Host) -> AgentCommand,
+) -> Result<Vec<Result<AgentReply, HintedError>>, Failure> {
     let binary = own_binary()?;
-    Ok(on_all(hosts, |_, host| {
-        let (binary, call, prompter) = (binary.clone(), make(&host), prompter.clone());
-        async move { rankdeck_link::call(&host, &binary, call, prompter).await }
-    })
-    .await)
+    Ok(Links::from_environment().call_all(hosts, &binary, prompter, |_, host| make(host)).await)
 }
 
 fn no_question() -> Vec<u8> {
@@ -87,12 +83,12 @@ pub async fn bring_code(hosts: &[&Host], packed: &Packed, host_keys: &HostKeyArg
     }
     let hosts: Vec<Host> = hosts.iter().map(|host| (*host).clone()).collect();
     let prompter: Arc<dyn Prompter> = Progress::new(host_keys);
-    let cargo = cargo(&packed.pack);
-    let answers = call_all(&hosts, &prompter, |_| Call {
+    let code = upload(&packed.pack);
+    let answers = call_all(&hosts, &prompter, |_| AgentCommand {
         args: vec!["examine".into()],
         input: no_question(),
-        cargo: vec![cargo.clone()],
-        ..Call::default()
+        uploads: vec![code.clone()],
+        ..AgentCommand::default()
     })
     .await?;
     answers.into_iter().collect::<Result<Vec<_>, _>>().map(drop).map_err(Failure::from)
@@ -102,14 +98,14 @@ pub async fn bring_code(hosts: &[&Host], packed: &Packed, host_keys: &HostKeyArg
 struct Row {
     host: Host,
     /// Its latest answer, with all bytes sent so far.
-    answer: Result<Answer, LinkError>,
+    answer: Result<AgentReply, HintedError>,
 }
 
 /// What is copied to the hosts, and the lines that name it.
 struct Contents {
     hosts: Vec<Host>,
     builtin: bool,
-    cargo: Vec<Cargo>,
+    uploads: Vec<Upload>,
     lines: Vec<String>,
 }
 
@@ -117,7 +113,7 @@ struct Contents {
 fn contents(hosts_from: &HostsSource, args: &PushArgs) -> Result<Contents, Failure> {
     let Some(experiment) = &args.experiment else {
         let hosts = load_hosts(hosts_from)?;
-        return Ok(Contents { hosts, builtin: true, cargo: Vec::new(), lines: Vec::new() });
+        return Ok(Contents { hosts, builtin: true, uploads: Vec::new(), lines: Vec::new() });
     };
     let mut draft = rankdeck_config::load_draft(hosts_from, experiment, &args.set, |experiment| {
         new_run_id(&experiment.run.name)
@@ -128,27 +124,27 @@ fn contents(hosts_from: &HostsSource, args: &PushArgs) -> Result<Contents, Failu
         let Pack { hash, files: count, bytes: size, .. } = &packed.pack;
         lines.push(format!("code {} ({count} files, {})", short(hash), bytes(*size)));
         draft.experiment.launch.code = Some(by_hash(&packed));
-        files.push(cargo(&packed.pack));
+        files.push(upload(&packed.pack));
     }
     let (file, name) = resolved(&draft)?;
     lines.push(format!("experiment {name}"));
-    files.push(Cargo { path: file, folder: "experiments".into(), name });
-    Ok(Contents { hosts: draft.hosts, builtin, cargo: files, lines })
+    files.push(Upload { path: file, folder: "experiments".into(), name });
+    Ok(Contents { hosts: draft.hosts, builtin, uploads: files, lines })
 }
 
 /// `rankdeck push`.
 pub async fn push(hosts_from: &HostsSource, args: PushArgs) -> Result<u8, Failure> {
-    let Contents { hosts, builtin, cargo, mut lines } = contents(hosts_from, &args)?;
+    let Contents { hosts, builtin, uploads, mut lines } = contents(hosts_from, &args)?;
     let libtorch = args.libtorch.as_deref().map(pack_libtorch).transpose()?;
     let own = own_binary()?;
     let trainer = trainer_binary(&own).filter(|_| builtin);
     lines.insert(0, if trainer.is_some() { "agent and trainer".into() } else { "agent".into() });
     let prompter: Arc<dyn Prompter> = Progress::new(&args.host_keys);
-    let answers = call_all(&hosts, &prompter, |_| Call {
+    let answers = call_all(&hosts, &prompter, |_| AgentCommand {
         args: vec!["examine".into()],
         input: no_question(),
         trainer: trainer.clone(),
-        cargo: cargo.clone(),
+        uploads: uploads.clone(),
     })
     .await?;
     let mut rows: Vec<Row> =
@@ -157,7 +153,7 @@ pub async fn push(hosts_from: &HostsSource, args: PushArgs) -> Result<u8, Failur
         lines.push(format!("libtorch {version} ({}, {})", short(&pack.hash), bytes(pack.bytes)));
         bring_libtorch(&mut rows, pack, &prompter).await?;
     }
-    prompter_done(&prompter);
+    prompter.finished();
     lines.iter().for_each(|line| {
         print::stdout(line);
     });
@@ -168,11 +164,11 @@ pub async fn push(hosts_from: &HostsSource, args: PushArgs) -> Result<u8, Failur
 fn report(rows: &[Row]) -> u8 {
     let mut table = vec![["HOST", "STATE", "SENT"].map(str::to_owned).to_vec()];
     table.extend(rows.iter().map(|row| match &row.answer {
-        Ok(answer) => vec![row.host.name.clone(), "ready".into(), bytes(answer.brought)],
+        Ok(answer) => vec![row.host.name.clone(), "ready".into(), bytes(answer.uploaded)],
         Err(_) => vec![row.host.name.clone(), "FAILED".into(), "-".into()],
     }));
     print::stdout(&print::table(&table));
-    let errors: Vec<&LinkError> = rows.iter().filter_map(|row| row.answer.as_ref().err()).collect();
+    let errors: Vec<&HintedError> = rows.iter().filter_map(|row| row.answer.as_ref().err()).collect();
     for error in &errors {
         print::stderr(&format!("error: {}", error.error));
         if !error.hint.is_empty() {
@@ -184,10 +180,6 @@ fn report(rows: &[Row]) -> u8 {
     }
     print::stderr("hint: `rankdeck push` again sends only what is missing");
     code::HOST
-}
-
-fn prompter_done(prompter: &Arc<dyn Prompter>) {
-    prompter.progress("", "", 0, 0);
 }
 
 fn short(hash: &str) -> String {
@@ -229,7 +221,8 @@ fn pack_libtorch(folder: &Path) -> Result<(Pack, String), Failure> {
 
 /// Brings the pack to the hosts that have no such library and unpacks it there.
 async fn bring_libtorch(rows: &mut [Row], pack: &Pack, prompter: &Arc<dyn Prompter>) -> Result<(), Failure> {
-    let folder = |answer: &Answer| format!("{}/{}/{}", answer.cache, folders::LIBTORCH, short(&pack.hash));
+    let folder =
+        |answer: &AgentReply| format!("{}/{}/{}", answer.cache, folders::LIBTORCH, short(&pack.hash));
     let by_host: BTreeMap<String, String> = rows
         .iter()
         .filter_map(|row| Some((row.host.name.clone(), folder(row.answer.as_ref().ok()?))))
@@ -239,10 +232,14 @@ async fn bring_libtorch(rows: &mut [Row], pack: &Pack, prompter: &Arc<dyn Prompt
     // The library itself says whether it is there: a configured folder that holds one passes.
     let looks = call_all(&ready, prompter, |host| {
         let question = serde_json::json!({ "workdir": ".", "libtorch": folder(host) });
-        Call { args: vec!["examine".into()], input: question.to_string().into_bytes(), ..Call::default() }
+        AgentCommand {
+            args: vec!["examine".into()],
+            input: question.to_string().into_bytes(),
+            ..AgentCommand::default()
+        }
     })
     .await?;
-    let lacks = |host: &Host, look: &Result<Answer, LinkError>| {
+    let lacks = |host: &Host, look: &Result<AgentReply, HintedError>| {
         let findings = look.as_ref().ok().and_then(|answer| {
             roster::decode::<rankdeck_proto::examination::Findings>(host, &answer.text).ok()
         });
@@ -254,16 +251,16 @@ async fn bring_libtorch(rows: &mut [Row], pack: &Pack, prompter: &Arc<dyn Prompt
         .filter(|(host, look)| lacks(host, look))
         .map(|(host, _)| host.clone())
         .collect();
-    let answers = call_all(&lacking, prompter, |host| Call {
+    let answers = call_all(&lacking, prompter, |host| AgentCommand {
         args: ["unpack", "--hash", &pack.hash, "--into", &folder(host)].map(str::to_owned).to_vec(),
-        cargo: vec![cargo(pack)],
-        ..Call::default()
+        uploads: vec![upload(pack)],
+        ..AgentCommand::default()
     })
     .await?;
     for (host, answer) in lacking.iter().zip(answers) {
         let Some(row) = rows.iter_mut().find(|row| row.host.name == host.name) else { continue };
         match (&mut row.answer, answer) {
-            (Ok(first), Ok(answer)) => first.brought += answer.brought,
+            (Ok(first), Ok(answer)) => first.uploaded += answer.uploaded,
             (_, Err(error)) => row.answer = Err(error),
             (Err(_), Ok(_)) => {}
         }

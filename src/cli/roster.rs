@@ -2,13 +2,15 @@
 
 use super::Failure;
 use super::args::HostKeyArgs;
-use super::on_all::on_all;
 use super::prompt;
 use rankdeck_config::HostsSource;
+use rankdeck_link::{AgentCommand, Links, Prompter};
 use rankdeck_proto::run_entry::RunEntry;
 use rankdeck_proto::run_entry::RunState;
+use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Host;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// What is known about runs everywhere.
 #[derive(Debug, Clone, Default)]
@@ -18,7 +20,7 @@ pub struct Roster {
     /// Entry and index of the host that reported it.
     pub entries: Vec<(usize, RunEntry)>,
     /// Hosts that could not be asked.
-    pub silent: Vec<(usize, rankdeck_link::LinkError)>,
+    pub silent: Vec<(usize, HintedError)>,
 }
 
 /// State of a run over all its hosts.
@@ -99,22 +101,16 @@ pub async fn exec_on_all(
     hosts: &[Host],
     host_keys: &HostKeyArgs,
     args: impl Fn(&Host) -> Vec<String>,
-) -> Result<Vec<Result<String, rankdeck_link::LinkError>>, Failure> {
-    let binary = own_binary()?;
-    let prompter = prompt::Terminal::new(host_keys);
-    Ok(on_all(hosts, |_, host| {
-        let (binary, args, prompter) = (binary.clone(), args(&host), prompter.clone());
-        async move { rankdeck_link::exec(&host, &binary, &args, prompter).await }
-    })
-    .await)
+) -> Result<Vec<Result<String, HintedError>>, Failure> {
+    let prompter: Arc<dyn Prompter> = prompt::Terminal::new(host_keys);
+    let command = |_, host: &Host| AgentCommand { args: args(host), ..AgentCommand::default() };
+    let replies = Links::from_environment().call_all(hosts, &own_binary()?, &prompter, command).await;
+    Ok(replies.into_iter().map(|reply| reply.map(|reply| reply.text)).collect())
 }
 
 /// Decodes an agent's one-line answer.
-pub fn decode<T: serde::de::DeserializeOwned>(
-    host: &Host,
-    answer: &str,
-) -> Result<T, rankdeck_link::LinkError> {
-    serde_json::from_str(answer.trim()).map_err(|error| rankdeck_link::LinkError {
+pub fn decode<T: serde::de::DeserializeOwned>(host: &Host, answer: &str) -> Result<T, HintedError> {
+    serde_json::from_str(answer.trim()).map_err(|error| HintedError {
         error: format!("host {}: the agent's answer cannot be read: {error}", host.name),
         hint: "the agent there may come from another build: `rm -r ~/.cache/rankdeck` on the host, then try again".to_owned(),
     })
@@ -351,9 +347,7 @@ mod tests {
     fn silent_hosts_are_an_error_when_nothing_was_found() {
         let mut roster = sample();
         roster.entries.clear();
-        roster
-            .silent
-            .push((0, rankdeck_link::LinkError { error: "host a: refused".into(), hint: "sshd".into() }));
+        roster.silent.push((0, HintedError { error: "host a: refused".into(), hint: "sshd".into() }));
         let failure = roster.pick(None).unwrap_err();
         assert_eq!((failure.code, failure.cause.hint.as_str()), (3, "sshd"));
     }

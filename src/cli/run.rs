@@ -157,13 +157,14 @@ pub fn open_links(
         trainer_binary,
         interactive,
     };
+    let opener = rankdeck_link::Links::from_environment();
     let links = hosts
         .iter()
         .enumerate()
         .filter(|(_, host)| wanted(host))
         .map(|(node, host)| {
             let (node, host) = (NodeRank(node as u32), host.clone());
-            rankdeck_link::open(LinkRequest { node, host, ..request.clone() }, events.clone())
+            opener.open(LinkRequest { node, host, ..request.clone() }, events.clone())
         })
         .collect();
     let connector: Connector = Box::new(move |node, host, builtin| {
@@ -174,7 +175,7 @@ pub fn open_links(
             trainer_binary: found_trainer.clone().filter(|_| builtin),
             ..request.clone()
         };
-        rankdeck_link::open(request, events.clone())
+        opener.open(request, events.clone())
     });
     Ok(Links { links, inbox, connector: Some(connector) })
 }

@@ -7,7 +7,8 @@ use super::run_id::new_run_id;
 use super::{Failure, args::HostKeyArgs};
 use crate::shell::objective::Objective;
 use rankdeck_core::Goal;
-use rankdeck_link::simulator::{Scene, World};
+use rankdeck_link::simulator;
+use rankdeck_link::simulator::Scene;
 use rankdeck_types::experiment::OnStuck;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -37,7 +38,7 @@ pub async fn simulate(args: SimulateArgs) -> Result<u8, Failure> {
     let mut draft = scene.draft(run.clone());
     draft.experiment.watch.on_stuck = on_stuck;
     let (events, inbox) = mpsc::channel(INBOX);
-    let links = World::open(&scene, &run, &events);
+    let links = simulator::open(&scene, &run, &events);
     drop(events);
     let objective = if args.detach { Objective::Detach } else { Objective::Watch };
     let record = args.record.then_some(&run);

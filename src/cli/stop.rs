@@ -9,6 +9,7 @@ use crate::shell::summary;
 use rankdeck_config::HostsSource;
 use rankdeck_proto::message::{StopMode, Survivor};
 use rankdeck_proto::run_entry::RunState;
+use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Host;
 use rankdeck_types::words::{clean, plural};
 use serde::Deserialize;
@@ -53,7 +54,7 @@ struct StopCheck {
 }
 
 impl StopCheck {
-    fn add(&mut self, host: &str, survivors: Result<Vec<Survivor>, rankdeck_link::LinkError>) {
+    fn add(&mut self, host: &str, survivors: Result<Vec<Survivor>, HintedError>) {
         match survivors {
             Ok(survivors) => {
                 self.swept += 1;
@@ -122,7 +123,7 @@ struct Swept {
     survivors: Vec<Survivor>,
 }
 
-type Survivors = Result<Vec<Survivor>, rankdeck_link::LinkError>;
+type Survivors = Result<Vec<Survivor>, HintedError>;
 
 /// Sweeps the hosts where the run has no agent: left over ones always, finished ones for the check.
 async fn sweep(
@@ -172,7 +173,7 @@ mod tests {
         assert_eq!(left.print(&found(), &[]).unwrap_err().code, 1);
         assert_eq!(verified().print(&found(), &["b".into()]).unwrap_err().code, 3);
         let mut unknown = verified();
-        unknown.add("a", Err(rankdeck_link::LinkError { error: "gone".into(), hint: String::new() }));
+        unknown.add("a", Err(HintedError { error: "gone".into(), hint: String::new() }));
         assert_eq!(unknown.print(&found(), &[]).unwrap_err().code, 3);
     }
 }

@@ -1,31 +1,15 @@
 //! "Did you mean": the closest known word to an unknown one.
 
-/// Edits between two words: insertions, deletions, substitutions, and swaps of neighbours (optimal string alignment).
+/// Edits between two words: insertions, deletions, substitutions, and swaps of neighbours.
 fn distance(a: &str, b: &str) -> usize {
-    let a: Vec<char> = a.to_lowercase().chars().collect();
-    let b: Vec<char> = b.to_lowercase().chars().collect();
-    let mut before: Vec<usize> = Vec::new();
-    let mut last: Vec<usize> = (0..=b.len()).collect();
-    for i in 1..=a.len() {
-        let mut row = vec![i];
-        for j in 1..=b.len() {
-            let substitute = last[j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            let mut best = substitute.min(last[j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                best = best.min(before[j - 2] + 1);
-            }
-            row.push(best);
-        }
-        before = std::mem::replace(&mut last, row);
-    }
-    last[b.len()]
+    strsim::osa_distance(&a.to_lowercase(), &b.to_lowercase())
 }
 
-/// The known word that `word` is most likely meant to be, if any is close: by spelling, as one part of it (`lambda` of `gae_lambda`), as its
-/// beginning, or by its initials (`lr` for `learning_rate`).
+/// The known word that `word` is most likely meant to be, if any is close: by spelling, as one part of it (`lambda` of
+/// `gae_lambda`), as its beginning, or by its initials (`lr` for `learning_rate`).
 pub fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let length = word.chars().count();
-    // Longer words are no key of ours, and the search is quadratic.
+    // No key is as long, and the search is quadratic.
     if length > 64 {
         return None;
     }

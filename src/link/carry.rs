@@ -1,12 +1,13 @@
-//! Frames between a console and an agent, over any byte stream. The same for every road.
+//! Frames between a console and an agent, over any byte stream. The same for every transport.
 //!
 //! Owner: the link's thread. Invariants:
-//! - CARRY-1: what was begun to be written is written to its end before anything else: libssh2 must see the same bytes again.
-//! - CARRY-2: bytes are read before silence is judged, so that a driver that was slow to listen is not taken for a dead agent.
-//! - CARRY-3: a frame that is no JSON is skipped and counted; one that is too long ends the connection.
-//! - CARRY-4: a driver that has stopped listening may still give its last orders: they are waited for before the conversation ends.
+//! - CARRY-1: a write that has begun is finished before anything else: libssh2 must see the same bytes again.
+//! - CARRY-2: bytes are read before silence is judged, so that a slow driver is not taken for a dead agent.
+//! - CARRY-3: a frame that is not JSON is skipped and counted; one that is too long ends the connection.
+//! - CARRY-4: a driver that no longer receives may still give its last orders: they are waited for before the
+//!   conversation ends.
 
-use super::desk::Desk;
+use super::link_io::LinkIo;
 use super::{LinkCommand, LinkEvent};
 use crate::ssh::Operator;
 use crate::ssh::wait;
@@ -20,8 +21,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// An agent speaks at least twice a second once it is attached to; silence for this long means that the road is broken, unless the user's ssh
-/// configuration says otherwise.
+/// An agent speaks at least twice a second once it is attached to; silence for this long means that the connection is broken, unless the user's
+/// ssh configuration says otherwise.
 pub const SILENCE: Duration = Duration::from_secs(5);
 
 /// A non-blocking byte stream to an agent.
@@ -32,7 +33,7 @@ pub trait Pipe {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
     /// What to wait for; `pending`: bytes wait to be written.
     fn interest(&self, pending: bool) -> Interest;
-    /// How long the agent may say nothing before the road counts as broken.
+    /// How long the agent may say nothing before the connection counts as broken.
     fn silence(&self) -> Duration {
         SILENCE
     }
@@ -61,15 +62,15 @@ impl Pipe for UnixStream {
 pub enum End {
     /// The order to close arrived.
     Closed,
-    /// The road broke, for this reason.
+    /// The connection broke, for this reason.
     Lost(String),
 }
 
 /// Marks the ping that closes a conversation.
 const LAST_PING: u64 = u64::MAX;
 
-/// Carries until the order to close or until the road breaks.
-pub fn carry(pipe: &mut dyn Pipe, desk: &mut Desk) -> End {
+/// Carries until the order to close or until the connection breaks.
+pub fn carry(pipe: &mut dyn Pipe, link_io: &mut LinkIo) -> End {
     let mut decoder = Decoder::default();
     let mut buffer = vec![0; 64 << 10];
     let mut outgoing: VecDeque<u8> = VecDeque::new();
@@ -87,7 +88,7 @@ pub fn carry(pipe: &mut dyn Pipe, desk: &mut Desk) -> End {
                 Ok(count) => {
                     moved = true;
                     decoder.push(&buffer[..count]);
-                    if let Err(error) = hand_over(&mut decoder, desk, &mut bad_frames, &mut farewell) {
+                    if let Err(error) = hand_over(&mut decoder, link_io, &mut bad_frames, &mut farewell) {
                         return End::Lost(error.to_string());
                     }
                 }
@@ -99,17 +100,17 @@ pub fn carry(pipe: &mut dyn Pipe, desk: &mut Desk) -> End {
         if moved {
             heard = heard.map(|_| Instant::now());
         }
-        if desk.closing() {
+        if link_io.closing() {
             let attached = heard.is_some();
-            desk.await_last_orders();
-            flush(pipe, &mut outgoing, desk, attached);
+            link_io.await_last_orders();
+            flush(pipe, &mut outgoing, link_io, attached);
             if attached {
                 await_pong(pipe, &mut decoder);
             }
             return End::Closed;
         }
         while outgoing.is_empty() {
-            match desk.inbox.take() {
+            match link_io.inbox.take() {
                 Some(LinkCommand::Send(message)) => match frame::encode(&message) {
                     Ok(bytes) => {
                         outgoing.extend(bytes);
@@ -133,7 +134,7 @@ pub fn carry(pipe: &mut dyn Pipe, desk: &mut Desk) -> End {
             return End::Lost(format!("no sign of life from the agent for {} s", silence.as_secs()));
         }
         let patience = quiet.map_or(Duration::from_secs(30), |quiet| silence.saturating_sub(quiet));
-        let bell = Interest { fd: desk.inbox.fd(), read: true, write: false };
+        let bell = Interest { fd: link_io.inbox.fd(), read: true, write: false };
         let _ = wait::poll(&[pipe.interest(!outgoing.is_empty()), bell], patience);
     }
 }
@@ -141,7 +142,7 @@ pub fn carry(pipe: &mut dyn Pipe, desk: &mut Desk) -> End {
 /// Decodes whole frames and tells them.
 fn hand_over(
     decoder: &mut Decoder,
-    desk: &mut Desk,
+    link_io: &mut LinkIo,
     bad_frames: &mut u64,
     farewell: &mut Option<String>,
 ) -> Result<(), FrameError> {
@@ -152,7 +153,7 @@ fn hand_over(
                 if let AgentMessage::Bye { reason } = &message {
                     *farewell = Some(reason.clone());
                 }
-                desk.tell(LinkEvent::Message(Box::new(message)));
+                link_io.tell(LinkEvent::Message(Box::new(message)));
             }
             Err(FrameError::Json(error)) => {
                 *bad_frames += 1;
@@ -190,8 +191,8 @@ fn write_some(pipe: &mut dyn Pipe, outgoing: &mut VecDeque<u8>) -> io::Result<bo
 }
 
 /// Sends what was ordered before the order to close (`detach`, `close`), within half a second; with `ping`, a ping behind it.
-fn flush(pipe: &mut dyn Pipe, outgoing: &mut VecDeque<u8>, desk: &mut Desk, ping: bool) {
-    while let Some(command) = desk.inbox.take() {
+fn flush(pipe: &mut dyn Pipe, outgoing: &mut VecDeque<u8>, link_io: &mut LinkIo, ping: bool) {
+    while let Some(command) = link_io.inbox.take() {
         if let LinkCommand::Send(message) = command
             && let Ok(bytes) = frame::encode(&message)
         {
@@ -213,8 +214,8 @@ fn flush(pipe: &mut dyn Pipe, outgoing: &mut VecDeque<u8>, desk: &mut Desk, ping
     }
 }
 
-/// Waits, within a second, until the agent has read the last orders: an SSH server that is told to disconnect throws away what it has not yet
-/// passed on, so that bytes written are not orders received.
+/// Waits, within a second, until the agent has read the last orders: an SSH server that is told to disconnect throws
+/// away what it has not yet passed on, so that bytes written are not orders received.
 fn await_pong(pipe: &mut dyn Pipe, decoder: &mut Decoder) {
     let deadline = Instant::now() + Duration::from_secs(1);
     let mut buffer = vec![0; 64 << 10];
@@ -259,8 +260,8 @@ mod tests {
         let (sender, events) = mpsc::channel(8);
         let (agent, mut console) = UnixStream::pair().unwrap();
         console.set_nonblocking(true).unwrap();
-        let mut desk = Desk::new(NodeRank(3), false, Inbox::new(commands).unwrap(), sender);
-        let thread = std::thread::spawn(move || carry(&mut console, &mut desk));
+        let mut link_io = LinkIo::new(NodeRank(3), false, Inbox::new(commands).unwrap(), sender);
+        let thread = std::thread::spawn(move || carry(&mut console, &mut link_io));
         Bench { orders, events, agent, thread }
     }
 
@@ -292,7 +293,8 @@ mod tests {
         assert_eq!(bench.thread.join().unwrap(), End::Closed);
     }
 
-    /// CARRY-4. The driver stops listening first and gives its last orders then: a link that looked just in between must wait for them.
+    /// CARRY-4. The driver stops receiving first and gives its last orders then: a link that looked just in
+    /// between must wait for them.
     #[test]
     fn carry_4_last_orders_are_waited_for_when_nobody_listens_any_more() {
         let mut bench = bench();

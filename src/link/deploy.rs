@@ -6,91 +6,33 @@
 //! - DEPLOY-1: what has the right name and size is never sent again; the name is the content's hash.
 //! - DEPLOY-2: nothing is ever overwritten in place, so that running agents and several consoles do not disturb each other.
 
-use super::freight::Sender;
-use crate::ssh::connect::Connection;
-use crate::ssh::exec::Opening;
-use crate::ssh::exec::Output;
-use crate::ssh::user_config::Target;
-use crate::ssh::{Operator, SshError, exec, quote};
+use super::chunked_upload::Uploader;
+use super::image::Image;
+use crate::ssh::connection::Connection;
+use crate::ssh::exec::{Output, StartMarker};
+use crate::ssh::script::Script;
+use crate::ssh::user_config::SshTarget;
+use crate::ssh::{Operator, SshError, exec};
 use rankdeck_types::words;
 use sha2::{Digest, Sha256};
-use std::collections::HashMap;
-use std::fs::{self, File};
-use std::io::{self, Read, Seek};
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::path::Path;
+use std::time::Duration;
 
 /// Name of the agent on a host.
 pub const AGENT: &str = "rankdeck";
 /// Name of the trainer on a host.
 pub const TRAINER: &str = "rankdeck-trainer";
-/// Bound of looking at a host and of linking files there; its home folder may be a slow network disk, and rc files may dawdle.
+/// Bound of looking at a host and of linking files there; its home folder may be a slow network disk,
+/// and the start files of its shell may take a while.
 const LOOKING: Duration = Duration::from_secs(30);
 /// The first word of a look.
-const HOST: Opening = Opening { marker: "RANKDECK-HOST", within: LOOKING };
-/// Ends the look at a host where everything is in place; the errand's output follows.
+const HOST: StartMarker = StartMarker { marker: "RANKDECK-HOST", within: LOOKING };
+/// Ends the look at a host where everything is in place; the remote script's output follows.
 const PRESENT: &str = "RANKDECK-PRESENT";
 /// Ends the look at a host that lacks something.
 const MISSING: &str = "RANKDECK-MISSING";
 /// Oldest glibc that this build runs on.
 const GLIBC: (u32, u32) = (2, 34);
-
-/// Hashes of files by path, size and time of change.
-type Hashes = HashMap<(PathBuf, u64, SystemTime), String>;
-
-/// One file to have on a host.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Image {
-    /// Where it is here.
-    pub path: PathBuf,
-    /// Bytes.
-    pub size: u64,
-    /// SHA-256 in hexadecimal.
-    pub sha256: String,
-}
-
-impl Image {
-    /// Looks at a file; hashes of unchanged files are kept, since sixteen links want the same one.
-    pub fn read(path: &Path) -> io::Result<Image> {
-        static SEEN: Mutex<Option<Hashes>> = Mutex::new(None);
-        let facts = fs::metadata(path)?;
-        let key = (path.to_path_buf(), facts.len(), facts.modified()?);
-        // Held while hashing: the other links wait for the one that does it.
-        let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
-        let seen = seen.get_or_insert_default();
-        let sha256 = match seen.get(&key) {
-            Some(sha256) => sha256.clone(),
-            None => {
-                let sha256 = hash(path)?;
-                seen.insert(key, sha256.clone());
-                sha256
-            }
-        };
-        Ok(Image { path: path.to_path_buf(), size: facts.len(), sha256 })
-    }
-
-    /// SHA-256 of `size` bytes from `offset`.
-    pub fn piece(&self, offset: u64, size: u64) -> io::Result<String> {
-        let mut file = File::open(&self.path)?;
-        file.seek(io::SeekFrom::Start(offset))?;
-        let mut bytes = Vec::new();
-        file.take(size).read_to_end(&mut bytes)?;
-        Ok(words::hex(&Sha256::digest(&bytes)))
-    }
-}
-
-fn hash(path: &Path) -> io::Result<String> {
-    let mut file = File::open(path)?;
-    let mut digest = Sha256::new();
-    let mut buffer = vec![0; 1 << 20];
-    loop {
-        match file.read(&mut buffer)? {
-            0 => return Ok(words::hex(&digest.finalize())),
-            count => digest.update(&buffer[..count]),
-        }
-    }
-}
 
 /// What a host must have.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -158,9 +100,9 @@ struct Found {
 
 /// What to do with the agent once it is there.
 #[derive(Clone, Copy)]
-pub struct Errand<'a> {
-    /// Shell commands; `"$A"` is the agent's absolute path, the folder is the home folder.
-    pub script: &'a str,
+pub struct RemoteScript<'a> {
+    /// `"$A"` is the agent's absolute path; it begins in the home folder.
+    pub script: &'a Script,
     /// What it reads.
     pub input: &'a [u8],
     /// The output says enough.
@@ -169,33 +111,33 @@ pub struct Errand<'a> {
     pub within: Duration,
 }
 
-/// Sees to it that the host of `connection` has `package`, and runs an errand with it. Where everything is in place already, this is one
+/// Sees to it that the host of `connection` has `package`, and runs an remote with it. Where everything is in place already, this is one
 /// command: start files of a shell may cost more than all the rest. Uploads go over a session of their own to the same target (SSH-3).
 pub fn run(
     connection: &Connection,
-    target: &Target,
+    target: &SshTarget,
     package: &Package,
-    errand: &Errand<'_>,
+    remote: &RemoteScript<'_>,
     operator: &mut dyn Operator,
 ) -> Result<(Deployed, Output), SshError> {
     let label = connection.label();
-    let command = quote::script(&look(package, errand.script));
+    let command = look(package, remote.script).command();
     let enough = |bytes: &[u8]| {
         exec::after(bytes, MISSING).is_some()
-            || (exec::after(bytes, PRESENT).is_some() && (errand.done)(bytes))
+            || (exec::after(bytes, PRESENT).is_some() && (remote.done)(bytes))
     };
     operator.starting();
     let output = exec::run_from(
         connection,
         operator,
         (&command, Some(HOST)),
-        errand.input,
-        LOOKING + errand.within,
+        remote.input,
+        LOOKING + remote.within,
         &enough,
     )?;
     let found = parse(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| {
         SshError::lasting(
-            format!("{label}: commands do not run there as expected: {}", described(&output)),
+            format!("{label}: commands do not run there as expected: {}", output.described()),
             format!("check the login shell and its start files with `{} uname -sm`", target.command()),
         )
     })?;
@@ -210,26 +152,26 @@ pub fn run(
         return Ok((deployed, output));
     }
     suits(label, &found)?;
-    bring(connection, target, package, &found, operator)?;
+    upload_missing(connection, target, package, &found, operator)?;
     operator.starting();
     let script =
-        format!("echo; echo {}; cd; A={}; {}", HOST.marker, quote::word(&deployed.agent), errand.script);
-    let command = quote::script(&script);
+        Script::new().run("echo; echo RANKDECK-HOST; cd").set("A", &deployed.agent).then(remote.script);
+    let command = script.command();
     let output = exec::run_from(
         connection,
         operator,
         (&command, Some(HOST)),
-        errand.input,
-        errand.within,
-        errand.done,
+        remote.input,
+        remote.within,
+        remote.done,
     )?;
     Ok((deployed, output))
 }
 
 /// Uploads what is missing.
-fn bring(
+fn upload_missing(
     connection: &Connection,
-    target: &Target,
+    target: &SshTarget,
     package: &Package,
     found: &Found,
     operator: &mut dyn Operator,
@@ -237,16 +179,16 @@ fn bring(
     let (cache, alone, folder) = (&found.cache, package.agent_folder(), package.folder());
     let [agent_alone, agent_beside, trainer_there] = found.sizes;
     let agent_fits = agent_beside == Some(package.agent.size);
-    let mut send = Sender::new(target);
+    let mut uploader = Uploader::new(target);
     if !agent_fits && agent_alone != Some(package.agent.size) {
-        send.file(connection, &package.agent, cache, &alone, AGENT, operator)?;
+        uploader.file(connection, &package.agent, cache, &alone, AGENT, operator)?;
     }
     if let Some(trainer) = &package.trainer {
         if !agent_fits {
             share(connection, operator, &format!("{cache}/{alone}"), &format!("{cache}/{folder}"))?;
         }
         if trainer_there != Some(trainer.size) {
-            send.file(connection, trainer, cache, &folder, TRAINER, operator)?;
+            uploader.file(connection, trainer, cache, &folder, TRAINER, operator)?;
         }
     }
     Ok(())
@@ -254,37 +196,43 @@ fn bring(
 
 /// Puts the agent beside its trainer without sending it twice.
 fn share(connection: &Connection, operator: &mut dyn Operator, from: &str, to: &str) -> Result<(), SshError> {
-    let (folder, source) = (quote::word(to), quote::word(&format!("{from}/{AGENT}")));
-    let (part, target) = (quote::word(&format!("{to}/.{AGENT}")), quote::word(&format!("{to}/{AGENT}")));
-    let script = format!(
-        "umask 077; mkdir -p {folder} && {{ ln -f {source} {target} || {{ cp {source} {part}.$$.part && mv -f {part}.$$.part {target}; }}; }} && echo RANKDECK-SHARED"
+    let script = Script::new().set("from", from).set("to", to).set("name", AGENT).run(
+        "umask 077; mkdir -p \"$to\" && { ln -f \"$from/$name\" \"$to/$name\" || \
+         { cp \"$from/$name\" \"$to/.$name.$$.part\" && mv -f \"$to/.$name.$$.part\" \"$to/$name\"; }; } && \
+         echo RANKDECK-SHARED",
     );
-    let output = exec::run(connection, operator, &quote::script(&script), &[], LOOKING, &|_| false)?;
+    let output = exec::run(connection, operator, &script.command(), &[], LOOKING, &|_| false)?;
     match output.after("RANKDECK-SHARED") {
         Some(_) => Ok(()),
         None => Err(SshError::passing(
-            format!("{}: cannot make {to}: {}", connection.label(), described(&output)),
+            format!("{}: cannot make {to}: {}", connection.label(), output.described()),
             "is the disk or the quota full?",
         )),
     }
 }
 
-/// Asks for everything at once, and runs `errand` when nothing is missing: a round trip costs more than all of it.
-fn look(package: &Package, errand: &str) -> String {
+/// Asks for everything at once, and runs `remote` when nothing is missing: a round trip costs more than all of it.
+fn look(package: &Package, remote: &Script) -> Script {
     let (alone, folder) = (package.agent_folder(), package.folder());
-    let trainer = package
-        .trainer
-        .as_ref()
-        .map_or(String::new(), |trainer| format!(" && test \"$3\" = {}", trainer.size));
-    format!(
-        "echo; echo RANKDECK-HOST; uname -sm; echo \"$HOME\"; C=\"${{RANKDECK_CACHE:-$HOME/.cache/rankdeck}}\"; echo \"$C\"; \
-         getconf GNU_LIBC_VERSION 2>/dev/null || echo -; \
-         size() {{ if test -x \"$1\"; then echo \"$(($(wc -c < \"$1\")))\"; else echo -; fi; }}; \
-         set -- \"$(size \"$C/{alone}/{AGENT}\")\" \"$(size \"$C/{folder}/{AGENT}\")\" \"$(size \"$C/{folder}/{TRAINER}\")\"; \
-         printf \"%s\\n\" \"$@\"; \
-         if test \"$2\" = {}{trainer}; then echo {PRESENT}; cd; A=\"$C/{folder}/{AGENT}\"; {errand}; else echo {MISSING}; fi",
-        package.agent.size
-    )
+    let trainer_size = package.trainer.as_ref().map_or(String::new(), |trainer| trainer.size.to_string());
+    Script::new()
+        .set("alone", format!("{alone}/{AGENT}"))
+        .set("agent", format!("{folder}/{AGENT}"))
+        .set("trainer", format!("{folder}/{TRAINER}"))
+        .set("agent_size", package.agent.size)
+        .set("trainer_size", trainer_size)
+        .run(
+            "echo; echo RANKDECK-HOST; uname -sm; echo \"$HOME\"; \
+             C=\"${RANKDECK_CACHE:-$HOME/.cache/rankdeck}\"; echo \"$C\"; \
+             getconf GNU_LIBC_VERSION 2>/dev/null || echo -; \
+             size() { if test -x \"$1\"; then echo \"$(($(wc -c < \"$1\")))\"; else echo -; fi; }; \
+             set -- \"$(size \"$C/$alone\")\" \"$(size \"$C/$agent\")\" \"$(size \"$C/$trainer\")\"; \
+             printf \"%s\\n\" \"$@\"; \
+             if test \"$2\" = \"$agent_size\" && { test -z \"$trainer_size\" || test \"$3\" = \"$trainer_size\"; }; \
+             then echo RANKDECK-PRESENT; cd; A=\"$C/$agent\"",
+        )
+        .then(remote)
+        .run("else echo RANKDECK-MISSING; fi")
 }
 
 fn parse(text: &str) -> Option<Found> {
@@ -296,7 +244,7 @@ fn parse(text: &str) -> Option<Found> {
     [PRESENT, MISSING].contains(&line()?).then_some(Found { system, home, cache, libc, sizes })
 }
 
-/// Can this build run there?
+/// Refuses a host that cannot run this build.
 fn suits(label: &str, found: &Found) -> Result<(), SshError> {
     let ours = format!("Linux {}", std::env::consts::ARCH);
     if found.system != ours {
@@ -319,31 +267,17 @@ fn suits(label: &str, found: &Found) -> Result<(), SshError> {
     }
     if !found.cache.starts_with('/') {
         return Err(SshError::lasting(
-            format!("{label}: the cache folder {:?} is no absolute path", found.cache),
+            format!("{label}: the cache folder {:?} is not an absolute path", found.cache),
             "set HOME or RANKDECK_CACHE on the host to an absolute path",
         ));
     }
     Ok(())
 }
 
-/// What a command said that said something else than expected.
-pub fn described(output: &Output) -> String {
-    let said = output.complaint();
-    if !said.is_empty() {
-        return said;
-    }
-    let text = String::from_utf8_lossy(&output.stdout);
-    let last = text.lines().rev().map(str::trim).find(|line| !line.is_empty());
-    match (last, output.status) {
-        (Some(line), _) => line.chars().take(200).collect(),
-        (None, Some(status)) => format!("no output, exit code {status}"),
-        (None, None) => "no output".into(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::process::Command;
 
     fn package(folder: &Path, trainer: bool) -> Package {
@@ -361,7 +295,7 @@ mod tests {
         let package = package(folder.path(), true);
         let cache = folder.path().join("cache dir");
         let look = |cache: &Path| {
-            let script = quote::script(&look(&package, "echo \"errand $A\""));
+            let script = look(&package, &Script::new().run("echo \"remote $A\"")).command();
             let output =
                 Command::new("/bin/sh").args(["-c", &script]).env("RANKDECK_CACHE", cache).output().unwrap();
             format!("Welcome!\n{}", String::from_utf8(output.stdout).unwrap())
@@ -385,7 +319,7 @@ mod tests {
         let text = look(&cache);
         assert_eq!(sizes(&text), [None, Some(5), Some(7)]);
         assert!(
-            text.ends_with(&format!("RANKDECK-PRESENT\nerrand {}\n", own.join(AGENT).display())),
+            text.ends_with(&format!("RANKDECK-PRESENT\nremote {}\n", own.join(AGENT).display())),
             "{text}"
         );
         fs::write(own.join(AGENT), "cut").unwrap();
@@ -412,7 +346,7 @@ mod tests {
             sizes: [None; 3],
         };
         assert!(suits("n", &good).is_ok());
-        let refused = |found: Found| suits("n", &found).unwrap_err().error;
+        let refused = |found: Found| suits("n", &found).unwrap_err().cause.error;
         assert!(refused(Found { system: "Darwin arm64".into(), ..good.clone() }).contains("Darwin arm64"));
         assert!(refused(Found { libc: "glibc 2.31".into(), ..good.clone() }).contains("glibc 2.31"));
         assert!(refused(Found { cache: "x".into(), ..good.clone() }).contains("absolute"));

@@ -1,29 +1,36 @@
-//! One interface to an agent, whatever the road: SSH, a local child, a Slurm step, the simulator.
+//! One interface to an agent, whatever the transport: SSH, a local child, a Slurm step, the simulator.
 //!
 //! Owner: each link is one thread; the driver holds its [`LinkHandle`]. A link connects, checks the host key, logs in,
-//! deploys what the host lacks, starts or finds the agent, and then carries frames. It reconnects by itself with backoff; every
-//! (re)connection ends in [`Ready`](rankdeck_types::link_state::LinkState::Ready), upon which the core sends `attach`. Closing a link never touches the run. Invariants:
-//! - LINK-1: the last state a link tells is `Failed` or `Closed`; after it the link's thread is gone.
-//! - LINK-2: refused keys and host keys end a link; whatever may heal is tried again, for ever once it has worked.
-//! - LINK-3: an agent that is silent for [`carry::SILENCE`] (or what `ServerAlive*` of the ssh configuration allow) counts as lost; the run is not touched by that.
-//! - LINK-4: a link never blocks its driver, nor does a driver that is slow keep a link from closing.
+//! deploys what the host lacks, starts or finds the agent, and then carries frames. It reconnects by itself with
+//! backoff; every (re)connection ends in `Ready`, upon which the core sends `attach`. Closing a link never
+//! touches the run. Invariants:
+//! - LINK-1: the last state that a link reports is `Failed` or `Closed`; after it the link's thread is gone.
+//! - LINK-2: a refused key or host key ends a link; whatever may heal is tried again, without end once it has worked.
+//! - LINK-3: an agent that is silent for [`carry::SILENCE`] (or what `ServerAlive*` of the ssh configuration allow)
+//!   counts as lost; the run is not touched by that.
+//! - LINK-4: a link never blocks its driver, and a slow driver never keeps a link from closing.
 
+mod agent_command;
 pub mod backoff;
 pub mod carry;
-pub mod deploy;
-pub mod desk;
-pub mod freight;
-pub mod inbox;
-pub mod local;
-pub mod remote;
-mod roads;
+mod chunked_upload;
+mod deploy;
+mod dispatch;
+mod image;
+mod inbox;
+mod link_io;
+mod local;
+pub mod random;
+mod remote;
 pub mod simulator;
-pub mod slurm;
+mod slurm;
 pub mod ssh;
+mod transport;
 
 pub use rankdeck_proto::link_event::LinkEvent;
 
 use rankdeck_proto::message::ConsoleMessage;
+use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::{NodeRank, RunId};
 use std::path::{Path, PathBuf};
@@ -33,15 +40,15 @@ use tokio::sync::mpsc;
 /// What to do when no agent serves the run on a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opening {
-    /// Start one: this console launches the run, and a run of the same name that another console has launched is refused.
+    /// Start one: this console launches the run. A run of the same name that another console has launched is refused.
     Launch,
-    /// Start one for a host that a run takes in, whoever has launched it.
+    /// Start one for a host that is added to a run, whichever console launched it.
     Join,
     /// Nothing: the link is [`LinkState::Failed`].
     Attach,
 }
 
-/// What a link is to do.
+/// What a link is opened for.
 #[derive(Debug, Clone)]
 pub struct LinkRequest {
     /// Index of the host.
@@ -56,7 +63,7 @@ pub struct LinkRequest {
     pub agent_binary: PathBuf,
     /// `rankdeck-trainer` to deploy, when the built-in trainer is wanted.
     pub trainer_binary: Option<PathBuf>,
-    /// May the user be asked (host key, passphrase)? Otherwise such a need is a failure with a hint.
+    /// The user may be asked (host key, passphrase). Otherwise such a need is a failure with a hint.
     pub interactive: bool,
 }
 
@@ -88,13 +95,15 @@ pub trait Prompter: Send + Sync {
     fn progress(&self, host: &str, what: &str, done: u64, total: u64) {
         let _ = (host, what, done, total);
     }
-    /// What `host` is waited for from now on; `None`: nothing any more.
+    /// What this process now waits for on `host`; `None`: nothing any more.
     fn waiting(&self, host: &str, why: Option<Wait>) {
         let _ = (host, why);
     }
+    /// No more progress follows: a line that is still being written over ends.
+    fn finished(&self) {}
 }
 
-/// What a host is waited for.
+/// What a host keeps this process waiting for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Wait {
     /// The connection and the login.
@@ -107,31 +116,31 @@ pub enum Wait {
 
 /// A file that a host is to have in its cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cargo {
-    /// The file here.
+pub struct Upload {
+    /// The file on this machine.
     pub path: PathBuf,
-    /// Folder there, relative to the cache.
+    /// Folder on the host, relative to the cache.
     pub folder: String,
-    /// Name there; with the folder, it says what the content is, so that a file of the right size is not sent again.
+    /// Name on the host. It identifies the content, so that a file of the right size is not sent again.
     pub name: String,
 }
 
 /// One command for an agent binary, with what it needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Call {
+pub struct AgentCommand {
     /// What follows `rankdeck agent`.
     pub args: Vec<String>,
     /// Its standard input; short.
     pub input: Vec<u8>,
-    /// `rankdeck-trainer` to bring along.
+    /// `rankdeck-trainer`, to be deployed beside the agent.
     pub trainer: Option<PathBuf>,
-    /// Files to bring first.
-    pub cargo: Vec<Cargo>,
+    /// Files that the host must have first.
+    pub uploads: Vec<Upload>,
 }
 
-/// What came of a [`Call`].
+/// The result of an [`AgentCommand`].
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Answer {
+pub struct AgentReply {
     /// The JSON text after the marker.
     pub text: String,
     /// This machine's clock when the command was sent, seconds since the epoch.
@@ -140,87 +149,72 @@ pub struct Answer {
     pub received: f64,
     /// Seconds until the command itself began: what the login shell's start files cost; 0 where there is no login.
     pub shell: f64,
-    /// Bytes of cargo that the host lacked.
-    pub brought: u64,
-    /// Folder of the cache there, absolute.
+    /// Bytes of the uploads that the host lacked.
+    pub uploaded: u64,
+    /// Folder of the cache on the host, absolute.
     pub cache: String,
 }
 
-/// What the surroundings say about links; the same for all of a process.
+/// Opens links and runs agent commands. The same for all of a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Settings {
+pub struct Links {
     /// Another file than `~/.ssh/config`; environment variable `RANKDECK_SSH_CONFIG`.
     pub ssh_config: Option<PathBuf>,
 }
 
-impl Settings {
-    /// As the environment says.
-    pub fn from_environment() -> Settings {
+impl Links {
+    /// Set up as the environment says.
+    pub fn from_environment() -> Links {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        Settings { ssh_config: set("RANKDECK_SSH_CONFIG") }
+        Links { ssh_config: set("RANKDECK_SSH_CONFIG") }
+    }
+
+    /// Opens a link. It reports its states and messages through `events`. It ends on [`LinkCommand::Close`], when every
+    /// clone of the handle is dropped, or when nobody receives `events` any more.
+    pub fn open(&self, request: LinkRequest, events: mpsc::Sender<(NodeRank, LinkEvent)>) -> LinkHandle {
+        let (commands, orders) = mpsc::channel(64);
+        let node = request.node;
+        dispatch::start(self.clone(), request, orders, events);
+        LinkHandle { node, commands }
+    }
+
+    /// Runs one agent command on `host`, after deploying the binary and the files that the host lacks. Dropping the
+    /// future calls it off.
+    pub async fn call(
+        &self,
+        host: &Host,
+        agent_binary: &Path,
+        command: AgentCommand,
+        prompter: Arc<dyn Prompter>,
+    ) -> Result<AgentReply, HintedError> {
+        dispatch::call(self.clone(), host.clone(), agent_binary.to_path_buf(), command, prompter).await
+    }
+
+    /// Runs one command per host at once; the replies are in the order of the hosts.
+    pub async fn call_all(
+        &self,
+        hosts: &[Host],
+        agent_binary: &Path,
+        prompter: &Arc<dyn Prompter>,
+        command: impl Fn(usize, &Host) -> AgentCommand,
+    ) -> Vec<Result<AgentReply, HintedError>> {
+        let calls: Vec<_> = hosts
+            .iter()
+            .enumerate()
+            .map(|(node, host)| {
+                let (links, host, binary) = (self.clone(), host.clone(), agent_binary.to_path_buf());
+                let (command, prompter) = (command(node, &host), prompter.clone());
+                tokio::spawn(async move { links.call(&host, &binary, command, prompter).await })
+            })
+            .collect();
+        let mut replies = Vec::with_capacity(calls.len());
+        for (call, host) in calls.into_iter().zip(hosts) {
+            replies.push(
+                call.await.unwrap_or_else(|error| {
+                    Err(HintedError::new(format!("host {}: {error}", host.name), ""))
+                }),
+            );
+        }
+        replies
     }
 }
-
-/// Opens a link. It tells its states and messages through `events` and ends on [`LinkCommand::Close`], when every clone of the handle is
-/// dropped, or when nobody receives `events` any more.
-pub fn open(request: LinkRequest, events: mpsc::Sender<(NodeRank, LinkEvent)>) -> LinkHandle {
-    open_with(Settings::from_environment(), request, events)
-}
-
-/// [`open`] with explicit surroundings.
-pub fn open_with(
-    settings: Settings,
-    request: LinkRequest,
-    events: mpsc::Sender<(NodeRank, LinkEvent)>,
-) -> LinkHandle {
-    let (commands, orders) = mpsc::channel(64);
-    let node = request.node;
-    roads::start(settings, request, orders, events);
-    LinkHandle { node, commands }
-}
-
-/// Runs `rankdeck agent ARGS` on `host`, deploying the binary when it is missing, and gives back the JSON text after the `RANKDECK-...`
-/// marker of its answer. Dropping the future calls it off.
-pub async fn exec(
-    host: &Host,
-    agent_binary: &Path,
-    args: &[String],
-    prompter: Arc<dyn Prompter>,
-) -> Result<String, LinkError> {
-    exec_with(Settings::from_environment(), host, agent_binary, args, prompter).await
-}
-
-/// [`exec`] with explicit surroundings.
-pub async fn exec_with(
-    settings: Settings,
-    host: &Host,
-    agent_binary: &Path,
-    args: &[String],
-    prompter: Arc<dyn Prompter>,
-) -> Result<String, LinkError> {
-    let call = Call { args: args.to_vec(), ..Call::default() };
-    Ok(call_with(settings, host, agent_binary, call, prompter).await?.text)
-}
-
-/// [`exec`] with input, files to bring first, and the times of the exchange.
-pub async fn call(
-    host: &Host,
-    agent_binary: &Path,
-    call: Call,
-    prompter: Arc<dyn Prompter>,
-) -> Result<Answer, LinkError> {
-    call_with(Settings::from_environment(), host, agent_binary, call, prompter).await
-}
-
-/// [`call`] with explicit surroundings.
-pub async fn call_with(
-    settings: Settings,
-    host: &Host,
-    agent_binary: &Path,
-    call: Call,
-    prompter: Arc<dyn Prompter>,
-) -> Result<Answer, LinkError> {
-    roads::call(settings, host.clone(), agent_binary.to_path_buf(), call, prompter).await
-}
-
-pub use rankdeck_types::error::HintedError as LinkError;

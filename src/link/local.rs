@@ -1,12 +1,14 @@
-//! The road to an agent on this machine: no SSH, the console's own binary, the agent's socket.
+//! The transport to an agent on this machine: no SSH, the console's own binary, the agent's socket.
 //!
 //! Owner: the link's thread; the short-lived children (`agent probe`, `agent start`, one-shot commands) are its own, bounded by a
 //! deadline, and reaped. The agent itself is nobody's child: it daemonises.
 
+use super::agent_command::{self, ONE_SHOT};
 use super::carry::Pipe;
-use super::desk::Desk;
-use super::roads::{self, ONE_SHOT, Road};
-use super::{Answer, Call, Cargo, LinkRequest};
+use super::link_io::LinkIo;
+use super::random;
+use super::transport::AgentTransport;
+use super::{AgentCommand, AgentReply, LinkRequest, Upload};
 use crate::ssh::exec;
 use crate::ssh::exec::{MAX_OUTPUT, Output};
 use crate::ssh::wait;
@@ -28,40 +30,43 @@ const STARTING: Duration = Duration::from_secs(30);
 /// How long an answered child may take to end.
 const ENDING: Duration = Duration::from_secs(5);
 
-/// The road of one link.
+/// The local transport of one link.
 #[derive(Debug)]
-pub struct Local<'a> {
+pub struct LocalTransport<'a> {
     request: &'a LinkRequest,
 }
 
-impl Local<'_> {
-    /// The road for `request`.
-    pub fn new(request: &LinkRequest) -> Local<'_> {
-        Local { request }
+impl LocalTransport<'_> {
+    /// The transport for `request`.
+    pub fn new(request: &LinkRequest) -> LocalTransport<'_> {
+        LocalTransport { request }
     }
 }
 
-impl Road for Local<'_> {
-    fn travel(&mut self, desk: &mut Desk, mending: bool) -> Result<(Probe, Box<dyn Pipe>), SshError> {
+impl AgentTransport for LocalTransport<'_> {
+    fn reach_agent(
+        &mut self,
+        link_io: &mut LinkIo,
+        mending: bool,
+    ) -> Result<(Probe, Box<dyn Pipe>), SshError> {
         let request = self.request;
         let label = &request.host.name;
         let agent = &request.agent_binary;
-        desk.starting();
-        let probed = run(label, agent, &["agent".into(), "probe".into()], STARTING, desk, &|out| {
+        link_io.starting();
+        let probed = run(label, agent, &["agent".into(), "probe".into()], STARTING, link_io, &|out| {
             exec::after(out, "RANKDECK-PROBE").is_some()
         })?;
-        let mut probe = roads::read_probe(probed.after("RANKDECK-PROBE"));
+        let mut probe = agent_command::read_probe(probed.after("RANKDECK-PROBE"));
         if let Some(trainer) = &request.trainer_binary {
             probe.trainer = Some(trainer.display().to_string());
         }
         let workdir = if request.host.workdir.is_empty() { "." } else { &request.host.workdir };
-        let arguments = roads::start_arguments(request, workdir);
-        let said = run(label, agent, &arguments, STARTING, desk, &|out| {
+        let arguments = agent_command::start_arguments(request, workdir);
+        let said = run(label, agent, &arguments, STARTING, link_io, &|out| {
             exec::after(out, "RANKDECK-AGENT").is_some()
         })?;
         let answer = said.after("RANKDECK-AGENT");
-        let started =
-            roads::read_started(label, answer.as_deref(), &super::deploy::described(&said), mending)?;
+        let started = agent_command::read_started(label, answer.as_deref(), &said.described(), mending)?;
         let connected = UnixStream::connect(&started.socket)
             .and_then(|stream| stream.set_nonblocking(true).map(|()| stream));
         let stream = connected.map_err(|error| {
@@ -74,8 +79,13 @@ impl Road for Local<'_> {
     }
 }
 
-/// Copies the cargo of `call` into this machine's cache, runs `rankdeck agent ARGS` here and gives back its answer.
-pub fn call(host: &Host, agent: &Path, call: &Call, operator: &mut dyn Operator) -> Result<Answer, SshError> {
+/// Copies the uploads of `call` into this machine's cache, runs `rankdeck agent ARGS` here and returns its answer.
+pub fn call(
+    host: &Host,
+    agent: &Path,
+    call: &AgentCommand,
+    operator: &mut dyn Operator,
+) -> Result<AgentReply, SshError> {
     let mut command = Command::new(agent);
     command.arg("agent").args(&call.args);
     answer_of(host, command, &agent.display().to_string(), call, operator)
@@ -86,13 +96,13 @@ pub(super) fn answer_of(
     host: &Host,
     command: Command,
     name: &str,
-    call: &Call,
+    call: &AgentCommand,
     operator: &mut dyn Operator,
-) -> Result<Answer, SshError> {
+) -> Result<AgentReply, SshError> {
     let cache = folders::cache();
-    let mut brought = 0;
-    for file in &call.cargo {
-        brought += copy(&cache, file, operator).map_err(|error| {
+    let mut uploaded = 0;
+    for file in &call.uploads {
+        uploaded += copy(&cache, file, operator).map_err(|error| {
             SshError::lasting(
                 format!(
                     "{}: cannot copy {} into {}: {error}",
@@ -106,28 +116,25 @@ pub(super) fn answer_of(
     }
     let sent = SystemTime::now();
     let mut running = Running::start(&host.name, command, &call.input)?;
-    let done = |out: &[u8]| roads::answer(out).is_some();
+    let done = |out: &[u8]| agent_command::answer(out).is_some();
     let output = running.until(&host.name, name, ONE_SHOT, operator, &done)?;
     let received = SystemTime::now();
-    let text = roads::answer(&output.stdout).ok_or_else(|| {
+    let text = agent_command::answer(&output.stdout).ok_or_else(|| {
         let what = call.args.first().map(String::as_str).unwrap_or_default();
-        SshError::lasting(
-            format!("{}: rankdeck agent {what} failed: {}", host.name, super::deploy::described(&output)),
-            "",
-        )
+        SshError::lasting(format!("{}: rankdeck agent {what} failed: {}", host.name, output.described()), "")
     })?;
-    Ok(Answer {
+    Ok(AgentReply {
         text,
-        sent: roads::seconds(Some(sent)),
-        received: roads::seconds(Some(received)),
+        sent: agent_command::seconds(Some(sent)),
+        received: agent_command::seconds(Some(received)),
         shell: 0.0,
-        brought,
+        uploaded,
         cache: cache.display().to_string(),
     })
 }
 
 /// Bytes copied; 0 when it is there already.
-fn copy(cache: &Path, file: &Cargo, operator: &mut dyn Operator) -> io::Result<u64> {
+fn copy(cache: &Path, file: &Upload, operator: &mut dyn Operator) -> io::Result<u64> {
     let folder = cache.join(&file.folder);
     let target = folder.join(&file.name);
     let size = std::fs::metadata(&file.path)?.len();
@@ -135,12 +142,8 @@ fn copy(cache: &Path, file: &Cargo, operator: &mut dyn Operator) -> io::Result<u
         return Ok(0);
     }
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
-    let part = folder.join(format!(
-        ".{}.{}.{:x}.part",
-        file.name,
-        std::process::id(),
-        super::backoff::dice().to_bits()
-    ));
+    let part =
+        folder.join(format!(".{}.{}.{:x}.part", file.name, std::process::id(), random::fraction().to_bits()));
     let copied = std::fs::copy(&file.path, &part).and_then(|_| std::fs::rename(&part, &target));
     let _ = std::fs::remove_file(&part);
     copied?;
@@ -239,7 +242,7 @@ impl Running {
             open_err = open_err && drain(stderr, &mut output.stderr, 4 << 10);
             let answered = done(&output.stdout);
             if answered || !open_out {
-                // Who has answered and stays has said all that is wanted.
+                // A child that has answered and keeps running has said all that is wanted.
                 let patience = if answered { Duration::from_millis(20) } else { ENDING };
                 let until = deadline.min(Instant::now() + patience);
                 output.status = ending(child, until);
@@ -251,7 +254,7 @@ impl Running {
             }
             let now = Instant::now();
             if now >= deadline {
-                let error = format!("{label}: {name} gave no answer within {} s", within.as_secs());
+                let error = format!("{label}: {name} did not answer within {} s", within.as_secs());
                 return Err(SshError::passing(error, ""));
             }
             let mut interests = vec![Interest { fd: stdout.as_raw_fd(), read: true, write: false }];

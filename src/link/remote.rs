@@ -1,18 +1,21 @@
-//! The road to an agent over SSH.
+//! The transport to an agent over SSH.
 //!
 //! Owner: the link's thread owns the session and its channels (SSH-1). The agent's socket is reached by `direct-streamlocal`, which needs
 //! no process on the host; where sshd forbids that, through `rankdeck agent relay` and its marker line.
 
+use super::agent_command::{self, ONE_SHOT};
 use super::carry::{self, Pipe};
-use super::deploy::{self, Deployed, Errand, Image, Package};
-use super::desk::Desk;
-use super::freight::Sender;
-use super::roads::{self, ONE_SHOT, Road};
-use super::{Answer, Call, LinkRequest, Settings};
+use super::chunked_upload::Uploader;
+use super::deploy::{self, Deployed, Package, RemoteScript};
+use super::image::Image;
+use super::link_io::LinkIo;
+use super::transport::AgentTransport;
+use super::{AgentCommand, AgentReply, LinkRequest, Links, Upload};
 use crate::ssh::connect;
-use crate::ssh::connect::Connection;
+use crate::ssh::connection::Connection;
 use crate::ssh::exec;
 use crate::ssh::exec::Output;
+use crate::ssh::script::Script;
 use crate::ssh::user_config;
 use crate::ssh::wait;
 use crate::ssh::wait::{Interest, Stall};
@@ -35,45 +38,48 @@ const MAX_NOISE: usize = 1 << 20;
 const MAX_STDERR: usize = 4 << 10;
 const RELAY_MARKER: &str = "RANKDECK-RELAY";
 
-/// The road of one link.
+/// The SSH transport of one link.
 #[derive(Debug)]
-pub struct Remote<'a> {
-    settings: Settings,
+pub struct SshTransport<'a> {
+    links: Links,
     request: &'a LinkRequest,
 }
 
-impl Remote<'_> {
-    /// The road for `request`.
-    pub fn new(settings: Settings, request: &LinkRequest) -> Remote<'_> {
-        Remote { settings, request }
+impl SshTransport<'_> {
+    /// The transport for `request`.
+    pub fn new(links: Links, request: &LinkRequest) -> SshTransport<'_> {
+        SshTransport { links, request }
     }
 }
 
-impl Road for Remote<'_> {
-    fn travel(&mut self, desk: &mut Desk, mending: bool) -> Result<(Probe, Box<dyn Pipe>), SshError> {
+impl AgentTransport for SshTransport<'_> {
+    fn reach_agent(
+        &mut self,
+        link_io: &mut LinkIo,
+        mending: bool,
+    ) -> Result<(Probe, Box<dyn Pipe>), SshError> {
         let request = self.request;
         let package =
             Package::read(&request.host.name, &request.agent_binary, request.trainer_binary.as_deref())?;
-        let target = user_config::resolve(&request.host, self.settings.ssh_config.as_deref())?;
-        let connection = connect::connect(&target, desk)?;
+        let target = user_config::resolve(&request.host, self.links.ssh_config.as_deref())?;
+        let connection = connect::connect(&target, link_io)?;
         let workdir = if request.host.workdir.is_empty() { "rankdeck" } else { &request.host.workdir };
-        let arguments = roads::start_arguments(request, workdir);
-        let script =
-            format!("\"$A\" agent probe; exec \"$A\" {}", quote::words(arguments.iter().map(String::as_str)));
+        let arguments = agent_command::start_arguments(request, workdir);
+        let script = Script::new().arguments(&arguments).run("\"$A\" agent probe; exec \"$A\" \"$@\"");
         let done = |bytes: &[u8]| exec::after(bytes, "RANKDECK-AGENT").is_some();
-        let errand = Errand { script: &script, input: &[], done: &done, within: STARTING };
-        let (deployed, output) = deploy::run(&connection, &target, &package, &errand, desk)?;
+        let remote = RemoteScript { script: &script, input: &[], done: &done, within: STARTING };
+        let (deployed, output) = deploy::run(&connection, &target, &package, &remote, link_io)?;
         let answer = output.after("RANKDECK-AGENT");
         let started =
-            roads::read_started(connection.label(), answer.as_deref(), &deploy::described(&output), mending)?;
+            agent_command::read_started(connection.label(), answer.as_deref(), &output.described(), mending)?;
         let probe = learn(&deployed, &output);
-        Ok((probe, Box::new(open(connection, &deployed.agent, &started.socket, desk)?)))
+        Ok((probe, Box::new(open(connection, &deployed.agent, &started.socket, link_io)?)))
     }
 }
 
 /// What the agent found on the host, with what deployment knows where it said nothing.
 fn learn(deployed: &Deployed, output: &Output) -> Probe {
-    let mut probe = roads::read_probe(output.after("RANKDECK-PROBE"));
+    let mut probe = agent_command::read_probe(output.after("RANKDECK-PROBE"));
     if probe.home.is_empty() {
         probe.home = deployed.home.clone();
     }
@@ -107,8 +113,8 @@ fn relay(
     operator: &mut dyn Operator,
 ) -> Result<SshPipe, SshError> {
     let deadline = Instant::now() + OPENING;
-    let script = format!("exec {} agent relay --socket {}", quote::word(agent), quote::word(socket));
-    let channel = exec::start(&connection, operator, &quote::script(&script), deadline)?;
+    let script = Script::new().arguments(&[agent, "agent", "relay", "--socket", socket]).run("exec \"$@\"");
+    let channel = exec::start(&connection, operator, &script.command(), deadline)?;
     let mut output = Output::default();
     let mut buffer = vec![0; 16 << 10];
     let head = loop {
@@ -129,7 +135,7 @@ fn relay(
             )
         };
         if channel.eof() || output.stdout.len() + output.stderr.len() > MAX_NOISE {
-            return Err(fault(deploy::described(&output)));
+            return Err(fault(output.described()));
         }
         if !moved {
             wait::pause(&connection.session, connection.fd(), operator, deadline).map_err(
@@ -155,81 +161,80 @@ fn behind_marker(bytes: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
-/// Brings the cargo of `call` to a host, runs `rankdeck agent ARGS` there and gives back its answer.
+/// Sends the uploads of `call` to a host, runs `rankdeck agent ARGS` there and returns its answer.
 pub fn call(
-    settings: &Settings,
+    links: &Links,
     host: &Host,
     agent: &Path,
-    call: &Call,
+    call: &AgentCommand,
     operator: &mut dyn Operator,
-) -> Result<Answer, SshError> {
+) -> Result<AgentReply, SshError> {
     let package = Package::read(&host.name, agent, call.trainer.as_deref())?;
-    let target = user_config::resolve(host, settings.ssh_config.as_deref())?;
+    let target = user_config::resolve(host, links.ssh_config.as_deref())?;
     let connection = connect::connect(&target, operator)?;
     let arguments = quote::words(call.args.iter().map(String::as_str));
-    let script = format!("exec \"$A\" agent {arguments}");
-    let brought = match call.cargo.as_slice() {
+    let script = Script::new().arguments(&call.args).run("exec \"$A\" agent \"$@\"");
+    let uploaded = match call.uploads.as_slice() {
         [] => 0,
-        cargo => bring(&connection, &target, &package, cargo, operator)?,
+        uploads => upload_missing(&connection, &target, &package, uploads, operator)?,
     };
-    let done = |bytes: &[u8]| roads::answer(bytes).is_some();
-    let errand = Errand { script: &script, input: &call.input, done: &done, within: ONE_SHOT };
-    let (deployed, output) = deploy::run(&connection, &target, &package, &errand, operator)?;
-    let text = roads::answer(&output.stdout).ok_or_else(|| {
+    let done = |bytes: &[u8]| agent_command::answer(bytes).is_some();
+    let remote = RemoteScript { script: &script, input: &call.input, done: &done, within: ONE_SHOT };
+    let (deployed, output) = deploy::run(&connection, &target, &package, &remote, operator)?;
+    let text = agent_command::answer(&output.stdout).ok_or_else(|| {
         let what = call.args.first().map(String::as_str).unwrap_or_default();
         SshError::lasting(
-            format!("{}: rankdeck agent {what} failed: {}", host.name, deploy::described(&output)),
+            format!("{}: rankdeck agent {what} failed: {}", host.name, output.described()),
             format!("try it there: `{} {} agent {arguments}`", target.command(), deployed.agent),
         )
     })?;
-    Ok(Answer {
+    Ok(AgentReply {
         text,
-        sent: roads::seconds(output.sent),
-        received: roads::seconds(output.received),
+        sent: agent_command::seconds(output.sent),
+        received: agent_command::seconds(output.received),
         shell: output.opened.unwrap_or_default().as_secs_f64(),
-        brought,
+        uploaded,
         cache: deployed.cache,
     })
 }
 
-/// Brings what the host lacks of `cargo`; gives back the bytes sent.
-fn bring(
+/// Sends what the host lacks of `uploads`; returns the number of bytes.
+fn upload_missing(
     connection: &Connection,
-    target: &user_config::Target,
+    target: &user_config::SshTarget,
     package: &Package,
-    cargo: &[super::Cargo],
+    uploads: &[Upload],
     operator: &mut dyn Operator,
 ) -> Result<u64, SshError> {
-    let names: Vec<String> =
-        cargo.iter().map(|file| quote::word(&format!("{}/{}", file.folder, file.name))).collect();
+    let names: Vec<String> = uploads.iter().map(|file| format!("{}/{}", file.folder, file.name)).collect();
     // The cache is two folders above the agent.
-    let script = format!(
-        "D=\"${{A%/*}}\"; D=\"${{D%/*}}\"; for f in {}; do if test -f \"$D/$f\"; then echo \"RANKDECK-SIZE $(($(wc -c < \"$D/$f\")))\"; \
-         else echo \"RANKDECK-SIZE -\"; fi; done; echo RANKDECK-SIZES",
-        names.join(" ")
+    let script = Script::new().arguments(&names).run(
+        "D=\"${A%/*}\"; D=\"${D%/*}\"; for f in \"$@\"; do if test -f \"$D/$f\"; \
+         then echo \"RANKDECK-SIZE $(($(wc -c < \"$D/$f\")))\"; else echo \"RANKDECK-SIZE -\"; fi; done; \
+         echo RANKDECK-SIZES",
     );
     let done = |bytes: &[u8]| exec::after(bytes, "RANKDECK-SIZES").is_some();
-    let errand = Errand { script: &script, input: &[], done: &done, within: STARTING };
-    let (deployed, output) = deploy::run(connection, target, package, &errand, operator)?;
+    let remote = RemoteScript { script: &script, input: &[], done: &done, within: STARTING };
+    let (deployed, output) = deploy::run(connection, target, package, &remote, operator)?;
     let said = String::from_utf8_lossy(&output.stdout);
     let sizes: Vec<Option<u64>> = said
         .lines()
         .filter_map(|line| line.strip_prefix("RANKDECK-SIZE "))
         .map(|size| size.trim().parse().ok())
         .collect();
-    let mut sender = Sender::new(target);
-    for (index, file) in cargo.iter().enumerate() {
+    let mut uploader = Uploader::new(target);
+    for (index, file) in uploads.iter().enumerate() {
         let image = Image::read(&file.path).map_err(|error| {
             SshError::lasting(
                 format!("{}: cannot read {}: {error}", connection.label(), file.path.display()),
-                "does it still lie there?",
+                "it was there a moment ago: was it moved or rebuilt?",
             )
         })?;
         if sizes.get(index) != Some(&Some(image.size)) {
-            sender.file(connection, &image, &deployed.cache, &file.folder, &file.name, operator)?;
+            uploader.file(connection, &image, &deployed.cache, &file.folder, &file.name, operator)?;
         }
     }
-    Ok(sender.sent)
+    Ok(uploader.sent)
 }
 
 /// A channel to an agent. The channel comes first: it must be dropped before its session.

@@ -1,19 +1,24 @@
-//! The road to an agent on a node of a Slurm allocation: `srun` instead of SSH.
+//! The transport to an agent on a node of a Slurm allocation: `srun` instead of SSH.
 //!
 //! Two kinds of steps, both with `--overlap`, since a second step in an allocation waits for the first otherwise:
-//! - the *holder* starts the agent and stays until the agent has ended, since Slurm may kill whatever a finished step leaves (`proctrack/cgroup`);
-//! - the *carrier* is a relay between its standard streams and the agent's socket; the link owns it and may end it at any time.
+//! - the *agent step* starts the agent and stays until the agent has ended, since Slurm may kill whatever a finished
+//!   step leaves (`proctrack/cgroup`);
+//! - the *relay step* copies between its standard streams and the agent's socket; the link owns it and may end it at any
+//!   time.
 //!
 //! Owner: the link's thread. Invariants:
-//! - SLURM-1: the holder's `srun` is never signalled: a signal to srun is SIGKILL for everything in the step, at once. It has a session of its
-//!   own, so that a terminal's ctrl-c does not reach it, and it outlives the console. A run ends because its agents prove its stop.
-//! - SLURM-2: slurmstepd passes on whole lines of limited length, so frames travel as base64 lines ([`rankdeck_proto::lines`]).
+//! - SLURM-1: the agent step's `srun` is never signalled: a signal to srun is SIGKILL for everything in the step, at
+//!   once. It has a session of its own, so that a terminal's ctrl-c does not reach it, and it outlives the console. A run
+//!   ends when its agents have verified its stop.
+//! - SLURM-2: slurmstepd passes on whole lines of limited length, so frames travel as base64 lines
+//!   ([`rankdeck_proto::lines`]).
 
+use super::agent_command;
 use super::carry::Pipe;
-use super::desk::Desk;
+use super::link_io::LinkIo;
 use super::local;
-use super::roads::{self, Road};
-use super::{Answer, Call, LinkRequest};
+use super::transport::AgentTransport;
+use super::{AgentCommand, AgentReply, LinkRequest};
 use crate::ssh::exec;
 use crate::ssh::wait::Interest;
 use crate::ssh::{Operator, SshError};
@@ -31,7 +36,7 @@ use std::time::{Duration, Instant};
 
 /// Bound of starting an agent; a busy controller may take its time.
 const STARTING: Duration = Duration::from_secs(60);
-/// How long a carrier may take to end by itself.
+/// How long a relay step may take to end by itself.
 const ENDING: Duration = Duration::from_secs(1);
 
 /// What a step of ours must not inherit: options of the job's own steps that `srun` would read from the environment.
@@ -77,29 +82,33 @@ fn srun(host: &Host, gpus: bool) -> Command {
     command
 }
 
-/// The road of one link.
+/// The Slurm transport of one link.
 #[derive(Debug)]
-pub struct Slurm<'a> {
+pub struct SlurmTransport<'a> {
     request: &'a LinkRequest,
     /// Reaped when they end while this console lives; never signalled (SLURM-1).
-    holders: Vec<Child>,
+    agent_steps: Vec<Child>,
 }
 
-impl Slurm<'_> {
-    /// The road for `request`.
-    pub fn new(request: &LinkRequest) -> Slurm<'_> {
-        Slurm { request, holders: Vec::new() }
+impl SlurmTransport<'_> {
+    /// The transport for `request`.
+    pub fn new(request: &LinkRequest) -> SlurmTransport<'_> {
+        SlurmTransport { request, agent_steps: Vec::new() }
     }
 }
 
-impl Road for Slurm<'_> {
-    fn travel(&mut self, desk: &mut Desk, mending: bool) -> Result<(Probe, Box<dyn Pipe>), SshError> {
-        self.holders.retain_mut(|holder| matches!(holder.try_wait(), Ok(None)));
+impl AgentTransport for SlurmTransport<'_> {
+    fn reach_agent(
+        &mut self,
+        link_io: &mut LinkIo,
+        mending: bool,
+    ) -> Result<(Probe, Box<dyn Pipe>), SshError> {
+        self.agent_steps.retain_mut(|agent_step| matches!(agent_step.try_wait(), Ok(None)));
         let request = self.request;
         let (host, agent) = (&request.host, &request.agent_binary);
-        desk.starting();
+        link_io.starting();
         let workdir = if host.workdir.is_empty() { "." } else { &host.workdir };
-        let mut arguments = roads::start_arguments(request, workdir);
+        let mut arguments = agent_command::start_arguments(request, workdir);
         // `agent hold ...` instead of `agent start ...`.
         arguments[1] = "hold".into();
         let mut command = srun(host, true);
@@ -113,29 +122,33 @@ impl Road for Slurm<'_> {
         }
         let mut running = local::Running::start(&host.name, command, &[])?;
         let done = |out: &[u8]| exec::after(out, "RANKDECK-AGENT").is_some();
-        let said = running.until(&host.name, "srun", STARTING, desk, &done);
+        let said = running.until(&host.name, "srun", STARTING, link_io, &done);
         // Answered or not: the step is Slurm's from here on.
-        self.holders.extend(running.release());
+        self.agent_steps.extend(running.release());
         let said = said?;
-        let mut probe = roads::read_probe(said.after("RANKDECK-PROBE"));
+        let mut probe = agent_command::read_probe(said.after("RANKDECK-PROBE"));
         if let Some(trainer) = &request.trainer_binary {
             probe.trainer = Some(trainer.display().to_string());
         }
         let answer = said.after("RANKDECK-AGENT");
-        let started =
-            roads::read_started(&host.name, answer.as_deref(), &super::deploy::described(&said), mending)?;
-        let carrier = Carrier::start(host, agent, &started.socket).map_err(|error| {
+        let started = agent_command::read_started(&host.name, answer.as_deref(), &said.described(), mending)?;
+        let relay_step = RelayStep::start(host, agent, &started.socket).map_err(|error| {
             SshError::passing(
                 format!("{}: cannot start srun: {error}", host.name),
-                "is Slurm's client installed here?",
+                "check that `srun` is installed here",
             )
         })?;
-        Ok((probe, Box::new(carrier)))
+        Ok((probe, Box::new(relay_step)))
     }
 }
 
-/// Runs `rankdeck agent ARGS` on a node and gives back its answer. Cargo goes into this machine's cache, as nodes share their home folders.
-pub fn call(host: &Host, agent: &Path, call: &Call, operator: &mut dyn Operator) -> Result<Answer, SshError> {
+/// Runs `rankdeck agent ARGS` on a node and gives back its answer. Upload goes into this machine's cache, as nodes share their home folders.
+pub fn call(
+    host: &Host,
+    agent: &Path,
+    call: &AgentCommand,
+    operator: &mut dyn Operator,
+) -> Result<AgentReply, SshError> {
     let mut command = srun(host, false);
     if call.input.is_empty() {
         command.arg("--input=none");
@@ -144,8 +157,8 @@ pub fn call(host: &Host, agent: &Path, call: &Call, operator: &mut dyn Operator)
     local::answer_of(host, command, "srun", call, operator)
 }
 
-/// A step that carries bytes to an agent. Standard input and output of its `srun` are the two directions of one socket.
-struct Carrier {
+/// A step that copies bytes to an agent. Standard input and output of its `srun` are the two directions of one socket.
+struct RelayStep {
     child: Child,
     stream: UnixStream,
     reader: LineReader,
@@ -153,15 +166,15 @@ struct Carrier {
     pending: Vec<u8>,
 }
 
-impl Carrier {
-    fn start(host: &Host, agent: &Path, socket: &str) -> io::Result<Carrier> {
+impl RelayStep {
+    fn start(host: &Host, agent: &Path, socket: &str) -> io::Result<RelayStep> {
         let (stream, theirs) = UnixStream::pair()?;
         stream.set_nonblocking(true)?;
         let mut command = srun(host, false);
         command.arg(agent).args(["agent", "relay", "--lines", "--socket", socket]);
         let (input, output) = (OwnedFd::from(theirs.try_clone()?), OwnedFd::from(theirs));
         let child = command.stdin(input).stdout(output).stderr(Stdio::null()).process_group(0).spawn()?;
-        Ok(Carrier { child, stream, reader: LineReader::default(), pending: Vec::new() })
+        Ok(RelayStep { child, stream, reader: LineReader::default(), pending: Vec::new() })
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -173,7 +186,7 @@ impl Carrier {
     }
 }
 
-impl Pipe for Carrier {
+impl Pipe for RelayStep {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self.flush() {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
@@ -207,7 +220,7 @@ impl Pipe for Carrier {
     }
 }
 
-impl Drop for Carrier {
+impl Drop for RelayStep {
     fn drop(&mut self) {
         // The relay ends at the end of its input, and the step with it; killing this step harms nobody else.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);

@@ -4,9 +4,9 @@ use super::super::args::HostKeyArgs;
 use super::super::roster::{self, own_binary};
 use super::super::{Failure, prompt};
 use super::{Examined, Subject};
-use crate::cli::on_all::on_all;
-use rankdeck_link::{Call, LinkError, Prompter, backoff};
+use rankdeck_link::{AgentCommand, AgentReply, Links, Prompter, random};
 use rankdeck_proto::examination::{Findings, Peer, Question};
+use rankdeck_types::error::HintedError;
 use rankdeck_types::host::{Host, Transport};
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ const PORTS: u64 = 3;
 pub async fn ask(
     subject: &Subject<'_>,
     host_keys: &HostKeyArgs,
-) -> Result<Vec<Result<Examined, LinkError>>, Failure> {
+) -> Result<Vec<Result<Examined, HintedError>>, Failure> {
     let answers = round(subject, host_keys, 0).await?;
     match late(&answers) {
         Some(late) => round(subject, host_keys, late).await,
@@ -34,7 +34,7 @@ pub async fn ask(
 
 /// Is it worth asking again? Milliseconds by which the hosts' shells differ: some began to look when others
 /// had given up. A host that could not listen explains by itself why it was not reached.
-fn late(answers: &[Result<Examined, LinkError>]) -> Option<u64> {
+fn late(answers: &[Result<Examined, HintedError>]) -> Option<u64> {
     let all: Vec<&Examined> = answers.iter().map(|answer| answer.as_ref().ok()).collect::<Option<_>>()?;
     let listened = |node: u32| {
         let listened = all.get(node as usize).and_then(|host| host.findings.listened.as_ref());
@@ -53,25 +53,26 @@ async fn round(
     subject: &Subject<'_>,
     host_keys: &HostKeyArgs,
     late_ms: u64,
-) -> Result<Vec<Result<Examined, LinkError>>, Failure> {
+) -> Result<Vec<Result<Examined, HintedError>>, Failure> {
     let binary = own_binary()?;
-    let prompter = prompt::Progress::new(host_keys);
-    let mut questions = questions(subject, &mut || (backoff::dice() * (1u64 << 53) as f64) as u64);
+    let progress = prompt::Progress::new(host_keys);
+    let mut questions = questions(subject, &mut || (random::fraction() * (1u64 << 53) as f64) as u64);
     questions.iter_mut().for_each(|question| question.patience_ms += late_ms);
-    let _teller = prompter.tell_waits();
-    let questions = Arc::new(questions);
-    Ok(on_all(&subject.draft.hosts, |index, host| {
-        let (questions, binary) = (questions.clone(), binary.clone());
-        let prompter: Arc<dyn Prompter> = prompter.clone();
-        async move {
-            let input = serde_json::to_vec(&questions[index]).unwrap_or_default();
-            let call = Call { args: vec!["examine".into()], input, ..Call::default() };
-            let answer = rankdeck_link::call(&host, &binary, call, prompter).await?;
-            let findings = roster::decode::<Findings>(&host, &answer.text)?;
-            Ok(Examined { findings, asked: answer.sent, answered: answer.received, shell: answer.shell })
-        }
-    })
-    .await)
+    let _teller = progress.tell_waits();
+    let prompter: Arc<dyn Prompter> = progress.clone();
+    let hosts = &subject.draft.hosts;
+    let command = |node: usize, _: &Host| AgentCommand {
+        args: vec!["examine".into()],
+        input: serde_json::to_vec(&questions[node]).unwrap_or_default(),
+        ..AgentCommand::default()
+    };
+    let replies = Links::from_environment().call_all(hosts, &binary, &prompter, command).await;
+    let examined = |(reply, host): (Result<AgentReply, HintedError>, &Host)| {
+        let reply = reply?;
+        let findings = roster::decode::<Findings>(host, &reply.text)?;
+        Ok(Examined { findings, asked: reply.sent, answered: reply.received, shell: reply.shell })
+    };
+    Ok(replies.into_iter().zip(hosts).map(examined).collect())
 }
 
 fn is_loopback(host: &Host) -> bool {

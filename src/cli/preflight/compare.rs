@@ -2,8 +2,8 @@
 //! quietly. Pure.
 
 use super::{CHECKS, Cell, Examined, Grade, Subject};
-use rankdeck_link::LinkError;
 use rankdeck_proto::examination::Findings;
+use rankdeck_types::error::HintedError;
 
 /// One thing that should be equal on all hosts.
 struct Matter {
@@ -107,7 +107,7 @@ const MATTERS: [Matter; 9] = [
 ];
 
 /// Marks the hosts that differ from the first that has a value.
-pub fn compare(subject: &Subject<'_>, answers: &[Result<Examined, LinkError>], columns: &mut [Vec<Cell>]) {
+pub fn compare(subject: &Subject<'_>, answers: &[Result<Examined, HintedError>], columns: &mut [Vec<Cell>]) {
     let hosts = &subject.draft.hosts;
     for matter in &MATTERS {
         // GPUs that are not wanted do not matter.

@@ -1,9 +1,9 @@
 //! One host's findings against what the run wants of it. Pure.
 
 use super::{CHECKS, Cell, Examined, Subject};
-use rankdeck_link::LinkError;
 use rankdeck_proto::examination::{Disk, Findings, GpuFinding};
 use rankdeck_proto::run_entry::RunState;
+use rankdeck_types::error::HintedError;
 use rankdeck_types::host::{Gpus, Host};
 use rankdeck_types::words::bytes;
 
@@ -20,7 +20,7 @@ const VIRTUAL: [&str; 6] = ["docker", "br-", "virbr", "veth", "cni", "flannel"];
 const LIBTORCH: &str = "2.11.";
 
 /// All checks of one host, in the order of [`CHECKS`].
-pub fn column(subject: &Subject<'_>, node: usize, answer: &Result<Examined, LinkError>) -> Vec<Cell> {
+pub fn column(subject: &Subject<'_>, node: usize, answer: &Result<Examined, HintedError>) -> Vec<Cell> {
     let examined = match answer {
         Ok(examined) => examined,
         Err(error) => {

@@ -17,8 +17,8 @@ use super::Failure;
 use super::args::HostKeyArgs;
 use super::code;
 use rankdeck_config::locate::Locator;
-use rankdeck_link::LinkError;
 use rankdeck_proto::examination::Findings;
+use rankdeck_types::error::HintedError;
 use rankdeck_types::plan::{Plan, PlanDraft, PlanError};
 use std::time::{Duration, Instant};
 
@@ -134,7 +134,7 @@ pub struct Report {
     /// Names of the hosts.
     pub hosts: Vec<String>,
     /// What each host answered.
-    pub answers: Vec<Result<Examined, LinkError>>,
+    pub answers: Vec<Result<Examined, HintedError>>,
     /// [`CHECKS`] of each host.
     pub columns: Vec<Vec<Cell>>,
     /// The plan, when all hosts have answered.
@@ -176,7 +176,7 @@ pub async fn preflight(subject: &Subject<'_>, host_keys: &HostKeyArgs) -> Result
 }
 
 /// Judges answers. Pure.
-fn judged(subject: &Subject<'_>, answers: Vec<Result<Examined, LinkError>>) -> Report {
+fn judged(subject: &Subject<'_>, answers: Vec<Result<Examined, HintedError>>) -> Report {
     let draft = subject.draft;
     let mut columns: Vec<Vec<Cell>> =
         answers.iter().enumerate().map(|(node, answer)| judge::column(subject, node, answer)).collect();
@@ -201,7 +201,7 @@ fn judged(subject: &Subject<'_>, answers: Vec<Result<Examined, LinkError>>) -> R
 
 /// Where a host gave no answer, hosts were not asked again: who was not reached may still have been receiving
 /// the agent, so nothing is said of it.
-fn unmeasured(answers: &[Result<Examined, LinkError>], columns: &mut [Vec<Cell>]) {
+fn unmeasured(answers: &[Result<Examined, HintedError>], columns: &mut [Vec<Cell>]) {
     for (answer, column) in answers.iter().zip(columns) {
         let Ok(host) = answer else { continue };
         let bound = host.findings.listened.as_ref().is_none_or(|listened| listened.error.is_none());
@@ -228,7 +228,7 @@ fn in_file(key: &str, places: &[usize]) -> String {
 /// The interfaces that lead to rank 0's store, for hosts that name none: Gloo and NCCL would choose by the
 /// host's own name, or take the first.
 pub fn interfaces(report: &Report) -> Vec<Option<String>> {
-    let route = |answer: &Result<Examined, LinkError>| {
+    let route = |answer: &Result<Examined, HintedError>| {
         answer.as_ref().ok()?.findings.route.as_ref()?.interface.clone()
     };
     report.answers.iter().map(route).collect()
@@ -272,11 +272,11 @@ mod tests {
             vec![Reached { node: 0, address: "10.0.0.1:1".into(), error: Some("refused".into()) }];
         let draft = draft(3);
         let mut answers = vec![Ok(good()), Ok(apart), Ok(good())];
-        let told = |answers: &[Result<Examined, LinkError>]| {
+        let told = |answers: &[Result<Examined, HintedError>]| {
             judged(&subject(&draft), answers.to_vec()).count(Grade::Failed)
         };
         assert_eq!(told(&answers), 1);
-        answers[2] = Err(LinkError { error: "h2: no answer".into(), hint: "x".into() });
+        answers[2] = Err(HintedError { error: "h2: no answer".into(), hint: "x".into() });
         let report = judged(&subject(&draft), answers);
         assert_eq!(report.count(Grade::Failed), 1);
         assert_eq!(report.columns[2][0].text, "h2: no answer");

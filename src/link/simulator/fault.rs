@@ -1,18 +1,18 @@
-//! What goes wrong in a simulated world, and when. Times are counted from the moment when all ranks have joined; only the first generation is
-//! struck, so that a restart heals.
+//! What goes wrong in a simulated world, and when. Times are counted from the moment when all ranks have joined; only the
+//! first generation is affected, so that a restart heals.
 
 use std::time::Duration;
 
 /// One fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
-    /// What.
+    /// The kind.
     pub kind: FaultKind,
     /// Rank, or host for `lose` and `survive`.
     pub target: u32,
-    /// When.
+    /// When it begins.
     pub at: Duration,
-    /// For how long; `None`: for ever.
+    /// How long it lasts; `None`: without end.
     pub lasts: Option<Duration>,
 }
 
@@ -21,7 +21,7 @@ pub struct Fault {
 pub enum FaultKind {
     /// The rank is stopped (SIGSTOP).
     Freeze,
-    /// The rank computes for ever and never enters its next collective.
+    /// The rank computes without end and never enters its next collective.
     Behind,
     /// The rank's environment does not answer.
     EnvStuck,

@@ -1,8 +1,10 @@
 //! One simulated host: a link and an agent in one task.
 
-use super::course::{self, CHECKPOINT_EVERY, EVAL_EVERY, Hang, Life, Moment};
+use super::chance::{chance, mix};
 use super::fault::FaultKind;
-use super::{Scene, World, chance, host_name, mix};
+use super::scene::{CHECKPOINT_EVERY, EVAL_EVERY, Scene, host_name};
+use super::simulated_training::{self as training, Hang, Life, Moment};
+use super::world::World;
 use crate::{LinkCommand, LinkEvent};
 use rankdeck_proto::inspection::Inspection;
 use rankdeck_proto::message::{
@@ -284,7 +286,7 @@ impl SimHost {
     }
 
     fn link_faults(&mut self, life: &Life, now: Instant, out: &mut Vec<LinkEvent>) {
-        let lost = course::struck(self.scene(), life, FaultKind::Lose, self.node.0, now).is_some();
+        let lost = training::in_force(self.scene(), life, FaultKind::Lose, self.node.0, now).is_some();
         match (self.up, lost) {
             (true, true) => {
                 (self.up, self.attached) = (false, false);
@@ -329,7 +331,7 @@ impl SimHost {
     fn report(&mut self, iter: u64, out: &mut Vec<LinkEvent>) {
         for local in 0..self.processes.len() {
             let rank = self.rank(local);
-            let counters = course::counters(self.scene(), rank, iter);
+            let counters = training::counters(self.scene(), rank, iter);
             self.said(rank, RankEvent::Counters(counters), out);
             let line = format!(
                 "iter {iter} env_step {} episodes {} return {:.1}",
@@ -342,9 +344,9 @@ impl SimHost {
             self.say(AgentMessage::Log { rank, first, lines: vec![line] }, out);
         }
         if self.node == NodeRank(0) {
-            let totals = course::totals(self.scene(), iter);
+            let totals = training::totals(self.scene(), iter);
             let values =
-                course::scalars(self.scene(), iter).map(|(name, value)| (name.to_owned(), value)).into();
+                training::scalars(self.scene(), iter).map(|(name, value)| (name.to_owned(), value)).into();
             let env_step = totals.env_step;
             self.said(Rank(0), RankEvent::Totals(totals), out);
             self.said(Rank(0), RankEvent::Scalars { train_iter: iter, env_step, values }, out);
@@ -352,21 +354,21 @@ impl SimHost {
     }
 
     fn report_rank_0(&mut self, life: &Life, iter: u64, now: Instant, out: &mut Vec<LinkEvent>) {
-        let env_step = course::totals(self.scene(), iter).env_step;
+        let env_step = training::totals(self.scene(), iter).env_step;
         let world = self.scene().world_size();
         let weights = mix(self.scene().seed, iter);
         let drifted = (0..world)
-            .find(|rank| course::struck(self.scene(), life, FaultKind::Drift, *rank, now).is_some());
+            .find(|rank| training::in_force(self.scene(), life, FaultKind::Drift, *rank, now).is_some());
         if iter.is_multiple_of(EVAL_EVERY) || drifted.is_some() {
             let values = (0..world)
                 .map(|rank| format!("{:016x}", weights ^ u64::from(Some(rank) == drifted)))
                 .collect();
-            let update = iter * course::GRADS;
+            let update = iter * training::GRADS;
             let equal = drifted.is_none();
             self.said(Rank(0), RankEvent::Fingerprint { train_iter: iter, update, values, equal }, out);
         }
         if iter.is_multiple_of(EVAL_EVERY) {
-            let evaluation = course::evaluation(self.scene(), iter);
+            let evaluation = training::evaluation(self.scene(), iter);
             self.said(Rank(0), RankEvent::Eval(evaluation), out);
         }
         let last = life.end.is_some_and(|(end, _)| end == iter);
@@ -498,7 +500,7 @@ impl SimHost {
         noise: f32,
     ) -> RankSample {
         let rank = self.rank(local);
-        let slow = course::struck(self.scene(), life, FaultKind::Slow, rank.0, now).is_some();
+        let slow = training::in_force(self.scene(), life, FaultKind::Slow, rank.0, now).is_some();
         let kind =
             moment.and_then(|moment| moment.hang).filter(|hang| hang.rank == rank).map(|hang| hang.kind);
         let (state, cpu, wchan) = match kind {
@@ -517,7 +519,7 @@ impl SimHost {
             wchan: wchan.to_owned(),
             gpu: self.scene().gpus.then_some(local as u32),
             gpu_memory: self.scene().gpus.then_some(9 * GIB),
-            page: Some(course::page(self.scene(), rank, moment, slow)),
+            page: Some(training::page(self.scene(), rank, moment, slow)),
             signals: RankSignals::default(),
         }
     }

@@ -6,12 +6,12 @@
 //! - AUTH-3: `authenticated()` decides, not return codes: libssh2 returns -19 for a key that was accepted as the first of two factors.
 
 use super::answers::{Answers, Idle};
-use super::connect::{Connection, Permit};
+use super::connection::{Connection, Permit};
 use super::key_files::{self, KeyFile};
 use super::keyring::{self, Secret};
 use super::user_config::AgentChoice;
 use super::wait::Stall;
-use super::{Operator, SshError};
+use super::{Operator, SshError, SshErrorKind};
 use rankdeck_types::link_state::Prompt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -130,7 +130,7 @@ impl Login<'_> {
             Ok(true) => Ok(Step::Done),
             Ok(false) if self.methods != before => Ok(Step::Partial),
             Ok(false) => Ok(Step::Refused),
-            Err(error) if error.kind == super::FaultKind::Closed => Err(error),
+            Err(error) if error.kind == SshErrorKind::Closed => Err(error),
             // Hung up: the server has had enough of our attempts.
             Err(_) => {
                 self.hints.push("the server closed the connection: too many keys? set identity_file for this host, with `IdentitiesOnly yes` in ~/.ssh/config".into());

@@ -2,23 +2,20 @@
 //!
 //! Owner: the calling thread, which then owns the [`Connection`]. Invariants: SSH-1, SSH-2, SSH-4, SSH-5 of the parent module.
 
-use super::known_hosts::{self, KnownHosts, Verdict};
-use super::user_config::Target;
+use super::connection::{Connection, Permit};
+use super::known_hosts::{self, HostKeyCheck, KnownHosts};
+use super::user_config::SshTarget;
 use super::wait::{self, Stall};
-use super::{FaultKind, Operator, SshError, auth, jump};
+use super::{Operator, SshError, SshErrorKind, auth, jump};
 use rankdeck_types::link_state::Prompt;
 use ssh2::{MethodType, Session};
-use std::collections::BTreeMap;
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// Most handshakes in flight with one server, below sshd's default MaxStartups of 10.
-pub const MAX_HANDSHAKES: usize = 8;
 
 /// How often we come back to a server that turned us away before the handshake.
 const RETURNS: u32 = 6;
@@ -54,102 +51,15 @@ const MACS: &str = "hmac-sha2-256-etm@openssh.com,hmac-sha2-512-etm@openssh.com,
 /// Signatures for our own keys.
 const SIGNATURES: &str = "rsa-sha2-512,rsa-sha2-256";
 
-/// A logged-in session.
-pub struct Connection {
-    /// The session, non-blocking for good.
-    pub session: Session,
-    /// Where it leads.
-    pub target: Target,
-    socket: Arc<OwnedFd>,
-    // After the session: its bytes go through these. The nearest server is last, so that the farthest tunnel ends first.
-    _relays: Vec<jump::Relay>,
-}
-
-impl Connection {
-    /// The socket, for `poll`.
-    pub fn fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
-    }
-
-    /// [`wait::until`] on this session.
-    pub fn until<T>(
-        &self,
-        operator: &mut dyn Operator,
-        deadline: Instant,
-        call: impl FnMut() -> Result<T, ssh2::Error>,
-    ) -> Result<T, Stall> {
-        wait::until(&self.session, self.fd(), operator, deadline, call)
-    }
-
-    /// Name for messages.
-    pub fn label(&self) -> &str {
-        &self.target.label
-    }
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        // SSH-5. One try to say goodbye; it neither waits nor matters when it does not get through.
-        let _ = self.session.disconnect(None, "done", None);
-        // SAFETY: the descriptor is open: `self.socket` owns it and is still alive.
-        unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
-    }
-}
-
-/// A handshake in flight.
-#[derive(Debug)]
-pub struct Permit(Server);
-
-/// Address and port: what has one MaxStartups.
-type Server = (String, u16);
-
-static IN_FLIGHT: Mutex<BTreeMap<Server, usize>> = Mutex::new(BTreeMap::new());
-static FREED: Condvar = Condvar::new();
-
-impl Permit {
-    /// Waits for a free place at the server of `target`; `None` when the operator closes meanwhile.
-    fn take(target: &Target, operator: &mut dyn Operator) -> Option<Permit> {
-        let server = (target.address.to_lowercase(), target.port);
-        let mut counts = IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            let count = counts.entry(server.clone()).or_default();
-            if *count < MAX_HANDSHAKES {
-                *count += 1;
-                return Some(Permit(server));
-            }
-            // Short turns, because the operator's wake-up does not reach a condition variable.
-            counts = FREED
-                .wait_timeout(counts, Duration::from_millis(50))
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
-            if operator.closing() {
-                return None;
-            }
-        }
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        let mut counts = IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner);
-        match counts.get_mut(&self.0) {
-            Some(count) if *count > 1 => *count -= 1,
-            _ => drop(counts.remove(&self.0)),
-        }
-        // All of them: the first to wake may be waiting for another server.
-        FREED.notify_all();
-    }
-}
-
 /// Connects to `target`, through its jumps, and logs in everywhere on the way.
-pub fn connect(target: &Target, operator: &mut dyn Operator) -> Result<Connection, SshError> {
+pub fn connect(target: &SshTarget, operator: &mut dyn Operator) -> Result<Connection, SshError> {
     for turned_away in 0.. {
         match attempt(target, operator) {
-            Err(error) if error.kind == FaultKind::Busy && turned_away < RETURNS => {
-                rest(come_back(turned_away, crate::backoff::dice()), operator)?;
+            Err(error) if error.kind == SshErrorKind::Busy && turned_away < RETURNS => {
+                rest(come_back(turned_away, crate::random::fraction()), operator)?;
             }
-            Err(error) if error.kind == FaultKind::Busy => {
-                return Err(SshError::passing(error.error, error.hint));
+            Err(error) if error.kind == SshErrorKind::Busy => {
+                return Err(SshError { kind: SshErrorKind::Passing, ..error });
             }
             other => return other,
         }
@@ -157,11 +67,11 @@ pub fn connect(target: &Target, operator: &mut dyn Operator) -> Result<Connectio
     Err(SshError::closed())
 }
 
-/// Wait before coming back: up to a quarter of a second, doubling to four seconds, and anything between half and all of it, so that those who were
-/// turned away together do not come back together.
-fn come_back(turned_away: u32, dice: f64) -> Duration {
+/// Wait before coming back: up to a quarter of a second, doubling to four seconds, and anything between half and all of
+/// it, so that links that were turned away together do not come back together.
+fn come_back(turned_away: u32, random: f64) -> Duration {
     let most = Duration::from_millis(250).saturating_mul(1 << turned_away.min(4));
-    most.mul_f64(0.5 + 0.5 * dice.clamp(0.0, 1.0))
+    most.mul_f64(0.5 + 0.5 * random.clamp(0.0, 1.0))
 }
 
 /// Waits, unless the operator closes.
@@ -180,7 +90,7 @@ fn rest(time: Duration, operator: &mut dyn Operator) -> Result<(), SshError> {
 }
 
 /// One attempt.
-fn attempt(target: &Target, operator: &mut dyn Operator) -> Result<Connection, SshError> {
+fn attempt(target: &SshTarget, operator: &mut dyn Operator) -> Result<Connection, SshError> {
     let mut relays = Vec::new();
     let mut stream: Option<OwnedFd> = None;
     for (index, hop) in target.jumps.iter().enumerate() {
@@ -192,13 +102,13 @@ fn attempt(target: &Target, operator: &mut dyn Operator) -> Result<Connection, S
     }
     let mut connection = login(target, stream, operator)?;
     relays.reverse();
-    connection._relays = relays;
+    connection.relays = relays;
     Ok(connection)
 }
 
 /// One server: over `stream` when a tunnel leads there, over TCP otherwise.
 fn login(
-    target: &Target,
+    target: &SshTarget,
     stream: Option<OwnedFd>,
     operator: &mut dyn Operator,
 ) -> Result<Connection, SshError> {
@@ -217,7 +127,7 @@ fn login(
     let name = record_name(target);
     let known = KnownHosts::load(&[target.known_hosts.clone(), target.global_known_hosts.clone()].concat());
     restrict(&session, &known.key_types(&name)).map_err(fault)?;
-    let mut connection = Connection { session, target: target.clone(), socket, _relays: Vec::new() };
+    let mut connection = Connection { session, target: target.clone(), socket, relays: Vec::new() };
     handshake(&mut connection, operator)?;
     check_host_key(&connection, &known, &name, &mut permit, operator)?;
     auth::login(&connection, &mut permit, operator)?;
@@ -225,7 +135,7 @@ fn login(
 }
 
 /// The name that this target's key goes by in known_hosts.
-fn record_name(target: &Target) -> String {
+fn record_name(target: &SshTarget) -> String {
     match &target.host_key_alias {
         Some(alias) => alias.to_lowercase(),
         None => known_hosts::record_name(&target.address, target.port),
@@ -242,7 +152,7 @@ enum Undialled {
 
 /// Connects over TCP. Name resolution and the connection happen on a thread of their own, so that the order to close need not wait for
 /// either; that thread outlives it by the connection's own timeout at most.
-fn dial(target: &Target, operator: &mut dyn Operator) -> Result<OwnedFd, SshError> {
+fn dial(target: &SshTarget, operator: &mut dyn Operator) -> Result<OwnedFd, SshError> {
     let (sender, dialled) = mpsc::channel();
     let (address, port, timeout) = (target.address.clone(), target.port, target.connect_timeout);
     let work = move || sender.send(dial_each(&address, port, timeout)).unwrap_or_default();
@@ -279,7 +189,7 @@ fn dial_each(address: &str, port: u16, timeout: Duration) -> Result<TcpStream, U
     Err(Undialled::Connect(last))
 }
 
-fn undialled(target: &Target, why: Undialled) -> SshError {
+fn undialled(target: &SshTarget, why: Undialled) -> SshError {
     let (label, place) = (&target.label, target.place());
     let error = match why {
         Undialled::Name(error) => {
@@ -362,11 +272,11 @@ fn handshake(connection: &mut Connection, operator: &mut dyn Operator) -> Result
                 "is the host frozen or overloaded, or is this not an ssh port?",
             ),
             // Disconnected while waiting for the banner: what MaxStartups does.
-            (_, -13 | -43 | -2) => SshError {
-                kind: FaultKind::Busy,
-                error: format!("{label}: {place} closed the connection before the handshake: {}", stall.text()),
-                hint: "sshd drops bursts of logins (MaxStartups) and blocks some addresses (fail2ban, hosts.deny)".into(),
-            },
+            (_, -13 | -43 | -2) => SshError::new(
+                SshErrorKind::Busy,
+                format!("{label}: {place} closed the connection before the handshake: {}", stall.text()),
+                "sshd drops bursts of logins (MaxStartups) and blocks some addresses (fail2ban, hosts.deny)",
+            ),
             (_, -5 | -8) => SshError::lasting(
                 format!("{label}: no common algorithm with {place}: {}", stall.text()),
                 format!("rankdeck refuses SHA-1, CBC, 3DES and MD5; compare with `ssh -vv -p {} {}`", target.port, target.address),
@@ -391,12 +301,12 @@ fn check_host_key(
     let file = |place: &known_hosts::Place| format!("{}:{}", place.file.display(), place.line);
     match known.check(name, &key) {
         _ if key.is_empty() => Err(SshError::passing(format!("{label}: the server showed no host key"), "")),
-        Verdict::Match => Ok(()),
-        Verdict::Revoked { place } => Err(SshError::lasting(
+        HostKeyCheck::Match => Ok(()),
+        HostKeyCheck::Revoked { place } => Err(SshError::lasting(
             format!("{label}: host key {shown} of {name} is revoked in {}", file(&place)),
             "do not connect; ask whoever runs this host",
         )),
-        Verdict::Changed { place, key_type, fingerprint } => Err(SshError::lasting(
+        HostKeyCheck::Changed { place, key_type, fingerprint } => Err(SshError::lasting(
             format!(
                 "{label}: host key of {name} has changed: now {kind} {shown}, on record {key_type} {fingerprint} ({})",
                 file(&place)
@@ -406,7 +316,7 @@ fn check_host_key(
                 place.file.display()
             ),
         )),
-        Verdict::Unknown => {
+        HostKeyCheck::Unknown => {
             let scan = format!("ssh-keyscan -p {} {} | ssh-keygen -lf -", target.port, target.address);
             let refused = |why: &str| {
                 SshError::lasting(

@@ -2,7 +2,7 @@
 //!
 //! Owner: the session's thread. Both output streams are read in every turn (they share one window: SSH-1), and both are bounded.
 
-use super::connect::Connection;
+use super::connection::Connection;
 use super::wait::{EAGAIN, Stall};
 use super::{Operator, SshError};
 use ssh2::Channel;
@@ -21,7 +21,7 @@ const PARTING: Duration = Duration::from_millis(500);
 
 /// A word that begins a line of standard output once the login shell has got through its start files, and the bound of that.
 #[derive(Debug, Clone, Copy)]
-pub struct Opening {
+pub struct StartMarker {
     /// The word.
     pub marker: &'static str,
     /// Bound until it is there; that of the whole command begins behind it.
@@ -37,7 +37,7 @@ pub struct Output {
     pub stderr: Vec<u8>,
     /// Exit code; `None` when it was not waited for or a signal ended the command.
     pub status: Option<i32>,
-    /// How long it took until its [`Opening`] was there.
+    /// How long it took until its [`StartMarker`] was there.
     pub opened: Option<Duration>,
     /// When its command was sent.
     pub sent: Option<SystemTime>,
@@ -57,6 +57,21 @@ impl Output {
             .chars()
             .take(300)
             .collect()
+    }
+
+    /// What a command said when it did not say what was expected.
+    pub fn described(&self) -> String {
+        let said = self.complaint();
+        if !said.is_empty() {
+            return said;
+        }
+        let text = String::from_utf8_lossy(&self.stdout);
+        let last = text.lines().rev().map(str::trim).find(|line| !line.is_empty());
+        match (last, self.status) {
+            (Some(line), _) => line.chars().take(200).collect(),
+            (None, Some(status)) => format!("no output, exit code {status}"),
+            (None, None) => "no output".into(),
+        }
     }
 
     /// Standard output after the line `marker`, or after the word `marker` at the start of a line; noise before it is skipped.
@@ -115,7 +130,7 @@ pub fn run(
 pub fn run_from(
     connection: &Connection,
     operator: &mut dyn Operator,
-    (command, opening): (&str, Option<Opening>),
+    (command, opening): (&str, Option<StartMarker>),
     input: &[u8],
     within: Duration,
     done: &dyn Fn(&[u8]) -> bool,
@@ -175,7 +190,7 @@ fn feed(
 
 /// What is known of a command's opening.
 struct Heard {
-    opening: Option<Opening>,
+    opening: Option<StartMarker>,
     /// Bound of what follows.
     within: Duration,
     opened: Option<Duration>,

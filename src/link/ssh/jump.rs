@@ -3,37 +3,25 @@
 //! libssh2 reads and writes a socket and nothing else, so a tunnel is a `direct-tcpip` channel of the jump host's session, a pair of
 //! sockets, and a thread that copies between the two. Owner: that thread owns the jump host's connection; [`Relay`] ends and joins it.
 
-use super::connect::Connection;
-use super::user_config::Target;
+use super::connection::{Connection, Relay};
+use super::user_config::SshTarget;
 use super::wait::{self, Interest};
 use super::{Operator, SshError};
 use ssh2::Channel;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// Bound of opening the tunnel: the jump host connects to the next one meanwhile.
 const OPENING: Duration = Duration::from_secs(15);
 const BUFFER: usize = 64 << 10;
 
-/// A running tunnel; dropped, it ends once the far end of its socket pair is closed.
-#[derive(Debug)]
-pub struct Relay(Option<JoinHandle<()>>);
-
-impl Drop for Relay {
-    fn drop(&mut self) {
-        if let Some(thread) = self.0.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
 /// Opens a tunnel from the server of `connection` to `next`; the socket returned leads there.
 pub fn tunnel(
     connection: Connection,
-    next: &Target,
+    next: &SshTarget,
     operator: &mut dyn Operator,
 ) -> Result<(OwnedFd, Relay), SshError> {
     let deadline = Instant::now() + OPENING;
@@ -53,7 +41,7 @@ pub fn tunnel(
         .name("ssh-jump".into())
         .spawn(move || copy(connection, channel, ours))
         .map_err(fault)?;
-    Ok((theirs.into(), Relay(Some(thread))))
+    Ok((theirs.into(), Relay::new(thread)))
 }
 
 /// One direction's bytes on their way.

@@ -4,7 +4,7 @@
 
 use super::keyring::Secret;
 use super::keys;
-use super::user_config::Target;
+use super::user_config::SshTarget;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ pub(super) struct KeyFile {
 }
 
 /// The configured keys that exist; what cannot be used is added to `tried`.
-pub(super) fn load(target: &Target, tried: &mut Vec<String>) -> Vec<KeyFile> {
+pub(super) fn load(target: &SshTarget, tried: &mut Vec<String>) -> Vec<KeyFile> {
     let mut files = Vec::new();
     for path in &target.identities {
         let text = match fs::read_to_string(path) {
@@ -64,7 +64,7 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
 }
 
 /// The certificates of the key at `path`: those configured that are for it, and `PATH-cert.pub`.
-fn certificates(target: &Target, path: &Path, public: Option<&[u8]>) -> Vec<(PathBuf, String)> {
+fn certificates(target: &SshTarget, path: &Path, public: Option<&[u8]>) -> Vec<(PathBuf, String)> {
     let Some(public) = public else { return Vec::new() };
     let mut found: Vec<(PathBuf, String)> = Vec::new();
     for file in target.certificates.iter().cloned().chain([beside(path, "-cert.pub")]) {

@@ -33,7 +33,7 @@ pub struct Place {
 
 /// What is known about a host's key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum HostKeyCheck {
     /// This very key is on record.
     Match,
     /// Nothing is on record for this host.
@@ -101,20 +101,20 @@ impl KnownHosts {
     }
 
     /// What the record says about `key` (the wire form) of the host called `name` ([`record_name`]).
-    pub fn check(&self, name: &str, key: &[u8]) -> Verdict {
+    pub fn check(&self, name: &str, key: &[u8]) -> HostKeyCheck {
         let ours: Vec<&Entry> = self.entries.iter().filter(|entry| entry.names.cover(name)).collect();
         if let Some(entry) = ours.iter().find(|entry| entry.revoked && entry.key == key) {
-            return Verdict::Revoked { place: entry.place.clone() };
+            return HostKeyCheck::Revoked { place: entry.place.clone() };
         }
         let listed: Vec<&Entry> = ours.into_iter().filter(|entry| !entry.revoked).collect();
         if listed.iter().any(|entry| entry.key == key) {
-            return Verdict::Match;
+            return HostKeyCheck::Match;
         }
         let kind = key_type(key);
         let nearest = listed.iter().find(|entry| entry.key_type == kind).or(listed.first());
         match nearest {
-            None => Verdict::Unknown,
-            Some(entry) => Verdict::Changed {
+            None => HostKeyCheck::Unknown,
+            Some(entry) => HostKeyCheck::Changed {
                 place: entry.place.clone(),
                 key_type: entry.key_type.clone(),
                 fingerprint: fingerprint(&entry.key),
@@ -300,13 +300,13 @@ mod tests {
         ];
         for (pattern, yes, no) in cases {
             let known = known(&[line(pattern, &ours)]);
-            assert_eq!(known.check(yes, &ours), Verdict::Match, "{pattern} {yes}");
-            assert_eq!(known.check(no, &ours), Verdict::Unknown, "{pattern} {no}");
+            assert_eq!(known.check(yes, &ours), HostKeyCheck::Match, "{pattern} {yes}");
+            assert_eq!(known.check(no, &ours), HostKeyCheck::Unknown, "{pattern} {no}");
         }
         for name in ["node1", "[node1]:2222"] {
             let known = known(&[line(&hashed(name), &ours)]);
-            assert_eq!(known.check(name, &ours), Verdict::Match);
-            assert_eq!(known.check("node2", &ours), Verdict::Unknown);
+            assert_eq!(known.check(name, &ours), HostKeyCheck::Match);
+            assert_eq!(known.check("node2", &ours), HostKeyCheck::Unknown);
         }
     }
 
@@ -315,9 +315,13 @@ mod tests {
         let ours = key("ssh-ed25519", 1);
         let lines = [line("node1", &ours), format!("@revoked {}", line("*", &ours))];
         let place = Place { file: "kh".into(), line: 2 };
-        assert_eq!(known(&lines).check("node1", &ours), Verdict::Revoked { place });
+        assert_eq!(known(&lines).check("node1", &ours), HostKeyCheck::Revoked { place });
         let other = key("ssh-ed25519", 2);
-        assert_eq!(known(&lines[1..]).check("node1", &other), Verdict::Unknown, "another key is not revoked");
+        assert_eq!(
+            known(&lines[1..]).check("node1", &other),
+            HostKeyCheck::Unknown,
+            "another key is not revoked"
+        );
     }
 
     #[test]
@@ -325,12 +329,12 @@ mod tests {
         let (old, new) = (key("ssh-ed25519", 1), key("ssh-ed25519", 2));
         let rsa = key("ssh-rsa", 1);
         let known = known(&["# a comment".into(), line("node1", &rsa), line("node1", &old)]);
-        let Verdict::Changed { place, key_type, fingerprint: shown } = known.check("node1", &new) else {
+        let HostKeyCheck::Changed { place, key_type, fingerprint: shown } = known.check("node1", &new) else {
             panic!()
         };
         assert_eq!((place.line, key_type.as_str(), shown), (3, "ssh-ed25519", fingerprint(&old)));
         let ecdsa = key("ecdsa-sha2-nistp256", 1);
-        assert!(matches!(known.check("node1", &ecdsa), Verdict::Changed { .. }));
+        assert!(matches!(known.check("node1", &ecdsa), HostKeyCheck::Changed { .. }));
         assert_eq!(known.key_types("node1"), ["ssh-rsa", "ssh-ed25519"]);
     }
 
@@ -348,10 +352,10 @@ mod tests {
             "|9|a|b ssh-ed25519 AAAA".into(),
             "\u{fffd}\u{0}".into(),
         ];
-        assert_eq!(known(&bad).check("node1", &ours), Verdict::Unknown);
+        assert_eq!(known(&bad).check("node1", &ours), HostKeyCheck::Unknown);
         let mut with_good = bad.to_vec();
         with_good.push(good);
-        assert_eq!(known(&with_good).check("node1", &ours), Verdict::Match);
+        assert_eq!(known(&with_good).check("node1", &ours), HostKeyCheck::Match);
     }
 
     #[test]
@@ -363,8 +367,8 @@ mod tests {
         fs::write(&file, fs::read_to_string(&file).unwrap().trim_end()).unwrap();
         append(&file, "[node2]:2222", &second).unwrap();
         let known = KnownHosts::load(std::slice::from_ref(&file));
-        assert_eq!(known.check("node1", &first), Verdict::Match);
-        assert_eq!(known.check("[node2]:2222", &second), Verdict::Match);
+        assert_eq!(known.check("node1", &first), HostKeyCheck::Match);
+        assert_eq!(known.check("[node2]:2222", &second), HostKeyCheck::Match);
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::metadata(file.parent().unwrap()).unwrap().permissions().mode() & 0o777, 0o700);
     }

@@ -7,13 +7,14 @@
 //! - SSH-2: the host key is compared, byte for byte, before anything of the user's is offered ([`known_hosts`]).
 //! - SSH-3: bulk data travel on a session of their own, in one direction ([`upload`]); libssh2 stalls when both directions are
 //!   busy during a key re-exchange.
-//! - SSH-4: at most eight handshakes are in flight per server or jump host ([`connect::MAX_HANDSHAKES`]), since sshd drops bursts at random
-//!   (MaxStartups); who is dropped all the same comes back a few times, after waits that differ.
+//! - SSH-4: at most eight handshakes are in flight per server or jump host (`MAX_HANDSHAKES`), since sshd drops bursts at random
+//!   (MaxStartups); a connection that is dropped all the same is tried again a few times, after waits that differ.
 //! - SSH-5: the socket is shut down before a session is dropped, so that freeing it can neither wait nor leak.
 
 mod answers;
 pub mod auth;
 pub mod connect;
+pub mod connection;
 pub mod exec;
 pub mod jump;
 mod key_files;
@@ -21,16 +22,18 @@ pub mod keyring;
 pub mod keys;
 pub mod known_hosts;
 pub mod quote;
+pub mod script;
 pub mod upload;
 pub mod user_config;
 pub mod wait;
 
+use rankdeck_types::error::HintedError;
 use rankdeck_types::link_state::Prompt;
 use std::os::fd::RawFd;
 
 /// What can be done about a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FaultKind {
+pub enum SshErrorKind {
     /// It may heal by itself: the network, a busy server.
     Passing,
     /// The server turned us away before the handshake, as sshd does when many come at once (MaxStartups).
@@ -43,40 +46,43 @@ pub enum FaultKind {
 
 /// An SSH operation failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{error}")]
+#[error("{cause}")]
 pub struct SshError {
-    /// Worth a retry?
-    pub kind: FaultKind,
-    /// What failed, with the host's name; one line.
-    pub error: String,
-    /// What helps.
-    pub hint: String,
+    /// Whether another attempt may help.
+    pub kind: SshErrorKind,
+    /// What failed, with the host's name, and what helps.
+    pub cause: HintedError,
 }
 
 impl SshError {
+    /// A failure from its two sentences.
+    pub fn new(kind: SshErrorKind, error: impl Into<String>, hint: impl Into<String>) -> SshError {
+        SshError { kind, cause: HintedError::new(error, hint) }
+    }
+
     /// A failure that may heal.
     pub fn passing(error: impl Into<String>, hint: impl Into<String>) -> SshError {
-        SshError { kind: FaultKind::Passing, error: error.into(), hint: hint.into() }
+        SshError::new(SshErrorKind::Passing, error, hint)
     }
 
     /// A failure that will not heal by itself.
     pub fn lasting(error: impl Into<String>, hint: impl Into<String>) -> SshError {
-        SshError { kind: FaultKind::Lasting, error: error.into(), hint: hint.into() }
+        SshError::new(SshErrorKind::Lasting, error, hint)
     }
 
     /// The order to close arrived while waiting.
     pub fn closed() -> SshError {
-        SshError { kind: FaultKind::Closed, error: "closed".into(), hint: String::new() }
+        SshError::new(SshErrorKind::Closed, "closed", "")
     }
 }
 
-/// The one for whom a session works: answers questions and may call it off.
+/// Whoever a session works for: answers questions and may call it off.
 pub trait Operator {
-    /// May questions be asked at all?
+    /// Questions may be asked at all.
     fn interactive(&self) -> bool;
     /// The user's answer; `None` refuses. Waits for the user.
     fn ask(&mut self, prompt: &Prompt) -> Option<String>;
-    /// Must everything end now?
+    /// Everything must end now.
     fn closing(&mut self) -> bool;
     /// `done` of `total` bytes of the file `what` are on their way.
     fn progress(&mut self, what: &str, done: u64, total: u64) {

@@ -5,9 +5,10 @@
 //! hosts that share a home folder may upload at the same time. Any number of files travel through one command, because every command pays for the
 //! start files of the login shell.
 
-use super::connect::Connection;
+use super::connection::Connection;
+use super::script::Script;
 use super::wait::{self, Stall};
-use super::{Operator, SshError, exec, quote};
+use super::{Operator, SshError, exec};
 use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -36,7 +37,7 @@ pub struct Part {
 
 /// What to upload.
 #[derive(Debug, Clone, Copy)]
-pub struct Upload<'a> {
+pub struct Batch<'a> {
     /// The file here.
     pub local: &'a Path,
     /// What becomes of it there, in the order in which it travels.
@@ -57,7 +58,7 @@ pub struct Upload<'a> {
 pub fn upload(
     connection: &Connection,
     operator: &mut dyn Operator,
-    what: &Upload<'_>,
+    what: &Batch<'_>,
 ) -> Result<(), SshError> {
     let label = connection.label();
     let fault = |error: io::Error| {
@@ -67,7 +68,7 @@ pub fn upload(
         )
     };
     let mut file = std::fs::File::open(what.local).map_err(fault)?;
-    let command = quote::script(&script(what));
+    let command = script(what).command();
     let mut channel = exec::start(connection, operator, &command, Instant::now() + STALLED)?;
     let mut sent = 0;
     let broken = |stall: Stall, sent: u64| {
@@ -144,37 +145,31 @@ pub fn upload(
     }
 }
 
-/// What the host does with the bytes on its standard input.
-fn script(what: &Upload<'_>) -> String {
-    let folder = quote::word(what.folder);
-    let last = what.parts.len().saturating_sub(1);
-    // `cat` reads to the end, `dd` no further than it is told: what follows belongs to the next part.
-    let takes: String = what
-        .parts
-        .iter()
-        .enumerate()
-        .map(|(index, part)| {
-            let part_name = quote::word(&format!("{}/.{}.{}.part", what.folder, part.name, what.token));
-            let name = quote::word(&format!("{}/{}", what.folder, part.name));
-            let blocks = part.size / BLOCK;
-            let reader = match index == last {
-                true => "cat".to_owned(),
-                false => format!("dd bs={BLOCK} count={blocks} iflag=fullblock status=none"),
-            };
-            format!("take {} {} {part_name} {name} {reader}; ", part.size, part.sha256)
-        })
-        .collect();
-    // Leftovers of uploads that broke off a day ago go first. No `!` and no newline: csh would read them before sh does.
-    format!(
-        "umask 077; P=; fail() {{ rm -f \"$P\"; echo \"RANKDECK-UPLOAD $1\"; exit 1; }}; \
-         take() {{ z=$1; h=$2; P=$3; T=$4; shift 4; \"$@\" > \"$P\" || fail \"cannot write:\"; \
+/// What the host does with the bytes on its standard input. What uploads left there more than a day ago goes first.
+fn script(what: &Batch<'_>) -> Script {
+    let begin = Script::new().set("folder", what.folder).run(
+        "umask 077; P=; fail() { rm -f \"$P\"; echo \"RANKDECK-UPLOAD $1\"; exit 1; }; \
+         take() { z=$1; h=$2; P=$3; T=$4; shift 4; \"$@\" > \"$P\" || fail \"cannot write:\"; \
          test \"$(($(wc -c < \"$P\")))\" = \"$z\" || fail \"incomplete:\"; \
-         if command -v sha256sum >/dev/null 2>&1; then s=$(sha256sum < \"$P\"); test \"${{s%% *}}\" = \"$h\" || fail \"damaged on the way:\"; fi; \
-         chmod 0755 \"$P\" && mv -f \"$P\" \"$T\" || fail \"cannot rename:\"; }}; \
-         mkdir -p {folder} || fail \"cannot make the folder:\"; \
-         find {folder} -name \".*.part\" -mmin +1440 -exec rm -f {{}} + 2>/dev/null; \
-         {takes}echo \"RANKDECK-UPLOAD ok\""
-    )
+         if command -v sha256sum >/dev/null 2>&1; then s=$(sha256sum < \"$P\"); \
+         test \"${s%% *}\" = \"$h\" || fail \"damaged on the way:\"; fi; \
+         chmod 0755 \"$P\" && mv -f \"$P\" \"$T\" || fail \"cannot rename:\"; }; \
+         mkdir -p \"$folder\" || fail \"cannot make the folder:\"; \
+         find \"$folder\" -name \".*.part\" -mmin +1440 -exec rm -f {} + 2>/dev/null",
+    );
+    let last = what.parts.len().saturating_sub(1);
+    let takes = what.parts.iter().enumerate().fold(begin, |script, (index, part)| {
+        let part_name = format!("{}/.{}.{}.part", what.folder, part.name, what.token);
+        let name = format!("{}/{}", what.folder, part.name);
+        let (block, count) = (format!("bs={BLOCK}"), format!("count={}", part.size / BLOCK));
+        // `cat` reads to the end, `dd` no further than it is told: what follows belongs to the next part.
+        let reader: &[&str] =
+            if index == last { &["cat"] } else { &["dd", &block, &count, "iflag=fullblock", "status=none"] };
+        let size = part.size.to_string();
+        let words = ["take", &size, &part.sha256, &part_name, &name];
+        script.call(&[&words, reader].concat())
+    });
+    takes.run("echo \"RANKDECK-UPLOAD ok\"")
 }
 
 #[cfg(test)]
@@ -194,7 +189,7 @@ mod tests {
                 name: (*name).into(),
             })
             .collect();
-        let what = Upload {
+        let what = Batch {
             local: Path::new("x"),
             parts: &parts,
             folder,
@@ -204,7 +199,7 @@ mod tests {
             total: sent.len() as u64,
         };
         let mut child = Command::new("/bin/sh")
-            .args(["-c", &quote::script(&script(&what))])
+            .args(["-c", &script(&what).command()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

@@ -34,7 +34,7 @@ pub enum AgentChoice {
 
 /// One SSH server, ready to be connected to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
+pub struct SshTarget {
     /// Name for messages: that of `hosts.toml`, or the jump as written.
     pub label: String,
     /// Login user.
@@ -47,7 +47,7 @@ pub struct Target {
     pub identities: Vec<PathBuf>,
     /// Certificates for those keys, besides the `KEY-cert.pub` that may lie beside each; some may not exist.
     pub certificates: Vec<PathBuf>,
-    /// Offer no key of the agent that is not among [`Target::identities`].
+    /// Offer no key of the agent that is not among [`SshTarget::identities`].
     pub identities_only: bool,
     /// Where other keys come from.
     pub agent: AgentChoice,
@@ -65,10 +65,10 @@ pub struct Target {
     /// `StrictHostKeyChecking yes`: never ask about an unknown key.
     pub strict: bool,
     /// Servers to go through, the nearest first; theirs are empty.
-    pub jumps: Vec<Target>,
+    pub jumps: Vec<SshTarget>,
 }
 
-impl Target {
+impl SshTarget {
     /// `user@address:port`, as errors name it.
     pub fn account(&self) -> String {
         format!("{}@{}", self.user, self.place())
@@ -104,7 +104,7 @@ struct Wanted {
 }
 
 /// Resolves a host of `hosts.toml`. `config`: another file than `~/.ssh/config`.
-pub fn resolve(host: &Host, config: Option<&Path>) -> Result<Target, SshError> {
+pub fn resolve(host: &Host, config: Option<&Path>) -> Result<SshTarget, SshError> {
     let wanted = Wanted {
         label: host.name.clone(),
         address: host.address.clone(),
@@ -121,7 +121,7 @@ fn target(
     config: Option<&Path>,
     with_jumps: bool,
     depth: usize,
-) -> Result<Target, SshError> {
+) -> Result<SshTarget, SshError> {
     let label = &wanted.label;
     if wanted.address.is_empty()
         || wanted.address.starts_with('-')
@@ -154,7 +154,7 @@ fn target(
 }
 
 /// The servers of a jump list. As with OpenSSH, only the first may need jumps of its own.
-fn jumps(label: &str, list: &str, config: Option<&Path>, depth: usize) -> Result<Vec<Target>, SshError> {
+fn jumps(label: &str, list: &str, config: Option<&Path>, depth: usize) -> Result<Vec<SshTarget>, SshError> {
     let mut hops = Vec::new();
     for (index, text) in list.split(',').map(str::trim).filter(|text| !text.is_empty()).enumerate() {
         let mut wanted = jump(text).ok_or_else(|| {
@@ -248,7 +248,7 @@ fn first<'a>(values: &'a Values, key: &str) -> Option<&'a str> {
 }
 
 /// The target and its jump list.
-fn assemble(wanted: &Wanted, values: &Values) -> (Target, Option<String>) {
+fn assemble(wanted: &Wanted, values: &Values) -> (SshTarget, Option<String>) {
     let home = std::env::home_dir().unwrap_or_default();
     let address = first(values, "hostname").unwrap_or(&wanted.address).to_string();
     let port = wanted.port.or_else(|| first(values, "port").and_then(|port| port.parse().ok())).unwrap_or(22);
@@ -296,7 +296,7 @@ fn assemble(wanted: &Wanted, values: &Values) -> (Target, Option<String>) {
             Duration::from_secs(interval.saturating_mul(number("serveralivecountmax").unwrap_or(3)));
         silence.clamp(SILENCE.0, SILENCE.1)
     });
-    let target = Target {
+    let target = SshTarget {
         label: wanted.label.clone(),
         identities,
         certificates: files("certificatefile"),
@@ -492,7 +492,7 @@ mod tests {
     #[test]
     fn an_address_cannot_be_an_option() {
         let error = target(&wanted("-oProxyCommand=x"), None, true, 0).unwrap_err();
-        assert!(error.error.contains("no address"), "{error}");
+        assert!(error.cause.error.contains("no address"), "{error}");
     }
 
     #[test]
@@ -507,6 +507,6 @@ mod tests {
         assert_eq!(target.known_hosts, [PathBuf::from("/kh")]);
         assert!(target.identities_only);
         fs::write(&file, "Match all\n  Port 9\n").unwrap();
-        assert!(from_crate(&wanted("n1"), Some(&file)).unwrap_err().error.contains("Match"));
+        assert!(from_crate(&wanted("n1"), Some(&file)).unwrap_err().cause.error.contains("Match"));
     }
 }

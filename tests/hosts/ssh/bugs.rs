@@ -43,10 +43,7 @@ async fn ssh2_322_many_threads_run_many_commands() {
                 for number in 0..10 {
                     let args = ["list".to_string(), "--workdir".into(), number.to_string()];
                     let answers = Arc::new(Answers(Mutex::new(Vec::new())));
-                    let said =
-                        rankdeck_link::exec_with(client.settings(), &host, &client.agent(), &args, answers)
-                            .await
-                            .unwrap();
+                    let said = client.exec(&host, &args, answers).await.unwrap();
                     assert_eq!(said, format!(r#"["--workdir", "{number}"]"#));
                 }
             })

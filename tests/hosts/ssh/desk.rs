@@ -1,8 +1,11 @@
 //! What every test here needs: a client's files, a stand-in agent, a link and what it tells.
 
 use crate::support::sshd::{PATIENCE, Sshd, keygen, kill, program};
-use rankdeck_link::{LinkCommand, LinkEvent, LinkHandle, LinkRequest, Opening, Prompter, Settings};
+use rankdeck_link::{
+    AgentCommand, LinkCommand, LinkEvent, LinkHandle, LinkRequest, Links, Opening, Prompter,
+};
 use rankdeck_proto::message::{AgentMessage, ConsoleMessage};
+use rankdeck_types::error::HintedError;
 use rankdeck_types::host::{Host, Transport};
 use rankdeck_types::ids::{NodeRank, RunId};
 use rankdeck_types::link_state::{LinkState, Prompt};
@@ -10,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
@@ -65,8 +68,8 @@ impl Client {
         fs::write(self.known_hosts(), text).unwrap();
     }
 
-    pub fn settings(&self) -> Settings {
-        Settings { ssh_config: Some(self.folder.join("config")) }
+    pub fn links(&self) -> Links {
+        Links { ssh_config: Some(self.folder.join("config")) }
     }
 
     pub fn host(&self, server: &Sshd) -> Host {
@@ -118,13 +121,22 @@ impl Client {
         }
     }
 
+    /// The answer of `rankdeck agent ARGS` on `host`.
+    pub async fn exec(
+        &self,
+        host: &Host,
+        args: &[String],
+        prompter: Arc<dyn Prompter>,
+    ) -> Result<String, HintedError> {
+        let command = AgentCommand { args: args.to_vec(), ..AgentCommand::default() };
+        Ok(self.links().call(host, &self.agent(), command, prompter).await?.text)
+    }
+
     /// A login of one's own.
-    pub fn connection(&self, server: &Sshd) -> rankdeck_link::ssh::connect::Connection {
-        let target = rankdeck_link::ssh::user_config::resolve(
-            &self.host(server),
-            self.settings().ssh_config.as_deref(),
-        )
-        .unwrap();
+    pub fn connection(&self, server: &Sshd) -> rankdeck_link::ssh::connection::Connection {
+        let target =
+            rankdeck_link::ssh::user_config::resolve(&self.host(server), self.links().ssh_config.as_deref())
+                .unwrap();
         rankdeck_link::ssh::connect::connect(&target, &mut Nobody).unwrap()
     }
 
@@ -140,7 +152,7 @@ impl Client {
 
     pub fn open(&self, request: LinkRequest) -> Link {
         let (sender, events) = mpsc::channel(16);
-        let handle = rankdeck_link::open_with(self.settings(), request, sender);
+        let handle = self.links().open(request, sender);
         Link { handle, events, states: Vec::new(), messages: Vec::new() }
     }
 

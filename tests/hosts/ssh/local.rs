@@ -48,10 +48,8 @@ async fn one_shot_commands_answer() {
     let client = Client::of(&server);
     let answers = Arc::new(Answers(Mutex::new(Vec::new())));
     let host = local(&client, &server);
-    let said = rankdeck_link::exec(&host, &client.agent(), &["list".into(), "a b".into()], answers.clone())
-        .await
-        .unwrap();
+    let said = client.exec(&host, &["list".into(), "a b".into()], answers.clone()).await.unwrap();
     assert_eq!(said, r#"["a b"]"#);
-    let error = rankdeck_link::exec(&host, &client.agent(), &["nonsense".into()], answers).await.unwrap_err();
+    let error = client.exec(&host, &["nonsense".into()], answers).await.unwrap_err();
     assert!(error.error.contains("unknown command nonsense"), "{error}");
 }

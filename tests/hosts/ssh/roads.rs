@@ -284,13 +284,13 @@ fn a_command_that_does_not_begin_is_given_up_in_words() {
     let client = Client::of(&server);
     let connection = client.connection(&server);
     let run = |command: &str, opening: Duration| {
-        let opening = exec::Opening { marker: "BEGUN", within: opening };
+        let opening = exec::StartMarker { marker: "BEGUN", within: opening };
         let within = Duration::from_secs(60);
         exec::run_from(&connection, &mut Nobody, (command, Some(opening)), &[], within, &|_| false)
     };
     let error = run("sleep 600", Duration::from_secs(1)).unwrap_err();
-    assert!(error.error.contains("node1: no command begins there within 1 s"), "{error}");
-    assert!(error.hint.contains(".bashrc"), "{}", error.hint);
+    assert!(error.cause.error.contains("node1: no command begins there within 1 s"), "{error}");
+    assert!(error.cause.hint.contains(".bashrc"), "{}", error.cause.hint);
     let output = run("echo noise; sleep 2; echo BEGUN; echo END of it", Duration::from_secs(60)).unwrap();
     assert_eq!((output.after("END").as_deref(), output.status), (Some("of it"), Some(0)));
     assert!(output.opened.unwrap() >= Duration::from_secs(2), "{:?}", output.opened);
@@ -375,29 +375,17 @@ async fn one_shot_commands_deploy_and_answer() {
     let args = ["list", "--workdir", "it's $HOME"].map(String::from);
     let host = client.host(&server);
     for _ in 0..2 {
-        let said = rankdeck_link::exec_with(client.settings(), &host, &client.agent(), &args, answers())
-            .await
-            .unwrap();
+        let said = client.exec(&host, &args, answers()).await.unwrap();
         assert_eq!(said, r#"["--workdir", "it's $HOME"]"#);
     }
     assert_eq!(server.logins(), 3, "the second needed no upload");
-    let error = rankdeck_link::exec_with(
-        client.settings(),
-        &host,
-        &client.agent(),
-        &["nonsense".to_string()],
-        answers(),
-    )
-    .await
-    .unwrap_err();
+    let error = client.exec(&host, &["nonsense".to_string()], answers()).await.unwrap_err();
     assert!(error.error.contains("unknown command nonsense"), "{error}");
     client.know("");
-    let error = rankdeck_link::exec_with(client.settings(), &host, &client.agent(), &args, answers())
-        .await
-        .unwrap_err();
+    let error = client.exec(&host, &args, answers()).await.unwrap_err();
     assert!(error.error.contains("unknown") && error.hint.contains("ssh-keyscan"), "{error}");
     let yes = Arc::new(Answers(Mutex::new(vec!["yes".to_string()])));
-    rankdeck_link::exec_with(client.settings(), &host, &client.agent(), &args, yes).await.unwrap();
+    client.exec(&host, &args, yes).await.unwrap();
 }
 
 #[test]
@@ -422,18 +410,13 @@ fn latency_of_logins_and_links() {
     report("link to a host that has the agent", &link);
     report("`ssh -G`", &|| {
         let began = Instant::now();
-        rankdeck_link::ssh::user_config::resolve(
-            &client.host(&server),
-            client.settings().ssh_config.as_deref(),
-        )
-        .unwrap();
+        rankdeck_link::ssh::user_config::resolve(&client.host(&server), client.links().ssh_config.as_deref())
+            .unwrap();
         began.elapsed()
     });
-    let target = rankdeck_link::ssh::user_config::resolve(
-        &client.host(&server),
-        client.settings().ssh_config.as_deref(),
-    )
-    .unwrap();
+    let target =
+        rankdeck_link::ssh::user_config::resolve(&client.host(&server), client.links().ssh_config.as_deref())
+            .unwrap();
     report("login", &|| {
         let began = Instant::now();
         let connection = rankdeck_link::ssh::connect::connect(&target, &mut Nobody).unwrap();

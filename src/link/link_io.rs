@@ -1,10 +1,12 @@
-//! What a link's thread deals with the driver through: states and messages out, orders and answers in.
+//! What a link's thread exchanges with its driver: states and messages out, orders and answers in.
 //!
-//! Owner: the link's thread. Implements [`Operator`], so that logins can ask the user. Invariants: LINK-1 and LINK-4 of the parent module.
+//! Owner: the link's thread. Implements [`Operator`], so that logins can ask the user. Invariants: LINK-1 and LINK-4 of
+//! the parent module.
 
 use super::inbox::Inbox;
-use super::{Answer, LinkCommand, LinkError, LinkEvent, Prompter, Wait};
+use super::{AgentReply, LinkCommand, LinkEvent, Prompter, Wait};
 use crate::ssh::Operator;
+use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::NodeRank;
 use rankdeck_types::link_state::{LinkState, Prompt};
 use std::os::fd::RawFd;
@@ -16,43 +18,43 @@ use tokio::sync::oneshot;
 /// Shortest time between two reports of an upload's progress.
 const PROGRESS: Duration = Duration::from_millis(100);
 
-/// A link's desk.
+/// The ends of a link's channels.
 #[derive(Debug)]
-pub struct Desk {
+pub struct LinkIo {
     node: NodeRank,
     /// Orders.
     pub inbox: Inbox,
     events: mpsc::Sender<(NodeRank, LinkEvent)>,
     interactive: bool,
     attempt: u32,
-    /// When the progress of an upload was told last.
-    told: Option<Instant>,
-    /// Nobody listens any more.
-    deaf: bool,
+    /// When the progress of an upload was last reported.
+    reported: Option<Instant>,
+    /// The driver no longer receives events.
+    unheard: bool,
 }
 
-impl Desk {
-    /// A desk for the link of `node`.
+impl LinkIo {
+    /// The ends for the link of `node`.
     pub fn new(
         node: NodeRank,
         interactive: bool,
         inbox: Inbox,
         events: mpsc::Sender<(NodeRank, LinkEvent)>,
-    ) -> Desk {
-        Desk { node, inbox, events, interactive, attempt: 0, told: None, deaf: false }
+    ) -> LinkIo {
+        LinkIo { node, inbox, events, interactive, attempt: 0, reported: None, unheard: false }
     }
 
-    /// Tells an event; waits while the driver is busy, but not beyond the order to close.
+    /// Reports an event; waits while the driver is busy, but not beyond the order to close.
     pub fn tell(&mut self, event: LinkEvent) {
-        let mut letter = (self.node, event);
+        let mut message = (self.node, event);
         loop {
-            match self.events.try_send(letter) {
+            match self.events.try_send(message) {
                 Ok(()) => return,
                 Err(TrySendError::Closed(_)) => {
-                    self.deaf = true;
+                    self.unheard = true;
                     return;
                 }
-                Err(TrySendError::Full(back)) => letter = back,
+                Err(TrySendError::Full(back)) => message = back,
             }
             if self.closing() {
                 return;
@@ -61,25 +63,25 @@ impl Desk {
         }
     }
 
-    /// Tells a state.
+    /// Reports a state.
     pub fn state(&mut self, state: LinkState) {
         self.tell(LinkEvent::State(state));
     }
 
-    /// Tells the last state (LINK-1): tries a while even though the order to close has arrived.
+    /// Reports the last state (LINK-1): tries for a while even though the order to close has arrived.
     pub fn last(&mut self, state: LinkState) {
         let deadline = Instant::now() + Duration::from_secs(2);
-        let mut letter = (self.node, LinkEvent::State(state));
-        while let Err(TrySendError::Full(back)) = self.events.try_send(letter) {
+        let mut message = (self.node, LinkEvent::State(state));
+        while let Err(TrySendError::Full(back)) = self.events.try_send(message) {
             if Instant::now() >= deadline {
                 return;
             }
-            letter = back;
+            message = back;
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// Begins an attempt and says so.
+    /// Begins an attempt and reports it.
     pub fn begin(&mut self, attempt: u32) {
         self.attempt = attempt;
         self.state(LinkState::Connecting { attempt });
@@ -114,7 +116,7 @@ impl Desk {
     }
 }
 
-impl Operator for Desk {
+impl Operator for LinkIo {
     fn interactive(&self) -> bool {
         self.interactive
     }
@@ -138,13 +140,13 @@ impl Operator for Desk {
     }
 
     fn closing(&mut self) -> bool {
-        self.inbox.closing() || self.deaf || self.events.is_closed()
+        self.inbox.closing() || self.unheard || self.events.is_closed()
     }
 
     fn progress(&mut self, what: &str, done: u64, total: u64) {
-        let due = self.told.is_none_or(|told| told.elapsed() >= PROGRESS);
+        let due = self.reported.is_none_or(|at| at.elapsed() >= PROGRESS);
         if due || done >= total {
-            self.told = Some(Instant::now());
+            self.reported = Some(Instant::now());
             self.state(LinkState::Uploading { what: what.into(), done, total });
         }
     }
@@ -158,19 +160,19 @@ impl Operator for Desk {
     }
 }
 
-/// The operator of a one-shot command.
-pub struct Clerk {
+/// The ends of a one-shot command.
+pub struct OneShotIo {
     /// Name of the host, for questions.
     pub host: String,
     /// Who answers.
     pub prompter: Arc<dyn Prompter>,
     /// Closed when nobody waits for the result any more.
-    pub result: oneshot::Sender<Result<Answer, LinkError>>,
+    pub result: oneshot::Sender<Result<AgentReply, HintedError>>,
     /// Bytes of the last report of progress, so that an attempt that got further can be told.
     pub reported: u64,
 }
 
-impl Operator for Clerk {
+impl Operator for OneShotIo {
     fn interactive(&self) -> bool {
         true
     }

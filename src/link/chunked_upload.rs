@@ -1,17 +1,19 @@
 //! Files to a host, in pieces, so that a broken link costs one piece and not the file.
 //!
-//! Owner: the link's thread; pieces travel on a session of their own (SSH-3). A file of more than one piece is gathered in `CACHE/pieces`, whose names are
-//! made of the file's hash and the piece's number, and joined, measured and hashed there at the end. Invariants:
-//! - FREIGHT-1: a piece that is there in its whole length is never sent again, by whomever it was sent.
-//! - FREIGHT-2: a file appears under its name only whole and with the right hash (where the host can hash).
+//! Owner: the link's thread; pieces travel on a session of their own (SSH-3). A file of more than one piece is gathered in
+//! `CACHE/pieces`, where names are made of the file's hash and the piece's number. At the end the pieces are joined,
+//! measured and hashed there. Invariants:
+//! - CHUNK-1: a piece that is there in its whole length is never sent again, whichever console sent it.
+//! - CHUNK-2: a file appears under its name only whole and with the right hash (where the host can hash).
 
-use super::deploy::{Image, described};
+use super::image::Image;
 use crate::ssh::connect;
-use crate::ssh::connect::Connection;
+use crate::ssh::connection::Connection;
+use crate::ssh::script::Script;
 use crate::ssh::upload;
-use crate::ssh::upload::{Part, Upload};
-use crate::ssh::user_config::Target;
-use crate::ssh::{Operator, SshError, exec, quote};
+use crate::ssh::upload::{Batch, Part};
+use crate::ssh::user_config::SshTarget;
+use crate::ssh::{Operator, SshError, exec};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -25,20 +27,20 @@ const _: () = assert!(PIECE.is_multiple_of(upload::BLOCK));
 const JOINING: Duration = Duration::from_secs(120);
 
 /// The session for uploads, opened when the first is needed, and what went over it.
-pub struct Sender<'a> {
-    target: &'a Target,
+pub struct Uploader<'a> {
+    target: &'a SshTarget,
     bulk: Option<Connection>,
     /// Bytes sent.
     pub sent: u64,
 }
 
-impl<'a> Sender<'a> {
+impl<'a> Uploader<'a> {
     /// Nothing is opened yet.
-    pub fn new(target: &'a Target) -> Sender<'a> {
-        Sender { target, bulk: None, sent: 0 }
+    pub fn new(target: &'a SshTarget) -> Uploader<'a> {
+        Uploader { target, bulk: None, sent: 0 }
     }
 
-    /// Brings one file to `CACHE/FOLDER/NAME`; `connection` is for short commands.
+    /// Sends one file to `CACHE/FOLDER/NAME`; `connection` is for short commands.
     pub fn file(
         &mut self,
         connection: &Connection,
@@ -59,7 +61,7 @@ impl<'a> Sender<'a> {
         let there = look(connection, &gathered, &stem, operator)?;
         let count = image.size.div_ceil(PIECE);
         let size = |index: u64| PIECE.min(image.size - index * PIECE);
-        let piece = |index: u64| format!("{stem}.{index:05}");
+        let piece = |index: u64| piece_name(&stem, index);
         let missing: Vec<u64> =
             (0..count).filter(|&index| there.get(&piece(index)) != Some(&size(index))).collect();
         let mut done = image.size - missing.iter().map(|&index| size(index)).sum::<u64>();
@@ -77,7 +79,7 @@ impl<'a> Sender<'a> {
             done += batch.iter().map(|&index| size(index)).sum::<u64>();
             operator.progress(name, done, image.size);
         }
-        join(connection, image, &gathered, &stem, count, &folder, name, operator)
+        Pieces { image, folder: &gathered, stem: &stem, count }.join(connection, &folder, name, operator)
     }
 
     /// Sends parts of `image` over the session for uploads; `before`: bytes of it that are there already.
@@ -94,11 +96,11 @@ impl<'a> Sender<'a> {
             Some(bulk) => bulk,
             None => connect::connect(self.target, operator)?,
         };
-        // Unique among the consoles that share this home folder: process, upload, and a throw of the dice for the machine.
-        let dice = (super::backoff::dice() * 1e15) as u64;
-        let token = format!("{}-{}-{dice:x}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        // Unique among the consoles that share this home folder: process, upload, and chance for the machine.
+        let random = (super::random::fraction() * 1e15) as u64;
+        let token = format!("{}-{}-{random:x}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let what =
-            Upload { local: &image.path, parts, folder, token: &token, shown, before, total: image.size };
+            Batch { local: &image.path, parts, folder, token: &token, shown, before, total: image.size };
         upload::upload(&bulk, operator, &what)?;
         self.sent += parts.iter().map(|part| part.size).sum::<u64>();
         self.bulk = Some(bulk);
@@ -109,23 +111,23 @@ impl<'a> Sender<'a> {
 fn unreadable(connection: &Connection, image: &Image, error: &std::io::Error) -> SshError {
     SshError::lasting(
         format!("{}: cannot read {}: {error}", connection.label(), image.path.display()),
-        "does it still lie there?",
+        "it was there a moment ago: was it moved or rebuilt?",
     )
 }
 
-/// Sizes of the pieces of one file that the host has; pieces that nobody has asked for since a day are removed.
+/// Sizes of the pieces of one file that the host has; pieces that nobody has asked for in a day are removed.
 fn look(
     connection: &Connection,
     folder: &str,
     stem: &str,
     operator: &mut dyn Operator,
 ) -> Result<BTreeMap<String, u64>, SshError> {
-    let folder = quote::word(folder);
-    let script = format!(
-        "cd {folder} 2>/dev/null && {{ find . -type f -mmin +1440 -exec rm -f {{}} + 2>/dev/null; \
-         for f in {stem}.*; do test -f \"$f\" && echo \"RANKDECK-PIECE $f $(($(wc -c < \"$f\")))\"; done; }}; echo RANKDECK-PIECES"
+    let script = Script::new().set("folder", folder).set("stem", stem).run(
+        "cd \"$folder\" 2>/dev/null && { find . -type f -mmin +1440 -exec rm -f {} + 2>/dev/null; \
+         for f in \"$stem\".*; do test -f \"$f\" && echo \"RANKDECK-PIECE $f $(($(wc -c < \"$f\")))\"; done; }; \
+         echo RANKDECK-PIECES",
     );
-    let output = exec::run(connection, operator, &quote::script(&script), &[], JOINING, &|_| false)?;
+    let output = exec::run(connection, operator, &script.command(), &[], JOINING, &|_| false)?;
     let text = String::from_utf8_lossy(&output.stdout);
     let piece = |line: &str| {
         let (name, size) = line.strip_prefix("RANKDECK-PIECE ")?.split_once(' ')?;
@@ -134,53 +136,70 @@ fn look(
     Ok(text.lines().filter_map(piece).collect())
 }
 
-/// Makes the file of its pieces, and removes them.
-#[allow(clippy::too_many_arguments, reason = "one caller, a few lines above")]
-fn join(
-    connection: &Connection,
-    image: &Image,
-    pieces: &str,
-    stem: &str,
+/// A file that is to be put together from its pieces.
+struct Pieces<'a> {
+    image: &'a Image,
+    /// Folder of the pieces on the host.
+    folder: &'a str,
+    /// What their names begin with.
+    stem: &'a str,
     count: u64,
-    folder: &str,
-    name: &str,
-    operator: &mut dyn Operator,
-) -> Result<(), SshError> {
-    let script = joining(image, pieces, stem, count, folder, name);
-    let output = exec::run(connection, operator, &quote::script(&script), &[], JOINING, &|_| false)?;
-    match output.after("RANKDECK-JOINED") {
-        Some(verdict) if verdict == "ok" => Ok(()),
-        verdict => Err(SshError::passing(
-            format!(
-                "{}: cannot put {name} together in {folder}: {} {}",
-                connection.label(),
-                verdict.unwrap_or_default(),
-                described(&output)
-            ),
-            format!("is the disk or the quota full? try `{} df -h`", connection.target.command()),
-        )),
+}
+
+impl Pieces<'_> {
+    /// Makes `FOLDER/NAME` of the pieces, and removes them.
+    fn join(
+        &self,
+        connection: &Connection,
+        folder: &str,
+        name: &str,
+        operator: &mut dyn Operator,
+    ) -> Result<(), SshError> {
+        let command = self.script(folder, name).command();
+        let output = exec::run(connection, operator, &command, &[], JOINING, &|_| false)?;
+        match output.after("RANKDECK-JOINED") {
+            Some(verdict) if verdict == "ok" => Ok(()),
+            verdict => Err(SshError::passing(
+                format!(
+                    "{}: cannot put {name} together in {folder}: {} {}",
+                    connection.label(),
+                    verdict.unwrap_or_default(),
+                    output.described()
+                ),
+                format!("is the disk or the quota full? try `{} df -h`", connection.target.command()),
+            )),
+        }
+    }
+
+    /// A damaged piece cannot be told from the others: all go, and the next attempt sends them again. Hosts that share a
+    /// home folder gather the same pieces: the second of them finds the pieces gone, and the file whole in its place.
+    fn script(&self, folder: &str, name: &str) -> Script {
+        let names: Vec<String> = (0..self.count).map(|index| piece_name(self.stem, index)).collect();
+        Script::new()
+            .set("pieces", self.folder)
+            .set("folder", folder)
+            .set("target", format!("{folder}/{name}"))
+            .set("part", format!("{folder}/.{name}"))
+            .set("size", self.image.size)
+            .set("hash", &self.image.sha256)
+            .arguments(&names)
+            .run(
+                "umask 077; part=\"$part.$$.part\"; fail() { rm -f \"$part\"; \
+                 if test -x \"$target\" && test \"$(($(wc -c < \"$target\")))\" = \"$size\"; \
+                 then echo \"RANKDECK-JOINED ok\"; exit 0; fi; echo \"RANKDECK-JOINED $1\"; exit 1; }; \
+                 mkdir -p \"$folder\" && cd \"$pieces\" || fail \"cannot make the folder:\"; \
+                 cat \"$@\" > \"$part\" || fail \"cannot write:\"; \
+                 test \"$(($(wc -c < \"$part\")))\" = \"$size\" || fail \"incomplete:\"; \
+                 if command -v sha256sum >/dev/null 2>&1; then s=$(sha256sum < \"$part\"); \
+                 test \"${s%% *}\" = \"$hash\" || { rm -f \"$@\"; fail \"damaged:\"; }; fi; \
+                 chmod 0755 \"$part\" && mv -f \"$part\" \"$target\" || fail \"cannot rename:\"; \
+                 rm -f \"$@\"; echo \"RANKDECK-JOINED ok\"",
+            )
     }
 }
 
-fn joining(image: &Image, pieces: &str, stem: &str, count: u64, folder: &str, name: &str) -> String {
-    let list: Vec<String> = (0..count).map(|index| format!("{stem}.{index:05}")).collect();
-    let list = list.join(" ");
-    let (source, target) = (quote::word(pieces), quote::word(&format!("{folder}/{name}")));
-    let (folder, part) = (quote::word(folder), quote::word(&format!("{folder}/.{name}")));
-    let (size, sha256) = (image.size, &image.sha256);
-    // A damaged piece cannot be told from the others: all go, and the next attempt brings them again. Hosts that share a home folder gather the same
-    // pieces: who comes second finds them gone, and the file whole in its place.
-    format!(
-        "umask 077; P={part}.$$.part; fail() {{ rm -f \"$P\"; \
-         if test -x {target} && test \"$(($(wc -c < {target})))\" = {size}; then echo \"RANKDECK-JOINED ok\"; exit 0; fi; \
-         echo \"RANKDECK-JOINED $1\"; exit 1; }}; \
-         mkdir -p {folder} && cd {source} || fail \"cannot make the folder:\"; \
-         cat {list} > \"$P\" || fail \"cannot write:\"; \
-         test \"$(($(wc -c < \"$P\")))\" = {size} || fail \"incomplete:\"; \
-         if command -v sha256sum >/dev/null 2>&1; then s=$(sha256sum < \"$P\"); \
-         test \"${{s%% *}}\" = {sha256} || {{ rm -f {list}; fail \"damaged:\"; }}; fi; \
-         chmod 0755 \"$P\" && mv -f \"$P\" {target} || fail \"cannot rename:\"; rm -f {list}; echo \"RANKDECK-JOINED ok\""
-    )
+fn piece_name(stem: &str, index: u64) -> String {
+    format!("{stem}.{index:05}")
 }
 
 #[cfg(test)]
@@ -190,13 +209,14 @@ mod tests {
     use std::process::Command;
 
     fn joined(image: &Image, pieces: &Path, folder: &Path) -> String {
-        let script = joining(image, pieces.to_str().unwrap(), "abc", 2, folder.to_str().unwrap(), "it's");
-        let output = Command::new("/bin/sh").args(["-c", &quote::script(&script)]).output().unwrap();
+        let pieces = Pieces { image, folder: pieces.to_str().unwrap(), stem: "abc", count: 2 };
+        let command = pieces.script(folder.to_str().unwrap(), "it's").command();
+        let output = Command::new("/bin/sh").args(["-c", &command]).output().unwrap();
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
     #[test]
-    fn freight_2_pieces_become_the_whole_file_or_none() {
+    fn chunk_2_pieces_become_the_whole_file_or_none() {
         let folder = tempfile::tempdir().unwrap();
         let whole = folder.path().join("whole");
         std::fs::write(&whole, "hello world").unwrap();

@@ -1,10 +1,12 @@
 //! How far a simulated training has come at a given moment: pure functions of time, seed and faults.
 //!
-//! An iteration is: rollout, then [`GRADS`] gradient all-reduces, one comparison of fingerprints, one exchange of statistics. A hanging fault
-//! catches its rank in the rollout, so that the others wait in the first gradient all-reduce: what a real group does.
+//! An iteration is: rollout, then [`GRADS`] gradient all-reduces, one comparison of fingerprints, one exchange of
+//! statistics. A hanging fault catches its rank in the rollout, so that the others wait in the first gradient all-reduce:
+//! what a real group does.
 
+use super::chance::{chance, mix};
 use super::fault::{Fault, FaultKind};
-use super::{STEPS_PER_ITERATION, Scene, chance, mix};
+use super::scene::{EVAL_EVERY, STEPS_PER_ITERATION, Scene};
 use rankdeck_proto::message::{
     CollectiveSample, Counters, Evaluation, FinishReason, PageSample, Phase, Returns,
 };
@@ -13,10 +15,6 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Iterations between evaluations.
-pub const EVAL_EVERY: u64 = 5;
-/// Iterations between checkpoints.
-pub const CHECKPOINT_EVERY: u64 = 20;
 /// Gradient all-reduces per iteration.
 pub const GRADS: u64 = 4;
 const COLLECTIVES: u64 = GRADS + 2;
@@ -31,7 +29,7 @@ const JOIN: Duration = Duration::from_millis(400);
 /// One life of the simulated group.
 #[derive(Debug, Clone, Default)]
 pub struct Life {
-    /// Which.
+    /// The generation that lives.
     pub generation: Generation,
     /// Hosts that were launched.
     pub launched: BTreeSet<NodeRank>,
@@ -48,9 +46,9 @@ pub struct Life {
 /// A rank that holds all others up.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Hang {
-    /// Who.
+    /// The rank.
     pub rank: Rank,
-    /// Why.
+    /// What caught it.
     pub kind: FaultKind,
     /// For how long it has been hanging.
     pub age: Duration,
@@ -63,7 +61,7 @@ pub struct Moment {
     pub done: u64,
     /// Part of the present iteration.
     pub part: f64,
-    /// Who holds it up.
+    /// The rank that holds it up.
     pub hang: Option<Hang>,
 }
 
@@ -127,8 +125,8 @@ fn end_by_budget(scene: &Scene) -> Option<(u64, FinishReason)> {
     (scene.total_steps > 0).then(|| (scene.total_steps.div_ceil(per_iteration), FinishReason::Budget))
 }
 
-/// Is a fault of this kind in force for the target?
-pub fn struck(scene: &Scene, life: &Life, kind: FaultKind, target: u32, now: Instant) -> Option<Duration> {
+/// How long a fault of this kind has been in force for the target.
+pub fn in_force(scene: &Scene, life: &Life, kind: FaultKind, target: u32, now: Instant) -> Option<Duration> {
     let joined = life.joined.filter(|_| life.generation == Generation(0))?;
     let since = now.checked_duration_since(joined)?;
     scene.faults.iter().filter(|fault| fault.kind == kind && fault.target == target).find_map(|fault| {
@@ -300,7 +298,7 @@ mod tests {
             seed: 1,
             total_steps: 0,
             iteration: Duration::from_millis(500),
-            faults: faults.iter().map(|text| super::super::parse_fault(text).unwrap()).collect(),
+            faults: faults.iter().map(|text| super::super::fault::parse_fault(text).unwrap()).collect(),
         }
     }
 
