@@ -21,10 +21,10 @@
 //! ```
 //!
 //! Invariants, besides those of the modules:
-//! - AGENT-1: every process that an agent starts is reaped by it, and dies with it (parent-death signal,
+//! - Every process that an agent starts is reaped by it, and dies with it (parent-death signal,
 //!   subreaper and sweep, guard).
-//! - AGENT-2: nothing that a console, a rank, a disk or a driver does may block or end the agent's loop.
-//! - AGENT-3: every queue is bounded; what is dropped is counted, and records are never dropped for a slow
+//! - Nothing that a console, a rank, a disk or a driver does may block or end the agent's loop.
+//! - Every queue is bounded; what is dropped is counted, and records are never dropped for a slow
 //!   console.
 
 mod command;

@@ -4,9 +4,9 @@
 //! [`main`] prints failures. Data goes to stdout, everything else to stderr. Exit codes: [`code`].
 //!
 //! Invariants:
-//! - CLI-1: a closed stdout is not reported: output is dropped, and the exit code stays what it was going to
+//! - A closed stdout is not reported: output is dropped, and the exit code stays what it was going to
 //!   be.
-//! - CLI-2: every failure says what failed and what helps (`hint:`).
+//! - Every failure says what failed and what helps (`hint:`).
 //! - CLI-3: `stopped` is printed only when the stop is verified on every host.
 
 mod all_reduce;
@@ -42,7 +42,7 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(argv) {
         Ok(cli) => cli,
         Err(error) => {
-            // `--help` into a closed pipe is no failure (CLI-1).
+            // `--help` into a closed pipe is no failure.
             let _ = error.print();
             return ExitCode::from(if error.use_stderr() { code::USAGE } else { code::SUCCESS });
         }

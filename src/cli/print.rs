@@ -1,4 +1,4 @@
-//! Writing to stdout and stderr without ever failing on a closed pipe (CLI-1), and plain tables.
+//! Writing to stdout and stderr without ever failing on a closed pipe, and plain tables.
 
 use std::io::{self, Write};
 

@@ -2,8 +2,8 @@
 //!
 //! Owner: whoever reports a mistake in something the user wrote. Pure text: nothing here reads files.
 //! Invariants:
-//! - DIAG-1: what is printed holds no control character of the file it quotes, so a file cannot drive the terminal.
-//! - DIAG-2: carets stand under the text they mean, also after tabs and wide characters.
+//! - What is printed holds no control character of the file it quotes, so a file cannot drive the terminal.
+//! - Carets stand under the text they mean, also after tabs and wide characters.
 
 use std::fmt;
 use std::ops::Range;

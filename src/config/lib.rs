@@ -4,9 +4,9 @@
 //! and only then read by serde into [`Host`](rankdeck_types::host::Host) and
 //! [`Experiment`](rankdeck_types::experiment::Experiment).
 //! Invariants:
-//! - CONF-1: nothing that a user writes makes this module panic; it ends in a value or in [`Diagnostics`].
-//! - CONF-2: all mistakes of a file are reported at once, each with its line, except syntax errors, which hide the rest.
-//! - CONF-3: the resolved experiment, written as TOML, loads again and is equal.
+//! - Nothing that a user writes makes this module panic; it ends in a value or in [`Diagnostics`].
+//! - All mistakes of a file are reported at once, each with its line, except syntax errors, which hide the rest.
+//! - The resolved experiment, written as TOML, loads again and is equal.
 
 pub mod check;
 pub mod diagnostic;

@@ -1,9 +1,9 @@
 //! The state machine of one host: the stage of its connection, and the orders that were sent on it.
 //!
 //! Owner: `update`. Invariants:
-//! - HOST-1: orders (launch, stop) are levels, not edges. They are sent again after every snapshot until the
+//! - Orders (launch, stop) are levels, not edges. They are sent again after every snapshot until the
 //!   records show that they were carried out.
-//! - HOST-2: nothing is decided about a host while its records are being replayed ([`HostModel::caught_up`]).
+//! - Nothing is decided about a host while its records are being replayed ([`HostModel::caught_up`]).
 
 use crate::model::HostModel;
 use rankdeck_proto::message::StopMode;

@@ -4,7 +4,7 @@
 //! [`RankModel::track`], [`RankModel::rate`]), and opaque outside this crate.
 //!
 //! Owner: [`crate::Core`]. Invariants:
-//! - CORE-1: nothing here is a guess about the present: every gauge carries when it arrived.
+//! - Nothing here is a guess about the present: every gauge carries when it arrived.
 //! - CORE-2: every buffer is bounded; what was dropped is counted in [`Drops`].
 //! - CORE-3: records are applied exactly once, in order, per host ([`HostModel::last_seq`]); duplicates
 //!   change nothing.

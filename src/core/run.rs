@@ -1,10 +1,10 @@
 //! The state machine of the run: its stages, why it ends, and how that end is called.
 //!
 //! Owner: `update`. Invariants:
-//! - RUN-1: the first cause of an end decides the outcome; a failed rank never gives exit code 0.
+//! - The first cause of an end decides the outcome; a failed rank never gives exit code 0.
 //! - RUN-2: a run is over only when every host has reported a verified stop, or when the deadline for that
 //!   has passed. In the second case the run says that its stop is not proved.
-//! - RUN-3: facts belong to one generation and are dropped with it.
+//! - Facts belong to one generation and are dropped with it.
 #![deny(clippy::wildcard_enum_match_arm)]
 
 use crate::report::Outcome;
@@ -327,7 +327,7 @@ impl RunMachine {
 }
 
 impl Facts {
-    /// Notes why the run ends, unless that is known (RUN-1). A failure replaces a stop by another console:
+    /// Notes why the run ends, unless that is known. A failure replaces a stop by another console:
     /// consoles order a stop after a failure, and another host's record of the order may arrive before the
     /// failure itself.
     pub fn blame(&mut self, cause: Cause) {

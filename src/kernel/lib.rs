@@ -9,7 +9,7 @@
 //! the flat gradients, the ranks average those, [`optimise`] steps.
 //!
 //! Invariants, beside those of the parts:
-//! - KERNEL-1: the same bits on every processor (see [`isa`]), so that a run may resume on another host.
+//! - The same bits on every processor (see [`isa`]), so that a run may resume on another host.
 
 pub mod distribution;
 pub mod gemm;

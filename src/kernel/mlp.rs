@@ -9,7 +9,7 @@
 //! - MLP-1: outputs and gradients equal libtorch's within 1e-5 of the largest magnitude.
 //! - MLP-2: a row's output depends on that row and the weights only, bit by bit: neither on the other rows
 //!   nor on the processor.
-//! - MLP-3: nothing is allocated once the largest batch was seen.
+//! - Nothing is allocated once the largest batch was seen.
 
 use super::gemm::{Factor, InitialSum, SIMD_WIDTH, add_rows, multiply, padded};
 use super::isa::Isa;

@@ -9,10 +9,10 @@
 //! - SEEDS-1: different (base, purpose, index, epoch) give different lists: the map is injective, so streams
 //!   never coincide, whatever the number of ranks and environments. (Adding the rank to a base seed, as
 //!   CleanRL does, makes most environments of neighbouring ranks twins.)
-//! - SEEDS-2: [`Purpose::Model`] does not depend on the rank: all ranks begin with equal weights.
-//! - SEEDS-3: environment and action streams are named by the *global* environment index, `rank *
+//! - [`Purpose::Model`] does not depend on the rank: all ranks begin with equal weights.
+//! - Environment and action streams are named by the *global* environment index, `rank *
 //!   local_num_envs + i`: an environment's randomness does not depend on how many ranks share the work.
-//! - SEEDS-4: evaluation episodes have their own purpose: fixed, distinct, and disjoint from training.
+//! - Evaluation episodes have their own purpose: fixed, distinct, and disjoint from training.
 
 use crate::numpy_random::Generator;
 

@@ -1,9 +1,9 @@
 //! Frames between a console and an agent, over any byte stream. The same for every transport.
 //!
 //! Owner: the link's thread. Invariants:
-//! - CARRY-1: a write that has begun is finished before anything else: libssh2 must see the same bytes again.
-//! - CARRY-2: bytes are read before silence is judged, so that a slow driver is not taken for a dead agent.
-//! - CARRY-3: a frame that is not JSON is skipped and counted; one that is too long ends the connection.
+//! - A write that has begun is finished before anything else: libssh2 must see the same bytes again.
+//! - Bytes are read before silence is judged, so that a slow driver is not taken for a dead agent.
+//! - A frame that is not JSON is skipped and counted; one that is too long ends the connection.
 //! - CARRY-4: a driver that no longer receives may still give its last orders: they are waited for before the
 //!   conversation ends.
 
@@ -172,7 +172,7 @@ fn ended(pipe: &mut dyn Pipe, farewell: Option<String>) -> String {
     }
 }
 
-/// CARRY-1: the queue keeps the very bytes that did not fit.
+/// The queue keeps the very bytes that did not fit.
 fn write_some(pipe: &mut dyn Pipe, outgoing: &mut VecDeque<u8>) -> io::Result<bool> {
     let mut wrote = false;
     while !outgoing.is_empty() {

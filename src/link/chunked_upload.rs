@@ -3,7 +3,7 @@
 //! Owner: the link's thread; pieces travel on a session of their own (SSH-3). A file of more than one piece is gathered in
 //! `CACHE/pieces`, where names are made of the file's hash and the piece's number. At the end the pieces are joined,
 //! measured and hashed there. Invariants:
-//! - CHUNK-1: a piece that is there in its whole length is never sent again, whichever console sent it.
+//! - A piece that is there in its whole length is never sent again, whichever console sent it.
 //! - CHUNK-2: a file appears under its name only whole and with the right hash (where the host can hash).
 
 use super::image::Image;

@@ -3,8 +3,8 @@
 //! Owner: the link's thread. Folders are named by content, under `~/.cache/rankdeck` (or `$RANKDECK_CACHE` on the host):
 //! `AGENT16/rankdeck`, and with a trainer `BOTH16/rankdeck` (a hard link to the first) beside `BOTH16/rankdeck-trainer`, because an agent
 //! finds its trainer as its sibling. Invariants:
-//! - DEPLOY-1: what has the right name and size is never sent again; the name is the content's hash.
-//! - DEPLOY-2: nothing is ever overwritten in place, so that running agents and several consoles do not disturb each other.
+//! - What has the right name and size is never sent again; the name is the content's hash.
+//! - Nothing is ever overwritten in place, so that running agents and several consoles do not disturb each other.
 
 use super::chunked_upload::Uploader;
 use super::image::Image;

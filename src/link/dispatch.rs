@@ -1,6 +1,6 @@
 //! The life of a link, the same for every transport: attempt, carry, mend.
 //!
-//! Owner: each link's thread. Invariants LINK-1, LINK-2 of the parent module.
+//! Owner: each link's thread. Invariants: those of the parent module.
 
 use super::carry::{self, End};
 use super::inbox::Inbox;

@@ -4,11 +4,11 @@
 //! deploys what the host lacks, starts or finds the agent, and then carries frames. It reconnects by itself with
 //! backoff; every (re)connection ends in `Ready`, upon which the core sends `attach`. Closing a link never
 //! touches the run. Invariants:
-//! - LINK-1: the last state that a link reports is `Failed` or `Closed`; after it the link's thread is gone.
-//! - LINK-2: a refused key or host key ends a link; whatever may heal is tried again, without end once it has worked.
+//! - The last state that a link reports is `Failed` or `Closed`; after it the link's thread is gone.
+//! - A refused key or host key ends a link; whatever may heal is tried again, without end once it has worked.
 //! - LINK-3: an agent that is silent for [`carry::SILENCE`] (or what `ServerAlive*` of the ssh configuration allow)
 //!   counts as lost; the run is not touched by that.
-//! - LINK-4: a link never blocks its driver, and a slow driver never keeps a link from closing.
+//! - A link never blocks its driver, and a slow driver never keeps a link from closing.
 
 mod agent_command;
 pub mod backoff;

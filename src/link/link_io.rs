@@ -68,7 +68,7 @@ impl LinkIo {
         self.tell(LinkEvent::State(state));
     }
 
-    /// Reports the last state (LINK-1): tries for a while even though the order to close has arrived.
+    /// Reports the last state: tries for a while even though the order to close has arrived.
     pub fn last(&mut self, state: LinkState) {
         let deadline = Instant::now() + Duration::from_secs(2);
         let mut message = (self.node, LinkEvent::State(state));

@@ -7,10 +7,10 @@
 //!   time.
 //!
 //! Owner: the link's thread. Invariants:
-//! - SLURM-1: the agent step's `srun` is never signalled: a signal to srun is SIGKILL for everything in the step, at
+//! - The agent step's `srun` is never signalled: a signal to srun is SIGKILL for everything in the step, at
 //!   once. It has a session of its own, so that a terminal's ctrl-c does not reach it, and it outlives the console. A run
 //!   ends when its agents have verified its stop.
-//! - SLURM-2: slurmstepd passes on whole lines of limited length, so frames travel as base64 lines
+//! - Slurmstepd passes on whole lines of limited length, so frames travel as base64 lines
 //!   ([`rankdeck_proto::lines`]).
 
 use super::agent_command;
@@ -86,7 +86,7 @@ fn srun(host: &Host, gpus: bool) -> Command {
 #[derive(Debug)]
 pub struct SlurmTransport<'a> {
     request: &'a LinkRequest,
-    /// Reaped when they end while this console lives; never signalled (SLURM-1).
+    /// Reaped when they end while this console lives; never signalled.
     agent_steps: Vec<Child>,
 }
 

@@ -4,7 +4,7 @@
 //! Owner: both ends of a link. Invariants:
 //! - WIRE-1: a frame is at most [`MAX_FRAME`] bytes; a longer length ends the connection before anything is
 //!   allocated.
-//! - WIRE-2: unknown fields are ignored, unknown kinds decode to `Unknown` and are counted.
+//! - Unknown fields are ignored, unknown kinds decode to `Unknown` and are counted.
 
 use super::message::HostSample;
 use serde::Serialize;

@@ -19,8 +19,8 @@
 //! - PAGE-1: a reader returns a body only if the seqlock was even and unchanged around it; it gives up after
 //!   a bounded number of tries (a writer that is killed inside leaves the lock odd; the body is then returned
 //!   and marked as torn).
-//! - PAGE-2: every word is an atomic; there is no undefined behaviour however reader and writer interleave.
-//! - PAGE-3: times are CLOCK_MONOTONIC nanoseconds of the host; only ages leave it.
+//! - Every word is an atomic; there is no undefined behaviour however reader and writer interleave.
+//! - Times are CLOCK_MONOTONIC nanoseconds of the host; only ages leave it.
 
 mod layout;
 mod sample;
@@ -132,7 +132,7 @@ impl Writer {
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
         file.set_len(PAGE_BYTES as u64)?;
-        // SAFETY: the file has just been sized; it is only ever mapped and accessed as atomics (PAGE-2).
+        // SAFETY: the file has just been sized; it is only ever mapped and accessed as atomics.
         let map = unsafe { MmapOptions::new().len(PAGE_BYTES).map_mut(&file)? };
         Ok(Writer::start(map, rank, generation))
     }
@@ -385,7 +385,7 @@ impl Reader {
         if file.metadata()?.len() < PAGE_BYTES as u64 {
             return Err(bad("status page is too short"));
         }
-        // SAFETY: the length was checked and the page never shrinks; accessed only as atomics (PAGE-2).
+        // SAFETY: the length was checked and the page never shrinks; accessed only as atomics.
         let words = PageWords(unsafe { MmapOptions::new().len(PAGE_BYTES).map_mut(&file)? });
         if words.get(0).load(Ordering::Acquire) != MAGIC {
             return Err(bad("not a status page"));

@@ -10,7 +10,7 @@
 //! Invariants:
 //! - TFRECORD-1: reading never panics and never takes more than [`MOST`] bytes for one record, whatever the
 //!   file holds.
-//! - TFRECORD-2: a record that is not whole yet is read again later; one whose checksum is wrong ends the
+//! - A record that is not whole yet is read again later; one whose checksum is wrong ends the
 //!   file.
 
 /// Longest record that is read, bytes: images are longer, and no scalars.
@@ -50,7 +50,7 @@ pub enum Next<'a> {
     Record(&'a [u8], usize),
     /// Not whole yet.
     Partial,
-    /// No record (TFRECORD-2).
+    /// No record.
     Broken,
 }
 

@@ -1,4 +1,4 @@
-//! stdout on a thread of its own, so that a slow reader cannot delay the driver (SHELL-3).
+//! stdout on a thread of its own, so that a slow reader cannot delay the driver.
 //!
 //! Owner: the thread owns stdout until the last sender is gone. The queue is bounded; when it is full, gauges
 //! are dropped and counted, and everything else waits. After a failed write (the reader is gone) all later

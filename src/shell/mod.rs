@@ -14,8 +14,8 @@
 //! Invariants:
 //! - SHELL-1: nothing is drawn unless the model or the view changed since the last frame, and never faster
 //!   than [`frames`] allows.
-//! - SHELL-2: however the console ends (exit, signal, panic), the terminal is as it was found.
-//! - SHELL-3: a slow reader of stdout, a slow disk or a slow terminal never delays an order to a host by more
+//! - However the console ends (exit, signal, panic), the terminal is as it was found.
+//! - A slow reader of stdout, a slow disk or a slow terminal never delays an order to a host by more
 //!   than one write.
 
 pub mod ask;

@@ -1,4 +1,4 @@
-//! The terminal: taken over, given back, come what may (SHELL-2).
+//! The terminal: taken over, given back, come what may.
 //!
 //! Owner: one [`Tty`] at a time. While it is up, stderr goes to the console's log, so that nothing else
 //! writes on the screen. The panic hook of [`install_panic_hook`] gives the terminal back before the message

@@ -11,7 +11,7 @@
 //! the header.
 //!
 //! Invariants:
-//! - CHECKPOINT-1: a file under its final name is whole: written beside it, synced, renamed, folder synced.
+//! - A file under its final name is whole: written beside it, synced, renamed, folder synced.
 //! - CHECKPOINT-2: a file that is cut, changed, of another version, algorithm, environment or network is
 //!   refused with one error (exit code 2) that names what differs, before anything of it is used.
 //! - CHECKPOINT-3: with the same world size, resuming is bit-exact.
@@ -175,7 +175,7 @@ impl Checkpoint {
     }
 
     /// Writes it as `folder/NAME.ckpt`, and the networks' weights as `folder/NAME.safetensors`
-    /// (CHECKPOINT-1). `moved` is told how many bytes of how many of a file are written, every [`CHUNK`].
+    ///. `moved` is told how many bytes of how many of a file are written, every [`CHUNK`].
     /// Returns the first path.
     pub fn write(
         &self,

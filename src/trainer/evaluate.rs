@@ -2,7 +2,7 @@
 //! follows.
 //!
 //! Owner: rank 0. Environment `i` has the stream of evaluation episode `i`, the same in every evaluation and
-//! disjoint from training (SEEDS-4).
+//! disjoint from training.
 //!
 //! Invariants:
 //! - EVAL-1: two evaluations of one policy are equal: they differ by the policy only.

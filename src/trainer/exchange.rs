@@ -2,9 +2,9 @@
 //! is due.
 //!
 //! Invariants:
-//! - EXCHANGE-1: totals are exact: counts and nanoseconds are summed as 64-bit integers.
-//! - EXCHANGE-2: stop and report are decided by the sum, so all ranks decide alike, in the same iteration.
-//! - EXCHANGE-3: every rank sees every rank's fingerprint chain: each adds its own in its own slot, zeros
+//! - Totals are exact: counts and nanoseconds are summed as 64-bit integers.
+//! - Stop and report are decided by the sum, so all ranks decide alike, in the same iteration.
+//! - Every rank sees every rank's fingerprint chain: each adds its own in its own slot, zeros
 //!   elsewhere, so that the comparison costs no collective of its own.
 
 use super::counters::{EpisodeEnd, Interval, RankCounters, push_bounded};

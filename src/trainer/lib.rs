@@ -6,10 +6,10 @@
 //! through [`events`], and writes TensorBoard files.
 //!
 //! Invariants:
-//! - TRAINER-1: every branch that changes the number of collectives depends on reduced or broadcast values,
+//! - Every branch that changes the number of collectives depends on reduced or broadcast values,
 //!   or on counters that are equal on all ranks.
-//! - TRAINER-2: all ranks leave at the same iteration.
-//! - TRAINER-3: rank 0 alone writes into the run directory; other ranks add their replay, when that is asked
+//! - All ranks leave at the same iteration.
+//! - Rank 0 alone writes into the run directory; other ranks add their replay, when that is asked
 //!   for.
 
 pub mod algo;

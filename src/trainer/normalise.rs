@@ -8,7 +8,7 @@
 //! Invariants:
 //! - NORM-1: after a merge the moments are bit-equal on all ranks, and equal to those of one rank that saw
 //!   everything, but for rounding (1e-12).
-//! - NORM-2: observations of a rollout are normalised by the moments as they were at its beginning, so that
+//! - Observations of a rollout are normalised by the moments as they were at its beginning, so that
 //!   what is stored is what the policy saw; rewards by the moments that include the rollout, as they are not
 //!   seen before learning.
 

@@ -4,9 +4,9 @@
 //!
 //! Invariants:
 //! - SPAWN-1: no rank outlives the parent (parent-death signal) and none is left when the parent returns.
-//! - SPAWN-2: each signal reaches each rank once: ranks are in a process group of their own, so that a
+//! - Each signal reaches each rank once: ranks are in a process group of their own, so that a
 //!   terminal's Ctrl-C goes to the parent only, which passes it on.
-//! - SPAWN-3: when a rank fails, the others get a moment to notice it themselves, then SIGTERM, then SIGKILL;
+//! - When a rank fails, the others get a moment to notice it themselves, then SIGTERM, then SIGKILL;
 //!   the exit code is the worst.
 
 use super::error::TrainerError;

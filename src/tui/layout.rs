@@ -3,7 +3,7 @@
 //!
 //! Invariants:
 //! - UI-8: every rectangle lies inside the area given, whatever its size; a part that does not fit is empty.
-//! - UI-9: after [`layout`], every selection exists (or is `None`) and every scroll offset shows at least one
+//! - After [`layout`], every selection exists (or is `None`) and every scroll offset shows at least one
 //!   row.
 
 use crate::geometry::{Geometry, MIN_HEIGHT, MIN_WIDTH};

@@ -3,11 +3,11 @@
 //! Owner: the shell calls [`layout`], then [`view`], for each frame, and [`on_key`], [`on_mouse`],
 //! [`on_paste`] for each input; it carries out the [`Action`]s. Nothing here knows a clock, a terminal or a
 //! host. Invariants:
-//! - UI-1: [`view`] is a pure function of its arguments.
+//! - [`view`] is a pure function of its arguments.
 //! - UI-2: a selection is an id, never a row ([`state`]).
 //! - UI-3: failed and stuck ranks ignore filters ([`ranks`]).
 //! - UI-4: every command has a key, and says why when it cannot be used ([`keys`]).
-//! - UI-5: nothing here animates: without an event, a toast's end or a tick there is nothing to draw.
+//! - Nothing here animates: without an event, a toast's end or a tick there is nothing to draw.
 //! - UI-6: stop and quit work on the "too small" screen and while the view is frozen.
 //! - UI-11: neither [`layout`] nor [`view`] panics, whatever the size of the screen and whatever the model
 //!   holds.

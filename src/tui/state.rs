@@ -5,7 +5,7 @@
 //! [`crate::layout`]. Invariants:
 //! - UI-2: a selection is an id (rank, node, record number), never a row, so that it survives sorting,
 //!   filtering and arrivals.
-//! - UI-7: everything here is bounded: input lines by [`INPUT_LIMIT`], toasts by [`TOASTS`], overlays by
+//! - Everything here is bounded: input lines by [`INPUT_LIMIT`], toasts by [`TOASTS`], overlays by
 //!   [`OVERLAYS`].
 
 use crate::geometry::Geometry;

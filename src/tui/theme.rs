@@ -1,9 +1,9 @@
 //! Semantic colours and the glyph sets.
 //!
 //! Owner: the screen. Invariants:
-//! - THEME-1: only terminal palette colours (the colour-blind theme uses fixed mid-tone indices); never a
+//! - Only terminal palette colours (the colour-blind theme uses fixed mid-tone indices); never a
 //!   fixed white or black foreground, since users' backgrounds differ.
-//! - THEME-2: every meaning that a colour carries is also a letter, a glyph or a word, so `mono` loses
+//! - Every meaning that a colour carries is also a letter, a glyph or a word, so `mono` loses
 //!   nothing.
 
 use ratatui::style::{Color, Modifier, Style};

@@ -5,7 +5,7 @@
 
 use crate::support::hosts::{Loopback, TestBed};
 use crate::support::moments::{Moments, rounds};
-use crate::support::{Console, libtorch, rank_program, trainer, wait_until};
+use crate::support::{Console, rank_program, trainer, wait_until};
 use rankdeck_testkit::repository;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -278,7 +278,7 @@ mod with_the_trainer {
     fn a_run_listens_on_its_own_interface_only() {
         let Some(_) = trainer() else { return };
         let Some(bed) = TestBed::start(2) else { return };
-        let hosts = bed.hosts(2, 1, &libtorch());
+        let hosts = bed.hosts(2, 1, &bed.libtorch());
         let experiment = repository("configs/cartpole_ppo.toml");
         let args = ["run", experiment.to_str().unwrap(), "--set", "run.total_steps=1000000000"];
         let mut console = bed.console(&hosts, &args);
@@ -313,7 +313,7 @@ mod with_the_trainer {
         let Some(_) = trainer() else { return };
         for (nodes, nproc) in [(2, 2), (4, 1)] {
             let Some(bed) = TestBed::start(nodes) else { return };
-            let hosts = bed.hosts(nodes, nproc, &libtorch());
+            let hosts = bed.hosts(nodes, nproc, &bed.libtorch());
             let experiment = repository("configs/cartpole_ppo.toml");
             let mut console = bed.console(
                 &hosts,

@@ -36,12 +36,12 @@ SHA256 = {
     "nvidia_cuda_runtime-13.0.96-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl":
         "7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548",
 }
-# Of the torch wheel: compilers.
-DROPPED = ("torch/bin/",)
+# Of the torch wheel: compilers. The other program in that folder has to be there for `import torch`.
+DROPPED = ("torch/bin/protoc",)
 GIB = 1 << 30
 NEEDED_BYTES = int(1.8 * GIB)
 STAMP = "stamp.json"
-CONTENT = {"libtorch": TORCH, "format": 2, "requirements": REQUIREMENTS}
+CONTENT = {"libtorch": TORCH, "format": 3, "requirements": REQUIREMENTS}
 
 
 class Failure(Exception):
@@ -93,7 +93,7 @@ def adopt(folder):
         return False
     say(f"checking the libraries and modules that are in {folder}")
     wanted = {path: value for path, value in parse_record(record.read_text()).items()
-              if path.startswith("torch/") and not path.startswith(DROPPED) and (".so" in path or path.endswith(".py"))}
+              if path.startswith("torch/") and not path.startswith(DROPPED) and (".so" in path or path.endswith(".py") or path.startswith("torch/bin/"))}
     for path, value in wanted.items():
         file = folder / path
         if not file.is_file() or record_hash(sha256(file)) != value:

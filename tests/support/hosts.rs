@@ -2,7 +2,7 @@
 
 use super::sshd::{Sshd, keygen};
 use super::terminal::Terminal;
-use super::{Bench, Console, rankdeck};
+use super::{Bench, Console, libtorch, rankdeck};
 use rankdeck_testkit::{program, repository, skipped};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -103,6 +103,10 @@ impl TestBed {
     pub fn call(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.script);
         command.args(args).env("TESTBED_DIR", self.folder.path());
+        // Hosts have a /tmp and a /home of their own, which may hide libtorch and the libraries beside it.
+        if let Ok(libtorch) = libtorch().canonicalize() {
+            command.env("TESTBED_BIND", libtorch.parent().unwrap());
+        }
         command
     }
 
@@ -151,6 +155,12 @@ impl TestBed {
         words.extend(["--hosts", hosts.to_str().unwrap()]);
         let envs = [("TESTBED_DIR", folder.as_str()), ("RANKDECK_SSH_CONFIG", config.as_str())];
         Terminal::start_in(self.folder.path(), self.script.to_str().unwrap(), &words, &envs)
+    }
+
+    /// Where the hosts have this machine's libtorch, as a line of hosts.toml.
+    pub fn libtorch(&self) -> String {
+        let folder = libtorch().canonicalize().unwrap();
+        format!("libtorch = {:?}\n", Path::new("/mnt/bound").join(folder.file_name().unwrap()))
     }
 
     /// Breaks something.

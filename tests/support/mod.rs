@@ -30,10 +30,9 @@ pub fn trainer() -> Option<PathBuf> {
     None
 }
 
-/// Folder of libtorch, as a line of hosts.toml.
-pub fn libtorch() -> String {
-    let folder = std::env::var_os("LIBTORCH").map_or_else(|| repository(".libtorch/torch"), PathBuf::from);
-    format!("libtorch = {folder:?}\n")
+/// Folder of libtorch on this machine.
+pub fn libtorch() -> PathBuf {
+    std::env::var_os("LIBTORCH").map_or_else(|| repository(".libtorch/torch"), PathBuf::from)
 }
 
 /// tests/programs/rank.py as a command that needs no file on the host: what stands in `command = [...]`.

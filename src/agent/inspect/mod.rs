@@ -21,7 +21,7 @@
 //!   rank is in: what a helper has found by then is sent, and what it was still waiting for is named.
 //! - INSPECT-2: a helper that is stuck is left alone and counted; a rank with a stuck helper gets no second
 //!   one that reads its memory.
-//! - INSPECT-3: looking changes nothing about the rank: no signal, no interrupted system call, nothing
+//! - Looking changes nothing about the rank: no signal, no interrupted system call, nothing
 //!   started in it.
 
 pub mod descriptors;

@@ -8,9 +8,9 @@
 //! What it is worth: RAS counts launches, not completions, leaves out captured graphs and point-to-point
 //! calls, and says that all is well while every rank is inside the same kernel. It is a second witness, never
 //! the only one.
-//! - RAS-1: nothing that the other end sends or omits blocks longer than the deadline or takes more than
+//! - Nothing that the other end sends or omits blocks longer than the deadline or takes more than
 //!   [`BYTES`].
-//! - RAS-2: NCCL 2.28.7 and 2.28.9 leave out the comma after `nvml_dev` of a missing rank; that is read as if
+//! - NCCL 2.28.7 and 2.28.9 leave out the comma after `nvml_dev` of a missing rank; that is read as if
 //!   it were there.
 
 use serde::Deserialize;
@@ -219,7 +219,7 @@ pub fn parse(text: &str) -> Result<Report, String> {
     Ok(Report { version, communicators, text: Vec::new() })
 }
 
-/// The report with the commas that 2.28 leaves out (RAS-2): before a key that follows a value without one.
+/// The report with the commas that 2.28 leaves out: before a key that follows a value without one.
 fn mended(text: &str) -> String {
     let mut mended = String::with_capacity(text.len() + 64);
     let mut lines = text.lines().peekable();

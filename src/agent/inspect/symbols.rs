@@ -129,6 +129,24 @@ impl Modules {
         })
     }
 
+    /// A thread begins here: the program's entry point, or the C library, which starts all other threads.
+    ///
+    /// Unwinding also ends in the middle of a stack, where a record that is none leads to an empty one.
+    fn is_bottom(&self, address: u64) -> bool {
+        const C_LIBRARIES: [&str; 4] = ["libc.so", "libc-", "libpthread", "ld-musl"];
+        /// More than `_start` takes on any architecture, bytes.
+        const ENTRY_BYTES: u64 = 64;
+        let inside = self.loaded.iter().find(|loaded| (loaded.start..loaded.end).contains(&address));
+        inside.is_some_and(|loaded| {
+            let file = loaded.path.rsplit('/').next().unwrap_or(&loaded.path);
+            let entry = || object::File::parse(&loaded.map[..]).map(|elf| elf.entry());
+            C_LIBRARIES.iter().any(|name| file.starts_with(name))
+                || entry().is_ok_and(|entry| {
+                    (entry..entry + ENTRY_BYTES).contains(&address.wrapping_sub(loaded.bias))
+                })
+        })
+    }
+
     /// The frames of a stack, innermost first, and whether its bottom was reached.
     pub fn unwind(
         &mut self,
@@ -146,7 +164,10 @@ impl Modules {
             match frames.next() {
                 Ok(Some(FrameAddress::InstructionPointer(address))) => found.push(address),
                 Ok(Some(FrameAddress::ReturnAddress(address))) => found.push(address.get() - 1),
-                Ok(None) => return (found, true),
+                Ok(None) => {
+                    let whole = found.last().is_some_and(|last| self.is_bottom(*last));
+                    return (found, whole);
+                }
                 Err(_) => break,
             }
         }

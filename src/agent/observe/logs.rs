@@ -5,7 +5,7 @@
 //! Invariants:
 //! - LOG-1: every line has its number in the rank's log of this generation, whether it was delivered or
 //!   dropped.
-//! - LOG-2: memory per rank is bounded: one unfinished line, and the last [`LAST_LINES`].
+//! - Memory per rank is bounded: one unfinished line, and the last [`LAST_LINES`].
 //! - LOG-3: a log file grows to at most [`FILE_BYTES`]; then its content moves to `rank<r>.log.1` and it
 //!   begins anew.
 

@@ -4,7 +4,7 @@
 //! Owner: the agent of rank 0's host, one [`Picker`] per launch and one thread for event files. Invariants:
 //! - METRICS-1: at most one record per second and source; of several values of one name the last is told (of
 //!   `return` the mean), the others counted.
-//! - METRICS-2: at most [`NAMES`] names and [`FILES`] files; a file that is not an event file is left alone.
+//! - At most [`NAMES`] names and [`FILES`] files; a file that is not an event file is left alone.
 
 use rankdeck_proto::message::RecordEvent;
 use rankdeck_proto::tfrecord;

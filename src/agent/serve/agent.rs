@@ -2,7 +2,7 @@
 //! follows.
 //!
 //! Owner: the main thread, on a single-threaded runtime. It never waits for a disk, a driver, a console or a
-//! rank: those have threads or tasks of their own and report through bounded channels (AGENT-2).
+//! rank: those have threads or tasks of their own and report through bounded channels.
 
 use crate::identity;
 use crate::manifest::{self, Manifest, ManifestRank};

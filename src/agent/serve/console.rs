@@ -5,7 +5,7 @@
 //! - CONSOLE-1: a slow or stopped console holds up nobody: records are read from the spool when it is ready
 //!   for them, samples are replaced by newer ones, log lines over the bound are dropped and counted, and a
 //!   write that takes [`WRITE_PATIENCE`] ends the connection.
-//! - CONSOLE-2: only this user's processes are served.
+//! - Only this user's processes are served.
 
 use crate::observe::sample::Numbered;
 use crate::paths::own_uid;

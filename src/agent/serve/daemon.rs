@@ -2,8 +2,8 @@
 //!
 //! Owner: a short-lived process. Two that run at once are put in order by a lock beside the sockets.
 //! Invariants:
-//! - START-1: at most one agent serves a node of a run.
-//! - START-2: the agent keeps nothing of the process that started it: no terminal, no session, no open
+//! - At most one agent serves a node of a run.
+//! - The agent keeps nothing of the process that started it: no terminal, no session, no open
 //!   descriptor; an SSH `exec` returns at once.
 //! - START-3: a run belongs to the console that launched it: another one that makes up the same name is
 //!   refused, and may only attach to it.

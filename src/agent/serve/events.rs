@@ -3,7 +3,7 @@
 //! Owner: one task per connection on the agent's loop. Invariants:
 //! - EVENT-1: a line is read into at most [`LINE_BYTES`]; longer ones are skipped and counted, like lines
 //!   that are not events.
-//! - EVENT-2: only this user's processes may speak, and only for a rank of the current generation of this
+//! - Only this user's processes may speak, and only for a rank of the current generation of this
 //!   host.
 //! - EVENT-3: the first [`YOUNG_LINES`] lines of a connection are read as they come, so that a start is seen
 //!   at once; later ones once per turn, which is a round of samples or the end of a rank. In between they

@@ -3,7 +3,7 @@
 //! Owner: the agent's loop appends; a thread writes; consoles read. Invariants:
 //! - SPOOL-1: numbers are 1, 2, 3, ... without gaps, agent restarts included; a torn last line is cut off
 //!   when the file is opened.
-//! - SPOOL-2: a record is shown to readers after it was handed to the kernel, so that what a console has seen
+//! - A record is shown to readers after it was handed to the kernel, so that what a console has seen
 //!   survives the agent.
 //! - SPOOL-3: a disk that fails or hangs stops neither the agent nor its ranks: records wait in memory,
 //!   bounded, and are shown from there. Only beyond that bound are records lost, and then they are counted.

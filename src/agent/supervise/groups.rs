@@ -1,12 +1,12 @@
 //! Sessions, signals and the bonds between an agent and what it starts.
 //!
 //! Owner: the agent. Invariants:
-//! - GROUP-1: a signal goes to the process that was meant: it is sent through a pidfd after the start time
+//! - A signal goes to the process that was meant: it is sent through a pidfd after the start time
 //!   was compared.
-//! - GROUP-2: a rank is the leader of its own session, and the kernel kills it when the thread that spawned
+//! - A rank is the leader of its own session, and the kernel kills it when the thread that spawned
 //!   it ends; that thread lives as long as the agent.
-//! - GROUP-3: no descriptor of the agent but standard input, output and error reaches a child.
-//! - GROUP-4: in an agent every child is made by [`spawn`], so that spawning and reaping do not meet.
+//! - No descriptor of the agent but standard input, output and error reaches a child.
+//! - In an agent every child is made by [`spawn`], so that spawning and reaping do not meet.
 
 use crate::proc;
 use std::io;
@@ -39,7 +39,7 @@ pub fn ignore(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
-/// Sends a signal to exactly the process `pid` that started at `start` (GROUP-1); `false` when it is gone or
+/// Sends a signal to exactly the process `pid` that started at `start`; `false` when it is gone or
 /// not ours.
 pub fn signal(pid: u32, start: u64, signal: i32) -> bool {
     let Ok(fd) = pidfd(pid) else { return false };

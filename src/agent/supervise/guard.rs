@@ -2,11 +2,11 @@
 //!
 //! Owner: started early by each agent, in a session of its own, with a pipe that the agent writes a byte to
 //! every second. Invariants:
-//! - GUARD-1: when the agent dies, or stays stopped for [`STOPPED`], everything of the run is killed. A
+//! - When the agent dies, or stays stopped for [`STOPPED`], everything of the run is killed. A
 //!   stopped agent holds every other safeguard still: its lease, its sweep, its parent-death signal.
-//! - GUARD-2: it touches only what this very agent started (`RANKDECK_AGENT`), since the next agent of the
+//! - It touches only what this very agent started (`RANKDECK_AGENT`), since the next agent of the
 //!   run may be at work already.
-//! - GUARD-3: a machine that was suspended has not been without its agent: only time that the guard itself
+//! - A machine that was suspended has not been without its agent: only time that the guard itself
 //!   was running counts.
 
 use crate::paths::RunPaths;
@@ -140,7 +140,7 @@ pub fn main(watch: &Watch) -> io::Result<()> {
             return Ok(());
         }
         let now = Instant::now();
-        // A gap far above the wait means that this process did not run either (GUARD-3).
+        // A gap far above the wait means that this process did not run either.
         let passed = now.duration_since(last_look);
         let was_away = passed > LOOK + Duration::from_secs(2);
         last_look = now;

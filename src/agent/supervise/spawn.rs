@@ -1,6 +1,6 @@
 //! Starting ranks: program, environment, working folder, log file.
 //!
-//! Owner: one thread that lives as long as the agent (GROUP-2): the parent-death signal fires when the
+//! Owner: one thread that lives as long as the agent: the parent-death signal fires when the
 //! *thread* that forked ends. It is also the only place that may wait for a slow file system on the way to
 //! `exec`.
 

@@ -4,7 +4,7 @@
 //! rank (left by `setsid`), the tree below the agent (an agent that died has none), the mark in the
 //! environment (a program may clear it). Whatever one of them catches is extended by all its descendants.
 //! Invariants:
-//! - SWEEP-1: "nothing left" needs two looks in a row that find nothing, since processes fork while `/proc`
+//! - "nothing left" needs two looks in a row that find nothing, since processes fork while `/proc`
 //!   is read.
 //! - SWEEP-2: a zombie does not count as a survivor; its parent reaps it.
 //! - SWEEP-3: a process of another run is never touched: run, run directory and node of a mark must all
@@ -183,7 +183,7 @@ pub fn deliver(ident: Ident, signal: i32) -> bool {
 }
 
 /// Ends everything in scope: SIGTERM for `polite`, then SIGKILL again and again until nothing is left
-/// (SWEEP-1) or `within` is over. Blocks.
+/// or `within` is over. Blocks.
 pub fn kill_all(scope: &Scope, polite: Duration, within: Duration) -> Vec<Survivor> {
     let begun = Instant::now();
     let mut looks_without_any = 0;

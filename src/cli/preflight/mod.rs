@@ -1,10 +1,10 @@
 //! Preflight: nothing starts that cannot work. One command per host asks for everything, here it is judged.
 //!
 //! Owner: `rankdeck check`, and `rankdeck run` before it opens a link. Invariants:
-//! - CHECK-1: a check fails only for what is sure to keep the run from working; everything else that people
+//! - A check fails only for what is sure to keep the run from working; everything else that people
 //!   should know is a warning.
 //! - CHECK-2: every failure and warning says what would help, and which line of which file decides it.
-//! - CHECK-3: nothing is started, and nothing stays on a host but the agent itself.
+//! - Nothing is started, and nothing stays on a host but the agent itself.
 
 mod ask;
 mod compare;

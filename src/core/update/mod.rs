@@ -2,8 +2,8 @@
 //! them.
 //!
 //! Owner: [`crate::Core::handle`]. Invariants:
-//! - UPDATE-1: no part panics, whatever the event; indices from outside are checked.
-//! - UPDATE-2: what is decided depends on facts and time only, not on which event brought them.
+//! - No part panics, whatever the event; indices from outside are checked.
+//! - What is decided depends on facts and time only, not on which event brought them.
 #![deny(clippy::wildcard_enum_match_arm)]
 
 mod agent;

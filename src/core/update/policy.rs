@@ -4,7 +4,7 @@
 //! one. Invariants:
 //! - RESTART-1: a mistake in the configuration is never tried again.
 //! - RESTART-2: at most `max_restarts`, at most `no_progress` in a row without a new checkpoint or iteration.
-//! - RESTART-3: a generation on other hosts is planned and shown before anything is stopped. When there is no
+//! - A generation on other hosts is planned and shown before anything is stopped. When there is no
 //!   such plan, the run goes on as it is.
 //! - RESTART-4: a host that was excluded without a verified stop is told to stop when it comes back. The
 //!   run's stop counts as proved only then.
@@ -320,7 +320,7 @@ fn add_host(ctx: &mut Ctx<'_>, host: Host) -> NodeRank {
     node
 }
 
-/// A change of hosts is wanted: it is planned as soon as all new hosts have answered (RESTART-3).
+/// A change of hosts is wanted: it is planned as soon as all new hosts have answered.
 pub(super) fn changing(ctx: &mut Ctx<'_>) {
     let Some(change) = ctx.session.run.change.clone() else { return };
     let Some(present) = ctx.model.plan.clone() else { return };

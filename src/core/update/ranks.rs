@@ -1,7 +1,7 @@
 //! The lives of ranks, and what ranks report.
 //!
 //! History (evaluations, checkpoints, charts) is kept over all generations. Lives, joins and failures belong
-//! to the present one (RUN-3).
+//! to the present one.
 
 use super::records::At;
 use crate::join::Joined;

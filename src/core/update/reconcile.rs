@@ -1,6 +1,6 @@
 //! What follows from the facts: the next stage, orders to hosts, the end.
 //!
-//! Orders are levels (HOST-1): each call compares what is wanted with what was sent on the present
+//! Orders are levels: each call compares what is wanted with what was sent on the present
 //! connection.
 
 use super::drain::{draining, finish};

@@ -10,14 +10,14 @@
 //! `facts` put it into words, `draft` makes the verdict of it, and `card_builder` its card.
 //!
 //! Invariants:
-//! - WATCH-1: one incident per root: a death, a frozen process or a silent host explains the waits of the
+//! - One incident per root: a death, a frozen process or a silent host explains the waits of the
 //!   others.
 //! - WATCH-2: only ages measured on one host's own clock decide; ages of different hosts are never
 //!   subtracted.
-//! - WATCH-3: a verdict is told when it appears or changes its severity or reason, once more when a close
+//! - A verdict is told when it appears or changes its severity or reason, once more when a close
 //!   look at its rank has come, and once more, `cleared`, when it is gone.
-//! - WATCH-4: detection never acts; the policy is applied by `update`, and never to a silent host.
-//! - WATCH-5: red needs two samples a second apart without any progress, except for hard facts and differing
+//! - Detection never acts; the policy is applied by `update`, and never to a silent host.
+//! - Red needs two samples a second apart without any progress, except for hard facts and differing
 //!   calls.
 #![deny(clippy::wildcard_enum_match_arm)]
 

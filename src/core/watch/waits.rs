@@ -8,7 +8,7 @@
 //! offline.)
 //!
 //! Invariants:
-//! - WAITS-1: nothing is said about a group while any member of it moved within [`STILL_MS`], or while a
+//! - Nothing is said about a group while any member of it moved within [`STILL_MS`], or while a
 //!   member that may be guilty is silent.
 //! - WAITS-2: the result does not depend on the order of ranks or hosts, except for the choice among equals,
 //!   which is by rank.

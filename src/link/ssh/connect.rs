@@ -1,6 +1,6 @@
 //! From a target to a logged-in session: TCP (or jumps), handshake, host key, login.
 //!
-//! Owner: the calling thread, which then owns the [`Connection`]. Invariants: SSH-1, SSH-2, SSH-4, SSH-5 of the parent module.
+//! Owner: the calling thread, which then owns the [`Connection`]. Invariants: SSH-1, SSH-5 of the parent module.
 
 use super::connection::{Connection, Permit};
 use super::known_hosts::{self, HostKeyCheck, KnownHosts};
@@ -286,7 +286,7 @@ fn handshake(connection: &mut Connection, operator: &mut dyn Operator) -> Result
     })
 }
 
-/// SSH-2. On `yes` the key is remembered.
+/// On `yes` the key is remembered.
 fn check_host_key(
     connection: &Connection,
     known: &KnownHosts,

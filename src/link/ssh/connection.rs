@@ -1,6 +1,6 @@
 //! A logged-in session, and the count of those that are being made.
 //!
-//! Owner: the thread that made it. Invariants: SSH-4, SSH-5 of the parent module.
+//! Owner: the thread that made it. Invariants: SSH-5 of the parent module.
 
 use super::Operator;
 use super::user_config::SshTarget;

@@ -3,7 +3,7 @@
 //! Why kept at all: an upload needs a second session and a broken link a new one, at night too; and four hosts with one key should
 //! ask once. Owner: this module. Invariants:
 //! - RING-1: a secret is never written anywhere, never formatted, and overwritten when it is dropped.
-//! - RING-2: one question at a time about one secret; others who need it wait and then use the answer.
+//! - One question at a time about one secret; others who need it wait and then use the answer.
 
 use super::{Operator, wait};
 use std::collections::{HashMap, HashSet};

@@ -4,10 +4,10 @@
 //! passphrases the user has typed and the count of handshakes in flight. Invariants:
 //! - SSH-1: a session never blocks: every call that would is repeated after `poll` until its own deadline ([`wait::until`]), because
 //!   libssh2's timeouts do not work in this mode and its blocking mode hangs when both streams of a channel are busy.
-//! - SSH-2: the host key is compared, byte for byte, before anything of the user's is offered ([`known_hosts`]).
+//! - The host key is compared, byte for byte, before anything of the user's is offered ([`known_hosts`]).
 //! - SSH-3: bulk data travel on a session of their own, in one direction ([`upload`]); libssh2 stalls when both directions are
 //!   busy during a key re-exchange.
-//! - SSH-4: at most eight handshakes are in flight per server or jump host (`MAX_HANDSHAKES`), since sshd drops bursts at random
+//! - At most eight handshakes are in flight per server or jump host (`MAX_HANDSHAKES`), since sshd drops bursts at random
 //!   (MaxStartups); a connection that is dropped all the same is tried again a few times, after waits that differ.
 //! - SSH-5: the socket is shut down before a session is dropped, so that freeing it can neither wait nor leak.
 

@@ -6,7 +6,7 @@
 //!
 //! Invariants:
 //! - ADAM-1: parameters equal libtorch's Adam within 1e-6 after many steps.
-//! - ADAM-2: the result depends on parameters, gradients, moments, step count and learning rate only: ranks
+//! - The result depends on parameters, gradients, moments, step count and learning rate only: ranks
 //!   with equal gradients stay equal bit by bit, whatever their CPUs.
 
 use crate::distributed::memory::{floats, floats_mut};

@@ -4,7 +4,7 @@
 //!
 //! Invariants:
 //! - BATCH-1: every transition is in exactly one minibatch of an epoch.
-//! - BATCH-2: with [`NormAdv::World`] the moments are those of the minibatch over all ranks: one collective
+//! - With [`NormAdv::World`] the moments are those of the minibatch over all ranks: one collective
 //!   per epoch, tag `advantages`.
 
 use super::super::distributed::upload::{upload, upload_slice};

@@ -4,11 +4,11 @@
 //! owns its environments, its networks and what an iteration does with them.
 //!
 //! Invariants of every algorithm:
-//! - ALGO-1: [`Algorithm::iterate`] makes the same collectives in the same order on all ranks: their number
+//! - [`Algorithm::iterate`] makes the same collectives in the same order on all ranks: their number
 //!   depends on settings, counters that are equal on all ranks, and reduced values only.
-//! - ALGO-2: parameters, targets and everything else that must be equal on all ranks is copied from rank 0
+//! - Parameters, targets and everything else that must be equal on all ranks is copied from rank 0
 //!   when the algorithm is made, and [`IterationStats::chain`] covers it.
-//! - ALGO-3: the result depends on state, seed and iteration only: a restored algorithm continues with the
+//! - The result depends on state, seed and iteration only: a restored algorithm continues with the
 //!   same bits, unless its file says otherwise.
 
 pub(crate) mod a2c;

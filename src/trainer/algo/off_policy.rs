@@ -10,7 +10,7 @@
 //!   iteration (tag `replay_ready`) decides it.
 //! - OFFPOLICY-2: the transitions of an update come from a stream named by rank and number of the update: it
 //!   needs no saving.
-//! - OFFPOLICY-3: `env_step` and `samples` count accepted actions; dummy steps across a reset count nowhere.
+//! - `env_step` and `samples` count accepted actions; dummy steps across a reset count nowhere.
 
 use super::{Algorithm, BuildContext, IterationStats, Stat, StepContext, shown};
 use crate::collect::{Interval, RankCounters};

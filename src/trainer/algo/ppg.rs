@@ -8,8 +8,8 @@
 //! phases.
 //!
 //! Invariants:
-//! - PPG-1: phases follow from counters that are equal on all ranks.
-//! - PPG-2: the auxiliary phase goes over exactly the rollouts of the policy phase before it. They are not
+//! - Phases follow from counters that are equal on all ranks.
+//! - The auxiliary phase goes over exactly the rollouts of the policy phase before it. They are not
 //!   part of a checkpoint: a resumed run begins a new policy phase.
 
 use super::batch::{Batches, shuffle};

@@ -7,9 +7,9 @@
 //! minibatch, as CleanRL does, unless `norm_adv_over = "world"`.
 //!
 //! Invariants:
-//! - PPO-1: every rank makes the same number of updates: the target-KL decision uses the KL averaged over all
+//! - Every rank makes the same number of updates: the target-KL decision uses the KL averaged over all
 //!   ranks.
-//! - PPO-2: the host waits for the device once per iteration, and once per epoch with a target KL. In an
+//! - The host waits for the device once per iteration, and once per epoch with a target KL. In an
 //!   update it waits for collectives only, and those waits are bounded.
 
 use super::batch::Batches;
@@ -100,7 +100,7 @@ impl Epochs<'_> {
         Ok(())
     }
 
-    /// The KL estimate, averaged over all ranks (PPO-1), is over its bound.
+    /// The KL estimate, averaged over all ranks, is over its bound.
     fn is_too_far(&self, kl: f64, ctx: &StepContext<'_>) -> Result<bool, TrainerError> {
         let mut kl = [kl];
         ctx.group.all_reduce_f64(&mut kl, ReduceOp::Avg, "target_kl")?;

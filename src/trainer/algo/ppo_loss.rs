@@ -88,7 +88,7 @@ pub struct LossStats {
 }
 
 impl LossStats {
-    /// Adds a minibatch without waiting for the device (PPO-2).
+    /// Adds a minibatch without waiting for the device.
     pub fn add(&mut self, losses: Losses, clip: f64) -> Result<(), TchError> {
         let share = tch::no_grad(|| {
             let apart = losses.log_ratio.f_exp()?.f_sub_scalar(1.0)?.f_abs()?;

@@ -10,7 +10,7 @@
 //!   ranks: one collective each. The count depends on the number of updates only.
 //! - SAC-2: critics, targets, actor and entropy weight stay equal bit by bit over the ranks; all are
 //!   broadcast at the start and covered by the fingerprint.
-//! - SAC-3: the actor's loss changes no critic.
+//! - The actor's loss changes no critic.
 
 use super::adam::Adam;
 use crate::distributed::upload::upload_slice;
@@ -208,7 +208,7 @@ impl SacLearner {
     }
 
     fn actor_step(&mut self, now: &Tensor, noise: &Tensor, group: &ProcessGroup) -> Result<(), TrainerError> {
-        // SAC-3: gradients flow through the critics to the actions, and no further.
+        // Gradients flow through the critics to the actions, and no further.
         let critics =
             self.networks.critics.tensors().iter().map(Tensor::f_detach).collect::<Result<Vec<_>, _>>()?;
         let drawn = self.networks.draw(now, noise)?;

@@ -6,8 +6,8 @@
 //! `find_unused_parameters`; CleanRL's flat reduce skips them and can then disagree between ranks).
 //!
 //! Invariants:
-//! - DDP-1: after `new`, parameters and buffers are bit-equal on all ranks.
-//! - DDP-2: `reduce` exchanges the same sizes in the same order on all ranks, whatever the data.
+//! - After `new`, parameters and buffers are bit-equal on all ranks.
+//! - `reduce` exchanges the same sizes in the same order on all ranks, whatever the data.
 //! - DDP-3: gradients are averaged ([`Averaging`] says over what), and clipped after that.
 //! - DDP-4: an optimiser that replaced a `.grad` (`zero_grad` setting it to none) loses nothing: the next
 //!   `reduce` copies the new one.

@@ -10,11 +10,11 @@
 //! Operations in MPICH, 2005, section 4.5).
 //!
 //! Invariants:
-//! - DIRECT-1: both ends of an exchange combine (value of the lower rank, value of the higher rank), so that
+//! - Both ends of an exchange combine (value of the lower rank, value of the higher rank), so that
 //!   all ranks end with the same bits.
-//! - DIRECT-2: every message begins with its sender's call. Data of another collective are not used, and the
+//! - Every message begins with its sender's call. Data of another collective are not used, and the
 //!   error names the sender.
-//! - DIRECT-3: no wait exceeds its deadline, and the error names the rank that did not answer.
+//! - No wait exceeds its deadline, and the error names the rank that did not answer.
 
 use super::collective::{CollectiveNote, WORDS, describe};
 use super::error::{BackendError, DistErrorKind};

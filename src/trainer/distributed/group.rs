@@ -348,7 +348,7 @@ impl ProcessGroup {
             .of(0, call.op, call.tag)
     }
 
-    /// A failure inside a collective: the group is unusable from here on (DIST-4).
+    /// A failure inside a collective: the group is unusable from here on.
     pub(super) fn broke(&self, call: &CollectiveCall<'_>, failure: BackendError) -> DistError {
         let text = match failure.kind {
             DistErrorKind::Timeout => {

@@ -1,8 +1,8 @@
 //! Connections between the ranks that exchange with each other ([`super::direct`]), made through the store.
 //!
 //! Owner: Gloo's transport, while it opens. Invariants:
-//! - MESH-1: the lower rank of two listens, the higher one connects, on the addresses that Gloo uses as well.
-//! - MESH-2: a connecting rank shows a token from the store. Connections without it are closed.
+//! - The lower rank of two listens, the higher one connects, on the addresses that Gloo uses as well.
+//! - A connecting rank shows a token from the store. Connections without it are closed.
 
 use super::direct::{DirectAllReduce, partners};
 use super::error::{BackendError, DistErrorKind};

@@ -9,7 +9,7 @@
 //! - DIST-2: nothing here waits without a limit; when time is up, the error names the collective.
 //! - DIST-3: no failure of another rank ends this process: C++ exceptions, those in Gloo's own threads
 //!   included, become [`DistError`]s.
-//! - DIST-4: a group that failed once refuses every later call, since its ranks no longer agree on the next
+//! - A group that failed once refuses every later call, since its ranks no longer agree on the next
 //!   one.
 //! - DIST-5: what is exchanged depends on shapes, never on data: unused parameters contribute zeros.
 

@@ -4,8 +4,8 @@
 //! communicator's asynchronous error and an event on the stream until the operation is done, has failed or is
 //! out of time. After a failure NCCL's operation normally never ends, so the communicator is aborted.
 //! Invariants:
-//! - NCCL-1: nothing waits inside NCCL or CUDA; the only waits are polls with a deadline.
-//! - NCCL-2: an operation starts after everything that libtorch put on its stream before, and the call
+//! - Nothing waits inside NCCL or CUDA; the only waits are polls with a deadline.
+//! - An operation starts after everything that libtorch put on its stream before, and the call
 //!   returns after it is done, so that libtorch needs no event of ours.
 
 use super::bounded::within;
@@ -242,7 +242,7 @@ impl Nccl {
         }
     }
 
-    /// Polls until done; aborts on errors and at the deadline (NCCL-1).
+    /// Polls until done; aborts on errors and at the deadline.
     fn poll(
         &self,
         what: &str,
@@ -365,7 +365,7 @@ impl CollectiveTransport for Nccl {
         if comm.is_null() {
             return;
         }
-        // SAFETY: the communicator is alive and all its operations are done (NCCL-2).
+        // SAFETY: the communicator is alive and all its operations are done.
         let status = unsafe { (self.api.comm_finalize)(comm) };
         if self.settle("cannot finalize", status, deadline).is_ok() {
             self.comm.set(std::ptr::null_mut());

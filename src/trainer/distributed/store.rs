@@ -2,7 +2,7 @@
 //! other.
 //!
 //! Owner: the process group. Invariants:
-//! - STORE-1: all keys carry the generation, so that a leftover of an earlier one cannot join.
+//! - All keys carry the generation, so that a leftover of an earlier one cannot join.
 //! - STORE-2: a second process with the same rank is refused.
 
 use super::error::{BackendError, DistErrorKind};

@@ -2,8 +2,8 @@
 //! JSON.
 //!
 //! Owner: the process group. Invariants:
-//! - VALUES-1: values are reduced in their own type: nothing is converted on the way.
-//! - VALUES-2: an object takes one collective up to 4 KiB, else two. All ranks decide by the length that the
+//! - Values are reduced in their own type: nothing is converted on the way.
+//! - An object takes one collective up to 4 KiB, else two. All ranks decide by the length that the
 //!   first one has.
 
 use super::error::{BackendError, DistError, DistErrorKind};

@@ -131,7 +131,7 @@ pub enum Actions<'a> {
 pub enum EnvPurpose {
     /// Training: Atari lives may end episodes, rewards may be clipped.
     Train,
-    /// Evaluation: whole games and raw rewards, seeds disjoint from training (SEEDS-4). The global index is
+    /// Evaluation: whole games and raw rewards, seeds disjoint from training. The global index is
     /// the number of the episode.
     Evaluate,
 }

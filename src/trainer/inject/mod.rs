@@ -7,8 +7,8 @@
 //! they happen.
 //!
 //! Invariants:
-//! - INJECT-1: a build without the feature knows no fault: the flag is refused and the variable is not read.
-//! - INJECT-2: a fault happens only on the ranks it names, and once, except those that go on by their
+//! - A build without the feature knows no fault: the flag is refused and the variable is not read.
+//! - A fault happens only on the ranks it names, and once, except those that go on by their
 //!   definition.
 
 #[cfg(feature = "inject")]

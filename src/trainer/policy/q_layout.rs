@@ -8,7 +8,7 @@
 //! - QNET-2: names and shapes without dueling are those of CleanRL's dqn.py and dqn_atari.py
 //!   (`network.0.weight`). With dueling, `value.*` and `advantage.*` follow the shared `network.*`, each with
 //!   one hidden layer as wide as what comes in (DI-engine's `DuelingHead`).
-//! - QNET-3: with convolutions and dueling, the layer behind the convolutions is linear (DI-engine's
+//! - With convolutions and dueling, the layer behind the convolutions is linear (DI-engine's
 //!   `ConvEncoder`); elsewhere every hidden layer is followed by the activation: ReLU in both references.
 
 use super::layout::{InitialValues, Layer, ParameterEntry};
@@ -27,7 +27,7 @@ pub struct QLayout {
     pub shared: Vec<Layer>,
     /// Between dense layers; convolutions have ReLU.
     pub activation: Activation,
-    /// No activation behind the last shared layer (QNET-3).
+    /// No activation behind the last shared layer.
     pub linear_end: bool,
     /// State value; empty without dueling.
     pub value: Vec<Layer>,

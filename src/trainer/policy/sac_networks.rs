@@ -7,7 +7,7 @@
 //! - SACNET-1: an action is `tanh(u) * scale + bias` within the environment's bounds, for `u` drawn from the
 //!   actor's Gaussian; its log-probability has the change of variables in it (Haarnoja et al. 2018, appendix
 //!   C).
-//! - SACNET-2: the logarithm of the deviation stays within -5 and 2.
+//! - The logarithm of the deviation stays within -5 and 2.
 
 use super::layout::{ParameterEntry, initial};
 use super::parameters::Parameters;

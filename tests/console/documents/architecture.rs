@@ -1,6 +1,6 @@
-//! docs/ARCHITECTURE.md against Cargo and the sources: edges between crates, versions.
+//! docs/ARCHITECTURE.md against Cargo and the sources: edges between crates, versions, numbered rules.
 
-use super::{between, read, repository};
+use super::{between, files, read, repository};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -112,4 +112,82 @@ fn versions_of_dependencies_stand_once_each_with_its_reason_and_a_user() {
             "{name} of [workspace.dependencies] needs its reason in a comment"
         );
     }
+}
+
+/// Names such as `PLAN-2` in a text.
+fn rules(text: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for word in text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-') {
+        if let Some((name, number)) = word.split_once('-')
+            && name.len() > 1
+            && name.bytes().all(|byte| byte.is_ascii_uppercase())
+            && !number.is_empty()
+            && number.bytes().all(|byte| byte.is_ascii_digit())
+        {
+            found.insert(word.to_string());
+        }
+    }
+    found
+}
+
+/// Rules that the names of functions cite: `plan_2_sizes_...`, `report_1_and_2_...`.
+fn cited_by_names(text: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for rest in text.split("fn ").skip(1) {
+        let name: &str = rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap_or("");
+        let mut prefix = "";
+        for part in name.split('_') {
+            match part.bytes().all(|byte| byte.is_ascii_digit()) {
+                true if !part.is_empty() && !prefix.is_empty() => {
+                    found.insert(format!("{}-{part}", prefix.to_uppercase()));
+                }
+                _ if part == "and" => {}
+                _ => prefix = part,
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_numbered_rule_has_a_test_and_every_citation_a_rule() {
+    let (mut defined, mut cited) = (BTreeMap::<String, String>::new(), BTreeSet::new());
+    let mut mentioned = Vec::new();
+    for path in files(&["src", "tests", "benches"], ".rs") {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let path = path.strip_prefix(repository()).unwrap().display().to_string();
+        for line in text.lines().filter_map(|line| line.strip_prefix("//! - ")) {
+            let name = line.split(':').next().unwrap_or("");
+            if rules(name).contains(name) {
+                defined.entry(name.to_string()).or_insert_with(|| path.clone());
+            }
+        }
+        let tests = path.starts_with("tests/") || path.contains("/tests") || path.contains("_tests.rs");
+        let from = if tests { Some(0) } else { text.find("#[cfg(test)]") };
+        if let Some(from) = from {
+            cited.extend(rules(&text[from..]));
+            cited.extend(cited_by_names(&text[from..]));
+        }
+        mentioned.push((path, rules(&text)));
+    }
+    for path in files(&["docs"], ".md") {
+        let text = std::fs::read_to_string(&path).unwrap();
+        mentioned.push((path.display().to_string(), rules(&text)));
+    }
+    let untested: Vec<String> = defined
+        .iter()
+        .filter(|(name, _)| !cited.contains(*name))
+        .map(|(name, path)| format!("{name} in {path}"))
+        .collect();
+    assert!(untested.is_empty(), "numbered rules that no test cites: {untested:#?}");
+    let families: BTreeSet<&str> = defined.keys().map(|name| name.split('-').next().unwrap()).collect();
+    let dangling: Vec<String> = mentioned
+        .iter()
+        .flat_map(|(path, names)| names.iter().map(move |name| (path, name)))
+        .filter(|(_, name)| {
+            families.contains(name.split('-').next().unwrap()) && !defined.contains_key(*name)
+        })
+        .map(|(path, name)| format!("{name} in {path}"))
+        .collect();
+    assert!(dangling.is_empty(), "rules that are cited and not defined: {dangling:#?}");
 }
