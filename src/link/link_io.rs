@@ -1,7 +1,6 @@
 //! What a link's thread exchanges with its driver: states and messages out, orders and answers in.
 //!
-//! Owner: the link's thread. Implements [`Operator`], so that logins can ask the user. Invariants: LINK-1 and LINK-4 of
-//! the parent module.
+//! Owner: the link's thread. Implements [`Operator`], so that logins can ask the user.
 
 use super::inbox::Inbox;
 use super::{AgentReply, LinkCommand, LinkEvent, Prompter, Wait};
