@@ -48,6 +48,7 @@ pub enum CollectiveFate {
 }
 
 /// The calls that faults make instead of a collective, or before it.
+#[cfg_attr(not(feature = "inject"), allow(dead_code, reason = "only injected faults call them"))]
 pub trait Collectives {
     /// Why a call failed.
     type Error;
