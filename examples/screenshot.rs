@@ -221,15 +221,18 @@ fn draw(out: &mut String, style: &Style, cells: &[(u16, char)], row: u16, column
     ] {
         attributes.push_str(if holds { attribute } else { "" });
     }
-    let places: Vec<String> = text.iter().map(|(column, _)| format!("{:.1}", x(*column))).collect();
-    let text: String = text.iter().map(|(_, c)| *c).collect();
     let baseline = y + CELL_HEIGHT * 0.75;
-    let _ = writeln!(
-        out,
-        "<text x=\"{}\" y=\"{baseline:.1}\" fill=\"{colour}\"{attributes}>{}</text>",
-        places.join(" "),
-        text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-    );
+    // Word by word: some programs take the place of the first character only.
+    for word in text.chunk_by(|(left, _), (right, _)| left + 1 == *right) {
+        let places: Vec<String> = word.iter().map(|(column, _)| format!("{:.1}", x(*column))).collect();
+        let text: String = word.iter().map(|(_, c)| *c).collect();
+        let _ = writeln!(
+            out,
+            "<text x=\"{}\" y=\"{baseline:.1}\" fill=\"{colour}\"{attributes}>{}</text>",
+            places.join(" "),
+            text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+        );
+    }
 }
 
 /// The dots of a braille character as a path: few fonts have them at the right width.
