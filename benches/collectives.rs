@@ -1,6 +1,7 @@
 //! Time of one collective over Gloo on this machine, from 4 B to 64 MiB.
 //!
-//! `cargo bench -p rankdeck-trainer --bench collectives -- [RANKS]` starts that many ranks (2 by default) by running itself again (BENCH_SIZES: bytes of the
+//! `cargo bench -p rankdeck-trainer --bench collectives -- [RANKS]` starts that many ranks (2 by default) by
+//! running itself again (BENCH_SIZES: bytes of the
 //! all-reduces, with commas between), and rank 0 prints a table: 5th percentile, median and 95th percentile in microseconds, the CPU time of rank 0's whole process per call, and bytes per rank over the median (what NCCL's
 //! tests call algorithm bandwidth). On a machine that does other things as well, CPU time and 5th percentile say most.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a benchmark has nobody to report to

@@ -1,6 +1,7 @@
 //! What the user wrote: hosts, experiments; errors with source spans.
 //!
-//! A file is parsed into a [`document`] that remembers places, overridden (`--set`), compared with the [schema](rankdeck_types::schema), checked key against key,
+//! A file is parsed into a [`document`] that remembers places, overridden (`--set`), compared with the
+//! [schema](rankdeck_types::schema), checked key against key,
 //! and only then read by serde into [`Host`](rankdeck_types::host::Host) and
 //! [`Experiment`](rankdeck_types::experiment::Experiment).
 //! Invariants:

@@ -96,7 +96,8 @@ pub fn read_started(
     }
 }
 
-/// The JSON text after the `RANKDECK-...` word of an agent's answer in `bytes`, once its line is complete; our own markers carry none.
+/// The JSON text after the `RANKDECK-...` word of an agent's answer in `bytes`, once its line is complete;
+/// our own markers carry none.
 pub fn answer(bytes: &[u8]) -> Option<String> {
     let complete = bytes.split_inclusive(|&byte| byte == b'\n').filter(|line| line.ends_with(b"\n"));
     complete.filter(|line| line.starts_with(b"RANKDECK-")).find_map(|line| {

@@ -1,6 +1,7 @@
 //! Files to a host, in pieces, so that a broken link costs one piece and not the file.
 //!
-//! Owner: the link's thread; pieces travel on a session of their own (SSH-3). A file of more than one piece is gathered in
+//! Owner: the link's thread; pieces travel on a session of their own (SSH-3). A file of more than one piece
+//! is gathered in
 //! `CACHE/pieces`, where names are made of the file's hash and the piece's number. At the end the pieces are joined,
 //! measured and hashed there. Invariants:
 //! - A piece that is there in its whole length is never sent again, whichever console sent it.

@@ -111,7 +111,8 @@ pub struct RemoteScript<'a> {
     pub within: Duration,
 }
 
-/// Sees to it that the host of `connection` has `package`, and runs an remote with it. Where everything is in place already, this is one
+/// Sees to it that the host of `connection` has `package`, and runs a remote script with it. Where everything is in
+/// place already, this is one
 /// command: start files of a shell may cost more than all the rest. Uploads go over a session of their own to the same target (SSH-3).
 pub fn run(
     connection: &Connection,

@@ -25,7 +25,8 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Further attempts before the first success: sshd drops bursts of logins at random.
 const RETRIES: u32 = 3;
-/// No further attempt before the first success after this time: a host that answers nothing is not waited for four times.
+/// No further attempt before the first success after this time: a host that answers nothing is not waited for
+/// four times.
 const HOPE: Duration = Duration::from_secs(15);
 /// Starts the thread of a link.
 pub fn start(
@@ -167,7 +168,8 @@ fn one_shot(
                     (failures, furthest) = (0, one_shot_io.reported);
                 }
                 failures += 1;
-                // One more try; a host that is down or takes half a minute for nothing is not worth more of the user's time.
+                // One more try; a host that is down or takes half a minute for nothing is not worth more of
+                // the user's time.
                 let hopeless = failures > 1 || began.elapsed() >= HOPE;
                 if hopeless && (furthest == 0 || failures > RETRIES) {
                     return Err(error);

@@ -1,8 +1,10 @@
 //! Simulated hosts: links that end in no machine. For demonstrations, scale tests and tests of the screen.
 //!
 //! They speak exactly what agents speak, so that everything above a link cannot tell the difference. A world is what its
-//! hosts share: how far training has come, which is a pure function of time (`simulated_training`); each host is one task
-//! (`host`) that turns it into records, samples and log lines. Time is tokio's: pausing it pauses the world, and the same
+//! hosts share: how far training has come, which is a pure function of time (`simulated_training`); each host
+//! is one task
+//! (`host`) that turns it into records, samples and log lines. Time is tokio's: pausing it pauses the world,
+//! and the same
 //! seed gives the same run.
 //!
 //! Owner of each task: its link; it ends on `Close`, or when nobody listens. No lock is held over an await.

@@ -8,7 +8,8 @@
 //!
 //! Owner: the link's thread. Invariants:
 //! - The agent step's `srun` is never signalled: a signal to srun is SIGKILL for everything in the step, at
-//!   once. It has a session of its own, so that a terminal's ctrl-c does not reach it, and it outlives the console. A run
+//!   once. It has a session of its own, so that a terminal's ctrl-c does not reach it, and it outlives the
+//!   console. A run
 //!   ends when its agents have verified its stop.
 //! - Slurmstepd passes on whole lines of limited length, so frames travel as base64 lines
 //!   ([`rankdeck_proto::lines`]).
@@ -142,7 +143,8 @@ impl AgentTransport for SlurmTransport<'_> {
     }
 }
 
-/// Runs `rankdeck agent ARGS` on a node and gives back its answer. Upload goes into this machine's cache, as nodes share their home folders.
+/// Runs `rankdeck agent ARGS` on a node and gives back its answer. Uploads go into this machine's cache, as
+/// nodes share their home folders.
 pub fn call(
     host: &Host,
     agent: &Path,

@@ -1,4 +1,5 @@
-//! What keys, the mouse and pastes do to the screen, and that no screen panics. The scenes are in `tests/console/scenes`.
+//! What keys, the mouse and pastes do to the screen, and that no screen panics. The scenes are in
+//! `tests/console/scenes`.
 
 use crate::scenes::*;
 use crossterm::event::{

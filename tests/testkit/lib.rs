@@ -60,7 +60,8 @@ pub fn program(name: &str) -> Option<PathBuf> {
     folders.map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-/// A port that is free and stays so: below those that the kernel gives to outgoing connections, and one of this process's own.
+/// A port that is free and stays so: below those that the kernel gives to outgoing connections, and one of
+/// this process's own.
 pub fn free_port() -> u16 {
     const FIRST: u16 = 10_000;
     const PROCESSES: u16 = 1_000;
@@ -75,7 +76,8 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// An interpreter that has `packages` (`gymnasium, ale_py`): the one that `RANKDECK_TEST_PYTHON` names, or python3. `None`
+/// An interpreter that has `packages` (`gymnasium, ale_py`): the one that `RANKDECK_TEST_PYTHON` names, or
+/// python3. `None`
 /// has been noted as a skip.
 pub fn python(packages: &str) -> Option<String> {
     let python = std::env::var("RANKDECK_TEST_PYTHON").unwrap_or_else(|_| "python3".into());

@@ -1,6 +1,7 @@
 //! The built-in trainer as a program: environments against Gymnasium, learning, groups of ranks, stopping, resuming.
 //!
-//! Needs libtorch. Comparisons with Python packages need an interpreter that has them: `RANKDECK_TEST_PYTHON`, or python3.
+//! Needs libtorch. Comparisons with Python packages need an interpreter that has them:
+//! `RANKDECK_TEST_PYTHON`, or python3.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,5 @@
-//! What goes wrong in a simulated world, and when. Times are counted from the moment when all ranks have joined; only the
+//! What goes wrong in a simulated world, and when. Times are counted from the moment when all ranks have
+//! joined; only the
 //! first generation is affected, so that a restart heals.
 
 use std::time::Duration;

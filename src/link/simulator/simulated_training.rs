@@ -1,7 +1,8 @@
 //! How far a simulated training has come at a given moment: pure functions of time, seed and faults.
 //!
 //! An iteration is: rollout, then [`GRADS`] gradient all-reduces, one comparison of fingerprints, one exchange of
-//! statistics. A hanging fault catches its rank in the rollout, so that the others wait in the first gradient all-reduce:
+//! statistics. A hanging fault catches its rank in the rollout, so that the others wait in the first gradient
+//! all-reduce:
 //! what a real group does.
 
 use super::chance::{chance, mix};

@@ -7,7 +7,8 @@
 //! - The host key is compared, byte for byte, before anything of the user's is offered ([`known_hosts`]).
 //! - SSH-3: bulk data travel on a session of their own, in one direction ([`upload`]); libssh2 stalls when both directions are
 //!   busy during a key re-exchange.
-//! - At most eight handshakes are in flight per server or jump host (`MAX_HANDSHAKES`), since sshd drops bursts at random
+//! - At most eight handshakes are in flight per server or jump host (`MAX_HANDSHAKES`), since sshd drops
+//!   bursts at random
 //!   (MaxStartups); a connection that is dropped all the same is tried again a few times, after waits that differ.
 //! - SSH-5: the socket is shut down before a session is dropped, so that freeing it can neither wait nor leak.
 

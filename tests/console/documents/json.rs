@@ -1,5 +1,7 @@
-//! docs/JSON.md: its examples are lines of a run that this test makes, its reasons are those of the code. What differs from
-//! run to run (times, ports, pids, paths, loads) has a fixed value in the examples. `UPDATE_EXPECTED=1` writes them anew.
+//! docs/JSON.md: its examples are lines of a run that this test makes, its reasons are those of the code.
+//! What differs from
+//! run to run (times, ports, pids, paths, loads) has a fixed value in the examples. `UPDATE_EXPECTED=1`
+//! writes them anew.
 
 use super::pretty::pretty;
 use super::{between, read, repository};
