@@ -1,4 +1,5 @@
-# `make help` lists the targets. A LIBTORCH in the environment is used as it is; otherwise libtorch is fetched once into .libtorch.
+# `make help` lists the targets. A LIBTORCH in the environment is used as it is; otherwise libtorch is fetched
+# once into .libtorch.
 
 export LIBTORCH ?= $(abspath .libtorch)/torch
 CARGO ?= cargo
@@ -8,16 +9,30 @@ PACKAGES := sh tests/setup/packages.sh
 ENVIRONMENT = env $$(sh tests/setup/openssl.sh)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build libtorch test lint screenshot gpu-test clean build-packages test-packages
+.PHONY: help demo build dist dist-only libtorch test lint audit screenshot gpu-test gpu-kit clean build-packages test-packages
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: build ## train CartPole with two ranks on this machine, in the console
-	target/release/rankdeck run configs/cartpole_ppo.toml --hosts hosts.toml
+demo: libtorch ## train CartPole with two ranks on this machine, in the console
+	$(ENVIRONMENT) $(CARGO) build --profile demo --workspace
+	target/demo/rankdeck run configs/cartpole_ppo.toml --hosts hosts.toml
 
 build: libtorch ## release build of the console and the trainer
 	$(ENVIRONMENT) $(CARGO) build --release --workspace
+
+# One place for every builder: OpenSSL keeps the path that it is built in.
+DIST_TARGET ?= /var/tmp/rankdeck-dist
+REMAP = --remap-path-prefix=$(CURDIR)=. --remap-path-prefix=$${CARGO_HOME:-$$HOME/.cargo}=cargo
+REMAP_C = -ffile-prefix-map=$(CURDIR)=. -ffile-prefix-map=$${CARGO_HOME:-$$HOME/.cargo}=cargo
+
+dist: libtorch dist-only ## tarball, wheel and .deb of the console and the trainer, in dist/
+
+# The same where libtorch and all packages are there already.
+dist-only:
+	RUSTFLAGS="$(REMAP)" CFLAGS="$(REMAP_C)" CXXFLAGS="$(REMAP_C)" \
+		$(ENVIRONMENT) $(CARGO) build --release --locked --workspace --target-dir $(DIST_TARGET)
+	$(PYTHON) packaging/dist.py $(DIST_TARGET)/release dist
 
 libtorch: build-packages ## libtorch 2.11.0 into .libtorch (544 MB from PyPI, once)
 	@if [ "$(LIBTORCH)" = "$(abspath .libtorch)/torch" ]; then \
@@ -36,6 +51,11 @@ lint: libtorch ## formatting and clippy
 	$(ENVIRONMENT) $(CARGO) clippy --workspace -- -D warnings
 	$(ENVIRONMENT) $(CARGO) clippy --workspace --all-targets --features rankdeck-trainer/inject -- -D warnings
 
+audit: ## advisories about dependencies, with cargo-deny where it and its database can be had
+	@if ! $(CARGO) deny --version >/dev/null 2>&1; then echo "audit: skipped, cargo-deny is not installed" >&2; \
+	elif ! $(CARGO) deny fetch db >/dev/null 2>&1; then echo "audit: skipped, no advisory database" >&2; \
+	else $(CARGO) deny check advisories licenses sources; fi
+
 screenshot: build ## docs/screen.svg anew, from a real run
 	$(ENVIRONMENT) $(CARGO) build --release --workspace --example screenshot
 	target/release/examples/screenshot target/release/rankdeck docs/screen.svg
@@ -43,7 +63,10 @@ screenshot: build ## docs/screen.svg anew, from a real run
 gpu-test: build-packages ## the tests that need an NVIDIA GPU, with the torch 2.11.0 that python3 has (or LIBTORCH)
 	@torch="$(LIBTORCH)"; \
 	if [ "$$torch" = "$(abspath .libtorch)/torch" ]; then torch=$$($(PYTHON) tests/setup/fetch_libtorch.py --installed) || exit 1; fi; \
-	LIBTORCH="$$torch" $(ENVIRONMENT) $(CARGO) test --workspace -- --ignored gpu
+	LIBTORCH="$$torch" CARGO="$(CARGO)" $(ENVIRONMENT) sh tests/setup/gpu_test.sh
+
+gpu-kit: build ## target/gpu-kit: what a bare machine with a GPU needs to run every measurement and check of benches/gpu
+	CC="$${CC:-cc}" PYTHON=$(PYTHON) sh benches/gpu/pack.sh target/release target/gpu-kit
 
 clean: ## remove what was built; .libtorch and runs stay
 	$(CARGO) clean

@@ -1,19 +1,21 @@
-//! Time of one collective over Gloo on this machine, from 4 B to 64 MiB.
+//! Time of one collective of CPU tensors on this machine, from 4 B to 64 MiB.
 //!
 //! `cargo bench -p rankdeck-trainer --bench collectives -- [RANKS]` starts that many ranks (2 by default) by
-//! running itself again (BENCH_SIZES: bytes of the
-//! all-reduces, with commas between), and rank 0 prints a table: 5th percentile, median and 95th percentile in microseconds, the CPU time of rank 0's whole process per call, and bytes per rank over the median (what NCCL's
-//! tests call algorithm bandwidth). On a machine that does other things as well, CPU time and 5th percentile say most.
+//! running itself again (BENCH_SIZES: bytes of the all-reduces, with commas between), and rank 0 prints a
+//! table: 5th percentile, median and 95th percentile in microseconds, the CPU time of rank 0's whole process
+//! per call, and bytes per rank over the median (what NCCL's tests call algorithm bandwidth). A last table
+//! compares all-reduces with and without a secret, call by call in turns. On a machine that does other things
+//! as well, CPU time and 5th percentile say most.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a benchmark has nobody to report to
 
+use rankdeck_proto::secret::GroupSecret;
 use rankdeck_proto::status_page::Writer;
 use rankdeck_trainer::distributed::{BackendKind, Ddp, GroupSettings, ProcessGroup, ReduceOp};
-use std::cell::RefCell;
+use rankdeck_trainer::page::Page;
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tch::{Device, Kind, Tensor};
 
@@ -66,14 +68,18 @@ fn run(rank: u32) {
         local_rank: rank,
         master_addr: "127.0.0.1".into(),
         master_port: number("BENCH_PORT") as u16,
-        backend: BackendKind::Gloo,
+        backend: BackendKind::Tcp,
         timeout: Duration::from_secs(120),
         interface: None,
         generation: 0,
+        secret: GroupSecret::from_hex(&"5e".repeat(32)),
         device: Device::Cpu,
     };
-    let page = Rc::new(RefCell::new(Writer::anonymous(rank, 0).unwrap()));
-    let group = ProcessGroup::connect(&settings, page).unwrap_or_else(|error| panic!("{error}"));
+    let connect = |settings: &GroupSettings| {
+        let page = Page::new(Writer::anonymous(rank, 0).unwrap());
+        ProcessGroup::connect(settings, page).unwrap_or_else(|error| panic!("{error}"))
+    };
+    let group = connect(&settings);
     let say = |line: String| {
         if rank == 0 {
             println!("{line}");
@@ -84,11 +90,11 @@ fn run(rank: u32) {
         "{:>22} {:>11} {:>12} {:>12} {:>12} {:>12} {:>9}",
         "operation", "bytes", "p5 us", "median us", "p95 us", "CPU us", "GB/s"
     ));
-    let sizes = match std::env::var("BENCH_SIZES") {
+    let sizes: Vec<usize> = match std::env::var("BENCH_SIZES") {
         Ok(text) => text.split(',').map(|size| size.parse().unwrap()).collect(),
         Err(_) => SIZES.to_vec(),
     };
-    for bytes in sizes {
+    for &bytes in &sizes {
         let mut tensor = Tensor::ones([(bytes / 4) as i64], (Kind::Float, Device::Cpu));
         let rounds = (256 << 20) / bytes.max(1 << 18);
         let times = measure(rounds.clamp(12, 1000), || {
@@ -118,6 +124,41 @@ fn run(rank: u32) {
     say(line("ddp.fingerprint", 36_620, &times));
     let times = measure(1000, || drop(ddp.compare(&group).unwrap()));
     say(line("ddp.compare", 36_620, &times));
+    // SAFETY: this process has one thread that reads the environment, this one.
+    unsafe { std::env::remove_var("RANKDECK_STORE_FD") };
+    let mut port = i64::from(TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port());
+    group.broadcast_object(&mut port, 0, "bench").unwrap();
+    let open = connect(&GroupSettings { master_port: port as u16, secret: None, ..settings });
+    say(format!("\n{} against {}: medians", group.backend_name(), open.backend_name()));
+    say(format!("{:>22} {:>11} {:>12} {:>12} {:>8} {:>8}", "operation", "bytes", "us", "us", "ratio", "CPU"));
+    for bytes in sizes {
+        let mut tensor = Tensor::ones([(bytes / 4) as i64], (Kind::Float, Device::Cpu));
+        let rounds = ((512 << 20) / bytes.max(1 << 18)).clamp(24, 4000);
+        let mut sides = [(Vec::new(), 0.0), (Vec::new(), 0.0)];
+        for round in 0..2 * rounds + 8 {
+            // In the order of a palindrome, so that neither side is always the first.
+            let side = (round / 2 + round) % 2;
+            let (before, started) = (cpu(), Instant::now());
+            [&group, &open][side].all_reduce(&mut tensor, ReduceOp::Avg, "bench").unwrap();
+            if round >= 8 {
+                sides[side].0.push(started.elapsed().as_secs_f64());
+                sides[side].1 += cpu() - before;
+            }
+        }
+        let [(sealed, sealed_cpu), (plain, plain_cpu)] = sides.map(|(mut times, cpu)| {
+            times.sort_by(f64::total_cmp);
+            (times[times.len() / 2], cpu)
+        });
+        say(format!(
+            "{:>22} {bytes:>11} {:>12.1} {:>12.1} {:>8.3} {:>8.3}",
+            "all_reduce f32 avg",
+            sealed * 1e6,
+            plain * 1e6,
+            sealed / plain,
+            sealed_cpu / plain_cpu
+        ));
+    }
+    open.destroy(Duration::from_secs(30)).unwrap();
     group.destroy(Duration::from_secs(30)).unwrap();
 }
 

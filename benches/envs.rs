@@ -1,10 +1,12 @@
-//! Time of an environment step: classic control in Rust and in Gymnasium, Atari through the worker and in a plain Python loop.
+//! Time of an environment step: classic control in Rust and in Gymnasium, Atari through the worker and in a
+//! plain Python loop.
 //!
 //! `cargo bench -p rankdeck-trainer --bench envs -- [PYTHON]` prints nanoseconds per step (of one
 //! environment) for vectors of several sizes. With an
-//! interpreter that has Gymnasium and ale-py, the same for Gymnasium's SyncVectorEnv, and steps per second of 8 Pongs with 1 and 2 emulator
-//! threads: a Python loop over the same AtariVectorEnv, and the worker. Beside wall-clock figures stand steps per CPU-second (user and
-//! system time of the process and its children), which neighbours on the machine change less.
+//! interpreter that has Gymnasium and ale-py, the same for Gymnasium's SyncVectorEnv, and steps per second of
+//! 8 Pongs with 1 and 2 emulator threads: a Python loop over the same AtariVectorEnv, and the worker. Beside
+//! wall-clock figures stand steps per CPU-second (user and system time of the process and its children),
+//! which neighbours on the machine change less.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a benchmark has nobody to report to
 
 use rankdeck_kernel::seeds::Seeds;

@@ -5,7 +5,7 @@
     LIBTORCH=FOLDER RANKDECK_TEST_PYTHON=PYTHON python3 benches/laboratory.py [--rounds 1] [--only NAME,...] [--skip NAME,...]
                                                         [--seed 0] [--jobs 1] [--json FILE] [--keep FOLDER]
 
-Ranks over Gloo on two local hosts, a torchrun-style script with and without the hook, and two hosts with a network between them. The time of a
+Ranks on the CPUs of two local hosts, a torchrun-style script with and without the hook, and two hosts with a network between them. The time of a
 verdict counts from the moment at which the victim says that it strikes, or at which this program strikes, to its line on stdout. `N` cases
 must stay without any red verdict. Results are appended to FILE (one JSON object per line) as they come; the report at the end is made of
 everything in it, so that more rounds can be added later. With --keep, the folders of wrong runs stay there.
@@ -33,6 +33,8 @@ class Laboratory:
         """Starts the run of a case, and gives it back with the words of its console."""
         program = "ppo" if case.network else case.program
         ranks = sum(case.nproc)
+        if why := programs.missing(program):
+            raise outside.Missing(why)
         text = programs.experiment(f"{case.name}-{number}", program, ranks, case.settings, {**case.environment, **environment})
         if case.network:
             if self.bed is None:
@@ -53,7 +55,7 @@ class Laboratory:
         if case.outside is None:
             return None
         # A memory limit must stand before the program takes more.
-        if case.outside is not outside.memory_limit and case.outside is not outside.frozen_disk:
+        if case.outside not in (outside.memory_limit, outside.frozen_disk, outside.held_lock):
             if not run.wait_iteration(step):
                 raise outside.Missing(f"iteration {step} never came")
             run.pass_time(chance.random() * 0.5)
@@ -65,7 +67,7 @@ class Laboratory:
         rank = chance.choice(case.victims or range(sum(case.nproc)))
         step = chance.randrange(*STEPS)
         fault = case.fault.format(rank=rank, step=step)
-        environment = {"LAB_FAULT": fault} if case.program in ("script", "plain") else {"TRAINER_INJECT": fault} if fault else {}
+        environment = {"LAB_FAULT": fault} if programs.script(case.program) else {"TRAINER_INJECT": fault} if fault else {}
         folder = self.folder / f"{case.name}-{number}"
         own = [rank] if case.guilty == "rank" else [None]
         with contextlib.ExitStack() as undo:
@@ -123,9 +125,10 @@ class Laboratory:
     def quiet(self, case, number, chance):
         rank, step = chance.randrange(sum(case.nproc)), chance.randrange(*STEPS)
         faults = case.faults.format(rank=rank, step=step)
+        environment = {"LAB_FAULT": faults} if programs.script(case.program) else {"TRAINER_INJECT": faults} if faults else {}
         folder = self.folder / f"{case.name}-{number}"
         with contextlib.ExitStack() as undo:
-            run = self.made(folder, case, number, {"TRAINER_INJECT": faults} if faults else {})
+            run = self.made(folder, case, number, environment)
             stopped = undo.enter_context(contextlib.ExitStack())
             undo.callback(run.finish)
             if case.outside is not None:

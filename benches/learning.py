@@ -37,7 +37,8 @@ class Item:
     # Text, which figure of a run, how to make one number of all seeds' figures, and what it must be at least.
     bars: tuple
     changes: dict = dataclasses.field(default_factory=dict)
-    # Training: environment steps at which the last 100 are looked at, the last one being the end. Evaluation: empty.
+    # Training: environment steps at which the last 100 are looked at, the last one being the end. Evaluation:
+    # empty.
     marks: tuple = ()
     stops: bool = False
     seeds: tuple = (1, 2, 3)

@@ -177,7 +177,8 @@ def trainer(args):
             deadline = time.time() + 20
             while any(os.path.exists(f"/proc/{pid}") for pid in watch[1:]) and time.time() < deadline:
                 time.sleep(0.05)
-    # Means of logarithms: the mean of ratios of two noisy figures is above 1 where nothing differs, by the square of their relative deviation.
+    # Means of logarithms: the mean of ratios of two noisy figures is above 1 where nothing differs, by the
+    # square of their relative deviation.
     for what, ratios in zip(("CPU time per step", "wall time per step", "share of wall time that ranks, summed, were ready without a core,"), zip(*pairs)):
         error = 2 * statistics.stdev(ratios) / len(ratios) ** 0.5
         quartiles = statistics.quantiles(ratios, n=4)

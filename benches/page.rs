@@ -1,6 +1,8 @@
-//! Time of one write to the status page: a phase, and a collective entered and left, on a page in a file as an agent maps it.
+//! Time of one write to the status page: a phase, and a collective entered and left, on a page in a file as
+//! an agent maps it.
 //!
-//! `cargo bench --bench page` prints nanoseconds of CPU time per publication. `benches/overhead.py trainer` counts how many a rank makes per second.
+//! `cargo bench --bench page` prints nanoseconds of CPU time per publication. `benches/overhead.py trainer`
+//! counts how many a rank makes per second.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a benchmark has nobody to report to
 
 use rankdeck_proto::message::Phase;

@@ -157,7 +157,8 @@ num_steps = 128
 algorithm = "ppo"
 clip_coef = 0.1
 """
-# DI-engine's cartpole_dqn_ddp: 8 environments, 8 samples, 5 updates with a batch of 64 per rank; sizes here are over both.
+# DI-engine's cartpole_dqn_ddp: 8 environments, 8 samples, 5 updates with a batch of 64 per rank; sizes here
+# are over both.
 CARTPOLE_DDP = """
 [env]
 id = "CartPole-v0"
@@ -285,8 +286,8 @@ def pong():
     )
 
 
-# DI-engine's cartpole_dqn_ddp_config.py for so many steps, with Gloo on the CPU, where it expects GPUs only: what it asks of CUDA does nothing. No
-# evaluations after the first.
+# DI-engine's cartpole_dqn_ddp_config.py for so many steps, with Gloo on the CPU, where it expects GPUs only:
+# what it asks of CUDA does nothing. No evaluations after the first.
 DING = """
 import sys, torch
 torch.cuda.device_count = lambda: 1
@@ -309,7 +310,8 @@ main_config.policy.cuda = False
 main_config.policy.eval.evaluator.eval_freq = 10**9
 if __name__ == "__main__":
     with DDPContext():
-        # By updates, of which all ranks make as many (5 per 8 steps of each): its count of steps lets them leave at different times.
+        # By updates, of which all ranks make as many (5 per 8 steps of each): its count of steps lets them
+        # leave at different times.
         serial_pipeline((main_config, create_config), seed=0, max_train_iter=int(sys.argv[1]) // 2 * 5 // 8)
 """
 
@@ -414,7 +416,7 @@ def allreduce():
     """One all-reduce with the division by 2, in turn; ours from `cargo bench --bench collectives`. On a busy machine the 5th percentiles say most."""
     bench = args.collectives
     if not bench:
-        command = ["cargo", "bench", "--features", "trainer", "--bench", "collectives", "--no-run"]
+        command = ["cargo", "bench", "-p", "rankdeck-trainer", "--bench", "collectives", "--no-run"]
         built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         found = re.search(r"\((target/[^)]*collectives-[^)]*)\)", built.stderr)
         if not found:
@@ -438,10 +440,12 @@ def allreduce():
         first = subprocess.Popen(command + ["0"] + sizes, env=env, **pipe)
         note("theirs", r"all_reduce (\d+) ([\d.]+) ([\d.]+) ([\d.]+)", first.communicate()[0])
         other.wait()
-        note("ours", r"all_reduce f32 avg +(\d+) +([\d.]+) +([\d.]+) +[\d.]+ +([\d.]+)", text or own.communicate()[0])
+        # The last table, sealed against plain, is another comparison.
+        text = (text or own.communicate()[0]).split(" against ")[0]
+        note("ours", r"all_reduce f32 avg +(\d+) +([\d.]+) +([\d.]+) +[\d.]+ +([\d.]+)", text)
         if own.returncode or first.returncode or other.returncode:
             sys.exit("a rank failed")
-    print(f"\nall-reduce of f32 over 2 ranks, Gloo, {args.rounds} rounds {'at the same time' if args.together else 'in turn'}, load {os.getloadavg()[0]:.1f}; least of the rounds: 5th percentile, median, CPU time, us")
+    print(f"\nall-reduce of f32 over 2 ranks, ours (encrypted) and torch.distributed over Gloo, {args.rounds} rounds {'at the same time' if args.together else 'in turn'}, load {os.getloadavg()[0]:.1f}; least of the rounds: 5th percentile, median, CPU time, us")
     print(f"{'bytes':>10}" + "".join(f"{who + ' ' + what:>13}{'' if who == 'ours' else '   ratio'}" for what in ("p5", "median", "CPU") for who in ("ours", "torch")))
     for size in map(int, sizes):
         ours, theirs = ([min(values) for values in zip(*seen[who][size])] for who in ("ours", "theirs"))

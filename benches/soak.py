@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""A healthy soak: every algorithm, a Python worker, Atari and a torchrun-style script, one after another in slices, and not one red verdict.
+"""A healthy soak: every algorithm, a Python worker, Atari and scripts as people write them, in slices, and not one red verdict.
 
     cargo build --release --workspace
-    RANKDECK_TEST_PYTHON=PYTHON python3 benches/soak.py [--hours 2] [--slice 300] [--only NAME,...] [--json FILE]
+    RANKDECK_TEST_PYTHON=PYTHON python3 benches/soak.py [--hours 2] [--slice 300] [--only NAME,...] [--beside 1] [--json FILE]
 
+With `--beside N`, N runs go on at the same time, and `--hours` are those of the clock: eight sleepy ones for an hour are eight hours of run time,
+`--hours 1 --beside 8 --only sleepy`. The sleepy scripts evaluate in a simulator elsewhere, save, compile, download, prepare data or sleep for
+a minute, on one rank while the others wait or on all, with a tracker's process, a TensorBoard writer's thread and workers of data loaders beside them.
 Each slice is a run of its own over two local hosts. The end of each must be proved, and nothing of it may be left. Ambers are listed with their
 reasons, and with what they said first. The interpreter needs PyTorch, Gymnasium and ale-py.
 """
-import argparse, collections, json, os, pathlib, signal, sys, tempfile, time
+import argparse, collections, concurrent.futures, itertools, json, os, pathlib, signal, sys, tempfile, threading, time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from lab import programs  # noqa: E402
@@ -27,16 +30,33 @@ PROGRAMS = {
     "atari": ("pong_ppo", (1, 1), [*ENDLESS, PYTHON, "eval.every=20", "eval.episodes=1", "checkpoint.every=10"]),
     "script": (None, (2, 1), []),
 }
+MINUTE = {"LAB_SECONDS": "60"}
+ALL = "evaluates,saves,compiles,downloads,prepares,sleeps,prints"
+# name: (program of the laboratory, ranks on each host, environment); most of their time they wait.
+SLEEPY = {
+    "evaluates": ("cleanrl", (2, 1), {"LAB_FAULT": "evaluates@0:20+60", "LAB_BESIDE": "tracker", **MINUTE}),
+    "saves": ("cleanrl", (2, 1), {"LAB_FAULT": "saves,prints@0:20+60", "LAB_BESIDE": "writer", **MINUTE}),
+    "compiles": ("cleanrl", (2, 1), {"LAB_FAULT": "downloads,compiles@1:20+300", **MINUTE}),
+    "in turn": ("cleanrl", (2, 1), {"LAB_FAULT": ALL + "@0:20+100", "LAB_BESIDE": "tracker", **MINUTE}),
+    "all sleep": ("cleanrl", (2, 1), {"LAB_FAULT": "sleeps@all:20+60", "LAB_BESIDE": "writer", **MINUTE}),
+    "loader": ("loader", (2, 1), {"LAB_FAULT": "sleeps,downloads@1:20+400", "LAB_BESIDE": "tracker", **MINUTE}),
+    "sb3": ("sb3", (2, 1), {"LAB_FAULT": "evaluates,saves@0:10+30", "LAB_BESIDE": "tracker", **MINUTE}),
+    "lightning": ("lightning", (2, 1), {"LAB_FAULT": "saves,sleeps@0:20+300", "LAB_BESIDE": "writer", **MINUTE}),
+    "alone": ("cleanrl", (1,), {"LAB_FAULT": "downloads,evaluates@0:20+100", **MINUTE}),
+    "no hook": ("cleanrl-plain", (2, 1), {"LAB_FAULT": "evaluates,saves@0:20+60", **MINUTE}),
+}
 
 
 def slice_of(name, seconds, number, folder, console):
     """One run; gives back what happened."""
-    config, nproc, sets = PROGRAMS[name]
-    if config is None:
+    config, nproc, sets = PROGRAMS.get(name) or (None, SLEEPY[name][1], [])
+    if name in SLEEPY:
+        text = programs.experiment("soak-sleepy", SLEEPY[name][0], sum(nproc), {}, SLEEPY[name][2])
+    elif config is None:
         text = programs.experiment("soak-script", "script", sum(nproc), {}, {})
     else:
         text = (ROOT / "configs" / f"{config}.toml").read_text()
-    run = Run([console], folder / f"{name}-{number}", text, programs.hosts(nproc), more=[word for value in sets for word in ("--set", value)])
+    run = Run([console], folder / f"{name.replace(' ', '-')}-{number}", text, programs.hosts(nproc), more=[word for value in sets for word in ("--set", value)])
     begun = time.time()
     try:
         run.pass_time(seconds)
@@ -55,36 +75,56 @@ def slice_of(name, seconds, number, folder, console):
         ended_early=early and [early["outcome"], early["reason"]], proved=bool(end and end["proved"] and not end["survivors"]), left=left, load=os.getloadavg()[0])
 
 
+def tell(told, json_file):
+    """A run that has ended, in lines."""
+    if json_file:
+        with open(json_file, "a") as file:
+            file.write(json.dumps(told) + "\n")
+    reds = [verdict for verdict in told["verdicts"] if verdict[1] == "red"]
+    ambers = [verdict for verdict in told["verdicts"] if verdict[1] == "amber"]
+    print(f"{time.strftime('%H:%M:%S')} {told['name']:9} {told['minutes']:5.1f} min, {told['iterations']} iterations, {len(reds)} red, {len(ambers)} amber, "
+          f"{'proved' if told['proved'] and not told['left'] else 'NOT PROVED'}, load {told['load']:.1f}", flush=True)
+    for verdict in reds + ambers[:5]:
+        print(f"    after {verdict[0]} s: {verdict[1]} rank {verdict[2]} {verdict[3]}: {verdict[4]}", flush=True)
+    if told["ended_early"]:
+        print(f"    ENDED: {told['ended_early']}", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hours", type=float, default=2.0)
     parser.add_argument("--slice", type=float, default=300.0, help="seconds")
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="names, or `sleepy` for all of those")
+    parser.add_argument("--beside", type=int, default=1, help="runs at the same time")
     parser.add_argument("--json")
     parser.add_argument("--console", default=str(ROOT / "target/release/rankdeck"))
     args = parser.parse_args()
-    names = [name for name in PROGRAMS if not args.only or name in args.only.split(",")]
+    chosen = args.only.split(",")
+    names = [name for name in [*PROGRAMS, *SLEEPY] if not args.only or name in chosen or (name in SLEEPY and "sleepy" in chosen)]
+    lacking = {name: why for name in names if name in SLEEPY and (why := programs.missing(SLEEPY[name][0]))}
+    for name, why in lacking.items():
+        print(f"not made: {name}: {why}", flush=True)
+    names = [name for name in names if name not in lacking]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     begun, until, slices = time.time(), time.time() + args.hours * 3600, []
-    with tempfile.TemporaryDirectory(prefix="rdsoak") as folder:
-        number = 0
+    numbers, lock = itertools.count(), threading.Lock()
+
+    def slot(folder):
+        """One run after the other, until the time is over."""
         while time.time() < until:
+            with lock:
+                number = next(numbers)
             name = names[number % len(names)]
             told = slice_of(name, min(args.slice, max(30.0, until - time.time())), number, pathlib.Path(folder), args.console)
-            slices.append(told)
-            number += 1
-            if args.json:
-                with open(args.json, "a") as file:
-                    file.write(json.dumps(told) + "\n")
-            reds = [verdict for verdict in told["verdicts"] if verdict[1] == "red"]
-            ambers = [verdict for verdict in told["verdicts"] if verdict[1] == "amber"]
-            print(f"{time.strftime('%H:%M:%S')} {name:7} {told['minutes']:5.1f} min, {told['iterations']} iterations, {len(reds)} red, {len(ambers)} amber, "
-                  f"{'proved' if told['proved'] and not told['left'] else 'NOT PROVED'}, load {told['load']:.1f}", flush=True)
-            for verdict in reds + ambers[:5]:
-                print(f"    after {verdict[0]} s: {verdict[1]} rank {verdict[2]} {verdict[3]}: {verdict[4]}", flush=True)
-            if told["ended_early"]:
-                print(f"    ENDED: {told['ended_early']}", flush=True)
-    print(f"\nreport: {(time.time() - begun) / 3600:.2f} h")
+            with lock:
+                slices.append(told)
+                tell(told, args.json)
+
+    with tempfile.TemporaryDirectory(prefix="rdsoak") as folder, concurrent.futures.ThreadPoolExecutor(args.beside) as pool:
+        for done in concurrent.futures.as_completed([pool.submit(slot, folder) for _ in range(args.beside)]):
+            done.result()
+    hours = sum(told["minutes"] for told in slices) / 60
+    print(f"\nreport: {(time.time() - begun) / 3600:.2f} h, {hours:.2f} h of run time")
     good = True
     for name in names:
         of = [told for told in slices if told["name"] == name]
@@ -93,7 +133,7 @@ def main():
         proved = sum(told["proved"] and not told["left"] for told in of)
         early = [told["ended_early"] for told in of if told["ended_early"]]
         good &= not reds and proved == len(of) and not early
-        print(f"  {name:7} {sum(told['minutes'] for told in of):6.1f} min in {len(of)} runs, {sum(told['iterations'] for told in of)} iterations, "
+        print(f"  {name:9} {sum(told['minutes'] for told in of):6.1f} min in {len(of)} runs, {sum(told['iterations'] for told in of)} iterations, "
               f"{sum(told['evaluations'] for told in of)} evaluations, {sum(told['checkpoints'] for told in of)} checkpoints; red {len(reds)}, "
               f"amber {dict(ambers) or 0}, end proved {proved}/{len(of)}" + (f"; ENDED EARLY {early}" if early else ""))
     loads = [told["load"] for told in slices]

@@ -1,7 +1,7 @@
 //! Draws docs/screen.svg from a real run: `cargo run --release --example screenshot -- CONSOLE PICTURE`.
 //!
-//! The console runs in a terminal of its own until it has something to show. Then the terminal's cells become an SVG,
-//! and the run is stopped cleanly.
+//! The console runs in a terminal of its own until it has something to show. Then the terminal's cells become
+//! an SVG, and the run is stopped cleanly.
 
 use portable_pty::{Child, CommandBuilder, PtySize, native_pty_system};
 use std::error::Error;

@@ -33,7 +33,8 @@ class Bed:
         if up.returncode or "(root)" not in up.stdout:
             raise Missing(f"no namespaces here: {up.stderr.strip()}")
         config = (self.folder / "bed/client/config").read_text()
-        # With BatchMode, Debian's ssh waits for half an hour before it takes a silent host for gone (ServerAliveInterval 300).
+        # With BatchMode, Debian's ssh waits for half an hour before it takes a silent host for gone
+        # (ServerAliveInterval 300).
         changed = config.replace("Host node*", "Host node* 10.77.0.*").replace("BatchMode yes", "BatchMode no")
         (self.folder / "config").write_text(changed)
 
@@ -62,7 +63,8 @@ class Bed:
         return f'[defaults]\nworkdir = "work"\nuser = "tb"\n{more}' + "".join(
             f'[[host]]\nname = "node{i}"\naddress = "10.77.0.{10 + i}"\nnproc = {n}\n' for i, n in enumerate(nproc))
 
-    # Each fault takes (run, undo) and gives back when it struck. Ranks are cut from each other, not from the console, where it says so.
+    # Each fault takes (run, undo) and gives back when it struck. Ranks are cut from each other, not from the
+    # console, where it says so.
 
     def _rules(self, undo, *chains):
         rules = "table inet lab {\n" + "".join(

@@ -7,9 +7,9 @@ import dataclasses, typing
 
 from . import outside
 
-HARD, MISMATCH, SILENT, SLOW = "hard", "mismatch", "silent", "slow"
+HARD, MISMATCH, SILENT, SLOW, STALL = "hard", "mismatch", "silent", "slow", "stall"
 # Seconds from the strike to the first red verdict that the project promises (medians).
-BOUNDS = {HARD: 2.0, MISMATCH: 2.0, SILENT: 7.0}
+BOUNDS = {HARD: 2.0, MISMATCH: 2.0, SILENT: 7.0, STALL: 45.0}
 RANKS = 4
 
 
@@ -19,7 +19,8 @@ class Case:
     name: str
     matrix: str
     reasons: frozenset
-    # hard, mismatch, silent; `slow` is about iterations and counts in no time.
+    # hard, mismatch, silent; `stall`: nothing moves in the whole run. `slow` is about iterations and counts
+    # in no time.
     group: str = HARD
     # Inside the trainer: `kill@{rank}:{step}`; inside the script: LAB_FAULT.
     fault: str = ""
@@ -69,7 +70,18 @@ def _case(name, matrix, reasons, **more):
 
 THREE = dict(nproc=(2, 1))
 SCRIPT = dict(program="script", **THREE, patience=40.0)
+REPLICAS = dict(program="replicas", **THREE, patience=40.0)
 PLAIN = dict(program="plain", **THREE, patience=40.0)
+# Scripts as people write them, alone on one host or on two hosts.
+PEOPLE = dict(**THREE, patience=60.0)
+# Alone, a stall is certain only after `init_budget_s` while the run is young.
+ALONE = dict(nproc=(1,), patience=150.0)
+TRACKER, WRITER = {"LAB_BESIDE": "tracker"}, {"LAB_BESIDE": "writer"}
+
+
+def _healthy(name, program, faults, **more):
+    return Quiet(name, "people", **{"seconds": 50, "program": program, "faults": faults, "nproc": (2, 1), **more})
+
 
 MUST_ALARM = [
     _case("kill", "P2", "killed", fault="kill@{rank}:{step}"),
@@ -109,7 +121,8 @@ MUST_ALARM = [
     _case("script-stop", "P30, P7", "stopped", outside=outside.stop, **SCRIPT),
     _case("script-raise", "P30, P4", "failed", fault="raise@{rank}:{step}", **SCRIPT),
     _case("script-lock", "P30, P12", "lock", group=SILENT, fault="lock@{rank}:{step}", words=("script.py:",), **SCRIPT),
-    # Nothing tells a script that computes from one that spins: amber within seconds, red after `watch.rank0_budget_s`.
+    # Nothing tells a script that computes from one that spins: amber within seconds, red after
+    # `watch.rank0_budget_s`.
     _case("script-spin", "P30, P14", "spinning", group=SILENT, severity="amber", fault="spin@{rank}:{step}", words=("script.py:",), **SCRIPT),
     _case("script-gil", "P30, P15", "gil_held", group=SILENT, fault="gil@{rank}:{step}", words=("script.py:",), **SCRIPT),
     _case("script-op", "P30, P16", "op_mismatch", group=MISMATCH, fault="op@{rank}:{step}", **SCRIPT),
@@ -117,9 +130,48 @@ MUST_ALARM = [
     _case("script-leave", "P30, P19", "left_early", fault="leave@{rank}:{step}", **SCRIPT),
     _case("script-worker", "P30, P13", "env_worker_deadlocked", group=SILENT, outside=outside.stop_worker, **SCRIPT),
     _case("script-order", "P29", "order_deadlock", group=SILENT, fault="order@{rank}:{step}", guilty="none", program="script", patience=40.0),
+    _case("script-fifo-read", "blocked", "fifo", group=SILENT, fault="fifo-read@{rank}:{step}", words=("faults.py:", "/orders"), **SCRIPT),
+    _case("script-fifo-write", "blocked", "fifo", group=SILENT, fault="fifo-write@{rank}:{step}", words=("faults.py:", "/orders"), **SCRIPT),
+    _case("script-flock", "blocked", "file_lock", group=SILENT, fault="flock@{rank}:{step}", words=("index.lock", "held by pid"), **SCRIPT),
+    _case("script-lockf", "blocked", "file_lock", group=SILENT, fault="lockf@{rank}:{step}", words=("index.lock", "held by pid"), **SCRIPT),
+    _case("script-server", "blocked", "waits_for_peer", group=SILENT, fault="server@{rank}:{step}", words=("127.0.0.1:", "faults.py:"), **SCRIPT),
+    _case("script-server-poll", "blocked", "waits_for_peer", group=SILENT, fault="server-poll@{rank}:{step}", words=("127.0.0.1:",), **SCRIPT),
+    _case("script-name-server", "blocked", "name_lookup", group=SILENT, fault="name-server@{rank}:{step}", words=("127.0.0.1:53",), **SCRIPT),
+    _case("script-child", "blocked", "child_process", group=SILENT, fault="child@{rank}:{step}", words=("sleep 1000",), **SCRIPT),
+    _case("script-child-output", "blocked", "pipe child_process", group=SILENT, fault="child-output@{rank}:{step}", words=("sleep 1000",), **SCRIPT),
+    _case("script-stopped-reader", "blocked", "pipe", group=SILENT, fault="stopped-reader@{rank}:{step}", words=("stopped by a signal",), **SCRIPT),
+    _case("script-loader", "blocked", "data_loader", group=SILENT, fault="loader@{rank}:{step}", words=("faults.py:",), **SCRIPT),
+    _case("script-regex", "lock in C", "gil_held", group=SILENT, severity="amber", fault="regex@{rank}:{step}", words=("faults.py:",), **SCRIPT),
+    _case("script-power", "lock in C", "gil_held", group=SILENT, severity="amber", fault="power@{rank}:{step}", words=("faults.py:",), **SCRIPT),
+    _case("script-noise-raise", "ends", "failed", fault="noise-raise@{rank}:{step}", words=("KeyError", "faults.py:"), **SCRIPT),
+    _case("script-noise-segv", "ends", "crashed", fault="noise-segv@{rank}:{step}", **SCRIPT),
+    _case("script-noise-exit", "ends", "failed", fault="noise-exit@{rank}:{step}", **SCRIPT),
+    _case("script-reset", "ends", "failed", fault="reset@{rank}:{step}", words=("ConnectionResetError",), **SCRIPT),
+    _case("script-full-disk", "ends", "disk_full", fault="full-disk@{rank}:{step}", **SCRIPT),
+    _case("script-port", "ends", "port_taken", fault="port@{rank}:{step}", **SCRIPT),
+    _case("script-out-of-memory", "ends", "out_of_memory", fault="out-of-memory@{rank}:{step}", **SCRIPT),
+    _case("plain-noise-raise", "ends, without hook", "failed", fault="noise-raise@{rank}:{step}", words=("KeyError",), **PLAIN),
+    _case("replicas-never-sync", "drift", "weights_differ", group=MISMATCH, fault="never-sync@0:{step}", guilty="none", **REPLICAS),
+    _case("replicas-no-sync", "drift", "weights_differ", group=MISMATCH, fault="no-sync@{rank}:{step}", guilty="none", **REPLICAS),
+    _case("replicas-own-gradient", "drift", "weights_differ", group=MISMATCH, fault="own-gradient@{rank}:{step}", **REPLICAS),
+    _case("replicas-skip-step", "drift", "weights_differ silent_shift", group=MISMATCH, fault="skip-step@{rank}:{step}", **REPLICAS),
+    _case("replicas-nan", "drift", "weights_not_finite", group=MISMATCH, fault="nan@{rank}:{step}", guilty="any", **REPLICAS),
     _case("plain-kill", "P30 without hook, P1", "killed", outside=outside.kill, **PLAIN),
     _case("plain-stop", "P30 without hook, P7", "stopped", outside=outside.stop, **PLAIN),
     _case("plain-raise", "P30 without hook, P4", "failed", fault="raise@{rank}:{step}", **PLAIN),
+    _case("tracker-lock", "people", "lock", group=SILENT, fault="lock@{rank}:{step}", program="cleanrl", environment=TRACKER, words=("happenings.py:",), **PEOPLE),
+    _case("writer-lock", "people", "lock", group=SILENT, fault="lock@{rank}:{step}", program="cleanrl", environment=WRITER, words=("happenings.py:",), **PEOPLE),
+    _case("tracker-polled", "people", "lock unknown", group=SILENT, fault="polled@{rank}:{step}", program="cleanrl", environment=TRACKER, words=("happenings.py:",), **PEOPLE),
+    _case("tracker-server", "people", "waits_for_peer", group=SILENT, fault="server@{rank}:{step}", program="cleanrl", environment=TRACKER, words=("happenings.py:",), **PEOPLE),
+    _case("sb3-lock", "people", "lock", group=SILENT, fault="lock@{rank}:{step}", program="sb3", environment=TRACKER, words=("happenings.py:",), **PEOPLE),
+    _case("lightning-lock", "people", "lock", group=SILENT, fault="lock@{rank}:{step}", program="lightning", environment=WRITER, words=("happenings.py:",), **PEOPLE),
+    _case("loader-lock", "people", "env_worker_deadlocked lock unknown", group=SILENT, fault="lock@{rank}:{step}", program="loader", **PEOPLE),
+    _case("all-lock", "people", "standstill", group=STALL, fault="lock@all:{step}", program="cleanrl", guilty="none", words=("happenings.py:",), nproc=(2, 1), patience=90.0),
+    _case("all-flock", "people", "standstill", group=STALL, fault="flock@all:{step}", program="cleanrl", guilty="none", outside=outside.held_lock, environment={"LAB_LOCK": str(outside.LOCKED)}, words=("happenings.py:",), nproc=(2, 1), patience=90.0),
+    _case("all-server", "people", "standstill", group=STALL, fault="server@all:{step}", program="cleanrl", guilty="none", words=("happenings.py:",), nproc=(2, 1), patience=90.0),
+    _case("alone-lock", "people", "standstill", group=STALL, fault="lock@{rank}:{step}", program="cleanrl", environment=TRACKER, words=("happenings.py:",), **ALONE),
+    _case("plain-lock", "people", "standstill", group=STALL, fault="lock@{rank}:{step}", program="cleanrl-plain", environment=TRACKER, words=("happenings.py:",), nproc=(2, 1), patience=90.0),
+    _case("remains", "people", "teardown_stall", group=STALL, fault="remains@{rank}:{step}", program="cleanrl", environment={"LAB_STEPS": "60"}, nproc=(2, 1), patience=60.0),
     _case("network-drop", "P10", "network_loss", group=SILENT, outside="drop_both", guilty="none", network=True, patience=40.0),
     _case("one-way", "P11", "one_way_loss", group=SILENT, outside="drop_one_way", guilty="none", network=True, patience=40.0),
     _case("link-down", "P11", "link_down host_silent network_loss", group=SILENT, outside="link_down", guilty="none", network=True, patience=40.0),
@@ -141,15 +193,33 @@ MUST_NOT_ALARM = [
     Quiet("console-lost", "P27", 12, outside="sshd_gone", network=True),
     Quiet("finish", "N11", 90, settings=dict(total_steps=6000), ends="succeeded"),
     Quiet("script-finish", "N11", 60, program="script", nproc=(2, 1), environment={"LAB_MODE": "finish", "LAB_STEPS": "150"}, ends="succeeded"),
+    _healthy("people-evaluates", "cleanrl", "evaluates@0:20", environment=TRACKER),
+    _healthy("people-prints", "cleanrl", "prints@0:20", environment=WRITER),
+    _healthy("people-saves", "cleanrl", "saves@0:20"),
+    _healthy("people-compiles", "cleanrl", "compiles@{rank}:20"),
+    _healthy("people-downloads", "cleanrl", "downloads@{rank}:20"),
+    _healthy("people-prepares", "cleanrl", "prepares@{rank}:20"),
+    _healthy("people-sleeps", "cleanrl", "sleeps@0:20"),
+    _healthy("people-starts", "cleanrl", "computes@{rank}:1"),
+    _healthy("people-beside", "cleanrl", "", environment=TRACKER, seconds=25),
+    _healthy("all-sleep", "cleanrl", "sleeps@all:20"),
+    _healthy("alone-downloads", "cleanrl", "downloads@0:20", nproc=(1,)),
+    _healthy("sb3-evaluates", "sb3", "evaluates@0:20", environment=TRACKER),
+    _healthy("lightning-saves", "lightning", "saves@0:20"),
+    _healthy("loader-prepares", "loader", "computes@{rank}:20"),
+    _healthy("plain-evaluates", "cleanrl-plain", "evaluates@0:20"),
     Quiet("restart", "N12", 6, outside=outside.restart),
     Quiet("script-groups", "N14", 20, program="script", nproc=(2, 1), environment={"LAB_MODE": "groups"}),
+    Quiet("replicas", "drift", 20, program="replicas", nproc=(2, 1)),
+    Quiet("replicas-own-noise", "drift", 20, program="replicas", nproc=(2, 1), environment={"LAB_MODE": "own-noise"}),
+    Quiet("replicas-scaler", "drift", 20, program="replicas", nproc=(2, 1), environment={"LAB_MODE": "scaler"}),
     Quiet("script-fast", "N15", 20, program="script", nproc=(2, 1), environment={"LAB_MODE": "fast"}),
 ]
 
 CANNOT = {
     "P15 in the built-in trainer": "it has no interpreter lock; the script has it",
     "P24, a taken port": "refused by the preflight before anything starts: tests/hosts/faults.rs",
-    "P30 without hook, P12, P15, P16": "not told: nothing shows who waits for whom (docs/ARCHITECTURE.md)",
+    "P30 without hook, P15, P16": "not told in seconds: nothing shows who waits for whom (docs/ARCHITECTURE.md)",
     "P31, P32": "scripted RAS server and fake NVML: unit tests",
     "N13": "a jump of the wall clock of one host: clocks are the machine's; trace in src/core/watch/tests",
     "N16": "suspending the whole machine: trace in src/core/watch/tests",

@@ -1,9 +1,10 @@
 """Faults that come from outside of the program. Each takes (run, rank, chance, undo), strikes, and gives back when; what it changed is put
 back by `undo`, a `contextlib.ExitStack`, before the run is stopped."""
-import os, pathlib, signal, subprocess, sys, tempfile, time
+import fcntl, os, pathlib, signal, subprocess, sys, tempfile, time
 
 from .run import children
 
+LOCKED = pathlib.Path(tempfile.gettempdir()) / f"rdlab-{os.getpid()}.lock"
 V1 = pathlib.Path("/sys/fs/cgroup")
 
 
@@ -177,6 +178,16 @@ def busy_machine(run, rank, chance, undo):
             process.kill()
             process.wait()
     return None
+
+
+def held_lock(run, rank, chance, undo):
+    """Another process holds the lock of a file that all ranks are about to want."""
+    file = undo.enter_context(open(LOCKED, "w"))
+    fcntl.flock(file, fcntl.LOCK_EX)
+    struck = run.wait(lambda said: said["kind"] == "log" and "strikes" in said.get("line", ""), 60)
+    if not struck:
+        raise Missing("no rank came to the lock")
+    return struck[0]
 
 
 def restart(run, rank, chance, undo):

@@ -1,8 +1,19 @@
 """What is run: experiments and hosts files as text."""
-import json, os, pathlib, sys
+import json, os, pathlib, subprocess, sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-# Milliseconds of every environment step of the built-in trainer, as an emulator or a physics engine takes: a run then leaves most of the machine to others.
+# Scripts for torchrun: the file, and what it imports. With `-plain` behind the name it runs without the hook.
+SCRIPTS = {
+    "script": ("script.py", "torch"),
+    "plain": ("script.py", "torch"),
+    "replicas": ("replicas.py", "torch"),
+    "cleanrl": ("people/cleanrl.py", "torch, gymnasium, tensorboard"),
+    "sb3": ("people/sb3.py", "torch, stable_baselines3"),
+    "loader": ("people/loader.py", "torch"),
+    "lightning": ("people/lightning.py", "torch, pytorch_lightning"),
+}
+# Milliseconds of every environment step of the built-in trainer, as an emulator or a physics engine takes: a
+# run then leaves most of the machine to others.
 PACE = 8
 
 PPO = """[env]
@@ -35,16 +46,31 @@ def python():
     return os.environ.get("RANKDECK_TEST_PYTHON") or os.environ.get("RANKDECK_PYTHON") or sys.executable
 
 
+def script(program):
+    """File, imports and whether the hook is used; None for the built-in trainer."""
+    bare = program.removesuffix("-plain")
+    return SCRIPTS[bare] + (bare == program and program != "plain",) if bare in SCRIPTS else None
+
+
+def missing(program):
+    """Why a program cannot run here; empty when it can."""
+    found = script(program)
+    if found and subprocess.run([python(), "-c", f"import {found[1]}"], capture_output=True).returncode:
+        return f"{python()} cannot import {found[1]}"
+    return ""
+
+
 def experiment(name, program, ranks, settings, environment):
     """The experiment as TOML; `environment` goes to the ranks."""
     settings = dict(dict(total_steps=500_000_000, timeout_s=600, eval_every=20, checkpoint_every=10), **settings)
-    if program not in ("script", "plain"):
+    found = script(program)
+    if not found:
         faults = [environment.get("TRAINER_INJECT", ""), f"pace={PACE}@all:0"]
         environment = {**environment, "TRAINER_INJECT": ",".join(filter(None, faults))}
     table = "".join(f"{key} = {json.dumps(str(value))}\n" for key, value in environment.items())
-    if program in ("script", "plain"):
-        command = json.dumps([python(), "-u", str(HERE / "script.py")])
-        hook = str(program == "script").lower()
+    if found:
+        file, _, hooked = found
+        command, hook = json.dumps([python(), "-u", str(HERE / file)]), str(hooked).lower()
         return (f'[run]\nname = "{name}"\n[launch]\ncommand = {command}\nstop_grace_s = 2\n[launch.env]\n{table}'
                 f"[watch]\npython_hook = {hook}\n")
     worker = f'worker = "python"\npython = {json.dumps(python())}' if program == "worker" else ""

@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from faults import FAULTS
+
 NOTHING = ("", -1, -1)
 
 
@@ -50,6 +52,8 @@ INSTEAD = ("op", "count")
 
 def strike(name, rank, groups):
     print(f"inject: {name} strikes in iteration 0 at {time.time():.3f}", file=sys.stderr, flush=True)
+    if name in FAULTS:
+        FAULTS[name]()
     if name == "raise":
         raise ValueError("injected failure in the loss of a minibatch")
     if name == "lock":
@@ -110,7 +114,8 @@ def main():
             for _ in range(3):
                 dist.all_reduce(torch.ones(4), group=pair)
         if mode == "evaluate" and step == 40 and rank == 0:
-            # Rank 0 evaluates for a long time and says nothing meanwhile; the others wait in the next collective.
+            # Rank 0 evaluates for a long time and says nothing meanwhile; the others wait in the next
+            # collective.
             until = time.time() + 60
             while time.time() < until:
                 torch.ones(64, 64) @ torch.ones(64, 64)

@@ -5,8 +5,11 @@
 
 use crate::entries;
 use crate::examine;
+use crate::files;
+use crate::fleet;
 use crate::paths::{self, RunPaths};
 use crate::proc::Ident;
+use crate::search;
 use crate::serve::{
     self,
     daemon::{self, Start},
@@ -16,16 +19,19 @@ use crate::serve::{
 use crate::supervise::guard::{self, Watch};
 use rankdeck_proto::pack;
 use rankdeck_types::error::HintedError;
-use rankdeck_types::ids::NodeRank;
+use rankdeck_types::ids::{NodeRank, RunId};
+use rankdeck_types::words::clean;
 use serde::Serialize;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Duration;
 
-const USAGE: &str =
-    "agent start|hold|relay|list|probe|examine|unpack|sweep; these commands are used by the console itself";
+const USAGE: &str = "agent start|hold|relay|list|fleet|probe|examine|unpack|sweep|checkpoints|search|files|read|measure|remove; these commands are used by the console itself";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Command {
@@ -36,10 +42,35 @@ enum Command {
     Hold(Start),
     Relay(PathBuf, bool),
     List(PathBuf),
+    /// Look at this host for so long.
+    Fleet(PathBuf, Duration),
     Probe,
     Examine,
     Unpack(String, PathBuf),
     Sweep(String, PathBuf),
+    Checkpoints(String, PathBuf),
+    Search(String, PathBuf, String),
+    Files(String, PathBuf),
+    Read {
+        run: String,
+        workdir: PathBuf,
+        path: String,
+        offset: u64,
+        bytes: u64,
+    },
+    /// Remove a run, or only say what that would free.
+    Remove {
+        run: String,
+        workdir: PathBuf,
+        dry: bool,
+    },
+}
+
+/// Tells whoever typed the command, or the console that sent it.
+fn complain(failure: &HintedError) {
+    #[expect(clippy::disallowed_methods, reason = "an agent has no console's door")]
+    let mut stderr = std::io::stderr();
+    let _ = writeln!(stderr, "error: {}\nhint: {}", clean(&failure.error), clean(&failure.hint));
 }
 
 /// Parses and carries out.
@@ -48,23 +79,43 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     let command = match parse(&args) {
         Ok(command) => command,
         Err(failure) => {
-            let _ = writeln!(std::io::stderr(), "error: {}\nhint: {}", failure.error, failure.hint);
+            complain(&failure);
             return ExitCode::from(2);
         }
     };
     match command {
         Command::Start(start) => answer("RANKDECK-AGENT", daemon::start(&start)),
         Command::List(workdir) => answer("RANKDECK-LIST", Ok(entries::list(&workdir))),
+        Command::Fleet(workdir, within) => answer("RANKDECK-FLEET", fleet::tell(&workdir, within)),
         Command::Examine => answer("RANKDECK-FINDINGS", examine::main()),
         Command::Unpack(hash, into) => answer("RANKDECK-UNPACKED", unpack(&hash, &into)),
         Command::Probe => answer("RANKDECK-PROBE", Ok(examine::probe())),
+        Command::Checkpoints(run, workdir) => {
+            answer("RANKDECK-CHECKPOINTS", Ok(files::checkpoints(&workdir, &run)))
+        }
+        Command::Files(run, workdir) => answer("RANKDECK-FILES", files::list(&workdir, &run)),
+        Command::Read { run, workdir, path, offset, bytes } => {
+            answer("RANKDECK-PIECE", files::read(&workdir, &run, &path, offset, bytes))
+        }
+        Command::Remove { run, workdir, dry } => {
+            answer("RANKDECK-REMOVAL", files::remove(&workdir, &run, dry))
+        }
         Command::Sweep(run, workdir) => {
             #[derive(Serialize)]
             struct Swept {
                 survivors: Vec<rankdeck_proto::message::Survivor>,
             }
-            let swept = paths::check_run(&run).map(|run| Swept { survivors: entries::clean(&run, &workdir) });
+            let swept = RunId::parse(&run).map(|run| Swept { survivors: entries::clean(&run, &workdir) });
             answer("RANKDECK-SWEEP", swept)
+        }
+        Command::Search(run, workdir, wanted) => {
+            let found = RunId::parse(&run).and_then(|run| {
+                let wanted = serde_json::from_str(&wanted).map_err(|error| {
+                    HintedError::new(format!("the search cannot be read: {error}"), USAGE)
+                })?;
+                search::search(&workdir, &run, &wanted)
+            });
+            answer("RANKDECK-SEARCH", found)
         }
         Command::Hold(start) => daemon::hold(&start, |started| {
             answer("RANKDECK-PROBE", Ok(examine::probe()));
@@ -73,7 +124,7 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         Command::Relay(socket, lines) => match relay::run(&socket, lines) {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => {
-                let _ = writeln!(std::io::stderr(), "error: {}\nhint: {}", failure.error, failure.hint);
+                complain(&failure);
                 ExitCode::FAILURE
             }
         },
@@ -139,25 +190,48 @@ fn parse(args: &[String]) -> Result<Command, HintedError> {
             if verb == "hold" { Command::Hold(start) } else { Command::Start(start) }
         }
         "serve" => Command::Serve(Box::new(Settings {
-            run: paths::check_run(&take("run")?)?,
+            run: RunId::parse(&take("run")?)?,
             host: take("host")?,
             paths: RunPaths { run_dir: take("run-dir")?.into(), node: node(take("node-rank")?)? },
             workdir: take("workdir")?.into(),
-            sockets: take("sockets")?.into(),
+            sockets: Rc::new(RefCell::new(take("sockets")?.into())),
             umask: take("umask")?.parse().map_err(|_| usage("`--umask` is not a number".into()))?,
+            holder: take("holder").ok().and_then(|holder| ident(&holder)),
         })),
         "guard" => Command::Guard(Watch {
-            run: paths::check_run(&take("run")?)?,
+            run: RunId::parse(&take("run")?)?,
             paths: RunPaths { run_dir: take("run-dir")?.into(), node: node(take("node-rank")?)? },
             agent: ident(&take("agent")?).ok_or_else(|| usage("`--agent` does not name a process".into()))?,
             cgroup: take("cgroup").ok().map(Into::into),
+            note: take("note")?.into(),
         }),
         "relay" => Command::Relay(take("socket")?.into(), lines),
         "list" => Command::List(paths::expand(&take("workdir")?)),
+        "fleet" => {
+            let seconds = take("seconds")?;
+            let within = seconds.parse().map(Duration::from_secs);
+            let within = within.map_err(|_| usage(format!("`{seconds}` is no number of seconds")))?;
+            Command::Fleet(paths::expand(&take("workdir")?), within)
+        }
         "probe" => Command::Probe,
         "examine" => Command::Examine,
         "unpack" => Command::Unpack(take("hash")?, take("into")?.into()),
+        "files" => Command::Files(take("run")?, paths::expand(&take("workdir")?)),
+        "read" => Command::Read {
+            run: take("run")?,
+            workdir: paths::expand(&take("workdir")?),
+            path: take("path")?,
+            offset: take("offset")?.parse().map_err(|_| usage("`--offset` is not a number".into()))?,
+            bytes: take("bytes")?.parse().map_err(|_| usage("`--bytes` is not a number".into()))?,
+        },
+        "measure" | "remove" => Command::Remove {
+            run: take("run")?,
+            workdir: paths::expand(&take("workdir")?),
+            dry: verb == "measure",
+        },
+        "checkpoints" => Command::Checkpoints(take("run")?, paths::expand(&take("workdir")?)),
         "sweep" => Command::Sweep(take("run")?, paths::expand(&take("workdir")?)),
+        "search" => Command::Search(take("run")?, paths::expand(&take("workdir")?), take("wanted")?),
         _ => return Err(usage(format!("agent has no command `{verb}`"))),
     };
     match values.keys().next() {
@@ -193,6 +267,8 @@ mod tests {
         assert_eq!(start, Command::Start(expected));
         assert_eq!(parsed("relay --socket /s").unwrap(), Command::Relay("/s".into(), false));
         assert_eq!(parsed("probe").unwrap(), Command::Probe);
+        let fleet = Command::Fleet("/w".into(), Duration::from_secs(90));
+        assert_eq!(parsed("fleet --workdir /w --seconds 90").unwrap(), fleet);
         assert_eq!(parsed("list --workdir /w").unwrap(), Command::List("/w".into()));
         assert_eq!(parsed("sweep --run r --workdir /w").unwrap(), Command::Sweep("r".into(), "/w".into()));
     }

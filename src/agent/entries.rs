@@ -1,12 +1,15 @@
 //! `agent list` and `agent sweep`: what there is and what runs under a working folder, with or without
 //! agents.
 //!
-//! Owner: one-shot commands; they change nothing but what `sweep` is told to end. A folder that several
-//! machines share is seen by each of them, and each tells only what is its own.
+//! Owner: one-shot commands; they change nothing but what `sweep` is told to end, and the digests of runs. A
+//! folder that several machines share is seen by each of them, and each tells only what is its own.
 
+use crate::digest;
 use crate::manifest::Manifest;
 use crate::paths::RunPaths;
-use crate::supervise::sweep::{self, Mark, Scope};
+use crate::supervise::cgroup::{self, Cgroup};
+use crate::supervise::leftovers::Leftovers;
+use crate::supervise::sweep;
 use rankdeck_proto::message::Survivor;
 use rankdeck_proto::run_entry::{RunEntry, RunState};
 use rankdeck_types::ids::{NodeRank, RunId};
@@ -18,16 +21,18 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Every run under `workdir` that belongs to this machine.
 pub fn list(workdir: &Path) -> Vec<RunEntry> {
+    let groups = cgroup::all();
     let mut entries: Vec<RunEntry> =
-        nodes(workdir, None).into_iter().map(|(paths, manifest)| entry(&paths, &manifest)).collect();
+        nodes(workdir, None).into_iter().map(|(paths, manifest)| entry(&paths, &manifest, &groups)).collect();
     entries.sort_by(|a, b| (&a.run, a.node_rank).cmp(&(&b.run, b.node_rank)));
     entries
 }
 
-fn entry(paths: &RunPaths, manifest: &Manifest) -> RunEntry {
+fn entry(paths: &RunPaths, manifest: &Manifest, groups: &[Cgroup]) -> RunEntry {
     let (run, node_rank, generation) = manifest.identity();
     let agent = manifest.agent();
-    let mut pids: Vec<u32> = sweep::find(&scope(paths, &run)).iter().map(|found| found.ident.pid).collect();
+    let scope = Leftovers::find(paths, Some(manifest), groups).scope(&run, paths);
+    let mut pids: Vec<u32> = sweep::find(&scope).iter().map(|found| found.ident.pid).collect();
     let alive = manifest.ranks_alive();
     pids.extend(alive.iter().map(|(_, pid)| *pid));
     pids.sort_unstable();
@@ -53,27 +58,26 @@ fn entry(paths: &RunPaths, manifest: &Manifest) -> RunEntry {
         nnodes: manifest.hosts.len() as u32,
         hosts: manifest.hosts.clone(),
         agent_pid: agent.map_or(0, |agent| agent.pid),
+        digest: digest::of(paths, state != RunState::Running),
     }
-}
-
-fn scope(paths: &RunPaths, run: &RunId) -> Scope {
-    Scope::marked(Mark {
-        run: run.clone(),
-        run_dir: paths.run_dir.clone(),
-        node: paths.node,
-        agent: None,
-        rank: None,
-    })
 }
 
 /// Ends everything of `run` on this machine whose agent is dead; nodes that a live agent looks after are left
 /// to it.
 pub fn clean(run: &RunId, workdir: &Path) -> Vec<Survivor> {
+    let groups = cgroup::all();
     nodes(workdir, Some(run))
         .into_iter()
         .filter(|(_, manifest)| manifest.agent().is_none())
-        .flat_map(|(paths, _)| sweep::kill_all(&scope(&paths, run), Duration::ZERO, PATIENCE))
+        .flat_map(|(paths, manifest)| {
+            Leftovers::find(&paths, Some(&manifest), &groups).end(run, &paths, PATIENCE)
+        })
         .collect()
+}
+
+/// The folders of a run's nodes on this machine.
+pub fn folders_of(workdir: &Path, run: &RunId) -> Vec<RunPaths> {
+    nodes(workdir, Some(run)).into_iter().map(|(paths, _)| paths).collect()
 }
 
 fn nodes(workdir: &Path, only: Option<&RunId>) -> Vec<(RunPaths, Manifest)> {
@@ -82,9 +86,12 @@ fn nodes(workdir: &Path, only: Option<&RunId>) -> Vec<(RunPaths, Manifest)> {
         Some(run) => vec![runs.join(&run.0)],
         None => std::fs::read_dir(&runs).into_iter().flatten().flatten().map(|entry| entry.path()).collect(),
     };
+    let shown =
+        |folder: &PathBuf| !folder.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
     let numbered = |name: &str| name.strip_prefix("node")?.parse().ok().map(NodeRank);
     folders
         .into_iter()
+        .filter(shown)
         .filter_map(|folder| folder.canonicalize().ok())
         .flat_map(|run_dir| {
             let inside = std::fs::read_dir(&run_dir).into_iter().flatten().flatten();

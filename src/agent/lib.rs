@@ -8,12 +8,16 @@
 //! command     the commands after `rankdeck agent`, and the marker lines they answer with
 //! serve       the loop of an agent, its consoles, its records on disk
 //! examine     `agent examine` and `agent probe`: what a preflight asks about a host
+//! fleet       `agent fleet`: gauges and runs of this host, again and again
 //! entries     `agent list` and `agent sweep`
+//! files       files of runs: told, read, removed
+//! digest      what a node's records say of its run as a whole
 //! supervise   starting ranks, watching them end, stopping them and verifying that nothing is left
 //! inspect     a close look at ranks on request
 //! observe     gauges of the host, its ranks and GPUs, log files, metrics
 //! manifest    which agent serves a node, and which processes belong to it
 //! hook        Python modules that show the process groups of Python ranks
+//! client      the Python module by which a program reports to its agent
 //! paths       names of files and sockets
 //! proc        readers of /proc
 //! timing      how long the agent waits for consoles and between samples
@@ -27,9 +31,13 @@
 //! - Every queue is bounded; what is dropped is counted, and records are never dropped for a slow
 //!   console.
 
+pub mod client;
 mod command;
+mod digest;
 mod entries;
 pub mod examine;
+mod files;
+mod fleet;
 mod hook;
 mod identity;
 pub mod inspect;
@@ -37,6 +45,7 @@ mod manifest;
 mod observe;
 mod paths;
 pub mod proc;
+mod search;
 pub mod serve;
 mod supervise;
 mod timing;

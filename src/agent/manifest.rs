@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The file.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -92,6 +92,11 @@ impl Manifest {
             return None;
         }
         proc::stat(self.agent_pid).filter(|stat| stat.start == self.agent_start && !stat.is_gone())
+    }
+
+    /// The file in which the agent's guard notes what it sees below the agent.
+    pub fn note(&self) -> PathBuf {
+        Path::new(&self.socket).with_extension("below")
     }
 
     /// Ranks whose processes live.

@@ -2,10 +2,14 @@
 //!
 //! Owner: nobody keeps state here. Every function answers `None` or an empty list when the process is gone.
 //! A process is named by (pid, start time in clock ticks): a pid alone may be reused.
+//!
+//! - PROC-1: what stands in `/proc` is bytes. A name, a path or an argument that is not UTF-8 hides no
+//!   process and no line: each wrong byte is read as U+FFFD.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -14,8 +18,8 @@ const ENVIRON_BYTES: u64 = 1 << 20;
 /// Most processes of one tree.
 const TREE_LIMIT: usize = 16_384;
 
-/// Most bytes of a file that is read whole.
-const TEXT_BYTES: u64 = 1 << 20;
+/// Most bytes of a file that is read whole: the mappings of a process with many libraries are the longest.
+const TEXT_BYTES: u64 = 16 << 20;
 /// Bytes of a file that is read again and again, at first and at most.
 const AGAIN_BYTES: usize = 4096;
 const AGAIN_LIMIT: usize = 64 << 10;
@@ -44,22 +48,28 @@ impl Again {
     }
 
     /// Its text now, at most the first 64 KiB.
-    pub fn text(&mut self) -> Option<&str> {
+    pub fn text(&mut self) -> Option<Cow<'_, str>> {
         let mut len = self.file.read_at(&mut self.bytes, 0).ok()?;
         while len == self.bytes.len() && len < AGAIN_LIMIT {
             self.bytes.resize(2 * len, 0);
             len = self.file.read_at(&mut self.bytes, 0).ok()?;
         }
-        std::str::from_utf8(self.bytes.get(..len)?).ok()
+        Some(String::from_utf8_lossy(self.bytes.get(..len)?))
     }
 }
 
 /// The text of a small file of the kernel, in four calls: `std::fs::read_to_string` needs twice as many, for
 /// it asks for a size, which is 0 here, and begins with reads of 32 bytes.
 pub fn text(path: impl AsRef<Path>) -> Option<String> {
+    read(path).ok()
+}
+
+/// The same, and why it cannot be read.
+pub fn read(path: impl AsRef<Path>) -> io::Result<String> {
     let mut bytes = Vec::with_capacity(AGAIN_BYTES);
-    File::open(path).ok()?.take(TEXT_BYTES).read_to_end(&mut bytes).ok()?;
-    String::from_utf8(bytes).ok()
+    File::open(path)?.take(TEXT_BYTES).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
 /// The fields of `/proc/PID/stat` that are used.
@@ -168,6 +178,13 @@ pub fn variable<'a>(environ: &'a [u8], name: &str) -> Option<&'a [u8]> {
         .find_map(|entry| entry.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"=")))
 }
 
+/// The name of a user, or the number where there is no name.
+pub fn user_name(uid: u32) -> String {
+    let (listed, number) = (text("/etc/passwd").unwrap_or_default(), uid.to_string());
+    let own = listed.lines().find(|line| line.split(':').nth(2) == Some(&number));
+    own.and_then(|line| line.split(':').next()).map_or(number, str::to_owned)
+}
+
 /// The start of a command line, arguments separated by spaces; the name in brackets when there is none.
 pub fn command(stat: &Stat) -> String {
     let mut bytes = Vec::new();
@@ -190,21 +207,30 @@ pub fn wchan(pid: u32) -> String {
 
 /// The thread that traces a process, as debuggers do; 0 when none does.
 pub fn tracer(pid: u32) -> u32 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = text(format!("/proc/{pid}/status")).unwrap_or_default();
     status.lines().find_map(|line| line.strip_prefix("TracerPid:")?.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Bytes that a process has caused to be read from and written to storage so far; `None` when it is another
-/// user's.
-pub fn io_bytes(pid: u32) -> Option<u64> {
+/// Bytes that a process, or one thread, has moved so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Io {
+    /// Through `read` and `write`: files, pipes, terminals.
+    pub calls: u64,
+    /// From and to storage.
+    pub storage: u64,
+}
+
+/// What a process has moved so far; `None` when it is another user's.
+pub fn io(pid: u32) -> Option<Io> {
     parse_io(&text(format!("/proc/{pid}/io"))?)
 }
 
 /// The same from the text of an `io` file.
-pub fn parse_io(text: &str) -> Option<u64> {
+pub fn parse_io(text: &str) -> Option<Io> {
     let value =
         |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
-    Some(value("read_bytes:")? + value("write_bytes:")?)
+    let storage = value("read_bytes:")?.saturating_add(value("write_bytes:")?);
+    Some(Io { calls: value("rchar:")?.saturating_add(value("wchar:")?), storage })
 }
 
 /// Busy and all clock ticks of all cores since boot.
@@ -261,12 +287,12 @@ fn parse_load(text: &str) -> Option<Load> {
 
 /// A value that changes with every boot of the machine.
 pub fn boot_id() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+    text("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
 /// `uname -n`.
 pub fn hostname() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
+    text("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
 }
 
 /// Online cores.
@@ -306,6 +332,49 @@ mod tests {
     }
 
     #[test]
+    fn proc_1_a_process_with_any_name_is_seen() {
+        // Cut inside a character by the kernel, no UTF-8 at all, and what looks like the end of the name.
+        let names: [&[u8]; 5] = [
+            "\u{8bad}\u{7ec3}\u{811a}\u{672c}\u{8bad}x".as_bytes(),
+            b"\xff\xfe",
+            b"a) R 1 (\n",
+            b"x\ny: 1",
+            b"\xe8",
+        ];
+        for name in names {
+            let mut child = named(name);
+            let seen = stat(child.id()).unwrap_or_else(|| panic!("{name:?} is not seen"));
+            let shown = String::from_utf8_lossy(&name[..name.len().min(15)]).into_owned();
+            assert_eq!((seen.pid, seen.comm.as_str()), (child.id(), shown.as_str()));
+            assert_eq!(seen.ppid, std::process::id(), "{name:?}");
+            assert!(all().iter().any(|found| found.pid == child.id() && found.start == seen.start));
+            let mut again = Again::open(format!("/proc/{}/stat", child.id())).unwrap();
+            assert_eq!(parse_stat(&again.text().unwrap()).unwrap().start, seen.start);
+            assert_eq!(tracer(child.id()), 0);
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    /// A process that is called `name`.
+    fn named(name: &[u8]) -> std::process::Child {
+        use std::io::{BufRead, BufReader};
+        let bytes: Vec<String> = name.iter().map(u8::to_string).collect();
+        let program = format!(
+            "import ctypes, time; ctypes.CDLL(None).prctl(15, bytes([{}]), 0, 0, 0); print(flush=True); \
+             time.sleep(1000)",
+            bytes.join(",")
+        );
+        let mut child = std::process::Command::new("python3")
+            .args(["-c", &program])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+        child
+    }
+
+    #[test]
     fn this_process_is_seen() {
         let own = stat(std::process::id()).unwrap();
         assert!(!own.is_gone() && own.rss > 0);
@@ -330,7 +399,7 @@ mod tests {
         let path = folder.path().join("text");
         std::fs::write(&path, "short").unwrap();
         let mut again = Again::open(&path).unwrap();
-        assert_eq!(again.text(), Some("short"));
+        assert_eq!(again.text().as_deref(), Some("short"));
         for length in [AGAIN_BYTES, 3 * AGAIN_BYTES, 7] {
             std::fs::write(&path, "x".repeat(length)).unwrap();
             assert_eq!(again.text().unwrap().len(), length);

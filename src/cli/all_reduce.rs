@@ -4,10 +4,11 @@
 //! Owner: one check. A program of the user is replaced by a few lines for its own interpreter; the built-in
 //! trainer trains for one iteration.
 
+use super::Failure;
 use super::args::CheckArgs;
 use super::preflight::{Cell, Examined, Report};
 use super::roster::own_binary;
-use super::{Failure, print};
+use crate::shell::stderr;
 use rankdeck_config::HostsSource;
 use rankdeck_proto::folders;
 use rankdeck_types::plan::PlanDraft;
@@ -85,10 +86,7 @@ pub async fn try_it(
     let began = Instant::now();
     let mut command = tokio::process::Command::new(own_binary()?);
     command.arg("run").arg(&file).arg("--json").stdin(Stdio::null());
-    match hosts_from {
-        HostsSource::File(path) => command.arg("--hosts").arg(path),
-        HostsSource::Slurm { defaults } => command.arg("--slurm").arg("--hosts").arg(defaults),
-    };
+    command.args(hosts_from.options());
     if let Some(until) = until {
         command.args(["--until", until]);
     }
@@ -122,7 +120,7 @@ pub async fn try_it(
     let last: Vec<&str> =
         lines.iter().filter(|line| line["kind"] == "log").filter_map(|line| line["line"].as_str()).collect();
     for line in last.iter().rev().take(5).rev() {
-        print::stderr(&rankdeck_types::words::clean(line));
+        stderr::line(line);
     }
     Ok(Cell::failed(reason, "`rankdeck logs` of that run shows what the ranks said", ""))
 }

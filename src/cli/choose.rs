@@ -2,16 +2,22 @@
 
 use super::Failure;
 use super::args::OutputArgs;
-use crate::shell::headless::{Form, Printer};
+use crate::shell::headless::{Form, Pace, Printer};
+use crate::shell::metrics::Endpoint;
 use crate::shell::output::Output;
 use crate::shell::screen::Screen;
+use crate::shell::stderr;
+use rankdeck_types::ui::{GlyphsName, Notify, ThemeName, Ui};
 use std::fs::File;
 use std::io::{self, IsTerminal};
+use std::net::SocketAddr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The output that was asked for, or that fits where we are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputChoice {
-    /// The screen.
+    /// The full screen.
     Screen,
     /// Lines.
     Lines(Form),
@@ -22,12 +28,12 @@ pub enum OutputChoice {
 pub struct TerminalInfo {
     /// stdin and stdout are terminals.
     pub terminal: bool,
-    /// `TERM`.
+    /// Value of `TERM`.
     pub term: Option<String>,
 }
 
 impl TerminalInfo {
-    /// Looks around.
+    /// Reads the environment and the standard streams of this process.
     pub fn here() -> TerminalInfo {
         TerminalInfo {
             terminal: io::stdin().is_terminal() && io::stdout().is_terminal(),
@@ -38,6 +44,9 @@ impl TerminalInfo {
 
 /// Decides. Without a terminal: lines; on a terminal that cannot show a screen: an error rather than garbage.
 pub fn choose(args: &OutputArgs, place: &TerminalInfo) -> Result<OutputChoice, Failure> {
+    if let Some(address) = args.metrics {
+        let _ = METRICS.set(address);
+    }
     if args.json {
         return Ok(OutputChoice::Lines(Form::Json));
     }
@@ -52,21 +61,95 @@ pub fn choose(args: &OutputArgs, place: &TerminalInfo) -> Result<OutputChoice, F
         .hint(
             "`--headless` prints plain lines; or set TERM to what the terminal is, such as xterm-256color",
         )),
-        Some(_) => Ok(OutputChoice::Screen),
+        Some(_) => {
+            let wanted = wanted(args)?;
+            // Of several screens in one process, the first decides; there is one.
+            let _ = UI.set(wanted);
+            Ok(OutputChoice::Screen)
+        }
     }
 }
 
+/// How this process's screen is to look, once that is known.
+static UI: OnceLock<Ui> = OnceLock::new();
+
+/// Home comes back when a screen is left.
+static AT_HOME: AtomicBool = AtomicBool::new(false);
+
+/// From now on, whoever leaves the screen of a run goes back to home.
+pub fn stay_at_home() {
+    AT_HOME.store(true, Ordering::Relaxed);
+}
+
+/// How screens of this process look.
+pub fn ui() -> Ui {
+    UI.get().cloned().unwrap_or_default()
+}
+
+/// Where Prometheus is to ask, once that is known.
+static METRICS: OnceLock<SocketAddr> = OnceLock::new();
+
+/// Opens what `--metrics` asks for.
+pub async fn endpoint() -> Result<Option<Endpoint>, Failure> {
+    let Some(address) = METRICS.get() else { return Ok(None) };
+    let endpoint = Endpoint::open(*address).await.map_err(|error| {
+        Failure::usage(format!("--metrics {address}: {error}"))
+            .hint("`--metrics ADDRESS:PORT` with a free port")
+    })?;
+    stderr::line(&format!("metrics at http://{}/metrics", endpoint.address()));
+    Ok(Some(endpoint))
+}
+
+/// When this process calls its user, and how.
+pub fn notify() -> Result<Notify, Failure> {
+    match UI.get() {
+        Some(ui) => Ok(ui.notify.clone()),
+        None => Ok(wanted(&OutputArgs::default())?.notify),
+    }
+}
+
+/// What `ui.toml` says, changed by what was typed.
+fn wanted(args: &OutputArgs) -> Result<Ui, Failure> {
+    let path = rankdeck_config::ui::path();
+    let mut ui = path.map(|path| rankdeck_config::ui::load(&path)).transpose()?.unwrap_or_default();
+    match args.theme.as_deref() {
+        Some("auto") => ui.theme = ThemeName::Auto,
+        Some("dark") => ui.theme = ThemeName::Dark,
+        Some("light") => ui.theme = ThemeName::Light,
+        Some("mono") => ui.theme = ThemeName::Mono,
+        Some("cvd") => ui.theme = ThemeName::Cvd,
+        _ => {}
+    }
+    match args.glyphs.as_deref() {
+        Some("auto") => ui.glyphs = GlyphsName::Auto,
+        Some("braille") => ui.glyphs = GlyphsName::Braille,
+        Some("block") => ui.glyphs = GlyphsName::Block,
+        Some("ascii") => ui.glyphs = GlyphsName::Ascii,
+        _ => {}
+    }
+    ui.read_only |= args.read_only;
+    Ok(ui)
+}
+
+/// How much is printed.
+pub fn pace(args: &OutputArgs) -> Pace {
+    let every_ms = args.every.map(|seconds| (seconds * 1000.0) as u64);
+    Pace { every_ms, quiet: args.quiet }
+}
+
 /// Opens it; `log` takes stderr while a screen is up.
-pub fn open(chosen: OutputChoice, log: Option<File>) -> Result<Output, Failure> {
+pub fn open(chosen: OutputChoice, log: Option<File>, pace: Pace) -> Result<Output, Failure> {
     match chosen {
         OutputChoice::Screen => {
-            Screen::open(log).map(|screen| Output::Screen(Box::new(screen))).map_err(|error| {
+            let mut screen = Screen::open(log, &ui()).map_err(|error| {
                 Failure::failed(format!("failed to take the terminal: {error}")).hint("`--headless`")
-            })
+            })?;
+            screen.view.at_home = AT_HOME.load(Ordering::Relaxed);
+            Ok(Output::Screen(Box::new(screen)))
         }
-        OutputChoice::Lines(form) => {
-            Printer::new(form).map(|printer| Output::Lines(Box::new(printer))).map_err(Failure::no_thread)
-        }
+        OutputChoice::Lines(form) => Printer::paced(form, pace)
+            .map(|printer| Output::Lines(Box::new(printer)))
+            .map_err(Failure::no_thread),
     }
 }
 

@@ -3,6 +3,7 @@
 use rankdeck_config::Diagnostics;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::plan::PlanError;
+use rankdeck_types::words::clean;
 use std::fmt;
 
 /// Exit codes; part of the command line's contract.
@@ -24,27 +25,62 @@ pub mod code {
 /// Why a command ended without doing its work. Shown as `error: ...` and `hint: ...` lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// Exit code.
+    /// The exit code of the process.
     pub code: u8,
-    /// What failed and what helps. The error already begins with `error:` when it comes with a source
-    /// excerpt; each line of the hint is a hint of its own.
+    /// What failed, in one line, and what helps; each line of the hint is a hint of its own. The error
+    /// already begins with `error:` when it comes with a source excerpt.
     pub cause: HintedError,
+    /// Further lines behind the error: a list, a source excerpt.
+    pub details: Vec<String>,
+    /// The mistakes of a configuration one by one, for programs.
+    pub faults: Vec<Fault>,
+}
+
+/// One mistake of a configuration.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Fault {
+    /// What is wrong.
+    pub error: String,
+    /// What to change.
+    pub hint: String,
+    /// `FILE:LINE:COLUMN`, or the file alone.
+    pub place: String,
 }
 
 impl Failure {
+    /// Words of hosts may be among them: they are made one line.
+    fn new(code: u8, error: &str) -> Failure {
+        Failure {
+            code,
+            cause: HintedError::new(clean(error.trim_end()), ""),
+            details: Vec::new(),
+            faults: Vec::new(),
+        }
+    }
+
     /// A failure with [`code::FAILED`].
     pub fn failed(error: impl Into<String>) -> Failure {
-        Failure { code: code::FAILED, cause: HintedError::new(error, "") }
+        Failure::new(code::FAILED, &error.into())
     }
 
     /// A failure with [`code::USAGE`].
     pub fn usage(error: impl Into<String>) -> Failure {
-        Failure { code: code::USAGE, cause: HintedError::new(error, "") }
+        Failure::new(code::USAGE, &error.into())
     }
 
     /// A failure with [`code::HOST`].
     pub fn host(error: impl Into<String>) -> Failure {
-        Failure { code: code::HOST, cause: HintedError::new(error, "") }
+        Failure::new(code::HOST, &error.into())
+    }
+
+    /// The terminal does not do what was asked of it.
+    pub fn terminal(error: std::io::Error) -> Failure {
+        Failure::failed(format!("the terminal failed: {error}")).hint("give the run's name")
+    }
+
+    /// A list was left without a choice.
+    pub fn nothing_picked() -> Failure {
+        Failure::usage("nothing was picked").hint("give the run's name")
     }
 
     /// The system gave the console no thread or no event loop.
@@ -55,7 +91,7 @@ impl Failure {
 
     /// The same with one more hint; an empty one adds nothing.
     pub fn hint(mut self, hint: impl Into<String>) -> Failure {
-        let hint = hint.into();
+        let hint = clean(&hint.into());
         let all = &mut self.cause.hint;
         if !all.is_empty() && !hint.is_empty() {
             all.push('\n');
@@ -63,29 +99,54 @@ impl Failure {
         all.push_str(&hint);
         self
     }
+
+    /// The same with one more line behind the error.
+    pub fn detail(mut self, line: &str) -> Failure {
+        self.details.push(clean(line));
+        self
+    }
+
+    /// The lines to show.
+    pub fn lines(&self) -> Vec<String> {
+        let error = match &self.cause.error {
+            error if error.starts_with("error:") => error.clone(),
+            error => format!("error: {error}"),
+        };
+        let hints = self.cause.hint.lines().map(|hint| format!("hint: {hint}"));
+        std::iter::once(error).chain(self.details.iter().cloned()).chain(hints).collect()
+    }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let error = self.cause.error.trim_end();
-        if error.starts_with("error:") {
-            f.write_str(error)?;
-        } else {
-            write!(f, "error: {error}")?;
-        }
-        self.cause.hint.lines().try_for_each(|hint| write!(f, "\nhint: {hint}"))
+        f.write_str(&self.lines().join("\n"))
     }
 }
 
 impl From<Diagnostics> for Failure {
     fn from(diagnostic: Diagnostics) -> Failure {
-        Failure::usage(diagnostic.to_string())
+        let text = diagnostic.to_string();
+        let mut lines = text.trim_end().lines();
+        let mut failure = Failure::usage(lines.next().unwrap_or_default());
+        failure.faults = diagnostic
+            .0
+            .iter()
+            .map(|one| Fault {
+                error: clean(&one.message),
+                hint: clean(&one.hint),
+                place: match one.span {
+                    Some(span) => format!("{}:{}:{}", clean(&one.file), span.line, span.column),
+                    None => clean(&one.file),
+                },
+            })
+            .collect();
+        lines.fold(failure, Failure::detail)
     }
 }
 
 impl From<PlanError> for Failure {
     fn from(error: PlanError) -> Failure {
-        Failure::usage(error.error).hint(error.hint)
+        Failure::usage(error.cause.error).hint(error.cause.hint)
     }
 }
 
@@ -103,6 +164,21 @@ mod tests {
     fn a_failure_prints_its_error_once_and_every_hint() {
         let failure = Failure::usage("nothing to stop").hint("`rankdeck ps`").hint("").hint("`--hosts FILE`");
         assert_eq!(failure.to_string(), "error: nothing to stop\nhint: `rankdeck ps`\nhint: `--hosts FILE`");
-        assert_eq!(Failure::usage("error: bad key\n --> a:1:2\n").to_string(), "error: bad key\n --> a:1:2");
+        let excerpt = Failure::usage("error: bad key").detail(" --> a:1:2");
+        assert_eq!(excerpt.to_string(), "error: bad key\n --> a:1:2");
+    }
+
+    /// TERM-2: what a host says stays in its line.
+    #[test]
+    fn words_of_a_host_cannot_pass_for_a_line_of_ours() {
+        let said = "x: said \x1b[2J\nstopped: verified, no process is left on 2 hosts";
+        for failure in [
+            Failure::from(HintedError { error: said.into(), hint: said.into() }),
+            Failure::host(said).hint(said),
+            Failure::failed(said).hint(said),
+        ] {
+            assert_eq!(failure.lines().len(), 2, "{failure}");
+            assert!(!failure.to_string().contains('\x1b'), "{failure:?}");
+        }
     }
 }

@@ -5,60 +5,103 @@ use super::choose::{self, OutputChoice, TerminalInfo};
 use super::roster::{Found, Roster, State, roster};
 use super::run::{self, LinkOptions, Links};
 use super::{Failure, code, print, prompt};
-use crate::shell::driver::{Session, Why};
+use crate::shell::changer;
+use crate::shell::driver::{End, Session, Why};
 use crate::shell::objective::Objective;
 use crate::shell::output::Output;
+use crate::shell::secrets;
+use crate::shell::stderr;
 use rankdeck_config::HostsSource;
 use rankdeck_core::Goal;
+use rankdeck_core::model::Model;
 use rankdeck_link::Opening;
+use rankdeck_proto::clock::wall_time;
+use rankdeck_proto::message::LaunchHash;
+use rankdeck_tui::restart_draft::Changed;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::RunId;
+use rankdeck_types::plan::Plan;
+use rankdeck_types::words::{count, plural};
 
-/// `rankdeck attach`.
+/// Runs `rankdeck attach`: shows a run that other consoles may have launched.
 pub async fn attach(hosts_from: &HostsSource, args: AttachArgs) -> Result<u8, Failure> {
     let chosen = choose::choose(&args.output, &TerminalInfo::here())?;
     let roster = roster(hosts_from, &args.host_keys).await?;
-    let found = roster.pick(args.run.as_deref())?;
+    let found = match chosen {
+        OutputChoice::Screen => roster.pick_or_ask(args.run.as_deref(), true)?,
+        OutputChoice::Lines(_) => roster.pick(args.run.as_deref())?,
+    };
     if chosen != OutputChoice::Screen {
-        print::stderr("note: ctrl-c stops the run cleanly; to leave it running: `kill -HUP` this process");
+        stderr::line("note: ctrl-c stops the run cleanly; to leave it running: `kill -HUP` this process");
     }
     let goal = Target::new(&roster, &found)?;
     let links = goal.open_links(&args.host_keys, chosen)?;
     let spares = roster.hosts.iter().filter(|host| !goal.hosts.contains(host)).cloned().collect();
     let watching = run::ConsoleOptions {
         until: Vec::new(),
-        objective: Objective::Linger,
+        objective: run::watching(&args.output),
         spares,
+        listed: roster.hosts.clone(),
         warnings: Vec::new(),
         record: Some(&goal.run),
+        origin: None,
+        pace: choose::pace(&args.output),
+        demo: None,
     };
     let end = run::console(goal.goal(), watching, links, &args.host_keys, chosen).await?;
     Ok(run::finish(&end, &args.output, &goal.run))
 }
 
-/// `rankdeck restart`.
+/// Runs `rankdeck restart`: asks for a new generation and waits for it.
 pub async fn restart(hosts_from: &HostsSource, args: RestartArgs) -> Result<u8, Failure> {
     let roster = roster(hosts_from, &args.host_keys).await?;
     let found = roster.pick(args.run.as_deref())?;
-    if found.state != State::Running {
-        return Err(Failure::usage(format!(
-            "run {} is {}: nothing serves it",
-            found.run,
-            found.state.name()
-        ))
-        .hint("`rankdeck run` begins a new one"));
-    }
+    let over = found.state != State::Running;
     let target = Target::new(&roster, &found)?;
     let add: Vec<Host> = args.add.iter().map(|name| roster.host(name).cloned()).collect::<Result<_, _>>()?;
-    let changes = !args.exclude.is_empty() || !add.is_empty();
-    // On other hosts a run goes on from where it is unless somebody says otherwise.
-    let from =
-        args.from.clone().or_else(|| changes.then(|| "latest".to_owned())).filter(|from| from != "afresh");
-    let objective = Objective::restart(from, args.exclude.clone(), add, args.check_collectives);
+    let changes = !args.exclude.is_empty() || !add.is_empty() || !args.set.is_empty();
+    let mut from = if over {
+        from_end(&found, args.from.as_deref(), !args.set.is_empty())?
+    } else {
+        from_middle(args.from.as_deref(), changes)
+    };
+    let iteration = from.as_deref().and_then(|from| from.parse::<u64>().ok());
+    let looked = match !args.yes || !args.set.is_empty() || iteration.is_some() {
+        true => Some(target.pursue(Objective::Look, &args.host_keys).await?),
+        false => None,
+    };
+    if let (Some(iteration), Some(end)) = (iteration, &looked) {
+        from = Some(of_iteration(&end.model, iteration)?);
+    }
+    let changed = match &looked {
+        Some(end) if !args.set.is_empty() => Some(changed(&target, &end.model, &args.set)?),
+        _ => None,
+    };
+    if over {
+        stderr::line(&format!(
+            "run {} is over; it begins again from {}",
+            found.run,
+            from.as_deref().unwrap_or("the beginning")
+        ));
+    }
+    for (key, was, is) in changed.iter().flat_map(|changed| &changed.differences) {
+        stderr::line(&format!("{key} = {is} (was {was})"));
+    }
+    let shown = match &looked {
+        Some(end) if !args.yes => Some(agreed(&target, end)?),
+        _ => None,
+    };
+    let objective = Objective::restart(from, args.exclude.clone(), add, args.check_collectives, shown, over)
+        .with_experiment(changed.map(|changed| changed.experiment));
     let end = target.pursue(objective, &args.host_keys).await?;
+    for line in &end.model.run.warnings {
+        stderr::line(&format!("warning: {line}"));
+    }
     if let Some(refused) = end.model.run.refused.as_ref().filter(|_| end.why != Why::Detached) {
-        return Err(Failure::usage(format!("no restart: {refused}"))
-            .hint(format!("run {} goes on as it is", target.run)));
+        return Err(Failure::usage(format!("no restart: {refused}")).hint(match over {
+            true => format!("`rankdeck ps`, `rankdeck attach {}`", target.run),
+            false => format!("run {} goes on as it is", target.run),
+        }));
     }
     if end.why != Why::Detached {
         let reason = end.model.run.reason.clone();
@@ -87,18 +130,123 @@ pub async fn restart(hosts_from: &HostsSource, args: RestartArgs) -> Result<u8, 
     Ok(code::SUCCESS)
 }
 
-/// A run and its hosts in node_rank order.
+/// Where a run that goes on begins again; on other hosts it goes on from where it is unless somebody says
+/// otherwise.
+fn from_middle(wanted: Option<&str>, changes: bool) -> Option<String> {
+    wanted.or(changes.then_some("latest")).filter(|from| *from != "afresh").map(str::to_owned)
+}
+
+/// Where a run that is over begins again: where it was, unless somebody says otherwise.
+fn from_end(found: &Found, wanted: Option<&str>, changes: bool) -> Result<Option<String>, Failure> {
+    let summary = found.summary(wall_time());
+    match (wanted, &summary.checkpoint) {
+        (Some("afresh"), _) | (None, None) => Ok(None),
+        (Some("latest"), None) => Err(Failure::usage(format!("run {} has no checkpoint", found.run))
+            .hint("`--from afresh` begins it again from the beginning")),
+        (None | Some("latest"), Some(saved))
+            if !changes && summary.builtin && summary.total_steps.is_some_and(|goal| saved.env_step >= goal) =>
+        {
+            Err(Failure::usage(format!("run {} has reached its goal of {} steps", found.run, count(saved.env_step)))
+                .hint(format!(
+                    "`rankdeck run EXPERIMENT.toml --from {} --set run.total_steps=N` trains longer; `--from afresh` \
+                     begins this one again",
+                    found.run
+                )))
+        }
+        // A program of the user knows its own files.
+        (None | Some("latest"), Some(saved)) if !summary.builtin => Ok(Some(saved.path.clone())),
+        (None | Some("latest"), Some(_)) => Ok(Some("latest".to_owned())),
+        (Some(path), _) => Ok(Some(path.to_owned())),
+    }
+}
+
+/// The checkpoint of an iteration, where the built-in trainer keeps it.
+fn of_iteration(model: &Model, iteration: u64) -> Result<String, Failure> {
+    let plan = model.plan.as_ref();
+    let first = plan.and_then(|plan| plan.ranks.first()).map(|rank| rank.node_rank);
+    let host = first.and_then(|node| model.hosts.get(node.index())).filter(|host| !host.run_dir.is_empty());
+    match host {
+        Some(host) if plan.is_some_and(Plan::is_builtin) => {
+            Ok(format!("{}/checkpoints/iter-{iteration}.ckpt", host.run_dir))
+        }
+        _ => Err(Failure::usage(format!("no checkpoint of iteration {iteration} is known"))
+            .hint("`--from PATH` names a file on rank 0's host")),
+    }
+}
+
+/// The run's experiment with changed keys.
+fn changed(target: &Target, model: &Model, sets: &[String]) -> Result<Changed, Failure> {
+    let plan = model.plan.as_ref().ok_or_else(|| {
+        Failure::host(format!("no host tells what run {} runs", target.run)).hint("`rankdeck ps`")
+    })?;
+    changer::change(&plan.experiment, sets).map_err(|wrong| {
+        Failure::usage(wrong.join("\n")).hint(format!("run {} goes on as it is", target.run))
+    })
+}
+
+/// Shows what the agents say that the run's ranks run, and asks whether to start it again; returns the launch
+/// that was shown.
+fn agreed(target: &Target, end: &End) -> Result<LaunchHash, Failure> {
+    let refusal = |text: String| Failure::usage(text).hint("`--yes` starts it without a question");
+    if !prompt::can_ask() {
+        return Err(refusal(format!("run {} is started again only when somebody says yes", target.run)));
+    }
+    let (Some(plan), Some(launch)) = (&end.model.plan, &end.model.run.launch) else {
+        return Err(Failure::host(format!("no host tells what run {} runs", target.run))
+            .hint(format!("`rankdeck ps`, `rankdeck stop {}`", target.run)));
+    };
+    stderr::line(&format!("on {}:", plural(plan.members().count(), "host")));
+    stderr::line(&format!("  {}", plan.command_line()));
+    let hosts = plan.hosts.iter().map(|planned| &planned.host);
+    let missing = secrets::missing(&plan.experiment.launch, hosts);
+    if !missing.is_empty() {
+        let names = missing.into_iter().collect::<Vec<_>>().join(", ");
+        return Err(Failure::usage(format!("the run passes {names}, not set in this console's environment"))
+            .hint("`export` it in this shell first; `--yes` starts the ranks without"));
+    }
+    match prompt::yes(&format!("start this again in run {}?", target.run)) {
+        true => Ok(launch.clone()),
+        false => Err(refusal("no restart: nobody said yes".into())),
+    }
+}
+
+/// A run and its hosts in node_rank order, as the user's hosts file describes them.
 pub struct Target {
     /// The run.
     pub run: RunId,
-    /// Its hosts.
+    /// Its hosts. One that the hosts file does not list has a name only, and is not contacted.
     pub hosts: Vec<Host>,
+    /// Names of those.
+    pub unlisted: Vec<String>,
+    /// All hosts of the hosts file.
+    listed: Vec<Host>,
 }
 
 impl Target {
-    /// The run that was found.
+    /// The run that was found, with all hosts that anybody names.
+    pub fn whole(roster: &Roster, found: &Found) -> Result<Target, Failure> {
+        let run = RunId::parse(found.run)?;
+        let mut unlisted = Vec::new();
+        let hosts = found.hosts().into_iter().map(|name| match roster.host(&name) {
+            Ok(host) => host.clone(),
+            Err(_) => {
+                unlisted.push(name.clone());
+                Host { name, ..Host::default() }
+            }
+        });
+        let hosts = hosts.collect();
+        Ok(Target { run, hosts, unlisted, listed: roster.hosts.clone() })
+    }
+
+    /// The run that was found, all of whose hosts are listed.
     pub fn new(roster: &Roster, found: &Found) -> Result<Target, Failure> {
-        Ok(Target { run: RunId(found.run.to_owned()), hosts: roster.hosts_of(found)? })
+        let hosts = roster.hosts_of(found)?;
+        Ok(Target {
+            run: RunId::parse(found.run)?,
+            hosts,
+            unlisted: Vec::new(),
+            listed: roster.hosts.clone(),
+        })
     }
 
     /// Looking at it.
@@ -113,7 +261,7 @@ impl Target {
     pub fn open_links(&self, host_keys: &HostKeyArgs, chosen: OutputChoice) -> Result<Links, Failure> {
         let options =
             LinkOptions { run: &self.run, opening: Opening::Attach, builtin: false, host_keys, chosen };
-        run::open_links(&self.hosts, &options, |_| true)
+        run::open_links(&self.hosts, &options, |host| !self.unlisted.contains(&host.name))
     }
 
     /// Attaches without showing anything, pursues the objective, and leaves.
@@ -131,10 +279,14 @@ impl Target {
             inbox,
             connector,
             spares: Vec::new(),
+            listed: self.listed.clone(),
             warnings: Vec::new(),
             recorder: None,
             accept_new_host_keys: host_keys.accept_new_host_keys,
             can_ask: prompt::can_ask(),
+            demo: None,
+            notify: None,
+            metrics: None,
         };
         run::drive(session, Output::Quiet).await
     }

@@ -11,35 +11,57 @@
 
 mod all_reduce;
 pub mod args;
+mod axes;
+mod begin_from;
 mod check;
+mod checkpoint_source;
 mod choose;
+mod compare;
 mod failure;
+mod fetch;
+mod git;
+mod help;
+mod home;
+mod init;
 mod join;
 mod logs;
+mod origin;
+mod past;
+mod pick;
+mod policy;
 mod preflight;
 mod print;
 mod prompt;
 mod provision;
 mod ps;
+mod remove;
 mod replay;
+mod report;
 mod roster;
 mod run;
 mod run_id;
 mod sbatch;
+mod schema;
+mod search;
 mod simulate;
+mod sources;
+mod status;
 mod stop;
+mod sweep;
 
 pub use failure::{Failure, code};
 
+use crate::shell::stderr;
 use args::{Cli, Command};
-use clap::{CommandFactory, Parser};
-use rankdeck_config::HostsSource;
+use clap::FromArgMatches;
+use clap::error::ErrorKind;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Runs what was typed.
 pub fn main(argv: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(argv) {
+    let cli = parse(argv.into_iter().collect());
+    let cli = match cli {
         Ok(cli) => cli,
         Err(error) => {
             // `--help` into a closed pipe is no failure.
@@ -50,42 +72,92 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> ExitCode {
     match dispatch(cli) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            print::stderr(&failure.to_string());
+            failure.lines().iter().for_each(|line| stderr::line(line));
             ExitCode::from(failure.code)
         }
     }
+}
+
+/// What was typed, as data. Without a command, somebody at a terminal is at home; others get the help.
+fn parse(mut argv: Vec<OsString>) -> Result<Cli, clap::Error> {
+    let read = |argv: &[OsString]| {
+        help::command().try_get_matches_from(argv).and_then(|found| Cli::from_arg_matches(&found))
+    };
+    let error = match read(&argv) {
+        Ok(cli) => return Ok(cli),
+        Err(error) => error,
+    };
+    let lacking = matches!(
+        error.kind(),
+        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    );
+    let place = choose::TerminalInfo::here();
+    if !lacking || !place.terminal || matches!(place.term.as_deref(), None | Some("" | "dumb")) {
+        return Err(error);
+    }
+    argv.push("home".into());
+    read(&argv)
 }
 
 fn dispatch(cli: Cli) -> Result<u8, Failure> {
     match &cli.command {
         Command::Completions { shell } => {
             let mut text = Vec::new();
-            clap_complete::generate(*shell, &mut Cli::command(), "rankdeck", &mut text);
+            clap_complete::generate(*shell, &mut help::command(), "rankdeck", &mut text);
             print::stdout_bytes(&text);
             Ok(code::SUCCESS)
         }
+        Command::Client => {
+            print::stdout_bytes(rankdeck_agent::client::SOURCE.as_bytes());
+            Ok(code::SUCCESS)
+        }
         Command::Man { command } => man(command.as_deref()),
-        command => runtime(matches!(command, Command::Simulate(_)))?.block_on(dispatch_async(cli)),
+        command => {
+            runtime(matches!(command, Command::Demo(_) | Command::Simulate(_)))?.block_on(dispatch_async(cli))
+        }
     }
 }
 
 async fn dispatch_async(cli: Cli) -> Result<u8, Failure> {
-    let path = cli.hosts.clone();
-    let hosts = if cli.slurm { HostsSource::Slurm { defaults: path } } else { HostsSource::File(path) };
-    let hosts = &hosts;
+    let alone = match &cli.command {
+        Command::Run(args) => args.subject.experiment.is_none(),
+        Command::Check(args) => args.subject.experiment.is_none(),
+        Command::Home(_) => true,
+        // Of runs that were launched without a hosts file.
+        _ => std::path::Path::new(run_id::RUNS).is_dir(),
+    };
+    let hosts = &sources::hosts(&cli, alone);
     match cli.command {
-        Command::Run(args) => run::run(hosts, args).await,
+        Command::Home(args) => {
+            let given = cli.hosts.iter().flat_map(|hosts| ["--hosts".to_owned(), hosts.clone()]);
+            let options = given.chain(cli.slurm.then(|| "--slurm".to_owned())).collect();
+            home::home(hosts, args, options, |cli| Box::pin(dispatch_async(cli))).await
+        }
+        Command::Run(args) => run::run(hosts, *args).await,
         Command::Attach(args) => join::attach(hosts, args).await,
         Command::Stop(args) => stop::stop(hosts, args).await,
         Command::Restart(args) => join::restart(hosts, args).await,
         Command::Ps(args) => ps::ps(hosts, args).await,
-        Command::Sbatch(args) => sbatch::sbatch(&cli.hosts, &args),
+        Command::Status(args) => status::status(hosts, args).await,
+        Command::Queue(args) => sweep::queue(args).await,
+        Command::Fetch(args) => fetch::fetch(hosts, args).await,
+        Command::Tensorboard(args) => fetch::tensorboard(hosts, args).await,
+        Command::Eval(args) => policy::eval(hosts, args).await,
+        Command::Export(args) => policy::export(hosts, args).await,
+        Command::Rm(args) => remove::remove(hosts, args).await,
+        Command::Prune(args) => remove::prune(hosts, args).await,
+        Command::Sbatch(args) => sbatch::sbatch(hosts, &args),
         Command::Check(args) => check::check(hosts, args).await,
         Command::Push(args) => provision::push(hosts, args).await,
+        Command::Init(args) => init::init(args).await,
+        Command::Schema { what } => Ok(schema::print(what)),
         Command::Logs(args) => logs::logs(hosts, args).await,
         Command::Replay(args) => replay::replay(args).await,
+        Command::Demo(args) => simulate::demo(args).await,
+        Command::Report(args) => report::report(&args),
+        Command::Compare(args) => compare::compare(&args),
         Command::Simulate(args) => simulate::simulate(args).await,
-        Command::Completions { .. } | Command::Man { .. } => Ok(code::SUCCESS),
+        Command::Client | Command::Completions { .. } | Command::Man { .. } => Ok(code::SUCCESS),
     }
 }
 
@@ -101,17 +173,11 @@ fn runtime(simulates: bool) -> Result<tokio::runtime::Runtime, Failure> {
 }
 
 fn man(command: Option<&str>) -> Result<u8, Failure> {
-    let mut root = Cli::command();
-    root.build();
-    let page = match command {
-        None => root,
-        Some(name) => root.find_subcommand(name).cloned().ok_or_else(|| {
-            Failure::usage(format!("there is no command `{name}`"))
-                .hint("`rankdeck --help` lists the commands")
-        })?,
-    };
-    let mut text = Vec::new();
-    clap_mangen::Man::new(page).render(&mut text).map_err(|error| {
+    let page = help::manual(command).ok_or_else(|| {
+        Failure::usage(format!("there is no command `{}`", command.unwrap_or_default()))
+            .hint("`rankdeck --help` lists the commands")
+    })?;
+    let text = page.map_err(|error| {
         Failure::failed(format!("failed to write the page: {error}"))
             .hint("`rankdeck --help` has the same text")
     })?;

@@ -1,5 +1,9 @@
-//! Writing to stdout and stderr without ever failing on a closed pipe, and plain tables.
+//! Writing to stdout without ever failing on a closed pipe, and plain tables.
 
+use crate::shell::stderr;
+use rankdeck_types::error::HintedError;
+use rankdeck_types::words::plain_json;
+use serde_json::Value;
 use std::io::{self, Write};
 
 /// One line (or several) of data; `false` when nobody reads it any more.
@@ -8,15 +12,23 @@ pub fn stdout(text: &str) -> bool {
     writeln!(out, "{text}").and_then(|()| out.flush()).is_ok()
 }
 
+/// One line of JSON.
+pub fn json(value: &Value) -> bool {
+    stdout(&plain_json(&value.to_string()))
+}
+
 /// Bytes of data as they are.
 pub fn stdout_bytes(bytes: &[u8]) -> bool {
     let mut out = io::stdout().lock();
     out.write_all(bytes).and_then(|()| out.flush()).is_ok()
 }
 
-/// One line (or several) for people.
-pub fn stderr(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{text}");
+/// An error and what helps, for people.
+pub fn error(error: &HintedError) {
+    stderr::line(&format!("error: {}", error.error));
+    if !error.hint.is_empty() {
+        stderr::line(&format!("hint: {}", error.hint));
+    }
 }
 
 /// Columns padded to their widest cell, two spaces between, no trailing blanks. The first row is the header.

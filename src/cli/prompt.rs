@@ -1,12 +1,11 @@
 //! Answers the questions of one-shot connections.
 
 use super::args::HostKeyArgs;
-use crate::shell::ask;
+use crate::shell::{ask, stderr};
 use rankdeck_link::{Prompter, Wait};
 use rankdeck_types::link_state::Prompt;
-use rankdeck_types::words::clean;
 use std::collections::BTreeMap;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -21,6 +20,14 @@ pub struct Terminal {
 /// Is there somebody who can be asked?
 pub fn can_ask() -> bool {
     io::stdin().is_terminal()
+}
+
+/// A question that is answered with yes or no on the terminal; anything but yes is no.
+pub fn yes(question: &str) -> bool {
+    stderr::status(&format!("{question} [y/N] "));
+    let mut answer = String::new();
+    let read = io::stdin().read_line(&mut answer);
+    read.is_ok() && matches!(answer.trim().to_lowercase().as_str(), "y" | "yes")
 }
 
 impl Terminal {
@@ -112,34 +119,36 @@ impl Progress {
 }
 
 impl Shown {
-    /// Shows `text`, over what stands there; a closed stderr is nobody's loss.
+    /// Shows `text`, over what stands there.
     fn say(&mut self, text: &str) {
-        let fancy = io::stderr().is_terminal();
-        let mut stderr = io::stderr().lock();
-        let _ = if fancy { write!(stderr, "\r{text}\x1b[K") } else { writeln!(stderr, "{text}") };
-        let _ = stderr.flush();
+        let fancy = stderr::is_terminal();
+        if fancy {
+            stderr::status(text)
+        } else {
+            stderr::line(text)
+        }
         self.at = Some(Instant::now());
         self.open = fancy;
     }
 
-    /// Clears the line that stands there.
     /// What was sent stays on the terminal; a wait that is over does not.
     fn end(&mut self) {
         if self.files.is_empty() {
             self.clear();
         } else if std::mem::take(&mut self.open) {
-            drop(writeln!(io::stderr().lock()));
+            stderr::end_status();
         }
     }
 
+    /// Clears the line that stands there.
     fn clear(&mut self) {
         if std::mem::take(&mut self.open) {
-            let _ = write!(io::stderr().lock(), "\r\x1b[K");
+            stderr::clear_status();
         }
     }
 
     fn due(&self, often: Duration) -> bool {
-        let pause = if io::stderr().is_terminal() { often } else { SELDOM };
+        let pause = if stderr::is_terminal() { often } else { SELDOM };
         self.at.is_none_or(|at| at.elapsed() >= pause)
     }
 
@@ -169,7 +178,7 @@ fn waits(waits: &BTreeMap<String, (Wait, Instant)>, now: Instant) -> Option<Stri
         0 => String::new(),
         count => format!(" (and {count} more)"),
     };
-    Some(format!("waiting {} s for {}{others} {why}", waited.as_secs(), clean(host)))
+    Some(format!("waiting {} s for {}{others} {why}", waited.as_secs(), host))
 }
 
 impl Prompter for Progress {
@@ -202,7 +211,7 @@ impl Prompter for Progress {
         shown.files.insert((host.to_owned(), what.to_owned()), (done, total));
         let (sent, wanted) =
             shown.files.values().fold((0, 0), |(sent, wanted), (done, total)| (sent + done, wanted + total));
-        let fancy = io::stderr().is_terminal();
+        let fancy = stderr::is_terminal();
         // Lines that stay are for files that take their time.
         let begun = *shown.begun.get_or_insert_with(Instant::now);
         let last = sent >= wanted && (fancy || shown.lines);

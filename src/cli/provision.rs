@@ -7,8 +7,9 @@ use super::preflight::PushedCode;
 use super::prompt::Progress;
 use super::roster::{self, load_hosts, own_binary, trainer_binary};
 use super::run_id::new_run_id;
-use super::{Failure, code, print};
-use rankdeck_config::HostsSource;
+use super::{Failure, code, git, print};
+use crate::shell::stderr;
+use rankdeck_config::{ExperimentSource, HostsSource};
 use rankdeck_link::{AgentCommand, AgentReply, Links, Prompter, Upload};
 use rankdeck_proto::examination::Code;
 use rankdeck_proto::folders;
@@ -32,24 +33,48 @@ pub struct Packed {
 }
 
 /// Packs `launch.code`, when there is one.
-pub fn pack_code(draft: &PlanDraft, experiment: &Path) -> Result<Option<Packed>, Failure> {
+pub fn pack_code(draft: &PlanDraft, experiment: &ExperimentSource) -> Result<Option<Packed>, Failure> {
     let launch = &draft.experiment.launch;
     let Some(folder) = &launch.code else { return Ok(None) };
-    let folder = experiment.parent().unwrap_or(Path::new(".")).join(folder);
+    let folder = match folder.strip_prefix("~/").or((folder == "~").then_some("")) {
+        Some(rest) => folders::home().join(rest),
+        None => experiment.folder().join(folder),
+    };
     if !folder.is_dir() {
         return Err(Failure::usage(format!("`launch.code`: {} is not a folder", folder.display()))
             .hint("the path is relative to the folder of the experiment file"));
     }
     let mut exclude: Vec<String> = pack::EXCLUDED.map(str::to_owned).to_vec();
     exclude.extend(launch.exclude.iter().cloned());
-    let pack = pack::make(&folder, &|path| !pack::matches(path, &exclude))
-        .map_err(|failure| Failure::usage(failure.error).hint(failure.hint))?;
+    let ignored = git::ignored(&folder);
+    // What is included may lie in a folder that git ignores as a whole.
+    let kept = |path: &str| {
+        !launch.include.is_empty() && (pack::matches(path, &launch.include) || folder.join(path).is_dir())
+    };
+    let pack =
+        pack::make(&folder, &|path| !pack::matches(path, &exclude) && (!ignored.covers(path) || kept(path)))
+            .map_err(|failure| Failure::usage(failure.error).hint(failure.hint))?;
     let script = rankdeck_agent::examine::script_of(&launch.command);
     let has_script = script.is_none_or(|script| {
         Path::new(script).is_absolute() || (folder.join(script).is_file() && !pack::matches(script, &exclude))
     });
-    let code = PushedCode { hash: pack.hash.clone(), has_script };
+    let imports = script.map(|script| imports(&folder, script)).unwrap_or_default();
+    let code = PushedCode { hash: pack.hash.clone(), has_script, imports };
     Ok(Some(Packed { pack, code }))
+}
+
+/// Packages that a script of `folder` imports and that do not lie in it.
+fn imports(folder: &Path, script: &str) -> Vec<String> {
+    let path = folder.join(script);
+    let beside = path.parent().unwrap_or(folder).to_owned();
+    let own = |name: &str| {
+        [folder, &beside].iter().any(|at| at.join(name).is_dir() || at.join(format!("{name}.py")).is_file())
+    };
+    let text = std::fs::read_to_string(&path).unwrap_or_default();
+    let mut names =
+        if script.ends_with(".py") { rankdeck_agent::examine::imports_of(&text) } else { Vec::new() };
+    names.retain(|name| !own(name));
+    names
 }
 
 /// What agents are to find in the launch instead of a folder of this machine.
@@ -111,16 +136,16 @@ struct Contents {
 
 /// Packs what the command names.
 fn contents(hosts_from: &HostsSource, args: &PushArgs) -> Result<Contents, Failure> {
-    let Some(experiment) = &args.experiment else {
+    let Some(experiment) = args.experiment.clone().map(ExperimentSource::File) else {
         let hosts = load_hosts(hosts_from)?;
         return Ok(Contents { hosts, builtin: true, uploads: Vec::new(), lines: Vec::new() });
     };
-    let mut draft = rankdeck_config::load_draft(hosts_from, experiment, &args.set, |experiment| {
+    let mut draft = rankdeck_config::load_draft(hosts_from, &experiment, &args.set, |experiment| {
         new_run_id(&experiment.run.name)
     })?;
     let builtin = draft.experiment.launch.command.is_empty();
     let (mut files, mut lines) = (Vec::new(), Vec::new());
-    if let Some(packed) = pack_code(&draft, experiment)? {
+    if let Some(packed) = pack_code(&draft, &experiment)? {
         let Pack { hash, files: count, bytes: size, .. } = &packed.pack;
         lines.push(format!("code {} ({count} files, {})", short(hash), bytes(*size)));
         draft.experiment.launch.code = Some(by_hash(&packed));
@@ -132,7 +157,7 @@ fn contents(hosts_from: &HostsSource, args: &PushArgs) -> Result<Contents, Failu
     Ok(Contents { hosts: draft.hosts, builtin, uploads: files, lines })
 }
 
-/// `rankdeck push`.
+/// Runs `rankdeck push`: uploads binaries and code, and starts nothing.
 pub async fn push(hosts_from: &HostsSource, args: PushArgs) -> Result<u8, Failure> {
     let Contents { hosts, builtin, uploads, mut lines } = contents(hosts_from, &args)?;
     let libtorch = args.libtorch.as_deref().map(pack_libtorch).transpose()?;
@@ -145,6 +170,7 @@ pub async fn push(hosts_from: &HostsSource, args: PushArgs) -> Result<u8, Failur
         input: no_question(),
         trainer: trainer.clone(),
         uploads: uploads.clone(),
+        ..AgentCommand::default()
     })
     .await?;
     let mut rows: Vec<Row> =
@@ -170,15 +196,12 @@ fn report(rows: &[Row]) -> u8 {
     print::stdout(&print::table(&table));
     let errors: Vec<&HintedError> = rows.iter().filter_map(|row| row.answer.as_ref().err()).collect();
     for error in &errors {
-        print::stderr(&format!("error: {}", error.error));
-        if !error.hint.is_empty() {
-            print::stderr(&format!("hint: {}", error.hint));
-        }
+        print::error(error);
     }
     if errors.is_empty() {
         return code::SUCCESS;
     }
-    print::stderr("hint: `rankdeck push` again sends only what is missing");
+    stderr::line("hint: `rankdeck push` again sends only what is missing");
     code::HOST
 }
 

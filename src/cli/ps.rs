@@ -3,44 +3,32 @@
 use super::args::PsArgs;
 use super::roster::{Found, Roster, State, roster};
 use super::{Failure, code, print};
+use crate::shell::stderr;
 use rankdeck_config::HostsSource;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::run_entry::RunState;
-use rankdeck_types::words::{clean, duration};
+use rankdeck_types::words::{NONE, clean, count, duration};
 use serde_json::{Value, json};
 
 /// Finished runs shown without `--all`.
 const FINISHED: usize = 10;
 
-/// `rankdeck ps`.
+/// Runs `rankdeck ps`: lists the runs of all hosts.
 pub async fn ps(hosts_from: &HostsSource, args: PsArgs) -> Result<u8, Failure> {
     let roster = roster(hosts_from, &args.host_keys).await?;
     let now = wall_time();
     let runs = roster.runs();
     if args.json {
         for found in &runs {
-            print::stdout(&as_json(&roster, found, now).to_string());
+            print::json(&as_json(&roster, found, now));
         }
     } else {
         print_table(&roster, &runs, args.all, now);
     }
     for (_, error) in &roster.silent {
-        print::stderr(&format!("error: {}", error.error));
-        if !error.hint.is_empty() {
-            print::stderr(&format!("hint: {}", error.hint));
-        }
+        print::error(error);
     }
     Ok(if roster.silent.is_empty() { code::SUCCESS } else { code::HOST })
-}
-
-fn age(found: &Found, now: f64) -> f64 {
-    found
-        .parts
-        .iter()
-        .map(|(_, part)| part.started)
-        .filter(|started| *started > 0.0)
-        .fold(f64::NAN, f64::min)
-        .mul_add(-1.0, now)
 }
 
 fn print_table(roster: &Roster, runs: &[Found], all: bool, now: f64) {
@@ -58,39 +46,51 @@ fn print_table(roster: &Roster, runs: &[Found], all: bool, now: f64) {
         }
         return;
     }
-    let header = ["RUN", "STATE", "GEN", "RANKS", "AGE", "HOSTS"].map(str::to_owned).to_vec();
     let rows = shown.iter().map(|found| row(found, now).iter().map(|cell| clean(cell)).collect());
+    let header = HEADER.map(str::to_owned).to_vec();
     print::stdout(&print::table(&std::iter::once(header).chain(rows).collect::<Vec<_>>()));
     for found in shown.iter().filter(|found| found.state == State::Orphaned) {
         for (index, part) in found.parts.iter().filter(|(_, part)| part.state == RunState::Orphaned) {
             let host = roster.hosts.get(*index).map_or(part.host.as_str(), |host| host.name.as_str());
             print::stdout(&clean(&format!("leftovers of {} on {host}: pids {:?}", found.run, part.pids)));
         }
-        print::stderr(&format!("hint: `rankdeck stop {}` removes its leftovers", found.run));
+        stderr::line(&format!("hint: `rankdeck stop {}` removes its leftovers", found.run));
     }
     if shown.len() < runs.len() {
-        print::stderr(&format!(
-            "hint: {} older finished runs: `rankdeck ps --all`",
-            runs.len() - shown.len()
-        ));
+        stderr::line(&format!("hint: {} older finished runs: `rankdeck ps --all`", runs.len() - shown.len()));
     }
 }
 
+const HEADER: [&str; 12] =
+    ["RUN", "STATE", "GEN", "RANKS", "GPUS", "STEPS", "RETURN", "BEST EVAL", "TIME", "AGE", "HOSTS", "NOTE"];
+
 fn row(found: &Found, now: f64) -> Vec<String> {
+    let summary = found.summary(now);
     let alive: u32 = found.parts.iter().map(|(_, part)| part.ranks_alive).sum();
-    let world = found.parts.iter().map(|(_, part)| part.world_size).max().unwrap_or(0);
-    let generation = found.parts.iter().map(|(_, part)| part.generation).max().unwrap_or_default();
+    let state = match summary.outcome_text() {
+        Some(text) if found.state == State::Finished => text,
+        _ => found.state.name().to_owned(),
+    };
+    let number = |value: Option<f64>| value.map_or(NONE.to_owned(), |value| format!("{value:.1}"));
+    let seconds = |value: Option<f64>| value.map_or(NONE.to_owned(), duration);
     vec![
         found.run.to_owned(),
-        found.state.name().to_owned(),
-        generation.to_string(),
-        format!("{alive}/{world}"),
-        duration(age(found, now)),
-        found.hosts().join(" "),
+        state,
+        summary.generation.to_string(),
+        format!("{alive}/{}", summary.world_size),
+        if summary.gpus > 0 { summary.gpus.to_string() } else { NONE.to_owned() },
+        summary.env_step.map_or(NONE.to_owned(), count),
+        number(summary.last_return),
+        number(summary.best.as_ref().map(|best| best.return_mean)),
+        seconds(Some(summary.duration_s).filter(|seconds| *seconds > 0.0)),
+        seconds(summary.started.map(|started| now - started)),
+        summary.hosts.join(" "),
+        summary.note,
     ]
 }
 
-fn as_json(roster: &Roster, found: &Found, now: f64) -> Value {
+/// A run as a JSON line.
+pub fn as_json(roster: &Roster, found: &Found, now: f64) -> Value {
     let parts: Vec<Value> = found
         .parts
         .iter()
@@ -106,17 +106,18 @@ fn as_json(roster: &Roster, found: &Found, now: f64) -> Value {
             })
         })
         .collect();
-    let age = age(found, now);
-    json!({
+    let summary = found.summary(now);
+    let mut line = json!({
         "kind": "run",
         "run": found.run,
         "state": found.state.name(),
-        "generation": found.parts.iter().map(|(_, part)| part.generation).max(),
-        "world_size": found.parts.iter().map(|(_, part)| part.world_size).max(),
         "ranks_alive": found.parts.iter().map(|(_, part)| part.ranks_alive).sum::<u32>(),
-        "nnodes": found.hosts().len(),
-        "age_s": age.is_finite().then_some(age),
-        "hosts": found.hosts(),
-        "parts": parts,
-    })
+        "nnodes": summary.hosts.len(),
+        "age_s": summary.started.map(|started| now - started),
+    });
+    if let (Value::Object(line), Ok(Value::Object(summary))) = (&mut line, serde_json::to_value(&summary)) {
+        line.extend(summary);
+        line.insert("parts".to_owned(), parts.into());
+    }
+    line
 }

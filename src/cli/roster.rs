@@ -2,13 +2,15 @@
 
 use super::Failure;
 use super::args::HostKeyArgs;
-use super::prompt;
+use super::{pick, prompt};
 use rankdeck_config::HostsSource;
+use rankdeck_core::run_summary::{self, RunSummary};
 use rankdeck_link::{AgentCommand, Links, Prompter};
 use rankdeck_proto::run_entry::RunEntry;
 use rankdeck_proto::run_entry::RunState;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Host;
+use rankdeck_types::ids::WallTime;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -26,7 +28,7 @@ pub struct Roster {
 /// State of a run over all its hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// Over everywhere.
+    /// Every host says that the run is over.
     Finished,
     /// Processes are left, but no agent.
     Orphaned,
@@ -66,15 +68,18 @@ pub struct Found<'a> {
 }
 
 impl Found<'_> {
-    /// Names of all its hosts in node_rank order.
+    /// Names of all hosts that any part of the run names, in node_rank order.
     pub fn hosts(&self) -> Vec<String> {
-        // Hosts may have joined since an earlier generation.
-        self.parts
-            .iter()
-            .filter(|(_, part)| !part.hosts.is_empty())
-            .max_by_key(|(_, part)| part.generation)
-            .map(|(_, part)| part.hosts.clone())
-            .unwrap_or_else(|| self.parts.iter().map(|(_, part)| part.host.clone()).collect())
+        run_summary::hosts(&self.entries())
+    }
+
+    /// What it was, or is so far.
+    pub fn summary(&self, now: WallTime) -> RunSummary {
+        RunSummary::of(&self.entries(), now)
+    }
+
+    fn entries(&self) -> Vec<&RunEntry> {
+        self.parts.iter().map(|(_, part)| *part).collect()
     }
 }
 
@@ -116,30 +121,47 @@ pub fn decode<T: serde::de::DeserializeOwned>(host: &Host, answer: &str) -> Resu
     })
 }
 
+/// The runs that each host knows, in host order.
+pub async fn list(
+    hosts: &[Host],
+    host_keys: &HostKeyArgs,
+) -> Result<Vec<Result<Vec<RunEntry>, HintedError>>, Failure> {
+    let args = |host: &Host| ["list", "--workdir", &host.workdir].map(str::to_owned).to_vec();
+    let answers = exec_on_all(hosts, host_keys, args).await?;
+    Ok(hosts.iter().zip(answers).map(|(host, answer)| answer.and_then(|text| decode(host, &text))).collect())
+}
+
 /// Asks all hosts.
 pub async fn roster(hosts_from: &HostsSource, host_keys: &HostKeyArgs) -> Result<Roster, Failure> {
     let hosts = load_hosts(hosts_from)?;
-    let list = |host: &Host| ["list", "--workdir", &host.workdir].map(str::to_owned).to_vec();
-    let answers = exec_on_all(&hosts, host_keys, list).await?;
+    let answers = list(&hosts, host_keys).await?;
     let mut roster = Roster { hosts, ..Roster::default() };
     for (index, answer) in answers.into_iter().enumerate() {
-        match answer.and_then(|text| decode::<Vec<RunEntry>>(&roster.hosts[index], &text)) {
+        match answer {
             Ok(entries) => roster.entries.extend(entries.into_iter().map(|entry| (index, entry))),
             Err(error) => roster.silent.push((index, error)),
         }
     }
-    roster.drop_shared();
-    Ok(roster)
+    Ok(roster.whole())
 }
 
 impl Roster {
+    /// With every part once, wherever it was reported.
+    pub fn whole(mut self) -> Roster {
+        self.drop_shared();
+        self
+    }
+
     /// Hosts that share a workdir report each other's parts: keeps, of each part, the report of the host it
     /// belongs to, else the first one.
     fn drop_shared(&mut self) {
         let mut kept: Vec<(usize, RunEntry)> = Vec::new();
         for (index, entry) in std::mem::take(&mut self.entries) {
             let own = |index: usize, entry: &RunEntry| self.hosts[index].name == entry.host;
-            match kept.iter_mut().find(|(_, old)| old.run == entry.run && old.node_rank == entry.node_rank) {
+            let same = |old: &RunEntry| {
+                (&old.run, old.node_rank, &old.host) == (&entry.run, entry.node_rank, &entry.host)
+            };
+            match kept.iter_mut().find(|(_, old)| same(old)) {
                 Some(old) if own(index, &entry) && !own(old.0, &old.1) => *old = (index, entry),
                 Some(_) => {}
                 None => kept.push((index, entry)),
@@ -189,11 +211,35 @@ impl Roster {
             ([], None) => Err(Failure::usage("nothing runs on these hosts")
                 .hint("name a finished run; `rankdeck ps` lists them")),
             (many, _) => {
-                let names: Vec<String> =
-                    many.iter().map(|found| format!("  {}  {}", found.run, found.state.name())).collect();
-                Err(Failure::usage(format!("which one?\n{}", names.join("\n"))).hint("give the run's name"))
+                let names = many.iter().map(|found| format!("  {}  {}", found.run, found.state.name()));
+                let failure = Failure::usage("which one?").hint("give the run's name");
+                Err(names.fold(failure, |failure, name| failure.detail(&name)))
             }
         }
+    }
+
+    /// As [`Roster::pick`]; where several are meant, or nothing runs, a list to pick from when somebody sits
+    /// at the terminal. `finished`: runs that are over are of use, too.
+    pub fn pick_or_ask(&self, wanted: Option<&str>, finished: bool) -> Result<Found<'_>, Failure> {
+        let failure = match self.pick(wanted) {
+            Err(failure) if pick::can_pick() => failure,
+            picked => return picked,
+        };
+        let mut runs = self.runs();
+        runs.retain(|found| wanted.is_none_or(|start| found.run.starts_with(start)));
+        runs.retain(|found| finished || found.state != State::Finished);
+        if runs.is_empty() {
+            return Err(failure);
+        }
+        // Those that run come first, each kind newest first.
+        runs.sort_by_key(|found| std::cmp::Reverse(found.state));
+        let items: Vec<String> = runs
+            .iter()
+            .map(|found| format!("{:<9} {}  on {}", found.state.name(), found.run, found.hosts().join(", ")))
+            .collect();
+        let picked = pick::one("which run?", &items).map_err(Failure::terminal)?;
+        let picked = picked.filter(|index| *index < runs.len());
+        picked.map(|index| runs.swap_remove(index)).ok_or_else(Failure::nothing_picked)
     }
 
     /// The host of this name.
@@ -223,10 +269,11 @@ impl Roster {
 
     /// The hosts that could not be asked, as a failure.
     pub fn silent_failure(&self) -> Failure {
-        let errors: Vec<&str> = self.silent.iter().map(|(_, error)| error.error.as_str()).collect();
-        self.silent.iter().fold(Failure::host(errors.join("\nerror: ")), |failure, (_, error)| {
-            failure.hint(error.hint.as_str())
-        })
+        let mut errors = self.silent.iter().map(|(_, error)| error);
+        let first = errors.next().map_or("no host answered", |error| &error.error);
+        let all = errors
+            .fold(Failure::host(first), |failure, error| failure.detail(&format!("error: {}", error.error)));
+        self.silent.iter().fold(all, |failure, (_, error)| failure.hint(error.hint.as_str()))
     }
 }
 
@@ -250,6 +297,7 @@ pub fn sample_entry() -> RunEntry {
         nnodes: 1,
         hosts: Vec::new(),
         agent_pid: 0,
+        digest: Default::default(),
     }
 }
 
@@ -257,24 +305,15 @@ pub fn sample_entry() -> RunEntry {
 mod tests {
     use super::*;
     use rankdeck_types::host::Transport;
-    use rankdeck_types::ids::{NodeRank, RunId};
+    use rankdeck_types::ids::{Generation, NodeRank, RunId};
 
     fn host(name: &str) -> Host {
         Host {
             name: name.into(),
             address: name.into(),
-            port: None,
-            user: None,
-            identity_file: None,
-            proxy_jump: None,
-            gpus: None,
-            nproc: None,
             workdir: ".".into(),
-            env: Default::default(),
-            prelude: None,
-            libtorch: None,
             transport: Transport::Local,
-            interface: None,
+            ..Host::default()
         }
     }
 
@@ -329,6 +368,28 @@ mod tests {
         roster.hosts.pop();
         let found = roster.pick(Some("new-1")).unwrap();
         assert!(roster.hosts_of(&found).unwrap_err().to_string().contains("host b"));
+    }
+
+    #[test]
+    fn every_host_that_any_part_names_belongs_to_the_run() {
+        let mut roster = sample();
+        // The latest generation leaves a host out, and another one claims a place that is not its own.
+        roster.entries = vec![
+            (0, RunEntry { generation: Generation(3), ..entry("r", 1, "a", RunState::Running, 1.0) }),
+            (
+                1,
+                RunEntry {
+                    hosts: vec!["b".into(), "a".into(), "c".into()],
+                    ..entry("r", 0, "b", RunState::Running, 1.0)
+                },
+            ),
+            (1, RunEntry { hosts: vec![], ..entry("r", 0, "d", RunState::Running, 1.0) }),
+        ];
+        roster.drop_shared();
+        assert_eq!(roster.entries.len(), 3);
+        assert_eq!(roster.runs()[0].hosts(), ["b", "a", "c", "d"]);
+        roster.entries[0].1.node_rank = NodeRank(u32::MAX);
+        assert_eq!(roster.runs()[0].hosts(), ["b", "a", "c", "d"], "numbers from outside are no sizes");
     }
 
     #[test]

@@ -2,17 +2,20 @@
 
 use super::args::{HostKeyArgs, OutputArgs, RunArgs};
 use super::choose::{self, OutputChoice, TerminalInfo};
+use super::origin::Origin;
+use super::provision::Packed;
 use super::roster::{own_binary, trainer_binary};
-use super::run_id::{RUNS, new_run_id};
-use super::{Failure, code, preflight, print, prompt, provision};
+use super::run_id::{RUNS, claimed_run_id};
+use super::{Failure, begin_from, code, preflight, print, prompt, provision, sources, sweep};
+use crate::shell::demo::Demo;
 use crate::shell::driver;
 use crate::shell::driver::{Connector, End, Session, Why};
-use crate::shell::headless::Form;
+use crate::shell::headless::{Form, Pace};
 use crate::shell::objective::Objective;
 use crate::shell::output::Output;
 use crate::shell::record;
 use crate::shell::record::Recorder;
-use crate::shell::{log, summary};
+use crate::shell::{log, stderr, summary};
 use rankdeck_config::HostsSource;
 use rankdeck_config::locate::Locator;
 use rankdeck_core::Goal;
@@ -28,17 +31,43 @@ use tokio::sync::mpsc;
 /// Link events that may wait for the driver.
 pub const INBOX: usize = 1024;
 
-/// `rankdeck run`.
+/// Runs `rankdeck run`: launches an experiment and shows it.
 pub async fn run(hosts_from: &HostsSource, args: RunArgs) -> Result<u8, Failure> {
+    if let Some(code) = sweep::run(hosts_from, &args).await? {
+        return Ok(code);
+    }
     let chosen = choose::choose(&args.output, &TerminalInfo::here())?;
     let mut sets = args.set.clone();
     sets.extend(args.name.as_ref().map(|name| format!("run.name={}", toml::Value::String(name.clone()))));
-    let draft = rankdeck_config::load_draft(hosts_from, &args.experiment, &sets, |experiment| {
-        new_run_id(&experiment.run.name)
+    sets.extend(args.note.as_ref().map(|note| format!("run.note={}", toml::Value::String(note.clone()))));
+    let (hosts_from, experiment) = sources::of(hosts_from, &args.subject);
+    let drafted = || -> Result<(PlanDraft, Option<Packed>), Failure> {
+        let draft = rankdeck_config::load_draft(&hosts_from, &experiment, &sets, |experiment| {
+            claimed_run_id(&experiment.run.name)
+        })?;
+        let draft = leave_out(draft, &args.exclude)?;
+        let packed = provision::pack_code(&draft, &experiment)?;
+        Ok((draft, packed))
+    };
+    let (mut draft, packed) = drafted().inspect_err(|failure| {
+        if args.output.json {
+            preflight::refuse_plan("run_finished", failure);
+        }
     })?;
-    let draft = leave_out(draft, &args.exclude)?;
-    let (draft, warnings) = cleared(draft, hosts_from, &args, chosen).await?;
-    let objective = if args.detach { Objective::Detach } else { Objective::Watch };
+    let locator = Locator::new(&hosts_from, &experiment);
+    draft.resume = match &args.from {
+        Some(source) => Some(begin_from::find(source, &draft, &hosts_from, &args.host_keys).await?),
+        None if args.carry_on => begin_from::find_newest(&draft, &args.host_keys).await?,
+        None => None,
+    };
+    if let Some(path) = &draft.resume {
+        stderr::line(&format!("begins from {path}"));
+    } else if args.carry_on {
+        stderr::line("begins from the beginning: no earlier run of this name has a checkpoint");
+    }
+    let at = experiment.folder().join(draft.experiment.launch.code.clone().unwrap_or_default());
+    let Cleared { draft, warnings, origin } = cleared(draft, packed, &locator, &args, chosen, &at).await?;
+    let objective = if args.detach { Objective::Detach } else { watching(&args.output) };
     let builtin = draft.experiment.launch.command.is_empty();
     let (run, hosts) = (draft.run.clone(), draft.hosts.clone());
     let excluded = draft.excluded.clone();
@@ -46,22 +75,44 @@ pub async fn run(hosts_from: &HostsSource, args: RunArgs) -> Result<u8, Failure>
     let options =
         LinkOptions { run: &run, opening: Opening::Launch, builtin, host_keys: &args.host_keys, chosen };
     let links = open_links(&hosts, &options, |host| !excluded.contains(&host.name))?;
-    let spares = hosts.into_iter().filter(|host| excluded.contains(&host.name)).collect();
-    let watching = ConsoleOptions { until: args.until, objective, spares, warnings, record: Some(&run) };
+    let spares = hosts.iter().filter(|host| excluded.contains(&host.name)).cloned().collect();
+    let watching = ConsoleOptions {
+        until: args.until,
+        objective,
+        spares,
+        listed: hosts,
+        warnings,
+        record: Some(&run),
+        origin: Some(origin),
+        pace: choose::pace(&args.output),
+        demo: None,
+    };
     let end = console(goal, watching, links, &args.host_keys, chosen).await?;
     Ok(finish(&end, &args.output, &run))
+}
+
+/// A screen stays on its last picture until a key, unless it was asked not to.
+pub fn watching(output: &OutputArgs) -> Objective {
+    if output.exit { Objective::Watch } else { Objective::Linger }
+}
+
+/// A draft that the preflight has let through.
+struct Cleared {
+    draft: PlanDraft,
+    warnings: Vec<String>,
+    origin: Origin,
 }
 
 /// Preflight, and what it decides: the draft with everything that only the hosts could tell, and with its
 /// code on every host; and what it warned of.
 async fn cleared(
     mut draft: PlanDraft,
-    hosts_from: &HostsSource,
+    packed: Option<Packed>,
+    locator: &Locator,
     args: &RunArgs,
     chosen: OutputChoice,
-) -> Result<(PlanDraft, Vec<String>), Failure> {
-    let locator = Locator::new(hosts_from, &args.experiment);
-    let packed = provision::pack_code(&draft, &args.experiment)?;
+    code_folder: &Path,
+) -> Result<Cleared, Failure> {
     let out = |host: &Host| draft.excluded.contains(&host.name);
     let (places, hosts): (Vec<usize>, Vec<Host>) =
         draft.hosts.iter().cloned().enumerate().filter(|(_, host)| !out(host)).unzip();
@@ -74,10 +125,10 @@ async fn cleared(
         places,
     };
     let report = preflight::preflight(&subject, &args.host_keys).await?;
-    preflight::complain(&report, &locator);
-    if let Err(failure) = preflight::verdict(&report, &locator) {
+    preflight::complain(&report, locator);
+    if let Err(failure) = preflight::verdict(&report, locator) {
         if chosen == OutputChoice::Lines(Form::Json) {
-            preflight::refuse(&report, &locator, &draft.run, &failure);
+            preflight::refuse(&report, locator, &draft.run, &failure);
         }
         return Err(failure);
     }
@@ -94,7 +145,8 @@ async fn cleared(
             host.into_iter().for_each(|host| host.interface = route.clone());
         }
     }
-    Ok((draft, preflight::warnings(&report, &locator)))
+    let origin = Origin::new(&draft, &report, code_folder);
+    Ok(Cleared { draft, warnings: preflight::warnings(&report, locator), origin })
 }
 
 /// The draft without the hosts that `--exclude` names: they keep their places and can be added later.
@@ -167,11 +219,11 @@ pub fn open_links(
             opener.open(LinkRequest { node, host, ..request.clone() }, events.clone())
         })
         .collect();
-    let connector: Connector = Box::new(move |node, host, builtin| {
+    let connector: Connector = Box::new(move |node, host, opening, builtin| {
         let request = LinkRequest {
             node,
             host: host.clone(),
-            opening: Opening::Join,
+            opening,
             trainer_binary: found_trainer.clone().filter(|_| builtin),
             ..request.clone()
         };
@@ -188,10 +240,18 @@ pub struct ConsoleOptions<'a> {
     pub objective: Objective,
     /// Hosts that could join.
     pub spares: Vec<Host>,
+    /// All hosts that the user has named.
+    pub listed: Vec<Host>,
     /// What the preflight warned of.
     pub warnings: Vec<String>,
     /// Record under this run's name.
     pub record: Option<&'a RunId>,
+    /// Where the run comes from, of a launch.
+    pub origin: Option<Origin>,
+    /// How much is printed.
+    pub pace: Pace,
+    /// Keys of a demonstration.
+    pub demo: Option<Demo>,
 }
 
 /// Runs a console over open links.
@@ -202,10 +262,9 @@ pub async fn console(
     host_keys: &HostKeyArgs,
     chosen: OutputChoice,
 ) -> Result<End, Failure> {
-    let ConsoleOptions { until, objective, spares, warnings, record } = watching;
+    let ConsoleOptions { until, objective, spares, listed, warnings, record, origin, pace, demo } = watching;
     let objective = if chosen == OutputChoice::Screen { objective } else { objective.without_screen() };
-    let linger = objective == Objective::Linger;
-    let (recorder, log) = match record.map(|run| open_record(run, &goal, &until, linger)).transpose()? {
+    let (recorder, log) = match record.map(|run| open_record(run, &goal, origin.as_ref())).transpose()? {
         Some((recorder, log)) => (Some(recorder), Some(log)),
         None => (None, None),
     };
@@ -217,12 +276,16 @@ pub async fn console(
         inbox,
         connector,
         spares,
+        listed,
         warnings,
         recorder,
         accept_new_host_keys: host_keys.accept_new_host_keys,
         can_ask: prompt::can_ask(),
+        demo,
+        notify: Some(choose::notify()?),
+        metrics: choose::endpoint().await?,
     };
-    drive(session, choose::open(chosen, log)?).await
+    drive(session, choose::open(chosen, log, pace)?).await
 }
 
 /// Runs a console.
@@ -236,8 +299,7 @@ pub async fn drive(session: Session, output: Output) -> Result<End, Failure> {
 fn open_record(
     run: &RunId,
     goal: &Goal,
-    until: &[Until],
-    linger: bool,
+    origin: Option<&Origin>,
 ) -> Result<(Recorder, std::fs::File), Failure> {
     let failure = |error: std::io::Error| {
         Failure::failed(format!("failed to record into {RUNS}/{run}: {error}"))
@@ -245,7 +307,10 @@ fn open_record(
     };
     let folder = record::make_folder(Path::new(RUNS), run).map_err(failure)?;
     let log = log::open(&folder).map_err(failure)?;
-    let recorder = Recorder::new(&folder, goal, until, linger, wall_time()).map_err(failure)?;
+    let recorder = Recorder::new(&folder, goal, wall_time()).map_err(failure)?;
+    if let Some(origin) = origin {
+        origin.write(&folder).map_err(failure)?;
+    }
     Ok((recorder, log))
 }
 
@@ -253,19 +318,17 @@ fn open_record(
 pub fn finish(end: &End, output: &OutputArgs, run: &RunId) -> u8 {
     match (end.why, &end.finished) {
         (Why::Detached, _) => {
-            let text = format!(
-                "detached: run {run} goes on\nhint: `rankdeck attach {run}` takes it up again, `rankdeck stop {run}` stops it"
-            );
-            print::stderr(&text);
+            stderr::line(&format!("detached: run {run} goes on"));
+            stderr::line(&format!(
+                "hint: `rankdeck attach {run}` takes it up again, `rankdeck stop {run}` stops it"
+            ));
         }
         (Why::Cut, _) => {
-            let text = format!(
-                "left run {run} as it is; its processes may still run\nhint: `rankdeck ps`, `rankdeck stop {run} --kill`"
-            );
-            print::stderr(&text);
+            stderr::line(&format!("left run {run} as it is; its processes may still run"));
+            stderr::line(&format!("hint: `rankdeck ps`, `rankdeck stop {run} --kill`"));
         }
         (_, Some(finished)) if !output.json => {
-            for line in summary::lines(&end.model, finished, end.record.as_deref()) {
+            for line in summary::lines(&end.model, finished, end.record.as_ref()) {
                 if !print::stdout(&line) {
                     break;
                 }
@@ -280,7 +343,7 @@ pub fn finish(end: &End, output: &OutputArgs, run: &RunId) -> u8 {
         && !matches!(end.code, code::SUCCESS | code::INTERRUPTED)
         && !end.model.run.reason.is_empty()
     {
-        print::stderr(&format!("error: run {run}: {}", end.model.run.reason));
+        stderr::line(&format!("error: run {run}: {}", end.model.run.reason));
     }
     end.code
 }

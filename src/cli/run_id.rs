@@ -1,17 +1,49 @@
 //! Names of runs.
 
+use rankdeck_proto::folders;
 use rankdeck_types::ids::RunId;
 use std::path::Path;
 
 /// Folder of runs, on the console too.
 pub(super) const RUNS: &str = "runs";
 
-/// `NAME-YYYYMMDD-HHMMSS`, local time; `-2`, `-3`, ... follow where this folder already knows a run of that name, so
-/// that two consoles that begin in the same second do not end up in one run.
+/// `NAME-YYYYMMDD-HHMMSS`, local time; `-2`, `-3`, ... follow where this folder already knows a run of that
+/// name, so that two consoles that begin in the same second do not end up in one run.
 pub(super) fn new_run_id(name: &str) -> RunId {
     free_run_id(&format!("{name}-{}", jiff::Zoned::now().strftime("%Y%m%d-%H%M%S")), |id| {
         Path::new(RUNS).join(id).exists()
     })
+}
+
+/// The same for a launch: no other launch of this user on this machine gets the name, wherever it begins.
+pub(super) fn claimed_run_id(name: &str) -> RunId {
+    let claims = folders::cache().join("names");
+    // Without a place for claims, names are as good as the clock.
+    let can_claim = folders::create_private(&claims).is_ok();
+    let stem = format!("{name}-{}", jiff::Zoned::now().strftime("%Y%m%d-%H%M%S"));
+    let taken = |id: &str| {
+        Path::new(RUNS).join(id).exists()
+            || can_claim
+                && std::fs::OpenOptions::new()
+                    .write(true)
+                    .create_new(true)
+                    .open(claims.join(id))
+                    .is_err_and(|error| error.kind() == std::io::ErrorKind::AlreadyExists)
+    };
+    let id = free_run_id(&stem, taken);
+    forget_old(&claims);
+    id
+}
+
+/// Claims matter for a second; a day is plenty.
+fn forget_old(claims: &Path) {
+    let old = |entry: &std::fs::DirEntry| {
+        let made = entry.metadata().and_then(|data| data.modified());
+        made.is_ok_and(|made| made.elapsed().is_ok_and(|age| age.as_secs() > 86_400))
+    };
+    for entry in std::fs::read_dir(claims).into_iter().flatten().flatten().filter(old) {
+        let _ = std::fs::remove_file(entry.path());
+    }
 }
 
 fn free_run_id(stem: &str, taken: impl Fn(&str) -> bool) -> RunId {

@@ -6,21 +6,38 @@
 
 use super::args::SbatchArgs;
 use super::roster::own_binary;
-use super::{Failure, code, print};
-use rankdeck_link::ssh::quote;
+use super::{Failure, code, print, sources};
+use crate::shell::stderr;
+use rankdeck_config::{ExperimentSource, HostsSource};
+use rankdeck_types::quote;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// `rankdeck sbatch`.
-pub fn sbatch(hosts_path: &Path, args: &SbatchArgs) -> Result<u8, Failure> {
-    let experiment = rankdeck_config::load_experiment(&args.experiment, &args.set)?;
+/// Seconds of the warning that are left for killing what does not stop, and for looking that nothing is left.
+const VERIFY_S: u32 = 20;
+
+/// Runs `rankdeck sbatch`: writes a batch script for Slurm.
+pub fn sbatch(hosts: &HostsSource, args: &SbatchArgs) -> Result<u8, Failure> {
+    let (options, command) = sources::split_rest(&args.rest, args.experiment.is_some())?;
+    let source = match &args.experiment {
+        Some(path) => ExperimentSource::File(path.clone()),
+        None => ExperimentSource::Command { words: command.clone(), ships: false },
+    };
+    let experiment = rankdeck_config::load_experiment(&source, &args.set)?;
     let binary = own_binary()?.display().to_string();
     let folder = std::env::current_dir().map_err(|error| {
         Failure::failed(format!("failed to find the current folder: {error}"))
             .hint("`cd` into a folder that exists and that you may read")
     })?;
-    let script = script(args, hosts_path, &experiment.run.name, &binary, &folder)?;
+    let limit = experiment.launch.stop_limit_s;
+    let defaults = match hosts {
+        HostsSource::File(path) | HostsSource::Slurm { defaults: path } => path.as_path(),
+        _ => Path::new(""),
+    };
+    let args =
+        &SbatchArgs { option: args.option.iter().cloned().chain(joined(&options)).collect(), ..args.clone() };
+    let script = script(args, &command, defaults, (&experiment.run.name, limit), &binary, &folder)?;
     if args.dry_run {
         print::stdout(script.trim_end());
         return Ok(code::SUCCESS);
@@ -45,17 +62,33 @@ pub fn sbatch(hosts_path: &Path, args: &SbatchArgs) -> Result<u8, Failure> {
     let answer = String::from_utf8_lossy(&output.stdout);
     let job = answer.trim().split(';').next().unwrap_or_default();
     print::stdout(&format!("submitted: job {job}"));
-    print::stderr(&format!(
+    stderr::line(&format!(
         "hint: output goes to {}-{job}.out; `scancel --batch --signal=TERM {job}` stops it with a checkpoint",
         experiment.run.name
     ));
     Ok(code::SUCCESS)
 }
 
+/// `--partition gpu` as one option; an option with `=` stands for itself.
+fn joined(words: &[String]) -> Vec<String> {
+    let mut options: Vec<String> = Vec::new();
+    for word in words {
+        match options.last_mut() {
+            Some(option) if !word.starts_with('-') => {
+                option.push(' ');
+                option.push_str(word);
+            }
+            _ => options.push(word.clone()),
+        }
+    }
+    options
+}
+
 fn script(
     args: &SbatchArgs,
+    command: &[String],
     hosts: &Path,
-    name: &str,
+    (name, stop_limit_s): (&str, f64),
     binary: &str,
     folder: &Path,
 ) -> Result<String, Failure> {
@@ -71,8 +104,14 @@ fn script(
         option(format!("--gpus-per-node={}", args.gpus_per_node));
     }
     option(format!("--output={name}-%j.out"));
-    // The batch script alone is warned: it stops the ranks in good order.
-    option(format!("--signal=B:TERM@{}", args.stop_before_s));
+    // The batch script alone is warned: it stops the ranks in good order. USR1 is the time limit, so that
+    // TERM is left for people, who do not want the job to come back.
+    let signal = if args.requeue { "USR1" } else { "TERM" };
+    option(format!("--signal=B:{signal}@{}", args.stop_before_s));
+    if args.requeue {
+        option("--requeue".to_owned());
+        option("--open-mode=append".to_owned());
+    }
     if let Some(time) = &args.time {
         option(format!("--time={time}"));
     }
@@ -81,18 +120,52 @@ fn script(
         return Err(Failure::usage(format!("an option of sbatch must be one line: {bad:?}"))
             .hint("give each option with an `--option` of its own"));
     }
-    let experiment = args.experiment.display().to_string();
-    let mut words = vec![binary, "run", &experiment, "--slurm", "--headless"];
+    let experiment = args.experiment.as_ref().map(|path| path.display().to_string());
+    let mut words = vec![binary, "run"];
+    words.extend(experiment.as_deref());
+    words.extend(["--slurm", "--headless"]);
     let hosts = hosts.display().to_string();
     if Path::new(&hosts).exists() {
         words.extend(["--hosts", hosts.as_str()]);
     }
+    // All of the warning but the time that a verified stop takes.
+    let warned = f64::from(args.stop_before_s.saturating_sub(VERIFY_S).max(1)).min(stop_limit_s);
+    let limit = format!("launch.stop_limit_s={warned:?}");
+    words.extend(["--set", &limit]);
     words.extend(args.set.iter().flat_map(|set| ["--set", set.as_str()]));
     let folder = folder.display().to_string();
     lines.push(format!("cd {} || exit 2", quote::word(&folder)));
-    lines.push(format!("exec {}", quote::words(words.into_iter())));
+    let program = match command.is_empty() {
+        true => String::new(),
+        false => format!(" -- {}", quote::words(command.iter().map(String::as_str))),
+    };
+    let command = quote::words(words);
+    if args.requeue {
+        // The job's number keeps apart what it continues from other jobs of the same experiment.
+        let name = format!("--name {}-\"$SLURM_JOB_ID\"", quote::word(name));
+        lines.push(REQUEUE.replace("COMMAND", &format!("{command} {name} --continue{program}")));
+    } else {
+        lines.push(format!("exec {command}{program}"));
+    }
     Ok(lines.join("\n") + "\n")
 }
+
+/// Runs the console below the script, which passes signals on: `wait` returns at each of them.
+const REQUEUE: &str = "\
+again=
+COMMAND &
+console=$!
+trap 'again=yes; kill -TERM $console' USR1
+trap 'kill -TERM $console' TERM INT
+while :; do
+    wait $console
+    code=$?
+    kill -0 $console 2>/dev/null || break
+done
+if [ \"$again\" ] && [ $code -eq 130 ]; then
+    scontrol requeue \"$SLURM_JOB_ID\" && exit 0
+fi
+exit $code";
 
 #[cfg(test)]
 mod tests {
@@ -100,7 +173,8 @@ mod tests {
 
     fn args() -> SbatchArgs {
         SbatchArgs {
-            experiment: "my exp.toml".into(),
+            experiment: Some("my exp.toml".into()),
+            rest: Vec::new(),
             nodes: 2,
             ntasks_per_node: None,
             gpus_per_node: 4,
@@ -108,14 +182,18 @@ mod tests {
             set: vec!["run.seed=3".into()],
             option: vec!["--partition=gpu".into()],
             stop_before_s: 90,
+            requeue: false,
             dry_run: true,
         }
     }
 
     #[test]
     fn the_script_says_what_slurm_has_to_know_and_becomes_the_console() {
-        let text =
-            script(&args(), Path::new("/no/hosts.toml"), "exp", "/bin/rankdeck", Path::new("/w d")).unwrap();
+        let of_experiment = |args: &SbatchArgs| {
+            let hosts = Path::new("/no/hosts.toml");
+            script(args, &[], hosts, ("exp", 300.0), "/bin/rankdeck", Path::new("/w d")).unwrap()
+        };
+        let text = of_experiment(&args());
         for line in [
             "#SBATCH --nodes=2",
             "#SBATCH --ntasks-per-node=4",
@@ -129,8 +207,64 @@ mod tests {
         }
         let last = text.lines().last().unwrap();
         assert!(last.starts_with("exec /bin/rankdeck run 'my exp.toml' --slurm --headless"), "{last}");
-        assert!(last.ends_with("--set run.seed=3"), "{last}");
+        assert!(last.ends_with("--set launch.stop_limit_s=70.0 --set run.seed=3"), "{last}");
+        let again = SbatchArgs { requeue: true, ..args() };
+        let text = of_experiment(&again);
+        for line in ["#SBATCH --signal=B:USR1@90", "#SBATCH --requeue", "#SBATCH --open-mode=append"] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+        assert!(text.contains("--set run.seed=3 --name exp-\"$SLURM_JOB_ID\" --continue &"), "{text}");
+        let program = SbatchArgs { experiment: None, ..args() };
+        let command = ["python", "a b.py"].map(str::to_owned);
+        let text = script(&program, &command, Path::new("h"), ("a", 300.0), "r", Path::new("/")).unwrap();
+        assert!(text.trim_end().ends_with("--set run.seed=3 -- python 'a b.py'"), "{text}");
+        assert_eq!(
+            joined(&["-p", "gpu", "--x=1", "--y", "2"].map(str::to_owned)),
+            ["-p gpu", "--x=1", "--y 2"]
+        );
         let evil = SbatchArgs { option: vec!["--x\nrm -rf /".into()], ..args() };
-        assert!(script(&evil, Path::new("h"), "exp", "r", Path::new("/")).is_err());
+        assert!(script(&evil, &[], Path::new("h"), ("exp", 300.0), "r", Path::new("/")).is_err());
+    }
+
+    /// The script with `console` in place of rankdeck, and a `scontrol` that writes down what it was told.
+    fn requeued(console: &str, signal: &str) -> (i32, String) {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let write = |name: &str, text: &str| {
+            std::fs::write(at(name), text).unwrap();
+            std::fs::set_permissions(at(name), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+        };
+        write("scontrol", "#!/bin/sh\necho \"$@\" >> \"$LOG\"\n");
+        write("console", &format!("#!/bin/sh\n{console}\n"));
+        let again = SbatchArgs { requeue: true, ..args() };
+        let binary = at("console").display().to_string();
+        let text = script(&again, &[], Path::new("/none"), ("exp", 300.0), &binary, folder.path()).unwrap();
+        write(
+            "job",
+            &text.replace(
+                "trap 'kill -TERM $console' TERM INT",
+                &format!("trap 'kill -TERM $console' TERM INT\n{signal}"),
+            ),
+        );
+        let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+        let status = Command::new(at("job"))
+            .env("PATH", path)
+            .env("LOG", at("log"))
+            .env("SLURM_JOB_ID", "7")
+            .status()
+            .unwrap();
+        (status.code().unwrap_or(-1), std::fs::read_to_string(at("log")).unwrap_or_default())
+    }
+
+    #[test]
+    fn only_the_time_limit_brings_a_job_back() {
+        let stops = "trap 'exit 130' TERM; while :; do sleep 0.05; done";
+        let stubborn = "trap 'exit 137' TERM; while :; do sleep 0.05; done";
+        let wait = "sleep 0.5";
+        assert_eq!(requeued(stops, &format!("{wait}; kill -USR1 $$")), (0, "requeue 7\n".into()));
+        assert_eq!(requeued(stops, &format!("{wait}; kill -TERM $$")), (130, String::new()));
+        assert_eq!(requeued(stubborn, &format!("{wait}; kill -USR1 $$")), (137, String::new()));
+        assert_eq!(requeued("exit 0", ""), (0, String::new()));
+        assert_eq!(requeued("exit 3", ""), (3, String::new()));
     }
 }

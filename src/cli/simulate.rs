@@ -1,20 +1,45 @@
 //! `rankdeck simulate`: a console over simulated hosts, for demonstrations and tests.
 
-use super::args::SimulateArgs;
+use super::args::{DemoArgs, SimulateArgs};
 use super::choose::{self, TerminalInfo};
 use super::run::{self, INBOX};
 use super::run_id::new_run_id;
 use super::{Failure, args::HostKeyArgs};
+use crate::shell::demo::Demo;
 use crate::shell::objective::Objective;
 use rankdeck_core::Goal;
 use rankdeck_link::simulator;
 use rankdeck_link::simulator::Scene;
-use rankdeck_types::experiment::OnStuck;
+use rankdeck_types::experiment::{OnStuck, Restart};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// `rankdeck simulate`.
+/// Runs `rankdeck demo`: simulated hosts with GPUs, and keys that let things go wrong.
+pub async fn demo(args: DemoArgs) -> Result<u8, Failure> {
+    let restarts = Restart { max_restarts: Some(3), backoff_s: 2.0, ..Restart::default() };
+    let simulated = SimulateArgs {
+        nnodes: args.nnodes,
+        ranks: args.ranks,
+        gpus: true,
+        seed: args.seed,
+        steps: 0,
+        iteration_ms: 500,
+        fault: Vec::new(),
+        on_stuck: "report".into(),
+        output: args.output,
+        until: Vec::new(),
+        detach: false,
+        record: false,
+    };
+    show(simulated, restarts, true).await
+}
+
+/// Runs `rankdeck simulate`: a console over simulated hosts.
 pub async fn simulate(args: SimulateArgs) -> Result<u8, Failure> {
+    show(args, Restart::default(), false).await
+}
+
+async fn show(args: SimulateArgs, restart: Restart, keys: bool) -> Result<u8, Failure> {
     let chosen = choose::choose(&args.output, &TerminalInfo::here())?;
     let on_stuck = match args.on_stuck.as_str() {
         "report" => OnStuck::Report,
@@ -37,17 +62,22 @@ pub async fn simulate(args: SimulateArgs) -> Result<u8, Failure> {
     let run = new_run_id("simulated");
     let mut draft = scene.draft(run.clone());
     draft.experiment.watch.on_stuck = on_stuck;
+    draft.experiment.restart = restart;
     let (events, inbox) = mpsc::channel(INBOX);
-    let links = simulator::open(&scene, &run, &events);
+    let (links, trouble) = simulator::open_for_trouble(&scene, &run, &events);
     drop(events);
-    let objective = if args.detach { Objective::Detach } else { Objective::Watch };
+    let objective = if args.detach { Objective::Detach } else { run::watching(&args.output) };
     let record = args.record.then_some(&run);
     let watching = run::ConsoleOptions {
         until: args.until,
         objective,
         spares: Vec::new(),
+        listed: Vec::new(),
         warnings: Vec::new(),
         record,
+        origin: None,
+        pace: choose::pace(&args.output),
+        demo: keys.then(|| Demo::new(trouble)),
     };
     let links = run::Links { links, inbox, connector: None };
     let end =

@@ -1,9 +1,12 @@
-//! Compares a document with the schema: unknown keys, missing keys, types, ranges. Finds all mistakes, not the first.
+//! Compares a document with the schema: unknown keys, missing keys, types, ranges. Finds all mistakes, not
+//! the first.
 
+use super::aliases::elsewhere;
 use super::diagnostic::{Diagnostic, Diagnostics, Place};
 use super::document::{Entry, Node, Table, Value};
-use super::suggest::closest;
+use super::suggest::{closest, nearly};
 use rankdeck_types::schema::{self, Key, Keys, Kind, TextRule, Variant};
+use rankdeck_types::variables;
 use std::collections::BTreeSet;
 
 /// Checks a whole document whose top level is `keys`.
@@ -54,7 +57,7 @@ fn missing(key: &Key, scope: &Scope) -> Diagnostic {
     let hint = if is_table {
         format!("add a table `{what}`")
     } else {
-        format!("add `{} = {}`", key.name, example(key))
+        format!("add `{} = {}`", key.name, example(key, &scope.title))
     };
     match &scope.header {
         Some(place) => Diagnostic::at(place, message).label(format!("without `{what}`")).hint(hint),
@@ -63,11 +66,12 @@ fn missing(key: &Key, scope: &Scope) -> Diagnostic {
 }
 
 /// A value that would pass, for hints.
-fn example(key: &Key) -> String {
+fn example(key: &Key, title: &str) -> String {
     match (&key.kind, key.name) {
         (_, "id") => "\"CartPole-v1\"".into(),
         (Kind::Choice(words), _) => format!("\"{}\"", words.first().copied().unwrap_or_default()),
         (Kind::Integer(_), _) => "4".into(),
+        (Kind::Text(_), "name") if title == "[run]" => "\"ppo\"".into(),
         (Kind::Text(_), "name") => "\"node0\"".into(),
         _ => "...".into(),
     }
@@ -84,10 +88,14 @@ fn unknown(
         "" => format!("unknown key `{name}`"),
         title => format!("unknown key `{name}` in `{title}`"),
     };
-    let hint = match (home_of(name, scope), closest(name, names())) {
-        (_, Some(close)) => format!("did you mean `{close}`?"),
-        (Some(home), None) => format!("`{name}` belongs in `{home}`"),
-        (None, None) => {
+    let near = closest(name, names());
+    let hint = match (home_of(name, scope), near, elsewhere(name)) {
+        (Some(home), near, _) if near.is_none_or(|near| !nearly(name, near)) => {
+            format!("`{name}` belongs in `{home}`")
+        }
+        (None, near, Some(hint)) if near.is_none_or(|near| !nearly(name, near)) => hint.to_owned(),
+        (_, Some(close), _) => format!("did you mean `{close}`?"),
+        (_, None, _) => {
             let list: Vec<String> = names().map(|name| format!("`{name}`")).collect();
             format!("known keys here: {}", list.join(", "))
         }
@@ -101,13 +109,14 @@ fn home_of(name: &str, scope: &Scope) -> Option<String> {
         Kind::Tables(_) => format!("[[{}]]", key.name),
         _ => format!("[{}]", key.name),
     };
+    let found = |key: &Key| schema::find(scope.top, &[key.name, name]);
     scope
         .top
         .iter()
-        .filter(|key| title(key) != scope.title && schema::find(scope.top, &[key.name, name]).is_some())
+        .filter(|key| title(key) != scope.title && found(key).is_some())
+        // The table that cannot do without it; `[[host]]` rather than `[defaults]`.
+        .max_by_key(|key| found(key).is_some_and(Key::is_required))
         .map(title)
-        // `[[host]]` rather than `[defaults]`.
-        .next_back()
 }
 
 fn check_value(key: &Key, node: &Node, at: &Place, scope: &Scope, found: &mut Diagnostics) {
@@ -139,10 +148,10 @@ fn check_value(key: &Key, node: &Node, at: &Place, scope: &Scope, found: &mut Di
         }
         (Kind::Text(rule), Value::String(text)) => check_text(path, text, rule, &node.place, found),
         (Kind::Choice(words), Value::String(word)) if !words.contains(&word.as_str()) => {
-            let hint = closest(word, words.iter().copied())
-                .map_or(format!("write {}", key.kind.expected()), |close| {
-                    format!("did you mean `\"{close}\"`?")
-                });
+            let meant =
+                closest(word, words.iter().copied()).map(|close| format!("did you mean `\"{close}\"`?"));
+            let former = schema::former_word(key.name, word).map(str::to_owned);
+            let hint = former.or(meant).unwrap_or_else(|| format!("write {}", key.kind.expected()));
             found.push(
                 Diagnostic::at(
                     &node.place,
@@ -151,7 +160,8 @@ fn check_value(key: &Key, node: &Node, at: &Place, scope: &Scope, found: &mut Di
                 .hint(hint),
             );
         }
-        (Kind::Choice(_), Value::String(_)) | (Kind::Flag, Value::Boolean(_)) => {}
+        (Kind::FlagOrText(rule), Value::String(text)) => check_text(path, text, rule, &node.place, found),
+        (Kind::Choice(_), Value::String(_)) | (Kind::Flag | Kind::FlagOrText(_), Value::Boolean(_)) => {}
         (Kind::Integer(range), Value::Integer(number)) if !range.contains(number) => {
             found.push(out_of_range(key, &number.to_string(), &node.place));
         }
@@ -238,11 +248,25 @@ fn check_text(path: &str, text: &str, rule: &TextRule, at: &Place, found: &mut D
 fn check_texts(path: &str, items: &[Node], node: &Node, found: &mut Diagnostics) {
     let first = items.first().map(|item| &item.value);
     match first {
-        None => found.push(
-            Diagnostic::at(&node.place, format!("`{path}` is empty"))
-                .hint(format!("leave `{path}` out to run the built-in trainer")),
-        ),
-        Some(Value::String(program)) if program.trim().is_empty() => found.push(
+        None => found.push(Diagnostic::at(&node.place, format!("`{path}` is empty")).hint(match path {
+            "command" => "leave `command` out to run the built-in trainer".to_owned(),
+            _ => format!("leave `{path}` out, or write what it lists"),
+        })),
+        // Without a path of that name, a line for a shell was meant.
+        Some(Value::String(line))
+            if path == "command"
+                && items.len() == 1
+                && line.trim().contains(char::is_whitespace)
+                && !line.trim_start().starts_with(['/', '.', '~']) =>
+        {
+            let words: Vec<String> = line.split_whitespace().map(|word| format!("{word:?}")).collect();
+            found.push(
+                Diagnostic::at(&node.place, format!("`{path}` would run a program called `{line}`"))
+                    .label("one string")
+                    .hint(format!("write one string per argument: `[{}]`", words.join(", "))),
+            );
+        }
+        Some(Value::String(program)) if program.trim().is_empty() && path == "command" => found.push(
             Diagnostic::at(&node.place, format!("`{path}` names no program"))
                 .hint("the first string is the program, such as `\"python3\"`"),
         ),
@@ -299,7 +323,12 @@ fn check_environment(path: &str, table: &Table, found: &mut Diagnostics) {
                     format!("`{path}.{name}` holds a NUL character"),
                 ));
             }
-            Value::String(_) => {}
+            Value::String(text) => {
+                if let Err(fault) = variables::check(text) {
+                    let message = format!("`{path}.{name}` {}", fault.error);
+                    found.push(Diagnostic::at(&entry.node.place, message).hint(fault.hint));
+                }
+            }
             other => found.push(wrong_type(&format!("{path}.{name}"), other, "a string", &entry.node.place)),
         }
     }
@@ -308,12 +337,12 @@ fn check_environment(path: &str, table: &Table, found: &mut Diagnostics) {
 fn check_gpus(value: &Value, node: &Node, found: &mut Diagnostics) {
     let expected = Kind::Gpus.expected();
     match value {
-        Value::String(word) if word == "all" => {}
+        Value::String(word) if word == "all" || word == "auto" => {}
         Value::String(word) => found.push(
             Diagnostic::at(&node.place, format!("`gpus` is `\"{word}\"`, expected {expected}")).hint(
                 match word.parse::<u32>() {
                     Ok(count) => format!("write `gpus = {count}` without quotes"),
-                    Err(_) => "the only word is `\"all\"`".to_owned(),
+                    Err(_) => "the words are `\"all\"`, and `\"auto\"`: all there are, or none".to_owned(),
                 },
             ),
         ),
@@ -358,7 +387,13 @@ fn check_tagged(
     let list = words.iter().map(|word| format!("`\"{word}\"`")).collect::<Vec<_>>().join(", ");
     match table.get(tag).map(|entry| (&entry.node.value, &entry.node.place)) {
         Some((Value::String(word), at)) => match variants.iter().find(|variant| variant.word == word) {
-            Some(variant) => check_table(table, variant.all_keys(), scope, found),
+            Some(variant) => {
+                let others = of_others(table, variant, variants);
+                let own: Table =
+                    table.iter().filter(|(name, _)| !others.contains_key(*name)).map(cloned).collect();
+                check_table(&own, variant.all_keys(), scope, found);
+                found.0.extend(strangers(&others, tag, word, at, variants));
+            }
             None => found.push(
                 Diagnostic::at(at, format!("unknown {tag} `{word}`")).label(format!("unknown {tag}")).hint(
                     closest(word, words.iter().copied())
@@ -373,4 +408,50 @@ fn check_tagged(
             }
         }
     }
+}
+
+fn cloned((name, entry): (&String, &Entry)) -> (String, Entry) {
+    (name.clone(), entry.clone())
+}
+
+/// Keys of the table that only other variants have.
+fn of_others(table: &Table, variant: &'static Variant, variants: &'static [Variant]) -> Table {
+    let has = |variant: &'static Variant, name: &str| variant.all_keys().any(|key| key.name == name);
+    let foreign = |(name, _): &(&String, &Entry)| {
+        !has(variant, name) && variants.iter().any(|variant| has(variant, name))
+    };
+    table.iter().filter(foreign).map(cloned).collect()
+}
+
+/// One mistake, however many keys there are: a word was changed, and the keys beside it were not.
+fn strangers(
+    others: &Table,
+    tag: &str,
+    word: &str,
+    at: &Place,
+    variants: &'static [Variant],
+) -> Option<Diagnostic> {
+    let (name, first) = others.iter().next()?;
+    let names: Vec<String> = others.keys().map(|name| format!("`{name}`")).collect();
+    let homes: Vec<String> = variants
+        .iter()
+        .filter(|variant| others.keys().all(|name| variant.all_keys().any(|key| key.name == *name)))
+        .map(|variant| format!("`{}`", variant.word))
+        .collect();
+    let of = match homes.as_slice() {
+        [] => "other algorithms".to_owned(),
+        homes => homes.join(" and "),
+    };
+    let message = match others.len() {
+        1 => format!("`{name}` is a key of {of}, and `{tag}` is `{word}`"),
+        count => format!("{count} keys are those of {of}, and `{tag}` is `{word}`: {}", names.join(", ")),
+    };
+    let changed = at.source.name != first.key.source.name;
+    let hint = match changed {
+        true => format!(
+            "begin the table anew: `--set ~learn --set learn.{tag}={word}`; or remove single keys: `--set ~learn.{name}`"
+        ),
+        false => format!("remove them, or set `{tag}` to what they belong to"),
+    };
+    Some(Diagnostic::at(&first.key, message).label(format!("not of `{word}`")).hint(hint))
 }

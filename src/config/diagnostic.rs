@@ -7,7 +7,7 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use unicode_width::UnicodeWidthChar;
 
 /// Cells of a source line that are shown before it is cut.
@@ -22,18 +22,43 @@ pub struct Source {
     pub name: String,
     /// The whole text.
     pub text: String,
+    /// Where its lines begin, once somebody has asked.
+    lines: OnceLock<Vec<usize>>,
+}
+
+impl Source {
+    /// A text of this name.
+    pub fn new(name: impl Into<String>, text: impl Into<String>) -> Source {
+        Source { name: name.into(), text: text.into(), lines: OnceLock::new() }
+    }
+
+    /// Number of the line that a byte is on, from 1.
+    fn line_at(&self, at: usize) -> u32 {
+        let begins = || {
+            let after = self.text.match_indices('\n').map(|(at, _)| at + 1);
+            std::iter::once(0).chain(after).collect::<Vec<_>>()
+        };
+        clamp(self.lines.get_or_init(begins).partition_point(|begin| *begin <= at))
+    }
 }
 
 /// A stretch of a [`Source`], in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The text.
+    /// The file's text, for the line that a message shows.
     pub source: Arc<Source>,
     /// Bytes of it.
     pub range: Range<usize>,
 }
 
-/// How bad.
+impl Place {
+    /// The line it begins on, from 1.
+    pub fn line(&self) -> u32 {
+        self.source.line_at(floor_char(&self.source.text, self.range.start))
+    }
+}
+
+/// Whether a mistake stops the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// Nothing is started.
@@ -45,7 +70,7 @@ pub enum Severity {
 /// A stretch of one line, counted in characters from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span {
-    /// Line.
+    /// Line in the file, from 1.
     pub line: u32,
     /// First character.
     pub column: u32,
@@ -53,7 +78,7 @@ pub struct Span {
     pub len: u32,
 }
 
-/// One mistake.
+/// A mistake or a warning, with its place and what helps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostic {
     /// How bad.
@@ -70,6 +95,8 @@ pub struct Diagnostic {
     pub label: String,
     /// What to change; may be empty.
     pub hint: String,
+    /// Where `span` and `source_line` come from: a text may hold more mistakes than are ever shown.
+    place: Option<Place>,
 }
 
 impl Diagnostic {
@@ -83,17 +110,27 @@ impl Diagnostic {
             source_line: None,
             label: String::new(),
             hint: String::new(),
+            place: None,
         }
     }
 
     /// An error about a stretch of a text.
     pub fn at(place: &Place, message: impl Into<String>) -> Diagnostic {
-        let (span, line) = locate(&place.source.text, &place.range);
-        Diagnostic {
-            span: Some(span),
-            source_line: Some(line),
-            ..Diagnostic::about_file(place.source.name.clone(), message)
+        let file = place.source.name.clone();
+        Diagnostic { place: Some(place.clone()), ..Diagnostic::about_file(file, message) }
+    }
+
+    /// The same with its line and columns.
+    pub fn located(mut self) -> Diagnostic {
+        if let (Some(place), None) = (&self.place, &self.span) {
+            let (span, line) = locate(&place.source, &place.range);
+            (self.span, self.source_line) = (Some(span), Some(line));
         }
+        self
+    }
+
+    fn order(&self) -> (&str, Option<usize>) {
+        (&self.file, self.place.as_ref().map(|place| place.range.start))
     }
 
     /// The same with words beside the carets.
@@ -110,16 +147,17 @@ impl Diagnostic {
 }
 
 /// The line and columns of a byte range; a range past the end means the end.
-fn locate(text: &str, range: &Range<usize>) -> (Span, String) {
+fn locate(source: &Source, range: &Range<usize>) -> (Span, String) {
+    let text = source.text.as_str();
     let start = floor_char(text, range.start);
     let end = floor_char(text, range.end).max(start);
     let line_start = text[..start].rfind('\n').map_or(0, |at| at + 1);
     let line_end = text[start..].find('\n').map_or(text.len(), |at| start + at);
-    let number = text[..line_start].matches('\n').count() + 1;
+    let number = source.line_at(line_start);
     let line = text[line_start..line_end].trim_end_matches('\r');
     let column = text[line_start..start].chars().count() + 1;
     let len = text[start..end.min(line_start + line.len()).max(start)].chars().count().max(1);
-    (Span { line: clamp(number), column: clamp(column), len: clamp(len) }, line.to_owned())
+    (Span { line: number, column: clamp(column), len: clamp(len) }, line.to_owned())
 }
 
 fn floor_char(text: &str, at: usize) -> usize {
@@ -176,6 +214,9 @@ fn window(line: &str, span: Span) -> (String, usize, usize) {
 
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.span.is_none() && self.place.is_some() {
+            return self.clone().located().fmt(f);
+        }
         let word = match self.severity {
             Severity::Error => "error",
             Severity::Warning => "warning",
@@ -210,9 +251,13 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// All mistakes that were found, in the order of the files and lines; never empty when it is an error.
+/// Most mistakes that are kept of one load; the others are counted.
+const KEPT: usize = 100;
+
+/// The mistakes that were found, in the order of the files and lines; never empty when it is an error. Only
+/// the first [`KEPT`] are kept.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Diagnostics(pub Vec<Diagnostic>);
+pub struct Diagnostics(pub Vec<Diagnostic>, usize);
 
 impl Diagnostics {
     /// Nothing found so far.
@@ -220,9 +265,14 @@ impl Diagnostics {
         Diagnostics::default()
     }
 
-    /// Adds one.
+    /// Adds a diagnostic at the end.
     pub fn push(&mut self, diagnostic: Diagnostic) {
         self.0.push(diagnostic);
+    }
+
+    /// Mistakes that were found and are not among those kept.
+    pub fn more(&self) -> usize {
+        self.1
     }
 
     /// There is at least one error.
@@ -233,8 +283,11 @@ impl Diagnostics {
     /// `value` when there is no error, else the errors in the order of lines.
     pub fn or<T>(mut self, value: T) -> Result<T, Diagnostics> {
         if self.has_errors() {
-            self.0.sort_by(|a, b| (&a.file, a.span).cmp(&(&b.file, b.span)));
+            self.0.sort_by(|a, b| a.order().cmp(&b.order()));
             self.0.dedup();
+            self.1 += self.0.len().saturating_sub(KEPT);
+            self.0.truncate(KEPT);
+            self.0 = self.0.into_iter().map(Diagnostic::located).collect();
             Err(self)
         } else {
             Ok(value)
@@ -244,7 +297,7 @@ impl Diagnostics {
 
 impl From<Diagnostic> for Diagnostics {
     fn from(one: Diagnostic) -> Diagnostics {
-        Diagnostics(vec![one])
+        Diagnostics(vec![one.located()], 0)
     }
 }
 
@@ -253,6 +306,9 @@ impl fmt::Display for Diagnostics {
         for (i, diagnostic) in self.0.iter().enumerate() {
             let gap = if i == 0 { "" } else { "\n\n" };
             write!(f, "{gap}{diagnostic}")?;
+        }
+        if self.1 > 0 {
+            write!(f, "\n\nerror: and {} more mistakes, which are not shown", self.1)?;
         }
         Ok(())
     }
@@ -266,7 +322,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn place(text: &str, range: Range<usize>) -> Place {
-        Place { source: Arc::new(Source { name: "hosts.toml".into(), text: text.into() }), range }
+        Place { source: Arc::new(Source::new("hosts.toml", text)), range }
     }
 
     #[test]
@@ -310,6 +366,23 @@ mod tests {
         let lines: Vec<u32> =
             all.or(()).unwrap_err().0.iter().filter_map(|d| d.span).map(|s| s.line).collect();
         assert_eq!(lines, [1, 2]);
+    }
+
+    #[test]
+    fn a_hundred_thousand_mistakes_take_no_longer_than_their_text_and_most_are_counted() {
+        for text in ["x\n".repeat(100_000), "x ".repeat(100_000)] {
+            let source = Arc::new(Source::new("hosts.toml", text));
+            let began = std::time::Instant::now();
+            let mut all = Diagnostics::new();
+            for at in 0..100_000 {
+                let range = 2 * at..2 * at + 1;
+                all.push(Diagnostic::at(&Place { source: source.clone(), range }, format!("mistake {at}")));
+            }
+            let all = all.or(()).unwrap_err();
+            assert_eq!((all.0.len(), all.more()), (100, 99_900));
+            assert!(all.to_string().ends_with("and 99900 more mistakes, which are not shown"));
+            assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
+        }
     }
 
     proptest! {

@@ -1,7 +1,7 @@
 //! TOML as a tree that remembers where everything was written.
 //!
-//! Owner: one load. The tree of a file may be changed by overrides (`--set`); every node keeps the text it came from, so that an error
-//! about an overridden value quotes the command line and not the file.
+//! Owner: one load. The tree of a file may be changed by overrides (`--set`); every node keeps the text it
+//! came from, so that an error about an overridden value quotes the command line and not the file.
 
 use super::diagnostic::{Diagnostic, Diagnostics, Place, Source};
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ const MAX_BYTES: u64 = 1 << 20;
 pub struct Node {
     /// Where; for tables the header.
     pub place: Place,
-    /// What.
+    /// The value without its place.
     pub value: Value,
 }
 
@@ -27,7 +27,7 @@ pub struct Node {
 pub struct Entry {
     /// Where the key is written.
     pub key: Place,
-    /// Its value.
+    /// The value and its place in the file.
     pub node: Node,
 }
 
@@ -36,7 +36,7 @@ pub struct Entry {
 pub struct Found<'a> {
     /// Where its key is written; for an item of an array, the item.
     pub key: &'a Place,
-    /// The value.
+    /// The value and its place in the file.
     pub node: &'a Node,
 }
 
@@ -46,7 +46,7 @@ pub type Table = BTreeMap<String, Entry>;
 /// A TOML value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// A table.
+    /// Keys with values, written inline or under a header.
     Table(Table),
     /// An array.
     Array(Vec<Node>),
@@ -54,7 +54,7 @@ pub enum Value {
     String(String),
     /// An integer; wider than TOML's, so that the range check can name what is too large.
     Integer(i128),
-    /// A float.
+    /// A number with a fraction or an exponent.
     Float(f64),
     /// A boolean.
     Boolean(bool),
@@ -100,7 +100,7 @@ pub fn read(path: &Path, what: &str, missing: &str) -> Result<Arc<Source>, Diagn
         return Err(failed(message, "is this the right file?"));
     }
     let bytes = std::fs::read(path).map_err(unreadable)?;
-    String::from_utf8(bytes).map(|text| Arc::new(Source { name: name.clone(), text })).map_err(|error| {
+    String::from_utf8(bytes).map(|text| Arc::new(Source::new(name.clone(), text))).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         failed(format!("the {what} is no UTF-8 text (byte {at})"), "save it as UTF-8")
     })
@@ -128,6 +128,13 @@ pub fn parse(source: &Arc<Source>) -> Result<Node, Diagnostics> {
         });
     }
     let mut all = Diagnostics::new();
+    if let Some(diagnostic) = other_format(source) {
+        all.push(diagnostic);
+        return all.or(Node {
+            place: Place { source: source.clone(), range: 0..0 },
+            value: Value::Table(Table::new()),
+        });
+    }
     for error in errors {
         let message = error.message().lines().collect::<Vec<_>>().join(", ");
         all.push(match error.span() {
@@ -143,6 +150,33 @@ pub fn parse(source: &Arc<Source>) -> Result<Node, Diagnostics> {
         });
     }
     all.or(Node { place: Place { source: source.clone(), range: 0..0 }, value: Value::Table(Table::new()) })
+}
+
+/// The text is of another format than TOML, told by its first line: one mistake instead of one per line.
+fn other_format(source: &Arc<Source>) -> Option<Diagnostic> {
+    let mut start = 0;
+    let first = source.text.split_inclusive('\n').find_map(|line| {
+        let at = start;
+        start += line.len();
+        let text = line.trim();
+        (!text.is_empty() && !text.starts_with('#')).then_some((at, text))
+    });
+    let (at, line) = first?;
+    let is_key = |key: &str| {
+        let key = key.trim_matches(['"', '\'']);
+        !key.is_empty() && key.chars().all(|c| c.is_alphanumeric() || "_-.".contains(c))
+    };
+    let format = match line.split_once(':') {
+        _ if line.starts_with('{') => "JSON",
+        _ if line == "---" => "YAML",
+        Some((key, rest)) if is_key(key) && (rest.is_empty() || rest.starts_with(' ')) => "YAML",
+        _ => return None,
+    };
+    let place = Place { source: source.clone(), range: at..at + line.len() };
+    Some(Diagnostic::at(&place, format!("this looks like {format}, and rankdeck reads TOML")).hint(
+        "write `key = value` lines below `[table]` lines; `rankdeck init` writes such files, and \
+         docs/CONFIG.md has all keys",
+    ))
 }
 
 fn convert_table(source: &Arc<Source>, table: &DeTable<'_>) -> Table {

@@ -1,38 +1,40 @@
-//! Hosts and an experiment together: what cannot work is refused here, with file, line and column, before any host is
-//! touched.
+//! Hosts and an experiment together: what cannot work is refused here, with file, line and column, before any
+//! host is touched.
 
 use super::diagnostic::Diagnostics;
 use super::load::read_experiment;
 use super::locate::Locator;
-use super::source::HostsSource;
+use super::source::{ExperimentSource, HostsSource};
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::ids::RunId;
 use rankdeck_types::plan::PlanDraft;
-use std::path::Path;
+use rankdeck_types::variables::{MOST_BYTES, Wanted};
+use std::collections::BTreeSet;
 
 /// Loads both files and checks them, together too; reports the mistakes of both at once.
 ///
 /// Errors: everything that cannot work, as far as it shows without asking a host.
 pub fn load_draft(
     hosts_source: &HostsSource,
-    experiment_path: &Path,
+    experiment_source: &ExperimentSource,
     sets: &[String],
     run: impl FnOnce(&Experiment) -> RunId,
 ) -> Result<PlanDraft, Diagnostics> {
-    match (hosts_source.read(), read_experiment(experiment_path, sets)) {
+    match (hosts_source.read(), read_experiment(experiment_source, sets)) {
         (Ok((hosts, hosts_text)), Ok((experiment, experiment_text))) => {
             let run = run(&experiment);
             let locator = Locator {
                 hosts: Some(hosts_text),
                 experiment: Some(experiment_text),
                 hosts_name: hosts_source.name(),
-                experiment_name: experiment_path.display().to_string(),
+                experiment_name: experiment_source.name(),
             };
-            let draft = PlanDraft { run, experiment, hosts, excluded: Default::default() };
+            let draft = PlanDraft { run, experiment, hosts, excluded: Default::default(), resume: None };
             let mut found = Diagnostics::new();
             for problem in draft.problems(&[]) {
-                found.push(locator.diagnostic(&problem.key, &problem.error).hint(&problem.hint));
+                found.push(locator.diagnostic(&problem.key, &problem.cause.error).hint(&problem.cause.hint));
             }
+            missing_variables(&draft, &locator, &mut found);
             found.or(draft)
         }
         (hosts, experiment) => {
@@ -40,5 +42,45 @@ pub fn load_draft(
             all.0.extend(experiment.err().unwrap_or_default().0);
             Err(all)
         }
+    }
+}
+
+/// Variables that ranks are to have from this process, and that it does not have.
+fn missing_variables(draft: &PlanDraft, locator: &Locator, found: &mut Diagnostics) {
+    let launch = &draft.experiment.launch;
+    let mut told = BTreeSet::new();
+    let mut bytes = 0;
+    for (node, host) in draft.hosts.iter().enumerate() {
+        let (values, missing) = Wanted::new(launch, host).fill(&|name| std::env::var(name).ok());
+        bytes = bytes.max(values.bytes());
+        for name in missing.into_iter().filter(|name| told.insert(name.clone())) {
+            let holds = |(_, value): &(&String, &String)| value.contains(&format!("${{{name}}}"));
+            let key = match (
+                launch.pass_env.iter().position(|passed| *passed == name),
+                launch.env.iter().find(holds),
+            ) {
+                (Some(index), _) => format!("launch.pass_env.{index}"),
+                (None, Some((key, _))) => format!("launch.env.{key}"),
+                (None, None) => {
+                    let own = host.env.iter().find(holds).map_or("", |(key, _)| key.as_str());
+                    format!("host.{node}.env.{own}")
+                }
+            };
+            found.push(
+                locator
+                    .diagnostic(&key, &format!("`{name}` is not set in this console's environment"))
+                    .hint(format!("`export {name}=...` in this shell first; an empty value counts as set")),
+            );
+        }
+    }
+    if bytes > MOST_BYTES {
+        found.push(
+            locator
+                .diagnostic(
+                    "launch.pass_env",
+                    &format!("the values of variables have {bytes} bytes, {MOST_BYTES} at most"),
+                )
+                .hint("put what is large into a file on the hosts"),
+        );
     }
 }

@@ -1,24 +1,30 @@
 //! `hosts.toml`: which machines, how to reach them, how many ranks each.
 //!
-//! Owner: the user. The order of `[[host]]` is `node_rank` order; rank = ranks on the hosts before + local_rank.
-//! Every value of `[defaults]` may be overridden per host; the merged form is [`Host`]. `env` is merged variable by variable.
+//! Owner: the user. The order of `[[host]]` is `node_rank` order; rank = ranks on the hosts before +
+//! local_rank. Every value of `[defaults]` may be overridden per host; the merged form is [`Host`]. `env` is
+//! merged variable by variable.
 
 use super::check::check;
-use super::diagnostic::{Diagnostic, Diagnostics, Place};
+use super::diagnostic::{Diagnostic, Diagnostics, Place, Source};
 use super::document::{self, Node};
 use rankdeck_types::host::{Host, HostTable, Hosts, Transport};
-use rankdeck_types::schema;
 use rankdeck_types::schema::text_rules::{ADDRESS, NAME};
+use rankdeck_types::setup::ENVIRONMENTS;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 /// The hosts of a `hosts.toml`, in node_rank order, with the document for errors that are found later.
 pub(super) fn read(path: &Path) -> Result<(Vec<Host>, Node), Diagnostics> {
     let missing = "give the hosts file with `--hosts PATH`, or run in the folder that holds `hosts.toml`";
-    let source = document::read(path, "hosts file", missing)?;
-    let root = document::parse(&source)?;
+    read_source(&document::read(path, "hosts file", missing)?)
+}
+
+/// The same from its text.
+pub(super) fn read_source(source: &Arc<Source>) -> Result<(Vec<Host>, Node), Diagnostics> {
+    let root = document::parse(source)?;
     let mut found = Diagnostics::new();
-    check(&root, schema::HOSTS, &mut found);
+    check(&root, Hosts::KEYS, &mut found);
     check_hosts(&root, &mut found);
     found.or(())?;
     let Hosts { defaults, host } = root.read()?;
@@ -31,20 +37,21 @@ pub(super) fn read_defaults(path: &Path) -> Result<(HostTable, Node), Diagnostic
     let source = document::read(path, "hosts file", "")?;
     let root = document::parse(&source)?;
     let mut found = Diagnostics::new();
-    check(&root, schema::HOSTS, &mut found);
+    check(&root, Hosts::KEYS, &mut found);
     found.or(())?;
     let file: Hosts = root.read()?;
     Ok((file.defaults, root))
 }
 
 fn merge(defaults: &HostTable, table: HostTable) -> Host {
+    let setup = table.setup(defaults);
     let transport = table.transport.or(defaults.transport).unwrap_or_default();
     let name = table.name.unwrap_or_default();
     let mut env = defaults.env.clone().unwrap_or_default();
     env.extend(table.env.unwrap_or_default());
     let pick = |own: Option<String>, default: &Option<String>| own.or_else(|| default.clone());
     let (address, workdir) = match transport {
-        Transport::Ssh | Transport::Slurm => (name.clone(), "rankdeck"),
+        Transport::Ssh | Transport::Openssh | Transport::Slurm => (name.clone(), "rankdeck"),
         Transport::Local => ("127.0.0.1".to_owned(), "."),
     };
     Host {
@@ -58,7 +65,7 @@ fn merge(defaults: &HostTable, table: HostTable) -> Host {
         nproc: table.nproc.or(defaults.nproc),
         workdir: pick(table.workdir, &defaults.workdir).unwrap_or_else(|| workdir.to_owned()),
         env,
-        prelude: pick(table.prelude, &defaults.prelude),
+        setup,
         libtorch: pick(table.libtorch, &defaults.libtorch),
         transport,
         interface: pick(table.interface, &defaults.interface),
@@ -94,7 +101,7 @@ fn check_hosts(root: &Node, found: &mut Diagnostics) {
         if let Some(name) = text(Some(host), "name") {
             let at = place(host, "name");
             if let Some(first) = seen.get(name) {
-                let line = Diagnostic::at(first, "").span.map_or(0, |span| span.line);
+                let line = first.line();
                 found.push(
                     Diagnostic::at(&at, format!("two hosts are called `{name}`"))
                         .label("again")
@@ -106,6 +113,25 @@ fn check_hosts(root: &Node, found: &mut Diagnostics) {
         check_host(host, defaults, found);
     }
     check_identity(defaults, found);
+    check_environments(defaults, found);
+}
+
+/// Python comes from one place.
+fn check_environments(table: Option<&Node>, found: &mut Diagnostics) {
+    let Some(table) = table else { return };
+    let given: Vec<&str> = ENVIRONMENTS.into_iter().filter(|key| table.entry(key).is_some()).collect();
+    if let [first, second, ..] = given.as_slice()
+        && let Some(entry) = table.entry(second)
+    {
+        found.push(
+            Diagnostic::at(entry.key, format!("both `{first}` and `{second}` say where Python comes from"))
+                .label("second")
+                .hint(
+                    "keep one of them; what must come before it goes into `modules` or `prelude`, what comes after \
+                     it into `prelude`",
+                ),
+        );
+    }
 }
 
 fn check_host(host: &Node, defaults: Option<&Node>, found: &mut Diagnostics) {
@@ -139,6 +165,7 @@ fn check_host(host: &Node, defaults: Option<&Node>, found: &mut Diagnostics) {
             );
         }
     }
+    check_environments(Some(host), found);
     if let (Some(gpus), None) = (either("gpus"), either("nproc")) {
         let empty = match &gpus.node.value {
             document::Value::Integer(0) => true,

@@ -6,9 +6,12 @@
 //! [`Experiment`](rankdeck_types::experiment::Experiment).
 //! Invariants:
 //! - Nothing that a user writes makes this module panic; it ends in a value or in [`Diagnostics`].
-//! - All mistakes of a file are reported at once, each with its line, except syntax errors, which hide the rest.
+//! - All mistakes of a file are reported at once, each with its line, except syntax errors, which hide the
+//!   rest.
 //! - The resolved experiment, written as TOML, loads again and is equal.
 
+mod aliases;
+mod bases;
 pub mod check;
 pub mod diagnostic;
 pub mod document;
@@ -20,8 +23,9 @@ mod overrides;
 pub mod slurm;
 mod source;
 mod suggest;
+pub mod ui;
 
 pub use diagnostic::{Diagnostic, Diagnostics};
 pub use draft::load_draft;
-pub use load::load_experiment;
-pub use source::{HostsSource, load_hosts};
+pub use load::{change_experiment, load_experiment};
+pub use source::{ExperimentSource, HostsSource, load_hosts};

@@ -1,29 +1,53 @@
-//! Loads an experiment and says everything that is wrong with it by itself; `draft` says what is wrong with it on given hosts.
+//! Loads an experiment and says everything that is wrong with it by itself; `draft` says what is wrong with
+//! it on given hosts.
 
+use super::bases;
 use super::check::check;
-use super::diagnostic::{Diagnostic, Diagnostics, Place};
+use super::diagnostic::{Diagnostic, Diagnostics, Place, Source};
 use super::document::{self, Node, Value};
+use super::source::ExperimentSource;
 use super::{overrides, suggest};
 use rankdeck_types::experiment::BUILTIN_ENVS;
 use rankdeck_types::experiment::Experiment;
-use rankdeck_types::schema;
-use std::path::Path;
+use rankdeck_types::variables::{self, is_identity};
+use std::sync::Arc;
 
 /// An experiment with `--set KEY=VALUE` applied and every default filled in.
 ///
 /// Errors: every mistake in the file and the overrides, with its line.
-pub fn load_experiment(path: &Path, sets: &[String]) -> Result<Experiment, Diagnostics> {
-    read_experiment(path, sets).map(|(experiment, _)| experiment)
+pub fn load_experiment(source: &ExperimentSource, sets: &[String]) -> Result<Experiment, Diagnostics> {
+    read_experiment(source, sets).map(|(experiment, _)| experiment)
 }
 
 /// The same, with the document for errors that come later.
-pub(super) fn read_experiment(path: &Path, sets: &[String]) -> Result<(Experiment, Node), Diagnostics> {
-    let missing = "experiments are TOML files, such as `configs/cartpole_ppo.toml`";
-    let source = document::read(path, "experiment file", missing)?;
-    let mut root = document::parse(&source)?;
+pub(super) fn read_experiment(
+    from: &ExperimentSource,
+    sets: &[String],
+) -> Result<(Experiment, Node), Diagnostics> {
+    let source = from.source()?;
+    let root = bases::read(from, &source, sets)?;
+    complete(&source, root, sets)
+}
+
+/// A resolved experiment with other keys, as `--set` would change it in its file.
+///
+/// Errors: every mistake in the overrides, and in what they make of the rest.
+pub fn change_experiment(experiment: &Experiment, sets: &[String]) -> Result<Experiment, Diagnostics> {
+    let text = toml::to_string(experiment)
+        .map_err(|error| Diagnostic::about_file("experiment", error.to_string()))?;
+    let source = Arc::new(Source::new("experiment", text));
+    let root = document::parse(&source)?;
+    complete(&source, root, sets).map(|(experiment, _)| experiment)
+}
+
+fn complete(
+    source: &Arc<Source>,
+    mut root: Node,
+    sets: &[String],
+) -> Result<(Experiment, Node), Diagnostics> {
     let mut found = Diagnostics::new();
-    overrides::apply(&mut root, sets, schema::EXPERIMENT, &mut found);
-    check(&root, schema::EXPERIMENT, &mut found);
+    overrides::apply(&mut root, sets, Experiment::KEYS, &mut found);
+    check(&root, Experiment::KEYS, &mut found);
     // A missing table has no place in the text.
     for diagnostic in found.0.iter_mut().filter(|diagnostic| diagnostic.file.is_empty()) {
         diagnostic.file.clone_from(&source.name);
@@ -32,12 +56,14 @@ pub(super) fn read_experiment(path: &Path, sets: &[String]) -> Result<(Experimen
     if is_builtin {
         check_builtin(&root, &mut found);
     }
-    found.or(())?;
-    let experiment: Experiment = root.read()?;
-    let mut found = Diagnostics::new();
-    if let Err((error, hint)) = rankdeck_types::metrics::compile(&experiment.metrics) {
-        let at = nearest(&root, &["metrics.stdout", "metrics.presets", "metrics"]);
-        found.push(Diagnostic::at(&at, error).hint(hint));
+    let experiment: Experiment = match root.read() {
+        Ok(experiment) => experiment,
+        // What serde says has been said better, unless nothing was said.
+        Err(error) => return found.or(()).and(Err(error)),
+    };
+    for wrong in rankdeck_types::metrics::compile(&experiment.metrics).err().unwrap_or_default() {
+        let at = nearest(&root, &[wrong.key.as_str(), "metrics"]);
+        found.push(Diagnostic::at(&at, wrong.cause.error).hint(wrong.cause.hint));
     }
     check_rules(&root, &experiment, &mut found);
     found.or((experiment, root))
@@ -86,6 +112,35 @@ fn check_builtin(root: &Node, found: &mut Diagnostics) {
 
 /// Keys against each other.
 fn check_rules(root: &Node, experiment: &Experiment, found: &mut Diagnostics) {
+    for (index, name) in experiment.launch.pass_env.iter().enumerate() {
+        let at = || nearest(root, &[format!("launch.pass_env.{index}"), "launch.pass_env".to_owned()]);
+        if let Some((name, _)) = name.split_once('=') {
+            found.push(
+                Diagnostic::at(&at(), "`pass_env` holds a value".to_owned()).hint(format!(
+                    "write the name alone, `\"{name}\"`, and `export {name}=...` in your shell"
+                )),
+            );
+        } else if !variables::is_name(name) {
+            found.push(
+                Diagnostic::at(&at(), format!("`{}` is no name of a variable", name.escape_default()))
+                    .hint("write the name alone, such as `\"WANDB_API_KEY\"`"),
+            );
+        } else if is_identity(name) {
+            found.push(
+                Diagnostic::at(&at(), format!("`{name}` tells a rank who it is, and rankdeck sets it"))
+                    .hint("leave it out"),
+            );
+        } else if experiment.launch.env.contains_key(name) {
+            found.push(
+                Diagnostic::at(&at(), format!("`{name}` is in `env` and in `pass_env`"))
+                    .hint("keep it in `pass_env` when it is a secret, else in `env`"),
+            );
+        }
+    }
+    // A program of the user's sees none of the tables below.
+    if !experiment.launch.command.is_empty() {
+        return;
+    }
     if let Some(learn) = &experiment.learn
         && learn.anneals()
         && experiment.run.total_steps == 0

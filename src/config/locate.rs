@@ -1,10 +1,9 @@
 //! Where a key is written down, for findings that come after the files were read.
 
 use super::diagnostic::Diagnostic;
-use super::document::{self, Node};
+use super::document::Node;
 use super::load::nearest;
-use super::source::HostsSource;
-use std::path::Path;
+use super::source::{ExperimentSource, HostsSource};
 
 /// The texts of a hosts file and of an experiment.
 #[derive(Debug)]
@@ -20,23 +19,25 @@ type Candidates<'a> = (Option<&'a Node>, &'a str, Vec<String>);
 
 impl Locator {
     /// Reads both again, for their lines only; a file that can no longer be read is named without a line.
-    pub fn new(hosts: &HostsSource, experiment: &Path) -> Locator {
-        let source = document::read(experiment, "file", "");
+    pub fn new(hosts: &HostsSource, experiment: &ExperimentSource) -> Locator {
         Locator {
             hosts: hosts.document(),
-            experiment: source.and_then(|source| document::parse(&source)).ok(),
+            experiment: experiment
+                .source()
+                .and_then(|source| super::bases::read(experiment, &source, &[]))
+                .ok(),
             hosts_name: hosts.name(),
-            experiment_name: experiment.display().to_string(),
+            experiment_name: experiment.name(),
         }
     }
 
-    /// `FILE:LINE` of a dotted key, such as `launch.command`, or `host.1.gpus` for the second host. A key that is not
-    /// written down has the line of its table.
+    /// `FILE:LINE` of a dotted key, such as `launch.command`, or `host.1.gpus` for the second host. A key
+    /// that is not written down has the line of its table.
     pub fn place(&self, key: &str) -> String {
         let (root, name, paths) = self.candidates(key);
         let written = root.filter(|root| paths.iter().any(|path| root.entry(path).is_some()));
-        match written.and_then(|root| Diagnostic::at(&nearest(root, &paths), "").span) {
-            Some(span) => format!("{name}:{}", span.line),
+        match written.map(|root| nearest(root, &paths).line()) {
+            Some(line) => format!("{name}:{line}"),
             None => name.to_owned(),
         }
     }
@@ -78,13 +79,16 @@ mod tests {
         );
         let experiment = write("e.toml", "[run]\nname = \"e\"\n[launch]\nmaster_port = 1\n");
         let source = HostsSource::File(hosts.clone());
-        let locator = Locator::new(&source, &experiment);
+        let locator = Locator::new(&source, &ExperimentSource::File(experiment));
         let line = |key: &str| locator.place(key).rsplit_once(':').map(|(_, line)| line.to_owned());
         assert_eq!(line("host.1.workdir").as_deref(), Some("7"));
         assert_eq!(line("host.0.workdir").as_deref(), Some("2"));
         assert_eq!(line("launch.master_port").as_deref(), Some("4"));
         assert_eq!(line("launch.command").as_deref(), Some("3"));
         assert!(locator.place("host.0.gpus").starts_with(hosts.to_str().unwrap()));
-        assert_eq!(Locator::new(&source, Path::new("/gone.toml")).place("run.name"), "/gone.toml");
+        assert_eq!(
+            Locator::new(&source, &ExperimentSource::File("/gone.toml".into())).place("run.name"),
+            "/gone.toml"
+        );
     }
 }

@@ -2,6 +2,7 @@
 
 use super::diagnostic::{Diagnostic, Diagnostics, Place, Source};
 use super::document::{self, Entry, Node, Table, Value};
+use super::suggest;
 use rankdeck_types::schema::{self, Keys, Kind};
 use std::sync::Arc;
 
@@ -10,7 +11,14 @@ const MAX_PARTS: usize = 8;
 
 /// Lays every override over the document, in the order given; the last one wins.
 pub fn apply(root: &mut Node, sets: &[String], keys: Keys, found: &mut Diagnostics) {
-    for set in sets {
+    // Sections have been laid under the file already.
+    for set in sets.iter().filter(|set| !super::bases::is_use(set)) {
+        if let Some(path) = set.trim().strip_prefix('~') {
+            if let Err(refusal) = unset(root, set, path.trim()) {
+                found.0.extend(refusal.0);
+            }
+            continue;
+        }
         match parse(set, keys) {
             Ok(node) => root.overlay(node),
             Err(all) => found.0.extend(all.0),
@@ -18,9 +26,45 @@ pub fn apply(root: &mut Node, sets: &[String], keys: Keys, found: &mut Diagnosti
     }
 }
 
+/// `~table.key`: as if the file did not say it.
+fn unset(root: &mut Node, set: &str, path: &str) -> Result<(), Diagnostics> {
+    let source = Arc::new(Source::new("--set", set));
+    let whole = Place { source, range: 0..set.len() };
+    if path.contains('=') {
+        return Err(Diagnostic::at(&whole, "`~` removes a key, and takes no value")
+            .hint(format!("write `--set ~{}`", path.split('=').next().unwrap_or_default().trim()))
+            .into());
+    }
+    let (parents, last) = path.rsplit_once('.').map_or((None, path), |(parents, last)| (Some(parents), last));
+    let mut at = Some(&mut *root);
+    for part in parents.into_iter().flat_map(|parents| parents.split('.')) {
+        at = at.and_then(|node| match &mut node.value {
+            Value::Table(table) => table.get_mut(part).map(|entry| &mut entry.node),
+            _ => None,
+        });
+    }
+    let names: Vec<String> = match at {
+        Some(Node { value: Value::Table(table), .. }) => {
+            if table.remove(last).is_some() {
+                return Ok(());
+            }
+            table.keys().cloned().collect()
+        }
+        _ => root.table().into_iter().flat_map(|table| table.keys().cloned()).collect(),
+    };
+    let hint = match suggest::closest(last, names.iter().map(String::as_str)) {
+        Some(close) => format!("did you mean `{close}`?"),
+        None if names.is_empty() => "the table is empty".to_owned(),
+        None => format!("set there: `{}`", names.join("`, `")),
+    };
+    Err(Diagnostic::at(&whole, format!("`{path}` is not set, so there is nothing to remove"))
+        .hint(hint)
+        .into())
+}
+
 /// One override as a document of its own, so that errors quote what was typed.
 fn parse(set: &str, keys: Keys) -> Result<Node, Diagnostics> {
-    let source = Arc::new(Source { name: "--set".into(), text: set.to_owned() });
+    let source = Arc::new(Source::new("--set", set));
     let whole = Place { source: source.clone(), range: 0..set.len() };
     let Some((path, value)) = set.split_once('=') else {
         return Err(Diagnostic::at(&whole, "`--set` needs `KEY=VALUE`")
@@ -75,9 +119,10 @@ fn wants_text(parts: &[&str], keys: Keys) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rankdeck_types::experiment::Experiment;
 
     fn value(set: &str, path: &str) -> Value {
-        parse(set, schema::EXPERIMENT).unwrap().entry(path).unwrap().node.value.clone()
+        parse(set, Experiment::KEYS).unwrap().entry(path).unwrap().node.value.clone()
     }
 
     #[test]
@@ -95,6 +140,35 @@ mod tests {
     }
 
     #[test]
+    fn a_key_or_a_table_can_be_removed() {
+        let text = "[eval]\nevery = 1\nstop_value = 2.0\n[learn]\nalgorithm = 'ppo'\n";
+        let apply = |sets: &[&str]| {
+            let mut root = document::parse(&Arc::new(Source::new("e", text))).unwrap();
+            let mut found = Diagnostics::new();
+            let sets: Vec<String> = sets.iter().map(|set| set.to_string()).collect();
+            super::apply(&mut root, &sets, Experiment::KEYS, &mut found);
+            (root, found)
+        };
+        let (root, found) = apply(&["~eval.stop_value", "~learn", "learn.algorithm=sac"]);
+        assert!(
+            found.0.is_empty()
+                && root.entry("eval.stop_value").is_none()
+                && root.entry("eval.every").is_some()
+        );
+        assert_eq!(root.entry("learn").unwrap().node.table().unwrap().len(), 1);
+        for (set, says) in [
+            ("~eval.stop_vale", "did you mean `stop_value`"),
+            ("~nope", "set there: `eval`, `learn`"),
+            ("~eval.every=3", "takes no value"),
+            ("~", "nothing to remove"),
+            ("~eval.every.x", "nothing to remove"),
+        ] {
+            let (_, found) = apply(&[set]);
+            assert!(found.to_string().contains(says), "{set}: {found}");
+        }
+    }
+
+    #[test]
     fn what_is_no_override_is_quoted() {
         for (set, says) in [
             ("gamma", "needs `KEY=VALUE`"),
@@ -102,7 +176,7 @@ mod tests {
             ("a..b=1", "is no key"),
             ("a b=1", "is no key"),
         ] {
-            let shown = parse(set, schema::EXPERIMENT).unwrap_err().to_string();
+            let shown = parse(set, Experiment::KEYS).unwrap_err().to_string();
             assert!(shown.contains(says) && shown.contains("--> --set:1:1"), "{shown}");
         }
     }

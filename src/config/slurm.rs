@@ -1,7 +1,8 @@
-//! Hosts from a Slurm allocation: which nodes, how many tasks and GPUs on each, from the variables that Slurm sets (`man srun`, OUTPUT ENVIRONMENT
-//! VARIABLES; node lists as in `man scontrol`, show hostnames).
+//! Hosts from a Slurm allocation: which nodes, how many tasks and GPUs on each, from the variables that Slurm
+//! sets (`man srun`, OUTPUT ENVIRONMENT VARIABLES; node lists as in `man scontrol`, show hostnames).
 //!
-//! `[defaults]` of the hosts file still holds for what Slurm does not know: working folder, environment, prelude, libtorch, interface.
+//! `[defaults]` of the hosts file still holds for what Slurm does not know: working folder, environment,
+//! prelude, libtorch, interface.
 
 use super::diagnostic::{Diagnostic, Diagnostics, Source};
 use super::document::{self, Node};
@@ -101,7 +102,8 @@ fn counts(text: &str) -> Result<Vec<u32>, String> {
     Ok(all)
 }
 
-/// `gpu[03-05,9]-ib,login` as `gpu03-ib gpu04-ib gpu05-ib gpu9-ib login`: ranges keep their leading zeros, several brackets multiply.
+/// `gpu[03-05,9]-ib,login` as `gpu03-ib gpu04-ib gpu05-ib gpu9-ib login`: ranges keep their leading zeros,
+/// several brackets multiply.
 pub fn expand(list: &str) -> Result<Vec<String>, String> {
     let mut names = Vec::new();
     for part in parts(list)? {
@@ -176,7 +178,7 @@ pub(super) fn read(defaults_path: &Path, env: Lookup) -> Result<(Vec<Host>, Node
     let (defaults, root) = match defaults_path.exists() {
         true => super::hosts::read_defaults(defaults_path)?,
         false => {
-            let source = Source { name: OPTION.into(), text: String::new() };
+            let source = Source::new(OPTION, "");
             (HostTable::default(), document::parse(&Arc::new(source))?)
         }
     };
@@ -192,7 +194,7 @@ fn host(defaults: &HostTable, node: SlurmNode) -> Host {
         nproc: node.tasks.or(defaults.nproc),
         workdir: defaults.workdir.clone().unwrap_or_else(|| ".".into()),
         env: defaults.env.clone().unwrap_or_default(),
-        prelude: defaults.prelude.clone(),
+        setup: HostTable::default().setup(defaults),
         libtorch: defaults.libtorch.clone(),
         interface: defaults.interface.clone(),
         transport: Transport::Slurm,

@@ -5,8 +5,8 @@ fn distance(a: &str, b: &str) -> usize {
     strsim::osa_distance(&a.to_lowercase(), &b.to_lowercase())
 }
 
-/// The known word that `word` is most likely meant to be, if any is close: by spelling, as one part of it (`lambda` of
-/// `gae_lambda`), as its beginning, or by its initials (`lr` for `learning_rate`).
+/// The known word that `word` is most likely meant to be, if any is close: by spelling, as one part of it
+/// (`lambda` of `gae_lambda`), as its beginning, or by its initials (`lr` for `learning_rate`).
 pub fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let length = word.chars().count();
     // No key is as long, and the search is quadratic.
@@ -29,6 +29,11 @@ pub fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         (length >= 2 && letters == word).then_some(0)
     };
     by(&near).or_else(|| by(&initials)).or_else(|| by(&start)).or_else(|| by(&part))
+}
+
+/// A typing mistake rather than another word.
+pub fn nearly(word: &str, known: &str) -> bool {
+    distance(word, known) <= 2.min(word.chars().count() / 4)
 }
 
 #[cfg(test)]

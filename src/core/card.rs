@@ -3,6 +3,7 @@
 //!
 //! Owner: `core::watch` fills it in and bounds every list. No decision is made from it.
 
+use rankdeck_proto::message::CollectiveCall;
 use rankdeck_types::ids::Rank;
 use rankdeck_types::words;
 use serde::{Deserialize, Serialize};
@@ -54,8 +55,8 @@ impl Card {
             ("phase", Side::phase_text),
             ("silent for", |side| side.silent_ms.map(words::duration_ms).unwrap_or_default()),
             ("collective", |side| side.call.as_ref().map(Call::place).unwrap_or_default()),
-            ("size", |side| side.call.as_ref().map(Call::size).unwrap_or_default()),
-            ("called at", |side| side.call.as_ref().map(|call| short(&call.site)).unwrap_or_default()),
+            ("size", |side| side.call.as_ref().map(|call| call.call.size()).unwrap_or_default()),
+            ("called at", |side| side.call.as_ref().map(|call| short(&call.call.site)).unwrap_or_default()),
             ("process", |side| {
                 let pid = side.pid.map(|pid| format!("pid {pid} ")).unwrap_or_default();
                 if side.os.is_empty() { pid.trim_end().to_string() } else { format!("{pid}{}", side.os) }
@@ -148,7 +149,7 @@ impl Side {
         let rank = self.rank;
         let mut facts = Vec::new();
         let place = self.call.as_ref().map_or("no collective yet".to_string(), |call| {
-            let size = call.size();
+            let size = call.call.size();
             if size.is_empty() { call.place() } else { format!("{} ({size})", call.place()) }
         });
         match (self.silent_ms, self.phase.is_empty()) {
@@ -248,25 +249,11 @@ pub struct Side {
 pub struct Call {
     /// It is inside; else it has left it.
     pub inside: bool,
-    /// `all_reduce`, ...
-    pub op: String,
-    /// Purpose.
-    pub tag: String,
-    /// Group, empty for the group of all ranks.
-    pub group: String,
     /// Number within the group.
     pub seq: u64,
-    /// Elements.
-    pub count: u64,
-    /// Element type.
-    pub dtype: String,
-    /// Bytes, 0 when unknown.
-    pub bytes: u64,
-    /// Source of a broadcast.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub root: Option<u32>,
-    /// `FILE:LINE` of the call; empty when unknown.
-    pub site: String,
+    /// What the rank passed to it; no group stands for that of all ranks.
+    #[serde(flatten)]
+    pub call: CollectiveCall,
     /// Milliseconds since it was entered, or left.
     pub age_ms: u64,
 }
@@ -274,13 +261,13 @@ pub struct Call {
 impl Call {
     /// `all_reduce grad #47`, with the group where it is not that of all ranks.
     pub fn name(&self) -> String {
-        let words = [self.op.as_str(), self.tag.as_str()];
+        let words = [self.call.op.as_str(), self.call.tag.as_str()];
         let known: Vec<&str> = words.into_iter().filter(|word| !word.is_empty() && *word != "none").collect();
         let what = if known.is_empty() { "collective".to_string() } else { known.join(" ") };
-        if self.group.is_empty() {
+        if self.call.group.is_empty() {
             format!("{what} #{}", self.seq)
         } else {
-            format!("{what} #{} of {}", self.seq, self.group)
+            format!("{what} #{} of {}", self.seq, self.call.group)
         }
     }
 
@@ -290,17 +277,6 @@ impl Call {
             format!("inside {} for {}", self.name(), words::duration_ms(self.age_ms))
         } else {
             format!("left {} {} ago", self.name(), words::duration_ms(self.age_ms))
-        }
-    }
-
-    /// `9155 f32 (36620 bytes)`, empty when nothing is known.
-    pub fn size(&self) -> String {
-        let root = self.root.map(|root| format!(", from rank {root}")).unwrap_or_default();
-        match (self.count, self.bytes) {
-            (0, 0) => root.trim_start_matches(", ").to_string(),
-            (0, bytes) => format!("{bytes} bytes of {}{root}", self.dtype),
-            (count, 0) => format!("{count} {}{root}", self.dtype),
-            (count, bytes) => format!("{count} {} ({bytes} bytes){root}", self.dtype),
         }
     }
 }
@@ -375,11 +351,14 @@ mod tests {
 
     #[test]
     fn calls_are_named_with_what_is_known() {
-        let call = Call { op: "all_reduce".into(), tag: "grad".into(), seq: 47, ..Call::default() };
-        assert_eq!((call.name(), call.size()), ("all_reduce grad #47".into(), String::new()));
-        let call = Call { group: "pair".into(), count: 4, dtype: "f32".into(), root: Some(1), ..call };
+        let passed = CollectiveCall { op: "all_reduce".into(), tag: "grad".into(), ..Default::default() };
+        let call = Call { seq: 47, call: passed.clone(), ..Call::default() };
+        assert_eq!((call.name(), call.call.size()), ("all_reduce grad #47".into(), String::new()));
+        let passed =
+            CollectiveCall { group: "pair".into(), count: 4, dtype: "f32".into(), root: Some(1), ..passed };
+        let call = Call { call: passed, ..call };
         assert_eq!(
-            (call.name(), call.size()),
+            (call.name(), call.call.size()),
             ("all_reduce grad #47 of pair".into(), "4 f32, from rank 1".into())
         );
     }

@@ -1,26 +1,19 @@
 //! What the core wants done, as data. The shell carries it out and reports back with events.
 
 use crate::report::Report;
-use rankdeck_proto::message::ConsoleMessage;
+use rankdeck_proto::link::LinkCommand;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::NodeRank;
 
 /// An order to the shell.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
-    /// Send a message to an agent.
-    Send {
-        /// The agent's host.
-        node: NodeRank,
-        /// The message.
-        message: ConsoleMessage,
-    },
-    /// Hand the user's answer to a link that asked.
-    Answer {
+    /// Tell a link something.
+    Link {
         /// The link's host.
         node: NodeRank,
-        /// What the user typed; `None` refuses.
-        answer: Option<String>,
+        /// What to tell it.
+        command: LinkCommand,
     },
     /// Open a link to a host that joins the run, in place of its closed link if it has one.
     Connect {
@@ -29,10 +22,13 @@ pub enum Effect {
         /// How to reach the host.
         host: Box<Host>,
     },
-    /// Close a link for good.
-    Disconnect {
-        /// The link's host.
+    /// Open a link to a host that another console's plan names, if the user's hosts file lists it. Hosts and
+    /// addresses come from the user, never from an agent; a host that is not listed has a failed link.
+    Find {
+        /// Index of the host.
         node: NodeRank,
+        /// Its name.
+        name: String,
     },
     /// Report to the outside: a JSON line, a plain line, a record in the console's run directory.
     Tell(Box<Report>),

@@ -1,12 +1,39 @@
 //! Every cause of change, as one closed enum. Recorded as it is: a trace is a list of `(Timestamp, Event)`.
 
 use crate::pace_history::PaceHistory;
-use rankdeck_proto::link_event::LinkEvent;
-use rankdeck_proto::message::{AgentMessage, StopMode};
+use rankdeck_proto::link::LinkEvent;
+use rankdeck_proto::message::{AgentMessage, LaunchHash, StopMode};
+use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::{NodeRank, WallTime};
 use rankdeck_types::link_state::LinkState;
 use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Where a request to stop the run comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopSource {
+    /// A key of the screen.
+    Key,
+    /// A signal to the console.
+    Signal,
+    /// A command, such as `rankdeck stop`.
+    Command,
+    /// The console leaves while nothing runs that could be left alone.
+    Detach,
+}
+
+impl fmt::Display for StopSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            StopSource::Key => "key",
+            StopSource::Signal => "signal",
+            StopSource::Command => "command",
+            StopSource::Detach => "detach",
+        })
+    }
+}
 
 /// One cause of change.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -30,8 +57,8 @@ pub enum Event {
     StopRequested {
         /// How hard; a harder one replaces a softer one.
         mode: StopMode,
-        /// Where the request comes from: `key`, `signal`, `command`, `until`.
-        by: String,
+        /// Where the request comes from.
+        by: StopSource,
     },
     /// Begin a new generation.
     RestartRequested {
@@ -43,11 +70,20 @@ pub enum Event {
         /// Hosts that it adds, known or new.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         add: Vec<Host>,
+        /// The experiment with changed keys; `None`: as it is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        experiment: Option<Box<Experiment>>,
+        /// The launch that the user was shown, for a run that another console has launched (OWN-2).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        shown: Option<LaunchHash>,
     },
     /// Begin a new generation in which ranks compare every collective before they begin it.
     CheckedRestartRequested {
         /// Checkpoint to begin from, as for [`Event::RestartRequested`].
         from: Option<String>,
+        /// As for [`Event::RestartRequested`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        shown: Option<LaunchHash>,
     },
     /// Leave the run alone and end the console.
     DetachRequested,
@@ -63,6 +99,11 @@ pub enum Event {
     Warned {
         /// One warning per line.
         lines: Vec<String>,
+    },
+    /// Something about the console itself that its user should know, as that its record has a hole.
+    Noticed {
+        /// One sentence.
+        text: String,
     },
     /// The console's wall clock, at the start and again after a jump. It serves to show times and clock skew,
     /// never to decide.
@@ -89,8 +130,18 @@ impl From<(NodeRank, LinkEvent)> for Event {
 }
 
 impl Event {
+    /// The same, of a launch that the user was shown.
+    pub fn having_shown(mut self, launch: Option<LaunchHash>) -> Event {
+        if let Event::RestartRequested { shown, .. } | Event::CheckedRestartRequested { shown, .. } =
+            &mut self
+        {
+            *shown = launch;
+        }
+        self
+    }
+
     /// A restart on the same hosts.
     pub fn restart(from: Option<String>) -> Event {
-        Event::RestartRequested { from, exclude: Vec::new(), add: Vec::new() }
+        Event::RestartRequested { from, exclude: Vec::new(), add: Vec::new(), experiment: None, shown: None }
     }
 }

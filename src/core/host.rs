@@ -3,16 +3,20 @@
 //! Owner: `update`. Invariants:
 //! - Orders (launch, stop) are levels, not edges. They are sent again after every snapshot until the
 //!   records show that they were carried out.
-//! - Nothing is decided about a host while its records are being replayed ([`HostModel::caught_up`]).
+//! - Nothing is decided about a host while its records are being replayed
+//!   ([`crate::model::HostModel::caught_up`]).
+//! - Whether something is left on a host is the word of its own agent, and of no other
+//!   ([`crate::model::HostModel::is_clear`]).
 
-use crate::model::HostModel;
-use rankdeck_proto::message::StopMode;
+use rankdeck_proto::message::{LaunchHash, LaunchSpec, Record, StopMode};
 use rankdeck_types::ids::{Generation, Timestamp};
-use rankdeck_types::link_state::LinkState;
-use rankdeck_types::words;
+use serde::{Deserialize, Serialize};
+
+/// Most records that are kept of a launch that this console does not follow yet.
+pub(crate) const AHEAD: usize = 4096;
 
 /// The stage of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) enum HostStage {
     /// The link is on its way up.
     #[default]
@@ -44,7 +48,7 @@ pub(crate) enum HostStage {
 }
 
 /// What only the reducer needs to know of a host.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct HostMachine {
     pub(crate) stage: HostStage,
     /// When anything last came, on the awake clock (see [`crate::session::Clock`]).
@@ -53,8 +57,24 @@ pub struct HostMachine {
     pub(crate) generation: Option<Generation>,
     /// Generation whose launch was sent on this connection.
     pub(crate) launch_sent: Option<Generation>,
+    /// Generation whose launch was sent and may have arrived, until a snapshot says whether it did.
+    pub(crate) launch_open: Option<Generation>,
+    /// Latest generation of which the agent has said that nothing is left.
+    pub(crate) proved: Option<Generation>,
+    /// Hash of the launch of [`HostMachine::generation`], as this host tells it.
+    pub(crate) told: Option<LaunchHash>,
+    /// A launch of another console that this one does not follow yet (OWN-1).
+    pub(crate) rival: Option<Box<LaunchSpec>>,
+    /// Records of that launch, at most [`AHEAD`].
+    pub(crate) ahead: Vec<Record>,
+    /// Its agent has sent a snapshot.
+    pub(crate) answered: bool,
+    /// A plan of this run gave it ranks.
+    pub(crate) took_part: bool,
     /// Hardest stop sent on this connection in this generation.
     pub(crate) stop_sent: Option<StopMode>,
+    /// Its agent has recorded an order to stop its latest generation.
+    pub(crate) stop_told: bool,
     /// `last_seq` at the latest gap. A second gap at the same place is a loss in the spool itself and is
     /// ignored.
     pub(crate) gap_at: Option<u64>,
@@ -64,6 +84,8 @@ pub struct HostMachine {
     pub(crate) malformed: u64,
     /// The agent's wall clock when it said hello.
     pub(crate) hello_time: f64,
+    /// When it was first told to launch, by the same clock.
+    pub(crate) first_launch: Option<f64>,
 }
 
 impl HostMachine {
@@ -87,6 +109,32 @@ impl HostMachine {
         [self.launch_sent, self.generation].contains(&Some(generation))
     }
 
+    pub(crate) fn is_over(&self) -> bool {
+        match self.generation.max(self.launch_open) {
+            Some(latest) => self.proved >= Some(latest),
+            None => self.answered,
+        }
+    }
+
+    /// The agent has accepted a launch. Returns whether its generation is a new one.
+    pub(crate) fn accepted(&mut self, generation: Generation, hash: &LaunchHash) -> bool {
+        if self.generation <= Some(generation) {
+            self.told = Some(hash.clone());
+        }
+        let is_new = self.generation < Some(generation);
+        if is_new {
+            self.generation = Some(generation);
+            (self.proved, self.stop_sent, self.stop_told) = (None, None, false);
+        }
+        is_new
+    }
+
+    /// Another link is being opened in place of one that is gone; what is known of the host stays.
+    pub(crate) fn relink(&mut self) {
+        self.stage = HostStage::Linking;
+        (self.launch_sent, self.stop_sent, self.gap_at) = (None, None, None);
+    }
+
     /// A connection begins: what was sent on the former one may never have arrived.
     pub(crate) fn attaching(&mut self, awake_ms: u64) {
         self.stage = HostStage::Attaching { since: awake_ms };
@@ -94,32 +142,5 @@ impl HostMachine {
         self.launch_sent = None;
         self.stop_sent = None;
         self.dropped = 0;
-    }
-}
-
-impl HostModel {
-    /// Orders reach the host.
-    pub(crate) fn is_live(&self) -> bool {
-        self.machine.is_live()
-    }
-
-    /// Why its link cannot work.
-    pub(crate) fn link_error(&self) -> Option<String> {
-        match &self.link {
-            LinkState::Failed { error, hint } => Some(words::with_hint(error, hint)),
-            LinkState::Closed => Some(format!("{}: closed", self.name)),
-            LinkState::Idle
-            | LinkState::Connecting { .. }
-            | LinkState::Asking { .. }
-            | LinkState::Uploading { .. }
-            | LinkState::Starting
-            | LinkState::Ready { .. }
-            | LinkState::Lost { .. } => None,
-        }
-    }
-
-    /// The host is live, and everything that had happened before is applied.
-    pub(crate) fn caught_up(&self) -> bool {
-        matches!(self.machine.stage, HostStage::Live { target } if self.last_seq >= target)
     }
 }

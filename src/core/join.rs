@@ -5,13 +5,17 @@
 //! - JOIN-1: only an iteration of which the totals and all ranks' counters have arrived is reported, and in
 //!   order.
 //! - JOIN-2: the table is bounded; what never met is counted.
+//! - JOIN-3: counters of ranks that all-reduce none are added up, and told as a sum.
 
-use rankdeck_proto::message::Counters;
+use rankdeck_proto::message::{Counters, Returns};
 use rankdeck_types::ids::{Rank, WallTime};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Cells (rows times ranks) that are kept while a host is silent, at most.
 const CELLS: usize = 1 << 18;
+/// Longest time between two sums of ranks that tell their counters at different times, seconds.
+const ROUND_S: f64 = 1.0;
 /// Seconds over which rates are smoothed.
 const SMOOTH_S: f64 = 3.0;
 
@@ -29,16 +33,18 @@ pub(crate) struct Joined {
     pub consistent: bool,
     /// Global steps per second at these totals.
     pub steps_per_s: f64,
+    /// The ranks all-reduced the totals; otherwise they are the sum.
+    pub reduced: bool,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 struct Row {
     own: Vec<Option<Counters>>,
     totals: Option<(Counters, WallTime, f64)>,
 }
 
 /// The table of one generation.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Join {
     world_size: usize,
     rows: BTreeMap<u64, Row>,
@@ -93,7 +99,7 @@ impl Join {
         self.done = Some(train_iter);
         let sum = sum(train_iter, &own);
         let consistent = agree(&totals, &sum);
-        Some(Joined { totals, time, sum, own, consistent, steps_per_s })
+        Some(Joined { totals, time, sum, own, consistent, steps_per_s, reduced: true })
     }
 }
 
@@ -116,8 +122,57 @@ fn agree(totals: &Counters, sum: &Counters) -> bool {
         && (totals.duration_s - sum.duration_s).abs() <= 1e-6 * scale
 }
 
+/// Latest counters of ranks that all-reduce none, to be added up.
+///
+/// Such ranks need not take their counters at the same iterations. A sum is made when every rank has told
+/// newer ones since the previous sum, and at least every [`ROUND_S`].
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Addition {
+    own: Vec<Option<Counters>>,
+    newer: Vec<bool>,
+    /// Returns since the previous sum.
+    returns: Returns,
+    /// When that was made.
+    made: WallTime,
+}
+
+impl Addition {
+    /// Of a new generation.
+    pub fn new(world_size: usize) -> Addition {
+        Addition { own: vec![None; world_size], newer: vec![false; world_size], ..Addition::default() }
+    }
+
+    /// A rank's counters; the sum with every rank's own when it is time for one.
+    pub fn own(
+        &mut self,
+        rank: Rank,
+        counters: Counters,
+        time: WallTime,
+    ) -> Option<(Counters, Vec<Counters>)> {
+        *self.own.get_mut(rank.index())? = Some(counters);
+        *self.newer.get_mut(rank.index())? = true;
+        self.returns = self.returns.plus(counters.returns);
+        let due = self.newer.iter().all(|newer| *newer) || time - self.made >= ROUND_S;
+        due.then(|| self.sum(time)).flatten()
+    }
+
+    /// The sum of whatever has not been summed yet: a rank has ended.
+    pub fn rest(&mut self, time: WallTime) -> Option<(Counters, Vec<Counters>)> {
+        self.newer.contains(&true).then(|| self.sum(time)).flatten()
+    }
+
+    fn sum(&mut self, time: WallTime) -> Option<(Counters, Vec<Counters>)> {
+        let own: Vec<Counters> = self.own.iter().copied().collect::<Option<_>>()?;
+        self.newer.fill(false);
+        self.made = time;
+        let train_iter = own.iter().map(|counters| counters.train_iter).min()?;
+        let returns = std::mem::take(&mut self.returns);
+        Some((Counters { returns, ..sum(train_iter, &own) }, own))
+    }
+}
+
 /// A smoothed rate of a counter over time (exponential, time constant [`SMOOTH_S`]).
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rate {
     last: Option<(f64, u64)>,
     smooth: Option<f64>,

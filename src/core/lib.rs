@@ -12,19 +12,25 @@
 //! - PURE-2: no event, in whatever order, panics.
 
 pub mod card;
+pub mod compare;
 pub mod effect;
 pub mod event;
+pub mod fit;
 mod host;
 
 mod join;
+mod last_words;
+mod limits;
 pub mod model;
 mod pace_history;
 
 pub mod reason;
 pub mod report;
 mod run;
+pub mod run_summary;
 pub mod series;
 mod session;
+pub mod statistics;
 #[cfg(test)]
 mod testkit;
 pub mod trace;
@@ -68,7 +74,7 @@ pub enum Goal {
 }
 
 /// The state of a console and its only way to change.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Core {
     model: Model,
     session: Session,
@@ -134,6 +140,7 @@ impl Core {
             resolve,
             run: RunMachine::new(),
             join: Default::default(),
+            addition: Default::default(),
             rates: Rates::default(),
             watch: Default::default(),
             clock,

@@ -1,7 +1,8 @@
 //! What the console tells the outside: the objects of `--json`, one per line. Schema: `docs/JSON.md`; fields
 //! are only ever added.
 
-pub use crate::reason::{Severity, VerdictKind};
+pub use crate::reason::{Confidence, Severity, VerdictKind};
+pub use rankdeck_proto::message::Outcome;
 
 use crate::card::Card;
 use crate::reason::Reason;
@@ -38,7 +39,7 @@ pub enum ReportBody {
         world_size: u32,
         /// Hosts.
         nnodes: u32,
-        /// `gloo` or `nccl`.
+        /// `tcp` or `nccl`; `own` of a program on CPUs that is no built-in trainer.
         backend: String,
         /// `ADDRESS:PORT` of rank 0's store.
         master: String,
@@ -102,6 +103,9 @@ pub enum ReportBody {
         eta_s: Option<f64>,
         /// The sums of `per_rank` equal the totals.
         consistent: bool,
+        /// The ranks all-reduced the totals; otherwise the console added the ranks' latest counters up.
+        #[serde(default)]
+        reduced: bool,
         /// In rank order, taken at the same iteration.
         per_rank: Vec<RankProgress>,
     },
@@ -148,6 +152,15 @@ pub enum ReportBody {
         /// Why.
         reason: String,
     },
+    /// An agent has something to tell: an event that it refused, a fallback in use.
+    Notice {
+        /// Index.
+        node_rank: NodeRank,
+        /// Whose agent.
+        host: String,
+        /// One sentence.
+        text: String,
+    },
     /// The watch says something, or takes it back.
     Verdict(VerdictReport),
     /// A log line of a rank.
@@ -191,9 +204,15 @@ pub enum ReportBody {
         outcome: Outcome,
         /// The console's exit code.
         exit_code: u8,
+        /// Every rank left by itself, and that is proved: no rank failed, and none had to be killed.
+        #[serde(default)]
+        clean: bool,
         /// Processes left, `HOST:PID COMMAND`; empty when the stop is proved.
         survivors: Vec<String>,
-        /// The stop was proved on every host.
+        /// Names of the hosts on which something may be left.
+        #[serde(default)]
+        unverified: Vec<String>,
+        /// The stop was proved on every host that may ever have had ranks.
         proved: bool,
         /// One sentence: why.
         reason: String,
@@ -327,30 +346,4 @@ mod content {
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Box<Card>, D::Error> {
         Ok(Read::deserialize(from)?.card)
     }
-}
-
-/// How sure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Confidence {
-    /// An outlier only.
-    Possible,
-    /// Stale marker and matching evidence.
-    Likely,
-    /// A hard fact.
-    Certain,
-}
-
-/// How a run ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    /// Finished, or reached its stop value.
-    Succeeded,
-    /// A rank or a host failed.
-    Failed,
-    /// Stopped on request.
-    Stopped,
-    /// Stuck, and stopped by policy.
-    Stuck,
 }

@@ -3,20 +3,28 @@
 //! Owner: `update`. Invariants:
 //! - The first cause of an end decides the outcome; a failed rank never gives exit code 0.
 //! - RUN-2: a run is over only when every host has reported a verified stop, or when the deadline for that
-//!   has passed. In the second case the run says that its stop is not proved.
-//! - Facts belong to one generation and are dropped with it.
+//!   has passed. In the second case the run says that its stop is not proved. Every host counts that may ever
+//!   have had ranks, whoever excluded it, and whatever generation runs there.
+//! - Facts belong to one generation and are dropped with it, all but a stop that was asked for.
 #![deny(clippy::wildcard_enum_match_arm)]
 
+use crate::event::StopSource;
+use crate::last_words::LastWords;
 use crate::report::Outcome;
-use rankdeck_proto::message::{FinishReason, StopMode};
+use rankdeck_proto::message::{Ending, FinishReason, StopMode};
 use rankdeck_types::exit::SIGABRT;
+use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::{Generation, NodeRank, Rank, Timestamp};
 use rankdeck_types::plan::Plan;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Most generations whose plans are remembered as known.
+const GENERATIONS: usize = 4096;
+
 /// The stage of the run, with the data that only this stage needs.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Stage {
     /// Links come up. No launch is known.
     Gathering {
@@ -47,7 +55,7 @@ pub(crate) enum Stage {
 }
 
 /// The generation that shall follow.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Next {
     /// Checkpoint to begin from; `None`: from the beginning.
     pub from: Option<String>,
@@ -65,7 +73,7 @@ impl Next {
 }
 
 /// The launch of the present generation.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Launch {
     pub generation: Generation,
     /// Checkpoint it started from.
@@ -74,7 +82,7 @@ pub(crate) struct Launch {
 }
 
 /// What this console is to the present generation.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Role {
     /// It launched the generation. It sends the launch again where it got lost, and makes restarts.
     Launcher {
@@ -87,17 +95,14 @@ pub(crate) enum Role {
 }
 
 /// Why a run ends.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Cause {
     /// A rank failed; see [`Facts::failures`].
     Failure,
     /// A host refused the launch, or could not be reached before it.
     LaunchFailed(String),
     /// Somebody asked this console.
-    Requested {
-        /// `key`, `signal`, `command`.
-        by: String,
-    },
+    Requested { by: StopSource },
     /// A goal of `--until` was reached; the text names it.
     Until(String),
     /// The watch found a stuck rank and the policy is to stop; the text is the verdict's.
@@ -110,7 +115,7 @@ pub(crate) enum Cause {
 }
 
 /// One rank's failure.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Failure {
     pub rank: Rank,
     /// Name of its host.
@@ -130,7 +135,7 @@ pub(crate) struct Failure {
 
 /// Which rank is to blame when several fail. Peers of a killed rank fail with connection errors, and over SSH
 /// the peers' records may arrive first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Weight {
     /// Killed, crashed, never started, or a mistake in the configuration.
     Hard,
@@ -141,7 +146,7 @@ pub(crate) enum Weight {
 }
 
 /// A stop that is wanted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Stop {
     pub mode: StopMode,
     /// When it is (or was) ordered.
@@ -149,7 +154,7 @@ pub(crate) struct Stop {
 }
 
 /// What is known about the end of the present generation.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Facts {
     /// Why it ends; the first cause stays.
     pub cause: Option<Cause>,
@@ -157,6 +162,8 @@ pub(crate) struct Facts {
     pub failures: Vec<Failure>,
     /// The stop that is wanted.
     pub stop: Option<Stop>,
+    /// Somebody asked this console for that stop: it holds for every host and every generation.
+    pub asked: bool,
     /// A stop was sent to at least one host.
     pub ordered: bool,
     /// Why rank 0's loop ended.
@@ -175,10 +182,16 @@ pub(crate) struct Facts {
     pub usage: BTreeSet<Rank>,
     /// Ranks that ended, while stopping, in a way that no stop causes.
     pub bad_exits: u32,
+    /// Ranks that a stop ended by SIGKILL.
+    pub killed: u32,
+    /// How the console called the end that launched this generation.
+    pub told: Option<Ending>,
+    /// When ranks were last seen to move after a clean stop was ordered.
+    pub moved: Option<Timestamp>,
 }
 
 /// Other hosts for the next generation.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct HostChange {
     /// Checkpoint to begin from.
     pub from: Option<String>,
@@ -186,10 +199,13 @@ pub(crate) struct HostChange {
     pub exclude: BTreeSet<String>,
     /// Hosts to add; they are being connected.
     pub add: Vec<NodeRank>,
+    /// The experiment with changed keys; `None`: as it is.
+    #[serde(default)]
+    pub experiment: Option<Box<Experiment>>,
 }
 
 /// Restarts by policy, for the guard against restarts that lead nowhere.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Tries {
     /// Restarts so far.
     pub made: u32,
@@ -202,7 +218,7 @@ pub(crate) struct Tries {
 }
 
 /// How far a run has come.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Reach {
     /// Furthest training iteration of a report.
     pub train_iter: u64,
@@ -228,7 +244,7 @@ impl Reach {
     }
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct RunMachine {
     pub stage: Stage,
     /// The present generation, once there is one.
@@ -239,8 +255,8 @@ pub(crate) struct RunMachine {
     pub change: Option<HostChange>,
     /// Hosts that were ever added.
     pub added: BTreeMap<NodeRank, Host>,
-    /// Hosts that were excluded without a verified stop, and the generation that may still run there.
-    pub unproved: BTreeMap<NodeRank, Generation>,
+    /// Generations whose plan is known, at most [`GENERATIONS`].
+    plans: BTreeSet<Generation>,
     pub tries: Tries,
     /// Evaluations so far, all generations.
     pub evals: u64,
@@ -248,22 +264,6 @@ pub(crate) struct RunMachine {
     pub requests: u64,
     /// `Exit` was given; nothing more is done.
     pub exited: bool,
-}
-
-/// How a run is called when it is over.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Ending {
-    pub outcome: Outcome,
-    /// The console's exit code.
-    pub exit_code: u8,
-    pub reason: String,
-}
-
-impl Ending {
-    /// An ending.
-    pub fn new(outcome: Outcome, exit_code: u8, reason: impl Into<String>) -> Ending {
-        Ending { outcome, exit_code, reason: reason.into() }
-    }
 }
 
 impl RunMachine {
@@ -275,7 +275,7 @@ impl RunMachine {
             facts: Facts::default(),
             change: None,
             added: BTreeMap::new(),
-            unproved: BTreeMap::new(),
+            plans: BTreeSet::new(),
             tries: Tries::default(),
             evals: 0,
             requests: 0,
@@ -291,6 +291,19 @@ impl RunMachine {
     /// This console launched the present generation.
     pub fn is_launcher(&self) -> bool {
         self.launch.as_ref().is_some_and(|launch| launch.role != Role::Onlooker)
+    }
+
+    /// The plan of `generation` is known.
+    pub fn know_plan(&mut self, generation: Generation) {
+        if self.plans.len() < GENERATIONS {
+            self.plans.insert(generation);
+        }
+    }
+
+    /// The plans of all generations so far are known: a host that none of them gave ranks has never had any.
+    pub fn knows_all_plans(&self) -> bool {
+        let so_far = self.launch.as_ref().map(|launch| launch.generation.index() + 1);
+        so_far.is_some_and(|so_far| self.plans.range(..Generation(so_far as u32)).count() == so_far)
     }
 
     /// The generation that shall follow the present one.
@@ -329,10 +342,11 @@ impl RunMachine {
 impl Facts {
     /// Notes why the run ends, unless that is known. A failure replaces a stop by another console:
     /// consoles order a stop after a failure, and another host's record of the order may arrive before the
-    /// failure itself.
+    /// failure itself. A request to this console replaces it, too.
     pub fn blame(&mut self, cause: Cause) {
         let weak = matches!(self.cause, Some(Cause::Elsewhere { .. }) | None);
-        if self.cause.is_none() || (weak && cause == Cause::Failure) {
+        let strong = matches!(cause, Cause::Failure | Cause::Requested { .. });
+        if self.cause.is_none() || (weak && strong) {
             self.cause = Some(cause);
         }
     }
@@ -345,6 +359,13 @@ impl Facts {
         };
     }
 
+    /// Every rank left by itself.
+    pub fn is_clean(&self) -> bool {
+        self.told
+            .as_ref()
+            .map_or(self.killed == 0 && self.bad_exits == 0 && self.failures.is_empty(), |told| told.clean)
+    }
+
     /// The failure to tell as the reason.
     pub fn culprit(&self) -> Option<&Failure> {
         self.failures.iter().min_by(|a, b| a.weight.cmp(&b.weight).then(a.time.total_cmp(&b.time)))
@@ -352,6 +373,9 @@ impl Facts {
 
     /// How the run is called, all hosts having proved their stop.
     pub fn ending(&self) -> Ending {
+        if let Some(told) = &self.told {
+            return told.clone();
+        }
         let failed = || match self.culprit() {
             Some(failure) => {
                 Ending::new(Outcome::Failed, if failure.usage { 2 } else { 1 }, failure.text.clone())
@@ -384,27 +408,15 @@ impl Facts {
     }
 }
 
-/// The weight of a failure, from how the process ended and what it said.
-pub(crate) fn weigh(exit: &rankdeck_proto::message::Exit, usage: bool, said: &str) -> Weight {
+/// The weight of a failure, from how the process ended and what it said about it.
+pub(crate) fn weigh(exit: &rankdeck_proto::message::Exit, usage: bool, said: &LastWords) -> Weight {
     use rankdeck_proto::message::Exit;
-    const VICTIM: [&str; 8] = [
-        // The built-in trainer's own words.
-        "lost another rank",
-        "connection reset",
-        "connection closed",
-        "connection refused",
-        "broken pipe",
-        "peer",
-        "timed out",
-        "socket",
-    ];
-    let said = said.to_lowercase();
     match exit {
         Exit::NotStarted { .. } | Exit::Signal { out_of_memory: true, .. } => Weight::Hard,
         // Libraries abort the process when a connection breaks; every other signal comes from elsewhere.
         Exit::Signal { signal, .. } if *signal != SIGABRT => Weight::Hard,
         Exit::Code { .. } if usage => Weight::Hard,
-        Exit::Signal { .. } | Exit::Code { .. } if VICTIM.iter().any(|word| said.contains(word)) => {
+        Exit::Signal { .. } | Exit::Code { .. } if said.is_lost_peer() || said.is_mismatch() => {
             Weight::Victim
         }
         Exit::Signal { .. } | Exit::Code { .. } => Weight::Plain,

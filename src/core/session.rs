@@ -5,24 +5,35 @@
 
 use crate::Goal;
 use crate::effect::Effect;
-use crate::join::{Join, Rate};
-use crate::model::{HistoryLine, HostModel, Model, Tone};
+use crate::join::{Addition, Join, Rate};
+use crate::model::{HistoryLine, HostModel, Model, Subject, Tone};
 use crate::report::{Report, ReportBody};
 use crate::run::RunMachine;
 use crate::watch::Watch;
+use rankdeck_proto::link::LinkCommand;
 use rankdeck_proto::message::ConsoleMessage;
 use rankdeck_types::ids::{Generation, NodeRank, RunId, Timestamp, WallTime};
 use rankdeck_types::plan::{Plan, PlanDraft, PlanError, Until};
 use rankdeck_types::probe::Probe;
+use serde::{Deserialize, Serialize};
 
 /// Most lines of history kept.
 pub(crate) const HISTORY: usize = 1000;
+/// Most of them that keep the card of a verdict.
+const CARDS: usize = 64;
+/// Longest text of a line.
+const LONGEST_NOTE: usize = 2000;
 
 /// How a draft becomes a plan; [`PlanDraft::resolve`] except in tests.
 pub(crate) type Resolve = fn(&PlanDraft, &[Probe]) -> Result<Plan, PlanError>;
 
+/// The way of a console that was read from a record.
+fn usual() -> Resolve {
+    PlanDraft::resolve
+}
+
 /// Everything but the model.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Session {
     /// What the console is for.
     pub goal: Goal,
@@ -31,30 +42,35 @@ pub(crate) struct Session {
     /// Stay when the run is over, for a screen that people look at.
     pub linger: bool,
     /// How a draft becomes a plan.
+    #[serde(skip, default = "usual")]
     pub resolve: Resolve,
     /// Machine of the run.
     pub run: RunMachine,
     /// Totals and counters of this generation.
     pub join: Join,
+    /// Counters of ranks that do not all-reduce them.
+    pub addition: Addition,
     pub rates: Rates,
     pub watch: Watch,
     pub clock: Clock,
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Rates {
     /// Of rank 0's totals, on its agent's wall clock.
     pub global: Rate,
     /// Generation of the last totals.
     pub generation: Generation,
     /// Charts that come from totals and evaluations; scalars of the same names are ignored.
-    pub derived: std::collections::BTreeSet<&'static str>,
+    pub derived: std::collections::BTreeSet<String>,
     /// Global order of log lines.
     pub lines: u64,
+    /// Lines of history so far.
+    pub notes: u64,
 }
 
 /// Times of the console.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(crate) struct Clock {
     /// When the last event was handled.
     pub last: Timestamp,
@@ -101,7 +117,7 @@ pub(crate) struct Ctx<'a> {
 impl Ctx<'_> {
     /// Sends to an agent.
     pub fn send(&mut self, node: NodeRank, message: ConsoleMessage) {
-        self.out.push(Effect::Send { node, message });
+        self.out.push(Effect::Link { node, command: LinkCommand::Send(message) });
     }
 
     /// All hosts.
@@ -132,12 +148,44 @@ impl Ctx<'_> {
 
     /// Adds a line that a record said.
     pub fn note_at(&mut self, time: WallTime, tone: Tone, text: impl Into<String>) {
-        let line =
-            HistoryLine { at: self.now, time, tone, text: rankdeck_types::words::clip(&text.into(), 400) };
-        self.model.history.push_back(line);
-        if self.model.history.len() > HISTORY {
-            self.model.history.pop_front();
+        self.note_about(time, tone, text, None);
+    }
+
+    /// Adds a line that comes again and again: it makes room before others do.
+    pub fn note_routine(
+        &mut self,
+        time: WallTime,
+        tone: Tone,
+        text: impl Into<String>,
+        about: Option<Subject>,
+    ) {
+        self.note_about(time, tone, text, about);
+        if let Some(line) = self.model.history.back_mut() {
+            line.routine = true;
+        }
+    }
+
+    /// Adds a line behind which there is something to look at.
+    pub fn note_about(
+        &mut self,
+        time: WallTime,
+        tone: Tone,
+        text: impl Into<String>,
+        about: Option<Subject>,
+    ) {
+        self.session.rates.notes += 1;
+        let text = rankdeck_types::words::clip(&text.into(), LONGEST_NOTE);
+        let line = HistoryLine::new(self.session.rates.notes, self.now, tone, text);
+        let history = &mut self.model.history;
+        history.push_back(HistoryLine { time, subject: about, ..line });
+        if history.len() > HISTORY {
+            let oldest = history.iter().position(|line| line.routine).unwrap_or(0);
+            history.remove(oldest);
             self.model.drops.history += 1;
+        }
+        let is_card = |line: &&mut HistoryLine| matches!(line.subject, Some(Subject::Verdict(_)));
+        if let Some(oldest) = history.iter_mut().rev().filter(is_card).nth(CARDS) {
+            oldest.subject = None;
         }
     }
 
@@ -154,6 +202,17 @@ impl Ctx<'_> {
         }
     }
 
+    /// Something of the run may be, or may have been, on the host: the proof of a stop needs it (RUN-2).
+    pub fn counts(&self, host: &HostModel) -> bool {
+        let machine = &host.machine;
+        let all_known = match self.session.run.launch {
+            Some(_) => self.session.run.knows_all_plans(),
+            // Nothing has been launched yet by a console that is to launch.
+            None => matches!(self.session.goal, Goal::Launch(_)),
+        };
+        machine.took_part || machine.generation.is_some() || machine.launch_open.is_some() || !all_known
+    }
+
     /// Orders reach all hosts that take part.
     pub fn all_live(&self) -> bool {
         let mut members = self.members().peekable();
@@ -166,43 +225,13 @@ impl Ctx<'_> {
     }
 }
 
-/// Times that decide, ms, from the plan or its defaults.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Limits {
-    /// Between the polite and the hard signal.
-    pub grace: u64,
-    /// Silence after which a host is lost.
-    pub lost: u64,
-    /// Wait after which a rank is behind.
-    pub behind: u64,
-    /// Start-up and rendezvous.
-    pub init: u64,
-    /// Evaluation and checkpoint without progress.
-    pub rank0: u64,
-}
-
-impl Limits {
-    /// From the model's plan.
-    pub fn of(model: &Model) -> Limits {
-        let ms = |seconds: f64| (seconds.max(0.0) * 1000.0) as u64;
-        let (watch, grace) = match &model.plan {
-            Some(plan) => (plan.experiment.watch.clone(), plan.experiment.launch.stop_grace_s),
-            None => {
-                let launch = rankdeck_types::experiment::Launch::default();
-                (rankdeck_types::experiment::Watch::default(), launch.stop_grace_s)
-            }
-        };
-        Limits {
-            grace: ms(grace),
-            lost: ms(watch.lost_after_s),
-            behind: ms(watch.behind_after_s),
-            init: ms(watch.init_budget_s),
-            rank0: ms(watch.rank0_budget_s),
-        }
-    }
-
-    /// How long a stop may take before a silent host counts as unreachable.
-    pub fn drain(&self) -> u64 {
-        self.grace.max(self.lost).saturating_add(10_000)
-    }
+/// Where and when a record was written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct At {
+    /// The host whose agent wrote it.
+    pub node: NodeRank,
+    /// Generation it belongs to.
+    pub generation: Generation,
+    /// Wall clock of the agent.
+    pub time: f64,
 }

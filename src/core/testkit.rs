@@ -6,7 +6,9 @@ use crate::model::Model;
 use crate::report::{ReportBody, Severity, VerdictKind};
 use crate::{Core, Goal};
 use rankdeck_proto::inspection::Inspection;
+use rankdeck_proto::link::LinkCommand;
 use rankdeck_proto::message::*;
+use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::{Experiment, Launch, Run};
 use rankdeck_types::host::{Host, Transport};
 use rankdeck_types::ids::{Generation, LocalRank, NodeRank, Rank, RunId, Timestamp};
@@ -20,7 +22,7 @@ pub(crate) const NAMES: [&str; 3] = ["ant", "bee", "cow"];
 
 pub(crate) fn experiment() -> Experiment {
     Experiment {
-        run: Run { name: "demo".into(), seed: 1, total_steps: 0 },
+        run: Run { name: "demo".into(), seed: 1, total_steps: 0, note: None },
         launch: Launch { command: vec!["true".into()], ..Launch::default() },
         distributed: Default::default(),
         env: None,
@@ -50,6 +52,7 @@ pub(crate) fn draft(hosts: usize, transport: Transport) -> PlanDraft {
         experiment: experiment(),
         hosts: NAMES[..hosts].iter().map(host).collect(),
         excluded: Default::default(),
+        resume: None,
     }
 }
 
@@ -67,7 +70,8 @@ pub(crate) fn resolve(draft: &PlanDraft, probes: &[Probe]) -> Result<Plan, PlanE
     let included = draft.hosts.iter().enumerate().filter(|(_, host)| !draft.excluded.contains(&host.name));
     let places: Vec<(u32, u32)> =
         included.flat_map(|(node, _)| [(node as u32, 0), (node as u32, 1)]).collect();
-    if places.len() == 2 && draft.hosts.len() > 2 {
+    // Whatever cannot be planned: one host of several, and a number that nobody else uses.
+    if (places.len() == 2 && draft.hosts.len() > 2) || draft.experiment.run.total_steps == 7 {
         return no_plan(draft, &[]);
     }
     let ranks = places
@@ -81,15 +85,11 @@ pub(crate) fn resolve(draft: &PlanDraft, probes: &[Probe]) -> Result<Plan, PlanE
         })
         .collect();
     let (run, experiment) = (draft.run.clone(), draft.experiment.clone());
-    Ok(Plan { run, experiment, hosts, ranks, backend: "gloo".into(), sizes: Vec::new() })
+    Ok(Plan { run, experiment, hosts, ranks, backend: "tcp".into(), sizes: Vec::new() })
 }
 
 pub(crate) fn no_plan(_: &PlanDraft, _: &[Probe]) -> Result<Plan, PlanError> {
-    Err(PlanError {
-        error: "num_envs 7 is not divisible by 4 ranks".into(),
-        hint: "change env.num_envs".into(),
-        key: "env.num_envs".into(),
-    })
+    Err(PlanError::new("env.num_envs", "num_envs 7 is not divisible by 4 ranks", "change env.num_envs"))
 }
 
 /// A rank that trains, with a page.
@@ -104,6 +104,7 @@ pub(crate) fn rank_sample(rank: u32) -> RankSample {
         wchan: "futex_wait".into(),
         gpu: None,
         gpu_memory: None,
+        gpu_share: None,
         page: Some(PageSample {
             phase: Phase::Rollout,
             phase_age_ms: 10,
@@ -117,11 +118,14 @@ pub(crate) fn rank_sample(rank: u32) -> RankSample {
             collective: CollectiveSample {
                 entered: 40,
                 left: 40,
-                op: "all_reduce".into(),
-                tag: "grad".into(),
-                bytes: 64,
-                dtype: "f32".into(),
                 age_ms: 10,
+                call: CollectiveCall {
+                    op: "all_reduce".into(),
+                    tag: "grad".into(),
+                    bytes: 64,
+                    dtype: "f32".into(),
+                    ..CollectiveCall::default()
+                },
                 ..CollectiveSample::default()
             },
             ..PageSample::default()
@@ -199,14 +203,18 @@ impl Cluster {
         self.events.push((self.now, event.clone()));
         for effect in self.core.handle(self.now, event) {
             match effect {
-                Effect::Send { node, message } => self.order(node.index(), message),
+                Effect::Link { node, command: LinkCommand::Send(message) } => {
+                    self.order(node.index(), message)
+                }
                 Effect::Tell(report) => self.told.push((report.generation.0, report.time, report.body)),
                 Effect::Exit { code } => {
                     assert_eq!(self.exit, None, "exit comes once");
                     self.exit = Some(code);
                 }
-                Effect::Disconnect { node } => self.agents[node.index()].closed = true,
-                Effect::Answer { .. } | Effect::Connect { .. } => {}
+                Effect::Link { node, command: LinkCommand::Close } => self.agents[node.index()].closed = true,
+                Effect::Link { command: LinkCommand::Answer(_), .. }
+                | Effect::Connect { .. }
+                | Effect::Find { .. } => {}
             }
         }
     }
@@ -258,9 +266,9 @@ impl Cluster {
             }
             ConsoleMessage::Launch { .. } if self.refuse_launch == Some(node) => {
                 let (error, hint) = ("no such program: trainer".into(), "check launch.command".into());
-                self.said(node, AgentMessage::Refused { error, hint });
+                self.said(node, AgentMessage::Refused(HintedError { error, hint }));
             }
-            ConsoleMessage::Launch { spec } => {
+            ConsoleMessage::Launch { spec, .. } => {
                 self.agents[node].spec = Some((*spec).clone());
                 self.record(node, RecordEvent::Launched { spec: spec.clone() });
                 for rank in spec.plan.ranks.iter().filter(|rank| rank.node_rank.index() == node) {
@@ -278,6 +286,7 @@ impl Cluster {
                 self.said(node, AgentMessage::Inspected { request, inspections });
             }
             ConsoleMessage::Ping { .. }
+            | ConsoleMessage::Ended { .. }
             | ConsoleMessage::Detach
             | ConsoleMessage::Close
             | ConsoleMessage::Unknown => {}
@@ -450,7 +459,7 @@ impl Cluster {
 
     pub fn launches(&self, node: usize) -> Vec<LaunchSpec> {
         let launch = |order: &ConsoleMessage| match order {
-            ConsoleMessage::Launch { spec } => Some((**spec).clone()),
+            ConsoleMessage::Launch { spec, .. } => Some((**spec).clone()),
             _ => None,
         };
         self.agents[node].orders.iter().filter_map(launch).collect()

@@ -1,227 +1,384 @@
-//! Traces: every event with its time, as JSON Lines, so that a run can be looked at again and a bug can be
-//! replayed.
+//! Records of runs: the state of a console and every event after it, with its time, so that a run can be
+//! looked at again and a bug can be replayed.
 //!
-//! Owner: the shell writes the lines, `rankdeck replay` reads them. Pure: text in, text out. Invariants:
-//! - TRACE-1: the first line is the [`Header`]; a trace of another version is refused.
-//! - TRACE-2: a trace never grows over its cap. Dropped events are counted, and those before stay valid.
-//! - TRACE-3: a line torn by a crash ends the trace; it does not spoil it.
-//! - TRACE-4: answers to prompts (passphrases) are never in a trace.
+//! A record is a row of segments. Each begins with a [`Header`] and the whole state of the reducer, so that
+//! any of them opens by itself and an old one can be thrown away. Long outputs of ranks lie apart
+//! ([`Burst`]): they have a bound of their own, and only the newest line of each stays among the events.
+//!
+//! Owner: the shell writes and reads the files. Pure: values in, bytes out. Invariants:
+//! - TRACE-1: a segment gives the state that the reducer had, all but the text of older log lines; one of
+//!   another version is refused.
+//! - TRACE-3: an entry cut short ends its segment; it does not spoil it.
+//! - TRACE-4: answers to prompts (passphrases) are never in a record.
 
+use crate::Core;
 use crate::event::Event;
-use crate::{Core, Goal};
+use rankdeck_proto::message::AgentMessage;
 use rankdeck_types::ids::{Timestamp, WallTime};
-use rankdeck_types::plan::Until;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::io::Read;
 
 /// Version of the form.
-pub const VERSION: u32 = 1;
-/// Bytes of one trace at most, unless told otherwise.
-pub const CAP: u64 = 256 << 20;
+pub const VERSION: u32 = 2;
+/// Longest line of a header, bytes.
+pub const LONGEST_HEADER: usize = 4096;
+/// Longest entry, bytes; the state of the largest run needs a tenth.
+const LONGEST_ENTRY: u64 = 1 << 30;
+/// Most lines that one message may have; agents send far fewer.
+const MOST_LINES: u32 = 1 << 16;
+/// What stands for a log line that the record does not hold.
+const NOT_HELD: &str = "…";
+const KIND: &str = "rankdeck-record";
 
-/// First line of a trace.
+/// First line of a segment, as JSON: all that must be known to find the one with a moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Header {
-    /// Always `rankdeck-trace`.
+    /// Marks the file; always `rankdeck-record`.
     pub kind: String,
     /// [`VERSION`].
     pub version: u32,
-    /// What the console was for.
-    pub goal: Goal,
-    /// Goals of `--until`.
-    pub until: Vec<Until>,
-    /// The console stayed when the run was over.
-    #[serde(default)]
-    pub linger: bool,
-    /// Console's monotonic clock at the start.
+    /// Version of the rankdeck that wrote it.
+    pub build: String,
+    /// Console's monotonic clock at its first moment.
     pub start: Timestamp,
-    /// Wall clock at the start.
-    #[serde(default)]
+    /// Wall clock then.
     pub time: WallTime,
 }
 
-impl Header {
-    /// The header of a console for `goal` that starts at `start`.
-    pub fn new(goal: Goal, until: Vec<Until>, linger: bool, start: Timestamp, time: WallTime) -> Header {
-        Header { kind: "rankdeck-trace".into(), version: VERSION, goal, until, linger, start, time }
-    }
-}
-
-#[derive(Serialize)]
-struct LineOut<'a> {
-    at: Timestamp,
-    event: &'a Event,
-}
-
-#[derive(Deserialize)]
-struct LineIn {
-    at: Timestamp,
-    event: Event,
-}
-
-/// Makes the lines of one trace.
-#[derive(Debug, Clone)]
-pub struct Recorder {
-    written: u64,
-    cap: u64,
-    dropped: u64,
-}
-
-impl Recorder {
-    /// A recorder for at most `cap` bytes, and the first line.
-    pub fn start(header: &Header, cap: u64) -> Result<(Recorder, String), TraceError> {
-        let mut line =
-            serde_json::to_string(header).map_err(|error| TraceError::Header(error.to_string()))?;
-        line.push('\n');
-        Ok((Recorder { written: line.len() as u64, cap, dropped: 0 }, line))
-    }
-
-    /// The line of one event, newline included; `None` when it is dropped because of the cap.
-    pub fn line(&mut self, at: Timestamp, event: &Event) -> Option<String> {
-        // A missing event makes all later ones meaningless, so nothing follows it.
-        let line = match self.dropped {
-            0 => serde_json::to_string(&LineOut { at, event }).ok(),
-            _ => None,
-        };
-        match line {
-            Some(mut line) if self.written + (line.len() as u64) < self.cap => {
-                line.push('\n');
-                self.written += line.len() as u64;
-                Some(line)
-            }
-            Some(_) | None => {
-                self.dropped += 1;
-                None
-            }
-        }
-    }
-
-    /// Number of events that were dropped because of the cap.
-    pub fn dropped(&self) -> u64 {
-        self.dropped
-    }
-}
-
-/// A trace that was read.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Trace {
-    /// Its first line.
-    pub header: Header,
-    /// Events in order.
-    pub events: Vec<(Timestamp, Event)>,
-    /// Number of the line at which it ends early (torn or of a newer form), from 1.
-    pub torn_at: Option<usize>,
-}
-
-/// Why a text cannot be read as a trace.
+/// Why something cannot be read as a part of a record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
     /// The first line is not a header.
-    #[error("not a rankdeck trace: {0}")]
+    #[error("not a rankdeck record: {0}")]
     Header(String),
     /// Made by another version.
-    #[error("the trace has version {0}, this rankdeck reads version {VERSION}")]
+    #[error("the record has version {0}, this rankdeck reads version {VERSION}")]
     Version(u32),
+    /// The state at the head of a segment does not fit this build.
+    #[error("the state in the record, written by rankdeck {build}, cannot be read: {error}")]
+    State {
+        /// The build that wrote it.
+        build: String,
+        /// What does not fit.
+        error: String,
+    },
 }
 
-impl Trace {
-    /// Reads a whole trace.
-    pub fn parse(text: &str) -> Result<Trace, TraceError> {
-        let mut lines = text.lines();
-        let first = lines.next().unwrap_or_default();
+impl Header {
+    /// The header of a segment that begins now.
+    pub fn new(start: Timestamp, time: WallTime) -> Header {
+        let build = env!("CARGO_PKG_VERSION").to_owned();
+        Header { kind: KIND.into(), version: VERSION, build, start, time }
+    }
+
+    /// As the first line of a file, newline included.
+    pub fn line(&self) -> String {
+        // A structure of words and numbers always is JSON; the empty line of the impossible is no header.
+        let mut line = serde_json::to_string(self).unwrap_or_default();
+        line.push('\n');
+        line
+    }
+
+    /// Reads a first line.
+    ///
+    /// # Errors
+    /// It is no header, or one of another version.
+    pub fn parse(line: &str) -> Result<Header, TraceError> {
         #[derive(Deserialize)]
         struct Kind {
             kind: String,
             version: u32,
         }
-        let kind: Kind =
-            serde_json::from_str(first).map_err(|error| TraceError::Header(error.to_string()))?;
-        if kind.kind != "rankdeck-trace" {
+        let wrong = |error: serde_json::Error| TraceError::Header(error.to_string());
+        let kind: Kind = serde_json::from_str(line).map_err(wrong)?;
+        if kind.kind != KIND {
             return Err(TraceError::Header(format!("kind is {}", kind.kind)));
         }
         if kind.version != VERSION {
             return Err(TraceError::Version(kind.version));
         }
-        let header: Header =
-            serde_json::from_str(first).map_err(|error| TraceError::Header(error.to_string()))?;
-        let (mut events, mut torn_at) = (Vec::new(), None);
-        for (index, line) in lines.enumerate() {
-            match serde_json::from_str::<LineIn>(line) {
-                Ok(line) => events.push((line.at, line.event)),
-                Err(_) => {
-                    torn_at = Some(index + 2);
-                    break;
-                }
-            }
-        }
-        Ok(Trace { header, events, torn_at })
+        serde_json::from_str(line).map_err(wrong)
     }
 
-    /// A console as it was at the start of the trace; feed it [`Trace::events`] and leave its effects alone.
-    pub fn core(&self) -> Core {
-        let core = Core::new(self.header.goal.clone(), self.header.until.clone(), self.header.start);
-        if self.header.linger { core.lingering() } else { core }
+    /// Seconds since the epoch at a moment of the console's clock.
+    pub fn wall_time(&self, at: Timestamp) -> WallTime {
+        self.time + (at.0 as f64 - self.start.0 as f64) / 1000.0
+    }
+}
+
+#[derive(Serialize)]
+struct EntryOut<'a> {
+    at: Timestamp,
+    event: &'a Event,
+    #[serde(skip_serializing_if = "is_zero")]
+    lines_apart: u32,
+}
+
+fn is_zero(value: &u32) -> bool {
+    *value == 0
+}
+
+#[derive(Deserialize)]
+struct EntryIn {
+    at: Timestamp,
+    event: Event,
+    #[serde(default)]
+    lines_apart: u32,
+}
+
+/// Log lines that lie apart from their event.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Burst {
+    /// Index of their event in the segment, from 0.
+    pub entry: u64,
+    /// All lines of the event but the newest.
+    pub lines: Vec<String>,
+}
+
+/// Writes the entries of one segment.
+#[derive(Debug, Clone, Default)]
+pub struct Writer {
+    entries: u64,
+}
+
+impl Writer {
+    /// The head of a segment: the state before its first event. Empty when the state cannot be written.
+    pub fn state(core: &Core) -> Vec<u8> {
+        encode(core)
+    }
+
+    /// The bytes of an event, and those of its lines where they lie apart.
+    pub fn event(&mut self, at: Timestamp, event: &Event) -> (Vec<u8>, Option<Vec<u8>>) {
+        let entry = self.entries;
+        self.entries += 1;
+        if let Event::AgentSaid { node, message } = event
+            && let AgentMessage::Log { rank, first, lines, times } = message.as_ref()
+            && let Some((newest, older)) = lines.split_last()
+            && (1..=MOST_LINES as usize).contains(&older.len())
+        {
+            let (lines, times) = (vec![newest.clone()], times.clone());
+            let message = AgentMessage::Log { rank: *rank, first: *first, lines, times };
+            let event = Event::AgentSaid { node: *node, message: Box::new(message) };
+            let short = EntryOut { at, event: &event, lines_apart: older.len() as u32 };
+            let burst = Burst { entry, lines: older.to_vec() };
+            return (encode(&short), Some(encode(&burst)));
+        }
+        (encode(&EntryOut { at, event, lines_apart: 0 }), None)
+    }
+}
+
+fn encode(value: &impl Serialize) -> Vec<u8> {
+    let mut bytes = vec![0; 4];
+    let mut to = rmp_serde::Serializer::new(&mut bytes).with_struct_map();
+    // Only a type that has no form fails, and then for every value: tests would see it.
+    if value.serialize(&mut to).is_err() {
+        return Vec::new();
+    }
+    let length = (bytes.len() - 4) as u32;
+    bytes[..4].copy_from_slice(&length.to_le_bytes());
+    bytes
+}
+
+/// The next value, or what is wrong with it; `None` where the bytes end, be it in the middle of one.
+fn decode<T: DeserializeOwned>(from: &mut impl Read) -> Option<Result<T, String>> {
+    let mut length = [0; 4];
+    from.read_exact(&mut length).ok()?;
+    let length = u64::from(u32::from_le_bytes(length));
+    if length > LONGEST_ENTRY {
+        return Some(Err(format!("an entry of {length} bytes")));
+    }
+    let mut bytes = Vec::new();
+    from.take(length).read_to_end(&mut bytes).ok()?;
+    if (bytes.len() as u64) < length {
+        return None;
+    }
+    Some(rmp_serde::from_slice(&bytes).map_err(|error| error.to_string()))
+}
+
+/// Reads one segment, event by event.
+pub struct Reader<R> {
+    events: R,
+    bursts: Option<R>,
+    burst: Option<Burst>,
+    entry: u64,
+    latest: Timestamp,
+    damage: Option<String>,
+}
+
+impl<R: Read> Reader<R> {
+    /// The state at the head of a segment, and what follows. `bursts` holds the lines that lie apart; without
+    /// it they are shown as missing.
+    ///
+    /// # Errors
+    /// The state is not whole, or does not fit this build.
+    pub fn open(header: &Header, mut events: R, bursts: Option<R>) -> Result<(Core, Reader<R>), TraceError> {
+        let state = |error: String| TraceError::State { build: header.build.clone(), error };
+        let core = decode::<Core>(&mut events).unwrap_or_else(|| Err("it is not whole".into()));
+        let core = core.map_err(state)?;
+        let reader = Reader { events, bursts, burst: None, entry: 0, latest: header.start, damage: None };
+        Ok((core, reader))
+    }
+
+    /// The next event with its time, which never goes back; `None` at the end.
+    pub fn event(&mut self) -> Option<(Timestamp, Event)> {
+        if self.damage.is_some() {
+            return None;
+        }
+        let entry = match decode::<EntryIn>(&mut self.events)? {
+            Ok(entry) if entry.lines_apart <= MOST_LINES => entry,
+            Ok(_) => {
+                self.damage = Some("a message of too many lines".into());
+                return None;
+            }
+            Err(error) => {
+                self.damage = Some(error);
+                return None;
+            }
+        };
+        let mut event = entry.event;
+        if entry.lines_apart > 0
+            && let Event::AgentSaid { message, .. } = &mut event
+            && let AgentMessage::Log { lines, .. } = message.as_mut()
+        {
+            let older = self.burst(entry.lines_apart as usize);
+            lines.splice(0..0, older);
+        }
+        self.entry += 1;
+        self.latest = self.latest.max(entry.at);
+        Some((self.latest, event))
+    }
+
+    /// What ended it before its end, other than a file cut short.
+    pub fn damage(&self) -> Option<&str> {
+        self.damage.as_deref()
+    }
+
+    fn burst(&mut self, count: usize) -> Vec<String> {
+        while let Some(bursts) = &mut self.bursts
+            && self.burst.as_ref().is_none_or(|burst| burst.entry < self.entry)
+        {
+            match decode::<Burst>(bursts) {
+                Some(Ok(burst)) => self.burst = Some(burst),
+                Some(Err(_)) | None => self.bursts = None,
+            }
+        }
+        match self.burst.take_if(|burst| burst.entry == self.entry && burst.lines.len() == count) {
+            Some(burst) => burst.lines,
+            None => vec![NOT_HELD.to_owned(); count],
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rankdeck_types::ids::{NodeRank, RunId};
+    use crate::Goal;
+    use crate::testkit::RUN;
+    use rankdeck_types::ids::{NodeRank, Rank, RunId};
     use rankdeck_types::link_state::LinkState;
 
+    fn core() -> Core {
+        let goal = Goal::Attach { run: RunId(RUN.into()), hosts: vec!["ant".into()] };
+        Core::new(goal, Vec::new(), Timestamp(7)).lingering()
+    }
+
     fn header() -> Header {
-        let goal = Goal::Attach { run: RunId("r".into()), hosts: vec!["ant".into()] };
-        Header::new(goal, vec![Until::Steps(5)], true, Timestamp(7), 1.5)
+        Header::new(Timestamp(7), 1.5)
     }
 
     fn event() -> Event {
         Event::LinkChanged { node: NodeRank(0), state: LinkState::Connecting { attempt: 1 } }
     }
 
+    fn log(lines: &[&str]) -> Event {
+        let lines = lines.iter().map(|line| line.to_string()).collect();
+        let message = AgentMessage::Log { rank: Rank(0), first: 5, lines, times: Vec::new() };
+        Event::AgentSaid { node: NodeRank(0), message: Box::new(message) }
+    }
+
+    fn written(events: &[(Timestamp, Event)]) -> (Vec<u8>, Vec<u8>) {
+        let (mut writer, mut bytes, mut bursts) = (Writer::default(), Writer::state(&core()), Vec::new());
+        for (at, event) in events {
+            let (entry, burst) = writer.event(*at, event);
+            bytes.extend(entry);
+            bursts.extend(burst.unwrap_or_default());
+        }
+        (bytes, bursts)
+    }
+
+    fn read(bytes: &[u8], bursts: Option<&[u8]>) -> Vec<(Timestamp, Event)> {
+        let (_, mut reader) = Reader::open(&header(), bytes, bursts).unwrap();
+        let events = std::iter::from_fn(|| reader.event()).collect();
+        assert_eq!(reader.damage(), None);
+        events
+    }
+
     #[test]
     fn what_was_written_is_read() {
-        let (mut recorder, mut text) = Recorder::start(&header(), CAP).unwrap();
-        text.push_str(&recorder.line(Timestamp(8), &event()).unwrap());
-        text.push_str(&recorder.line(Timestamp(9), &Event::Ticked).unwrap());
-        let trace = Trace::parse(&text).unwrap();
-        assert_eq!(trace.header, header());
-        assert_eq!(trace.events, [(Timestamp(8), event()), (Timestamp(9), Event::Ticked)]);
-        assert_eq!(trace.torn_at, None);
+        let events = [
+            (Timestamp(8), event()),
+            (Timestamp(8), log(&["a", "b", "c"])),
+            (Timestamp(9), Event::WallClock { time: f64::INFINITY }),
+            (Timestamp(9), log(&["d"])),
+            (Timestamp(10), log(&["e", "f"])),
+        ];
+        let (bytes, bursts) = written(&events);
+        assert_eq!(read(&bytes, Some(&bursts)), events);
+        assert_eq!(Header::parse(&header().line()), Ok(header()));
+        assert_eq!(header().wall_time(Timestamp(2007)), 3.5);
     }
 
     #[test]
-    fn trace_2_the_cap_ends_it_and_counts() {
-        let (mut recorder, first) = Recorder::start(&header(), CAP).unwrap();
-        let line = recorder.line(Timestamp(8), &event()).unwrap();
-        let cap = (first.len() + line.len()) as u64;
-        let (mut recorder, _) = Recorder::start(&header(), cap).unwrap();
-        assert!(recorder.line(Timestamp(8), &event()).is_some());
-        assert!(recorder.line(Timestamp(8), &event()).is_none());
-        assert!(recorder.line(Timestamp(9), &Event::Ticked).is_none());
-        assert_eq!(recorder.dropped(), 2);
+    fn lines_that_are_gone_are_counted_and_shown_as_missing() {
+        let (bytes, bursts) =
+            written(&[(Timestamp(8), log(&["a", "b", "c"])), (Timestamp(9), log(&["d", "e"]))]);
+        let missing = [(Timestamp(8), log(&["…", "…", "c"])), (Timestamp(9), log(&["…", "e"]))];
+        assert_eq!(read(&bytes, None), missing);
+        let first_only = [(Timestamp(8), log(&["a", "b", "c"])), missing[1].clone()];
+        assert_eq!(read(&bytes, Some(&bursts[..bursts.len() - 1])), first_only);
     }
 
     #[test]
-    fn trace_3_a_torn_line_ends_it() {
-        let (mut recorder, mut text) = Recorder::start(&header(), CAP).unwrap();
-        text.push_str(&recorder.line(Timestamp(8), &event()).unwrap());
-        text.push_str("{\"at\":9,\"eve");
-        let trace = Trace::parse(&text).unwrap();
-        assert_eq!((trace.events.len(), trace.torn_at), (1, Some(3)));
+    fn trace_3_a_cut_anywhere_leaves_what_was_before_it() {
+        let events =
+            [(Timestamp(8), event()), (Timestamp(9), log(&["a", "b"])), (Timestamp(9), Event::Ticked)];
+        let (bytes, bursts) = written(&events);
+        let head = Writer::state(&core()).len();
+        let mut seen = 0;
+        for end in head..=bytes.len() {
+            let events_read = read(&bytes[..end], Some(&bursts));
+            assert_eq!(events_read, events[..events_read.len()]);
+            seen = seen.max(events_read.len());
+        }
+        assert_eq!(seen, events.len());
+        for end in 0..head {
+            assert!(matches!(Reader::open(&header(), &bytes[..end], None), Err(TraceError::State { .. })));
+        }
+    }
+
+    #[test]
+    fn times_never_go_back_and_damage_ends_a_segment() {
+        let (mut bytes, _) = written(&[(Timestamp(90), Event::Ticked), (Timestamp(8), Event::Ticked)]);
+        assert_eq!(read(&bytes, None), [(Timestamp(90), Event::Ticked), (Timestamp(90), Event::Ticked)]);
+        bytes.extend([1, 0, 0, 0, 0xc1]);
+        let (_, mut reader) = Reader::open(&header(), &bytes[..], None).unwrap();
+        assert_eq!((0..5).filter_map(|_| reader.event()).count(), 2);
+        assert!(reader.damage().is_some());
     }
 
     #[test]
     fn trace_1_other_texts_are_refused() {
-        assert!(matches!(Trace::parse(""), Err(TraceError::Header(_))));
-        assert!(matches!(Trace::parse("{\"kind\":\"x\",\"version\":1}"), Err(TraceError::Header(_))));
-        let newer = "{\"kind\":\"rankdeck-trace\",\"version\":2}";
-        assert_eq!(Trace::parse(newer), Err(TraceError::Version(2)));
+        assert!(matches!(Header::parse(""), Err(TraceError::Header(_))));
+        assert!(matches!(Header::parse("{\"kind\":\"x\",\"version\":1}"), Err(TraceError::Header(_))));
+        let newer = "{\"kind\":\"rankdeck-record\",\"version\":3}";
+        assert_eq!(Header::parse(newer), Err(TraceError::Version(3)));
     }
 
     #[test]
     fn trace_4_answers_are_not_recorded() {
-        let (mut recorder, _) = Recorder::start(&header(), CAP).unwrap();
         let event = Event::PromptAnswered { node: NodeRank(0), answer: Some("hunter2".into()) };
-        assert!(!recorder.line(Timestamp(1), &event).unwrap().contains("hunter2"));
+        let (bytes, _) = Writer::default().event(Timestamp(1), &event);
+        assert!(!bytes.windows(7).any(|window| window == b"hunter2"));
     }
 }

@@ -26,7 +26,7 @@ const DEPTH: usize = 256;
 /// What the sums start from.
 #[derive(Debug, Clone, Copy)]
 pub enum InitialSum<'a> {
-    /// 0.
+    /// The result replaces what the output holds.
     Zero,
     /// The same row, `[n]`, for every row of C: a bias.
     Row(&'a [f32]),
@@ -39,14 +39,14 @@ pub enum InitialSum<'a> {
 pub enum Factor<'a> {
     /// Row by row: element (row, k) is `data[row * stride + k]`.
     Rows {
-        /// Its elements.
+        /// The elements, row by row.
         data: &'a [f32],
         /// Distance between rows.
         stride: usize,
     },
     /// The transpose of what is stored: element (row, k) is `data[k * stride + row]`.
     Columns {
-        /// Its elements.
+        /// The elements, column by column.
         data: &'a [f32],
         /// Distance between columns; not less than the number of rows.
         stride: usize,
@@ -213,7 +213,7 @@ mod tests {
 
     /// GEMM-1.
     #[test]
-    fn gemm_1_every_element_is_one_chain_on_every_road() {
+    fn gemm_1_every_element_is_one_chain_on_every_instruction_set() {
         let mut random = Seeds::new(3).generator(Purpose::Model, 0, 0);
         for (m, depth, n) in
             [(1, 1, 16), (7, 5, 32), (13, 64, 48), (4, 600, 16), (9, 300, 80), (23, 70, 96), (3, 0, 16)]

@@ -15,7 +15,7 @@ use super::matrix::Matrix;
 /// it); all are means.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Surrogate {
-    /// The loss.
+    /// The whole loss, averaged over the minibatch.
     pub loss: f64,
     /// -log ratio.
     pub old_approx_kl: f64,
@@ -109,7 +109,7 @@ impl Distance {
 pub struct Goals<'a> {
     /// Values when the rollout was made.
     pub old_values: &'a [f32],
-    /// Returns.
+    /// Targets of the value function, one per sample.
     pub returns: &'a [f32],
     /// What each row counts.
     pub shares: &'a [f32],

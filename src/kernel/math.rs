@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn every_road_gives_the_same_bits() {
+    fn every_instruction_set_gives_the_same_bits() {
         let values: Vec<f32> = range(-10.0, 10.0).step_by(997).collect();
         let run = |isa| {
             let mut values = values.clone();

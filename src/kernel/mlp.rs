@@ -32,7 +32,7 @@ pub struct Layer {
 /// What follows a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
-    /// Nothing.
+    /// The layer's output is left as it is.
     Identity,
     /// Hyperbolic tangent.
     Tanh,

@@ -45,7 +45,7 @@ pub struct AdamStep {
     pub correction: f32,
     /// Added to the root.
     pub eps: f32,
-    /// First beta.
+    /// Decay of the first moment, in `[0, 1)`.
     pub beta1: f64,
     /// Second beta.
     pub beta2: f64,
@@ -114,7 +114,7 @@ mod tests {
 
     /// OPTIMISE-1.
     #[test]
-    fn optimise_1_every_road_takes_the_same_step() {
+    fn optimise_1_every_instruction_set_takes_the_same_step() {
         let mut random = Seeds::new(5).generator(Purpose::Model, 0, 0);
         for len in [0, 1, 15, 16, 17, 1000, 9155] {
             let mut draw = || (0..len).map(|_| random.normal() as f32).collect::<Vec<_>>();

@@ -3,6 +3,7 @@
 use super::random;
 use super::{LinkRequest, Opening};
 use crate::ssh::SshError;
+use rankdeck_types::error::HintedError;
 use rankdeck_types::probe::Probe;
 use serde::Deserialize;
 use std::sync::OnceLock;
@@ -24,11 +25,8 @@ pub struct StartReply {
     #[serde(default)]
     pub build: String,
     /// Why there is none.
-    #[serde(default)]
-    pub error: String,
-    /// What helps.
-    #[serde(default)]
-    pub hint: String,
+    #[serde(flatten)]
+    pub failure: Option<HintedError>,
 }
 
 /// The arguments of `rankdeck` that start or find the agent of a request.
@@ -82,8 +80,8 @@ pub fn read_started(
         ));
     };
     match serde_json::from_str::<StartReply>(answer) {
-        Ok(started) if !started.error.is_empty() => {
-            Err(fault(format!("{label}: {}", started.error), started.hint))
+        Ok(StartReply { failure: Some(HintedError { error, hint }), .. }) => {
+            Err(fault(format!("{label}: {error}"), hint))
         }
         Ok(started) if !started.socket.is_empty() => Ok(started),
         _ => Err(fault(
@@ -112,6 +110,15 @@ pub fn answer(bytes: &[u8]) -> Option<String> {
 pub fn seconds(time: Option<std::time::SystemTime>) -> f64 {
     time.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok())
         .map_or(0.0, |time| time.as_secs_f64())
+}
+
+/// The probe of an agent that has this machine's files: its trainer is ours.
+pub fn read_probe_here(request: &LinkRequest, line: Option<String>) -> Probe {
+    let mut probe = read_probe(line);
+    if let Some(trainer) = &request.trainer_binary {
+        probe.trainer = Some(trainer.display().to_string());
+    }
+    probe
 }
 
 /// The probe in an agent's output; what cannot be read counts as not learnt.

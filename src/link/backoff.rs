@@ -9,8 +9,8 @@ pub const LONGEST: Duration = Duration::from_secs(5);
 /// A connection that lived this long was a good one: its end begins a new series.
 pub const STEADY: Duration = Duration::from_secs(10);
 
-/// The wait after `failures` failures in a row (from 1): half a second, doubling to five, less up to a fifth by `random`
-/// (0.0..1.0), so that many links that broke together do not return together.
+/// The wait after `failures` failures in a row (from 1): half a second, doubling to five, less up to a fifth
+/// by `random` (0.0..1.0), so that many links that broke together do not return together.
 pub fn delay(failures: u32, random: f64) -> Duration {
     let doubled = FIRST.saturating_mul(1 << failures.saturating_sub(1).min(8));
     doubled.min(LONGEST).mul_f64(1.0 - 0.2 * random.clamp(0.0, 1.0))

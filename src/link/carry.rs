@@ -15,6 +15,7 @@ use crate::ssh::wait::Interest;
 use rankdeck_proto::frame;
 use rankdeck_proto::frame::{Decoder, FrameError};
 use rankdeck_proto::message::{AgentMessage, ConsoleMessage};
+use rankdeck_types::error::HintedError;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
@@ -117,7 +118,14 @@ pub fn carry(pipe: &mut dyn Pipe, link_io: &mut LinkIo) -> End {
                         outgoing.extend(bytes);
                         heard.get_or_insert_with(Instant::now);
                     }
-                    Err(error) => tracing::warn!(%error, "a message to an agent cannot be sent"),
+                    Err(error) => {
+                        tracing::warn!(%error, "a message to an agent cannot be sent");
+                        let error = format!("an order cannot be sent: {error}");
+                        let hint =
+                            "make `launch.env`, `launch.command` or the number of ranks smaller".into();
+                        let refused = AgentMessage::Refused(HintedError { error, hint });
+                        link_io.tell(LinkEvent::Message(Box::new(refused)));
+                    }
                 },
                 Some(_) => continue,
                 None => break,
@@ -191,7 +199,8 @@ fn write_some(pipe: &mut dyn Pipe, outgoing: &mut VecDeque<u8>) -> io::Result<bo
     Ok(wrote)
 }
 
-/// Sends what was ordered before the order to close (`detach`, `close`), within half a second; with `ping`, a ping behind it.
+/// Sends what was ordered before the order to close (`detach`, `close`), within half a second; with `ping`, a
+/// ping behind it.
 fn flush(pipe: &mut dyn Pipe, outgoing: &mut VecDeque<u8>, link_io: &mut LinkIo, ping: bool) {
     while let Some(command) = link_io.inbox.take() {
         if let LinkCommand::Send(message) = command
@@ -215,8 +224,8 @@ fn flush(pipe: &mut dyn Pipe, outgoing: &mut VecDeque<u8>, link_io: &mut LinkIo,
     }
 }
 
-/// Waits, within a second, until the agent has read the last orders: an SSH server that is told to disconnect throws
-/// away what it has not yet passed on, so that bytes written are not orders received.
+/// Waits, within a second, until the agent has read the last orders: an SSH server that is told to disconnect
+/// throws away what it has not yet passed on, so that bytes written are not orders received.
 fn await_pong(pipe: &mut dyn Pipe, decoder: &mut Decoder) {
     let deadline = Instant::now() + Duration::from_secs(1);
     let mut buffer = vec![0; 64 << 10];

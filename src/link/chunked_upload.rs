@@ -1,20 +1,18 @@
 //! Files to a host, in pieces, so that a broken link costs one piece and not the file.
 //!
-//! Owner: the link's thread; pieces travel on a session of their own (SSH-3). A file of more than one piece
-//! is gathered in
-//! `CACHE/pieces`, where names are made of the file's hash and the piece's number. At the end the pieces are joined,
-//! measured and hashed there. Invariants:
+//! Owner: the link's thread; nothing else uses its session while pieces travel (SSH-3), so that an upload
+//! needs no login of its own. A file of more than one piece is gathered in `CACHE/pieces`, where names are
+//! made of the file's hash and the piece's number. At the end the pieces are joined, measured and hashed
+//! there. Invariants:
 //! - A piece that is there in its whole length is never sent again, whichever console sent it.
 //! - CHUNK-2: a file appears under its name only whole and with the right hash (where the host can hash).
 
 use super::image::Image;
-use crate::ssh::connect;
-use crate::ssh::connection::Connection;
 use crate::ssh::script::Script;
+use crate::ssh::session::SshSession;
 use crate::ssh::upload;
 use crate::ssh::upload::{Batch, Part};
-use crate::ssh::user_config::SshTarget;
-use crate::ssh::{Operator, SshError, exec};
+use crate::ssh::{Operator, SshError, SshErrorKind, exec};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -27,30 +25,29 @@ const _: () = assert!(PIECE.is_multiple_of(upload::BLOCK));
 /// Bound of looking for pieces and of joining them.
 const JOINING: Duration = Duration::from_secs(120);
 
-/// The session for uploads, opened when the first is needed, and what went over it.
+/// Files on their way over one session.
 pub struct Uploader<'a> {
-    target: &'a SshTarget,
-    bulk: Option<Connection>,
+    session: &'a dyn SshSession,
     /// Bytes sent.
     pub sent: u64,
 }
 
 impl<'a> Uploader<'a> {
-    /// Nothing is opened yet.
-    pub fn new(target: &'a SshTarget) -> Uploader<'a> {
-        Uploader { target, bulk: None, sent: 0 }
+    /// Nothing is sent yet.
+    pub fn new(session: &'a dyn SshSession) -> Uploader<'a> {
+        Uploader { session, sent: 0 }
     }
 
-    /// Sends one file to `CACHE/FOLDER/NAME`; `connection` is for short commands.
+    /// Sends one file to `CACHE/FOLDER/NAME`.
     pub fn file(
         &mut self,
-        connection: &Connection,
         image: &Image,
         cache: &str,
         folder: &str,
         name: &str,
         operator: &mut dyn Operator,
     ) -> Result<(), SshError> {
+        let session = self.session;
         operator.progress(name, 0, image.size);
         let folder = format!("{cache}/{folder}");
         if image.size <= PIECE {
@@ -59,7 +56,7 @@ impl<'a> Uploader<'a> {
         }
         let stem: String = image.sha256.chars().take(32).collect();
         let gathered = format!("{cache}/pieces");
-        let there = look(connection, &gathered, &stem, operator)?;
+        let there = look(session, &gathered, &stem, operator)?;
         let count = image.size.div_ceil(PIECE);
         let size = |index: u64| PIECE.min(image.size - index * PIECE);
         let piece = |index: u64| piece_name(&stem, index);
@@ -72,7 +69,7 @@ impl<'a> Uploader<'a> {
                 .map(|&index| {
                     let sha256 = image
                         .piece(index * PIECE, size(index))
-                        .map_err(|error| unreadable(connection, image, &error))?;
+                        .map_err(|error| unreadable(session, image, &error))?;
                     Ok(Part { offset: index * PIECE, size: size(index), sha256, name: piece(index) })
                 })
                 .collect();
@@ -80,10 +77,10 @@ impl<'a> Uploader<'a> {
             done += batch.iter().map(|&index| size(index)).sum::<u64>();
             operator.progress(name, done, image.size);
         }
-        Pieces { image, folder: &gathered, stem: &stem, count }.join(connection, &folder, name, operator)
+        Pieces { image, folder: &gathered, stem: &stem, count }.join(session, &folder, name, operator)
     }
 
-    /// Sends parts of `image` over the session for uploads; `before`: bytes of it that are there already.
+    /// Sends parts of `image`; `before`: bytes of it that are there already.
     fn parts(
         &mut self,
         image: &Image,
@@ -93,32 +90,27 @@ impl<'a> Uploader<'a> {
         operator: &mut dyn Operator,
     ) -> Result<(), SshError> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
-        let bulk = match self.bulk.take() {
-            Some(bulk) => bulk,
-            None => connect::connect(self.target, operator)?,
-        };
         // Unique among the consoles that share this home folder: process, upload, and chance for the machine.
         let random = (super::random::fraction() * 1e15) as u64;
         let token = format!("{}-{}-{random:x}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let what =
             Batch { local: &image.path, parts, folder, token: &token, shown, before, total: image.size };
-        upload::upload(&bulk, operator, &what)?;
+        upload::upload(self.session, operator, &what)?;
         self.sent += parts.iter().map(|part| part.size).sum::<u64>();
-        self.bulk = Some(bulk);
         Ok(())
     }
 }
 
-fn unreadable(connection: &Connection, image: &Image, error: &std::io::Error) -> SshError {
+fn unreadable(session: &dyn SshSession, image: &Image, error: &std::io::Error) -> SshError {
     SshError::lasting(
-        format!("{}: cannot read {}: {error}", connection.label(), image.path.display()),
+        format!("{}: cannot read {}: {error}", session.label(), image.path.display()),
         "it was there a moment ago: was it moved or rebuilt?",
     )
 }
 
 /// Sizes of the pieces of one file that the host has; pieces that nobody has asked for in a day are removed.
 fn look(
-    connection: &Connection,
+    session: &dyn SshSession,
     folder: &str,
     stem: &str,
     operator: &mut dyn Operator,
@@ -128,7 +120,7 @@ fn look(
          for f in \"$stem\".*; do test -f \"$f\" && echo \"RANKDECK-PIECE $f $(($(wc -c < \"$f\")))\"; done; }; \
          echo RANKDECK-PIECES",
     );
-    let output = exec::run(connection, operator, &script.command(), &[], JOINING, &|_| false)?;
+    let output = exec::run(session, operator, &script.command(), &[], JOINING, &|_| false)?;
     let text = String::from_utf8_lossy(&output.stdout);
     let piece = |line: &str| {
         let (name, size) = line.strip_prefix("RANKDECK-PIECE ")?.split_once(' ')?;
@@ -151,29 +143,34 @@ impl Pieces<'_> {
     /// Makes `FOLDER/NAME` of the pieces, and removes them.
     fn join(
         &self,
-        connection: &Connection,
+        session: &dyn SshSession,
         folder: &str,
         name: &str,
         operator: &mut dyn Operator,
     ) -> Result<(), SshError> {
         let command = self.script(folder, name).command();
-        let output = exec::run(connection, operator, &command, &[], JOINING, &|_| false)?;
+        let output = exec::run(session, operator, &command, &[], JOINING, &|_| false)?;
         match output.after("RANKDECK-JOINED") {
             Some(verdict) if verdict == "ok" => Ok(()),
-            verdict => Err(SshError::passing(
-                format!(
+            verdict => {
+                let kind = match &verdict {
+                    Some(verdict) if verdict.starts_with("cannot") => SshErrorKind::Lasting,
+                    _ => SshErrorKind::Passing,
+                };
+                let error = format!(
                     "{}: cannot put {name} together in {folder}: {} {}",
-                    connection.label(),
+                    session.label(),
                     verdict.unwrap_or_default(),
                     output.described()
-                ),
-                format!("is the disk or the quota full? try `{} df -h`", connection.target.command()),
-            )),
+                );
+                Err(SshError::new(kind, error, upload::full_disk(session)))
+            }
         }
     }
 
-    /// A damaged piece cannot be told from the others: all go, and the next attempt sends them again. Hosts that share a
-    /// home folder gather the same pieces: the second of them finds the pieces gone, and the file whole in its place.
+    /// A damaged piece cannot be told from the others: all go, and the next attempt sends them again. Hosts
+    /// that share a home folder gather the same pieces: the second of them finds the pieces gone, and the
+    /// file whole in its place.
     fn script(&self, folder: &str, name: &str) -> Script {
         let names: Vec<String> = (0..self.count).map(|index| piece_name(self.stem, index)).collect();
         Script::new()
@@ -186,7 +183,7 @@ impl Pieces<'_> {
             .arguments(&names)
             .run(
                 "umask 077; part=\"$part.$$.part\"; fail() { rm -f \"$part\"; \
-                 if test -x \"$target\" && test \"$(($(wc -c < \"$target\")))\" = \"$size\"; \
+                 if test -x \"$target\" && s=$(sha256sum < \"$target\" 2>/dev/null) && test \"${s%% *}\" = \"$hash\"; \
                  then echo \"RANKDECK-JOINED ok\"; exit 0; fi; echo \"RANKDECK-JOINED $1\"; exit 1; }; \
                  mkdir -p \"$folder\" && cd \"$pieces\" || fail \"cannot make the folder:\"; \
                  cat \"$@\" > \"$part\" || fail \"cannot write:\"; \
@@ -239,7 +236,7 @@ mod tests {
         assert_eq!(std::fs::read_to_string(target.join("it's")).unwrap(), "hello world");
         // Another host with the same home folder has been faster.
         assert_eq!(joined(&image, &pieces, &target), "RANKDECK-JOINED ok");
-        std::fs::write(target.join("it's"), "hello").unwrap();
+        std::fs::write(target.join("it's"), "HELLO world").unwrap();
         assert_eq!(joined(&image, &pieces, &target), "RANKDECK-JOINED cannot write:", "not by another file");
         std::fs::write(target.join("it's"), "hello world").unwrap();
         assert_eq!(std::fs::read_dir(&pieces).unwrap().count(), 0);

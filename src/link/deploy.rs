@@ -1,18 +1,21 @@
 //! Bringing the agent, and the trainer when it is wanted, to a host that lacks this build.
 //!
-//! Owner: the link's thread. Folders are named by content, under `~/.cache/rankdeck` (or `$RANKDECK_CACHE` on the host):
-//! `AGENT16/rankdeck`, and with a trainer `BOTH16/rankdeck` (a hard link to the first) beside `BOTH16/rankdeck-trainer`, because an agent
-//! finds its trainer as its sibling. Invariants:
-//! - What has the right name and size is never sent again; the name is the content's hash.
-//! - Nothing is ever overwritten in place, so that running agents and several consoles do not disturb each other.
+//! Owner: the link's thread. Folders are named by content, under `~/.cache/rankdeck` (or `$RANKDECK_CACHE` on
+//! the host): `AGENT16/rankdeck`, and with a trainer `BOTH16/rankdeck` (a hard link to the first) beside
+//! `BOTH16/rankdeck-trainer`, because an agent finds its trainer as its sibling. Invariants:
+//! - DEPLOY-1: what is run is what was sent: a file counts as there when its SHA-256 is right and only its
+//!   owner, who is this user or root, can write it. A cache that others can write, or can put another one in
+//!   place of, is refused. What is right is never sent again.
+//! - Nothing is ever overwritten in place, so that running agents and several consoles do not disturb each
+//!   other.
 
 use super::chunked_upload::Uploader;
 use super::image::Image;
-use crate::ssh::connection::Connection;
-use crate::ssh::exec::{Output, StartMarker};
+use crate::ssh::exec::StartMarker;
+use crate::ssh::output::{self, Output};
 use crate::ssh::script::Script;
-use crate::ssh::user_config::SshTarget;
-use crate::ssh::{Operator, SshError, exec};
+use crate::ssh::session::SshSession;
+use crate::ssh::{Operator, SshError, exec, upload};
 use rankdeck_types::words;
 use sha2::{Digest, Sha256};
 use std::path::Path;
@@ -31,8 +34,6 @@ const HOST: StartMarker = StartMarker { marker: "RANKDECK-HOST", within: LOOKING
 const PRESENT: &str = "RANKDECK-PRESENT";
 /// Ends the look at a host that lacks something.
 const MISSING: &str = "RANKDECK-MISSING";
-/// Oldest glibc that this build runs on.
-const GLIBC: (u32, u32) = (2, 34);
 
 /// What a host must have.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +56,11 @@ impl Package {
             })
         };
         Ok(Package { agent: image(agent)?, trainer: trainer.map(image).transpose()? })
+    }
+
+    /// Newest glibc that one of the programs needs.
+    fn glibc(&self) -> Option<(u32, u32)> {
+        self.agent.needs.glibc.max(self.trainer.as_ref().and_then(|trainer| trainer.needs.glibc))
     }
 
     /// Folder of the agent alone.
@@ -91,11 +97,15 @@ pub struct Deployed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Found {
     system: String,
+    /// The loader that the agent needs is there, or it needs none.
+    loader: bool,
     home: String,
     cache: String,
     libc: String,
-    /// Sizes of the agent alone, the agent in its folder, the trainer there.
-    sizes: [Option<u64>; 3],
+    /// Why nothing can be trusted that lies in the cache.
+    distrust: Option<String>,
+    /// What is there as it should be: the agent alone, the agent in its folder, the trainer there.
+    right: [bool; 3],
 }
 
 /// What to do with the agent once it is there.
@@ -111,25 +121,58 @@ pub struct RemoteScript<'a> {
     pub within: Duration,
 }
 
-/// Sees to it that the host of `connection` has `package`, and runs a remote script with it. Where everything is in
-/// place already, this is one
-/// command: start files of a shell may cost more than all the rest. Uploads go over a session of their own to the same target (SSH-3).
+/// Sees to it that the host of `session` has `package`, and runs a remote script with it. Where everything
+/// is in place already, this is one
+/// command: start files of a shell may cost more than all the rest.
 pub fn run(
-    connection: &Connection,
-    target: &SshTarget,
+    session: &dyn SshSession,
     package: &Package,
     remote: &RemoteScript<'_>,
     operator: &mut dyn Operator,
 ) -> Result<(Deployed, Output), SshError> {
-    let label = connection.label();
+    let label = session.label();
+    let (found, output) = look_and_run(session, package, remote, operator)?;
+    if output.after(PRESENT).is_some() {
+        return Ok((deployed(package, &found), output));
+    }
+    suits(label, package, &found)?;
+    upload_missing(session, package, &found, operator)?;
+    let (found, output) = look_and_run(session, package, remote, operator)?;
+    if output.after(PRESENT).is_some() {
+        return Ok((deployed(package, &found), output));
+    }
+    suits(label, package, &found)?;
+    Err(SshError::passing(
+        format!("{label}: what was just sent to {} is not there any more", found.cache),
+        "does somebody clean that folder?",
+    ))
+}
+
+fn deployed(package: &Package, found: &Found) -> Deployed {
+    let folder = format!("{}/{}", found.cache, package.folder());
+    Deployed {
+        agent: format!("{folder}/{AGENT}"),
+        trainer: package.trainer.as_ref().map(|_| format!("{folder}/{TRAINER}")),
+        home: found.home.clone(),
+        cache: found.cache.clone(),
+    }
+}
+
+/// One command: looks, and runs `remote` where everything is in place.
+fn look_and_run(
+    session: &dyn SshSession,
+    package: &Package,
+    remote: &RemoteScript<'_>,
+    operator: &mut dyn Operator,
+) -> Result<(Found, Output), SshError> {
     let command = look(package, remote.script).command();
     let enough = |bytes: &[u8]| {
-        exec::after(bytes, MISSING).is_some()
-            || (exec::after(bytes, PRESENT).is_some() && (remote.done)(bytes))
+        output::after(bytes, MISSING).is_some()
+            || (output::after(bytes, PRESENT).is_some() && (remote.done)(bytes))
     };
     operator.starting();
     let output = exec::run_from(
-        connection,
+        session,
         operator,
         (&command, Some(HOST)),
         remote.input,
@@ -138,99 +181,114 @@ pub fn run(
     )?;
     let found = parse(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| {
         SshError::lasting(
-            format!("{label}: commands do not run there as expected: {}", output.described()),
-            format!("check the login shell and its start files with `{} uname -sm`", target.command()),
+            format!("{}: commands do not run there as expected: {}", session.label(), output.described()),
+            format!("check the login shell and its start files with `{} uname -sm`", session.by_hand()),
         )
     })?;
-    let folder = format!("{}/{}", found.cache, package.folder());
-    let deployed = Deployed {
-        agent: format!("{folder}/{AGENT}"),
-        trainer: package.trainer.as_ref().map(|_| format!("{folder}/{TRAINER}")),
-        home: found.home.clone(),
-        cache: found.cache.clone(),
-    };
-    if output.after(PRESENT).is_some() {
-        return Ok((deployed, output));
-    }
-    suits(label, &found)?;
-    upload_missing(connection, target, package, &found, operator)?;
-    operator.starting();
-    let script =
-        Script::new().run("echo; echo RANKDECK-HOST; cd").set("A", &deployed.agent).then(remote.script);
-    let command = script.command();
-    let output = exec::run_from(
-        connection,
-        operator,
-        (&command, Some(HOST)),
-        remote.input,
-        remote.within,
-        remote.done,
-    )?;
-    Ok((deployed, output))
+    Ok((found, output))
 }
 
 /// Uploads what is missing.
 fn upload_missing(
-    connection: &Connection,
-    target: &SshTarget,
+    session: &dyn SshSession,
     package: &Package,
     found: &Found,
     operator: &mut dyn Operator,
 ) -> Result<(), SshError> {
     let (cache, alone, folder) = (&found.cache, package.agent_folder(), package.folder());
-    let [agent_alone, agent_beside, trainer_there] = found.sizes;
-    let agent_fits = agent_beside == Some(package.agent.size);
-    let mut uploader = Uploader::new(target);
-    if !agent_fits && agent_alone != Some(package.agent.size) {
-        uploader.file(connection, &package.agent, cache, &alone, AGENT, operator)?;
+    let [agent_alone, agent_beside, trainer_there] = found.right;
+    let mut uploader = Uploader::new(session);
+    if !agent_beside && !agent_alone {
+        uploader.file(&package.agent, cache, &alone, AGENT, operator)?;
     }
     if let Some(trainer) = &package.trainer {
-        if !agent_fits {
-            share(connection, operator, &format!("{cache}/{alone}"), &format!("{cache}/{folder}"))?;
+        if !agent_beside {
+            share(session, operator, &format!("{cache}/{alone}"), &format!("{cache}/{folder}"))?;
         }
-        if trainer_there != Some(trainer.size) {
-            uploader.file(connection, trainer, cache, &folder, TRAINER, operator)?;
+        if !trainer_there {
+            uploader.file(trainer, cache, &folder, TRAINER, operator)?;
         }
     }
     Ok(())
 }
 
 /// Puts the agent beside its trainer without sending it twice.
-fn share(connection: &Connection, operator: &mut dyn Operator, from: &str, to: &str) -> Result<(), SshError> {
+fn share(
+    session: &dyn SshSession,
+    operator: &mut dyn Operator,
+    from: &str,
+    to: &str,
+) -> Result<(), SshError> {
     let script = Script::new().set("from", from).set("to", to).set("name", AGENT).run(
         "umask 077; mkdir -p \"$to\" && { ln -f \"$from/$name\" \"$to/$name\" || \
          { cp \"$from/$name\" \"$to/.$name.$$.part\" && mv -f \"$to/.$name.$$.part\" \"$to/$name\"; }; } && \
          echo RANKDECK-SHARED",
     );
-    let output = exec::run(connection, operator, &script.command(), &[], LOOKING, &|_| false)?;
+    let output = exec::run(session, operator, &script.command(), &[], LOOKING, &|_| false)?;
     match output.after("RANKDECK-SHARED") {
         Some(_) => Ok(()),
         None => Err(SshError::passing(
-            format!("{}: cannot make {to}: {}", connection.label(), output.described()),
-            "is the disk or the quota full?",
+            format!("{}: cannot make {to}: {}", session.label(), output.described()),
+            upload::full_disk(session),
         )),
     }
 }
 
-/// Asks for everything at once, and runs `remote` when nothing is missing: a round trip costs more than all of it.
+/// Shell functions of a look. `plain PATH`: only its owner, this user or root, can write it. `chain FOLDER`:
+/// nobody else can put another folder in the place of this one or of one above it; folders like `/tmp` are
+/// right, and so is what only the user's private group can write. In a user namespace root's folders look
+/// like nobody's. `right FILE SIZE HASH`: a program that is as it should be. A reason not to trust goes to
+/// `T`.
+const TRUST: &str = "U=$(id -u); T=; read x x W 2>/dev/null < /proc/self/uid_map; V=$U; \
+     test \"$W\" = 4294967295 || V=$(cat /proc/sys/fs/overflowuid 2>/dev/null); \
+     facts() { set -- $(ls -ldn \"$1\" 2>/dev/null); M=$1 O=$3 G=$4; }; \
+     ours() { case \"$O\" in \"$U\"|0) ;; *) return 1;; esac; }; \
+     plain() { facts \"$1\"; ours || { T=\"$1 belongs to user ${O:--}\"; return 1; }; \
+     case \"$M\" in ?????w*|????????w*) T=\"others can write $1\"; return 1;; esac; }; \
+     chain() { D=$1; while test \"$D\" != /; do D=${D%/*}; D=${D:-/}; facts \"$D\"; \
+     ours || test \"$O\" = \"$V\" || { T=\"$D belongs to user ${O:--}\"; return 1; }; \
+     case \"$M\" in ?????????[tT]*) ;; ????????w*) T=\"others can write $D\"; return 1;; \
+     ?????w*) test \"$G\" = \"$(id -g)\" && test \"$(id -gn)\" = \"$(id -un)\" || \
+     { T=\"a group can write $D\"; return 1; };; esac; done; }; \
+     right() { test -f \"$1\" && test -x \"$1\" && plain \"${1%/*}\" && \
+     test \"$(($(wc -c < \"$1\")))\" = \"$2\" || return 1; (plain \"$1\") || return 1; \
+     H=$(sha256sum < \"$1\"); test \"${H%% *}\" = \"$3\"; }; \
+     told() { if \"$@\"; then echo yes; else echo no; fi; }";
+
+/// Asks for everything at once, and runs `remote` when nothing is missing: a round trip costs more than all
+/// of it.
 fn look(package: &Package, remote: &Script) -> Script {
     let (alone, folder) = (package.agent_folder(), package.folder());
-    let trainer_size = package.trainer.as_ref().map_or(String::new(), |trainer| trainer.size.to_string());
+    let trainer = package.trainer.as_ref();
     Script::new()
         .set("alone", format!("{alone}/{AGENT}"))
         .set("agent", format!("{folder}/{AGENT}"))
         .set("trainer", format!("{folder}/{TRAINER}"))
+        .set("system", system())
+        .set("loader", package.agent.needs.loader.as_deref().unwrap_or_default())
         .set("agent_size", package.agent.size)
-        .set("trainer_size", trainer_size)
+        .set("agent_hash", &package.agent.sha256)
+        .set("trainer_size", trainer.map_or(String::new(), |trainer| trainer.size.to_string()))
+        .set("trainer_hash", trainer.map_or("", |trainer| trainer.sha256.as_str()))
+        .run(TRUST)
         .run(
-            "echo; echo RANKDECK-HOST; uname -sm; echo \"$HOME\"; \
-             C=\"${RANKDECK_CACHE:-$HOME/.cache/rankdeck}\"; echo \"$C\"; \
+            "echo; echo RANKDECK-HOST; S=$(uname -sm); echo \"$S\"; \
+             L=yes; test -z \"$loader\" || test -e \"$loader\" || L=no; echo \"$L\"; echo \"$HOME\"; \
+             C=\"${RANKDECK_CACHE:-$HOME/.cache/rankdeck}\"; \
+             case \"$C\" in /*) \
+             R=$(cd \"$C\" 2>/dev/null && pwd -P) && C=$R; esac; echo \"$C\"; \
              getconf GNU_LIBC_VERSION 2>/dev/null || echo -; \
-             size() { if test -x \"$1\"; then echo \"$(($(wc -c < \"$1\")))\"; else echo -; fi; }; \
-             set -- \"$(size \"$C/$alone\")\" \"$(size \"$C/$agent\")\" \"$(size \"$C/$trainer\")\"; \
-             printf \"%s\\n\" \"$@\"; \
-             if test \"$2\" = \"$agent_size\" && { test -z \"$trainer_size\" || test \"$3\" = \"$trainer_size\"; }; \
-             then echo RANKDECK-PRESENT; cd; A=\"$C/$agent\"",
+             if test -d \"$C\"; then plain \"$C\" && chain \"$C\"; \
+             command -v sha256sum >/dev/null 2>&1 || T=\"there is no sha256sum\"; fi; \
+             a=no b=no t=no; if test -z \"$T\"; then \
+             b=$(told right \"$C/$agent\" \"$agent_size\" \"$agent_hash\"); \
+             if test $b = yes; then a=yes; else \
+             a=$(told right \"$C/$alone\" \"$agent_size\" \"$agent_hash\"); fi; \
+             if test -n \"$trainer_size\"; then \
+             t=$(told right \"$C/$trainer\" \"$trainer_size\" \"$trainer_hash\"); else t=yes; fi; \
+             for f in \"$alone\" \"$agent\"; do test -d \"$C/${f%/*}\" && plain \"$C/${f%/*}\"; done; fi; \
+             echo \"${T:--}\"; printf \"%s\\n\" $a $b $t; \
+             if test \"$S$L$T$b$t\" = \"${system}yesyesyes\"; then echo RANKDECK-PRESENT; cd; A=\"$C/$agent\"",
         )
         .then(remote)
         .run("else echo RANKDECK-MISSING; fi")
@@ -239,30 +297,47 @@ fn look(package: &Package, remote: &Script) -> Script {
 fn parse(text: &str) -> Option<Found> {
     let mut lines = text.lines().skip_while(|line| *line != "RANKDECK-HOST").skip(1).map(str::trim);
     let mut line = || lines.next();
-    let (system, home, cache, libc) =
-        (line()?.to_string(), line()?.to_string(), line()?.to_string(), line()?.to_string());
-    let sizes = [line()?.parse().ok(), line()?.parse().ok(), line()?.parse().ok()];
-    [PRESENT, MISSING].contains(&line()?).then_some(Found { system, home, cache, libc, sizes })
+    let (system, loader, home) = (line()?.to_string(), line()? == "yes", line()?.to_string());
+    let (cache, libc) = (line()?.to_string(), line()?.to_string());
+    let distrust = Some(line()?).filter(|reason| *reason != "-").map(str::to_owned);
+    let right = [line()? == "yes", line()? == "yes", line()? == "yes"];
+    let whole = [PRESENT, MISSING].contains(&line()?);
+    whole.then_some(Found { system, loader, home, cache, libc, distrust, right })
+}
+
+/// `uname -sm` of hosts that can run this build.
+fn system() -> String {
+    format!("Linux {}", std::env::consts::ARCH)
 }
 
 /// Refuses a host that cannot run this build.
-fn suits(label: &str, found: &Found) -> Result<(), SshError> {
-    let ours = format!("Linux {}", std::env::consts::ARCH);
+fn suits(label: &str, package: &Package, found: &Found) -> Result<(), SshError> {
+    let ours = system();
     if found.system != ours {
         return Err(SshError::lasting(
             format!("{label}: the host is {}, this rankdeck is built for {ours}", found.system),
-            "use a rankdeck built for that system",
+            format!("use hosts of one architecture, or a rankdeck that is built for {}", found.system),
+        ));
+    }
+    let needed = package.glibc().map(|(major, minor)| format!("glibc {major}.{minor} or newer"));
+    if !found.loader {
+        let needed = needed.unwrap_or_else(|| "glibc".into());
+        return Err(SshError::lasting(
+            format!("{label} has no glibc loader; rankdeck's binary needs {needed}"),
+            format!(
+                "the host's C library is another one (musl, as on Alpine): use a host or a container image with {needed}, \
+                 such as Debian, Ubuntu or Rocky"
+            ),
         ));
     }
     let version = found.libc.rsplit(' ').next().and_then(|version| version.split_once('.'));
     let version =
         version.and_then(|(major, minor)| Some((major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?)));
-    if version.is_some_and(|version| version < GLIBC) {
+    if let (Some(version), Some(least), Some(needed)) = (version, package.glibc(), needed)
+        && version < least
+    {
         return Err(SshError::lasting(
-            format!(
-                "{label}: the host has {}, the agent needs glibc {}.{} or newer",
-                found.libc, GLIBC.0, GLIBC.1
-            ),
+            format!("{label} has {}; rankdeck's binary needs {needed}", found.libc),
             "use a host with a newer system, or build rankdeck on one as old as this",
         ));
     }
@@ -272,91 +347,22 @@ fn suits(label: &str, found: &Found) -> Result<(), SshError> {
             "set HOME or RANKDECK_CACHE on the host to an absolute path",
         ));
     }
+    if let Some(reason) = &found.distrust {
+        let hint = match reason.contains("sha256sum") {
+            true => "install coreutils there: programs are trusted by their SHA-256".to_owned(),
+            false => format!(
+                "`chmod go-w` where the folder is yours, or set RANKDECK_CACHE on the host to a folder of your own \
+                 (now {})",
+                found.cache
+            ),
+        };
+        return Err(SshError::lasting(
+            format!("{label}: programs in {} cannot be trusted: {reason}", found.cache),
+            hint,
+        ));
+    }
     Ok(())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::fs;
-    use std::process::Command;
-
-    fn package(folder: &Path, trainer: bool) -> Package {
-        let file = |name: &str, text: &str| {
-            fs::write(folder.join(name), text).unwrap();
-            Image::read(&folder.join(name)).unwrap()
-        };
-        Package { agent: file("a", "agent"), trainer: trainer.then(|| file("t", "trainer")) }
-    }
-
-    #[test]
-    fn looking_finds_what_is_there_by_content() {
-        use std::os::unix::fs::PermissionsExt;
-        let folder = tempfile::tempdir().unwrap();
-        let package = package(folder.path(), true);
-        let cache = folder.path().join("cache dir");
-        let look = |cache: &Path| {
-            let script = look(&package, &Script::new().run("echo \"remote $A\"")).command();
-            let output =
-                Command::new("/bin/sh").args(["-c", &script]).env("RANKDECK_CACHE", cache).output().unwrap();
-            format!("Welcome!\n{}", String::from_utf8(output.stdout).unwrap())
-        };
-        let sizes = |text: &str| parse(text).unwrap().sizes;
-        assert_eq!(sizes(&look(&cache)), [None, None, None]);
-        let own = cache.join(package.folder());
-        fs::create_dir_all(&own).unwrap();
-        fs::write(own.join(AGENT), "agent").unwrap();
-        assert_eq!(sizes(&look(&cache)), [None, None, None], "not executable yet");
-        let executable =
-            |name: &str| fs::set_permissions(own.join(name), fs::Permissions::from_mode(0o755)).unwrap();
-        executable(AGENT);
-        let text = look(&cache);
-        let found = parse(&text).unwrap();
-        assert_eq!((found.sizes, Path::new(&found.cache)), ([None, Some(5), None], cache.as_path()));
-        assert!(suits("node1", &found).is_ok(), "{found:?}");
-        assert!(text.ends_with("RANKDECK-MISSING\n"), "the trainer is missing: {text}");
-        fs::write(own.join(TRAINER), "trainer").unwrap();
-        executable(TRAINER);
-        let text = look(&cache);
-        assert_eq!(sizes(&text), [None, Some(5), Some(7)]);
-        assert!(
-            text.ends_with(&format!("RANKDECK-PRESENT\nremote {}\n", own.join(AGENT).display())),
-            "{text}"
-        );
-        fs::write(own.join(AGENT), "cut").unwrap();
-        assert!(look(&cache).ends_with("RANKDECK-MISSING\n"), "a wrong size is no match");
-    }
-
-    #[test]
-    fn the_folder_depends_on_both_contents() {
-        let folder = tempfile::tempdir().unwrap();
-        let (alone, both) = (package(folder.path(), false), package(folder.path(), true));
-        assert_eq!(alone.folder(), alone.agent_folder());
-        assert_ne!(both.folder(), both.agent_folder());
-        assert_eq!(both.agent_folder(), alone.agent_folder());
-        assert_eq!(alone.folder().len(), 16);
-    }
-
-    #[test]
-    fn unsuitable_hosts_are_named() {
-        let good = Found {
-            system: format!("Linux {}", std::env::consts::ARCH),
-            home: "/h".into(),
-            cache: "/h/c".into(),
-            libc: "glibc 2.36".into(),
-            sizes: [None; 3],
-        };
-        assert!(suits("n", &good).is_ok());
-        let refused = |found: Found| suits("n", &found).unwrap_err().cause.error;
-        assert!(refused(Found { system: "Darwin arm64".into(), ..good.clone() }).contains("Darwin arm64"));
-        assert!(refused(Found { libc: "glibc 2.31".into(), ..good.clone() }).contains("glibc 2.31"));
-        assert!(refused(Found { cache: "x".into(), ..good.clone() }).contains("absolute"));
-        assert!(suits("n", &Found { libc: "-".into(), ..good }).is_ok(), "unknown is tried");
-    }
-
-    #[test]
-    fn half_an_answer_is_none() {
-        assert_eq!(parse("RANKDECK-HOST\nLinux x86_64\n/root\n"), None);
-        assert_eq!(parse(""), None);
-    }
-}
+mod tests;

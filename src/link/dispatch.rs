@@ -41,27 +41,31 @@ pub fn start(
         let live = move || {
             let mut link_io = LinkIo::new(request.node, request.interactive, inbox, events);
             let life = catch_unwind(AssertUnwindSafe(|| match request.host.transport {
-                Transport::Ssh => live(&mut SshTransport::new(links, &request), &mut link_io),
+                Transport::Ssh | Transport::Openssh => {
+                    live(&mut SshTransport::new(links, &request), &mut link_io)
+                }
                 Transport::Local => live(&mut LocalTransport::new(&request), &mut link_io),
                 Transport::Slurm => live(&mut SlurmTransport::new(&request), &mut link_io),
             }));
             // ssh2 panics on some malformed answers of a server; one link's end must not be the console's.
-            let state = life.unwrap_or_else(|_| LinkState::Failed {
-                error: format!(
-                    "{}: the SSH library failed on a malformed answer of the server",
-                    request.host.name
-                ),
-                hint: "this is a defect: please report it with the server's version (`ssh -v`)".into(),
+            let state = life.unwrap_or_else(|_| {
+                LinkState::Failed(HintedError {
+                    error: format!(
+                        "{}: the SSH library failed on a malformed answer of the server",
+                        request.host.name
+                    ),
+                    hint: "this is a defect: please report it with the server's version (`ssh -v`)".into(),
+                })
             });
             link_io.last(state);
         };
         thread::Builder::new().name(format!("link-{node}")).spawn(live).map(drop)
     });
     if let Err(error) = begun {
-        let state = LinkState::Failed {
+        let state = LinkState::Failed(HintedError {
             error: format!("{name}: cannot begin a link: {error}"),
             hint: "raise the limits of processes and open files (`ulimit -u`, `ulimit -n`)".into(),
-        };
+        });
         let _ = failed.try_send((node, LinkEvent::State(state)));
     }
 }
@@ -98,7 +102,7 @@ fn live(transport: &mut dyn AgentTransport, link_io: &mut LinkIo) -> LinkState {
                     || (!ever_ready
                         && (failures >= RETRIES || (failures > 0 && opened.elapsed() >= HOPE))) =>
             {
-                return LinkState::Failed { error: error.cause.error, hint: error.cause.hint };
+                return LinkState::Failed(error.cause);
             }
             Err(error) => error.cause.error,
         };
@@ -154,7 +158,7 @@ fn one_shot(
     match host.transport {
         Transport::Local => return local::call(host, agent, call, one_shot_io),
         Transport::Slurm => return slurm::call(host, agent, call, one_shot_io),
-        Transport::Ssh => {}
+        Transport::Ssh | Transport::Openssh => {}
     }
     let (mut failures, mut furthest) = (0, 0);
     let began = Instant::now();

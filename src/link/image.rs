@@ -1,5 +1,6 @@
 //! A local file that a host is to have, identified by its content.
 
+use super::elf::{self, Needs};
 use rankdeck_types::words;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
@@ -9,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
-/// Hashes of files by path, size and time of change.
-type Hashes = HashMap<(PathBuf, u64, SystemTime), String>;
+/// What is known of files, by path, size and time of change.
+type Seen = HashMap<(PathBuf, u64, SystemTime), (String, Needs)>;
 
 /// One file to have on a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,26 +22,28 @@ pub struct Image {
     pub size: u64,
     /// SHA-256 in hexadecimal.
     pub sha256: String,
+    /// What it needs of a host, if it is a program.
+    pub needs: Needs,
 }
 
 impl Image {
     /// Looks at a file; hashes of unchanged files are kept, since sixteen links want the same one.
     pub fn read(path: &Path) -> io::Result<Image> {
-        static SEEN: Mutex<Option<Hashes>> = Mutex::new(None);
+        static SEEN: Mutex<Option<Seen>> = Mutex::new(None);
         let facts = fs::metadata(path)?;
         let key = (path.to_path_buf(), facts.len(), facts.modified()?);
         // Held while hashing: the other links wait for the one that does it.
         let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = seen.get_or_insert_default();
-        let sha256 = match seen.get(&key) {
-            Some(sha256) => sha256.clone(),
+        let (sha256, needs) = match seen.get(&key) {
+            Some(known) => known.clone(),
             None => {
-                let sha256 = hash(path)?;
-                seen.insert(key, sha256.clone());
-                sha256
+                let known = look(path)?;
+                seen.insert(key, known.clone());
+                known
             }
         };
-        Ok(Image { path: path.to_path_buf(), size: facts.len(), sha256 })
+        Ok(Image { path: path.to_path_buf(), size: facts.len(), sha256, needs })
     }
 
     /// SHA-256 of `size` bytes from `offset`.
@@ -53,13 +56,13 @@ impl Image {
     }
 }
 
-fn hash(path: &Path) -> io::Result<String> {
+fn look(path: &Path) -> io::Result<(String, Needs)> {
     let mut file = File::open(path)?;
     let mut digest = Sha256::new();
     let mut buffer = vec![0; 1 << 20];
     loop {
         match file.read(&mut buffer)? {
-            0 => return Ok(words::hex(&digest.finalize())),
+            0 => return Ok((words::hex(&digest.finalize()), elf::needs(&file))),
             count => digest.update(&buffer[..count]),
         }
     }

@@ -1,10 +1,12 @@
 //! Orders to a link, where its thread can wait for them together with its sockets.
 //!
-//! A bridge task moves orders from the driver's channel into a bounded queue and rings a socket that the thread polls.
-//! Owner: the link's thread holds the [`Inbox`]; the bridge ends with it. Invariants:
-//! - INBOX-1: `Close` and answers always fit; a `Send` beyond [`LIMIT`] is dropped and counted (the core sends again after the next snapshot).
+//! A bridge task moves orders from the driver's channel into a bounded queue and rings a socket that the
+//! thread polls. Owner: the link's thread holds the [`Inbox`]; the bridge ends with it. Invariants:
+//! - INBOX-1: `Close` and answers always fit; a `Send` beyond [`LIMIT`] is dropped and counted (the core
+//!   sends again after the next snapshot).
 //! - The driver never waits for the link's thread.
-//! - INBOX-3: the channel is closed when the link has ended and not before, so that a console that waits for it leaves no order unsent.
+//! - INBOX-3: the channel is closed when the link has ended and not before, so that a console that waits for
+//!   it leaves no order unsent.
 
 use super::LinkCommand;
 use crate::ssh::wait;

@@ -1,13 +1,13 @@
 //! One interface to an agent, whatever the transport: SSH, a local child, a Slurm step, the simulator.
 //!
-//! Owner: each link is one thread; the driver holds its [`LinkHandle`]. A link connects, checks the host key, logs in,
-//! deploys what the host lacks, starts or finds the agent, and then carries frames. It reconnects by itself with
-//! backoff; every (re)connection ends in `Ready`, upon which the core sends `attach`. Closing a link never
-//! touches the run. Invariants:
+//! Owner: each link is one thread; the driver holds its [`LinkHandle`]. A link connects, checks the host key,
+//! logs in, deploys what the host lacks, starts or finds the agent, and then carries frames. It reconnects by
+//! itself with backoff; every (re)connection ends in `Ready`, upon which the core sends `attach`. Closing a
+//! link never touches the run. Invariants:
 //! - The last state that a link reports is `Failed` or `Closed`; after it the link's thread is gone.
 //! - A refused key or host key ends a link; whatever may heal is tried again, without end once it has worked.
-//! - LINK-3: an agent that is silent for [`carry::SILENCE`] (or what `ServerAlive*` of the ssh configuration allow)
-//!   counts as lost; the run is not touched by that.
+//! - LINK-3: an agent that is silent for [`carry::SILENCE`] (or what `ServerAlive*` of the ssh configuration
+//!   allow) counts as lost; the run is not touched by that.
 //! - A link never blocks its driver, and a slow driver never keeps a link from closing.
 
 mod agent_command;
@@ -16,8 +16,10 @@ pub mod carry;
 mod chunked_upload;
 mod deploy;
 mod dispatch;
+mod elf;
 mod image;
 mod inbox;
+mod line_sink;
 mod link_io;
 mod local;
 pub mod random;
@@ -27,20 +29,22 @@ mod slurm;
 pub mod ssh;
 mod transport;
 
-pub use rankdeck_proto::link_event::LinkEvent;
+pub use line_sink::LineSink;
+pub use rankdeck_proto::link::{LinkCommand, LinkEvent};
 
-use rankdeck_proto::message::ConsoleMessage;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::{NodeRank, RunId};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// What to do when no agent serves the run on a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opening {
-    /// Start one: this console launches the run. A run of the same name that another console has launched is refused.
+    /// Start one: this console launches the run. A run of the same name that another console has launched is
+    /// refused.
     Launch,
     /// Start one for a host that is added to a run, whichever console launched it.
     Join,
@@ -65,17 +69,6 @@ pub struct LinkRequest {
     pub trainer_binary: Option<PathBuf>,
     /// The user may be asked (host key, passphrase). Otherwise such a need is a failure with a hint.
     pub interactive: bool,
-}
-
-/// What a link can be told.
-#[derive(Debug)]
-pub enum LinkCommand {
-    /// Send this to the agent. Dropped when the link is not ready (the core sends again after the next snapshot).
-    Send(ConsoleMessage),
-    /// The user's answer to the prompt; `None` refuses.
-    Answer(Option<String>),
-    /// Close and end.
-    Close,
 }
 
 /// The driver's end of a link.
@@ -136,6 +129,10 @@ pub struct AgentCommand {
     pub trainer: Option<PathBuf>,
     /// Files that the host must have first.
     pub uploads: Vec<Upload>,
+    /// Who hears what it prints before its answer, line by line.
+    pub lines: LineSink,
+    /// Bound of the command; `None`: that of a short one.
+    pub within: Option<Duration>,
 }
 
 /// The result of an [`AgentCommand`].
@@ -147,7 +144,8 @@ pub struct AgentReply {
     pub sent: f64,
     /// This machine's clock when it had answered.
     pub received: f64,
-    /// Seconds until the command itself began: what the login shell's start files cost; 0 where there is no login.
+    /// Seconds until the command itself began: what the login shell's start files cost; 0 where there is no
+    /// login.
     pub shell: f64,
     /// Bytes of the uploads that the host lacked.
     pub uploaded: u64,
@@ -169,8 +167,8 @@ impl Links {
         Links { ssh_config: set("RANKDECK_SSH_CONFIG") }
     }
 
-    /// Opens a link. It reports its states and messages through `events`. It ends on [`LinkCommand::Close`], when every
-    /// clone of the handle is dropped, or when nobody receives `events` any more.
+    /// Opens a link. It reports its states and messages through `events`. It ends on [`LinkCommand::Close`],
+    /// when every clone of the handle is dropped, or when nobody receives `events` any more.
     pub fn open(&self, request: LinkRequest, events: mpsc::Sender<(NodeRank, LinkEvent)>) -> LinkHandle {
         let (commands, orders) = mpsc::channel(64);
         let node = request.node;
@@ -178,8 +176,8 @@ impl Links {
         LinkHandle { node, commands }
     }
 
-    /// Runs one agent command on `host`, after deploying the binary and the files that the host lacks. Dropping the
-    /// future calls it off.
+    /// Runs one agent command on `host`, after deploying the binary and the files that the host lacks.
+    /// Dropping the future calls it off.
     pub async fn call(
         &self,
         host: &Host,

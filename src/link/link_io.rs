@@ -86,7 +86,8 @@ impl LinkIo {
         self.state(LinkState::Connecting { attempt });
     }
 
-    /// Waits, at most a second, until the order to close itself is here: whatever was ordered before it is then in the inbox.
+    /// Waits, at most a second, until the order to close itself is here: whatever was ordered before it is
+    /// then in the inbox.
     pub fn await_last_orders(&mut self) {
         let deadline = Instant::now() + Duration::from_secs(1);
         while !self.inbox.closing() {
@@ -98,7 +99,8 @@ impl LinkIo {
         }
     }
 
-    /// Waits `time`; `false` when the order to close arrived. Messages that arrive meanwhile are dropped: there is no agent.
+    /// Waits `time`; `false` when the order to close arrived. Messages that arrive meanwhile are dropped:
+    /// there is no agent.
     pub fn rest(&mut self, time: Duration) -> bool {
         let deadline = Instant::now() + time;
         loop {

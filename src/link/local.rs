@@ -1,7 +1,7 @@
 //! The transport to an agent on this machine: no SSH, the console's own binary, the agent's socket.
 //!
-//! Owner: the link's thread; the short-lived children (`agent probe`, `agent start`, one-shot commands) are its own, bounded by a
-//! deadline, and reaped. The agent itself is nobody's child: it daemonises.
+//! Owner: the link's thread; the short-lived children (`agent probe`, `agent start`, one-shot commands) are
+//! its own, bounded by a deadline, and reaped. The agent itself is nobody's child: it daemonises.
 
 use super::agent_command::{self, ONE_SHOT};
 use super::carry::Pipe;
@@ -9,8 +9,8 @@ use super::link_io::LinkIo;
 use super::random;
 use super::transport::AgentTransport;
 use super::{AgentCommand, AgentReply, LinkRequest, Upload};
-use crate::ssh::exec;
-use crate::ssh::exec::{MAX_OUTPUT, Output};
+use crate::ssh::exec::MAX_OUTPUT;
+use crate::ssh::output::{self, Output};
 use crate::ssh::wait;
 use crate::ssh::wait::Interest;
 use crate::ssh::{Operator, SshError};
@@ -54,16 +54,13 @@ impl AgentTransport for LocalTransport<'_> {
         let agent = &request.agent_binary;
         link_io.starting();
         let probed = run(label, agent, &["agent".into(), "probe".into()], STARTING, link_io, &|out| {
-            exec::after(out, "RANKDECK-PROBE").is_some()
+            output::after(out, "RANKDECK-PROBE").is_some()
         })?;
-        let mut probe = agent_command::read_probe(probed.after("RANKDECK-PROBE"));
-        if let Some(trainer) = &request.trainer_binary {
-            probe.trainer = Some(trainer.display().to_string());
-        }
+        let probe = agent_command::read_probe_here(request, probed.after("RANKDECK-PROBE"));
         let workdir = if request.host.workdir.is_empty() { "." } else { &request.host.workdir };
         let arguments = agent_command::start_arguments(request, workdir);
         let said = run(label, agent, &arguments, STARTING, link_io, &|out| {
-            exec::after(out, "RANKDECK-AGENT").is_some()
+            output::after(out, "RANKDECK-AGENT").is_some()
         })?;
         let answer = said.after("RANKDECK-AGENT");
         let started = agent_command::read_started(label, answer.as_deref(), &said.described(), mending)?;
@@ -79,7 +76,8 @@ impl AgentTransport for LocalTransport<'_> {
     }
 }
 
-/// Copies the uploads of `call` into this machine's cache, runs `rankdeck agent ARGS` here and returns its answer.
+/// Copies the uploads of `call` into this machine's cache, runs `rankdeck agent ARGS` here and returns its
+/// answer.
 pub fn call(
     host: &Host,
     agent: &Path,
@@ -91,7 +89,8 @@ pub fn call(
     answer_of(host, command, &agent.display().to_string(), call, operator)
 }
 
-/// The same with a `command` that runs `rankdeck agent ARGS` somewhere; its cache is taken to be this machine's.
+/// The same with a `command` that runs `rankdeck agent ARGS` somewhere; its cache is taken to be this
+/// machine's.
 pub(super) fn answer_of(
     host: &Host,
     command: Command,
@@ -116,8 +115,12 @@ pub(super) fn answer_of(
     }
     let sent = SystemTime::now();
     let mut running = Running::start(&host.name, command, &call.input)?;
-    let done = |out: &[u8]| agent_command::answer(out).is_some();
-    let output = running.until(&host.name, name, ONE_SHOT, operator, &done)?;
+    let lines = call.lines.reader();
+    let done = |out: &[u8]| {
+        lines.read(out);
+        agent_command::answer(out).is_some()
+    };
+    let output = running.until(&host.name, name, call.within.unwrap_or(ONE_SHOT), operator, &done)?;
     let received = SystemTime::now();
     let text = agent_command::answer(&output.stdout).ok_or_else(|| {
         let what = call.args.first().map(String::as_str).unwrap_or_default();

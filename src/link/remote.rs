@@ -1,7 +1,8 @@
 //! The transport to an agent over SSH.
 //!
-//! Owner: the link's thread owns the session and its channels (SSH-1). The agent's socket is reached by `direct-streamlocal`, which needs
-//! no process on the host; where sshd forbids that, through `rankdeck agent relay` and its marker line.
+//! Owner: the link's thread owns the session and its channels (SSH-1). The agent's socket is reached by
+//! `direct-streamlocal`, which needs no process on the host; where sshd forbids that, through `rankdeck agent
+//! relay` and its marker line.
 
 use super::agent_command::{self, ONE_SHOT};
 use super::carry::{self, Pipe};
@@ -12,18 +13,19 @@ use super::link_io::LinkIo;
 use super::transport::AgentTransport;
 use super::{AgentCommand, AgentReply, LinkRequest, Links, Upload};
 use crate::ssh::connect;
-use crate::ssh::connection::Connection;
 use crate::ssh::exec;
-use crate::ssh::exec::Output;
+use crate::ssh::openssh::Openssh;
+use crate::ssh::output::{self, Output};
+use crate::ssh::pool;
 use crate::ssh::script::Script;
+use crate::ssh::session::{SshChannel, SshSession, Stream};
 use crate::ssh::user_config;
 use crate::ssh::wait;
 use crate::ssh::wait::{Interest, Stall};
 use crate::ssh::{Operator, SshError, quote};
-use rankdeck_types::host::Host;
+use rankdeck_types::host::{Host, Transport};
 use rankdeck_types::probe::Probe;
-use ssh2::Channel;
-use std::io::{self, Read, Write};
+use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -61,20 +63,34 @@ impl AgentTransport for SshTransport<'_> {
         let request = self.request;
         let package =
             Package::read(&request.host.name, &request.agent_binary, request.trainer_binary.as_deref())?;
-        let target = user_config::resolve(&request.host, self.links.ssh_config.as_deref())?;
-        let connection = connect::connect(&target, link_io)?;
+        let session = session(&self.links, &request.host, link_io)?;
         let workdir = if request.host.workdir.is_empty() { "rankdeck" } else { &request.host.workdir };
         let arguments = agent_command::start_arguments(request, workdir);
         let script = Script::new().arguments(&arguments).run("\"$A\" agent probe; exec \"$A\" \"$@\"");
-        let done = |bytes: &[u8]| exec::after(bytes, "RANKDECK-AGENT").is_some();
+        let done = |bytes: &[u8]| output::after(bytes, "RANKDECK-AGENT").is_some();
         let remote = RemoteScript { script: &script, input: &[], done: &done, within: STARTING };
-        let (deployed, output) = deploy::run(&connection, &target, &package, &remote, link_io)?;
+        let (deployed, output) = deploy::run(session.as_ref(), &package, &remote, link_io)?;
         let answer = output.after("RANKDECK-AGENT");
         let started =
-            agent_command::read_started(connection.label(), answer.as_deref(), &output.described(), mending)?;
+            agent_command::read_started(session.label(), answer.as_deref(), &output.described(), mending)?;
         let probe = learn(&deployed, &output);
-        Ok((probe, Box::new(open(connection, &deployed.agent, &started.socket, link_io)?)))
+        // The launch is over for this host; what still waits is one session too many.
+        pool::end(session.target());
+        Ok((probe, Box::new(open(session, &deployed.agent, &started.socket, link_io)?)))
     }
+}
+
+/// A session with a host: one that waits, a new one, or the system's `ssh`.
+fn session(links: &Links, host: &Host, operator: &mut dyn Operator) -> Result<Box<dyn SshSession>, SshError> {
+    let config = links.ssh_config.as_deref();
+    if host.transport == Transport::Openssh {
+        return Ok(Box::new(Openssh::new(host, config)?));
+    }
+    let target = user_config::resolve(host, config)?;
+    Ok(match pool::take(&target) {
+        Some(connection) => Box::new(connection),
+        None => Box::new(connect::connect(&target, operator)?),
+    })
 }
 
 /// What the agent found on the host, with what deployment knows where it said nothing.
@@ -89,64 +105,50 @@ fn learn(deployed: &Deployed, output: &Output) -> Probe {
 
 /// Opens a byte stream to the agent's socket.
 fn open(
-    connection: Connection,
+    session: Box<dyn SshSession>,
     agent: &str,
     socket: &str,
     operator: &mut dyn Operator,
 ) -> Result<SshPipe, SshError> {
-    let deadline = Instant::now() + OPENING;
-    let direct =
-        connection.until(operator, deadline, || connection.session.channel_direct_streamlocal(socket, None));
-    match direct {
-        Ok(channel) => Ok(SshPipe { channel, connection, head: Vec::new(), stderr: Vec::new() }),
-        Err(Stall::Closed) => Err(SshError::closed()),
-        // Forbidden (AllowStreamLocalForwarding no) or unknown to this server.
-        Err(_) => relay(connection, agent, socket, operator),
+    match session.socket(operator, socket, Instant::now() + OPENING)? {
+        Some(stream) => Ok(SshPipe { stream, session, head: Vec::new(), stderr: Vec::new() }),
+        None => relay(session, agent, socket, operator),
     }
 }
 
 /// The detour through a process on the host.
 fn relay(
-    connection: Connection,
+    session: Box<dyn SshSession>,
     agent: &str,
     socket: &str,
     operator: &mut dyn Operator,
 ) -> Result<SshPipe, SshError> {
     let deadline = Instant::now() + OPENING;
     let script = Script::new().arguments(&[agent, "agent", "relay", "--socket", socket]).run("exec \"$@\"");
-    let channel = exec::start(&connection, operator, &script.command(), deadline)?;
+    let mut stream = session.start(operator, &script.command(), deadline)?;
     let mut output = Output::default();
-    let mut buffer = vec![0; 16 << 10];
     let head = loop {
-        let mut moved = false;
-        for (stream, into) in [(0, &mut output.stdout), (1, &mut output.stderr)] {
-            if let Ok(count) = channel.stream(stream).read(&mut buffer) {
-                moved |= count > 0;
-                into.extend_from_slice(&buffer[..count]);
-            }
-        }
-        if let Some(head) = behind_marker(&output.stdout) {
-            break head;
-        }
         let fault = |why: String| {
             SshError::passing(
-                format!("{}: cannot reach the agent at {socket}: {why}", connection.label()),
+                format!("{}: cannot reach the agent at {socket}: {why}", session.label()),
                 "see agent.log in the run directory",
             )
         };
-        if channel.eof() || output.stdout.len() + output.stderr.len() > MAX_NOISE {
+        let moved = exec::listen(stream.as_mut(), &mut output).map_err(|stall| fault(stall.text()))?;
+        if let Some(head) = behind_marker(&output.stdout) {
+            break head;
+        }
+        if stream.ended() || output.stdout.len() > MAX_NOISE {
             return Err(fault(output.described()));
         }
         if !moved {
-            wait::pause(&connection.session, connection.fd(), operator, deadline).map_err(
-                |stall| match stall {
-                    Stall::Closed => SshError::closed(),
-                    stall => fault(stall.text()),
-                },
-            )?;
+            stream.pause(operator, deadline).map_err(|stall| match stall {
+                Stall::Closed => SshError::closed(),
+                stall => fault(stall.text()),
+            })?;
         }
     };
-    Ok(SshPipe { channel, connection, head, stderr: Vec::new() })
+    Ok(SshPipe { stream, session, head, stderr: Vec::new() })
 }
 
 /// What follows the relay's marker line.
@@ -170,24 +172,31 @@ pub fn call(
     operator: &mut dyn Operator,
 ) -> Result<AgentReply, SshError> {
     let package = Package::read(&host.name, agent, call.trainer.as_deref())?;
-    let target = user_config::resolve(host, links.ssh_config.as_deref())?;
-    let connection = connect::connect(&target, operator)?;
+    let session = session(links, host, operator)?;
     let arguments = quote::words(call.args.iter().map(String::as_str));
     let script = Script::new().arguments(&call.args).run("exec \"$A\" agent \"$@\"");
     let uploaded = match call.uploads.as_slice() {
         [] => 0,
-        uploads => upload_missing(&connection, &target, &package, uploads, operator)?,
+        uploads => upload_missing(session.as_ref(), &package, uploads, operator)?,
     };
-    let done = |bytes: &[u8]| agent_command::answer(bytes).is_some();
-    let remote = RemoteScript { script: &script, input: &call.input, done: &done, within: ONE_SHOT };
-    let (deployed, output) = deploy::run(&connection, &target, &package, &remote, operator)?;
+    let lines = call.lines.reader();
+    let done = |bytes: &[u8]| {
+        lines.read(bytes);
+        agent_command::answer(bytes).is_some()
+    };
+    let within = call.within.unwrap_or(ONE_SHOT);
+    let remote = RemoteScript { script: &script, input: &call.input, done: &done, within };
+    let (deployed, output) = deploy::run(session.as_ref(), &package, &remote, operator)?;
     let text = agent_command::answer(&output.stdout).ok_or_else(|| {
         let what = call.args.first().map(String::as_str).unwrap_or_default();
         SshError::lasting(
             format!("{}: rankdeck agent {what} failed: {}", host.name, output.described()),
-            format!("try it there: `{} {} agent {arguments}`", target.command(), deployed.agent),
+            format!("try it there: `{} {} agent {arguments}`", session.by_hand(), deployed.agent),
         )
     })?;
+    if output.closed {
+        session.keep();
+    }
     Ok(AgentReply {
         text,
         sent: agent_command::seconds(output.sent),
@@ -200,8 +209,7 @@ pub fn call(
 
 /// Sends what the host lacks of `uploads`; returns the number of bytes.
 fn upload_missing(
-    connection: &Connection,
-    target: &user_config::SshTarget,
+    session: &dyn SshSession,
     package: &Package,
     uploads: &[Upload],
     operator: &mut dyn Operator,
@@ -213,34 +221,34 @@ fn upload_missing(
          then echo \"RANKDECK-SIZE $(($(wc -c < \"$D/$f\")))\"; else echo \"RANKDECK-SIZE -\"; fi; done; \
          echo RANKDECK-SIZES",
     );
-    let done = |bytes: &[u8]| exec::after(bytes, "RANKDECK-SIZES").is_some();
+    let done = |bytes: &[u8]| output::after(bytes, "RANKDECK-SIZES").is_some();
     let remote = RemoteScript { script: &script, input: &[], done: &done, within: STARTING };
-    let (deployed, output) = deploy::run(connection, target, package, &remote, operator)?;
+    let (deployed, output) = deploy::run(session, package, &remote, operator)?;
     let said = String::from_utf8_lossy(&output.stdout);
     let sizes: Vec<Option<u64>> = said
         .lines()
         .filter_map(|line| line.strip_prefix("RANKDECK-SIZE "))
         .map(|size| size.trim().parse().ok())
         .collect();
-    let mut uploader = Uploader::new(target);
+    let mut uploader = Uploader::new(session);
     for (index, file) in uploads.iter().enumerate() {
         let image = Image::read(&file.path).map_err(|error| {
             SshError::lasting(
-                format!("{}: cannot read {}: {error}", connection.label(), file.path.display()),
+                format!("{}: cannot read {}: {error}", session.label(), file.path.display()),
                 "it was there a moment ago: was it moved or rebuilt?",
             )
         })?;
         if sizes.get(index) != Some(&Some(image.size)) {
-            uploader.file(connection, &image, &deployed.cache, &file.folder, &file.name, operator)?;
+            uploader.file(&image, &deployed.cache, &file.folder, &file.name, operator)?;
         }
     }
     Ok(uploader.sent)
 }
 
-/// A channel to an agent. The channel comes first: it must be dropped before its session.
+/// A stream to an agent. It comes first: it must be dropped before its session.
 struct SshPipe {
-    channel: Channel,
-    connection: Connection,
+    stream: Box<dyn SshChannel>,
+    session: Box<dyn SshSession>,
     /// Bytes that came with the relay's marker.
     head: Vec<u8>,
     stderr: Vec<u8>,
@@ -256,24 +264,25 @@ impl Pipe for SshPipe {
         }
         // Both streams share one window: unread complaints would stop the messages.
         let mut scrap = [0; 1024];
-        while let Ok(count) = self.channel.stderr().read(&mut scrap)
+        while let Ok(count) = self.stream.read(Stream::Error, &mut scrap)
             && count > 0
         {
             self.stderr.extend_from_slice(&scrap[..count]);
             let surplus = self.stderr.len().saturating_sub(MAX_STDERR);
             self.stderr.drain(..surplus);
         }
-        match self.channel.read(buffer)? {
-            0 if !self.channel.eof() => Err(io::ErrorKind::WouldBlock.into()),
+        match self.stream.read(Stream::Output, buffer)? {
+            0 if !self.stream.over() => Err(io::ErrorKind::WouldBlock.into()),
             count => Ok(count),
         }
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let deadline = Instant::now() + WRITING;
-        // Repeated until it is through, with nothing read in between: libssh2 cannot stand other calls in the middle of a packet.
+        // Repeated until it is through, with nothing read in between: libssh2 cannot stand other calls in the
+        // middle of a packet.
         loop {
-            match self.channel.write(bytes) {
+            match self.stream.write(bytes) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 done => return done,
             }
@@ -284,18 +293,16 @@ impl Pipe for SshPipe {
                     format!("nothing could be sent for {} s", WRITING.as_secs()),
                 ));
             }
-            wait::poll(&[wait::interest(&self.connection.session, self.connection.fd())], deadline - now)?;
+            wait::poll(&[self.stream.interest(false)], deadline - now)?;
         }
     }
 
     fn interest(&self, pending: bool) -> Interest {
-        let mut interest = wait::interest(&self.connection.session, self.connection.fd());
-        interest.write |= pending;
-        interest
+        self.stream.interest(pending)
     }
 
     fn silence(&self) -> Duration {
-        self.connection.target.silence.unwrap_or(carry::SILENCE)
+        self.session.target().silence.unwrap_or(carry::SILENCE)
     }
 
     fn complaint(&mut self) -> String {

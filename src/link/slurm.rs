@@ -1,10 +1,11 @@
 //! The transport to an agent on a node of a Slurm allocation: `srun` instead of SSH.
 //!
-//! Two kinds of steps, both with `--overlap`, since a second step in an allocation waits for the first otherwise:
-//! - the *agent step* starts the agent and stays until the agent has ended, since Slurm may kill whatever a finished
-//!   step leaves (`proctrack/cgroup`);
-//! - the *relay step* copies between its standard streams and the agent's socket; the link owns it and may end it at any
-//!   time.
+//! Two kinds of steps, both with `--overlap`, since a second step in an allocation waits for the first
+//! otherwise:
+//! - the *agent step* starts the agent and stays until the agent has ended, since Slurm may kill whatever a
+//!   finished step leaves (`proctrack/cgroup`);
+//! - the *relay step* copies between its standard streams and the agent's socket; the link owns it and may
+//!   end it at any time.
 //!
 //! Owner: the link's thread. Invariants:
 //! - The agent step's `srun` is never signalled: a signal to srun is SIGKILL for everything in the step, at
@@ -20,7 +21,7 @@ use super::link_io::LinkIo;
 use super::local;
 use super::transport::AgentTransport;
 use super::{AgentCommand, AgentReply, LinkRequest};
-use crate::ssh::exec;
+use crate::ssh::output;
 use crate::ssh::wait::Interest;
 use crate::ssh::{Operator, SshError};
 use rankdeck_proto::lines;
@@ -40,7 +41,8 @@ const STARTING: Duration = Duration::from_secs(60);
 /// How long a relay step may take to end by itself.
 const ENDING: Duration = Duration::from_secs(1);
 
-/// What a step of ours must not inherit: options of the job's own steps that `srun` would read from the environment.
+/// What a step of ours must not inherit: options of the job's own steps that `srun` would read from the
+/// environment.
 fn is_option_of_srun(name: &str) -> bool {
     const PREFIXES: [&str; 9] = [
         "SLURM_NTASKS",
@@ -122,15 +124,12 @@ impl AgentTransport for SlurmTransport<'_> {
             });
         }
         let mut running = local::Running::start(&host.name, command, &[])?;
-        let done = |out: &[u8]| exec::after(out, "RANKDECK-AGENT").is_some();
+        let done = |out: &[u8]| output::after(out, "RANKDECK-AGENT").is_some();
         let said = running.until(&host.name, "srun", STARTING, link_io, &done);
         // Answered or not: the step is Slurm's from here on.
         self.agent_steps.extend(running.release());
         let said = said?;
-        let mut probe = agent_command::read_probe(said.after("RANKDECK-PROBE"));
-        if let Some(trainer) = &request.trainer_binary {
-            probe.trainer = Some(trainer.display().to_string());
-        }
+        let probe = agent_command::read_probe_here(request, said.after("RANKDECK-PROBE"));
         let answer = said.after("RANKDECK-AGENT");
         let started = agent_command::read_started(&host.name, answer.as_deref(), &said.described(), mending)?;
         let relay_step = RelayStep::start(host, agent, &started.socket).map_err(|error| {
@@ -159,7 +158,8 @@ pub fn call(
     local::answer_of(host, command, "srun", call, operator)
 }
 
-/// A step that copies bytes to an agent. Standard input and output of its `srun` are the two directions of one socket.
+/// A step that copies bytes to an agent. Standard input and output of its `srun` are the two directions of
+/// one socket.
 struct RelayStep {
     child: Child,
     stream: UnixStream,

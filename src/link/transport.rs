@@ -7,8 +7,8 @@ use rankdeck_types::probe::Probe;
 
 /// Reaches the agent of one link.
 pub trait AgentTransport {
-    /// Connects, deploys, and finds or starts the agent. `mending`: it has worked before, so a refusal of the agent
-    /// counts as passing.
+    /// Connects, deploys, and finds or starts the agent. `mending`: it has worked before, so a refusal of the
+    /// agent counts as passing.
     fn reach_agent(
         &mut self,
         link_io: &mut LinkIo,

@@ -3,6 +3,8 @@
 use crate::run_entry::RunEntry;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::probe::Probe;
+use rankdeck_types::setup::Setup;
+use rankdeck_types::variables::Values;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,15 +20,24 @@ pub struct Question {
     /// The ranks' program; empty: the built-in trainer.
     #[serde(default)]
     pub command: Vec<String>,
-    /// Shell line before each rank.
-    #[serde(default)]
-    pub prelude: Option<String>,
+    /// What comes before each rank.
+    #[serde(default, flatten)]
+    pub setup: Setup,
     /// Environment of the ranks.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
+    /// Variables of the ranks whose values come from the console.
+    #[serde(default, skip_serializing_if = "Values::is_empty")]
+    pub variables: Values,
     /// libtorch as in hosts.toml.
     #[serde(default)]
     pub libtorch: Option<String>,
+    /// Packages that the ranks' script imports, where the console knows it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub imports: Vec<String>,
+    /// An environment in Python that the built-in trainer will make.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<EnvQuestion>,
     /// Hash of the code that ranks will run in; `None`: they run in the working folder.
     #[serde(default)]
     pub code: Option<String>,
@@ -53,6 +64,35 @@ pub struct Question {
     pub patience_ms: u64,
 }
 
+/// An environment that the built-in trainer's Python worker makes.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct EnvQuestion {
+    /// `env.python`.
+    pub python: String,
+    /// `env.id`.
+    pub id: String,
+    /// It is a game of ale-py.
+    pub atari: bool,
+}
+
+/// What was found of such an environment.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EnvFindings {
+    /// Why the interpreter does not run.
+    pub no_python: Option<String>,
+    /// `sys.executable`.
+    pub executable: String,
+    /// Packages that are not there.
+    pub missing: Vec<String>,
+    /// What Gymnasium says when it cannot be made.
+    pub error: Option<String>,
+    /// Its actions are discrete.
+    pub discrete: Option<bool>,
+    /// Its observations are images.
+    pub image: Option<bool>,
+}
+
 /// What was found.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Findings {
@@ -64,7 +104,7 @@ pub struct Findings {
     pub probe: Probe,
     /// The user that ranks would run as.
     pub user: String,
-    /// Kernel release.
+    /// Release of the kernel, as `uname -r` prints it.
     pub kernel: String,
     /// Runs under the working folder.
     pub runs: Vec<RunEntry>,
@@ -76,7 +116,7 @@ pub struct Findings {
     pub gpus: Vec<GpuFinding>,
     /// The working folder.
     pub disk: Disk,
-    /// `/dev/shm`.
+    /// Room on `/dev/shm`, which data loaders need.
     pub shm: Disk,
     /// Limits of this user's processes.
     pub limits: Limits,
@@ -90,12 +130,25 @@ pub struct Findings {
     pub listened: Option<Listened>,
     /// Hosts that were connected to.
     pub reached: Vec<Reached>,
+    /// The environment that was asked about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<EnvFindings>,
+    /// What only this machine says of itself.
+    #[serde(default)]
+    pub machine: String,
+    /// Why what comes before each rank fails: the last words of its shell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub setup: Option<String>,
     /// The ranks' program.
     pub program: Option<Program>,
     /// Where libtorch is for the built-in trainer, or why there is none.
     pub libtorch: Option<Result<String, HintedError>>,
     /// Its version, when its folder tells.
     pub libtorch_version: Option<String>,
+    /// Whether the built-in trainer can compute on the GPUs here: what it said, or why not. `None`: it was
+    /// not asked, or cannot be (an older trainer).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_check: Option<Result<String, HintedError>>,
     /// Will ranks outlive the login that starts them?
     pub session: Session,
     /// What the ranks will run.
@@ -105,7 +158,7 @@ pub struct Findings {
 /// A GPU and who uses it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct GpuFinding {
-    /// NVML index.
+    /// Index of the GPU as NVML counts.
     pub index: u32,
     /// Product name.
     pub name: String,
@@ -120,7 +173,7 @@ pub struct GpuFinding {
 /// A process on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct GpuProcess {
-    /// Process id.
+    /// Process id on its host.
     pub pid: u32,
     /// Bytes that it holds there.
     pub bytes: u64,
@@ -148,7 +201,7 @@ pub struct Disk {
 /// Soft limits; `None`: unlimited.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Limits {
-    /// Open files.
+    /// Soft limit of open files (`ulimit -n`).
     pub open_files: Option<u64>,
     /// Processes.
     pub processes: Option<u64>,
@@ -229,10 +282,10 @@ pub struct Reached {
     pub error: Option<String>,
 }
 
-/// What was found.
+/// The program of `launch.command` as a host sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Program {
-    /// Its path.
+    /// The program as an absolute path.
     pub path: Option<String>,
     /// Why there is none.
     pub error: Option<String>,
@@ -242,12 +295,24 @@ pub struct Program {
     pub script_exists: bool,
     /// What the interpreter said.
     pub python: Option<Python>,
+    /// Why nothing is known of it before the launch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub later: Option<String>,
 }
 
 /// A Python interpreter.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Python {
-    /// `3.11.2`.
+    /// `sys.executable`.
+    #[serde(default)]
+    pub executable: String,
+    /// Packages that the script imports and that are not there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
+    /// `sys.prefix`: the environment that it belongs to.
+    #[serde(default)]
+    pub prefix: String,
+    /// Version of the interpreter, such as `3.11.2`.
     pub version: String,
     /// Version of its torch package.
     pub torch: Option<String>,

@@ -5,6 +5,7 @@
 //! differ. What could not be read is left empty and named in [`Inspection::notes`]; a missing answer is a
 //! finding of its own. Compatibility: fields are only ever added, with `#[serde(default)]`.
 
+use crate::message::CollectiveCall;
 use rankdeck_types::ids::Rank;
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +16,7 @@ pub const HOLDS_GIL: &str = "holds the interpreter lock";
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Inspection {
-    /// The rank.
+    /// The rank that was looked at.
     pub rank: Rank,
     /// Its process id on the host, `None` before it was spawned or after it ended.
     pub pid: Option<u32>,
@@ -24,9 +25,16 @@ pub struct Inspection {
     /// What the main thread waits for, in words: `read on a pipe from pid 123 (env worker)`; `None` when it
     /// runs or nobody knows.
     pub blocked_on: Option<String>,
+    /// The same where it has a name: what its main thread, or a child that it waits for, is blocked on.
+    pub obstacle: Option<Obstacle>,
+    /// The interpreter lock is held by a thread that is inside C code and computes.
+    pub computes_in_c: bool,
+    /// Processes at the other end of what the main thread waits for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub awaits: Vec<u32>,
     /// Stacks, main thread first.
     pub threads: Vec<ThreadStack>,
-    /// Its descendants.
+    /// Its live descendants.
     pub children: Vec<Child>,
     /// Its TCP connections.
     pub sockets: Vec<Socket>,
@@ -44,6 +52,117 @@ pub struct Inspection {
     pub notes: Vec<String>,
     /// How long looking took, ms.
     pub took_ms: u64,
+}
+
+/// What a thread is blocked on, where that has a name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Obstacle {
+    /// A lock on a file (flock, fcntl).
+    FileLock {
+        /// The file.
+        path: String,
+        /// Who holds it, as far as the kernel tells.
+        holders: Vec<Holder>,
+    },
+    /// A named pipe.
+    Fifo {
+        /// Its path.
+        path: String,
+        /// It would read; otherwise it would write.
+        reads: bool,
+        /// Nobody has the other end open.
+        opening: bool,
+    },
+    /// The answer of a name server.
+    NameServer {
+        /// Its address.
+        server: String,
+        /// The name that was asked for, empty when unknown.
+        name: String,
+    },
+    /// The other end of a TCP connection.
+    Connection {
+        /// Its address.
+        peer: String,
+        /// The process that has it, when that is on this host.
+        owner: Option<Holder>,
+    },
+    /// The other end of a pipe or a local socket.
+    Pipe {
+        /// Who has it; empty when nobody else does.
+        ends: Vec<Holder>,
+        /// It would read; otherwise it would write.
+        reads: bool,
+    },
+    /// The end of a child.
+    Child {
+        /// The child.
+        process: Holder,
+    },
+}
+
+/// A process that another one waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Holder {
+    /// Process id on the host.
+    pub pid: u32,
+    /// Start of its command line.
+    pub name: String,
+    /// State letter.
+    pub state: char,
+    /// What it does, in short: a system call, or its state in words; empty when unknown.
+    pub does: String,
+    /// It belongs to the run.
+    pub ours: bool,
+}
+
+impl Holder {
+    /// `pid 7 (sleep 1000: clock_nanosleep), not of this run`.
+    pub fn words(&self) -> String {
+        let does = if self.does.is_empty() { String::new() } else { format!(": {}", self.does) };
+        let whose = if self.ours { "" } else { ", not of this run" };
+        format!("pid {} ({}{does}){whose}", self.pid, self.name)
+    }
+}
+
+impl Obstacle {
+    /// What it is, as the end of "waits for".
+    pub fn words(&self) -> String {
+        let list = |holders: &[Holder]| holders.iter().map(Holder::words).collect::<Vec<_>>().join(", ");
+        match self {
+            Obstacle::FileLock { path, holders } if holders.is_empty() => format!("a lock on {path}"),
+            Obstacle::FileLock { path, holders } => format!("a lock on {path}, held by {}", list(holders)),
+            Obstacle::Fifo { path, reads: true, opening: true } => {
+                format!("somebody to open the FIFO {path} for writing")
+            }
+            Obstacle::Fifo { path, opening: true, .. } => {
+                format!("somebody to open the FIFO {path} for reading")
+            }
+            Obstacle::Fifo { path, reads: true, .. } => format!("data from the FIFO {path}"),
+            Obstacle::Fifo { path, .. } => format!("room in the FIFO {path}"),
+            Obstacle::NameServer { server, name } if name.is_empty() => {
+                format!("an answer of the name server {server}")
+            }
+            Obstacle::NameServer { server, name } => {
+                format!("an answer of the name server {server} about {name}")
+            }
+            Obstacle::Connection { peer, owner: None } => format!("{peer} to answer"),
+            Obstacle::Connection { peer, owner: Some(owner) } => {
+                format!("{peer} to answer: {}", owner.words())
+            }
+            Obstacle::Pipe { ends, reads: true } if ends.is_empty() => {
+                "data from a pipe that nobody else has open".into()
+            }
+            Obstacle::Pipe { ends, reads: true } => format!("data from {}", list(ends)),
+            Obstacle::Pipe { ends, .. } if ends.is_empty() => {
+                "room in a pipe that nobody else has open".into()
+            }
+            Obstacle::Pipe { ends, .. } => format!("{} to read from a pipe", list(ends)),
+            Obstacle::Child { process } => format!("the end of its child {}", process.words()),
+        }
+    }
 }
 
 /// What the kernel says about the main thread.
@@ -68,10 +187,13 @@ pub struct OsState {
     pub oom_kills: u64,
     /// Process that traces it (a debugger), 0 for none.
     pub tracer: u32,
-    /// Threads.
+    /// How many threads the process has.
     pub threads: u32,
     /// CPU time that its threads used while the agent looked, ms.
     pub cpu_ms_moved: u64,
+    /// It sleeps, and wakes by itself after so many ms; `None` when it does not sleep or nobody knows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sleep_left_ms: Option<u64>,
 }
 
 /// The stack of one thread.
@@ -80,7 +202,7 @@ pub struct OsState {
 pub struct ThreadStack {
     /// Thread id on the host.
     pub tid: u32,
-    /// Its name.
+    /// The thread's name as the kernel has it.
     pub name: String,
     /// How the stack was read.
     pub how: How,
@@ -101,7 +223,7 @@ pub enum How {
     Kernel,
 }
 
-/// One frame.
+/// A stack frame of a native or Python stack.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Frame {
@@ -147,7 +269,7 @@ pub struct Socket {
     pub last_received_ms: u32,
     /// Milliseconds since data went out.
     pub last_sent_ms: u32,
-    /// Retransmissions of the oldest segment in a row; from 2 on the road is in doubt.
+    /// Retransmissions of the oldest segment in a row; from 2 on the network is in doubt.
     pub retransmits: u32,
     /// Doublings of the retransmission timer.
     pub backoff: u32,
@@ -197,14 +319,9 @@ pub struct GroupView {
     pub enqueued: u64,
     /// Number of the collective completed last; with asynchronous works, the last one waited for.
     pub completed: u64,
-    /// Name of the one called last.
-    pub op: String,
-    /// Its elements on this rank.
-    pub count: u64,
-    /// Its element type.
-    pub dtype: String,
-    /// `file:line` of the user's code that called it.
-    pub call_site: String,
+    /// The one called last; its site is in the user's code.
+    #[serde(flatten)]
+    pub call: CollectiveCall,
     /// Milliseconds since it was called (while inside), else since it was completed.
     pub age_ms: u64,
     /// Hash over (op, count, dtype) of all calls so far: equal on all members at equal `enqueued`, or one of
@@ -216,18 +333,11 @@ pub struct GroupView {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RecentCall {
-    /// Group.
-    pub group: String,
     /// Number in its group.
     pub seq: u64,
-    /// Name.
-    pub op: String,
-    /// Elements on this rank, summed over its inputs.
-    pub count: u64,
-    /// Element type.
-    pub dtype: String,
     /// `scheduled`, `started`, `completed`.
     pub state: String,
-    /// `file:line` of the caller, empty when unknown.
-    pub call_site: String,
+    /// What was passed to it; elements are summed over its inputs.
+    #[serde(flatten)]
+    pub call: CollectiveCall,
 }

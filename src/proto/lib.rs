@@ -6,7 +6,11 @@
 //! inspection    a close look at one rank
 //! examination   what a preflight asks a host, and what it found
 //! run_entry     runs that a host knows
+//! files         files of runs on a host
+//! fleet         what a host tells of itself while somebody looks at all hosts
+//! search        a search in the logs that a host keeps
 //! status_page   the mapped file in which a rank shows its state
+//! secret        what the ranks of one generation know each other by
 //! lines         bytes as lines of text, for transports that carry nothing else
 //! pack          a folder as one file, named by its content
 //! folders       folders that the console and the agent find alike
@@ -15,13 +19,17 @@
 
 pub mod clock;
 pub mod examination;
+pub mod files;
+pub mod fleet;
 pub mod folders;
 pub mod frame;
 pub mod inspection;
 pub mod lines;
-pub mod link_event;
+pub mod link;
 pub mod message;
 pub mod pack;
 pub mod run_entry;
+pub mod search;
+pub mod secret;
 pub mod status_page;
 pub mod tfrecord;

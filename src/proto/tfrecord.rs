@@ -50,7 +50,7 @@ pub enum Next<'a> {
     Record(&'a [u8], usize),
     /// Not whole yet.
     Partial,
-    /// No record.
+    /// A record's length or checksum is wrong.
     Broken,
 }
 

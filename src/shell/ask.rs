@@ -1,10 +1,12 @@
 //! Questions of links, asked on the controlling terminal while no screen is up.
 //!
 //! Owner: one thread, so that the questions of several hosts come one after the other. It may stay blocked on
-//! the terminal when the console ends; [`restore`] then gives the terminal its echo back.
+//! the terminal when the console ends; [`restore`] then gives the terminal its echo back. A server's words
+//! are cleaned before they are shown (TERM-1 and TERM-2 of [`super::stderr`]).
 
 use rankdeck_types::ids::NodeRank;
 use rankdeck_types::link_state::Prompt;
+use rankdeck_types::words::clean;
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Write};
 use std::sync::OnceLock;
@@ -42,15 +44,27 @@ impl Asker {
 /// Asks on `/dev/tty` and waits for the answer; `None` without a terminal or at its end.
 pub fn on_terminal(host: &str, prompt: &Prompt) -> Option<String> {
     remember_modes();
+    let text = question(host, prompt);
     match prompt {
-        Prompt::UnknownHostKey { host: asked, key_type, fingerprint } => {
-            let text = format!(
-                "host {host}: the key of {asked} is not known\n  {key_type} {fingerprint}\naccept and remember it? (yes/no) "
-            );
+        Prompt::UnknownHostKey { .. } => {
             line(&text).ok().filter(|answer| answer.eq_ignore_ascii_case("yes")).map(|_| "yes".to_owned())
         }
-        Prompt::Passphrase { key } => secret(&format!("host {host}: passphrase of {key}: ")),
-        Prompt::Password { account, text } => secret(&format!("host {host}: {account}: {text} ")),
+        Prompt::Passphrase { .. } | Prompt::Password { .. } => secret(&text),
+    }
+}
+
+/// What is shown before the answer.
+fn question(host: &str, prompt: &Prompt) -> String {
+    let host = clean(host);
+    match prompt {
+        Prompt::UnknownHostKey { host: asked, key_type, fingerprint } => format!(
+            "host {host}: the key of {} is not known\n  {} {}\naccept and remember it? (yes/no) ",
+            clean(asked),
+            clean(key_type),
+            clean(fingerprint)
+        ),
+        Prompt::Passphrase { key } => format!("host {host}: passphrase of {}: ", clean(key)),
+        Prompt::Password { account, text } => format!("host {host}: {}: {} ", clean(account), clean(text)),
     }
 }
 
@@ -84,5 +98,29 @@ pub fn restore() {
     if let Some(modes) = MODES.get() {
         // SAFETY: `modes` is a valid termios for the call.
         unsafe { libc::tcsetattr(0, libc::TCSANOW, modes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// TERM-1, TERM-2.
+    #[test]
+    fn a_servers_question_is_one_clean_line() {
+        let evil = "\x1b]0;title\x07\x1b[2JPIN:\nstopped: verified\r\u{9b}31m";
+        let prompts = [
+            (Prompt::Password { account: evil.into(), text: evil.into() }, 1),
+            (Prompt::Passphrase { key: evil.into() }, 1),
+            (
+                Prompt::UnknownHostKey { host: evil.into(), key_type: evil.into(), fingerprint: evil.into() },
+                3,
+            ),
+        ];
+        for (prompt, lines) in prompts {
+            let text = question(evil, &prompt);
+            assert_eq!(text.lines().count(), lines, "{text:?}");
+            assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+        }
     }
 }

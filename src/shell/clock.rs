@@ -17,7 +17,7 @@ impl Clock {
         Clock { origin: Instant::now() }
     }
 
-    /// Now.
+    /// Time since the console began.
     pub fn now(&self) -> Timestamp {
         Timestamp(self.origin.elapsed().as_millis() as u64)
     }
@@ -37,6 +37,11 @@ pub fn time_of_day(time: WallTime) -> String {
         |_| "--:--:--".to_owned(),
         |at| at.to_zoned(jiff::tz::TimeZone::system()).strftime("%H:%M:%S").to_string(),
     )
+}
+
+/// What local clocks are ahead of UTC now, seconds.
+pub fn utc_offset_s() -> i64 {
+    jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::system()).offset().seconds().into()
 }
 
 /// The earlier of two deadlines.

@@ -2,12 +2,13 @@
 
 use super::clock::time_of_day;
 use super::line_writer::LineWriter;
+use super::stderr;
 use rankdeck_core::model::Model;
 use rankdeck_core::report::{Report, ReportBody, RestartState, Severity, VerdictReport};
+use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::Timestamp;
 use rankdeck_types::link_state::LinkState;
-use rankdeck_types::words::{clean, count, duration, plural, rate};
-use std::io::Write;
+use rankdeck_types::words::{clean, clean_output, count, duration, plain_json, plural, rate};
 
 /// Least time between two progress lines of the plain form.
 pub const PROGRESS_MS: u64 = 2000;
@@ -15,7 +16,7 @@ pub const PROGRESS_MS: u64 = 2000;
 /// The form of lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// For people.
+    /// Lines for people.
     Plain {
         /// The ranks' log lines too.
         logs: bool,
@@ -24,10 +25,26 @@ pub enum Form {
     Json,
 }
 
-/// Prints reports.
+/// How much is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// Least time between two lines of progress, and between two of metrics, ms; `None`: the form's own.
+    pub every_ms: Option<u64>,
+    /// Only the start, verdicts, restarts and the end.
+    pub quiet: bool,
+}
+
+impl Pace {
+    /// As a form has it.
+    pub const USUAL: Pace = Pace { every_ms: None, quiet: false };
+}
+
+/// Prints reports as lines or as JSON.
 #[derive(Debug)]
 pub struct Printer {
     form: Form,
+    pace: Pace,
+    metrics_at: Option<Timestamp>,
     output: LineWriter,
     progress_at: Option<Timestamp>,
 }
@@ -46,7 +63,37 @@ pub enum Line {
 impl Printer {
     /// A printer to stdout.
     pub fn new(form: Form) -> std::io::Result<Printer> {
-        Ok(Printer { form, output: LineWriter::new(std::io::stdout())?, progress_at: None })
+        Printer::paced(form, Pace::USUAL)
+    }
+
+    /// The same at a pace.
+    pub fn paced(form: Form, pace: Pace) -> std::io::Result<Printer> {
+        let output = LineWriter::new(std::io::stdout())?;
+        Ok(Printer { form, pace, metrics_at: None, output, progress_at: None })
+    }
+
+    /// Whether it is left out, by the pace that was asked for.
+    fn is_left_out(&mut self, now: Timestamp, body: &ReportBody) -> bool {
+        let told = match body {
+            ReportBody::Progress { .. } => Some(&mut self.progress_at),
+            ReportBody::Metrics { .. } => Some(&mut self.metrics_at),
+            _ => None,
+        };
+        if self.pace.quiet {
+            return !matches!(
+                body,
+                ReportBody::RunStarted { .. }
+                    | ReportBody::Verdict(_)
+                    | ReportBody::Restart { .. }
+                    | ReportBody::RunFinished { .. }
+            );
+        }
+        let (Some(told), Some(every_ms)) = (told, self.pace.every_ms) else { return false };
+        if told.is_some_and(|at| now.since(at) < every_ms) {
+            return true;
+        }
+        *told = Some(now);
+        false
     }
 
     /// The form.
@@ -56,12 +103,16 @@ impl Printer {
 
     /// Prints a report; `model` is the state after it.
     pub fn report(&mut self, now: Timestamp, report: &Report, model: &Model) {
+        if self.is_left_out(now, &report.body) {
+            failed_host(report, model).into_iter().for_each(|line| self.put(line));
+            return;
+        }
         let lines = match self.form {
             Form::Json => json(report),
             Form::Plain { logs } => {
                 match report.body {
                     ReportBody::Log { .. } if !logs => return,
-                    ReportBody::Progress { .. } => {
+                    ReportBody::Progress { .. } if self.pace.every_ms.is_none() => {
                         if self.progress_at.is_some_and(|at| now.since(at) < PROGRESS_MS) {
                             return;
                         }
@@ -74,22 +125,21 @@ impl Printer {
         };
         let trouble = failed_host(report, model);
         for line in lines.into_iter().chain(trouble) {
-            match line {
-                Line::Out(line) => self.output.line(line),
-                Line::Gauge(line) => self.output.gauge(line),
-                Line::Err(line) => note(&line),
-            }
+            self.put(line);
+        }
+    }
+
+    fn put(&mut self, line: Line) {
+        match line {
+            Line::Out(line) => self.output.line(line),
+            Line::Gauge(line) => self.output.gauge(line),
+            Line::Err(line) => stderr::line(&line),
         }
     }
 }
 
-/// One line for people on stderr.
-pub fn note(text: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{text}");
-}
-
 fn json(report: &Report) -> Vec<Line> {
-    match serde_json::to_string(report) {
+    match serde_json::to_string(report).map(|line| plain_json(&line)) {
         Ok(line) if matches!(report.body, ReportBody::Log { .. }) => vec![Line::Gauge(line)],
         Ok(line) => vec![Line::Out(line)],
         Err(error) => vec![Line::Err(format!("error: a report is no JSON: {error}"))],
@@ -99,7 +149,7 @@ fn json(report: &Report) -> Vec<Line> {
 fn failed_host(report: &Report, model: &Model) -> Vec<Line> {
     let ReportBody::Host { node_rank, host, .. } = &report.body else { return Vec::new() };
     match model.hosts.get(node_rank.index()).map(|host| &host.link) {
-        Some(LinkState::Failed { error, hint }) => {
+        Some(LinkState::Failed(HintedError { error, hint })) => {
             let error =
                 if error.contains(host.as_str()) { error.clone() } else { format!("host {host}: {error}") };
             let hint = (!hint.is_empty()).then(|| Line::Err(format!("hint: {hint}")));
@@ -133,6 +183,7 @@ pub fn plain(report: &Report, model: &Model) -> Vec<Line> {
         ReportBody::Progress { .. } => {
             vec![Line::Gauge(format!("{at}  {}", progress(&report.body).unwrap_or_default()))]
         }
+        ReportBody::Notice { host, text, .. } => out(format!("notice of {host}: {text}")),
         ReportBody::Eval { env_step, episodes, return_mean, return_std, stop, .. } => out(format!(
             "eval {}at step {}: return {return_mean:.2} ± {return_std:.2} over {}{}",
             if model.evals.is_empty() { String::new() } else { format!("{} ", model.evals.len()) },
@@ -159,7 +210,7 @@ pub fn plain(report: &Report, model: &Model) -> Vec<Line> {
             vec![Line::Gauge(format!("{at}  {}", clean(&text)))]
         }
         ReportBody::Log { rank, host, line } => {
-            vec![Line::Gauge(format!("{host}:{rank}| {}", clean(line)))]
+            vec![Line::Gauge(format!("{host}:{rank}| {}", clean_output(line)))]
         }
         ReportBody::Restart {
             state,
@@ -316,6 +367,7 @@ mod tests {
             total_steps: Some(500_000),
             eta_s: Some(62.0),
             consistent,
+            reduced: true,
             per_rank: vec![rank_progress(), rank_progress()],
         };
         assert_eq!(
@@ -362,7 +414,8 @@ mod tests {
 
     #[test]
     fn a_failed_host_goes_to_stderr_with_its_hint() {
-        let link = LinkState::Failed { error: "connection refused".into(), hint: "is sshd up?".into() };
+        let link =
+            LinkState::Failed(HintedError { error: "connection refused".into(), hint: "is sshd up?".into() });
         let model = Model {
             hosts: vec![HostModel { name: "b".into(), link, ..Default::default() }],
             ..Model::default()

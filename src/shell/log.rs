@@ -1,4 +1,4 @@
-//! The console's own log: a file in its run directory (or `RANKDECK_LOG`), never the screen.
+//! The console's own log: a file in its run directory, never the screen.
 
 use super::record;
 use std::fs::File;
@@ -7,8 +7,8 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 
-/// Sends tracing to `FOLDER/console.log`. Does nothing the second time. Returns another handle to the file, for
-/// stderr while the screen is up.
+/// Sends tracing to `FOLDER/console.log`. Does nothing the second time. Returns another handle to the file,
+/// for stderr while the screen is up.
 ///
 /// `RANKDECK_LOG_LEVEL` has the level, default `info`, or levels of modules: `info,rankdeck_link=debug`.
 pub fn open(folder: &Path) -> std::io::Result<File> {

@@ -8,7 +8,10 @@
 //!   command came for, as a pure machine;
 //! - [`output`] how it is shown: [`screen`] (with [`terminal`] and [`frames`]) or [`headless`] (with
 //!   [`line_writer`]);
-//! - [`record`] what is kept in the console's run directory, [`replay`] the way back;
+//! - [`record`] what is kept in the console's run directory; [`player`], [`cursor`] and [`replay`] the way
+//!   back;
+//! - [`home_screen`] the screen without a run, for home;
+//! - [`metrics`] the run for Prometheus; [`notify`] calls its user: terminal, command, webhook;
 //! - [`ask`] questions of links in headless mode; [`summary`] the last words; [`log`] the console's own log.
 //!
 //! Invariants:
@@ -19,17 +22,27 @@
 //!   than one write.
 
 pub mod ask;
+pub mod changer;
 pub mod clock;
+pub mod cursor;
+pub mod demo;
 pub mod driver;
 pub mod frames;
 pub mod headless;
+pub mod home_screen;
 pub mod line_writer;
 pub mod log;
+mod look;
+pub mod metrics;
+pub mod notify;
 pub mod objective;
 pub mod output;
+pub mod player;
 pub mod record;
 pub mod replay;
 pub mod screen;
+pub mod secrets;
 pub mod signals;
+pub mod stderr;
 pub mod summary;
 pub mod terminal;

@@ -2,8 +2,10 @@
 //! for events, and says when to leave. Pure: no clock, no I/O.
 
 use rankdeck_core::event::Event;
+use rankdeck_core::event::StopSource;
 use rankdeck_core::model::{Model, RankLife, RunState};
-use rankdeck_proto::message::StopMode;
+use rankdeck_proto::message::{LaunchHash, StopMode};
+use rankdeck_types::experiment::Experiment;
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::{Generation, Timestamp};
 use rankdeck_types::link_state::LinkState;
@@ -11,6 +13,9 @@ use rankdeck_types::plan::Plan;
 
 /// Milliseconds that a stop waits for hosts that cannot be reached, once all others have reported.
 pub const UNREACHABLE_MS: u64 = 15_000;
+
+/// Milliseconds within which a stop is ordered, although hosts have neither answered nor failed.
+pub const ORDER_MS: u64 = 60_000;
 
 /// What a console is to reach before it leaves.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,10 +26,14 @@ pub enum Objective {
     Linger,
     /// Leave once the run is up.
     Detach,
+    /// Leave once it is known what runs.
+    Look,
     /// Stop the run and stay until the stop is verified.
     Stop {
-        /// How hard.
+        /// How hard the run is stopped.
         mode: StopMode,
+        /// When it began to wait for the hosts.
+        began: Option<Timestamp>,
         /// The order was given.
         ordered: bool,
         /// Since when all hosts but unreachable ones have reported.
@@ -32,7 +41,7 @@ pub enum Objective {
     },
     /// Begin a new generation and leave once it runs.
     Restart {
-        /// Checkpoint.
+        /// The checkpoint to begin from.
         from: Option<String>,
         /// Every collective is to be checked.
         checked: bool,
@@ -40,6 +49,14 @@ pub enum Objective {
         exclude: Vec<String>,
         /// Hosts to take in.
         add: Vec<Host>,
+        /// The experiment with changed keys.
+        experiment: Option<Box<Experiment>>,
+        /// The launch that the user has seen; `None`: whichever it is.
+        shown: Option<LaunchHash>,
+        /// The run is over, and that is awaited first.
+        over: bool,
+        /// When it began to wait.
+        began: Option<Timestamp>,
         /// Generation when the order was given.
         ordered: Option<Generation>,
     },
@@ -50,21 +67,52 @@ pub enum Objective {
 pub enum Next {
     /// Nothing until the next event or its timeout.
     Wait,
-    /// This event.
+    /// Tell the core this event.
     Do(Event),
     /// Hosts could not be reached, so that the stop cannot be verified there; leave.
     GiveUp,
 }
 
 impl Objective {
-    /// A stop.
+    /// The objective of `rankdeck stop`.
     pub fn stop(mode: StopMode) -> Objective {
-        Objective::Stop { mode, ordered: false, waiting: None }
+        Objective::Stop { mode, began: None, ordered: false, waiting: None }
     }
 
-    /// A restart.
-    pub fn restart(from: Option<String>, exclude: Vec<String>, add: Vec<Host>, checked: bool) -> Objective {
-        Objective::Restart { from, checked, exclude, add, ordered: None }
+    /// The objective of `rankdeck restart`.
+    pub fn restart(
+        from: Option<String>,
+        exclude: Vec<String>,
+        add: Vec<Host>,
+        checked: bool,
+        shown: Option<LaunchHash>,
+        over: bool,
+    ) -> Objective {
+        Objective::Restart {
+            from,
+            checked,
+            exclude,
+            add,
+            experiment: None,
+            shown,
+            over,
+            began: None,
+            ordered: None,
+        }
+    }
+
+    /// The same restart with changed keys.
+    #[must_use]
+    pub fn with_experiment(mut self, changed: Option<Box<Experiment>>) -> Objective {
+        if let Objective::Restart { experiment, .. } = &mut self {
+            *experiment = changed;
+        }
+        self
+    }
+
+    /// The console outlives the end of the run.
+    pub fn outlives_run(&self) -> bool {
+        matches!(self, Objective::Linger | Objective::Restart { over: true, .. })
     }
 
     /// The same where there is no screen to linger on.
@@ -87,10 +135,19 @@ impl Objective {
                     Next::Wait
                 }
             }
-            Objective::Stop { mode, ordered, waiting } => {
-                if !*ordered && is_known(model) {
+            Objective::Look => {
+                if is_known(model) {
+                    *self = Objective::Watch;
+                    Next::Do(Event::DetachRequested)
+                } else {
+                    Next::Wait
+                }
+            }
+            Objective::Stop { mode, began, ordered, waiting } => {
+                let late = now.since(*began.get_or_insert(now)) >= ORDER_MS;
+                if !*ordered && (late || is_known(model)) {
                     *ordered = true;
-                    return Next::Do(Event::StopRequested { mode: *mode, by: "command".to_owned() });
+                    return Next::Do(Event::StopRequested { mode: *mode, by: StopSource::Command });
                 }
                 if *ordered && only_unreachable_left(model) {
                     let since = *waiting.get_or_insert(now);
@@ -100,23 +157,32 @@ impl Objective {
                     Next::Wait
                 }
             }
-            Objective::Restart { from, checked, exclude, add, ordered } => match ordered {
-                None if is_known(model) && model.run.state != RunState::Launching => {
-                    *ordered = Some(model.run.generation);
-                    let from = from.clone();
-                    Next::Do(if *checked {
-                        Event::CheckedRestartRequested { from }
-                    } else {
-                        Event::RestartRequested { from, exclude: exclude.clone(), add: add.clone() }
-                    })
+            Objective::Restart { from, checked, exclude, add, experiment, shown, over, began, ordered } => {
+                match ordered {
+                    None if *over && model.run.state != RunState::Over => {
+                        let late = now.since(*began.get_or_insert(now)) >= ORDER_MS;
+                        if late { Next::GiveUp } else { Next::Wait }
+                    }
+                    None if is_known(model) && model.run.state != RunState::Launching => {
+                        *ordered = Some(model.run.generation);
+                        let (from, shown) =
+                            (from.clone(), shown.clone().or_else(|| model.run.launch.clone()));
+                        Next::Do(if *checked {
+                            Event::CheckedRestartRequested { from, shown }
+                        } else {
+                            let (exclude, add, experiment) =
+                                (exclude.clone(), add.clone(), experiment.clone());
+                            Event::RestartRequested { from, exclude, add, experiment, shown }
+                        })
+                    }
+                    Some(_) if model.run.refused.is_some() => Next::GiveUp,
+                    Some(old) if model.run.generation > *old && is_up(model) => {
+                        *self = Objective::Watch;
+                        Next::Do(Event::DetachRequested)
+                    }
+                    _ => Next::Wait,
                 }
-                Some(_) if model.run.refused.is_some() => Next::GiveUp,
-                Some(old) if model.run.generation > *old && is_up(model) => {
-                    *self = Objective::Watch;
-                    Next::Do(Event::DetachRequested)
-                }
-                _ => Next::Wait,
-            },
+            }
         }
     }
 
@@ -124,6 +190,8 @@ impl Objective {
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         match self {
             Objective::Stop { waiting: Some(since), .. } => Some(since.plus(UNREACHABLE_MS)),
+            Objective::Stop { began: Some(began), ordered: false, .. }
+            | Objective::Restart { began: Some(began), ordered: None, .. } => Some(began.plus(ORDER_MS)),
             _ => None,
         }
     }
@@ -150,7 +218,7 @@ fn is_known(model: &Model) -> bool {
 }
 
 fn is_unreachable(link: &LinkState) -> bool {
-    matches!(link, LinkState::Lost { .. } | LinkState::Failed { .. } | LinkState::Connecting { attempt: 2.. })
+    matches!(link, LinkState::Lost { .. } | LinkState::Failed(_) | LinkState::Connecting { attempt: 2.. })
 }
 
 fn only_unreachable_left(model: &Model) -> bool {
@@ -207,6 +275,15 @@ mod tests {
     }
 
     #[test]
+    fn a_stop_is_ordered_in_the_end_whatever_hosts_say() {
+        let mut objective = Objective::stop(StopMode::Clean);
+        let mute = model(RunState::Connecting, &[]);
+        assert_eq!(objective.step(Timestamp(5), &mute), Next::Wait);
+        assert_eq!(objective.poll_timeout(), Some(Timestamp(5 + ORDER_MS)));
+        assert!(matches!(objective.step(Timestamp(5 + ORDER_MS), &mute), Next::Do(_)));
+    }
+
+    #[test]
     fn stop_gives_up_on_an_unreachable_host_after_a_while_and_not_before() {
         let mut objective = Objective::stop(StopMode::Kill);
         let mut known = model(RunState::Draining, &[RankLife::Joined]);
@@ -222,8 +299,22 @@ mod tests {
     }
 
     #[test]
+    fn a_run_that_is_over_is_restarted_once_that_is_known_and_not_before() {
+        let mut objective = Objective::restart(None, Vec::new(), Vec::new(), false, None, true);
+        assert!(objective.outlives_run());
+        let mut at = model(RunState::Running, &[RankLife::Joined]);
+        assert_eq!(objective.step(Timestamp(5), &at), Next::Wait, "its records are still being read");
+        assert_eq!(objective.poll_timeout(), Some(Timestamp(5 + ORDER_MS)));
+        let mut late = objective.clone();
+        assert_eq!(late.step(Timestamp(5 + ORDER_MS), &at), Next::GiveUp);
+        at.run.state = RunState::Over;
+        assert_eq!(objective.step(Timestamp(6), &at), Next::Do(Event::restart(None)));
+    }
+
+    #[test]
     fn restart_leaves_only_when_the_new_generation_is_up() {
-        let mut objective = Objective::restart(Some("latest".into()), Vec::new(), Vec::new(), false);
+        let mut objective =
+            Objective::restart(Some("latest".into()), Vec::new(), Vec::new(), false, None, false);
         let mut at = model(RunState::Running, &[RankLife::Joined]);
         assert_eq!(objective.step(Timestamp(0), &at), Next::Do(Event::restart(Some("latest".into()))));
         assert_eq!(objective.step(Timestamp(1), &at), Next::Wait, "still the old one");

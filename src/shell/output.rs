@@ -9,7 +9,7 @@ use rankdeck_types::ids::Timestamp;
 
 /// Where a console shows its run.
 pub enum Output {
-    /// The terminal.
+    /// A terminal that shows the full screen.
     Screen(Box<Screen>),
     /// Lines on stdout.
     Lines(Box<Printer>),

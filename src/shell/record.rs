@@ -1,32 +1,33 @@
-//! What the console keeps: `runs/RUN/console/` with `trace.jsonl` (what the core was told), `events.jsonl`
-//! (the reports), `console.log` and, for a launch, `experiment.toml` and `hosts.json`, and `learnt.json`:
-//! what the watch has learnt about the run's pace, for the next console. A second console on the same run
-//! uses `console-2/`, and so on.
+//! What the console keeps: `runs/RUN/console/` with `record/` (what the core was told: [`segments`]),
+//! `events.jsonl` (the reports), `console.log` and, for a launch, `experiment.toml` and `hosts.json`, and
+//! `learnt.json`: what the watch has learnt about the run's pace, for the next console. A second console on
+//! the same run uses `console-2/`, and so on.
 //!
 //! Owner: the driver. Files are private (0600 in 0700 folders): environments may hold secrets. A disk that
 //! fails costs the record, never the run: the first error is kept and shown in the log, and writing ends.
 //!
-//! Invariant REC-1: both files are bounded. The trace ends at its cap ([`rankdeck_core::trace`]); reports of
-//! gauges (log lines, progress) end after [`GAUGE_BYTES`], all others are kept for ever. What is left out is
-//! counted.
+//! Invariant REC-1: all files are bounded. The record is a ring (TRACE-2); reports of gauges (log lines,
+//! progress) end after [`GAUGE_BYTES`], all others are kept for ever. What is left out is counted.
+
+pub mod reader;
+pub mod segments;
 
 use rankdeck_core::event::Event;
 use rankdeck_core::report::{Report, ReportBody};
-use rankdeck_core::trace;
-use rankdeck_core::trace::Header;
-use rankdeck_core::{Goal, PaceHistory};
+use rankdeck_core::{Core, Goal, PaceHistory};
 use rankdeck_types::ids::{RunId, Timestamp, WallTime};
-use rankdeck_types::plan::Until;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Most bytes of `events.jsonl` before gauges are left out.
-pub const GAUGE_BYTES: u64 = 256 << 20;
+pub const GAUGE_BYTES: u64 = 64 << 20;
 /// What was learnt is kept this often.
 pub const LEARNT_MS: u64 = 10_000;
 const LEARNT: &str = "learnt.json";
+/// Folder of the segments.
+pub const RECORD: &str = "record";
 /// Far more than 24 histograms need.
 const LEARNT_BYTES: u64 = 1 << 20;
 /// Written lines reach the file at the latest after this.
@@ -36,12 +37,22 @@ pub const FLUSH_MS: u64 = 1000;
 #[derive(Debug)]
 pub struct Recorder {
     folder: PathBuf,
-    trace: Journal,
-    tracer: trace::Recorder,
+    ring: segments::Ring,
     events: Journal,
     dirty_since: Option<Timestamp>,
     learnt: PaceHistory,
     learnt_at: Timestamp,
+}
+
+/// What a console has kept, for its last words.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Kept {
+    /// The folder.
+    pub folder: PathBuf,
+    /// Wall time of the first moment that can be gone back to.
+    pub since: Option<WallTime>,
+    /// Bytes of the record on disk.
+    pub bytes: u64,
 }
 
 #[derive(Debug)]
@@ -86,33 +97,23 @@ pub fn recall(own: &Path) -> Option<PaceHistory> {
 }
 
 impl Recorder {
-    /// Opens the files in `folder` and writes what the console is for; `linger`: it stays when the run is
-    /// over. Time 0 is now.
-    pub fn new(
-        folder: &Path,
-        goal: &Goal,
-        until: &[Until],
-        linger: bool,
-        time: WallTime,
-    ) -> io::Result<Recorder> {
+    /// Opens the files in `folder`. Time 0 is now.
+    pub fn new(folder: &Path, goal: &Goal, time: WallTime) -> io::Result<Recorder> {
         if let Goal::Launch(draft) = goal {
             let experiment = toml::to_string(&draft.experiment).map_err(io::Error::other)?;
             create(&folder.join("experiment.toml"))?.write_all(experiment.as_bytes())?;
             serde_json::to_writer_pretty(create(&folder.join("hosts.json"))?, &draft.hosts)?;
         }
-        let header = Header::new(goal.clone(), until.to_vec(), linger, Timestamp(0), time);
-        let (tracer, first) = trace::Recorder::start(&header, trace::CAP).map_err(io::Error::other)?;
-        let mut recorder = Recorder {
+        let segments = folder.join(RECORD);
+        DirBuilder::new().mode(0o700).create(&segments)?;
+        Ok(Recorder {
             folder: folder.to_owned(),
-            trace: Journal::new(&folder.join("trace.jsonl"))?,
-            tracer,
+            ring: segments::Ring::new(segments, segments::LIMITS, Timestamp(0), time),
             events: Journal::new(&folder.join("events.jsonl"))?,
             dirty_since: None,
             learnt: PaceHistory::default(),
             learnt_at: Timestamp(0),
-        };
-        recorder.trace.write(first.trim_end(), false);
-        Ok(recorder)
+        })
     }
 
     /// Where the files are.
@@ -120,12 +121,30 @@ impl Recorder {
         &self.folder
     }
 
-    /// Keeps an event that the core is about to be told.
-    pub fn event(&mut self, now: Timestamp, event: &Event) {
-        if let Some(line) = self.tracer.line(now, event) {
-            self.trace.write(line.trim_end(), false);
-            self.dirty_since.get_or_insert(now);
-        }
+    /// Keeps an event that `core` is about to be told.
+    pub fn event(&mut self, now: Timestamp, event: &Event, core: &Core) {
+        self.ring.event(now, event, core);
+        self.dirty_since.get_or_insert(now);
+    }
+
+    /// What the user should know of the record, once.
+    pub fn take_notices(&mut self) -> Vec<String> {
+        self.ring.take_notices()
+    }
+
+    /// Writes everything out, for who reads it now.
+    pub fn settle(&mut self, now: Timestamp) {
+        self.ring.flush(now);
+    }
+
+    /// What is kept so far.
+    pub fn kept(&self) -> Kept {
+        Kept { folder: self.folder.clone(), since: self.ring.since(), bytes: self.ring.bytes() }
+    }
+
+    /// What happened, moment by moment.
+    pub fn ring(&self) -> &segments::Ring {
+        &self.ring
     }
 
     /// Keeps a report.
@@ -174,20 +193,16 @@ impl Recorder {
             (Some(_), None) => false,
         };
         if due {
-            self.trace.flush();
+            self.ring.flush(now.unwrap_or(self.learnt_at));
             self.events.flush();
             self.dirty_since = None;
         }
-    }
-
-    /// Lines that were not kept.
-    pub fn dropped(&self) -> u64 {
-        self.tracer.dropped() + self.trace.dropped + self.events.dropped
     }
 }
 
 impl Drop for Recorder {
     fn drop(&mut self) {
+        self.ring.finish();
         self.flush(None);
     }
 }
@@ -238,25 +253,27 @@ mod tests {
         let first = make_folder(runs.path(), &run).unwrap();
         let second = make_folder(runs.path(), &run).unwrap();
         assert!(first.ends_with("r-1/console") && second.ends_with("r-1/console-2"));
-        Recorder::new(&first, &goal(), &[], false, 0.0).unwrap();
+        Recorder::new(&first, &goal(), 0.0).unwrap();
         let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(&first), mode(&first.join("trace.jsonl"))), (0o700, 0o600));
+        assert_eq!((mode(&first), mode(&first.join(RECORD))), (0o700, 0o700));
     }
 
     #[test]
     fn what_was_recorded_can_be_read_after_a_flush() {
         let runs = tempfile::tempdir().unwrap();
         let folder = make_folder(runs.path(), &RunId("r".into())).unwrap();
-        let mut recorder = Recorder::new(&folder, &goal(), &[], false, 7.0).unwrap();
-        recorder.event(Timestamp(3), &Event::Ticked);
+        let mut recorder = Recorder::new(&folder, &goal(), 7.0).unwrap();
+        let core = Core::new(goal(), Vec::new(), Timestamp(0));
+        recorder.event(Timestamp(3), &Event::Ticked, &core);
         assert_eq!(recorder.poll_timeout(), Some(Timestamp(3 + FLUSH_MS)));
         recorder.flush(Some(Timestamp(4)));
         assert!(recorder.poll_timeout().is_some(), "not yet");
         recorder.flush(Some(Timestamp(3 + FLUSH_MS)));
-        let text = std::fs::read_to_string(folder.join("trace.jsonl")).unwrap();
-        let trace = trace::Trace::parse(&text).unwrap();
-        assert_eq!(trace.events, [(Timestamp(3), Event::Ticked)]);
-        assert_eq!(trace.header.time, 7.0);
+        // The console may be killed now.
+        std::mem::forget(recorder);
+        let record = reader::Record::open(&folder.join(RECORD)).unwrap();
+        assert_eq!(record.events().collect::<Vec<_>>(), [(Timestamp(3), Event::Ticked)]);
+        assert_eq!(record.since(), 7.003);
     }
 
     #[test]
@@ -264,7 +281,7 @@ mod tests {
         let runs = tempfile::tempdir().unwrap();
         let run = RunId("r".into());
         let first = make_folder(runs.path(), &run).unwrap();
-        let mut recorder = Recorder::new(&first, &goal(), &[], false, 0.0).unwrap();
+        let mut recorder = Recorder::new(&first, &goal(), 0.0).unwrap();
         let learnt = PaceHistory { places: vec![vec![(4, 7)]] };
         recorder.learnt(Some(Timestamp(5)), || panic!("not yet"));
         recorder.learnt(Some(Timestamp(LEARNT_MS)), || learnt.clone());

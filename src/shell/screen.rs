@@ -1,21 +1,27 @@
 //! The run on a screen: keys in, actions out, frames when something changed.
 
-use super::clock::earlier;
+use super::clock::{earlier, utc_offset_s};
 use super::frames::{Pacer, Want};
+use super::look;
 use super::signals::Signals;
-use super::terminal::{self, Surface, Tty};
-use crossterm::event::{Event as TermEvent, EventStream, KeyEventKind, MouseEventKind};
+use super::terminal::{self, Copied, Surface, Tty};
+use crossterm::event::{
+    Event as TermEvent, EventStream, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseEventKind,
+};
 use futures_util::{Stream, StreamExt};
 use rankdeck_core::model::Model;
-use rankdeck_tui::{Action, Theme, ViewState};
+use rankdeck_tui::state::SavedFile;
+use rankdeck_tui::{Action, Role, Theme, ViewState};
 use rankdeck_types::ids::Timestamp;
+use rankdeck_types::ui::{ClockName, Ui};
+use rankdeck_types::words::bytes;
 use ratatui::Frame;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::layout::{Rect, Size};
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -24,6 +30,9 @@ pub type Input = Pin<Box<dyn Stream<Item = io::Result<TermEvent>> + Send>>;
 
 /// Longest wait for SIGCONT after stopping ourselves: reached only when the kernel ignored the stop.
 const CONTINUE_WITHIN: Duration = Duration::from_millis(250);
+
+/// Keys that the answer about the background is, at most.
+const ANSWER_KEYS: u8 = 32;
 
 /// A terminal with a run on it.
 pub struct Screen {
@@ -35,6 +44,10 @@ pub struct Screen {
     pacer: Pacer,
     /// What is on the terminal is not known: clear it before the next frame.
     repaint: bool,
+    /// Keys that are the rest of an answer which came late: the terminal's own, not the user's.
+    late_answer: u8,
+    /// When what is shown changes although nothing happens: an age grows.
+    changes_at: Option<Timestamp>,
 }
 
 /// What came of an input.
@@ -48,21 +61,43 @@ pub enum Heard {
 
 impl Screen {
     /// Takes the real terminal; stderr goes to `log` meanwhile.
-    pub fn open(log: Option<File>) -> io::Result<Screen> {
+    pub fn open(log: Option<File>, ui: &Ui) -> io::Result<Screen> {
         terminal::install_panic_hook();
         let tty = Tty::new(log)?;
-        Ok(Screen::new(Box::new(tty), Box::pin(EventStream::new()), detect_theme()))
+        // Before anybody else reads from the terminal.
+        let theme = look::theme(ui, look::ask_background);
+        let mut screen = Screen::new(Box::new(tty), Box::pin(EventStream::new()), theme);
+        screen.view.read_only = ui.read_only;
+        if ui.clock == ClockName::Utc {
+            screen.view.chart.utc_offset_s = 0;
+        }
+        let columns = ui.columns.iter().map(String::as_str);
+        if let Err(error) = rankdeck_tui::palette::set_columns(&mut screen.view, columns) {
+            screen.view.toast(format!("ui.toml: {error}"), Role::Warn, Timestamp(0));
+        }
+        Ok(screen)
+    }
+
+    /// The theme of the terminal, changed as the user has typed.
+    fn theme(&self) -> Theme {
+        let glyphs = self.view.glyphs.unwrap_or(self.theme.glyphs);
+        let named = self.view.theme.and_then(Theme::named);
+        named.unwrap_or_else(|| self.theme.clone()).with_glyphs(glyphs)
     }
 
     /// A screen on any surface.
     pub fn new(surface: Box<dyn Surface>, input: Input, theme: Theme) -> Screen {
+        let mut view = ViewState::new();
+        view.chart.utc_offset_s = utc_offset_s();
         Screen {
             surface,
             input: Some(input),
-            view: ViewState::new(),
+            view,
             theme,
             pacer: Pacer::default(),
             repaint: false,
+            late_answer: 0,
+            changes_at: None,
         }
     }
 
@@ -83,6 +118,7 @@ impl Screen {
         let Some(input) = input else { return Heard::Gone };
         let actions = match input {
             TermEvent::Key(key) if key.kind == KeyEventKind::Release => return Heard::Actions(Vec::new()),
+            TermEvent::Key(key) if self.is_answer(key) => return Heard::Actions(Vec::new()),
             TermEvent::Key(key) => rankdeck_tui::on_key(model, &mut self.view, key, now),
             TermEvent::Mouse(mouse) if mouse.kind == MouseEventKind::Moved => {
                 return Heard::Actions(Vec::new());
@@ -103,9 +139,22 @@ impl Screen {
         Heard::Actions(actions)
     }
 
+    /// A terminal that is slow to tell its background sends `ESC ] 11 ; ... ESC \` while keys are read.
+    fn is_answer(&mut self, key: KeyEvent) -> bool {
+        let alt = |c| key.modifiers.contains(KeyModifiers::ALT) && key.code == KeyCode::Char(c);
+        let bell = key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('g');
+        if alt(']') {
+            self.late_answer = ANSWER_KEYS;
+            return true;
+        }
+        let within = self.late_answer > 0;
+        self.late_answer = if alt('\\') || bell { 0 } else { self.late_answer.saturating_sub(1) };
+        within
+    }
+
     /// When to come back without a cause: a frame or something of the view is due.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
-        earlier(self.pacer.due(), self.view.poll_timeout())
+        earlier(self.pacer.due(), earlier(self.view.poll_timeout(), self.changes_at))
     }
 
     /// Draws if a frame is due (SHELL-1); `overlay` paints over it. `at` is the time on the screen: `now`,
@@ -118,7 +167,8 @@ impl Screen {
         overlay: &dyn Fn(&mut Frame),
     ) -> io::Result<bool> {
         self.pacer.see(model.revision);
-        if self.view.expire(at) {
+        let expired = self.view.expire_toasts(now);
+        if self.view.expire(at) || expired || self.changes_at.is_some_and(|due| due <= now) {
             self.pacer.want(Want::Data);
         }
         if self.pacer.due().is_none_or(|due| due > now) {
@@ -129,11 +179,15 @@ impl Screen {
         }
         let size = self.surface.size()?;
         rankdeck_tui::layout(model, &mut self.view, Rect::new(0, 0, size.width, size.height));
-        let (view, theme) = (&self.view, &self.theme);
+        let (view, theme) = (&self.view, &self.theme());
         self.surface.draw(&mut |frame| {
             rankdeck_tui::view(model, view, theme, at, frame);
             overlay(frame);
         })?;
+        // The past does not age.
+        self.changes_at =
+            if at == now { rankdeck_tui::next_change(self.view.shown(model), now) } else { None };
+        self.changes_at = self.changes_at.filter(|_| self.view.frozen.is_none());
         self.pacer.drawn(now, model.revision);
         Ok(true)
     }
@@ -159,33 +213,55 @@ impl Screen {
         Ok(())
     }
 
-    /// Puts text on the user's clipboard.
-    pub fn copy(&mut self, text: &str) -> io::Result<()> {
-        self.surface.copy(text)
+    /// Puts text on the user's clipboard, and says what that did.
+    pub fn copy(&mut self, text: &str, now: Timestamp) -> io::Result<()> {
+        if text.is_empty() {
+            self.view.toast("nothing to copy here", Role::Warn, now);
+        } else {
+            let size = bytes(text.len() as u64);
+            let said = match self.surface.copy(text)? {
+                Copied::Tmux => {
+                    format!("copied {size}: tmux's paste buffer, and the clipboard where tmux may set it")
+                }
+                Copied::Terminal => {
+                    format!("copied {size}: handed to the terminal (OSC 52), which may refuse it")
+                }
+            };
+            self.view.toast(said, Role::Good, now);
+        }
+        self.pacer.want(Want::Input);
+        Ok(())
+    }
+
+    /// Sends the terminal what is no part of a frame. One that does not take it loses nothing else.
+    pub fn send(&mut self, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            let _ = self.surface.send(bytes);
+        }
     }
 
     /// Writes what is shown as text to the next free `screen-N.txt`, and returns its path.
-    pub fn save(&mut self, folder: &Path, model: &Model, now: Timestamp) -> io::Result<std::path::PathBuf> {
+    pub fn save(&mut self, folder: &Path, model: &Model, now: Timestamp) -> io::Result<PathBuf> {
         let text = self.as_text(self.surface.size()?, model, now)?;
-        for n in 1..1000 {
-            let path = folder.join(format!("screen-{n}.txt"));
-            match super::record::create(&path) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error),
-                Ok(mut file) => {
-                    io::Write::write_all(&mut file, text.as_bytes())?;
-                    return Ok(path);
-                }
-            }
+        save_numbered(folder, &SavedFile { stem: "screen", ending: "txt", text })
+    }
+
+    /// Writes texts to a folder, and says so.
+    pub fn save_files(&mut self, folder: &Path, files: &[SavedFile], now: Timestamp) {
+        let saved: io::Result<Vec<String>> =
+            files.iter().map(|file| Ok(save_numbered(folder, file)?.display().to_string())).collect();
+        match saved {
+            Ok(paths) => self.view.toast(format!("saved {}", paths.join(", ")), Role::Good, now),
+            Err(error) => self.view.toast(format!("failed to save: {error}"), Role::Warn, now),
         }
-        Err(io::Error::other("a thousand screens are saved already"))
+        self.pacer.want(Want::Input);
     }
 
     fn as_text(&self, size: Size, model: &Model, now: Timestamp) -> io::Result<String> {
         let mut terminal = Terminal::new(TestBackend::new(size.width, size.height))
             .map_err(|error| io::Error::other(error.to_string()))?;
         terminal
-            .draw(|frame| rankdeck_tui::view(model, &self.view, &self.theme, now, frame))
+            .draw(|frame| rankdeck_tui::view(model, &self.view, &self.theme(), now, frame))
             .map_err(|error| io::Error::other(error.to_string()))?;
         let buffer = terminal.backend().buffer();
         let rows = buffer.content().chunks(usize::from(size.width.max(1)));
@@ -201,16 +277,18 @@ impl Screen {
     }
 }
 
-/// The theme that this terminal can show.
-pub fn detect_theme() -> Theme {
-    let set = |name: &str| std::env::var(name).is_ok_and(|value| !value.is_empty());
-    let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
-        .into_iter()
-        .find_map(|name| std::env::var(name).ok().filter(|v| !v.is_empty()));
-    let utf8 = locale.is_some_and(|locale| {
-        let locale = locale.to_ascii_lowercase();
-        locale.contains("utf-8") || locale.contains("utf8")
-    });
-    let truecolor = std::env::var("COLORTERM").is_ok_and(|value| value == "truecolor" || value == "24bit");
-    Theme::detect(set("NO_COLOR"), utf8, truecolor)
+/// Writes a text to the next free `STEM-N.ENDING` of a folder, and returns its path.
+fn save_numbered(folder: &Path, file: &SavedFile) -> io::Result<PathBuf> {
+    for n in 1..1000 {
+        let path = folder.join(format!("{}-{n}.{}", file.stem, file.ending));
+        match super::record::create(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+            Ok(mut written) => {
+                io::Write::write_all(&mut written, file.text.as_bytes())?;
+                return Ok(path);
+            }
+        }
+    }
+    Err(io::Error::other("a thousand of them are saved already"))
 }

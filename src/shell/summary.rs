@@ -1,11 +1,13 @@
 //! What a console prints last: how the run ended, its evaluations and totals, whether the stop is verified,
 //! and where to look. Pure.
 
-use rankdeck_core::model::{Model, RankLife, RankModel};
+use super::clock::time_of_day;
+use super::record::Kept;
+use rankdeck_core::model::{HostModel, Model, RankLife, RankModel};
 use rankdeck_core::report::{Outcome, ReportBody, Severity, VerdictKind};
+use rankdeck_types::error::HintedError;
 use rankdeck_types::link_state::LinkState;
-use rankdeck_types::words::{clean, count, duration, plural, rate};
-use std::path::Path;
+use rankdeck_types::words::{bytes, clean, count, duration, plural, ranges, rate};
 
 /// Evaluations listed; of longer runs the first two, the best and the latest.
 const EVALS: usize = 12;
@@ -13,6 +15,9 @@ const EVALS: usize = 12;
 const WARNINGS: usize = 5;
 /// Log lines shown of the rank that failed first.
 const LOG_LINES: usize = 10;
+
+/// Hosts whose free GPUs are listed.
+const HOSTS: usize = 8;
 
 /// Heads the lines about a stop that is not verified.
 pub const NOT_VERIFIED: &str = "stop NOT VERIFIED";
@@ -23,7 +28,7 @@ pub fn unverified(host: &str) -> String {
 }
 
 /// Everything after the end of a run, one line each. `finished` is the run's [`ReportBody::RunFinished`].
-pub fn lines(model: &Model, finished: &ReportBody, record: Option<&Path>) -> Vec<String> {
+pub fn lines(model: &Model, finished: &ReportBody, record: Option<&Kept>) -> Vec<String> {
     let ReportBody::RunFinished { outcome, exit_code, reason, .. } = finished else { return Vec::new() };
     let failed = matches!(outcome, Outcome::Failed | Outcome::Stuck);
     let mut lines = vec![String::new()];
@@ -107,7 +112,9 @@ fn right_aligned<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
 
 fn totals(model: &Model) -> Vec<String> {
     let wall_s = match (model.run.started, model.run.ended) {
-        (Some(started), Some(ended)) => Some(ended.since(started) as f64 / 1000.0),
+        (Some(started), Some(ended)) => {
+            Some((ended.since(started) + model.run.head_start_ms) as f64 / 1000.0)
+        }
         _ => None,
     };
     let wall = wall_s.map(|s| format!("wall time  {}", duration(s)));
@@ -154,7 +161,9 @@ fn culprit(model: &Model) -> Option<&RankModel> {
 /// twice.
 fn first_failure(model: &Model, reason: &str) -> Vec<String> {
     let unreachable = model.hosts.iter().filter_map(|host| match &host.link {
-        LinkState::Failed { error, hint } => Some(format!("host {}: {error}; hint: {hint}", host.name)),
+        LinkState::Failed(HintedError { error, hint }) => {
+            Some(format!("host {}: {error}; hint: {hint}", host.name))
+        }
         _ => None,
     });
     let mut lines: Vec<String> = unreachable.collect();
@@ -174,7 +183,7 @@ fn first_failure(model: &Model, reason: &str) -> Vec<String> {
     }
     let skip = rank.log.lines.len().saturating_sub(LOG_LINES);
     lines.extend(
-        rank.log.lines.iter().skip(skip).map(|(_, line)| format!("  {}:{}| {line}", rank.host, rank.rank)),
+        rank.log.lines.iter().skip(skip).map(|line| format!("  {}:{}| {}", rank.host, rank.rank, line.text)),
     );
     lines
 }
@@ -186,45 +195,79 @@ pub fn is_verified(finished: &ReportBody) -> bool {
 
 /// Whether the stop is verified, and what is left if not.
 pub fn verification(model: &Model, finished: &ReportBody) -> Vec<String> {
-    let ReportBody::RunFinished { survivors, stop_ms, gpus_free, .. } = finished else {
+    let ReportBody::RunFinished { survivors, unverified: open, stop_ms, gpus_free, .. } = finished else {
         return Vec::new();
     };
     let verified = is_verified(finished);
-    if verified && model.ranks.iter().all(|rank| rank.life == RankLife::Pending) {
+    if verified
+        && model.run.started.is_none()
+        && model.ranks.iter().all(|rank| rank.life == RankLife::Pending)
+    {
         return vec!["nothing was started, so nothing is left".to_owned()];
     }
     if verified {
-        let gpus = if gpus_free.is_empty() {
-            String::new()
-        } else {
-            format!("; GPUs free: {}", gpus_free.join(" "))
-        };
+        let gpus =
+            if gpus_free.is_empty() { String::new() } else { format!("; GPUs free: {}", by_host(gpus_free)) };
+        let part = |host: &&HostModel| host.excluded.is_none() || host.stopped.is_some();
+        let hosts = model.hosts.iter().filter(part).count();
         return vec![format!(
             "stopped: verified, no process is left on {} ({}){gpus}",
-            plural(model.hosts.len(), "host"),
+            plural(hosts, "host"),
             duration(*stop_ms as f64 / 1000.0),
         )];
     }
-    let silent: Vec<&str> =
-        model.hosts.iter().filter(|host| host.stopped.is_none()).map(|host| host.name.as_str()).collect();
     let mut lines = vec![NOT_VERIFIED.to_owned()];
-    lines.extend((!silent.is_empty()).then(|| unverified(&silent.join(", "))));
+    lines.extend(differing(model));
+    lines.extend((!open.is_empty()).then(|| unverified(&open.join(", "))));
     lines.extend(survivors.iter().map(|survivor| format!("  still running: {survivor}")));
     lines
 }
 
-fn places(model: &Model, record: Option<&Path>) -> Vec<String> {
+/// `a:0-7 b:0-3,6` of `a:0`, `a:1`, ...; of many hosts the first and a count.
+fn by_host(gpus: &[String]) -> String {
+    let mut hosts: Vec<(&str, Vec<u32>)> = Vec::new();
+    for (host, index) in gpus.iter().filter_map(|gpu| gpu.rsplit_once(':')) {
+        let Ok(index) = index.parse() else { continue };
+        match hosts.iter_mut().find(|(name, _)| *name == host) {
+            Some((_, indices)) => indices.push(index),
+            None => hosts.push((host, vec![index])),
+        }
+    }
+    let told = hosts.iter().take(HOSTS).map(|(host, indices)| format!("{host}:{}", ranges(indices)));
+    let told = told.collect::<Vec<_>>().join(" ");
+    match hosts.len().saturating_sub(HOSTS) {
+        0 => told,
+        more => format!("{told} and {more} more hosts, {} GPUs in all", count(gpus.len() as u64)),
+    }
+}
+
+/// Hosts that contradict the others about the run.
+pub fn differing(model: &Model) -> Option<String> {
+    let names = &model.run.differing;
+    let text = || format!("  {} and the others tell different things about the run", names.join(", "));
+    (!names.is_empty()).then(text)
+}
+
+fn places(model: &Model, record: Option<&Kept>) -> Vec<String> {
     let checkpoint = model.checkpoints.back().map(|c| format!("checkpoint {}", c.path));
     let folder = model.hosts.first().filter(|host| !host.run_dir.is_empty());
     let folder = folder.map(|host| format!("run dir    {} on {}", host.run_dir, host.name));
-    let record = record.map(|path| format!("record     {}", path.display()));
-    checkpoint.into_iter().chain(folder).chain(record).collect()
+    let run = model.run.id.as_ref().filter(|_| record.is_some());
+    let again = run.map(|run| format!("again      `rankdeck replay {run}`"));
+    let record = record.map(|kept| {
+        let since = kept.since.map(|time| format!(", reaches back to {}", time_of_day(time)));
+        let since = since.unwrap_or_default();
+        format!("record     {} ({}{since})", kept.folder.display(), bytes(kept.bytes))
+    });
+    let over = model.run.outcome.is_some_and(|outcome| outcome != Outcome::Succeeded);
+    let go_on = model.run.id.as_ref().filter(|_| over && checkpoint.is_some());
+    let go_on = go_on.map(|run| format!("go on      `rankdeck restart {run}`"));
+    checkpoint.into_iter().chain(go_on).chain(folder).chain(record).chain(again).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rankdeck_core::model::HostModel;
     use rankdeck_proto::message::{Evaluation, Exit};
     use rankdeck_types::ids::{LocalRank, NodeRank, Rank};
     use rankdeck_types::plan::PlannedRank;
@@ -233,7 +276,9 @@ mod tests {
         ReportBody::RunFinished {
             outcome,
             exit_code: 0,
+            clean: true,
             survivors: survivors.iter().map(|s| s.to_string()).collect(),
+            unverified: if proved && survivors.is_empty() { vec![] } else { vec!["b".into()] },
             proved,
             reason: "why".into(),
             stop_ms: 420,
@@ -283,6 +328,17 @@ mod tests {
             assert!(text.contains(NOT_VERIFIED) && text.contains("all processes exited on b"), "{text}");
             assert!(!text.contains("stopped: verified"), "{text}");
         }
+    }
+
+    #[test]
+    fn free_gpus_are_told_by_host_as_ranges() {
+        let gpus = |hosts: u32| -> Vec<String> {
+            (0..hosts).flat_map(|host| (0..8).map(move |gpu| format!("h{host}:{gpu}"))).collect()
+        };
+        assert_eq!(by_host(&gpus(2)), "h0:0-7 h1:0-7");
+        assert_eq!(by_host(&["a:3".into(), "a:0".into(), "[::1]:1".into()]), "a:0,3 [::1]:1");
+        let many = by_host(&gpus(128));
+        assert!(many.len() < 120 && many.ends_with("and 120 more hosts, 1,024 GPUs in all"), "{many}");
     }
 
     #[test]

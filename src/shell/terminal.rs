@@ -4,6 +4,7 @@
 //! writes on the screen. The panic hook of [`install_panic_hook`] gives the terminal back before the message
 //! is printed. Mouse motion is not asked for: over SSH it would flood.
 
+use super::stderr;
 use crossterm::{Command, cursor, event, execute, queue, terminal};
 use ratatui::Frame;
 use ratatui::Terminal;
@@ -13,10 +14,15 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Stdout, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::process::Stdio;
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::{Duration, Instant};
 
+/// How long tmux may take for a text.
+const TMUX_WITHIN: Duration = Duration::from_millis(500);
 /// Most bytes that are handed to the terminal's clipboard; larger texts are refused by many terminals.
-const COPY_BYTES: usize = 74_000;
+const COPY_BYTES: usize = 65_536;
 
 /// What a screen needs of a terminal; a test stands in for it.
 pub trait Surface: Send {
@@ -30,8 +36,21 @@ pub trait Surface: Send {
     fn enter(&mut self) -> io::Result<()>;
     /// Forgets what is on the screen; the next frame is drawn in full.
     fn clear(&mut self) -> io::Result<()>;
-    /// Puts text on the clipboard of the user's own machine (OSC 52).
-    fn copy(&mut self, text: &str) -> io::Result<()>;
+    /// Puts text on the clipboard of the user's own machine.
+    fn copy(&mut self, text: &str) -> io::Result<Copied>;
+    /// Sends what is no part of a frame and moves nothing: a bell, a title.
+    fn send(&mut self, _bytes: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Where a copied text went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Copied {
+    /// To tmux, which took it.
+    Tmux,
+    /// To the terminal (OSC 52), which does not say whether it took it.
+    Terminal,
 }
 
 /// The real terminal on stdout.
@@ -92,12 +111,25 @@ impl Surface for Tty {
         self.terminal.resize(Rect::new(0, 0, size.width, size.height))
     }
 
-    fn copy(&mut self, text: &str) -> io::Result<()> {
+    fn copy(&mut self, text: &str) -> io::Result<Copied> {
         use base64::Engine;
         let end = (0..=COPY_BYTES.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
-        let encoded = base64::engine::general_purpose::STANDARD.encode(&text[..end]);
+        let text = &text[..end];
+        // By default tmux refuses OSC 52 of programs; of its own commands it takes the text.
+        let inside = std::env::var_os("TMUX").is_some_and(|socket| !socket.is_empty());
+        if inside && (to_tmux(&["load-buffer", "-w", "-"], text) || to_tmux(&["load-buffer", "-"], text)) {
+            return Ok(Copied::Tmux);
+        }
+        let encoded = base64::engine::general_purpose::STANDARD.encode(text);
         let out = self.terminal.backend_mut();
         write!(out, "\x1b]52;c;{encoded}\x07")?;
+        Write::flush(out)?;
+        Ok(Copied::Terminal)
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let out = self.terminal.backend_mut();
+        out.write_all(bytes)?;
         Write::flush(out)
     }
 }
@@ -105,6 +137,30 @@ impl Surface for Tty {
 impl Drop for Tty {
     fn drop(&mut self) {
         let _ = give_back();
+    }
+}
+
+/// Runs tmux with a text on its input, which a pipe holds whole; true when it took it. It is gone at the end.
+fn to_tmux(arguments: &[&str], text: &str) -> bool {
+    let started = std::process::Command::new("tmux")
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let Ok(mut tmux) = started else { return false };
+    let written = tmux.stdin.take().is_some_and(|mut pipe| pipe.write_all(text.as_bytes()).is_ok());
+    let deadline = Instant::now() + TMUX_WITHIN;
+    loop {
+        match tmux.try_wait() {
+            Ok(Some(status)) => return written && status.success(),
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(2)),
+            Ok(None) | Err(_) => {
+                let _ = tmux.kill();
+                let _ = tmux.wait();
+                return false;
+            }
+        }
     }
 }
 
@@ -171,6 +227,11 @@ fn restore_stderr() {
 /// A panic of the main thread gives the terminal back before its message is printed; one of another thread
 /// goes to the log, and the screen stays.
 pub fn install_panic_hook() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(set_panic_hook);
+}
+
+fn set_panic_hook() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         let was_up = UP.load(Ordering::SeqCst);
@@ -180,9 +241,8 @@ pub fn install_panic_hook() {
         }
         let _ = give_back();
         print(info);
-        let _ = writeln!(
-            io::stderr(),
-            "hint: this is a bug of the console; the run goes on: `rankdeck attach` takes it up again"
+        stderr::line(
+            "hint: this is a bug of the console; the run goes on: `rankdeck attach` takes it up again",
         );
     }));
 }

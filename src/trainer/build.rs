@@ -2,10 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-const HEADERS: [&str; 5] =
-    ["algorithm.h", "common/error.h", "context.h", "rendezvous/store.h", "transport/device.h"];
-
 const SHIM: &str = "rankdeck_shim";
+/// Minor versions of the Pythons that PyTorch 2.11 is made for.
+const PYTHONS: [u32; 5] = [10, 11, 12, 13, 14];
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
@@ -40,9 +39,6 @@ fn folder(name: &str) -> Option<PathBuf> {
 fn compile(include: &Path) {
     let source = Path::new("csrc");
     println!("cargo:rerun-if-changed={}", source.join("shim.cpp").display());
-    for header in HEADERS {
-        println!("cargo:rerun-if-changed={}", source.join("gloo").join(header).display());
-    }
     cc::Build::new()
         .cpp(true)
         .std("c++17")
@@ -50,7 +46,8 @@ fn compile(include: &Path) {
         // Lines for stacks; types of all of libtorch's headers would weigh tens of megabytes.
         .debug(false)
         .flag("-g1")
-        .include(source)
+        // It only passes arguments on.
+        .opt_level(1)
         .include(include)
         .include(include.join("torch/csrc/api/include"))
         .file(source.join("shim.cpp"))
@@ -62,5 +59,19 @@ fn link(lib: &Path) {
     println!("cargo:rustc-link-search=native={}", lib.display());
     println!("cargo:rustc-link-lib=dylib=torch_cpu");
     println!("cargo:rustc-link-lib=dylib=c10");
-    println!("cargo:rustc-link-arg=-Wl,-rpath,{}", lib.display());
+    // Programs that go to other hosts carry no path of this one: agents set the library path. Elsewhere they
+    // find libtorch relative to themselves: beside them, in the environment whose `bin` they are in, in a
+    // clone. Tests and benchmarks stay here.
+    if std::env::var("PROFILE").is_ok_and(|profile| profile == "release") {
+        let environments = PYTHONS.map(|minor| format!("../lib/python3.{minor}/site-packages/torch"));
+        let places = ["libtorch", "../lib/libtorch", "../../.libtorch/torch"].map(str::to_owned);
+        for place in places.iter().chain(&environments) {
+            println!("cargo:rustc-link-arg-bins=-Wl,-rpath,$ORIGIN/{place}/lib");
+        }
+        for kind in ["tests", "benches"] {
+            println!("cargo:rustc-link-arg-{kind}=-Wl,-rpath,{}", lib.display());
+        }
+    } else {
+        println!("cargo:rustc-link-arg=-Wl,-rpath,{}", lib.display());
+    }
 }

@@ -3,7 +3,7 @@
 //!
 //! Owner: rank 0 writes and reads; the others get it over the process group.
 //!
-//! Layout, version 2, little-endian: magic `RANKDECK`, version (u32), length of the header (u32), header
+//! Layout, version 3, little-endian: magic `RANKDECK`, version (u32), length of the header (u32), header
 //! (JSON, [`Header`]), the arrays (f32 each, in the order of `header.arrays`), the words (u64, in the order
 //! of `header.words`), the ranks' own words (u64, `world_size * words_per_rank`), SHA-256 of everything
 //! before it. Random streams are named by the iteration ([`rankdeck_kernel::seeds`]), so its number is all
@@ -17,18 +17,20 @@
 //! - CHECKPOINT-3: with the same world size, resuming is bit-exact.
 
 use super::collect::RankCounters;
+use super::description::Description;
 use super::error::TrainerError;
-use super::safetensors;
+use super::safetensors::{self, Entry};
 use super::state::{Array, MODEL, State, Words};
-use crate::inject;
+use crate::{inject, normalise};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 const MAGIC: &[u8; 8] = b"RANKDECK";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const HASH: usize = 32;
 const PREFIX: usize = 16;
 /// Bytes written between two updates of the progress.
@@ -57,11 +59,15 @@ pub struct Header {
     pub updates: u64,
     /// Best evaluation so far.
     pub best: Option<f64>,
+    /// The evaluation after that iteration was broken off by a stop.
+    pub evaluation_due: bool,
     /// Returns of the last training episodes over all ranks, oldest first.
     #[serde(default)]
     pub latest_returns: Vec<f64>,
     /// Environment steps over all ranks.
     pub env_step: u64,
+    /// What was trained, and by what.
+    pub about: Description,
     /// Names and shapes of the arrays, in order.
     pub arrays: Vec<(String, Vec<i64>)>,
     /// Names and counts of the words, in order.
@@ -174,9 +180,8 @@ impl Checkpoint {
         Ok(Checkpoint { arrays, words: named, ranks, header })
     }
 
-    /// Writes it as `folder/NAME.ckpt`, and the networks' weights as `folder/NAME.safetensors`
-    ///. `moved` is told how many bytes of how many of a file are written, every [`CHUNK`].
-    /// Returns the first path.
+    /// Writes it as `folder/NAME.ckpt`, and its policy as `folder/NAME.safetensors`. `moved` is told how many
+    /// bytes of how many of a file are written, every [`CHUNK`]. Returns the first path.
     pub fn write(
         &self,
         folder: &Path,
@@ -193,9 +198,52 @@ impl Checkpoint {
                 )
             })
         };
-        let weights = self.arrays.iter().filter_map(|array| Some((array.name.strip_prefix(MODEL)?, array)));
-        put(format!("{name}.safetensors"), &safetensors::encode(weights)?)?;
+        put(format!("{name}.safetensors"), &self.export()?)?;
         put(format!("{name}.ckpt"), &self.encode()?)
+    }
+
+    /// The policy as a safetensors file: weights by PyTorch's names, the moments that observations
+    /// are normalised by, and everything that a program needs to act with them.
+    fn export(&self) -> Result<Vec<u8>, TrainerError> {
+        let header = &self.header;
+        let about = &header.about;
+        let mut entries: Vec<(&str, Entry<'_>)> = self
+            .arrays
+            .iter()
+            .filter_map(|array| Some((array.name.strip_prefix(MODEL)?, Entry::F32(array))))
+            .collect();
+        let moments = self.words.iter().find(|words| words.name == "moments.observations");
+        let moments = moments.and_then(|words| normalise::mean_and_variance(&words.values));
+        if let Some((mean, variance)) = &moments {
+            entries.push(("observations.mean", Entry::F64(mean)));
+            entries.push(("observations.var", Entry::F64(variance)));
+        }
+        let setting = |pointer: &str| about.experiment.pointer(pointer).unwrap_or(&Value::Null);
+        let text = |pointer: &str| match setting(pointer) {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let metadata = [
+            ("format", "rankdeck 1".to_owned()),
+            ("algorithm", header.algorithm.clone()),
+            ("env_id", header.env_id.clone()),
+            ("network", text("/policy/network")),
+            ("activation", text("/policy/activation")),
+            ("hidden", text("/policy/hidden")),
+            ("observation_shape", json!(about.observation_shape).to_string()),
+            ("observation_type", about.observation_type.clone()),
+            ("observation_scale", about.observation_scale.to_string()),
+            ("observation_clip", text("/collect/clip_observations")),
+            ("observation_epsilon", normalise::EPSILON.to_string()),
+            ("actions", about.actions.to_string()),
+            ("world_size", header.world_size.to_string()),
+            ("train_iter", header.train_iter.to_string()),
+            ("env_step", header.env_step.to_string()),
+            ("versions", json!(about.versions).to_string()),
+            ("experiment", about.experiment.to_string()),
+        ];
+        let metadata = metadata.into_iter().map(|(name, text)| (name.to_owned(), text)).collect();
+        safetensors::encode(&entries, &metadata)
     }
 
     /// Makes sure that it is of this algorithm and environment. `path` is for the message.
@@ -294,7 +342,7 @@ fn write_atomically(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     fn array(name: &str, shape: &[i64], scale: f32) -> Array {
@@ -306,7 +354,7 @@ mod tests {
         }
     }
 
-    fn sample() -> Checkpoint {
+    pub(crate) fn sample() -> Checkpoint {
         let arrays = vec![array("model.critic.0.weight", &[8, 4], 1.5), array("adam.first", &[40], -0.1)];
         let words = vec![
             Words { name: "adam.steps".into(), values: vec![272] },
@@ -323,8 +371,10 @@ mod tests {
             train_iter: 17,
             updates: 272,
             best: Some(123.5),
+            evaluation_due: true,
             latest_returns: vec![9.5, 1.0 / 3.0],
             env_step: 8704,
+            about: Description::default(),
             arrays: shapes(&arrays),
             words: counts(&words),
         };

@@ -103,14 +103,15 @@ impl Collector {
         }
     }
 
-    /// Plays one rollout; `moved` is called after every step of all environments. Rewards are not normalised
-    /// yet: [`Collector::normalise_rewards`] does that once the moments are merged.
+    /// Plays one rollout. `moved` is called after every step of all environments and says whether to go on;
+    /// `false`: it was left. Rewards are not normalised yet: [`Collector::normalise_rewards`] does that
+    /// once the moments are merged.
     pub fn collect(
         &mut self,
         actor: &mut Actor,
         iteration: u64,
-        mut moved: impl FnMut(&RankCounters),
-    ) -> Result<(), TrainerError> {
+        mut moved: impl FnMut(&RankCounters) -> Result<bool, TrainerError>,
+    ) -> Result<bool, TrainerError> {
         let begun = Instant::now();
         let (envs, width) = (self.env.len(), self.rollout.width());
         let mut randoms: Vec<_> = (self.first_env..)
@@ -122,7 +123,9 @@ impl Collector {
             let row = step * envs;
             self.observe(row)?;
             let seen = rows(self.rollout.observations.view(), row * width..(row + envs) * width);
-            actor.acting.run(seen, &mut self.scratch.scores, &mut self.rollout.values[row..row + envs])?;
+            let part = (row, self.rollout.len());
+            let values = &mut self.rollout.values[row..row + envs];
+            actor.acting.run_rollout(seen, part, &mut self.scratch.scores, values)?;
             self.rollout.dones[row..row + envs].copy_from_slice(&self.next_dones);
             let scores = self.scratch.scores.chunks_exact(actor.space.width().max(1));
             for (i, (scores, random)) in scores.zip(&mut randoms).enumerate() {
@@ -139,13 +142,16 @@ impl Collector {
                     }
                 };
             }
+            let number = iteration * self.rollout.steps as u64 + step as u64;
+            self.refuse_broken_policy(row, number)?;
             self.rollout.actions.put(row, &self.scratch.actions);
             clip(&self.scratch.actions, &actor.space, &mut self.scratch.clipped);
             inject::here(inject::Hook::EnvStep);
             self.env.step(self.scratch.clipped.view(), &mut self.outcome)?;
-            let number = iteration * self.rollout.steps as u64 + step as u64;
             self.note(number, row, actor)?;
-            moved(&self.counters);
+            if !moved(&self.counters)? {
+                return Ok(false);
+            }
         }
         let mut next = std::mem::take(&mut self.rollout.next_values);
         let seen = self.look();
@@ -154,7 +160,7 @@ impl Collector {
         run?;
         self.rollout.next_dones.copy_from_slice(&self.next_dones);
         self.counters.duration_ns += begun.elapsed().as_nanos() as u64;
-        Ok(())
+        Ok(true)
     }
 
     /// Writes what the policy sees into the rollout.
@@ -229,6 +235,34 @@ impl Collector {
             self.counters.episodes += 1;
         }
         Ok(())
+    }
+
+    /// The policy must say something about every observation of the step at `row`.
+    fn refuse_broken_policy(&self, row: usize, number: u64) -> Result<(), TrainerError> {
+        let envs = self.env.len();
+        let said = self.rollout.values[row..row + envs].iter().zip(&self.rollout.log_probs[row..row + envs]);
+        match said.zip(self.first_env..).find(|((value, log_prob), _)| !(*value + *log_prob).is_finite()) {
+            None => Ok(()),
+            Some(((value, log_prob), env)) => Err(TrainerError::failure(
+                format!(
+                    "the policy's answer to environment {env} in step {number} of the run is not finite: value {value}, \
+                     log-probability {log_prob}"
+                ),
+                "the weights are broken: resume from an earlier checkpoint, with a lower learning rate",
+            )),
+        }
+    }
+
+    /// The largest reward and observation of the rollout, for messages.
+    pub fn largest(&self) -> String {
+        let most = |values: &[f32]| values.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+        let seen = match &self.rollout.observations {
+            ObservationBuffer::F32(values) => most(values),
+            ObservationBuffer::U8(_) => {
+                return format!("; rewards are up to {:e}", most(&self.rollout.rewards));
+            }
+        };
+        format!("; rewards are up to {:e}, observations up to {seen:e}", most(&self.rollout.rewards))
     }
 
     /// This rank's moments, to be merged over all ranks.

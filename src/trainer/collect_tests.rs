@@ -3,7 +3,7 @@ use crate::env;
 use crate::env::make_vector;
 use crate::policy::ActorCritic;
 use crate::policy::actor_critic::Layout;
-use rankdeck_types::experiment::{Env, Kernel, Policy};
+use rankdeck_types::experiment::{Env, Policy};
 use tch::Device;
 
 fn reward_config(num_steps: u32) -> RewardConfig {
@@ -20,7 +20,7 @@ fn with(id: &str, envs: usize, first: u32, reward_config: RewardConfig) -> (Coll
     let spec = env.spec().clone();
     let layout = Layout::new(&spec, &Policy { hidden: vec![16], ..Policy::default() }, false).unwrap();
     let policy = ActorCritic::new(layout, &seeds, Device::Cpu).unwrap();
-    let mut acting = Acting::new(&policy, &spec.observation_shape, false, Kernel::Auto);
+    let mut acting = Acting::new(&policy, &spec.observation_shape, false, &Policy::default());
     acting.load(&policy).unwrap();
     let log_std = match &spec.actions {
         ActionSpace::Discrete { .. } => Vec::new(),
@@ -33,6 +33,12 @@ fn collector(envs: usize, first: u32, steps: u32) -> (Collector, Actor) {
     with("CartPole-v1", envs, first, reward_config(steps))
 }
 
+/// Goes on.
+fn counted(calls: &mut u32) -> Result<bool, TrainerError> {
+    *calls += 1;
+    Ok(true)
+}
+
 fn observations(rollout: &Rollout) -> &[f32] {
     rollout.observations.view().f32().unwrap()
 }
@@ -41,8 +47,8 @@ fn observations(rollout: &Rollout) -> &[f32] {
 fn collect_1_counters_are_exact() {
     let (mut collector, mut actor) = collector(3, 0, 200);
     let mut calls = 0;
-    collector.collect(&mut actor, 0, |_| calls += 1).unwrap();
-    collector.collect(&mut actor, 1, |_| calls += 1).unwrap();
+    collector.collect(&mut actor, 0, |_| counted(&mut calls)).unwrap();
+    collector.collect(&mut actor, 1, |_| counted(&mut calls)).unwrap();
     let counters = collector.counters();
     assert_eq!((counters.env_step, counters.samples, calls), (1200, 1200, 400));
     let interval = collector.take_interval();
@@ -56,7 +62,7 @@ fn collect_1_counters_are_exact() {
 #[test]
 fn dones_mark_first_observations() {
     let (mut collector, mut actor) = collector(2, 0, 300);
-    collector.collect(&mut actor, 0, |_| {}).unwrap();
+    collector.collect(&mut actor, 0, |_| Ok(true)).unwrap();
     let rollout = collector.rollout();
     let begins = rollout.dones.iter().chain(&rollout.next_dones).filter(|done| **done == 1.0).count();
     assert_eq!(begins as u64, collector.counters().episodes);
@@ -71,8 +77,8 @@ fn dones_mark_first_observations() {
 fn collect_2_two_ranks_collect_what_one_would() {
     let (mut whole, mut actor) = collector(4, 0, 50);
     let (mut second, mut their_actor) = collector(2, 2, 50);
-    whole.collect(&mut actor, 3, |_| {}).unwrap();
-    second.collect(&mut their_actor, 3, |_| {}).unwrap();
+    whole.collect(&mut actor, 3, |_| Ok(true)).unwrap();
+    second.collect(&mut their_actor, 3, |_| Ok(true)).unwrap();
     let (ActionBuffer::Discrete(all), ActionBuffer::Discrete(half)) =
         (&whole.rollout().actions, &second.rollout().actions)
     else {
@@ -88,13 +94,13 @@ fn a_restored_collector_goes_on_alike() {
     settings.collect.normalise_observations = true;
     settings.collect.normalise_rewards = true;
     let (mut original, mut actor) = with("CartPole-v1", 2, 0, settings.clone());
-    original.collect(&mut actor, 0, |_| {}).unwrap();
+    original.collect(&mut actor, 0, |_| Ok(true)).unwrap();
     let (mut copy, _) = with("CartPole-v1", 2, 0, settings);
     copy.restore_envs(&original.save_envs()).unwrap();
     let words = original.moment_words();
     copy.restore_moments([&words[0], &words[1]]);
-    original.collect(&mut actor, 1, |_| {}).unwrap();
-    copy.collect(&mut actor, 1, |_| {}).unwrap();
+    original.collect(&mut actor, 1, |_| Ok(true)).unwrap();
+    copy.collect(&mut actor, 1, |_| Ok(true)).unwrap();
     assert_eq!(copy.rollout(), original.rollout());
     assert_eq!(copy.discounted, original.discounted);
     assert!(copy.restore_envs(&[0; 3]).is_err());
@@ -115,9 +121,9 @@ fn only_cut_episodes_have_a_final_value_and_only_when_asked_for() {
         weights[right..right + 4].copy_from_slice(&[2.0, 10.0, 100.0, 50.0]);
         weights[layout.critic[0].bias] = 7.0;
         net.copy_from(&weights).unwrap();
-        actor.acting = Acting::new(&net, &[4], false, Kernel::Auto);
+        actor.acting = Acting::new(&net, &[4], false, &Policy::default());
         actor.acting.load(&net).unwrap();
-        collector.collect(&mut actor, 0, |_| {}).unwrap();
+        collector.collect(&mut actor, 0, |_| Ok(true)).unwrap();
         let rollout = collector.rollout();
         let cut = rollout.final_values.iter().filter(|value| **value == 7.0).count();
         let other = rollout.final_values.iter().filter(|value| **value != 0.0).count();
@@ -133,7 +139,7 @@ fn rewards_are_scaled_and_observations_normalised_with_the_moments_before() {
     settings.collect.reward_scale = 0.01;
     settings.collect.normalise_observations = true;
     let (mut normalising, mut actor) = with("CartPole-v1", 2, 0, settings);
-    normalising.collect(&mut actor, 0, |_| {}).unwrap();
+    normalising.collect(&mut actor, 0, |_| Ok(true)).unwrap();
     let rollout = normalising.rollout();
     assert!(rollout.rewards.iter().all(|reward| *reward == 0.01));
     let (mut plain, _) = collector(2, 0, 1);

@@ -50,6 +50,7 @@ impl RankCounters {
             updates,
             returns,
             return_last_100: None,
+            sum: false,
         }
     }
 }

@@ -1,23 +1,34 @@
-//! Evaluation: whole episodes with the greedy policy, on rank 0, while the others wait in the broadcast that
-//! follows.
+//! Evaluation: whole episodes with the greedy policy, on rank 0, while the others wait.
 //!
-//! Owner: rank 0. Environment `i` has the stream of evaluation episode `i`, the same in every evaluation and
-//! disjoint from training.
+//! Owner: rank 0 plays. Environment `i` has the stream of evaluation episode `i`, the same in every
+//! evaluation and disjoint from training. While it plays, rank 0 meets the others in a small collective every
+//! [`BEAT`]: no collective waits for a whole evaluation, and a stop that any rank was asked for ends it.
 //!
 //! Invariants:
 //! - EVAL-1: two evaluations of one policy are equal: they differ by the policy only.
 //! - EVAL-2: each environment plays a fixed number of episodes, the counts differ by at most one, and all of
 //!   them count: no bias to short ones.
+//! - EVAL-3: an episode ends after `eval.max_steps` steps at the latest, and an evaluation ends at the next
+//!   step once a stop was asked for.
 
+use super::distributed::{DistError, ProcessGroup, ReduceOp};
 use super::env::{Observations, StepOutcome, VectorEnv};
 use super::error::TrainerError;
+use super::events::say;
 use super::rollout::ActionBuffer;
+use super::signals;
 use crate::inject;
 use rankdeck_proto::message::Evaluation;
-use std::time::Instant;
+use rankdeck_types::experiment::Eval;
+use std::time::{Duration, Instant};
 
-/// Most environments of an evaluation; more episodes are played one after the other.
-pub const MAX_ENVS: u32 = 32;
+/// Most environments of an evaluation, unless `eval.num_envs` says more; more episodes are played one after
+/// the other.
+const MAX_ENVS: u32 = 32;
+/// Between two meetings of the ranks during an evaluation.
+const BEAT: Duration = Duration::from_millis(250);
+/// Between two log lines about an evaluation that goes on.
+const SAY_EVERY: Duration = Duration::from_secs(10);
 
 /// A policy that gives its best actions.
 pub trait Greedy {
@@ -26,48 +37,208 @@ pub trait Greedy {
     -> Result<(), TrainerError>;
 }
 
-/// Plays `episodes` episodes from the beginning of the streams. `moved` gets the number of finished episodes
-/// after every step. The caller fills in `env_step`, `train_iter` and `stop`.
+/// How far an evaluation is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Played {
+    /// Episodes that have ended.
+    pub episodes: usize,
+    /// Steps of all environments.
+    pub steps: u64,
+}
+
+/// Environments that an evaluation plays at the same time.
+pub fn num_envs(eval: &Eval) -> usize {
+    eval.num_envs.unwrap_or(MAX_ENVS).clamp(1, eval.episodes.max(1)) as usize
+}
+
+/// Plays `eval.episodes` episodes from the beginning of the streams. After every step `goes_on` is told how
+/// far it is, and decides; `None`: it was broken off. The caller fills in `env_step`, `train_iter` and
+/// `stop`.
 pub fn evaluate(
     env: &mut dyn VectorEnv,
-    episodes: u32,
+    eval: &Eval,
     policy: &mut dyn Greedy,
-    mut moved: impl FnMut(usize),
-) -> Result<Evaluation, TrainerError> {
+    mut goes_on: impl FnMut(Played) -> Result<bool, TrainerError>,
+) -> Result<Option<Evaluation>, TrainerError> {
     let begun = Instant::now();
     env.reset()?;
     inject::here(inject::Hook::Episode);
-    let envs = env.len();
-    let mut left: Vec<usize> = (0..envs).map(|i| (episodes as usize + envs - 1 - i) / envs).collect();
-    let mut outcome = StepOutcome::new(env.spec(), envs);
-    let mut actions = ActionBuffer::new(&env.spec().actions, envs);
-    let (mut returns, mut length) = (Vec::with_capacity(episodes as usize), 0);
-    while left.iter().any(|left| *left > 0) {
+    let mut score = Score::new(eval, env.len());
+    let mut outcome = StepOutcome::new(env.spec(), env.len());
+    let mut actions = ActionBuffer::new(&env.spec().actions, env.len());
+    while !score.is_over() {
         policy.act(env.observations(), &mut actions)?;
         env.step(actions.view(), &mut outcome)?;
-        for episode in &outcome.episodes {
-            if let Some(left) = left.get_mut(episode.env).filter(|left| **left > 0) {
-                *left -= 1;
-                returns.push(episode.episode_return);
-                length += episode.length;
-                inject::here(inject::Hook::Episode);
+        for done in score.add(&outcome) {
+            env.retire(done);
+        }
+        if !goes_on(Played { episodes: score.returns.len(), steps: score.steps })? {
+            return Ok(None);
+        }
+    }
+    score.warn_of_cuts(eval);
+    Ok(Some(score.evaluation(begun.elapsed())))
+}
+
+/// Returns of an evaluation so far.
+struct Score {
+    /// Episodes that each environment has still to play.
+    left: Vec<usize>,
+    /// Return and length of each environment's present episode.
+    running: Vec<(f64, u64)>,
+    max_steps: u64,
+    returns: Vec<f64>,
+    length: u64,
+    steps: u64,
+    cut: usize,
+}
+
+impl Score {
+    fn new(eval: &Eval, envs: usize) -> Score {
+        let episodes = eval.episodes as usize;
+        Score {
+            left: (0..envs).map(|i| (episodes + envs - 1 - i) / envs.max(1)).collect(),
+            running: vec![(0.0, 0); envs],
+            max_steps: u64::from(eval.max_steps),
+            returns: Vec::with_capacity(episodes),
+            length: 0,
+            steps: 0,
+            cut: 0,
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.left.iter().all(|left| *left == 0)
+    }
+
+    /// Takes in a step; returns the environments that have played their share with it.
+    fn add(&mut self, outcome: &StepOutcome) -> Vec<usize> {
+        let mut done = Vec::new();
+        for env in 0..self.left.len() {
+            if self.left[env] == 0 || !outcome.valid[env] {
+                continue;
+            }
+            self.steps += 1;
+            let running = &mut self.running[env];
+            *running = (running.0 + f64::from(outcome.rewards[env]), running.1 + 1);
+            let ended = outcome.episodes.iter().find(|episode| episode.env == env);
+            if let Some(episode) = ended {
+                self.left[env] -= 1;
+                self.note(env, episode.episode_return, episode.length);
+            } else if self.running[env].1 >= self.max_steps {
+                // The environment goes on with this episode: what it would play next is not a whole one.
+                (self.left[env], self.cut) = (0, self.cut + 1);
+                let (episode_return, length) = self.running[env];
+                self.note(env, episode_return, length);
+            }
+            if self.left[env] == 0 {
+                done.push(env);
             }
         }
-        moved(returns.len());
+        done
     }
-    let count = returns.len().max(1) as f64;
-    let mean = returns.iter().sum::<f64>() / count;
-    let variance = returns.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / count;
-    Ok(Evaluation {
-        episodes,
-        return_mean: mean,
-        return_std: variance.sqrt(),
-        return_min: returns.iter().copied().reduce(f64::min).unwrap_or(0.0),
-        return_max: returns.iter().copied().reduce(f64::max).unwrap_or(0.0),
-        length_mean: length as f64 / count,
-        duration_s: begun.elapsed().as_secs_f64(),
-        ..Evaluation::default()
-    })
+
+    fn note(&mut self, env: usize, episode_return: f64, length: u64) {
+        self.returns.push(episode_return);
+        self.length += length;
+        self.running[env] = (0.0, 0);
+        inject::here(inject::Hook::Episode);
+    }
+
+    fn warn_of_cuts(&self, eval: &Eval) {
+        if self.cut > 0 {
+            say(&format!(
+                "evaluation: {} of {} episodes did not end within eval.max_steps = {} and count as they stood; \
+                 env.max_episode_steps bounds them in training too",
+                self.cut,
+                self.returns.len(),
+                eval.max_steps
+            ));
+        }
+    }
+
+    fn evaluation(&self, took: Duration) -> Evaluation {
+        let returns = &self.returns;
+        let count = returns.len().max(1) as f64;
+        let mean = returns.iter().sum::<f64>() / count;
+        let variance = returns.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / count;
+        Evaluation {
+            episodes: returns.len() as u32,
+            return_mean: mean,
+            return_std: variance.sqrt(),
+            return_min: returns.iter().copied().reduce(f64::min).unwrap_or(0.0),
+            return_max: returns.iter().copied().reduce(f64::max).unwrap_or(0.0),
+            length_mean: self.length as f64 / count,
+            duration_s: took.as_secs_f64(),
+            ..Evaluation::default()
+        }
+    }
+}
+
+/// Rank 0's side of the meetings, and its log lines.
+pub struct Beat<'a> {
+    group: &'a ProcessGroup,
+    begun: Instant,
+    met: Instant,
+    said: Instant,
+    episodes: u32,
+}
+
+impl<'a> Beat<'a> {
+    /// An evaluation of `episodes` episodes begins.
+    pub fn new(group: &'a ProcessGroup, episodes: u32) -> Beat<'a> {
+        let now = Instant::now();
+        Beat { group, begun: now, met: now, said: now, episodes }
+    }
+
+    /// Meets the others when it is time to; `false` once any rank was asked to stop.
+    pub fn goes_on(&mut self, played: Played) -> Result<bool, TrainerError> {
+        if self.said.elapsed() >= SAY_EVERY {
+            self.said = Instant::now();
+            say(&format!(
+                "evaluation: {} of {} episodes after {} steps in {:.0} s",
+                played.episodes,
+                self.episodes,
+                played.steps,
+                self.begun.elapsed().as_secs_f64()
+            ));
+        }
+        if signals::stop_requested() {
+            return Ok(false);
+        }
+        if self.met.elapsed() < BEAT {
+            return Ok(true);
+        }
+        let stop = meet(self.group, false)?.stop;
+        self.met = Instant::now();
+        Ok(!stop)
+    }
+
+    /// Rank 0 plays no more: the others leave [`wait`].
+    pub fn end(self) -> Result<(), DistError> {
+        meet(self.group, true).map(drop)
+    }
+}
+
+/// The other ranks wait until rank 0 plays no more.
+pub fn wait(group: &ProcessGroup) -> Result<(), DistError> {
+    while !meet(group, false)?.over {}
+    Ok(())
+}
+
+/// What the ranks know after a meeting.
+struct Meeting {
+    /// A rank was asked to stop.
+    stop: bool,
+    /// Rank 0 plays no more.
+    over: bool,
+}
+
+/// Tag `eval`; how often the ranks meet depends on rank 0's `over` alone.
+fn meet(group: &ProcessGroup, over: bool) -> Result<Meeting, DistError> {
+    let mut flags = [i64::from(signals::stop_requested()), i64::from(over)];
+    group.all_reduce_i64(&mut flags, ReduceOp::Sum, "eval")?;
+    Ok(Meeting { stop: flags[0] > 0, over: flags[1] > 0 })
 }
 
 #[cfg(test)]
@@ -93,34 +264,65 @@ mod tests {
         }
     }
 
-    fn play(envs: usize, episodes: u32, balances: bool) -> Evaluation {
-        let mut env =
-            make_vector(&Env::new("CartPole-v1", 1), envs, 0, &Seeds::new(1), 0, EnvPurpose::Evaluate)
-                .unwrap();
+    fn cartpoles(envs: usize) -> Box<dyn VectorEnv> {
+        make_vector(&Env::new("CartPole-v1", 1), envs, 0, &Seeds::new(1), 0, EnvPurpose::Evaluate).unwrap()
+    }
+
+    fn play(envs: usize, eval: &Eval, balances: bool) -> Evaluation {
+        let mut env = cartpoles(envs);
         let mut again = || {
             let mut moves = 0;
-            let evaluation = evaluate(&mut *env, episodes, &mut Push { balances }, |_| moves += 1).unwrap();
+            let evaluation = evaluate(&mut *env, eval, &mut Push { balances }, |_| {
+                moves += 1;
+                Ok(true)
+            });
             assert!(moves > 8);
-            Evaluation { duration_s: 0.0, ..evaluation }
+            Evaluation { duration_s: 0.0, ..evaluation.unwrap().unwrap() }
         };
         let first = again();
         assert_eq!(again(), first, "EVAL-1");
         first
     }
 
+    fn episodes(episodes: u32) -> Eval {
+        Eval { episodes, ..Eval::default() }
+    }
+
     #[test]
     fn an_evaluation_repeats_and_its_episodes_differ() {
-        let good = play(5, 5, true);
+        let good = play(5, &episodes(5), true);
         assert_eq!((good.return_mean, good.return_std, good.length_mean), (500.0, 0.0, 500.0));
         // A policy that always pushes left falls soon, after different numbers of steps.
-        let bad = play(20, 20, false);
+        let bad = play(20, &episodes(20), false);
         assert!(bad.return_mean < 12.0 && bad.return_min < bad.return_max, "{bad:?}");
     }
 
     #[test]
     fn eval_2_every_environment_plays_its_share() {
-        let seven = play(3, 7, false);
+        let seven = play(3, &episodes(7), false);
         assert_eq!(seven.episodes, 7);
         assert!(seven.length_mean > 7.0 && seven.length_mean == seven.return_mean);
+    }
+
+    #[test]
+    fn eval_3_an_episode_without_an_end_is_cut_off_and_a_stop_ends_the_evaluation() {
+        let cut = play(4, &Eval { max_steps: 20, ..episodes(9) }, true);
+        assert_eq!((cut.episodes, cut.return_mean, cut.length_mean), (4, 20.0, 20.0));
+        let mut steps = 0;
+        let stopped = evaluate(&mut *cartpoles(3), &episodes(3), &mut Push { balances: true }, |played| {
+            steps = played.steps;
+            Ok(played.steps < 30)
+        });
+        assert_eq!((stopped.unwrap(), steps), (None, 30));
+    }
+
+    #[test]
+    fn no_more_environments_than_episodes_and_as_many_as_asked_for() {
+        let of = |episodes, num_envs| num_envs_of(episodes, num_envs);
+        assert_eq!([of(5, None), of(100, None), of(100, Some(64)), of(3, Some(64))], [5, 32, 64, 3]);
+    }
+
+    fn num_envs_of(episodes: u32, count: Option<u32>) -> usize {
+        num_envs(&Eval { episodes, num_envs: count, ..Eval::default() })
     }
 }

@@ -171,7 +171,9 @@ pub fn say(text: &str) {
 
 /// A plain line on stderr.
 pub fn warn(text: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{text}");
+    #[expect(clippy::disallowed_methods, reason = "the trainer's standard error is its log")]
+    let mut stderr = std::io::stderr().lock();
+    let _ = writeln!(stderr, "{text}");
 }
 
 #[cfg(test)]

@@ -18,6 +18,8 @@ pub struct Contribution {
     pub stop: bool,
     /// This rank thinks that a report is due.
     pub report: bool,
+    /// Its last iteration took long.
+    pub long: bool,
     pub counters: RankCounters,
     /// Its fingerprint chain of this iteration.
     pub chain: u64,
@@ -30,6 +32,8 @@ pub struct Consensus {
     pub stop: bool,
     /// At least one rank wants a report.
     pub report: bool,
+    /// The last iteration took long on at least one rank.
+    pub long: bool,
     /// Counters over all ranks.
     pub totals: RankCounters,
     /// Every rank's chain, in rank order.
@@ -43,7 +47,7 @@ impl Consensus {
     }
 }
 
-const FLAGS: usize = 2;
+const FLAGS: usize = 3;
 const HEAD: usize = FLAGS + RankCounters::WORDS;
 
 /// Tag `collect_stats`; every iteration.
@@ -51,6 +55,7 @@ pub fn exchange(group: &ProcessGroup, contribution: Contribution) -> Result<Cons
     let mut words = vec![0_i64; HEAD + group.world_size() as usize];
     words[0] = i64::from(contribution.stop);
     words[1] = i64::from(contribution.report);
+    words[2] = i64::from(contribution.long);
     for (word, value) in words[FLAGS..HEAD].iter_mut().zip(contribution.counters.to_words()) {
         *word = value.cast_signed();
     }
@@ -60,6 +65,7 @@ pub fn exchange(group: &ProcessGroup, contribution: Contribution) -> Result<Cons
     Ok(Consensus {
         stop: words[0] > 0,
         report: words[1] > 0,
+        long: words[2] > 0,
         totals: RankCounters::from_words(&totals),
         chains: words[HEAD..].iter().map(|word| word.cast_unsigned()).collect(),
     })
@@ -132,6 +138,7 @@ mod tests {
         let consensus = |chains: &[u64]| Consensus {
             stop: false,
             report: false,
+            long: false,
             totals: RankCounters::default(),
             chains: chains.to_vec(),
         };

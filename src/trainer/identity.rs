@@ -10,67 +10,14 @@
 //!   inside a Slurm step.
 //! - IDENTITY-2: `rank < world_size`, and a group of more than one has an address.
 
+mod flags;
+
+pub use flags::Flags;
+
 use super::distributed::BackendKind;
 use super::error::TrainerError;
-use clap::builder::ArgPredicate;
+use rankdeck_proto::secret::GroupSecret;
 use std::path::PathBuf;
-
-/// Command line of `rankdeck-trainer`.
-#[derive(Debug, Clone, Default, clap::Parser)]
-#[command(name = "rankdeck-trainer", version, about = "rankdeck's built-in trainer: one rank of a run")]
-pub struct Flags {
-    /// Experiment file (TOML)
-    #[arg(long, value_name = "FILE", required = false, required_unless_present_any = ["check_env", "setup_env"],
-          default_value_if("check_env", ArgPredicate::IsPresent, "-"),
-          default_value_if("setup_env", ArgPredicate::IsPresent, "-"))]
-    pub config: PathBuf,
-    /// Folder for checkpoints and TensorBoard files [default: $RANKDECK_RUN_DIR, else runs/NAME-TIME]
-    #[arg(long, value_name = "DIR")]
-    pub run_dir: Option<PathBuf>,
-    /// Checkpoint to resume from, or `latest` [default: $RANKDECK_RESUME]
-    #[arg(long, value_name = "FILE|latest")]
-    pub resume: Option<String>,
-    /// Index of this rank over all hosts [default: $RANK]
-    #[arg(long, value_name = "N")]
-    pub rank: Option<u32>,
-    /// Ranks in the group [default: $WORLD_SIZE]
-    #[arg(long, value_name = "N")]
-    pub world_size: Option<u32>,
-    /// Index of this rank on its host; picks the GPU [default: $LOCAL_RANK]
-    #[arg(long, value_name = "N")]
-    pub local_rank: Option<u32>,
-    /// Host of rank 0's store [default: $MASTER_ADDR]
-    #[arg(long, value_name = "HOST")]
-    pub master_addr: Option<String>,
-    /// Port of rank 0's store [default: $MASTER_PORT]
-    #[arg(long, value_name = "PORT")]
-    pub master_port: Option<u16>,
-    /// Library of the collectives; wins over distributed.backend
-    #[arg(long, value_name = "gloo|nccl", value_parser = ["gloo", "nccl"])]
-    pub backend: Option<String>,
-    /// Start N ranks on this host, forward signals to them, end with the worst of their exit codes
-    #[arg(long, value_name = "N", conflicts_with_all = ["rank", "world_size", "local_rank"],
-          value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub spawn: Option<u32>,
-    /// Fault on purpose, FAULT[=VALUE]@RANK:STEP; may be given again
-    #[cfg(feature = "inject")]
-    #[arg(long, value_name = "FAULT@RANK:STEP")]
-    pub inject: Vec<super::inject::InjectedFault>,
-    /// Make an environment on this host as a run would, play it, say what it looks like; with --config, with
-    /// the options of its [env]
-    #[arg(long, value_name = "ID", conflicts_with = "spawn")]
-    pub check_env: Option<String>,
-    /// Make a Python virtual environment in DIR with what Gymnasium's and Atari's environments need, and
-    /// check it
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["spawn", "check_env"])]
-    pub setup_env: Option<PathBuf>,
-    /// With --setup-env: also install this package, such as `gymnasium[mujoco]`; may be given several times
-    #[arg(long, value_name = "PACKAGE", requires = "setup_env")]
-    pub package: Vec<String>,
-    /// With --check-env or --setup-env: the interpreter to use [default: env.python, else python3]
-    #[arg(long, value_name = "PYTHON")]
-    pub python: Option<String>,
-}
 
 /// A rank's identity and files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,6 +44,10 @@ pub struct RankIdentity {
     pub generation: u32,
     /// Interface for the group's traffic.
     pub interface: Option<String>,
+    /// What the ranks of this generation know each other by.
+    pub secret: Option<GroupSecret>,
+    /// Some ranks are on other hosts.
+    pub spans_hosts: bool,
     /// Path of the status page.
     pub status_page: Option<PathBuf>,
     /// The agent's event socket.
@@ -155,19 +106,30 @@ impl RankIdentity {
             local_rank,
             master_addr,
             master_port,
-            backend: flags.backend.as_deref().map(|name| match name {
-                "nccl" => BackendKind::Nccl,
-                _ => BackendKind::Gloo,
-            }),
+            backend: flags.backend,
             generation: match number(env, "RANKDECK_GENERATION")? {
                 Some(generation) => generation,
                 None => number(env, "TORCHELASTIC_RESTART_COUNT")?.unwrap_or(0),
             },
             interface: get(env, "GLOO_SOCKET_IFNAME").or_else(|| get(env, "NCCL_SOCKET_IFNAME")),
+            secret: secret(env)?,
+            spans_hosts: number::<u32>(env, "LOCAL_WORLD_SIZE")?.is_some_and(|local| local < world_size)
+                || number::<u32>(env, "SLURM_STEP_NUM_NODES")?.is_some_and(|nodes| nodes > 1),
             status_page: get(env, "RANKDECK_STATUS_PAGE").map(PathBuf::from),
             events: get(env, "RANKDECK_EVENTS").map(PathBuf::from),
         })
     }
+}
+
+/// The secret of this generation, where the launcher or the user has set one.
+pub fn secret(env: EnvLookup) -> Result<Option<GroupSecret>, TrainerError> {
+    let Some(text) = get(env, GroupSecret::VARIABLE) else { return Ok(None) };
+    GroupSecret::from_hex(&text).map(Some).ok_or_else(|| {
+        TrainerError::usage(
+            format!("{} does not have 64 hexadecimal digits", GroupSecret::VARIABLE),
+            "give all ranks the same output of `openssl rand -hex 32`, or unset it",
+        )
+    })
 }
 
 /// Refuses `--spawn` inside somebody else's group.
@@ -325,146 +287,4 @@ fn first_node(list: &str) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::HashMap;
-
-    fn resolve(flags: Flags, pairs: &[(&str, &str)]) -> Result<RankIdentity, TrainerError> {
-        let map: HashMap<&str, &str> = pairs.iter().copied().collect();
-        RankIdentity::resolve(&flags, &|key| map.get(key).map(|value| value.to_string()))
-    }
-
-    fn refused(pairs: &[(&str, &str)]) -> String {
-        let error = resolve(Flags::default(), pairs).unwrap_err();
-        assert!(error.usage && !error.hint().is_empty());
-        error.hinted.error
-    }
-
-    const TORCHRUN: [(&str, &str); 6] = [
-        ("RANK", "3"),
-        ("WORLD_SIZE", "4"),
-        ("LOCAL_RANK", "1"),
-        ("LOCAL_WORLD_SIZE", "2"),
-        ("MASTER_ADDR", "10.0.0.1"),
-        ("MASTER_PORT", "29500"),
-    ];
-    const SLURM: [(&str, &str); 6] = [
-        ("SLURM_STEP_ID", "0"),
-        ("SLURM_PROCID", "5"),
-        ("SLURM_STEP_NUM_TASKS", "8"),
-        ("SLURM_LOCALID", "1"),
-        ("SLURM_JOB_ID", "77"),
-        ("SLURM_STEP_NODELIST", "gpu[03-07,9]"),
-    ];
-
-    #[test]
-    fn a_config_is_needed_for_a_run_and_only_for_a_run() {
-        use clap::{CommandFactory, Parser};
-        Flags::command().debug_assert();
-        let parse = |args: &[&str]| Flags::try_parse_from([&["rankdeck-trainer"], args].concat());
-        assert_eq!(parse(&["--config", "x.toml"]).unwrap().config, PathBuf::from("x.toml"));
-        assert!(parse(&[]).is_err() && parse(&["--spawn", "2"]).is_err());
-        assert_eq!(parse(&["--check-env", "CartPole-v1"]).unwrap().check_env.as_deref(), Some("CartPole-v1"));
-        assert_eq!(
-            parse(&["--setup-env", "venv", "--package", "a", "--package", "b"]).unwrap().package.len(),
-            2
-        );
-        assert!(parse(&["--package", "a", "--config", "x.toml"]).is_err());
-    }
-
-    #[test]
-    fn nobody_says_anything_one_rank_trains_alone() {
-        let identity = resolve(Flags::default(), &[]).unwrap();
-        assert_eq!((identity.rank, identity.world_size, identity.local_rank), (0, 1, 0));
-        assert_eq!(identity.run_dir, None);
-    }
-
-    #[test]
-    fn torchruns_environment() {
-        let identity = resolve(Flags::default(), &TORCHRUN).unwrap();
-        assert_eq!((identity.rank, identity.world_size, identity.local_rank), (3, 4, 1));
-        assert_eq!((identity.master_addr.as_str(), identity.master_port), ("10.0.0.1", 29500));
-    }
-
-    #[test]
-    fn slurms_environment() {
-        let identity = resolve(Flags::default(), &SLURM).unwrap();
-        assert_eq!((identity.rank, identity.world_size, identity.local_rank), (5, 8, 1));
-        assert_eq!(identity.master_addr, "gpu03");
-        assert_eq!(identity, resolve(Flags::default(), &SLURM).unwrap());
-        assert!(identity.master_port >= 20_000);
-    }
-
-    #[test]
-    fn a_batch_script_is_one_process() {
-        let identity = resolve(Flags::default(), &[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")]).unwrap();
-        assert_eq!(identity.world_size, 1);
-    }
-
-    #[test]
-    fn flags_win_over_everything() {
-        let flags = Flags {
-            rank: Some(1),
-            world_size: Some(2),
-            local_rank: Some(0),
-            master_port: Some(1234),
-            ..Flags::default()
-        };
-        let identity = resolve(flags, &[&TORCHRUN[..], &SLURM[..]].concat()).unwrap();
-        assert_eq!((identity.rank, identity.world_size, identity.local_rank), (1, 2, 0));
-        assert_eq!((identity.master_addr.as_str(), identity.master_port), ("10.0.0.1", 1234));
-    }
-
-    #[test]
-    fn identity_1_incomplete_and_contradictory_environments_are_refused() {
-        assert!(refused(&[("RANK", "0")]).contains("RANK is given without WORLD_SIZE"));
-        assert!(refused(&[("WORLD_SIZE", "2")]).contains("WORLD_SIZE is given without RANK"));
-        assert!(refused(&[&TORCHRUN[..], &SLURM[..]].concat()).contains("two launchers disagree"));
-        assert!(refused(&[("RANK", "x"), ("WORLD_SIZE", "2")]).contains("RANK=x"));
-        let one_flag = Flags { rank: Some(0), ..Flags::default() };
-        assert!(
-            resolve(one_flag, &[]).unwrap_err().to_string().contains("--rank is given without --world-size")
-        );
-    }
-
-    #[test]
-    fn identity_1_torchrun_inside_a_slurm_step_is_not_a_contradiction() {
-        let pairs = [&TORCHRUN[..], &SLURM[..], &[("TORCHELASTIC_RUN_ID", "a")]].concat();
-        assert_eq!(resolve(Flags::default(), &pairs).unwrap().rank, 3);
-    }
-
-    #[test]
-    fn identity_2_impossible_ranks_and_missing_addresses_are_refused() {
-        let with = |key: &'static str, value: &'static str| -> Vec<(&str, &str)> {
-            let rest = TORCHRUN.iter().copied().filter(|(k, _)| *k != key);
-            rest.chain([(key, value)]).filter(|(_, v)| !v.is_empty()).collect()
-        };
-        assert!(refused(&with("RANK", "4")).contains("rank 4 does not exist"));
-        assert!(refused(&with("LOCAL_RANK", "2")).contains("LOCAL_RANK=2"));
-        assert!(refused(&with("LOCAL_RANK", "")).contains("no LOCAL_RANK"));
-        assert!(refused(&with("MASTER_ADDR", "")).contains("MASTER_ADDR"));
-        assert!(refused(&with("MASTER_PORT", "")).contains("MASTER_PORT"));
-        assert!(refused(&with("MASTER_PORT", "0")).contains("MASTER_PORT"));
-    }
-
-    #[test]
-    fn spawning_inside_a_group_is_refused() {
-        let inside = |key: &str| (key == "WORLD_SIZE").then(|| "2".to_string());
-        assert!(check_spawn(&inside).unwrap_err().to_string().contains("WORLD_SIZE"));
-        assert!(check_spawn(&|_| None).is_ok());
-    }
-
-    #[test]
-    fn first_nodes_of_slurms_lists() {
-        for (list, first) in [
-            ("a", "a"),
-            ("a1,b2", "a1"),
-            ("gpu[03-07,9]", "gpu03"),
-            ("gpu[4,7],x", "gpu4"),
-            ("n[1-2].cluster,m", "n1.cluster"),
-        ] {
-            assert_eq!(first_node(list).as_deref(), Some(first), "{list}");
-        }
-        assert_eq!((first_node(""), first_node("gpu[")), (None, None));
-    }
-}
+mod tests;

@@ -8,7 +8,8 @@
 //! Invariants:
 //! - Every branch that changes the number of collectives depends on reduced or broadcast values,
 //!   or on counters that are equal on all ranks.
-//! - All ranks leave at the same iteration.
+//! - All ranks leave at the same place: after an iteration, or within a long one, which is undone then
+//!   ([`stop_points`]).
 //! - Rank 0 alone writes into the run directory; other ranks add their replay, when that is asked
 //!   for.
 
@@ -16,6 +17,7 @@ pub mod algo;
 pub mod checkpoint;
 pub mod collect;
 pub(crate) mod counters;
+pub mod description;
 pub mod distributed;
 pub mod env;
 pub(crate) mod error;
@@ -24,8 +26,10 @@ pub(crate) mod events;
 pub(crate) mod exchange;
 pub mod identity;
 pub(crate) mod inject;
+pub(crate) mod metrics_file;
 pub(crate) mod normalise;
 pub mod page;
+pub(crate) mod play;
 pub mod policy;
 pub(crate) mod prepare;
 pub mod replay;
@@ -37,6 +41,7 @@ pub mod setup;
 pub(crate) mod signals;
 pub(crate) mod spawn;
 pub mod state;
+pub mod stop_points;
 pub(crate) mod tensorboard;
 pub(crate) mod train;
 
@@ -57,8 +62,15 @@ const FINISH: Duration = Duration::from_secs(5);
 /// The whole program; returns its exit code: 0 finished or stopped, 1 failure, 2 usage.
 pub fn main(flags: &Flags) -> u8 {
     let env = |key: &str| std::env::var(key).ok();
-    if flags.check_env.is_some() || flags.setup_env.is_some() {
+    allow_all_open_files();
+    if flags.check_env.is_some() || flags.setup_env.is_some() || flags.check_gpu {
         return prepare::run(flags).map(|()| 0).unwrap_or_else(|error| {
+            complain("rankdeck-trainer", &error);
+            error.exit_code()
+        });
+    }
+    if let Some(checkpoint) = &flags.evaluate {
+        return play::run(checkpoint, flags).map(|()| 0).unwrap_or_else(|error| {
             complain("rankdeck-trainer", &error);
             error.exit_code()
         });
@@ -84,6 +96,19 @@ pub fn main(flags: &Flags) -> u8 {
                 events.finish(FINISH);
             }
             error.exit_code()
+        }
+    }
+}
+
+/// Raises the soft limit of open files to the hard one: connections of a large group need more than the usual
+/// soft limit. Where that is refused, the old limit stays.
+fn allow_all_open_files() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both calls read or write the one valid rlimit.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
         }
     }
 }

@@ -18,7 +18,7 @@ use tch::{Device, Kind, Tensor};
 /// Gymnasium's start: a mean of 0 and a variance of 1 that weigh next to nothing.
 const START_COUNT: f64 = 1e-4;
 /// Gymnasium's guard against a variance of 0.
-const EPSILON: f64 = 1e-8;
+pub const EPSILON: f64 = 1e-8;
 
 /// Count, means and sums of squared deviations of vectors.
 #[derive(Debug, Clone, PartialEq)]
@@ -123,6 +123,14 @@ impl RunningMoments {
             self.all = Moments::from_numbers(&numbers);
         }
     }
+}
+
+/// Means and population variances of [`RunningMoments::words`]; `None` where none are kept.
+pub fn mean_and_variance(words: &[u64]) -> Option<(Vec<f64>, Vec<f64>)> {
+    let numbers: Vec<f64> = words.iter().map(|bits| f64::from_bits(*bits)).collect();
+    let moments = Moments::from_numbers(&numbers);
+    let variances = (0..moments.mean.len()).map(|i| moments.variance(i)).collect();
+    (!words.is_empty()).then_some((moments.mean, variances))
 }
 
 /// Merges what all ranks saw into each of `running` (NORM-1). One collective for all of them, none without

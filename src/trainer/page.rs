@@ -1,8 +1,22 @@
-//! The rank's status page, which the loop, the process group and environments write.
+//! The rank's status page, which the loop, the process group, environments and the follower of queued
+//! collectives write.
 
 use rankdeck_proto::status_page::Writer;
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The status page, shared within the rank's one thread.
-pub type Page = Rc<RefCell<Writer>>;
+/// The status page, shared within the rank. Nobody keeps it while something waits.
+#[derive(Clone)]
+pub struct Page(Arc<Mutex<Writer>>);
+
+impl Page {
+    /// The page that this writer writes.
+    pub fn new(writer: Writer) -> Page {
+        Page(Arc::new(Mutex::new(writer)))
+    }
+
+    /// To read or write it now.
+    pub fn lock(&self) -> MutexGuard<'_, Writer> {
+        // A writer that panicked has left a page that is whole, or is marked as torn.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

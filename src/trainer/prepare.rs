@@ -3,16 +3,19 @@
 //! Owner: the user, on the host in question. The check makes and plays the environment with the code of a
 //! run, so that what works here works there.
 
-use super::env::{ActionSpace, Actions, EnvPurpose, StepOutcome, make_vector};
+use super::algo;
+use super::distributed::{cuda, torch_version};
+use super::env::{ActionSpace, Actions, EnvPurpose, Spec, StepOutcome, make_vector};
 use super::error::TrainerError;
 use super::events::say;
 use super::identity::Flags;
-use super::setup::load_experiment;
+use super::setup::{Sizes, load_experiment, parts};
 use rankdeck_kernel::seeds::Seeds;
-use rankdeck_types::experiment::{Env, EnvWorker};
+use rankdeck_types::experiment::{Env, EnvWorker, Experiment};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use tch::{Device, Kind, Tensor};
 
 /// What `--setup-env` installs: versions that rankdeck is tested with.
 const PACKAGES: [&str; 3] = ["numpy", "gymnasium>=1.0,<2", "ale-py==0.12.*"];
@@ -22,24 +25,76 @@ const PLAYED: Duration = Duration::from_secs(2);
 /// Environments of a check.
 const ENVS: usize = 4;
 
+/// Loads what a rank on a GPU loads, and has each GPU compute.
+fn check_gpu() -> Result<(), TrainerError> {
+    if !cuda::load_cuda()? {
+        return Err(TrainerError::usage(
+            if cuda::has_driver() { "this process sees no GPU" } else { "no NVIDIA driver on this host" },
+            "check `nvidia-smi` and CUDA_VISIBLE_DEVICES",
+        ));
+    }
+    let count = tch::Cuda::device_count().max(0) as usize;
+    if count == 0 {
+        return Err(TrainerError::usage(
+            "the driver shows GPUs, and CUDA finds none that it can use",
+            "check `nvidia-smi`, CUDA_VISIBLE_DEVICES and the host's libtorch",
+        ));
+    }
+    for index in 0..count {
+        let there = Tensor::f_ones([4, 4], (Kind::Float, Device::Cuda(index)))?;
+        there.f_mm(&there)?.f_sum(None::<Kind>)?.f_double_value(&[])?;
+    }
+    let nccl = cuda::nccl_version()?;
+    say(&format!("{count} GPUs work with libtorch {} and NCCL {nccl}", torch_version()));
+    Ok(())
+}
+
 /// Does what the flags ask for.
 pub fn run(flags: &Flags) -> Result<(), TrainerError> {
+    if flags.check_gpu {
+        return check_gpu();
+    }
     if let Some(folder) = &flags.setup_env {
         return setup(folder, flags.python.as_deref().unwrap_or("python3"), &flags.package);
     }
-    let mut env = match flags.config.as_os_str() == "-" {
-        true => Env::new("", ENVS as u32),
-        false => load_experiment(&flags.config)?.env.unwrap_or_else(|| Env::new("", ENVS as u32)),
+    let experiment = match flags.config.as_os_str() == "-" {
+        true => None,
+        false => Some(load_experiment(&flags.config)?),
     };
+    let mut env = experiment
+        .as_ref()
+        .and_then(|experiment| experiment.env.clone())
+        .unwrap_or_else(|| Env::new("", ENVS as u32));
     env.id = flags.check_env.clone().unwrap_or_default();
     if let Some(python) = &flags.python {
         env.python.clone_from(python);
     }
-    check(&env)
+    let spec = check(&env)?;
+    match experiment.filter(|experiment| experiment.learn.is_some()) {
+        Some(experiment) => check_network(Experiment { env: Some(env), ..experiment }, spec),
+        None => Ok(()),
+    }
 }
 
-/// Plays `env` at random for a moment and says what it looks like.
-fn check(env: &Env) -> Result<(), TrainerError> {
+/// Refuses what a rank alone would refuse: spaces that algorithm and network do not take.
+fn check_network(experiment: Experiment, spec: Spec) -> Result<(), TrainerError> {
+    let sizes = Sizes::resolve(&experiment, 0, 1)?;
+    let network = experiment.policy.network;
+    let spec = spec.fitted(network);
+    algo::check(&experiment, &spec, &sizes)?;
+    let (_, learn) = parts(&experiment)?;
+    say(&format!(
+        "  network       {} of {} takes them as {:?} {:?}",
+        serde_json::to_string(&network).unwrap_or_default().trim_matches('"'),
+        learn.name(),
+        spec.observation_type,
+        spec.observation_shape
+    ));
+    Ok(())
+}
+
+/// Plays `env` at random for a moment and says what it looks like; returns its shapes.
+fn check(env: &Env) -> Result<Spec, TrainerError> {
     let begun = Instant::now();
     let seeds = Seeds::new(0);
     let mut vector = make_vector(env, ENVS, 0, &seeds, 0, EnvPurpose::Train)?;
@@ -81,7 +136,7 @@ fn check(env: &Env) -> Result<(), TrainerError> {
     say(&format!("  actions       {actions}"));
     say(&format!("  made in       {:.1} s", made.as_secs_f64()));
     say(&format!("  speed         {rate:.0} steps/s of {ENVS} environments, {episodes} episodes ended"));
-    Ok(())
+    Ok(spec)
 }
 
 fn setup(folder: &Path, python: &str, more: &[String]) -> Result<(), TrainerError> {

@@ -4,11 +4,14 @@
 //! Owner: the training loop, which decides when to report. Nothing here changes the training.
 
 use super::collect::Interval;
+use super::description::Description;
 use super::events::{Events, say, warn};
 use super::exchange::Consensus;
+use super::metrics_file::{MetricsFile, Row};
 use super::tensorboard::EventFile;
 use rankdeck_proto::message::{Counters, Evaluation, RankEvent};
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -24,6 +27,7 @@ pub struct Reporter<'a> {
     rank: u32,
     first: bool,
     board: Option<EventFile>,
+    metrics: Option<MetricsFile>,
     /// Time and environment steps of the latest report.
     reported: Option<(Instant, u64)>,
     said: Option<Instant>,
@@ -40,13 +44,13 @@ pub struct IterationReport<'a> {
     pub interval: Interval,
     /// Losses, means over the ranks.
     pub losses: Vec<(&'a str, f64)>,
-    /// The optimiser's rate in this iteration.
-    pub learning_rate: f64,
+    /// The iterations since the last report, of all ranks.
+    pub rows: Vec<Row>,
 }
 
 impl<'a> Reporter<'a> {
-    /// For a rank; rank 0 opens a TensorBoard file in `run_dir`.
-    pub fn new(events: &'a Events, rank: u32, run_dir: &Path) -> Reporter<'a> {
+    /// For a rank, after iteration `start`; rank 0 opens its files in `run_dir`.
+    pub fn new(events: &'a Events, rank: u32, run_dir: &Path, start: u64) -> Reporter<'a> {
         let first = rank == 0;
         let board = first.then(|| EventFile::create(&run_dir.join("tensorboard")));
         let board = board.and_then(|opened| {
@@ -54,7 +58,13 @@ impl<'a> Reporter<'a> {
                 .map_err(|error| warn(&format!("no TensorBoard file in {}: {error}", run_dir.display())))
                 .ok()
         });
-        Reporter { events, rank, first, board, reported: None, said: None, equal: true }
+        let metrics = first.then(|| MetricsFile::new(run_dir, start));
+        Reporter { events, rank, first, board, metrics, reported: None, said: None, equal: true }
+    }
+
+    /// Writes what is trained into the TensorBoard file.
+    pub fn describe(&mut self, about: &Description) {
+        self.on_board(|board| board.settings(&about.settings()));
     }
 
     /// Whether a report is due, by rank 0's clock.
@@ -106,16 +116,22 @@ impl<'a> Reporter<'a> {
                 ("charts/episodic_return", interval.returns.sum / count),
                 ("charts/episodic_length", interval.length as f64 / count),
                 ("charts/return_last_100", totals.return_last_100.unwrap_or(f64::NAN)),
-                ("charts/learning_rate", report.learning_rate),
+                ("charts/learning_rate", rate_of(&report.rows)),
                 ("charts/SPS", rate.unwrap_or(f64::NAN)),
             ])
             .filter(|(_, value)| value.is_finite())
             .collect();
-        self.write_board(totals.env_step, &values);
+        self.write_rows(report.rows);
+        // What a report knows and its iterations do not.
+        let own = ["charts/return_last_100", "charts/SPS"];
+        let own =
+            own.iter().filter_map(|name| values.get_key_value(name)).map(|(name, value)| (*name, *value));
+        self.write_board(totals.env_step, &own.collect());
         self.events.send(&RankEvent::Scalars {
             train_iter: totals.train_iter,
             env_step: totals.env_step,
             values: values.iter().map(|(name, value)| (name.to_string(), *value)).collect(),
+            not_finite: BTreeMap::new(),
         });
         if self.said.is_none_or(|said| said.elapsed() >= SAY_EVERY) {
             self.said = Some(now);
@@ -131,6 +147,9 @@ impl<'a> Reporter<'a> {
         self.events.send(&RankEvent::Eval(e.clone()));
         let values = [("eval/return_mean", e.return_mean), ("eval/return_std", e.return_std)];
         self.write_board(e.env_step, &BTreeMap::from(values));
+        if let Some(metrics) = &mut self.metrics {
+            metrics.evaluation(e);
+        }
         say(&format!(
             "eval after iteration {}, env_step {}: return {:.1} +- {:.1} over {} episodes in {:.2} s{}",
             e.train_iter,
@@ -151,14 +170,38 @@ impl<'a> Reporter<'a> {
     }
 
     fn write_board(&mut self, env_step: u64, values: &BTreeMap<&str, f64>) {
+        self.on_board(|board| board.scalars(env_step, values.iter().map(|(name, value)| (*name, *value))));
+    }
+
+    /// One point and one line per iteration.
+    fn write_rows(&mut self, rows: Vec<Row>) {
+        self.on_board(|board| {
+            rows.iter().try_for_each(|row| {
+                let there = row.values.iter().filter(|(_, value)| value.is_finite());
+                board.scalars(row.env_step, there.map(|(name, value)| (*name, *value)))
+            })
+        });
+        let Some(metrics) = &mut self.metrics else { return };
+        let written = rows.into_iter().try_for_each(|row| metrics.row(row)).and_then(|()| metrics.flush());
+        if let Err(error) = written {
+            warn(&format!("no more metrics, {} cannot be written: {error}", metrics.path().display()));
+            self.metrics = None;
+        }
+    }
+
+    fn on_board(&mut self, write: impl FnOnce(&mut EventFile) -> io::Result<()>) {
         let Some(board) = &mut self.board else { return };
-        let written = board.scalars(env_step, values.iter().map(|(name, value)| (*name, *value)));
-        if let Err(error) = written.and_then(|()| board.flush()) {
+        if let Err(error) = write(board).and_then(|()| board.flush()) {
             let path = board.path().display();
             warn(&format!("no more TensorBoard values, {path} cannot be written: {error}"));
             self.board = None;
         }
     }
+}
+
+/// The learning rate of the latest iteration.
+fn rate_of(rows: &[Row]) -> f64 {
+    rows.last().and_then(|row| row.values.get("charts/learning_rate").copied()).unwrap_or(f64::NAN)
 }
 
 fn progress_line(totals: &Counters, rate: Option<f64>) -> String {

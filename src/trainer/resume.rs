@@ -79,7 +79,7 @@ pub fn share(
 const DAMAGED: &str = "resume from another checkpoint of the run, or start afresh";
 
 /// A file that is a checkpoint.
-fn read(path: &Path) -> Result<Vec<u8>, TrainerError> {
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, TrainerError> {
     let bytes = std::fs::read(path).map_err(|error| {
         refuse(
             path,

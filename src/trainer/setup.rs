@@ -2,13 +2,13 @@
 
 use super::distributed::{BackendKind, cuda};
 use super::error::TrainerError;
+use super::events::warn;
 use super::identity::RankIdentity;
 use super::page::Page;
 use rankdeck_proto::status_page::Writer;
 use rankdeck_types::experiment::{Backend, Env, Experiment, Learn};
-use std::cell::RefCell;
+use rankdeck_types::plan::{limits, size_problem};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use tch::Device;
 
 /// Reads an experiment file.
@@ -40,6 +40,18 @@ pub fn parts(experiment: &Experiment) -> Result<(&Env, &Learn), TrainerError> {
     Ok((env, learn))
 }
 
+/// Share of `distributed.timeout_s` that an environment may take for a step; its first reset may take twice
+/// as long.
+const WORKER_SHARE: f64 = 0.4;
+
+/// The other ranks wait for one whose environment hangs: it must say so before they give up on it.
+pub fn bound_workers(experiment: &mut Experiment) {
+    let most = WORKER_SHARE * experiment.distributed.timeout_s;
+    if let Some(env) = experiment.env.as_mut() {
+        env.worker_timeout_s = env.worker_timeout_s.min(most);
+    }
+}
+
 /// Transitions of a rollout over all ranks; a larger number is more likely a typing mistake.
 const MAX_BATCH: u64 = 1 << 28;
 
@@ -65,16 +77,10 @@ impl Sizes {
     pub fn resolve(experiment: &Experiment, rank: u32, world_size: u32) -> Result<Sizes, TrainerError> {
         let (env, learn) = parts(experiment)?;
         let num_steps = experiment.collect.num_steps;
-        if env.num_envs == 0 || !env.num_envs.is_multiple_of(world_size) {
-            return Err(TrainerError::usage(
-                format!("env.num_envs = {} cannot be split over {world_size} ranks", env.num_envs),
-                format!("set env.num_envs to a multiple of {world_size}"),
-            ));
-        }
         if num_steps == 0 {
             return Err(TrainerError::usage("collect.num_steps is 0", "set collect.num_steps to 1 or more"));
         }
-        let local_envs = env.num_envs / world_size;
+        let local_envs = env.num_envs / world_size.max(1);
         let batch = u64::from(env.num_envs) * u64::from(num_steps);
         let widths = &experiment.policy.hidden;
         if widths.len() > 64 || widths.iter().any(|width| !(1..=65_536).contains(width)) {
@@ -82,6 +88,10 @@ impl Sizes {
                 format!("policy.hidden = {widths:?} is not a list of at most 64 widths from 1 to 65536"),
                 "set policy.hidden, such as [64, 64]",
             ));
+        }
+        let own = limits::problems(experiment).into_iter().next();
+        if let Some(problem) = own.or_else(|| size_problem(experiment, world_size.into())) {
+            return Err(TrainerError::usage_of(problem.cause));
         }
         if batch > MAX_BATCH {
             return Err(TrainerError::usage(
@@ -99,14 +109,6 @@ impl Sizes {
                 ));
             }
             0 => None,
-            total if total < batch => {
-                return Err(TrainerError::usage(
-                    format!(
-                        "run.total_steps = {total} is less than one rollout of {batch} steps over all ranks"
-                    ),
-                    "raise run.total_steps, or lower env.num_envs or collect.num_steps",
-                ));
-            }
             total => Some(total / batch),
         };
         Ok(Sizes {
@@ -128,31 +130,41 @@ pub fn device(
     let wanted = match (identity.backend, experiment.distributed.backend) {
         (Some(backend), _) => Some(backend),
         (None, Backend::Auto) => None,
-        (None, Backend::Gloo) => Some(BackendKind::Gloo),
+        (None, Backend::Tcp) => Some(BackendKind::Tcp),
         (None, Backend::Nccl) => Some(BackendKind::Nccl),
     };
-    if wanted == Some(BackendKind::Gloo) {
-        return Ok((BackendKind::Gloo, Device::Cpu));
+    if wanted == Some(BackendKind::Tcp) {
+        return Ok((BackendKind::Tcp, Device::Cpu));
     }
-    let devices = if cuda::load_cuda()? { tch::Cuda::device_count().max(0) as u32 } else { 0 };
+    let devices = match cuda::load_cuda() {
+        Ok(true) => tch::Cuda::device_count().max(0) as u32,
+        Ok(false) => 0,
+        // Nobody has asked for a GPU.
+        Err(error) if wanted.is_none() => {
+            warn(&format!("training on the CPU: there is a GPU, and it cannot be used: {error}"));
+            warn(&format!("hint: {}", error.hint()));
+            return Ok((BackendKind::Tcp, Device::Cpu));
+        }
+        Err(error) => return Err(error.into()),
+    };
     // Where a console launched this rank, the plan gives the device: ranks may share GPUs.
     let assigned = std::env::var("RANKDECK_DEVICE").ok();
     let index = assigned.and_then(|device| device.strip_prefix("cuda:")?.parse::<u32>().ok());
     match (wanted, devices) {
-        (None, 0) => Ok((BackendKind::Gloo, Device::Cpu)),
+        (None, 0) => Ok((BackendKind::Tcp, Device::Cpu)),
         (Some(_), 0) if !cuda::has_driver() => Err(TrainerError::usage(
-            "no NVIDIA driver on this host: use backend = \"gloo\"",
-            "set distributed.backend = \"gloo\", or \"auto\" to decide by the hosts' GPUs",
+            "no NVIDIA driver on this host: use backend = \"tcp\"",
+            "set distributed.backend = \"tcp\", or \"auto\" to decide by the hosts' GPUs",
         )),
         (Some(_), 0) => Err(TrainerError::usage(
             "backend nccl needs a GPU, and this process sees none",
-            "check `nvidia-smi`, CUDA_VISIBLE_DEVICES and the host's libtorch, or set distributed.backend = \"gloo\"",
+            "check `nvidia-smi`, CUDA_VISIBLE_DEVICES and the host's libtorch, or set distributed.backend = \"tcp\"",
         )),
         (_, count) => match device_index(count, index, identity.local_rank) {
             Some(index) => Ok((BackendKind::Nccl, Device::Cuda(index as usize))),
             None => Err(TrainerError::usage(
                 format!("local rank {} has no GPU: this process sees {count}", identity.local_rank),
-                "start at most one rank per GPU, or set distributed.backend = \"gloo\"",
+                "start at most one rank per GPU, or set distributed.backend = \"tcp\"",
             )),
         },
     }
@@ -169,19 +181,22 @@ fn device_index(count: u32, assigned: Option<u32>, local_rank: u32) -> Option<u3
     }
 }
 
-/// The page that the agent reads; without an agent, one that is only written.
+/// The page that the agent reads. Without an agent, or where the file cannot be made (a full disk), one that
+/// is only written: a rank trains without its monitor.
 pub fn open_page(identity: &RankIdentity) -> Result<Page, TrainerError> {
-    let writer = match &identity.status_page {
-        Some(path) => Writer::create(path, identity.rank, identity.generation).map_err(|error| {
-            TrainerError::failure(
-                format!("cannot create status page {}: {error}", path.display()),
-                "check RANKDECK_STATUS_PAGE",
-            )
-        }),
-        None => Writer::anonymous(identity.rank, identity.generation)
-            .map_err(|error| TrainerError::failure(format!("cannot map a status page: {error}"), "")),
+    let (rank, generation) = (identity.rank, identity.generation);
+    let shown = identity.status_page.as_ref().and_then(|path| {
+        let unseen = |error: &std::io::Error| {
+            warn(&format!("no status page {}: {error}; the watch sees less of this rank", path.display()));
+        };
+        Writer::create(path, rank, generation).inspect_err(unseen).ok()
+    });
+    let writer = match shown {
+        Some(writer) => writer,
+        None => Writer::anonymous(rank, generation)
+            .map_err(|error| TrainerError::failure(format!("cannot map a status page: {error}"), ""))?,
     };
-    Ok(Rc::new(RefCell::new(writer?)))
+    Ok(Page::new(writer))
 }
 
 /// Threads for libtorch: `OMP_NUM_THREADS` wins, as everywhere.

@@ -11,7 +11,8 @@
 
 use super::error::TrainerError;
 use super::events::warn;
-use super::identity::Flags;
+use super::identity::{self, Flags};
+use rankdeck_proto::secret::GroupSecret;
 use std::net::TcpListener;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
@@ -28,6 +29,7 @@ const STOPS: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 pub fn run(flags: &Flags, world_size: u32) -> Result<u8, TrainerError> {
     let blocked = block_signals();
     let port = free_port()?;
+    let secret = secret()?;
     let program = std::env::current_exe().map_err(|error| {
         TrainerError::failure(format!("cannot find this program's own file: {error}"), "")
     })?;
@@ -36,6 +38,7 @@ pub fn run(flags: &Flags, world_size: u32) -> Result<u8, TrainerError> {
         let mut command = Command::new(&program);
         arguments(&mut command, flags);
         environment(&mut command, rank, world_size, port);
+        command.env(GroupSecret::VARIABLE, secret.to_hex());
         let parent = std::process::id();
         // SAFETY: between fork and exec only async-signal-safe calls are made: prctl, getppid,
         // pthread_sigmask, _exit.
@@ -155,8 +158,8 @@ fn arguments(command: &mut Command, flags: &Flags) {
     if let Some(resume) = &flags.resume {
         command.arg("--resume").arg(resume);
     }
-    if let Some(backend) = &flags.backend {
-        command.arg("--backend").arg(backend);
+    if let Some(backend) = flags.backend {
+        command.arg("--backend").arg(backend.name());
     }
 }
 
@@ -180,6 +183,16 @@ fn environment(command: &mut Command, rank: u32, world_size: u32, port: u16) {
     // One page belongs to one rank.
     if world_size > 1 {
         command.env_remove("RANKDECK_STATUS_PAGE");
+    }
+}
+
+/// One for this group, or the user's own.
+fn secret() -> Result<GroupSecret, TrainerError> {
+    match identity::secret(&|key| std::env::var(key).ok())? {
+        Some(given) => Ok(given),
+        None => GroupSecret::draw().map_err(|error| {
+            TrainerError::failure(format!("cannot read the kernel's random numbers: {error}"), "")
+        }),
     }
 }
 

@@ -4,6 +4,7 @@
 
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::tfrecord::{field_bytes, frame, varint};
+use serde_json::Value;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -62,6 +63,26 @@ impl EventFile {
         self.event(step, &body)
     }
 
+    /// Writes settings: as a table of texts, and as the hyper-parameters of TensorBoard's plugin
+    /// (tensorboard/plugins/hparams/plugin_data.proto).
+    pub fn settings(&mut self, settings: &[(String, Value)]) -> io::Result<()> {
+        let mut table = String::from("| key | value |\n|---|---|\n");
+        let (mut session, mut hparams) = (Vec::new(), Vec::new());
+        for (name, value) in settings {
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            table.push_str(&format!("| {name} | {} |\n", text.replace('|', "\\|").replace('\n', " ")));
+            let mut entry = Vec::new();
+            field_bytes(&mut entry, 1, name.as_bytes());
+            field_bytes(&mut entry, 2, &hparam(value, &text));
+            field_bytes(&mut hparams, 1, &entry);
+        }
+        field_bytes(&mut session, 3, &hparams);
+        let text = plugin_value("settings/text_summary", "text", &[], Some(&table));
+        self.event(0, &summary(&text))?;
+        let session = plugin_value("_hparams_/session_start_info", "hparams", &session, None);
+        self.event(0, &summary(&session))
+    }
+
     /// Hands everything to the kernel.
     pub fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
@@ -76,6 +97,54 @@ impl EventFile {
         event.extend_from_slice(body);
         self.file.write_all(&frame(&event))
     }
+}
+
+/// A `google.protobuf.Value`.
+fn hparam(value: &Value, text: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    match (value, value.as_f64()) {
+        (_, Some(number)) => {
+            varint(&mut bytes, 2 << 3 | 1);
+            bytes.extend(number.to_le_bytes());
+        }
+        (Value::Bool(flag), _) => {
+            varint(&mut bytes, 4 << 3);
+            varint(&mut bytes, u64::from(*flag));
+        }
+        _ => field_bytes(&mut bytes, 3, text.as_bytes()),
+    }
+    bytes
+}
+
+/// `Event.summary` with one value.
+fn summary(value: &[u8]) -> Vec<u8> {
+    let (mut summary, mut event) = (Vec::new(), Vec::new());
+    field_bytes(&mut summary, 1, value);
+    field_bytes(&mut event, 5, &summary);
+    event
+}
+
+/// `Summary.Value` of a plugin: its tag, its data, and a tensor with a text.
+fn plugin_value(tag: &str, plugin: &str, data: &[u8], text: Option<&str>) -> Vec<u8> {
+    let (mut value, mut plugin_data, mut metadata) = (Vec::new(), Vec::new(), Vec::new());
+    field_bytes(&mut plugin_data, 1, plugin.as_bytes());
+    field_bytes(&mut plugin_data, 2, data);
+    field_bytes(&mut metadata, 1, &plugin_data);
+    field_bytes(&mut value, 1, tag.as_bytes());
+    if let Some(text) = text {
+        const STRING: u64 = 7;
+        let (mut tensor, mut shape, mut side) = (Vec::new(), Vec::new(), Vec::new());
+        varint(&mut tensor, 1 << 3);
+        varint(&mut tensor, STRING);
+        varint(&mut side, 1 << 3);
+        varint(&mut side, 1);
+        field_bytes(&mut shape, 2, &side);
+        field_bytes(&mut tensor, 2, &shape);
+        field_bytes(&mut tensor, 8, text.as_bytes());
+        field_bytes(&mut value, 8, &tensor);
+    }
+    field_bytes(&mut value, 9, &metadata);
+    value
 }
 
 #[cfg(test)]

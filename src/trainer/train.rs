@@ -1,34 +1,40 @@
 //! The training loop of one rank. Its invariants are the [trainer's](crate).
 
+mod evaluation;
+mod rows;
+mod saving;
+
 use super::algo::{self, Algorithm, BuildContext, IterationStats, Stat, StepContext};
 use super::checkpoint::{Checkpoint, Header};
 use super::counters::{RankCounters, mean, push_bounded};
-use super::distributed::{GroupSettings, ProcessGroup};
+use super::description::Description;
+use super::distributed::{GroupSettings, ProcessGroup, ReduceOp};
 use super::env::{self, VectorEnv};
 use super::error::TrainerError;
-use super::evaluate::{self, evaluate};
 use super::events::{Events, say, warn};
 use super::exchange::{Contribution, exchange, gather};
 use super::identity::RankIdentity;
 use super::page::Page;
-use super::replay::ReplayMark;
 use super::reporter::{IterationReport, Reporter};
 use super::resume;
 use super::setup::{self, Sizes};
 use super::signals;
 use super::state::RestoredState;
+use super::stop_points::StopPoints;
+use evaluation::EvaluationResult;
 use rankdeck_kernel::seeds::Seeds;
-use rankdeck_proto::message::{Activity, Counters, Evaluation, FinishReason, Phase, RankEvent};
+use rankdeck_proto::message::{Counters, FinishReason, Phase, RankEvent};
 use rankdeck_types::experiment::{Experiment, Learn};
-use serde::{Deserialize, Serialize};
+use rows::{IterationRow, Rows};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tch::Device;
 
 /// Bound of leaving the group.
 const LEAVE: Duration = Duration::from_secs(10);
+/// An iteration that takes longer may be left for a stop; its beginning is kept meanwhile.
+const LONG: Duration = Duration::from_secs(1);
 
 /// Trains until the budget, the stop value or a signal; `joined` is called once the group is up.
 pub fn run(
@@ -37,13 +43,18 @@ pub fn run(
     joined: impl FnOnce(),
 ) -> Result<FinishReason, TrainerError> {
     let page = setup::open_page(identity)?;
-    let experiment = setup::load_experiment(&identity.config)?;
+    let mut experiment = setup::load_experiment(&identity.config)?;
     let (env, _) = setup::parts(&experiment)?;
     let sizes = Sizes::resolve(&experiment, identity.rank, identity.world_size)?;
     // Refused before this rank waits for the others.
     let spec = env::spec_of(env)?;
+    let about = Description::new(&experiment, &spec);
+    let spec = spec.fitted(experiment.policy.network);
     algo::check(&experiment, &spec, &sizes)?;
     setup::set_threads(&experiment);
+    if identity.world_size > 1 {
+        setup::bound_workers(&mut experiment);
+    }
     let (backend, device) = setup::device(identity, &experiment)?;
     let settings = GroupSettings {
         rank: identity.rank,
@@ -55,9 +66,16 @@ pub fn run(
         timeout: timeout(&experiment)?,
         interface: identity.interface.clone(),
         generation: identity.generation,
+        secret: identity.secret.clone(),
         device,
     };
-    let group = ProcessGroup::connect(&settings, Rc::clone(&page))?;
+    if identity.secret.is_none() && identity.spans_hosts && identity.rank == 0 {
+        warn(
+            "RANKDECK_SECRET is not set: connections between ranks are neither authenticated nor encrypted; \
+             give all ranks the same output of `openssl rand -hex 32` to change that",
+        );
+    }
+    let group = ProcessGroup::connect(&settings, page.clone())?;
     joined();
     announce_join(&group, device, events);
     let build = BuildContext {
@@ -69,14 +87,14 @@ pub fn run(
         group: &group,
         start_iteration: 0,
     };
-    let mut trainer = Trainer::new(identity, build, &page, events)?;
+    let mut trainer = Trainer::new(identity, build, about, (&page, events))?;
     let reason = trainer.run()?;
-    page.borrow_mut().phase(Phase::Teardown);
+    page.lock().phase(Phase::Teardown);
     drop(trainer);
     if let Err(error) = group.destroy(LEAVE) {
         warn(&format!("rank {}: leaving the group: {error}", identity.rank));
     }
-    page.borrow_mut().phase(Phase::Done);
+    page.lock().phase(Phase::Done);
     Ok(reason)
 }
 
@@ -104,26 +122,6 @@ fn timeout(experiment: &Experiment) -> Result<Duration, TrainerError> {
     )
 }
 
-/// Names the checkpoint of this iteration, for replay.
-fn mark(experiment: &Experiment, group: &ProcessGroup, train_iter: u64) -> ReplayMark {
-    ReplayMark {
-        env_id: experiment.env.as_ref().map(|env| env.id.clone()).unwrap_or_default(),
-        seed: experiment.run.seed,
-        rank: group.rank(),
-        world_size: group.world_size(),
-        train_iter,
-    }
-}
-
-/// What rank 0 broadcasts after an evaluation.
-#[derive(Default, Serialize, Deserialize)]
-struct EvaluationResult {
-    evaluation: Evaluation,
-    best: bool,
-    /// Rank 0 could not evaluate; all ranks end.
-    error: Option<String>,
-}
-
 /// The checkpoint to resume from, on all ranks; `None` in a new run, and in a restart before the first
 /// checkpoint.
 fn find_checkpoint(
@@ -137,6 +135,44 @@ fn find_checkpoint(
     let path = resume::find(from, run_dir);
     let checkpoint = resume::share(group, &path, or_afresh, device)?;
     Ok(checkpoint.map(|checkpoint| (path, checkpoint)))
+}
+
+/// Restores the algorithm; `true` when its environments cannot be taken over.
+fn take_over(
+    algorithm: &mut dyn Algorithm,
+    path: &Path,
+    checkpoint: Checkpoint,
+    build: &BuildContext<'_>,
+) -> Result<bool, TrainerError> {
+    let BuildContext { experiment, group, .. } = build;
+    let (env, learn) = setup::parts(experiment)?;
+    let state = algorithm.state()?;
+    checkpoint.fits(path, &state)?;
+    let (rank, world_size) = (group.rank(), group.world_size());
+    let share = resume::share_of(&checkpoint, rank, world_size, env.num_envs, state.words_per_env);
+    let lost = share.envs.is_none();
+    let train_iter = checkpoint.header.train_iter;
+    algorithm.restore(&RestoredState {
+        arrays: checkpoint.arrays,
+        words: checkpoint.words,
+        counters: share.counters,
+        envs: share.envs,
+    })?;
+    if experiment.checkpoint.replay {
+        let mark = saving::mark(experiment, group, train_iter);
+        let loaded = algorithm.load_own(path.parent().unwrap_or(path), &mark);
+        if let Err(why) = &loaded {
+            let what = if matches!(learn, Learn::Ppg(_)) { "rollouts begin" } else { "replay begins" };
+            warn(&format!("rank {rank}: {what} empty: {why}"));
+        }
+        // All ranks continue with their replay, or none: they begin to learn in the same iteration.
+        let mut missing = [i64::from(loaded.is_err())];
+        group.all_reduce_i64(&mut missing, ReduceOp::Sum, "resume")?;
+        if missing[0] > 0 {
+            algorithm.drop_own();
+        }
+    }
+    Ok(lost)
 }
 
 struct Trainer<'a> {
@@ -155,6 +191,18 @@ struct Trainer<'a> {
     /// Over all ranks.
     env_step: u64,
     best: Option<f64>,
+    /// The evaluation of this iteration was broken off.
+    evaluation_due: bool,
+    /// What is trained.
+    about: Description,
+    /// Iterations since the last report, and their episodes of this rank.
+    rows: Rows,
+    /// Where an iteration may be left.
+    stop: StopPoints,
+    /// The last iteration took long on some rank, or there was none; equal on all ranks.
+    long: bool,
+    /// The iteration of the latest checkpoint.
+    saved: Option<u64>,
     /// Returns of the last training episodes over all ranks; equal on all ranks.
     latest: VecDeque<f64>,
 }
@@ -163,8 +211,8 @@ impl<'a> Trainer<'a> {
     fn new(
         identity: &RankIdentity,
         build: BuildContext<'a>,
-        page: &'a Page,
-        events: &'a Events,
+        about: Description,
+        (page, events): (&'a Page, &'a Events),
     ) -> Result<Trainer<'a>, TrainerError> {
         let BuildContext { experiment, sizes, seeds, device, group, .. } = build;
         let (env, learn) = setup::parts(experiment)?;
@@ -174,35 +222,21 @@ impl<'a> Trainer<'a> {
             checkpoint.is_of(path, learn.name(), &env.id)?;
         }
         let header = resumed.as_ref().map(|(_, checkpoint)| checkpoint.header.clone()).unwrap_or_default();
+        let changed = header.about.differences(&about);
         let build = BuildContext { start_iteration: header.train_iter, ..build };
         let mut algorithm = algo::make(&build)?;
-        let mut lost = false;
-        if let Some((path, checkpoint)) = resumed {
-            let state = algorithm.state()?;
-            checkpoint.fits(&path, &state)?;
-            let (rank, world_size) = (group.rank(), group.world_size());
-            let share = resume::share_of(&checkpoint, rank, world_size, env.num_envs, state.words_per_env);
-            lost = share.envs.is_none();
-            algorithm.restore(&RestoredState {
-                arrays: checkpoint.arrays,
-                words: checkpoint.words,
-                counters: share.counters,
-                envs: share.envs,
-            })?;
-            let beside = path.parent().unwrap_or(&path);
-            if experiment.checkpoint.replay
-                && let Err(why) = algorithm.load_own(beside, &mark(experiment, group, header.train_iter))
-            {
-                warn(&format!("rank {rank}: replay begins empty: {why}"));
-            }
-        }
-        let trainer = Trainer {
+        let restored = resumed.is_some();
+        let lost = match resumed {
+            Some((path, checkpoint)) => take_over(&mut *algorithm, &path, checkpoint, &build)?,
+            None => false,
+        };
+        let mut trainer = Trainer {
             experiment,
             sizes,
             seeds,
             group,
             page,
-            reporter: Reporter::new(events, group.rank(), &run_dir),
+            reporter: Reporter::new(events, group.rank(), &run_dir, header.train_iter),
             algorithm,
             evaluation: None,
             run_dir,
@@ -210,9 +244,19 @@ impl<'a> Trainer<'a> {
             updates: header.updates,
             env_step: header.env_step,
             best: header.best,
+            evaluation_due: header.evaluation_due,
+            rows: Rows::default(),
+            stop: StopPoints::default(),
+            long: true,
+            saved: restored.then_some(header.train_iter),
+            about,
             latest: header.latest_returns.iter().copied().collect(),
         };
         trainer.announce(&header, identity.resume.is_some(), lost)?;
+        if trainer.is_first() && restored && !changed.is_empty() {
+            say(&format!("the checkpoint was made with other settings: {}", changed.join("; ")));
+        }
+        trainer.reporter.describe(&trainer.about);
         trainer.show_counters();
         Ok(trainer)
     }
@@ -266,7 +310,7 @@ impl<'a> Trainer<'a> {
 
     fn show_counters(&self) {
         let counters = self.algorithm.counters();
-        self.page.borrow_mut().update(|body| {
+        self.page.lock().update(|body| {
             (body.train_iter, body.updates) = (self.train_iter, self.updates);
             (body.env_step, body.samples, body.episodes) =
                 (counters.env_step, counters.samples, counters.episodes);
@@ -274,25 +318,45 @@ impl<'a> Trainer<'a> {
     }
 
     fn run(&mut self) -> Result<FinishReason, TrainerError> {
-        // A resumed run has made the evaluation of its iteration before the checkpoint was written.
-        if self.train_iter == 0 && self.experiment.eval.every > 0 {
-            self.evaluate(0)?;
-        }
-        let reason = loop {
-            if self.sizes.num_iterations.is_some_and(|all| self.train_iter >= all) {
-                break FinishReason::Budget;
-            }
-            let stats = self.iterate()?;
-            if let Some(reason) = self.between(&stats)? {
-                break reason;
-            }
-        };
+        let reason = self.begin()?.map_or_else(|| self.iterations(), Ok)?;
         let name = if reason == FinishReason::Stopped { "stop" } else { "final" };
         self.checkpoint(&[(resume::LATEST, name)])?;
         Ok(reason)
     }
 
-    fn iterate(&mut self) -> Result<IterationStats, TrainerError> {
+    /// The evaluation before the first iteration. A resumed run has made the evaluation of its iteration
+    /// before the checkpoint was written, unless a stop broke it off. `Some` when the run ends with it.
+    fn begin(&mut self) -> Result<Option<FinishReason>, TrainerError> {
+        let first = self.train_iter == 0 && self.experiment.eval.every > 0;
+        if !first && !self.evaluation_due {
+            return Ok(None);
+        }
+        let result = self.evaluate(self.env_step)?;
+        if result.best && self.experiment.checkpoint.best {
+            self.checkpoint(&[("best", "best"), (resume::LATEST, "latest")])?;
+        }
+        Ok(result.end())
+    }
+
+    fn iterations(&mut self) -> Result<FinishReason, TrainerError> {
+        loop {
+            if self.sizes.num_iterations.is_some_and(|all| self.train_iter >= all) {
+                return Ok(FinishReason::Budget);
+            }
+            let begun = Instant::now();
+            let Some(stats) = self.iterate()? else { return Ok(FinishReason::Stopped) };
+            self.long = begun.elapsed() >= LONG;
+            if let Some(reason) = self.between(&stats)? {
+                return Ok(reason);
+            }
+        }
+    }
+
+    /// `None`: it was left for a stop, and everything is as it was before it.
+    fn iterate(&mut self) -> Result<Option<IterationStats>, TrainerError> {
+        let open = self.algorithm.can_be_left(self.train_iter, self.long);
+        let before = if open { Some(self.present()?) } else { None };
+        self.stop.begin(open);
         let ctx = StepContext {
             group: self.group,
             page: self.page,
@@ -300,9 +364,24 @@ impl<'a> Trainer<'a> {
             num_iterations: self.sizes.num_iterations,
             updates: self.updates,
             env_step: self.env_step,
+            stop: &self.stop,
         };
         let stats = self.algorithm.iterate(&ctx)?;
-        let lost = stats.losses.iter().find(|stat| stat.is_loss && !stat.value.is_finite());
+        if let Some(before) = before.filter(|_| stats.left) {
+            self.algorithm.restore(&before)?;
+            self.show_counters();
+            if self.is_first() {
+                say(&format!(
+                    "iteration {} is left for the stop: the run is where {} iterations end",
+                    self.train_iter + 1,
+                    self.train_iter
+                ));
+            }
+            return Ok(None);
+        }
+        // Every rank has looked at its own losses before they were averaged; this is what is left.
+        let lost =
+            stats.losses.iter().find(|stat| stat.is_loss && stats.updates > 0 && !stat.value.is_finite());
         if let Some(Stat { name, .. }) = lost {
             return Err(TrainerError::failure(
                 format!("{name} is not a finite number any more in iteration {}", self.train_iter + 1),
@@ -311,11 +390,22 @@ impl<'a> Trainer<'a> {
         }
         self.updates += stats.updates;
         self.train_iter += 1;
-        self.page.borrow_mut().phase(Phase::Sync);
-        self.page.borrow_mut().update(|body| {
+        self.page.lock().phase(Phase::Sync);
+        self.page.lock().update(|body| {
             (body.train_iter, body.updates) = (self.train_iter, self.updates);
         });
-        Ok(stats)
+        Ok(Some(stats))
+    }
+
+    /// The state of the algorithm, to come back to. Environments that cannot be saved stay where they are.
+    fn present(&self) -> Result<RestoredState, TrainerError> {
+        let state = self.algorithm.state()?;
+        Ok(RestoredState {
+            arrays: state.arrays,
+            words: state.words,
+            counters: self.algorithm.counters(),
+            envs: (state.words_per_env > 0).then_some(state.envs),
+        })
     }
 
     /// Everything between two iterations. `Some` when the loop ends.
@@ -323,17 +413,21 @@ impl<'a> Trainer<'a> {
         let contribution = Contribution {
             stop: signals::stop_requested(),
             report: self.reporter.due(),
+            long: self.long,
             counters: self.algorithm.counters(),
             chain: stats.chain,
         };
         let consensus = exchange(self.group, contribution)?;
         self.env_step = consensus.totals.env_step;
+        self.long = consensus.long;
         let every = |every: u64| every > 0 && self.train_iter.is_multiple_of(every);
         let last = self.sizes.num_iterations == Some(self.train_iter);
         let evaluate =
             !consensus.stop && (every(self.experiment.eval.every) || last && self.experiment.eval.every > 0);
         let checkpoint = every(self.experiment.checkpoint.every);
         let report = consensus.report || consensus.stop || evaluate || checkpoint || last;
+        let own = self.algorithm.take_interval();
+        self.rows.add(self.train_iter, self.updates, &consensus.totals, stats, own);
         self.reporter.fingerprints(&consensus, (self.train_iter, self.updates), report);
         if report {
             self.report(&consensus.totals, stats)?;
@@ -342,7 +436,7 @@ impl<'a> Trainer<'a> {
         if evaluate {
             result = self.evaluate(consensus.totals.env_step)?;
         }
-        let name = format!("iter-{}", self.train_iter);
+        let name = self.single();
         let files = [
             (checkpoint, name.as_str(), "every"),
             (result.best && self.experiment.checkpoint.best, "best", "best"),
@@ -354,18 +448,17 @@ impl<'a> Trainer<'a> {
             files.push((resume::LATEST, "latest"));
             self.checkpoint(&files)?;
         }
-        Ok(match (consensus.stop, result.evaluation.stop) {
-            (true, _) => Some(FinishReason::Stopped),
-            (_, true) => Some(FinishReason::StopValue),
-            _ => None,
-        })
+        Ok(if consensus.stop { Some(FinishReason::Stopped) } else { result.end() })
     }
 
     fn report(&mut self, totals: &RankCounters, stats: &IterationStats) -> Result<(), TrainerError> {
-        let own = self.algorithm.take_interval();
-        let (names, values): (Vec<&str>, Vec<f64>) =
-            stats.losses.iter().map(|stat| (stat.name, stat.value)).unzip();
+        let names: Vec<&'static str> = stats.losses.iter().map(|stat| stat.name).collect();
+        let (rows, own) = self.rows.take();
+        let losses = stats.losses.iter().map(|stat| stat.value);
+        let values: Vec<f64> = losses.chain(rows.iter().flat_map(IterationRow::values)).collect();
         let gathered = gather(self.group, &own, &values)?;
+        let (means, all) = gathered.means.split_at(names.len());
+        let rows = rows::merged(&rows, &names, all);
         // A broken environment may return NaN, which would spoil the mean of the next hundred episodes.
         let ended = gathered.interval.latest.iter().map(|ended| ended.episode_return);
         ended.filter(|one| one.is_finite()).for_each(|one| push_bounded(&mut self.latest, one));
@@ -375,98 +468,9 @@ impl<'a> Trainer<'a> {
             own: self.algorithm.counters().to_event(iteration, updates, own.returns),
             totals: Counters { return_last_100: mean(self.latest.iter()), ..totals },
             interval: gathered.interval,
-            losses: names.into_iter().zip(gathered.means).collect(),
-            learning_rate: stats.learning_rate,
+            losses: names.into_iter().zip(means.iter().copied()).collect(),
+            rows,
         });
-        Ok(())
-    }
-
-    /// Rank 0 plays; all ranks get the result.
-    fn evaluate(&mut self, env_step: u64) -> Result<EvaluationResult, TrainerError> {
-        let mut result = EvaluationResult::default();
-        if self.is_first() {
-            self.page.borrow_mut().phase(Phase::Eval);
-            match self.play() {
-                Ok(evaluation) => {
-                    let mean = evaluation.return_mean;
-                    let reached = self.experiment.eval.stop_value.is_some_and(|goal| mean >= goal);
-                    let stop = reached && self.train_iter > 0 && evaluation.episodes > 0;
-                    result.best = self.train_iter > 0 && self.best.is_none_or(|best| mean > best);
-                    result.evaluation =
-                        Evaluation { env_step, train_iter: self.train_iter, stop, ..evaluation };
-                }
-                Err(error) => result.error = Some(error.to_string()),
-            }
-            self.page.borrow_mut().phase(Phase::Sync);
-        }
-        self.group.broadcast_object(&mut result, 0, "eval")?;
-        if let Some(error) = &result.error {
-            return Err(TrainerError::failure(format!("rank 0 cannot evaluate: {error}"), ""));
-        }
-        if result.best {
-            self.best = Some(result.evaluation.return_mean);
-        }
-        self.reporter.evaluation(&result.evaluation);
-        Ok(result)
-    }
-
-    fn play(&mut self) -> Result<Evaluation, TrainerError> {
-        let (episodes, page) = (self.experiment.eval.episodes, self.page);
-        let envs = match &mut self.evaluation {
-            Some(envs) => envs,
-            made => {
-                let (env, _) = setup::parts(self.experiment)?;
-                let count = episodes.clamp(1, evaluate::MAX_ENVS) as usize;
-                let purpose = env::EnvPurpose::Evaluate;
-                let mut vector = env::make_vector(env, count, 0, &self.seeds, 0, purpose)?;
-                vector.watch(algo::shown(page));
-                made.insert(vector)
-            }
-        };
-        evaluate(&mut **envs, episodes, self.algorithm.greedy()?, |played| {
-            page.borrow_mut().amount(played as u64, u64::from(episodes));
-        })
-    }
-
-    /// Gathers what the ranks own; rank 0 writes it once per (name, reason).
-    fn checkpoint(&mut self, files: &[(&str, &str)]) -> Result<(), TrainerError> {
-        self.page.borrow_mut().phase(Phase::Checkpoint);
-        if self.experiment.checkpoint.replay {
-            let mark = mark(self.experiment, self.group, self.train_iter);
-            self.algorithm.save_own(&resume::folder(&self.run_dir), &mark)?;
-        }
-        let state = self.algorithm.state()?;
-        let own = resume::own_words(self.algorithm.counters(), &state.envs);
-        let ranks = self.group.all_gather_words(&own, "checkpoint")?.concat();
-        if self.is_first() {
-            let (env, learn) = setup::parts(self.experiment)?;
-            let env_step: u64 =
-                ranks.chunks(own.len().max(1)).map(|words| RankCounters::from_words(words).env_step).sum();
-            let header = Header {
-                algorithm: learn.name().into(),
-                env_id: env.id.clone(),
-                seed: self.experiment.run.seed,
-                world_size: self.group.world_size(),
-                num_envs: env.num_envs,
-                words_per_rank: own.len(),
-                words_per_env: state.words_per_env,
-                train_iter: self.train_iter,
-                updates: self.updates,
-                best: self.best,
-                latest_returns: self.latest.iter().copied().collect(),
-                env_step,
-                ..Header::default()
-            };
-            let checkpoint = Checkpoint { header, arrays: state.arrays, words: state.words, ranks };
-            self.page.borrow_mut().activity(Activity::Save);
-            for (name, reason) in files {
-                let path = checkpoint.write(&resume::folder(&self.run_dir), name, |written, of| {
-                    self.page.borrow_mut().amount(written, of);
-                })?;
-                self.reporter.checkpoint(&path, env_step, self.train_iter, reason);
-            }
-        }
-        self.page.borrow_mut().phase(Phase::Sync);
         Ok(())
     }
 }

@@ -1,24 +1,42 @@
 //! What each command of the table of keys does to the view, and which actions it asks for.
 
+use crate::chart_file;
+use crate::chart_view::ChartWindow;
 use crate::confirm;
 use crate::copy;
 use crate::keys;
 use crate::keys::Command;
+use crate::log_filter::Level;
 use crate::logs;
-use crate::overlays::evidence;
-use crate::panes::charts;
+use crate::overlays::{event, evidence};
+use crate::panes::{charts, end, events};
 use crate::ranks;
-use crate::state::{Action, ChartWindow, Frozen, LogScope, Overlay, Pane, Tab, ViewState};
+use crate::restart_draft::RestartDraft;
+use crate::state::{Action, Frozen, LogScope, Overlay, Pane, Tab, Typing, ViewState};
 use crate::theme::{Glyphs, Role};
-use rankdeck_core::model::{Model, RunState};
+use crate::time::TimeMove;
+use rankdeck_core::model::{Model, RunState, Subject};
 use rankdeck_proto::message::StopMode;
 use rankdeck_types::ids::Timestamp;
 use std::collections::BTreeSet;
 
 /// Carries out a command that is not disabled.
 pub fn perform(model: &Model, view: &mut ViewState, command: Command, now: Timestamp) -> Vec<Action> {
+    // What leads away from the table goes with the rank that the table shows as selected.
+    if matches!(command, Command::RankLog | Command::Go(_) | Command::Explain)
+        && let Some(rank) = ranks::selected(view.shown(model), view).map(|rank| rank.rank)
+    {
+        view.rank = Some(rank);
+    }
     match command {
-        Command::Quit if !keys::runs(model) => return vec![Action::leave()],
+        // What could be left, and how, is a matter of the present.
+        Command::Quit if view.time.as_ref().is_some_and(|time| time.live) => {
+            view.toast("back in the present; q again leaves", Role::Dim, now);
+            return vec![Action::Time(TimeMove::Present)];
+        }
+        Command::Quit if view.replay || view.read_only || view.at_home || !keys::runs(model) => {
+            return vec![Action::leave()];
+        }
         Command::Quit => view.open(Overlay::Confirm(confirm::quit(model))),
         // Nothing has been started: there is nothing to lose and nothing to ask.
         Command::Stop | Command::Kill if model.run.state == RunState::Connecting && !keys::runs(model) => {
@@ -31,8 +49,17 @@ pub fn perform(model: &Model, view: &mut ViewState, command: Command, now: Times
         Command::Stop => view.open(Overlay::Confirm(confirm::stop(model))),
         Command::Kill => view.open(Overlay::Confirm(confirm::kill(model))),
         Command::Detach => return vec![Action::leave()],
-        Command::Restart => view.open(Overlay::Confirm(confirm::restart(model))),
+        Command::Restart => {
+            let from = picked(model, view);
+            let question = confirm::restart(model, from.as_deref());
+            view.open(Overlay::Confirm(question));
+        }
+        Command::RestartWith => {
+            let from = picked(model, view);
+            restart_with(model, view, from.as_deref(), "");
+        }
         Command::PickHosts => view.open(Overlay::Hosts { changed: BTreeSet::new(), selected: 0 }),
+        Command::Palette => view.open(Overlay::Palette(Typing::default())),
         Command::Help => view.open(Overlay::Help { filter: String::new(), selected: 0 }),
         Command::Go(tab) => {
             view.tab = tab;
@@ -44,7 +71,7 @@ pub fn perform(model: &Model, view: &mut ViewState, command: Command, now: Times
         Command::Zoom => view.zoom = !view.zoom,
         Command::Freeze => freeze(model, view, now),
         Command::Explain => evidence::open(model, view),
-        Command::Back => back(view),
+        Command::Back => return back(view),
         Command::Copy => return vec![Action::Copy(copy::text(view.shown(model), view, now))],
         Command::SaveScreen => return vec![Action::SaveScreen],
         Command::Redraw => return vec![Action::Redraw],
@@ -59,6 +86,7 @@ pub fn perform(model: &Model, view: &mut ViewState, command: Command, now: Times
         Command::Inspect => inspect(model, view),
         Command::Filter => {
             view.editing = Some(view.pane());
+            (view.log.whole, view.log.hit) = (false, None);
         }
         Command::Sort => {
             view.sort = view.sort.next();
@@ -68,34 +96,172 @@ pub fn perform(model: &Model, view: &mut ViewState, command: Command, now: Times
         Command::Mark => mark(model, view),
         Command::NextTrouble => next_trouble(model, view),
         Command::RankLog => {
-            view.log_scope = LogScope::Selected;
-            view.log_at = None;
-            view.tab = Tab::Logs;
-            view.zoom = false;
+            if view.pane() == Pane::End {
+                view.rank = end::guilty(model).or(view.rank);
+            }
+            open_rank_log(view);
         }
         Command::Merge => {
             view.log_scope = match view.log_scope {
                 LogScope::Merged => LogScope::Selected,
                 LogScope::Selected => LogScope::Merged,
             };
-            view.log_at = None;
+            (view.log_at, view.log.hit) = (None, None);
         }
-        Command::Follow => view.log_at = None,
+        Command::Follow if view.pane() == Pane::Events => view.event = None,
+        Command::Follow => (view.log_at, view.log.hit) = (None, None),
+        Command::Hit(_) | Command::Level | Command::Times | Command::Fold | Command::Former => {
+            if let Err(why) = change_log(model, view, command) {
+                view.toast(why, Role::Warn, now);
+            }
+        }
+        Command::LogThere => {
+            if let Err(why) = log_there(model, view) {
+                view.toast(why, Role::Warn, now);
+            }
+        }
         Command::Wrap => view.log_wrap = !view.log_wrap,
         Command::OtherRank(step) => other_rank(model, view, step),
         Command::ToggleSeries => toggle_series(model, view),
-        Command::Span(by) => {
-            view.window.zoom = view.window.zoom.saturating_add_signed(by).min(10);
-            if view.window.zoom == 0 {
-                view.window.back = 0;
+        Command::WholeRun => view.chart.window = ChartWindow::default(),
+        Command::Smooth(by) => {
+            view.chart.smoother(by);
+            view.toast(format!("smoothing {}", view.chart.weight()), Role::Dim, now);
+        }
+        Command::LogScale => view.chart.log = !view.chart.log,
+        Command::Together => view.chart.together = !view.chart.together,
+        Command::Pin => view.chart.pin_cursor(),
+        Command::ExportCharts => {
+            return vec![Action::SaveFiles(chart_file::files(view.shown(model), view))];
+        }
+        Command::Span(_) | Command::Pan(_) | Command::Axis | Command::Cursor(_) => look(model, view, command),
+        Command::Time(to) => {
+            view.frozen = None;
+            return vec![Action::Time(to)];
+        }
+        Command::GoThere if view.pane() == Pane::End => {
+            if let Some(end) = end::when(model) {
+                let before = Timestamp(end.0.saturating_sub(end::BEFORE_MS));
+                return vec![Action::Time(TimeMove::To(before))];
             }
         }
-        Command::Pan(by) => {
-            view.window.back = view.window.back.saturating_add_signed(-i16::from(by)).min(4096)
+        Command::GoThere => {
+            if let Some(line) = events::selected(view.shown(model), view) {
+                let at = line.at;
+                view.frozen = None;
+                return vec![Action::Time(TimeMove::To(at))];
+            }
         }
-        Command::WholeRun => view.window = ChartWindow::default(),
+        Command::TypeTime => {
+            view.frozen = None;
+            view.open(Overlay::Time { input: String::new() });
+            return vec![Action::Time(TimeMove::Step(0))];
+        }
     }
     Vec::new()
+}
+
+/// Moves what the charts show.
+fn look(model: &Model, view: &mut ViewState, command: Command) {
+    let mut chart = std::mem::take(&mut view.chart);
+    let shown = view.shown(model);
+    match command {
+        Command::Span(by) => chart.zoom(shown, by),
+        Command::Pan(by) => chart.pan(shown, by),
+        Command::Axis => chart.turn(shown, chart.axis.next()),
+        Command::Cursor(by) => chart.move_cursor(shown, by),
+        _ => {}
+    }
+    view.chart = chart;
+}
+
+/// The checkpoint of the selected event.
+fn picked(model: &Model, view: &ViewState) -> Option<String> {
+    let line = match view.overlay() {
+        Some(Overlay::Event { number, .. }) => event::find(view.shown(model), *number),
+        None if view.pane() == Pane::Events => {
+            events::selected(view.shown(model), view).filter(|_| view.event.is_some())
+        }
+        _ => None,
+    };
+    line.and_then(|line| match &line.subject {
+        Some(Subject::Checkpoint(path)) => Some(path.clone()),
+        _ => None,
+    })
+}
+
+/// Asks from which checkpoint, and with which keys, the next generation begins.
+pub fn restart_with(model: &Model, view: &mut ViewState, from: Option<&str>, line: &str) {
+    let draft = RestartDraft::new(model, from, line, view.changer);
+    view.open(Overlay::Restart(Box::new(draft)));
+}
+
+/// Changes how the log is looked at; why not.
+fn change_log(model: &Model, view: &mut ViewState, command: Command) -> Result<(), String> {
+    let frozen = view.frozen.take();
+    let shown = frozen.as_ref().map_or(model, |frozen| &frozen.model);
+    let done = match command {
+        Command::Hit(step) => logs::go_to_hit(shown, view, step).map_err(String::from),
+        Command::Level => {
+            view.log.level = view.log.level.next();
+            Ok(())
+        }
+        Command::Times => {
+            view.log.times = !view.log.times;
+            Ok(())
+        }
+        Command::Fold => {
+            view.log.fold = !view.log.fold;
+            Ok(())
+        }
+        _ => {
+            view.log.former = !view.log.former;
+            Ok(())
+        }
+    };
+    view.frozen = frozen;
+    done
+}
+
+/// The log at the moment of the selected event, or of the latest verdict about the selected rank; why not.
+pub fn log_there(model: &Model, view: &mut ViewState) -> Result<(), &'static str> {
+    let frozen = view.frozen.take();
+    let shown = frozen.as_ref().map_or(model, |frozen| &frozen.model);
+    let rank = ranks::selected(shown, view).map(|rank| rank.rank);
+    let told_of = |rank| {
+        shown.history.iter().rev().find(
+            |line| matches!(&line.subject, Some(Subject::Verdict(verdict)) if Some(verdict.rank) == rank),
+        )
+    };
+    let line = match view.overlay() {
+        Some(Overlay::Event { number, .. }) => event::find(shown, *number),
+        Some(Overlay::Evidence { about, .. }) => told_of(Some(about.1)),
+        _ if view.pane() == Pane::Events => events::selected(shown, view),
+        _ => told_of(Some(rank)),
+    };
+    let done = match line {
+        Some(line) => {
+            let (time_ms, about) = ((line.time.max(0.0) * 1000.0) as u64, event::rank_of(line));
+            view.overlays.clear();
+            (view.tab, view.zoom, view.log_filter) = (Tab::Logs, false, String::new());
+            view.log_scope = if about.is_some() { LogScope::Selected } else { LogScope::Merged };
+            view.rank = about.or(view.rank);
+            // The page is laid out later than its middle is needed.
+            view.geometry.log_rows = usize::from(view.geometry.area.height.saturating_sub(6));
+            logs::go_to_time(shown, view, time_ms)
+        }
+        None => Err("log there: no verdict about this rank is held"),
+    };
+    view.frozen = frozen;
+    done
+}
+
+/// The log of the selected rank, on its page.
+pub fn open_rank_log(view: &mut ViewState) {
+    view.log_scope = LogScope::Selected;
+    (view.log_at, view.log.hit) = (None, None);
+    view.tab = Tab::Logs;
+    view.zoom = false;
 }
 
 fn area(view: &ViewState) -> ratatui::layout::Rect {
@@ -107,6 +273,7 @@ fn area(view: &ViewState) -> ratatui::layout::Rect {
         Pane::Log => geo.log,
         Pane::Hosts => geo.hosts,
         Pane::Events => geo.events,
+        Pane::End => geo.end,
     }
 }
 
@@ -126,30 +293,41 @@ fn freeze(model: &Model, view: &mut ViewState, now: Timestamp) {
 }
 
 /// Leaves one transient state, the innermost first.
-fn back(view: &mut ViewState) {
+fn back(view: &mut ViewState) -> Vec<Action> {
     if view.overlays.pop().is_some() {
-        return;
+        return Vec::new();
     }
     let filter = match view.pane() {
         Pane::Ranks => Some(&mut view.rank_filter),
         Pane::Log => Some(&mut view.log_filter),
-        Pane::Charts | Pane::Evals | Pane::Hosts | Pane::Events => None,
+        Pane::Events => Some(&mut view.event_filter),
+        Pane::Charts | Pane::Evals | Pane::Hosts | Pane::End => None,
     };
     if let Some(filter) = filter
         && !filter.is_empty()
     {
         filter.clear();
+        (view.log.whole, view.log.hit) = (false, None);
     } else if view.pane() == Pane::Log && view.log_at.is_some() {
-        view.log_at = None;
+        (view.log_at, view.log.hit) = (None, None);
+    } else if view.pane() == Pane::Log && view.log.level != Level::Debug {
+        view.log.level = Level::Debug;
+    } else if view.pane() == Pane::Charts && view.chart.cursor.is_some() {
+        (view.chart.cursor, view.chart.pin) = (None, None);
+    } else if view.pane() == Pane::Events && view.event.is_some() {
+        view.event = None;
     } else if view.zoom {
         view.zoom = false;
     } else if view.frozen.is_some() {
         view.frozen = None;
+    } else if view.time.as_ref().is_some_and(|time| time.live) {
+        return vec![Action::Time(TimeMove::Present)];
     } else if !view.marked.is_empty() {
         view.marked.clear();
     } else {
         view.tab = Tab::Overview;
     }
+    Vec::new()
 }
 
 /// Moves in a pane; down is positive. Selections move in lists, offsets elsewhere.
@@ -172,17 +350,14 @@ pub fn scroll(model: &Model, view: &mut ViewState, pane: Pane, rows: i64) {
             view.host = shown.hosts.get(step(at, shown.hosts.len())).map(|host| host.node_rank);
         }
         Pane::Charts => {
-            let names: Vec<&String> = shown.scalars.keys().collect();
+            let names: Vec<&String> = shown.charts().map(|(name, _)| name).collect();
             let at = names.iter().position(|name| Some(*name) == view.series.as_ref()).unwrap_or(0);
             view.series = names.get(step(at, names.len())).map(|name| (*name).clone());
         }
         Pane::Evals => view.evals_top = step(view.evals_top, shown.evals.len()),
-        // Counted from the newest, which is the lowest row.
-        Pane::Events => {
-            let last = shown.history.len().saturating_sub(1) as i64;
-            view.events_up = (view.events_up as i64).saturating_sub(rows).clamp(0, last) as usize;
-        }
+        Pane::Events => events::scroll(shown, view, rows),
         Pane::Log => logs::scroll(shown, view, rows),
+        Pane::End => {}
     }
     view.frozen = frozen;
 }
@@ -191,8 +366,13 @@ fn inspect(model: &Model, view: &mut ViewState) {
     if view.pane() == Pane::Hosts {
         if let Some(host) = view.host.and_then(|node| model.hosts.get(node.index())) {
             view.rank_filter = format!("host:{}", host.name);
+            view.rank = None;
             view.tab = Tab::Overview;
             view.focus = Pane::Ranks;
+        }
+    } else if view.pane() == Pane::Events {
+        if let Some(line) = events::selected(view.shown(model), view) {
+            view.open(Overlay::Event { number: line.number, top: 0 });
         }
     } else if let Some(rank) = ranks::selected(model, view) {
         view.open(Overlay::Inspect { rank: rank.rank, top: 0 });
@@ -201,6 +381,7 @@ fn inspect(model: &Model, view: &mut ViewState) {
 
 fn mark(model: &Model, view: &mut ViewState) {
     if let Some(rank) = ranks::selected(model, view).map(|rank| rank.rank) {
+        view.rank = Some(rank);
         if !view.marked.remove(&rank) {
             view.marked.insert(rank);
         }
@@ -231,7 +412,8 @@ pub fn other_rank(model: &Model, view: &mut ViewState, step: i8) {
     }
 }
 
-fn toggle_series(model: &Model, view: &mut ViewState) {
+/// Shows the selected series beside the others, or hides it.
+pub fn toggle_series(model: &Model, view: &mut ViewState) {
     let Some(name) = view.series.clone() else { return };
     let usual = || charts::usual(model).into_iter().map(String::from).collect::<BTreeSet<_>>();
     let shown = view.shown_series.get_or_insert_with(usual);

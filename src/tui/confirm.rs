@@ -91,8 +91,8 @@ pub fn kill(model: &Model) -> Confirm {
     )
 }
 
-/// Begin a new generation.
-pub fn restart(model: &Model) -> Confirm {
+/// Begin a new generation; `picked` is a checkpoint that the user has chosen.
+pub fn restart(model: &Model, picked: Option<&str>) -> Confirm {
     let next = model.run.generation.0.saturating_add(1);
     let mut text = vec![
         targets(model),
@@ -101,22 +101,44 @@ pub fn restart(model: &Model) -> Confirm {
             _ => format!("All ranks are stopped, then generation {next} starts."),
         },
     ];
+    text.extend(adopted(model));
+    let ask = |event: Event| Some(Action::Tell(event.having_shown(model.run.launch.clone())));
     let mut choices = Vec::new();
+    if let Some(path) = picked {
+        let known = model.checkpoints.iter().find(|checkpoint| checkpoint.path == path);
+        text.push(format!("picked: {}", known.map_or_else(|| path.to_owned(), told)));
+        choices.push(choice('p', "picked", ask(Event::restart(Some(path.to_owned())))));
+    }
     let best = model.checkpoints.iter().rev().find(|checkpoint| checkpoint.reason == "best");
     if let Some(checkpoint) = model.checkpoints.back() {
         text.push(format!("latest: {}", told(checkpoint)));
-        choices.push(choice('l', "latest", Some(Action::Tell(Event::restart(Some("latest".into()))))));
+        choices.push(choice('l', "latest", ask(Event::restart(Some("latest".into())))));
     }
     if let Some(checkpoint) = best {
         text.push(format!("best: {}", told(checkpoint)));
-        choices.push(choice('b', "best", Some(Action::Tell(Event::restart(Some(checkpoint.path.clone()))))));
+        choices.push(choice('b', "best", ask(Event::restart(Some(checkpoint.path.clone())))));
     }
     text.push("afresh: from env_step 0, with new weights.".into());
-    choices.push(choice('a', "afresh", Some(Action::Tell(Event::restart(None)))));
+    choices.push(choice('a', "afresh", ask(Event::restart(None))));
     text.push("checked: ranks compare each collective before it begins.".into());
     let from = model.checkpoints.back().map(|_| "latest".to_string());
-    choices.push(choice('c', "checked", Some(Action::Tell(Event::CheckedRestartRequested { from }))));
+    choices.push(choice('c', "checked", ask(Event::CheckedRestartRequested { from, shown: None })));
     confirm(ConfirmKind::Restart, "restart the run?", text, choices)
+}
+
+/// Begin a new generation with changed keys; `text` says from where and what changes.
+pub fn changed(model: &Model, text: Vec<String>, event: Event) -> Confirm {
+    let mut all = vec![targets(model)];
+    all.extend(text);
+    all.extend(adopted(model));
+    let choices = vec![choice('y', "yes, restart", Some(Action::Tell(event)))];
+    confirm(ConfirmKind::Restart, "restart the run?", all, choices)
+}
+
+/// What the hosts of an adopted run would start: nobody but them has said so.
+pub fn adopted(model: &Model) -> Option<String> {
+    let plan = model.plan.as_ref().filter(|_| model.run.adopted)?;
+    Some(format!("Another console launched this run. It runs: {}", plan.command_line()))
 }
 
 fn told(checkpoint: &CheckpointModel) -> String {

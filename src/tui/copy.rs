@@ -1,9 +1,10 @@
 //! What `y` puts on the clipboard: plain text of what is selected.
 
+use crate::chart_file;
 use crate::logs;
-use crate::logs::LogFilter;
 use crate::overlays;
 use crate::ranks;
+use crate::report;
 use crate::state::{Overlay, Pane, ViewState};
 use rankdeck_core::model::Model;
 use rankdeck_types::ids::Timestamp;
@@ -18,6 +19,9 @@ pub fn text(model: &Model, view: &ViewState, now: Timestamp) -> String {
     let mut out = match view.overlay() {
         Some(Overlay::Inspect { rank, .. }) => overlays::inspect::plain(model, *rank, now),
         Some(Overlay::Evidence { about, .. }) => overlays::evidence::plain(model, about),
+        Some(Overlay::Event { number, .. }) => {
+            overlays::event::plain(model, *number, view.chart.utc_offset_s)
+        }
         _ => pane(model, view, now),
     };
     let mut end = out.len().min(LIMIT);
@@ -44,10 +48,14 @@ fn pane(model: &Model, view: &ViewState, now: Timestamp) -> String {
             }
         }
         Pane::Log => {
-            let filter = LogFilter::new(&view.log_filter);
             let rows = view.geometry.log_rows.max(1);
-            for line in logs::before(&logs::sources(model, view), &filter, view.log_at, rows).iter().rev() {
-                let _ = writeln!(out, "[rank {}] {}", line.rank, words::clean(line.text));
+            for line in logs::Query::new(model, view).before(view.log_at, rows).iter().rev() {
+                let many = if line.count > 1 { format!("  x{}", line.count) } else { String::new() };
+                let whose = match line.others.is_empty() {
+                    true => format!("rank {}", line.rank),
+                    false => format!("ranks {}", line.ranks()),
+                };
+                let _ = writeln!(out, "[{whose}] {}{many}", words::clean_output(line.text));
             }
         }
         Pane::Evals => {
@@ -69,18 +77,20 @@ fn pane(model: &Model, view: &ViewState, now: Timestamp) -> String {
         }
         Pane::Charts => {
             if let Some((name, series)) =
-                view.series.as_ref().and_then(|name| model.scalars.get_key_value(name))
+                view.series.as_ref().and_then(|name| Some((name, model.chart(name)?)))
             {
-                let _ = writeln!(out, "env_step\t{name}");
-                for (x, y) in series.points() {
-                    let _ = writeln!(out, "{x}\t{y}");
-                }
+                out = chart_file::csv(&[(name, series)]).replace(',', "\t");
             }
         }
         Pane::Hosts => {
             if let Some(host) = view.host.and_then(|node| model.hosts.get(node.index())) {
                 let _ = writeln!(out, "{} (node_rank {})", host.name, host.node_rank);
             }
+        }
+        Pane::End => {
+            let sources =
+                report::Sources { utc_offset_s: view.chart.utc_offset_s, ..report::Sources::default() };
+            out = report::markdown(model, &sources);
         }
         Pane::Events => {
             for line in model.history.iter().rev().take(200).rev() {

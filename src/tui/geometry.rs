@@ -29,6 +29,8 @@ pub struct Geometry {
     pub status: Rect,
     /// The page.
     pub body: Rect,
+    /// The bar of the time cursor.
+    pub time: Rect,
     /// Keys.
     pub footer: Rect,
     /// The rank table, its frame included.
@@ -43,6 +45,8 @@ pub struct Geometry {
     pub hosts: Rect,
     /// Events.
     pub events: Rect,
+    /// The end of the run.
+    pub end: Rect,
     /// Rows of ranks that fit.
     pub rank_rows: usize,
     /// Lines of the log that fit.
@@ -89,6 +93,7 @@ impl Geometry {
             (Pane::Log, self.log),
             (Pane::Hosts, self.hosts),
             (Pane::Events, self.events),
+            (Pane::End, self.end),
         ]
         .into_iter()
         .filter(|(_, area)| !area.is_empty())

@@ -61,6 +61,9 @@ pub fn geometry(model: &Model, view: &ViewState, area: Rect) -> Geometry {
     geo.tabs = take(&mut rest, 1);
     geo.footer = Rect { y: area.bottom() - 1, height: 1, ..area };
     rest.height -= 1;
+    let bar = panes::time::height(view, area.height);
+    geo.time = Rect { y: geo.footer.y.saturating_sub(bar), height: bar, ..area };
+    rest.height = rest.height.saturating_sub(bar);
     let zoomed = view.zoom;
     if !geo.connecting {
         geo.progress = take(&mut rest, 1);
@@ -78,6 +81,7 @@ pub fn geometry(model: &Model, view: &ViewState, area: Rect) -> Geometry {
         Tab::Logs => geo.log = rest,
         Tab::Hosts => geo.hosts = rest,
         Tab::Events => geo.events = rest,
+        Tab::End => geo.end = rest,
     }
     let inner = geo.inside(geo.ranks);
     geo.strip = strip_lines(shown, &geo, inner);
@@ -95,6 +99,7 @@ fn overview(model: &Model, view: &ViewState, geo: &mut Geometry) {
             Pane::Evals => geo.evals = rest,
             Pane::Hosts => geo.hosts = rest,
             Pane::Events => geo.events = rest,
+            Pane::End => geo.end = rest,
             Pane::Ranks => geo.ranks = rest,
         }
         return;
@@ -146,7 +151,7 @@ fn strip_lines(model: &Model, geo: &Geometry, inner: Rect) -> u16 {
     if inner.height < 5 || (fits && ranks < 16) {
         return 0;
     }
-    let lines = panes::ranks::strip_rows(model, inner.width).len();
+    let lines = panes::strip::height(model, inner.width);
     let most = if geo.area.height >= 40 { 4 } else { 2 };
     (lines as u16).min(most).min(inner.height / 3)
 }
@@ -155,6 +160,12 @@ fn strip_lines(model: &Model, geo: &Geometry, inner: Rect) -> u16 {
 /// Call before [`crate::view`].
 pub fn layout(model: &Model, view: &mut ViewState, area: Rect) {
     overlays_follow(model, view);
+    // The end is shown once, to who has seen the run alive and looks at no other page.
+    let over = model.run.state == RunState::Over;
+    if over && view.seen_alive && view.tab == Tab::Overview && view.time.is_none() {
+        view.tab = Tab::End;
+    }
+    view.seen_alive = !over && view.time.is_none();
     if view.zoom && view.tab != Tab::Overview {
         view.zoom = false;
     }
@@ -187,8 +198,6 @@ fn clamp(model: &Model, view: &mut ViewState) {
     let height = |area| usize::from(view.geometry.inside(area).height);
     let evals = height(view.geometry.evals).saturating_sub(1);
     view.evals_top = view.evals_top.min(model.evals.len().saturating_sub(evals.max(1)));
-    let events = height(view.geometry.events);
-    view.events_up = view.events_up.min(model.history.len().saturating_sub(events.max(1)));
     let hosts = height(view.geometry.hosts);
     if hosts > 0 {
         let (first, last, all) = panes::hosts::rows_of(model, view.host, view.geometry.area.width);
@@ -196,12 +205,13 @@ fn clamp(model: &Model, view: &mut ViewState) {
         let top = window(view.hosts_top, last, all, hosts);
         view.hosts_top = window(top, first, all, hosts);
     }
-    if view.series.as_ref().is_none_or(|name| !model.scalars.contains_key(name)) {
+    if view.series.as_ref().is_none_or(|name| model.chart(name).is_none()) {
         view.series = panes::charts::usual(model).first().map(|name| (*name).to_string());
     }
-    let names: Vec<&String> = model.scalars.keys().collect();
+    let names: Vec<&String> = model.charts().map(|(name, _)| name).collect();
     let selected = names.iter().position(|name| Some(*name) == view.series.as_ref()).unwrap_or(0);
     view.series_top = window(view.series_top, selected, names.len(), height(view.geometry.charts).max(1));
+    panes::events::clamp(model, view);
 }
 
 /// The first row of a list of `len` rows on `height` lines, moved as little as possible so that `selected` is
@@ -232,9 +242,15 @@ fn overlays_follow(model: &Model, view: &mut ViewState) {
         }
         Overlay::Inspect { rank, .. } => ranks::find(model, *rank).is_some(),
         Overlay::Evidence { about, .. } => overlays::evidence::find(model, about).is_some(),
-        Overlay::Help { .. } | Overlay::Hosts { .. } => true,
+        Overlay::Event { number, .. } => overlays::event::find(model, *number).is_some(),
+        Overlay::Help { .. }
+        | Overlay::Palette(_)
+        | Overlay::Hosts { .. }
+        | Overlay::Restart(_)
+        | Overlay::Time { .. } => true,
     });
-    if view.overlays.iter().any(|overlay| matches!(overlay, Overlay::Ask(_))) {
+    // A question of the past needs no answer.
+    if view.time.is_some() || view.overlays.iter().any(|overlay| matches!(overlay, Overlay::Ask(_))) {
         return;
     }
     let question = model.hosts.iter().find_map(|host| {

@@ -12,23 +12,36 @@
 //! - UI-11: neither [`layout`] nor [`view`] panics, whatever the size of the screen and whatever the model
 //!   holds.
 
+pub mod chart_file;
+pub mod chart_view;
+mod column;
 mod commands;
+pub mod compare;
 mod confirm;
 mod copy;
+mod fresh;
 pub mod geometry;
+pub mod home;
 mod input;
 pub mod keys;
 pub mod layout;
+mod log_filter;
+mod log_view;
 mod logs;
 mod overlays;
+pub mod palette;
 pub mod pane;
 mod panes;
 pub mod ranks;
+pub mod report;
+pub mod restart_draft;
 pub mod state;
 pub mod text;
 pub mod theme;
+pub mod time;
 mod widgets;
 
+pub use fresh::next_change;
 pub use input::{on_key, on_mouse, on_paste};
 pub use layout::layout;
 pub use state::{Action, ViewState};
@@ -69,7 +82,9 @@ pub fn view(model: &Model, view: &ViewState, theme: &Theme, now: Timestamp, fram
         panes::logs::draw(&ctx, buf);
         panes::hosts::draw(&ctx, buf);
         panes::events::draw(&ctx, buf);
+        panes::end::draw(&ctx, buf);
     }
+    panes::time::draw(&ctx, buf);
     panes::footer::draw(&ctx, buf);
     overlays::draw(&ctx, buf);
 }

@@ -16,4 +16,6 @@ pub enum Pane {
     Hosts,
     /// Events.
     Events,
+    /// The end of the run.
+    End,
 }

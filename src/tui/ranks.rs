@@ -3,13 +3,15 @@
 //!
 //! Invariants:
 //! - UI-3: a failed or stuck rank ignores filters, and is listed first when not all rows fit.
+//! - UI-13: keys act on what is shown: a rank that the filter hides is neither inspected nor marked.
 
-use crate::state::{Sort, VerdictId, ViewState};
+use crate::fresh;
+use crate::state::{Sort, Tab, VerdictId, ViewState};
 use crate::theme::{Glyphs, Role};
 use rankdeck_core::model::{Model, RankLife, RankModel, RunState};
 use rankdeck_core::report::{Severity, VerdictKind, VerdictReport};
 use rankdeck_proto::message::{CollectiveSample, Exit, PageSample};
-use rankdeck_types::ids::Rank;
+use rankdeck_types::ids::{Rank, Timestamp};
 use std::cmp::Ordering;
 
 /// A rank's state in every form at once, so that no meaning hangs on colour alone.
@@ -28,7 +30,7 @@ pub struct RankState {
 }
 
 /// Letters of the strip and what they mean, for the help page.
-pub const LETTERS: &str = "R running  S spawned  P pending  F finished  E exited  X dead  L lost  Z frozen  \
+pub const LETTERS: &str = "R running  S spawned  P pending  F finished  E exited  X dead  L lost, unheard  Z frozen  \
 B behind  D desync  N network  G gpu  V env_stuck  T straggler  W drift";
 
 /// The worst verdict about a rank, cleared ones left out.
@@ -55,7 +57,22 @@ pub fn severity_role(severity: Severity) -> Role {
     }
 }
 
-/// The state of a rank.
+/// The state of a rank as far as it is known at `now`: of an unheard host, only for how long nothing came.
+pub fn state_at(model: &Model, rank: &RankModel, glyphs: Glyphs, now: Timestamp) -> RankState {
+    let known = state(model, rank, glyphs);
+    match fresh::unheard_rank(model, rank, now) {
+        Some(age) if !known.trouble => RankState {
+            letter: 'L',
+            glyph: "?",
+            word: format!("unheard {}", fresh::coarse(age)),
+            role: Role::Dim,
+            trouble: false,
+        },
+        _ => known,
+    }
+}
+
+/// The state of a rank as it was heard last.
 pub fn state(model: &Model, rank: &RankModel, glyphs: Glyphs) -> RankState {
     if let Some(verdict) = verdict_of(model, rank.rank) {
         let red = verdict.severity == Severity::Red;
@@ -114,7 +131,7 @@ fn verdict_letter(kind: VerdictKind) -> char {
         VerdictKind::EnvStuck => 'V',
         VerdictKind::Straggler => 'T',
         VerdictKind::Drift => 'W',
-        VerdictKind::TotalsDiffer => '?',
+        VerdictKind::TotalsDiffer | VerdictKind::Learning => '?',
     }
 }
 
@@ -146,7 +163,10 @@ pub fn env_step(rank: &RankModel) -> Option<u64> {
 /// Use of what it computes on, percent: its GPU when it has one, else one core.
 pub fn usage(model: &Model, rank: &RankModel) -> Option<f32> {
     match rank.gpu {
-        Some(_) => gpu(model, rank).and_then(|gpu| gpu.utilization).map(|percent| percent as f32),
+        Some(_) => {
+            let own = rank.sample.as_ref().and_then(|sample| sample.gpu_share);
+            own.or_else(|| gpu(model, rank)?.utilization).map(|percent| percent as f32)
+        }
         None => rank.sample.as_ref().map(|sample| sample.cpu_percent),
     }
 }
@@ -174,13 +194,13 @@ pub fn rows(model: &Model, view: &ViewState, pin: bool) -> Vec<usize> {
         .ranks
         .iter()
         .enumerate()
-        .map(|(i, rank)| (i, state(model, rank, Glyphs::Ascii)))
+        .map(|(i, rank)| (i, state_at(model, rank, Glyphs::Ascii, view.now)))
         .filter(|(i, state)| state.trouble || words.iter().all(|word| matches(&model.ranks[*i], state, word)))
         .map(|(i, state)| (i, state.trouble))
         .collect();
     rows.sort_by(|(a, a_bad), (b, b_bad)| {
         let pinned = if pin { b_bad.cmp(a_bad) } else { Ordering::Equal };
-        let order = compare(model, &model.ranks[*a], &model.ranks[*b], view.sort);
+        let order = compare(model, &model.ranks[*a], &model.ranks[*b], view);
         pinned.then(if view.reverse { order.reverse() } else { order }).then(a.cmp(b))
     });
     rows.into_iter().map(|(i, _)| i).collect()
@@ -204,16 +224,17 @@ fn matches(rank: &RankModel, state: &RankState, word: &str) -> bool {
                 || has(phase(rank), word)
                 || has(&rank.device, word)
                 || rank.rank.to_string() == word
-                || page(rank)
-                    .is_some_and(|page| has(&page.collective.op, word) || has(&page.collective.tag, word))
+                || page(rank).is_some_and(|page| {
+                    has(&page.collective.call.op, word) || has(&page.collective.call.tag, word)
+                })
         }
     }
 }
 
 /// Ascending for names; largest first for numbers, since that is what one looks for.
-fn compare(model: &Model, a: &RankModel, b: &RankModel, sort: Sort) -> Ordering {
+fn compare(model: &Model, a: &RankModel, b: &RankModel, view: &ViewState) -> Ordering {
     let float = |a: Option<f32>, b: Option<f32>| b.unwrap_or(-1.0).total_cmp(&a.unwrap_or(-1.0));
-    match sort {
+    match view.sort {
         Sort::Rank => a.rank.cmp(&b.rank),
         Sort::Host => a.node.cmp(&b.node),
         Sort::Use => float(usage(model, a), usage(model, b)),
@@ -225,7 +246,7 @@ fn compare(model: &Model, a: &RankModel, b: &RankModel, sort: Sort) -> Ordering 
             seq(a).cmp(&seq(b))
         }
         Sort::State => {
-            let grade = |rank: &RankModel| match state(model, rank, Glyphs::Ascii).role {
+            let grade = |rank: &RankModel| match state_at(model, rank, Glyphs::Ascii, view.now).role {
                 Role::Bad => 0,
                 Role::Warn => 1,
                 Role::Good => 2,
@@ -237,9 +258,16 @@ fn compare(model: &Model, a: &RankModel, b: &RankModel, sort: Sort) -> Ordering 
     }
 }
 
-/// The selected rank's model: by id, the first row when nothing (or nothing existing) is selected.
+/// The rank that keys act on (UI-13): the selected one, by id; where the table hides it, the first row shown.
+/// `None` when the filter shows no rank.
 pub fn selected<'a>(model: &'a Model, view: &ViewState) -> Option<&'a RankModel> {
-    view.rank.and_then(|rank| find(model, rank)).or_else(|| model.ranks.first())
+    let chosen = view.rank.and_then(|rank| find(model, rank));
+    if view.tab != Tab::Overview || view.rank_filter.is_empty() {
+        return chosen.or_else(|| model.ranks.first());
+    }
+    let rows = rows(model, view, model.ranks.len() > view.geometry.rank_rows);
+    let shown = || rows.iter().filter_map(|i| model.ranks.get(*i));
+    shown().find(|rank| Some(rank.rank) == view.rank).or_else(|| shown().next())
 }
 
 /// A rank by its number.

@@ -8,18 +8,29 @@
 //! - Everything here is bounded: input lines by [`INPUT_LIMIT`], toasts by [`TOASTS`], overlays by
 //!   [`OVERLAYS`].
 
-use crate::geometry::Geometry;
+mod action;
+mod overlay;
+mod sort;
+mod tab;
+
 pub use crate::pane::Pane;
-use crate::theme::Role;
-use rankdeck_core::event::Event;
-use rankdeck_core::model::Model;
-use rankdeck_core::report::VerdictKind;
-use rankdeck_proto::message::StopMode;
+pub use action::{Action, SavedFile};
+pub use overlay::{Ask, Choice, Confirm, ConfirmKind, Overlay, Typing, VerdictId};
+pub use sort::Sort;
+pub use tab::Tab;
+
+use crate::chart_view::ChartView;
+use crate::column::Column;
+use crate::geometry::Geometry;
+use crate::log_view::LogView;
+use crate::restart_draft::Changer;
+use crate::theme::{Glyphs, Role};
+use crate::time::TimeCursor;
+use rankdeck_core::model::{LogPlace, Model};
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::{NodeRank, Rank, Timestamp};
 use rankdeck_types::link_state::Prompt;
-use std::collections::BTreeSet;
-use std::fmt;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Most characters of an input line.
 pub const INPUT_LIMIT: usize = 1024;
@@ -29,242 +40,8 @@ pub const TOASTS: usize = 3;
 pub const OVERLAYS: usize = 6;
 /// How long a toast stays, ms.
 pub const TOAST_MS: u64 = 4000;
-
-/// What the shell is to do after an input.
-#[derive(Clone, PartialEq)]
-pub enum Action {
-    /// Tell the core.
-    Tell(Event),
-    /// Give the terminal back to the shell that started us (`ctrl-z`).
-    Suspend,
-    /// Clear and draw everything again.
-    Redraw,
-    /// Put this on the clipboard (OSC 52).
-    Copy(String),
-    /// Write the screen as text into the console's run directory.
-    SaveScreen,
-}
-
-impl fmt::Debug for Action {
-    // By hand, so that a passphrase cannot reach a log through `{:?}`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Action::Tell(Event::PromptAnswered { node, answer }) => {
-                write!(f, "Tell(PromptAnswered {{ node: {node}, given: {} }})", answer.is_some())
-            }
-            Action::Tell(event) => write!(f, "Tell({event:?})"),
-            Action::Suspend => f.write_str("Suspend"),
-            Action::Redraw => f.write_str("Redraw"),
-            Action::Copy(text) => write!(f, "Copy({text:?})"),
-            Action::SaveScreen => f.write_str("SaveScreen"),
-        }
-    }
-}
-
-impl Action {
-    /// Stop the run at the user's key.
-    pub fn stop(mode: StopMode) -> Action {
-        Action::Tell(Event::StopRequested { mode, by: "key".into() })
-    }
-
-    /// End the console; a run that is up goes on.
-    pub fn leave() -> Action {
-        Action::Tell(Event::DetachRequested)
-    }
-}
-
-/// A page of the screen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Tab {
-    /// Totals, ranks, charts, log.
-    #[default]
-    Overview,
-    /// Charts, one or many.
-    Charts,
-    /// Evaluations.
-    Evals,
-    /// Logs, merged or of one rank.
-    Logs,
-    /// Links, agents, GPUs.
-    Hosts,
-    /// What happened.
-    Events,
-}
-
-impl Tab {
-    /// All, in the order of their keys.
-    pub const ALL: [Tab; 6] = [Tab::Overview, Tab::Charts, Tab::Evals, Tab::Logs, Tab::Hosts, Tab::Events];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Tab::Overview => "overview",
-            Tab::Charts => "charts",
-            Tab::Evals => "evals",
-            Tab::Logs => "logs",
-            Tab::Hosts => "hosts",
-            Tab::Events => "events",
-        }
-    }
-}
-
-/// Column that the rank table is sorted by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Sort {
-    /// Rank.
-    #[default]
-    Rank,
-    /// Host, then rank.
-    Host,
-    /// GPU or CPU use.
-    Use,
-    /// Memory.
-    Memory,
-    /// Own environment steps.
-    EnvStep,
-    /// Own steps per second.
-    Speed,
-    /// Number of the latest collective.
-    Collective,
-    /// Worst first.
-    State,
-}
-
-impl Sort {
-    /// The next column, in the order in which `o` goes through them.
-    pub fn next(self) -> Sort {
-        match self {
-            Sort::Rank => Sort::State,
-            Sort::State => Sort::Speed,
-            Sort::Speed => Sort::EnvStep,
-            Sort::EnvStep => Sort::Use,
-            Sort::Use => Sort::Memory,
-            Sort::Memory => Sort::Collective,
-            Sort::Collective => Sort::Host,
-            Sort::Host => Sort::Rank,
-        }
-    }
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Sort::Rank => "rank",
-            Sort::Host => "host",
-            Sort::Use => "use",
-            Sort::Memory => "memory",
-            Sort::EnvStep => "env_step",
-            Sort::Speed => "steps/s",
-            Sort::Collective => "collective",
-            Sort::State => "state",
-        }
-    }
-}
-
-/// What lies over the page.
-#[derive(Clone, PartialEq)]
-pub enum Overlay {
-    /// Every key; typing filters, Enter runs.
-    Help {
-        /// What was typed.
-        filter: String,
-        /// Index into the entries that match.
-        selected: usize,
-    },
-    /// Asks before something that cannot be taken back.
-    Confirm(Confirm),
-    /// A link's question.
-    Ask(Ask),
-    /// Picks the hosts of the next generation.
-    Hosts {
-        /// Names of hosts whose part is to change.
-        changed: BTreeSet<String>,
-        /// Marked row.
-        selected: usize,
-    },
-    /// Everything about one rank.
-    Inspect {
-        /// Which.
-        rank: Rank,
-        /// First line shown.
-        top: usize,
-    },
-    /// Why the watch says what it says.
-    Evidence {
-        /// Which verdict.
-        about: VerdictId,
-        /// First line shown.
-        top: usize,
-    },
-}
-
-/// What a verdict is about; its wording may change while it stands.
-pub type VerdictId = (VerdictKind, Option<Rank>, Option<String>);
-
-/// A question of ours.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Confirm {
-    /// What it is about.
-    pub kind: ConfirmKind,
-    /// The question.
-    pub title: String,
-    /// Targets and effect, one paragraph each.
-    pub text: Vec<String>,
-    /// Answers; the first does nothing and is the default.
-    pub choices: Vec<Choice>,
-    /// Index of the marked answer.
-    pub selected: usize,
-}
-
-/// What a [`Confirm`] is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ConfirmKind {
-    /// Leave the console.
-    Quit,
-    /// Stop the run.
-    Stop,
-    /// Kill the run.
-    Kill,
-    /// Begin a new generation.
-    Restart,
-}
-
-/// One answer of a [`Confirm`].
-#[derive(Debug, Clone, PartialEq)]
-pub struct Choice {
-    /// Key that picks it.
-    pub key: char,
-    /// Its name.
-    pub label: String,
-    /// What it does; `None`: go back.
-    pub action: Option<Action>,
-}
-
-/// A link's question being answered.
-#[derive(Clone, PartialEq)]
-pub struct Ask {
-    /// Which host.
-    pub node: NodeRank,
-    /// Its question.
-    pub prompt: Prompt,
-    /// What was typed; shown masked.
-    pub input: String,
-    /// For host keys: `yes` is marked. The default is no.
-    pub yes: bool,
-}
-
-impl fmt::Debug for Overlay {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Overlay::Help { filter, selected } => write!(f, "Help({filter:?}, {selected})"),
-            Overlay::Confirm(confirm) => write!(f, "Confirm({:?}, {})", confirm.kind, confirm.selected),
-            // The input may be a passphrase.
-            Overlay::Ask(ask) => write!(f, "Ask({}, {:?})", ask.node, ask.prompt),
-            Overlay::Hosts { changed, selected } => write!(f, "Hosts({changed:?}, {selected})"),
-            Overlay::Inspect { rank, top } => write!(f, "Inspect({rank}, {top})"),
-            Overlay::Evidence { about, top } => write!(f, "Evidence({about:?}, {top})"),
-        }
-    }
-}
+/// Of a toast that was made in the past: it is dated when it is drawn.
+const UNDATED: Timestamp = Timestamp(u64::MAX);
 
 /// A short message at the bottom.
 #[derive(Debug, Clone, PartialEq)]
@@ -289,20 +66,11 @@ pub struct Frozen {
 /// Whose lines the log shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogScope {
-    /// All ranks (or the marked ones), in the order of arrival.
+    /// All ranks (or the marked ones), in the order of their times.
     #[default]
     Merged,
     /// The selected rank.
     Selected,
-}
-
-/// Span and position of the charts' x axis.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct ChartWindow {
-    /// How often the span was halved.
-    pub zoom: u8,
-    /// Where the window ends: quarters of its own span before the newest value.
-    pub back: u16,
 }
 
 /// Everything that belongs to the screen.
@@ -336,8 +104,10 @@ pub struct ViewState {
     pub editing: Option<Pane>,
     /// Whose lines the log shows.
     pub log_scope: LogScope,
-    /// Order number of the lowest line shown; `None` follows the newest.
-    pub log_at: Option<u64>,
+    /// The lowest line shown; `None` follows the newest.
+    pub log_at: Option<LogPlace>,
+    /// How the log is looked at.
+    pub log: LogView,
     /// Long lines go on in the next row.
     pub log_wrap: bool,
     /// Selected host.
@@ -346,16 +116,20 @@ pub struct ViewState {
     pub hosts_top: usize,
     /// First row of the evaluations, newest first.
     pub evals_top: usize,
-    /// Rows between the newest event and the lowest one shown.
+    /// Number of the selected event; `None` follows the newest.
+    pub event: Option<u64>,
+    /// Events between the newest and the lowest one shown.
     pub events_up: usize,
+    /// Filter of the events.
+    pub event_filter: String,
     /// Selected series of the charts page.
     pub series: Option<String>,
     /// Series shown besides the selected one; `None`: the usual ones.
     pub shown_series: Option<BTreeSet<String>>,
     /// First row of the list of series.
     pub series_top: usize,
-    /// Window on the charts.
-    pub window: ChartWindow,
+    /// How the charts are looked at.
+    pub chart: ChartView,
     /// Hosts of the hosts file that have no part in the run and could join it.
     pub spares: Vec<Host>,
     /// Messages at the bottom.
@@ -366,6 +140,28 @@ pub struct ViewState {
     pub interrupts: u8,
     /// Where everything was at the last layout.
     pub geometry: Geometry,
+    /// Lines typed into the palette, newest last, bounded.
+    pub typed: Vec<String>,
+    /// The theme that was asked for, by name; `None`: the one that suits the terminal.
+    pub theme: Option<&'static str>,
+    /// The glyphs that were asked for; `None`: those that the terminal has.
+    pub glyphs: Option<Glyphs>,
+    /// Columns of the rank table to show before others (true) or never (false).
+    pub columns: BTreeMap<Column, bool>,
+    /// Reads changed keys of an experiment.
+    pub changer: Option<Changer>,
+    /// No key may change the run.
+    pub read_only: bool,
+    /// Home comes back when this screen is left: nothing is asked then, and runs go on.
+    pub at_home: bool,
+    /// A recorded run is shown: nothing can be ordered.
+    pub replay: bool,
+    /// The moment of the past that is shown. The model and the time that are drawn belong to it.
+    pub time: Option<TimeCursor>,
+    /// The run was not over at the last frame of the present.
+    pub seen_alive: bool,
+    /// The moment that the panes show: that of the latest input or frame, or the frozen one.
+    pub now: Timestamp,
 }
 
 impl Default for ViewState {
@@ -393,33 +189,57 @@ impl ViewState {
             editing: None,
             log_scope: LogScope::Merged,
             log_at: None,
+            log: LogView::default(),
             log_wrap: false,
             host: None,
             hosts_top: 0,
             evals_top: 0,
+            event: None,
             events_up: 0,
+            event_filter: String::new(),
             series: None,
             shown_series: None,
             series_top: 0,
-            window: ChartWindow::default(),
+            chart: ChartView::default(),
             spares: Vec::new(),
             toasts: Vec::new(),
             answered: Vec::new(),
             interrupts: 0,
             geometry: Geometry::default(),
+            typed: Vec::new(),
+            theme: None,
+            glyphs: None,
+            columns: BTreeMap::new(),
+            changer: None,
+            read_only: false,
+            at_home: false,
+            replay: false,
+            time: None,
+            seen_alive: false,
+            now: Timestamp::default(),
         }
     }
 
     /// When the screen must be drawn again though nothing happened: a toast expires. Call
     /// [`ViewState::expire`] then.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
-        self.toasts.iter().map(|toast| toast.until).min()
+        self.toasts.iter().map(|toast| toast.until).filter(|until| *until != UNDATED).min()
     }
 
     /// Forgets what has expired at `now`; true when the screen changed.
     pub fn expire(&mut self, now: Timestamp) -> bool {
+        self.now = self.frozen.as_ref().map_or(now, |frozen| frozen.at);
+        // In the past the clock stands; see `expire_toasts`.
+        self.time.is_none() && self.expire_toasts(now)
+    }
+
+    /// Forgets toasts that have expired at `clock`, which goes on while the past is shown.
+    pub fn expire_toasts(&mut self, clock: Timestamp) -> bool {
         let before = self.toasts.len();
-        self.toasts.retain(|toast| toast.until > now);
+        for toast in self.toasts.iter_mut().filter(|toast| toast.until == UNDATED) {
+            toast.until = clock.plus(TOAST_MS);
+        }
+        self.toasts.retain(|toast| toast.until > clock);
         self.toasts.len() != before
     }
 
@@ -431,7 +251,8 @@ impl ViewState {
         if self.toasts.len() == TOASTS {
             self.toasts.remove(0);
         }
-        self.toasts.push(Toast { text, role, until: now.plus(TOAST_MS) });
+        let until = if self.time.is_some() { UNDATED } else { now.plus(TOAST_MS) };
+        self.toasts.push(Toast { text, role, until });
     }
 
     /// The model that the panes show: the frozen moment, or the present one.
@@ -448,7 +269,13 @@ impl ViewState {
             Tab::Logs => Pane::Log,
             Tab::Hosts => Pane::Hosts,
             Tab::Events => Pane::Events,
+            Tab::End => Pane::End,
         }
+    }
+
+    /// Keys go to a line that is being typed, or to a question or list.
+    pub fn is_typing(&self) -> bool {
+        self.editing.is_some() || !self.overlays.is_empty()
     }
 
     /// The top overlay.

@@ -15,7 +15,7 @@ pub fn count_in(n: u64, width: usize) -> String {
 pub fn si(x: f64) -> String {
     let size = x.abs();
     if !x.is_finite() {
-        return NONE.into();
+        return not_finite(x).into();
     }
     let (scaled, unit) = match size {
         s if s < 999.5 => return value(x),
@@ -28,11 +28,19 @@ pub fn si(x: f64) -> String {
     if scaled.abs() < 10.0 { format!("{scaled:.2}{unit}") } else { format!("{scaled:.1}{unit}") }
 }
 
+fn not_finite(x: f64) -> &'static str {
+    match x {
+        x if x.is_nan() => "nan",
+        x if x > 0.0 => "inf",
+        _ => "-inf",
+    }
+}
+
 /// A measurement: about four significant digits, thousands with separators.
 pub fn value(x: f64) -> String {
     let size = x.abs();
     if !x.is_finite() {
-        NONE.into()
+        not_finite(x).into()
     } else if x == 0.0 {
         "0".into()
     } else if !(1e-3..1e7).contains(&size) {
@@ -47,6 +55,27 @@ pub fn value(x: f64) -> String {
         let sign = if x < 0.0 { "-" } else { "" };
         format!("{sign}{}", words::count(size.round() as u64))
     }
+}
+
+/// Numbers of one axis: with as many digits as tell them apart.
+pub fn apart<const N: usize>(values: [f64; N]) -> [String; N] {
+    let distinct = |texts: &[String; N]| {
+        (1..N).all(|i| texts[i] != texts[i - 1] || values[i].to_bits() == values[i - 1].to_bits())
+    };
+    let plain = values.map(si);
+    let size = values.iter().copied().map(f64::abs).fold(0.0, f64::max);
+    if distinct(&plain) || !size.is_finite() {
+        return plain;
+    }
+    let (scale, unit) = match size {
+        s if s >= 1e12 => (1e12, "T"),
+        s if s >= 1e9 => (1e9, "G"),
+        s if s >= 1e6 => (1e6, "M"),
+        s if s >= 1e3 => (1e3, "k"),
+        _ => (1.0, ""),
+    };
+    let told = (3..=9).map(|digits| values.map(|x| format!("{:.digits$}{unit}", x / scale)));
+    told.into_iter().find(distinct).unwrap_or(plain)
 }
 
 /// Time since the start, for columns: `+  0:12`, `+ 12:34`, `+3:05:07`.
@@ -84,6 +113,11 @@ pub fn cut(text: &str, cells: usize, glyphs: Glyphs) -> String {
         taken.push_str(mark);
     }
     taken
+}
+
+/// The first `cells` characters of a text in ASCII.
+pub fn head(text: &str, cells: usize) -> &str {
+    text.get(..cells).unwrap_or(text)
 }
 
 /// `text` cut or padded on the right to exactly `cells`.
@@ -146,7 +180,15 @@ mod tests {
             ["0.0312", "212.4", "-1,632", "2.0e-5"]
         );
         assert_eq!([clock(12_000), clock(11_107_000)], ["+  0:12", "+3:05:07"]);
-        assert_eq!([value(f64::NAN), si(f64::NAN)], ["-", "-"]);
+        assert_eq!([value(f64::NAN), si(f64::NAN)], ["nan", "nan"]);
+        assert_eq!([value(f64::INFINITY), si(f64::NEG_INFINITY)], ["inf", "-inf"]);
+    }
+
+    #[test]
+    fn labels_of_an_axis_differ() {
+        assert_eq!(apart([0.0, 512e3, 1024e3]), ["0", "512.0k", "1.02M"]);
+        assert_eq!(apart([1_020_000.0, 1_021_500.0, 1_023_000.0]), ["1.020M", "1.022M", "1.023M"]);
+        assert_eq!(apart([5.0, 5.0]), ["5.000", "5.000"]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Semantic colours and the glyph sets.
 //!
 //! Owner: the screen. Invariants:
-//! - Only terminal palette colours (the colour-blind theme uses fixed mid-tone indices); never a
+//! - Only terminal palette colours (the light and the colour-blind theme use fixed mid-tone indices); never a
 //!   fixed white or black foreground, since users' backgrounds differ.
 //! - Every meaning that a colour carries is also a letter, a glyph or a word, so `mono` loses
 //!   nothing.
@@ -67,7 +67,9 @@ impl Theme {
 
     /// For light backgrounds.
     pub fn light() -> Theme {
-        Theme::palette("light", Color::Blue, Color::Green, Color::Magenta, Color::Red, Color::DarkGray)
+        // The palette's own green and yellow can hardly be read on white: darker ones of the 256.
+        let (green, amber) = (Color::Indexed(28), Color::Indexed(130));
+        Theme::palette("light", Color::Blue, green, amber, Color::Red, Color::DarkGray)
     }
 
     /// No colours: bold, reverse and faint only.
@@ -184,6 +186,16 @@ pub enum Glyphs {
 }
 
 impl Glyphs {
+    /// The set of that name, `None` when there is none.
+    pub fn named(name: &str) -> Option<Glyphs> {
+        match name {
+            "braille" => Some(Glyphs::Braille),
+            "block" => Some(Glyphs::Block),
+            "ascii" => Some(Glyphs::Ascii),
+            _ => None,
+        }
+    }
+
     /// `unicode` where it may be used, else `ascii`.
     pub fn pick(self, unicode: &'static str, ascii: &'static str) -> &'static str {
         match self {

@@ -1,5 +1,5 @@
-//! The options of Atari games in `[env]`, with their defaults: the wrappers of CleanRL's `ppo_atari.py` and `dqn_atari.py` and of DI-engine's
-//! `wrap_deepmind`, which follow OpenAI's Baselines and Mnih et al. 2015.
+//! The options of Atari games in `[env]`, with their defaults: the wrappers of CleanRL's `ppo_atari.py` and
+//! `dqn_atari.py` and of DI-engine's `wrap_deepmind`, which follow OpenAI's Baselines and Mnih et al. 2015.
 
 use crate::experiment::Env;
 use serde::Serialize;

@@ -17,4 +17,10 @@ impl HintedError {
     pub fn new(error: impl Into<String>, hint: impl Into<String>) -> HintedError {
         HintedError { error: error.into(), hint: hint.into() }
     }
+
+    /// The error, and what to do about it, in one line.
+    pub fn with_hint(&self) -> String {
+        let HintedError { error, hint } = self;
+        if hint.is_empty() { error.clone() } else { format!("{error}; {hint}") }
+    }
 }

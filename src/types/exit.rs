@@ -87,6 +87,11 @@ impl Exit {
         matches!(self, Exit::Signal { signal: SIGKILL | SIGTERM, out_of_memory: false })
     }
 
+    /// SIGKILL ended it, and not for want of memory.
+    pub fn is_sigkill(&self) -> bool {
+        matches!(self, Exit::Signal { signal: SIGKILL, out_of_memory: false })
+    }
+
     /// The end looks like what a stop does to a program that does not handle SIGTERM.
     pub fn is_stop_effect(&self) -> bool {
         // 137 and 143: how a shell reports that its child was ended by SIGKILL or SIGTERM.

@@ -1,12 +1,13 @@
 //! `configs/*.toml`: one experiment.
 //!
-//! Owner: the user. Sizes that are per rank begin with `local_`; all others are global. Unknown keys are errors.
-//! The resolved form (defaults filled in, `--set` applied) is written to the run directory and read by the trainer.
+//! Owner: the user. Sizes are global, over all ranks. Unknown keys are errors.
+//! The resolved form (defaults filled in, `--set` applied) is written to the run directory and read by the
+//! trainer.
 
 pub use super::learn::{A2c, Dqn, Learn, Ppg, Ppo, Sac};
 
 use super::schema::Kind::{Integer, Integers, Number, Text, Texts};
-use super::schema::text_rules::{ADDRESS, ENV_ID, NAME, PATH, PROGRAM};
+use super::schema::text_rules::{ADDRESS, ENV_ID, NAME, PATH, PLAIN, PROGRAM};
 use super::schema::{POSITIVE, SECONDS, SHARE, U32, YEAR_S, choices, keys};
 use std::collections::BTreeMap;
 
@@ -56,6 +57,8 @@ keys! {
         /// Global environment steps after which the run ends; 0: no limit.
         #[serde(default)]
         total_steps: u64 = 0,
+        /// What the run is for, in your own words; `rankdeck ps` shows it.
+        note: Option<String> [Text(&PLAIN)] => "none",
     }
 }
 
@@ -65,16 +68,22 @@ keys! {
     pub struct Launch {
         /// A torchrun-style program and its arguments, run once per rank.
         command: Vec<String> => "the built-in trainer",
-        /// Folder, relative to this file, that is copied to every host by content; each run gets its own copy,
-        /// and ranks run in it.
+        /// Folder, relative to this file, that is copied to every host by content; each run gets its own
+        /// copy, and ranks run in it.
         // A console replaces it by `sha256:HASH` before it launches.
         code: Option<String> [Text(&PATH)] => "nothing: ranks run in the host's `workdir`",
         /// Patterns of files below `code` that stay behind, such as `*.ckpt` or `data/`; without `/` for any
         /// name, with `/` for the whole path.
         exclude: Vec<String> [Texts("patterns")]
             => "`.git`, `__pycache__`, `venv`, `runs` and the like stay behind anyway",
-        /// Environment of the ranks; `hosts.toml` wins.
+        /// Patterns of files that travel although `.gitignore` lists them, such as `*.so`.
+        include: Vec<String> [Texts("patterns")] => "what git ignores stays behind",
+        /// Environment of the ranks; `hosts.toml` wins. `${NAME}` is the console's own variable as of each
+        /// launch; its value is in no file and no record.
         env: BTreeMap<String, String> = BTreeMap::new(),
+        /// Variables of the console that the ranks get, such as `WANDB_API_KEY`: names are recorded, values
+        /// never.
+        pass_env: Vec<String> [Texts("names of variables")] => "nothing",
         /// Threads per rank (`OMP_NUM_THREADS`).
         threads: u32 [Integer(1..=4096)] = 1,
         /// What happens when the console is gone: training goes on, or the agents stop it after `lease_s`.
@@ -83,6 +92,9 @@ keys! {
         lease_s: f64 [SECONDS] = 30.0,
         /// Seconds between the polite and the hard signal.
         stop_grace_s: f64 [SECONDS] = 10.0,
+        /// Seconds that a clean stop may take while ranks make progress: `stop_grace_s` counts from the last
+        /// one then.
+        stop_limit_s: f64 [SECONDS] = 300.0,
         /// Address of rank 0's store as the other hosts reach it, where SSH uses another one.
         master_addr: Option<String> [Text(&ADDRESS)] => "address of the first host",
         /// Port of rank 0's store; 0: a free one is chosen on the first host.
@@ -104,7 +116,7 @@ keys! {
     /// The table `[distributed]`.
     #[serde(default)]
     pub struct Distributed {
-        /// Library of the collectives; `auto`: NCCL where every rank has a GPU, else Gloo.
+        /// Collectives; `auto`: NCCL where every rank has a GPU, else those of CPU tensors.
         backend: Backend = Backend::Auto,
         /// Seconds after which a collective, or the rendezvous, gives up.
         timeout_s: f64 [SECONDS] = 600.0,
@@ -121,12 +133,12 @@ keys! {
 choices! {
     /// The library of the collectives.
     pub enum Backend {
-        /// NCCL where every rank has a GPU, else Gloo.
+        /// NCCL where every rank has a GPU, else as `tcp`.
         Auto = "auto",
         /// NCCL, for CUDA tensors.
         Nccl = "nccl",
-        /// Gloo, for CPU tensors.
-        Gloo = "gloo",
+        /// The built-in trainer's own, for CPU tensors: TCP connections between the ranks.
+        Tcp = "tcp",
     }
 }
 
@@ -138,17 +150,17 @@ keys! {
         id: String [Text(&ENV_ID)],
         /// Environments over all ranks; must be divisible by the world size.
         num_envs: u32 [Integer(1..=1_000_000)],
-        /// Where environments are computed: in the trainer, or in a Python process beside each rank; `auto`: in
-        /// the trainer where it knows the id.
+        /// Where environments are computed: in the trainer, or in a Python process beside each rank; `auto`:
+        /// in the trainer where it knows the id.
         #[serde(default)]
         worker: EnvWorker = EnvWorker::Auto,
         /// Interpreter of the Python worker, on every host; `rankdeck-trainer --setup-env DIR` makes one.
         #[serde(default = "default_python")]
         python: String [Text(&PROGRAM)] = default_python(),
         /// Threads of each rank's Atari emulators.
-        worker_threads: Option<u32> [Integer(1..=4096)] => "`launch.threads`",
-        /// Seconds after which a Python worker that does not answer is given up; starting it may take twice as
-        /// long.
+        worker_threads: Option<u32> [Integer(1..=4096)] => "the host's cores over its ranks",
+        /// Seconds after which a Python worker that does not answer is given up; starting it may take twice
+        /// as long. With several ranks at most 0.4 of `distributed.timeout_s`, since the others wait.
         #[serde(default = "default_worker_timeout_s")]
         worker_timeout_s: f64 [SECONDS] = default_worker_timeout_s(),
         /// Steps after which an episode is cut off (truncated).
@@ -201,8 +213,8 @@ keys! {
     /// The table `[policy]`.
     #[serde(default)]
     pub struct Policy {
-        /// Fully connected layers, for flat observations; for images the three convolutions of Mnih et al. 2015,
-        /// or the residual network of Espeholt et al. 2018.
+        /// Fully connected layers, for flat observations; for images the three convolutions of Mnih et al.
+        /// 2015, or the residual network of Espeholt et al. 2018.
         network: Network = Network::Mlp,
         /// Widths of the hidden layers; for images those after the convolutions (512 for `nature`, 256 for
         /// `impala` in the papers).
@@ -219,6 +231,10 @@ keys! {
         /// What runs the networks: `native`, hand-written passes for fully connected networks on the CPU,
         /// several times as fast; `libtorch`; or the former where it can.
         kernel: Kernel = Kernel::Auto,
+        /// On a GPU, updates of PPO, DQN and SAC and the networks' looks at observations are captured as CUDA
+        /// graphs after the first few, and started with one call each; where that fails, the reason is said
+        /// and they are done step by step, as with `false`. No real GPU has compared the two yet.
+        cuda_graphs: bool = false,
     }
 }
 
@@ -241,7 +257,7 @@ choices! {
         Auto = "auto",
         /// The hand-written passes only.
         Native = "native",
-        /// libtorch only.
+        /// libtorch computes every pass.
         Libtorch = "libtorch",
     }
 }
@@ -284,6 +300,10 @@ keys! {
         every: u64 = 0,
         /// Episodes per evaluation, each with its own fixed seed.
         episodes: u32 [Integer(1..=1_000_000)] = 20,
+        /// Environments that are played at the same time.
+        num_envs: Option<u32> [Integer(1..=100_000)] => "as many as episodes, at most 32",
+        /// Steps after which an evaluation cuts an episode off; it counts as it stands.
+        max_steps: u32 [Integer(1..=U32)] = 100_000,
         /// The run ends, successfully, when an evaluation's mean return reaches this.
         stop_value: Option<f64> => "never",
     }
@@ -297,9 +317,12 @@ keys! {
         every: u64 = 0,
         /// Also keep the checkpoint with the best evaluation.
         best: bool = true,
-        /// Also write every rank's replay, with each `latest`; false: a restart fills it again before it learns
-        /// on.
+        /// Also write every rank's replay (DQN, SAC), or the rollouts of the present phase (PPG), with each
+        /// `latest`; false: a restart fills replay again before it learns on, and that phase learns from
+        /// fewer rollouts.
         replay: bool = false,
+        /// Checkpoints of single iterations (`iter-N`) that are kept, the newest ones; 0: all.
+        keep: u32 = 0,
     }
 }
 
@@ -307,8 +330,8 @@ keys! {
     /// The table `[watch]`.
     #[serde(default)]
     pub struct Watch {
-        /// What to do about a red verdict on a living rank: say so, stop (exit code 4), or restart from the
-        /// latest checkpoint.
+        /// What to do about a red verdict on a living rank that is certain: say so, stop (exit code 4), or
+        /// restart from the latest checkpoint. Silence alone is certain when it has lasted `rank0_budget_s`.
         on_stuck: OnStuck = OnStuck::Report,
         /// Seconds without a sample after which a host is `lost`.
         lost_after_s: f64 [SECONDS] = 5.0,
@@ -317,7 +340,8 @@ keys! {
         behind_after_s: f64 [SECONDS] = 5.0,
         /// Seconds allowed for start-up and rendezvous before `behind` may be said about them.
         init_budget_s: f64 [SECONDS] = 120.0,
-        /// Seconds allowed for an evaluation or a checkpoint that shows no progress.
+        /// Seconds allowed for an evaluation or a checkpoint that shows no progress, and for whatever a rank
+        /// of a script does while others wait for it. After so long `on_stuck` acts on silence.
         rank0_budget_s: f64 [SECONDS] = 600.0,
         /// Ranks compare every collective before they begin it, so that the first difference is named at its
         /// call: slower; `rankdeck restart --check-collectives` does the same for one generation.
@@ -325,13 +349,19 @@ keys! {
         /// Show the process groups of Python ranks through a `sitecustomize` on `PYTHONPATH`; scripts stay as
         /// they are.
         python_hook: bool = true,
+        /// Compare the weights of Python ranks after steps of their optimisers, by a few elements of each
+        /// parameter: at most 1 % of the time. Needs `python_hook`.
+        fingerprint_weights: bool = true,
+        /// Say so when the run does not learn: values that are no numbers, a policy that collapses, values
+        /// that diverge, evaluations that fall. `on_stuck` never acts on it.
+        learning: bool = true,
     }
 }
 
 choices! {
     /// What to do about a stuck rank.
     pub enum OnStuck {
-        /// Say so.
+        /// The run goes on; screen, lines and JSON name the stuck rank.
         Report = "report",
         /// Stop the run; exit code 4.
         Stop = "stop",
@@ -387,8 +417,8 @@ keys! {
         /// Shipped sets of patterns: `cleanrl` for `global_step=..., episodic_return=...` and `SPS: ...`.
         presets: Vec<String> [Texts("names")] => "none",
         /// Regular expressions, one named group per value, such as
-        /// `step (?P<env_step>[0-9]+) loss (?P<loss>[-0-9.e]+)`; `env_step`, `return` and `SPS` have their usual
-        /// meaning, other names become charts.
+        /// `step (?P<env_step>[0-9]+) loss (?P<loss>[-0-9.e]+)`; `env_step`, `return` and `SPS` have their
+        /// usual meaning, other names become charts.
         stdout: Vec<String> [Texts("patterns")] => "none",
         /// Folder with TensorBoard event files that rank 0 writes, on its host; relative paths begin at
         /// `workdir`.

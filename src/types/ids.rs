@@ -1,8 +1,12 @@
 //! Names of things: ranks, nodes, runs, generations, and the two kinds of time.
 //!
+//! Invariants:
+//! - RUN-ID-1: a run's name that comes from a file or a wire is a plain file name.
+//!
 //! They are newtypes, so that a `local_rank` can never be passed where a `rank` is meant. CleanRL's multi-GPU
 //! script mixes the two, which works on one node and fails on two.
 
+use crate::error::HintedError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -48,9 +52,40 @@ number! {
 }
 
 /// A run: `NAME-YYYYMMDD-HHMMSS`, chosen once by the console that launches it and passed to every host.
+///
+/// It becomes the name of folders on every machine. A text that cannot be one is not decoded (RUN-ID-1).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(try_from = "String")]
 pub struct RunId(pub String);
+
+impl RunId {
+    /// Longest name, bytes.
+    const LONGEST: usize = 128;
+
+    /// The run of this name.
+    ///
+    /// # Errors
+    /// The text holds something else than letters, digits, `-`, `_` and `.`, or begins with `.`.
+    pub fn parse(text: &str) -> Result<RunId, HintedError> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        let fits = !text.is_empty() && text.len() <= RunId::LONGEST && !text.starts_with('.');
+        if fits && text.chars().all(plain) {
+            return Ok(RunId(text.to_owned()));
+        }
+        Err(HintedError::new(
+            format!("`{}` cannot be the name of a run", crate::words::clip(text, RunId::LONGEST)),
+            "use letters, digits, `-`, `_` and `.`, not beginning with `.`",
+        ))
+    }
+}
+
+impl TryFrom<String> for RunId {
+    type Error = HintedError;
+
+    fn try_from(text: String) -> Result<RunId, HintedError> {
+        RunId::parse(&text)
+    }
+}
 
 impl fmt::Display for RunId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -77,3 +112,21 @@ impl Timestamp {
 
 /// Seconds since the Unix epoch, to show and for `time` in JSON. Nothing is decided by it.
 pub type WallTime = f64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_id_1_only_a_plain_file_name_is_decoded() {
+        for good in ["a", "ppo-20260101-000000-2", "A_1.b"] {
+            assert_eq!(RunId::try_from(good.to_string()).unwrap(), RunId(good.into()));
+        }
+        let long = "x".repeat(129);
+        for bad in
+            ["", ".", "..", "../x", "/tmp/x", "a/b", "a b", "a\0", "a\n", "\u{1b}[2J", "ä", long.as_str()]
+        {
+            assert!(RunId::try_from(bad.to_string()).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,13 +1,14 @@
 //! What a console knows of its connection to a host, and what that connection may ask of the user.
 
+use crate::error::HintedError;
 use crate::probe::Probe;
 use serde::{Deserialize, Serialize};
 
-/// The road to an agent.
+/// How far the connection to an agent is.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum LinkState {
-    /// Not begun.
+    /// Nothing has been tried yet.
     #[default]
     Idle,
     /// TCP, handshake, host key, login.
@@ -22,7 +23,7 @@ pub enum LinkState {
     },
     /// Files are on their way.
     Uploading {
-        /// File.
+        /// The name of the file that is uploaded.
         what: String,
         /// Bytes sent.
         done: u64,
@@ -38,20 +39,22 @@ pub enum LinkState {
     },
     /// It broke and is being mended; the agent and its ranks are not touched by that.
     Lost {
-        /// Why.
+        /// Why the link was lost.
         reason: String,
         /// Milliseconds until the next attempt.
         retry_ms: u64,
     },
     /// It cannot work; nothing runs there because of us.
-    Failed {
-        /// What failed, with the host's name.
-        error: String,
-        /// What helps.
-        hint: String,
-    },
+    Failed(HintedError),
     /// Closed by us.
     Closed,
+}
+
+impl LinkState {
+    /// Why it cannot work.
+    pub fn failure(&self) -> Option<&HintedError> {
+        if let LinkState::Failed(failure) = self { Some(failure) } else { None }
+    }
 }
 
 /// A question that only the user can answer.
@@ -62,19 +65,19 @@ pub enum Prompt {
     UnknownHostKey {
         /// Host as asked for, `[host]:port` when the port is not 22.
         host: String,
-        /// `ssh-ed25519`, ...
+        /// The key's algorithm, such as `ssh-ed25519`.
         key_type: String,
         /// `SHA256:...`
         fingerprint: String,
     },
     /// A private key is encrypted.
     Passphrase {
-        /// Its path.
+        /// The path of the private key.
         key: String,
     },
     /// The server wants a password or the answer to a question.
     Password {
-        /// `user@host`.
+        /// Who logs in where, as `user@host`.
         account: String,
         /// The server's question.
         text: String,

@@ -1,6 +1,7 @@
 //! Patterns of `[metrics]`: what they may hold, and the shipped ones.
 
 use super::experiment::Metrics;
+use super::plan::PlanError;
 use regex_lite::{Regex, RegexBuilder};
 
 /// Most patterns of one experiment.
@@ -8,11 +9,12 @@ pub const PATTERNS: usize = 64;
 /// Largest compiled pattern, bytes.
 const SIZE: usize = 1 << 20;
 
-/// Shipped sets.
+/// Sets of patterns that `metrics.preset` names.
 pub const PRESETS: [(&str, &[&str]); 1] = [(
     "cleanrl",
     &[
-        // `print(f"global_step={global_step}, episodic_return={info['episode']['r']}")`, with the array brackets of newer Gymnasium.
+        // `print(f"global_step={global_step}, episodic_return={info['episode']['r']}")`, with the array
+        // brackets of newer Gymnasium.
         r"global_step=(?P<env_step>\d+), episodic_return=\[?\s*(?P<return>[-+0-9.eE]+)",
         r"^SPS: (?P<SPS>\d+)",
     ],
@@ -20,40 +22,51 @@ pub const PRESETS: [(&str, &[&str]); 1] = [(
 
 /// The compiled patterns in their order, presets first.
 ///
-/// Errors: what is wrong with which pattern, and what helps.
-pub fn compile(metrics: &Metrics) -> Result<Vec<Regex>, (String, String)> {
-    let mut texts: Vec<String> = Vec::new();
-    for name in &metrics.presets {
-        let found = PRESETS.iter().find(|(preset, _)| preset == name);
-        let (_, patterns) = found.ok_or_else(|| {
-            let known = PRESETS.map(|(name, _)| format!("`{name}`")).join(", ");
-            (format!("there is no preset `{name}`"), format!("shipped presets: {known}"))
-        })?;
-        texts.extend(patterns.iter().map(|text| text.to_string()));
-    }
-    texts.extend(metrics.stdout.iter().cloned());
-    if texts.len() > PATTERNS {
-        return Err((format!("{} patterns, {PATTERNS} are allowed", texts.len()), "leave some out".into()));
-    }
-    texts
-        .iter()
-        .map(|text| {
-            let pattern = RegexBuilder::new(text).size_limit(SIZE).build().map_err(|error| {
-                (
-                    format!("the pattern `{text}` cannot be read: {error}"),
-                    "write it as a TOML literal string, in single quotes: 'loss=(?P<loss>[0-9.]+)'"
-                        .to_owned(),
-                )
-            })?;
-            match pattern.capture_names().flatten().next() {
-                Some(_) => Ok(pattern),
-                None => Err((
-                    format!("the pattern `{text}` has no named group"),
-                    "name what it finds: `(?P<loss>[-+0-9.eE]+)`".to_owned(),
-                )),
+/// Errors: everything that is wrong with presets and patterns, each with its key.
+pub fn compile(metrics: &Metrics) -> Result<Vec<Regex>, Vec<PlanError>> {
+    let (mut patterns, mut wrong) = (Vec::new(), Vec::new());
+    for (index, name) in metrics.presets.iter().enumerate() {
+        match PRESETS.iter().find(|(preset, _)| preset == name) {
+            Some((_, texts)) => patterns.extend(texts.iter().filter_map(|text| pattern(text).ok())),
+            None => {
+                let known = PRESETS.map(|(name, _)| format!("`{name}`")).join(", ");
+                wrong.push(PlanError::new(
+                    format!("metrics.presets.{index}"),
+                    format!("there is no preset `{name}`"),
+                    format!("shipped presets: {known}"),
+                ));
             }
-        })
-        .collect()
+        }
+    }
+    for (index, text) in metrics.stdout.iter().enumerate() {
+        match pattern(text) {
+            Ok(pattern) => patterns.push(pattern),
+            Err((error, hint)) => {
+                wrong.push(PlanError::new(format!("metrics.stdout.{index}"), error, hint));
+            }
+        }
+    }
+    if patterns.len() > PATTERNS {
+        let error = format!("{} patterns, {PATTERNS} are allowed", patterns.len());
+        wrong.push(PlanError::new("metrics.stdout", error, "leave some out"));
+    }
+    if wrong.is_empty() { Ok(patterns) } else { Err(wrong) }
+}
+
+fn pattern(text: &str) -> Result<Regex, (String, String)> {
+    let pattern = RegexBuilder::new(text).size_limit(SIZE).build().map_err(|error| {
+        (
+            format!("the pattern `{text}` cannot be read: {error}"),
+            "write it as a TOML literal string, in single quotes: 'loss=(?P<loss>[0-9.]+)'".to_owned(),
+        )
+    })?;
+    match pattern.capture_names().flatten().next() {
+        Some(_) => Ok(pattern),
+        None => Err((
+            format!("the pattern `{text}` has no named group"),
+            "name what it finds: `(?P<loss>[-+0-9.eE]+)`".to_owned(),
+        )),
+    }
 }
 
 #[cfg(test)]
@@ -86,8 +99,11 @@ mod tests {
         for (presets, stdout) in
             [(&["nope"][..], &[][..]), (&[][..], &["(", "x"][..]), (&[][..], &["loss=(.*)"][..])]
         {
-            let (error, hint) = compile(&with(presets, stdout)).unwrap_err();
-            assert!(!error.is_empty() && !hint.is_empty());
+            let wrong = compile(&with(presets, stdout)).unwrap_err();
+            assert!(wrong.iter().all(|one| !one.cause.error.is_empty() && !one.cause.hint.is_empty()));
         }
+        let wrong = compile(&with(&["cleanlr"], &["a(?P<a>b)", "("])).unwrap_err();
+        let keys: Vec<&str> = wrong.iter().map(|one| one.key.as_str()).collect();
+        assert_eq!(keys, ["metrics.presets.0", "metrics.stdout.1"]);
     }
 }

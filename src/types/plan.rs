@@ -5,18 +5,23 @@
 //! - PLAN-1: ranks are `0..world_size`, contiguous, ordered by (node_rank, local_rank).
 //! - PLAN-2: every global size is divisible by what splits it. Otherwise there is an error that names the
 //!   key.
-//! - PLAN-3: a plan leaves nothing open: the backend is `gloo` or `nccl`, also in
+//! - PLAN-3: a plan leaves nothing open: the backend is `tcp`, `nccl` or a program's `own`, also in
 //!   `experiment.distributed.backend`, which the trainer reads.
 //! - PLAN-4: a host without ranks is excluded from the generation. It keeps its index, so that agents,
 //!   folders and links keep their numbers over all generations; `NODE_RANK` counts only hosts with ranks.
 
 mod environment;
+pub mod limits;
 mod replan;
 mod resolve;
+mod sizes;
+mod told;
 
 pub use environment::{rank_environment, ras_address, user_environment};
 pub use replan::replan;
+pub use sizes::size_problem;
 
+use crate::error::HintedError;
 use crate::experiment::Experiment;
 use crate::host::Host;
 use crate::ids::{LocalRank, NodeRank, Rank, RunId};
@@ -35,18 +40,26 @@ pub struct PlanDraft {
     /// Names of hosts that get no ranks.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub excluded: BTreeSet<String>,
+    /// Checkpoint that it begins from, on rank 0's host; `None`: from the beginning.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume: Option<String>,
 }
 
 /// Why a draft does not become a plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{error}")]
+#[error("{cause}")]
 pub struct PlanError {
-    /// What cannot work, as a sentence.
-    pub error: String,
-    /// What to change.
-    pub hint: String,
+    /// What cannot work, and what to change.
+    pub cause: HintedError,
     /// The key that it is about, dotted: `env.num_envs`, or `host.1.gpus` for the second host.
     pub key: String,
+}
+
+impl PlanError {
+    /// An error about a key.
+    pub fn new(key: impl Into<String>, error: impl Into<String>, hint: impl Into<String>) -> PlanError {
+        PlanError { cause: HintedError::new(error, hint), key: key.into() }
+    }
 }
 
 /// A goal besides the experiment's own: `--until KIND=N`.
@@ -116,7 +129,9 @@ pub struct PlannedRank {
 /// A size that is split over ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedSize {
-    /// Its name: `num_envs`, `batch` and `minibatch` (transitions), `iterations` (the same for every rank).
+    /// Its name: `num_envs`, `batch` and `minibatch` (transitions of a rollout and of an update); with replay
+    /// `collected` (transitions per iteration) and `batch` (of an update); `iterations` (the same for every
+    /// rank).
     pub name: String,
     /// Share of one rank.
     pub local: u64,
@@ -157,6 +172,28 @@ impl Plan {
     /// Hosts that take part, in node_rank order; the first one holds rank 0.
     pub fn members(&self) -> impl Iterator<Item = &PlannedHost> {
         self.hosts.iter().filter(|host| self.has_ranks(host.node_rank))
+    }
+
+    /// What each rank runs, as people read it, with what comes before it on each host.
+    pub fn command_line(&self) -> String {
+        let command = &self.experiment.launch.command;
+        let words =
+            command.iter().map(|word| match word.chars().all(|c| c.is_ascii_graphic() && c != '\'') {
+                true => word.clone(),
+                false => format!("{word:?}"),
+            });
+        let what = match self.is_builtin() {
+            true => "rankdeck-trainer".to_string(),
+            false => words.collect::<Vec<_>>().join(" "),
+        };
+        let preludes = self
+            .members()
+            .filter(|planned| !planned.host.setup.is_empty())
+            .map(|planned| format!("; before it on {}: {}", planned.host.name, planned.host.setup.shown()));
+        let launch = &self.experiment.launch;
+        let names: Vec<&str> = launch.env.keys().chain(&launch.pass_env).map(String::as_str).collect();
+        let env = if names.is_empty() { String::new() } else { format!("; with {}", names.join(", ")) };
+        format!("{what}{env}{}", preludes.collect::<String>())
     }
 
     /// The built-in trainer runs, rather than a program of the user.

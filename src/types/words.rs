@@ -6,7 +6,7 @@
 /// Stands where nothing is known.
 pub const NONE: &str = "-";
 
-/// `1,228,800`.
+/// A number with separators between thousands: `1,228,800`.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -69,6 +69,22 @@ pub fn bytes(n: u64) -> String {
     }
 }
 
+/// Numbers as ranges: `0-3,6`.
+pub fn ranges(numbers: &[u32]) -> String {
+    let mut sorted = numbers.to_vec();
+    sorted.sort_unstable();
+    let mut parts: Vec<(u32, u32)> = Vec::new();
+    for n in sorted {
+        match parts.last_mut() {
+            Some((_, end)) if n <= end.saturating_add(1) => *end = n,
+            _ => parts.push((n, n)),
+        }
+    }
+    let texts: Vec<String> =
+        parts.into_iter().map(|(a, b)| if a == b { a.to_string() } else { format!("{a}-{b}") }).collect();
+    texts.join(",")
+}
+
 /// Bytes as lower-case hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -102,10 +118,21 @@ pub fn process_state(state: char) -> &'static str {
     }
 }
 
-/// Text from elsewhere as one line that is safe to show. Escape sequences and control characters are taken
-/// out, since a program's output must never reach the terminal as a command. Tabs become spaces, and so do
-/// line breaks.
+/// Text from elsewhere as one line that is safe to show. Escape sequences, control characters and marks that
+/// turn the direction of writing are taken out, since a program's output must never reach the terminal as a
+/// command. Tabs become spaces, and so do line breaks and carriage returns: what stands before words of a
+/// host in the same line stays there.
 pub fn clean(text: &str) -> String {
+    clean_by(text, false)
+}
+
+/// [`clean`] of one line of a program's output and nothing else: a carriage return rewinds it, as progress
+/// bars mean it.
+pub fn clean_output(text: &str) -> String {
+    clean_by(text, true)
+}
+
+fn clean_by(text: &str, rewinds: bool) -> String {
     let mut out = String::with_capacity(text.len());
     let mut line = 0; // Where the current line of `text` begins in `out`.
     let mut chars = text.chars().peekable();
@@ -127,18 +154,31 @@ pub fn clean(text: &str) -> String {
                 out.push(' ');
                 line = out.len();
             }
-            // A carriage return rewinds the line: what follows replaces it, as progress bars mean it.
-            '\r' if chars.peek().is_some_and(|next| *next != '\n') => out.truncate(line),
-            c if c.is_control() => {}
+            '\r' if chars.peek().is_some_and(|next| *next != '\n') => match rewinds {
+                true => out.truncate(line),
+                false => out.push(' '),
+            },
+            c if c.is_control() || turns(c) => {}
             c => out.push(c),
         }
     }
     out
 }
 
-/// An error, and what to do about it.
-pub fn with_hint(error: &str, hint: &str) -> String {
-    if hint.is_empty() { error.into() } else { format!("{error}; {hint}") }
+/// JSON whose texts a terminal shows as letters: JSON itself lets characters through that drive one.
+pub fn plain_json(json: &str) -> String {
+    let drives = |c: char| c.is_control() && c != '\n' || turns(c);
+    if !json.contains(drives) {
+        return json.to_owned();
+    }
+    // Such characters stand in strings only, and none of them is beyond 16 bits.
+    let escaped = |c: char| if drives(c) { format!("\\u{:04x}", c as u32) } else { c.to_string() };
+    json.chars().map(escaped).collect()
+}
+
+/// Marks of Unicode that reverse what follows, or break the line.
+fn turns(c: char) -> bool {
+    matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// [`clean`] text of at most `limit` characters, with an ellipsis where something was cut.
@@ -154,6 +194,21 @@ pub fn clip(text: &str, limit: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_drives_no_terminal_and_says_the_same() {
+        let json = "{\"x\":\"a\u{9b}31m\u{7f}\u{202e}b\\u001bé\"}";
+        let plain = plain_json(json);
+        assert_eq!(plain, "{\"x\":\"a\\u009b31m\\u007f\\u202eb\\u001bé\"}");
+        assert!(!plain.contains(|c: char| c.is_control() || turns(c)));
+    }
+
+    #[test]
+    fn numbers_are_told_as_ranges() {
+        assert_eq!(ranges(&[3, 0, 1, 2, 6]), "0-3,6");
+        assert_eq!(ranges(&[]), "");
+        assert_eq!(ranges(&[u32::MAX, 0, 0]), "0,4294967295");
+    }
 
     #[test]
     fn numbers_read_well() {
@@ -184,9 +239,11 @@ mod tests {
     #[test]
     fn text_from_elsewhere_cannot_drive_the_terminal() {
         assert_eq!(clean("\x1b[31mred\x1b[0m \x1b]0;title\x07done"), "red done");
-        assert_eq!(clean("10%\r20%\r"), "20%");
+        assert_eq!(clean_output("10%\r20%\r"), "20%");
+        assert_eq!(clean("error: x\rstopped: verified"), "error: x stopped: verified");
+        assert_eq!(clean("a\u{202e}b\u{2028}c\u{9b}d\u{85}e"), "abcde");
         assert_eq!(clean("a\tb\x00\x1b"), "a   b");
-        assert_eq!(clean("one\r\n10%\r20%"), "one 20%");
+        assert_eq!(clean_output("one\r\n10%\r20%"), "one 20%");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The command line from outside: exit codes, streams, signals. Simulated hosts stand in for real ones, so nothing here needs a network.
+//! The command line from outside: exit codes, streams, signals. Simulated hosts stand in for real ones, so
+//! nothing here needs a network.
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
@@ -378,7 +379,7 @@ fn a_recorded_run_replays_to_the_same_reports() {
     let live = json_lines(&live);
     let run = live[0]["run"].as_str().unwrap();
     let console = folder.path().join("runs").join(run).join("console");
-    for file in ["trace.jsonl", "events.jsonl", "console.log", "experiment.toml"] {
+    for file in ["record/000001.seg", "events.jsonl", "console.log", "experiment.toml"] {
         assert!(console.join(file).is_file(), "{file}");
     }
     let events = std::fs::read_to_string(console.join("events.jsonl")).unwrap();

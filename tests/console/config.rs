@@ -1,14 +1,16 @@
-//! Configuration as users meet it: good files load, every bad one has the exact message beside it, the shipped files work together, and
-//! `docs/CONFIG.md` and `docs/JSON.md` say what the code does. `UPDATE_EXPECTED=1` rewrites the messages and `docs/CONFIG.md`.
+//! Configuration as users meet it: good files load, every bad one has the exact message beside it, the
+//! shipped files work together, and `docs/CONFIG.md` and `docs/JSON.md` say what the code does.
+//! `UPDATE_EXPECTED=1` rewrites the messages and `docs/CONFIG.md`.
 
 // Clippy spares only the test functions themselves, not what they share.
 
-use rankdeck_config::{Diagnostics, HostsSource, load_experiment};
+use rankdeck_config::{Diagnostics, ExperimentSource, HostsSource};
 use rankdeck_types::experiment::Experiment;
-use rankdeck_types::host::{Gpus, Host, Transport};
+use rankdeck_types::host::{Gpus, Host, Hosts, Transport};
 use rankdeck_types::ids::RunId;
 use rankdeck_types::plan::PlanDraft;
 use rankdeck_types::schema::{self, Fallback, Key, Keys, Kind, Variant};
+use rankdeck_types::ui::{Notify, Ui};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
@@ -18,13 +20,22 @@ fn load_hosts(path: &Path) -> Result<Vec<Host>, Diagnostics> {
     rankdeck_config::load_hosts(&HostsSource::File(path.to_owned()))
 }
 
+fn load_experiment(path: impl AsRef<Path>, sets: &[String]) -> Result<Experiment, Diagnostics> {
+    rankdeck_config::load_experiment(&ExperimentSource::File(path.as_ref().to_owned()), sets)
+}
+
 fn load_draft(
     hosts: &Path,
     experiment: &Path,
     sets: &[String],
     run: impl FnOnce(&Experiment) -> RunId,
 ) -> Result<PlanDraft, Diagnostics> {
-    rankdeck_config::load_draft(&HostsSource::File(hosts.to_owned()), experiment, sets, run)
+    rankdeck_config::load_draft(
+        &HostsSource::File(hosts.to_owned()),
+        &ExperimentSource::File(experiment.to_owned()),
+        sets,
+        run,
+    )
 }
 
 fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
@@ -131,7 +142,8 @@ fn shipped_files_make_a_plan() {
         let draft =
             load_draft(Path::new("hosts.toml"), &path, &[], run_id).unwrap_or_else(|error| panic!("{error}"));
         let plan = draft.resolve(&[]).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        assert_eq!((plan.world_size(), plan.backend.as_str()), (2, "gloo"), "{}", path.display());
+        let backend = if plan.is_builtin() { "tcp" } else { "own" };
+        assert_eq!((plan.world_size(), plan.backend.as_str()), (2, backend), "{}", path.display());
     }
     let draft =
         load_draft(Path::new("hosts.toml"), Path::new("configs/cartpole_ppo.toml"), &[], run_id).unwrap();
@@ -163,7 +175,7 @@ fn the_sample_hosts_file_loads_with_every_key_in_use() {
     fs::write(&path, &text).unwrap();
     let hosts = load_hosts(&path).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(hosts.len(), 3);
-    let Some(Kind::Tables(keys)) = schema::find(schema::HOSTS, &["host"]).map(|key| &key.kind) else {
+    let Some(Kind::Tables(keys)) = schema::find(Hosts::KEYS, &["host"]).map(|key| &key.kind) else {
         panic!()
     };
     for key in keys.iter() {
@@ -196,7 +208,7 @@ fn missing_files_are_named_with_advice() {
         "error: cannot read the hosts file: no such file or directory\n --> nowhere/hosts.toml\n  = hint: give the hosts file with `--hosts PATH`, or run in the folder that holds `hosts.toml`"
     );
     let folder = load_experiment(Path::new("configs"), &[]).unwrap_err().to_string();
-    assert!(folder.contains("not a regular file") && folder.contains("--> configs"), "{folder}");
+    assert!(folder.contains("this is a folder") && folder.contains("--> configs"), "{folder}");
     let both = load_draft(Path::new("nowhere/h.toml"), Path::new("nowhere/e.toml"), &[], run_id).unwrap_err();
     assert_eq!(both.0.len(), 2);
 }
@@ -288,7 +300,7 @@ fn a_hosts_file_may_have_any_name() {
 fn the_schema_says_what_serde_reads() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.toml");
-    let learn = schema::find(schema::EXPERIMENT, &["learn"]).unwrap();
+    let learn = schema::find(Experiment::KEYS, &["learn"]).unwrap();
     let Kind::Tagged { variants, .. } = learn.kind else { panic!("{learn:?}") };
     for variant in variants {
         let word = variant.word;
@@ -305,7 +317,10 @@ fn the_schema_says_what_serde_reads() {
 /// With the keys `learn` of one algorithm; `whole`: `every` uses the other sections' keys too.
 fn schema_and_serde_agree(path: &Path, every: &toml::Table, learn: &'static Variant, whole: bool) {
     let resolved = toml::Value::try_from(load_experiment(path, &[]).unwrap()).unwrap();
-    for section in schema::EXPERIMENT {
+    // PPO has no use for some keys of other sections.
+    let with_replay = fs::read_to_string("tests/configs/valid/every_key_dqn.toml").unwrap();
+    let with_replay: toml::Table = toml::from_str(&with_replay).unwrap();
+    for section in Experiment::KEYS {
         let section_keys = |section: &'static Key| match section.name {
             "learn" => Box::new(learn.all_keys()),
             _ => section_keys(section),
@@ -317,7 +332,8 @@ fn schema_and_serde_agree(path: &Path, every: &toml::Table, learn: &'static Vari
             assert!(
                 is_launch_command
                     || !whole && section.name != "learn"
-                    || every[section.name].get(key.name).is_some(),
+                    || every[section.name].get(key.name).is_some()
+                    || with_replay.get(section.name).is_some_and(|table| table.get(key.name).is_some()),
                 "no tests/configs/valid/every_key file uses {path}"
             );
             match (&key.default, found) {
@@ -353,13 +369,17 @@ fn the_reference_is_up_to_date() {
          ## hosts.toml\n\nThe order of the `[[host]]` tables is node_rank order; a rank is the number of ranks on the hosts before it plus its local_rank.\n\
          `[defaults]` takes every key of `[[host]]` but `name`; hosts win, and `env` is merged variable by variable.\n",
     );
-    let host = schema::find(schema::HOSTS, &["host"]).unwrap();
+    let host = schema::find(Hosts::KEYS, &["host"]).unwrap();
     table(&mut text, "### `[[host]]`", host.doc, section_keys(host));
     text.push_str(
-        "\n## Experiments\n\nOne TOML file each, such as `configs/cartpole_ppo.toml`. Sizes are over all ranks unless their name begins with `local_`.\n\
-         `--set learn.gamma=0.98` overrides one key; the value is TOML, or else a plain string.\n",
+        "\n## Experiments\n\nOne TOML file each, such as `configs/cartpole_ppo.toml`. Sizes are over all ranks.\n\
+         `--set learn.gamma=0.98` overrides one key; the value is TOML, or else a plain string.\n\
+         `--set ~eval.stop_value` removes a key or a table.\n\n\
+         `base = \"other.toml\"` at the top takes every value of another file that this one does not set; the path is relative to this file.\n\
+         `use = [\"fast\"]` at the top takes the values below `[section.fast.learn]` and the like, which this file or its base holds.\n\
+         Later ones win: the base, the sections in the order of `use`, the file, `--set`. A mistake is shown in the file that holds it.\n",
     );
-    for section in schema::EXPERIMENT {
+    for section in Experiment::KEYS {
         let mut title = format!("### `[{}]`", section.name);
         match (&section.kind, &section.default) {
             (Kind::Tagged { tag, variants }, Fallback::Words(words)) => {
@@ -375,6 +395,10 @@ fn the_reference_is_up_to_date() {
         }
         table(&mut text, &title, section.doc, section_keys(section));
     }
+    text.push_str("\n## ui.toml\n\n");
+    writeln!(text, "How the console looks and what it may do. The file is `$XDG_CONFIG_HOME/rankdeck/ui.toml` or `~/.config/rankdeck/ui.toml`; nobody needs it.\n`--theme`, `--glyphs` and `--read-only` come before it.").unwrap();
+    table(&mut text, "### `ui.toml`", Ui::DOC, Ui::KEYS.iter());
+    table(&mut text, "### `[notify]`", Notify::DOC, Notify::KEYS.iter());
     expect(Path::new("docs/CONFIG.md"), &text).unwrap_or_else(|difference| panic!("{difference}"));
 }
 
@@ -395,7 +419,7 @@ mod nothing_panics {
     use proptest::prelude::*;
 
     fn word() -> impl Strategy<Value = String> {
-        let names: Vec<&'static str> = [schema::HOSTS, schema::EXPERIMENT]
+        let names: Vec<&'static str> = [Hosts::KEYS, Experiment::KEYS]
             .into_iter()
             .flat_map(|keys: Keys| keys)
             .flat_map(|key| section_keys(key).chain([key]))

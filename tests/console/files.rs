@@ -10,13 +10,16 @@ use std::process::Command;
 fn targets() -> Vec<PathBuf> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     let output = Command::new(cargo)
-        .args(["metadata", "--no-deps", "--offline", "--format-version=1"])
+        // Packages of other platforms need not be here.
+        .args(["metadata", "--offline", "--format-version=1", "--filter-platform=x86_64-unknown-linux-gnu"])
         .current_dir(repository(""))
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let packages = metadata["packages"].as_array().unwrap().iter();
+    // Those of a path, members of the workspace or not.
+    let packages =
+        metadata["packages"].as_array().unwrap().iter().filter(|package| package["source"].is_null());
     let targets = packages.flat_map(|package| package["targets"].as_array().unwrap());
     targets.map(|target| PathBuf::from(target["src_path"].as_str().unwrap())).collect()
 }

@@ -1,20 +1,34 @@
-//! The console by itself: command line, configuration, keys, screens, a real terminal, and the repository's own rules.
+//! The console by itself: command line, configuration, keys, screens, a real terminal, and the repository's
+//! own rules.
 
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::disallowed_macros,
     reason = "a test that cannot go on must fail"
 )]
 
 #[path = "../support/mod.rs"]
 mod support;
 
+mod charts;
 mod cli;
+mod compare;
 mod config;
 mod documents;
 mod files;
+mod home;
+mod home_screens;
 mod keys;
+mod known;
+mod logs;
+mod metrics;
+mod packages;
+mod palette;
 mod pty;
+mod restart;
 mod scenes;
+mod schemas;
 mod screens;
+mod starting;

@@ -1,59 +1,27 @@
-//! Screens as text, at the sizes that are supported, and what keys do. The scenes are in `tests/console/scenes`.
+//! Screens as text, at the sizes that are supported, and what keys do. The scenes are in
+//! `tests/console/scenes`.
 
 use crate::scenes::*;
-use crossterm::event::{KeyCode, KeyEvent};
 use rankdeck_core::model::Model;
 use rankdeck_tui::{Action, Glyphs, Theme, ViewState};
-use ratatui::Terminal;
-use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 
 const SIZES: [(u16, u16); 3] = [(80, 24), (100, 30), (160, 50)];
 
 fn buffer(model: &Model, view: &mut ViewState, theme: &Theme, size: (u16, u16)) -> Buffer {
-    let mut terminal = Terminal::new(TestBackend::new(size.0, size.1)).unwrap();
-    terminal
-        .draw(|frame| {
-            rankdeck_tui::layout(model, view, frame.area());
-            rankdeck_tui::view(model, view, theme, NOW, frame);
-        })
-        .unwrap();
-    terminal.backend().buffer().clone()
+    cells(model, view, theme, size, NOW)
 }
 
 fn text(buffer: &Buffer) -> String {
-    let mut out = String::new();
-    for y in 0..buffer.area.height {
-        let mut line = String::new();
-        for x in 0..buffer.area.width {
-            line.push_str(buffer[(x, y)].symbol());
-        }
-        out.push_str(line.trim_end());
-        out.push('\n');
-    }
-    out
+    rows(buffer).lines().map(|row| format!("{}\n", row.trim_end())).collect()
 }
 
 fn screen(model: &Model, view: &mut ViewState, size: (u16, u16)) -> String {
     text(&buffer(model, view, &Theme::dark(), size))
 }
 
-/// Presses characters one after the other, with a layout before each as the shell does it.
 fn press(model: &Model, view: &mut ViewState, keys: &str) -> Vec<Action> {
-    let area = ratatui::layout::Rect::new(0, 0, 80, 24);
-    let mut actions = Vec::new();
-    for c in keys.chars() {
-        rankdeck_tui::layout(model, view, area);
-        let code = match c {
-            '\n' => KeyCode::Enter,
-            '\t' => KeyCode::Tab,
-            '\x1b' => KeyCode::Esc,
-            c => KeyCode::Char(c),
-        };
-        actions.extend(rankdeck_tui::on_key(model, view, KeyEvent::from(code), NOW));
-    }
-    rankdeck_tui::layout(model, view, area);
-    actions
+    press_at(model, view, keys, (80, 24))
 }
 
 /// The scene after some keys, at every size.
@@ -85,7 +53,7 @@ fn many() -> Model {
 
 #[test]
 fn connecting_shows_each_road() {
-    shots("connecting", &on_the_road(), "");
+    shots("connecting", &on_the_way(), "");
 }
 
 #[test]
@@ -162,7 +130,7 @@ fn hosts_show_links_and_gpus() {
     sample.gpus[1].throttle = vec!["power".into()];
     sample.gpus[0].temperature_c = Some(88);
     shots("hosts", &model, "5");
-    shot("hosts_connecting", &on_the_road(), "5");
+    shot("hosts_connecting", &on_the_way(), "5");
 }
 
 #[test]

@@ -1,7 +1,11 @@
-//! The fault table: what can go wrong with hosts and links, each on the test bed, at random moments, `RANKDECK_FAULT_ROUNDS` times (default 1).
+//! The fault table: what can go wrong with hosts and links, each on the test bed, at random moments,
+//! `RANKDECK_FAULT_ROUNDS` times (default 1).
 //!
-//! Every test says three things and checks them: what the user sees, what is left (nothing), what is lost (nothing that was promised). With
-//! `RANKDECK_FAULT_REPORT=FILE` a line per round is appended there. `~tb` is the home of the test bed's user on its own hosts.
+//! Every test says three things and checks them: what the user sees, what is left (nothing), what is lost
+//! (nothing that was promised). With `RANKDECK_FAULT_REPORT=FILE` a line per round is appended there. `~tb`
+//! is the home of the test bed's user on its own hosts.
+
+mod before_launch;
 
 use crate::support::hosts::TestBed;
 use crate::support::moments::Moments;
@@ -68,7 +72,8 @@ impl Scene {
         self.bed.rankdeck(&self.hosts, args).stdin(Stdio::null()).output().unwrap()
     }
 
-    /// Refused before anything starts: the exit code, words of the message and of the hint, and nothing anywhere.
+    /// Refused before anything starts: the exit code, words of the message and of the hint, and nothing
+    /// anywhere.
     fn refused(&self, experiment: &str, code: i32, words: &[&str]) -> String {
         let output = self.rankdeck(&["run", experiment, "--headless", "--json"]);
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -131,8 +136,9 @@ fn host_is_back(console: &mut Console, node: usize) {
     console.wait_for_new("progress goes on", 60, |v| v["kind"] == "progress");
 }
 
-/// A fault of the road: the host is seen to be gone or mended, comes back, and the run goes on without a gap.
-fn road(fault: &str, kind: u64, break_it: impl Fn(&Scene, usize), mend_it: impl Fn(&Scene, usize)) {
+/// A fault of the network: the host is seen to be gone or mended, comes back, and the run goes on without a
+/// gap.
+fn network_fault(fault: &str, kind: u64, break_it: impl Fn(&Scene, usize), mend_it: impl Fn(&Scene, usize)) {
     let Some(scene) = Scene::start(NODES) else { return };
     let mut console = scene.running();
     let mut moments = Moments::new(kind);
@@ -156,17 +162,17 @@ fn road(fault: &str, kind: u64, break_it: impl Fn(&Scene, usize), mend_it: impl 
 
 #[test]
 fn ssh_reset() {
-    road("ssh reset", 1, |scene, node| scene.bed.fault(node, &["reset"]), |_, _| {});
+    network_fault("ssh reset", 1, |scene, node| scene.bed.fault(node, &["reset"]), |_, _| {});
 }
 
 #[test]
 fn sshd_sessions_killed() {
-    road("sshd killed", 2, |scene, node| scene.bed.fault(node, &["drop-sessions"]), |_, _| {});
+    network_fault("sshd killed", 2, |scene, node| scene.bed.fault(node, &["drop-sessions"]), |_, _| {});
 }
 
 #[test]
 fn link_down_and_up() {
-    road(
+    network_fault(
         "link down and up",
         3,
         |scene, node| scene.bed.fault(node, &["link", "down"]),
@@ -176,7 +182,7 @@ fn link_down_and_up() {
 
 #[test]
 fn half_open_tcp() {
-    road(
+    network_fault(
         "half-open tcp",
         4,
         |scene, node| scene.bed.fault(node, &["drop", "22"]),
@@ -190,7 +196,8 @@ fn drops() -> Vec<u64> {
     asked.split(',').map(|seconds| seconds.trim().parse().unwrap()).collect()
 }
 
-/// However long a link is down: nothing is restarted, the host is shown as unreachable with its age, and when it is back not one record is missing.
+/// However long a link is down: nothing is restarted, the host is shown as unreachable with its age, and when
+/// it is back not one record is missing.
 #[test]
 fn link_drops_lose_nothing() {
     let Some(scene) = Scene::start(NODES) else { return };
@@ -325,207 +332,8 @@ impl Scene {
     }
 }
 
-/// A fault that is seen before anything starts.
-fn refusal(fault: &str, code: i32, words: &[&str], break_it: impl Fn(&Scene) -> String) {
-    let Some(scene) = Scene::start(NODES) else { return };
-    for round in 0..rounds() {
-        let experiment = break_it(&scene);
-        let began = Instant::now();
-        let said = scene.refused(&experiment, code, words);
-        report(fault, round, &said, began.elapsed().as_secs_f64());
-    }
-}
-
-#[test]
-fn wrong_key() {
-    refusal("wrong key", 3, &["node1", "refused the login"], |scene| {
-        scene.bed.fault(1, &["keys", "none"]);
-        scene.counting(5, "")
-    });
-}
-
-#[test]
-fn changed_host_key() {
-    refusal("changed host key", 3, &["SHA256:", "known_hosts"], |scene| {
-        scene.bed.fault(1, &["hostkey"]);
-        scene.counting(5, "")
-    });
-}
-
-#[test]
-fn full_disk() {
-    refusal("full disk", 3, &["disk", "No space left", "workdir"], |scene| {
-        // The agent must get there first: its cache may lie on another disk than the runs.
-        let experiment = scene.counting(5, "");
-        scene.rankdeck(&["check", &experiment]);
-        scene.bed.fault(1, &["disk", "full"]);
-        experiment
-    });
-}
-
-#[test]
-fn missing_interpreter() {
-    refusal("missing interpreter", 3, &["`python9` is not found", "e.toml:4"], |scene| {
-        scene.write("e.toml", "[run]\nname = \"x\"\n[launch]\ncommand = [\"python9\", \"train.py\"]\n")
-    });
-}
-
-#[test]
-fn missing_script() {
-    refusal("missing script", 3, &["train.py", "launch.code"], |scene| {
-        scene.write("e.toml", "[run]\nname = \"x\"\n[launch]\ncommand = [\"python3\", \"train.py\"]\n")
-    });
-}
-
-#[test]
-fn code_mismatch() {
-    refusal("code mismatch", 3, &["code: script", "on node0"], |scene| {
-        for node in 0..NODES {
-            scene.bed.on(
-                node,
-                &format!("mkdir -p ~tb/work; echo 'print({node})' > ~tb/work/train.py; chown -R tb ~tb/work"),
-            );
-        }
-        scene.write("e.toml", "[run]\nname = \"x\"\n[launch]\ncommand = [\"python3\", \"train.py\"]\n")
-    });
-}
-
-#[test]
-fn version_mismatch() {
-    refusal("version mismatch", 3, &["torch 2.10.1, and 2.10.0 on node0"], |scene| {
-        for node in 0..NODES {
-            let torch = format!(
-                "mkdir -p ~tb/work/torch; echo \"__version__ = '2.10.{node}'\" > ~tb/work/torch/version.py; chown -R tb ~tb/work"
-            );
-            scene.bed.on(node, &torch);
-        }
-        scene.counting(5, "")
-    });
-}
-
-/// Something that listens on a host; ended when dropped.
-struct Squatter(Child);
-
-impl Drop for Squatter {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-#[test]
-fn port_in_use() {
-    let Some(scene) = Scene::start(NODES) else { return };
-    let listen =
-        "import socket, sys; s = socket.create_server((\"\", 24711)); print(1, flush=True); sys.stdin.read()";
-    let mut command: Command = scene.bed.call(&["exec", "node0", "python3", "-c", listen]);
-    let mut squatter = Squatter(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
-    let mut said = [0];
-    std::io::Read::read_exact(squatter.0.stdout.as_mut().unwrap(), &mut said).unwrap();
-    for round in 0..rounds() {
-        let experiment = scene.counting(5, "master_port = 24711\n");
-        let began = Instant::now();
-        let output = scene.rankdeck(&["run", &experiment, "--headless"]);
-        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(3), "{stderr}");
-        assert!(stderr.contains("port 24711") && stderr.contains("master_port = 0"), "{stderr}");
-        report(
-            "port in use",
-            round,
-            stderr.lines().find(|line| line.starts_with("error:")).unwrap_or_default(),
-            began.elapsed().as_secs_f64(),
-        );
-    }
-    drop(squatter);
-    scene.bed.on(0, "pkill -f [c]reate_server || true");
-    wait_until("nothing is left", 40, || {
-        (0..NODES).all(|node| !scene.bed.processes(node).contains("rankdeck"))
-    });
-}
-
-/// One host's start files take longer than the hosts wait for each other: that is waited for, said, and blamed on nothing else.
-#[test]
-fn slow_login_shell() {
-    let Some(scene) = Scene::start(NODES) else { return };
-    for (node, seconds) in [(0, "1"), (1, "5")] {
-        scene.bed.fault(node, &["slowlogin", seconds]);
-    }
-    for round in 0..rounds() {
-        let began = Instant::now();
-        let mut console = scene.bed.console(&scene.hosts, &["run", &scene.counting(10, "")]);
-        assert_eq!(console.finish(180).code(), Some(0), "{}", console.told());
-        let took = began.elapsed().as_secs_f64();
-        gapless(&console);
-        let stderr = console.stderr();
-        assert!(stderr.contains("for node1 to run a command: its login shell"), "said meanwhile: {stderr}");
-        let warning = stderr
-            .lines()
-            .find(|line| line.starts_with("warning: host node1: reach:") && line.contains("start files"))
-            .unwrap_or_else(|| panic!("{stderr}"));
-        report("slow login shell", round, warning, took);
-        scene.nothing_is_left();
-    }
-}
-
-#[test]
-fn noisy_shell_and_max_startups() {
-    for (fault, args) in
-        [("noisy rc", vec!["noisy"]), ("MaxStartups", vec!["sshd-opt", "m", "MaxStartups 1:100:1"])]
-    {
-        let Some(scene) = Scene::start(NODES) else { return };
-        for node in 0..NODES {
-            scene.bed.fault(node, &args);
-        }
-        for round in 0..rounds() {
-            let began = Instant::now();
-            let mut console = scene.bed.console(&scene.hosts, &["run", &scene.counting(10, "")]);
-            assert_eq!(console.finish(180).code(), Some(0), "{fault}: {}", console.told());
-            let finished = console.seen.last().unwrap();
-            assert_eq!(
-                (&finished["outcome"], &finished["proved"]),
-                (&Value::from("succeeded"), &Value::from(true))
-            );
-            report(fault, round, "the run succeeds", began.elapsed().as_secs_f64());
-            gapless(&console);
-            scene.nothing_is_left();
-        }
-    }
-}
-
-/// A host whose wall clock is 100 s ahead, by a library that ranks and agents load.
-#[test]
-fn clock_skew() {
-    let Some(scene) = Scene::start(NODES) else { return };
-    if program("cc").is_none() {
-        skip!("no C compiler to pretend a clock with");
-    }
-    let source = scene.write(
-        "skew.c",
-        "#define _GNU_SOURCE\n#include <time.h>\n#include <unistd.h>\n#include <sys/syscall.h>\n\
-         int clock_gettime(clockid_t id, struct timespec *t) { int r = syscall(SYS_clock_gettime, id, t); \
-         if (id == CLOCK_REALTIME) t->tv_sec += 100; return r; }\n",
-    );
-    let library = scene.bed.folder.path().join("shared/skew.so");
-    let built =
-        Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status().unwrap();
-    assert!(built.success());
-    scene.bed.on(1, "echo 'export LD_PRELOAD=/mnt/skew.so' > ~tb/.bashrc; chown tb ~tb/.bashrc");
-    for round in 0..rounds() {
-        let began = Instant::now();
-        let mut console = scene.bed.console(&scene.hosts, &["run", &scene.counting(10, "")]);
-        assert_eq!(console.finish(120).code(), Some(0), "{}", console.told());
-        gapless(&console);
-        let stderr = console.stderr();
-        let warning =
-            stderr.lines().find(|line| line.contains("clock")).unwrap_or_else(|| panic!("{stderr}"));
-        assert!(warning.contains("node1") && warning.contains("ahead of this machine"), "{warning}");
-        report("clock skew", round, warning, began.elapsed().as_secs_f64());
-        scene.nothing_is_left();
-    }
-}
-
-/// Two consoles make up the same name in the same second: never do both go on. One is refused and the other does not notice; both are refused when each was
-/// first on another host.
+/// Two consoles of two machines make up the same name in the same second: never do both go on. One is refused
+/// and the other does not notice; both are refused when each was first on another host.
 #[test]
 fn two_launches_of_one_name() {
     let Some(scene) = Scene::start(NODES) else { return };
@@ -536,29 +344,33 @@ fn two_launches_of_one_name() {
         // Names hold a second: a pair that fell on both sides of one has different names and is tried again.
         for attempt in 0.. {
             assert!(attempt < 10, "no two consoles began in one second");
-            let consoles: Vec<Console> = ["a", "b"]
-                .map(|folder| {
-                    let folder = scene.bed.folder.path().join(folder);
-                    std::fs::create_dir_all(&folder).unwrap();
-                    let mut command =
-                        scene.bed.rankdeck(&scene.hosts, &["run", &experiment, "--headless", "--json"]);
-                    command.current_dir(folder);
-                    Console::spawn(command)
-                })
-                .into();
+            let consoles = ["a", "b"].map(|machine| {
+                let folder = scene.bed.folder.path().join(machine);
+                std::fs::create_dir_all(&folder).unwrap();
+                let mut command =
+                    scene.bed.rankdeck(&scene.hosts, &["run", &experiment, "--headless", "--json"]);
+                // Consoles of one machine never make up the same name: their cache knows the names of all.
+                command.env("RANKDECK_CACHE", folder.join("cache")).current_dir(folder);
+                Console::spawn(command)
+            });
             for mut console in consoles {
                 let first = console.wait_for("progress or the end", 300, |v| {
                     v["kind"] == "progress" || v["kind"] == "run_finished"
                 });
                 if first["kind"] == "progress" { winners.push(console) } else { losers.push(console) }
             }
+            let names: Vec<String> =
+                winners.iter().map(|console| console.all("run_started")[0]["run"].to_string()).collect();
             if !losers.is_empty() {
                 break;
             }
-            for console in winners.drain(..) {
+            assert_ne!(names[0], names[1], "both go on");
+            for mut console in winners.drain(..) {
                 let run = console.all("run_started")[0]["run"].as_str().unwrap().to_owned();
-                scene.stop_without_a_gap_of(console, &run);
+                assert!(scene.rankdeck(&["stop", &run]).status.success());
+                assert_eq!(console.finish(90).code(), Some(130), "{}", console.told());
             }
+            scene.nothing_is_left();
         }
         for mut loser in losers {
             assert_eq!(loser.finish(60).code(), Some(3), "{}", loser.told());

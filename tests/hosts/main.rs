@@ -4,14 +4,20 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::disallowed_macros,
     reason = "a test that fails should say so loudly"
 )]
 
 #[path = "../support/mod.rs"]
 mod support;
 
+mod examples;
 mod faults;
+mod fleet;
+mod liar;
 mod prompts;
 mod slurm;
 mod ssh;
 mod ssh_runs;
+mod variables;
+mod words;

@@ -1,4 +1,5 @@
-//! Questions of SSH on a terminal and on the screen: passwords and keyboard-interactive, asked once, shown nowhere, written nowhere.
+//! Questions of SSH on a terminal and on the screen: passwords and keyboard-interactive, asked once, shown
+//! nowhere, written nowhere.
 //!
 //! On a test bed of root, whose login user has a password and a PAM.
 
@@ -64,7 +65,7 @@ fn asked_on_a_terminal(extra: Option<&str>) {
     terminal.until("the ranks", |t| t.written().contains("running") || t.written().contains("env_step"));
     written_nowhere(&bed, 1);
     assert_eq!(terminal.wait(), 0, "{}", terminal.written());
-    // Three sessions (preflight, upload, link) asked the user once.
+    // Preflight, upload and link asked the user once.
     assert_eq!(asked(&terminal), 2, "{}", terminal.written());
     assert!(!terminal.written().contains(SECRET) && !terminal.written().contains("wrong\r"), "no echo");
     assert!(terminal.modes().1, "the echo is back");
@@ -149,4 +150,35 @@ fn a_password_is_asked_on_the_screen() {
     assert!(!terminal.written().contains(SECRET));
     terminal.until_shows("stopped: verified, no process is left on 2 hosts");
     written_nowhere(&bed, 2);
+}
+
+/// A server whose codes are valid once each: one launch asks each host once, whatever it does there.
+#[test]
+fn a_code_that_is_valid_once_is_asked_for_once_per_launch() {
+    let Some(bed) = TestBed::start_as_root(1) else { return };
+    bed.fault(0, &["keys", "none"]);
+    bed.on(
+        0,
+        "printf '%s\\n' 111111 222222 333333 >/var/log/codes; \
+         printf '%s\\n' '#!/bin/sh' 'code=$(tr -d \"\\000\")' 'grep -qx \"$code\" /var/log/codes || exit 1' \
+         'sed -i \"/^$code\\$/d\" /var/log/codes' >/var/log/check; chmod 755 /var/log/check; \
+         printf '%s\\n' 'auth required pam_exec.so quiet expose_authtok type=auth /var/log/check' \
+         'auth required pam_permit.so' \
+         'account required pam_permit.so' 'session required pam_permit.so' >/etc/pam.d/sshd",
+    );
+    let hosts = bed.hosts(1, 1, "");
+    std::fs::create_dir(bed.folder.path().join("code")).unwrap();
+    std::fs::write(bed.folder.path().join("code/file"), "x").unwrap();
+    let command = rank_program(&["--iters", "10"]);
+    let file = bed.folder.path().join("experiment.toml");
+    let text = format!("[run]\nname = \"once\"\n[launch]\ncode = \"code\"\ncommand = [{command}]\n");
+    std::fs::write(&file, text).unwrap();
+    let mut terminal = bed.terminal(&hosts, &["run", file.to_str().unwrap(), "--headless"]);
+    terminal.until("the question", |t| asked(t) == 1);
+    terminal.until("no echo", |t| !t.modes().1);
+    terminal.send("222222\n");
+    assert_eq!(terminal.wait(), 0, "{}", terminal.written());
+    assert_eq!(asked(&terminal), 1, "{}", terminal.written());
+    assert_eq!(bed.on(0, "cat /var/log/codes"), "111111\n333333\n", "one code was used");
+    wait_until("the host is free", 40, || !bed.processes(0).contains("rankdeck"));
 }

@@ -1,9 +1,11 @@
-//! Runs in a real Slurm: hosts from the allocation, agents through srun, the batch script, the proof of the stop.
+//! Runs in a real Slurm: hosts from the allocation, agents through srun, the batch script, the proof of the
+//! stop.
 //!
 //! Each test starts a small Slurm of its own (tests/support/slurm.rs).
 
 use crate::support::slurm::Slurm;
 use crate::support::{Bench, Console, trainer, wait_until};
+use rankdeck_proto::message::{Exit, Record, RecordEvent};
 use rankdeck_testkit::python;
 use serde_json::Value;
 use std::process::Command;
@@ -107,11 +109,80 @@ fn another_console_finds_the_run_and_stops_it_after_the_first_was_killed() {
     assert!(bench.rank_processes().is_empty(), "{:?}", bench.rank_processes());
 }
 
+/// What the records of a node of the only run say.
+fn records(bench: &Bench, node: u32) -> Vec<RecordEvent> {
+    let run = std::fs::read_dir(bench.path().join("runs")).unwrap().flatten().next().unwrap().path();
+    let text = std::fs::read_to_string(run.join(format!("node{node}/records.jsonl"))).unwrap();
+    text.lines().map(|line| serde_json::from_str::<Record>(line).unwrap().event).collect()
+}
+
+/// SLURM-1: no console is left to stop the run, and `proctrack/linuxproc` finds neither agents nor ranks.
+#[test]
+fn slurm_1_the_end_of_the_job_ends_agents_and_ranks_and_is_recorded_with_its_cause() {
+    let Some(slurm) = Slurm::start() else { return };
+    let bench = bench(&["--iters", "1000000", "--family"]);
+    let job = start_detached_allocation(&slurm);
+    run_without_console(&slurm, &bench, &job);
+    assert!(!bench.rank_processes().is_empty(), "the run goes on");
+    slurm.ask("scancel", &[&job]);
+    // KillWait is 60 s: what takes longer was not told in time.
+    wait_until("agents and ranks are gone", 55, || bench.processes().is_empty());
+    for node in [0, 1] {
+        let records = records(&bench, node);
+        let has = |fits: &dyn Fn(&RecordEvent) -> bool| assert!(records.iter().any(fits), "{records:#?}");
+        let job = format!("Slurm job {job}");
+        has(&|event| matches!(event, RecordEvent::StopOrdered { by, .. } if *by == job));
+        // The ranks had time to leave by themselves.
+        has(&|event| matches!(event, RecordEvent::RankExited { exit: Exit::Code { code: 0 }, .. }));
+        has(
+            &|event| matches!(event, RecordEvent::Notice { text } if text.starts_with(&format!("{job} ends here: "))),
+        );
+        has(&|event| matches!(event, RecordEvent::Stopped { survivors, .. } if survivors.is_empty()));
+    }
+}
+
+/// SLURM-1: a node that loses the daemon of the step is told nothing; killing the holder is what Slurm does
+/// last.
+#[test]
+fn slurm_1_a_step_that_is_killed_takes_its_run_along() {
+    let Some(slurm) = Slurm::start() else { return };
+    let bench = bench(&["--iters", "1000000", "--ignore-term"]);
+    let job = start_detached_allocation(&slurm);
+    run_without_console(&slurm, &bench, &job);
+    let of_step = |word: &str| {
+        let all = bench
+            .processes()
+            .into_iter()
+            .filter(|(_, line)| line.contains(word) && !line.starts_with("srun"));
+        all.map(|(pid, _)| pid).collect::<Vec<_>>()
+    };
+    let holders = of_step(" agent hold ");
+    assert_eq!(holders.len(), 2, "{:?}", bench.processes());
+    let parent = |pid: u32| rankdeck_agent::proc::stat(pid).unwrap().ppid;
+    // One holder is killed; of the other one, the daemon above it.
+    let daemon = parent(holders[1]);
+    assert_ne!(daemon, parent(holders[0]));
+    crate::support::kill(holders[0], libc::SIGKILL);
+    crate::support::kill(daemon, libc::SIGKILL);
+    wait_until("agents and ranks are gone", 30, || of_step(" agent serve ").is_empty());
+    wait_until("ranks are gone", 5, || bench.rank_processes().iter().all(|(_, line)| line.contains("srun")));
+}
+
 /// A job of both nodes that does nothing by itself.
 fn start_detached_allocation(slurm: &Slurm) -> String {
     let job = slurm.ask("sbatch", &["--parsable", "--nodes=2", "--output=/dev/null", "--wrap", "sleep 600"]);
     wait_until("the job runs", 60, || slurm.ask("squeue", &["-h", "-j", &job, "-o", "%T"]) == "RUNNING");
     job
+}
+
+/// A run in an allocation that has made progress, and whose console is gone.
+fn run_without_console(slurm: &Slurm, bench: &Bench, job: &str) {
+    let mut command = slurm.command(env!("CARGO_BIN_EXE_rankdeck"));
+    command.env("SLURM_JOB_ID", job).env("SLURM_JOB_NODELIST", "n[0-1]").current_dir(bench.path());
+    command.args(["--slurm", "run", "experiment.toml", "--headless", "--json"]);
+    let mut console = Console::spawn(command);
+    console.wait_kind("progress", 90);
+    console.signal(libc::SIGKILL);
 }
 
 #[test]
@@ -139,7 +210,8 @@ fn sbatch_submits_a_script_that_is_the_console_and_scancel_stops_it_in_good_orde
     assert!(bench.rank_processes().is_empty(), "{:?}", bench.rank_processes());
 }
 
-/// The built-in trainer started by others than rankdeck: the same ranks and the same totals, whoever starts it.
+/// The built-in trainer started by others than rankdeck: the same ranks and the same totals, whoever starts
+/// it.
 mod launchers {
     use super::*;
     use rankdeck_proto::message::{Counters, RankEvent};
@@ -151,7 +223,7 @@ mod launchers {
     use std::time::Duration;
 
     const EXPERIMENT: &str = "[run]\nname = 'test'\nseed = 3\ntotal_steps = 2048\n[env]\nid = 'CartPole-v1'\nnum_envs = 8\n\
-                              [collect]\nnum_steps = 64\n[distributed]\nbackend = 'gloo'\n[learn]\nalgorithm = 'ppo'\n";
+                              [collect]\nnum_steps = 64\n[distributed]\nbackend = 'tcp'\n[learn]\nalgorithm = 'ppo'\n";
 
     /// What all ranks said last about themselves, by rank, and rank 0's last totals.
     fn outcome(folder: &Path, mut command: Command) -> (BTreeMap<u32, Counters>, Counters) {

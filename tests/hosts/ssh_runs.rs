@@ -1,7 +1,7 @@
-//! The whole road over real SSH: console, sshd, agents, ranks.
+//! A whole run over real SSH: console, sshd, agents, ranks.
 //!
-//! Two kinds of hosts: OpenSSH servers on loopback; and the test bed's, with addresses, process tables and disks of
-//! their own.
+//! Two kinds of hosts: OpenSSH servers on loopback; and the test bed's, with addresses, process tables and
+//! disks of their own.
 
 use crate::support::hosts::{Loopback, TestBed};
 use crate::support::moments::{Moments, rounds};
@@ -48,6 +48,7 @@ fn runs_over_ssh(nodes: usize, nproc: usize) {
     }
     for server in &hosts.servers {
         assert!(server.folder.join("cache").is_dir(), "the agent was deployed by content");
+        assert_eq!(server.logins(), 1, "preflight, upload and link share one login: {}", server.log());
     }
     wait_until("agents leave", 20, || hosts.bench.processes().is_empty());
 }
@@ -273,14 +274,16 @@ fn a_silent_host_is_lost_and_found_again_while_training_goes_on() {
 mod with_the_trainer {
     use super::*;
 
-    /// docs/SECURITY.md: rendezvous and collectives listen on the address of the chosen interface, and nothing else of a run listens on TCP.
+    /// docs/SECURITY.md: rendezvous and collectives listen on the address of the chosen interface, and
+    /// nothing else of a run listens on TCP.
     #[test]
     fn a_run_listens_on_its_own_interface_only() {
         let Some(_) = trainer() else { return };
         let Some(bed) = TestBed::start(2) else { return };
         let hosts = bed.hosts(2, 1, &bed.libtorch());
         let experiment = repository("configs/cartpole_ppo.toml");
-        let args = ["run", experiment.to_str().unwrap(), "--set", "run.total_steps=1000000000"];
+        let endless = ["--set", "run.total_steps=1000000000", "--set", "eval.stop_value=1000000"];
+        let args = [["run", experiment.to_str().unwrap()].as_slice(), &endless].concat();
         let mut console = bed.console(&hosts, &args);
         let started = console.wait_kind("run_started", 120);
         console.wait_kind("progress", 120);
@@ -307,7 +310,8 @@ mod with_the_trainer {
         assert_eq!(console.finish(90).code(), Some(130), "{}", console.told());
     }
 
-    /// PPO over Gloo between hosts that share nothing but a network: the binaries are uploaded, libtorch is found by hosts.toml.
+    /// PPO between hosts that share nothing but a network: the binaries are uploaded, libtorch is found by
+    /// hosts.toml.
     #[test]
     fn the_built_in_trainer_learns_across_hosts() {
         let Some(_) = trainer() else { return };
@@ -334,5 +338,28 @@ mod with_the_trainer {
             assert!(console.all("verdict").is_empty(), "{:?}", console.all("verdict"));
             assert_eq!(console.seen.last().unwrap()["proved"], true);
         }
+    }
+}
+
+/// UPLOAD-1: the first write that fails says so, with the host, the path and the system's word.
+#[test]
+fn a_home_that_cannot_be_written_is_named_at_once() {
+    let Some(bed) = TestBed::start(1) else { return };
+    let hosts = bed.hosts(1, 1, "");
+    let experiment = bed.folder.path().join("experiment.toml");
+    std::fs::write(&experiment, "[run]\nname = \"full\"\n[launch]\ncommand = [\"true\"]\n").unwrap();
+    for (options, words) in [("size=1m", "No space left on device"), ("ro", "Read-only file system")] {
+        bed.on(0, &format!("mkdir -p ~tb/.cache && mount -t tmpfs -o {options},mode=1777 tmpfs ~tb/.cache"));
+        for args in [&["ps"][..], &["run", experiment.to_str().unwrap(), "--headless"]] {
+            let began = Instant::now();
+            let output = bed.rankdeck(&hosts, args).output().unwrap();
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(3), "{stderr}");
+            for wanted in [words, "node0", ".cache/rankdeck", "df -h", "RANKDECK_CACHE"] {
+                assert!(stderr.contains(wanted), "{options} {args:?}: {wanted}: {stderr}");
+            }
+            assert!(began.elapsed() < Duration::from_secs(20), "{options}: {:?}", began.elapsed());
+        }
+        bed.on(0, "umount ~tb/.cache");
     }
 }

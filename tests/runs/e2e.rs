@@ -1,12 +1,13 @@
-//! The whole road with real processes on this machine: console, agents, ranks. SSH and the trainer have test files of their own.
+//! A whole run with real processes on this machine: console, agents, ranks. SSH and the trainer have test
+//! files of their own.
 
 use crate::support::{Bench, Console, kill, rankdeck, wait_until};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Body of a rank that really waits for its peers: this test binary, started by an agent through `launch.command`. It writes a status page as the
-/// built-in trainer does and meets the other ranks over TCP once per iteration. `TEST_STALL=RANK:ITER` makes one of them sleep for ever
-/// in its rollout instead.
+/// Body of a rank that really waits for its peers: this test binary, started by an agent through
+/// `launch.command`. It writes a status page as the built-in trainer does and meets the other ranks over TCP
+/// once per iteration. `TEST_STALL=RANK:ITER` makes one of them sleep for ever in its rollout instead.
 #[test]
 #[ignore = "not a test: a rank of other tests"]
 fn rank_program() {
@@ -269,7 +270,7 @@ fn a_restart_is_a_new_generation_with_a_new_rendezvous() {
     let started = console.wait_kind("run_started", 30);
     console.wait_kind("progress", 30);
     let run = started["run"].as_str().unwrap();
-    let restart = rankdeck().args(["restart", run, "--hosts", path(&hosts)]).output().unwrap();
+    let restart = rankdeck().args(["restart", run, "--yes", "--hosts", path(&hosts)]).output().unwrap();
     assert!(restart.status.success(), "{restart:?}");
     let progress =
         console.wait_for("progress of generation 1", 30, |v| v["kind"] == "progress" && v["generation"] == 1);
@@ -298,4 +299,33 @@ fn a_frozen_rank_is_named_and_cleared_again() {
     });
     console.signal(libc::SIGINT);
     assert_eq!(console.finish(30).code(), Some(130));
+}
+
+/// WIRE-1: thousands of variables, a long command.
+#[test]
+fn wire_1_a_launch_that_is_too_large_is_refused_before_the_start_with_its_line() {
+    let many: String = (0..20_400).map(|i| format!("VARIABLE_{i} = \"{i:030}\"\n")).collect();
+    let words = vec![format!("{:?}", "x".repeat(100_000)); 10].join(", ");
+    let cases =
+        [(String::new(), many, "launch.env", 5), (format!(", {words}"), String::new(), "launch.command", 4)];
+    for (words, env, key, line) in cases {
+        let bench = Bench::new();
+        let hosts = bench.local_hosts(1, 1).display().to_string();
+        let text = format!(
+            "[run]\nname = \"large\"\n[launch]\ncommand = [\"true\"{words}]\n[launch.env]\nSMALL = \"1\"\n{env}"
+        );
+        let file = bench.write("experiment.toml", &text).display().to_string();
+        for args in [&["check", &file][..], &["run", &file, "--headless"]] {
+            let output =
+                rankdeck().args(args).args(["--hosts", &hosts]).current_dir(bench.path()).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{args:?} {key}: {said}");
+            for part in
+                ["too large to send", &format!("`{key}`"), &format!("experiment.toml:{line}"), "hint: "]
+            {
+                assert!(said.contains(part), "{args:?}: {part} in {said}");
+            }
+        }
+        assert!(bench.processes().is_empty(), "nothing was started");
+    }
 }

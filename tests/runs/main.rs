@@ -4,6 +4,7 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::disallowed_macros,
     reason = "a test that fails should say so loudly"
 )]
 
@@ -12,7 +13,10 @@ mod support;
 
 mod agent;
 mod e2e;
+mod gpu_faults;
+mod gpus;
 mod metrics;
 mod orphans;
 mod push;
 mod restarts;
+mod results;

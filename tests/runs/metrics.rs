@@ -80,3 +80,30 @@ fn a_pattern_that_cannot_work_is_refused_with_its_line() {
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     assert!(said.contains("no named group") && said.contains("experiment.toml:6"), "{said}");
 }
+
+#[test]
+fn event_files_are_found_where_the_pushed_code_writes_them() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(1, 1);
+    std::fs::create_dir(bench.path().join("src")).unwrap();
+    let script = "import os, shutil, time; os.makedirs('runs/a/b'); shutil.copy('part', 'runs/a/b/events.out.tfevents.1.h'); \
+                  os.utime('runs/a/b/events.out.tfevents.1.h'); time.sleep(4)";
+    std::fs::write(bench.path().join("src/train.py"), script).unwrap();
+    let (mut entry, mut summary, mut event) = (Vec::new(), Vec::new(), Vec::new());
+    field_bytes(&mut entry, 1, b"loss");
+    varint(&mut entry, 2 << 3 | 5);
+    entry.extend(0.5f32.to_le_bytes());
+    field_bytes(&mut summary, 1, &entry);
+    varint(&mut event, 2 << 3);
+    varint(&mut event, 7);
+    field_bytes(&mut event, 5, &summary);
+    std::fs::write(bench.path().join("src/part"), frame(&event)).unwrap();
+    let experiment = bench.write(
+        "experiment.toml",
+        "[run]\nname = \"tb\"\n[launch]\ncommand = [\"python3\", \"train.py\"]\ncode = \"src\"\n[metrics]\ntensorboard = \"runs\"\n",
+    );
+    let mut console =
+        Console::start(&["run", experiment.to_str().unwrap(), "--hosts", hosts.to_str().unwrap()]);
+    assert_eq!(console.finish(60).code(), Some(0), "{}", console.told());
+    assert!(console.all("metrics").iter().any(|line| line["env_step"] == 7), "{}", console.told());
+}

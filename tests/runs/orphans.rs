@@ -1,7 +1,8 @@
 //! Orphan check: kill -9 of the console, of an agent, of a rank and of the SSH connection at random moments.
 //!
 //! What is right for each:
-//! - console: the run goes on, `ps` lists it, any console can stop it with proof; or, killed before the launch, nothing stays;
+//! - console: the run goes on, `ps` lists it, any console can stop it with proof; or, killed before the
+//!   launch, nothing stays;
 //! - agent: its ranks and their children die with it, and the console ends the run with code 1;
 //! - rank: its own children die with it, the run fails with code 1, nothing is left anywhere;
 //! - SSH connection: the run goes on and the console has it again (in `tests/hosts/ssh_runs.rs`).
@@ -12,6 +13,9 @@ use crate::support::moments::{Moments, rounds};
 use crate::support::{Bench, Console, kill, rankdeck, wait_until};
 use rankdeck_testkit::skip;
 use serde_json::Value;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::Duration;
 
 /// A run of two hosts with one rank each that forks a TERM-ignoring worker and a daemon.
@@ -22,7 +26,15 @@ fn begin(bench: &Bench) -> (Console, String) {
     (Console::start(&["run", experiment.to_str().unwrap(), "--hosts", &hosts]), hosts)
 }
 
-/// Pids of a kind: `agent` or `rank`.
+/// A run that has made progress for a time that nobody chose.
+fn some_time_in(bench: &Bench, moments: &mut Moments) -> Console {
+    let (mut console, _) = begin(bench);
+    console.wait_kind("progress", 30);
+    std::thread::sleep(Duration::from_millis(moments.below(1000)));
+    console
+}
+
+/// Pids of the agents.
 fn agents(bench: &Bench) -> Vec<u32> {
     bench
         .processes()
@@ -72,9 +84,7 @@ fn agent_killed() {
     let mut moments = Moments::new(2);
     for round in 0..rounds() {
         let bench = Bench::new();
-        let (mut console, _) = begin(&bench);
-        console.wait_kind("progress", 30);
-        std::thread::sleep(Duration::from_millis(moments.below(1000)));
+        let mut console = some_time_in(&bench, &mut moments);
         let agents = agents(&bench);
         assert!(agents.len() >= 2, "round {round}: agents {agents:?}");
         let victim = agents[moments.below(agents.len() as u64) as usize];
@@ -90,9 +100,7 @@ fn rank_killed() {
     let mut moments = Moments::new(3);
     for round in 0..rounds() {
         let bench = Bench::new();
-        let (mut console, _) = begin(&bench);
-        console.wait_kind("progress", 30);
-        std::thread::sleep(Duration::from_millis(moments.below(1000)));
+        let mut console = some_time_in(&bench, &mut moments);
         let victim = moments.below(2);
         let line = console
             .wait_for("its pid", 5, |v| v["kind"] == "rank" && v["rank"] == victim && v["pid"].is_u64());
@@ -113,7 +121,8 @@ fn rank_killed() {
     }
 }
 
-/// A stopped agent holds its lease, its sweep and its parent-death signal still: only the guard is left to act.
+/// A stopped agent holds its lease, its sweep and its parent-death signal still: only the guard is left to
+/// act.
 #[test]
 fn agent_stopped() {
     let bench = Bench::new();
@@ -142,7 +151,8 @@ fn agent_stopped() {
     wait_until("nothing is left", 20, || bench.rank_processes().is_empty());
 }
 
-/// A daemon that clears its environment the moment its agent is killed: neither tree, session nor mark leads to it, only the control group.
+/// A daemon that clears its environment the moment its agent is killed: neither tree, session nor mark leads
+/// to it, only the control group.
 #[test]
 fn agent_killed_beside_a_daemon_without_traces() {
     let bench = Bench::new();
@@ -181,4 +191,134 @@ fn agent_killed_beside_a_daemon_without_traces() {
     // They would live for 7 s by themselves.
     wait_until("no daemon is left", 4, || daemons() == 0);
     assert_eq!(console.finish(60).code(), Some(1));
+}
+
+/// A user of a bench: whoever runs the tests, and, where that is root, one who may make no control group.
+struct User<'a> {
+    bench: &'a Bench,
+    uid: Option<u32>,
+}
+
+impl User<'_> {
+    fn each() -> Vec<Option<u32>> {
+        let root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
+        if root { vec![None, Some(61_002)] } else { vec![None] }
+    }
+
+    fn own(&self, path: &std::path::Path) {
+        std::os::unix::fs::chown(path, self.uid, self.uid).unwrap();
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = rankdeck();
+        let sockets = self.bench.path().join("x");
+        if std::fs::DirBuilder::new().mode(0o700).create(&sockets).is_ok() {
+            self.own(&sockets);
+            self.own(self.bench.path());
+        }
+        command.args(args).current_dir(self.bench.path()).env("XDG_RUNTIME_DIR", sockets);
+        if let Some(uid) = self.uid {
+            command.uid(uid).gid(uid).env("HOME", self.bench.path());
+        }
+        command
+    }
+
+    fn answer(&self, args: &[&str]) -> (Option<i32>, String) {
+        let output = self.command(args).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+    }
+}
+
+/// Live processes whose command line begins with `start`.
+fn called(start: &str) -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).starts_with(start)
+    })
+    .collect()
+}
+
+/// PROC-1: the kernel cuts names at 15 bytes, here inside a character.
+#[test]
+fn proc_1_programs_whose_names_are_cut_inside_a_character_are_stopped_with_proof() {
+    for uid in User::each() {
+        let bench = Bench::new();
+        std::fs::set_permissions(bench.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let user = User { bench: &bench, uid };
+        let hosts = bench.local_hosts(1, 1);
+        let hosts = hosts.to_str().unwrap();
+        let program = bench.path().join("run_\u{8bad}\u{7ec3}\u{811a}\u{672c}x");
+        std::fs::copy("/bin/sleep", &program).unwrap();
+        let program = program.to_str().unwrap();
+        let experiment = bench.write(
+            "experiment.toml",
+            &format!(
+                "[run]\nname = \"named\"\n[launch]\nstop_grace_s = 1.0\n\
+                 command = [\"/bin/sh\", \"-c\", \"setsid '{program}' 777 & exec '{program}' 300\"]\n"
+            ),
+        );
+        let run = ["run", experiment.to_str().unwrap(), "--hosts", hosts, "--headless", "--json"];
+        let mut console = Console::spawn(user.command(&run));
+        let started = console.wait_kind("run_started", 60);
+        wait_until("both are there", 60, || called(program).len() == 2);
+        let listed = user.answer(&["ps", "--json", "--hosts", hosts]).1;
+        let listed: Value = serde_json::from_str(&listed).unwrap_or_else(|_| panic!("{listed}"));
+        assert_eq!(listed["ranks_alive"], 1, "{listed}");
+        let (code, said) = user.answer(&["stop", started["run"].as_str().unwrap(), "--hosts", hosts]);
+        assert_eq!((code, called(program)), (Some(0), vec![]), "{uid:?}: {said}");
+        assert!(said.contains("verified"), "{said}");
+        console.finish(60);
+    }
+}
+
+/// LEFT-1: `pkill -9 rankdeck`, as the out-of-memory killer does it. What was forked twice, with a session
+/// and an environment of its own, is found by the control group or by the guard's note.
+#[test]
+fn left_1_what_nothing_leads_to_is_found_after_agent_and_guard_were_killed() {
+    for uid in User::each() {
+        let bench = Bench::new();
+        std::fs::set_permissions(bench.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let user = User { bench: &bench, uid };
+        let hosts = bench.local_hosts(1, 1);
+        let hosts = hosts.to_str().unwrap();
+        let name = format!("untraced-{}-{}", std::process::id(), uid.unwrap_or(0));
+        let script = bench.write(
+            "daemon.py",
+            "import os, sys, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        \
+             os.execve('/bin/sleep', [sys.argv[1], '600'], {})\n    os._exit(0)\ntime.sleep(1000)\n",
+        );
+        let text = format!("[run]\nname = \"d\"\n[launch]\ncommand = [\"python3\", {script:?}, {name:?}]\n");
+        let experiment = bench.write("experiment.toml", &text);
+        let run = ["run", experiment.to_str().unwrap(), "--hosts", hosts, "--headless", "--json"];
+        let mut console = Console::spawn(user.command(&run));
+        let started = console.wait_kind("run_started", 60);
+        wait_until("the daemon is there", 60, || called(&name).len() == 1);
+        let daemon = called(&name)[0].to_string();
+        let noted = || {
+            let notes = std::fs::read_dir(bench.path().join("x/rankdeck")).into_iter().flatten().flatten();
+            let mut texts = notes.map(|note| std::fs::read_to_string(note.path()).unwrap_or_default());
+            texts.any(|text| text.lines().any(|line| line.split(' ').next() == Some(&daemon)))
+        };
+        wait_until("the guard has noted it", 30, noted);
+        console.signal(libc::SIGKILL);
+        drop(console);
+        let watchers = || {
+            let all = bench.processes().into_iter();
+            all.filter(|(_, line)| line.contains(" agent ")).map(|(pid, _)| pid).collect::<Vec<_>>()
+        };
+        let agents = watchers();
+        assert!(agents.len() >= 2, "{agents:?}");
+        agents.iter().for_each(|pid| kill(*pid, libc::SIGSTOP));
+        agents.iter().for_each(|pid| kill(*pid, libc::SIGKILL));
+        wait_until("agent and guard are gone", 30, || watchers().is_empty());
+        let run = started["run"].as_str().unwrap();
+        let listed = user.answer(&["ps", "--hosts", hosts]).1;
+        assert!(listed.contains("orphaned"), "{uid:?}: {listed}");
+        let (code, said) = user.answer(&["stop", run, "--kill", "--hosts", hosts]);
+        assert_eq!((code, called(&name)), (Some(0), vec![]), "{uid:?}: {said}");
+        assert!(said.contains("verified"), "{said}");
+    }
 }

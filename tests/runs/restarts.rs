@@ -64,7 +64,8 @@ fn hosts_are_left_out_and_taken_in_by_command() {
     let started = console.wait_kind("run_started", 30);
     assert_eq!((&started["world_size"], &started["nnodes"]), (&Value::from(2), &Value::from(2)));
     console.wait_kind("progress", 30);
-    let restart = |args: &[&str]| rankdeck().args(["restart", "--hosts", path]).args(args).output().unwrap();
+    let restart =
+        |args: &[&str]| rankdeck().args(["restart", "--yes", "--hosts", path]).args(args).output().unwrap();
     let out = restart(&["--exclude", "local1", "--add", "local2"]);
     assert!(out.status.success(), "{out:?}");
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
@@ -103,7 +104,8 @@ fn the_built_in_planner_refuses_what_does_not_divide_and_the_run_goes_on() {
     let bench = Bench::new();
     let hosts = bench.local_hosts(3, 1);
     let path = hosts.to_str().unwrap();
-    // A program of the user has no sizes of ours: the planner of the built-in trainer is asked through `check`.
+    // A program of the user has no sizes of ours: the planner of the built-in trainer is asked through
+    // `check`.
     let experiment = bench.write(
         "builtin.toml",
         "[run]\nname = \"b\"\n[env]\nid = \"CartPole-v1\"\nnum_envs = 9\n[learn]\nalgorithm = \"ppo\"\nnum_minibatches = 1\nanneal_lr = false\n",

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Prints the environment in which openssl-sys links the system's static OpenSSL, where there is one (Debian: libssl-dev).
-# Elsewhere it prints nothing, and OpenSSL is built from source, which takes minutes. Usage: env $(sh openssl.sh) cargo build
+# Prints the environment in which openssl-sys links the system's static OpenSSL, where there is one (Debian:
+# libssl-dev). Elsewhere it prints nothing, and OpenSSL is built from source, which takes minutes. Usage: env
+# $(sh openssl.sh) cargo build
 set -u
 compiler=${CC:-cc}
 for name in libcrypto.a libssl.a; do

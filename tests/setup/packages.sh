@@ -1,6 +1,7 @@
 #!/bin/sh
-# Makes sure that the system has what building (`build`) and testing (`test`) need. As root on Debian and its like, missing packages are
-# installed; otherwise one line says what to install. Usage: packages.sh build [openssl] [test] [slurm]
+# Makes sure that the system has what building (`build`) and testing (`test`) need. As root on Debian and its
+# like, missing packages are installed; otherwise one line says what to install. Usage: packages.sh build
+# [openssl] [test] [slurm]
 set -u
 
 missing=
@@ -16,7 +17,8 @@ for group in "$@"; do
     build)
         need g++ has c++
         need make has make
-        # OpenSSL is built from source by a Perl script that uses these modules; Debian's perl-base lacks them.
+        # OpenSSL is built from source by a Perl script that uses these modules; Debian's perl-base lacks
+        # them.
         need perl perl -MIPC::Cmd -MFindBin -MFile::Compare -e 1
         need python3 has python3
         # Where a Python of one's own comes first on PATH, it needs no package.

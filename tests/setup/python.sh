@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Makes a Python environment in FOLDER for the tests that compare with Gymnasium, TensorBoard and PyTorch, and prints its
-# interpreter. Torch is the one whose libraries the trainer is built with ($LIBTORCH). Usage: python.sh FOLDER
+# Makes a Python environment in FOLDER for the tests that compare with Gymnasium, TensorBoard and PyTorch, and
+# prints its interpreter. Torch is the one whose libraries the trainer is built with ($LIBTORCH). Usage:
+# python.sh FOLDER
 set -euo pipefail
 
 mkdir -p "$1"
@@ -9,6 +10,11 @@ torch=${LIBTORCH:-}
 packages=(numpy==2.4.6 gymnasium==1.4.0 ale-py==0.12.1 tensorboard==2.21.0)
 # What `import torch` needs besides torch itself.
 packages+=(typing_extensions sympy networkx jinja2 fsspec filelock)
+# Trainers of others, without the torch that they ask for.
+trainers=(stable_baselines3==2.9.2 pytorch_lightning==2.6.6 torchmetrics lightning-utilities)
+packages+=(pandas matplotlib tqdm PyYAML packaging)
+# What `rankdeck export --format onnx` is compared with.
+packages+=(onnx==1.23.2 onnxruntime==1.32.0)
 
 # The modules of a torch are built for one version of Python.
 python=${PYTHON:-python3}
@@ -26,13 +32,15 @@ rm -rf "${folder:?}"/*
 echo "python: making $folder" >&2
 "$python" -m venv "$folder/venv"
 "$folder/venv/bin/python3" -m pip install --quiet --disable-pip-version-check --retries 5 "${packages[@]}" >&2
+"$folder/venv/bin/python3" -m pip install --quiet --disable-pip-version-check --retries 5 --no-deps "${trainers[@]}" >&2
 
 launcher=("#!/bin/sh")
 if [ -f "$torch/__init__.py" ]; then
     site=$("$folder/venv/bin/python3" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     dirname "$torch" >"$site/torch.pth"
-    # A torch for GPUs names libraries of CUDA that are several gigabytes and are never called without a GPU. Where they
-    # are absent, empty ones let it be loaded; functions are then looked up when they are called, not before.
+    # A torch for GPUs names libraries of CUDA that are several gigabytes and are never called without a GPU.
+    # Where they are absent, empty ones let it be loaded; functions are then looked up when they are called,
+    # not before.
     absent=$({ ldd "$torch/lib/libtorch_python.so" || true; } 2>/dev/null | awk '/not found/ { print $1 }' | sort -u)
     if [ -n "$absent" ]; then
         mkdir "$folder/absent"

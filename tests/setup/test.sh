@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Runs every test of the workspace once, and the examples in its documentation; all of them, even when some fail. With nextest
-# where it is installed, with cargo otherwise. Lists the tests that cannot run here, with the reasons; the last line counts:
-# `N passed, N failed, N skipped`. Arguments go to the runner, for example a filter.
+# Runs every test of the workspace once, and the examples in its documentation; all of them, even when some
+# fail. With nextest where it is installed, with cargo otherwise. Lists the tests that cannot run here, with
+# the reasons; the last line counts: `N passed, N failed, N skipped`. Arguments go to the runner, for example
+# a filter.
 #
-# RANKDECK_ALLOW_SKIPS says which skips are allowed: all (default), gpu (reasons that begin with `GPU:`) or none.
+# RANKDECK_ALLOW_SKIPS says which skips are allowed: all (default), gpu (reasons that begin with `GPU:`) or
+# none.
 set -u -o pipefail
 cd "$(dirname "$0")/../.."
 

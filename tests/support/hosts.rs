@@ -17,13 +17,18 @@ pub struct Loopback {
 impl Loopback {
     /// `None` has been noted as a skip.
     pub fn start(nodes: usize, nproc: usize) -> Option<Loopback> {
+        Loopback::start_with(nodes, nproc, "")
+    }
+
+    /// The same with more lines for the servers' configuration.
+    pub fn start_with(nodes: usize, nproc: usize, extra: &str) -> Option<Loopback> {
         let bench = Bench::new();
         let key = bench.path().join("id");
         keygen(&key, "ed25519", "");
         let mut text = format!("[defaults]\nidentity_file = {key:?}\nnproc = {nproc}\n");
         let (mut known, mut servers) = (String::new(), Vec::new());
         for node in 0..nodes {
-            let server = Sshd::start("")?;
+            let server = Sshd::start(extra)?;
             server.authorize(&key);
             known += &format!("[127.0.0.1]:{} {}\n", server.port, server.host_key("host_ed25519"));
             let workdir = bench.path().join(format!("host{node}"));
@@ -80,7 +85,11 @@ impl TestBed {
         let folder = tempfile::Builder::new().prefix("rdbed").tempdir().unwrap();
         let bed = TestBed { script: repository("tests/testbed/testbed"), folder };
         let owner = std::process::id().to_string();
-        let up = bed.call(&["up", &nodes.to_string()]).env("TESTBED_OWNER", owner).output().unwrap();
+        let mut up = bed.call(&["up", &nodes.to_string()]);
+        // Longer than a pipe: some machines run tests with such an environment, and the bed looks for itself
+        // in it.
+        up.env("TESTBED_OWNER", owner).env("TESTBED_BALLAST", "x".repeat(100_000));
+        let up = up.output().unwrap();
         let said = String::from_utf8_lossy(&up.stderr).into_owned();
         if said.contains("namespaces here") {
             skipped(&format!("no test bed: {}", said.trim()));
@@ -118,8 +127,8 @@ impl TestBed {
         }
         let path = self.folder.path().join("hosts.toml");
         std::fs::write(&path, text).unwrap();
-        // The bed's own configuration knows its hosts by name; the rendezvous wants addresses. With BatchMode, Debian's
-        // ssh sets ServerAliveInterval to 300.
+        // The bed's own configuration knows its hosts by name; the rendezvous wants addresses. With
+        // BatchMode, Debian's ssh sets ServerAliveInterval to 300.
         let config = std::fs::read_to_string(self.folder.path().join("client/config")).unwrap();
         std::fs::write(
             self.folder.path().join("config"),

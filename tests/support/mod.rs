@@ -1,4 +1,5 @@
-//! What integration tests share: a console process with its JSON lines, run directories, hosts files, processes to clean up.
+//! What integration tests share: a console process with its JSON lines, run directories, hosts files,
+//! processes to clean up.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub mod hosts;
@@ -42,7 +43,8 @@ pub fn rank_program(args: &[&str]) -> String {
     words.map(|word| Value::from(word).to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// A folder of its own for one test: hosts.toml, experiments and the run directories of local hosts. Whatever still runs there is killed on drop.
+/// A folder of its own for one test: hosts.toml, experiments and the run directories of local hosts. Whatever
+/// still runs there is killed on drop.
 pub struct Bench {
     /// The folder.
     pub folder: tempfile::TempDir,
@@ -122,12 +124,21 @@ impl Drop for Bench {
         while Instant::now() < deadline {
             let left = self.processes();
             if left.is_empty() {
-                return;
+                break;
             }
             for (pid, _) in left {
                 kill(pid, libc::SIGKILL);
             }
             std::thread::sleep(Duration::from_millis(20));
+        }
+        // An agent and its guard that were killed together have removed nothing.
+        for run in std::fs::read_dir(self.path().join("runs")).into_iter().flatten().flatten() {
+            let _ = rankdeck()
+                .args(["agent", "sweep", "--run"])
+                .arg(run.file_name())
+                .arg("--workdir")
+                .arg(self.path())
+                .output();
         }
     }
 }

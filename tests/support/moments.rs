@@ -1,4 +1,5 @@
-//! Random moments for tests that kill: how many (`RANKDECK_ORPHAN_ROUNDS`) and which (`RANKDECK_ORPHAN_SEED`).
+//! Random moments for tests that kill: how many (`RANKDECK_ORPHAN_ROUNDS`) and which
+//! (`RANKDECK_ORPHAN_SEED`).
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)

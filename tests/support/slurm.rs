@@ -1,6 +1,8 @@
-//! A small real Slurm on this machine: munged, slurmctld and two slurmd of their own ports and folders, as whoever runs the tests.
+//! A small real Slurm on this machine: munged, slurmctld and two slurmd of their own ports and folders, as
+//! whoever runs the tests.
 //!
-//! Several slurmd on one machine work when each is told its node name (`slurmd -N`). No cgroups: `proctrack/linuxproc`.
+//! Several slurmd on one machine work when each is told its node name (`slurmd -N`). No cgroups:
+//! `proctrack/linuxproc`.
 
 use rankdeck_testkit::{free_port, program, skipped};
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +14,26 @@ use std::time::{Duration, Instant};
 pub struct Slurm {
     folder: tempfile::TempDir,
     daemons: Vec<Child>,
+    reaper: Option<Child>,
 }
+
+/// Ends everything whose environment names the folder `$1`, and removes the folder, once its standard input
+/// is at its end: that comes with the end of the test, however it ends. A killed test drops nothing, and
+/// slurmstepd is nobody's child.
+const REAPER: &str = r#"
+cat >/dev/null
+round=0
+while [ $round -lt 50 ]; do
+    left=
+    for p in /proc/[0-9]*; do
+        if tr '\0' '\n' <"$p/environ" 2>/dev/null | grep -qF "$1"; then kill -KILL "${p#/proc/}" && left=1; fi
+    done
+    [ -n "$left" ] || break
+    sleep 0.1
+    round=$((round + 1))
+done
+rm -rf "$1"
+"#;
 
 /// Why there is no Slurm here.
 fn missing() -> Option<String> {
@@ -60,7 +81,7 @@ impl Slurm {
              SlurmctldPidFile={d}/ctl.pid\nSlurmdPidFile={d}/%n.pid\nSlurmctldLogFile={d}/ctl.log\nSlurmdLogFile={d}/%n.log\n\
              MailProg=/bin/true\nProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSelectType=select/cons_tres\n\
              SelectTypeParameters=CR_Core\nSlurmdParameters=config_overrides\nReturnToService=2\nMpiDefault=none\n\
-             KillWait=15\nSlurmdTimeout=30\nInactiveLimit=0\n\
+             KillWait=60\nSlurmdTimeout=30\nInactiveLimit=0\n\
              NodeName=n0 NodeHostname=localhost NodeAddr=127.0.0.1 Port={p0} CPUs=8 RealMemory=1000 State=UNKNOWN\n\
              NodeName=n1 NodeHostname=localhost NodeAddr=127.0.0.1 Port={p1} CPUs=8 RealMemory=1000 State=UNKNOWN\n\
              PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n",
@@ -69,7 +90,10 @@ impl Slurm {
             p1 = port[2],
         );
         std::fs::write(dir.join("slurm.conf"), text).unwrap();
-        let mut slurm = Slurm { folder, daemons: Vec::new() };
+        let mut reaper = Command::new("setsid");
+        reaper.args(["sh", "-c", REAPER, "reaper"]).arg(&dir).stdin(Stdio::piped());
+        let reaper = Some(reaper.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        let mut slurm = Slurm { folder, daemons: Vec::new(), reaper };
         let mut munged = daemon("munged");
         munged.args(["--foreground", "--force"]);
         for (option, name) in [
@@ -157,6 +181,10 @@ impl Drop for Slurm {
             }
             let _ = child.kill();
             let _ = child.wait();
+        }
+        if let Some(mut reaper) = self.reaper.take() {
+            drop(reaper.stdin.take());
+            let _ = reaper.wait();
         }
     }
 }

@@ -43,8 +43,8 @@ pub struct Sshd {
 }
 
 impl Sshd {
-    /// Starts one with `extra` lines of configuration (the first line of a kind wins, so they come first); `None` has
-    /// been noted as a skip.
+    /// Starts one with `extra` lines of configuration (the first line of a kind wins, so they come first);
+    /// `None` has been noted as a skip.
     pub fn start(extra: &str) -> Option<Sshd> {
         for name in ["sshd", "ssh-keygen", "ssh", "python3"] {
             if program(name).is_none() {
@@ -59,6 +59,13 @@ impl Sshd {
         let mut server = Sshd { port: 0, folder, extra: extra.into(), child: None, _keep: keep };
         server.up();
         Some(server)
+    }
+
+    /// Starts it again with other lines of configuration.
+    pub fn configure(&mut self, extra: &str) {
+        self.down();
+        self.extra = extra.into();
+        self.up();
     }
 
     /// Starts it (again), on its old port if it had one.
@@ -82,7 +89,8 @@ impl Sshd {
                 .stdin(Stdio::null())
                 .spawn()
                 .unwrap();
-            // Somebody else may have taken the port meanwhile; then the server ends and another port is tried.
+            // Somebody else may have taken the port meanwhile; then the server ends and another port is
+            // tried.
             while child.try_wait().unwrap().is_none() {
                 assert!(Instant::now() < deadline, "sshd does not listen: {}", self.log());
                 if self.log().contains(&format!("Server listening on 127.0.0.1 port {port}."))
@@ -132,7 +140,8 @@ impl Sshd {
         self.log().matches("Accepted publickey ").count()
     }
 
-    /// Stops the server and every session, or lets them go on: to a client this looks like a road that carries nothing.
+    /// Stops the server and every session, or lets them go on: to a client this looks like a network that
+    /// carries nothing.
     pub fn stall(&self, stalled: bool) {
         let signal = if stalled { libc::SIGSTOP } else { libc::SIGCONT };
         let Some(process) = &self.child else { return };
@@ -142,7 +151,8 @@ impl Sshd {
         kill(process.id(), signal);
     }
 
-    /// Ends every session, as a crash of its sshd process would; the listener stays. `true` when there was one.
+    /// Ends every session, as a crash of its sshd process would; the listener stays. `true` when there was
+    /// one.
     pub fn kill_sessions(&self) -> bool {
         let Some(child) = &self.child else { return false };
         let below = descendants(child.id());

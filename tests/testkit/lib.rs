@@ -1,12 +1,16 @@
-//! What the tests of all crates share: skips that are counted, files of the repository, programs of this machine.
+//! What the tests of all crates share: skips that are counted, files of the repository, programs of this
+//! machine.
+
+pub mod fake_cuda;
+pub mod fuzz;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Ends a test that cannot run here: `skip!("no sshd; install openssh-server")`. What only a GPU (or its absence)
-/// decides begins with `GPU:`.
+/// Ends a test that cannot run here: `skip!("no sshd; install openssh-server")`. What only a GPU (or its
+/// absence) decides begins with `GPU:`.
 #[macro_export]
 macro_rules! skip {
     ($($reason:tt)+) => {{
@@ -15,8 +19,8 @@ macro_rules! skip {
     }};
 }
 
-/// Notes that the running test cannot run here. `tests/setup/test.sh` names a file in `RANKDECK_SKIPPED` and counts
-/// its lines as skipped.
+/// Notes that the running test cannot run here. `tests/setup/test.sh` names a file in `RANKDECK_SKIPPED` and
+/// counts its lines as skipped.
 ///
 /// # Panics
 ///
@@ -28,7 +32,10 @@ pub fn skipped(reason: &str) {
     };
     let (binary, test) = running();
     let line = format!("{binary}\t{test}\t{}\n", reason.split_whitespace().collect::<Vec<_>>().join(" "));
-    eprint!("skipped: {line}");
+    #[expect(clippy::disallowed_macros, reason = "a test has no console")]
+    {
+        eprint!("skipped: {line}");
+    }
     let file = std::fs::OpenOptions::new().append(true).create(true).open(file);
     file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the file of RANKDECK_SKIPPED");
 }

@@ -1,11 +1,13 @@
 //! W ranks on split data are one rank on the whole, for every algorithm.
 //!
-//! The ranks are threads of this process, each with its own group, environments and networks; what they run is what the trainer runs
-//! ([`algo::make`] and [`Algorithm::iterate`]). To add an algorithm, add a line to [`EXACT`] and one to [`LONG`].
+//! The ranks are threads of this process, each with its own group, environments and networks; what they run
+//! is what the trainer runs ([`algo::make`] and [`Algorithm::iterate`]). To add an algorithm, add a line to
+//! [`EXACT`] and one to [`LONG`].
 //!
-//! Equal results need that the parts make up the whole: minibatches drawn by each rank from its own share are not those that one rank would draw, so
-//! the exact cases learn from whole rollouts, and advantages are normalised over the world or not at all. With moments per rank and several
-//! minibatches, as CleanRL has them, ranks still stay equal to each other, which the long cases check.
+//! Equal results need that the parts make up the whole: minibatches drawn by each rank from its own share are
+//! not those that one rank would draw, so the exact cases learn from whole rollouts, and advantages are
+//! normalised over the world or not at all. With moments per rank and several minibatches, as CleanRL has
+//! them, ranks still stay equal to each other, which the long cases check.
 
 use crate::harness::DEADLINE;
 use rankdeck_kernel::seeds::Seeds;
@@ -14,11 +16,11 @@ use rankdeck_trainer::algo;
 use rankdeck_trainer::algo::{BuildContext, StepContext};
 use rankdeck_trainer::distributed::{BackendKind, GroupSettings, ProcessGroup};
 use rankdeck_trainer::env::spec_of;
+use rankdeck_trainer::page::Page;
 use rankdeck_trainer::setup::Sizes;
 use rankdeck_trainer::state::State;
+use rankdeck_trainer::stop_points::StopPoints;
 use rankdeck_types::experiment::Experiment;
-use std::cell::RefCell;
-use std::rc::Rc;
 use tch::Device;
 
 /// Name, `[env]` to `[learn]`, and iterations that make at least 10 updates.
@@ -117,13 +119,14 @@ impl Rank {
             local_rank: rank,
             master_addr: "127.0.0.1".into(),
             master_port: self.port,
-            backend: BackendKind::Gloo,
+            backend: BackendKind::Tcp,
             timeout: DEADLINE,
             interface: None,
             generation: 0,
+            secret: None,
             device: Device::Cpu,
         };
-        let page = Rc::new(RefCell::new(Writer::anonymous(rank, 0).unwrap()));
+        let page = Page::new(Writer::anonymous(rank, 0).unwrap());
         ProcessGroup::connect(&settings, page).unwrap_or_else(|error| panic!("{error}"))
     }
 
@@ -133,7 +136,7 @@ impl Rank {
         let spec = spec_of(experiment.env.as_ref().unwrap()).unwrap();
         algo::check(&experiment, &spec, &sizes).unwrap_or_else(|error| panic!("{error}"));
         let group = self.group();
-        let page = Rc::new(RefCell::new(Writer::anonymous(self.rank, 0).unwrap()));
+        let page = Page::new(Writer::anonymous(self.rank, 0).unwrap());
         let build = BuildContext {
             experiment: &experiment,
             sizes,
@@ -148,8 +151,16 @@ impl Rank {
         for iteration in 0..iterations {
             let env_step = iteration * sizes.batch;
             let num_iterations = Some(iterations);
-            let ctx =
-                StepContext { group: &group, page: &page, iteration, num_iterations, updates, env_step };
+            let stop = &StopPoints::default();
+            let ctx = StepContext {
+                group: &group,
+                page: &page,
+                iteration,
+                num_iterations,
+                updates,
+                env_step,
+                stop,
+            };
             let stats = algorithm.iterate(&ctx).unwrap_or_else(|error| panic!("{error}"));
             updates += stats.updates;
             chains.push(stats.chain);

@@ -1,7 +1,11 @@
-//! Two ranks over Gloo, started by `--spawn`: totals, stopping, failing.
+//! Two ranks on CPUs, started by `--spawn`: totals, stopping, failing.
 
 use crate::harness::{Run, counters, experiment, kill, totals};
 use rankdeck_proto::message::{FinishReason, RankEvent};
+use std::collections::{BTreeMap, VecDeque};
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 const LONG: u64 = 100_000_000;
 
@@ -144,7 +148,7 @@ fn mistakes_end_every_rank_with_code_2_and_a_hint() {
         (experiment(5000, "", "num_minibatches = 7"), vec![], "num_minibatches"),
         (experiment(100, "", ""), vec![], "total_steps"),
         (experiment(5000, "", "no_such_key = 1"), vec![], "rankdeck check"),
-        (experiment(5000, "", "[distributed]\nbackend = 'nccl'"), vec![], "gloo"),
+        (experiment(5000, "", "[distributed]\nbackend = 'nccl'"), vec![], "tcp"),
     ] {
         let mut run = Run::start(&experiment, &args);
         run.end_with(2);
@@ -166,4 +170,137 @@ fn contradictory_environments_are_refused_before_anything_starts() {
     let mut run = Run::start_with(&experiment(5000, "", ""), &["--spawn", "2"], &[("WORLD_SIZE", "2")]);
     run.end_with(2);
     assert!(run.logs().contains("--spawn"), "{}", run.logs());
+}
+
+/// MESH-1, STORE-1: a process without the secret talks to whatever the ranks listen on while they join, and
+/// learns and changes nothing: it floods their ports, speaks the store's words, and greets as a rank would.
+#[test]
+fn a_stranger_changes_nothing_but_a_counter() {
+    const ITERATIONS: u64 = 64;
+    let text = experiment(ITERATIONS * 512, "", "");
+    let mut alone = Run::start(&text, &["--spawn", "2"]);
+    alone.end_with(0);
+    assert!(!alone.logs().contains(STRANGERS), "{}", alone.logs());
+
+    let (port, secret) = (rankdeck_testkit::free_port().to_string(), "5a".repeat(32));
+    let start = |rank: &str| {
+        let environment = [
+            ("RANK", rank),
+            ("LOCAL_RANK", rank),
+            ("WORLD_SIZE", "2"),
+            ("LOCAL_WORLD_SIZE", "2"),
+            ("MASTER_ADDR", "127.0.0.1"),
+            ("MASTER_PORT", &port),
+            ("RANKDECK_SECRET", &secret),
+        ];
+        Run::start_with(&text, &[], &environment)
+    };
+    let mut first = start("0");
+    let mut stranger = Stranger::default();
+    while stranger.calls < 200 {
+        assert!(
+            stranger.began.elapsed() < Duration::from_secs(60),
+            "rank 0 does not listen: {}",
+            first.logs()
+        );
+        stranger.call(&[first.pid()]);
+    }
+    let mut second = start("1");
+    while first.is_alive() && second.is_alive() {
+        stranger.call(&[first.pid(), second.pid()]);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    first.end_with(0);
+    second.end_with(0);
+    let (quiet, attacked) = (fingerprints(&alone), fingerprints(&first));
+    assert!(quiet.contains_key(&ITERATIONS) && attacked.contains_key(&ITERATIONS), "{quiet:?} {attacked:?}");
+    for (iteration, weights) in quiet {
+        let same = attacked.get(&iteration).is_none_or(|attacked| *attacked == weights);
+        assert!(same, "the same weights, bit for bit, at iteration {iteration}");
+    }
+    let told = first.logs();
+    let lines = told.lines().filter(|line| line.contains(STRANGERS)).count();
+    assert!((1..=4).contains(&lines), "counted, and not a line for each: {told}");
+}
+
+/// What a rank says of connections that are not of its run.
+const STRANGERS: &str = "did not come from this run";
+
+/// Every rank's weights by iteration. Which iterations are reported depends on the time; the last one always
+/// is.
+fn fingerprints(run: &Run) -> BTreeMap<u64, Vec<String>> {
+    let events = run.events().into_iter();
+    events
+        .filter_map(|(_, event)| match event {
+            RankEvent::Fingerprint { train_iter, values, .. } => Some((train_iter, values)),
+            _ => None,
+        })
+        .collect()
+}
+
+struct Stranger {
+    began: Instant,
+    calls: usize,
+    held: VecDeque<TcpStream>,
+}
+
+impl Default for Stranger {
+    fn default() -> Stranger {
+        Stranger { began: Instant::now(), calls: 0, held: VecDeque::new() }
+    }
+}
+
+impl Stranger {
+    /// Calls every port on which these processes listen, and keeps up to 300 connections open.
+    fn call(&mut self, ranks: &[u32]) {
+        for port in ranks.iter().flat_map(|pid| listening(*pid)) {
+            let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+            self.calls += 1;
+            let _ = match self.calls % 4 {
+                // A good beginning, as rank 1.
+                0 => stream.write_all(
+                    &[b"rankdk/1", &1u32.to_le_bytes()[..], &0u32.to_le_bytes(), &[7; 32], &[0; 32]].concat(),
+                ),
+                // A record of the store's.
+                1 => stream.write_all(b"\x10\0\0\0S\x0e\0rankdeck/0/dir"),
+                // torch's own store.
+                2 => stream.write_all(&[0, 0xce, 0xf7, 0x85, 0x3c, 1, 4, 0, 0, 0, 0, 0, 0, 0]),
+                _ => Ok(()),
+            };
+            self.held.push_back(stream);
+            if self.held.len() > 300 {
+                self.held.pop_front();
+            }
+        }
+    }
+}
+
+/// Waits until a process listens on this port.
+pub fn until_listening(pid: u32, port: u16) {
+    let begun = Instant::now();
+    while !listening(pid).contains(&port) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "nobody listens on {port}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Ports on which a process listens.
+fn listening(pid: u32) -> Vec<u16> {
+    let sockets: Vec<String> = std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| std::fs::read_link(entry.path()).ok())
+        .filter_map(|link| Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
+        .collect();
+    let table = std::fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap_or_default();
+    table
+        .lines()
+        .filter_map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let (local, state, inode) = (words.get(1)?, words.get(3)?, words.get(9)?);
+            let is_own = *state == "0A" && sockets.iter().any(|socket| socket == inode);
+            u16::from_str_radix(local.rsplit(':').next()?, 16).ok().filter(|_| is_own)
+        })
+        .collect()
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 /// Nothing here takes longer unless it hangs.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub const DEADLINE: Duration = Duration::from_secs(180);
 
 /// What the ranks said, in order of arrival, with the rank that said it.
 #[derive(Default)]
@@ -45,6 +45,14 @@ impl Run {
 
     /// The same with variables added.
     pub fn start_with(experiment: &str, args: &[&str], env: &[(&str, &str)]) -> Run {
+        Run::start_by(experiment, args, |command| {
+            command.envs(env.iter().copied());
+        })
+    }
+
+    /// The same, with the last word about how it is started. Without one it sees no GPU: what a test compares
+    /// must not depend on the machine.
+    pub fn start_by(experiment: &str, args: &[&str], last: impl FnOnce(&mut Command)) -> Run {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join("experiment.toml");
@@ -77,12 +85,18 @@ impl Run {
             .env("RANKDECK_EVENTS", &socket)
             .env("RANKDECK_TEST_MARK", &mark)
             .env("OMP_NUM_THREADS", "1")
-            .envs(env.iter().copied())
+            .env("CUDA_VISIBLE_DEVICES", "")
             .stdin(Stdio::null())
             .stdout(log("stdout"))
             .stderr(log("stderr"));
+        last(&mut command);
         let child = command.spawn().unwrap();
         Run { child, mark, folder, heard, socket, acceptor: Some(acceptor) }
+    }
+
+    /// The process that was started has not ended.
+    pub fn is_alive(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
     }
 
     /// The run directory.
@@ -161,14 +175,21 @@ impl Run {
         .collect()
     }
 
-    /// Process id of a rank that `--spawn` started.
+    /// Process id of a rank that `--spawn` starts.
     pub fn rank_pid(&self, rank: u32) -> u32 {
         let wanted = format!("RANK={rank}");
         let is_rank = |pid: &u32| {
             let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
             environ.split(|byte| *byte == 0).any(|pair| pair == wanted.as_bytes())
         };
-        self.processes().into_iter().find(is_rank).unwrap()
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            if let Some(pid) = self.processes().into_iter().find(is_rank) {
+                return pid;
+            }
+            assert!(Instant::now() < deadline, "rank {rank} is not started\n{}", self.logs());
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// stdout and stderr, for messages.
@@ -198,7 +219,8 @@ impl Drop for Run {
 
 /// Sends a signal.
 pub fn kill(pid: u32, signal: i32) {
-    // SAFETY: plain system call; the process was started by this test and is not reaped before its `Run` is dropped.
+    // SAFETY: plain system call; the process was started by this test and is not reaped before its `Run` is
+    // dropped.
     unsafe { libc::kill(pid as i32, signal) };
 }
 

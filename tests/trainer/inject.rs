@@ -48,7 +48,9 @@ fn place(found: &Inspection, function: &str) -> Option<(String, u32)> {
 #[test]
 fn a_lock_taken_twice_is_named_with_file_and_line() {
     let run = trainer("lock@1:1", &[]);
-    let found = look(&run, 1, "rank 1 waits for its own lock", |found| place(found, "gather_rows").is_some());
+    let found = look(&run, 1, "rank 1 waits for its own lock", |found| {
+        place(found, "gather_rows").is_some() && found.blocked_on.is_some()
+    });
     let (file, line) = place(&found, "gather_rows").unwrap();
     assert!(file.ends_with("src/trainer/inject/injection.rs") && line > 0, "{file}:{line}");
     assert_eq!(found.blocked_on.as_deref(), Some("a lock or a condition (futex)"));
@@ -121,8 +123,9 @@ fn a_fault_that_does_not_exist_is_refused() {
     run.end_with(2);
 }
 
-/// Rank 0 waits in a collective for rank 1, which is stopped, and is stopped itself until a slice of its wait is over: what rank 1 sends meanwhile
-/// arrives at the moment at which rank 0 sees that the slice has ended. That is an end, no failure.
+/// Rank 0 waits in a collective for rank 1, which is stopped, and is stopped itself until a slice of its wait
+/// is over: what rank 1 sends meanwhile arrives at the moment at which rank 0 sees that the slice has ended.
+/// That is an end, no failure.
 #[test]
 fn ranks_that_were_stopped_inside_a_collective_go_on() {
     let run = Run::start(&experiment(1_000_000_000, "", SMALL), &["--spawn", "2"]);

@@ -1,4 +1,5 @@
-//! The built-in trainer as a program: environments against Gymnasium, learning, groups of ranks, stopping, resuming.
+//! The built-in trainer as a program: environments against Gymnasium, learning, groups of ranks, stopping,
+//! resuming.
 //!
 //! Needs libtorch. Comparisons with Python packages need an interpreter that has them:
 //! `RANKDECK_TEST_PYTHON`, or python3.
@@ -7,20 +8,26 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::disallowed_macros,
     reason = "a test that fails should say so loudly"
 )]
 
+mod between;
 mod classic;
 mod distributed;
 mod equality;
+mod gpu;
 mod group;
 mod harness;
 #[cfg(feature = "inject")]
 mod inject;
 mod learning;
+mod leaving;
 mod off_policy;
 mod phases;
+mod policies;
 mod refusals;
 mod resuming;
+mod stopping;
 mod weights;
 mod workers;

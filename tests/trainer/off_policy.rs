@@ -60,17 +60,38 @@ fn runs_resume_bit_exactly_with_their_replay() {
     }
 }
 
-/// Without it, learning waits until every rank has a batch again; totals go on exactly.
+/// Without it, learning waits as at the start, for `learning_starts` steps; totals go on exactly.
 #[test]
 fn a_run_without_its_replay_fills_it_again() {
     let half = ended(&dqn(200, ""), &["--spawn", "2"]);
-    assert!(!half.file("checkpoints/replay-0.shard").exists());
+    assert!(!half.file("checkpoints/replay-0.20.shard").exists());
     let from = half.file("checkpoints/latest.ckpt");
     let resumed = ended(&dqn(400, ""), &["--spawn", "2", "--resume", from.to_str().unwrap()]);
     let (before, after) = (end(&half), end(&resumed));
     assert_eq!((before.header.env_step, after.header.env_step), (200, 400));
-    // 16 rows per rank and 5 steps per iteration: three iterations without an update, the fourth has 20.
-    assert_eq!(after.header.updates, before.header.updates + 20 - 3);
+    // 100 steps of 10 per iteration: nine of the 20 iterations have no update.
+    assert_eq!(after.header.updates, before.header.updates + 20 - 9);
+}
+
+/// A checkpoint and its shards belong together, whenever a run is killed: the ones before are kept until the
+/// next checkpoint is complete. A rank without its shard makes all begin empty.
+#[test]
+fn shards_are_those_of_their_checkpoint_and_missing_ones_are_missed_by_all() {
+    let run = ended(&dqn(200, "[checkpoint]\nreplay = true\nevery = 5"), &["--spawn", "2"]);
+    let mut shards: Vec<String> = std::fs::read_dir(run.file("checkpoints"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".shard") || name.contains("partial"))
+        .collect();
+    shards.sort();
+    assert_eq!(shards, ["replay-0.20.shard", "replay-1.20.shard"], "{}", run.logs());
+    std::fs::remove_file(run.file("checkpoints/replay-1.20.shard")).unwrap();
+    let from = run.file("checkpoints/latest.ckpt");
+    let more = dqn(300, "[checkpoint]\nreplay = true");
+    let resumed = ended(&more, &["--spawn", "2", "--resume", from.to_str().unwrap()]);
+    let (before, after) = (end(&run), end(&resumed));
+    assert_eq!(after.header.updates, before.header.updates + 10 - 9, "both ranks fill it again");
+    assert!(resumed.logs().contains("rank 1: replay begins empty"), "{}", resumed.logs());
 }
 
 #[test]

@@ -1,6 +1,8 @@
-//! PPG's phases train what they should: the auxiliary head only in the auxiliary phase, and the shared layers by the critic only when asked to.
+//! PPG's phases train what they should: the auxiliary head only in the auxiliary phase, and the shared layers
+//! by the critic only when asked to.
 
 use crate::equality::{apart, train};
+use crate::harness::{Run, totals};
 
 fn case(policy_iterations: u32, rest: &str) -> String {
     format!(
@@ -9,6 +11,7 @@ fn case(policy_iterations: u32, rest: &str) -> String {
     )
 }
 
+/// PPG-1, ADAM-2.
 #[test]
 fn the_auxiliary_head_learns_in_the_auxiliary_phase_only() {
     let head = |iterations: u64| {
@@ -16,8 +19,9 @@ fn the_auxiliary_head_learns_in_the_auxiliary_phase_only() {
         let find = |name: &str| ended.state.arrays.iter().find(|a| a.name == name).unwrap().values.clone();
         (find("model.aux_critic.weight"), find("model.critic.weight"), ended.updates)
     };
-    let (start, two, three) = (head(0), head(2), head(3));
+    let (start, two, three, five) = (head(0), head(2), head(3), head(5));
     assert_eq!(start.0, two.0, "nothing reaches it in the policy phase");
+    assert_eq!(three.0, five.0, "nor do the optimiser's moments move it there");
     assert_ne!(start.1, two.1);
     assert_ne!(two.0, three.0);
     // Two minibatches per iteration, and six epochs of two minibatches.
@@ -37,4 +41,20 @@ fn the_critic_reaches_shared_layers_only_when_asked_to() {
     };
     assert_eq!(apart(&shared("0", false), &shared("1000", false)).0, 0.0);
     assert!(apart(&shared("0", true), &shared("1000", true)).0 > 1e-5);
+}
+
+/// PPG-1: a run that is resumed within a phase has its auxiliary phases at the same iterations, and says that
+/// the first one knows less.
+#[test]
+fn a_resumed_run_keeps_its_phases() {
+    let experiment =
+        format!("[run]\nname = 'x'\ntotal_steps = {}\n{}[checkpoint]\nevery = 2\n", 5 * 4 * 32, case(4, ""));
+    let mut whole = Run::start(&experiment, &[]);
+    whole.end_with(0);
+    let from = whole.file("checkpoints/iter-2.ckpt");
+    let mut resumed = Run::start(&experiment, &["--resume", from.to_str().unwrap()]);
+    resumed.end_with(0);
+    let updates = |run: &Run| totals(&run.events()).last().unwrap().updates;
+    assert_eq!((updates(&whole), updates(&resumed)), (5 * 2 + 12, 5 * 2 + 12));
+    assert!(resumed.logs().contains("after iteration 4: on 2 of 4 rollouts"), "{}", resumed.logs());
 }

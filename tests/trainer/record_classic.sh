@@ -1,5 +1,6 @@
 #!/bin/sh
-# Records tests/data/classic.json anew. Needs a Python with Gymnasium 1.x: PYTHON=... tests/trainer/record_classic.sh
+# Records tests/data/classic.json anew. Needs a Python with Gymnasium 1.x: PYTHON=...
+# tests/trainer/record_classic.sh
 set -eu
 cd "$(dirname "$0")/../.."
 play() { "${PYTHON:-python3}" tests/trainer/gymnasium_classic.py "$@"; }

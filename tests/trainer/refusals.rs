@@ -1,4 +1,5 @@
-//! What cannot work ends every rank before training, with one clear error that names the key to change, and exit code 2.
+//! What cannot work ends every rank before training, with one clear error that names the key to change, and
+//! exit code 2.
 
 use crate::harness::{Run, totals};
 use rankdeck_proto::message::RankEvent;

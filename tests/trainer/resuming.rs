@@ -161,7 +161,8 @@ fn resume_4_a_restart_without_any_checkpoint_begins_afresh_and_a_first_start_doe
     assert!(start.logs().contains("latest.ckpt cannot be read"), "{}", start.logs());
 }
 
-/// With continuous actions and both normalisers: their moments and the environments' discounted returns are part of the checkpoint.
+/// With continuous actions and both normalisers: their moments and the environments' discounted returns are
+/// part of the checkpoint.
 #[test]
 fn checkpoint_3_normalised_continuous_training_resumes_bit_exactly() {
     let experiment = "[run]\nname = 'x'\nseed = 2\ntotal_steps = 3072\n[env]\nid = 'Pendulum-v1'\nnum_envs = 4\n\

@@ -1,4 +1,5 @@
-//! The weights beside each checkpoint are PyTorch's: loaded by real torch into CleanRL's networks, they give what ours give.
+//! The weights beside each checkpoint are PyTorch's: loaded by real torch into CleanRL's networks, they give
+//! what ours give.
 
 use crate::harness::{Run, python};
 use rankdeck_kernel::seeds::Seeds;
@@ -9,10 +10,12 @@ use rankdeck_trainer::policy::actor_critic::{Layout, Pass};
 use rankdeck_trainer::policy::distribution::Distribution;
 use rankdeck_trainer::safetensors;
 use rankdeck_types::experiment::{Network, Policy};
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use tch::{Device, Tensor};
 
-/// Builds the networks of ppo.py or ppo_continuous_action.py, loads the file strictly, prints values and scores of some observations.
+/// Builds the networks of ppo.py or ppo_continuous_action.py, loads the file strictly, prints values and
+/// scores of some observations.
 const PROGRAM: &str = "
 import json, struct, sys
 import torch
@@ -24,7 +27,7 @@ def load(path):
         header = json.loads(file.read(size))
         data = bytearray(file.read())
     return {name: torch.frombuffer(data, dtype=torch.float32, count=(e['data_offsets'][1] - e['data_offsets'][0]) // 4, offset=e['data_offsets'][0]).reshape(e['shape'])
-            for name, e in header.items()}
+            for name, e in header.items() if name != '__metadata__'}
 
 path, inputs, outputs, continuous = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == 'true'
 try:
@@ -109,7 +112,8 @@ fn pytorch_loads_the_weights_by_name() {
     }
 }
 
-/// The network of CleanRL's ppg_procgen.py, loaded strictly; prints the count of its parameters, then value, log-probabilities and auxiliary value of two images.
+/// The network of CleanRL's ppg_procgen.py, loaded strictly; prints the count of its parameters, then value,
+/// log-probabilities and auxiliary value of two images.
 const IMPALA: &str = "
 import json, struct, sys
 import torch
@@ -121,7 +125,7 @@ def load(path):
         header = json.loads(file.read(size))
         data = bytearray(file.read())
     return {name: torch.frombuffer(data, dtype=torch.float32, count=(e['data_offsets'][1] - e['data_offsets'][0]) // 4, offset=e['data_offsets'][0]).reshape(e['shape'])
-            for name, e in header.items()}
+            for name, e in header.items() if name != '__metadata__'}
 
 class Block(nn.Module):
     def __init__(self, channels):
@@ -165,7 +169,11 @@ fn pytorch_loads_an_impala_network_by_name() {
     let layout = Layout::new(&spec, &impala, true).unwrap();
     let policy = ActorCritic::new(layout, &Seeds::new(1), Device::Cpu).unwrap();
     let arrays = policy.all().arrays("").unwrap();
-    let bytes = safetensors::encode(arrays.iter().map(|array| (array.name.as_str(), array))).unwrap();
+    let bytes = {
+        let entries: Vec<_> =
+            arrays.iter().map(|array| (array.name.as_str(), safetensors::Entry::F32(array))).collect();
+        safetensors::encode(&entries, &BTreeMap::new()).unwrap()
+    };
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("impala.safetensors");
     std::fs::write(&path, bytes).unwrap();

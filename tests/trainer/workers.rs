@@ -1,4 +1,5 @@
-//! Python environments in whole runs: what a rank says when its worker fails, and that no worker is left whatever ends the rank.
+//! Python environments in whole runs: what a rank says when its worker fails, and that no worker is left
+//! whatever ends the rank.
 
 use crate::harness::{Run, counters, kill};
 use rankdeck_proto::message::{FinishReason, RankEvent};
@@ -73,6 +74,30 @@ fn python_2_an_exception_reaches_the_user_and_the_other_ranks_end_too() {
     let said = |(_, event): &(u32, RankEvent)| matches!(event, RankEvent::Error { message, .. } if message.contains("ValueError: the pole is on fire"));
     assert!(run.events().iter().any(said), "{:?}\n{}", run.events(), run.logs());
     assert!(run.logs().contains("env worker: Traceback"), "{}", run.logs());
+}
+
+/// The other ranks wait in a collective of the evaluation, whose timeout is shorter than that of the
+/// environment.
+#[test]
+fn an_evaluation_that_hangs_is_told_as_that_before_the_others_give_up() {
+    let Some(text) = experiment("faulty_env:Faulty-hang-v0", 100_000_000) else { return };
+    let text = format!("{text}[eval]\nevery = 1\nepisodes = 2\n[distributed]\ntimeout_s = 15\n");
+    let programs = repository("tests/programs");
+    let env = [("PYTHONPATH", programs.to_str().unwrap()), ("FAULTY_AFTER", "5"), ("FAULTY_RANK", "0")];
+    let mut run = Run::start_with(&text, &["--spawn", "2"], &env);
+    run.end_with(1);
+    let said = run.events().into_iter().find_map(|(rank, event)| match event {
+        RankEvent::Error { message, hint, .. } if rank == 0 => Some((message, hint)),
+        _ => None,
+    });
+    let (message, hint) = said.unwrap_or_else(|| panic!("rank 0 said nothing\n{}", run.logs()));
+    for part in
+        ["rank 0 cannot evaluate", "Faulty-hang-v0", "did not finish a step within 6s", "faulty_env.py"]
+    {
+        assert!(message.contains(part), "{part} in {message}");
+    }
+    assert!(hint.contains("env.worker_timeout_s") && hint.contains("distributed.timeout_s"), "{hint}");
+    assert!(!run.logs().contains("not finished within"), "no collective gave up: {}", run.logs());
 }
 
 #[test]

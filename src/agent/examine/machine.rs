@@ -6,6 +6,7 @@
 
 use crate::observe::gpu;
 use crate::proc;
+use rankdeck_proto::message::GpuSample;
 
 use super::program::nearest;
 use rankdeck_proto::examination::{
@@ -19,8 +20,13 @@ use std::path::{Path, PathBuf};
 /// The driver's version, and its GPUs.
 pub(super) fn gpus() -> (Option<String>, Vec<GpuFinding>) {
     let Some(nvml) = gpu::load() else { return (None, Vec::new()) };
-    let found = gpu::look(&nvml)
+    let all = gpu::look(&nvml);
+    let visible = gpu::visible(&all);
+    // Counted as the plan counts.
+    let place = |gpu: &GpuSample| visible.iter().position(|seen| *seen == Some(gpu.index));
+    let found = all
         .into_iter()
+        .filter_map(|gpu| Some(GpuSample { index: place(&gpu)? as u32, ..gpu }))
         .map(|gpu| GpuFinding {
             index: gpu.index,
             name: gpu.name,
@@ -193,10 +199,7 @@ pub(super) fn names() -> Names {
 
 /// The user's name, or number.
 pub(super) fn user() -> String {
-    let uid = crate::paths::own_uid();
-    let listed = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let own = listed.lines().find(|line| line.split(':').nth(2) == Some(&uid.to_string()));
-    own.and_then(|line| line.split(':').next()).map_or_else(|| uid.to_string(), str::to_owned)
+    proc::user_name(crate::paths::own_uid())
 }
 
 /// Release of the kernel.
@@ -238,6 +241,16 @@ fn kills_user_processes(folder: &Path) -> bool {
         text.lines().filter_map(value).collect::<Vec<_>>()
     });
     values.last().is_some_and(|value| ["yes", "true", "on", "1"].contains(&value.as_str()))
+}
+
+/// What only one machine, or one container with a network and processes of its own, says of itself.
+pub(super) fn identity() -> String {
+    let space = |kind: &str| {
+        std::fs::read_link(format!("/proc/self/ns/{kind}"))
+            .map(|link| link.display().to_string())
+            .unwrap_or_default()
+    };
+    format!("{} {} {}", proc::boot_id(), space("net"), space("pid"))
 }
 
 #[cfg(test)]

@@ -7,11 +7,14 @@
 //! (`cli::preflight`).
 
 mod code;
+mod environment;
+mod imports;
 mod machine;
 mod ports;
 mod probe;
 mod program;
 
+pub use imports::imports_of;
 pub(crate) use probe::probe;
 pub use program::{script_of, torch_version};
 
@@ -54,8 +57,13 @@ pub fn examine(question: &Question) -> Findings {
     let folder = workdir.clone();
     let program = bounded(program::PATIENCE * 2, move || {
         let found = program::look(&asked, &folder);
-        let code = code::look(&asked, &folder, found.as_ref().and_then(|found| found.script.as_deref()));
+        let script = found.program.as_ref().and_then(|program| program.script.as_deref());
+        let code = code::look(&asked, &folder, script);
         (found, code)
+    });
+    let env = question.environment.clone().map(|env| {
+        let (asked, folder) = (question.clone(), workdir.clone());
+        bounded(environment::PATIENCE * 2, move || environment::look(&asked, &env, &folder))
     });
     let gpus = bounded(DRIVER, machine::gpus);
     let disk = bounded(DISK, {
@@ -75,12 +83,16 @@ pub fn examine(question: &Question) -> Findings {
     if let Some(Ok(path)) = &libtorch {
         probe.libtorch = Some(path.clone());
     }
+    let gpu_check = match &libtorch {
+        Some(Ok(path)) if question.gpus => program::check_gpu(question, path.as_ref()),
+        _ => None,
+    };
     let libtorch_version = libtorch
         .as_ref()
         .and_then(|found| found.as_ref().ok())
         .and_then(|path| program::torch_version(path.as_ref()));
     let route = question.master.as_deref().map(|master| machine::route(master, question));
-    let (program, code) = program.wait().unwrap_or_default();
+    let (looked, code) = program.wait().unwrap_or_default();
     let (driver, gpus) = gpus.wait().unwrap_or_default();
     let disk = disk.wait().unwrap_or_else(|| Disk {
         path: workdir.display().to_string(),
@@ -105,9 +117,13 @@ pub fn examine(question: &Question) -> Findings {
         names: machine::names(),
         listened,
         reached,
-        program,
+        environment: env.and_then(Bounded::wait),
+        machine: machine::identity(),
+        setup: looked.setup,
+        program: looked.program,
         libtorch,
         libtorch_version,
+        gpu_check,
         session: machine::session(),
         code,
         answered: wall_time(),

@@ -5,6 +5,7 @@
 //! host. Listeners end when all have come, at the latest after the patience.
 
 use rankdeck_proto::examination::{Listened, Peer, Question, Reached};
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::thread::JoinHandle;
@@ -83,31 +84,59 @@ fn listen(bound: io::Result<TcpListener>, token: &str, expect: u32, deadline: In
     if listener.set_nonblocking(true).is_err() {
         return listened;
     }
+    let mut callers: VecDeque<Caller> = VecDeque::new();
     while listened.heard < expect && Instant::now() < deadline {
-        match listener.accept() {
-            Ok((stream, _)) => {
-                if answer(stream, token).unwrap_or(false) {
-                    listened.heard += 1;
-                }
+        for _ in 0..CALLERS {
+            let Ok((stream, _)) = listener.accept() else { break };
+            if stream.set_nonblocking(true).is_ok() {
+                callers.truncate(CALLERS - 1);
+                callers.push_front(Caller { stream, since: Instant::now(), said: Vec::new() });
             }
-            Err(_) => std::thread::sleep(Duration::from_millis(5)),
         }
+        callers.retain_mut(|caller| match caller.answer(token) {
+            Ok(true) => {
+                listened.heard += 1;
+                false
+            }
+            Ok(false) => caller.since.elapsed() < ATTEMPT,
+            Err(_) => false,
+        });
+        std::thread::sleep(Duration::from_millis(5));
     }
     listened
 }
 
-/// Answers a connection that knows the token with the token.
-fn answer(mut stream: TcpStream, token: &str) -> io::Result<bool> {
-    stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(Duration::from_millis(500)))?;
-    stream.set_write_timeout(Some(Duration::from_millis(500)))?;
-    let mut said = vec![0; token.len()];
-    stream.read_exact(&mut said)?;
-    if said != token.as_bytes() {
-        return Ok(false);
+/// Most callers that are listened to at a time; beyond them, the one that has waited longest goes.
+const CALLERS: usize = 64;
+
+/// Somebody who has connected and has not said the token yet. Nobody waits for anybody else.
+struct Caller {
+    stream: TcpStream,
+    since: Instant,
+    said: Vec<u8>,
+}
+
+impl Caller {
+    /// Answers with the token once the caller has said it: `true`.
+    ///
+    /// Errors: it said something else, or is gone.
+    fn answer(&mut self, token: &str) -> io::Result<bool> {
+        let mut bytes = [0; 256];
+        while self.said.len() < token.len() {
+            let room = (token.len() - self.said.len()).min(bytes.len());
+            match self.stream.read(&mut bytes[..room]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.said.extend(&bytes[..count]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        if self.said != token.as_bytes() {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        self.stream.write_all(token.as_bytes())?;
+        Ok(true)
     }
-    stream.write_all(token.as_bytes())?;
-    Ok(true)
 }
 
 fn call(peer: &Peer, deadline: Instant) -> Reached {
@@ -189,6 +218,43 @@ mod tests {
         assert_eq!((none, reached[0].error.as_ref()), (None, None));
         let (listened, _) = meeting.end();
         assert_eq!(listened.unwrap(), Listened { port: ports[1], error: None, heard: 1 });
+    }
+
+    #[test]
+    fn strangers_keep_no_host_waiting() {
+        let ports = vec![free_port()];
+        let host = Question {
+            listen: ports.clone(),
+            expect: 1,
+            token: "right".into(),
+            patience_ms: 30_000,
+            ..Question::default()
+        };
+        let meeting = begin(&host);
+        let connect = || loop {
+            // The listener may not have begun.
+            if let Ok(stream) = TcpStream::connect(("127.0.0.1", ports[0])) {
+                return stream;
+            }
+        };
+        let strangers: Vec<TcpStream> = (0..3 * CALLERS)
+            .map(|number| {
+                let mut stream = connect();
+                let _ = stream.write_all(&b"wrong"[..number % 6]);
+                stream
+            })
+            .collect();
+        let begun = Instant::now();
+        let peer = Peer { node: 0, address: "127.0.0.1".into(), ports, token: "right".into() };
+        let reached = call(&peer, Instant::now() + Duration::from_secs(30));
+        assert_eq!(reached.error, None);
+        assert_eq!(meeting.end().0.unwrap().heard, 1);
+        assert!(
+            begun.elapsed() < Duration::from_secs(20),
+            "one stranger after the other: {:?}",
+            begun.elapsed()
+        );
+        drop(strangers);
     }
 
     #[test]

@@ -6,75 +6,186 @@
 
 use crate::paths;
 use crate::supervise::groups;
-
-use rankdeck_proto::examination::{Program, Python, Question};
+use crate::supervise::libtorch;
+use crate::supervise::setup::{self, Container, Stage};
+use rankdeck_proto::examination::{Program, Question};
+use rankdeck_types::error::HintedError;
+use rankdeck_types::setup::Uv;
+use std::ffi::OsString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a prelude and an interpreter may take.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+/// How long loading CUDA may take: seconds from a cold disk.
+const GPU_PATIENCE: Duration = Duration::from_secs(30);
 /// Most output that is read.
 const MAX_OUTPUT: u64 = 1 << 20;
+/// Most lines and characters that are told of a set-up that fails.
+const MAX_LINES: usize = 4;
+const MAX_WORDS: usize = 400;
 
 /// Asks an interpreter without importing anything that costs time.
 const SCRIPT: &str = r#"
-import sys, os
-version = cuda = ""
+import json, os, sys
+version = cuda = None
 for folder in sys.path:
     path = os.path.join(folder or ".", "torch", "version.py")
     if os.path.isfile(path):
         for line in open(path):
-            if line.startswith("__version__"):
-                version = line.split("'")[1] if "'" in line else ""
+            if line.startswith("__version__") and "'" in line:
+                version = line.split("'")[1]
             if line.startswith("cuda") and "'" in line:
                 cuda = line.split("'")[1]
         break
-print("RANKDECK-PYTHON", sys.version.split()[0], version or "-", cuda or "-")
+import importlib.util
+def lacks(name):
+    try:
+        return importlib.util.find_spec(name) is None
+    except Exception:
+        return False
+if sys.argv[1:]:
+    sys.path.insert(0, sys.argv[1])
+print("RANKDECK-PYTHON", json.dumps({
+    "missing": [name for name in sys.argv[2:] if lacks(name)],
+    "executable": sys.executable or "", "prefix": sys.prefix, "version": sys.version.split()[0],
+    "torch": version, "cuda": cuda,
+}))
 "#;
 
-/// Looks for the program of a question; `None` for the built-in trainer.
-pub(super) fn look(question: &Question, workdir: &Path) -> Option<Program> {
-    let program = question.command.first()?;
-    let is_python =
-        Path::new(program).file_name().is_some_and(|name| name.to_string_lossy().starts_with("python"));
-    let folder = nearest(workdir);
-    let mut script = question.prelude.clone().unwrap_or_default();
-    script += "\nprintf 'RANKDECK-PROGRAM %s\\n' \"$(command -v \"$0\")\"";
-    if is_python {
-        script += "\nexec \"$0\" -c \"$1\"";
-    }
-    let mut command = Command::new("/bin/sh");
-    command.args(["-c", &script, program, SCRIPT]).envs(&question.env).current_dir(&folder);
+/// What the shell says once everything before the program has succeeded, and then where the program is.
+const READY: &str = "RANKDECK-READY";
+
+/// What was found of the program, and why what comes before it fails.
+#[derive(Debug, Default)]
+pub(super) struct Look {
+    /// `None` for the built-in trainer.
+    pub program: Option<Program>,
+    /// The last words of the shell that failed.
+    pub setup: Option<String>,
+}
+
+/// Tries what comes before the ranks of a question, and looks for their program.
+pub(super) fn look(question: &Question, workdir: &Path) -> Look {
+    let Some(program) = question.command.first() else {
+        let ready = !question.setup.is_empty();
+        return Look { setup: ready.then(|| attempt(question, workdir, &[]).err()).flatten(), program: None };
+    };
     let mut found = Program::default();
-    match run(&mut command, PATIENCE) {
-        Ok(said) => {
-            let after = |marker: &str| said.lines().find_map(|line| line.strip_prefix(marker)).map(str::trim);
-            found.path = after("RANKDECK-PROGRAM").filter(|path| !path.is_empty()).map(str::to_owned);
-            if found.path.is_none() {
-                found.error = Some(format!("`{program}` is not found in a shell without login"));
-            }
-            found.python = after("RANKDECK-PYTHON").and_then(python);
-            if is_python && found.path.is_some() && found.python.is_none() {
-                found.error = Some(format!("`{program}` does not run"));
-            }
-        }
-        Err(error) => found.error = Some(error),
-    }
     if let Some(script) = script_of(&question.command) {
         let script = if script.starts_with('~') { paths::expand(script) } else { workdir.join(script) };
         found.script_exists = script.is_file();
         found.script = Some(script.display().to_string());
     }
-    Some(found)
+    let is_python =
+        Path::new(program).file_name().is_some_and(|name| name.to_string_lossy().starts_with("python"));
+    let ask = if is_python { "exec \"$0\" -c \"$@\"" } else { "" };
+    let inner = format!("echo {READY}; printf 'RANKDECK-PROGRAM %s\\n' \"$(command -v \"$0\")\"; {ask}");
+    let (beside, imports) = wanted_packages(question, &found);
+    let mut words = vec![inner.as_str(), program, SCRIPT, &beside];
+    words.extend(imports.iter().map(String::as_str));
+    let said = match attempt(question, workdir, &words) {
+        Ok(said) => said,
+        Err(error) => return Look { program: Some(found), setup: Some(error) },
+    };
+    if is_made_later(question, workdir) {
+        found.later = Some("`uv sync` makes the environment at the launch".into());
+        return Look { program: Some(found), setup: None };
+    }
+    let after = |marker: &str| said.lines().find_map(|line| line.strip_prefix(marker)).map(str::trim);
+    found.path = after("RANKDECK-PROGRAM").filter(|path| !path.is_empty()).map(str::to_owned);
+    if found.path.is_none() {
+        found.error = Some(format!("`{program}` is not found in a shell without login"));
+    }
+    found.python = after("RANKDECK-PYTHON").and_then(|text| serde_json::from_str(text).ok());
+    if is_python && found.path.is_some() && found.python.is_none() {
+        found.error = Some(format!("`{program}` does not run"));
+    }
+    Look { program: Some(found), setup: None }
 }
 
-fn python(line: &str) -> Option<Python> {
-    let mut words = line.split_whitespace();
-    let known = |word: Option<&str>| word.filter(|word| *word != "-").map(str::to_owned);
-    Some(Python { version: words.next()?.to_owned(), torch: known(words.next()), cuda: known(words.next()) })
+/// The folder whose modules the script finds beside it, and the packages that it imports: as the console
+/// says, which has the code, or as the script here says.
+fn wanted_packages(question: &Question, found: &Program) -> (String, Vec<String>) {
+    let nowhere = "/nonexistent".to_owned();
+    if question.code.is_some() {
+        return (nowhere, question.imports.clone());
+    }
+    let script = found.script.as_ref().filter(|script| script.ends_with(".py")).map(Path::new);
+    let Some(script) = script else { return (nowhere, Vec::new()) };
+    let mut text = String::new();
+    let read = std::fs::File::open(script).map(|file| file.take(MAX_OUTPUT).read_to_string(&mut text));
+    let beside = script.parent().map_or(nowhere, |folder| folder.display().to_string());
+    match read {
+        Ok(Ok(_)) => (beside, super::imports_of(&text)),
+        _ => (beside, Vec::new()),
+    }
+}
+
+/// The environment is made from a project that is not here yet, or has none yet.
+fn is_made_later(question: &Question, workdir: &Path) -> bool {
+    let has_none = |project: &Path| !project.join(".venv/bin/activate").is_file();
+    match &question.setup.uv {
+        None | Some(Uv::Here(false)) => false,
+        Some(Uv::Here(true)) => question.code.is_some() || has_none(workdir),
+        Some(Uv::Folder(folder)) => has_none(&paths::expand_in(folder, workdir)),
+    }
+}
+
+/// Runs what comes before a rank, then `sh -c INNER...`; what that says. The environment is a rank's, as far
+/// as it is known before the launch; preludes may ask which rank they are for.
+///
+/// Errors: what comes before fails; the end of what it said.
+fn attempt(question: &Question, workdir: &Path, inner: &[&str]) -> Result<String, String> {
+    let mut setup = question.setup.clone();
+    let ready = format!("echo {READY}");
+    let mut words = vec!["sh", "-c"];
+    match inner.is_empty() {
+        true => words.push(&ready),
+        false => words.extend(inner),
+    }
+    if is_made_later(question, workdir) {
+        setup.uv = None;
+        words[2] = "PATH=\"$PATH:$HOME/.local/bin:$HOME/.cargo/bin\"; \
+                    command -v uv >/dev/null || { echo 'there is no `uv` on this host' >&2; exit 1; }; \
+                    echo RANKDECK-READY";
+    }
+    let folder = nearest(workdir);
+    let own =
+        question.env.keys().map(String::as_str).chain(question.variables.reveal().map(|(name, _)| name));
+    let variables = own.map(OsString::from).collect();
+    let container = Container { folders: vec![&folder], variables, ..Container::default() };
+    let stage = Stage { workdir: &folder, folder: &folder, container, look_only: true };
+    let argv = setup::command(&setup, &stage, words.iter().map(OsString::from).collect());
+    let mut command = Command::new(&argv[0]);
+    command.args(&argv[1..]).current_dir(&folder);
+    for (name, value) in [("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_WORLD_SIZE", "1")]
+    {
+        command.env(name, value);
+    }
+    command.envs(&question.env).envs(question.variables.reveal());
+    let said = run(&mut command, PATIENCE).map_err(|error| match question.setup.container().is_some() {
+        true => format!("{error}: is the image on this host?"),
+        false => error,
+    })?;
+    match said.output.lines().any(|line| line.trim() == READY) {
+        true => Ok(said.output),
+        false => Err(last_words(&said.errors)),
+    }
+}
+
+/// The end of what a shell says before it gives up, as one line.
+fn last_words(errors: &str) -> String {
+    let lines: Vec<&str> = errors.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let (own, others): (Vec<&str>, Vec<&str>) =
+        lines.into_iter().partition(|line| line.starts_with("rankdeck: what comes before"));
+    let shown = if others.is_empty() { &own } else { &others };
+    let from = shown.len().saturating_sub(MAX_LINES);
+    let text: String = shown[from..].join("; ").chars().take(MAX_WORDS).collect();
+    if text.is_empty() { "it ends without a word".to_owned() } else { text }
 }
 
 /// The script among an interpreter's arguments.
@@ -97,6 +208,53 @@ pub fn script_of(command: &[String]) -> Option<&str> {
     None
 }
 
+/// Has the built-in trainer load CUDA in a process of its own: what only fails when ranks start is a finding
+/// before. `None` where there is no trainer that knows the question.
+pub(super) fn check_gpu(question: &Question, libtorch: &Path) -> Option<Result<String, HintedError>> {
+    let trainer = libtorch::trainer()?;
+    let mut path = libtorch.join("lib").into_os_string();
+    let before = question.env.get("LD_LIBRARY_PATH").map(OsString::from);
+    if let Some(before) =
+        before.or_else(|| std::env::var_os("LD_LIBRARY_PATH")).filter(|path| !path.is_empty())
+    {
+        path.push(":");
+        path.push(before);
+    }
+    let mut command = Command::new(trainer);
+    command.arg("--check-gpu").envs(&question.env).env("LD_LIBRARY_PATH", path);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().ok()?;
+    let (mut out, mut errors) = (child.stdout.take()?, child.stderr.take()?);
+    let (sender, answer) = mpsc::channel();
+    let _ = std::thread::Builder::new().name("examine".into()).spawn(move || {
+        let mut text = String::new();
+        let _ = out.by_ref().take(MAX_OUTPUT).read_to_string(&mut text);
+        let _ = errors.by_ref().take(MAX_OUTPUT).read_to_string(&mut text);
+        let _ = sender.send(text);
+    });
+    let Ok(said) = answer.recv_timeout(GPU_PATIENCE) else {
+        // Where the driver does not let go of it, it ends when the driver does.
+        let _ = child.kill();
+        let text = format!("CUDA does not start within {} s", GPU_PATIENCE.as_secs());
+        return Some(Err(HintedError::new(text, "run `nvidia-smi` there")));
+    };
+    let part = |word: &str| said.lines().find_map(|line| Some(line.split_once(word)?.1.trim().to_owned()));
+    match child.wait().ok()?.code() {
+        Some(0) => Some(Ok(said.lines().last().unwrap_or_default().to_owned())),
+        // Arguments that it does not know end it, too.
+        _ if said.contains("unexpected argument") => None,
+        _ => Some(Err(HintedError::new(
+            part("error: ").unwrap_or_else(|| words(&said)),
+            part("hint: ").unwrap_or_else(|| "run `rankdeck-trainer --check-gpu` there".to_owned()),
+        ))),
+    }
+}
+
+/// The last line of what a program said.
+fn words(said: &str) -> String {
+    said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing").trim().to_owned()
+}
+
 /// Version of an unpacked libtorch: the wheel's `version.py`, or the archive's `build-version`.
 pub fn torch_version(folder: &Path) -> Option<String> {
     let wheel = std::fs::read_to_string(folder.join("version.py")).ok().and_then(|text| {
@@ -114,33 +272,58 @@ pub(super) fn nearest(path: &Path) -> PathBuf {
     path.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/")).to_owned()
 }
 
-/// Standard output of a command; everything of its process group is killed after `within`.
-pub(super) fn run(command: &mut Command, within: Duration) -> Result<String, String> {
+/// What a command said.
+pub(super) struct Said {
+    pub output: String,
+    errors: String,
+}
+
+/// Runs a command to its end; everything of its process group is killed after `within`.
+pub(super) fn run(command: &mut Command, within: Duration) -> Result<Said, String> {
     groups::set_apart(command);
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::null())
+        .stderr(Stdio::piped())
         .spawn()
         .map_err(|error| format!("cannot run {}: {error}", command.get_program().to_string_lossy()))?;
     let pid = child.id() as i32;
-    let output = child.stdout.take().ok_or("no pipe")?;
-    let (sender, answer) = mpsc::channel();
-    std::thread::spawn(move || {
-        let mut text = Vec::new();
-        let _ = output.take(MAX_OUTPUT).read_to_end(&mut text);
-        let _ = sender.send(String::from_utf8_lossy(&text).into_owned());
-    });
-    let said = answer.recv_timeout(within);
+    let (sender, answers) = mpsc::channel();
+    let output = child.stdout.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>);
+    let errors = child.stderr.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>);
+    for (index, pipe) in [output, errors].into_iter().enumerate() {
+        let (sender, pipe) = (sender.clone(), pipe.ok_or("no pipe")?);
+        std::thread::spawn(move || {
+            let mut text = Vec::new();
+            let _ = pipe.take(MAX_OUTPUT).read_to_end(&mut text);
+            let _ = sender.send((index, String::from_utf8_lossy(&text).into_owned()));
+        });
+    }
+    let deadline = Instant::now() + within;
+    let mut texts = [String::new(), String::new()];
+    let mut heard = 0;
+    while heard < texts.len() {
+        let Ok((index, text)) = answers.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+        else {
+            break;
+        };
+        texts[index] = text;
+        heard += 1;
+    }
     // SAFETY: kill takes integers; the child is not reaped yet, so the group (its own session) is still its.
     unsafe { libc::kill(-pid, libc::SIGKILL) };
     let _ = child.wait();
-    said.map_err(|_| format!("it gave no answer within {} s", within.as_secs()))
+    let [output, errors] = texts;
+    match heard {
+        2 => Ok(Said { output, errors }),
+        _ => Err(format!("it gave no answer within {} s", within.as_secs())),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rankdeck_types::setup::Setup;
 
     fn words(line: &str) -> Vec<String> {
         line.split_whitespace().map(str::to_owned).collect()
@@ -161,20 +344,66 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("train.py"), "").unwrap();
         let look = |command: &str, prelude: Option<&str>| {
-            let question = Question {
-                command: words(command),
-                prelude: prelude.map(str::to_owned),
-                ..Question::default()
-            };
-            look(&question, folder.path()).unwrap()
+            let setup = Setup { prelude: prelude.map(str::to_owned), ..Setup::default() };
+            let question = Question { command: words(command), setup, ..Question::default() };
+            super::look(&question, folder.path())
         };
-        let found = look("python3 train.py", Some("echo noise"));
+        let program = |command: &str, prelude| look(command, prelude).program.unwrap();
+        let found = program("python3 train.py", Some("echo noise"));
         assert!(found.error.is_none() && found.script_exists && found.python.is_some(), "{found:?}");
-        assert!(!look("python3 missing.py", None).script_exists);
-        assert!(look("no-such-program x", None).error.unwrap().contains("no-such-program"));
-        let hidden = look("python3 train.py", Some("PATH=/nonexistent"));
-        assert!(hidden.error.is_some(), "{hidden:?}");
-        assert!(look("python3 train.py", Some("exit 3")).error.is_some());
+        assert!(!program("python3 missing.py", None).script_exists);
+        assert!(program("no-such-program x", None).error.unwrap().contains("no-such-program"));
+        let failed = |prelude| look("python3 train.py", Some(prelude)).setup.unwrap();
+        assert!(failed("PATH=/nonexistent; nothing").contains("nothing"), "{}", failed("PATH=/x; nothing"));
+        assert!(failed("source /nope/activate").contains("/nope/activate"));
+        assert!(failed("exit 3").contains("status 3"));
+        // The prelude of the built-in trainer is tried, too.
+        let builtin = Question {
+            setup: Setup { prelude: Some("echo because >&2; false".into()), ..Setup::default() },
+            ..Question::default()
+        };
+        let looked = super::look(&builtin, folder.path());
+        assert!(looked.program.is_none() && looked.setup.unwrap() == "because");
+    }
+
+    #[test]
+    fn the_interpreter_that_ranks_get_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let venv = folder.path().canonicalize().unwrap().join("v e");
+        let made = Command::new("python3").args(["-m", "venv", "--without-pip"]).arg(&venv).status();
+        assert!(made.unwrap().success(), "python3 with venv is needed");
+        let question =
+            |setup: Setup| Question { command: words("python train.py"), setup, ..Question::default() };
+        let preludes = ["source 'v e/bin/activate'", "source \"$PWD/v e/bin/activate\"; export X=1"];
+        let mut setups: Vec<Setup> = preludes
+            .iter()
+            .map(|line| Setup { prelude: Some((*line).to_owned()), ..Setup::default() })
+            .collect();
+        setups.push(Setup { venv: Some("v e".into()), ..Setup::default() });
+        for setup in setups {
+            let looked = look(&question(setup.clone()), folder.path());
+            let python = looked.program.and_then(|program| program.python);
+            let prefix = python.map(|python| python.prefix).unwrap_or_default();
+            assert_eq!(prefix, venv.display().to_string(), "{setup:?} {:?}", looked.setup);
+        }
+    }
+
+    #[test]
+    fn an_environment_that_uv_will_make_is_no_mistake() {
+        let folder = tempfile::tempdir().unwrap();
+        let here = |code: Option<&str>| Question {
+            setup: Setup { uv: Some(Uv::Here(true)), ..Setup::default() },
+            code: code.map(str::to_owned),
+            ..Question::default()
+        };
+        assert!(is_made_later(&here(None), folder.path()));
+        std::fs::create_dir_all(folder.path().join(".venv/bin")).unwrap();
+        std::fs::write(folder.path().join(".venv/bin/activate"), "").unwrap();
+        assert!(!is_made_later(&here(None), folder.path()));
+        assert!(
+            is_made_later(&here(Some("hash")), folder.path()),
+            "pushed code has an environment of its own"
+        );
     }
 
     #[test]
@@ -185,7 +414,5 @@ mod tests {
         assert_eq!(torch_version(folder.path()).as_deref(), Some("2.11.0+cpu"));
         std::fs::write(folder.path().join("version.py"), "x = 1\n__version__ = '2.11.1'\n").unwrap();
         assert_eq!(torch_version(folder.path()).as_deref(), Some("2.11.1"));
-        assert_eq!(python("3.11.2 - -").unwrap().torch, None);
-        assert_eq!(python("3.11.2 2.11.0+cu130 13.0").unwrap().cuda.as_deref(), Some("13.0"));
     }
 }

@@ -8,12 +8,16 @@ use rankdeck_proto::folders::create_private;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The modules, as they are put on the host: only the first is loaded by every interpreter, the others with
-/// `torch.distributed`.
-const SOURCES: [(&str, &str); 3] = [
+/// The modules, as they are put on the host: only the first is loaded by every interpreter, the next three
+/// with `torch.distributed`, then one when an exception ends the program, and the last one by programs that
+/// want it.
+const SOURCES: [(&str, &str); 6] = [
     ("sitecustomize.py", include_str!("sitecustomize.py")),
     ("rankdeck_hook.py", include_str!("rankdeck_hook.py")),
     ("rankdeck_page.py", include_str!("rankdeck_page.py")),
+    ("rankdeck_weights.py", include_str!("rankdeck_weights.py")),
+    ("rankdeck_ending.py", include_str!("rankdeck_ending.py")),
+    ("rankdeck.py", crate::client::SOURCE),
 ];
 
 /// Variables that make PyTorch keep and write its Flight Recorder, under the names of all versions since 2.6;
@@ -39,3 +43,6 @@ pub fn install(generation_dir: &Path) -> io::Result<PathBuf> {
     }
     Ok(folder)
 }
+
+#[cfg(test)]
+mod tests;

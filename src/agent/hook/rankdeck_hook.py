@@ -9,7 +9,8 @@ import sys
 import rankdeck_page as pages
 from rankdeck_page import ANSWER, LEARN, REQUEST, TEARDOWN, words_of
 
-# Function: (number of the operation on the page, name of the parameter that says how much, name of the parameter that is its root).
+# Function: (number of the operation on the page, name of the parameter that says how much, name of the
+# parameter that is its root).
 _OPS = {
     "all_reduce": (1, "tensor", None),
     "broadcast": (2, "tensor", "src"),
@@ -28,15 +29,30 @@ _OPS = {
 }
 _DTYPES = {"uint8": (0, 1), "int64": (1, 8), "float32": (2, 4), "float64": (3, 8), "float16": (4, 2), "bfloat16": (5, 2), "int32": (6, 4), "bool": (7, 1)}
 
-# Point-to-point calls: some libraries give them numbers, and they are no collectives.
+# Point-to-point calls: some libraries give them numbers, and they are no collectives. Each pair of ranks has
+# a group of its own on the page, which both count, so that it shows who waits for whom.
 _PAIRS = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
+_PEER = {"send": "dst", "recv": "src", "isend": "dst", "irecv": "src"}
+_PAIR_OP = 10
+# Groups of the program come first: a page has room for 16.
+_PAIR_GROUPS = 10
 
 _TAGS = {name: words_of(name, 16) for name in _OPS}
+_PAIR_TAG = words_of("", 16)
+
+
+def _even(outputs, inputs):
+    """The number of elements and the first tensor of an exchange in equal parts; 0 where parts may differ."""
+    tensors = [*outputs, *inputs]
+    sizes = {tensor.numel() for tensor in tensors}
+    return (len(inputs) * sizes.pop(), tensors[0]) if len(sizes) == 1 else (0, None)
 
 
 class Hook:
-    def __init__(self, module):
-        self.module = module
+    def __init__(self, module, load):
+        """`load` imports a module that lies beside this one."""
+        self.module, self.load = module, load
+        self.watched = False
         self.torch_dir = os.path.dirname(os.path.dirname(os.path.abspath(module.__file__)))
         self.inside = False
         self.known = {}
@@ -45,6 +61,10 @@ class Hook:
         torch = sys.modules["torch"]
         self.dtypes = {getattr(torch, name): told for name, told in _DTYPES.items() if hasattr(torch, name)}
         self.theirs = {}
+        import threading
+
+        # Some of PyTorch's point-to-point calls are made of others: each thread counts the outermost.
+        self.pairing = threading.local()
 
     def group(self, given):
         """The page's entry of a process group, `None` where this rank is no member."""
@@ -97,12 +117,24 @@ class Hook:
                 return None
             return args[at] if at < len(args) else kwargs.get(parameters[at])
 
+        def exchanged(args, kwargs):
+            outputs, inputs = argument(args, kwargs, 0), argument(args, kwargs, 1)
+            if name == "all_to_all":
+                return _even(outputs, inputs)
+            splits = [argument(args, kwargs, parameters.index(split)) or [] for split in ("output_split_sizes", "input_split_sizes")]
+            return (0, None) if any(len(set(split)) > 1 for split in splits) else _even([outputs], [inputs])
+
         def begin(args, kwargs, frame):
             page = pages.page
             group = hook.group(argument(args, kwargs, at_group))
             count = size = dtype = 0
             tensors = argument(args, kwargs, at_amount)
-            if tensors is not None:
+            if op == 6:
+                count, tensor = exchanged(args, kwargs)
+                if count:
+                    dtype, width = hook.dtypes.get(tensor.dtype) or (8, tensor.element_size())
+                    size = count * width
+            elif tensors is not None:
                 for tensor in tensors if isinstance(tensors, (list, tuple)) else (tensors,):
                     dtype, width = hook.dtypes.get(tensor.dtype) or (8, tensor.element_size())
                     elements = tensor.numel()
@@ -153,17 +185,53 @@ class Hook:
 
         return wrapper
 
-    def wrap_pair(self, function):
+    def pair(self, name, peer):
+        """The page's entry of this rank and another one, `None` where there is no room for it."""
+        own, page = self.module.get_rank(), pages.page
+        text = "%d>%d" % ((own, peer) if name in ("send", "isend") else (peer, own))
+        if text not in page.groups and len(page.groups) >= _PAIR_GROUPS or len(text) > 16:
+            return None
+        return page.group(text, text, 2, None)
+
+    def wrap_pair(self, name, function):
         import functools
         import inspect
 
         parameters = list(inspect.signature(function).parameters)
         at = parameters.index("group") if "group" in parameters else -1
+        at_peer = parameters.index(_PEER[name]) if _PEER.get(name) in parameters else -1
+        in_group = "group_" + _PEER.get(name, "")
         hook = self
+
+        def enter(args, kwargs, frame, peer=None):
+            """The call as one of its pair; to be called with the lock."""
+            if name not in _PEER:
+                return None
+            if peer is None:
+                peer = (args[at_peer] if at_peer < len(args) else kwargs.get(parameters[at_peer])) if at_peer >= 0 else None
+            if peer is None and kwargs.get(in_group) is not None:
+                given = args[at] if at < len(args) else kwargs.get("group")
+                peer = hook.module.get_global_rank(given or hook.module._get_default_group(), kwargs[in_group])
+            if peer is None:
+                return None
+            while frame is not None and hook.is_theirs(frame.f_code.co_filename):
+                frame = frame.f_back
+            page = pages.page
+            pair = hook.pair(name, int(peer))
+            if pair is None:
+                return None
+            with page.lock:
+                entry = page._enter(pair, _PAIR_OP, _PAIR_TAG, 0, 0, 0, 0, frame, page.now())
+                if name in ("isend", "irecv"):
+                    page._leave(pair, entry, page.now())
+                    return None
+            return pair, entry
 
         @functools.wraps(function)
         def wrapper(*args, **kwargs):
             group = None
+            if getattr(hook.pairing, "inside", False):
+                return function(*args, **kwargs)
             if pages.page is not None and not hook.inside:
                 try:
                     given = (args[at] if at < len(args) else kwargs.get("group")) if at >= 0 else args[0][0].group
@@ -173,12 +241,27 @@ class Hook:
                         pages.page.open = (group, None)
                 except Exception:
                     group = None
+            token, result, finished = None, None, False
+            if group is not None:
+                try:
+                    token = enter(args, kwargs, sys._getframe(1))
+                except Exception:
+                    pass
+            hook.pairing.inside = name in _PEER
             try:
-                return function(*args, **kwargs)
+                result = function(*args, **kwargs)
+                finished = True
+                return result
             finally:
+                hook.pairing.inside = False
                 if group is not None:
                     try:
+                        if token is None and name == "recv" and type(result) is int:
+                            # From whom it came is known now.
+                            token = enter(args, kwargs, None, result)
                         with pages.page.lock:
+                            if token is not None and finished:
+                                pages.page._leave(*token, pages.page.now())
                             pages.page.open = None
                             pages.page.settle(group)
                     except Exception:
@@ -192,7 +275,7 @@ class Hook:
             function = getattr(module, name, None)
             if callable(function):
                 try:
-                    setattr(module, name, self.wrap_pair(function))
+                    setattr(module, name, self.wrap_pair(name, function))
                 except Exception:
                     pass
         for name in _OPS:
@@ -253,6 +336,9 @@ class Hook:
                     pass
 
             register_optimizer_step_post_hook(stepped)
+            if not self.watched and os.environ.get("RANKDECK_FINGERPRINTS") != "0":
+                self.watched = True
+                self.load("rankdeck_weights").watch(lambda: pages.page)
         except Exception:
             pass
         import atexit

@@ -1,4 +1,4 @@
-"""The status page of a Python rank, version 2 of src/proto/status_page.rs.
+"""The status page of a Python rank, version 3 of src/proto/status_page.rs.
 
 Owner: the rank's interpreter: `page` is the open one, and `None` before `init_process_group` and in children. Words are 64 bits wide, in the
 machine's order; the one at `_LOCK` is odd while others are being written.
@@ -6,19 +6,21 @@ machine's order; the one at `_LOCK` is odd while others are being written.
 
 import os
 
-_PAGE_BYTES = 16384
+_PAGE_BYTES = 20480
 _MASK = (1 << 64) - 1
 _PRIME = 0x100000001B3
 _RING, _RING_WORDS, _RING_START = 64, 15, 64
 _GROUPS, _GROUP_WORDS, _GROUPS_START = 16, 8, 1024
 _ITERATIONS, _ITERATION_WORDS, _ITERATIONS_START = 128, 5, 1152
 _SITES, _SITE_TEXT, _SITES_START = 32, 56, 1792
+_FINGERPRINTS, _FINGERPRINT_WORDS, _FINGERPRINTS_START = 64, 8, 2048
 _BODY, _LOCK = 9, 8
 RENDEZVOUS, LEARN, TEARDOWN = 1, 3, 7
 # In the head: who writes, and the counters of requests for a Flight Recorder dump and of answers.
 _WRITER, REQUEST, ANSWER = 5, 6, 7
 
 page = None
+_told = False
 
 
 def words_of(text, size):
@@ -39,7 +41,8 @@ class Page:
 
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.ftruncate(fd, _PAGE_BYTES)
+            # With its blocks: a store where a full disk has none would end the process (SIGBUS).
+            os.posix_fallocate(fd, 0, _PAGE_BYTES)
             self.map = mmap.mmap(fd, _PAGE_BYTES)
         finally:
             os.close(fd)
@@ -48,6 +51,8 @@ class Page:
         self.now = time.monotonic_ns
         self.ring_entry = struct.Struct("=15Q")
         self.group_entry = struct.Struct("=8Q")
+        self.fingerprint_entry = struct.Struct("=6Q2d")
+        self.fingerprints = 0
         self.lock = threading.Lock()
         self.entered = self.left = self.wait = self.updates = 0
         self.groups = {}
@@ -61,7 +66,7 @@ class Page:
         now = self.now()
         words[_BODY], words[_BODY + 1], words[_BODY + 3], words[_BODY + 13] = RENDEZVOUS, now, now, now
         words[_GROUPS_START:_GROUPS_START + 2] = memoryview(self.group_entry.pack(*words_of("world", 16), *[0] * 6)).cast("Q")[:2]
-        words[1], words[2], words[3], words[4], words[_WRITER] = 2, rank, generation, os.getpid(), 1
+        words[1], words[2], words[3], words[4], words[_WRITER] = 3, rank, generation, os.getpid(), 1
         words[0] = int.from_bytes(b"rankdeck", "little")
 
     def phase(self, phase):
@@ -175,6 +180,16 @@ class Page:
         if group[8] is not None:
             group[7] = group[8]() - group[1]
 
+    def fingerprint(self, step, optimizer, shapes, lanes, total, scale, finite):
+        """The weights of an optimiser after one of its steps."""
+        with self.lock:
+            at = (_FINGERPRINTS_START + self.fingerprints % _FINGERPRINTS * _FINGERPRINT_WORDS) * 8
+            self.fingerprints += 1
+            pairs = [lanes[lane] | lanes[lane + 1] << 32 for lane in range(0, 8, 2)]
+            self.words[_LOCK] |= 1
+            self.fingerprint_entry.pack_into(self.map, at, step + 1, optimizer | finite << 16 | shapes << 32, *pairs, total, scale)
+            self.words[_LOCK] += 1
+
     def step(self):
         """An optimiser step ends: the iteration of a script that tells nothing else."""
         with self.lock:
@@ -195,7 +210,7 @@ class Page:
 
 
 def open_page():
-    global page
+    global page, _told
     if page is not None:
         return
     try:
@@ -205,8 +220,20 @@ def open_page():
         page = Page(os.environ["RANKDECK_STATUS_PAGE"], int(os.environ["RANK"]), int(os.environ.get("RANKDECK_GENERATION", "0")))
         os.environ["RANKDECK_HOOK_PID"] = str(os.getpid())
         os.register_at_fork(after_in_child=_forget)
-    except Exception:
+    except Exception as error:
         page = None
+        if not _told:
+            _told = True
+            _tell("rankdeck: no status page: %s; the watch sees less of this rank\n" % error)
+
+
+def _tell(text):
+    import sys
+
+    try:
+        sys.stderr.write(text)
+    except Exception:
+        pass
 
 
 def _forget():

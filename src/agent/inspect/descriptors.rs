@@ -98,6 +98,16 @@ impl Target {
     }
 }
 
+/// The processes at the other end of a pipe or a unix socket.
+pub fn peers(pid: u32, fd: i32) -> Vec<u32> {
+    match target(pid, fd) {
+        Some(Target::Pipe { peers, .. } | Target::Unix { peers }) => {
+            peers.into_iter().map(|(pid, _, _)| pid).collect()
+        }
+        Some(Target::Inet { .. } | Target::File { .. } | Target::Other(_)) | None => Vec::new(),
+    }
+}
+
 /// What a descriptor of a process leads to; `None` when it is closed or not ours to see.
 pub fn target(pid: u32, fd: i32) -> Option<Target> {
     let link = fs::read_link(format!("/proc/{pid}/fd/{fd}")).ok()?;
@@ -118,6 +128,17 @@ pub fn target(pid: u32, fd: i32) -> Option<Target> {
         return Some(Target::File { mount: mount_of(pid, &name), path: name });
     }
     Some(Target::Other(name))
+}
+
+/// Path of the file that a descriptor leads to, as the process sees it.
+pub fn path(pid: u32, fd: i32) -> Option<String> {
+    let link = fs::read_link(format!("/proc/{pid}/fd/{fd}")).ok()?;
+    Some(link.to_string_lossy().into_owned()).filter(|name| name.starts_with('/'))
+}
+
+/// A process, other than `pid`, that has the socket of this inode.
+pub fn socket_owner(pid: u32, inode: u64) -> Option<u32> {
+    holders(&format!("socket:[{inode}]"), pid, |_| true).0.first().map(|(owner, ..)| *owner)
 }
 
 /// Inodes of all sockets of a process.
@@ -179,7 +200,7 @@ fn holders(name: &str, pid: u32, fits: impl Fn(&str) -> bool) -> (Vec<(u32, Stri
 
 /// Type and place of the mount that holds `path`, for file systems whose trouble is worth naming.
 pub fn mount_of(pid: u32, path: &str) -> Option<String> {
-    let text = fs::read_to_string(format!("/proc/{pid}/mountinfo")).ok()?;
+    let text = proc::text(format!("/proc/{pid}/mountinfo"))?;
     let mut best: Option<(usize, String)> = None;
     for line in text.lines() {
         let (left, right) = line.split_once(" - ")?;
@@ -215,7 +236,7 @@ mod tests {
             last_received_ms: 12_040,
             ..Default::default()
         };
-        let tcp = [Tcp { inode: 9, socket }];
+        let tcp = [Tcp { inode: 9, carried: 0, socket }];
         assert_eq!(Target::Inet { inode: 9 }.words(&tcp), "TCP 10.0.0.11:4711: nothing received for 12.0 s");
         assert_eq!(Target::Inet { inode: 8 }.words(&tcp), "a network socket");
     }

@@ -4,17 +4,22 @@
 
 use super::memory::{self, Mapping};
 use super::syscall::{self, Call, Kind};
-use super::{Shared, Subject, Venture, descriptors, python, ras, recorder, sockets, state_words};
+use super::{Shared, Subject, Venture, descriptors, obstacle, python, ras, recorder, sockets, state_words};
+use crate::observe::host_signals::clock_ms;
 use crate::observe::{cgroup_stat, host_signals};
 use crate::proc::{self, Ident, Stat};
 use rankdeck_proto::inspection::{
-    Child, Frame, GroupView, HOLDS_GIL, How, OsState, PythonView, Socket, ThreadStack,
+    Child, Frame, GroupView, HOLDS_GIL, How, Obstacle, OsState, PythonView, Socket, ThreadStack,
 };
+use rankdeck_proto::message::CollectiveCall;
 use rankdeck_proto::message::GpuSample;
 use rankdeck_proto::status_page::{Group, Reader, View, monotonic_ns, tag_text};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+/// Looks at the holder of the interpreter lock, and the time between them.
+const GIL_LOOKS: u32 = 4;
+const GIL_STEP: Duration = Duration::from_millis(25);
 /// CPU times are compared over this long.
 const WINDOW: Duration = Duration::from_millis(250);
 /// Most children listed.
@@ -24,6 +29,8 @@ const SOCKETS: usize = 32;
 /// Most threads listed of one process, and most native stacks.
 const THREADS: usize = 64;
 const NATIVE_STACKS: usize = 6;
+/// Most descriptors of a poll that are looked at.
+const POLLED: u64 = 16;
 /// Most children whose Python stacks are read.
 const CHILD_STACKS: usize = 4;
 
@@ -69,6 +76,7 @@ fn process(subject: &Subject, ident: Ident, stat: &Stat, shared: &Shared, deadli
             tracer: proc::tracer(pid),
             threads: stat.threads as u32,
             cpu_ms_moved: 0,
+            sleep_left_ms: None,
         };
         if groups.is_none() {
             found.notes.push("its cgroup cannot be read".into());
@@ -87,25 +95,28 @@ fn process(subject: &Subject, ident: Ident, stat: &Stat, shared: &Shared, deadli
     };
     let connections = connections(pid, &tcp);
     let blocked_on = call.as_ref().and_then(|call| syscall::in_words(pid, call, &tcp));
+    let obstacle = call.as_ref().and_then(|call| obstacle::of(pid, call, &tcp));
+    let beneath = obstacle_beneath(pid, obstacle.as_ref(), &tcp);
     shared.found(|found| {
         found.sockets = connections;
+        found.obstacle = beneath.or(obstacle);
         found.blocked_on = blocked_on;
         found.children = children(pid, &before);
     });
     shared.stage("its status page");
-    let page = Reader::open(&subject.page).ok().map(|reader| (reader.has_hook(), reader.view()));
-    if let Some((hooked, view)) = page.as_ref().filter(|(_, view)| view.rank == subject.rank.0) {
+    let page = Reader::open(&subject.page).and_then(|reader| reader.view());
+    if let Some(view) = page.as_ref().ok().filter(|view| view.rank == subject.rank.0) {
         let now = monotonic_ns();
-        let groups = if *hooked { hook_groups(view, now) } else { Vec::new() };
+        let groups = if view.by_hook { hook_groups(view, now) } else { Vec::new() };
         shared.found(|found| {
-            if *hooked {
+            if view.by_hook {
                 found.python = Some(PythonView { source: "hook".into(), groups, ..PythonView::default() });
             }
             let latest = view.sample(now).collective;
             if latest.entered > latest.left {
                 let words = format!(
                     "inside {} #{} ({}) for {} ms",
-                    latest.op, latest.entered, latest.tag, latest.age_ms
+                    latest.call.op, latest.entered, latest.call.tag, latest.age_ms
                 );
                 found.notes.push(words);
             }
@@ -113,7 +124,7 @@ fn process(subject: &Subject, ident: Ident, stat: &Stat, shared: &Shared, deadli
     }
     match Venture::begin(ident) {
         Some(venture) => {
-            memory_parts(pid, call.as_ref(), shared, deadline);
+            memory_parts(pid, call.as_ref(), &tcp, shared, deadline);
             drop(venture);
         }
         None => shared.found(|found| {
@@ -124,12 +135,12 @@ fn process(subject: &Subject, ident: Ident, stat: &Stat, shared: &Shared, deadli
     }
     shared.stage("the Flight Recorder");
     recorder::add(subject, shared, deadline);
-    if let Some(address) = &subject.ras {
+    if !subject.ras.is_empty() {
         shared.stage("NCCL's RAS");
-        let told = ras::ask(address, deadline);
+        let told = ras::ask_any(&subject.ras, deadline);
         shared.found(|found| match told {
             Ok(report) => found.ras = report.lines_about(subject.rank.0),
-            Err(error) => found.notes.push(format!("NCCL RAS at {address}: {error}")),
+            Err(error) => found.notes.push(format!("NCCL RAS at {error}")),
         });
     }
     // CPU times need two moments.
@@ -153,7 +164,6 @@ fn hook_groups(view: &View, now: u64) -> Vec<GroupView> {
     let age = |then: u64| now.saturating_sub(then) / 1_000_000;
     let one = |group: &Group| {
         let last = view.ring.iter().find(|call| call.seq == group.last).copied().unwrap_or_default();
-        let site = view.sites.iter().find(|(number, _)| *number == last.call_site);
         GroupView {
             name: tag_text(&group.name),
             ranks: Vec::new(),
@@ -161,10 +171,7 @@ fn hook_groups(view: &View, now: u64) -> Vec<GroupView> {
             enqueued: group.entered,
             completed: group.left,
             // The tag is PyTorch's own name of the function.
-            op: tag_text(&last.tag),
-            count: last.count,
-            dtype: last.dtype.name().into(),
-            call_site: site.map(|(_, name)| name.clone()).unwrap_or_default(),
+            call: CollectiveCall { op: tag_text(&last.tag), ..view.call(&last) },
             age_ms: age(if last.left_ns > 0 { last.left_ns } else { last.entered_ns.max(1) }),
             chain: group.chain,
         }
@@ -173,7 +180,7 @@ fn hook_groups(view: &View, now: u64) -> Vec<GroupView> {
 }
 
 /// What takes the process's memory lock.
-fn memory_parts(pid: u32, call: Option<&Call>, shared: &Shared, deadline: Instant) {
+fn memory_parts(pid: u32, call: Option<&Call>, tcp: &[sockets::Tcp], shared: &Shared, deadline: Instant) {
     shared.stage("its memory map");
     let mappings = match memory::code(pid) {
         Ok(mappings) => mappings,
@@ -182,8 +189,20 @@ fn memory_parts(pid: u32, call: Option<&Call>, shared: &Shared, deadline: Instan
             return;
         }
     };
+    let sleep_left_ms = call.and_then(|call| sleep_left_ms(pid, call));
+    let awaits = call.map(|call| awaits(pid, call)).unwrap_or_default();
+    shared.found(|found| (found.os.sleep_left_ms, found.awaits) = (sleep_left_ms, awaits));
     if let Some(path) = call.and_then(|call| path_argument(pid, call)) {
         shared.found(|found| found.blocked_on = Some(path));
+    }
+    shared.stage("what it is blocked on");
+    if let Some(named) = call.and_then(|call| obstacle::in_memory(pid, call, tcp)) {
+        let beneath = obstacle_beneath(pid, Some(&named), tcp);
+        shared.found(|found| {
+            // What was known without the memory lacks the name that was asked for.
+            let known = found.obstacle.take().filter(|known| !matches!(known, Obstacle::NameServer { .. }));
+            found.obstacle = known.or(beneath).or(Some(named));
+        });
     }
     let interpreter = python::is_interpreter(pid, &mappings);
     if interpreter {
@@ -192,6 +211,7 @@ fn memory_parts(pid: u32, call: Option<&Call>, shared: &Shared, deadline: Instan
             Ok((stacks, holder)) => shared.found(|found| {
                 if let Some(holder) = holder {
                     found.notes.push(format!("thread {holder} {HOLDS_GIL}"));
+                    found.computes_in_c = computes_in_c(pid, holder, &stacks);
                 }
                 found.threads.extend(stacks);
             }),
@@ -203,7 +223,7 @@ fn memory_parts(pid: u32, call: Option<&Call>, shared: &Shared, deadline: Instan
     shared.stage("its native stacks");
     native_stacks(pid, &mappings, if interpreter { 1 } else { NATIVE_STACKS }, shared, deadline);
     shared.stage("its kernel stack");
-    if let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/stack")) {
+    if let Some(text) = crate::proc::text(format!("/proc/{pid}/stack")) {
         let frames = kernel_frames(&text);
         if !frames.is_empty() {
             let stack =
@@ -275,6 +295,88 @@ fn child_stacks(pid: u32, shared: &Shared, deadline: Instant) {
             shared.found(|found| found.threads.extend(stacks));
         }
     }
+}
+
+/// The processes that a call waits for: a child, or those that hold the other ends of its descriptors.
+fn awaits(pid: u32, call: &Call) -> Vec<u32> {
+    let polled = || -> Option<Vec<i32>> {
+        let (name, _) = syscall::name(call.number?);
+        // struct pollfd: descriptor, events, returned events.
+        let count = matches!(name, "poll" | "ppoll").then_some(call.args[1].min(POLLED))?;
+        let bytes = memory::read(pid, call.args[0], count as usize * 8).ok()?;
+        Some(
+            bytes
+                .chunks_exact(8)
+                .filter_map(|one| Some(i32::from_ne_bytes(one.get(..4)?.try_into().ok()?)))
+                .collect(),
+        )
+    };
+    let fds = syscall::descriptor(call).map(|fd| vec![fd]).or_else(polled).unwrap_or_default();
+    let mut pids: Vec<u32> =
+        fds.iter().flat_map(|fd| descriptors::peers(pid, *fd)).chain(syscall::child(call)).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    pids.truncate(CHILDREN);
+    pids
+}
+
+/// Milliseconds until a thread that sleeps wakes by itself. A relative sleep counts in full: nothing tells
+/// how much of it has passed.
+fn sleep_left_ms(pid: u32, call: &Call) -> Option<u64> {
+    let (at, clock) = match call.number? {
+        libc::SYS_nanosleep => (call.args[0], None),
+        libc::SYS_clock_nanosleep => {
+            let absolute = call.args[1] & libc::TIMER_ABSTIME as u64 != 0;
+            (call.args[2], absolute.then_some(call.args[0] as libc::clockid_t))
+        }
+        _ => return None,
+    };
+    let bytes = memory::read(pid, at, 16).ok()?;
+    let word = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+    let until_ms = word(0)?.saturating_mul(1000).saturating_add(word(8)? / 1_000_000);
+    Some(until_ms.saturating_sub(clock.map_or(0, clock_ms)))
+}
+
+/// A process that this one waits for may itself be blocked on something that neither of them can change.
+fn obstacle_beneath(pid: u32, obstacle: Option<&Obstacle>, tcp: &[sockets::Tcp]) -> Option<Obstacle> {
+    let below = proc::descendants(pid);
+    let waited_for: Vec<u32> = match obstacle? {
+        Obstacle::Pipe { ends, .. } => ends.iter().map(|end| end.pid).collect(),
+        Obstacle::Child { process } => vec![process.pid],
+        _ => return None,
+    };
+    waited_for.into_iter().filter(|other| below.contains(other)).find_map(|other| {
+        let call = syscall::call(other, other)?;
+        let named = obstacle::of(other, &call, tcp).or_else(|| obstacle::in_memory(other, &call, tcp))?;
+        let outside = match &named {
+            Obstacle::FileLock { .. } | Obstacle::Fifo { .. } | Obstacle::NameServer { .. } => true,
+            Obstacle::Connection { owner, .. } => owner.as_ref().is_none_or(|owner| owner.pid != pid),
+            Obstacle::Pipe { .. } | Obstacle::Child { .. } => false,
+        };
+        outside.then_some(named)
+    })
+}
+
+/// The thread that holds the interpreter lock runs, and its innermost Python line has been the same for a
+/// while: it is in a call of C code that keeps the lock, such as a regular expression or a big power.
+fn computes_in_c(pid: u32, holder: u32, stacks: &[ThreadStack]) -> bool {
+    let place = |stacks: &[ThreadStack]| {
+        let stack = stacks.iter().find(|stack| stack.tid == holder)?;
+        let frame = stack.frames.first()?;
+        Some((frame.file.clone(), frame.line, stack.frames.len()))
+    };
+    let cpu = || {
+        let text = proc::text(format!("/proc/{pid}/task/{holder}/schedstat"))?;
+        text.split(' ').next()?.parse::<u64>().ok()
+    };
+    let (first, ran) = (place(stacks), cpu());
+    let held = |_: u32| {
+        std::thread::sleep(GIL_STEP);
+        // A thread that runs Python gives the lock away every few milliseconds when another one wants it, and
+        // its lines change.
+        python::stacks(pid).is_ok_and(|(now, owner)| owner == Some(holder) && place(&now) == first)
+    };
+    first.is_some() && (0..GIL_LOOKS).all(held) && cpu().zip(ran).is_some_and(|(now, before)| now > before)
 }
 
 /// The path that a call waits for, when it is one of its arguments.

@@ -21,7 +21,7 @@ pub struct Mapping {
 
 /// The executable file mappings of a process.
 pub fn code(pid: u32) -> io::Result<Vec<Mapping>> {
-    Ok(parse(&std::fs::read_to_string(format!("/proc/{pid}/maps"))?))
+    Ok(parse(&crate::proc::read(format!("/proc/{pid}/maps"))?))
 }
 
 fn parse(maps: &str) -> Vec<Mapping> {

@@ -6,6 +6,7 @@
 //! ```text
 //! look          the parts in their order
 //! syscall       what a thread waits for
+//! obstacle      what a thread is blocked on, where that has a name
 //! descriptors   which process is at the other end of a descriptor
 //! sockets       TCP_INFO and unix peers by netlink
 //! memory        maps and memory of another process
@@ -28,7 +29,9 @@ pub mod descriptors;
 mod look;
 pub mod memory;
 pub mod native;
+pub mod obstacle;
 pub mod python;
+mod question;
 pub mod ras;
 pub mod recorder;
 pub mod sockets;
@@ -70,8 +73,9 @@ pub struct Subject {
     pub last_line: Option<String>,
     /// Its GPU, as NVML saw it last.
     pub gpu: Option<GpuSample>,
-    /// Where NCCL's RAS subsystem of the run answers on this host.
-    pub ras: Option<String>,
+    /// Where NCCL's RAS subsystem answers in the ranks of this host: the others first, since this one may be
+    /// frozen.
+    pub ras: Vec<String>,
 }
 
 /// What a helper has found so far.
@@ -196,7 +200,7 @@ pub fn state_words(state: char) -> &'static str {
 
 /// Name of a thread.
 fn thread_name(pid: u32, tid: u32) -> String {
-    std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default().trim().to_owned()
+    crate::proc::text(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default().trim().to_owned()
 }
 
 #[cfg(test)]

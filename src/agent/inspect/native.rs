@@ -163,7 +163,7 @@ mod seize {
     /// state letter is polled instead.
     fn hold(pid: u32, tid: u32, patience: Duration) -> Result<Copy, String> {
         let state = || {
-            let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+            let text = crate::proc::text(format!("/proc/{pid}/task/{tid}/stat"))?;
             crate::proc::parse_stat(&text).map(|stat| stat.state)
         };
         if state() != Some('R') {

@@ -59,8 +59,8 @@ pub struct Member {
     pub rank: u32,
     /// Host.
     pub host: String,
-    /// Process.
-    pub pid: u32,
+    /// Process; -1 where NCCL does not know it.
+    pub pid: i64,
     /// State.
     pub status: Status,
     /// Launches by kind of collective.
@@ -91,8 +91,8 @@ pub struct Missing {
     pub rank: u32,
     /// Host.
     pub host: String,
-    /// Process.
-    pub pid: u32,
+    /// Process; -1 where NCCL does not know it.
+    pub pid: i64,
     /// How it is missing.
     pub status: MissingStatus,
 }
@@ -114,11 +114,32 @@ struct Document {
     communicators: Vec<Communicator>,
 }
 
+/// Asks the first of these that answers; each gets its share of the time. An error says why there is no
+/// report.
+pub fn ask_any(addresses: &[String], deadline: Instant) -> Result<Report, String> {
+    let mut why = "there is nobody to ask".to_owned();
+    for (asked, address) in addresses.iter().enumerate() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let share = left / (addresses.len() - asked).clamp(1, 2) as u32;
+        match ask(address, Instant::now() + share) {
+            Ok(report) => return Ok(report),
+            Err(error) => why = format!("{address}: {error}"),
+        }
+        if left.is_zero() {
+            break;
+        }
+    }
+    Err(why)
+}
+
 /// Asks for a report; an error says in words why there is none.
 pub fn ask(address: &str, deadline: Instant) -> Result<Report, String> {
     let mut talk = Talk::open(address, deadline)?;
     talk.say("SET FORMAT json")?;
     if talk.line()? == "OK" {
+        // Otherwise the rank that answers waits 5 s for those that do not, which is longer than a look lasts.
+        talk.say("TIMEOUT 1")?;
+        talk.line()?;
         talk.say("STATUS")?;
         return parse(&talk.rest()?);
     }

@@ -64,7 +64,8 @@ fn soon() -> Instant {
 
 #[test]
 fn json_is_asked_for_and_the_broken_one_of_2_28_is_read() {
-    let (address, thread) = server(vec![vec![("SET FORMAT json", "OK\n"), ("STATUS", MISSING)]]);
+    let (address, thread) =
+        server(vec![vec![("SET FORMAT json", "OK\n"), ("TIMEOUT 1", "OK\n"), ("STATUS", MISSING)]]);
     let report = ask(&address, soon()).unwrap();
     thread.join().unwrap();
     assert_eq!(report.version, "2.28.9");
@@ -140,4 +141,18 @@ fn a_monitor_stream_may_be_cut_anywhere() {
         assert_eq!(monitor.push(&[b'x'; 1000]), []);
     }
     assert!(monitor.ahead.len() <= LINE && monitor.dropped > 0);
+}
+
+/// NCCL gives -1 for a process that it does not know; a rank that does not answer is not the only one to ask.
+#[test]
+fn an_unknown_process_and_a_silent_rank_cost_no_report() {
+    let unknown = MISSING.replace("\"pid\": 11,", "\"pid\": -1,");
+    assert_eq!(parse(&unknown).unwrap().communicators[0].missing_ranks[0].pid, -1);
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let script = vec![vec![("SET FORMAT json", "OK\n"), ("TIMEOUT 1", "OK\n"), ("STATUS", MISSING)]];
+    let (address, thread) = server(script);
+    let deadline = Instant::now() + Duration::from_secs(4);
+    let report = ask_any(&[silent.local_addr().unwrap().to_string(), address], deadline).unwrap();
+    assert_eq!(report.version, "2.28.9");
+    thread.join().unwrap();
 }

@@ -8,6 +8,7 @@
 
 use super::{Shared, Subject};
 use rankdeck_proto::inspection::{GroupView, PythonView, RecentCall};
+use rankdeck_proto::message::CollectiveCall;
 use rankdeck_proto::status_page::Reader;
 use serde_json::Value;
 use std::io::Read;
@@ -26,9 +27,9 @@ pub(super) fn add(subject: &Subject, shared: &Shared, deadline: Instant) {
     if !reader.has_hook() {
         return;
     }
-    let request = reader.ask_hook();
+    let Ok(request) = reader.ask_hook() else { return };
     let until = (Instant::now() + ANSWER).min(deadline);
-    while reader.hook_answered() != request {
+    while reader.hook_answered().is_ok_and(|answered| answered != request) {
         if Instant::now() >= until {
             shared.found(|found| {
                 found.notes.push(
@@ -97,9 +98,8 @@ pub fn parse(text: &str) -> Result<PythonView, String> {
     let calls: Vec<RecentCall> = entries.iter().rev().take(RECENT).rev().map(call).collect();
     for group in &mut groups {
         group.size = group.ranks.len() as u32;
-        if let Some(last) = entries.iter().rev().map(call).find(|call| call.group == group.name) {
-            (group.op, group.count, group.dtype, group.call_site) =
-                (last.op, last.count, last.dtype, last.call_site);
+        if let Some(last) = entries.iter().rev().map(call).find(|call| call.call.group == group.name) {
+            group.call = last.call;
         }
     }
     groups.sort_by_key(|group| (group.name != "world", group.name.clone()));
@@ -117,16 +117,20 @@ fn call(entry: &Value) -> RecentCall {
         .sum();
     let retired = entry["retired"].as_bool().unwrap_or(false);
     let frame = &entry["frames"][0];
+    let site = match (frame["filename"].as_str(), number(&frame["line"])) {
+        (Some(file), line) => format!("{file}:{line}"),
+        _ => String::new(),
+    };
     RecentCall {
-        group: if group == "0" { "world".to_owned() } else { group.to_owned() },
         seq: number(&entry["collective_seq_id"]),
-        op: name.split_once(':').map_or(name, |(_, op)| op).to_owned(),
-        count,
-        dtype: entry["input_dtypes"][0].as_str().unwrap_or_default().to_lowercase(),
         state: if retired { "completed" } else { entry["state"].as_str().unwrap_or_default() }.to_owned(),
-        call_site: match (frame["filename"].as_str(), number(&frame["line"])) {
-            (Some(file), line) => format!("{file}:{line}"),
-            _ => String::new(),
+        call: CollectiveCall {
+            op: name.split_once(':').map_or(name, |(_, op)| op).to_owned(),
+            group: if group == "0" { "world".to_owned() } else { group.to_owned() },
+            count,
+            dtype: entry["input_dtypes"][0].as_str().unwrap_or_default().to_lowercase(),
+            site,
+            ..CollectiveCall::default()
         },
     }
 }
@@ -168,12 +172,12 @@ mod tests {
         let world = &view.groups[0];
         assert_eq!((world.name.as_str(), world.enqueued, world.completed), ("world", 11, 10));
         assert_eq!(
-            (world.op.as_str(), world.count, world.call_site.as_str()),
+            (world.call.op.as_str(), world.call.count, world.call.site.as_str()),
             ("all_reduce", 20, "train.py:7")
         );
         assert_eq!(view.groups[1].ranks, [0, 1]);
         let states: Vec<(u64, u64, &str)> =
-            view.recent.iter().map(|c| (c.seq, c.count, c.state.as_str())).collect();
+            view.recent.iter().map(|c| (c.seq, c.call.count, c.state.as_str())).collect();
         assert_eq!(states, [(10, 22, "completed"), (11, 20, "scheduled")]);
     }
 

@@ -24,6 +24,8 @@ const ANSWER_BYTES: usize = 16 << 20;
 pub struct Tcp {
     /// Inode of the socket.
     pub inode: u64,
+    /// Bytes that came in and bytes that the other end has acknowledged, since it began.
+    pub carried: u64,
     /// The rest.
     pub socket: Socket,
 }
@@ -145,9 +147,13 @@ fn parse_tcp(message: &[u8]) -> Option<Tcp> {
     let peer = SocketAddr::new(address(24)?, port(6)?);
     let info = attribute(message.get(72..)?, INET_DIAG_INFO).unwrap_or_default();
     let field = |at: usize| u32_at(info, at).unwrap_or(0);
+    let wide = |at: usize| {
+        info.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_ne_bytes)
+    };
     let byte = |at: usize| u32::from(info.get(at).copied().unwrap_or(0));
     Some(Tcp {
         inode: u64::from(u32_at(message, 68)?),
+        carried: wide(120).saturating_add(wide(128)),
         socket: Socket {
             peer: peer.to_string(),
             local: local.to_string(),
@@ -227,6 +233,8 @@ mod tests {
         };
         let (sender, receiver) = (of(&near), of(&far));
         assert_eq!(receiver.receive_queue, 96);
+        let carried = all.iter().find(|tcp| tcp.inode == inode(far.as_raw_fd())).unwrap().carried;
+        assert_eq!(carried, 96, "tcpi_bytes_received");
         assert_eq!(sender.peer, listener.local_addr().unwrap().to_string());
         assert_eq!((sender.state.as_str(), sender.retransmits), ("ESTABLISHED", 0));
         far.read_exact(&mut [0; 96]).unwrap();

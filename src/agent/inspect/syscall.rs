@@ -22,7 +22,7 @@ pub struct Call {
 
 /// The state of a thread, `None` when the kernel does not tell (gone, or another user's).
 pub fn call(pid: u32, tid: u32) -> Option<Call> {
-    parse(&std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?)
+    parse(&proc::text(format!("/proc/{pid}/task/{tid}/syscall"))?)
 }
 
 fn parse(text: &str) -> Option<Call> {
@@ -90,6 +90,8 @@ pub fn name(number: i64) -> (&'static str, Kind) {
         (libc::SYS_fallocate, "fallocate", Kind::Storage),
         (libc::SYS_getdents64, "getdents64", Kind::Storage),
         (libc::SYS_futex, "futex", Kind::Lock),
+        (libc::SYS_flock, "flock", Kind::Other),
+        (libc::SYS_fcntl, "fcntl", Kind::Other),
         (libc::SYS_ppoll, "ppoll", Kind::Poll),
         (libc::SYS_pselect6, "pselect6", Kind::Poll),
         (libc::SYS_epoll_pwait, "epoll_pwait", Kind::Poll),
@@ -144,6 +146,24 @@ pub fn in_short(call: &Call) -> Option<String> {
         }
         (name, _) => name.to_owned(),
     })
+}
+
+/// The descriptors that the call waits for, as far as its registers tell.
+pub fn descriptor(call: &Call) -> Option<i32> {
+    let (_, kind) = name(call.number?);
+    matches!(kind, Kind::Read | Kind::Write).then_some(call.args[0] as i32)
+}
+
+/// The child whose end the call waits for.
+pub fn child(call: &Call) -> Option<u32> {
+    let (name, kind) = name(call.number?);
+    // The first argument of waitid says what the second one is: 1 for a process, 3 for a descriptor of one.
+    let pid = match (kind, name) {
+        (Kind::Child, "waitid") if call.args[0] == u64::from(libc::P_PID) => call.args[1],
+        (Kind::Child, "wait4") => call.args[0],
+        _ => return None,
+    };
+    u32::try_from(pid as i32).ok().filter(|pid| *pid > 0)
 }
 
 /// What the call waits for, in words; `None` while the thread runs.

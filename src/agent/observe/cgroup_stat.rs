@@ -37,7 +37,7 @@ pub struct Mounts {
 impl Mounts {
     /// Reads them.
     pub fn read() -> Mounts {
-        Mounts::parse(&std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
+        Mounts::parse(&proc::text("/proc/self/mountinfo").unwrap_or_default())
     }
 
     fn parse(mountinfo: &str) -> Mounts {
@@ -123,6 +123,8 @@ impl Groups {
             periods,
             throttled,
             oom_kills: self.oom_kills(),
+            memory_stall_ms: self.memory_stall_ms(),
+            limit_hits: self.limit_hits(),
         }
     }
 
@@ -151,6 +153,26 @@ impl Groups {
                 _ => return (0, 0),
             }
         }
+    }
+
+    /// Milliseconds in which everything in it waited for memory.
+    fn memory_stall_ms(&self) -> u64 {
+        let stalled = || {
+            let text = proc::text(self.unified.as_ref()?.join("memory.pressure"))?;
+            let full = text.lines().find_map(|line| line.strip_prefix("full "))?;
+            full.split(' ').find_map(|word| word.strip_prefix("total=")?.trim().parse::<u64>().ok())
+        };
+        stalled().map_or(0, |microseconds| microseconds / 1000)
+    }
+
+    /// How often it had to give pages back at a limit.
+    fn limit_hits(&self) -> u64 {
+        let one = || proc::text(self.memory.as_ref()?.join("memory.failcnt"))?.trim().parse().ok();
+        let two = || {
+            let events = self.unified.as_ref()?.join("memory.events");
+            Some(value(&events, "high")?.saturating_add(value(&events, "max")?))
+        };
+        one().or_else(two).unwrap_or(0)
     }
 
     /// Processes ended by the out-of-memory killer.
@@ -212,7 +234,9 @@ mod tests {
         std::fs::write(top.path().join("a/cpu.stat"), "usage_usec 9\nnr_periods 75\nnr_throttled 74\n")
             .unwrap();
         std::fs::write(inner.join("cgroup.events"), "populated 1\nfrozen 1\n").unwrap();
-        std::fs::write(inner.join("memory.events"), "oom 3\noom_kill 2\n").unwrap();
+        std::fs::write(inner.join("memory.events"), "high 40\nmax 2\noom 3\noom_kill 2\n").unwrap();
+        let pressure = "some avg10=9.00 avg60=1.00 avg300=0.00 total=9000000\nfull avg10=8.00 avg60=1.00 avg300=0.00 total=7000999\n";
+        std::fs::write(inner.join("memory.pressure"), pressure).unwrap();
         let groups = Groups {
             path: "/a/b".into(),
             unified: Some(inner.clone()),
@@ -222,6 +246,7 @@ mod tests {
         };
         let sample = groups.sample();
         assert_eq!((sample.periods, sample.throttled, sample.frozen, sample.oom_kills), (75, 74, true, 2));
+        assert_eq!((sample.memory_stall_ms, sample.limit_hits), (7_000, 42));
         std::fs::write(top.path().join("a/b/cgroup.events"), "populated 1\nfrozen 0\n").unwrap();
         assert!(!groups.is_frozen());
     }

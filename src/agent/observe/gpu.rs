@@ -136,9 +136,31 @@ pub fn load() -> Option<Nvml> {
     Nvml::init().ok().or_else(|| Nvml::builder().lib_path(OsStr::new("libnvidia-ml.so.1")).init().ok())
 }
 
-/// GPUs that the driver shows, 0 without a driver.
+/// GPUs that programs see here, 0 without a driver.
 pub fn count() -> u32 {
-    load().and_then(|nvml| nvml.device_count().ok()).unwrap_or(0)
+    load().map_or(0, |nvml| visible(&look(&nvml)).len() as u32)
+}
+
+/// Indices of the GPUs that programs of this user see, in the order in which they count them: all, or those
+/// that `CUDA_VISIBLE_DEVICES` names. An instance of MIG has none.
+pub fn visible(all: &[GpuSample]) -> Vec<Option<u32>> {
+    match std::env::var("CUDA_VISIBLE_DEVICES") {
+        Ok(list) => listed(&list, all),
+        Err(_) => all.iter().map(|gpu| Some(gpu.index)).collect(),
+    }
+}
+
+/// As CUDA reads the list: an entry that is no GPU hides itself and all that follow.
+fn listed(list: &str, all: &[GpuSample]) -> Vec<Option<u32>> {
+    let index = |entry: &str| match entry.parse::<u32>() {
+        Ok(index) => all.iter().find(|gpu| gpu.index == index).map(|gpu| Some(gpu.index)),
+        Err(_) if entry.starts_with("MIG-") => Some(None),
+        Err(_) if entry.starts_with("GPU-") => {
+            all.iter().find(|gpu| gpu.uuid.starts_with(entry)).map(|gpu| Some(gpu.index))
+        }
+        Err(_) => None,
+    };
+    list.split(',').map(str::trim).map_while(index).collect()
 }
 
 /// Asks for everything once.
@@ -159,10 +181,12 @@ fn one(nvml: &Nvml, index: u32) -> Option<GpuSample> {
         };
         processes.push((pid, bytes));
     }
+    let shares = device.process_utilization_stats(None).unwrap_or_default();
     let reasons = device.current_throttle_reasons().unwrap_or(ThrottleReasons::NONE);
     Some(GpuSample {
         index,
         name: device.name().unwrap_or_default(),
+        uuid: device.uuid().unwrap_or_default(),
         utilization: device.utilization_rates().ok().map(|rates| rates.gpu),
         memory_used: memory.as_ref().map_or(0, |memory| memory.used),
         memory_total: memory.as_ref().map_or(0, |memory| memory.total),
@@ -177,8 +201,16 @@ fn one(nvml: &Nvml, index: u32) -> Option<GpuSample> {
             .map(|(_, name)| (*name).to_owned())
             .collect(),
         processes,
+        shares: latest_shares(shares.into_iter().map(|s| (s.pid, s.timestamp, s.sm_util)).collect()),
         ..GpuSample::default()
     })
+}
+
+/// The latest share of each process: (pid, time, percent).
+fn latest_shares(mut samples: Vec<(u32, u64, u32)>) -> Vec<(u32, u32)> {
+    samples.sort_unstable();
+    let latest: BTreeMap<u32, u32> = samples.into_iter().map(|(pid, _, percent)| (pid, percent)).collect();
+    latest.into_iter().collect()
 }
 
 #[derive(Debug, Default)]
@@ -285,6 +317,24 @@ mod tests {
         assert_eq!((lost.len(), lost[0].lost, lost[1].lost, lost[1].name.as_str()), (2, false, true, "fake"));
         let words = crate::inspect::gpu_words(&lost[1]);
         assert!(words.starts_with("GPU 1: the driver has lost it, Xid 79"), "{words}");
+    }
+
+    #[test]
+    fn a_list_of_visible_devices_is_read_as_cuda_reads_it() {
+        let gpu =
+            |index: u32| GpuSample { index, uuid: format!("GPU-{index}{index}ab"), ..GpuSample::default() };
+        let all = [gpu(0), gpu(1), gpu(2), gpu(3)];
+        let of = |list| listed(list, &all);
+        assert_eq!(of("2,3"), [Some(2), Some(3)]);
+        assert_eq!(of("GPU-33, 0"), [Some(3), Some(0)]);
+        assert_eq!(of("1,9,2"), [Some(1)]);
+        assert_eq!(of("MIG-5"), [None]);
+        assert!(of("").is_empty() && of("-1").is_empty());
+    }
+
+    #[test]
+    fn the_latest_share_of_a_process_counts() {
+        assert_eq!(latest_shares(vec![(7, 20, 4), (7, 10, 90), (8, 5, 1)]), [(7, 4), (8, 1)]);
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl HostWatch {
     fn link(&mut self) -> Option<LinkSample> {
         if self.looked.is_none_or(|at| at.elapsed() >= ROUTE_ROUND) {
             self.looked = Some(Instant::now());
-            // A road that is gone does not make the interface another one.
+            // A route that is gone does not make the interface another one.
             if let Some(name) = self.named.clone().or_else(|| interface_towards(&self.master)) {
                 self.link = Some(name);
             }
@@ -75,7 +75,8 @@ impl HostWatch {
     }
 }
 
-fn clock_ms(clock: libc::clockid_t) -> u64 {
+/// Milliseconds of a clock of this machine.
+pub fn clock_ms(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid timespec for the duration of the call.
     unsafe { libc::clock_gettime(clock, &mut time) };
@@ -103,7 +104,7 @@ fn interface_towards(master: &str) -> Option<String> {
     }
     let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(any).ok()?;
-    // Nothing is sent: the kernel only picks the road.
+    // Nothing is sent: the kernel only picks the route.
     socket.connect((address, 9)).ok()?;
     let own = socket.local_addr().ok()?.ip();
     addresses().into_iter().find(|(_, ip)| *ip == own).map(|(name, _)| name)
@@ -189,7 +190,7 @@ mod tests {
     fn the_interface_of_an_own_address_is_found() {
         let Some((name, ip)) = addresses().into_iter().find(|(_, ip)| ip.is_ipv4()) else { return };
         assert!(!name.is_empty());
-        // The road to an own address is the loopback's, but the address that packets carry is the
+        // The route to an own address is the loopback's, but the address that packets carry is the
         // interface's.
         assert_eq!(interface_towards(&ip.to_string()), Some(name));
     }

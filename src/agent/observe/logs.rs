@@ -4,17 +4,26 @@
 //! Owner: one thread. Ranks write to files, not to pipes, so that a rank never waits for its monitor.
 //! Invariants:
 //! - LOG-1: every line has its number in the rank's log of this generation, whether it was delivered or
-//!   dropped.
+//!   dropped; those that were not even read, because a rank writes faster than they are passed on, are
+//!   counted.
 //! - Memory per rank is bounded: one unfinished line, and the last [`LAST_LINES`].
-//! - LOG-3: a log file grows to at most [`FILE_BYTES`]; then its content moves to `rank<r>.log.1` and it
-//!   begins anew.
+//! - LOG-3: a log file grows to at most [`FILE_BYTES`] and what a rank writes in one round, however fast that
+//!   is; then its last [`FILE_BYTES`] move to `rank<r>.log.1` and it begins anew. A full disk changes nothing
+//!   of that.
 
+use super::line_times::{self, LineTimes};
+use rankdeck_proto::clock::wall_time;
+use rankdeck_proto::message::LinesRead;
 use rankdeck_types::ids::{Generation, Rank};
 use std::collections::VecDeque;
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 /// Longest line that is passed on, bytes; the rest of it is cut off.
@@ -23,11 +32,13 @@ pub const LINE_BYTES: usize = 4096;
 pub const LAST_LINES: usize = 20;
 /// Size at which a log file is moved away.
 const FILE_BYTES: u64 = 64 << 20;
-/// Read of one file in one round.
+/// Read of one file in one round; lines before that are only counted.
 const ROUND_BYTES: u64 = 4 << 20;
 /// Lines of one batch, and about the bytes of it.
 const BATCH_LINES: usize = 500;
 const BATCH_BYTES: usize = 96 << 10;
+/// Between two rounds while a rank writes more than is passed on: the file must not grow far over its bound.
+const RUSH_ROUND: Duration = Duration::from_millis(20);
 /// Between two rounds, and at most while nobody writes: every round takes a moment from the ranks' cores.
 const ROUND: Duration = Duration::from_millis(200);
 const CALM_ROUND: Duration = Duration::from_millis(500);
@@ -43,6 +54,8 @@ pub struct Batch {
     pub first: u64,
     /// The lines, without newline.
     pub lines: Vec<String>,
+    /// When they were read; empty: not known.
+    pub times: Vec<LinesRead>,
 }
 
 /// Cuts bytes into lines as a terminal would show them: a carriage return begins the line again, as progress
@@ -72,6 +85,12 @@ impl Splitter {
         }
     }
 
+    /// Forgets the unfinished line.
+    pub fn clear(&mut self) {
+        self.line.clear();
+        self.restart = false;
+    }
+
     /// The unfinished line, when there is one.
     pub fn finish(&mut self) -> Option<String> {
         (!self.line.is_empty()).then(|| self.take())
@@ -97,10 +116,10 @@ pub struct Logs {
 }
 
 impl Logs {
-    /// Starts the thread; `deliver` gets every batch.
-    pub fn start(deliver: impl FnMut(Batch) + Send + 'static) -> io::Result<Logs> {
+    /// Starts the thread; `deliver` gets every batch, `lost` counts the lines that are in none.
+    pub fn start(lost: Arc<AtomicU64>, deliver: impl FnMut(Batch) + Send + 'static) -> io::Result<Logs> {
         let (orders, inbox) = mpsc::channel();
-        std::thread::Builder::new().name("logs".into()).spawn(move || run(&inbox, deliver))?;
+        std::thread::Builder::new().name("logs".into()).spawn(move || run(&inbox, &lost, deliver))?;
         Ok(Logs { orders })
     }
 
@@ -115,14 +134,14 @@ impl Logs {
     }
 }
 
-fn run(inbox: &mpsc::Receiver<Order>, mut deliver: impl FnMut(Batch)) {
+fn run(inbox: &mpsc::Receiver<Order>, lost: &Arc<AtomicU64>, mut deliver: impl FnMut(Batch)) {
     let mut tails: Vec<Tail> = Vec::new();
     let mut pause = ROUND;
     loop {
         match inbox.recv_timeout(pause) {
             Ok(Order::Follow { rank, generation, path }) => {
                 tails.retain(|tail| tail.rank != rank && tail.generation == generation);
-                tails.push(Tail::new(rank, generation, path));
+                tails.push(Tail::new(rank, generation, path, lost.clone()));
             }
             Ok(Order::Finish { rank, answer }) => {
                 let tail = tails.iter_mut().find(|tail| tail.rank == rank);
@@ -131,11 +150,12 @@ fn run(inbox: &mpsc::Receiver<Order>, mut deliver: impl FnMut(Batch)) {
             Err(mpsc::RecvTimeoutError::Timeout) => {}
             Err(mpsc::RecvTimeoutError::Disconnected) => return,
         }
-        let mut grown = false;
-        for tail in tails.iter_mut() {
-            grown |= tail.round(&mut deliver);
-        }
-        pause = if grown { ROUND } else { CALM_ROUND };
+        let grown = tails.iter_mut().map(|tail| tail.round(&mut deliver)).max().unwrap_or(0);
+        pause = match grown {
+            0 => CALM_ROUND,
+            some if some < ROUND_BYTES => ROUND,
+            _ => RUSH_ROUND,
+        };
     }
 }
 
@@ -149,13 +169,19 @@ struct Tail {
     next: u64,
     last: VecDeque<String>,
     limit: u64,
+    lost: Arc<AtomicU64>,
+    times: LineTimes,
+    /// Bytes that were cut off the front of the file so far.
+    cut: u64,
 }
 
 impl Tail {
-    fn new(rank: Rank, generation: Generation, path: PathBuf) -> Tail {
+    fn new(rank: Rank, generation: Generation, path: PathBuf, lost: Arc<AtomicU64>) -> Tail {
         Tail {
             rank,
             generation,
+            times: LineTimes::new(&path),
+            cut: 0,
             path,
             file: None,
             offset: 0,
@@ -163,14 +189,14 @@ impl Tail {
             next: 0,
             last: VecDeque::new(),
             limit: FILE_BYTES,
+            lost,
         }
     }
 
-    /// Reads what is new; `false` when there was nothing.
-    fn round(&mut self, deliver: &mut impl FnMut(Batch)) -> bool {
-        let before = self.offset;
-        let _ = self.read(ROUND_BYTES, deliver);
-        let grown = self.offset != before;
+    /// Reads what is new; how many bytes that were.
+    fn round(&mut self, deliver: &mut impl FnMut(Batch)) -> u64 {
+        let grown = self.read(deliver).unwrap_or(0);
+        self.times.round(wall_ms());
         if self.offset >= self.limit {
             let _ = self.rotate(deliver);
         }
@@ -178,41 +204,74 @@ impl Tail {
     }
 
     fn finish(&mut self, deliver: &mut impl FnMut(Batch)) -> Vec<String> {
-        let _ = self.read(FILE_BYTES, deliver);
+        let _ = self.read(deliver);
         if let Some(line) = self.splitter.finish() {
             self.send(vec![line], deliver);
         }
+        self.times.finish();
         self.last.iter().cloned().collect()
     }
 
-    fn read(&mut self, most: u64, deliver: &mut impl FnMut(Batch)) -> io::Result<()> {
+    /// Takes in what is there now; of more than [`ROUND_BYTES`], the last.
+    fn read(&mut self, deliver: &mut impl FnMut(Batch)) -> io::Result<u64> {
         if self.file.is_none() {
             self.file = Some(OpenOptions::new().read(true).write(true).open(&self.path)?);
         }
-        let Some(file) = self.file.as_mut() else { return Ok(()) };
+        let Some(file) = self.file.as_ref() else { return Ok(0) };
         let length = file.metadata()?.len();
         if length < self.offset {
             // Somebody emptied it: what is there now is new.
+            self.cut += self.offset;
             self.offset = 0;
+            self.times.begins_at(self.cut);
         }
-        let mut left = most.min(length - self.offset);
-        if left == 0 {
-            return Ok(());
+        let begun = self.offset;
+        let mut chunk = vec![0; if length == begun { 0 } else { 1 << 16 }];
+        if length - begun > ROUND_BYTES {
+            self.skip(length - ROUND_BYTES, &mut chunk)?;
         }
-        file.seek(SeekFrom::Start(self.offset))?;
-        let mut chunk = vec![0; 1 << 16];
         let mut lines = Vec::new();
-        while left > 0 {
-            let Some(file) = self.file.as_mut() else { break };
-            let want = chunk.len().min(left as usize);
-            let read = file.read(&mut chunk[..want])?;
+        while self.offset < length {
+            let read = self.piece(length, self.offset, &mut chunk)?;
             if read == 0 {
                 break;
             }
-            left -= read as u64;
             self.offset += read as u64;
             self.splitter.push(&chunk[..read], |line| lines.push(line));
             self.send(std::mem::take(&mut lines), deliver);
+        }
+        if self.offset > begun {
+            self.times.read(self.cut + self.offset, wall_ms());
+        }
+        Ok(self.offset - begun)
+    }
+
+    fn piece(&self, end: u64, offset: u64, chunk: &mut [u8]) -> io::Result<usize> {
+        let Some(file) = self.file.as_ref() else { return Ok(0) };
+        let want = chunk.len().min((end - offset) as usize);
+        file.read_at(&mut chunk[..want], offset)
+    }
+
+    /// LOG-1. Counts the lines that end before `end`, and goes on behind the last of them. A line that is
+    /// longer than all that is cut short as every long line.
+    fn skip(&mut self, end: u64, chunk: &mut [u8]) -> io::Result<()> {
+        let (mut count, mut behind, mut at) = (0, self.offset, self.offset);
+        while at < end {
+            let read = self.piece(end, at, chunk)?;
+            if read == 0 {
+                break;
+            }
+            for (place, _) in chunk[..read].iter().enumerate().filter(|(_, byte)| **byte == b'\n') {
+                count += 1;
+                behind = at + place as u64 + 1;
+            }
+            at += read as u64;
+        }
+        if count > 0 {
+            self.splitter.clear();
+            self.offset = behind;
+            self.next += count;
+            self.lost.fetch_add(count, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -241,38 +300,80 @@ impl Tail {
         if !lines.is_empty() {
             let first = self.next;
             self.next += lines.len() as u64;
-            deliver(Batch { rank: self.rank, generation: self.generation, first, lines });
+            let times = vec![LinesRead { lines: lines.len() as u32, time_ms: wall_ms() }];
+            deliver(Batch { rank: self.rank, generation: self.generation, first, lines, times });
         }
     }
 
-    /// Copies the file away and empties it (LOG-3). The rank appends, so it goes on at the new begin; a line
-    /// written between the two steps is lost.
+    /// LOG-3. The rank appends, so it goes on wherever the file ends then.
     fn rotate(&mut self, deliver: &mut impl FnMut(Batch)) -> io::Result<()> {
         let mut old = self.path.clone().into_os_string();
         old.push(".1");
-        std::fs::copy(&self.path, &old)?;
-        self.read(u64::MAX, deliver)?;
-        if let Some(file) = &self.file {
-            file.set_len(0)?;
+        match self.copy_end(&old) {
+            Ok(from) => self.times.older_begins_at(self.cut + from),
+            // The disk is full: this one goes on filling it, the copy must not.
+            Err(_) => {
+                let _ = std::fs::remove_file(&old);
+            }
         }
-        self.offset = 0;
+        self.read(deliver)?;
+        let Some(file) = self.file.as_ref() else { return Ok(()) };
+        match cut_front(file, self.offset) {
+            Some(cut) => {
+                self.offset -= cut;
+                self.cut += cut;
+            }
+            None => {
+                file.set_len(0)?;
+                self.cut += self.offset;
+                self.offset = 0;
+            }
+        }
+        self.times.begins_at(self.cut);
         Ok(())
+    }
+
+    /// Copies the end of the file, and says from where on.
+    fn copy_end(&self, to: &OsStr) -> io::Result<u64> {
+        let mut from = File::open(&self.path)?;
+        let length = from.metadata()?.len();
+        let start = length.saturating_sub(self.limit);
+        from.seek(SeekFrom::Start(start))?;
+        let mut options = OpenOptions::new();
+        let mut copy = options.write(true).create(true).truncate(true).mode(0o600).open(to)?;
+        io::copy(&mut from.take(self.limit), &mut copy)?;
+        Ok(start)
     }
 }
 
-/// The last `most` lines of a finished log file and the number of the first of them.
-pub fn tail(path: &std::path::Path, most: usize) -> io::Result<(u64, Vec<String>)> {
+/// Cuts whole blocks off the front of a file, so that what is appended meanwhile stays; how many bytes.
+/// `None` where the file system cannot: there a line that is written while the file is emptied is lost.
+fn cut_front(file: &File, upto: u64) -> Option<u64> {
+    let block = file.metadata().ok()?.blksize().max(1);
+    let cut = upto / block * block;
+    if cut == 0 {
+        return None;
+    }
+    // SAFETY: fallocate takes a descriptor that `file` owns, and integers.
+    let done =
+        unsafe { libc::fallocate(file.as_raw_fd(), libc::FALLOC_FL_COLLAPSE_RANGE, 0, cut as libc::off_t) };
+    (done == 0).then_some(cut)
+}
+
+/// The last `most` lines of a finished log file, the number of the first of them, and when they were read.
+pub fn tail(path: &std::path::Path, most: usize) -> io::Result<(u64, Vec<String>, Vec<LinesRead>)> {
     let mut file = File::open(path)?;
+    let times = line_times::Times::of(path);
     let mut splitter = Splitter::default();
-    let mut kept: VecDeque<String> = VecDeque::new();
-    let mut count = 0;
-    let mut keep = |line: String| {
+    let mut kept: VecDeque<(String, u64)> = VecDeque::new();
+    let (mut count, mut offset) = (0, 0);
+    let mut keep = |line: String, end: u64| {
         count += 1;
         if kept.len() == most {
             kept.pop_front();
         }
         if most > 0 {
-            kept.push_back(line);
+            kept.push_back((line, end));
         }
     };
     let mut chunk = vec![0; 1 << 16];
@@ -281,78 +382,29 @@ pub fn tail(path: &std::path::Path, most: usize) -> io::Result<(u64, Vec<String>
         if read == 0 {
             break;
         }
-        splitter.push(&chunk[..read], &mut keep);
+        for part in chunk[..read].split_inclusive(|byte| *byte == b'\n') {
+            offset += part.len() as u64;
+            splitter.push(part, |line| keep(line, offset));
+        }
     }
     if let Some(line) = splitter.finish() {
-        keep(line);
+        keep(line, offset);
     }
-    Ok((count - kept.len() as u64, kept.into()))
+    let first = count - kept.len() as u64;
+    let mut read = Vec::new();
+    for (_, end) in &kept {
+        LinesRead::add(&mut read, times.of_newer(*end).unwrap_or(0));
+    }
+    if read.iter().all(|some| some.time_ms == 0) {
+        read.clear();
+    }
+    Ok((first, kept.into_iter().map(|(line, _)| line).collect(), read))
+}
+
+/// The wall clock, ms.
+fn wall_ms() -> u64 {
+    (wall_time() * 1000.0) as u64
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::Write;
-
-    fn split(parts: &[&[u8]]) -> Vec<String> {
-        let mut splitter = Splitter::default();
-        let mut lines = Vec::new();
-        for part in parts {
-            splitter.push(part, |line| lines.push(line));
-        }
-        lines.extend(splitter.finish());
-        lines
-    }
-
-    #[test]
-    fn lines_look_as_on_a_terminal() {
-        assert_eq!(split(&[b"a\nb", b"c\n\nd"]), ["a", "bc", "", "d"]);
-        assert_eq!(split(&[b"10%\r20%\r", b"30%\ndone\r\n"]), ["30%", "done"]);
-        assert_eq!(split(&[b"\xff\n"]), ["\u{fffd}"]);
-        let long = vec![b'x'; LINE_BYTES * 3];
-        assert_eq!(split(&[&long, b"\ny\n"]), [&"x".repeat(LINE_BYTES), "y"]);
-    }
-
-    #[test]
-    fn log_1_every_line_has_its_number() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("rank0.log");
-        let mut file = OpenOptions::new().append(true).create(true).open(&path).unwrap();
-        let mut tail = Tail::new(Rank(0), Generation(0), path.clone());
-        let mut batches = Vec::new();
-        for i in 0..1000 {
-            writeln!(file, "line {i}").unwrap();
-        }
-        tail.round(&mut |batch| batches.push(batch));
-        write!(file, "unfinished").unwrap();
-        let last = tail.finish(&mut |batch| batches.push(batch));
-        assert_eq!(
-            (last.len(), last[18].as_str(), last[19].as_str()),
-            (LAST_LINES, "line 999", "unfinished")
-        );
-        let mut next = 0;
-        for batch in &batches {
-            assert_eq!(batch.first, next);
-            next += batch.lines.len() as u64;
-        }
-        assert_eq!(next, 1001);
-        assert_eq!(super::tail(&path, 2).unwrap(), (999, vec!["line 999".into(), "unfinished".into()]));
-    }
-
-    #[test]
-    fn log_3_a_file_over_the_bound_begins_anew() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("rank0.log");
-        let mut file = OpenOptions::new().append(true).create(true).open(&path).unwrap();
-        let mut tail = Tail::new(Rank(0), Generation(0), path.clone());
-        tail.limit = 1000;
-        let mut lines = Vec::new();
-        for i in 0..500 {
-            writeln!(file, "line {i}").unwrap();
-            tail.round(&mut |batch| lines.extend(batch.lines));
-        }
-        assert_eq!(lines, (0..500).map(|i| format!("line {i}")).collect::<Vec<_>>());
-        assert!(std::fs::metadata(&path).unwrap().len() <= 1010);
-        assert!(folder.path().join("rank0.log.1").exists());
-    }
-}
+mod tests;

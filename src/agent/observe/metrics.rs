@@ -47,13 +47,21 @@ struct Gathered {
     env_step: Option<u64>,
     values: BTreeMap<String, (f64, u64)>,
     skipped: u64,
+    not_finite: BTreeMap<String, u64>,
 }
 
 impl Gathered {
     fn add(&mut self, name: &str, value: f64) {
         let (name, mean) = (chart(name), matches!(name, "return" | "episodic_return"));
-        if !value.is_finite() || (self.values.len() >= NAMES && !self.values.contains_key(&name)) {
+        let known = self.values.contains_key(&name) || self.not_finite.contains_key(&name);
+        if self.values.len() + self.not_finite.len() >= NAMES && !known {
             self.skipped += 1;
+            return;
+        }
+        if !value.is_finite() {
+            // What broke last is what counts: a number from before it would be told as the newest value.
+            self.skipped += self.values.remove(&name).map_or(0, |_| 1);
+            *self.not_finite.entry(name).or_default() += 1;
             return;
         }
         let entry = self.values.entry(name).or_insert((value, 0));
@@ -67,7 +75,7 @@ impl Gathered {
     }
 
     fn take(&mut self, source: &str, rank: Rank) -> Option<RecordEvent> {
-        if self.values.is_empty() {
+        if self.values.is_empty() && self.not_finite.is_empty() {
             return None;
         }
         let taken = std::mem::take(self);
@@ -78,6 +86,7 @@ impl Gathered {
             env_step: taken.env_step,
             values: taken.values.into_iter().map(|(name, (value, _))| (name, value)).collect(),
             skipped: taken.skipped,
+            not_finite: taken.not_finite,
         })
     }
 }
@@ -128,6 +137,9 @@ impl Picker {
     }
 }
 
+/// How long a script may write nothing before that is worth a word.
+pub const SILENCE: Duration = Duration::from_secs(30);
+
 /// Follows event files below a folder until dropped.
 #[derive(Debug)]
 pub struct Follower {
@@ -142,13 +154,23 @@ impl Drop for Follower {
 
 impl Follower {
     /// Starts the thread; files that are older than the launch are left alone. `tell` is called on it.
-    pub fn start(folder: PathBuf, tell: impl Fn(RecordEvent) + Send + 'static) -> std::io::Result<Follower> {
+    /// After `silence` without any file it says so, once.
+    pub fn start(
+        folder: PathBuf,
+        silence: Duration,
+        tell: impl Fn(RecordEvent) + Send + 'static,
+    ) -> std::io::Result<Follower> {
         let over = Arc::new(AtomicBool::new(false));
         let seen = over.clone();
+        let (begun, mut told) = (Instant::now(), false);
         let mut files = Files::new(folder, std::time::SystemTime::now() - Duration::from_secs(2));
         std::thread::Builder::new().name("event-files".into()).spawn(move || {
             while !seen.load(Ordering::Relaxed) {
                 files.look().into_iter().for_each(&tell);
+                if !told && begun.elapsed() >= silence {
+                    told = true;
+                    files.complaint().into_iter().for_each(&tell);
+                }
                 std::thread::sleep(EVERY);
             }
         })?;
@@ -208,6 +230,27 @@ impl Files {
     }
 }
 
+impl Files {
+    /// What to say when nothing has been found.
+    fn complaint(&self) -> Option<RecordEvent> {
+        if !self.read.is_empty() {
+            return None;
+        }
+        let folder = self.folder.display();
+        let what = match self.folder.is_dir() {
+            true => "no event file that is newer than the launch lies below",
+            false => "there is no folder",
+        };
+        Some(RecordEvent::Notice {
+            text: format!(
+                "metrics.tensorboard: {what} {folder}, {} s after the launch; a relative path begins where the ranks \
+                 run; only rank 0's host is looked at",
+                SILENCE.as_secs()
+            ),
+        })
+    }
+}
+
 /// Most records of one look.
 const STEPS: usize = 20;
 
@@ -264,6 +307,38 @@ mod tests {
     use super::*;
     use rankdeck_proto::tfrecord::{field_bytes, frame, varint};
     use std::io::Write;
+
+    #[test]
+    fn values_that_are_not_numbers_are_told_by_name_and_number() {
+        let mut gathered = Gathered::default();
+        for (name, value) in
+            [("loss", 0.5), ("loss", f64::NAN), ("kl", f64::INFINITY), ("kl", 0.25), ("loss", f64::NAN)]
+        {
+            gathered.add(name, value);
+        }
+        let Some(RecordEvent::Metrics { values, not_finite, .. }) = gathered.take("stdout", Rank(0)) else {
+            panic!("no record")
+        };
+        assert_eq!(values, BTreeMap::from([("kl".into(), 0.25)]), "a number is the newest of kl only");
+        assert_eq!(not_finite, BTreeMap::from([("loss".into(), 2), ("kl".into(), 1)]));
+    }
+
+    #[test]
+    fn a_folder_without_event_files_is_told_once_and_one_with_files_never() {
+        let folder = tempfile::tempdir().unwrap();
+        let (sender, told) = std::sync::mpsc::channel();
+        let start = |path: PathBuf, sender: std::sync::mpsc::Sender<RecordEvent>| {
+            Follower::start(path, Duration::ZERO, move |event| drop(sender.send(event))).unwrap()
+        };
+        let follower = start(folder.path().join("runs"), sender.clone());
+        let Ok(RecordEvent::Notice { text }) = told.recv_timeout(Duration::from_secs(60)) else { panic!() };
+        assert!(text.contains("there is no folder") && text.contains("/runs"), "{text}");
+        drop(follower);
+        std::fs::write(folder.path().join("events.out.tfevents.1"), "").unwrap();
+        let mut files = Files::new(folder.path().into(), std::time::SystemTime::UNIX_EPOCH);
+        files.look();
+        assert_eq!(files.complaint(), None);
+    }
 
     fn told(record: Option<RecordEvent>) -> (Option<u64>, Vec<(String, f64)>, u64) {
         match record {

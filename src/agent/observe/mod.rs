@@ -7,12 +7,14 @@
 //! host_signals   pressure, network interface, suspension
 //! gpu            NVML
 //! logs           tails the ranks' log files
+//! line_times     when the bytes of a log file were read
 //! metrics        values from the output and event files of programs that know nothing of rankdeck
 //! ```
 
 pub(crate) mod cgroup_stat;
 pub(crate) mod gpu;
 pub(crate) mod host_signals;
+pub(crate) mod line_times;
 pub(crate) mod logs;
 pub(crate) mod metrics;
 pub(crate) mod process_tree;

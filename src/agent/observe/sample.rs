@@ -27,6 +27,9 @@ use tokio::sync::watch;
 /// and storage traffic.
 const SLOW_ROUND: Duration = Duration::from_millis(500);
 
+/// A page that was written within so many milliseconds shows progress.
+const RECENT_MS: u64 = 1_500;
+
 /// One rank to look at.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Target {
@@ -125,6 +128,18 @@ fn is_calm(heartbeats: impl IntoIterator<Item = Option<u64>>, round: Duration) -
     ages.peek().is_some() && ages.all(|age| age.is_some_and(|age| u128::from(age) < round.as_millis()))
 }
 
+/// Every rank that lives has moved within [`RECENT_MS`], or waits in a collective for others.
+pub fn all_get_on(sample: &HostSample) -> bool {
+    let mut living = sample.ranks.iter().filter(|rank| !matches!(rank.state, 'X' | 'Z')).peekable();
+    living.peek().is_some()
+        && living.all(|rank| {
+            rank.page.as_ref().is_some_and(|page| {
+                let waits = page.collective.entered > page.collective.left && rank.state != 'T';
+                waits || page.heartbeat_age_ms < RECENT_MS
+            })
+        })
+}
+
 /// One rank's processes and its status page, once there is one.
 struct Watched {
     tree: ProcessTree,
@@ -191,10 +206,15 @@ impl Sampler {
             .entry(target.ident)
             .or_insert_with(|| Watched { tree: ProcessTree::of(target.ident), page: None });
         let seen = watched.tree.look(cache, thoroughly);
-        let gpu = gpus.iter().find(|gpu| Some(gpu.index) == target.gpu);
+        let gpu = gpu_of(gpus, &seen.pids, target.gpu);
         let gpu_memory = gpu.map(|gpu| {
             let ours = |(pid, _): &&(u32, u64)| seen.pids.contains(pid);
             gpu.processes.iter().filter(ours).map(|(_, bytes)| bytes).sum()
+        });
+        let gpu_share = gpu.and_then(|gpu| {
+            let others = gpu.processes.iter().any(|(pid, _)| !seen.pids.contains(pid));
+            let ours = gpu.shares.iter().filter(|(pid, _)| seen.pids.contains(pid));
+            (others && !gpu.shares.is_empty()).then(|| ours.map(|(_, percent)| percent).sum::<u32>().min(100))
         });
         let state = seen.main.as_ref().map_or('X', |main| main.state);
         RankSample {
@@ -205,12 +225,20 @@ impl Sampler {
             rss: seen.rss,
             children: seen.children,
             wchan: seen.wchan,
-            gpu: target.gpu,
+            gpu: gpu.map(|gpu| gpu.index).or(target.gpu),
             gpu_memory,
+            gpu_share,
             page: watched.page(target, matches!(state, 'X' | 'Z')),
             signals: seen.signals,
         }
     }
+}
+
+/// The GPU of a rank: the one on which its processes are. Before it uses one, and where the driver does not
+/// show processes (in containers), that of the plan, which a scheduler may have mapped to another.
+pub fn gpu_of<'a>(gpus: &'a [GpuSample], pids: &[u32], planned: Option<u32>) -> Option<&'a GpuSample> {
+    let used = |gpu: &&GpuSample| gpu.processes.iter().any(|(pid, _)| pids.contains(pid));
+    gpus.iter().find(used).or_else(|| gpus.iter().find(|gpu| Some(gpu.index) == planned))
 }
 
 impl Watched {
@@ -218,7 +246,11 @@ impl Watched {
         if self.page.is_none() {
             self.page = Reader::open(&target.page).ok();
         }
-        let view = self.page.as_ref()?.view();
+        let Ok(view) = self.page.as_ref()?.view() else {
+            // Cut or overwritten: what is there at the next round may be a page again.
+            self.page = None;
+            return None;
+        };
         let now_ns = monotonic_ns();
         (view.rank == target.rank.0)
             .then(|| if ended { view.last_words(now_ns) } else { view.sample(now_ns) })
@@ -236,6 +268,50 @@ mod tests {
         assert!(!calm(&[Some(0), Some(500)]), "one stands still");
         assert!(!calm(&[Some(0), None]), "one has no page");
         assert!(!calm(&[]), "nobody is there yet");
+    }
+
+    #[test]
+    fn ranks_get_on_when_each_moves_or_waits_for_others() {
+        let shown = |state: char, page: Option<PageSample>| RankSample {
+            rank: Rank(0),
+            pid: 1,
+            state,
+            cpu_percent: 0.0,
+            rss: 0,
+            children: 0,
+            wchan: String::new(),
+            gpu: None,
+            gpu_memory: None,
+            gpu_share: None,
+            page,
+            signals: Default::default(),
+        };
+        let rank = |age: u64, waits: bool, state: char| {
+            let mut page = PageSample { heartbeat_age_ms: age, ..PageSample::default() };
+            page.collective.entered = u64::from(waits);
+            shown(state, Some(page))
+        };
+        let all = |ranks: Vec<RankSample>| all_get_on(&HostSample { ranks, ..HostSample::default() });
+        assert!(all(vec![rank(100, false, 'R'), rank(60_000, true, 'S')]));
+        assert!(!all(vec![rank(100, false, 'R'), rank(60_000, false, 'S')]), "one hangs");
+        assert!(!all(vec![rank(60_000, true, 'T')]), "one is frozen");
+        assert!(all(vec![rank(100, false, 'R'), rank(60_000, false, 'Z')]), "one has ended");
+        assert!(!all(vec![shown('S', None)]), "one has no page");
+        assert!(!all(vec![]));
+    }
+
+    #[test]
+    fn a_rank_has_the_gpu_that_its_processes_use() {
+        let gpu = |index, pids: &[u32]| GpuSample {
+            index,
+            processes: pids.iter().map(|pid| (*pid, 1)).collect(),
+            ..GpuSample::default()
+        };
+        let gpus = [gpu(0, &[7]), gpu(2, &[40, 41])];
+        let of = |pid, planned| gpu_of(&gpus, &[pid], planned).map(|gpu| gpu.index);
+        assert_eq!(of(41, Some(0)), Some(2), "Slurm gave it another one than the plan");
+        assert_eq!(of(99, Some(0)), Some(0), "it uses none yet");
+        assert_eq!(of(99, None), None);
     }
 
     #[test]

@@ -4,35 +4,33 @@
 //! Owner: the main thread, on a single-threaded runtime. It never waits for a disk, a driver, a console or a
 //! rank: those have threads or tasks of their own and report through bounded channels.
 
-use crate::identity;
-use crate::manifest::{self, Manifest, ManifestRank};
-use crate::observe::gpu;
-use crate::paths::RunPaths;
+mod end;
+mod start;
+
+use crate::manifest::{Manifest, ManifestRank};
+use crate::observe::sample;
 use crate::proc::{self, Ident};
-use crate::serve::console::{ConsoleContext, Identity, Order};
+use crate::serve::console::Order;
 use crate::serve::consoles::Consoles;
-use crate::serve::daemon::Started;
-use crate::serve::events::{self, Said};
-use crate::serve::journal::{Journal, say};
+use crate::serve::events::Said;
+use crate::serve::journal::Journal;
+use crate::serve::log::say;
 use crate::serve::observers::{Observed, Observers};
+use crate::serve::port;
 use crate::serve::settings::Settings;
-use crate::serve::{sockets, spool};
-use crate::supervise::groups;
-use crate::supervise::guard;
-use crate::supervise::launch_prep::HostFacts;
+use crate::serve::slurm_step::SlurmStep;
 use crate::supervise::lifecycle::{self, Action, Lifecycle};
-use crate::supervise::supervisor::{self, Consequences, Duties, Outcome, Supervisor};
+use crate::supervise::supervisor::{Consequences, Outcome, Supervisor};
 use crate::timing::Timing;
-use rankdeck_proto::clock::wall_time;
-use rankdeck_proto::message::{ConsoleMessage, LaunchSpec, RecordEvent, StopMode};
+use end::EndSignals;
+use rankdeck_proto::message::{ConsoleMessage, Exit, LaunchSpec, Private, RecordEvent, StopMode};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::Rank;
 use std::cell::RefCell;
-use std::io;
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::time::Duration;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use std::time::{Duration, Instant};
+use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 
 /// Between two looks at the clock while something ends.
@@ -55,7 +53,12 @@ pub(crate) struct Agent {
     supervisor: Supervisor,
     observers: Observers,
     consoles: Consoles,
-    /// A signal has told the agent to end.
+    /// The Slurm step that it lives in.
+    step: Option<Rc<SlurmStep>>,
+    /// Until when the cause of that step's end is waited for.
+    cause_by: Option<Instant>,
+    asked_cause: bool,
+    /// A signal or the end of its step has told the agent to end.
     quitting: bool,
 }
 
@@ -67,107 +70,11 @@ pub(crate) struct Inputs {
     observed: Observed,
     said: mpsc::Receiver<Said>,
     orders: mpsc::Receiver<Order>,
-}
-
-fn failed(what: &str, error: io::Error) -> HintedError {
-    HintedError::new(format!("{what}: {error}"), "look at agent.log")
+    /// The end of its Slurm step was noticed.
+    step_over: bool,
 }
 
 impl Agent {
-    /// Takes over the node: ends what a former agent left, reads its records, and listens.
-    ///
-    /// Errors: something that an agent cannot work without.
-    pub async fn open(settings: Settings) -> Result<(Agent, Inputs), HintedError> {
-        groups::set_umask(0o077);
-        groups::become_subreaper().map_err(|error| failed("cannot become subreaper", error))?;
-        let own = proc::stat(std::process::id())
-            .ok_or_else(|| HintedError::new("cannot read /proc", "the agent needs a mounted /proc"))?;
-        let own = Ident { pid: own.pid, start: own.start };
-        let handled = |error| failed("cannot handle signals", error);
-        let children = signal(SignalKind::child()).map_err(handled)?;
-        let end_signals = EndSignals::new().map_err(handled)?;
-        let former = Manifest::load(&settings.paths.manifest());
-        let (lifecycle, spool) = recover(&settings).await?;
-        let thread = |error| failed("cannot start a thread", error);
-        let (timing, gpus) = (Timing::from_environment(), gpu::Gpus::start());
-        let duties = Duties {
-            run: settings.run.clone(),
-            facts: HostFacts {
-                paths: settings.paths.clone(),
-                workdir: settings.workdir.clone(),
-                events: settings.event_socket(),
-                agent: guard::agent_name(own),
-                umask: settings.umask,
-            },
-            agent: own,
-        };
-        let (supervisor, outcomes) =
-            Supervisor::new(duties, lifecycle.clone(), gpus.clone()).map_err(thread)?;
-        let (observers, observed) = Observers::new(timing, gpus).map_err(thread)?;
-        let mut agent = Agent {
-            timing,
-            own,
-            build: identity::build(),
-            started: former.map_or_else(wall_time, |manifest| manifest.started),
-            journal: Journal::new(lifecycle.clone(), spool.clone(), settings.paths.spool()),
-            supervisor,
-            observers,
-            consoles: Consoles::new(timing),
-            lifecycle,
-            quitting: false,
-            settings,
-        };
-        agent.tick_supervisor();
-        agent.observers.remember_logs(&agent.lifecycle.borrow(), &agent.settings.paths);
-        let (said, orders) = agent.listen(spool, &observed)?;
-        Ok((agent, Inputs { children, end_signals, outcomes, observed, said, orders }))
-    }
-
-    fn listen(
-        &self,
-        spool: spool::Spool,
-        observed: &Observed,
-    ) -> Result<(mpsc::Receiver<Said>, mpsc::Receiver<Order>), HintedError> {
-        let (said_in, said) = mpsc::channel(1024);
-        let (orders_in, orders) = mpsc::channel(64);
-        let connections = self.observers.events();
-        sockets::listen(self.settings.event_socket(), move |stream| {
-            events::admit(stream, &connections, &said_in);
-        })?;
-        let context = ConsoleContext {
-            identity: Rc::new(Identity {
-                run: self.settings.run.clone(),
-                host: self.settings.host.clone(),
-                node: self.settings.paths.node,
-                build: self.build.clone(),
-                run_dir: self.settings.paths.run_dir.display().to_string(),
-            }),
-            spool,
-            samples: observed.samples.clone(),
-            lifecycle: self.lifecycle.clone(),
-            lines: self.observers.lines(),
-            attached: self.consoles.attached(),
-            orders: orders_in,
-            reserved: Rc::default(),
-            bye: self.consoles.goodbye(),
-        };
-        self.consoles.listen(&self.settings, context)?;
-        let path = self.settings.paths.manifest();
-        manifest::write(&self.settings.paths, &self.manifest(true).bytes())
-            .map_err(|error| failed(&format!("cannot write {}", path.display()), error))?;
-        Ok((said, orders))
-    }
-
-    /// What the starter is told.
-    pub fn started(&self) -> Started {
-        Started {
-            socket: self.settings.console_socket().display().to_string(),
-            pid: self.own.pid,
-            build: self.build.clone(),
-            run_dir: self.settings.paths.run_dir.display().to_string(),
-        }
-    }
-
     /// Serves until the run is over and no console is attached.
     pub async fn serve(mut self, mut inputs: Inputs) -> ExitCode {
         let socket = self.settings.console_socket();
@@ -197,9 +104,15 @@ impl Agent {
     async fn wait(&mut self, inputs: &mut Inputs, ticked: tokio::time::Instant) -> bool {
         let calm = self.lifecycle.borrow().is_calm();
         let pause = if calm { CALM_TICK } else { TICK };
+        // Killed once: its end is not waited for again.
+        let step = self.step.clone().filter(|_| !inputs.step_over);
         tokio::select! {
             _ = inputs.children.recv() => self.reap(),
             () = inputs.end_signals.recv() => self.quit(),
+            () = over(step) => {
+                inputs.step_over = true;
+                self.leave_step();
+            }
             Some(outcome) = inputs.outcomes.recv() => {
                 // A rank's last lines and values come before its end.
                 while let Ok(batch) = inputs.observed.lines.try_recv() {
@@ -211,12 +124,15 @@ impl Agent {
                 self.on_outcome(outcome);
             }
             Some(order) = inputs.orders.recv() => self.obey(order),
-            Some(Said { rank, generation, event }) = inputs.said.recv() => {
-                self.journal.record_of(generation, RecordEvent::Rank { rank, said: event });
+            Some(Said { generation, event }) = inputs.said.recv() => {
+                self.journal.record_of(generation, event);
             }
             Some(event) = inputs.observed.metrics.recv() => self.journal.record(event),
             Some(batch) = inputs.observed.lines.recv() => self.observers.read(&batch),
             Ok(()) = inputs.observed.samples.changed() => {
+                if self.lifecycle.borrow().is_stopping() && sample::all_get_on(&inputs.observed.samples.borrow().1) {
+                    self.lifecycle.borrow_mut().progressed(self.supervisor.now());
+                }
                 self.observers.turn();
                 return calm;
             }
@@ -229,6 +145,12 @@ impl Agent {
     }
 
     fn on_outcome(&mut self, outcome: Outcome) {
+        if matches!(outcome, Outcome::JobEnd(_)) {
+            self.cause_by = None;
+        }
+        if let Outcome::ExitInfo(Rank(0), _) = &outcome {
+            self.name_stranger();
+        }
         if let Outcome::ExitInfo(rank, _) = &outcome
             && let Some(event) = self.observers.last_metrics(*rank)
         {
@@ -237,6 +159,29 @@ impl Agent {
         }
         let consequences = self.supervisor.on_outcome(outcome);
         self.settle(consequences);
+    }
+
+    /// Rank 0 has ended: was somebody else in its place? Said before its end is recorded.
+    fn name_stranger(&self) {
+        let port = {
+            let lifecycle = self.lifecycle.borrow();
+            let failed = |life: &lifecycle::RankLife| {
+                life.rank == Rank(0) && life.exit.as_ref().is_some_and(|exit| *exit != Exit::Code { code: 0 })
+            };
+            lifecycle
+                .ranks()
+                .iter()
+                .find(|life| failed(life))
+                .and(lifecycle.spec())
+                .map(|spec| spec.master_port)
+        };
+        if let Some(uid) = port.and_then(port::stranger_on) {
+            let port = port.unwrap_or_default();
+            self.journal.notice(format!(
+                "user {uid} listens on port {port}, where rank 0 was to; a restart takes another port, and \
+                 `launch.master_port` names one"
+            ));
+        }
     }
 
     fn reap(&mut self) {
@@ -258,7 +203,7 @@ impl Agent {
     fn obey(&mut self, order: Order) {
         let now = self.supervisor.now();
         let refused = match &order.message {
-            ConsoleMessage::Launch { spec } => self.launch(spec.clone()),
+            ConsoleMessage::Launch { spec, private } => self.launch(spec.clone(), private.clone()),
             ConsoleMessage::Stop { mode, grace_ms } => {
                 let actions = self.lifecycle.borrow_mut().stop(*mode, *grace_ms, "console", now);
                 self.perform(actions);
@@ -272,6 +217,12 @@ impl Agent {
                 self.consoles.detached = true;
                 Ok(())
             }
+            ConsoleMessage::Ended { generation, ending } => {
+                if *generation == self.lifecycle.borrow().generation() {
+                    self.journal.record(RecordEvent::Ended { ending: ending.clone() });
+                }
+                Ok(())
+            }
             ConsoleMessage::Close => {
                 self.consoles.closed = true;
                 Ok(())
@@ -283,7 +234,7 @@ impl Agent {
         }
     }
 
-    fn launch(&mut self, spec: Box<LaunchSpec>) -> Result<(), HintedError> {
+    fn launch(&mut self, spec: Box<LaunchSpec>, private: Private) -> Result<(), HintedError> {
         let Settings { run, paths, .. } = &self.settings;
         if spec.plan.run != *run || spec.node_rank != paths.node {
             return Err(HintedError::new(
@@ -304,7 +255,7 @@ impl Agent {
             if let Some(text) = self.observers.begin(&spec, ranks, paths, &self.settings.workdir) {
                 self.journal.notice(text);
             }
-            self.supervisor.prepare(spec);
+            self.supervisor.prepare(spec, private);
         }
         self.perform(actions);
         Ok(())
@@ -332,21 +283,6 @@ impl Agent {
         self.observers.aim(&self.lifecycle.borrow(), &self.settings.paths);
     }
 
-    fn quit(&mut self) {
-        self.quitting = true;
-        let now = self.supervisor.now();
-        let actions = {
-            let mut lifecycle = self.lifecycle.borrow_mut();
-            let grace = lifecycle.spec().map_or(0, lifecycle::grace_ms);
-            if lifecycle.is_quiet() {
-                Vec::new()
-            } else {
-                lifecycle.stop(StopMode::Terminate, grace, "signal", now)
-            }
-        };
-        self.perform(actions);
-    }
-
     /// Looks at the clock and at the surroundings; `Some(reason)` when the agent is to end.
     fn tick(&mut self) -> Option<String> {
         self.tick_supervisor();
@@ -354,6 +290,7 @@ impl Agent {
             self.journal.record(event);
         }
         self.journal.check_disk();
+        self.follow_sockets();
         let attended = self.consoles.look_on();
         let (now, unattended) = (self.supervisor.now(), self.timing.unattended.as_millis() as u64);
         let mut actions = self.lifecycle.borrow_mut().tick(now, attended, unattended);
@@ -364,10 +301,23 @@ impl Agent {
         self.perform(actions);
         let lifecycle = self.lifecycle.borrow();
         let reason = self.consoles.reason_to_end(&lifecycle);
-        if self.quitting && (lifecycle.is_quiet() || lifecycle.has_survivors()) {
+        let cause_is_awaited = self.cause_by.is_some_and(|by| Instant::now() < by);
+        if self.quitting && !cause_is_awaited && (lifecycle.is_quiet() || lifecycle.has_survivors()) {
             return Some("the agent was told to end".into());
         }
         reason
+    }
+
+    /// Sockets that had to move: consoles find them by the manifest, the next ranks by their environment.
+    fn follow_sockets(&mut self) {
+        let events = self.settings.event_socket();
+        if self.supervisor.events_are_at(&events) {
+            return;
+        }
+        let folder = events.parent().unwrap_or(&events).display().to_string();
+        self.journal.notice(format!("the folder of the sockets was taken away; they are in {folder} now"));
+        self.supervisor.move_sockets(events, self.settings.note());
+        self.journal.save_manifest(self.manifest(true).bytes());
     }
 
     fn manifest(&self, serving: bool) -> Manifest {
@@ -398,72 +348,12 @@ impl Agent {
             ranks: lifecycle.ranks().iter().filter_map(rank).collect(),
         }
     }
-
-    async fn end(self, reason: String) -> ExitCode {
-        self.consoles.end(reason).await;
-        let verified = self.lifecycle.borrow().is_quiet();
-        let unused = self.lifecycle.borrow().spec().is_none();
-        self.journal.save_manifest(self.manifest(false).bytes());
-        if !self.journal.flush() {
-            say("not everything could be written to disk");
-        }
-        let _ = std::fs::remove_file(self.settings.console_socket());
-        let _ = std::fs::remove_file(self.settings.event_socket());
-        if unused {
-            forget(&self.settings.paths);
-        }
-        say("ended");
-        self.supervisor.end(verified);
-        if verified { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-    }
 }
 
-/// The state that a former agent of this node has left, after what it had started is ended.
-async fn recover(settings: &Settings) -> Result<(Rc<RefCell<Lifecycle>>, spool::Spool), HintedError> {
-    let survivors = supervisor::end_former(&settings.run, &settings.paths).await;
-    let mut lifecycle = Lifecycle::default();
-    let spool = spool::Spool::open(&settings.paths, |record| lifecycle.replay(record))
-        .map_err(|error| failed(&format!("cannot open {}", settings.paths.spool().display()), error))?;
-    for event in lifecycle.close_former(survivors) {
-        spool.append(lifecycle.generation(), event);
-    }
-    Ok((Rc::new(RefCell::new(lifecycle)), spool))
-}
-
-/// Removes the traces of a run that never began: a folder with records of it stays.
-fn forget(paths: &RunPaths) {
-    if std::fs::metadata(paths.spool()).is_ok_and(|data| data.len() > 0) {
-        return;
-    }
-    for file in [paths.manifest(), paths.spool(), paths.agent_log(), paths.launcher()] {
-        let _ = std::fs::remove_file(file);
-    }
-    // Both only succeed when nothing else is inside.
-    let _ = std::fs::remove_dir(paths.node_dir());
-    let _ = std::fs::remove_dir(&paths.run_dir);
-}
-
-/// The signals that tell an agent to end. SIGHUP is handled rather than ignored, because ranks would inherit
-/// that.
-struct EndSignals {
-    terminate: Signal,
-    interrupt: Signal,
-    _hangup: Signal,
-}
-
-impl EndSignals {
-    fn new() -> io::Result<EndSignals> {
-        Ok(EndSignals {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            _hangup: signal(SignalKind::hangup())?,
-        })
-    }
-
-    async fn recv(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
+/// Returns when a Slurm step is over; never without one.
+async fn over(step: Option<Rc<SlurmStep>>) {
+    match step {
+        Some(step) => step.over().await,
+        None => std::future::pending().await,
     }
 }

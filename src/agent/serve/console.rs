@@ -7,6 +7,7 @@
 //!   write that takes [`WRITE_PATIENCE`] ends the connection.
 //! - Only this user's processes are served.
 
+use crate::observe::logs::Batch;
 use crate::observe::sample::Numbered;
 use crate::paths::own_uid;
 use crate::serve::line_store::LineStore;
@@ -15,6 +16,7 @@ use crate::supervise::lifecycle::Lifecycle;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::frame::{Decoder, FrameError, encode_into, encode_sample_into};
 use rankdeck_proto::message::{AgentMessage, ConsoleMessage, LaunchSpec, PROTOCOL};
+use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{NodeRank, RunId};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -124,7 +126,7 @@ pub async fn serve(stream: UnixStream, id: u64, context: ConsoleContext) {
                 context.identity.host
             );
             let hint = "use the rankdeck version that launched the run".to_owned();
-            let _ = send(&wire, &AgentMessage::Refused { error, hint }).await;
+            let _ = send(&wire, &AgentMessage::Refused(HintedError { error, hint })).await;
             let _ = send(&wire, &AgentMessage::Bye { reason: "protocol".into() }).await;
             return;
         }
@@ -178,10 +180,10 @@ async fn hear(
                     *registration.context.reserved.borrow_mut() = Some(found);
                     AgentMessage::PortReserved { request, port }
                 }
-                Err(error) => AgentMessage::Refused {
+                Err(error) => AgentMessage::Refused(HintedError {
                     error: format!("no free TCP port on {}: {error}", registration.context.identity.host),
                     hint: "set `launch.master_port` to a port that is free".into(),
-                },
+                }),
             },
             ConsoleMessage::Attach { .. } | ConsoleMessage::Unknown => continue,
             message => {
@@ -267,7 +269,8 @@ async fn talk(
             moved |= !lines.is_empty();
         }
         if let Some(batch) = queue.pop() {
-            let message = AgentMessage::Log { rank: batch.rank, first: batch.first, lines: batch.lines };
+            let Batch { rank, first, lines, times, .. } = batch;
+            let message = AgentMessage::Log { rank, first, lines, times };
             frame(&mut burst, &message)?;
             moved = true;
         }

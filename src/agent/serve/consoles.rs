@@ -64,7 +64,7 @@ impl Consoles {
     /// Errors: the socket cannot be made.
     pub fn listen(&self, settings: &Settings, context: ConsoleContext) -> Result<(), HintedError> {
         let mut next_id = 0;
-        sockets::listen(settings.console_socket(), move |stream| {
+        sockets::listen(settings, Settings::console_socket, move |stream| {
             next_id += 1;
             tokio::task::spawn_local(console::serve(stream, next_id, context.clone()));
         })
@@ -122,8 +122,7 @@ impl Consoles {
     /// Tells a console why its order cannot be carried out.
     pub fn refuse(order: &Order, error: HintedError) {
         // A console that does not even take its answers will learn from the snapshot.
-        let HintedError { error, hint } = error;
-        let _ = order.answers.try_send(AgentMessage::Refused { error, hint });
+        let _ = order.answers.try_send(AgentMessage::Refused(error));
     }
 
     /// Tells all consoles that the agent ends, and waits for them to leave.

@@ -10,10 +10,10 @@
 
 use crate::manifest::Manifest;
 use crate::paths::{self, RunPaths};
-use crate::proc;
-use crate::supervise::groups;
+use crate::proc::{self, Ident};
+use crate::supervise::{groups, guard};
 use rankdeck_types::error::HintedError;
-use rankdeck_types::ids::NodeRank;
+use rankdeck_types::ids::{NodeRank, RunId};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read};
@@ -28,8 +28,13 @@ use std::time::{Duration, Instant};
 
 /// How long the other starter may take.
 const LOCK_PATIENCE: Duration = Duration::from_secs(60);
+/// How long an agent that lives may not be reached.
+const SERVING_PATIENCE: Duration = Duration::from_secs(15);
 /// How long a new agent may take until it serves; it ends orphans first.
 const READY_PATIENCE: Duration = Duration::from_secs(45);
+
+/// Between two looks of a holder at its parent.
+const HOLDER_LOOK: Duration = Duration::from_secs(1);
 
 /// What was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,7 +69,12 @@ pub struct Started {
 
 /// Finds or makes the agent.
 pub fn start(start: &Start) -> Result<Started, HintedError> {
-    let run = paths::check_run(&start.run)?;
+    start_held(start, None)
+}
+
+/// The same; an agent that is made ends with `holder`.
+fn start_held(start: &Start, holder: Option<Ident>) -> Result<Started, HintedError> {
+    let run = RunId::parse(&start.run)?;
     let umask = groups::set_umask(0o077);
     let workdir = paths::expand(&start.workdir);
     let run_dir = workdir.join("runs").join(&run.0);
@@ -83,7 +93,7 @@ pub fn start(start: &Start) -> Result<Started, HintedError> {
     };
     let paths = RunPaths { run_dir: absolute(&run_dir)?, node: start.node };
     let workdir = absolute(&workdir)?;
-    let folder = paths::private_folder()?;
+    let folder = paths::private_folder(&paths)?;
     let _lock = lock(&folder.join(format!("{}.lock", paths.socket_stem())))?;
     claim(start, &paths)?;
     if let Some(manifest) = Manifest::load(&paths.manifest()) {
@@ -102,7 +112,8 @@ pub fn start(start: &Start) -> Result<Started, HintedError> {
             return Ok(found);
         }
     }
-    spawn(start, &paths, &workdir, &folder, umask)
+    let made = Making { start, paths: &paths, workdir: &workdir, sockets: &folder, umask, holder };
+    made.spawn()
 }
 
 /// START-3. Writes down who launches the run, or refuses when that was somebody else. The caller holds the
@@ -139,23 +150,31 @@ fn claim(start: &Start, paths: &RunPaths) -> Result<(), HintedError> {
 }
 
 /// Finds or makes the agent, tells, and stays until an agent that was made here has ended: for launchers that
-/// kill what a finished process leaves behind. Signals that such a launcher sends to everything are the
-/// agent's business; it ends when it has verified its stop.
+/// kill what a finished process leaves behind. A signal to end, and the end of its parent, which is Slurm's
+/// daemon of the step, are passed on to the agent: it ends when it has verified its stop.
 pub fn hold(wanted: &Start, tell: impl FnOnce(Result<Started, HintedError>)) -> std::process::ExitCode {
-    let own = proc::stat(std::process::id()).map_or(0, |stat| stat.start);
-    let started = start(wanted);
-    let pid = started.as_ref().ok().map(|started| started.pid);
-    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGPIPE] {
+    let own = proc::stat(std::process::id()).map(|stat| Ident { pid: stat.pid, start: stat.start });
+    let parent = groups::parent();
+    groups::note_end_signals();
+    let started = start_held(wanted, own);
+    for signal in [libc::SIGHUP, libc::SIGPIPE] {
         groups::ignore(signal);
     }
+    let pid = started.as_ref().ok().map(|started| started.pid);
     tell(started);
     let Some(pid) = pid else { return std::process::ExitCode::FAILURE };
     // One that served before has a holder already.
-    let mine = || proc::stat(pid).is_some_and(|stat| stat.start >= own && !stat.is_gone());
-    if mine()
-        && let Ok(fd) = groups::pidfd(pid)
+    let since = own.map_or(0, |own| own.start);
+    let mine = || proc::stat(pid).filter(|stat| stat.start >= since && !stat.is_gone());
+    let Ok(fd) = groups::pidfd(pid) else { return std::process::ExitCode::SUCCESS };
+    let mut orphaned = false;
+    while let Some(agent) = mine()
+        && !groups::has_ended(&fd, HOLDER_LOOK)
     {
-        while mine() && !groups::has_ended(&fd, Duration::from_secs(5)) {}
+        let left = groups::parent() != parent && !std::mem::replace(&mut orphaned, true);
+        if groups::was_told_to_end() || left {
+            groups::signal(agent.pid, agent.start, libc::SIGTERM);
+        }
     }
     std::process::ExitCode::SUCCESS
 }
@@ -169,22 +188,24 @@ fn serving(paths: &RunPaths, manifest: &Manifest) -> Result<Option<Started>, Hin
             format!("run `kill -CONT {}` on {}", agent.pid, proc::hostname()),
         ));
     }
-    if UnixStream::connect(&manifest.socket).is_err() {
-        // It is on its way out: wait for that rather than work beside it.
-        let begun = Instant::now();
-        while manifest.agent().is_some() {
-            if begun.elapsed() > Duration::from_secs(15) {
-                return Err(HintedError::new(
-                    format!(
-                        "the agent of this run, process {}, does not answer on {}",
-                        agent.pid, manifest.socket
-                    ),
-                    format!("look at {}, or end it with `kill {}`", paths.agent_log().display(), agent.pid),
-                ));
-            }
-            std::thread::sleep(Duration::from_millis(50));
+    let mut manifest = manifest.clone();
+    // It is on its way out, or moves its sockets: wait for that rather than work beside it.
+    let begun = Instant::now();
+    while UnixStream::connect(&manifest.socket).is_err() {
+        if manifest.agent().is_none() {
+            return Ok(None);
         }
-        return Ok(None);
+        if begun.elapsed() > SERVING_PATIENCE {
+            return Err(HintedError::new(
+                format!(
+                    "the agent of this run, process {}, does not answer on {}",
+                    agent.pid, manifest.socket
+                ),
+                format!("look at {}, or end it with `kill {}`", paths.agent_log().display(), agent.pid),
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        manifest = Manifest::load(&paths.manifest()).unwrap_or(manifest);
     }
     Ok(Some(Started {
         socket: manifest.socket.clone(),
@@ -219,57 +240,74 @@ fn lock(path: &Path) -> Result<File, HintedError> {
     }
 }
 
-fn spawn(
-    start: &Start,
-    paths: &RunPaths,
-    workdir: &Path,
-    folder: &Path,
+/// An agent that is to be made.
+struct Making<'a> {
+    start: &'a Start,
+    paths: &'a RunPaths,
+    workdir: &'a Path,
+    sockets: &'a Path,
     umask: u32,
-) -> Result<Started, HintedError> {
-    let log = OpenOptions::new().append(true).create(true).mode(0o600).open(paths.agent_log());
-    let hint = format!("look at {}", paths.agent_log().display());
-    let failed = |error: String| HintedError::new(format!("cannot start the agent: {error}"), hint.clone());
-    let log = log.map_err(|error| failed(error.to_string()))?;
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0("rankdeck");
-    command
-        .args(["agent", "serve", "--run", &start.run, "--host", &start.host])
-        .args(["--node-rank", &start.node.to_string(), "--umask", &umask.to_string()])
-        .arg("--run-dir")
-        .arg(&paths.run_dir)
-        .arg("--workdir")
-        .arg(workdir)
-        .arg("--sockets")
-        .arg(folder)
-        .current_dir(workdir)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(log);
-    for (name, _) in std::env::vars_os() {
-        // An agent that is started from inside a rank does not belong to that rank's run.
-        if name.to_string_lossy().starts_with("RANKDECK_")
-            && name != "RANKDECK_AGENT_TIMING"
-            && name != "RANKDECK_CACHE"
-        {
-            command.env_remove(name);
-        }
+    holder: Option<Ident>,
+}
+
+impl Making<'_> {
+    fn failed(&self, error: String) -> HintedError {
+        let hint = format!("look at {}", self.paths.agent_log().display());
+        HintedError::new(format!("cannot start the agent: {error}"), hint)
     }
-    groups::detach(&mut command);
-    let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
-    let output = child.stdout.take().ok_or_else(|| failed("no pipe".into()))?;
-    // The first child has left already; what serves is its child.
-    let _ = child.wait();
-    let (answer, inbox) = mpsc::channel();
-    std::thread::spawn(move || {
-        let mut line = String::new();
-        let _ = BufReader::new(output.take(1 << 16)).read_line(&mut line);
-        let _ = answer.send(line);
-    });
-    let line = inbox.recv_timeout(READY_PATIENCE).map_err(|_| failed("it was not ready in time".into()))?;
-    match serde_json::from_str::<Ready>(&line) {
-        Ok(Ready::Serves(started)) => Ok(started),
-        Ok(Ready::Failed(failure)) => Err(failure),
-        Err(_) => Err(failed("it ended before it was ready".into())),
+
+    fn command(&self) -> Result<Command, HintedError> {
+        let log = OpenOptions::new().append(true).create(true).mode(0o600).open(self.paths.agent_log());
+        let log = log.map_err(|error| self.failed(error.to_string()))?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("rankdeck");
+        command
+            .args(["agent", "serve", "--run", &self.start.run, "--host", &self.start.host])
+            .args(["--node-rank", &self.start.node.to_string(), "--umask", &self.umask.to_string()])
+            .arg("--run-dir")
+            .arg(&self.paths.run_dir)
+            .arg("--workdir")
+            .arg(self.workdir)
+            .arg("--sockets")
+            .arg(self.sockets)
+            .current_dir(self.workdir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log);
+        if let Some(holder) = self.holder {
+            command.args(["--holder", &guard::agent_name(holder)]);
+        }
+        for (name, _) in std::env::vars_os() {
+            // An agent that is started from inside a rank does not belong to that rank's run.
+            if name.to_string_lossy().starts_with("RANKDECK_")
+                && name != "RANKDECK_AGENT_TIMING"
+                && name != "RANKDECK_CACHE"
+            {
+                command.env_remove(name);
+            }
+        }
+        groups::detach(&mut command);
+        Ok(command)
+    }
+
+    fn spawn(&self) -> Result<Started, HintedError> {
+        let failed = |error: &str| self.failed(error.to_owned());
+        let mut child = self.command()?.spawn().map_err(|error| failed(&error.to_string()))?;
+        let output = child.stdout.take().ok_or_else(|| failed("no pipe"))?;
+        // The first child has left already; what serves is its child.
+        let _ = child.wait();
+        let (answer, inbox) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            let _ = BufReader::new(output.take(1 << 16)).read_line(&mut line);
+            let _ = answer.send(line);
+        });
+        let line = inbox.recv_timeout(READY_PATIENCE).map_err(|_| failed("it was not ready in time"))?;
+        match serde_json::from_str::<Ready>(&line) {
+            Ok(Ready::Serves(started)) => Ok(started),
+            Ok(Ready::Failed(failure)) => Err(failure),
+            Err(_) => Err(failed("it ended before it was ready")),
+        }
     }
 }
 

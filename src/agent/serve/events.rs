@@ -5,17 +5,21 @@
 //!   that are not events.
 //! - Only this user's processes may speak, and only for a rank of the current generation of this
 //!   host.
+//! - EVENT-2: what is refused is answered on the connection and told with its rank and the reason, at most
+//!   [`TOLD_REFUSALS`] times for each rank and generation. All are counted.
 //! - EVENT-3: the first [`YOUNG_LINES`] lines of a connection are read as they come, so that a start is seen
 //!   at once; later ones once per turn, which is a round of samples or the end of a rank. In between they
 //!   wait in the kernel, which keeps them whatever becomes of the rank. Agent and consoles then wake a few
 //!   times a second however much a rank says, and take that much less from its cores.
 
 use crate::paths::own_uid;
-use rankdeck_proto::message::RankEvent;
+use rankdeck_proto::message::{RankEvent, RecordEvent};
 use rankdeck_types::ids::{Generation, Rank};
+use rankdeck_types::words;
+use serde_json::json;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Write};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,16 +33,25 @@ pub const LINE_BYTES: usize = 64 << 10;
 const CONNECTIONS: usize = 1024;
 /// Lines of a new connection that are read as they come.
 const YOUNG_LINES: usize = 32;
+/// Refusals that are told for each rank and generation.
+const TOLD_REFUSALS: u32 = 8;
+/// Longest reason of a refusal, characters: it may quote what was sent.
+const REASON_LENGTH: usize = 300;
 
-/// Something a rank said.
+/// Something a rank said, or that it was refused.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Said {
-    /// The rank that reports it.
-    pub rank: Rank,
     /// Generation of the rank.
     pub generation: Generation,
-    /// The event.
-    pub event: RankEvent,
+    /// What is to be recorded.
+    pub event: RecordEvent,
+}
+
+/// Refusals of one generation, per rank; `None` for connections that did not say theirs.
+#[derive(Debug, Default)]
+struct Refusals {
+    generation: Generation,
+    count: BTreeMap<Option<Rank>, u32>,
 }
 
 /// What the connections share with the loop.
@@ -50,6 +63,7 @@ pub struct EventConnections {
     pub open: Rc<RefCell<BTreeMap<Rank, usize>>>,
     /// Lines that were no valid event, so far.
     pub malformed: Arc<AtomicU64>,
+    refusals: Rc<RefCell<Refusals>>,
     turns: Rc<Notify>,
     /// Held by every connection.
     count: Rc<()>,
@@ -68,6 +82,25 @@ impl EventConnections {
 
     fn count_malformed(&self) {
         self.malformed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What to record about a refusal, if it is to be told.
+    fn refusal(&self, rank: Option<Rank>, reason: &str) -> Option<Said> {
+        let generation = self.expected.borrow().0;
+        let mut refusals = self.refusals.borrow_mut();
+        if refusals.generation != generation {
+            *refusals = Refusals { generation, count: BTreeMap::new() };
+        }
+        let count = refusals.count.entry(rank).or_default();
+        *count += 1;
+        if *count > TOLD_REFUSALS {
+            return None;
+        }
+        let who =
+            rank.map_or_else(|| "a process on the event socket".to_owned(), |rank| format!("rank {rank}"));
+        let rest = if *count == TOLD_REFUSALS { "; further ones are only counted" } else { "" };
+        let text = format!("{who}: event refused: {reason}{rest}");
+        Some(Said { generation, event: RecordEvent::Notice { text } })
     }
 }
 
@@ -110,7 +143,10 @@ async fn listen(mut stream: UnixStream, connections: EventConnections, said: mps
         match stream.read(&mut chunk).await {
             Ok(0) | Err(_) => return,
             Ok(read) => {
-                if !speaker.hear(&chunk[..read]).await {
+                let heard = speaker.hear(&chunk[..read]).await;
+                // A rank that does not read its answers loses them.
+                let _ = stream.try_write(&heard.answers);
+                if heard.over {
                     return;
                 }
             }
@@ -124,7 +160,9 @@ async fn listen(mut stream: UnixStream, connections: EventConnections, said: mps
             match stream.read(&mut chunk) {
                 Ok(0) => return,
                 Ok(read) => {
-                    if !speaker.hear(&chunk[..read]).await {
+                    let heard = speaker.hear(&chunk[..read]).await;
+                    let _ = stream.write(&heard.answers);
+                    if heard.over {
                         return;
                     }
                 }
@@ -145,40 +183,105 @@ struct Speaker {
     heard: usize,
 }
 
+/// What follows from bytes that came.
+#[derive(Debug, Default)]
+struct Heard {
+    /// Lines for the other end.
+    answers: Vec<u8>,
+    /// The connection is over.
+    over: bool,
+}
+
 impl Speaker {
-    /// Takes what has come; `false` when the connection is over.
-    async fn hear(&mut self, bytes: &[u8]) -> bool {
+    async fn hear(&mut self, bytes: &[u8]) -> Heard {
+        let mut heard = Heard::default();
         for line in self.lines.push(bytes) {
             self.heard += 1;
-            let event = line.ok().and_then(|line| serde_json::from_slice::<RankEvent>(&line).ok());
-            match (event, &self.open) {
-                (Some(RankEvent::Hello { rank, generation }), None) => {
-                    let known = {
-                        let expected = self.connections.expected.borrow();
-                        expected.0 == generation && expected.1.contains(&rank)
-                    };
-                    if !known {
-                        self.connections.count_malformed();
-                        return false;
-                    }
-                    self.open = Some((generation, OpenConnection::take(&self.connections, rank)));
-                }
-                (None | Some(RankEvent::Unknown), _) => self.connections.count_malformed(),
-                (Some(RankEvent::Hello { .. }), Some(_)) => {}
-                (Some(event), Some((generation, open))) => {
-                    let said_now = Said { rank: open.rank, generation: *generation, event };
-                    if self.said.send(said_now).await.is_err() {
-                        return false;
-                    }
-                }
-                (Some(_), None) => {
+            match self.take(line) {
+                Ok(Some(said)) => heard.over = self.said.send(said).await.is_err(),
+                Ok(None) => {}
+                Err(refused) => {
                     self.connections.count_malformed();
-                    return false;
+                    let reason = words::clip(&refused.reason, REASON_LENGTH);
+                    let answer = json!({ "kind": "refused", "line": self.heard, "reason": reason });
+                    heard.answers.extend(format!("{answer}\n").bytes());
+                    let rank = self.open.as_ref().map(|(_, open)| open.rank);
+                    if let Some(said) = self.connections.refusal(rank, &reason) {
+                        heard.over = self.said.send(said).await.is_err();
+                    }
+                    heard.over |= refused.ends;
                 }
             }
+            if heard.over {
+                break;
+            }
         }
-        true
+        heard
     }
+
+    /// What one line says; `None` when there is nothing to record.
+    fn take(&mut self, line: Result<Vec<u8>, ()>) -> Result<Option<Said>, Refused> {
+        let line = line.map_err(|()| Refused::line(format!("the line is longer than {LINE_BYTES} bytes")))?;
+        let event = serde_json::from_slice::<RankEvent>(&line);
+        let event = event.map_err(|error| Refused::line(told_of(&line, &error)))?;
+        let Some((generation, open)) = &self.open else {
+            let RankEvent::Hello { rank, generation } = event else {
+                return Err(Refused::connection("the first line of a connection must be `hello`".into()));
+            };
+            let known = {
+                let expected = self.connections.expected.borrow();
+                expected.0 == generation && expected.1.contains(&rank)
+            };
+            if !known {
+                let what = format!("rank {rank} of generation {generation} does not run on this host");
+                return Err(Refused::connection(what));
+            }
+            self.open = Some((generation, OpenConnection::take(&self.connections, rank)));
+            return Ok(None);
+        };
+        match event {
+            RankEvent::Hello { .. } => Ok(None),
+            RankEvent::Unknown => Err(Refused::line(format!("its kind is not known: {}", quoted(&line)))),
+            said => {
+                let event = RecordEvent::Rank { rank: open.rank, said };
+                Ok(Some(Said { generation: *generation, event }))
+            }
+        }
+    }
+}
+
+/// Why a line was not taken.
+#[derive(Debug)]
+struct Refused {
+    reason: String,
+    /// Nothing else is read from the connection.
+    ends: bool,
+}
+
+impl Refused {
+    fn line(reason: String) -> Refused {
+        Refused { reason, ends: false }
+    }
+
+    fn connection(reason: String) -> Refused {
+        Refused { reason, ends: true }
+    }
+}
+
+/// What is wrong with a line that is no event.
+fn told_of(line: &[u8], error: &serde_json::Error) -> String {
+    match serde_json::from_slice::<serde_json::Value>(line) {
+        Ok(value) => match value.get("kind").and_then(|kind| kind.as_str()) {
+            Some(kind) => format!("`{kind}`: {error}"),
+            None => format!("there is no `kind`: {}", quoted(line)),
+        },
+        Err(error) => format!("not JSON: {error}: {}", quoted(line)),
+    }
+}
+
+/// The beginning of a line.
+fn quoted(line: &[u8]) -> String {
+    words::clip(&String::from_utf8_lossy(&line[..line.len().min(120)]), 80)
 }
 
 /// Cuts bytes into lines of bounded length.
@@ -271,6 +374,87 @@ mod tests {
                 };
                 tokio::time::timeout(patience, ended).await.expect("its end is seen at a turn");
                 assert!(heard.try_recv().is_ok(), "what was said last is heard before the end");
+            })
+            .await;
+    }
+
+    /// Connects, writes `lines` and returns the answers and what is recorded.
+    async fn after(connections: &EventConnections, lines: &str) -> (Vec<String>, Vec<RecordEvent>) {
+        let (said, mut heard) = mpsc::channel(1024);
+        let (mut rank, stream) = UnixStream::pair().unwrap();
+        admit(stream, connections, &said);
+        drop(said);
+        rank.write_all(lines.as_bytes()).await.unwrap();
+        rank.shutdown().await.unwrap();
+        let turns = async {
+            loop {
+                connections.turn();
+                tokio::task::yield_now().await;
+            }
+        };
+        let mut answers = String::new();
+        let read = async {
+            rank.read_to_string(&mut answers).await.unwrap();
+            let mut events = Vec::new();
+            while let Some(said) = heard.recv().await {
+                events.push(said.event);
+            }
+            events
+        };
+        let events = tokio::select! { events = read => events, () = turns => unreachable!() };
+        (answers.lines().map(str::to_owned).collect(), events)
+    }
+
+    #[tokio::test]
+    async fn event_2_what_is_refused_is_answered_and_told_and_bounded() {
+        let connections = EventConnections::default();
+        *connections.expected.borrow_mut() = (Generation(2), vec![Rank(1)]);
+        let hello = "{\"kind\":\"hello\",\"rank\":1,\"generation\":2}\n";
+        let good = "{\"kind\":\"finished\",\"reason\":\"budget\"}\n";
+        let told = |event: &RecordEvent| match event {
+            RecordEvent::Notice { text } => text.clone(),
+            other => format!("{other:?}"),
+        };
+        tokio::task::LocalSet::new()
+            .run_until(async {
+                for (line, reason) in [
+                    ("{\"kind\":\"eval\",\"env_step\":1}", "`eval`: missing field"),
+                    ("{\"kind\":\"evaluation\"}", "its kind is not known"),
+                    ("{\"env_step\":1}", "there is no `kind`"),
+                    ("loss 0.5", "not JSON: expected value at line 1"),
+                ] {
+                    let connections =
+                        EventConnections { expected: connections.expected.clone(), ..Default::default() };
+                    let (answers, events) = after(&connections, &format!("{hello}{line}\n{good}")).await;
+                    let [answer] = answers.as_slice() else { panic!("{line}: {answers:?}") };
+                    let answer: serde_json::Value = serde_json::from_str(answer).unwrap();
+                    assert_eq!((&answer["kind"], &answer["line"]), (&json!("refused"), &json!(2)));
+                    assert!(answer["reason"].as_str().unwrap().contains(reason), "{answer}");
+                    let notice = told(&events[0]);
+                    assert!(notice.starts_with("rank 1: event refused: "), "{notice}");
+                    assert!(notice.contains(reason), "{notice}");
+                    assert_eq!(events.len(), 2, "the connection goes on: {events:?}");
+                    assert_eq!(connections.malformed.load(Ordering::Relaxed), 1);
+                }
+                for (lines, reason) in [
+                    (good, "the first line of a connection must be `hello`"),
+                    (
+                        "{\"kind\":\"hello\",\"rank\":7,\"generation\":2}\n",
+                        "rank 7 of generation 2 does not run",
+                    ),
+                ] {
+                    let (answers, events) = after(&connections, &format!("{lines}{good}")).await;
+                    assert!(answers.len() == 1 && answers[0].contains(reason), "{answers:?}");
+                    let [notice] = events.as_slice() else { panic!("{events:?}") };
+                    assert!(told(notice).starts_with("a process on the event socket: "), "{notice:?}");
+                }
+                let (answers, events) = after(&connections, &(hello.to_owned() + &"?\n".repeat(500))).await;
+                assert_eq!(events.len(), TOLD_REFUSALS as usize);
+                assert!(told(&events[7]).ends_with("; further ones are only counted"));
+                assert_eq!(answers.len(), 500, "every one is answered");
+                let (_, events) = after(&connections, &format!("{hello}?\n")).await;
+                assert!(events.is_empty(), "a new connection begins no new count");
+                assert_eq!(connections.malformed.load(Ordering::Relaxed), 503);
             })
             .await;
     }

@@ -1,11 +1,11 @@
-//! What the agent writes down: durable records, notices, and lines in `agent.log`.
+//! What the agent writes down: durable records, and notices.
 
+use crate::serve::log::say;
 use crate::serve::spool::Spool;
 use crate::supervise::lifecycle::Lifecycle;
 use rankdeck_proto::message::RecordEvent;
 use rankdeck_types::ids::Generation;
 use std::cell::RefCell;
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,23 +13,19 @@ use std::time::Duration;
 /// How long a slow disk may hold up the end of an agent.
 const LAST_RECORDS: Duration = Duration::from_secs(5);
 
-/// A line in `agent.log`.
-pub(crate) fn say(text: &str) {
-    let _ = writeln!(io::stderr(), "agent: {text}");
-}
-
 /// See the module.
 pub(crate) struct Journal {
     lifecycle: Rc<RefCell<Lifecycle>>,
     spool: Spool,
     path: PathBuf,
     failing: bool,
+    left_out: u64,
 }
 
 impl Journal {
     /// A journal that writes to `spool`, whose file is `path`.
     pub fn new(lifecycle: Rc<RefCell<Lifecycle>>, spool: Spool, path: PathBuf) -> Journal {
-        Journal { lifecycle, spool, path, failing: false }
+        Journal { lifecycle, spool, path, failing: false, left_out: 0 }
     }
 
     /// Records an event of the latest generation.
@@ -50,6 +46,17 @@ impl Journal {
 
     /// Tells when records cannot be written to disk, and when they can be again.
     pub fn check_disk(&mut self) {
+        let left_out = self.spool.left_out();
+        if left_out > self.left_out {
+            let text = format!("{}: {left_out} older records were left out so far", self.path.display());
+            // One is enough for a run of weeks; consoles count what they do not get.
+            if self.left_out == 0 {
+                self.notice(text)
+            } else {
+                say(&text)
+            }
+            self.left_out = left_out;
+        }
         let failing = self.spool.is_failing();
         if failing == self.failing {
             return;

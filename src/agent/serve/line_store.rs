@@ -3,7 +3,7 @@
 //! Owner: the agent's loop. Both are bounded; what a slow console misses is counted (CONSOLE-1).
 
 use crate::observe::logs::Batch;
-use rankdeck_proto::message::AgentMessage;
+use rankdeck_proto::message::{AgentMessage, LinesRead};
 use rankdeck_types::ids::Rank;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -27,7 +27,8 @@ pub(crate) struct LineStore {
 
 #[derive(Debug, Default)]
 struct Kept {
-    lines: VecDeque<(u64, String)>,
+    /// Number, when it was read, text.
+    lines: VecDeque<(u64, u64, String)>,
     bytes: usize,
 }
 
@@ -49,11 +50,12 @@ impl LineStore {
     /// Keeps lines and hands them to every console.
     pub fn push(&mut self, batch: &Batch) {
         let kept = self.kept.entry(batch.rank).or_default();
-        for (number, line) in (batch.first..).zip(&batch.lines) {
+        let numbered = (batch.first..).zip(LinesRead::each(&batch.times)).zip(&batch.lines);
+        for ((number, time_ms), line) in numbered {
             kept.bytes += line.len();
-            kept.lines.push_back((number, line.clone()));
+            kept.lines.push_back((number, time_ms, line.clone()));
             while kept.lines.len() > KEPT_LINES || kept.bytes > KEPT_BYTES {
-                let Some((_, line)) = kept.lines.pop_front() else { break };
+                let Some((_, _, line)) = kept.lines.pop_front() else { break };
                 kept.bytes -= line.len();
             }
         }
@@ -75,7 +77,12 @@ impl LineStore {
     /// The last line of a rank that says something.
     pub fn last(&self, rank: Rank) -> Option<String> {
         let lines = &self.kept.get(&rank)?.lines;
-        lines.iter().rev().map(|(_, line)| line.trim_end()).find(|line| !line.is_empty()).map(str::to_owned)
+        lines
+            .iter()
+            .rev()
+            .map(|(_, _, line)| line.trim_end())
+            .find(|line| !line.is_empty())
+            .map(str::to_owned)
     }
 
     /// A queue for a console that attaches; it is fed until it is dropped.
@@ -90,22 +97,23 @@ impl LineStore {
         let mut messages = Vec::new();
         for (rank, kept) in &self.kept {
             let skip = kept.lines.len().saturating_sub(most);
-            let mut run: Option<(u64, Vec<String>, usize)> = None;
-            let mut close = |run: &mut Option<(u64, Vec<String>, usize)>| {
-                if let Some((first, lines, _)) = run.take() {
-                    messages.push(AgentMessage::Log { rank: *rank, first, lines });
+            let mut run: Option<(u64, Vec<String>, Vec<LinesRead>, usize)> = None;
+            let mut close = |run: &mut Option<(u64, Vec<String>, Vec<LinesRead>, usize)>| {
+                if let Some((first, lines, times, _)) = run.take() {
+                    messages.push(AgentMessage::Log { rank: *rank, first, lines, times });
                 }
             };
-            for (number, line) in kept.lines.iter().skip(skip) {
-                let goes_on = run.as_ref().is_some_and(|(first, lines, bytes)| {
+            for (number, time_ms, line) in kept.lines.iter().skip(skip) {
+                let goes_on = run.as_ref().is_some_and(|(first, lines, _, bytes)| {
                     first + lines.len() as u64 == *number && bytes + line.len() < 96 << 10
                 });
                 if !goes_on {
                     close(&mut run);
                 }
-                let (_, lines, bytes) = run.get_or_insert((*number, Vec::new(), 0));
+                let (_, lines, times, bytes) = run.get_or_insert((*number, Vec::new(), Vec::new(), 0));
                 *bytes += line.len();
                 lines.push(line.clone());
+                LinesRead::add(times, *time_ms);
             }
             close(&mut run);
         }
@@ -139,7 +147,8 @@ mod tests {
 
     fn batch(first: u64, count: u64) -> Batch {
         let lines = (first..first + count).map(|i| format!("line {i}")).collect();
-        Batch { rank: Rank(0), generation: Generation(0), first, lines }
+        let times = vec![LinesRead { lines: count as u32, time_ms: first }];
+        Batch { rank: Rank(0), generation: Generation(0), first, lines, times }
     }
 
     #[test]
@@ -162,14 +171,24 @@ mod tests {
         let mut store = LineStore::default();
         store.push(&batch(0, 3));
         store.push(&batch(10, 2));
+        store.push(&batch(12, 1));
+        let times: Vec<Vec<u64>> = store
+            .tails(9)
+            .iter()
+            .map(|message| match message {
+                AgentMessage::Log { lines, times, .. } => LinesRead::each(times).take(lines.len()).collect(),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(times, [vec![0, 0, 0], vec![10, 10, 12]]);
         let firsts: Vec<(u64, usize)> = store
-            .tails(4)
+            .tails(5)
             .iter()
             .map(|message| match message {
                 AgentMessage::Log { first, lines, .. } => (*first, lines.len()),
                 other => panic!("{other:?}"),
             })
             .collect();
-        assert_eq!(firsts, [(1, 2), (10, 2)]);
+        assert_eq!(firsts, [(1, 2), (10, 3)]);
     }
 }

@@ -9,7 +9,9 @@
 //! line_store   the last log lines of each rank, and the queues of the consoles
 //! journal      records, notices and the agent's own log
 //! spool        durable records with gap-free numbers
+//! compaction   which records of a long run are left out
 //! settings     what a new agent is told
+//! slurm_step   the Slurm step that an agent lives in, and its end
 //! sockets      the sockets that an agent listens on
 //! wire         reads and writes of a console's connection
 //! port         the port where ranks meet
@@ -18,23 +20,26 @@
 //! ```
 
 mod agent;
+mod compaction;
 mod console;
 mod consoles;
 pub mod daemon;
 mod events;
 mod journal;
 mod line_store;
+mod log;
 mod observers;
 mod port;
 pub(crate) mod relay;
 pub(crate) mod settings;
+mod slurm_step;
 mod sockets;
 mod spool;
 mod wire;
 
 use agent::Agent;
 use daemon::Ready;
-use journal::say;
+use log::say;
 use rankdeck_types::error::HintedError;
 use settings::Settings;
 use std::io::{self, Write};

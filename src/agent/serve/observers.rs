@@ -5,19 +5,21 @@
 use crate::inspect;
 use crate::observe::gpu::Gpus;
 use crate::observe::logs::{self, Batch, Logs};
-use crate::observe::metrics::{Follower, Picker};
-use crate::observe::sample::{self, Meeting, Numbered, Target, Targets};
+use crate::observe::metrics::{Follower, Picker, SILENCE};
+use crate::observe::sample::{self, Meeting, Numbered, Target, Targets, gpu_of};
 use crate::paths::RunPaths;
+use crate::paths::expand_in;
 use crate::serve::console::Order;
 use crate::serve::events::EventConnections;
 use crate::serve::line_store::LineStore;
+use crate::supervise::launch_prep::ranks_folder;
 use crate::supervise::lifecycle::{Lifecycle, RankLife};
 use crate::supervise::supervisor::Outcome;
 use crate::timing::Timing;
 use rankdeck_proto::message::{AgentMessage, LaunchSpec, RecordEvent};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::Rank;
-use rankdeck_types::plan::ras_address;
+use rankdeck_types::plan::{PlannedRank, ras_address};
 use std::cell::RefCell;
 use std::io;
 use std::path::Path;
@@ -73,7 +75,7 @@ impl Observers {
         let (metrics_in, metrics) = mpsc::channel(1024);
         let lost_lines = Arc::new(AtomicU64::new(0));
         let lost = lost_lines.clone();
-        let logs = Logs::start(move |batch| {
+        let logs = Logs::start(lost_lines.clone(), move |batch| {
             if let Err(mpsc::error::TrySendError::Full(batch)) = lines_in.try_send(batch) {
                 lost.fetch_add(batch.lines.len() as u64, Ordering::Relaxed);
             }
@@ -125,9 +127,11 @@ impl Observers {
         }
         let metrics = &spec.plan.experiment.metrics;
         self.picker = Picker::new(metrics);
-        let folder = workdir.join(metrics.tensorboard.as_ref()?);
+        // Relative paths of a script begin where it runs.
+        let begin = ranks_folder(paths, workdir, spec.plan.experiment.launch.code.as_deref());
+        let folder = expand_in(metrics.tensorboard.as_ref()?, &begin);
         let sender = self.metrics.clone();
-        match Follower::start(folder, move |event| drop(sender.blocking_send(event))) {
+        match Follower::start(folder, SILENCE, move |event| drop(sender.blocking_send(event))) {
             Ok(follower) => {
                 self.follower = Some(follower);
                 None
@@ -239,9 +243,16 @@ impl Observers {
     fn subjects(&self, ranks: &[Rank], lifecycle: &Lifecycle, paths: &RunPaths) -> Vec<inspect::Subject> {
         let (lines, gpus) = (self.lines.borrow(), self.gpus.latest());
         let nccl = lifecycle.spec().filter(|spec| spec.plan.backend == "nccl");
-        let ras = nccl.map(|spec| ras_address(&spec.plan.run));
-        lifecycle
-            .ranks()
+        let lives = lifecycle.ranks();
+        let ras = |own: Rank| -> Vec<String> {
+            let Some(spec) = nccl else { return Vec::new() };
+            let (others, own): (Vec<_>, Vec<_>) = spec.plan.ranks.iter().partition(|rank| rank.rank != own);
+            let here = |rank: &&PlannedRank| lives.iter().any(|life| life.rank == rank.rank);
+            let address = |rank: &PlannedRank| ras_address(&spec.plan.run, rank.local_rank);
+            // One that answers is enough.
+            others.into_iter().filter(here).take(3).chain(own).map(address).collect()
+        };
+        lives
             .iter()
             .filter(|life| ranks.is_empty() || ranks.contains(&life.rank))
             .map(|life| inspect::Subject {
@@ -249,8 +260,8 @@ impl Observers {
                 ident: life.ident.filter(|ident| ident.start > 0 && life.exit.is_none()),
                 page: paths.page(lifecycle.generation(), life.rank),
                 last_line: lines.last(life.rank),
-                gpu: gpus.iter().find(|gpu| Some(gpu.index) == life.gpu).cloned(),
-                ras: ras.clone(),
+                gpu: gpu_of(&gpus, &[life.ident.map_or(0, |ident| ident.pid)], life.gpu).cloned(),
+                ras: ras(life.rank),
             })
             .collect()
     }
@@ -259,8 +270,10 @@ impl Observers {
     pub fn remember_logs(&self, lifecycle: &Lifecycle, paths: &RunPaths) {
         let generation = lifecycle.generation();
         for life in lifecycle.ranks() {
-            if let Ok((first, lines)) = logs::tail(&paths.rank_log(generation, life.rank), REMEMBERED_LINES) {
-                self.lines.borrow_mut().push(&Batch { rank: life.rank, generation, first, lines });
+            if let Ok((first, lines, times)) =
+                logs::tail(&paths.rank_log(generation, life.rank), REMEMBERED_LINES)
+            {
+                self.lines.borrow_mut().push(&Batch { rank: life.rank, generation, first, lines, times });
             }
         }
     }

@@ -4,13 +4,37 @@
 //! Owner: the agent of the first host, which holds one at a time. A Python rank takes seconds from its start
 //! to its store, and the port lies where the kernel takes ports for outgoing connections. A socket that is
 //! bound and does not listen keeps a port from those (`inet_hash_connect` passes over ports that somebody
-//! bound) and from every other `bind` to port 0, while a server that sets `SO_REUSEADDR`, as PyTorch's store
-//! and ours do, may bind beside it (`inet_csk_bind_conflict`: both sockets reuse, and the older one does not
-//! listen).
+//! bound) and from every `bind` without `SO_REUSEADDR`, while a server that sets `SO_REUSEADDR`, as PyTorch's
+//! store and ours do, may bind beside it (`inet_csk_bind_conflict`: both sockets reuse, and the older one
+//! does not listen). So may any other user's, and nothing can be had against that: a socket that listens
+//! would keep rank 0 out as well, and programs of the user take no descriptor. What can be had is to say who
+//! it was; a restart takes another port.
 
+use crate::paths::own_uid;
+use crate::proc;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use tokio::net::TcpSocket;
+
+/// The user that listens on a TCP port of this host, when that is another one than this. The kernel lets
+/// anybody bind beside a socket that does not listen; then rank 0 cannot, and its own error does not say who
+/// is in its way.
+pub fn stranger_on(port: u16) -> Option<u32> {
+    let own = own_uid();
+    ["/proc/net/tcp", "/proc/net/tcp6"].into_iter().find_map(|file| listener(&proc::text(file)?, port, own))
+}
+
+/// From a table of sockets (`man 5 proc`): the owner of the first that listens on `port` and is not `own`.
+fn listener(table: &str, port: u16, own: u32) -> Option<u32> {
+    const LISTENS: &str = "0A";
+    table.lines().skip(1).find_map(|line| {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        let (_, hex) = fields.next()?.rsplit_once(':')?;
+        let state = fields.nth(1)?;
+        let uid = fields.nth(3)?.parse().ok()?;
+        (state == LISTENS && u16::from_str_radix(hex, 16) == Ok(port) && uid != own).then_some(uid)
+    })
+}
 
 /// A port that is kept for rank 0; free again when dropped.
 #[derive(Debug)]
@@ -38,6 +62,30 @@ impl Reserved {
 mod tests {
     use super::*;
     use std::net::{Ipv6Addr, TcpListener, TcpStream};
+
+    #[test]
+    fn another_user_on_a_kept_port_is_named() {
+        let reserved = Reserved::find().unwrap();
+        assert_eq!(stranger_on(reserved.port()), None);
+        if own_uid() != 0 {
+            rankdeck_testkit::skip!("only root can become another user");
+        }
+        let program = "import os, socket, sys; os.setgid(61003); os.setuid(61003); s = socket.socket(); \
+                       s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); s.bind(('', int(sys.argv[1]))); \
+                       s.listen(); print(flush=True); sys.stdin.read()";
+        let mut other = std::process::Command::new("python3")
+            .args(["-c", program, &reserved.port().to_string()])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = [0];
+        std::io::Read::read_exact(other.stdout.as_mut().unwrap(), &mut said).unwrap();
+        assert_eq!(stranger_on(reserved.port()), Some(61_003));
+        drop(other.stdin.take());
+        other.wait().unwrap();
+        assert_eq!(stranger_on(reserved.port()), None);
+    }
 
     #[test]
     fn a_server_that_reuses_addresses_gets_it_and_nobody_else_does() {

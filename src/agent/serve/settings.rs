@@ -1,8 +1,11 @@
 //! What a new agent is told.
 
 use crate::paths::RunPaths;
+use crate::proc::Ident;
 use rankdeck_types::ids::RunId;
+use std::cell::RefCell;
 use std::path::PathBuf;
+use std::rc::Rc;
 
 /// What a new agent is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,10 +18,12 @@ pub(crate) struct Settings {
     pub paths: RunPaths,
     /// Working folder of the ranks.
     pub workdir: PathBuf,
-    /// Folder of the sockets.
-    pub sockets: PathBuf,
+    /// Folder of the sockets; another one once somebody has taken this one away.
+    pub sockets: Rc<RefCell<PathBuf>>,
     /// File mode mask that ranks get.
     pub umask: u32,
+    /// The process of a Slurm step whose end is the agent's, too.
+    pub holder: Option<Ident>,
 }
 
 impl Settings {
@@ -32,7 +37,12 @@ impl Settings {
         self.socket("ev")
     }
 
+    /// Where the guard notes what it sees below the agent.
+    pub fn note(&self) -> PathBuf {
+        self.socket("below")
+    }
+
     fn socket(&self, ending: &str) -> PathBuf {
-        self.sockets.join(format!("{}.{ending}", self.paths.socket_stem()))
+        self.sockets.borrow().join(format!("{}.{ending}", self.paths.socket_stem()))
     }
 }

@@ -7,19 +7,21 @@
 //!   survives the agent.
 //! - SPOOL-3: a disk that fails or hangs stops neither the agent nor its ranks: records wait in memory,
 //!   bounded, and are shown from there. Only beyond that bound are records lost, and then they are counted.
-//! - SPOOL-4: memory is bounded: the newest records, and a sparse index into the file.
+//! - SPOOL-4: memory is bounded: the newest records, and a sparse index into the file. So is the file
+//!   ([`compaction`]).
 
 use crate::manifest;
 use crate::paths::RunPaths;
+use crate::serve::compaction::{self, ReadFrom};
+use crate::serve::log::say;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::frame::MAX_FRAME;
 use rankdeck_proto::message::{Record, RecordEvent};
 use rankdeck_types::ids::Generation;
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -47,6 +49,12 @@ pub struct Line {
 struct Index {
     stride: u64,
     entries: Vec<(u64, u64)>,
+}
+
+impl Default for Index {
+    fn default() -> Index {
+        Index { stride: 16, entries: Vec::new() }
+    }
 }
 
 impl Index {
@@ -77,7 +85,11 @@ struct State {
     on_disk: u64,
     failing: bool,
     lost: u64,
+    /// The file, and where records begin in this very file: it may be replaced by a shorter one.
+    file: Arc<File>,
     index: Index,
+    /// Records that were left out of it so far.
+    left_out: u64,
     manifest: Option<Vec<u8>>,
     closing: bool,
     idle: bool,
@@ -88,7 +100,6 @@ struct Shared {
     state: Mutex<State>,
     work: Condvar,
     visible: watch::Sender<u64>,
-    path: PathBuf,
 }
 
 impl Shared {
@@ -107,9 +118,9 @@ impl Spool {
     /// Opens the spool of a node, repairs it, and hands every old record to `each`.
     pub fn open(paths: &RunPaths, mut each: impl FnMut(&Record)) -> io::Result<Spool> {
         let path = paths.spool();
-        let mut file =
+        let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path)?;
-        let mut index = Index { stride: 16, entries: Vec::new() };
+        let (mut index, file) = (Index::default(), Arc::new(file));
         let (last, length) = scan(&file, |record, offset| {
             index.note(record.seq, offset);
             each(record);
@@ -117,7 +128,6 @@ impl Spool {
         if file.metadata()?.len() != length {
             file.set_len(length)?;
         }
-        file.seek(SeekFrom::Start(length))?;
         let (visible, _) = watch::channel(last);
         let state = State {
             recent: VecDeque::new(),
@@ -126,13 +136,16 @@ impl Spool {
             on_disk: last,
             failing: false,
             lost: 0,
+            file: file.clone(),
             index,
+            left_out: 0,
             manifest: None,
             closing: false,
             idle: true,
         };
-        let shared = Arc::new(Shared { state: Mutex::new(state), work: Condvar::new(), visible, path });
-        let writer = Writer { shared: shared.clone(), file, length, paths: paths.clone() };
+        let shared = Arc::new(Shared { state: Mutex::new(state), work: Condvar::new(), visible });
+        let rewrite_at = compaction::FILE_BYTES;
+        let writer = Writer { shared: shared.clone(), file, length, rewrite_at, paths: paths.clone() };
         std::thread::Builder::new().name("spool".into()).spawn(move || writer.run())?;
         Ok(Spool { shared })
     }
@@ -185,6 +198,11 @@ impl Spool {
         self.shared.lock().lost
     }
 
+    /// Records that were left out of the file since it was opened, so that it stays small.
+    pub fn left_out(&self) -> u64 {
+        self.shared.lock().left_out
+    }
+
     /// The disk does not take records at the moment.
     pub fn is_failing(&self) -> bool {
         self.shared.lock().failing
@@ -193,7 +211,7 @@ impl Spool {
     /// The records after `after`, at most about `bytes` of them; empty when there are none yet. Reads the
     /// file when they are old: call it where blocking is allowed.
     pub fn read(&self, after: u64, bytes: usize) -> Vec<Line> {
-        let (offset, upto) = {
+        let (file, offset, upto) = {
             let state = self.shared.lock();
             let visible = *self.shared.visible.borrow();
             if visible <= after {
@@ -202,26 +220,24 @@ impl Spool {
             let first_recent = state.recent.front().map_or(u64::MAX, |line| line.seq);
             if first_recent <= after + 1 || state.on_disk <= after {
                 let lines = state.recent.iter().filter(|line| line.seq > after && line.seq <= visible);
-                return cut(lines.cloned(), bytes);
+                return without_gap(after, cut(lines.cloned(), bytes));
             }
-            (state.index.before(after + 1), state.on_disk)
+            (state.file.clone(), state.index.before(after + 1), state.on_disk)
         };
-        let from_file = || -> io::Result<Vec<Line>> {
-            let mut file = File::open(&self.shared.path)?;
-            file.seek(SeekFrom::Start(offset))?;
-            let lines = BufReader::with_capacity(1 << 16, file)
-                .lines()
-                .map_while(Result::ok)
-                .filter_map(|json| Some(Line { seq: number(&json)?, json: json.into() }))
-                .skip_while(|line| line.seq <= after)
-                .take_while(|line| line.seq <= upto);
-            Ok(cut(lines, bytes))
+        let lines = BufReader::with_capacity(1 << 16, ReadFrom { file, offset })
+            .lines()
+            .map_while(Result::ok)
+            .filter_map(|json| Some(Line { seq: number(&json)?, json: json.into() }))
+            .skip_while(|line| line.seq <= after)
+            .take_while(|line| line.seq <= upto);
+        let lines = match cut(lines, bytes) {
+            // Somebody damaged the file: what memory still has is better than nothing.
+            none if none.is_empty() => {
+                cut(self.shared.lock().recent.iter().filter(|line| line.seq > after).cloned(), bytes)
+            }
+            lines => lines,
         };
-        match from_file() {
-            Ok(lines) if !lines.is_empty() => lines,
-            // Somebody removed or damaged the file: what memory still has is better than nothing.
-            _ => cut(self.shared.lock().recent.iter().filter(|line| line.seq > after).cloned(), bytes),
-        }
+        without_gap(after, lines)
     }
 
     /// `after` is recent enough to be read without the disk.
@@ -265,6 +281,25 @@ fn cut(lines: impl Iterator<Item = Line>, bytes: usize) -> Vec<Line> {
         .collect()
 }
 
+/// Puts a record before `lines` that stands for those between `after` and them, where there are such.
+fn without_gap(after: u64, mut lines: Vec<Line>) -> Vec<Line> {
+    let Some(first) = lines.first() else { return lines };
+    let begins = span(&first.json).map_or(first.seq, |(begins, _)| begins);
+    if begins > after + 1 {
+        let line = gap_line(after + 1, begins - 1, &first.json);
+        lines.insert(0, line);
+    }
+    lines
+}
+
+/// The record that stands for records that memory could not hold; `next` is the one after them.
+fn gap_line(first: u64, last: u64, next: &str) -> Line {
+    let next = serde_json::from_str::<Record>(next).ok();
+    let (time, generation) = next.map_or((wall_time(), Generation(0)), |next| (next.time, next.generation));
+    let record = compaction::omitted(first, last, time, generation);
+    Line { seq: last, json: serde_json::to_string(&record).unwrap_or_default().into() }
+}
+
 fn trim(state: &mut State) {
     while let Some(first) = state.recent.front() {
         let written = first.seq <= state.on_disk;
@@ -281,16 +316,30 @@ fn trim(state: &mut State) {
 }
 
 fn number(json: &str) -> Option<u64> {
+    span(json).map(|(_, last)| last)
+}
+
+/// The first and the last number that a record stands for.
+fn span(json: &str) -> Option<(u64, u64)> {
     #[derive(serde::Deserialize)]
     struct Numbered {
         seq: u64,
+        event: First,
     }
-    serde_json::from_str::<Numbered>(json).ok().map(|numbered| numbered.seq)
+    #[derive(serde::Deserialize)]
+    struct First {
+        #[serde(default)]
+        event: String,
+        #[serde(default)]
+        first: Option<u64>,
+    }
+    let Numbered { seq, event } = serde_json::from_str(json).ok()?;
+    Some((event.first.filter(|_| event.event == "omitted").unwrap_or(seq), seq))
 }
 
 /// Reads all whole lines; returns the last number and the length up to the last whole, readable line's end.
-fn scan(file: &File, mut each: impl FnMut(&Record, u64)) -> io::Result<(u64, u64)> {
-    let mut reader = BufReader::with_capacity(1 << 16, file);
+fn scan(file: &Arc<File>, mut each: impl FnMut(&Record, u64)) -> io::Result<(u64, u64)> {
+    let mut reader = BufReader::with_capacity(1 << 16, ReadFrom { file: file.clone(), offset: 0 });
     let (mut last, mut offset, mut line) = (0, 0, Vec::new());
     loop {
         line.clear();
@@ -308,8 +357,10 @@ fn scan(file: &File, mut each: impl FnMut(&Record, u64)) -> io::Result<(u64, u64
 
 struct Writer {
     shared: Arc<Shared>,
-    file: File,
+    file: Arc<File>,
     length: u64,
+    /// Length at which the file is rewritten.
+    rewrite_at: u64,
     paths: RunPaths,
 }
 
@@ -328,7 +379,10 @@ impl Writer {
                 let lines: Vec<Line> = state.recent.iter().filter(|line| line.seq > from).cloned().collect();
                 (lines, state.manifest.take(), state.closing)
             };
-            let wrote = self.write(&lines);
+            let wrote = self.write(lines);
+            if self.length >= self.rewrite_at {
+                self.rewrite();
+            }
             let saved = manifest.as_ref().map_or(Ok(()), |bytes| manifest::write(&self.paths, bytes));
             let mut state = self.shared.lock();
             if let (Err(_), Some(bytes)) = (&saved, manifest)
@@ -351,11 +405,37 @@ impl Writer {
         }
     }
 
-    fn write(&mut self, lines: &[Line]) -> io::Result<()> {
-        let (Some(first), Some(last)) = (lines.first(), lines.last()) else { return Ok(()) };
+    /// SPOOL-5. Without room for a second file nothing changes, and it is tried again when the file has
+    /// grown.
+    fn rewrite(&mut self) {
+        let rewritten = compaction::rewrite(&self.file, self.length, &self.paths.spool()).and_then(|new| {
+            let (mut index, file) = (Index::default(), Arc::new(new.file));
+            let (_, length) = scan(&file, |record, offset| index.note(record.seq, offset))?;
+            Ok((file, length, index, new.left_out))
+        });
+        match rewritten {
+            Ok((file, length, index, left_out)) => {
+                let mut state = self.shared.lock();
+                (self.file, self.length) = (file.clone(), length);
+                (state.file, state.index) = (file, index);
+                state.left_out += left_out;
+                self.rewrite_at = compaction::FILE_BYTES.max(length + compaction::FILE_BYTES / 4);
+            }
+            Err(error) => {
+                say(&format!("{} cannot be rewritten: {error}", self.paths.spool().display()));
+                self.rewrite_at = self.length + compaction::FILE_BYTES / 4;
+            }
+        }
+    }
+
+    fn write(&mut self, mut lines: Vec<Line>) -> io::Result<()> {
+        // Numbers that memory could not hold; `lost` has counted them.
+        let on_disk = self.shared.lock().on_disk;
+        lines = without_gap(on_disk, lines);
+        let Some(last) = lines.last() else { return Ok(()) };
         let bytes: Vec<u8> =
             lines.iter().flat_map(|line| [line.json.as_bytes(), b"\n"]).flatten().copied().collect();
-        let written = self.file.seek(SeekFrom::Start(self.length)).and_then(|_| self.file.write_all(&bytes));
+        let written = self.file.write_all_at(&bytes, self.length);
         if let Err(error) = written {
             // Half a line must not stay between whole ones.
             let _ = self.file.set_len(self.length);
@@ -363,12 +443,10 @@ impl Writer {
         }
         let mut state = self.shared.lock();
         let mut offset = self.length;
-        for line in lines {
+        for line in &lines {
             state.index.note(line.seq, offset);
             offset += line.json.len() as u64 + 1;
         }
-        // Numbers that memory could not hold are gaps in the file; `lost` has counted them.
-        debug_assert!(first.seq > state.on_disk);
         state.on_disk = last.seq;
         self.length = offset;
         Ok(())
@@ -379,7 +457,7 @@ impl Writer {
 /// Every record of a spool that nobody writes to at the moment, for tests and for looking at a finished run.
 fn records(path: &std::path::Path) -> io::Result<Vec<Record>> {
     let mut records = Vec::new();
-    scan(&File::open(path)?, |record, _| records.push(record.clone()))?;
+    scan(&Arc::new(File::open(path)?), |record, _| records.push(record.clone()))?;
     Ok(records)
 }
 

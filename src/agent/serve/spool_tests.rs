@@ -2,6 +2,7 @@
 
 use super::*;
 use rankdeck_types::ids::NodeRank;
+use std::io::Write;
 
 fn place() -> (tempfile::TempDir, RunPaths) {
     let folder = tempfile::tempdir().unwrap();

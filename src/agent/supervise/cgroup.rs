@@ -2,13 +2,25 @@
 //! inside at once, also what forks while it is being killed, has left its session, cleared its environment or
 //! lost its parent (Linux 5.14, Documentation/admin-guide/cgroup-v2.rst).
 //!
-//! Owner: the agent, which makes it below its own group and removes it; its guard knows the path. Where there
-//! is none (no cgroup v2, not writable, an older kernel), the other layers stand alone.
+//! Owner: the agent, which makes it below its own group and removes it; its guard knows the path. Its name
+//! says whose it is, so that anybody who looks for what a dead agent has left finds it without being told.
+//! Where there is none (no cgroup v2, not writable, an older kernel), the other layers stand alone.
 
-use crate::paths::RunPaths;
+use crate::paths::{self, RunPaths};
+use crate::proc;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// What the name of each group of ours begins with; the run directory's stem and the agent's name follow.
+const PREFIX: &str = "rankdeck-";
+/// Most groups that a search looks at, and how deep it goes.
+const SEARCHED: usize = 50_000;
+const DEPTH: usize = 16;
+/// How long a group may stay busy with processes that are just ending.
+const EMPTYING: Duration = Duration::from_secs(1);
 
 /// A group that was made here.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,8 +32,8 @@ impl Cgroup {
     /// Makes a group for the ranks of one agent; `None` where that cannot be done.
     pub fn make(paths: &RunPaths, agent: &str) -> Option<Cgroup> {
         let parent = own()?;
-        let name = format!("rankdeck-{}-{agent}", paths.socket_stem());
-        let path = parent.join(name);
+        remove_abandoned(&parent);
+        let path = parent.join(format!("{PREFIX}{}-{agent}", paths.socket_stem()));
         match std::fs::create_dir(&path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return None,
             _ => {}
@@ -57,39 +69,108 @@ impl Cgroup {
         let _ = file.and_then(|mut file| file.write_all(b"1"));
     }
 
-    /// Removes it once it is empty, the groups that ranks made inside first.
+    /// Pids of everything inside, the groups that ranks made inside included.
+    pub fn pids(&self) -> Vec<u32> {
+        let mut found = Vec::new();
+        walk(&self.path, &mut |folder| {
+            let listed = proc::text(folder.join("cgroup.procs")).unwrap_or_default();
+            // Processes that this one cannot name are listed as 0.
+            found.extend(listed.lines().filter_map(|pid| pid.parse::<u32>().ok()).filter(|pid| *pid > 0));
+            true
+        });
+        found
+    }
+
+    /// It belongs to this node of this run.
+    pub fn is_of(&self, paths: &RunPaths) -> bool {
+        let name = format!("{PREFIX}{}-", paths.socket_stem());
+        self.path.file_name().is_some_and(|own| own.to_string_lossy().starts_with(&name))
+    }
+
+    /// Removes it once it is empty, the groups that ranks made inside first; waits a moment for processes
+    /// that are just ending.
     pub fn remove(&self) {
-        remove(&self.path, 8);
+        let begun = Instant::now();
+        while !remove(&self.path, DEPTH) && self.pids().is_empty() && begun.elapsed() < EMPTYING {
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }
 
-fn remove(folder: &Path, depth: usize) {
+/// `true` when it is gone.
+fn remove(folder: &Path, depth: usize) -> bool {
     if depth > 0 {
-        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
-            remove(&entry.path(), depth - 1);
+        folders(folder).for_each(|inside| _ = remove(&inside, depth - 1));
+    }
+    std::fs::remove_dir(folder).is_ok() || !folder.exists()
+}
+
+fn folders(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path())
+}
+
+/// Shows `each` a group and, where it wants that, those inside.
+fn walk(top: &Path, each: &mut impl FnMut(&Path) -> bool) {
+    let (mut todo, mut seen) = (vec![(top.to_owned(), 0)], 0);
+    while let Some((folder, depth)) = todo.pop() {
+        seen += 1;
+        if each(&folder) && depth < DEPTH && seen < SEARCHED {
+            todo.extend(folders(&folder).map(|inside| (inside, depth + 1)));
         }
     }
-    let _ = std::fs::remove_dir(folder);
+}
+
+/// Every group that agents of this user have made on this machine, wherever they ran. The names alone would
+/// let another user have processes ended that are not ours.
+pub fn all() -> Vec<Cgroup> {
+    let mounts = proc::text("/proc/self/mountinfo").unwrap_or_default();
+    let mut found = Vec::new();
+    for (_, point) in mounts.lines().filter_map(cgroup2) {
+        walk(Path::new(point), &mut |folder| {
+            let named = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));
+            if named && std::fs::metadata(folder).is_ok_and(|data| data.uid() == paths::own_uid()) {
+                found.push(Cgroup { path: folder.to_owned() });
+            }
+            !named
+        });
+    }
+    found
+}
+
+/// Removes empty groups beside a new one whose agents were killed together with their guards, also where
+/// nobody knows their run directories any more.
+fn remove_abandoned(parent: &Path) {
+    let is_dead = |folder: &PathBuf| {
+        let name = folder.file_name()?.to_str()?.strip_prefix(PREFIX)?.to_owned();
+        let mut parts = name.rsplit('-');
+        let (start, pid) = (parts.next()?.parse::<u64>().ok()?, parts.next()?.parse().ok()?);
+        Some(proc::stat(pid).is_none_or(|stat| stat.start != start))
+    };
+    // The kernel refuses to remove one that is not empty.
+    folders(parent)
+        .filter(|folder| is_dead(folder) == Some(true))
+        .for_each(|folder| _ = remove(&folder, DEPTH));
 }
 
 /// The folder of this process's own group in the cgroup v2 tree.
 fn own() -> Option<PathBuf> {
-    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let groups = proc::text("/proc/self/cgroup")?;
+    let mounts = proc::text("/proc/self/mountinfo")?;
     find(&groups, &mounts).filter(|path| path.is_dir())
+}
+
+/// What is mounted and where, when a line of `mountinfo` is about a cgroup v2 tree.
+fn cgroup2(line: &str) -> Option<(&str, &str)> {
+    let (left, right) = line.split_once(" - ")?;
+    let mut fields = left.split(' ').skip(3);
+    (right.split(' ').next()? == "cgroup2").then_some((fields.next()?, fields.next()?))
 }
 
 /// From the texts of `/proc/self/cgroup` and `/proc/self/mountinfo` (`man 5 proc`).
 fn find(groups: &str, mounts: &str) -> Option<PathBuf> {
     let group = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
-    mounts.lines().find_map(|line| {
-        let (left, right) = line.split_once(" - ")?;
-        if right.split(' ').next()? != "cgroup2" {
-            return None;
-        }
-        let mut fields = left.split(' ').skip(3);
-        let (root, point) = (fields.next()?, fields.next()?);
+    mounts.lines().filter_map(cgroup2).find_map(|(root, point)| {
         // What is mounted may be a part of the tree, as in containers.
         let below = if root == "/" { group } else { group.strip_prefix(root)? };
         Some(Path::new(point).join(below.trim_start_matches('/')))

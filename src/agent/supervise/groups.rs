@@ -13,6 +13,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
 
 /// A descriptor of a process; readable once it has ended.
@@ -37,6 +38,38 @@ pub fn has_ended(fd: &OwnedFd, within: std::time::Duration) -> bool {
 pub fn ignore(signal: i32) {
     // SAFETY: SIG_IGN is a valid disposition for every signal that may be ignored.
     unsafe { libc::signal(signal, libc::SIG_IGN) };
+}
+
+/// Set by a signal to end.
+static TOLD_TO_END: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn note_end(_: libc::c_int) {
+    TOLD_TO_END.store(true, Ordering::Relaxed);
+}
+
+/// From now on SIGTERM and SIGINT end nothing; [`was_told_to_end`] tells of them. A wait that they interrupt
+/// returns. Programs that this process runs get the default again.
+pub fn note_end_signals() {
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        // SAFETY: all zero bytes are a valid `sigaction`; the handler stores to an atomic and does nothing
+        // else.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = note_end as extern "C" fn(libc::c_int) as libc::sighandler_t;
+            libc::sigaction(signal, &action, std::ptr::null_mut());
+        }
+    }
+}
+
+/// A signal to end has come since the last call.
+pub fn was_told_to_end() -> bool {
+    TOLD_TO_END.swap(false, Ordering::Relaxed)
+}
+
+/// The parent of this process.
+pub fn parent() -> u32 {
+    // SAFETY: getppid takes nothing and cannot fail.
+    unsafe { libc::getppid() as u32 }
 }
 
 /// Sends a signal to exactly the process `pid` that started at `start`; `false` when it is gone or

@@ -14,10 +14,12 @@ use crate::proc::{self, Ident};
 use crate::supervise::{
     cgroup::Cgroup,
     groups,
+    leftovers::Seen,
     sweep::{self, Mark, Scope},
 };
 use rankdeck_types::ids::RunId;
-use std::collections::{BTreeMap, BTreeSet};
+use rankdeck_types::words::clean;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
@@ -38,6 +40,9 @@ pub const BEAT: Duration = Duration::from_secs(1);
 /// How long the guard tries to end everything after the agent's death.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// A note is written again after this long, so that cleaners of temporary files leave it.
+const NOTE_AGAIN: Duration = Duration::from_secs(3600);
+
 /// What the agent says at the end: nothing is left to guard.
 const FAREWELL: u8 = b'q';
 
@@ -52,6 +57,8 @@ pub struct Watch {
     pub agent: Ident,
     /// The ranks' own control group, where there is one.
     pub cgroup: Option<PathBuf>,
+    /// The file in which it notes what is below the agent.
+    pub note: PathBuf,
 }
 
 /// The agent's end.
@@ -84,6 +91,8 @@ impl Guard {
             .arg("--run-dir")
             .arg(&watch.paths.run_dir)
             .args(["--agent", &agent_name(watch.agent)])
+            .arg("--note")
+            .arg(&watch.note)
             .args(watch.cgroup.iter().flat_map(|path| [OsStr::new("--cgroup"), path.as_os_str()]))
             .stdin(Stdio::from(read))
             .stdout(Stdio::null())
@@ -125,6 +134,7 @@ pub fn main(watch: &Watch) -> io::Result<()> {
         }
     };
     let mut seen = Seen::default();
+    let mut noted = Instant::now();
     let mut last_beat = Instant::now();
     let mut stopped_for = Duration::ZERO;
     let mut last_look = Instant::now();
@@ -132,6 +142,7 @@ pub fn main(watch: &Watch) -> io::Result<()> {
     loop {
         let news = wait(&pidfd, LOOK)?;
         if news.farewell {
+            let _ = std::fs::remove_file(&watch.note);
             return Ok(());
         }
         if news.agent_died {
@@ -149,7 +160,14 @@ pub fn main(watch: &Watch) -> io::Result<()> {
         }
         let state = proc::stat(watch.agent.pid).map_or('X', |stat| stat.state);
         stopped_for = if state == 'T' && !was_away { stopped_for + passed } else { Duration::ZERO };
-        seen.refresh(watch.agent.pid);
+        let below = Seen::below(watch.agent.pid);
+        let due = noted.elapsed() >= NOTE_AGAIN;
+        if below != seen || due {
+            seen = below;
+            noted = now;
+            // Without the note, less is found when agent and guard die together.
+            let _ = seen.save(&watch.note);
+        }
         let lost = stopped_for >= STOPPED || now.duration_since(last_beat) >= SILENT;
         if lost && !killed {
             say(&format!("agent {} does not run (state {state}); killing what it started", watch.agent.pid));
@@ -190,39 +208,15 @@ fn wait(pidfd: &OwnedFd, within: Duration) -> io::Result<News> {
     Ok(news)
 }
 
-/// What was below the agent while it lived: afterwards the tree is gone, and a program may have cleared its
-/// environment.
-#[derive(Debug, Default)]
-struct Seen {
-    members: BTreeSet<Ident>,
-    sessions: BTreeMap<Ident, Option<rankdeck_types::ids::Rank>>,
-}
-
-impl Seen {
-    fn refresh(&mut self, agent: u32) {
-        let own = std::process::id();
-        let below: Vec<proc::Stat> =
-            proc::descendants(agent).into_iter().filter(|pid| *pid != own).filter_map(proc::stat).collect();
-        self.members = below.iter().map(|stat| Ident { pid: stat.pid, start: stat.start }).collect();
-        self.sessions = below
-            .iter()
-            .filter(|stat| stat.session == stat.pid)
-            .map(|stat| (Ident { pid: stat.pid, start: stat.start }, None))
-            .collect();
-    }
-}
-
 fn end(watch: &Watch, seen: &Seen, within: Duration) {
     let cgroup = watch.cgroup.clone().map(Cgroup::at);
-    if let Some(cgroup) = &cgroup {
-        cgroup.kill();
-    }
     let alive =
         proc::stat(watch.agent.pid).is_some_and(|stat| stat.start == watch.agent.start && !stat.is_gone());
     let scope = Scope {
         sessions: seen.sessions.clone(),
         members: seen.members.clone(),
         below: alive.then_some(watch.agent.pid),
+        groups: cgroup.iter().cloned().collect(),
         spared: BTreeSet::from([std::process::id(), watch.agent.pid]),
         ..Scope::marked(Mark {
             run: watch.run.clone(),
@@ -232,7 +226,11 @@ fn end(watch: &Watch, seen: &Seen, within: Duration) {
             rank: None,
         })
     };
-    for survivor in sweep::kill_all(&scope, Duration::ZERO, within) {
+    let survivors = sweep::kill_all(&scope, Duration::ZERO, within);
+    if !alive && survivors.is_empty() {
+        let _ = std::fs::remove_file(&watch.note);
+    }
+    for survivor in survivors {
         say(&format!(
             "process {} ({}) resists SIGKILL, state {}",
             survivor.pid, survivor.command, survivor.state
@@ -244,5 +242,6 @@ fn end(watch: &Watch, seen: &Seen, within: Duration) {
 }
 
 fn say(text: &str) {
-    let _ = writeln!(io::stderr(), "guard: {text}");
+    #[expect(clippy::disallowed_methods, reason = "standard error of a guard is its agent's log")]
+    let _ = writeln!(io::stderr(), "guard: {}", clean(text));
 }

@@ -6,10 +6,12 @@
 use crate::hook;
 use crate::paths::RunPaths;
 use crate::supervise::libtorch;
+use crate::supervise::setup::{self, Container, Stage};
 use crate::supervise::spawn::RankCommand;
 use rankdeck_proto::folders::create_private;
-use rankdeck_proto::message::LaunchSpec;
+use rankdeck_proto::message::{LaunchSpec, Private};
 use rankdeck_proto::pack;
+use rankdeck_proto::secret::GroupSecret;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::plan::{PlannedHost, PlannedRank, rank_environment, user_environment};
 use std::collections::BTreeMap;
@@ -39,12 +41,17 @@ pub(crate) struct HostFacts {
 pub(crate) struct PreparedHost {
     facts: HostFacts,
     host: PlannedHost,
+    /// Where the ranks run: their own copy of pushed code, or the working folder.
+    folder: PathBuf,
     /// Where libtorch is, when the ranks need it on their library path.
     libtorch: Option<PathBuf>,
     /// The built-in trainer on this host, when there is one.
     trainer: Option<PathBuf>,
     /// The folder of the hook for Python ranks, where it is wanted.
     hook: Option<PathBuf>,
+    /// The secret that the ranks of this generation know each other by, and values of the console's
+    /// variables. Only in memory: a launch is never repeated from records.
+    private: Private,
     /// What could not be prepared although the launch goes on.
     pub notices: Vec<String>,
 }
@@ -58,16 +65,18 @@ impl PreparedHost {
         inherited: impl Iterator<Item = (OsString, OsString)>,
     ) -> Result<RankCommand, String> {
         Ok(RankCommand {
-            argv: self.argv(spec)?,
+            argv: self.argv(spec, rank)?,
             env: self.environment(spec, rank, inherited),
-            workdir: self.facts.workdir.clone(),
+            workdir: self.folder.clone(),
             log: self.facts.paths.rank_log(spec.generation, rank.rank),
-            umask: self.facts.umask,
+            // Checkpoints, replay and TensorBoard files are private; programs of the user decide for
+            // themselves.
+            umask: if spec.plan.is_builtin() { 0o077 } else { self.facts.umask },
         })
     }
 
-    fn argv(&self, spec: &LaunchSpec) -> Result<Vec<OsString>, String> {
-        let mut argv: Vec<OsString> = if spec.plan.is_builtin() {
+    fn argv(&self, spec: &LaunchSpec, rank: &PlannedRank) -> Result<Vec<OsString>, String> {
+        let argv: Vec<OsString> = if spec.plan.is_builtin() {
             let trainer = self.trainer.as_ref().ok_or_else(|| {
                 let host = &self.host.host.name;
                 format!("no rankdeck-trainer on host {host}; put it beside the rankdeck executable there")
@@ -76,11 +85,30 @@ impl PreparedHost {
         } else {
             spec.plan.experiment.launch.command.iter().map(OsString::from).collect()
         };
-        if let Some(prelude) = &self.host.host.prelude {
-            let script = format!("{prelude}\nexec \"$0\" \"$@\"");
-            argv.splice(0..0, ["/bin/sh".into(), "-c".into(), script.into()]);
+        let container = self.container(spec, rank);
+        let stage = Stage { workdir: &self.facts.workdir, folder: &self.folder, container, look_only: false };
+        Ok(setup::command(&self.host.host.setup, &stage, argv))
+    }
+
+    /// What a container of this rank has to see.
+    fn container(&self, spec: &LaunchSpec, rank: &PlannedRank) -> Container<'_> {
+        if self.host.host.setup.container.is_none() {
+            return Container::default();
         }
-        Ok(argv)
+        let paths = &self.facts.paths;
+        let mut folders: Vec<&Path> = vec![&self.facts.workdir];
+        let others = [Some(paths.run_dir.as_path()), self.facts.events.parent()];
+        for folder in others.into_iter().flatten() {
+            if !folders.iter().any(|known| folder.starts_with(known)) {
+                folders.push(folder);
+            }
+        }
+        Container {
+            name: format!("{}-gen{}-rank{}", spec.plan.run, spec.generation, rank.rank),
+            folders,
+            variables: self.environment(spec, rank, std::iter::empty()).into_keys().collect(),
+            gpu: rank.gpu.is_some(),
+        }
     }
 
     /// In the order in which later ones win: what the agent inherits, what the plan says, what the user set,
@@ -95,15 +123,16 @@ impl PreparedHost {
             rank_environment(&spec.plan, rank, spec.generation, &spec.master_addr, spec.master_port);
         let foreign = |name: &OsString| !name.to_string_lossy().starts_with("RANKDECK_");
         let mut env: BTreeMap<OsString, OsString> = inherited.filter(|(name, _)| foreign(name)).collect();
-        // Slurm names the job's GPUs in this variable; indices of the plan count among those.
-        let slurm = env.contains_key(&OsString::from("SLURM_STEP_ID"));
-        let given = env.get(&OsString::from("CUDA_VISIBLE_DEVICES")).filter(|_| slurm).cloned();
+        // Slurm, or the user, names the GPUs that are theirs in this variable; indices of the plan count
+        // among those.
+        let given = env.get(&OsString::from("CUDA_VISIBLE_DEVICES")).filter(|list| !list.is_empty()).cloned();
         env.extend(planned.iter().map(|(name, value)| (name.into(), value.into())));
         if let (Some(given), Some(planned)) = (given, planned.get("CUDA_VISIBLE_DEVICES")) {
             env.insert("CUDA_VISIBLE_DEVICES".into(), among(planned, &given.to_string_lossy()).into());
         }
         let users = user_environment(&spec.plan, &self.host);
         env.extend(users.into_iter().map(|(name, value)| (name.into(), value.into())));
+        env.extend(self.private.variables.reveal().map(|(name, value)| (name.into(), value.into())));
         if let Some(libtorch) = &self.libtorch {
             prepend(&mut env, "LD_LIBRARY_PATH", &libtorch.join("lib"));
         }
@@ -121,6 +150,12 @@ impl PreparedHost {
         own("RANKDECK_RUN_DIR", paths.run_dir.clone().into());
         own("RANKDECK_STATUS_PAGE", paths.page(spec.generation, rank.rank).into());
         own("RANKDECK_EVENTS", self.facts.events.clone().into());
+        if !spec.plan.experiment.watch.fingerprint_weights {
+            own("RANKDECK_FINGERPRINTS", "0".into());
+        }
+        if let Some(secret) = &self.private.secret {
+            own(GroupSecret::VARIABLE, secret.to_hex().into());
+        }
         if let Some(resume) = &spec.resume {
             own("RANKDECK_RESUME", resume.into());
         }
@@ -146,7 +181,7 @@ fn among(planned: &str, given: &str) -> String {
 }
 
 /// Creates what the ranks of `spec` need on this host; an error is what each of them is reported with.
-pub(crate) fn prepare(mut facts: HostFacts, spec: &LaunchSpec) -> Result<PreparedHost, String> {
+pub(crate) fn prepare(facts: HostFacts, spec: &LaunchSpec, private: Private) -> Result<PreparedHost, String> {
     let told = |error: HintedError| format!("{} ({})", error.error, error.hint);
     let host = spec
         .plan
@@ -179,10 +214,11 @@ pub(crate) fn prepare(mut facts: HostFacts, spec: &LaunchSpec) -> Result<Prepare
             .ok()
     });
     let trainer = host.trainer.as_ref().map(PathBuf::from).or_else(libtorch::trainer);
-    if let Some(code) = &spec.plan.experiment.launch.code {
-        facts.workdir = code_folder(&facts.paths, code).map_err(told)?;
-    }
-    Ok(PreparedHost { facts, host, libtorch, trainer, hook, notices })
+    let folder = match &spec.plan.experiment.launch.code {
+        Some(code) => code_folder(&facts.paths, code).map_err(told)?,
+        None => facts.workdir.clone(),
+    };
+    Ok(PreparedHost { facts, host, folder, libtorch, trainer, hook, private, notices })
 }
 
 fn write_experiment(path: &Path, spec: &LaunchSpec) -> Result<(), String> {
@@ -198,6 +234,17 @@ fn write_experiment(path: &Path, spec: &LaunchSpec) -> Result<(), String> {
         .map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
+/// Where ranks run: in the run's own copy of pushed code, else in the working folder.
+pub(crate) fn ranks_folder(paths: &RunPaths, workdir: &Path, code: Option<&str>) -> PathBuf {
+    match code.and_then(|code| code.strip_prefix(pack::BY_HASH)) {
+        Some(hash) => {
+            let short: String = hash.chars().take(16).collect();
+            paths.node_dir().join(format!("code-{short}"))
+        }
+        None => workdir.to_owned(),
+    }
+}
+
 /// The run's own copy of the pushed code, in which its ranks work. It is unpacked once, and kept over
 /// restarts.
 fn code_folder(paths: &RunPaths, code: &str) -> Result<PathBuf, HintedError> {
@@ -206,7 +253,7 @@ fn code_folder(paths: &RunPaths, code: &str) -> Result<PathBuf, HintedError> {
     };
     let hash = code.strip_prefix(pack::BY_HASH).ok_or_else(|| absent(code))?;
     let short: String = hash.chars().take(16).collect();
-    let folder = paths.node_dir().join(format!("code-{short}"));
+    let folder = ranks_folder(paths, Path::new(""), Some(code));
     if folder.is_dir() {
         return Ok(folder);
     }
@@ -233,9 +280,11 @@ mod tests {
         PreparedHost {
             facts,
             host,
+            folder: "/w".into(),
             libtorch: Some("/lt".into()),
             trainer: Some("/bin/rankdeck-trainer".into()),
             hook: Some("/w/py".into()),
+            private: Private { secret: GroupSecret::from_hex(&"5e".repeat(32)), ..Private::default() },
             notices: Vec::new(),
         }
     }
@@ -258,7 +307,7 @@ mod tests {
                 experiment: toml::from_str(&text).unwrap(),
                 hosts: vec![],
                 ranks: vec![],
-                backend: "gloo".into(),
+                backend: "tcp".into(),
                 sizes: vec![],
             },
         }
@@ -286,7 +335,7 @@ mod tests {
         spec.plan.hosts = vec![host(&[])];
         std::fs::create_dir_all(facts.paths.generation_dir(spec.generation)).unwrap();
         std::fs::write(facts.paths.generation_dir(spec.generation).join("python"), "in the way").unwrap();
-        let ready = prepare(facts, &spec).unwrap();
+        let ready = prepare(facts, &spec, Private::default()).unwrap();
         assert!(ready.hook.is_none() && ready.notices[0].contains("hook"), "{:?}", ready.notices);
     }
 
@@ -297,6 +346,7 @@ mod tests {
             ("RANK", "99"),
             ("TORCHELASTIC_MAX_RESTARTS", "7"),
             ("RANKDECK_OTHER", "x"),
+            ("RANKDECK_SECRET", "x"),
             ("OMP_NUM_THREADS", "3"),
             ("PATH", "/opt"),
             ("PYTHONUNBUFFERED", ""),
@@ -313,6 +363,11 @@ mod tests {
         assert_eq!(env["PYTHONPATH"], "/w/py:/own");
         assert_eq!(env["TORCH_FR_BUFFER_SIZE"], "9", "what the user set stays");
         assert_eq!(env["TORCH_NCCL_DUMP_ON_TIMEOUT"], "1");
+        assert_eq!(
+            env["RANKDECK_SECRET"],
+            "5e".repeat(32),
+            "the generation's own, whatever is inherited or set"
+        );
         assert_eq!(env["RANK"], "3");
         assert_eq!(env["TORCHELASTIC_MAX_RESTARTS"], "0");
         assert_eq!(env["OMP_NUM_THREADS"], "3");
@@ -327,20 +382,39 @@ mod tests {
     }
 
     #[test]
-    fn a_prelude_ends_in_the_program_itself() {
-        let mut host = host(&[]);
-        host.host.prelude = Some("A='b c'; export A".into());
-        let argv = prepared(host).argv(&spec("[\"python\", \"a b.py\"]")).unwrap();
-        assert_eq!(argv[..2], ["/bin/sh", "-c"]);
-        assert_eq!(argv[2], "A='b c'; export A\nexec \"$0\" \"$@\"");
-        assert_eq!(argv[3..], ["python", "a b.py"]);
+    fn a_container_sees_the_run_and_inherits_what_the_rank_is_told_but_no_value() {
+        let mut host = host(&[("TOKEN", "hidden")]);
+        host.host.setup.container = Some("docker --shm-size 8g image:1".into());
+        let argv = prepared(host).argv(&spec("[\"python\", \"a b.py\"]"), &RANK).unwrap();
+        let script = argv[2].to_str().unwrap();
+        let last = script.lines().last().unwrap();
+        for part in [
+            "exec docker run --rm --init --network=host --ipc=host --pid=host --name t-gen2-rank3 --workdir /w",
+            "--volume /w:/w --volume /s:/s",
+            "--env RANK ",
+            "--env TOKEN ",
+            "--env RANKDECK_SECRET ",
+            "--gpus all",
+            "--user \"$(id -u):$(id -g)\"",
+            "--shm-size 8g image:1 python 'a b.py'",
+        ] {
+            assert!(last.contains(part), "{part}\n{last}");
+        }
+        assert!(!script.contains("hidden") && !script.contains("--env PATH"), "{script}");
+    }
+
+    #[test]
+    fn what_the_built_in_trainer_writes_is_private() {
+        let mask =
+            |command| prepared(host(&[])).command(&spec(command), &RANK, std::iter::empty()).unwrap().umask;
+        assert_eq!((mask("[]"), mask("[\"true\"]")), (0o077, 0o022));
     }
 
     #[test]
     fn the_built_in_trainer_gets_the_resolved_experiment() {
-        let built_in = prepared(host(&[])).argv(&spec("[]")).unwrap();
+        let built_in = prepared(host(&[])).argv(&spec("[]"), &RANK).unwrap();
         assert_eq!(built_in, ["/bin/rankdeck-trainer", "--config", "/w/runs/t/node1/gen2/experiment.toml"]);
         let without = PreparedHost { trainer: None, ..prepared(host(&[])) };
-        assert!(without.argv(&spec("[]")).unwrap_err().contains("host b"));
+        assert!(without.argv(&spec("[]"), &RANK).unwrap_err().contains("host b"));
     }
 }

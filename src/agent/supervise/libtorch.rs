@@ -1,6 +1,9 @@
 //! The built-in trainer and libtorch on this host.
 //!
 //! Nothing here imports torch: Python is only asked where the package is.
+//!
+//! - LIBTORCH-1: libraries that were pushed are used only where nobody else can write them. They were named
+//!   by their content when they were unpacked, and hashing a gigabyte at every launch would cost seconds.
 
 use crate::paths;
 use crate::proc;
@@ -27,7 +30,7 @@ pub fn trainer() -> Option<PathBuf> {
 /// A folder with libtorch: what hosts.toml says, else `LIBTORCH`, else `.libtorch/torch` in the working
 /// folder or above the executable, else what was pushed. `Ok(None)`: there is none and none was asked for.
 pub fn find(wanted: Option<&str>, workdir: &Path) -> Result<Option<PathBuf>, HintedError> {
-    let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else { return Ok(search(workdir)) };
+    let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else { return search(workdir) };
     let folder = match wanted.strip_prefix("python:") {
         Some(python) => workdir.join(asked(python, workdir)?),
         None => workdir.join(expanded(wanted)),
@@ -61,7 +64,7 @@ fn asked(python: &str, workdir: &Path) -> Result<String, HintedError> {
 
 /// Runs a short helper and returns the first line it prints; killed after `within`. It is reaped by whoever
 /// reaps this process's children.
-fn ask(argv: &[OsString], within: Duration) -> Result<String, String> {
+pub(crate) fn ask(argv: &[OsString], within: Duration) -> Result<String, String> {
     let program = argv.first().ok_or("the command is empty")?;
     let shown = Path::new(program).display().to_string();
     let mut command = Command::new(program);
@@ -88,33 +91,41 @@ fn ask(argv: &[OsString], within: Duration) -> Result<String, String> {
     Ok(line.trim().to_owned())
 }
 
-fn search(workdir: &Path) -> Option<PathBuf> {
+fn search(workdir: &Path) -> Result<Option<PathBuf>, HintedError> {
     let variable =
         std::env::var_os("LIBTORCH").filter(|value| !value.is_empty()).map(|value| workdir.join(value));
     let here = std::env::current_dir().ok();
     let executable = folders::executable();
     let above = executable.iter().flat_map(|path| path.ancestors().skip(1)).map(Path::to_owned);
-    variable
-        .into_iter()
-        .chain(
-            here.into_iter()
-                .chain([workdir.to_owned()])
-                .chain(above)
-                .map(|folder| folder.join(".libtorch/torch")),
-        )
-        .chain(folders::caches().into_iter().flat_map(|cache| {
-            let mut pushed: Vec<PathBuf> = std::fs::read_dir(cache.join(folders::LIBTORCH))
-                .into_iter()
-                .flatten()
-                .flatten()
-                .map(|entry| entry.path())
-                .filter(|path| is_libtorch(path))
-                .collect();
-            // The one that was pushed last.
-            pushed.sort_by_key(|path| std::fs::metadata(path).and_then(|facts| facts.modified()).ok());
-            pushed.into_iter().rev()
-        }))
-        .find(|folder| is_libtorch(folder))
+    let known = here.into_iter().chain([workdir.to_owned()]).chain(above);
+    let known = variable.into_iter().chain(known.map(|folder| folder.join(".libtorch/torch")));
+    if let Some(found) = { known }.find(|folder| is_libtorch(folder)) {
+        return Ok(Some(found));
+    }
+    match folders::caches().into_iter().find_map(|cache| pushed(&cache)) {
+        Some(found) => trusted(found).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// What was pushed last into a cache.
+fn pushed(cache: &Path) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(cache.join(folders::LIBTORCH)).into_iter().flatten().flatten();
+    let found = entries.map(|entry| entry.path()).filter(|path| is_libtorch(path));
+    found.max_by_key(|path| std::fs::metadata(path).and_then(|facts| facts.modified()).ok())
+}
+
+fn trusted(folder: PathBuf) -> Result<PathBuf, HintedError> {
+    let inside =
+        std::fs::read_dir(folder.join("lib")).into_iter().flatten().flatten().map(|entry| entry.path());
+    match std::iter::once(folder.join("lib")).chain(inside).find_map(|path| paths::distrust(&path)) {
+        None => Ok(folder),
+        Some(reason) => Err(HintedError::new(
+            format!("libtorch in {} on {} cannot be trusted: {reason}", folder.display(), proc::hostname()),
+            "run `chmod -R go-w` there if it is yours, or set RANKDECK_CACHE on the host to a folder of your own \
+             and push again",
+        )),
+    }
 }
 
 fn is_libtorch(folder: &Path) -> bool {
@@ -134,6 +145,29 @@ mod tests {
         std::fs::write(torch.join("lib/libtorch_cpu.so"), "").unwrap();
         assert_eq!(find(Some("torch"), folder.path()).unwrap(), Some(torch.clone()));
         assert_eq!(find(torch.to_str(), Path::new("/")).unwrap(), Some(torch));
+    }
+
+    #[test]
+    fn libtorch_1_pushed_libraries_that_others_can_write_are_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let cache = tempfile::tempdir().unwrap();
+        let place = |name: &str| {
+            let lib = cache.path().join(folders::LIBTORCH).join(name).join("lib");
+            std::fs::create_dir_all(&lib).unwrap();
+            std::fs::write(lib.join("libtorch_cpu.so"), "").unwrap();
+            lib
+        };
+        assert_eq!(pushed(cache.path()), None);
+        let lib = place("0123");
+        let found = pushed(cache.path()).unwrap();
+        assert_eq!(trusted(found.clone()).unwrap(), lib.parent().unwrap());
+        for (path, mode) in [(lib.join("libtorch_cpu.so"), 0o666), (lib.clone(), 0o777)] {
+            let before = std::fs::metadata(&path).unwrap().permissions();
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+            let refused = trusted(found.clone()).unwrap_err();
+            assert!(refused.error.contains("others can write"), "{refused:?}");
+            std::fs::set_permissions(&path, before).unwrap();
+        }
     }
 
     #[test]

@@ -6,22 +6,24 @@
 //! - LIFE-1: `Stopped` is recorded exactly when every rank's end is recorded and a search has ended.
 //! - LIFE-2: a generation begins only when nothing of the former one is left.
 //! - LIFE-3: once a stop is ordered it may get harder, never softer, and its last stage is SIGKILL.
+//! - LIFE-5: the grace of a clean stop counts from the ranks' last progress, up to `launch.stop_limit_s`.
 //! - LIFE-4: a rank that failed while no console looks on does not leave its neighbours waiting without end.
 
-use rankdeck_proto::message::{Exit, LaunchSpec, RankSnapshot, Record, RecordEvent, StopMode, Survivor};
-use rankdeck_types::ids::{Generation, LocalRank, Rank};
+mod former;
+mod rank_life;
+mod stop;
+#[cfg(test)]
+mod tests;
+
+pub use rank_life::{RankLife, decode};
+pub use stop::grace_ms;
 
 use crate::proc::Ident;
+use rank_life::planned_ranks;
+use rankdeck_proto::message::{Exit, LaunchSpec, RankSnapshot, RecordEvent, StopMode};
 use rankdeck_types::error::HintedError;
-
-/// How long ranks may take to vanish after SIGKILL before the survivors are reported.
-const KILL_PATIENCE_MS: u64 = 10_000;
-/// Between two rounds of SIGKILL.
-const KILL_AGAIN_MS: u64 = 500;
-/// Between two looks at survivors.
-const LOOK_AGAIN_MS: u64 = 1_000;
-/// Longest grace that an order may ask for: an hour.
-const MOST_GRACE_MS: u64 = 3_600_000;
+use rankdeck_types::ids::{Generation, Rank};
+use stop::Stop;
 
 /// What the loop is to do.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,30 +54,6 @@ pub enum Action {
     Save,
 }
 
-/// One rank of this host.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RankLife {
-    /// The rank.
-    pub rank: Rank,
-    /// Its index on this host.
-    pub local_rank: LocalRank,
-    /// Its GPU.
-    pub gpu: Option<u32>,
-    /// Its process, once it exists.
-    pub ident: Option<Ident>,
-    /// How it ended.
-    pub exit: Option<Exit>,
-    ended_at: u64,
-    recorded: bool,
-}
-
-impl RankLife {
-    /// It has a process that has not ended.
-    pub fn lives(&self) -> bool {
-        self.ident.is_some() && self.exit.is_none()
-    }
-}
-
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Stage {
     Idle,
@@ -83,16 +61,6 @@ enum Stage {
     Verifying,
     Survivors { look_at: u64 },
     Over,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-struct Stop {
-    mode: StopMode,
-    ordered_at: u64,
-    kill_at: u64,
-    next_kill: u64,
-    /// Survivors were recorded.
-    told: bool,
 }
 
 /// See the module.
@@ -120,69 +88,6 @@ impl Default for Lifecycle {
 }
 
 impl Lifecycle {
-    /// The state that the records of an earlier agent end in. Ranks that were never seen to end died with it.
-    pub fn replay(&mut self, record: &Record) {
-        match &record.event {
-            RecordEvent::Launched { spec } => {
-                self.ranks = planned_ranks(spec);
-                self.spec = Some(spec.clone());
-                self.stage = Stage::Running;
-            }
-            RecordEvent::RankSpawned { rank, pid, .. } => {
-                if let Some(life) = self.life(*rank) {
-                    life.ident = Some(Ident { pid: *pid, start: 0 });
-                }
-            }
-            RecordEvent::RankExited { rank, exit, .. } => {
-                if let Some(life) = self.life(*rank) {
-                    life.exit = Some(exit.clone());
-                    life.recorded = true;
-                }
-            }
-            RecordEvent::Stopped { .. } if self.stage == Stage::Running => self.stage = Stage::Over,
-            _ => {}
-        }
-    }
-
-    /// After the replay: the records that the former agent could not write any more. What it had started was
-    /// ended before this one began to serve, all but the `survivors`.
-    pub fn close_former(&mut self, survivors: Vec<Survivor>) -> Vec<RecordEvent> {
-        if self.stage != Stage::Running && survivors.is_empty() {
-            return Vec::new();
-        }
-        let mut events = vec![RecordEvent::Notice {
-            text: "the former agent of this host died; what it had started was killed".into(),
-        }];
-        for life in self.ranks.iter_mut().filter(|life| life.exit.is_none()) {
-            let exit = Exit::Signal { signal: libc::SIGKILL, out_of_memory: false };
-            life.exit = Some(exit.clone());
-            life.recorded = true;
-            events.push(RecordEvent::RankExited {
-                rank: life.rank,
-                pid: life.ident.map_or(0, |ident| ident.pid),
-                exit,
-                last_lines: Vec::new(),
-                stopping: false,
-                ago_ms: 0,
-                with_agent: true,
-            });
-        }
-        self.stage = Stage::Over;
-        if !survivors.is_empty() {
-            self.survive(0, 0);
-        }
-        events.push(RecordEvent::Stopped { survivors, gpus_free: Vec::new(), took_ms: 0 });
-        events
-    }
-
-    /// Survivors have been told once, and are looked at again until they are gone.
-    fn survive(&mut self, begun: u64, now: u64) {
-        let known =
-            Stop { mode: StopMode::Kill, ordered_at: begun, kill_at: now, next_kill: now, told: false };
-        self.stop.get_or_insert(known).told = true;
-        self.stage = Stage::Survivors { look_at: now + LOOK_AGAIN_MS };
-    }
-
     /// The latest launch.
     pub fn spec(&self) -> Option<&LaunchSpec> {
         self.spec.as_deref()
@@ -354,145 +259,7 @@ impl Lifecycle {
         actions
     }
 
-    /// Orders a stop.
-    pub fn stop(&mut self, mode: StopMode, grace_ms: u64, by: &str, now: u64) -> Vec<Action> {
-        let order = RecordEvent::StopOrdered { mode, by: by.to_owned() };
-        let kill_at =
-            if mode == StopMode::Kill { now } else { now.saturating_add(grace_ms.min(MOST_GRACE_MS)) };
-        match self.stage {
-            Stage::Over => Vec::new(),
-            Stage::Idle => {
-                self.stop = Some(Stop { mode, ordered_at: now, kill_at, next_kill: kill_at, told: false });
-                self.stage = Stage::Verifying;
-                vec![Action::Record(order), Action::VerifyStop]
-            }
-            Stage::Verifying => Vec::new(),
-            Stage::Survivors { .. } => {
-                self.stage = Stage::Verifying;
-                if let Some(stop) = &mut self.stop {
-                    stop.told = false;
-                }
-                vec![Action::Record(order), Action::VerifyStop]
-            }
-            Stage::Running => {
-                let known = self.stop.as_ref();
-                if known
-                    .is_some_and(|stop| stop.mode > mode || (stop.mode == mode && stop.kill_at <= kill_at))
-                {
-                    return Vec::new();
-                }
-                let ordered_at = known.map_or(now, |stop| stop.ordered_at);
-                self.failed = None;
-                self.stop = Some(Stop { mode, ordered_at, kill_at, next_kill: kill_at, told: false });
-                let mut actions = vec![Action::Record(order)];
-                match mode {
-                    StopMode::Clean => actions.push(Action::SignalRanks(self.live(), libc::SIGTERM)),
-                    StopMode::Terminate => actions.push(Action::SignalAll(libc::SIGTERM)),
-                    StopMode::Kill => {}
-                }
-                actions.extend(self.tick(now, false, 0));
-                actions
-            }
-        }
-    }
-
-    fn live(&self) -> Vec<Ident> {
-        self.ranks.iter().filter(|life| life.lives()).filter_map(|life| life.ident).collect()
-    }
-
-    /// Time passed. `attended`: a console looks on. `unattended_ms`: how long neighbours of a failed rank may
-    /// wait for orders.
-    pub fn tick(&mut self, now: u64, attended: bool, unattended_ms: u64) -> Vec<Action> {
-        match (self.stage, &mut self.stop) {
-            (Stage::Survivors { look_at }, _) if now >= look_at => {
-                self.stage = Stage::Verifying;
-                vec![Action::VerifyStop]
-            }
-            (Stage::Running, Some(stop)) if now >= stop.kill_at.saturating_add(KILL_PATIENCE_MS) => {
-                self.stage = Stage::Verifying;
-                vec![Action::VerifyStop]
-            }
-            (Stage::Running, Some(stop)) if now >= stop.next_kill => {
-                stop.next_kill = now + KILL_AGAIN_MS;
-                vec![Action::SignalAll(libc::SIGKILL)]
-            }
-            (Stage::Running, None) => match &mut self.failed {
-                Some((_, since)) if attended => {
-                    *since = now;
-                    Vec::new()
-                }
-                Some((rank, since)) if now.saturating_sub(*since) >= unattended_ms => {
-                    let by = format!("rank {rank} failed");
-                    let grace = self.spec.as_ref().map_or(0, |spec| grace_ms(spec));
-                    self.stop(StopMode::Terminate, grace, &by, now)
-                }
-                _ => Vec::new(),
-            },
-            _ => Vec::new(),
-        }
-    }
-
-    /// A search for processes of the run has ended.
-    pub fn searched(&mut self, survivors: Vec<Survivor>, gpus_free: Vec<u32>, now: u64) -> Vec<Action> {
-        if self.stage != Stage::Verifying {
-            return Vec::new();
-        }
-        let begun = self.stop.as_ref().map_or(self.last_exit, |stop| stop.ordered_at);
-        if !survivors.is_empty() {
-            let told = self.stop.as_ref().is_some_and(|stop| stop.told);
-            self.survive(begun, now);
-            if told {
-                return Vec::new();
-            }
-        } else if self.ranks.iter().any(|life| !life.recorded) {
-            // Gone from /proc, but not yet reaped, spawned or recorded: their ends come first (LIFE-1).
-            self.stage = Stage::Survivors { look_at: now + KILL_AGAIN_MS };
-            return Vec::new();
-        } else {
-            self.stage = if self.spec.is_some() { Stage::Over } else { Stage::Idle };
-            self.stop = None;
-            self.failed = None;
-        }
-        let took_ms = now.saturating_sub(begun);
-        vec![Action::Record(RecordEvent::Stopped { survivors, gpus_free, took_ms }), Action::Save]
-    }
-
     fn life(&mut self, rank: Rank) -> Option<&mut RankLife> {
         self.ranks.iter_mut().find(|life| life.rank == rank)
     }
 }
-
-/// Milliseconds between the polite and the hard signal, as the experiment says.
-pub fn grace_ms(spec: &LaunchSpec) -> u64 {
-    let seconds = spec.plan.experiment.launch.stop_grace_s;
-    if seconds.is_finite() { (seconds.max(0.0) * 1000.0) as u64 } else { 0 }
-}
-
-fn planned_ranks(spec: &LaunchSpec) -> Vec<RankLife> {
-    spec.plan
-        .ranks_of(spec.node_rank)
-        .map(|planned| RankLife {
-            rank: planned.rank,
-            local_rank: planned.local_rank,
-            gpu: planned.gpu,
-            ident: None,
-            exit: None,
-            ended_at: 0,
-            recorded: false,
-        })
-        .collect()
-}
-
-/// How a process ended, from the status that `waitpid` gave.
-pub fn decode(status: i32, out_of_memory: bool) -> Exit {
-    if libc::WIFSIGNALED(status) {
-        let signal = libc::WTERMSIG(status);
-        Exit::Signal { signal, out_of_memory: out_of_memory && signal == libc::SIGKILL }
-    } else {
-        Exit::Code { code: libc::WEXITSTATUS(status) }
-    }
-}
-
-#[cfg(test)]
-#[path = "lifecycle_tests.rs"]
-mod tests;

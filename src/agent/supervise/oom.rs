@@ -5,6 +5,7 @@
 //! other groups, as a container's or a batch system's, so the machine's count is looked at too, but only over
 //! the last seconds: an old rise has nothing to do with this end.
 
+use crate::proc;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -53,13 +54,13 @@ impl OomWatch {
 }
 
 fn count(path: &Path) -> Option<u64> {
-    let text = std::fs::read_to_string(path).ok()?;
+    let text = proc::text(path)?;
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
 }
 
 /// Kills in this process's own group and below, where there is such a group.
 fn own() -> Option<u64> {
-    let cgroups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let cgroups = proc::text("/proc/self/cgroup").unwrap_or_default();
     cgroups.lines().find_map(|line| {
         let mut parts = line.splitn(3, ':');
         let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);

@@ -4,22 +4,25 @@
 //! Owner: the agent's loop. Whatever reads all of `/proc`, waits for processes or touches disks runs on a
 //! thread of its own and reports back as an [`Outcome`].
 
+use crate::manifest::Manifest;
 use crate::observe::gpu::Gpus;
 use crate::paths::RunPaths;
 use crate::proc::Ident;
-use crate::supervise::cgroup::Cgroup;
+use crate::supervise::cgroup::{self, Cgroup};
 use crate::supervise::guard::{self, Guard, Watch};
 use crate::supervise::launch_prep::{self, HostFacts, PreparedHost};
+use crate::supervise::leftovers::Leftovers;
 use crate::supervise::lifecycle::{self, Action, Lifecycle, RankLife};
 use crate::supervise::oom::OomWatch;
 use crate::supervise::spawn::{SpawnResult, Spawner};
 use crate::supervise::sweep::{self, Mark, Scope};
 use crate::supervise::{gpu_release, groups};
-use rankdeck_proto::message::{LaunchSpec, Survivor};
+use rankdeck_proto::message::{LaunchSpec, Private, Survivor};
 use rankdeck_types::ids::{Rank, RunId};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -44,6 +47,8 @@ pub(crate) enum Outcome {
     ExitInfo(Rank, Vec<String>),
     /// Nothing that the rank started is left.
     OrphansGone(Rank),
+    /// Why the Slurm job of this agent ends.
+    JobEnd(String),
     /// A search for processes of the run has ended: the survivors, and the GPUs that are free.
     Searched(Vec<Survivor>, Vec<u32>),
 }
@@ -56,6 +61,10 @@ pub(crate) struct Duties {
     pub facts: HostFacts,
     /// The agent's own process.
     pub agent: Ident,
+    /// Where its guard notes what it sees.
+    pub note: PathBuf,
+    /// What former agents of this node have left and could not be ended.
+    pub left: Leftovers,
 }
 
 /// What follows from a child's end or a thread's outcome.
@@ -132,19 +141,33 @@ impl Supervisor {
         self.clock.elapsed().as_millis() as u64
     }
 
+    /// The ranks to come are told this event socket.
+    pub fn events_are_at(&self, path: &Path) -> bool {
+        self.duties.facts.events == path
+    }
+
+    /// The folder of the sockets is another one: the ranks to come are told, and the next guard.
+    pub fn move_sockets(&mut self, events: PathBuf, note: PathBuf) {
+        self.duties.facts.events = events;
+        self.duties.note = note;
+        if let Some(guard) = self.guard.take() {
+            guard.dismiss();
+        }
+    }
+
     /// Where threads that work for the supervisor report.
     pub fn outcomes(&self) -> mpsc::Sender<Outcome> {
         self.outcomes.clone()
     }
 
     /// A launch was accepted: prepares the host on a thread, since disks and interpreters may be slow.
-    pub fn prepare(&mut self, spec: Box<LaunchSpec>) {
+    pub fn prepare(&mut self, spec: Box<LaunchSpec>, private: Private) {
         self.emptied.clear();
         self.oom = OomWatch::start();
         self.spawning = self.lifecycle.borrow().ranks().len();
         let (facts, outcomes) = (self.duties.facts.clone(), self.outcomes.clone());
         spawn_blocking(move || {
-            let prepared = launch_prep::prepare(facts, &spec).map(Box::new);
+            let prepared = launch_prep::prepare(facts, &spec, private).map(Box::new);
             let _ = outcomes.blocking_send(Outcome::Prepared(spec, prepared));
         });
     }
@@ -160,6 +183,7 @@ impl Supervisor {
                 self.emptied.insert(rank);
                 Consequences::default()
             }
+            Outcome::JobEnd(text) => Consequences { actions: Vec::new(), notices: vec![text] },
             Outcome::Searched(survivors, gpus_free) => {
                 self.lifecycle.borrow_mut().searched(survivors, gpus_free, now).into()
             }
@@ -238,17 +262,13 @@ impl Supervisor {
 
     /// Kills and searches until nothing of the run is left on this host, or reports the survivors.
     pub fn verify_stop(&self) {
-        let (scope, outcomes, gpus, cgroup) =
-            (self.scope(), self.outcomes.clone(), self.gpus.clone(), self.cgroup.clone());
+        let (scope, outcomes, gpus) = (self.scope(), self.outcomes.clone(), self.gpus.clone());
         let lifecycle = self.lifecycle.borrow();
         let used: BTreeSet<u32> = lifecycle.ranks().iter().filter_map(|life| life.gpu).collect();
         let mut pids: BTreeSet<u32> =
             lifecycle.ranks().iter().filter_map(|life| Some(life.ident?.pid)).collect();
         spawn_blocking(move || {
             pids.extend(sweep::find(&scope).iter().map(|found| found.ident.pid));
-            if let Some(cgroup) = cgroup {
-                cgroup.kill();
-            }
             let survivors = sweep::kill_all(&scope, Duration::ZERO, KILL_PATIENCE);
             let free = gpu_release::wait(&gpus, &used, &pids);
             let _ = outcomes.blocking_send(Outcome::Searched(survivors, free));
@@ -260,7 +280,7 @@ impl Supervisor {
     }
 
     /// Everything of the run on this host: by session, by descent from the agent, by the mark in the
-    /// environment.
+    /// environment, by control group, and what former agents have left.
     fn scope(&self) -> Scope {
         let lifecycle = self.lifecycle.borrow();
         let sessions = lifecycle
@@ -269,12 +289,13 @@ impl Supervisor {
             .filter(|life| !self.emptied.contains(&life.rank))
             .filter_map(|life| Some((life.ident.filter(|ident| ident.start > 0)?, Some(life.rank))))
             .collect();
-        Scope {
+        self.duties.left.add_to(Scope {
             sessions,
             below: Some(self.duties.agent.pid),
+            groups: self.cgroup.iter().cloned().collect(),
             spared: self.spared(),
             ..Scope::marked(mark(&self.duties.run, &self.duties.facts.paths, None))
-        }
+        })
     }
 
     /// Reaps every child that has ended. Children whose pid is known are reaped even while another child is
@@ -335,6 +356,7 @@ impl Supervisor {
             paths: self.duties.facts.paths.clone(),
             agent: self.duties.agent,
             cgroup: self.cgroup.as_ref().map(|cgroup| cgroup.path().to_owned()),
+            note: self.duties.note.clone(),
         };
         match Guard::start(&watch).and_then(|guard| guard.beat().map(|()| guard)) {
             Ok(guard) => self.guard = Some(guard),
@@ -350,14 +372,22 @@ impl Supervisor {
         }
         if let Some(guard) = self.guard.take().filter(|_| nothing_left) {
             guard.dismiss();
+            let _ = std::fs::remove_file(&self.duties.note);
         }
     }
 }
 
-/// Ends what an agent of this node that died has left, before another one begins to serve.
-pub(crate) async fn end_former(run: &RunId, paths: &RunPaths) -> Vec<Survivor> {
-    let scope = Scope::marked(mark(run, paths, None));
-    spawn_blocking(move || sweep::kill_all(&scope, Duration::ZERO, KILL_PATIENCE)).await.unwrap_or_default()
+/// Ends what an agent of this node that died has left, before another one begins to serve; what could not be
+/// ended, and what leads to it.
+pub(crate) async fn end_former(run: &RunId, paths: &RunPaths) -> (Vec<Survivor>, Leftovers) {
+    let (run, paths) = (run.clone(), paths.clone());
+    let end = move || {
+        let left = Leftovers::find(&paths, Manifest::load(&paths.manifest()).as_ref(), &cgroup::all());
+        let survivors = left.end(&run, &paths, KILL_PATIENCE);
+        let left = if survivors.is_empty() { Leftovers::default() } else { left };
+        (survivors, left)
+    };
+    spawn_blocking(end).await.unwrap_or_default()
 }
 
 /// What the environments of the processes of this node say, or those of one of its ranks.

@@ -1,17 +1,18 @@
 //! Finding every process of a run, and verifying that none is left.
 //!
-//! Owner: the agent, its guard and `agent sweep`. Three nets, because each has a hole: the session of each
+//! Owner: the agent, its guard and `agent sweep`. Four nets, because each has a hole: the session of each
 //! rank (left by `setsid`), the tree below the agent (an agent that died has none), the mark in the
-//! environment (a program may clear it). Whatever one of them catches is extended by all its descendants.
+//! environment (a program may clear it), the control group (not everybody may make one). Whatever one of them
+//! catches is extended by all its descendants.
 //! Invariants:
 //! - "nothing left" needs two looks in a row that find nothing, since processes fork while `/proc`
 //!   is read.
 //! - SWEEP-2: a zombie does not count as a survivor; its parent reaps it.
 //! - SWEEP-3: a process of another run is never touched: run, run directory and node of a mark must all
-//!   agree.
+//!   agree, and the name of a control group is made of the same.
 
 use crate::proc::{self, Ident};
-use crate::supervise::groups;
+use crate::supervise::{cgroup::Cgroup, groups};
 use rankdeck_proto::message::Survivor;
 use rankdeck_types::ids::{NodeRank, Rank, RunId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,6 +58,8 @@ pub struct Scope {
     pub below: Option<u32>,
     /// Processes that were seen to belong to the run.
     pub members: BTreeSet<Ident>,
+    /// Everything inside these belongs to the run.
+    pub groups: Vec<Cgroup>,
     /// Never touched: the agent, its guard, helpers, and the process that searches.
     pub spared: BTreeSet<u32>,
 }
@@ -69,6 +72,7 @@ impl Scope {
             sessions: BTreeMap::new(),
             below: None,
             members: BTreeSet::new(),
+            groups: Vec::new(),
             spared: BTreeSet::from([std::process::id()]),
         }
     }
@@ -102,10 +106,16 @@ impl Found {
 /// Looks once.
 pub fn find(scope: &Scope) -> Vec<Found> {
     let processes = proc::all();
-    choose(scope, &processes, proc::environ)
+    let inside = scope.groups.iter().flat_map(Cgroup::pids).collect();
+    choose(scope, &processes, &inside, proc::environ)
 }
 
-fn choose(scope: &Scope, processes: &[proc::Stat], environ: impl Fn(u32) -> Option<Vec<u8>>) -> Vec<Found> {
+fn choose(
+    scope: &Scope,
+    processes: &[proc::Stat],
+    inside: &BTreeSet<u32>,
+    environ: impl Fn(u32) -> Option<Vec<u8>>,
+) -> Vec<Found> {
     // A leader's number may have gone to a stranger since; then the session of that number is a stranger's
     // too.
     let stolen: BTreeSet<u32> = scope
@@ -128,7 +138,10 @@ fn choose(scope: &Scope, processes: &[proc::Stat], environ: impl Fn(u32) -> Opti
         }
         if let Some(rank) = sessions.get(&process.session) {
             chosen.insert(process.pid, *rank);
-        } else if scope.members.contains(&ident) || scope.below.is_some_and(|root| process.ppid == root) {
+        } else if scope.members.contains(&ident)
+            || inside.contains(&process.pid)
+            || scope.below.is_some_and(|root| process.ppid == root)
+        {
             chosen.insert(process.pid, None);
         }
         if let Some(mark) = &scope.mark
@@ -202,6 +215,9 @@ pub fn kill_all(scope: &Scope, polite: Duration, within: Duration) -> Vec<Surviv
         if begun.elapsed() >= polite.saturating_add(within) {
             return found.iter().map(Found::survivor).collect();
         }
+        if begun.elapsed() >= polite {
+            scope.groups.iter().for_each(Cgroup::kill);
+        }
         for found in &found {
             if begun.elapsed() >= polite {
                 deliver(found.ident, libc::SIGKILL);
@@ -244,6 +260,7 @@ mod tests {
             sessions: BTreeMap::from([(Ident { pid: 20, start: 5 }, Some(Rank(3)))]),
             below: Some(10),
             members: BTreeSet::new(),
+            groups: Vec::new(),
             spared: BTreeSet::from([10, 11]),
         }
     }
@@ -253,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_trees_and_marks_are_all_nets() {
+    fn sessions_trees_marks_and_groups_are_all_nets() {
         let marked =
             b"RANKDECK_RUN=r\0RANKDECK_RUN_DIR=/w/runs/r\0RANKDECK_NODE=1\0RANKDECK_RANK=3\0".to_vec();
         let processes = [
@@ -266,27 +283,40 @@ mod tests {
             process(24, 10, 24, 9), // daemon, adopted by the agent
             process(25, 1, 25, 9),  // left both, kept the mark
             process(26, 25, 26, 9), // its child without the mark
+            process(27, 1, 27, 9),  // left all of it, but not the control group
+            process(28, 27, 28, 9), // its child
             process(99, 1, 99, 3),  // a stranger
         ];
-        let found = choose(&scope(), &processes, |pid| (pid == 25).then(|| marked.clone()));
+        let inside = BTreeSet::from([27]);
+        let found = choose(&scope(), &processes, &inside, |pid| (pid == 25).then(|| marked.clone()));
         let three = Some(3);
         assert_eq!(
             pids(&found),
-            [(20, three), (21, three), (22, three), (23, three), (24, None), (25, three), (26, three)]
+            [
+                (20, three),
+                (21, three),
+                (22, three),
+                (23, three),
+                (24, None),
+                (25, three),
+                (26, three),
+                (27, None),
+                (28, None)
+            ]
         );
     }
 
     #[test]
     fn a_reused_leader_number_makes_the_session_a_strangers() {
         let processes = [process(20, 1, 20, 77), process(21, 20, 20, 78)];
-        assert_eq!(choose(&scope(), &processes, |_| None), []);
+        assert_eq!(choose(&scope(), &processes, &BTreeSet::new(), |_| None), []);
     }
 
     #[test]
     fn sweep_2_zombies_are_no_survivors_but_their_children_are() {
         let mut dead = process(20, 10, 20, 5);
         dead.state = 'Z';
-        let found = choose(&scope(), &[dead, process(21, 20, 99, 6)], |_| None);
+        let found = choose(&scope(), &[dead, process(21, 20, 99, 6)], &BTreeSet::new(), |_| None);
         assert_eq!(pids(&found), [(21, Some(3))]);
     }
 

@@ -4,10 +4,13 @@ use super::super::args::HostKeyArgs;
 use super::super::roster::{self, own_binary};
 use super::super::{Failure, prompt};
 use super::{Examined, Subject};
+use crate::shell::secrets;
 use rankdeck_link::{AgentCommand, AgentReply, Links, Prompter, random};
-use rankdeck_proto::examination::{Findings, Peer, Question};
+use rankdeck_proto::examination::{EnvQuestion, Findings, Peer, Question};
 use rankdeck_types::error::HintedError;
+use rankdeck_types::experiment::{BUILTIN_ENVS, EnvWorker, Experiment};
 use rankdeck_types::host::{Host, Transport};
+use rankdeck_types::variables;
 use std::sync::Arc;
 
 /// How long hosts wait for each other, ms, and how much longer per host: behind one server, logins come one
@@ -130,15 +133,19 @@ fn questions(subject: &Subject<'_>, dice: &mut dyn FnMut() -> u64) -> Vec<Questi
         .map(|(node, host)| {
             let mut env = launch.env.clone();
             env.extend(host.env.clone());
+            let env = env.into_iter().filter_map(|(name, value)| Some((name, variables::plain(&value)?)));
             let expect = calls.iter().filter(|called| called.contains(&node)).count() as u32;
             let fixed = node == 0 && launch.master_port != 0;
             Question {
                 workdir: workdir(host),
                 run: draft.run.0.clone(),
                 command: launch.command.clone(),
-                prelude: host.prelude.clone(),
-                env,
+                setup: host.setup.clone(),
+                env: env.collect(),
+                variables: secrets::values(launch, host).0,
                 libtorch: host.libtorch.clone(),
+                imports: subject.code.map(|code| code.imports.clone()).unwrap_or_default(),
+                environment: environment(&draft.experiment, subject.code.is_some()),
                 code: subject.code.map(|code| code.hash.clone()),
                 gpus: host.gpus.is_some(),
                 master: master.clone(),
@@ -163,11 +170,25 @@ fn questions(subject: &Subject<'_>, dice: &mut dyn FnMut() -> u64) -> Vec<Questi
         .collect()
 }
 
+/// What a Python worker of the built-in trainer will make. One whose module comes with the code is not there
+/// yet.
+fn environment(experiment: &Experiment, has_code: bool) -> Option<EnvQuestion> {
+    let env = experiment.env.as_ref().filter(|_| experiment.launch.command.is_empty())?;
+    let in_rust = env.worker == EnvWorker::Rust
+        || (env.worker == EnvWorker::Auto && BUILTIN_ENVS.contains(&env.id.as_str()));
+    let comes = has_code && env.id.contains(':');
+    (!in_rust && !comes).then(|| EnvQuestion {
+        python: env.python.clone(),
+        id: env.id.clone(),
+        atari: env.looks_atari(),
+    })
+}
+
 /// The folder as `agent start` gets it.
 fn workdir(host: &Host) -> String {
     match (host.workdir.as_str(), host.transport) {
         ("", Transport::Local) => ".".to_owned(),
-        ("", Transport::Ssh) => "rankdeck".to_owned(),
+        ("", Transport::Ssh | Transport::Openssh) => "rankdeck".to_owned(),
         (folder, _) => folder.to_owned(),
     }
 }

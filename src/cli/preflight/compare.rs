@@ -4,18 +4,19 @@
 use super::{CHECKS, Cell, Examined, Grade, Subject};
 use rankdeck_proto::examination::Findings;
 use rankdeck_types::error::HintedError;
+use rankdeck_types::host::Transport;
 
 /// One thing that should be equal on all hosts.
 struct Matter {
     /// The check it belongs to.
     check: &'static str,
-    /// In words.
+    /// What is compared, in words.
     what: &'static str,
     /// A difference cannot work, rather than may not.
     fatal: bool,
     /// The value on one host; `None`: it has none.
     value: fn(&Findings) -> Option<String>,
-    /// What helps.
+    /// What the user can do about a difference.
     hint: &'static str,
     /// The key that decides.
     key: &'static str,
@@ -106,6 +107,36 @@ const MATTERS: [Matter; 9] = [
     },
 ];
 
+/// Marks hosts that are one machine with another one: their ranks share it, and each takes all of it for its
+/// own.
+pub fn same_machine(
+    subject: &Subject<'_>,
+    answers: &[Result<Examined, HintedError>],
+    columns: &mut [Vec<Cell>],
+) {
+    let hosts = &subject.draft.hosts;
+    let at = CHECKS.iter().position(|check| *check == "reach").unwrap_or_default();
+    let machine = |node: usize| match answers.get(node) {
+        Some(Ok(answer)) => Some(answer.findings.machine.as_str()).filter(|machine| !machine.is_empty()),
+        _ => None,
+    };
+    for (node, host) in hosts.iter().enumerate() {
+        let same = |other: &usize| machine(*other).is_some() && machine(*other) == machine(node);
+        // Local hosts are one machine on purpose.
+        let Some(first) = (0..node).find(same).filter(|_| host.transport != Transport::Local) else {
+            continue;
+        };
+        let cell = columns.get_mut(node).and_then(|column| column.get_mut(at));
+        if let Some(cell) = cell.filter(|cell| cell.grade < Grade::Warning) {
+            *cell = Cell::warning(
+                format!("this is the same machine as host {}", hosts[first].name),
+                "list a machine once, with `nproc` for more ranks; both hosts would take its GPUs and cores",
+                format!("host.{node}.address"),
+            );
+        }
+    }
+}
+
 /// Marks the hosts that differ from the first that has a value.
 pub fn compare(subject: &Subject<'_>, answers: &[Result<Examined, HintedError>], columns: &mut [Vec<Cell>]) {
     let hosts = &subject.draft.hosts;
@@ -158,8 +189,12 @@ mod tests {
     fn good_code() -> Examined {
         let mut examined = good();
         examined.findings.code.script = Some("aaaa".into());
-        examined.findings.program.as_mut().unwrap().python =
-            Some(Python { version: "3.11.2".into(), torch: Some("2.11.0".into()), cuda: None });
+        examined.findings.program.as_mut().unwrap().python = Some(Python {
+            version: "3.11.2".into(),
+            torch: Some("2.11.0".into()),
+            cuda: None,
+            ..Python::default()
+        });
         examined
     }
 
@@ -173,8 +208,12 @@ mod tests {
         assert!(code[1].text.contains("bbbb") && code[1].text.contains("aaaa on h0"), "{code:?}");
         assert_eq!(code[1].key, "host.1.workdir");
         let torch = cells("versions", |found| {
-            found.program.as_mut().unwrap().python =
-                Some(Python { version: "3.11.9".into(), torch: Some("2.10.0".into()), cuda: None });
+            found.program.as_mut().unwrap().python = Some(Python {
+                version: "3.11.9".into(),
+                torch: Some("2.10.0".into()),
+                cuda: None,
+                ..Python::default()
+            });
         });
         assert!(
             torch[1].grade == Grade::Failed && torch[1].text.contains("2.10.0, and 2.11.0 on h0"),

@@ -11,12 +11,13 @@ mod compare;
 mod judge;
 mod show;
 
-pub use show::{as_json, complain, print, refuse, warnings};
+pub use show::{as_json, complain, plan_lines, print, refuse, refuse_plan, warnings};
 
 use super::Failure;
 use super::args::HostKeyArgs;
 use super::code;
 use rankdeck_config::locate::Locator;
+use rankdeck_core::fit;
 use rankdeck_proto::examination::Findings;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::plan::{Plan, PlanDraft, PlanError};
@@ -61,7 +62,7 @@ pub struct Cell {
     pub grade: Grade,
     /// What was found.
     pub text: String,
-    /// What helps.
+    /// What the user can do about it.
     pub hint: String,
     /// The key that decides, dotted; empty: none.
     pub key: String,
@@ -100,12 +101,14 @@ pub struct PushedCode {
     pub hash: String,
     /// The script that the ranks' program is told to run is in it.
     pub has_script: bool,
+    /// Packages that this script imports from elsewhere.
+    pub imports: Vec<String>,
 }
 
 /// What is asked about.
 #[derive(Debug)]
 pub struct Subject<'a> {
-    /// The run.
+    /// The run that is to be launched.
     pub draft: &'a PlanDraft,
     /// The code that is to be on every host.
     pub code: Option<&'a PushedCode>,
@@ -181,6 +184,7 @@ fn judged(subject: &Subject<'_>, answers: Vec<Result<Examined, HintedError>>) ->
     let mut columns: Vec<Vec<Cell>> =
         answers.iter().enumerate().map(|(node, answer)| judge::column(subject, node, answer)).collect();
     compare::compare(subject, &answers, &mut columns);
+    compare::same_machine(subject, &answers, &mut columns);
     if answers.iter().any(Result::is_err) {
         unmeasured(&answers, &mut columns);
     }
@@ -191,7 +195,8 @@ fn judged(subject: &Subject<'_>, answers: Vec<Result<Examined, HintedError>>) ->
         answers.iter().filter_map(|answer| Some(answer.as_ref().ok()?.findings.probe.clone())).collect();
     Report {
         hosts: draft.hosts.iter().map(|host| host.name.clone()).collect(),
-        plan: (probes.len() == draft.hosts.len()).then(|| draft.resolve(&probes)),
+        plan: (probes.len() == draft.hosts.len())
+            .then(|| draft.resolve(&probes).and_then(|plan| fit::check(&plan).map(|()| plan))),
         answers,
         columns,
         took: Duration::ZERO,
@@ -253,7 +258,7 @@ pub fn verdict(report: &Report, locator: &Locator) -> Result<(), Failure> {
     match &report.plan {
         Some(Err(error)) => {
             let place = locator.place(&error.key);
-            Err(Failure::usage(format!("{place}: {}", error.error)).hint(error.hint.as_str()))
+            Err(Failure::usage(format!("{place}: {}", error.cause.error)).hint(error.cause.hint.as_str()))
         }
         _ => Ok(()),
     }

@@ -2,8 +2,10 @@
 
 use super::super::{Failure, print};
 use super::{CHECKS, Cell, Grade, Report};
+use crate::shell::stderr;
 use rankdeck_config::locate::Locator;
 use rankdeck_proto::clock::wall_time;
+use rankdeck_types::experiment::Network;
 use rankdeck_types::ids::RunId;
 use rankdeck_types::plan::Plan;
 use rankdeck_types::words::clean;
@@ -25,7 +27,25 @@ pub fn print(report: &Report, locator: &Locator) {
         && let Some(Ok(plan)) = &report.plan
     {
         print_plan(plan);
+        pythons(report).iter().for_each(|line| {
+            print::stdout(line);
+        });
     }
+}
+
+/// Which interpreter the ranks of which hosts get.
+fn pythons(report: &Report) -> Vec<String> {
+    let mut told: Vec<(String, Vec<&str>)> = Vec::new();
+    for (host, answer) in report.hosts.iter().zip(&report.answers) {
+        let program = answer.as_ref().ok().and_then(|answer| answer.findings.program.as_ref());
+        let Some(python) = program.and_then(|program| program.python.as_ref()) else { continue };
+        let text = format!("{} (prefix {})", clean(&python.executable), clean(&python.prefix));
+        match told.iter_mut().find(|(same, _)| *same == text) {
+            Some((_, hosts)) => hosts.push(host),
+            None => told.push((text, vec![host])),
+        }
+    }
+    told.into_iter().map(|(text, hosts)| format!("  python  {text} on {}", hosts.join(" "))).collect()
 }
 
 fn by_check(report: &Report) -> Vec<Vec<String>> {
@@ -54,26 +74,37 @@ fn by_host(report: &Report) -> Vec<Vec<String>> {
 
 fn shown(cell: &Cell) -> String {
     match cell.grade {
-        Grade::Passed => {
-            let text = clean(&cell.text);
-            match text.char_indices().nth(WIDEST) {
-                Some((at, _)) => format!("{}…", &text[..at]),
-                None => text,
-            }
-        }
+        Grade::Passed => short(&clean(&cell.text)),
         Grade::Warning => "WARNING".to_owned(),
         Grade::Failed => "FAILED".to_owned(),
         Grade::Skipped => "-".to_owned(),
     }
 }
 
+/// As much as fits: of a path at the end its own end, else the beginning.
+fn short(text: &str) -> String {
+    if text.chars().count() <= WIDEST {
+        return text.to_owned();
+    }
+    let (head, path) = match text.rsplit_once(' ') {
+        Some((head, path)) if path.starts_with('/') && head.chars().count() + 8 <= WIDEST => (head, path),
+        _ => {
+            let cut: String = text.chars().take(WIDEST).collect();
+            return format!("{cut}…");
+        }
+    };
+    let room = WIDEST - head.chars().count() - 2;
+    let skip = path.chars().count() - room;
+    format!("{head} …{}", path.chars().skip(skip).collect::<String>())
+}
+
 /// Failures and warnings on stderr, equal ones of several hosts once.
 pub fn complain(report: &Report, locator: &Locator) {
     for (grade, text, hint) in complaints(report, locator) {
         let word = if grade == Grade::Failed { "error" } else { "warning" };
-        print::stderr(&clean(&format!("{word}: {text}")));
+        stderr::line(&format!("{word}: {text}"));
         if !hint.is_empty() {
-            print::stderr(&clean(&format!("hint: {hint}")));
+            stderr::line(&format!("hint: {hint}"));
         }
     }
 }
@@ -125,30 +156,55 @@ fn complaints(report: &Report, locator: &Locator) -> Vec<(Grade, String, String)
         .collect()
 }
 
+/// The JSON line of a command that could not even ask the hosts: `check_finished` or `run_finished`, with
+/// every mistake.
+pub fn refuse_plan(kind: &str, failure: &Failure) {
+    let first = failure.faults.first().map_or(failure.cause.error.as_str(), |fault| fault.error.as_str());
+    let common = json!({
+        "kind": kind,
+        "run": "",
+        "generation": 0,
+        "time": wall_time(),
+        "exit_code": failure.code,
+        "errors": failure.faults,
+    });
+    let more = match kind {
+        "check_finished" => json!({
+            "hosts": 0, "failed": 0, "warnings": 0, "world_size": null, "error": first, "duration_s": 0.0,
+        }),
+        _ => json!({
+            "outcome": "failed", "reason": first, "proved": true, "survivors": [], "unverified": [], "stop_ms": 0,
+            "gpus_free": [],
+        }),
+    };
+    let mut line = common;
+    if let (Value::Object(line), Value::Object(more)) = (&mut line, more) {
+        line.extend(more);
+    }
+    print::json(&line);
+}
+
 /// The JSON lines of a run that ends before it began: what failed, and the end that every run has.
 pub fn refuse(report: &Report, locator: &Locator, run: &RunId, failure: &Failure) {
     let time = wall_time();
     for line in as_json(report, locator, &run.0, time) {
         if line["result"] == "failed" || line["kind"] == "check_finished" {
-            print::stdout(&line.to_string());
+            print::json(&line);
         }
     }
-    print::stdout(
-        &json!({
-            "kind": "run_finished",
-            "run": run,
-            "generation": 0,
-            "time": time,
-            "outcome": "failed",
-            "exit_code": failure.code,
-            "reason": failure.cause.error,
-            "proved": true,
-            "survivors": [],
-            "stop_ms": 0,
-            "gpus_free": [],
-        })
-        .to_string(),
-    );
+    print::json(&json!({
+        "kind": "run_finished",
+        "run": run,
+        "generation": 0,
+        "time": time,
+        "outcome": "failed",
+        "exit_code": failure.code,
+        "reason": failure.cause.error,
+        "proved": true,
+        "survivors": [],
+        "stop_ms": 0,
+        "gpus_free": [],
+    }));
 }
 
 /// One object per check and host, then one for the whole; see docs/JSON.md.
@@ -188,21 +244,28 @@ pub fn as_json(report: &Report, locator: &Locator, run: &str, time: f64) -> Vec<
         "failed": report.count(Grade::Failed),
         "warnings": report.count(Grade::Warning),
         "world_size": plan.map(Plan::world_size),
-        "error": report.plan.as_ref().and_then(|plan| plan.as_ref().err()).map(|error| &error.error),
+        "error": report.plan.as_ref().and_then(|plan| plan.as_ref().err()).map(|error| &error.cause.error),
         "duration_s": report.took.as_secs_f64(),
         "exit_code": report.code(),
     }));
     lines
 }
 
+/// Widths up to which a step on the CPU takes less than the launches of one on a GPU.
+const SMALL: u32 = 128;
+
 fn print_plan(plan: &Plan) {
-    print::stdout(&format!(
-        "\nplan: world_size {}, {} hosts, {}",
-        plan.world_size(),
-        plan.hosts.len(),
-        plan.backend
-    ));
-    for planned in &plan.hosts {
+    print::stdout("");
+    plan_lines(plan).iter().for_each(|line| {
+        print::stdout(line);
+    });
+}
+
+/// The plan for people: the group, each host's ranks, what each rank gets of global sizes.
+pub fn plan_lines(plan: &Plan) -> Vec<String> {
+    let (size, hosts) = (plan.world_size(), plan.members().count());
+    let mut lines = vec![format!("plan: world_size {size}, {hosts} hosts, {}", plan.backend)];
+    for planned in plan.members() {
         let ranks: Vec<String> = plan
             .ranks_of(planned.node_rank)
             .map(|rank| {
@@ -210,9 +273,31 @@ fn print_plan(plan: &Plan) {
             })
             .collect();
         let (node, name) = (planned.node_rank, &planned.host.name);
-        print::stdout(&format!("  node_rank {node}  {name}  ranks {}", ranks.join(" ")));
+        lines.push(format!("  node_rank {node}  {name}  ranks {}", ranks.join(" ")));
     }
     for size in &plan.sizes {
-        print::stdout(&format!("  {}  {} per rank, {} global", size.name, size.local, size.global));
+        lines.push(format!("  {}  {} per rank, {} global", size.name, size.local, size.global));
+    }
+    let policy = &plan.experiment.policy;
+    let is_small = policy.network == Network::Mlp && policy.hidden.iter().all(|width| *width <= SMALL);
+    if plan.is_builtin() && plan.backend == "nccl" && is_small {
+        lines.push(
+            "  note: launching its kernels takes longer than computing a network this small on a core: leave `gpus` out \
+             and set `nproc`, and compare"
+                .to_owned(),
+        );
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_cell_keeps_the_end_of_its_path() {
+        assert_eq!(short("3.11.7 /usr"), "3.11.7 /usr");
+        assert_eq!(short("3.11.7 /home/somebody/environments/rl"), "3.11.7 …dy/environments/rl");
+        assert_eq!(short("0123456789012345678901234567890").chars().count(), WIDEST + 1);
     }
 }

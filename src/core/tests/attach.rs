@@ -1,10 +1,12 @@
 //! Consoles that come later, and connections that come and go.
 
 use crate::event::Event;
+use crate::event::StopSource;
 use crate::model::{RankLife, RunState, Tone};
 use crate::report::{Outcome, ReportBody};
 use crate::testkit::*;
 use rankdeck_proto::message::*;
+use rankdeck_types::error::HintedError;
 use rankdeck_types::link_state::LinkState;
 
 fn history(c: &mut Cluster) {
@@ -151,6 +153,21 @@ fn a_finished_or_failed_run_is_told_as_such_by_a_console_that_comes_later() {
 }
 
 #[test]
+fn a_run_that_ended_long_ago_is_told_as_the_console_that_ended_it_said() {
+    let mut c = Cluster::launch(1);
+    c.all_ready();
+    c.record(0, RecordEvent::StopOrdered { mode: StopMode::Clean, by: "console".into() });
+    c.host_ends(0, true);
+    let ending = Box::new(Ending::clean(Outcome::Succeeded, 0, "reached iters=10"));
+    c.record(0, RecordEvent::Ended { ending });
+    let mut other = c.attach();
+    other.agents[0].records.iter_mut().for_each(|record| record.time -= 1000.0);
+    other.all_ready();
+    assert_eq!((other.exit, other.model().run.outcome), (Some(0), Some(Outcome::Succeeded)));
+    assert_eq!(other.model().run.reason, "reached iters=10");
+}
+
+#[test]
 fn a_console_that_comes_after_a_failure_finishes_the_stop() {
     let mut c = running();
     c.exit_of(1, killed(), false);
@@ -165,7 +182,7 @@ fn a_console_that_comes_after_a_failure_finishes_the_stop() {
 fn a_stop_asked_for_before_the_run_was_found_is_ordered_when_it_is() {
     let c = running();
     let mut other = c.attach();
-    other.event(Event::StopRequested { mode: StopMode::Clean, by: "command".into() });
+    other.event(Event::StopRequested { mode: StopMode::Clean, by: StopSource::Command });
     other.all_ready();
     assert_eq!((other.stops(0), other.stops(1)), (vec![StopMode::Clean], vec![StopMode::Clean]));
     other.host_ends(0, true);
@@ -202,7 +219,7 @@ fn another_console_sees_the_stop_waits_for_a_successor_and_follows_it() {
 #[test]
 fn nobody_there_ends_with_3_but_one_host_is_enough_to_look() {
     let c = running();
-    let failed = || LinkState::Failed { error: "no agent".into(), hint: "rankdeck ps".into() };
+    let failed = || LinkState::Failed(HintedError { error: "no agent".into(), hint: "rankdeck ps".into() });
     let mut other = c.attach();
     other.link(0, failed());
     other.link(1, failed());
@@ -248,6 +265,22 @@ fn a_hole_in_the_spool_itself_is_passed_over() {
 }
 
 #[test]
+fn core_3_a_stretch_that_was_left_out_is_counted_and_is_no_gap() {
+    let mut c = running();
+    let last = c.agents[0].records.len() as u64;
+    let any = c.agents[0].records[0].clone();
+    let left_out = |first, seq| Record { seq, event: RecordEvent::Omitted { first }, ..any.clone() };
+    // Its begin was applied before a console lost its link.
+    let overlapping = left_out(last, last + 40);
+    c.said(0, AgentMessage::Record(overlapping.clone()));
+    c.said(0, AgentMessage::Record(overlapping));
+    let next = left_out(last + 41, last + 41);
+    c.said(0, AgentMessage::Record(next));
+    let drops = &c.model().drops;
+    assert_eq!((c.model().hosts[0].last_seq, drops.gaps, drops.omitted), (last + 41, 0, 41));
+}
+
+#[test]
 fn an_agent_that_does_not_attach_twice_is_heard_again_after_a_while() {
     let mut c = running();
     let lost = c.agents[0].records.len() as u64 + 1;
@@ -279,12 +312,13 @@ fn logs_come_once_across_reconnects_and_generations() {
         rank: rankdeck_types::ids::Rank(2),
         first,
         lines: vec![format!("{text}1"), format!("{text}2")],
+        times: Vec::new(),
     };
     c.said(1, log(0, "a"));
     c.said(1, log(1, "a"));
     c.said(0, log(3, "x"));
     let texts = |c: &Cluster| -> Vec<String> {
-        c.model().ranks[2].log.lines.iter().map(|(_, line)| line.clone()).collect()
+        c.model().ranks[2].log.lines.iter().map(|line| line.text.clone()).collect()
     };
     assert_eq!(texts(&c), ["a1", "a2", "a2"]);
     assert_eq!(c.model().drops.misplaced, 1, "rank 2 is not on ant");

@@ -2,6 +2,7 @@
 
 use crate::Goal;
 use crate::event::Event;
+use crate::event::StopSource;
 use crate::model::{RankLife, RunState};
 use crate::report::{Outcome, ReportBody, Severity, VerdictKind};
 use crate::testkit::*;
@@ -17,8 +18,8 @@ fn running(hosts: usize) -> Cluster {
     c
 }
 
-fn stop(mode: StopMode, by: &str) -> Event {
-    Event::StopRequested { mode, by: by.into() }
+fn stop(mode: StopMode, by: StopSource) -> Event {
+    Event::StopRequested { mode, by }
 }
 
 fn outcome(c: &Cluster) -> (Option<Outcome>, Option<u8>) {
@@ -140,14 +141,14 @@ fn a_program_that_could_not_be_started_and_a_log_line_are_reasons() {
 
 #[test]
 fn a_stop_on_request_is_clean_then_harder_and_ends_with_130() {
-    for by in ["signal", "key", "command"] {
+    for by in [StopSource::Signal, StopSource::Key, StopSource::Command] {
         let mut c = running(2);
         c.event(stop(StopMode::Clean, by));
         assert_eq!((c.stops(0), c.stops(1)), (vec![StopMode::Clean], vec![StopMode::Clean]));
         c.event(stop(StopMode::Clean, by));
-        assert_eq!(c.stops(0).len(), 1, "asking again is no harder");
+        assert_eq!(c.stops(0), [StopMode::Clean; 2], "asking again sends the order again, no harder");
         c.event(stop(StopMode::Kill, by));
-        assert_eq!(c.stops(0), [StopMode::Clean, StopMode::Kill]);
+        assert_eq!(c.stops(0), [StopMode::Clean, StopMode::Clean, StopMode::Kill]);
         for rank in 0..4 {
             c.exit_of(rank, killed(), true);
         }
@@ -162,7 +163,7 @@ fn a_stop_on_request_is_clean_then_harder_and_ends_with_130() {
 fn a_stop_is_sent_again_after_a_reconnect() {
     let mut c = running(2);
     c.lose(1);
-    c.event(stop(StopMode::Clean, "key"));
+    c.event(stop(StopMode::Clean, StopSource::Key));
     assert_eq!((c.stops(0).len(), c.stops(1).len()), (1, 0));
     c.host_ends(0, true);
     c.pass(3_000);
@@ -176,7 +177,7 @@ fn a_stop_is_sent_again_after_a_reconnect() {
 fn run_2_a_host_that_stays_away_is_listed_and_the_stop_is_not_proved() {
     let mut c = running(2);
     c.lose(1);
-    c.event(stop(StopMode::Clean, "signal"));
+    c.event(stop(StopMode::Clean, StopSource::Signal));
     c.host_ends(0, true);
     c.pass(19_500);
     assert_eq!(c.exit, None, "max(grace, lost) + 10 s have not passed");
@@ -189,11 +190,70 @@ fn run_2_a_host_that_stays_away_is_listed_and_the_stop_is_not_proved() {
 #[test]
 fn an_agent_that_does_not_finish_its_stop_is_told_to_kill_then_given_up() {
     let mut c = running(1);
-    c.event(stop(StopMode::Clean, "key"));
-    c.pass(20_500);
+    c.hang(1, |_| ());
+    c.event(stop(StopMode::Clean, StopSource::Key));
+    c.pass(23_000);
     assert_eq!(c.stops(0), [StopMode::Clean, StopMode::Kill]);
     c.pass(10_500);
     assert_eq!(outcome(&c), (Some(Outcome::Failed), Some(1)));
+}
+
+#[test]
+fn a_clean_stop_is_waited_for_while_ranks_move_and_not_longer_than_its_limit() {
+    let mut c = running(1);
+    c.event(stop(StopMode::Clean, StopSource::Key));
+    c.pass(299_000);
+    assert_eq!(c.stops(0), [StopMode::Clean], "ranks make progress");
+    c.pass(22_500);
+    assert_eq!(c.stops(0), [StopMode::Clean, StopMode::Kill], "the limit is over");
+}
+
+#[test]
+fn a_goal_for_which_a_rank_was_killed_is_no_success() {
+    let goal = Goal::Launch(Box::new(draft(1, Transport::Local)));
+    let mut c = Cluster::with(goal, 1, vec![Until::Iters(3)]);
+    c.all_ready();
+    c.iteration(3, 10);
+    assert_eq!(c.stops(0), [StopMode::Clean]);
+    c.exit_of(0, Exit::Code { code: 0 }, true);
+    c.exit_of(1, killed(), true);
+    c.proof(0);
+    assert_eq!(outcome(&c), (Some(Outcome::Stopped), Some(137)));
+    let reason = c.model().run.reason.clone();
+    assert!(reason.starts_with("reached iters=3, not clean"), "{reason}");
+    let [ReportBody::RunFinished { clean: false, .. }] = &c.finished()[..] else { panic!() };
+}
+
+#[test]
+fn a_stop_of_the_trainer_that_had_to_kill_is_told_from_a_clean_one_and_says_what_is_lost() {
+    let end = |saved: Option<u64>, exit: fn() -> Exit| {
+        let mut c = running(1);
+        c.core.model_mut().plan.as_mut().unwrap().experiment.launch.command.clear();
+        c.iteration(50, 10);
+        if let Some(train_iter) = saved {
+            let (path, reason) = ("c/latest.ckpt".into(), "every".into());
+            c.rank_said(0, RankEvent::Checkpoint { path, env_step: 1, train_iter, reason });
+        }
+        c.event(stop(StopMode::Clean, StopSource::Signal));
+        for rank in 0..2 {
+            c.exit_of(rank, exit(), true);
+        }
+        c.proof(0);
+        (c.exit, c.model().run.reason.clone())
+    };
+    let clean = end(Some(40), || Exit::Code { code: 0 });
+    assert_eq!(clean, (Some(130), "stopped by signal".into()));
+    for (saved, lost) in [
+        (Some(40), "iterations 41 to 50 are lost; the last checkpoint is of iteration 40"),
+        (Some(49), "iteration 50 is lost; the last checkpoint is of iteration 49"),
+        (
+            Some(50),
+            "ranks were killed, and no complete iteration is lost; the last checkpoint is of iteration 50",
+        ),
+        (None, "iterations 1 to 50 are lost; there is no checkpoint"),
+    ] {
+        assert_eq!(end(saved, killed), (Some(137), format!("stopped by signal, not clean: {lost}")));
+    }
 }
 
 #[test]
@@ -305,7 +365,7 @@ fn a_restart_after_a_failure_terminates_and_a_stop_calls_it_off() {
     c.exit_of(1, killed(), false);
     c.event(Event::restart(None));
     assert_eq!(c.stops(0), [StopMode::Terminate]);
-    c.event(stop(StopMode::Terminate, "key"));
+    c.event(stop(StopMode::Terminate, StopSource::Key));
     c.exit_of(0, Exit::Signal { signal: 15, out_of_memory: false }, true);
     c.proof(0);
     assert_eq!(outcome(&c), (Some(Outcome::Failed), Some(1)));
@@ -357,10 +417,28 @@ fn with_policy(policy: OnStuck) -> Cluster {
     let mut c = Cluster::with(Goal::Launch(Box::new(draft)), 2, vec![]);
     c.all_ready();
     c.pass(2_000);
-    c.hang(3, |_| {});
+    c.hang(3, |sample| sample.state = 'T');
     c.pass(8_000);
-    assert!(c.verdicts().contains(&(VerdictKind::Behind, Some(3), Severity::Red)), "{:?}", c.verdicts());
+    assert!(c.verdicts().contains(&(VerdictKind::Frozen, Some(3), Severity::Red)), "{:?}", c.verdicts());
     c
+}
+
+#[test]
+fn watch_3_the_policy_leaves_a_silent_rank_alone_until_its_budget_is_used_up() {
+    for policy in [OnStuck::Stop, OnStuck::Restart] {
+        let mut draft = draft(2, Transport::Local);
+        draft.experiment.watch.on_stuck = policy;
+        draft.experiment.watch.rank0_budget_s = 60.0;
+        let mut c = Cluster::with(Goal::Launch(Box::new(draft)), 2, vec![]);
+        c.all_ready();
+        c.pass(2_000);
+        c.hang(3, |_| {});
+        c.pass(50_000);
+        assert!(c.verdicts().contains(&(VerdictKind::Behind, Some(3), Severity::Red)));
+        assert_eq!(c.stops(0), [], "likely is not certain");
+        c.pass(15_000);
+        assert_eq!(c.stops(0), [StopMode::Terminate]);
+    }
 }
 
 #[test]
@@ -387,5 +465,33 @@ fn the_policy_for_stuck_ranks_reports_stops_with_4_or_restarts() {
     c.pass(1_000);
     assert_eq!((c.model().run.state, c.model().run.generation.0), (RunState::Running, 1));
     assert_eq!(c.launches(0)[1].resume, None, "there is no checkpoint yet");
-    assert!(c.verdicts().contains(&(VerdictKind::Behind, Some(3), Severity::Cleared)));
+    assert!(c.verdicts().contains(&(VerdictKind::Frozen, Some(3), Severity::Cleared)));
+}
+
+#[test]
+fn run_2_a_stop_after_an_unproved_end_goes_to_the_host_that_has_come_back() {
+    let mut c = Cluster::launch(2);
+    c.core = crate::Core::with_resolver(
+        Goal::Launch(Box::new(draft(2, Transport::Local))),
+        vec![],
+        c.now,
+        resolve,
+    )
+    .lingering();
+    c.all_ready();
+    c.lose(1);
+    c.event(stop(StopMode::Clean, StopSource::Key));
+    c.host_ends(0, true);
+    c.pass(30_000);
+    assert_eq!(
+        (c.model().run.state, &c.model().run.unverified[..]),
+        (RunState::Over, &["bee".to_string()][..])
+    );
+    c.ready(1);
+    assert!(c.stops(1).is_empty(), "nobody asked again");
+    c.event(stop(StopMode::Clean, StopSource::Key));
+    assert_eq!(c.stops(1), [StopMode::Clean]);
+    c.host_ends(1, true);
+    assert_eq!((c.model().run.state, c.model().run.unverified.len()), (RunState::Over, 0));
+    let [_, ReportBody::RunFinished { proved: true, .. }] = &c.finished()[..] else { panic!() };
 }

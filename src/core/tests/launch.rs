@@ -1,18 +1,25 @@
 //! From links to running ranks, and every way that does not work.
 
+use crate::effect::Effect;
 use crate::event::Event;
+use crate::event::StopSource;
 use crate::model::{RankLife, RunState};
 use crate::report::{Outcome, ReportBody};
 use crate::testkit::*;
 use crate::{Core, Goal};
+use rankdeck_proto::link::LinkCommand;
 use rankdeck_proto::message::*;
+use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Transport;
 use rankdeck_types::ids::{NodeRank, RunId, Timestamp};
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::probe::Probe;
 
 fn failed() -> LinkState {
-    LinkState::Failed { error: "bee: connection refused".into(), hint: "is sshd running?".into() }
+    LinkState::Failed(HintedError {
+        error: "bee: connection refused".into(),
+        hint: "is sshd running?".into(),
+    })
 }
 
 #[test]
@@ -96,7 +103,7 @@ fn a_host_that_fails_before_the_launch_ends_it_with_3_and_nothing_left() {
 #[test]
 fn all_failures_are_told_at_once_when_every_host_is_settled() {
     let mut c = Cluster::launch(2);
-    c.link(0, LinkState::Failed { error: "ant: no route".into(), hint: String::new() });
+    c.link(0, LinkState::Failed(HintedError { error: "ant: no route".into(), hint: String::new() }));
     c.link(1, failed());
     assert_eq!(c.exit, Some(3));
     let reason = &c.model().run.reason;
@@ -131,7 +138,9 @@ fn an_agent_of_another_protocol_or_run_is_refused_with_a_hint() {
         }
         c.said(0, message);
         assert_eq!(c.exit, Some(3));
-        assert!(matches!(&c.model().hosts[0].link, LinkState::Failed { hint, .. } if !hint.is_empty()));
+        assert!(
+            matches!(&c.model().hosts[0].link, LinkState::Failed(HintedError { hint, .. }) if !hint.is_empty())
+        );
         assert!(c.agents[0].closed);
     }
 }
@@ -184,7 +193,8 @@ fn a_launch_that_got_lost_with_its_connection_is_sent_again_once() {
 
 #[test]
 fn a_stop_or_detach_before_the_launch_leaves_nothing() {
-    for event in [Event::StopRequested { mode: StopMode::Clean, by: "signal".into() }, Event::DetachRequested]
+    for event in
+        [Event::StopRequested { mode: StopMode::Clean, by: StopSource::Signal }, Event::DetachRequested]
     {
         let mut c = Cluster::launch(2);
         c.ready(0);
@@ -204,7 +214,8 @@ fn prompts_are_shown_and_answered_once() {
     assert_eq!(c.model().hosts[0].prompt, Some(prompt));
     let answer = || Event::PromptAnswered { node: NodeRank(0), answer: Some("x".into()) };
     let effects = c.core.handle(Timestamp(1), answer());
-    assert!(matches!(effects[..], [crate::effect::Effect::Answer { .. }]), "{effects:?}");
+    let handed = matches!(effects[..], [Effect::Link { command: LinkCommand::Answer(Some(_)), .. }]);
+    assert!(handed, "{effects:?}");
     assert!(c.core.handle(Timestamp(2), answer()).is_empty());
     assert_eq!(c.model().hosts[0].prompt, None);
 }

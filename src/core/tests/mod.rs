@@ -2,6 +2,10 @@
 
 mod attach;
 mod ending;
+mod figures;
+mod history;
 mod launch;
+mod ownership;
 mod properties;
 mod restarting;
+mod stopping;

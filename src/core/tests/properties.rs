@@ -3,11 +3,13 @@
 use super::attach::essence;
 use crate::effect::Effect;
 use crate::event::Event;
+use crate::event::StopSource;
 use crate::testkit::*;
-use crate::trace::{CAP, Header, Recorder, Trace};
+use crate::trace::{Header, Reader, Writer};
 use crate::{Core, Goal, PaceHistory};
 use proptest::prelude::*;
 use rankdeck_proto::message::*;
+use rankdeck_types::error::HintedError;
 use rankdeck_types::host::Transport;
 use rankdeck_types::ids::{Generation, NodeRank, Rank, Timestamp};
 use rankdeck_types::link_state::{LinkState, Prompt};
@@ -151,7 +153,7 @@ fn event() -> impl Strategy<Value = Event> {
             };
             Event::AgentSaid { node: NodeRank(node), message: Box::new(message) }
         }),
-        1 => mode().prop_map(|mode| Event::StopRequested { mode, by: "key".into() }),
+        1 => mode().prop_map(|mode| Event::StopRequested { mode, by: StopSource::Key }),
         1 => prop::option::of(Just("latest".to_string())).prop_map(Event::restart),
         1 => node.prop_map(|node| Event::PromptAnswered { node: NodeRank(node), answer: None }),
         1 => any::<f64>().prop_map(|time| Event::WallClock { time }),
@@ -170,7 +172,7 @@ fn link() -> impl Strategy<Value = LinkState> {
         1 => Just(LinkState::Lost { reason: "x".into(), retry_ms: 1 }),
         1 => Just(LinkState::Connecting { attempt: 2 }),
         1 => Just(LinkState::Asking { prompt: Prompt::Passphrase { key: "k".into() } }),
-        1 => Just(LinkState::Failed { error: "e".into(), hint: "h".into() }),
+        1 => Just(LinkState::Failed(HintedError { error: "e".into(), hint: "h".into() })),
         1 => Just(LinkState::Closed),
     ]
 }
@@ -191,11 +193,11 @@ fn message() -> impl Strategy<Value = AgentMessage> {
             AgentMessage::Sample(Box::new(HostSample { mono_ms, generation, ranks, dropped: mono_ms, ..HostSample::default() }))
         }),
         1 => (0u32..9, any::<u64>()).prop_map(|(rank, first)| {
-            AgentMessage::Log { rank: Rank(rank), first, lines: vec!["a".into(), "b".into()] }
+            AgentMessage::Log { rank: Rank(rank), first, lines: vec!["a".into(), "b".into()], times: Vec::new() }
         }),
         2 => (0u64..4).prop_map(|request| AgentMessage::PortReserved { request, port: 5 }),
         1 => any::<u64>().prop_map(|sent_ms| AgentMessage::Pong { sent_ms, wall_time: Some(5.0) }),
-        1 => Just(AgentMessage::Refused { error: "no".into(), hint: String::new() }),
+        1 => Just(AgentMessage::Refused(HintedError { error: "no".into(), hint: String::new() })),
         1 => Just(AgentMessage::Unknown),
     ]
 }
@@ -268,11 +270,13 @@ fn said() -> impl Strategy<Value = RankEvent> {
             updates: env_step,
             returns: Returns { sum: duration_s, count: env_step, min: 0.0, max: 1.0 },
             return_last_100: Some(duration_s),
+            sum: train_iter == 3,
         });
     prop_oneof![
         3 => counters.clone().prop_map(RankEvent::Counters),
         3 => counters.prop_map(RankEvent::Totals),
         1 => any::<f64>().prop_map(|value| RankEvent::Scalars {
+            not_finite: [("losses/value".to_string(), 1)].into(),
             train_iter: 1,
             env_step: 1,
             values: [("charts/SPS".to_string(), value), ("losses/value".to_string(), value)].into(),
@@ -281,28 +285,119 @@ fn said() -> impl Strategy<Value = RankEvent> {
         1 => any::<bool>().prop_map(|equal| RankEvent::Fingerprint { train_iter: 1, update: 1, values: vec!["a".into(); 9], equal }),
         1 => any::<bool>().prop_map(|usage| RankEvent::Error { message: "m".into(), hint: String::new(), usage }),
         1 => Just(RankEvent::Finished { reason: FinishReason::StopValue }),
-        1 => Just(RankEvent::Joined { world_size: 4, backend: "gloo".into(), device: "cpu".into() }),
+        1 => Just(RankEvent::Joined { world_size: 4, backend: "tcp".into(), device: "cpu".into() }),
         1 => Just(RankEvent::Unknown),
     ]
 }
 
+/// Everything that a snapshot keeps of a console.
+fn state(core: &Core) -> Vec<u8> {
+    Writer::state(core)
+}
+
+/// A console read back from a snapshot of `core`, which must be the same.
+fn restored(core: &Core) -> Core {
+    let bytes = state(core);
+    let header = Header::new(Timestamp(0), 0.0);
+    let (mut copy, _) = Reader::open(&header, &bytes[..], None).expect("a whole state");
+    copy.session.resolve = core.session.resolve;
+    assert_eq!(state(&copy), bytes);
+    copy
+}
+
+/// Events of a run with a restart, evaluations, logs, a lost host and an end, and a console for them.
+fn story() -> (Core, Vec<(Timestamp, Event)>) {
+    let mut c = Cluster::launch(3);
+    c.event(Event::WallClock { time: 1_000.5 });
+    c.all_ready();
+    for iter in 1..=30 {
+        c.iteration(iter, iter * 10);
+        let first = (iter - 1) * 100;
+        let lines = (first..first + 100).map(|line| format!("line {line}")).collect();
+        c.said(0, AgentMessage::Log { rank: Rank(0), first, lines, times: Vec::new() });
+        c.pass(500);
+        if iter == 20 {
+            c.lose(1);
+            c.pass(9_000);
+            c.ready(1);
+        }
+    }
+    c.event(Event::restart(None));
+    for node in 0..3 {
+        c.host_ends(node, true);
+    }
+    c.pass(1_000);
+    for rank in 0..6 {
+        c.rank_said(rank, RankEvent::Finished { reason: FinishReason::Budget });
+    }
+    for node in 0..3 {
+        c.host_ends(node, false);
+    }
+    (Cluster::launch(3).core, c.events)
+}
+
 #[test]
-fn pure_1_a_recorded_trace_replays_to_an_equal_model() {
-    // The goal is to attach, so that replaying needs no plan of its own.
-    let mut source = finished().attach();
-    source.event(Event::WallClock { time: 1_000.5 });
-    source.all_ready();
-    source.pass(3_000);
-    let header = Header::new(source.core.goal().clone(), vec![], false, Timestamp(0), 0.0);
-    let (mut recorder, mut text) = Recorder::start(&header, CAP).unwrap();
-    for (at, event) in &source.events {
-        text.push_str(&recorder.line(*at, event).unwrap());
+fn pure_1_a_replay_from_any_snapshot_equals_a_replay_from_the_start() {
+    let (mut core, events) = story();
+    let mut writer = Writer::default();
+    let (mut entries, mut bursts) = (state(&core), Vec::new());
+    for (at, event) in &events {
+        let (entry, burst) = writer.event(*at, event);
+        entries.extend(entry);
+        bursts.extend(burst.unwrap_or_default());
     }
-    let trace = Trace::parse(&text).unwrap();
-    assert_eq!((trace.torn_at, trace.events.len()), (None, source.events.len()));
-    let mut core = trace.core();
-    for (at, event) in trace.events {
-        core.handle(at, event);
+    let header = Header::new(Timestamp(0), 0.0);
+    let (mut replayed, mut reader) = Reader::open(&header, &entries[..], Some(&bursts[..])).unwrap();
+    replayed.session.resolve = core.session.resolve;
+    let mut copies: Vec<Core> = Vec::new();
+    for (index, (at, event)) in events.iter().enumerate() {
+        let (read_at, read_event) = reader.event().expect("as many events");
+        assert_eq!((&read_at, &read_event), (at, event));
+        if index % 61 == 0 {
+            copies.push(restored(&core));
+        }
+        core.handle(*at, event.clone());
+        replayed.handle(read_at, read_event);
+        copies.iter_mut().for_each(|copy| drop(copy.handle(*at, event.clone())));
     }
-    assert_eq!(format!("{:#?}", core.model()), format!("{:#?}", source.model()));
+    assert!(copies.len() > 5 && core.model().drops.log_lines > 0);
+    let expected = state(&core);
+    assert_eq!(format!("{:#?}", replayed.model()), format!("{:#?}", core.model()));
+    for copy in &copies {
+        assert!(state(copy) == expected, "{:#?}\n{:#?}", copy.model().drops, core.model().drops);
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    /// Whatever happens: a snapshot between any two events gives the same console, and that goes on equally.
+    #[test]
+    fn pure_1_snapshots_of_any_state_are_exact(
+        launch in any::<bool>(),
+        events in prop::collection::vec((0u64..3000, event()), 0..120),
+        cut in 0usize..120,
+    ) {
+        let goal = match launch {
+            true => Goal::Launch(Box::new(draft(2, Transport::Ssh))),
+            false => Goal::Attach { run: rankdeck_types::ids::RunId(RUN.into()), hosts: vec!["ant".into(), "bee".into()] },
+        };
+        let mut core = Core::new(goal, vec![Until::Iters(50), Until::Seconds(90)], Timestamp(5));
+        let (mut now, mut copy) = (0, None);
+        for (index, (pause, event)) in events.into_iter().enumerate() {
+            now += pause;
+            if index == cut {
+                copy = Some(restored(&core));
+            }
+            let effects = core.handle(Timestamp(now), event.clone());
+            if let Some(copy) = &mut copy {
+                let same = copy.handle(Timestamp(now), event);
+                prop_assert_eq!(format!("{:?}", same), format!("{:?}", effects));
+            }
+        }
+        if let Some(copy) = copy {
+            prop_assert_eq!(state(&copy), state(&core));
+            prop_assert_eq!(format!("{:?}", copy.model()), format!("{:?}", core.model()));
+        }
+    }
 }

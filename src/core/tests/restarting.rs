@@ -3,10 +3,12 @@
 use crate::Goal;
 use crate::effect::Effect;
 use crate::event::Event;
+use crate::event::StopSource;
 use crate::model::RunState;
 use crate::report::{FirstFailure, Outcome, ReportBody, RestartState};
 use crate::testkit::*;
 use rankdeck_proto::message::*;
+use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::{LostHost, OnStuck, Restart};
 use rankdeck_types::host::{Host, Transport};
 use rankdeck_types::ids::{Generation, NodeRank, Rank, Timestamp};
@@ -125,7 +127,7 @@ fn restart_1_and_2_the_budget_and_configuration_mistakes_end_it() {
 fn a_stop_while_it_waits_ends_the_run_as_failed_and_r_does_not_wait() {
     let mut c = with(1, policy(5));
     fail(&mut c);
-    c.event(Event::StopRequested { mode: StopMode::Clean, by: "key".into() });
+    c.event(Event::StopRequested { mode: StopMode::Clean, by: StopSource::Key });
     assert_eq!((c.exit, c.model().run.outcome), (Some(1), Some(Outcome::Failed)));
     let mut c = with(1, policy(5));
     fail(&mut c);
@@ -175,6 +177,8 @@ fn plan_4_a_host_is_left_out_and_comes_back() {
         from: Some("latest".into()),
         exclude: names.iter().map(|name| name.to_string()).collect(),
         add: vec![],
+        experiment: None,
+        shown: None,
     };
     c.event(exclude(&["ant", "bee"]));
     assert!(c.model().run.refused.as_ref().unwrap().contains("env.num_envs"), "restart_3");
@@ -197,7 +201,13 @@ fn plan_4_a_host_is_left_out_and_comes_back() {
         c.agents[2].samples.insert(rank, rank_sample(rank));
     }
     let bee = draft(3, Transport::Local).hosts.remove(1);
-    c.event(Event::RestartRequested { from: Some("latest".into()), exclude: vec![], add: vec![bee] });
+    c.event(Event::RestartRequested {
+        from: Some("latest".into()),
+        exclude: vec![],
+        add: vec![bee],
+        experiment: None,
+        shown: None,
+    });
     for node in [0usize, 2] {
         for rank in c.agents[node].samples.keys().copied().collect::<Vec<_>>() {
             c.agents[node].samples.remove(&rank);
@@ -220,13 +230,53 @@ fn plan_4_a_host_is_left_out_and_comes_back() {
 }
 
 #[test]
+fn changed_keys_are_planned_and_shown_before_anything_is_stopped() {
+    let mut c = with(2, Restart::default());
+    checkpoint(&mut c, 3);
+    let ask = |total_steps: u64, c: &Cluster| {
+        let mut experiment = c.model().plan.clone().unwrap().experiment;
+        experiment.run.total_steps = total_steps;
+        Event::RestartRequested {
+            from: Some("latest".into()),
+            exclude: vec![],
+            add: vec![],
+            experiment: Some(Box::new(experiment)),
+            shown: None,
+        }
+    };
+    let event = ask(7, &c);
+    c.event(event);
+    assert!(c.model().run.refused.as_ref().unwrap().contains("not divisible"));
+    assert_eq!((c.model().run.state, c.stops(0).len()), (RunState::Running, 0), "the run goes on");
+    let event = ask(5_000, &c);
+    c.event(event);
+    assert_eq!(c.model().run.refused, None);
+    assert_eq!(restarts(&c).last().unwrap().0, RestartState::Planned);
+    for node in 0..2 {
+        assert_eq!(c.stops(node), [StopMode::Clean]);
+        c.host_ends(node, true);
+    }
+    for node in 0..2 {
+        let launches = c.launches(node);
+        assert_eq!((launches.len(), launches[1].plan.experiment.run.total_steps), (2, 5_000));
+        assert_eq!(launches[1].resume.as_deref(), Some("latest"));
+    }
+}
+
+#[test]
 fn a_new_host_is_connected_first_and_a_host_that_fails_changes_nothing() {
     let mut c = with(1, Restart::default());
     let cow = || Host { name: "cow".into(), ..draft(3, Transport::Local).hosts.remove(2) };
-    let ask = || Event::RestartRequested { from: None, exclude: vec![], add: vec![cow()] };
+    let ask = || Event::RestartRequested {
+        from: None,
+        exclude: vec![],
+        add: vec![cow()],
+        experiment: None,
+        shown: None,
+    };
     let effects = c.core.handle(c.now, ask());
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Connect { node: NodeRank(1), .. })));
-    let failed = LinkState::Failed { error: "cow: refused".into(), hint: "is sshd up?".into() };
+    let failed = LinkState::Failed(HintedError { error: "cow: refused".into(), hint: "is sshd up?".into() });
     c.agents.push(Agent::default());
     c.link(1, failed);
     assert!(c.model().run.refused.as_ref().unwrap().contains("cow: refused"));
@@ -320,7 +370,7 @@ fn another_console_links_to_hosts_that_joined() {
             let event = Event::AgentSaid { node: NodeRank(0), message: Box::new(message) };
             connects.extend(other.core.handle(other.now, event).into_iter().filter_map(
                 |effect| match effect {
-                    Effect::Connect { node, host } => Some((node.0, host.name.clone())),
+                    Effect::Find { node, name } => Some((node.0, name)),
                     _ => None,
                 },
             ));

@@ -1,14 +1,15 @@
 //! Messages of agents, except records and samples, which have files of their own.
 
-use super::{failure, generation, link, records, samples};
+use super::ownership::{self, Seen};
+use super::{failure, link, records, samples};
 use crate::host::HostStage;
-use crate::model::Tone;
+use crate::model::{Arrival, Tone};
 use crate::report::ReportBody;
 use crate::run::{Cause, Stage};
 use crate::session::Ctx;
 use rankdeck_proto::message::{AgentMessage, LaunchSpec, PROTOCOL, RankSnapshot};
+use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{NodeRank, Rank, RunId};
-use rankdeck_types::words;
 
 /// An agent sent a message. Returns whether a screen could show the change.
 pub(super) fn said(ctx: &mut Ctx<'_>, node: NodeRank, message: AgentMessage) -> bool {
@@ -27,7 +28,9 @@ pub(super) fn said(ctx: &mut Ctx<'_>, node: NodeRank, message: AgentMessage) -> 
         AgentMessage::Snapshot { spec, ranks, last_seq } => snapshot(ctx, node, spec, &ranks, last_seq),
         AgentMessage::Record(record) => return records::apply(ctx, node, record),
         AgentMessage::Sample(sample) => samples::apply(ctx, node, *sample),
-        AgentMessage::Log { rank, first, lines } => log(ctx, node, rank, first, lines),
+        AgentMessage::Log { rank, first, lines, times } => {
+            log(ctx, node, rank, Arrival { first, lines, times, ..Arrival::default() });
+        }
         AgentMessage::PortReserved { request: answered, port: found } => {
             let first = ctx.model.plan.as_ref().and_then(|plan| plan.ranks.first());
             let first = first.map_or(NodeRank(0), |rank| rank.node_rank);
@@ -46,7 +49,7 @@ pub(super) fn said(ctx: &mut Ctx<'_>, node: NodeRank, message: AgentMessage) -> 
                 failure::measure_clock(ctx, node, theirs, rtt_ms);
             }
         }
-        AgentMessage::Refused { error, hint } => refused(ctx, node, error, hint),
+        AgentMessage::Refused(error) => refused(ctx, node, &error),
         AgentMessage::Bye { reason } => {
             let name = ctx.host_name(node);
             ctx.note(Tone::Info, format!("{name}: the agent leaves: {reason}"));
@@ -84,8 +87,8 @@ fn hello(ctx: &mut Ctx<'_>, node: NodeRank, greeting: Greeting) {
         let (theirs, build) = (greeting.protocol, &greeting.build);
         let error =
             format!("{name}: the agent speaks protocol {theirs} (build {build}), this console {PROTOCOL}");
-        let hint = "attach with the rankdeck that launched the run, or stop that run first".into();
-        return link::fail(ctx, node, error, hint);
+        let hint = "attach with the rankdeck that launched the run, or stop that run first";
+        return link::fail(ctx, node, HintedError::new(error, hint));
     }
     let ours = ctx.model.run.id.as_ref();
     if ours.is_some_and(|run| *run != greeting.run) || greeting.node_rank != node {
@@ -95,8 +98,8 @@ fn hello(ctx: &mut Ctx<'_>, node: NodeRank, greeting: Greeting) {
             greeting.node_rank,
             ours.map(RunId::to_string).unwrap_or_default()
         );
-        let hint = "check that hosts.toml lists the hosts in the order of the launch: `rankdeck ps`".into();
-        return link::fail(ctx, node, error, hint);
+        let hint = "check that hosts.toml lists the hosts in the order of the launch: `rankdeck ps`";
+        return link::fail(ctx, node, HintedError::new(error, hint));
     }
     failure::measure_clock(ctx, node, greeting.wall_time, ctx.session.clock.awake_ms.saturating_sub(since));
     let host = ctx.host(node);
@@ -124,13 +127,21 @@ fn snapshot(
     host.last_seq = host.last_seq.min(last_seq);
     host.machine.stage = HostStage::Live { target: last_seq };
     host.machine.launch_sent = spec.as_ref().map(|spec| spec.generation);
+    (host.machine.launch_open, host.machine.answered) = (None, true);
+    if spec.is_none() {
+        host.machine.generation = None;
+    }
     if shrunk {
         let name = ctx.host_name(node);
         ctx.note(Tone::Warn, format!("{name}: the agent has fewer records than it had before"));
         ctx.model.drops.gaps += 1;
     }
     if let Some(spec) = spec {
-        generation::seen(ctx, node, &spec);
+        match ownership::seen(ctx, node, &spec) {
+            Seen::Flaw => return,
+            Seen::Followed => records::catch_up(ctx),
+            Seen::Noted => {}
+        }
         for snapshot in ranks {
             let mine = ctx.session.run.is_current(spec.generation);
             if let Some(rank) = ctx.model.ranks.get_mut(snapshot.rank.index())
@@ -143,12 +154,14 @@ fn snapshot(
     }
 }
 
-fn log(ctx: &mut Ctx<'_>, node: NodeRank, rank: Rank, first: u64, lines: Vec<String>) {
+fn log(ctx: &mut Ctx<'_>, node: NodeRank, rank: Rank, arrival: Arrival) {
+    let ahead_ms = (ctx.host(node).clock_offset_s * 1000.0) as i64;
+    let arrival = Arrival { ahead_ms, generation: ctx.model.run.generation, ..arrival };
     let Some(model) = ctx.model.ranks.get_mut(rank.index()).filter(|model| model.node == node) else {
         ctx.model.drops.misplaced += 1;
         return;
     };
-    let (fresh, over) = model.log.extend(first, lines, &mut ctx.session.rates.lines);
+    let (fresh, over) = model.log.extend(arrival, &mut ctx.session.rates.lines);
     ctx.model.drops.log_lines += over;
     let host = model.host.clone();
     for line in fresh {
@@ -157,18 +170,18 @@ fn log(ctx: &mut Ctx<'_>, node: NodeRank, rank: Rank, first: u64, lines: Vec<Str
 }
 
 /// An order could not be carried out.
-fn refused(ctx: &mut Ctx<'_>, node: NodeRank, error: String, hint: String) {
+fn refused(ctx: &mut Ctx<'_>, node: NodeRank, error: &HintedError) {
     let name = ctx.host_name(node);
-    let text = format!("{name}: {}", words::with_hint(&error, &hint));
+    let text = format!("{name}: {}", error.with_hint());
     ctx.note(Tone::Bad, format!("refused: {text}"));
     let run = &ctx.session.run;
     let current = run.launch.as_ref().filter(|_| run.is_launcher()).map(|launch| launch.generation);
     let machine = &ctx.host(node).machine;
     let launch_refused = current.is_some() && machine.launch_sent == current && machine.generation != current;
     match &ctx.session.run.stage {
-        // Nothing was started there, so nothing is left there.
+        // Nothing of this generation was started there.
         Stage::Launching | Stage::Running | Stage::Draining { .. } if launch_refused => {
-            ctx.host(node).stopped = Some(Vec::new());
+            ctx.host(node).machine.launch_open = None;
             ctx.session.run.facts.blame(Cause::LaunchFailed(text));
         }
         Stage::Reserving { .. } | Stage::Gathering { .. } => {

@@ -1,17 +1,19 @@
 //! The way out: stops are ordered, verified stops awaited within bounds, and the end is reported.
 
-use super::{failure, generation, policy};
-use crate::effect::Effect;
+use super::{clean_stop, policy, transition, verdicts};
 use crate::host::HostStage;
-use crate::model::{HostModel, RunState, Tone};
-use crate::report::{Outcome, ReportBody};
-use crate::run::{Cause, Ending, Facts, Next, Role, Stage, Stop};
-use crate::session::{Ctx, Limits};
-use rankdeck_proto::message::{ConsoleMessage, StopMode};
-use rankdeck_types::ids::{Generation, NodeRank, Timestamp};
+use crate::limits::Limits;
+use crate::model::{HostModel, Tone};
+use crate::report::Outcome;
+use crate::run::{Cause, Stage, Stop};
+use crate::session::Ctx;
+use rankdeck_proto::message::{ConsoleMessage, Ending, StopMode};
+use rankdeck_types::ids::{NodeRank, Timestamp};
 
 /// Milliseconds between the first failure and the stop of all others, so that peers can report.
 const PEERS_MS: u64 = 2_000;
+/// Milliseconds for which the launch of another console may be on its way to a host.
+const HALF_LAUNCHED_MS: u64 = 2_000;
 /// Milliseconds for which another console that stopped the run may launch its next generation.
 const SUCCESSOR_MS: u64 = 4_000;
 /// Milliseconds for a host to prove its stop after everything was killed.
@@ -19,13 +21,17 @@ const KILL_MS: u64 = 10_000;
 
 /// Sends orders to every host until each has proved that nothing is left.
 pub(super) fn draining(ctx: &mut Ctx<'_>, began: Timestamp) {
-    settle_unlaunched(ctx);
     want_stop(ctx);
     let open: Vec<NodeRank> = ctx
-        .members()
-        .filter(|host| host.stopped.is_none() && !given_up(ctx, host))
+        .model
+        .hosts
+        .iter()
+        .filter(|host| is_awaited(ctx, host) && !is_done(ctx, host, began) && !given_up(ctx, host))
         .map(|host| host.node_rank)
         .collect();
+    for host in ctx.model.hosts.iter_mut().filter(|host| host.caught_up() && host.is_clear()) {
+        host.stopped.get_or_insert_default();
+    }
     if open.is_empty() {
         if !is_successor_expected(ctx) {
             conclude(ctx, &open);
@@ -38,14 +44,23 @@ pub(super) fn draining(ctx: &mut Ctx<'_>, began: Timestamp) {
     }
 }
 
-/// A launch that never arrived at a host has left nothing behind there.
-fn settle_unlaunched(ctx: &mut Ctx<'_>) {
-    let launch = ctx.session.run.launch.as_ref().filter(|launch| launch.role != Role::Onlooker);
-    let Some(generation) = launch.map(|launch| launch.generation) else { return };
-    for host in ctx.model.hosts.iter_mut().filter(|host| host.caught_up() && !host.machine.knows(generation))
-    {
-        host.stopped.get_or_insert_default();
-    }
+/// The present generation needs the host's proof to end; a stop that was asked for needs that of every host.
+fn is_awaited(ctx: &Ctx<'_>, host: &HostModel) -> bool {
+    ctx.is_member(host) || ctx.session.run.facts.asked && ctx.counts(host)
+}
+
+/// The host has proved its stop, or has told which processes are left. A member that has not got the launch
+/// of another console may get it any moment, and counts a while later.
+fn is_done(ctx: &Ctx<'_>, host: &HostModel, began: Timestamp) -> bool {
+    let run = &ctx.session.run;
+    let present = run.launch.as_ref().map(|launch| launch.generation);
+    let half_launched = ctx.is_member(host) && !run.is_launcher() && host.machine.generation < present;
+    let is_late = !half_launched || ctx.now.since(began) >= HALF_LAUNCHED_MS;
+    // A host that had told survivors before this console's order is asked again.
+    let has_told = host.stopped.is_some() && (!run.facts.asked || host.machine.stop_sent.is_some());
+    // The record after a proof may say how the run ended.
+    let replays = host.is_live() && !host.caught_up();
+    is_late && !replays && (host.is_clear() || has_told)
 }
 
 /// The console that launched the run may make a next generation, by order or by policy.
@@ -58,13 +73,15 @@ fn is_successor_expected(ctx: &Ctx<'_>) -> bool {
             0
         }
     };
-    facts.live_proof.is_some_and(|proof| ctx.now.since(proof) < patience)
+    !facts.asked
+        && facts.told.is_none()
+        && facts.live_proof.is_some_and(|proof| ctx.now.since(proof) < patience)
 }
 
 /// A stop is due: the orders, a harder one when it takes too long, and the end when that does not help.
 fn stopping(ctx: &mut Ctx<'_>, open: &[NodeRank], stop: Stop) {
-    let limits = Limits::of(ctx.model);
-    let age = ctx.now.since(stop.at);
+    let limits = Limits::of(ctx.model.plan.as_ref());
+    let age = ctx.now.since(clean_stop::no_progress_since(ctx, stop, &limits));
     ctx.model.run.stopping = ctx.model.run.stopping.max(Some(stop.mode));
     send_stops(ctx, open, stop.mode, limits.grace);
     let patience = if stop.mode == StopMode::Kill { KILL_MS.max(limits.lost) } else { limits.drain() };
@@ -74,7 +91,7 @@ fn stopping(ctx: &mut Ctx<'_>, open: &[NodeRank], stop: Stop) {
     let reachable = open.iter().any(|node| ctx.host(*node).is_live());
     if stop.mode < StopMode::Kill && reachable {
         ctx.note(Tone::Warn, "the stop takes too long: killing what is left");
-        super::user::order(ctx, StopMode::Kill);
+        transition::order(ctx, StopMode::Kill);
         send_stops(ctx, open, StopMode::Kill, 0);
     } else {
         conclude(ctx, open);
@@ -83,6 +100,7 @@ fn stopping(ctx: &mut Ctx<'_>, open: &[NodeRank], stop: Stop) {
 
 /// The run ends by itself, without a stop. It is over unless hosts do not answer.
 fn leaving(ctx: &mut Ctx<'_>, open: &[NodeRank], began: Timestamp) {
+    pass_on(ctx, open);
     let away_since = |node: &NodeRank| match ctx.host(*node).machine.stage {
         HostStage::Away { since } => Some(since),
         HostStage::Failed | HostStage::Closed => Some(began),
@@ -94,9 +112,23 @@ fn leaving(ctx: &mut Ctx<'_>, open: &[NodeRank], began: Timestamp) {
     let away: Option<Vec<Timestamp>> = open.iter().map(away_since).collect();
     if let (Some(away), Some(proof)) = (away, ctx.session.run.facts.first_proof) {
         let since = away.into_iter().fold(proof, Timestamp::max);
-        if ctx.now.since(since) >= Limits::of(ctx.model).drain() {
+        if ctx.now.since(since) >= Limits::of(ctx.model.plan.as_ref()).drain() {
             conclude(ctx, open);
         }
+    }
+}
+
+/// Another console's stop, for hosts that it could not reach: the console that launched the run passes it on.
+fn pass_on(ctx: &mut Ctx<'_>, open: &[NodeRank]) {
+    let facts = &ctx.session.run.facts;
+    let elsewhere = matches!(facts.cause, Some(Cause::Elsewhere { .. })) && ctx.session.run.is_launcher();
+    let settled = facts.first_proof.is_some_and(|proof| ctx.now.since(proof) >= PEERS_MS);
+    if elsewhere && settled {
+        let mode = ctx.model.run.stopping.unwrap_or(StopMode::Clean);
+        let untold: Vec<NodeRank> =
+            open.iter().copied().filter(|node| !ctx.host(*node).machine.stop_told).collect();
+        let grace_ms = Limits::of(ctx.model.plan.as_ref()).grace;
+        send_stops(ctx, &untold, mode, grace_ms);
     }
 }
 
@@ -125,10 +157,15 @@ fn want_stop(ctx: &mut Ctx<'_>) {
 }
 
 fn send_stops(ctx: &mut Ctx<'_>, open: &[NodeRank], mode: StopMode, grace_ms: u64) {
+    let run = &ctx.session.run;
+    let present = run.launch.as_ref().map(|launch| launch.generation);
+    let asked = run.facts.asked;
     for node in open {
         let host = ctx.host(*node);
-        if host.caught_up() && host.machine.stop_sent.is_none_or(|sent| sent < mode) {
-            host.machine.stop_sent = Some(mode);
+        // What follows from the end of this generation is no order to another console's next one.
+        let is_meant = asked || host.machine.generation <= present;
+        if is_meant && host.caught_up() && host.machine.stop_sent.is_none_or(|sent| sent < mode) {
+            (host.machine.stop_sent, host.stopped) = (Some(mode), None);
             ctx.session.run.facts.ordered = true;
             ctx.send(*node, ConsoleMessage::Stop { mode, grace_ms });
         }
@@ -139,138 +176,55 @@ fn send_stops(ctx: &mut Ctx<'_>, open: &[NodeRank], mode: StopMode, grace_ms: u6
 fn conclude(ctx: &mut Ctx<'_>, open: &[NodeRank]) {
     // All ranks of a group may be dead within a tick of each other.
     super::tick::last_words(ctx);
-    super::verdicts::tell(ctx);
+    verdicts::tell(ctx);
     policy::ended(ctx, open);
     let next = ctx.session.run.take_next();
-    let leaves = |node: NodeRank| next.as_ref().is_some_and(|next| next.excludes(node));
-    let left = |host: &HostModel| host.stopped.as_ref().is_some_and(|left| !left.is_empty());
-    let clean = open.iter().all(|node| leaves(*node))
-        && ctx.model.hosts.iter().all(|host| !left(host) || leaves(host.node_rank));
-    if next.is_some() && clean {
-        let generation = ctx.model.run.generation;
-        let unproved: Vec<(NodeRank, Generation)> = ctx
-            .members()
-            .filter(|host| leaves(host.node_rank) && (host.stopped.is_none() || left(host)))
-            .map(|host| (host.node_rank, generation))
-            .collect();
-        ctx.session.run.unproved.extend(unproved);
-    }
-    if let Some(next) = next.filter(|_| clean) {
+    let leaves = |host: &HostModel| next.as_ref().is_some_and(|next| next.excludes(host.node_rank));
+    let awaited = ctx.model.hosts.iter().filter(|host| is_awaited(ctx, host));
+    let dirty: Vec<String> = awaited
+        .filter(|host| !leaves(host) && (open.contains(&host.node_rank) || !host.is_clear()))
+        .map(|host| host.name.clone())
+        .collect();
+    if let Some(next) = next.filter(|_| dirty.is_empty()) {
         return policy::proceed(ctx, next);
     }
-    let mut ending = ctx.session.run.facts.ending();
-    if !clean {
-        let names: Vec<String> = open.iter().map(|node| ctx.host_name(*node)).collect();
-        let why = if names.is_empty() {
-            "processes are left".to_string()
-        } else {
-            format!("no proof from {}", names.join(", "))
-        };
-        let code = if ending.exit_code == 0 || ending.exit_code == 130 { 1 } else { ending.exit_code };
+    let mut ending = clean_stop::told_apart(ctx, ctx.session.run.facts.ending());
+    if !dirty.is_empty() {
+        let code = if matches!(ending.exit_code, 0 | 130 | 137) { 1 } else { ending.exit_code };
         ending = Ending::new(
             Outcome::Failed,
             code,
-            format!("{}, but the stop is not proved: {why}", ending.reason),
+            format!("{}, but the stop is not proved: no proof from {}", ending.reason, dirty.join(", ")),
         );
     }
-    finish(ctx, ending);
+    transition::finish(ctx, ending);
 }
 
-/// Begins the way to the next generation.
-pub(super) fn reserve(ctx: &mut Ctx<'_>, next: Next) {
-    if let Some(plan) = next.plan {
-        generation::install(ctx.model, &plan);
-        ctx.model.plan = Some(plan);
+/// A stop that is asked for again: it goes once more to every host that has not proved it.
+pub(super) fn repeat(ctx: &mut Ctx<'_>) -> bool {
+    for host in ctx.model.hosts.iter_mut().filter(|host| !host.is_clear()) {
+        host.machine.stop_sent = None;
     }
+    true
+}
+
+/// A stop that is asked for after the end, in a console that lingers: hosts that proved nothing may be back.
+pub(super) fn stop_again(ctx: &mut Ctx<'_>, mode: StopMode, text: String) -> bool {
+    let session = &ctx.session;
+    if !session.linger
+        || session.run.exited
+        || session.run.launch.is_none()
+        || !transition::has_open_host(ctx)
+    {
+        return false;
+    }
+    ctx.note(Tone::Info, text);
+    repeat(ctx);
     let run = &mut ctx.model.run;
-    (run.stopping, run.restart_at) = (None, None);
     (run.ended, run.outcome, run.exit_code) = (None, None, None);
-    let generation = generation::after(run.generation);
-    (ctx.session.run.facts, ctx.session.run.change) = (Facts::default(), None);
-    ctx.session.run.stage = Stage::Reserving { generation, resume: next.from, request: None, port: None };
-}
-
-/// Goes on after the end, in a console that lingers.
-pub(super) fn resume(ctx: &mut Ctx<'_>, next: Next) {
-    let proved = ctx.members().all(|host| host.stopped.as_ref().is_some_and(Vec::is_empty));
-    if ctx.session.linger && ctx.session.run.launch.is_some() && ctx.all_live() && proved {
-        return reserve(ctx, next);
-    }
-    ctx.note(Tone::Warn, "cannot restart: not every host is connected with nothing left of the run on it");
-}
-
-/// Ends the run and reports it, exactly once per end.
-pub(super) fn finish(ctx: &mut Ctx<'_>, ending: Ending) {
-    let launched = ctx.session.run.launch.is_some();
-    let (mut survivors, mut gpus_free, mut proved) = (Vec::new(), Vec::new(), true);
-    for host in ctx.model.hosts.iter().filter(|_| launched) {
-        if !ctx.is_member(host) {
-            if ctx.session.run.unproved.contains_key(&host.node_rank) {
-                proved = false;
-                survivors.push(format!("{}:? excluded, its stop is not verified", host.name));
-            }
-            continue;
-        }
-        match &host.stopped {
-            Some(left) => {
-                proved &= left.is_empty();
-                let line =
-                    |p: &rankdeck_proto::message::Survivor| format!("{}:{} {}", host.name, p.pid, p.command);
-                survivors.extend(left.iter().map(line));
-            }
-            None => {
-                proved = false;
-                survivors.push(format!("{}:? unreachable", host.name));
-            }
-        }
-        gpus_free.extend(host.gpus_free.iter().map(|gpu| format!("{}:{gpu}", host.name)));
-    }
-    let first_failure = failure::report(ctx);
-    let facts = &ctx.session.run.facts;
-    let stop_ms = facts.first_end.map_or(0, |first| ctx.now.since(first)).max(facts.took_ms);
-    let tone = if ending.exit_code == 0 { Tone::Good } else { Tone::Bad };
-    ctx.note(tone, format!("the run is over: {}", ending.reason));
-    let run = &mut ctx.model.run;
-    run.outcome = Some(ending.outcome);
-    run.exit_code = Some(ending.exit_code);
-    run.reason = ending.reason.clone();
-    run.ended = Some(ctx.now);
-    run.restart_at = None;
-    run.first_failure = first_failure.clone();
-    run.state = RunState::Over;
-    ctx.session.run.stage = Stage::Over;
-    ctx.session.run.change = None;
-    ctx.tell(ReportBody::RunFinished {
-        outcome: ending.outcome,
-        exit_code: ending.exit_code,
-        survivors,
-        proved,
-        reason: ending.reason,
-        stop_ms,
-        gpus_free,
-        first_failure,
-    });
-    if !ctx.session.linger {
-        leave(ctx, ending.exit_code);
-    }
-}
-
-/// Agents may go, links are closed, the console ends.
-pub(super) fn leave(ctx: &mut Ctx<'_>, code: u8) {
-    for node in ctx.nodes() {
-        if ctx.host(node).machine.is_connected() {
-            ctx.send(node, ConsoleMessage::Close);
-        }
-    }
-    disconnect(ctx);
-    ctx.out.push(Effect::Exit { code });
-    ctx.session.run.exited = true;
-}
-
-/// Closes every link.
-pub(super) fn disconnect(ctx: &mut Ctx<'_>) {
-    for host in ctx.model.hosts.iter_mut().filter(|host| host.machine.stage != HostStage::Closed) {
-        host.machine.stage = HostStage::Closed;
-        ctx.out.push(Effect::Disconnect { node: host.node_rank });
-    }
+    run.stopping = Some(mode);
+    let facts = &mut ctx.session.run.facts;
+    (facts.asked, facts.stop) = (true, Some(Stop { mode, at: ctx.now }));
+    ctx.session.run.stage = Stage::Draining { began: ctx.now, next: None };
+    true
 }

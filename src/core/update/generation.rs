@@ -1,49 +1,33 @@
 //! A new generation: the plan is known or has changed; the lives of ranks and the proofs of hosts begin anew.
 
 use crate::effect::Effect;
-use crate::host::HostMachine;
-use crate::join::Join;
-use crate::model::{HostModel, Model, RankLife, RankModel, RunState, Tone};
+use crate::host::{HostMachine, HostStage};
+use crate::join::{Addition, Join};
+use crate::model::{HostModel, Model, RankLife, RankModel, RunState};
 use crate::report::{ReportBody, SCHEMA};
 use crate::run::{Facts, Launch, Role, Stage, Stop};
-use crate::session::Ctx;
-use rankdeck_proto::message::LaunchSpec;
-use rankdeck_types::ids::{Generation, NodeRank, Rank};
+use crate::session::{Ctx, Session};
+use rankdeck_types::ids::{Generation, NodeRank, Rank, Timestamp};
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::plan::{Plan, Until};
 
-/// The snapshot or a record of a host shows which launch it has accepted.
-pub(super) fn seen(ctx: &mut Ctx<'_>, node: NodeRank, spec: &LaunchSpec) {
-    let known = &mut ctx.host(node).machine.generation;
-    if known.is_none_or(|known| known < spec.generation) {
-        *known = Some(spec.generation);
-        // The rank's log file of a new generation begins at line 0.
-        for rank in ctx.model.ranks.iter_mut().filter(|rank| rank.node == node) {
-            rank.log.next = 0;
-        }
-    }
-    if ctx.session.run.launch.as_ref().is_none_or(|launch| launch.generation < spec.generation) {
-        let first = ctx.session.run.launch.is_none();
-        ctx.model.run.master = format!("{}:{}", spec.master_addr, spec.master_port);
-        let (generation, resume) = (spec.generation, spec.resume.clone());
-        begin(ctx, spec.plan.clone(), Launch { generation, resume, role: Role::Onlooker });
-        let text = if first {
-            format!("found the run in generation {generation}")
-        } else {
-            format!("generation {generation} was launched by another console")
-        };
-        ctx.note(Tone::Info, text);
+/// The plan of a generation, the present one or another: all hosts that it gives ranks count from now on.
+pub(super) fn take_part(ctx: &mut Ctx<'_>, generation: Generation, plan: &Plan) {
+    ctx.session.run.know_plan(generation);
+    name_hosts(ctx.model, plan);
+    for host in ctx.model.hosts.iter_mut().filter(|host| plan.has_ranks(host.node_rank)) {
+        host.machine.took_part = true;
     }
 }
 
 /// Makes `launch` the present generation.
 pub(super) fn begin(ctx: &mut Ctx<'_>, plan: Plan, launch: Launch) {
     let world_size = plan.ranks.len();
-    let linked = ctx.model.hosts.len();
     install(ctx.model, &plan);
+    take_part(ctx, launch.generation, &plan);
     let adopted = launch.role == Role::Onlooker;
     if adopted {
-        join(ctx, &plan, linked);
+        join(ctx, &plan);
     }
     let limit = ctx.session.until.iter().filter_map(|until| match until {
         Until::Steps(steps) => Some(*steps),
@@ -63,20 +47,15 @@ pub(super) fn begin(ctx: &mut Ctx<'_>, plan: Plan, launch: Launch) {
     let nnodes = plan.members().count() as u32;
     model.plan = Some(plan);
     let session = &mut *ctx.session;
-    // A stop or restart that was asked for before this console had found the run applies to what it finds.
-    let kept = match session.run.launch {
-        None => std::mem::take(&mut session.run.facts),
-        Some(_) => Facts::default(),
-    };
-    let kept = Facts { stop: kept.stop.map(|stop| Stop { at: ctx.now, ..stop }), ..kept };
-    model.run.stopping = kept.stop.map(|stop| stop.mode);
-    session.run.facts = kept;
+    session.run.facts = kept_facts(session, ctx.now);
+    model.run.stopping = session.run.facts.stop.map(|stop| stop.mode);
     session.run.stage = match session.run.take_next() {
         Some(next) if session.run.launch.is_none() => Stage::Draining { began: ctx.now, next: Some(next) },
         Some(_) | None => Stage::Launching,
     };
     session.run.launch = Some(launch);
     session.join = Join::new(world_size);
+    session.addition = Addition::new(world_size);
     session.watch.reset();
     for host in &mut model.hosts {
         host.machine.stop_sent = None;
@@ -93,30 +72,56 @@ pub(super) fn begin(ctx: &mut Ctx<'_>, plan: Plan, launch: Launch) {
     });
 }
 
+/// What stays of the facts when another generation begins.
+fn kept_facts(session: &mut Session, now: Timestamp) -> Facts {
+    let facts = std::mem::take(&mut session.run.facts);
+    match session.run.launch {
+        // A stop or restart that was asked for before this console had found the run applies to what it
+        // finds.
+        None => Facts { stop: facts.stop.map(|stop| Stop { at: now, ..stop }), ..facts },
+        // A stop that was asked for is about the run. Its deadline stays, so that it ends however many
+        // generations hosts tell.
+        Some(_) if facts.asked => Facts {
+            cause: facts.cause,
+            stop: facts.stop,
+            asked: true,
+            first_end: facts.first_end,
+            took_ms: facts.took_ms,
+            ..Facts::default()
+        },
+        Some(_) => Facts::default(),
+    }
+}
+
 /// Opens links to members of another console's launch to which this console has none.
-fn join(ctx: &mut Ctx<'_>, plan: &Plan, linked: usize) {
+fn join(ctx: &mut Ctx<'_>, plan: &Plan) {
     for planned in plan.members() {
         let Some(model) = ctx.model.hosts.get_mut(planned.node_rank.index()) else { continue };
-        if planned.node_rank.index() >= linked || model.machine.is_gone() {
-            model.machine = HostMachine::default();
+        if model.machine.is_gone() {
+            model.machine.relink();
             model.link = LinkState::Idle;
-            let host = Box::new(planned.host.clone());
-            ctx.out.push(Effect::Connect { node: planned.node_rank, host });
+            let name = model.name.clone();
+            ctx.out.push(Effect::Find { node: planned.node_rank, name });
         }
+    }
+}
+
+/// Adds hosts that only this plan names; nobody has opened a link to them.
+fn name_hosts(model: &mut Model, plan: &Plan) {
+    for planned in plan.hosts.iter().skip(model.hosts.len()) {
+        let node = NodeRank(model.hosts.len() as u32);
+        let machine = HostMachine { stage: HostStage::Closed, ..HostMachine::default() };
+        model.hosts.push(HostModel { machine, ..HostModel::new(node, planned.host.name.clone()) });
     }
 }
 
 /// Puts the plan's hosts and ranks into the model; logs and histories of known ranks stay.
 pub(crate) fn install(model: &mut Model, plan: &Plan) {
-    for planned in plan.hosts.iter().skip(model.hosts.len()) {
-        let node = NodeRank(model.hosts.len() as u32);
-        model.hosts.push(HostModel::new(node, planned.host.name.clone()));
-    }
+    name_hosts(model, plan);
     for host in &mut model.hosts {
-        host.stopped = None;
         host.gpus_free.clear();
         if plan.has_ranks(host.node_rank) {
-            host.excluded = None;
+            (host.stopped, host.excluded) = (None, None);
         } else {
             host.excluded.get_or_insert_with(|| "has no ranks in this generation".into());
         }

@@ -6,10 +6,11 @@ use crate::model::Tone;
 use crate::report::ReportBody;
 use crate::run::Stage;
 use crate::session::Ctx;
+use rankdeck_proto::link::LinkCommand;
 use rankdeck_proto::message::{ConsoleMessage, PROTOCOL};
+use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::NodeRank;
 use rankdeck_types::link_state::{LinkState, Prompt};
-use rankdeck_types::words;
 
 /// Lines of each rank's log that an agent sends at once.
 const LOG_TAIL: u32 = 200;
@@ -20,10 +21,9 @@ pub(super) fn changed(ctx: &mut Ctx<'_>, node: NodeRank, state: LinkState) -> bo
     let host = ctx.host(node);
     let machine = &mut host.machine;
     // A host that was given up keeps the reason; what its link reports at the end is not news.
-    if machine.is_gone()
-        && matches!(state, LinkState::Closed | LinkState::Lost { .. } | LinkState::Failed { .. })
+    if machine.is_gone() && matches!(state, LinkState::Closed | LinkState::Lost { .. } | LinkState::Failed(_))
     {
-        if !matches!(host.link, LinkState::Failed { .. }) {
+        if !matches!(host.link, LinkState::Failed(_)) {
             host.link = state;
         }
         return true;
@@ -45,7 +45,7 @@ pub(super) fn changed(ctx: &mut Ctx<'_>, node: NodeRank, state: LinkState) -> bo
             attach(ctx, node);
         }
         LinkState::Lost { .. } => machine.stage = HostStage::Away { since: now },
-        LinkState::Failed { .. } => machine.stage = HostStage::Failed,
+        LinkState::Failed(_) => machine.stage = HostStage::Failed,
         LinkState::Closed => machine.stage = HostStage::Closed,
         LinkState::Idle
         | LinkState::Connecting { .. }
@@ -71,7 +71,7 @@ fn tell(ctx: &mut Ctx<'_>, node: NodeRank, state: &LinkState) {
         if detail.is_empty() { format!("{host}: {word}") } else { format!("{host}: {word}: {detail}") };
     ctx.tell(ReportBody::Host { node_rank: node, host, state: word.into(), detail });
     let tone = match state {
-        LinkState::Failed { .. } => Tone::Bad,
+        LinkState::Failed(_) => Tone::Bad,
         LinkState::Lost { .. } | LinkState::Asking { .. } => Tone::Warn,
         LinkState::Ready { .. } => Tone::Info,
         LinkState::Idle
@@ -100,12 +100,12 @@ pub(super) fn attach(ctx: &mut Ctx<'_>, node: NodeRank) {
 }
 
 /// Gives up a host that cannot work with this console.
-pub(super) fn fail(ctx: &mut Ctx<'_>, node: NodeRank, error: String, hint: String) {
+pub(super) fn fail(ctx: &mut Ctx<'_>, node: NodeRank, error: HintedError) {
     if ctx.host(node).machine.is_gone() {
         return;
     }
-    changed(ctx, node, LinkState::Failed { error, hint });
-    ctx.out.push(Effect::Disconnect { node });
+    changed(ctx, node, LinkState::Failed(error));
+    ctx.out.push(Effect::Link { node, command: LinkCommand::Close });
 }
 
 /// The word for a state and what there is to say about it.
@@ -130,7 +130,7 @@ fn describe(state: &LinkState) -> (&'static str, String) {
             ("ready", format!("{} cores, {} GPUs", probe.cpu_count, probe.gpu_count))
         }
         LinkState::Lost { reason, .. } => ("lost", reason.clone()),
-        LinkState::Failed { error, hint } => ("failed", words::with_hint(error, hint)),
+        LinkState::Failed(error) => ("failed", error.with_hint()),
         LinkState::Closed => ("closed", String::new()),
     }
 }

@@ -7,22 +7,28 @@
 #![deny(clippy::wildcard_enum_match_arm)]
 
 mod agent;
+mod charts;
+mod clean_stop;
 mod drain;
 mod failure;
 mod generation;
 mod link;
+mod ownership;
 mod policy;
+mod progress;
 mod ranks;
 mod reconcile;
 mod records;
 mod samples;
 mod tick;
+mod transition;
 mod user;
 mod verdicts;
 
 pub(crate) use generation::install;
 
 use crate::event::Event;
+use crate::model::Tone;
 use crate::session::Ctx;
 
 /// Handles one event.
@@ -39,11 +45,25 @@ pub(super) fn handle(ctx: &mut Ctx<'_>, event: Event) {
         Event::LinkChanged { node, state } => link::changed(ctx, node, state),
         Event::AgentSaid { node, message } => agent::said(ctx, node, *message),
         Event::StopRequested { mode, by } => user::stop(ctx, mode, by),
-        Event::RestartRequested { from, exclude, add } if exclude.is_empty() && add.is_empty() => {
+        Event::RestartRequested { ref shown, ref exclude, .. }
+            if !ownership::may_restart(ctx, shown.as_ref(), exclude) =>
+        {
+            true
+        }
+        Event::CheckedRestartRequested { ref shown, .. }
+            if !ownership::may_restart(ctx, shown.as_ref(), &[]) =>
+        {
+            true
+        }
+        Event::RestartRequested { from, exclude, add, experiment: None, .. }
+            if exclude.is_empty() && add.is_empty() =>
+        {
             user::restart(ctx, from, false)
         }
-        Event::RestartRequested { from, exclude, add } => policy::change(ctx, from, exclude, add),
-        Event::CheckedRestartRequested { from } => user::restart(ctx, from, true),
+        Event::RestartRequested { from, exclude, add, experiment, .. } => {
+            policy::change(ctx, from, exclude, add, experiment)
+        }
+        Event::CheckedRestartRequested { from, .. } => user::restart(ctx, from, true),
         Event::DetachRequested => user::detach(ctx),
         Event::PromptAnswered { node, answer } => user::answer(ctx, node, answer),
         Event::Recalled { learnt } => {
@@ -51,6 +71,10 @@ pub(super) fn handle(ctx: &mut Ctx<'_>, event: Event) {
             false
         }
         Event::Warned { lines } => user::warned(ctx, lines),
+        Event::Noticed { text } => {
+            ctx.note(Tone::Warn, text);
+            true
+        }
         Event::WallClock { time } => {
             ctx.session.clock.wall = Some((ctx.now, time));
             false

@@ -9,21 +9,19 @@
 //! - RESTART-4: a host that was excluded without a verified stop is told to stop when it comes back. The
 //!   run's stop counts as proved only then.
 
-use super::{drain, failure, generation, user};
+use super::{failure, generation, transition};
 use crate::effect::Effect;
-use crate::host::HostMachine;
 use crate::model::{HostModel, Tone};
 use crate::report::{ReportBody, RestartState};
 use crate::run::{Cause, HostChange, Next, Reach, Stage};
 use crate::session::Ctx;
 use rankdeck_proto::message::{ConsoleMessage, StopMode};
-use rankdeck_types::experiment::{LostHost, Restart};
+use rankdeck_types::experiment::{Experiment, LostHost, Restart};
 use rankdeck_types::host::Host;
 use rankdeck_types::ids::{NodeRank, Timestamp};
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::plan::{Plan, PlanError, replan};
 use rankdeck_types::probe::Probe;
-use rankdeck_types::words;
 use std::collections::BTreeSet;
 
 fn settings(ctx: &Ctx<'_>) -> Restart {
@@ -101,7 +99,9 @@ pub(super) fn ended(ctx: &mut Ctx<'_>, open: &[NodeRank]) {
     let wanted = ctx.session.run.take_next();
     let next = match wanted {
         Some(next) if ctx.session.run.is_launcher() => go_on(ctx, Some(next), open),
-        None if ctx.session.run.is_launcher() && failed => go_on(ctx, None, open),
+        None if ctx.session.run.is_launcher() && failed && !ctx.session.run.facts.asked => {
+            go_on(ctx, None, open)
+        }
         Some(_) | None => wanted,
     };
     ctx.session.run.drain(ctx.now, next);
@@ -121,7 +121,7 @@ fn go_on(ctx: &mut Ctx<'_>, wanted: Option<Next>, open: &[NodeRank]) -> Option<N
     let plan = match plan_without(ctx, wanted.as_ref(), &names) {
         Ok(plan) => plan,
         Err(error) => {
-            refuse(ctx, format!("cannot go on without {list}: {}; {}", error.error, error.hint));
+            refuse(ctx, format!("cannot go on without {list}: {}", error.cause.with_hint()));
             return None;
         }
     };
@@ -141,11 +141,7 @@ fn go_on(ctx: &mut Ctx<'_>, wanted: Option<Next>, open: &[NodeRank]) -> Option<N
 
 fn plan_without(ctx: &Ctx<'_>, wanted: Option<&Next>, names: &BTreeSet<String>) -> Result<Plan, PlanError> {
     let plan = wanted.and_then(|next| next.plan.as_ref()).or(ctx.model.plan.as_ref());
-    let plan = plan.ok_or_else(|| PlanError {
-        error: "there is no plan".into(),
-        hint: String::new(),
-        key: "host".into(),
-    })?;
+    let plan = plan.ok_or_else(|| PlanError::new("host", "there is no plan", ""))?;
     replan(plan, names, &[], &probes(ctx), ctx.session.resolve)
 }
 
@@ -181,7 +177,7 @@ pub(super) fn proceed(ctx: &mut Ctx<'_>, next: Next) {
     if next.wait_ms == 0 {
         tell(ctx, RestartState::Planned, reason, Some(&next));
         ctx.note(Tone::Info, text);
-        return drain::reserve(ctx, next);
+        return transition::reserve(ctx, next);
     }
     ctx.note(Tone::Warn, format!("{text}, in {:.1} s", next.wait_ms as f64 / 1000.0));
     tell(ctx, RestartState::Waiting, reason, Some(&next));
@@ -196,7 +192,7 @@ pub(super) fn waiting(ctx: &mut Ctx<'_>, until: Timestamp) {
         && ctx.now >= until
     {
         let next = std::mem::take(next);
-        drain::reserve(ctx, next);
+        transition::reserve(ctx, next);
     }
 }
 
@@ -238,14 +234,30 @@ fn tell(ctx: &mut Ctx<'_>, state: RestartState, reason: String, next: Option<&Ne
     ctx.tell(body);
 }
 
-fn refuse(ctx: &mut Ctx<'_>, text: String) {
+/// Goes on after the end, in a console that lingers.
+pub(super) fn resume(ctx: &mut Ctx<'_>, next: Next) {
+    let proved = ctx.members().all(HostModel::is_clear);
+    if ctx.session.linger && ctx.session.run.launch.is_some() && ctx.all_live() && proved {
+        return transition::reserve(ctx, next);
+    }
+    refuse(ctx, "not every host is connected with nothing left of the run on it".into());
+}
+
+/// No restart is made, and this is why.
+pub(super) fn refuse(ctx: &mut Ctx<'_>, text: String) {
     ctx.note(Tone::Bad, format!("no restart: {text}"));
     ctx.model.run.refused = Some(text.clone());
     tell(ctx, RestartState::Refused, text, None);
 }
 
-/// A restart on other hosts was asked for.
-pub(super) fn change(ctx: &mut Ctx<'_>, from: Option<String>, exclude: Vec<String>, add: Vec<Host>) -> bool {
+/// A restart on other hosts, or with other keys, was asked for.
+pub(super) fn change(
+    ctx: &mut Ctx<'_>,
+    from: Option<String>,
+    exclude: Vec<String>,
+    add: Vec<Host>,
+    experiment: Option<Box<Experiment>>,
+) -> bool {
     ctx.model.run.refused = None;
     let busy = match ctx.session.run.stage {
         Stage::Running | Stage::Waiting { .. } | Stage::Over => ctx.session.run.change.is_some(),
@@ -259,6 +271,7 @@ pub(super) fn change(ctx: &mut Ctx<'_>, from: Option<String>, exclude: Vec<Strin
         refuse(ctx, "the run is not known yet".into());
         return true;
     };
+    let plan = with(plan, experiment.as_deref());
     let exclude: BTreeSet<String> = exclude.into_iter().collect();
     // What can be said without asking new hosts is said before they are touched.
     let known: Vec<Host> = add.iter().filter(|host| host.gpus.is_none()).cloned().collect();
@@ -270,11 +283,12 @@ pub(super) fn change(ctx: &mut Ctx<'_>, from: Option<String>, exclude: Vec<Strin
     }
     let nodes: Vec<NodeRank> = add.into_iter().map(|host| add_host(ctx, host)).collect();
     let text = match nodes.len() {
+        0 if exclude.is_empty() => "another generation with other keys is being planned".to_string(),
         0 => "another generation without some hosts is being planned".to_string(),
         count => format!("connecting {count} hosts for the next generation"),
     };
     ctx.note(Tone::Info, text);
-    ctx.session.run.change = Some(HostChange { from, exclude, add: nodes });
+    ctx.session.run.change = Some(HostChange { from, exclude, add: nodes, experiment });
     true
 }
 
@@ -294,8 +308,16 @@ fn try_replan(
     replan(plan, exclude, add, &probes, ctx.session.resolve)
 }
 
+/// The plan with the experiment that is wanted.
+fn with(plan: Plan, experiment: Option<&Experiment>) -> Plan {
+    match experiment {
+        Some(experiment) => Plan { experiment: experiment.clone(), ..plan },
+        None => plan,
+    }
+}
+
 fn worded(error: &PlanError) -> String {
-    format!("{} (key `{}`)", words::with_hint(&error.error, &error.hint), error.key)
+    format!("{} (key `{}`)", error.cause.with_hint(), error.key)
 }
 
 /// A host that is to join; its link is opened unless it stands.
@@ -313,7 +335,7 @@ fn add_host(ctx: &mut Ctx<'_>, host: Host) -> NodeRank {
     ctx.session.run.added.insert(node, host.clone());
     let model = ctx.host(node);
     if known.is_none() || model.machine.is_gone() {
-        model.machine = HostMachine { generation: model.machine.generation, ..HostMachine::default() };
+        model.machine.relink();
         model.link = LinkState::Idle;
         ctx.out.push(Effect::Connect { node, host: Box::new(host) });
     }
@@ -324,6 +346,7 @@ fn add_host(ctx: &mut Ctx<'_>, host: Host) -> NodeRank {
 pub(super) fn changing(ctx: &mut Ctx<'_>) {
     let Some(change) = ctx.session.run.change.clone() else { return };
     let Some(present) = ctx.model.plan.clone() else { return };
+    let present = with(present, change.experiment.as_deref());
     let added: Vec<&HostModel> = change.add.iter().map(|node| &ctx.model.hosts[node.index()]).collect();
     let failed = added.iter().find_map(|host| host.link_error());
     let all_live = added.iter().all(|host| host.is_live());
@@ -368,19 +391,25 @@ pub(super) fn changing(ctx: &mut Ctx<'_>) {
     match &mut ctx.session.run.stage {
         Stage::Running | Stage::Launching | Stage::Draining { .. } => {
             ctx.session.run.drain(ctx.now, Some(next));
-            user::order(ctx, StopMode::Clean);
+            transition::order(ctx, StopMode::Clean);
         }
         Stage::Waiting { until, next: planned } => (*until, *planned) = (ctx.now, next),
-        Stage::Over => drain::resume(ctx, next),
+        Stage::Over => resume(ctx, next),
         Stage::Gathering { .. } | Stage::Reserving { .. } => {}
     }
 }
 
 /// Tells hosts that were excluded without a verified stop, and have come back, to stop (RESTART-4).
 pub(super) fn chase(ctx: &mut Ctx<'_>) {
-    for node in ctx.session.run.unproved.keys().copied().collect::<Vec<_>>() {
+    if !ctx.session.run.is_launcher() || ctx.session.run.stage == Stage::Over {
+        return;
+    }
+    let present = ctx.model.run.generation;
+    for node in ctx.nodes() {
+        let is_member = ctx.is_member(&ctx.model.hosts[node.index()]);
         let host = ctx.host(node);
-        if host.caught_up() && host.machine.stop_sent != Some(StopMode::Kill) {
+        let runs = host.machine.generation.is_some_and(|latest| latest <= present) && !host.is_clear();
+        if !is_member && runs && host.caught_up() && host.machine.stop_sent != Some(StopMode::Kill) {
             host.machine.stop_sent = Some(StopMode::Kill);
             ctx.send(node, ConsoleMessage::Stop { mode: StopMode::Kill, grace_ms: 0 });
         }

@@ -3,28 +3,23 @@
 //! History (evaluations, checkpoints, charts) is kept over all generations. Lives, joins and failures belong
 //! to the present one.
 
-use super::records::At;
-use crate::join::Joined;
-use crate::model::{CheckpointModel, FingerprintModel, OwnMetrics, Progress, RankLife, RankModel, Tone};
-use crate::report::{RankProgress, ReportBody, VerdictKind};
+use super::charts;
+use super::progress;
+use crate::last_words::{EndOfProcess, LastWords};
+use crate::limits::Limits;
+use crate::model::{CheckpointModel, FingerprintModel, MarkKind, RankLife, RankModel, Subject, Tone};
+use crate::report::ReportBody;
 use crate::run::{Cause, Failure, Reach, Weight, weigh};
-use crate::session::{Ctx, Limits};
-use rankdeck_proto::message::{Counters, Evaluation, Exit, FinishReason, RankEvent};
+use crate::session::{At, Ctx};
+use crate::watch::Death;
+use rankdeck_proto::message::{Exception, Exit, FinishReason, RankEvent};
 use rankdeck_types::ids::Rank;
 use rankdeck_types::words;
-use std::collections::BTreeMap;
 
 /// Own counters kept per rank.
 const COUNTERS: usize = 64;
-/// Evaluations and checkpoints kept.
-const EVENTS: usize = 10_000;
-/// Different charts kept.
-const CHARTS: usize = 256;
-/// Training returns, from totals.
-const RETURN: &str = "charts/episodic_return";
-const EVAL: &str = "charts/eval_return";
-/// Global steps per second.
-const SPS: &str = "charts/SPS";
+/// Checkpoints kept.
+const CHECKPOINTS: usize = 10_000;
 
 /// A rank of this host in the present generation.
 fn mine<'a>(ctx: &'a mut Ctx<'_>, at: At, rank: Rank) -> Option<&'a mut RankModel> {
@@ -66,11 +61,22 @@ pub(super) fn exited(ctx: &mut Ctx<'_>, at: At, rank: Rank, pid: u32, end: End<'
     let name = ctx.host_name(at.node);
     let good = end.exit.is_success();
     let tone = if good || end.stopping { Tone::Info } else { Tone::Bad };
-    ctx.note_at(at.time, tone, format!("rank {rank} on {name} {}", end.exit.predicate()));
+    let text = format!("rank {rank} on {name} {}", end.exit.predicate());
+    match tone {
+        // A stop of many ranks writes many of these.
+        Tone::Info => ctx.note_routine(at.time, tone, text, Some(Subject::Rank(rank))),
+        Tone::Good | Tone::Warn | Tone::Bad => {
+            ctx.note_about(at.time, tone, text, Some(Subject::Rank(rank)));
+        }
+    }
     let Some(model) = mine(ctx, at, rank) else { return };
     model.pid = if pid == 0 { model.pid } else { Some(pid) };
     model.life = RankLife::Exited(end.exit.clone());
+    let rest = ctx.session.addition.rest(at.time);
+    progress::summed(ctx, at, rest);
+    let Some(model) = mine(ctx, at, rank) else { return };
     let said = model.error.clone().map(|error| error.0).unwrap_or_default();
+    let last_words = last_words(model, &end);
     let state = match &end.exit {
         Exit::Code { code: 0 } => "exited",
         Exit::Code { .. } => "failed",
@@ -89,12 +95,14 @@ pub(super) fn exited(ctx: &mut Ctx<'_>, at: At, rank: Rank, pid: u32, end: End<'
         }
         return;
     }
-    let blame = blame(ctx, rank, &end, &said);
+    let blame = blame(ctx, rank, &end, last_words);
     if end.stopping || is_end_wanted(ctx, blame.weight) {
         // Peers of a rank that a stop has already reached fail with connection errors before their own order
         // arrives.
         if !(end.stopping && end.exit.is_stop_effect()) {
             ctx.session.run.facts.bad_exits += 1;
+        } else if end.exit.is_sigkill() {
+            ctx.session.run.facts.killed += 1;
         }
         return;
     }
@@ -106,19 +114,27 @@ struct Blame {
     weight: Weight,
     /// The rank named a mistake in the configuration.
     usage: bool,
-    /// Another rank's message of the wrong size ended it.
-    mismatch: bool,
+    said: LastWords,
 }
 
-fn blame(ctx: &Ctx<'_>, rank: Rank, end: &End<'_>, said: &str) -> Blame {
+/// What the program said about its end.
+fn last_words(model: &RankModel, end: &End<'_>) -> LastWords {
+    let page = model.sample.as_ref().and_then(|sample| sample.page.as_ref());
+    LastWords::of(&EndOfProcess {
+        exit: &end.exit,
+        exception: model.exception.as_ref(),
+        error: model.error.as_ref().map(|error| error.0.as_str()),
+        lines: end.last_lines,
+        hooked: page.is_some_and(|page| page.by_hook),
+    })
+}
+
+fn blame(ctx: &Ctx<'_>, rank: Rank, end: &End<'_>, said: LastWords) -> Blame {
     // Exit code 2 of the built-in trainer means a mistake in the configuration, said or unsaid.
     let builtin = ctx.model.plan.as_ref().is_some_and(|plan| plan.is_builtin());
     let code_2 = end.exit == Exit::Code { code: 2 };
     let usage = ctx.session.run.facts.usage.contains(&rank) || (builtin && code_2);
-    let words = format!("{said} {}", end.last_lines.join(" "));
-    let mismatch = crate::watch::is_victim(&end.exit, &words);
-    let weight = if mismatch { Weight::Victim } else { weigh(&end.exit, usage, &words) };
-    Blame { weight, usage, mismatch }
+    Blame { weight: weigh(&end.exit, usage, &said), usage, said }
 }
 
 /// The generation was on its way out already, for a reason other than a failure.
@@ -133,8 +149,8 @@ fn is_end_wanted(ctx: &Ctx<'_>, weight: Weight) -> bool {
 
 /// A rank failed by itself or as another one's victim: a fact for the watch, and the cause of the run's end.
 fn failed(ctx: &mut Ctx<'_>, at: At, rank: Rank, end: &End<'_>, blame: Blame) {
-    let Blame { weight, usage, mismatch } = blame;
-    let lost_peer = weight == Weight::Victim && !mismatch;
+    let Blame { weight, usage, said } = blame;
+    let lost_peer = weight == Weight::Victim && !said.is_mismatch();
     let culprit = ctx.session.run.facts.culprit().filter(|culprit| culprit.weight <= weight);
     let earlier = culprit.map(|culprit| culprit.rank);
     let stuck = ctx.session.watch.root().filter(|root| *root != rank);
@@ -145,7 +161,8 @@ fn failed(ctx: &mut Ctx<'_>, at: At, rank: Rank, end: &End<'_>, blame: Blame) {
     // A broken connection is never the first failure of a group, even where its cause has not been heard of
     // yet.
     let victim = lost_peer && ctx.model.ranks.len() > 1;
-    let mut verdict = crate::watch::dead(ctx.model, rank, &end.exit, end.last_lines, victim, victim_of);
+    let death = Death { exit: &end.exit, said: &said, last_lines: end.last_lines, victim, victim_of };
+    let mut verdict = crate::watch::dead(ctx.model, rank, &death);
     let host = ctx.host_name(at.node);
     if end.with_agent {
         // Our own guard sent the signal, after the agent had died.
@@ -165,7 +182,7 @@ fn failed(ctx: &mut Ctx<'_>, at: At, rank: Rank, end: &End<'_>, blame: Blame) {
 
 /// The rank that left early and thereby ended `victim`, if there is one: the run's failure is its failure.
 fn left_early(ctx: &mut Ctx<'_>, at: At, victim: Rank) -> Option<Rank> {
-    let limits = Limits::of(ctx.model);
+    let limits = Limits::of(ctx.model.plan.as_ref());
     let (rank, text) = ctx.session.watch.left_early(ctx.model, victim, &limits)?;
     let host = ctx.model.ranks.get(rank.index()).map(|rank| rank.host.clone()).unwrap_or_default();
     let (time, bound_s) = super::failure::on_our_clock(ctx, at.node, at.time);
@@ -186,17 +203,24 @@ pub(super) fn said(ctx: &mut Ctx<'_>, at: At, rank: Rank, said: RankEvent) {
             if model.counters.len() > COUNTERS {
                 model.counters.pop_front();
             }
+            if counters.sum {
+                let added = ctx.session.addition.own(rank, counters, at.time);
+                return progress::summed(ctx, at, added);
+            }
             let joined = ctx.session.join.own(rank, counters);
-            progressed(ctx, at, joined);
+            progress::progressed(ctx, at, joined);
         }
-        RankEvent::Totals(totals) if rank == Rank(0) => self::totals(ctx, at, totals),
-        RankEvent::Scalars { env_step, values, .. } if rank == Rank(0) => scalars(ctx, env_step, values),
-        RankEvent::Eval(evaluation) if rank == Rank(0) => evaluated(ctx, at, evaluation),
+        RankEvent::Totals(totals) if rank == Rank(0) => progress::totals(ctx, at, totals),
+        RankEvent::Scalars { env_step, values, not_finite, .. } if rank == Rank(0) => {
+            charts::scalars(ctx, at, env_step, values, not_finite);
+        }
+        RankEvent::Eval(evaluation) if rank == Rank(0) => progress::evaluated(ctx, at, evaluation),
         RankEvent::Totals(_) | RankEvent::Scalars { .. } | RankEvent::Eval(_) => {
             ctx.model.drops.misplaced += 1
         }
         RankEvent::Checkpoint { path, env_step, train_iter, reason } => {
-            ctx.note_at(at.time, Tone::Info, format!("checkpoint ({reason}) at step {env_step}: {path}"));
+            let text = format!("checkpoint ({reason}) at step {env_step}: {path}");
+            ctx.note_routine(at.time, Tone::Info, text, Some(Subject::Checkpoint(path.clone())));
             ctx.tell_at(
                 at.generation,
                 at.time,
@@ -204,14 +228,20 @@ pub(super) fn said(ctx: &mut Ctx<'_>, at: At, rank: Rank, said: RankEvent) {
             );
             let reached = Reach { train_iter, checkpoint: train_iter.saturating_add(1), ..Reach::default() };
             ctx.session.run.tries.reached.advance(reached);
+            charts::mark(ctx, at.time, Some(env_step), MarkKind::Checkpoint);
             ctx.model.checkpoints.push_back(CheckpointModel { path, env_step, train_iter, reason });
-            if ctx.model.checkpoints.len() > EVENTS {
+            if ctx.model.checkpoints.len() > CHECKPOINTS {
                 ctx.model.checkpoints.pop_front();
                 ctx.model.drops.history += 1;
             }
         }
         RankEvent::Fingerprint { train_iter, update, values, equal } => {
-            fingerprint(ctx, at, FingerprintModel { train_iter, update, equal, compared: 0 }, &values);
+            progress::fingerprint(
+                ctx,
+                at,
+                FingerprintModel { train_iter, update, equal, compared: 0 },
+                &values,
+            );
         }
         RankEvent::Error { message, hint, usage } => {
             ctx.note_at(at.time, Tone::Bad, format!("rank {rank}: {message}"));
@@ -222,9 +252,22 @@ pub(super) fn said(ctx: &mut Ctx<'_>, at: At, rank: Rank, said: RankEvent) {
                 ctx.session.run.facts.usage.insert(rank);
             }
         }
+        RankEvent::Exception(exception) => raised(ctx, at, rank, exception),
         RankEvent::Finished { reason } => finished(ctx, at, rank, reason),
         RankEvent::Unknown => ctx.model.drops.unknown += 1,
     }
+}
+
+/// A rank is about to end because of an exception. The first of the main thread counts: a launcher's follows
+/// from that of the program that it started.
+fn raised(ctx: &mut Ctx<'_>, at: At, rank: Rank, exception: Exception) {
+    let told = LastWords::exception(&exception);
+    ctx.note_at(at.time, Tone::Bad, format!("rank {rank}: {}", told.shown()));
+    let Some(model) = mine(ctx, at, rank) else { return };
+    if model.exception.as_ref().is_none_or(|known| !known.thread.is_empty()) {
+        model.exception = Some(exception);
+    }
+    ctx.session.run.facts.errors.entry(rank).or_insert(at.time);
 }
 
 fn joined(ctx: &mut Ctx<'_>, at: At, rank: Rank, backend: &str, device: String) {
@@ -277,192 +320,4 @@ fn tell_life(ctx: &mut Ctx<'_>, at: At, rank: Rank, state: &str, exit: Option<&E
         detail,
     };
     ctx.tell_at(at.generation, at.time, body);
-}
-
-fn totals(ctx: &mut Ctx<'_>, at: At, totals: Counters) {
-    let rates = &mut ctx.session.rates;
-    if rates.generation != at.generation {
-        rates.generation = at.generation;
-        rates.global.restart();
-    }
-    let steps_per_s = rates.global.update(at.time, totals.env_step);
-    let step = totals.env_step as f64;
-    chart(ctx, SPS, step, steps_per_s);
-    if totals.returns.count > 0 {
-        chart(ctx, RETURN, step, totals.returns.sum / totals.returns.count as f64);
-    }
-    if ctx.session.run.is_current(at.generation) {
-        let joined = ctx.session.join.totals(totals, at.time, steps_per_s);
-        progressed(ctx, at, joined);
-    }
-}
-
-/// Adds to a chart that the console itself makes.
-fn chart(ctx: &mut Ctx<'_>, name: &'static str, x: f64, y: f64) {
-    if ctx.session.rates.derived.insert(name) {
-        ctx.model.scalars.remove(name);
-    }
-    ctx.model.scalars.entry(name.into()).or_default().push(x, y);
-}
-
-fn scalars(ctx: &mut Ctx<'_>, env_step: u64, values: BTreeMap<String, f64>) {
-    ctx.session.run.tries.reached.advance(Reach { env_step, ..Reach::default() });
-    for (name, value) in values {
-        if ctx.session.rates.derived.contains(name.as_str()) {
-            continue;
-        }
-        if ctx.model.scalars.len() >= CHARTS && !ctx.model.scalars.contains_key(&name) {
-            ctx.model.drops.charts += 1;
-            continue;
-        }
-        ctx.model.scalars.entry(name).or_default().push(env_step as f64, value);
-    }
-}
-
-/// A program that does not know rankdeck gave values: those of this rank, not reduced.
-pub(super) fn measured(
-    ctx: &mut Ctx<'_>,
-    at: At,
-    rank: Rank,
-    source: String,
-    env_step: Option<u64>,
-    values: BTreeMap<String, f64>,
-) {
-    let known = ctx.model.own.as_ref();
-    let own = OwnMetrics {
-        rank,
-        source: words::clip(&source, 40),
-        env_step: env_step.or_else(|| known.and_then(|known| known.env_step)),
-        steps_per_s: values.get(SPS).copied().or_else(|| known.and_then(|known| known.steps_per_s)),
-        return_mean: values.get(RETURN).copied().or_else(|| known.and_then(|known| known.return_mean)),
-        records: known.map_or(0, |known| known.records).saturating_add(1),
-        at: ctx.now,
-    };
-    // Without steps, only the order of arrival is known.
-    let x = own.env_step.unwrap_or(own.records);
-    ctx.model.own = Some(own);
-    ctx.tell_at(
-        at.generation,
-        at.time,
-        ReportBody::Metrics { rank, source, env_step, values: values.clone(), reduced: false },
-    );
-    scalars(ctx, x, values);
-}
-
-fn evaluated(ctx: &mut Ctx<'_>, at: At, evaluation: Evaluation) {
-    chart(ctx, EVAL, evaluation.env_step as f64, evaluation.return_mean);
-    ctx.session.run.evals = ctx.session.run.evals.saturating_add(1);
-    let text = format!(
-        "evaluation at step {}: return {:.1} ± {:.1} over {} episodes{}",
-        evaluation.env_step,
-        evaluation.return_mean,
-        evaluation.return_std,
-        evaluation.episodes,
-        if evaluation.stop { ", stop value reached" } else { "" }
-    );
-    ctx.note_at(at.time, Tone::Good, text);
-    ctx.tell_at(
-        at.generation,
-        at.time,
-        ReportBody::Eval {
-            env_step: evaluation.env_step,
-            train_iter: evaluation.train_iter,
-            episodes: evaluation.episodes,
-            return_mean: evaluation.return_mean,
-            return_std: evaluation.return_std,
-            return_min: evaluation.return_min,
-            return_max: evaluation.return_max,
-            stop: evaluation.stop,
-        },
-    );
-    ctx.model.evals.push_back(evaluation);
-    if ctx.model.evals.len() > EVENTS {
-        ctx.model.evals.pop_front();
-        ctx.model.drops.history += 1;
-    }
-}
-
-fn fingerprint(ctx: &mut Ctx<'_>, at: At, latest: FingerprintModel, values: &[String]) {
-    if !ctx.session.run.is_current(at.generation) {
-        return;
-    }
-    let compared = ctx.model.fingerprint.as_ref().map_or(0, |known| known.compared).saturating_add(1);
-    let (equal, train_iter) = (latest.equal, latest.train_iter);
-    ctx.model.fingerprint = Some(FingerprintModel { compared, ..latest });
-    if equal {
-        ctx.session.watch.take_back(VerdictKind::Drift);
-    } else {
-        let (rank, verdict) = crate::watch::drift(ctx.model, train_iter, values);
-        ctx.session.watch.take_back(VerdictKind::Drift);
-        ctx.session.watch.fact(rank, verdict);
-    }
-}
-
-/// An iteration is complete: the totals and all ranks' counters have arrived.
-fn progressed(ctx: &mut Ctx<'_>, at: At, joined: Option<Joined>) {
-    ctx.model.drops.joins += ctx.session.join.take_dropped();
-    let Some(joined) = joined else { return };
-    let per_rank: Vec<RankProgress> =
-        ctx.model.ranks.iter().zip(&joined.own).map(|(rank, own)| rank_progress(ctx, rank, own)).collect();
-    let Joined { totals, sum, consistent, steps_per_s, time, .. } = joined.clone();
-    // Progress is what all ranks have done: a rank that continues after another has failed adds nothing to
-    // it.
-    let Counters { train_iter, env_step, .. } = totals;
-    ctx.session.run.tries.reached.advance(Reach { train_iter, env_step, ..Reach::default() });
-    let returns = totals.returns;
-    let return_mean =
-        (returns.count > 0).then(|| returns.sum / returns.count as f64).filter(|mean| mean.is_finite());
-    let eta_s = ctx.model.run.total_steps.and_then(|goal| {
-        (steps_per_s > 0.0).then(|| goal.saturating_sub(totals.env_step) as f64 / steps_per_s)
-    });
-    ctx.tell_at(
-        at.generation,
-        time,
-        ReportBody::Progress {
-            train_iter: totals.train_iter,
-            env_step: totals.env_step,
-            samples: totals.samples,
-            episodes: totals.episodes,
-            duration_s: totals.duration_s,
-            steps_per_s,
-            return_mean,
-            return_last_100: totals.return_last_100.filter(|mean| mean.is_finite()),
-            updates: totals.updates,
-            total_steps: ctx.model.run.total_steps,
-            eta_s,
-            consistent,
-            per_rank: per_rank.clone(),
-        },
-    );
-    let at = ctx.now;
-    ctx.model.progress =
-        Some(Progress { totals, sum, consistent, steps_per_s, return_mean, eta_s, at, per_rank });
-    if consistent {
-        ctx.session.watch.take_back(VerdictKind::TotalsDiffer);
-    } else {
-        ctx.session.watch.fact(None, crate::watch::totals_differ(ctx.model, &joined));
-    }
-}
-
-fn rank_progress(ctx: &Ctx<'_>, rank: &RankModel, own: &Counters) -> RankProgress {
-    let sample = rank.sample.as_ref();
-    let page = sample.and_then(|sample| sample.page.as_ref());
-    let gpu = rank.gpu.and_then(|index| {
-        let host = ctx.model.hosts.get(rank.node.index())?.sample.as_ref()?;
-        host.gpus.iter().find(|gpu| gpu.index == index)
-    });
-    RankProgress {
-        rank: rank.rank,
-        host: rank.host.clone(),
-        env_step: own.env_step,
-        samples: own.samples,
-        episodes: own.episodes,
-        duration_s: own.duration_s,
-        phase: page.map(|page| page.phase.name().to_string()).unwrap_or_default(),
-        collective_seq: page.map_or(0, |page| page.collective.entered),
-        cpu_percent: sample.map(|sample| sample.cpu_percent),
-        gpu_percent: gpu.and_then(|gpu| gpu.utilization),
-        rss: sample.map(|sample| sample.rss),
-        gpu_memory: sample.and_then(|sample| sample.gpu_memory),
-    }
 }

@@ -3,28 +3,35 @@
 //! Orders are levels: each call compares what is wanted with what was sent on the present
 //! connection.
 
-use super::drain::{draining, finish};
-use super::{generation, policy};
+use super::drain::draining;
+use super::transition::{self, finish};
+use super::{generation, ownership, policy, records};
 use crate::Goal;
+use crate::fit;
 use crate::model::{HostModel, RankLife, RunState, Tone};
 use crate::report::Outcome;
-use crate::run::{Cause, Ending, Launch, Role, Stage};
+use crate::run::{Cause, Launch, Role, Stage};
 use crate::session::Ctx;
-use rankdeck_proto::message::{ConsoleMessage, LaunchSpec, StopMode};
+use rankdeck_proto::message::{ConsoleMessage, Ending, LaunchSpec};
+use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{Generation, NodeRank, Timestamp};
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::plan::{Plan, PlanDraft, Until};
 use rankdeck_types::probe::Probe;
-use rankdeck_types::words;
 
 /// Milliseconds for which other hosts may still report their own failure before a launch is given up.
 const ABORT_MS: u64 = 2_000;
+/// Milliseconds for which a stop that was asked for waits for hosts before any has told the run.
+const ANSWER_MS: u64 = 30_000;
 /// Stages that one event can lead through at most. A proof leads through four: draining, reserving (with a
 /// fixed port), launching, running.
 const STAGES: usize = 7;
 
 /// Goes through stages until nothing follows any more.
 pub(super) fn reconcile(ctx: &mut Ctx<'_>) {
+    if ownership::follow(ctx) {
+        records::catch_up(ctx);
+    }
     policy::changing(ctx);
     policy::chase(ctx);
     for _ in 0..STAGES {
@@ -54,7 +61,7 @@ pub(super) fn reconcile(ctx: &mut Ctx<'_>) {
 
 /// Before anything was launched or found.
 fn gathering(ctx: &mut Ctx<'_>, failed: Option<Timestamp>) {
-    let broken = ctx.model.hosts.iter().filter(|host| matches!(host.link, LinkState::Failed { .. }));
+    let broken = ctx.model.hosts.iter().filter(|host| host.link.failure().is_some());
     let failures: Vec<String> = broken.filter_map(HostModel::link_error).collect();
     let settled = ctx.model.hosts.iter().all(|host| {
         host.excluded.is_some()
@@ -68,12 +75,20 @@ fn gathering(ctx: &mut Ctx<'_>, failed: Option<Timestamp>) {
             let text = text.clone();
             return finish(ctx, Ending::new(Outcome::Failed, 3, text));
         }
-        Some(Cause::Requested { by }) if launch || (settled && failures.is_empty()) => {
-            let text = format!("stopped by {by} before anything was launched");
-            return finish(ctx, Ending::new(Outcome::Stopped, 130, text));
-        }
-        Some(Cause::Requested { .. }) if settled => {
-            return finish(ctx, Ending::new(Outcome::Failed, 3, failures.join(" | ")));
+        Some(Cause::Requested { by }) => {
+            let late = ctx.session.run.facts.stop.is_some_and(|stop| ctx.now.since(stop.at) >= ANSWER_MS);
+            let open: Vec<&HostModel> =
+                ctx.model.hosts.iter().filter(|host| ctx.counts(host) && !host.is_clear()).collect();
+            if open.is_empty() {
+                let text = format!("stopped by {by} before anything was launched");
+                return finish(ctx, Ending::new(Outcome::Stopped, 130, text));
+            }
+            if settled || late {
+                let silent = open.iter().filter(|host| host.link_error().is_none());
+                let silent = silent.map(|host| format!("{}: no answer", host.name));
+                let text = failures.into_iter().chain(silent).collect::<Vec<_>>().join(" | ");
+                return finish(ctx, Ending::new(Outcome::Failed, 3, text));
+            }
         }
         Some(_) | None => {}
     }
@@ -99,7 +114,7 @@ fn plan_launch(ctx: &mut Ctx<'_>, draft: &PlanDraft) {
     let plan = match (ctx.session.resolve)(draft, &probes) {
         Ok(plan) => plan,
         Err(error) => {
-            let text = words::with_hint(&error.error, &error.hint);
+            let text = error.cause.with_hint();
             return finish(ctx, Ending::new(Outcome::Failed, 2, text));
         }
     };
@@ -115,7 +130,8 @@ fn plan_launch(ctx: &mut Ctx<'_>, draft: &PlanDraft) {
     generation::install(ctx.model, &plan);
     ctx.model.plan = Some(plan);
     let generation = Generation(0);
-    ctx.session.run.stage = Stage::Reserving { generation, resume: None, request: None, port: None };
+    let resume = draft.resume.clone();
+    ctx.session.run.stage = Stage::Reserving { generation, resume, request: None, port: None };
 }
 
 /// Why the launch cannot be made any more.
@@ -129,7 +145,7 @@ fn obstacle(ctx: &Ctx<'_>) -> Option<Ending> {
         Some(Cause::Failure | Cause::Until(_) | Cause::Stuck(_) | Cause::Elsewhere { .. }) | None => {}
     }
     let gone = ctx.model.hosts.iter().find(|host| host.excluded.is_none() && host.machine.is_gone())?;
-    let error = if let LinkState::Failed { error, .. } = &gone.link {
+    let error = if let Some(HintedError { error, .. }) = gone.link.failure() {
         error.clone()
     } else {
         format!("{}: closed", gone.name)
@@ -139,6 +155,11 @@ fn obstacle(ctx: &Ctx<'_>) -> Option<Ending> {
 
 /// A port for rank 0's store, then launches to all hosts at once.
 fn reserving(ctx: &mut Ctx<'_>) {
+    if ctx.session.run.facts.asked && transition::has_open_host(ctx) {
+        // An excluded host may still run an earlier generation.
+        ctx.session.run.stage = Stage::Draining { began: ctx.now, next: None };
+        return;
+    }
     if let Some(ending) = obstacle(ctx) {
         return finish(ctx, ending);
     }
@@ -170,6 +191,18 @@ fn reserving(ctx: &mut Ctx<'_>) {
     }
     let master_addr = master_address(&plan);
     ctx.model.run.master = format!("{master_addr}:{port}");
+    let spec = LaunchSpec {
+        generation,
+        node_rank: first,
+        master_addr: master_addr.clone(),
+        master_port: port,
+        resume: resume.clone(),
+        plan: plan.clone(),
+    };
+    if let Err(problem) = fit::check(&plan) {
+        return finish(ctx, Ending::new(Outcome::Failed, 2, problem.cause.with_hint()));
+    }
+    ctx.model.run.launch = Some(spec.hash());
     let launch = Launch { generation, resume, role: Role::Launcher { master_addr, master_port: port } };
     let text = format!(
         "launching generation {generation}: {} ranks on {} hosts, {}",
@@ -195,14 +228,17 @@ fn master_address(plan: &Plan) -> String {
 fn running(ctx: &mut Ctx<'_>) {
     send_launches(ctx);
     if let Some(goal) = goal_reached(ctx) {
-        super::user::stop(ctx, StopMode::Clean, format!("until {goal}"));
+        super::user::stop_at_goal(ctx, goal);
     }
     if ctx.session.run.stage == Stage::Launching && generation::all_spawned(ctx.model) {
         ctx.session.run.stage = Stage::Running;
     }
     let ended =
         ctx.model.ranks.iter().any(|rank| matches!(rank.life, RankLife::Exited(_) | RankLife::Finished));
-    let proved = ctx.model.hosts.iter().any(|host| host.stopped.is_some());
+    let proved = ctx.members().any(|host| {
+        host.stopped.is_some()
+            && host.machine.generation.is_some_and(|latest| ctx.session.run.is_current(latest))
+    });
     if ended || proved || ctx.session.run.is_ending() {
         ctx.session.run.drain(ctx.now, None);
     }
@@ -220,16 +256,16 @@ fn send_launches(ctx: &mut Ctx<'_>) {
         if machine.knows(launch.generation) || !machine.is_live() {
             continue;
         }
-        machine.launch_sent = Some(launch.generation);
+        (machine.launch_sent, machine.launch_open) = (Some(launch.generation), Some(launch.generation));
         let spec = LaunchSpec {
             generation: launch.generation,
             node_rank: node,
             master_addr: master_addr.clone(),
             master_port,
             resume: launch.resume.clone(),
-            plan: plan.clone(),
+            plan: plan.share_of(node),
         };
-        ctx.send(node, ConsoleMessage::Launch { spec: Box::new(spec) });
+        ctx.send(node, ConsoleMessage::Launch { spec: Box::new(spec), private: Default::default() });
     }
 }
 

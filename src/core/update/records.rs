@@ -1,10 +1,12 @@
 //! Records: durable events, applied exactly once and in order per host (CORE-3).
 
-use super::{generation, link, ranks};
-use crate::host::HostStage;
-use crate::model::Tone;
+use super::ownership::{self, Seen};
+use super::{charts, link, progress, ranks};
+use crate::host::{AHEAD, HostStage};
+use crate::model::{MarkKind, Tone};
+use crate::report::ReportBody;
 use crate::run::Cause;
-use crate::session::Ctx;
+use crate::session::{At, Ctx};
 use rankdeck_proto::message::{Record, RecordEvent, StopMode, Survivor};
 use rankdeck_types::ids::{Generation, NodeRank};
 
@@ -23,6 +25,13 @@ pub(super) fn apply(ctx: &mut Ctx<'_>, node: NodeRank, record: Record) -> bool {
     if record.seq <= last {
         return false;
     }
+    if let RecordEvent::Omitted { first } = record.event
+        && first <= last.saturating_add(1)
+    {
+        host.last_seq = record.seq;
+        ctx.model.drops.omitted += record.seq - last;
+        return true;
+    }
     // The first gap at a place is asked for again; the second is a loss in the spool itself.
     if record.seq != last.saturating_add(1) && host.machine.gap_at != Some(last) {
         host.machine.gap_at = Some(last);
@@ -32,6 +41,33 @@ pub(super) fn apply(ctx: &mut Ctx<'_>, node: NodeRank, record: Record) -> bool {
         return true;
     }
     host.last_seq = record.seq;
+    keep_ahead(ctx, node, &record);
+    act_on(ctx, node, record);
+    true
+}
+
+/// A record of a launch that this console may follow later is kept for that (OWN-1).
+fn keep_ahead(ctx: &mut Ctx<'_>, node: NodeRank, record: &Record) {
+    let present = ctx.session.run.launch.as_ref().map(|launch| launch.generation);
+    let is_ahead = ctx.session.run.is_launcher() && Some(record.generation) > present;
+    let ahead = &mut ctx.host(node).machine.ahead;
+    if is_ahead && ahead.len() < AHEAD {
+        ahead.push(record.clone());
+    } else if is_ahead {
+        ctx.model.drops.gaps += 1;
+    }
+}
+
+/// Applies the records of a launch that this console follows from now on.
+pub(super) fn catch_up(ctx: &mut Ctx<'_>) {
+    for node in ctx.nodes() {
+        for record in std::mem::take(&mut ctx.host(node).machine.ahead) {
+            act_on(ctx, node, record);
+        }
+    }
+}
+
+fn act_on(ctx: &mut Ctx<'_>, node: NodeRank, record: Record) {
     let Record { time, generation, event, .. } = record;
     let at = At { node, generation, time };
     match event {
@@ -45,46 +81,51 @@ pub(super) fn apply(ctx: &mut Ctx<'_>, node: NodeRank, record: Record) -> bool {
         RecordEvent::Stopped { survivors, gpus_free, took_ms } => {
             stopped(ctx, at, survivors, gpus_free, took_ms)
         }
+        RecordEvent::Ended { ending } => {
+            let run = &mut ctx.session.run;
+            if run.is_current(generation) && !run.is_launcher() {
+                run.facts.told = Some(*ending);
+            }
+        }
         RecordEvent::Rank { rank, said } => ranks::said(ctx, at, rank, said),
-        RecordEvent::Metrics { rank, source, env_step, values, skipped: _ } => {
-            ranks::measured(ctx, at, rank, source, env_step, values);
+        RecordEvent::Metrics { rank, source, env_step, values, skipped: _, not_finite } => {
+            progress::measured(ctx, at, rank, source, env_step, values, not_finite);
         }
         RecordEvent::Notice { text } => {
             let name = ctx.host_name(node);
             ctx.note_at(time, Tone::Warn, format!("{name}: {text}"));
+            ctx.tell_at(generation, time, ReportBody::Notice { node_rank: node, host: name, text });
         }
-        RecordEvent::Unknown => ctx.model.drops.unknown += 1,
+        RecordEvent::Omitted { .. } | RecordEvent::Unknown => ctx.model.drops.unknown += 1,
     }
-    true
-}
-
-/// Where and when a record was written.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct At {
-    /// The host whose agent wrote it.
-    pub node: NodeRank,
-    /// Generation it belongs to.
-    pub generation: Generation,
-    /// Wall clock of the agent.
-    pub time: f64,
 }
 
 fn launched(ctx: &mut Ctx<'_>, at: At, spec: &rankdeck_proto::message::LaunchSpec) {
-    generation::seen(ctx, at.node, spec);
+    match ownership::seen(ctx, at.node, spec) {
+        Seen::Flaw => return,
+        Seen::Followed => catch_up(ctx),
+        Seen::Noted => {}
+    }
     // By the agent's own clock.
-    let age_s = ctx.host(at.node).machine.hello_time - at.time;
+    let machine = &mut ctx.host(at.node).machine;
+    let age_s = machine.hello_time - *machine.first_launch.get_or_insert(at.time);
     if ctx.model.run.adopted && age_s > 0.0 {
         ctx.model.run.head_start_ms = ctx.model.run.head_start_ms.max((age_s * 1000.0) as u64);
     }
     let name = ctx.host_name(at.node);
     let from = spec.resume.as_ref().map(|from| format!(" from {from}")).unwrap_or_default();
+    if spec.generation > Generation(0) {
+        charts::mark(ctx, at.time, None, MarkKind::Generation(spec.generation));
+    }
     ctx.note_at(at.time, Tone::Info, format!("{name}: generation {} accepted{from}", spec.generation));
 }
 
 fn stop_ordered(ctx: &mut Ctx<'_>, at: At, mode: StopMode, by: String) {
     let name = ctx.host_name(at.node);
-    let how = mode_text(mode);
+    let how = mode.word();
     ctx.note_at(at.time, Tone::Info, format!("{name}: stop ordered by {by} ({how})"));
+    let host = ctx.host(at.node);
+    host.machine.stop_told |= host.machine.generation == Some(at.generation);
     let run = &mut ctx.session.run;
     if !run.is_current(at.generation) {
         return;
@@ -105,35 +146,29 @@ fn stopped(ctx: &mut Ctx<'_>, at: At, survivors: Vec<Survivor>, gpus_free: Vec<u
     };
     let tone = if survivors.is_empty() { Tone::Good } else { Tone::Bad };
     ctx.note_at(at.time, tone, text);
-    if ctx.session.run.unproved.get(&at.node) == Some(&at.generation) && survivors.is_empty() {
-        ctx.session.run.unproved.remove(&at.node);
+    let host = ctx.host(at.node);
+    if host.machine.generation.is_none_or(|latest| latest <= at.generation) {
+        host.machine.proved = host.machine.generation.filter(|_| survivors.is_empty());
+        host.stopped = Some(survivors);
     }
     if !ctx.session.run.is_current(at.generation) {
         return;
     }
     // By the agent's own clock: how old this proof was when the agent last greeted us.
-    let age_s = ctx.host(at.node).machine.hello_time - at.time;
-    let run = &mut ctx.model.run;
-    if run.adopted && at.node == NodeRank(0) && age_s > 0.0 {
-        run.head_start_ms = run.head_start_ms.saturating_sub((age_s * 1000.0) as u64);
-    }
+    let machine = &ctx.model.hosts[at.node.index()].machine;
+    let age_s = machine.hello_time - at.time;
+    let lasted_ms = machine.first_launch.map_or(0, |first| ((at.time - first) * 1000.0) as u64);
     let facts = &mut ctx.session.run.facts;
+    let run = &mut ctx.model.run;
+    if run.adopted && age_s > 0.0 {
+        let known = if facts.first_proof.is_some() { run.head_start_ms } else { 0 };
+        run.head_start_ms = known.max(lasted_ms);
+    }
     if age_s < FRESH_S {
         facts.live_proof = Some(ctx.now);
     }
     facts.first_proof.get_or_insert(ctx.now);
     facts.first_end.get_or_insert(ctx.now);
     facts.took_ms = facts.took_ms.max(took_ms);
-    let host = ctx.host(at.node);
-    host.stopped = Some(survivors);
-    host.gpus_free = gpus_free;
-}
-
-/// The word for how hard a stop is.
-pub(super) fn mode_text(mode: StopMode) -> &'static str {
-    match mode {
-        StopMode::Clean => "clean",
-        StopMode::Terminate => "terminate",
-        StopMode::Kill => "kill",
-    }
+    ctx.host(at.node).gpus_free = gpus_free;
 }

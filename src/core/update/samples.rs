@@ -31,8 +31,10 @@ pub(super) fn apply(ctx: &mut Ctx<'_>, node: NodeRank, sample: HostSample) {
                 continue;
             };
             push(&mut model.cpu_history, gauge.cpu_percent);
-            let gpu = sample.gpus.iter().find(|gpu| Some(gpu.index) == model.gpu.or(gauge.gpu));
-            if let Some(percent) = gpu.and_then(|gpu| gpu.utilization) {
+            // The host knows better than the plan: a scheduler may have given the rank another one.
+            model.gpu = gauge.gpu.or(model.gpu);
+            let gpu = sample.gpus.iter().find(|gpu| Some(gpu.index) == model.gpu);
+            if let Some(percent) = gauge.gpu_share.or(gpu.and_then(|gpu| gpu.utilization)) {
                 push(&mut model.gpu_history, percent as f32);
             }
             if let Some(page) = &gauge.page {

@@ -2,10 +2,12 @@
 
 use super::link;
 use crate::host::HostStage;
+use crate::limits::Limits;
 use crate::run::{Failure, Stage, Weight};
-use crate::session::{Ctx, Limits};
+use crate::session::Ctx;
 use crate::watch::LookRequest;
 use rankdeck_proto::message::ConsoleMessage;
+use rankdeck_types::error::HintedError;
 
 /// Milliseconds between two pings.
 const PING_MS: u64 = 2_000;
@@ -35,7 +37,8 @@ pub(super) fn ticked(ctx: &mut Ctx<'_>) -> bool {
         && !replaying
         && matches!(run.stage, Stage::Launching | Stage::Running | Stage::Draining { .. })
     {
-        let limits = Limits::of(ctx.model);
+        ctx.session.watch.learning(ctx.model);
+        let limits = Limits::of(ctx.model.plan.as_ref());
         let awake = ctx.session.clock.awake_ms;
         for request in ctx.session.watch.evaluate(ctx.model, awake, &limits) {
             let LookRequest { node, request, ranks } = request;
@@ -49,7 +52,7 @@ pub(super) fn ticked(ctx: &mut Ctx<'_>) -> bool {
 
 /// For a few seconds after a death, asks the watch whether another rank had left the common order before.
 pub(super) fn last_words(ctx: &mut Ctx<'_>) {
-    let limits = Limits::of(ctx.model);
+    let limits = Limits::of(ctx.model.plan.as_ref());
     let awake = ctx.session.clock.awake_ms;
     if let Some((rank, text)) = ctx.session.watch.last_words(ctx.model, awake, &limits) {
         let host = ctx.model.ranks.get(rank.index()).map(|rank| rank.host.clone()).unwrap_or_default();
@@ -88,7 +91,7 @@ fn speechless(ctx: &mut Ctx<'_>) {
             let name = ctx.host_name(node);
             let error = format!("{name}: the agent does not answer");
             let hint = format!("look at node{node}/agent.log in the run directory on {name}");
-            link::fail(ctx, node, error, hint);
+            link::fail(ctx, node, HintedError::new(error, hint));
         }
     }
 }

@@ -1,11 +1,13 @@
 //! Requests of people, signals and scripts.
 
-use super::{drain, records};
+use super::{clean_stop, drain, policy, transition};
 use crate::Goal;
 use crate::effect::Effect;
+use crate::event::StopSource;
 use crate::model::Tone;
 use crate::run::{Cause, Next, Stage};
 use crate::session::Ctx;
+use rankdeck_proto::link::LinkCommand;
 use rankdeck_proto::message::{ConsoleMessage, StopMode};
 use rankdeck_types::ids::NodeRank;
 use rankdeck_types::words;
@@ -14,41 +16,46 @@ use rankdeck_types::words;
 const WARNINGS: usize = 64;
 
 /// A stop was asked for.
-pub(super) fn stop(ctx: &mut Ctx<'_>, mode: StopMode, by: String) -> bool {
+pub(super) fn stop(ctx: &mut Ctx<'_>, mode: StopMode, by: StopSource) -> bool {
+    let text = format!("stop asked for by {by} ({})", mode.word());
+    stop_because(ctx, mode, Cause::Requested { by }, text)
+}
+
+/// The run has reached a goal of `--until`.
+pub(super) fn stop_at_goal(ctx: &mut Ctx<'_>, goal: String) {
+    let text = format!("stop: the run has reached {goal}");
+    stop_because(ctx, StopMode::Clean, Cause::Until(goal), text);
+}
+
+fn stop_because(ctx: &mut Ctx<'_>, mode: StopMode, cause: Cause, text: String) -> bool {
     if ctx.session.run.stage == Stage::Over {
-        return false;
+        return drain::stop_again(ctx, mode, text);
     }
-    // Asking again does not make it harder; asking for more does.
     let waiting = matches!(ctx.session.run.stage, Stage::Waiting { .. });
-    if ctx.model.run.stopping.is_some_and(|known| known >= mode) && ctx.session.run.next().is_none() {
-        return false;
+    let facts = &ctx.session.run.facts;
+    if facts.asked && facts.stop.is_some_and(|stop| stop.mode >= mode) {
+        // Asking again does not make it harder; asking for more does.
+        return drain::repeat(ctx);
     }
-    ctx.note(Tone::Info, format!("stop asked for by {by} ({})", records::mode_text(mode)));
+    ctx.note(Tone::Info, text);
+    if let Some(text) = clean_stop::awaited(ctx.model).filter(|_| mode == StopMode::Clean) {
+        ctx.note(Tone::Info, text);
+    }
     ctx.session.run.change = None;
     if ctx.session.run.take_next().is_some() || waiting {
         ctx.note(Tone::Info, "the restart is called off");
     }
-    let cause = match by.strip_prefix("until ") {
-        Some(goal) => Cause::Until(goal.to_string()),
-        None if by == "until" => Cause::Until("its goal".into()),
-        None => Cause::Requested { by },
-    };
     ctx.session.run.facts.blame(cause);
-    order(ctx, mode);
-    if waiting {
+    ctx.session.run.facts.asked = true;
+    transition::order(ctx, mode);
+    if waiting && transition::has_open_host(ctx) {
+        ctx.session.run.stage = Stage::Draining { began: ctx.now, next: None };
+    } else if waiting {
         // Nothing runs, so nothing has to be stopped.
         let ending = ctx.session.run.facts.ending();
-        drain::finish(ctx, ending);
+        transition::finish(ctx, ending);
     }
     true
-}
-
-/// Wants a stop now.
-pub(super) fn order(ctx: &mut Ctx<'_>, mode: StopMode) {
-    ctx.model.run.stopping = ctx.model.run.stopping.max(Some(mode));
-    let facts = &mut ctx.session.run.facts;
-    facts.first_end.get_or_insert(ctx.now);
-    facts.want_stop(mode, ctx.now);
 }
 
 /// A new generation was asked for; `checked`: one in which ranks compare every collective before they begin
@@ -74,6 +81,7 @@ pub(super) fn restart(ctx: &mut Ctx<'_>, from: Option<String>, checked: bool) ->
         return true;
     }
     ctx.note(Tone::Info, text);
+    ctx.session.run.facts.asked = false;
     match &mut ctx.session.run.stage {
         Stage::Reserving { resume, .. } => *resume = from,
         Stage::Waiting { until, next } => {
@@ -85,9 +93,9 @@ pub(super) fn restart(ctx: &mut Ctx<'_>, from: Option<String>, checked: bool) ->
             let next = ctx.session.run.take_next().unwrap_or_default();
             ctx.session.run.drain(ctx.now, Some(Next { from, ..next }));
             let failed = matches!(ctx.session.run.facts.cause, Some(Cause::Failure | Cause::Stuck(_)));
-            order(ctx, if failed { StopMode::Terminate } else { StopMode::Clean });
+            transition::order(ctx, if failed { StopMode::Terminate } else { StopMode::Clean });
         }
-        Stage::Over => drain::resume(ctx, Next { from, ..Next::default() }),
+        Stage::Over => policy::resume(ctx, Next { from, ..Next::default() }),
     }
     true
 }
@@ -97,16 +105,16 @@ pub(super) fn detach(ctx: &mut Ctx<'_>) -> bool {
     match ctx.session.run.stage {
         Stage::Over => {
             let code = ctx.model.run.exit_code.unwrap_or(0);
-            drain::leave(ctx, code);
+            transition::leave(ctx, code);
         }
         Stage::Gathering { .. } | Stage::Reserving { .. }
             if ctx.session.run.launch.is_none() && is_launch(ctx) =>
         {
             // Nothing runs yet, so there is nothing to come back to.
-            return stop(ctx, StopMode::Clean, "detach before the launch".into());
+            return stop(ctx, StopMode::Clean, StopSource::Detach);
         }
         Stage::Waiting { .. } => {
-            return stop(ctx, StopMode::Clean, "detach while nothing runs".into());
+            return stop(ctx, StopMode::Clean, StopSource::Detach);
         }
         Stage::Gathering { .. }
         | Stage::Reserving { .. }
@@ -123,7 +131,7 @@ pub(super) fn detach(ctx: &mut Ctx<'_>) -> bool {
                     ctx.send(node, ConsoleMessage::Detach);
                 }
             }
-            drain::disconnect(ctx);
+            transition::disconnect(ctx);
             ctx.out.push(Effect::Exit { code: 0 });
             ctx.session.run.exited = true;
         }
@@ -135,7 +143,7 @@ pub(super) fn detach(ctx: &mut Ctx<'_>) -> bool {
 pub(super) fn answer(ctx: &mut Ctx<'_>, node: NodeRank, answer: Option<String>) -> bool {
     let asked = ctx.host(node).prompt.take().is_some();
     if asked {
-        ctx.out.push(Effect::Answer { node, answer });
+        ctx.out.push(Effect::Link { node, command: LinkCommand::Answer(answer) });
     }
     asked
 }

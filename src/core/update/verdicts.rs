@@ -1,7 +1,7 @@
 //! Verdicts are told, noted, and the policy is applied to those on living ranks.
 
-use super::user;
-use crate::model::{RunState, Tone};
+use super::{charts, policy, transition};
+use crate::model::{MarkKind, RunState, Subject, Tone};
 use crate::report::{ReportBody, Severity};
 use crate::run::Cause;
 use crate::session::Ctx;
@@ -18,8 +18,13 @@ pub(super) fn tell(ctx: &mut Ctx<'_>) {
             Severity::Amber => (Tone::Warn, ""),
             Severity::Cleared => (Tone::Good, "over: "),
         };
-        ctx.note(tone, format!("{word}{}: {}", verdict.verdict.name(), verdict.reason));
-        if change.living && verdict.severity == Severity::Red {
+        let text = format!("{word}{}: {}", verdict.verdict.name(), verdict.reason);
+        let time = ctx.session.clock.wall_time(ctx.now);
+        ctx.note_about(time, tone, text, Some(Subject::Verdict(Box::new(verdict.clone()))));
+        if verdict.severity != Severity::Cleared {
+            charts::mark(ctx, time, None, MarkKind::Verdict(verdict.verdict, verdict.severity));
+        }
+        if change.acts {
             act(ctx, &verdict.reason);
         }
         ctx.tell(ReportBody::Verdict(verdict));
@@ -36,14 +41,14 @@ fn act(ctx: &mut Ctx<'_>, reason: &str) {
     }
     match policy {
         OnStuck::Report => {}
-        OnStuck::Restart if super::policy::stuck(ctx) => {
+        OnStuck::Restart if policy::stuck(ctx) => {
             // A stuck group cannot agree on a last iteration: asking it to would only cost the grace.
-            user::order(ctx, StopMode::Terminate);
+            transition::order(ctx, StopMode::Terminate);
             ctx.note(Tone::Warn, "policy on_stuck = \"restart\": a new generation follows");
         }
         OnStuck::Stop | OnStuck::Restart => {
             ctx.session.run.facts.blame(Cause::Stuck(reason.to_string()));
-            user::order(ctx, StopMode::Terminate);
+            transition::order(ctx, StopMode::Terminate);
             ctx.note(Tone::Warn, "policy on_stuck: the run is being stopped");
         }
     }

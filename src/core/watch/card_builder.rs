@@ -1,11 +1,12 @@
 //! The card of a verdict: ranks in words, what was ruled out, what to do.
 
 use super::cause;
-use super::draft::Draft;
+use super::draft::{Draft, Judgement};
 use super::rank_view::{self, RankView};
 use crate::card::{Advice, Card, Others, Side};
 use crate::model::{Model, RankLife, RankModel};
-use crate::reason::{VerdictKind, fill};
+use crate::reason::{self, VerdictKind, fill};
+use crate::report::VerdictReport;
 use rankdeck_proto::inspection::{How, Inspection};
 use rankdeck_proto::message::RankSample;
 use rankdeck_types::ids::Rank;
@@ -28,7 +29,7 @@ pub(super) fn side(rank: &RankModel, look: Option<&Inspection>) -> Side {
         pid: look.and_then(|look| look.pid).or(rank.pid).or(rank.sample.as_ref().map(|sample| sample.pid)),
         last_line: look
             .and_then(|look| look.last_line.clone())
-            .or_else(|| rank.log.lines.back().map(|(_, line)| line.clone()))
+            .or_else(|| rank.log.lines.back().map(|line| line.text.clone()))
             .map(|line| words::clip(&line, 200))
             .unwrap_or_default(),
         ..Side::default()
@@ -36,7 +37,7 @@ pub(super) fn side(rank: &RankModel, look: Option<&Inspection>) -> Side {
     if let Some(sample) = &rank.sample {
         side.os = os(sample, look);
         side.call = rank_view::call(sample);
-        side.silent_ms = super::track::silence(sample);
+        side.silent_ms = super::movement::silence(sample);
         side.children = children(sample, look);
         if let Some(page) = &sample.page {
             side.train_iter = page.iteration();
@@ -220,7 +221,9 @@ fn advice(model: &Model, draft: &Draft) -> Vec<Advice> {
         ("host", draft.host.clone().unwrap_or_default()),
         ("master", model.run.master.clone()),
     ];
-    let rows = draft.judged.reason.row().advice.iter();
+    // What cannot be resumed is not advised to be.
+    let saved = !model.checkpoints.is_empty();
+    let rows = draft.judged.reason.row().advice.iter().filter(|row| saved || **row != reason::RESTART);
     rows.map(|row| Advice { text: fill(row.text, &words), command: fill(row.command, &words) }).collect()
 }
 
@@ -236,5 +239,25 @@ pub(super) fn card(model: &Model, views: &[RankView<'_>], draft: &Draft) -> Card
         ruled_out: ruled_out(model, draft.rank.and_then(view), draft),
         actions: advice(model, draft),
         ..Card::default()
+    }
+}
+
+impl Draft {
+    /// The verdict. `views` are the ranks as they are now, as far as somebody has looked.
+    pub fn verdict(self, model: &Model, views: &[RankView<'_>]) -> VerdictReport {
+        let card = card(model, views, &self);
+        let Judgement { severity, confidence, reason } = self.judged;
+        VerdictReport {
+            rank: self.rank,
+            host: self.host,
+            verdict: reason.kind(),
+            severity,
+            confidence,
+            reason_code: reason,
+            reason: fill(reason.row().sentence(self.form), &self.words),
+            latency_s: self.latency_ms as f64 / 1000.0,
+            first_s: 0.0,
+            card: Box::new(Card { facts: self.facts, observations: self.observations, ..card }),
+        }
     }
 }

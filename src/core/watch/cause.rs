@@ -4,20 +4,20 @@
 //! not the wait of the others.
 
 use super::draft::Judgement;
+use super::movement::IDLE;
+use super::obstacle;
 use super::pace::SUSPECT_MS;
+use super::program::{self, children_work, cpu, never_sleeps, storage_bytes};
 use super::rank_view::RankView;
+use crate::limits::Limits;
 use crate::reason::{Reason, Severity};
 use crate::report::Confidence;
-use crate::session::Limits;
 use rankdeck_proto::inspection::{Frame, HOLDS_GIL, How, Inspection};
 use rankdeck_proto::message::{Activity, Phase};
 use rankdeck_types::words;
 
 /// Wait after which an explained wait is shown.
 pub(super) const AMBER_MS: u64 = 30_000;
-/// CPU share from which a rank is busy, and below which it is idle.
-const BUSY: f64 = 0.8;
-const IDLE: f64 = 0.05;
 /// Share of the time without a core from which a rank is starved. [`STARVED`] is how many times its budget
 /// that may last: an endless loop on a busy host looks the same.
 const DELAYED: f64 = 0.2;
@@ -27,8 +27,15 @@ pub(super) const STARVED: u64 = 4;
 /// Pressure of memory (full) and major faults per second from which a host thrashes.
 const MEMORY_FULL: f32 = 20.0;
 const FAULTS: f64 = 1_000.0;
+/// Share of the time in which its whole group waits for memory, and hits of the group's limit and major
+/// faults per second, from which the group thrashes.
+const STALLED: f64 = 0.2;
+const LIMIT_HITS: f64 = 50.0;
+const LIMIT_FAULTS: f64 = 50.0;
 /// Milliseconds in state D after which it is not an accident.
 const BLOCKED_MS: u64 = 1_000;
+/// Milliseconds that a close look may take before a verdict does without it.
+pub(super) const LOOK_MS: u64 = 2_000;
 /// Wait after which a rank that has not come to the rendezvous and does nothing is named.
 pub(super) const RENDEZVOUS_MS: u64 = 10_000;
 
@@ -75,11 +82,6 @@ fn wait(view: &RankView<'_>) -> Wait {
     }
 }
 
-/// Own CPU share; the tree's where the agent does not tell a rank's own.
-fn cpu(view: &RankView<'_>) -> f64 {
-    view.moved.cpu.unwrap_or(f64::from(view.sample.cpu_percent) / 100.0)
-}
-
 /// A child has ended and nobody waited for it.
 pub(super) fn dead_child(view: &RankView<'_>) -> Option<u32> {
     let seen = view.sample.signals.children.iter().find(|child| matches!(child.state, 'Z' | 'X'));
@@ -92,24 +94,10 @@ pub(super) fn stopped_child(view: &RankView<'_>) -> Option<u32> {
     view.sample.signals.children.iter().find(|child| matches!(child.state, 'T' | 't')).map(|child| child.pid)
 }
 
-/// Waits for its children, which `Some(true)` work, `Some(false)` do nothing.
-fn children_work(view: &RankView<'_>) -> Option<bool> {
-    let moved = &view.moved;
-    match (moved.children, moved.over_ms) {
-        (0, _) | (_, 0) => None,
-        (_, over) => Some(moved.children_cpu_ms as f64 / over as f64 >= IDLE),
-    }
-}
-
 /// A thread holds Python's interpreter lock, as the inspection says.
 fn gil(look: &Inspection) -> bool {
     let said = look.blocked_on.iter().chain(&look.notes);
     said.into_iter().any(|text| text.contains(HOLDS_GIL))
-}
-
-/// It never sleeps: time in which it was ready to run and got no core counts.
-fn never_sleeps(view: &RankView<'_>) -> bool {
-    view.moved.over_ms > 0 && cpu(view) + view.moved.delayed >= BUSY
 }
 
 /// Its program works in a phase of known length.
@@ -131,24 +119,37 @@ fn same_function(view: &RankView<'_>) -> bool {
 pub(super) fn starved(view: &RankView<'_>) -> bool {
     let busy = view.host.is_busy();
     let moved = &view.moved;
-    let waits =
-        view.sample.state == 'R' || moved.delayed >= DELAYED || moved.cpu.is_some_and(|cpu| cpu > IDLE);
-    busy && waits && moved.cpu.is_some_and(|cpu| cpu < FAIR)
+    // What runs beside the main thread says nothing about it.
+    let own = moved.main_cpu.or(moved.cpu);
+    let waits = view.sample.state == 'R' || moved.delayed >= DELAYED || own.is_some_and(|cpu| cpu > IDLE);
+    busy && waits && own.is_some_and(|cpu| cpu < FAIR)
 }
 
 /// Its host has no free core, and the rank and its children get little CPU or wait for it, so that all they
 /// do takes long.
 fn gets_little(view: &RankView<'_>) -> bool {
     let moved = &view.moved;
-    let children = moved.children_cpu_ms as f64 / moved.over_ms.max(1) as f64;
+    let children_ms: u64 = moved.children.iter().map(|child| child.cpu_ms).sum();
+    let children = children_ms as f64 / moved.over_ms.max(1) as f64;
     let share = moved.cpu.unwrap_or(0.0) + children;
     let ready = || view.sample.signals.children.iter().any(|child| child.state == 'R');
     view.host.is_busy() && share < FAIR && (share > 0.0 || ready() || starved(view))
 }
 
+/// Its memory is paged in and out: its host's, or that of its own group at a limit.
+fn thrashes(view: &RankView<'_>) -> bool {
+    let moved = &view.moved;
+    let at_limit = moved.memory_stalled > STALLED
+        || (moved.limit_hits_per_s > LIMIT_HITS && moved.faults_per_s > LIMIT_FAULTS);
+    let host = view.host.pressure.is_some_and(|(_, memory)| memory > MEMORY_FULL);
+    host || moved.faults_per_s > FAULTS || at_limit
+}
+
 /// How bad the lateness of one rank is; `None` while nothing should be said.
 pub(super) fn judge(view: &RankView<'_>, waited_ms: u64, limits: &Limits) -> Option<Judgement> {
-    let silence = view.silence_ms();
+    // What the main thread of a script does breaks its silence, until the budget for that is used up.
+    let spent = view.silence_ms() >= limits.rank0;
+    let silence = if spent { view.silence_ms() } else { view.quiet_ms() };
     let threshold = view.threshold;
     let suspicious = silence >= threshold.suspect && waited_ms >= SUSPECT_MS;
     let overdue = silence >= threshold.stuck && waited_ms >= limits.behind.min(threshold.stuck);
@@ -160,34 +161,54 @@ pub(super) fn judge(view: &RankView<'_>, waited_ms: u64, limits: &Limits) -> Opt
         // That has a verdict of its own.
         return None;
     }
+    let (busy, lasting) = (view.look.is_some_and(|look| look.computes_in_c), limits.rank0);
+    if busy && overdue {
+        // Nothing tells a long call from an endless one.
+        return if silence >= lasting {
+            red(Confidence::Likely, Reason::GilHeld)
+        } else {
+            amber(Reason::GilHeld)
+        };
+    }
+    if thrashes(view) {
+        return if overdue { amber(Reason::Thrashing) } else { None };
+    }
     if starved(view) && silence < threshold.stuck.saturating_mul(STARVED) {
         return if overdue { amber(Reason::HostOverloaded) } else { None };
     }
-    if view.blocked_ms.is_some_and(|ms| ms >= BLOCKED_MS) && suspicious && view.moved.io_bytes == 0 {
+    if view.blocked_ms.is_some_and(|ms| ms >= BLOCKED_MS) && suspicious && storage_bytes(view) == 0 {
         return red(Confidence::Likely, Reason::Storage);
     }
-    let thrashes = view.host.pressure.is_some_and(|(_, memory)| memory > MEMORY_FULL)
-        || view.moved.faults_per_s > FAULTS;
-    if thrashes {
-        return if overdue { amber(Reason::Thrashing) } else { None };
+    if let Some(reason) = obstacle::for_others(view).filter(|_| overdue && cpu(view) <= IDLE) {
+        return red(Confidence::Likely, reason);
     }
     let phase = view.phase();
     let env = matches!(phase, None | Some(Phase::Rollout | Phase::Eval))
         || matches!(view.page().map(|page| page.activity), Some(Activity::EnvReset | Activity::EnvStep));
     let waits_in = wait(view);
     // A program that reports no phase may poll for anything: one of its workers must be known to be stopped.
-    let polls = waits_in == Wait::Poll && (phase.is_some() || stopped_child(view).is_some());
-    if env && (polls || matches!(waits_in, Wait::Pipe | Wait::Child)) {
-        if dead_child(view).is_some() && silence >= SUSPECT_MS && waited_ms >= SUSPECT_MS {
+    let workers = obstacle::workers(view);
+    let polls = waits_in == Wait::Poll
+        && (phase.is_some() || stopped_child(view).is_some() || workers == Some(Reason::DataLoader));
+    if let Some(workers) = workers.filter(|_| env)
+        && (polls || matches!(waits_in, Wait::Pipe | Wait::Child))
+    {
+        if workers == Reason::EnvWorkerDeadlocked
+            && dead_child(view).is_some()
+            && silence >= SUSPECT_MS
+            && waited_ms >= SUSPECT_MS
+        {
             return red(Confidence::Certain, Reason::EnvWorkerDied);
         }
         match children_work(view) {
             // The look may be older than the computation.
             Some(false) if overdue && cpu(view) <= IDLE => {
-                return red(Confidence::Likely, Reason::EnvWorkerDeadlocked);
+                return red(Confidence::Likely, workers);
             }
-            Some(true) => return if overdue || shown { amber(Reason::SlowEnv) } else { None },
-            Some(false) | None => {}
+            Some(true) if workers == Reason::EnvWorkerDeadlocked => {
+                return if overdue || shown { amber(Reason::SlowEnv) } else { None };
+            }
+            Some(_) | None => {}
         }
     }
     // A thread that computes releases the lock when another one wants it. A thread that sleeps does not.
@@ -204,14 +225,15 @@ pub(super) fn judge(view: &RankView<'_>, waited_ms: u64, limits: &Limits) -> Opt
     // A program without phases may work for as long as it likes. Nothing tells an evaluation from an endless
     // loop, but a program that is in the same function at each look is worth a word. The kernel counts a wait
     // for a core only when it is over, so a rank that gets no core at all is merely seen ready to run.
-    let works = progresses(view) || cpu(view) > IDLE || view.sample.state == 'R';
-    if phase.is_none() && works && silence < limits.rank0 {
+    if phase.is_none() && !spent && program::moves(view, limits.rank0) {
         if overdue && never_sleeps(view) && same_function(view) {
             return amber(Reason::Spinning);
         }
         return if shown { amber(Reason::ExpectedWait) } else { None };
     }
-    if !overdue {
+    // When a sleep ends, only a look tells.
+    let unseen = phase.is_none() && waits_in == Wait::Sleep && view.look.is_none();
+    if !overdue || (unseen && silence < threshold.stuck.saturating_add(LOOK_MS)) {
         return if shown { amber(Reason::ExpectedWait) } else { None };
     }
     let idle = cpu(view) <= IDLE;
@@ -220,6 +242,7 @@ pub(super) fn judge(view: &RankView<'_>, waited_ms: u64, limits: &Limits) -> Opt
         ('R', _) if never_sleeps(view) => Reason::Spinning,
         (_, Wait::Lock) if idle => Reason::Lock,
         (_, Wait::Sleep) => Reason::Sleeping,
+        _ if idle && obstacle::for_own(view).is_some() => obstacle::for_own(view).unwrap_or_default(),
         (_, Wait::Net) => Reason::WaitsForPeer,
         _ => Reason::Unknown,
     };
@@ -237,7 +260,9 @@ pub(super) fn judge_start(view: &RankView<'_>, waited_ms: u64, limits: &Limits) 
     let blocked = view.blocked_ms.is_some_and(|ms| ms >= BLOCKED_MS);
     let idle = view.moved.over_ms >= 1_000 && cpu(view) <= IDLE;
     let slowly = gets_little(view);
-    let nothing = idle && !slowly && view.moved.io_bytes == 0 && children_work(view) != Some(true);
+    let still = view.idle_ms.is_none_or(|ms| ms >= RENDEZVOUS_MS);
+    let nothing = idle && still && !slowly && storage_bytes(view) == 0 && children_work(view) != Some(true);
+    let nothing = nothing && !program::wakes_by_itself(view, limits.rank0);
     let budget = limits.init.saturating_mul(if slowly { STARVED } else { 1 });
     if blocked && waited_ms >= limits.behind {
         return red(Confidence::Likely, Reason::Storage);
@@ -281,7 +306,9 @@ fn own_frame(look: &Inspection) -> Option<(&Frame, &str, String)> {
     let stacks = || look.threads.iter().filter(|thread| thread.how != How::Kernel);
     // A Python program's own lines are in its interpreter frames; native frames below them are the library's.
     let python = stacks().filter(|thread| thread.how == How::Python);
-    let native = stacks().filter(|thread| thread.how == How::Native);
+    // Other threads wait for work most of the time; where they do says nothing about the rank.
+    let main = look.pid.or_else(|| look.threads.first().map(|thread| thread.tid));
+    let native = stacks().filter(|thread| thread.how == How::Native && Some(thread.tid) == main);
     python.chain(native).find_map(|thread| {
         let frame = thread.frames.iter().find(|frame| is_own(frame))?;
         // Parameters of types make names of hundreds of characters.

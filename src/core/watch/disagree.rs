@@ -8,9 +8,8 @@
 
 use super::rank_view::{self, RankView};
 use super::track::{IterationStart, Track};
-use crate::card::Call;
 use crate::reason::Reason;
-use rankdeck_proto::message::{PageSample, Phase, RecentCollective};
+use rankdeck_proto::message::{CollectiveCall, PageSample, Phase, RecentCollective};
 use rankdeck_types::ids::Rank;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,7 +18,10 @@ const PERIOD: usize = 32;
 /// Most calls of one run on a page: no page holds more.
 const RUN: u64 = 64;
 
-/// A disagreement.
+/// Steps of an optimiser that a rank must have left out.
+const MISSED: u64 = 3;
+
+/// Ranks that did different things in one place of a group's order.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Disagreement {
     /// The rank that deviates; `None` when nothing tells.
@@ -28,11 +30,11 @@ pub(super) struct Disagreement {
     pub odd: Vec<Rank>,
     /// Somebody on the other side.
     pub other: Rank,
-    /// Group.
+    /// Name of the process group.
     pub group: String,
     /// The first number at which they differ.
     pub seq: u64,
-    /// What kind.
+    /// The kind of the difference.
     pub reason: Reason,
     /// What the deviating one called, in words.
     pub mine: String,
@@ -43,7 +45,9 @@ pub(super) struct Disagreement {
 /// One call of a member.
 #[derive(Debug, Clone)]
 struct MemberCall {
-    call: Call,
+    /// Number within the group.
+    seq: u64,
+    call: CollectiveCall,
     /// Elements that must be equal on all members; 0 where they may differ.
     compared: u64,
     /// Chain hash of the group with this call, 0 when unknown.
@@ -53,25 +57,15 @@ struct MemberCall {
 }
 
 impl MemberCall {
-    fn new(page: &PageSample, call: Call, chain: u64, train_iter: u64) -> MemberCall {
+    fn new(page: &PageSample, seq: u64, call: CollectiveCall, chain: u64, train_iter: u64) -> MemberCall {
         let compared = rank_view::compared_count(page, &call.op, call.count);
-        MemberCall { call, compared, chain, train_iter }
+        MemberCall { seq, call, compared, chain, train_iter }
     }
 
     /// The first call of a run of equal ones.
     fn first_of(page: &PageSample, run: &RecentCollective) -> MemberCall {
-        let call = Call {
-            op: run.op.clone(),
-            tag: run.tag.clone(),
-            group: run.group.clone(),
-            seq: run.seq,
-            count: run.count,
-            dtype: run.dtype.clone(),
-            root: run.root,
-            site: run.site.clone(),
-            ..Call::default()
-        };
-        MemberCall::new(page, call, if page.by_hook { 0 } else { run.chain }, run.train_iter)
+        let chain = if page.by_hook { 0 } else { run.chain };
+        MemberCall::new(page, run.seq, run.call.clone(), chain, run.train_iter)
     }
 
     fn is_same_operation(&self, other: &MemberCall) -> bool {
@@ -81,7 +75,7 @@ impl MemberCall {
     /// The calls fit together, whatever came before them.
     fn is_same_call(&self, other: &MemberCall) -> bool {
         self.is_same_operation(other)
-            && self.compared == other.compared
+            && rank_view::counts_fit(&self.call.op, self.compared, other.compared)
             && self.call.dtype == other.call.dtype
             && self.call.root == other.call.root
     }
@@ -97,7 +91,7 @@ fn history(view: &RankView<'_>, group: &str) -> BTreeMap<u64, MemberCall> {
         for more in 0..=last {
             let seq = run.seq.saturating_add(more);
             let mut step = MemberCall::first_of(page, run);
-            step.call.seq = seq;
+            step.seq = seq;
             // The chain hash is the last one's.
             step.chain = if more == last { step.chain } else { 0 };
             steps.insert(seq, step);
@@ -105,11 +99,11 @@ fn history(view: &RankView<'_>, group: &str) -> BTreeMap<u64, MemberCall> {
     }
     if let Some(member) = view.group(group)
         && let Some(call) = view.call_in(group)
-        && !matches!(call.op.as_str(), "" | "none")
+        && !matches!(call.call.op.as_str(), "" | "none")
         && !steps.contains_key(&call.seq)
     {
         let chain = if call.seq == member.entered { member.chain } else { 0 };
-        steps.insert(call.seq, MemberCall::new(page, call, chain, 0));
+        steps.insert(call.seq, MemberCall::new(page, call.seq, call.call, chain, 0));
     }
     steps
 }
@@ -192,17 +186,14 @@ fn judge(
 }
 
 /// `broadcast weights, 4 f32, from rank 1 at train.rs:7`.
-pub(super) fn describe(call: &Call) -> String {
+pub(super) fn describe(call: &CollectiveCall) -> String {
     let words = [call.op.as_str(), call.tag.as_str()];
     let mut text = words.iter().filter(|word| !word.is_empty()).copied().collect::<Vec<_>>().join(" ");
     let size = call.size();
     if !size.is_empty() {
         text.push_str(&format!(" of {size}"));
     }
-    if !call.site.is_empty() {
-        text.push_str(&format!(" at {}", call.site));
-    }
-    text
+    text + &call.at_site()
 }
 
 /// What kind of difference: `mine` deviates from `theirs` at `seq`.
@@ -314,6 +305,42 @@ pub(super) fn iterations(tracks: &[(Rank, &Track)]) -> Option<Disagreement> {
         reason: Reason::SilentShift,
         mine: count(mine.1),
         theirs: count(theirs.1),
+    })
+}
+
+/// A rank that goes on making the collectives of all and leaves out steps of its optimiser, which it made
+/// with the others before.
+pub(super) fn missed_steps(views: &[RankView<'_>], tracks: &[(Rank, &Track)]) -> Option<Disagreement> {
+    let track_of = |rank: Rank| tracks.iter().find(|(other, _)| *other == rank).map(|(_, track)| *track);
+    views.iter().filter(|view| view.fresh).find_map(|view| {
+        let page = view.page().filter(|page| page.by_hook && page.updates > 0)?;
+        let (mine, entered) = (track_of(view.rank)?, view.entered(rank_view::WORLD));
+        let ahead = |rank: Rank, track: &Track| {
+            let together = mine.iterations.iter().rev().find(|started| {
+                let theirs = find(&track.iterations, started.train_iter);
+                theirs.is_some_and(|theirs| theirs.seq == started.seq)
+            })?;
+            // As far as this rank has come itself, and one iteration less.
+            let made = track.iterations.iter().rev().find(|theirs| {
+                let passed = theirs.train_iter.saturating_sub(together.train_iter).max(1);
+                let each = theirs.seq.saturating_sub(together.seq).div_ceil(passed);
+                each > 0 && entered >= theirs.seq.saturating_add(each)
+            })?;
+            (made.train_iter >= page.updates.saturating_add(MISSED)).then_some((rank, made.train_iter))
+        };
+        let others = tracks.iter().filter(|(rank, _)| *rank != view.rank);
+        let ahead: Vec<(Rank, u64)> = others.filter_map(|(rank, track)| ahead(*rank, track)).collect();
+        let &(other, steps) = ahead.first().filter(|_| (ahead.len() + 1) * 2 > tracks.len())?;
+        Some(Disagreement {
+            rank: Some(view.rank),
+            odd: vec![view.rank],
+            other,
+            group: rank_view::WORLD.into(),
+            seq: entered,
+            reason: Reason::SilentShift,
+            mine: format!("{} steps of its optimiser before collective #{entered}", page.updates),
+            theirs: format!("at least {steps}"),
+        })
     })
 }
 

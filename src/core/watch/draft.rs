@@ -1,11 +1,6 @@
-//! What a detector has found, and the verdict that is made from it. Pure.
+//! What a detector has found: all of a verdict but its card. Pure.
 
-use super::card_builder;
-use super::rank_view::RankView;
-use crate::card::Card;
-use crate::model::Model;
-use crate::reason::{self, Reason, SentenceForm, Severity};
-use crate::report::{Confidence, VerdictReport};
+use crate::reason::{Confidence, Reason, SentenceForm, Severity};
 use rankdeck_types::ids::Rank;
 
 /// How bad it is, how sure, and why.
@@ -58,24 +53,6 @@ impl Draft {
             observations: Vec::new(),
             latency_ms: 0,
             compared: None,
-        }
-    }
-
-    /// The verdict. `views` are the ranks as they are now, as far as somebody has looked.
-    pub fn verdict(self, model: &Model, views: &[RankView<'_>]) -> VerdictReport {
-        let card = card_builder::card(model, views, &self);
-        let Judgement { severity, confidence, reason } = self.judged;
-        VerdictReport {
-            rank: self.rank,
-            host: self.host,
-            verdict: reason.kind(),
-            severity,
-            confidence,
-            reason_code: reason,
-            reason: reason::fill(reason.row().sentence(self.form), &self.words),
-            latency_s: self.latency_ms as f64 / 1000.0,
-            first_s: 0.0,
-            card: Box::new(Card { facts: self.facts, observations: self.observations, ..card }),
         }
     }
 }

@@ -113,6 +113,9 @@ impl Snapshot<'_> {
         };
         let amount = page.filter(|page| page.total > 0).map(|page| format!(" {}/{}", page.done, page.total));
         let at = view.and_then(|view| view.look).and_then(cause::user_frame);
+        let obstacle = view.and_then(|view| view.look?.obstacle.as_ref());
+        let obstacle = obstacle
+            .map_or_else(|| "something from the network".to_owned(), |found| words::clean(&found.words()));
         let child = view.and_then(cause::dead_child);
         let stopped = view.and_then(cause::stopped_child);
         let goal = self.model.run.total_steps;
@@ -133,6 +136,7 @@ impl Snapshot<'_> {
             ("doing", doing),
             ("amount", amount.unwrap_or_default()),
             ("at", at.map(|at| format!(" at {at}")).unwrap_or_default()),
+            ("obstacle", obstacle),
             ("child", child.map(|pid| format!(" (pid {pid})")).unwrap_or_default()),
             ("stopped", stopped.map(|pid| format!(" (pid {pid} is stopped)")).unwrap_or_default()),
             ("iteration", own.map(|page| format!(", in iteration {}", page.train_iter)).unwrap_or_default()),
@@ -201,7 +205,7 @@ impl Snapshot<'_> {
             .take(NAMED)
             .filter_map(|(rank, _)| {
                 let call = self.view(*rank)?.waiting_call()?;
-                let site = if call.site.is_empty() { String::new() } else { format!(" at {}", call.site) };
+                let site = call.call.at_site();
                 Some(format!("rank {rank} waits in {}{site}", call.name()))
             })
             .collect();
@@ -257,6 +261,32 @@ impl Snapshot<'_> {
             facts,
             latency_ms: since_ms,
             ..Draft::new(Judgement::usual(confidence, reason), words)
+        })
+    }
+
+    /// Messages between hosts are lost now and then: whoever is late there is not to blame.
+    pub fn losses(
+        &self,
+        place: String,
+        waiters: &[Rank],
+        group: &str,
+        seq: u64,
+        waited_ms: u64,
+    ) -> VerdictReport {
+        let first = waiters.first().copied();
+        let late =
+            Late { rank: first.unwrap_or_default(), also: &[], waiters, group, seq, waited_ms, ahead: false };
+        let judged = Judgement {
+            severity: Severity::Amber,
+            ..Judgement::usual(Confidence::Likely, Reason::NetworkLoss)
+        };
+        let words = self.words_about(&late).into_iter().chain([("where", place)]).collect();
+        self.verdict(Draft {
+            form: SentenceForm::Doubtful,
+            waiter: first,
+            observations: waiters_and_looks(self, waiters),
+            latency_ms: waited_ms,
+            ..Draft::new(judged, words)
         })
     }
 
@@ -322,6 +352,12 @@ impl Snapshot<'_> {
             ..Draft::new(Judgement::usual(Confidence::Likely, Reason::RendezvousBlocked), words)
         })
     }
+}
+
+/// Who waits, and what looks at those ranks showed.
+fn waiters_and_looks(snapshot: &Snapshot<'_>, ranks: &[Rank]) -> Vec<String> {
+    let seen = ranks.iter().take(NAMED).flat_map(|rank| looked(snapshot.view(*rank)));
+    waiters(snapshot.model, ranks).into_iter().chain(seen).collect()
 }
 
 /// A late rank and those who wait for it.

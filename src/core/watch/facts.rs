@@ -3,8 +3,10 @@
 
 use super::draft::{Draft, Judgement};
 use super::gauges::{find, host_of, name};
-use crate::card::Advice;
+use super::replicas::{Drift, Grounds, NotFinite};
+use crate::card::{Advice, ranges};
 use crate::join::Joined;
+use crate::last_words::LastWords;
 use crate::model::Model;
 use crate::reason::{Reason, SentenceForm, Severity};
 use crate::report::{Confidence, VerdictReport};
@@ -15,69 +17,55 @@ use rankdeck_types::words;
 /// Most log lines in the evidence.
 const LOG_LINES: usize = 6;
 
-/// Why a process ended, from how it ended and what it said last.
-fn death(exit: &Exit, said: &str, victim: bool) -> Reason {
-    let said = said.to_lowercase();
-    let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
-    match exit {
-        Exit::NotStarted { .. } => Reason::NotStarted,
-        Exit::Signal { out_of_memory: true, .. } => Reason::OutOfMemory,
-        _ if has(&[
-            "no space left on device",
-            "errno 28",
-            "os error 28",
-            "enospc",
-            "disk quota exceeded",
-        ]) =>
-        {
-            Reason::DiskFull
+/// How a process ended badly.
+pub(crate) struct Death<'a> {
+    pub exit: &'a Exit,
+    /// What it said about it.
+    pub said: &'a LastWords,
+    /// The end of its log, oldest first.
+    pub last_lines: &'a [String],
+    /// It lost its connection to another rank.
+    pub victim: bool,
+    /// To this one.
+    pub victim_of: Option<Rank>,
+}
+
+impl Death<'_> {
+    fn reason(&self) -> Reason {
+        let said = self.said;
+        match self.exit {
+            Exit::NotStarted { .. } => Reason::NotStarted,
+            Exit::Signal { out_of_memory: true, .. } => Reason::OutOfMemory,
+            _ if said.is_mismatch() => Reason::MismatchAbort,
+            _ if said.is_out_of_memory() => Reason::OutOfMemory,
+            Exit::Signal { signal: 4 | 6 | 7 | 8 | 11, .. } => Reason::Crashed,
+            Exit::Signal { .. } => Reason::Killed,
+            Exit::Code { .. } if said.is_disk_full() => Reason::DiskFull,
+            Exit::Code { .. } if said.is_port_taken() => Reason::PortTaken,
+            Exit::Code { .. } if self.victim || self.victim_of.is_some() => Reason::ConnectionLost,
+            // How a shell reports the signal that ended its child.
+            Exit::Code { code: 132 | 134 | 135 | 136 | 139 } => Reason::Crashed,
+            Exit::Code { code: 137 } => Reason::Killed,
+            Exit::Code { .. } => Reason::Failed,
         }
-        _ if has(&["address already in use", "eaddrinuse"]) => Reason::PortTaken,
-        _ if is_mismatch(&said) => Reason::MismatchAbort,
-        Exit::Signal { signal: 4 | 6 | 7 | 8 | 11, .. } => Reason::Crashed,
-        Exit::Signal { .. } => Reason::Killed,
-        Exit::Code { .. } if victim => Reason::ConnectionLost,
-        Exit::Code { .. } => Reason::Failed,
     }
 }
 
-/// Gloo aborts the receiver of a message of the wrong size: the sender is guilty, not the one that died. The
-/// built-in trainer's direct all-reduce fails at both ends: either may be guilty, which only the calls of all
-/// ranks tell.
-fn is_mismatch(said: &str) -> bool {
-    let said = said.to_lowercase();
-    [
-        "data size doesn't match",
-        "preamble.length <= op.nbytes",
-        "op.preamble.length",
-        "detected mismatch between collectives",
-        "another call came from rank",
-    ]
-    .iter()
-    .any(|word| said.contains(word))
-}
-
-/// The verdict about a process that ended badly. `last_lines`: the end of its log, oldest first.
-pub(crate) fn dead(
-    model: &Model,
-    rank: Rank,
-    exit: &Exit,
-    last_lines: &[String],
-    victim: bool,
-    victim_of: Option<Rank>,
-) -> VerdictReport {
+/// The verdict about a process that ended badly.
+pub(crate) fn dead(model: &Model, rank: Rank, death: &Death<'_>) -> VerdictReport {
+    let &Death { exit, said, last_lines, victim_of, .. } = death;
     let found = find(model, rank);
-    let said = found.and_then(|rank| rank.error.as_ref());
     let mut ended = exit.predicate();
-    if let Some((message, _)) = said {
-        ended.push_str(&format!(": {}", words::clip(message, 300)));
-    } else if let (Exit::Code { .. }, Some(line)) =
-        (exit, last_lines.iter().rev().find(|line| !line.trim().is_empty()))
-    {
-        ended.push_str(&format!(": {}", words::clip(line, 300)));
+    let last = || last_lines.iter().rev().map(String::as_str).find(|line| !line.trim().is_empty());
+    let shown = if said.shown().is_empty() && matches!(exit, Exit::Code { .. }) {
+        last().unwrap_or_default()
+    } else {
+        said.shown()
+    };
+    if !shown.is_empty() {
+        ended.push_str(&format!(": {}", words::clip(&words::clean_output(shown), 300)));
     }
-    let text = format!("{} {}", said.map(|said| said.0.as_str()).unwrap_or_default(), last_lines.join(" "));
-    let reason = death(exit, &text, victim || victim_of.is_some());
+    let reason = death.reason();
     let usual = Judgement::usual(Confidence::Certain, reason);
     let victim = match victim_of {
         Some(rank) => Some(format!("rank {rank} was in trouble first; this one lost its peer")),
@@ -88,7 +76,10 @@ pub(crate) fn dead(
     };
     let severity = if victim.is_some() { Severity::Amber } else { usual.severity };
     let from = last_lines.len().saturating_sub(LOG_LINES);
-    let log = last_lines.iter().skip(from).map(|line| format!("log: {}", words::clip(line, 200)));
+    let log = last_lines
+        .iter()
+        .skip(from)
+        .map(|line| format!("log: {}", words::clip(&words::clean_output(line), 200)));
     let draft = Draft {
         rank: Some(rank),
         host: host_of(model, Some(rank)),
@@ -96,7 +87,8 @@ pub(crate) fn dead(
         ..Draft::new(Judgement { severity, ..usual }, vec![("who", name(model, rank)), ("ended", ended)])
     };
     let mut verdict = draft.verdict(model, &[]);
-    if let Some((_, hint)) = said.filter(|(_, hint)| !hint.is_empty()) {
+    let hint = found.and_then(|rank| rank.error.as_ref()).map(|error| &error.1);
+    if let Some(hint) = hint.filter(|hint| !hint.is_empty()) {
         // The program knows best what to do.
         verdict.card.actions.insert(0, Advice { text: hint.clone(), command: String::new() });
     }
@@ -124,6 +116,68 @@ pub(crate) fn drift(model: &Model, train_iter: u64, values: &[String]) -> (Optio
     (odd, draft.verdict(model, &[]))
 }
 
+/// The verdict about replicas of a script whose weights differ.
+pub(super) fn replicas_differ(model: &Model, drift: &Drift) -> VerdictReport {
+    let (severity, confidence, why) = match drift.grounds {
+        Grounds::KeptEqual => (Severity::Red, Confidence::Certain, "the program kept them equal before"),
+        Grounds::NeverEqual => (
+            Severity::Red,
+            Confidence::Likely,
+            "they began equal and have not been equal after a step: gradients are not synchronised",
+        ),
+        Grounds::Rounding => (
+            Severity::Amber,
+            Confidence::Possible,
+            "they differ by rounding only, as on hosts with different processors",
+        ),
+        Grounds::InPart => (
+            Severity::Amber,
+            Confidence::Possible,
+            "other weights stay equal: these may be meant to differ, or nobody synchronises them",
+        ),
+    };
+    let odd = drift.odd();
+    let rank = odd.first().copied();
+    let (before, after, optimizer) = (drift.equal_at, drift.differ_at, drift.optimizer);
+    let sides = drift.sides.iter().take(8).map(|side| format!("ranks {} agree", ranges(side)));
+    let mut facts = vec![
+        format!("optimiser {optimizer}: equal after step {before}, different after step {after}"),
+        why.to_owned(),
+    ];
+    facts.extend(sides.filter(|_| drift.sides.iter().any(|side| side.len() > 1)));
+    let words = vec![
+        ("who", rank.map(|rank| name(model, rank)).unwrap_or_default()),
+        ("iteration", after.to_string()),
+        ("why", why.to_owned()),
+    ];
+    let form = match (severity, rank) {
+        (Severity::Amber, _) => SentenceForm::Doubtful,
+        (_, Some(_)) => SentenceForm::Usual,
+        (_, None) => SentenceForm::Unnamed,
+    };
+    let judged = Judgement { severity, confidence, reason: Reason::WeightsDiffer };
+    let host = host_of(model, rank);
+    Draft { form, rank, host, facts, ..Draft::new(judged, words) }.verdict(model, &[])
+}
+
+/// The verdict about weights of a script that are no numbers any more.
+pub(super) fn not_finite(model: &Model, found: &NotFinite) -> VerdictReport {
+    let rank = if let [rank] = found.ranks.as_slice() { Some(*rank) } else { None };
+    let words = vec![
+        ("who", rank.map(|rank| name(model, rank)).unwrap_or_default()),
+        ("ranks", ranges(&found.ranks)),
+        ("step", found.step.to_string()),
+    ];
+    let draft = Draft {
+        form: if rank.is_some() { SentenceForm::Usual } else { SentenceForm::Unnamed },
+        rank,
+        host: host_of(model, rank),
+        facts: vec![format!("optimiser {}: {} of {} ranks", found.optimizer, found.ranks.len(), found.of)],
+        ..Draft::new(Judgement::usual(Confidence::Certain, Reason::WeightsNotFinite), words)
+    };
+    draft.verdict(model, &[])
+}
+
 /// The verdict about totals that are not the sum of the ranks' own counters.
 pub(crate) fn totals_differ(model: &Model, joined: &Joined) -> VerdictReport {
     let pairs = [
@@ -143,9 +197,4 @@ pub(crate) fn totals_differ(model: &Model, joined: &Joined) -> VerdictReport {
     let words = vec![("iteration", joined.totals.train_iter.to_string())];
     let judged = Judgement::usual(Confidence::Certain, Reason::TotalsDiffer);
     Draft { facts, ..Draft::new(judged, words) }.verdict(model, &[])
-}
-
-/// Every process of a rank that ended because of another one's message: a victim, whatever signal ended it.
-pub(crate) fn is_victim(exit: &Exit, said: &str) -> bool {
-    death(exit, said, false) == Reason::MismatchAbort
 }

@@ -60,8 +60,7 @@ pub(super) fn waiters(model: &Model, ranks: &[Rank]) -> Vec<String> {
             let sample = rank.sample.as_ref()?;
             let place = match (rank_view::call(sample), &sample.page) {
                 (Some(call), _) if call.inside => {
-                    let site =
-                        if call.site.is_empty() { String::new() } else { format!(" at {}", call.site) };
+                    let site = call.call.at_site();
                     format!("waits in {} for {}{site}", call.name(), words::duration_ms(call.age_ms))
                 }
                 (_, Some(page)) if page.collective.entered == 0 => {
@@ -80,15 +79,6 @@ pub(super) fn waiters(model: &Model, ranks: &[Rank]) -> Vec<String> {
 
 /// What the link says about its trouble.
 pub(super) fn link(state: &LinkState) -> Option<String> {
-    match state {
-        LinkState::Lost { reason, .. } => Some(format!("link: {reason}")),
-        LinkState::Failed { error, .. } => Some(format!("link: {error}")),
-        LinkState::Idle
-        | LinkState::Connecting { .. }
-        | LinkState::Asking { .. }
-        | LinkState::Uploading { .. }
-        | LinkState::Starting
-        | LinkState::Ready { .. }
-        | LinkState::Closed => None,
-    }
+    let lost = if let LinkState::Lost { reason, .. } = state { Some(reason) } else { None };
+    lost.or(state.failure().map(|failure| &failure.error)).map(|why| format!("link: {why}"))
 }

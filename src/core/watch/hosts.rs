@@ -5,12 +5,13 @@ use super::draft::{Draft, Judgement};
 use super::gauges;
 use super::rank_view::HostView;
 use crate::host::HostStage;
+use crate::limits::Limits;
 use crate::model::{HostModel, Model};
 use crate::reason::{Reason, Severity};
 use crate::report::{Confidence, VerdictReport};
-use crate::session::Limits;
 use rankdeck_types::ids::NodeRank;
 use rankdeck_types::words;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Milliseconds between two samples from which an agent came late, and for how long that is remembered.
@@ -21,7 +22,7 @@ const LATE_HOLD_MS: u64 = 30_000;
 pub(super) const ALIVE_MS: u64 = 2_000;
 
 /// When each host's agent looked: the clock of its latest sample, and of the latest that came late.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Beats {
     hosts: BTreeMap<NodeRank, (u64, Option<u64>)>,
 }

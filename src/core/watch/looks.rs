@@ -8,6 +8,7 @@
 use super::cause::user_function;
 use rankdeck_proto::inspection::{Inspection, Socket};
 use rankdeck_types::ids::{NodeRank, Rank};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Least time between two looks at a rank, ms; doubles with each.
@@ -17,7 +18,7 @@ const DOUBLINGS: u32 = 6;
 pub(super) const MOST: usize = 8;
 
 /// What is known about looks at one rank.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct LookHistory {
     at: Option<u64>,
     times: u32,
@@ -29,7 +30,7 @@ struct LookHistory {
 }
 
 /// All looks of a generation.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Looks {
     ranks: BTreeMap<Rank, LookHistory>,
     request: u64,
@@ -38,11 +39,11 @@ pub(super) struct Looks {
 /// A request to an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LookRequest {
-    /// Which host.
+    /// The host whose agent is asked.
     pub node: NodeRank,
     /// Number of the request.
     pub request: u64,
-    /// Which ranks.
+    /// The ranks to look at.
     pub ranks: Vec<Rank>,
 }
 

@@ -106,6 +106,34 @@ pub(super) fn sockets(
     })
 }
 
+/// Hosts of these ranks between which messages are lost now and then, as far as looks and interfaces tell:
+/// the names of two of them, or of one and what its interface did.
+pub(super) fn doubtful(model: &Model, views: &[RankView<'_>], members: &[Rank]) -> Option<String> {
+    let inside: Vec<&RankView> = views.iter().filter(|view| members.contains(&view.rank)).collect();
+    let hosts: BTreeSet<NodeRank> = inside.iter().map(|view| view.node).collect();
+    if hosts.len() < 2 {
+        return None;
+    }
+    let name =
+        |node: NodeRank| model.hosts.get(node.index()).map(|host| host.name.clone()).unwrap_or_default();
+    if let Some(view) = inside.iter().find(|view| view.host.flaps) {
+        return Some(format!("of {}, whose interface comes and goes,", name(view.node)));
+    }
+    let place = |address: &str| {
+        let owns = |view: &&&RankView| {
+            view.look
+                .is_some_and(|look| look.sockets.iter().any(|socket| self::address(&socket.local) == address))
+        };
+        inside.iter().find(owns).map(|view| view.node)
+    };
+    inside.iter().find_map(|view| {
+        let lossy = |socket: &&Socket| socket.backoff > 0 || socket.retransmits > 0;
+        let mut peers = view.look.into_iter().flat_map(|look| look.sockets.iter().filter(lossy));
+        let peer = peers.find_map(|socket| place(address(&socket.peer)).filter(|node| *node != view.node))?;
+        Some(format!("between {} and {}", name(view.node), name(peer)))
+    })
+}
+
 /// Directions between hosts in which segments still arrive at an end that is not answered: more of them than
 /// at an earlier look.
 fn arrivals(inside: &[&RankView<'_>]) -> BTreeSet<(NodeRank, NodeRank)> {

@@ -11,9 +11,10 @@
 //! - PACE-3: what was learnt can be written down and read back ([`PaceHistory`]); what is read is cut to what
 //!   a histogram can hold.
 
+use crate::limits::Limits;
 use crate::pace_history::PaceHistory;
-use crate::session::Limits;
 use rankdeck_proto::message::{Activity, Phase};
+use serde::{Deserialize, Serialize};
 
 /// Buckets: four per doubling, up to some 70 hours.
 const BUCKETS: usize = 112;
@@ -27,7 +28,8 @@ pub(super) const SUSPECT_MS: u64 = 1_000;
 const LONG_MS: u64 = 30_000;
 
 /// A histogram of silences.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(from = "Vec<u32>", into = "Vec<u32>")]
 struct Histogram {
     counts: [u32; BUCKETS],
     total: u32,
@@ -36,6 +38,20 @@ struct Histogram {
 impl Default for Histogram {
     fn default() -> Histogram {
         Histogram { counts: [0; BUCKETS], total: 0 }
+    }
+}
+
+impl From<Histogram> for Vec<u32> {
+    fn from(histogram: Histogram) -> Vec<u32> {
+        histogram.counts.to_vec()
+    }
+}
+
+impl From<Vec<u32>> for Histogram {
+    fn from(mut counts: Vec<u32>) -> Histogram {
+        counts.resize(BUCKETS, 0);
+        let total = counts.iter().fold(0, |sum: u32, count| sum.saturating_add(*count));
+        Histogram { counts: counts.try_into().unwrap_or([0; BUCKETS]), total }
     }
 }
 
@@ -106,7 +122,7 @@ pub(super) struct Threshold {
 }
 
 /// Which kind of silence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SilenceKind {
     /// Phase; `None` for programs that tell none.
     pub phase: Option<Phase>,
@@ -137,7 +153,7 @@ impl SilenceKind {
 }
 
 /// Silences of all phases and roles.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Pace {
     places: Vec<Histogram>,
 }
@@ -208,7 +224,7 @@ mod tests {
     use super::*;
 
     const LIMITS: Limits =
-        Limits { grace: 10_000, lost: 5_000, behind: 5_000, init: 120_000, rank0: 600_000 };
+        Limits { grace: 10_000, stop: 300_000, lost: 5_000, behind: 5_000, init: 120_000, rank0: 600_000 };
 
     fn place(phase: Phase) -> SilenceKind {
         SilenceKind { phase: Some(phase), first: false, cold: false }

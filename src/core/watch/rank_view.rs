@@ -4,11 +4,13 @@
 //! hook knows no phases, and compares less, because some of PyTorch's operations take different sizes on
 //! different ranks by right.
 
+use super::movement::{self, Movement};
 use super::pace::{SilenceKind, Threshold};
-use super::track::{self, Movement};
 use crate::card::Call;
 use rankdeck_proto::inspection::{Inspection, Socket};
-use rankdeck_proto::message::{GpuSample, HostSample, PageSample, Phase, RankSample, RecentCollective};
+use rankdeck_proto::message::{
+    CollectiveCall, GpuSample, HostSample, PageSample, Phase, RankSample, RecentCollective,
+};
 use rankdeck_types::ids::{NodeRank, Rank};
 
 /// Name of the group of all ranks.
@@ -16,6 +18,9 @@ pub(super) const WORLD: &str = "world";
 
 /// Operations of PyTorch in which all members must bring the same number of elements.
 const SAME_SIZE: [&str; 3] = ["all_reduce", "broadcast", "barrier"];
+
+/// Each member sends a part to each other one.
+const EXCHANGE: &str = "all_to_all";
 
 /// One rank at one moment.
 #[derive(Debug, Clone)]
@@ -36,15 +41,19 @@ pub(super) struct RankView<'a> {
     pub halted_ms: Option<u64>,
     /// For how long it has been seen in state D, ms.
     pub blocked_ms: Option<u64>,
+    /// Milliseconds since its main thread was seen to do anything; `None` when the agent does not tell.
+    pub idle_ms: Option<u64>,
+    /// CPU share of its children and other threads while its counters moved.
+    pub usual_helpers: f64,
     /// What moved lately.
     pub moved: Movement,
     /// What is usual in its phase.
     pub threshold: Threshold,
-    /// Its groups.
+    /// The process groups that the rank belongs to.
     pub groups: Vec<Membership<'a>>,
     /// Its host, as far as it matters.
     pub host: HostView,
-    /// Its GPU.
+    /// The GPU that the rank uses.
     pub gpu: Option<&'a GpuSample>,
     /// A close look at it, since it stands still.
     pub look: Option<&'a Inspection>,
@@ -61,13 +70,15 @@ pub(super) struct HostView {
     pub cpu_percent: f32,
     /// Pressure, percent: CPU some, memory full.
     pub pressure: Option<(f32, f32)>,
+    /// Its interface has come or gone lately.
+    pub flaps: bool,
 }
 
 impl HostView {
     /// What matters of a host's gauges.
     pub fn of(sample: &HostSample) -> HostView {
         let pressure = sample.signals.pressure.map(|pressure| (pressure.cpu, pressure.memory_full));
-        HostView { cpu_percent: sample.cpu_percent, pressure }
+        HostView { cpu_percent: sample.cpu_percent, pressure, flaps: false }
     }
 
     /// Its cores have more to do than they can: a rank there may be late through no fault of its own.
@@ -83,7 +94,7 @@ pub(super) struct Membership<'a> {
     pub name: &'a str,
     /// Members, 0 when unknown.
     pub size: u32,
-    /// Entered last.
+    /// Number of the collective that was entered last.
     pub entered: u64,
     /// It is inside that one, and waits there.
     pub inside: bool,
@@ -94,7 +105,7 @@ pub(super) struct Membership<'a> {
 }
 
 impl RankView<'_> {
-    /// The page.
+    /// The rank's own status page, where it writes one.
     pub fn page(&self) -> Option<&PageSample> {
         self.sample.page.as_ref()
     }
@@ -122,12 +133,18 @@ impl RankView<'_> {
     /// The collective that it entered last, if that is one of this group.
     pub fn call_in(&self, group: &str) -> Option<Call> {
         let latest = &self.page()?.collective;
-        if named(&latest.group) == group { call(self.sample) } else { None }
+        if named(&latest.call.group) == group { call(self.sample) } else { None }
     }
 
     /// Milliseconds without a sign of life from the program.
     pub fn silence_ms(&self) -> u64 {
-        track::silence(self.sample).unwrap_or(self.still_ms)
+        movement::silence(self.sample).unwrap_or(self.still_ms)
+    }
+
+    /// Milliseconds without a sign of life from the program, or from the main thread of a script.
+    pub fn quiet_ms(&self) -> u64 {
+        let idle = self.idle_ms.filter(|_| self.phase().is_none());
+        idle.map_or(self.silence_ms(), |idle| idle.min(self.silence_ms()))
     }
 
     /// Number of the collective that it entered last in a group.
@@ -148,10 +165,7 @@ impl RankView<'_> {
     /// Its latest collectives in a group, oldest first.
     pub fn recent(&self, group: &str) -> Vec<&RecentCollective> {
         let recent = self.page().map(|page| page.recent.as_slice()).unwrap_or_default();
-        recent
-            .iter()
-            .filter(|call| call.group == group || (call.group.is_empty() && group == WORLD))
-            .collect()
+        recent.iter().filter(|recent| named(&recent.call.group) == group).collect()
     }
 }
 
@@ -172,7 +186,7 @@ pub(super) fn groups(sample: &RankSample) -> Vec<Membership<'_>> {
     }
     let counted = page.groups.iter().map(|group| {
         let name = named(&group.name);
-        let here = latest.entered == 0 || named(&latest.group) == name;
+        let here = latest.entered == 0 || named(&latest.call.group) == name;
         let inside = inside_any && here && group.left < group.entered;
         Membership {
             name,
@@ -192,24 +206,32 @@ fn named(name: &str) -> &str {
 
 /// Elements that must be equal on all members; 0 where they may differ.
 pub(super) fn compared_count(page: &PageSample, op: &str, count: u64) -> u64 {
-    if page.by_hook && !SAME_SIZE.contains(&op) { 0 } else { count }
+    if page.by_hook && op != EXCHANGE && !SAME_SIZE.contains(&op) { 0 } else { count }
+}
+
+/// What members bring to one call fits together. Of an exchange in unequal parts the hook tells no number.
+pub(super) fn counts_fit(op: &str, mine: u64, theirs: u64) -> bool {
+    mine == theirs || op == EXCHANGE && (mine == 0 || theirs == 0)
+}
+
+/// The two ranks of a group that the hook makes up for calls between two: `3>5`.
+pub(super) fn pair(group: &str) -> Option<[Rank; 2]> {
+    let (from, to) = group.split_once('>')?;
+    Some([Rank(from.parse().ok()?), Rank(to.parse().ok()?)])
 }
 
 /// The collective that a rank entered last.
 pub(super) fn call(sample: &RankSample) -> Option<Call> {
     let page = sample.page.as_ref()?;
     let latest = &page.collective;
+    let all = latest.call.group == WORLD;
     (latest.entered > 0).then(|| Call {
         inside: latest.left < latest.entered,
-        op: latest.op.clone(),
-        tag: latest.tag.clone(),
-        group: if latest.group == WORLD { String::new() } else { latest.group.clone() },
         seq: if latest.group_seq > 0 { latest.group_seq } else { latest.entered },
-        count: latest.count,
-        dtype: latest.dtype.clone(),
-        bytes: latest.bytes,
-        root: latest.root,
-        site: latest.site.clone(),
+        call: CollectiveCall {
+            group: if all { String::new() } else { latest.call.group.clone() },
+            ..latest.call.clone()
+        },
         age_ms: latest.age_ms,
     })
 }

@@ -13,11 +13,14 @@ use super::track::{IterationStart, Track};
 use crate::reason::Reason;
 use rankdeck_proto::message::Phase;
 use rankdeck_types::ids::Rank;
+use serde::{Deserialize, Serialize};
 
 /// Intervals that are compared.
 const WINDOW: usize = 32;
-/// Intervals needed.
+/// How many intervals it takes to speak of a straggler.
 const ENOUGH: usize = 16;
+/// Share of its time that a rank must spend more than the others in a phase.
+const MORE: f64 = 0.05;
 /// Share of lost time from which it matters.
 const LOST: f64 = 0.1;
 /// Share of throttled periods from which a quota slows a rank down. From [`HELD`] on, the quota alone tells
@@ -27,7 +30,7 @@ const HELD: f64 = 0.5;
 const WAITED: f64 = 0.3;
 
 /// A rank that holds the others up a little, again and again.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Straggler {
     pub rank: Rank,
     /// Share of the others' time that they lost by waiting for it.
@@ -117,6 +120,9 @@ pub(super) fn look(tracks: &[(Rank, &Track)], views: &[RankView<'_>]) -> Option<
         return None;
     }
     let (reason, fact) = cause(view, views);
+    if is_expected(view, views) || (reason == Reason::Late && is_hasty(rank, intervals.len())) {
+        return None;
+    }
     let last = format!("it came last in {:.0} % of the latest iterations", share(who, &intervals) * 100.0);
     Some(Straggler { rank, lost, reason, facts: vec![last, fact], over_ms: length })
 }
@@ -149,6 +155,37 @@ fn held(
     })
 }
 
+/// Its share of the time in a phase, and how much more that is than the others'.
+fn share_of(view: &RankView<'_>, views: &[RankView<'_>], phase: Phase) -> PhaseShare {
+    let own = |view: &RankView<'_>| {
+        let spent = view.moved.own_ms.get(phase as usize).copied().unwrap_or(0) as f64;
+        spent / view.moved.over_ms.max(1) as f64
+    };
+    let mut others: Vec<f64> = views.iter().filter(|other| other.rank != view.rank).map(own).collect();
+    others.sort_by(f64::total_cmp);
+    let median = others.get(others.len() / 2).copied().unwrap_or(0.0);
+    PhaseShare { more: own(view) - median, own: own(view), median }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct PhaseShare {
+    more: f64,
+    own: f64,
+    median: f64,
+}
+
+/// It evaluates and saves for all: that is its part.
+fn is_expected(view: &RankView<'_>, views: &[RankView<'_>]) -> bool {
+    [Phase::Eval, Phase::Checkpoint].iter().map(|phase| share_of(view, views, *phase).more).sum::<f64>()
+        > MORE
+}
+
+/// Too little is known to point at a rank without a cause: rank 0 prints, logs and saves for all, and the
+/// first iterations are like no others.
+fn is_hasty(rank: Rank, intervals: usize) -> bool {
+    rank.0 == 0 || intervals < WINDOW
+}
+
 /// Why it is slow: what differs from the others.
 fn cause(view: &RankView<'_>, views: &[RankView<'_>]) -> (Reason, String) {
     let moved = &view.moved;
@@ -163,19 +200,8 @@ fn cause(view: &RankView<'_>, views: &[RankView<'_>]) -> (Reason, String) {
         let fact = format!("{:.0} major page faults per second", moved.faults_per_s);
         return (Reason::MemoryPressure, fact);
     }
-    let own = |view: &RankView, phase: Phase| {
-        let spent = view.moved.own_ms.get(phase as usize).copied().unwrap_or(0) as f64;
-        spent / view.moved.over_ms.max(1) as f64
-    };
-    let more = |phase: Phase| {
-        let mut others: Vec<f64> =
-            views.iter().filter(|other| other.rank != view.rank).map(|other| own(other, phase)).collect();
-        others.sort_by(f64::total_cmp);
-        let median = others.get(others.len() / 2).copied().unwrap_or(0.0);
-        (own(view, phase) - median, own(view, phase), median)
-    };
-    let (env, learn) = (more(Phase::Rollout), more(Phase::Learn));
-    let fact = |name: &str, (_, own, median): (f64, f64, f64)| {
+    let (env, learn) = (share_of(view, views, Phase::Rollout), share_of(view, views, Phase::Learn));
+    let fact = |name: &str, PhaseShare { own, median, .. }: PhaseShare| {
         format!("{name} takes {:.0} % of its time, {:.0} % of the others'", own * 100.0, median * 100.0)
     };
     let pressed = |view: &RankView| {
@@ -185,11 +211,11 @@ fn cause(view: &RankView<'_>, views: &[RankView<'_>]) -> (Reason, String) {
     if pressed(view) && views.iter().any(|other| other.node != view.node && !pressed(other)) {
         return (Reason::CpuPressure, format!("its host is {:.0} % busy", view.host.cpu_percent));
     }
-    match (env.0, learn.0) {
-        (env_more, learn_more) if env_more > 0.05 && env_more >= learn_more => {
+    match (env.more, learn.more) {
+        (env_more, learn_more) if env_more > MORE && env_more >= learn_more => {
             (Reason::SlowEnvironment, fact("rollout", env))
         }
-        (_, learn_more) if learn_more > 0.05 => (Reason::SlowCompute, fact("learning", learn)),
+        (_, learn_more) if learn_more > MORE => (Reason::SlowCompute, fact("learning", learn)),
         _ => (Reason::Late, "nothing that was looked at differs from the others".into()),
     }
 }

@@ -4,11 +4,11 @@
 use super::draft::Judgement;
 use super::evidence::{Late, Snapshot};
 use super::rank_view::RankView;
-use super::{Detection, cause};
+use super::{Detection, cause, program};
+use crate::limits::Limits;
 use crate::model::{Model, RankLife};
 use crate::reason::Reason;
 use crate::report::{Confidence, VerdictReport};
-use crate::session::Limits;
 use rankdeck_proto::message::Phase;
 use rankdeck_types::ids::Rank;
 
@@ -20,8 +20,11 @@ pub(super) fn look(
     limits: &Limits,
 ) -> Option<Detection> {
     let begun = snapshot.views.iter().flat_map(|view| &view.groups).any(|group| group.entered > 0);
-    let (verdict, suspects) =
-        if begun { teardown(snapshot, limits) } else { rendezvous(snapshot, model, fresh, limits) };
+    let (verdict, suspects) = match leftover(snapshot, limits) {
+        Some(view) => (Some(stalled(snapshot, view, view.quiet_ms(), &[])), vec![view.rank]),
+        None if begun => teardown(snapshot, limits),
+        None => rendezvous(snapshot, model, fresh, limits),
+    };
     Some(Detection { node: None, verdict, suspects })
 }
 
@@ -83,6 +86,34 @@ fn rendezvous(
     (judged.map(|judged| snapshot.behind(&late, judged)), vec![rank])
 }
 
+/// A script's rank whose training is over, and whose process stays although nothing of it moves: all others
+/// have left, or it has given up its process group and some have left.
+fn leftover<'a>(snapshot: &'a Snapshot<'_>, limits: &Limits) -> Option<&'a RankView<'a>> {
+    let views = snapshot.views;
+    let left = views.iter().filter(|view| view.left).count();
+    if left == 0 || views.len() < snapshot.model.ranks.len() || views.iter().any(|view| view.died) {
+        return None;
+    }
+    let ends = |view: &RankView| view.page().is_some_and(|page| page.phase == Phase::Teardown);
+    let stays = |view: &&RankView| {
+        let over = ends(view) || left + 1 == views.len();
+        let knows = view.page().is_none_or(|page| page.by_hook) && view.idle_ms.is_some();
+        over && knows && view.fresh && view.halted_ms.is_none() && view.waiting().is_none()
+    };
+    let mut alive = views.iter().filter(|view| view.alive());
+    let first = alive.clone().find(stays)?;
+    let still = |view: &RankView| {
+        view.quiet_ms() >= limits.behind.saturating_mul(2) && !program::moves(view, limits.rank0)
+    };
+    (alive.all(|view| stays(&view)) && still(first)).then_some(first)
+}
+
+fn stalled(snapshot: &Snapshot<'_>, view: &RankView<'_>, waited_ms: u64, also: &[Rank]) -> VerdictReport {
+    let judged = Judgement::usual(Confidence::Likely, Reason::TeardownStall);
+    let late = Late { rank: view.rank, also, waiters: &[], group: "", seq: 0, waited_ms, ahead: false };
+    snapshot.behind(&late, judged)
+}
+
 /// After the last iteration: which rank does not leave although others have.
 fn teardown(snapshot: &Snapshot<'_>, limits: &Limits) -> (Option<VerdictReport>, Vec<Rank>) {
     let leaving = |view: &&RankView| {
@@ -113,8 +144,5 @@ fn teardown(snapshot: &Snapshot<'_>, limits: &Limits) -> (Option<VerdictReport>,
     let Some(first) = stuck.first() else { return (None, Vec::new()) };
     let waited_ms = first.page().map_or(0, |page| page.phase_age_ms);
     let also: Vec<Rank> = stuck.iter().skip(1).map(|view| view.rank).collect();
-    let judged = Judgement::usual(Confidence::Likely, Reason::TeardownStall);
-    let late =
-        Late { rank: first.rank, also: &also, waiters: &[], group: "", seq: 0, waited_ms, ahead: false };
-    (Some(snapshot.behind(&late, judged)), vec![first.rank])
+    (Some(stalled(snapshot, first, waited_ms, &also)), vec![first.rank])
 }

@@ -1,11 +1,15 @@
 //! Verdicts as the whole reducer tells them, over seconds of fake time.
 
 mod lab;
+mod learning;
+mod movement;
 mod must_alarm;
 mod must_not_alarm;
 mod properties;
+mod standstill;
 
 use crate::event::Event;
+use crate::event::StopSource;
 use crate::report::{ReportBody, Severity, VerdictKind, VerdictReport};
 use crate::testkit::*;
 use Severity::{Amber, Cleared, Red};
@@ -103,17 +107,6 @@ fn a_long_evaluation_by_rank_0_is_amber_at_most() {
 }
 
 #[test]
-fn a_slow_first_iteration_is_no_alarm() {
-    let mut c = running();
-    c.hang(3, |sample| {
-        let page = sample.page.as_mut().unwrap();
-        (page.updates, page.train_iter) = (0, 1);
-    });
-    c.pass(29_000);
-    assert_eq!(c.verdicts(), []);
-}
-
-#[test]
 fn a_silent_host_is_lost_blames_no_rank_and_clears_itself() {
     let mut c = running();
     c.hang(2, |_| {});
@@ -153,7 +146,7 @@ fn a_console_that_was_asleep_does_not_blame_the_hosts() {
 fn different_collectives_of_one_number_are_a_desync() {
     let mut c = running();
     c.hang(9, |_| {});
-    c.agents[1].samples.get_mut(&3).unwrap().page.as_mut().unwrap().collective.op = "broadcast".into();
+    c.agents[1].samples.get_mut(&3).unwrap().page.as_mut().unwrap().collective.call.op = "broadcast".into();
     let took = latency(&mut c);
     assert!(took <= 3_000, "{took} ms");
     assert_eq!(c.verdicts(), [(Desync, Some(3), Red)]);
@@ -170,7 +163,7 @@ fn everybody_inside_the_same_collective_is_nobodys_fault_yet() {
 #[test]
 fn no_verdict_while_stopping_and_a_clean_finish_is_quiet() {
     let mut c = running();
-    c.event(Event::StopRequested { mode: StopMode::Clean, by: "key".into() });
+    c.event(Event::StopRequested { mode: StopMode::Clean, by: StopSource::Key });
     c.hang(2, |sample| sample.state = 'T');
     c.lose(1);
     c.pass(9_000);

@@ -1,18 +1,31 @@
 //! What is remembered of a rank between samples. All times are on the agent's monotonic clock.
 
+use super::movement::{self, ChildMovement, Movement};
 use super::pace::{Pace, SilenceKind};
-use rankdeck_proto::message::{HostSample, IterationSample, RankSample};
-use std::collections::VecDeque;
+use rankdeck_proto::message::{
+    ChildSample, FingerprintSample, HostSample, IterationSample, MainThread, RankSample,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Least time between two remembered samples, ms, and how many there are: differences are taken over two to
 /// three seconds.
 const STEP_MS: u64 = 500;
 const STEPS: usize = 6;
+/// Children remembered.
+const CHILDREN: usize = 64;
+/// Weight of the latest moment in what helpers usually do.
+const LATEST: f64 = 0.2;
 /// Beginnings of iterations remembered.
 const ITERATIONS: usize = 96;
+/// Iterations over which a rank's present pace is taken.
+const LATE: usize = 8;
+/// Fingerprints of weights remembered of one optimiser, and how many optimisers.
+const WEIGHTS: usize = 64;
+const OPTIMIZERS: u32 = 8;
 
 /// What the watch remembers of one rank's samples.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Track {
     /// Clock of the latest sample.
     pub(super) mono_ms: u64,
@@ -25,16 +38,26 @@ pub struct Track {
     /// The latest silence, and whether something else explains it.
     quiet: (u64, bool),
     place: Option<SilenceKind>,
+    /// The main thread at the latest sample, and at the latest one that told about its connections.
+    main: Option<(MainThread, MainThread)>,
+    /// When its main thread was last seen to do something.
+    acted_at: u64,
+    /// Children that were there when its counters last moved.
+    veterans: BTreeSet<u32>,
+    /// CPU share of its children and other threads while its counters moved.
+    usual_helpers: f64,
     past: VecDeque<Gauges>,
     /// Training iteration and updates when its counters last moved.
     pub(super) at_collective: (u64, u64),
     /// Beginnings of iterations, oldest first.
     pub(super) iterations: VecDeque<IterationStart>,
+    /// Fingerprints of weights by optimiser and step.
+    pub(super) weights: BTreeMap<(u32, u64), FingerprintSample>,
     seen: bool,
 }
 
 /// The beginning of an iteration; `at_ms` is the agent's clock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct IterationStart {
     pub train_iter: u64,
     pub seq: u64,
@@ -44,7 +67,7 @@ pub(super) struct IterationStart {
 }
 
 /// Counters whose differences matter.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Gauges {
     at: u64,
     cpu_ms: u64,
@@ -54,43 +77,16 @@ struct Gauges {
     periods: u64,
     throttled: u64,
     oom_kills: u64,
-    children: Vec<(u32, u64)>,
+    memory_stall_ms: u64,
+    limit_hits: u64,
+    main: Option<MainThread>,
+    children: Vec<ChildSample>,
     own_ms: Vec<u64>,
-}
-
-/// What moved over the latest two to three seconds.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Movement {
-    /// Over how long, ms; 0 while there is only one sample.
-    pub over_ms: u64,
-    /// Own CPU share of one core, 0..; `None` when the agent does not tell.
-    pub cpu: Option<f64>,
-    /// Share of the time in which its main thread waited for a core, 0 to 1.
-    pub delayed: f64,
-    /// Storage, bytes.
-    pub io_bytes: u64,
-    /// Major page faults per second.
-    pub faults_per_s: f64,
-    /// Share of throttled periods; `None` without a quota.
-    pub throttled: Option<f64>,
-    /// Out-of-memory kills in its cgroup.
-    pub oom_kills: u64,
-    /// CPU of its children, ms.
-    pub children_cpu_ms: u64,
-    /// Children that were there all the time.
-    pub children: usize,
-    /// Milliseconds in each phase, collectives excluded.
-    pub own_ms: Vec<u64>,
 }
 
 /// Collectives entered and left.
 fn counters(sample: &RankSample) -> (u64, u64) {
     sample.page.as_ref().map_or((0, 0), |page| (page.collective.entered, page.collective.left))
-}
-
-/// Milliseconds without a sign of life from the program, `None` when it gives none.
-pub(super) fn silence(sample: &RankSample) -> Option<u64> {
-    sample.page.as_ref().map(|page| page.heartbeat_age_ms)
 }
 
 /// Inside a collective.
@@ -99,6 +95,16 @@ pub(super) fn inside(sample: &RankSample) -> bool {
 }
 
 impl Track {
+    /// Seconds per training iteration of late, and the share of them that it waited for other ranks.
+    pub(crate) fn iteration(&self) -> Option<(f64, f64)> {
+        let latest = self.iterations.back()?;
+        let first = self.iterations.get(self.iterations.len().saturating_sub(LATE + 1))?;
+        let iterations = latest.train_iter.checked_sub(first.train_iter).filter(|all| *all > 0)?;
+        let ms = latest.at_ms.checked_sub(first.at_ms).filter(|all| *all > 0)? as f64;
+        let waited_ms = latest.wait_us.saturating_sub(first.wait_us) as f64 / 1000.0;
+        Some((ms / 1000.0 / iterations as f64, (waited_ms / ms).min(1.0)))
+    }
+
     /// Takes a sample; what it learns about usual silences goes to `pace`.
     pub(super) fn observe(&mut self, host: &HostSample, sample: &RankSample, pace: &mut Pace) {
         let mono_ms = host.mono_ms;
@@ -110,6 +116,7 @@ impl Track {
         if !self.seen || counters != self.counters {
             self.counters = counters;
             self.counters_since = mono_ms;
+            self.meet(&sample.signals.children);
             self.at_collective = sample.page.as_ref().map_or((0, 0), |page| (page.train_iter, page.updates));
         }
         let since = |holds: bool, known: Option<u64>| holds.then(|| known.unwrap_or(mono_ms));
@@ -118,10 +125,14 @@ impl Track {
         self.frozen_since = since(frozen, self.frozen_since);
         self.blocked_since = since(sample.state == 'D', self.blocked_since);
         self.listen(sample, pace);
+        self.watch_main(mono_ms, sample);
         self.remember(mono_ms, sample);
         if let Some(page) = &sample.page {
             for iteration in &page.iterations {
                 self.begun(mono_ms, iteration);
+            }
+            for taken in page.fingerprints.iter().filter(|taken| taken.optimizer < OPTIMIZERS) {
+                self.taken(taken);
             }
         }
         self.mono_ms = mono_ms;
@@ -129,7 +140,7 @@ impl Track {
     }
 
     fn listen(&mut self, sample: &RankSample, pace: &mut Pace) {
-        let Some(age) = silence(sample) else { return };
+        let Some(age) = movement::silence(sample) else { return };
         let excused = self.stopped_since.is_some() || self.frozen_since.is_some() || inside(sample);
         let (before, explained) = self.quiet;
         if age >= before && before > 0 {
@@ -141,6 +152,33 @@ impl Track {
             self.quiet = (age, excused);
         }
         self.place = Some(SilenceKind::of(sample.page.as_ref(), sample.rank.0 == 0));
+    }
+
+    /// The program moves: what its helpers do meanwhile is usual.
+    fn meet(&mut self, children: &[ChildSample]) {
+        self.veterans = children.iter().take(CHILDREN).map(|child| child.pid).collect();
+        self.usual_helpers += LATEST * (self.moved().helpers - self.usual_helpers);
+    }
+
+    fn watch_main(&mut self, mono_ms: u64, sample: &RankSample) {
+        let main = sample.signals.main;
+        let passed_ms = mono_ms.saturating_sub(self.mono_ms);
+        let acted = match (&self.main, &main) {
+            (Some((before, net)), Some(now)) => {
+                movement::acted(before, now, passed_ms) || movement::carried(net, now)
+            }
+            (None, _) | (_, None) => true,
+        };
+        if acted {
+            self.acted_at = mono_ms;
+            if sample.page.is_none() {
+                // The main thread itself made the children of these seconds, for what it does now.
+                let before = self.past.front().map(|old| old.children.clone()).unwrap_or_default();
+                self.meet(&before);
+            }
+        }
+        let net = self.main.map(|(_, net)| net);
+        self.main = main.map(|now| (now, net.filter(|_| now.net_bytes.is_none()).unwrap_or(now)));
     }
 
     fn remember(&mut self, at: u64, sample: &RankSample) {
@@ -164,7 +202,10 @@ impl Track {
             periods: cgroup.map_or(0, |cgroup| cgroup.periods),
             throttled: cgroup.map_or(0, |cgroup| cgroup.throttled),
             oom_kills: cgroup.map_or(0, |cgroup| cgroup.oom_kills),
-            children: signals.children.iter().take(64).map(|child| (child.pid, child.cpu_ms)).collect(),
+            memory_stall_ms: cgroup.map_or(0, |cgroup| cgroup.memory_stall_ms),
+            limit_hits: cgroup.map_or(0, |cgroup| cgroup.limit_hits),
+            main: signals.main,
+            children: signals.children.iter().take(CHILDREN).cloned().collect(),
             own_ms: sample.page.as_ref().map(|page| page.own_ms.clone()).unwrap_or_default(),
         });
         if self.past.len() > STEPS {
@@ -189,9 +230,29 @@ impl Track {
         }
     }
 
+    fn taken(&mut self, taken: &FingerprintSample) {
+        self.weights.insert((taken.optimizer, taken.step), *taken);
+        let mine = (taken.optimizer, 0)..=(taken.optimizer, u64::MAX);
+        if self.weights.range(mine.clone()).count() > WEIGHTS
+            && let Some(oldest) = self.weights.range(mine).next().map(|(key, _)| *key)
+        {
+            self.weights.remove(&oldest);
+        }
+    }
+
     /// Milliseconds over which its collective counters have not moved.
     pub(super) fn still_ms(&self) -> u64 {
         self.mono_ms.saturating_sub(self.counters_since)
+    }
+
+    /// Milliseconds since its main thread was seen to do anything; `None` when the agent does not tell.
+    pub(super) fn idle_ms(&self) -> Option<u64> {
+        self.main.map(|_| self.mono_ms.saturating_sub(self.acted_at))
+    }
+
+    /// CPU share of its children and other threads while its counters moved.
+    pub(super) fn usual_helpers(&self) -> f64 {
+        self.usual_helpers
     }
 
     /// Milliseconds for which its process has been seen stopped; `None` when it is not.
@@ -219,23 +280,33 @@ impl Track {
             return Movement::default();
         }
         let periods = new.periods.saturating_sub(old.periods);
-        let known = |pid: u32| old.children.iter().find(|child| child.0 == pid).map(|child| child.1);
-        let children: Vec<u64> = new
-            .children
-            .iter()
-            .filter_map(|(pid, cpu)| known(*pid).map(|before| cpu.saturating_sub(before)))
-            .collect();
+        let share = |ms: u64| ms as f64 / over_ms as f64;
+        let nothing = ChildSample::default();
+        let child = |now: &ChildSample| {
+            let is_new = !self.veterans.contains(&now.pid);
+            let before = old.children.iter().find(|child| child.pid == now.pid);
+            before.or(is_new.then_some(&nothing)).map(|before| ChildMovement::between(before, now, is_new))
+        };
+        let children: Vec<ChildMovement> = new.children.iter().filter_map(child).collect();
+        let cpu_ms = new.cpu_ms.saturating_sub(old.cpu_ms);
+        let main = new.main.zip(old.main);
+        let main_cpu = main.map(|(new, old)| share(new.cpu_us.saturating_sub(old.cpu_us)) / 1000.0);
+        let below = share(children.iter().map(|child| child.cpu_ms).sum());
         Movement {
             over_ms,
-            cpu: (new.cpu_ms > 0).then(|| new.cpu_ms.saturating_sub(old.cpu_ms) as f64 / over_ms as f64),
+            cpu: (new.cpu_ms > 0).then(|| share(cpu_ms)),
+            main_cpu,
+            main_io_bytes: main.map_or(0, |(new, old)| new.io_bytes.saturating_sub(old.io_bytes)),
+            helpers: below + main_cpu.map_or(0.0, |main| (share(cpu_ms) - main).max(0.0)),
             delayed: new.delay_ms.saturating_sub(old.delay_ms) as f64 / over_ms as f64,
             io_bytes: new.io_bytes.saturating_sub(old.io_bytes),
+            memory_stalled: new.memory_stall_ms.saturating_sub(old.memory_stall_ms) as f64 / over_ms as f64,
+            limit_hits_per_s: new.limit_hits.saturating_sub(old.limit_hits) as f64 * 1000.0 / over_ms as f64,
             faults_per_s: new.faults.saturating_sub(old.faults) as f64 * 1000.0 / over_ms as f64,
             throttled: (periods > 0)
                 .then(|| new.throttled.saturating_sub(old.throttled) as f64 / periods as f64),
             oom_kills: new.oom_kills.saturating_sub(old.oom_kills),
-            children_cpu_ms: children.iter().sum(),
-            children: children.len(),
+            children,
             own_ms: new.own_ms.iter().zip(&old.own_ms).map(|(new, old)| new.saturating_sub(*old)).collect(),
         }
     }
@@ -244,7 +315,7 @@ impl Track {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::Limits;
+    use crate::limits::Limits;
     use crate::testkit::rank_sample;
     use rankdeck_proto::message::{CgroupSample, ChildSample, Phase};
 
@@ -269,7 +340,7 @@ mod tests {
 
     #[test]
     fn pauses_are_learnt_when_they_end_and_stops_are_not() {
-        let limits = Limits { grace: 0, lost: 5_000, behind: 5_000, init: 120_000, rank0: 600_000 };
+        let limits = Limits { grace: 0, stop: 0, lost: 5_000, behind: 5_000, init: 120_000, rank0: 600_000 };
         let place = SilenceKind { phase: Some(Phase::Rollout), first: true, cold: false };
         let (mut track, mut pace) = (Track::default(), Pace::default());
         let mut clock = 0;
@@ -308,7 +379,7 @@ mod tests {
         let moved = track.moved();
         assert!((2_000..=3_000).contains(&moved.over_ms), "{moved:?}");
         assert!((moved.cpu.unwrap() - 0.5).abs() < 0.01 && (moved.throttled.unwrap() - 0.9).abs() < 0.01);
-        assert_eq!((moved.children, moved.children_cpu_ms * 25), (1, moved.over_ms));
+        assert_eq!((moved.children.len(), moved.children[0].cpu_ms * 25), (1, moved.over_ms));
     }
 
     #[test]

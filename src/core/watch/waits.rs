@@ -14,7 +14,7 @@
 //!   which is by rank.
 
 use super::disagree::{self, Disagreement};
-use super::rank_view::{RankView, WORLD};
+use super::rank_view::{self, RankView, WORLD};
 use rankdeck_types::ids::Rank;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,7 +57,7 @@ pub(super) enum Finding {
     },
     /// All members are inside the same collective.
     Inside {
-        /// Its members.
+        /// The ranks of the group.
         members: Vec<Rank>,
         /// Group.
         group: String,
@@ -102,14 +102,20 @@ pub(super) fn look(views: &[RankView<'_>]) -> Vec<Finding> {
 }
 
 /// Indices of the members of a group: the ranks that count it. In the group of all ranks, every rank with a
-/// page is a member.
+/// page is a member; of a pair, both are, whether or not they have called anything.
 fn members(views: &[RankView<'_>], name: &str) -> Vec<usize> {
     let counts = |view: &RankView| view.group(name).is_some();
     let size = views.iter().filter_map(|view| view.group(name)).map(|group| group.size as usize).max();
     let all = name == WORLD || size == Some(views.len());
+    let pair = rank_view::pair(name);
     let talks = |view: &RankView| view.sample.page.is_some();
+    let paired = |view: &RankView| talks(view) && pair.is_some_and(|pair| pair.contains(&view.rank));
     (0..views.len())
-        .filter(|index| views.get(*index).is_some_and(|view| counts(view) || (all && talks(view))))
+        .filter(|index| {
+            views
+                .get(*index)
+                .is_some_and(|view| counts(view) || paired(view) || (all && pair.is_none() && talks(view)))
+        })
         .collect()
 }
 
@@ -261,5 +267,7 @@ fn is_ahead(views: &[RankView<'_>], group: &Stalled, name: &str) -> bool {
     let late = group.behind.iter().filter_map(|index| views.get(*index));
     let mut known = late.clone().map(|view| view.recent(name)).filter(|recent| !recent.is_empty()).peekable();
     known.peek().is_some()
-        && known.all(|recent| recent.iter().all(|other| (&other.op, &other.tag) != (&call.op, &call.tag)))
+        && known.all(|recent| {
+            recent.iter().all(|other| (&other.call.op, &other.call.tag) != (&call.call.op, &call.call.tag))
+        })
 }

@@ -6,9 +6,9 @@ use super::evidence::{Late, Snapshot};
 use super::track::Track;
 use super::waits::Finding;
 use super::{looks, network};
+use crate::limits::Limits;
 use crate::reason::Reason;
 use crate::report::{Severity, VerdictReport};
-use crate::session::Limits;
 use rankdeck_types::ids::Rank;
 
 /// Iterations and updates without a collective.
@@ -57,6 +57,17 @@ pub(super) fn waiting(
                 let members: Vec<Rank> = std::iter::once(rank).chain(also).chain(waiters).copied().collect();
                 if let Some(trouble) = network::sockets(snapshot.model, snapshot.views, &members, waited_ms) {
                     return Some(snapshot.network(trouble));
+                }
+                if let Some(place) = network::doubtful(snapshot.model, snapshot.views, &members) {
+                    return Some(snapshot.losses(place, waiters, group, seq, waited_ms));
+                }
+                let looked = |member: &Rank| {
+                    snapshot.views.iter().any(|view| view.rank == *member && view.look.is_some())
+                };
+                // What the connections look like decides whether a rank is to blame at all.
+                let seen = looked(rank) && waiters.iter().any(looked);
+                if !seen && waited_ms < limits.behind.saturating_add(cause::LOOK_MS) {
+                    return None;
                 }
             }
             if ahead && judged.severity == Severity::Red {

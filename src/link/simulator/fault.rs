@@ -1,7 +1,7 @@
 //! What goes wrong in a simulated world, and when. Times are counted from the moment when all ranks have
-//! joined; only the
-//! first generation is affected, so that a restart heals.
+//! joined; a fault belongs to one generation, so that a restart heals.
 
+use rankdeck_types::ids::Generation;
 use std::time::Duration;
 
 /// One fault.
@@ -15,6 +15,8 @@ pub struct Fault {
     pub at: Duration,
     /// How long it lasts; `None`: without end.
     pub lasts: Option<Duration>,
+    /// The only generation that has it.
+    pub generation: Generation,
 }
 
 /// What goes wrong.
@@ -86,6 +88,7 @@ pub fn parse_fault(text: &str) -> Result<Fault, String> {
         target: target.parse().map_err(|_| expected.to_owned())?,
         at: seconds(at)?,
         lasts: lasts.map(seconds).transpose()?,
+        generation: Generation(0),
     })
 }
 

@@ -1,15 +1,18 @@
 //! One simulated host: a link and an agent in one task.
 
-use super::chance::{chance, mix};
+mod gauges;
+mod reports;
+
+use super::chance::mix;
 use super::fault::FaultKind;
-use super::scene::{CHECKPOINT_EVERY, EVAL_EVERY, Scene, host_name};
+use super::scene::{Scene, host_name};
 use super::simulated_training::{self as training, Hang, Life, Moment};
 use super::world::World;
 use crate::{LinkCommand, LinkEvent};
 use rankdeck_proto::inspection::Inspection;
 use rankdeck_proto::message::{
-    AgentMessage, ConsoleMessage, Exit, FinishReason, GpuSample, HostSample, HostSignals, LaunchSpec,
-    PROTOCOL, RankEvent, RankSample, RankSignals, RankSnapshot, Record, RecordEvent, StopMode, Survivor,
+    AgentMessage, ConsoleMessage, Exit, FinishReason, LaunchSpec, PROTOCOL, RankEvent, RankSnapshot, Record,
+    RecordEvent, StopMode, Survivor,
 };
 use rankdeck_types::ids::{Generation, LocalRank, NodeRank, Rank, WallTime};
 use rankdeck_types::link_state::LinkState;
@@ -22,11 +25,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 const TICK: Duration = Duration::from_millis(50);
 const SAMPLE: Duration = Duration::from_millis(500);
-/// Iterations are reported at most this often.
-const REPORT: Duration = Duration::from_millis(250);
 /// Records kept for a console that comes back.
 const SPOOL: usize = 50_000;
-const GIB: u64 = 1 << 30;
 
 /// Serves until the link is closed or nobody listens.
 pub async fn serve(
@@ -174,7 +174,7 @@ impl SimHost {
             ConsoleMessage::ReservePort { request } => {
                 self.say(AgentMessage::PortReserved { request, port: 29_500 }, out);
             }
-            ConsoleMessage::Launch { spec } => self.launch(spec, out),
+            ConsoleMessage::Launch { spec, .. } => self.launch(spec, out),
             ConsoleMessage::Stop { mode, grace_ms } => self.order_stop(mode, grace_ms, out),
             ConsoleMessage::Inspect { request, ranks } => {
                 let inspections = self.inspect(&ranks);
@@ -183,6 +183,7 @@ impl SimHost {
             ConsoleMessage::Ping { sent_ms } => {
                 self.say(AgentMessage::Pong { sent_ms, wall_time: None }, out)
             }
+            ConsoleMessage::Ended { ending, .. } => self.record(RecordEvent::Ended { ending }, out),
             ConsoleMessage::Detach | ConsoleMessage::Close | ConsoleMessage::Unknown => {}
         }
     }
@@ -286,7 +287,7 @@ impl SimHost {
     }
 
     fn link_faults(&mut self, life: &Life, now: Instant, out: &mut Vec<LinkEvent>) {
-        let lost = training::in_force(self.scene(), life, FaultKind::Lose, self.node.0, now).is_some();
+        let lost = training::in_force(life, FaultKind::Lose, self.node.0, now).is_some();
         match (self.up, lost) {
             (true, true) => {
                 (self.up, self.attached) = (false, false);
@@ -299,86 +300,6 @@ impl SimHost {
                 out.push(LinkEvent::State(LinkState::Ready { probe: self.probe() }));
             }
             _ => {}
-        }
-    }
-
-    fn train(&mut self, life: &Life, moment: Option<Moment>, now: Instant, out: &mut Vec<LinkEvent>) {
-        let Some(moment) = moment else { return };
-        if !self.joined {
-            self.joined = true;
-            for local in 0..self.processes.len() {
-                let device = if self.scene().gpus { format!("cuda:{local}") } else { "cpu".to_owned() };
-                let backend = if self.scene().gpus { "nccl (simulated)" } else { "gloo (simulated)" };
-                let world_size = self.scene().world_size();
-                let joined = RankEvent::Joined { world_size, backend: backend.to_owned(), device };
-                self.said(self.rank(local), joined, out);
-            }
-        }
-        let every = (REPORT.as_millis() / self.scene().iteration.as_millis().max(1)).max(1) as u64;
-        let due: Vec<u64> = (self.reported + 1..=moment.done).collect();
-        self.reported = self.reported.max(moment.done);
-        for iter in due {
-            if iter % every == 0 || life.end.is_some_and(|(end, _)| end == iter) {
-                self.report(iter, out);
-            }
-            if self.node == NodeRank(0) {
-                self.report_rank_0(life, iter, now, out);
-            }
-        }
-    }
-
-    /// What every rank says about an iteration.
-    fn report(&mut self, iter: u64, out: &mut Vec<LinkEvent>) {
-        for local in 0..self.processes.len() {
-            let rank = self.rank(local);
-            let counters = training::counters(self.scene(), rank, iter);
-            self.said(rank, RankEvent::Counters(counters), out);
-            let line = format!(
-                "iter {iter} env_step {} episodes {} return {:.1}",
-                counters.env_step,
-                counters.episodes,
-                counters.returns.sum / counters.returns.count.max(1) as f64
-            );
-            let first = self.logged[local];
-            self.logged[local] += 1;
-            self.say(AgentMessage::Log { rank, first, lines: vec![line] }, out);
-        }
-        if self.node == NodeRank(0) {
-            let totals = training::totals(self.scene(), iter);
-            let values =
-                training::scalars(self.scene(), iter).map(|(name, value)| (name.to_owned(), value)).into();
-            let env_step = totals.env_step;
-            self.said(Rank(0), RankEvent::Totals(totals), out);
-            self.said(Rank(0), RankEvent::Scalars { train_iter: iter, env_step, values }, out);
-        }
-    }
-
-    fn report_rank_0(&mut self, life: &Life, iter: u64, now: Instant, out: &mut Vec<LinkEvent>) {
-        let env_step = training::totals(self.scene(), iter).env_step;
-        let world = self.scene().world_size();
-        let weights = mix(self.scene().seed, iter);
-        let drifted = (0..world)
-            .find(|rank| training::in_force(self.scene(), life, FaultKind::Drift, *rank, now).is_some());
-        if iter.is_multiple_of(EVAL_EVERY) || drifted.is_some() {
-            let values = (0..world)
-                .map(|rank| format!("{:016x}", weights ^ u64::from(Some(rank) == drifted)))
-                .collect();
-            let update = iter * training::GRADS;
-            let equal = drifted.is_none();
-            self.said(Rank(0), RankEvent::Fingerprint { train_iter: iter, update, values, equal }, out);
-        }
-        if iter.is_multiple_of(EVAL_EVERY) {
-            let evaluation = training::evaluation(self.scene(), iter);
-            self.said(Rank(0), RankEvent::Eval(evaluation), out);
-        }
-        let last = life.end.is_some_and(|(end, _)| end == iter);
-        if iter.is_multiple_of(CHECKPOINT_EVERY) || last {
-            self.world.life().checkpoint = iter;
-            let reason = if last { "stop" } else { "latest" };
-            let path = format!("/scratch/rankdeck/runs/{}/checkpoints/{reason}.ot", self.world.run);
-            let checkpoint =
-                RankEvent::Checkpoint { path, env_step, train_iter: iter, reason: reason.to_owned() };
-            self.said(Rank(0), checkpoint, out);
         }
     }
 
@@ -405,7 +326,7 @@ impl SimHost {
         if self.processes.iter().all(|process| matches!(process, Process::Exited(_))) {
             self.stopped = true;
             let survives =
-                self.scene().faults.iter().any(|f| f.kind == FaultKind::Survive && f.target == self.node.0);
+                life.faults.iter().any(|f| f.kind == FaultKind::Survive && f.target == self.node.0);
             let survivor =
                 Survivor { pid: 31_337, rank: None, state: 'D', command: "python env_worker.py".to_owned() };
             let gpus = if self.scene().gpus { self.scene().ranks_per_host } else { 0 };
@@ -459,93 +380,5 @@ impl SimHost {
             (StopMode::Clean, at, grace) if now - at >= grace => killed,
             (StopMode::Clean, ..) => None,
         }
-    }
-
-    fn sample(&self, life: &Life, now: Instant) -> HostSample {
-        let moment = life.moment(self.scene(), now);
-        let beat = (now - self.began).as_millis() as u64;
-        let noise = |key: u64| {
-            chance(self.scene().seed ^ (u64::from(self.node.0) << 40), beat / 500 * 64 + key) as f32
-        };
-        let ranks: Vec<RankSample> = self
-            .processes
-            .iter()
-            .enumerate()
-            .filter(|(_, process)| !matches!(process, Process::Exited(_)))
-            .map(|(local, _)| self.rank_sample(life, local, moment, now, noise(local as u64)))
-            .collect();
-        HostSample {
-            mono_ms: 1_000_000 + beat,
-            wall_time: self.time(),
-            generation: life.generation,
-            cpu_percent: 4.0 + 90.0 * ranks.len() as f32 / 64.0 + noise(60),
-            cpu_count: 64,
-            memory_used: (24 + 3 * ranks.len() as u64) * GIB,
-            memory_total: 256 * GIB,
-            load1: ranks.len() as f32 + noise(61),
-            gpus: if self.scene().gpus { self.gpus(&ranks, noise(62)) } else { Vec::new() },
-            ranks,
-            dropped: 0,
-            malformed: 0,
-            signals: HostSignals::default(),
-        }
-    }
-
-    fn rank_sample(
-        &self,
-        life: &Life,
-        local: usize,
-        moment: Option<Moment>,
-        now: Instant,
-        noise: f32,
-    ) -> RankSample {
-        let rank = self.rank(local);
-        let slow = training::in_force(self.scene(), life, FaultKind::Slow, rank.0, now).is_some();
-        let kind =
-            moment.and_then(|moment| moment.hang).filter(|hang| hang.rank == rank).map(|hang| hang.kind);
-        let (state, cpu, wchan) = match kind {
-            Some(FaultKind::Freeze) => ('T', 0.0, "do_signal_stop"),
-            Some(FaultKind::EnvStuck) => ('S', 0.0, "pipe_read"),
-            Some(_) => ('R', 100.0, ""),
-            None => ('R', 92.0 + 8.0 * noise, ""),
-        };
-        RankSample {
-            rank,
-            pid: self.pid(local),
-            state,
-            cpu_percent: cpu,
-            rss: 3 * GIB + (f64::from(noise) * 1e8) as u64,
-            children: 8,
-            wchan: wchan.to_owned(),
-            gpu: self.scene().gpus.then_some(local as u32),
-            gpu_memory: self.scene().gpus.then_some(9 * GIB),
-            page: Some(training::page(self.scene(), rank, moment, slow)),
-            signals: RankSignals::default(),
-        }
-    }
-
-    fn gpus(&self, ranks: &[RankSample], noise: f32) -> Vec<GpuSample> {
-        (0..self.scene().ranks_per_host)
-            .map(|index| {
-                let rank = ranks.iter().find(|rank| rank.gpu == Some(index));
-                let busy =
-                    rank.map_or(0.0, |rank| if rank.cpu_percent > 50.0 { 70.0 + 28.0 * noise } else { 0.0 });
-                GpuSample {
-                    index,
-                    name: "NVIDIA H100 80GB HBM3 (simulated)".to_owned(),
-                    utilization: Some(busy as u32),
-                    memory_used: rank.and_then(|rank| rank.gpu_memory).unwrap_or(0) + GIB / 2,
-                    memory_total: 80 * GIB,
-                    power_w: Some(90.0 + 5.5 * busy),
-                    power_limit_w: Some(700.0),
-                    temperature_c: Some(35 + (busy * 0.35) as u32),
-                    sm_clock_mhz: Some(if busy > 1.0 { 1980 } else { 345 }),
-                    memory_clock_mhz: Some(2619),
-                    throttle: Vec::new(),
-                    processes: rank.map(|rank| (rank.pid, 9 * GIB)).into_iter().collect(),
-                    ..GpuSample::default()
-                }
-            })
-            .collect()
     }
 }

@@ -49,6 +49,7 @@ impl Scene {
             experiment: self.experiment(),
             hosts: (0..self.nnodes).map(|node| self.host(node)).collect(),
             excluded: Default::default(),
+            resume: None,
         }
     }
 
@@ -67,7 +68,12 @@ impl Scene {
 
     fn experiment(&self) -> Experiment {
         Experiment {
-            run: Run { name: "simulated".to_owned(), seed: self.seed, total_steps: self.total_steps },
+            run: Run {
+                name: "simulated".to_owned(),
+                seed: self.seed,
+                total_steps: self.total_steps,
+                note: None,
+            },
             env: Some(Env::new("CartPole-v1", ENVS_PER_RANK * self.world_size())),
             collect: Collect {
                 num_steps: (STEPS_PER_ITERATION / u64::from(ENVS_PER_RANK)) as u32,

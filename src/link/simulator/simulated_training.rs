@@ -1,15 +1,15 @@
 //! How far a simulated training has come at a given moment: pure functions of time, seed and faults.
 //!
-//! An iteration is: rollout, then [`GRADS`] gradient all-reduces, one comparison of fingerprints, one exchange of
-//! statistics. A hanging fault catches its rank in the rollout, so that the others wait in the first gradient
-//! all-reduce:
+//! An iteration is: rollout, then [`GRADS`] gradient all-reduces, one comparison of fingerprints, one
+//! exchange of statistics. A hanging fault catches its rank in the rollout, so that the others wait in the
+//! first gradient all-reduce:
 //! what a real group does.
 
 use super::chance::{chance, mix};
 use super::fault::{Fault, FaultKind};
 use super::scene::{EVAL_EVERY, STEPS_PER_ITERATION, Scene};
 use rankdeck_proto::message::{
-    CollectiveSample, Counters, Evaluation, FinishReason, PageSample, Phase, Returns,
+    CollectiveCall, CollectiveSample, Counters, Evaluation, FinishReason, PageSample, Phase, Returns,
 };
 use rankdeck_types::ids::{Generation, NodeRank, Rank};
 use std::collections::BTreeSet;
@@ -42,6 +42,8 @@ pub struct Life {
     pub end: Option<(u64, FinishReason)>,
     /// Latest checkpoint, in iterations.
     pub checkpoint: u64,
+    /// What goes wrong, of all generations.
+    pub faults: Vec<Fault>,
 }
 
 /// A rank that holds all others up.
@@ -78,7 +80,8 @@ impl Life {
     ) {
         if generation > self.generation || (self.launched.is_empty() && self.joined.is_none()) {
             let checkpoint = if resume { self.checkpoint } else { 0 };
-            *self = Life { generation, first_iter: checkpoint, checkpoint, ..Life::default() };
+            let faults = std::mem::take(&mut self.faults);
+            *self = Life { generation, first_iter: checkpoint, checkpoint, faults, ..Life::default() };
             self.end = end_by_budget(scene);
         }
         if generation == self.generation {
@@ -101,15 +104,21 @@ impl Life {
     pub fn moment(&self, scene: &Scene, now: Instant) -> Option<Moment> {
         let since = now.checked_duration_since(self.joined?)?;
         let period = scene.iteration.as_secs_f64();
-        let faults: &[Fault] = if self.generation == Generation(0) { &scene.faults } else { &[] };
-        let mut lost = Duration::ZERO;
+        let hangs = |fault: &&Fault| {
+            fault.kind.hangs() && fault.target < scene.world_size() && fault.generation == self.generation
+        };
+        let mut faults: Vec<&Fault> = self.faults.iter().filter(hangs).collect();
+        faults.sort_by_key(|fault| fault.at);
+        // Time in which training stood still, and until when that has been counted: faults may overlap.
+        let (mut lost, mut counted) = (Duration::ZERO, Duration::ZERO);
         let mut hang = None;
-        for fault in faults.iter().filter(|fault| fault.kind.hangs() && fault.target < scene.world_size()) {
+        for fault in faults {
             let caught_at =
                 Duration::from_secs_f64(((fault.at.as_secs_f64() / period).floor() + CAUGHT) * period);
             let Some(age) = since.checked_sub(caught_at) else { continue };
-            let held = fault.lasts.map_or(age, |lasts| age.min(lasts));
-            lost = lost.max(held);
+            let end = caught_at + fault.lasts.map_or(age, |lasts| age.min(lasts));
+            lost += end.saturating_sub(counted.max(caught_at));
+            counted = counted.max(end);
             if fault.lasts.is_none_or(|lasts| age < lasts) {
                 hang = hang.or(Some(Hang { rank: Rank(fault.target), kind: fault.kind, age }));
             }
@@ -127,10 +136,11 @@ fn end_by_budget(scene: &Scene) -> Option<(u64, FinishReason)> {
 }
 
 /// How long a fault of this kind has been in force for the target.
-pub fn in_force(scene: &Scene, life: &Life, kind: FaultKind, target: u32, now: Instant) -> Option<Duration> {
-    let joined = life.joined.filter(|_| life.generation == Generation(0))?;
-    let since = now.checked_duration_since(joined)?;
-    scene.faults.iter().filter(|fault| fault.kind == kind && fault.target == target).find_map(|fault| {
+pub fn in_force(life: &Life, kind: FaultKind, target: u32, now: Instant) -> Option<Duration> {
+    let since = now.checked_duration_since(life.joined?)?;
+    let of =
+        |fault: &&Fault| fault.kind == kind && fault.target == target && fault.generation == life.generation;
+    life.faults.iter().filter(of).find_map(|fault| {
         let age = since.checked_sub(fault.at)?;
         fault.lasts.is_none_or(|lasts| age < lasts).then_some(age)
     })
@@ -157,6 +167,7 @@ pub fn counters(scene: &Scene, rank: Rank, iter: u64) -> Counters {
             max: mean + spread,
         },
         return_last_100: None,
+        sum: false,
     }
 }
 
@@ -276,11 +287,14 @@ pub fn page(scene: &Scene, rank: Rank, moment: Option<Moment>, slow: bool) -> Pa
         collective: CollectiveSample {
             entered: before + entered,
             left: before + left,
-            op: if before + entered == 0 { String::new() } else { "all_reduce".to_owned() },
-            tag: tag.to_owned(),
-            bytes: 38_924,
-            dtype: "f32".to_owned(),
             age_ms: age_ms.max(2),
+            call: CollectiveCall {
+                op: if before + entered == 0 { String::new() } else { "all_reduce".to_owned() },
+                tag: tag.to_owned(),
+                bytes: 38_924,
+                dtype: "f32".to_owned(),
+                ..CollectiveCall::default()
+            },
             ..CollectiveSample::default()
         },
         ..PageSample::default()
@@ -304,7 +318,7 @@ mod tests {
     }
 
     fn joined(scene: &Scene) -> (Life, Instant) {
-        let mut life = Life::default();
+        let mut life = Life { faults: scene.faults.clone(), ..Life::default() };
         let now = Instant::now();
         life.launch(scene, NodeRank(0), Generation(0), false, now);
         assert_eq!(life.moment(scene, now), None);
@@ -327,19 +341,36 @@ mod tests {
         for rank in [0, 1, 3] {
             let collective = &pages[rank].collective;
             assert_eq!(collective.entered, pages[2].collective.entered + 1, "waits one ahead");
-            assert_eq!((collective.left, collective.tag.as_str()), (collective.entered - 1, "grad"));
+            assert_eq!((collective.left, collective.call.tag.as_str()), (collective.entered - 1, "grad"));
             assert!(collective.age_ms > 50_000);
         }
     }
 
     #[test]
     fn a_fault_that_passes_costs_its_duration() {
-        let (scene, base) = (scene(&["freeze:2@3+5"]), scene(&[]));
+        let scene = scene(&["freeze:2@3+5"]);
         let (life, joined) = joined(&scene);
         let at = joined + Duration::from_secs(20);
         let late = life.moment(&scene, at).unwrap();
         assert_eq!(late.hang, None);
-        assert_eq!(late.done + 10, life.moment(&base, at).unwrap().done);
+        let without = Life { faults: Vec::new(), ..life.clone() };
+        assert_eq!(late.done + 10, without.moment(&scene, at).unwrap().done);
+    }
+
+    #[test]
+    fn faults_one_after_another_and_over_each_other_cost_the_time_of_all_once() {
+        let scene = scene(&["freeze:2@3+2", "env:1@4+2", "freeze:0@10+1"]);
+        let (life, joined) = joined(&scene);
+        let at = joined + Duration::from_secs(20);
+        let without = Life { faults: Vec::new(), ..life.clone() };
+        let lost = without.moment(&scene, at).unwrap().done - life.moment(&scene, at).unwrap().done;
+        assert_eq!(lost, 8, "4 s, 0.5 s each");
+        let mut before = 0;
+        for ms in (0..20_000).step_by(50) {
+            let now = life.moment(&scene, joined + Duration::from_millis(ms)).unwrap().done;
+            assert!(now >= before, "training never goes back");
+            before = now;
+        }
     }
 
     #[test]

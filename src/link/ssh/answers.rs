@@ -44,7 +44,8 @@ impl KeyboardInteractivePrompt for Answers<'_> {
     }
 }
 
-/// Stands for the operator while libssh2 holds the real one inside its callback; the exchange's own deadline bounds the wait.
+/// Stands for the operator while libssh2 holds the real one inside its callback; the exchange's own deadline
+/// bounds the wait.
 pub(super) struct Idle;
 
 impl Operator for Idle {

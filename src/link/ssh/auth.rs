@@ -1,29 +1,35 @@
 //! Logging in: ssh-agent, key files, then questions.
 //!
 //! Owner: the session's thread. Invariants:
-//! - AUTH-1: at most [`MAX_OFFERS`] keys are offered, the configured ones first: sshd hangs up after six failures (MaxAuthTries).
+//! - AUTH-1: keys are offered in OpenSSH's order (certificates; keys of the agent that are configured; its
+//!   others unless `IdentitiesOnly`; other configured keys), and a refused key costs one of the server's
+//!   attempts (MaxAuthTries) and no more. A server that hangs up before the configured keys had their turn is
+//!   called once more, for those alone.
 //! - AUTH-2: the agent's identities are offered one by one; libssh2's own loop tries only the first.
-//! - AUTH-3: `authenticated()` decides, not return codes: libssh2 returns -19 for a key that was accepted as the first of two factors.
+//! - AUTH-3: `authenticated()` decides, not return codes: libssh2 returns -19 for a key that was accepted as
+//!   the first of two factors.
 
 use super::answers::{Answers, Idle};
 use super::connection::{Connection, Permit};
 use super::key_files::{self, KeyFile};
 use super::keyring::{self, Secret};
-use super::user_config::AgentChoice;
+use super::user_config::{AgentChoice, SshTarget};
 use super::wait::Stall;
-use super::{Operator, SshError, SshErrorKind};
+use super::{Operator, SshError, SshErrorKind, quote};
 use rankdeck_types::link_state::Prompt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Most public keys offered to one server.
-pub const MAX_OFFERS: usize = 5;
 /// How often a passphrase or password is asked for.
 const TRIES: u32 = 3;
 /// Bound of one exchange with the server; PAM alone may take seconds.
 const EXCHANGE: Duration = Duration::from_secs(30);
 /// `LIBSSH2_ERROR_FILE`: the key could not be read, because of its passphrase or its form.
 const BAD_KEY: i32 = -16;
+/// `LIBSSH2_ERROR_AUTHENTICATION_FAILED`. Of a key: the server does not want it, and nothing was signed.
+const UNWANTED: i32 = -18;
+/// `LIBSSH2_ERROR_SOCKET_NONE`, `..._SEND`, `..._DISCONNECT`, `..._RECV`: the connection is gone.
+const HUNG_UP: [i32; 4] = [-1, -7, -13, -43];
 
 /// One login under way.
 struct Login<'a> {
@@ -32,7 +38,10 @@ struct Login<'a> {
     permit: &'a mut Option<Permit>,
     /// What the server still accepts, separated by commas.
     methods: String,
-    offers: usize,
+    /// Keys of the agent that nobody has configured were offered.
+    strangers: bool,
+    /// Configured keys that were not offered yet.
+    waiting: usize,
     /// What was tried, for the error.
     tried: Vec<String>,
     /// What would have helped.
@@ -63,7 +72,8 @@ pub fn login(
         operator,
         permit,
         methods: String::new(),
-        offers: 0,
+        strangers: false,
+        waiting: 0,
         tried: Vec::new(),
         hints: Vec::new(),
         offered: Vec::new(),
@@ -114,16 +124,32 @@ impl Login<'_> {
         )
     }
 
+    /// Judges the result of offering a key. Of a key that the server does not want it is not asked what else
+    /// it accepts: the question would count as one more attempt.
+    fn judge_key(&mut self, result: Result<(), Stall>, what: &str) -> Result<Step, SshError> {
+        match &result {
+            Err(stall) if stall.code() == UNWANTED && !self.connection.session.authenticated() => {
+                self.tried.push(format!("{what}: {}", plain(stall)));
+                Ok(Step::Refused)
+            }
+            _ => self.judge(result, what),
+        }
+    }
+
     /// Judges the result of offering something.
     fn judge(&mut self, result: Result<(), Stall>, what: &str) -> Result<Step, SshError> {
         if self.connection.session.authenticated() {
             return Ok(Step::Done);
         }
-        match result {
+        let stall = match result {
             Ok(()) => return Ok(Step::Done),
             Err(Stall::Closed) => return Err(SshError::closed()),
             Err(stall @ Stall::TimedOut) => return Err(self.broken(&stall)),
-            Err(stall) => self.tried.push(format!("{what}: {}", plain(&stall))),
+            Err(stall) => stall,
+        };
+        self.tried.push(format!("{what}: {}", plain(&stall)));
+        if HUNG_UP.contains(&stall.code()) {
+            return Err(self.hung_up());
         }
         let before = self.methods.clone();
         match self.ask_methods() {
@@ -131,36 +157,47 @@ impl Login<'_> {
             Ok(false) if self.methods != before => Ok(Step::Partial),
             Ok(false) => Ok(Step::Refused),
             Err(error) if error.kind == SshErrorKind::Closed => Err(error),
-            // Hung up: the server has had enough of our attempts.
-            Err(_) => {
-                self.hints.push("the server closed the connection: too many keys? set identity_file for this host, with `IdentitiesOnly yes` in ~/.ssh/config".into());
-                Err(self.refused())
-            }
+            Err(_) => Err(self.hung_up()),
         }
     }
 
+    /// The server has had enough of our attempts.
+    fn hung_up(&mut self) -> SshError {
+        self.tried.push("then the server hung up".into());
+        self.hints.push(
+            "the server allows few attempts (MaxAuthTries): set identity_file for this host in hosts.toml, and \
+             `IdentitiesOnly yes` for it in ~/.ssh/config, so that other keys of the ssh-agent are not offered"
+                .into(),
+        );
+        let narrower = self.strangers && self.waiting > 0;
+        let error = self.refused();
+        let kind = if narrower { SshErrorKind::TooManyKeys } else { error.kind };
+        SshError { kind, ..error }
+    }
+
+    /// AUTH-1.
     fn public_keys(&mut self) -> Result<Step, SshError> {
         let files = key_files::load(&self.connection.target, &mut self.tried);
-        // A `.pub` file as identity means that key of the agent.
-        for file in files.iter().filter(|file| file.text.text().is_empty()) {
-            self.offered.retain(|key| Some(key) != file.public.as_ref());
+        self.waiting = files.iter().filter(|file| file.is_private()).count();
+        // The user is asked for a passphrase only when nothing else helps.
+        let (encrypted, open): (Vec<_>, Vec<_>) = files.iter().partition(|file| file.encrypted);
+        for file in open.iter().filter(|file| file.is_private()) {
+            match self.certificates(file, None)? {
+                Some(Step::Refused) | None => {}
+                Some(step) => return Ok(step),
+            }
         }
-        let wanted: Vec<Vec<u8>> = files.iter().filter_map(|file| file.public.clone()).collect();
+        let wanted: Vec<&[u8]> = files.iter().filter_map(|file| file.public.as_deref()).collect();
         match self.agent(&wanted)? {
             Step::Refused => {}
             step => return Ok(step),
         }
-        // Keys without passphrase first: the user is asked only when nothing else helps.
-        let (encrypted, open): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| file.encrypted);
         for file in open.into_iter().chain(encrypted) {
             if file.public.as_ref().is_some_and(|key| self.offered.contains(key)) {
                 continue;
             }
-            if self.offers >= MAX_OFFERS {
-                self.tried.push(format!("{}: not offered after {MAX_OFFERS} others", file.path.display()));
-                continue;
-            }
-            let step = if file.encrypted { self.encrypted_file(&file)? } else { self.plain_file(&file)? };
+            self.waiting = self.waiting.saturating_sub(1);
+            let step = if file.encrypted { self.encrypted_file(file)? } else { self.plain_file(file)? };
             if step != Step::Refused {
                 return Ok(step);
             }
@@ -168,8 +205,8 @@ impl Login<'_> {
         Ok(Step::Refused)
     }
 
-    /// AUTH-2. `wanted`: the public keys of the configured files.
-    fn agent(&mut self, wanted: &[Vec<u8>]) -> Result<Step, SshError> {
+    /// AUTH-2. `wanted`: the public keys of the configured files, which come first and in their order.
+    fn agent(&mut self, wanted: &[&[u8]]) -> Result<Step, SshError> {
         let socket = match &self.connection.target.agent {
             AgentChoice::Off => return Ok(Step::Refused),
             AgentChoice::Environment
@@ -196,56 +233,56 @@ impl Login<'_> {
                 return Ok(Step::Refused);
             }
         };
-        let (configured, others): (Vec<_>, Vec<_>) =
-            identities.into_iter().partition(|identity| wanted.iter().any(|key| key == identity.blob()));
+        let place = |blob: &[u8]| wanted.iter().position(|key| *key == blob);
+        let (mut configured, others): (Vec<_>, Vec<_>) =
+            identities.into_iter().partition(|identity| place(identity.blob()).is_some());
+        configured.sort_by_key(|identity| place(identity.blob()));
         let others = if self.connection.target.identities_only { Vec::new() } else { others };
         let user = self.connection.target.user.clone();
-        // Strange keys must not use up all offers when the user has named files of his own.
-        let reserve = usize::from(wanted.len() > configured.len());
-        let mut outcome = Step::Refused;
         for identity in configured.into_iter().chain(others) {
-            if self.offers + reserve >= MAX_OFFERS {
-                self.tried.push(format!(
-                    "ssh-agent {}: not offered after {} others",
-                    identity.comment(),
-                    self.offers
-                ));
-                continue;
+            if place(identity.blob()).is_some() {
+                self.waiting = self.waiting.saturating_sub(1);
+            } else {
+                self.strangers = true;
             }
-            self.offers += 1;
             self.offered.push(identity.blob().to_vec());
             let result = self.exchange(|_| agent.userauth(&user, &identity));
-            outcome = self.judge(result, &format!("ssh-agent {}", identity.comment()))?;
+            let outcome = self.judge_key(result, &format!("ssh-agent {}", identity.comment()))?;
             if outcome != Step::Refused {
-                break;
+                return Ok(outcome);
             }
         }
-        Ok(outcome)
+        Ok(Step::Refused)
+    }
+
+    /// Offers the certificates of a key; `None` when the passphrase does not open it.
+    fn certificates(&mut self, file: &KeyFile, secret: Option<&Secret>) -> Result<Option<Step>, SshError> {
+        let user = self.connection.target.user.clone();
+        for (path, certificate) in &file.certificates {
+            let result = self.exchange(|session| {
+                let secret = secret.map(Secret::text);
+                session.userauth_pubkey_memory(&user, Some(certificate), file.text.text(), secret)
+            });
+            if secret.is_some() && result.as_ref().is_err_and(|stall| stall.code() == BAD_KEY) {
+                return Ok(None);
+            }
+            match self.judge_key(result, &path.display().to_string())? {
+                Step::Refused => {}
+                step => return Ok(Some(step)),
+            }
+        }
+        Ok(Some(Step::Refused))
     }
 
     fn plain_file(&mut self, file: &KeyFile) -> Result<Step, SshError> {
-        if file.text.text().is_empty() {
+        if !file.is_private() {
             self.tried.push(format!("{}: not in the ssh-agent", file.path.display()));
             return Ok(Step::Refused);
         }
         let user = self.connection.target.user.clone();
-        for (path, certificate) in &file.certificates {
-            if self.offers + 1 >= MAX_OFFERS {
-                break;
-            }
-            self.offers += 1;
-            let result = self.exchange(|session| {
-                session.userauth_pubkey_memory(&user, Some(certificate), file.text.text(), None)
-            });
-            match self.judge(result, &path.display().to_string())? {
-                Step::Refused => {}
-                step => return Ok(step),
-            }
-        }
-        self.offers += 1;
         let result =
             self.exchange(|session| session.userauth_pubkey_memory(&user, None, file.text.text(), None));
-        self.judge(result, &file.path.display().to_string())
+        self.judge_key(result, &file.path.display().to_string())
     }
 
     fn encrypted_file(&mut self, file: &KeyFile) -> Result<Step, SshError> {
@@ -259,7 +296,10 @@ impl Login<'_> {
         }
         if !self.operator.interactive() {
             self.tried.push(format!("{}: needs a passphrase", file.path.display()));
-            self.hints.push(format!("load the key first: `ssh-add {}`", file.path.display()));
+            self.hints.push(format!(
+                "load the key first: `ssh-add {}`",
+                quote::word(&file.path.display().to_string())
+            ));
             return Ok(Step::Refused);
         }
         self.permit.take();
@@ -294,27 +334,18 @@ impl Login<'_> {
             drop(turn);
         }
         self.tried.push(format!("{}: wrong passphrase", file.path.display()));
-        self.hints.push(format!("check the passphrase with `ssh-keygen -y -f {}`", file.path.display()));
+        self.hints.push(format!(
+            "check the passphrase with `ssh-keygen -y -f {}`",
+            quote::word(&file.path.display().to_string())
+        ));
         Ok(Step::Refused)
     }
 
     /// Offers an encrypted key; `None` when the passphrase does not open it.
     fn unlock(&mut self, user: &str, file: &KeyFile, secret: &Secret) -> Result<Option<Step>, SshError> {
-        for (path, certificate) in &file.certificates {
-            if self.offers + 1 >= MAX_OFFERS {
-                break;
-            }
-            let result = self.exchange(|session| {
-                session.userauth_pubkey_memory(user, Some(certificate), file.text.text(), Some(secret.text()))
-            });
-            if result.as_ref().is_err_and(|stall| stall.code() == BAD_KEY) {
-                return Ok(None);
-            }
-            self.offers += 1;
-            match self.judge(result, &path.display().to_string())? {
-                Step::Refused => {}
-                step => return Ok(Some(step)),
-            }
+        match self.certificates(file, Some(secret))? {
+            Some(Step::Refused) => {}
+            other => return Ok(other),
         }
         let result = self.exchange(|session| {
             session.userauth_pubkey_memory(user, None, file.text.text(), Some(secret.text()))
@@ -322,8 +353,7 @@ impl Login<'_> {
         if result.as_ref().is_err_and(|stall| stall.code() == BAD_KEY) {
             return Ok(None);
         }
-        self.offers += 1;
-        self.judge(result, &file.path.display().to_string()).map(Some)
+        self.judge_key(result, &file.path.display().to_string()).map(Some)
     }
 
     /// Keyboard-interactive, else password.
@@ -339,8 +369,8 @@ impl Login<'_> {
             let remembered = keyring::get(&name).filter(|_| attempt == 0);
             if remembered.is_none() && !self.operator.interactive() {
                 self.hints.push(format!(
-                    "{account} wants a password; set up a key: `ssh-copy-id -p {} {}@{}`",
-                    self.connection.target.port, user, self.connection.target.address
+                    "{account} wants a password; set up a key: `{}`",
+                    copy_id(&self.connection.target, None)
                 ));
                 return Ok(Step::Refused);
             }
@@ -400,14 +430,11 @@ impl Login<'_> {
         let target = &self.connection.target;
         let tried = if self.tried.is_empty() { "no key to offer".to_string() } else { self.tried.join("; ") };
         if self.hints.is_empty() {
-            let key = target.identities.iter().find(|path| Path::exists(path));
+            let key = target.identities.iter().find(|path| path.exists()).map(PathBuf::as_path);
             self.hints.push(match key {
                 Some(key) => format!(
-                    "install a key: `ssh-copy-id -i {} -p {} {}@{}`; then check with `{}`",
-                    key.display(),
-                    target.port,
-                    target.user,
-                    target.address,
+                    "install a key: `{}`; then check with `{}`",
+                    copy_id(target, Some(key)),
                     target.command()
                 ),
                 None => "make a key with `ssh-keygen -t ed25519`, or set identity_file for this host in hosts.toml".into(),
@@ -423,6 +450,13 @@ impl Login<'_> {
             self.hints.join("; "),
         )
     }
+}
+
+/// The command that lets a key in.
+fn copy_id(target: &SshTarget, key: Option<&Path>) -> String {
+    let key = key.map(|key| format!("-i {} ", quote::word(&key.display().to_string()))).unwrap_or_default();
+    let account = format!("{}@{}", target.user, target.address);
+    format!("ssh-copy-id {key}-p {} {}", target.port, quote::word(&account))
 }
 
 /// libssh2's words for a refusal, in ours.

@@ -22,7 +22,8 @@ pub struct Connection {
     /// Where it leads.
     pub target: SshTarget,
     pub(super) socket: Arc<OwnedFd>,
-    // After the session: its bytes go through these. The nearest server is last, so that the farthest tunnel ends first.
+    // After the session: its bytes go through these. The nearest server is last, so that the farthest tunnel
+    // ends first.
     pub(super) relays: Vec<Relay>,
 }
 

@@ -1,7 +1,8 @@
 //! Jump hosts: a session through another session.
 //!
-//! libssh2 reads and writes a socket and nothing else, so a tunnel is a `direct-tcpip` channel of the jump host's session, a pair of
-//! sockets, and a thread that copies between the two. Owner: that thread owns the jump host's connection; [`Relay`] ends and joins it.
+//! libssh2 reads and writes a socket and nothing else, so a tunnel is a `direct-tcpip` channel of the jump
+//! host's session, a pair of sockets, and a thread that copies between the two. Owner: that thread owns the
+//! jump host's connection; [`Relay`] ends and joins it.
 
 use super::connection::{Connection, Relay};
 use super::user_config::SshTarget;
@@ -97,8 +98,8 @@ impl Half {
     }
 }
 
-/// One turn in both directions. A write into the session that is under way is finished before the session is read again: libssh2 refuses
-/// to send anything else (a window adjustment, say) in the middle of a packet.
+/// One turn in both directions. A write into the session that is under way is finished before the session is
+/// read again: libssh2 refuses to send anything else (a window adjustment, say) in the middle of a packet.
 fn turn(up: &mut Half, down: &mut Half, channel: &mut Channel, socket: &mut UnixStream) -> io::Result<bool> {
     let mut moved = up.fill(socket)?;
     moved |= up.empty(&mut channel.stream(0))?;
@@ -109,7 +110,8 @@ fn turn(up: &mut Half, down: &mut Half, channel: &mut Channel, socket: &mut Unix
     Ok(moved)
 }
 
-/// Copies until either side ends. The end of one direction ends both: an ssh connection has no half-open state.
+/// Copies until either side ends. The end of one direction ends both: an ssh connection has no half-open
+/// state.
 fn copy(connection: Connection, mut channel: Channel, mut socket: UnixStream) {
     let (mut up, mut down) = (Half::default(), Half::default());
     loop {

@@ -22,6 +22,13 @@ pub(super) struct KeyFile {
     pub certificates: Vec<(PathBuf, String)>,
 }
 
+impl KeyFile {
+    /// The private half is here.
+    pub fn is_private(&self) -> bool {
+        !self.text.text().is_empty()
+    }
+}
+
 /// The configured keys that exist; what cannot be used is added to `tried`.
 pub(super) fn load(target: &SshTarget, tried: &mut Vec<String>) -> Vec<KeyFile> {
     let mut files = Vec::new();

@@ -1,7 +1,7 @@
 //! Passphrases and passwords the user has typed, in memory, for the life of the process.
 //!
-//! Why kept at all: an upload needs a second session and a broken link a new one, at night too; and four hosts with one key should
-//! ask once. Owner: this module. Invariants:
+//! Why kept at all: an upload needs a second session and a broken link a new one, at night too; and four
+//! hosts with one key should ask once. Owner: this module. Invariants:
 //! - RING-1: a secret is never written anywhere, never formatted, and overwritten when it is dropped.
 //! - One question at a time about one secret; others who need it wait and then use the answer.
 
@@ -79,7 +79,8 @@ impl Drop for Turn {
     }
 }
 
-/// Waits until nobody else asks for `name`; `None` when the operator closes meanwhile. Look into the ring again afterwards.
+/// Waits until nobody else asks for `name`; `None` when the operator closes meanwhile. Look into the ring
+/// again afterwards.
 pub fn turn(name: &str, operator: &mut dyn Operator) -> Option<Turn> {
     loop {
         if with(|ring| ring.asking.insert(name.into())) {

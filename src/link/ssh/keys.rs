@@ -40,7 +40,8 @@ pub fn public_blob(text: &str) -> Option<Vec<u8>> {
     STANDARD.decode(text.split_whitespace().nth(1)?).ok()
 }
 
-/// Is `certificate` (in wire form) one for the key `public`? A certificate is a type, a nonce, the fields of the key behind its type, and what is certified.
+/// Is `certificate` (in wire form) one for the key `public`? A certificate is a type, a nonce, the fields of
+/// the key behind its type, and what is certified.
 /// OpenSSH, PROTOCOL.certkeys.
 pub fn certifies(certificate: &[u8], public: &[u8]) -> bool {
     let (mut certificate, mut public) = (certificate, public);
@@ -53,7 +54,7 @@ pub fn certifies(certificate: &[u8], public: &[u8]) -> bool {
 }
 
 /// Takes one length-prefixed string off the front.
-fn string<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+pub(super) fn string<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let (length, tail) = rest.split_first_chunk::<4>()?;
     let (text, tail) = tail.split_at_checked(u32::from_be_bytes(*length) as usize)?;
     *rest = tail;

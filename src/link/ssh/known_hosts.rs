@@ -1,8 +1,10 @@
 //! `known_hosts`, read and written by ourselves.
 //!
-//! The libraries' readers take another port's key for a match, know no wildcards, ignore `@revoked`, and fail on one bad line. This one
-//! does as OpenSSH: plain, hashed (HMAC-SHA1), `[host]:port`, `*`, `?`, `!`, `@revoked`; `@cert-authority` is left aside, since we
-//! accept no certificates; a line that makes no sense is skipped. Stricter in one place: a key known for port 22 does not count for another port.
+//! The libraries' readers take another port's key for a match, know no wildcards, ignore `@revoked`, and fail
+//! on one bad line. This one does as OpenSSH: plain, hashed (HMAC-SHA1), `[host]:port`, `*`, `?`, `!`,
+//! `@revoked`; of `@cert-authority` it is only told that there is one, since libssh2 cannot verify
+//! certificates; a line that makes no sense is skipped. Stricter in one place: a key known for port 22 does
+//! not count for another port.
 //!
 //! Owner: the user's file. Invariants:
 //! - KNOWN-1: a revoked key never matches, wherever else it is listed.
@@ -62,10 +64,21 @@ enum Names {
     Hashed(Vec<u8>, Vec<u8>),
 }
 
+/// What a line says of its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    /// It is the host's.
+    Plain,
+    /// `@revoked`
+    Revoked,
+    /// `@cert-authority`: it signs the host's certificates.
+    Authority,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
     place: Place,
-    revoked: bool,
+    mark: Mark,
     names: Names,
     key_type: String,
     key: Vec<u8>,
@@ -78,7 +91,8 @@ pub struct KnownHosts {
 }
 
 impl KnownHosts {
-    /// Reads the files that exist; a file that cannot be read counts as empty (then its hosts are unknown and the user is asked).
+    /// Reads the files that exist; a file that cannot be read counts as empty (then its hosts are unknown and
+    /// the user is asked).
     pub fn load(files: &[PathBuf]) -> KnownHosts {
         let mut known = KnownHosts::default();
         for file in files {
@@ -103,10 +117,10 @@ impl KnownHosts {
     /// What the record says about `key` (the wire form) of the host called `name` ([`record_name`]).
     pub fn check(&self, name: &str, key: &[u8]) -> HostKeyCheck {
         let ours: Vec<&Entry> = self.entries.iter().filter(|entry| entry.names.cover(name)).collect();
-        if let Some(entry) = ours.iter().find(|entry| entry.revoked && entry.key == key) {
+        if let Some(entry) = ours.iter().find(|entry| entry.mark == Mark::Revoked && entry.key == key) {
             return HostKeyCheck::Revoked { place: entry.place.clone() };
         }
-        let listed: Vec<&Entry> = ours.into_iter().filter(|entry| !entry.revoked).collect();
+        let listed: Vec<&Entry> = ours.into_iter().filter(|entry| entry.mark == Mark::Plain).collect();
         if listed.iter().any(|entry| entry.key == key) {
             return HostKeyCheck::Match;
         }
@@ -122,10 +136,19 @@ impl KnownHosts {
         }
     }
 
+    /// Where an authority is trusted to sign certificates of this host.
+    pub fn authority(&self, name: &str) -> Option<&Place> {
+        let mut entries = self.entries.iter();
+        let found = entries.find(|entry| entry.mark == Mark::Authority && entry.names.cover(name))?;
+        let revoked = |entry: &Entry| entry.mark == Mark::Revoked && entry.key == found.key;
+        (!self.entries.iter().any(revoked)).then_some(&found.place)
+    }
+
     /// Types of the keys on record for a host, each once, in the order of the file.
     pub fn key_types(&self, name: &str) -> Vec<String> {
         let mut types: Vec<String> = Vec::new();
-        for entry in self.entries.iter().filter(|entry| !entry.revoked && entry.names.cover(name)) {
+        for entry in self.entries.iter().filter(|entry| entry.mark == Mark::Plain && entry.names.cover(name))
+        {
             if !types.contains(&entry.key_type) {
                 types.push(entry.key_type.clone());
             }
@@ -192,12 +215,13 @@ fn entry(line: &str, place: Place) -> Option<Entry> {
     }
     let mut fields = line.split_whitespace();
     let mut first = fields.next()?;
-    let mut revoked = false;
-    if first.starts_with('@') {
-        if first != "@revoked" {
-            return None;
-        }
-        revoked = true;
+    let mark = match first {
+        "@revoked" => Mark::Revoked,
+        "@cert-authority" => Mark::Authority,
+        _ if first.starts_with('@') => return None,
+        _ => Mark::Plain,
+    };
+    if mark != Mark::Plain {
         first = fields.next()?;
     }
     let named_type = fields.next()?;
@@ -205,7 +229,7 @@ fn entry(line: &str, place: Place) -> Option<Entry> {
     if key_type(&key) != named_type {
         return None;
     }
-    Some(Entry { place, revoked, names: names(first)?, key_type: named_type.into(), key })
+    Some(Entry { place, mark, names: names(first)?, key_type: named_type.into(), key })
 }
 
 fn names(field: &str) -> Option<Names> {
@@ -227,7 +251,8 @@ fn names(field: &str) -> Option<Names> {
     ))
 }
 
-/// OpenSSH's patterns: `*` any run of characters, `?` exactly one. Linear in space, at worst quadratic in time.
+/// OpenSSH's patterns: `*` any run of characters, `?` exactly one. Linear in space, at worst quadratic in
+/// time.
 fn glob(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
     let (mut p, mut n) = (0, 0);
@@ -353,6 +378,9 @@ mod tests {
             "\u{fffd}\u{0}".into(),
         ];
         assert_eq!(known(&bad).check("node1", &ours), HostKeyCheck::Unknown);
+        let authority = known(&bad);
+        assert_eq!(authority.authority("node1").map(|place| place.line), Some(4));
+        assert_eq!(authority.authority("node2"), None);
         let mut with_good = bad.to_vec();
         with_good.push(good);
         assert_eq!(known(&with_good).check("node1", &ours), HostKeyCheck::Match);

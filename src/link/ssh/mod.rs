@@ -1,35 +1,48 @@
 //! SSH sessions over ssh2: login, known hosts, upload, jump.
 //!
-//! Owner: each session belongs to one thread, from its TCP connection to its end; nothing here is shared between threads but the
-//! passphrases the user has typed and the count of handshakes in flight. Invariants:
-//! - SSH-1: a session never blocks: every call that would is repeated after `poll` until its own deadline ([`wait::until`]), because
-//!   libssh2's timeouts do not work in this mode and its blocking mode hangs when both streams of a channel are busy.
+//! Owner: each session belongs to one thread, from its TCP connection to its end; nothing here is shared
+//! between threads but the passphrases the user has typed and the count of handshakes in flight. Invariants:
+//! - SSH-1: a session never blocks: every call that would is repeated after `poll` until its own deadline
+//!   ([`wait::until`]), because libssh2's timeouts do not work in this mode and its blocking mode hangs when
+//!   both streams of a channel are busy.
 //! - The host key is compared, byte for byte, before anything of the user's is offered ([`known_hosts`]).
-//! - SSH-3: bulk data travel on a session of their own, in one direction ([`upload`]); libssh2 stalls when both directions are
-//!   busy during a key re-exchange.
+//! - SSH-3: while bulk data travel on a session, in one direction ([`upload`]), nothing else uses it; libssh2
+//!   stalls when both directions are busy during a key re-exchange.
 //! - At most eight handshakes are in flight per server or jump host (`MAX_HANDSHAKES`), since sshd drops
-//!   bursts at random
-//!   (MaxStartups); a connection that is dropped all the same is tried again a few times, after waits that differ.
-//! - SSH-5: the socket is shut down before a session is dropped, so that freeing it can neither wait nor leak.
+//!   bursts at random (MaxStartups); a connection that is dropped all the same is tried again a few times,
+//!   after waits that differ.
+//! - SSH-5: the socket is shut down before a session is dropped, so that freeing it can neither wait nor
+//!   leak.
 
+mod algorithms;
 mod answers;
 pub mod auth;
+mod channel;
+mod config_values;
 pub mod connect;
 pub mod connection;
+mod dial;
 pub mod exec;
+mod host_key;
 pub mod jump;
 mod key_files;
 pub mod keyring;
 pub mod keys;
 pub mod known_hosts;
-pub mod quote;
+mod offer;
+pub mod openssh;
+pub mod output;
+pub mod pool;
+mod revoked;
 pub mod script;
+pub mod session;
 pub mod upload;
 pub mod user_config;
 pub mod wait;
 
 use rankdeck_types::error::HintedError;
 use rankdeck_types::link_state::Prompt;
+pub use rankdeck_types::quote;
 use std::os::fd::RawFd;
 
 /// What can be done about a failure.
@@ -39,6 +52,8 @@ pub enum SshErrorKind {
     Passing,
     /// The server turned us away before the handshake, as sshd does when many come at once (MaxStartups).
     Busy,
+    /// The server hung up after keys of the ssh-agent; configured keys have not had their turn.
+    TooManyKeys,
     /// Trying again gives the same: a refused key, a changed host key, a mistake in a file.
     Lasting,
     /// We were told to close.

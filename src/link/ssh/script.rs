@@ -1,7 +1,7 @@
 //! Shell scripts for a host.
 //!
-//! Values enter as quoted words only, so that the commands themselves are constants. A script has no newline and no
-//! `!`: the login shell may be csh, which reads both before `/bin/sh` does.
+//! Values enter as quoted words only, so that the commands themselves are constants. A script has no newline
+//! and no `!`: the login shell may be csh, which reads both before `/bin/sh` does.
 
 use super::quote;
 use std::fmt::Display;
@@ -45,7 +45,8 @@ impl Script {
         self.run(&other.0)
     }
 
-    /// The line that runs the script, whatever the user's login shell is; fish and csh understand this line, too.
+    /// The line that runs the script, whatever the user's login shell is; fish and csh understand this line,
+    /// too.
     pub fn command(&self) -> String {
         format!("exec /bin/sh -c {}", quote::always(&self.0))
     }

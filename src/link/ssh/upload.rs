@@ -1,25 +1,31 @@
 //! Files to a host, each whole or not at all.
 //!
-//! Owner: the session's thread; the session is this upload's own (SSH-3). The bytes go into a temporary name beside the
-//! target, are measured (and hashed, where the host has `sha256sum`), and then renamed: others see the old file or the new one, and
-//! hosts that share a home folder may upload at the same time. Any number of files travel through one command, because every command pays for the
-//! start files of the login shell.
+//! Owner: the session's thread; nothing else uses the session meanwhile (SSH-3). The bytes go into a
+//! temporary name beside the target, are measured (and hashed, where the host has `sha256sum`), and then
+//! renamed: others see the old file or the new one, and hosts that share a home folder may upload at the same
+//! time. Any number of files travel through one command, because every command pays for the start files of
+//! the login shell. Invariants:
+//! - UPLOAD-1: a host that cannot write says so at once, and what it says ends the upload.
 
-use super::connection::Connection;
+use super::output::Output;
 use super::script::Script;
-use super::wait::{self, Stall};
+use super::session::SshSession;
+use super::wait::Stall;
 use super::{Operator, SshError, exec};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read, Seek};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+/// Begins the host's answer.
+const VERDICT: &str = "RANKDECK-UPLOAD";
 /// How long an upload may stand still.
 const STALLED: Duration = Duration::from_secs(30);
 /// How long the host may take to hash and rename.
 const CHECKING: Duration = Duration::from_secs(60);
 const CHUNK: usize = 256 << 10;
 
-/// Bytes that the host can take from the stream without reading into what follows: all parts but the last are multiples of it.
+/// Bytes that the host can take from the stream without reading into what follows: all parts but the last are
+/// multiples of it.
 pub const BLOCK: u64 = 64 << 10;
 
 /// One file there.
@@ -56,11 +62,11 @@ pub struct Batch<'a> {
 
 /// Uploads; the operator hears the bytes sent so far.
 pub fn upload(
-    connection: &Connection,
+    session: &dyn SshSession,
     operator: &mut dyn Operator,
     what: &Batch<'_>,
 ) -> Result<(), SshError> {
-    let label = connection.label();
+    let label = session.label();
     let fault = |error: io::Error| {
         SshError::lasting(
             format!("{label}: cannot read {}: {error}", what.local.display()),
@@ -69,7 +75,7 @@ pub fn upload(
     };
     let mut file = std::fs::File::open(what.local).map_err(fault)?;
     let command = script(what).command();
-    let mut channel = exec::start(connection, operator, &command, Instant::now() + STALLED)?;
+    let mut channel = session.start(operator, &command, Instant::now() + STALLED)?;
     let mut sent = 0;
     let broken = |stall: Stall, sent: u64| {
         let hint = "the link is too slow or broken; try again";
@@ -84,6 +90,7 @@ pub fn upload(
         )
     };
     let mut chunk = vec![0; CHUNK];
+    let mut early = Output::default();
     'sending: for part in what.parts {
         file.seek(io::SeekFrom::Start(part.offset)).map_err(fault)?;
         let mut left = (&mut file).take(part.size);
@@ -95,7 +102,7 @@ pub fn upload(
             let mut done = 0;
             let mut deadline = Instant::now() + STALLED;
             while done < count {
-                match channel.stream(0).write(&chunk[done..count]) {
+                match channel.write(&chunk[done..count]) {
                     Ok(written) => {
                         done += written;
                         sent += written as u64;
@@ -103,11 +110,16 @@ pub fn upload(
                         operator.progress(what.shown, what.before + sent, what.total);
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        if channel.eof() {
+                        // UPLOAD-1. A verdict that nobody has read hides the end of the command from libssh2,
+                        // too.
+                        let heard = exec::listen(channel.as_mut(), &mut early)
+                            .map_err(|stall| broken(stall, sent))?;
+                        if early.after(VERDICT).is_some() || channel.ended() {
                             break 'sending;
                         }
-                        wait::pause(&connection.session, connection.fd(), operator, deadline)
-                            .map_err(|stall| broken(stall, sent))?;
+                        if !heard {
+                            channel.pause(operator, deadline).map_err(|stall| broken(stall, sent))?;
+                        }
                     }
                     // The command has ended early; what it said tells why.
                     Err(_) => break 'sending,
@@ -117,35 +129,51 @@ pub fn upload(
     }
     let deadline = Instant::now() + CHECKING;
     // Any other trouble shows in the host's answer.
-    if let Err(stall @ Stall::Closed) = connection.until(operator, deadline, || channel.send_eof()) {
+    if let Err(stall @ Stall::Closed) = channel.end_input(operator, deadline) {
         return Err(broken(stall, sent));
     }
-    let output = exec::collect(connection, operator, &mut channel, deadline, &|_| false)
+    let late = exec::collect(channel.as_mut(), operator, deadline, &|_| false)
         .map_err(|stall| broken(stall, sent))?;
-    match output.after("RANKDECK-UPLOAD") {
-        Some(verdict) if verdict == "ok" => Ok(()),
+    early.status = late.status;
+    early.stdout.extend(late.stdout);
+    early.stderr.extend(late.stderr);
+    match session.refusal(&early) {
+        Some(error) => Err(error),
+        None => judge(session, what, &early),
+    }
+}
+
+/// What the host's answer means.
+fn judge(session: &dyn SshSession, what: &Batch<'_>, output: &Output) -> Result<(), SshError> {
+    let (label, folder, said) = (session.label(), what.folder, output.complaint());
+    match output.after(VERDICT).as_deref() {
+        Some("ok") => Ok(()),
+        // What the host cannot write now it cannot write in a second either.
+        Some(verdict) if verdict.starts_with("cannot") => Err(SshError::lasting(
+            format!("{label}: cannot upload {} to {folder}: {verdict} {said}", what.shown),
+            full_disk(session),
+        )),
         Some(verdict) => Err(SshError::passing(
-            format!(
-                "{label}: upload of {} to {} failed: {verdict} {}",
-                what.shown,
-                what.folder,
-                output.complaint()
-            )
-            .trim_end()
-            .to_string(),
-            format!(
-                "is the disk or the quota full? try `{} df -h`; RANKDECK_CACHE on the host names another folder",
-                connection.target.command()
-            ),
+            format!("{label}: upload of {} to {folder} failed: {verdict} {said}", what.shown).trim_end(),
+            full_disk(session),
         )),
         None => Err(SshError::passing(
-            format!("{label}: upload of {} to {} broke off: {}", what.shown, what.folder, output.complaint()),
+            format!("{label}: upload of {} to {folder} broke off: {said}", what.shown),
             "try again",
         )),
     }
 }
 
-/// What the host does with the bytes on its standard input. What uploads left there more than a day ago goes first.
+/// What helps where a host cannot write.
+pub fn full_disk(session: &dyn SshSession) -> String {
+    format!(
+        "free space or quota there (`{} df -h`), or set RANKDECK_CACHE on the host to a folder on another disk",
+        session.by_hand()
+    )
+}
+
+/// What the host does with the bytes on its standard input. What uploads left there more than a day ago goes
+/// first.
 fn script(what: &Batch<'_>) -> Script {
     let begin = Script::new().set("folder", what.folder).run(
         "umask 077; P=; fail() { rm -f \"$P\"; echo \"RANKDECK-UPLOAD $1\"; exit 1; }; \
@@ -176,6 +204,7 @@ fn script(what: &Batch<'_>) -> Script {
 mod tests {
     use super::*;
     use sha2::{Digest, Sha256};
+    use std::io::Write;
     use std::process::{Command, Stdio};
 
     fn feed(folder: &Path, sent: &[u8], parts: &[(&str, u64, &str)]) -> String {

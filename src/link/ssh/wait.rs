@@ -25,7 +25,8 @@ pub struct Interest {
     pub write: bool,
 }
 
-/// Waits until one of `interests` is ready (or broken) or `timeout` has passed; an interrupted wait returns early.
+/// Waits until one of `interests` is ready (or broken) or `timeout` has passed; an interrupted wait returns
+/// early.
 pub fn poll(interests: &[Interest], timeout: Duration) -> io::Result<()> {
     let mut fds: Vec<libc::pollfd> = interests
         .iter()
@@ -68,6 +69,11 @@ pub enum Stall {
 }
 
 impl Stall {
+    /// The other end is gone.
+    pub fn lost() -> Stall {
+        Stall::Failed(ssh2::Error::new(ErrorCode::Session(-43), "connection lost"))
+    }
+
     /// libssh2's error code, 0 for the others.
     pub fn code(&self) -> i32 {
         match self {
@@ -115,17 +121,12 @@ pub fn until<T>(
             Err(error) if code(&error) == EAGAIN => {}
             Err(error) => return Err(Stall::Failed(error)),
         }
-        pause(session, fd, operator, deadline)?;
+        pause(&[interest(session, fd)], operator, deadline)?;
     }
 }
 
-/// Waits for the session's socket once, within the deadline.
-pub fn pause(
-    session: &Session,
-    fd: RawFd,
-    operator: &mut dyn Operator,
-    deadline: Instant,
-) -> Result<(), Stall> {
+/// Waits for one of `interests` once, within the deadline.
+pub fn pause(interests: &[Interest], operator: &mut dyn Operator, deadline: Instant) -> Result<(), Stall> {
     if operator.closing() {
         return Err(Stall::Closed);
     }
@@ -133,7 +134,7 @@ pub fn pause(
     if now >= deadline {
         return Err(Stall::TimedOut);
     }
-    let mut interests = vec![interest(session, fd)];
+    let mut interests = interests.to_vec();
     let bell = operator.wake_fd();
     interests.extend(bell.map(|fd| Interest { fd, read: true, write: false }));
     let patience = if bell.is_some() { deadline - now } else { GLANCE.min(deadline - now) };

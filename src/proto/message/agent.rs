@@ -2,6 +2,7 @@
 
 use super::{Exit, HostSample, LaunchSpec, Record};
 use crate::inspection::Inspection;
+use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{NodeRank, Rank, RunId, WallTime};
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +50,9 @@ pub enum AgentMessage {
         first: u64,
         /// The lines, without newline, each cut at 4 KiB.
         lines: Vec<String>,
+        /// When they were read, in their order; empty: not known.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        times: Vec<LinesRead>,
     },
     /// Answer to [`super::ConsoleMessage::ReservePort`].
     PortReserved {
@@ -73,12 +77,7 @@ pub enum AgentMessage {
         wall_time: Option<WallTime>,
     },
     /// An order could not be carried out; nothing was started.
-    Refused {
-        /// What failed, on this host.
-        error: String,
-        /// The command or change that helps.
-        hint: String,
-    },
+    Refused(HintedError),
     /// The agent is about to close this connection.
     Bye {
         /// Why it closes.
@@ -98,4 +97,29 @@ pub struct RankSnapshot {
     pub pid: Option<u32>,
     /// How it ended, `None` while it runs.
     pub exit: Option<Exit>,
+}
+
+/// So many consecutive lines were read at one time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LinesRead {
+    /// How many.
+    pub lines: u32,
+    /// When, by the host's clock, ms since 1970; 0: not known.
+    pub time_ms: u64,
+}
+
+impl LinesRead {
+    /// Adds a line to those in `all`.
+    pub fn add(all: &mut Vec<LinesRead>, time_ms: u64) {
+        match all.last_mut().filter(|last| last.time_ms == time_ms) {
+            Some(last) => last.lines += 1,
+            None => all.push(LinesRead { lines: 1, time_ms }),
+        }
+    }
+
+    /// The time of each line, without end: 0 behind the last that is known.
+    pub fn each(all: &[LinesRead]) -> impl Iterator<Item = u64> + '_ {
+        let known = all.iter().flat_map(|some| std::iter::repeat_n(some.time_ms, some.lines as usize));
+        known.chain(std::iter::repeat(0))
+    }
 }

@@ -1,8 +1,12 @@
 //! Orders from a console to an agent.
 
+use super::Ending;
+use crate::secret::GroupSecret;
 use rankdeck_types::ids::{Generation, NodeRank, Rank};
 use rankdeck_types::plan::Plan;
+use rankdeck_types::variables::Values;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 /// Orders from a console to an agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -35,8 +39,11 @@ pub enum ConsoleMessage {
     },
     /// Starts this host's share of a generation.
     Launch {
-        /// Everything that the agent needs.
+        /// Everything that the agent needs, and may tell others.
         spec: Box<LaunchSpec>,
+        /// What stands in no record. The driver adds it to the order: the core has none.
+        #[serde(default, flatten)]
+        private: Private,
     },
     /// Stops this host's ranks; answered by a `Stopped` record once nothing is left or the survivors are
     /// known.
@@ -53,6 +60,13 @@ pub enum ConsoleMessage {
     },
     /// The console leaves on purpose and the run goes on, whatever `on_disconnect` says.
     Detach,
+    /// The console that launched this generation calls its end so; the agent keeps it as a record.
+    Ended {
+        /// The generation that ended.
+        generation: Generation,
+        /// Its end.
+        ending: Box<Ending>,
+    },
     /// The run is over and this console has seen it all: the agent exits when nobody else is attached.
     Close,
     /// A kind this build does not know.
@@ -73,6 +87,29 @@ pub enum StopMode {
     Kill,
 }
 
+impl StopMode {
+    /// The word that people read.
+    pub fn word(self) -> &'static str {
+        match self {
+            StopMode::Clean => "clean",
+            StopMode::Terminate => "terminate",
+            StopMode::Kill => "kill",
+        }
+    }
+}
+
+/// What a launch holds beside its [`LaunchSpec`], for the ranks' environment only (SECRET-1).
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Private {
+    /// The secret of this generation, the same for all of its hosts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret: Option<GroupSecret>,
+    /// Variables of this host's ranks whose values come from the console.
+    #[serde(skip_serializing_if = "Values::is_empty")]
+    pub variables: Values,
+}
+
 /// One host's share of one generation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LaunchSpec {
@@ -87,6 +124,23 @@ pub struct LaunchSpec {
     /// Checkpoint to start from; `None` starts afresh. A path on the host, or `latest`.
     #[serde(default)]
     pub resume: Option<String>,
-    /// The whole plan: any one agent can tell a console everything about the run.
+    /// The plan, with the environment and prelude of this host only (PLAN-5): any one agent can tell a
+    /// console everything else about the run.
     pub plan: Plan,
+}
+
+/// What identifies a launch over all of its hosts: SHA-256 of everything in their specs that is equal, in
+/// hexadecimal.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct LaunchHash(pub String);
+
+impl LaunchSpec {
+    /// The hash that all hosts of this launch share.
+    pub fn hash(&self) -> LaunchHash {
+        let common = LaunchSpec { node_rank: NodeRank(0), plan: self.plan.common(), ..self.clone() };
+        // Maps are ordered and all keys are texts, so equal launches have equal JSON, and it cannot fail.
+        let json = serde_json::to_vec(&common).unwrap_or_default();
+        LaunchHash(rankdeck_types::words::hex(&Sha256::digest(&json)))
+    }
 }

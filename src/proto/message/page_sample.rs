@@ -1,5 +1,7 @@
 //! The status page of a rank as its agent tells it: phase, counters, collectives.
 
+use super::{CollectiveSample, RecentCollective};
+use crate::status_page::LANES;
 use serde::{Deserialize, Serialize};
 
 /// The status page of one rank; ages are computed by the agent on the rank's own clock.
@@ -47,6 +49,9 @@ pub struct PageSample {
     /// Beginnings of some of the latest iterations, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub iterations: Vec<IterationSample>,
+    /// Fingerprints of the weights after some of the latest steps of each optimiser, by optimiser and step.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fingerprints: Vec<FingerprintSample>,
     /// Milliseconds in each phase so far (indices of [`Phase::ALL`]), time inside collectives excluded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub own_ms: Vec<u64>,
@@ -81,7 +86,7 @@ pub struct GroupSample {
 /// The beginning of an iteration in counters of the group of all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct IterationSample {
-    /// Its number.
+    /// Number of the training iteration.
     pub train_iter: u64,
     /// Collectives entered before it.
     pub seq: u64,
@@ -93,39 +98,23 @@ pub struct IterationSample {
     pub wait_us: u64,
 }
 
-pub(super) fn is_zero(number: &u64) -> bool {
-    *number == 0
-}
-
-/// One collective out of a page's ring, or several in a row that differ in nothing but their number.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct RecentCollective {
-    /// Name of its group, empty when unknown.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub group: String,
-    /// Number within its group; the first one's.
-    pub seq: u64,
-    /// How many more like it follow.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub more: u64,
-    /// `all_reduce`, `broadcast`, ...
-    pub op: String,
-    /// Purpose.
-    pub tag: String,
-    /// Elements per rank.
-    pub count: u64,
-    /// Element type.
-    pub dtype: String,
-    /// Rank that a broadcast comes from.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub root: Option<u32>,
-    /// Chain hash of the group with this collective; the last one's.
-    pub chain: u64,
-    /// Training iteration it was entered in.
-    pub train_iter: u64,
-    /// `FILE:LINE` of the call, empty when unknown.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub site: String,
+/// What the weights of an optimiser were after one of its steps, by a few elements of each parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct FingerprintSample {
+    /// Its number, in the order in which optimisers made their first step.
+    pub optimizer: u32,
+    /// Steps that it had made; 0 before the first.
+    pub step: u64,
+    /// Hash of the shapes and element types of its parameters.
+    pub shapes: u32,
+    /// Hashes of the elements by part; 0 for a part without elements.
+    pub lanes: [u32; LANES],
+    /// Sum of the elements.
+    pub sum: f64,
+    /// Sum of their magnitudes.
+    pub scale: f64,
+    /// All of them are finite; the sums are 0 where they are not.
+    pub finite: bool,
 }
 
 /// What a rank does inside a phase; numbers are the status page's.
@@ -133,7 +122,7 @@ pub struct RecentCollective {
 #[serde(rename_all = "snake_case")]
 #[repr(u32)]
 pub enum Activity {
-    /// Nothing special.
+    /// The phase says everything.
     #[default]
     None = 0,
     /// An environment is being reset.
@@ -190,40 +179,6 @@ impl Activity {
             Activity::Compile => "compile",
         }
     }
-}
-
-/// The latest collective of a rank.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct CollectiveSample {
-    /// Number of the collective entered last, from 1; 0 before the first.
-    pub entered: u64,
-    /// Number of the collective left last.
-    pub left: u64,
-    /// `all_reduce`, `broadcast`, ...
-    pub op: String,
-    /// Purpose: `grad`, `collect_stats`, `eval`, `fingerprint`, ...
-    pub tag: String,
-    /// Bytes per rank.
-    pub bytes: u64,
-    /// Element type.
-    pub dtype: String,
-    /// Milliseconds since it was entered (while inside), else since it was left.
-    pub age_ms: u64,
-    /// Elements per rank.
-    #[serde(default)]
-    pub count: u64,
-    /// Rank that a broadcast comes from.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub root: Option<u32>,
-    /// Name of its group, empty when unknown.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub group: String,
-    /// Its number within its group, 0 when unknown.
-    #[serde(default)]
-    pub group_seq: u64,
-    /// `FILE:LINE` of the call, empty when unknown.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub site: String,
 }
 
 /// What a rank is doing; numbers are the status page's.

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 pub enum RankEvent {
     /// First line of each connection: which rank reports.
     Hello {
-        /// The rank.
+        /// The rank that speaks.
         rank: Rank,
         /// Its generation; an agent ignores others.
         generation: Generation,
@@ -20,7 +20,7 @@ pub enum RankEvent {
     Joined {
         /// Ranks in the group.
         world_size: u32,
-        /// `gloo` or `nccl`, with the library's version.
+        /// `tcp` or `nccl`, with the library's version.
         backend: String,
         /// `cpu`, `cuda:0`, ...
         device: String,
@@ -38,6 +38,10 @@ pub enum RankEvent {
         env_step: u64,
         /// Name to value.
         values: BTreeMap<String, f64>,
+        /// Name to the number of values since the last such line that were not finite: JSON has no number for
+        /// them.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        not_finite: BTreeMap<String, u64>,
     },
     /// An evaluation ended. Sent by rank 0 only.
     Eval(Evaluation),
@@ -60,7 +64,7 @@ pub enum RankEvent {
         update: u64,
         /// Every rank's fingerprint, in rank order, in hexadecimal.
         values: Vec<String>,
-        /// All equal.
+        /// All ranks hold the same weights.
         equal: bool,
     },
     /// The rank is about to end because of this.
@@ -74,6 +78,8 @@ pub enum RankEvent {
         #[serde(default)]
         usage: bool,
     },
+    /// The rank is about to end because nobody caught this exception.
+    Exception(Exception),
     /// The training loop has ended; the process will exit with code 0.
     Finished {
         /// Why it ended.
@@ -82,6 +88,24 @@ pub enum RankEvent {
     /// A kind this build does not know.
     #[serde(other)]
     Unknown,
+}
+
+/// An exception that nobody caught, as the program's own language tells it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Exception {
+    /// Its class with the modules: `KeyError`, `torch.OutOfMemoryError`.
+    pub class: String,
+    /// Names of the classes that it is derived from, without modules.
+    pub bases: Vec<String>,
+    /// Its text.
+    pub message: String,
+    /// Number of the system's error, its own or that of the exception that it was raised from.
+    pub errno: Option<i32>,
+    /// `FILE:LINE` of the innermost frame of the program's own code, empty when unknown.
+    pub at: String,
+    /// Name of the thread that it ended; empty for the main thread, with which the program ends.
+    pub thread: String,
 }
 
 /// Why a training loop ended.
@@ -119,12 +143,15 @@ pub struct Counters {
     /// in totals only.
     #[serde(default)]
     pub return_last_100: Option<f64>,
+    /// No rank sends totals: the console adds the ranks' latest counters up.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sum: bool,
 }
 
 /// Returns of finished episodes over an interval.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Returns {
-    /// Sum.
+    /// Sum of the values over ranks.
     pub sum: f64,
     /// How many.
     pub count: u64,
@@ -168,7 +195,7 @@ pub struct Evaluation {
     pub return_mean: f64,
     /// Standard deviation of the returns (population).
     pub return_std: f64,
-    /// Smallest return.
+    /// The smallest return of an episode.
     pub return_min: f64,
     /// Largest return.
     pub return_max: f64,

@@ -1,6 +1,6 @@
 //! Durable, numbered events of an agent.
 
-use super::{LaunchSpec, RankEvent, StopMode};
+use super::{Ending, LaunchSpec, RankEvent, StopMode};
 use rankdeck_types::exit::Exit;
 use rankdeck_types::ids::{Generation, LocalRank, Rank, WallTime};
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ pub struct Record {
     pub time: WallTime,
     /// The generation it belongs to.
     pub generation: Generation,
-    /// What happened.
+    /// What the agent recorded.
     pub event: RecordEvent,
 }
 
@@ -30,7 +30,7 @@ pub enum RecordEvent {
     },
     /// A rank's process exists.
     RankSpawned {
-        /// The rank.
+        /// The rank that was spawned.
         rank: Rank,
         /// Its index on this host.
         local_rank: LocalRank,
@@ -39,7 +39,7 @@ pub enum RecordEvent {
     },
     /// A rank's process ended and was reaped.
     RankExited {
-        /// The rank.
+        /// The rank that ended.
         rank: Rank,
         /// Its process id.
         pid: u32,
@@ -73,11 +73,16 @@ pub enum RecordEvent {
         /// Milliseconds from the order (or the last exit) to the end of the search.
         took_ms: u64,
     },
+    /// The run has ended, and its console calls that end so.
+    Ended {
+        /// The end.
+        ending: Box<Ending>,
+    },
     /// The rank said this on the event socket.
     Rank {
         /// The rank that reports it.
         rank: Rank,
-        /// The event.
+        /// The event as the rank sent it.
         said: RankEvent,
     },
     /// Values that a program of the user gave without knowing rankdeck: one rank's own, not reduced over the
@@ -94,11 +99,21 @@ pub enum RecordEvent {
         /// Values since the previous record that were not told, because newer ones of the same name followed
         /// at once.
         skipped: u64,
+        /// Name to the number of values since the previous record that were not finite: JSON has no number
+        /// for them.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        not_finite: BTreeMap<String, u64>,
     },
     /// The agent itself has something to tell: spool trouble, a refused client, a fallback in use.
     Notice {
         /// One sentence.
         text: String,
+    },
+    /// The records from `first` up to this one's number were left out, so that a long run's file stays small,
+    /// or were lost while the disk took none.
+    Omitted {
+        /// Number of the first.
+        first: u64,
     },
     /// A kind this build does not know.
     #[serde(other)]

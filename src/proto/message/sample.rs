@@ -1,6 +1,7 @@
 //! Gauges of a host, its ranks and GPUs.
 
-use super::page_sample::{PageSample, is_zero};
+use super::PageSample;
+use super::collective::is_zero;
 use crate::inspection::Pressure;
 use rankdeck_types::ids::{Generation, Rank, WallTime};
 use serde::{Deserialize, Serialize};
@@ -16,7 +17,7 @@ pub struct HostSample {
     pub generation: Generation,
     /// Busy share of all cores, percent 0..=100.
     pub cpu_percent: f32,
-    /// Cores.
+    /// How many cores the host has.
     pub cpu_count: u32,
     /// Memory in use, bytes.
     pub memory_used: u64,
@@ -57,7 +58,7 @@ pub struct HostSignals {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LinkSample {
-    /// Its name.
+    /// The network interface's name.
     pub name: String,
     /// It is switched on and sees its other end.
     pub up: bool,
@@ -68,7 +69,7 @@ pub struct LinkSample {
 /// One rank as the operating system and its status page show it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RankSample {
-    /// The rank.
+    /// The rank that was sampled.
     pub rank: Rank,
     /// Process id.
     pub pid: u32,
@@ -83,10 +84,14 @@ pub struct RankSample {
     /// Kernel function it waits in, empty when unknown.
     #[serde(default)]
     pub wchan: String,
-    /// Index of its GPU on this host.
+    /// Index of its GPU on this host: the one on which its processes are, else that of the plan.
     pub gpu: Option<u32>,
     /// Its memory on that GPU, bytes.
     pub gpu_memory: Option<u64>,
+    /// What its own processes use of a GPU that others use as well, percent; `None` where it has the GPU to
+    /// itself, or the driver does not tell.
+    #[serde(default)]
+    pub gpu_share: Option<u32>,
     /// Its status page, `None` for programs that write none.
     pub page: Option<PageSample>,
     /// Signals that tell why it may be stuck or slow.
@@ -112,13 +117,33 @@ pub struct RankSignals {
     pub children: Vec<ChildSample>,
     /// Its cgroup; `None` where that cannot be read.
     pub cgroup: Option<CgroupSample>,
+    /// Its main thread: what trackers, writers and loaders beside it do is not in there. `None` where the
+    /// kernel does not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub main: Option<MainThread>,
+}
+
+/// What the main thread of a rank has done so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MainThread {
+    /// Time on a core, microseconds.
+    pub cpu_us: u64,
+    /// How often it was given a core: a thread that only waits is given none.
+    pub turns: u64,
+    /// Bytes that it has read and written: files, pipes, the terminal, storage.
+    pub io_bytes: u64,
+    /// Bytes that the TCP connections of the process carry and have carried; `None` while it moves otherwise,
+    /// since finding out costs more than the rest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub net_bytes: Option<u64>,
 }
 
 /// A descendant of a rank.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ChildSample {
-    /// Process id.
+    /// Process id on its host.
     pub pid: u32,
     /// Name of its program, at most 15 bytes.
     pub name: String,
@@ -126,6 +151,10 @@ pub struct ChildSample {
     pub state: char,
     /// CPU time so far, ms.
     pub cpu_ms: u64,
+    /// Its parent, 0 when unknown.
+    pub parent: u32,
+    /// Bytes that it has read and written so far.
+    pub io_bytes: u64,
 }
 
 /// The cgroup of a rank: version 1 or 2.
@@ -142,6 +171,10 @@ pub struct CgroupSample {
     pub throttled: u64,
     /// Processes of it that the out-of-memory killer has ended.
     pub oom_kills: u64,
+    /// Milliseconds in which all that could run in it waited for memory; 0 with version 1.
+    pub memory_stall_ms: u64,
+    /// How often it has met its limit of memory.
+    pub limit_hits: u64,
 }
 
 /// One GPU as NVML shows it; `None` where the driver does not tell.
@@ -149,11 +182,14 @@ pub struct CgroupSample {
 pub struct GpuSample {
     /// NVML index on the host.
     pub index: u32,
-    /// Product name.
+    /// Product name as NVML gives it.
     pub name: String,
+    /// Its unique name, `GPU-...`.
+    #[serde(default)]
+    pub uuid: String,
     /// Share of time with a kernel running, percent.
     pub utilization: Option<u32>,
-    /// Bytes.
+    /// Memory in use, bytes.
     pub memory_used: u64,
     /// Bytes.
     pub memory_total: u64,
@@ -173,6 +209,9 @@ pub struct GpuSample {
     /// Processes on it: (pid, bytes).
     #[serde(default)]
     pub processes: Vec<(u32, u64)>,
+    /// What each process used of it lately, as far as the driver tells: (pid, percent).
+    #[serde(default)]
+    pub shares: Vec<(u32, u32)>,
     /// The driver's latest error reports (Xid numbers), oldest first, at most 8.
     #[serde(default)]
     pub xids: Vec<u64>,

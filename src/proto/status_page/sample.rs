@@ -1,16 +1,18 @@
 //! The part of a page that goes to the console: always counters and ages, the ring of collectives only while
 //! nothing moves.
 
-use super::layout::{Iteration, tag_text};
-use super::{Collective, View};
+use super::{Collective, Fingerprint, Iteration, View, tag_text};
 use crate::message::{
-    Activity, CollectiveSample, GroupSample, IterationSample, PageSample, Phase, RecentCollective,
+    Activity, CollectiveCall, CollectiveSample, FingerprintSample, GroupSample, IterationSample, PageSample,
+    Phase, RecentCollective,
 };
 
 /// Most iterations in a sample.
 const ITERATIONS: usize = 8;
 /// Iterations that began within so many milliseconds are thinned out to that number.
 const WINDOW_MS: u64 = 1_000;
+/// Most fingerprints of one optimiser in a sample: the first steps in a row fit.
+const WEIGHTS: usize = 9;
 /// Most runs of equal collectives in a sample.
 const RUNS: usize = 32;
 /// Silence of the page from which the latest collectives are sent: a rank that works does not need to be
@@ -37,10 +39,6 @@ impl View {
             collective: CollectiveSample {
                 entered: body.entered,
                 left: body.left,
-                op: latest.op.name().into(),
-                tag: tag_text(&latest.tag),
-                bytes: latest.bytes,
-                dtype: latest.dtype.name().into(),
                 age_ms: if latest.seq == 0 {
                     0
                 } else if body.left == body.entered {
@@ -48,11 +46,8 @@ impl View {
                 } else {
                     age(latest.entered_ns)
                 },
-                count: latest.count,
-                root: latest.root.checked_sub(1).and_then(|root| u32::try_from(root).ok()),
-                group: self.group_name(&latest),
                 group_seq: latest.group_seq,
-                site: self.site(&latest),
+                call: self.call(&latest),
             },
             by_hook: self.by_hook,
             activity: Activity::ALL.get(body.activity as usize).copied().unwrap_or_default(),
@@ -80,6 +75,7 @@ impl View {
                     wait_us: iteration.wait_ns / 1_000,
                 })
                 .collect(),
+            fingerprints: shared_steps(&self.fingerprints),
             own_ms: body.own_ns.iter().map(|ns| ns / 1_000_000).collect(),
             recent: if silent < STILL_MS { Vec::new() } else { self.in_runs() },
         }
@@ -109,16 +105,24 @@ impl View {
 
     fn recent(&self, collective: &Collective) -> RecentCollective {
         RecentCollective {
-            group: self.group_name(collective),
             seq: collective.group_seq,
             more: 0,
-            op: collective.op.name().into(),
-            tag: tag_text(&collective.tag),
-            count: collective.count,
-            dtype: collective.dtype.name().into(),
-            root: collective.root.checked_sub(1).and_then(|root| u32::try_from(root).ok()),
+            call: self.call(collective),
             chain: collective.chain,
             train_iter: collective.train_iter,
+        }
+    }
+
+    /// What the rank passed to a collective of the ring.
+    pub fn call(&self, collective: &Collective) -> CollectiveCall {
+        CollectiveCall {
+            op: collective.op.name().into(),
+            tag: tag_text(&collective.tag),
+            group: self.group_name(collective),
+            count: collective.count,
+            dtype: collective.dtype.name().into(),
+            bytes: collective.bytes,
+            root: collective.root.checked_sub(1).and_then(|root| u32::try_from(root).ok()),
             site: self.site(collective),
         }
     }
@@ -147,6 +151,26 @@ fn thinned(iterations: &[Iteration], now_ns: u64) -> impl Iterator<Item = &Itera
     chosen.into_iter().skip(from)
 }
 
+/// At most [`WEIGHTS`] fingerprints of each optimiser: of many, those of steps that are multiples of a power
+/// of two, so that ranks that are a few steps apart still share some.
+fn shared_steps(taken: &[Fingerprint]) -> Vec<FingerprintSample> {
+    let mut shown = Vec::new();
+    for of_one in taken.chunk_by(|a, b| a.optimizer == b.optimizer) {
+        let shared = |stride: u64| of_one.iter().filter(move |one| one.step.is_multiple_of(stride));
+        let stride = (0..63).map(|power| 1 << power).find(|stride| shared(*stride).count() <= WEIGHTS);
+        shown.extend(shared(stride.unwrap_or(1)).map(|one| FingerprintSample {
+            optimizer: one.optimizer,
+            step: one.step,
+            shapes: one.shapes,
+            lanes: one.lanes,
+            sum: one.sum,
+            scale: one.scale,
+            finite: one.finite,
+        }));
+    }
+    shown
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,6 +191,29 @@ mod tests {
     }
 
     #[test]
+    fn ranks_a_few_steps_apart_show_fingerprints_of_the_same_steps() {
+        let ring = |from: u64, every: u64| -> Vec<Fingerprint> {
+            let at = |place: u64| Fingerprint { step: from + place * every, ..Fingerprint::default() };
+            (0..64).map(at).collect()
+        };
+        let steps = |ring: &[Fingerprint]| -> Vec<u64> {
+            shared_steps(ring).iter().map(|sample| sample.step).collect()
+        };
+        assert_eq!(steps(&ring(0, 1)[..9]), (0..9).collect::<Vec<u64>>(), "the first ones in a row");
+        for apart in 0..20 {
+            let (a, b) = (steps(&ring(1_000, 1)), steps(&ring(1_000 + apart, 1)));
+            assert!(a.len() <= WEIGHTS && b.iter().any(|step| a.contains(step)), "{a:?} {b:?}");
+            // One of them takes fewer and has come as far as the other.
+            let c = steps(&ring(552, 8));
+            assert!(a.iter().any(|step| c.contains(step)), "{a:?} {c:?}");
+        }
+        let two: Vec<Fingerprint> = (0..2)
+            .flat_map(|optimizer| ring(0, 2).into_iter().map(move |one| Fingerprint { optimizer, ..one }))
+            .collect();
+        assert_eq!(shared_steps(&two).iter().filter(|one| one.optimizer == 1).count(), 8);
+    }
+
+    #[test]
     fn equal_collectives_in_a_row_travel_as_one() {
         use crate::status_page::{Dtype, Op, Writer, monotonic_ns, tag};
         let folder = tempfile::tempdir().unwrap();
@@ -181,7 +228,7 @@ mod tests {
             writer.enter(Op::AllReduce, tag("stats"), 1, 8, Dtype::I64, 0);
             writer.leave();
         }
-        let view = crate::status_page::Reader::open(&path).unwrap().view();
+        let view = crate::status_page::Reader::open(&path).unwrap().view().unwrap();
         let sample = view.sample(monotonic_ns() + 2_000_000_000);
         let runs: Vec<(u64, u64)> = sample.recent.iter().map(|run| (run.seq, run.more)).collect();
         assert_eq!(runs, [(1, 9), (11, 0), (12, 9), (22, 0), (23, 9), (33, 0), (34, 9), (44, 0)]);

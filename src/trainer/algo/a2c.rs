@@ -5,6 +5,7 @@
 //! times advantage, plus the value loss, minus the entropy bonus. Unless advantages are normalised per rank,
 //! W ranks learn what one rank would.
 
+use super::ledger;
 use super::native::{Engine, NativeLossStats};
 use super::on_policy::{Objective, OnPolicy, OnPolicyAlgorithm};
 use super::ppo_loss::{PpoLoss, value_error};
@@ -13,6 +14,7 @@ use crate::error::TrainerError;
 use crate::policy::actor_critic::Pass;
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_types::learn::{A2c as Settings, NormAdv};
+use std::ops::ControlFlow;
 pub struct A2c {
     settings: Settings,
     pub(super) engine: Engine,
@@ -38,7 +40,7 @@ impl Objective for A2c {
         ctx: &StepContext<'_>,
         random: &mut Generator,
         stats: &mut IterationStats,
-    ) -> Result<(), TrainerError> {
+    ) -> Result<ControlFlow<()>, TrainerError> {
         stats.planned = 1;
         let batches = match &mut self.engine {
             Engine::Libtorch(batches) => batches,
@@ -48,12 +50,12 @@ impl Objective for A2c {
                 let mut losses = NativeLossStats::default();
                 native.begin();
                 native.begin_epoch(on.rollout(), &on.advantages, &on.returns, random, ctx.group)?;
-                native.update(0, (&loss, false), on, ctx, stats, &mut losses)?;
+                let flow = native.update(0, (&loss, false), on, ctx, stats, &mut losses)?;
                 stats.losses = losses.terms().to_vec();
-                return Ok(());
+                return Ok(flow);
             }
         };
-        batches.load(on.rollout(), &on.returns)?;
+        batches.load(on.rollout(), &on.returns, on.seen())?;
         batches.begin_epoch(&on.advantages, &on.rollout().weights, random, ctx.group)?;
         let batch = batches.get(0)?;
         let output = on.policy.forward(&batch.observations, Pass::PLAIN)?;
@@ -64,12 +66,14 @@ impl Objective for A2c {
         let total = policy
             .f_sub(&entropy.f_mul_scalar(self.settings.ent_coef)?)?
             .f_add(&value.f_mul_scalar(self.settings.vf_coef)?)?;
-        on.update(&total, ctx, stats)?;
+        let flow = on.update((&total, false), ctx, stats)?;
+        ctx.group.settle()?;
+        let numbers = ledger::numbers(&[value, policy, entropy])?;
         stats.losses = vec![
-            Stat::loss("losses/value_loss", value.f_double_value(&[])?),
-            Stat::loss("losses/policy_loss", policy.f_double_value(&[])?),
-            Stat::other("losses/entropy", entropy.f_double_value(&[])?),
+            Stat::loss("losses/value_loss", numbers[0]),
+            Stat::loss("losses/policy_loss", numbers[1]),
+            Stat::other("losses/entropy", numbers[2]),
         ];
-        Ok(())
+        Ok(flow)
     }
 }

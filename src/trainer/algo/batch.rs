@@ -65,6 +65,9 @@ pub struct Batches {
     columns: Option<Columns>,
     /// Order and advantages of the current epoch.
     epoch: Option<(Tensor, Tensor)>,
+    /// The number of the next minibatch on the device. With it, a rollout takes the memory of the one before,
+    /// and [`Batches::next`] is the same work each time.
+    at: Option<Tensor>,
 }
 
 impl Batches {
@@ -77,11 +80,33 @@ impl Batches {
             order: Vec::new(),
             columns: None,
             epoch: None,
+            at: None,
         }
     }
 
-    /// Takes a rollout to the device.
-    pub fn load(&mut self, rollout: &Rollout, returns: &[f32]) -> Result<(), TchError> {
+    /// Minibatches that come one after the other, without a number from the host.
+    pub fn in_turn(&mut self) -> Result<(), TchError> {
+        self.at = Some(Tensor::f_zeros([1], (Kind::Int64, self.device))?);
+        Ok(())
+    }
+
+    /// They do.
+    pub fn are_in_turn(&self) -> bool {
+        self.at.is_some()
+    }
+
+    /// Changes when a rollout lies elsewhere than the one before.
+    pub fn place(&self) -> u64 {
+        self.columns.as_ref().map_or(0, |columns| columns.observations.data_ptr().addr() as u64)
+    }
+
+    /// Takes a rollout to the device, all but the observations that are there: `seen`.
+    pub fn load(
+        &mut self,
+        rollout: &Rollout,
+        returns: &[f32],
+        seen: Option<&Tensor>,
+    ) -> Result<(), TchError> {
         let n = rollout.len();
         let column = |values: &[f32]| upload_slice(values, self.device);
         let actions = match &rollout.actions {
@@ -92,17 +117,23 @@ impl Batches {
         };
         let shape: Vec<i64> = rollout.shape.iter().map(|side| *side as i64).collect();
         let all = rollout.weights.iter().all(|weight| *weight == 1.0);
-        self.columns = Some(Columns {
-            observations: trunk::to_rows(&upload(
-                acting::batch(rollout.observations.view(), n, &shape)?,
-                self.device,
-            )?)?,
+        let observations = match seen {
+            Some(seen) => seen.shallow_clone(),
+            None => upload(acting::batch(rollout.observations.view(), n, &shape)?, self.device)?,
+        };
+        let all = all && self.at.is_none();
+        let new = Columns {
+            observations: trunk::to_rows(&observations)?,
             actions: upload(actions, self.device)?,
             log_probs: column(&rollout.log_probs)?,
             values: column(&rollout.values)?,
             returns: column(returns)?,
             weights: if all { None } else { Some(column(&rollout.weights)?) },
-        });
+        };
+        match &mut self.columns {
+            Some(columns) if self.at.is_some() => columns.replace(new, seen.is_some())?,
+            columns => *columns = Some(new),
+        }
         self.order.clear();
         self.order.extend(0..n);
         Ok(())
@@ -123,7 +154,17 @@ impl Batches {
         let own_weights: Vec<f32> = self.order.iter().map(|i| weights[*i]).collect();
         normalise(self.normalise, &mut own, &own_weights, self.minibatch, group)?;
         let order: Vec<i64> = self.order.iter().map(|i| *i as i64).collect();
-        self.epoch = Some((upload_slice(&order, self.device)?, upload_slice(&own, self.device)?));
+        let new = (upload_slice(&order, self.device)?, upload_slice(&own, self.device)?);
+        match (&mut self.epoch, &mut self.at) {
+            (Some((order, advantages)), Some(_)) => {
+                order.f_copy_(&new.0)?;
+                advantages.f_copy_(&new.1)?;
+            }
+            (epoch, _) => *epoch = Some(new),
+        }
+        if let Some(at) = &mut self.at {
+            let _ = at.f_zero_()?;
+        }
         Ok(())
     }
 
@@ -151,16 +192,60 @@ impl Batches {
             return Err(TchError::Torch("no rollout is loaded".into()));
         };
         let (start, len) = ((k * self.minibatch) as i64, self.minibatch as i64);
-        let order = order.f_narrow(0, start, len)?;
-        let pick = |column: &Tensor| column.f_index_select(0, &order);
+        columns.pick(&order.f_narrow(0, start, len)?, advantages.f_narrow(0, start, len)?)
+    }
+
+    /// The minibatch after the last one of the epoch; only for those [in turn](Batches::in_turn).
+    pub fn next(&self) -> Result<Minibatch, TchError> {
+        let (Some(columns), Some((order, advantages)), Some(at)) = (&self.columns, &self.epoch, &self.at)
+        else {
+            return Err(TchError::Torch("no rollout is loaded".into()));
+        };
+        let len = self.minibatch as i64;
+        let count = self.count() as i64;
+        let own = |all: &Tensor| {
+            all.f_narrow(0, 0, count * len)?.f_view([count, len])?.f_index_select(0, at)?.f_view([len])
+        };
+        let batch = columns.pick(&own(order)?, own(advantages)?)?;
+        let _ = at.shallow_clone().f_add_scalar_(1)?;
+        Ok(batch)
+    }
+}
+
+impl Columns {
+    /// Takes another rollout of the same shape into the same memory. Observations that the device has already
+    /// are where they were.
+    fn replace(&mut self, new: Columns, seen: bool) -> Result<(), TchError> {
+        let Columns { observations, actions, log_probs, values, returns, weights } = self;
+        if seen {
+            *observations = new.observations;
+        } else {
+            observations.f_copy_(&new.observations)?;
+        }
+        actions.f_copy_(&new.actions)?;
+        log_probs.f_copy_(&new.log_probs)?;
+        values.f_copy_(&new.values)?;
+        returns.f_copy_(&new.returns)?;
+        match (weights, new.weights) {
+            (Some(weights), Some(new)) => weights.f_copy_(&new),
+            (weights, new) => {
+                *weights = new;
+                Ok(())
+            }
+        }
+    }
+
+    /// The rows of this order, with their advantages.
+    fn pick(&self, order: &Tensor, advantages: Tensor) -> Result<Minibatch, TchError> {
+        let pick = |column: &Tensor| column.f_index_select(0, order);
         Ok(Minibatch {
-            observations: trunk::from_rows(&pick(&columns.observations)?)?,
-            actions: pick(&columns.actions)?,
-            log_probs: pick(&columns.log_probs)?,
-            values: pick(&columns.values)?,
-            returns: pick(&columns.returns)?,
-            advantages: advantages.f_narrow(0, start, len)?,
-            weights: columns.weights.as_ref().map(pick).transpose()?,
+            observations: trunk::from_rows(&pick(&self.observations)?)?,
+            actions: pick(&self.actions)?,
+            log_probs: pick(&self.log_probs)?,
+            values: pick(&self.values)?,
+            returns: pick(&self.returns)?,
+            advantages,
+            weights: self.weights.as_ref().map(pick).transpose()?,
         })
     }
 }

@@ -12,9 +12,9 @@
 //! Invariant DQN-1: every rank makes the same number of updates in the same iterations (OFFPOLICY-1).
 
 use super::off_policy::{Learner, OffPolicyAlgorithm, OffPolicySettings, shares};
-use super::q_learner::{ComputePath, QLearner};
+use super::q_learner::{Captured, ComputePath, QLearner};
 use super::{BuildContext, Stat};
-use crate::distributed::ProcessGroup;
+use crate::distributed::{Ddp, ProcessGroup};
 use crate::env::{Observations, Spec};
 use crate::error::TrainerError;
 use crate::evaluate::Greedy;
@@ -75,7 +75,8 @@ impl Dqn {
         let actions = layout.actions();
         let bucket = (experiment.distributed.bucket_mb.clamp(0.0, 4096.0) * 1024.0 * 1024.0) as usize;
         let way = ComputePath::of(experiment, *device)?;
-        let learner = QLearner::new(settings.clone(), (spec, layout), way, seeds, *device, group, bucket)?;
+        let sizes = (bucket, Captured(experiment.policy.cuda_graphs));
+        let learner = QLearner::new(settings.clone(), (spec, layout), way, seeds, *device, group, sizes)?;
         let dqn = Dqn { learner, settings: settings.clone(), actions, q: Vec::new() };
         OffPolicyAlgorithm::new(off_policy_settings(settings), dqn, build)
     }
@@ -123,8 +124,15 @@ impl Learner for Dqn {
         self.learner.update(batch, group)
     }
 
-    fn fingerprint(&self) -> u64 {
-        self.learner.ddp.fingerprint()
+    fn close(
+        &mut self,
+        covered: bool,
+        batch: &ReplayBatch,
+        group: &ProcessGroup,
+    ) -> Result<Option<u64>, TrainerError> {
+        let QLearner { ledger, ddp, .. } = &mut self.learner;
+        let covered: &[&Ddp] = if covered { &[ddp] } else { &[] };
+        Ok(ledger.close(covered, group, || batch.largest())?.pop())
     }
 
     fn rate(&self) -> f64 {

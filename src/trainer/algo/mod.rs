@@ -13,16 +13,20 @@
 
 pub(crate) mod a2c;
 pub(crate) mod adam;
+pub(crate) mod aux_rollouts;
 pub(crate) mod batch;
 pub(crate) mod dqn;
 pub(crate) mod gae;
+pub(crate) mod ledger;
 pub(crate) mod native;
 pub mod off_policy;
 pub(crate) mod on_policy;
+pub(crate) mod packed;
 pub(crate) mod ppg;
 pub(crate) mod ppo;
 pub(crate) mod ppo_loss;
 pub mod q_learner;
+pub(crate) mod recording;
 pub(crate) mod sac;
 pub mod sac_learner;
 
@@ -36,10 +40,10 @@ use super::policy::actor_critic::Layout;
 use super::replay::ReplayMark;
 use super::setup::{self, Sizes};
 use super::state::{RestoredState, State};
+use super::stop_points::{StopPoints, Work};
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_proto::message::Phase;
 use rankdeck_types::experiment::{Experiment, Learn};
-use rankdeck_types::learn::NormAdv;
 use std::path::Path;
 use tch::Device;
 
@@ -50,13 +54,15 @@ pub struct IterationStats {
     pub updates: u64,
     /// Updates that the iteration is to make, for the status page; 0 when that is not known beforehand.
     pub planned: u64,
-    /// Hash over the fingerprints after each covered update; 0 when none was covered.
+    /// Hash over the fingerprints after the updates; 0 when no update was covered.
     pub chain: u64,
     /// The optimiser's rate (the first one's).
     pub learning_rate: f64,
     /// Losses and other scalars: the same names in the same order on all ranks. Reports give means over the
     /// ranks.
     pub losses: Vec<Stat>,
+    /// All ranks left the iteration for a stop: what it changed is to be undone.
+    pub left: bool,
 }
 
 /// A scalar of an iteration.
@@ -82,8 +88,27 @@ impl Stat {
     }
 }
 
+/// A rank's own loss before it is averaged: whose is not a finite number names itself, and no other rank
+/// takes harm from it.
+pub fn own_loss(name: &str, value: f64, seen: impl FnOnce() -> String) -> Result<(), TrainerError> {
+    if value.is_finite() {
+        return Ok(());
+    }
+    Err(TrainerError::failure(
+        format!("{name} of this rank's own share is {value}{}", seen()),
+        "look for large rewards or observations of this rank's environments (collect.reward_scale, \
+         collect.normalise_observations); if there are none, lower the learning rate",
+    ))
+}
+
 impl IterationStats {
-    /// Mixes the fingerprint after an update into the chain.
+    /// Whether every `every`-th update of the run is covered by a fingerprint, and one of them was made in
+    /// this iteration; `before` were made before it. Equal on all ranks.
+    pub fn covered(&self, before: u64, every: u64) -> bool {
+        every > 0 && (before + self.updates) / every > before / every
+    }
+
+    /// Mixes a fingerprint into the chain.
     pub fn cover(&mut self, fingerprint: u64) {
         self.chain = (self.chain.rotate_left(5) ^ fingerprint).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     }
@@ -103,17 +128,19 @@ pub struct StepContext<'a> {
     pub updates: u64,
     /// Environment steps over all ranks before this iteration.
     pub env_step: u64,
+    /// Where the iteration may be left.
+    pub stop: &'a StopPoints,
 }
 
 impl StepContext<'_> {
     /// Shows a phase on the status page.
     pub fn phase(&self, phase: Phase) {
-        self.page.borrow_mut().phase(phase);
+        self.page.lock().phase(phase);
     }
 
     /// Shows a step of all environments.
     pub fn stepped(&self, counters: &RankCounters) {
-        self.page.borrow_mut().update(|body| {
+        self.page.lock().update(|body| {
             body.phase_progress += 1;
             (body.env_step, body.samples, body.episodes) =
                 (counters.env_step, counters.samples, counters.episodes);
@@ -122,11 +149,16 @@ impl StepContext<'_> {
 
     /// Shows the number of updates in this iteration.
     pub fn updated(&self, stats: &IterationStats) {
-        self.page.borrow_mut().update(|body| {
+        self.page.lock().update(|body| {
             body.phase_progress += 1;
             body.updates = self.updates + stats.updates;
             (body.done, body.total) = (stats.updates, stats.planned);
         });
+    }
+
+    /// All ranks leave the iteration here, after this work.
+    pub fn leaves(&self, work: Work) -> Result<bool, TrainerError> {
+        Ok(self.stop.leave(self.group, work)?)
     }
 
     /// CleanRL's annealing: `1 - done / num_iterations` of the rate, where `done` iterations came before.
@@ -140,6 +172,11 @@ impl StepContext<'_> {
 
 /// A learner with its environments.
 pub trait Algorithm {
+    /// Whether this iteration may be left for a stop ([`IterationStats::left`]). Then the loop restores the
+    /// state before it. `long`: the one before took long.
+    fn can_be_left(&self, _iteration: u64, _long: bool) -> bool {
+        false
+    }
     /// One training iteration: collects and learns.
     fn iterate(&mut self, ctx: &StepContext<'_>) -> Result<IterationStats, TrainerError>;
     /// This rank's own counters since the run began.
@@ -152,8 +189,16 @@ pub trait Algorithm {
     fn plan(&self) -> Option<String> {
         None
     }
-    /// Writes what only this rank owns and what is too large for a checkpoint (replay) into `folder`.
-    fn save_own(&self, _folder: &Path, _mark: &ReplayMark) -> Result<(), TrainerError> {
+    /// Writes what only this rank owns and what is too large for a checkpoint (replay, rollouts) into
+    /// `folder`, beside that of iteration `keep`, whose checkpoint is complete. `moved` gets the bytes
+    /// written and their sum.
+    fn save_own(
+        &self,
+        _folder: &Path,
+        _mark: &ReplayMark,
+        _keep: Option<u64>,
+        _moved: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), TrainerError> {
         Ok(())
     }
     /// Restores what [`Algorithm::save_own`] wrote for exactly this checkpoint; the error says why it cannot.
@@ -161,6 +206,8 @@ pub trait Algorithm {
     fn load_own(&mut self, _folder: &Path, _mark: &ReplayMark) -> Result<(), String> {
         Ok(())
     }
+    /// Forgets what [`Algorithm::load_own`] restored: another rank has lost its own.
+    fn drop_own(&mut self) {}
     /// Everything that a checkpoint must hold. Names, shapes and counts of arrays and words depend on the
     /// settings only.
     fn state(&self) -> Result<State, TrainerError>;
@@ -173,7 +220,7 @@ pub trait Algorithm {
 pub fn shown(page: &Page) -> Watcher {
     let page = Page::clone(page);
     Box::new(move |activity| {
-        let mut page = page.borrow_mut();
+        let mut page = page.lock();
         if page.body().activity == activity as u64 {
             page.progress();
         } else {
@@ -214,51 +261,41 @@ pub fn make(build: &BuildContext<'_>) -> Result<Box<dyn Algorithm>, TrainerError
     }
 }
 
-/// Refuses what cannot work before this rank waits for others: networks that do not fit, sizes that do not
-/// divide.
+/// Refuses what cannot work with an environment of these shapes, before this rank waits for others. What
+/// needs no environment is refused with the [sizes](Sizes::resolve).
 pub fn check(experiment: &Experiment, spec: &Spec, sizes: &Sizes) -> Result<(), TrainerError> {
     let (_, learn) = setup::parts(experiment)?;
     match learn {
-        Learn::Ppo(_) | Learn::A2c(_) => {}
-        Learn::Ppg(ppg) => {
-            let rollouts = ppg.policy_iterations as usize * sizes.local_envs as usize;
-            let minibatches = ppg.aux_num_minibatches as usize;
-            if minibatches == 0 || !rollouts.is_multiple_of(minibatches) {
-                return Err(TrainerError::usage(
-                    format!(
-                        "the {rollouts} rollouts of single environments that a rank collects in a policy phase cannot be split into {minibatches} minibatches"
-                    ),
-                    format!("set learn.aux_num_minibatches to a divisor of {rollouts}"),
-                ));
-            }
-        }
-        Learn::Dqn(dqn) => return dqn::check(dqn, experiment, spec, sizes),
-        Learn::Sac(sac) => return sac::check(sac, experiment, spec, sizes),
+        Learn::Ppo(_) | Learn::A2c(_) => Layout::new(spec, &experiment.policy, false).map(drop),
+        Learn::Ppg(_) => Layout::new(spec, &experiment.policy, true).map(drop),
+        Learn::Dqn(dqn) => dqn::check(dqn, experiment, spec, sizes),
+        Learn::Sac(sac) => sac::check(sac, experiment, spec, sizes),
     }
-    let aux = matches!(learn, Learn::Ppg(_));
-    Layout::new(spec, &experiment.policy, aux)?;
-    let minibatches = learn.num_minibatches() as usize;
-    if minibatches == 0 || !sizes.local_batch.is_multiple_of(minibatches) {
-        return Err(TrainerError::usage(
-            format!(
-                "the rollout of {} transitions per rank cannot be split into {minibatches} minibatches",
-                sizes.local_batch
-            ),
-            "change learn.num_minibatches, env.num_envs or collect.num_steps",
-        ));
-    }
-    if learn.norm_adv() != NormAdv::Off && sizes.local_batch / minibatches < 2 {
-        return Err(TrainerError::usage(
-            "a minibatch of 1 transition per rank cannot be normalised",
-            "lower learn.num_minibatches, or set learn.norm_adv = false",
-        ));
-    }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_loss_that_is_not_finite_is_this_ranks_own_and_says_what_it_saw() {
+        assert!(own_loss("losses/value_loss", 1e30, || unreachable!("only of a broken one")).is_ok());
+        for value in [f64::NAN, f64::INFINITY] {
+            let error = own_loss("losses/value_loss", value, || "; rewards up to 1e38".into()).unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains("losses/value_loss of this rank's own share is"), "{text}");
+            assert!(text.ends_with("rewards up to 1e38") && !error.usage, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_iteration_is_covered_when_one_of_its_updates_is() {
+        let covered = |before, updates, every| {
+            IterationStats { updates, ..IterationStats::default() }.covered(before, every)
+        };
+        assert!(covered(0, 1, 1) && covered(16, 16, 1) && covered(90, 16, 100));
+        assert!(!covered(0, 16, 0) && !covered(16, 0, 1) && !covered(100, 16, 100));
+    }
 
     #[test]
     fn a_chain_notices_one_differing_update() {
@@ -287,8 +324,9 @@ mod tests {
             ("[policy]\nnetwork = 'nature'\n[learn]\nalgorithm = 'a2c'", "policy.network"),
         ] {
             let experiment = experiment("CartPole-v1", rest);
-            let sizes = Sizes::resolve(&experiment, 0, 1).unwrap();
-            let error = check(&experiment, &Spec::discrete(4, 2), &sizes).unwrap_err();
+            let error = Sizes::resolve(&experiment, 0, 1)
+                .and_then(|sizes| check(&experiment, &Spec::discrete(4, 2), &sizes))
+                .unwrap_err();
             assert!(error.usage && error.hint().contains(key), "{error:?}");
         }
     }

@@ -19,6 +19,7 @@ use rankdeck_kernel::loss::{Distance, Gain, Goals, Surrogate};
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_types::experiment::Kernel;
 use rankdeck_types::learn::{NormAdv, ValueLoss};
+use std::ops::ControlFlow;
 use tch::Device;
 
 /// How updates are computed; the results are equal up to rounding.
@@ -159,6 +160,7 @@ impl Native {
     }
 
     /// One update on minibatch `k` of the epoch; `clipped`: by PPO's ratio, else the plain policy gradient.
+    /// Breaks where the iteration is left.
     pub fn update(
         &mut self,
         k: usize,
@@ -167,7 +169,7 @@ impl Native {
         ctx: &StepContext<'_>,
         stats: &mut IterationStats,
         losses: &mut NativeLossStats,
-    ) -> Result<(), TrainerError> {
+    ) -> Result<ControlFlow<()>, TrainerError> {
         let Native { networks, epoch, minibatch, .. } = self;
         let rows = k * *minibatch..(k + 1) * *minibatch;
         let actions = match &epoch.actions {
@@ -205,6 +207,7 @@ impl Native {
             losses.clipped += surrogate.clipped;
             losses.count += 1;
             (losses.surrogate, losses.value_loss, losses.entropy) = (surrogate, value_loss, entropy);
+            surrogate.loss + value_loss + entropy
         };
         // SAFETY: the hand-written pass knows no tensors.
         unsafe { on.update_flat(ctx, stats, pass) }

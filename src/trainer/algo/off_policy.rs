@@ -28,7 +28,7 @@ use crate::state::{RestoredState, State, Words};
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_kernel::seeds::{Purpose, Seeds};
 use rankdeck_proto::message::Phase;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 /// Sizes of replay and of updates; all over all ranks.
@@ -59,24 +59,11 @@ pub fn shares(
     sizes: &Sizes,
 ) -> Result<(Shape, usize), TrainerError> {
     let world = (sizes.batch / sizes.local_batch.max(1) as u64).max(1) as u32;
-    if settings.batch_size == 0 || !settings.batch_size.is_multiple_of(world) {
-        return Err(TrainerError::usage(
-            format!("learn.batch_size = {} cannot be split over {world} ranks", settings.batch_size),
-            format!("set learn.batch_size to a multiple of {world}"),
-        ));
-    }
     let rows = (settings.batch_size / world) as usize;
-    let capacity = usize::try_from(settings.buffer_size / u64::from(world)).unwrap_or(usize::MAX);
+    let rank = u64::from(sizes.first_env / sizes.local_envs.max(1));
+    let (each, more) = (settings.buffer_size / u64::from(world), settings.buffer_size % u64::from(world));
+    let capacity = usize::try_from(each + u64::from(rank < more)).unwrap_or(usize::MAX);
     let envs = sizes.local_envs as usize;
-    if capacity < rows.max(envs) {
-        return Err(TrainerError::usage(
-            format!(
-                "learn.buffer_size = {} is {capacity} transitions per rank, less than a batch of {rows} or one of each of {envs} environments",
-                settings.buffer_size
-            ),
-            "raise learn.buffer_size",
-        ));
-    }
     let shape =
         Shape::new(spec, envs, capacity.min(MAX_TRANSITIONS), settings.n_step as usize, settings.gamma);
     if shape.bytes() > MAX_BYTES {
@@ -103,6 +90,10 @@ struct OffPolicy {
     settings: OffPolicySettings,
     rows: usize,
     ready: bool,
+    /// The run was restored without replay; the same on all ranks.
+    refills: bool,
+    /// This rank's environment steps when replay was last empty.
+    empty_at: u64,
     reward_scale: f32,
     num_steps: u32,
     seeds: Seeds,
@@ -130,8 +121,14 @@ pub trait Learner: Greedy {
         random: &mut Generator,
         group: &ProcessGroup,
     ) -> Result<(), TrainerError>;
-    /// A hash of everything that is replicated.
-    fn fingerprint(&self) -> u64;
+    /// Ends the updates of an iteration: refuses losses that are not finite, and gives a hash of everything
+    /// that is replicated when that is `covered`.
+    fn close(
+        &mut self,
+        covered: bool,
+        batch: &ReplayBatch,
+        group: &ProcessGroup,
+    ) -> Result<Option<u64>, TrainerError>;
     /// The optimiser's rate (the first one's).
     fn rate(&self) -> f64;
     /// Statistics of the latest update, for [`IterationStats::losses`]; `env_step` counts over all ranks.
@@ -177,11 +174,11 @@ impl<L: Learner> Algorithm for OffPolicyAlgorithm<L> {
                 let mut random = self.off.sample(ctx.updates + stats.updates, ctx.group.rank());
                 self.learner.update(&self.off.batch, &mut random, ctx.group)?;
                 stats.updates += 1;
-                let updates = ctx.updates + stats.updates;
-                if self.fingerprint_every > 0 && updates.is_multiple_of(self.fingerprint_every) {
-                    stats.cover(self.learner.fingerprint());
-                }
                 ctx.updated(&stats);
+            }
+            let covered = stats.covered(ctx.updates, self.fingerprint_every);
+            if let Some(print) = self.learner.close(covered, &self.off.batch, ctx.group)? {
+                stats.cover(print);
             }
         }
         stats.losses = self.learner.losses(ctx.env_step)?;
@@ -200,8 +197,18 @@ impl<L: Learner> Algorithm for OffPolicyAlgorithm<L> {
         Some(self.off.plan())
     }
 
-    fn save_own(&self, folder: &Path, mark: &ReplayMark) -> Result<(), TrainerError> {
-        self.off.save_replay(folder, mark)
+    fn save_own(
+        &self,
+        folder: &Path,
+        mark: &ReplayMark,
+        keep: Option<u64>,
+        moved: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), TrainerError> {
+        self.off.save_replay(folder, mark, keep, moved)
+    }
+
+    fn drop_own(&mut self) {
+        self.off.empty();
     }
 
     fn load_own(&mut self, folder: &Path, mark: &ReplayMark) -> Result<(), String> {
@@ -233,8 +240,9 @@ impl OffPolicy {
         let (shape, rows) = shares(&settings, spec, sizes)?;
         let (env, _) = setup::parts(experiment)?;
         let envs = sizes.local_envs as usize;
-        let mut env =
+        let env =
             env::make_vector(env, envs, sizes.first_env, seeds, *start_iteration, env::EnvPurpose::Train)?;
+        let mut env = env::fit(env, experiment.policy.network);
         env.watch(shown(group.page()));
         let mut replay = Replay::new(shape);
         replay.begin(env.observations());
@@ -247,6 +255,8 @@ impl OffPolicy {
             settings,
             rows,
             ready: false,
+            refills: false,
+            empty_at: 0,
             reward_scale: experiment.collect.reward_scale as f32,
             num_steps: sizes.num_steps,
             seeds: *seeds,
@@ -300,15 +310,14 @@ impl OffPolicy {
         Ok(())
     }
 
-    /// Whether to learn in this iteration (OFFPOLICY-1).
+    /// Whether to learn in this iteration (OFFPOLICY-1). After a restart with an empty replay, it is filled
+    /// again as at the start, as far as it holds.
     fn ready(&mut self, ctx: &StepContext<'_>) -> Result<bool, TrainerError> {
         if !self.ready {
-            self.ready = begin(
-                ctx.group,
-                self.counters.env_step,
-                self.replay.len() >= self.rows,
-                self.settings.learning_starts,
-            )?;
+            let OffPolicySettings { learning_starts, buffer_size, .. } = self.settings;
+            let enough = if self.refills { learning_starts.min(buffer_size) } else { learning_starts };
+            let steps = self.counters.env_step.saturating_sub(self.empty_at);
+            self.ready = begin(ctx.group, steps, self.replay.len() >= self.rows, enough)?;
         }
         Ok(self.ready)
     }
@@ -328,42 +337,43 @@ impl OffPolicy {
         state.words_per_env = self.env.words_per_env().unwrap_or(0);
     }
 
-    /// Restores [`OffPolicy::state`]. Replay begins empty: learning continues when every rank's replay holds
-    /// a batch again.
+    /// Restores [`OffPolicy::state`]. Replay begins empty.
     fn restore(&mut self, restored: &RestoredState) -> Result<(), TrainerError> {
         self.counters = restored.counters;
         if let Some(envs) = &restored.envs {
             self.env.restore(envs)?;
         }
-        self.replay.begin(self.env.observations());
+        self.empty();
         Ok(())
     }
 
-    /// Writes this rank's replay beside the checkpoints (`checkpoint.replay`).
-    fn save_replay(&self, folder: &Path, mark: &ReplayMark) -> Result<(), TrainerError> {
-        let path = shard(folder, mark.rank);
-        let made = std::fs::create_dir_all(folder).map_err(replay::ShardError::from);
-        made.and_then(|()| replay::save(&self.replay, mark, &path)).map_err(|error| {
-            TrainerError::failure(
-                format!("rank {} cannot write {}: {error}", mark.rank, path.display()),
-                "make room there, or set checkpoint.replay = false",
-            )
-        })
+    fn empty(&mut self) {
+        self.replay = Replay::new(self.replay.shape().clone());
+        self.replay.begin(self.env.observations());
+        (self.ready, self.refills, self.empty_at) = (false, true, self.counters.env_step);
+    }
+
+    /// Writes this rank's replay beside the checkpoints (`checkpoint.replay`), under the name of its
+    /// iteration: until the checkpoint is complete, the one before it keeps its own.
+    fn save_replay(
+        &self,
+        folder: &Path,
+        mark: &ReplayMark,
+        keep: Option<u64>,
+        moved: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), TrainerError> {
+        replay::replace_shard(folder, mark, keep, |path| replay::save(&self.replay, mark, path, moved))
     }
 
     /// Restores this rank's replay from its shard; the error says why the shard is not this checkpoint's.
     fn load_replay(&mut self, folder: &Path, mark: &ReplayMark) -> Result<(), String> {
-        let path = shard(folder, mark.rank);
+        let path = replay::shard_path(folder, mark);
         let mut loaded = replay::load(self.replay.shape(), mark, &path)
             .map_err(|error| format!("{}: {error}", path.display()))?;
         loaded.begin(self.env.observations());
-        self.replay = loaded;
+        (self.replay, self.refills, self.empty_at) = (loaded, false, 0);
         Ok(())
     }
-}
-
-fn shard(folder: &Path, rank: u32) -> PathBuf {
-    folder.join(format!("replay-{rank}.shard"))
 }
 
 /// Whether learning begins now (OFFPOLICY-1).

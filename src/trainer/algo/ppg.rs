@@ -5,36 +5,35 @@
 //! The phases train different parameters: the auxiliary head takes no part in the policy phase, and the
 //! critic does not reach shared layers in it (unless `critic_trains_shared`). The flat gradient buffer has
 //! the same layout in both, with zeros where nothing was learnt, so all ranks exchange the same sizes in both
-//! phases.
+//! phases. The optimiser leaves a head without a gradient alone (ADAM-2).
 //!
 //! Invariants:
-//! - Phases follow from counters that are equal on all ranks.
-//! - The auxiliary phase goes over exactly the rollouts of the policy phase before it. They are not
-//!   part of a checkpoint: a resumed run begins a new policy phase.
+//! - PPG-1: an auxiliary phase follows every iteration whose number is a multiple of `policy_iterations`,
+//!   however often the run was resumed.
+//! - PPG-2: the auxiliary phase goes over the rollouts of the policy phase before it. They are part of a
+//!   checkpoint with `checkpoint.replay` only: without it, a run that was resumed within a phase learns
+//!   from those since then, and says so.
 
+use super::aux_rollouts::{self, AuxRollouts};
 use super::batch::{Batches, shuffle};
+use super::ledger;
 use super::on_policy::{Objective, OnPolicy, OnPolicyAlgorithm};
 use super::ppo_loss::{LossStats, PpoLoss, value_error};
 use super::{BuildContext, IterationStats, Stat, StepContext};
-use crate::distributed::upload::{upload, upload_slice};
+use crate::distributed::upload::upload_slice;
 use crate::error::TrainerError;
+use crate::events::say;
 use crate::inject;
 use crate::policy::actor_critic::Pass;
 use crate::policy::distribution::Distribution;
-use crate::policy::{acting, trunk};
+use crate::policy::trunk;
+use crate::replay::{ReplayMark, replace_shard, shard_path};
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_types::learn::{NormAdv, Ppg as Settings};
+use std::ops::ControlFlow;
+use std::path::Path;
 use tch::{Device, Kind, TchError, Tensor};
 
-/// The rollouts of a policy phase, on the device, one after the other: observations `[rows, ...]` as
-/// [`trunk::to_rows`] lays them out, the rest `[rows]`. The first rollout allocates the memory of the whole
-/// phase.
-struct AuxRollouts {
-    observations: Tensor,
-    returns: Tensor,
-    weights: Tensor,
-    rollouts: usize,
-}
 pub struct Ppg {
     settings: Settings,
     loss: PpoLoss,
@@ -65,17 +64,27 @@ impl Ppg {
         })
     }
 
+    /// Iterations from one auxiliary phase to the next.
+    fn phase(&self) -> u64 {
+        u64::from(self.settings.policy_iterations.max(1))
+    }
+
+    /// An auxiliary phase follows this iteration (PPG-1).
+    fn ends_phase(&self, iteration: u64) -> bool {
+        (iteration + 1).is_multiple_of(self.phase())
+    }
+
     fn policy_phase(
         &mut self,
         on: &mut OnPolicy,
         ctx: &StepContext<'_>,
         stats: &mut IterationStats,
         random: &mut Generator,
-    ) -> Result<LossStats, TrainerError> {
+    ) -> Result<ControlFlow<(), LossStats>, TrainerError> {
         let normalise = NormAdv::of(self.settings.norm_adv, self.settings.norm_adv_over);
         let advantages =
             self.batches.normalised(normalise, &on.advantages, &on.rollout().weights, ctx.group)?;
-        self.batches.load(on.rollout(), &on.returns)?;
+        self.batches.load(on.rollout(), &on.returns, on.seen())?;
         let pass = Pass { detached: !self.settings.critic_trains_shared, aux: false };
         let mut losses = LossStats::default();
         for _ in 0..self.settings.update_epochs {
@@ -84,41 +93,25 @@ impl Ppg {
                 let batch = self.batches.get(k)?;
                 let output = on.policy.forward(&batch.observations, pass)?;
                 let minibatch = self.loss.losses(&output, &batch)?;
-                on.update(&minibatch.total, ctx, stats)?;
-                losses.add(minibatch, self.settings.clip_coef)?;
+                if on.update((&minibatch.total, false), ctx, stats)?.is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
+                losses.add(&minibatch, self.settings.clip_coef)?;
+                losses.count();
             }
         }
-        Ok(losses)
+        Ok(ControlFlow::Continue(losses))
     }
 
     fn keep(&mut self, on: &OnPolicy) -> Result<(), TchError> {
         let rollout = on.rollout();
-        let shape: Vec<i64> = rollout.shape.iter().map(|side| *side as i64).collect();
-        let column = |values: &[f32]| upload_slice(values, on.device);
-        let observations = acting::batch(rollout.observations.view(), rollout.len(), &shape)?;
-        // A tensor made from a slice is a copy.
-        let observations = trunk::to_rows(&upload(observations, on.device)?)?;
+        let observations = aux_rollouts::observations(rollout, on.seen(), on.device)?;
+        let most = self.phase() as usize;
         let stored = match &mut self.stored {
             Some(stored) => stored,
-            made => {
-                let all = (self.settings.policy_iterations as usize * rollout.len()) as i64;
-                let mut whole = observations.size();
-                whole[0] = all;
-                let column = || Tensor::f_zeros([all], (Kind::Float, on.device));
-                made.insert(AuxRollouts {
-                    observations: Tensor::f_empty(&whole, (observations.kind(), on.device))?,
-                    returns: column()?,
-                    weights: column()?,
-                    rollouts: 0,
-                })
-            }
+            made => made.insert(AuxRollouts::new(&observations, most)?),
         };
-        let (start, len) = ((stored.rollouts * rollout.len()) as i64, rollout.len() as i64);
-        stored.observations.f_narrow(0, start, len)?.f_copy_(&observations)?;
-        stored.returns.f_narrow(0, start, len)?.f_copy_(&column(&on.returns)?)?;
-        stored.weights.f_narrow(0, start, len)?.f_copy_(&column(&rollout.weights)?)?;
-        stored.rollouts += 1;
-        Ok(())
+        stored.add(&observations, &on.returns, &rollout.weights)
     }
 
     /// Learns from all stored rollouts; returns the last auxiliary loss and divergence.
@@ -128,10 +121,13 @@ impl Ppg {
         ctx: &StepContext<'_>,
         stats: &mut IterationStats,
         random: &mut Generator,
-    ) -> Result<[f64; 2], TrainerError> {
+    ) -> Result<ControlFlow<(), [f64; 2]>, TrainerError> {
         let Some(AuxRollouts { observations, returns, weights, rollouts }) = &self.stored else {
             return Err(TrainerError::failure("an auxiliary phase before the first rollout", ""));
         };
+        let filled = (rollouts * self.envs * self.steps) as i64;
+        let (observations, returns) = (observations.f_narrow(0, 0, filled)?, returns.f_narrow(0, 0, filled)?);
+        let weights = weights.f_narrow(0, 0, filled)?;
         let pass = Pass { detached: !self.settings.critic_trains_shared, aux: true };
         // A unit is one environment's part of one rollout.
         let mut units: Vec<usize> = (0..rollouts * self.envs).collect();
@@ -148,7 +144,7 @@ impl Ppg {
         let mut last = None;
         for _ in 0..self.settings.aux_epochs {
             shuffle(&mut units, random);
-            for units in units.chunks_exact(each) {
+            for units in units.chunks_exact(each).take(self.settings.aux_num_minibatches as usize) {
                 let rows = self.rows(units, on.device)?;
                 inject::here(inject::Hook::Gather);
                 let seen = trunk::from_rows(&observations.f_index_select(0, &rows)?)?;
@@ -164,13 +160,19 @@ impl Ppg {
                 let old = Distribution::from_saved(&old.f_index_select(0, &rows)?, continuous)?;
                 let kl = mean(&old.kl(&output.distribution)?)?;
                 let total = aux.f_add(&kl.f_mul_scalar(self.settings.beta_clone)?)?.f_add(&value)?;
-                on.update(&total, ctx, stats)?;
+                if on.update((&total, true), ctx, stats)?.is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
                 last = Some([aux, kl]);
             }
         }
         match last {
-            Some([aux, kl]) => Ok([aux.f_double_value(&[])?, kl.f_double_value(&[])?]),
-            None => Ok([f64::NAN; 2]),
+            Some(last) => {
+                ctx.group.settle()?;
+                let numbers = ledger::numbers(&last)?;
+                Ok(ControlFlow::Continue([numbers[0], numbers[1]]))
+            }
+            None => Ok(ControlFlow::Continue([f64::NAN; 2])),
         }
     }
 
@@ -188,24 +190,69 @@ impl Ppg {
 }
 
 impl Objective for Ppg {
+    fn is_long(&self, iteration: u64) -> bool {
+        self.ends_phase(iteration)
+    }
+
+    fn save_own(
+        &self,
+        on: &OnPolicy,
+        folder: &Path,
+        mark: &ReplayMark,
+        keep: Option<u64>,
+        moved: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), TrainerError> {
+        let like = aux_rollouts::observations(on.rollout(), None, Device::Cpu)?;
+        // One may be of an iteration that was left.
+        let count = self.stored.as_ref().map_or(0, |stored| stored.rollouts);
+        let count = count.min((mark.train_iter % self.phase()) as usize);
+        replace_shard(folder, mark, keep, |path| {
+            aux_rollouts::save(self.stored.as_ref(), (&like, count), mark, path, moved)
+        })
+    }
+
+    fn load_own(&mut self, on: &OnPolicy, folder: &Path, mark: &ReplayMark) -> Result<(), String> {
+        let path = shard_path(folder, mark);
+        let count = (mark.train_iter % self.phase()) as usize;
+        let like = aux_rollouts::observations(on.rollout(), None, on.device).map_err(|e| e.to_string())?;
+        let loaded = aux_rollouts::load(&like, (count, self.phase() as usize), mark, &path)
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+        self.stored = Some(loaded);
+        Ok(())
+    }
+
+    fn drop_own(&mut self) {
+        self.stored = None;
+    }
+
     fn learn(
         &mut self,
         on: &mut OnPolicy,
         ctx: &StepContext<'_>,
         random: &mut Generator,
         stats: &mut IterationStats,
-    ) -> Result<(), TrainerError> {
-        let rollouts = self.stored.as_ref().map_or(0, |stored| stored.rollouts);
-        let aux_due = rollouts + 1 >= self.settings.policy_iterations as usize;
+    ) -> Result<ControlFlow<()>, TrainerError> {
+        let (phase, aux_due) = (self.phase(), self.ends_phase(ctx.iteration));
         let product = |epochs: u32, minibatches: u32| u64::from(epochs) * u64::from(minibatches);
         stats.planned = product(self.settings.update_epochs, self.settings.num_minibatches);
         if aux_due {
             stats.planned += product(self.settings.aux_epochs, self.settings.aux_num_minibatches);
         }
-        let losses = self.policy_phase(on, ctx, stats, random)?;
+        let ControlFlow::Continue(losses) = self.policy_phase(on, ctx, stats, random)? else {
+            return Ok(ControlFlow::Break(()));
+        };
         self.keep(on)?;
         let [aux, kl] = if aux_due {
-            let last = self.aux_phase(on, ctx, stats, random)?;
+            let rollouts = self.stored.as_ref().map_or(0, |stored| stored.rollouts) as u64;
+            if rollouts < phase && ctx.group.rank() == 0 {
+                say(&format!(
+                    "auxiliary phase after iteration {}: on {rollouts} of {phase} rollouts, those since the restart",
+                    ctx.iteration + 1
+                ));
+            }
+            let ControlFlow::Continue(last) = self.aux_phase(on, ctx, stats, random)? else {
+                return Ok(ControlFlow::Break(()));
+            };
             if let Some(stored) = &mut self.stored {
                 stored.rollouts = 0;
             }
@@ -213,9 +260,10 @@ impl Objective for Ppg {
         } else {
             [f64::NAN; 2]
         };
+        ctx.group.settle()?;
         stats.losses = losses.stats()?;
         // Most iterations have no value for these.
         stats.losses.extend([Stat::other("losses/aux_value", aux), Stat::other("losses/aux_kl", kl)]);
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     }
 }

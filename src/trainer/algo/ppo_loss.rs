@@ -4,6 +4,7 @@
 
 use super::Stat;
 use super::batch::Minibatch;
+use super::ledger;
 use crate::policy::actor_critic::PolicyOutput;
 use rankdeck_types::learn::{Ppg, Ppo, ValueLoss};
 use tch::{Kind, Reduction, TchError, Tensor};
@@ -83,23 +84,49 @@ impl PpoLoss {
 #[derive(Default)]
 pub struct LossStats {
     last: Option<Losses>,
+    /// Sum of the clipped shares.
     clipped: Option<Tensor>,
     count: u64,
 }
 
 impl LossStats {
-    /// Adds a minibatch without waiting for the device.
-    pub fn add(&mut self, losses: Losses, clip: f64) -> Result<(), TchError> {
+    /// Forgets the minibatches so far.
+    pub fn restart(&mut self) -> Result<(), TchError> {
+        self.count = 0;
+        if let Some(sum) = &mut self.clipped {
+            let _ = sum.f_zero_()?;
+        }
+        Ok(())
+    }
+
+    /// Counts a minibatch that [`LossStats::add`] takes in.
+    pub fn count(&mut self) {
+        self.count += 1;
+    }
+
+    /// Takes in a minibatch without waiting for the device. The same work each time: what it leaves lies
+    /// where it lay before when it is replayed.
+    pub fn add(&mut self, losses: &Losses, clip: f64) -> Result<(), TchError> {
         let share = tch::no_grad(|| {
             let apart = losses.log_ratio.f_exp()?.f_sub_scalar(1.0)?.f_abs()?;
             apart.f_gt(clip)?.f_to_kind(Kind::Float)?.f_mean(None::<Kind>)
         })?;
-        self.clipped = Some(match self.clipped.take() {
-            Some(sum) => sum.f_add(&share)?,
-            None => share,
+        if self.clipped.is_none() {
+            self.clipped = Some(share.f_zeros_like()?);
+        }
+        if let Some(sum) = &mut self.clipped {
+            let _ = sum.f_add_(&share)?;
+        }
+        let Losses { total, policy, value, entropy, log_ratio } = losses;
+        let [total, policy, value, entropy, log_ratio] =
+            [total, policy, value, entropy, log_ratio].map(Tensor::f_detach);
+        self.last = Some(Losses {
+            total: total?,
+            policy: policy?,
+            value: value?,
+            entropy: entropy?,
+            log_ratio: log_ratio?,
         });
-        self.last = Some(losses);
-        self.count += 1;
         Ok(())
     }
 
@@ -112,25 +139,24 @@ impl LossStats {
 
     /// CleanRL's names, in a fixed order.
     pub fn stats(&self) -> Result<Vec<Stat>, TchError> {
-        let of = |pick: fn(&Losses) -> &Tensor| match &self.last {
-            Some(last) => pick(last).f_double_value(&[]),
-            None => Ok(f64::NAN),
+        let values = match (&self.last, &self.clipped) {
+            (Some(last), Some(clipped)) if self.count > 0 => {
+                let log_ratio = last.log_ratio.f_detach()?;
+                let old_kl = log_ratio.f_mean(None::<Kind>)?;
+                let kl = log_ratio.f_expm1()?.f_sub(&log_ratio)?.f_mean(None::<Kind>)?;
+                let terms = [&last.value, &last.policy, &last.entropy, &old_kl, &kl, clipped];
+                ledger::numbers(&terms.map(Tensor::shallow_clone))?
+            }
+            _ => vec![f64::NAN; 6],
         };
-        let old_kl = match &self.last {
-            Some(last) => -last.log_ratio.f_detach()?.f_mean(None::<Kind>)?.f_double_value(&[])?,
-            None => f64::NAN,
-        };
-        let clipped = match &self.clipped {
-            Some(sum) => sum.f_double_value(&[])? / self.count as f64,
-            None => f64::NAN,
-        };
+        let [value, policy, entropy, old_kl, kl, clipped] = values[..] else { return Ok(Vec::new()) };
         Ok(vec![
-            Stat::loss("losses/value_loss", of(|losses| &losses.value)?),
-            Stat::loss("losses/policy_loss", of(|losses| &losses.policy)?),
-            Stat::other("losses/entropy", of(|losses| &losses.entropy)?),
-            Stat::other("losses/old_approx_kl", old_kl),
-            Stat::other("losses/approx_kl", self.approx_kl()?),
-            Stat::other("losses/clipfrac", clipped),
+            Stat::loss("losses/value_loss", value),
+            Stat::loss("losses/policy_loss", policy),
+            Stat::other("losses/entropy", entropy),
+            Stat::other("losses/old_approx_kl", -old_kl),
+            Stat::other("losses/approx_kl", kl),
+            Stat::other("losses/clipfrac", clipped / self.count as f64),
         ])
     }
 }

@@ -4,15 +4,15 @@ use crate::algo::batch::Batches;
 use crate::algo::{Algorithm, Stat};
 use crate::distributed::{BackendKind, GroupSettings, ProcessGroup};
 use crate::env::Spec;
+use crate::page::Page;
 use crate::policy::ActorCritic;
 use crate::policy::actor_critic::Layout;
 use crate::rollout::{ActionBuffer, Rollout};
 use crate::state::State;
+use crate::stop_points::StopPoints;
 use rankdeck_kernel::seeds::{Purpose, Seeds};
 use rankdeck_types::experiment::{Experiment, Kernel, Policy};
 use rankdeck_types::learn::{Learn, ValueLoss};
-use std::cell::RefCell;
-use std::rc::Rc;
 use tch::{Device, Tensor};
 
 fn close(a: f64, b: f64) -> bool {
@@ -26,14 +26,15 @@ fn alone() -> ProcessGroup {
         local_rank: 0,
         master_addr: String::new(),
         master_port: 0,
-        backend: BackendKind::Gloo,
+        backend: BackendKind::Tcp,
         timeout: std::time::Duration::from_secs(1),
         interface: None,
         generation: 0,
+        secret: None,
         device: Device::Cpu,
     };
     let page = rankdeck_proto::status_page::Writer::anonymous(0, 0).unwrap();
-    ProcessGroup::connect(&settings, Rc::new(RefCell::new(page))).unwrap()
+    ProcessGroup::connect(&settings, Page::new(page)).unwrap()
 }
 
 /// The losses, term by term in f64, from the definition.
@@ -60,7 +61,7 @@ fn losses_equal_their_definition() {
     let actions: Vec<i64> = (0..n as i64).map(|i| i % 2).collect();
     rollout.actions = ActionBuffer::Discrete(actions.clone());
     let mut batches = Batches::new(NormAdv::Off, n, Device::Cpu);
-    batches.load(&rollout, &returns).unwrap();
+    batches.load(&rollout, &returns, None).unwrap();
     batches.begin_epoch(&advantages, &rollout.weights, &mut random, &alone()).unwrap();
     let minibatch = batches.get(0).unwrap();
     for (clip_vloss, value_loss) in
@@ -96,7 +97,8 @@ fn losses_equal_their_definition() {
         assert!(close(losses.entropy.double_value(&[]), entropy));
         assert!(close(losses.total.double_value(&[]), surrogate - 0.01 * entropy + 0.5 * value));
         let mut stats = LossStats::default();
-        stats.add(losses, 0.2).unwrap();
+        stats.add(&losses, 0.2).unwrap();
+        stats.count();
         assert!(clipped > 5 && close(stats.approx_kl().unwrap(), kl / n));
         let clip_share = stats.stats().unwrap()[5];
         assert!(clip_share.name == "losses/clipfrac" && close(clip_share.value, clipped as f64 / n));
@@ -110,7 +112,7 @@ fn what_is_no_transition_is_not_learnt_from() {
     let mut rollout = Rollout::new(&spec, 4, 1, false);
     rollout.weights[2] = 0.0;
     let mut batches = Batches::new(NormAdv::Rank, 4, Device::Cpu);
-    batches.load(&rollout, &[0.0; 4]).unwrap();
+    batches.load(&rollout, &[0.0; 4], None).unwrap();
     let mut random = Seeds::new(0).generator(Purpose::Shuffle, 0, 0);
     batches.begin_epoch(&[1.0, 2.0, 1e6, 3.0], &rollout.weights, &mut random, &alone()).unwrap();
     let batch = batches.get(0).unwrap();
@@ -155,7 +157,7 @@ fn trained(env: &str, rest: &str, kernel: &str, iterations: u64) -> (Vec<f32>, V
         }
         other => panic!("{other:?}"),
     };
-    let page = Rc::new(RefCell::new(rankdeck_proto::status_page::Writer::anonymous(0, 0).unwrap()));
+    let page = Page::new(rankdeck_proto::status_page::Writer::anonymous(0, 0).unwrap());
     let mut losses = Vec::new();
     for iteration in 0..iterations {
         let ctx = StepContext {
@@ -165,6 +167,7 @@ fn trained(env: &str, rest: &str, kernel: &str, iterations: u64) -> (Vec<f32>, V
             num_iterations: Some(500),
             updates: 0,
             env_step: 96 * iteration,
+            stop: &StopPoints::default(),
         };
         losses = algorithm.iterate(&ctx).unwrap().losses;
     }
@@ -233,7 +236,7 @@ fn a2c_on_pendulum_learns_the_same_by_both_engines() {
         };
         let Learn::A2c(settings) = learn else { panic!("not A2C") };
         let mut a2c = A2c::new(settings, &build).unwrap();
-        let page = Rc::new(RefCell::new(rankdeck_proto::status_page::Writer::anonymous(0, 0).unwrap()));
+        let page = Page::new(rankdeck_proto::status_page::Writer::anonymous(0, 0).unwrap());
         let start = a2c.state().unwrap();
         for iteration in 0..5 {
             let ctx = StepContext {
@@ -243,6 +246,7 @@ fn a2c_on_pendulum_learns_the_same_by_both_engines() {
                 num_iterations: build.sizes.num_iterations,
                 updates: iteration,
                 env_step: iteration * build.sizes.batch,
+                stop: &StopPoints::default(),
             };
             a2c.iterate(&ctx).unwrap();
         }
@@ -254,5 +258,50 @@ fn a2c_on_pendulum_learns_the_same_by_both_engines() {
     {
         assert!(*moved > 1e-3, "{name} learns: {moved}");
         assert!(apart < 1e-4, "{name}: {apart}");
+    }
+}
+
+/// RECORDING-1. Minibatches in turn, as captured updates take them, are those by number, in every rollout.
+#[test]
+fn minibatches_in_turn_are_those_by_number() {
+    let spec = Spec::discrete(3, 2);
+    let made = || Batches::new(NormAdv::Off, 2, Device::Cpu);
+    let (mut by_number, mut in_turn) = (made(), made());
+    in_turn.in_turn().unwrap();
+    let mut place = 0;
+    for round in 1..4_u16 {
+        let mut rollout = Rollout::new(&spec, 4, 2, false);
+        let fill = |values: &mut [f32], by: f32| {
+            values.iter_mut().enumerate().for_each(|(i, value)| *value = i as f32 * by * f32::from(round));
+        };
+        fill(&mut rollout.values, 0.5);
+        fill(&mut rollout.log_probs, -0.25);
+        let (returns, advantages): (Vec<f32>, Vec<f32>) =
+            (0..8).map(|i| (f32::from(round) + i as f32, i as f32 - f32::from(round))).unzip();
+        by_number.load(&rollout, &returns, None).unwrap();
+        in_turn.load(&rollout, &returns, None).unwrap();
+        assert!(place == 0 || place == in_turn.place(), "a rollout lies where the one before lay");
+        place = in_turn.place();
+        for epoch in 0..2 {
+            let random = || Seeds::new(u64::from(round)).generator(Purpose::Shuffle, 0, epoch);
+            let group = alone();
+            for batches in [&mut by_number, &mut in_turn] {
+                batches.begin_epoch(&advantages, &rollout.weights, &mut random(), &group).unwrap();
+            }
+            for k in 0..by_number.count() {
+                let (a, b) = (by_number.get(k).unwrap(), in_turn.next().unwrap());
+                for (a, b) in [
+                    (&a.observations, &b.observations),
+                    (&a.actions, &b.actions),
+                    (&a.log_probs, &b.log_probs),
+                    (&a.values, &b.values),
+                    (&a.advantages, &b.advantages),
+                    (&a.returns, &b.returns),
+                ] {
+                    assert_eq!(a, b);
+                }
+                assert_eq!(a.mean(&a.values).unwrap(), b.mean(&b.values).unwrap());
+            }
+        }
     }
 }

@@ -12,10 +12,15 @@
 //!   start and covered by the fingerprint.
 
 use super::adam::Adam;
-use crate::distributed::upload::{upload, upload_slice};
+use super::ledger::{self, Ledger};
+use super::own_loss;
+use super::packed::{Packed, Values};
+use super::recording::{Cut, Recorded, Recording};
+use crate::distributed::upload::upload;
 use crate::distributed::{DataParallel, Ddp, ProcessGroup};
 use crate::env::Spec;
 use crate::error::TrainerError;
+use crate::policy::captured::CapturedPass;
 use crate::policy::parameters::Parameters;
 use crate::policy::q_fast::QFast;
 use crate::policy::q_layout::QLayout;
@@ -26,13 +31,13 @@ use rankdeck_kernel::optimise::{clip_scale, sum_of_squares};
 use rankdeck_kernel::q::{q_loss, q_targets};
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_kernel::{Isa, Matrix};
-use rankdeck_types::experiment::Experiment;
+use rankdeck_types::experiment::{Experiment, Kernel};
 use rankdeck_types::learn::Dqn as Settings;
 use rankdeck_types::learn::dqn::TdLoss;
 use tch::{Device, Kind, TchError, Tensor};
 
 /// Statistics of an update, from this rank's share of the batch.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QStats {
     /// Mean TD loss of this rank's share.
     pub td_loss: f64,
@@ -51,9 +56,63 @@ pub struct QLearner {
     pub ddp: Ddp,
     data_parallel: Option<DataParallel>,
     fast: Option<Box<NativeQ>>,
+    /// The updates of the iteration.
+    pub ledger: Ledger,
     latest: LatestLoss,
     shape: Vec<i64>,
     device: Device,
+    packed: Packed,
+    acting: CapturedPass,
+    /// The update; absent while it is made.
+    recording: Option<Recording>,
+}
+
+/// Whether updates are captured as CUDA graphs where they can be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Captured(pub bool);
+
+/// A batch on the device.
+struct Columns {
+    now: Tensor,
+    next: Tensor,
+    choices: Tensor,
+    rewards: Tensor,
+    discounts: Tensor,
+}
+
+/// An update by libtorch.
+struct Update<'a> {
+    learner: &'a mut QLearner,
+    columns: Columns,
+    batch: &'a ReplayBatch,
+}
+
+impl Recorded for Update<'_> {
+    fn work(&mut self, cut: &mut Cut<'_>) -> Result<(), TrainerError> {
+        self.learner.ddp.zero_grad();
+        let (loss, taken) = self.learner.gradient(&self.columns)?;
+        let QLearner { settings, network, adam, ddp, ledger, .. } = self.learner;
+        ledger.loss("losses/td_loss", &loss, || self.batch.largest())?;
+        cut.reduce(0, ddp)?;
+        if settings.max_grad_norm > 0.0 {
+            ledger.norm(ddp.clip_grad_norm(settings.max_grad_norm));
+        }
+        adam.launch(network.online.tensors())?;
+        if settings.target_every <= 1 {
+            network.follow(settings.tau)?;
+        }
+        ledger.put()?;
+        self.learner.latest = LatestLoss::Tensors(loss, taken);
+        Ok(())
+    }
+
+    fn reduce(&mut self, _which: usize, group: &ProcessGroup) -> Result<(), TrainerError> {
+        Ok(self.learner.ddp.reduce(group)?)
+    }
+
+    fn ledger(&mut self) -> &mut Ledger {
+        &mut self.learner.ledger
+    }
 }
 
 /// The latest update's statistics, wherever they are.
@@ -134,7 +193,8 @@ pub enum ComputePath {
 }
 
 impl ComputePath {
-    /// What the experiment asks for: `distributed.data_parallel` devices of this process, from `device` on.
+    /// What the experiment asks for: `distributed.data_parallel` devices of this process, from `device` on,
+    /// or `policy.kernel`.
     pub fn of(experiment: &Experiment, device: Device) -> Result<ComputePath, TrainerError> {
         let count = experiment.distributed.data_parallel as usize;
         let devices = match device {
@@ -152,7 +212,17 @@ impl ComputePath {
                 "lower distributed.data_parallel, or start fewer ranks on this host",
             ));
         }
-        Ok(DataParallel::new(devices).map_or(ComputePath::Best, ComputePath::DataParallel))
+        if let Some(devices) = DataParallel::new(devices) {
+            return Ok(ComputePath::DataParallel(devices));
+        }
+        match (experiment.policy.kernel, device) {
+            (Kernel::Libtorch, _) => Ok(ComputePath::Torch),
+            (Kernel::Native, Device::Cpu) | (Kernel::Auto, _) => Ok(ComputePath::Best),
+            (Kernel::Native, _) => Err(TrainerError::usage(
+                "policy.kernel = \"native\" is for fully connected networks on the CPU",
+                "set policy.kernel = \"auto\"",
+            )),
+        }
     }
 }
 
@@ -165,7 +235,7 @@ impl QLearner {
         seeds: &Seeds,
         device: Device,
         group: &ProcessGroup,
-        bucket_bytes: usize,
+        (bucket_bytes, Captured(captured)): (usize, Captured),
     ) -> Result<QLearner, TrainerError> {
         let network = QNetwork::new(layout.clone(), seeds, device)?;
         let named = |prefix: &str, named: Vec<(String, Tensor)>| -> Vec<(String, Tensor)> {
@@ -186,8 +256,13 @@ impl QLearner {
                 errors: vec![0.0; rows],
             })
         });
+        let captured = captured && !matches!(way, ComputePath::DataParallel(_));
         let mut learner = QLearner {
             adam: Adam::new(layout.len, settings.adam_eps, device)?,
+            ledger: Ledger::new(settings.updates_per_iteration as usize, device)?,
+            packed: Packed::new(device),
+            acting: CapturedPass::new(device, captured),
+            recording: Some(Recording::new("an update", device, captured)),
             settings,
             network,
             ddp,
@@ -214,21 +289,27 @@ impl QLearner {
     pub fn update(&mut self, batch: &ReplayBatch, group: &ProcessGroup) -> Result<(), TrainerError> {
         self.latest = if let Some(fast) = &mut self.fast {
             let stats = fast.gradient(&self.settings, batch, &mut self.ddp)?;
+            own_loss("losses/td_loss", stats.td_loss, || batch.largest())?;
             self.ddp.reduce(group)?;
             self.step_fast()?;
             LatestLoss::Numbers(stats)
         } else {
-            self.ddp.zero_grad();
-            let (loss, taken) = self.gradient(batch)?;
-            self.ddp.reduce(group)?;
-            if self.settings.max_grad_norm > 0.0 {
-                let _ = self.ddp.clip_grad_norm(self.settings.max_grad_norm);
-            }
-            self.adam.step(self.network.online.tensors(), self.settings.learning_rate)?;
-            LatestLoss::Tensors(loss, taken)
+            let columns = self.columns(batch)?;
+            self.adam.begin(1, self.settings.learning_rate)?;
+            let place = self.packed.place();
+            let mut recording = self.recording.take();
+            let mut update = Update { learner: self, columns, batch };
+            let made = match &mut recording {
+                Some(recording) => recording.run(&mut update, place, group),
+                None => Err(TrainerError::failure("an update inside an update", "")),
+            };
+            self.recording = recording;
+            made?;
+            std::mem::replace(&mut self.latest, LatestLoss::Nothing)
         };
         let follow = self.adam.steps.is_multiple_of(self.settings.target_every.max(1));
-        if follow {
+        // With every update, libtorch's updates do it themselves.
+        if follow && (self.fast.is_some() || self.settings.target_every > 1) {
             self.network.follow(self.settings.tau)?;
         }
         if let Some(fast) = &mut self.fast {
@@ -243,12 +324,12 @@ impl QLearner {
     /// Statistics of the latest update, read from the device.
     pub fn stats(&self) -> Result<QStats, TchError> {
         match &self.latest {
-            LatestLoss::Nothing => Ok(QStats::default()),
+            LatestLoss::Nothing => Ok(QStats { td_loss: f64::NAN, q_values: f64::NAN }),
             LatestLoss::Numbers(stats) => Ok(*stats),
-            LatestLoss::Tensors(loss, taken) => Ok(QStats {
-                td_loss: loss.f_double_value(&[])?,
-                q_values: taken.f_mean(None::<Kind>)?.f_double_value(&[])?,
-            }),
+            LatestLoss::Tensors(loss, taken) => {
+                let read = ledger::numbers(&[loss.shallow_clone(), taken.f_mean(None::<Kind>)?])?;
+                Ok(QStats { td_loss: read[0], q_values: read[1] })
+            }
         }
     }
 
@@ -265,31 +346,50 @@ impl QLearner {
         Ok(self.adam.step_flat(parameters, gradients, self.settings.learning_rate, scale)?)
     }
 
+    /// The batch on the device.
+    fn columns(&mut self, batch: &ReplayBatch) -> Result<Columns, TchError> {
+        let rows = batch.rows as i64;
+        let shape: Vec<i64> = std::iter::once(rows).chain(self.shape.iter().copied()).collect();
+        let observations = |numbers, pixels| match batch.numbers.now.is_empty() {
+            true => Values::U8(pixels),
+            false => Values::F32(numbers),
+        };
+        let sent = self.packed.send(&[
+            (observations(&batch.numbers.now, &batch.pixels.now), shape.clone()),
+            (observations(&batch.numbers.next, &batch.pixels.next), shape),
+            (Values::I64(&batch.choices), vec![rows, 1]),
+            (Values::F32(&batch.rewards), vec![rows]),
+            (Values::F32(&batch.discounts), vec![rows]),
+        ])?;
+        match <[Tensor; 5]>::try_from(sent) {
+            Ok([now, next, choices, rewards, discounts]) => {
+                Ok(Columns { now, next, choices, rewards, discounts })
+            }
+            Err(_) => Err(TchError::Torch("a batch of other parts".into())),
+        }
+    }
+
     /// The gradient of the batch's loss with libtorch; returns the loss, and the Q-values of the actions
     /// taken.
-    fn gradient(&self, batch: &ReplayBatch) -> Result<(Tensor, Tensor), TrainerError> {
-        let rows = batch.rows as i64;
-        let column = |values: &[f32]| upload_slice(values, self.device);
-        let next = self.observations(&batch.numbers.next, &batch.pixels.next, rows)?;
+    fn gradient(&self, columns: &Columns) -> Result<(Tensor, Tensor), TchError> {
+        let Columns { now, next, choices, rewards, discounts } = columns;
         let targets = tch::no_grad(|| -> Result<Tensor, TchError> {
-            let following = self.network.forward(self.network.target.tensors(), &next)?;
+            let following = self.network.forward(self.network.target.tensors(), next)?;
             let chosen = match self.settings.double {
-                true => self.network.forward(self.network.online.tensors(), &next)?,
+                true => self.network.forward(self.network.online.tensors(), next)?,
                 false => following.shallow_clone(),
             };
             let values = following.f_gather(1, &chosen.f_argmax(1, true)?, false)?.f_view([-1])?;
-            column(&batch.rewards)?.f_add(&column(&batch.discounts)?.f_mul(&values)?)
+            rewards.f_add(&discounts.f_mul(&values)?)
         })?;
-        let now = self.observations(&batch.numbers.now, &batch.pixels.now, rows)?;
-        let choices = upload_slice(&batch.choices, self.device)?.f_view([rows, 1])?;
         let online = self.network.online.tensors();
         let q = match &self.data_parallel {
             Some(devices) => {
-                devices.forward(online, [&now], |own, [rows]| self.network.forward(own, &rows))?
+                devices.forward(online, [now], |own, [rows]| self.network.forward(own, &rows))?
             }
-            None => self.network.forward(online, &now)?,
+            None => self.network.forward(online, now)?,
         };
-        let taken = q.f_gather(1, &choices, false)?.f_view([-1])?;
+        let taken = q.f_gather(1, choices, false)?.f_view([-1])?;
         let loss = match self.settings.loss {
             TdLoss::Squared => taken.f_sub(&targets)?.f_square()?.f_mean(None::<Kind>)?,
             TdLoss::Huber => taken.f_smooth_l1_loss(&targets, tch::Reduction::Mean, 1.0)?,
@@ -320,7 +420,9 @@ impl QLearner {
             return Ok(());
         }
         let input = self.observations(numbers, pixels, rows as i64)?;
-        let values = tch::no_grad(|| self.network.forward(self.network.online.tensors(), &input))?;
+        let QLearner { network, acting, .. } = self;
+        let values =
+            tch::no_grad(|| acting.run(&input, |input| network.forward(network.online.tensors(), input)))?;
         let values = values.f_to_device(Device::Cpu)?.f_contiguous()?;
         q.resize(values.numel(), 0.0);
         let len = q.len();

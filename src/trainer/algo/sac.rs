@@ -10,12 +10,15 @@
 //! (REPLAY-2).
 
 use super::off_policy::{Learner, OffPolicyAlgorithm, OffPolicySettings, shares};
+use super::q_learner::Captured;
 use super::sac_learner::{Noise, Optimiser, SacLearner};
 use super::{BuildContext, Stat};
 use crate::distributed::ProcessGroup;
+use crate::distributed::upload::upload;
 use crate::env::{Observations, Spec};
 use crate::error::TrainerError;
 use crate::evaluate::Greedy;
+use crate::policy::captured::CapturedPass;
 use crate::policy::sac_networks::SacLayout;
 use crate::replay::ReplayBatch;
 use crate::rollout::ActionBuffer;
@@ -31,6 +34,7 @@ pub struct Sac {
     learner: SacLearner,
     settings: Settings,
     device: Device,
+    acting: CapturedPass,
 }
 
 impl Noise for Generator {
@@ -64,8 +68,16 @@ impl Sac {
         let BuildContext { experiment, spec, seeds, device, group, .. } = build;
         let layout = SacLayout::new(spec, &experiment.policy)?;
         let bucket = (experiment.distributed.bucket_mb.clamp(0.0, 4096.0) * 1024.0 * 1024.0) as usize;
-        let learner = SacLearner::new(settings.clone(), layout, seeds, *device, group, bucket)?;
-        let sac = Sac { learner, settings: settings.clone(), device: *device };
+        let learner = {
+            let sizes = (bucket, Captured(experiment.policy.cuda_graphs));
+            SacLearner::new(settings.clone(), layout, seeds, *device, group, sizes)?
+        };
+        let sac = Sac {
+            learner,
+            settings: settings.clone(),
+            device: *device,
+            acting: CapturedPass::new(*device, experiment.policy.cuda_graphs),
+        };
         OffPolicyAlgorithm::new(off_policy_settings(settings), sac, build)
     }
 
@@ -94,14 +106,22 @@ impl Learner for Sac {
             return Ok(());
         }
         let rows = randoms.len();
-        let noise: Vec<f32> = randoms.iter_mut().flat_map(|random| random.normals(*width)).collect();
-        let input = self.input(observations, rows)?;
-        let drawn = tch::no_grad(|| {
-            let noise = Tensor::f_from_slice(&noise)?.f_view([rows as i64, -1])?.f_to_device(self.device)?;
-            self.learner.networks.draw(&input, &noise)
+        // Observations, then noise, in one copy.
+        let mut both = observations.f32().unwrap_or_default().to_vec();
+        let split = both.len() as i64;
+        both.extend(randoms.iter_mut().flat_map(|random| random.normals(*width)));
+        let (rows, drawn) = (rows as i64, (rows * *width) as i64);
+        let both = upload(Tensor::f_from_slice(&both)?, self.device)?;
+        let Sac { acting, learner, .. } = self;
+        let actions = tch::no_grad(|| {
+            acting.run(&both, |both| {
+                let input = both.f_narrow(0, 0, split)?.f_view([rows, -1])?;
+                let noise = both.f_narrow(0, split, drawn)?.f_view([rows, -1])?;
+                Ok(learner.networks.draw(&input, &noise)?.actions)
+            })
         })?;
         let len = values.len();
-        Ok(drawn.actions.f_to_device(Device::Cpu)?.f_contiguous()?.f_copy_data(values, len)?)
+        Ok(actions.f_to_device(Device::Cpu)?.f_contiguous()?.f_copy_data(values, len)?)
     }
 
     fn update(
@@ -113,8 +133,13 @@ impl Learner for Sac {
         self.learner.update(batch, random, group)
     }
 
-    fn fingerprint(&self) -> u64 {
-        self.learner.fingerprint()
+    fn close(
+        &mut self,
+        covered: bool,
+        batch: &ReplayBatch,
+        group: &ProcessGroup,
+    ) -> Result<Option<u64>, TrainerError> {
+        self.learner.close(covered, batch, group)
     }
 
     fn rate(&self) -> f64 {
@@ -125,8 +150,9 @@ impl Learner for Sac {
         let stats = self.learner.stats()?;
         Ok(vec![
             Stat::loss("losses/qf_loss", stats.critic_loss),
-            Stat::loss("losses/actor_loss", stats.actor_loss),
-            Stat::loss("losses/alpha_loss", stats.alpha_loss),
+            // Not every update has these; each was looked at when it was made.
+            Stat::other("losses/actor_loss", stats.actor_loss),
+            Stat::other("losses/alpha_loss", stats.alpha_loss),
             Stat::other("losses/alpha", stats.alpha),
             Stat::other("losses/qf1_values", stats.q_values),
         ])

@@ -13,7 +13,10 @@
 //! - The actor's loss changes no critic.
 
 use super::adam::Adam;
-use crate::distributed::upload::upload_slice;
+use super::ledger::{self, Ledger};
+use super::packed::{Packed, Values};
+use super::q_learner::Captured;
+use super::recording::{Cut, Recorded, Recording};
 use crate::distributed::{Ddp, ProcessGroup};
 use crate::error::TrainerError;
 use crate::policy::q_network::follow;
@@ -26,7 +29,7 @@ use tch::{Device, Kind, TchError, Tensor};
 /// Statistics of an update, from this rank's share of the batch.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct SacStats {
-    /// Sum of both critics' mean squared errors.
+    /// Sum of both critics' mean squared errors. This and the others are NaN while nothing is learnt.
     pub critic_loss: f64,
     /// Loss of the latest actor update.
     pub actor_loss: f64,
@@ -69,9 +72,75 @@ pub struct SacLearner {
     /// Trains the entropy weight.
     pub alpha: Optimiser,
     updates: u64,
+    ledger: Ledger,
     latest: LatestStats,
-    device: Device,
+    /// What updates of the critics need, and what those need that go on with actor and entropy weight.
+    packed: [Packed; 2],
+    /// Both kinds of updates; absent while one is made.
+    recordings: Option<[Recording; 2]>,
 }
+
+/// A batch and the noise of an update, on the device.
+struct Columns {
+    now: Tensor,
+    next: Tensor,
+    taken: Tensor,
+    rewards: Tensor,
+    discounts: Tensor,
+    next_noise: Tensor,
+    /// For each step of the actor, and for each of the entropy weight.
+    noise: Vec<[Tensor; 2]>,
+}
+
+/// An update.
+struct Update<'a> {
+    learner: &'a mut SacLearner,
+    columns: Columns,
+    batch: &'a ReplayBatch,
+}
+
+impl Recorded for Update<'_> {
+    fn work(&mut self, cut: &mut Cut<'_>) -> Result<(), TrainerError> {
+        let Update { learner, columns, batch } = self;
+        let Columns { now, next, taken, rewards, discounts, next_noise, noise } = columns;
+        let goals = tch::no_grad(|| -> Result<Tensor, TchError> {
+            let drawn = learner.networks.draw(next, next_noise)?;
+            let [first, second] =
+                learner.networks.values(learner.networks.targets.tensors(), next, &drawn.actions)?;
+            let entropy = drawn.log_probs.f_mul(&learner.log_alpha.f_exp()?)?;
+            rewards.f_add(&discounts.f_mul(&first.f_minimum(&second)?.f_sub(&entropy)?)?)
+        })?;
+        let seen = || batch.largest();
+        learner.critic_step((now, taken, &goals), cut, &seen)?;
+        for [actor, alpha] in noise {
+            learner.actor_step(now, actor, cut, &seen)?;
+            if learner.settings.autotune {
+                learner.alpha_step(now, alpha, cut)?;
+            }
+        }
+        follow(learner.networks.critics.flat(), learner.networks.targets.flat(), learner.settings.tau)?;
+        Ok(learner.ledger.put()?)
+    }
+
+    fn reduce(&mut self, which: usize, group: &ProcessGroup) -> Result<(), TrainerError> {
+        let SacLearner { critics, actor, alpha, .. } = self.learner;
+        let ddp = match which {
+            CRITICS => &mut critics.ddp,
+            ACTOR => &mut actor.ddp,
+            _ => &mut alpha.ddp,
+        };
+        Ok(ddp.reduce(group)?)
+    }
+
+    fn ledger(&mut self) -> &mut Ledger {
+        &mut self.learner.ledger
+    }
+}
+
+/// Numbers of the optimisers, for [`Recorded::reduce`].
+const CRITICS: usize = 0;
+const ACTOR: usize = 1;
+const ALPHA: usize = 2;
 
 /// Standard normal numbers for one update, `[rows][actions]` each.
 pub trait Noise {
@@ -87,7 +156,7 @@ impl SacLearner {
         seeds: &Seeds,
         device: Device,
         group: &ProcessGroup,
-        bucket_bytes: usize,
+        (bucket_bytes, Captured(captured)): (usize, Captured),
     ) -> Result<SacLearner, TrainerError> {
         let networks = SacNetworks::new(layout, seeds, device)?;
         let start = settings.alpha.max(f64::MIN_POSITIVE).ln();
@@ -106,7 +175,13 @@ impl SacLearner {
         let critics = part(networks.critics.named(), targets.collect())?;
         let actor = part(networks.actor.named(), Vec::new())?;
         let alpha = part(vec![("log_alpha".into(), log_alpha.shallow_clone())], Vec::new())?;
+        let recording = |what| Recording::new(what, device, captured);
+        // Every update enters the critics' loss, and every `policy_every`-th two for each step of the actor.
+        let most = 3 * settings.updates_per_iteration as usize + 2 * settings.policy_every as usize;
         Ok(SacLearner {
+            ledger: Ledger::new(most, device)?,
+            packed: [Packed::new(device), Packed::new(device)],
+            recordings: Some([recording("an update of the critics"), recording("an update of all networks")]),
             settings,
             networks,
             log_alpha,
@@ -115,7 +190,6 @@ impl SacLearner {
             alpha,
             updates: 0,
             latest: LatestStats::default(),
-            device,
         })
     }
 
@@ -129,11 +203,17 @@ impl SacLearner {
         self.updates = updates;
     }
 
-    /// A hash of everything that is replicated.
-    pub fn fingerprint(&self) -> u64 {
-        [&self.critics, &self.actor, &self.alpha]
-            .iter()
-            .fold(0, |sum: u64, part| sum.rotate_left(17) ^ part.ddp.fingerprint())
+    /// Ends the updates of an iteration; see [`super::off_policy::Learner::close`].
+    pub fn close(
+        &mut self,
+        covered: bool,
+        batch: &ReplayBatch,
+        group: &ProcessGroup,
+    ) -> Result<Option<u64>, TrainerError> {
+        let parts: &[&Ddp] =
+            if covered { &[&self.critics.ddp, &self.actor.ddp, &self.alpha.ddp] } else { &[] };
+        let prints = self.ledger.close(parts, group, || batch.largest())?;
+        Ok(covered.then(|| prints.into_iter().fold(0, |sum: u64, print| sum.rotate_left(17) ^ print)))
     }
 
     /// One update from this rank's share of a batch.
@@ -143,71 +223,74 @@ impl SacLearner {
         noise: &mut dyn Noise,
         group: &ProcessGroup,
     ) -> Result<(), TrainerError> {
-        let (rows, actions) = (batch.rows as i64, self.networks.layout().actions);
-        let host = |values: &[f32]| upload_slice(values, self.device);
-        let now = host(&batch.numbers.now)?.f_view([rows, -1])?;
-        let next = host(&batch.numbers.next)?.f_view([rows, -1])?;
-        let taken = host(&batch.actions)?.f_view([rows, actions as i64])?;
-        let (rewards, discounts) = (host(&batch.rewards)?, host(&batch.discounts)?);
-        let device = self.device;
-        let mut draw = || -> Result<Tensor, TchError> {
-            let numbers = noise.normals(batch.rows * actions);
-            upload_slice(&numbers, device)?.f_view([rows, actions as i64])
-        };
-        let next_noise = draw()?;
-        let goals = tch::no_grad(|| -> Result<Tensor, TchError> {
-            let drawn = self.networks.draw(&next, &next_noise)?;
-            let [first, second] =
-                self.networks.values(self.networks.targets.tensors(), &next, &drawn.actions)?;
-            let entropy = drawn.log_probs.f_mul(&self.log_alpha.f_exp()?)?;
-            rewards.f_add(&discounts.f_mul(&first.f_minimum(&second)?.f_sub(&entropy)?)?)
-        })?;
-        self.critic_step((&now, &taken, &goals), group)?;
-        self.updates += 1;
+        let (rows, actions) = (batch.rows as i64, self.networks.layout().actions as i64);
         let every = u64::from(self.settings.policy_every.max(1));
-        if self.updates.is_multiple_of(every) {
-            for _ in 0..every {
-                self.actor_step(&now, &draw()?, group)?;
-                if self.settings.autotune {
-                    self.alpha_step(&now, &draw()?, group)?;
-                }
-            }
-        }
-        follow(self.networks.critics.flat(), self.networks.targets.flat(), self.settings.tau)?;
-        Ok(())
+        let with_actor = (self.updates + 1).is_multiple_of(every);
+        let steps = if with_actor { every } else { 0 };
+        let mut draw = || noise.normals((rows * actions) as usize);
+        let next_noise = draw();
+        let autotune = self.settings.autotune;
+        let noise: Vec<[Vec<f32>; 2]> =
+            (0..steps).map(|_| [draw(), if autotune { draw() } else { Vec::new() }]).collect();
+        let kind = usize::from(with_actor);
+        let columns = columns(&mut self.packed[kind], batch, actions, (&next_noise, &noise))?;
+        let place = self.packed[kind].place();
+        self.critics.adam.begin(1, self.settings.q_lr)?;
+        self.actor.adam.begin(steps, self.settings.policy_lr)?;
+        self.alpha.adam.begin(if autotune { steps } else { 0 }, self.settings.q_lr)?;
+        self.updates += 1;
+        let mut recordings = self.recordings.take();
+        let mut update = Update { learner: self, columns, batch };
+        let made = match &mut recordings {
+            Some(recordings) => recordings[kind].run(&mut update, place, group),
+            None => Err(TrainerError::failure("an update inside an update", "")),
+        };
+        self.recordings = recordings;
+        made
     }
 
     /// Statistics of the latest update, read from the device.
     pub fn stats(&self) -> Result<SacStats, TchError> {
-        let read = |scalar: &Option<Tensor>| scalar.as_ref().map_or(Ok(0.0), |t| t.f_double_value(&[]));
-        Ok(SacStats {
-            critic_loss: read(&self.latest.critic_loss)?,
-            actor_loss: read(&self.latest.actor_loss)?,
-            alpha_loss: read(&self.latest.alpha_loss)?,
-            alpha: self.entropy_weight()?,
-            q_values: read(&self.latest.q_values)?,
-        })
+        let LatestStats { critic_loss, actor_loss, alpha_loss, q_values } = &self.latest;
+        let scalars = [critic_loss, actor_loss, alpha_loss, q_values];
+        let there: Vec<Tensor> = scalars
+            .iter()
+            .filter_map(|scalar| scalar.as_ref().map(Tensor::shallow_clone))
+            .chain([self.log_alpha.f_detach()?.f_view([0_i64; 0])?])
+            .collect();
+        let mut numbers = ledger::numbers(&there)?.into_iter();
+        let mut next = |there: bool| if there { numbers.next().unwrap_or(f64::NAN) } else { f64::NAN };
+        let [critic_loss, actor_loss, alpha_loss, q_values] = scalars.map(|scalar| next(scalar.is_some()));
+        Ok(SacStats { critic_loss, actor_loss, alpha_loss, alpha: next(true).exp(), q_values })
     }
 
     fn critic_step(
         &mut self,
         (now, taken, goals): (&Tensor, &Tensor, &Tensor),
-        group: &ProcessGroup,
+        cut: &mut Cut<'_>,
+        seen: &dyn Fn() -> String,
     ) -> Result<(), TrainerError> {
         let [first, second] = self.networks.values(self.networks.critics.tensors(), now, taken)?;
         let squares = |values: &Tensor| values.f_sub(goals)?.f_square()?.f_mean(None::<Kind>);
         let loss = squares(&first)?.f_add(&squares(&second)?)?;
+        self.ledger.loss("losses/qf_loss", &loss, seen)?;
         let Optimiser { adam, ddp } = &mut self.critics;
         ddp.zero_grad();
         loss.f_backward()?;
-        ddp.reduce(group)?;
-        adam.step(self.networks.critics.tensors(), self.settings.q_lr)?;
+        cut.reduce(CRITICS, ddp)?;
+        adam.launch(self.networks.critics.tensors())?;
         self.latest.critic_loss = Some(loss.f_detach()?);
         self.latest.q_values = Some(first.f_detach()?.f_mean(None::<Kind>)?);
         Ok(())
     }
 
-    fn actor_step(&mut self, now: &Tensor, noise: &Tensor, group: &ProcessGroup) -> Result<(), TrainerError> {
+    fn actor_step(
+        &mut self,
+        now: &Tensor,
+        noise: &Tensor,
+        cut: &mut Cut<'_>,
+        seen: &dyn Fn() -> String,
+    ) -> Result<(), TrainerError> {
         // Gradients flow through the critics to the actions, and no further.
         let critics =
             self.networks.critics.tensors().iter().map(Tensor::f_detach).collect::<Result<Vec<_>, _>>()?;
@@ -215,26 +298,28 @@ impl SacLearner {
         let [first, second] = self.networks.values(&critics, now, &drawn.actions)?;
         let alpha = self.log_alpha.f_detach()?.f_exp()?;
         let loss = drawn.log_probs.f_mul(&alpha)?.f_sub(&first.f_minimum(&second)?)?.f_mean(None::<Kind>)?;
+        self.ledger.loss("losses/actor_loss", &loss, seen)?;
         let Optimiser { adam, ddp } = &mut self.actor;
         ddp.zero_grad();
         loss.f_backward()?;
-        ddp.reduce(group)?;
-        adam.step(self.networks.actor.tensors(), self.settings.policy_lr)?;
+        cut.reduce(ACTOR, ddp)?;
+        adam.launch(self.networks.actor.tensors())?;
         self.latest.actor_loss = Some(loss.f_detach()?);
         Ok(())
     }
 
-    fn alpha_step(&mut self, now: &Tensor, noise: &Tensor, group: &ProcessGroup) -> Result<(), TrainerError> {
+    fn alpha_step(&mut self, now: &Tensor, noise: &Tensor, cut: &mut Cut<'_>) -> Result<(), TrainerError> {
         let log_probs = tch::no_grad(|| self.networks.draw(now, noise))?.log_probs;
         // The target entropy: one nat below uniform per action (Haarnoja et al. 2018).
         let target = -(self.networks.layout().actions as f64);
         let lack = log_probs.f_add_scalar(target)?.f_neg()?;
         let loss = self.log_alpha.f_exp()?.f_mul(&lack)?.f_mean(None::<Kind>)?;
+        self.ledger.loss("losses/alpha_loss", &loss, String::new)?;
         let Optimiser { adam, ddp } = &mut self.alpha;
         ddp.zero_grad();
         loss.f_backward()?;
-        ddp.reduce(group)?;
-        adam.step(std::slice::from_ref(&self.log_alpha), self.settings.q_lr)?;
+        cut.reduce(ALPHA, ddp)?;
+        adam.launch(std::slice::from_ref(&self.log_alpha))?;
         self.latest.alpha_loss = Some(loss.f_detach()?);
         Ok(())
     }
@@ -243,4 +328,38 @@ impl SacLearner {
     pub fn entropy_weight(&self) -> Result<f64, TchError> {
         Ok(self.log_alpha.f_double_value(&[0])?.exp())
     }
+}
+
+/// Sends a batch and its noise to the device.
+fn columns(
+    packed: &mut Packed,
+    batch: &ReplayBatch,
+    actions: i64,
+    (next_noise, noise): (&[f32], &[[Vec<f32>; 2]]),
+) -> Result<Columns, TchError> {
+    let rows = batch.rows as i64;
+    let drawn = vec![rows, actions];
+    let mut parts = vec![
+        (Values::F32(&batch.numbers.now), vec![rows, -1]),
+        (Values::F32(&batch.numbers.next), vec![rows, -1]),
+        (Values::F32(&batch.actions), drawn.clone()),
+        (Values::F32(&batch.rewards), vec![rows]),
+        (Values::F32(&batch.discounts), vec![rows]),
+        (Values::F32(next_noise), drawn.clone()),
+    ];
+    let flat = noise.iter().flatten().filter(|numbers| !numbers.is_empty());
+    parts.extend(flat.map(|numbers| (Values::F32(numbers), drawn.clone())));
+    let mut sent = packed.send(&parts)?.into_iter();
+    let mut next = || sent.next().ok_or_else(|| TchError::Torch("a batch of other parts".into()));
+    let (now, after, taken, rewards) = (next()?, next()?, next()?, next()?);
+    let (discounts, next_noise) = (next()?, next()?);
+    let noise = noise
+        .iter()
+        .map(|[_, alpha]| {
+            let actor = next()?;
+            let alpha = if alpha.is_empty() { actor.shallow_clone() } else { next()? };
+            Ok([actor, alpha])
+        })
+        .collect::<Result<_, TchError>>()?;
+    Ok(Columns { now, next: after, taken, rewards, discounts, next_noise, noise })
 }

@@ -1,7 +1,9 @@
-// A C interface to libtorch's TCPStore, ProcessGroupGloo, gradient slots and copies to GPUs, for src/trainer/distributed/ffi.rs.
+// A C interface to libtorch's TCPStore, ProcessGroupGloo, gradient slots and copies to GPUs, for
+// src/trainer/distributed/ffi.rs.
 //
-// Rules: no exception crosses this interface (`guarded` turns each into a status and a text); every function that waits takes a time limit;
-// handles are owned by the caller and freed once. Statuses are those of `Status` in ffi.rs.
+// Rules: no exception crosses this interface (`guarded` turns each into a status and a text); every function
+// that waits takes a time limit; handles are owned by the caller and freed once. Statuses are those of
+// `Status` in ffi.rs.
 
 #define USE_C10D_GLOO 1
 
@@ -10,8 +12,6 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torch/version.h>
 
@@ -20,20 +20,21 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <exception>
 #include <iterator>
-#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <typeinfo>
 #include <utility>
 #include <vector>
 
-// The store writes its peers' addresses into messages and asks the name server what they are called, which costs ten seconds of start-up where no
-// server answers for them. An executable's symbols come before libc's, so numbers are all that it gets.
+// The store writes its peers' addresses into messages and asks the name server what they are called, which
+// costs ten seconds of start-up where no server answers for them. An executable's symbols come before libc's,
+// so numbers are all that it gets.
 extern "C" __attribute__((visibility("default"))) int getnameinfo(const sockaddr* address, socklen_t length, char* host, socklen_t host_length,
                                                                   char* service, socklen_t service_length, int flags) {
   static const auto real = reinterpret_cast<decltype(&getnameinfo)>(dlsym(RTLD_NEXT, "getnameinfo"));
@@ -45,12 +46,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-enum Status : int32_t { kOk = 0, kFailed = 1, kTimeout = 2, kNetwork = 3, kAddressInUse = 4, kMismatch = 5 };
-
-// A failed check inside gloo's own thread: another rank sent something of another size.
-struct Mismatch : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
+enum Status : int32_t { kOk = 0, kFailed = 1, kTimeout = 2, kNetwork = 3, kAddressInUse = 4 };
 
 struct ErrorText {
   char bytes[1024];
@@ -60,21 +56,16 @@ struct StoreHandle {
   c10::intrusive_ptr<c10d::TCPStore> store;
 };
 
-struct GlooHandle {
-  c10::intrusive_ptr<c10d::ProcessGroupGloo> group;
-};
-
 bool contains(const std::string& text, const char* part) {
   return text.find(part) != std::string::npos;
 }
 
-// Neither c10d nor gloo gives its timeouts and lost peers types that are visible here, so the text has to tell.
+// c10d gives its timeouts and lost peers no types that are visible here, so the text has to tell.
 Status classify(const std::string& text) {
   if (contains(text, "EADDRINUSE") || contains(text, "ddress already in use")) return kAddressInUse;
   if (contains(text, "imed out") || contains(text, "imeout")) return kTimeout;
   if (contains(text, "Connection") || contains(text, "onnect") || contains(text, "roken pipe") ||
-      contains(text, "ocket") || contains(text, "recvValue") || contains(text, "Read error") ||
-      contains(text, "Write error"))
+      contains(text, "ocket") || contains(text, "recvValue"))
     return kNetwork;
   return kFailed;
 }
@@ -86,48 +77,11 @@ Status report(ErrorText* error, const std::string& text) {
   return classify(text);
 }
 
-std::mutex gloo_mutex;
-std::string gloo_last_words; // guarded by gloo_mutex; empty while all is well
-std::terminate_handler previous_handler = nullptr;
-
-// Gloo throws on a thread of its own when a peer's message has another size than expected, where nobody can catch it: that would end the
-// process with no word about which collective it was. Such a thread is parked here and its words are kept for whoever waits. Every other
-// cause of std::terminate ends the process as before.
-void park_gloo_thread() {
-  try {
-    if (const auto exception = std::current_exception()) std::rethrow_exception(exception);
-  } catch (const std::exception& e) {
-    if (contains(typeid(e).name(), "4gloo")) {
-      {
-        const std::lock_guard<std::mutex> lock(gloo_mutex);
-        gloo_last_words = e.what();
-      }
-      for (;;) pause();
-    }
-  } catch (...) {
-  }
-  if (previous_handler != nullptr) previous_handler();
-  std::abort();
-}
-
-void watch_gloo_threads() {
-  static std::once_flag once;
-  std::call_once(once, [] { previous_handler = std::set_terminate(park_gloo_thread); });
-}
-
-void throw_if_gloo_died() {
-  const std::lock_guard<std::mutex> lock(gloo_mutex);
-  if (!gloo_last_words.empty()) throw Mismatch("another rank sent another amount of data: " + gloo_last_words);
-}
-
 template <typename Body>
 int32_t guarded(ErrorText* error, Body body) noexcept {
   try {
     body();
     return kOk;
-  } catch (const Mismatch& e) {
-    report(error, e.what());
-    return kMismatch;
   } catch (const c10::Error& e) {
     return report(error, e.what_without_backtrace());
   } catch (const std::exception& e) {
@@ -137,54 +91,66 @@ int32_t guarded(ErrorText* error, Body body) noexcept {
   }
 }
 
-// Waits for the work; `limit` is a second line behind the group's own timeout, which is counted per message and not per operation.
-// In slices, to look after gloo's threads; the first is longer than nearly every operation, since each that ends early costs an exception.
-void finish(const c10::intrusive_ptr<c10d::Work>& work, int64_t limit_ms) {
-  using Clock = std::chrono::steady_clock;
-  const auto deadline = Clock::now() + milliseconds(std::max<int64_t>(limit_ms, 1));
-  milliseconds slice(1000);
-  for (;;) {
-    const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
-    try {
-      work->wait(std::max(std::min(slice, left), milliseconds(1)));
-      return;
-    } catch (const c10::Error&) {
-      throw_if_gloo_died();
-      // It may have ended since the slice was over: then it says itself how. Making the exception alone takes long enough for that.
-      if (work->isCompleted()) {
-        work->wait();
-        return;
-      }
-      if (Clock::now() >= deadline) throw;
-    }
-    slice = std::min(slice * 2, milliseconds(8000));
-  }
-}
-
 at::Tensor& tensor(void* pointer) {
   return *static_cast<at::Tensor*>(pointer);
 }
+
+// at::cuda::CUDAGraph. It lies in libtorch_cuda.so, which is opened at run time and is not there on hosts
+// without a GPU, and its header needs CUDA's; so its functions are looked up by name, and an object is memory
+// that is larger than any release of it has been.
+using MemoryPool = std::pair<unsigned long long, unsigned long long>;
+
+struct GraphFunctions {
+  void (*construct)(void*, bool);
+  void (*destroy)(void*);
+  void (*begin)(void*, MemoryPool, int);
+  void (*end)(void*);
+  void (*replay)(void*);
+  MemoryPool (*pool)();
+};
+
+template <typename Function>
+void look_up(Function& function, const char* symbol) {
+  function = reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, symbol));
+  if (function == nullptr) throw std::runtime_error(std::string("this libtorch has no CUDA graphs: no symbol ") + symbol);
+}
+
+const GraphFunctions& graph_functions() {
+  static const GraphFunctions functions = [] {
+    GraphFunctions found{};
+    look_up(found.construct, "_ZN2at4cuda9CUDAGraphC1Eb");
+    look_up(found.destroy, "_ZN2at4cuda9CUDAGraphD1Ev");
+    look_up(found.begin, "_ZN2at4cuda9CUDAGraph13capture_beginESt4pairIyyE21cudaStreamCaptureMode");
+    look_up(found.end, "_ZN2at4cuda9CUDAGraph11capture_endEv");
+    look_up(found.replay, "_ZN2at4cuda9CUDAGraph6replayEv");
+    look_up(found.pool, "_ZN2at4cuda17graph_pool_handleEv");
+    return found;
+  }();
+  return functions;
+}
+
+struct GraphHandle {
+  alignas(16) unsigned char object[1024];
+  // The stream that was current before the capture began.
+  c10::Stream before;
+};
+
+// A capture that failed leaves libtorch's allocator without the events by which memory that several streams
+// use comes back; so one stream does all.
+std::atomic<bool> one_stream{false};
 
 } // namespace
 
 extern "C" {
 
-// TCPStore. `listen_fd` is a bound socket for the server to take over, or -1.
-int32_t rankdeck_store_open(
-    const char* host,
-    uint16_t port,
-    bool server,
-    int32_t listen_fd,
-    int64_t timeout_ms,
-    StoreHandle** out,
-    ErrorText* error) {
+// A client of a TCPStore, such as the one that torchrun's agent serves.
+int32_t rankdeck_store_open(const char* host, uint16_t port, int64_t timeout_ms, StoreHandle** out, ErrorText* error) {
   return guarded(error, [&] {
     c10d::TCPStoreOptions options;
     options.port = port;
-    options.isServer = server;
+    options.isServer = false;
     options.waitWorkers = false;
     options.timeout = milliseconds(timeout_ms);
-    if (server && listen_fd >= 0) options.masterListenFd = listen_fd;
     *out = new StoreHandle{c10::make_intrusive<c10d::TCPStore>(std::string(host), options)};
   });
 }
@@ -215,87 +181,9 @@ int32_t rankdeck_store_get(
   });
 }
 
-int32_t rankdeck_store_add(StoreHandle* handle, const char* key, int64_t delta, int64_t* sum, ErrorText* error) {
-  return guarded(error, [&] { *sum = handle->store->add(key, delta); });
-}
-
-int32_t rankdeck_store_check(StoreHandle* handle, const char* key, bool* present, ErrorText* error) {
-  return guarded(error, [&] { *present = handle->store->check({key}); });
-}
-
-// ProcessGroupGloo. Exactly one of `interface` and `address` is given; both null lets libtorch resolve this machine's name.
-int32_t rankdeck_gloo_open(
-    StoreHandle* store,
-    const char* prefix,
-    int32_t rank,
-    int32_t world_size,
-    const char* interface,
-    const char* address,
-    int64_t timeout_ms,
-    GlooHandle** out,
-    ErrorText* error) {
-  return guarded(error, [&] {
-    using c10d::ProcessGroupGloo;
-    watch_gloo_threads();
-    auto options = ProcessGroupGloo::Options::create(milliseconds(timeout_ms));
-    if (interface != nullptr) {
-      options->devices.push_back(ProcessGroupGloo::createDeviceForInterface(interface));
-    } else if (address != nullptr) {
-      options->devices.push_back(ProcessGroupGloo::createDeviceForHostname(address));
-    } else {
-      options->devices.push_back(ProcessGroupGloo::createDefaultDevice());
-    }
-    auto named = c10::make_intrusive<c10d::PrefixStore>(std::string(prefix), store->store);
-    *out = new GlooHandle{c10::make_intrusive<ProcessGroupGloo>(named, rank, world_size, options)};
-  });
-}
-
-void rankdeck_gloo_free(GlooHandle* handle) {
-  ErrorText ignored;
-  guarded(&ignored, [&] { delete handle; });
-}
-
-// `op`: 0 sum, 1 min, 2 max.
-int32_t rankdeck_gloo_all_reduce(GlooHandle* handle, void* data, int32_t op, int64_t limit_ms, ErrorText* error) {
-  return guarded(error, [&] {
-    c10d::AllreduceOptions options;
-    options.reduceOp = op == 1 ? c10d::ReduceOp::MIN : op == 2 ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
-    std::vector<at::Tensor> tensors{tensor(data)};
-    finish(handle->group->allreduce(tensors, options), limit_ms);
-  });
-}
-
-int32_t rankdeck_gloo_broadcast(GlooHandle* handle, void* data, int32_t root, int64_t limit_ms, ErrorText* error) {
-  return guarded(error, [&] {
-    c10d::BroadcastOptions options;
-    options.rootRank = root;
-    std::vector<at::Tensor> tensors{tensor(data)};
-    finish(handle->group->broadcast(tensors, options), limit_ms);
-  });
-}
-
-// `outputs`: one tensor per rank, each of the shape of `input`.
-int32_t rankdeck_gloo_all_gather(
-    GlooHandle* handle,
-    void* const* outputs,
-    size_t count,
-    void* input,
-    int64_t limit_ms,
-    ErrorText* error) {
-  return guarded(error, [&] {
-    std::vector<std::vector<at::Tensor>> lists(1);
-    for (size_t i = 0; i < count; ++i) lists[0].push_back(tensor(outputs[i]));
-    std::vector<at::Tensor> inputs{tensor(input)};
-    finish(handle->group->allgather(lists, inputs), limit_ms);
-  });
-}
-
-int32_t rankdeck_gloo_barrier(GlooHandle* handle, int64_t limit_ms, ErrorText* error) {
-  return guarded(error, [&] { finish(handle->group->barrier(), limit_ms); });
-}
-
-// Makes the memory of `gradient` the `.grad` of `parameter`: autograd then accumulates into it in place. `variable_data` shares the memory
-// without being a view to autograd: optimisers detach gradients in place, which views refuse.
+// Makes the memory of `gradient` the `.grad` of `parameter`: autograd then accumulates into it in place.
+// `variable_data` shares the memory without being a view to autograd: optimisers detach gradients in place,
+// which views refuse.
 int32_t rankdeck_set_grad(void* parameter, void* gradient, ErrorText* error) {
   return guarded(error, [&] { tensor(parameter).mutable_grad() = tensor(gradient).variable_data(); });
 }
@@ -305,8 +193,9 @@ int32_t rankdeck_clear_grad(void* parameter, ErrorText* error) {
   return guarded(error, [&] { tensor(parameter).mutable_grad() = at::Tensor(); });
 }
 
-// Copies `host` to the GPU `index` by way of pinned memory and on a stream of its own, and makes `out` the copy. The host does not wait; what libtorch is
-// told to do with the copy later waits on the GPU. CUDA is reached through c10's registry, so that nothing of it is linked.
+// Copies `host` to the GPU `index` by way of pinned memory and on a stream of its own, and makes `out` the
+// copy. The host does not wait; what libtorch is told to do with the copy later waits on the GPU. CUDA is
+// reached through c10's registry, so that nothing of it is linked.
 int32_t rankdeck_upload(void* host, int32_t index, void* out, ErrorText* error) {
   return guarded(error, [&] {
     const c10::Device device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index));
@@ -318,8 +207,8 @@ int32_t rankdeck_upload(void* host, int32_t index, void* out, ErrorText* error) 
       streams.emplace_back(index, cuda->getStreamFromGlobalPool(device, /*isHighPriority=*/false));
       found = std::prev(streams.end());
     }
-    const c10::Stream copies = found->second;
     const c10::Stream compute = cuda->getStream(device);
+    const c10::Stream copies = one_stream ? compute : found->second;
     // libtorch keeps pinned memory until the copies from it are done, and uses it again.
     const at::Tensor pinned = tensor(host).pin_memory();
     at::Tensor there;
@@ -327,12 +216,98 @@ int32_t rankdeck_upload(void* host, int32_t index, void* out, ErrorText* error) 
       const c10::StreamGuard guard(copies);
       there = pinned.to(pinned.options().device(device).pinned_memory(false), /*non_blocking=*/true);
     }
-    c10::Event done(c10::DeviceType::CUDA);
-    done.record(copies);
-    done.block(compute);
-    // The memory is the copy stream's: it must not be given away while the other stream still reads it.
-    cuda->recordDataPtrOnStream(there.storage().data_ptr(), compute);
+    if (copies != compute) {
+      c10::Event done(c10::DeviceType::CUDA);
+      done.record(copies);
+      done.block(compute);
+      // The memory is the copy stream's: it must not be given away while the other stream still reads it.
+      cuda->recordDataPtrOnStream(there.storage().data_ptr(), compute);
+    }
     tensor(out) = there;
+  });
+}
+
+// What libtorch is told to do on this thread from here on, and backward passes of it, becomes a CUDA graph,
+// and is not done.
+int32_t rankdeck_graph_begin(int32_t index, GraphHandle** out, ErrorText* error) {
+  GraphHandle* handle = nullptr;
+  const auto* cuda = c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA);
+  const int32_t status = guarded(error, [&] {
+    const GraphFunctions& graph = graph_functions();
+    const c10::Device device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index));
+    // All graphs are captured on one stream and replayed in turn, so they share their memory.
+    static const c10::Stream captures = cuda->getStreamFromGlobalPool(device, /*isHighPriority=*/false);
+    static const MemoryPool pool = graph.pool();
+    cuda->synchronizeDevice(device.index());
+    handle = new GraphHandle{{}, cuda->exchangeStream(captures)};
+    graph.construct(handle->object, false);
+    // Thread-local: what other threads do meanwhile (looking at events of collectives) is no part of it and
+    // does not harm it.
+    constexpr int kThreadLocal = 1;
+    graph.begin(handle->object, pool, kThreadLocal);
+  });
+  if (status != kOk && handle != nullptr) {
+    ErrorText ignored;
+    guarded(&ignored, [&] { cuda->exchangeStream(handle->before); });
+    guarded(&ignored, [&] { graph_functions().destroy(handle->object); });
+    delete handle;
+    one_stream = true;
+    return status;
+  }
+  *out = handle;
+  return status;
+}
+
+// Ends the capture. After an error the graph cannot be replayed; it is freed as ever.
+int32_t rankdeck_graph_end(GraphHandle* handle, ErrorText* error) {
+  const int32_t status = guarded(error, [&] { graph_functions().end(handle->object); });
+  if (status != kOk) one_stream = true;
+  ErrorText other;
+  const int32_t restored = guarded(&other, [&] { c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA)->exchangeStream(handle->before); });
+  if (status == kOk && restored != kOk) *error = other;
+  return status != kOk ? status : restored;
+}
+
+int32_t rankdeck_graph_replay(GraphHandle* handle, ErrorText* error) {
+  return guarded(error, [&] { graph_functions().replay(handle->object); });
+}
+
+void rankdeck_graph_free(GraphHandle* handle) {
+  ErrorText ignored;
+  guarded(&ignored, [&] { graph_functions().destroy(handle->object); });
+  delete handle;
+}
+
+// One step of Adam for each of `count` tensors, by libtorch's fused kernel: one launch for all. `steps` are
+// the counts, this step included, as f32 scalars on the tensors' device. `rate`, a scalar there, counts
+// instead of `learning_rate` where it is given.
+int32_t rankdeck_fused_adam(
+    void* const* parameters,
+    void* const* gradients,
+    void* const* first,
+    void* const* second,
+    void* const* steps,
+    size_t count,
+    void* rate,
+    double learning_rate,
+    double beta1,
+    double beta2,
+    double eps,
+    ErrorText* error) {
+  return guarded(error, [&] {
+    const auto list = [&](void* const* pointers) {
+      std::vector<at::Tensor> tensors;
+      for (size_t i = 0; i < count; i++) tensors.push_back(tensor(pointers[i]));
+      return tensors;
+    };
+    const at::NoGradGuard guard;
+    if (rate != nullptr) {
+      at::_fused_adam_(list(parameters), list(gradients), list(first), list(second), {}, list(steps), tensor(rate), beta1, beta2,
+                       /*weight_decay=*/0.0, eps, /*amsgrad=*/false, /*maximize=*/false);
+      return;
+    }
+    at::_fused_adam_(list(parameters), list(gradients), list(first), list(second), {}, list(steps), learning_rate, beta1, beta2,
+                     /*weight_decay=*/0.0, eps, /*amsgrad=*/false, /*maximize=*/false);
   });
 }
 

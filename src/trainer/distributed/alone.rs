@@ -28,12 +28,19 @@ impl CollectiveTransport for Alone {
         Ok(())
     }
 
-    fn broadcast(&self, _tensor: &mut Tensor, _root: u32, _limit_ms: i64) -> Result<(), BackendError> {
+    fn broadcast(
+        &self,
+        _note: &CollectiveNote,
+        _tensor: &mut Tensor,
+        _root: u32,
+        _limit_ms: i64,
+    ) -> Result<(), BackendError> {
         Ok(())
     }
 
     fn all_gather(
         &self,
+        _note: &CollectiveNote,
         outputs: &mut [Tensor],
         input: &mut Tensor,
         _limit_ms: i64,
@@ -41,7 +48,7 @@ impl CollectiveTransport for Alone {
         outputs.iter_mut().try_for_each(|output| copy(output, input))
     }
 
-    fn barrier(&self, _limit_ms: i64) -> Result<(), BackendError> {
+    fn barrier(&self, _note: &CollectiveNote, _limit_ms: i64) -> Result<(), BackendError> {
         Ok(())
     }
 

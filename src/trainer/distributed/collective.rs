@@ -9,6 +9,7 @@ use rankdeck_proto::status_page::{Dtype, Op};
 pub(super) const WORDS: usize = 6;
 
 /// A collective that a rank is about to enter.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct CollectiveNote {
     pub seq: u64,
     pub op: Op,
@@ -29,9 +30,12 @@ impl CollectiveNote {
     }
 }
 
-/// [`CollectiveNote::words`] as text.
+/// [`CollectiveNote::words`] as text, with how values are combined or the root where another word tells it.
 pub(super) fn describe(words: &[i64]) -> String {
-    let &[seq, op_word, low, high, count, dtype_word] = words else { return "something unknown".into() };
+    let Some((&[seq, op_word, low, high, count, dtype_word], how)) = words.split_first_chunk::<WORDS>()
+    else {
+        return "something unknown".into();
+    };
     let op = [Op::None, Op::AllReduce, Op::Broadcast, Op::AllGather, Op::Barrier]
         .into_iter()
         .find(|op| *op as i64 == op_word)
@@ -43,8 +47,15 @@ pub(super) fn describe(words: &[i64]) -> String {
     let mut tag = [0; 16];
     tag[..8].copy_from_slice(&low.to_le_bytes());
     tag[8..].copy_from_slice(&high.to_le_bytes());
+    let how = match (op, how) {
+        (Op::AllReduce, [0]) => " (sum)".into(),
+        (Op::AllReduce, [1]) => " (min)".into(),
+        (Op::AllReduce, [_]) => " (max)".into(),
+        (Op::Broadcast, [root]) => format!(" from rank {root}"),
+        _ => String::new(),
+    };
     format!(
-        "collective {}, {} \"{}\" of {} {}",
+        "collective {}, {} \"{}\" of {} {}{how}",
         seq,
         op.name(),
         status_page::tag_text(&tag),

@@ -5,6 +5,7 @@
 
 use super::error::{BackendError, DistError, DistErrorKind, DistPhase};
 use super::library::{Library, torch_folder};
+use super::nccl_api::Api;
 use cudarc::driver::{result, sys};
 use std::path::Path;
 use std::sync::OnceLock;
@@ -50,10 +51,35 @@ pub(super) fn require_devices() -> Result<u32, BackendError> {
     }
 }
 
+/// The CUDA that libtorch 2.11 is built for, in the driver's numbers, and the oldest driver with it. A driver
+/// runs what is built for its own or an earlier major version.
+const CUDA: i32 = 13_000;
+const OLDEST_DRIVER: &str = "580";
+
+/// Refuses a driver that cannot run libtorch: CUDA's own answer would be that there is no device.
+fn refuse_old_driver() -> Result<(), BackendError> {
+    let mut version = 0;
+    // SAFETY: writes one integer; the library was found.
+    let status = unsafe { sys::cuDriverGetVersion(&mut version) };
+    if status != sys::CUresult::CUDA_SUCCESS || version / 1000 >= CUDA / 1000 {
+        return Ok(());
+    }
+    let words = |version: i32| format!("{}.{}", version / 1000, version % 1000 / 10);
+    Err(BackendError::new(
+        DistErrorKind::Unsupported,
+        format!(
+            "the NVIDIA driver supports CUDA {}, and this libtorch needs {} (driver {OLDEST_DRIVER} or later)",
+            words(version),
+            words(CUDA)
+        ),
+    ))
+}
+
 fn load() -> Result<bool, BackendError> {
     if device_count()? == 0 {
         return Ok(false);
     }
+    refuse_old_driver()?;
     let unsupported = |text: String| BackendError::new(DistErrorKind::Unsupported, text);
     let folder =
         torch_folder().ok_or_else(|| unsupported("cannot tell where libtorch was loaded from".into()))?;
@@ -70,8 +96,21 @@ fn load() -> Result<bool, BackendError> {
 pub fn load_cuda() -> Result<bool, DistError> {
     static LOADED: OnceLock<Result<bool, BackendError>> = OnceLock::new();
     LOADED.get_or_init(load).clone().map_err(|failure| {
+        let hint = match failure.text.contains("driver") {
+            true => "update the driver, or leave `gpus` out of hosts.toml and set `nproc` to train on the CPU",
+            false => {
+                "install the CUDA wheels of torch 2.11.0 in the folder that `libtorch` in hosts.toml names, or set CUDA_VISIBLE_DEVICES= to use the CPU"
+            }
+        };
+        DistError::new(failure.kind, DistPhase::Rendezvous, (0, 0), failure.text).with_hint(hint)
+    })
+}
+
+/// Version of NCCL, which ranks on GPUs exchange by.
+pub fn nccl_version() -> Result<String, DistError> {
+    Api::get().map(Api::version).map_err(|failure| {
         DistError::new(failure.kind, DistPhase::Rendezvous, (0, 0), failure.text).with_hint(
-            "install the CUDA wheels of torch 2.11.0 in the folder that `libtorch` in hosts.toml names, or set CUDA_VISIBLE_DEVICES= to use the CPU",
+            "install the wheel nvidia-nccl-cu13 beside torch, in the folder that `libtorch` in hosts.toml names",
         )
     })
 }

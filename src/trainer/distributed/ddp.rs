@@ -15,11 +15,14 @@
 //! To accumulate over several backward passes without exchanging (PyTorch's `no_sync`), call `reduce` after
 //! the last one only. Nothing is exchanged during backward.
 
+mod flat;
+
 use super::error::{BackendError, DistError, DistErrorKind, DistPhase};
 use super::ffi;
-use super::fingerprint::{self, Hash};
+use super::fingerprint::{self, Digest, Hash};
 use super::group::{ProcessGroup, ReduceOp};
 use super::memory;
+use flat::{Flat, attached, divide, flatten};
 use tch::{Device, Kind, Tensor, no_grad};
 
 /// PyTorch's clip_grad_norm_ adds this to the norm.
@@ -39,29 +42,13 @@ pub enum Averaging {
     Contributors,
 }
 
-/// A parameter and its part of the flat buffer.
-struct GradientSlot {
-    parameter: Tensor,
-    /// A view of the flat buffer in the parameter's shape.
-    gradient: Tensor,
-}
-
-/// All parameters of one dtype on one device.
-struct Flat {
-    gradients: Tensor,
-    /// One per slot, behind the gradients in the same memory: 1 where this rank used the parameter. Only for
-    /// [`Averaging::Contributors`].
-    flags: Option<Tensor>,
-    slots: Vec<GradientSlot>,
-    /// Views of the flat buffer, cut between parameters; the last has the flags.
-    buckets: Vec<Tensor>,
-}
-
 /// A model's parameters and buffers, kept equal over all ranks.
 pub struct Ddp {
     flats: Vec<Flat>,
     /// Everything the fingerprint covers, in the order given.
     state: Vec<Tensor>,
+    /// The same on a GPU, in as few pieces as there are; `None` on the CPU.
+    digests: Option<Vec<Digest>>,
     layout: u64,
     replaced: u64,
     averaging: Averaging,
@@ -105,7 +92,11 @@ impl Ddp {
             .collect();
         broadcast_state(&state, group)?;
         let flats = flatten(trained, averaging, bucket_bytes).map_err(|failure| failed(identity, failure))?;
-        Ok(Ddp { flats, state, layout, replaced: 0, averaging, identity })
+        let digest = |pieces: Vec<Tensor>| pieces.iter().map(Digest::new).collect();
+        let digests = pieces(&state).map(digest).transpose();
+        let digests = digests
+            .map_err(|error| failed(identity, BackendError::new(DistErrorKind::Failed, error.to_string())))?;
+        Ok(Ddp { flats, state, digests, layout, replaced: 0, averaging, identity })
     }
 
     /// Zeroes all gradients in place. Use this instead of the optimiser's.
@@ -149,9 +140,10 @@ impl Ddp {
         };
         for flat in &mut self.flats {
             for bucket in &mut flat.buckets {
-                group.all_reduce(bucket, op, "grad")?;
+                group.all_reduce_queued(bucket, op, "grad")?;
             }
             if let Some(flags) = &flat.flags {
+                group.settle()?;
                 divide(&flat.slots, flags).map_err(|error| {
                     failed(self.identity, BackendError::new(DistErrorKind::Failed, error.to_string()))
                 })?;
@@ -163,6 +155,15 @@ impl Ddp {
     /// Scales the (averaged) gradients so that their joint norm is at most `max_norm`. Returns the norm
     /// before scaling, a scalar on the device; the host does not wait for it.
     pub fn clip_grad_norm(&mut self, max_norm: f64) -> Tensor {
+        if let [Flat { gradients, padded: Some(padded), .. }] = self.flats.as_mut_slice() {
+            return no_grad(|| {
+                let rows = padded.norm_scalaropt_dim(2.0, 1, false);
+                let norm = rows.norm();
+                let scale = ((&norm + CLIP_EPSILON).reciprocal() * max_norm).clamp_max(1.0);
+                let _ = gradients.g_mul_(&scale);
+                norm
+            });
+        }
         no_grad(|| {
             let device = self.flats.first().map_or(Device::Cpu, |flat| flat.gradients.device());
             let zero = Tensor::zeros([], (Kind::Double, device));
@@ -183,6 +184,18 @@ impl Ddp {
     /// A hash of the bits of all parameters and buffers and of their names and shapes.
     pub fn fingerprint(&self) -> u64 {
         self.state.iter().fold(Hash::new().word(self.layout), fingerprint::tensor).value()
+    }
+
+    /// What a fingerprint is made of, still on the device: 64-bit scalars. `None` on the CPU, where
+    /// [`Ddp::fingerprint`] reads the weights where they are.
+    pub(crate) fn digest(&self) -> Result<Option<Vec<Tensor>>, tch::TchError> {
+        let sums = |digests: &Vec<Digest>| digests.iter().map(Digest::sum).collect();
+        no_grad(|| self.digests.as_ref().map(sums).transpose())
+    }
+
+    /// The fingerprint by what [`Ddp::digest`] gave.
+    pub(crate) fn digested(&self, words: impl Iterator<Item = u64>) -> u64 {
+        words.fold(Hash::new().word(self.layout), Hash::word).value()
     }
 
     /// Every rank's fingerprint, in rank order (tag `fingerprint`). The same message compares which
@@ -254,25 +267,32 @@ impl Ddp {
     }
 }
 
-/// Divides each gradient by its count of contributors; a sum of nothing stays zero.
-fn divide(slots: &[GradientSlot], flags: &Tensor) -> Result<(), tch::TchError> {
-    let mut counts = vec![0.0_f64; slots.len()];
-    flags.f_to_device(Device::Cpu)?.f_to_kind(Kind::Double)?.f_copy_data(&mut counts, slots.len())?;
-    no_grad(|| {
-        for (slot, count) in slots.iter().zip(counts) {
-            let _ = slot.gradient.shallow_clone().f_div_scalar_(count.max(1.0))?;
+/// The memory of tensors on a GPU, with neighbours as one piece. `None` where they are elsewhere or have
+/// gaps.
+fn pieces(state: &[Tensor]) -> Option<Vec<Tensor>> {
+    let mut pieces: Vec<Tensor> = Vec::new();
+    for tensor in state {
+        if !matches!(tensor.device(), Device::Cuda(_)) || !tensor.is_contiguous() {
+            return None;
         }
-        Ok(())
-    })
+        let own = tensor.detach().view([-1]);
+        let end = |piece: &Tensor| piece.data_ptr().addr() + piece.numel() * piece.kind().elt_size_in_bytes();
+        if let Some(before) = pieces.last_mut()
+            && before.kind() == own.kind()
+            && end(before) == own.data_ptr().addr()
+            // Two memories may be neighbours by chance; then this is refused.
+            && let Ok(joined) = before.f_as_strided([(before.numel() + own.numel()) as i64], [1], None)
+        {
+            *before = joined;
+            continue;
+        }
+        pieces.push(own);
+    }
+    Some(pieces)
 }
 
 fn failed(identity: (u32, u32), failure: BackendError) -> DistError {
     DistError::new(failure.kind, DistPhase::Collective, identity, failure.text)
-}
-
-fn attached(slot: &GradientSlot) -> bool {
-    let gradient = slot.parameter.grad();
-    gradient.defined() && gradient.data_ptr() == slot.gradient.data_ptr()
 }
 
 fn layout<'a>(tensors: impl Iterator<Item = &'a (String, Tensor)>) -> u64 {
@@ -350,169 +370,5 @@ fn broadcast_state(state: &[Tensor], group: &ProcessGroup) -> Result<(), DistErr
     })
 }
 
-fn flatten(
-    trained: Vec<Tensor>,
-    averaging: Averaging,
-    bucket_bytes: usize,
-) -> Result<Vec<Flat>, BackendError> {
-    let mut groups: Vec<((Kind, Device), Vec<Tensor>)> = Vec::new();
-    for parameter in trained {
-        let key = (parameter.kind(), parameter.device());
-        match groups.iter_mut().find(|(known, _)| *known == key) {
-            Some((_, members)) => members.push(parameter),
-            None => groups.push((key, vec![parameter])),
-        }
-    }
-    groups.into_iter().map(|(key, members)| flat(key, members, averaging, bucket_bytes)).collect()
-}
-
-fn flat(
-    (kind, device): (Kind, Device),
-    parameters: Vec<Tensor>,
-    averaging: Averaging,
-    bucket_bytes: usize,
-) -> Result<Flat, BackendError> {
-    let total: usize = parameters.iter().map(Tensor::numel).sum();
-    let flag_count = if averaging == Averaging::Contributors { parameters.len() } else { 0 };
-    let whole = Tensor::zeros([(total + flag_count) as i64], (kind, device));
-    let gradients = whole.narrow(0, 0, total as i64);
-    let flags = (flag_count > 0).then(|| whole.narrow(0, total as i64, flag_count as i64));
-    let per_bucket = (bucket_bytes / kind.elt_size_in_bytes()).max(1);
-    let (mut slots, mut buckets) = (Vec::new(), Vec::new());
-    let (mut start, mut bucket_start) = (0, 0);
-    let part = |from: usize, to: usize| whole.narrow(0, from as i64, (to - from) as i64);
-    for mut parameter in parameters {
-        let length = parameter.numel();
-        if start > bucket_start && start + length - bucket_start > per_bucket {
-            buckets.push(part(bucket_start, start));
-            bucket_start = start;
-        }
-        let mut gradient = part(start, start + length).view(parameter.size().as_slice());
-        let earlier = parameter.grad();
-        if earlier.defined() {
-            no_grad(|| gradient.copy_(&earlier));
-        }
-        ffi::set_grad(&mut parameter, &mut gradient)?;
-        slots.push(GradientSlot { parameter, gradient });
-        start += length;
-    }
-    if start > bucket_start {
-        buckets.push(part(bucket_start, start + flag_count));
-    }
-    Ok(Flat { gradients, flags, slots, buckets })
-}
-
 #[cfg(test)]
-mod tests {
-    use super::super::settings::{BackendKind, GroupSettings};
-    use super::*;
-    use rankdeck_proto::status_page::Writer;
-    use std::cell::RefCell;
-    use std::rc::Rc;
-    use std::time::Duration;
-
-    fn alone() -> ProcessGroup {
-        let settings = GroupSettings {
-            rank: 0,
-            world_size: 1,
-            local_rank: 0,
-            master_addr: String::new(),
-            master_port: 0,
-            backend: BackendKind::Gloo,
-            timeout: Duration::from_secs(1),
-            interface: None,
-            generation: 0,
-            device: Device::Cpu,
-        };
-        ProcessGroup::connect(&settings, Rc::new(RefCell::new(Writer::anonymous(0, 0).unwrap()))).unwrap()
-    }
-
-    fn parameter(values: &[f32]) -> Tensor {
-        Tensor::from_slice(values).set_requires_grad(true)
-    }
-
-    fn named(tensors: &[&Tensor]) -> Vec<(String, Tensor)> {
-        tensors.iter().enumerate().map(|(i, tensor)| (i.to_string(), tensor.shallow_clone())).collect()
-    }
-
-    fn gradient(tensor: &Tensor) -> Vec<f32> {
-        Vec::try_from(tensor.grad()).unwrap()
-    }
-
-    /// DDP-4.
-    #[test]
-    fn a_gradient_that_was_replaced_is_taken_in() {
-        let (group, mut a) = (alone(), parameter(&[1.0, 2.0]));
-        let mut ddp = Ddp::new(named(&[&a]), Vec::new(), &group, 1024).unwrap();
-        ffi::set_grad(&mut a, &mut Tensor::from_slice(&[8.0f32, 9.0])).unwrap();
-        ddp.reduce(&group).unwrap();
-        assert_eq!((ddp.replaced(), gradient(&a)), (1, vec![8.0, 9.0]));
-        assert!((ddp.clip_grad_norm(1e9).double_value(&[]) - (64.0f64 + 81.0).sqrt()).abs() < 1e-6);
-        ddp.zero_grad();
-        assert_eq!(gradient(&a), [0.0, 0.0]);
-        (&a * 3.0).sum(Kind::Float).backward();
-        ddp.reduce(&group).unwrap();
-        assert_eq!((ddp.replaced(), gradient(&a)), (1, vec![3.0, 3.0]));
-    }
-
-    #[test]
-    fn clipping_follows_pytorch() {
-        let (group, a, b) = (alone(), parameter(&[0.0]), parameter(&[0.0]));
-        let mut ddp = Ddp::new(named(&[&a, &b]), Vec::new(), &group, 4).unwrap();
-        (&a * 3.0 + &b * 4.0).sum(Kind::Float).backward();
-        assert_eq!(ddp.clip_grad_norm(10.0).double_value(&[]), 5.0);
-        assert_eq!((gradient(&a), gradient(&b)), (vec![3.0], vec![4.0]));
-        assert_eq!(ddp.clip_grad_norm(0.5).double_value(&[]), 5.0);
-        let scale = 0.5 / (5.0 + CLIP_EPSILON);
-        assert!((f64::from(gradient(&b)[0]) - 4.0 * scale).abs() < 1e-7);
-        assert!(ddp.clip_grad_norm(1.0).double_value(&[]) <= 0.5);
-    }
-
-    #[test]
-    fn buckets_hold_whole_parameters_in_order() {
-        let (group, a, b, c) = (alone(), parameter(&[0.0; 3]), parameter(&[0.0; 3]), parameter(&[0.0; 9]));
-        let lengths = |bytes| {
-            let ddp = Ddp::new(named(&[&a, &b, &c]), Vec::new(), &group, bytes).unwrap();
-            assert_eq!(ddp.gradient_count(), 15);
-            ddp.flats[0].buckets.iter().map(Tensor::numel).collect::<Vec<_>>()
-        };
-        assert_eq!(lengths(1 << 20), [15]);
-        assert_eq!(lengths(24), [6, 9]);
-        assert_eq!(lengths(0), [3, 3, 9]);
-    }
-
-    #[test]
-    fn the_flat_gradients_are_the_parameters_gradients() {
-        let (group, a, b) = (alone(), parameter(&[1.0, 2.0]), parameter(&[3.0]));
-        let mut ddp = Ddp::new(named(&[&a, &b]), Vec::new(), &group, 4).unwrap();
-        (&a * 5.0).sum(Kind::Float).backward();
-        // SAFETY: no tensor operation runs before the last use of `flat`.
-        let flat = unsafe { ddp.flat_gradients() }.unwrap();
-        assert_eq!(flat, [5.0, 5.0, 0.0]);
-        flat[2] = 7.0;
-        ddp.reduce(&group).unwrap();
-        assert_eq!((gradient(&b), ddp.replaced()), (vec![7.0], 0));
-        let double = Tensor::from_slice(&[2.0f64]).set_requires_grad(true);
-        let mut mixed = Ddp::new(named(&[&a, &double]), Vec::new(), &group, 4).unwrap();
-        // SAFETY: there is no slice.
-        assert!(unsafe { mixed.flat_gradients() }.is_none());
-    }
-
-    #[test]
-    fn several_dtypes_and_frozen_parameters_live_together() {
-        let group = alone();
-        let (a, frozen) = (parameter(&[1.0]), Tensor::from_slice(&[5.0f32]));
-        let b = Tensor::from_slice(&[2.0f64]).set_requires_grad(true);
-        let flags = Tensor::from_slice(&[true, false, true]);
-        let mut ddp =
-            Ddp::new(named(&[&a, &b, &frozen]), vec![("flags".into(), flags)], &group, 1024).unwrap();
-        assert_eq!((ddp.bucket_count(), ddp.gradient_count()), (2, 2));
-        (a.square().to_kind(Kind::Double) + b.square()).sum(Kind::Double).backward();
-        ddp.reduce(&group).unwrap();
-        assert_eq!(ddp.clip_grad_norm(1e9).double_value(&[]), (4.0f64 + 16.0).sqrt());
-        let print = ddp.fingerprint();
-        assert_eq!(ddp.compare(&group).unwrap(), [print]);
-        let _ = no_grad(|| frozen.shallow_clone().fill_(6.0));
-        assert_ne!(ddp.fingerprint(), print, "frozen parameters count too");
-    }
-}
+mod tests;

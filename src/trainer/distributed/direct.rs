@@ -1,166 +1,65 @@
-//! All-reduces of CPU tensors on the calling thread, over TCP connections of their own.
+//! Collectives of bytes on the calling thread, over TCP connections of their own.
 //!
-//! Owner: Gloo's transport. Gloo hands each operation to a thread of libtorch and each message to a thread of
-//! its own. For the gradients of a small network that takes longer than the transfer. Here the caller sends,
-//! receives and adds.
+//! Owner: the transport for CPU tensors. A library such as Gloo hands each operation to one thread and each
+//! message to another. For the gradients of a small network that takes longer than the transfer. Here the
+//! caller sends, receives and adds.
 //!
-//! The algorithm is recursive doubling: in round k each rank exchanges its sum with the rank whose number
-//! differs in bit k. Where the world size is not a power of two, the extra ranks send their values first and
-//! receive the result last (R. Thakur, R. Rabenseifner, W. Gropp, Optimization of Collective Communication
-//! Operations in MPICH, 2005, section 4.5).
+//! Small all-reduces, broadcasts and gathers use the edges of a hypercube (recursive doubling, binomial
+//! trees). Where the world size is not a power of two, each extra rank has one partner in the cube (R.
+//! Thakur, R. Rabenseifner, W. Gropp, Optimization of Collective Communication Operations in MPICH, 2005,
+//! section 4.5). Large all-reduces go round a ring, where each rank sends each number about twice, whatever
+//! the world size (P. Patarasuk, X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of
+//! workstations, 2009).
 //!
-//! Invariants:
-//! - Both ends of an exchange combine (value of the lower rank, value of the higher rank), so that
-//!   all ranks end with the same bits.
-//! - Every message begins with its sender's call. Data of another collective are not used, and the
-//!   error names the sender.
-//! - No wait exceeds its deadline, and the error names the rank that did not answer.
+//! Invariant DIRECT-1: all ranks end an all-reduce with the same bits.
 
-use super::collective::{CollectiveNote, WORDS, describe};
-use super::error::{BackendError, DistErrorKind};
-use super::ffi::RawReduce;
-use std::cell::RefCell;
-use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
-use std::net::TcpStream;
-use std::os::fd::AsRawFd;
+use super::collective::{CollectiveNote, WORDS};
+use super::error::BackendError;
+use super::exchange::{Call, Exchanges, HEAD_WORDS, Leg, Take};
+use super::reduction::Reduction;
+use std::ops::Range;
 use std::time::{Duration, Instant};
-use tch::Kind;
 
-/// Most bytes of one write, and most bytes that were read and are not added yet, so that they are still in
-/// the cache. Each end may read this much more than it has sent, so one of the two can always continue.
-const PIECE: usize = 256 << 10;
-const HEAD: usize = 8 * (WORDS + 1);
-
-/// The type of the elements, and how they are combined.
-#[derive(Clone, Copy)]
-pub(super) struct Reduction {
-    pub op: RawReduce,
-    pub kind: Kind,
-}
-
-impl Reduction {
-    /// Whether this file implements it.
-    pub(super) fn is_known(self) -> bool {
-        matches!(self.kind, Kind::Float | Kind::Double | Kind::Int64)
-    }
-
-    /// Combines `other` into `own`; `lower`: `own` is the lower rank's value.
-    fn combine(self, own: &mut [u8], other: &[u8], lower: bool) {
-        match (self.kind, self.op) {
-            (Kind::Float, RawReduce::Sum) => {
-                each(own, other, lower, f32::from_ne_bytes, f32::to_ne_bytes, |a, b| a + b)
-            }
-            (Kind::Float, RawReduce::Min) => {
-                each(own, other, lower, f32::from_ne_bytes, f32::to_ne_bytes, |a, b| {
-                    if a < b || a.is_nan() { a } else { b }
-                })
-            }
-            (Kind::Float, RawReduce::Max) => {
-                each(own, other, lower, f32::from_ne_bytes, f32::to_ne_bytes, |a, b| {
-                    if a > b || a.is_nan() { a } else { b }
-                })
-            }
-            (Kind::Double, RawReduce::Sum) => {
-                each(own, other, lower, f64::from_ne_bytes, f64::to_ne_bytes, |a, b| a + b)
-            }
-            (Kind::Double, RawReduce::Min) => {
-                each(own, other, lower, f64::from_ne_bytes, f64::to_ne_bytes, |a, b| {
-                    if a < b || a.is_nan() { a } else { b }
-                })
-            }
-            (Kind::Double, RawReduce::Max) => {
-                each(own, other, lower, f64::from_ne_bytes, f64::to_ne_bytes, |a, b| {
-                    if a > b || a.is_nan() { a } else { b }
-                })
-            }
-            (_, RawReduce::Sum) => {
-                each(own, other, lower, i64::from_ne_bytes, i64::to_ne_bytes, i64::wrapping_add)
-            }
-            (_, RawReduce::Min) => each(own, other, lower, i64::from_ne_bytes, i64::to_ne_bytes, Ord::min),
-            (_, RawReduce::Max) => each(own, other, lower, i64::from_ne_bytes, i64::to_ne_bytes, Ord::max),
-        }
-    }
-}
-
-fn each<T: Copy, const N: usize>(
-    own: &mut [u8],
-    other: &[u8],
-    lower: bool,
-    from: impl Fn([u8; N]) -> T,
-    to: impl Fn(T) -> [u8; N],
-    combine: impl Fn(T, T) -> T,
-) {
-    let pairs = own.as_chunks_mut::<N>().0.iter_mut().zip(other.as_chunks::<N>().0);
-    if lower {
-        pairs.for_each(|(own, other)| *own = to(combine(from(*own), from(*other))));
-    } else {
-        pairs.for_each(|(own, other)| *own = to(combine(from(*other), from(*own))));
-    }
-}
+/// Largest all-reduce, in bytes, by recursive doubling among more than two ranks. It takes fewer steps than
+/// the ring and sends each number once per step.
+const DOUBLING_MAX: usize = 256 << 10;
 
 /// The largest power of two that is not above `world_size`.
 fn doubled(world_size: u32) -> u32 {
     1 << world_size.max(1).ilog2()
 }
 
-/// The ranks that a rank exchanges with.
+/// The ranks that a rank is connected with.
 pub(super) fn partners(rank: u32, world_size: u32) -> Vec<u32> {
     let core = doubled(world_size);
+    let mut partners = vec![(rank + 1) % world_size, (rank + world_size - 1) % world_size];
     if rank >= core {
-        return vec![rank - core];
+        partners.push(rank - core);
+    } else {
+        partners.extend((0..core.ilog2()).map(|bit| rank ^ (1 << bit)));
+        partners.extend(Some(rank + core).filter(|extra| *extra < world_size));
     }
-    let rounds = (0..core.ilog2()).map(|bit| rank ^ (1 << bit));
-    rounds.chain(Some(rank + core).filter(|extra| *extra < world_size)).collect()
+    partners.sort_unstable();
+    partners.dedup();
+    partners.retain(|peer| *peer != rank);
+    partners
 }
 
-/// What one end of an exchange does with its message.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Direction {
-    /// Sends its data, and adds the peer's.
-    Both,
-    /// Sends its data.
-    Out,
-    /// Adds the peer's data.
-    In,
-    /// Replaces its data by the peer's.
-    Over,
-}
-
-struct PeerConnection {
-    peer: u32,
-    stream: TcpStream,
-}
-
-/// The connections of one rank.
-pub(super) struct DirectAllReduce {
+/// The connections of one rank, to each of its [`partners`].
+pub(super) struct Direct {
     rank: u32,
     world_size: u32,
-    connections: Vec<PeerConnection>,
-    /// [`PIECE`] bytes for received data.
-    scratch: RefCell<Vec<u8>>,
+    /// Ranks in the cube.
+    core: u32,
+    exchanges: Exchanges,
 }
 
-impl DirectAllReduce {
-    /// Uses these connections, one to each of the [`partners`].
-    pub(super) fn over(
-        rank: u32,
-        world_size: u32,
-        streams: Vec<(u32, TcpStream)>,
-    ) -> Result<DirectAllReduce, BackendError> {
-        let connections = streams
-            .into_iter()
-            .map(|(peer, stream)| {
-                stream
-                    .set_nodelay(true)
-                    .and_then(|()| stream.set_nonblocking(true))
-                    .map_err(|error| lost(peer, &error.to_string()))?;
-                Ok(PeerConnection { peer, stream })
-            })
-            .collect::<Result<_, BackendError>>()?;
-        Ok(DirectAllReduce { rank, world_size, connections, scratch: RefCell::new(vec![0; PIECE]) })
+impl Direct {
+    pub(super) fn new(rank: u32, world_size: u32, exchanges: Exchanges) -> Direct {
+        Direct { rank, world_size, core: doubled(world_size), exchanges }
     }
 
-    /// Reduces `data` in place on all ranks of the group.
+    /// Reduces `data` in place on all ranks.
     pub(super) fn all_reduce(
         &self,
         note: &CollectiveNote,
@@ -168,169 +67,157 @@ impl DirectAllReduce {
         reduction: Reduction,
         limit_ms: i64,
     ) -> Result<(), BackendError> {
-        let deadline = Instant::now() + Duration::from_millis(limit_ms.max(1).cast_unsigned());
-        let mut head = [0; WORDS + 1];
-        head[..WORDS].copy_from_slice(&note.words());
-        head[WORDS] = reduction.op as i64;
-        let mut go = |peer: u32, direction: Direction| {
-            self.exchange(peer, direction, &head, data, reduction, deadline)
-        };
-        let core = doubled(self.world_size);
-        if self.rank >= core {
-            go(self.rank - core, Direction::Out)?;
-            return go(self.rank - core, Direction::Over);
+        let call = call(note, reduction.op as i64, limit_ms);
+        if self.world_size > 2 && data.len() > DOUBLING_MAX {
+            self.round_the_ring(&call, data, reduction)
+        } else {
+            self.doubling(&call, data, reduction)
         }
-        let extra = Some(self.rank + core).filter(|extra| *extra < self.world_size);
-        if let Some(extra) = extra {
-            go(extra, Direction::In)?;
-        }
-        for bit in 0..core.ilog2() {
-            go(self.rank ^ (1 << bit), Direction::Both)?;
-        }
-        extra.map_or(Ok(()), |extra| go(extra, Direction::Out))
     }
 
-    fn exchange(
+    /// Waits for all ranks.
+    pub(super) fn barrier(&self, note: &CollectiveNote, limit_ms: i64) -> Result<(), BackendError> {
+        let reduction = Reduction { op: super::ffi::RawReduce::Sum, kind: tch::Kind::Uint8 };
+        self.doubling(&call(note, 0, limit_ms), &mut [], reduction)
+    }
+
+    /// Copies the bytes of `root` over those of all ranks.
+    pub(super) fn broadcast(
         &self,
-        peer: u32,
-        direction: Direction,
-        head: &[i64; WORDS + 1],
+        note: &CollectiveNote,
         data: &mut [u8],
-        reduction: Reduction,
-        deadline: Instant,
+        root: u32,
+        limit_ms: i64,
     ) -> Result<(), BackendError> {
-        let Some(connection) = self.connections.iter().find(|connection| connection.peer == peer) else {
-            return Err(lost(peer, "there is no connection"));
-        };
-        let mut scratch = self.scratch.borrow_mut();
-        let mut out = [0; HEAD];
-        for (to, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(head) {
-            *to = word.to_le_bytes();
+        let call = call(note, i64::from(root), limit_ms);
+        let whole = 0..data.len();
+        let start = if root >= self.core { root - self.core } else { root };
+        if root >= self.core {
+            if self.rank == root {
+                return self.send(&call, data, start, whole);
+            }
+            if self.rank == start {
+                self.take(&call, data, root, whole.clone())?;
+            }
         }
-        let whole = HEAD + data.len();
-        let (sends, takes) =
-            (matches!(direction, Direction::Both | Direction::Out), direction != Direction::Out);
-        let (mut sent, mut got) = (if sends { 0 } else { whole }, if takes { 0 } else { whole });
-        // `data[..combined]` is done; scratch begins with the received bytes that follow.
-        let (mut theirs, mut consensus, mut combined) = ([0; HEAD], false, 0);
-        while sent < whole || got < whole {
-            let before = sent + got;
-            if sent < whole {
-                sent += write(connection, &out, data, sent)?;
+        if self.rank >= self.core {
+            return self.take(&call, data, self.rank - self.core, whole);
+        }
+        let place = self.rank ^ start;
+        for bit in 0..self.core.ilog2() {
+            let peer = self.rank ^ (1 << bit);
+            match place >> bit {
+                0 => self.send(&call, data, peer, whole.clone())?,
+                1 => self.take(&call, data, peer, whole.clone())?,
+                _ => {}
             }
-            let kept = got.saturating_sub(HEAD) - combined;
-            let room = got < whole && (direction == Direction::Over || kept < PIECE);
-            if room {
-                let into = match direction {
-                    Direction::Over => &mut data[combined + kept..],
-                    _ => &mut scratch[kept..PIECE.min(whole - HEAD - combined)],
-                };
-                got += read(connection, &mut theirs, got, into)?;
-                if got >= HEAD && !consensus {
-                    agree(head, &theirs, peer)?;
-                    consensus = true;
+        }
+        match self.extra().filter(|extra| *extra != root) {
+            Some(extra) => self.send(&call, data, extra, whole),
+            None => Ok(()),
+        }
+    }
+
+    /// Fills `data`, one block per rank in rank order, of which this rank has its own.
+    pub(super) fn all_gather(
+        &self,
+        note: &CollectiveNote,
+        data: &mut [u8],
+        limit_ms: i64,
+    ) -> Result<(), BackendError> {
+        let call = call(note, 0, limit_ms);
+        let block = data.len() / self.world_size as usize;
+        let blocks = |from: u32, to: u32| {
+            let edge = |rank: u32| rank.min(self.world_size) as usize * block;
+            edge(from)..edge(to)
+        };
+        let (rank, core) = (self.rank, self.core);
+        if rank >= core {
+            self.send(&call, data, rank - core, blocks(rank, rank + 1))?;
+            return self.take(&call, data, rank - core, 0..data.len());
+        }
+        if let Some(extra) = self.extra() {
+            self.take(&call, data, extra, blocks(extra, extra + 1))?;
+        }
+        for bit in 0..core.ilog2() {
+            let (width, peer) = (1 << bit, rank ^ (1 << bit));
+            let (mine, theirs) = (rank & !(width - 1), peer & !(width - 1));
+            // The blocks of the cube's ranks, then those of their partners outside it.
+            for offset in [0, core] {
+                let to = Leg { peer, range: blocks(mine + offset, mine + offset + width) };
+                let from = Leg { peer, range: blocks(theirs + offset, theirs + offset + width) };
+                if offset == 0 || core < self.world_size {
+                    self.exchanges.exchange(&call, data, Some(&to), Some((&from, Take::Copy)))?;
                 }
             }
-            if matches!(direction, Direction::Both | Direction::In) {
-                // What has not been sent yet must not change.
-                let ready = sent.min(got).saturating_sub(HEAD);
-                let ready = ready - ready % reduction.kind.elt_size_in_bytes();
-                if ready > combined {
-                    let added = ready - combined;
-                    reduction.combine(&mut data[combined..ready], &scratch[..added], self.rank < peer);
-                    scratch.copy_within(added..got - HEAD - combined, 0);
-                    combined = ready;
-                }
-            }
-            if sent + got == before {
-                wait(connection, sent < whole, room, deadline)?;
+        }
+        match self.extra() {
+            Some(extra) => self.send(&call, data, extra, 0..data.len()),
+            None => Ok(()),
+        }
+    }
+
+    fn doubling(&self, call: &Call, data: &mut [u8], reduction: Reduction) -> Result<(), BackendError> {
+        let whole = 0..data.len();
+        if self.rank >= self.core {
+            self.send(call, data, self.rank - self.core, whole.clone())?;
+            return self.take(call, data, self.rank - self.core, whole);
+        }
+        let combine = Take::Combine(reduction);
+        if let Some(peer) = self.extra() {
+            let leg = Leg { peer, range: whole.clone() };
+            self.exchanges.exchange(call, data, None, Some((&leg, combine)))?;
+        }
+        for bit in 0..self.core.ilog2() {
+            let leg = Leg { peer: self.rank ^ (1 << bit), range: whole.clone() };
+            self.exchanges.exchange(call, data, Some(&leg), Some((&leg, combine)))?;
+        }
+        match self.extra() {
+            Some(extra) => self.send(call, data, extra, whole),
+            None => Ok(()),
+        }
+    }
+
+    /// Each rank combines one part with all others' on its way round, then the parts go round once more.
+    fn round_the_ring(&self, call: &Call, data: &mut [u8], reduction: Reduction) -> Result<(), BackendError> {
+        let n = self.world_size;
+        let size = reduction.kind.elt_size_in_bytes();
+        let count = data.len() / size;
+        let part = |number: u32| {
+            let edge = |number: u32| count * number as usize / n as usize * size;
+            let number = number % n;
+            edge(number)..edge(number + 1)
+        };
+        let (next, previous) = ((self.rank + 1) % n, (self.rank + n - 1) % n);
+        for (first, take) in [(self.rank, Take::Combine(reduction)), (self.rank + 1, Take::Copy)] {
+            for step in 0..n - 1 {
+                let to = Leg { peer: next, range: part(first + n - step) };
+                let from = Leg { peer: previous, range: part(first + n - step + n - 1) };
+                self.exchanges.exchange(call, data, Some(&to), Some((&from, take)))?;
             }
         }
         Ok(())
     }
-}
 
-fn lost(peer: u32, text: &str) -> BackendError {
-    BackendError::new(DistErrorKind::Connection, format!("rank {peer}: {text}"))
-}
+    /// The partner outside the cube.
+    fn extra(&self) -> Option<u32> {
+        Some(self.rank + self.core).filter(|extra| *extra < self.world_size)
+    }
 
-/// Writes from byte `sent` of head and data on; 0 when the socket takes nothing now.
-fn write(
-    connection: &PeerConnection,
-    head: &[u8; HEAD],
-    data: &[u8],
-    sent: usize,
-) -> Result<usize, BackendError> {
-    let from = sent.saturating_sub(HEAD);
-    let piece = &data[from..data.len().min(from + PIECE)];
-    let parts = [IoSlice::new(&head[sent.min(HEAD)..]), IoSlice::new(piece)];
-    moved((&connection.stream).write_vectored(&parts), connection.peer)
-}
+    fn send(&self, call: &Call, data: &mut [u8], peer: u32, range: Range<usize>) -> Result<(), BackendError> {
+        self.exchanges.exchange(call, data, Some(&Leg { peer, range }), None)
+    }
 
-/// Reads from byte `got` of head and data on, the data to `into`; 0 when nothing has arrived.
-fn read(
-    connection: &PeerConnection,
-    head: &mut [u8; HEAD],
-    got: usize,
-    into: &mut [u8],
-) -> Result<usize, BackendError> {
-    let mut parts = [IoSliceMut::new(&mut head[got.min(HEAD)..]), IoSliceMut::new(into)];
-    match (&connection.stream).read_vectored(&mut parts) {
-        Ok(0) => Err(lost(connection.peer, "it closed its connection")),
-        result => moved(result, connection.peer),
+    fn take(&self, call: &Call, data: &mut [u8], peer: u32, range: Range<usize>) -> Result<(), BackendError> {
+        self.exchanges.exchange(call, data, None, Some((&Leg { peer, range }, Take::Copy)))
     }
 }
 
-fn moved(result: std::io::Result<usize>, peer: u32) -> Result<usize, BackendError> {
-    match result {
-        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(0),
-        result => result.map_err(|error| lost(peer, &error.to_string().to_lowercase())),
-    }
-}
-
-/// Sleeps until the connection can be written or read. It does not spin first: on shared cores, the scheduler
-/// puts a rank that has spun behind the others. Spinning for 50 us doubled both CPU time and latency there
-/// (136 kB, load 14 on two cores), and made no difference on an idle machine.
-fn wait(connection: &PeerConnection, out: bool, into: bool, deadline: Instant) -> Result<(), BackendError> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        let text = format!("timed out waiting for rank {}", connection.peer);
-        return Err(BackendError::new(DistErrorKind::Timeout, text));
-    }
-    let events = if out { libc::POLLOUT } else { 0 } | if into { libc::POLLIN } else { 0 };
-    let mut subject = libc::pollfd { fd: connection.stream.as_raw_fd(), events, revents: 0 };
-    let limit = i32::try_from(left.as_millis().max(1)).unwrap_or(i32::MAX);
-    // SAFETY: `subject` is one live pollfd for the length of the call. The next read or write finds out what
-    // happened.
-    unsafe { libc::poll(&mut subject, 1, limit) };
-    Ok(())
-}
-
-fn agree(mine: &[i64; WORDS + 1], theirs: &[u8; HEAD], peer: u32) -> Result<(), BackendError> {
-    let mut words = [0; WORDS + 1];
-    for (to, from) in words.iter_mut().zip(theirs.as_chunks::<8>().0) {
-        *to = i64::from_le_bytes(*from);
-    }
-    if words == *mine {
-        return Ok(());
-    }
-    let how = |words: &[i64; WORDS + 1]| {
-        let (note, reduction) = words.split_at(WORDS);
-        let name = match reduction {
-            [0] => "sum",
-            [1] => "min",
-            _ => "max",
-        };
-        format!("{} ({name})", describe(note))
-    };
-    // The watch knows these words (core/watch/facts.rs): a rank that ends with them need not be the one that
-    // differs.
-    let text = format!(
-        "another call came from rank {peer}: this rank is in {}, but rank {peer} in {}",
-        how(mine),
-        how(&words)
-    );
-    Err(BackendError::new(DistErrorKind::Mismatch, text))
+fn call(note: &CollectiveNote, how: i64, limit_ms: i64) -> Call {
+    let mut head = [0; HEAD_WORDS];
+    head[..WORDS].copy_from_slice(&note.words());
+    head[WORDS] = how;
+    Call { head, deadline: Instant::now() + Duration::from_millis(limit_ms.max(1).cast_unsigned()) }
 }
 
 #[cfg(test)]

@@ -1,8 +1,15 @@
-//! Direct all-reduces between threads: exact sums on every world size, equal bits, and what goes wrong.
+//! Direct collectives between threads: exact results on every world size, equal bits, and what goes wrong.
 
 use super::*;
+use crate::distributed::channel::Channel;
+use crate::distributed::error::DistErrorKind;
+use crate::distributed::exchange::RECORD;
+use crate::distributed::ffi::RawReduce;
+use crate::distributed::greeting::SessionKeys;
+use crate::distributed::seal::Seal;
 use rankdeck_proto::status_page::{Dtype, Op, tag};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
+use tch::Kind;
 
 fn note(seq: u64, name: &str, count: usize, dtype: Dtype) -> CollectiveNote {
     CollectiveNote { seq, op: Op::AllReduce, tag: tag(name), count, dtype }
@@ -14,20 +21,29 @@ fn pair() -> (TcpStream, TcpStream) {
     (one, listener.accept().unwrap().0)
 }
 
-fn world(world_size: u32) -> Vec<DirectAllReduce> {
-    let mut streams: Vec<Vec<(u32, TcpStream)>> = (0..world_size).map(|_| Vec::new()).collect();
+fn keys(sends: u8, receives: u8, sealed: bool) -> SessionKeys {
+    let seal = |byte| sealed.then(|| Seal::new(&[byte; 32]).unwrap());
+    SessionKeys { sends: seal(sends), receives: seal(receives) }
+}
+
+fn world(world_size: u32) -> Vec<Direct> {
+    world_of(world_size, true)
+}
+
+fn world_of(world_size: u32, sealed: bool) -> Vec<Direct> {
+    let mut channels: Vec<Vec<Channel>> = (0..world_size).map(|_| Vec::new()).collect();
     for rank in 0..world_size {
         for peer in partners(rank, world_size).into_iter().filter(|peer| *peer > rank) {
             let (one, other) = pair();
-            streams[rank as usize].push((peer, one));
-            streams[peer as usize].push((rank, other));
+            channels[rank as usize].push(Channel::new(peer, one, keys(1, 2, sealed), RECORD).unwrap());
+            channels[peer as usize].push(Channel::new(rank, other, keys(2, 1, sealed), RECORD).unwrap());
         }
     }
-    let ranks = (0..world_size).zip(streams);
-    ranks.map(|(rank, streams)| DirectAllReduce::over(rank, world_size, streams).unwrap()).collect()
+    let ranks = (0..world_size).zip(channels);
+    ranks.map(|(rank, channels)| Direct::new(rank, world_size, Exchanges::new(rank, channels))).collect()
 }
 
-fn on_all<T: Send>(direct: Vec<DirectAllReduce>, body: impl Fn(u32, DirectAllReduce) -> T + Sync) -> Vec<T> {
+fn on_all<T: Send>(direct: Vec<Direct>, body: impl Fn(u32, Direct) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..)
             .zip(direct)
@@ -63,7 +79,7 @@ fn partners_are_mutual_and_connect_all() {
         }
     }
     assert!(partners(0, 1).is_empty());
-    assert_eq!(partners(5, 6), [1]);
+    assert_eq!(partners(5, 6), [0, 1, 4]);
 }
 
 #[test]
@@ -94,16 +110,14 @@ fn sums_are_exact_and_equal_to_the_bit_on_every_world_size() {
     }
 }
 
+/// DIRECT-1, by recursive doubling and round the ring.
 #[test]
 fn rounded_sums_are_equal_to_the_bit() {
-    for world_size in [2, 3, 5, 8] {
+    for (world_size, length) in [(2, 999), (3, 999), (5, 999), (8, 999), (3, 100_003), (4, 99_999)] {
+        let number = |i: usize, rank: u32| ((i * 7919 + rank as usize * 104_729) as f32).sin() / 3.0;
         let results = on_all(world(world_size), |rank, direct| {
-            let mut data = bytes(
-                &(0..999)
-                    .map(|i| ((i * 7919 + rank as usize * 104_729) as f32).sin() / 3.0)
-                    .collect::<Vec<_>>(),
-            );
-            direct.all_reduce(&note(1, "grad", 999, Dtype::F32), &mut data, SUM, 60_000).unwrap();
+            let mut data = bytes(&(0..length).map(|i| number(i, rank)).collect::<Vec<_>>());
+            direct.all_reduce(&note(1, "grad", length, Dtype::F32), &mut data, SUM, 60_000).unwrap();
             data
         });
         assert!(results.windows(2).all(|two| two[0] == two[1]), "{world_size}");
@@ -132,6 +146,93 @@ fn smallest_and_largest_of_integers_and_doubles() {
 }
 
 #[test]
+fn every_root_reaches_everybody() {
+    for world_size in 1..=9 {
+        for length in [0, 5, 200_000] {
+            let results = on_all(world(world_size), |rank, direct| {
+                (0..world_size)
+                    .map(|root| {
+                        let mut data = vec![rank as u8; length];
+                        let note = note(u64::from(root), "weights", length, Dtype::U8);
+                        direct.broadcast(&note, &mut data, root, 60_000).unwrap();
+                        data
+                    })
+                    .collect::<Vec<_>>()
+            });
+            for result in results {
+                for (root, data) in result.iter().enumerate() {
+                    assert_eq!(*data, vec![root as u8; length], "{world_size} ranks, root {root}");
+                }
+            }
+        }
+    }
+}
+
+/// The last rank that needs a peer finds what it sent, although that peer is gone.
+#[test]
+fn what_was_sent_before_a_rank_left_still_counts() {
+    let mut ranks = world(2);
+    let (second, first) = (ranks.pop().unwrap(), ranks.pop().unwrap());
+    for seq in 0..3 {
+        first.broadcast(&note(seq, "weights", 9, Dtype::U8), &mut [7; 9], 0, 60_000).unwrap();
+    }
+    drop(first);
+    for seq in 0..3 {
+        let mut data = [0; 9];
+        second.broadcast(&note(seq, "weights", 9, Dtype::U8), &mut data, 0, 60_000).unwrap();
+        assert_eq!(data, [7; 9]);
+    }
+}
+
+#[test]
+fn gathers_hold_every_ranks_block_in_order() {
+    for world_size in 1..=9 {
+        for block in [0, 3, 70_000] {
+            let results = on_all(world(world_size), |rank, direct| {
+                let mut data = vec![0; block * world_size as usize];
+                data[rank as usize * block..][..block].fill(rank as u8 + 1);
+                direct.all_gather(&note(1, "seeds", block, Dtype::U8), &mut data, 60_000).unwrap();
+                direct.barrier(&note(2, "end", 0, Dtype::U8), 60_000).unwrap();
+                data
+            });
+            let expected: Vec<u8> = (0..world_size).flat_map(|rank| vec![rank as u8 + 1; block]).collect();
+            assert!(results.iter().all(|result| *result == expected), "{world_size} ranks of {block} bytes");
+        }
+    }
+}
+
+#[test]
+fn bytes_are_reduced_as_numbers_of_one_byte() {
+    for (kind, op, expected) in [
+        (Kind::Uint8, RawReduce::Max, 255),
+        (Kind::Int8, RawReduce::Max, 1),
+        (Kind::Uint8, RawReduce::Sum, 0),
+    ] {
+        let results = on_all(world(2), |rank, direct| {
+            let mut data = [if rank == 0 { 255 } else { 1 }; 5];
+            let note = note(1, "flags", 5, Dtype::U8);
+            direct.all_reduce(&note, &mut data, Reduction { op, kind }, 60_000).unwrap();
+            data
+        });
+        assert_eq!(results, [[expected; 5]; 2], "{kind:?}");
+    }
+}
+
+#[test]
+fn without_a_secret_results_are_the_same() {
+    for world_size in [2, 3] {
+        let results = on_all(world_of(world_size, false), |rank, direct| {
+            let mut data = bytes(&vec![rank as f32; 80_000]);
+            direct.all_reduce(&note(1, "grad", 80_000, Dtype::F32), &mut data, SUM, 60_000).unwrap();
+            floats(&data)
+        });
+        let sum = (world_size * (world_size - 1) / 2) as f32;
+        assert!(results.iter().all(|result| *result == vec![sum; 80_000]));
+    }
+}
+
+/// EXCHANGE-1.
+#[test]
 fn different_calls_are_named_on_both_sides() {
     let texts = on_all(world(2), |rank, direct| {
         let (name, length) = if rank == 0 { ("grad", 17_500) } else { ("values", 3) };
@@ -156,11 +257,29 @@ fn another_reduction_of_the_same_numbers_is_another_call() {
     assert_eq!(failed, [true, true]);
 }
 
+/// EXCHANGE-1: a rank that only takes lets the other know where it is.
+#[test]
+fn a_rank_that_waits_for_a_broadcast_names_its_call_to_one_that_reduces() {
+    let texts = on_all(world(2), |rank, direct| {
+        let failure = if rank == 0 {
+            direct.all_reduce(&note(2, "grad", 1, Dtype::F32), &mut [0; 4], SUM, 60_000)
+        } else {
+            direct.broadcast(&note(2, "weights", 4, Dtype::U8), &mut [0; 4], 0, 60_000)
+        };
+        failure.unwrap_err().text
+    });
+    for text in texts {
+        assert!(text.contains("all_reduce \"grad\" of 1 f32 (sum)"), "{text}");
+        assert!(text.contains("\"weights\" of 4 u8"), "{text}");
+    }
+}
+
+/// EXCHANGE-2.
 #[test]
 fn a_rank_that_is_gone_or_silent_is_named() {
     let mut direct = world(2);
     drop(direct.pop());
-    let all_reduce = |direct: &DirectAllReduce, limit_ms| {
+    let all_reduce = |direct: &Direct, limit_ms| {
         direct.all_reduce(&note(1, "grad", 1000, Dtype::F32), &mut [0; 4000], SUM, limit_ms).unwrap_err()
     };
     let failure = all_reduce(&direct[0], 60_000);

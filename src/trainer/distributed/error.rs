@@ -19,9 +19,11 @@ pub enum DistErrorKind {
     Connection,
     /// The ranks do not agree on what they do.
     Mismatch,
+    /// What answers, or what arrived, is not from a rank of this run.
+    Forged,
     /// This host cannot do it (no driver, no library).
     Unsupported,
-    /// Anything else that libtorch, Gloo, NCCL or CUDA reported.
+    /// Anything else that libtorch, NCCL, CUDA or the kernel reported.
     Failed,
 }
 
@@ -127,7 +129,13 @@ impl DistError {
             (DistErrorKind::Mismatch, _) => {
                 "all ranks must run the same build and the same experiment; set RANKDECK_CHECK_COLLECTIVES=1 to find the first difference"
             }
-            (DistErrorKind::Unsupported, _) => "use backend = \"gloo\"",
+            (DistErrorKind::Forged, DistPhase::Rendezvous) => {
+                "all ranks need the same RANKDECK_SECRET, or none; if another program listens there, choose another MASTER_PORT"
+            }
+            (DistErrorKind::Forged, _) => {
+                "something between the hosts changes what they send: choose a network of your own with `interface` in hosts.toml"
+            }
+            (DistErrorKind::Unsupported, _) => "use backend = \"tcp\"",
             (DistErrorKind::Failed, _) => "the message is the library's own; the rank's log may hold more",
         }
     }
@@ -209,7 +217,7 @@ mod tests {
     fn a_hint_of_its_own_wins() {
         let error =
             DistError::new(DistErrorKind::Unsupported, DistPhase::Rendezvous, (0, 2), "no NVIDIA driver");
-        assert_eq!(error.hint(), "use backend = \"gloo\"");
+        assert_eq!(error.hint(), "use backend = \"tcp\"");
         assert_eq!(error.with_hint("install it").hint(), "install it");
     }
 }

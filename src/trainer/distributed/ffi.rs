@@ -20,7 +20,7 @@ pub(super) struct RawStore {
 }
 
 #[repr(C)]
-pub(super) struct RawGloo {
+pub(super) struct RawGraph {
     _private: [u8; 0],
 }
 
@@ -28,8 +28,6 @@ unsafe extern "C" {
     fn rankdeck_store_open(
         host: *const c_char,
         port: u16,
-        server: bool,
-        listen_fd: i32,
         timeout_ms: i64,
         out: *mut *mut RawStore,
         error: *mut ErrorText,
@@ -51,57 +49,27 @@ unsafe extern "C" {
         length: *mut usize,
         error: *mut ErrorText,
     ) -> i32;
-    fn rankdeck_store_add(
-        store: *mut RawStore,
-        key: *const c_char,
-        delta: i64,
-        sum: *mut i64,
-        error: *mut ErrorText,
-    ) -> i32;
-    fn rankdeck_store_check(
-        store: *mut RawStore,
-        key: *const c_char,
-        present: *mut bool,
-        error: *mut ErrorText,
-    ) -> i32;
-    fn rankdeck_gloo_open(
-        store: *mut RawStore,
-        prefix: *const c_char,
-        rank: i32,
-        world_size: i32,
-        interface: *const c_char,
-        address: *const c_char,
-        timeout_ms: i64,
-        out: *mut *mut RawGloo,
-        error: *mut ErrorText,
-    ) -> i32;
-    fn rankdeck_gloo_free(gloo: *mut RawGloo);
-    fn rankdeck_gloo_all_reduce(
-        gloo: *mut RawGloo,
-        data: *mut c_void,
-        op: i32,
-        limit_ms: i64,
-        error: *mut ErrorText,
-    ) -> i32;
-    fn rankdeck_gloo_broadcast(
-        gloo: *mut RawGloo,
-        data: *mut c_void,
-        root: i32,
-        limit_ms: i64,
-        error: *mut ErrorText,
-    ) -> i32;
-    fn rankdeck_gloo_all_gather(
-        gloo: *mut RawGloo,
-        outputs: *const *mut c_void,
-        count: usize,
-        input: *mut c_void,
-        limit_ms: i64,
-        error: *mut ErrorText,
-    ) -> i32;
-    fn rankdeck_gloo_barrier(gloo: *mut RawGloo, limit_ms: i64, error: *mut ErrorText) -> i32;
     fn rankdeck_set_grad(parameter: *mut c_void, gradient: *mut c_void, error: *mut ErrorText) -> i32;
     fn rankdeck_clear_grad(parameter: *mut c_void, error: *mut ErrorText) -> i32;
     fn rankdeck_upload(host: *mut c_void, index: i32, out: *mut c_void, error: *mut ErrorText) -> i32;
+    fn rankdeck_fused_adam(
+        parameters: *const *mut c_void,
+        gradients: *const *mut c_void,
+        first: *const *mut c_void,
+        second: *const *mut c_void,
+        steps: *const *mut c_void,
+        count: usize,
+        rate: *mut c_void,
+        learning_rate: f64,
+        beta1: f64,
+        beta2: f64,
+        eps: f64,
+        error: *mut ErrorText,
+    ) -> i32;
+    fn rankdeck_graph_begin(index: i32, out: *mut *mut RawGraph, error: *mut ErrorText) -> i32;
+    fn rankdeck_graph_end(graph: *mut RawGraph, error: *mut ErrorText) -> i32;
+    fn rankdeck_graph_replay(graph: *mut RawGraph, error: *mut ErrorText) -> i32;
+    fn rankdeck_graph_free(graph: *mut RawGraph);
     fn rankdeck_torch_version() -> *const c_char;
 }
 
@@ -114,7 +82,6 @@ fn call(body: impl FnOnce(*mut ErrorText) -> i32) -> Result<(), BackendError> {
         2 => DistErrorKind::Timeout,
         3 => DistErrorKind::Connection,
         4 => DistErrorKind::AddressInUse,
-        5 => DistErrorKind::Mismatch,
         _ => DistErrorKind::Failed,
     };
     let end = error.bytes.iter().position(|byte| *byte == 0).unwrap_or(error.bytes.len());
@@ -132,38 +99,17 @@ fn pointer(tensor: &mut Tensor) -> *mut c_void {
     tensor.as_mut_ptr().cast()
 }
 
-/// Owns a TCPStore: on rank 0 also the server, which ends when the last owner goes.
-pub(super) struct StoreHandle(*mut RawStore);
+/// A connection to the TCPStore that torchrun's agent serves.
+pub(super) struct TorchStore(*mut RawStore);
 
-// SAFETY: c10d::TCPStore serialises its operations with a mutex of its own and has no thread affinity.
-unsafe impl Send for StoreHandle {}
-// SAFETY: as above.
-unsafe impl Sync for StoreHandle {}
-
-impl StoreHandle {
-    /// Opens the server (rank 0) or connects to it, within the time limit.
-    pub(super) fn open(
-        host: &str,
-        port: u16,
-        server: bool,
-        listen_fd: Option<i32>,
-        timeout_ms: i64,
-    ) -> Result<StoreHandle, BackendError> {
+impl TorchStore {
+    /// Connects within the time limit.
+    pub(super) fn connect(host: &str, port: u16, timeout_ms: i64) -> Result<TorchStore, BackendError> {
         let host = c_text(host)?;
         let mut out = std::ptr::null_mut();
         // SAFETY: all pointers are valid for the call; `out` is written only on success.
-        call(|error| unsafe {
-            rankdeck_store_open(
-                host.as_ptr(),
-                port,
-                server,
-                listen_fd.unwrap_or(-1),
-                timeout_ms,
-                &mut out,
-                error,
-            )
-        })?;
-        Ok(StoreHandle(out))
+        call(|error| unsafe { rankdeck_store_open(host.as_ptr(), port, timeout_ms, &mut out, error) })?;
+        Ok(TorchStore(out))
     }
 
     pub(super) fn set(&self, key: &str, value: &[u8]) -> Result<(), BackendError> {
@@ -198,135 +144,21 @@ impl StoreHandle {
         value.truncate(length);
         Ok(value)
     }
-
-    pub(super) fn add(&self, key: &str, delta: i64) -> Result<i64, BackendError> {
-        let key = c_text(key)?;
-        let mut sum = 0;
-        // SAFETY: the handle is alive and the pointers are valid for the call.
-        call(|error| unsafe { rankdeck_store_add(self.0, key.as_ptr(), delta, &mut sum, error) })?;
-        Ok(sum)
-    }
-
-    pub(super) fn check(&self, key: &str) -> Result<bool, BackendError> {
-        let key = c_text(key)?;
-        let mut present = false;
-        // SAFETY: the handle is alive and the pointers are valid for the call.
-        call(|error| unsafe { rankdeck_store_check(self.0, key.as_ptr(), &mut present, error) })?;
-        Ok(present)
-    }
 }
 
-impl Drop for StoreHandle {
+impl Drop for TorchStore {
     fn drop(&mut self) {
         // SAFETY: the handle came from `rankdeck_store_open` and is freed once.
         unsafe { rankdeck_store_free(self.0) };
     }
 }
 
-/// Owns a ProcessGroupGloo.
-pub(super) struct GlooHandle(*mut RawGloo);
-
-// SAFETY: c10d::ProcessGroupGloo may be used and destroyed from any thread, one at a time; `&mut`-like use is
-// kept by its one owner.
-unsafe impl Send for GlooHandle {}
-
-/// Which address other ranks reach this one at.
-pub(super) enum GlooDevice<'a> {
-    Interface(&'a str),
-    Address(&'a str),
-    HostName,
-}
-
-/// Reductions that the shim knows.
+/// How numbers are combined.
 #[derive(Clone, Copy)]
-#[repr(i32)]
 pub(super) enum RawReduce {
     Sum = 0,
     Min = 1,
     Max = 2,
-}
-
-impl GlooHandle {
-    pub(super) fn open(
-        store: &StoreHandle,
-        prefix: &str,
-        rank: u32,
-        world_size: u32,
-        device: &GlooDevice<'_>,
-        timeout_ms: i64,
-    ) -> Result<GlooHandle, BackendError> {
-        let prefix = c_text(prefix)?;
-        let (interface, address) = match device {
-            GlooDevice::Interface(name) => (Some(c_text(name)?), None),
-            GlooDevice::Address(address) => (None, Some(c_text(address)?)),
-            GlooDevice::HostName => (None, None),
-        };
-        let text = |text: &Option<CString>| text.as_ref().map_or(std::ptr::null(), |text| text.as_ptr());
-        let mut out = std::ptr::null_mut();
-        // SAFETY: all pointers are valid for the call; `out` is written only on success; the group keeps its
-        // own reference to the store.
-        call(|error| unsafe {
-            rankdeck_gloo_open(
-                store.0,
-                prefix.as_ptr(),
-                rank as i32,
-                world_size as i32,
-                text(&interface),
-                text(&address),
-                timeout_ms,
-                &mut out,
-                error,
-            )
-        })?;
-        Ok(GlooHandle(out))
-    }
-
-    pub(super) fn all_reduce(
-        &self,
-        data: &mut Tensor,
-        op: RawReduce,
-        limit_ms: i64,
-    ) -> Result<(), BackendError> {
-        // SAFETY: handle and tensor are alive for the call.
-        call(|error| unsafe { rankdeck_gloo_all_reduce(self.0, pointer(data), op as i32, limit_ms, error) })
-    }
-
-    pub(super) fn broadcast(&self, data: &mut Tensor, root: u32, limit_ms: i64) -> Result<(), BackendError> {
-        // SAFETY: handle and tensor are alive for the call.
-        call(|error| unsafe { rankdeck_gloo_broadcast(self.0, pointer(data), root as i32, limit_ms, error) })
-    }
-
-    pub(super) fn all_gather(
-        &self,
-        outputs: &mut [Tensor],
-        input: &mut Tensor,
-        limit_ms: i64,
-    ) -> Result<(), BackendError> {
-        let pointers: Vec<*mut c_void> = outputs.iter_mut().map(pointer).collect();
-        // SAFETY: handle, tensors and the array of pointers are alive for the call.
-        call(|error| unsafe {
-            rankdeck_gloo_all_gather(
-                self.0,
-                pointers.as_ptr(),
-                pointers.len(),
-                pointer(input),
-                limit_ms,
-                error,
-            )
-        })
-    }
-
-    pub(super) fn barrier(&self, limit_ms: i64) -> Result<(), BackendError> {
-        // SAFETY: the handle is alive for the call.
-        call(|error| unsafe { rankdeck_gloo_barrier(self.0, limit_ms, error) })
-    }
-}
-
-impl Drop for GlooHandle {
-    fn drop(&mut self) {
-        // SAFETY: the handle came from `rankdeck_gloo_open` and is freed once.
-        unsafe { rankdeck_gloo_free(self.0) };
-    }
 }
 
 /// Makes `gradient` the `.grad` of `parameter` (same shape, dtype and device).
@@ -350,8 +182,102 @@ pub(super) fn upload(host: &mut Tensor, index: i32) -> Result<Tensor, BackendErr
     Ok(there)
 }
 
+/// Work of libtorch on one GPU that was captured, or is being captured.
+pub(super) struct Graph(*mut RawGraph);
+
+impl Graph {
+    /// From here on this thread's work becomes part of the graph, and is not done, until [`Graph::end`].
+    pub(super) fn begin(index: i32) -> Result<Graph, BackendError> {
+        let mut out = std::ptr::null_mut();
+        // SAFETY: `out` is written only on success.
+        call(|error| unsafe { rankdeck_graph_begin(index, &mut out, error) })?;
+        Ok(Graph(out))
+    }
+
+    /// Ends the capture. Call it once.
+    pub(super) fn end(&mut self) -> Result<(), BackendError> {
+        // SAFETY: the handle is alive.
+        call(|error| unsafe { rankdeck_graph_end(self.0, error) })
+    }
+
+    /// Does the work once more.
+    pub(super) fn replay(&mut self) -> Result<(), BackendError> {
+        // SAFETY: the handle is alive.
+        call(|error| unsafe { rankdeck_graph_replay(self.0, error) })
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: ours, and not used again.
+        unsafe { rankdeck_graph_free(self.0) };
+    }
+}
+
+/// What one step of Adam changes, for one run of parameters.
+pub(crate) struct AdamPart {
+    pub parameters: Tensor,
+    pub gradients: Tensor,
+    pub first: Tensor,
+    pub second: Tensor,
+    /// Steps of these parameters, this one included; an f32 scalar.
+    pub steps: Tensor,
+    /// Steps in which they had no gradient.
+    pub missed: u64,
+}
+
+/// Adam's learning rate.
+pub(crate) enum Rate<'a> {
+    Number(f64),
+    /// A scalar where the parameters are, read when the step is made there.
+    OnDevice(&'a mut Tensor),
+}
+
+/// One step of Adam on all parts; one kernel on a GPU.
+pub(crate) fn fused_adam(
+    parts: &mut [AdamPart],
+    rate: Rate<'_>,
+    (beta1, beta2): (f64, f64),
+    eps: f64,
+) -> Result<(), tch::TchError> {
+    let mut pointers = |pick: fn(&mut AdamPart) -> &mut Tensor| -> Vec<*mut c_void> {
+        parts.iter_mut().map(|part| pointer(pick(part))).collect()
+    };
+    let lists = [
+        pointers(|part| &mut part.parameters),
+        pointers(|part| &mut part.gradients),
+        pointers(|part| &mut part.first),
+        pointers(|part| &mut part.second),
+        pointers(|part| &mut part.steps),
+    ];
+    let [parameters, gradients, first, second, steps] = lists.each_ref().map(|list| list.as_ptr());
+    let count = parts.len();
+    let (rate, learning_rate) = match rate {
+        Rate::Number(rate) => (std::ptr::null_mut(), rate),
+        Rate::OnDevice(rate) => (pointer(rate), 0.0),
+    };
+    // SAFETY: each list has `count` pointers to tensors that are alive for the call.
+    call(|error| unsafe {
+        rankdeck_fused_adam(
+            parameters,
+            gradients,
+            first,
+            second,
+            steps,
+            count,
+            rate,
+            learning_rate,
+            beta1,
+            beta2,
+            eps,
+            error,
+        )
+    })
+    .map_err(|failure| tch::TchError::Torch(failure.text))
+}
+
 /// Version of libtorch that the shim was compiled against.
-pub(super) fn torch_version() -> String {
+pub(crate) fn torch_version() -> String {
     // SAFETY: the shim returns a static, zero-terminated text.
     unsafe { CStr::from_ptr(rankdeck_torch_version()) }.to_string_lossy().into_owned()
 }

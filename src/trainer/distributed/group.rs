@@ -23,7 +23,6 @@ use rankdeck_proto::status_page;
 use rankdeck_proto::status_page::{Dtype, GroupId, Op, WORLD};
 use std::cell::{Cell, RefCell};
 use std::panic::Location;
-use std::rc::Rc;
 use tch::{Kind, Tensor, no_grad};
 
 /// How the values of all ranks are combined.
@@ -102,23 +101,17 @@ impl ProcessGroup {
         if settings.timeout.is_zero() {
             return Err(usage("the timeout is 0".into()));
         }
-        if let Ok(mut page) = page.try_borrow_mut() {
-            page.group("world", settings.world_size);
-            page.phase(Phase::Rendezvous);
-        }
+        page.lock().group("world", settings.world_size);
+        page.lock().phase(Phase::Rendezvous);
         inject::arm(settings.rank, &page);
         let (store, transport) = if settings.world_size == 1 {
             (None, Box::new(Alone) as Box<dyn CollectiveTransport>)
         } else {
-            let store = rendezvous::join(settings, || {
-                if let Ok(mut page) = page.try_borrow_mut() {
-                    page.progress();
-                }
-            })?;
-            let transport = rendezvous::connect(settings, &store)?;
+            let store = rendezvous::join(settings, || page.lock().progress())?;
+            let transport = rendezvous::connect(settings, &store, &page)?;
             (Some(store), transport)
         };
-        let last_seq = page.try_borrow().map_or(0, |page| page.body().entered);
+        let last_seq = page.lock().body().entered;
         Ok(ProcessGroup {
             identity: (settings.rank, settings.world_size),
             settings: settings.clone(),
@@ -166,16 +159,12 @@ impl ProcessGroup {
             .map(|store| store.within(&format!("group{number}")));
         let transport = match &store {
             None => Box::new(Alone),
-            Some(store) => {
-                rendezvous::connect(&settings, store).map_err(|error| error.seen_by(self.identity))?
-            }
+            Some(store) => rendezvous::connect(&settings, store, &self.page)
+                .map_err(|error| error.seen_by(self.identity))?,
         };
         // Unique per run, also for groups made from groups.
         let communicator = self.communicator * 1000 + number;
-        let shown = match self.page.try_borrow_mut() {
-            Ok(mut page) => page.group(&format!("group{communicator}"), settings.world_size),
-            Err(_) => return Err(self.refuse(&call, "the status page is borrowed while a group is made")),
-        };
+        let shown = self.page.lock().group(&format!("group{communicator}"), settings.world_size);
         Ok(Some(ProcessGroup {
             settings,
             identity: self.identity,
@@ -184,7 +173,7 @@ impl ProcessGroup {
             groups: Cell::new(0),
             transport: Some(transport),
             store,
-            page: Rc::clone(&self.page),
+            page: self.page.clone(),
             last_seq: Cell::new(0),
             chain: Cell::new(0),
             broken: RefCell::new(None),
@@ -237,7 +226,7 @@ impl ProcessGroup {
         self.communicator
     }
 
-    /// Library and version, such as `gloo (libtorch 2.11.0)`.
+    /// Library and version, such as `tcp (encrypted)` or `nccl 2.28.9`.
     pub fn backend_name(&self) -> String {
         self.transport.as_ref().map_or_else(|| Alone.name(), |transport| transport.name())
     }
@@ -281,8 +270,8 @@ impl ProcessGroup {
         if root >= self.world_size() {
             return Err(self.refuse(call, &format!("the group has no rank {root}, the root")));
         }
-        self.run(call, |transport, _, limit| {
-            on_device(transport, tensor, |tensor| transport.broadcast(tensor, root, limit))
+        self.run(call, |transport, note, limit| {
+            on_device(transport, tensor, |tensor| transport.broadcast(note, tensor, root, limit))
         })
     }
 
@@ -292,7 +281,9 @@ impl ProcessGroup {
         let mut input = no_grad(|| input.detach().contiguous());
         let call = self.call(Op::AllGather, tag, &input)?;
         let mut outputs: Vec<Tensor> = (0..self.world_size()).map(|_| input.empty_like()).collect();
-        self.run(&call, |transport, _, limit| transport.all_gather(&mut outputs, &mut input, limit))?;
+        self.run(&call, |transport, note, limit| {
+            transport.all_gather(note, &mut outputs, &mut input, limit)
+        })?;
         Ok(outputs)
     }
 
@@ -312,13 +303,13 @@ impl ProcessGroup {
             root: None,
             site: Location::caller(),
         };
-        self.run(&call, |transport, _, limit| transport.barrier(limit))
+        self.run(&call, |transport, note, limit| transport.barrier(note, limit))
     }
 
     /// Hash over all collectives that this rank has entered: equal on all ranks that agree.
     pub(super) fn chain_hash(&self) -> u64 {
         match self.communicator {
-            0 => self.page.try_borrow().map_or(0, |page| page.body().chain_hash),
+            0 => self.page.lock().body().chain_hash,
             _ => self.chain.get(),
         }
     }
@@ -350,6 +341,15 @@ impl ProcessGroup {
 
     /// A failure inside a collective: the group is unusable from here on.
     pub(super) fn broke(&self, call: &CollectiveCall<'_>, failure: BackendError) -> DistError {
+        self.broke_in(self.last_seq.get(), call.op, call.tag, failure)
+    }
+
+    /// The same of a collective that was begun earlier.
+    fn broke_at(&self, note: &CollectiveNote, failure: BackendError) -> DistError {
+        self.broke_in(note.seq, note.op, &status_page::tag_text(&note.tag), failure)
+    }
+
+    fn broke_in(&self, seq: u64, op: Op, tag: &str, failure: BackendError) -> DistError {
         let text = match failure.kind {
             DistErrorKind::Timeout => {
                 format!("not finished within {:.1} s: {}", self.settings.timeout.as_secs_f64(), failure.text)
@@ -357,13 +357,60 @@ impl ProcessGroup {
             DistErrorKind::Connection => format!("lost another rank: {}", failure.text),
             _ => failure.text,
         };
-        let error = DistError::new(failure.kind, DistPhase::Collective, self.identity, text).of(
-            self.last_seq.get(),
-            call.op,
-            call.tag,
-        );
+        let error = DistError::new(failure.kind, DistPhase::Collective, self.identity, text).of(seq, op, tag);
         self.broken.borrow_mut().get_or_insert_with(|| error.to_string());
         error
+    }
+
+    /// Begins an all-reduce where the group's device can do it by itself: libtorch's next operation on the
+    /// tensor waits for it there, and the host does not wait. Elsewhere this is [`ProcessGroup::all_reduce`].
+    /// [`ProcessGroup::settle`], and every other collective, waits for the end and tells of failures.
+    #[track_caller]
+    pub fn all_reduce_queued(&self, tensor: &mut Tensor, op: ReduceOp, tag: &str) -> Result<(), DistError> {
+        let transport = self.transport.as_deref().filter(|transport| {
+            transport.queues() && transport.device() == Some(tensor.device()) && !self.check
+        });
+        let (Some(transport), ReduceOp::Sum | ReduceOp::Avg) = (transport, op) else {
+            return self.all_reduce(tensor, op, tag);
+        };
+        let call = self.call(Op::AllReduce, tag, tensor)?;
+        self.refuse_broken(&call)?;
+        if inject::collective(self, call.op, call.tag, call.count)? == inject::CollectiveFate::Replaced {
+            return Ok(());
+        }
+        if let Some((note, failure)) = transport.failure() {
+            return Err(self.broke_at(&note, failure));
+        }
+        let entry = self.entry(&call);
+        let note = self.note(&call, self.last_seq.get() + 1);
+        let begun = transport.begin_all_reduce(&note, (self.shown, entry), tensor, RawReduce::Sum);
+        begun.map_err(|failure| self.broke(&call, failure))?;
+        if op == ReduceOp::Avg {
+            let scaled = no_grad(|| tensor.f_div_scalar_(f64::from(self.world_size())).map(drop));
+            scaled.map_err(|error| {
+                self.broke(&call, BackendError::new(DistErrorKind::Failed, error.to_string()))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Waits until every collective that was begun is done, or has failed.
+    pub fn settle(&self) -> Result<(), DistError> {
+        match self.transport.as_deref() {
+            Some(transport) => transport.settle().map_err(|(note, failure)| self.broke_at(&note, failure)),
+            None => Ok(()),
+        }
+    }
+
+    fn refuse_broken(&self, call: &CollectiveCall<'_>) -> Result<(), DistError> {
+        match self.broken.borrow().as_deref() {
+            None => Ok(()),
+            Some(earlier) => {
+                let text = format!("the group failed earlier ({earlier})");
+                let error = DistError::new(DistErrorKind::Failed, DistPhase::Collective, self.identity, text);
+                Err(error.of(0, call.op, call.tag))
+            }
+        }
     }
 
     /// Runs one collective: refuses it when the group is broken, numbers it, shows it, checks it, leaves it.
@@ -372,55 +419,50 @@ impl ProcessGroup {
         call: &CollectiveCall<'_>,
         body: impl FnOnce(&dyn CollectiveTransport, &CollectiveNote, i64) -> Result<(), BackendError>,
     ) -> Result<(), DistError> {
-        if let Some(earlier) = self.broken.borrow().as_deref() {
-            let text = format!("the group failed earlier ({earlier})");
-            return Err(DistError::new(DistErrorKind::Failed, DistPhase::Collective, self.identity, text)
-                .of(0, call.op, call.tag));
-        }
+        self.refuse_broken(call)?;
         let Some(transport) = self.transport.as_deref() else {
             return Err(self.refuse(call, "the group was left already"));
         };
         if inject::collective(self, call.op, call.tag, call.count)? == inject::CollectiveFate::Replaced {
             return Ok(());
         }
-        let note = self.enter(call)?;
-        // Gloo counts its timeout per message, so an operation of several messages needs a limit of its own.
+        self.settle()?;
+        let entry = self.entry(call);
+        let seq = self.page.lock().enter_in(self.shown, entry);
+        let note = self.note(call, seq);
         let limit = i64::try_from(self.settings.timeout.as_millis()).unwrap_or(i64::MAX).max(1);
         if self.check && self.world_size() > 1 {
             compare(&note, transport, self.world_size(), limit)
                 .map_err(|failure| self.broke(call, failure))?;
         }
         body(transport, &note, limit).map_err(|failure| self.broke(call, failure))?;
-        if let Ok(mut page) = self.page.try_borrow_mut() {
-            page.leave();
-        }
+        self.page.lock().leave();
         Ok(())
     }
 
-    /// Numbers a collective and shows it.
-    fn enter(&self, call: &CollectiveCall<'_>) -> Result<CollectiveNote, DistError> {
-        let Ok(mut page) = self.page.try_borrow_mut() else {
-            return Err(self.refuse(call, "the status page is borrowed while a collective begins"));
-        };
-        let (tag, dtype) = (status_page::tag(call.tag), dtype(call.kind).unwrap_or_default());
-        let bytes = call.count * call.kind.elt_size_in_bytes();
+    /// A collective as the status page shows it.
+    fn entry(&self, call: &CollectiveCall<'_>) -> status_page::Entry {
         let number = call_site(call.site);
-        page.site(number, || format!("{}:{}", call.site.file(), call.site.line()));
-        let entry = status_page::Entry {
+        self.page.lock().site(number, || format!("{}:{}", call.site.file(), call.site.line()));
+        status_page::Entry {
             op: call.op,
-            tag,
+            tag: status_page::tag(call.tag),
             count: call.count as u64,
-            bytes: bytes as u64,
-            dtype,
+            bytes: (call.count * call.kind.elt_size_in_bytes()) as u64,
+            dtype: dtype(call.kind).unwrap_or_default(),
             root: call.root,
             call_site: number,
-        };
-        let seq = page.enter_in(self.shown, entry);
+        }
+    }
+
+    /// Counts collective number `seq`.
+    fn note(&self, call: &CollectiveCall<'_>, seq: u64) -> CollectiveNote {
         self.last_seq.set(seq);
+        let (tag, dtype) = (status_page::tag(call.tag), dtype(call.kind).unwrap_or_default());
         let note = CollectiveNote { seq, op: call.op, tag, count: call.count, dtype };
         self.chain.set(note.words().iter().fold(self.chain.get(), |chain, word| {
             (chain ^ word.cast_unsigned()).wrapping_mul(0x0000_0100_0000_01b3)
         }));
-        Ok(note)
+        note
     }
 }

@@ -22,9 +22,9 @@ impl ProcessGroup {
         let (rank, world_size) = (self.rank(), self.world_size());
         let identity = self.identity;
         let healthy = self.broken.borrow().is_none();
-        if healthy && let Ok(mut page) = self.page.try_borrow_mut() {
+        if healthy {
             // The watch distinguishes ranks that wait here from ranks that have not arrived.
-            page.amount(1, 1);
+            self.page.lock().amount(1, 1);
         }
         // What is left of the limit is for closing the connections.
         let deadline = Instant::now() + limit.mul_f64(0.75);

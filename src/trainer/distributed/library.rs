@@ -43,7 +43,9 @@ impl Library {
 
 /// The folder of this process's libtorch.
 pub(super) fn torch_folder() -> Option<PathBuf> {
-    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    // Paths may be any bytes, those of other files, too.
+    let maps = std::fs::read("/proc/self/maps").ok()?;
+    let maps = String::from_utf8_lossy(&maps);
     let line = maps.lines().find(|line| line.ends_with("/libtorch_cpu.so"))?;
     Path::new(&line[line.find('/')?..]).parent().map(Path::to_path_buf)
 }

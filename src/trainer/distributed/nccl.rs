@@ -1,26 +1,30 @@
-//! Collectives over NCCL: CUDA tensors, on a stream of their own, with a communicator that never blocks.
+//! Collectives over NCCL: CUDA tensors, on a stream of their own.
 //!
-//! Owner: the process group. Every call returns at once (`blocking = 0`). The host then polls the
-//! communicator's asynchronous error and an event on the stream until the operation is done, has failed or is
-//! out of time. After a failure NCCL's operation normally never ends, so the communicator is aborted.
+//! Owner: the process group. The communicator is one that blocks: otherwise NCCL makes a thread for every
+//! collective. Calls return when the work is on the stream; [`Flight`] looks after it from there, and ends
+//! the communicator when the work, or a call, does not come to an end.
 //! Invariants:
-//! - Nothing waits inside NCCL or CUDA; the only waits are polls with a deadline.
-//! - An operation starts after everything that libtorch put on its stream before, and the call
-//!   returns after it is done, so that libtorch needs no event of ours.
+//! - Every wait is bounded: connecting happens on a thread of its own, and everything later is in the flight.
+//! - An operation starts after everything that libtorch put on its stream before, and what libtorch puts
+//!   there afterwards starts after the operation: streams wait for streams.
 
 use super::bounded::within;
 use super::collective::CollectiveNote;
 use super::cuda::{driver_failure, require_devices};
 use super::error::{BackendError, DistErrorKind};
 use super::ffi::RawReduce;
-use super::nccl_api::{Api, IN_PROGRESS, NcclStatus, SUCCESS};
+use super::flight::{Communicator, Context, Events, Flight};
+use super::nccl_api::{Api, NcclStatus, SUCCESS};
 use super::settings::GroupSettings;
 use super::store::Store;
 use super::transport::CollectiveTransport;
+use crate::page::Page;
 use cudarc::driver::{result, sys};
 use cudarc::nccl::sys::{cudaStream_t, ncclComm_t, ncclConfig_t, ncclUniqueId};
-use std::cell::{Cell, RefCell};
+use rankdeck_proto::status_page::{Entry, GroupId};
+use std::cell::RefCell;
 use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tch::{Device, Kind, Tensor, no_grad};
 
@@ -30,20 +34,13 @@ const CONFIG_MAGIC: c_uint = 0xcafe_beef;
 const CONFIG_VERSION: c_uint = 22_800;
 const UNDEFINED: c_int = c_int::MIN;
 const ID_BYTES: usize = 128;
-/// How long to wait for an abort; after that its thread is abandoned.
-const ABORT: Duration = Duration::from_secs(5);
-/// Polls without a pause, then with: most operations are done within the first.
-const SPIN: Duration = Duration::from_millis(2);
-const PAUSE: Duration = Duration::from_micros(50);
 
 /// A communicator over all ranks.
 pub(super) struct Nccl {
     api: &'static Api,
-    comm: Cell<ncclComm_t>,
+    flight: Arc<Flight>,
     stream: sys::CUstream,
-    ready: sys::CUevent,
-    done: sys::CUevent,
-    context: sys::CUcontext,
+    context: Context,
     device: Device,
     timeout: Duration,
     token: RefCell<Option<Tensor>>,
@@ -52,12 +49,6 @@ pub(super) struct Nccl {
 // SAFETY: NCCL and the driver API may be called from any thread once the context is current there (`enter`
 // does that); the value moves to a helper thread only for closing.
 unsafe impl Send for Nccl {}
-
-/// A communicator that a helper thread aborts.
-struct AbortedCommunicator(ncclComm_t, sys::CUcontext);
-
-// SAFETY: as for `Nccl`.
-unsafe impl Send for AbortedCommunicator {}
 
 fn cuda(what: &'static str) -> impl Fn(result::DriverError) -> BackendError {
     move |error| driver_failure(what, error)
@@ -68,7 +59,7 @@ fn config() -> ncclConfig_t {
         size: size_of::<ncclConfig_t>(),
         magic: CONFIG_MAGIC,
         version: CONFIG_VERSION,
-        blocking: 0,
+        blocking: 1,
         cgaClusterSize: UNDEFINED,
         minCTAs: UNDEFINED,
         maxCTAs: UNDEFINED,
@@ -118,7 +109,7 @@ pub(super) fn available() -> Result<(), BackendError> {
 
 impl Nccl {
     /// Exchanges the id over the store and connects all ranks.
-    pub(super) fn open(store: &Store, settings: &GroupSettings) -> Result<Nccl, BackendError> {
+    pub(super) fn open(store: &Store, settings: &GroupSettings, page: &Page) -> Result<Nccl, BackendError> {
         let devices = require_devices()?;
         let api = Api::get()?;
         let index = match settings.device {
@@ -131,162 +122,117 @@ impl Nccl {
                 format!("no device {index}: this process sees {devices}"),
             ));
         }
+        let (context, stream) = on_device(index)?;
         let deadline = Instant::now() + settings.timeout;
-        let nccl = Nccl::on_device(api, index, settings.timeout)?;
         let id = exchange(api, store, settings.rank, deadline)?;
-        let mut comm = std::ptr::null_mut();
-        let mut config = config();
-        // SAFETY: all pointers are valid for the call; the context is current; NCCL copies the configuration.
-        let status = unsafe {
-            (api.comm_init_rank_config)(
-                &mut comm,
-                settings.world_size as c_int,
-                id,
-                settings.rank as c_int,
-                &mut config,
-            )
-        };
-        nccl.comm.set(comm);
-        nccl.settle("cannot connect", status, deadline)?;
-        Ok(nccl)
-    }
-
-    fn on_device(api: &'static Api, index: u32, timeout: Duration) -> Result<Nccl, BackendError> {
-        let device = result::device::get(index as c_int).map_err(cuda("no such device"))?;
-        // SAFETY: the device exists. The primary context is the one that libtorch uses; it is kept until the
-        // process ends.
-        let context = unsafe { result::primary_ctx::retain(device) }.map_err(cuda("no context"))?;
-        // SAFETY: the context was just retained.
-        unsafe { result::ctx::set_current(context) }.map_err(cuda("context"))?;
-        let stream =
-            result::stream::create(result::stream::StreamKind::NonBlocking).map_err(cuda("stream"))?;
-        let event =
-            || result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING).map_err(cuda("event"));
-        Ok(Nccl {
-            api,
-            comm: Cell::new(std::ptr::null_mut()),
-            stream,
-            ready: event()?,
-            done: event()?,
-            context,
-            device: Device::Cuda(index as usize),
-            timeout,
-            token: RefCell::new(None),
-        })
-    }
-
-    fn reduce(&self, tensor: &mut Tensor, op: RawReduce) -> Result<(), BackendError> {
-        let (data, count, kind) = (tensor.data_ptr(), tensor.numel(), data_type(tensor.kind())?);
-        self.run(|comm, stream| {
-            // SAFETY: `data` holds `count` elements on this device and lives until `run` is done or the
-            // communicator is aborted.
-            unsafe { (self.api.all_reduce)(data, data, count, kind, reduction(op), comm, stream) }
-        })
-    }
-
-    /// One operation, from libtorch's stream to done.
-    fn run(&self, start: impl FnOnce(ncclComm_t, cudaStream_t) -> NcclStatus) -> Result<(), BackendError> {
-        let deadline = Instant::now() + self.timeout;
-        let comm = self.comm.get();
-        if comm.is_null() {
-            return Err(BackendError::new(DistErrorKind::Failed, "the communicator was aborted"));
-        }
-        self.enter()?;
-        // SAFETY: stream and events are ours and alive; the null stream is libtorch's current one, which tch
-        // never changes.
-        unsafe {
-            result::event::record(self.ready, result::stream::null()).map_err(cuda("event"))?;
-            let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-            result::stream::wait_event(self.stream, self.ready, flags).map_err(cuda("event"))?;
-        }
-        let status = start(comm, self.stream.cast());
-        self.settle("cannot start", status, deadline)?;
-        // SAFETY: as above.
-        unsafe { result::event::record(self.done, self.stream) }.map_err(cuda("event"))?;
-        self.poll("failed", deadline, || {
-            // SAFETY: the event was recorded and is alive.
-            match unsafe { result::event::query(self.done) } {
-                Ok(()) => Ok(true),
-                Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-                Err(error) => Err(driver_failure("device", error)),
-            }
-        })
-    }
-
-    fn enter(&self) -> Result<(), BackendError> {
-        // SAFETY: the context was retained in `on_device`.
-        unsafe { result::ctx::set_current(self.context) }.map_err(cuda("context"))
-    }
-
-    /// Waits until a call that may have returned early has done its work on the host.
-    fn settle(&self, what: &str, status: NcclStatus, deadline: Instant) -> Result<(), BackendError> {
-        match status {
-            SUCCESS => Ok(()),
-            IN_PROGRESS => self.poll(what, deadline, || Ok(self.state(what)? == SUCCESS)),
-            status => {
-                let failure = self.api.explain(what, status, self.comm.get());
-                self.abort();
-                Err(failure)
-            }
-        }
-    }
-
-    /// The communicator's asynchronous state: success or in progress.
-    fn state(&self, what: &str) -> Result<NcclStatus, BackendError> {
-        let (comm, mut state) = (self.comm.get(), SUCCESS);
-        // SAFETY: the communicator is alive (aborts set it to null and end the group), `state` is writable.
-        let status = unsafe { (self.api.comm_get_async_error)(comm, &mut state) };
-        match (status, state) {
-            (SUCCESS, SUCCESS | IN_PROGRESS) => Ok(state),
-            (SUCCESS, bad) | (bad, _) => Err(self.api.explain(what, bad, comm)),
-        }
-    }
-
-    /// Polls until done; aborts on errors and at the deadline.
-    fn poll(
-        &self,
-        what: &str,
-        deadline: Instant,
-        mut done: impl FnMut() -> Result<bool, BackendError>,
-    ) -> Result<(), BackendError> {
-        let started = Instant::now();
-        loop {
-            let step = done().and_then(|done| if done { Ok(true) } else { self.state(what).map(|_| false) });
-            let failure = match step {
-                Ok(true) => return Ok(()),
-                Ok(false) if Instant::now() < deadline => None,
-                Ok(false) => Some(BackendError::new(DistErrorKind::Timeout, "nccl: not all ranks took part")),
-                Err(failure) => Some(failure),
-            };
-            if let Some(failure) = failure {
-                self.abort();
-                return Err(failure);
-            }
-            if started.elapsed() > SPIN { std::thread::sleep(PAUSE) } else { std::hint::spin_loop() }
-        }
-    }
-
-    /// Ends the communicator without waiting for the others.
-    fn abort(&self) {
-        let comm = self.comm.replace(std::ptr::null_mut());
-        if comm.is_null() {
-            return;
-        }
-        let (api, doomed) = (self.api, AbortedCommunicator(comm, self.context));
-        let _ = within(
-            ABORT,
+        part_from_neighbours(store, settings, index, deadline)?;
+        let (rank, world_size) = (settings.rank as c_int, settings.world_size as c_int);
+        let connected = within(
+            settings.timeout,
             move |_| {
-                let AbortedCommunicator(comm, context) = { doomed };
-                // SAFETY: the communicator was taken out of its cell: nobody else uses it. The context is
-                // retained.
-                unsafe {
-                    let _ = result::ctx::set_current(context);
-                    (api.comm_abort)(comm);
+                context.enter()?;
+                let mut comm = std::ptr::null_mut();
+                let mut config = config();
+                // SAFETY: all pointers are valid for the call; the context is current; NCCL copies the
+                // configuration.
+                let status =
+                    unsafe { (api.comm_init_rank_config)(&mut comm, world_size, id, rank, &mut config) };
+                match status {
+                    SUCCESS => Ok(Communicator(comm)),
+                    status => Err(api.explain("cannot connect", status, comm)),
                 }
             },
             || {},
         );
+        let comm = connected.unwrap_or_else(|| {
+            Err(BackendError::new(DistErrorKind::Timeout, "nccl: the ranks did not all connect in time"))
+        })?;
+        let flight = Flight::new(api, context, comm, page, settings.timeout)?;
+        Ok(Nccl {
+            api,
+            flight,
+            stream,
+            context,
+            device: Device::Cuda(index as usize),
+            timeout: settings.timeout,
+            token: RefCell::new(None),
+        })
     }
+
+    /// Puts one operation on the stream, between what libtorch did before and what it will do.
+    fn begin(
+        &self,
+        note: &CollectiveNote,
+        shown: Option<(GroupId, Entry)>,
+        start: impl FnOnce(ncclComm_t, cudaStream_t) -> NcclStatus,
+    ) -> Result<(), BackendError> {
+        self.context.enter()?;
+        let (comm, events) = self.flight.begin(note, shown)?;
+        self.launch(comm, events, start).map_err(|failure| self.flight.refused(failure))?;
+        self.flight.launched();
+        Ok(())
+    }
+
+    fn launch(
+        &self,
+        comm: ncclComm_t,
+        events: Events,
+        start: impl FnOnce(ncclComm_t, cudaStream_t) -> NcclStatus,
+    ) -> Result<(), BackendError> {
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        let event = cuda("event");
+        // SAFETY: stream and events are ours and alive; the null stream is libtorch's current one, which tch
+        // never changes.
+        unsafe {
+            result::event::record(events.ready, result::stream::null()).map_err(&event)?;
+            result::stream::wait_event(self.stream, events.ready, flags).map_err(&event)?;
+        }
+        let status = start(comm, self.stream.cast());
+        if status != SUCCESS {
+            return Err(self.api.explain("cannot start", status, comm));
+        }
+        // SAFETY: as above.
+        unsafe {
+            result::event::record(events.done, self.stream).map_err(&event)?;
+            result::stream::wait_event(result::stream::null(), events.done, flags).map_err(&event)
+        }
+    }
+
+    /// One operation, from libtorch's stream to done.
+    fn run(
+        &self,
+        note: &CollectiveNote,
+        start: impl FnOnce(ncclComm_t, cudaStream_t) -> NcclStatus,
+    ) -> Result<(), BackendError> {
+        self.begin(note, None, start)?;
+        self.flight.settle().map_err(|(_, failure)| failure)
+    }
+
+    fn reduce(
+        &self,
+        note: &CollectiveNote,
+        shown: Option<(GroupId, Entry)>,
+        tensor: &mut Tensor,
+        op: RawReduce,
+    ) -> Result<(), BackendError> {
+        let (data, count, kind) = (tensor.data_ptr(), tensor.numel(), data_type(tensor.kind())?);
+        self.begin(note, shown, |comm, stream| {
+            // SAFETY: `data` holds `count` elements on this device. libtorch gives its memory to nobody else
+            // before its stream, which waits for the operation, has come to that.
+            unsafe { (self.api.all_reduce)(data, data, count, kind, reduction(op), comm, stream) }
+        })
+    }
+}
+
+/// Context and stream of a device.
+fn on_device(index: u32) -> Result<(Context, sys::CUstream), BackendError> {
+    let device = result::device::get(index as c_int).map_err(cuda("no such device"))?;
+    // SAFETY: the device exists. The primary context is the one that libtorch uses; it is kept until the
+    // process ends.
+    let context = Context(unsafe { result::primary_ctx::retain(device) }.map_err(cuda("no context"))?);
+    context.enter()?;
+    let stream = result::stream::create(result::stream::StreamKind::NonBlocking).map_err(cuda("stream"))?;
+    Ok((context, stream))
 }
 
 /// Limits are the communicator's own, set when it was made.
@@ -301,17 +247,46 @@ impl CollectiveTransport for Nccl {
 
     fn all_reduce(
         &self,
-        _note: &CollectiveNote,
+        note: &CollectiveNote,
         tensor: &mut Tensor,
         op: RawReduce,
         _limit_ms: i64,
     ) -> Result<(), BackendError> {
-        self.reduce(tensor, op)
+        self.reduce(note, None, tensor, op)?;
+        self.flight.settle().map_err(|(_, failure)| failure)
     }
 
-    fn broadcast(&self, tensor: &mut Tensor, root: u32, _limit_ms: i64) -> Result<(), BackendError> {
+    fn queues(&self) -> bool {
+        true
+    }
+
+    fn begin_all_reduce(
+        &self,
+        note: &CollectiveNote,
+        shown: (GroupId, Entry),
+        tensor: &mut Tensor,
+        op: RawReduce,
+    ) -> Result<(), BackendError> {
+        self.reduce(note, Some(shown), tensor, op)
+    }
+
+    fn settle(&self) -> Result<(), (CollectiveNote, BackendError)> {
+        self.flight.settle()
+    }
+
+    fn failure(&self) -> Option<(CollectiveNote, BackendError)> {
+        self.flight.failure()
+    }
+
+    fn broadcast(
+        &self,
+        note: &CollectiveNote,
+        tensor: &mut Tensor,
+        root: u32,
+        _limit_ms: i64,
+    ) -> Result<(), BackendError> {
         let (data, count, kind) = (tensor.data_ptr(), tensor.numel(), data_type(tensor.kind())?);
-        self.run(|comm, stream| {
+        self.run(note, |comm, stream| {
             // SAFETY: as in `reduce`.
             unsafe { (self.api.broadcast)(data, data, count, kind, root as c_int, comm, stream) }
         })
@@ -320,6 +295,7 @@ impl CollectiveTransport for Nccl {
     /// Copies through the device, wherever the tensors are.
     fn all_gather(
         &self,
+        note: &CollectiveNote,
         outputs: &mut [Tensor],
         input: &mut Tensor,
         _limit_ms: i64,
@@ -331,7 +307,7 @@ impl CollectiveTransport for Nccl {
             let all = Tensor::f_zeros([outputs.len() as i64, count as i64], (mine.kind(), self.device))
                 .map_err(torch)?;
             let (from, to): (*const c_void, _) = (mine.data_ptr(), all.data_ptr());
-            self.run(|comm, stream| {
+            self.run(note, |comm, stream| {
                 // SAFETY: `to` holds `count` elements for each rank, `from` as many once; both live as in
                 // `reduce`.
                 unsafe { (self.api.all_gather)(from, to, count, kind, comm, stream) }
@@ -344,48 +320,81 @@ impl CollectiveTransport for Nccl {
         })
     }
 
-    fn barrier(&self, _limit_ms: i64) -> Result<(), BackendError> {
+    fn barrier(&self, note: &CollectiveNote, _limit_ms: i64) -> Result<(), BackendError> {
         let mut token = match self.token.borrow_mut().take() {
             Some(token) => token,
             None => Tensor::f_zeros([1], (Kind::Int64, self.device))
                 .map_err(|error| BackendError::new(DistErrorKind::Failed, error.to_string()))?,
         };
-        let result = self.reduce(&mut token, RawReduce::Sum);
+        let result = self.all_reduce(note, &mut token, RawReduce::Sum, 0);
         *self.token.borrow_mut() = Some(token);
         result
     }
 
     /// Called on a helper thread with a limit of its own.
     fn close(self: Box<Self>, healthy: bool) {
-        if !healthy || self.enter().is_err() {
-            self.abort();
+        if !healthy || self.context.enter().is_err() || self.flight.settle().is_err() {
+            self.flight.end();
             return;
         }
-        let (comm, deadline) = (self.comm.get(), Instant::now() + self.timeout);
-        if comm.is_null() {
+        let comm = Communicator(self.flight.take());
+        if comm.0.is_null() {
             return;
         }
-        // SAFETY: the communicator is alive and all its operations are done.
-        let status = unsafe { (self.api.comm_finalize)(comm) };
-        if self.settle("cannot finalize", status, deadline).is_ok() {
-            self.comm.set(std::ptr::null_mut());
-            // SAFETY: finalized, and out of its cell.
-            unsafe { (self.api.comm_destroy)(comm) };
-        }
+        let (api, context) = (self.api, self.context);
+        let _ = within(
+            self.timeout,
+            move |_| {
+                let comm = { comm };
+                // SAFETY: the communicator is alive, out of the flight, and all its operations are done.
+                unsafe {
+                    let _ = context.enter();
+                    (api.comm_finalize)(comm.0);
+                    (api.comm_destroy)(comm.0);
+                }
+            },
+            || {},
+        );
     }
 }
 
 impl Drop for Nccl {
     fn drop(&mut self) {
-        self.abort();
+        self.flight.end();
         // SAFETY: ours, and unused from here on; errors at this point change nothing.
         unsafe {
-            let _ = result::ctx::set_current(self.context);
-            let _ = result::event::destroy(self.ready);
-            let _ = result::event::destroy(self.done);
+            let _ = self.context.enter();
             let _ = result::stream::destroy(self.stream);
         }
     }
+}
+
+/// Has NCCL take this rank for a host of its own where another rank has the same GPU: it refuses two ranks on
+/// one GPU of one host. A launch by the console does so beforehand, `--spawn`, torchrun and Slurm do not.
+fn part_from_neighbours(
+    store: &Store,
+    settings: &GroupSettings,
+    index: u32,
+    deadline: Instant,
+) -> Result<(), BackendError> {
+    const HOST: &str = "NCCL_HOSTID";
+    let device = result::device::get(index as c_int).map_err(cuda("no such device"))?;
+    let uuid = result::device::get_uuid(device).map_err(cuda("no UUID of the device"))?;
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let hex: String = uuid.bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
+    let own = format!("{}/{hex}", boot.trim());
+    let key = |rank: u32| format!("gpu/{rank}");
+    store.set(&key(settings.rank), own.as_bytes())?;
+    let mut shared = false;
+    for rank in (0..settings.world_size).filter(|rank| *rank != settings.rank) {
+        shared |= store.get(&key(rank), deadline)? == own.as_bytes();
+    }
+    if shared && std::env::var_os(HOST).is_none() {
+        // SAFETY: NCCL reads it when it connects, which comes next on this thread's order. The threads that
+        // are there by now, libtorch's and those of store and events, do not read the environment.
+        unsafe { std::env::set_var(HOST, format!("{}-{}", boot.trim(), settings.rank)) };
+    }
+    Ok(())
 }
 
 fn exchange(api: &Api, store: &Store, rank: u32, deadline: Instant) -> Result<ncclUniqueId, BackendError> {

@@ -4,12 +4,18 @@
 //! resolver nor a store whose server is frozen can be trusted to come back.
 
 use super::bounded::within;
+use super::cpu::CpuTransport;
 use super::error::{BackendError, DistError, DistErrorKind, DistPhase};
-use super::gloo;
+use super::ffi::TorchStore;
+use super::interface;
 use super::nccl::{self, Nccl};
 use super::settings::{BackendKind, GroupSettings};
-use super::store::{Store, StoreAddress, StoreMember};
+use super::store::{Store, StoreAddress, StoreIdentity, StoreMember};
 use super::transport::CollectiveTransport;
+use crate::page::Page;
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::FromRawFd;
 use std::time::{Duration, Instant};
 
 /// Time that a helper thread gets beyond the deadline to say why it failed.
@@ -19,34 +25,84 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Where the store is. Rank 0 serves it, unless torchrun's agent already does; `RANKDECK_STORE_FD` names a
-/// socket that a launcher bound for it.
-fn address(settings: &GroupSettings) -> StoreAddress {
-    let agent_serves = variable("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value == "True");
-    let server = settings.rank == 0 && !agent_serves;
-    let given = variable("RANKDECK_STORE_FD").and_then(|value| value.parse().ok());
-    let bound =
-        || listen_on_own_address(&settings.master_addr, settings.master_port, interface(settings).as_deref());
-    StoreAddress {
-        host: settings.master_addr.clone(),
-        port: settings.master_port,
-        server,
-        listen_fd: given.or_else(|| if server { bound() } else { None }),
+/// Where the store is. Rank 0 serves it on a socket that its launcher bound (`RANKDECK_STORE_FD`), or on its
+/// own. Where torchrun's agent serves a store at the master's port, that one holds the address of rank 0's.
+fn address(settings: &GroupSettings, deadline: Instant) -> Result<StoreAddress, BackendError> {
+    let (host, port) = (settings.master_addr.clone(), settings.master_port);
+    let is_server = settings.rank == 0;
+    if variable("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value == "True") {
+        return by_torchruns_store(settings, deadline);
     }
+    let listener = match variable("RANKDECK_STORE_FD").and_then(|value| value.parse().ok()) {
+        _ if !is_server => None,
+        // SAFETY: the launcher bound the socket for this process and gave it up; nobody else here knows it.
+        Some(fd) => Some(unsafe { TcpListener::from_raw_fd(fd) }),
+        None => Some(listen(&host, port, interface(settings).as_deref())?),
+    };
+    Ok(StoreAddress { host, port, listener })
 }
 
-/// A socket that listens only on the address that the other ranks use. libtorch itself would listen on every
-/// address of the host and accept every connection. `None`, which leaves it to libtorch, where the address is
-/// not this host's own (behind address translation), or is a name for loopback that means another address
-/// elsewhere.
-fn listen_on_own_address(master: &str, port: u16, interface: Option<&str>) -> Option<i32> {
-    use std::net::{IpAddr, TcpListener, ToSocketAddrs};
-    use std::os::fd::IntoRawFd;
+fn by_torchruns_store(settings: &GroupSettings, deadline: Instant) -> Result<StoreAddress, BackendError> {
+    let (host, port) = (&settings.master_addr, settings.master_port);
+    let millis = || {
+        let left = deadline.saturating_duration_since(Instant::now()).as_millis();
+        i64::try_from(left).unwrap_or(i64::MAX).max(1)
+    };
+    let torchruns = TorchStore::connect(host, port, millis()).map_err(|failure| {
+        BackendError::new(failure.kind, format!("torchrun's store at {host}:{port}: {}", failure.text))
+    })?;
+    let key = format!("rankdeck/{}/store", settings.generation);
+    let mut listener = None;
+    if settings.rank == 0 {
+        let own = own_address(settings)?;
+        let bound = TcpListener::bind((own, 0)).and_then(|bound| Ok((bound.local_addr()?, bound)));
+        let (place, bound) = bound.map_err(|error| {
+            BackendError::new(DistErrorKind::Failed, format!("rank 0 cannot listen at {own}: {error}"))
+        })?;
+        torchruns.set(&key, place.to_string().as_bytes())?;
+        listener = Some(bound);
+    }
+    let value = torchruns.get(&key, millis())?;
+    let text = String::from_utf8_lossy(&value).into_owned();
+    let place: SocketAddr = text.parse().map_err(|_| {
+        BackendError::new(DistErrorKind::Mismatch, format!("rank 0's store is said to be at {text:?}"))
+    })?;
+    Ok(StoreAddress { host: place.ip().to_string(), port: place.port(), listener })
+}
+
+/// Where the other ranks reach this one.
+fn own_address(settings: &GroupSettings) -> Result<IpAddr, BackendError> {
+    let (master, port) = (&settings.master_addr, settings.master_port);
+    let own = interface(settings).and_then(|name| interface::address_of(&name));
+    own.or_else(|| interface::address_towards(master, port)).ok_or_else(|| {
+        let text = format!("rank {} has no address that leads to {master}", settings.rank);
+        BackendError::new(DistErrorKind::Connection, text)
+    })
+}
+
+/// Listens on the address that the other ranks use. On all addresses only where that one is not this host's
+/// own (behind address translation), or is a name for loopback that means another address elsewhere.
+fn listen(master: &str, port: u16, interface: Option<&str>) -> Result<TcpListener, BackendError> {
     let literal = master.parse::<IpAddr>().is_ok() || master == "localhost";
     let certain = |ip: IpAddr| !ip.is_loopback() || literal || interface == Some("lo");
-    let mut addresses = (master, port).to_socket_addrs().ok()?.filter(|address| certain(address.ip()));
-    // The store owns the descriptor from here on, for the life of the process.
-    addresses.find_map(|address| TcpListener::bind(address).ok()).map(IntoRawFd::into_raw_fd)
+    let own: Vec<SocketAddr> = (master, port)
+        .to_socket_addrs()
+        .map(|found| found.filter(|address| certain(address.ip())).collect())
+        .unwrap_or_default();
+    let mut failure = None;
+    let everywhere = [(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()];
+    for address in own.into_iter().chain(everywhere) {
+        match TcpListener::bind(address) {
+            Ok(listener) => return Ok(listener),
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                let text = format!("port {port} is in use on this host");
+                return Err(BackendError::new(DistErrorKind::AddressInUse, text));
+            }
+            Err(error) => failure = Some(error),
+        }
+    }
+    let why = failure.map_or_else(String::new, |error| error.to_string());
+    Err(BackendError::new(DistErrorKind::Failed, format!("cannot serve the store at {master}:{port}: {why}")))
 }
 
 fn interface(settings: &GroupSettings) -> Option<String> {
@@ -56,8 +112,8 @@ fn interface(settings: &GroupSettings) -> Option<String> {
 /// What is known to fail later. Reported now, while the other ranks still listen.
 fn trouble(settings: &GroupSettings) -> Option<BackendError> {
     let failure = match settings.backend {
-        BackendKind::Gloo => {
-            let name = interface(settings).filter(|name| !gloo::interface_exists(name))?;
+        BackendKind::Tcp => {
+            let name = interface(settings).filter(|name| !interface::exists(name))?;
             BackendError::new(
                 DistErrorKind::Usage,
                 format!("there is no network interface {name} on the host of rank {}", settings.rank),
@@ -78,9 +134,14 @@ fn error(settings: &GroupSettings, failure: BackendError) -> DistError {
 /// Joins the store and waits for all ranks.
 pub(super) fn join(settings: &GroupSettings, moved: impl FnMut()) -> Result<Store, DistError> {
     let deadline = Instant::now() + settings.timeout;
-    let address = address(settings);
-    let place = format!("{}:{}", address.host, address.port);
-    let generation = settings.generation;
+    let place = format!("{}:{}", settings.master_addr, settings.master_port);
+    let identity = StoreIdentity {
+        rank: settings.rank,
+        world_size: settings.world_size,
+        generation: settings.generation,
+        secret: settings.secret.clone(),
+    };
+    let settings_of_thread = settings.clone();
     let trouble = trouble(settings);
     let member = StoreMember {
         rank: settings.rank,
@@ -90,7 +151,8 @@ pub(super) fn join(settings: &GroupSettings, moved: impl FnMut()) -> Result<Stor
     within(
         settings.timeout + GRACE,
         move |progress| {
-            let store = Store::open(&address, generation, deadline)?;
+            let address = address(&settings_of_thread, deadline)?;
+            let store = Store::open(address, &identity, deadline)?;
             progress.moved();
             store.join(&member, trouble, deadline, || progress.moved())?;
             Ok(store)
@@ -107,24 +169,26 @@ pub(super) fn join(settings: &GroupSettings, moved: impl FnMut()) -> Result<Stor
 pub(super) fn connect(
     settings: &GroupSettings,
     store: &Store,
+    page: &Page,
 ) -> Result<Box<dyn CollectiveTransport>, DistError> {
-    let (rank, world_size, timeout) = (settings.rank, settings.world_size, settings.timeout);
     let result: Result<Box<dyn CollectiveTransport>, _> = match settings.backend {
-        BackendKind::Gloo => {
-            let store = store.clone();
-            let interface = interface(settings);
-            let (host, port) = (settings.master_addr.clone(), settings.master_port);
+        BackendKind::Tcp => {
+            let (store, settings) = (store.clone(), settings.clone());
             within(
-                timeout + GRACE,
-                move |_| gloo::open(&store, rank, world_size, interface.as_deref(), (&host, port), timeout),
+                settings.timeout + GRACE,
+                move |_| {
+                    let deadline = Instant::now() + settings.timeout;
+                    let address = own_address(&settings)?;
+                    CpuTransport::open(&store, settings.rank, settings.world_size, address, deadline)
+                },
                 || {},
             )
             .unwrap_or_else(|| {
-                Err(BackendError::new(DistErrorKind::Timeout, "gloo did not connect all ranks in time"))
+                Err(BackendError::new(DistErrorKind::Timeout, "the ranks did not all connect in time"))
             })
-            .map(|gloo| Box::new(gloo) as _)
+            .map(|transport| Box::new(transport) as _)
         }
-        BackendKind::Nccl => Nccl::open(store, settings).map(|nccl| Box::new(nccl) as _),
+        BackendKind::Nccl => Nccl::open(store, settings, page).map(|nccl| Box::new(nccl) as _),
     };
     result.map_err(|failure| error(settings, failure))
 }
@@ -135,19 +199,14 @@ mod tests {
 
     #[test]
     fn the_store_listens_on_its_own_address_only() {
-        use std::net::TcpListener;
-        use std::os::fd::{FromRawFd, OwnedFd};
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let fd = listen_on_own_address("127.0.0.1", port, None).unwrap();
-        // SAFETY: the descriptor was given up by the function a moment ago and belongs to nobody else.
-        let listener = TcpListener::from(unsafe { OwnedFd::from_raw_fd(fd) });
+        let listener = listen("127.0.0.1", port, None).unwrap();
         assert_eq!(listener.local_addr().unwrap(), ([127, 0, 0, 1], port).into());
-        assert_eq!(
-            listen_on_own_address("127.0.0.1", port, None),
-            None,
-            "the port is taken: libtorch says so"
-        );
-        assert_eq!(listen_on_own_address("192.0.2.1", 0, None), None, "not an address of this host");
-        assert_eq!(listen_on_own_address("no-such-host.invalid", 0, None), None);
+        let taken = listen("127.0.0.1", port, None).unwrap_err();
+        assert_eq!(taken.kind, DistErrorKind::AddressInUse);
+        for elsewhere in ["192.0.2.1", "no-such-host.invalid"] {
+            let listener = listen(elsewhere, 0, None).unwrap();
+            assert!(listener.local_addr().unwrap().ip().is_unspecified(), "{elsewhere}: behind translation");
+        }
     }
 }

@@ -1,13 +1,14 @@
 //! What a rank needs to know to join its group.
 
+use rankdeck_proto::secret::GroupSecret;
 use std::time::Duration;
 use tch::Device;
 
 /// Which library carries the collectives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BackendKind {
-    /// CPU tensors over TCP.
-    Gloo,
+    /// CPU tensors, over our own TCP connections.
+    Tcp,
     /// CUDA tensors.
     Nccl,
 }
@@ -16,7 +17,7 @@ impl BackendKind {
     /// Its name in configuration files.
     pub fn name(self) -> &'static str {
         match self {
-            BackendKind::Gloo => "gloo",
+            BackendKind::Tcp => "tcp",
             BackendKind::Nccl => "nccl",
         }
     }
@@ -39,10 +40,12 @@ pub struct GroupSettings {
     pub backend: BackendKind,
     /// Limit of the rendezvous and of each collective.
     pub timeout: Duration,
-    /// Network interface for Gloo; else `GLOO_SOCKET_IFNAME`, else the one that leads to rank 0.
+    /// Network interface for CPU tensors; else `GLOO_SOCKET_IFNAME`, else the one that leads to rank 0.
     pub interface: Option<String>,
     /// Restarts so far; ranks of different generations never meet.
     pub generation: u32,
+    /// What the ranks know each other by. Without one, connections between ranks are not authenticated.
+    pub secret: Option<GroupSecret>,
     /// Where this rank's tensors live.
     pub device: Device,
 }

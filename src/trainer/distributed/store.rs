@@ -1,17 +1,24 @@
-//! The rendezvous store: small values under names, held by rank 0 (or by torchrun's agent), for finding each
-//! other.
+//! The rendezvous store: small values under names, held by rank 0, for finding each other.
 //!
-//! Owner: the process group. Invariants:
+//! Owner: the process group. Rank 0 serves it ([`super::store_server`]); every rank, rank 0 too, is its
+//! client. Invariants:
 //! - All keys carry the generation, so that a leftover of an earlier one cannot join.
 //! - STORE-2: a second process with the same rank is refused.
+//! - A client that got no answer asks nothing more, since the next answer might be the old one.
 
+use super::channel::Channel;
 use super::error::{BackendError, DistErrorKind};
-use super::ffi::StoreHandle;
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::sync::Arc;
+use super::greeting::{self, Credentials, SessionKeys};
+use super::reception::Reception;
+use super::store_server::StoreServer;
+use super::store_wire::{Answer, RECORD, Request};
+use rankdeck_proto::secret::GroupSecret;
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-const POLL_FIRST: Duration = Duration::from_millis(5);
+const POLL_FIRST: Duration = Duration::from_millis(2);
 const POLL_LAST: Duration = Duration::from_millis(100);
 /// Between looks for a refusal while ranks are awaited.
 const SLICE: Duration = Duration::from_millis(250);
@@ -19,21 +26,38 @@ const SLICE: Duration = Duration::from_millis(250);
 const LINGER: Duration = Duration::from_secs(2);
 
 /// Where the store is.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct StoreAddress {
     pub host: String,
     pub port: u16,
-    /// This process serves it.
-    pub server: bool,
-    /// A bound socket to serve it on.
-    pub listen_fd: Option<i32>,
+    /// The socket to serve it on, in the process that serves it.
+    pub listener: Option<TcpListener>,
 }
 
 /// A connection to it; clones share the connection, and on rank 0 the server.
 #[derive(Clone)]
 pub(super) struct Store {
-    handle: Arc<StoreHandle>,
+    client: Arc<StoreClient>,
     prefix: String,
+}
+
+struct StoreClient {
+    place: String,
+    /// `None` after a request that got no answer.
+    channel: Mutex<Option<Channel>>,
+    /// Of a request.
+    limit: Duration,
+    secret: Option<GroupSecret>,
+    _server: Option<StoreServer>,
+}
+
+/// What a rank joins a group with.
+#[derive(Debug, Clone)]
+pub(super) struct StoreIdentity {
+    pub rank: u32,
+    pub world_size: u32,
+    pub generation: u32,
+    pub secret: Option<GroupSecret>,
 }
 
 /// What every rank must agree on before anything else.
@@ -50,10 +74,6 @@ impl StoreMember {
     }
 }
 
-fn millis(deadline: Instant) -> i64 {
-    i64::try_from(deadline.saturating_duration_since(Instant::now()).as_millis()).unwrap_or(i64::MAX).max(1)
-}
-
 /// "1, 3" or "1, 3, 4, ... (12 in all)".
 pub(super) fn list(ranks: &[u32]) -> String {
     const SHOWN: usize = 8;
@@ -66,64 +86,106 @@ pub(super) fn list(ranks: &[u32]) -> String {
 }
 
 impl Store {
-    /// Serves the store, or connects to it.
+    /// Serves the store where the address has a socket for that, and connects to it.
     pub(super) fn open(
-        address: &StoreAddress,
-        generation: u32,
+        address: StoreAddress,
+        identity: &StoreIdentity,
         deadline: Instant,
     ) -> Result<Store, BackendError> {
-        if !address.server {
-            wait_for_server(address, deadline)?;
+        let place = format!("{}:{}", address.host, address.port);
+        let StoreIdentity { rank, world_size, generation, secret } = identity.clone();
+        let credentials = Credentials::new(secret.as_ref(), &format!("store of generation {generation}"));
+        let cannot = |error: std::io::Error| {
+            let text = format!("cannot serve the store at {place}: {error}");
+            BackendError::new(DistErrorKind::Failed, text)
+        };
+        let limit = deadline.saturating_duration_since(Instant::now()).max(POLL_FIRST);
+        let (mut host, mut port, mut server) = (address.host, address.port, None);
+        if let Some(listener) = address.listener {
+            let own = listener.local_addr().map_err(cannot)?;
+            // The address that others use may lead elsewhere from here.
+            let ip = if own.ip().is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { own.ip() };
+            (host, port) = (ip.to_string(), own.port());
+            let reception = Reception::new(listener, credentials.clone(), 0, world_size).map_err(cannot)?;
+            server = Some(StoreServer::start(reception, world_size).map_err(cannot)?);
         }
-        let handle = StoreHandle::open(
-            &address.host,
-            address.port,
-            address.server,
-            address.listen_fd,
-            millis(deadline),
-        )
-        .map_err(|failure| {
-            let place = format!("{}:{}", address.host, address.port);
-            let text = match (failure.kind, address.server) {
-                (DistErrorKind::AddressInUse, _) => format!("port {} is in use on this host", address.port),
-                (_, true) => format!("cannot serve the store at {place}: {}", failure.text),
-                (_, false) => format!("what answers at {place} is not rank 0's store: {}", failure.text),
-            };
-            BackendError::new(failure.kind, text)
-        })?;
-        Ok(Store { handle: Arc::new(handle), prefix: format!("rankdeck/{generation}/") })
+        let (stream, keys) = connect((&host, port), &credentials, rank, deadline)?;
+        let channel = Mutex::new(Some(Channel::new(0, stream, keys, RECORD)?));
+        let client = StoreClient { place, channel, limit, secret, _server: server };
+        Ok(Store { client: Arc::new(client), prefix: format!("rankdeck/{generation}/") })
     }
 
     /// The same store with a namespace of its own.
     pub(super) fn within(&self, name: &str) -> Store {
-        Store { handle: Arc::clone(&self.handle), prefix: format!("{}{name}/", self.prefix) }
+        Store { client: Arc::clone(&self.client), prefix: format!("{}{name}/", self.prefix) }
     }
 
-    pub(super) fn handle(&self) -> &StoreHandle {
-        &self.handle
+    /// What the connections of this namespace's group are made with.
+    pub(super) fn credentials(&self) -> Credentials {
+        Credentials::new(self.client.secret.as_ref(), &format!("mesh of {}", self.prefix))
+    }
+
+    /// Whether the ranks have a secret to know each other by.
+    pub(super) fn has_secret(&self) -> bool {
+        self.client.secret.is_some()
+    }
+
+    fn ask(&self, request: &Request<'_>) -> Result<Option<Vec<u8>>, BackendError> {
+        let place = &self.client.place;
+        let mut channel = self.client.channel.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(mut client) = channel.take() else {
+            let text = format!("the store at {place} was lost earlier");
+            return Err(BackendError::new(DistErrorKind::Connection, text));
+        };
+        let answer =
+            client.ask(&request.encode(), Instant::now() + self.client.limit).map_err(|failure| {
+                BackendError::new(failure.kind, format!("store at {place}: {}", failure.text))
+            })?;
+        *channel = Some(client);
+        match Answer::decode(&answer) {
+            Some(Answer::Value(value)) => Ok(Some(value)),
+            Some(Answer::Absent) => Ok(None),
+            _ => Err(BackendError::new(DistErrorKind::Failed, format!("the store at {place} takes no more"))),
+        }
     }
 
     /// The key's full name.
-    pub(super) fn key(&self, key: &str) -> String {
+    fn key(&self, key: &str) -> String {
         format!("{}{key}", self.prefix)
     }
 
     pub(super) fn set(&self, key: &str, value: &[u8]) -> Result<(), BackendError> {
-        self.handle.set(&self.key(key), value)
+        self.ask(&Request::Set(&self.key(key), value)).map(|_| ())
     }
 
     /// Waits for the key.
     pub(super) fn get(&self, key: &str, deadline: Instant) -> Result<Vec<u8>, BackendError> {
-        self.handle.get(&self.key(key), millis(deadline))
+        let name = self.key(key);
+        let mut pause = POLL_FIRST;
+        loop {
+            if let Some(value) = self.ask(&Request::Get(&name))? {
+                return Ok(value);
+            }
+            if Instant::now() >= deadline {
+                let text = format!("nobody has set {key} in the store at {}", self.client.place);
+                return Err(BackendError::new(DistErrorKind::Timeout, text));
+            }
+            std::thread::sleep(pause.min(deadline.saturating_duration_since(Instant::now())));
+            pause = (pause * 2).min(POLL_LAST);
+        }
     }
 
     /// Adds and returns the sum; a missing key counts as 0.
     pub(super) fn add(&self, key: &str, delta: i64) -> Result<i64, BackendError> {
-        self.handle.add(&self.key(key), delta)
+        let sum = self.ask(&Request::Add(&self.key(key), delta))?.unwrap_or_default();
+        let sum = sum.try_into().map_err(|_| {
+            BackendError::new(DistErrorKind::Mismatch, format!("{key} in the store is no number"))
+        })?;
+        Ok(i64::from_le_bytes(sum))
     }
 
     pub(super) fn check(&self, key: &str) -> Result<bool, BackendError> {
-        self.handle.check(&self.key(key))
+        Ok(self.ask(&Request::Get(&self.key(key)))?.is_some())
     }
 
     /// Polls `add(key, 0)` until it reaches `wanted`; returns the last count.
@@ -270,19 +332,33 @@ impl From<BackendError> for Refused {
     }
 }
 
-/// Waits until something accepts connections there: libtorch's own retries back off past any limit.
-fn wait_for_server(address: &StoreAddress, deadline: Instant) -> Result<(), BackendError> {
-    const CONNECT: Duration = Duration::from_secs(5);
+/// Calls the store until it answers; its host may still be starting.
+fn connect(
+    (host, port): (&str, u16),
+    credentials: &Credentials,
+    rank: u32,
+    deadline: Instant,
+) -> Result<(TcpStream, SessionKeys), BackendError> {
+    let place = format!("{host}:{port}");
     let mut pause = POLL_FIRST;
     loop {
-        let resolved = (address.host.as_str(), address.port).to_socket_addrs();
+        let resolved = (host, port).to_socket_addrs();
         let (kind, text) = match resolved.map(|found| found.collect::<Vec<SocketAddr>>()) {
             Ok(found) => {
                 let mut last = String::from("its name has no address");
                 for target in found {
-                    let limit = deadline.saturating_duration_since(Instant::now()).min(CONNECT);
-                    match TcpStream::connect_timeout(&target, limit.max(POLL_FIRST)) {
-                        Ok(_) => return Ok(()),
+                    match greeting::call(
+                        target,
+                        credentials,
+                        rank,
+                        0,
+                        deadline.max(Instant::now() + POLL_LAST),
+                    ) {
+                        Ok(connection) => return Ok(connection),
+                        Err(error) if error.kind() == ErrorKind::InvalidData => {
+                            let text = format!("what answers at {place} is not rank 0's store: {error}");
+                            return Err(BackendError::new(DistErrorKind::Forged, text));
+                        }
                         Err(error) => last = error.to_string().to_lowercase(),
                     }
                 }
@@ -291,8 +367,7 @@ fn wait_for_server(address: &StoreAddress, deadline: Instant) -> Result<(), Back
             Err(error) => (DistErrorKind::Connection, format!("its name cannot be resolved: {error}")),
         };
         if Instant::now() >= deadline {
-            let text = format!("rank 0 does not answer at {}:{}: {text}", address.host, address.port);
-            return Err(BackendError::new(kind, text));
+            return Err(BackendError::new(kind, format!("rank 0 does not answer at {place}: {text}")));
         }
         std::thread::sleep(pause.min(deadline.saturating_duration_since(Instant::now())));
         pause = (pause * 2).min(POLL_LAST);

@@ -38,6 +38,18 @@ pub enum EnvError {
         /// The key.
         key: &'static str,
     },
+    /// An environment gave a number that nothing can be learnt from.
+    #[error("environment {env} ({id}) gave {what} in step {step} of its episode")]
+    NotFinite {
+        /// As configured.
+        id: String,
+        /// Its index over all ranks.
+        env: u32,
+        /// The step, from 1; 1 for a reset.
+        step: u64,
+        /// The number and where it is.
+        what: String,
+    },
     /// The Python worker could not do it, died or did not answer.
     #[error("environment {id}: {error}")]
     Worker {
@@ -68,6 +80,10 @@ impl EnvError {
             }
             EnvError::Option { key, .. } => format!("remove env.{key}"),
             EnvError::Worker { error, .. } => error.hint.clone(),
+            EnvError::NotFinite { .. } => {
+                "look at what this environment returns there; other ranks fail only because this one ends"
+                    .into()
+            }
             EnvError::Actions { .. } => "the policy does not fit the environment's action space".into(),
         }
     }
@@ -77,7 +93,7 @@ impl EnvError {
         match self {
             EnvError::Unknown { .. } | EnvError::State { .. } | EnvError::Option { .. } => true,
             EnvError::Worker { usage, .. } => *usage,
-            EnvError::Actions { .. } => false,
+            EnvError::Actions { .. } | EnvError::NotFinite { .. } => false,
         }
     }
 }

@@ -16,10 +16,12 @@
 
 pub mod classic;
 mod error;
+mod fitted;
 mod outcome;
 mod python;
 
 pub use error::EnvError;
+pub use fitted::{BYTE_SCALE, fit};
 pub use outcome::{Episode, ObservationBuffer, StepOutcome};
 
 use rankdeck_kernel::seeds::Seeds;
@@ -155,6 +157,9 @@ pub trait VectorEnv {
     /// Steps every environment by its action and overwrites `outcome`. After an error the environments cannot
     /// be used any more.
     fn step(&mut self, actions: Actions<'_>, outcome: &mut StepOutcome) -> Result<(), EnvError>;
+    /// The environment at this local index need not be stepped any more before the next reset: its results
+    /// are not looked at. Environments whose steps cost next to nothing may be stepped all the same.
+    fn retire(&mut self, _index: usize) {}
     /// Starts again with the seeds of [`make_vector`], so that the same episodes follow.
     fn reset(&mut self) -> Result<(), EnvError>;
     /// Steps and resets call `watcher` with their progress. Environments whose steps are faster than the call

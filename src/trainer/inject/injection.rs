@@ -2,6 +2,7 @@
 
 use super::fault::{InjectedFault, InjectedKind};
 use super::{CollectiveFate, Collectives, Hook};
+use crate::events::warn;
 use crate::page::Page;
 use rankdeck_proto::status_page::Op;
 use std::cell::RefCell;
@@ -45,7 +46,7 @@ pub(crate) fn arm(rank: u32, page: &Page) {
     for text in listed.split(',').filter(|text| !text.is_empty()) {
         match text.parse() {
             Ok(fault) => faults.push(fault),
-            Err(error) => eprintln!("TRAINER_INJECT: {error}"),
+            Err(error) => warn(&format!("TRAINER_INJECT: {error}")),
         }
     }
     faults.retain(|fault: &InjectedFault| fault.rank.is_none_or(|victim| victim == rank));
@@ -66,7 +67,7 @@ pub(crate) fn arm(rank: u32, page: &Page) {
 fn due(fits: impl Fn(InjectedKind) -> bool) -> Option<InjectedKind> {
     ARMED.with_borrow_mut(|slot| {
         let armed = slot.as_mut()?;
-        let now = armed.page.try_borrow().ok()?.body().train_iter;
+        let now = armed.page.lock().body().train_iter;
         let at = armed.faults.iter().position(|fault| fault.step <= now && fits(fault.kind))?;
         let InjectedFault { kind, text, .. } = armed.faults.get(at)?.clone();
         if !kind.goes_on() {
@@ -75,11 +76,11 @@ fn due(fits: impl Fn(InjectedKind) -> bool) -> Option<InjectedKind> {
         // The laboratory measures from here.
         if !matches!(kind, InjectedKind::Pace(_)) && armed.announced.insert(text.clone()) {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            eprintln!(
+            warn(&format!(
                 "inject: {text} strikes in iteration {} at {:.3}",
-                armed.page.try_borrow().map_or(0, |page| page.body().train_iter),
+                armed.page.lock().body().train_iter,
                 now.as_secs_f64()
-            );
+            ));
         }
         Some(kind)
     })
@@ -142,7 +143,7 @@ fn learn() {
         Some(InjectedKind::Exit) => end(1),
         Some(InjectedKind::Leave) => end(0),
         Some(InjectedKind::Raise) => {
-            eprintln!("error: injected failure in the loss of a minibatch");
+            warn("error: injected failure in the loss of a minibatch");
             end(1)
         }
         Some(InjectedKind::Segv) => signal(libc::SIGSEGV),

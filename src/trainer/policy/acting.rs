@@ -2,10 +2,11 @@
 //! small dense one, else by libtorch.
 
 use super::actor_critic::{ActorCritic, Pass};
+use super::captured::CapturedPass;
 use super::distribution::Distribution;
 use crate::distributed::upload::upload;
 use crate::env::Observations;
-use rankdeck_types::experiment::Kernel;
+use rankdeck_types::experiment::{Kernel, Policy};
 use tch::{Device, TchError, Tensor};
 
 /// A policy ready to act.
@@ -25,18 +26,23 @@ pub enum Acting {
         policy: ActorCritic,
         /// Shape of one observation.
         shape: Vec<i64>,
+        /// What the policy was shown of the rollout, on its GPU.
+        seen: Option<Tensor>,
+        /// The forward pass.
+        pass: CapturedPass,
     },
 }
 
 impl Acting {
     /// For observations of this shape; pixels go through libtorch.
-    pub fn new(policy: &ActorCritic, shape: &[usize], pixels: bool, kernel: Kernel) -> Acting {
+    pub fn new(policy: &ActorCritic, shape: &[usize], pixels: bool, settings: &Policy) -> Acting {
         let networks = super::dense_actor_critic::DenseActorCritic::new(policy.layout(), 1);
-        match networks.filter(|_| !pixels && kernel != Kernel::Libtorch) {
+        match networks.filter(|_| !pixels && settings.kernel != Kernel::Libtorch) {
             Some(networks) => Acting::Fast { networks, flat: vec![0.0; policy.layout().len] },
             None => {
                 let shape = shape.iter().map(|side| *side as i64).collect();
-                Acting::Torch { policy: policy.share(), shape }
+                let pass = CapturedPass::new(policy.flat().device(), settings.cuda_graphs);
+                Acting::Torch { policy: policy.share(), shape, seen: None, pass }
             }
         }
     }
@@ -57,6 +63,36 @@ impl Acting {
         scores: &mut [f32],
         values: &mut [f32],
     ) -> Result<(), TchError> {
+        self.run_part(observations, None, scores, values)
+    }
+
+    /// [`Acting::run`] for rows of a rollout of `whole` rows, from row `first` on. A GPU keeps them for
+    /// [`Acting::seen`].
+    pub fn run_rollout(
+        &mut self,
+        observations: Observations<'_>,
+        (first, whole): (usize, usize),
+        scores: &mut [f32],
+        values: &mut [f32],
+    ) -> Result<(), TchError> {
+        self.run_part(observations, Some((first, whole)), scores, values)
+    }
+
+    /// All observations of the rollout, where the policy acts on a GPU.
+    pub fn seen(&self) -> Option<&Tensor> {
+        match self {
+            Acting::Torch { seen, .. } => seen.as_ref(),
+            Acting::Fast { .. } => None,
+        }
+    }
+
+    fn run_part(
+        &mut self,
+        observations: Observations<'_>,
+        part: Option<(usize, usize)>,
+        scores: &mut [f32],
+        values: &mut [f32],
+    ) -> Result<(), TchError> {
         let rows = values.len();
         match self {
             Acting::Fast { networks, .. } => {
@@ -69,16 +105,36 @@ impl Acting {
                 }
                 Ok(())
             }
-            Acting::Torch { policy, shape } => tch::no_grad(|| {
-                let input = upload(batch(observations, rows, shape)?, policy.flat().device())?;
-                let output = policy.forward(&input, Pass::PLAIN)?;
-                // Log-probabilities serve as logits.
-                let own = match &output.distribution {
-                    Distribution::Categorical(log_all) => log_all,
-                    Distribution::Gaussian { mean, .. } => mean,
-                };
-                own.f_to_device(Device::Cpu)?.f_contiguous()?.f_copy_data(scores, scores.len())?;
-                output.values.f_to_device(Device::Cpu)?.f_copy_data(values, rows)
+            Acting::Torch { policy, shape, seen, pass } => tch::no_grad(|| {
+                let device = policy.flat().device();
+                let input = upload(batch(observations, rows, shape)?, device)?;
+                if let Some((first, whole)) = part.filter(|_| device != Device::Cpu) {
+                    let kept = match seen.take() {
+                        Some(kept) if kept.size().first() == Some(&(whole as i64)) => kept,
+                        _ => {
+                            let mut size = input.size();
+                            size[0] = whole as i64;
+                            Tensor::f_empty(size, (input.kind(), device))?
+                        }
+                    };
+                    kept.f_narrow(0, first as i64, rows as i64)?.f_copy_(&input)?;
+                    *seen = Some(kept);
+                }
+                // One copy, one wait.
+                let both = pass.run(&input, |input| {
+                    let output = policy.forward(input, Pass::PLAIN)?;
+                    // Log-probabilities serve as logits.
+                    let own = match &output.distribution {
+                        Distribution::Categorical(log_all) => log_all,
+                        Distribution::Gaussian { mean, .. } => mean,
+                    };
+                    Tensor::f_cat(&[own.f_reshape([-1])?, output.values.f_reshape([-1])?], 0)
+                })?;
+                let both = Vec::<f32>::try_from(both.f_to_device(Device::Cpu)?)?;
+                let (own, own_values) = both.split_at(scores.len());
+                scores.copy_from_slice(own);
+                values.copy_from_slice(own_values);
+                Ok(())
             }),
         }
     }

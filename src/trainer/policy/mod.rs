@@ -3,6 +3,7 @@
 
 pub(crate) mod acting;
 pub mod actor_critic;
+pub(crate) mod captured;
 pub(crate) mod dense_actor_critic;
 pub mod distribution;
 pub(crate) mod layout;

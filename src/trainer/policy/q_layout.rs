@@ -208,7 +208,6 @@ mod tests {
         };
         for (spec, policy, key) in [
             (&pendulum, mlp(&[8]), "learn.algorithm"),
-            (&images(4), mlp(&[8]), "policy.network"),
             (&Spec::discrete(4, 2), nature([1, 1, 1]), "policy.network"),
             (&images(4), nature([1, 0, 1]), "policy.channels"),
         ] {

@@ -57,10 +57,10 @@ impl SacLayout {
                 "choose another env.id, or wrap the environment so that its actions are bounded",
             ));
         }
-        if policy.network != Network::Mlp || spec.observation_shape.len() != 1 {
+        if policy.network != Network::Mlp {
             return Err(TrainerError::usage(
-                format!("algorithm sac needs flat observations, and these are {:?}", spec.observation_shape),
-                "choose another env.id, and set policy.network = \"mlp\"",
+                "algorithm sac has fully connected networks only",
+                "set policy.network = \"mlp\", which takes observations of any shape",
             ));
         }
         if policy.hidden.is_empty() {
@@ -285,7 +285,7 @@ mod tests {
         for (spec, policy, key) in [
             (Spec::discrete(3, 2), policy(), "learn.algorithm"),
             (Spec { actions: unbounded, ..spec() }, policy(), "env.id"),
-            (Spec { observation_shape: vec![4, 84, 84], ..spec() }, policy(), "env.id"),
+            (spec(), Policy { network: Network::Nature, ..policy() }, "policy.network"),
             (spec(), Policy { hidden: Vec::new(), ..policy() }, "policy.hidden"),
         ] {
             let error = SacLayout::new(&spec, &policy).unwrap_err();

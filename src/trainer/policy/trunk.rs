@@ -74,17 +74,13 @@ pub struct Trunk {
 }
 
 impl Trunk {
-    /// What `policy` asks for in front of observations of this shape; `None` for flat ones. Refused when they
-    /// do not fit.
+    /// What `policy` asks for in front of observations of this shape; `None` for fully connected networks,
+    /// which [`crate::env::fit`] gives flat ones. Refused when they do not fit.
     pub fn new(shape: &[usize], policy: &Policy) -> Result<Option<Trunk>, TrainerError> {
-        match (policy.network, shape) {
-            (Network::Mlp, [_]) => Ok(None),
-            (Network::Mlp, _) => Err(TrainerError::usage(
-                format!("policy.network = \"mlp\" is for flat observations, and these are {shape:?}"),
-                "set policy.network = \"nature\" or \"impala\"",
-            )),
-            (Network::Nature, _) => Trunk::nature(shape, &channels(policy, &NATURE_CHANNELS)?).map(Some),
-            (Network::Impala, _) => Trunk::impala(shape, &channels(policy, &IMPALA_CHANNELS)?).map(Some),
+        match policy.network {
+            Network::Mlp => Ok(None),
+            Network::Nature => Trunk::nature(shape, &channels(policy, &NATURE_CHANNELS)?).map(Some),
+            Network::Impala => Trunk::impala(shape, &channels(policy, &IMPALA_CHANNELS)?).map(Some),
         }
     }
 
@@ -187,7 +183,7 @@ fn refused(shape: &[usize], network: &str, side: usize) -> TrainerError {
         format!(
             "policy.network = \"{network}\" is for images of at least {side} by {side} pixels, and these observations are {shape:?}"
         ),
-        "set policy.network = \"mlp\"",
+        "set policy.network = \"mlp\", which takes observations of any shape",
     )
 }
 

@@ -154,8 +154,7 @@ fn what_does_not_fit_is_refused_with_the_key() {
     let channels =
         |network, channels: &[u32]| Policy { channels: Some(channels.to_vec()), ..policy(network, 8) };
     for (shape, policy, key) in [
-        (&[4, 84, 84][..], policy(Network::Mlp, 8), "policy.network"),
-        (&[4], policy(Network::Nature, 8), "policy.network"),
+        (&[4][..], policy(Network::Nature, 8), "policy.network"),
         (&[4], policy(Network::Impala, 8), "policy.network"),
         (&[4, 20, 20], policy(Network::Nature, 8), "policy.network"),
         (&[4, 84, 84], channels(Network::Nature, &[1, 2]), "policy.channels"),

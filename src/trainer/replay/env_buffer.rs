@@ -43,8 +43,8 @@ pub(super) struct EnvBuffer {
 }
 
 impl EnvBuffer {
-    pub(super) fn new(shape: &Shape) -> EnvBuffer {
-        let steps = shape.env_capacity();
+    /// Room for `steps` transitions.
+    pub(super) fn new(shape: &Shape, steps: usize) -> EnvBuffer {
         EnvBuffer {
             frames: vec![0; shape.env_frames() * shape.frame_bytes()],
             next_frame: 0,

@@ -20,7 +20,7 @@ mod shard;
 #[cfg(test)]
 mod tests;
 
-pub use shard::{ReplayMark, ShardError, load, save};
+pub use shard::{In, Out, ReplayMark, ShardError, load, replace_shard, save, shard_path, write_shard};
 
 use super::env::{ActionSpace, Actions, ObservationType, Observations, Spec, StepOutcome};
 use env_buffer::EnvBuffer;
@@ -72,9 +72,15 @@ impl Shape {
         }
     }
 
-    /// Transitions of one environment.
+    /// Transitions of the environment at this index; the first ones take what is left over.
+    fn capacity_of(&self, env: usize) -> usize {
+        let envs = self.envs.max(1);
+        (self.capacity / envs + usize::from(env < self.capacity % envs)).max(1)
+    }
+
+    /// The most of them.
     fn env_capacity(&self) -> usize {
-        (self.capacity / self.envs.max(1)).max(1)
+        self.capacity_of(0)
     }
 
     /// Frames of one environment: one per transition, and some more for the first and last observations of
@@ -134,7 +140,10 @@ pub struct Replay {
 impl Replay {
     /// Takes all memory. Call [`Replay::begin`] before the first [`Replay::add`].
     pub fn new(shape: Shape) -> Replay {
-        Replay { buffers: (0..shape.envs).map(|_| EnvBuffer::new(&shape)).collect(), shape }
+        Replay {
+            buffers: (0..shape.envs).map(|env| EnvBuffer::new(&shape, shape.capacity_of(env))).collect(),
+            shape,
+        }
     }
 
     /// Its sizes.
@@ -219,6 +228,19 @@ impl Replay {
 }
 
 impl ReplayBatch {
+    /// The largest reward and observation, for messages.
+    pub fn largest(&self) -> String {
+        let most = |values: &[f32]| values.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+        let rewards = most(&self.rewards);
+        match self.numbers.now.is_empty() {
+            true => format!("; the batch has rewards up to {rewards:e}"),
+            false => format!(
+                "; the batch has rewards up to {rewards:e}, observations up to {:e}",
+                most(&self.numbers.now).max(most(&self.numbers.next))
+            ),
+        }
+    }
+
     fn clear(&mut self) {
         self.rows = 0;
         for pair in [&mut self.numbers.now, &mut self.numbers.next] {

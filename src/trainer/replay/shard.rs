@@ -9,14 +9,17 @@
 
 use super::env_buffer::EnvBuffer;
 use super::{Replay, Shape};
+use crate::error::TrainerError;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const MAGIC: &[u8; 8] = b"rdreplay";
 const VERSION: u32 = 1;
 const HEAD_MAX: u64 = 1 << 20;
+/// Bytes between two reports of progress; a multiple of the checksum's words.
+const PART: usize = 4 << 20;
 
 /// What a shard belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +34,13 @@ pub struct ReplayMark {
     pub world_size: u32,
     /// Training iterations before it was written.
     pub train_iter: u64,
+}
+
+impl std::fmt::Display for ReplayMark {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ReplayMark { env_id, seed, rank, world_size, train_iter } = self;
+        write!(f, "rank {rank} of {world_size} after iteration {train_iter}, {env_id}, seed {seed}")
+    }
 }
 
 /// Why a shard cannot be written or read.
@@ -53,7 +63,6 @@ struct Head {
     frame: usize,
     stack: usize,
     action: usize,
-    #[serde(rename = "lanes")]
     buffers: Vec<BufferHead>,
 }
 
@@ -78,13 +87,15 @@ impl Sum {
     }
 }
 
-struct Out<W: Write> {
+/// What goes into a shard, and its checksum.
+pub struct Out<W: Write> {
     to: W,
     sum: Sum,
 }
 
 impl<W: Write> Out<W> {
-    fn bytes(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+    /// Writes them.
+    pub fn bytes(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         self.sum.add(bytes);
         self.to.write_all(bytes)
     }
@@ -94,13 +105,30 @@ impl<W: Write> Out<W> {
     }
 }
 
-struct In<R: Read> {
+/// What comes out of a shard, and its checksum.
+pub struct In<R: Read> {
     from: R,
     sum: Sum,
 }
 
 impl<R: Read> In<R> {
-    fn bytes(&mut self, bytes: &mut [u8]) -> std::io::Result<()> {
+    /// From the beginning.
+    pub fn new(from: R) -> In<R> {
+        In { from, sum: Sum(0) }
+    }
+
+    /// The checksum of what was read.
+    pub fn sum(&self) -> u64 {
+        self.sum.0
+    }
+
+    /// What follows, past the checksum.
+    pub fn rest(&mut self) -> &mut R {
+        &mut self.from
+    }
+
+    /// Reads as many.
+    pub fn bytes(&mut self, bytes: &mut [u8]) -> std::io::Result<()> {
         self.from.read_exact(bytes)?;
         self.sum.add(bytes);
         Ok(())
@@ -120,9 +148,13 @@ impl<R: Read> In<R> {
     }
 }
 
-/// Writes `replay` to `path`.
-pub fn save(replay: &Replay, mark: &ReplayMark, path: &Path) -> Result<(), ShardError> {
-    let beside = path.with_extension("partial");
+/// Writes `replay` to `path`. `moved` gets the bytes of environments written so far and of all.
+pub fn save(
+    replay: &Replay,
+    mark: &ReplayMark,
+    path: &Path,
+    moved: &mut dyn FnMut(u64, u64),
+) -> Result<(), ShardError> {
     let shape = replay.shape();
     let head = Head {
         version: VERSION,
@@ -144,15 +176,20 @@ pub fn save(replay: &Replay, mark: &ReplayMark, path: &Path) -> Result<(), Shard
             .collect(),
     };
     let head = serde_json::to_vec(&head).map_err(|error| ShardError::Content(error.to_string()))?;
-    let written = || -> Result<(), ShardError> {
-        let file = File::create(&beside)?;
-        let mut out = Out { to: BufWriter::with_capacity(1 << 20, &file), sum: Sum(0) };
+    write_shard(path, |out| {
         out.bytes(MAGIC)?;
         out.bytes(&(head.len() as u64).to_le_bytes())?;
         out.bytes(&head)?;
+        let each = |buffer: &EnvBuffer| used(shape, buffer.seen.len(), (buffer.next, buffer.next_frame));
+        let all: u64 = replay.buffers.iter().map(|b| (each(b).1 * shape.frame_bytes()) as u64).sum();
+        let mut done = 0;
         for buffer in &replay.buffers {
-            let (steps, frames) = used(shape, buffer.next, buffer.next_frame);
-            out.bytes(&buffer.frames[..frames * shape.frame_bytes()])?;
+            let (steps, frames) = each(buffer);
+            for part in buffer.frames[..frames * shape.frame_bytes()].chunks(PART) {
+                out.bytes(part)?;
+                done += part.len() as u64;
+                moved(done, all);
+            }
             out.numbers(buffer.seen[..steps].iter().map(|seen| seen.to_le_bytes()))?;
             out.numbers(buffer.rewards[..steps].iter().map(|reward| reward.to_le_bytes()))?;
             out.bytes(&buffer.flags[..steps])?;
@@ -160,6 +197,21 @@ pub fn save(replay: &Replay, mark: &ReplayMark, path: &Path) -> Result<(), Shard
             out.numbers(buffer.choices[..choices].iter().map(|choice| choice.to_le_bytes()))?;
             out.numbers(buffer.actions[..steps * shape.action].iter().map(|number| number.to_le_bytes()))?;
         }
+        Ok(())
+    })
+}
+
+/// Writes a file that is complete under its name (SHARD-1): what `fill` puts into it, and the checksum of
+/// that.
+pub fn write_shard(
+    path: &Path,
+    fill: impl FnOnce(&mut Out<BufWriter<&File>>) -> Result<(), ShardError>,
+) -> Result<(), ShardError> {
+    let beside = path.with_extension("partial");
+    let written = || -> Result<(), ShardError> {
+        let file = File::create(&beside)?;
+        let mut out = Out { to: BufWriter::with_capacity(1 << 20, &file), sum: Sum(0) };
+        fill(&mut out)?;
         let sum = out.sum.0;
         out.to.write_all(&sum.to_le_bytes())?;
         out.to.flush()?;
@@ -173,14 +225,56 @@ pub fn save(replay: &Replay, mark: &ReplayMark, path: &Path) -> Result<(), Shard
     })
 }
 
+/// This rank's file of a checkpoint: `replay-RANK.ITERATION.shard`.
+pub fn shard_path(folder: &Path, mark: &ReplayMark) -> PathBuf {
+    folder.join(format!("replay-{}.{}.shard", mark.rank, mark.train_iter))
+}
+
+/// Replaces this rank's files but that of iteration `keep` by the one that `save` writes: until the
+/// checkpoint is complete, the one before it keeps its own.
+pub fn replace_shard(
+    folder: &Path,
+    mark: &ReplayMark,
+    keep: Option<u64>,
+    save: impl FnOnce(&Path) -> Result<(), ShardError>,
+) -> Result<(), TrainerError> {
+    let path = shard_path(folder, mark);
+    let made = std::fs::create_dir_all(folder).map_err(ShardError::from);
+    made.and_then(|()| {
+        remove_old(folder, mark, keep)?;
+        save(&path)
+    })
+    .map_err(|error| {
+        TrainerError::failure(
+            format!("rank {} cannot write {}: {error}", mark.rank, path.display()),
+            "make room there, or set checkpoint.replay = false",
+        )
+    })
+}
+
+/// Removes this rank's shards but those of this checkpoint and of iteration `keep`.
+fn remove_old(folder: &Path, mark: &ReplayMark, keep: Option<u64>) -> std::io::Result<()> {
+    let kept = [Some(mark.train_iter), keep].map(|iteration| iteration.map(|i| i.to_string()));
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let own = name.strip_prefix("replay-").and_then(|rest| rest.strip_prefix(&format!("{}.", mark.rank)));
+        let Some((iteration, _)) = own.and_then(|own| own.split_once('.')) else { continue };
+        if !kept.iter().flatten().any(|kept| kept == iteration) {
+            std::fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
+}
+
 /// Slots of steps and of frames that hold something.
-fn used(shape: &Shape, next: u64, next_frame: u64) -> (usize, usize) {
-    (next.min(shape.env_capacity() as u64) as usize, next_frame.min(shape.env_frames() as u64) as usize)
+fn used(shape: &Shape, capacity: usize, (next, next_frame): (u64, u64)) -> (usize, usize) {
+    (next.min(capacity as u64) as usize, next_frame.min(shape.env_frames() as u64) as usize)
 }
 
 /// Reads what [`save`] wrote, for exactly this mark and these sizes.
 pub fn load(shape: &Shape, mark: &ReplayMark, path: &Path) -> Result<Replay, ShardError> {
-    let wrong = |text: &str| ShardError::Content(format!("replay shard {}: {text}", path.display()));
+    let wrong = |text: &str| ShardError::Content(text.to_owned());
     let mut from = In { from: BufReader::with_capacity(1 << 20, File::open(path)?), sum: Sum(0) };
     let mut magic = [0; 8];
     from.bytes(&mut magic)?;
@@ -201,7 +295,7 @@ pub fn load(shape: &Shape, mark: &ReplayMark, path: &Path) -> Result<Replay, Sha
         return Err(wrong(&format!("version {} is not {VERSION}", head.version)));
     }
     if head.mark != *mark {
-        return Err(wrong(&format!("it belongs to {:?}, not to {mark:?}", head.mark)));
+        return Err(wrong(&format!("it is of {}, and this is {mark}", head.mark)));
     }
     let sizes = (head.capacity, head.element, head.frame, head.stack, head.action, head.buffers.len());
     if sizes != (shape.capacity, shape.element, shape.frame, shape.stack, shape.action, shape.envs) {
@@ -209,7 +303,7 @@ pub fn load(shape: &Shape, mark: &ReplayMark, path: &Path) -> Result<Replay, Sha
     }
     let mut replay = Replay::new(shape.clone());
     for (buffer, head) in replay.buffers.iter_mut().zip(&head.buffers) {
-        let (steps, frames) = used(shape, head.next, head.next_frame);
+        let (steps, frames) = used(shape, buffer.seen.len(), (head.next, head.next_frame));
         (buffer.next_frame, buffer.current) = (head.next_frame, head.current);
         (buffer.first, buffer.next) = (head.first, head.next);
         from.bytes(&mut buffer.frames[..frames * shape.frame_bytes()])?;

@@ -254,8 +254,8 @@ fn a_shard_gives_back_what_was_saved_and_what_follows_is_alike() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("replay-0.shard");
     let mut line = filled();
-    save(&line.replay, &mark(), &path).unwrap();
-    save(&line.replay, &mark(), &path).unwrap();
+    save(&line.replay, &mark(), &path, &mut |_, _| ()).unwrap();
+    save(&line.replay, &mark(), &path, &mut |_, _| ()).unwrap();
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
     let mut copy =
         Line { replay: load(&line.replay.shape, &mark(), &path).unwrap(), spec: line.spec.clone() };
@@ -282,7 +282,7 @@ fn a_shard_that_is_damaged_or_of_another_run_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("replay-0.shard");
     let line = filled();
-    save(&line.replay, &mark(), &path).unwrap();
+    save(&line.replay, &mark(), &path, &mut |_, _| ()).unwrap();
     let bytes = std::fs::read(&path).unwrap();
     let shape = &line.replay.shape;
     for other in [

@@ -2,13 +2,14 @@
 
 use crate::overlays;
 use crate::overlays::{EVIDENCE_CELLS, LABEL};
+use crate::panes::alarm;
 use crate::ranks;
 use crate::state::{Overlay, VerdictId, ViewState};
 use crate::text;
 use crate::theme::{Glyphs, Role};
 use crate::widgets::Ctx;
-use rankdeck_core::card::Card;
-use rankdeck_core::model::Model;
+use rankdeck_core::card::{Advice, Card};
+use rankdeck_core::model::{HistoryLine, Model, Subject};
 use rankdeck_core::report::{Confidence, Severity, VerdictReport};
 use rankdeck_types::words;
 use ratatui::buffer::Buffer;
@@ -28,7 +29,23 @@ pub fn open(model: &Model, view: &mut ViewState) {
         .filter(|verdict| verdict.severity == Severity::Red);
     if let Some(verdict) = own.or_else(|| model.verdicts.first()) {
         view.open(Overlay::Evidence { about: ranks::verdict_id(verdict), top: 0 });
+    } else if let Some(line) = latest_verdict(model) {
+        // It is over; its card is kept.
+        view.open(Overlay::Event { number: line.number, top: 0 });
     }
+}
+
+/// The newest line about a verdict that is kept with its card.
+pub fn latest_verdict(model: &Model) -> Option<&HistoryLine> {
+    model.history.iter().rev().find(|line| matches!(line.subject, Some(Subject::Verdict(_))))
+}
+
+/// Everything about a verdict that stood once, its reason included.
+pub fn lines_of(verdict: &VerdictReport, glyphs: Glyphs, cells: usize) -> Vec<Plain> {
+    let reason = text::wrap(&words::clean(&verdict.reason), cells);
+    let mut lines: Vec<Plain> = reason.into_iter().map(|line| vec![(line, Role::Strong)]).collect();
+    lines.extend(body(verdict, &verdict.card, glyphs, cells));
+    lines
 }
 
 /// The next verdict's card.
@@ -92,7 +109,7 @@ fn said_after(verdict: &VerdictReport) -> String {
 }
 
 /// A line as parts with their gravity, before it has a style.
-type Plain = Vec<(String, Role)>;
+pub type Plain = Vec<(String, Role)>;
 
 /// The two sides beside each other, or one of them over the whole width.
 fn sides(card: &Card, cells: usize, lines: &mut Vec<Plain>) {
@@ -147,6 +164,14 @@ fn items(label: &str, items: &[(String, Role)], cells: usize, lines: &mut Vec<Pl
     }
 }
 
+/// Something to do: by its key where this screen has one.
+fn advised(advice: &Advice) -> String {
+    match alarm::key_of(advice) {
+        Some(key) => format!("{}: {}", key.trim_start_matches("d "), advice.text),
+        None => advice.line(),
+    }
+}
+
 /// Everything below the reason.
 fn body(verdict: &VerdictReport, card: &Card, glyphs: Glyphs, cells: usize) -> Vec<Plain> {
     let mut lines = Vec::new();
@@ -164,7 +189,7 @@ fn body(verdict: &VerdictReport, card: &Card, glyphs: Glyphs, cells: usize) -> V
     if let Some(first) = card.actions.first() {
         let label = format!("{:<LABEL$}", "do first");
         for (i, part) in
-            text::wrap(&words::clean(&first.line()), cells.saturating_sub(LABEL)).into_iter().enumerate()
+            text::wrap(&words::clean(&advised(first)), cells.saturating_sub(LABEL)).into_iter().enumerate()
         {
             let label = if i == 0 { label.clone() } else { format!("{:<LABEL$}", "") };
             lines.push(vec![(label, Role::Dim), (part, Role::Accent)]);
@@ -190,7 +215,7 @@ fn body(verdict: &VerdictReport, card: &Card, glyphs: Glyphs, cells: usize) -> V
         .actions
         .iter()
         .skip(1)
-        .map(|advice| (format!("{sign} {}", advice.line()), Role::Accent))
+        .map(|advice| (format!("{sign} {}", advised(advice)), Role::Accent))
         .collect();
     items("or", &actions, cells, &mut lines);
     lines

@@ -66,10 +66,12 @@ pub fn order(model: &Model, view: &ViewState, changed: &BTreeSet<String>) -> Res
         return Err("other hosts: space changes a host's part first".into());
     }
     if let Some(Err(error)) = preview(model, view, changed) {
-        return Err(format!("{}: {}", error.error, error.hint));
+        return Err(error.cause.with_hint());
     }
     let from = (!model.checkpoints.is_empty()).then(|| "latest".to_string());
-    Ok(Action::Tell(Event::RestartRequested { from, exclude, add }))
+    // The overlay shows what the next generation runs.
+    let shown = model.run.launch.clone();
+    Ok(Action::Tell(Event::RestartRequested { from, exclude, add, experiment: None, shown }))
 }
 
 /// The plan that the changes make, `None` as long as only a new host itself can tell.
@@ -111,7 +113,9 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, changed: &BTreeSet<String>, selecte
                 if sizes.is_empty() { String::new() } else { format!("; per rank: {}", sizes.join(", ")) };
             (format!("{ranks} (now {now}){sizes}"), Role::Good)
         }
-        Some(Err(error)) => (format!("{} (key {}): {}", error.error, error.key, error.hint), Role::Bad),
+        Some(Err(error)) => {
+            (format!("{} (key {}): {}", error.cause.error, error.key, error.cause.hint), Role::Bad)
+        }
     };
     let outcome = text::wrap(&outcome, cells);
     let height = usize::from(ctx.geo.area.height).saturating_sub(7 + outcome.len()).max(1);

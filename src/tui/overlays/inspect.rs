@@ -1,5 +1,6 @@
 //! Everything known about one rank, from one list of facts: drawn as a card, copied as text.
 
+use crate::fresh;
 use crate::overlays;
 use crate::overlays::{Fact, INSPECT_CELLS};
 use crate::ranks;
@@ -16,7 +17,7 @@ use ratatui::text::Line;
 const LOG_LINES: usize = 12;
 
 fn facts(model: &Model, rank: &RankModel, now: Timestamp, glyphs: Glyphs) -> Vec<Fact> {
-    let state = ranks::state(model, rank, glyphs);
+    let state = ranks::state_at(model, rank, glyphs, now);
     let mut list: Vec<Fact> =
         vec![("state", format!("{} {} {}", state.letter, state.glyph, state.word), state.role)];
     if let Some(verdict) = ranks::verdict_of(model, rank.rank) {
@@ -57,7 +58,9 @@ fn device(model: &Model, rank: &RankModel) -> String {
             if let Some(percent) = gpu.utilization {
                 parts.push(format!("{percent}%"));
             }
-            parts.push(format!("{}/{}", words::bytes(gpu.memory_used), words::bytes(gpu.memory_total)));
+            if gpu.memory_total > 0 {
+                parts.push(format!("{}/{}", words::bytes(gpu.memory_used), words::bytes(gpu.memory_total)));
+            }
             if let Some(watts) = gpu.power_w {
                 parts.push(format!("{watts:.0}W"));
             }
@@ -112,7 +115,9 @@ fn process(rank: &RankModel, now: Timestamp, list: &mut Vec<Fact>) {
         Role::Text,
     ));
     if let Some(at) = rank.sampled {
-        list.push(("sampled", format!("{} ago", words::duration_ms(now.since(at))), Role::Dim));
+        let age = now.since(at);
+        let role = if age > fresh::UNHEARD_MS { Role::Warn } else { Role::Dim };
+        list.push(("sampled", format!("{} ago", words::duration_ms(age)), role));
     }
 }
 
@@ -147,10 +152,10 @@ fn page(rank: &RankModel, list: &mut Vec<Fact>) {
         format!(
             "#{} {} \"{}\" {} {}, {place}",
             words::count(collective.entered),
-            collective.op,
-            collective.tag,
-            words::bytes(collective.bytes),
-            collective.dtype,
+            collective.call.op,
+            collective.call.tag,
+            words::bytes(collective.call.bytes),
+            collective.call.dtype,
         )
     };
     list.push(("collective", told, Role::Text));
@@ -231,12 +236,12 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, rank: Rank, top: usize) {
     lines.push(Line::from(
         ctx.s(format!("log, last of {} lines", words::count(rank.log.next.max(held as u64))), Role::Dim),
     ));
-    for (_, line) in rank.log.lines.iter().skip(held.saturating_sub(LOG_LINES)) {
+    for line in rank.log.lines.iter().skip(held.saturating_sub(LOG_LINES)) {
         lines.push(Line::from(
-            ctx.s(format!("  {}", ctx.cut(&words::clean(line), cells.saturating_sub(2))), Role::Text),
+            ctx.s(format!("  {}", ctx.cut(&words::clean(&line.text), cells.saturating_sub(2))), Role::Text),
         ));
     }
-    let state = ranks::state(ctx.model, rank, ctx.glyphs());
+    let state = ranks::state_at(ctx.model, rank, ctx.glyphs(), ctx.now);
     let role = if state.trouble { Role::Bad } else { Role::Accent };
     let title = format!("rank {} on {}", rank.rank, rank.host);
     overlays::card(ctx, buf, role, &title, lines, top, cells);

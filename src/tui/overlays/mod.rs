@@ -2,10 +2,14 @@
 
 pub mod ask;
 pub mod confirm;
+pub mod event;
 pub mod evidence;
 pub mod help;
 pub mod hosts;
 pub mod inspect;
+pub mod palette;
+pub mod restart;
+pub mod time;
 pub mod toast;
 pub mod too_small;
 
@@ -23,11 +27,15 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     for overlay in &ctx.view.overlays {
         match overlay {
             Overlay::Help { filter, selected } => help::draw(ctx, buf, filter, *selected),
+            Overlay::Palette(typing) => palette::draw(ctx, buf, typing),
             Overlay::Confirm(confirm) => confirm::draw(ctx, buf, confirm),
             Overlay::Ask(ask) => ask::draw(ctx, buf, ask),
             Overlay::Hosts { changed, selected } => hosts::draw(ctx, buf, changed, *selected),
+            Overlay::Restart(draft) => restart::draw(ctx, buf, draft),
             Overlay::Inspect { rank, top } => inspect::draw(ctx, buf, *rank, *top),
             Overlay::Evidence { about, top } => evidence::draw(ctx, buf, about, *top),
+            Overlay::Event { number, top } => event::draw(ctx, buf, *number, *top),
+            Overlay::Time { input } => time::draw(ctx, buf, input),
         }
     }
     toast::draw(ctx, buf);
@@ -35,7 +43,9 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
 
 /// Scrolls the card on top; down is positive. Its end is found by [`clamp`].
 pub fn scroll(view: &mut ViewState, rows: i64) {
-    if let Some(Overlay::Inspect { top, .. } | Overlay::Evidence { top, .. }) = view.overlays.last_mut() {
+    if let Some(Overlay::Inspect { top, .. } | Overlay::Evidence { top, .. } | Overlay::Event { top, .. }) =
+        view.overlays.last_mut()
+    {
         *top = (*top as i64).saturating_add(rows).clamp(0, LINES as i64) as usize;
     }
 }
@@ -112,7 +122,16 @@ pub fn clamp(live: &Model, shown: &Model, view: &mut ViewState) {
             Overlay::Evidence { about, top } => {
                 (top, evidence::rows(live, about, card_cells(screen, EVIDENCE_CELLS)))
             }
-            Overlay::Help { .. } | Overlay::Confirm(_) | Overlay::Ask(_) | Overlay::Hosts { .. } => continue,
+            Overlay::Event { number, top } => {
+                (top, event::rows(shown, *number, card_cells(screen, EVIDENCE_CELLS)))
+            }
+            Overlay::Help { .. }
+            | Overlay::Palette(_)
+            | Overlay::Confirm(_)
+            | Overlay::Ask(_)
+            | Overlay::Hosts { .. }
+            | Overlay::Restart(_)
+            | Overlay::Time { .. } => continue,
         };
         *top = (*top).min(rows.saturating_sub(height));
     }

@@ -1,16 +1,23 @@
-//! Charts over env_step: three at a glance on the overview, any on their own page.
+//! Charts: three at a glance on the overview, any on their own page.
 
+use crate::chart_view::value_at;
+use crate::fresh;
 use crate::layout::columns;
-use crate::state::{ChartWindow, Pane, Tab};
+use crate::state::{Pane, Tab};
 use crate::text;
 use crate::theme::Role;
-use crate::widgets::plot::{Trace, plot};
-use crate::widgets::{Ctx, frame, put};
-use rankdeck_core::model::Model;
+use crate::widgets::plot::{Axes, Flag, Trace, plot};
+use crate::widgets::{Ctx, fit, frame, put, width};
+use rankdeck_core::model::{MarkKind, Model};
+use rankdeck_core::report::Severity;
+use rankdeck_core::series::Series;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
+use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
+/// Cells per evaluation from which on they are drawn as dots.
+const DOT_CELLS: usize = 4;
 /// Returns of training episodes.
 const RETURN: &str = "charts/episodic_return";
 /// Mean returns of evaluations.
@@ -18,7 +25,7 @@ const EVAL: &str = "charts/eval_return";
 /// Global environment steps per second.
 const SPEED: &str = "charts/SPS";
 
-/// The series that matter most, as far as they exist: return, loss, speed.
+/// The series that matter most, as far as they exist: return, loss, speed; else the first.
 pub fn usual(model: &Model) -> Vec<&str> {
     let names = || model.scalars.keys().map(String::as_str);
     let first = names().find(|name| *name == RETURN).or_else(|| names().find(|name| *name == EVAL));
@@ -26,15 +33,21 @@ pub fn usual(model: &Model) -> Vec<&str> {
         .find(|name| *name == "losses/value_loss")
         .or_else(|| names().find(|name| name.starts_with("losses/") || name.contains("loss")));
     let speed = names().find(|name| *name == SPEED);
-    [first, loss, speed].into_iter().flatten().collect()
+    let usual: Vec<&str> = [first, loss, speed].into_iter().flatten().collect();
+    if usual.is_empty() { names().take(1).collect() } else { usual }
 }
 
 /// A series as people call it.
-fn label(name: &str) -> &str {
+pub fn label(name: &str) -> &str {
     match name {
         RETURN => "return",
         EVAL => "eval return",
         SPEED => "steps/s",
+        "ranks/SPS" => "rank steps/s",
+        "ranks/iteration_s" => "rank iteration s",
+        "ranks/wait_share" => "rank wait share",
+        "ranks/cpu_percent" => "rank cpu %",
+        "ranks/gpu_percent" => "rank gpu %",
         other => other.rsplit('/').next().unwrap_or(other),
     }
 }
@@ -53,13 +66,22 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     }
 }
 
+/// Why there is nothing to draw.
+fn empty(ctx: &Ctx<'_>) -> &'static str {
+    let own = ctx.model.plan.as_ref().is_some_and(|plan| !plan.is_builtin());
+    match own && ctx.model.plan.as_ref().is_some_and(|plan| plan.experiment.metrics == Default::default()) {
+        true => "no values yet; [metrics] names where to find them",
+        false => "no values yet",
+    }
+}
+
 /// Charts side by side, each with its own frame.
 fn glance(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, names: &[&str]) {
     if names.is_empty() {
         let title = frame::title(ctx, Pane::Charts, "charts", "over env_step");
         let inner = frame::pane(ctx, buf, area, Pane::Charts, title, Vec::new());
         let row = usize::from(inner.height / 2);
-        put(buf, inner, row, Line::from(ctx.s("no values yet", Role::Dim)).centered());
+        put(buf, inner, row, Line::from(ctx.s(empty(ctx), Role::Dim)).centered());
         return;
     }
     let most = usize::from(area.width / 26).max(1);
@@ -73,9 +95,8 @@ fn glance(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, names: &[&str]) {
 /// One framed chart; the return has the evaluations as points on it.
 fn single(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, name: &str, colour: usize) {
     let Some(series) = ctx.model.scalars.get(name) else { return };
-    let last = series.last().map_or(text::NONE.to_string(), text::value);
     let mut title = frame::title(ctx, Pane::Charts, label(name), "");
-    title.push(Span::styled(format!(" {last}"), ctx.theme.series[colour % 6]));
+    title.extend(newest(ctx, series, ctx.theme.series[colour % 6]));
     let evals = if name == RETURN { ctx.model.scalars.get(EVAL) } else { None };
     let mut info = Vec::new();
     if let Some(eval) = evals.and_then(|evals| evals.last()) {
@@ -83,31 +104,73 @@ fn single(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, name: &str, colour: usize
         info.push(Span::styled(format!("{sign} eval {}", text::value(eval)), ctx.theme.series[1]));
     }
     let inner = frame::pane(ctx, buf, area, Pane::Charts, title, info);
-    let mut traces =
-        vec![Trace { points: series.points(), style: ctx.theme.series[colour % 6], dots: false }];
+    let axes = axes(ctx, false);
+    let weight = ctx.view.chart.weight();
+    let line = Trace::line(series, &axes.scale, weight, ctx.theme.series[colour % 6]);
+    let mut traces = Vec::new();
     if let Some(evals) = evals {
-        traces.push(Trace { points: evals.points(), style: ctx.theme.series[1], dots: true });
+        // As dots over the line as long as they leave it visible, else as a line below it.
+        let single = evals.points().len() * DOT_CELLS <= usize::from(inner.width);
+        let evals = Trace { single, ..Trace::line(evals, &axes.scale, 0.0, ctx.theme.series[1]) };
+        traces = if single { vec![line, evals] } else { vec![evals, line] };
+    } else {
+        traces.push(line);
     }
     let inner = Rect { width: inner.width.saturating_sub(u16::from(!ctx.geo.boxed)), ..inner };
-    plot(ctx, buf, inner, &traces, window(ctx.model, ctx.view.window));
+    plot(ctx.theme, buf, inner, &traces, &axes);
 }
 
-/// The window on the x axis: the whole run, or a part of it.
-pub fn window(model: &Model, window: ChartWindow) -> (f64, f64) {
-    let ends = model
-        .scalars
-        .values()
-        .filter_map(|series| Some((series.points().first()?.0, series.points().last()?.0)));
-    let (low, high) =
-        ends.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), (a, b)| (low.min(a), high.max(b)));
-    if !low.is_finite() || !high.is_finite() {
-        return (0.0, 1.0);
+/// What all charts are drawn on; `told`: with cursors and with what happened.
+fn axes(ctx: &Ctx<'_>, told: bool) -> Axes {
+    let view = &ctx.view.chart;
+    let scale = view.scale(ctx.model);
+    let (cursors, flags) = match told {
+        true => (view.pin.into_iter().chain(view.cursor).collect(), flags(ctx, |place| scale.of(place))),
+        false => (Vec::new(), Vec::new()),
+    };
+    Axes { scale, x: view.window(ctx.model), log: view.log, cursors, flags }
+}
+
+/// Restarts, verdicts and checkpoints.
+fn flags(ctx: &Ctx<'_>, x: impl Fn(rankdeck_core::series::Place) -> f64) -> Vec<Flag> {
+    let glyphs = ctx.glyphs();
+    let sign = |text: &'static str| text.chars().next().unwrap_or(' ');
+    let flag = |mark: &rankdeck_core::model::Mark| {
+        let (text, unicode, ascii, role, low) = match mark.kind {
+            MarkKind::Generation(generation) => (format!("gen {generation}"), "┊", ":", Role::Text, false),
+            MarkKind::Verdict(kind, severity) => {
+                let role = if severity == Severity::Red { Role::Bad } else { Role::Warn };
+                let sign = glyphs.tone(role);
+                (kind.name().to_string(), sign, sign, role, false)
+            }
+            MarkKind::Checkpoint => (String::new(), "▴", "^", Role::Dim, true),
+        };
+        let sign = sign(glyphs.pick(unicode, ascii));
+        Flag { x: x(mark.place), sign, text, style: ctx.theme.style(role), low }
+    };
+    // What matters is drawn last.
+    let order = |mark: &&rankdeck_core::model::Mark| match mark.kind {
+        MarkKind::Checkpoint => 0,
+        MarkKind::Generation(_) => 1,
+        MarkKind::Verdict(_, Severity::Red) => 3,
+        MarkKind::Verdict(..) => 2,
+    };
+    let mut marks: Vec<_> = ctx.model.marks.iter().collect();
+    marks.sort_by_key(order);
+    marks.into_iter().map(flag).collect()
+}
+
+/// The newest value, dim with its age once the run's figures are late, red when it is not a number.
+fn newest(ctx: &Ctx<'_>, series: &Series, style: Style) -> Vec<Span<'static>> {
+    let last = series.last().map_or(text::NONE.to_string(), text::value);
+    let late = fresh::figures(ctx.model, ctx.now).and_then(|figures| figures.late_ms);
+    match late {
+        _ if series.last().is_some_and(|last| !last.is_finite()) => {
+            vec![ctx.s(format!(" {last}"), Role::Bad)]
+        }
+        Some(age) => vec![ctx.s(format!(" {last} {} ago", fresh::coarse(age)), Role::Dim)],
+        None => vec![Span::styled(format!(" {last}"), style)],
     }
-    let low = low.min(0.0);
-    let whole = (high - low).max(1.0);
-    let span = whole / 2f64.powi(i32::from(window.zoom));
-    let end = (high - span / 4.0 * f64::from(window.back)).max(low + span);
-    (end - span, end)
 }
 
 fn page(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) {
@@ -119,25 +182,25 @@ fn page(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) {
         Some(shown) => shown.contains(name),
         None => usual.contains(&name),
     };
-    let (from, to) = window(model, ctx.view.window);
-    let info = if ctx.view.window.zoom > 0 {
-        vec![ctx.s(format!("{}..{}", text::si(from), text::si(to)), Role::Accent)]
-    } else {
-        Vec::new()
-    };
-    let title = frame::title(ctx, Pane::Charts, "series", model.scalars.len().to_string());
+    let info = Vec::new();
+    let title = frame::title(ctx, Pane::Charts, "series", model.charts().count().to_string());
     let inner = frame::pane(ctx, buf, parts[0], Pane::Charts, title, info);
     let height = usize::from(inner.height);
-    for (row, (name, series)) in model.scalars.iter().skip(ctx.view.series_top).take(height).enumerate() {
+    for (row, (name, series)) in model.charts().skip(ctx.view.series_top).take(height).enumerate() {
         let selected = Some(name) == ctx.view.series.as_ref();
         let shown = is_shown(name);
         let mark = if selected { ctx.glyphs().pick("▸", ">") } else { " " };
         let sign = if shown { ctx.glyphs().pick("●", "*") } else { ctx.glyphs().pick("○", "o") };
         let last = series.last().map_or(text::NONE.to_string(), text::si);
         let short = label(name);
-        let unique = model.scalars.keys().filter(|other| label(other) == short).count() == 1;
+        let unique = model.charts().filter(|(other, _)| label(other) == short).count() == 1;
         let called = if unique { short } else { name.as_str() };
+        // The names matter more than the last digits.
         let room = usize::from(inner.width).saturating_sub(text::width(&last) + 5);
+        let (room, last) = match text::width(called) > room {
+            true => (usize::from(inner.width).saturating_sub(4), String::new()),
+            false => (room, last),
+        };
         let role = if selected {
             Role::Strong
         } else if shown {
@@ -159,20 +222,115 @@ fn page(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) {
         );
     }
     let mut names: Vec<&str> =
-        model.scalars.keys().map(String::as_str).filter(|name| is_shown(name)).collect();
+        model.charts().map(|(name, _)| name.as_str()).filter(|name| is_shown(name)).collect();
     if let Some(selected) = ctx.view.series.as_deref()
-        && model.scalars.contains_key(selected)
+        && model.chart(selected).is_some()
     {
         // The selected one first, shown or not: moving through the list is looking at it.
         names.retain(|name| *name != selected);
         names.insert(0, selected);
     }
-    grid(ctx, buf, parts[1], &names, &is_shown);
+    let mut area = parts[1];
+    if area.height >= 8 {
+        let row = usize::from(area.height - 1);
+        put(buf, area, row, Line::from(settings(ctx, usize::from(area.width))));
+        area.height -= 1;
+    }
+    if ctx.view.chart.together && names.len() > 1 {
+        together(ctx, buf, area, &names, &is_shown);
+    } else {
+        grid(ctx, buf, area, &names, &is_shown);
+    }
+}
+
+/// How the charts are drawn, with the keys that change it.
+fn settings(ctx: &Ctx<'_>, cells: usize) -> Vec<Span<'static>> {
+    let view = &ctx.view.chart;
+    let scale = view.scale(ctx.model);
+    let setting = |name: &str, value: String, key: &str| {
+        vec![
+            ctx.s(format!("{name} "), Role::Dim),
+            ctx.s(value, Role::Text),
+            ctx.s(format!(" {key}"), Role::Accent),
+        ]
+    };
+    let mut groups = Vec::new();
+    if let Some(cursor) = view.cursor {
+        let mut group = setting("cursor", scale.label(cursor), "[ ]");
+        if let Some(pin) = view.pin.filter(|pin| *pin != cursor) {
+            let apart = match view.axis {
+                crate::chart_view::Axis::Steps => text::si((cursor - pin).abs()),
+                _ => rankdeck_types::words::duration((cursor - pin).abs()),
+            };
+            group.push(ctx.s(format!(" {apart} from {}", scale.label(pin)), Role::Dim));
+        }
+        groups.push(group);
+    }
+    groups.push(setting("x", view.axis.name().into(), "a"));
+    if view.window.zoom > 0 {
+        let [from, to] = scale.labels([view.window(ctx.model).0, view.window(ctx.model).1]);
+        groups.push(setting("shown", format!("{from} to {to}"), "0"));
+    }
+    let weight = view.weight();
+    let smooth = if weight > 0.0 { weight.to_string() } else { "off".into() };
+    groups.push(setting("smooth", smooth, "s/S"));
+    groups.push(setting("y", if view.log { "log" } else { "linear" }.into(), "L"));
+    if view.together {
+        groups.push(setting("one chart", "on".into(), "o"));
+    }
+    fit(ctx, groups, cells)
+}
+
+/// All of them in one chart, with a legend.
+fn together(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, names: &[&str], is_shown: &impl Fn(&str) -> bool) {
+    let axes = axes(ctx, true);
+    let title =
+        frame::title(ctx, Pane::Charts, "charts", format!("{} over {}", names.len(), axes.scale.axis.name()));
+    let inner = frame::pane(ctx, buf, area, Pane::Charts, title, Vec::new());
+    let style = |name: &str| colour(ctx, name, is_shown).unwrap_or(ctx.theme.series[0]);
+    let entries: Vec<Vec<Span<'static>>> = names
+        .iter()
+        .filter_map(|name| {
+            let series = ctx.model.chart(name)?;
+            let sign = ctx.glyphs().pick("●", "*");
+            let mut entry = vec![Span::styled(format!("{sign} {}", label(name)), style(name))];
+            entry.extend(newest(ctx, series, ctx.theme.style(Role::Text)));
+            Some(entry)
+        })
+        .collect();
+    let mut rows: Vec<Vec<Span<'static>>> = vec![Vec::new()];
+    for entry in entries {
+        let last = rows.last().map_or(0, |row| width(row));
+        if last > 0 && last + 3 + width(&entry) > usize::from(inner.width) {
+            rows.push(Vec::new());
+        }
+        if let Some(row) = rows.last_mut() {
+            if !row.is_empty() {
+                row.push(Span::raw("   "));
+            }
+            row.extend(entry);
+        }
+    }
+    rows.truncate(usize::from(inner.height / 3).max(1));
+    let legend = rows.len() as u16;
+    for (i, row) in rows.into_iter().enumerate() {
+        put(buf, inner, i, Line::from(row));
+    }
+    let weight = ctx.view.chart.weight();
+    // The first one is the selected one: it is drawn last, over the others.
+    let traces: Vec<Trace> = names
+        .iter()
+        .rev()
+        .filter_map(|name| Some(Trace::line(ctx.model.chart(name)?, &axes.scale, weight, style(name))))
+        .collect();
+    let legend = legend.min(inner.height);
+    let canvas = Rect { y: inner.y + legend, height: inner.height - legend, ..inner };
+    plot(ctx.theme, buf, canvas, &traces, &axes);
 }
 
 /// Each series keeps its colour while others come and go: by its place among those shown.
 fn colour(ctx: &Ctx<'_>, name: &str, is_shown: &impl Fn(&str) -> bool) -> Option<ratatui::style::Style> {
-    let at = ctx.model.scalars.keys().filter(|other| is_shown(other)).position(|other| other == name)?;
+    let at = ctx.model.charts().filter(|(other, _)| is_shown(other)).position(|(other, _)| other == name)?;
     Some(ctx.theme.series[at % 6])
 }
 
@@ -181,12 +339,7 @@ fn grid(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, names: &[&str], is_shown: &
     let Some(first) = names.first() else {
         let title = frame::title(ctx, Pane::Charts, "charts", "over env_step");
         let inner = frame::pane(ctx, buf, area, Pane::Charts, title, Vec::new());
-        put(
-            buf,
-            inner,
-            usize::from(inner.height / 2),
-            Line::from(ctx.s("no values yet", Role::Dim)).centered(),
-        );
+        put(buf, inner, usize::from(inner.height / 2), Line::from(ctx.s(empty(ctx), Role::Dim)).centered());
         return;
     };
     let rest = &names[1..];
@@ -207,23 +360,45 @@ fn grid(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, names: &[&str], is_shown: &
 }
 
 fn named(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, name: &str, is_shown: &impl Fn(&str) -> bool) {
-    let Some(series) = ctx.model.scalars.get(name) else { return };
+    let Some(series) = ctx.model.chart(name) else { return };
     let style = colour(ctx, name, is_shown).unwrap_or(ctx.theme.series[0]);
-    let last = series.last().map_or(text::NONE.to_string(), text::value);
-    let window = window(ctx.model, ctx.view.window);
-    let seen: Vec<f64> = series
-        .points()
-        .iter()
-        .filter(|point| point.0 >= window.0 && point.0 <= window.1)
-        .map(|point| point.1)
-        .collect();
-    let low = seen.iter().copied().fold(f64::INFINITY, f64::min);
-    let high = seen.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let room = usize::from(area.width).saturating_sub(text::width(&last) + 8);
+    let newest = newest(ctx, series, style);
+    let axes = axes(ctx, true);
+    let seen = || {
+        let points = series.points().iter();
+        points.filter(|point| (axes.x.0..=axes.x.1).contains(&axes.scale.of(point.place)))
+    };
+    let low = seen().map(|point| point.low).fold(f64::INFINITY, f64::min);
+    let high = seen().map(|point| point.high).fold(f64::NEG_INFINITY, f64::max);
+    let room = usize::from(area.width).saturating_sub(width(&newest) + 8);
     let called = if text::width(name) + 22 <= room { name } else { label(name) };
     let mut title = vec![ctx.s(ctx.cut(called, room), Role::Strong)];
-    title.push(Span::styled(format!(" {last}"), style));
-    let info = vec![ctx.s(format!("min {}  max {}", text::si(low), text::si(high)), Role::Dim)];
+    title.extend(newest);
+    let mut info = Vec::new();
+    if series.not_finite() > 0 {
+        info.push(ctx.s(format!("{} not numbers  ", text::count_in(series.not_finite(), 7)), Role::Bad));
+    }
+    if let Some(readout) = readout(ctx, series) {
+        info.extend(readout);
+    } else if low.is_finite() && (info.is_empty() || area.width >= 60) {
+        info.push(ctx.s(format!("min {}  max {}", text::si(low), text::si(high)), Role::Dim));
+    }
     let inner = frame::pane(ctx, buf, area, Pane::Charts, title, info);
-    plot(ctx, buf, inner, &[Trace { points: series.points(), style, dots: false }], window);
+    let weight = ctx.view.chart.weight();
+    plot(ctx.theme, buf, inner, &[Trace::line(series, &axes.scale, weight, style)], &axes);
+}
+
+/// The value at the cursor, and its difference from the one at the pin.
+fn readout(ctx: &Ctx<'_>, series: &Series) -> Option<Vec<Span<'static>>> {
+    let view = &ctx.view.chart;
+    let scale = view.scale(ctx.model);
+    let (at, value) = value_at(series, &scale, view.cursor?)?;
+    let mut spans =
+        vec![ctx.s(format!("at {} ", scale.label(at)), Role::Dim), ctx.s(text::value(value), Role::Strong)];
+    if let Some((_, before)) = view.pin.and_then(|pin| value_at(series, &scale, pin)) {
+        let sign = if value >= before { "+" } else { "" };
+        let delta = ctx.glyphs().pick("Δ", "diff");
+        spans.push(ctx.s(format!(" {delta} {sign}{}", text::value(value - before)), Role::Accent));
+    }
+    Some(spans)
 }

@@ -1,4 +1,4 @@
-//! Before ranks exist: each host's road to its agent, with progress, errors and what helps.
+//! Before ranks exist: each host's connection to its agent, with progress, errors and what helps.
 
 use crate::panes::hosts;
 use crate::state::Pane;
@@ -23,7 +23,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     }
     let all = &ctx.model.hosts;
     let ready = all.iter().filter(|host| matches!(host.link, LinkState::Ready { .. })).count();
-    let failed = all.iter().filter(|host| matches!(host.link, LinkState::Failed { .. })).count();
+    let failed = all.iter().filter(|host| matches!(host.link, LinkState::Failed(_))).count();
     let mut info = vec![ctx.s(format!("{ready} of {} ready", all.len()), Role::Good)];
     if failed > 0 {
         info.push(ctx.s(format!("  {failed} failed"), Role::Bad));
@@ -38,7 +38,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     let mut order: Vec<&HostModel> = all.iter().collect();
     if all.len() + 1 > usize::from(inner.height) {
         order.sort_by_key(|host| match host.link {
-            LinkState::Failed { .. } | LinkState::Asking { .. } => 0,
+            LinkState::Failed(_) | LinkState::Asking { .. } => 0,
             LinkState::Lost { .. } => 1,
             LinkState::Ready { .. } => 3,
             _ => 2,

@@ -3,7 +3,7 @@
 use crate::state::{Pane, Tab};
 use crate::text;
 use crate::theme::Role;
-use crate::widgets::plot::{Trace, plot};
+use crate::widgets::plot::{Axes, Trace, plot};
 use crate::widgets::{Ctx, frame, meter, put};
 use rankdeck_proto::message::Evaluation;
 use rankdeck_types::words;
@@ -76,6 +76,8 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
         return;
     }
     let inner = if page { chart(ctx, buf, inner) } else { inner };
+    // Of equal ones the first: the others are no better.
+    let first = evals.iter().find(|eval| eval.return_mean >= best);
     let columns: Vec<&Column> = COLUMNS.iter().filter(|column| page || !column.page_only).collect();
     let height = usize::from(inner.height).saturating_sub(1);
     let shown: Vec<&Evaluation> = evals.iter().rev().skip(ctx.view.evals_top).take(height).collect();
@@ -101,7 +103,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
             spans.push(ctx.s(text::right(&(column.text)(eval), *wide, ctx.glyphs()), column.role));
             spans.push(Span::raw("  "));
         }
-        spans.extend(mark(ctx, eval, best, page));
+        spans.extend(mark(ctx, eval, first.is_some_and(|first| std::ptr::eq(first, *eval)), page));
         put(buf, inner, row + 1, Line::from(spans));
         bar(ctx, buf, inner, row + 1, used + 9, eval, best.max(goal.unwrap_or(best)));
     }
@@ -126,11 +128,9 @@ fn chart(ctx: &Ctx<'_>, buf: &mut Buffer, inner: Rect) -> Rect {
         }
         (Rect { height, ..inner }, Rect { y: inner.y + height, height: inner.height - height, ..inner })
     };
-    let traces = [
-        Trace { points: &points, style: ctx.theme.series[0], dots: false },
-        Trace { points: &points, style: ctx.theme.series[1], dots: true },
-    ];
-    plot(ctx, buf, area, &traces, (0.0, last.0.max(1.0)));
+    let traces = [false, true]
+        .map(|single| Trace::plain(points.iter().copied(), ctx.theme.series[usize::from(single)], single));
+    plot(ctx.theme, buf, area, &traces, &Axes::steps((0.0, last.0.max(1.0))));
     rest
 }
 
@@ -147,13 +147,13 @@ fn fitting(columns: Vec<&'static Column>, wide: Vec<usize>, cells: usize) -> Vec
     all
 }
 
-fn mark(ctx: &Ctx<'_>, eval: &Evaluation, best: f64, page: bool) -> Vec<Span<'static>> {
+fn mark(ctx: &Ctx<'_>, eval: &Evaluation, best: bool, page: bool) -> Vec<Span<'static>> {
     let glyphs = ctx.glyphs();
     if eval.stop {
         let text =
             if page { format!("{} stop", glyphs.pick("■", "#")) } else { glyphs.pick("■", "#").into() };
         vec![ctx.s(text, Role::Good)]
-    } else if eval.return_mean >= best {
+    } else if best {
         let text =
             if page { format!("{} best", glyphs.pick("▲", "^")) } else { glyphs.pick("▲", "^").into() };
         vec![ctx.s(text, Role::Accent)]

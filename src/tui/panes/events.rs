@@ -1,12 +1,15 @@
-//! What happened, in order, newest at the bottom.
+//! What happened, in order, newest at the bottom. On its own page a line is selected, and opens.
 
-use crate::state::Pane;
+use crate::log_filter::LogFilter;
+use crate::state::{Pane, Tab, ViewState};
 use crate::text;
 use crate::theme::Role;
+use crate::time::time_of_day;
 use crate::widgets::{Ctx, frame, put};
-use rankdeck_core::model::Tone;
+use rankdeck_core::model::{HistoryLine, Model, Tone};
 use rankdeck_types::words;
 use ratatui::buffer::Buffer;
+use ratatui::style::Modifier;
 use ratatui::text::{Line, Span};
 
 /// How grave a tone is.
@@ -19,6 +22,64 @@ pub fn role(tone: Tone) -> Role {
     }
 }
 
+/// The lines that the filter lets through, oldest first.
+pub fn shown<'a>(model: &'a Model, view: &ViewState) -> Vec<&'a HistoryLine> {
+    let filter = LogFilter::new(&view.event_filter);
+    model.history.iter().filter(|line| filter.keeps(&line.text)).collect()
+}
+
+/// The selected line; the newest when none is.
+pub fn selected<'a>(model: &'a Model, view: &ViewState) -> Option<&'a HistoryLine> {
+    let lines = shown(model, view);
+    let by_number = view.event.and_then(|number| lines.iter().find(|line| line.number >= number).copied());
+    by_number.or(lines.last().copied())
+}
+
+/// Moves the selection; the newest line is followed again when it is reached.
+pub fn scroll(model: &Model, view: &mut ViewState, rows: i64) {
+    let lines = shown(model, view);
+    let last = lines.len().saturating_sub(1);
+    let at = view.event.and_then(|number| lines.iter().position(|line| line.number >= number));
+    let to = (at.unwrap_or(last) as i64).saturating_add(rows).clamp(0, last as i64) as usize;
+    view.event = if to == last { None } else { lines.get(to).map(|line| line.number) };
+}
+
+/// Keeps the selected line on the screen.
+pub fn clamp(model: &Model, view: &mut ViewState) {
+    let inner = view.geometry.inside(view.geometry.events);
+    let height = usize::from(inner.height).max(1);
+    let lines = shown(model, view);
+    let last = lines.len().saturating_sub(1);
+    let at =
+        view.event.and_then(|number| lines.iter().position(|line| line.number >= number)).unwrap_or(last);
+    let below = last.saturating_sub(at);
+    view.events_up = if view.event.is_none() { 0 } else { view.events_up.min(below) };
+    let room = room(view, usize::from(inner.width));
+    let rows = |line: &HistoryLine| match view.tab {
+        Tab::Events => text::wrap(&words::clean(&line.text), room).len(),
+        _ => 1,
+    };
+    // As little as possible, counted from the selected line down.
+    let mut used = 0;
+    for (i, line) in lines.iter().enumerate().skip(at) {
+        used += rows(line);
+        if used > height && i > at {
+            view.events_up = view.events_up.max(last + 1 - i);
+            break;
+        }
+    }
+}
+
+/// Cells before the text: the time of day and the time since the launch on its own page, only the latter
+/// elsewhere.
+fn indent(view: &ViewState) -> usize {
+    if view.tab == Tab::Events { 10 + 7 + 4 } else { 7 + 4 }
+}
+
+fn room(view: &ViewState, width: usize) -> usize {
+    width.saturating_sub(indent(view)).max(1)
+}
+
 /// Draws the pane.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     let area = ctx.geo.events;
@@ -27,44 +88,85 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     }
     let history = &ctx.model.history;
     let bad = history.iter().filter(|line| line.tone == Tone::Bad).count();
+    let lines = shown(ctx.model, ctx.view);
     let mut info = Vec::new();
+    if !ctx.view.event_filter.is_empty() || ctx.view.editing == Some(Pane::Events) {
+        info.push(ctx.s(format!("/{}", ctx.cut(&ctx.view.event_filter, 24)), Role::Accent));
+        if ctx.view.editing == Some(Pane::Events) {
+            info.push(ctx.s(ctx.glyphs().pick("▏", "_"), Role::Accent));
+        }
+        info.push(ctx.s(format!("  {} of {}  ", lines.len(), history.len()), Role::Text));
+    }
     if bad > 0 {
         info.push(ctx.s(format!("{bad} bad"), Role::Bad));
     }
-    if ctx.view.events_up > 0 {
+    if ctx.view.event.is_some() {
         info.push(ctx.s("  scrolled; G follows", Role::Warn));
+    }
+    let older = ctx.model.drops.history;
+    if older > 0 {
+        info.push(ctx.s(format!("  {} older not held", text::count_in(older, 7)), Role::Dim));
     }
     let title = frame::title(ctx, Pane::Events, "events", history.len().to_string());
     let inner = frame::pane(ctx, buf, area, Pane::Events, title, info);
-    if history.is_empty() {
-        put(buf, inner, 0, Line::from(ctx.s("nothing happened yet", Role::Dim)));
+    if lines.is_empty() {
+        let text = if history.is_empty() {
+            "nothing happened yet"
+        } else {
+            "no line matches; esc clears the filter"
+        };
+        put(buf, inner, 0, Line::from(ctx.s(text, Role::Dim)));
         return;
     }
     let height = usize::from(inner.height);
-    let end = history.len().saturating_sub(ctx.view.events_up);
-    let start = end.saturating_sub(height);
-    // Before the launch there is no zero; then the first event is it.
-    let zero = ctx.model.run.started.or(history.front().map(|line| line.at)).unwrap_or_default();
-    for (row, line) in history.iter().skip(start).take(end - start).enumerate() {
+    let end = lines.len().saturating_sub(ctx.view.events_up);
+    let whole = ctx.view.tab == Tab::Events;
+    let chosen = selected(ctx.model, ctx.view).filter(|_| ctx.view.pane() == Pane::Events);
+    let room = room(ctx.view, usize::from(inner.width));
+    let indent = " ".repeat(indent(ctx.view));
+    let mut rows: Vec<Line<'static>> = Vec::new();
+    for line in lines.iter().take(end).rev() {
+        if rows.len() >= height {
+            break;
+        }
+        let is_chosen = chosen.is_some_and(|chosen| chosen.number == line.number);
         let role = role(line.tone);
-        let before = line.at < zero;
-        let clock = if before {
-            format!("-{:>6}", words::duration_ms(zero.since(line.at)))
-        } else {
-            text::clock(line.at.since(zero))
+        let words_role = if line.tone == Tone::Info { Role::Text } else { role };
+        let style = match is_chosen && ctx.view.event.is_some() {
+            true => ctx.theme.style(words_role).add_modifier(Modifier::REVERSED),
+            false => ctx.theme.style(words_role),
         };
-        let words = if line.tone == Tone::Info { Role::Text } else { role };
-        let room = usize::from(inner.width).saturating_sub(text::width(&clock) + 4);
-        put(
-            buf,
-            inner,
-            row,
-            Line::from(vec![
-                ctx.s(format!("{clock}  "), Role::Dim),
-                ctx.s(ctx.glyphs().tone(role), role),
-                Span::raw(" "),
-                ctx.s(ctx.cut(&words::clean(&line.text), room), words),
-            ]),
-        );
+        // On its own page nothing is cut.
+        let text = words::clean(&line.text);
+        let mut parts = if whole { text::wrap(&text, room) } else { vec![ctx.cut(&text, room)] };
+        for part in parts.drain(1..).rev() {
+            rows.push(Line::from(vec![Span::raw(indent.clone()), Span::styled(part, style)]));
+        }
+        let mut spans = Vec::new();
+        if whole {
+            let time = time_of_day(line.time, ctx.view.chart.utc_offset_s);
+            spans.push(ctx.s(format!("{time}  "), Role::Text));
+        }
+        spans.push(ctx.s(format!("{:>7}", since_launch(ctx.model, line)), Role::Dim));
+        let opens = if line.subject.is_some() && whole { ctx.glyphs().pick("›", ">") } else { " " };
+        spans.push(ctx.s(format!(" {opens}"), Role::Accent));
+        spans.push(ctx.s(ctx.glyphs().tone(role), role));
+        spans.push(Span::raw(" "));
+        spans.push(Span::styled(parts.pop().unwrap_or_default(), style));
+        rows.push(Line::from(spans));
+    }
+    rows.truncate(height);
+    for (row, line) in rows.into_iter().rev().enumerate() {
+        put(buf, inner, row, line);
+    }
+}
+
+/// Before the launch there is no zero; then the first event is it.
+pub fn since_launch(model: &Model, line: &HistoryLine) -> String {
+    let first = model.history.front().map(|line| line.at);
+    let zero = model.run.started.or(first).unwrap_or_default();
+    match line.at < zero {
+        true => format!("-{:>6}", words::duration_ms(zero.since(line.at))),
+        false => text::clock(line.at.since(zero)),
     }
 }

@@ -26,7 +26,7 @@ fn items(
     let mut list = Vec::new();
     for binding in keys::footer(model, view) {
         let Some(key) = binding.keys.first() else { continue };
-        let key = key.name(glyphs);
+        let key = keys::name(*key, glyphs);
         let wide = text::width(&key) + 1 + binding.short.len();
         if x + wide > room {
             continue;
@@ -42,8 +42,16 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     let area = ctx.geo.footer;
     let overlay = ctx.view.overlay();
     let hint = match (overlay, ctx.view.editing) {
+        (Some(Overlay::Palette(_)), _) => Some(" tab completes   enter runs   esc closes"),
         (Some(Overlay::Help { .. }), _) => Some(" type to filter   up/down move   enter runs   esc closes"),
         (Some(Overlay::Hosts { .. }), _) => Some(" j/k move   space changes   enter restarts   esc closes"),
+        (Some(Overlay::Restart(_)), _) => {
+            Some(" up/down checkpoint   type key=value   tab completes   enter asks   esc closes")
+        }
+        (Some(Overlay::Event { .. }), _) => {
+            Some(" j/k scroll   r restart from a checkpoint   l log   y copy   esc closes")
+        }
+        (Some(Overlay::Time { .. }), _) => Some(" type a time   enter goes there   esc closes"),
         (Some(Overlay::Confirm(_)), _) => Some(" letters or left/right and enter choose   esc goes back"),
         (Some(Overlay::Ask(_)), _) => Some(" enter answers   esc refuses   ctrl-c leaves"),
         (Some(Overlay::Inspect { .. }), _) => {
@@ -52,7 +60,9 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
         (Some(Overlay::Evidence { .. }), _) => {
             Some(" j/k scroll   d next verdict   r restart   y copy   esc closes")
         }
-        (None, Some(Pane::Log)) => Some(" type to filter, !text inverts   enter keeps   esc clears"),
+        (None, Some(Pane::Log | Pane::Events)) => {
+            Some(" type to filter, !text inverts   enter keeps   esc clears")
+        }
         (None, Some(_)) => {
             Some(" host: rank: state: phase: or text, !text inverts   enter keeps   esc clears")
         }

@@ -1,10 +1,12 @@
 //! The lines above every page: which run, where it stands, pages, progress.
 
+use crate::fresh;
+use crate::fresh::Figures;
 use crate::state::{Tab, ViewState};
 use crate::text;
 use crate::theme::Role;
 use crate::widgets::{Ctx, fit, meter, put, put_right, width};
-use rankdeck_core::model::{Model, RunModel, RunState};
+use rankdeck_core::model::{RunModel, RunState};
 use rankdeck_core::report::Outcome;
 use rankdeck_proto::message::StopMode;
 use rankdeck_types::words;
@@ -57,9 +59,14 @@ fn title(ctx: &Ctx<'_>, buf: &mut Buffer) {
     let run = &ctx.live.run;
     let mut right = Vec::new();
     let drops = ctx.live.drops;
-    let lost = drops.by_agents + drops.log_lines + drops.malformed + drops.unknown;
-    if lost > 0 {
-        right.push(ctx.s(format!("drops {}  ", text::count_in(lost, 6)), Role::Bad));
+    let lost = drops.lost();
+    let skipped = drops.by_agents.saturating_add(lost);
+    if skipped > 0 {
+        let role = if lost > 0 { Role::Bad } else { Role::Dim };
+        right.push(ctx.s(format!("drops {}  ", text::count_in(skipped, 6)), role));
+    }
+    if ctx.view.read_only {
+        right.push(ctx.s("read-only  ", Role::Dim));
     }
     if let Some(frozen) = &ctx.view.frozen {
         let age = words::duration_ms(ctx.live_now.since(frozen.at));
@@ -70,6 +77,11 @@ fn title(ctx: &Ctx<'_>, buf: &mut Buffer) {
     }
     let (word, role) = state(ctx, run);
     right.push(ctx.s(word, role));
+    let stalled = fresh::figures(ctx.live, ctx.live_now).filter(|figures| figures.stalled);
+    if let Some(age) = stalled.and_then(|figures| figures.late_ms) {
+        right.push(ctx.dot());
+        right.push(ctx.s(format!("stalled {}", words::duration_ms(age)), Role::Warn));
+    }
     if let Some(ms) = elapsed(ctx) {
         right.push(ctx.s(format!("  {}", words::duration_ms(ms)), Role::Strong));
     }
@@ -155,9 +167,22 @@ pub fn tab_at(view: &ViewState, at: Position) -> Option<Tab> {
     })
 }
 
-/// Environment steps done: all-reduced, else summed over what the ranks last said.
-fn steps(model: &Model) -> Option<u64> {
-    model.progress.as_ref().map(|progress| progress.totals.env_step)
+/// Speed and time to the goal; of late figures with their age, and of a stall with what they were before.
+fn speed(ctx: &Ctx<'_>, figures: &Figures) -> Vec<Vec<Span<'static>>> {
+    let known = text::si(figures.steps_per_s);
+    let Some(age) = figures.late_ms.map(words::duration_ms) else {
+        let mut groups = vec![vec![ctx.s(known, Role::Strong), ctx.s(" steps/s", Role::Dim)]];
+        groups.extend(figures.eta_s.map(|eta| ctx.fact("ETA", words::duration(eta)).to_vec()));
+        return groups;
+    };
+    if figures.stalled {
+        let before = ctx.s(format!(" ({known} {age} ago)"), Role::Dim);
+        return vec![
+            vec![ctx.s("0", Role::Warn), ctx.s(" steps/s", Role::Dim), before],
+            vec![ctx.s("ETA ", Role::Dim), ctx.s(format!("stalled {age}"), Role::Warn)],
+        ];
+    }
+    vec![vec![ctx.s(format!("{known} steps/s {age} ago"), Role::Dim)]]
 }
 
 fn progress(ctx: &Ctx<'_>, buf: &mut Buffer) {
@@ -166,8 +191,8 @@ fn progress(ctx: &Ctx<'_>, buf: &mut Buffer) {
         return;
     }
     let model = ctx.model;
-    let done = steps(model);
-    let speed = model.progress.as_ref().map(|progress| progress.steps_per_s);
+    let figures = fresh::figures(model, ctx.now);
+    let done = figures.map(|figures| figures.env_step);
     let over = ctx.live.run.state == RunState::Over;
     let mut groups = vec![match (done, model.run.total_steps) {
         (Some(done), Some(goal)) => vec![
@@ -180,12 +205,8 @@ fn progress(ctx: &Ctx<'_>, buf: &mut Buffer) {
         }
         (None, None) => vec![ctx.s("no totals yet", Role::Dim)],
     }];
-    if let Some(speed) = speed {
-        groups.push(vec![ctx.s(text::si(speed), Role::Strong), ctx.s(" steps/s", Role::Dim)]);
-    }
-    match model.progress.as_ref().and_then(|progress| progress.eta_s) {
-        Some(eta) if !over => groups.push(ctx.fact("ETA", words::duration(eta)).to_vec()),
-        _ => {}
+    if let Some(figures) = figures.filter(|_| !over) {
+        groups.extend(speed(ctx, &figures));
     }
     let facts = fit(ctx, groups, usize::from(area.width).saturating_sub(14));
     let mut spans = vec![Span::raw(" ")];

@@ -1,19 +1,18 @@
 //! Hosts: link, agent, CPU, memory, GPUs, clock, and how long ago anything was heard.
 
+use crate::fresh;
 use crate::state::Pane;
 use crate::text;
 use crate::theme::Role;
 use crate::widgets::{Ctx, fit, frame, meter, put, width};
 use rankdeck_core::model::{HostModel, Model};
 use rankdeck_proto::message::{GpuSample, HostSample};
+use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::NodeRank;
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::words;
 use ratatui::buffer::Buffer;
 use ratatui::text::{Line, Span};
-
-/// Above this a host's silence is shown as a warning, ms; samples come at least once a second.
-const QUIET_MS: u64 = 3000;
 
 /// A link that stands and has carried nothing for so long is not told as ready, in milliseconds.
 const SILENT_MS: u64 = 10_000;
@@ -50,7 +49,7 @@ pub fn link(ctx: &Ctx<'_>, host: &HostModel) -> (String, Role) {
         LinkState::Starting => (glyphs.pick("◐", "@"), "starting agent".into(), Role::Accent),
         LinkState::Ready { .. } => (glyphs.pick("●", "*"), "ready".into(), Role::Good),
         LinkState::Lost { .. } => (glyphs.pick("▲", "!"), "lost".into(), Role::Warn),
-        LinkState::Failed { .. } => (glyphs.pick("✗", "x"), "failed".into(), Role::Bad),
+        LinkState::Failed(_) => (glyphs.pick("✗", "x"), "failed".into(), Role::Bad),
         LinkState::Closed => (glyphs.pick("■", "#"), "closed".into(), Role::Dim),
     };
     (format!("{sign} {word}"), role)
@@ -59,7 +58,7 @@ pub fn link(ctx: &Ctx<'_>, host: &HostModel) -> (String, Role) {
 /// Details of a link that has something to say: (text, gravity) per line.
 pub fn trouble(ctx: &Ctx<'_>, host: &HostModel) -> Vec<(String, Role)> {
     match &host.link {
-        LinkState::Failed { error, hint } => {
+        LinkState::Failed(HintedError { error, hint }) => {
             let mut lines = vec![(error.clone(), Role::Bad)];
             if !hint.is_empty() {
                 lines.push((format!("hint: {hint}"), Role::Accent));
@@ -82,7 +81,7 @@ pub fn trouble(ctx: &Ctx<'_>, host: &HostModel) -> Vec<(String, Role)> {
 fn block_rows(host: &HostModel) -> usize {
     let gpus = host.sample.as_ref().map_or(0, |sample| sample.gpus.len());
     let trouble = match &host.link {
-        LinkState::Failed { hint, .. } => 1 + usize::from(!hint.is_empty()),
+        LinkState::Failed(HintedError { hint, .. }) => 1 + usize::from(!hint.is_empty()),
         LinkState::Lost { .. } => 1,
         _ => 0,
     };
@@ -155,8 +154,9 @@ fn block(ctx: &Ctx<'_>, host: &HostModel, cells: usize) -> Vec<Line<'static>> {
         Span::raw("  "),
     ];
     let start = width(&head) + 4;
+    let unheard = fresh::unheard(ctx.model, host, ctx.now).is_some();
     if let Some(sample) = &host.sample {
-        head.extend(machine(ctx, sample, cells, start));
+        head.extend(faded(ctx, machine(ctx, sample, cells, start), unheard));
     }
     if let Some(why) = &host.excluded {
         head.push(ctx.s(format!("  no ranks: {why}"), Role::Warn));
@@ -166,7 +166,7 @@ fn block(ctx: &Ctx<'_>, host: &HostModel, cells: usize) -> Vec<Line<'static>> {
         lines.push(Line::from(ctx.s(format!("      {}", ctx.cut(&text, cells.saturating_sub(6))), role)));
     }
     for gpu in host.sample.iter().flat_map(|sample| &sample.gpus) {
-        lines.push(Line::from(gpu_line(ctx, gpu, cells, start)));
+        lines.push(Line::from(faded(ctx, gpu_line(ctx, gpu, cells, start), unheard)));
     }
     for survivor in host.stopped.iter().flatten().take(8) {
         let text = format!(
@@ -180,6 +180,12 @@ fn block(ctx: &Ctx<'_>, host: &HostModel, cells: usize) -> Vec<Line<'static>> {
     lines
 }
 
+/// Gauges of a host that is not heard are of the past.
+fn faded(ctx: &Ctx<'_>, spans: Vec<Span<'static>>, unheard: bool) -> Vec<Span<'static>> {
+    let fade = |span: Span<'static>| if unheard { span.style(ctx.theme.dim) } else { span };
+    spans.into_iter().map(fade).collect()
+}
+
 /// Cells of a meter.
 fn meter_cells(cells: usize) -> usize {
     if cells >= 110 { 16 } else { 6 }
@@ -187,6 +193,19 @@ fn meter_cells(cells: usize) -> usize {
 
 fn share(used: u64, total: u64) -> f64 {
     if total == 0 { 0.0 } else { used as f64 / total as f64 }
+}
+
+/// Memory as a meter and a number, the number alone, or nothing: never a part of the number.
+fn memory(ctx: &Ctx<'_>, share: f64, wide: usize, number: String, left: usize) -> Vec<Span<'static>> {
+    let mut spans = vec![ctx.s("  mem ", Role::Dim)];
+    spans.extend(meter::bar(ctx.theme, share, wide, meter::load(ctx.theme, share)));
+    spans.push(ctx.s(number.clone(), Role::Text));
+    let short = number.trim().to_string();
+    match width(&spans) <= left {
+        true => spans,
+        false if short.len() + 6 <= left => vec![ctx.s("  mem ", Role::Dim), ctx.s(short, Role::Text)],
+        false => Vec::new(),
+    }
 }
 
 /// CPU and memory meters; the first bar begins at `start`.
@@ -197,12 +216,9 @@ fn machine(ctx: &Ctx<'_>, sample: &HostSample, cells: usize, start: usize) -> Ve
     let mut spans = vec![ctx.s("cpu ", Role::Dim)];
     spans.extend(meter::bar(ctx.theme, cpu, wide, ctx.theme.fill));
     spans.push(ctx.s(format!(" {:>3.0}%", sample.cpu_percent), Role::Text));
-    spans.push(ctx.s("  mem ", Role::Dim));
-    spans.extend(meter::bar(ctx.theme, mem, wide, meter::load(ctx.theme, mem)));
-    spans.push(ctx.s(
-        format!(" {:>5}/{:<5}", words::bytes(sample.memory_used), words::bytes(sample.memory_total)),
-        Role::Text,
-    ));
+    let (used, total) = (words::bytes(sample.memory_used), words::bytes(sample.memory_total));
+    let left = (cells + 4).saturating_sub(start + width(&spans));
+    spans.extend(memory(ctx, mem, wide, format!(" {used:>5}/{total:<5}"), left));
     let more = format!("  {}, load {:.1}", words::plural(sample.cpu_count as usize, "core"), sample.load1);
     if start + width(&spans) + more.len() <= cells + 4 {
         spans.push(ctx.s(more, Role::Dim));
@@ -221,7 +237,7 @@ fn about(ctx: &Ctx<'_>, host: &HostModel, cells: usize) -> Vec<Span<'static>> {
     groups.push(match host.heard {
         Some(heard) => {
             let age = ctx.now.since(heard);
-            let role = if age > QUIET_MS { Role::Warn } else { Role::Text };
+            let role = if age > fresh::UNHEARD_MS { Role::Warn } else { Role::Text };
             vec![ctx.s("heard ", Role::Dim), ctx.s(format!("{} ago", words::duration_ms(age)), role)]
         }
         None => vec![ctx.s("never heard", Role::Dim)],
@@ -238,6 +254,10 @@ fn about(ctx: &Ctx<'_>, host: &HostModel, cells: usize) -> Vec<Span<'static>> {
         let size = words::duration(offset.abs());
         let size = if offset.abs() < 1.0 { format!("{:.0}ms", offset.abs() * 1000.0) } else { size };
         groups.push(vec![ctx.s("clock ", Role::Dim), ctx.s(format!("{sign}{size}"), role)]);
+    }
+    if let Some(skipped) = host.sample.as_ref().map(|sample| sample.dropped).filter(|skipped| *skipped > 0) {
+        let text = format!("{} gauges and lines skipped here", text::count_in(skipped, 9));
+        groups.push(vec![ctx.s(text, Role::Dim)]);
     }
     if let Some(probe) = &host.probe {
         let trainer = if probe.trainer.is_some() { "trainer there" } else { "no trainer" };
@@ -270,14 +290,13 @@ fn gpu_line(ctx: &Ctx<'_>, gpu: &GpuSample, cells: usize, start: usize) -> Vec<S
     spans.extend(meter::bar(ctx.theme, busy, wide, ctx.theme.fill));
     let percent = gpu.utilization.map_or(text::NONE.to_string(), |percent| format!("{percent}%"));
     spans.push(ctx.s(format!(" {percent:>4}"), Role::Text));
-    spans.push(ctx.s("  mem ", Role::Dim));
-    spans.extend(meter::bar(ctx.theme, used, wide, meter::load(ctx.theme, used)));
-    spans.push(
-        ctx.s(
-            format!(" {:>5}/{}", words::bytes(gpu.memory_used), words::bytes(gpu.memory_total)),
-            Role::Text,
-        ),
-    );
+    let left = cells.saturating_sub(width(&spans));
+    let memory_words = match gpu.memory_total {
+        // The driver does not tell.
+        0 => format!(" {:>5}", text::NONE),
+        total => format!(" {:>5}/{}", words::bytes(gpu.memory_used), words::bytes(total)),
+    };
+    spans.extend(memory(ctx, used, wide, memory_words, left));
     let mut groups = Vec::new();
     if !gpu.throttle.is_empty() {
         groups.push(vec![ctx.s(format!("throttle: {}", gpu.throttle.join(", ")), Role::Warn)]);

@@ -1,7 +1,10 @@
 //! The parts of each page.
 
+pub mod alarm;
+mod calm;
 pub mod charts;
 pub mod connecting;
+pub mod end;
 pub mod evals;
 pub mod events;
 pub mod footer;
@@ -10,4 +13,6 @@ pub mod hosts;
 pub mod logs;
 pub mod ranks;
 pub mod status;
+pub mod strip;
+pub mod time;
 pub mod totals;

@@ -1,11 +1,19 @@
-//! The rank table and the strip of one cell per rank.
+//! The rank table.
+//!
+//! Invariants:
+//! - UI-14: columns and their widths depend on the run and on the size of the screen, never on what the cells
+//!   say now.
 
+use crate::column::Column;
+use crate::fresh;
+use crate::panes::strip;
+use crate::panes::strip::Strip;
 use crate::ranks;
 use crate::ranks::RankState;
 use crate::state::{Pane, Sort, ViewState};
 use crate::text;
-use crate::theme::{Glyphs, Role};
-use crate::widgets::{Ctx, frame, meter, put, width};
+use crate::theme::Role;
+use crate::widgets::{Ctx, frame, meter, put};
 use rankdeck_core::model::{Model, RankLife, RankModel};
 use rankdeck_proto::message::PageSample;
 use rankdeck_types::ids::Rank;
@@ -14,26 +22,6 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::{Position, Rect};
 use ratatui::style::Modifier;
 use ratatui::text::{Line, Span};
-
-/// A column of the table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Column {
-    Rank,
-    Host,
-    Device,
-    Use,
-    Cpu,
-    Memory,
-    Power,
-    Phase,
-    Iteration,
-    EnvStep,
-    Speed,
-    Collective,
-    State,
-    History,
-    Pid,
-}
 
 /// In reading order, with the order in which they are given up when the screen is narrow (smallest stays
 /// longest).
@@ -107,6 +95,7 @@ fn cell(ctx: &Ctx<'_>, rank: &RankModel, state: &RankState, column: Column, cell
     let page = ranks::page(rank);
     // Gauges of a process that is gone are history; what it did last is evidence and stays.
     let gone = matches!(rank.life, RankLife::Exited(_));
+    let unheard = fresh::unheard_rank(ctx.model, rank, ctx.now).is_some();
     match column {
         Column::Use | Column::Cpu | Column::Memory | Column::Power | Column::Speed if gone => right(None),
         Column::Rank => Cell { text: rank.rank.to_string(), role: Role::Strong, right: true },
@@ -123,6 +112,9 @@ fn cell(ctx: &Ctx<'_>, rank: &RankModel, state: &RankState, column: Column, cell
             right(page.and_then(PageSample::iteration).map(|iteration| text::count_in(iteration, 9)))
         }
         Column::EnvStep => right(ranks::env_step(rank).map(|steps| text::count_in(steps, 11))),
+        Column::Speed if unheard => right(None),
+        // What is smoothed falls slowly; a rank that stands still makes no steps.
+        Column::Speed if rank.steps_per_s > 0.0 && is_still(ctx, rank) => right(Some("0".into())),
         Column::Speed => right((rank.steps_per_s > 0.0).then(|| text::si(rank.steps_per_s))),
         Column::Collective => match page.filter(|page| page.collective.entered > 0) {
             Some(page) => {
@@ -131,7 +123,12 @@ fn cell(ctx: &Ctx<'_>, rank: &RankModel, state: &RankState, column: Column, cell
             }
             None => left(text::NONE.into(), Role::Dim),
         },
-        Column::State => left(format!("{} {} {}", state.letter, state.glyph, state.word), state.role),
+        Column::State => {
+            let full = format!("{} {} {}", state.letter, state.glyph, state.word);
+            // The age goes first where there is no room for it.
+            let short = full.split_inclusive("unheard").next().unwrap_or_default();
+            left(if text::width(&full) > cells { short.into() } else { full }, state.role)
+        }
         Column::History => {
             let history = if rank.gpu.is_some() { &rank.gpu_history } else { &rank.cpu_history };
             let values = history.iter().map(|value| f64::from(*value));
@@ -141,10 +138,16 @@ fn cell(ctx: &Ctx<'_>, rank: &RankModel, state: &RankState, column: Column, cell
     }
 }
 
+fn is_still(ctx: &Ctx<'_>, rank: &RankModel) -> bool {
+    fresh::silence(rank, ctx.now).is_some_and(|ms| ms > fresh::STILL_MS)
+}
+
 /// Cells of the sparkline column.
 const HISTORY: usize = 16;
 /// Fewest cells of the collective column: its number and `in`.
-const COLLECTIVE_LEAST: usize = 11;
+const COLLECTIVE_LEAST: usize = 10;
+/// Cells of the collective column that hold most operations.
+const COLLECTIVE_USUAL: usize = 28;
 /// Most cells of the collective column.
 const COLLECTIVE_MOST: usize = 36;
 
@@ -156,42 +159,40 @@ fn device(rank: &RankModel) -> String {
     }
 }
 
-/// Columns that fit, with their widths: taken in the order of their worth, drawn in reading order.
-fn choose(
-    ctx: &Ctx<'_>,
-    shown: &[(&RankModel, RankState)],
-    cells: usize,
-    gap: usize,
-) -> Vec<(Column, usize)> {
+/// Columns that fit, with their widths: taken in the order of their worth, drawn in reading order. No width
+/// depends on what the cells say now (UI-14): columns stay where they are while one reads.
+fn choose(ctx: &Ctx<'_>, cells: usize, gap: usize) -> Vec<(Column, usize)> {
     let gpus = ctx.model.ranks.iter().any(|rank| rank.gpu.is_some());
     let mut wanted: Vec<(Column, u8, usize)> = COLUMNS
         .into_iter()
         .filter(|(column, _)| gpus || !matches!(column, Column::Cpu | Column::Power))
-        .map(|(column, order)| (column, order, wide(ctx, shown, column)))
+        .filter(|(column, _)| ctx.view.columns.get(column) != Some(&false))
+        .map(|(column, order)| {
+            // What the user asks for comes right after what a row is known by.
+            let asked = ctx.view.columns.contains_key(&column);
+            (column, if asked { order.min(1) } else { order }, wide(ctx, column))
+        })
         .collect();
     wanted.sort_by_key(|(_, order, _)| *order);
     let mut spare = cells;
     let mut chosen: Vec<(Column, usize)> = Vec::new();
     for (column, _, wide) in wanted {
-        // The operation is worth less than what comes after the number; it gets what is left.
-        let least = if column == Column::Collective { wide.min(COLLECTIVE_LEAST) } else { wide };
-        if let Some(rest) = spare.checked_sub(least + gap) {
+        if let Some(rest) = spare.checked_sub(wide + gap) {
             spare = rest;
-            chosen.push((column, least));
+            chosen.push((column, wide));
         }
-        let Some(collective) = chosen.iter_mut().find(|(column, _)| *column == Column::Collective) else {
-            continue;
-        };
-        // Once the gauges have their place, before identity and history get theirs.
-        if column == Column::Power || !gpus && column == Column::Memory {
-            let full = collective_wide(shown);
-            let more = full.saturating_sub(collective.1).min(spare);
-            collective.1 += more;
+        // Once the gauges have their place, before identity and history get theirs: the operation beside its
+        // number.
+        let gauged = column == Column::Power || !gpus && column == Column::Memory;
+        if let Some((_, wide)) = chosen.iter_mut().find(|(column, _)| gauged && *column == Column::Collective)
+        {
+            let more = COLLECTIVE_USUAL.saturating_sub(*wide).min(spare);
+            *wide += more;
             spare -= more;
         }
     }
-    if let Some(collective) = chosen.iter_mut().find(|(column, _)| *column == Column::Collective) {
-        collective.1 += spare.min(COLLECTIVE_MOST.saturating_sub(collective.1));
+    if let Some((_, wide)) = chosen.iter_mut().find(|(column, _)| *column == Column::Collective) {
+        *wide += spare.min(COLLECTIVE_MOST.saturating_sub(*wide));
     }
     COLUMNS
         .into_iter()
@@ -199,29 +200,31 @@ fn choose(
         .collect()
 }
 
-fn wide(ctx: &Ctx<'_>, shown: &[(&RankModel, RankState)], column: Column) -> usize {
-    let content = shown
-        .iter()
-        .map(|(rank, state)| text::width(&cell(ctx, rank, state, column, usize::MAX).text))
-        .max()
-        .unwrap_or(0);
-    let marked = usize::from(sorted_by(column) == Some(ctx.view.sort) && column != Column::Rank);
-    let wide = (heading(ctx.model, column).len() + marked).max(content);
+/// Cells of a column: for the widest that it may have to show in this run.
+fn wide(ctx: &Ctx<'_>, column: Column) -> usize {
+    let model = ctx.model;
     match column {
-        Column::Host => wide.min(16),
-        // The width of what may come, so that columns do not jump when a state changes.
-        Column::State => wide.clamp(12, 16),
-        Column::Phase => wide.max(10),
-        Column::Speed => wide.max(7),
+        Column::Rank => model.ranks.len().saturating_sub(1).to_string().len().max(4),
+        Column::Host => {
+            let names = model.ranks.iter().map(|rank| text::width(&rank.host));
+            names.max().unwrap_or(0).clamp(4, 16)
+        }
+        Column::Device => model.ranks.iter().map(|rank| text::width(&device(rank))).max().unwrap_or(0).max(7),
+        Column::State if ctx.geo.area.width < 100 => 13,
+        Column::State => 16,
+        Column::Use | Column::Cpu => 4,
         Column::History => HISTORY,
-        _ => wide,
+        Column::Memory | Column::Power => 5,
+        Column::Phase => 10,
+        Column::Iteration => 7,
+        Column::EnvStep => {
+            let goal = model.run.total_steps.map_or(11, |goal| text::count_in(goal, 11).len());
+            goal.clamp(9, 11)
+        }
+        Column::Speed => 7,
+        Column::Collective => COLLECTIVE_LEAST,
+        Column::Pid => 7,
     }
-}
-
-fn collective_wide(shown: &[(&RankModel, RankState)]) -> usize {
-    let texts =
-        shown.iter().filter_map(|(rank, _)| ranks::page(rank)).map(|page| collective(page, usize::MAX));
-    texts.map(|text| text::width(&text)).max().unwrap_or(0).min(COLLECTIVE_MOST)
 }
 
 /// The longest form that fits: number, operation, purpose, time inside.
@@ -233,9 +236,9 @@ fn collective(page: &PageSample, cells: usize) -> String {
     }
     let age = words::duration_ms(collective.age_ms);
     let forms = [
-        format!("{number} {} {} {age}", collective.op, collective.tag),
-        format!("{number} {} {age}", collective.op),
-        format!("{number} {}", collective.op),
+        format!("{number} {} {} {age}", collective.call.op, collective.call.tag),
+        format!("{number} {} {age}", collective.call.op),
+        format!("{number} {}", collective.call.op),
         format!("{number} {age}"),
         format!("{number} in"),
     ];
@@ -258,7 +261,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
         .skip(top)
         .take(height)
         .filter_map(|i| model.ranks.get(*i))
-        .map(|rank| (rank, ranks::state(model, rank, ctx.glyphs())))
+        .map(|rank| (rank, ranks::state_at(model, rank, ctx.glyphs(), ctx.now)))
         .collect();
     let more = if rows.len() == model.ranks.len() {
         model.ranks.len().to_string()
@@ -280,8 +283,13 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
         let gap = if info.is_empty() { "" } else { "  " };
         info.push(ctx.s(format!("{gap}rows {}-{}", top + 1, (top + height).min(rows.len())), Role::Dim));
     }
+    let strip = Strip::new(model, ctx.view, ctx.geo.inside(area).width, usize::from(ctx.geo.strip));
+    if ctx.geo.strip > 0 && strip.fold > 1 {
+        info.push(ctx.s(format!("  {} ranks per letter, the worst shows", strip.fold), Role::Dim));
+    }
     let inner = frame::pane(ctx, buf, area, Pane::Ranks, frame::title(ctx, Pane::Ranks, "ranks", more), info);
-    strip(ctx, buf, Rect { height: ctx.geo.strip.min(inner.height), ..inner });
+    let chosen = ranks::selected(model, ctx.view).map(|rank| rank.rank);
+    strip::draw(ctx, buf, Rect { height: ctx.geo.strip.min(inner.height), ..inner }, &strip, chosen);
     let table = Rect {
         y: inner.y + ctx.geo.strip.min(inner.height),
         height: inner.height.saturating_sub(ctx.geo.strip),
@@ -292,10 +300,10 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
         return;
     }
     let gap = if ctx.geo.area.width < 120 { 1 } else { 2 };
-    let columns = choose(ctx, &shown, usize::from(table.width).saturating_sub(2) + gap, gap);
+    let columns = choose(ctx, usize::from(table.width).saturating_sub(2) + gap, gap);
     put(buf, table, 0, Line::from(headings(ctx, &columns, gap)));
     for (i, (rank, state)) in shown.iter().enumerate() {
-        put(buf, table, i + 1, row(ctx, rank, state, &columns, gap));
+        put(buf, table, i + 1, row(ctx, rank, state, &columns, gap, chosen));
     }
 }
 
@@ -308,7 +316,7 @@ fn headings(ctx: &Ctx<'_>, columns: &[(Column, usize)], gap: usize) -> Vec<Span<
         let (name, role) = if sorted_by(*column) == Some(ctx.view.sort) && ctx.view.sort != Sort::Rank
             || (*column == Column::Rank && ctx.view.sort == Sort::Rank && ctx.view.reverse)
         {
-            (format!("{name}{arrow}"), Role::Accent)
+            (format!("{}{arrow}", text::head(name, wide.saturating_sub(1))), Role::Accent)
         } else {
             (name.to_string(), Role::Dim)
         };
@@ -338,8 +346,9 @@ fn row(
     state: &RankState,
     columns: &[(Column, usize)],
     gap: usize,
+    chosen: Option<Rank>,
 ) -> Line<'static> {
-    let selected = ctx.view.rank == Some(rank.rank);
+    let selected = chosen == Some(rank.rank);
     let glyphs = ctx.glyphs();
     let (mark, role) = if selected {
         (glyphs.pick("▸", ">"), Role::Accent)
@@ -350,6 +359,7 @@ fn row(
     } else {
         (" ", Role::Dim)
     };
+    let unheard = fresh::unheard_rank(ctx.model, rank, ctx.now).is_some();
     let second = if selected && ctx.view.marked.contains(&rank.rank) { glyphs.pick("◆", "+") } else { " " };
     let mut spans = vec![ctx.s(mark, role), ctx.s(second, Role::Accent)];
     for (column, wide) in columns {
@@ -359,68 +369,17 @@ fn row(
         } else {
             text::left(&cell.text, *wide, glyphs)
         };
-        let role = if state.trouble && *column == Column::Rank { Role::Bad } else { cell.role };
+        let role = match column {
+            Column::Rank if state.trouble => Role::Bad,
+            Column::Rank | Column::Host | Column::State => cell.role,
+            _ if unheard => Role::Dim,
+            _ => cell.role,
+        };
         spans.push(ctx.s(text, role));
         spans.push(Span::raw(" ".repeat(gap)));
     }
     let line = Line::from(spans);
     if selected { line.style(ratatui::style::Style::new().add_modifier(Modifier::BOLD)) } else { line }
-}
-
-/// Ranks per line of the strip, grouped by host.
-pub fn strip_rows(model: &Model, cells: u16) -> Vec<Vec<Option<usize>>> {
-    let cells = usize::from(cells).max(8);
-    let mut lines: Vec<Vec<Option<usize>>> = vec![Vec::new()];
-    for (i, rank) in model.ranks.iter().enumerate() {
-        let new_host = i > 0 && model.ranks[i - 1].node != rank.node;
-        let Some(line) = lines.last_mut() else { break };
-        let gap = usize::from(new_host && !line.is_empty());
-        // A host stays on one line where it can.
-        let on_host = model.ranks[i..].iter().take_while(|other| other.node == rank.node).count();
-        let whole = new_host && on_host <= cells && line.len() + gap + on_host > cells;
-        if whole || line.len() + gap + 1 > cells {
-            lines.push(vec![Some(i)]);
-        } else {
-            if gap == 1 {
-                line.push(None);
-            }
-            line.push(Some(i));
-        }
-    }
-    lines
-}
-
-fn strip(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) {
-    if area.is_empty() {
-        return;
-    }
-    let lines = strip_rows(ctx.model, area.width);
-    let height = usize::from(area.height);
-    let top = strip_top(ctx.model, ctx.view.rank, &lines, height);
-    for (row, line) in lines.iter().skip(top).take(height).enumerate() {
-        let spans: Vec<Span<'static>> = line.iter().map(|i| strip_cell(ctx, *i)).collect();
-        debug_assert!(width(&spans) <= usize::from(area.width).max(8));
-        put(buf, area, row, Line::from(spans));
-    }
-}
-
-/// The first line shown, so that the selected rank is seen.
-fn strip_top(model: &Model, selected: Option<Rank>, lines: &[Vec<Option<usize>>], height: usize) -> usize {
-    let holds = |line: &Vec<Option<usize>>| {
-        line.iter().flatten().any(|i| model.ranks.get(*i).map(|rank| rank.rank) == selected)
-    };
-    let at = lines.iter().position(holds).unwrap_or(0);
-    (at + 1).saturating_sub(height).min(lines.len().saturating_sub(height))
-}
-
-fn strip_cell(ctx: &Ctx<'_>, index: Option<usize>) -> Span<'static> {
-    let Some(rank) = index.and_then(|i| ctx.model.ranks.get(i)) else { return Span::raw(" ") };
-    let state = ranks::state(ctx.model, rank, Glyphs::Ascii);
-    let mut style = ctx.theme.style(state.role);
-    if ctx.view.rank == Some(rank.rank) {
-        style = style.add_modifier(Modifier::REVERSED);
-    }
-    Span::styled(state.letter.to_string(), style)
 }
 
 /// The rank at a place of the pane: in the strip or in a row.
@@ -433,9 +392,8 @@ pub fn rank_at(model: &Model, view: &ViewState, at: Position) -> Option<Rank> {
     let row = usize::from(at.y - inner.y);
     let strip = usize::from(geo.strip);
     let index = if row < strip {
-        let lines = strip_rows(model, inner.width);
-        let top = strip_top(model, view.rank, &lines, strip);
-        *lines.get(top + row)?.get(usize::from(at.x - inner.x))?
+        let strip = Strip::new(model, view, inner.width, strip);
+        return strip.rank_at(model, view.now, row, usize::from(at.x - inner.x));
     } else {
         let rows = ranks::rows(model, view, model.ranks.len() > geo.rank_rows);
         rows.get(view.ranks_top + (row - strip).checked_sub(1)?).copied()

@@ -3,21 +3,18 @@
 //!
 //! It reads the present even while the view is frozen: alarms break through.
 
-use crate::panes::header;
-use crate::ranks;
+use crate::panes::{alarm, calm, header};
 use crate::text;
 use crate::theme::Role;
 use crate::widgets::{Ctx, put, put_right, width};
 use rankdeck_core::model::{Model, RunState};
-use rankdeck_core::report::{Confidence, Outcome, Severity};
+use rankdeck_core::report::Outcome;
 use rankdeck_types::words;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Modifier;
 use ratatui::text::{Line, Span};
 
-/// From this width on an alarm fits in one line.
-const WIDE: u16 = 140;
 /// Most survivors listed in the banner; the others are counted.
 const LISTED: usize = 4;
 
@@ -32,9 +29,7 @@ fn survivors(model: &Model) -> Vec<(String, &rankdeck_proto::message::Survivor)>
 /// Lines that the status needs on a screen of this size.
 pub fn height(model: &Model, area: Rect) -> u16 {
     if model.run.state != RunState::Over {
-        // A red verdict gets a line for its reason where one line cannot hold both.
-        let red = ranks::live_verdicts(model).next().filter(|worst| worst.severity == Severity::Red);
-        return if red.is_some() && area.width < WIDE { 2 } else { 1 };
+        return alarm::height(model, area).unwrap_or(1);
     }
     let left = survivors(model).len();
     let listed = left.min(if area.height >= 24 { LISTED } else { 2 });
@@ -54,93 +49,8 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     }
     if ctx.live.run.state == RunState::Over {
         banner(ctx, buf, area);
-    } else {
-        alert(ctx, buf, area);
-    }
-}
-
-fn alert(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) {
-    let mut standing = ranks::live_verdicts(ctx.live);
-    let Some(worst) = standing.next() else {
-        put(buf, area, 0, Line::from(calm(ctx)));
-        return;
-    };
-    let more = standing.count();
-    let role = ranks::severity_role(worst.severity);
-    let mut right = Vec::new();
-    if more > 0 {
-        right.push(ctx.s(format!("+{more} more  "), role));
-    }
-    right.push(ctx.s("d", Role::Accent));
-    right.push(ctx.s(" why ", Role::Dim));
-    let who = match (worst.rank, &worst.host) {
-        (Some(rank), Some(host)) => format!("rank {rank} on {host}"),
-        (Some(rank), None) => format!("rank {rank}"),
-        (None, Some(host)) => format!("host {host}"),
-        (None, None) => "the run".into(),
-    };
-    let label = format!(" {} {who}: {} ", ctx.glyphs().tone(role), worst.verdict.name());
-    let label = if worst.severity == Severity::Red {
-        Span::styled(label, ctx.theme.bad.add_modifier(Modifier::REVERSED))
-    } else {
-        ctx.s(label, role)
-    };
-    let sure = match worst.confidence {
-        Confidence::Possible => " (possible)",
-        Confidence::Likely => " (likely)",
-        Confidence::Certain => "",
-    };
-    let room = usize::from(area.width).saturating_sub(label.width() + width(&right) + 2);
-    let reason = words::clean(&format!("{}{sure}", worst.reason));
-    let beside = if area.height > 1 {
-        let hint = worst.card.hint();
-        let hint = if hint.is_empty() { String::new() } else { format!("hint: {}", words::clean(&hint)) };
-        put(
-            buf,
-            area,
-            1,
-            Line::from(ctx.s(ctx.cut(&format!("   {reason}"), usize::from(area.width)), Role::Strong)),
-        );
-        ctx.s(ctx.cut(&hint, room), Role::Dim)
-    } else {
-        ctx.s(ctx.cut(&reason, room), Role::Text)
-    };
-    let left = vec![label, Span::raw(" "), beside];
-    let taken = width(&left);
-    put(buf, area, 0, Line::from(left));
-    put_right(buf, area, 0, taken, right);
-}
-
-fn calm(ctx: &Ctx<'_>) -> Vec<Span<'static>> {
-    let model = ctx.live;
-    let tick = ctx.s(format!(" {} ", ctx.glyphs().tone(Role::Good)), Role::Good);
-    let waiting = ctx.s(format!(" {} ", ctx.glyphs().pick("◌", "o")), Role::Warn);
-    let dim = |text: String| ctx.s(text, Role::Dim);
-    match model.run.state {
-        RunState::Connecting => vec![waiting, dim("opening links; nothing runs yet".into())],
-        RunState::Launching => vec![waiting, dim("launching ranks".into())],
-        RunState::Restarting => vec![waiting, dim("stopping this generation; a new one follows".into())],
-        _ if model.run.stopping.is_some() || model.run.state == RunState::Draining => {
-            let verified = model.hosts.iter().filter(|host| host.stopped.is_some()).count();
-            let alive = model.ranks.iter().filter(|rank| ranks::alive(rank)).count();
-            vec![
-                waiting,
-                dim(format!(
-                    "ranks are leaving: {alive} still running; stop verified on {verified} of {}",
-                    words::plural(model.hosts.len(), "host")
-                )),
-            ]
-        }
-        _ => {
-            let weights = match &model.fingerprint {
-                Some(fingerprint) if fingerprint.equal => {
-                    format!(", weights equal at update {}", words::count(fingerprint.update))
-                }
-                _ => String::new(),
-            };
-            let what = if model.ranks.len() == 1 { "the rank moves" } else { "all ranks move" };
-            vec![tick, dim(format!("no trouble: {what}{weights}"))]
-        }
+    } else if !alarm::draw(ctx, buf, area) {
+        put(buf, area, 0, Line::from(calm::line(ctx)));
     }
 }
 
@@ -221,7 +131,7 @@ fn verification(ctx: &Ctx<'_>, left: usize) -> Vec<Span<'static>> {
         .hosts
         .iter()
         .filter(|host| !host.gpus_free.is_empty())
-        .map(|host| format!("{}:{}", host.name, ranges(&host.gpus_free)))
+        .map(|host| format!("{}:{}", host.name, words::ranges(&host.gpus_free)))
         .collect();
     let count: usize = model.hosts.iter().map(|host| host.gpus_free.len()).sum();
     if count > 0 {
@@ -231,29 +141,4 @@ fn verification(ctx: &Ctx<'_>, left: usize) -> Vec<Span<'static>> {
         spans.push(ctx.s(if fits { names } else { short }, Role::Dim));
     }
     spans
-}
-
-/// `0-3,6`.
-fn ranges(numbers: &[u32]) -> String {
-    let mut sorted = numbers.to_vec();
-    sorted.sort_unstable();
-    let mut parts: Vec<(u32, u32)> = Vec::new();
-    for n in sorted {
-        match parts.last_mut() {
-            Some((_, end)) if n <= end.saturating_add(1) => *end = n,
-            _ => parts.push((n, n)),
-        }
-    }
-    let texts: Vec<String> =
-        parts.into_iter().map(|(a, b)| if a == b { a.to_string() } else { format!("{a}-{b}") }).collect();
-    texts.join(",")
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn indices_are_told_as_ranges() {
-        assert_eq!(super::ranges(&[3, 0, 1, 2, 6]), "0-3,6");
-        assert_eq!(super::ranges(&[]), "");
-    }
 }

@@ -1,14 +1,18 @@
 //! The promise that the totals are true, made visible: all-reduced counters beside the sum of the ranks' own,
 //! with `=` or `≠`.
 
+use crate::fresh;
 use crate::text;
 use crate::theme::Role;
 use crate::widgets::{Ctx, put, width};
-use rankdeck_core::model::{OwnMetrics, Progress};
+use rankdeck_core::model::{Model, OwnMetrics, Progress};
 use rankdeck_types::words;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
+
+/// Values that a program prints carry their age from then on, ms: how often it prints is its own affair.
+const OWN_LATE_MS: u64 = 10_000;
 
 struct Column {
     label: &'static str,
@@ -29,29 +33,52 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
         return facts(ctx, buf, area, 60);
     }
     let columns = columns(progress);
+    let reduced = progress.is_none_or(|progress| progress.reduced);
     let wide: Vec<usize> = columns
         .iter()
         .map(|column| column.label.len().max(column.total.len()).max(column.sum.len()) + 3)
         .collect();
+    // A column that does not fit goes whole: no number is cut.
+    let mut room = usize::from(area.width).saturating_sub(14);
+    let fitting = wide.iter().take_while(|wide| {
+        let fits = **wide <= room;
+        room = room.saturating_sub(**wide);
+        fits
+    });
+    let shown = fitting.count();
     let iteration = progress
-        .map_or(String::new(), |progress| format!("iter {}", text::count_in(progress.totals.train_iter, 9)));
-    let mut rows = [
-        vec![ctx.s(format!(" {iteration:<12}"), Role::Dim)],
-        vec![ctx.s(format!(" {:<12}", "all-reduced"), Role::Dim)],
-        vec![ctx.s(format!(" {:<12}", "sum of ranks"), Role::Dim)],
-    ];
-    for (column, wide) in columns.iter().zip(&wide) {
+        .map_or(String::new(), |progress| format!("iter {}", text::count_in(progress.totals.train_iter, 7)));
+    let late = progress.and_then(|progress| fresh::joined_late(ctx.model, progress, ctx.now));
+    let iteration = match late {
+        Some(age) => ctx.s(format!(" {:<12}", format!("{} ago", words::duration_ms(age))), Role::Warn),
+        None => ctx.s(format!(" {iteration:<12}"), Role::Dim),
+    };
+    let strong = if late.is_some() { Role::Dim } else { Role::Strong };
+    let sum = ctx.s(format!(" {:<12}", "sum of ranks"), Role::Dim);
+    let mut rows = if reduced {
+        [vec![iteration], vec![ctx.s(format!(" {:<12}", "all-reduced"), Role::Dim)], vec![sum]]
+    } else {
+        [vec![iteration], vec![sum], vec![ctx.s(" not all-reduced by the ranks".to_owned(), Role::Dim)]]
+    };
+    for (column, wide) in columns.iter().zip(&wide).take(shown) {
         let glyphs = ctx.glyphs();
         rows[0].push(ctx.s(text::right(column.label, *wide, glyphs), Role::Dim));
-        rows[1].push(ctx.s(text::right(&column.total, *wide, glyphs), Role::Strong));
-        if progress.is_some() {
-            let (sign, role) =
-                if column.equal { ("=", Role::Good) } else { (glyphs.pick("≠", "!="), Role::Bad) };
+        rows[1].push(ctx.s(text::right(&column.total, *wide, glyphs), strong));
+        if progress.is_some() && reduced {
+            let (sign, role) = if column.equal {
+                ("=", if late.is_some() { Role::Dim } else { Role::Good })
+            } else {
+                (glyphs.pick("≠", "!="), Role::Bad)
+            };
             let pad = wide.saturating_sub(column.sum.len() + 1);
             rows[2].push(ctx.s(text::right(sign, pad, glyphs), role));
-            let role = if column.equal { Role::Text } else { Role::Bad };
+            let role = match (column.equal, late) {
+                (false, _) => Role::Bad,
+                (true, Some(_)) => Role::Dim,
+                (true, None) => Role::Text,
+            };
             rows[2].push(ctx.s(format!(" {}", column.sum), role));
-        } else {
+        } else if reduced {
             rows[2].push(ctx.s(text::right(&column.sum, *wide, glyphs), Role::Dim));
         }
     }
@@ -75,14 +102,16 @@ fn own_values(ctx: &Ctx<'_>, buf: &mut Buffer, own: &OwnMetrics) {
         row.push(Span::raw("  "));
     }
     put(buf, area, 0, Line::from(row));
-    let word = format!(" rank {}'s own, from its {}; not reduced over the ranks", own.rank, own.source);
+    let age = ctx.now.since(own.at);
+    let age = if age > OWN_LATE_MS { format!("{} ago; ", words::duration_ms(age)) } else { String::new() };
+    let word = format!(" {age}rank {}'s own, from its {}; not reduced over the ranks", own.rank, own.source);
     put(buf, area, 1, Line::from(ctx.s(word, Role::Warn)));
 }
 
 fn columns(progress: Option<&Progress>) -> Vec<Column> {
     let Some(progress) = progress else {
         let none = |label| Column { label, total: text::NONE.into(), sum: text::NONE.into(), equal: true };
-        return vec![none("env_step"), none("samples"), none("episodes"), none("duration")];
+        return vec![none("env_step"), none("samples"), none("episodes"), none("collecting")];
     };
     let (totals, sum) = (&progress.totals, &progress.sum);
     let number = |label, total: u64, sum: u64| Column {
@@ -97,7 +126,7 @@ fn columns(progress: Option<&Progress>) -> Vec<Column> {
         number("samples", totals.samples, sum.samples),
         number("episodes", totals.episodes, sum.episodes),
         Column {
-            label: "duration",
+            label: "collecting",
             total: words::duration(totals.duration_s),
             sum: words::duration(sum.duration_s),
             // A sum of f64 depends on its order; anything beyond rounding is a difference.
@@ -118,10 +147,10 @@ fn facts(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, taken: usize) {
         }
     }
     lines[1] = weights(ctx, room);
-    let training = model.progress.as_ref().and_then(|progress| progress.return_mean);
+    let (name, training) = training_return(model);
     let evaluation = model.evals.back().map(|eval| eval.return_mean);
     if let Some(mean) = training.or(evaluation) {
-        lines[2] = ctx.fact("return", text::value(mean)).to_vec();
+        lines[2] = ctx.fact(if training.is_some() { name } else { "return" }, text::value(mean)).to_vec();
         if let (Some(_), Some(evaluation)) = (training, evaluation) {
             let mut more = vec![Span::raw("  ")];
             more.extend(ctx.fact("eval", text::value(evaluation)));
@@ -136,6 +165,17 @@ fn facts(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, taken: usize) {
             let x = area.right().saturating_sub(wide as u16 + 1);
             put(buf, Rect { x, width: wide as u16, ..area }, row, Line::from(line));
         }
+    }
+}
+
+/// The return of training with its name: over the last 100 episodes, as the field reports it, else over those
+/// of the latest iterations.
+fn training_return(model: &Model) -> (&'static str, Option<f64>) {
+    let Some(progress) = &model.progress else { return ("return", None) };
+    let last = model.latest.as_ref().and_then(|latest| latest.counters.return_last_100);
+    match last.or(progress.totals.return_last_100) {
+        Some(last) => ("return of 100", Some(last)),
+        None => ("return", progress.return_mean),
     }
 }
 

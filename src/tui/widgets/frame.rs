@@ -2,7 +2,8 @@
 
 use super::{Ctx, put, width};
 use crate::state::{Pane, Tab};
-use crate::theme::Role;
+use crate::text;
+use crate::theme::{Role, Theme};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -77,10 +78,22 @@ pub fn title(ctx: &Ctx<'_>, which: Pane, word: &str, more: impl Into<String>) ->
     spans
 }
 
+/// A [`boxed`] part of the run's screen.
+pub fn popup(ctx: &Ctx<'_>, buf: &mut Buffer, size: (u16, u16), role: Role, title: &str, keys: &str) -> Rect {
+    boxed(ctx.theme, ctx.geo.area, buf, size, role, title, keys)
+}
+
 /// Clears the middle of the screen and draws a box there, as large as asked for and possible. Returns what is
 /// inside, with a margin.
-pub fn popup(ctx: &Ctx<'_>, buf: &mut Buffer, size: (u16, u16), role: Role, title: &str, keys: &str) -> Rect {
-    let screen = ctx.geo.area;
+pub fn boxed(
+    theme: &Theme,
+    screen: Rect,
+    buf: &mut Buffer,
+    size: (u16, u16),
+    role: Role,
+    title: &str,
+    keys: &str,
+) -> Rect {
     let wide = size.0.saturating_add(4).min(screen.width.saturating_sub(2));
     let high = size.1.saturating_add(2).min(screen.height.saturating_sub(2));
     let area = Rect {
@@ -98,17 +111,21 @@ pub fn popup(ctx: &Ctx<'_>, buf: &mut Buffer, size: (u16, u16), role: Role, titl
     let (x, width) = if sliver { (screen.x, screen.width) } else { (area.x.saturating_sub(1), wide + 2) };
     Clear.render(Rect { x, width, ..area }.intersection(screen), buf);
     let style = match role {
-        Role::Text | Role::Dim | Role::Strong => ctx.theme.focus,
-        other => ctx.theme.style(other),
+        Role::Text | Role::Dim | Role::Strong => theme.focus,
+        other => theme.style(other),
     };
-    Block::bordered().border_set(ctx.glyphs().border()).border_style(style).render(area, buf);
+    Block::bordered().border_set(theme.glyphs.border()).border_style(style).render(area, buf);
     let room = usize::from(wide.saturating_sub(4));
-    let head =
-        Span::styled(format!(" {} ", ctx.cut(title, room.saturating_sub(2))), ctx.theme.style(Role::Strong));
+    let head = Span::styled(
+        format!(" {} ", text::cut(title, room.saturating_sub(2), theme.glyphs)),
+        theme.style(Role::Strong),
+    );
     put(buf, Rect { x: area.x + 2, width: room as u16, ..area }, 0, Line::from(head));
     if !keys.is_empty() {
-        let foot =
-            Span::styled(format!(" {} ", ctx.cut(keys, room.saturating_sub(2))), ctx.theme.style(Role::Dim));
+        let foot = Span::styled(
+            format!(" {} ", text::cut(keys, room.saturating_sub(2), theme.glyphs)),
+            theme.style(Role::Dim),
+        );
         let row = usize::from(high - 1);
         put(buf, Rect { x: area.x + 2, width: room as u16, ..area }, row, Line::from(foot));
     }

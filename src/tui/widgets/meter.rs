@@ -43,7 +43,11 @@ pub fn spark(
     let ramp = glyphs.ramp();
     let mut newest: Vec<f64> = values.rev().take(cells).collect();
     newest.reverse();
-    let span = if high > low { high - low } else { 1.0 };
+    // Values that do not change are neither high nor low.
+    if high <= low {
+        return ramp[3].repeat(newest.iter().filter(|value| value.is_finite()).count());
+    }
+    let span = high - low;
     newest
         .into_iter()
         .map(|value| {
@@ -80,6 +84,6 @@ mod tests {
     fn sparklines_show_the_newest() {
         let values = [9.0, 0.0, 50.0, 100.0];
         assert_eq!(spark(values.into_iter(), 3, 0.0, 100.0, Glyphs::Block), "▁▅█");
-        assert_eq!(spark_fit(&[1.0, 1.0], 5, Glyphs::Ascii), "__");
+        assert_eq!(spark_fit(&[1.0, 1.0], 5, Glyphs::Ascii), "--");
     }
 }

@@ -1,40 +1,119 @@
 //! A line chart: braille dots, columns of blocks, or ASCII; axis labels beside it.
+//!
+//! Each cell has at most one point of a line, since more would only paint the noise of neighbours over each
+//! other: the mean of the values there. Their extremes stand behind it, so that no mean hides a spike.
 
-use super::{Ctx, put};
+use super::put;
+use crate::chart_view::Scale;
 use crate::text;
-use crate::theme::{Glyphs, Role};
+use crate::theme::{Glyphs, Role, Theme};
+use rankdeck_core::series::{Series, smooth};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
+/// A point of a trace.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Dot {
+    /// Where.
+    pub x: f64,
+    /// What the line goes through.
+    pub y: f64,
+    /// The least value behind it.
+    pub low: f64,
+    /// The greatest value behind it.
+    pub high: f64,
+    /// How many values are behind it.
+    pub count: u32,
+}
+
 /// One series.
-pub struct Trace<'a> {
-    /// `(x, y)` with rising x.
-    pub points: &'a [(f64, f64)],
+#[derive(Debug, Clone)]
+pub struct Trace {
+    /// With rising x.
+    pub dots: Vec<Dot>,
+    /// Where values were not finite numbers.
+    pub broken: Vec<f64>,
     /// Its look.
     pub style: Style,
     /// Single points rather than a line.
-    pub dots: bool,
+    pub single: bool,
 }
 
-/// Draws traces with axis labels into `area`; `x` is the window on the x axis.
-pub fn plot(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, traces: &[Trace<'_>], x: (f64, f64)) {
+impl Trace {
+    /// Points that are values themselves.
+    pub fn plain(points: impl IntoIterator<Item = (f64, f64)>, style: Style, single: bool) -> Trace {
+        let dot = |(x, y)| Dot { x, y, low: y, high: y, count: 1 };
+        Trace { dots: points.into_iter().map(dot).collect(), broken: Vec::new(), style, single }
+    }
+
+    /// A line through a series, smoothed by a weight of the past.
+    pub fn line(series: &Series, scale: &Scale, weight: f64, style: Style) -> Trace {
+        let lines = smooth(series.points().iter().map(|point| point.mean), weight);
+        let points = series.points().iter().zip(lines);
+        let dots = points.map(|(point, y)| {
+            let (x, low, high) = (scale.of(point.place), point.low, point.high);
+            Dot { x, y, low, high, count: point.count }
+        });
+        let broken = series.marks().iter().map(|place| scale.of(*place));
+        Trace { dots: dots.collect(), broken: broken.collect(), style, single: false }
+    }
+}
+
+/// Something that happened.
+#[derive(Debug, Clone)]
+pub struct Flag {
+    /// Where.
+    pub x: f64,
+    /// The sign of it.
+    pub sign: char,
+    /// Said beside it where there is room; a line goes down from it.
+    pub text: String,
+    /// Its look.
+    pub style: Style,
+    /// At the foot of the chart rather than at its top.
+    pub low: bool,
+}
+
+/// What a chart is drawn on.
+#[derive(Debug, Clone)]
+pub struct Axes {
+    /// The x axis.
+    pub scale: Scale,
+    /// The window on it.
+    pub x: (f64, f64),
+    /// The y axis is logarithmic.
+    pub log: bool,
+    /// Positions that are being looked at.
+    pub cursors: Vec<f64>,
+    /// What happened.
+    pub flags: Vec<Flag>,
+}
+
+impl Axes {
+    /// A plain chart over steps.
+    pub fn steps(x: (f64, f64)) -> Axes {
+        Axes { scale: Scale::default(), x, log: false, cursors: Vec::new(), flags: Vec::new() }
+    }
+}
+
+/// Draws traces with axis labels into `area`.
+pub fn plot(theme: &Theme, buf: &mut Buffer, area: Rect, traces: &[Trace], axes: &Axes) {
     let cells = usize::from(area.width.saturating_sub(8));
-    let calm: Vec<Vec<(f64, f64)>> = traces.iter().map(|trace| thinned(trace, x, cells)).collect();
-    let traces: Vec<Trace<'_>> =
-        traces.iter().zip(&calm).map(|(trace, points)| Trace { points, ..*trace }).collect();
+    let traces: Vec<Trace> = traces.iter().map(|trace| calm(trace, axes, cells)).collect();
     let traces = traces.as_slice();
-    let visible = |trace: &&Trace<'_>| trace.points.iter().any(|point| inside(point.0, x));
-    let Some((low, high)) = bounds(traces, x) else {
+    let Some((low, high)) = bounds(traces, axes.x) else {
         let row = usize::from(area.height / 2);
-        put(buf, area, row, Line::from(ctx.s("no values yet", Role::Dim)).centered());
+        let text = if axes.log { "no values above 0" } else { "no values yet" };
+        put(buf, area, row, Line::from(spanned(theme, text, Role::Dim)).centered());
         return;
     };
     if area.height < 2 || area.width < 8 {
         return;
     }
-    let labels = [text::si(high), text::si((low + high) / 2.0), text::si(low)];
+    let told = |y: f64| if axes.log { 10f64.powf(y) } else { y };
+    let labels = text::apart([told(high), told((low + high) / 2.0), told(low)]);
     let gutter =
         labels.iter().map(|label| text::width(label)).max().unwrap_or(0).min(usize::from(area.width / 2));
     let canvas = Rect {
@@ -43,27 +122,43 @@ pub fn plot(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, traces: &[Trace<'_>], x
         height: area.height - 1,
         ..area
     };
-    axes(ctx, buf, area, canvas, &labels, gutter, x);
-    let window = Window { x, y: (low, high), area: canvas };
+    draw_axes(theme, buf, area, canvas, &labels, gutter, axes);
+    let window = Window { x: axes.x, y: (low, high), area: canvas };
+    for x in axes.cursors.iter().filter(|x| inside(**x, axes.x)) {
+        let (x, _) = window.place((*x, low), usize::from(canvas.width), usize::from(canvas.height));
+        let sign = theme.glyphs.pick("│", "|").chars().next().unwrap_or('|');
+        (0..usize::from(canvas.height)).for_each(|row| set(buf, canvas, x, row, sign, theme.accent));
+    }
+    axes.flags.iter().for_each(|flag| draw_flag(theme, buf, &window, flag));
+    let visible = |trace: &&Trace| trace.dots.iter().any(|dot| inside(dot.x, axes.x));
+    traces.iter().filter(visible).for_each(|trace| envelope(theme, buf, &window, trace));
+    // Where lines cross, both stay visible, in the colour of the later one.
+    let mut lines = vec![0u8; usize::from(canvas.width) * usize::from(canvas.height)];
     for trace in traces.iter().filter(visible) {
-        match ctx.glyphs() {
-            Glyphs::Braille if !trace.dots => braille(buf, &window, trace),
-            Glyphs::Block if !trace.dots => columns(buf, &window, trace, Glyphs::Block),
+        match theme.glyphs {
+            Glyphs::Braille if !trace.single => braille(buf, &window, trace, &mut lines),
+            Glyphs::Block if !trace.single => columns(buf, &window, trace, Glyphs::Block),
             glyphs => points(buf, &window, trace, glyphs),
         }
     }
+    traces.iter().for_each(|trace| broken(theme, buf, &window, trace));
 }
 
-fn axes(
-    ctx: &Ctx<'_>,
+/// Text with a meaning.
+fn spanned(theme: &Theme, text: impl Into<String>, role: Role) -> Span<'static> {
+    Span::styled(text.into(), theme.style(role))
+}
+
+fn draw_axes(
+    theme: &Theme,
     buf: &mut Buffer,
     area: Rect,
     canvas: Rect,
     labels: &[String; 3],
     gutter: usize,
-    x: (f64, f64),
+    axes: &Axes,
 ) {
-    let glyphs = ctx.glyphs();
+    let glyphs = theme.glyphs;
     let last = usize::from(canvas.height) - 1;
     for row in 0..=last {
         let label = match row {
@@ -74,43 +169,56 @@ fn axes(
         };
         let tick = if label.is_empty() { glyphs.pick("│", "|") } else { glyphs.pick("┤", "+") };
         let spans = vec![
-            ctx.s(text::right(label, gutter, glyphs), Role::Dim),
-            ctx.s(" ", Role::Dim),
-            Span::styled(tick, ctx.theme.border),
+            spanned(theme, text::right(label, gutter, glyphs), Role::Dim),
+            spanned(theme, " ", Role::Dim),
+            Span::styled(tick, theme.border),
         ];
         put(buf, area, row, Line::from(spans));
     }
     let below = Rect { y: area.y + area.height - 1, height: 1, ..canvas };
-    let (from, to) = (text::si(x.0), text::si(x.1));
-    let middle = text::si((x.0 + x.1) / 2.0);
+    let x = axes.x;
+    let [from, middle, to] = axes.scale.labels([x.0, (x.0 + x.1) / 2.0, x.1]);
     let wide = usize::from(below.width);
-    put(buf, below, 0, Line::from(ctx.s(from.clone(), Role::Dim)));
+    put(buf, below, 0, Line::from(spanned(theme, from.clone(), Role::Dim)));
     if from.len() + to.len() + 2 <= wide {
-        put(buf, below, 0, Line::from(ctx.s(to.clone(), Role::Dim)).right_aligned());
+        put(buf, below, 0, Line::from(spanned(theme, to.clone(), Role::Dim)).right_aligned());
     }
-    if wide >= 40 {
-        put(buf, below, 0, Line::from(ctx.s(middle, Role::Dim)).centered());
+    if wide >= 40 && from.len() + middle.len() + to.len() + 4 <= wide {
+        put(buf, below, 0, Line::from(spanned(theme, middle, Role::Dim)).centered());
     }
 }
 
-/// At most one point per cell of a line: the mean of those that fall there. More would only paint the noise
-/// of neighbours over each other.
-fn thinned(trace: &Trace<'_>, x: (f64, f64), cells: usize) -> Vec<(f64, f64)> {
-    let points = trace.points.iter().filter(|point| inside(point.0, x) && point.1.is_finite());
-    if trace.dots || cells == 0 || points.clone().count() <= cells {
-        return trace.points.to_vec();
+/// A trace as it is drawn: on a logarithmic axis without what has no logarithm there, and of a line at most
+/// one point per cell.
+fn calm(trace: &Trace, axes: &Axes, cells: usize) -> Trace {
+    let height = |y: f64| if axes.log { y.log10() } else { y };
+    let drawn = |dot: &Dot| {
+        let y = height(dot.y);
+        let reach = |to: f64| Some(height(to)).filter(|to| to.is_finite()).unwrap_or(y);
+        (y.is_finite()).then(|| Dot { y, low: reach(dot.low), high: reach(dot.high), ..*dot })
+    };
+    let dots: Vec<Dot> = trace.dots.iter().filter_map(drawn).collect();
+    let seen = || dots.iter().filter(|dot| inside(dot.x, axes.x));
+    if trace.single || cells == 0 || seen().count() <= cells {
+        return Trace { dots, ..trace.clone() };
     }
-    let span = (x.1 - x.0).max(f64::MIN_POSITIVE);
-    let mut bins = vec![(0.0, 0.0, 0u32); cells];
-    for (px, py) in points {
-        let at = ((px - x.0) / span * cells as f64) as usize;
+    let span = (axes.x.1 - axes.x.0).max(f64::MIN_POSITIVE);
+    let mut bins: Vec<Option<Dot>> = vec![None; cells];
+    for dot in seen() {
+        let at = ((dot.x - axes.x.0) / span * cells as f64) as usize;
         let bin = &mut bins[at.min(cells - 1)];
-        *bin = (bin.0 + px, bin.1 + py, bin.2 + 1);
+        *bin = Some(match bin {
+            Some(bin) => {
+                let count = bin.count.saturating_add(dot.count).max(1);
+                let share = f64::from(dot.count) / f64::from(count);
+                let mean = |a: f64, b: f64| a * (1.0 - share) + b * share;
+                let (low, high) = (bin.low.min(dot.low), bin.high.max(dot.high));
+                Dot { x: mean(bin.x, dot.x), y: mean(bin.y, dot.y), low, high, count }
+            }
+            None => *dot,
+        });
     }
-    bins.into_iter()
-        .filter(|bin| bin.2 > 0)
-        .map(|(px, py, n)| (px / f64::from(n), py / f64::from(n)))
-        .collect()
+    Trace { dots: bins.into_iter().flatten().collect(), ..trace.clone() }
 }
 
 fn inside(value: f64, range: (f64, f64)) -> bool {
@@ -118,12 +226,12 @@ fn inside(value: f64, range: (f64, f64)) -> bool {
 }
 
 /// Range of y over what is visible, with a margin, `None` when nothing is.
-fn bounds(traces: &[Trace<'_>], x: (f64, f64)) -> Option<(f64, f64)> {
+fn bounds(traces: &[Trace], x: (f64, f64)) -> Option<(f64, f64)> {
     let mut values = traces
         .iter()
-        .flat_map(|trace| trace.points)
-        .filter(|point| inside(point.0, x) && point.1.is_finite())
-        .map(|point| point.1);
+        .flat_map(|trace| &trace.dots)
+        .filter(|dot| inside(dot.x, x) && dot.y.is_finite())
+        .flat_map(|dot| [dot.low.min(dot.y), dot.high.max(dot.y)]);
     let first = values.next()?;
     let (low, high) = values.fold((first, first), |(low, high), y| (low.min(y), high.max(y)));
     let span = high - low;
@@ -153,9 +261,61 @@ impl Window {
     }
 }
 
-fn braille(buf: &mut Buffer, window: &Window, trace: &Trace<'_>) {
+/// From the least to the greatest value behind each point.
+fn envelope(theme: &Theme, buf: &mut Buffer, window: &Window, trace: &Trace) {
+    let style = theme.border;
+    let apart = trace.dots.iter().filter(|dot| dot.low < dot.high && inside(dot.x, window.x));
+    if theme.glyphs == Glyphs::Braille {
+        for dot in apart {
+            let ends = [(dot.x, dot.low), (dot.x, dot.high)];
+            let mut alone = vec![0u8; usize::from(window.area.width) * usize::from(window.area.height)];
+            braille(buf, window, &Trace::plain(ends, style, false), &mut alone);
+        }
+        return;
+    }
+    let (w, h) = (usize::from(window.area.width), usize::from(window.area.height));
+    let shade = theme.glyphs.pick("░", ":").chars().next().unwrap_or(':');
+    for dot in apart {
+        let (x, bottom) = window.place((dot.x, dot.low), w, h);
+        let (_, top) = window.place((dot.x, dot.high), w, h);
+        (top..=bottom).filter_map(|y| usize::try_from(y).ok()).for_each(|y| {
+            set(buf, window.area, x, y, shade, style);
+        });
+    }
+}
+
+/// A sign at the foot of the chart wherever a value was not a number.
+fn broken(theme: &Theme, buf: &mut Buffer, window: &Window, trace: &Trace) {
+    let (w, h) = (usize::from(window.area.width), usize::from(window.area.height));
+    let sign = theme.glyphs.pick("✗", "x").chars().next().unwrap_or('x');
+    for x in trace.broken.iter().filter(|x| inside(**x, window.x)) {
+        let (x, _) = window.place((*x, window.y.0), w, h);
+        set(buf, window.area, x, h.saturating_sub(1), sign, theme.bad);
+    }
+}
+
+fn draw_flag(theme: &Theme, buf: &mut Buffer, window: &Window, flag: &Flag) {
+    if !inside(flag.x, window.x) {
+        return;
+    }
+    let (w, h) = (usize::from(window.area.width), usize::from(window.area.height));
+    let (x, _) = window.place((flag.x, window.y.0), w, h);
+    if !flag.text.is_empty() {
+        let line = theme.glyphs.pick("┊", ":").chars().next().unwrap_or(':');
+        (0..h).for_each(|row| set(buf, window.area, x, row, line, theme.border));
+        let room = w.saturating_sub(usize::try_from(x).unwrap_or(0) + 1);
+        if text::width(&flag.text) <= room {
+            let from = Rect { x: window.area.x + x as u16 + 1, width: room as u16, ..window.area };
+            put(buf, from, 0, Line::from(Span::styled(flag.text.clone(), flag.style)));
+        }
+    }
+    set(buf, window.area, x, if flag.low { h.saturating_sub(1) } else { 0 }, flag.sign, flag.style);
+}
+
+/// Draws a line; `under` has the dots of the lines before it.
+fn braille(buf: &mut Buffer, window: &Window, trace: &Trace, under: &mut [u8]) {
     let (w, h) = (usize::from(window.area.width) * 2, usize::from(window.area.height) * 4);
-    let mut grid = vec![0u8; usize::from(window.area.width) * usize::from(window.area.height)];
+    let mut grid = vec![0u8; under.len()];
     let mut dot = |x: i64, y: i64| {
         let (Ok(x), Ok(y)) = (usize::try_from(x), usize::try_from(y)) else { return };
         if x < w && y < h {
@@ -165,35 +325,36 @@ fn braille(buf: &mut Buffer, window: &Window, trace: &Trace<'_>) {
         }
     };
     walk(window, trace, w, h, &mut dot);
-    for (i, bits) in grid.iter().enumerate().filter(|(_, bits)| **bits != 0) {
-        let symbol = char::from_u32(0x2800 + u32::from(*bits)).unwrap_or(' ');
-        set(buf, window.area, i % (w / 2), i / (w / 2), symbol, trace.style);
+    for (i, (bits, under)) in grid.iter().zip(under).enumerate().filter(|(_, (bits, _))| **bits != 0) {
+        *under |= bits;
+        let symbol = char::from_u32(0x2800 + u32::from(*under)).unwrap_or(' ');
+        set(buf, window.area, (i % (w / 2)) as i64, i / (w / 2), symbol, trace.style);
     }
 }
 
-fn points(buf: &mut Buffer, window: &Window, trace: &Trace<'_>, glyphs: Glyphs) {
+fn points(buf: &mut Buffer, window: &Window, trace: &Trace, glyphs: Glyphs) {
     let (w, h) = (usize::from(window.area.width), usize::from(window.area.height));
-    let symbol = match (glyphs, trace.dots) {
+    let symbol = match (glyphs, trace.single) {
         (Glyphs::Ascii, true) => 'o',
         (Glyphs::Ascii, false) => '*',
         _ => '•',
     };
     let area = window.area;
     walk(window, trace, w, h, &mut |x, y| {
-        if let (Ok(x), Ok(y)) = (usize::try_from(x), usize::try_from(y)) {
+        if let Ok(y) = usize::try_from(y) {
             set(buf, area, x, y, symbol, trace.style);
         }
     });
 }
 
 /// Filled columns: the mean of each cell's points.
-fn columns(buf: &mut Buffer, window: &Window, trace: &Trace<'_>, glyphs: Glyphs) {
+fn columns(buf: &mut Buffer, window: &Window, trace: &Trace, glyphs: Glyphs) {
     let (w, h) = (usize::from(window.area.width), usize::from(window.area.height));
     let mut sums = vec![(0.0, 0u32); w];
-    for point in trace.points.iter().filter(|point| inside(point.0, window.x)) {
-        let (x, _) = window.place(*point, w, h);
+    for dot in trace.dots.iter().filter(|dot| inside(dot.x, window.x)) {
+        let (x, _) = window.place((dot.x, dot.y), w, h);
         if let Some(sum) = usize::try_from(x).ok().and_then(|x| sums.get_mut(x)) {
-            *sum = (sum.0 + point.1, sum.1 + 1);
+            *sum = (sum.0 + dot.y, sum.1 + 1);
         }
     }
     let mut height = 0;
@@ -206,30 +367,30 @@ fn columns(buf: &mut Buffer, window: &Window, trace: &Trace<'_>, glyphs: Glyphs)
             let here = height.saturating_sub((h - 1 - row) * 8).min(8);
             if here > 0 {
                 let symbol = glyphs.ramp()[here - 1].chars().next().unwrap_or(' ');
-                set(buf, window.area, x, row, symbol, trace.style);
+                set(buf, window.area, x as i64, row, symbol, trace.style);
             }
         }
     }
 }
 
 /// Calls `dot` for each position of a trace: single points, or lines between neighbours.
-fn walk(window: &Window, trace: &Trace<'_>, w: usize, h: usize, dot: &mut impl FnMut(i64, i64)) {
-    let mut last: Option<((f64, f64), (i64, i64))> = None;
-    for point in trace.points.iter().filter(|point| point.1.is_finite()) {
-        let to = window.place(*point, w, h);
-        let visible = inside(point.0, window.x);
-        if trace.dots {
+fn walk(window: &Window, trace: &Trace, w: usize, h: usize, dot: &mut impl FnMut(i64, i64)) {
+    let mut last: Option<(f64, (i64, i64))> = None;
+    for at in trace.dots.iter().filter(|at| at.y.is_finite()) {
+        let to = window.place((at.x, at.y), w, h);
+        let visible = inside(at.x, window.x);
+        if trace.single {
             if visible {
                 dot(to.0, to.1);
             }
             continue;
         }
         match last {
-            Some((before, from)) if visible || inside(before.0, window.x) => line(from, to, dot),
+            Some((before, from)) if visible || inside(before, window.x) => line(from, to, dot),
             _ if visible => dot(to.0, to.1),
             _ => {}
         }
-        last = Some((*point, to));
+        last = Some((at.x, to));
     }
 }
 
@@ -243,7 +404,7 @@ fn line(a: (i64, i64), b: (i64, i64), dot: &mut impl FnMut(i64, i64)) {
     }
 }
 
-fn set(buf: &mut Buffer, area: Rect, x: usize, y: usize, symbol: char, style: Style) {
+fn set(buf: &mut Buffer, area: Rect, x: i64, y: usize, symbol: char, style: Style) {
     let (Ok(x), Ok(y)) = (u16::try_from(x), u16::try_from(y)) else { return };
     if x < area.width
         && y < area.height

@@ -29,13 +29,14 @@ off_policy! {
         epsilon_start: f64 [SHARE] = 1.0,
         /// Probability of a random action at the end.
         epsilon_end: f64 [SHARE] = 0.05,
-        /// Environment steps over all ranks over which epsilon falls: all of it for `linear`, the time constant
-        /// for `exponential`.
+        /// Environment steps over all ranks over which epsilon falls: all of it for `linear`, the time
+        /// constant for `exponential`.
         epsilon_steps: u64 [Integer(1..=U63)] = 250_000,
         /// How epsilon falls: evenly (CleanRL), or as `end + (start - end) * exp(-steps / epsilon_steps)`
         /// (DI-engine).
         epsilon_decay: EpsilonDecay = EpsilonDecay::Linear,
-        /// Of TD errors: their mean square (CleanRL, DI-engine), or Huber's loss with delta 1 (Mnih et al. 2015).
+        /// Of TD errors: their mean square (CleanRL, DI-engine), or Huber's loss with delta 1 (Mnih et al.
+        /// 2015).
         loss: TdLoss = TdLoss::Squared,
         /// Bound of the averaged gradient's global norm; 0: none.
         max_grad_norm: f64 [NOT_NEGATIVE] = 0.0,

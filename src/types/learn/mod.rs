@@ -1,7 +1,7 @@
 //! `[learn]`: one file per algorithm with its hyper-parameters; `algorithm` picks the variant.
 //!
-//! Defaults are those of the reference that each file names. Keys of several algorithms have the same name where they
-//! mean the same, and are defined once, in `shared.rs`.
+//! Defaults are those of the reference that each file names. Keys of several algorithms have the same name
+//! where they mean the same, and are defined once, in `shared.rs`.
 
 mod shared;
 
@@ -135,8 +135,8 @@ choices! {
     pub enum Over {
         /// The rank's share of the minibatch, as CleanRL does: the result depends a little on the world size.
         Rank = "rank",
-        /// The whole minibatch over all ranks: the result does not depend on the world size; one small collective
-        /// more per epoch.
+        /// The whole minibatch over all ranks: the result does not depend on the world size; one small
+        /// collective more per epoch.
         World = "world",
     }
 }

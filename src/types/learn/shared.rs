@@ -32,8 +32,8 @@ macro_rules! on_policy {
                 gae_lambda: f64 [crate::schema::SHARE] = $gae_lambda,
                 #[doc = $norm_adv_doc]
                 norm_adv: bool = $norm_adv,
-                /// Whose moments normalise advantages: the rank's share, as CleanRL does, or all ranks', which
-                /// makes the result independent of the world size.
+                /// Whose moments normalise advantages: the rank's share, as CleanRL does, or all ranks',
+                /// which makes the result independent of the world size.
                 norm_adv_over: Over = Over::Rank,
                 /// Loss of the value estimates: half the squared error, or Huber's with delta 1.
                 value_loss: ValueLoss = ValueLoss::Squared,
@@ -43,8 +43,8 @@ macro_rules! on_policy {
                 vf_coef: f64 [crate::schema::NOT_NEGATIVE] = 0.5,
                 /// Bound of the averaged gradient's global norm.
                 max_grad_norm: f64 [crate::schema::POSITIVE] = 0.5,
-                /// Where a time limit cut an episode, go on with the value of its last observation; false: as if
-                /// it had ended, as CleanRL's PPO does.
+                /// Where a time limit cut an episode, go on with the value of its last observation; false: as
+                /// if it had ended, as CleanRL's PPO does.
                 bootstrap_truncated: bool = $bootstrap_truncated,
                 $($own)*
             }

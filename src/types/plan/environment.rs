@@ -1,36 +1,17 @@
 //! The environment of one rank.
 
 use super::{Plan, PlannedHost, PlannedRank};
-use crate::ids::{Generation, RunId};
+use crate::ids::{Generation, LocalRank, RunId};
+use crate::variables::{self, is_identity};
 use std::collections::BTreeMap;
 
-/// Variables that tell a rank who it is. `env` of the experiment or of a host cannot change them.
-const IDENTITY: [&str; 16] = [
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "NODE_RANK",
-    "GROUP_RANK",
-    "GROUP_WORLD_SIZE",
-    "ROLE_RANK",
-    "ROLE_WORLD_SIZE",
-    "ROLE_NAME",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "TORCHELASTIC_RESTART_COUNT",
-    "TORCHELASTIC_MAX_RESTARTS",
-    "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_USE_AGENT_STORE",
-];
-
 /// What the user set for the ranks of a host: the experiment's `env`, then the host's own, without the
-/// variables that identify a rank.
+/// variables that identify a rank, and without those that take a value from the console.
 pub fn user_environment(plan: &Plan, planned: &PlannedHost) -> BTreeMap<String, String> {
     let mut env = plan.experiment.launch.env.clone();
     env.extend(planned.host.env.clone());
-    env.retain(|name, _| !IDENTITY.contains(&name.as_str()) && !name.starts_with("RANKDECK_"));
-    env
+    env.retain(|name, _| !is_identity(name));
+    env.into_iter().filter_map(|(name, value)| Some((name, variables::plain(&value)?))).collect()
 }
 
 /// Everything torchrun sets for one rank, and rankdeck's own identity variables. The agent adds paths
@@ -85,7 +66,7 @@ pub fn rank_environment(
         set("TORCH_DISTRIBUTED_DEBUG", "DETAIL".to_owned());
     }
     // Two runs on one host must not answer for each other.
-    set("NCCL_RAS_ADDR", ras_address(&plan.run));
+    set("NCCL_RAS_ADDR", ras_address(&plan.run, rank.local_rank));
     env.extend(device_environment(plan, rank).into_iter().map(|(name, value)| (name.to_owned(), value)));
     if let Some(interface) = plan.hosts.get(rank.node_rank.index()).and_then(|host| host.interface.as_ref()) {
         for name in ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"] {
@@ -121,13 +102,14 @@ fn device_environment(plan: &Plan, rank: &PlannedRank) -> Vec<(&'static str, Str
     env
 }
 
-/// Where NCCL's RAS subsystem of a run listens on each of its hosts. The port depends on the run alone. It is
-/// below the range that the kernel gives to clients, and differs from NCCL's default of 28028. When another
-/// program holds it, NCCL continues without RAS.
-pub fn ras_address(run: &RunId) -> String {
+/// Where NCCL's RAS subsystem of a rank listens on its host. The ports of a run follow each other: where
+/// ranks share one, the kernel chooses who answers, and a frozen rank may be chosen. They are below the range
+/// that the kernel gives to clients, and differ from NCCL's default of 28028. When another program holds one,
+/// NCCL continues without RAS.
+pub fn ras_address(run: &RunId, local_rank: LocalRank) -> String {
     let hash =
         run.0.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    format!("localhost:{}", 20_000 + hash % 8_000)
+    format!("localhost:{}", 20_000 + (hash % 7_000) + local_rank.0 % 1_000)
 }
 
 #[cfg(test)]
@@ -210,9 +192,11 @@ mod tests {
 
     #[test]
     fn runs_have_ras_ports_of_their_own() {
-        let a = ras_address(&RunId("ppo-20260101-000000".into()));
-        assert_ne!(a, ras_address(&RunId("ppo-20260101-000001".into())));
-        assert_eq!(a, ras_address(&RunId("ppo-20260101-000000".into())));
+        let of = |run: &str, local_rank| ras_address(&RunId(run.into()), LocalRank(local_rank));
+        let a = of("ppo-20260101-000000", 0);
+        assert_ne!(a, of("ppo-20260101-000001", 0));
+        assert_eq!(a, of("ppo-20260101-000000", 0));
+        assert_ne!(a, of("ppo-20260101-000000", 1));
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub fn replan(
     resolve: impl Fn(&PlanDraft, &[Probe]) -> Result<Plan, PlanError>,
 ) -> Result<Plan, PlanError> {
     let mut draft = plan.draft();
-    let refused = |error: String, hint: &str| PlanError { error, hint: hint.into(), key: "host".into() };
+    let refused = |error: String, hint: &str| PlanError::new("host", error, hint);
     for host in add {
         match draft.hosts.iter_mut().find(|known| known.name == host.name) {
             Some(_) if !draft.excluded.remove(&host.name) => {
@@ -66,6 +66,7 @@ impl Plan {
             experiment: self.experiment.clone(),
             excluded: excluded.map(|planned| planned.host.name.clone()).collect(),
             hosts: self.hosts.iter().map(|planned| planned.host.clone()).collect(),
+            resume: None,
         }
     }
 }
@@ -127,7 +128,10 @@ mod tests {
         plan.experiment.env.as_mut().unwrap().num_envs = 9;
         let refused = replan(&plan, &names(&["c"]), &[], &[], PlanDraft::resolve).unwrap_err();
         assert_eq!(refused.key, "env.num_envs");
-        assert!(refused.error.contains("9 environments") && refused.error.contains("2 ranks"), "{refused}");
+        assert!(
+            refused.cause.error.contains("9 environments") && refused.cause.error.contains("2 ranks"),
+            "{refused}"
+        );
         for (exclude, add) in [(vec!["x"], vec![]), (vec![], vec![host("a")]), (vec!["a", "b", "c"], vec![])]
         {
             assert!(replan(&three(), &names(&exclude), &add, &[], PlanDraft::resolve).is_err());

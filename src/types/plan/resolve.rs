@@ -1,10 +1,11 @@
 //! From a draft and what the hosts said to a plan, or to the reasons why there is none.
 
-use super::{Plan, PlanDraft, PlanError, PlannedHost, PlannedRank, PlannedSize};
+use super::limits;
+use super::sizes::{size_problem, sizes};
+use super::{Plan, PlanDraft, PlanError, PlannedHost, PlannedRank};
 use crate::experiment::{Backend, Experiment};
 use crate::host::{Gpus, Host, Transport};
 use crate::ids::{LocalRank, NodeRank, Rank};
-use crate::learn::NormAdv;
 use crate::probe::Probe;
 
 /// Ranks of a group, at most: far above what the console can show, far below what could exhaust memory.
@@ -43,11 +44,11 @@ impl PlanDraft {
         let mut ranks = Vec::new();
         for (node, host) in self.members() {
             let Share::Known(gpus) = share(node, host, probes.get(node))? else {
-                return Err(PlanError {
-                    error: format!("only host `{}` can tell how many GPUs it has", host.name),
-                    hint: "connect to it first, or write a count: `gpus = 1`".into(),
-                    key: format!("host.{node}.gpus"),
-                });
+                return Err(PlanError::new(
+                    format!("host.{node}.gpus"),
+                    format!("only host `{}` can tell how many GPUs it has", host.name),
+                    "connect to it first, or write a count: `gpus = 1`",
+                ));
             };
             ranks.extend(gpus.into_iter().enumerate().map(|(local, gpu)| (node, local, gpu)));
         }
@@ -67,7 +68,7 @@ impl PlanDraft {
         Ok(Plan {
             run: self.run.clone(),
             hosts: self.planned_hosts(probes),
-            backend: name(backend).to_owned(),
+            backend: name(backend, &experiment).to_owned(),
             sizes: sizes(&experiment, ranks.len() as u64),
             ranks,
             experiment,
@@ -84,7 +85,7 @@ impl PlanDraft {
     pub fn problems(&self, probes: &[Probe]) -> Vec<PlanError> {
         let mut found = Vec::new();
         let mut problem = |error: String, hint: &str, key: String| {
-            found.push(PlanError { error, hint: hint.to_owned(), key });
+            found.push(PlanError::new(key, error, hint));
         };
         if self.hosts.is_empty() {
             problem("no hosts".into(), "add a `[[host]]` to the hosts file", "host".into());
@@ -114,6 +115,19 @@ impl PlanDraft {
                 "distributed.backend".into(),
             );
         }
+        let in_container = |(_, host): &(usize, &Host)| host.setup.container.is_some();
+        if let Some((node, host)) = self.members().find(in_container)
+            && self.experiment.launch.command.is_empty()
+        {
+            problem(
+                format!(
+                    "host `{}` has a `container`, and the built-in trainer runs outside of one",
+                    host.name
+                ),
+                "leave `container` out, or name a program of the image in `launch.command`",
+                format!("host.{node}.container"),
+            );
+        }
         if let Some((node, other)) = self.unreachable_master() {
             let (host, other) = (&self.hosts[node].name, &self.hosts[other].name);
             problem(
@@ -130,8 +144,9 @@ impl PlanDraft {
             _ => None,
         });
         found.extend(shares.into_iter().filter_map(|(_, share)| share.err()));
+        found.extend(limits::problems(&self.experiment));
         if let Some(world) = world.filter(|world| *world > 0) {
-            found.extend(size_problems(&self.experiment, world));
+            found.extend(size_problem(&self.experiment, world));
         }
         found
     }
@@ -180,12 +195,14 @@ impl PlanDraft {
 /// The ranks of one host and their GPUs: rank i has GPU `i % count`.
 fn share(node: usize, host: &Host, probe: Option<&Probe>) -> Result<Share, PlanError> {
     let error =
-        |error: String, hint: String, key: &str| PlanError { error, hint, key: format!("host.{node}.{key}") };
+        |error: String, hint: String, key: &str| PlanError::new(format!("host.{node}.{key}"), error, hint);
     let present = probe.map(|probe| probe.gpu_count);
     let name = &host.name;
     let gpus: Vec<u32> = match (&host.gpus, present) {
         (None, _) => Vec::new(),
+        // Nobody knows yet whether there are any; what needs them is checked again with the probes.
         (Some(Gpus::Word(_)), None) => return Ok(Share::Unknown { gpus: true }),
+        (Some(gpus), Some(0)) if gpus.is_auto() => Vec::new(),
         (Some(Gpus::Word(_)), Some(0)) => {
             return Err(error(
                 format!("host `{name}` has no GPU that its driver shows, and `gpus` asks for all"),
@@ -222,7 +239,7 @@ fn share(node: usize, host: &Host, probe: Option<&Probe>) -> Result<Share, PlanE
     };
     let count = match (host.nproc, gpus.len(), &host.gpus) {
         (Some(count), _, _) => u64::from(count),
-        (None, 0, None) => 1,
+        (None, 0, gpus) if gpus.as_ref().is_none_or(Gpus::is_auto) => 1,
         (None, gpus, _) => gpus as u64,
     };
     if count == 0 || count > MAX_WORLD {
@@ -244,87 +261,18 @@ fn gpus_in_words(count: u32) -> String {
 fn backend(experiment: &Experiment, all_on_gpu: bool) -> Backend {
     match (experiment.distributed.backend, all_on_gpu) {
         (Backend::Auto, true) => Backend::Nccl,
-        (Backend::Auto, false) => Backend::Gloo,
+        (Backend::Auto, false) => Backend::Tcp,
         (chosen, _) => chosen,
     }
 }
 
-fn name(backend: Backend) -> &'static str {
+/// The word for people. A program of the user's on CPUs chooses for itself.
+fn name(backend: Backend, experiment: &Experiment) -> &'static str {
     match backend {
         Backend::Nccl => "nccl",
-        Backend::Gloo | Backend::Auto => "gloo",
+        Backend::Tcp | Backend::Auto if experiment.launch.command.is_empty() => "tcp",
+        Backend::Tcp | Backend::Auto => "own",
     }
-}
-
-/// The built-in trainer's sizes before they are split: environments, steps, minibatches.
-fn shape(experiment: &Experiment) -> Option<(u64, u64, u64)> {
-    if !experiment.launch.command.is_empty() {
-        return None;
-    }
-    let learn = experiment.learn.as_ref()?;
-    let env = experiment.env.as_ref()?;
-    let minibatches = u64::from(learn.num_minibatches());
-    Some((u64::from(env.num_envs), u64::from(experiment.collect.num_steps), minibatches))
-}
-
-fn size_problems(experiment: &Experiment, world: u64) -> Option<PlanError> {
-    let (envs, steps, minibatches) = shape(experiment)?;
-    let problem =
-        |error: String, hint: String, key: &str| Some(PlanError { error, hint, key: key.to_owned() });
-    if envs == 0 || !envs.is_multiple_of(world) {
-        let (below, above) = (envs / world * world, (envs / world + 1) * world);
-        let choice = if below == 0 { format!("{above}") } else { format!("{below} or {above}") };
-        return problem(
-            format!("{envs} environments cannot be split over {world} ranks"),
-            format!("set `env.num_envs` to a multiple of {world}, such as {choice}"),
-            "env.num_envs",
-        );
-    }
-    let local = envs / world * steps;
-    if minibatches == 0 || !local.is_multiple_of(minibatches) {
-        let below =
-            (1..=minibatches.min(local)).rev().find(|count| local.is_multiple_of(*count)).unwrap_or(1);
-        return problem(
-            format!(
-                "each rank's rollout of {local} transitions cannot be split into {minibatches} minibatches"
-            ),
-            format!("set `learn.num_minibatches` to a divisor of {local}, such as {below}"),
-            "learn.num_minibatches",
-        );
-    }
-    // A minibatch is larger over all ranks, but a world of one must be able to resume it.
-    if experiment.learn.as_ref().is_some_and(|learn| learn.norm_adv() != NormAdv::Off)
-        && local / minibatches < 2
-    {
-        return problem(
-            "each rank's minibatch has 1 transition, whose advantage cannot be normalised".into(),
-            "set a smaller `learn.num_minibatches`, or `learn.norm_adv = false`".into(),
-            "learn.num_minibatches",
-        );
-    }
-    let (batch, total) = (envs * steps, experiment.run.total_steps);
-    if total > 0 && total < batch {
-        return problem(
-            format!("`run.total_steps` is {total}, less than one rollout of {batch} steps over all ranks"),
-            format!("set `run.total_steps` to {batch} or more, or shorten `collect.num_steps`"),
-            "run.total_steps",
-        );
-    }
-    None
-}
-
-fn sizes(experiment: &Experiment, world: u64) -> Vec<PlannedSize> {
-    let Some((envs, steps, minibatches)) = shape(experiment) else { return Vec::new() };
-    let batch = envs * steps;
-    let split =
-        |name: &str, global: u64| PlannedSize { name: name.to_owned(), local: global / world, global };
-    let iterations = experiment.run.total_steps / batch;
-    let mut sizes =
-        vec![split("num_envs", envs), split("batch", batch), split("minibatch", batch / minibatches)];
-    if iterations > 0 {
-        sizes.push(PlannedSize { name: "iterations".into(), local: iterations, global: iterations });
-    }
-    sizes
 }
 
 #[cfg(test)]

@@ -3,24 +3,14 @@ use crate::experiment::{Distributed, Env, Learn, Ppo, Run};
 use crate::ids::RunId;
 use crate::plan::user_environment;
 use proptest::prelude::*;
-use std::collections::BTreeMap;
 
 pub(crate) fn host(name: &str) -> Host {
     Host {
         name: name.into(),
         address: name.into(),
-        port: None,
-        user: None,
-        identity_file: None,
-        proxy_jump: None,
-        gpus: None,
-        nproc: None,
         workdir: "rankdeck".into(),
-        env: BTreeMap::new(),
-        prelude: None,
-        libtorch: None,
         transport: Transport::Ssh,
-        interface: None,
+        ..Host::default()
     }
 }
 
@@ -32,7 +22,7 @@ pub(crate) fn draft(hosts: Vec<Host>, num_envs: u32) -> PlanDraft {
     PlanDraft {
         run: RunId("test-20260101-000000".into()),
         experiment: Experiment {
-            run: Run { name: "test".into(), seed: 1, total_steps: 500_000 },
+            run: Run { name: "test".into(), seed: 1, total_steps: 500_000, note: None },
             launch: Default::default(),
             distributed: Distributed::default(),
             env: Some(Env::new("CartPole-v1", num_envs)),
@@ -47,6 +37,7 @@ pub(crate) fn draft(hosts: Vec<Host>, num_envs: u32) -> PlanDraft {
         },
         hosts,
         excluded: Default::default(),
+        resume: None,
     }
 }
 
@@ -66,8 +57,8 @@ fn layout(plan: &Plan) -> Vec<(u32, u32, u32, Option<u32>)> {
 fn two_hosts_of_two() {
     let plan = draft(vec![with("a", None, Some(2)), with("b", None, Some(2))], 8).resolve(&[]).unwrap();
     assert_eq!(layout(&plan), [(0, 0, 0, None), (1, 0, 1, None), (2, 1, 0, None), (3, 1, 1, None)]);
-    assert_eq!(plan.backend, "gloo");
-    assert_eq!(plan.experiment.distributed.backend, Backend::Gloo);
+    assert_eq!(plan.backend, "tcp");
+    assert_eq!(plan.experiment.distributed.backend, Backend::Tcp);
     let sizes: Vec<(&str, u64, u64)> =
         plan.sizes.iter().map(|s| (s.name.as_str(), s.local, s.global)).collect();
     assert_eq!(
@@ -103,9 +94,9 @@ fn different_hosts_and_all_gpus() {
 }
 
 #[test]
-fn one_rank_without_a_gpu_makes_the_group_gloo() {
+fn one_rank_without_a_gpu_makes_the_group_one_of_cpus() {
     let plan = draft(vec![with("a", Some(Gpus::Count(1)), None), host("b")], 4).resolve(&[]).unwrap();
-    assert_eq!(plan.backend, "gloo");
+    assert_eq!(plan.backend, "tcp");
 }
 
 #[test]
@@ -127,9 +118,9 @@ fn what_the_hosts_lack_is_refused() {
         let error = draft(vec![host("a"), with("b", gpus, None)], 4)
             .resolve(&[probe(0), probe(present)])
             .unwrap_err();
-        assert!(error.error.contains(says) && error.error.contains("`b`"), "{error:?}");
+        assert!(error.cause.error.contains(says) && error.cause.error.contains("`b`"), "{error:?}");
         assert_eq!(error.key, "host.1.gpus");
-        assert!(!error.hint.is_empty());
+        assert!(!error.cause.hint.is_empty());
     }
 }
 
@@ -139,7 +130,7 @@ fn nccl_on_cpus_is_refused_before_anything_is_asked() {
     draft.experiment.distributed.backend = Backend::Nccl;
     let problems = draft.problems(&[]);
     assert_eq!(problems.len(), 1);
-    assert!(problems[0].error.contains("host `b`"), "{problems:?}");
+    assert!(problems[0].cause.error.contains("host `b`"), "{problems:?}");
     assert_eq!(problems[0].key, "distributed.backend");
 }
 
@@ -148,7 +139,7 @@ fn sizes_that_do_not_split_are_refused() {
     let two = || vec![host("a"), host("b")];
     let error = draft(two(), 3).resolve(&[]).unwrap_err();
     assert_eq!(
-        (error.key.as_str(), error.hint.as_str()),
+        (error.key.as_str(), error.cause.hint.as_str()),
         ("env.num_envs", "set `env.num_envs` to a multiple of 2, such as 2 or 4")
     );
     let mut minibatches = draft(two(), 4);
@@ -156,7 +147,7 @@ fn sizes_that_do_not_split_are_refused() {
     assert_eq!(minibatches.resolve(&[]).unwrap_err().key, "learn.num_minibatches");
     let mut single = draft(two(), 4);
     single.experiment.learn = Some(Learn::Ppo(Ppo { num_minibatches: 256, ..Ppo::default() }));
-    assert!(single.resolve(&[]).unwrap_err().error.contains("normalised"));
+    assert!(single.resolve(&[]).unwrap_err().cause.error.contains("normalised"));
     let mut short = draft(two(), 4);
     short.experiment.run.total_steps = 511;
     assert_eq!(short.resolve(&[]).unwrap_err().key, "run.total_steps");
@@ -259,7 +250,7 @@ proptest! {
             prop_assert_eq!(local("minibatch") * u64::from(minibatches), local("batch"));
             // PLAN-3
             let all_on_gpu = plan.ranks.iter().all(|rank| rank.gpu.is_some());
-            prop_assert_eq!(plan.backend.as_str(), if all_on_gpu { "nccl" } else { "gloo" });
+            prop_assert_eq!(plan.backend.as_str(), if all_on_gpu { "nccl" } else { "tcp" });
         } else if let Ok(world) = world {
             // With a group, only sizes can stand in the way, and only those that do not split.
             let local = (per_rank * world + off) / world * 128;

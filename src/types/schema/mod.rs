@@ -1,7 +1,7 @@
 //! What a configuration key is: its type, range, default and meaning.
 //!
-//! `keys!` defines each table once. The struct that serde reads, its defaults, the rows that the diagnostics check
-//! and `docs/CONFIG.md` all come from that one definition.
+//! `keys!` defines each table once. The struct that serde reads, its defaults, the rows that the diagnostics
+//! check and `docs/CONFIG.md` all come from that one definition.
 
 #[macro_use]
 mod define;
@@ -10,13 +10,11 @@ pub mod text_rules;
 pub(crate) use define::{choices, keys};
 pub use text_rules::TextRule;
 
-use crate::experiment::Experiment;
-use crate::host::{Gpus, HostTable, Hosts};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use text_rules::PLAIN;
 
-/// One key.
+/// A configuration key as the file, its checks and CONFIG.md know it.
 #[derive(Debug)]
 pub struct Key {
     /// As written in the file.
@@ -25,7 +23,7 @@ pub struct Key {
     pub kind: Kind,
     /// What holds without it.
     pub default: Fallback,
-    /// One sentence.
+    /// What the key does, as CONFIG.md says it.
     pub doc: &'static str,
 }
 
@@ -43,7 +41,7 @@ pub enum Kind {
     Integer(RangeInclusive<i128>),
     /// A finite number of a range; `open` excludes the lower end.
     Number {
-        /// Smallest.
+        /// The smallest value that is accepted.
         min: f64,
         /// Largest.
         max: f64,
@@ -52,15 +50,17 @@ pub enum Kind {
     },
     /// `true` or `false`.
     Flag,
+    /// `true`, `false`, or a string that follows a rule.
+    FlagOrText(&'static TextRule),
     /// An array of strings, not empty; the word for what the strings are.
     Texts(&'static str),
     /// An array of integers of a range, not empty.
     Integers(RangeInclusive<i128>),
     /// A table of environment variables.
     Environment,
-    /// `"all"`, a count, or a list of different indices.
+    /// `"all"`, `"auto"`, a count, or a list of different indices.
     Gpus,
-    /// A table.
+    /// A table of further keys.
     Table(Keys),
     /// An array of tables.
     Tables(Keys),
@@ -78,7 +78,7 @@ pub enum Kind {
 pub struct Variant {
     /// The row of the tag itself, which admits only this variant's word.
     pub tag: Key,
-    /// The word.
+    /// The word as it stands in a file.
     pub word: &'static str,
     /// The other keys.
     pub keys: Keys,
@@ -118,10 +118,11 @@ impl Kind {
             Kind::Integer(range) => format!("an integer{}", integer_range(range)),
             Kind::Number { min, max, open } => format!("a number{}", number_range(*min, *max, *open)),
             Kind::Flag => "`true` or `false`".to_owned(),
+            Kind::FlagOrText(rule) => format!("`true` or {}", rule.expected),
             Kind::Texts(what) => format!("an array of {what}, not empty"),
             Kind::Integers(range) => format!("an array of integers{}, not empty", integer_range(range)),
             Kind::Environment => "a table of strings".to_owned(),
-            Kind::Gpus => "`\"all\"`, a count or a list of indices".to_owned(),
+            Kind::Gpus => "`\"all\"`, `\"auto\"`, a count or a list of indices".to_owned(),
             Kind::Table(_) | Kind::Tagged { .. } => "a table".to_owned(),
             Kind::Tables(_) => "an array of tables".to_owned(),
         }
@@ -247,14 +248,6 @@ impl KeyType for BTreeMap<String, String> {
     }
 }
 
-impl KeyType for Gpus {
-    const KIND: Kind = Kind::Gpus;
-}
-
-impl KeyType for Vec<HostTable> {
-    const KIND: Kind = Kind::Tables(HostTable::KEYS);
-}
-
 impl<T: KeyType> KeyType for Option<T> {
     const KIND: Kind = T::KIND;
 
@@ -262,11 +255,6 @@ impl<T: KeyType> KeyType for Option<T> {
         self.is_none()
     }
 }
-
-/// The keys of `hosts.toml`.
-pub const HOSTS: Keys = Hosts::KEYS;
-/// The keys of an experiment file.
-pub const EXPERIMENT: Keys = Experiment::KEYS;
 
 /// The key that a dotted path names, without array indices.
 pub fn find(keys: Keys, path: &[&str]) -> Option<&'static Key> {
@@ -285,6 +273,16 @@ fn find_among(
         Kind::Table(keys) | Kind::Tables(keys) => find_among(keys.iter(), next, after),
         Kind::Tagged { variants, .. } => {
             variants.iter().find_map(|variant| find_among(variant.all_keys(), next, after))
+        }
+        _ => None,
+    }
+}
+
+/// A word that a key took once, and what to write instead.
+pub fn former_word(key: &str, word: &str) -> Option<&'static str> {
+    match (key, word) {
+        ("backend", "gloo") => {
+            Some("write `tcp`: CPU tensors go over rankdeck's own connections, not Gloo's")
         }
         _ => None,
     }

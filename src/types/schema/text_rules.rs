@@ -26,18 +26,27 @@ pub static PATH: TextRule = TextRule { expected: "a path", test: plain };
 pub static SHELL: TextRule = TextRule { expected: "a shell line", test: plain };
 /// An environment id.
 pub static ENV_ID: TextRule = TextRule { expected: "an environment id", test: plain };
-/// A program.
+/// A program that is started: a path, or a name that `PATH` finds.
 pub static PROGRAM: TextRule = TextRule { expected: "a path, or a name in `PATH`", test: plain };
 /// A host name, an address or an ssh alias.
 pub static ADDRESS: TextRule = TextRule { expected: "an address or host name", test: address };
 /// A login name.
 pub static USER: TextRule = TextRule { expected: "a user name", test: user };
-/// Jump hosts.
+/// Hosts that lead to the one that is meant, in their order.
 pub static JUMP: TextRule = TextRule { expected: "`user@host:port`, separated by commas", test: jump };
 /// libtorch on a host.
 pub static LIBTORCH: TextRule = TextRule { expected: "a folder, or `python:PATH`", test: libtorch };
 /// A network interface.
 pub static INTERFACE: TextRule = TextRule { expected: "the name of a network interface", test: interface };
+/// Where a web server is asked.
+pub static URL: TextRule = TextRule { expected: "an address that begins with `https://`", test: url };
+
+fn url(text: &str) -> Result<(), Refusal> {
+    match text.starts_with("https://") || text.starts_with("http://") {
+        true => plain(text),
+        false => refuse("is no address of the web", "write `https://...`"),
+    }
+}
 
 fn plain(text: &str) -> Result<(), Refusal> {
     if text.trim().is_empty() {
@@ -69,7 +78,19 @@ fn name(text: &str) -> Result<(), Refusal> {
 fn address(text: &str) -> Result<(), Refusal> {
     plain(text)?;
     if let Some((user, host)) = text.split_once('@') {
-        return refuse("holds a user name", format!("write `address = \"{host}\"` and `user = \"{user}\"`"));
+        return match host.split_once(':') {
+            Some((host, port)) if !port.contains(':') => refuse(
+                "holds a user name and a port",
+                format!("write `address = \"{host}\"`, `user = \"{user}\"` and `port = {port}`"),
+            ),
+            _ => refuse("holds a user name", format!("write `address = \"{host}\"` and `user = \"{user}\"`")),
+        };
+    }
+    if let Some((scheme, rest)) = text.split_once("://") {
+        return refuse(
+            format!("holds `{scheme}://`"),
+            format!("write `address = \"{}\"`", rest.trim_end_matches('/')),
+        );
     }
     if let Some(bad) =
         text.chars().find(|c| c.is_whitespace() || c.is_control() || "/\\\"'`$;&|<>(){}".contains(*c))
@@ -122,6 +143,10 @@ fn jump(text: &str) -> Result<(), Refusal> {
         if host.is_empty() || login == Some("") {
             return refuse("has a hop without a host or user", hint);
         }
+        // Hints show it as a command to type, and `ssh` may hand it to a shell.
+        if let Some(bad) = hop.chars().find(|c| "\\\"'`$;&|<>(){}!*?#~".contains(*c)) {
+            return refuse(format!("holds the character `{}`", bad.escape_default()), hint);
+        }
         if hop.starts_with('-') || hop.chars().any(|c| c.is_whitespace() || c.is_control()) {
             return refuse("has a hop with a space or a leading `-`", hint);
         }
@@ -172,7 +197,7 @@ mod tests {
         for good in ["a", "u@a", "u@a:2222", "a,u@b:22", "[::1]:22", "u@[fe80::2]"] {
             assert_eq!(jump(good), Ok(()), "{good}");
         }
-        for bad in ["", "u@", "@a", "a,,b", "a:0", "a:70000", "a:x", "-a"] {
+        for bad in ["", "u@", "@a", "a,,b", "a:0", "a:70000", "a:x", "-a", "$(x)", "u`x`@a", "a;b", "a,b>c"] {
             assert!(jump(bad).is_err(), "{bad}");
         }
     }

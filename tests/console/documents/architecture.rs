@@ -94,7 +94,8 @@ fn versions_of_dependencies_stand_once_each_with_its_reason_and_a_user() {
             if section == "workspace.dependencies" {
                 continue;
             }
-            // `name.workspace = true`, `name = { workspace = true, ... }` or `[dependencies.name]`, never a version.
+            // `name.workspace = true`, `name = { workspace = true, ... }` or `[dependencies.name]`, never a
+            // version.
             assert!(!section.contains("dependencies."), "{name}: write {section} in one line");
             assert!(
                 line.contains("workspace = true"),

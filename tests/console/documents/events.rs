@@ -24,6 +24,132 @@ fn the_example_reports_counters_and_evaluations() {
     assert_eq!(means, [json!(10.0), json!(20.0)]);
 }
 
+/// Names of variables in a text.
+fn variables(text: &str) -> std::collections::BTreeSet<String> {
+    let words = text.split(|c: char| !(c.is_ascii_uppercase() || c == '_'));
+    let ours = |word: &&str| word.starts_with("RANKDECK_") && !word.ends_with('_');
+    words.filter(ours).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_variables_of_a_rank_are_those_of_the_document() {
+    let code = ["src/agent/supervise/launch_prep.rs", "src/types/plan/environment.rs"].map(read);
+    let mut set: std::collections::BTreeSet<String> =
+        code.iter().flat_map(|code| variables(code.split("#[cfg(test)]").next().unwrap())).collect();
+    set.insert(rankdeck_proto::secret::GroupSecret::VARIABLE.to_owned());
+    let text = read("docs/EVENTS.md");
+    let table = text.split("## Environment of a rank").nth(1).unwrap().split("\n## ").next().unwrap();
+    let rows: String = table
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `"))
+        .map(|row| row.split('`').next().unwrap().to_owned() + " ")
+        .collect();
+    assert_eq!(set, variables(&rows));
+}
+
+/// Variables that only our own processes and tests hand to each other.
+const INTERNAL: [&str; 5] = [
+    "RANKDECK_AGENT_TIMING",
+    "RANKDECK_FIRST_PYTHON",
+    "RANKDECK_HOOK_PID",
+    "RANKDECK_STORE_FD",
+    "RANKDECK_TEST_PANIC",
+];
+
+/// HELP-1
+#[test]
+fn every_variable_that_is_read_is_documented() {
+    let manual = crate::support::rankdeck().args(["man"]).output().unwrap();
+    let documents = read("docs/EVENTS.md") + &String::from_utf8_lossy(&manual.stdout).replace("\\fB", "");
+    let known = variables(&documents);
+    let mut folders = vec![repository().join("src")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if name.contains("test") || path.extension().is_none_or(|end| end != "rs" && end != "py") {
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).unwrap();
+            for variable in variables(text.split("#[cfg(test)]").next().unwrap()) {
+                let is_known = known.contains(&variable) || INTERNAL.contains(&variable.as_str());
+                // Set by the build script for the compiler.
+                let is_built = variable == "RANKDECK_VERSION" || variable == "RANKDECK_COMMIT";
+                assert!(is_known || is_built, "{variable} of {} is documented nowhere", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_functions_of_the_client_are_those_of_the_document() {
+    let client = rankdeck_agent::client::SOURCE;
+    let text = read("docs/EVENTS.md");
+    for function in ["report", "eval", "checkpoint", "should_stop", "lost"] {
+        assert!(client.contains(&format!("\ndef {function}(")), "{function}");
+        assert!(text.contains(&format!("| `{function}(")), "docs/EVENTS.md lacks {function}");
+    }
+    let output = crate::support::rankdeck().arg("client").output().unwrap();
+    assert!(output.status.success() && output.stdout == client.as_bytes());
+}
+
+/// Two ranks at paces of their own that import the client as rankdeck gives it.
+const SCRIPT: &str = "import os, sys, time, rankdeck
+steps = 0
+for i in range(40):
+    time.sleep(0.01 * (1 + int(os.environ['RANK'])))
+    steps += 8
+    rankdeck.report(steps, returns=float(i), loss=1 / (i + 1))
+rankdeck.eval([1.0, 3.0])
+rankdeck.checkpoint('last.pt')
+";
+
+#[test]
+fn a_script_with_the_client_shows_totals_evaluations_and_checkpoints() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(2, 1);
+    let program = bench.write("train.py", SCRIPT);
+    let text = format!("[run]\nname = \"client\"\n[launch]\ncommand = [\"python3\", {program:?}]\n");
+    let experiment = bench.write("experiment.toml", &text);
+    let mut console =
+        Console::start(&["run", experiment.to_str().unwrap(), "--hosts", hosts.to_str().unwrap()]);
+    assert_eq!(console.finish(120).code(), Some(0), "{}", console.told());
+    let progress = console.all("progress");
+    let last = progress.last().unwrap();
+    assert_eq!((&last["env_step"], &last["episodes"]), (&json!(640), &json!(80)), "{last}");
+    assert_eq!((&last["consistent"], &last["reduced"]), (&json!(true), &json!(false)));
+    assert_eq!(console.all("eval")[0]["return_mean"], 2.0);
+    assert_eq!(console.all("checkpoint").len(), 1);
+}
+
+#[test]
+fn a_wrong_event_is_shown_with_its_rank_and_the_reason() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(1, 1);
+    let program = bench.write(
+        "train.py",
+        "import os, socket\n\
+         agent = socket.socket(socket.AF_UNIX)\nagent.connect(os.environ['RANKDECK_EVENTS'])\n\
+         agent.sendall(b'{\"kind\":\"hello\",\"rank\":0,\"generation\":0}\\n{\"kind\":\"eval\"}\\n')\n\
+         print('answer', agent.recv(9999).decode(), flush=True)\n",
+    );
+    let text = format!("[run]\nname = \"wrong\"\n[launch]\ncommand = [\"python3\", {program:?}]\n");
+    let experiment = bench.write("experiment.toml", &text);
+    let output = crate::support::rankdeck()
+        .args(["run", experiment.to_str().unwrap(), "--hosts", hosts.to_str().unwrap()])
+        .args(["--headless", "--logs"])
+        .current_dir(bench.path())
+        .output()
+        .unwrap();
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(shown.contains("notice of local0: rank 0: event refused: `eval`: missing field"), "{shown}");
+    assert!(shown.contains("answer {\"kind\":\"refused\",\"line\":2,"), "{shown}");
+}
+
 #[test]
 fn the_document_shows_the_example_as_it_is() {
     assert!(
@@ -34,19 +160,25 @@ fn the_document_shows_the_example_as_it_is() {
 
 #[test]
 fn every_kind_of_event_and_its_fields_are_listed() {
-    use rankdeck_proto::message::{Counters, Evaluation, FinishReason, RankEvent};
+    use rankdeck_proto::message::{Counters, Evaluation, Exception, FinishReason, RankEvent};
     use rankdeck_types::ids::{Generation, Rank};
     let text = read("docs/EVENTS.md");
     let events = [
         RankEvent::Hello { rank: Rank(0), generation: Generation(0) },
         RankEvent::Joined { world_size: 1, backend: String::new(), device: String::new() },
-        RankEvent::Counters(Counters::default()),
+        RankEvent::Counters(Counters { sum: true, ..Counters::default() }),
         RankEvent::Totals(Counters::default()),
-        RankEvent::Scalars { train_iter: 0, env_step: 0, values: Default::default() },
+        RankEvent::Scalars {
+            train_iter: 0,
+            env_step: 0,
+            values: Default::default(),
+            not_finite: [("loss".into(), 1)].into(),
+        },
         RankEvent::Eval(Evaluation::default()),
         RankEvent::Checkpoint { path: String::new(), env_step: 0, train_iter: 0, reason: String::new() },
         RankEvent::Fingerprint { train_iter: 0, update: 0, values: Vec::new(), equal: true },
         RankEvent::Error { message: String::new(), hint: String::new(), usage: false },
+        RankEvent::Exception(Exception::default()),
         RankEvent::Finished { reason: FinishReason::Budget },
     ];
     for event in &events {
@@ -61,6 +193,7 @@ fn every_kind_of_event_and_its_fields_are_listed() {
             | RankEvent::Checkpoint { .. }
             | RankEvent::Fingerprint { .. }
             | RankEvent::Error { .. }
+            | RankEvent::Exception(_)
             | RankEvent::Finished { .. }
             | RankEvent::Unknown => {}
         }

@@ -26,7 +26,8 @@ fn lines(bench: &Bench, args: &[&str], code: i32) -> Vec<Line> {
     stdout.lines().map(read).collect()
 }
 
-/// What the examples come from: a run in which rank 1 kills itself and a second generation finishes, and a preflight.
+/// What the examples come from: a run in which rank 1 kills itself and a second generation finishes, a
+/// preflight, and the list of runs afterwards.
 fn recorded(bench: &Bench) -> Vec<Line> {
     let program = repository().join("tests/console/documents/recorded.py");
     let command = ["python3", "-u", program.to_str().unwrap()];
@@ -47,6 +48,7 @@ fn recorded(bench: &Bench) -> Vec<Line> {
     let (experiment, hosts) = (experiment.to_str().unwrap(), hosts.to_str().unwrap());
     let mut all = lines(bench, &["check", experiment, "--hosts", hosts], 0);
     all.extend(lines(bench, &["run", experiment, "--hosts", hosts], 0));
+    all.extend(lines(bench, &["ps", "--hosts", hosts], 0));
     all
 }
 
@@ -169,18 +171,19 @@ fn with_examples(text: &str, examples: &BTreeMap<String, String>) -> String {
 
 /// The list of reasons, by verdict.
 fn reasons() -> String {
-    let mut by_verdict: Vec<(&str, Vec<String>)> = Vec::new();
+    let mut by_verdict: Vec<((&str, &str), Vec<String>)> = Vec::new();
     for row in reason::reasons() {
-        let verdict = row.kind.name();
+        let verdict = (row.kind.name(), row.policy.name());
         let name = format!("`{}`", row.name);
         match by_verdict.iter_mut().find(|(known, _)| *known == verdict) {
             Some((_, names)) => names.push(name),
             None => by_verdict.push((verdict, vec![name])),
         }
     }
-    let rows =
-        by_verdict.into_iter().map(|(verdict, names)| format!("| `{verdict}` | {} |\n", names.join(", ")));
-    format!("| verdict | reason codes |\n|---|---|\n{}", rows.collect::<String>())
+    let rows = by_verdict
+        .into_iter()
+        .map(|((verdict, policy), names)| format!("| `{verdict}` | {} | {policy} |\n", names.join(", ")));
+    format!("| verdict | reason codes | `on_stuck` acts |\n|---|---|---|\n{}", rows.collect::<String>())
 }
 
 #[test]
@@ -196,6 +199,12 @@ fn the_examples_are_lines_of_a_real_run_and_the_reasons_those_of_the_code() {
             let mut value = normalised("", &line.value, bench.path());
             match kind {
                 "check_finished" => value["duration_s"] = json!(0.25),
+                "run" => {
+                    (value["started"], value["ended"]) = (json!(1_767_268_800.5), json!(1_767_268_806.5));
+                    (value["duration_s"], value["age_s"]) = (json!(4.0), json!(60.0));
+                    value["env_step"] = json!(20_480);
+                    value["program"] = json!("python train.py");
+                }
                 // Which of the lines within a second is the last one.
                 "metrics" => value["env_step"] = json!(2048),
                 _ => {}
@@ -233,6 +242,7 @@ fn every_kind_and_every_field_is_explained() {
         ReportBody::Progress { .. } => "progress",
         ReportBody::Eval { .. } => "eval",
         ReportBody::Checkpoint { .. } => "checkpoint",
+        ReportBody::Notice { .. } => "notice",
         ReportBody::Verdict(_) => "verdict",
         ReportBody::Log { .. } => "log",
         ReportBody::RunFinished { .. } => "run_finished",

@@ -1,10 +1,14 @@
-//! The documents say what the program does: the map of the crates, the examples, the lists.
+//! The documents say what the program does: the map of the crates, the examples, the lists. Sources keep to
+//! the rules of their form.
 
 mod architecture;
+mod circles;
 mod events;
 mod json;
+mod licences;
 mod links;
 mod pretty;
+mod width;
 
 use std::path::PathBuf;
 

@@ -16,7 +16,7 @@ def tell(kind, **fields):
 
 
 tell("hello", rank=rank, generation=generation)
-tell("joined", world_size=world, backend="gloo", device="cpu")
+tell("joined", world_size=world, backend="tcp", device="cpu")
 print("collecting with 4 environments", flush=True)
 for i in range(1, 11):
     time.sleep(0.1)
@@ -31,6 +31,7 @@ for i in range(1, 11):
         folder = os.environ["RANKDECK_RUN_DIR"]
         tell("eval", train_iter=i, env_step=1024 * i, episodes=20, return_mean=487.5, return_std=21.25, return_min=402.0,
              return_max=500.0, length_mean=487.5, duration_s=0.25, stop=False)
+        tell("evaluation", train_iter=i)  # no such kind
         tell("checkpoint", path=f"{folder}/checkpoints/best", env_step=1024 * i, train_iter=i, reason="best")
     if rank == 1 and generation == 0 and i == 8:
         os.kill(os.getpid(), signal.SIGKILL)

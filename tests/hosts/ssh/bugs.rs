@@ -1,29 +1,39 @@
-//! Known defects of ssh2 and libssh2, and that none of them is met: each was seen with the plain library (numbers are issues of alexcrichton/ssh2-rs,
-//! or of libssh2 where that is said).
+//! Known defects of ssh2 and libssh2, and that none of them is met: each was seen with the plain library
+//! (numbers are issues of alexcrichton/ssh2-rs, or of libssh2 where that is said). Each item has the defect,
+//! why it is not met, and the test.
 //!
-//! | defect | why it is not met | test |
-//! |---|---|---|
-//! | #322: dropping a channel frees memory without the session's lock | a session and its channels belong to one thread (SSH-1) | `ssh2_322_many_threads_run_many_commands` |
-//! | #165: dropping a channel or session waits for the command, for ever | non-blocking; the socket is shut down first (SSH-5) | `ssh2_165_a_session_is_dropped_while_its_command_runs` |
-//! | #220, #352: a session dropped in non-blocking mode leaks | so does ours, some kilobytes; its socket does not stay | `ssh2_220_the_server_sees_every_session_end` |
-//! | #226: dropping sftp switches to blocking | sftp is not used | `ssh2_226_nothing_uses_sftp` |
-//! | #22: reading one stream while the other fills the window | both are read in turns | `ssh2_22_both_streams_are_read` |
-//! | #222: one session cannot serve two blocking threads | as #322 | `ssh2_322_many_threads_run_many_commands` |
-//! | libssh2 #169 and re-exchange of keys: calls in between while a write waits | a write is repeated until it is through; bulk goes one way (SSH-3) | `roads::large_messages_pass_both_ways_on_every_road`, `libssh2_169_keys_are_exchanged_anew_under_a_jump` |
-//! | libssh2 #671: exec fails now and then, `Failed waiting for channel success` | one thread, each call repeated with the same arguments | `libssh2_671_a_hundred_commands_on_one_session` |
-//! | libssh2 #544: timeouts do not work in non-blocking mode | deadlines of our own | `libssh2_544_a_mute_server_is_given_up` |
-//! | async-ssh2-lite #28, #55: asserts and spins on the directions to wait for | that crate is not used; `wait` reads always | `ssh2_226_nothing_uses_sftp` |
-//! | #342: no callback for agent forwarding | not offered | |
-//! | `userauth_agent` tries one identity | AUTH-2 | `login::auth_2_every_identity_of_the_agent_gets_its_turn` |
-//! | -19 for a key that was accepted as the first factor | AUTH-3 | `prompts::two_factors_are_asked_for_one_after_the_other` |
-//! | exit status 0 for a command that a signal ended | `exit_signal` is looked at first | `a_signal_is_no_success` |
-//! | known_hosts: port, wildcards, @revoked, one bad line, key types | a reader of our own | `host_keys` |
-//! | weak algorithms are offered | `method_pref` | `roads::weak_algorithms_are_refused` |
+//! - #322, dropping a channel frees memory without the session's lock: a session and its channels belong to
+//!   one thread (SSH-1). `ssh2_322_many_threads_run_many_commands`
+//! - #165, dropping a channel or session waits for the command, for ever: non-blocking; the socket is shut
+//!   down first (SSH-5). `ssh2_165_a_session_is_dropped_while_its_command_runs`
+//! - #220, #352, a session dropped in non-blocking mode leaks: so does ours, some kilobytes; its socket does
+//!   not stay. `ssh2_220_the_server_sees_every_session_end`
+//! - #226, dropping sftp switches to blocking: sftp is not used. `ssh2_226_nothing_uses_sftp`
+//! - #22, reading one stream while the other fills the window: both are read in turns.
+//!   `ssh2_22_both_streams_are_read`
+//! - #222, one session cannot serve two blocking threads: as #322. `ssh2_322_many_threads_run_many_commands`
+//! - libssh2 #169, re-exchange of keys, calls in between while a write waits: a write is repeated until it is
+//!   through; bulk goes one way (SSH-3). `links::large_messages_pass_both_ways_on_every_transport`,
+//!   `libssh2_169_keys_are_exchanged_anew_under_a_jump`
+//! - libssh2 #671, exec fails now and then (`Failed waiting for channel success`): one thread, each call
+//!   repeated with the same arguments. `libssh2_671_a_hundred_commands_on_one_session`
+//! - libssh2 #544, timeouts do not work in non-blocking mode: deadlines of our own.
+//!   `libssh2_544_a_mute_server_is_given_up`
+//! - async-ssh2-lite #28, #55, asserts and spins on the directions to wait for: that crate is not used;
+//!   `wait` reads always. `ssh2_226_nothing_uses_sftp`
+//! - #342, no callback for agent forwarding: not offered
+//! - `userauth_agent` tries one identity: AUTH-2. `login::auth_2_every_identity_of_the_agent_gets_its_turn`
+//! - -19 for a key that was accepted as the first factor: AUTH-3.
+//!   `prompts::two_factors_are_asked_for_one_after_the_other`
+//! - exit status 0 for a command that a signal ended: `exit_signal` is looked at first.
+//!   `a_signal_is_no_success`
+//! - known_hosts, port, wildcards, @revoked, one bad line, key types: a reader of our own. `host_keys`
+//! - weak algorithms are offered: `method_pref`. `connect::weak_algorithms_are_refused`
 
-use super::desk::{Answers, Client, Nobody};
+use super::client::{Answers, Client, Nobody};
 use crate::support::sshd::{Sshd, eventually};
 use rankdeck_link::LinkCommand;
-use rankdeck_link::ssh::exec;
+use rankdeck_link::ssh::{exec, output};
 use rankdeck_proto::message::{AgentMessage, ConsoleMessage};
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
@@ -61,7 +71,7 @@ fn ssh2_165_a_session_is_dropped_while_its_command_runs() {
     let connection = client.connection(&server);
     let began = Instant::now();
     // Enough is said at once; the command goes on for ten minutes.
-    let done = |bytes: &[u8]| exec::after(bytes, "READY").is_some();
+    let done = |bytes: &[u8]| output::after(bytes, "READY").is_some();
     let output =
         exec::run(&connection, &mut Nobody, "echo READY now; exec sleep 600", &[], WITHIN, &done).unwrap();
     assert_eq!((output.after("READY").as_deref(), output.status), (Some("now"), None));

@@ -1,26 +1,37 @@
-//! What the system's `ssh` understands, clause by clause, against a real server.
+//! What the system's `ssh` understands, clause by clause with its tests, against a real server.
 //!
-//! | clause | test |
-//! |---|---|
-//! | Host patterns and negation, HostName, Port, User, IdentityFile | `patterns_name_port_user_and_key_come_from_the_configuration` |
-//! | Include | `included_files_count` |
-//! | Match | `match_blocks_count` |
-//! | hosts.toml wins | `hosts_toml_wins_over_every_directive` |
-//! | IdentitiesOnly | `login::identities_only_keeps_the_agents_other_keys_back` |
-//! | ssh-agent | `login::auth_2_every_identity_of_the_agent_gets_its_turn`, `login::auth_1_...` |
-//! | encrypted keys | `login::a_passphrase_is_asked_for_once_though_two_sessions_need_it` |
-//! | certificates | `a_certificate_is_offered_before_its_key`, `certificates_come_from_their_own_files_and_from_the_agent` |
-//! | ProxyJump, chains | `a_chain_of_jumps_is_followed_through_the_configuration`, `roads::jump_hosts_are_gone_through` |
-//! | ProxyCommand | refused by name: `roads::proxy_commands_are_refused_in_words` |
-//! | ConnectTimeout | `ssh_runs::a_silent_host_costs_its_connect_timeout` (needs a host that drops packets) |
-//! | ServerAliveInterval, ServerAliveCountMax | `server_alive_says_how_long_silence_may_last` |
-//! | password, keyboard-interactive, two factors; on a terminal, on the screen, without either | `tests/hosts/prompts.rs` |
-//! | known_hosts: hashed, `[host]:port`, changed, revoked, unknown; StrictHostKeyChecking | `host_keys` |
-//! | noisy start files | `roads::noise_of_start_files_is_skipped_on_every_road` |
-//! | MaxStartups: eight handshakes, retry with jitter | `roads::many_links_at_once_get_through_a_server_that_drops_bursts` |
-//! | dead peers | `roads::link_3_a_frozen_agent_is_lost_and_found_again_when_it_thaws`, `tests/hosts/faults.rs` |
+//! - Host patterns and negation, HostName, Port, User, IdentityFile:
+//!   `patterns_name_port_user_and_key_come_from_the_configuration`
+//! - Include: `included_files_count`
+//! - Match: `match_blocks_count`
+//! - hosts.toml wins: `hosts_toml_wins_over_every_directive`
+//! - IdentitiesOnly: `login::identities_only_keeps_the_agents_other_keys_back`
+//! - ssh-agent: `login::auth_2_every_identity_of_the_agent_gets_its_turn`, `login::auth_1_...`
+//! - encrypted keys: `login::a_passphrase_is_asked_for_once_though_a_second_session_needs_it`
+//! - certificates: `a_certificate_is_offered_before_its_key`,
+//!   `certificates_come_from_their_own_files_and_from_the_agent`
+//! - ProxyJump, chains: `a_chain_of_jumps_is_followed_through_the_configuration`,
+//!   `connect::jump_hosts_are_gone_through`
+//! - IdentitiesOnly, MaxAuthTries, order of keys: `login::auth_1_...`
+//! - RevokedHostKeys (list, KRL): `host_keys::keys_that_the_configuration_revokes_are_refused`
+//! - HostKeyAlgorithms, KexAlgorithms, Ciphers, MACs; KnownHostsCommand refused by name:
+//!   `host_keys::the_configuration_says_which_algorithms_are_good_enough`
+//! - @cert-authority: refused in words: `host_keys::a_host_of_a_certificate_authority_...`; works with
+//!   `transport = "openssh"`: `openssh::what_libssh2_cannot_do_works`
+//! - ProxyCommand: refused by name: `connect::proxy_commands_are_refused_in_words`; works with
+//!   `transport = "openssh"`
+//! - ConnectTimeout: `ssh_runs::a_silent_host_costs_its_connect_timeout` (needs a host that drops packets)
+//! - ServerAliveInterval, ServerAliveCountMax: `server_alive_says_how_long_silence_may_last`
+//! - password, keyboard-interactive, two factors; on a terminal, on the screen, without either:
+//!   `tests/hosts/prompts.rs`
+//! - known_hosts: hashed, `[host]:port`, changed, revoked, unknown; StrictHostKeyChecking: `host_keys`
+//! - noisy start files: `links::noise_of_start_files_is_skipped_on_every_transport`
+//! - MaxStartups: eight handshakes, retry with jitter:
+//!   `connect::many_links_at_once_get_through_a_server_that_drops_bursts`
+//! - dead peers: `links::link_3_a_frozen_agent_is_lost_and_found_again_when_it_thaws`,
+//!   `tests/hosts/faults.rs`
 
-use super::desk::Client;
+use super::client::Client;
 use super::login::KeyAgent;
 use crate::support::sshd::{Sshd, keygen, kill};
 use rankdeck_types::host::Host;
@@ -208,7 +219,8 @@ fn a_certificate_is_offered_before_its_key() {
         link.close();
         assert!(by_certificate() > before, "{kind}: by certificate");
     }
-    // One that is no longer valid does not keep the key itself from logging in, and is named when nothing helps.
+    // One that is no longer valid does not keep the key itself from logging in, and is named when nothing
+    // helps.
     let client = Client::of(&server);
     certify(&authority, &client.key(), "20000101:20000102");
     let mut link = client.link(&server);

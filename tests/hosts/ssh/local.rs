@@ -1,6 +1,6 @@
-//! The road to an agent on this machine.
+//! The local transport: an agent on this machine.
 
-use super::desk::{Answers, Client};
+use super::client::{Answers, Client};
 use crate::support::sshd::{Sshd, kill};
 use rankdeck_link::{LinkRequest, Opening};
 use rankdeck_types::host::{Host, Transport};

@@ -1,6 +1,6 @@
 //! Keys of every kind, passphrases, the ssh-agent, refusals.
 
-use super::desk::Client;
+use super::client::Client;
 use crate::support::sshd::{Sshd, eventually, keygen};
 use rankdeck_link::LinkCommand;
 use rankdeck_types::link_state::{LinkState, Prompt};
@@ -49,7 +49,7 @@ fn old_pem_keys_log_in() {
 }
 
 #[test]
-fn a_passphrase_is_asked_for_once_though_two_sessions_need_it() {
+fn a_passphrase_is_asked_for_once_though_a_second_session_needs_it() {
     let Some(server) = Sshd::start("") else { return };
     let client = Client::of(&server);
     rekey(&client, &server, "ed25519", "open sesame");
@@ -60,7 +60,7 @@ fn a_passphrase_is_asked_for_once_though_two_sessions_need_it() {
     link.answer("open sesame");
     link.ready();
     let asked = link.states.iter().filter(|state| matches!(state, LinkState::Asking { .. })).count();
-    assert_eq!((asked, link.uploads().len(), server.logins()), (2, 1, 2), "{:?}", link.states);
+    assert_eq!((asked, link.uploads().len(), server.logins()), (2, 1, 1), "{:?}", link.states);
     assert!(server.kill_sessions());
     link.until("lost", |state| matches!(state, LinkState::Lost { .. }));
     link.ready();
@@ -200,6 +200,75 @@ fn auth_1_the_configured_key_comes_first_among_many_of_the_agent() {
     let mut link = client.link(&server);
     link.ready();
     link.close();
+}
+
+/// An agent with `before` other keys and then the client's own, which lies in no file.
+fn crowded(client: &Client, before: usize) -> KeyAgent {
+    let agent = KeyAgent::start(&client.folder);
+    for number in 0..before {
+        let key = client.folder.join(format!("k{number}"));
+        keygen(&key, "ed25519", "");
+        agent.add(&key);
+    }
+    agent.add(&client.key());
+    agent
+}
+
+/// Does OpenSSH's own client get in with this configuration?
+fn openssh_gets_in(client: &Client, server: &Sshd, key: Option<&Path>) -> bool {
+    let mut command = Command::new("ssh");
+    command.arg("-F").arg(client.folder.join("config")).args(["-o", "BatchMode=yes"]);
+    command.args(["-p", &server.port.to_string()]);
+    command.args(key.map(|key| format!("-oIdentityFile={}", key.display())));
+    command.args(["127.0.0.1", "true"]).stdin(Stdio::null()).stderr(Stdio::null());
+    command.status().unwrap().success()
+}
+
+/// AUTH-1: the key's place in the agent, the server's limit, and what OpenSSH makes of it.
+#[test]
+fn auth_1_a_refused_key_costs_one_attempt_as_with_openssh() {
+    for (before, tries) in [(0, 1), (1, 2), (2, 3), (5, 6), (9, 10), (1, 1), (3, 3)] {
+        let Some(server) = Sshd::start(&format!("MaxAuthTries {tries}")) else { return };
+        let client = Client::of(&server);
+        let agent = crowded(&client, before);
+        fs::remove_file(client.key()).unwrap();
+        client.configure(&format!("IdentityAgent {}\nIdentityFile none\n", agent.socket.display()));
+        let theirs = openssh_gets_in(&client, &server, None);
+        assert_eq!(theirs, before < tries, "{before} {tries}: {}", server.log());
+        let mut link = client.link(&server);
+        if theirs {
+            link.ready();
+            link.close();
+        } else {
+            let (error, hint) = link.failed();
+            assert!(error.contains("hung up"), "{before} {tries}: {error}");
+            assert!(hint.contains("IdentitiesOnly") && hint.contains("identity_file"), "{hint}");
+        }
+    }
+}
+
+/// AUTH-1: the order of the files decides among keys of the agent, and a file that the user has named gets
+/// its turn though the agent's keys use up all attempts.
+#[test]
+fn auth_1_configured_keys_get_their_turn() {
+    for in_agent in [true, false] {
+        let Some(server) = Sshd::start("MaxAuthTries 2") else { return };
+        let client = Client::of(&server);
+        let agent = KeyAgent::start(&client.folder);
+        for number in 0..4 {
+            let key = client.folder.join(format!("k{number}"));
+            keygen(&key, "ed25519", "");
+            agent.add(&key);
+        }
+        if in_agent {
+            agent.add(&client.key());
+        }
+        client.configure(&format!("IdentityAgent {}\n", agent.socket.display()));
+        assert!(!in_agent || openssh_gets_in(&client, &server, Some(&client.key())));
+        let mut link = client.link(&server);
+        link.ready();
+        link.close();
+    }
 }
 
 #[test]

@@ -1,11 +1,14 @@
-//! Links to agents over a real OpenSSH server, and the local road.
+//! Links to agents over a real OpenSSH server, and the local transport.
 //!
 //! The agent is a stand-in (`ssh/agent.py`) that speaks the same markers and frames.
 
 mod bugs;
 mod clauses;
-mod desk;
+mod client;
+mod connect;
+mod deploy;
 mod host_keys;
+mod links;
 mod local;
 mod login;
-mod roads;
+mod openssh;

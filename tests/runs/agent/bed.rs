@@ -1,6 +1,8 @@
-//! A host to test on: one working folder, agents of the real binary in it, consoles that speak the real protocol.
+//! A host to test on: one working folder, agents of the real binary in it, consoles that speak the real
+//! protocol.
 //!
-//! Everything that a test starts carries the run's mark; when the bed is dropped all of it is ended and looked for.
+//! Everything that a test starts carries the run's mark; when the bed is dropped all of it is ended and
+//! looked for.
 
 use rankdeck_agent::proc;
 use rankdeck_agent::serve::daemon::Started;
@@ -153,7 +155,7 @@ impl Bed {
                         gpu: None,
                     })
                     .collect(),
-                backend: "gloo".into(),
+                backend: "tcp".into(),
                 sizes: vec![],
             },
         }
@@ -181,6 +183,8 @@ impl Drop for Bed {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
+        // An agent and its guard that were killed together have removed nothing.
+        self.agent(&["sweep", "--run", &self.run, "--workdir", self.workdir().to_str().unwrap()]);
     }
 }
 
@@ -242,7 +246,7 @@ impl Console {
     }
 
     pub fn launch(&mut self, spec: LaunchSpec) {
-        self.send(&ConsoleMessage::Launch { spec: Box::new(spec) });
+        self.send(&ConsoleMessage::Launch { spec: Box::new(spec), private: Default::default() });
     }
 
     pub fn stop(&mut self, mode: StopMode, grace_ms: u64) {
@@ -267,7 +271,7 @@ impl Console {
                         self.samples.remove(0);
                     }
                 }
-                AgentMessage::Log { rank, first, lines } => {
+                AgentMessage::Log { rank, first, lines, .. } => {
                     self.lines.extend((first..).zip(lines).map(|(number, line)| (rank, number, line)));
                 }
                 snapshot @ AgentMessage::Snapshot { .. } => self.snapshot = Some(snapshot),

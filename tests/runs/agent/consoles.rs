@@ -4,6 +4,7 @@ use super::bed::*;
 use rankdeck_agent::serve::daemon::Started;
 use rankdeck_proto::frame::encode;
 use rankdeck_proto::message::*;
+use rankdeck_types::error::HintedError;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
@@ -124,7 +125,9 @@ fn a_console_of_another_protocol_is_refused_with_a_reason() {
         |protocol| ConsoleMessage::Attach { protocol, build: "old".into(), after_seq: 0, log_tail: 0 };
     console.send(&attach(PROTOCOL + 1));
     console.wait("bye", |console| console.others.iter().any(|m| matches!(m, AgentMessage::Bye { .. })));
-    assert!(matches!(&console.others[0], AgentMessage::Refused { error, .. } if error.contains("protocol")));
+    assert!(
+        matches!(&console.others[0], AgentMessage::Refused(HintedError { error, .. }) if error.contains("protocol"))
+    );
     let mut rude = UnixStream::connect(&agent.socket).unwrap();
     rude.write_all(&[0xff; 64]).unwrap();
     let mut rest = Vec::new();

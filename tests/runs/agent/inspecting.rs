@@ -145,8 +145,11 @@ fn the_hook_counts_collectives_of_an_unmodified_script_and_forked_children_do_no
     let python = found.python.unwrap();
     let world = &python.groups[0];
     assert_eq!((world.name.as_str(), world.size, world.completed), ("world", 2, 3));
-    assert_eq!((world.op.as_str(), world.count, world.dtype.as_str()), ("all_reduce", 7, "f32"));
-    assert!(world.call_site.ends_with("/train.py:15"), "{}", world.call_site);
+    assert_eq!(
+        (world.call.op.as_str(), world.call.count, world.call.dtype.as_str()),
+        ("all_reduce", 7, "f32")
+    );
+    assert!(world.call.site.ends_with("/train.py:15"), "{}", world.call.site);
     let stack = found.threads.iter().find(|stack| stack.how == How::Python);
     let stack = stack.unwrap_or_else(|| panic!("{:?}", found.notes));
     assert!(stack.frames.iter().any(|frame| frame.function == "all_reduce"), "{stack:?}");
@@ -238,10 +241,11 @@ fn real_gloo_ranks_show_who_is_behind() {
     assert_eq!(sleeps.blocked_on.as_deref(), Some("time to pass (sleep)"));
     assert!(waits.sockets.iter().any(|socket| socket.state == "ESTABLISHED"), "{:?}", waits.sockets);
     let last = waits.python.unwrap().recent.last().unwrap().clone();
-    assert_eq!((last.op.as_str(), last.count), ("all_reduce", 5), "the Flight Recorder agrees");
+    assert_eq!((last.call.op.as_str(), last.call.count), ("all_reduce", 5), "the Flight Recorder agrees");
 }
 
-/// How much of a core the agent takes for 8 ranks at 10 samples a second, and how long looks take: figures for people, no check.
+/// How much of a core the agent takes for 8 ranks at 10 samples a second, and how long looks take: figures
+/// for people, no check.
 #[test]
 #[ignore = "not a test but a measurement: cargo test --release --test runs measure -- --ignored --nocapture"]
 fn measure_the_agent_with_eight_ranks() {

@@ -28,7 +28,7 @@ fn rank_program() {
     let mut socket = std::os::unix::net::UnixStream::connect(variable("RANKDECK_EVENTS")).unwrap();
     let mut say = |text: &str| writeln!(socket, "{text}").unwrap();
     say(&format!(r#"{{"kind":"hello","rank":{rank},"generation":{generation}}}"#));
-    say(r#"{"kind":"joined","world_size":2,"backend":"gloo","device":"cpu"}"#);
+    say(r#"{"kind":"joined","world_size":2,"backend":"tcp","device":"cpu"}"#);
     say("this is no event");
     say(&format!("{}x", "x".repeat(70_000)));
     for i in 0..100 {
@@ -100,7 +100,7 @@ fn a_rank_gets_its_identity_and_what_hosts_toml_says() {
         ],
     );
     spec.plan.hosts[0].host.env.insert("RANKDECK_RUN".into(), "stolen".into());
-    spec.plan.hosts[0].host.prelude = Some("X='from prelude'; export X".into());
+    spec.plan.hosts[0].host.setup.prelude = Some("X='from prelude'; export X".into());
     console.launch(spec);
     let (exit, lines, _) = console.exit(0);
     assert_eq!(exit, Exit::Code { code: 0 }, "{lines:?}");
@@ -128,7 +128,7 @@ fn pages_events_and_counters_arrive() {
         let page = rank.page.as_ref().unwrap();
         assert_eq!((rank.rank, page.phase, page.env_step), (Rank(i as u32), Phase::Learn, 640 + i as u64));
         assert_eq!(
-            (page.collective.entered, page.collective.left, page.collective.tag.as_str()),
+            (page.collective.entered, page.collective.left, page.collective.call.tag.as_str()),
             (1, 0, "grad")
         );
         assert!(rank.rss > 0 && "RSD".contains(rank.state), "{rank:?}");
@@ -219,15 +219,14 @@ fn generations_follow_each_other_and_never_overlap() {
     console.pid(0);
     console.launch(bed.spec(0, 1, &["sleep", "1000"]));
     console.launch(bed.spec(1, 1, &["sleep", "1000"]));
-    console
-        .wait("refusal", |console| console.others.iter().any(|m| matches!(m, AgentMessage::Refused { .. })));
+    console.wait("refusal", |console| console.others.iter().any(|m| matches!(m, AgentMessage::Refused(_))));
     console.stop(StopMode::Kill, 0);
     assert_eq!(console.stopped(), []);
     console.launch(bed.spec(1, 2, &["true"]));
     console.wait("second proof", |console| {
         console.records.iter().filter(|r| matches!(r.event, RecordEvent::Stopped { .. })).count() == 2
     });
-    let refusals = console.others.iter().filter(|m| matches!(m, AgentMessage::Refused { .. })).count();
+    let refusals = console.others.iter().filter(|m| matches!(m, AgentMessage::Refused(_))).count();
     assert_eq!(refusals, 1, "the repeated launch was no mistake");
     assert_eq!(console.records.last().unwrap().generation.0, 1);
     assert!(bed.node_dir(0).join("gen1/rank1.log").exists());

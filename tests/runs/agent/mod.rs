@@ -2,6 +2,7 @@
 
 mod bed;
 mod consoles;
+mod disks;
 mod inspecting;
 mod lives;
 mod orphans;

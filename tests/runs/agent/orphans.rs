@@ -3,8 +3,11 @@
 use super::bed::*;
 use rankdeck_agent::serve::daemon::Started;
 use rankdeck_proto::message::*;
+use sha2::{Digest, Sha256};
+use std::path::PathBuf;
 
-/// A rank with a worker that ignores SIGTERM, a daemon that left its session and parent, and one that cleared its environment as well.
+/// A rank with a worker that ignores SIGTERM, a daemon that left its session and parent, and one that cleared
+/// its environment as well.
 const FAMILY: &str = r#"
 import os, signal, sys, time
 def child(work):
@@ -30,7 +33,8 @@ while True:
     time.sleep(1000)
 "#;
 
-/// Processes that a family of `ranks` ranks consists of: rank, worker, daemon (marked), and the one without a mark.
+/// Processes that a family of `ranks` ranks consists of: rank, worker, daemon (marked), and the one without a
+/// mark.
 fn family(bed: &Bed, console: &mut Console, ranks: u32) -> Vec<(u32, u64)> {
     let script = bed.script("family.py", FAMILY);
     console.launch(bed.spec(0, ranks, &["python3", &script]));
@@ -46,7 +50,8 @@ fn family(bed: &Bed, console: &mut Console, ranks: u32) -> Vec<(u32, u64)> {
             .filter_map(rankdeck_agent::proc::stat)
             .filter(|stat| !stat.is_gone())
             .collect();
-        // Rank, daemon and sleeper are children of the agent, the worker is the rank's; anything else is still on its way.
+        // Rank, daemon and sleeper are children of the agent, the worker is the rank's; anything else is
+        // still on its way.
         let count = |wanted: &dyn Fn(&rankdeck_agent::proc::Stat) -> bool| {
             all.iter().filter(|stat| wanted(stat)).count()
         };
@@ -58,7 +63,8 @@ fn family(bed: &Bed, console: &mut Console, ranks: u32) -> Vec<(u32, u64)> {
     })
 }
 
-/// Waits until the guard has looked at the tree again: what it has never seen and carries no mark is beyond it.
+/// Waits until the guard has looked at the tree again: what it has never seen and carries no mark is beyond
+/// it.
 fn guard_has_looked(bed: &Bed) {
     let guard = bed.watchers().iter().map(|stat| stat.pid).find(|pid| !is_agent(*pid)).unwrap();
     let waits = || {
@@ -103,7 +109,8 @@ fn a_killed_rank_takes_its_workers_along_and_nobody_else() {
     let family = family(&bed, &mut console, 2);
     kill(console.pid(0), libc::SIGKILL);
     assert_eq!(console.exit(0).0, Exit::Signal { signal: 9, out_of_memory: false });
-    // Rank 0 with its worker and its marked daemon. What cleared both session and mark is found by the proof at the end.
+    // Rank 0 with its worker and its marked daemon. What cleared both session and mark is found by the proof
+    // at the end.
     until("the workers of rank 0 are gone", || (alive(&family).len() == 5).then_some(()));
     let other = console.pid(1);
     assert!(alive(&family).contains(&other));
@@ -177,6 +184,7 @@ fn when_agent_and_guard_die_together_sweep_finds_what_carries_the_mark() {
     let agent = bed.start();
     let mut console = Console::attach(&agent, 0);
     let family = family(&bed, &mut console, 2);
+    guard_has_looked(&bed);
     let guard = bed.watchers().iter().map(|stat| stat.pid).find(|pid| !is_agent(*pid)).unwrap();
     kill(guard, libc::SIGSTOP);
     kill(agent.pid, libc::SIGKILL);
@@ -184,15 +192,46 @@ fn when_agent_and_guard_die_together_sweep_finds_what_carries_the_mark() {
     until("the ranks died with the agent", || (alive(&family).len() == 6).then_some(()));
     let entry = &bed.list()[0];
     assert_eq!(serde_json::to_value(entry).unwrap()["state"], "orphaned");
-    assert_eq!((entry.pids.len(), entry.ranks_alive), (4, 0), "two workers and two daemons carry the mark");
+    assert_eq!((entry.pids.len(), entry.ranks_alive), (6, 0), "two workers, two daemons, two without a mark");
     let workdir = bed.workdir().to_str().unwrap();
     let swept: serde_json::Value =
         answer(&bed.agent(&["sweep", "--run", &bed.run, "--workdir", workdir]), "RANKDECK-SWEEP");
     assert_eq!(swept, serde_json::json!({"survivors": []}));
     assert_eq!(bed.marked(), []);
-    let unmarked = alive(&family);
-    assert_eq!(unmarked.len(), 2, "those without mark, session and parent are beyond reach");
-    unmarked.iter().for_each(|pid| kill(*pid, libc::SIGKILL));
+    assert_eq!(alive(&family), [0; 0]);
+    assert_eq!(serde_json::to_value(&bed.list()[0]).unwrap()["state"], "finished");
+    assert!(left_groups(&bed).is_empty(), "{:?}", left_groups(&bed));
+}
+
+/// LEFT-1: the next agent looks in the same places.
+#[test]
+fn left_1_when_agent_and_guard_die_together_the_next_agent_ends_what_carries_no_mark() {
+    let bed = Bed::new("next");
+    let agent = bed.start();
+    let mut console = Console::attach(&agent, 0);
+    let family = family(&bed, &mut console, 1);
+    guard_has_looked(&bed);
+    let guard = bed.watchers().iter().map(|stat| stat.pid).find(|pid| !is_agent(*pid)).unwrap();
+    kill(guard, libc::SIGSTOP);
+    kill(agent.pid, libc::SIGKILL);
+    kill(guard, libc::SIGKILL);
+    // An agent that is dying still takes connections.
+    until("agent and guard have ended", || bed.watchers().is_empty().then_some(()));
+    let mut console = Console::attach(&bed.start(), 0);
+    assert_eq!(console.stopped(), []);
+    assert_eq!(alive(&family), [0; 0]);
+    assert_eq!(left_groups(&bed).len(), 1, "that of the agent that serves now");
+}
+
+/// Control groups of agents of this run.
+fn left_groups(bed: &Bed) -> Vec<PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let tree =
+        mounts.lines().find(|line| line.contains(" - cgroup2 ")).and_then(|line| line.split(' ').nth(4));
+    let stem =
+        rankdeck_types::words::hex(&Sha256::digest(bed.node_dir(0).as_os_str().as_encoded_bytes())[..8]);
+    let folders = tree.into_iter().flat_map(|tree| std::fs::read_dir(tree).into_iter().flatten().flatten());
+    folders.map(|entry| entry.path()).filter(|path| path.to_string_lossy().contains(&stem)).collect()
 }
 
 #[test]

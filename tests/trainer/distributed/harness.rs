@@ -1,10 +1,10 @@
 //! Starting, hearing and ending rank processes.
 
+use rankdeck_proto::secret::GroupSecret;
 use rankdeck_proto::status_page::Writer;
 use rankdeck_trainer::distributed::{BackendKind, DistError, GroupSettings, ProcessGroup};
 use rankdeck_trainer::page::Page;
 use serde_json::{Value, json};
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -12,7 +12,6 @@ use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tch::Device;
 
@@ -44,7 +43,7 @@ impl Me {
             page: get("DIST_PAGE").map(PathBuf::from),
             backend: match get("DIST_BACKEND").as_deref() {
                 Some("nccl") => BackendKind::Nccl,
-                _ => BackendKind::Gloo,
+                _ => BackendKind::Tcp,
             },
         })
     }
@@ -60,6 +59,7 @@ impl Me {
             timeout: self.timeout,
             interface: None,
             generation: 0,
+            secret: std::env::var(GroupSecret::VARIABLE).ok().and_then(|text| GroupSecret::from_hex(&text)),
             device: self.device(),
         }
     }
@@ -67,7 +67,7 @@ impl Me {
     /// Where this rank's tensors live; all NCCL ranks share the first GPU.
     pub fn device(&self) -> Device {
         match self.backend {
-            BackendKind::Gloo => Device::Cpu,
+            BackendKind::Tcp => Device::Cpu,
             BackendKind::Nccl => Device::Cuda(0),
         }
     }
@@ -77,7 +77,7 @@ impl Me {
             Some(path) => Writer::create(path, self.rank, 0),
             None => Writer::anonymous(self.rank, 0),
         };
-        Rc::new(RefCell::new(writer.unwrap()))
+        Page::new(writer.unwrap())
     }
 
     pub fn connect(&self) -> ProcessGroup {
@@ -164,6 +164,9 @@ impl World {
                     .env("DIST_TIMEOUT_MS", self.timeout.as_millis().to_string())
                     .env("OMP_NUM_THREADS", "1")
                     .env("RUST_BACKTRACE", "0")
+                    .env(GroupSecret::VARIABLE, "5e".repeat(32))
+                    // On a machine that has GPUs, those of the test that asks for some.
+                    .env("CUDA_VISIBLE_DEVICES", "")
                     .env_remove("GLOO_SOCKET_IFNAME")
                     .env_remove("TORCHELASTIC_USE_AGENT_STORE")
                     .env_remove("RANKDECK_STORE_FD")

@@ -1,11 +1,12 @@
-//! Real rank processes over Gloo. Every test re-executes this binary, once per rank.
+//! Real rank processes over TCP. Every test re-executes this binary, once per rank.
 //!
-//! Each scenario's ranks run `rank_process` with a role; they print one `RESULT {json}` line, which the tests judge.
+//! Each scenario's ranks run `rank_process` with a role; they print one `RESULT {json}` line, which the tests
+//! judge.
 
 mod collectives;
 mod ddp;
 mod faults;
-mod harness;
+pub mod harness;
 mod nccl;
 mod off_policy;
 
@@ -38,6 +39,8 @@ fn rank_process() {
         "nccl" => nccl::rank(&me),
         "nccl_collectives" => nccl::with_cuda(&me, collectives::rank),
         "nccl_killed" => nccl::with_cuda(&me, faults::killed),
+        "nccl_queued" => nccl::with_cuda(&me, crate::gpu::groups::queued),
+        "nccl_join" => nccl::with_cuda(&me, faults::join),
         other => panic!("no role {other}"),
     };
     harness::answer(&result);

@@ -1,6 +1,6 @@
-//! NCCL: refused in one sentence where it cannot work; equal to Gloo where it can.
+//! NCCL: refused in one sentence where it cannot work; equal to the ranks' own connections where it can.
 //!
-//! On a machine with a GPU: `cargo test -p rankdeck-trainer --test trainer -- --ignored nccl`.
+//! On a machine with a GPU: `make gpu-test`, which runs the ignored tests whose names begin with `gpu`.
 
 use super::ddp;
 use super::harness::{Me, World};
@@ -14,7 +14,7 @@ pub fn rank(me: &Me) -> Value {
     with_cuda(me, ddp::rank)
 }
 
-/// A role of the Gloo tests, with CUDA loaded.
+/// A role of the tests on CPUs, with CUDA loaded.
 pub fn with_cuda(me: &Me, role: fn(&Me) -> Value) -> Value {
     assert!(load_cuda().unwrap(), "a GPU is expected here");
     assert!(tch::Cuda::is_available());
@@ -34,7 +34,7 @@ fn nccl_without_a_driver_is_refused_on_every_rank() {
         assert_eq!(error["kind"], "Unsupported", "{error}");
         let text = error["message"].as_str().unwrap();
         assert!(text.contains("rendezvous: no NVIDIA driver on this host"), "{text}");
-        assert_eq!(error["hint"], "use backend = \"gloo\"");
+        assert_eq!(error["hint"], "use backend = \"tcp\"");
     }
 }
 
@@ -43,7 +43,7 @@ fn ranks_of_different_backends_are_refused() {
     if has_driver() {
         skip!("GPU: this host has an NVIDIA driver");
     }
-    let world = World::new("join", 2).env_of(0, "DIST_BACKEND", "gloo").env_of(1, "DIST_BACKEND", "nccl");
+    let world = World::new("join", 2).env_of(0, "DIST_BACKEND", "tcp").env_of(1, "DIST_BACKEND", "nccl");
     for error in world.start().results() {
         assert!(error["message"].as_str().unwrap().contains("no NVIDIA driver"), "{error}");
         assert!(error["message"].as_str().unwrap().contains("host of rank 1"), "{error}");
@@ -55,16 +55,17 @@ fn on_one_gpu(role: &'static str) -> World {
     World::new(role, 2)
         .env("DIST_BACKEND", "nccl")
         .env("NCCL_SOCKET_IFNAME", "lo")
+        .env("CUDA_VISIBLE_DEVICES", 0)
         .env_of(0, "NCCL_HOSTID", "rankdeck-a")
         .env_of(1, "NCCL_HOSTID", "rankdeck-b")
 }
 
 #[test]
 #[ignore = "GPU: needs one"]
-fn nccl_and_gloo_train_the_same_parameters() {
-    let gloo = World::new("ddp", 2).env("DIST_UPDATES", 100).start().results();
+fn gpu_nccl_and_cpus_train_the_same_parameters() {
+    let cpus = World::new("ddp", 2).env("DIST_UPDATES", 100).start().results();
     let nccl = on_one_gpu("nccl").env("DIST_UPDATES", 100).start().results();
-    for (a, b) in gloo.iter().zip(&nccl) {
+    for (a, b) in cpus.iter().zip(&nccl) {
         let distance = ddp::distance(a, b);
         assert!(distance < 1e-5, "{distance}");
         assert!(ddp::equal_prints(b));
@@ -73,7 +74,7 @@ fn nccl_and_gloo_train_the_same_parameters() {
 
 #[test]
 #[ignore = "GPU: needs one"]
-fn nccl_collectives_are_right() {
+fn gpu_nccl_collectives_are_right() {
     for result in on_one_gpu("nccl_collectives").start().results() {
         assert!(result["backend"].as_str().unwrap().starts_with("nccl 2."), "{result}");
     }
@@ -81,7 +82,7 @@ fn nccl_collectives_are_right() {
 
 #[test]
 #[ignore = "GPU: needs one"]
-fn a_rank_killed_inside_an_nccl_all_reduce_is_an_error_on_the_other() {
+fn gpu_a_rank_killed_inside_an_nccl_all_reduce_is_an_error_on_the_other() {
     let mut world = on_one_gpu("nccl_killed");
     world.timeout = std::time::Duration::from_secs(20);
     let mut ranks = world.start();

@@ -86,15 +86,18 @@ pub fn calls(first: u64, count: u64) -> Vec<RecentCollective> {
             chain += 1;
             let stats = seq.is_multiple_of(5);
             RecentCollective {
-                group: "world".into(),
                 seq,
-                op: "all_reduce".into(),
-                tag: if stats { "collect_stats" } else { "grad" }.into(),
-                count: if stats { 8 } else { 64 },
-                dtype: "f32".into(),
                 chain,
                 train_iter: seq / 5,
-                site: if stats { "train.rs:90" } else { "ddp.rs:40" }.into(),
+                call: CollectiveCall {
+                    group: "world".into(),
+                    op: "all_reduce".into(),
+                    tag: if stats { "collect_stats" } else { "grad" }.into(),
+                    count: if stats { 8 } else { 64 },
+                    dtype: "f32".into(),
+                    site: if stats { "train.rs:90" } else { "ddp.rs:40" }.into(),
+                    ..CollectiveCall::default()
+                },
                 ..RecentCollective::default()
             }
         })
@@ -117,30 +120,24 @@ pub fn stand(c: &mut Cluster, seq: u64) {
 
 /// The page shows its rank inside `seq` of a group.
 pub fn enter(page: &mut PageSample, group: &str, seq: u64) {
-    let call = page.recent.iter().find(|call| call.seq == seq && call.group == group).cloned();
+    let call = page.recent.iter().find(|call| call.seq == seq && call.call.group == group).cloned();
     let call = call.unwrap_or_default();
     page.phase = Phase::Learn;
     page.collective = CollectiveSample {
         entered: seq,
         left: seq - 1,
-        op: call.op,
-        tag: call.tag,
-        count: call.count,
-        dtype: call.dtype,
-        root: call.root,
-        site: call.site,
-        group: group.into(),
         group_seq: seq,
+        call: CollectiveCall { group: group.into(), ..call.call },
         ..CollectiveSample::default()
     };
 }
 
 /// The rank called something else at `seq`.
-pub fn instead(c: &mut Cluster, rank: u32, seq: u64, change: impl Fn(&mut RecentCollective)) {
+pub fn instead(c: &mut Cluster, rank: u32, seq: u64, change: impl Fn(&mut CollectiveCall)) {
     let page = page(c, rank);
     for call in &mut page.recent {
         if call.seq == seq {
-            change(call);
+            change(&mut call.call);
             call.chain += 7_777;
         }
     }
@@ -199,6 +196,19 @@ pub fn running(sample: &mut RankSample, now: u64, pace: &Pace, wait_ms: u64, shi
         .collect();
 }
 
+/// Fingerprints of the weights of a script whose optimiser has made so many steps.
+pub fn weights(steps: u64) -> Vec<FingerprintSample> {
+    let at = |step: u64| FingerprintSample {
+        step,
+        lanes: [step as u32 + 1; 8],
+        sum: step as f64,
+        scale: 100.0,
+        finite: true,
+        ..FingerprintSample::default()
+    };
+    (steps.saturating_sub(8)..=steps).map(at).collect()
+}
+
 /// What the hook of a Python rank shows.
 pub fn hooked(entered: u64, left: u64, age_ms: u64) -> PageSample {
     PageSample {
@@ -209,14 +219,16 @@ pub fn hooked(entered: u64, left: u64, age_ms: u64) -> PageSample {
         collective: CollectiveSample {
             entered,
             left,
-            op: "all_reduce".into(),
-            count: 64,
-            dtype: "f32".into(),
-            group: "world".into(),
             group_seq: entered,
-            site: "train.py:40".into(),
             age_ms,
-            ..CollectiveSample::default()
+            call: CollectiveCall {
+                op: "all_reduce".into(),
+                count: 64,
+                dtype: "f32".into(),
+                group: "world".into(),
+                site: "train.py:40".into(),
+                ..CollectiveCall::default()
+            },
         },
         ..PageSample::default()
     }

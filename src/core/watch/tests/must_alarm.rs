@@ -4,8 +4,10 @@
 mod calls;
 mod ends;
 mod hosts;
+mod obstacles;
 mod standstill;
 mod stragglers;
+mod weights;
 
 use super::lab::Pace;
 use crate::testkit::*;

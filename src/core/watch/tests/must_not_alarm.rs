@@ -143,7 +143,13 @@ fn n3_a_start_on_a_busy_host_takes_its_time() {
         let late = sample(&mut c, 3);
         (late.state, late.cpu_percent, late.signals.cpu_ms) = ('S', 1.0, 40);
         let state = if step % 5 == 0 { 'S' } else { 'R' };
-        let worker = ChildSample { pid: 4007, name: "python".into(), state, cpu_ms: 20 + step / 4 * 10 };
+        let worker = ChildSample {
+            pid: 4007,
+            name: "python".into(),
+            state,
+            cpu_ms: 20 + step / 4 * 10,
+            ..ChildSample::default()
+        };
         late.signals.children = vec![worker];
         c.pass(250);
     }
@@ -283,8 +289,7 @@ fn n14_groups_of_some_ranks_are_no_mismatch() {
         let pair = GroupSample { name: "pair".into(), size: 2, entered: 9, left: 9, chain: 5 };
         page.groups.push(pair);
         page.recent.extend(calls(3, 7).into_iter().map(|call| RecentCollective {
-            group: "pair".into(),
-            op: "broadcast".into(),
+            call: CollectiveCall { group: "pair".into(), op: "broadcast".into(), ..call.call },
             ..call
         }));
         page.collective.entered = 109;
@@ -326,9 +331,12 @@ fn a_python_rank_that_works_for_minutes_outside_collectives_is_amber() {
         collective: CollectiveSample {
             entered,
             left,
-            op: "all_gather".into(),
-            count: 100 + entered,
             age_ms,
+            call: CollectiveCall {
+                op: "all_gather".into(),
+                count: 100 + entered,
+                ..CollectiveCall::default()
+            },
             ..CollectiveSample::default()
         },
         ..PageSample::default()

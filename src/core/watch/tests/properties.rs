@@ -3,10 +3,10 @@
 
 use super::lab::*;
 use crate::testkit::*;
+use crate::watch::movement::Movement;
 use crate::watch::pace::Threshold;
 use crate::watch::rank_view;
 use crate::watch::rank_view::{HostView, RankView};
-use crate::watch::track::Movement;
 use crate::watch::waits;
 use crate::watch::waits::Finding;
 use proptest::prelude::*;
@@ -44,12 +44,14 @@ fn rank(rank: u32, world: u64, pair: u64, place: u8, silent: u64) -> RankSample 
     page.collective = CollectiveSample {
         entered: world + pair,
         left: world + pair - u64::from(place > 0),
-        op: "all_reduce".into(),
-        tag: "x".into(),
-        group: if place == 2 { "even" } else { "world" }.into(),
         group_seq: if place == 2 { pair } else { world },
         age_ms: 9_000,
-        ..CollectiveSample::default()
+        call: CollectiveCall {
+            op: "all_reduce".into(),
+            tag: "x".into(),
+            group: if place == 2 { "even" } else { "world" }.into(),
+            ..CollectiveCall::default()
+        },
     };
     sample
 }
@@ -65,6 +67,8 @@ fn view(sample: &RankSample, node: u32) -> RankView<'_> {
         still_ms: 9_000,
         halted_ms: None,
         blocked_ms: None,
+        idle_ms: None,
+        usual_helpers: 0.0,
         moved: Movement::default(),
         threshold: Threshold { suspect: 1_000, stuck: 5_000 },
         groups: rank_view::groups(sample),

@@ -12,6 +12,8 @@
 //!   while it waits.
 //! - PYTHON-2: every wait for the worker is bounded; a worker that fails, dies or hangs becomes an
 //!   [`EnvError::Worker`].
+//! - PYTHON-4: rewards and observations are finite numbers of the spaces' shapes, or the step is an error
+//!   that names the environment by its index over all ranks.
 //! - PYTHON-3: no worker outlives its [`PythonVector`], nor the thread that made it (parent-death signal, and
 //!   end of its input).
 
@@ -41,6 +43,10 @@ pub(super) struct PythonVector {
     episodic_life: bool,
     /// Return and length of each environment's current episode.
     running: Vec<(f64, u64)>,
+    /// Environments that are not stepped any more until the next reset.
+    retired: Vec<bool>,
+    /// Global index of the first environment.
+    first_env: u32,
     watcher: Option<Watcher>,
     /// An error left the worker unusable.
     failed: bool,
@@ -95,6 +101,7 @@ fn start(env: &Env, envs: usize, streams: Option<Streams>) -> Result<(Worker, Sp
     let config = json!({
         "id": env.id,
         "envs": envs,
+        "first_env": streams.map_or(0, |streams| streams.first_env),
         "threads": worker.threads(),
         "seeds": (0..envs).map(seeds).collect::<Vec<_>>(),
         "small_seeds": (0..envs).map(small).collect::<Vec<_>>(),
@@ -128,6 +135,8 @@ impl PythonVector {
             clip_rewards: env.looks_atari() && atari.clip_rewards && train,
             episodic_life: atari.episodic_life && train,
             running: vec![(0.0, 0); envs],
+            retired: vec![false; envs],
+            first_env: streams.first_env,
             watcher: None,
             failed: false,
         };
@@ -159,6 +168,44 @@ impl PythonVector {
     }
 }
 
+impl PythonVector {
+    /// Finds the reward or observation that is not a finite number before anything learns from it.
+    fn refuse_non_finite(&mut self) -> Result<(), EnvError> {
+        let finite = |values: &[f32]| values.iter().map(|value| value * 0.0).sum::<f32>() == 0.0;
+        let (rewards, flags) = (self.shared.rewards(), self.shared.flags());
+        let len = self.spec.observation_len();
+        let wrong = |env: usize| -> Option<String> {
+            // What is learnt from is f32.
+            if !(rewards[env] as f32).is_finite() {
+                return Some(format!("the reward {}", rewards[env]));
+            }
+            let ended = flags.terminated(env) || flags.truncated(env);
+            for (part, name) in [
+                (Some(self.shared.observations()), "observation"),
+                (ended.then(|| self.shared.final_observations()), "last observation"),
+            ] {
+                let Some(Observations::F32(values)) = part else { continue };
+                let row = &values[env * len..(env + 1) * len];
+                if !finite(row)
+                    && let Some((i, value)) = row.iter().enumerate().find(|(_, value)| !value.is_finite())
+                {
+                    return Some(format!("{value} as number {i} of its {name}"));
+                }
+            }
+            None
+        };
+        let found = (0..self.envs).filter(|env| !self.retired[*env]).find_map(|env| Some((env, wrong(env)?)));
+        let Some((env, what)) = found else { return Ok(()) };
+        self.failed = true;
+        Err(EnvError::NotFinite {
+            id: self.worker.id().into(),
+            env: self.first_env.wrapping_add(env as u32),
+            step: self.running[env].1 + 1,
+            what,
+        })
+    }
+}
+
 impl VectorEnv for PythonVector {
     fn spec(&self) -> &Spec {
         &self.spec
@@ -186,9 +233,15 @@ impl VectorEnv for PythonVector {
             });
         }
         self.ask(b's', "a step", Activity::EnvStep)?;
+        self.refuse_non_finite()?;
         outcome.episodes.clear();
         let (rewards, flags) = (self.shared.rewards(), self.shared.flags());
         for (env, running) in self.running.iter_mut().enumerate() {
+            outcome.valid[env] = !self.retired[env];
+            if self.retired[env] {
+                (outcome.terminated[env], outcome.truncated[env]) = (false, false);
+                continue;
+            }
             let reward = rewards[env];
             running.0 += reward;
             running.1 += 1;
@@ -197,7 +250,6 @@ impl VectorEnv for PythonVector {
             outcome.rewards[env] = if self.clip_rewards { signed } else { reward } as f32;
             outcome.terminated[env] = flags.terminated(env) || self.episodic_life && flags.lost_life(env);
             outcome.truncated[env] = flags.truncated(env);
-            outcome.valid[env] = true;
             if flags.terminated(env) || flags.truncated(env) {
                 let (episode_return, length) = std::mem::take(running);
                 outcome.episodes.push(Episode { env, episode_return, length });
@@ -218,9 +270,19 @@ impl VectorEnv for PythonVector {
         Ok(())
     }
 
+    fn retire(&mut self, index: usize) {
+        if let Some(retired) = self.retired.get_mut(index) {
+            *retired = true;
+            self.shared.retire(index);
+        }
+    }
+
     fn reset(&mut self) -> Result<(), EnvError> {
         self.running.fill((0.0, 0));
-        self.ask(b'r', "a reset", Activity::EnvReset)
+        self.retired.fill(false);
+        self.shared.retire_none();
+        self.ask(b'r', "a reset", Activity::EnvReset)?;
+        self.refuse_non_finite()
     }
 
     fn watch(&mut self, watcher: Watcher) {

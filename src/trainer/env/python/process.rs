@@ -8,6 +8,7 @@
 use super::super::{EnvError, classic};
 use super::Spaces;
 use super::tail::LogTail;
+use rankdeck_proto::secret::GroupSecret;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::{Env, EnvWorker};
 use serde::Deserialize;
@@ -73,8 +74,7 @@ impl Worker {
         let files = anonymous(c"rankdeck-env").and_then(|memory| Ok((memory, program()?)));
         let (memory, program) =
             files.map_err(|error| failed(format!("no memory to share: {error}"), "", false))?;
-        let threads = env.worker_threads.or_else(|| std::env::var("OMP_NUM_THREADS").ok()?.parse().ok());
-        let threads = threads.unwrap_or(1).max(1);
+        let threads = env.worker_threads.unwrap_or_else(|| default_threads(env.looks_atari()));
         let mut command = interpreter(env, threads, [memory.as_raw_fd(), program.as_raw_fd()]);
         let mut child = command.spawn().map_err(|error| {
             failed(
@@ -289,7 +289,7 @@ impl Worker {
                 "its worker (pid {pid}, {}, {state}) did not finish {doing} within {within:?}{place}",
                 self.python
             ),
-            "raise env.worker_timeout_s if the environment is that slow; its stack is in the rank's log"
+            "raise env.worker_timeout_s if the environment is that slow, and distributed.timeout_s to 2.5 times as much, since the other ranks wait; its stack is in the rank's log"
                 .into(),
             stack.join("\n"),
         )
@@ -351,8 +351,12 @@ fn describe(status: ExitStatus) -> (String, String) {
 
 /// The state of a process, in a word.
 fn state_of(pid: u32) -> &'static str {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    match stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next()) {
+    // Names of programs may be any bytes.
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    match String::from_utf8_lossy(&stat)
+        .rsplit_once(')')
+        .and_then(|(_, rest)| rest.trim_start().chars().next())
+    {
         Some('R') => "running",
         Some('S') => "sleeping",
         Some('D') => "in uninterruptible sleep",
@@ -387,11 +391,26 @@ fn program() -> io::Result<File> {
 }
 
 /// The command of a worker that inherits shared memory and program, and dies with this thread.
+/// Threads of a worker: Atari emulators take this rank's share of the cores, since the trainer waits while
+/// they compute; others have what the rank has.
+fn default_threads(emulators: bool) -> u32 {
+    let number = |key: &str| std::env::var(key).ok()?.parse::<usize>().ok();
+    let threads = if emulators {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        cores / number("LOCAL_WORLD_SIZE").unwrap_or(1).max(1)
+    } else {
+        number("OMP_NUM_THREADS").unwrap_or(1)
+    };
+    threads.clamp(1, 4096) as u32
+}
+
 fn interpreter(env: &Env, threads: u32, inherited: [RawFd; 2]) -> Command {
     let mut command = Command::new(&env.python);
     command
         .args(["-c", BEGIN, &inherited[0].to_string(), &inherited[1].to_string(), &env.id])
         .env("OMP_NUM_THREADS", threads.to_string())
+        // Environments are not ranks.
+        .env_remove(GroupSecret::VARIABLE)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());

@@ -4,7 +4,7 @@
 //! each part at a multiple of 64 bytes.
 
 use super::super::{ActionSpace, Actions, ObservationType, Observations, Spec};
-use memmap2::{MmapMut, MmapOptions};
+use memmap2::{MmapOptions, MmapRaw};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io;
@@ -21,7 +21,7 @@ impl PlainData for f64 {}
 
 /// The rank's mapping.
 pub(super) struct SharedMemory {
-    map: MmapMut,
+    map: MmapRaw,
     envs: usize,
     observation_len: usize,
     observation_type: ObservationType,
@@ -32,6 +32,7 @@ pub(super) struct SharedMemory {
     terminated: usize,
     truncated: usize,
     lost_life: usize,
+    retired: usize,
     moves: usize,
 }
 
@@ -78,16 +79,17 @@ impl SharedMemory {
             Ok(begin)
         };
         let seen = observation_len.checked_mul(element).ok_or_else(too_large)?;
-        let parts = [action, seen, seen, 8, 1, 1, 1].map(&mut place);
-        let [actions, observations, final_observations, rewards, terminated, truncated, lost_life] = parts;
+        let parts = [action, seen, seen, 8, 1, 1, 1, 1].map(&mut place);
+        let [actions, observations, final_observations, rewards, terminated, truncated, lost_life, retired] =
+            parts;
         let parts = (actions?, observations?, final_observations?, rewards?);
-        let (terminated, truncated, lost_life) = (terminated?, truncated?, lost_life?);
+        let (terminated, truncated, lost_life, retired) = (terminated?, truncated?, lost_life?, retired?);
         let moves = size;
         let size = size.checked_add(ALIGN).ok_or_else(too_large)?;
         memory.set_len(size as u64)?;
-        // SAFETY: the file is anonymous and known to this process and its worker only, and keeps its size
-        // from here on; PYTHON-1 says who may access it when.
-        let map = unsafe { MmapOptions::new().len(size).map_mut(memory)? };
+        // The file is anonymous and known to this process and its worker only, and keeps its size from here
+        // on. Nothing refers to all of it at once: the worker writes a part while the rank reads another.
+        let map = MmapOptions::new().len(size).map_raw(memory)?;
         Ok(SharedMemory {
             map,
             envs,
@@ -100,6 +102,7 @@ impl SharedMemory {
             terminated,
             truncated,
             lost_life,
+            retired,
             moves,
         })
     }
@@ -116,6 +119,7 @@ impl SharedMemory {
             "terminated": self.terminated,
             "truncated": self.truncated,
             "lost_life": self.lost_life,
+            "retired": self.retired,
             "moves": self.moves,
         })
     }
@@ -124,21 +128,37 @@ impl SharedMemory {
     pub(super) fn moves(&self) -> u64 {
         // SAFETY: the word is inside the map, at a multiple of 64 from the beginning of a page, lives as long
         // as the map, and is only ever used as an atomic here; the worker writes it by one aligned store.
-        let word = unsafe { AtomicU64::from_ptr(self.map.as_ptr().add(self.moves).cast::<u64>().cast_mut()) };
+        let word = unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().add(self.moves).cast()) };
         word.load(Ordering::Relaxed)
     }
 
     fn part<T: PlainData>(&self, offset: usize, len: usize) -> &[T] {
-        let bytes = &self.map[offset..offset + len * size_of::<T>()];
+        self.check(offset, len * size_of::<T>());
         // SAFETY: the range was just checked, offsets are multiples of 64 from the beginning of a page, and
         // every bit pattern is a value. The worker does not write while the rank has its turn (PYTHON-1).
-        unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), len) }
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(offset).cast(), len) }
     }
 
     fn part_mut<T: PlainData>(&mut self, offset: usize, len: usize) -> &mut [T] {
-        let bytes = &mut self.map[offset..offset + len * size_of::<T>()];
+        self.check(offset, len * size_of::<T>());
         // SAFETY: as in `part`; the borrow of the map is exclusive.
-        unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), len) }
+        unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr().add(offset).cast(), len) }
+    }
+
+    fn check(&self, offset: usize, bytes: usize) {
+        assert!(offset.checked_add(bytes).is_some_and(|end| end <= self.map.len()), "a part inside the map");
+    }
+
+    /// The worker does not step this environment any more.
+    pub(super) fn retire(&mut self, env: usize) {
+        let (offset, envs) = (self.retired, self.envs);
+        self.part_mut::<u8>(offset, envs)[env] = 1;
+    }
+
+    /// The worker steps all environments.
+    pub(super) fn retire_none(&mut self) {
+        let (offset, envs) = (self.retired, self.envs);
+        self.part_mut::<u8>(offset, envs).fill(0);
     }
 
     /// Writes the actions, if they are of the right kind, number and range.

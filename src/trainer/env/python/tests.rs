@@ -34,15 +34,15 @@ fn python_2_every_failure_is_an_error_that_says_what_and_where() {
     let folder = tempfile::tempdir().unwrap();
     let python = faulty_python(folder.path(), &python);
     for (what, wanted, in_traceback) in [
-        ("raise", "a step failed: ValueError: the pole is on fire", "in step"),
-        ("exit", "a step failed: SystemExit: 3", "in step"),
+        ("raise", "a step of environment 8 failed: ValueError: the pole is on fire", "in step"),
+        ("exit", "a step of environment 8 failed: SystemExit: 3", "in step"),
         ("segv", "crashed (SIGSEGV) during a step", "Segmentation fault"),
         ("hang", "did not finish a step within 2s; it is at File", "faulty_env.py"),
         ("stop", "stopped) did not finish a step within 2s", ""),
     ] {
         let env = config(&format!("faulty_env:Faulty-{what}-v0"), &python);
         let seeds = Seeds::new(1);
-        let streams = Streams { seeds, first_env: 0, start_iteration: 0, purpose: EnvPurpose::Train };
+        let streams = Streams { seeds, first_env: 7, start_iteration: 0, purpose: EnvPurpose::Train };
         let mut vector = PythonVector::new(&env, 2, streams).unwrap();
         // Only now: starting may take longer on a busy machine.
         vector.worker.set_timeout(Duration::from_secs(2));
@@ -67,6 +67,50 @@ fn python_2_every_failure_is_an_error_that_says_what_and_where() {
         drop(vector);
         assert!(gone(pid), "{what}: worker {pid} is left");
     }
+}
+
+/// What is not a number, or not of the space's shape, is found where it arrives, with its environment and
+/// step.
+#[test]
+fn python_4_what_cannot_be_learnt_from_is_refused_where_it_arrives() {
+    let Some(python) = python("gymnasium") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let python = faulty_python(folder.path(), &python);
+    for (what, wanted) in [
+        ("nan", "environment 8 (faulty_env:Faulty-nan-v0) gave the reward NaN in step 2 of its episode"),
+        ("inf", "environment 8 (faulty_env:Faulty-inf-v0) gave the reward inf in step 2"),
+        ("nan_seen", "(faulty_env:Faulty-nan_seen-v0) gave NaN as number 1 of its observation in step 2"),
+        ("none", "a step of environment 8 failed: it returned None as its reward, which is not a number"),
+        ("shape", "environment 8 failed: it returned an observation of shape (4,), and its space says (2,)"),
+    ] {
+        let env = config(&format!("faulty_env:Faulty-{what}-v0"), &python);
+        let streams =
+            Streams { seeds: Seeds::new(1), first_env: 7, start_iteration: 0, purpose: EnvPurpose::Train };
+        let mut vector = PythonVector::new(&env, 2, streams).unwrap();
+        let mut outcome = StepOutcome::new(&vector.spec, 2);
+        vector.step(Actions::Discrete(&[0, 0]), &mut outcome).unwrap();
+        let error = vector.step(Actions::Discrete(&[0, 1]), &mut outcome).unwrap_err();
+        assert!(error.to_string().contains(wanted) && !error.is_usage(), "{what}: {error}");
+        assert!(vector.step(Actions::Discrete(&[0, 0]), &mut outcome).is_err(), "and it stays an error");
+    }
+}
+
+#[test]
+fn a_retired_environment_is_not_stepped_until_the_next_reset() {
+    let Some(python) = python("gymnasium") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let python = faulty_python(folder.path(), &python);
+    let env = config("faulty_env:Faulty-raise-v0", &python);
+    let mut vector = vector(&env, 2, EnvPurpose::Evaluate).unwrap();
+    let mut outcome = StepOutcome::new(vector.spec(), 2);
+    vector.retire(1);
+    // The second one fails by action 1, if it is asked.
+    vector.step(Actions::Discrete(&[0, 1]), &mut outcome).unwrap();
+    assert_eq!(outcome.valid, [true, false]);
+    vector.reset().unwrap();
+    vector.step(Actions::Discrete(&[0, 0]), &mut outcome).unwrap();
+    assert_eq!(outcome.valid, [true, true]);
+    assert!(vector.step(Actions::Discrete(&[0, 1]), &mut outcome).is_err());
 }
 
 #[test]

@@ -16,7 +16,8 @@ import struct
 import sys
 import traceback
 
-# The rank decides when to stop; a terminal's Ctrl-C or a polite signal to the whole group must not take its environments away before.
+# The rank decides when to stop; a terminal's Ctrl-C or a polite signal to the whole group must not take its
+# environments away before.
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 faulthandler.enable()
@@ -125,6 +126,10 @@ class Atari:
         self.lives = lives.copy()
 
 
+class Broken(Exception):
+    """An environment does not keep to its spaces."""
+
+
 class Single:
     """Any environments of Gymnasium, one after the other."""
 
@@ -145,8 +150,12 @@ class Single:
         observation, action = self.envs[0].observation_space, self.envs[0].action_space
         self.type = "u8" if observation.dtype == numpy.uint8 else "f32"
         self.shape = observation.shape or (1,)
+        self.first_env = config["first_env"]
+        # The environment that is being stepped or reset, counted over all ranks.
+        self.current = None
+        self.expected = observation.shape
         # Images with colours last; networks take them first.
-        self.turn = self.type == "u8" and len(self.shape) == 3 and self.shape[2] in (1, 3, 4)
+        self.turn = len(self.shape) == 3 and self.shape[2] in (1, 3, 4) and min(self.shape[:2]) > 4
         if self.turn:
             self.shape = (self.shape[2], self.shape[0], self.shape[1])
         if isinstance(action, spaces.Discrete):
@@ -168,12 +177,22 @@ class Single:
             )
 
     def put(self, row, seen):
+        found = self.numpy.shape(seen)
+        if found != self.expected:
+            raise Broken("it returned an observation of shape %s, and its space says %s" % (found, self.expected))
         if self.turn:
             seen = self.numpy.moveaxis(seen, 2, 0)
         row[...] = self.numpy.reshape(seen, self.shape)
 
+    def number(self, reward):
+        try:
+            return float(reward)
+        except (TypeError, ValueError):
+            raise Broken("it returned %.60r as its reward, which is not a number" % (reward,)) from None
+
     def reset(self, shared):
         for i, env in enumerate(self.envs):
+            self.current = self.first_env + i
             try:
                 seen, _ = env.reset(seed=self.seeds[i])
             except (ValueError, OverflowError, TypeError):
@@ -184,8 +203,11 @@ class Single:
 
     def step(self, shared):
         for i, env in enumerate(self.envs):
+            if shared.retired[i]:
+                continue
+            self.current = self.first_env + i
             seen, reward, terminated, truncated, _ = env.step(self.convert(shared.actions[i]))
-            shared.rewards[i] = reward
+            shared.rewards[i] = self.number(reward)
             shared.terminated[i] = terminated
             shared.truncated[i] = truncated
             if terminated or truncated:
@@ -218,6 +240,7 @@ class Shared:
         self.terminated = view("terminated", numpy.bool_, ())
         self.truncated = view("truncated", numpy.bool_, ())
         self.lost_life = view("lost_life", numpy.bool_, ())
+        self.retired = view("retired", numpy.bool_, ())
         # The rank looks at this one while it waits.
         self.moves = numpy.ndarray((1,), dtype=numpy.uint64, buffer=memory, offset=layout["moves"])
 
@@ -292,8 +315,8 @@ def make(config):
         )
 
 
-def tell(error, doing):
-    """Says what failed: to the log in full, to the rank in short."""
+def tell(error, doing, current):
+    """Says what failed: to the log in full, to the rank in short. `current`: the environment, counted over all ranks."""
     if isinstance(error, Refused):
         answer(b"E", {"error": str(error), "hint": error.hint, "usage": True, "traceback": ""})
         return
@@ -302,13 +325,18 @@ def tell(error, doing):
     sys.stderr.flush()
     frames = traceback.extract_tb(error.__traceback__)
     where = " (%s:%d in %s)" % (frames[-1].filename, frames[-1].lineno, frames[-1].name) if frames else ""
-    message = "%s failed: %s%s" % (doing, " ".join(traceback.format_exception_only(error)[-1].split())[:500].rstrip("."), where)
+    if current is not None:
+        doing += " of environment %d" % current
+    if isinstance(error, Broken):
+        message = "%s failed: %s" % (doing, error)
+    else:
+        message = "%s failed: %s%s" % (doing, " ".join(traceback.format_exception_only(error)[-1].split())[:500].rstrip("."), where)
     answer(b"E", {"error": message, "hint": "", "usage": False, "traceback": text[-8000:]})
 
 
 def main(memory):
     config = read_line()
-    doing = "making the environments"
+    doing, worker = "making the environments", None
     try:
         worker = make(config)
         answer(b"S", {"shape": list(worker.shape), "type": worker.type, "actions": worker.actions})
@@ -326,7 +354,7 @@ def main(memory):
                 break
             answer(b"k")
     except BaseException as error:  # What an environment raises is for the rank to report, SystemExit too.
-        tell(error, doing)
+        tell(error, doing, getattr(worker, "current", None))
         os._exit(1)
     # Not by way of interpreter shutdown: threads and destructors of environments may hang there.
     for env in getattr(worker, "envs", []):

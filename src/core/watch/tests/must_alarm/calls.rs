@@ -9,7 +9,7 @@ use rankdeck_proto::message::*;
 
 #[test]
 fn p16_another_operation_is_named_by_majority_and_between_two_by_its_own_history() {
-    let broadcast = |call: &mut RecentCollective| {
+    let broadcast = |call: &mut CollectiveCall| {
         (call.op, call.tag, call.site) = ("broadcast".into(), "weights".into(), "bug.rs:3".into());
     };
     for hosts in [2, 1] {
@@ -43,7 +43,7 @@ fn p16_two_ranks_without_a_history_disagree_and_nobody_is_blamed() {
 
 #[test]
 fn p17_another_count_type_or_root() {
-    let changes: [fn(&mut RecentCollective); 3] =
+    let changes: [fn(&mut CollectiveCall); 3] =
         [|call| call.count = 65, |call| call.dtype = "f64".into(), |call| call.root = Some(2)];
     for change in changes {
         let mut c = trained(2);
@@ -107,10 +107,13 @@ fn p20_who_waits_alone_in_a_call_that_nobody_else_makes_is_early() {
     }
     let page = page(&mut c, 0);
     page.recent.push(RecentCollective {
-        group: "world".into(),
         seq: 101,
-        op: "barrier".into(),
-        tag: "save".into(),
+        call: CollectiveCall {
+            group: "world".into(),
+            op: "barrier".into(),
+            tag: "save".into(),
+            ..CollectiveCall::default()
+        },
         ..RecentCollective::default()
     });
     page.groups[0].entered = 101;
@@ -150,10 +153,13 @@ fn crossed(c: &mut Cluster) {
             page.collective = CollectiveSample {
                 entered: 11,
                 left: 10,
-                op: "all_reduce".into(),
-                tag: "x".into(),
-                group: if rank == 0 { "a" } else { "b" }.into(),
                 group_seq: if rank == 0 { 8 } else { 4 },
+                call: CollectiveCall {
+                    op: "all_reduce".into(),
+                    tag: "x".into(),
+                    group: if rank == 0 { "a" } else { "b" }.into(),
+                    ..CollectiveCall::default()
+                },
                 ..CollectiveSample::default()
             };
         }
@@ -168,5 +174,54 @@ fn p29_groups_used_in_opposite_orders() {
     expect(&verdict, None, Reason::OrderDeadlock);
     for part in ["rank 0 waits in all_reduce x #8 of a", "rank 1 waits in all_reduce x #4 of b"] {
         assert!(verdict.reason.contains(part), "{}", verdict.reason);
+    }
+}
+
+/// Scripts: the hook counts calls between two ranks as those of a group of these two.
+#[test]
+fn a_rank_that_never_sends_is_named_by_the_one_that_receives() {
+    let mut c = trained(2);
+    drive(&mut c, 5_000, |_, now, sample| sample.page = Some(hooked(now / 250, now / 250, 10)));
+    let (seq, since) = (c.now.0 / 250, c.now.0);
+    c.agents[1].inspections.insert(2, look_at(2, "prepare", "train/algo.py", 7));
+    drive(&mut c, 8_000, |rank, now, sample| {
+        sample.wchan = "futex_do_wait".into();
+        let mut page = hooked(seq, seq, now - since);
+        if rank == 0 {
+            page.groups.push(GroupSample { name: "2>0".into(), size: 2, entered: 1, left: 0, chain: 0 });
+            (page.collective.entered, page.collective.group_seq) = (seq + 1, 1);
+            (page.collective.call.op, page.collective.call.group) = ("send/recv".into(), "2>0".into());
+            page.collective.call.count = 0;
+        }
+        sample.page = Some(page);
+    });
+    let verdict = verdicts(&c).first().cloned().expect("a verdict");
+    expect(&verdict, Some(2), Reason::Lock);
+    for part in ["train/algo.py:7", "send/recv"] {
+        assert!(verdict.reason.contains(part), "{part} in {}", verdict.reason);
+    }
+    assert_eq!(reds(&c).len(), 1, "nobody else is named");
+}
+
+/// Scripts: exchanges in equal parts are compared, those in unequal parts are not.
+#[test]
+fn an_exchange_of_another_size_is_named_by_majority_where_the_parts_are_equal() {
+    for (count, expected) in [(96, Some(Reason::SizeMismatch)), (0, None)] {
+        let mut c = trained(2);
+        stand(&mut c, 101);
+        for rank in 0..4 {
+            page(&mut c, rank).by_hook = true;
+            instead(&mut c, rank, 101, |call| {
+                (call.op, call.tag, call.count) = ("all_to_all".into(), "all_to_all_singl".into(), 64);
+            });
+        }
+        instead(&mut c, 1, 101, |call| call.count = count);
+        match expected {
+            Some(reason) => expect(&alarm(&mut c, 2_000), Some(1), reason),
+            None => {
+                c.pass(4_000);
+                assert_eq!(reds(&c), []);
+            }
+        }
     }
 }

@@ -85,7 +85,9 @@ fn p12_a_lock_taken_twice_is_named_with_file_and_line() {
 
 #[test]
 fn p13_env_workers_that_sleep_or_have_died() {
-    let children = |state| vec![ChildSample { pid: 77, name: "env".into(), state, cpu_ms: 500 }];
+    let children = |state| {
+        vec![ChildSample { pid: 77, name: "env".into(), state, cpu_ms: 500, ..ChildSample::default() }]
+    };
     let mut c = trained(2);
     c.hang(1, |sample| {
         sample.wchan = "anon_pipe_read".into();
@@ -111,7 +113,8 @@ fn p13_a_worker_that_is_stopped_is_named_whatever_its_rank_waits_in() {
     let mut c = trained(2);
     c.hang(1, |sample| {
         sample.wchan = "poll_schedule_timeout.constprop.0".into();
-        let child = ChildSample { pid: 77, name: "python".into(), state: 'T', cpu_ms: 500 };
+        let child =
+            ChildSample { pid: 77, name: "python".into(), state: 'T', cpu_ms: 500, ..ChildSample::default() };
         sample.signals.children = vec![child];
     });
     let verdict = alarm(&mut c, 7_000);
@@ -244,10 +247,13 @@ fn blame_goes_through_groups_to_the_one_that_waits_nowhere() {
         page.collective = CollectiveSample {
             entered: 40 + u64::from(rank != 2),
             left: 40,
-            op: "all_reduce".into(),
-            tag: "x".into(),
-            group: name.into(),
             group_seq: seq,
+            call: CollectiveCall {
+                op: "all_reduce".into(),
+                tag: "x".into(),
+                group: name.into(),
+                ..CollectiveCall::default()
+            },
             ..CollectiveSample::default()
         };
         if rank == 2 {

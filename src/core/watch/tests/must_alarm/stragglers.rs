@@ -76,3 +76,24 @@ fn p23_a_host_that_is_as_busy_as_the_others_is_no_reason() {
         expect(&verdict, Some(3), if all { Reason::SlowCompute } else { Reason::CpuPressure });
     }
 }
+
+#[test]
+fn nobody_is_late_without_a_cause_in_a_short_run_and_rank_0_never() {
+    for (late, ms, wanted) in [(0, 30_000, None), (3, 7_000, None), (3, 30_000, Some(Reason::Late))] {
+        let mut c = trained(2);
+        drive(&mut c, ms, |rank, now, sample| {
+            running(sample, now, &FAST, if rank == late { 2 } else { 32 + u64::from(rank) }, None);
+        });
+        assert_eq!(verdicts(&c).first().map(|verdict| verdict.reason_code), wanted, "rank {late}, {ms} ms");
+    }
+}
+
+#[test]
+fn a_rank_that_evaluates_and_saves_for_all_is_no_straggler() {
+    let mut c = trained(2);
+    slow(&mut c, 0, |rank, now, sample| {
+        let (eval, save) = if rank == 0 { (now * 2 / 10, now / 10) } else { (0, 0) };
+        sample.page.as_mut().unwrap().own_ms = vec![0, 0, now * 2 / 10, now * 4 / 10, 0, eval, save, 0, 0];
+    });
+    assert_eq!(verdicts(&c), []);
+}

@@ -1,0 +1,280 @@
+#!/usr/bin/env python3
+"""Stops under chaos: random sequences over four hosts with SSH servers of their own, and after each the printed end against the truth.
+
+    cargo build --release --bin rankdeck
+    python3 benches/chaos.py [--sequences 200] [--seed 1] [--only SEED] [--console PATH] [--json FILE]
+
+Each sequence launches a run of four ranks, does two to five random things to it (exclude a host, restart, kill or add a console, cut a
+cable, lag, lose packets, kill a rank, stop half of it), and then asks `rankdeck stop`. The processes of the run are looked up on the hosts
+themselves. Where a host could not be reached, the network is mended and a second stop must end everything.
+
+An end is one of
+
+    verified-true       called verified, and no process is left
+    not-verified-true   called NOT VERIFIED: a host could not be asked, or a process is left
+    needless            called NOT VERIFIED although every host could be asked and nothing is left
+    false               called verified, and a process is left; or left after the second stop
+    endless             no end within the bound
+
+A run that does not begin is told and counted as `not begun`: nothing was there to stop.
+
+`false`, `endless` and a second stop that is `needless` make this command fail. The seed of every sequence is printed: `--only SEED` repeats it.
+Needs root, for namespaces (tests/testbed).
+"""
+import argparse, collections, contextlib, json, os, pathlib, random, shutil, signal, subprocess, sys, tempfile, threading, time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from lab import bed as lab_bed  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+HOSTS = 4
+# Logging in to a host that does not answer, the drain, the kill and the sweep.
+STOP_BOUND_S = 180
+# Four uploads of the agent at most.
+LAUNCH_BOUND_S = 300
+EXPERIMENT = """
+[run]
+name = "chaos"
+[launch]
+command = ["/bin/sh", "-c", "exec sleep 900"]
+stop_grace_s = 2.0
+[watch]
+lost_after_s = 3.0
+[restart]
+max_restarts = 5
+backoff_s = 0.5
+lost_host = "{lost_host}"
+"""
+
+
+class Hosts(lab_bed.Bed):
+    """Four hosts; gone with `close`."""
+
+    def __init__(self, folder, console):
+        if why := lab_bed.missing():
+            raise SystemExit(f"chaos: {why}")
+        self.script, self.folder, self.binary = lab_bed.SCRIPT, pathlib.Path(folder), console
+        self.environment = dict(os.environ, TESTBED_DIR=str(self.folder / "bed"), TESTBED_MODE="root", TESTBED_OWNER=str(os.getpid()),
+                                TESTBED_WORK_SIZE="600m")
+        up = self.call("up", str(HOSTS), check=False)
+        if up.returncode:
+            raise SystemExit(f"chaos: no hosts: {up.stderr.strip()}")
+        config = (self.folder / "bed/client/config").read_text()
+        changed = config.replace("Host node*", "Host node* 10.77.0.*").replace("BatchMode yes", "BatchMode no")
+        (self.folder / "config").write_text(changed)
+        hosts = "".join(f'[[host]]\nname = "node{i}"\naddress = "10.77.0.{10 + i}"\n' for i in range(HOSTS))
+        (self.folder / "hosts.toml").write_text(f'[defaults]\nworkdir = "work"\nuser = "tb"\nnproc = 1\n{hosts}')
+
+    def clear(self):
+        for node in range(HOSTS):
+            self.call("fault", f"node{node}", "clear", check=False)
+
+    def spawn(self, *words, **options):
+        command = [self.script, "exec", "console", self.binary, *words, "--hosts", str(self.folder / "hosts.toml")]
+        environment = dict(self.environment, **self.variables())
+        # The hosts have none.
+        environment.pop("LIBTORCH", None)
+        return subprocess.Popen(command, cwd=self.folder, env=environment, text=True, start_new_session=True, stdin=subprocess.DEVNULL, **options)
+
+    def command(self, *words, bound_s):
+        """Exit code and output of a command; the code is None when it did not end within the bound."""
+        process = self.spawn(*words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        try:
+            said, _ = process.communicate(timeout=bound_s)
+            return process.returncode, said
+        except subprocess.TimeoutExpired:
+            end(process)
+            return None, process.communicate()[0]
+
+    def left(self, run):
+        """Names of the hosts on which a process of the run is left, with the processes."""
+        look = f"grep -lzx 'RANKDECK_RUN={run}' /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3 | tr '\\n' ' '"
+        found = {f"node{node}": self.call("exec", f"node{node}", "sh", "-c", look, check=False).stdout.split() for node in range(HOSTS)}
+        return {host: pids for host, pids in found.items() if pids}
+
+
+class NotBegun(Exception):
+    """The run did not come up."""
+
+
+def end(process):
+    """Ends a console and whatever started it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+class Sequence:
+    """One run and what is done to it."""
+
+    def __init__(self, hosts, seed):
+        self.hosts, self.seed, self.random = hosts, seed, random.Random(seed)
+        self.consoles, self.done, self.broken = [], [], set()
+        self.run, self.spawned = None, 0
+
+    def launch(self):
+        lost_host = self.random.choice(["exclude", "stop"])
+        experiment = self.hosts.folder / "chaos.toml"
+        experiment.write_text(EXPERIMENT.format(lost_host=lost_host))
+        console = self.hosts.spawn("run", str(experiment), "--name", f"chaos{self.seed}", "--headless", "--json",
+                                   stdout=subprocess.PIPE, stderr=(self.hosts.folder / "console.log").open("w"))
+        self.consoles.append(console)
+        threading.Thread(target=self.read, args=(console,), daemon=True).start()
+        deadline = time.time() + LAUNCH_BOUND_S
+        while self.spawned < HOSTS:
+            if time.time() > deadline or console.poll() is not None:
+                code = console.poll()
+                end(console)
+                said = (self.hosts.folder / "console.log").read_text()[-2000:]
+                raise NotBegun(f"exit code {code}, {self.spawned} of {HOSTS} ranks: {said}")
+            time.sleep(0.05)
+
+    def read(self, console):
+        for line in console.stdout:
+            with contextlib.suppress(ValueError):
+                said = json.loads(line)
+                self.run = self.run or said["run"]
+                self.spawned += said["kind"] == "rank" and said["state"] == "spawned"
+
+    # What may happen. Commands may refuse; that is no fault.
+
+    def exclude(self, node):
+        self.hosts.command("restart", self.run, "--exclude", node, "--yes", bound_s=30)
+
+    def restart(self, _):
+        self.hosts.command("restart", self.run, "--yes", bound_s=30)
+
+    def kill_console(self, _):
+        for console in self.consoles:
+            end(console)
+
+    def attach(self, _):
+        self.consoles.append(self.hosts.spawn("attach", self.run, "--headless", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+
+    def cut(self, node):
+        self.hosts.call("fault", node, "link", "down", check=False)
+        self.broken.add(node)
+
+    def mend(self, _):
+        for node in self.broken:
+            self.hosts.call("fault", node, "clear", check=False)
+        self.broken.clear()
+
+    def lag(self, node):
+        self.hosts.call("fault", node, "lag", "150", check=False)
+
+    def loss(self, node):
+        self.hosts.call("fault", node, "lag", "20", "5", "5", check=False)
+
+    def kill_rank(self, node):
+        pids = self.hosts.left(self.run).get(node, [])
+        if pids:
+            self.hosts.call("exec", node, "kill", "-9", *pids, check=False)
+
+    def early_stop(self, _):
+        """A stop that is cut short: its console dies after a while."""
+        process = self.hosts.spawn("stop", self.run, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(self.random.uniform(0.3, 8))
+        end(process)
+
+    def wait(self, _):
+        time.sleep(self.random.uniform(0.2, 6))
+
+    OPS = [exclude, exclude, restart, kill_console, kill_console, attach, cut, cut, mend, lag, lag, loss, kill_rank, kill_rank, early_stop, wait]
+
+    def act(self):
+        for _ in range(self.random.randint(2, 5)):
+            op, node = self.random.choice(self.OPS), f"node{self.random.randrange(HOSTS)}"
+            self.done.append(op.__name__ + ("" if op.__name__ in ("restart", "kill_console", "attach", "mend", "early_stop", "wait") else f" {node}"))
+            op(self, node)
+        if self.random.random() < 0.3:
+            self.done.append("mend")
+            self.mend(None)
+
+    def stop(self):
+        """Asks for a stop and compares what is said with what is true."""
+        began = time.time()
+        code, said = self.hosts.command("stop", self.run, bound_s=STOP_BOUND_S)
+        took, left = time.time() - began, self.hosts.left(self.run)
+        verified = code == 0 and "verified" in said and "NOT VERIFIED" not in said
+        if code is None:
+            kind = "endless"
+        elif verified:
+            kind = "false" if left else "verified-true"
+        else:
+            kind = "not-verified-true" if left or self.broken else "needless"
+        return kind, took, left, said
+
+    def close(self):
+        for console in self.consoles:
+            end(console)
+        self.hosts.clear()
+        if self.run and self.hosts.left(self.run):
+            self.hosts.command("stop", self.run, "--kill", bound_s=STOP_BOUND_S)
+
+
+def play(hosts, seed):
+    sequence = Sequence(hosts, seed)
+    result = dict(seed=seed, first=None, second=None)
+    try:
+        sequence.launch()
+        sequence.act()
+        first, took, left, said = sequence.stop()
+        result.update(first=first, took_s=round(took, 1), left=left, said=said)
+        if first != "verified-true":
+            sequence.mend(None)
+            hosts.clear()
+            second, took, left, said = sequence.stop()
+            result.update(second="false" if left and second != "endless" else second, second_took_s=round(took, 1), left=left, said_then=said)
+    except NotBegun as why:
+        result.update(first="not begun", took_s=0, said=str(why))
+    finally:
+        result["did"] = sequence.done
+        sequence.close()
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sequences", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1, help="of the first sequence; the others follow it")
+    parser.add_argument("--only", type=int, help="one sequence, by its seed")
+    parser.add_argument("--console", default=str(ROOT / "target/release/rankdeck"), help="rankdeck's binary")
+    parser.add_argument("--json", help="a file for all results")
+    args = parser.parse_args()
+    console = pathlib.Path(args.console).resolve()
+    if not console.is_file():
+        sys.exit(f"chaos: there is no {console}; `cargo build --release --bin rankdeck`, or `--console PATH`")
+    seeds = [args.only] if args.only is not None else range(args.seed, args.seed + args.sequences)
+    folder = tempfile.mkdtemp(prefix="rdchaos")
+    results = []
+    try:
+        # The bed ends with this process: TESTBED_OWNER.
+        hosts = Hosts(folder, str(console))
+        try:
+            for seed in seeds:
+                result = play(hosts, seed)
+                results.append(result)
+                then = f", then {result['second']} ({result['second_took_s']} s)" if result["second"] else ""
+                print(f"seed {seed}: {result['first']} ({result['took_s']} s){then}: {', '.join(result['did'])}", flush=True)
+                if is_bad(result) or result["first"] == "not begun":
+                    print(json.dumps(result, indent=1), flush=True)
+        finally:
+            hosts.close()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if args.json:
+            pathlib.Path(args.json).write_text(json.dumps(results, indent=1))
+    for name in ("first", "second"):
+        counts = collections.Counter(result[name] for result in results if result[name])
+        print(f"{name} stop: " + ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())))
+    sys.exit(any(is_bad(result) for result in results))
+
+
+def is_bad(result):
+    return result["first"] in ("false", "endless") or result["second"] in ("false", "endless", "needless")
+
+
+if __name__ == "__main__":
+    main()

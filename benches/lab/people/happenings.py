@@ -1,0 +1,167 @@
+"""What happens to a script at one step: things that take long and are well, and things that never end.
+
+`LAB_FAULT=NAME@RANK:STEP` says what, to which rank (`all`: to every one) and when; with `STEP+EVERY` it happens again
+and again, and of several names joined by `,` they take turns. `LAB_BESIDE` says what runs beside every rank: `tracker` (a
+process that computes and writes, as trackers do) or `writer` (a thread that does). Nothing here knows of rankdeck.
+"""
+import concurrent.futures, fcntl, http.server, os, queue, socket, socketserver, subprocess, sys, tempfile, threading, time, urllib.request
+
+LOCK, LONG = threading.Lock(), float(os.environ.get("LAB_SECONDS", "40"))
+TRACKER = """
+import os, sys, time
+with open(sys.argv[1], "w") as file:
+    while os.getppid() == int(sys.argv[2]):
+        until = time.time() + 0.03
+        while time.time() < until:
+            pass
+        print("loss", time.time(), file=file, flush=True)
+        time.sleep(0.25)
+"""
+
+
+def beside():
+    """A tracker process or a writer thread, from the beginning of the script on."""
+    path = os.path.join(tempfile.mkdtemp(prefix="lab"), "events")
+    if os.environ.get("LAB_BESIDE") == "tracker":
+        subprocess.Popen([sys.executable, "-c", TRACKER, path, str(os.getpid())])
+
+    def write():
+        with open(path, "w") as file:
+            while True:
+                until = time.time() + 0.02
+                while time.time() < until:
+                    pass
+                print("loss", time.time(), file=file, flush=True)
+                time.sleep(0.25)
+
+    if os.environ.get("LAB_BESIDE") == "writer":
+        threading.Thread(target=write, daemon=True).start()
+
+
+def happens(step, rank):
+    """Called at every step, at the same place by all ranks."""
+    names, _, target = os.environ.get("LAB_FAULT", "").partition("@")
+    who, _, when = target.partition(":")
+    at, _, every = when.partition("+")
+    past = step - int(at or 0)
+    due = past == 0 or every and past > 0 and past % int(every) == 0
+    name = names.split(",")[past // int(every) % len(names.split(",")) if every and past > 0 else 0]
+    if name and due and who in ("all", str(rank)):
+        print(f"inject: {name} strikes in iteration 0 at {time.time():.3f}", file=sys.stderr, flush=True)
+        globals()[name]()
+
+
+def serve(handler):
+    """An address at which a thread of this process answers; for what is somewhere else in real runs."""
+    server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server.server_address
+
+
+# What takes long and is well.
+
+def evaluates():
+    """Episodes in a simulator elsewhere, which answers when it likes."""
+    class Simulator(socketserver.StreamRequestHandler):
+        def handle(self):
+            while self.rfile.readline():
+                time.sleep(1.2)
+                self.wfile.write(b"1.0\n")
+    until, episode = time.time() + LONG, 0
+    with socket.create_connection(serve(Simulator)) as simulator:
+        answers = simulator.makefile("rw")
+        while time.time() < until:
+            for _ in range(5):
+                answers.write("step\n")
+                answers.flush()
+                answers.readline()
+            episode += 1
+            print(f"evaluation: episode {episode}", flush=True)
+
+
+def prints():
+    for episode in range(int(LONG / 3)):
+        time.sleep(3)
+        print(f"evaluation: episode {episode}", flush=True)
+
+
+def saves():
+    with tempfile.TemporaryFile() as file:
+        for _ in range(int(LONG / 2)):
+            file.write(os.urandom(1 << 16))
+            file.flush()
+            os.fsync(file.fileno())
+            time.sleep(1.9)
+
+
+def compiles():
+    subprocess.run([sys.executable, "-c", f"import time\nuntil = time.time() + {LONG}\nwhile time.time() < until: pass"], check=True)
+
+
+def downloads():
+    class Slow(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            for _ in range(int(LONG)):
+                self.wfile.write(b"x" * 2000)
+                time.sleep(1)
+
+        def log_message(self, *_):
+            pass
+    host, port = serve(Slow)
+    urllib.request.urlopen(f"http://{host}:{port}/data").read()
+
+
+def prepares():
+    def shard(_):
+        until = time.time() + LONG
+        while time.time() < until:
+            sum(range(10000))
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        list(pool.map(shard, range(2)))
+
+
+def sleeps():
+    time.sleep(LONG)
+
+
+def computes():
+    until = time.time() + LONG
+    while time.time() < until:
+        sum(range(10000))
+
+
+# What never ends.
+
+def lock():
+    with LOCK:
+        with LOCK:
+            pass
+
+
+def polled():
+    waiting = queue.Queue()
+    while True:
+        try:
+            waiting.get(timeout=0.5)
+        except queue.Empty:
+            continue
+
+
+def server():
+    class Silent(socketserver.BaseRequestHandler):
+        def handle(self):
+            time.sleep(10000)
+    socket.create_connection(serve(Silent)).recv(1)
+
+
+def flock():
+    with open(os.environ["LAB_LOCK"], "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def remains():
+    """A thread that nobody ends; the training goes on."""
+    threading.Thread(target=threading.Event().wait).start()

@@ -1,0 +1,55 @@
+"""Stable-Baselines3's PPO on CartPole-v1; the policies of all ranks are averaged after every rollout.
+
+The lines that end in `# +` are what rankdeck adds.
+"""
+import argparse
+
+import torch
+import torch.distributed as dist
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor
+import gymnasium as gym
+import rankdeck  # +
+
+
+class Average(BaseCallback):
+    """What makes the ranks one training: the mean of their policies."""
+
+    def _on_step(self):
+        return True
+
+    def _on_rollout_start(self):
+        for parameter in self.model.policy.parameters():
+            dist.all_reduce(parameter.data)
+            parameter.data /= dist.get_world_size()
+
+
+class Report(BaseCallback):  # +
+    def _on_step(self):  # +
+        ended = [info["episode"]["r"] for info in self.locals["infos"] if "episode" in info]  # +
+        rankdeck.report(self.num_timesteps, returns=ended)  # +
+        return True  # +
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--timesteps", type=int, default=20_000, help="of each rank")
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    model = PPO("MlpPolicy", "CartPole-v1", n_steps=128, batch_size=64, n_epochs=4, seed=dist.get_rank(), device="cpu")
+    for _ in range(args.rounds):
+        model.learn(args.timesteps // args.rounds, callback=[Average(), Report()], reset_num_timesteps=False)  # +
+        if dist.get_rank() == 0:
+            returns, lengths = evaluate_policy(model, Monitor(gym.make("CartPole-v1")), 5, return_episode_rewards=True)
+            rankdeck.eval(returns, lengths)  # +
+            model.save("model.zip")
+            rankdeck.checkpoint("model.zip")  # +
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

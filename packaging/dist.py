@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+"""dist.py BINARIES OUT: a tarball, a wheel and a .deb of the console and the trainer, and their checksums.
+
+BINARIES is a folder with `rankdeck` and `rankdeck-trainer`. The same binaries give the same bytes: names are sorted, owners
+and times are fixed (SOURCE_DATE_EPOCH, or the time of the commit). The packages ask for the glibc that the binaries need.
+"""
+
+import base64
+import gzip
+import hashlib
+import io
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PROGRAMS = ("rankdeck", "rankdeck-trainer")
+SHELLS = {
+    "bash": "share/bash-completion/completions/rankdeck",
+    "zsh": "share/zsh/site-functions/_rankdeck",
+    "fish": "share/fish/vendor_completions.d/rankdeck.fish",
+}
+DOCUMENTS = ("README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE", "docs/THIRD-PARTY.md")
+NOTICE = re.compile(r"(licen[cs]e|copying|notice|unlicense)", re.I)
+# Tests are in a hurry.
+LEVEL = int(os.environ.get("RANKDECK_DIST_LEVEL", "9"))
+SUMMARY = "A terminal console for multi-node data-parallel reinforcement learning"
+
+
+def said(*command, **more):
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, **more).stdout
+
+
+def version():
+    return re.search(r'^version = "(.*)"$', (ROOT / "Cargo.toml").read_text(), re.M).group(1)
+
+
+def date():
+    given = os.environ.get("SOURCE_DATE_EPOCH")
+    if given is None:
+        try:
+            given = said("git", "-C", str(ROOT), "log", "-1", "--format=%ct", stderr=subprocess.DEVNULL)
+        except (OSError, subprocess.CalledProcessError):
+            given = 315532800  # 1980, the earliest that a zip file has
+    return max(int(given), 315532800)
+
+
+def glibc(programs):
+    """The newest version among the symbols that the programs need."""
+    found = [(int(major), int(minor)) for text in programs for major, minor in re.findall(rb"GLIBC_(\d+)\.(\d+)", text)]
+    return max(found, default=(2, 17))
+
+
+def stripped(path):
+    """A program without what only a debugger reads; its symbols stay, for stacks."""
+    text = path.read_bytes()
+    if not text.startswith(b"\x7fELF"):
+        return text
+    with tempfile.TemporaryDirectory() as folder:
+        made = pathlib.Path(folder, path.name)
+        try:
+            subprocess.run(["strip", "--strip-debug", "-o", str(made), str(path)], check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            print(f"dist: {path.name} is not stripped: {error}", file=sys.stderr)
+            return text
+        return made.read_bytes()
+
+
+def licences():
+    """The licence texts of every crate that is linked, and of the C libraries inside some of them."""
+    data = json.loads(said("cargo", "metadata", "--format-version", "1", "--locked", "--offline",
+                           "--filter-platform", "x86_64-unknown-linux-gnu", cwd=ROOT))
+    packages = {package["id"]: package for package in data["packages"]}
+    nodes = {node["id"]: node for node in data["resolve"]["nodes"]}
+    open_ids = [id for id, package in packages.items() if package["name"] in PROGRAMS]
+    linked = set(open_ids)
+    while open_ids:
+        for dependency in nodes[open_ids.pop()]["deps"]:
+            kinds = {kind["kind"] for kind in dependency["dep_kinds"]}
+            # Sources of C libraries are build dependencies.
+            if (None in kinds or packages[dependency["pkg"]]["name"].endswith("-src")) and dependency["pkg"] not in linked:
+                linked.add(dependency["pkg"])
+                open_ids.append(dependency["pkg"])
+    text = ["Parts of rankdeck that others have written, with their licences.\n"]
+    for package in sorted((packages[id] for id in linked), key=lambda package: (package["name"], package["version"])):
+        if package["source"] is None:
+            continue
+        text.append(f"\n{'=' * 80}\n{package['name']} {package['version']}: {package['license'] or 'see below'}\n")
+        folder = pathlib.Path(package["manifest_path"]).parent
+        files = [path for depth in ("*", "*/*", "*/*/*") for path in folder.glob(depth)]
+        for path in sorted(path for path in files if path.is_file() and NOTICE.match(path.name) and path.suffix in ("", ".txt", ".md")):
+            text.append(f"\n--- {path.relative_to(folder)}\n{path.read_text(errors='replace')}")
+    return "".join(text).encode()
+
+
+def tree(binaries):
+    """What is installed, below a prefix: path to bytes and mode."""
+    console = str(binaries / PROGRAMS[0])
+    files = {f"bin/{name}": (stripped(binaries / name), 0o755) for name in PROGRAMS}
+    for shell, path in SHELLS.items():
+        files[path] = (said(console, "completions", shell), 0o644)
+    names = re.findall(r"^  ([a-z]+)  ", said(console, "--help").decode(), re.M)
+    for name in [None, *(name for name in names if name != "help")]:
+        page = said(console, "man", *([name] if name else []))
+        title = f"rankdeck-{name}" if name else "rankdeck"
+        files[f"share/man/man1/{title}.1.gz"] = (gzip.compress(page, mtime=0), 0o644)
+    for name in DOCUMENTS:
+        files[f"share/doc/rankdeck/{pathlib.Path(name).name}"] = ((ROOT / name).read_bytes(), 0o644)
+    files["share/doc/rankdeck/LICENSES-OF-PARTS.txt.gz"] = (gzip.compress(licences(), mtime=0), 0o644)
+    for folder in ("configs", "examples/python"):
+        for path in sorted((ROOT / folder).glob("*.[tp]*")):
+            files[f"share/doc/rankdeck/{folder}/{path.name}"] = (path.read_bytes(), 0o644)
+    return files
+
+
+def archive(files, prefix, time):
+    """A tar.gz of files and of their folders."""
+    out = io.BytesIO()
+    with gzip.GzipFile(fileobj=out, mode="wb", mtime=0, compresslevel=LEVEL) as packed, tarfile.open(fileobj=packed, mode="w") as tar:
+        folders = {parent for path in files for parent in pathlib.PurePosixPath(prefix + path).parents} - {pathlib.PurePosixPath(".")}
+        entries = {str(folder): None for folder in folders} | {prefix + path: content for path, content in files.items()}
+        for path in sorted(entries):
+            info = tarfile.TarInfo(path)
+            info.mtime, info.uname, info.gname = time, "root", "root"
+            if entries[path] is None:
+                info.type, info.mode = tarfile.DIRTYPE, 0o755
+                tar.addfile(info)
+            else:
+                content, info.mode = entries[path]
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    return out.getvalue()
+
+
+def wheel(files, floor):
+    """Both programs for the `bin` of a virtual environment, and rankdeck.py as a module."""
+    import time
+
+    name = f"rankdeck-{version()}"
+    tag = f"py3-none-manylinux_{floor[0]}_{floor[1]}_x86_64"
+    metadata = (f"Metadata-Version: 2.1\nName: rankdeck\nVersion: {version()}\nSummary: {SUMMARY}\n"
+                f"License: MIT OR Apache-2.0\nRequires-Python: >=3.8\nDescription-Content-Type: text/markdown\n\n")
+    content = {f"{name}.data/scripts/{program}": files[f"bin/{program}"] for program in PROGRAMS}
+    content["rankdeck.py"] = ((ROOT / "src/agent/client/rankdeck.py").read_bytes(), 0o644)
+    content[f"{name}.dist-info/METADATA"] = (metadata.encode() + (ROOT / "README.md").read_bytes(), 0o644)
+    content[f"{name}.dist-info/WHEEL"] = (f"Wheel-Version: 1.0\nGenerator: rankdeck\nRoot-Is-Purelib: false\nTag: {tag}\n".encode(), 0o644)
+    for path, (data, mode) in files.items():
+        if path.startswith("share/doc/rankdeck/LICENSE"):
+            content[f"{name}.dist-info/licenses/{pathlib.Path(path).name}"] = (data, mode)
+    record = [f"{path},sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b'=').decode()},{len(data)}"
+              for path, (data, _) in sorted(content.items())]
+    content[f"{name}.dist-info/RECORD"] = ("\n".join([*record, f"{name}.dist-info/RECORD,,"]) + "\n").encode(), 0o644
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=LEVEL) as packed:
+        for path, (data, mode) in sorted(content.items()):
+            info = zipfile.ZipInfo(path, time.gmtime(date())[:6])
+            info.external_attr, info.compress_type = (0o100000 | mode) << 16, zipfile.ZIP_DEFLATED
+            packed.writestr(info, data)
+    return f"{name}-{tag}.whl", out.getvalue()
+
+
+def deb(files, floor, time):
+    """An `ar` of a version, what dpkg wants to know, and the files."""
+    size = sum(len(data) for data, _ in files.values()) // 1024
+    control = (f"Package: rankdeck\nVersion: {version()}\nArchitecture: amd64\nMaintainer: The rankdeck developers\n"
+               f"Installed-Size: {size}\nDepends: libc6 (>= {floor[0]}.{floor[1]}), libstdc++6\nRecommends: openssh-client\n"
+               f"Section: science\nPriority: optional\nDescription: {SUMMARY}\n"
+               " It launches ranks over SSH, shows them live and names the rank that is stuck.\n")
+    sums = "".join(f"{hashlib.md5(data).hexdigest()}  usr/{path}\n" for path, (data, _) in sorted(files.items()))
+    members = {
+        "debian-binary": b"2.0\n",
+        "control.tar.gz": archive({"control": (control.encode(), 0o644), "md5sums": (sums.encode(), 0o644)}, "./", time),
+        "data.tar.gz": archive(files, "./usr/", time),
+    }
+    out = b"!<arch>\n"
+    for name, data in members.items():
+        out += f"{name:<16}{time:<12}{0:<6}{0:<6}{'100644':<8}{len(data):<10}`\n".encode() + data + b"\n" * (len(data) % 2)
+    return f"rankdeck_{version()}_amd64.deb", out
+
+
+def main(binaries, out):
+    binaries, out, time = pathlib.Path(binaries), pathlib.Path(out), date()
+    out.mkdir(parents=True, exist_ok=True)
+    files = tree(binaries)
+    programs = [files[f"bin/{name}"][0] for name in PROGRAMS]
+    floor = glibc(programs)
+    name = f"rankdeck-{version()}"
+    made = dict([
+        (f"{name}-x86_64-linux.tar.gz", archive(files, f"{name}/", time)),
+        wheel(files, floor),
+        deb(files, floor, time),
+    ])
+    for path, data in made.items():
+        (out / path).write_bytes(data)
+    sums = "".join(f"{hashlib.sha256(data).hexdigest()}  {path}\n" for path, data in sorted(made.items()))
+    (out / "SHA256SUMS").write_text(sums)
+    print(sums, end="")
+    print(f"dist: the programs need glibc {floor[0]}.{floor[1]}", file=sys.stderr)
+    home = str(pathlib.Path.home()).encode() + b"/"
+    for name, text in zip(PROGRAMS, programs):
+        for place in {str(ROOT).encode() + b"/", home}:
+            if place in text:
+                print(f"dist: warning: {name} contains the path {place.decode()}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    main(*sys.argv[1:])

@@ -1,0 +1,402 @@
+"""Tells rankdeck how training goes. One file without dependencies, for Python 3.8 or newer.
+
+    import rankdeck
+
+    rankdeck.report(env_step=steps, loss=loss)       # on every rank, as often as you like
+    rankdeck.eval(returns)                           # returns of the episodes of an evaluation
+    rankdeck.checkpoint("last.pt")                   # a file that is complete
+    if rankdeck.should_stop(): break                 # `rankdeck stop`, or a time limit
+
+Ranks that rankdeck starts can import it as it is. To run the script elsewhere too, put this file beside it
+(`rankdeck client > rankdeck.py`): outside rankdeck its functions do nothing.
+
+Rules:
+- CLIENT-1: no function raises for what it is given, waits for the agent, or takes longer while the agent is away.
+- CLIENT-2: memory is bounded. Newer counters replace older ones; whatever else is lost is counted and said.
+- CLIENT-3: only the process that has imported this speaks: its forks are silent, and end on SIGTERM as ever.
+- CLIENT-4: a value that lies on a GPU is read at most four times a second.
+"""
+
+import atexit
+import collections
+import json
+import math
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+
+__all__ = ["checkpoint", "eval", "lost", "report", "should_stop"]
+
+# Seconds between two reports that are sent: the agent reads as often.
+_PERIOD = 0.25
+# Seconds that a connection may take, that the agent may take to read, and that the end of the program waits
+# for.
+_CONNECT, _SEND, _LAST = 1.0, 30.0, 1.0
+# Events that wait while the agent is away; longest line, bytes.
+_WAITING, _LINE = 256, 60_000
+# Names of charts, and messages on stderr.
+_NAMES, _MESSAGES = 256, 8
+
+
+def report(
+    env_step, values=None, *, train_iter=None, samples=None, episodes=None, updates=None, returns=None, **metrics
+):
+    """Tells how far this rank is.
+
+    `env_step` counts the environment steps of this rank alone since the run began. `returns` is the return of each
+    episode that has ended since the last call: a number or a sequence. Everything else is a value for a chart, which
+    rank 0's calls give, as keywords or as a mapping `values` for names such as `losses/policy`.
+
+    As they stand, `train_iter` counts the calls, `samples` is `env_step`, and `episodes` counts `returns`.
+    """
+    _guarded(_client.report, env_step, values, train_iter, samples, episodes, updates, returns, metrics)
+
+
+def eval(returns, lengths=None, *, env_step=None, train_iter=None, duration_s=0.0, stop=False):
+    """Tells an evaluation: returns and lengths of its episodes. Only rank 0's calls count.
+
+    `env_step` counts the steps of all ranks; as it stands, it is that of the latest report times the number of
+    ranks. `stop` says that a goal was reached and that the program is about to end.
+    """
+    _guarded(_client.eval, returns, lengths, env_step, train_iter, duration_s, stop)
+
+
+def checkpoint(path, reason="latest", *, env_step=None, train_iter=None):
+    """Tells a checkpoint when its file is complete. Only rank 0's calls count."""
+    _guarded(_client.checkpoint, path, reason, env_step, train_iter)
+
+
+def should_stop():
+    """True once rankdeck has asked this rank to end: save, and leave the training loop.
+
+    From the first call on, one SIGTERM only makes this true, and a second one ends the program. Ranks hear of it at
+    different moments: with collectives in the loop, reduce the answer over the ranks before you act on it.
+    """
+    return bool(_guarded(_client.should_stop))
+
+
+def lost():
+    """How many events were lost so far."""
+    return _client.lost
+
+
+class _Client:
+    def __init__(self, environ):
+        self.pid = os.getpid()
+        self.path = environ.get("RANKDECK_EVENTS")
+        try:
+            self.rank = int(environ["RANKDECK_RANK"]) if self.path else None
+            self.generation = int(environ.get("RANKDECK_GENERATION") or 0)
+            self.world_size = max(1, int(environ.get("WORLD_SIZE") or 1))
+        except (KeyError, ValueError):
+            self.rank = None
+        self.device = environ.get("RANKDECK_DEVICE") or "cpu"
+        # A signal handler of the program may call in here, too.
+        self.lock = threading.RLock()
+        self.wake = threading.Event()
+        self.thread = None
+        self.closed = False
+        self.joined = False
+        self.waiting = collections.deque()
+        self.calls = 0
+        self.episodes = 0
+        self.began = time.monotonic()
+        # Not sent yet, and the latest that there were.
+        self.counters = None
+        self.latest = {"env_step": 0, "train_iter": 0}
+        self.returns = _NONE
+        self.scalars = {}
+        self.not_finite = {}
+        # When each name was read from something that is not a plain number.
+        self.read = {}
+        self.lost = 0
+        self.messages = 0
+        self.asked = False
+        self.handler = None
+
+    def speaks(self):
+        return self.rank is not None and self.pid == os.getpid()
+
+    # Called by the program.
+
+    def report(self, env_step, values, train_iter, samples, episodes, updates, returns, metrics):
+        if not self.speaks():
+            return
+        now = time.monotonic()
+        step = max(0, int(env_step))
+        ended = () if returns is None else [value for value in _numbers(returns) if math.isfinite(value)]
+        numbers = {}
+        if self.rank == 0:
+            for source in (values or {}, metrics):
+                for name, value in source.items():
+                    self._read(numbers, str(name), value, now)
+        with self.lock:
+            self.calls += 1
+            self.episodes += len(ended)
+            for value in ended:
+                total, count, low, high = self.returns
+                low, high = (min(low, value), max(high, value)) if count else (value, value)
+                self.returns = (total + value, count + 1, low, high)
+            self.counters = self.latest = {
+                "train_iter": self.calls if train_iter is None else max(0, int(train_iter)),
+                "env_step": step,
+                "samples": step if samples is None else max(0, int(samples)),
+                "episodes": self.episodes if episodes is None else max(0, int(episodes)),
+                "duration_s": now - self.began,
+                "updates": 0 if updates is None else max(0, int(updates)),
+            }
+            for name, number in numbers.items():
+                if math.isfinite(number):
+                    self.scalars[name] = number
+                else:
+                    self.not_finite[name] = self.not_finite.get(name, 0) + 1
+        self._start()
+
+    def eval(self, returns, lengths, env_step, train_iter, duration_s, stop):
+        if not self.speaks() or self.rank != 0:
+            return
+        played = [value for value in _numbers(returns) if math.isfinite(value)]
+        if not played:
+            raise ValueError("no return is a finite number")
+        longs = () if lengths is None else _numbers(lengths)
+        mean = math.fsum(played) / len(played)
+        self._put(
+            kind="eval",
+            env_step=self._step(env_step),
+            train_iter=self._iteration(train_iter),
+            episodes=len(played),
+            return_mean=mean,
+            return_std=math.sqrt(math.fsum((value - mean) ** 2 for value in played) / len(played)),
+            return_min=min(played),
+            return_max=max(played),
+            length_mean=math.fsum(longs) / len(longs) if longs else 0.0,
+            duration_s=float(duration_s),
+            stop=bool(stop),
+        )
+
+    def checkpoint(self, path, reason, env_step, train_iter):
+        if not self.speaks() or self.rank != 0:
+            return
+        self._put(
+            kind="checkpoint",
+            path=os.fsencode(os.path.abspath(path)).decode("utf-8", "replace"),
+            env_step=self._step(env_step),
+            train_iter=self._iteration(train_iter),
+            reason=str(reason),
+        )
+
+    def should_stop(self):
+        if self.speaks() and self.handler is None:
+            if threading.current_thread() is threading.main_thread():
+                self._listen()
+            else:
+                self._say("should_stop: the first call must be one of the main thread")
+        return self.asked
+
+    def _listen(self):
+        before = signal.getsignal(signal.SIGTERM)
+        if before is None:
+            raise RuntimeError("SIGTERM has a handler that is not Python's")
+
+        def ask(number, frame):
+            second, self.asked = self.asked, True
+            if callable(before):
+                before(number, frame)
+            elif second and before == signal.SIG_DFL:
+                signal.signal(number, before)
+                os.kill(os.getpid(), number)
+
+        def forked():
+            if signal.getsignal(signal.SIGTERM) is ask:
+                signal.signal(signal.SIGTERM, before)
+
+        self.handler = ask
+        os.register_at_fork(after_in_child=forked)
+        signal.signal(signal.SIGTERM, ask)
+
+    # Values.
+
+    def _read(self, numbers, name, value, now):
+        """Puts a value that is to be sent among `numbers` (CLIENT-4)."""
+        if not isinstance(value, (float, int)):
+            if now - self.read.get(name, -math.inf) < _PERIOD:
+                return
+            if len(self.read) < _NAMES:
+                self.read[name] = now
+            try:
+                value = float(value)
+            except Exception:
+                self.lost += 1
+                self._say("report: %.60s is no number but a %s; left out" % (name, type(value).__name__))
+                return
+        if len(self.scalars) + len(numbers) >= _NAMES and name not in self.scalars:
+            self.lost += 1
+            return
+        numbers[name] = float(value)
+
+    def _step(self, given):
+        return max(0, int(given)) if given is not None else self.latest["env_step"] * self.world_size
+
+    def _iteration(self, given):
+        return max(0, int(given)) if given is not None else self.latest["train_iter"]
+
+    # Sending.
+
+    def _put(self, **event):
+        line = _line(event)
+        with self.lock:
+            if len(line) > _LINE or len(self.waiting) >= _WAITING:
+                self.lost += 1
+                return
+            self.waiting.append(line)
+        self.wake.set()
+        self._start()
+
+    def _start(self):
+        with self.lock:
+            if self.thread is not None or self.closed:
+                return
+            thread = threading.Thread(target=self._serve, name="rankdeck", daemon=True)
+            thread.start()
+            self.thread = thread
+        atexit.register(self._finish)
+
+    def _serve(self):
+        stream, pause = None, _PERIOD
+        while True:
+            closed, lines = self.closed, []
+            try:
+                if stream is None:
+                    stream = self._connect()
+                lines = self._take()
+                if lines:
+                    stream.sendall(b"".join(lines))
+                self._hear(stream)
+                pause = _PERIOD
+            except OSError:
+                # Lines that the agent may or may not have read are not sent again: counters come anew, and an
+                # evaluation must not count twice.
+                self.lost += len(lines)
+                if stream is not None:
+                    stream.close()
+                stream, pause = None, min(2 * pause, 4.0)
+            if closed:
+                return
+            self.wake.wait(pause)
+            self.wake.clear()
+
+    def _connect(self):
+        stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            stream.settimeout(_CONNECT)
+            stream.connect(self.path)
+            stream.settimeout(_SEND)
+            stream.sendall(_line({"kind": "hello", "rank": self.rank, "generation": self.generation}))
+            if not self.joined:
+                told = {"world_size": self.world_size, "backend": _backend(), "device": self.device}
+                stream.sendall(_line({"kind": "joined", **told}))
+            self.joined = True
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    def _take(self):
+        """The lines that wait, reports first: evaluations and checkpoints follow what they are made from."""
+        with self.lock:
+            events, self.waiting = self.waiting, collections.deque()
+            counters, self.counters = self.counters, None
+            (total, count, low, high), self.returns = self.returns, _NONE if counters else self.returns
+            scalars, self.scalars = self.scalars, {}
+            not_finite, self.not_finite = self.not_finite, {}
+        lines = []
+        if counters:
+            returns = {"sum": total, "count": count, "min": low, "max": high}
+            lines.append(_line({"kind": "counters", "sum": True, "returns": returns, **counters}))
+        if scalars or not_finite:
+            at = {"train_iter": self.latest["train_iter"], "env_step": self._step(None)}
+            line = _line({"kind": "scalars", "values": scalars, "not_finite": not_finite, **at})
+            if len(line) > _LINE:
+                self.lost += 1
+            else:
+                lines.append(line)
+        return lines + list(events)
+
+    def _hear(self, stream):
+        """Says on stderr, which is the rank's log, what the agent has refused."""
+        stream.settimeout(0.0)
+        try:
+            said = stream.recv(65536)
+        except BlockingIOError:
+            return
+        finally:
+            stream.settimeout(_SEND)
+        if not said:
+            raise ConnectionError("closed by the agent")
+        for line in said.splitlines():
+            try:
+                self._say("an event was refused: %s" % json.loads(line)["reason"])
+            except (ValueError, TypeError, KeyError):
+                pass
+
+    def _finish(self):
+        """The program ends: its last words."""
+        if not self.speaks():
+            return
+        self.closed = True
+        self.wake.set()
+        self.thread.join(_LAST)
+        with self.lock:
+            lost = self.lost + len(self.waiting)
+        if lost:
+            self._say("%d events were lost" % lost)
+
+    def _say(self, text):
+        self.messages += 1
+        if self.messages <= _MESSAGES and sys.stderr is not None:
+            more = " (more of these are not shown)" if self.messages == _MESSAGES else ""
+            sys.stderr.write("rankdeck: %s%s\n" % (text, more))
+
+
+# Sum, count, minimum and maximum of no returns.
+_NONE = (0.0, 0, 0.0, 0.0)
+
+
+def _line(event):
+    return (json.dumps(event, allow_nan=False) + "\n").encode()
+
+
+def _numbers(values):
+    """Floats of a number, a sequence or an array."""
+    try:
+        return [float(value) for value in values]
+    except TypeError:
+        return [float(values)]
+
+
+def _backend():
+    """The backend of PyTorch's process group, where there is one."""
+    try:
+        group = sys.modules["torch.distributed"]
+        return str(group.get_backend()) if group.is_initialized() else "none"
+    except Exception:
+        return "none"
+
+
+def _guarded(function, *arguments):
+    """CLIENT-1"""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        try:
+            _client.lost += 1
+            _client._say("%s: %s: %s" % (function.__name__, type(error).__name__, error))
+        except Exception:
+            pass
+        return None
+
+
+_client = _Client(os.environ)

@@ -1,0 +1,251 @@
+//! The client in real interpreters, before agents that listen, refuse, do not read, or are not there.
+
+use super::SOURCE;
+use rankdeck_proto::message::{Counters, RankEvent};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A script that may import the client, as rank `rank` of two.
+fn python(folder: &Path, rank: u32, script: &str) -> Command {
+    std::fs::write(folder.join("rankdeck.py"), SOURCE).unwrap();
+    std::fs::write(folder.join("train.py"), script).unwrap();
+    let mut command = Command::new("python3");
+    command.arg(folder.join("train.py")).stdin(Stdio::null());
+    command.env("RANKDECK_EVENTS", folder.join("events.sock")).env("RANKDECK_GENERATION", "3");
+    command.env("RANKDECK_RANK", rank.to_string()).env("RANK", "7").env("WORLD_SIZE", "2");
+    command
+}
+
+fn lines(stream: UnixStream) -> Vec<RankEvent> {
+    let lines = BufReader::new(stream).lines();
+    lines.map(|line| serde_json::from_str(&line.unwrap()).expect("an event")).collect()
+}
+
+/// Runs a script before an agent that reads; what it said, and how it ended.
+fn heard(rank: u32, script: &str) -> (Vec<RankEvent>, Output) {
+    let folder = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(folder.path().join("events.sock")).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let child = python(folder.path(), rank, script).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = child.unwrap();
+    let mut readers: Vec<JoinHandle<Vec<RankEvent>>> = Vec::new();
+    loop {
+        let ended = child.try_wait().unwrap().is_some();
+        while let Ok((stream, _)) = listener.accept() {
+            stream.set_nonblocking(false).unwrap();
+            readers.push(std::thread::spawn(move || lines(stream)));
+        }
+        if ended {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let said = readers.into_iter().flat_map(|reader| reader.join().unwrap()).collect();
+    (said, child.wait_with_output().unwrap())
+}
+
+fn counters(said: &[RankEvent]) -> Vec<Counters> {
+    let counters = |event: &RankEvent| match event {
+        RankEvent::Counters(counters) => Some(*counters),
+        _ => None,
+    };
+    said.iter().filter_map(counters).collect()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn a_program_tells_counters_values_evaluations_and_checkpoints() {
+    let script = "import rankdeck\n\
+                  rankdeck.report(100, {'losses/value': 0.5}, returns=[1.0, 5.0], kl=float('nan'))\n\
+                  rankdeck.eval([10, 20.0], [5, 7], duration_s=0.5, stop=True)\n\
+                  rankdeck.checkpoint('last.pt', 'best', env_step=9)\n\
+                  print(rankdeck.lost())\n";
+    let (said, output) = heard(0, script);
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(0), "0\n"), "{output:?}");
+    let expected = serde_json::json!([
+        {"kind": "hello", "rank": 0, "generation": 3},
+        {"kind": "joined", "world_size": 2, "backend": "none", "device": "cpu"},
+    ]);
+    assert_eq!(serde_json::to_value(&said[..2]).unwrap(), expected);
+    let [own] = counters(&said)[..] else { panic!("{said:?}") };
+    assert_eq!((own.train_iter, own.env_step, own.samples, own.episodes, own.sum), (1, 100, 100, 2, true));
+    assert_eq!((own.returns.sum, own.returns.count, own.returns.min, own.returns.max), (6.0, 2, 1.0, 5.0));
+    let scalars = said.iter().find_map(|event| match event {
+        RankEvent::Scalars { env_step, values, not_finite, .. } => Some((*env_step, values, not_finite)),
+        _ => None,
+    });
+    let (env_step, values, not_finite) = scalars.unwrap();
+    assert_eq!((env_step, values["losses/value"], not_finite["kl"]), (200, 0.5, 1));
+    let evaluation = said.iter().find_map(|event| match event {
+        RankEvent::Eval(evaluation) => Some(evaluation.clone()),
+        _ => None,
+    });
+    let evaluation = evaluation.unwrap();
+    assert_eq!((evaluation.env_step, evaluation.episodes, evaluation.length_mean), (200, 2, 6.0));
+    assert_eq!((evaluation.return_mean, evaluation.return_std, evaluation.stop), (15.0, 5.0, true));
+    let RankEvent::Checkpoint { path, env_step, reason, .. } = said.last().unwrap() else {
+        panic!("{said:?}")
+    };
+    assert!(path.starts_with('/') && path.ends_with("/last.pt"), "{path}");
+    assert_eq!((*env_step, reason.as_str()), (9, "best"));
+}
+
+#[test]
+fn only_rank_0_tells_values_and_evaluations() {
+    let script =
+        "import rankdeck\nrankdeck.report(8, loss=1.0)\nrankdeck.eval([1])\nrankdeck.checkpoint('x')\n";
+    let (said, _) = heard(1, script);
+    assert_eq!(said.len(), 3, "hello, joined and counters: {said:?}");
+    assert_eq!(counters(&said).len(), 1);
+}
+
+#[test]
+fn client_1_nothing_that_it_is_given_raises() {
+    let script = "import rankdeck\n\
+                  class Bad:\n    def __float__(self): raise SystemError('gpu')\n    __repr__ = __float__\n\
+                  rankdeck.report('many')\nrankdeck.report(None, loss=1)\n\
+                  rankdeck.report(1, loss='high', bad=Bad(), ok=2)\nrankdeck.report(float('nan'))\n\
+                  rankdeck.report(1, values=5)\nrankdeck.report(1, returns='abc')\n\
+                  rankdeck.eval([])\nrankdeck.eval(None)\nrankdeck.eval(['x'])\n\
+                  rankdeck.eval([1], duration_s=float('inf'))\nrankdeck.checkpoint(5)\n\
+                  rankdeck.checkpoint('x' * 100000)\n\
+                  rankdeck.checkpoint(b'caf\\xe9'.decode('utf-8', 'surrogateescape'))\n\
+                  print('alive', rankdeck.lost())\n";
+    let (said, output) = heard(0, script);
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(0), "alive 13\n"), "{output:?}");
+    let messages = text(&output.stderr);
+    assert_eq!(messages.lines().count(), 8, "bounded: {messages}");
+    assert!(messages.contains("loss is no number but a str"), "{messages}");
+    assert_eq!(counters(&said).len(), 1);
+    assert!(matches!(said.last(), Some(RankEvent::Checkpoint { path, .. }) if path.contains("caf")));
+}
+
+/// Reports as fast as it can, and says by how many KiB it has grown.
+const BUSY: &str = "import rankdeck, resource, time\n\
+                    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n\
+                    for i in range(50000):\n    rankdeck.report(i, returns=1.0, **{'loss%d' % (i % 1000): 0.5})\n    \
+                    if i % 100 == 0: rankdeck.eval([1.0]); rankdeck.checkpoint('x')\n\
+                    rankdeck.report(50000)\n\
+                    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n";
+
+#[test]
+fn client_2_an_agent_that_does_not_read_costs_neither_time_nor_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    for present in [false, true] {
+        // Connections wait in the listener's queue, and nobody reads them.
+        let _listener = present.then(|| UnixListener::bind(folder.path().join("events.sock")).unwrap());
+        let output = python(folder.path(), 0, BUSY).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let grown: u64 = text(&output.stdout).trim().parse().unwrap();
+        assert!(grown < 8 << 10, "{grown} KiB");
+        assert!(text(&output.stderr).contains("events were lost"), "{output:?}");
+    }
+}
+
+#[test]
+fn client_2_the_last_counters_arrive_however_many_there_were() {
+    let (said, output) = heard(1, BUSY);
+    assert!(output.status.success());
+    let all = counters(&said);
+    let count: u64 = all.iter().map(|counters| counters.returns.count).sum();
+    assert_eq!((all.last().unwrap().env_step, count), (50_000, 50_000), "no return is lost");
+    assert!(all.len() < 1_000, "{}", all.len());
+}
+
+#[test]
+fn client_3_forks_are_silent_and_end_on_sigterm() {
+    let script = "import os, rankdeck, signal, sys, threading\n\
+                  rankdeck.should_stop()\nrankdeck.report(1)\n\
+                  child = os.fork()\n\
+                  if child == 0:\n    rankdeck.report(5)\n    rankdeck.eval([1])\n    \
+                  os.kill(os.getpid(), signal.SIGTERM)\n    signal.pause()\n\
+                  print(os.waitpid(child, 0)[1])\n\
+                  child = os.fork()\n\
+                  if child == 0:\n    rankdeck.report(5)\n    sys.exit(0)\n\
+                  print(os.waitpid(child, 0)[1])\n";
+    let (said, output) = heard(0, script);
+    assert_eq!(text(&output.stdout).lines().collect::<Vec<_>>(), ["15", "0"], "{output:?}");
+    assert_eq!(counters(&said).iter().map(|counters| counters.env_step).collect::<Vec<_>>(), [1]);
+}
+
+#[test]
+fn threads_may_all_report() {
+    let script = "import rankdeck, threading\n\
+                  def work():\n    for i in range(2000): rankdeck.report(8, returns=1.0)\n\
+                  threads = [threading.Thread(target=work) for _ in range(8)]\n\
+                  [t.start() for t in threads]\n[t.join() for t in threads]\n";
+    let (said, output) = heard(0, script);
+    assert!(output.status.success());
+    let last = *counters(&said).last().unwrap();
+    assert_eq!((last.train_iter, last.episodes), (16_000, 16_000));
+}
+
+#[test]
+fn should_stop_is_true_after_a_signal_and_a_second_one_ends_the_program() {
+    let script = "import os, rankdeck, signal\n\
+                  print(rankdeck.should_stop())\nos.kill(os.getpid(), signal.SIGTERM)\n\
+                  print(rankdeck.should_stop(), flush=True)\nos.kill(os.getpid(), signal.SIGTERM)\n\
+                  print('not reached', flush=True)\n";
+    let (_, output) = heard(0, script);
+    use std::os::unix::process::ExitStatusExt;
+    assert_eq!(
+        (output.status.signal(), text(&output.stdout).as_str()),
+        (Some(libc::SIGTERM), "False\nTrue\n")
+    );
+
+    let own = "import os, rankdeck, signal\nsignal.signal(signal.SIGTERM, lambda *_: print('own'))\n\
+               rankdeck.should_stop()\nfor _ in range(2): os.kill(os.getpid(), signal.SIGTERM)\n\
+               print(rankdeck.should_stop())\n";
+    let (_, output) = heard(0, own);
+    assert_eq!(text(&output.stdout), "own\nown\nTrue\n", "a handler of the program's own is called as ever");
+}
+
+#[test]
+fn what_the_agent_refuses_is_said_in_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(folder.path().join("events.sock")).unwrap();
+    let script = "import rankdeck, time\nrankdeck.report(1)\n\
+                  for i in range(2, 200):\n    time.sleep(0.02)\n    rankdeck.report(i)\n";
+    let child = python(folder.path(), 0, script).stderr(Stdio::piped()).spawn().unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.write_all(b"{\"kind\":\"refused\",\"line\":3,\"reason\":\"no such thing\"}\nrubbish\n").unwrap();
+    let told = lines(stream);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(text(&output.stderr), "rankdeck: an event was refused: no such thing\n");
+    assert!(counters(&told).len() > 3);
+}
+
+#[test]
+fn a_new_connection_follows_a_broken_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(folder.path().join("events.sock")).unwrap();
+    let script = "import rankdeck, time\n\
+                  for i in range(1, 400):\n    time.sleep(0.01)\n    rankdeck.report(i)\n";
+    let mut child = python(folder.path(), 0, script).stderr(Stdio::null()).spawn().unwrap();
+    let (stream, _) = listener.accept().unwrap();
+    drop(stream);
+    let (stream, _) = listener.accept().unwrap();
+    let said = lines(stream);
+    assert!(child.wait().unwrap().success());
+    assert!(matches!(said[0], RankEvent::Hello { .. }), "{said:?}");
+    assert_eq!(counters(&said).last().unwrap().env_step, 399);
+}
+
+#[test]
+fn outside_rankdeck_nothing_happens() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "import rankdeck, signal, sys, threading\n\
+                  rankdeck.report(1, loss='x')\nrankdeck.eval([])\nrankdeck.checkpoint('x')\n\
+                  print(rankdeck.should_stop(), threading.active_count(), signal.getsignal(signal.SIGTERM).name)\n";
+    let mut command = python(folder.path(), 0, script);
+    command.env_remove("RANKDECK_EVENTS").env_remove("RANKDECK_RANK");
+    let output = command.output().unwrap();
+    assert_eq!((text(&output.stdout).as_str(), text(&output.stderr).as_str()), ("False 1 SIG_DFL\n", ""));
+}

@@ -1,0 +1,379 @@
+//! What a node's records say of its run as a whole, for lists of runs.
+//!
+//! Owner: one-shot commands. The digest of a run that is over is kept beside its records, so that a list of
+//! many runs reads each file once. It is made again when the file has changed.
+
+use crate::paths::RunPaths;
+use rankdeck_proto::message::{FinishReason, RankEvent, Record, RecordEvent, Returns};
+use rankdeck_proto::run_entry::{NodeDigest, RankFailure, SavedCheckpoint};
+use rankdeck_types::ids::{Generation, Rank};
+use rankdeck_types::plan::Plan;
+use rankdeck_types::words::clip;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+/// Grows whenever a digest is made in another way.
+const FORM: u32 = 1;
+/// Longest record that is read.
+const RECORD_BYTES: u64 = 8 << 20;
+/// Longest text of a failure, characters.
+const TEXT: usize = 400;
+/// Longest name of what ranks run, characters.
+const PROGRAM: usize = 200;
+/// The scalar in which a program of the user tells its returns.
+const RETURN: &str = "charts/episodic_return";
+
+/// A digest, and the file of records that it is of.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Kept {
+    form: u32,
+    build: String,
+    length: u64,
+    inode: u64,
+    modified: (i64, i64),
+    digest: NodeDigest,
+}
+
+/// The digest of a node; `over`: nothing of it runs.
+pub fn of(paths: &RunPaths, over: bool) -> NodeDigest {
+    let Ok(file) = File::open(paths.spool()) else { return NodeDigest::default() };
+    let Ok(data) = file.metadata() else { return NodeDigest::default() };
+    let (length, inode, modified) = (data.len(), data.ino(), (data.mtime(), data.mtime_nsec()));
+    let path = paths.node_dir().join("digest.json");
+    let known = std::fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<Kept>(&bytes).ok());
+    let build = crate::identity::build();
+    let fresh = |kept: &Kept| {
+        (kept.form, kept.length, kept.inode, kept.modified) == (FORM, length, inode, modified)
+            && kept.build == build
+    };
+    if let Some(kept) = known.filter(fresh).filter(|_| over) {
+        return kept.digest;
+    }
+    let mut fold = Fold::default();
+    records(BufReader::with_capacity(1 << 16, file), |record| fold.apply(record));
+    let digest = fold.finish(over);
+    if over {
+        keep(&path, &Kept { form: FORM, build, length, inode, modified, digest: digest.clone() });
+    }
+    digest
+}
+
+/// A list works without it, so nothing is said when it cannot be written.
+fn keep(path: &Path, kept: &Kept) {
+    let temporary = path.with_extension(format!("json.{}", std::process::id()));
+    let written = serde_json::to_vec(kept).ok().is_some_and(|bytes| {
+        std::fs::write(&temporary, bytes).is_ok()
+            && std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o600)).is_ok()
+            && std::fs::rename(&temporary, path).is_ok()
+    });
+    if !written {
+        let _ = std::fs::remove_file(&temporary);
+    }
+}
+
+fn records(mut reader: impl BufRead, mut each: impl FnMut(&Record)) {
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match reader.by_ref().take(RECORD_BYTES).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+        if let Ok(record) = serde_json::from_slice::<Record>(&line) {
+            each(&record);
+        }
+    }
+}
+
+/// Reads records in their order. What belongs to one generation begins anew with the next.
+#[derive(Default)]
+struct Fold {
+    digest: NodeDigest,
+    generation: Generation,
+    /// When the latest record of the present generation was written.
+    last: f64,
+}
+
+impl Fold {
+    fn apply(&mut self, record: &Record) {
+        let present = record.generation == self.generation;
+        let digest = &mut self.digest;
+        match &record.event {
+            RecordEvent::Launched { spec } => {
+                self.close();
+                let experiment = &spec.plan.experiment;
+                let digest = &mut self.digest;
+                *digest = NodeDigest {
+                    seconds: digest.seconds,
+                    since: Some(record.time),
+                    total_steps: experiment.run.total_steps,
+                    note: clip(experiment.run.note.as_deref().unwrap_or_default(), TEXT),
+                    program: program(&spec.plan),
+                    builtin: spec.plan.is_builtin(),
+                    gpus: spec.plan.ranks.iter().filter(|rank| rank.gpu.is_some()).count() as u32,
+                    resumed_from: spec.resume.clone(),
+                    totals: digest.totals,
+                    last_return: digest.last_return,
+                    best: digest.best.take(),
+                    evals: digest.evals,
+                    checkpoint: digest.checkpoint.take(),
+                    own_step: digest.own_step,
+                    ..NodeDigest::default()
+                };
+                (self.generation, self.last) = (record.generation, record.time);
+                return;
+            }
+            RecordEvent::RankExited { rank, exit, last_lines, stopping, .. } if present => {
+                digest.exits += 1;
+                if exit.is_success() {
+                } else if *stopping && exit.is_stop_effect() {
+                    digest.killed += u32::from(exit.is_sigkill());
+                } else if *stopping {
+                    digest.bad_exits += 1;
+                } else if digest.failure.as_ref().is_none_or(|known| known.exit.is_none()) {
+                    let said =
+                        digest.failure.take().map(|failure| failure.text).filter(|text| !text.is_empty());
+                    let last = last_lines.iter().rev().find(|line| !line.trim().is_empty()).cloned();
+                    let text = clip(&said.or(last).unwrap_or_default(), TEXT);
+                    digest.failure = Some(RankFailure {
+                        rank: *rank,
+                        time: record.time,
+                        exit: Some(exit.clone()),
+                        text,
+                        usage: digest.usage,
+                    });
+                }
+            }
+            RecordEvent::StopOrdered { by, .. } if present => {
+                digest.stop.get_or_insert_with(|| clip(by, TEXT));
+            }
+            RecordEvent::Stopped { survivors, .. } if present => {
+                digest.proved = survivors.is_empty();
+                digest.ended = Some(record.time);
+                self.last = self.last.max(record.time);
+                self.close();
+                return;
+            }
+            RecordEvent::Ended { ending } => {
+                digest.ending = present.then(|| (**ending).clone());
+                return;
+            }
+            RecordEvent::Rank { rank, said } => said_by(digest, record, *rank, said),
+            RecordEvent::Metrics { env_step, values, .. } => {
+                digest.own_step = env_step.or(digest.own_step);
+                digest.last_return = values.get(RETURN).copied().or(digest.last_return);
+            }
+            RecordEvent::RankSpawned { .. }
+            | RecordEvent::RankExited { .. }
+            | RecordEvent::StopOrdered { .. }
+            | RecordEvent::Stopped { .. }
+            | RecordEvent::Notice { .. }
+            | RecordEvent::Omitted { .. }
+            | RecordEvent::Unknown => {}
+        }
+        if self.digest.since.is_some() {
+            self.last = self.last.max(record.time);
+        }
+    }
+
+    /// The present generation ended with its latest record.
+    fn close(&mut self) {
+        if let Some(since) = self.digest.since.take() {
+            self.digest.seconds += (self.last - since).max(0.0);
+            self.digest.ended = Some(self.last);
+        }
+    }
+
+    fn finish(mut self, over: bool) -> NodeDigest {
+        if over {
+            self.close();
+        }
+        self.digest
+    }
+}
+
+/// What ranks run, in a few words.
+fn program(plan: &Plan) -> String {
+    let experiment = &plan.experiment;
+    let text = match (plan.is_builtin(), &experiment.learn, &experiment.env) {
+        (true, Some(learn), Some(env)) => format!("{} {}", learn.name(), env.id),
+        _ => experiment.launch.command.join(" "),
+    };
+    clip(&text, PROGRAM)
+}
+
+fn said_by(digest: &mut NodeDigest, record: &Record, rank: Rank, said: &RankEvent) {
+    match said {
+        RankEvent::Totals(totals) => {
+            digest.totals = Some(*totals);
+            let Returns { sum, count, .. } = totals.returns;
+            let mean = (count > 0).then(|| sum / count as f64);
+            digest.last_return = totals.return_last_100.or(mean).or(digest.last_return);
+        }
+        RankEvent::Eval(evaluation) => {
+            digest.evals += 1;
+            if digest.best.as_ref().is_none_or(|best| evaluation.return_mean > best.return_mean) {
+                digest.best = Some(evaluation.clone());
+            }
+        }
+        RankEvent::Checkpoint { path, env_step, train_iter, reason } => {
+            digest.checkpoint = Some(SavedCheckpoint {
+                path: path.clone(),
+                env_step: *env_step,
+                train_iter: *train_iter,
+                reason: reason.clone(),
+            });
+        }
+        RankEvent::Finished { reason } => {
+            if *reason != FinishReason::Stopped || digest.finish.is_none() {
+                digest.finish = Some(*reason);
+            }
+        }
+        RankEvent::Error { message, usage, .. } => {
+            digest.usage |= usage;
+            fail(digest, record, rank, message);
+        }
+        RankEvent::Exception(exception) if exception.thread.is_empty() => {
+            let text = format!("{}: {}", exception.class, exception.message);
+            fail(digest, record, rank, &text);
+        }
+        RankEvent::Exception(_)
+        | RankEvent::Hello { .. }
+        | RankEvent::Joined { .. }
+        | RankEvent::Counters(_)
+        | RankEvent::Scalars { .. }
+        | RankEvent::Fingerprint { .. }
+        | RankEvent::Unknown => {}
+    }
+}
+
+/// What a rank said before its end; the first of this host counts.
+fn fail(digest: &mut NodeDigest, record: &Record, rank: Rank, text: &str) {
+    if digest.failure.is_none() {
+        let text = clip(text, TEXT);
+        digest.failure = Some(RankFailure { rank, time: record.time, exit: None, text, usage: digest.usage });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rankdeck_proto::message::{Counters, Evaluation, LaunchSpec, StopMode};
+    use rankdeck_types::exit::Exit;
+    use rankdeck_types::ids::NodeRank;
+
+    fn launch(generation: u32) -> RecordEvent {
+        let experiment =
+            toml::from_str("[run]\nname = \"t\"\nnote = \"why\"\n[launch]\ncommand = [\"true\"]");
+        let plan = Plan {
+            run: rankdeck_types::ids::RunId("t".into()),
+            experiment: experiment.unwrap(),
+            hosts: Vec::new(),
+            ranks: Vec::new(),
+            backend: "gloo".into(),
+            sizes: Vec::new(),
+        };
+        let spec = LaunchSpec {
+            generation: Generation(generation),
+            node_rank: NodeRank(0),
+            master_addr: String::new(),
+            master_port: 1,
+            resume: None,
+            plan,
+        };
+        RecordEvent::Launched { spec: Box::new(spec) }
+    }
+
+    fn exited(code: i32, stopping: bool) -> RecordEvent {
+        RecordEvent::RankExited {
+            rank: Rank(0),
+            pid: 1,
+            exit: Exit::Code { code },
+            last_lines: vec!["ValueError: x".into(), String::new()],
+            stopping,
+            ago_ms: 0,
+            with_agent: false,
+        }
+    }
+
+    fn said(said: RankEvent) -> RecordEvent {
+        RecordEvent::Rank { rank: Rank(0), said }
+    }
+
+    /// One record a second.
+    fn written(events: &[RecordEvent]) -> (tempfile::TempDir, RunPaths) {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = RunPaths { run_dir: folder.path().into(), node: NodeRank(0) };
+        std::fs::create_dir(paths.node_dir()).unwrap();
+        let mut generation = Generation(0);
+        let lines: Vec<String> = (1..)
+            .zip(events)
+            .map(|(seq, event)| {
+                if let RecordEvent::Launched { spec } = event {
+                    generation = spec.generation;
+                }
+                let record = Record { seq, time: seq as f64, generation, event: event.clone() };
+                serde_json::to_string(&record).unwrap() + "\n"
+            })
+            .collect();
+        std::fs::write(paths.spool(), lines.concat()).unwrap();
+        (folder, paths)
+    }
+
+    #[test]
+    fn generations_add_up_and_the_end_is_the_last_one_s() {
+        let stopped = RecordEvent::Stopped { survivors: vec![], gpus_free: vec![], took_ms: 1 };
+        let eval = |mean| said(RankEvent::Eval(Evaluation { return_mean: mean, ..Evaluation::default() }));
+        let totals = Counters { env_step: 80, return_last_100: Some(3.5), ..Counters::default() };
+        let (_folder, paths) = written(&[
+            launch(0),
+            eval(9.0),
+            exited(1, false),
+            stopped.clone(),
+            launch(1),
+            eval(4.0),
+            said(RankEvent::Totals(totals)),
+            RecordEvent::StopOrdered { mode: StopMode::Clean, by: "console".into() },
+            exited(0, true),
+            stopped,
+        ]);
+        let digest = of(&paths, true);
+        assert_eq!((digest.seconds, digest.ended, digest.since), (8.0, Some(10.0), None));
+        assert_eq!((digest.best.unwrap().return_mean, digest.evals), (9.0, 2));
+        assert_eq!((digest.totals.unwrap().env_step, digest.last_return), (80, Some(3.5)));
+        assert_eq!((digest.failure, digest.exits, digest.stop.as_deref()), (None, 1, Some("console")));
+        assert_eq!((digest.note.as_str(), digest.program.as_str()), ("why", "true"));
+    }
+
+    #[test]
+    fn a_failure_says_the_last_line_unless_the_rank_said_more() {
+        let (_folder, paths) = written(&[launch(0), exited(1, false)]);
+        let failure = of(&paths, true).failure.unwrap();
+        assert_eq!((failure.text.as_str(), failure.exit), ("ValueError: x", Some(Exit::Code { code: 1 })));
+        let error = RankEvent::Error { message: "batch of 7".into(), hint: String::new(), usage: true };
+        let (_folder, paths) = written(&[launch(0), said(error), exited(2, false), exited(1, false)]);
+        let failure = of(&paths, true).failure.unwrap();
+        assert_eq!((failure.text.as_str(), failure.usage), ("batch of 7", true));
+    }
+
+    #[test]
+    fn a_digest_is_kept_until_the_records_change() {
+        let (_folder, paths) = written(&[launch(0), exited(0, false)]);
+        let kept = paths.node_dir().join("digest.json");
+        of(&paths, false);
+        assert!(!kept.exists(), "a run that goes on is read each time");
+        let digest = of(&paths, true);
+        let marked = std::fs::read_to_string(&kept).unwrap().replace("\"why\"", "\"kept\"");
+        std::fs::write(&kept, marked).unwrap();
+        assert_eq!(of(&paths, true).note, "kept");
+        let mut file = std::fs::OpenOptions::new().append(true).open(paths.spool()).unwrap();
+        std::io::Write::write_all(&mut file, b"{ torn").unwrap();
+        assert_eq!(of(&paths, true), digest);
+        std::fs::write(&kept, "{ torn").unwrap();
+        assert_eq!(of(&paths, true), digest);
+        assert_eq!(of(&RunPaths { run_dir: "/none".into(), node: NodeRank(0) }, true), NodeDigest::default());
+    }
+}

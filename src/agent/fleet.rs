@@ -1,0 +1,153 @@
+//! `agent fleet`: gauges and runs of this host, line after line, for somebody who looks at all hosts. No run
+//! is needed, and nothing of a run is touched.
+//!
+//! Owner: one console, for as long as it reads: a line that nobody takes ends the command. It costs what it
+//! may: after a look, and after a list of runs, it rests as many times as long as [`SHARE`] says.
+
+use crate::entries;
+use crate::observe::gpu::{self, Gpus, History};
+use crate::observe::sample::Sampler;
+use crate::proc;
+use nvml_wrapper::Nvml;
+use rankdeck_proto::fleet::{GpuUser, HostLook, LOOK, SHARE};
+use rankdeck_proto::message::GpuSample;
+use rankdeck_types::error::HintedError;
+use rankdeck_types::ids::Generation;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Between two looks, at least.
+const LOOKS: Duration = Duration::from_secs(2);
+/// Between two lists of runs, at least.
+const LISTS: Duration = Duration::from_secs(4);
+/// Between two of either, at most.
+const LONGEST: Duration = Duration::from_secs(30);
+/// Most characters of a command line.
+const COMMAND: usize = 120;
+/// Most processes told.
+const USERS: usize = 256;
+
+/// The answer at the end.
+#[derive(Debug, Serialize)]
+pub struct Told {
+    looks: u64,
+    cost_ms: u64,
+}
+
+/// Tells this host, and the runs under `workdir`, for so long, or until nobody reads.
+pub fn tell(workdir: &Path, within: Duration) -> Result<Told, HintedError> {
+    let begun = Instant::now();
+    let nvml = gpu::load();
+    let mut looker = Looker::default();
+    let (mut looks, mut list_at) = (0, begun);
+    // The first look has no difference of CPU time to show.
+    looker.sampler.look(Generation::default(), &[], &Gpus::default());
+    loop {
+        let before = cpu_time();
+        let mut look = looker.look(nvml.as_ref());
+        let looked = cpu_time();
+        if Instant::now() >= list_at {
+            look.runs = Some(entries::list(workdir));
+            list_at = Instant::now() + rest(cpu_time().saturating_sub(looked), LISTS);
+        }
+        let pause = rest(looked.saturating_sub(before), LOOKS);
+        (look.cost_ms, look.next_ms) = (cpu_time().as_millis() as u64, pause.as_millis() as u64);
+        looks += 1;
+        let ending = begun.elapsed() + pause >= within;
+        if !write(&look) || ending {
+            return Ok(Told { looks, cost_ms: look.cost_ms });
+        }
+        std::thread::sleep(pause);
+    }
+}
+
+/// How long to rest after something that cost so much.
+fn rest(cost: Duration, least: Duration) -> Duration {
+    cost.div_f64(SHARE).clamp(least, LONGEST)
+}
+
+/// False when nobody reads.
+fn write(look: &HostLook) -> bool {
+    let Ok(json) = serde_json::to_string(look) else { return false };
+    let mut output = std::io::stdout().lock();
+    writeln!(output, "{LOOK} {json}").and_then(|()| output.flush()).is_ok()
+}
+
+/// CPU time of this process so far.
+fn cpu_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a live, writable struct for the length of the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
+}
+
+#[derive(Default)]
+struct Looker {
+    sampler: Sampler,
+    gpus: History,
+    /// What is known of processes on GPUs.
+    users: BTreeMap<u32, GpuUser>,
+}
+
+impl Looker {
+    fn look(&mut self, nvml: Option<&Nvml>) -> HostLook {
+        let mut sample = self.sampler.look(Generation::default(), &[], &Gpus::default());
+        sample.gpus = self.gpus.complete(nvml.map(gpu::look).unwrap_or_default());
+        let users = self.users(&sample.gpus);
+        HostLook { sample, users, ..HostLook::default() }
+    }
+
+    /// Who uses the GPUs; what a process is, is read once.
+    fn users(&mut self, gpus: &[GpuSample]) -> Vec<GpuUser> {
+        let pids: BTreeSet<u32> =
+            gpus.iter().flat_map(|gpu| &gpu.processes).map(|(pid, _)| *pid).take(USERS).collect();
+        self.users.retain(|pid, _| pids.contains(pid));
+        pids.into_iter().map(|pid| self.users.entry(pid).or_insert_with(|| user(pid)).clone()).collect()
+    }
+}
+
+fn user(pid: u32) -> GpuUser {
+    let uid = std::fs::metadata(format!("/proc/{pid}")).ok().map(|facts| facts.uid());
+    let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let command = String::from_utf8_lossy(&command).replace('\0', " ");
+    let environ = proc::environ(pid).unwrap_or_default();
+    GpuUser {
+        pid,
+        user: uid.map(proc::user_name).unwrap_or_default(),
+        command: command.trim().chars().take(COMMAND).collect(),
+        run: proc::variable(&environ, "RANKDECK_RUN").map(|run| String::from_utf8_lossy(run).into_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_rests_as_long_as_its_share_of_a_core_wants() {
+        assert_eq!(rest(Duration::from_millis(1), LOOKS), LOOKS);
+        assert_eq!(rest(Duration::from_millis(20), LOOKS), Duration::from_secs(4));
+        assert_eq!(rest(Duration::from_secs(9), LOOKS), LONGEST);
+    }
+
+    #[test]
+    fn a_process_on_a_gpu_has_a_user_and_a_command() {
+        let gpu = GpuSample { processes: vec![(std::process::id(), 1)], ..GpuSample::default() };
+        let mut looker = Looker::default();
+        let users = looker.users(std::slice::from_ref(&gpu));
+        assert_eq!(users.len(), 1);
+        assert!(!users[0].user.is_empty() && !users[0].command.is_empty(), "{users:?}");
+        assert!(looker.users(&[]).is_empty() && looker.users.is_empty(), "what is gone is forgotten");
+    }
+
+    #[test]
+    fn a_look_shows_this_host() {
+        let look = Looker::default().look(None);
+        assert!(look.sample.memory_total > 0 && look.sample.cpu_count > 0);
+        assert!(look.sample.gpus.is_empty() && look.users.is_empty());
+    }
+}

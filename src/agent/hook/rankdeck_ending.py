@@ -1,0 +1,89 @@
+"""Reports the exception that ends a rank: one line on the agent's event socket (`RANKDECK_EVENTS`, see docs/EVENTS.md).
+
+Owner: the rank's interpreter, which loads this when nobody has caught an exception.
+"""
+
+import os
+import sys
+
+_CHAIN = 8
+_TEXT = 4000
+
+
+def report(value, thread=""):
+    """`thread` is the name of the one that ended, empty for the main thread."""
+    import json
+    import socket
+
+    if isinstance(value, (SystemExit, KeyboardInterrupt)):
+        return
+    kind = type(value)
+    module = "" if kind.__module__ in ("builtins", "__main__") else kind.__module__ + "."
+    frames = _frames(value.__traceback__)
+    lines = (
+        {"kind": "hello", "rank": int(os.environ["RANKDECK_RANK"]), "generation": int(os.environ.get("RANKDECK_GENERATION", "0"))},
+        {
+            "kind": "exception",
+            "class": module + kind.__qualname__,
+            "bases": [base.__name__ for base in kind.__mro__[1:-1]][:16],
+            "message": _text(value),
+            "errno": _errno(value, frames),
+            "at": _place(frames),
+            "thread": thread,
+        },
+    )
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
+        stream.settimeout(1.0)
+        stream.connect(os.environ["RANKDECK_EVENTS"])
+        stream.sendall("".join(json.dumps(line) + "\n" for line in lines).encode())
+
+
+def _text(value):
+    try:
+        return str(value)[:_TEXT]
+    except Exception:
+        return ""
+
+
+def _frames(trace):
+    frames = []
+    while trace is not None:
+        frames.append((trace.tb_frame, trace.tb_lineno))
+        trace = trace.tb_next
+    return frames
+
+
+def _place(frames):
+    """The innermost frame of the program's own code, or else the innermost one."""
+    libraries = tuple(os.path.join(prefix, "lib") + os.sep for prefix in {sys.prefix, sys.base_prefix})
+    torch = sys.modules.get("torch")
+    if getattr(torch, "__file__", None):
+        libraries += (os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,)
+    named = [(frame.f_code.co_filename, line) for frame, line in frames]
+    own = [place for place in named if not place[0].startswith(libraries) and not place[0].startswith("<")]
+    return "%s:%d" % (own or named)[-1] if named else ""
+
+
+def _errno(value, frames):
+    """The number of the system's error: its own, or that of one that it was raised from."""
+    for _ in range(_CHAIN):
+        if isinstance(value, OSError) and isinstance(value.errno, int):
+            return value.errno
+        value = value.__cause__
+        if value is None:
+            break
+    return _full(frames)
+
+
+def _full(frames):
+    """`torch.save` on a full disk names neither the file nor the cause: the file system does."""
+    for frame, _ in frames:
+        if frame.f_code.co_name != "save" or not frame.f_code.co_filename.endswith(os.path.join("torch", "serialization.py")):
+            continue
+        path = frame.f_locals.get("f")
+        if isinstance(path, (str, os.PathLike)):
+            import errno
+
+            room = os.statvfs(os.path.dirname(os.path.abspath(path)))
+            return errno.ENOSPC if room.f_bavail < 16 else None
+    return None

@@ -1,0 +1,183 @@
+"""Fingerprints of the weights that an optimiser updates, for the status page: ranks that train one model must agree about them.
+
+Owner: the rank's interpreter, which loads this with `torch.distributed`. Of each parameter a few elements are read, the same ones on every rank.
+No collective is made, and nothing waits for a GPU: a copy that is under way is looked at after a later step.
+
+Cost: fingerprints are taken at steps that are multiples of a power of two, which doubles until they take less than `_SHARE` of the CPU
+time of the thread that steps: on a busy host, the time that passes says nothing about either. A step without one costs a comparison: reading
+the clock of a thread is a system call. However dear they are, every `_MOST` steps there is one, so that a difference is seen within those.
+"""
+
+import ctypes
+import math
+import zlib
+from time import thread_time
+
+import torch
+
+_SHARE = 0.005
+_MOST = 1024
+# The first steps are always looked at: replicas must begin alike.
+_ALWAYS = 8
+_ELEMENTS = 2048
+_LANES = 8
+_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+class Weights:
+    """One optimiser."""
+
+    def __init__(self, optimizer, index, page):
+        self.optimizer, self.index, self.page = optimizer, index, page
+        self.steps = 0
+        self.every = self.due = 1
+        self.cost = self.between = None
+        self.looked, self.last = 0, thread_time()
+        self.views = None
+        self.pending = None
+
+    def before(self):
+        """Before the first step: what all ranks begin with."""
+        self.take(0)
+
+    def after(self):
+        self.steps += 1
+        if self.pending is not None:
+            self.finish()
+        if self.steps < self.due:
+            return
+        now = thread_time()
+        between = (now - self.last) / (self.steps - self.looked)
+        self.looked, self.last = self.steps, now
+        # One long pause, such as an evaluation, must not make the next steps dear.
+        self.between = between if self.between is None else min(self.between * 1.5, 0.9 * self.between + 0.1 * between)
+        self.take(self.steps)
+        if self.steps > _ALWAYS // 2:
+            self.pace()
+        self.due = self.steps + 1 if self.steps < _ALWAYS else (self.steps // self.every + 1) * self.every
+
+    def pace(self):
+        allowed = _SHARE * self.between
+        while self.every < _MOST and self.cost > self.every * allowed:
+            self.every *= 2
+        if self.every > 1 and self.cost < self.every * allowed / 4:
+            self.every //= 2
+
+    def take(self, step):
+        if self.pending is not None or torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            return
+        begun = thread_time()
+        with torch.no_grad():
+            if self.views is None or self.moved():
+                self.look()
+            if not self.views:
+                return
+            sample = torch.cat([view if view.dtype is torch.float32 else view.float() for view in self.views])
+            if sample.is_cuda:
+                if self.buffer is None:
+                    self.buffer = torch.empty(sample.numel(), dtype=torch.float32, pin_memory=True)
+                self.buffer.copy_(sample, non_blocking=True)
+                event = torch.cuda.Event()
+                event.record()
+                self.pending = (step, event)
+            else:
+                self.tell(step, sample)
+        cost = thread_time() - begun
+        self.cost = cost if self.cost is None or step <= 2 else 0.8 * self.cost + 0.2 * cost
+
+    def finish(self):
+        step, event = self.pending
+        if event.query():
+            begun = thread_time()
+            self.pending = None
+            self.tell(step, self.buffer)
+            self.cost += thread_time() - begun
+
+    def parameters(self):
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+    def moved(self):
+        """The tensors are not those whose elements the views show."""
+        parameters = self.parameters()
+        return len(parameters) != len(self.pointers) or any(p.data_ptr() != at for p, at in zip(parameters, self.pointers))
+
+    def look(self):
+        """Chooses the elements: up to so many of each parameter, at a fixed stride. Its lane is the place of a parameter among all."""
+        parameters = self.parameters()
+        self.pointers = [parameter.data_ptr() for parameter in parameters]
+        self.views, self.lanes, self.buffer = [], [], None
+        share = max(8, _ELEMENTS // max(1, len(parameters)))
+        shapes = []
+        device = None
+        for at, parameter in enumerate(parameters):
+            plain = type(parameter) in (torch.Tensor, torch.nn.Parameter) and parameter.layout is torch.strided and parameter.dtype in _FLOATS
+            if not plain or parameter.numel() == 0 or parameter.is_meta or (device is not None and parameter.device != device):
+                continue
+            device = parameter.device
+            data = parameter.detach()
+            # In the order of memory, which is that of every rank.
+            dense = data.permute(sorted(range(data.dim()), key=lambda dim: -data.stride(dim)))
+            if not dense.is_contiguous():
+                continue
+            flat = dense.view(-1)
+            view = flat[:: max(1, data.numel() // share)][:share]
+            self.views.append(view)
+            self.lanes.append((at if len(parameters) <= _LANES else at * _LANES // len(parameters), view.numel()))
+            shapes.append((tuple(parameter.shape), str(parameter.dtype)))
+        self.shapes = zlib.crc32(repr(shapes).encode())
+
+    def tell(self, step, sample):
+        count = sample.numel()
+        data = ctypes.string_at(sample.data_ptr(), 4 * count)
+        lanes, at = [0] * _LANES, 0
+        for lane, size in self.lanes:
+            lanes[lane] = zlib.crc32(data[4 * at : 4 * (at + size)], lanes[lane])
+            at += size
+        total, scale = sample.sum(dtype=torch.float64).item(), sample.abs().sum(dtype=torch.float64).item()
+        finite = math.isfinite(scale)
+        self.page.fingerprint(step, self.index, self.shapes, lanes, total if finite else 0.0, scale if finite else 0.0, finite)
+
+
+def watch(page_of):
+    """Looks at every optimiser from now on; `page_of` gives the open page, or `None`."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+    known = {}
+
+    def weights(optimizer):
+        page = page_of()
+        if page is None:
+            return None
+        found = known.get(id(optimizer))
+        if found is None or found.optimizer is not optimizer:
+            if len(known) >= 8:
+                return None
+            found = known[id(optimizer)] = Weights(optimizer, len(known), page)
+            found.before()
+        return found
+
+    def guarded(then):
+        def hook(optimizer, *_):
+            try:
+                found = weights(optimizer)
+                if found is not None:
+                    then(found)
+            except Exception:
+                # Whatever it is about this optimiser, it will not be better at the next step.
+                known[id(optimizer)] = _Silent(optimizer)
+
+        return hook
+
+    first = guarded(lambda found: None)
+    register_optimizer_step_pre_hook(lambda optimizer, *_: None if id(optimizer) in known else first(optimizer))
+    register_optimizer_step_post_hook(guarded(lambda found: found.after()))
+
+
+class _Silent:
+    """An optimiser that cannot be looked at."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    def after(self):
+        pass

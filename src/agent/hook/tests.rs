@@ -1,0 +1,304 @@
+//! The hook in a real interpreter, with a stand-in for PyTorch's module where no collective is needed.
+
+use super::*;
+use rankdeck_proto::message::{Exception, RankEvent};
+use rankdeck_proto::status_page::{Reader, Writer};
+use std::process::{Command, Output};
+
+/// The hook finds what it wraps by name.
+const MODULE: &str = r#"
+_world = None
+class Group:
+    def size(self): return 1
+def _get_default_group(): return _world
+def _get_process_group_name(group): return "0"
+def get_process_group_ranks(group): return [0]
+def is_initialized(): return _world is not None
+def init_process_group():
+    global _world
+    _world = Group()
+def destroy_process_group(group=None): pass
+def all_reduce(tensor, op=None, group=None, async_op=False): pass
+"#;
+
+/// A folder with the hook, the stand-in and `train.py`.
+fn folder(script: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    install(folder.path()).unwrap();
+    let package = folder.path().join("torch/distributed");
+    std::fs::create_dir_all(&package).unwrap();
+    std::fs::write(folder.path().join("torch/__init__.py"), "float32 = 1\n").unwrap();
+    std::fs::write(package.join("__init__.py"), "from .distributed_c10d import *\n").unwrap();
+    std::fs::write(package.join("distributed_c10d.py"), MODULE).unwrap();
+    std::fs::write(folder.path().join("train.py"), script).unwrap();
+    folder
+}
+
+/// `train.py` as rank 0, whose page is `page`.
+fn python(folder: &Path, page: &Path) -> Command {
+    let mut command = Command::new("python3");
+    command
+        .arg(folder.join("train.py"))
+        .env("PYTHONPATH", format!("{}:{}", folder.join("python").display(), folder.display()))
+        .env("RANK", "0")
+        .env("RANKDECK_STATUS_PAGE", page)
+        .env_remove("RANKDECK_HOOK_PID");
+    command
+}
+
+/// Runs `command` while the file system of `at` is full: a tmpfs in a namespace of its own. `None` where no
+/// such namespace can be made.
+fn on_a_full_disk(at: &Path, command: &Command) -> Option<Output> {
+    let room =
+        "mount -t tmpfs -o size=64k none \"$0\" && { head -c 1000000 /dev/zero >\"$0/fill\"; exec \"$@\"; }";
+    let mut inside = Command::new("unshare");
+    inside.args(["-Urm", "sh", "-c", room]).arg(at).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => inside.env(name, value),
+            None => inside.env_remove(name),
+        };
+    }
+    let able = Command::new("unshare").args(["-Urm", "true"]).output();
+    able.is_ok_and(|able| able.status.success()).then(|| inside.output().unwrap())
+}
+
+const STARTS: &str = r#"
+import torch.distributed as dist
+for _ in range(3): dist.init_process_group()
+dist.all_reduce(None)
+print("trained", flush=True)
+"#;
+
+#[test]
+fn hook_1_a_full_disk_never_reaches_the_script_and_is_told_once() {
+    let made = folder(STARTS);
+    let disk = tempfile::tempdir().unwrap();
+    let command = python(made.path(), &disk.path().join("rank0.page"));
+    let Some(output) = on_a_full_disk(disk.path(), &command) else {
+        rankdeck_testkit::skip!("no user namespaces here");
+    };
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{:?} {errors}", output.status);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "trained\n");
+    assert_eq!(errors.matches("no status page").count(), 1, "{errors}");
+    assert!(errors.contains("No space left on device"), "{errors}");
+}
+
+#[test]
+fn the_hook_writes_a_page_that_the_agent_reads() {
+    let made = folder(STARTS);
+    let page = made.path().join("rank0.page");
+    let output = python(made.path(), &page).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let view = Reader::open(&page).unwrap().view().unwrap();
+    assert!(view.by_hook && !view.torn);
+    assert_eq!(view.body.entered, 1);
+}
+
+/// Body of the next test in a process of its own.
+#[test]
+#[ignore = "not a test: a rank of another test"]
+fn page_on_a_full_disk() {
+    let path = std::env::var("TEST_PAGE").unwrap();
+    let error = Writer::create(path.as_ref(), 0, 0).err().expect("no room for a page");
+    assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{error}");
+}
+
+#[test]
+fn page_2_a_full_disk_is_an_error_not_a_signal() {
+    let disk = tempfile::tempdir().unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["hook::tests::page_on_a_full_disk", "--exact", "--ignored"]);
+    command.env("TEST_PAGE", disk.path().join("rank0.page"));
+    let Some(output) = on_a_full_disk(disk.path(), &command) else {
+        rankdeck_testkit::skip!("no user namespaces here");
+    };
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{:?} {said}", output.status);
+}
+
+/// What `script` tells the agent about its end, as pairs of class and place.
+fn reported(script: &str) -> (Vec<(Exception, String)>, Output) {
+    use std::io::Read;
+    let made = folder(script);
+    let path = made.path().join("events.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let mut command = python(made.path(), &made.path().join("rank0.page"));
+    command.env("RANKDECK_EVENTS", &path).env("RANKDECK_RANK", "0").env_remove("RANKDECK_FIRST_PYTHON");
+    let output = command.output().unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let mut found = Vec::new();
+    while let Ok((mut stream, _)) = listener.accept() {
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let mut lines = text.lines().map(|line| serde_json::from_str::<RankEvent>(line).unwrap());
+        assert!(matches!(lines.next(), Some(RankEvent::Hello { .. })), "{text}");
+        found.extend(lines.map(|line| match line {
+            RankEvent::Exception(exception) => {
+                let line = exception.at.rsplit('/').next().unwrap().to_owned();
+                (exception, line)
+            }
+            other => panic!("{other:?}"),
+        }));
+    }
+    (found, output)
+}
+
+#[test]
+fn hook_5_the_exception_that_ends_a_rank_is_reported_and_shown_as_ever() {
+    let (found, output) = reported(
+        "import torch.distributed\nclass Full(OSError): pass\ndef save():\n    raise Full(28, 'full')\n\
+         try:\n    save()\nexcept OSError as error:\n    raise RuntimeError('cannot save') from error\n",
+    );
+    let [(exception, at)] = found.as_slice() else { panic!("{found:?}") };
+    assert_eq!(
+        (exception.class.as_str(), exception.errno, at.as_str()),
+        ("RuntimeError", Some(28), "train.py:8")
+    );
+    assert_eq!(
+        (exception.message.as_str(), exception.bases.as_slice()),
+        ("cannot save", &["Exception".to_owned(), "BaseException".to_owned()][..])
+    );
+    assert_eq!(output.status.code(), Some(1));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("RuntimeError: cannot save") && !errors.contains("rankdeck"), "{errors}");
+}
+
+#[test]
+fn hook_5_whoever_else_watches_and_nobody_but_the_rank() {
+    let own = "import sys\nsys.excepthook = lambda *_: print('theirs', flush=True)\n{}['obs']\n";
+    let (found, output) = reported(own);
+    assert_eq!(found.len(), 1, "a hook of the program's own hides nothing");
+    assert_eq!((found[0].0.class.as_str(), found[0].1.as_str()), ("KeyError", "train.py:3"));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "theirs\n");
+
+    let children = "import os, subprocess, sys\nif os.fork() == 0: raise ValueError('forked')\nos.wait()\n\
+                    subprocess.run([sys.executable, '-c', 'raise ValueError(\"spawned\")'])\n\
+                    try: {}['caught']\nexcept KeyError: pass\nsys.exit(3)\n";
+    let (found, output) = reported(children);
+    assert_eq!((found.len(), output.status.code()), (0, Some(3)), "{found:?}");
+
+    let thread = "import threading, torch.distributed\n\
+                  t = threading.Thread(target=lambda: {}['x'], name='loader')\nt.start()\nt.join()\n";
+    let (found, output) = reported(thread);
+    assert_eq!((found.len(), found[0].0.thread.as_str()), (1, "loader"));
+    assert!(output.status.success());
+}
+
+/// Two ranks of a real process group that average their gradients by hand, until `until` for the second one.
+const AVERAGES: &str = r#"
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, until = dist.get_rank(), int(sys.argv[1])
+torch.manual_seed(1)
+net = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Conv1d(1, 2, 3))
+opt = torch.optim.Adam(net.parameters(), lr=1e-3)
+for step in range(8):
+    opt.zero_grad()
+    net(torch.full((1, 1, 16), float(rank + step))).sum().backward()
+    for parameter in net.parameters():
+        dist.all_reduce(parameter.grad)
+    if step >= until and rank == 1:
+        net[0].weight.grad.mul_(-1)
+    if sys.argv[2] == "nan" and rank == 1 and step == 5:
+        net[0].weight.grad.fill_(float("nan"))
+    opt.step()
+"#;
+
+#[test]
+fn replicas_have_the_same_fingerprints_until_they_drift_apart() {
+    let Some(python) = rankdeck_testkit::python("torch") else { return };
+    for (until, fault, equal) in [("99", "", 9), ("4", "", 5), ("99", "nan", 6)] {
+        let made = tempfile::tempdir().unwrap();
+        install(made.path()).unwrap();
+        std::fs::write(made.path().join("train.py"), AVERAGES).unwrap();
+        let port = rankdeck_testkit::free_port().to_string();
+        let page = |rank: u32| made.path().join(format!("rank{rank}.page"));
+        let ranks = [0, 1].map(|rank: u32| {
+            let mut command = Command::new(&python);
+            command.arg(made.path().join("train.py")).args([until, fault]);
+            command.env("PYTHONPATH", made.path().join("python")).env("RANK", rank.to_string());
+            command.env("WORLD_SIZE", "2").env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
+            command.env("RANKDECK_STATUS_PAGE", page(rank)).spawn().unwrap()
+        });
+        for mut rank in ranks {
+            assert!(rank.wait().unwrap().success());
+        }
+        let [first, second] =
+            [0, 1].map(|rank| Reader::open(&page(rank)).unwrap().view().unwrap().fingerprints);
+        assert_eq!((first.len(), second.len()), (9, 9), "before the first step, and after each of eight");
+        let same = first.iter().zip(&second).take_while(|(a, b)| a == b).count();
+        assert_eq!(same, equal, "{first:?} {second:?}");
+        assert_eq!(second.iter().filter(|taken| taken.finite).count(), if fault == "nan" { 6 } else { 9 });
+    }
+}
+
+/// Two ranks: an exchange in equal parts, in unequal ones, and a message that rank 0 waits for in vain.
+const TALKS: &str = r#"
+import os, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, folder = dist.get_rank(), os.path.dirname(os.environ["RANKDECK_STATUS_PAGE"])
+for _ in range(3):
+    message = torch.ones(4)
+    if rank == 0:
+        dist.send(message, 1)
+        dist.recv(message)
+    else:
+        dist.recv(message, src=0)
+        dist.isend(message, 0).wait()
+dist.all_to_all_single(torch.empty(6), torch.ones(6))
+dist.all_to_all_single(torch.empty(3), torch.ones(3), [1, 2][::1 - 2 * rank], [1, 2][::1 - 2 * rank])
+open(f"{folder}/there{rank}", "w").close()
+if rank == 0:
+    dist.recv(message, src=1)
+while not os.path.exists(f"{folder}/over"):
+    time.sleep(0.05)
+if rank == 1:
+    dist.send(message, 0)
+dist.barrier()
+"#;
+
+#[test]
+fn calls_between_two_ranks_are_counted_by_both_and_show_who_waits_for_whom() {
+    let Some(python) = rankdeck_testkit::python("torch") else { return };
+    let made = tempfile::tempdir().unwrap();
+    install(made.path()).unwrap();
+    std::fs::write(made.path().join("train.py"), TALKS).unwrap();
+    let port = rankdeck_testkit::free_port().to_string();
+    let page = |rank: u32| made.path().join(format!("rank{rank}.page"));
+    let mut ranks = [0, 1].map(|rank: u32| {
+        let mut command = Command::new(&python);
+        command.arg(made.path().join("train.py"));
+        command.env("PYTHONPATH", made.path().join("python")).env("RANK", rank.to_string());
+        command.env("WORLD_SIZE", "2").env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
+        command.env("RANKDECK_STATUS_PAGE", page(rank)).spawn().unwrap()
+    });
+    let view = |rank: u32| Reader::open(&page(rank)).ok().and_then(|page| page.view().ok());
+    let counts = |rank: u32, group: &str| {
+        let view = view(rank)?;
+        let found = view.groups.iter().find(|found| found.name.starts_with(group.as_bytes()))?;
+        Some((found.entered, found.left))
+    };
+    let begun = std::time::Instant::now();
+    while counts(0, "1>0") != Some((4, 3)) || !made.path().join("there1").exists() {
+        if begun.elapsed().as_secs() > 300 {
+            ranks.iter_mut().for_each(|rank| rank.kill().unwrap());
+            panic!("rank 0 does not wait: {:?}", counts(0, "1>0"));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert_eq!([counts(0, "0>1"), counts(1, "0>1"), counts(1, "1>0")], [Some((3, 3)); 3]);
+    std::fs::write(made.path().join("over"), "").unwrap();
+    for mut rank in ranks {
+        assert!(rank.wait().unwrap().success());
+    }
+    let exchanges: Vec<u64> = view(0)
+        .unwrap()
+        .ring
+        .iter()
+        .filter(|entry| entry.op == rankdeck_proto::status_page::Op::AllToAll)
+        .map(|entry| entry.count)
+        .collect();
+    assert_eq!(exchanges, [6, 0], "nothing is told of unequal parts");
+}

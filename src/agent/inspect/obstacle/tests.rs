@@ -1,0 +1,170 @@
+use super::*;
+use crate::inspect::sockets;
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A Python program that is killed at the end of its test.
+struct Program(Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn python(code: &str, words: &[&Path]) -> Program {
+    let mut command = Command::new("python3");
+    let child = command.arg("-c").arg(code).args(words).stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    Program(child.expect("python3"))
+}
+
+/// What the program's main thread is blocked on, as soon as that fits.
+fn obstacle(program: &Program, fits: impl Fn(&Obstacle) -> bool) -> Obstacle {
+    let (pid, begun) = (program.0.id(), Instant::now());
+    let mut last = None;
+    while begun.elapsed() < Duration::from_secs(20) {
+        let call = syscall::call(pid, pid);
+        last = call.and_then(|call| {
+            let tcp = sockets::tcp().unwrap_or_default();
+            of(pid, &call, &tcp).or_else(|| in_memory(pid, &call, &tcp))
+        });
+        if let Some(found) = last.as_ref().filter(|found| fits(found)) {
+            return found.clone();
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("{last:?}, in {:?}", syscall::call(pid, pid))
+}
+
+#[test]
+fn a_file_lock_is_named_with_its_path_and_holder() {
+    let folder = tempfile::tempdir().unwrap();
+    for lock in ["fcntl.flock(f, fcntl.LOCK_EX)", "fcntl.lockf(f, fcntl.LOCK_EX)"] {
+        let path = folder.path().join("data.lock");
+        let code = format!(
+            "import fcntl, sys, time\nf = open(sys.argv[1], 'w')\n{lock}\nprint('held', flush=True)\ntime.sleep(1000)"
+        );
+        let mut holder = python(&code, &[&path]);
+        holder.0.stdout.as_mut().unwrap().read_exact(&mut [0; 5]).unwrap();
+        let waiter = python(&code, &[&path]);
+        let found = obstacle(&waiter, |found| matches!(found, Obstacle::FileLock { .. }));
+        let Obstacle::FileLock { path: named, holders } = &found else { unreachable!() };
+        assert_eq!(Path::new(named), path);
+        assert_eq!(holders.iter().map(|holder| holder.pid).collect::<Vec<_>>(), [holder.0.id()], "{found:?}");
+        assert!(found.words().contains("held by pid"), "{}", found.words());
+    }
+}
+
+#[test]
+fn a_fifo_that_nobody_opens_is_named_with_its_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("orders");
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let reader = python("import sys; open(sys.argv[1])", &[&path]);
+    let found = obstacle(&reader, |found| matches!(found, Obstacle::Fifo { .. }));
+    assert_eq!(found, Obstacle::Fifo { path: path.display().to_string(), reads: true, opening: true });
+    drop(reader);
+    let code = "import os, sys; os.chdir(os.path.dirname(sys.argv[1])); open('orders', 'w')";
+    let writer = python(code, &[&path]);
+    let found = obstacle(&writer, |found| matches!(found, Obstacle::Fifo { .. }));
+    assert_eq!(found, Obstacle::Fifo { path: path.display().to_string(), reads: false, opening: true });
+    drop(writer);
+    let reader = python("import os, sys; os.read(os.open(sys.argv[1], os.O_RDWR), 1)", &[&path]);
+    let found = obstacle(&reader, |found| matches!(found, Obstacle::Fifo { .. }));
+    assert_eq!(found, Obstacle::Fifo { path: path.display().to_string(), reads: true, opening: false });
+}
+
+#[test]
+fn a_server_of_this_host_is_named_with_its_process() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let code = "import socket, sys\nh, p = sys.argv[1].split(':')\ns = socket.create_connection((h, int(p)))\n\
+                s.settimeout(float(sys.argv[2]) or None)\ns.recv(1)";
+    // With a timeout Python polls; without one it receives. Not accepted, then accepted.
+    for (patience, accepted) in [("0", false), ("1000", false), ("0", true), ("1000", true)] {
+        let client = python(code, &[Path::new(&address), Path::new(patience)]);
+        let _stream = accepted.then(|| listener.accept().unwrap());
+        let found = obstacle(&client, |found| matches!(found, Obstacle::Connection { owner: Some(_), .. }));
+        let Obstacle::Connection { peer, owner: Some(owner) } = &found else { unreachable!() };
+        assert_eq!((peer, owner.pid), (&address, std::process::id()), "{found:?}");
+        assert!(listener.as_raw_fd() > 0);
+    }
+}
+
+#[test]
+fn children_and_pipes_are_named() {
+    let parent = python("import subprocess; subprocess.Popen(['sleep', '1000']).wait()", &[]);
+    let found = obstacle(
+        &parent,
+        |found| matches!(found, Obstacle::Child { process } if process.name.starts_with("sleep")),
+    );
+    assert!(found.words().contains("sleep 1000"), "{}", found.words());
+    let Obstacle::Child { process } = found else { unreachable!() };
+    // SAFETY: the child of a child of this test.
+    unsafe { libc::kill(process.pid as i32, libc::SIGKILL) };
+
+    let code = "import subprocess, os\np = subprocess.Popen(['sleep', '1000'], stdin=subprocess.PIPE)\n\
+                while True: os.write(p.stdin.fileno(), b'x' * 65536)";
+    let writer = python(code, &[]);
+    let found =
+        obstacle(&writer, |found| matches!(found, Obstacle::Pipe { ends, reads: false } if !ends.is_empty()));
+    assert!(
+        found.words().contains("sleep 1000") && found.words().ends_with("to read from a pipe"),
+        "{}",
+        found.words()
+    );
+    let Obstacle::Pipe { ends, .. } = found else { unreachable!() };
+    // SAFETY: as above.
+    unsafe { libc::kill(ends[0].pid as i32, libc::SIGKILL) };
+}
+
+#[test]
+fn a_name_server_that_does_not_answer_is_named() {
+    let code = "import select, socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
+                s.connect(('127.0.0.1', 53))\np = select.poll()\np.register(s, select.POLLIN)\np.poll(1000000)";
+    let found = obstacle(&python(code, &[]), |found| matches!(found, Obstacle::NameServer { .. }));
+    assert_eq!(found, Obstacle::NameServer { server: "127.0.0.1:53".into(), name: String::new() });
+}
+
+/// With the resolver of the C library, in a mount namespace with another resolv.conf.
+#[test]
+fn a_name_that_nobody_resolves_is_named() {
+    let Ok(_silent) = std::net::UdpSocket::bind("127.0.53.9:53") else {
+        rankdeck_testkit::skip!("only root can listen on port 53");
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("resolv.conf");
+    std::fs::write(&file, "nameserver 127.0.53.9\noptions timeout:1000 attempts:1\n").unwrap();
+    let line = "mount --bind \"$0\" /etc/resolv.conf && exec python3 -c \"$1\"";
+    let code = "import socket; socket.getaddrinfo('simulator.example.org', 80)";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", line]).arg(&file).arg(code);
+    if !Command::new("unshare").args(["-m", "true"]).status().is_ok_and(|status| status.success()) {
+        rankdeck_testkit::skip!("no mount namespaces here");
+    }
+    let child = Program(command.spawn().unwrap());
+    let found =
+        obstacle(&child, |found| matches!(found, Obstacle::NameServer { name, .. } if !name.is_empty()));
+    let (server, name) = ("127.0.53.9:53".into(), "simulator.example.org".into());
+    assert_eq!(found, Obstacle::NameServer { server, name });
+}
+
+#[test]
+fn locks_are_read_from_the_kernels_list() {
+    let text = "1: POSIX  ADVISORY  WRITE 10 fd:01:5 0 EOF\n2: FLOCK  ADVISORY  WRITE 20 fd:01:7 0 EOF\n\
+                2: -> FLOCK  ADVISORY  WRITE 30 fd:01:7 0 EOF\n2: -> FLOCK  ADVISORY  WRITE 31 fd:01:7 0 EOF\n\
+                3: OFDLCK ADVISORY  WRITE -1 fd:01:9 0 EOF\n3: -> OFDLCK ADVISORY  WRITE 32 fd:01:9 0 EOF\n";
+    assert_eq!(lock_holders(text, 30), [20]);
+    assert_eq!(lock_holders(text, 31), [20]);
+    assert_eq!((lock_holders(text, 32), lock_holders(text, 10)), (vec![], vec![]));
+    for cut in 0..text.len() {
+        let _ = lock_holders(&text[..cut], 31);
+    }
+    assert_eq!(hex_address("0100007F:0035").unwrap().to_string(), "127.0.0.1:53");
+    assert_eq!(hex_address("00000000000000000000000001000000:0016").unwrap().to_string(), "[::1]:22");
+    assert_eq!((hex_address("01:35"), hex_address("x"), hex_address("zz00007F:0035")), (None, None, None));
+}

@@ -1,0 +1,99 @@
+//! The Slurm step that an agent lives in, and its end.
+//!
+//! Owner: the agent's loop. An agent has a session and parents of its own, so a Slurm that finds the
+//! processes of a step by their parents (`proctrack/linuxproc`) neither signals nor kills it when the job
+//! ends: the node goes to the next job with the old ranks on it. What the agent has instead is its *holder*,
+//! `agent hold`, the one process of the step. Slurm signals the holder before the end, and kills it at the
+//! end. That is cheaper and surer than asking the controller again and again: it works when the controller,
+//! the network or slurmd is gone, and costs nothing while the job lives. The controller is asked once, for
+//! the cause.
+//!
+//! - SLURM-1: when the step is told to end, the run is stopped cleanly; when the step is over after that, the
+//!   run is killed. A step that is over without a word (the job's `srun` may kill it before slurmd's signal
+//!   has arrived) leaves the ranks a moment for a clean stop. Each is recorded with the job and what Slurm
+//!   says about its end.
+
+use crate::proc::{self, Ident};
+use crate::supervise::{groups, libtorch};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// How long the controller may take to tell the cause.
+pub(crate) const CAUSE: Duration = Duration::from_secs(5);
+
+/// Milliseconds for a clean stop once the step is over.
+pub(crate) const MOMENT_MS: u64 = 5_000;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct SlurmStep {
+    job: Option<String>,
+    holder: AsyncFd<OwnedFd>,
+}
+
+impl SlurmStep {
+    /// The step of a holder; `None` when the agent has none. A holder that is gone already is noticed at
+    /// once.
+    pub fn of(holder: Option<Ident>) -> std::io::Result<Option<SlurmStep>> {
+        let Some(holder) = holder else { return Ok(None) };
+        let pidfd = groups::pidfd(holder.pid)?;
+        if proc::stat(holder.pid).is_none_or(|stat| stat.start != holder.start) {
+            return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        // SAFETY: the descriptor stays open for as long as the `OwnedFd` lives, and `AsyncFd` gives it away
+        // to nobody here.
+        let holder = unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) }?;
+        Ok(Some(SlurmStep { job: std::env::var("SLURM_JOB_ID").ok(), holder }))
+    }
+
+    /// Returns when the step is over.
+    pub async fn over(&self) {
+        if self.holder.readable().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// The job, for people.
+    pub fn job(&self) -> String {
+        self.job.as_ref().map_or_else(|| "its Slurm step".to_owned(), |job| format!("Slurm job {job}"))
+    }
+
+    /// A thread's work: what the controller says about the end of the job.
+    pub fn cause(&self) -> impl FnOnce() -> String + Send + 'static {
+        let (job, shown) = (self.job.clone(), self.job());
+        move || {
+            let ask = |job: String| {
+                let words = ["scontrol", "show", "job", "--oneliner", &job].map(Into::into);
+                libtorch::ask(&words, CAUSE).ok()
+            };
+            let said = job.and_then(ask).unwrap_or_default();
+            match state(&said) {
+                Some(state) => format!("{shown} ends here: {state}"),
+                None => format!("{shown} ends here; Slurm does not say why"),
+            }
+        }
+    }
+}
+
+/// State and reason in the answer of `scontrol show job`.
+fn state(said: &str) -> Option<String> {
+    let value = |name: &str| said.split_ascii_whitespace().find_map(|word| word.strip_prefix(name));
+    let state = value("JobState=")?;
+    let reason = value("Reason=").filter(|reason| *reason != "None");
+    Some(reason.map_or_else(|| state.to_owned(), |reason| format!("{state} ({reason})")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_controllers_answer_names_the_cause() {
+        let said = "JobId=7 JobName=wrap UserId=a(1) JobState=TIMEOUT Reason=TimeLimit Dependency=(null)";
+        assert_eq!(state(said).as_deref(), Some("TIMEOUT (TimeLimit)"));
+        assert_eq!(state("JobState=CANCELLED Reason=None").as_deref(), Some("CANCELLED"));
+        assert_eq!(state(""), None);
+    }
+}

@@ -1,0 +1,258 @@
+//! Traces through the lifecycle: what happens on a host, in which order, and what must come out.
+
+use super::stop::{KILL_PATIENCE_MS, LOOK_AGAIN_MS};
+use super::*;
+use rankdeck_proto::message::{Record, Survivor};
+use rankdeck_types::host::Host;
+use rankdeck_types::ids::{LocalRank, NodeRank, RunId};
+use rankdeck_types::plan::{Plan, PlannedHost, PlannedRank};
+
+/// A plan with `ranks` ranks on one host that run `command`.
+fn spec(generation: u32, ranks: u32) -> Box<LaunchSpec> {
+    let experiment = toml::from_str(
+        "[run]\nname = \"t\"\n[launch]\ncommand = [\"true\"]\nstop_grace_s = 2.0\nstop_limit_s = 5.0",
+    )
+    .unwrap();
+    Box::new(LaunchSpec {
+        generation: Generation(generation),
+        node_rank: NodeRank(0),
+        master_addr: "127.0.0.1".into(),
+        master_port: 1,
+        resume: None,
+        plan: Plan {
+            run: RunId("t".into()),
+            experiment,
+            hosts: vec![PlannedHost::new(NodeRank(0), Host { name: "a".into(), ..Host::default() })],
+            ranks: (0..ranks)
+                .map(|i| PlannedRank {
+                    rank: Rank(i),
+                    local_rank: LocalRank(i),
+                    node_rank: NodeRank(0),
+                    gpu: None,
+                })
+                .collect(),
+            backend: "tcp".into(),
+            sizes: Vec::new(),
+        },
+    })
+}
+
+fn ident(rank: u32) -> Ident {
+    Ident { pid: 100 + rank, start: 7 }
+}
+
+fn running(ranks: u32) -> Lifecycle {
+    let mut lifecycle = Lifecycle::default();
+    lifecycle.launch(spec(0, ranks)).unwrap();
+    for rank in 0..ranks {
+        lifecycle.spawned(Rank(rank), Ok(ident(rank)), 0);
+    }
+    lifecycle
+}
+
+fn stopped(actions: &[Action]) -> Option<(Vec<Survivor>, u64)> {
+    actions.iter().find_map(|action| match action {
+        Action::Record(RecordEvent::Stopped { survivors, took_ms, .. }) => {
+            Some((survivors.clone(), *took_ms))
+        }
+        _ => None,
+    })
+}
+
+const SIGKILLED: Exit = Exit::Signal { signal: 9, out_of_memory: false };
+
+fn survivor() -> Survivor {
+    Survivor { pid: 5, rank: None, state: 'D', command: "x".into() }
+}
+
+#[test]
+fn life_1_a_natural_end_is_proved_too() {
+    let mut lifecycle = running(2);
+    assert!(
+        lifecycle
+            .reaped(100, Exit::Code { code: 0 }, 10)
+            .contains(&Action::CollectExitInfo { rank: Rank(0) })
+    );
+    lifecycle.exit_info(Rank(0), vec![], 0);
+    lifecycle.reaped(101, Exit::Code { code: 0 }, 20);
+    assert!(lifecycle.is_running(), "the end of rank 1 is not recorded yet");
+    assert!(lifecycle.exit_info(Rank(1), vec![], 0).contains(&Action::VerifyStop));
+    assert_eq!(stopped(&lifecycle.searched(vec![], vec![], 50)), Some((vec![], 30)));
+    assert!(lifecycle.is_quiet());
+}
+
+#[test]
+fn a_clean_stop_asks_the_ranks_and_then_kills() {
+    let mut lifecycle = running(2);
+    let actions = lifecycle.stop(StopMode::Clean, 1000, "console", 100);
+    assert!(actions.contains(&Action::SignalRanks(vec![ident(0), ident(1)], libc::SIGTERM)));
+    assert_eq!(lifecycle.tick(1099, true, 0), []);
+    assert_eq!(lifecycle.tick(1100, true, 0), [Action::SignalAll(libc::SIGKILL)]);
+    assert_eq!(lifecycle.tick(1101, true, 0), [], "not again at once");
+    assert_eq!(lifecycle.tick(1600, true, 0), [Action::SignalAll(libc::SIGKILL)]);
+}
+
+#[test]
+fn life_5_a_clean_stop_waits_while_ranks_make_progress_up_to_its_limit() {
+    let mut lifecycle = running(2);
+    lifecycle.stop(StopMode::Clean, 1000, "console", 100);
+    for now in (200..4_900).step_by(900) {
+        lifecycle.progressed(now);
+        assert_eq!(lifecycle.tick(now, true, 0), [], "{now}");
+    }
+    lifecycle.progressed(5_000);
+    assert_eq!(lifecycle.tick(5_099, true, 0), []);
+    assert_eq!(lifecycle.tick(5_100, true, 0), [Action::SignalAll(libc::SIGKILL)], "the limit");
+    lifecycle.progressed(5_101);
+    assert_eq!(lifecycle.tick(5_600, true, 0), [Action::SignalAll(libc::SIGKILL)], "never softer");
+    // Without progress the grace counts from the last one; a harder stop does not wait.
+    let mut lifecycle = running(1);
+    lifecycle.stop(StopMode::Clean, 1000, "console", 0);
+    lifecycle.progressed(500);
+    assert_eq!(lifecycle.tick(1_499, true, 0), []);
+    assert_eq!(lifecycle.tick(1_500, true, 0), [Action::SignalAll(libc::SIGKILL)]);
+    let mut lifecycle = running(1);
+    lifecycle.stop(StopMode::Terminate, 1000, "console", 0);
+    lifecycle.progressed(900);
+    assert_eq!(lifecycle.tick(1_000, true, 0), [Action::SignalAll(libc::SIGKILL)]);
+}
+
+#[test]
+fn life_3_a_stop_gets_harder_never_softer() {
+    let mut lifecycle = running(1);
+    assert!(!lifecycle.stop(StopMode::Terminate, 5000, "a", 0).is_empty());
+    assert_eq!(lifecycle.stop(StopMode::Clean, 0, "b", 1), []);
+    assert_eq!(lifecycle.stop(StopMode::Terminate, 9000, "c", 2), []);
+    let harder = lifecycle.stop(StopMode::Kill, 9000, "d", 3);
+    assert!(harder.contains(&Action::SignalAll(libc::SIGKILL)));
+    lifecycle.reaped(100, SIGKILLED, 4);
+    let told = lifecycle.exit_info(Rank(0), vec![], 0);
+    assert!(matches!(&told[0], Action::Record(RecordEvent::RankExited { stopping: true, .. })));
+    assert_eq!(
+        stopped(&lifecycle.searched(vec![], vec![], 10)),
+        Some((vec![], 10)),
+        "counted from the first order"
+    );
+}
+
+#[test]
+fn life_2_nothing_begins_beside_what_is_left() {
+    let mut lifecycle = running(1);
+    assert_eq!(lifecycle.launch(spec(0, 1)).unwrap(), [], "the same launch again changes nothing");
+    assert!(lifecycle.launch(spec(0, 2)).is_err());
+    assert!(lifecycle.launch(spec(1, 1)).is_err());
+    lifecycle.reaped(100, SIGKILLED, 1);
+    lifecycle.exit_info(Rank(0), vec![], 0);
+    assert_eq!(stopped(&lifecycle.searched(vec![survivor()], vec![], 2)), Some((vec![survivor()], 1)));
+    assert!(lifecycle.launch(spec(1, 1)).is_err());
+    assert_eq!(lifecycle.tick(1002, true, 0), [Action::VerifyStop]);
+    assert_eq!(lifecycle.searched(vec![survivor()], vec![], 1003), [], "told once");
+    assert!(lifecycle.stop(StopMode::Kill, 0, "console", 1500).contains(&Action::VerifyStop));
+    assert_eq!(
+        stopped(&lifecycle.searched(vec![survivor()], vec![], 1501)).unwrap().0,
+        [survivor()],
+        "an order is answered"
+    );
+    assert_eq!(lifecycle.tick(2501, true, 0), [Action::VerifyStop]);
+    assert_eq!(stopped(&lifecycle.searched(vec![], vec![], 2502)).unwrap().0, []);
+    assert!(lifecycle.launch(spec(1, 1)).is_ok());
+}
+
+#[test]
+fn life_4_neighbours_of_a_failed_rank_do_not_wait_for_ever() {
+    let mut lifecycle = running(2);
+    lifecycle.reaped(101, Exit::Code { code: 3 }, 1000);
+    lifecycle.exit_info(Rank(1), vec![], 0);
+    assert_eq!(lifecycle.tick(20_000, true, 15_000), [], "the console decides");
+    assert_eq!(lifecycle.tick(34_999, false, 15_000), []);
+    let actions = lifecycle.tick(35_000, false, 15_000);
+    let by = "rank 1 failed".to_owned();
+    assert_eq!(actions[0], Action::Record(RecordEvent::StopOrdered { mode: StopMode::Terminate, by }));
+    assert_eq!(
+        lifecycle.tick(37_000, false, 15_000),
+        [Action::SignalAll(libc::SIGKILL)],
+        "after stop_grace_s"
+    );
+}
+
+#[test]
+fn a_rank_that_returned_0_does_not_stop_the_others() {
+    let mut lifecycle = running(2);
+    lifecycle.reaped(100, Exit::Code { code: 0 }, 0);
+    assert_eq!(lifecycle.tick(1_000_000, false, 1), []);
+}
+
+#[test]
+fn a_rank_spawned_after_the_order_is_stopped_too() {
+    let mut lifecycle = Lifecycle::default();
+    lifecycle.launch(spec(0, 1)).unwrap();
+    lifecycle.stop(StopMode::Clean, 1000, "console", 0);
+    let actions = lifecycle.spawned(Rank(0), Ok(ident(0)), 1);
+    assert!(actions.contains(&Action::SignalRanks(vec![ident(0)], libc::SIGTERM)));
+}
+
+#[test]
+fn a_program_that_does_not_exist_is_an_end_like_others() {
+    let mut lifecycle = Lifecycle::default();
+    lifecycle.launch(spec(0, 1)).unwrap();
+    assert_eq!(lifecycle.spawned(Rank(0), Err("no".into()), 1), [Action::CollectExitInfo { rank: Rank(0) }]);
+    assert!(lifecycle.exit_info(Rank(0), vec![], 0).contains(&Action::VerifyStop));
+}
+
+#[test]
+fn an_order_without_a_run_is_answered() {
+    let mut lifecycle = Lifecycle::default();
+    assert!(lifecycle.stop(StopMode::Kill, 0, "console", 5).contains(&Action::VerifyStop));
+    assert_eq!(stopped(&lifecycle.searched(vec![], vec![], 9)), Some((vec![], 4)));
+    assert!(lifecycle.launch(spec(0, 1)).is_ok());
+}
+
+#[test]
+fn a_process_that_resists_sigkill_is_reported() {
+    let mut lifecycle = running(1);
+    lifecycle.stop(StopMode::Kill, 0, "console", 0);
+    assert_eq!(lifecycle.tick(KILL_PATIENCE_MS, true, 0), [Action::VerifyStop]);
+    assert_eq!(stopped(&lifecycle.searched(vec![survivor()], vec![], 10_001)).unwrap().0, [survivor()]);
+    lifecycle.reaped(100, SIGKILLED, 10_500);
+    lifecycle.exit_info(Rank(0), vec![], 0);
+    lifecycle.tick(12_000, true, 0);
+    assert_eq!(stopped(&lifecycle.searched(vec![], vec![], 12_001)).unwrap().0, []);
+}
+
+#[test]
+fn what_a_dead_agent_left_is_buried() {
+    let record = |event| Record { seq: 1, time: 0.0, generation: Generation(0), event };
+    let mut lifecycle = Lifecycle::default();
+    lifecycle.replay(&record(RecordEvent::Launched { spec: spec(4, 2) }));
+    lifecycle.replay(&record(RecordEvent::RankSpawned { rank: Rank(0), local_rank: LocalRank(0), pid: 9 }));
+    let exit = Exit::Code { code: 1 };
+    lifecycle.replay(&record(RecordEvent::RankExited {
+        rank: Rank(0),
+        pid: 9,
+        exit: exit.clone(),
+        last_lines: vec![],
+        stopping: false,
+        ago_ms: 0,
+        with_agent: false,
+    }));
+    let events = lifecycle.close_former(vec![]);
+    assert!(matches!(events[0], RecordEvent::Notice { .. }));
+    assert!(matches!(&events[1], RecordEvent::RankExited { rank: Rank(1), with_agent: true, .. }));
+    assert!(matches!(&events[2], RecordEvent::Stopped { survivors, .. } if survivors.is_empty()));
+    assert_eq!(events.len(), 3);
+    assert_eq!(lifecycle.snapshot()[0].exit, Some(exit));
+    assert!(lifecycle.is_quiet() && lifecycle.generation() == Generation(4));
+    assert_eq!(lifecycle.close_former(vec![]), []);
+}
+
+#[test]
+fn survivors_of_a_dead_agent_block_the_next_generation_until_they_are_gone() {
+    let record = |event| Record { seq: 1, time: 0.0, generation: Generation(0), event };
+    let mut lifecycle = Lifecycle::default();
+    lifecycle.replay(&record(RecordEvent::Launched { spec: spec(0, 1) }));
+    lifecycle.close_former(vec![survivor()]);
+    assert!(lifecycle.launch(spec(1, 1)).is_err());
+    assert_eq!(lifecycle.tick(LOOK_AGAIN_MS, true, 0), [Action::VerifyStop]);
+    assert_eq!(stopped(&lifecycle.searched(vec![], vec![], 1500)).unwrap().0, []);
+    assert!(lifecycle.launch(spec(1, 1)).is_ok());
+}

@@ -1,0 +1,179 @@
+//! `rankdeck compare`: recorded runs beside each other.
+
+use super::args::CompareArgs;
+use super::{Failure, code, past, print};
+use crate::shell::stderr;
+use rankdeck_core::compare::{self, ComparedRun};
+use rankdeck_tui::chart_view::Axis;
+use rankdeck_tui::compare::{Looks, csv, curves, letter, letters, names, svg};
+use rankdeck_types::words::{NONE, clean, count, duration};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// Charts that are drawn when none is named.
+const CHARTS: usize = 2;
+/// Width of a chart where there is no terminal.
+const CELLS: usize = 100;
+/// Rows of a chart.
+const ROWS: usize = 16;
+/// Widest value of a key.
+const WIDEST: usize = 32;
+
+/// Runs `rankdeck compare`: shows what recorded runs came to, and how they differ.
+pub fn compare(args: &CompareArgs) -> Result<u8, Failure> {
+    let runs: Vec<ComparedRun> = args.runs.iter().map(|run| load(run)).collect::<Result<_, _>>()?;
+    let looks = Looks {
+        axis: Axis::named(&args.x).unwrap_or_default(),
+        weight: args.smooth,
+        log: args.log,
+        apart: args.apart,
+    };
+    let all = names(&runs);
+    let shown: Vec<String> = match args.series.is_empty() {
+        true => all.iter().take(CHARTS).cloned().collect(),
+        false => {
+            let missing = args.series.iter().find(|name| !all.contains(name));
+            if let Some(name) = missing {
+                return Err(Failure::usage(format!("no run has the series `{name}`"))
+                    .hint(format!("there are: {}", all.join(", "))));
+            }
+            args.series.clone()
+        }
+    };
+    // Files hold everything that was not narrowed down.
+    let written = if args.series.is_empty() { &all } else { &shown };
+    if let Some(path) = &args.svg {
+        write(path, &svg(&runs, written, &looks))?;
+    }
+    if let Some(path) = &args.csv {
+        write(path, &csv(&runs, written))?;
+    }
+    if args.json {
+        as_json(&runs).iter().for_each(|line| {
+            print::stdout(&line.to_string());
+        });
+    } else {
+        tables(&runs).iter().chain(&charts(&runs, &shown, &looks)).for_each(|line| {
+            print::stdout(line);
+        });
+    }
+    Ok(code::SUCCESS)
+}
+
+/// A run from its record here.
+pub fn load(run: &str) -> Result<ComparedRun, Failure> {
+    let past = past::find(Some(run)).map_err(|failure| {
+        failure.hint(
+            "a run that another console has launched is recorded once `rankdeck attach` has shown it here",
+        )
+    })?;
+    let (model, at) = past::open(&past)?.last().map_err(|error| {
+        Failure::usage(error.to_string()).hint("another rankdeck may have written it: use that one")
+    })?;
+    Ok(ComparedRun::of(&past.name, &model, at))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(path, text).map_err(|error| {
+        Failure::failed(format!("failed to write {}: {error}", path.display()))
+            .hint("name a file in a folder that you may write to")
+    })?;
+    stderr::line(&format!("written: {}", path.display()));
+    Ok(())
+}
+
+fn number(value: Option<f64>) -> String {
+    value.map_or(NONE.to_owned(), |value| format!("{value:.2}"))
+}
+
+/// What each came to, groups of seeds, and keys that differ.
+fn tables(runs: &[ComparedRun]) -> Vec<String> {
+    let head = ["RUN", "OUTCOME", "STEPS", "STEPS/S", "TIME", "RETURN", "EVAL", "BEST"];
+    let row = |run: &ComparedRun| {
+        vec![
+            clean(&run.run),
+            run.outcome.map_or("running".to_owned(), |outcome| outcome.name().to_owned()),
+            run.env_step.map_or(NONE.to_owned(), count),
+            run.steps_per_s.map_or(NONE.to_owned(), |rate| count(rate.max(0.0) as u64)),
+            duration(run.duration_s),
+            number(run.last_return),
+            number(run.last_eval),
+            number(run.best_return),
+        ]
+    };
+    let header = std::iter::once(head.map(str::to_owned).to_vec());
+    let mut lines = vec![print::table(&header.chain(runs.iter().map(row)).collect::<Vec<_>>())];
+    let groups = compare::groups(runs);
+    if groups.iter().any(|group| group.runs.len() > 1) {
+        let head = ["GROUP", "RUNS", "IQM", "95 % INTERVAL"].map(str::to_owned).to_vec();
+        let row = |group: &compare::Group| {
+            let interval = group.interval.map(|(low, high)| format!("{low:.2} to {high:.2}"));
+            vec![
+                clean(&group.name),
+                group.runs.len().to_string(),
+                number(group.score),
+                interval.unwrap_or_else(|| NONE.to_owned()),
+            ]
+        };
+        lines.push(String::new());
+        lines.push(print::table(&std::iter::once(head).chain(groups.iter().map(row)).collect::<Vec<_>>()));
+    }
+    let changed = compare::changed(runs);
+    if !changed.is_empty() {
+        let names = runs.iter().map(|run| clean(&run.run));
+        let head: Vec<String> = std::iter::once("KEY".to_owned()).chain(names).collect();
+        let cell = |value: &Option<String>| {
+            let text = value.as_deref().map_or(NONE.to_owned(), clean);
+            if text.chars().count() > WIDEST {
+                text.chars().take(WIDEST - 1).chain(['…']).collect()
+            } else {
+                text
+            }
+        };
+        let row = |one: &compare::Changed| {
+            std::iter::once(one.key.clone()).chain(one.values.iter().map(cell)).collect::<Vec<String>>()
+        };
+        lines.push(String::new());
+        lines.push(print::table(&std::iter::once(head).chain(changed.iter().map(row)).collect::<Vec<_>>()));
+    }
+    lines
+}
+
+fn charts(runs: &[ComparedRun], names: &[String], looks: &Looks) -> Vec<String> {
+    let cells = crossterm::terminal::size().map_or(CELLS, |(columns, _)| usize::from(columns)).clamp(40, 200);
+    let mut lines = Vec::new();
+    for name in names {
+        let curves = curves(runs, name, looks);
+        let legend: Vec<String> = curves
+            .iter()
+            .enumerate()
+            .filter(|(_, curve)| !curve.dots.is_empty())
+            .map(|(at, curve)| format!("{} {}", letter(at), clean(&curve.name)))
+            .collect();
+        lines.push(String::new());
+        lines.push(format!("{}  over {}   {}", clean(name), looks.axis.name(), legend.join("  ")));
+        lines.extend(letters(&curves, looks, cells, ROWS));
+    }
+    lines
+}
+
+/// A line per run, and one about all of them.
+fn as_json(runs: &[ComparedRun]) -> Vec<Value> {
+    let mut lines: Vec<Value> = runs
+        .iter()
+        .map(|run| {
+            let mut line = json!({ "kind": "compared_run" });
+            if let (Value::Object(line), Ok(Value::Object(told))) = (&mut line, serde_json::to_value(run)) {
+                line.extend(told);
+            }
+            line
+        })
+        .collect();
+    lines.push(json!({
+        "kind": "comparison",
+        "runs": runs.iter().map(|run| &run.run).collect::<Vec<_>>(),
+        "changed": compare::changed(runs),
+        "groups": compare::groups(runs),
+    }));
+    lines
+}

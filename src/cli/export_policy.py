@@ -1,0 +1,137 @@
+"""Makes a policy that any program can load from a safetensors file of rankdeck's: python export_policy.py IN OUT torchscript|onnx
+
+The program gets observations `[batch, ...]` as the environment gives them and returns the actions that evaluations take:
+integers `[batch]`, or numbers `[batch, n]`. What the trainer normalises by is inside. Needs PyTorch; ONNX also `onnx`.
+"""
+import json, struct, sys
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+def load(path):
+    """The description and the tensors, by their names, in their order."""
+    with open(path, "rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        data = bytearray(file.read())
+    meta, kinds = header.pop("__metadata__"), {"F32": torch.float32, "F64": torch.float64}
+    places = sorted(header.items(), key=lambda item: item[1]["data_offsets"])
+    tensors = {}
+    for name, at in places:
+        begin, end = at["data_offsets"]
+        tensors[name] = torch.frombuffer(data[begin:end], dtype=kinds[at["dtype"]]).reshape(at["shape"]) if end > begin else torch.zeros(at["shape"])
+    return meta, tensors
+
+
+class Policy(nn.Module):
+    """The greedy policy of PPO, PPG, A2C, DQN or SAC."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.meta, tensors = load(path)
+        meta = self.meta
+        if not meta.get("format", "").startswith("rankdeck"):
+            raise SystemExit("%s was not written by rankdeck" % path)
+        self.algorithm, self.network, self.actions = meta["algorithm"], meta["network"], json.loads(meta["actions"])
+        self.shape = json.loads(meta["observation_shape"])
+        self.pixels = meta["observation_type"] == "u8"
+        self.scale, self.clip = float(meta["observation_scale"]), float(meta["observation_clip"])
+        self.normalised = "observations.mean" in tensors
+        if self.normalised:
+            self.register_buffer("mean", tensors.pop("observations.mean"))
+            self.register_buffer("deviation", torch.sqrt(tensors.pop("observations.var") + float(meta["observation_epsilon"])))
+        self.relu = self.network != "mlp" or meta["activation"] == "relu"
+        self.names = list(tensors)
+        for name, tensor in tensors.items():
+            self.register_buffer(name.replace(".", "_"), tensor)
+        if "low" in self.actions:
+            for bound, missing in (("low", float("-inf")), ("high", float("inf"))):
+                values = [missing if value is None else value for value in self.actions[bound]]
+                self.register_buffer(bound, torch.tensor(values, dtype=torch.float32))
+
+    def layers(self, prefix, sides):
+        """Weights and biases below a name, of layers with so many dimensions."""
+        names = [name[:-7] for name in self.names if name.startswith(prefix) and name.endswith(".weight")]
+        pairs = [tuple(getattr(self, (name + part).replace(".", "_")) for part in (".weight", ".bias")) for name in names]
+        return [pair for pair in pairs if pair[0].dim() == sides]
+
+    def activate(self, x):
+        return F.relu(x) if self.relu else torch.tanh(x)
+
+    def dense(self, x, layers, linear_end=True):
+        for i, (weight, bias) in enumerate(layers):
+            x = F.linear(x, weight, bias)
+            x = x if linear_end and i + 1 == len(layers) else self.activate(x)
+        return x
+
+    def convolve(self, x):
+        """Images to numbers."""
+        if len(self.shape) == 2:
+            x = x.unsqueeze(1)
+        x = x.float() / 255.0 if self.pixels else x.float()
+        layers = self.layers("network.", 4)
+        if self.network == "nature":
+            for (weight, bias), stride in zip(layers, (4, 2, 1)):
+                x = F.relu(F.conv2d(x, weight, bias, stride))
+            return x.flatten(1)
+        for i in range(0, len(layers), 5):
+            first, *blocks = layers[i:i + 5]
+            x = F.max_pool2d(F.conv2d(x, *first, padding=1), 3, 2, 1)
+            for one, two in (blocks[:2], blocks[2:]):
+                x = x + F.conv2d(F.relu(F.conv2d(F.relu(x), *one, padding=1)), *two, padding=1)
+        return F.relu(x.flatten(1))
+
+    def forward(self, observations):
+        images = self.network != "mlp"
+        if images:
+            x = self.convolve(observations)
+        else:
+            x = observations.flatten(1).float() * self.scale
+        if self.normalised:
+            x = ((x.double() - self.mean) / self.deviation).clamp(-self.clip, self.clip).float()
+        shared = self.layers("network.", 2)
+        if self.algorithm == "dqn":
+            advantages = self.layers("advantage.", 2)
+            if not advantages:
+                return self.dense(x, shared).argmax(1)
+            # Behind convolutions, the last shared layer is linear.
+            return self.dense(self.dense(x, shared, linear_end=images), advantages).argmax(1)
+        if self.algorithm == "sac":
+            hidden = self.dense(x, self.layers("actor.fc", 2)[:-2], linear_end=False)
+            mean = F.linear(hidden, *self.layers("actor.fc_mean", 2)[0])
+            return torch.tanh(mean) * ((self.high - self.low) / 2) + (self.high + self.low) / 2
+        x = self.dense(x, shared, linear_end=False)
+        if "n" in self.actions:
+            return self.dense(x, self.layers("actor.", 2)).argmax(1)
+        return torch.minimum(torch.maximum(self.dense(x, self.layers("actor_mean", 2)), self.low), self.high)
+
+    def example(self, rows=2):
+        """Observations of the right shape and type."""
+        kind = torch.uint8 if self.pixels else torch.float32
+        return torch.zeros([rows, *self.shape], dtype=kind)
+
+
+def main(source, target, format):
+    policy = Policy(source).eval()
+    example = policy.example()
+    with torch.no_grad():
+        if format == "torchscript":
+            traced = torch.jit.trace(policy, example)
+            torch.jit.save(traced, target, _extra_files={"metadata.json": json.dumps(policy.meta).encode()})
+            return
+        try:
+            import onnx
+        except ImportError:
+            raise SystemExit("%s has no package onnx\nhint: %s -m pip install onnx" % (sys.executable, sys.executable))
+        torch.onnx.export(policy, (example,), target, dynamo=False, opset_version=17, input_names=["observations"], output_names=["actions"],
+                          dynamic_axes={"observations": {0: "batch"}, "actions": {0: "batch"}})
+        model = onnx.load(target)
+        for name, text in policy.meta.items():
+            entry = model.metadata_props.add()
+            entry.key, entry.value = name, text
+        onnx.save(model, target)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4])

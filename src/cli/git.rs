@@ -1,0 +1,170 @@
+//! What git says about a folder, asked of the `git` program. Where there is none, or no checkout, it says
+//! nothing.
+
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// How long git may take: a launch waits for it.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Most bytes of a list of files.
+const LIST: u64 = 64 << 20;
+/// Most bytes of a difference that are kept.
+pub const DIFF: u64 = 1 << 20;
+
+/// Files and folders that git ignores, relative to a folder.
+#[derive(Debug, Default)]
+pub struct Ignored {
+    files: BTreeSet<String>,
+    folders: BTreeSet<String>,
+}
+
+impl Ignored {
+    /// The file or folder is one of them. Folders are asked about before what lies in them.
+    pub fn covers(&self, path: &str) -> bool {
+        let above = || path.match_indices('/').map(|(at, _)| &path[..at]);
+        self.files.contains(path)
+            || self.folders.contains(path)
+            || above().any(|folder| self.folders.contains(folder))
+    }
+}
+
+/// What `.gitignore` and its like leave out below `folder`.
+pub fn ignored(folder: &Path) -> Ignored {
+    let args = ["ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z"];
+    let text = run(folder, &args, LIST).unwrap_or_default();
+    let mut found = Ignored::default();
+    for path in text.split('\0').filter(|path| !path.is_empty()) {
+        match path.strip_suffix('/') {
+            Some(path) => found.folders.insert(path.to_owned()),
+            None => found.files.insert(path.to_owned()),
+        };
+    }
+    found
+}
+
+/// The state of a checkout.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Checkout {
+    /// The commit.
+    pub commit: String,
+    /// The branch, when there is one.
+    pub branch: Option<String>,
+    /// Files that differ from the commit, untracked ones too.
+    pub changed: usize,
+}
+
+impl Checkout {
+    /// For people.
+    pub fn shown(&self) -> String {
+        let short: String = self.commit.chars().take(12).collect();
+        let branch = self.branch.as_ref().map(|branch| format!(" on {branch}")).unwrap_or_default();
+        match self.changed {
+            0 => format!("{short}{branch}"),
+            1 => format!("{short}{branch}, 1 file changed"),
+            count => format!("{short}{branch}, {count} files changed"),
+        }
+    }
+}
+
+/// The checkout around `folder`.
+pub fn checkout(folder: &Path) -> Option<Checkout> {
+    let commit = run(folder, &["rev-parse", "HEAD"], 100)?.trim().to_owned();
+    let branch = run(folder, &["symbolic-ref", "--short", "--quiet", "HEAD"], 1000);
+    let status = run(folder, &["status", "--porcelain", "--", "."], LIST)?;
+    Some(Checkout {
+        commit,
+        branch: branch.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()),
+        changed: status.lines().count(),
+    })
+}
+
+/// What differs from the commit below `folder`, at most [`DIFF`] bytes; empty when nothing does.
+pub fn difference(folder: &Path) -> String {
+    run(folder, &["diff", "HEAD", "--", "."], DIFF).unwrap_or_default()
+}
+
+/// The beginning of what a command says; `None` when it fails or takes too long.
+fn run(folder: &Path, args: &[&str], most: u64) -> Option<String> {
+    let mut child = Command::new("git")
+        .arg("-C")
+        .arg(if folder.as_os_str().is_empty() { Path::new(".") } else { folder })
+        .args(args)
+        .env("GIT_OPTIONAL_LOCKS", "0")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    let output = child.stdout.take()?;
+    let (sender, answer) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let read = output.take(most).read_to_end(&mut bytes);
+        let _ = sender.send(read.map(|_| bytes));
+    });
+    let said = answer.recv_timeout(PATIENCE);
+    let full = said.as_ref().is_ok_and(|said| said.as_ref().is_ok_and(|bytes| bytes.len() as u64 >= most));
+    if said.is_err() || full {
+        let _ = child.kill();
+    }
+    let status = child.wait().ok()?;
+    (status.success() || full).then_some(())?;
+    Some(String::from_utf8_lossy(&said.ok()?.ok()?).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn what_git_ignores_is_covered_and_changes_are_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        assert!(checkout(path).is_none() && !ignored(path).covers("x"));
+        let git = |args: &[&str]| {
+            let args =
+                [&["-c", "user.name=x", "-c", "user.email=x@y", "-c", "commit.gpgsign=false"], args].concat();
+            assert!(Command::new("git").arg("-C").arg(path).args(args).output().unwrap().status.success());
+        };
+        git(&["init", "-q"]);
+        fs::create_dir_all(path.join("data/deep")).unwrap();
+        fs::create_dir_all(path.join("src")).unwrap();
+        for (name, text) in [
+            (".gitignore", "data/\n*.bin\n"),
+            ("a.py", "1"),
+            ("big.bin", ""),
+            ("data/deep/x", ""),
+            ("src/b.bin", ""),
+            ("new.py", ""),
+        ] {
+            fs::write(path.join(name), text).unwrap();
+        }
+        git(&["add", "a.py", ".gitignore"]);
+        git(&["commit", "-qm", "x"]);
+        let found = ignored(path);
+        for (name, covered) in [
+            ("data", true),
+            ("data/deep/x", true),
+            ("big.bin", true),
+            ("src/b.bin", true),
+            ("a.py", false),
+            ("new.py", false),
+            ("src", false),
+        ] {
+            assert_eq!(
+                found.covers(name),
+                covered || name == "src" && found.folders.contains("src"),
+                "{name}"
+            );
+        }
+        fs::write(path.join("a.py"), "2").unwrap();
+        let state = checkout(path).unwrap();
+        assert!(state.changed >= 2 && state.commit.len() == 40, "{state:?}");
+        assert!(difference(path).contains("+2"));
+    }
+}

@@ -1,0 +1,155 @@
+//! Runs of which a record lies here: found by name, by the beginning of a name, or by path.
+
+use super::run_id::RUNS;
+use super::{Failure, pick};
+use crate::shell::record::RECORD;
+use crate::shell::record::reader::Record;
+use rankdeck_types::words::duration;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// Most candidates that are listed.
+const LISTED: usize = 20;
+
+/// A run with at least one record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Past {
+    /// Its name.
+    pub name: String,
+    /// Folder of the segments that reach furthest.
+    pub record: PathBuf,
+    /// When that was last written.
+    pub written: SystemTime,
+}
+
+impl Past {
+    /// For a list: its name, and how long ago it was written.
+    fn line(&self) -> String {
+        let ago = self.written.elapsed().unwrap_or_default().as_secs_f64();
+        format!("{}  {} ago", self.name, duration(ago))
+    }
+}
+
+/// The record of a folder that is a record, a console's folder or a run's; of several consoles, the one that
+/// was written last.
+fn record_of(folder: &Path) -> Option<(PathBuf, SystemTime)> {
+    let consoles = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path().join(RECORD));
+    let candidates = [folder.to_owned(), folder.join(RECORD)].into_iter().chain(consoles);
+    let dated = candidates.filter_map(|record| Some((newest_segment(&record)?, record)));
+    dated.max().map(|(written, record)| (record, written))
+}
+
+fn newest_segment(folder: &Path) -> Option<SystemTime> {
+    let files = std::fs::read_dir(folder).ok()?.flatten();
+    let segments = files.filter(|file| file.path().extension().is_some_and(|end| end == "seg"));
+    segments.filter_map(|file| file.metadata().ok()?.modified().ok()).max()
+}
+
+/// Runs with a record in `runs`, the latest first.
+pub fn list(runs: &Path) -> Vec<Past> {
+    let entries = std::fs::read_dir(runs).into_iter().flatten().flatten();
+    let mut found: Vec<Past> = entries
+        .filter_map(|entry| {
+            let (record, written) = record_of(&entry.path())?;
+            Some(Past { name: entry.file_name().into_string().ok()?, record, written })
+        })
+        .collect();
+    found.sort_by(|a, b| b.written.cmp(&a.written).then_with(|| a.name.cmp(&b.name)));
+    found
+}
+
+/// The record that is meant; of `None`, the only one.
+pub fn find(what: Option<&str>) -> Result<Past, Failure> {
+    if let Some(path) = what.map(Path::new)
+        && let Some((record, written)) = record_of(path)
+    {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        return Ok(Past { name, record, written });
+    }
+    let all = list(Path::new(RUNS));
+    let candidates = candidates(&all, what);
+    if candidates.len() > 1 && pick::can_pick() {
+        let items: Vec<String> = candidates.iter().map(|past| past.line()).collect();
+        let picked = pick::one("which record?", &items).map_err(Failure::terminal)?;
+        return picked
+            .and_then(|index| candidates.get(index))
+            .map(|past| (*past).clone())
+            .ok_or_else(Failure::nothing_picked);
+    }
+    choose(&all, what)
+}
+
+/// The runs that may be meant; one, when its whole name was given.
+fn candidates<'a>(all: &'a [Past], what: Option<&str>) -> Vec<&'a Past> {
+    match all.iter().find(|past| Some(past.name.as_str()) == what) {
+        Some(exact) => vec![exact],
+        None => all.iter().filter(|past| what.is_none_or(|start| past.name.starts_with(start))).collect(),
+    }
+}
+
+fn choose(all: &[Past], what: Option<&str>) -> Result<Past, Failure> {
+    match (candidates(all, what).as_slice(), what) {
+        ([only], _) => Ok((*only).clone()),
+        ([], Some(name)) => Err(Failure::usage(format!("there is no record of `{name}` here"))
+            .hint(format!("give a run whose console recorded into {RUNS}/ in this folder, or a path to it"))),
+        ([], None) => Err(Failure::usage(format!("no run is recorded in {RUNS}/ of this folder"))
+            .hint("`rankdeck run` records what it shows; `rankdeck replay PATH` takes a run elsewhere")),
+        (many, _) => {
+            let failure = Failure::usage("which one?").hint("give the run's name");
+            Err(many
+                .iter()
+                .take(LISTED)
+                .fold(failure, |failure, past| failure.detail(&format!("  {}", past.name))))
+        }
+    }
+}
+
+/// Opens the record of a run.
+pub fn open(past: &Past) -> Result<Record, Failure> {
+    Record::open(&past.record).map_err(|error| {
+        Failure::usage(error.to_string()).hint("a record is `console/record/` in a run's folder")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(names: &[&str]) -> (tempfile::TempDir, Vec<Past>) {
+        let folder = tempfile::tempdir().unwrap();
+        for name in names {
+            let record = folder.path().join(name).join("console").join(RECORD);
+            std::fs::create_dir_all(&record).unwrap();
+            std::fs::write(record.join("000001.seg"), "").unwrap();
+        }
+        std::fs::create_dir_all(folder.path().join("other")).unwrap();
+        let all = list(folder.path());
+        (folder, all)
+    }
+
+    #[test]
+    fn a_record_is_found_by_the_beginning_of_its_name_and_never_guessed() {
+        let (_folder, all) = runs(&["cart-1", "cart-2", "pong-1"]);
+        assert_eq!(all.len(), 3);
+        assert_eq!(choose(&all, Some("pong")).unwrap().name, "pong-1");
+        assert_eq!(choose(&all, Some("cart-1")).unwrap().name, "cart-1");
+        let failure = choose(&all, Some("cart")).unwrap_err().to_string();
+        assert!(failure.contains("cart-1") && failure.contains("cart-2"), "{failure}");
+        assert!(choose(&all, None).unwrap_err().to_string().contains("which one?"));
+        assert_eq!(choose(&all, Some("other")).unwrap_err().code, 2);
+        assert_eq!(choose(&[], None).unwrap_err().code, 2);
+    }
+
+    #[test]
+    fn of_several_consoles_the_one_that_was_written_last_is_shown() {
+        let (folder, _) = runs(&["cart-1"]);
+        let later = folder.path().join("cart-1/console-2").join(RECORD);
+        std::fs::create_dir_all(&later).unwrap();
+        let segment = std::fs::File::create(later.join("000001.seg")).unwrap();
+        segment.set_modified(SystemTime::now() + std::time::Duration::from_secs(60)).unwrap();
+        assert_eq!(list(folder.path())[0].record, later);
+        for path in ["cart-1", "cart-1/console-2", "cart-1/console-2/record"] {
+            assert_eq!(record_of(&folder.path().join(path)).unwrap().0, later, "{path}");
+        }
+    }
+}

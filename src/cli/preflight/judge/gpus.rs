@@ -1,0 +1,94 @@
+//! The GPUs of a host against those that the run wants.
+
+use crate::cli::preflight::Cell;
+use rankdeck_proto::examination::{Findings, GpuFinding};
+use rankdeck_types::error::HintedError;
+use rankdeck_types::host::{Gpus, Host};
+use rankdeck_types::words::bytes;
+
+pub(super) fn gpus(host: &Host, found: &Findings, key: &dyn Fn(&str) -> String) -> Cell {
+    let there = found.probe.gpu_count;
+    let Some(asked) = &host.gpus else {
+        return match there {
+            0 => Cell::passed("none wanted, none there"),
+            _ => Cell::warning(
+                format!("{there} there, and none wanted"),
+                "write `gpus = \"all\"` for this host, or `gpus = []` with `nproc` to say that CPUs are meant",
+                key("gpus"),
+            ),
+        };
+    };
+    if there == 0 && asked.is_auto() {
+        return Cell::passed("none there");
+    }
+    let why = || match &found.driver {
+        Some(version) => format!("driver {version}"),
+        None => "there is no NVIDIA driver".to_owned(),
+    };
+    let wanted = wanted(host, found);
+    let repair = "run `nvidia-smi` there; or change `gpus`";
+    if there == 0 && matches!(asked, Gpus::Word(_)) {
+        let text = format!("gpus = \"all\", and there are none: {}", why());
+        return Cell::failed(
+            text,
+            "run `nvidia-smi` there; or leave `gpus` out and set `nproc`",
+            key("gpus"),
+        );
+    }
+    if let Some(missing) = wanted.iter().find(|index| **index >= there) {
+        return Cell::failed(
+            format!("GPU {missing} is wanted, and {there} are there: {}", why()),
+            repair,
+            key("gpus"),
+        );
+    }
+    let used = |gpu: &&GpuFinding| wanted.contains(&gpu.index);
+    for gpu in found.gpus.iter().filter(used) {
+        let free = gpu.memory_total.saturating_sub(gpu.memory_used);
+        let full = gpu.memory_total > 0 && free < gpu.memory_total / 10;
+        let Some(first) = gpu.processes.first() else {
+            if full {
+                let text = format!(
+                    "GPU {}: {} of {} in use, by processes that cannot be seen",
+                    gpu.index,
+                    bytes(gpu.memory_used),
+                    bytes(gpu.memory_total)
+                );
+                return Cell::failed(
+                    text,
+                    "another container or user holds it; choose other `gpus`",
+                    key("gpus"),
+                );
+            }
+            continue;
+        };
+        let who = match &first.run {
+            Some(run) => format!("process {} of run {run}", first.pid),
+            None if first.command.is_empty() => format!("process {}", first.pid),
+            None => format!("process {} ({})", first.pid, first.command),
+        };
+        let text = format!("GPU {} is in use: {who} holds {}", gpu.index, bytes(first.bytes));
+        let hint = match &first.run {
+            Some(run) => format!("`rankdeck stop {run}` ends it; or choose other `gpus`"),
+            None => "end it, or choose other `gpus`".to_owned(),
+        };
+        return if full {
+            Cell::failed(text, hint, key("gpus"))
+        } else {
+            Cell::warning(text, hint, key("gpus"))
+        };
+    }
+    if let Some(Err(HintedError { error, hint })) = &found.gpu_check {
+        return Cell::failed(format!("the trainer cannot use them: {error}"), hint.clone(), key("libtorch"));
+    }
+    Cell::passed(format!("{there} there"))
+}
+
+pub(super) fn wanted(host: &Host, found: &Findings) -> Vec<u32> {
+    match &host.gpus {
+        None => Vec::new(),
+        Some(Gpus::Word(_)) => (0..found.probe.gpu_count).collect(),
+        Some(Gpus::Count(count)) => (0..*count).collect(),
+        Some(Gpus::List(list)) => list.clone(),
+    }
+}

@@ -1,0 +1,192 @@
+//! What runs on a host: the program, its environment and the versions of both.
+
+use crate::cli::preflight::{Cell, Subject};
+use rankdeck_proto::examination::Findings;
+use rankdeck_types::experiment::{Experiment, Learn};
+use rankdeck_types::host::Host;
+
+/// Release of libtorch that the trainer is built for.
+const LIBTORCH: &str = "2.11.";
+
+pub(super) fn program(
+    subject: &Subject<'_>,
+    host: &Host,
+    found: &Findings,
+    key: &dyn Fn(&str) -> String,
+) -> Cell {
+    if let Some(error) = &found.setup {
+        let which = host.setup.deciding_key();
+        return Cell::failed(
+            format!("what comes before the ranks fails there: {error}"),
+            match which {
+                "prelude" => {
+                    "every command of `prelude` must succeed; `venv`, `conda` and `modules` need no shell line, and \
+                     `|| true` lets a command fail"
+                }
+                _ => "try the same in a shell on that host",
+            },
+            key(which),
+        );
+    }
+    let Some(program) = &found.program else {
+        return match (&found.probe.trainer, subject.can_upload) {
+            (_, true) => Cell::passed("trainer (uploaded)"),
+            (Some(_), false) => Cell::passed("trainer"),
+            (None, false) => Cell::failed(
+                "no rankdeck-trainer there, and none beside rankdeck to upload",
+                "build it with `cargo build --release --workspace`, or set `launch.command`",
+                "launch.command",
+            ),
+        };
+    };
+    if let Some(error) = &program.error {
+        return Cell::failed(
+            error.clone(),
+            "write its full path, or say where it comes from: `venv`, `conda` or `prelude` in the hosts file",
+            "launch.command",
+        );
+    }
+    match (&program.script, subject.code) {
+        (Some(_), Some(code)) if !code.has_script => Cell::failed(
+            "the script is not in the code that was pushed",
+            "`launch.command` names it relative to `launch.code`",
+            "launch.code",
+        ),
+        (Some(script), None) if !program.script_exists => Cell::failed(
+            format!("there is no {script}"),
+            "copy it there, change `workdir`, or let rankdeck bring it: `launch.code = \"DIR\"`",
+            "launch.command",
+        ),
+        _ if launcher(&subject.draft.experiment.launch.command).is_some() => {
+            let name = launcher(&subject.draft.experiment.launch.command).unwrap_or_default();
+            Cell::warning(
+                format!(
+                    "`{name}` starts ranks of its own, and so does rankdeck: each rank would be a whole group"
+                ),
+                "write the program itself, such as `[\"python\", \"train.py\"]`; `nproc` says how many ranks",
+                "launch.command",
+            )
+        }
+        _ if !unused(&subject.draft.experiment).is_empty() => {
+            let tables = unused(&subject.draft.experiment);
+            Cell::warning(
+                format!("`launch.command` runs a program of yours, which does not see {}", tables.join(", ")),
+                "remove them; or remove `launch.command`, and the built-in trainer uses them",
+                tables.first().map_or("", |name| name.trim_matches(['[', ']'])),
+            )
+        }
+        _ => Cell::passed(match &program.python {
+            Some(python) => format!("{} {}", python.version, python.prefix),
+            None if program.later.is_some() => program.later.clone().unwrap_or_default(),
+            None => program.path.clone().unwrap_or_default(),
+        }),
+    }
+}
+
+/// A launcher that starts ranks itself.
+fn launcher(command: &[String]) -> Option<&str> {
+    let name = |word: &String| word.rsplit('/').next().unwrap_or(word).to_owned();
+    let first = command.first()?;
+    let known = ["torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun", "horovodrun"];
+    if known.contains(&name(first).as_str()) {
+        return Some(first);
+    }
+    let module = command.iter().position(|word| word == "-m").and_then(|at| command.get(at + 1))?;
+    ["torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"]
+        .contains(&module.as_str())
+        .then_some(module)
+}
+
+/// Tables that a program of the user's never sees.
+fn unused(experiment: &Experiment) -> Vec<&'static str> {
+    let Experiment { env, policy, collect, learn, eval, .. } = experiment;
+    let rows = [
+        ("[env]", env.is_some()),
+        ("[learn]", learn.is_some()),
+        ("[policy]", *policy != Default::default()),
+        ("[collect]", *collect != Default::default()),
+        ("[eval]", *eval != Default::default()),
+    ];
+    rows.into_iter().filter(|(_, set)| *set).map(|(name, _)| name).collect()
+}
+
+/// Of a Python worker: what is wrong with its environment, if anything is.
+pub(super) fn environment(subject: &Subject<'_>, found: &Findings) -> Option<Cell> {
+    let (env, learn) = (subject.draft.experiment.env.as_ref()?, subject.draft.experiment.learn.as_ref()?);
+    let seen = found.environment.as_ref()?;
+    if let Some(error) = &seen.no_python {
+        return Some(Cell::failed(
+            format!("`env.python`: {error}"),
+            "`rankdeck-trainer --setup-env DIR` on that host makes an interpreter with what environments need",
+            "env.python",
+        ));
+    }
+    if !seen.missing.is_empty() {
+        let pip: Vec<String> = seen.missing.iter().map(|name| name.replace('_', "-")).collect();
+        return Some(Cell::failed(
+            format!("{} has no {}, which `{}` needs", seen.executable, seen.missing.join(", "), env.id),
+            format!(
+                "`{} -m pip install {}` there, or `rankdeck-trainer --setup-env DIR` and `env.python`",
+                seen.executable,
+                pip.join(" ")
+            ),
+            "env.python",
+        ));
+    }
+    if let Some(error) = &seen.error {
+        return Some(Cell::failed(
+            format!("`{}` cannot be made there: {error}", env.id),
+            "write the id as Gymnasium lists it (`python -c \"import gymnasium; gymnasium.pprint_registry()\"`), and \
+             install what it names",
+            "env.id",
+        ));
+    }
+    match (learn, seen.discrete?) {
+        (Learn::Sac(_), true) => Some(Cell::failed(
+            format!("`sac` needs continuous actions, and those of `{}` are discrete", env.id),
+            "set `learn.algorithm = \"dqn\"`, or choose another `env.id`",
+            "learn.algorithm",
+        )),
+        (Learn::Dqn(_), false) => Some(Cell::failed(
+            format!("`dqn` needs discrete actions, and those of `{}` are continuous", env.id),
+            "set `learn.algorithm = \"sac\"`, or choose another `env.id`",
+            "learn.algorithm",
+        )),
+        _ => None,
+    }
+}
+
+pub(super) fn versions(subject: &Subject<'_>, found: &Findings, key: &dyn Fn(&str) -> String) -> Cell {
+    match (&found.libtorch, &found.program) {
+        (Some(Err(failure)), _) => Cell::failed(failure.error.clone(), failure.hint.clone(), key("libtorch")),
+        (Some(Ok(_)), _) => match &found.libtorch_version {
+            Some(version) if !version.starts_with(LIBTORCH) => Cell::failed(
+                format!("libtorch {version}, and the trainer is built for {LIBTORCH}x"),
+                format!("point `libtorch` at {LIBTORCH}x, or bring it with `rankdeck push --libtorch DIR`"),
+                key("libtorch"),
+            ),
+            Some(version) => Cell::passed(format!("libtorch {version}")),
+            None => Cell::passed("libtorch"),
+        },
+        (None, Some(program)) if program.python.as_ref().is_some_and(|python| !python.missing.is_empty()) => {
+            let python = program.python.clone().unwrap_or_default();
+            Cell::warning(
+                format!(
+                    "{} has no {}, which the script imports",
+                    python.executable,
+                    python.missing.join(", ")
+                ),
+                "install it there, or say where Python comes from: `venv`, `conda` or `uv` of that host",
+                key("venv"),
+            )
+        }
+        (None, Some(program)) => match program.python.as_ref().and_then(|python| python.torch.as_ref()) {
+            Some(torch) => Cell::passed(format!("torch {torch}")),
+            None => Cell::passed("no torch"),
+        },
+        (None, None) => {
+            let _ = subject;
+            Cell::passed("not needed")
+        }
+    }
+}

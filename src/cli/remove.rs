@@ -1,0 +1,147 @@
+//! `rankdeck rm` and `rankdeck prune`: runs that are over, removed from their hosts and from here.
+//!
+//! - A run goes only when all of its hosts have answered and none of them runs or holds anything of it.
+
+use super::args::{HostKeyArgs, PruneArgs, RemoveArgs};
+use super::roster::{Found, Roster, State, decode, exec_on_all, roster};
+use super::run_id::RUNS;
+use super::{Failure, code, print, prompt};
+use crate::shell::stderr;
+use rankdeck_config::HostsSource;
+use rankdeck_proto::clock::wall_time;
+use rankdeck_proto::files::Removal;
+use rankdeck_types::error::HintedError;
+use rankdeck_types::host::Host;
+use rankdeck_types::words::{bytes, count, plural};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Runs `rankdeck rm`.
+pub async fn remove(hosts_from: &HostsSource, args: RemoveArgs) -> Result<u8, Failure> {
+    let roster = roster(hosts_from, &args.host_keys).await?;
+    let mut chosen = Vec::new();
+    for run in &args.runs {
+        let found = roster.pick(Some(run))?;
+        objection(&roster, &found).map_or(Ok(()), Err)?;
+        chosen.push(found);
+    }
+    let plan = Plan { chosen, dry: args.dry_run, yes: args.yes, host_keys: &args.host_keys };
+    plan.carry_out(&roster).await
+}
+
+/// Runs `rankdeck prune`.
+pub async fn prune(hosts_from: &HostsSource, args: PruneArgs) -> Result<u8, Failure> {
+    let roster = roster(hosts_from, &args.host_keys).await?;
+    let now = wall_time();
+    let over = |found: &Found| objection(&roster, found).is_none();
+    let old = |found: &Found| {
+        let summary = found.summary(now);
+        let ended = summary.ended.or(summary.started);
+        args.older_than.is_none_or(|age| ended.is_some_and(|ended| now - ended > age))
+    };
+    let chosen: Vec<Found> =
+        roster.runs().into_iter().filter(over).skip(args.keep.unwrap_or(0)).filter(old).collect();
+    if args.older_than.is_none() && args.keep.is_none() {
+        return Err(Failure::usage("which runs? every run that is over fits")
+            .hint("`--older-than 30d`, `--keep 20`, or both"));
+    }
+    let plan = Plan { chosen, dry: args.dry_run, yes: args.yes, host_keys: &args.host_keys };
+    plan.carry_out(&roster).await
+}
+
+/// Why a run may not go.
+fn objection(roster: &Roster, found: &Found) -> Option<Failure> {
+    let name = found.run;
+    if found.state != State::Finished {
+        return Some(
+            Failure::usage(format!("run {name} is {}", found.state.name()))
+                .hint(format!("`rankdeck stop {name}` first")),
+        );
+    }
+    if let Some((_, part)) = found.parts.iter().find(|(_, part)| part.agent_pid != 0) {
+        return Some(
+            Failure::usage(format!("run {name} is held: its agent on {} lives", part.host))
+                .hint("leave the console that shows it"),
+        );
+    }
+    let names = found.hosts();
+    let silent = roster.silent.iter().map(|(index, _)| &roster.hosts[*index].name);
+    let unlisted = names.iter().filter(|name| !roster.hosts.iter().any(|host| host.name == **name));
+    let missing: Vec<&String> = silent.filter(|host| names.contains(host)).chain(unlisted).collect();
+    (!missing.is_empty()).then(|| {
+        let hosts = missing.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
+        Failure::usage(format!("run {name} has a part on {hosts}, which did not answer"))
+            .hint("try again when it does, with the hosts file that lists it")
+    })
+}
+
+/// Runs that shall go.
+struct Plan<'a> {
+    chosen: Vec<Found<'a>>,
+    dry: bool,
+    yes: bool,
+    host_keys: &'a HostKeyArgs,
+}
+
+impl Plan<'_> {
+    async fn carry_out(&self, roster: &Roster) -> Result<u8, Failure> {
+        let mut sum = Removal::default();
+        for found in &self.chosen {
+            let would = self.on_hosts(roster, found, true).await?;
+            print::stdout(&format!("{}  {} in {} files", found.run, bytes(would.bytes), count(would.files)));
+            sum.files += would.files;
+            sum.bytes += would.bytes;
+        }
+        let what = format!("{}, {}", plural(self.chosen.len(), "run"), bytes(sum.bytes));
+        if self.chosen.is_empty() || self.dry {
+            print::stdout(&format!("would remove {what}"));
+            return Ok(code::SUCCESS);
+        }
+        let agreed = self.yes || prompt::can_ask() && prompt::yes(&format!("remove {what}, for ever?"));
+        if !agreed {
+            return Err(Failure::usage("nothing was removed: nobody said yes")
+                .hint("`--yes` removes without a question"));
+        }
+        for found in &self.chosen {
+            self.on_hosts(roster, found, false).await?;
+            let own = Path::new(RUNS).join(found.run);
+            match std::fs::remove_dir_all(&own) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    stderr::line(&format!("warning: {} is left: {error}", own.display()));
+                }
+                _ => {}
+            }
+        }
+        print::stdout(&format!("removed {what}"));
+        Ok(code::SUCCESS)
+    }
+
+    async fn on_hosts(&self, roster: &Roster, found: &Found<'_>, dry: bool) -> Result<Removal, Failure> {
+        let names = found.hosts();
+        let hosts: Vec<Host> =
+            roster.hosts.iter().filter(|host| names.contains(&host.name)).cloned().collect();
+        let args = |host: &Host| {
+            let verb = if dry { "measure" } else { "remove" };
+            [verb, "--run", found.run, "--workdir", &host.workdir].map(str::to_owned).to_vec()
+        };
+        let answers = exec_on_all(&hosts, self.host_keys, args).await?;
+        let mut sum = Removal::default();
+        let mut places = BTreeSet::new();
+        for (host, answer) in hosts.iter().zip(answers) {
+            let text = answer?;
+            if let Ok(refusal) = serde_json::from_str::<HintedError>(&text) {
+                return Err(Failure::from(refusal));
+            }
+            let removal: Removal = decode(host, &text)?;
+            if let Some(why) = removal.refused {
+                return Err(Failure::usage(format!("run {} stays on {}: {why}", found.run, host.name))
+                    .hint("`rankdeck ps`"));
+            }
+            if removal.place.is_empty() || places.insert(removal.place) {
+                sum.files += removal.files;
+                sum.bytes += removal.bytes;
+            }
+        }
+        Ok(sum)
+    }
+}

@@ -1,0 +1,294 @@
+//! `rankdeck run --seeds`, `--sweep`: many runs of one experiment, as many at once as hosts allow, in one
+//! table.
+//!
+//! Owner: the process that began the sweep. Each cell is an ordinary run with a console of its own below this
+//! one, so that it can be attached, stopped and restarted like any other. What has been done stands in
+//! `sweep.json`.
+//!
+//! - A cell that fails stops no other.
+//! - What was interrupted goes on: cells that are over stay as they are, those that were running are looked
+//!   at again, the others are begun.
+
+mod cell;
+mod console;
+mod grid;
+
+use super::args::{QueueArgs, RunArgs};
+use super::roster::{load_hosts, own_binary};
+use super::run_id::{RUNS, new_run_id};
+use super::{Failure, code, print};
+use crate::shell::stderr;
+use cell::{Cell, CellState};
+use console::Heard;
+use grid::cells;
+use rankdeck_config::{ExperimentSource, HostsSource};
+use rankdeck_core::statistics::{bootstrap_interval, interquartile_mean};
+use rankdeck_types::words::{NONE, clean, count, plural};
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+/// All of a sweep, as it stands in its file.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Sweep {
+    /// Its name.
+    name: String,
+    /// What its runs are called, before their number.
+    title: String,
+    /// The experiment file.
+    experiment: PathBuf,
+    /// Arguments of every cell: `--hosts`, `--set`, ...
+    arguments: Vec<String>,
+    /// Names of the hosts, in groups; each cell gets one group.
+    groups: Vec<Vec<String>>,
+    /// In the order in which they begin.
+    cells: Vec<Cell>,
+}
+
+/// Runs the sweep that the arguments ask for; `None` when they ask for a single run.
+pub async fn run(hosts_from: &HostsSource, args: &RunArgs) -> Result<Option<u8>, Failure> {
+    let Some(cells) = cells(args)? else { return Ok(None) };
+    let Some(path) = args.subject.experiment.clone() else {
+        return Err(Failure::usage("a sweep needs an experiment file")
+            .hint("`rankdeck run EXPERIMENT.toml --seeds 1..5`"));
+    };
+    let source = ExperimentSource::File(path.clone());
+    let experiment = rankdeck_config::load_experiment(&source, &args.set)?;
+    // A mistake in a value is told before anything runs.
+    for cell in &cells {
+        rankdeck_config::load_experiment(&source, &[&args.set[..], cell].concat())?;
+    }
+    let name = args.name.clone().unwrap_or_else(|| experiment.run.name.clone());
+    let hosts: Vec<String> = load_hosts(hosts_from)?
+        .into_iter()
+        .map(|host| host.name)
+        .filter(|name| !args.exclude.contains(name))
+        .collect();
+    let size = args.hosts_per_run.map_or(hosts.len(), |n| n as usize).clamp(1, hosts.len().max(1));
+    let groups = hosts.chunks(size).filter(|group| group.len() == size).map(<[String]>::to_vec).collect();
+    let mut arguments = words_of(hosts_from);
+    arguments.extend(args.subject.nproc.iter().flat_map(|nproc| ["--nproc".to_owned(), nproc.to_string()]));
+    arguments.extend(args.set.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
+    arguments.extend(args.note.iter().flat_map(|note| ["--note".to_owned(), note.clone()]));
+    arguments.extend(args.exclude.iter().flat_map(|host| ["--exclude".to_owned(), host.clone()]));
+    if args.host_keys.accept_new_host_keys {
+        arguments.push("--accept-new-host-keys".to_owned());
+    }
+    let sweep = Sweep {
+        name: new_run_id(&format!("sweep-{name}")).0,
+        title: name,
+        experiment: path,
+        arguments,
+        groups,
+        cells: cells.into_iter().map(|sets| Cell { sets, ..Cell::default() }).collect(),
+    };
+    std::fs::create_dir_all(sweep.folder()).map_err(|error| {
+        Failure::failed(format!("failed to make {}: {error}", sweep.folder().display()))
+            .hint("run it in a folder that you may write to")
+    })?;
+    stderr::line(&format!(
+        "sweep {}: {}, {} at once; `rankdeck queue` shows it",
+        sweep.name,
+        plural(sweep.cells.len(), "run"),
+        sweep.groups.len()
+    ));
+    carry_on(sweep).await.map(Some)
+}
+
+/// The options that name the same hosts.
+fn words_of(hosts: &HostsSource) -> Vec<String> {
+    let named = |text: String| vec!["--hosts".to_owned(), text];
+    match hosts {
+        HostsSource::File(path) => named(path.display().to_string()),
+        HostsSource::Named(names) => named(names.join(",")),
+        HostsSource::Here => Vec::new(),
+        HostsSource::Slurm { defaults } => {
+            [named(defaults.display().to_string()), vec!["--slurm".to_owned()]].concat()
+        }
+        HostsSource::Ranks(inner, _) => words_of(inner),
+    }
+}
+
+/// Runs `rankdeck queue`: shows sweeps, or goes on with one.
+pub async fn queue(args: QueueArgs) -> Result<u8, Failure> {
+    let mut sweeps = found(Path::new(RUNS));
+    if let Some(wanted) = &args.sweep {
+        sweeps.retain(|sweep| sweep.name.contains(wanted.as_str()));
+    }
+    if args.resume {
+        return match sweeps.len() {
+            1 => carry_on(sweeps.remove(0)).await,
+            0 => Err(Failure::usage("there is no such sweep in runs/").hint("`rankdeck queue` lists them")),
+            n => {
+                Err(Failure::usage(format!("{n} sweeps fit"))
+                    .hint("name one: `rankdeck queue SWEEP --resume`"))
+            }
+        };
+    }
+    if sweeps.is_empty() {
+        print::stdout("no sweeps");
+    }
+    for sweep in &sweeps {
+        sweep.print();
+    }
+    Ok(code::SUCCESS)
+}
+
+/// Sweeps of a folder, the newest last.
+fn found(runs: &Path) -> Vec<Sweep> {
+    let folders = std::fs::read_dir(runs).into_iter().flatten().flatten();
+    let mut sweeps: Vec<Sweep> = folders
+        .filter(|folder| folder.file_name().to_string_lossy().starts_with("sweep-"))
+        .filter_map(|folder| {
+            serde_json::from_slice(&std::fs::read(folder.path().join("sweep.json")).ok()?).ok()
+        })
+        .collect();
+    sweeps.sort_by(|a, b| a.name.cmp(&b.name));
+    sweeps
+}
+
+/// Begins what waits, as far as there are free groups of hosts, until all is over or somebody stops it.
+async fn carry_on(mut sweep: Sweep) -> Result<u8, Failure> {
+    let failed = |error: std::io::Error| {
+        Failure::failed(format!("failed to run the sweep: {error}")).hint("try again")
+    };
+    let binary = own_binary()?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let (events, mut heard) = mpsc::channel(256);
+    let mut open = sweep.open();
+    let mut free: VecDeque<usize> = (0..sweep.groups.len()).collect();
+    let mut busy: Vec<(usize, usize, u32)> = Vec::new();
+    let mut stopping = false;
+    loop {
+        while !stopping && !open.is_empty() && !free.is_empty() {
+            let (Some(index), Some(group)) = (open.pop_front(), free.pop_front()) else { break };
+            let pid = sweep.begin(index, group, &binary, &events).map_err(failed)?;
+            busy.push((index, group, pid));
+        }
+        sweep.save()?;
+        if busy.is_empty() {
+            break;
+        }
+        let stop = tokio::select! {
+            Some(event) = heard.recv() => {
+                match event {
+                    Heard::Line(index, line) => sweep.cells[index].hear(&line),
+                    Heard::End(index, exit_code) => {
+                        sweep.cells[index].end(exit_code);
+                        sweep.tell(index);
+                        if let Some(at) = busy.iter().position(|(cell, ..)| *cell == index) {
+                            free.push_back(busy.remove(at).1);
+                        }
+                    }
+                }
+                false
+            }
+            _ = interrupt.recv() => true,
+            _ = terminate.recv() => true,
+        };
+        if stop {
+            if !stopping {
+                stderr::line("stopping the runs of the sweep cleanly; a second signal kills them");
+            }
+            stopping = true;
+            for (_, _, pid) in &busy {
+                // SAFETY: kill takes two numbers. The child leads a group of its own.
+                unsafe { libc::kill(-(*pid as i32), libc::SIGTERM) };
+            }
+        }
+    }
+    sweep.print();
+    if stopping {
+        stderr::line(&format!("hint: `rankdeck queue {} --resume` goes on with it", sweep.name));
+        return Ok(code::INTERRUPTED);
+    }
+    let bad = sweep.cells.iter().any(|cell| cell.state != CellState::Succeeded);
+    Ok(if bad { code::FAILED } else { code::SUCCESS })
+}
+
+impl Sweep {
+    fn folder(&self) -> PathBuf {
+        Path::new(RUNS).join(&self.name)
+    }
+
+    /// The cells that are to be begun, or gone on with.
+    fn open(&self) -> VecDeque<usize> {
+        let over = |cell: &Cell| matches!(cell.state, CellState::Succeeded | CellState::Failed);
+        (0..self.cells.len()).filter(|index| !over(&self.cells[*index])).collect()
+    }
+
+    fn save(&self) -> Result<(), Failure> {
+        let path = self.folder().join("sweep.json");
+        let temporary = path.with_extension("json.new");
+        let written = serde_json::to_vec_pretty(self)
+            .map_err(std::io::Error::other)
+            .and_then(|bytes| std::fs::write(&temporary, bytes))
+            .and_then(|()| std::fs::rename(&temporary, &path));
+        written.map_err(|error| {
+            Failure::failed(format!("failed to write {}: {error}", path.display())).hint("is the disk full?")
+        })
+    }
+
+    fn tell(&self, index: usize) {
+        let cell = &self.cells[index];
+        let run = cell.run.as_deref().unwrap_or("(did not begin)");
+        let why = if cell.reason.is_empty() { String::new() } else { format!(": {}", cell.reason) };
+        let text = format!(
+            "{}/{} {run} {} {}{why}",
+            index + 1,
+            self.cells.len(),
+            cell.sets.join(" "),
+            cell.state.name()
+        );
+        stderr::line(&clean(&text));
+    }
+
+    /// One table of all variants, and the cells that did not succeed.
+    fn print(&self) {
+        let of = |state| self.cells.iter().filter(|cell| cell.state == state).count();
+        let states = [
+            CellState::Succeeded,
+            CellState::Failed,
+            CellState::Stopped,
+            CellState::Running,
+            CellState::Waiting,
+        ];
+        let told: Vec<String> = states
+            .into_iter()
+            .filter(|state| of(*state) > 0)
+            .map(|state| format!("{} {}", of(state), state.name()))
+            .collect();
+        print::stdout(&format!("{}: {}", self.name, told.join(", ")));
+        let mut variants: Vec<String> = Vec::new();
+        for cell in &self.cells {
+            let variant = cell.variant();
+            if !variants.contains(&variant) {
+                variants.push(variant);
+            }
+        }
+        let header =
+            ["VARIANT", "RUNS", "IQM", "95 % INTERVAL", "LEAST", "MOST", "STEPS"].map(str::to_owned).to_vec();
+        let rows = variants.into_iter().map(|variant| {
+            let cells: Vec<&Cell> = self.cells.iter().filter(|cell| cell.variant() == variant).collect();
+            // A run that failed has no score to be compared by.
+            let over: Vec<&&Cell> = cells.iter().filter(|cell| cell.state == CellState::Succeeded).collect();
+            let scores: Vec<f64> = over.iter().filter_map(|cell| cell.score()).collect();
+            let number = |value: Option<f64>| value.map_or(NONE.to_owned(), |value| format!("{value:.2}"));
+            let steps = cells.iter().map(|cell| cell.env_step).max().unwrap_or(0);
+            vec![
+                clean(&variant),
+                format!("{}/{}", over.len(), cells.len()),
+                number(interquartile_mean(&scores)),
+                bootstrap_interval(&scores)
+                    .map_or(NONE.to_owned(), |(low, high)| format!("{low:.2} to {high:.2}")),
+                number(scores.iter().copied().reduce(f64::min)),
+                number(scores.iter().copied().reduce(f64::max)),
+                count(steps),
+            ]
+        });
+        print::stdout(&print::table(&std::iter::once(header).chain(rows).collect::<Vec<_>>()));
+    }
+}

@@ -1,0 +1,318 @@
+//! Runs beside each other: what each came to, what differs between their configurations, and groups of runs
+//! that differ in nothing but the seed, with figures over their seeds. Pure.
+
+use crate::model::{Model, RunState};
+use crate::report::Outcome;
+use crate::series::Series;
+use crate::statistics::{bootstrap_interval, interquartile_mean};
+use rankdeck_types::ids::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Keys that say nothing about what is learnt.
+const NAMES: [&str; 2] = ["run.name", "run.note"];
+/// The key of the seed.
+const SEED: &str = "run.seed";
+/// Returns of training episodes, the steadiest first.
+const RETURNS: [&str; 2] = ["charts/return_last_100", "charts/episodic_return"];
+/// Points of a mean over runs.
+const GRID: usize = 512;
+
+/// A run as it is compared.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ComparedRun {
+    /// Its name.
+    pub run: String,
+    /// How it ended; `None` while it runs.
+    pub outcome: Option<Outcome>,
+    /// Environment steps over all ranks.
+    pub env_step: Option<u64>,
+    /// Training iterations.
+    pub train_iter: Option<u64>,
+    /// Seconds that it has lasted.
+    pub duration_s: f64,
+    /// Environment steps per second over that time.
+    pub steps_per_s: Option<f64>,
+    /// Latest mean return of training episodes.
+    pub last_return: Option<f64>,
+    /// Mean return of the latest evaluation.
+    pub last_eval: Option<f64>,
+    /// Mean return of the best evaluation, else the greatest of training.
+    pub best_return: Option<f64>,
+    /// Every key of its configuration, defaults included.
+    pub settings: BTreeMap<String, String>,
+    /// Its charts.
+    pub series: BTreeMap<String, Series>,
+}
+
+impl ComparedRun {
+    /// Of what is known of a run at `at`, by the clock of its model.
+    pub fn of(run: &str, model: &Model, at: Timestamp) -> ComparedRun {
+        let end = model.run.ended.unwrap_or(at);
+        let own = model.run.started.map_or(0, |started| end.since(started));
+        let duration_s = (own + model.run.head_start_ms) as f64 / 1000.0;
+        let totals = model.latest.as_ref().map(|latest| &latest.counters);
+        let totals = totals.or(model.progress.as_ref().map(|progress| &progress.totals));
+        let own_step = model.own.as_ref().and_then(|own| own.env_step);
+        let env_step = totals.map(|totals| totals.env_step).or(own_step);
+        let returns = RETURNS.iter().find_map(|name| model.scalars.get(*name));
+        let evals = || model.evals.iter().map(|eval| eval.return_mean).filter(|value| value.is_finite());
+        let greatest =
+            returns.and_then(|series| series.points().iter().map(|point| point.high).max_by(f64::total_cmp));
+        let own_return = model.own.as_ref().and_then(|own| own.return_mean);
+        ComparedRun {
+            run: run.to_owned(),
+            outcome: model.run.outcome.filter(|_| model.run.state == RunState::Over),
+            env_step,
+            train_iter: totals.map(|totals| totals.train_iter),
+            duration_s,
+            steps_per_s: env_step.filter(|_| duration_s > 0.0).map(|steps| steps as f64 / duration_s),
+            last_return: returns.and_then(Series::last).or(own_return),
+            last_eval: evals().next_back(),
+            best_return: evals().max_by(f64::total_cmp).or(greatest),
+            settings: model.plan.as_ref().map(|plan| settings(&plan.experiment)).unwrap_or_default(),
+            series: model.charts().map(|(name, series)| (name.clone(), series.clone())).collect(),
+        }
+    }
+
+    /// What it came to: the latest evaluation, else the latest return of training.
+    pub fn score(&self) -> Option<f64> {
+        self.last_eval.or(self.last_return)
+    }
+}
+
+/// A configuration as `table.key` and value.
+fn settings(experiment: &impl Serialize) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    if let Ok(value) = serde_json::to_value(experiment) {
+        flatten("", &value, &mut found);
+    }
+    found
+}
+
+fn flatten(key: &str, value: &Value, into: &mut BTreeMap<String, String>) {
+    match value {
+        Value::Object(table) => {
+            for (name, value) in table {
+                let key = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
+                flatten(&key, value, into);
+            }
+        }
+        Value::Null => {}
+        Value::String(text) => {
+            into.insert(key.to_owned(), text.clone());
+        }
+        other => {
+            into.insert(key.to_owned(), other.to_string());
+        }
+    }
+}
+
+/// A key whose value is not the same in all runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Changed {
+    /// The key.
+    pub key: String,
+    /// Its value in each run; `None` where it is not set.
+    pub values: Vec<Option<String>>,
+}
+
+/// Keys that differ between runs, in the order of the runs; names and notes are left out. Nothing where the
+/// configuration of a run is unknown.
+pub fn changed(runs: &[ComparedRun]) -> Vec<Changed> {
+    if runs.iter().all(|run| !run.settings.is_empty()) { differing(runs) } else { Vec::new() }
+}
+
+/// Keys that differ between the runs whose configuration is known.
+fn differing(runs: &[ComparedRun]) -> Vec<Changed> {
+    let known = || runs.iter().filter(|run| !run.settings.is_empty());
+    let keys: BTreeSet<&String> = known().flat_map(|run| run.settings.keys()).collect();
+    let differs = |key: &&String| {
+        let mut values = known().map(|run| run.settings.get(*key));
+        let first = values.next();
+        values.any(|value| Some(value) != first)
+    };
+    keys.into_iter()
+        .filter(|key| !NAMES.contains(&key.as_str()))
+        .filter(differs)
+        .map(|key| Changed {
+            key: key.clone(),
+            values: runs.iter().map(|run| run.settings.get(key).cloned()).collect(),
+        })
+        .collect()
+}
+
+/// Runs that differ in nothing but the seed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Group {
+    /// What tells it from the other groups, or the name of its only run.
+    pub name: String,
+    /// Its runs, by their places.
+    pub runs: Vec<usize>,
+    /// Interquartile mean of their scores.
+    pub score: Option<f64>,
+    /// The 95 % interval of that.
+    pub interval: Option<(f64, f64)>,
+}
+
+/// Runs in groups, in the order of their first runs. A run whose configuration is unknown stands alone.
+pub fn groups(runs: &[ComparedRun]) -> Vec<Group> {
+    let differing: Vec<Changed> = differing(runs).into_iter().filter(|one| one.key != SEED).collect();
+    let mut found: Vec<Vec<usize>> = Vec::new();
+    for (at, run) in runs.iter().enumerate() {
+        let same = |group: &&mut Vec<usize>| {
+            let first = group[0];
+            !run.settings.is_empty()
+                && !runs[first].settings.is_empty()
+                && differing.iter().all(|one| one.values[first] == one.values[at])
+                && runs[first].settings.get("run.name") == run.settings.get("run.name")
+        };
+        match found.iter_mut().find(same) {
+            Some(group) => group.push(at),
+            None => found.push(vec![at]),
+        }
+    }
+    let several = found.len() > 1;
+    found
+        .into_iter()
+        .map(|members| {
+            let first = &runs[members[0]];
+            let scores: Vec<f64> = members.iter().filter_map(|at| runs[*at].score()).collect();
+            Group {
+                name: name(first, &differing, members[0], members.len(), several),
+                score: interquartile_mean(&scores),
+                interval: bootstrap_interval(&scores),
+                runs: members,
+            }
+        })
+        .collect()
+}
+
+fn name(first: &ComparedRun, differing: &[Changed], at: usize, count: usize, several: bool) -> String {
+    if count == 1 {
+        return first.run.clone();
+    }
+    let own = first.settings.get("run.name").cloned().unwrap_or_else(|| first.run.clone());
+    let keys = differing.iter().filter(|_| several).map(|one| {
+        let short = one.key.rsplit('.').next().unwrap_or(&one.key);
+        format!("{short}={}", one.values[at].as_deref().unwrap_or("-"))
+    });
+    let keys: Vec<String> = keys.take(3).collect();
+    format!("{own} {}({count} seeds)", if keys.is_empty() { String::new() } else { keys.join(" ") + " " })
+}
+
+/// A mean over runs at one place.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MeanPoint {
+    /// Where.
+    pub x: f64,
+    /// The mean of the runs that reach there.
+    pub mean: f64,
+    /// The least of them.
+    pub low: f64,
+    /// The greatest of them.
+    pub high: f64,
+    /// How many they are.
+    pub count: u32,
+}
+
+/// The mean of curves and the band from the least to the greatest, at places between their ends; between two
+/// points of a curve its value is on the line. `x` rises in each of them.
+pub fn mean_and_band(curves: &[Vec<(f64, f64)>]) -> Vec<MeanPoint> {
+    let curves: Vec<&Vec<(f64, f64)>> = curves.iter().filter(|curve| !curve.is_empty()).collect();
+    let first = curves.iter().filter_map(|curve| curve.first()).map(|point| point.0).reduce(f64::min);
+    let last = curves.iter().filter_map(|curve| curve.last()).map(|point| point.0).reduce(f64::max);
+    let (Some(first), Some(last)) = (first, last) else { return Vec::new() };
+    let longest = curves.iter().map(|curve| curve.len()).max().unwrap_or(1);
+    let count = if last > first { longest.clamp(2, GRID) } else { 1 };
+    let at = |i: usize| first + (last - first) * i as f64 / (count - 1).max(1) as f64;
+    let mut places = vec![0usize; curves.len()];
+    (0..count)
+        .filter_map(|i| {
+            let x = at(i);
+            let values: Vec<f64> = curves
+                .iter()
+                .zip(&mut places)
+                .filter_map(|(curve, place)| {
+                    while *place + 1 < curve.len() && curve[*place + 1].0 <= x {
+                        *place += 1;
+                    }
+                    between(curve[*place], curve.get(*place + 1).copied(), x)
+                })
+                .filter(|value| value.is_finite())
+                .collect();
+            let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
+            let low = values.iter().copied().reduce(f64::min)?;
+            let high = values.iter().copied().reduce(f64::max)?;
+            Some(MeanPoint { x, mean, low, high, count: values.len() as u32 })
+        })
+        .collect()
+}
+
+fn between(from: (f64, f64), to: Option<(f64, f64)>, x: f64) -> Option<f64> {
+    match to {
+        _ if x < from.0 => None,
+        Some(to) if to.0 > from.0 => Some(from.1 + (to.1 - from.1) * (x - from.0) / (to.0 - from.0)),
+        // Sums of floats may end a little behind the last point.
+        _ if x <= from.0 + from.0.abs().max(1.0) * 1e-9 => Some(from.1),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(name: &str, keys: &[(&str, &str)], eval: f64) -> ComparedRun {
+        let settings = keys.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        ComparedRun { run: name.into(), settings, last_eval: Some(eval), ..ComparedRun::default() }
+    }
+
+    fn runs() -> Vec<ComparedRun> {
+        vec![
+            run("a", &[("run.name", "x"), ("run.seed", "1"), ("learn.lr", "0.1")], 10.0),
+            run("b", &[("run.name", "x"), ("run.seed", "2"), ("learn.lr", "0.1")], 20.0),
+            run("c", &[("run.name", "x"), ("run.seed", "1"), ("learn.lr", "0.2"), ("run.note", "n")], 5.0),
+        ]
+    }
+
+    #[test]
+    fn what_differs_is_told_and_names_are_not() {
+        let changed = changed(&runs());
+        let keys: Vec<&str> = changed.iter().map(|one| one.key.as_str()).collect();
+        assert_eq!(keys, ["learn.lr", "run.seed"]);
+        assert_eq!(changed[0].values[2].as_deref(), Some("0.2"));
+    }
+
+    #[test]
+    fn seeds_are_grouped_and_scored() {
+        let groups = groups(&runs());
+        assert_eq!(groups.len(), 2);
+        assert_eq!((groups[0].runs.as_slice(), groups[0].score), (&[0, 1][..], Some(15.0)));
+        assert_eq!(groups[0].interval, Some((10.0, 20.0)));
+        assert_eq!(groups[0].name, "x lr=0.1 (2 seeds)");
+        assert_eq!((groups[1].name.as_str(), groups[1].interval), ("c", None));
+    }
+
+    #[test]
+    fn runs_of_unknown_configuration_stand_alone() {
+        let mut runs = runs();
+        runs[1].settings.clear();
+        assert!(changed(&runs).is_empty());
+        assert_eq!(groups(&runs).iter().map(|group| group.runs.len()).collect::<Vec<_>>(), [1, 1, 1]);
+    }
+
+    #[test]
+    fn a_mean_is_of_those_that_reach_there() {
+        let long: Vec<(f64, f64)> = (0..=10).map(|x| (f64::from(x), 2.0 * f64::from(x))).collect();
+        let short = vec![(0.0, 0.0), (5.0, 0.0)];
+        let mean = mean_and_band(&[long, short, Vec::new()]);
+        assert_eq!(mean.len(), 11);
+        assert_eq!((mean[4].mean, mean[4].low, mean[4].high, mean[4].count), (4.0, 0.0, 8.0, 2));
+        assert_eq!((mean[10].mean, mean[10].count), (20.0, 1));
+        assert!(mean_and_band(&[]).is_empty());
+        assert_eq!(mean_and_band(&[vec![(3.0, 1.0)]]).len(), 1);
+    }
+}

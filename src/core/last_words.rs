@@ -1,0 +1,310 @@
+//! What ended a program, in its own words: the exception that nobody caught. Pure.
+//!
+//! A log holds many words that have nothing to do with the end: warnings about a full disk, addresses in use,
+//! sockets of simulators. So these count and nothing else, the first that there is:
+//!
+//! 1. the exception that the program reported as its end ([`Exception`]; the hook does so for Python),
+//! 2. the error that the built-in trainer reported,
+//! 3. a traceback of Python at the end of the log, and the exception under it,
+//! 4. for a process that was aborted, what C++ says of the exception that was thrown,
+//! 5. the last line.
+//!
+//! A process that another signal ended has said nothing about it: the kernel's word counts.
+
+use rankdeck_proto::message::{Exception, Exit};
+use rankdeck_types::words;
+
+/// Numbers of errors on Linux.
+const ENOMEM: i32 = 12;
+const ENOSPC: i32 = 28;
+const EADDRINUSE: i32 = 98;
+const EDQUOT: i32 = 122;
+const SIGABRT: i32 = 6;
+
+/// Python's own subclasses of `OSError`: their names are all that a log tells.
+const OS_ERRORS: [&str; 20] = [
+    "OSError",
+    "IOError",
+    "EnvironmentError",
+    "BlockingIOError",
+    "BrokenPipeError",
+    "ChildProcessError",
+    "ConnectionAbortedError",
+    "ConnectionError",
+    "ConnectionRefusedError",
+    "ConnectionResetError",
+    "FileExistsError",
+    "FileNotFoundError",
+    "InterruptedError",
+    "IsADirectoryError",
+    "NotADirectoryError",
+    "PermissionError",
+    "ProcessLookupError",
+    "TimeoutError",
+    "gaierror",
+    "herror",
+];
+
+/// Where the words come from, which says how far text in them may be trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Voice {
+    /// Nothing was said.
+    #[default]
+    Nobody,
+    /// An error that the program reported in words.
+    Report,
+    /// The last line of a program that reports nothing.
+    LastLine,
+    /// An exception of the operating system's calls: its number says what it is.
+    System,
+    /// An exception that C++ made: only its text says what it is.
+    Library,
+    /// Any other exception: its text is the program's own and says nothing about the machine.
+    Own,
+}
+
+/// What ended a program, in its own words.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct LastWords {
+    voice: Voice,
+    /// Name of the exception's class, without its modules; empty where there is none.
+    class: String,
+    bases: Vec<String>,
+    /// In lower case.
+    text: String,
+    errno: Option<i32>,
+    /// As a sentence shows it: `KeyError: 'x' at train.py:7`.
+    shown: String,
+}
+
+/// What is known about the end of a process.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EndOfProcess<'a> {
+    pub exit: &'a Exit,
+    /// The exception that it reported as its end.
+    pub exception: Option<&'a Exception>,
+    /// The error that it reported.
+    pub error: Option<&'a str>,
+    /// The end of its log, oldest line first.
+    pub lines: &'a [String],
+    /// It would have reported an exception.
+    pub hooked: bool,
+}
+
+impl LastWords {
+    /// The words about this end.
+    pub fn of(end: &EndOfProcess<'_>) -> LastWords {
+        match end.exit {
+            Exit::NotStarted { .. } => LastWords::default(),
+            Exit::Signal { signal: SIGABRT, .. } => thrown(end.lines),
+            Exit::Signal { .. } => LastWords::default(),
+            Exit::Code { .. } => {
+                let reported = end.exception.filter(|exception| exception.thread.is_empty());
+                if let Some(exception) = reported.or(end.exception) {
+                    return LastWords::exception(exception);
+                }
+                if let Some(error) = end.error.filter(|error| !error.is_empty()) {
+                    return LastWords::plain(Voice::Report, error);
+                }
+                match traceback(end.lines, end.hooked) {
+                    Some(exception) => LastWords::exception(&exception),
+                    None => last_line(end.lines, end.hooked),
+                }
+            }
+        }
+    }
+
+    /// Of this exception.
+    pub fn exception(exception: &Exception) -> LastWords {
+        let class = exception.class.rsplit('.').next().unwrap_or_default().to_owned();
+        let is = |names: &[&str]| {
+            names.contains(&class.as_str())
+                || exception.bases.iter().any(|base| names.contains(&base.as_str()))
+        };
+        let distributed = class.starts_with("Dist") && class.ends_with("Error");
+        let voice = if distributed || is(&["RuntimeError", "SystemError"]) {
+            Voice::Library
+        } else if is(&OS_ERRORS) {
+            Voice::System
+        } else {
+            Voice::Own
+        };
+        let text = exception.message.to_lowercase();
+        let number = || text.split_once("[errno ")?.1.split_once(']')?.0.trim().parse().ok();
+        let errno = exception.errno.or_else(|| number().filter(|_| voice == Voice::System));
+        let first = exception.message.lines().next().unwrap_or_default();
+        let mut shown = class.clone();
+        if !first.is_empty() {
+            shown.push_str(&format!(": {}", words::clip(first, 300)));
+        }
+        if !exception.at.is_empty() {
+            shown.push_str(&format!(" at {}", exception.at));
+        }
+        LastWords {
+            voice,
+            class,
+            bases: exception.bases.clone(),
+            text,
+            errno,
+            shown: words::clean(&words::clip(&shown, 600)),
+        }
+    }
+
+    fn plain(voice: Voice, text: &str) -> LastWords {
+        let shown = words::clean_output(&words::clip(text, 300));
+        LastWords { voice, text: text.to_lowercase(), shown, ..LastWords::default() }
+    }
+
+    /// As a sentence shows them, empty where nothing was said.
+    pub fn shown(&self) -> &str {
+        &self.shown
+    }
+
+    /// Text counts only where no class and no number tells more.
+    fn says(&self, any: &[&str]) -> bool {
+        matches!(self.voice, Voice::Report | Voice::LastLine | Voice::Library)
+            && any.iter().any(|word| self.text.contains(word))
+    }
+
+    fn is(&self, class: &str) -> bool {
+        self.class == class || self.bases.iter().any(|base| base == class)
+    }
+
+    /// No space was left where the program wrote.
+    pub fn is_disk_full(&self) -> bool {
+        matches!(self.errno, Some(ENOSPC | EDQUOT))
+            || self.says(&["no space left on device", "os error 28", "disk quota exceeded", "os error 122"])
+    }
+
+    /// A port that it wanted belonged to another process.
+    pub fn is_port_taken(&self) -> bool {
+        self.errno == Some(EADDRINUSE) || self.says(&["address already in use", "eaddrinuse"])
+    }
+
+    /// An allocation failed, on the host or on a GPU.
+    pub fn is_out_of_memory(&self) -> bool {
+        self.is("MemoryError")
+            || self.is("OutOfMemoryError")
+            || self.errno == Some(ENOMEM)
+            || self.says(&["cuda out of memory", "can't allocate memory", "std::bad_alloc"])
+    }
+
+    /// Gloo ends the receiver of a message of the wrong size: the sender is guilty, not the one that died.
+    /// The built-in trainer's direct all-reduce fails at both ends: either may be guilty, which only the
+    /// calls of all ranks tell.
+    pub fn is_mismatch(&self) -> bool {
+        self.says(&[
+            "data size doesn't match",
+            "preamble.length <= op.nbytes",
+            "op.preamble.length",
+            "detected mismatch between collectives",
+            "another call came from rank",
+        ])
+    }
+
+    /// The process group lost another rank. A simulator or a server that breaks a connection of the program's
+    /// own is another matter: process groups raise exceptions of the library, which name it.
+    pub fn is_lost_peer(&self) -> bool {
+        const COLLECTIVES: [&str; 5] = ["all_reduce", "all_gather", "broadcast", "barrier", "reduce_scatter"];
+        const NAMES: [&str; 6] = ["gloo", "nccl", "c10d", "tcpstore", "processgroup", "process group"];
+        const BROKEN: [&str; 14] = [
+            "connection reset by peer",
+            "connection closed by peer",
+            "connection closed by remote peer",
+            "connection refused",
+            "connection was likely closed",
+            "broken pipe",
+            "failed to recv",
+            "timed out waiting",
+            "socket timeout",
+            "socket closed",
+            "ncclremoteerror",
+            "remote process exited",
+            "collective operation timeout",
+            "operation timed out",
+        ];
+        match self.voice {
+            // The built-in trainer's words, or the name of the collective that failed.
+            Voice::Report => {
+                let collective = COLLECTIVES.iter().any(|name| self.text.starts_with(name));
+                self.says(&["lost another rank"]) || (collective && self.says(&BROKEN))
+            }
+            Voice::LastLine => self.says(&BROKEN) || self.says(&["lost another rank"]),
+            Voice::Library => (self.class.starts_with("Dist") || self.says(&NAMES)) && self.says(&BROKEN),
+            Voice::Nobody | Voice::System | Voice::Own => false,
+        }
+    }
+}
+
+/// The last line; a warning is no reason to end. A program that reports its exceptions and has reported none
+/// may have caught the one of its process group: it shows that text and leaves.
+fn last_line(lines: &[String], reports: bool) -> LastWords {
+    let last = lines.iter().rev().find(|line| !line.trim().is_empty());
+    let ends = |line: &&str| {
+        let library = line.starts_with("Connection ") || line.contains("/gloo/");
+        (!reports || library) && !line.to_lowercase().contains("warn")
+    };
+    match last.map(|line| bare(line)).filter(ends) {
+        Some(line) => LastWords::plain(Voice::LastLine, line),
+        None => LastWords::default(),
+    }
+}
+
+/// What C++ says of an exception that nobody caught, before it aborts the process.
+fn thrown(lines: &[String]) -> LastWords {
+    let what = lines.iter().rev().find_map(|line| Some(line.split_once("what():")?.1.trim()));
+    what.map(|what| LastWords::plain(Voice::Library, what)).unwrap_or_default()
+}
+
+/// A line without the name of its rank, which PyTorch puts before each line of a traceback (`[rank0]: `).
+fn bare(line: &str) -> &str {
+    let tail = || line.strip_prefix("[rank")?.split_once("]: ").filter(|(rank, _)| is_number(rank));
+    tail().map_or(line, |(_, rest)| rest)
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// What libraries write when an interpreter ends.
+fn is_epilogue(line: &str) -> bool {
+    let line = bare(line);
+    const WORDS: [&str; 5] =
+        ["destroy_process_group", "resource_tracker", "warnings.warn", "Exception ignored", "leaked "];
+    line.trim().is_empty() || line.starts_with("[W") || WORDS.iter().any(|word| line.contains(word))
+}
+
+/// The exception below the last traceback of a log. What follows it is its message's further lines, or what
+/// is written when an interpreter ends; `strict` allows the latter only.
+fn traceback(lines: &[String], strict: bool) -> Option<Exception> {
+    let frame = |line: &str| line.starts_with("  File \"") && line.contains(", line ");
+    let at = lines.iter().rposition(|line| frame(bare(line)))?;
+    let below = lines.get(at + 1..)?.iter().position(|line| !bare(line).starts_with(' '))?;
+    let ended = at + 1 + below;
+    let (class, message) = head(bare(lines.get(ended)?))?;
+    let rest = lines.get(ended + 1..).unwrap_or_default();
+    if strict && !rest.iter().all(|line| is_epilogue(line)) {
+        return None;
+    }
+    let place = |line: &String| {
+        let (file, rest) = bare(line).trim_start().strip_prefix("File \"")?.split_once("\", line ")?;
+        let number = rest.split(',').next()?.trim();
+        (!file.contains("/lib/python") && !file.contains("<frozen")).then(|| format!("{file}:{number}"))
+    };
+    let at = lines.get(..ended)?.iter().rev().find_map(place).unwrap_or_default();
+    Some(Exception { class: class.into(), message: message.into(), at, ..Exception::default() })
+}
+
+/// Class and message of a line such as `ValueError: bad` or `torch.OutOfMemoryError: ...`.
+fn head(line: &str) -> Option<(&str, &str)> {
+    let (class, message) = line.split_once(": ").unwrap_or((line.trim_end_matches(':'), ""));
+    let part = |part: &str| {
+        let mut letters = part.chars();
+        letters.next().is_some_and(|first| first.is_alphabetic() || first == '_')
+            && letters.all(|letter| letter.is_alphanumeric() || letter == '_')
+    };
+    class.split('.').all(part).then_some((class, message))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,48 @@
+//! Times that decide, from the plan. Pure.
+
+use rankdeck_types::plan::Plan;
+
+/// Longest wait for ranks that were told to stop, milliseconds; agents wait no longer either.
+const LONGEST_DRAIN_MS: u64 = 3_600_000;
+
+/// Times that decide, ms, from the plan or its defaults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Between the polite and the hard signal.
+    pub grace: u64,
+    /// What the ranks' progress may extend that to.
+    pub stop: u64,
+    /// Silence after which a host is lost.
+    pub lost: u64,
+    /// Wait after which a rank is behind.
+    pub behind: u64,
+    /// Start-up and rendezvous.
+    pub init: u64,
+    /// Evaluation and checkpoint without progress.
+    pub rank0: u64,
+}
+
+impl Limits {
+    /// From a plan.
+    pub fn of(plan: Option<&Plan>) -> Limits {
+        let ms = |seconds: f64| (seconds.max(0.0) * 1000.0) as u64;
+        let (watch, launch) = match plan {
+            Some(plan) => (plan.experiment.watch.clone(), plan.experiment.launch.clone()),
+            None => Default::default(),
+        };
+        Limits {
+            grace: ms(launch.stop_grace_s),
+            stop: ms(launch.stop_limit_s),
+            lost: ms(watch.lost_after_s),
+            behind: ms(watch.behind_after_s),
+            init: ms(watch.init_budget_s),
+            rank0: ms(watch.rank0_budget_s),
+        }
+    }
+
+    /// How long a stop may take before a silent host counts as unreachable. The plan may come from a host,
+    /// so it has a bound.
+    pub fn drain(&self) -> u64 {
+        self.grace.max(self.lost).min(LONGEST_DRAIN_MS).saturating_add(10_000)
+    }
+}

@@ -1,0 +1,97 @@
+//! What is known about one rank.
+
+use super::log_ring::LogRing;
+use crate::join::Rate;
+use crate::watch::track::Track;
+use rankdeck_proto::message::{Counters, Exception, Exit, RankSample};
+use rankdeck_types::ids::{NodeRank, Rank, Timestamp};
+use rankdeck_types::plan::PlannedRank;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+
+/// What is known about one rank.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RankModel {
+    /// Index in [`Model::ranks`].
+    pub rank: Rank,
+    /// Index of its host.
+    pub node: NodeRank,
+    /// Index on its host.
+    pub local_rank: u32,
+    /// Name of its host.
+    pub host: String,
+    /// Its planned GPU on that host.
+    pub gpu: Option<u32>,
+    /// How far its life has come.
+    pub life: RankLife,
+    /// `cpu`, `cuda:0`, as it said when it joined.
+    pub device: String,
+    /// Process id on its host.
+    pub pid: Option<u32>,
+    /// Its latest gauges.
+    pub sample: Option<RankSample>,
+    /// When those arrived.
+    pub sampled: Option<Timestamp>,
+    /// Own environment steps per second, smoothed.
+    pub steps_per_s: f64,
+    /// Own counters of the latest reporting iterations, newest last, bounded; joined with totals by
+    /// `train_iter`.
+    pub counters: VecDeque<Counters>,
+    /// Last error it reported before it ended.
+    pub error: Option<(String, String)>,
+    /// The exception that it reported as its end.
+    pub exception: Option<Exception>,
+    /// The end of its log.
+    pub log: LogRing,
+    /// CPU use over time, percent, for the sparkline.
+    pub cpu_history: VecDeque<f32>,
+    /// GPU use over time, percent, for the sparkline.
+    pub gpu_history: VecDeque<f32>,
+    /// What the watch remembers of this generation's samples.
+    pub track: Track,
+    /// Smooths [`RankModel::steps_per_s`]; its times are those of the agent's monotonic clock.
+    pub rate: Rate,
+}
+
+impl RankModel {
+    /// A planned rank of which nothing is known yet.
+    pub fn pending(planned: &PlannedRank, host: &str) -> RankModel {
+        RankModel {
+            rank: planned.rank,
+            node: planned.node_rank,
+            local_rank: planned.local_rank.0,
+            host: host.into(),
+            gpu: planned.gpu,
+            life: RankLife::Pending,
+            device: String::new(),
+            pid: None,
+            sample: None,
+            sampled: None,
+            steps_per_s: 0.0,
+            counters: VecDeque::new(),
+            error: None,
+            exception: None,
+            log: LogRing::default(),
+            cpu_history: VecDeque::new(),
+            gpu_history: VecDeque::new(),
+            track: Track::default(),
+            rate: Rate::default(),
+        }
+    }
+}
+
+/// The life of a rank in one generation.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub enum RankLife {
+    /// Not spawned in this generation.
+    #[default]
+    Pending,
+    /// Its process exists.
+    Spawned,
+    /// It is in the process group.
+    Joined,
+    /// Its loop has ended; the process is about to leave.
+    Finished,
+    /// It is gone.
+    Exited(Exit),
+}

@@ -1,0 +1,385 @@
+//! A world of hosts with agents that behave like real ones, links with a lag that break and come back, and
+//! consoles that die half-way.
+
+use crate::effect::Effect;
+use crate::event::{Event, StopSource};
+use crate::report::ReportBody;
+use crate::testkit::*;
+use crate::{Core, Goal};
+use rankdeck_proto::link::LinkCommand;
+use rankdeck_proto::message::*;
+use rankdeck_types::error::HintedError;
+use rankdeck_types::experiment::{LostHost, Restart};
+use rankdeck_types::host::Transport;
+use rankdeck_types::ids::{Generation, LocalRank, NodeRank, Rank, RunId, Timestamp};
+use rankdeck_types::link_state::LinkState;
+use rankdeck_types::plan::{Plan, PlanDraft, PlanError, PlannedHost, PlannedRank};
+use rankdeck_types::probe::Probe;
+use std::collections::{BTreeSet, VecDeque};
+
+/// Hosts of the world.
+pub(super) const HOSTS: usize = 3;
+/// A stop is to end within this, milliseconds: reaching the hosts, the drain, and the kill.
+const BOUND_MS: u64 = 120_000;
+/// Milliseconds between two steps of the world.
+const STEP_MS: u64 = 50;
+
+/// What the world is like before anything happens.
+#[derive(Debug, Clone)]
+pub(super) struct Shape {
+    pub(super) manners: [Manners; HOSTS],
+    pub(super) lag_ms: [u64; HOSTS],
+    pub(super) lost_exclude: bool,
+    pub(super) left_out: BTreeSet<usize>,
+}
+
+/// How a host's ranks take a stop.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Manners {
+    /// They end this many milliseconds after any order.
+    Polite(u64),
+    /// They end only when they are killed.
+    Deaf,
+    /// Nothing ends them.
+    Immortal,
+}
+
+/// One host with its agent and its link to the console of the moment.
+#[derive(Debug, Clone)]
+struct Machine {
+    manners: Manners,
+    lag_ms: u64,
+    /// The network between console and host.
+    up: bool,
+    /// The console's link stands.
+    linked: bool,
+    attached: bool,
+    spec: Option<LaunchSpec>,
+    alive: bool,
+    /// When the ranks end, and whether a stop is the reason.
+    ends_at: Option<Timestamp>,
+    /// When survivors are told.
+    gives_up_at: Option<Timestamp>,
+    records: Vec<Record>,
+    to_agent: VecDeque<(Timestamp, ConsoleMessage)>,
+    to_console: VecDeque<(Timestamp, Event)>,
+}
+
+pub(super) struct World {
+    pub(super) core: Core,
+    machines: Vec<Machine>,
+    now: Timestamp,
+    pub(super) exit: Option<u8>,
+    pub(super) finished: Vec<ReportBody>,
+}
+
+/// One rank per host that is not excluded, any number of hosts.
+fn plan(draft: &PlanDraft, _: &[Probe]) -> Result<Plan, PlanError> {
+    let hosts: Vec<PlannedHost> = draft
+        .hosts
+        .iter()
+        .enumerate()
+        .map(|(node, host)| PlannedHost::new(NodeRank(node as u32), host.clone()))
+        .collect();
+    let members: Vec<u32> = (0..hosts.len() as u32)
+        .filter(|node| !draft.excluded.contains(&hosts[*node as usize].host.name))
+        .collect();
+    if members.is_empty() {
+        return no_plan(draft, &[]);
+    }
+    let ranks = members
+        .iter()
+        .enumerate()
+        .map(|(rank, node)| PlannedRank {
+            rank: Rank(rank as u32),
+            local_rank: LocalRank(0),
+            node_rank: NodeRank(*node),
+            gpu: None,
+        })
+        .collect();
+    let (run, experiment) = (draft.run.clone(), draft.experiment.clone());
+    Ok(Plan { run, experiment, hosts, ranks, backend: "tcp".into(), sizes: Vec::new() })
+}
+
+fn attach_goal() -> Goal {
+    let hosts = NAMES[..HOSTS].iter().map(|name| name.to_string()).collect();
+    Goal::Attach { run: RunId(RUN.into()), hosts }
+}
+
+impl World {
+    /// A console launches; the links come up by and by.
+    pub(super) fn launch(shape: &Shape) -> World {
+        let mut draft = draft(HOSTS, Transport::Ssh);
+        let lost_host = if shape.lost_exclude { LostHost::Exclude } else { LostHost::Stop };
+        draft.experiment.restart =
+            Restart { max_restarts: Some(5), backoff_s: 0.5, lost_host, ..Restart::default() };
+        draft.excluded = shape.left_out.iter().map(|node| NAMES[*node].to_string()).collect();
+        let machine = |node: usize| Machine {
+            manners: shape.manners[node],
+            lag_ms: shape.lag_ms[node],
+            up: true,
+            linked: false,
+            attached: false,
+            spec: None,
+            alive: false,
+            ends_at: None,
+            gives_up_at: None,
+            records: Vec::new(),
+            to_agent: VecDeque::new(),
+            to_console: VecDeque::new(),
+        };
+        let goal = Goal::Launch(Box::new(draft));
+        let mut world = World {
+            core: Core::with_resolver(goal, vec![], Timestamp(0), plan),
+            machines: (0..HOSTS).map(machine).collect(),
+            now: Timestamp(0),
+            exit: None,
+            finished: Vec::new(),
+        };
+        for node in (0..HOSTS).filter(|node| !shape.left_out.contains(node)) {
+            world.connect(node);
+        }
+        world
+    }
+
+    /// The console dies, and with it whatever was under way; another one attaches.
+    pub(super) fn another_console(&mut self) {
+        self.core = Core::with_resolver(attach_goal(), vec![], self.now, plan);
+        (self.exit, self.finished) = (None, Vec::new());
+        for node in 0..HOSTS {
+            self.cut(node);
+            self.connect(node);
+        }
+    }
+
+    fn cut(&mut self, node: usize) {
+        let machine = &mut self.machines[node];
+        (machine.linked, machine.attached) = (false, false);
+        machine.to_agent.clear();
+        machine.to_console.clear();
+    }
+
+    fn connect(&mut self, node: usize) {
+        let at = self.now.plus(self.machines[node].lag_ms);
+        let node_rank = NodeRank(node as u32);
+        let state = match self.machines[node].up {
+            true => LinkState::Ready { probe: Probe::default() },
+            false => LinkState::Lost { reason: "no route".into(), retry_ms: 500 },
+        };
+        self.machines[node].linked = self.machines[node].up;
+        self.machines[node].to_console.push_back((at, Event::LinkChanged { node: node_rank, state }));
+    }
+
+    /// The network to a host breaks.
+    pub(super) fn lose(&mut self, node: usize) {
+        self.cut(node);
+        self.machines[node].up = false;
+        let state = LinkState::Lost { reason: "broken pipe".into(), retry_ms: 500 };
+        self.event(Event::LinkChanged { node: NodeRank(node as u32), state });
+    }
+
+    /// It comes back.
+    pub(super) fn mend(&mut self, node: usize) {
+        if !self.machines[node].up {
+            self.machines[node].up = true;
+            self.connect(node);
+        }
+    }
+
+    pub(super) fn event(&mut self, event: Event) {
+        for effect in self.core.handle(self.now, event) {
+            match effect {
+                Effect::Link { node, command: LinkCommand::Send(message) } => {
+                    let (at, machine) = (self.now, &mut self.machines[node.index()]);
+                    if machine.linked {
+                        machine.to_agent.push_back((at.plus(machine.lag_ms), message));
+                    }
+                }
+                Effect::Tell(report) => {
+                    if matches!(report.body, ReportBody::RunFinished { .. }) {
+                        self.finished.push(report.body);
+                    }
+                }
+                Effect::Exit { code } => self.exit = Some(code),
+                Effect::Connect { node, .. } | Effect::Find { node, .. } => self.connect(node.index()),
+                _ => {}
+            }
+        }
+    }
+
+    /// Time passes.
+    pub(super) fn pass(&mut self, ms: u64) {
+        for _ in 0..ms.div_ceil(STEP_MS) {
+            self.now = self.now.plus(STEP_MS);
+            for node in 0..HOSTS {
+                self.step(node);
+            }
+            if self.now.0.is_multiple_of(250) && self.exit.is_none() {
+                self.event(Event::Ticked);
+            }
+        }
+    }
+
+    fn step(&mut self, node: usize) {
+        let now = self.now;
+        while let Some((_, message)) = pop_due(&mut self.machines[node].to_agent, now) {
+            self.obey(node, message);
+        }
+        let machine = &mut self.machines[node];
+        if machine.alive && machine.ends_at.is_some_and(|at| at <= now) {
+            (machine.alive, machine.ends_at, machine.gives_up_at) = (false, None, None);
+            self.die(node, true, Exit::Code { code: 0 });
+        } else if machine.alive && machine.gives_up_at.is_some_and(|at| at <= now) {
+            machine.gives_up_at = None;
+            let left = Survivor { pid: 7, rank: None, state: 'D', command: "dd".into() };
+            self.record(node, RecordEvent::Stopped { survivors: vec![left], gpus_free: vec![], took_ms: 9 });
+        }
+        while let Some((_, event)) = pop_due(&mut self.machines[node].to_console, now) {
+            if self.exit.is_none() {
+                self.event(event);
+            }
+        }
+    }
+
+    fn say(&mut self, node: usize, message: AgentMessage) {
+        let (now, machine) = (self.now, &mut self.machines[node]);
+        if machine.attached {
+            let event = Event::AgentSaid { node: NodeRank(node as u32), message: Box::new(message) };
+            machine.to_console.push_back((now.plus(machine.lag_ms), event));
+        }
+    }
+
+    fn record(&mut self, node: usize, event: RecordEvent) {
+        let machine = &mut self.machines[node];
+        let seq = machine.records.len() as u64 + 1;
+        let generation = machine.spec.as_ref().map_or(Generation(0), |spec| spec.generation);
+        let record = Record { seq, time: 1000.0 + self.now.0 as f64 / 1000.0, generation, event };
+        machine.records.push(record.clone());
+        self.say(node, AgentMessage::Record(record));
+    }
+
+    fn rank_of(&self, node: usize) -> Option<Rank> {
+        let spec = self.machines[node].spec.as_ref()?;
+        spec.plan.ranks_of(NodeRank(node as u32)).map(|planned| planned.rank).next()
+    }
+
+    fn die(&mut self, node: usize, stopping: bool, exit: Exit) {
+        let Some(rank) = self.rank_of(node) else { return };
+        let end = RecordEvent::RankExited {
+            rank,
+            pid: 1,
+            exit,
+            last_lines: vec![],
+            stopping,
+            ago_ms: 0,
+            with_agent: false,
+        };
+        self.record(node, end);
+        self.record(node, RecordEvent::Stopped { survivors: vec![], gpus_free: vec![], took_ms: 1 });
+    }
+
+    /// A rank fails by itself.
+    pub(super) fn fail(&mut self, node: usize) {
+        if self.machines[node].alive && self.machines[node].manners != Manners::Immortal {
+            self.machines[node].alive = false;
+            self.die(node, false, Exit::Code { code: 1 });
+        }
+    }
+
+    fn obey(&mut self, node: usize, message: ConsoleMessage) {
+        match message {
+            ConsoleMessage::Attach { after_seq, .. } => self.greet(node, after_seq),
+            ConsoleMessage::ReservePort { request } => {
+                self.say(node, AgentMessage::PortReserved { request, port: 40_000 });
+            }
+            ConsoleMessage::Launch { spec, .. } => self.start(node, *spec),
+            ConsoleMessage::Stop { mode, .. } => self.stop(node, mode),
+            ConsoleMessage::Ping { sent_ms } => {
+                self.say(node, AgentMessage::Pong { sent_ms, wall_time: None });
+            }
+            _ => {}
+        }
+    }
+
+    fn greet(&mut self, node: usize, after_seq: u64) {
+        self.machines[node].attached = true;
+        self.say(node, hello(node));
+        let machine = self.machines[node].clone();
+        let spec = machine.spec.map(Box::new);
+        let ranks = self.rank_of(node).into_iter().map(|rank| RankSnapshot {
+            rank,
+            pid: Some(1),
+            exit: (!machine.alive).then_some(Exit::Code { code: 0 }),
+        });
+        let ranks = ranks.collect();
+        self.say(node, AgentMessage::Snapshot { spec, ranks, last_seq: machine.records.len() as u64 });
+        for record in machine.records.into_iter().filter(|record| record.seq > after_seq) {
+            self.say(node, AgentMessage::Record(record));
+        }
+    }
+
+    fn start(&mut self, node: usize, spec: LaunchSpec) {
+        let machine = &mut self.machines[node];
+        let known = machine.spec.as_ref().map(|spec| spec.generation);
+        if machine.alive || known.is_some_and(|known| known >= spec.generation) {
+            if machine.spec.as_ref() != Some(&spec) {
+                let (error, hint) = ("it is not over".into(), "stop it".into());
+                self.say(node, AgentMessage::Refused(HintedError { error, hint }));
+            }
+            return;
+        }
+        (machine.spec, machine.alive) = (Some(spec.clone()), true);
+        (machine.ends_at, machine.gives_up_at) = (None, None);
+        self.record(node, RecordEvent::Launched { spec: Box::new(spec) });
+        if let Some(rank) = self.rank_of(node) {
+            self.record(node, RecordEvent::RankSpawned { rank, local_rank: LocalRank(0), pid: 1 });
+        }
+    }
+
+    fn stop(&mut self, node: usize, mode: StopMode) {
+        let (now, machine) = (self.now, &self.machines[node]);
+        let order = RecordEvent::StopOrdered { mode, by: "console".into() };
+        if machine.spec.is_none() {
+            self.record(node, order);
+            self.record(node, RecordEvent::Stopped { survivors: vec![], gpus_free: vec![], took_ms: 1 });
+            return;
+        }
+        if !machine.alive {
+            return;
+        }
+        let after = match (machine.manners, mode) {
+            (Manners::Polite(ms), _) => Some(ms),
+            (Manners::Deaf, StopMode::Kill) => Some(200),
+            (Manners::Deaf, _) => None,
+            (Manners::Immortal, _) => None,
+        };
+        self.record(node, order);
+        let machine = &mut self.machines[node];
+        machine.ends_at = machine.ends_at.or(after.map(|ms| now.plus(ms)));
+        if machine.manners == Manners::Immortal {
+            machine.gives_up_at = Some(now.plus(10_000));
+        }
+    }
+
+    /// Asks for a stop until the console ends; returns the milliseconds that took.
+    pub(super) fn stop_and_wait(&mut self) -> Option<u64> {
+        let began = self.now;
+        self.event(Event::StopRequested { mode: StopMode::Clean, by: StopSource::Command });
+        while self.exit.is_none() && self.now.since(began) < BOUND_MS {
+            self.pass(1_000);
+        }
+        self.exit.map(|_| self.now.since(began))
+    }
+
+    pub(super) fn alive(&self) -> Vec<usize> {
+        (0..HOSTS).filter(|node| self.machines[*node].alive).collect()
+    }
+
+    pub(super) fn is_verified(&self) -> bool {
+        matches!(&self.finished[..], [ReportBody::RunFinished { proved: true, .. }])
+    }
+}
+
+fn pop_due<T>(queue: &mut VecDeque<(Timestamp, T)>, now: Timestamp) -> Option<(Timestamp, T)> {
+    if queue.front().is_some_and(|(at, _)| *at <= now) { queue.pop_front() } else { None }
+}

@@ -1,0 +1,104 @@
+//! What charts show: values over steps and time, how far apart the ranks are, and what happened where.
+
+use crate::model::{Mark, MarkKind, Model, RankModel};
+use crate::run::Reach;
+use crate::series::{Place, Series};
+use crate::session::{At, Ctx};
+use std::collections::BTreeMap;
+
+/// Different charts kept.
+const CHARTS: usize = 256;
+/// Marks kept.
+const MARKS: usize = 1024;
+/// Training returns, from totals.
+pub(super) const RETURN: &str = "charts/episodic_return";
+/// Mean returns of evaluations.
+pub(super) const EVAL: &str = "charts/eval_return";
+/// Global steps per second.
+pub(super) const SPS: &str = "charts/SPS";
+
+/// Where a value of a record stands.
+pub(super) fn place(at: At, step: u64) -> Place {
+    Place { step: step as f64, time: at.time }
+}
+
+/// Adds to a chart that the console itself makes.
+pub(super) fn derived(ctx: &mut Ctx<'_>, name: &'static str, place: Place, y: f64) {
+    if !ctx.session.rates.derived.contains(name) {
+        ctx.session.rates.derived.insert(name.to_owned());
+        ctx.model.scalars.remove(name);
+    }
+    ctx.model.scalars.entry(name.into()).or_default().push(place, y);
+}
+
+/// Adds what ranks say themselves.
+pub(super) fn scalars(
+    ctx: &mut Ctx<'_>,
+    at: At,
+    env_step: u64,
+    values: BTreeMap<String, f64>,
+    not_finite: BTreeMap<String, u64>,
+) {
+    // A name that is among the numbers too has become one again since.
+    for (name, count) in not_finite {
+        if let Some(series) = series(ctx, name) {
+            series.push_not_finite(place(at, env_step), f64::NAN, count);
+        }
+    }
+    ctx.session.run.tries.reached.advance(Reach { env_step, ..Reach::default() });
+    for (name, value) in values {
+        if let Some(series) = series(ctx, name) {
+            series.push(place(at, env_step), value);
+        }
+    }
+}
+
+/// The series of a name that ranks give; `None` when the console makes it itself, or when there are too many.
+fn series<'a>(ctx: &'a mut Ctx<'_>, name: String) -> Option<&'a mut Series> {
+    if ctx.session.rates.derived.contains(name.as_str()) {
+        return None;
+    }
+    if ctx.model.scalars.len() >= CHARTS && !ctx.model.scalars.contains_key(&name) {
+        ctx.model.drops.charts += 1;
+        return None;
+    }
+    Some(ctx.model.scalars.entry(name).or_default())
+}
+
+/// Something happened at the step that the run has reached, or at `step`.
+pub(super) fn mark(ctx: &mut Ctx<'_>, time: f64, step: Option<u64>, kind: MarkKind) {
+    let step = step.unwrap_or(ctx.session.run.tries.reached.env_step);
+    let generation = matches!(kind, MarkKind::Generation(_));
+    if generation && ctx.model.marks.iter().any(|mark| mark.kind == kind) {
+        return;
+    }
+    ctx.model.marks.push_back(Mark { place: Place { step: step as f64, time }, kind });
+    if ctx.model.marks.len() > MARKS {
+        ctx.model.marks.pop_front();
+        ctx.model.drops.history += 1;
+    }
+}
+
+/// How far apart the ranks are at an iteration that all of them have told.
+pub(super) fn spread(model: &mut Model, place: Place) {
+    type Value = fn(&RankModel) -> Option<f64>;
+    let gauges: [(&str, Value); 5] = [
+        ("ranks/SPS", |rank| rank.sample.as_ref()?.page.as_ref().map(|_| rank.steps_per_s)),
+        ("ranks/iteration_s", |rank| rank.track.iteration().map(|iteration| iteration.0)),
+        ("ranks/wait_share", |rank| rank.track.iteration().map(|iteration| iteration.1)),
+        ("ranks/cpu_percent", |rank| rank.sample.as_ref().map(|sample| f64::from(sample.cpu_percent))),
+        ("ranks/gpu_percent", |rank| rank.gpu_history.back().map(|percent| f64::from(*percent))),
+    ];
+    if model.ranks.len() < 2 {
+        return;
+    }
+    for (name, value) in gauges {
+        let mut values: Vec<f64> =
+            model.ranks.iter().filter_map(value).filter(|value| value.is_finite()).collect();
+        values.sort_by(f64::total_cmp);
+        let (Some(low), Some(high)) = (values.first(), values.last()) else { continue };
+        // Of an even number the mean of the two in the middle, as everywhere.
+        let middle = (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0;
+        model.spreads.entry(name.into()).or_default().push_spread(place, middle, *low, *high);
+    }
+}

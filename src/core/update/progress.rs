@@ -1,0 +1,203 @@
+//! How far the training is, as ranks tell it: totals, rates, evaluations, weights, and charts of all of them.
+
+use super::charts::{self, EVAL, RETURN, SPS};
+use crate::join::Joined;
+use crate::model::{FingerprintModel, LatestTotals, OwnMetrics, Progress, RankModel, Tone};
+use crate::report::{RankProgress, ReportBody, VerdictKind};
+use crate::run::Reach;
+use crate::session::{At, Ctx};
+use rankdeck_proto::message::{Counters, Evaluation};
+use rankdeck_types::ids::Rank;
+use rankdeck_types::words;
+use std::collections::BTreeMap;
+
+/// Evaluations kept.
+const EVALUATIONS: usize = 10_000;
+
+pub(super) fn totals(ctx: &mut Ctx<'_>, at: At, totals: Counters) {
+    let steps_per_s = global_rate(ctx, at, &totals);
+    if ctx.session.run.is_current(at.generation) {
+        let joined = ctx.session.join.totals(totals, at.time, steps_per_s);
+        progressed(ctx, at, joined);
+    }
+}
+
+/// The ranks' latest counters were added up.
+pub(super) fn summed(ctx: &mut Ctx<'_>, at: At, added: Option<(Counters, Vec<Counters>)>) {
+    let Some((totals, own)) = added else { return };
+    let steps_per_s = global_rate(ctx, at, &totals);
+    let joined =
+        Joined { totals, time: at.time, sum: totals, own, consistent: true, steps_per_s, reduced: false };
+    progressed(ctx, at, Some(joined));
+}
+
+/// Global steps per second; totals are charted on the way.
+fn global_rate(ctx: &mut Ctx<'_>, at: At, totals: &Counters) -> f64 {
+    let rates = &mut ctx.session.rates;
+    if rates.generation != at.generation {
+        rates.generation = at.generation;
+        rates.global.restart();
+    }
+    let steps_per_s = rates.global.update(at.time, totals.env_step);
+    let place = charts::place(at, totals.env_step);
+    charts::derived(ctx, SPS, place, steps_per_s);
+    if totals.returns.count > 0 {
+        charts::derived(ctx, RETURN, place, totals.returns.sum / totals.returns.count as f64);
+    }
+    if ctx.session.run.is_current(at.generation) {
+        let before = ctx.model.latest.as_ref();
+        ctx.model.latest = Some(LatestTotals::follow(before, *totals, steps_per_s, ctx.now));
+    }
+    steps_per_s
+}
+
+/// A program that does not know rankdeck gave values: those of this rank, not reduced.
+pub(super) fn measured(
+    ctx: &mut Ctx<'_>,
+    at: At,
+    rank: Rank,
+    source: String,
+    env_step: Option<u64>,
+    values: BTreeMap<String, f64>,
+    not_finite: BTreeMap<String, u64>,
+) {
+    let known = ctx.model.own.as_ref();
+    let own = OwnMetrics {
+        rank,
+        source: words::clip(&source, 40),
+        env_step: env_step.or_else(|| known.and_then(|known| known.env_step)),
+        steps_per_s: values.get(SPS).copied().or_else(|| known.and_then(|known| known.steps_per_s)),
+        return_mean: values.get(RETURN).copied().or_else(|| known.and_then(|known| known.return_mean)),
+        records: known.map_or(0, |known| known.records).saturating_add(1),
+        at: ctx.now,
+    };
+    // Without steps, only the order of arrival is known.
+    let x = own.env_step.unwrap_or(own.records);
+    ctx.model.own = Some(own);
+    ctx.tell_at(
+        at.generation,
+        at.time,
+        ReportBody::Metrics { rank, source, env_step, values: values.clone(), reduced: false },
+    );
+    charts::scalars(ctx, at, x, values, not_finite);
+}
+
+pub(super) fn evaluated(ctx: &mut Ctx<'_>, at: At, evaluation: Evaluation) {
+    charts::derived(ctx, EVAL, charts::place(at, evaluation.env_step), evaluation.return_mean);
+    ctx.session.run.evals = ctx.session.run.evals.saturating_add(1);
+    let text = format!(
+        "evaluation at step {}: return {:.1} ± {:.1} over {} episodes{}",
+        evaluation.env_step,
+        evaluation.return_mean,
+        evaluation.return_std,
+        evaluation.episodes,
+        if evaluation.stop { ", stop value reached" } else { "" }
+    );
+    ctx.note_routine(at.time, Tone::Good, text, None);
+    ctx.tell_at(
+        at.generation,
+        at.time,
+        ReportBody::Eval {
+            env_step: evaluation.env_step,
+            train_iter: evaluation.train_iter,
+            episodes: evaluation.episodes,
+            return_mean: evaluation.return_mean,
+            return_std: evaluation.return_std,
+            return_min: evaluation.return_min,
+            return_max: evaluation.return_max,
+            stop: evaluation.stop,
+        },
+    );
+    ctx.model.evals.push_back(evaluation);
+    if ctx.model.evals.len() > EVALUATIONS {
+        ctx.model.evals.pop_front();
+        ctx.model.drops.history += 1;
+    }
+}
+
+pub(super) fn fingerprint(ctx: &mut Ctx<'_>, at: At, latest: FingerprintModel, values: &[String]) {
+    if !ctx.session.run.is_current(at.generation) {
+        return;
+    }
+    let compared = ctx.model.fingerprint.as_ref().map_or(0, |known| known.compared).saturating_add(1);
+    let (equal, train_iter) = (latest.equal, latest.train_iter);
+    ctx.model.fingerprint = Some(FingerprintModel { compared, ..latest });
+    if equal {
+        ctx.session.watch.take_back(VerdictKind::Drift);
+    } else {
+        let (rank, verdict) = crate::watch::drift(ctx.model, train_iter, values);
+        ctx.session.watch.take_back(VerdictKind::Drift);
+        ctx.session.watch.fact(rank, verdict);
+    }
+}
+
+/// An iteration is complete: the totals and all ranks' counters have arrived.
+pub(super) fn progressed(ctx: &mut Ctx<'_>, at: At, joined: Option<Joined>) {
+    ctx.model.drops.joins += ctx.session.join.take_dropped();
+    let Some(joined) = joined else { return };
+    let per_rank: Vec<RankProgress> =
+        ctx.model.ranks.iter().zip(&joined.own).map(|(rank, own)| rank_progress(ctx, rank, own)).collect();
+    let Joined { totals, sum, consistent, steps_per_s, time, reduced, .. } = joined.clone();
+    // Progress is what all ranks have done: a rank that continues after another has failed adds nothing to
+    // it.
+    let Counters { train_iter, env_step, .. } = totals;
+    ctx.session.run.tries.reached.advance(Reach { train_iter, env_step, ..Reach::default() });
+    let returns = totals.returns;
+    let return_mean =
+        (returns.count > 0).then(|| returns.sum / returns.count as f64).filter(|mean| mean.is_finite());
+    let eta_s = ctx.model.run.total_steps.and_then(|goal| {
+        (steps_per_s > 0.0).then(|| goal.saturating_sub(totals.env_step) as f64 / steps_per_s)
+    });
+    ctx.tell_at(
+        at.generation,
+        time,
+        ReportBody::Progress {
+            train_iter: totals.train_iter,
+            env_step: totals.env_step,
+            samples: totals.samples,
+            episodes: totals.episodes,
+            duration_s: totals.duration_s,
+            steps_per_s,
+            return_mean,
+            return_last_100: totals.return_last_100.filter(|mean| mean.is_finite()),
+            updates: totals.updates,
+            total_steps: ctx.model.run.total_steps,
+            eta_s,
+            consistent,
+            reduced,
+            per_rank: per_rank.clone(),
+        },
+    );
+    charts::spread(ctx.model, charts::place(at, totals.env_step));
+    let at = ctx.now;
+    ctx.model.progress =
+        Some(Progress { totals, sum, consistent, reduced, steps_per_s, return_mean, eta_s, at, per_rank });
+    if consistent {
+        ctx.session.watch.take_back(VerdictKind::TotalsDiffer);
+    } else {
+        ctx.session.watch.fact(None, crate::watch::totals_differ(ctx.model, &joined));
+    }
+}
+
+fn rank_progress(ctx: &Ctx<'_>, rank: &RankModel, own: &Counters) -> RankProgress {
+    let sample = rank.sample.as_ref();
+    let page = sample.and_then(|sample| sample.page.as_ref());
+    let gpu = rank.gpu.and_then(|index| {
+        let host = ctx.model.hosts.get(rank.node.index())?.sample.as_ref()?;
+        host.gpus.iter().find(|gpu| gpu.index == index)
+    });
+    RankProgress {
+        rank: rank.rank,
+        host: rank.host.clone(),
+        env_step: own.env_step,
+        samples: own.samples,
+        episodes: own.episodes,
+        duration_s: own.duration_s,
+        phase: page.map(|page| page.phase.name().to_string()).unwrap_or_default(),
+        collective_seq: page.map_or(0, |page| page.collective.entered),
+        cpu_percent: sample.map(|sample| sample.cpu_percent),
+        gpu_percent: sample.and_then(|sample| sample.gpu_share).or(gpu.and_then(|gpu| gpu.utilization)),
+        rss: sample.map(|sample| sample.rss),
+        gpu_memory: sample.and_then(|sample| sample.gpu_memory),
+    }
+}

@@ -1,0 +1,101 @@
+//! Whether the program of a rank moves. Pure.
+//!
+//! The program is its main thread and what that waits for. Trackers, writers of event files, loaders and
+//! profilers run beside it, as processes or threads: what they do is no progress. Nothing names them, so they
+//! are told apart by what they did while the rank still came to its collectives: a helper that was there
+//! before counts only when it does clearly more than then.
+//!
+//! A program that tells its phase is the built-in trainer, whose children are its environment workers.
+
+use super::movement::{BULK, ChildMovement, IDLE};
+use super::pace::SUSPECT_MS;
+use super::rank_view::RankView;
+use std::collections::BTreeMap;
+
+/// CPU share from which a rank is busy.
+pub(super) const BUSY: f64 = 0.8;
+/// CPU share of all helpers together from which they work for the program, whatever they did before.
+const HELP: f64 = 0.5;
+/// How much more than before, as a factor and a share, helpers must do to work for the program.
+const MORE: (f64, f64) = (2.0, 0.1);
+
+/// CPU share of the main thread of a script; of the whole process where that is all that is known, and for
+/// the built-in trainer, which computes in several threads.
+pub(super) fn cpu(view: &RankView<'_>) -> f64 {
+    let main = view.moved.main_cpu.filter(|_| view.phase().is_none());
+    main.or(view.moved.cpu).unwrap_or(f64::from(view.sample.cpu_percent) / 100.0)
+}
+
+/// It never sleeps: time in which it was ready to run and got no core counts.
+pub(super) fn never_sleeps(view: &RankView<'_>) -> bool {
+    view.moved.over_ms > 0 && cpu(view) + view.moved.delayed >= BUSY
+}
+
+/// Bytes of storage that the program moved.
+pub(super) fn storage_bytes(view: &RankView<'_>) -> u64 {
+    if is_told_apart(view) { view.moved.main_io_bytes } else { view.moved.io_bytes }
+}
+
+/// Waits for its children, which `Some(true)` work, `Some(false)` do nothing.
+pub(super) fn children_work(view: &RankView<'_>) -> Option<bool> {
+    let moved = &view.moved;
+    if moved.children.is_empty() || moved.over_ms == 0 {
+        return None;
+    }
+    if !is_told_apart(view) {
+        let cpu_ms: u64 = moved.children.iter().map(|child| child.cpu_ms).sum();
+        return Some(cpu_ms as f64 / moved.over_ms as f64 >= IDLE);
+    }
+    let awaited = awaited(view);
+    let works = |child: &ChildMovement| child.moves(moved.over_ms);
+    if awaited.is_empty() { Some(helpers_work(view)) } else { Some(awaited.iter().copied().any(works)) }
+}
+
+/// Something of the program moves, or will by itself.
+pub(super) fn moves(view: &RankView<'_>, budget_ms: u64) -> bool {
+    let moved = &view.moved;
+    if view.quiet_ms() < SUSPECT_MS || view.sample.state == 'R' || cpu(view) > IDLE || never_sleeps(view) {
+        return true;
+    }
+    if !is_told_apart(view) {
+        return moved.io_bytes > 0 || children_work(view) == Some(true);
+    }
+    moved.io_bytes >= BULK
+        || children_work(view) == Some(true)
+        || helpers_work(view)
+        || wakes_by_itself(view, budget_ms)
+}
+
+/// It sleeps, and the sleep ends within its budget.
+pub(super) fn wakes_by_itself(view: &RankView<'_>, budget_ms: u64) -> bool {
+    let left = view.look.and_then(|look| look.os.sleep_left_ms);
+    view.sample.wchan.contains("nanosleep")
+        && left.is_some_and(|left| view.silence_ms().saturating_add(left) < budget_ms)
+}
+
+/// A main thread is known by itself, and the program is a script.
+fn is_told_apart(view: &RankView<'_>) -> bool {
+    view.phase().is_none() && view.sample.signals.main.is_some()
+}
+
+/// The children that the main thread waits for, with their own, as the latest close look says.
+fn awaited<'a>(view: &'a RankView<'_>) -> Vec<&'a ChildMovement> {
+    let wanted = view.look.map(|look| look.awaits.as_slice()).unwrap_or_default();
+    // A shell or another launcher waits for any child: all of the program is below it.
+    let any = wanted.is_empty() && view.sample.wchan == "do_wait";
+    let parents: BTreeMap<u32, u32> =
+        view.moved.children.iter().map(|child| (child.pid, child.parent)).collect();
+    let belongs = |child: &&ChildMovement| {
+        let mut up = std::iter::successors(Some(child.pid), |pid| parents.get(pid).copied()).take(8);
+        any || up.any(|pid| wanted.contains(&pid))
+    };
+    view.moved.children.iter().filter(belongs).collect()
+}
+
+/// Children and threads beside the main thread do clearly more than they did while the rank came to its
+/// collectives, or one that is new does anything.
+fn helpers_work(view: &RankView<'_>) -> bool {
+    let moved = &view.moved;
+    let new = moved.children.iter().any(|child| child.is_new && child.moves(moved.over_ms));
+    new || moved.helpers >= HELP || moved.helpers >= view.usual_helpers * MORE.0 + MORE.1
+}

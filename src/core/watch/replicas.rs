@@ -1,0 +1,287 @@
+//! Replicas: ranks whose optimisers update the same weights. Fingerprints of the weights come with the status
+//! pages of scripts, by optimiser and step. Pure.
+//!
+//! Nobody says which ranks are replicas: a model may be split over ranks, and a rank may have parameters of
+//! its own. So equality is learnt. Parameters lie in lanes; ranks that agree about a lane at the first step
+//! that is known of all of them belong together. What follows from a later difference depends on what was
+//! learnt:
+//!
+//! - a lane that changed and was still equal was kept equal by the program: a difference is an error;
+//! - weights that were all equal before the first step, and of which nothing is equal after it, were never
+//!   synchronised;
+//! - where some lanes stay equal and others do not, the others may be meant to differ.
+//!
+//! Hosts with different processors may round differently: a difference in the last bits only is told as that.
+
+use super::track::Track;
+use rankdeck_proto::message::FingerprintSample;
+use rankdeck_types::ids::Rank;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Lanes of a fingerprint.
+const LANES: usize = 8;
+/// Steps after which a rank without this optimiser has none.
+const LONG_IN: u64 = 32;
+/// Difference of sums, relative to the sum of all magnitudes, up to which weights may differ by rounding.
+const ROUNDING: f64 = 1e-6;
+
+/// How sure it is that a difference is an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) enum Grounds {
+    /// Other weights of the same model stay equal: these may be meant to differ.
+    InPart,
+    /// No more than rounding.
+    Rounding,
+    /// All weights were equal before the first step, and none is after it.
+    NeverEqual,
+    /// The program kept them equal before.
+    KeptEqual,
+}
+
+/// Weights that differ between replicas.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Drift {
+    pub grounds: Grounds,
+    /// The optimiser's number, in the order of first steps.
+    pub optimizer: u32,
+    /// The last step known at which they were equal, and the first at which they were not.
+    pub equal_at: u64,
+    pub differ_at: u64,
+    /// Ranks in groups that agree, the largest first.
+    pub sides: Vec<Vec<Rank>>,
+}
+
+impl Drift {
+    /// The ranks that differ from a strict majority.
+    pub fn odd(&self) -> Vec<Rank> {
+        let all: usize = self.sides.iter().map(Vec::len).sum();
+        match self.sides.first() {
+            Some(most) if most.len() * 2 > all => self.sides.iter().skip(1).flatten().copied().collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Weights that are no numbers any more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct NotFinite {
+    pub step: u64,
+    pub optimizer: u32,
+    /// Those that were so first.
+    pub ranks: Vec<Rank>,
+    /// How many ranks have weights of this optimiser.
+    pub of: usize,
+}
+
+/// Ranks that agree about a lane.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Replica {
+    ranks: Vec<Rank>,
+    value: u32,
+    /// It changed, and they still agreed.
+    kept: bool,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Compared {
+    upto: Option<u64>,
+    /// Compared before any step was made.
+    from_start: bool,
+    everybody: Vec<Rank>,
+    lanes: [Vec<Replica>; LANES],
+    drift: Option<Drift>,
+    not_finite: Option<NotFinite>,
+}
+
+/// What is known about the replicas of a generation, by optimiser.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Replicas {
+    optimizers: BTreeMap<u32, Compared>,
+}
+
+impl Replicas {
+    /// Compares what has come since the last call.
+    pub fn compare(&mut self, living: &[(Rank, &Track)]) {
+        let optimizers: BTreeSet<u32> = living
+            .iter()
+            .flat_map(|(_, track)| track.weights.keys().map(|(optimizer, _)| *optimizer))
+            .collect();
+        for optimizer in optimizers {
+            self.optimizers.entry(optimizer).or_default().compare(optimizer, living);
+        }
+    }
+
+    /// The worst difference.
+    pub fn drift(&self) -> Option<&Drift> {
+        self.optimizers.values().filter_map(|known| known.drift.as_ref()).max_by_key(|drift| drift.grounds)
+    }
+
+    /// The first that were not finite.
+    pub fn not_finite(&self) -> Option<&NotFinite> {
+        self.optimizers.values().find_map(|known| known.not_finite.as_ref())
+    }
+}
+
+type At<'a> = Vec<(Rank, &'a FingerprintSample)>;
+
+impl Compared {
+    fn compare(&mut self, optimizer: u32, living: &[(Rank, &Track)]) {
+        let of = |track: &Track| track.weights.keys().any(|(number, _)| *number == optimizer);
+        let members: Vec<&(Rank, &Track)> = living.iter().filter(|(_, track)| of(track)).collect();
+        self.look_for_numbers(optimizer, &members);
+        let Some((_, first)) = members.first().filter(|_| members.len() > 1) else { return };
+        let ranks: Vec<Rank> = members.iter().map(|(rank, _)| *rank).collect();
+        if ranks != self.everybody {
+            // Some ranks may have no such optimiser by design; others are only heard of a little later.
+            let made = first.weights.range((optimizer, 0)..=(optimizer, u64::MAX)).next_back();
+            if members.len() < living.len() && made.is_none_or(|((_, step), _)| *step < LONG_IN) {
+                return;
+            }
+            let Compared { drift, not_finite, .. } = std::mem::take(self);
+            *self = Compared { drift, not_finite, everybody: ranks, ..Compared::default() };
+        }
+        let from = self.upto.map_or(0, |upto| upto.saturating_add(1));
+        for (_, step) in first.weights.range((optimizer, from)..=(optimizer, u64::MAX)).map(|(key, _)| *key) {
+            let at: Option<At<'_>> = members
+                .iter()
+                .map(|(rank, track)| Some((*rank, track.weights.get(&(optimizer, step))?)))
+                .collect();
+            if let Some(at) = at {
+                self.step(optimizer, step, &at);
+            }
+        }
+    }
+
+    fn look_for_numbers(&mut self, optimizer: u32, members: &[&(Rank, &Track)]) {
+        if self.not_finite.is_some() {
+            return;
+        }
+        let first = |track: &Track| {
+            let mut mine = track.weights.range((optimizer, 0)..=(optimizer, u64::MAX));
+            mine.find(|(_, sample)| !sample.finite).map(|((_, step), _)| *step)
+        };
+        let found: Vec<(Rank, u64)> =
+            members.iter().filter_map(|(rank, track)| Some((*rank, first(track)?))).collect();
+        let Some(step) = found.iter().map(|(_, step)| *step).min() else { return };
+        let ranks = found.iter().filter(|(_, at)| *at == step).map(|(rank, _)| *rank).collect();
+        self.not_finite = Some(NotFinite { step, optimizer, ranks, of: members.len() });
+    }
+
+    fn step(&mut self, optimizer: u32, step: u64, at: &At<'_>) {
+        if at.iter().any(|(_, sample)| !sample.finite) {
+            return;
+        }
+        let Some(before) = self.upto.replace(step) else {
+            self.begin(step, at);
+            return;
+        };
+        let mut split: Vec<(bool, Vec<Rank>)> = Vec::new();
+        let mut kept = false;
+        for lane in 0..LANES {
+            for replica in std::mem::take(&mut self.lanes[lane]) {
+                let (same, ended) = replica.follow(lane, at);
+                if let Some(ended) = ended {
+                    split.push((replica.kept, ended));
+                }
+                kept |= same.iter().any(|replica| replica.kept);
+                self.lanes[lane].extend(same);
+            }
+        }
+        if let Some((_, ranks)) = split.iter().max_by_key(|(kept, ranks)| (*kept, ranks.len())) {
+            let sides = sides(ranks, at);
+            let most = sides.first().map_or(0, Vec::len);
+            // Pairs of equal ranks are several models.
+            let apart = most == 1 || (most * 2 > ranks.len() && sides.len() == ranks.len() - most + 1);
+            let grounds = if split.iter().any(|(kept, _)| *kept) {
+                Grounds::KeptEqual
+            } else if self.from_start && !kept && *ranks == self.everybody && apart {
+                Grounds::NeverEqual
+            } else {
+                Grounds::InPart
+            };
+            let drift = Drift { grounds, optimizer, equal_at: before, differ_at: step, sides };
+            if self.drift.as_ref().is_none_or(|known| known.grounds < drift.grounds) {
+                self.drift = Some(drift);
+            }
+        }
+        self.weigh(at);
+    }
+
+    /// The first step that is known of all: ranks that agree about a lane are taken for replicas.
+    fn begin(&mut self, step: u64, at: &At<'_>) {
+        for lane in 0..LANES {
+            let mut alike: BTreeMap<(u32, u32), Vec<Rank>> = BTreeMap::new();
+            for (rank, sample) in at {
+                alike.entry((sample.shapes, sample.lanes[lane])).or_default().push(*rank);
+            }
+            let used = |value: u32| value != 0;
+            self.lanes[lane] = alike
+                .into_iter()
+                .filter(|((_, value), ranks)| ranks.len() > 1 && used(*value))
+                // Equal after steps were made: somebody keeps them equal.
+                .map(|((_, value), ranks)| Replica { ranks, value, kept: step > 0 })
+                .collect();
+        }
+        let whole = |lane: usize| {
+            let unused = at.iter().all(|(_, sample)| sample.lanes[lane] == 0);
+            unused || self.lanes[lane].iter().any(|replica| replica.ranks == self.everybody)
+        };
+        self.from_start = step == 0 && (0..LANES).all(whole);
+    }
+
+    /// A difference that may be rounding is looked at again: an error grows.
+    fn weigh(&mut self, at: &At<'_>) {
+        let Some(drift) = &mut self.drift else { return };
+        if matches!(drift.grounds, Grounds::InPart) {
+            return;
+        }
+        let of = |rank: &Rank| at.iter().find(|(other, _)| other == rank).map(|(_, sample)| *sample);
+        let samples: Vec<&FingerprintSample> = drift.sides.iter().flatten().filter_map(of).collect();
+        let extent = |value: fn(&FingerprintSample) -> f64| {
+            let values = samples.iter().map(|sample| value(sample));
+            let (low, high) =
+                values.fold((f64::MAX, f64::MIN), |(low, high), value| (low.min(value), high.max(value)));
+            high - low
+        };
+        let scale = samples.iter().map(|sample| sample.scale).fold(f64::MIN_POSITIVE, f64::max);
+        let apart = extent(|sample| sample.sum).max(extent(|sample| sample.scale)) / scale;
+        let sure =
+            if self.from_start && drift.equal_at == 0 { Grounds::NeverEqual } else { Grounds::KeptEqual };
+        if apart <= ROUNDING {
+            drift.grounds = drift.grounds.min(Grounds::Rounding);
+        } else if drift.grounds == Grounds::Rounding {
+            drift.grounds = sure;
+        }
+    }
+}
+
+impl Replica {
+    /// What becomes of it at a step: the replicas that are left, and its ranks if they do not agree any more.
+    fn follow(&self, lane: usize, at: &At<'_>) -> (Vec<Replica>, Option<Vec<Rank>>) {
+        let mut alike: BTreeMap<u32, Vec<Rank>> = BTreeMap::new();
+        for (rank, sample) in at.iter().filter(|(rank, _)| self.ranks.contains(rank)) {
+            alike.entry(sample.lanes[lane]).or_default().push(*rank);
+        }
+        let ended = (alike.len() > 1).then(|| self.ranks.clone());
+        let left = alike.into_iter().filter(|(_, ranks)| ranks.len() > 1).map(|(value, ranks)| {
+            let kept = self.kept || (ended.is_none() && value != self.value);
+            Replica { ranks, value, kept }
+        });
+        (left.collect(), ended)
+    }
+}
+
+/// Ranks by what they have, the largest group first.
+fn sides(ranks: &[Rank], at: &At<'_>) -> Vec<Vec<Rank>> {
+    let mut alike: BTreeMap<[u32; LANES], Vec<Rank>> = BTreeMap::new();
+    for (rank, sample) in at.iter().filter(|(rank, _)| ranks.contains(rank)) {
+        alike.entry(sample.lanes).or_default().push(*rank);
+    }
+    let mut sides: Vec<Vec<Rank>> = alike.into_values().collect();
+    sides.sort_by_key(|ranks| std::cmp::Reverse(ranks.len()));
+    sides
+}
+
+#[cfg(test)]
+mod tests;

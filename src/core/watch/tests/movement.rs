@@ -1,0 +1,205 @@
+//! What is progress of a script, and what merely runs beside it.
+
+use super::lab::*;
+use crate::reason::{OnVerdict, Reason, reasons};
+use crate::report::{Confidence, Severity};
+use crate::testkit::*;
+use rankdeck_proto::inspection::{Inspection, OsState};
+use rankdeck_proto::message::*;
+use rankdeck_types::ids::Rank;
+
+/// What the late rank of a script does: a moment in milliseconds since the others wait, and its sample.
+type Does<'a> = &'a dyn Fn(u64, &mut RankSample);
+
+/// A script that trains for ten seconds, with a tracker beside every rank that takes a twentieth of a core
+/// and writes all the time. Then the others wait for rank `late`, which stands in a lock unless `does` says
+/// more.
+fn script(late: u32, ms: u64, looks: Option<Inspection>, does: Does<'_>) -> Cluster {
+    let mut c = trained(2);
+    if let Some(look) = looks {
+        c.agents[late as usize / 2].inspections.insert(late, look);
+    }
+    let begun = c.now.0;
+    let beside = move |now: u64, sample: &mut RankSample| {
+        let passed = now - begun;
+        sample.signals.cpu_ms = 1_000 + passed / 20;
+        sample.signals.io_bytes = passed * 10;
+        sample.signals.main =
+            Some(MainThread { cpu_us: 500_000, turns: 70, io_bytes: 9, net_bytes: Some(5_000) });
+        sample.signals.children = vec![ChildSample {
+            pid: 900 + sample.rank.0,
+            name: "tracker".into(),
+            state: 'S',
+            cpu_ms: 40 + passed / 15,
+            parent: sample.pid,
+            io_bytes: passed * 10,
+        }];
+    };
+    drive(&mut c, 10_000, |_, now, sample| {
+        beside(now, sample);
+        let main = sample.signals.main.as_mut().unwrap();
+        main.cpu_us += now * 500;
+        sample.page = Some(hooked(now / 250, now / 250, 10));
+    });
+    let (seq, since) = (c.now.0 / 250, c.now.0);
+    drive(&mut c, ms, |rank, now, sample| {
+        beside(now, sample);
+        sample.signals.main.as_mut().unwrap().cpu_us += since * 500;
+        sample.wchan = "futex_do_wait".into();
+        sample.page = Some(hooked(if rank == late { seq } else { seq + 1 }, seq, now - since));
+        if rank == late {
+            does(now - since, sample);
+        }
+    });
+    c
+}
+
+fn main(sample: &mut RankSample) -> &mut MainThread {
+    sample.signals.main.as_mut().unwrap()
+}
+
+fn only_expected(c: &Cluster) {
+    assert_eq!(reds(c), []);
+    let told = verdicts(c);
+    assert!(told.iter().all(|verdict| verdict.reason_code == Reason::ExpectedWait), "{told:?}");
+    assert_eq!(told.len(), 1, "told once, after half a minute: {told:?}");
+}
+
+fn red_in_time(c: &Cluster, rank: u32, reason: Reason) {
+    assert_eq!(reds(c), [(Some(rank), reason)], "{:?}", c.verdicts());
+    let told = verdicts(c);
+    assert!(told[0].latency_s <= 7.0, "{told:?}");
+}
+
+#[test]
+fn a_tracker_and_a_writer_beside_a_lock_hide_nothing() {
+    for late in [0, 1] {
+        red_in_time(&script(late, 12_000, None, &|_, _| {}), late, Reason::Lock);
+    }
+}
+
+#[test]
+fn a_main_thread_that_only_polls_does_nothing() {
+    let c = script(1, 12_000, None, &|at, sample| {
+        (main(sample).turns, main(sample).cpu_us) = (70 + at / 100, main(sample).cpu_us + at / 10);
+    });
+    red_in_time(&c, 1, Reason::Lock);
+}
+
+#[test]
+fn a_worker_that_stands_still_is_not_hidden_by_a_tracker_that_works() {
+    let look = Inspection {
+        rank: Rank(1),
+        awaits: vec![77],
+        blocked_on: Some("read on a pipe from pid 77 (python)".into()),
+        ..Inspection::default()
+    };
+    let c = script(1, 12_000, Some(look), &|_, sample| {
+        sample.wchan = "anon_pipe_read".into();
+        sample.signals.children.push(ChildSample {
+            pid: 77,
+            state: 'S',
+            cpu_ms: 5,
+            ..ChildSample::default()
+        });
+    });
+    red_in_time(&c, 1, Reason::EnvWorkerDeadlocked);
+}
+
+#[test]
+fn an_evaluation_that_prints_now_and_then_is_expected() {
+    // It sleeps between the answers of a simulator elsewhere and prints each episode.
+    let c = script(0, 60_000, None, &|at, sample| {
+        sample.wchan = "hrtimer_nanosleep".into();
+        main(sample).io_bytes = 9 + at / 4_000 * 30;
+    });
+    only_expected(&c);
+}
+
+#[test]
+fn answers_that_come_over_the_network_are_progress_of_the_one_who_reads_them() {
+    let answers = |at: u64, sample: &mut RankSample| {
+        sample.wchan = "wait_woken".into();
+        (main(sample).net_bytes, main(sample).turns) = (Some(5_000 + at / 2_000 * 300), 70 + at / 2_000);
+    };
+    only_expected(&script(0, 60_000, None, &answers));
+    // A thread beside it talks to a tracker.
+    let beside = |at: u64, sample: &mut RankSample| {
+        sample.wchan = "wait_woken".into();
+        main(sample).net_bytes = Some(5_000 + at / 2_000 * 300);
+    };
+    red_in_time(&script(0, 12_000, None, &beside), 0, Reason::WaitsForPeer);
+    // It downloads in a thread.
+    let loads = |at: u64, sample: &mut RankSample| main(sample).net_bytes = Some(at * 5_000);
+    only_expected(&script(0, 60_000, None, &loads));
+}
+
+#[test]
+fn a_sleep_that_ends_within_the_budget_is_expected() {
+    let look = |left| Inspection {
+        rank: Rank(0),
+        os: OsState { sleep_left_ms: Some(left), ..OsState::default() },
+        ..Inspection::default()
+    };
+    let sleeps = |_: u64, sample: &mut RankSample| sample.wchan = "hrtimer_nanosleep".into();
+    only_expected(&script(0, 40_000, Some(look(55_000)), &sleeps));
+    red_in_time(&script(0, 12_000, Some(look(900_000)), &sleeps), 0, Reason::Sleeping);
+}
+
+#[test]
+fn a_program_that_a_rank_waits_for_is_its_progress_however_little_it_does() {
+    let look = Inspection { rank: Rank(0), awaits: vec![77], ..Inspection::default() };
+    for new in [true, false] {
+        let c = script(0, 60_000, Some(look.clone()), &|at, sample| {
+            sample.wchan = "do_wait".into();
+            let io_bytes = if new { at / 2_000 * 40 } else { at };
+            // Its own child does the work.
+            let shell = ChildSample { pid: 77, state: 'S', parent: sample.pid, ..ChildSample::default() };
+            let work = ChildSample { pid: 78, state: 'S', parent: 77, io_bytes, ..ChildSample::default() };
+            sample.signals.children.extend([shell, work]);
+        });
+        assert_eq!(reds(&c), []);
+    }
+}
+
+#[test]
+fn threads_that_compute_for_a_main_thread_that_waits_are_progress() {
+    let c = script(0, 60_000, None, &|at, sample| sample.signals.cpu_ms += at * 9 / 10);
+    only_expected(&c);
+}
+
+#[test]
+fn a_budget_that_is_used_up_ends_all_patience() {
+    let c = script(0, 620_000, None, &|at, sample| main(sample).io_bytes = 9 + at / 3_000 * 30);
+    assert_eq!(reds(&c).len(), 1, "{:?}", c.verdicts());
+    assert_eq!(verdicts(&c)[0].severity, Severity::Amber);
+}
+
+#[test]
+fn watch_3_the_policy_acts_on_what_is_certain_and_on_silence_after_its_budget() {
+    for row in reasons() {
+        let sure = |found, lasted_ms| row.policy.confidence(found, lasted_ms, 600_000) == Confidence::Certain;
+        let (at_once, likely) = (sure(Confidence::Certain, 5_000), sure(Confidence::Likely, 599_999));
+        assert!(!likely, "{}", row.name);
+        match row.policy {
+            OnVerdict::AtOnce => assert!(at_once && sure(Confidence::Likely, 600_000), "{}", row.name),
+            OnVerdict::Lasting => assert!(!at_once && sure(Confidence::Likely, 600_000), "{}", row.name),
+            OnVerdict::Never => assert!(!sure(Confidence::Likely, 600_000), "{}", row.name),
+        }
+        let mild = row.severity == Severity::Amber && row.reason != Reason::InsideCollective;
+        assert!(!mild || row.policy == OnVerdict::Never, "{} is no reason to stop a run", row.name);
+    }
+}
+
+#[test]
+fn watch_3_a_lock_becomes_certain_when_it_has_lasted() {
+    let mut c = trained(2);
+    c.hang(1, |_| {});
+    let sure =
+        |c: &Cluster| c.model().verdicts.iter().any(|verdict| verdict.confidence == Confidence::Certain);
+    c.pass(590_000);
+    assert!(!sure(&c) && reds(&c).len() == 1);
+    c.pass(15_000);
+    assert!(sure(&c));
+    assert_eq!(reds(&c).len(), 2, "told once more: {:?}", c.verdicts());
+}

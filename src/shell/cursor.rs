@@ -1,0 +1,147 @@
+//! The time cursor over a record: in a live run, after its end, and in a replay.
+
+use super::player::Player;
+use super::record::reader::{Record, RecordError};
+use rankdeck_core::model::Model;
+use rankdeck_tui::time::{Mark, TimeCursor, TimeMove, neighbour};
+use rankdeck_types::ids::Timestamp;
+use std::path::Path;
+
+/// Speeds of a cursor that moves by itself.
+pub const SPEEDS: [f64; 9] = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0, 256.0];
+/// As fast as the run did.
+const USUAL: usize = 2;
+/// How often a moving cursor is looked at.
+const STEP_MS: u64 = 50;
+
+/// A moment that is shown instead of the present.
+pub struct Cursor {
+    player: Player,
+    live: bool,
+    speed: usize,
+    /// Clock and moment when it began to move by itself.
+    moving: Option<(Timestamp, Timestamp)>,
+    marks: Vec<Mark>,
+}
+
+/// What happened, as far as a run remembers it.
+fn marks(model: &Model) -> Vec<Mark> {
+    let lines = model.history.iter().filter(|line| !line.routine);
+    let mut marks: Vec<Mark> =
+        lines.map(|line| Mark { at: line.at, tone: line.tone, text: line.text.clone() }).collect();
+    marks.sort_by_key(|mark| mark.at);
+    marks
+}
+
+impl Cursor {
+    /// At the beginning of a record that has ended.
+    ///
+    /// # Errors
+    /// No segment of it can be read.
+    pub fn replay(record: Record) -> Result<Cursor, RecordError> {
+        let (last, end) = record.last()?;
+        let player = Player::new(record, end)?;
+        Ok(Cursor { player, live: false, speed: USUAL, moving: None, marks: marks(&last) })
+    }
+
+    /// At the present `now` of a record in `folder` that is being written; all of it is on disk. `model` is
+    /// the run now.
+    ///
+    /// # Errors
+    /// No segment of it can be read.
+    pub fn live(folder: &Path, now: Timestamp, model: &Model) -> Result<Cursor, RecordError> {
+        let mut player = Player::new(Record::open(folder)?, now)?;
+        player.seek(now);
+        Ok(Cursor { player, live: true, speed: USUAL, moving: None, marks: marks(model) })
+    }
+
+    /// The record goes on until `now`, and all of it is on disk.
+    ///
+    /// # Errors
+    /// No segment of it can be read.
+    pub fn extend(&mut self, now: Timestamp, model: &Model) -> Result<(), RecordError> {
+        self.marks = marks(model);
+        self.player.extend(now)
+    }
+
+    /// The run as it was.
+    pub fn model(&self) -> &Model {
+        self.player.model()
+    }
+
+    /// The moment shown.
+    pub fn at(&self) -> Timestamp {
+        self.player.at()
+    }
+
+    /// The record behind it, for who wants every event.
+    pub fn player(&mut self) -> &mut Player {
+        &mut self.player
+    }
+
+    /// Lets it run.
+    pub fn play(&mut self, now: Timestamp) {
+        self.moving = Some((now, self.player.at()));
+    }
+
+    /// Moves; `now` is the clock.
+    pub fn go(&mut self, to: TimeMove, now: Timestamp) {
+        let at = self.player.at();
+        match to {
+            TimeMove::Step(ms) => self.player.seek(Timestamp(at.0.saturating_add_signed(ms))),
+            TimeMove::To(to) => self.player.seek(to),
+            TimeMove::Event(step) => {
+                let to = neighbour(&self.marks, at, step).map(|mark| mark.at);
+                let edge = if step < 0 { self.player.start() } else { self.player.end() };
+                self.player.seek(to.unwrap_or(edge));
+            }
+            TimeMove::Play => {
+                self.moving = match self.moving {
+                    Some(_) => None,
+                    None => Some((now, at)),
+                };
+                return;
+            }
+            TimeMove::Speed(step) => {
+                self.speed = self.speed.saturating_add_signed(isize::from(step)).min(SPEEDS.len() - 1);
+            }
+            TimeMove::Present => {}
+        }
+        self.moving = self.moving.map(|_| (now, self.player.at()));
+    }
+
+    /// Moves by itself, when it does; at the end it stands.
+    pub fn advance(&mut self, now: Timestamp) {
+        let Some((since, from)) = self.moving else { return };
+        let moved = now.since(since) as f64 * SPEEDS.get(self.speed).copied().unwrap_or(1.0);
+        self.player.seek(from.plus(moved as u64));
+        if self.player.at() >= self.player.end() {
+            self.moving = None;
+        }
+    }
+
+    /// When to look again.
+    pub fn poll_timeout(&self, now: Timestamp) -> Option<Timestamp> {
+        self.moving.map(|_| now.plus(STEP_MS))
+    }
+
+    /// As the screen shows it; `present` is what stands behind it.
+    pub fn shown(&self, present: Option<&Model>) -> TimeCursor {
+        let at = self.player.at();
+        let behind = match present.map(|model| model.verdicts.len()) {
+            Some(1) => ", with a verdict".to_owned(),
+            Some(some) if some > 1 => format!(", with {some} verdicts"),
+            Some(_) | None => String::new(),
+        };
+        TimeCursor {
+            at,
+            start: self.player.start(),
+            end: self.player.end(),
+            zero: self.player.wall_time() - at.0 as f64 / 1000.0,
+            speed: self.moving.and_then(|_| SPEEDS.get(self.speed).copied()),
+            live: self.live,
+            behind,
+            marks: self.marks.clone(),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! What a demonstration adds to the screen: a line of keys, each of which lets something go wrong.
+//!
+//! Owner: the driver. The keys are function keys, which the screen has no use for.
+
+use crossterm::event::{Event as TermEvent, KeyCode, KeyEventKind};
+use rankdeck_link::simulator::{FaultKind, Trouble};
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::style::{Modifier, Style};
+use ratatui::text::Line;
+use std::time::Duration;
+
+/// Key, word, fault, and how many seconds it lasts.
+const KEYS: [(u8, &str, FaultKind, Option<u64>); 6] = [
+    (2, "freeze", FaultKind::Freeze, Some(15)),
+    (3, "slow", FaultKind::Slow, Some(30)),
+    (4, "kill", FaultKind::Kill, None),
+    (5, "drift", FaultKind::Drift, Some(10)),
+    (6, "lose host", FaultKind::Lose, Some(10)),
+    (7, "hang env", FaultKind::EnvStuck, Some(15)),
+];
+
+/// The keys of a demonstration.
+#[derive(Debug)]
+pub struct Demo {
+    trouble: Trouble,
+}
+
+impl Demo {
+    /// Keys that make trouble there.
+    pub fn new(trouble: Trouble) -> Demo {
+        Demo { trouble }
+    }
+
+    /// Whether it was one of the keys, which have no other meaning.
+    pub fn hear(&self, input: &TermEvent) -> bool {
+        let TermEvent::Key(key) = input else { return false };
+        let KeyCode::F(number) = key.code else { return false };
+        let Some((_, _, kind, lasts)) = KEYS.iter().find(|(key, ..)| *key == number) else { return false };
+        if key.kind == KeyEventKind::Press {
+            self.trouble.begin(*kind, lasts.map(Duration::from_secs));
+        }
+        true
+    }
+
+    /// Draws the line, over the footer.
+    pub fn paint(&self, frame: &mut Frame) {
+        let keys: Vec<String> = KEYS.iter().map(|(key, word, ..)| format!("F{key} {word}")).collect();
+        paint_bar(frame, &format!(" DEMO  {}  ? help  q quit", keys.join("  ")));
+    }
+}
+
+/// Paints a line over the last one of the screen.
+fn paint_bar(frame: &mut Frame, text: &str) {
+    let area = frame.area();
+    if area.height == 0 {
+        return;
+    }
+    let row = Rect { y: area.bottom() - 1, height: 1, ..area };
+    let width = usize::from(area.width);
+    let line = Line::styled(format!("{text:width$}"), Style::default().add_modifier(Modifier::REVERSED));
+    frame.render_widget(line, row);
+}

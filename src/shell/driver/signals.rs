@@ -1,0 +1,67 @@
+//! What the loop does when the system tells it to stop, to give way or to go on.
+
+use super::{Driver, Why};
+use crate::shell::headless::{Form, Printer};
+use crate::shell::output::Output;
+use crate::shell::signals::{Signalled, Signals};
+use crate::shell::stderr;
+use rankdeck_core::event::{Event, StopSource};
+use rankdeck_proto::clock::wall_time;
+use rankdeck_proto::message::StopMode;
+use rankdeck_tui::Action;
+use std::io;
+
+impl Driver {
+    pub(super) async fn on_signal(&mut self, signal: Signalled, signals: &mut Signals) -> io::Result<()> {
+        match signal {
+            Signalled::Stop => self.on_stop_signal(),
+            Signalled::HangUp => self.tell(Event::DetachRequested),
+            Signalled::Suspend => self.act(Action::Suspend, signals).await?,
+            Signalled::Continue => {
+                self.tell(Event::WallClock { time: wall_time() });
+                if let Output::Screen(screen) = &mut self.output {
+                    screen.redraw();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whatever is pressed here changes nothing of the run.
+    fn is_read_only(&self) -> bool {
+        matches!(&self.output, Output::Screen(screen) if screen.view.read_only)
+    }
+
+    /// First: clean stop; second: kill; third: leave at once. A screen gives way to lines, so that what
+    /// follows can be read.
+    pub(super) fn on_stop_signal(&mut self) {
+        if self.is_read_only() {
+            return self.tell(Event::DetachRequested);
+        }
+        if let Output::Screen(screen) = &mut self.output {
+            screen.close();
+            self.output = match Printer::new(Form::Plain { logs: false }) {
+                Ok(printer) => Output::Lines(Box::new(printer)),
+                Err(_) => Output::Quiet,
+            };
+        }
+        self.stop_signals += 1;
+        let mode = match self.stop_signals {
+            _ if self.finished.is_some() => {
+                self.leave = Some(Why::Done);
+                return;
+            }
+            1 => StopMode::Clean,
+            2 => StopMode::Kill,
+            _ => {
+                self.leave = Some(Why::Cut);
+                return;
+            }
+        };
+        stderr::line(match mode {
+            StopMode::Kill => "killing the run; a third signal leaves it behind",
+            StopMode::Clean | StopMode::Terminate => "stopping the run cleanly; a second signal kills it",
+        });
+        self.tell(Event::StopRequested { mode, by: StopSource::Signal });
+    }
+}

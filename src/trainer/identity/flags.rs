@@ -1,0 +1,88 @@
+//! The command line of the trainer.
+
+use crate::distributed::BackendKind;
+use clap::builder::ArgPredicate;
+use rankdeck_types::schema::former_word;
+use std::path::PathBuf;
+
+/// Command line of `rankdeck-trainer`.
+#[derive(Debug, Clone, Default, clap::Parser)]
+#[command(name = "rankdeck-trainer", version, about = "rankdeck's built-in trainer: one rank of a run")]
+pub struct Flags {
+    /// Experiment file (TOML)
+    #[arg(long, value_name = "FILE", required = false, required_unless_present_any = ["check_env", "check_gpu", "setup_env", "evaluate"],
+          default_value_if("check_env", ArgPredicate::IsPresent, "-"),
+          default_value_if("check_gpu", ArgPredicate::IsPresent, "-"),
+          default_value_if("evaluate", ArgPredicate::IsPresent, "-"),
+          default_value_if("setup_env", ArgPredicate::IsPresent, "-"))]
+    pub config: PathBuf,
+    /// Folder for checkpoints and TensorBoard files [default: $RANKDECK_RUN_DIR, else runs/NAME-TIME]
+    #[arg(long, value_name = "DIR")]
+    pub run_dir: Option<PathBuf>,
+    /// Checkpoint to resume from, or `latest` [default: $RANKDECK_RESUME]
+    #[arg(long, value_name = "FILE|latest")]
+    pub resume: Option<String>,
+    /// Index of this rank over all hosts [default: $RANK]
+    #[arg(long, value_name = "N")]
+    pub rank: Option<u32>,
+    /// Ranks in the group [default: $WORLD_SIZE]
+    #[arg(long, value_name = "N")]
+    pub world_size: Option<u32>,
+    /// Index of this rank on its host; picks the GPU [default: $LOCAL_RANK]
+    #[arg(long, value_name = "N")]
+    pub local_rank: Option<u32>,
+    /// Host of rank 0's store [default: $MASTER_ADDR]
+    #[arg(long, value_name = "HOST")]
+    pub master_addr: Option<String>,
+    /// Port of rank 0's store [default: $MASTER_PORT]
+    #[arg(long, value_name = "PORT")]
+    pub master_port: Option<u16>,
+    /// Library of the collectives; wins over distributed.backend
+    #[arg(long, value_name = "tcp|nccl", value_parser = backend)]
+    pub backend: Option<BackendKind>,
+    /// Start N ranks on this host, forward signals to them, end with the worst of their exit codes
+    #[arg(long, value_name = "N", conflicts_with_all = ["rank", "world_size", "local_rank"],
+          value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub spawn: Option<u32>,
+    /// Fault on purpose, FAULT[=VALUE]@RANK:STEP; may be given again
+    #[cfg(feature = "inject")]
+    #[arg(long, value_name = "FAULT@RANK:STEP")]
+    pub inject: Vec<crate::inject::InjectedFault>,
+    /// Make an environment on this host as a run would, play it, say what it looks like; with --config, with
+    /// the options of its [env]
+    #[arg(long, value_name = "ID", conflicts_with = "spawn")]
+    pub check_env: Option<String>,
+    /// Load CUDA and compute on each GPU that this process sees, or say why that does not work
+    #[arg(long, conflicts_with_all = ["spawn", "check_env", "setup_env", "evaluate"])]
+    pub check_gpu: bool,
+    /// Play the policy of this checkpoint (`checkpoints/NAME.ckpt`) as in an evaluation of its run, and print
+    /// the returns
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["spawn", "check_env", "setup_env", "resume"])]
+    pub evaluate: Option<PathBuf>,
+    /// With --evaluate: how many episodes [default: the run's eval.episodes]
+    #[arg(long, value_name = "N", requires = "evaluate", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub episodes: Option<u32>,
+    /// With --evaluate: print one JSON object and nothing else
+    #[arg(long, requires = "evaluate")]
+    pub json: bool,
+    /// Make a Python virtual environment in DIR with what Gymnasium's and Atari's environments need, and
+    /// check it
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["spawn", "check_env"])]
+    pub setup_env: Option<PathBuf>,
+    /// With --setup-env: also install this package, such as `gymnasium[mujoco]`; may be given several times
+    #[arg(long, value_name = "PACKAGE", requires = "setup_env")]
+    pub package: Vec<String>,
+    /// With --check-env, --setup-env or --evaluate: the interpreter to use [default: env.python, else
+    /// python3]
+    #[arg(long, value_name = "PYTHON")]
+    pub python: Option<String>,
+}
+
+/// Reads `--backend`.
+fn backend(word: &str) -> Result<BackendKind, String> {
+    let known = [BackendKind::Tcp, BackendKind::Nccl];
+    known.into_iter().find(|kind| kind.name() == word).ok_or_else(|| match former_word("backend", word) {
+        Some(hint) => format!("it is no backend any more; {hint}"),
+        None => "expected `tcp` or `nccl`".into(),
+    })
+}

@@ -1,0 +1,99 @@
+//! Evaluations within a run: rank 0 plays, all ranks know the result.
+
+use super::Trainer;
+use crate::algo;
+use crate::env;
+use crate::error::TrainerError;
+use crate::evaluate::{self, Beat, evaluate};
+use crate::events::say;
+use crate::setup;
+use rankdeck_proto::message::{Evaluation, FinishReason, Phase};
+use rankdeck_types::error::HintedError;
+use serde::{Deserialize, Serialize};
+
+/// What rank 0 broadcasts after an evaluation.
+#[derive(Default, Serialize, Deserialize)]
+pub(super) struct EvaluationResult {
+    pub(super) evaluation: Evaluation,
+    /// Better than every one before.
+    pub(super) best: bool,
+    /// A stop was asked for before the last episode had ended.
+    abandoned: bool,
+    /// Rank 0 could not evaluate; all ranks end.
+    error: Option<HintedError>,
+}
+
+impl EvaluationResult {
+    /// Why the run ends with it, if it does.
+    pub(super) fn end(&self) -> Option<FinishReason> {
+        match (self.abandoned, self.evaluation.stop) {
+            (true, _) => Some(FinishReason::Stopped),
+            (_, true) => Some(FinishReason::StopValue),
+            _ => None,
+        }
+    }
+}
+
+impl Trainer<'_> {
+    /// Rank 0 plays, the others wait; all ranks get the result.
+    pub(super) fn evaluate(&mut self, env_step: u64) -> Result<EvaluationResult, TrainerError> {
+        let mut result = EvaluationResult::default();
+        if self.is_first() {
+            self.page.lock().phase(Phase::Eval);
+            let mut beat = Beat::new(self.group, self.experiment.eval.episodes);
+            match self.play(&mut beat) {
+                Ok(Some(evaluation)) => {
+                    let mean = evaluation.return_mean;
+                    let reached = self.experiment.eval.stop_value.is_some_and(|goal| mean >= goal);
+                    let stop = reached && self.train_iter > 0 && evaluation.episodes > 0;
+                    // A mean that is not a number is better than none and worse than every other.
+                    let better = !mean.is_nan() && self.best.is_none_or(|best| best.is_nan() || mean > best);
+                    result.best = self.train_iter > 0 && better;
+                    result.evaluation =
+                        Evaluation { env_step, train_iter: self.train_iter, stop, ..evaluation };
+                }
+                Ok(None) => result.abandoned = true,
+                Err(error) => result.error = Some(error.hinted),
+            }
+            self.page.lock().phase(Phase::Sync);
+            beat.end()?;
+        } else {
+            evaluate::wait(self.group)?;
+        }
+        self.group.broadcast_object(&mut result, 0, "eval")?;
+        if let Some(HintedError { error, hint }) = &result.error {
+            return Err(TrainerError::failure(format!("rank 0 cannot evaluate: {error}"), hint.clone()));
+        }
+        self.evaluation_due = result.abandoned;
+        if result.abandoned {
+            if self.is_first() {
+                say("the evaluation is broken off: a stop was asked for");
+            }
+            return Ok(result);
+        }
+        if result.best {
+            self.best = Some(result.evaluation.return_mean);
+        }
+        self.reporter.evaluation(&result.evaluation);
+        Ok(result)
+    }
+
+    fn play(&mut self, beat: &mut Beat<'_>) -> Result<Option<Evaluation>, TrainerError> {
+        let (eval, page) = (&self.experiment.eval, self.page);
+        let envs = match &mut self.evaluation {
+            Some(envs) => envs,
+            made => {
+                let (env, _) = setup::parts(self.experiment)?;
+                let purpose = env::EnvPurpose::Evaluate;
+                let vector = env::make_vector(env, evaluate::num_envs(eval), 0, &self.seeds, 0, purpose)?;
+                let mut vector = env::fit(vector, self.experiment.policy.network);
+                vector.watch(algo::shown(page));
+                made.insert(vector)
+            }
+        };
+        evaluate(&mut **envs, eval, self.algorithm.greedy()?, |played| {
+            page.lock().amount(played.episodes as u64, u64::from(eval.episodes));
+            beat.goes_on(played)
+        })
+    }
+}

@@ -1,0 +1,247 @@
+//! Charts as files: CSV for other programs, SVG for documents. Pure.
+
+use crate::chart_view::Scale;
+use crate::panes::charts;
+use crate::state::{SavedFile, ViewState};
+use crate::text;
+use crate::widgets::plot::Dot;
+use rankdeck_core::model::Model;
+use rankdeck_core::series::{Series, smooth};
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+/// Size of one chart of an SVG.
+const WIDTH: f64 = 960.0;
+const HEIGHT: f64 = 320.0;
+/// Room for labels: left, top, right, bottom.
+const MARGIN: (f64, f64, f64, f64) = (72.0, 34.0, 18.0, 30.0);
+/// Colours of lines, after Okabe and Ito.
+const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
+
+/// The shown series as CSV and as SVG.
+pub fn files(model: &Model, view: &ViewState) -> Vec<SavedFile> {
+    let usual: BTreeSet<String> = charts::usual(model).into_iter().map(String::from).collect();
+    let mut names = view.shown_series.clone().unwrap_or(usual);
+    names.extend(view.series.clone());
+    let shown: Vec<(&String, &Series)> = model.charts().filter(|(name, _)| names.contains(*name)).collect();
+    let named: Vec<(&str, &Series)> = shown.iter().map(|(name, series)| (name.as_str(), *series)).collect();
+    let (scale, weight) = (view.chart.scale(model), view.chart.weight());
+    let line = |(name, series): &(&str, &Series)| Curve {
+        name: (*name).to_string(),
+        dots: dots(series, &scale, weight),
+    };
+    let panels: Vec<Panel> = match view.chart.together {
+        true => vec![Panel { title: String::new(), curves: named.iter().map(line).collect() }],
+        false => {
+            named.iter().map(|one| Panel { title: one.0.to_string(), curves: vec![line(one)] }).collect()
+        }
+    };
+    let svg = svg(&panels, &scale, view.chart.window(model), view.chart.log);
+    vec![
+        SavedFile { stem: "charts", ending: "csv", text: csv(&named) },
+        SavedFile { stem: "charts", ending: "svg", text: svg },
+    ]
+}
+
+fn dots(series: &Series, scale: &Scale, weight: f64) -> Vec<Dot> {
+    let lines = smooth(series.points().iter().map(|point| point.mean), weight);
+    let points = series.points().iter().zip(lines);
+    points
+        .map(|(point, y)| Dot {
+            x: scale.of(point.place),
+            y,
+            low: point.low,
+            high: point.high,
+            count: point.count,
+        })
+        .collect()
+}
+
+/// One row per point: `min` and `max` are the extremes of the `count` values that it stands for.
+pub fn csv(series: &[(&str, &Series)]) -> String {
+    let mut out = String::from("series,env_step,time,mean,min,max,count\n");
+    for (name, series) in series {
+        let name = quoted(name);
+        for point in series.points() {
+            let place = point.place;
+            // Writing to a String cannot fail.
+            let _ = writeln!(
+                out,
+                "{name},{},{:.3},{},{},{},{}",
+                place.step, place.time, point.mean, point.low, point.high, point.count
+            );
+        }
+    }
+    out
+}
+
+/// A field of CSV. One that a spreadsheet would take for a formula begins with an apostrophe.
+pub fn quoted(field: &str) -> String {
+    let guard = if field.starts_with(['=', '+', '-', '@']) { "'" } else { "" };
+    match field.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{guard}{}\"", field.replace('"', "\"\"")),
+        false => format!("{guard}{field}"),
+    }
+}
+
+/// One line of a chart, with the band around it.
+#[derive(Debug, Clone)]
+pub struct Curve {
+    /// What the legend says.
+    pub name: String,
+    /// Its points.
+    pub dots: Vec<Dot>,
+}
+
+/// One chart of a file.
+#[derive(Debug, Clone)]
+pub struct Panel {
+    /// Above it.
+    pub title: String,
+    /// Its lines.
+    pub curves: Vec<Curve>,
+}
+
+/// Charts below each other as one SVG document.
+pub fn svg(panels: &[Panel], scale: &Scale, x: (f64, f64), log: bool) -> String {
+    let height = HEIGHT * panels.len().max(1) as f64;
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
+         viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
+    );
+    for (i, panel) in panels.iter().enumerate() {
+        let _ = writeln!(out, "<g transform=\"translate(0 {})\">", HEIGHT * i as f64);
+        draw(&mut out, panel, scale, x, log);
+        out.push_str("</g>\n");
+    }
+    out.push_str("</svg>\n");
+    out
+}
+
+fn draw(out: &mut String, panel: &Panel, scale: &Scale, x: (f64, f64), log: bool) {
+    let height = |y: f64| if log { y.log10() } else { y };
+    let (left, top, right, bottom) = MARGIN;
+    let (w, h) = (WIDTH - left - right, HEIGHT - top - bottom);
+    let seen = |dot: &&Dot| (x.0..=x.1).contains(&dot.x) && height(dot.y).is_finite();
+    let reach = panel.curves.iter().flat_map(|curve| curve.dots.iter().filter(seen));
+    let reach = reach.flat_map(|dot| [height(dot.low), height(dot.y), height(dot.high)]);
+    let (low, high) = reach
+        .filter(|y| y.is_finite())
+        .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), y| (low.min(y), high.max(y)));
+    let _ = writeln!(
+        out,
+        "<rect x=\"{left}\" y=\"{top}\" width=\"{w}\" height=\"{h}\" fill=\"none\" stroke=\"#bbbbbb\"/>\n\
+         <text x=\"{left}\" y=\"20\" font-weight=\"bold\">{}</text>",
+        escaped(&panel.title)
+    );
+    if low > high {
+        return;
+    }
+    let margin = if low == 0.0 { 1.0 } else { low.abs() * 0.1 };
+    let (low, high) = if high > low { (low, high) } else { (low - margin, high + margin) };
+    let px = |at: f64| left + (at - x.0) / (x.1 - x.0).max(f64::MIN_POSITIVE) * w;
+    // In halves, since the span of the greatest numbers is none.
+    let rise = |y: f64| (y / 2.0 - low / 2.0) / (high / 2.0 - low / 2.0);
+    let py = |y: f64| top + (1.0 - rise(y).clamp(0.0, 1.0)) * h;
+    let told = |y: f64| if log { 10f64.powf(y) } else { y };
+    let heights = [low, low / 2.0 + high / 2.0, high];
+    for (y, label) in heights.into_iter().zip(text::apart(heights.map(told))) {
+        let _ = writeln!(
+            out,
+            "<line x1=\"{left}\" x2=\"{}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"#eeeeee\"/>\
+             <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"#555555\">{label}</text>",
+            left + w,
+            left - 6.0,
+            py(y) + 4.0,
+            y = py(y),
+        );
+    }
+    let places = [x.0, (x.0 + x.1) / 2.0, x.1];
+    for (at, label) in places.into_iter().zip(scale.labels(places)) {
+        let _ = writeln!(
+            out,
+            "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\" fill=\"#555555\">{label}</text>",
+            px(at).clamp(left + 20.0, left + w - 20.0),
+            top + h + 18.0
+        );
+    }
+    for (i, curve) in panel.curves.iter().enumerate() {
+        let colour = COLOURS[i % COLOURS.len()];
+        let dots: Vec<&Dot> = curve.dots.iter().filter(seen).collect();
+        let mut points = |name: &str, fill: &str, rest: &str, path: &mut dyn Iterator<Item = (f64, f64)>| {
+            let path: Vec<String> = path.map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+            let _ = writeln!(out, "<{name} points=\"{}\" fill=\"{fill}\" {rest}/>", path.join(" "));
+        };
+        let edge = |dot: &&Dot, to: f64| {
+            let y = height(to);
+            (px(dot.x), py(if y.is_finite() { y } else { height(dot.y) }))
+        };
+        if dots.iter().any(|dot| dot.low < dot.high) {
+            let there = dots.iter().map(|dot| edge(dot, dot.high));
+            let back = dots.iter().rev().map(|dot| edge(dot, dot.low));
+            points("polygon", colour, "fill-opacity=\"0.15\"", &mut there.chain(back));
+        }
+        let line = format!("stroke=\"{colour}\" stroke-width=\"1.5\"");
+        points("polyline", "none", &line, &mut dots.iter().map(|dot| edge(dot, dot.y)));
+        if panel.curves.len() > 1 {
+            let y = top + 16.0 + 15.0 * i as f64;
+            let _ = writeln!(
+                out,
+                "<text x=\"{}\" y=\"{y}\" fill=\"{colour}\">{}</text>",
+                left + 10.0,
+                escaped(&curve.name)
+            );
+        }
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rankdeck_core::series::Place;
+
+    fn series() -> Series {
+        let mut series = Series::default();
+        for i in 0..3000 {
+            let y = if i == 1500 { 1e6 } else { f64::from(i) };
+            series.push(Place { step: f64::from(i), time: 10.0 + f64::from(i) }, y);
+        }
+        series
+    }
+
+    #[test]
+    fn csv_has_every_point_with_its_extremes() {
+        let series = series();
+        let text = csv(&[("losses/a,b", &series), ("=cmd", &series)]);
+        let rows: Vec<&str> = text.lines().collect();
+        assert_eq!(rows.len(), 1 + 2 * series.points().len());
+        assert!(rows[1].starts_with("\"losses/a,b\","), "{}", rows[1]);
+        assert!(text.contains(",1000000,") && rows.last().unwrap().starts_with("'=cmd,"));
+    }
+
+    #[test]
+    fn svg_is_whole_whatever_the_values() {
+        let odd = |ys: &[f64]| {
+            let ys = ys.iter().enumerate();
+            Curve {
+                name: "<a & b>".into(),
+                dots: ys.map(|(i, y)| Dot { x: i as f64, y: *y, low: *y, high: *y, count: 1 }).collect(),
+            }
+        };
+        let scale = Scale::default();
+        for ys in [&[1.0, 2.0, 3.0][..], &[0.0; 4], &[-1.0, 0.0], &[], &[f64::MAX, f64::MIN]] {
+            for log in [false, true] {
+                let panel = Panel { title: "t".into(), curves: vec![odd(ys), odd(ys)] };
+                let text = svg(&[panel.clone(), panel], &scale, (0.0, 3.0), log);
+                assert!(text.ends_with("</svg>\n") && !text.contains("<a &"), "{text}");
+                assert!(!text.contains("NaN") && !text.contains("inf\""), "{ys:?} {log}\n{text}");
+                assert_eq!(text.matches("<g ").count(), text.matches("</g>").count());
+            }
+        }
+    }
+}

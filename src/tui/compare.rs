@@ -1,0 +1,258 @@
+//! Charts of several runs over each other: as lines for a screen, as letters for plain text, as files. Pure.
+
+use crate::chart_file::{Curve, Panel, quoted, svg as document};
+use crate::chart_view::{Axis, Scale};
+use crate::text;
+use crate::widgets::plot::Dot;
+use rankdeck_core::compare::{ComparedRun, groups, mean_and_band};
+use rankdeck_core::series::{Series, smooth};
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+/// Series that matter most, in this order.
+const FIRST: [&str; 5] =
+    ["charts/episodic_return", "charts/eval_return", "losses/value_loss", "loss", "charts/SPS"];
+/// Letters of curves.
+const LETTERS: &[u8; 26] = b"abcdefghijklmnopqrstuvwxyz";
+/// Room for a label of the y axis.
+const GUTTER: usize = 8;
+
+/// How runs are looked at.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Looks {
+    /// The x axis; times count from the first value of each run.
+    pub axis: Axis,
+    /// Weight of the past in what is drawn.
+    pub weight: f64,
+    /// The y axis is logarithmic.
+    pub log: bool,
+    /// Every run for itself, also where runs differ in nothing but the seed.
+    pub apart: bool,
+}
+
+impl Looks {
+    /// The axis, for labels.
+    pub fn scale(&self) -> Scale {
+        Scale { axis: self.axis, ..Scale::default() }
+    }
+}
+
+/// Names of the series that any run has, those that matter most first.
+pub fn names(runs: &[ComparedRun]) -> Vec<String> {
+    let full = |series: &Series| !series.points().is_empty();
+    let has = |run: &ComparedRun, name: &str| run.series.get(name).is_some_and(full);
+    let all: BTreeSet<&String> = runs.iter().flat_map(|run| run.series.keys()).collect();
+    let mut names: Vec<String> =
+        all.into_iter().filter(|name| runs.iter().any(|run| has(run, name))).cloned().collect();
+    names.sort_by_key(|name| FIRST.iter().position(|first| first == name).unwrap_or(FIRST.len()));
+    names
+}
+
+/// A series of each run, or of each group its mean with the band over its seeds.
+pub fn curves(runs: &[ComparedRun], name: &str, looks: &Looks) -> Vec<Curve> {
+    let of = |run: &ComparedRun| run.series.get(name).map(|series| dots(series, looks)).unwrap_or_default();
+    if looks.apart {
+        return runs.iter().map(|run| Curve { name: run.run.clone(), dots: of(run) }).collect();
+    }
+    let grouped = groups(runs);
+    let curve = |group: &rankdeck_core::compare::Group| {
+        let dots = match group.runs.as_slice() {
+            [one] => of(&runs[*one]),
+            several => {
+                let lines =
+                    several.iter().map(|at| of(&runs[*at]).iter().map(|dot| (dot.x, dot.y)).collect());
+                let points = mean_and_band(&lines.collect::<Vec<Vec<(f64, f64)>>>()).into_iter();
+                let dot = |point: rankdeck_core::compare::MeanPoint| Dot {
+                    x: point.x,
+                    y: point.mean,
+                    low: point.low,
+                    high: point.high,
+                    count: point.count,
+                };
+                points.map(dot).collect()
+            }
+        };
+        Curve { name: group.name.clone(), dots }
+    };
+    grouped.iter().map(curve).collect()
+}
+
+fn dots(series: &Series, looks: &Looks) -> Vec<Dot> {
+    let origin = series.points().first().map_or(0.0, |point| point.place.time);
+    let scale = Scale { origin, ..looks.scale() };
+    let lines = smooth(series.points().iter().map(|point| point.mean), looks.weight);
+    let points = series.points().iter().zip(lines);
+    let dot = |(point, y): (&rankdeck_core::series::Point, f64)| Dot {
+        x: scale.of(point.place),
+        y,
+        low: point.low,
+        high: point.high,
+        count: point.count,
+    };
+    points.map(dot).collect()
+}
+
+/// From the first to the last place of all curves.
+pub fn reach(curves: &[Curve]) -> (f64, f64) {
+    let xs = || curves.iter().flat_map(|curve| curve.dots.iter().map(|dot| dot.x));
+    let (low, high) = (xs().fold(f64::INFINITY, f64::min), xs().fold(f64::NEG_INFINITY, f64::max));
+    if low < high { (low, high) } else { (0.0, 1.0) }
+}
+
+/// The letter of a curve.
+pub fn letter(at: usize) -> char {
+    LETTERS[at % LETTERS.len()].into()
+}
+
+/// A chart in letters: the mean of each column; of curves that meet, the later one shows.
+pub fn letters(curves: &[Curve], looks: &Looks, cells: usize, rows: usize) -> Vec<String> {
+    let (wide, high) = (cells.saturating_sub(GUTTER + 2).max(8), rows.max(3));
+    let x = reach(curves);
+    let height = |y: f64| if looks.log { y.log10() } else { y };
+    let means: Vec<Vec<Option<f64>>> = curves.iter().map(|curve| columns(curve, x, wide, &height)).collect();
+    let told = || means.iter().flatten().flatten().copied();
+    let Some(low) = told().reduce(f64::min) else { return vec!["  no values".into()] };
+    let top = told().reduce(f64::max).unwrap_or(low);
+    let margin = if low == 0.0 { 1.0 } else { low.abs() * 0.1 };
+    let (low, top) = if top > low { (low, top) } else { (low - margin, low + margin) };
+    let mut grid = vec![vec![' '; wide]; high];
+    for (at, line) in means.iter().enumerate() {
+        for (column, y) in line.iter().enumerate() {
+            let Some(y) = y else { continue };
+            let share = (y / 2.0 - low / 2.0) / (top / 2.0 - low / 2.0);
+            let row = ((1.0 - share.clamp(0.0, 1.0)) * (high - 1) as f64).round() as usize;
+            grid[row.min(high - 1)][column] = letter(at);
+        }
+    }
+    let back = |y: f64| if looks.log { 10f64.powf(y) } else { y };
+    let labels = text::apart([back(top), back(low / 2.0 + top / 2.0), back(low)]);
+    let mut lines: Vec<String> = grid
+        .into_iter()
+        .enumerate()
+        .map(|(row, cells)| {
+            let label = match row {
+                0 => labels[0].as_str(),
+                row if row == high - 1 => labels[2].as_str(),
+                row if row == (high - 1) / 2 => labels[1].as_str(),
+                _ => "",
+            };
+            format!("{label:>GUTTER$} |{}", cells.into_iter().collect::<String>()).trim_end().to_owned()
+        })
+        .collect();
+    let [from, to] = looks.scale().labels([x.0, x.1]);
+    let gap = wide.saturating_sub(from.len() + to.len()).max(1);
+    lines.push(format!("{:GUTTER$}  {from}{}{to}", "", " ".repeat(gap)));
+    lines
+}
+
+/// The mean of the values in each column; where a curve has none between two, the line between them.
+fn columns(curve: &Curve, x: (f64, f64), wide: usize, height: &dyn Fn(f64) -> f64) -> Vec<Option<f64>> {
+    let mut sums = vec![(0.0, 0u32); wide];
+    for dot in &curve.dots {
+        let y = height(dot.y);
+        let at = ((dot.x - x.0) / (x.1 - x.0) * (wide - 1) as f64).round();
+        if y.is_finite()
+            && let Some(sum) = sums.get_mut(at.max(0.0) as usize)
+        {
+            *sum = (sum.0 + y, sum.1 + 1);
+        }
+    }
+    let means: Vec<Option<f64>> =
+        sums.into_iter().map(|(sum, n)| (n > 0).then(|| sum / f64::from(n))).collect();
+    let mut filled = means.clone();
+    let mut before: Option<usize> = None;
+    for at in 0..wide {
+        let Some(here) = means[at] else { continue };
+        if let Some((from, start)) = before.and_then(|from| Some((from, means[from]?))) {
+            for (gap, cell) in filled.iter_mut().enumerate().take(at).skip(from + 1) {
+                *cell = Some(start + (here - start) * (gap - from) as f64 / (at - from) as f64);
+            }
+        }
+        before = Some(at);
+    }
+    filled
+}
+
+/// One chart per series as an SVG document.
+pub fn svg(runs: &[ComparedRun], names: &[String], looks: &Looks) -> String {
+    let panels: Vec<Panel> =
+        names.iter().map(|name| Panel { title: name.clone(), curves: curves(runs, name, looks) }).collect();
+    let all: Vec<Curve> = panels.iter().flat_map(|panel| panel.curves.clone()).collect();
+    document(&panels, &looks.scale(), reach(&all), looks.log)
+}
+
+/// A row per run, series and point.
+pub fn csv(runs: &[ComparedRun], names: &[String]) -> String {
+    let mut out = String::from("run,series,env_step,time,mean,min,max,count\n");
+    for run in runs {
+        for name in names {
+            for point in run.series.get(name).map(Series::points).unwrap_or_default() {
+                let place = point.place;
+                let (run, name) = (quoted(&run.run), quoted(name));
+                // Writing to a String cannot fail.
+                let _ = writeln!(
+                    out,
+                    "{run},{name},{},{:.3},{},{},{},{}",
+                    place.step, place.time, point.mean, point.low, point.high, point.count
+                );
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rankdeck_core::series::Place;
+
+    fn run(name: &str, seed: &str, slope: f64) -> ComparedRun {
+        let mut series = Series::default();
+        for i in 0..100 {
+            let step = f64::from(i) * 1000.0;
+            series.push(Place { step, time: 5.0 + f64::from(i) }, slope * f64::from(i));
+        }
+        let settings = [("run.name", "x"), ("run.seed", seed)];
+        let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        ComparedRun {
+            run: name.into(),
+            settings: settings.collect(),
+            series: [("charts/episodic_return".to_owned(), series)].into(),
+            ..ComparedRun::default()
+        }
+    }
+
+    #[test]
+    fn seeds_are_one_curve_with_a_band_and_can_be_taken_apart() {
+        let runs = [run("a", "1", 1.0), run("b", "2", 3.0)];
+        let together = curves(&runs, "charts/episodic_return", &Looks::default());
+        assert_eq!(together.len(), 1);
+        let last = together[0].dots.last().unwrap();
+        assert_eq!((last.y, last.low, last.high, last.count), (198.0, 99.0, 297.0, 2));
+        let apart = curves(&runs, "charts/episodic_return", &Looks { apart: true, ..Looks::default() });
+        assert_eq!(apart.iter().map(|curve| curve.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+    }
+
+    #[test]
+    fn a_chart_in_letters_has_every_curve_and_its_ends() {
+        let runs = [run("a", "1", 1.0), run("b", "2", 3.0)];
+        let looks = Looks { apart: true, ..Looks::default() };
+        let lines = letters(&curves(&runs, "charts/episodic_return", &looks), &looks, 60, 10);
+        assert_eq!(lines.len(), 11);
+        // The mean of the last two values.
+        assert!(lines[0].starts_with("   295.5") && lines[0].ends_with('b'), "{lines:#?}");
+        assert!(lines.iter().any(|line| line.ends_with('a')) && lines[10].ends_with("99.0k"), "{lines:#?}");
+        assert_eq!(letters(&[], &looks, 60, 10).len(), 1);
+        let logged = Looks { log: true, ..looks };
+        letters(&curves(&runs, "charts/episodic_return", &logged), &logged, 3, 1);
+    }
+
+    #[test]
+    fn times_begin_with_each_run() {
+        let runs = [run("a", "1", 1.0)];
+        let looks = Looks { axis: Axis::Time, ..Looks::default() };
+        assert_eq!(reach(&curves(&runs, "charts/episodic_return", &looks)), (0.0, 99.0));
+        let names = names(&runs);
+        assert!(csv(&runs, &names).lines().count() == 101 && svg(&runs, &names, &looks).contains("polyline"));
+    }
+}

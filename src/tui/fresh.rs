@@ -1,0 +1,164 @@
+//! How old the figures on the screen are: which hosts are unheard, and whether training stands still. Pure.
+//!
+//! Invariants:
+//! - UI-12: what is older than two samples carries its age, and [`next_change`] names the moment at which an
+//!   age on the screen grows, so that it grows although nothing arrives.
+
+use rankdeck_core::model::{HostModel, Model, Progress, RankLife, RankModel, RunState};
+use rankdeck_types::ids::Timestamp;
+
+/// A host that has said nothing for so long is unheard, ms: two samples, which come at least once a second.
+pub const UNHEARD_MS: u64 = 2_000;
+/// A rank without a sign of life for so long stands still, ms.
+pub const STILL_MS: u64 = 3_000;
+
+/// The figures of the whole run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Figures {
+    /// Environment steps of all ranks.
+    pub env_step: u64,
+    /// Steps per second when they came.
+    pub steps_per_s: f64,
+    /// Seconds to the goal at that speed.
+    pub eta_s: Option<f64>,
+    /// Age in ms once it is beyond what is usual.
+    pub late_ms: Option<u64>,
+    /// They are late, and no rank that is heard shows a sign of life.
+    pub stalled: bool,
+}
+
+/// The run's figures at `now`: rank 0's latest totals, else the latest that all ranks have confirmed.
+pub fn figures(model: &Model, now: Timestamp) -> Option<Figures> {
+    let (env_step, steps_per_s, at, gap_ms) = match (&model.latest, &model.progress) {
+        (Some(latest), _) => (latest.counters.env_step, latest.steps_per_s, latest.at, latest.gap_ms),
+        (None, Some(progress)) => (progress.totals.env_step, progress.steps_per_s, progress.at, 0),
+        (None, None) => return None,
+    };
+    let goes_on = matches!(model.run.state, RunState::Running);
+    let late_ms = Some(now.since(at)).filter(|age| goes_on && *age > due(gap_ms));
+    let left = model.run.total_steps.map(|goal| goal.saturating_sub(env_step) as f64);
+    Some(Figures {
+        env_step,
+        steps_per_s,
+        eta_s: left.filter(|_| steps_per_s > 0.0).map(|left| left / steps_per_s),
+        late_ms,
+        stalled: late_ms.is_some() && !moves(model, now),
+    })
+}
+
+/// Age of the joined totals, in ms, when they are late or lag behind rank 0's latest ones.
+pub fn joined_late(model: &Model, progress: &Progress, now: Timestamp) -> Option<u64> {
+    let gap_ms = model.latest.as_ref().map_or(0, |latest| latest.gap_ms);
+    Some(now.since(progress.at)).filter(|age| model.run.state == RunState::Running && *age > due(gap_ms))
+}
+
+/// Reports come with the iterations: twice the usual time between two of them is still on time.
+fn due(gap_ms: u64) -> u64 {
+    gap_ms.saturating_mul(2).max(UNHEARD_MS)
+}
+
+fn moves(model: &Model, now: Timestamp) -> bool {
+    let heard = |rank: &&RankModel| unheard_rank(model, rank, now).is_none();
+    let ranks = model.ranks.iter().filter(|rank| is_up(rank)).filter(heard);
+    ranks.filter_map(|rank| silence(rank, now)).any(|ms| ms <= STILL_MS)
+}
+
+/// Its process exists.
+fn is_up(rank: &RankModel) -> bool {
+    matches!(rank.life, RankLife::Spawned | RankLife::Joined)
+}
+
+/// Milliseconds without a sign of life from the program; `None` when it gives none at all.
+pub fn silence(rank: &RankModel, now: Timestamp) -> Option<u64> {
+    let page = rank.sample.as_ref()?.page.as_ref()?;
+    Some(page.heartbeat_age_ms.saturating_add(rank.sampled.map_or(0, |at| now.since(at))))
+}
+
+/// An age in one unit, so that it takes few cells: `22s`, `5m`, `3h`.
+pub fn coarse(ms: u64) -> String {
+    match ms / 1000 {
+        s @ ..60 => format!("{s}s"),
+        s @ 60..3600 => format!("{}m", s / 60),
+        s => format!("{}h", s / 3600),
+    }
+}
+
+/// Milliseconds since a host was heard, once that is too long; `None` while nothing is expected of it.
+pub fn unheard(model: &Model, host: &HostModel, now: Timestamp) -> Option<u64> {
+    let at = expected(model, host)?;
+    Some(now.since(at)).filter(|age| *age > UNHEARD_MS)
+}
+
+/// When a host was heard last, if it must go on speaking.
+fn expected(model: &Model, host: &HostModel) -> Option<Timestamp> {
+    let speaks = match model.run.state {
+        RunState::Running | RunState::Draining | RunState::Restarting => true,
+        RunState::Launching => host.heard.is_some(),
+        RunState::Connecting | RunState::Over => false,
+    };
+    let due = speaks && host.stopped.is_none() && host.excluded.is_none();
+    due.then(|| host.heard.unwrap_or(host.link_since))
+}
+
+/// The same for a rank: that of its host, unless the rank has ended.
+pub fn unheard_rank(model: &Model, rank: &RankModel, now: Timestamp) -> Option<u64> {
+    let host = model.hosts.get(rank.node.index())?;
+    if matches!(rank.life, RankLife::Exited(_)) { None } else { unheard(model, host, now) }
+}
+
+/// When the screen changes next although nothing arrives: an age appears, or grows by a second.
+pub fn next_change(model: &Model, now: Timestamp) -> Option<Timestamp> {
+    let hosts = model.hosts.iter().filter_map(|host| Some((expected(model, host)?, UNHEARD_MS)));
+    let figures = model.latest.as_ref().map(|latest| (latest.at, due(latest.gap_ms)));
+    let figures = figures.filter(|_| model.run.state == RunState::Running);
+    hosts.chain(figures).map(|(at, due)| grows(now.since(at), due).map_or(now, |ms| at.plus(ms))).min()
+}
+
+/// The next age, in ms, at which a figure that is `age` old looks different.
+fn grows(age: u64, due: u64) -> Option<u64> {
+    if age <= due { due.checked_add(1) } else { (age / 1000).checked_add(1)?.checked_mul(1000) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rankdeck_core::model::{LatestTotals, RunModel};
+    use rankdeck_types::ids::NodeRank;
+
+    fn model(heard: u64, reported: u64, gap_ms: u64) -> Model {
+        let host = HostModel { heard: Some(Timestamp(heard)), ..HostModel::new(NodeRank(0), "a") };
+        let at = Timestamp(reported);
+        let latest = LatestTotals { steps_per_s: 5.0, at, gap_ms, ..LatestTotals::default() };
+        let run = RunModel { state: RunState::Running, ..RunModel::default() };
+        Model { run, hosts: vec![host], latest: Some(latest), ..Model::default() }
+    }
+
+    #[test]
+    fn ui_12_an_age_appears_after_two_samples_and_grows_each_second() {
+        let model = model(10_000, 10_000, 100);
+        assert_eq!(unheard(&model, &model.hosts[0], Timestamp(12_000)), None);
+        assert_eq!(next_change(&model, Timestamp(10_500)), Some(Timestamp(12_001)));
+        assert_eq!(unheard(&model, &model.hosts[0], Timestamp(12_001)), Some(2_001));
+        assert_eq!(next_change(&model, Timestamp(12_001)), Some(Timestamp(13_000)));
+        assert_eq!(next_change(&model, Timestamp(13_000)), Some(Timestamp(14_000)));
+    }
+
+    #[test]
+    fn reports_are_late_only_beyond_twice_their_usual_distance() {
+        let slow = model(59_000, 10_000, 30_000);
+        assert_eq!(figures(&slow, Timestamp(60_000)).unwrap().late_ms, None);
+        let late = figures(&slow, Timestamp(71_000)).unwrap();
+        assert_eq!((late.late_ms, late.stalled), (Some(61_000), true));
+    }
+
+    #[test]
+    fn nothing_is_expected_of_a_run_that_is_over_or_of_a_host_that_has_stopped() {
+        let mut model = model(0, 0, 0);
+        model.run.state = RunState::Over;
+        assert_eq!(next_change(&model, Timestamp(99_000)), None);
+        assert_eq!(figures(&model, Timestamp(99_000)).unwrap().late_ms, None);
+        model.run.state = RunState::Draining;
+        model.hosts[0].stopped = Some(Vec::new());
+        assert_eq!(unheard(&model, &model.hosts[0], Timestamp(99_000)), None);
+    }
+}

@@ -1,0 +1,144 @@
+use super::super::model::{Experiment, HomeEvent, RunRow};
+use super::*;
+use rankdeck_core::run_summary::RunSummary;
+
+const NOW: Timestamp = Timestamp(1000);
+
+fn home() -> Home {
+    let mut home = Home::new([("gpu-a".to_owned(), "a".to_owned()), ("gpu-b".to_owned(), "b".to_owned())]);
+    let row = |run: &str, life, note: &str| {
+        let hosts = vec!["gpu-a".to_owned()];
+        let summary = RunSummary { note: note.into(), hosts, ..RunSummary::default() };
+        RunRow { run: run.into(), life, summary, recorded: true, ..RunRow::default() }
+    };
+    let runs = vec![
+        row("new", Life::Running, "warm"),
+        row("old", Life::Over, "cold"),
+        row("older", Life::Over, "cold"),
+        row("kept", Life::Recorded, ""),
+    ];
+    home.update(HomeEvent::Runs(runs), NOW);
+    let experiment = |path: &str| Experiment { path: path.into(), ..Experiment::default() };
+    home.update(
+        HomeEvent::Experiments(vec![experiment("configs/a.toml"), experiment("configs/b.toml")]),
+        NOW,
+    );
+    home
+}
+
+fn press(home: &Home, view: &mut HomeView, keys: &str) -> Vec<HomeAction> {
+    view.settle(home);
+    let mut actions = Vec::new();
+    for c in keys.chars() {
+        let code = match c {
+            '\n' => KeyCode::Enter,
+            '\t' => KeyCode::Tab,
+            '\x1b' => KeyCode::Esc,
+            c => KeyCode::Char(c),
+        };
+        actions = on_key(home, view, KeyEvent::from(code), NOW);
+    }
+    actions
+}
+
+fn args(action: &HomeAction) -> String {
+    match action {
+        HomeAction::OnTerminal { args, .. } | HomeAction::Beside { args, .. } => args.join(" "),
+        other => format!("{other:?}"),
+    }
+}
+
+#[test]
+fn enter_attaches_to_the_selected_run_and_replays_what_no_host_has() {
+    let (home, mut view) = (home(), HomeView::default());
+    assert_eq!(args(&press(&home, &mut view, "\n")[0]), "attach new");
+    assert_eq!(args(&press(&home, &mut view, "j\n")[0]), "attach old");
+    assert_eq!(args(&press(&home, &mut view, "G\n")[0]), "replay kept");
+}
+
+#[test]
+fn a_stop_is_asked_about_and_only_a_run_that_goes_on_can_be_stopped() {
+    let (home, mut view) = (home(), HomeView::default());
+    assert!(press(&home, &mut view, "x").is_empty() && view.overlay.is_some());
+    assert!(press(&home, &mut view, "n").is_empty() && view.overlay.is_none());
+    assert_eq!(args(&press(&home, &mut view, "xy")[0]), "stop new");
+    assert!(press(&home, &mut view, "jx").is_empty() && view.overlay.is_none());
+    assert_eq!(view.toast.as_ref().map(|(text, ..)| text.as_str()), Some("this run is over"));
+}
+
+#[test]
+fn a_selection_is_a_name_and_a_filter_never_acts_on_what_it_hides() {
+    let (mut home, mut view) = (home(), HomeView::default());
+    press(&home, &mut view, "j");
+    home.runs.insert(0, RunRow { run: "newest".into(), life: Life::Running, ..RunRow::default() });
+    assert_eq!(args(&press(&home, &mut view, "\n")[0]), "attach old");
+    press(&home, &mut view, "/warm\n");
+    assert_eq!(args(&press(&home, &mut view, "\n")[0]), "attach new", "the first that shows");
+    press(&home, &mut view, "\x1b/nothing\n");
+    assert!(press(&home, &mut view, "\n").is_empty());
+    press(&home, &mut view, "\x1b/!cold\n");
+    assert_eq!(view.runs(&home).len(), 3);
+}
+
+#[test]
+fn marked_runs_are_removed_together_and_only_when_all_are_over() {
+    let (home, mut view) = (home(), HomeView::default());
+    press(&home, &mut view, "j  ");
+    assert_eq!(view.marks.len(), 2);
+    assert_eq!(args(&press(&home, &mut view, "dy")[0]), "rm old older --yes");
+    press(&home, &mut view, "g d");
+    assert!(view.overlay.is_none(), "one of them runs");
+}
+
+#[test]
+fn a_launch_has_its_changes_and_the_chosen_hosts() {
+    let (home, mut view) = (home(), HomeView::default());
+    press(&home, &mut view, "3j ");
+    assert_eq!(view.chosen.iter().collect::<Vec<_>>(), ["gpu-b"]);
+    let draft = press(&home, &mut view, "n");
+    assert_eq!(draft, [HomeAction::Draft { path: "configs/a.toml".into(), typed: String::new() }]);
+    let typed = press(&home, &mut view, "j\nrun.total_steps=9 a=b");
+    assert_eq!(
+        typed,
+        [HomeAction::Draft { path: "configs/b.toml".into(), typed: "run.total_steps=9 a=b".into() }]
+    );
+    assert_eq!(
+        args(&press(&home, &mut view, "\t")[0]),
+        "check configs/b.toml --set run.total_steps=9 --set a=b"
+    );
+    assert_eq!(
+        args(&press(&home, &mut view, "\n")[0]),
+        "run configs/b.toml --set run.total_steps=9 --set a=b --exclude gpu-a"
+    );
+}
+
+#[test]
+fn read_only_changes_nothing() {
+    let (home, mut view) = (home(), HomeView { read_only: true, ..HomeView::default() });
+    for keys in ["x", "r", "n", "2\n", "1jd", "P"] {
+        press(&home, &mut view, keys);
+        assert!(view.overlay.is_none(), "{keys}");
+    }
+    assert_eq!(args(&press(&home, &mut view, "g\n")[0]), "attach new");
+}
+
+#[test]
+fn what_no_key_does_is_said() {
+    let (home, mut view) = (home(), HomeView::default());
+    press(&home, &mut view, "Z");
+    assert!(view.toast.is_some());
+    let alt = KeyEvent::new(KeyCode::Char('q'), KeyModifiers::ALT);
+    assert!(on_key(&home, &mut view, alt, NOW).is_empty(), "Esc and a letter in one is no quit");
+}
+
+#[test]
+fn marked_runs_are_compared_in_the_order_of_the_list() {
+    let (home, mut view) = (home(), HomeView::default());
+    assert_eq!(press(&home, &mut view, "c"), [HomeAction::Compare(vec!["new".into()])]);
+    assert_eq!(view.page, Page::Compare);
+    let compared = press(&home, &mut view, "1jj  c");
+    assert_eq!(compared, [HomeAction::Compare(vec!["older".into(), "kept".into()])], "{:?}", view.marks);
+    press(&home, &mut view, "xyts");
+    assert!(view.looks.log && view.looks.apart && view.looks.axis == Axis::Time && view.looks.weight > 0.0);
+    assert!(press(&home, &mut view, "e").is_empty(), "nothing was read yet");
+}

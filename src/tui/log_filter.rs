@@ -1,0 +1,204 @@
+//! Which lines of a text are wanted, and how grave each is: a pattern as typed, and levels as common log
+//! formats write them. Pure.
+
+use regex_lite::{Regex, RegexBuilder};
+
+/// Most bytes of a line that are looked at for its level.
+const HEAD_BYTES: usize = 160;
+/// Most words of it.
+const HEAD_WORDS: usize = 14;
+
+/// A filter: a regular expression, or a text where it is none. Without capital letters it matches in any
+/// case; a leading `!` inverts.
+#[derive(Debug, Clone, Default)]
+pub struct LogFilter {
+    pattern: Option<Regex>,
+    invert: bool,
+    /// What was typed is no regular expression, and is looked for as it stands.
+    pub literal: bool,
+}
+
+impl LogFilter {
+    /// As typed.
+    pub fn new(typed: &str) -> LogFilter {
+        let (invert, needle) = match typed.strip_prefix('!') {
+            Some(rest) => (!rest.is_empty(), rest),
+            None => (false, typed),
+        };
+        if needle.is_empty() {
+            return LogFilter::default();
+        }
+        let any_case = !needle.chars().any(char::is_uppercase);
+        let build = |pattern: &str| RegexBuilder::new(pattern).case_insensitive(any_case).build().ok();
+        let found = build(needle);
+        let literal = found.is_none();
+        let pattern = found.or_else(|| build(&regex_lite::escape(needle)));
+        LogFilter { pattern, invert, literal }
+    }
+
+    /// Nothing was typed.
+    pub fn is_empty(&self) -> bool {
+        self.pattern.is_none()
+    }
+
+    /// It lets this text through.
+    pub fn keeps(&self, text: &str) -> bool {
+        self.pattern.as_ref().is_none_or(|pattern| pattern.is_match(text) != self.invert)
+    }
+
+    /// What to mark in a line that is shown: bytes from and to.
+    pub fn marks(&self, text: &str) -> Vec<(usize, usize)> {
+        let Some(pattern) = self.pattern.as_ref().filter(|_| !self.invert) else { return Vec::new() };
+        let found = pattern.find_iter(text).map(|found| (found.start(), found.end()));
+        found.filter(|(from, to)| from < to).take(64).collect()
+    }
+}
+
+/// How grave a line is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Level {
+    /// For who looks for bugs.
+    Debug,
+    /// All that says nothing else.
+    #[default]
+    Info,
+    /// A warning.
+    Warn,
+    /// An error.
+    Error,
+}
+
+impl Level {
+    /// As it is typed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Debug => "all",
+            Level::Info => "info",
+            Level::Warn => "warnings",
+            Level::Error => "errors",
+        }
+    }
+
+    /// The level of that name.
+    pub fn named(name: &str) -> Option<Level> {
+        match name {
+            "all" | "debug" => Some(Level::Debug),
+            "info" => Some(Level::Info),
+            "warn" | "warning" | "warnings" => Some(Level::Warn),
+            "error" | "errors" => Some(Level::Error),
+            _ => None,
+        }
+    }
+
+    /// The next one to show from on.
+    pub fn next(self) -> Level {
+        match self {
+            Level::Debug | Level::Info => Level::Warn,
+            Level::Warn => Level::Error,
+            Level::Error => Level::Debug,
+        }
+    }
+
+    /// Of a line, by the words with which Python's logging, glog, Rust and shells begin theirs.
+    pub fn of(text: &str) -> Level {
+        let text = bare(text);
+        let mut end = text.len().min(HEAD_BYTES);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let head = &text[..end];
+        if head.starts_with("Traceback (most recent") || head.contains("panicked at") {
+            return Level::Error;
+        }
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let mut rest = head;
+        for _ in 0..HEAD_WORDS {
+            rest = rest.trim_start_matches(|c: char| !is_word(c));
+            let word = &rest[..rest.find(|c: char| !is_word(c)).unwrap_or(rest.len())];
+            if word.is_empty() {
+                break;
+            }
+            rest = &rest[word.len()..];
+            if let Some(level) = of_word(word, rest.starts_with(':')) {
+                return level;
+            }
+        }
+        Level::Info
+    }
+}
+
+/// What a word says; `named` ones are followed by a colon, as in `error: ...`.
+fn of_word(word: &str, named: bool) -> Option<Level> {
+    match word {
+        "ERROR" | "CRITICAL" | "FATAL" | "PANIC" => return Some(Level::Error),
+        "WARNING" | "WARN" => return Some(Level::Warn),
+        "INFO" | "NOTICE" => return Some(Level::Info),
+        "DEBUG" | "TRACE" => return Some(Level::Debug),
+        "error" | "Error" | "fatal" | "Fatal" | "critical" | "panic" if named => return Some(Level::Error),
+        "warning" | "Warning" | "warn" if named => return Some(Level::Warn),
+        _ => {}
+    }
+    if named && (word.ends_with("Error") || word.ends_with("Exception")) {
+        return Some(Level::Error);
+    }
+    if named && word.ends_with("Warning") {
+        return Some(Level::Warn);
+    }
+    // glog: E1123.
+    let (first, digits) = word.split_at_checked(1)?;
+    if digits.len() == 4 && digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return match first {
+            "E" | "F" => Some(Level::Error),
+            "W" => Some(Level::Warn),
+            "I" => Some(Level::Info),
+            _ => None,
+        };
+    }
+    None
+}
+
+/// A line without the rank that PyTorch puts before it: `[rank0]: `.
+pub fn bare(text: &str) -> &str {
+    let rest = text.strip_prefix("[rank").and_then(|rest| rest.split_once("]:"));
+    rest.map_or(text, |(_, rest)| rest.strip_prefix(' ').unwrap_or(rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_is_a_regular_expression_or_the_text_itself() {
+        let keeps = |typed: &str, text: &str| LogFilter::new(typed).keeps(text);
+        assert!(keeps("nan|inf", "loss NaN") && keeps("nan|inf", "inf") && !keeps("nan|inf", "loss 1"));
+        assert!(keeps("ERROR", "an ERROR") && !keeps("ERROR", "an error"), "capitals are meant as such");
+        assert!(keeps("!iter", "loss") && !keeps("!iter", "iter 5") && keeps("!", "anything"));
+        assert!(keeps("loss (nan", "x loss (nan y") && LogFilter::new("loss (nan").literal);
+        assert_eq!(LogFilter::new("a.").marks("ab xac"), [(0, 2), (4, 6)]);
+        assert!(LogFilter::new("!a").marks("ab").is_empty() && LogFilter::new("x*").marks("ab").is_empty());
+    }
+
+    #[test]
+    fn levels_are_those_of_common_formats() {
+        for (text, level) in [
+            ("2026-11-23 07:00:01,123 - trainer - WARNING - slow", Level::Warn),
+            ("ERROR:root:no", Level::Error),
+            ("[rank3]:E1123 07:44:50.1 1234 process_group.cpp:1 x", Level::Error),
+            ("[rank3]: RuntimeError: CUDA out of memory", Level::Error),
+            ("torch.cuda.OutOfMemoryError: CUDA out of memory", Level::Error),
+            ("W1123 07:44:50 x", Level::Warn),
+            ("/a/b.py:12: UserWarning: deprecated", Level::Warn),
+            ("warning: environment 3 was reset twice", Level::Warn),
+            ("Traceback (most recent call last):", Level::Error),
+            ("thread 'main' panicked at src/main.rs:1", Level::Error),
+            ("[DEBUG] x", Level::Debug),
+            ("INFO no ERROR here", Level::Info),
+            ("iter 5 eval_error 0.1 errors 0 error 0.5", Level::Info),
+            ("value_loss 0.1 td_error 3", Level::Info),
+            ("épisode 5", Level::Info),
+            ("", Level::Info),
+        ] {
+            assert_eq!(Level::of(text), level, "{text}");
+        }
+    }
+}

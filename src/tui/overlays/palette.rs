@@ -1,0 +1,43 @@
+//! The palette: a line that is typed, and what it may become.
+
+use crate::palette::{SHOWN, suggestions};
+use crate::state::Typing;
+use crate::text;
+use crate::theme::Role;
+use crate::widgets::{Ctx, frame, put};
+use ratatui::buffer::Buffer;
+use ratatui::text::Line;
+
+/// Draws it.
+pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, typing: &Typing) {
+    let glyphs = ctx.glyphs();
+    let all = suggestions(ctx.model, ctx.view, &typing.line);
+    let cells = usize::from(ctx.geo.area.width.saturating_sub(6)).min(90);
+    let title = "type what to do";
+    let keys = "tab completes, enter runs, up and down: history, esc closes";
+    let inner = frame::popup(ctx, buf, (cells as u16, SHOWN as u16 + 2), Role::Accent, title, keys);
+    let line = vec![
+        ctx.s(":", Role::Accent),
+        ctx.s(typing.line.clone(), Role::Strong),
+        ctx.s(glyphs.pick("▏", "_"), Role::Accent),
+    ];
+    put(buf, inner, 0, Line::from(line));
+    if all.is_empty() && !typing.line.contains(' ') {
+        put(buf, inner, 1, Line::from(ctx.s("nothing begins so", Role::Dim)));
+    }
+    let more = all.len().saturating_sub(SHOWN);
+    for (row, suggestion) in all.into_iter().take(SHOWN).enumerate() {
+        let wide = cells.saturating_sub(2);
+        let name = text::left(&suggestion.line, (wide / 3).max(text::width(&suggestion.line)), glyphs);
+        let room = wide.saturating_sub(text::width(&name) + 1);
+        let spans = vec![
+            ctx.s(ctx.cut(&name, wide), Role::Accent),
+            ctx.s(" ", Role::Dim),
+            ctx.s(ctx.cut(&suggestion.about, room), Role::Text),
+        ];
+        put(buf, inner, row + 1, Line::from(spans));
+    }
+    if more > 0 {
+        put(buf, inner, SHOWN + 1, Line::from(ctx.s(format!("{more} more"), Role::Dim)));
+    }
+}

@@ -1,0 +1,131 @@
+//! The bar of the time cursor: which moment is shown, what comes next, and where that is in the record.
+
+use crate::state::ViewState;
+use crate::text;
+use crate::theme::Role;
+use crate::time::{TimeCursor, time_of_day};
+use crate::widgets::{Ctx, put, put_right, width};
+use rankdeck_core::model::Tone;
+use rankdeck_types::ids::Timestamp;
+use rankdeck_types::words;
+use ratatui::buffer::Buffer;
+use ratatui::style::Modifier;
+use ratatui::text::{Line, Span};
+
+/// Rows that the bar takes on a screen of this height.
+pub fn height(view: &ViewState, rows: u16) -> u16 {
+    match view.time {
+        None => 0,
+        Some(_) if rows < 24 => 1,
+        Some(_) => 2,
+    }
+}
+
+/// Draws it.
+pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
+    let area = ctx.geo.time;
+    let Some(cursor) = ctx.view.time.as_ref().filter(|_| !area.is_empty()) else { return };
+    let glyphs = ctx.glyphs();
+    let sign = match cursor.speed {
+        Some(speed) => format!("{} {speed}x", glyphs.pick("▶", ">")),
+        None => glyphs.pick("⏸", "=").to_owned(),
+    };
+    let clock = time_of_day(cursor.wall_time(cursor.at), ctx.view.chart.utc_offset_s);
+    let style = ctx.theme.style(Role::Warn).add_modifier(Modifier::REVERSED | Modifier::BOLD);
+    let mut left = vec![Span::styled(format!(" {sign} {clock} "), style), Span::raw(" ")];
+    let roomy = area.width >= 110;
+    let keys = match (cursor.live, roomy) {
+        (true, true) => ", . 1s  < > event  T time  esc live ",
+        (true, false) => ", . < > T  esc live ",
+        (false, true) => ", . 1s  < > event  T time  P play ",
+        (false, false) => ", . < > T  P play ",
+    };
+    let behind = match cursor.live {
+        true => {
+            let ahead = words::duration_ms(cursor.end.since(cursor.at));
+            match roomy {
+                true => format!("live is {ahead} ahead{}", cursor.behind),
+                false => format!("live {ahead} ahead"),
+            }
+        }
+        false if cursor.at >= cursor.end => "the end of the record".into(),
+        false => format!("{} before the end", words::duration_ms(cursor.end.since(cursor.at))),
+    };
+    let room = usize::from(area.width).saturating_sub(width(&left) + text::width(keys) + 3);
+    let near = near(ctx, cursor, room.saturating_sub(text::width(&behind) + 3));
+    if !near.is_empty() {
+        left.extend(near);
+        left.push(Span::raw("   "));
+    }
+    left.push(ctx.s(ctx.cut(&behind, room), Role::Dim));
+    let taken = width(&left);
+    put(buf, area, 0, Line::from(left));
+    put_right(buf, area, 0, taken, vec![ctx.s(keys, Role::Dim)]);
+    if area.height > 1 {
+        put(buf, area, 1, Line::from(line(ctx, cursor, usize::from(area.width))));
+    }
+}
+
+/// What happened last, or comes next when that is nearer.
+fn near(ctx: &Ctx<'_>, cursor: &TimeCursor, cells: usize) -> Vec<Span<'static>> {
+    let at_it = cursor.marks.iter().rev().find(|mark| mark.at <= cursor.at);
+    let next = cursor.mark(1);
+    let (mark, word) = match (at_it, next) {
+        (Some(last), Some(next)) if cursor.at.since(last.at) > next.at.since(cursor.at) => (next, "before"),
+        (Some(last), _) => (last, "after"),
+        (None, Some(next)) => (next, "before"),
+        (None, None) => return Vec::new(),
+    };
+    let apart = match word {
+        "before" => mark.at.since(cursor.at),
+        _ => cursor.at.since(mark.at),
+    };
+    let role = super::events::role(mark.tone);
+    let head = format!("{} {word} ", words::duration_ms(apart));
+    let room = cells.saturating_sub(text::width(&head) + 2);
+    if room < 8 {
+        return Vec::new();
+    }
+    vec![
+        ctx.s(head, Role::Text),
+        ctx.s(format!("{} ", ctx.glyphs().tone(role)), role),
+        ctx.s(ctx.cut(&words::clean(&mark.text), room), role),
+    ]
+}
+
+/// The record as a line, with what happened and the moment shown.
+fn line(ctx: &Ctx<'_>, cursor: &TimeCursor, cells: usize) -> Vec<Span<'static>> {
+    let glyphs = ctx.glyphs();
+    let clock = |at| time_of_day(cursor.wall_time(at), ctx.view.chart.utc_offset_s);
+    let length = words::duration_ms(cursor.end.since(cursor.start));
+    let (begin, end) =
+        (format!(" {} ", clock(cursor.start)), format!(" {}  record {length} ", clock(cursor.end)));
+    let wide = cells.saturating_sub(begin.len() + end.len() + 2).max(1);
+    let whole = cursor.end.since(cursor.start).max(1) as f64;
+    let place = |at: Timestamp| {
+        let share = at.since(cursor.start) as f64 / whole;
+        ((share * (wide - 1) as f64).round() as usize).min(wide - 1)
+    };
+    let mut row: Vec<(&'static str, Role)> = vec![(glyphs.pick("─", "-"), Role::Dim); wide];
+    let mut rank = vec![0; wide];
+    for mark in &cursor.marks {
+        let grave = match mark.tone {
+            Tone::Info => continue,
+            Tone::Good => 1,
+            Tone::Warn => 2,
+            Tone::Bad => 3,
+        };
+        let role = super::events::role(mark.tone);
+        let cell = place(mark.at);
+        if rank[cell] < grave {
+            rank[cell] = grave;
+            row[cell] = (glyphs.tone(role), role);
+        }
+    }
+    row[place(cursor.at)] = (glyphs.pick("●", "O"), Role::Accent);
+    let mut spans = vec![ctx.s(begin, Role::Dim), ctx.s(glyphs.pick("├", "|"), Role::Dim)];
+    spans.extend(row.into_iter().map(|(sign, role)| ctx.s(sign, role)));
+    spans.push(ctx.s(glyphs.pick("┤", "|"), Role::Dim));
+    spans.push(ctx.s(end, Role::Dim));
+    spans
+}

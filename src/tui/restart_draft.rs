@@ -1,0 +1,290 @@
+//! A restart with changed keys while it is typed: from which checkpoint, which keys, and what becomes of
+//! them. Pure; who reads `key=value` is handed in, as it is the reader of experiment files.
+
+use rankdeck_core::model::{CheckpointModel, Model, Subject};
+use rankdeck_types::experiment::Experiment;
+use rankdeck_types::ids::WallTime;
+use rankdeck_types::plan::{Plan, PlanDraft, replan};
+use rankdeck_types::probe::Probe;
+use rankdeck_types::schema::{Key, Keys, Kind};
+use rankdeck_types::words;
+use std::collections::BTreeSet;
+
+/// Most rows of checkpoints.
+const MOST: usize = 200;
+
+/// An experiment with changed keys.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Changed {
+    /// As it is then.
+    pub experiment: Box<Experiment>,
+    /// Keys that differ, as they were and as they are.
+    pub differences: Vec<(String, String, String)>,
+}
+
+/// Reads `key=value` as `--set` does, or says all that is wrong.
+pub type Changer = fn(&Experiment, &[String]) -> Result<Changed, Vec<String>>;
+
+/// Where a generation can begin.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Origin {
+    /// What it is called: `latest`, `best`, a file's name, `afresh`.
+    pub name: String,
+    /// What the order names; `None`: the beginning.
+    pub from: Option<String>,
+    /// Its place, `None` for the beginning.
+    pub checkpoint: Option<CheckpointModel>,
+    /// When it was written; `None`: not known.
+    pub time: Option<WallTime>,
+    /// Mean return of the evaluation before it.
+    pub mean_return: Option<f64>,
+}
+
+/// What is typed and picked.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct RestartDraft {
+    /// `key=value` words.
+    pub line: String,
+    /// Index of the origin.
+    pub selected: usize,
+    /// What becomes of it.
+    pub outcome: Outcome,
+}
+
+/// What a typed line comes to.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Outcome {
+    /// The experiment with its changed keys; `None`: nothing changes, or there is a mistake.
+    pub changed: Option<Changed>,
+    /// The plan in a line.
+    pub plan: String,
+    /// All that is wrong.
+    pub mistakes: Vec<String>,
+}
+
+/// Every origin: the newest first, the beginning last.
+pub fn origins(model: &Model) -> Vec<Origin> {
+    let origin = |name: String, from: String, checkpoint: &CheckpointModel| Origin {
+        name,
+        from: Some(from),
+        checkpoint: Some(checkpoint.clone()),
+        time: written(model, &checkpoint.path),
+        mean_return: return_at(model, checkpoint.env_step),
+    };
+    let mut all = Vec::new();
+    if let Some(latest) = model.checkpoints.back() {
+        all.push(origin("latest".into(), "latest".into(), latest));
+    }
+    if let Some(best) = model.checkpoints.iter().rev().find(|checkpoint| checkpoint.reason == "best") {
+        all.push(origin("best".into(), best.path.clone(), best));
+    }
+    let mut seen = BTreeSet::new();
+    for checkpoint in model.checkpoints.iter().rev().take(MOST) {
+        if seen.insert(&checkpoint.path) {
+            all.push(origin(file_name(&checkpoint.path).into(), checkpoint.path.clone(), checkpoint));
+        }
+    }
+    all.push(Origin { name: "afresh".into(), from: None, checkpoint: None, time: None, mean_return: None });
+    all
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+fn written(model: &Model, path: &str) -> Option<WallTime> {
+    let about =
+        |subject: &Option<Subject>| matches!(subject, Some(Subject::Checkpoint(file)) if file == path);
+    model
+        .history
+        .iter()
+        .rev()
+        .find(|line| about(&line.subject))
+        .map(|line| line.time)
+        .filter(|time| *time > 0.0)
+}
+
+fn return_at(model: &Model, env_step: u64) -> Option<f64> {
+    model.evals.iter().rev().find(|eval| eval.env_step <= env_step).map(|eval| eval.return_mean)
+}
+
+impl RestartDraft {
+    /// One in which the origin that `wanted` names is picked: a path, `latest`, `best`, an iteration,
+    /// `afresh`.
+    pub fn new(model: &Model, wanted: Option<&str>, line: &str, change: Option<Changer>) -> RestartDraft {
+        let origins = origins(model);
+        let named = |origin: &Origin, wanted: &str| {
+            let iteration = wanted.parse::<u64>().ok();
+            let at = origin.checkpoint.as_ref().filter(|_| origin.name != "latest" && origin.name != "best");
+            origin.name == wanted
+                || origin.from.as_deref() == Some(wanted)
+                || (iteration.is_some() && at.map(|checkpoint| checkpoint.train_iter) == iteration)
+        };
+        let selected = wanted.and_then(|wanted| origins.iter().position(|origin| named(origin, wanted)));
+        let mut draft = RestartDraft {
+            line: line.to_owned(),
+            selected: selected.unwrap_or(0),
+            ..RestartDraft::default()
+        };
+        if let (Some(wanted), None) = (wanted, selected) {
+            draft.outcome.mistakes.push(format!("no checkpoint `{wanted}` is known here"));
+            return draft;
+        }
+        draft.look(model, change);
+        draft
+    }
+
+    /// What the line comes to now.
+    pub fn look(&mut self, model: &Model, change: Option<Changer>) {
+        self.outcome = Outcome::default();
+        let Some(plan) = &model.plan else {
+            self.outcome.mistakes.push("the run's plan is not known yet".into());
+            return;
+        };
+        let sets = split(&self.line);
+        let wanted = match (sets.is_empty(), change) {
+            (true, _) => plan.experiment.clone(),
+            (false, None) => {
+                self.outcome.mistakes.push("keys cannot be changed from here".into());
+                return;
+            }
+            (false, Some(change)) => match change(&plan.experiment, &sets) {
+                Ok(changed) => {
+                    let experiment = (*changed.experiment).clone();
+                    self.outcome.changed = Some(changed).filter(|changed| !changed.differences.is_empty());
+                    experiment
+                }
+                Err(mistakes) => {
+                    self.outcome.mistakes = mistakes;
+                    return;
+                }
+            },
+        };
+        let mut probes: Vec<Probe> =
+            model.hosts.iter().map(|host| host.probe.clone().unwrap_or_default()).collect();
+        for probe in &mut probes {
+            // Whether there is a trainer has shown when it was launched.
+            probe.trainer.get_or_insert_default();
+        }
+        let wanted = Plan { experiment: wanted, ..plan.clone() };
+        match replan(&wanted, &BTreeSet::new(), &[], &probes, PlanDraft::resolve) {
+            Ok(next) => self.outcome.plan = shape(&next),
+            Err(error) => {
+                self.outcome.changed = None;
+                self.outcome.mistakes.push(format!("{} (key {})", error.cause.with_hint(), error.key));
+            }
+        }
+    }
+
+    /// Completes the word that is typed, as far as it is clear.
+    pub fn complete(&mut self) {
+        let all = self.suggestions();
+        let (before, word) = last_word(&self.line);
+        let Some(first) = all.first() else { return };
+        let mut common = first.0.clone();
+        for (other, _) in &all {
+            while !other.starts_with(&common) {
+                common.pop();
+            }
+        }
+        if all.len() == 1 && !common.contains('=') {
+            common.push('=');
+        }
+        if common.len() > word.len() {
+            self.line = format!("{before}{common}");
+        }
+    }
+
+    /// What the word that is typed may become, with what the key does.
+    pub fn suggestions(&self) -> Vec<(String, &'static str)> {
+        let (_, word) = last_word(&self.line);
+        if let Some((path, value)) = word.split_once('=') {
+            let parts: Vec<&str> = path.split('.').collect();
+            let Some(key) = rankdeck_types::schema::find(Experiment::KEYS, &parts) else { return Vec::new() };
+            let Kind::Choice(words) = &key.kind else { return Vec::new() };
+            let fits = words.iter().filter(|choice| choice.starts_with(value) && **choice != value);
+            return fits.map(|choice| (format!("{path}={choice}"), key.doc)).collect();
+        }
+        let mut found = Vec::new();
+        paths(Experiment::KEYS.iter(), "", &mut found);
+        found.retain(|(path, _)| path.starts_with(word));
+        found.sort();
+        found.dedup_by(|a, b| a.0 == b.0);
+        found
+    }
+}
+
+fn paths(keys: impl Iterator<Item = &'static Key>, before: &str, found: &mut Vec<(String, &'static str)>) {
+    for key in keys {
+        let path = format!("{before}{}", key.name);
+        let below = format!("{path}.");
+        match &key.kind {
+            Kind::Table(keys) => paths((*keys as Keys).iter(), &below, found),
+            Kind::Tagged { variants, .. } => {
+                variants.iter().for_each(|variant| paths(variant.all_keys(), &below, found));
+            }
+            Kind::Tables(_) | Kind::Environment => {}
+            _ => found.push((path, key.doc)),
+        }
+    }
+}
+
+fn last_word(line: &str) -> (&str, &str) {
+    let at = line.rfind(' ').map_or(0, |at| at + 1);
+    line.split_at(at)
+}
+
+/// Words, but for gaps within quotes and brackets.
+fn split(line: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote, mut depth) = (Vec::new(), String::new(), None, 0u32);
+    for c in line.chars() {
+        match (quote, c) {
+            (None, '"' | '\'') => quote = Some(c),
+            (Some(open), _) if c == open => quote = None,
+            (None, '[' | '{') => depth += 1,
+            (None, ']' | '}') => depth = depth.saturating_sub(1),
+            (None, ' ') if depth == 0 => {
+                words.push(std::mem::take(&mut word));
+                continue;
+            }
+            _ => {}
+        }
+        word.push(c);
+    }
+    words.push(word);
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// What a plan comes to.
+fn shape(plan: &Plan) -> String {
+    let sizes: Vec<String> =
+        plan.sizes.iter().map(|size| format!("{} {} of {}", size.name, size.local, size.global)).collect();
+    let sizes = if sizes.is_empty() { String::new() } else { format!("; per rank: {}", sizes.join(", ")) };
+    let hosts = words::plural(plan.members().count(), "host");
+    format!("{} on {hosts}{sizes}", words::plural(plan.ranks.len(), "rank"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_split_but_not_within_quotes_and_brackets() {
+        assert_eq!(split("a=1  b=\"x y\" c=[1, 2]"), ["a=1", "b=\"x y\"", "c=[1, 2]"]);
+        assert_eq!(split("  "), Vec::<String>::new());
+    }
+
+    #[test]
+    fn keys_and_words_are_completed_from_the_schema() {
+        let complete = |line: &str| {
+            let mut draft = RestartDraft { line: line.into(), ..RestartDraft::default() };
+            draft.complete();
+            draft.line
+        };
+        assert_eq!(complete("learn.learning_r"), "learn.learning_rate=");
+        assert_eq!(complete("learn.gamma=0.9 run.total"), "learn.gamma=0.9 run.total_steps=");
+        assert_eq!(complete("nonsense"), "nonsense");
+        assert_eq!(complete("distributed.backend=n"), "distributed.backend=nccl");
+    }
+}

@@ -1,0 +1,164 @@
+//! What comes before a rank on its host: modules, a Python environment, a shell line, a container. Pure.
+
+use crate::schema::text_rules::{PATH, Refusal, TextRule};
+use crate::schema::{KeyType, Kind};
+use serde::{Deserialize, Serialize};
+
+/// A tool and what follows its `run` or `exec` on a command line.
+pub static CONTAINER: TextRule =
+    TextRule { expected: "a container tool, its options and an image", test: container };
+/// The name or folder of a conda environment.
+pub static CONDA: TextRule = TextRule { expected: "the name or folder of an environment", test: conda };
+
+/// Tools that run containers.
+const TOOLS: [(&str, Tool); 4] = [
+    ("apptainer", Tool::Apptainer),
+    ("singularity", Tool::Apptainer),
+    ("docker", Tool::Docker),
+    ("podman", Tool::Podman),
+];
+
+/// The keys of which a host has one at most: each says where Python comes from.
+pub const ENVIRONMENTS: [&str; 4] = ["venv", "conda", "uv", "container"];
+
+/// What comes before each rank of a host, in this order.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Setup {
+    /// Environment modules to load.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub modules: Vec<String>,
+    /// A conda environment to activate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conda: Option<String>,
+    /// A virtual environment to activate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub venv: Option<String>,
+    /// A uv project whose environment is made and activated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uv: Option<Uv>,
+    /// A line for the shell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prelude: Option<String>,
+    /// The container that the rank runs in: tool, options, image.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+}
+
+/// Where a uv project is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Uv {
+    /// In the folder that the ranks run in; `false` is as good as no key.
+    Here(bool),
+    /// In this folder of the host.
+    Folder(String),
+}
+
+impl KeyType for Uv {
+    const KIND: Kind = Kind::FlagOrText(&PATH);
+}
+
+/// How a container is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tool {
+    /// `apptainer exec`, in the caller's own environment and name spaces.
+    Apptainer,
+    /// `docker run`.
+    Docker,
+    /// `podman run`.
+    Podman,
+}
+
+impl Setup {
+    /// Nothing comes before a rank.
+    pub fn is_empty(&self) -> bool {
+        *self == Setup::default()
+    }
+
+    /// As people read it.
+    pub fn shown(&self) -> String {
+        let mut parts = Vec::new();
+        if !self.modules.is_empty() {
+            parts.push(format!("module load {}", self.modules.join(" ")));
+        }
+        parts.extend(self.conda.as_ref().map(|name| format!("conda activate {name}")));
+        parts.extend(self.venv.as_ref().map(|folder| format!("venv {folder}")));
+        parts.extend(self.uv.as_ref().map(|uv| match uv {
+            Uv::Here(_) => "uv sync".to_owned(),
+            Uv::Folder(folder) => format!("uv sync in {folder}"),
+        }));
+        parts.extend(self.prelude.clone());
+        parts.extend(self.container.as_ref().map(|container| format!("in {container}")));
+        parts.join("; ")
+    }
+
+    /// The key that most likely decides which program is found.
+    pub fn deciding_key(&self) -> &'static str {
+        match self {
+            Setup { container: Some(_), .. } => "container",
+            Setup { prelude: Some(_), .. } => "prelude",
+            Setup { venv: Some(_), .. } => "venv",
+            Setup { conda: Some(_), .. } => "conda",
+            Setup { uv: Some(_), .. } => "uv",
+            Setup { modules, .. } if !modules.is_empty() => "modules",
+            _ => "prelude",
+        }
+    }
+
+    /// The container's tool as typed, what it is, and options and image as they stand on a command line.
+    pub fn container(&self) -> Option<(&str, Tool, &str)> {
+        let (word, rest) = self.container.as_deref()?.trim().split_once(char::is_whitespace)?;
+        let name = word.rsplit('/').next().unwrap_or(word);
+        let (_, tool) = TOOLS.iter().find(|(known, _)| *known == name)?;
+        Some((word, *tool, rest.trim()))
+    }
+}
+
+fn container(text: &str) -> Result<(), Refusal> {
+    (PATH.test)(text)?;
+    let hint = "write as on a command line: `\"docker IMAGE\"`, `\"podman --shm-size 8g IMAGE\"` or \
+                `\"apptainer IMAGE.sif\"`";
+    let first = text.split_whitespace().next().unwrap_or_default();
+    let name = first.rsplit('/').next().unwrap_or(first);
+    if !TOOLS.iter().any(|(known, _)| *known == name) {
+        return Err((format!("begins with `{first}`, which is no container tool"), hint.to_owned()));
+    }
+    match text.split_whitespace().nth(1) {
+        None => Err(("names no image".to_owned(), hint.to_owned())),
+        Some(word @ ("run" | "exec" | "shell")) => Err((
+            format!("holds the command `{word}`"),
+            format!("leave `{word}` out: rankdeck writes it, with what ranks need"),
+        )),
+        Some(_) => Ok(()),
+    }
+}
+
+fn conda(text: &str) -> Result<(), Refusal> {
+    (PATH.test)(text)?;
+    match text.strip_prefix("conda activate ") {
+        Some(name) => Err(("holds a command".to_owned(), format!("write `conda = \"{}\"`", name.trim()))),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_is_a_tool_and_an_image() {
+        for good in
+            ["docker a/b:c", "podman --shm-size 8g x", "apptainer docker://x", "/opt/bin/apptainer x.sif"]
+        {
+            assert_eq!(container(good), Ok(()), "{good}");
+            assert!(
+                Setup { container: Some(good.into()), ..Setup::default() }.container().is_some(),
+                "{good}"
+            );
+        }
+        for bad in ["", "docker", "pytorch/pytorch:latest", "docker run x", "apptainer exec x.sif"] {
+            assert!(container(bad).is_err(), "{bad}");
+        }
+    }
+}

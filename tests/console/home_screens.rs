@@ -1,0 +1,234 @@
+//! Home as text, at the sizes that are supported.
+
+use crossterm::event::{KeyCode, KeyEvent};
+use rankdeck_core::compare::ComparedRun;
+use rankdeck_core::run_summary::RunSummary;
+use rankdeck_core::series::{Place, Series};
+use rankdeck_proto::fleet::{GpuUser, HostLook};
+use rankdeck_proto::message::{GpuSample, HostSample, Outcome};
+use rankdeck_tui::home::{
+    Draft, Experiment, Home, HomeEvent, HomeView, Life, Page, RunRow, layout, on_key, view,
+};
+use rankdeck_tui::{Glyphs, Theme};
+use rankdeck_types::error::HintedError;
+use rankdeck_types::ids::Timestamp;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+
+const NOW: Timestamp = Timestamp(754_000);
+const SIZES: [(u16, u16); 3] = [(80, 24), (120, 40), (200, 60)];
+
+fn gpu(index: u32, busy: bool) -> GpuSample {
+    GpuSample {
+        index,
+        name: "NVIDIA H100 80GB HBM3".into(),
+        utilization: Some(if busy { 97 } else { 0 }),
+        memory_used: if busy { 61 << 30 } else { 600 << 20 },
+        memory_total: 80 << 30,
+        power_w: Some(if busy { 579.0 } else { 71.0 }),
+        temperature_c: Some(if busy { 64 } else { 31 }),
+        sm_clock_mhz: Some(1980),
+        memory_clock_mhz: Some(2619),
+        processes: if busy { vec![(4100 + index, 60 << 30)] } else { Vec::new() },
+        throttle: if index == 1 { vec!["power cap".into()] } else { Vec::new() },
+        ..GpuSample::default()
+    }
+}
+
+fn look(home: &mut Home, host: usize, gpus: &[GpuSample], cpu: f32, at: Timestamp) {
+    let sample = HostSample {
+        cpu_percent: cpu,
+        cpu_count: 64,
+        load1: 12.3,
+        memory_used: 40 << 30,
+        memory_total: 503 << 30,
+        gpus: gpus.to_vec(),
+        ..HostSample::default()
+    };
+    let user = |pid| GpuUser {
+        pid,
+        user: "alice".into(),
+        command: "python train.py --lr 3e-4".into(),
+        run: (pid == 4100).then(|| "breakout_ppo-20261123-031200".into()),
+    };
+    let users = gpus.iter().flat_map(|gpu| gpu.processes.iter().map(|(pid, _)| user(*pid))).collect();
+    let look = HostLook { sample, users, runs: Some(Vec::new()), cost_ms: 3, next_ms: 2000 };
+    home.update(HomeEvent::Looked { host, look: Box::new(look) }, at);
+}
+
+fn row(run: &str, life: Life, outcome: Option<Outcome>) -> RunRow {
+    let failed = outcome == Some(Outcome::Failed);
+    let reason = if failed { "rank 13 on gpu-b was killed by SIGKILL: out of memory" } else { "" };
+    let summary = RunSummary {
+        outcome,
+        exit_code: outcome.map(|_| u8::from(failed)),
+        reason: reason.into(),
+        env_step: Some(41_200_000),
+        total_steps: Some(50_000_000),
+        last_return: Some(211.375),
+        train_iter: Some(402),
+        episodes: Some(12_345),
+        duration_s: 24_072.0,
+        world_size: 16,
+        gpus: 16,
+        hosts: vec!["gpu-a".into(), "gpu-b".into()],
+        program: "rankdeck-trainer, ppo on BreakoutNoFrameskip-v4".into(),
+        note: "lr 3e-4, big batch".into(),
+        ..RunSummary::default()
+    };
+    let alive = if life == Life::Running { 16 } else { 0 };
+    RunRow { run: run.into(), life, summary, alive, age_s: Some(31_000.0), recorded: true }
+}
+
+fn compared(run: &str, seed: &str, lr: &str, slope: f64) -> ComparedRun {
+    let curve = |slope: f64| {
+        let mut series = Series::default();
+        (0..200).for_each(|i| {
+            let (step, time) = (f64::from(i) * 50_000.0, f64::from(i) * 3.0);
+            series.push(Place { step, time }, slope * f64::from(i).sqrt());
+        });
+        series
+    };
+    let settings = [("run.name", "pong_dqn"), ("run.seed", seed), ("learn.learning_rate", lr)];
+    ComparedRun {
+        run: run.into(),
+        outcome: Some(Outcome::Succeeded),
+        env_step: Some(10_000_000),
+        duration_s: 597.0,
+        steps_per_s: Some(16_750.0),
+        last_return: Some(slope * 14.1),
+        best_return: Some(slope * 14.1),
+        settings: settings.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+        series: [("charts/episodic_return", curve(slope)), ("charts/SPS", curve(7.0))]
+            .map(|(name, series)| (name.to_owned(), series))
+            .into(),
+        ..ComparedRun::default()
+    }
+}
+
+fn home() -> Home {
+    let hosts = ["gpu-a", "gpu-b", "gpu-c"].map(|name| (name.to_owned(), name.to_owned()));
+    let mut home = Home::new(hosts);
+    for second in 0..40u64 {
+        let busy = second % 7 != 0;
+        look(&mut home, 0, &[gpu(0, true), gpu(1, busy)], 20.0 + second as f32, Timestamp(second * 2000));
+    }
+    look(&mut home, 0, &[gpu(0, true), gpu(1, true)], 61.0, Timestamp(753_000));
+    look(&mut home, 1, &[gpu(0, false), gpu(1, false)], 2.0, Timestamp(33_000));
+    look(&mut home, 1, &[gpu(0, false), gpu(1, false)], 2.0, Timestamp(752_500));
+    let error = "gpu-c: cannot connect to gpu-c:22: no route to host";
+    home.update(HomeEvent::Failed { host: 2, error: HintedError::new(error, "is it switched on?") }, NOW);
+    let rows = vec![
+        row("breakout_ppo-20261123-031200", Life::Running, None),
+        row("breakout_ppo-20261122-184415", Life::Over, Some(Outcome::Failed)),
+        row("pong_dqn-20261121-101112", Life::Over, Some(Outcome::Succeeded)),
+        row("pong_dqn-20261120-091500", Life::Orphaned, None),
+        RunRow { summary: RunSummary::default(), ..row("laptop-20261101-080000", Life::Recorded, None) },
+    ];
+    home.update(HomeEvent::Runs(rows), NOW);
+    let runs = vec![
+        compared("pong_dqn-20261121-101112", "1", "0.0001", 1.0),
+        compared("pong_dqn-20261121-111112", "2", "0.0001", 1.2),
+        compared("pong_dqn-20261121-121112", "1", "0.0003", 1.5),
+    ];
+    home.update(HomeEvent::Compared(runs, vec!["laptop-1: no record".into()]), NOW);
+    let experiment = |path: &str, wrong: Option<&str>| Experiment {
+        path: path.into(),
+        name: "breakout_ppo".into(),
+        what: "BreakoutNoFrameskip-v4 by ppo".into(),
+        total_steps: 50_000_000,
+        wrong: wrong.map(str::to_owned),
+    };
+    let wrong = "error: unknown key `lerning_rate`";
+    let all =
+        vec![experiment("configs/breakout_ppo.toml", None), experiment("configs/pong_dqn.toml", Some(wrong))];
+    home.update(HomeEvent::Experiments(all), NOW);
+    let lines = ["plan: world_size 4, 2 hosts, nccl", "  node_rank 0  gpu-a  ranks 0=gpu0 1=gpu1"];
+    let lines = lines.map(str::to_owned).to_vec();
+    let path = "configs/breakout_ppo.toml".to_owned();
+    home.update(HomeEvent::Drafted(Draft { path, typed: String::new(), lines, fits: true }), NOW);
+    home
+}
+
+fn shown(home: &Home, keys: &str, theme: &Theme, size: (u16, u16)) -> String {
+    let mut state = HomeView::default();
+    let mut terminal = Terminal::new(TestBackend::new(size.0, size.1)).unwrap();
+    let area = ratatui::layout::Rect::new(0, 0, size.0, size.1);
+    layout(home, &mut state, area);
+    for c in keys.chars() {
+        let code = match c {
+            '\n' => KeyCode::Enter,
+            c => KeyCode::Char(c),
+        };
+        on_key(home, &mut state, KeyEvent::from(code), NOW);
+        layout(home, &mut state, area);
+    }
+    state.toast = None;
+    terminal.draw(|frame| view(home, &state, theme, NOW, frame)).unwrap();
+    let buffer = terminal.backend().buffer();
+    let rows = buffer.content().chunks(usize::from(size.0));
+    rows.map(|row| format!("{}\n", row.iter().map(|cell| cell.symbol()).collect::<String>().trim_end()))
+        .collect()
+}
+
+fn shots(name: &str, keys: &str) {
+    for size in SIZES {
+        let text = shown(&home(), keys, &Theme::dark(), size);
+        insta::assert_snapshot!(format!("{name}_{}x{}", size.0, size.1), text);
+    }
+}
+
+#[test]
+fn runs_of_all_hosts() {
+    shots("home_runs", "j ");
+}
+
+#[test]
+fn experiments_with_the_plan_of_the_selected_one() {
+    shots("home_experiments", "2");
+}
+
+#[test]
+fn hosts_with_their_gpus() {
+    shots("home_fleet", "3j ");
+}
+
+#[test]
+fn runs_beside_each_other() {
+    shots("home_compare", "4");
+}
+
+#[test]
+fn a_launch_shows_its_plan_and_who_is_left_out() {
+    insta::assert_snapshot!(
+        "home_launch",
+        shown(&home(), "3j n\nlearn.gamma=0.98", &Theme::dark(), (80, 24))
+    );
+}
+
+#[test]
+fn a_question_before_a_stop() {
+    insta::assert_snapshot!("home_stop", shown(&home(), "x", &Theme::dark(), (80, 24)));
+}
+
+#[test]
+fn ascii_draws_nothing_else() {
+    for keys in ["", "2", "3", "4", "?", "x", "2\n", "/x"] {
+        let text = shown(&home(), keys, &Theme::mono().with_glyphs(Glyphs::Ascii), (100, 30));
+        let odd: Vec<char> = text.chars().filter(|c| !c.is_ascii()).collect();
+        assert!(odd.is_empty(), "{keys}: {odd:?}\n{text}");
+    }
+}
+
+#[test]
+fn no_size_is_too_small_to_be_drawn() {
+    for page in Page::ALL {
+        for size in [(1, 1), (5, 3), (39, 7), (40, 8), (41, 9), (60, 12), (300, 9), (45, 90)] {
+            let number = Page::ALL.iter().position(|one| *one == page).unwrap() + 1;
+            for keys in ["", "?", "x", "n", "P"] {
+                shown(&home(), &format!("{number}{keys}"), &Theme::dark(), size);
+                shown(&Home::default(), &format!("{number}{keys}"), &Theme::dark(), size);
+            }
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Selecting, filtering, scrolling, copying, and the mouse.
+
+use super::*;
+
+#[test]
+fn ui_2_a_selection_is_an_id() {
+    let model = many();
+    let mut view = ViewState::new();
+    press(&model, &mut view, "jjj");
+    assert_eq!(view.rank, Some(Rank(3)));
+    press(&model, &mut view, "oO");
+    assert_eq!(view.rank, Some(Rank(3)));
+    press(&model, &mut view, "G");
+    let last = view.rank;
+    assert_ne!(last, Some(Rank(3)));
+    press(&model, &mut view, "/host:c\n");
+    assert_eq!(view.rank, last);
+    press(&model, &mut view, "\x1b");
+    assert_eq!(view.rank_filter, "");
+}
+
+#[test]
+fn ui_3_troubled_ranks_ignore_filters_and_come_first_when_rows_do_not_fit() {
+    let mut model = many();
+    model.verdicts.push(verdict(61, "h", VerdictKind::Behind, "others wait"));
+    let mut view = ViewState::new();
+    let drawn = screen(&model, &mut view);
+    assert!(drawn.contains(" 61 h"), "{drawn}");
+    press(&model, &mut view, "/host:a state:running !rollout\n");
+    assert!(screen(&model, &mut view).contains(" 61 h"));
+    press(&model, &mut view, "n");
+    assert_eq!(view.rank, Some(Rank(61)));
+    let cleared = {
+        model.verdicts[0].severity = Severity::Cleared;
+        screen(&model, &mut view)
+    };
+    assert!(!cleared.contains(" 61 h"));
+}
+
+#[test]
+fn the_help_page_filters_and_runs() {
+    let model = four();
+    let mut view = ViewState::new();
+    press(&model, &mut view, "?");
+    assert!(matches!(view.overlay(), Some(Overlay::Help { .. })));
+    press(&model, &mut view, "evaluations");
+    press(&model, &mut view, "\n");
+    assert_eq!((view.tab, view.overlays.len()), (Tab::Evals, 0));
+    press(&model, &mut view, "?kill\n");
+    assert!(matches!(view.overlay(), Some(Overlay::Confirm(_))));
+    press(&model, &mut view, "\x1b?q");
+    assert!(matches!(view.overlay(), Some(Overlay::Help { .. })), "letters filter, they do not act");
+}
+
+#[test]
+fn escape_goes_back_one_level_and_never_quits() {
+    let model = behind();
+    let mut view = ViewState::new();
+    press(&model, &mut view, "jjj\nd");
+    assert_eq!(view.overlays.len(), 2);
+    press(&model, &mut view, "\x1b");
+    assert!(matches!(view.overlay(), Some(Overlay::Inspect { .. })));
+    press(&model, &mut view, "\x1bz/a\nf");
+    assert!(view.zoom && view.frozen.is_some() && !view.rank_filter.is_empty());
+    press(&model, &mut view, "\x1b\x1b\x1b");
+    assert!(!view.zoom && view.frozen.is_none() && view.rank_filter.is_empty());
+    assert_eq!(press(&model, &mut view, "5\x1b\x1b\x1b\x1b"), []);
+    assert_eq!(view.tab, Tab::Overview);
+}
+
+#[test]
+fn cards_scroll_to_their_end_and_back() {
+    let model = behind();
+    let mut view = ViewState::new();
+    press(&model, &mut view, "\n");
+    let first = screen(&model, &mut view);
+    press(&model, &mut view, &"j".repeat(100));
+    let last = screen(&model, &mut view);
+    assert!(last.contains("iter 599") && !first.contains("iter 599"));
+    press(&model, &mut view, "k");
+    assert_ne!(screen(&model, &mut view), last, "the first key back moves");
+    press(&model, &mut view, "g");
+    assert_eq!(screen(&model, &mut view), first);
+    press(&model, &mut view, "\t\t\t");
+    assert!(matches!(view.overlay(), Some(Overlay::Inspect { rank: Rank(3), .. })));
+}
+
+#[test]
+fn logs_follow_until_scrolled_and_stay_where_they_are() {
+    let mut model = four();
+    let mut view = ViewState::new();
+    press(&model, &mut view, "4kk");
+    let held = view.log_at;
+    assert!(held.is_some());
+    let lines = |text: String| text.lines().skip(5).take(18).map(String::from).collect::<Vec<_>>();
+    let before = lines(screen(&model, &mut view));
+    let next =
+        model.ranks.iter().filter_map(|rank| rank.log.lines.back()).map(|line| line.order).max().unwrap() + 1;
+    model.ranks[0].log.lines.push_back(HeldLine::new(next, "newest"));
+    assert_eq!(lines(screen(&model, &mut view)), before);
+    press(&model, &mut view, "G");
+    assert_eq!(view.log_at, None);
+    assert!(screen(&model, &mut view).contains("newest"));
+    press(&model, &mut view, "kjj");
+    assert_eq!(view.log_at, None, "scrolling to the end follows again");
+    press(&model, &mut view, "g");
+    assert!(screen(&model, &mut view).contains("iter 560"), "the first page is full");
+    press(&model, &mut view, "m");
+    assert_eq!(view.log_scope, LogScope::Selected);
+    press(&model, &mut view, "]]");
+    assert_eq!(view.rank, Some(Rank(2)));
+}
+
+#[test]
+fn marked_ranks_make_the_merged_log() {
+    let model = four();
+    let mut view = ViewState::new();
+    press(&model, &mut view, "j 4");
+    assert_eq!(view.marked.iter().copied().collect::<Vec<_>>(), [Rank(1)]);
+    let drawn = screen(&model, &mut view);
+    assert!(drawn.contains("1 marked") && drawn.contains(" 1 │ iter") && !drawn.contains(" 2 │ iter"));
+}
+
+#[test]
+fn copying_takes_what_is_selected() {
+    let model = behind();
+    let mut view = ViewState::new();
+    let copied = |model: &Model, view: &mut ViewState, keys: &str| match press(model, view, keys).pop() {
+        Some(Action::Copy(text)) => text,
+        other => panic!("{other:?}"),
+    };
+    assert!(copied(&model, &mut view, "jjjy").contains("rank 3 on node-b"));
+    assert!(copied(&model, &mut view, "dy").contains("which rank 3 has not entered"));
+    assert!(copied(&model, &mut view, "\x1b3y").starts_with("env_step\ttrain_iter"));
+    assert!(copied(&model, &mut view, "4y").contains("[ranks 0-3] iter 599"));
+    assert_eq!(ctrl(&model, &mut view, 's'), [Action::SaveScreen]);
+    assert_eq!(ctrl(&model, &mut view, 'l'), [Action::Redraw]);
+    assert_eq!(ctrl(&model, &mut view, 'z'), [Action::Suspend]);
+}
+
+#[test]
+fn programs_cannot_paint_over_the_screen() {
+    let mut model = four();
+    model.ranks[0].log.lines.push_back(HeldLine::new(9_999, "\x1b[2J\x1b[31mred\x07\x1b]0;owned\x07 end"));
+    let mut view = ViewState::new();
+    let drawn = press(&model, &mut view, "4").is_empty().then(|| screen(&model, &mut view)).unwrap();
+    assert!(drawn.contains("red end") && !drawn.contains('\x1b') && !drawn.contains("owned"));
+}
+
+#[test]
+fn the_mouse_selects_scrolls_and_presses() {
+    let model = four();
+    let mut view = ViewState::new();
+    let drawn = screen(&model, &mut view);
+    let find = |needle: &str| {
+        let (y, line) = drawn.lines().enumerate().find(|(_, line)| line.contains(needle)).unwrap();
+        let x = line[..line.find(needle).unwrap()].chars().count();
+        (x as u16 + 1, y as u16)
+    };
+    let mouse = |view: &mut ViewState, kind, (column, row)| {
+        rankdeck_tui::on_mouse(
+            &model,
+            view,
+            MouseEvent { kind, column, row, modifiers: KeyModifiers::NONE },
+            NOW,
+        )
+    };
+    let left = MouseEventKind::Down(MouseButton::Left);
+    mouse(&mut view, left, find(" 2 node-b"));
+    assert_eq!(view.rank, Some(Rank(2)));
+    mouse(&mut view, left, find(" 2 node-b"));
+    assert!(matches!(view.overlay(), Some(Overlay::Inspect { rank: Rank(2), .. })));
+    view.overlays.clear();
+    mouse(&mut view, MouseEventKind::ScrollUp, find("log all ranks"));
+    assert!(view.log_at.is_some());
+    mouse(&mut view, left, find("log all ranks"));
+    assert_eq!(view.focus, Pane::Log);
+    mouse(&mut view, left, find("x stop"));
+    assert!(matches!(view.overlay(), Some(Overlay::Confirm(_))));
+    view.overlays.clear();
+    mouse(&mut view, left, find("5 hosts"));
+    assert_eq!(view.tab, Tab::Hosts);
+    mouse(&mut view, left, (78, 23));
+    assert!(matches!(view.overlay(), Some(Overlay::Help { .. })));
+}
+
+#[test]
+fn key_releases_and_stray_pastes_do_nothing() {
+    let model = four();
+    let mut view = ViewState::new();
+    rankdeck_tui::layout(&model, &mut view, AREA);
+    let mut release = KeyEvent::from(KeyCode::Char('x'));
+    release.kind = KeyEventKind::Release;
+    rankdeck_tui::on_key(&model, &mut view, release, NOW);
+    rankdeck_tui::on_paste(&mut view, "xyq", NOW);
+    assert!(view.overlays.is_empty());
+    press(&model, &mut view, "/");
+    rankdeck_tui::on_paste(&mut view, &"z".repeat(10 * INPUT_LIMIT), NOW);
+    assert_eq!(view.rank_filter.len(), INPUT_LIMIT);
+}
+
+#[test]
+fn differing_totals_are_marked() {
+    let mut model = four();
+    let progress = model.progress.as_mut().unwrap();
+    progress.sum.samples -= 1;
+    progress.consistent = false;
+    model.fingerprint.as_mut().unwrap().equal = false;
+    model.drops.by_agents = 12;
+    let drawn = screen(&model, &mut ViewState::new());
+    assert!(drawn.contains("≠ 1,228,799") && drawn.contains("= 1,228,800"), "{drawn}");
+    assert!(drawn.contains("≠ DRIFT") && drawn.contains("drops 12"));
+}
+
+#[test]
+fn toasts_of_the_shell_are_shown_and_bounded() {
+    let mut view = ViewState::new();
+    for i in 0..9 {
+        view.toast(format!("saved {i}"), Role::Good, NOW);
+    }
+    assert_eq!(view.toasts.len(), 3);
+    assert!(screen(&four(), &mut view).contains("saved 8"));
+}

@@ -1,0 +1,120 @@
+//! Events, the past and the end of a run.
+
+use super::*;
+
+/// Many evaluations after a launch and a verdict that is over.
+fn eventful() -> Model {
+    let mut model = running(&[cpu("ant", 4)]);
+    let verdict = behind().verdicts[0].clone();
+    let line =
+        |number: u64, text: &str| HistoryLine::new(number, STARTED.plus(number * 1000), Tone::Info, text);
+    let told = HistoryLine { subject: Some(Subject::Verdict(Box::new(verdict))), ..line(2, "stuck: rank 1") };
+    let saved = Subject::Checkpoint("/runs/r/ckpt/step-40.ckpt".into());
+    model.history = [line(1, "launched"), told].into();
+    model.history.extend((3..50).map(|n| line(n, "evaluation")));
+    model.history.push_back(HistoryLine { subject: Some(saved), ..line(50, "checkpoint (every)") });
+    model.verdicts.clear();
+    model
+}
+
+#[test]
+fn an_event_is_found_opened_whole_and_gone_to() {
+    let (model, mut view) = (eventful(), ViewState::new());
+    press(&model, &mut view, "6/stuck\n");
+    let shown = screen(&model, &mut view);
+    assert!(shown.contains("stuck: rank 1") && !shown.contains("evaluation"), "{shown}");
+    press(&model, &mut view, "\n");
+    let shown = screen(&model, &mut view);
+    assert!(shown.contains("evidence") && shown.contains("since the launch"), "{shown}");
+    press(&model, &mut view, "\x1b");
+    let there = press(&model, &mut view, "o");
+    assert_eq!(there, [Action::Time(TimeMove::To(STARTED.plus(2000)))]);
+    // The card of a verdict that is over opens from every page.
+    press(&model, &mut view, "\x1b1d");
+    assert_eq!(view.overlays, [Overlay::Event { number: 2, top: 0 }]);
+}
+
+#[test]
+fn a_checkpoint_among_the_events_is_one_to_restart_from() {
+    let (model, mut view) = (eventful(), ViewState::new());
+    press(&model, &mut view, "6k");
+    assert_eq!(view.event, Some(49));
+    press(&model, &mut view, "j\nr");
+    let shown = screen(&model, &mut view);
+    assert!(shown.contains("picked") && shown.contains("step-40.ckpt"), "{shown}");
+    let order = press(&model, &mut view, "p");
+    let Some(Action::Tell(Event::RestartRequested { from, .. })) = order.first() else { panic!("{order:?}") };
+    assert_eq!(from.as_deref(), Some("/runs/r/ckpt/step-40.ckpt"));
+}
+
+#[test]
+fn the_selected_event_stays_on_the_screen_whichever_way_it_moves() {
+    let (mut model, mut view) = (eventful(), ViewState::new());
+    model.history.iter_mut().step_by(3).for_each(|line| line.text = "a long line ".repeat(20));
+    press(&model, &mut view, "6");
+    for keys in ["k".repeat(49), "j".repeat(20), "k".repeat(5), "g".into(), "jj".into()] {
+        for key in keys.chars() {
+            press(&model, &mut view, &key.to_string());
+            let line = model.history.iter().find(|line| Some(line.number) == view.event);
+            let clock = line.map(|line| format!("{}:{:02}", line.number / 60, line.number % 60));
+            let shown = screen(&model, &mut view);
+            assert!(clock.as_ref().is_none_or(|clock| shown.contains(clock)), "{clock:?}\n{shown}");
+        }
+    }
+    press(&model, &mut view, "G");
+    assert_eq!((view.event, view.events_up), (None, 0));
+}
+
+#[test]
+fn the_past_is_shown_on_every_page_and_nothing_is_ordered_there() {
+    let (model, mut view) = (running(&[cpu("ant", 4)]), ViewState::new());
+    assert_eq!(press(&model, &mut view, ","), [Action::Time(TimeMove::Step(-1000))]);
+    let at = Timestamp(NOW.0 - 5_000);
+    let marks = vec![Mark { at: Timestamp(at.0 + 2_000), tone: Tone::Bad, text: "rank 3 dead".into() }];
+    view.time = Some(TimeCursor { at, end: NOW, zero: 1000.0, live: true, marks, ..TimeCursor::default() });
+    for page in "123456".chars() {
+        press(&model, &mut view, &page.to_string());
+        let shown = screen(&model, &mut view);
+        assert!(shown.contains("2.0s before") && shown.contains("rank 3 dead"), "{page}: {shown}");
+        assert!(shown.contains("esc live"), "{page}: {shown}");
+    }
+    for order in ["x", "X", "r", "H", "D"] {
+        assert_eq!(press(&model, &mut view, order), [], "{order}");
+        assert!(view.toasts.iter().any(|toast| toast.text.contains("only in the present")), "{order}");
+        assert!(view.overlays.is_empty(), "{order}");
+    }
+    assert_eq!(press(&model, &mut view, "q"), [Action::Time(TimeMove::Present)]);
+    assert_eq!(press(&model, &mut view, "1\x1b"), [Action::Time(TimeMove::Present)]);
+    press(&model, &mut view, "T");
+    assert_eq!(press(&model, &mut view, "-3s\n"), [Action::Time(TimeMove::To(Timestamp(at.0 - 3_000)))]);
+    assert!(view.overlays.is_empty());
+}
+
+#[test]
+fn the_end_is_a_page_with_the_cause_and_what_to_do() {
+    let (mut model, mut view) = (dead(), ViewState::new());
+    screen(&model, &mut view);
+    model.run.state = RunState::Over;
+    model.run.outcome = Some(Outcome::Failed);
+    model.run.reason = "rank 1 on node-b was killed by SIGKILL (signal 9)".into();
+    model.run.ended = Some(NOW);
+    let died = HistoryLine::new(9, Timestamp(NOW.0 - 2000), Tone::Bad, "rank 1 on node-b was killed");
+    model.history.push_back(died);
+    let shown = screen(&model, &mut view);
+    assert_eq!(view.tab, Tab::End, "it opens by itself when the run ends under the eyes of its user");
+    for part in
+        ["failed: rank 1", "totals: 1,228,800 steps", "the last minute", "five minutes before", "report"]
+    {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    let before = press(&model, &mut view, "s");
+    assert!(matches!(before[..], [Action::Time(TimeMove::To(at))] if at < NOW), "{before:?}");
+    let report = press(&model, &mut view, "y");
+    assert!(matches!(&report[..], [Action::Copy(text)] if text.starts_with("# ppo-")), "{report:?}");
+    press(&model, &mut view, "1");
+    screen(&model, &mut view);
+    assert_eq!(view.tab, Tab::Overview, "once");
+    let mut late = ViewState::new();
+    screen(&model, &mut late);
+    assert_eq!(late.tab, Tab::Overview, "who comes later is not led there");
+}

@@ -1,0 +1,202 @@
+//! The log's page: search, levels, folds, times, generations, and the ways to it.
+
+use crate::scenes::*;
+use crossterm::event::{KeyCode, KeyEvent};
+use rankdeck_core::model::*;
+use rankdeck_tui::state::Tab;
+use rankdeck_tui::{Theme, ViewState};
+use rankdeck_types::ids::Generation;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::layout::Rect;
+
+const SIZE: (u16, u16) = (100, 20);
+/// 2026-11-23 07:00:00 UTC.
+const SEVEN: u64 = 1_795_417_200_000;
+
+fn press(model: &Model, view: &mut ViewState, keys: &str) -> String {
+    for c in keys.chars() {
+        rankdeck_tui::layout(model, view, Rect::new(0, 0, SIZE.0, SIZE.1));
+        let code = match c {
+            '\x1b' => KeyCode::Esc,
+            '\n' => KeyCode::Enter,
+            c => KeyCode::Char(c),
+        };
+        rankdeck_tui::on_key(model, view, KeyEvent::from(code), NOW);
+    }
+    let mut terminal = Terminal::new(TestBackend::new(SIZE.0, SIZE.1)).unwrap();
+    terminal
+        .draw(|frame| {
+            rankdeck_tui::layout(model, view, frame.area());
+            rankdeck_tui::view(model, view, &Theme::dark(), NOW, frame);
+        })
+        .unwrap();
+    let buffer = terminal.backend().buffer();
+    let rows = (0..SIZE.1).map(|y| (0..SIZE.0).map(|x| buffer[(x, y)].symbol()).collect::<String>());
+    rows.collect::<Vec<_>>().join("\n")
+}
+
+/// Two ranks whose lines are `(rank, seconds after seven, text)`; they arrive rank by rank, as after
+/// attaching.
+fn lines(told: &[(usize, u64, &str)]) -> Model {
+    let mut model = running(&[cpu("node-a", 1), cpu("node-b", 1)]);
+    let mut order = 0;
+    for rank in 0..2 {
+        model.ranks[rank].log = LogRing::default();
+        for (_, second, text) in told.iter().filter(|(whose, ..)| *whose == rank) {
+            order += 1;
+            let time_ms = SEVEN + second * 1000;
+            let line = HeldLine { time_ms, merge_ms: time_ms, ..HeldLine::new(order, *text) };
+            model.ranks[rank].log.lines.push_back(line);
+        }
+        model.ranks[rank].log.next = model.ranks[rank].log.lines.len() as u64;
+    }
+    model
+}
+
+/// Where texts stand, from the top; each must be there.
+fn rows(screen: &str, texts: &[&str]) -> Vec<usize> {
+    let row = |text: &&str| screen.lines().position(|line| line.contains(*text));
+    texts.iter().map(|text| row(text).unwrap_or_else(|| panic!("no {text} in\n{screen}"))).collect()
+}
+
+#[test]
+fn ranks_are_merged_by_time_and_each_line_has_its_own() {
+    let model = lines(&[(0, 1, "first"), (0, 9, "fourth"), (1, 2, "second"), (1, 5, "third")]);
+    let mut view = ViewState::new();
+    let screen = press(&model, &mut view, "4");
+    assert!(rows(&screen, &["first", "second", "third", "fourth"]).is_sorted(), "{screen}");
+    assert!(screen.contains("07:00:02 1 │ second"), "{screen}");
+    let screen = press(&model, &mut view, "t");
+    assert!(!screen.contains("07:00:02") && screen.contains("1 │ second"), "{screen}");
+}
+
+#[test]
+fn a_search_goes_from_hit_to_hit_among_all_lines_and_back_to_the_newest() {
+    let told: Vec<(usize, u64, String)> = (0..200u64)
+        .map(|i| {
+            (0, i, if i % 50 == 20 { format!("step {i} loss nan") } else { format!("step {i} loss 0.5") })
+        })
+        .collect();
+    let told: Vec<(usize, u64, &str)> =
+        told.iter().map(|(rank, at, text)| (*rank, *at, text.as_str())).collect();
+    let model = lines(&told);
+    let mut view = ViewState::new();
+    let screen = press(&model, &mut view, "4/nan|inf\n");
+    assert!(screen.contains("4 of 200 lines") && !screen.contains("loss 0.5"), "{screen}");
+    let screen = press(&model, &mut view, "N");
+    assert!(screen.contains("match 4 of 4 in 200 lines"), "{screen}");
+    rows(&screen, &["step 169 ", "step 170 loss nan", "step 171 "]);
+    let screen = press(&model, &mut view, "NN");
+    assert!(screen.contains("match 2 of 4"), "{screen}");
+    rows(&screen, &["step 69 ", "step 70 loss nan", "step 71 "]);
+    assert!(press(&model, &mut view, "n").contains("match 3 of 4"));
+    press(&model, &mut view, "nn");
+    assert!(view.toasts.iter().any(|toast| toast.text.contains("nothing later matches")));
+    let screen = press(&model, &mut view, "G");
+    assert!(screen.contains("following") && screen.contains("step 199 "), "{screen}");
+    let screen = press(&model, &mut view, "\x1b");
+    assert!(screen.contains("200 lines") && !screen.contains("  match "), "{screen}");
+    press(&model, &mut view, "n");
+    assert!(view.toasts.iter().any(|toast| toast.text.contains("type what to look for first")));
+}
+
+#[test]
+fn what_is_no_regular_expression_is_looked_for_as_text() {
+    let model = lines(&[(0, 1, "loss (nan"), (0, 2, "fine")]);
+    let screen = press(&model, &mut ViewState::new(), "4/(nan\n");
+    assert!(screen.contains("as text") && screen.contains("1 of 2 lines") && screen.contains("loss (nan"));
+}
+
+#[test]
+fn equal_lines_and_tracebacks_are_folded_until_they_are_opened() {
+    let mut told = vec![(0, 1, "begin")];
+    for i in 0..5 {
+        told.extend([(0, 2 + i, "waiting for data"), (1, 2 + i, "waiting for data")]);
+    }
+    told.extend([
+        (0, 20, "Traceback (most recent call last):"),
+        (0, 20, "  File \"train.py\", line 3, in <module>"),
+        (0, 20, "    main()"),
+        (0, 20, "ValueError: bad"),
+    ]);
+    let model = lines(&told);
+    let mut view = ViewState::new();
+    let screen = press(&model, &mut view, "4");
+    assert!(screen.contains("waiting for data  ×10 ranks 0-1"), "{screen}");
+    assert!(screen.contains("Traceback (most recent call last):  … 2 lines"), "{screen}");
+    assert!(screen.contains("ValueError: bad") && !screen.contains("main()"), "{screen}");
+    let screen = press(&model, &mut view, "c");
+    assert!(screen.contains("main()") && !screen.contains('×'), "{screen}");
+    assert!(press(&model, &mut view, "c/main\n").contains("main()"), "what is looked for is not folded away");
+}
+
+#[test]
+fn levels_leave_only_warnings_or_errors() {
+    let model =
+        lines(&[(0, 1, "iter 1"), (0, 2, "WARNING slow"), (1, 3, "ERROR: no"), (1, 4, "eval_error 0.5")]);
+    let mut view = ViewState::new();
+    let screen = press(&model, &mut view, "4e");
+    assert!(
+        screen.contains("2 of 4 lines  warnings") && screen.contains("slow") && !screen.contains("iter 1")
+    );
+    let screen = press(&model, &mut view, "e");
+    assert!(
+        screen.contains("1 of 4 lines  errors") && screen.contains("ERROR: no") && !screen.contains("slow")
+    );
+    assert!(press(&model, &mut view, "e").contains("eval_error"));
+    let screen = press(&model, &mut view, ":level errors\n");
+    assert!(screen.contains("ERROR: no") && !screen.contains("eval_error"));
+    assert!(press(&model, &mut view, "\x1b").contains("eval_error"), "esc shows all again");
+}
+
+#[test]
+fn lines_of_a_former_generation_stand_above_a_line_that_says_so() {
+    let mut model = lines(&[(0, 1, "old"), (0, 2, "new")]);
+    model.run.generation = Generation(1);
+    model.ranks[0].log.lines[1].generation = Generation(1);
+    let mut view = ViewState::new();
+    let screen = press(&model, &mut view, "4");
+    assert!(rows(&screen, &["│ old", "── generation 1 ", "│ new"]).is_sorted(), "{screen}");
+    let screen = press(&model, &mut view, "p");
+    assert!(!screen.contains("│ old") && !screen.contains("── generation") && screen.contains("│ new"));
+}
+
+#[test]
+fn an_event_leads_to_the_log_line_of_its_moment() {
+    let told: Vec<(usize, u64, String)> = (0..200u64).map(|i| (0, i, format!("step {i} x"))).collect();
+    let told: Vec<(usize, u64, &str)> =
+        told.iter().map(|(rank, at, text)| (*rank, *at, text.as_str())).collect();
+    let mut model = lines(&told);
+    model.history.clear();
+    let mut event = HistoryLine::new(1, NOW, Tone::Bad, "rank 0 was seen");
+    event.time = (SEVEN / 1000) as f64 + 70.4;
+    model.history.push_back(event);
+    let mut view = ViewState::new();
+    let screen = press(&model, &mut view, "6L");
+    assert_eq!(view.tab, Tab::Logs);
+    rows(&screen, &["step 69 x", "step 70 x", "step 71 x"]);
+    assert!(screen.contains("scrolled"), "{screen}");
+    assert!(press(&model, &mut view, "G").contains("following"));
+    for line in &mut model.ranks[0].log.lines {
+        (line.time_ms, line.merge_ms) = (0, 0);
+    }
+    press(&model, &mut view, "6L");
+    assert!(view.toasts.iter().any(|toast| toast.text.contains("no times")));
+}
+
+#[test]
+fn a_search_through_many_ranks_is_bounded() {
+    let mut model = lines(&[]);
+    for rank in &mut model.ranks {
+        for i in 0..LOG_LINES as u64 {
+            rank.log.lines.push_back(HeldLine::new(i, "x"));
+        }
+    }
+    let first = model.ranks[0].clone();
+    model.ranks =
+        (0..128).map(|i| RankModel { rank: rankdeck_types::ids::Rank(i), ..first.clone() }).collect();
+    let mut view = ViewState::new();
+    let screen = press(&model, &mut view, "4/nothing\n");
+    assert!(screen.contains("only the newest were looked at"), "{screen}");
+}

@@ -1,0 +1,169 @@
+//! packaging/dist.py: what it makes is the same every time, and runs where nothing else is.
+
+use crate::support::{rankdeck, trainer};
+use rankdeck_testkit::{program, repository, skipped};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {output:?}");
+    output
+}
+
+/// Packages of the programs in `binaries`.
+fn packages(binaries: &Path, out: &Path) -> Vec<PathBuf> {
+    let mut command = Command::new("python3");
+    command.arg(repository("packaging/dist.py")).args([binaries, out]).env("RANKDECK_DIST_LEVEL", "1");
+    run(&mut command);
+    let mut made: Vec<PathBuf> = std::fs::read_dir(out).unwrap().map(|entry| entry.unwrap().path()).collect();
+    made.sort();
+    made
+}
+
+#[test]
+fn packages_are_the_same_every_time() {
+    let folder = tempfile::tempdir().unwrap();
+    // Stand-ins, which make small packages: what counts here is how they are put together.
+    let console = format!("#!/bin/sh\nexec {:?} \"$@\"\n", rankdeck().get_program());
+    for (name, text) in [("rankdeck", console.as_str()), ("rankdeck-trainer", "#!/bin/sh\n")] {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let [first, second] = ["a", "b"].map(|name| packages(folder.path(), &folder.path().join(name)));
+    assert_eq!(first.len(), 4, "tarball, wheel, .deb and checksums: {first:?}");
+    for (one, other) in first.iter().zip(&second) {
+        assert!(std::fs::read(one).unwrap() == std::fs::read(other).unwrap(), "{one:?} differs");
+    }
+    let tarball = &first.iter().find(|path| path.extension().is_some_and(|end| end == "gz")).unwrap();
+    let listed = run(Command::new("tar").arg("tzf").arg(tarball));
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    for path in
+        ["bin/rankdeck", "share/man/man1/rankdeck-run.1.gz", "share/doc/rankdeck/LICENSES-OF-PARTS.txt.gz"]
+    {
+        assert!(listed.contains(path), "{path}: {listed}");
+    }
+    for path in ["share/zsh/site-functions/_rankdeck", "share/bash-completion/completions/rankdeck"] {
+        assert!(listed.contains(path), "{path}: {listed}");
+    }
+}
+
+/// Runs a program in a root in which nothing is but `root` and the C library.
+fn in_a_clean_root(root: &Path, words: &[&str]) -> Option<Output> {
+    let needed = run(Command::new("ldd").arg(rankdeck().get_program()));
+    for word in
+        String::from_utf8_lossy(&needed.stdout).split_whitespace().filter(|word| word.starts_with('/'))
+    {
+        let place = root.join(word.trim_start_matches('/'));
+        std::fs::create_dir_all(place.parent().unwrap()).unwrap();
+        std::fs::copy(word, place).unwrap();
+    }
+    std::fs::create_dir_all(root.join("tmp")).unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "chroot"]).arg(root).args(words).env_clear();
+    let output = command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("HOME", "/tmp").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if said.contains("unshare") {
+        skipped(&format!("no user namespaces here: {}", said.trim()));
+        return None;
+    }
+    assert!(output.status.success(), "{words:?}: {output:?}");
+    Some(output)
+}
+
+#[test]
+fn each_package_runs_where_nothing_else_is() {
+    let Some(trainer) = trainer() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let made = packages(trainer.parent().unwrap(), &folder.path().join("out"));
+    let of = |end: &str| made.iter().find(|path| path.to_string_lossy().ends_with(end)).unwrap();
+    let version = run(rankdeck().arg("--version")).stdout;
+    let works = |root: &Path, console: &str| {
+        let Some(output) = in_a_clean_root(root, &[console, "--version"]) else { return };
+        assert_eq!(output.stdout, version, "{console}");
+        let simulated =
+            ["simulate", "--nnodes", "1", "--ranks", "2", "--iteration-ms", "50", "--steps", "20480"];
+        let words: Vec<&str> = [console].into_iter().chain(simulated).chain(["--json"]).collect();
+        let Some(output) = in_a_clean_root(root, &words) else { return };
+        assert!(String::from_utf8_lossy(&output.stdout).contains("\"outcome\":\"succeeded\""));
+    };
+
+    let root = folder.path().join("tarball");
+    std::fs::create_dir(&root).unwrap();
+    run(Command::new("tar").args(["xzf"]).arg(of(".tar.gz")).arg("-C").arg(&root).arg("--no-same-owner"));
+    works(&root, "/rankdeck-0.1.0/bin/rankdeck");
+
+    if program("dpkg-deb").is_some() {
+        let root = folder.path().join("deb");
+        run(Command::new("dpkg-deb").arg("-x").arg(of(".deb")).arg(&root));
+        works(&root, "/usr/bin/rankdeck");
+        let fields = run(Command::new("dpkg-deb").arg("-f").arg(of(".deb")).arg("Depends"));
+        assert!(String::from_utf8_lossy(&fields.stdout).contains("libc6 (>= 2."));
+    } else {
+        skipped("no dpkg-deb");
+    }
+
+    let venv = folder.path().join("venv");
+    let made_venv = Command::new("python3").args(["-m", "venv"]).arg(&venv).output().unwrap();
+    if !made_venv.status.success() {
+        return skipped("python3 makes no virtual environment");
+    }
+    let python = venv.join("bin/python");
+    run(Command::new(&python)
+        .args(["-m", "pip", "install", "--quiet", "--no-index", "--no-deps"])
+        .arg(of(".whl")));
+    assert_eq!(run(Command::new(venv.join("bin/rankdeck")).arg("--version")).stdout, version);
+    let imported = run(Command::new(&python).args(["-c", "import rankdeck; print(rankdeck.should_stop())"]));
+    assert_eq!(imported.stdout, b"False\n");
+    let help = run(Command::new(venv.join("bin/rankdeck-trainer")).arg("--help"));
+    assert!(String::from_utf8_lossy(&help.stdout).contains("--setup-env"));
+    run(Command::new(&python).args(["-m", "pip", "uninstall", "--quiet", "--yes", "rankdeck"]));
+    assert!(!venv.join("bin/rankdeck").exists());
+}
+
+#[test]
+fn registries_take_the_manifests_and_the_oldest_rust_builds_every_dependency() {
+    let metadata = run(Command::new(env!("CARGO"))
+        .args([
+            "metadata",
+            "--format-version",
+            "1",
+            "--offline",
+            "--locked",
+            "--filter-platform",
+            "x86_64-unknown-linux-gnu",
+        ])
+        .current_dir(repository("")));
+    let metadata: serde_json::Value = serde_json::from_slice(&metadata.stdout).unwrap();
+    let version = |value: &serde_json::Value| -> Vec<u64> {
+        value.as_str().unwrap_or("").split('.').filter_map(|part| part.parse().ok()).collect()
+    };
+    let packages = metadata["packages"].as_array().unwrap();
+    let own = |package: &serde_json::Value| package["source"].is_null();
+    let promised = version(&packages.iter().find(|package| own(package)).unwrap()["rust_version"]);
+    for package in packages {
+        let name = package["name"].as_str().unwrap();
+        assert!(version(&package["rust_version"]) <= promised, "{name} needs a newer Rust than we promise");
+        if !own(package) || package["publish"].is_array() {
+            continue;
+        }
+        for field in ["description", "license"] {
+            assert!(package[field].is_string(), "{name} has no {field}");
+        }
+        let keywords = package["keywords"].as_array().unwrap();
+        assert!(keywords.len() <= 5, "{name}: crates.io takes five keywords");
+        for keyword in keywords.iter().filter_map(serde_json::Value::as_str) {
+            assert!(keyword.len() <= 20 && !keyword.contains(' '), "{name}: crates.io refuses {keyword}");
+        }
+        for dependency in package["dependencies"].as_array().unwrap() {
+            let is_published = dependency["kind"].is_null() && dependency["path"].is_string();
+            assert!(
+                !is_published || dependency["req"] != "*",
+                "{name}: {} has no version",
+                dependency["name"]
+            );
+        }
+    }
+}

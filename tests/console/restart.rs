@@ -1,0 +1,129 @@
+//! A restart with changed keys: from which checkpoint, which keys, what becomes of them, and a yes.
+
+use crate::scenes::*;
+use crossterm::event::{KeyCode, KeyEvent};
+use rankdeck::shell::changer::change;
+use rankdeck_core::event::Event;
+use rankdeck_core::model::*;
+use rankdeck_tui::state::Overlay;
+use rankdeck_tui::{Action, Theme, ViewState};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::layout::Rect;
+
+const SIZE: (u16, u16) = (100, 36);
+
+fn press(model: &Model, view: &mut ViewState, keys: &str) -> Vec<Action> {
+    let mut actions = Vec::new();
+    for c in keys.chars() {
+        rankdeck_tui::layout(model, view, Rect::new(0, 0, SIZE.0, SIZE.1));
+        let code = match c {
+            '\x1b' => KeyCode::Esc,
+            '\n' => KeyCode::Enter,
+            '\t' => KeyCode::Tab,
+            '↓' => KeyCode::Down,
+            c => KeyCode::Char(c),
+        };
+        actions.extend(rankdeck_tui::on_key(model, view, KeyEvent::from(code), NOW));
+    }
+    actions
+}
+
+fn screen(model: &Model, view: &mut ViewState) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(SIZE.0, SIZE.1)).unwrap();
+    terminal
+        .draw(|frame| {
+            rankdeck_tui::layout(model, view, frame.area());
+            rankdeck_tui::view(model, view, &Theme::dark(), NOW, frame);
+        })
+        .unwrap();
+    let buffer = terminal.backend().buffer();
+    let rows = (0..SIZE.1).map(|y| (0..SIZE.0).map(|x| buffer[(x, y)].symbol()).collect::<String>());
+    rows.collect::<Vec<_>>().join("\n")
+}
+
+fn scene() -> (Model, ViewState) {
+    let mut model = running(&[cpu("node-a", 2), cpu("node-b", 2)]);
+    let experiment = "[run]\nname = \"x\"\ntotal_steps = 2000000\n[env]\nid = \"CartPole-v1\"\nnum_envs = 16\n\
+                      [learn]\nalgorithm = \"ppo\"\n";
+    model.plan.as_mut().unwrap().experiment = toml::from_str(experiment).unwrap();
+    model.checkpoints.clear();
+    for (iter, reason) in [(100, "every"), (200, "best"), (300, "every")] {
+        let path = format!("/r/checkpoints/iter-{iter}.ckpt");
+        let (env_step, reason) = (iter * 1000, reason.to_owned());
+        model.checkpoints.push_back(CheckpointModel { path, env_step, train_iter: iter, reason });
+    }
+    let view = ViewState { changer: Some(change), ..ViewState::new() };
+    (model, view)
+}
+
+fn order(actions: Vec<Action>) -> (Option<String>, Option<u32>) {
+    match actions.as_slice() {
+        [Action::Tell(Event::RestartRequested { from, experiment, exclude, add, .. })] => {
+            assert!(exclude.is_empty() && add.is_empty());
+            (from.clone(), experiment.as_ref().map(|experiment| experiment.env.as_ref().unwrap().num_envs))
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Any checkpoint can be picked, and keys can be changed.
+#[test]
+fn a_checkpoint_is_picked_and_a_key_changed_with_the_plan_before_the_yes() {
+    let (model, mut view) = scene();
+    assert_eq!(press(&model, &mut view, "R"), []);
+    let shown = screen(&model, &mut view);
+    for row in [
+        "latest: iteration 300",
+        "best: iteration 200",
+        "iter-100.ckpt: iteration 100",
+        "afresh: new weights",
+    ] {
+        assert!(shown.contains(row), "{row} in\n{shown}");
+    }
+    let envs = model.plan.as_ref().unwrap().experiment.env.as_ref().unwrap().num_envs;
+    press(&model, &mut view, &format!("↓↓↓↓env.num_e\t{}", envs * 2));
+    let shown = screen(&model, &mut view);
+    assert!(shown.contains(&format!("env.num_envs = {}  (was {envs})", envs * 2)), "{shown}");
+    let share = format!("per rank: num_envs {envs} of {}", envs * 2);
+    assert!(shown.contains(&share), "{shown}");
+    assert_eq!(press(&model, &mut view, "\n"), []);
+    let shown = screen(&model, &mut view);
+    assert!(
+        shown.contains("iter-100.ckpt") && shown.contains(&format!("{envs} becomes {}", envs * 2)),
+        "{shown}"
+    );
+    assert_eq!(press(&model, &mut view.clone(), "\n"), [], "the default is no");
+    let (from, num_envs) = order(press(&model, &mut view, "y"));
+    assert_eq!((from.as_deref(), num_envs), (Some("/r/checkpoints/iter-100.ckpt"), Some(envs * 2)));
+    assert!(view.overlays.is_empty());
+}
+
+#[test]
+fn mistakes_are_shown_as_they_are_typed_and_order_nothing() {
+    let (model, mut view) = scene();
+    press(&model, &mut view, "Rlearn.gama=0.5");
+    assert!(screen(&model, &mut view).contains("gamma"));
+    assert_eq!(press(&model, &mut view, "\n"), []);
+    assert!(matches!(view.overlay(), Some(Overlay::Restart(_))), "nothing is asked");
+    let envs = model.plan.as_ref().unwrap().experiment.env.as_ref().unwrap().num_envs + 1;
+    let (model, mut view) = scene();
+    press(&model, &mut view, &format!("Renv.num_envs={envs}"));
+    let shown = screen(&model, &mut view);
+    assert!(shown.contains("environments") && shown.contains("env.num_envs"), "{shown}");
+    assert_eq!(press(&model, &mut view, "\n"), []);
+}
+
+#[test]
+fn the_palette_takes_a_checkpoint_and_keys_and_nothing_changed_is_a_plain_restart() {
+    let (model, mut view) = scene();
+    press(&model, &mut view, ":restart 200 learn.gamma=0.5\n");
+    assert!(screen(&model, &mut view).contains("learn.gamma = 0.5"));
+    let (from, _) = order(press(&model, &mut view, "\ny"));
+    assert_eq!(from.as_deref(), Some("/r/checkpoints/iter-200.ckpt"));
+    press(&model, &mut view, ":restart\n");
+    assert_eq!(order(press(&model, &mut view, "\ny")), (Some("latest".into()), None));
+    press(&model, &mut view, ":restart 999\n");
+    assert!(screen(&model, &mut view).contains("no checkpoint `999`"));
+    assert_eq!(press(&model, &mut view, "\n"), []);
+}

@@ -1,0 +1,193 @@
+//! `rankdeck schema`: the schemas accept what the loaders accept and what is printed, and refuse what is
+//! clearly wrong.
+
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn rankdeck(folder: &Path, args: &[&str]) -> String {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_rankdeck")).current_dir(folder).args(args).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn schema(what: &str) -> Value {
+    serde_json::from_str(&rankdeck(Path::new("."), &["schema", what])).unwrap()
+}
+
+/// Why a value does not fit, as far as our schemas go.
+fn fault(schema: &Value, value: &Value, at: &str) -> Option<String> {
+    let own = |what: String| Some(format!("{at}: {what}"));
+    let is = |name: &str| match name {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "number" => value.is_number(),
+        "boolean" => value.is_boolean(),
+        "null" => value.is_null(),
+        other => panic!("type {other}"),
+    };
+    match &schema["type"] {
+        Value::String(name) if !is(name) => return own(format!("{value} is no {name}")),
+        Value::Array(names) if !names.iter().any(|name| is(name.as_str().unwrap())) => {
+            return own(format!("{value} is none of {names:?}"));
+        }
+        _ => {}
+    }
+    if let Value::Array(words) = &schema["enum"]
+        && !words.contains(value)
+    {
+        return own(format!("{value} is none of {words:?}"));
+    }
+    if schema.get("const").is_some_and(|only| only != value) {
+        return own(format!("{value} is not {}", schema["const"]));
+    }
+    if let Some(number) = value.as_f64() {
+        let low = schema["minimum"].as_f64().is_some_and(|min| number < min)
+            || schema["exclusiveMinimum"].as_f64().is_some_and(|min| number <= min);
+        if low || schema["maximum"].as_f64().is_some_and(|max| number > max) {
+            return own(format!("{number} is out of range"));
+        }
+    }
+    if let Value::Object(fields) = value {
+        for name in schema["required"].as_array().into_iter().flatten() {
+            if !fields.contains_key(name.as_str().unwrap()) {
+                return own(format!("{name} is missing"));
+            }
+        }
+        for (name, field) in fields {
+            let inner = match (schema["properties"].get(name), &schema["additionalProperties"]) {
+                (Some(inner), _) => inner,
+                (None, Value::Bool(false)) => return own(format!("{name} is unknown")),
+                (None, inner @ Value::Object(_)) => inner,
+                (None, _) => continue,
+            };
+            if let Some(fault) = fault(inner, field, &format!("{at}.{name}")) {
+                return Some(fault);
+            }
+        }
+    }
+    if let Value::Array(items) = value {
+        if schema["minItems"].as_u64().is_some_and(|least| (items.len() as u64) < least) {
+            return own("too short".into());
+        }
+        if schema.get("items").is_some() {
+            let inner = items.iter().find_map(|item| fault(&schema["items"], item, &format!("{at}[]")));
+            if inner.is_some() {
+                return inner;
+            }
+        }
+    }
+    let fits = |schemas: &Value| {
+        schemas.as_array().unwrap().iter().filter(|one| fault(one, value, at).is_none()).count()
+    };
+    if schema.get("anyOf").is_some() && fits(&schema["anyOf"]) == 0 {
+        return own("fits none of several".into());
+    }
+    if schema.get("oneOf").is_some() && fits(&schema["oneOf"]) != 1 {
+        let all: Vec<String> =
+            schema["oneOf"].as_array().unwrap().iter().filter_map(|one| fault(one, value, at)).collect();
+        return own(format!("fits not exactly one: {all:?}"));
+    }
+    None
+}
+
+fn files(folder: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let all = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    all.filter(|path| path.extension().is_some_and(|end| end == "toml")).collect()
+}
+
+fn document(path: &Path) -> Value {
+    let table: toml::Table = std::fs::read_to_string(path).unwrap().parse().unwrap();
+    serde_json::to_value(table).unwrap()
+}
+
+#[test]
+fn shipped_files_fit_their_schemas() {
+    let (experiment, hosts) = (schema("experiment"), schema("hosts"));
+    let mut count = 0;
+    for path in files("configs").into_iter().chain(files("tests/configs/valid")) {
+        let is_hosts = path.file_name().unwrap() == "hosts.toml";
+        let schema = if is_hosts { &hosts } else { &experiment };
+        assert_eq!(fault(schema, &document(&path), ""), None, "{}", path.display());
+        count += 1;
+    }
+    assert!(count > 10, "{count}");
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("hosts.toml");
+    assert_eq!(fault(&hosts, &document(&own), ""), None);
+}
+
+#[test]
+fn what_is_clearly_wrong_fits_not() {
+    let schema = schema("experiment");
+    for text in [
+        "nproc = 2",
+        "[run]\nname = 3",
+        "[run]\nname = 'x'\nsede = 1",
+        "[run]\nname = 'x'\nseed = -1",
+        "[learn]\nalgorithm = 'ppo'\ntau = 1.0",
+        "[learn]\nalgorithm = 'none'",
+        "[launch]\ncommand = 'x'",
+        "[launch]\nenv = { A = 1 }",
+        "[distributed]\nbackend = 'mpi'",
+    ] {
+        let value = serde_json::to_value(text.parse::<toml::Table>().unwrap()).unwrap();
+        assert!(fault(&schema, &value, "").is_some(), "{text}");
+    }
+    let hosts = self::schema("hosts");
+    for text in
+        ["[[host]]\nname = 'a'\nport = 0", "[[host]]\nname = 'a'\ngpus = 'some'", "[[host]]\nslots = 1"]
+    {
+        let value = serde_json::to_value(text.parse::<toml::Table>().unwrap()).unwrap();
+        assert!(fault(&hosts, &value, "").is_some(), "{text}");
+    }
+}
+
+#[test]
+fn every_example_of_a_line_fits_and_another_kind_does_not() {
+    let schema = schema("events");
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/JSON.md")).unwrap();
+    let kinds = schema["oneOf"].as_array().unwrap();
+    assert!(kinds.len() >= 12, "{}", kinds.len());
+    let mut seen = 0;
+    for part in text.split("```json").skip(1) {
+        let line: Value = serde_json::from_str(part.split("```").next().unwrap()).unwrap();
+        assert_eq!(fault(&schema, &line, ""), None);
+        seen += 1;
+    }
+    assert!(seen >= kinds.len());
+    assert!(
+        fault(&schema, &json!({ "kind": "nope", "run": "r", "generation": 0, "time": 1.0 }), "").is_some()
+    );
+    assert!(fault(&schema, &json!({ "kind": "log", "run": 3, "generation": 0, "time": 1.0 }), "").is_some());
+}
+
+#[test]
+fn lines_that_are_printed_fit() {
+    let schema = schema("events");
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("hosts.toml", "[[host]]\nname = \"a\"\ntransport = \"local\"\nnproc = 2\n");
+    write(
+        "e.toml",
+        "[run]\nname = \"e\"\n[launch]\ncommand = [\"sh\", \"-c\", \"echo loss=1; exit $RANK\"]\n[metrics]\nstdout = ['loss=(?P<loss>.)']\n",
+    );
+    write("bad.toml", "x = 1\n");
+    let runs: [&[&str]; 5] = [
+        &["simulate", "--nnodes", "2", "--ranks", "2", "--iteration-ms", "100", "--steps", "81920", "--json"],
+        &["check", "e.toml", "--json"],
+        &["run", "e.toml", "--json"],
+        &["run", "bad.toml", "--json"],
+        &["check", "bad.toml", "--json"],
+    ];
+    for args in runs {
+        let said = rankdeck(folder.path(), args);
+        assert!(!said.is_empty(), "{args:?}");
+        for line in said.lines() {
+            let value: Value = serde_json::from_str(line).unwrap();
+            assert_eq!(fault(&schema, &value, ""), None, "{line}");
+        }
+    }
+}

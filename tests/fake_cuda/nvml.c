@@ -1,0 +1,193 @@
+// libnvidia-ml.so.1: what the knobs say about each GPU, and the processes that use it.
+#include "fake.h"
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, TIMEOUT = 10, LOST = 15 };
+typedef void* Device;
+typedef struct ProcessInfo {
+  unsigned pid;
+  unsigned long long used;
+  unsigned instance, compute;
+} ProcessInfo;
+typedef struct ProcessSample {
+  unsigned pid;
+  unsigned long long time;
+  unsigned sm, memory, encoder, decoder;
+} ProcessSample;
+
+static int index_of(Device device) { return (int)(intptr_t)device - 1; }
+static int lost(Device device) { return fake_knob("lost", -1) == index_of(device); }
+
+// A knob that may be `unsupported`, with a value for each GPU: `NAME.INDEX` is not distinguished, so GPU n
+// shows value + 10 n.
+static int figure(const char* name, long otherwise, Device device, unsigned* out) {
+  char text[64];
+  if (lost(device)) return LOST;
+  fake_text(name, "", text, sizeof text);
+  if (strcmp(text, "unsupported") == 0) return NOT_SUPPORTED;
+  *out = (unsigned)((*text ? atol(text) : otherwise) + 10 * index_of(device));
+  return SUCCESS;
+}
+
+int nvmlInit_v2(void) { return SUCCESS; }
+int nvmlInitWithFlags(unsigned flags) { return SUCCESS; }
+int nvmlShutdown(void) { return SUCCESS; }
+int nvmlSystemGetDriverVersion(char* out, unsigned size) {
+  fake_text("driver_name", "580.95.05", out, size);
+  return SUCCESS;
+}
+int nvmlSystemGetCudaDriverVersion_v2(int* version) {
+  *version = (int)fake_knob("driver", 13000);
+  return SUCCESS;
+}
+int nvmlDeviceGetCount_v2(unsigned* count) {
+  *count = (unsigned)fake_gpus();
+  return SUCCESS;
+}
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device* out) {
+  if ((int)index >= fake_gpus()) return INVALID_ARGUMENT;
+  *out = (Device)(intptr_t)(index + 1);
+  return lost(*out) ? LOST : SUCCESS;
+}
+// libtorch asks when memory is short.
+int nvmlDeviceGetHandleByPciBusId_v2(const char* bus, Device* out) {
+  unsigned domain, number = 0;
+  sscanf(bus, "%x:%x", &domain, &number);
+  return nvmlDeviceGetHandleByIndex_v2(number ? number - 1 : 0, out);
+}
+int nvmlDeviceGetNvLinkRemoteDeviceType(Device device, unsigned link, int* out) { return NOT_SUPPORTED; }
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(Device device, unsigned link, void* out) { return NOT_SUPPORTED; }
+int nvmlDeviceGetIndex(Device device, unsigned* out) {
+  *out = (unsigned)index_of(device);
+  return SUCCESS;
+}
+int nvmlDeviceGetName(Device device, char* out, unsigned size) {
+  fake_model(index_of(device), out, size);
+  return SUCCESS;
+}
+int nvmlDeviceGetUUID(Device device, char* out, unsigned size) {
+  snprintf(out, size, "GPU-00000000-0000-0000-0000-0000000000%02x", index_of(device));
+  return SUCCESS;
+}
+int nvmlDeviceGetMigMode(Device device, unsigned* now, unsigned* later) {
+  *now = *later = (unsigned)fake_knob("mig", 0);
+  return SUCCESS;
+}
+
+static int processes(Device device, ProcessInfo* out, unsigned room) {
+  char path[4096];
+  int count = 0;
+  snprintf(path, sizeof path, "%s/gpus/%d", fake_folder(), index_of(device));
+  DIR* folder = opendir(path);
+  if (!folder) return 0;
+  for (struct dirent* entry; (entry = readdir(folder));) {
+    int pid = atoi(entry->d_name);
+    if (pid <= 0 || (kill(pid, 0) && errno == ESRCH)) continue;
+    if (out && (unsigned)count < room) {
+      snprintf(path, sizeof path, "%s/gpus/%d/%d", fake_folder(), index_of(device), pid);
+      FILE* file = fopen(path, "re");
+      unsigned long long used = 0;
+      if (file) {
+        if (fscanf(file, "%llu", &used) != 1) used = 0;
+        fclose(file);
+      }
+      out[count] = (ProcessInfo){(unsigned)pid, used, ~0u, ~0u};
+    }
+    count++;
+  }
+  closedir(folder);
+  return count;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(Device device, unsigned* count, ProcessInfo* out) {
+  unsigned room = *count;
+  if (lost(device)) return LOST;
+  *count = (unsigned)processes(device, out, room);
+  return *count > room ? TOO_SMALL : SUCCESS;
+}
+int nvmlDeviceGetComputeRunningProcesses(Device device, unsigned* count, ProcessInfo* out) {
+  return nvmlDeviceGetComputeRunningProcesses_v3(device, count, out);
+}
+int nvmlDeviceGetProcessUtilization(Device device, ProcessSample* out, unsigned* count, unsigned long long since) {
+  ProcessInfo found[256];
+  unsigned each, room = *count;
+  int status = figure("process_utilization", 20, device, &each);
+  if (status != SUCCESS) return status;
+  int there = processes(device, found, 256);
+  if (there == 0) return NOT_FOUND;
+  *count = (unsigned)there;
+  if (!out || room < (unsigned)there) return TOO_SMALL;
+  // Each process uses one more per cent than the one before.
+  for (int i = 0; i < there; i++) out[i] = (ProcessSample){found[i].pid, since + 1, each + (unsigned)i, 1, 0, 0};
+  return SUCCESS;
+}
+// { total, free, used }
+int nvmlDeviceGetMemoryInfo(Device device, unsigned long long* out) {
+  ProcessInfo found[256];
+  if (lost(device)) return LOST;
+  int count = processes(device, found, 256);
+  out[0] = (unsigned long long)fake_knob("memory_mib", 143771) << 20;
+  out[2] = (unsigned long long)fake_knob("reserved_mib", 0) << 20;
+  for (int i = 0; i < count && i < 256; i++) out[2] += found[i].used;
+  out[1] = out[0] - out[2];
+  return SUCCESS;
+}
+int nvmlDeviceGetUtilizationRates(Device device, unsigned* out) {
+  out[1] = 5;
+  return figure("utilization", 50, device, out);
+}
+int nvmlDeviceGetPowerUsage(Device device, unsigned* out) {
+  *out = 312000;
+  return lost(device) ? LOST : SUCCESS;
+}
+int nvmlDeviceGetEnforcedPowerLimit(Device device, unsigned* out) {
+  *out = 700000;
+  return SUCCESS;
+}
+int nvmlDeviceGetTemperature(Device device, int sensor, unsigned* out) {
+  *out = 55;
+  return lost(device) ? LOST : SUCCESS;
+}
+int nvmlDeviceGetClockInfo(Device device, int clock, unsigned* out) {
+  *out = clock == 1 ? 1980 : 3201;
+  return SUCCESS;
+}
+int nvmlDeviceGetCurrentClocksThrottleReasons(Device device, unsigned long long* out) {
+  *out = (unsigned long long)fake_knob("throttle", 0);
+  return SUCCESS;
+}
+int nvmlDeviceGetSupportedEventTypes(Device device, unsigned long long* out) {
+  *out = 8;
+  return SUCCESS;
+}
+int nvmlEventSetCreate(void** out) {
+  *out = (void*)1;
+  return SUCCESS;
+}
+int nvmlEventSetFree(void* set) { return SUCCESS; }
+int nvmlDeviceRegisterEvents(Device device, unsigned long long types, void* set) { return SUCCESS; }
+typedef struct EventData {
+  Device device;
+  unsigned long long type, data;
+  unsigned instance, compute;
+} EventData;
+int nvmlEventSetWait_v2(void* set, EventData* out, unsigned milliseconds) {
+  static int told;
+  char text[64];
+  int index, number;
+  fake_text("xid", "", text, sizeof text);
+  if (!told && sscanf(text, "%d %d", &index, &number) == 2) {
+    told = 1;
+    *out = (EventData){(Device)(intptr_t)(index + 1), 8, (unsigned long long)number, ~0u, ~0u};
+    return SUCCESS;
+  }
+  usleep(milliseconds * 1000);
+  return TIMEOUT;
+}
+const char* nvmlErrorString(int error) { return error == LOST ? "GPU is lost" : "fake error"; }

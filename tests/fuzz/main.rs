@@ -1,0 +1,171 @@
+//! Everything that reads bytes of others, with bytes that are nearly right: no panic, no loop without end,
+//! and memory within a bound (rankdeck_testkit::fuzz).
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests
+
+use rankdeck_core::Core;
+use rankdeck_core::trace;
+use rankdeck_core::trace::Header;
+use rankdeck_proto::frame::Decoder;
+use rankdeck_proto::message::{AgentMessage, ConsoleMessage, RankEvent, Record};
+use rankdeck_proto::status_page::{Reader, Writer};
+use rankdeck_testkit::fuzz::{Counting, fuzz};
+use rankdeck_types::ids::Timestamp;
+use std::path::Path;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const MIB: usize = 1 << 20;
+
+/// Lines of a recorded run: a header, then one event each.
+fn recorded() -> String {
+    std::fs::read_to_string(rankdeck_testkit::repository("tests/fuzz/trace/simulated.jsonl")).unwrap()
+}
+
+/// The messages of that run, as their JSON.
+fn messages() -> Vec<String> {
+    recorded()
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter_map(|line| line.pointer("/event/agent_said/message").map(ToString::to_string))
+        .collect()
+}
+
+fn framed(text: &str) -> Vec<u8> {
+    [&(text.len() as u32).to_be_bytes(), text.as_bytes()].concat()
+}
+
+#[test]
+fn frames() {
+    let mut seeds: Vec<Vec<u8>> = messages().iter().map(|text| framed(text)).collect();
+    seeds.push(seeds.concat());
+    for order in [
+        r#"{"kind":"attach","protocol":1,"build":"x","after_seq":3,"log_tail":9}"#,
+        r#"{"kind":"stop","mode":"clean","grace_ms":1000}"#,
+        r#"{"kind":"inspect","request":1,"ranks":[0,5]}"#,
+        r#"{"kind":"ping","sent_ms":12}"#,
+    ] {
+        seeds.push(framed(order));
+    }
+    fuzz("frames", seeds, 64 * MIB, |bytes| {
+        let mut decoder = Decoder::default();
+        let (one, other) = bytes.split_at(bytes.len() / 2);
+        for piece in [one, other] {
+            decoder.push(piece);
+            while let Ok(Some(frame)) = decoder.next_bytes() {
+                let _ = serde_json::from_slice::<AgentMessage>(frame);
+                let _ = serde_json::from_slice::<ConsoleMessage>(frame);
+            }
+        }
+    });
+}
+
+/// The first events of that run as a segment of a record: its entries, and the log lines that lie apart.
+fn segment() -> (Vec<u8>, Vec<u8>) {
+    let text = recorded();
+    let mut lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let head = lines.next().unwrap();
+    let goal = serde_json::from_value(head["goal"].clone()).unwrap();
+    let (mut writer, mut bursts) = (trace::Writer::default(), Vec::new());
+    let mut entries = trace::Writer::state(&Core::new(goal, Vec::new(), Timestamp(0)));
+    for line in lines.take(40) {
+        let event = serde_json::from_value(line["event"].clone()).unwrap();
+        let (entry, burst) = writer.event(Timestamp(line["at"].as_u64().unwrap()), &event);
+        entries.extend(entry);
+        bursts.extend(burst.unwrap_or_default());
+    }
+    (entries, bursts)
+}
+
+/// Read, and played to the reducer.
+#[test]
+fn traces() {
+    let header = Header::new(Timestamp(0), 0.0);
+    let (entries, bursts) = segment();
+    fuzz("trace", vec![entries], 256 * MIB, |bytes| {
+        let Ok((mut core, mut reader)) = trace::Reader::open(&header, bytes, Some(&bursts[..])) else {
+            return;
+        };
+        for (at, event) in std::iter::from_fn(|| reader.event()).take(2000) {
+            let _ = core.handle(at, event);
+        }
+    });
+}
+
+#[test]
+fn records() {
+    let records: Vec<Vec<u8>> = messages()
+        .iter()
+        .filter(|text| text.contains("\"kind\":\"record\""))
+        .map(|text| text.clone().into_bytes())
+        .collect();
+    assert!(!records.is_empty());
+    fuzz("records", records, 16 * MIB, |bytes| {
+        if let Ok(record) = serde_json::from_slice::<Record>(bytes) {
+            let again = serde_json::to_string(&record).unwrap();
+            assert_eq!(serde_json::from_str::<Record>(&again).unwrap(), record);
+        }
+    });
+}
+
+#[test]
+fn event_lines() {
+    let lines = [
+        r#"{"kind":"hello","rank":0,"generation":1}"#,
+        r#"{"kind":"joined","world_size":2,"backend":"tcp","device":"cpu"}"#,
+        r#"{"kind":"evaluation","value":1.5,"env_step":512}"#,
+        r#"{"kind":"error","message":"x","hint":"y","usage":true}"#,
+    ];
+    fuzz("event_lines", lines.map(|line| line.as_bytes().to_vec()).to_vec(), 16 * MIB, |bytes| {
+        for line in bytes.split(|byte| *byte == b'\n') {
+            let _ = serde_json::from_slice::<RankEvent>(line);
+        }
+    });
+}
+
+fn files(folder: &str) -> Vec<Vec<u8>> {
+    let folder = std::fs::read_dir(rankdeck_testkit::repository(folder)).unwrap();
+    let mut files: Vec<_> = folder.flatten().map(|entry| entry.path()).collect();
+    files.sort();
+    files.iter().filter_map(|file| std::fs::read(file).ok()).collect()
+}
+
+#[test]
+fn configurations() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("x.toml");
+    let seeds = [files("configs"), files("tests/configs/valid"), files("tests/configs/invalid")].concat();
+    fuzz("configurations", seeds, 64 * MIB, |bytes| {
+        // Long ones are refused by their length; here it is about what they say.
+        std::fs::write(&file, &bytes[..bytes.len().min(64 << 10)]).unwrap();
+        if let Err(found) =
+            rankdeck_config::load_experiment(&rankdeck_config::ExperimentSource::File(file.clone()), &[])
+        {
+            assert!(!found.to_string().is_empty());
+        }
+    });
+}
+
+fn page(file: &Path) -> Vec<u8> {
+    let mut writer = Writer::create(file, 1, 2).unwrap();
+    writer.group("world", 4);
+    writer.progress();
+    drop(writer);
+    std::fs::read(file).unwrap()
+}
+
+#[test]
+fn status_pages() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rank1.page");
+    let seed = page(&file);
+    fuzz("status_pages", vec![seed], 4 * MIB, |bytes| {
+        // A new file each time: another page may still be mapped.
+        let _ = std::fs::remove_file(&file);
+        std::fs::write(&file, bytes).unwrap();
+        if let Ok(reader) = Reader::open(&file) {
+            let _ = reader.view();
+        }
+    });
+}

@@ -1,0 +1,50 @@
+//! examples/python: scripts of others that report by rankdeck.py, on two hosts over SSH.
+
+use crate::support::hosts::Loopback;
+use rankdeck_testkit::{python, repository};
+
+/// Runs an example with a smaller budget; its totals over both ranks and its evaluations must be shown.
+fn runs(name: &str, packages: &str, args: &[&str]) {
+    let Some(python) = python(packages) else { return };
+    let Some(hosts) = Loopback::start(2, 1) else { return };
+    let source = repository(&format!("examples/python/{name}.py"));
+    let added =
+        std::fs::read_to_string(&source).unwrap().lines().filter(|line| line.ends_with("# +")).count();
+    assert!((1..=10).contains(&added), "{name}: {added} added lines");
+    let experiment = repository(&format!("examples/python/{name}.toml"));
+    let script = format!("{name}.py");
+    let mut command = vec![python.as_str(), "-u", &script];
+    command.extend(args);
+    let set = format!("launch.command={command:?}");
+    // Stable-Baselines3 and others log into folders of the machine otherwise.
+    let logs = format!("launch.env={{TMPDIR={0:?},SB3_LOGDIR={0:?}}}", hosts.bench.path());
+    let mut console = hosts.console(&["run", experiment.to_str().unwrap(), "--set", &set, "--set", &logs]);
+    assert_eq!(console.finish(300).code(), Some(0), "{name}: {}", console.told());
+    let progress = console.all("progress");
+    let last = progress.last().unwrap_or_else(|| panic!("{name}: no totals"));
+    let steps: Vec<u64> =
+        last["per_rank"].as_array().unwrap().iter().map(|rank| rank["env_step"].as_u64().unwrap()).collect();
+    assert!(steps.len() == 2 && steps.iter().all(|steps| *steps > 0), "{name}: {last}");
+    assert_eq!(last["env_step"].as_u64(), Some(steps.iter().sum()), "{name}: {last}");
+    assert!(last["episodes"].as_u64() > Some(0), "{name}: {last}");
+    let evals = console.all("eval");
+    assert!(
+        evals.len() >= 2 && evals.iter().all(|eval| eval["return_mean"].as_f64() > Some(0.0)),
+        "{evals:?}"
+    );
+}
+
+#[test]
+fn ppo_in_one_file() {
+    runs("ppo", "torch, gymnasium", &["--total-timesteps", "20480"]);
+}
+
+#[test]
+fn stable_baselines3() {
+    runs("sb3", "stable_baselines3", &["--timesteps", "2560", "--rounds", "2"]);
+}
+
+#[test]
+fn lightning() {
+    runs("lightning", "pytorch_lightning, gymnasium", &["--epochs", "2", "--episodes", "10"]);
+}

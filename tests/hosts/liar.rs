@@ -1,0 +1,473 @@
+//! A host that lies, over real SSH: its agent's word starts nothing elsewhere, and nothing that it says
+//! reaches a terminal as it is.
+//!
+//! The host runs every command as it should, but tells another socket for its agent's. There sits the liar,
+//! between console and agent, and changes what the agent says.
+
+use crate::support::hosts::Loopback;
+use crate::support::terminal::Terminal;
+use crate::support::{Console, wait_until};
+use rankdeck_proto::frame;
+use rankdeck_proto::message::{AgentMessage, RankEvent, Record, RecordEvent, Survivor};
+use rankdeck_types::ids::{Generation, Rank};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+/// What the host does with every command.
+const SHELL: &str = r#"
+import json, os, subprocess, sys
+place = os.path.dirname(os.path.abspath(__file__))
+command = os.environ["SSH_ORIGINAL_COMMAND"]
+if os.environ["SSH_CONNECTION"].split()[3] != open(place + "/port").read():
+    os.execv("/bin/sh", ["sh", "-c", command])
+child = subprocess.Popen(["/bin/sh", "-c", command], stdout=subprocess.PIPE)
+for line in child.stdout:
+    word, _, rest = line.partition(b" ")
+    if word == b"RANKDECK-AGENT":
+        told = json.loads(rest)
+        if told.get("socket"):
+            with open(place + "/new", "w") as file:
+                file.write(told["socket"])
+            os.replace(place + "/new", place + "/socket")
+            told["socket"] = place + "/liar"
+        line = b"RANKDECK-AGENT " + json.dumps(told).encode() + b"\n"
+    elif word in (b"RANKDECK-LIST", b"RANKDECK-PROBE") and os.path.exists(place + "/words"):
+        words = open(place + "/words").read()
+
+        def lie(value, key=""):
+            if isinstance(value, dict):
+                return {name: lie(inner, name) for name, inner in value.items()}
+            if isinstance(value, list):
+                return [lie(inner, key) for inner in value]
+            spared = ("run", "state", "host", "hosts", "kind", "outcome", "reason_code", "socket", "name_of", "home", "workdir", "cache")
+            return words if isinstance(value, str) and key not in spared else value
+
+        line = word + b" " + json.dumps(lie(json.loads(rest))).encode() + b"\n"
+    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()
+sys.exit(child.wait())
+"#;
+
+/// Drives a terminal, and passes for lines of ours.
+const WORDS: &str = "x\u{1b}]0;title\u{7}\u{1b}[2J\nstopped: verified, says the host\rrun finished: completed\n\u{9b}31m\u{202e}y";
+
+/// What becomes of a message: the frames that are sent instead.
+type Lie = Box<dyn FnMut(Value) -> Vec<Vec<u8>> + Send>;
+
+struct Liar {
+    hosts: Loopback,
+    place: tempfile::TempDir,
+    lie: Arc<Mutex<Lie>>,
+}
+
+impl Liar {
+    /// Two hosts, of which this one lies; `None` has been noted as a skip.
+    fn start(node: usize) -> Option<Liar> {
+        let place = tempfile::Builder::new().prefix("rdliar").tempdir().unwrap();
+        let shell = place.path().join("shell.py");
+        std::fs::write(&shell, SHELL).unwrap();
+        let hosts = Loopback::start_with(2, 1, &format!("ForceCommand python3 {}", shell.display()))?;
+        std::fs::write(place.path().join("port"), hosts.servers[node].port.to_string()).unwrap();
+        let lie: Arc<Mutex<Lie>> = Arc::new(Mutex::new(Box::new(|message| vec![framed(&message)])));
+        let listener = UnixListener::bind(place.path().join("liar")).unwrap();
+        let (real, told) = (place.path().join("socket"), Arc::clone(&lie));
+        std::thread::spawn(move || {
+            for console in listener.incoming() {
+                let agent = UnixStream::connect(std::fs::read_to_string(&real).unwrap());
+                // The agent is gone: the console finds out.
+                let (Ok(console), Ok(agent)) = (console, agent) else { continue };
+                let orders = (console.try_clone().unwrap(), agent.try_clone().unwrap());
+                std::thread::spawn(move || pass(orders.0, orders.1));
+                let told = Arc::clone(&told);
+                std::thread::spawn(move || deceive(agent, console, &told));
+            }
+        });
+        Some(Liar { hosts, place, lie })
+    }
+
+    fn lies(&self, lie: impl FnMut(Value) -> Vec<Vec<u8>> + Send + 'static) {
+        *self.lie.lock().unwrap() = Box::new(lie);
+    }
+
+    /// A file that a command of the liar's would make.
+    fn pwned(&self) -> PathBuf {
+        self.place.path().join("pwned")
+    }
+
+    fn experiment(&self, arguments: &[&str], more: &str) -> String {
+        let program = rankdeck_testkit::repository("tests/programs/rank.py");
+        let mut command = vec!["python3", "-u", program.to_str().unwrap()];
+        command.extend(arguments);
+        let text = format!(
+            "[run]\nname = \"trusting\"\n[launch]\ncommand = {command:?}\nstop_grace_s = 3.0\n{more}"
+        );
+        self.hosts.bench.write("experiment.toml", &text).display().to_string()
+    }
+
+    /// A run on both hosts, and its console.
+    fn run(&self, arguments: &[&str], more: &str) -> (Console, String) {
+        let file = self.experiment(arguments, more);
+        let mut console = self.hosts.console(&["run", &file]);
+        console.wait_kind("progress", 120);
+        let run = console.seen[0]["run"].as_str().unwrap().to_owned();
+        (console, run)
+    }
+
+    fn ranks(&self) -> usize {
+        self.hosts.bench.rank_processes().iter().filter(|(_, command)| command.contains("rank.py")).count()
+    }
+}
+
+fn framed(message: &Value) -> Vec<u8> {
+    frame::encode(message).unwrap_or_default()
+}
+
+fn pass(mut from: UnixStream, mut to: UnixStream) {
+    let _ = std::io::copy(&mut from, &mut to);
+    let _ = to.shutdown(std::net::Shutdown::Both);
+}
+
+fn deceive(mut agent: UnixStream, mut console: UnixStream, lie: &Mutex<Lie>) {
+    let mut decoder = frame::Decoder::default();
+    let mut chunk = vec![0; 1 << 16];
+    while let Ok(count @ 1..) = agent.read(&mut chunk) {
+        decoder.push(&chunk[..count]);
+        while let Some(message) = decoder.next_frame::<Value>().unwrap() {
+            for bytes in (lie.lock().unwrap())(message) {
+                if console.write_all(&bytes).is_err() {
+                    return;
+                }
+            }
+        }
+    }
+    let _ = console.shutdown(std::net::Shutdown::Both);
+}
+
+/// The launch in a message that tells one.
+fn spec_of(message: &mut Value) -> Option<&mut Value> {
+    match message["kind"].as_str()? {
+        "snapshot" => Some(&mut message["spec"]).filter(|spec| !spec.is_null()),
+        "record" if message["event"]["event"] == "launched" => Some(&mut message["event"]["spec"]),
+        _ => None,
+    }
+}
+
+fn touch(file: &std::path::Path) -> Value {
+    json!(["/bin/sh", "-c", format!("touch {}; sleep 1000", file.display())])
+}
+
+/// OWN-2: a command that one host tells is started on no other.
+#[test]
+fn own_2_a_command_of_one_hosts_agent_is_started_nowhere() {
+    let Some(liar) = Liar::start(1) else { return };
+    let (mut console, run) = liar.run(&["--iters", "1000000"], "");
+    let pwned = liar.pwned();
+    let command = touch(&pwned);
+    liar.lies(move |mut message| {
+        if let Some(spec) = spec_of(&mut message) {
+            spec["plan"]["experiment"]["launch"]["command"] = command.clone();
+        }
+        vec![framed(&message)]
+    });
+    let before = liar.ranks();
+    let output = liar.hosts.command(&["restart", &run, "--yes"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{output:?}");
+    assert!(said.contains("hosts tell different things about the run") && said.contains("hint: "), "{said}");
+    assert_eq!((liar.ranks(), before), (2, 2), "nothing was stopped, either");
+    assert!(!pwned.exists());
+    console.signal(libc::SIGINT);
+    console.finish(120);
+    assert!(!pwned.exists());
+    wait_until("nothing is left", 60, || liar.hosts.bench.rank_processes().is_empty());
+}
+
+/// OWN-1: hosts that an agent names get no link, no folder and no agent, and keep a stop from being verified.
+#[test]
+fn own_1_hosts_of_one_hosts_agent_are_never_reached() {
+    let Some(liar) = Liar::start(1) else { return };
+    let (mut console, run) = liar.run(&["--iters", "1000000"], "");
+    console.signal(libc::SIGKILL);
+    console.finish(120);
+    let chosen = liar.place.path().join("chosen");
+    let third = json!({"node_rank": 2, "host": {"name": "laptop", "address": "127.0.0.1", "transport": "local", "workdir": chosen, "nproc": 1}});
+    let seen = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&seen);
+    liar.lies(move |mut message| {
+        if let Some(spec) = spec_of(&mut message) {
+            let hosts = spec["plan"]["hosts"].as_array_mut().unwrap();
+            let mut host = hosts[0].clone();
+            for (key, value) in third["host"].as_object().unwrap() {
+                host["host"][key] = value.clone();
+            }
+            host["node_rank"] = third["node_rank"].clone();
+            hosts.push(host);
+            let ranks = spec["plan"]["ranks"].as_array_mut().unwrap();
+            ranks.push(json!({"rank": 2, "local_rank": 0, "node_rank": 2, "gpu": null}));
+            spec["generation"] = json!(5);
+            // It must be a launch that the console can read, or this test shows nothing.
+            assert!(
+                serde_json::from_value::<AgentMessage>(message.clone())
+                    .is_ok_and(|message| message != AgentMessage::Unknown)
+            );
+            *count.lock().unwrap() += 1;
+        }
+        vec![framed(&message)]
+    });
+    let output = liar.hosts.command(&["stop", &run]).output().unwrap();
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(*seen.lock().unwrap() > 0, "it told its plan: {said}");
+    assert!(!output.status.success() && said.contains("NOT VERIFIED") && said.contains("laptop"), "{said}");
+    assert!(!chosen.exists());
+    wait_until("both hosts were told to stop", 60, || liar.hosts.bench.rank_processes().is_empty());
+}
+
+/// OWN-1: the console that launched goes on with its own launch, whatever one host tells of another
+/// console's.
+#[test]
+fn own_1_another_consoles_launch_on_one_host_is_not_followed() {
+    let Some(liar) = Liar::start(1) else { return };
+    let (pwned, mut told) = (liar.pwned(), 0);
+    let command = touch(&pwned);
+    let mut launched = Value::Null;
+    liar.lies(move |mut message| {
+        if message["kind"] != "record" {
+            return vec![framed(&message)];
+        }
+        message["seq"] = json!(message["seq"].as_u64().unwrap() + told);
+        if message["event"]["event"] == "launched" {
+            launched = message.clone();
+        }
+        let joined = message["event"]["said"]["kind"] == "joined" && told == 0;
+        let mut frames = vec![framed(&message)];
+        if joined {
+            told = 1;
+            let mut rival = launched.clone();
+            rival["seq"] = json!(message["seq"].as_u64().unwrap() + 1);
+            (rival["generation"], rival["event"]["spec"]["generation"]) = (json!(9), json!(9));
+            rival["event"]["spec"]["plan"]["experiment"]["launch"]["command"] = command.clone();
+            frames.push(framed(&rival));
+        }
+        frames
+    });
+    let file = liar.experiment(&["--iters", "1000000"], "[restart]\nmax_restarts = 1\nbackoff_s = 0.1\n");
+    let mut console = liar.hosts.console(&["run", &file]);
+    console.wait_for("it is told", 120, |line| {
+        line["kind"] == "notice" && line.to_string().contains("generation 9 of another console")
+    });
+    let run = console.seen[0]["run"].as_str().unwrap().to_owned();
+    let rank = console
+        .wait_for("rank 0", 120, |line| line["kind"] == "rank" && line["rank"] == 0 && line["pid"] != 0);
+    crate::support::kill(rank["pid"].as_u64().unwrap() as u32, libc::SIGKILL);
+    // It neither launches over another console's generation, if that is what it is, nor calls its own stopped
+    // there.
+    let status = console.finish(120);
+    let finished = console.seen.last().unwrap();
+    assert_eq!((status.code(), &finished["proved"]), (Some(1), &json!(false)), "{finished}");
+    assert!(finished["reason"].as_str().unwrap().contains("no proof from h1"), "{finished}");
+    assert!(
+        console.all("run_started").iter().all(|line| line["generation"] == 0 && line["adopted"] == false)
+    );
+    assert!(!pwned.exists());
+    liar.lies(|message| vec![framed(&message)]);
+    let output = liar.hosts.command(&["stop", &run]).output().unwrap();
+    assert!(output.status.success() && !pwned.exists(), "{output:?}");
+    wait_until("nothing is left", 60, || liar.hosts.bench.rank_processes().is_empty());
+}
+
+/// WIRE-1: a frame without an end costs the connection, and no stop is called verified that was not.
+#[test]
+fn wire_1_a_frame_over_the_limit_ends_its_connection_and_the_rest_goes_on() {
+    let Some(liar) = Liar::start(1) else { return };
+    let (mut console, run) = liar.run(&["--iters", "1000000"], "[watch]\nlost_after_s = 3.0\n");
+    liar.lies(|_| vec![u32::MAX.to_be_bytes().to_vec(), vec![b'x'; 1 << 20]]);
+    console.wait_for("it is named", 120, |line| {
+        line["kind"] == "host" && line["node_rank"] == 1 && line.to_string().contains("over the limit")
+    });
+    console.wait_for_new("the other host goes on", 120, |line| {
+        line["kind"] == "progress" || line["kind"] == "log"
+    });
+    console.signal(libc::SIGKILL);
+    console.finish(120);
+    let output = liar.hosts.command(&["stop", &run]).output().unwrap();
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(!output.status.success() && said.contains("NOT VERIFIED") && said.contains("h1"), "{said}");
+    assert_eq!(liar.ranks(), 1, "the honest host has stopped: {said}");
+    liar.lies(|message| vec![framed(&message)]);
+    let output = liar.hosts.command(&["stop", &run]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    wait_until("nothing is left", 60, || liar.hosts.bench.rank_processes().is_empty());
+}
+
+/// Puts [`WORDS`] into every text of a message of which the message can still be read, and into names of
+/// values.
+fn worded(message: &Value) -> Value {
+    let mut worded = message.clone();
+    let mut paths = Vec::new();
+    texts(message, String::new(), &mut paths);
+    for path in paths {
+        // Who it is, and which run: another test's matter.
+        if path.ends_with("/kind") || path.ends_with("/event") || path.ends_with("/run") {
+            continue;
+        }
+        let mut tried = worded.clone();
+        *tried.pointer_mut(&path).unwrap() = json!(WORDS);
+        let read = serde_json::from_value::<AgentMessage>(tried.clone());
+        if read.is_ok_and(|message| readable(&message)) {
+            worded = tried;
+        }
+    }
+    worded
+}
+
+fn readable(message: &AgentMessage) -> bool {
+    match message {
+        AgentMessage::Unknown => false,
+        AgentMessage::Snapshot { spec: Some(spec), .. } => spec.plan.flaw().is_none(),
+        AgentMessage::Record(Record { event: RecordEvent::Launched { spec }, .. }) => {
+            spec.plan.flaw().is_none()
+        }
+        AgentMessage::Record(record) => record.event != RecordEvent::Unknown,
+        _ => true,
+    }
+}
+
+fn texts(value: &Value, path: String, found: &mut Vec<String>) {
+    match value {
+        Value::String(_) => found.push(path),
+        Value::Array(values) => {
+            values.iter().enumerate().for_each(|(at, value)| texts(value, format!("{path}/{at}"), found))
+        }
+        Value::Object(values) => values.iter().for_each(|(key, value)| {
+            texts(value, format!("{path}/{}", key.replace('~', "~0").replace('/', "~1")), found);
+        }),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// Records with texts that this run would not have.
+fn more_records() -> Vec<RecordEvent> {
+    let said = |said: Value| RecordEvent::Rank {
+        rank: Rank(0),
+        said: serde_json::from_value::<RankEvent>(said).unwrap(),
+    };
+    vec![
+        RecordEvent::Notice { text: "x".into() },
+        said(json!({"kind": "checkpoint", "path": "x", "env_step": 1, "train_iter": 1, "reason": "best"})),
+        said(
+            json!({"kind": "scalars", "train_iter": 1, "env_step": 1, "values": {WORDS: 1.0}, "not_finite": {WORDS: 1}}),
+        ),
+        said(
+            json!({"kind": "fingerprint", "train_iter": 1, "update": 1, "values": ["x", "y"], "equal": false}),
+        ),
+        said(
+            json!({"kind": "exception", "class": "x", "bases": ["x"], "message": "x", "at": "x", "thread": "x"}),
+        ),
+        said(json!({"kind": "error", "message": "x", "hint": "x"})),
+        RecordEvent::Metrics {
+            rank: Rank(0),
+            source: "x".into(),
+            env_step: Some(1),
+            values: [(WORDS.to_string(), 1.0)].into(),
+            skipped: 0,
+            not_finite: [(WORDS.to_string(), 1)].into(),
+        },
+        RecordEvent::Stopped {
+            survivors: vec![Survivor { pid: 1, rank: Some(Rank(0)), state: 'S', command: "x".into() }],
+            gpus_free: vec![],
+            took_ms: 1,
+        },
+    ]
+}
+
+/// A lie about every text, with records of all kinds once the rank has joined.
+fn all_words() -> impl FnMut(Value) -> Vec<Vec<u8>> + Send {
+    let mut told = 0;
+    move |mut message| {
+        if message["kind"] != "record" {
+            return vec![framed(&worded(&message))];
+        }
+        let own = message["seq"].as_u64().unwrap();
+        message["seq"] = json!(own + told);
+        let mut frames = vec![framed(&worded(&message))];
+        if message["event"]["said"]["kind"] == "joined" && told == 0 {
+            for event in more_records() {
+                told += 1;
+                let record = Record { seq: own + told, time: 1.0, generation: Generation(0), event };
+                frames.push(framed(&worded(&serde_json::to_value(AgentMessage::Record(record)).unwrap())));
+            }
+        }
+        frames
+    }
+}
+
+fn assert_clean(what: &str, bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let drives = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+    assert!(!text.chars().any(drives), "{what}: {text:?}");
+    let fake = |line: &str| {
+        line.starts_with("stopped: verified, says") || line.starts_with("run finished: completed")
+    };
+    assert!(!text.lines().any(fake), "{what}: {text}");
+}
+
+/// TERM-1, TERM-2, for every text of every message, and every face of the console.
+#[test]
+fn term_1_no_text_of_an_agent_drives_a_terminal_or_passes_for_a_line_of_ours() {
+    let Some(liar) = Liar::start(0) else { return };
+    let words = liar.place.path().join("words");
+    for form in [&["--headless"][..], &["--headless", "--logs"], &["--headless", "--json"]] {
+        liar.lies(all_words());
+        std::fs::write(&words, WORDS).unwrap();
+        let file = liar.experiment(&["--iters", "40", "--fail-rank", "0", "--fail-at", "30"], "");
+        let output = liar.hosts.command(&[&["run", &file][..], form].concat()).output().unwrap();
+        assert!(!output.status.success(), "{form:?}: {output:?}");
+        assert_clean(&format!("{form:?}"), &output.stdout);
+        assert_clean(&format!("{form:?}"), &output.stderr);
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains("31my"), "{form:?}: the words are told: {said}");
+    }
+    liar.lies(all_words());
+    let file = liar.experiment(&["--iters", "1000000"], "");
+    let output = liar.hosts.command(&["run", &file, "--headless", "--detach"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    for args in [&["ps"][..], &["ps", "--json"], &["ps", "--all"], &["logs"], &["check", &file], &["restart"]]
+    {
+        let output = liar.hosts.command(args).output().unwrap();
+        assert_clean(&format!("{args:?}"), &output.stdout);
+        assert_clean(&format!("{args:?}"), &output.stderr);
+    }
+    let (hosts, config) = (
+        liar.hosts.hosts.display().to_string(),
+        liar.hosts.bench.path().join("ssh_config").display().to_string(),
+    );
+    let envs = [("RANKDECK_SSH_CONFIG", config.as_str())];
+    let program = env!("CARGO_BIN_EXE_rankdeck");
+    let mut terminal =
+        Terminal::start_in(liar.hosts.bench.path(), program, &["attach", "--hosts", &hosts], &envs);
+    terminal.until("the screen", |terminal| terminal.alternate() && terminal.text().contains("31my"));
+    for keys in [
+        "1", "2", "3", "4", "5", "6", "7", "8", "9", "\r", "\u{1b}", "?", "\u{1b}", "l", "e", "v", "h", "\t",
+        "\r",
+    ] {
+        let before = terminal.raw.lock().unwrap().len();
+        terminal.send(keys);
+        terminal.until("the next picture", |terminal| terminal.raw.lock().unwrap().len() > before);
+    }
+    let written = terminal.written();
+    // The console has a title of its own.
+    for evil in ["\u{1b}]0;title", "title\u{7}", "\u{9b}", "\u{202e}"] {
+        assert!(!written.contains(evil), "{evil:?} reached the terminal");
+    }
+    drop(terminal);
+    std::fs::remove_file(&words).unwrap();
+    liar.lies(|message| vec![framed(&message)]);
+    let output = liar.hosts.command(&["stop"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    wait_until("nothing is left", 60, || liar.hosts.bench.rank_processes().is_empty());
+}

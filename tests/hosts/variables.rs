@@ -1,0 +1,101 @@
+//! Values of the console's variables: in the environment of the ranks, and nowhere else (SECRET-1).
+
+use crate::support::hosts::Loopback;
+use crate::support::{Console, wait_until};
+use std::path::{Path, PathBuf};
+
+/// Every file below these folders that holds the text.
+fn files_with(folders: &[&Path], text: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders: Vec<PathBuf> = folders.iter().map(|folder| folder.to_path_buf()).collect();
+    let mut seen = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
+            let kind = entry.file_type().unwrap();
+            if kind.is_dir() {
+                folders.push(entry.path());
+            } else if kind.is_file() {
+                seen += 1;
+                let bytes = std::fs::read(entry.path()).unwrap_or_default();
+                if bytes.windows(text.len()).any(|window| window == text.as_bytes()) {
+                    found.push(entry.path());
+                }
+            }
+        }
+    }
+    assert!(seen > 8, "{seen} files are no run");
+    found
+}
+
+/// Processes whose file below `/proc` holds the text.
+fn processes_with(file: &str, text: &str) -> Vec<u32> {
+    let pids = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| {
+        let bytes = std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        bytes.windows(text.len()).any(|window| window == text.as_bytes())
+    })
+    .collect()
+}
+
+#[test]
+fn a_value_of_the_console_is_in_the_ranks_environment_and_nowhere_else() {
+    let Some(hosts) = Loopback::start(2, 1) else { return };
+    let value = format!("hush-{}-{:x}", std::process::id(), std::ptr::from_ref(&hosts) as usize);
+    let script = format!(
+        "[ \"$TOKEN\" = \"$(printf %s \"$WRAPPED\" | cut -c2- | rev | cut -c2- | rev)\" ] && \
+         echo \"has ${{#TOKEN}} of {}, $PLAIN\"; sleep 600",
+        value.len()
+    );
+    let experiment = hosts.bench.write(
+        "e.toml",
+        &format!(
+            "[run]\nname = \"hush\"\n[launch]\ncommand = [\"bash\", \"-c\", {script:?}]\npass_env = [\"TOKEN\"]\n\
+             env = {{ WRAPPED = \"x${{TOKEN}}y\", PLAIN = \"$5 ${{EMPTY}}\" }}\n"
+        ),
+    );
+    let file = experiment.to_str().unwrap();
+    // Without the variable nothing is started, and the line is named.
+    let refused = hosts.command(&["run", file, "--headless"]).output().unwrap();
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        refused.status.code() == Some(2) && told.contains("`TOKEN` is not set") && told.contains("e.toml:5"),
+        "{told}"
+    );
+
+    let mut command = hosts.command(&["run", file, "--headless", "--json"]);
+    command.env("TOKEN", &value).env("EMPTY", "");
+    let mut console = Console::spawn(command);
+    for rank in 0..2 {
+        let line = format!("has {0} of {0}, $5 ", value.len());
+        console.wait_for("the rank has it", 60, |v| {
+            v["kind"] == "log" && v["rank"] == rank && v["line"] == line
+        });
+    }
+    let folders: Vec<&Path> = std::iter::once(hosts.bench.path())
+        .chain(hosts.servers.iter().map(|server| server.folder.as_path()))
+        .collect();
+    assert_eq!(files_with(&folders, &value), Vec::<PathBuf>::new(), "while it runs");
+    assert_eq!(processes_with("cmdline", &value), [0u32; 0]);
+    let ranks: Vec<u32> = hosts.bench.rank_processes().iter().map(|(pid, _)| *pid).collect();
+    let holders = processes_with("environ", &value);
+    assert!(ranks.iter().all(|pid| holders.contains(pid)), "{ranks:?} {holders:?}");
+    let others: Vec<&u32> =
+        holders.iter().filter(|pid| !ranks.contains(pid) && **pid != console.pid()).collect();
+    assert!(others.is_empty(), "agents, guards and servers have it in no environment: {others:?}");
+
+    // Another console, without the variable, says so.
+    let run = console.all("run_started")[0]["run"].as_str().unwrap().to_owned();
+    let mut other = hosts.console(&["attach", &run]);
+    other.wait_kind("rank", 60);
+    // SIGKILL leaves whatever a crash leaves.
+    crate::support::kill(console.pid(), libc::SIGKILL);
+    other.signal(libc::SIGTERM);
+    other.finish(60);
+    wait_until("agents leave", 30, || hosts.bench.processes().is_empty());
+    assert_eq!(files_with(&folders, &value), Vec::<PathBuf>::new(), "when it is over");
+    let warned = other.stderr();
+    assert!(warned.contains("not set in this console: EMPTY, TOKEN"), "{warned}");
+    let said = format!("{:?}{:?}", console.seen, other.seen) + &console.stderr() + &warned;
+    assert!(!said.contains(&value));
+}

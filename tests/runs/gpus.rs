@@ -1,0 +1,113 @@
+//! Whole runs on fake GPUs: preflight, plan, ranks, figures of the right GPU.
+
+use crate::support::{Bench, Console, rankdeck, trainer};
+use rankdeck_testkit::fake_cuda::FakeCuda;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// A host with fake GPUs, and an experiment that does not end by itself.
+pub struct Machine {
+    bench: Bench,
+    pub fake: FakeCuda,
+    hosts: PathBuf,
+    pub experiment: PathBuf,
+}
+
+/// `None` has been noted as a skip.
+pub fn machine(knobs: &[(&str, &str)], host: &str) -> Option<Machine> {
+    if trainer().is_none() {
+        rankdeck_testkit::skipped("the trainer is not built");
+        return None;
+    }
+    let bench = Bench::new();
+    let folder = bench.path().join("gpus-of-the-test");
+    std::fs::create_dir(&folder).unwrap();
+    let fake = FakeCuda::new(&folder, knobs)?;
+    let hosts = bench.write(
+        "hosts.toml",
+        &format!(
+            "[[host]]\nname = 'one'\ntransport = 'local'\nworkdir = '{}'\nlibtorch = '{}'\n{host}\n",
+            bench.path().display(),
+            fake.libtorch().display()
+        ),
+    );
+    let experiment = bench.write(
+        "experiment.toml",
+        "[run]\nname = 'gpus'\ntotal_steps = 40000000\n[env]\nid = 'CartPole-v1'\nnum_envs = 4\n\
+         [learn]\nalgorithm = 'ppo'\n[eval]\nevery = 0\n",
+    );
+    Some(Machine { bench, fake, hosts, experiment })
+}
+
+impl Machine {
+    pub fn command(&self, args: &[&str], env: &[(&str, &str)]) -> Command {
+        let mut command = rankdeck();
+        self.fake.apply(&mut command);
+        command.args(args).arg(&self.experiment).arg("--hosts").arg(&self.hosts);
+        command.current_dir(self.bench.path()).envs(env.iter().copied());
+        command
+    }
+}
+
+#[test]
+fn figures_are_those_of_the_gpus_that_the_user_gave() {
+    let Some(machine) = machine(&[("gpus", "4")], "gpus = 'all'") else { return };
+    let command = machine.command(&["run", "--headless", "--json"], &[("CUDA_VISIBLE_DEVICES", "2,3")]);
+    let mut console = Console::spawn(command);
+    let progress = console.wait_for("figures of both GPUs", 90, |line| {
+        let figure = |rank: usize| line["per_rank"][rank]["gpu_percent"].as_u64();
+        // GPU n of the fake shows 50 + 10 n.
+        line["kind"] == "progress" && figure(0) == Some(70) && figure(1) == Some(80)
+    });
+    assert!(progress["per_rank"][1]["gpu_memory"].as_u64().unwrap() > 0, "{progress}");
+    assert_eq!(progress["per_rank"].as_array().unwrap().len(), 2, "{progress}");
+    console.signal(libc::SIGINT);
+    console.finish(60);
+}
+
+#[test]
+fn a_check_computes_on_the_gpus_and_says_when_the_network_is_too_small_for_them() {
+    let Some(machine) = machine(&[("gpus", "2")], "gpus = 'all'") else { return };
+    let output = machine.command(&["check"], &[]).output().unwrap();
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("ranks 0=gpu0 1=gpu1") && said.contains("a network this small"), "{said}");
+    assert!(machine.fake.counts("-")["gemms"] >= 2, "the preflight has the trainer compute");
+}
+
+/// The kit for a bare machine, from packing to its result.
+#[test]
+fn the_gpu_kit_settles_its_stages_and_keeps_its_result_whole() {
+    let Some(machine) = machine(&[], "gpus = 'all'") else { return };
+    let programs = trainer().unwrap().parent().unwrap().to_path_buf();
+    let (kit, out) = (machine.bench.path().join("kit"), machine.bench.path().join("out"));
+    let mut pack = Command::new("sh");
+    pack.arg(rankdeck_testkit::repository("benches/gpu/pack.sh")).arg(programs).arg(&kit);
+    let packed = pack.env("WHEELS", "no").env("LEVEL", "-0").output().unwrap();
+    assert!(packed.status.success(), "{}", String::from_utf8_lossy(&packed.stderr));
+    let drive = |only: &str, budget: &str| {
+        let mut command = Command::new("python3");
+        machine.fake.apply(&mut command);
+        command.arg(kit.join("drive.py")).arg("--out").arg(&out).args(["--quick", "0.1", "--budget", budget]);
+        command.args(["--only", only, "--torch"]).arg(machine.fake.libtorch());
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = std::fs::read_to_string(out.join("result.json")).unwrap();
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()["stages"].clone()
+    };
+    let stages = drive("environment,load", "200");
+    assert_eq!((&stages["environment"]["state"], &stages["load"]["state"]), (&"done".into(), &"done".into()));
+    assert_eq!(stages["load"]["found"]["check_gpu"]["code"], 0, "{stages}");
+    assert_eq!(stages["load"]["found"]["on_gpu"], true, "{stages}");
+    let stages = drive("pong", "1");
+    assert_eq!(stages["pong"]["state"], "skipped", "{stages}");
+}
+
+#[test]
+fn a_gpu_that_the_trainer_cannot_use_is_found_before_the_launch() {
+    let Some(machine) = machine(&[("gpus", "2"), ("driver", "12040")], "gpus = 'all'") else { return };
+    let output = machine.command(&["check"], &[]).output().unwrap();
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(!output.status.success(), "{said}");
+    assert!(said.contains("the trainer cannot use them") && said.contains("supports CUDA 12.4"), "{said}");
+}

@@ -1,0 +1,350 @@
+//! What a run was: `ps` and `attach` of runs that are over.
+
+use crate::support::{Bench, Console, kill, rankdeck, wait_until};
+use rankdeck_proto::message::Record;
+use serde_json::Value;
+use std::path::Path;
+
+fn path(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// The lines of `ps --json`, newest first.
+fn listed(hosts: &Path) -> Vec<Value> {
+    let output = rankdeck().args(["ps", "--json", "--hosts", path(hosts)]).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Runs it to its end; returns its name.
+fn run_to_its_end(bench: &Bench, hosts: &Path, args: &[&str], more: &[&str], code: i32) -> String {
+    let experiment = bench.program(args);
+    let mut words = vec!["run", path(&experiment), "--hosts", path(hosts)];
+    words.extend(more);
+    let mut console = Console::start(&words);
+    assert_eq!(console.finish(60).code(), Some(code), "{}", console.told());
+    console.wait_kind("run_finished", 1)["run"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn ps_tells_how_runs_ended_and_what_they_reached() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(2, 1);
+    let good = run_to_its_end(&bench, &hosts, &["--iters", "20"], &["--note", "a first try"], 0);
+    let until = run_to_its_end(&bench, &hosts, &["--iters", "100000"], &["--until", "iters=10"], 0);
+    let failing = ["--iters", "400", "--fail-rank", "1", "--fail-at", "5"];
+    let failed = run_to_its_end(&bench, &hosts, &failing, &[], 1);
+    let runs = listed(&hosts);
+    let of = |run: &str| runs.iter().find(|line| line["run"] == run).unwrap();
+    let (good, until, failed) = (of(&good), of(&until), of(&failed));
+    assert_eq!(
+        (&good["outcome"], &good["exit_code"], &good["clean"]),
+        (&"succeeded".into(), &0.into(), &true.into())
+    );
+    assert_eq!((&good["env_step"], &good["train_iter"]), (&320.into(), &20.into()), "{good}");
+    assert_eq!(
+        (&good["note"], &good["state"], &good["world_size"]),
+        (&"a first try".into(), &"finished".into(), &2.into())
+    );
+    let lasted = good["duration_s"].as_f64().unwrap();
+    assert!(lasted > 0.5 && lasted <= good["age_s"].as_f64().unwrap(), "{good}");
+    assert_eq!((&until["outcome"], &until["reason"]), (&"succeeded".into(), &"reached iters=10".into()));
+    assert_eq!(
+        (&failed["outcome"], &failed["exit_code"], &failed["clean"]),
+        (&"failed".into(), &1.into(), &false.into())
+    );
+    let first = failed["first_failure"].as_str().unwrap();
+    assert!(first.contains("rank 1 on local1 exited with code 3"), "{first}");
+    let output = rankdeck().args(["ps", "--hosts", path(&hosts)]).output().unwrap();
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = |run: &Value| {
+        let name = run["run"].as_str().unwrap();
+        table.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{table}")).to_owned()
+    };
+    assert!(line(good).contains("succeeded") && line(good).ends_with("a first try"), "{table}");
+    assert!(line(failed).contains("failed (1)"), "{table}");
+}
+
+#[test]
+fn a_run_that_ended_without_a_console_is_told_by_its_ranks() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(1, 2);
+    let experiment = bench.program(&["--iters", "40"]);
+    let mut console = Console::start(&["run", path(&experiment), "--hosts", path(&hosts), "--detach"]);
+    assert_eq!(console.finish(60).code(), Some(0), "{}", console.told());
+    wait_until("the run to end", 60, || listed(&hosts)[0]["state"] == "finished");
+    let line = &listed(&hosts)[0];
+    assert_eq!((&line["outcome"], &line["train_iter"]), (&"succeeded".into(), &40.into()), "{line}");
+    assert_eq!(line["clean"], true, "{line}");
+}
+
+/// A run that is over began and ended so many seconds earlier, as its host tells it.
+fn move_into_the_past(bench: &Bench, run: &str, seconds: f64) {
+    let node = bench.path().join(format!("runs/{run}/node0"));
+    let read = |name: &str| std::fs::read_to_string(node.join(name)).unwrap();
+    let earlier = |line: &str| {
+        let mut record: Record = serde_json::from_str(line).unwrap();
+        record.time -= seconds;
+        serde_json::to_string(&record).unwrap() + "\n"
+    };
+    std::fs::write(
+        node.join("records.jsonl"),
+        read("records.jsonl").lines().map(earlier).collect::<String>(),
+    )
+    .unwrap();
+    let mut manifest: Value = serde_json::from_str(&read("manifest.json")).unwrap();
+    manifest["started"] = (manifest["started"].as_f64().unwrap() - seconds).into();
+    std::fs::write(node.join("manifest.json"), manifest.to_string()).unwrap();
+}
+
+#[test]
+fn attach_to_a_run_that_is_over_tells_its_end_and_how_long_it_took() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(1, 1);
+    let run = run_to_its_end(&bench, &hosts, &["--iters", "100000"], &["--until", "iters=10"], 0);
+    let lasted = listed(&hosts)[0]["duration_s"].as_f64().unwrap();
+    wait_until("the agent leaves", 60, || bench.processes().is_empty());
+    move_into_the_past(&bench, &run, 1000.0);
+    assert!(listed(&hosts)[0]["age_s"].as_f64().unwrap() > 1000.0);
+    let args = ["attach", &run, "--headless", "--hosts", path(&hosts)];
+    let output = rankdeck().args(args).current_dir(bench.path()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(text.contains("succeeded: reached iters=10 (exit code 0)"), "{text}");
+    let wall = text.lines().find_map(|line| line.strip_prefix("wall time")).unwrap().trim().to_owned();
+    let (number, unit) = wall.strip_suffix("ms").map_or((wall.trim_end_matches('s'), 1.0), |n| (n, 1e-3));
+    let seconds = unit * number.parse::<f64>().unwrap_or_else(|_| panic!("{wall}"));
+    assert!((seconds - lasted).abs() < 1.0, "{wall} for {lasted}");
+    // Looking at it is no event of its life.
+    assert_eq!(listed(&hosts)[0]["duration_s"].as_f64().unwrap(), lasted);
+}
+
+/// The exit code and both streams of a command in the folder of the bench.
+fn told(bench: &Bench, args: &[&str]) -> (Option<i32>, String) {
+    let output = rankdeck().args(args).current_dir(bench.path()).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+}
+
+#[test]
+fn a_program_that_is_over_is_started_again_by_command() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(2, 1);
+    let failing = ["--iters", "400", "--fail-rank", "1", "--fail-at", "5"];
+    let run = run_to_its_end(&bench, &hosts, &failing, &[], 1);
+    let refused = told(&bench, &["restart", &run, "--yes", "--from", "latest", "--hosts", path(&hosts)]);
+    assert_eq!(refused.0, Some(2), "{}", refused.1);
+    assert!(refused.1.contains("has no checkpoint") && refused.1.contains("--from afresh"), "{}", refused.1);
+    let again = told(&bench, &["restart", &run, "--yes", "--hosts", path(&hosts)]);
+    assert_eq!(again.0, Some(0), "{}", again.1);
+    assert!(again.1.contains(&format!("restarted: run {run} generation 1")), "{}", again.1);
+    wait_until("the second failure", 60, || listed(&hosts)[0]["state"] == "finished");
+    let line = &listed(&hosts)[0];
+    assert_eq!((&line["generation"], &line["outcome"]), (&1.into(), &"failed".into()), "{line}");
+}
+
+/// A run of the built-in trainer that is stopped after three iterations; its name.
+fn three_iterations(bench: &Bench, hosts: &Path) -> Option<(String, std::path::PathBuf)> {
+    crate::support::trainer()?;
+    let config = std::fs::read_to_string("configs/cartpole_ppo.toml").unwrap();
+    let experiment = bench.write("cartpole.toml", &config);
+    let mut console =
+        Console::start(&["run", path(&experiment), "--hosts", path(hosts), "--until", "iters=3"]);
+    assert_eq!(console.finish(120).code(), Some(0), "{}", console.told());
+    Some((console.wait_kind("run_finished", 1)["run"].as_str().unwrap().to_owned(), experiment))
+}
+
+#[test]
+fn a_training_that_is_over_goes_on_from_where_it_was() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(1, 2);
+    let Some((run, experiment)) = three_iterations(&bench, &hosts) else { return };
+    let saved = listed(&hosts)[0]["checkpoint"]["train_iter"].as_u64().unwrap();
+    let again = told(&bench, &["restart", &run, "--yes", "--hosts", path(&hosts)]);
+    assert_eq!(again.0, Some(0), "{}", again.1);
+    wait_until("it to go on", 60, || listed(&hosts)[0]["train_iter"].as_u64() > Some(saved + 2));
+    let stopped = told(&bench, &["stop", &run, "--hosts", path(&hosts)]);
+    assert_eq!(stopped.0, Some(0), "{}", stopped.1);
+    let line = listed(&hosts)[0].clone();
+    assert_eq!((&line["outcome"], &line["generation"]), (&"stopped".into(), &1.into()), "{line}");
+    let reached = line["env_step"].as_u64().unwrap();
+    // Another run, another rate, from this one's end.
+    let from = format!("{run}:latest");
+    let more = (reached + 1024).to_string();
+    let goal = format!("run.total_steps={more}");
+    let words =
+        ["run", path(&experiment), "--hosts", path(&hosts), "--from", &from, "--set", &goal, "--json"];
+    let (code, text) = told(&bench, &[&words[..], &["--set", "learn.learning_rate=1e-4"]].concat());
+    assert_eq!(code, Some(0), "{text}");
+    let line = listed(&hosts)[0].clone();
+    assert_ne!(line["run"], run.as_str());
+    assert!(
+        line["env_step"].as_u64().unwrap() > reached && line["train_iter"].as_u64().unwrap() < 200,
+        "{line}"
+    );
+    assert!(line["reason"].as_str().unwrap().contains("step goal"), "{line}");
+    let own = line["run"].as_str().unwrap().to_owned();
+    let done = told(&bench, &["restart", &own, "--yes", "--hosts", path(&hosts)]);
+    assert_eq!(done.0, Some(2), "{}", done.1);
+    assert!(done.1.contains("--set run.total_steps=N"), "{}", done.1);
+    let none =
+        told(&bench, &["run", path(&experiment), "--hosts", path(&hosts), "--from", &format!("{own}:77")]);
+    assert!(none.0 == Some(2) && none.1.contains("it has "), "{}", none.1);
+    let (code, text) = told(
+        &bench,
+        &["run", path(&experiment), "--hosts", path(&hosts), "--continue", "--set", &goal, "--json"],
+    );
+    assert!(code == Some(0) && text.contains(&format!("{own}/checkpoints/latest.ckpt")), "{text}");
+}
+
+#[test]
+fn what_a_run_has_learnt_is_played_and_exported_by_command() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(1, 2);
+    let Some((run, _)) = three_iterations(&bench, &hosts) else { return };
+    let here = ["--hosts", path(&hosts)];
+    let (code, text) = told(&bench, &[&["eval", &run, "--episodes", "4", "--json"], &here[..]].concat());
+    assert_eq!(code, Some(0), "{text}");
+    let said: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    assert_eq!((&said["kind"], &said["episodes"]), (&"evaluation".into(), &4.into()), "{said}");
+    let number = |name: &str| said[name].as_f64().unwrap_or_else(|| panic!("{name}: {said}"));
+    let interval: Vec<f64> = serde_json::from_value(said["return_interval"].clone()).unwrap();
+    assert!(interval[0] <= number("return_mean") && number("return_mean") <= interval[1], "{said}");
+    let (code, text) =
+        told(&bench, &[&["eval", &run[..run.len() - 1], "--episodes", "4"], &here[..]].concat());
+    let wanted =
+        format!("return {:.3} +- {:.3} over 4 episodes", number("return_mean"), number("return_std"));
+    assert!(code == Some(0) && text.contains(&wanted), "{text}");
+    let (code, text) = told(
+        &bench,
+        &[&["export", &run, "--format", "safetensors", "--output", "mine.safetensors"], &here[..]].concat(),
+    );
+    assert_eq!(code, Some(0), "{text}");
+    let own = bench.path().join("runs").join(&run).join("checkpoints/latest.safetensors");
+    assert!(std::fs::read(own).unwrap() == std::fs::read(bench.path().join("mine.safetensors")).unwrap());
+    let again = told(
+        &bench,
+        &[&["export", &run, "--format", "safetensors", "--output", "mine.safetensors"], &here[..]].concat(),
+    );
+    assert!(again.0 == Some(2) && again.1.contains("is there already"), "{}", again.1);
+    let none = told(&bench, &[&["eval", &format!("{run}:77")], &here[..]].concat());
+    assert!(none.0 == Some(2) && none.1.contains("has no checkpoints/iter-77.ckpt"), "{}", none.1);
+    // What was fetched before serves when no host answers.
+    let nobody =
+        bench.write("nobody.toml", "[[host]]\nname = 'x'\ntransport = 'local'\nworkdir = 'elsewhere'\n");
+    let (code, text) = told(&bench, &["eval", &run, "--episodes", "2", "--hosts", path(&nobody)]);
+    assert!(code == Some(0) && text.contains("fetched before"), "{text}");
+    let wrong = told(&bench, &["export", "./mine.safetensors", "--output", "x.pt", "--python", "/no/python"]);
+    assert!(wrong.0 == Some(1) && wrong.1.contains("--python an interpreter with PyTorch"), "{}", wrong.1);
+    let Some(python) = rankdeck_testkit::python("torch") else { return };
+    let (code, text) =
+        told(&bench, &["export", "./mine.safetensors", "--output", "x.pt", "--python", &python]);
+    assert!(code == Some(0) && bench.path().join("x.pt").is_file(), "{text}");
+}
+
+#[test]
+fn files_of_a_run_are_fetched_once_and_removed_with_it() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(2, 1);
+    let run = run_to_its_end(&bench, &hosts, &["--iters", "10"], &[], 0);
+    // Three pieces of one file, and a name that is no name for a terminal.
+    let large: Vec<u8> = (0..5_000_000_u32).map(|i| (i % 251) as u8).collect();
+    let folder = bench.path().join("runs").join(&run);
+    std::fs::create_dir_all(folder.join("checkpoints")).unwrap();
+    std::fs::write(folder.join("checkpoints/large.ckpt"), &large).unwrap();
+    std::fs::write(folder.join("checkpoints/a\nb"), "x").unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", folder.join("checkpoints/link.ckpt")).unwrap();
+    let into = bench.path().join("here");
+    let words = ["fetch", &run[..run.len() - 1], "*.ckpt", "--into", path(&into), "--hosts", path(&hosts)];
+    let (code, text) = told(&bench, &words);
+    assert_eq!(code, Some(0), "{text}");
+    let got = into.join("local0/checkpoints/large.ckpt");
+    assert!(std::fs::read(&got).unwrap() == large && !into.join("local0/checkpoints/link.ckpt").exists());
+    let (_, text) = told(&bench, &words);
+    assert!(text.contains("fetched 0 files") && text.contains("there already"), "{text}");
+    // An interrupted copy goes on: what is there is kept, whatever it is.
+    let modified = std::fs::metadata(&got).unwrap().modified().unwrap();
+    let ms = modified.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64() * 1000.0;
+    std::fs::remove_file(&got).unwrap();
+    let part = got.with_file_name(format!(".large.ckpt.5000000-{ms:.0}.part"));
+    std::fs::write(&part, &large[..4_999_000]).unwrap();
+    let (code, text) = told(&bench, &words);
+    assert!(code == Some(0) && std::fs::read(&got).unwrap() == large, "{text}");
+    let small = told(&bench, &["fetch", &run, "--max-size-gb", "0", "--hosts", path(&hosts)]);
+    assert_eq!(small.0, Some(2), "{}", small.1);
+    let all = told(&bench, &["fetch", &run, "checkpoints/", "--into", path(&into), "--hosts", path(&hosts)]);
+    assert!(all.0 == Some(1) && all.1.contains("is not copied"), "{}", all.1);
+    // Removal.
+    let (code, text) = told(&bench, &["rm", &run, "--dry-run", "--hosts", path(&hosts)]);
+    assert!(code == Some(0) && text.contains("would remove 1 run") && folder.exists(), "{text}");
+    let (code, text) = told(&bench, &["rm", &run, "--hosts", path(&hosts)]);
+    assert!(code == Some(2) && text.contains("nobody said yes") && folder.exists(), "{text}");
+    let (code, text) = told(&bench, &["prune", "--keep", "1", "--yes", "--hosts", path(&hosts)]);
+    assert!(code == Some(0) && text.contains("would remove 0 runs") && folder.exists(), "{text}");
+    let (code, text) = told(&bench, &["prune", "--older-than", "0s", "--yes", "--hosts", path(&hosts)]);
+    assert!(code == Some(0) && text.contains("removed 1 run") && !folder.exists(), "{text}");
+    assert!(listed(&hosts).is_empty());
+}
+
+#[test]
+fn a_run_that_lives_is_not_removed() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(1, 1);
+    let experiment = bench.program(&["--iters", "100000"]);
+    let mut console = Console::start(&["run", path(&experiment), "--hosts", path(&hosts)]);
+    let run = console.wait_kind("run_started", 30)["run"].as_str().unwrap().to_owned();
+    let (code, text) = told(&bench, &["rm", &run, "--yes", "--hosts", path(&hosts)]);
+    assert!(code == Some(2) && text.contains("is running"), "{text}");
+    let (_, text) = told(&bench, &["prune", "--older-than", "0s", "--yes", "--hosts", path(&hosts)]);
+    assert!(text.contains("would remove 0 runs"), "{text}");
+    assert!(bench.path().join("runs").join(&run).exists());
+    console.signal(libc::SIGINT);
+    assert_eq!(console.finish(60).code(), Some(130));
+}
+
+#[test]
+fn a_sweep_runs_every_cell_although_some_fail_and_the_queue_shows_it() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(2, 1);
+    let experiment = bench.program(&["--iters", "10"]);
+    let axis = "launch.command=[\"true\"],[\"false\"]";
+    let common = ["run", path(&experiment), "--hosts", path(&hosts), "--hosts-per-run", "1"];
+    let (code, text) = told(&bench, &[&common[..], &["--sweep", axis, "--seeds", "1..2"]].concat());
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("2 at once") && text.contains("2 succeeded, 2 failed"), "{text}");
+    let (code, text) = told(&bench, &["queue"]);
+    assert!(
+        code == Some(0) && text.contains("sweep-program-") && text.contains("2 succeeded, 2 failed"),
+        "{text}"
+    );
+    // Scores of programs that tell them; a wrong value is told before anything runs.
+    let (code, text) = told(&bench, &[&common[..], &["--seeds", "1..3"]].concat());
+    assert_eq!(code, Some(0), "{text}");
+    let line = text.lines().find(|line| line.starts_with("(as it is)")).unwrap_or_else(|| panic!("{text}"));
+    assert!(line.contains("3/3") && line.contains("10.00 to 10.00") && line.ends_with(" 80"), "{line}");
+    let (code, text) = told(&bench, &[&common[..], &["--sweep", "run.seed=1,x"]].concat());
+    assert!(code == Some(2) && !text.contains("sweep sweep-"), "{text}");
+}
+
+#[test]
+fn an_interrupted_sweep_goes_on() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(1, 1);
+    let experiment = bench.program(&["--iters", "120"]);
+    let mut sweep = rankdeck()
+        .args(["run", path(&experiment), "--hosts", path(&hosts), "--seeds", "1,2"])
+        .current_dir(bench.path())
+        .spawn()
+        .unwrap();
+    wait_until("the first cell to run", 60, || {
+        listed(&hosts).first().is_some_and(|line| line["train_iter"].as_u64() > Some(5))
+    });
+    kill(sweep.id(), libc::SIGINT);
+    assert_eq!(sweep.wait().unwrap().code(), Some(130));
+    let (_, text) = told(&bench, &["queue"]);
+    assert!(text.contains("1 stopped, 1 waiting"), "{text}");
+    let (code, text) = told(&bench, &["queue", "sweep-program", "--resume"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("2 succeeded"), "{text}");
+    let generations: Vec<Value> = listed(&hosts).iter().map(|line| line["generation"].clone()).collect();
+    assert_eq!(generations, [Value::from(0), Value::from(1)], "the stopped cell went on in its own run");
+}

@@ -1,0 +1,127 @@
+//! GPUs on a machine without any: fakes of NVIDIA's libraries (`tests/fake_cuda`) below the real
+//! `libtorch_cuda.so`.
+//!
+//! Kernels do nothing, so no number that was computed "on the GPU" means anything. Everything else is real:
+//! which device, which call in which order, which copies, what NCCL exchanges, who waits for whom. All of it
+//! is counted.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// GPUs for the processes that are started with [`FakeCuda::apply`].
+#[derive(Debug)]
+pub struct FakeCuda {
+    built: PathBuf,
+    folder: PathBuf,
+    knobs: BTreeMap<String, String>,
+}
+
+/// What a process did so far, by name (`launches`, `bytes_down`; see `tests/fake_cuda/driver.c`).
+pub type Counts = BTreeMap<String, u64>;
+
+/// Where the libraries are, built once; an error says why they cannot be.
+fn built() -> Result<PathBuf, String> {
+    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let build = || {
+        let torch =
+            std::env::var_os("LIBTORCH").map_or_else(|| super::repository(".libtorch/torch"), PathBuf::from);
+        let target =
+            std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| super::repository("target"), PathBuf::from);
+        let out = target.join("fake_cuda");
+        let mut command = Command::new("python3");
+        let output =
+            command.arg(super::repository("tests/fake_cuda/build.py")).arg(&torch).arg(&out).output();
+        let output = output.map_err(|error| format!("python3: {error}"))?;
+        let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        match (output.status.success(), said.as_str()) {
+            (true, "") => Ok(out),
+            (true, why) => Err(why.to_owned()),
+            (false, _) => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+        }
+    };
+    BUILT.get_or_init(build).clone()
+}
+
+impl FakeCuda {
+    /// GPUs with these knobs (`tests/fake_cuda/fake.h` lists them); notes go into `folder`. `None` has been
+    /// noted as a skip.
+    ///
+    /// # Panics
+    ///
+    /// When the folder cannot be written.
+    pub fn new(folder: &Path, knobs: &[(&str, &str)]) -> Option<FakeCuda> {
+        let built = match built() {
+            Ok(built) => built,
+            Err(why) => {
+                super::skipped(&format!("the fake CUDA libraries cannot be built: {why}"));
+                return None;
+            }
+        };
+        let mut fake = FakeCuda { built, folder: folder.to_path_buf(), knobs: BTreeMap::new() };
+        fake.set("gpus", "1");
+        for (knob, value) in knobs {
+            fake.set(knob, value);
+        }
+        Some(fake)
+    }
+
+    /// Turns a knob; processes that run notice it the next time they look.
+    ///
+    /// # Panics
+    ///
+    /// When the folder cannot be written.
+    #[expect(clippy::expect_used, reason = "a test that cannot be set up must not pass")]
+    pub fn set(&mut self, knob: &str, value: &str) {
+        self.knobs.insert(knob.into(), value.into());
+        let text: String = self.knobs.iter().map(|(knob, value)| format!("{knob}={value}\n")).collect();
+        std::fs::write(self.folder.join("knobs.new"), text).expect("a folder for the fake GPUs");
+        std::fs::rename(self.folder.join("knobs.new"), self.folder.join("knobs")).expect("the knobs");
+    }
+
+    /// The libtorch to name in `hosts.toml` or `LIBTORCH`.
+    pub fn libtorch(&self) -> PathBuf {
+        self.built.join("torch")
+    }
+
+    /// The driver's folder, as it stands in `LD_LIBRARY_PATH`.
+    pub fn driver(&self) -> PathBuf {
+        self.built.join("driver")
+    }
+
+    /// Variables under which a program sees these GPUs.
+    pub fn env(&self) -> Vec<(String, String)> {
+        let path = format!("{}:{}", self.libtorch().join("lib").display(), self.driver().display());
+        vec![
+            ("FAKE_CUDA".into(), self.folder.display().to_string()),
+            ("LD_LIBRARY_PATH".into(), path),
+            ("LIBTORCH".into(), self.libtorch().display().to_string()),
+        ]
+    }
+
+    /// Lets a command see these GPUs, all of them.
+    pub fn apply(&self, command: &mut Command) {
+        command.envs(self.env()).env_remove("CUDA_VISIBLE_DEVICES");
+    }
+
+    /// What every process of a rank did, added up; `-` is the rank of those that have none.
+    pub fn counts(&self, rank: &str) -> Counts {
+        let mut sums = Counts::new();
+        for entry in std::fs::read_dir(self.folder.join("counters")).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.split_once('.').is_none_or(|(of, _)| of != rank) {
+                continue;
+            }
+            let lines = std::fs::read(entry.path()).unwrap_or_default();
+            for line in lines.chunks_exact(32) {
+                let (name, value) = line.split_at(24);
+                let name = String::from_utf8_lossy(name).trim_end_matches('\0').to_owned();
+                let mut bytes = [0; 8];
+                bytes.copy_from_slice(value);
+                *sums.entry(name).or_default() += u64::from_le_bytes(bytes);
+            }
+        }
+        sums
+    }
+}

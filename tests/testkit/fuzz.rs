@@ -1,0 +1,220 @@
+//! Fuzzing on stable Rust: inputs that are nearly right, made from kept ones, for a bounded time.
+//!
+//! `RANKDECK_FUZZ_SECONDS` sets the time of each target (1 by default), `RANKDECK_FUZZ_SEED` where it begins.
+//! A failure names the seed and writes the input to a file; kept in `tests/fuzz/NAME/`, it is tried first
+//! from then on.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longest time of one input, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+thread_local! {
+    static LIVE: Cell<isize> = const { Cell::new(0) };
+    static PEAK: Cell<isize> = const { Cell::new(0) };
+}
+
+/// An allocator that knows how much each thread has taken; `#[global_allocator]` of a test binary.
+pub struct Counting;
+
+fn count(bytes: isize) {
+    // A thread that ends has no counters any more.
+    let _ = LIVE.try_with(|live| {
+        live.set(live.get() + bytes);
+        let _ = PEAK.try_with(|peak| peak.set(peak.get().max(live.get())));
+    });
+}
+
+// SAFETY: every call goes to the system's allocator unchanged; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(size as isize - layout.size() as isize);
+        // SAFETY: as the caller promises.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+/// Numbers that look random and come again with the seed (S. Vigna, splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        (self.next() % end.max(1) as u64) as usize
+    }
+}
+
+/// Pieces of text that parsers stumble over.
+const WORDS: [&str; 24] = [
+    "null",
+    "true",
+    "-1",
+    "0",
+    "1e999",
+    "-0.0",
+    "18446744073709551616",
+    "9223372036854775807",
+    "4294967296",
+    "NaN",
+    "\"\"",
+    "[]",
+    "{}",
+    "[[[[[[[[",
+    "{\"a\":",
+    "\\u0000",
+    "\\ud800",
+    "\u{feff}",
+    "é",
+    "\r\n",
+    "\n",
+    "\0",
+    "''",
+    "\"kind\":\"",
+];
+const NUMBERS: [u64; 10] =
+    [0, 1, 0x7f, 0xff, 0xffff, 0x7fff_ffff, 0xffff_ffff, 1 << 40, i64::MAX as u64, u64::MAX];
+
+fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
+    let at = random.below(bytes.len() + 1);
+    let rest = bytes.len() - at;
+    match random.below(11) {
+        0 if rest > 0 => bytes[at] ^= 1 << random.below(8),
+        1 if rest > 0 => bytes[at] = random.next() as u8,
+        2 => bytes.truncate(at),
+        3 => drop(bytes.drain(at..at + random.below(rest.min(64) + 1))),
+        4 => {
+            let piece = bytes[at..at + random.below(rest.min(256) + 1)].to_vec();
+            for _ in 0..1 << random.below(7) {
+                bytes.splice(at..at, piece.iter().copied());
+            }
+        }
+        5 => drop(bytes.splice(at..at, WORDS[random.below(WORDS.len())].bytes())),
+        6 => {
+            let number = NUMBERS[random.below(NUMBERS.len())];
+            let (little, big) = (number.to_le_bytes(), number.to_be_bytes());
+            let number = if random.below(2) == 0 { little } else { big };
+            let width = [1, 2, 4, 8][random.below(4)].min(rest);
+            bytes[at..at + width].copy_from_slice(&number[..width]);
+        }
+        7 => {
+            let from = random.below(other.len() + 1);
+            let piece = &other[from..from + random.below((other.len() - from).min(1024) + 1)];
+            bytes.splice(at..at, piece.iter().copied());
+        }
+        8 => {
+            // Another value where one stands.
+            let is_value = |byte: &u8| byte.is_ascii_alphanumeric() || b"-+.\"".contains(byte);
+            if let Some(start) = bytes[at..].iter().position(is_value).map(|start| at + start) {
+                let end = bytes[start..].iter().position(|byte| !is_value(byte));
+                let end = end.map_or(bytes.len(), |end| start + end);
+                bytes.splice(start..end, WORDS[random.below(WORDS.len())].bytes());
+            }
+        }
+        9 => {
+            let line = |at: usize, bytes: &[u8]| {
+                let start = bytes[..at].iter().rposition(|byte| *byte == b'\n').map_or(0, |start| start + 1);
+                let end = bytes[at..].iter().position(|byte| *byte == b'\n');
+                start..end.map_or(bytes.len(), |end| at + end + 1)
+            };
+            let from = line(at, bytes);
+            let moved: Vec<u8> = bytes.drain(from).collect();
+            let to = line(random.below(bytes.len() + 1), bytes).start;
+            bytes.splice(to..to, moved);
+        }
+        _ => bytes.splice(at..at, [random.next() as u8; 3]).for_each(drop),
+    }
+}
+
+/// Tries `target` with the `seeds`, with the files of `tests/fuzz/NAME/`, and with what becomes of them, for
+/// a bounded time. No input may cost the thread more than `most` bytes of memory at a time.
+///
+/// # Panics
+///
+/// When the target panics, takes too much memory or does not come back (which ends the process).
+#[expect(clippy::panic, clippy::disallowed_macros, reason = "a failing test says so")]
+pub fn fuzz(name: &'static str, mut seeds: Vec<Vec<u8>>, most: usize, target: impl Fn(&[u8])) {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seed = number("RANKDECK_FUZZ_SEED").unwrap_or(1);
+    let time = Duration::from_secs(number("RANKDECK_FUZZ_SECONDS").unwrap_or(1));
+    if let Ok(kept) = std::fs::read_dir(super::repository("tests/fuzz").join(name)) {
+        let mut files: Vec<PathBuf> = kept.flatten().map(|entry| entry.path()).collect();
+        files.sort();
+        seeds.extend(files.iter().filter_map(|file| std::fs::read(file).ok()));
+    }
+    let failed = move |input: &[u8], how: &str| {
+        let file = std::env::temp_dir().join(format!("rankdeck-fuzz-{name}-{}", std::process::id()));
+        let _ = std::fs::write(&file, input);
+        format!("{name}: {how}; seed {seed}, input in {}: keep it in tests/fuzz/{name}/", file.display())
+    };
+    let begun = Arc::new(AtomicU64::new(0));
+    let (beats, start) = (Arc::downgrade(&begun), Instant::now());
+    std::thread::spawn(move || {
+        while let Some(begun) = beats.upgrade() {
+            let now = start.elapsed().as_millis() as u64;
+            if now.saturating_sub(begun.load(Ordering::Relaxed)) > PATIENCE.as_millis() as u64 {
+                eprintln!("{name}: an input took over {PATIENCE:?}; RANKDECK_FUZZ_SEED={seed}");
+                std::process::abort();
+            }
+            drop(begun);
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    });
+    let mut random = Random(seed);
+    let mut tried = 0_u64;
+    while start.elapsed() < time || tried < seeds.len() as u64 {
+        let mut input = seeds.get(tried as usize).cloned().unwrap_or_else(|| {
+            let one = random.below(seeds.len());
+            seeds.get(one).cloned().unwrap_or_default()
+        });
+        if tried >= seeds.len() as u64 {
+            let other = seeds.get(random.below(seeds.len())).cloned().unwrap_or_default();
+            for _ in 0..1 << random.below(5) {
+                mutate(&mut input, &other, &mut random);
+            }
+            input.truncate(4 << 20);
+        }
+        begun.store(start.elapsed().as_millis() as u64, Ordering::Relaxed);
+        let before = LIVE.with(Cell::get);
+        PEAK.with(|peak| peak.set(before));
+        let ended = catch_unwind(AssertUnwindSafe(|| target(&input)));
+        let taken = PEAK.with(Cell::get) - before;
+        if ended.is_err() {
+            panic!("{}", failed(&input, "it panicked"));
+        }
+        if taken > most as isize {
+            panic!("{}", failed(&input, &format!("{} bytes took {taken} bytes of memory", input.len())));
+        }
+        tried += 1;
+    }
+    println!("{name}: {tried} inputs in {:.1?}, seed {seed}", start.elapsed());
+}

@@ -1,0 +1,236 @@
+//! What an update and a step cost on a GPU, counted: launches, waits of the host, bytes between host and
+//! device.
+//!
+//! An update's share is the difference between two runs of the same length, one of which makes more updates.
+//! `UPDATE_EXPECTED=1` writes the table of `benches/gpu/COUNTS.md`.
+
+use super::train;
+use rankdeck_testkit::fake_cuda::Counts;
+use std::fmt::Write;
+
+/// Counts of one thing that is done again and again.
+struct Each {
+    launches: f64,
+    calls: f64,
+    waits: f64,
+    down: f64,
+    up: f64,
+}
+
+impl Each {
+    /// `(more - less) / times`.
+    fn of(more: &Counts, less: &Counts, times: u64) -> Each {
+        let each = |names: &[&str]| {
+            let sum = |counts: &Counts| names.iter().map(|name| counts[*name]).sum::<u64>() as f64;
+            (sum(more) - sum(less)) / times as f64
+        };
+        Each {
+            launches: each(&["launches", "graph_launches"]),
+            calls: each(&["gemms", "convolutions"]),
+            waits: each(&["stream_waits", "event_waits", "device_waits", "copy_waits"]),
+            down: each(&["bytes_down"]),
+            up: each(&["bytes_up"]),
+        }
+    }
+
+    fn row(&self, name: &str, before: &str) -> String {
+        let Each { launches, calls, waits, down, up } = self;
+        format!("| {name} | {before} | {launches:.0} + {calls:.0} | {waits:.1} | {down:.0} | {up:.0} |\n")
+    }
+}
+
+/// Counts of two experiments; `None` has been noted as a skip.
+fn counts(less: &str, more: &str, knobs: &[(&str, &str)], args: &[&str]) -> Option<[Counts; 2]> {
+    let rank = if args.is_empty() { "-" } else { "0" };
+    let of = |experiment: &str| Some(train(experiment, knobs, args)?.fake.counts(rank));
+    Some([of(less)?, of(more)?])
+}
+
+/// How the same work is put on the GPU.
+#[derive(Clone, Copy, PartialEq)]
+enum Road {
+    /// Call by call.
+    Stepwise,
+    /// As CUDA graphs, which is what users get.
+    Graphs,
+}
+
+impl Road {
+    fn table(self) -> String {
+        format!("[policy]\ncuda_graphs = {}\n", self == Road::Graphs)
+    }
+}
+
+fn ppo(epochs: u32, steps: u64, road: Road) -> String {
+    let rest = format!("update_epochs = {epochs}\n[eval]\nevery = 0\n{}", road.table());
+    crate::harness::experiment(steps, "", &rest)
+}
+
+/// An update of PPO: 8 iterations of 4 minibatches, with one epoch and with three.
+fn ppo_update(road: Road) -> Option<Each> {
+    let [less, more] = counts(&ppo(1, 4096, road), &ppo(3, 4096, road), &[], &[])?;
+    Some(Each::of(&more, &less, 8 * 2 * 4))
+}
+
+fn pong(python: &str, epochs: u32, num_steps: u32, road: Road) -> String {
+    format!(
+        "[run]\nname = 'test'\nseed = 1\ntotal_steps = {}\n[env]\nid = 'PongNoFrameskip-v4'\nnum_envs = 2\n\
+         worker = 'python'\npython = '{python}'\n[collect]\nnum_steps = {num_steps}\n{}network = 'nature'\n\
+         [learn]\nalgorithm = 'ppo'\nupdate_epochs = {epochs}\n[eval]\nevery = 0\n",
+        3 * 2 * num_steps,
+        road.table()
+    )
+}
+
+/// An update of PPO on pixels, and a step of its rollout.
+fn pong_counts(road: Road) -> Option<[Each; 2]> {
+    let python = rankdeck_testkit::python("numpy, gymnasium, ale_py")?;
+    let of = |epochs, num_steps| pong(&python, epochs, num_steps, road);
+    let [less, more] = counts(&of(1, 16), &of(1, 32), &[], &[])?;
+    let step = Each::of(&more, &less, 3 * 16);
+    let [less, more] = counts(&of(1, 16), &of(3, 16), &[], &[])?;
+    Some([Each::of(&more, &less, 3 * 2 * 4), step])
+}
+
+fn off_policy(algorithm: &str, env: &str, rest: &str, (updates, road): (u32, Road)) -> String {
+    let policy = road.table();
+    format!(
+        "[run]\nname = 'test'\nseed = 1\ntotal_steps = 240\n[env]\nid = '{env}'\nnum_envs = 1\n\
+         [collect]\nnum_steps = 4\n[learn]\nalgorithm = '{algorithm}'\nlearning_starts = 80\nbuffer_size = 400\n\
+         updates_per_iteration = {updates}\n{rest}\n[eval]\nevery = 0\n{policy}"
+    )
+}
+
+fn off_policy_update(algorithm: &str, env: &str, rest: &str, road: Road) -> Option<Each> {
+    let of = |updates| off_policy(algorithm, env, rest, (updates, road));
+    let [less, more] = counts(&of(2), &of(4), &[], &[])?;
+    // Learning begins after 20 of the 60 iterations.
+    Some(Each::of(&more, &less, 41 * 2))
+}
+
+fn within(each: &Each, launches: f64, bytes_up: f64) {
+    assert!(each.launches <= launches, "{} launches", each.launches);
+    assert!(each.waits <= 0.0, "{} waits of the host", each.waits);
+    // Loss and norm of an update are read with everything else at the end of the iteration.
+    assert!(each.down <= 64.0, "{} bytes to the host", each.down);
+    assert!(each.up <= bytes_up, "{} bytes to the device", each.up);
+}
+
+/// LEDGER-1.
+#[test]
+fn a_ppo_update_stays_within_its_budget() {
+    let Some(alone) = ppo_update(Road::Stepwise) else { return };
+    within(&alone, 160.0, 1600.0);
+}
+
+/// RECORDING-1. One launch for each update; an epoch sets its number back.
+#[test]
+fn a_ppo_update_is_one_graph() {
+    let Some([less, more]) = counts(&ppo(1, 4096, Road::Graphs), &ppo(3, 4096, Road::Graphs), &[], &[])
+    else {
+        return;
+    };
+    let each = Each::of(&more, &less, 8 * 2 * 4);
+    within(&each, 1.5, 1600.0);
+    assert!(each.calls <= 0.0, "{} calls of libraries", each.calls);
+    assert_eq!(more["graph_launches"] - less["graph_launches"], 64);
+    let nodes = (more["graph_nodes"] - less["graph_nodes"]) / 64;
+    // As many kernels as without, and those that count minibatches on the device.
+    assert!((100..=190).contains(&nodes), "{nodes} nodes");
+}
+
+/// What NCCL does is no part of a graph: an update has one before the gradients are averaged, and one after.
+#[test]
+fn a_ppo_update_of_two_ranks_waits_for_no_collective() {
+    let two = [("gpus", "2")];
+    // Rank 0's clock decides when losses are gathered for a report, which waits. With a checkpoint after
+    // every iteration there is a report after each, and two runs differ by their updates alone.
+    let of = |epochs, road| format!("{}[checkpoint]\nevery = 1\n", ppo(epochs, 4096, road));
+    for (road, launches) in [(Road::Stepwise, 160.0), (Road::Graphs, 4.0)] {
+        let Some([less, more]) = counts(&of(1, road), &of(3, road), &two, &["--spawn", "2"]) else { return };
+        let each = Each::of(&more, &less, 8 * 2 * 4);
+        assert!(each.launches <= launches, "{} launches", each.launches);
+        assert!(each.waits <= 0.0, "{} waits of the host", each.waits);
+        assert_eq!(more["collective_threads"], 0, "NCCL makes no thread for a collective");
+        assert_eq!(more["collectives"], less["collectives"] + 64, "each update is reduced");
+    }
+}
+
+/// RECORDING-2.
+#[test]
+fn a_capture_that_fails_is_said_and_training_goes_on_call_by_call() {
+    for knob in ["capture_refused", "capture_fails"] {
+        let Some(trained) = train(&ppo(2, 4096, Road::Graphs), &[(knob, "1")], &[]) else { return };
+        let logs = trained.run.logs();
+        assert_eq!(logs.matches("without CUDA graphs: an update cannot be captured").count(), 1, "{logs}");
+        let counts = trained.fake.counts("-");
+        assert_eq!(counts["graph_launches"], 0);
+        // 8 iterations of 2 epochs of 4 updates.
+        assert!(counts["launches"] > 64 * 100, "{counts:?}");
+    }
+}
+
+#[test]
+fn a_dqn_update_stays_within_its_budget() {
+    for (road, launches) in [(Road::Stepwise, 60.0), (Road::Graphs, 1.0)] {
+        let Some(dqn) = off_policy_update("dqn", "CartPole-v1", "batch_size = 32", road) else { return };
+        within(&dqn, launches, 3000.0);
+    }
+}
+
+#[test]
+fn a_sac_update_stays_within_its_budget() {
+    for (road, launches) in [(Road::Stepwise, 240.0), (Road::Graphs, 1.0)] {
+        let Some(sac) = off_policy_update("sac", "Pendulum-v1", "batch_size = 32", road) else { return };
+        within(&sac, launches, 3000.0);
+    }
+}
+
+#[test]
+fn a_rollout_step_sends_each_observation_once_and_reads_back_once() {
+    for (road, launches) in [(Road::Stepwise, 20.0), (Road::Graphs, 1.0)] {
+        let Some([update, step]) = pong_counts(road) else { return };
+        let observations = 2.0 * 4.0 * 84.0 * 84.0;
+        assert!(step.launches <= launches, "{} launches", step.launches);
+        assert!(step.waits <= 1.0, "{} waits of the host", step.waits);
+        assert!(step.up <= observations + 200.0, "{} bytes to the device, {observations} seen", step.up);
+        assert!(step.down <= 128.0, "{} bytes to the host", step.down);
+        within(&update, if road == Road::Graphs { 1.5 } else { 170.0 }, 400.0);
+    }
+}
+
+/// The table that is shown to people is what is counted.
+#[test]
+fn the_committed_table_is_what_is_counted() {
+    let path = rankdeck_testkit::repository("benches/gpu/COUNTS.md");
+    let mut table = String::from(
+        "# What an update costs on a GPU\n\n\
+         Counted on fake GPUs (`tests/fake_cuda`), where kernels do nothing: numbers of calls, no times. Made by\n\
+         `UPDATE_EXPECTED=1 cargo nextest run --test trainer the_committed_table`.\n\n\
+         Launches of kernels + calls of cuBLAS and cuDNN, waits of the host, bytes from and to the device. Before: at\n\
+         83513db, the same experiments.\n\n\
+         | what | before: launches, waits, bytes down | launches | waits | bytes down | bytes up |\n\
+         |---|---|---|---|---|---|\n",
+    );
+    let before = ["272 + 16, 13, 36,624", "306 + 20, 15, 1,133,472", "12 + 7, 2, 56; 112,960 up"];
+    for (road, words) in [(Road::Stepwise, "call by call"), (Road::Graphs, "CUDA graphs")] {
+        let Some(alone) = ppo_update(road) else { return };
+        let Some(dqn) = off_policy_update("dqn", "CartPole-v1", "batch_size = 32", road) else { return };
+        let Some(sac) = off_policy_update("sac", "Pendulum-v1", "batch_size = 32", road) else { return };
+        let Some([pong, step]) = pong_counts(road) else { return };
+        for (name, before, each) in [
+            ("PPO, CartPole, an update", before[0], alone),
+            ("PPO, Pong, an update", before[1], pong),
+            ("PPO, Pong, a step of the rollout", before[2], step),
+            ("DQN, CartPole, an update", "96 + 11, 13, 36,884", dqn),
+            ("SAC, Pendulum, an update", "442 + 53, 36, 90,920", sac),
+        ] {
+            let _ = write!(table, "{}", each.row(&format!("{name}, {words}"), before));
+        }
+    }
+    if std::env::var_os("UPDATE_EXPECTED").is_some() {
+        std::fs::write(&path, &table).unwrap();
+    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(committed, table, "UPDATE_EXPECTED=1 writes {}", path.display());
+}

@@ -1,0 +1,37 @@
+//! Training on GPUs, fake ones: real libtorch, real trainer, counted calls. See
+//! `rankdeck_testkit::fake_cuda`.
+//!
+//! Kernels of the fake do nothing. Nothing here says anything about numbers or speed.
+
+mod budgets;
+mod devices;
+pub mod groups;
+
+use crate::harness::Run;
+use rankdeck_testkit::fake_cuda::FakeCuda;
+use std::process::Command;
+
+/// A trainer on fake GPUs, to its end. `None` has been noted as a skip.
+pub struct Trained {
+    pub fake: FakeCuda,
+    pub run: Run,
+    _folder: tempfile::TempDir,
+}
+
+/// Trains to the end with these knobs, arguments and variables.
+pub fn train(experiment: &str, knobs: &[(&str, &str)], args: &[&str]) -> Option<Trained> {
+    let folder = tempfile::tempdir().unwrap();
+    let fake = FakeCuda::new(folder.path(), knobs)?;
+    let mut run = Run::start_by(experiment, args, |command: &mut Command| fake.apply(command));
+    run.end_with(0);
+    Some(Trained { fake, run, _folder: folder })
+}
+
+#[test]
+fn a_trainer_uses_the_gpu_that_is_there() {
+    let experiment = crate::harness::experiment(1024, "", "[eval]\nevery = 0");
+    let Some(trained) = train(&experiment, &[], &[]) else { return };
+    assert!(trained.run.logs().contains("on cuda:0"), "{}", trained.run.logs());
+    let counts = trained.fake.counts("-");
+    assert!(counts["launches"] > 0 && counts["gemms"] > 0, "{counts:?}");
+}

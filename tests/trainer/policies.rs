@@ -1,0 +1,292 @@
+//! Exported policies: the loader of docs/POLICIES.md plays what the trainer evaluated.
+
+use crate::harness::{Run, python};
+use rankdeck_kernel::seeds::{Purpose, Seeds};
+use rankdeck_proto::message::{Evaluation, RankEvent};
+use rankdeck_testkit::repository;
+use std::ffi::OsStr;
+
+/// Plays the evaluation's episodes with the loader, and prints mean and deviation of their returns.
+const PLAY: &str = "
+import gymnasium
+path, seeds = sys.argv[1], [int(seed) for seed in sys.argv[2:]]
+meta, _ = load(path)
+greedy = policy(path)
+returns = []
+for seed in seeds:
+    env = gymnasium.make(meta['env_id'])
+    seen, _ = env.reset(seed=seed)
+    total, over = 0.0, False
+    while not over:
+        seen, reward, terminated, truncated, _ = env.step(greedy(seen))
+        total, over = total + float(reward), terminated or truncated
+    returns.append(total)
+print(np.mean(returns), np.std(returns))
+for name in ('format', 'algorithm', 'versions', 'experiment'):
+    assert meta[name], name
+assert json.loads(meta['experiment'])['env']['id'] == meta['env_id']
+";
+
+/// Plays them with what `rankdeck export` makes; the arguments are the policy, a folder, the exporter's
+/// folder, what to export as, then the seeds.
+const EXPORTED: &str = "
+import json, sys
+import gymnasium, numpy as np, torch
+path, folder, exporter, programs, format = sys.argv[1:6]
+sys.path[:0] = [exporter, programs]
+sys.dont_write_bytecode = True
+import export_policy
+target = folder + '/policy.' + format
+export_policy.main(path, target, format)
+if format == 'torchscript':
+    files = {'metadata.json': ''}
+    model = torch.jit.load(target, _extra_files=files)
+    meta = json.loads(files['metadata.json'])
+    act = lambda seen: model(torch.from_numpy(seen)).numpy()
+else:
+    import onnxruntime
+    session = onnxruntime.InferenceSession(target)
+    meta = session.get_modelmeta().custom_metadata_map
+    act = lambda seen: session.run(None, {'observations': seen})[0]
+returns = []
+for seed in sys.argv[6:]:
+    env = gymnasium.make(meta['env_id'])
+    seen, _ = env.reset(seed=eval(seed))
+    total, over = 0.0, False
+    while not over:
+        # As a batch of another size than the one that it was made with.
+        action = act(np.stack([seen] * 3))[1]
+        seen, reward, terminated, truncated, _ = env.step(action)
+        total, over = total + float(reward), terminated or truncated
+    returns.append(total)
+print(np.mean(returns), np.std(returns))
+";
+
+/// The loader, as the document has it.
+fn loader() -> String {
+    let text = std::fs::read_to_string(repository("docs/POLICIES.md")).unwrap();
+    let (_, code) = text.split_once("```python\n").unwrap();
+    code.split_once("```").unwrap().0.to_owned()
+}
+
+/// A finished run, its last evaluation, and the seeds of its episodes as Python computes them.
+fn evaluated(experiment: &str) -> (Run, Evaluation, Vec<String>) {
+    let programs = repository("tests/programs");
+    let mut run = Run::start_with(experiment, &[], &[("PYTHONPATH", programs.to_str().unwrap())]);
+    run.end_with(0);
+    let mut evaluations = run.events().into_iter().filter_map(|(_, event)| match event {
+        RankEvent::Eval(evaluation) => Some(evaluation),
+        _ => None,
+    });
+    let evaluation = evaluations.next_back().unwrap();
+    let seed = |episode: u32| {
+        let words = Seeds::new(3).words(Purpose::Eval, episode, 0);
+        // 192 bits, which no integer here holds: Python computes the sum.
+        words
+            .iter()
+            .enumerate()
+            .map(|(i, word)| format!("({word} << {})", 32 * i))
+            .collect::<Vec<_>>()
+            .join("+")
+    };
+    let seeds: Vec<String> = (0..evaluation.episodes).map(seed).collect();
+    (run, evaluation, seeds)
+}
+
+fn check(experiment: &str) {
+    let (run, evaluation, seeds) = evaluated(experiment);
+    let program = format!(
+        "import sys\n{}\nsys.argv[2:] = [str(eval(each)) for each in sys.argv[2:]]\n{PLAY}",
+        loader()
+    );
+    let path = run.file("checkpoints/latest.safetensors");
+    let mut args = vec![OsStr::new("-c"), OsStr::new(&program), path.as_os_str()];
+    args.extend(seeds.iter().map(OsStr::new));
+    let Some(output) = python("gymnasium", &args) else { return };
+    equals(&output, &evaluation, experiment);
+}
+
+/// The mean and the deviation that a program has printed are those of the evaluation.
+fn equals(output: &str, evaluation: &Evaluation, experiment: &str) {
+    let theirs: Vec<f64> = output.split_whitespace().map(|number| number.parse().unwrap()).collect();
+    assert_eq!(theirs.len(), 2, "{output}");
+    for (theirs, ours) in theirs.iter().zip([evaluation.return_mean, evaluation.return_std]) {
+        assert!((theirs - ours).abs() <= 1e-5 * ours.abs().max(1.0), "{experiment}: {theirs} {ours}");
+    }
+}
+
+/// `--evaluate` needs the checkpoint alone, and says what the run's own evaluation said.
+#[test]
+fn a_checkpoint_is_evaluated_without_its_experiment_file() {
+    let off = "batch_size = 32\nlearning_starts = 100\nbuffer_size = 1000\n";
+    for (env, rest) in [
+        ("Pendulum-v1", "normalise_observations = true\n[learn]\nalgorithm = 'ppo'\n".to_owned()),
+        ("CartPole-v1", format!("[learn]\nalgorithm = 'dqn'\n{off}")),
+        ("Pendulum-v1", format!("[learn]\nalgorithm = 'sac'\n{off}")),
+        ("CartPole-v1", "[learn]\nalgorithm = 'ppg'\npolicy_iterations = 4\n".to_owned()),
+    ] {
+        let mut run = Run::start(&experiment(env, 4, &format!("[collect]\nnum_steps = 64\n{rest}")), &[]);
+        run.end_with(0);
+        let mut evaluations = run.events().into_iter().filter_map(|(_, event)| match event {
+            RankEvent::Eval(evaluation) => Some(evaluation),
+            _ => None,
+        });
+        let own = evaluations.next_back().unwrap();
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_rankdeck-trainer"))
+            .arg("--evaluate")
+            .arg(run.file("checkpoints/latest.ckpt"))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let wanted = format!("return {:.3} +- {:.3} over 5 episodes", own.return_mean, own.return_std);
+        assert!(output.status.success() && said.contains(&wanted), "{wanted}: {said}\n{:?}", output.stderr);
+        assert!(said.contains("the mean lies between"), "{said}");
+    }
+}
+
+fn experiment(env: &str, iterations: u64, rest: &str) -> String {
+    format!(
+        "[run]\nname = 'x'\nseed = 3\ntotal_steps = {}\n[env]\nid = '{env}'\nnum_envs = 4\n[eval]\nevery = 1000\nepisodes = 5\n{rest}",
+        iterations * 4 * 64
+    )
+}
+
+#[test]
+fn the_documents_loader_plays_ppo_as_the_trainer_does_with_normalisation_too() {
+    for (env, normalise) in [("CartPole-v1", false), ("Pendulum-v1", true), ("CartPole-v1", true)] {
+        check(&experiment(
+            env,
+            8,
+            &format!(
+                "[collect]\nnum_steps = 64\nnormalise_observations = {normalise}\n[learn]\nalgorithm = 'ppo'\n"
+            ),
+        ));
+    }
+}
+
+#[test]
+fn the_documents_loader_plays_shared_layers_and_the_off_policy_algorithms() {
+    let off = "batch_size = 32\nlearning_starts = 100\nbuffer_size = 1000\nupdates_per_iteration = 20\n";
+    for (env, rest) in [
+        (
+            "CartPole-v1",
+            "[policy]\nshared = true\n[collect]\nnum_steps = 64\n[learn]\nalgorithm = 'a2c'\n".into(),
+        ),
+        ("CartPole-v1", format!("[collect]\nnum_steps = 64\n[learn]\nalgorithm = 'dqn'\n{off}")),
+        (
+            "CartPole-v1",
+            format!("[collect]\nnum_steps = 64\n[learn]\nalgorithm = 'dqn'\ndueling = true\n{off}"),
+        ),
+        ("Pendulum-v1", format!("[collect]\nnum_steps = 64\n[learn]\nalgorithm = 'sac'\n{off}")),
+    ] {
+        check(&experiment(env, 4, &rest));
+    }
+}
+
+/// Every algorithm and every network, as `rankdeck export` makes them: the actions are the trainer's.
+fn exported_plays(format: &str, packages: &str) {
+    let Some(interpreter) = rankdeck_testkit::python(packages) else { return };
+    let off = "batch_size = 32\nlearning_starts = 100\nbuffer_size = 1000\nupdates_per_iteration = 20\n";
+    let images = "network = 'nature'\nhidden = [16]\nchannels = [4, 4, 4]\n";
+    let impala = images.replace("nature", "impala");
+    let steps = "[collect]\nnum_steps = 64\n";
+    for (env, rest) in [
+        ("Pendulum-v1", format!("{steps}normalise_observations = true\n[learn]\nalgorithm = 'ppo'\n")),
+        ("CartPole-v1", format!("[policy]\nshared = true\n{steps}[learn]\nalgorithm = 'a2c'\n")),
+        ("CartPole-v1", format!("{steps}[learn]\nalgorithm = 'dqn'\ndueling = true\n{off}")),
+        ("Pendulum-v1", format!("{steps}[learn]\nalgorithm = 'sac'\n{off}")),
+        (
+            "faulty_env:Spaces-gray-v0",
+            format!("[policy]\n{images}{steps}[learn]\nalgorithm = 'dqn'\ndueling = true\n{off}"),
+        ),
+        (
+            "faulty_env:Spaces-gray-v0",
+            format!(
+                "[policy]\n{impala}{steps}[learn]\nalgorithm = 'ppg'\npolicy_iterations = 2\naux_num_minibatches = 8\n"
+            ),
+        ),
+        ("faulty_env:Spaces-bytes-v0", format!("{steps}[learn]\nalgorithm = 'ppo'\n")),
+    ] {
+        let python = format!("num_envs = 4\npython = '{interpreter}'");
+        let experiment = experiment(env, 2, &rest).replacen("num_envs = 4", &python, 1);
+        let (run, evaluation, seeds) = evaluated(&experiment);
+        let folder = tempfile::tempdir().unwrap();
+        let (exporter, programs) = (repository("src/cli"), repository("tests/programs"));
+        let path = run.file("checkpoints/latest.safetensors");
+        let mut args: Vec<&OsStr> =
+            vec!["-c".as_ref(), EXPORTED.as_ref(), path.as_ref(), folder.path().as_ref()];
+        args.extend([exporter.as_ref(), programs.as_ref(), OsStr::new(format)]);
+        args.extend(seeds.iter().map(OsStr::new));
+        let Some(output) = crate::harness::python(packages, &args) else { return };
+        equals(&output, &evaluation, &experiment);
+    }
+}
+
+#[test]
+fn exported_torchscript_acts_as_the_trainer_does() {
+    exported_plays("torchscript", "gymnasium, torch");
+}
+
+#[test]
+fn exported_onnx_acts_as_the_trainer_does() {
+    exported_plays("onnx", "gymnasium, torch, onnx, onnxruntime");
+}
+
+/// ROWS-1, METRICS-1: a line per iteration in metrics.csv, and a point in TensorBoard.
+#[test]
+fn every_iteration_has_a_line_in_metrics_csv_and_a_point_in_tensorboard() {
+    let text = experiment("CartPole-v1", 12, "[learn]\nalgorithm = 'ppo'\n[collect]\nnum_steps = 64\n")
+        .replace("every = 1000", "every = 6");
+    let mut run = Run::start(&text, &["--spawn", "2"]);
+    run.end_with(0);
+    let metrics = std::fs::read_to_string(run.file("metrics.csv")).unwrap();
+    let mut lines = metrics.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let header = lines.next().unwrap();
+    let of = |name: &str| header.iter().position(|one| *one == name).unwrap();
+    let lines: Vec<Vec<&str>> = lines.collect();
+    let column = |name: &str| lines.iter().map(|line| line[of(name)]).collect::<Vec<_>>();
+    let numbers = |last: u32, each: u32| (0..=last).map(|i| (i * each).to_string()).collect::<Vec<_>>();
+    assert_eq!(column("train_iter"), numbers(12, 1), "{metrics}");
+    assert_eq!(column("env_step"), numbers(12, 256), "{metrics}");
+    assert!(column("losses/value_loss")[1..].iter().all(|loss| loss.parse::<f64>().is_ok()), "{metrics}");
+    let evaluated = column("eval/return_mean");
+    assert!((0..=12).all(|i| (i % 6 == 0) != evaluated[i].is_empty()), "{metrics}");
+    const READ: &str = "
+import sys
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+events = EventAccumulator(sys.argv[1], {'scalars': 0})
+events.Reload()
+print(*[event.step for event in events.Scalars('losses/value_loss')])
+";
+    let folder = run.file("tensorboard");
+    let Some(output) = python("tensorboard", &["-c".as_ref(), READ.as_ref(), folder.as_os_str()]) else {
+        return;
+    };
+    assert_eq!(output.split_whitespace().collect::<Vec<_>>(), column("env_step")[1..], "{output}");
+}
+
+#[test]
+fn tensorboard_shows_the_settings_as_hyper_parameters() {
+    let mut run = Run::start(
+        &experiment("CartPole-v1", 1, "[learn]\nalgorithm = 'ppo'\n[collect]\nnum_steps = 64\n"),
+        &[],
+    );
+    run.end_with(0);
+    const READ: &str = "
+import sys
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import plugin_data_pb2
+events = EventAccumulator(sys.argv[1])
+events.Reload()
+content = events.SummaryMetadata('_hparams_/session_start_info').plugin_data.content
+hparams = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
+print(hparams['learn.gamma'].number_value, hparams['env.id'].string_value, hparams['learn.anneal_lr'].bool_value)
+text = events.Tensors('settings/text_summary')[0].tensor_proto.string_val[0].decode()
+print('| learn.gamma | 0.99 |' in text and '| version.rankdeck |' in text)
+";
+    let folder = run.file("tensorboard");
+    let Some(output) = python("tensorboard", &["-c".as_ref(), READ.as_ref(), folder.as_os_str()]) else {
+        return;
+    };
+    assert_eq!(output.split_whitespace().collect::<Vec<_>>(), ["0.99", "CartPole-v1", "True", "True"]);
+}

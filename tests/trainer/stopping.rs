@@ -1,0 +1,160 @@
+//! A stop in the middle of things, evaluations that take long, and ranks whose environments break.
+
+use crate::harness::{Run, totals};
+use rankdeck_proto::message::{FinishReason, RankEvent};
+use rankdeck_testkit::repository;
+use rankdeck_trainer::checkpoint::Checkpoint;
+use std::time::{Duration, Instant};
+
+/// An experiment in `tests/programs/faulty_env.py` with rollouts of 4 environments and 8 steps; `None` has
+/// been noted as a skip.
+fn experiment(id: &str, rest: &str) -> Option<String> {
+    let interpreter = rankdeck_testkit::python("gymnasium")?;
+    Some(format!(
+        "[run]\nname = 'test'\ntotal_steps = 64000\n[env]\nid = 'faulty_env:{id}'\nnum_envs = 4\npython = '{interpreter}'\n\
+         [collect]\nnum_steps = 8\n{rest}\n"
+    ))
+}
+
+fn start(experiment: &str, args: &[&str], env: &[(&str, &str)]) -> Run {
+    let programs = repository("tests/programs");
+    let path = ("PYTHONPATH", programs.to_str().unwrap());
+    Run::start_with(experiment, args, &[&[path], env].concat())
+}
+
+fn says(run: &Run, text: &str) {
+    let deadline = Instant::now() + crate::harness::DEADLINE;
+    while !run.logs().contains(text) {
+        assert!(Instant::now() < deadline, "no {text:?}\n{}", run.logs());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn saved(run: &Run) -> Checkpoint {
+    Checkpoint::decode(&std::fs::read(run.file("checkpoints/latest.ckpt")).unwrap()).unwrap()
+}
+
+const PPO: &str = "[learn]\nalgorithm = 'ppo'\n";
+
+/// EVAL-3: the evaluation would take minutes. What was broken off is made up for after the restart.
+#[test]
+fn a_stop_within_an_evaluation_ends_it_at_once_with_a_checkpoint_on_all_ranks() {
+    for rank in [0, 1] {
+        let Some(experiment) = experiment("Slow-v0", &format!("{PPO}[eval]\nevery = 2\nepisodes = 100\n"))
+        else {
+            return;
+        };
+        let mut run =
+            start(&experiment, &["--spawn", "2"], &[("FAULTY_SLEEP", "0.02"), ("FAULTY_SAYS", "1")]);
+        says(&run, "env worker: the first step");
+        let begun = Instant::now();
+        crate::harness::kill(run.rank_pid(rank), libc::SIGTERM);
+        run.end_with(0);
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        let stopped = RankEvent::Finished { reason: FinishReason::Stopped };
+        assert_eq!(run.events().iter().filter(|(_, event)| *event == stopped).count(), 2, "{}", run.logs());
+        assert_eq!((saved(&run).header.train_iter, saved(&run).header.evaluation_due), (0, true));
+        let from = run.file("checkpoints/latest.ckpt");
+        let short = experiment.replace("64000", "32").replace("episodes = 100", "episodes = 2");
+        let mut resumed = start(&short, &["--resume", from.to_str().unwrap()], &[]);
+        resumed.end_with(0);
+        let evaluated =
+            |(_, event): &(u32, RankEvent)| matches!(event, RankEvent::Eval(e) if e.train_iter == 0);
+        assert!(resumed.events().iter().any(evaluated), "{}", resumed.logs());
+        assert!(!saved(&resumed).header.evaluation_due);
+    }
+}
+
+/// The evaluation takes several times `distributed.timeout_s`, and moves.
+#[test]
+fn an_evaluation_longer_than_the_timeout_of_collectives_harms_nobody() {
+    let rest = format!("{PPO}[eval]\nevery = 1000\nepisodes = 4\n[distributed]\ntimeout_s = 8\n");
+    let Some(experiment) = experiment("Slow-v0", &rest) else { return };
+    let experiment = experiment.replace("64000", "64");
+    // 100 steps of 4 environments.
+    let mut run = start(&experiment, &["--spawn", "2"], &[("FAULTY_SLEEP", "0.03")]);
+    run.end_with(0);
+    let took = run.events().into_iter().find_map(|(_, event)| match event {
+        RankEvent::Eval(evaluation) => Some(evaluation.duration_s),
+        _ => None,
+    });
+    assert!(took.unwrap() > 8.0, "{took:?}");
+}
+
+#[test]
+fn an_endless_episode_of_an_evaluation_is_cut_off_and_told() {
+    let rest = format!("{PPO}[eval]\nevery = 1000\nepisodes = 3\nmax_steps = 50\n");
+    let Some(experiment) = experiment("Endless-v0", &rest) else { return };
+    let mut run = start(&experiment.replace("64000", "64"), &[], &[]);
+    run.end_with(0);
+    assert!(run.logs().contains("3 of 3 episodes did not end within eval.max_steps = 50"), "{}", run.logs());
+}
+
+/// The rank whose environment gives what cannot be learnt from names itself; the other one only loses it.
+#[test]
+fn what_one_ranks_environment_breaks_is_blamed_on_that_rank_alone() {
+    for (id, algorithm, wanted) in [
+        ("nan", "ppo", "environment 2 (faulty_env:Faulty-nan-v0) gave the reward NaN in step"),
+        ("nan_seen", "ppo", "gave NaN as number 1 of its observation in step"),
+        ("huge", "ppo", "the loss of this rank's own share is"),
+        ("nan", "dqn", "environment 2 (faulty_env:Faulty-nan-v0) gave the reward NaN in step"),
+        ("huge", "dqn", "losses/td_loss of this rank's own share is"),
+    ] {
+        let off = "learning_starts = 8\nbatch_size = 8\n";
+        let rest =
+            format!("[learn]\nalgorithm = '{algorithm}'\n{}", if algorithm == "dqn" { off } else { "" });
+        let Some(experiment) = experiment(&format!("Faulty-{id}-v0"), &rest) else { return };
+        let env = [("FAULTY_AFTER", "20"), ("FAULTY_RANK", "1")];
+        let mut run = start(&experiment, &["--spawn", "2"], &env);
+        run.end_with(1);
+        let errors: Vec<(u32, String, String)> = run
+            .events()
+            .into_iter()
+            .filter_map(|(rank, event)| match event {
+                RankEvent::Error { message, hint, .. } => Some((rank, message, hint)),
+                _ => None,
+            })
+            .collect();
+        let own = errors.iter().find(|(rank, ..)| *rank == 1).unwrap_or_else(|| panic!("{}", run.logs()));
+        assert!(own.1.contains(wanted), "{id} {algorithm}: {own:?}");
+        for (_, message, _) in errors.iter().filter(|(rank, ..)| *rank == 0) {
+            assert!(!message.contains("not a finite number") && !message.contains("own share"), "{message}");
+        }
+        if !wanted.contains("own share") {
+            assert!(!own.2.contains("learning rate"), "{own:?}");
+        }
+    }
+}
+
+/// Observations of every shape and type train with a network that takes them.
+#[test]
+fn observations_of_any_shape_and_type_are_learnt_from() {
+    for (id, network, algorithm) in [
+        ("bytes", "mlp", "dqn"),
+        ("bytes", "mlp", "ppo"),
+        ("matrix", "mlp", "ppo"),
+        ("cube", "mlp", "dqn"),
+        ("gray", "mlp", "ppo"),
+        ("gray", "nature", "dqn"),
+        ("floats", "nature", "ppo"),
+        ("floats", "mlp", "ppo"),
+        ("pixels", "impala", "ppo"),
+    ] {
+        let off = "learning_starts = 32\nbatch_size = 16\nbuffer_size = 200\nupdates_per_iteration = 2\n";
+        let channels = if network == "mlp" { "" } else { "channels = [4, 4, 4]\n" };
+        let rest = format!(
+            "[policy]\nnetwork = '{network}'\nhidden = [16]\n{channels}[learn]\nalgorithm = '{algorithm}'\n{}[eval]\nevery = 3\nepisodes = 2\n[checkpoint]\nevery = 1\n",
+            if algorithm == "dqn" { off } else { "num_minibatches = 1\n" }
+        );
+        let Some(experiment) = experiment(&format!("Spaces-{id}-v0"), &rest) else { return };
+        let mut run = start(&experiment.replace("64000", "128"), &[], &[]);
+        run.end_with(0);
+        assert_eq!(totals(&run.events()).last().unwrap().train_iter, 4, "{}", run.logs());
+        let weights = |name: &str| {
+            let bytes = std::fs::read(run.file(&format!("checkpoints/{name}.ckpt"))).unwrap();
+            let checkpoint = Checkpoint::decode(&bytes).unwrap();
+            checkpoint.arrays.into_iter().find(|array| array.name.starts_with("model.")).unwrap().values
+        };
+        assert_ne!(weights("iter-1"), weights("iter-4"), "{id} {network} {algorithm}: learns nothing");
+    }
+}
