@@ -20,7 +20,6 @@ impl Agent {
             Some(job) => self.end_run(StopMode::Clean, grace, &job),
             None => self.end_run(StopMode::Terminate, grace, "signal"),
         }
-        self.ask_cause();
     }
 
     /// SLURM-1. The step is over: these cores are somebody else's now. Where nobody said so before, ranks get
@@ -34,20 +33,21 @@ impl Agent {
             // No progress makes it longer.
             self.end_run(StopMode::Terminate, grace.min(slurm_step::MOMENT_MS), &job);
         }
-        self.ask_cause();
     }
 
     fn end_run(&mut self, mode: StopMode, grace: u64, by: &str) {
         self.quitting = true;
+        if self.lifecycle.borrow().is_quiet() {
+            return;
+        }
         let now = self.supervisor.now();
-        let actions = {
-            let mut lifecycle = self.lifecycle.borrow_mut();
-            if lifecycle.is_quiet() { Vec::new() } else { lifecycle.stop(mode, grace, by, now) }
-        };
+        let actions = self.lifecycle.borrow_mut().stop(mode, grace, by, now);
         self.perform(actions);
+        self.ask_cause();
     }
 
-    /// Has the cause of the step's end recorded, once.
+    /// Has the cause of the step's end recorded, once. Of a run that is over, nobody asks: a job of a thousand
+    /// nodes would ask its controller a thousand times.
     fn ask_cause(&mut self) {
         let Some(step) = self.step.as_ref().filter(|_| !self.asked_cause) else { return };
         self.asked_cause = true;
