@@ -181,15 +181,15 @@ impl Pieces<'_> {
             .set("size", self.image.size)
             .set("hash", &self.image.sha256)
             .arguments(&names)
+            .run(upload::HASH)
             .run(
                 "umask 077; part=\"$part.$$.part\"; fail() { rm -f \"$part\"; \
-                 if test -x \"$target\" && s=$(sha256sum < \"$target\" 2>/dev/null) && test \"${s%% *}\" = \"$hash\"; \
+                 if test -x \"$target\" && test \"$(hash_of \"$target\")\" = \"$hash\"; \
                  then echo \"RANKDECK-JOINED ok\"; exit 0; fi; echo \"RANKDECK-JOINED $1\"; exit 1; }; \
                  mkdir -p \"$folder\" && cd \"$pieces\" || fail \"cannot make the folder:\"; \
                  cat \"$@\" > \"$part\" || fail \"cannot write:\"; \
                  test \"$(($(wc -c < \"$part\")))\" = \"$size\" || fail \"incomplete:\"; \
-                 if command -v sha256sum >/dev/null 2>&1; then s=$(sha256sum < \"$part\"); \
-                 test \"${s%% *}\" = \"$hash\" || { rm -f \"$@\"; fail \"damaged:\"; }; fi; \
+                 if can_hash; then test \"$(hash_of \"$part\")\" = \"$hash\" || { rm -f \"$@\"; fail \"damaged:\"; }; fi; \
                  chmod 0755 \"$part\" && mv -f \"$part\" \"$target\" || fail \"cannot rename:\"; \
                  rm -f \"$@\"; echo \"RANKDECK-JOINED ok\"",
             )

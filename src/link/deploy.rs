@@ -252,7 +252,7 @@ const TRUST: &str = "U=$(id -u); T=; read x x W 2>/dev/null < /proc/self/uid_map
      { T=\"a group can write $D\"; return 1; };; esac; done; }; \
      right() { test -f \"$1\" && test -x \"$1\" && plain \"${1%/*}\" && \
      test \"$(($(wc -c < \"$1\")))\" = \"$2\" || return 1; (plain \"$1\") || return 1; \
-     H=$(sha256sum < \"$1\"); test \"${H%% *}\" = \"$3\"; }; \
+     test \"$(hash_of \"$1\")\" = \"$3\"; }; \
      told() { if \"$@\"; then echo yes; else echo no; fi; }";
 
 /// Asks for everything at once, and runs `remote` when nothing is missing: a round trip costs more than all
@@ -270,6 +270,7 @@ fn look(package: &Package, remote: &Script) -> Script {
         .set("agent_hash", &package.agent.sha256)
         .set("trainer_size", trainer.map_or(String::new(), |trainer| trainer.size.to_string()))
         .set("trainer_hash", trainer.map_or("", |trainer| trainer.sha256.as_str()))
+        .run(upload::HASH)
         .run(TRUST)
         .run(
             "echo; echo RANKDECK-HOST; S=$(uname -sm); echo \"$S\"; \
@@ -279,7 +280,7 @@ fn look(package: &Package, remote: &Script) -> Script {
              R=$(cd \"$C\" 2>/dev/null && pwd -P) && C=$R; esac; echo \"$C\"; \
              getconf GNU_LIBC_VERSION 2>/dev/null || echo -; \
              if test -d \"$C\"; then plain \"$C\" && chain \"$C\"; \
-             command -v sha256sum >/dev/null 2>&1 || T=\"there is no sha256sum\"; fi; \
+             can_hash || T=\"there is neither sha256sum nor openssl\"; fi; \
              a=no b=no t=no; if test -z \"$T\"; then \
              b=$(told right \"$C/$agent\" \"$agent_size\" \"$agent_hash\"); \
              if test $b = yes; then a=yes; else \

@@ -214,7 +214,7 @@ fn sbatch_submits_a_script_that_is_the_console_and_scancel_stops_it_in_good_orde
 /// it.
 mod launchers {
     use super::*;
-    use rankdeck_proto::message::{Counters, RankEvent};
+    use rankdeck_proto::message::{Counters, RankEvent, Returns};
     use std::collections::BTreeMap;
     use std::io::{BufRead, BufReader};
     use std::os::unix::net::UnixListener;
@@ -264,8 +264,9 @@ mod launchers {
         (own, totals.unwrap())
     }
 
+    /// Without what depends on when a rank reports: its time, and the episodes since the report before.
     fn without_time(counters: Counters) -> Counters {
-        Counters { duration_s: 0.0, ..counters }
+        Counters { duration_s: 0.0, returns: Returns::default(), ..counters }
     }
 
     fn trainer_under(slurm: &Slurm, words: &[&str], folder: &Path) -> Command {

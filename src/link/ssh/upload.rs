@@ -172,15 +172,20 @@ pub fn full_disk(session: &dyn SshSession) -> String {
     )
 }
 
+/// Shell functions: `hash_of FILE` prints its SHA-256, or nothing; `can_hash` says whether it could. Where a
+/// host has openssl, that is several times as fast as coreutils without it.
+pub const HASH: &str = "hash_of() { s=$(openssl dgst -sha256 -r < \"$1\" 2>/dev/null) || \
+     s=$(sha256sum < \"$1\" 2>/dev/null); echo \"${s%% *}\"; }; \
+     can_hash() { command -v openssl >/dev/null 2>&1 || command -v sha256sum >/dev/null 2>&1; }";
+
 /// What the host does with the bytes on its standard input. What uploads left there more than a day ago goes
 /// first.
 fn script(what: &Batch<'_>) -> Script {
-    let begin = Script::new().set("folder", what.folder).run(
+    let begin = Script::new().set("folder", what.folder).run(HASH).run(
         "umask 077; P=; fail() { rm -f \"$P\"; echo \"RANKDECK-UPLOAD $1\"; exit 1; }; \
          take() { z=$1; h=$2; P=$3; T=$4; shift 4; \"$@\" > \"$P\" || fail \"cannot write:\"; \
          test \"$(($(wc -c < \"$P\")))\" = \"$z\" || fail \"incomplete:\"; \
-         if command -v sha256sum >/dev/null 2>&1; then s=$(sha256sum < \"$P\"); \
-         test \"${s%% *}\" = \"$h\" || fail \"damaged on the way:\"; fi; \
+         if can_hash; then test \"$(hash_of \"$P\")\" = \"$h\" || fail \"damaged on the way:\"; fi; \
          chmod 0755 \"$P\" && mv -f \"$P\" \"$T\" || fail \"cannot rename:\"; }; \
          mkdir -p \"$folder\" || fail \"cannot make the folder:\"; \
          find \"$folder\" -name \".*.part\" -mmin +1440 -exec rm -f {} + 2>/dev/null",

@@ -46,8 +46,8 @@ impl Agent {
         self.ask_cause();
     }
 
-    /// Has the cause of the step's end recorded, once. Of a run that is over, nobody asks: a job of a thousand
-    /// nodes would ask its controller a thousand times.
+    /// Has the cause of the step's end recorded, once. Not for a run that is over: a job of a thousand nodes
+    /// would ask its controller a thousand times.
     fn ask_cause(&mut self) {
         let Some(step) = self.step.as_ref().filter(|_| !self.asked_cause) else { return };
         self.asked_cause = true;
