@@ -38,7 +38,8 @@ fn entry(paths: &RunPaths, manifest: &Manifest, groups: &[Cgroup]) -> RunEntry {
     pids.sort_unstable();
     pids.dedup();
     let state = match &agent {
-        Some(_) if manifest.running => RunState::Running,
+        // An agent's first processes are there before its manifest says so.
+        Some(_) if manifest.running || !pids.is_empty() => RunState::Running,
         None if !pids.is_empty() => RunState::Orphaned,
         _ => RunState::Finished,
     };

@@ -264,9 +264,12 @@ fn proc_1_programs_whose_names_are_cut_inside_a_character_are_stopped_with_proof
         let mut console = Console::spawn(user.command(&run));
         let started = console.wait_kind("run_started", 60);
         wait_until("both are there", 60, || called(program).len() == 2);
-        let listed = user.answer(&["ps", "--json", "--hosts", hosts]).1;
-        let listed: Value = serde_json::from_str(&listed).unwrap_or_else(|_| panic!("{listed}"));
-        assert_eq!(listed["ranks_alive"], 1, "{listed}");
+        wait_until("ps tells the rank", 60, || {
+            let listed = user.answer(&["ps", "--json", "--hosts", hosts]).1;
+            let listed: Value = serde_json::from_str(&listed).unwrap_or_else(|_| panic!("{listed}"));
+            assert_eq!(listed["state"], "running", "{listed}");
+            listed["ranks_alive"] == 1
+        });
         let (code, said) = user.answer(&["stop", started["run"].as_str().unwrap(), "--hosts", hosts]);
         assert_eq!((code, called(program)), (Some(0), vec![]), "{uid:?}: {said}");
         assert!(said.contains("verified"), "{said}");
