@@ -59,8 +59,16 @@ fn start(world_size: u32) {
     }
 }
 
+fn number(name: &str) -> u32 {
+    std::env::var(name).unwrap().parse().unwrap()
+}
+
+fn connect(settings: &GroupSettings) -> ProcessGroup {
+    let page = Page::new(Writer::anonymous(settings.rank, 0).unwrap());
+    ProcessGroup::connect(settings, page).unwrap_or_else(|error| panic!("{error}"))
+}
+
 fn run(rank: u32) {
-    let number = |name: &str| std::env::var(name).unwrap().parse::<u32>().unwrap();
     tch::set_num_threads(1);
     let settings = GroupSettings {
         rank,
@@ -75,10 +83,6 @@ fn run(rank: u32) {
         secret: GroupSecret::from_hex(&"5e".repeat(32)),
         device: Device::Cpu,
     };
-    let connect = |settings: &GroupSettings| {
-        let page = Page::new(Writer::anonymous(rank, 0).unwrap());
-        ProcessGroup::connect(settings, page).unwrap_or_else(|error| panic!("{error}"))
-    };
     let group = connect(&settings);
     let say = |line: String| {
         if rank == 0 {
@@ -86,15 +90,27 @@ fn run(rank: u32) {
         }
     };
     say(format!("{}, {} ranks", group.backend_name(), settings.world_size));
-    say(format!(
-        "{:>22} {:>11} {:>12} {:>12} {:>12} {:>12} {:>9}",
-        "operation", "bytes", "p5 us", "median us", "p95 us", "CPU us", "GB/s"
-    ));
     let sizes: Vec<usize> = match std::env::var("BENCH_SIZES") {
         Ok(text) => text.split(',').map(|size| size.parse().unwrap()).collect(),
         Err(_) => SIZES.to_vec(),
     };
-    for &bytes in &sizes {
+    each_operation(&group, &sizes, &say);
+    // SAFETY: this process has one thread that reads the environment, this one.
+    unsafe { std::env::remove_var("RANKDECK_STORE_FD") };
+    let mut port = i64::from(TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port());
+    group.broadcast_object(&mut port, 0, "bench").unwrap();
+    let open = connect(&GroupSettings { master_port: port as u16, secret: None, ..settings });
+    sealed_against_open(&group, &open, &sizes, &say);
+    open.destroy(Duration::from_secs(30)).unwrap();
+    group.destroy(Duration::from_secs(30)).unwrap();
+}
+
+fn each_operation(group: &ProcessGroup, sizes: &[usize], say: &dyn Fn(String)) {
+    say(format!(
+        "{:>22} {:>11} {:>12} {:>12} {:>12} {:>12} {:>9}",
+        "operation", "bytes", "p5 us", "median us", "p95 us", "CPU us", "GB/s"
+    ));
+    for &bytes in sizes {
         let mut tensor = Tensor::ones([(bytes / 4) as i64], (Kind::Float, Device::Cpu));
         let rounds = (256 << 20) / bytes.max(1 << 18);
         let times = measure(rounds.clamp(12, 1000), || {
@@ -111,8 +127,8 @@ fn run(rank: u32) {
     let times = measure(1000, || group.broadcast_object(&mut object, 0, "bench").unwrap());
     say(line("broadcast_object", 4096, &times));
     let network = Tensor::ones([9155], (Kind::Float, Device::Cpu)).set_requires_grad(true);
-    let mut ddp = Ddp::new(vec![("all".into(), network)], Vec::new(), &group, 25 << 20).unwrap();
-    let times = measure(1000, || ddp.reduce(&group).unwrap());
+    let mut ddp = Ddp::new(vec![("all".into(), network)], Vec::new(), group, 25 << 20).unwrap();
+    let times = measure(1000, || ddp.reduce(group).unwrap());
     say(line("ddp.reduce", 36_620, &times));
     let times = measure(1000, || {
         let _ = std::hint::black_box(ddp.clip_grad_norm(0.5));
@@ -122,16 +138,15 @@ fn run(rank: u32) {
         std::hint::black_box(ddp.fingerprint());
     });
     say(line("ddp.fingerprint", 36_620, &times));
-    let times = measure(1000, || drop(ddp.compare(&group).unwrap()));
+    let times = measure(1000, || drop(ddp.compare(group).unwrap()));
     say(line("ddp.compare", 36_620, &times));
-    // SAFETY: this process has one thread that reads the environment, this one.
-    unsafe { std::env::remove_var("RANKDECK_STORE_FD") };
-    let mut port = i64::from(TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port());
-    group.broadcast_object(&mut port, 0, "bench").unwrap();
-    let open = connect(&GroupSettings { master_port: port as u16, secret: None, ..settings });
+}
+
+/// The same all-reduce with and without a secret, by turns.
+fn sealed_against_open(group: &ProcessGroup, open: &ProcessGroup, sizes: &[usize], say: &dyn Fn(String)) {
     say(format!("\n{} against {}: medians", group.backend_name(), open.backend_name()));
     say(format!("{:>22} {:>11} {:>12} {:>12} {:>8} {:>8}", "operation", "bytes", "us", "us", "ratio", "CPU"));
-    for bytes in sizes {
+    for &bytes in sizes {
         let mut tensor = Tensor::ones([(bytes / 4) as i64], (Kind::Float, Device::Cpu));
         let rounds = ((512 << 20) / bytes.max(1 << 18)).clamp(24, 4000);
         let mut sides = [(Vec::new(), 0.0), (Vec::new(), 0.0)];
@@ -139,7 +154,7 @@ fn run(rank: u32) {
             // In the order of a palindrome, so that neither side is always the first.
             let side = (round / 2 + round) % 2;
             let (before, started) = (cpu(), Instant::now());
-            [&group, &open][side].all_reduce(&mut tensor, ReduceOp::Avg, "bench").unwrap();
+            [group, open][side].all_reduce(&mut tensor, ReduceOp::Avg, "bench").unwrap();
             if round >= 8 {
                 sides[side].0.push(started.elapsed().as_secs_f64());
                 sides[side].1 += cpu() - before;
@@ -158,8 +173,6 @@ fn run(rank: u32) {
             sealed_cpu / plain_cpu
         ));
     }
-    open.destroy(Duration::from_secs(30)).unwrap();
-    group.destroy(Duration::from_secs(30)).unwrap();
 }
 
 /// Sorted seconds of each call, and CPU seconds of the process per call.

@@ -23,15 +23,18 @@ use rankdeck_types::ids::{NodeRank, RunId};
 use rankdeck_types::words::clean;
 use serde::Serialize;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::str::FromStr;
 use std::time::Duration;
 
 const USAGE: &str = "agent start|hold|relay|list|fleet|probe|examine|unpack|sweep|checkpoints|search|files|read|measure|remove; these commands are used by the console itself";
+/// Options without a value.
+const FLAGS: [&str; 2] = ["existing", "lines"];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Command {
@@ -156,88 +159,133 @@ fn unpack(hash: &str, into: &std::path::Path) -> Result<BTreeMap<String, String>
     Ok(BTreeMap::from([("folder".to_owned(), into.display().to_string())]))
 }
 
-fn parse(args: &[String]) -> Result<Command, HintedError> {
-    let usage = |error: String| HintedError::new(error, USAGE);
-    let (verb, rest) = args.split_first().ok_or_else(|| usage("agent needs a command".into()))?;
-    let mut values: BTreeMap<&str, String> = BTreeMap::new();
-    let (mut existing, mut lines) = (false, false);
-    let mut rest = rest.iter();
-    while let Some(option) = rest.next() {
-        let name = option.strip_prefix("--").ok_or_else(|| usage(format!("unexpected `{option}`")))?;
-        if name == "existing" {
-            existing = true;
-        } else if name == "lines" {
-            lines = true;
-        } else {
-            let value = rest.next().ok_or_else(|| usage(format!("`{option}` needs a value")))?;
-            values.insert(name, value.clone());
+fn usage(error: impl Into<String>) -> HintedError {
+    HintedError::new(error, USAGE)
+}
+
+/// The options of a command line that nobody has asked for yet.
+struct Options<'a> {
+    verb: &'a str,
+    values: BTreeMap<&'a str, String>,
+    flags: BTreeSet<&'a str>,
+}
+
+impl<'a> Options<'a> {
+    fn read(verb: &'a str, rest: &'a [String]) -> Result<Options<'a>, HintedError> {
+        let mut options = Options { verb, values: BTreeMap::new(), flags: BTreeSet::new() };
+        let mut rest = rest.iter();
+        while let Some(option) = rest.next() {
+            let name = option.strip_prefix("--").ok_or_else(|| usage(format!("unexpected `{option}`")))?;
+            if FLAGS.contains(&name) {
+                options.flags.insert(name);
+            } else {
+                let value = rest.next().ok_or_else(|| usage(format!("`{option}` needs a value")))?;
+                options.values.insert(name, value.clone());
+            }
+        }
+        Ok(options)
+    }
+
+    fn get(&mut self, name: &str) -> Option<String> {
+        self.values.remove(name)
+    }
+
+    fn take(&mut self, name: &str) -> Result<String, HintedError> {
+        self.get(name).ok_or_else(|| usage(format!("`agent {}` needs `--{name}`", self.verb)))
+    }
+
+    fn number<T: FromStr>(&mut self, name: &str) -> Result<T, HintedError> {
+        self.take(name)?.parse().map_err(|_| usage(format!("`--{name}` is not a number")))
+    }
+
+    fn node(&mut self) -> Result<NodeRank, HintedError> {
+        let text = self.take("node-rank")?;
+        text.parse().map(NodeRank).map_err(|_| usage(format!("`{text}` is not a node_rank")))
+    }
+
+    /// The folder of runs.
+    fn workdir(&mut self) -> Result<PathBuf, HintedError> {
+        Ok(paths::expand(&self.take("workdir")?))
+    }
+
+    fn paths(&mut self) -> Result<RunPaths, HintedError> {
+        Ok(RunPaths { run_dir: self.take("run-dir")?.into(), node: self.node()? })
+    }
+
+    /// That nothing is left over.
+    fn end(self) -> Result<(), HintedError> {
+        match self.values.keys().next() {
+            Some(name) => Err(usage(format!("`agent {}` has no option `--{name}`", self.verb))),
+            None => Ok(()),
         }
     }
-    let mut take =
-        |name: &str| values.remove(name).ok_or_else(|| usage(format!("`agent {verb}` needs `--{name}`")));
-    let node =
-        |text: String| text.parse().map(NodeRank).map_err(|_| usage(format!("`{text}` is not a node_rank")));
-    let command = match verb.as_str() {
-        "start" | "hold" => {
+}
+
+fn parse(args: &[String]) -> Result<Command, HintedError> {
+    let (verb, rest) = args.split_first().ok_or_else(|| usage("agent needs a command"))?;
+    let mut options = Options::read(verb, rest)?;
+    let command = command(&mut options)?;
+    options.end()?;
+    Ok(command)
+}
+
+fn command(options: &mut Options<'_>) -> Result<Command, HintedError> {
+    Ok(match options.verb {
+        verb @ ("start" | "hold") => {
             let start = Start {
-                run: take("run")?,
-                host: take("host")?,
-                node: node(take("node-rank")?)?,
-                workdir: take("workdir")?,
-                existing,
-                launcher: values.remove("launcher"),
+                run: options.take("run")?,
+                host: options.take("host")?,
+                node: options.node()?,
+                workdir: options.take("workdir")?,
+                existing: options.flags.contains("existing"),
+                launcher: options.get("launcher"),
             };
             if verb == "hold" { Command::Hold(start) } else { Command::Start(start) }
         }
         "serve" => Command::Serve(Box::new(Settings {
-            run: RunId::parse(&take("run")?)?,
-            host: take("host")?,
-            paths: RunPaths { run_dir: take("run-dir")?.into(), node: node(take("node-rank")?)? },
-            workdir: take("workdir")?.into(),
-            sockets: Rc::new(RefCell::new(take("sockets")?.into())),
-            umask: take("umask")?.parse().map_err(|_| usage("`--umask` is not a number".into()))?,
-            holder: take("holder").ok().and_then(|holder| ident(&holder)),
+            run: RunId::parse(&options.take("run")?)?,
+            host: options.take("host")?,
+            paths: options.paths()?,
+            workdir: options.take("workdir")?.into(),
+            sockets: Rc::new(RefCell::new(options.take("sockets")?.into())),
+            umask: options.number("umask")?,
+            holder: options.get("holder").and_then(|holder| ident(&holder)),
         })),
         "guard" => Command::Guard(Watch {
-            run: RunId::parse(&take("run")?)?,
-            paths: RunPaths { run_dir: take("run-dir")?.into(), node: node(take("node-rank")?)? },
-            agent: ident(&take("agent")?).ok_or_else(|| usage("`--agent` does not name a process".into()))?,
-            cgroup: take("cgroup").ok().map(Into::into),
-            note: take("note")?.into(),
+            run: RunId::parse(&options.take("run")?)?,
+            paths: options.paths()?,
+            agent: ident(&options.take("agent")?)
+                .ok_or_else(|| usage("`--agent` does not name a process"))?,
+            cgroup: options.get("cgroup").map(Into::into),
+            note: options.take("note")?.into(),
         }),
-        "relay" => Command::Relay(take("socket")?.into(), lines),
-        "list" => Command::List(paths::expand(&take("workdir")?)),
+        "relay" => Command::Relay(options.take("socket")?.into(), options.flags.contains("lines")),
+        "list" => Command::List(options.workdir()?),
         "fleet" => {
-            let seconds = take("seconds")?;
-            let within = seconds.parse().map(Duration::from_secs);
-            let within = within.map_err(|_| usage(format!("`{seconds}` is no number of seconds")))?;
-            Command::Fleet(paths::expand(&take("workdir")?), within)
+            let within = Duration::from_secs(options.number("seconds")?);
+            Command::Fleet(options.workdir()?, within)
         }
         "probe" => Command::Probe,
         "examine" => Command::Examine,
-        "unpack" => Command::Unpack(take("hash")?, take("into")?.into()),
-        "files" => Command::Files(take("run")?, paths::expand(&take("workdir")?)),
+        "unpack" => Command::Unpack(options.take("hash")?, options.take("into")?.into()),
+        "files" => Command::Files(options.take("run")?, options.workdir()?),
         "read" => Command::Read {
-            run: take("run")?,
-            workdir: paths::expand(&take("workdir")?),
-            path: take("path")?,
-            offset: take("offset")?.parse().map_err(|_| usage("`--offset` is not a number".into()))?,
-            bytes: take("bytes")?.parse().map_err(|_| usage("`--bytes` is not a number".into()))?,
+            run: options.take("run")?,
+            workdir: options.workdir()?,
+            path: options.take("path")?,
+            offset: options.number("offset")?,
+            bytes: options.number("bytes")?,
         },
         "measure" | "remove" => Command::Remove {
-            run: take("run")?,
-            workdir: paths::expand(&take("workdir")?),
-            dry: verb == "measure",
+            run: options.take("run")?,
+            workdir: options.workdir()?,
+            dry: options.verb == "measure",
         },
-        "checkpoints" => Command::Checkpoints(take("run")?, paths::expand(&take("workdir")?)),
-        "sweep" => Command::Sweep(take("run")?, paths::expand(&take("workdir")?)),
-        "search" => Command::Search(take("run")?, paths::expand(&take("workdir")?), take("wanted")?),
-        _ => return Err(usage(format!("agent has no command `{verb}`"))),
-    };
-    match values.keys().next() {
-        Some(name) => Err(usage(format!("`agent {verb}` has no option `--{name}`"))),
-        None => Ok(command),
-    }
+        "checkpoints" => Command::Checkpoints(options.take("run")?, options.workdir()?),
+        "sweep" => Command::Sweep(options.take("run")?, options.workdir()?),
+        "search" => Command::Search(options.take("run")?, options.workdir()?, options.take("wanted")?),
+        verb => return Err(usage(format!("agent has no command `{verb}`"))),
+    })
 }
 
 fn ident(text: &str) -> Option<Ident> {

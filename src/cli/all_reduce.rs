@@ -11,6 +11,7 @@ use super::roster::own_binary;
 use crate::shell::stderr;
 use rankdeck_config::HostsSource;
 use rankdeck_proto::folders;
+use rankdeck_types::experiment::Experiment;
 use rankdeck_types::plan::PlanDraft;
 use serde_json::Value;
 use std::process::Stdio;
@@ -46,43 +47,18 @@ pub async fn try_it(
     report: &Report,
     args: &CheckArgs,
 ) -> Result<Cell, Failure> {
-    let fault = |error: String| {
-        Failure::failed(format!("cannot try an all-reduce: {error}"))
-            .hint("`rankdeck check` without `--all-reduce` makes all other checks")
+    let Some((experiment, until)) = shortened(draft, report) else {
+        return Ok(Cell::warning(
+            "not tried: the ranks' program is no Python interpreter",
+            "the other checks stand for themselves",
+            "launch.command",
+        ));
     };
-    let mut experiment = draft.experiment.clone();
-    experiment.run.name = format!("{}-check", experiment.run.name);
-    let interpreter = experiment.launch.command.first().cloned();
-    let until = match interpreter {
-        // One iteration holds a broadcast and all its kinds of all-reduce.
-        None => {
-            experiment.eval.every = 0;
-            experiment.eval.stop_value = None;
-            experiment.checkpoint.every = 0;
-            Some("iters=1")
-        }
-        Some(program) => {
-            let is_python = |found: &Examined| {
-                found.findings.program.as_ref().is_some_and(|program| program.python.is_some())
-            };
-            if !report.answers.iter().all(|answer| answer.as_ref().is_ok_and(is_python)) {
-                return Ok(Cell::warning(
-                    "not tried: the ranks' program is no Python interpreter",
-                    "the other checks stand for themselves",
-                    "launch.command",
-                ));
-            }
-            experiment.launch.command = vec![program, "-u".into(), "-c".into(), PROGRAM.into()];
-            None
-        }
-    };
-    experiment.launch.code = None;
-    experiment.launch.exclude.clear();
-    let text = toml::to_string(&experiment).map_err(|error| fault(error.to_string()))?;
+    let text = toml::to_string(&experiment).map_err(|error| fault(&error.to_string()))?;
     let folder = folders::cache().join("experiments");
     folders::create_private(&folder).map_err(|failure| Failure::failed(failure.error).hint(failure.hint))?;
     let file = folder.join(format!("{}.toml", draft.run));
-    std::fs::write(&file, text).map_err(|error| fault(error.to_string()))?;
+    std::fs::write(&file, text).map_err(|error| fault(&error.to_string()))?;
     let began = Instant::now();
     let mut command = tokio::process::Command::new(own_binary()?);
     command.arg("run").arg(&file).arg("--json").stdin(Stdio::null());
@@ -97,7 +73,7 @@ pub async fn try_it(
     let output = tokio::time::timeout(PATIENCE, command.output()).await;
     let _ = std::fs::remove_file(&file);
     let output = match output {
-        Ok(output) => output.map_err(|error| fault(error.to_string()))?,
+        Ok(output) => output.map_err(|error| fault(&error.to_string()))?,
         Err(_) => {
             return Ok(Cell::failed(
                 format!("no result within {} s", PATIENCE.as_secs()),
@@ -106,21 +82,52 @@ pub async fn try_it(
             ));
         }
     };
-    let lines: Vec<Value> = String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .filter_map(|line| serde_json::from_str(line).ok())
-        .collect();
-    let finished = lines.iter().rfind(|line| line["kind"] == "run_finished");
     if output.status.success() {
         let world =
             report.plan.as_ref().and_then(|plan| plan.as_ref().ok()).map_or(0, |plan| plan.world_size());
         return Ok(Cell::passed(format!("{world} ranks in {:.1} s", began.elapsed().as_secs_f64())));
     }
-    let reason = finished.and_then(|line| line["reason"].as_str()).unwrap_or("the launch failed").to_owned();
+    Ok(failed(&output.stdout))
+}
+
+fn fault(error: &str) -> Failure {
+    Failure::failed(format!("cannot try an all-reduce: {error}"))
+        .hint("`rankdeck check` without `--all-reduce` makes all other checks")
+}
+
+/// The experiment with a program that only reduces, or the built-in trainer's with an end after one
+/// iteration; none where the program cannot be replaced.
+fn shortened(draft: &PlanDraft, report: &Report) -> Option<(Experiment, Option<&'static str>)> {
+    let mut experiment = draft.experiment.clone();
+    experiment.run.name = format!("{}-check", experiment.run.name);
+    experiment.launch.code = None;
+    experiment.launch.exclude.clear();
+    let Some(program) = experiment.launch.command.first().cloned() else {
+        // One iteration holds a broadcast and all its kinds of all-reduce.
+        experiment.eval.every = 0;
+        experiment.eval.stop_value = None;
+        experiment.checkpoint.every = 0;
+        return Some((experiment, Some("iters=1")));
+    };
+    let is_python =
+        |found: &Examined| found.findings.program.as_ref().is_some_and(|program| program.python.is_some());
+    if !report.answers.iter().all(|answer| answer.as_ref().is_ok_and(is_python)) {
+        return None;
+    }
+    experiment.launch.command = vec![program, "-u".into(), "-c".into(), PROGRAM.into()];
+    Some((experiment, None))
+}
+
+/// Why a launch failed, by its reports; the last words of its ranks go to stderr.
+fn failed(reports: &[u8]) -> Cell {
+    let lines: Vec<Value> =
+        String::from_utf8_lossy(reports).lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let finished = lines.iter().rfind(|line| line["kind"] == "run_finished");
+    let reason = finished.and_then(|line| line["reason"].as_str()).unwrap_or("the launch failed");
     let last: Vec<&str> =
         lines.iter().filter(|line| line["kind"] == "log").filter_map(|line| line["line"].as_str()).collect();
     for line in last.iter().rev().take(5).rev() {
         stderr::line(line);
     }
-    Ok(Cell::failed(reason, "`rankdeck logs` of that run shows what the ranks said", ""))
+    Cell::failed(reason.to_owned(), "`rankdeck logs` of that run shows what the ranks said", "")
 }

@@ -194,14 +194,11 @@ pub fn plain(report: &Report, model: &Model) -> Vec<Line> {
         ReportBody::Checkpoint { path, env_step, reason, .. } => {
             out(format!("checkpoint ({reason}) at step {}: {path}", count(*env_step)))
         }
-        ReportBody::Verdict(verdict) => verdict_lines(verdict)
-            .into_iter()
-            .enumerate()
-            .map(|(i, text)| {
-                let lead = if i == 0 { at.as_str() } else { "        " };
-                Line::Out(format!("{lead}  {}", clean(&text)))
-            })
-            .collect(),
+        ReportBody::Verdict(verdict) => {
+            let lead = |i: usize| if i == 0 { at.as_str() } else { "        " };
+            let lines = verdict_lines(verdict).into_iter().enumerate();
+            lines.map(|(i, text)| Line::Out(format!("{}  {}", lead(i), clean(&text)))).collect()
+        }
         ReportBody::Metrics { rank, source, env_step, values, .. } => {
             let step = env_step.map_or(String::new(), |step| format!("step {}  ", count(step)));
             let values: Vec<String> =
@@ -212,49 +209,55 @@ pub fn plain(report: &Report, model: &Model) -> Vec<Line> {
         ReportBody::Log { rank, host, line } => {
             vec![Line::Gauge(format!("{host}:{rank}| {}", clean_output(line)))]
         }
-        ReportBody::Restart {
-            state,
-            next_generation,
-            reason,
-            in_s,
-            restarts,
-            max_restarts,
-            from,
-            world_size,
-            hosts,
-            ..
-        } => {
-            let from = from.as_deref().unwrap_or("the beginning");
-            let shape = format!(
-                "{} on {} ({})",
-                plural(*world_size as usize, "rank"),
-                plural(hosts.len(), "host"),
-                hosts.join(", ")
-            );
-            match state {
-                RestartState::Planned => {
-                    out(format!("restart: generation {next_generation} from {from}, {shape}: {reason}"))
-                }
-                RestartState::Waiting => out(format!(
-                    "restart {restarts} of {max_restarts} in {}: generation {next_generation} from {from}, {shape}: {reason}",
-                    duration(*in_s)
-                )),
-                RestartState::Refused => out(format!("no restart: {reason}")),
-                RestartState::GivenUp => out(reason.clone()),
-            }
-        }
-        ReportBody::RunFinished { reason, outcome, first_failure, .. } => {
-            // What a verdict has said is not said again.
-            let is_new = |text: &str| !model.verdicts.iter().any(|verdict| verdict.reason == text);
-            let first = first_failure.as_ref().map(|first| first.line.as_str());
-            let first = first.filter(|line| line != reason && is_new(line));
-            let mut end = format!("run finished: {}", format!("{outcome:?}").to_lowercase());
-            if is_new(reason) {
-                end.push_str(&format!(": {reason}"));
-            }
-            first.into_iter().map(str::to_owned).chain([end]).flat_map(out).collect()
+        ReportBody::Restart { .. } => out(restart(&report.body).unwrap_or_default()),
+        ReportBody::RunFinished { .. } => {
+            finished(&report.body, model).unwrap_or_default().into_iter().flat_map(out).collect()
         }
     }
+}
+
+/// A report about a restart as one line without time.
+fn restart(body: &ReportBody) -> Option<String> {
+    let ReportBody::Restart {
+        state,
+        next_generation: next,
+        reason,
+        in_s,
+        restarts,
+        max_restarts,
+        from,
+        world_size,
+        hosts,
+        ..
+    } = body
+    else {
+        return None;
+    };
+    let from = from.as_deref().unwrap_or("the beginning");
+    let (ranks, hosts_count) = (plural(*world_size as usize, "rank"), plural(hosts.len(), "host"));
+    let shape = format!("{ranks} on {hosts_count} ({})", hosts.join(", "));
+    Some(match state {
+        RestartState::Planned => format!("restart: generation {next} from {from}, {shape}: {reason}"),
+        RestartState::Waiting => format!(
+            "restart {restarts} of {max_restarts} in {}: generation {next} from {from}, {shape}: {reason}",
+            duration(*in_s)
+        ),
+        RestartState::Refused => format!("no restart: {reason}"),
+        RestartState::GivenUp => reason.clone(),
+    })
+}
+
+/// The end of a run as lines without time. What a verdict has said is not said again.
+fn finished(body: &ReportBody, model: &Model) -> Option<Vec<String>> {
+    let ReportBody::RunFinished { reason, outcome, first_failure, .. } = body else { return None };
+    let is_new = |text: &str| !model.verdicts.iter().any(|verdict| verdict.reason == text);
+    let first = first_failure.as_ref().map(|first| first.line.as_str());
+    let first = first.filter(|line| line != reason && is_new(line));
+    let mut end = format!("run finished: {}", format!("{outcome:?}").to_lowercase());
+    if is_new(reason) {
+        end.push_str(&format!(": {reason}"));
+    }
+    Some(first.into_iter().map(str::to_owned).chain([end]).collect())
 }
 
 /// A progress report as one line without time.

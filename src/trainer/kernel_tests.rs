@@ -2,7 +2,7 @@
 //! differences.
 
 use rankdeck_kernel::distribution::{Categorical, Gaussian};
-use rankdeck_kernel::loss::{Distance, Goals, surrogate, value_loss};
+use rankdeck_kernel::loss::{Distance, Goals, Surrogate, surrogate, value_loss};
 use rankdeck_kernel::mlp::Layer;
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_kernel::optimise::{AdamStep, adam_step};
@@ -149,6 +149,40 @@ fn reference_ppo(
     [-(policy * &shares).sum(Kind::Double), (error * shares).sum(Kind::Double)]
 }
 
+/// Log-probabilities of the actions taken, and the entropy.
+fn reference_categorical(outputs: &Tensor, taken: &[i64], shares: &Tensor) -> (Tensor, Tensor) {
+    let log_all = outputs.log_softmax(-1, Kind::Double);
+    let index = Tensor::from_slice(taken).view([-1, 1]);
+    let each = (log_all.exp() * &log_all).sum_dim_intlist(-1, false, Kind::Double);
+    (log_all.gather(-1, &index, false).view([-1]), -(each * shares).sum(Kind::Double))
+}
+
+/// The same of a Gaussian policy.
+fn reference_gaussian(
+    outputs: &Tensor,
+    log_std: &Tensor,
+    moves: &Tensor,
+    shares: &Tensor,
+) -> (Tensor, Tensor) {
+    let z = (moves - outputs) / log_std.exp();
+    let half = 0.5 * (2.0 * std::f64::consts::PI).ln();
+    let log_prob = (z.square() * -0.5 - log_std - half).sum_dim_intlist(-1, false, Kind::Double);
+    (log_prob, (log_std + 0.5 + half).sum(Kind::Double) * shares.sum(Kind::Double))
+}
+
+/// Actions as a Gaussian policy samples them.
+fn sampled(random: &mut Generator, outputs: &Matrix, log_std: &[f32]) -> Vec<f32> {
+    let means = unpadded(outputs);
+    let noise = draw(random, 1.0, means.len());
+    let std: Vec<f32> = log_std.iter().map(|log_std| log_std.exp()).collect();
+    means
+        .iter()
+        .zip(&noise)
+        .zip(std.iter().cycle().chain(&[1.0]))
+        .map(|((mean, noise), std)| mean + std * noise)
+        .collect()
+}
+
 fn penalty(error: &Tensor, distance: Distance) -> Tensor {
     match distance {
         Distance::Squared => error.square() * 0.5,
@@ -183,6 +217,11 @@ impl Batch {
             returns: draw(random, 1.0, n),
         }
     }
+
+    fn surrogate(&self, log_probs: &[f32], clip: f32, by_log_prob: &mut [f32]) -> Surrogate {
+        let Batch { old_log, advantages, shares, .. } = self;
+        surrogate(Isa::best(), log_probs, old_log, advantages, shares, clip, by_log_prob)
+    }
 }
 
 /// LOSS-1 for both kinds of policy: the whole of PPO's loss, through both networks.
@@ -202,53 +241,32 @@ fn loss_1_ppos_gradient_equals_autograds() {
 
         let mut x = Matrix::new(1, inputs);
         x.copy_rows(&input);
-        let mut critic = Mlp::new(&critic_layers, tanh.0, tanh.1, n);
-        let mut actor = Mlp::new(&actor_layers, tanh.0, tanh.1, n);
-        critic.load(&flat);
-        actor.load(&flat);
-        critic.forward(&x);
-        actor.forward(&x);
-        let (values, outputs) = (critic.output().unwrap(), actor.output().unwrap());
-        // Actions as the policy samples them.
-        let noise = draw(&mut random, 1.0, n * actions);
-        let std: Vec<f32> = flat[std_at..].iter().map(|log_std| log_std.exp()).collect();
-        let moves: Vec<f32> = unpadded(outputs)
-            .iter()
-            .zip(&noise)
-            .zip(std.iter().cycle().chain(&[1.0]))
-            .map(|((mean, noise), std)| mean + std * noise)
-            .collect();
-        let (mut categorical, mut gaussian) = (Categorical::new(actions), Gaussian::default());
-        let mut log_probs = vec![0.0; n];
-        if discrete {
-            categorical.forward(outputs, &taken, &[], &mut log_probs);
-        } else {
-            gaussian.forward(outputs, &flat[std_at..], &moves, &[], &mut log_probs);
+        let [mut critic, mut actor] =
+            [&critic_layers, &actor_layers].map(|layers| Mlp::new(layers, tanh.0, tanh.1, n));
+        for network in [&mut critic, &mut actor] {
+            network.load(&flat);
+            network.forward(&x);
         }
-        let batch = Batch::new(&mut random, n, &log_probs, &unpadded(values));
-        let entropy = if discrete {
-            categorical.forward(outputs, &taken, &batch.shares, &mut log_probs)
-        } else {
-            gaussian.forward(outputs, &flat[std_at..], &moves, &batch.shares, &mut log_probs)
+        let (values, outputs) = (critic.output().unwrap(), actor.output().unwrap());
+        let moves = sampled(&mut random, outputs, &flat[std_at..]);
+        let (mut categorical, mut gaussian) = (Categorical::new(actions), Gaussian::default());
+        let mut forward = |shares: &[f32], log_probs: &mut [f32]| match discrete {
+            true => categorical.forward(outputs, &taken, shares, log_probs),
+            false => gaussian.forward(outputs, &flat[std_at..], &moves, shares, log_probs),
         };
+        let mut log_probs = vec![0.0; n];
+        forward(&[], &mut log_probs);
+        let batch = Batch::new(&mut random, n, &log_probs, &unpadded(values));
+        let entropy = forward(&batch.shares, &mut log_probs);
         let (clip, entropy_weight, value_weight) = (0.2_f32, 0.05_f32, 0.5_f32);
-        let mut by_log_prob = vec![0.0; n];
-        let sums = surrogate(
-            Isa::best(),
-            &log_probs,
-            &batch.old_log,
-            &batch.advantages,
-            &batch.shares,
-            clip,
-            &mut by_log_prob,
-        );
-        let (mut by_value, mut by_output) = (Matrix::new(1, 1), Matrix::new(1, actions));
-        let vclip = clip_vloss.then_some(clip);
+        let (mut by_log_prob, mut by_value, mut by_output) =
+            (vec![0.0; n], Matrix::new(1, 1), Matrix::new(1, actions));
+        let sums = batch.surrogate(&log_probs, clip, &mut by_log_prob);
         let goals = Goals { old_values: &batch.old_values, returns: &batch.returns, shares: &batch.shares };
         let distance = if case % 3 == 0 { Distance::Huber } else { Distance::Squared };
+        let vclip = clip_vloss.then_some(clip);
         let value = value_loss(values, goals, distance, vclip, value_weight, &mut by_value);
-        let by_entropy = -entropy_weight;
-        let mut gradient = vec![0.0; len];
+        let (by_entropy, mut gradient) = (-entropy_weight, vec![0.0; len]);
         if discrete {
             categorical.backward(&taken, &by_log_prob, &batch.shares, by_entropy, &mut by_output);
         } else {
@@ -258,22 +276,15 @@ fn loss_1_ppos_gradient_equals_autograds() {
         critic.backward(&x, &by_value, &mut gradient, None);
         actor.backward(&x, &by_output, &mut gradient, None);
 
-        let w = double(&flat).set_requires_grad(true);
-        let x = rows(&input, inputs);
+        let (w, x) = (double(&flat).set_requires_grad(true), rows(&input, inputs));
         let their_values = reference(&critic_layers, &w, &x, tanh.0, tanh.1).view([-1]);
         let outputs = reference(&actor_layers, &w, &x, tanh.0, tanh.1);
+        let their_shares = double(&batch.shares);
         let (log_prob, their_entropy) = if discrete {
-            let log_all = outputs.log_softmax(-1, Kind::Double);
-            let index = Tensor::from_slice(&taken).view([-1, 1]);
-            let each = (log_all.exp() * &log_all).sum_dim_intlist(-1, false, Kind::Double);
-            let entropy = -(each * double(&batch.shares)).sum(Kind::Double);
-            (log_all.gather(-1, &index, false).view([-1]), entropy)
+            reference_categorical(&outputs, &taken, &their_shares)
         } else {
             let log_std = w.narrow(0, std_at as i64, actions as i64);
-            let z = (rows(&moves, actions) - outputs) / log_std.exp();
-            let half = 0.5 * (2.0 * std::f64::consts::PI).ln();
-            let log_prob = (z.square() * -0.5 - &log_std - half).sum_dim_intlist(-1, false, Kind::Double);
-            (log_prob, (log_std + 0.5 + half).sum(Kind::Double) * double(&batch.shares).sum(Kind::Double))
+            reference_gaussian(&outputs, &log_std, &rows(&moves, actions), &their_shares)
         };
         let [policy, their_value] =
             reference_ppo(&log_prob, &their_values, &batch, f64::from(clip), clip_vloss, distance);
@@ -286,7 +297,7 @@ fn loss_1_ppos_gradient_equals_autograds() {
         assert_close(&gradient, &w.grad(), "gradient");
         let ratio = (&log_prob - double(&batch.old_log)).exp();
         let outside = (ratio - 1.0).abs().gt(f64::from(clip)).to_kind(Kind::Double);
-        let outside = (outside * double(&batch.shares)).sum(Kind::Double).double_value(&[]);
+        let outside = (outside * their_shares).sum(Kind::Double).double_value(&[]);
         assert!((sums.clipped - outside).abs() < 1e-9 && outside > 0.05 && outside < 0.95, "{outside}");
     }
 }

@@ -29,29 +29,12 @@ pub fn perform(model: &Model, view: &mut ViewState, command: Command, now: Times
         view.rank = Some(rank);
     }
     match command {
-        // What could be left, and how, is a matter of the present.
-        Command::Quit if view.time.as_ref().is_some_and(|time| time.live) => {
-            view.toast("back in the present; q again leaves", Role::Dim, now);
-            return vec![Action::Time(TimeMove::Present)];
-        }
-        Command::Quit if view.replay || view.read_only || view.at_home || !keys::runs(model) => {
-            return vec![Action::leave()];
-        }
-        Command::Quit => view.open(Overlay::Confirm(confirm::quit(model))),
-        // Nothing has been started: there is nothing to lose and nothing to ask.
-        Command::Stop | Command::Kill if model.run.state == RunState::Connecting && !keys::runs(model) => {
-            return vec![Action::stop(if command == Command::Kill {
-                StopMode::Kill
-            } else {
-                StopMode::Clean
-            })];
-        }
-        Command::Stop => view.open(Overlay::Confirm(confirm::stop(model))),
-        Command::Kill => view.open(Overlay::Confirm(confirm::kill(model))),
+        Command::Quit => return quit(model, view, now),
+        Command::Stop => return stop(model, view, StopMode::Clean),
+        Command::Kill => return stop(model, view, StopMode::Kill),
         Command::Detach => return vec![Action::leave()],
         Command::Restart => {
-            let from = picked(model, view);
-            let question = confirm::restart(model, from.as_deref());
+            let question = confirm::restart(model, picked(model, view).as_deref());
             view.open(Overlay::Confirm(question));
         }
         Command::RestartWith => {
@@ -61,11 +44,7 @@ pub fn perform(model: &Model, view: &mut ViewState, command: Command, now: Times
         Command::PickHosts => view.open(Overlay::Hosts { changed: BTreeSet::new(), selected: 0 }),
         Command::Palette => view.open(Overlay::Palette(Typing::default())),
         Command::Help => view.open(Overlay::Help { filter: String::new(), selected: 0 }),
-        Command::Go(tab) => {
-            view.tab = tab;
-            view.zoom = false;
-            view.editing = None;
-        }
+        Command::Go(tab) => (view.tab, view.zoom, view.editing) = (tab, false, None),
         Command::NextPane => focus(view, 1),
         Command::PreviousPane => focus(view, -1),
         Command::Zoom => view.zoom = !view.zoom,
@@ -76,53 +55,98 @@ pub fn perform(model: &Model, view: &mut ViewState, command: Command, now: Times
         Command::SaveScreen => return vec![Action::SaveScreen],
         Command::Redraw => return vec![Action::Redraw],
         Command::Suspend => return vec![Action::Suspend],
-        Command::Move(rows) => scroll(model, view, view.pane(), i64::from(rows)),
-        Command::Page(pages) => {
-            let height = view.geometry.inside(area(view)).height;
-            scroll(model, view, view.pane(), i64::from(pages) * i64::from((height / 2).max(1)));
+        Command::Move(_) | Command::Page(_) | Command::First | Command::Last => {
+            scroll(model, view, view.pane(), rows(view, command));
         }
-        Command::First => scroll(model, view, view.pane(), -i64::from(i32::MAX)),
-        Command::Last => scroll(model, view, view.pane(), i64::from(i32::MAX)),
         Command::Inspect => inspect(model, view),
         Command::Filter => {
             view.editing = Some(view.pane());
             (view.log.whole, view.log.hit) = (false, None);
         }
-        Command::Sort => {
-            view.sort = view.sort.next();
-            view.toast(format!("sorted by {}", view.sort.name()), Role::Dim, now);
-        }
+        Command::Sort => sort(view, now),
         Command::Reverse => view.reverse = !view.reverse,
         Command::Mark => mark(model, view),
         Command::NextTrouble => next_trouble(model, view),
+        Command::OtherRank(step) => other_rank(model, view, step),
         Command::RankLog => {
             if view.pane() == Pane::End {
                 view.rank = end::guilty(model).or(view.rank);
             }
             open_rank_log(view);
         }
-        Command::Merge => {
-            view.log_scope = match view.log_scope {
-                LogScope::Merged => LogScope::Selected,
-                LogScope::Selected => LogScope::Merged,
-            };
-            (view.log_at, view.log.hit) = (None, None);
-        }
         Command::Follow if view.pane() == Pane::Events => view.event = None,
-        Command::Follow => (view.log_at, view.log.hit) = (None, None),
-        Command::Hit(_) | Command::Level | Command::Times | Command::Fold | Command::Former => {
+        Command::Merge
+        | Command::Follow
+        | Command::Wrap
+        | Command::Hit(_)
+        | Command::Level
+        | Command::Times
+        | Command::Fold
+        | Command::Former
+        | Command::LogThere => {
             if let Err(why) = change_log(model, view, command) {
                 view.toast(why, Role::Warn, now);
             }
         }
-        Command::LogThere => {
-            if let Err(why) = log_there(model, view) {
-                view.toast(why, Role::Warn, now);
-            }
-        }
-        Command::Wrap => view.log_wrap = !view.log_wrap,
-        Command::OtherRank(step) => other_rank(model, view, step),
         Command::ToggleSeries => toggle_series(model, view),
+        Command::ExportCharts => {
+            return vec![Action::SaveFiles(chart_file::files(view.shown(model), view))];
+        }
+        Command::Span(_) | Command::Pan(_) | Command::Axis | Command::Cursor(_) => look(model, view, command),
+        Command::WholeRun | Command::Smooth(_) | Command::LogScale | Command::Together | Command::Pin => {
+            draw_charts_otherwise(view, command, now)
+        }
+        Command::Time(_) | Command::GoThere | Command::TypeTime => return travel(model, view, command),
+    }
+    Vec::new()
+}
+
+/// Leaves, or asks how; from the past, goes to the present first. What could be left, and how, is a matter of
+/// the present.
+fn quit(model: &Model, view: &mut ViewState, now: Timestamp) -> Vec<Action> {
+    if view.time.as_ref().is_some_and(|time| time.live) {
+        view.toast("back in the present; q again leaves", Role::Dim, now);
+        return vec![Action::Time(TimeMove::Present)];
+    }
+    if view.replay || view.read_only || view.at_home || !keys::runs(model) {
+        return vec![Action::leave()];
+    }
+    view.open(Overlay::Confirm(confirm::quit(model)));
+    Vec::new()
+}
+
+/// Asks before a stop. While nothing has been started there is nothing to lose and nothing to ask.
+fn stop(model: &Model, view: &mut ViewState, mode: StopMode) -> Vec<Action> {
+    if model.run.state == RunState::Connecting && !keys::runs(model) {
+        return vec![Action::stop(mode)];
+    }
+    let question = if mode == StopMode::Kill { confirm::kill(model) } else { confirm::stop(model) };
+    view.open(Overlay::Confirm(question));
+    Vec::new()
+}
+
+/// Moves the time cursor: by a step, to the selected event or the end, or to what is typed.
+fn travel(model: &Model, view: &mut ViewState, command: Command) -> Vec<Action> {
+    let to = match command {
+        Command::Time(to) => Some(to),
+        Command::GoThere if view.pane() == Pane::End => {
+            end::when(model).map(|end| TimeMove::To(Timestamp(end.0.saturating_sub(end::BEFORE_MS))))
+        }
+        Command::GoThere => events::selected(view.shown(model), view).map(|line| TimeMove::To(line.at)),
+        _ => {
+            view.open(Overlay::Time { input: String::new() });
+            Some(TimeMove::Step(0))
+        }
+    };
+    if to.is_some() {
+        view.frozen = None;
+    }
+    to.map(Action::Time).into_iter().collect()
+}
+
+/// How the charts are drawn, whatever they show.
+fn draw_charts_otherwise(view: &mut ViewState, command: Command, now: Timestamp) {
+    match command {
         Command::WholeRun => view.chart.window = ChartWindow::default(),
         Command::Smooth(by) => {
             view.chart.smoother(by);
@@ -130,35 +154,26 @@ pub fn perform(model: &Model, view: &mut ViewState, command: Command, now: Times
         }
         Command::LogScale => view.chart.log = !view.chart.log,
         Command::Together => view.chart.together = !view.chart.together,
-        Command::Pin => view.chart.pin_cursor(),
-        Command::ExportCharts => {
-            return vec![Action::SaveFiles(chart_file::files(view.shown(model), view))];
-        }
-        Command::Span(_) | Command::Pan(_) | Command::Axis | Command::Cursor(_) => look(model, view, command),
-        Command::Time(to) => {
-            view.frozen = None;
-            return vec![Action::Time(to)];
-        }
-        Command::GoThere if view.pane() == Pane::End => {
-            if let Some(end) = end::when(model) {
-                let before = Timestamp(end.0.saturating_sub(end::BEFORE_MS));
-                return vec![Action::Time(TimeMove::To(before))];
-            }
-        }
-        Command::GoThere => {
-            if let Some(line) = events::selected(view.shown(model), view) {
-                let at = line.at;
-                view.frozen = None;
-                return vec![Action::Time(TimeMove::To(at))];
-            }
-        }
-        Command::TypeTime => {
-            view.frozen = None;
-            view.open(Overlay::Time { input: String::new() });
-            return vec![Action::Time(TimeMove::Step(0))];
-        }
+        _ => view.chart.pin_cursor(),
     }
-    Vec::new()
+}
+
+/// How far a key moves in the pane that has the focus.
+fn rows(view: &ViewState, command: Command) -> i64 {
+    match command {
+        Command::Move(rows) => i64::from(rows),
+        Command::Page(pages) => {
+            let height = view.geometry.inside(area(view)).height;
+            i64::from(pages) * i64::from((height / 2).max(1))
+        }
+        Command::First => -i64::from(i32::MAX),
+        _ => i64::from(i32::MAX),
+    }
+}
+
+fn sort(view: &mut ViewState, now: Timestamp) {
+    view.sort = view.sort.next();
+    view.toast(format!("sorted by {}", view.sort.name()), Role::Dim, now);
 }
 
 /// Moves what the charts show.
@@ -196,37 +211,42 @@ pub fn restart_with(model: &Model, view: &mut ViewState, from: Option<&str>, lin
     view.open(Overlay::Restart(Box::new(draft)));
 }
 
-/// Changes how the log is looked at; why not.
-fn change_log(model: &Model, view: &mut ViewState, command: Command) -> Result<(), String> {
+/// Does something with what is shown, be it frozen or not.
+fn on_shown<T>(model: &Model, view: &mut ViewState, act: impl FnOnce(&Model, &mut ViewState) -> T) -> T {
     let frozen = view.frozen.take();
-    let shown = frozen.as_ref().map_or(model, |frozen| &frozen.model);
-    let done = match command {
-        Command::Hit(step) => logs::go_to_hit(shown, view, step).map_err(String::from),
-        Command::Level => {
-            view.log.level = view.log.level.next();
-            Ok(())
-        }
-        Command::Times => {
-            view.log.times = !view.log.times;
-            Ok(())
-        }
-        Command::Fold => {
-            view.log.fold = !view.log.fold;
-            Ok(())
-        }
-        _ => {
-            view.log.former = !view.log.former;
-            Ok(())
-        }
-    };
+    let done = act(frozen.as_ref().map_or(model, |frozen| &frozen.model), view);
     view.frozen = frozen;
     done
 }
 
+/// Changes which lines of the log are shown, and how; why not.
+fn change_log(model: &Model, view: &mut ViewState, command: Command) -> Result<(), &'static str> {
+    match command {
+        Command::Hit(step) => on_shown(model, view, |shown, view| logs::go_to_hit(shown, view, step))?,
+        Command::LogThere => log_there(model, view)?,
+        Command::Merge => {
+            view.log_scope = match view.log_scope {
+                LogScope::Merged => LogScope::Selected,
+                LogScope::Selected => LogScope::Merged,
+            };
+            (view.log_at, view.log.hit) = (None, None);
+        }
+        Command::Follow => (view.log_at, view.log.hit) = (None, None),
+        Command::Wrap => view.log_wrap = !view.log_wrap,
+        Command::Level => view.log.level = view.log.level.next(),
+        Command::Times => view.log.times = !view.log.times,
+        Command::Fold => view.log.fold = !view.log.fold,
+        _ => view.log.former = !view.log.former,
+    }
+    Ok(())
+}
+
 /// The log at the moment of the selected event, or of the latest verdict about the selected rank; why not.
 pub fn log_there(model: &Model, view: &mut ViewState) -> Result<(), &'static str> {
-    let frozen = view.frozen.take();
-    let shown = frozen.as_ref().map_or(model, |frozen| &frozen.model);
+    on_shown(model, view, show_log_there)
+}
+
+fn show_log_there(shown: &Model, view: &mut ViewState) -> Result<(), &'static str> {
     let rank = ranks::selected(shown, view).map(|rank| rank.rank);
     let told_of = |rank| {
         shown.history.iter().rev().find(
@@ -239,7 +259,7 @@ pub fn log_there(model: &Model, view: &mut ViewState) -> Result<(), &'static str
         _ if view.pane() == Pane::Events => events::selected(shown, view),
         _ => told_of(Some(rank)),
     };
-    let done = match line {
+    match line {
         Some(line) => {
             let (time_ms, about) = ((line.time.max(0.0) * 1000.0) as u64, event::rank_of(line));
             view.overlays.clear();
@@ -251,9 +271,7 @@ pub fn log_there(model: &Model, view: &mut ViewState) -> Result<(), &'static str
             logs::go_to_time(shown, view, time_ms)
         }
         None => Err("log there: no verdict about this rank is held"),
-    };
-    view.frozen = frozen;
-    done
+    }
 }
 
 /// The log of the selected rank, on its page.
@@ -332,8 +350,10 @@ fn back(view: &mut ViewState) -> Vec<Action> {
 
 /// Moves in a pane; down is positive. Selections move in lists, offsets elsewhere.
 pub fn scroll(model: &Model, view: &mut ViewState, pane: Pane, rows: i64) {
-    let frozen = view.frozen.take();
-    let shown = frozen.as_ref().map_or(model, |frozen| &frozen.model);
+    on_shown(model, view, |shown, view| scroll_shown(shown, view, pane, rows));
+}
+
+fn scroll_shown(shown: &Model, view: &mut ViewState, pane: Pane, rows: i64) {
     let step = |at: usize, len: usize| {
         (at as i64).saturating_add(rows).clamp(0, len.saturating_sub(1) as i64) as usize
     };
@@ -359,7 +379,6 @@ pub fn scroll(model: &Model, view: &mut ViewState, pane: Pane, rows: i64) {
         Pane::Log => logs::scroll(shown, view, rows),
         Pane::End => {}
     }
-    view.frozen = frozen;
 }
 
 fn inspect(model: &Model, view: &mut ViewState) {

@@ -2,37 +2,27 @@
 //!
 //! Owner: the helper thread of one inspection.
 
-use super::memory::{self, Mapping};
+use super::memory;
 use super::syscall::{self, Call, Kind};
-use super::{Shared, Subject, Venture, descriptors, obstacle, python, ras, recorder, sockets, state_words};
+use super::{Shared, Subject, Venture, descriptors, obstacle, ras, recorder, sockets, stacks, state_words};
 use crate::observe::host_signals::clock_ms;
 use crate::observe::{cgroup_stat, host_signals};
 use crate::proc::{self, Ident, Stat};
-use rankdeck_proto::inspection::{
-    Child, Frame, GroupView, HOLDS_GIL, How, Obstacle, OsState, PythonView, Socket, ThreadStack,
-};
+use rankdeck_proto::inspection::{Child, GroupView, Obstacle, OsState, PythonView, Socket};
 use rankdeck_proto::message::CollectiveCall;
 use rankdeck_proto::message::GpuSample;
 use rankdeck_proto::status_page::{Group, Reader, View, monotonic_ns, tag_text};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Looks at the holder of the interpreter lock, and the time between them.
-const GIL_LOOKS: u32 = 4;
-const GIL_STEP: Duration = Duration::from_millis(25);
 /// CPU times are compared over this long.
 const WINDOW: Duration = Duration::from_millis(250);
 /// Most children listed.
 const CHILDREN: usize = 64;
 /// Most connections listed.
 const SOCKETS: usize = 32;
-/// Most threads listed of one process, and most native stacks.
-const THREADS: usize = 64;
-const NATIVE_STACKS: usize = 6;
 /// Most descriptors of a poll that are looked at.
 const POLLED: u64 = 16;
-/// Most children whose Python stacks are read.
-const CHILD_STACKS: usize = 4;
 
 pub(super) fn look(subject: &Subject, shared: &Shared, deadline: Instant) {
     let begun = Instant::now();
@@ -54,77 +44,34 @@ pub(super) fn look(subject: &Subject, shared: &Shared, deadline: Instant) {
     shared.found(|found| found.took_ms = (begun.elapsed().as_millis() as u64).max(1));
 }
 
+/// A process whose look is under way, and what is compared at the end of it.
+struct Seen<'a> {
+    pid: u32,
+    stat: &'a Stat,
+    groups: Option<cgroup_stat::Groups>,
+    /// Periods and throttled ones of its cgroups at the beginning.
+    throttling: (u64, u64),
+    /// CPU ticks of its descendants at the beginning.
+    cpu: BTreeMap<u32, u64>,
+    call: Option<Call>,
+    begun: Instant,
+}
+
 fn process(subject: &Subject, ident: Ident, stat: &Stat, shared: &Shared, deadline: Instant) {
     let pid = ident.pid;
-    let begun = Instant::now();
-    let before = cpu_of_tree(pid);
+    let (begun, cpu) = (Instant::now(), cpu_of_tree(pid));
     let groups = cgroup_stat::Mounts::read().of(pid);
-    let (periods, throttled) = groups.as_ref().map_or((0, 0), cgroup_stat::Groups::throttling);
+    let throttling = groups.as_ref().map_or((0, 0), cgroup_stat::Groups::throttling);
     shared.stage("the state of its main thread");
     let call = syscall::call(pid, pid);
-    let frozen = groups.as_ref().is_some_and(cgroup_stat::Groups::is_frozen);
-    shared.found(|found| {
-        found.pid = Some(pid);
-        found.os = OsState {
-            state: stat.state,
-            words: if frozen { "frozen by its cgroup" } else { state_words(stat.state) }.into(),
-            wchan: Some(proc::wchan(pid)).filter(|wchan| !wchan.is_empty()),
-            syscall: call.as_ref().and_then(syscall::in_short),
-            frozen_cgroup: frozen,
-            throttled_share: None,
-            oom_kills: groups.as_ref().map_or(0, cgroup_stat::Groups::oom_kills),
-            tracer: proc::tracer(pid),
-            threads: stat.threads as u32,
-            cpu_ms_moved: 0,
-            sleep_left_ms: None,
-        };
-        if groups.is_none() {
-            found.notes.push("its cgroup cannot be read".into());
-        }
-        if call.is_none() && stat.state != 'Z' {
-            found.notes.push("its system call is not shown to this user (ptrace is restricted)".into());
-        }
-    });
-    shared.stage("its sockets");
-    let tcp = match sockets::tcp() {
-        Ok(tcp) => tcp,
-        Err(error) => {
-            shared.found(|found| found.notes.push(format!("cannot read TCP_INFO: {error}")));
-            Vec::new()
-        }
-    };
-    let connections = connections(pid, &tcp);
-    let blocked_on = call.as_ref().and_then(|call| syscall::in_words(pid, call, &tcp));
-    let obstacle = call.as_ref().and_then(|call| obstacle::of(pid, call, &tcp));
-    let beneath = obstacle_beneath(pid, obstacle.as_ref(), &tcp);
-    shared.found(|found| {
-        found.sockets = connections;
-        found.obstacle = beneath.or(obstacle);
-        found.blocked_on = blocked_on;
-        found.children = children(pid, &before);
-    });
+    let seen = Seen { pid, stat, groups, throttling, cpu, call, begun };
+    seen.main_thread(shared);
+    let tcp = seen.sockets(shared);
     shared.stage("its status page");
-    let page = Reader::open(&subject.page).and_then(|reader| reader.view());
-    if let Some(view) = page.as_ref().ok().filter(|view| view.rank == subject.rank.0) {
-        let now = monotonic_ns();
-        let groups = if view.by_hook { hook_groups(view, now) } else { Vec::new() };
-        shared.found(|found| {
-            if view.by_hook {
-                found.python = Some(PythonView { source: "hook".into(), groups, ..PythonView::default() });
-            }
-            let latest = view.sample(now).collective;
-            if latest.entered > latest.left {
-                let words = format!(
-                    "inside {} #{} ({}) for {} ms",
-                    latest.call.op, latest.entered, latest.call.tag, latest.age_ms
-                );
-                found.notes.push(words);
-            }
-        });
-    }
+    status_page(subject, shared);
     match Venture::begin(ident) {
         Some(venture) => {
-            memory_parts(pid, call.as_ref(), &tcp, shared, deadline);
+            memory_parts(pid, seen.call.as_ref(), &tcp, shared, deadline);
             drop(venture);
         }
         None => shared.found(|found| {
@@ -143,19 +90,98 @@ fn process(subject: &Subject, ident: Ident, stat: &Stat, shared: &Shared, deadli
             Err(error) => found.notes.push(format!("NCCL RAS at {error}")),
         });
     }
-    // CPU times need two moments.
     shared.stage("CPU times");
-    let wait = WINDOW.saturating_sub(begun.elapsed()).min(deadline.saturating_duration_since(Instant::now()));
-    std::thread::sleep(wait);
-    let moved = groups.as_ref().map(|groups| groups.throttling());
-    shared.found(|found| {
-        found.children = children(pid, &before);
-        let own = proc::stat(pid).map_or(0, |now| now.cpu_ticks.saturating_sub(stat.cpu_ticks));
-        found.os.cpu_ms_moved = own * 1000 / proc::ticks_per_second();
-        found.os.throttled_share = moved.and_then(|(after, throttled_after)| {
-            let passed = after.checked_sub(periods).filter(|passed| *passed > 0)?;
-            Some(throttled_after.saturating_sub(throttled) as f64 / passed as f64)
+    seen.cpu_times(shared, deadline);
+}
+
+impl Seen<'_> {
+    fn main_thread(&self, shared: &Shared) {
+        let (pid, stat, groups) = (self.pid, self.stat, self.groups.as_ref());
+        let frozen = groups.is_some_and(cgroup_stat::Groups::is_frozen);
+        shared.found(|found| {
+            found.pid = Some(pid);
+            found.os = OsState {
+                state: stat.state,
+                words: if frozen { "frozen by its cgroup" } else { state_words(stat.state) }.into(),
+                wchan: Some(proc::wchan(pid)).filter(|wchan| !wchan.is_empty()),
+                syscall: self.call.as_ref().and_then(syscall::in_short),
+                frozen_cgroup: frozen,
+                throttled_share: None,
+                oom_kills: groups.map_or(0, cgroup_stat::Groups::oom_kills),
+                tracer: proc::tracer(pid),
+                threads: stat.threads as u32,
+                cpu_ms_moved: 0,
+                sleep_left_ms: None,
+            };
+            if groups.is_none() {
+                found.notes.push("its cgroup cannot be read".into());
+            }
+            if self.call.is_none() && stat.state != 'Z' {
+                found.notes.push("its system call is not shown to this user (ptrace is restricted)".into());
+            }
         });
+    }
+
+    /// Its connections, and what it is blocked on as far as the kernel tells; all connections of the host.
+    fn sockets(&self, shared: &Shared) -> Vec<sockets::Tcp> {
+        let (pid, call) = (self.pid, self.call.as_ref());
+        shared.stage("its sockets");
+        let tcp = match sockets::tcp() {
+            Ok(tcp) => tcp,
+            Err(error) => {
+                shared.found(|found| found.notes.push(format!("cannot read TCP_INFO: {error}")));
+                Vec::new()
+            }
+        };
+        let connections = connections(pid, &tcp);
+        let blocked_on = call.and_then(|call| syscall::in_words(pid, call, &tcp));
+        let obstacle = call.and_then(|call| obstacle::of(pid, call, &tcp));
+        let beneath = obstacle_beneath(pid, obstacle.as_ref(), &tcp);
+        shared.found(|found| {
+            found.sockets = connections;
+            found.obstacle = beneath.or(obstacle);
+            found.blocked_on = blocked_on;
+            found.children = children(pid, &self.cpu);
+        });
+        tcp
+    }
+
+    /// CPU times need two moments.
+    fn cpu_times(&self, shared: &Shared, deadline: Instant) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        std::thread::sleep(WINDOW.saturating_sub(self.begun.elapsed()).min(left));
+        let (periods, throttled) = self.throttling;
+        let moved = self.groups.as_ref().map(cgroup_stat::Groups::throttling);
+        shared.found(|found| {
+            found.children = children(self.pid, &self.cpu);
+            let own = proc::stat(self.pid).map_or(0, |now| now.cpu_ticks.saturating_sub(self.stat.cpu_ticks));
+            found.os.cpu_ms_moved = own * 1000 / proc::ticks_per_second();
+            found.os.throttled_share = moved.and_then(|(after, throttled_after)| {
+                let passed = after.checked_sub(periods).filter(|passed| *passed > 0)?;
+                Some(throttled_after.saturating_sub(throttled) as f64 / passed as f64)
+            });
+        });
+    }
+}
+
+/// What a rank says of itself.
+fn status_page(subject: &Subject, shared: &Shared) {
+    let page = Reader::open(&subject.page).and_then(|reader| reader.view());
+    let Some(view) = page.as_ref().ok().filter(|view| view.rank == subject.rank.0) else { return };
+    let now = monotonic_ns();
+    let groups = if view.by_hook { hook_groups(view, now) } else { Vec::new() };
+    shared.found(|found| {
+        if view.by_hook {
+            found.python = Some(PythonView { source: "hook".into(), groups, ..PythonView::default() });
+        }
+        let latest = view.sample(now).collective;
+        if latest.entered > latest.left {
+            let words = format!(
+                "inside {} #{} ({}) for {} ms",
+                latest.call.op, latest.entered, latest.call.tag, latest.age_ms
+            );
+            found.notes.push(words);
+        }
     });
 }
 
@@ -204,97 +230,7 @@ fn memory_parts(pid: u32, call: Option<&Call>, tcp: &[sockets::Tcp], shared: &Sh
             found.obstacle = known.or(beneath).or(Some(named));
         });
     }
-    let interpreter = python::is_interpreter(pid, &mappings);
-    if interpreter {
-        shared.stage("its Python stacks");
-        match python::stacks(pid) {
-            Ok((stacks, holder)) => shared.found(|found| {
-                if let Some(holder) = holder {
-                    found.notes.push(format!("thread {holder} {HOLDS_GIL}"));
-                    found.computes_in_c = computes_in_c(pid, holder, &stacks);
-                }
-                found.threads.extend(stacks);
-            }),
-            Err(error) => shared.found(|found| found.notes.push(format!("no Python stacks: {error}"))),
-        }
-    }
-    shared.stage("the Python stacks of its children");
-    child_stacks(pid, shared, deadline);
-    shared.stage("its native stacks");
-    native_stacks(pid, &mappings, if interpreter { 1 } else { NATIVE_STACKS }, shared, deadline);
-    shared.stage("its kernel stack");
-    if let Some(text) = crate::proc::text(format!("/proc/{pid}/stack")) {
-        let frames = kernel_frames(&text);
-        if !frames.is_empty() {
-            let stack =
-                ThreadStack { tid: pid, name: super::thread_name(pid, pid), how: How::Kernel, frames };
-            shared.found(|found| found.threads.push(stack));
-        }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn native_stacks(pid: u32, mappings: &[Mapping], most: usize, shared: &Shared, deadline: Instant) {
-    let mut tids: Vec<u32> = std::fs::read_dir(format!("/proc/{pid}/task"))
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .take(THREADS)
-        .collect();
-    tids.sort_by_key(|tid| (*tid != pid, *tid));
-    let mut modules = super::symbols::Modules::new(pid, mappings);
-    let mut notes = Vec::new();
-    let mut stacks = |tids: &[u32], most, lines| {
-        super::native::stacks(pid, tids, &mut modules, most, lines, deadline, |note| notes.push(note))
-    };
-    // The quickest first: should time run out, something is there.
-    let main = stacks(&tids[..tids.len().min(1)], 1, false);
-    let at = shared.found(|found| {
-        found.threads.extend(main);
-        found.threads.len()
-    });
-    let main = stacks(&tids[..tids.len().min(1)], 1, true);
-    shared.found(|found| {
-        if let (Some(stack), Some(slot)) =
-            (main.into_iter().next(), found.threads.get_mut(at.wrapping_sub(1)))
-            && slot.how == How::Native
-        {
-            *slot = stack;
-        }
-    });
-    let others = if most > 1 { stacks(&tids[tids.len().min(1)..], most - 1, true) } else { Vec::new() };
-    notes.sort_unstable();
-    notes.dedup();
-    shared.found(|found| {
-        found.threads.extend(others);
-        found.notes.extend(notes);
-    });
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn native_stacks(_: u32, _: &[Mapping], _: usize, shared: &Shared, _: Instant) {
-    shared.found(|found| found.notes.push("native stacks are read on x86-64 only".into()));
-}
-
-/// Stacks of the env workers: what a rank waits for is often in one of them.
-fn child_stacks(pid: u32, shared: &Shared, deadline: Instant) {
-    let below = proc::descendants(pid);
-    for child in below.into_iter().take(CHILD_STACKS) {
-        let Some(stat) = proc::stat(child).filter(|stat| !stat.is_gone() && stat.state != 'D') else {
-            continue;
-        };
-        if Instant::now() >= deadline || !python::is_interpreter(child, &[]) {
-            continue;
-        }
-        if let Ok((mut stacks, _)) = python::stacks(child) {
-            stacks.truncate(1);
-            for stack in &mut stacks {
-                stack.name = format!("child {child} ({})", stat.comm);
-            }
-            shared.found(|found| found.threads.extend(stacks));
-        }
-    }
+    stacks::read(pid, &mappings, shared, deadline);
 }
 
 /// The processes that a call waits for: a child, or those that hold the other ends of its descriptors.
@@ -357,28 +293,6 @@ fn obstacle_beneath(pid: u32, obstacle: Option<&Obstacle>, tcp: &[sockets::Tcp])
     })
 }
 
-/// The thread that holds the interpreter lock runs, and its innermost Python line has been the same for a
-/// while: it is in a call of C code that keeps the lock, such as a regular expression or a big power.
-fn computes_in_c(pid: u32, holder: u32, stacks: &[ThreadStack]) -> bool {
-    let place = |stacks: &[ThreadStack]| {
-        let stack = stacks.iter().find(|stack| stack.tid == holder)?;
-        let frame = stack.frames.first()?;
-        Some((frame.file.clone(), frame.line, stack.frames.len()))
-    };
-    let cpu = || {
-        let text = proc::text(format!("/proc/{pid}/task/{holder}/schedstat"))?;
-        text.split(' ').next()?.parse::<u64>().ok()
-    };
-    let (first, ran) = (place(stacks), cpu());
-    let held = |_: u32| {
-        std::thread::sleep(GIL_STEP);
-        // A thread that runs Python gives the lock away every few milliseconds when another one wants it, and
-        // its lines change.
-        python::stacks(pid).is_ok_and(|(now, owner)| owner == Some(holder) && place(&now) == first)
-    };
-    first.is_some() && (0..GIL_LOOKS).all(held) && cpu().zip(ran).is_some_and(|(now, before)| now > before)
-}
-
 /// The path that a call waits for, when it is one of its arguments.
 fn path_argument(pid: u32, call: &Call) -> Option<String> {
     let number = call.number?;
@@ -391,21 +305,6 @@ fn path_argument(pid: u32, call: &Call) -> Option<String> {
     let path = memory::text(pid, at)?;
     let mount = descriptors::mount_of(pid, &path).map_or_else(String::new, |mount| format!(" ({mount})"));
     Some(format!("{name} of {path}{mount}"))
-}
-
-/// Lines like `[<0>] futex_do_wait+0x38/0x70`.
-fn kernel_frames(text: &str) -> Vec<Frame> {
-    text.lines()
-        .take(32)
-        .filter_map(|line| {
-            let function = line.split_once("] ").map_or(line, |(_, rest)| rest).split('+').next()?.trim();
-            (!function.is_empty() && !function.starts_with("0x")).then(|| Frame {
-                function: function.to_owned(),
-                file: Some("kernel".into()),
-                line: None,
-            })
-        })
-        .collect()
 }
 
 fn cpu_of_tree(pid: u32) -> BTreeMap<u32, u64> {

@@ -10,6 +10,7 @@
 //! descriptors   which process is at the other end of a descriptor
 //! sockets       TCP_INFO and unix peers by netlink
 //! memory        maps and memory of another process
+//! stacks        all stacks of a process
 //! native        native stacks from outside
 //! symbols       unwinding through mapped files, names
 //! python        Python stacks from outside
@@ -35,6 +36,7 @@ mod question;
 pub mod ras;
 pub mod recorder;
 pub mod sockets;
+mod stacks;
 #[cfg(target_arch = "x86_64")]
 pub mod symbols;
 pub mod syscall;

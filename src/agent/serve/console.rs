@@ -10,7 +10,7 @@
 use crate::observe::logs::Batch;
 use crate::observe::sample::Numbered;
 use crate::paths::own_uid;
-use crate::serve::line_store::LineStore;
+use crate::serve::line_store::{LineStore, Queue};
 use crate::serve::{port::Reserved, spool::Spool, wire::Wire};
 use crate::supervise::lifecycle::Lifecycle;
 use rankdeck_proto::clock::wall_time;
@@ -208,36 +208,8 @@ async fn talk(
     after_seq: u64,
     log_tail: usize,
 ) -> io::Result<()> {
-    let identity = &context.identity;
-    let hello = AgentMessage::Hello {
-        protocol: PROTOCOL,
-        build: identity.build.clone(),
-        host: identity.host.clone(),
-        node_rank: identity.node,
-        run: identity.run.clone(),
-        pid: std::process::id(),
-        wall_time: wall_time(),
-        run_dir: identity.run_dir.clone(),
-    };
-    send(wire, &hello).await?;
-    let mut visible = context.spool.watch();
-    let mut samples = context.samples.clone();
     let mut bye = context.bye.clone();
-    let queue = context.lines.borrow_mut().subscribe();
-    let last_seq = *visible.borrow();
-    let snapshot = {
-        let lifecycle = context.lifecycle.borrow();
-        let spec = lifecycle.spec().cloned().map(Box::<LaunchSpec>::new);
-        AgentMessage::Snapshot { spec, ranks: lifecycle.snapshot(), last_seq }
-    };
-    let tails = context.lines.borrow().tails(log_tail);
-    send(wire, &snapshot).await?;
-    for tail in &tails {
-        send(wire, tail).await?;
-    }
-    let mut sent = after_seq.min(last_seq);
-    let mut seen = samples.borrow().0.saturating_sub(1);
-    let mut missed = 0;
+    let mut feed = Feed::open(wire, context, after_seq, log_tail).await?;
     let mut burst = Vec::new();
     loop {
         let mut moved = false;
@@ -246,34 +218,7 @@ async fn talk(
             moved = true;
         }
         burst.clear();
-        let newest = samples.borrow_and_update().0;
-        if newest > seen {
-            missed += newest - seen - 1;
-            seen = newest;
-            let dropped = missed + queue.dropped() + context.lines.borrow().dropped;
-            let sample = &samples.borrow().1;
-            encode_sample_into(&mut burst, sample, dropped).map_err(invalid)?;
-        }
-        let upto = *visible.borrow_and_update();
-        if upto > sent {
-            let lines = if context.spool.is_recent(sent) {
-                context.spool.read(sent, BURST_BYTES)
-            } else {
-                let spool = context.spool.clone();
-                tokio::task::spawn_blocking(move || spool.read(sent, BURST_BYTES)).await.unwrap_or_default()
-            };
-            for line in &lines {
-                frame_record(&mut burst, &line.json);
-                sent = sent.max(line.seq);
-            }
-            moved |= !lines.is_empty();
-        }
-        if let Some(batch) = queue.pop() {
-            let Batch { rank, first, lines, times, .. } = batch;
-            let message = AgentMessage::Log { rank, first, lines, times };
-            frame(&mut burst, &message)?;
-            moved = true;
-        }
+        moved |= feed.take_into(&mut burst).await?;
         if !burst.is_empty() {
             write(wire, &burst).await?;
         }
@@ -289,19 +234,113 @@ async fn talk(
                 Some(answer) => send(wire, &answer).await?,
                 None => return Ok(()),
             },
-            gone = visible.changed() => if gone.is_err() { return Ok(()) },
-            gone = samples.changed() => {
+            more = feed.wait() => if !more { return Ok(()) },
+            _ = bye.changed() => {}
+        }
+    }
+}
+
+/// What one console is sent by itself: records, samples and log lines, and how far it is.
+struct Feed<'a> {
+    context: &'a ConsoleContext,
+    records: watch::Receiver<u64>,
+    samples: watch::Receiver<Numbered>,
+    lines: Rc<Queue>,
+    /// The latest record that was sent.
+    sent: u64,
+    /// The latest sample that was sent.
+    seen: u64,
+    /// Samples that newer ones have replaced.
+    missed: u64,
+}
+
+impl Feed<'_> {
+    /// Greets the console and tells it the state of the moment, from which the feed goes on.
+    async fn open<'a>(
+        wire: &Wire,
+        context: &'a ConsoleContext,
+        after_seq: u64,
+        log_tail: usize,
+    ) -> io::Result<Feed<'a>> {
+        let identity = &context.identity;
+        let hello = AgentMessage::Hello {
+            protocol: PROTOCOL,
+            build: identity.build.clone(),
+            host: identity.host.clone(),
+            node_rank: identity.node,
+            run: identity.run.clone(),
+            pid: std::process::id(),
+            wall_time: wall_time(),
+            run_dir: identity.run_dir.clone(),
+        };
+        send(wire, &hello).await?;
+        let (records, samples) = (context.spool.watch(), context.samples.clone());
+        let lines = context.lines.borrow_mut().subscribe();
+        let last_seq = *records.borrow();
+        let snapshot = {
+            let lifecycle = context.lifecycle.borrow();
+            let spec = lifecycle.spec().cloned().map(Box::<LaunchSpec>::new);
+            AgentMessage::Snapshot { spec, ranks: lifecycle.snapshot(), last_seq }
+        };
+        let tails = context.lines.borrow().tails(log_tail);
+        send(wire, &snapshot).await?;
+        for tail in &tails {
+            send(wire, tail).await?;
+        }
+        let seen = samples.borrow().0.saturating_sub(1);
+        Ok(Feed { context, records, samples, lines, sent: after_seq.min(last_seq), seen, missed: 0 })
+    }
+
+    /// Adds frames of what there is now; whether there may be more at once.
+    async fn take_into(&mut self, burst: &mut Vec<u8>) -> io::Result<bool> {
+        let mut more = false;
+        let newest = self.samples.borrow_and_update().0;
+        if newest > self.seen {
+            self.missed += newest - self.seen - 1;
+            self.seen = newest;
+            let dropped = self.missed + self.lines.dropped() + self.context.lines.borrow().dropped;
+            let sample = &self.samples.borrow().1;
+            encode_sample_into(burst, sample, dropped).map_err(invalid)?;
+        }
+        let (upto, sent) = (*self.records.borrow_and_update(), self.sent);
+        if upto > sent {
+            let spool = &self.context.spool;
+            let lines = if spool.is_recent(sent) {
+                spool.read(sent, BURST_BYTES)
+            } else {
+                let spool = spool.clone();
+                tokio::task::spawn_blocking(move || spool.read(sent, BURST_BYTES)).await.unwrap_or_default()
+            };
+            for line in &lines {
+                frame_record(burst, &line.json);
+                self.sent = self.sent.max(line.seq);
+            }
+            more |= !lines.is_empty();
+        }
+        if let Some(batch) = self.lines.pop() {
+            let Batch { rank, first, lines, times, .. } = batch;
+            frame(burst, &AgentMessage::Log { rank, first, lines, times })?;
+            more = true;
+        }
+        Ok(more)
+    }
+
+    /// Waits for something to send; false when nothing can come any more.
+    async fn wait(&mut self) -> bool {
+        tokio::select! {
+            gone = self.records.changed() => gone.is_ok(),
+            gone = self.samples.changed() => {
                 if gone.is_err() {
-                    return Ok(());
+                    return false;
                 }
                 // The loop takes in what ranks have said by this round.
                 tokio::task::yield_now().await;
-                if context.spool.is_behind() {
+                if self.context.spool.is_behind() {
                     tokio::time::sleep(GATHER).await;
                 }
+                true
             }
-            _ = bye.changed() => {}
-            _ = queue.fed() => {}
+            () = self.lines.fed() => true,
         }
     }
 }

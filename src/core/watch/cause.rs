@@ -147,13 +147,6 @@ fn thrashes(view: &RankView<'_>) -> bool {
 
 /// How bad the lateness of one rank is; `None` while nothing should be said.
 pub(super) fn judge(view: &RankView<'_>, waited_ms: u64, limits: &Limits) -> Option<Judgement> {
-    // What the main thread of a script does breaks its silence, until the budget for that is used up.
-    let spent = view.silence_ms() >= limits.rank0;
-    let silence = if spent { view.silence_ms() } else { view.quiet_ms() };
-    let threshold = view.threshold;
-    let suspicious = silence >= threshold.suspect && waited_ms >= SUSPECT_MS;
-    let overdue = silence >= threshold.stuck && waited_ms >= limits.behind.min(threshold.stuck);
-    let shown = waited_ms >= AMBER_MS;
     if view.left {
         return red(Confidence::Certain, Reason::LeftEarly);
     }
@@ -161,92 +154,158 @@ pub(super) fn judge(view: &RankView<'_>, waited_ms: u64, limits: &Limits) -> Opt
         // That has a verdict of its own.
         return None;
     }
-    let (busy, lasting) = (view.look.is_some_and(|look| look.computes_in_c), limits.rank0);
-    if busy && overdue {
-        // Nothing tells a long call from an endless one.
-        return if silence >= lasting {
-            red(Confidence::Likely, Reason::GilHeld)
-        } else {
-            amber(Reason::GilHeld)
-        };
+    let late = Lateness::new(view, waited_ms, limits);
+    late.by_its_host()
+        .or_else(|| late.by_its_workers())
+        .or_else(|| late.by_its_progress())
+        .unwrap_or_else(|| late.by_its_wait())
+}
+
+/// What a rule says of a late rank. Outer `None`: the rule does not apply. Inner `None`: nothing should be
+/// said.
+type Decision = Option<Option<Judgement>>;
+
+/// A rank that is late, against its budgets.
+struct Lateness<'a> {
+    view: &'a RankView<'a>,
+    limits: &'a Limits,
+    waited_ms: u64,
+    /// Milliseconds without a sign.
+    silence: u64,
+    /// The budget for what the main thread of a script does is used up.
+    spent: bool,
+    suspicious: bool,
+    overdue: bool,
+    /// Others have waited so long that an explained wait is shown.
+    shown: bool,
+    phase: Option<Phase>,
+    waits_in: Wait,
+}
+
+impl<'a> Lateness<'a> {
+    fn new(view: &'a RankView<'a>, waited_ms: u64, limits: &'a Limits) -> Lateness<'a> {
+        // What the main thread of a script does breaks its silence, until the budget for that is used up.
+        let spent = view.silence_ms() >= limits.rank0;
+        let silence = if spent { view.silence_ms() } else { view.quiet_ms() };
+        let threshold = view.threshold;
+        Lateness {
+            view,
+            limits,
+            waited_ms,
+            silence,
+            spent,
+            suspicious: silence >= threshold.suspect && waited_ms >= SUSPECT_MS,
+            overdue: silence >= threshold.stuck && waited_ms >= limits.behind.min(threshold.stuck),
+            shown: waited_ms >= AMBER_MS,
+            phase: view.phase(),
+            waits_in: wait(view),
+        }
     }
-    if thrashes(view) {
-        return if overdue { amber(Reason::Thrashing) } else { None };
+
+    /// It uses no CPU although its time is over.
+    fn idles(&self) -> bool {
+        self.overdue && cpu(self.view) <= IDLE
     }
-    if starved(view) && silence < threshold.stuck.saturating_mul(STARVED) {
-        return if overdue { amber(Reason::HostOverloaded) } else { None };
+
+    /// A long call, and what its host or its storage does to it.
+    fn by_its_host(&self) -> Decision {
+        let (view, overdue) = (self.view, self.overdue);
+        if overdue && view.look.is_some_and(|look| look.computes_in_c) {
+            // Nothing tells a long call from an endless one.
+            return Some(if self.silence >= self.limits.rank0 {
+                red(Confidence::Likely, Reason::GilHeld)
+            } else {
+                amber(Reason::GilHeld)
+            });
+        }
+        if thrashes(view) {
+            return Some(if overdue { amber(Reason::Thrashing) } else { None });
+        }
+        if starved(view) && self.silence < view.threshold.stuck.saturating_mul(STARVED) {
+            return Some(if overdue { amber(Reason::HostOverloaded) } else { None });
+        }
+        if view.blocked_ms.is_some_and(|ms| ms >= BLOCKED_MS) && self.suspicious && storage_bytes(view) == 0 {
+            return Some(red(Confidence::Likely, Reason::Storage));
+        }
+        let reason = obstacle::for_others(view).filter(|_| self.idles())?;
+        Some(red(Confidence::Likely, reason))
     }
-    if view.blocked_ms.is_some_and(|ms| ms >= BLOCKED_MS) && suspicious && storage_bytes(view) == 0 {
-        return red(Confidence::Likely, Reason::Storage);
-    }
-    if let Some(reason) = obstacle::for_others(view).filter(|_| overdue && cpu(view) <= IDLE) {
-        return red(Confidence::Likely, reason);
-    }
-    let phase = view.phase();
-    let env = matches!(phase, None | Some(Phase::Rollout | Phase::Eval))
-        || matches!(view.page().map(|page| page.activity), Some(Activity::EnvReset | Activity::EnvStep));
-    let waits_in = wait(view);
-    // A program that reports no phase may poll for anything: one of its workers must be known to be stopped.
-    let workers = obstacle::workers(view);
-    let polls = waits_in == Wait::Poll
-        && (phase.is_some() || stopped_child(view).is_some() || workers == Some(Reason::DataLoader));
-    if let Some(workers) = workers.filter(|_| env)
-        && (polls || matches!(waits_in, Wait::Pipe | Wait::Child))
-    {
+
+    /// What the processes that compute its environments do.
+    fn by_its_workers(&self) -> Decision {
+        let (view, waits_in) = (self.view, self.waits_in);
+        let env = matches!(self.phase, None | Some(Phase::Rollout | Phase::Eval))
+            || matches!(view.page().map(|page| page.activity), Some(Activity::EnvReset | Activity::EnvStep));
+        // A program that reports no phase may poll for anything: one of its workers must be known to be
+        // stopped.
+        let workers = obstacle::workers(view).filter(|_| env)?;
+        let polls = waits_in == Wait::Poll
+            && (self.phase.is_some() || stopped_child(view).is_some() || workers == Reason::DataLoader);
+        if !polls && !matches!(waits_in, Wait::Pipe | Wait::Child) {
+            return None;
+        }
         if workers == Reason::EnvWorkerDeadlocked
             && dead_child(view).is_some()
-            && silence >= SUSPECT_MS
-            && waited_ms >= SUSPECT_MS
+            && self.silence >= SUSPECT_MS
+            && self.waited_ms >= SUSPECT_MS
         {
-            return red(Confidence::Certain, Reason::EnvWorkerDied);
+            return Some(red(Confidence::Certain, Reason::EnvWorkerDied));
         }
         match children_work(view) {
             // The look may be older than the computation.
-            Some(false) if overdue && cpu(view) <= IDLE => {
-                return red(Confidence::Likely, workers);
-            }
+            Some(false) if self.idles() => Some(red(Confidence::Likely, workers)),
             Some(true) if workers == Reason::EnvWorkerDeadlocked => {
-                return if overdue || shown { amber(Reason::SlowEnv) } else { None };
+                Some(if self.overdue || self.shown { amber(Reason::SlowEnv) } else { None })
             }
-            Some(_) | None => {}
+            Some(_) | None => None,
         }
     }
-    // A thread that computes releases the lock when another one wants it. A thread that sleeps does not.
-    if view.look.is_some_and(gil) && overdue && view.sample.state != 'R' && cpu(view) <= IDLE {
-        return red(Confidence::Likely, Reason::GilHeld);
-    }
-    let long = matches!(phase, Some(Phase::Eval | Phase::Checkpoint | Phase::Init | Phase::Rendezvous));
-    let compiling = view.page().is_some_and(|page| page.activity == Activity::Compile);
-    // Progress of the program always renews the budget, a busy CPU alone three times.
-    let silent_budget = threshold.stuck.saturating_mul(if never_sleeps(view) { 4 } else { 1 });
-    if (long || compiling) && progresses(view) && silence < silent_budget {
-        return if shown { amber(Reason::ExpectedWait) } else { None };
-    }
-    // A program without phases may work for as long as it likes. Nothing tells an evaluation from an endless
-    // loop, but a program that is in the same function at each look is worth a word. The kernel counts a wait
-    // for a core only when it is over, so a rank that gets no core at all is merely seen ready to run.
-    if phase.is_none() && !spent && program::moves(view, limits.rank0) {
-        if overdue && never_sleeps(view) && same_function(view) {
-            return amber(Reason::Spinning);
+
+    /// Whether it gets on, in a phase that may take long or without any phase.
+    fn by_its_progress(&self) -> Decision {
+        let (view, phase) = (self.view, self.phase);
+        // A thread that computes releases the lock when another one wants it. A thread that sleeps does not.
+        if view.look.is_some_and(gil) && self.idles() && view.sample.state != 'R' {
+            return Some(red(Confidence::Likely, Reason::GilHeld));
         }
-        return if shown { amber(Reason::ExpectedWait) } else { None };
+        let expected = if self.shown { amber(Reason::ExpectedWait) } else { None };
+        let long = matches!(phase, Some(Phase::Eval | Phase::Checkpoint | Phase::Init | Phase::Rendezvous));
+        let compiling = view.page().is_some_and(|page| page.activity == Activity::Compile);
+        // Progress of the program always renews the budget, a busy CPU alone three times.
+        let stuck = view.threshold.stuck;
+        let silent_budget = stuck.saturating_mul(if never_sleeps(view) { 4 } else { 1 });
+        if (long || compiling) && progresses(view) && self.silence < silent_budget {
+            return Some(expected);
+        }
+        // A program without phases may work for as long as it likes. Nothing tells an evaluation from an
+        // endless loop, but a program that is in the same function at each look is worth a word. The kernel
+        // counts a wait for a core only when it is over, so a rank that gets no core at all is merely seen
+        // ready to run.
+        if phase.is_none() && !self.spent && program::moves(view, self.limits.rank0) {
+            let spins = self.overdue && never_sleeps(view) && same_function(view);
+            return Some(if spins { amber(Reason::Spinning) } else { expected });
+        }
+        // When a sleep ends, only a look tells.
+        let unseen = phase.is_none() && self.waits_in == Wait::Sleep && view.look.is_none();
+        let early = !self.overdue || (unseen && self.silence < stuck.saturating_add(LOOK_MS));
+        early.then_some(expected)
     }
-    // When a sleep ends, only a look tells.
-    let unseen = phase.is_none() && waits_in == Wait::Sleep && view.look.is_none();
-    if !overdue || (unseen && silence < threshold.stuck.saturating_add(LOOK_MS)) {
-        return if shown { amber(Reason::ExpectedWait) } else { None };
+
+    /// It is stuck: what its main thread waits in.
+    fn by_its_wait(&self) -> Option<Judgement> {
+        let view = self.view;
+        let idle = cpu(view) <= IDLE;
+        let reason = match (view.sample.state, self.waits_in) {
+            _ if view.waiting().is_some() => Reason::InsideEarlier,
+            ('R', _) if never_sleeps(view) => Reason::Spinning,
+            (_, Wait::Lock) if idle => Reason::Lock,
+            (_, Wait::Sleep) => Reason::Sleeping,
+            _ if idle && obstacle::for_own(view).is_some() => obstacle::for_own(view).unwrap_or_default(),
+            (_, Wait::Net) => Reason::WaitsForPeer,
+            _ => Reason::Unknown,
+        };
+        red(Confidence::Likely, reason)
     }
-    let idle = cpu(view) <= IDLE;
-    let reason = match (view.sample.state, waits_in) {
-        _ if view.waiting().is_some() => Reason::InsideEarlier,
-        ('R', _) if never_sleeps(view) => Reason::Spinning,
-        (_, Wait::Lock) if idle => Reason::Lock,
-        (_, Wait::Sleep) => Reason::Sleeping,
-        _ if idle && obstacle::for_own(view).is_some() => obstacle::for_own(view).unwrap_or_default(),
-        (_, Wait::Net) => Reason::WaitsForPeer,
-        _ => Reason::Unknown,
-    };
-    red(Confidence::Likely, reason)
 }
 
 /// A rank that has not come to the rendezvous while others wait there.

@@ -151,80 +151,103 @@ fn stall(views: &[RankView<'_>], members: &[usize], name: &str) -> Option<Stalle
     })
 }
 
+/// Where the waits of a stalled group end.
+struct Trail {
+    /// All ranks on the way that wait.
+    waiters: BTreeSet<usize>,
+    /// All ranks on the way that hold somebody up.
+    late: BTreeSet<usize>,
+    /// Those of them that wait for nobody.
+    sinks: BTreeSet<usize>,
+    /// It leads to a group in which all members wait.
+    everywhere: bool,
+}
+
+impl Trail {
+    fn follow(views: &[RankView<'_>], stalled: &BTreeMap<&str, Stalled>, group: &Stalled) -> Trail {
+        // The group in which a rank waits; `None` when it waits nowhere, or where nothing is known to stand
+        // still.
+        let next = |index: usize| {
+            let view = views.get(index).filter(|view| view.alive())?;
+            let group = stalled.get(view.waiting()?.name)?;
+            group.waiters.contains(&index).then_some(group)
+        };
+        let mut trail = Trail {
+            waiters: group.waiters.iter().copied().collect(),
+            late: BTreeSet::new(),
+            sinks: BTreeSet::new(),
+            everywhere: group.behind.is_empty(),
+        };
+        let mut open = group.behind.clone();
+        while let Some(index) = open.pop() {
+            if !trail.late.insert(index) {
+                continue;
+            }
+            match next(index) {
+                Some(other) if other.behind.is_empty() => trail.everywhere = true,
+                Some(other) => {
+                    trail.waiters.extend(other.waiters.iter().copied());
+                    open.extend(other.behind.iter().copied());
+                }
+                None => {
+                    trail.sinks.insert(index);
+                }
+            }
+        }
+        trail
+    }
+
+    /// The sinks, without those that wait in some collective where others are outside.
+    fn guilty(&self, views: &[RankView<'_>]) -> Vec<usize> {
+        let is_outside =
+            |index: &usize| views.get(*index).is_some_and(|view| view.left || view.waiting().is_none());
+        let outside: Vec<usize> = self.sinks.iter().copied().filter(is_outside).collect();
+        if outside.is_empty() { self.sinks.iter().copied().collect() } else { outside }
+    }
+}
+
 /// Follows the waits from every stalled group to where they end.
 fn follow(views: &[RankView<'_>], stalled: &BTreeMap<&str, Stalled>) -> Vec<Finding> {
     let mut findings: Vec<Finding> = Vec::new();
     let mut named: BTreeSet<Rank> = BTreeSet::new();
     let rank = |index: usize| views.get(index).map(|view| view.rank).unwrap_or_default();
-    // Ranks that hold up the group in which a rank waits; `None` when it waits nowhere, or where nothing is
-    // known to stand still.
-    let next = |index: usize| {
-        let view = views.get(index).filter(|view| view.alive())?;
-        let group = stalled.get(view.waiting()?.name)?;
-        group.waiters.contains(&index).then_some(group)
+    let gravity = |index: &usize| {
+        views
+            .get(*index)
+            .map(|view| (view.left, view.halted_ms.is_some(), view.silence_ms(), u32::MAX - view.rank.0))
     };
     for (name, group) in stalled {
-        let mut seen: BTreeSet<usize> = group.waiters.iter().copied().collect();
-        let mut sinks: BTreeSet<usize> = BTreeSet::new();
-        let mut everywhere = group.behind.is_empty();
-        let mut open = group.behind.clone();
-        let mut visited: BTreeSet<usize> = BTreeSet::new();
-        while let Some(index) = open.pop() {
-            if !visited.insert(index) {
-                continue;
-            }
-            match next(index) {
-                Some(other) if other.behind.is_empty() => everywhere = true,
-                Some(other) => {
-                    seen.extend(other.waiters.iter().copied());
-                    open.extend(other.behind.iter().copied());
-                }
-                None => {
-                    sinks.insert(index);
-                }
-            }
-        }
-        let guilty: Vec<usize> = sinks.iter().copied().collect();
-        let outside: Vec<usize> = guilty
-            .iter()
-            .copied()
-            .filter(|index| views.get(*index).is_some_and(|view| view.left || view.waiting().is_none()))
-            .collect();
-        let guilty = if outside.is_empty() { guilty } else { outside };
-        let gravity = |index: &usize| {
-            views
-                .get(*index)
-                .map(|view| (view.left, view.halted_ms.is_some(), view.silence_ms(), u32::MAX - view.rank.0))
-        };
+        let trail = Trail::follow(views, stalled, group);
+        let guilty = trail.guilty(views);
         match guilty.iter().copied().max_by_key(|index| gravity(index)) {
             Some(primary) => {
                 if !named.insert(rank(primary)) {
                     continue;
                 }
-                let waiters: Vec<Rank> =
-                    seen.iter().copied().map(rank).filter(|other| *other != rank(primary)).collect();
-                let also = guilty.iter().copied().map(rank).filter(|other| *other != rank(primary)).collect();
+                let others = |indices: &mut dyn Iterator<Item = usize>| {
+                    indices.map(rank).filter(|other| *other != rank(primary)).collect()
+                };
                 let (group_name, seq) = missing_in(views, stalled, primary, name, group.frontier);
                 findings.push(Finding::Behind {
                     rank: rank(primary),
-                    also,
-                    waiters,
+                    also: others(&mut guilty.iter().copied()),
+                    waiters: others(&mut trail.waiters.iter().copied()),
                     group: group_name,
                     seq,
                     waited_ms: group.waited_ms,
                     ahead: is_ahead(views, group, name),
                 });
             }
-            None if everywhere && group.behind.is_empty() => findings.push(Finding::Inside {
+            None if trail.everywhere && group.behind.is_empty() => findings.push(Finding::Inside {
                 members: group.waiters.iter().copied().map(rank).collect(),
                 group: name.to_string(),
                 seq: group.frontier,
                 waited_ms: group.waited_ms,
             }),
             // Whatever it ends in is told by that group.
-            None if everywhere => {}
+            None if trail.everywhere => {}
             None => {
-                let all: BTreeSet<usize> = visited.iter().chain(&seen).copied().collect();
+                let all: BTreeSet<usize> = trail.late.union(&trail.waiters).copied().collect();
                 if all.iter().any(|index| !named.insert(rank(*index))) {
                     continue;
                 }

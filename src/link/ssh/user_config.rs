@@ -257,15 +257,7 @@ fn assemble(wanted: &Wanted, values: &Values) -> (SshTarget, Option<String>) {
     let user =
         wanted.user.clone().or_else(|| first(values, "user").map(String::from)).unwrap_or_else(local_user);
     let expand = |path: &str| expand(path, &home, &address, &user, port, &wanted.address);
-    let files = |key: &str| -> Vec<PathBuf> {
-        let lists = values.get(key).map(Vec::as_slice).unwrap_or_default();
-        lists
-            .iter()
-            .flat_map(|list| split(list))
-            .filter(|file| file != "none")
-            .map(|file| expand(&file))
-            .collect()
-    };
+    let files = |key: &str| -> Vec<PathBuf> { files(values, key).map(|file| expand(&file)).collect() };
     let mut known_hosts = files("userknownhostsfile");
     if !values.contains_key("userknownhostsfile") {
         known_hosts.push(home.join(".ssh/known_hosts"));
@@ -278,46 +270,23 @@ fn assemble(wanted: &Wanted, values: &Values) -> (SshTarget, Option<String>) {
         Some(file) => vec![expand(file)],
         None => files("identityfile"),
     };
-    let agent = match first(values, "identityagent") {
-        None | Some("SSH_AUTH_SOCK") => AgentChoice::Environment,
-        Some("none") => AgentChoice::Off,
-        Some(text) => match text.strip_prefix('$') {
-            Some(name) => std::env::var_os(name.trim_matches(['{', '}']))
-                .map_or(AgentChoice::Off, |path| AgentChoice::Socket(path.into())),
-            None => AgentChoice::Socket(expand(text.trim_matches('"'))),
-        },
-    };
     let jump = wanted.proxy_jump.clone().or_else(|| first(values, "proxyjump").map(String::from));
-    let number = |key: &str| first(values, key).and_then(|text| text.parse::<u64>().ok()).filter(|&n| n > 0);
-    let seconds = number("connecttimeout");
-    let silence = number("serveraliveinterval").map(|interval| {
-        let silence =
-            Duration::from_secs(interval.saturating_mul(number("serveralivecountmax").unwrap_or(3)));
-        silence.clamp(SILENCE.0, SILENCE.1)
-    });
-    let names = |key: &str| -> Vec<String> {
-        first(values, key)
-            .unwrap_or_default()
-            .split(',')
-            .filter(|name| !name.is_empty())
-            .map(str::to_owned)
-            .collect()
-    };
+    let seconds = positive(values, "connecttimeout");
     let revoked = first(values, "revokedhostkeys").map(|file| file.trim_matches('"'));
     let target = SshTarget {
         label: wanted.label.clone(),
         revoked_host_keys: revoked.filter(|file| *file != "none" && !file.is_empty()).map(expand),
         allowed: Allowed {
-            kex: names("kexalgorithms"),
-            host_keys: names("hostkeyalgorithms"),
-            ciphers: names("ciphers"),
-            macs: names("macs"),
+            kex: names(values, "kexalgorithms"),
+            host_keys: names(values, "hostkeyalgorithms"),
+            ciphers: names(values, "ciphers"),
+            macs: names(values, "macs"),
         },
         identities,
         certificates: files("certificatefile"),
-        silence,
+        silence: silence(values),
         identities_only: first(values, "identitiesonly") == Some("yes"),
-        agent,
+        agent: agent(values, expand),
         known_hosts,
         global_known_hosts,
         host_key_alias: first(values, "hostkeyalias").map(String::from),
@@ -334,6 +303,41 @@ fn assemble(wanted: &Wanted, values: &Values) -> (SshTarget, Option<String>) {
     };
     // `none` in either file means: no jump, whatever stands behind it.
     (target, jump.filter(|jump| jump != "none" && !jump.is_empty()))
+}
+
+/// All files that a key lists, as they are written.
+fn files<'a>(values: &'a Values, key: &str) -> impl Iterator<Item = String> + 'a {
+    let lists = values.get(key).map(Vec::as_slice).unwrap_or_default();
+    lists.iter().flat_map(|list| split(list)).filter(|file| file != "none")
+}
+
+/// The names of a list with commas.
+fn names(values: &Values, key: &str) -> Vec<String> {
+    let list = first(values, key).unwrap_or_default();
+    list.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+fn positive(values: &Values, key: &str) -> Option<u64> {
+    first(values, key).and_then(|text| text.parse().ok()).filter(|number| *number > 0)
+}
+
+/// How long a server may be silent.
+fn silence(values: &Values) -> Option<Duration> {
+    let interval = positive(values, "serveraliveinterval")?;
+    let times = positive(values, "serveralivecountmax").unwrap_or(3);
+    Some(Duration::from_secs(interval.saturating_mul(times)).clamp(SILENCE.0, SILENCE.1))
+}
+
+fn agent(values: &Values, expand: impl Fn(&str) -> PathBuf) -> AgentChoice {
+    match first(values, "identityagent") {
+        None | Some("SSH_AUTH_SOCK") => AgentChoice::Environment,
+        Some("none") => AgentChoice::Off,
+        Some(text) => match text.strip_prefix('$') {
+            Some(name) => std::env::var_os(name.trim_matches(['{', '}']))
+                .map_or(AgentChoice::Off, |path| AgentChoice::Socket(path.into())),
+            None => AgentChoice::Socket(expand(text.trim_matches('"'))),
+        },
+    }
 }
 
 #[cfg(test)]

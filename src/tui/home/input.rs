@@ -1,7 +1,7 @@
 //! Keys and the mouse: what is typed changes what is selected, or becomes an action.
 
 use super::keys::{self, Command};
-use super::model::{Home, Life};
+use super::model::{Home, Life, RunRow};
 use super::state::{HomeAction, HomeView, Input, Launch, Overlay, Page, left_out};
 use crate::chart_view::Axis;
 use crate::theme::Role;
@@ -204,15 +204,17 @@ fn go(home: &Home, view: &mut HomeView, page: Page) -> Vec<HomeAction> {
     drafted(home, view)
 }
 
+/// Gives the terminal to a command.
+fn on_terminal(args: &[&str], pause: bool) -> Vec<HomeAction> {
+    vec![HomeAction::OnTerminal { args: args.iter().map(|arg| (*arg).to_owned()).collect(), pause }]
+}
+
+/// Runs a command beside the screen.
+fn beside(title: impl Into<String>, args: &[&str]) -> HomeAction {
+    HomeAction::Beside { title: title.into(), args: args.iter().map(|arg| (*arg).to_owned()).collect() }
+}
+
 fn carry_out(home: &Home, view: &mut HomeView, command: Command, now: Timestamp) -> Vec<HomeAction> {
-    let on_terminal = |args: &[&str], pause: bool| {
-        let args = args.iter().map(|arg| (*arg).to_owned()).collect();
-        vec![HomeAction::OnTerminal { args, pause }]
-    };
-    let beside = |title: String, args: &[&str]| HomeAction::Beside {
-        title,
-        args: args.iter().map(|arg| (*arg).to_owned()).collect(),
-    };
     let selected = view.selected_run(home).cloned().unwrap_or_default();
     let run = selected.run.as_str();
     let at = Page::ALL.iter().position(|page| *page == view.page).unwrap_or(0);
@@ -234,52 +236,16 @@ fn carry_out(home: &Home, view: &mut HomeView, command: Command, now: Timestamp)
         Command::Leap(by) => step(home, view, isize::from(by) * (view.rows / 2).max(1) as isize),
         Command::First => step(home, view, isize::MIN / 2),
         Command::Last => step(home, view, isize::MAX / 2),
-        Command::Open => match view.page {
-            Page::Runs if selected.life == Life::Recorded => return on_terminal(&["replay", run], false),
-            Page::Runs => return on_terminal(&["attach", run], false),
-            Page::Experiments => return prepare(home, view),
-            Page::Fleet => {
-                view.filter = view.host.clone().unwrap_or_default();
-                return go(home, view, Page::Runs);
-            }
-            Page::Compare => {}
-        },
-        Command::Stop => {
-            let what = match selected.life {
-                Life::Orphaned => "its processes have no agent: they are killed, and every host is looked at",
-                _ => "ranks get SIGTERM and may write a checkpoint; every host proves that nothing is left",
-            };
-            view.overlay = Some(Overlay::Confirm {
-                lines: vec![
-                    format!("{run} on {}", selected.summary.hosts.join(", ")),
-                    format!("{} alive; {what}", plural(selected.alive as usize, "rank")),
-                ],
-                yes: "stop it".into(),
-                then: beside(format!("stop {run}"), &["stop", run]),
-            });
-        }
+        Command::Open => return open(home, view, &selected),
+        Command::Stop => view.overlay = Some(question_before_stop(&selected)),
         Command::Restart => return on_terminal(&["restart", run], true),
         Command::Report => {
-            let file = format!("{run}.html");
-            return vec![beside(format!("report of {run}"), &["report", run, "--output", &file])];
+            let args = ["report", run, "--output", &format!("{run}.html")];
+            return vec![beside(format!("report of {run}"), &args)];
         }
         Command::Replay => return on_terminal(&["replay", run], false),
         Command::Mark => mark(home, view),
-        Command::Remove => {
-            let runs: Vec<&str> = match view.marks.is_empty() {
-                true => vec![run],
-                false => view.marks.iter().map(String::as_str).collect(),
-            };
-            let args: Vec<&str> = ["rm"].into_iter().chain(runs.iter().copied()).chain(["--yes"]).collect();
-            let mut lines: Vec<String> = runs.iter().take(8).map(|run| (*run).to_owned()).collect();
-            if runs.len() > 8 {
-                lines.push(format!("and {} more", runs.len() - 8));
-            }
-            lines.push("logs, checkpoints and records go, from their hosts and from here, for ever".into());
-            let title = format!("remove {}", plural(runs.len(), "run"));
-            let then = beside(title.clone(), &args);
-            view.overlay = Some(Overlay::Confirm { lines, yes: title, then });
-        }
+        Command::Remove => view.overlay = Some(question_before_removal(view, run)),
         Command::Prune => {
             view.overlay = Some(Overlay::Input(Input {
                 title: "remove runs that are over and older than".into(),
@@ -289,18 +255,7 @@ fn carry_out(home: &Home, view: &mut HomeView, command: Command, now: Timestamp)
             }));
         }
         Command::Launch => return prepare(home, view),
-        Command::Compare => {
-            let runs = match view.marks.is_empty() {
-                true => vec![selected.run],
-                // In the order of the list.
-                false => {
-                    let marked = home.runs.iter().filter(|row| view.marks.contains(&row.run));
-                    marked.map(|row| row.run.clone()).collect()
-                }
-            };
-            view.page = Page::Compare;
-            return vec![HomeAction::Compare(runs)];
-        }
+        Command::Compare => return compare(home, view, run),
         Command::Axis => {
             view.looks.axis = if view.looks.axis == Axis::Steps { Axis::Time } else { Axis::Steps };
         }
@@ -310,14 +265,7 @@ fn carry_out(home: &Home, view: &mut HomeView, command: Command, now: Timestamp)
             let at = WEIGHTS.iter().position(|weight| *weight >= view.looks.weight).unwrap_or(0);
             view.looks.weight = WEIGHTS[at.saturating_add_signed(isize::from(by)).min(WEIGHTS.len() - 1)];
         }
-        Command::Export => {
-            let runs = home.compared.runs.iter().map(|run| run.run.as_str());
-            let mut args = vec!["compare"];
-            args.extend(runs);
-            args.extend(["--svg", "compared.svg", "--csv", "compared.csv"]);
-            args.extend(view.looks.apart.then_some("--apart"));
-            return vec![beside("compared.svg and compared.csv".into(), &args)];
-        }
+        Command::Export => return vec![export(home, view)],
         Command::Check => {
             let Some(path) = view.experiment.clone() else { return Vec::new() };
             return vec![beside(format!("check {path}"), &["check", &path])];
@@ -325,17 +273,89 @@ fn carry_out(home: &Home, view: &mut HomeView, command: Command, now: Timestamp)
         Command::Filter => view.filtering = true,
         Command::Answer => return on_terminal(&["ps"], true),
         Command::Said => view.overlay = Some(Overlay::Said(0)),
-        Command::Back => {
-            if !view.filter.is_empty() {
-                view.filter.clear();
-            } else {
-                view.marks.clear();
-                view.chosen.clear();
-            }
-            view.settle(home);
-        }
+        Command::Back => back(home, view),
     }
     drafted(home, view)
+}
+
+/// What the selected row stands for: a run, a launch, the runs of a host.
+fn open(home: &Home, view: &mut HomeView, selected: &RunRow) -> Vec<HomeAction> {
+    match view.page {
+        Page::Runs if selected.life == Life::Recorded => on_terminal(&["replay", &selected.run], false),
+        Page::Runs => on_terminal(&["attach", &selected.run], false),
+        Page::Experiments => prepare(home, view),
+        Page::Fleet => {
+            view.filter = view.host.clone().unwrap_or_default();
+            go(home, view, Page::Runs)
+        }
+        Page::Compare => drafted(home, view),
+    }
+}
+
+fn question_before_stop(selected: &RunRow) -> Overlay {
+    let run = selected.run.as_str();
+    let what = match selected.life {
+        Life::Orphaned => "its processes have no agent: they are killed, and every host is looked at",
+        _ => "ranks get SIGTERM and may write a checkpoint; every host proves that nothing is left",
+    };
+    Overlay::Confirm {
+        lines: vec![
+            format!("{run} on {}", selected.summary.hosts.join(", ")),
+            format!("{} alive; {what}", plural(selected.alive as usize, "rank")),
+        ],
+        yes: "stop it".into(),
+        then: beside(format!("stop {run}"), &["stop", run]),
+    }
+}
+
+/// About the marked runs, or about the selected one.
+fn question_before_removal(view: &HomeView, run: &str) -> Overlay {
+    let runs: Vec<&str> = match view.marks.is_empty() {
+        true => vec![run],
+        false => view.marks.iter().map(String::as_str).collect(),
+    };
+    let args: Vec<&str> = ["rm"].into_iter().chain(runs.iter().copied()).chain(["--yes"]).collect();
+    let mut lines: Vec<String> = runs.iter().take(8).map(|run| (*run).to_owned()).collect();
+    if runs.len() > 8 {
+        lines.push(format!("and {} more", runs.len() - 8));
+    }
+    lines.push("logs, checkpoints and records go, from their hosts and from here, for ever".into());
+    let title = format!("remove {}", plural(runs.len(), "run"));
+    let then = beside(title.clone(), &args);
+    Overlay::Confirm { lines, yes: title, then }
+}
+
+/// Puts the marked runs beside each other, in the order of the list, or shows the selected one.
+fn compare(home: &Home, view: &mut HomeView, run: &str) -> Vec<HomeAction> {
+    let runs = match view.marks.is_empty() {
+        true => vec![run.to_owned()],
+        false => {
+            let marked = home.runs.iter().filter(|row| view.marks.contains(&row.run));
+            marked.map(|row| row.run.clone()).collect()
+        }
+    };
+    view.page = Page::Compare;
+    vec![HomeAction::Compare(runs)]
+}
+
+/// Writes what the page of comparisons shows to files.
+fn export(home: &Home, view: &HomeView) -> HomeAction {
+    let runs = home.compared.runs.iter().map(|run| run.run.as_str());
+    let files = ["--svg", "compared.svg", "--csv", "compared.csv"];
+    let apart = view.looks.apart.then_some("--apart");
+    let args: Vec<&str> = ["compare"].into_iter().chain(runs).chain(files).chain(apart).collect();
+    beside("compared.svg and compared.csv", &args)
+}
+
+/// Takes the filter away, or else all marks.
+fn back(home: &Home, view: &mut HomeView) {
+    if !view.filter.is_empty() {
+        view.filter.clear();
+    } else {
+        view.marks.clear();
+        view.chosen.clear();
+    }
+    view.settle(home);
 }
 
 /// Marks what is selected, and goes on to the next.
