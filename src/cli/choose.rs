@@ -144,7 +144,7 @@ pub fn open(chosen: OutputChoice, log: Option<File>, pace: Pace) -> Result<Outpu
             let mut screen = Screen::open(log, &ui()).map_err(|error| {
                 Failure::failed(format!("failed to take the terminal: {error}")).hint("`--headless`")
             })?;
-            screen.view.at_home = AT_HOME.load(Ordering::Relaxed);
+            screen.view.steering.at_home = AT_HOME.load(Ordering::Relaxed);
             Ok(Output::Screen(Box::new(screen)))
         }
         OutputChoice::Lines(form) => Printer::paced(form, pace)

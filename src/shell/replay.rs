@@ -15,7 +15,7 @@ use std::path::Path;
 /// # Errors
 /// When the terminal fails.
 pub async fn on_screen(mut cursor: Cursor, mut screen: Screen) -> io::Result<()> {
-    screen.view.replay = true;
+    screen.view.steering.replay = true;
     let mut signals = Signals::new(true)?;
     let clock = Clock::new();
     cursor.play(clock.now());
@@ -23,8 +23,8 @@ pub async fn on_screen(mut cursor: Cursor, mut screen: Screen) -> io::Result<()>
         let now = clock.now();
         cursor.advance(now);
         let shown = cursor.shown(None);
-        if screen.view.time.as_ref() != Some(&shown) {
-            screen.view.time = Some(shown);
+        if screen.view.moment.cursor.as_ref() != Some(&shown) {
+            screen.view.moment.cursor = Some(shown);
             screen.want(Want::Data);
         }
         screen.draw(now, cursor.at(), cursor.model(), &|_| {})?;

@@ -67,7 +67,7 @@ impl Screen {
         // Before anybody else reads from the terminal.
         let theme = look::theme(ui, look::ask_background);
         let mut screen = Screen::new(Box::new(tty), Box::pin(EventStream::new()), theme);
-        screen.view.read_only = ui.read_only;
+        screen.view.steering.read_only = ui.read_only;
         if ui.clock == ClockName::Utc {
             screen.view.chart.utc_offset_s = 0;
         }
@@ -80,8 +80,8 @@ impl Screen {
 
     /// The theme of the terminal, changed as the user has typed.
     fn theme(&self) -> Theme {
-        let glyphs = self.view.glyphs.unwrap_or(self.theme.glyphs);
-        let named = self.view.theme.and_then(Theme::named);
+        let glyphs = self.view.style.glyphs.unwrap_or(self.theme.glyphs);
+        let named = self.view.style.theme.and_then(Theme::named);
         named.unwrap_or_else(|| self.theme.clone()).with_glyphs(glyphs)
     }
 
@@ -187,7 +187,7 @@ impl Screen {
         // The past does not age.
         self.changes_at =
             if at == now { rankdeck_tui::next_change(self.view.shown(model), now) } else { None };
-        self.changes_at = self.changes_at.filter(|_| self.view.frozen.is_none());
+        self.changes_at = self.changes_at.filter(|_| self.view.moment.frozen.is_none());
         self.pacer.drawn(now, model.revision);
         Ok(true)
     }

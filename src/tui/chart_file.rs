@@ -21,8 +21,8 @@ const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00
 /// The shown series as CSV and as SVG.
 pub fn files(model: &Model, view: &ViewState) -> Vec<SavedFile> {
     let usual: BTreeSet<String> = charts::usual(model).into_iter().map(String::from).collect();
-    let mut names = view.shown_series.clone().unwrap_or(usual);
-    names.extend(view.series.clone());
+    let mut names = view.series.shown.clone().unwrap_or(usual);
+    names.extend(view.series.selected.clone());
     let shown: Vec<(&String, &Series)> = model.charts().filter(|(name, _)| names.contains(*name)).collect();
     let named: Vec<(&str, &Series)> = shown.iter().map(|(name, series)| (name.as_str(), *series)).collect();
     let (scale, weight) = (view.chart.scale(model), view.chart.weight());

@@ -26,7 +26,7 @@ pub fn perform(model: &Model, view: &mut ViewState, command: Command, now: Times
     if matches!(command, Command::RankLog | Command::Go(_) | Command::Explain)
         && let Some(rank) = ranks::selected(view.shown(model), view).map(|rank| rank.rank)
     {
-        view.rank = Some(rank);
+        view.ranks.selected = Some(rank);
     }
     match command {
         Command::Quit => return quit(model, view, now),
@@ -64,17 +64,17 @@ pub fn perform(model: &Model, view: &mut ViewState, command: Command, now: Times
             (view.log.whole, view.log.hit) = (false, None);
         }
         Command::Sort => sort(view, now),
-        Command::Reverse => view.reverse = !view.reverse,
+        Command::Reverse => view.ranks.reverse = !view.ranks.reverse,
         Command::Mark => mark(model, view),
         Command::NextTrouble => next_trouble(model, view),
         Command::OtherRank(step) => other_rank(model, view, step),
         Command::RankLog => {
             if view.pane() == Pane::End {
-                view.rank = end::guilty(model).or(view.rank);
+                view.ranks.selected = end::guilty(model).or(view.ranks.selected);
             }
             open_rank_log(view);
         }
-        Command::Follow if view.pane() == Pane::Events => view.event = None,
+        Command::Follow if view.pane() == Pane::Events => view.events.selected = None,
         Command::Merge
         | Command::Follow
         | Command::Wrap
@@ -104,11 +104,11 @@ pub fn perform(model: &Model, view: &mut ViewState, command: Command, now: Times
 /// Leaves, or asks how; from the past, goes to the present first. What could be left, and how, is a matter of
 /// the present.
 fn quit(model: &Model, view: &mut ViewState, now: Timestamp) -> Vec<Action> {
-    if view.time.as_ref().is_some_and(|time| time.live) {
+    if view.moment.cursor.as_ref().is_some_and(|time| time.live) {
         view.toast("back in the present; q again leaves", Role::Dim, now);
         return vec![Action::Time(TimeMove::Present)];
     }
-    if view.replay || view.read_only || view.at_home || !keys::runs(model) {
+    if view.steering.replay || view.steering.read_only || view.steering.at_home || !keys::runs(model) {
         return vec![Action::leave()];
     }
     view.open(Overlay::Confirm(confirm::quit(model)));
@@ -139,7 +139,7 @@ fn travel(model: &Model, view: &mut ViewState, command: Command) -> Vec<Action> 
         }
     };
     if to.is_some() {
-        view.frozen = None;
+        view.moment.frozen = None;
     }
     to.map(Action::Time).into_iter().collect()
 }
@@ -172,8 +172,8 @@ fn rows(view: &ViewState, command: Command) -> i64 {
 }
 
 fn sort(view: &mut ViewState, now: Timestamp) {
-    view.sort = view.sort.next();
-    view.toast(format!("sorted by {}", view.sort.name()), Role::Dim, now);
+    view.ranks.sort = view.ranks.sort.next();
+    view.toast(format!("sorted by {}", view.ranks.sort.name()), Role::Dim, now);
 }
 
 /// Moves what the charts show.
@@ -195,7 +195,7 @@ fn picked(model: &Model, view: &ViewState) -> Option<String> {
     let line = match view.overlay() {
         Some(Overlay::Event { number, .. }) => event::find(view.shown(model), *number),
         None if view.pane() == Pane::Events => {
-            events::selected(view.shown(model), view).filter(|_| view.event.is_some())
+            events::selected(view.shown(model), view).filter(|_| view.events.selected.is_some())
         }
         _ => None,
     };
@@ -207,15 +207,15 @@ fn picked(model: &Model, view: &ViewState) -> Option<String> {
 
 /// Asks from which checkpoint, and with which keys, the next generation begins.
 pub fn restart_with(model: &Model, view: &mut ViewState, from: Option<&str>, line: &str) {
-    let draft = RestartDraft::new(model, from, line, view.changer);
+    let draft = RestartDraft::new(model, from, line, view.steering.changer);
     view.open(Overlay::Restart(Box::new(draft)));
 }
 
 /// Does something with what is shown, be it frozen or not.
 fn on_shown<T>(model: &Model, view: &mut ViewState, act: impl FnOnce(&Model, &mut ViewState) -> T) -> T {
-    let frozen = view.frozen.take();
+    let frozen = view.moment.frozen.take();
     let done = act(frozen.as_ref().map_or(model, |frozen| &frozen.model), view);
-    view.frozen = frozen;
+    view.moment.frozen = frozen;
     done
 }
 
@@ -225,14 +225,14 @@ fn change_log(model: &Model, view: &mut ViewState, command: Command) -> Result<(
         Command::Hit(step) => on_shown(model, view, |shown, view| logs::go_to_hit(shown, view, step))?,
         Command::LogThere => log_there(model, view)?,
         Command::Merge => {
-            view.log_scope = match view.log_scope {
+            view.log.scope = match view.log.scope {
                 LogScope::Merged => LogScope::Selected,
                 LogScope::Selected => LogScope::Merged,
             };
-            (view.log_at, view.log.hit) = (None, None);
+            (view.log.at, view.log.hit) = (None, None);
         }
-        Command::Follow => (view.log_at, view.log.hit) = (None, None),
-        Command::Wrap => view.log_wrap = !view.log_wrap,
+        Command::Follow => (view.log.at, view.log.hit) = (None, None),
+        Command::Wrap => view.log.wrap = !view.log.wrap,
         Command::Level => view.log.level = view.log.level.next(),
         Command::Times => view.log.times = !view.log.times,
         Command::Fold => view.log.fold = !view.log.fold,
@@ -263,9 +263,9 @@ fn show_log_there(shown: &Model, view: &mut ViewState) -> Result<(), &'static st
         Some(line) => {
             let (time_ms, about) = ((line.time.max(0.0) * 1000.0) as u64, event::rank_of(line));
             view.overlays.clear();
-            (view.tab, view.zoom, view.log_filter) = (Tab::Logs, false, String::new());
-            view.log_scope = if about.is_some() { LogScope::Selected } else { LogScope::Merged };
-            view.rank = about.or(view.rank);
+            (view.tab, view.zoom, view.log.filter) = (Tab::Logs, false, String::new());
+            view.log.scope = if about.is_some() { LogScope::Selected } else { LogScope::Merged };
+            view.ranks.selected = about.or(view.ranks.selected);
             // The page is laid out later than its middle is needed.
             view.geometry.log_rows = usize::from(view.geometry.area.height.saturating_sub(6));
             logs::go_to_time(shown, view, time_ms)
@@ -276,8 +276,8 @@ fn show_log_there(shown: &Model, view: &mut ViewState) -> Result<(), &'static st
 
 /// The log of the selected rank, on its page.
 pub fn open_rank_log(view: &mut ViewState) {
-    view.log_scope = LogScope::Selected;
-    (view.log_at, view.log.hit) = (None, None);
+    view.log.scope = LogScope::Selected;
+    (view.log.at, view.log.hit) = (None, None);
     view.tab = Tab::Logs;
     view.zoom = false;
 }
@@ -304,7 +304,7 @@ fn focus(view: &mut ViewState, step: isize) {
 }
 
 fn freeze(model: &Model, view: &mut ViewState, now: Timestamp) {
-    view.frozen = match view.frozen.take() {
+    view.moment.frozen = match view.moment.frozen.take() {
         Some(_) => None,
         None => Some(Frozen { model: Box::new(model.clone()), at: now }),
     };
@@ -316,9 +316,9 @@ fn back(view: &mut ViewState) -> Vec<Action> {
         return Vec::new();
     }
     let filter = match view.pane() {
-        Pane::Ranks => Some(&mut view.rank_filter),
-        Pane::Log => Some(&mut view.log_filter),
-        Pane::Events => Some(&mut view.event_filter),
+        Pane::Ranks => Some(&mut view.ranks.filter),
+        Pane::Log => Some(&mut view.log.filter),
+        Pane::Events => Some(&mut view.events.filter),
         Pane::Charts | Pane::Evals | Pane::Hosts | Pane::End => None,
     };
     if let Some(filter) = filter
@@ -326,22 +326,22 @@ fn back(view: &mut ViewState) -> Vec<Action> {
     {
         filter.clear();
         (view.log.whole, view.log.hit) = (false, None);
-    } else if view.pane() == Pane::Log && view.log_at.is_some() {
-        (view.log_at, view.log.hit) = (None, None);
+    } else if view.pane() == Pane::Log && view.log.at.is_some() {
+        (view.log.at, view.log.hit) = (None, None);
     } else if view.pane() == Pane::Log && view.log.level != Level::Debug {
         view.log.level = Level::Debug;
     } else if view.pane() == Pane::Charts && view.chart.cursor.is_some() {
         (view.chart.cursor, view.chart.pin) = (None, None);
-    } else if view.pane() == Pane::Events && view.event.is_some() {
-        view.event = None;
+    } else if view.pane() == Pane::Events && view.events.selected.is_some() {
+        view.events.selected = None;
     } else if view.zoom {
         view.zoom = false;
-    } else if view.frozen.is_some() {
-        view.frozen = None;
-    } else if view.time.as_ref().is_some_and(|time| time.live) {
+    } else if view.moment.frozen.is_some() {
+        view.moment.frozen = None;
+    } else if view.moment.cursor.as_ref().is_some_and(|time| time.live) {
         return vec![Action::Time(TimeMove::Present)];
-    } else if !view.marked.is_empty() {
-        view.marked.clear();
+    } else if !view.ranks.marked.is_empty() {
+        view.ranks.marked.clear();
     } else {
         view.tab = Tab::Overview;
     }
@@ -360,19 +360,20 @@ fn scroll_shown(shown: &Model, view: &mut ViewState, pane: Pane, rows: i64) {
     match pane {
         Pane::Ranks => {
             let order = ranks::rows(shown, view, shown.ranks.len() > view.geometry.rank_rows);
-            let at = order.iter().position(|i| Some(shown.ranks[*i].rank) == view.rank).unwrap_or(0);
+            let at =
+                order.iter().position(|i| Some(shown.ranks[*i].rank) == view.ranks.selected).unwrap_or(0);
             if let Some(i) = order.get(step(at, order.len())) {
-                view.rank = Some(shown.ranks[*i].rank);
+                view.ranks.selected = Some(shown.ranks[*i].rank);
             }
         }
         Pane::Hosts => {
-            let at = view.host.map_or(0, |node| node.index());
-            view.host = shown.hosts.get(step(at, shown.hosts.len())).map(|host| host.node_rank);
+            let at = view.hosts.selected.map_or(0, |node| node.index());
+            view.hosts.selected = shown.hosts.get(step(at, shown.hosts.len())).map(|host| host.node_rank);
         }
         Pane::Charts => {
             let names: Vec<&String> = shown.charts().map(|(name, _)| name).collect();
-            let at = names.iter().position(|name| Some(*name) == view.series.as_ref()).unwrap_or(0);
-            view.series = names.get(step(at, names.len())).map(|name| (*name).clone());
+            let at = names.iter().position(|name| Some(*name) == view.series.selected.as_ref()).unwrap_or(0);
+            view.series.selected = names.get(step(at, names.len())).map(|name| (*name).clone());
         }
         Pane::Evals => view.evals_top = step(view.evals_top, shown.evals.len()),
         Pane::Events => events::scroll(shown, view, rows),
@@ -383,9 +384,9 @@ fn scroll_shown(shown: &Model, view: &mut ViewState, pane: Pane, rows: i64) {
 
 fn inspect(model: &Model, view: &mut ViewState) {
     if view.pane() == Pane::Hosts {
-        if let Some(host) = view.host.and_then(|node| model.hosts.get(node.index())) {
-            view.rank_filter = format!("host:{}", host.name);
-            view.rank = None;
+        if let Some(host) = view.hosts.selected.and_then(|node| model.hosts.get(node.index())) {
+            view.ranks.filter = format!("host:{}", host.name);
+            view.ranks.selected = None;
             view.tab = Tab::Overview;
             view.focus = Pane::Ranks;
         }
@@ -400,9 +401,9 @@ fn inspect(model: &Model, view: &mut ViewState) {
 
 fn mark(model: &Model, view: &mut ViewState) {
     if let Some(rank) = ranks::selected(model, view).map(|rank| rank.rank) {
-        view.rank = Some(rank);
-        if !view.marked.remove(&rank) {
-            view.marked.insert(rank);
+        view.ranks.selected = Some(rank);
+        if !view.ranks.marked.remove(&rank) {
+            view.ranks.marked.insert(rank);
         }
         scroll(model, view, Pane::Ranks, 1);
     }
@@ -415,7 +416,7 @@ fn next_trouble(model: &Model, view: &mut ViewState) {
         .filter_map(|i| model.ranks.get((from + i) % all))
         .find(|rank| ranks::state(model, rank, Glyphs::Ascii).trouble);
     if let Some(rank) = found {
-        view.rank = Some(rank.rank);
+        view.ranks.selected = Some(rank.rank);
     }
 }
 
@@ -424,8 +425,8 @@ pub fn other_rank(model: &Model, view: &mut ViewState, step: i8) {
     let at = ranks::selected(model, view).map_or(0, |rank| rank.rank.index());
     let last = model.ranks.len().saturating_sub(1);
     let Some(rank) = model.ranks.get(at.saturating_add_signed(isize::from(step)).min(last)) else { return };
-    view.rank = Some(rank.rank);
-    view.log_at = None;
+    view.ranks.selected = Some(rank.rank);
+    view.log.at = None;
     if let Some(Overlay::Inspect { rank: shown, top }) = view.overlays.last_mut() {
         (*shown, *top) = (rank.rank, 0);
     }
@@ -433,9 +434,9 @@ pub fn other_rank(model: &Model, view: &mut ViewState, step: i8) {
 
 /// Shows the selected series beside the others, or hides it.
 pub fn toggle_series(model: &Model, view: &mut ViewState) {
-    let Some(name) = view.series.clone() else { return };
+    let Some(name) = view.series.selected.clone() else { return };
     let usual = || charts::usual(model).into_iter().map(String::from).collect::<BTreeSet<_>>();
-    let shown = view.shown_series.get_or_insert_with(usual);
+    let shown = view.series.shown.get_or_insert_with(usual);
     if !shown.remove(&name) {
         shown.insert(name);
     }

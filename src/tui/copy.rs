@@ -36,20 +36,20 @@ fn pane(model: &Model, view: &ViewState, now: Timestamp) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
     match view.pane() {
-        Pane::Ranks if view.marked.is_empty() => {
+        Pane::Ranks if view.ranks.marked.is_empty() => {
             if let Some(rank) = ranks::selected(model, view) {
                 out = overlays::inspect::plain(model, rank.rank, now);
             }
         }
         Pane::Ranks => {
-            for rank in &view.marked {
+            for rank in &view.ranks.marked {
                 out += &overlays::inspect::plain(model, *rank, now);
                 out.push('\n');
             }
         }
         Pane::Log => {
             let rows = view.geometry.log_rows.max(1);
-            for line in logs::Query::new(model, view).before(view.log_at, rows).iter().rev() {
+            for line in logs::Query::new(model, view).before(view.log.at, rows).iter().rev() {
                 let many = if line.count > 1 { format!("  x{}", line.count) } else { String::new() };
                 let whose = match line.others.is_empty() {
                     true => format!("rank {}", line.rank),
@@ -77,13 +77,13 @@ fn pane(model: &Model, view: &ViewState, now: Timestamp) -> String {
         }
         Pane::Charts => {
             if let Some((name, series)) =
-                view.series.as_ref().and_then(|name| Some((name, model.chart(name)?)))
+                view.series.selected.as_ref().and_then(|name| Some((name, model.chart(name)?)))
             {
                 out = chart_file::csv(&[(name, series)]).replace(',', "\t");
             }
         }
         Pane::Hosts => {
-            if let Some(host) = view.host.and_then(|node| model.hosts.get(node.index())) {
+            if let Some(host) = view.hosts.selected.and_then(|node| model.hosts.get(node.index())) {
                 let _ = writeln!(out, "{} (node_rank {})", host.name, host.node_rank);
             }
         }

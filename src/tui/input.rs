@@ -74,11 +74,11 @@ pub fn on_key(model: &Model, view: &mut ViewState, key: KeyEvent, now: Timestamp
 
 /// Ctrl-c: first as `q`, then a clean stop, then leave at once.
 fn interrupt(model: &Model, view: &mut ViewState, now: Timestamp) -> Vec<Action> {
-    if view.time.as_ref().is_some_and(|time| time.live) {
+    if view.moment.cursor.as_ref().is_some_and(|time| time.live) {
         view.toast("back in the present; ctrl-c again asks what to do", Role::Warn, now);
         return vec![Action::Time(TimeMove::Present)];
     }
-    if view.replay || view.read_only || !keys::runs(model) {
+    if view.steering.replay || view.steering.read_only || !keys::runs(model) {
         return vec![Action::leave()];
     }
     view.interrupts = view.interrupts.saturating_add(1);

@@ -162,10 +162,10 @@ pub fn layout(model: &Model, view: &mut ViewState, area: Rect) {
     overlays_follow(model, view);
     // The end is shown once, to who has seen the run alive and looks at no other page.
     let over = model.run.state == RunState::Over;
-    if over && view.seen_alive && view.tab == Tab::Overview && view.time.is_none() {
+    if over && view.moment.seen_alive && view.tab == Tab::Overview && view.moment.cursor.is_none() {
         view.tab = Tab::End;
     }
-    view.seen_alive = !over && view.time.is_none();
+    view.moment.seen_alive = !over && view.moment.cursor.is_none();
     if view.zoom && view.tab != Tab::Overview {
         view.zoom = false;
     }
@@ -174,43 +174,44 @@ pub fn layout(model: &Model, view: &mut ViewState, area: Rect) {
     if view.tab == Tab::Overview && !view.zoom && !panes.contains(&view.focus) {
         view.focus = panes.first().copied().unwrap_or_default();
     }
-    let frozen = view.frozen.take();
+    let frozen = view.moment.frozen.take();
     let shown = frozen.as_ref().map_or(model, |frozen| &frozen.model);
     clamp(shown, view);
     overlays::clamp(model, shown, view);
-    view.frozen = frozen;
+    view.moment.frozen = frozen;
 }
 
 fn clamp(model: &Model, view: &mut ViewState) {
-    if view.rank.is_none_or(|rank| ranks::find(model, rank).is_none()) {
-        view.rank = model.ranks.first().map(|rank| rank.rank);
+    if view.ranks.selected.is_none_or(|rank| ranks::find(model, rank).is_none()) {
+        view.ranks.selected = model.ranks.first().map(|rank| rank.rank);
     }
-    view.marked.retain(|rank| rank.index() < model.ranks.len());
-    if view.host.is_none_or(|node| node.index() >= model.hosts.len()) {
-        view.host = model.hosts.first().map(|host| host.node_rank);
+    view.ranks.marked.retain(|rank| rank.index() < model.ranks.len());
+    if view.hosts.selected.is_none_or(|node| node.index() >= model.hosts.len()) {
+        view.hosts.selected = model.hosts.first().map(|host| host.node_rank);
     }
     let rows = view.geometry.rank_rows;
     if rows > 0 {
         let order = ranks::rows(model, view, model.ranks.len() > rows);
-        let selected = order.iter().position(|i| Some(model.ranks[*i].rank) == view.rank).unwrap_or(0);
-        view.ranks_top = window(view.ranks_top, selected, order.len(), rows);
+        let selected =
+            order.iter().position(|i| Some(model.ranks[*i].rank) == view.ranks.selected).unwrap_or(0);
+        view.ranks.top = window(view.ranks.top, selected, order.len(), rows);
     }
     let height = |area| usize::from(view.geometry.inside(area).height);
     let evals = height(view.geometry.evals).saturating_sub(1);
     view.evals_top = view.evals_top.min(model.evals.len().saturating_sub(evals.max(1)));
     let hosts = height(view.geometry.hosts);
     if hosts > 0 {
-        let (first, last, all) = panes::hosts::rows_of(model, view.host, view.geometry.area.width);
+        let (first, last, all) = panes::hosts::rows_of(model, view.hosts.selected, view.geometry.area.width);
         // Both ends of the block, the top one last so that it wins when the block is higher than the page.
-        let top = window(view.hosts_top, last, all, hosts);
-        view.hosts_top = window(top, first, all, hosts);
+        let top = window(view.hosts.top, last, all, hosts);
+        view.hosts.top = window(top, first, all, hosts);
     }
-    if view.series.as_ref().is_none_or(|name| model.chart(name).is_none()) {
-        view.series = panes::charts::usual(model).first().map(|name| (*name).to_string());
+    if view.series.selected.as_ref().is_none_or(|name| model.chart(name).is_none()) {
+        view.series.selected = panes::charts::usual(model).first().map(|name| (*name).to_string());
     }
     let names: Vec<&String> = model.charts().map(|(name, _)| name).collect();
-    let selected = names.iter().position(|name| Some(*name) == view.series.as_ref()).unwrap_or(0);
-    view.series_top = window(view.series_top, selected, names.len(), height(view.geometry.charts).max(1));
+    let selected = names.iter().position(|name| Some(*name) == view.series.selected.as_ref()).unwrap_or(0);
+    view.series.top = window(view.series.top, selected, names.len(), height(view.geometry.charts).max(1));
     panes::events::clamp(model, view);
 }
 
@@ -250,7 +251,8 @@ fn overlays_follow(model: &Model, view: &mut ViewState) {
         | Overlay::Time { .. } => true,
     });
     // A question of the past needs no answer.
-    if view.time.is_some() || view.overlays.iter().any(|overlay| matches!(overlay, Overlay::Ask(_))) {
+    if view.moment.cursor.is_some() || view.overlays.iter().any(|overlay| matches!(overlay, Overlay::Ask(_)))
+    {
         return;
     }
     let question = model.hosts.iter().find_map(|host| {

@@ -60,7 +60,7 @@ pub fn view(model: &Model, view: &ViewState, theme: &Theme, now: Timestamp, fram
         model: view.shown(model),
         view,
         theme,
-        now: view.frozen.as_ref().map_or(now, |frozen| frozen.at),
+        now: view.moment.frozen.as_ref().map_or(now, |frozen| frozen.at),
         live_now: now,
         // Computed again rather than taken from the last layout: the model may have changed since.
         geo: layout::geometry(model, view, area),

@@ -74,10 +74,11 @@ pub struct Query<'a> {
 
 /// The ranks whose lines are looked at.
 pub fn sources<'a>(model: &'a Model, view: &ViewState) -> Vec<&'a RankModel> {
-    match view.log_scope {
+    match view.log.scope {
         LogScope::Selected => ranks::selected(model, view).into_iter().collect(),
         LogScope::Merged => {
-            let marked: Vec<_> = model.ranks.iter().filter(|rank| view.marked.contains(&rank.rank)).collect();
+            let marked: Vec<_> =
+                model.ranks.iter().filter(|rank| view.ranks.marked.contains(&rank.rank)).collect();
             if marked.is_empty() { model.ranks.iter().collect() } else { marked }
         }
     }
@@ -88,7 +89,7 @@ impl<'a> Query<'a> {
     pub fn new(model: &'a Model, view: &ViewState) -> Query<'a> {
         Query {
             sources: sources(model, view),
-            filter: LogFilter::new(&view.log_filter),
+            filter: LogFilter::new(&view.log.filter),
             level: view.log.level,
             whole: view.log.whole,
             fold: view.log.fold,
@@ -298,17 +299,17 @@ pub fn scroll(model: &Model, view: &mut ViewState, rows: i64) {
     if rows < 0 {
         // At the very top the cursor stays, so that the first page does not shrink to one line.
         let rows = view.geometry.log_rows;
-        let page = query.before(view.log_at, rows.saturating_add(n));
+        let page = query.before(view.log.at, rows.saturating_add(n));
         let room = page.len().saturating_sub(rows).min(n);
         if room > 0
             && let Some(line) = page.get(room)
         {
-            view.log_at = Some(line.place);
+            view.log.at = Some(line.place);
         }
-    } else if let Some(at) = view.log_at {
+    } else if let Some(at) = view.log.at {
         // One more than asked for must exist, else the newest is on screen and the log follows again.
-        view.log_at = query.after(at, n).filter(|place| query.after(*place, 1).is_some());
-        if view.log_at.is_none() {
+        view.log.at = query.after(at, n).filter(|place| query.after(*place, 1).is_some());
+        if view.log.at.is_none() {
             view.log.hit = None;
         }
     }
@@ -320,7 +321,7 @@ pub fn go_to_hit(model: &Model, view: &mut ViewState, step: i8) -> Result<(), &'
     if query.filter.is_empty() {
         return Err("type what to look for first: /");
     }
-    let from = view.log.hit.or(view.log_at);
+    let from = view.log.hit.or(view.log.at);
     let Some(hit) = query.hit(from, step) else {
         return Err(match (from, step > 0) {
             (None, true) => "the newest line is shown; N goes to earlier ones",
@@ -338,7 +339,7 @@ pub fn show(model: &Model, view: &mut ViewState, place: LogPlace) {
     let query = Query::new(model, view);
     let below = query.after(place, view.geometry.log_rows / 2);
     let newest = || query.before(None, 1).first().map(|line| line.place);
-    view.log_at = below.or_else(newest).or(Some(place));
+    view.log.at = below.or_else(newest).or(Some(place));
 }
 
 /// Goes to the last line that was written by a moment, ms by this console's clock; why not.

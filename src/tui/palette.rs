@@ -122,7 +122,7 @@ fn number(model: &Model, text: &str) -> Result<Rank, String> {
 fn inspect(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
     let [name] = arguments else { return Err("rank N: which one?".into()) };
     let rank = number(model, name)?;
-    view.rank = Some(rank);
+    view.ranks.selected = Some(rank);
     view.open(Overlay::Inspect { rank, top: 0 });
     Ok(Vec::new())
 }
@@ -131,19 +131,19 @@ fn host(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
     let [name] = arguments else { return Err("host NAME: which one?".into()) };
     let host = model.hosts.iter().find(|host| host.name == *name);
     let host = host.ok_or_else(|| format!("there is no host `{name}` in this run"))?;
-    view.host = Some(host.node_rank);
-    view.rank_filter = format!("host:{}", host.name);
-    (view.rank, view.tab, view.focus) = (None, Tab::Overview, Pane::Ranks);
+    view.hosts.selected = Some(host.node_rank);
+    view.ranks.filter = format!("host:{}", host.name);
+    (view.ranks.selected, view.tab, view.focus) = (None, Tab::Overview, Pane::Ranks);
     Ok(Vec::new())
 }
 
 fn log(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
     match arguments {
         [] | ["all"] => {
-            (view.tab, view.log_scope, view.log_at, view.zoom) = (Tab::Logs, LogScope::Merged, None, false);
+            (view.tab, view.log.scope, view.log.at, view.zoom) = (Tab::Logs, LogScope::Merged, None, false);
         }
         [name] => {
-            view.rank = Some(number(model, name)?);
+            view.ranks.selected = Some(number(model, name)?);
             commands::open_rank_log(view);
         }
         _ => return Err("log N: one rank, or `all`".into()),
@@ -154,9 +154,9 @@ fn log(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
 fn filter(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
     let text = arguments.join(" ");
     if view.tab == Tab::Logs {
-        (view.log_filter, view.log_at) = (text, None);
+        (view.log.filter, view.log.at) = (text, None);
     } else {
-        (view.rank_filter, view.tab, view.focus) = (text, Tab::Overview, Pane::Ranks);
+        (view.ranks.filter, view.tab, view.focus) = (text, Tab::Overview, Pane::Ranks);
     }
     Ok(Vec::new())
 }
@@ -176,14 +176,14 @@ fn sort(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
     };
     let sort = Sort::ALL.into_iter().find(|sort| sort.name() == *name);
     let names = Sort::ALL.map(Sort::name).join(", ");
-    view.sort = sort.ok_or_else(|| format!("`{name}` sorts nothing; there are {names}"))?;
-    view.reverse = reverse;
+    view.ranks.sort = sort.ok_or_else(|| format!("`{name}` sorts nothing; there are {names}"))?;
+    view.ranks.reverse = reverse;
     Ok(Vec::new())
 }
 
 fn cols(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
     if arguments.is_empty() {
-        view.columns.clear();
+        view.ranks.columns.clear();
     }
     set_columns(view, arguments.iter().copied())?;
     Ok(Vec::new())
@@ -199,7 +199,7 @@ pub fn set_columns<'a>(view: &mut ViewState, names: impl Iterator<Item = &'a str
         if column == Column::Rank && name.starts_with('-') {
             return Err("the column `rank` stays: rows are known by it".into());
         }
-        view.columns.insert(column, !name.starts_with('-'));
+        view.ranks.columns.insert(column, !name.starts_with('-'));
     }
     Ok(())
 }
@@ -226,7 +226,7 @@ fn chart(model: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
     if model.chart(name).is_none() {
         return Err(format!("there is no series `{name}`"));
     }
-    (view.series, view.tab) = (Some((*name).to_string()), Tab::Charts);
+    (view.series.selected, view.tab) = (Some((*name).to_string()), Tab::Charts);
     commands::toggle_series(model, view);
     Ok(Vec::new())
 }
@@ -240,7 +240,7 @@ fn export(model: &Model, view: &mut ViewState, _: &[&str]) -> Done {
 
 fn theme(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
     let name = arguments.first().copied().unwrap_or_default();
-    view.theme = match name {
+    view.style.theme = match name {
         "auto" => None,
         _ => Some(Theme::named(name).ok_or("theme auto, dark, light, mono or cvd")?.name),
     };
@@ -249,7 +249,7 @@ fn theme(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
 
 fn glyphs(_: &Model, view: &mut ViewState, arguments: &[&str]) -> Done {
     let name = arguments.first().copied().unwrap_or_default();
-    view.glyphs = match name {
+    view.style.glyphs = match name {
         "auto" => None,
         _ => Some(Glyphs::named(name).ok_or("glyphs auto, braille, block or ascii")?),
     };

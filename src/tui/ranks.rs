@@ -189,19 +189,19 @@ pub fn gpu<'a>(model: &'a Model, rank: &RankModel) -> Option<&'a rankdeck_proto:
 
 /// Indices into `model.ranks`, filtered and sorted; with `pin`, troubled ranks come first.
 pub fn rows(model: &Model, view: &ViewState, pin: bool) -> Vec<usize> {
-    let words: Vec<String> = view.rank_filter.to_lowercase().split_whitespace().map(String::from).collect();
+    let words: Vec<String> = view.ranks.filter.to_lowercase().split_whitespace().map(String::from).collect();
     let mut rows: Vec<(usize, bool)> = model
         .ranks
         .iter()
         .enumerate()
-        .map(|(i, rank)| (i, state_at(model, rank, Glyphs::Ascii, view.now)))
+        .map(|(i, rank)| (i, state_at(model, rank, Glyphs::Ascii, view.moment.now)))
         .filter(|(i, state)| state.trouble || words.iter().all(|word| matches(&model.ranks[*i], state, word)))
         .map(|(i, state)| (i, state.trouble))
         .collect();
     rows.sort_by(|(a, a_bad), (b, b_bad)| {
         let pinned = if pin { b_bad.cmp(a_bad) } else { Ordering::Equal };
         let order = compare(model, &model.ranks[*a], &model.ranks[*b], view);
-        pinned.then(if view.reverse { order.reverse() } else { order }).then(a.cmp(b))
+        pinned.then(if view.ranks.reverse { order.reverse() } else { order }).then(a.cmp(b))
     });
     rows.into_iter().map(|(i, _)| i).collect()
 }
@@ -234,7 +234,7 @@ fn matches(rank: &RankModel, state: &RankState, word: &str) -> bool {
 /// Ascending for names; largest first for numbers, since that is what one looks for.
 fn compare(model: &Model, a: &RankModel, b: &RankModel, view: &ViewState) -> Ordering {
     let float = |a: Option<f32>, b: Option<f32>| b.unwrap_or(-1.0).total_cmp(&a.unwrap_or(-1.0));
-    match view.sort {
+    match view.ranks.sort {
         Sort::Rank => a.rank.cmp(&b.rank),
         Sort::Host => a.node.cmp(&b.node),
         Sort::Use => float(usage(model, a), usage(model, b)),
@@ -246,7 +246,7 @@ fn compare(model: &Model, a: &RankModel, b: &RankModel, view: &ViewState) -> Ord
             seq(a).cmp(&seq(b))
         }
         Sort::State => {
-            let grade = |rank: &RankModel| match state_at(model, rank, Glyphs::Ascii, view.now).role {
+            let grade = |rank: &RankModel| match state_at(model, rank, Glyphs::Ascii, view.moment.now).role {
                 Role::Bad => 0,
                 Role::Warn => 1,
                 Role::Good => 2,
@@ -261,13 +261,13 @@ fn compare(model: &Model, a: &RankModel, b: &RankModel, view: &ViewState) -> Ord
 /// The rank that keys act on (UI-13): the selected one, by id; where the table hides it, the first row shown.
 /// `None` when the filter shows no rank.
 pub fn selected<'a>(model: &'a Model, view: &ViewState) -> Option<&'a RankModel> {
-    let chosen = view.rank.and_then(|rank| find(model, rank));
-    if view.tab != Tab::Overview || view.rank_filter.is_empty() {
+    let chosen = view.ranks.selected.and_then(|rank| find(model, rank));
+    if view.tab != Tab::Overview || view.ranks.filter.is_empty() {
         return chosen.or_else(|| model.ranks.first());
     }
     let rows = rows(model, view, model.ranks.len() > view.geometry.rank_rows);
     let shown = || rows.iter().filter_map(|i| model.ranks.get(*i));
-    shown().find(|rank| Some(rank.rank) == view.rank).or_else(|| shown().next())
+    shown().find(|rank| Some(rank.rank) == view.ranks.selected).or_else(|| shown().next())
 }
 
 /// A rank by its number.

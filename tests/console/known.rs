@@ -153,9 +153,11 @@ fn ui_13_keys_act_on_the_rank_that_is_shown() {
             (|view| matches!(view.overlay(), Some(Overlay::Inspect { rank: Rank(2), .. })))
                 as fn(&ViewState) -> bool,
         ),
-        (" ", |view| view.marked.contains(&Rank(2)) && view.marked.len() == 1),
+        (" ", |view| view.ranks.marked.contains(&Rank(2)) && view.ranks.marked.len() == 1),
         ("l", |view| {
-            view.tab == Tab::Logs && view.log_scope == LogScope::Selected && view.rank == Some(Rank(2))
+            view.tab == Tab::Logs
+                && view.log.scope == LogScope::Selected
+                && view.ranks.selected == Some(Rank(2))
         }),
     ] {
         for filter in ["/host:node-b\n", "/!node-a\n", "/rank:2\n"] {
@@ -169,7 +171,7 @@ fn ui_13_keys_act_on_the_rank_that_is_shown() {
         // Nothing is shown: nothing is done, and the screen says why.
         let mut view = ViewState::new();
         press(&model, &mut view, &format!("/nobody\n{key}"));
-        assert!(view.overlays.is_empty() && view.marked.is_empty() && view.tab == Tab::Overview);
+        assert!(view.overlays.is_empty() && view.ranks.marked.is_empty() && view.tab == Tab::Overview);
         assert!(draw_at(&model, &mut view, (80, 24), NOW).contains("the filter shows no rank"));
     }
     let mut view = ViewState::new();
@@ -355,7 +357,11 @@ fn the_log_key_of_a_card_opens_the_log_of_its_rank() {
         let mut view = ViewState::new();
         press(&model, &mut view, page);
         press(&model, &mut view, "dl");
-        assert_eq!((view.tab, view.rank, view.overlays.len()), (Tab::Logs, Some(Rank(3)), 0), "{page}");
-        assert_eq!(view.log_scope, LogScope::Selected);
+        assert_eq!(
+            (view.tab, view.ranks.selected, view.overlays.len()),
+            (Tab::Logs, Some(Rank(3)), 0),
+            "{page}"
+        );
+        assert_eq!(view.log.scope, LogScope::Selected);
     }
 }

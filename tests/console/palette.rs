@@ -26,12 +26,18 @@ fn four() -> Model {
 fn words_do_what_keys_do_and_take_arguments() {
     let (model, mut view) = (four(), ViewState::new());
     press(&model, &mut view, ":rank 3\n");
-    assert_eq!(view.rank, Some(Rank(3)));
+    assert_eq!(view.ranks.selected, Some(Rank(3)));
     assert!(matches!(view.overlay(), Some(Overlay::Inspect { rank: Rank(3), .. })));
     press(&model, &mut view, "\x1b:log 2\n");
-    assert_eq!((view.tab, view.log_scope, view.rank), (Tab::Logs, LogScope::Selected, Some(Rank(2))));
+    assert_eq!(
+        (view.tab, view.log.scope, view.ranks.selected),
+        (Tab::Logs, LogScope::Selected, Some(Rank(2)))
+    );
     press(&model, &mut view, ":sort steps/s up\n:host node-b\n");
-    assert_eq!((view.sort, view.reverse, view.rank_filter.as_str()), (Sort::Speed, true, "host:node-b"));
+    assert_eq!(
+        (view.ranks.sort, view.ranks.reverse, view.ranks.filter.as_str()),
+        (Sort::Speed, true, "host:node-b")
+    );
     press(&model, &mut view, ":charts\n:axis wall\n:smooth 0.9\n");
     assert_eq!((view.tab, view.chart.weight()), (Tab::Charts, 0.9));
     let actions = press(&model, &mut view, ":export\n");
@@ -39,7 +45,7 @@ fn words_do_what_keys_do_and_take_arguments() {
     let actions = press(&model, &mut view, ":restart latest\n");
     assert_eq!(actions, [Action::Tell(Event::restart(Some("latest".into())))]);
     press(&model, &mut view, ":theme cvd\n:glyphs ascii\n");
-    assert_eq!((view.theme, view.glyphs), (Some("cvd"), Some(Glyphs::Ascii)));
+    assert_eq!((view.style.theme, view.style.glyphs), (Some("cvd"), Some(Glyphs::Ascii)));
 }
 
 #[test]
@@ -67,11 +73,11 @@ fn what_cannot_be_done_is_said_with_what_can() {
 fn lines_are_completed_and_remembered() {
     let (model, mut view) = (four(), ViewState::new());
     press(&model, &mut view, ":the\tli\t\n");
-    assert_eq!(view.theme, Some("light"));
+    assert_eq!(view.style.theme, Some("light"));
     press(&model, &mut view, ":host node-\tb\n");
-    assert_eq!(view.rank_filter, "host:node-b");
+    assert_eq!(view.ranks.filter, "host:node-b");
     press(&model, &mut view, ":theme dark\n:↑↑↑\n");
-    assert_eq!(view.theme, Some("light"), "the third line back is run again");
+    assert_eq!(view.style.theme, Some("light"), "the third line back is run again");
     press(&model, &mut view, ":");
     for size in [(60, 16), (80, 24), (200, 60)] {
         let drawn = draw(&model, &mut view, size);
@@ -102,7 +108,8 @@ fn a_read_only_console_changes_nothing_whatever_is_pressed() {
     let keys = || BINDINGS.iter().flat_map(|binding| binding.keys.iter().copied());
     let ctrl_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
     for model in [four(), over(), on_the_way(), behind()] {
-        let mut view = ViewState { read_only: true, ..ViewState::new() };
+        let mut view = ViewState::new();
+        view.steering.read_only = true;
         let mut told = Vec::new();
         for first in keys().chain([ctrl_c]) {
             for second in keys().chain([KeyEvent::from(KeyCode::Enter), KeyEvent::from(KeyCode::Char('y'))]) {

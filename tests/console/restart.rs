@@ -5,7 +5,7 @@ use crossterm::event::{KeyCode, KeyEvent};
 use rankdeck::shell::changer::change;
 use rankdeck_core::event::Event;
 use rankdeck_core::model::*;
-use rankdeck_tui::state::Overlay;
+use rankdeck_tui::state::{Overlay, Steering};
 use rankdeck_tui::{Action, Theme, ViewState};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -53,7 +53,8 @@ fn scene() -> (Model, ViewState) {
         let (env_step, reason) = (iter * 1000, reason.to_owned());
         model.checkpoints.push_back(CheckpointModel { path, env_step, train_iter: iter, reason });
     }
-    let view = ViewState { changer: Some(change), ..ViewState::new() };
+    let steering = Steering { changer: Some(change), ..Steering::default() };
+    let view = ViewState { steering, ..ViewState::new() };
     (model, view)
 }
 

@@ -147,7 +147,7 @@ fn hosts_of_the_next_generation_are_picked() {
     shots("pick_hosts", &pickable(), "H");
     shot("pick_hosts_without", &pickable(), "Hj ");
     let mut view = ViewState::new();
-    view.spares = vec![spare("node-c")];
+    view.steering.spares = vec![spare("node-c")];
     press(&pickable(), &mut view, "Hjj ");
     view.toasts.clear();
     insta::assert_snapshot!("pick_hosts_with_another", screen(&pickable(), &mut view, (80, 24)));

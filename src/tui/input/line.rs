@@ -9,9 +9,9 @@ use rankdeck_types::link_state::Prompt;
 /// The filter line that is being typed.
 fn filter_line(view: &mut ViewState) -> Option<&mut String> {
     match view.editing {
-        Some(Pane::Log) => Some(&mut view.log_filter),
-        Some(Pane::Events) => Some(&mut view.event_filter),
-        Some(_) => Some(&mut view.rank_filter),
+        Some(Pane::Log) => Some(&mut view.log.filter),
+        Some(Pane::Events) => Some(&mut view.events.filter),
+        Some(_) => Some(&mut view.ranks.filter),
         None => None,
     }
 }
@@ -30,7 +30,7 @@ pub(super) fn edit_filter(view: &mut ViewState, key: KeyEvent, with: KeyModifier
             if let Some(line) = filter_line(view) {
                 edit(line, key, with);
             }
-            (view.log_at, view.event) = (None, None);
+            (view.log.at, view.events.selected) = (None, None);
         }
     }
 }

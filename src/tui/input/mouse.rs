@@ -75,19 +75,19 @@ fn click(model: &Model, view: &mut ViewState, at: Position, now: Timestamp) -> V
     if view.tab == Tab::Overview {
         view.focus = pane;
     }
-    let frozen = view.frozen.take();
+    let frozen = view.moment.frozen.take();
     let shown = frozen.as_ref().map_or(model, |frozen| &frozen.model);
     let rank = match pane {
         Pane::Ranks => panes::ranks::rank_at(shown, view, at),
         _ => None,
     };
-    view.frozen = frozen;
+    view.moment.frozen = frozen;
     if let Some(rank) = rank {
-        if view.rank == Some(rank) {
+        if view.ranks.selected == Some(rank) {
             return commands::perform(model, view, Command::Inspect, now);
         }
-        view.rank = Some(rank);
-    } else if pane == Pane::Log && view.log_scope == LogScope::Merged {
+        view.ranks.selected = Some(rank);
+    } else if pane == Pane::Log && view.log.scope == LogScope::Merged {
         view.editing = None;
     }
     Vec::new()

@@ -95,7 +95,7 @@ pub(super) fn type_time(
 ) -> Vec<Action> {
     match key.code {
         KeyCode::Enter => {
-            let Some(cursor) = &view.time else {
+            let Some(cursor) = &view.moment.cursor else {
                 view.overlays.pop();
                 return Vec::new();
             };
@@ -284,7 +284,7 @@ pub(super) fn in_card(model: &Model, view: &mut ViewState, key: KeyEvent, now: T
                 }
                 _ => inspecting,
             };
-            view.rank = blamed.or(view.rank);
+            view.ranks.selected = blamed.or(view.ranks.selected);
             view.overlays.clear();
             commands::open_rank_log(view);
         }

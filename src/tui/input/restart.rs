@@ -42,7 +42,7 @@ pub(super) fn in_restart(
         }
     }
     if draft.line != before {
-        draft.look(model, view.changer);
+        draft.look(model, view.steering.changer);
     }
     view.open(Overlay::Restart(Box::new(draft)));
     Vec::new()

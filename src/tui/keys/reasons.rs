@@ -21,20 +21,20 @@ const PAST: &str = "only in the present; esc goes there";
 
 /// Why nothing can be ordered from what is shown.
 fn barred(view: &ViewState) -> Option<&'static str> {
-    match &view.time {
-        _ if view.replay => Some(RECORDED),
-        _ if view.read_only => Some(SHOWN_ONLY),
+    match &view.moment.cursor {
+        _ if view.steering.replay => Some(RECORDED),
+        _ if view.steering.read_only => Some(SHOWN_ONLY),
         Some(_) => Some(PAST),
         None => None,
     }
 }
 
 pub(super) fn present(_: &Model, view: &ViewState) -> Option<&'static str> {
-    view.time.is_none().then_some("the present is shown; , and < go back")
+    view.moment.cursor.is_none().then_some("the present is shown; , and < go back")
 }
 
 pub(super) fn past_stands(_: &Model, view: &ViewState) -> Option<&'static str> {
-    view.time.is_some().then_some("the past stands still; P lets it run")
+    view.moment.cursor.is_some().then_some("the past stands still; P lets it run")
 }
 
 /// Some process of the run may exist.
@@ -117,7 +117,7 @@ pub(super) fn no_event(model: &Model, view: &ViewState) -> Option<&'static str> 
 }
 
 pub(super) fn at_newest(_: &Model, view: &ViewState) -> Option<&'static str> {
-    view.event.is_none().then_some("the newest event is shown")
+    view.events.selected.is_none().then_some("the newest event is shown")
 }
 
 pub(super) fn not_over(model: &Model, _: &ViewState) -> Option<&'static str> {
@@ -152,15 +152,15 @@ pub(super) fn whole(_: &Model, view: &ViewState) -> Option<&'static str> {
 }
 
 pub(super) fn no_pattern(_: &Model, view: &ViewState) -> Option<&'static str> {
-    view.log_filter.is_empty().then_some("type what to look for first: /")
+    view.log.filter.is_empty().then_some("type what to look for first: /")
 }
 
 pub(super) fn merged(_: &Model, view: &ViewState) -> Option<&'static str> {
-    (view.log_scope == LogScope::Merged).then_some("lines of all ranks are shown; m shows one rank")
+    (view.log.scope == LogScope::Merged).then_some("lines of all ranks are shown; m shows one rank")
 }
 
 pub(super) fn following(_: &Model, view: &ViewState) -> Option<&'static str> {
-    view.log_at.is_none().then_some("the newest line is shown")
+    view.log.at.is_none().then_some("the newest line is shown")
 }
 
 pub(super) fn one_pane(_: &Model, view: &ViewState) -> Option<&'static str> {

@@ -24,7 +24,8 @@ pub fn find<'a>(model: &'a Model, about: &VerdictId) -> Option<&'a VerdictReport
 /// line shows.
 pub fn open(model: &Model, view: &mut ViewState) {
     let own = view
-        .rank
+        .ranks
+        .selected
         .and_then(|rank| ranks::verdict_of(model, rank))
         .filter(|verdict| verdict.severity == Severity::Red);
     if let Some(verdict) = own.or_else(|| model.verdicts.first()) {

@@ -35,7 +35,7 @@ pub fn rows(model: &Model, view: &ViewState) -> Vec<Row> {
         text: host.excluded.clone().unwrap_or_else(|| words::plural(ranks(node), "rank")),
     });
     let spare = |host: &&Host| !model.hosts.iter().any(|known| known.name == host.name);
-    let spares = view.spares.iter().filter(spare).map(|host| Row {
+    let spares = view.steering.spares.iter().filter(spare).map(|host| Row {
         name: host.name.clone(),
         takes_part: false,
         text: "in the hosts file, not in this run".into(),
@@ -47,7 +47,7 @@ pub fn rows(model: &Model, view: &ViewState) -> Vec<Row> {
 fn typed(model: &Model, view: &ViewState, name: &str) -> Option<Host> {
     let planned = model.plan.iter().flat_map(|plan| &plan.hosts);
     let known = planned.map(|planned| &planned.host).find(|host| host.name == name);
-    view.spares.iter().find(|host| host.name == name).or(known).cloned()
+    view.steering.spares.iter().find(|host| host.name == name).or(known).cloned()
 }
 
 fn split(model: &Model, view: &ViewState, changed: &BTreeSet<String>) -> (Vec<String>, Vec<Host>) {

@@ -16,7 +16,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, input: &str) {
     ];
     put(buf, inner, 0, Line::from(typed));
     put(buf, inner, 1, Line::from(ctx.s("03:12   03:12:44   -5m   +30s   -1h30m   start   end", Role::Dim)));
-    if let Some(cursor) = &ctx.view.time {
+    if let Some(cursor) = &ctx.view.moment.cursor {
         let clock = |at| time_of_day(cursor.wall_time(at), ctx.view.chart.utc_offset_s);
         let reach = format!("the record reaches from {} to {}", clock(cursor.start), clock(cursor.end));
         put(buf, inner, 2, Line::from(ctx.s(reach, Role::Dim)));

@@ -178,7 +178,7 @@ fn page(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) {
     let list = (area.width / 4).clamp(22, 40);
     let parts = [Rect { width: list, ..area }, Rect { x: area.x + list, width: area.width - list, ..area }];
     let usual = usual(model);
-    let is_shown = |name: &str| match &ctx.view.shown_series {
+    let is_shown = |name: &str| match &ctx.view.series.shown {
         Some(shown) => shown.contains(name),
         None => usual.contains(&name),
     };
@@ -186,8 +186,8 @@ fn page(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) {
     let title = frame::title(ctx, Pane::Charts, "series", model.charts().count().to_string());
     let inner = frame::pane(ctx, buf, parts[0], Pane::Charts, title, info);
     let height = usize::from(inner.height);
-    for (row, (name, series)) in model.charts().skip(ctx.view.series_top).take(height).enumerate() {
-        let selected = Some(name) == ctx.view.series.as_ref();
+    for (row, (name, series)) in model.charts().skip(ctx.view.series.top).take(height).enumerate() {
+        let selected = Some(name) == ctx.view.series.selected.as_ref();
         let shown = is_shown(name);
         let mark = if selected { ctx.glyphs().pick("▸", ">") } else { " " };
         let sign = if shown { ctx.glyphs().pick("●", "*") } else { ctx.glyphs().pick("○", "o") };
@@ -223,7 +223,7 @@ fn page(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect) {
     }
     let mut names: Vec<&str> =
         model.charts().map(|(name, _)| name.as_str()).filter(|name| is_shown(name)).collect();
-    if let Some(selected) = ctx.view.series.as_deref()
+    if let Some(selected) = ctx.view.series.selected.as_deref()
         && model.chart(selected).is_some()
     {
         // The selected one first, shown or not: moving through the list is looking at it.

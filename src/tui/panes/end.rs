@@ -130,7 +130,7 @@ fn keys(ctx: &Ctx<'_>) -> Vec<(&'static str, String)> {
     if let Some(id) = &model.run.id {
         keys.push(("", format!("in a shell: rankdeck report {id} writes it with charts")));
     }
-    if !ctx.view.replay {
+    if !ctx.view.steering.replay {
         keys.push(("r", "restart from a checkpoint; those in the events (6) can be picked".into()));
     }
     keys.push(("q", "leave".into()));

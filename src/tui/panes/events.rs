@@ -24,14 +24,15 @@ pub fn role(tone: Tone) -> Role {
 
 /// The lines that the filter lets through, oldest first.
 pub fn shown<'a>(model: &'a Model, view: &ViewState) -> Vec<&'a HistoryLine> {
-    let filter = LogFilter::new(&view.event_filter);
+    let filter = LogFilter::new(&view.events.filter);
     model.history.iter().filter(|line| filter.keeps(&line.text)).collect()
 }
 
 /// The selected line; the newest when none is.
 pub fn selected<'a>(model: &'a Model, view: &ViewState) -> Option<&'a HistoryLine> {
     let lines = shown(model, view);
-    let by_number = view.event.and_then(|number| lines.iter().find(|line| line.number >= number).copied());
+    let by_number =
+        view.events.selected.and_then(|number| lines.iter().find(|line| line.number >= number).copied());
     by_number.or(lines.last().copied())
 }
 
@@ -39,9 +40,9 @@ pub fn selected<'a>(model: &'a Model, view: &ViewState) -> Option<&'a HistoryLin
 pub fn scroll(model: &Model, view: &mut ViewState, rows: i64) {
     let lines = shown(model, view);
     let last = lines.len().saturating_sub(1);
-    let at = view.event.and_then(|number| lines.iter().position(|line| line.number >= number));
+    let at = view.events.selected.and_then(|number| lines.iter().position(|line| line.number >= number));
     let to = (at.unwrap_or(last) as i64).saturating_add(rows).clamp(0, last as i64) as usize;
-    view.event = if to == last { None } else { lines.get(to).map(|line| line.number) };
+    view.events.selected = if to == last { None } else { lines.get(to).map(|line| line.number) };
 }
 
 /// Keeps the selected line on the screen.
@@ -50,10 +51,13 @@ pub fn clamp(model: &Model, view: &mut ViewState) {
     let height = usize::from(inner.height).max(1);
     let lines = shown(model, view);
     let last = lines.len().saturating_sub(1);
-    let at =
-        view.event.and_then(|number| lines.iter().position(|line| line.number >= number)).unwrap_or(last);
+    let at = view
+        .events
+        .selected
+        .and_then(|number| lines.iter().position(|line| line.number >= number))
+        .unwrap_or(last);
     let below = last.saturating_sub(at);
-    view.events_up = if view.event.is_none() { 0 } else { view.events_up.min(below) };
+    view.events.up = if view.events.selected.is_none() { 0 } else { view.events.up.min(below) };
     let room = room(view, usize::from(inner.width));
     let rows = |line: &HistoryLine| match view.tab {
         Tab::Events => text::wrap(&words::clean(&line.text), room).len(),
@@ -64,7 +68,7 @@ pub fn clamp(model: &Model, view: &mut ViewState) {
     for (i, line) in lines.iter().enumerate().skip(at) {
         used += rows(line);
         if used > height && i > at {
-            view.events_up = view.events_up.max(last + 1 - i);
+            view.events.up = view.events.up.max(last + 1 - i);
             break;
         }
     }
@@ -90,8 +94,8 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     let bad = history.iter().filter(|line| line.tone == Tone::Bad).count();
     let lines = shown(ctx.model, ctx.view);
     let mut info = Vec::new();
-    if !ctx.view.event_filter.is_empty() || ctx.view.editing == Some(Pane::Events) {
-        info.push(ctx.s(format!("/{}", ctx.cut(&ctx.view.event_filter, 24)), Role::Accent));
+    if !ctx.view.events.filter.is_empty() || ctx.view.editing == Some(Pane::Events) {
+        info.push(ctx.s(format!("/{}", ctx.cut(&ctx.view.events.filter, 24)), Role::Accent));
         if ctx.view.editing == Some(Pane::Events) {
             info.push(ctx.s(ctx.glyphs().pick("▏", "_"), Role::Accent));
         }
@@ -100,7 +104,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     if bad > 0 {
         info.push(ctx.s(format!("{bad} bad"), Role::Bad));
     }
-    if ctx.view.event.is_some() {
+    if ctx.view.events.selected.is_some() {
         info.push(ctx.s("  scrolled; G follows", Role::Warn));
     }
     let older = ctx.model.drops.history;
@@ -119,7 +123,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
         return;
     }
     let height = usize::from(inner.height);
-    let end = lines.len().saturating_sub(ctx.view.events_up);
+    let end = lines.len().saturating_sub(ctx.view.events.up);
     let whole = ctx.view.tab == Tab::Events;
     let chosen = selected(ctx.model, ctx.view).filter(|_| ctx.view.pane() == Pane::Events);
     let room = room(ctx.view, usize::from(inner.width));
@@ -132,7 +136,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
         let is_chosen = chosen.is_some_and(|chosen| chosen.number == line.number);
         let role = role(line.tone);
         let words_role = if line.tone == Tone::Info { Role::Text } else { role };
-        let style = match is_chosen && ctx.view.event.is_some() {
+        let style = match is_chosen && ctx.view.events.selected.is_some() {
             true => ctx.theme.style(words_role).add_modifier(Modifier::REVERSED),
             false => ctx.theme.style(words_role),
         };

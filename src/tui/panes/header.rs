@@ -65,10 +65,10 @@ fn title(ctx: &Ctx<'_>, buf: &mut Buffer) {
         let role = if lost > 0 { Role::Bad } else { Role::Dim };
         right.push(ctx.s(format!("drops {}  ", text::count_in(skipped, 6)), role));
     }
-    if ctx.view.read_only {
+    if ctx.view.steering.read_only {
         right.push(ctx.s("read-only  ", Role::Dim));
     }
-    if let Some(frozen) = &ctx.view.frozen {
+    if let Some(frozen) = &ctx.view.moment.frozen {
         let age = words::duration_ms(ctx.live_now.since(frozen.at));
         let behind = ctx.live.revision.saturating_sub(frozen.model.revision);
         let more = if area.width >= 100 { format!(", {behind} changes since") } else { String::new() };

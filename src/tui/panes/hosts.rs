@@ -113,7 +113,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     let info = vec![ctx.s(format!("{ready} of {} ready", ctx.model.hosts.len()), Role::Dim)];
     let title = frame::title(ctx, Pane::Hosts, "hosts", ctx.model.hosts.len().to_string());
     let inner = frame::pane(ctx, buf, area, Pane::Hosts, title, info);
-    let (top, end) = (ctx.view.hosts_top, ctx.view.hosts_top + usize::from(inner.height));
+    let (top, end) = (ctx.view.hosts.top, ctx.view.hosts.top + usize::from(inner.height));
     let mut row = 0;
     for host in &ctx.model.hosts {
         let rows = block_rows(host);
@@ -141,7 +141,7 @@ fn columns(ctx: &Ctx<'_>) -> (usize, usize) {
 
 fn block(ctx: &Ctx<'_>, host: &HostModel, cells: usize) -> Vec<Line<'static>> {
     let glyphs = ctx.glyphs();
-    let selected = ctx.view.host == Some(host.node_rank);
+    let selected = ctx.view.hosts.selected == Some(host.node_rank);
     let mark = if selected { glyphs.pick("▸", ">") } else { " " };
     let (word, role) = link(ctx, host);
     let (name, words) = columns(ctx);

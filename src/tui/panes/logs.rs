@@ -27,19 +27,19 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     }
     let view = ctx.view;
     let query = Query::new(ctx.model, view);
-    let whose = match view.log_scope {
+    let whose = match view.log.scope {
         LogScope::Selected => match ranks::selected(ctx.model, view) {
             Some(rank) => format!("rank {} on {}", rank.rank, rank.host),
             None => "no rank".into(),
         },
-        LogScope::Merged if view.marked.is_empty() => "all ranks".into(),
-        LogScope::Merged => format!("{} marked", view.marked.len()),
+        LogScope::Merged if view.ranks.marked.is_empty() => "all ranks".into(),
+        LogScope::Merged => format!("{} marked", view.ranks.marked.len()),
     };
     let count = query.count(view.log.hit);
     let info = info(ctx, &query, count);
     let inner = frame::pane(ctx, buf, area, Pane::Log, frame::title(ctx, Pane::Log, "log", whose), info);
     let height = usize::from(inner.height);
-    let lines = query.before(view.log_at, height);
+    let lines = query.before(view.log.at, height);
     if lines.is_empty() {
         let text = if count.all > 0 { "no line matches; esc shows all" } else { "no lines yet" };
         put(buf, inner, 0, Line::from(ctx.s(text, Role::Dim)));
@@ -47,7 +47,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     }
     let room = usize::from(inner.width);
     let columns = Columns {
-        rank: match view.log_scope {
+        rank: match view.log.scope {
             LogScope::Merged => ctx.model.ranks.last().map_or(1, |rank| rank.rank.to_string().len()),
             LogScope::Selected => 0,
         },
@@ -82,7 +82,7 @@ fn info(ctx: &Ctx<'_>, query: &Query<'_>, count: Count) -> Vec<Span<'static>> {
     let number = |n: usize| words::count(n as u64);
     let searches = !query.filter.is_empty() || typing;
     if searches {
-        info.push(ctx.s(format!("/{}", ctx.cut(&view.log_filter, 24)), Role::Accent));
+        info.push(ctx.s(format!("/{}", ctx.cut(&view.log.filter, 24)), Role::Accent));
         if typing {
             info.push(ctx.s(ctx.glyphs().pick("▏", "_"), Role::Accent));
         }
@@ -109,7 +109,7 @@ fn info(ctx: &Ctx<'_>, query: &Query<'_>, count: Count) -> Vec<Span<'static>> {
     if dropped > 0 {
         info.push(ctx.s(format!("  {} older not held", text::count_in(dropped, 7)), Role::Dim));
     }
-    match view.log_at {
+    match view.log.at {
         None => info.push(ctx.s("  following", Role::Good)),
         Some(_) => info.push(ctx.s("  scrolled; G follows", Role::Warn)),
     }
@@ -142,7 +142,7 @@ fn divider(ctx: &Ctx<'_>, generation: Generation, cells: usize) -> Line<'static>
 /// The pieces of a line: one that is cut, or as many as wrapping makes (bounded).
 fn pieces(ctx: &Ctx<'_>, line: &LogLine<'_>, cells: usize) -> Vec<String> {
     let text = words::clean_output(line.text);
-    if ctx.view.log_wrap {
+    if ctx.view.log.wrap {
         let mut parts = text::wrap(&text, cells);
         parts.truncate(64);
         parts

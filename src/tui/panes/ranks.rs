@@ -166,10 +166,10 @@ fn choose(ctx: &Ctx<'_>, cells: usize, gap: usize) -> Vec<(Column, usize)> {
     let mut wanted: Vec<(Column, u8, usize)> = COLUMNS
         .into_iter()
         .filter(|(column, _)| gpus || !matches!(column, Column::Cpu | Column::Power))
-        .filter(|(column, _)| ctx.view.columns.get(column) != Some(&false))
+        .filter(|(column, _)| ctx.view.ranks.columns.get(column) != Some(&false))
         .map(|(column, order)| {
             // What the user asks for comes right after what a row is known by.
-            let asked = ctx.view.columns.contains_key(&column);
+            let asked = ctx.view.ranks.columns.contains_key(&column);
             (column, if asked { order.min(1) } else { order }, wide(ctx, column))
         })
         .collect();
@@ -255,7 +255,7 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     let height = ctx.geo.rank_rows;
     let paged = model.ranks.len() > height;
     let rows = ranks::rows(model, ctx.view, paged);
-    let top = ctx.view.ranks_top.min(rows.len().saturating_sub(height));
+    let top = ctx.view.ranks.top.min(rows.len().saturating_sub(height));
     let shown: Vec<(&RankModel, RankState)> = rows
         .iter()
         .skip(top)
@@ -269,15 +269,15 @@ pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
         format!("{} of {}", rows.len(), model.ranks.len())
     };
     let mut info = Vec::new();
-    if !ctx.view.rank_filter.is_empty() || ctx.view.editing == Some(Pane::Ranks) {
-        info.push(ctx.s(format!("/{}", ctx.cut(&ctx.view.rank_filter, 24)), Role::Accent));
+    if !ctx.view.ranks.filter.is_empty() || ctx.view.editing == Some(Pane::Ranks) {
+        info.push(ctx.s(format!("/{}", ctx.cut(&ctx.view.ranks.filter, 24)), Role::Accent));
         if ctx.view.editing == Some(Pane::Ranks) {
             info.push(ctx.s(ctx.glyphs().pick("▏", "_"), Role::Accent));
         }
     }
-    if !ctx.view.marked.is_empty() {
+    if !ctx.view.ranks.marked.is_empty() {
         let gap = if info.is_empty() { "" } else { "  " };
-        info.push(ctx.s(format!("{gap}{} marked", ctx.view.marked.len()), Role::Accent));
+        info.push(ctx.s(format!("{gap}{} marked", ctx.view.ranks.marked.len()), Role::Accent));
     }
     if rows.len() > height && height > 0 {
         let gap = if info.is_empty() { "" } else { "  " };
@@ -311,10 +311,14 @@ fn headings(ctx: &Ctx<'_>, columns: &[(Column, usize)], gap: usize) -> Vec<Span<
     let mut spans = vec![Span::raw("  ")];
     for (column, wide) in columns {
         let name = heading(ctx.model, *column);
-        let arrow =
-            if ctx.view.reverse { ctx.glyphs().pick("▴", "^") } else { ctx.glyphs().pick("▾", "v") };
-        let (name, role) = if sorted_by(*column) == Some(ctx.view.sort) && ctx.view.sort != Sort::Rank
-            || (*column == Column::Rank && ctx.view.sort == Sort::Rank && ctx.view.reverse)
+        let arrow = if ctx.view.ranks.reverse {
+            ctx.glyphs().pick("▴", "^")
+        } else {
+            ctx.glyphs().pick("▾", "v")
+        };
+        let (name, role) = if sorted_by(*column) == Some(ctx.view.ranks.sort)
+            && ctx.view.ranks.sort != Sort::Rank
+            || (*column == Column::Rank && ctx.view.ranks.sort == Sort::Rank && ctx.view.ranks.reverse)
         {
             (format!("{}{arrow}", text::head(name, wide.saturating_sub(1))), Role::Accent)
         } else {
@@ -352,7 +356,7 @@ fn row(
     let glyphs = ctx.glyphs();
     let (mark, role) = if selected {
         (glyphs.pick("▸", ">"), Role::Accent)
-    } else if ctx.view.marked.contains(&rank.rank) {
+    } else if ctx.view.ranks.marked.contains(&rank.rank) {
         (glyphs.pick("◆", "+"), Role::Accent)
     } else if state.trouble {
         ("!", Role::Bad)
@@ -360,7 +364,8 @@ fn row(
         (" ", Role::Dim)
     };
     let unheard = fresh::unheard_rank(ctx.model, rank, ctx.now).is_some();
-    let second = if selected && ctx.view.marked.contains(&rank.rank) { glyphs.pick("◆", "+") } else { " " };
+    let second =
+        if selected && ctx.view.ranks.marked.contains(&rank.rank) { glyphs.pick("◆", "+") } else { " " };
     let mut spans = vec![ctx.s(mark, role), ctx.s(second, Role::Accent)];
     for (column, wide) in columns {
         let cell = cell(ctx, rank, state, *column, *wide);
@@ -393,10 +398,10 @@ pub fn rank_at(model: &Model, view: &ViewState, at: Position) -> Option<Rank> {
     let strip = usize::from(geo.strip);
     let index = if row < strip {
         let strip = Strip::new(model, view, inner.width, strip);
-        return strip.rank_at(model, view.now, row, usize::from(at.x - inner.x));
+        return strip.rank_at(model, view.moment.now, row, usize::from(at.x - inner.x));
     } else {
         let rows = ranks::rows(model, view, model.ranks.len() > geo.rank_rows);
-        rows.get(view.ranks_top + (row - strip).checked_sub(1)?).copied()
+        rows.get(view.ranks.top + (row - strip).checked_sub(1)?).copied()
     };
     model.ranks.get(index?).map(|rank| rank.rank)
 }

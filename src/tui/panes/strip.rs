@@ -31,7 +31,7 @@ impl Strip {
     /// `cells`.
     pub fn new(model: &Model, view: &ViewState, cells: u16, height: usize) -> Strip {
         let cells = usize::from(cells).max(8);
-        let mut shown: Vec<usize> = if view.rank_filter.is_empty() {
+        let mut shown: Vec<usize> = if view.ranks.filter.is_empty() {
             (0..model.ranks.len()).collect()
         } else {
             ranks::rows(model, view, false)

@@ -14,7 +14,7 @@ use ratatui::text::{Line, Span};
 
 /// Rows that the bar takes on a screen of this height.
 pub fn height(view: &ViewState, rows: u16) -> u16 {
-    match view.time {
+    match view.moment.cursor {
         None => 0,
         Some(_) if rows < 24 => 1,
         Some(_) => 2,
@@ -24,7 +24,7 @@ pub fn height(view: &ViewState, rows: u16) -> u16 {
 /// Draws it.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     let area = ctx.geo.time;
-    let Some(cursor) = ctx.view.time.as_ref().filter(|_| !area.is_empty()) else { return };
+    let Some(cursor) = ctx.view.moment.cursor.as_ref().filter(|_| !area.is_empty()) else { return };
     let glyphs = ctx.glyphs();
     let sign = match cursor.speed {
         Some(speed) => format!("{} {speed}x", glyphs.pick("▶", ">")),

@@ -7,16 +7,16 @@ fn ui_2_a_selection_is_an_id() {
     let model = many();
     let mut view = ViewState::new();
     press(&model, &mut view, "jjj");
-    assert_eq!(view.rank, Some(Rank(3)));
+    assert_eq!(view.ranks.selected, Some(Rank(3)));
     press(&model, &mut view, "oO");
-    assert_eq!(view.rank, Some(Rank(3)));
+    assert_eq!(view.ranks.selected, Some(Rank(3)));
     press(&model, &mut view, "G");
-    let last = view.rank;
+    let last = view.ranks.selected;
     assert_ne!(last, Some(Rank(3)));
     press(&model, &mut view, "/host:c\n");
-    assert_eq!(view.rank, last);
+    assert_eq!(view.ranks.selected, last);
     press(&model, &mut view, "\x1b");
-    assert_eq!(view.rank_filter, "");
+    assert_eq!(view.ranks.filter, "");
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn ui_3_troubled_ranks_ignore_filters_and_come_first_when_rows_do_not_fit() {
     press(&model, &mut view, "/host:a state:running !rollout\n");
     assert!(screen(&model, &mut view).contains(" 61 h"));
     press(&model, &mut view, "n");
-    assert_eq!(view.rank, Some(Rank(61)));
+    assert_eq!(view.ranks.selected, Some(Rank(61)));
     let cleared = {
         model.verdicts[0].severity = Severity::Cleared;
         screen(&model, &mut view)
@@ -61,9 +61,9 @@ fn escape_goes_back_one_level_and_never_quits() {
     press(&model, &mut view, "\x1b");
     assert!(matches!(view.overlay(), Some(Overlay::Inspect { .. })));
     press(&model, &mut view, "\x1bz/a\nf");
-    assert!(view.zoom && view.frozen.is_some() && !view.rank_filter.is_empty());
+    assert!(view.zoom && view.moment.frozen.is_some() && !view.ranks.filter.is_empty());
     press(&model, &mut view, "\x1b\x1b\x1b");
-    assert!(!view.zoom && view.frozen.is_none() && view.rank_filter.is_empty());
+    assert!(!view.zoom && view.moment.frozen.is_none() && view.ranks.filter.is_empty());
     assert_eq!(press(&model, &mut view, "5\x1b\x1b\x1b\x1b"), []);
     assert_eq!(view.tab, Tab::Overview);
 }
@@ -90,7 +90,7 @@ fn logs_follow_until_scrolled_and_stay_where_they_are() {
     let mut model = four();
     let mut view = ViewState::new();
     press(&model, &mut view, "4kk");
-    let held = view.log_at;
+    let held = view.log.at;
     assert!(held.is_some());
     let lines = |text: String| text.lines().skip(5).take(18).map(String::from).collect::<Vec<_>>();
     let before = lines(screen(&model, &mut view));
@@ -99,16 +99,16 @@ fn logs_follow_until_scrolled_and_stay_where_they_are() {
     model.ranks[0].log.lines.push_back(HeldLine::new(next, "newest"));
     assert_eq!(lines(screen(&model, &mut view)), before);
     press(&model, &mut view, "G");
-    assert_eq!(view.log_at, None);
+    assert_eq!(view.log.at, None);
     assert!(screen(&model, &mut view).contains("newest"));
     press(&model, &mut view, "kjj");
-    assert_eq!(view.log_at, None, "scrolling to the end follows again");
+    assert_eq!(view.log.at, None, "scrolling to the end follows again");
     press(&model, &mut view, "g");
     assert!(screen(&model, &mut view).contains("iter 560"), "the first page is full");
     press(&model, &mut view, "m");
-    assert_eq!(view.log_scope, LogScope::Selected);
+    assert_eq!(view.log.scope, LogScope::Selected);
     press(&model, &mut view, "]]");
-    assert_eq!(view.rank, Some(Rank(2)));
+    assert_eq!(view.ranks.selected, Some(Rank(2)));
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn marked_ranks_make_the_merged_log() {
     let model = four();
     let mut view = ViewState::new();
     press(&model, &mut view, "j 4");
-    assert_eq!(view.marked.iter().copied().collect::<Vec<_>>(), [Rank(1)]);
+    assert_eq!(view.ranks.marked.iter().copied().collect::<Vec<_>>(), [Rank(1)]);
     let drawn = screen(&model, &mut view);
     assert!(drawn.contains("1 marked") && drawn.contains(" 1 │ iter") && !drawn.contains(" 2 │ iter"));
 }
@@ -167,12 +167,12 @@ fn the_mouse_selects_scrolls_and_presses() {
     };
     let left = MouseEventKind::Down(MouseButton::Left);
     mouse(&mut view, left, find(" 2 node-b"));
-    assert_eq!(view.rank, Some(Rank(2)));
+    assert_eq!(view.ranks.selected, Some(Rank(2)));
     mouse(&mut view, left, find(" 2 node-b"));
     assert!(matches!(view.overlay(), Some(Overlay::Inspect { rank: Rank(2), .. })));
     view.overlays.clear();
     mouse(&mut view, MouseEventKind::ScrollUp, find("log all ranks"));
-    assert!(view.log_at.is_some());
+    assert!(view.log.at.is_some());
     mouse(&mut view, left, find("log all ranks"));
     assert_eq!(view.focus, Pane::Log);
     mouse(&mut view, left, find("x stop"));
@@ -196,7 +196,7 @@ fn key_releases_and_stray_pastes_do_nothing() {
     assert!(view.overlays.is_empty());
     press(&model, &mut view, "/");
     rankdeck_tui::on_paste(&mut view, &"z".repeat(10 * INPUT_LIMIT), NOW);
-    assert_eq!(view.rank_filter.len(), INPUT_LIMIT);
+    assert_eq!(view.ranks.filter.len(), INPUT_LIMIT);
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn other_hosts_are_ordered_only_when_something_changes() {
             shown: None,
         })]
     );
-    view.spares = vec![spare("node-c")];
+    view.steering.spares = vec![spare("node-c")];
     let with = press(&model, &mut view.clone(), "G \n");
     assert_eq!(
         with,
@@ -124,7 +124,7 @@ fn ui_6_stop_and_quit_work_when_the_screen_is_too_small_or_frozen() {
     assert!(draw(&model, &mut view, &Theme::dark(), small).contains("y yes, stop"));
     assert_eq!(tap(&mut view, 'y'), [Action::stop(StopMode::Clean)]);
     tap(&mut view, 'f');
-    assert!(view.frozen.is_some());
+    assert!(view.moment.frozen.is_some());
     tap(&mut view, 'x');
     assert_eq!(tap(&mut view, 'y'), [Action::stop(StopMode::Clean)]);
     tap(&mut view, 'q');

@@ -38,7 +38,7 @@ fn an_event_is_found_opened_whole_and_gone_to() {
 fn a_checkpoint_among_the_events_is_one_to_restart_from() {
     let (model, mut view) = (eventful(), ViewState::new());
     press(&model, &mut view, "6k");
-    assert_eq!(view.event, Some(49));
+    assert_eq!(view.events.selected, Some(49));
     press(&model, &mut view, "j\nr");
     let shown = screen(&model, &mut view);
     assert!(shown.contains("picked") && shown.contains("step-40.ckpt"), "{shown}");
@@ -55,14 +55,14 @@ fn the_selected_event_stays_on_the_screen_whichever_way_it_moves() {
     for keys in ["k".repeat(49), "j".repeat(20), "k".repeat(5), "g".into(), "jj".into()] {
         for key in keys.chars() {
             press(&model, &mut view, &key.to_string());
-            let line = model.history.iter().find(|line| Some(line.number) == view.event);
+            let line = model.history.iter().find(|line| Some(line.number) == view.events.selected);
             let clock = line.map(|line| format!("{}:{:02}", line.number / 60, line.number % 60));
             let shown = screen(&model, &mut view);
             assert!(clock.as_ref().is_none_or(|clock| shown.contains(clock)), "{clock:?}\n{shown}");
         }
     }
     press(&model, &mut view, "G");
-    assert_eq!((view.event, view.events_up), (None, 0));
+    assert_eq!((view.events.selected, view.events.up), (None, 0));
 }
 
 #[test]
@@ -71,7 +71,8 @@ fn the_past_is_shown_on_every_page_and_nothing_is_ordered_there() {
     assert_eq!(press(&model, &mut view, ","), [Action::Time(TimeMove::Step(-1000))]);
     let at = Timestamp(NOW.0 - 5_000);
     let marks = vec![Mark { at: Timestamp(at.0 + 2_000), tone: Tone::Bad, text: "rank 3 dead".into() }];
-    view.time = Some(TimeCursor { at, end: NOW, zero: 1000.0, live: true, marks, ..TimeCursor::default() });
+    view.moment.cursor =
+        Some(TimeCursor { at, end: NOW, zero: 1000.0, live: true, marks, ..TimeCursor::default() });
     for page in "123456".chars() {
         press(&model, &mut view, &page.to_string());
         let shown = screen(&model, &mut view);

@@ -1,0 +1,29 @@
+//! How this console was started: what it can do to the run, and how it looks.
+
+use crate::restart_draft::Changer;
+use crate::theme::Glyphs;
+use rankdeck_types::host::Host;
+
+/// What this console can do to the run.
+#[derive(Debug, Clone, Default)]
+pub struct Steering {
+    /// Hosts of the hosts file that have no part in the run and could join it.
+    pub spares: Vec<Host>,
+    /// Reads changed keys of an experiment.
+    pub changer: Option<Changer>,
+    /// No key may change the run.
+    pub read_only: bool,
+    /// Home comes back when this screen is left: nothing is asked then, and runs go on.
+    pub at_home: bool,
+    /// A recorded run is shown: nothing can be ordered.
+    pub replay: bool,
+}
+
+/// The look that was asked for.
+#[derive(Debug, Clone, Default)]
+pub struct Style {
+    /// The theme, by name; `None`: the one that suits the terminal.
+    pub theme: Option<&'static str>,
+    /// The glyphs; `None`: those that the terminal has.
+    pub glyphs: Option<Glyphs>,
+}
