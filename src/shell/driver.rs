@@ -6,11 +6,13 @@
 //! anything (channel, signal, key stream, timer).
 
 mod calls;
+mod leaving;
 mod links;
+mod questions;
 mod screen;
 mod signals;
 
-use super::ask::{self, Answer, Asker};
+use super::ask::{self, Answer};
 use super::clock::{Clock, earlier};
 use super::cursor::Cursor;
 use super::demo::Demo;
@@ -22,6 +24,8 @@ use super::secrets::Secrets;
 use super::signals::Signals;
 use super::stderr;
 use calls::Calls;
+use leaving::Leaving;
+use questions::Questions;
 use rankdeck_core::effect::Effect;
 use rankdeck_core::event::Event;
 use rankdeck_core::model::Model;
@@ -41,10 +45,6 @@ use tokio::sync::mpsc;
 
 /// Least time between two ticks, whatever the core asks for.
 const TICK_MS: u64 = 10;
-/// How long a console that was told to detach waits for its last orders to leave.
-const DETACH_MS: u64 = 2000;
-/// Exit code of an interrupted console.
-const INTERRUPTED: u8 = 130;
 
 /// Opens a link to a host of this index; the flag: the built-in trainer is needed there.
 pub type Connector = Box<dyn Fn(NodeRank, &Host, Opening, bool) -> LinkHandle + Send>;
@@ -128,7 +128,7 @@ pub async fn drive(session: Session, output: Output) -> io::Result<End> {
         driver.tell(Event::Warned { lines: warnings });
     }
     let why = loop {
-        if let Some(why) = driver.leaving() {
+        if let Some(why) = driver.leaving.why(driver.clock.now()) {
             break why;
         }
         driver.draw()?;
@@ -167,19 +167,12 @@ struct Driver {
     recorder: Option<Recorder>,
     secrets: Secrets,
     objective: Objective,
-    accept_new_host_keys: bool,
-    can_ask: bool,
+    questions: Questions,
     demo: Option<Demo>,
-    asker: Option<Asker>,
-    answers: mpsc::Sender<Answer>,
     ticked_at: Timestamp,
-    stop_signals: u32,
     /// Events that effects have led to.
     later: Vec<Event>,
-    exit: Option<u8>,
-    leave: Option<Why>,
-    detaching: Option<Timestamp>,
-    finished: Option<ReportBody>,
+    leaving: Leaving,
     drawn: u64,
     /// The past that is shown instead of the present.
     cursor: Option<Cursor>,
@@ -192,8 +185,8 @@ impl Driver {
         let core = Core::new(session.goal, session.until, Timestamp(0));
         let mut output = output;
         if let Output::Screen(screen) = &mut output {
-            screen.view.spares = session.spares;
-            screen.view.changer = Some(super::changer::change);
+            screen.view.steering.spares = session.spares;
+            screen.view.steering.changer = Some(super::changer::change);
         }
         Driver {
             core: if session.objective.outlives_run() { core.lingering() } else { core },
@@ -207,18 +200,11 @@ impl Driver {
             recorder: session.recorder,
             secrets: Secrets::default(),
             objective: session.objective,
-            accept_new_host_keys: session.accept_new_host_keys,
-            can_ask: session.can_ask,
+            questions: Questions::new(session.accept_new_host_keys, session.can_ask, answers),
             demo: session.demo,
-            asker: None,
-            answers,
             ticked_at: Timestamp(0),
-            stop_signals: 0,
             later: Vec::new(),
-            exit: None,
-            leave: None,
-            detaching: None,
-            finished: None,
+            leaving: Leaving::default(),
             drawn: 0,
             cursor: None,
             calls: session.notify.map(Calls::new),
@@ -234,14 +220,6 @@ impl Driver {
         }
     }
 
-    /// Why to leave now, if so.
-    fn leaving(&self) -> Option<Why> {
-        let left = if self.finished.is_some() { Why::Done } else { Why::Detached };
-        let done = self.exit.map(|_| if self.detaching.is_some() { left } else { Why::Done });
-        let late = self.detaching.is_some_and(|since| self.clock.now().since(since) >= DETACH_MS);
-        self.leave.or(done).or(late.then_some(left))
-    }
-
     /// Tells the core and carries out what it answers, and what that leads to.
     fn tell(&mut self, event: Event) {
         let mut queue = VecDeque::from([event]);
@@ -251,7 +229,7 @@ impl Driver {
                 recorder.event(now, &event, &self.core);
             }
             if event == Event::DetachRequested {
-                self.detaching.get_or_insert(now);
+                self.leaving.detaching.get_or_insert(now);
             }
             let asked = match &event {
                 Event::LinkChanged { node, state: LinkState::Asking { prompt } } => {
@@ -279,36 +257,22 @@ impl Driver {
             match self.objective.step(now, self.core.model()) {
                 Next::Wait => {}
                 Next::Do(event) => queue.push_back(event),
-                Next::GiveUp => self.leave = Some(Why::GaveUp),
+                Next::GiveUp => self.leaving.leave = Some(Why::GaveUp),
             }
             // Nobody can linger without a screen.
             let lingers = self.objective == Objective::Linger && !matches!(self.output, Output::Screen(_));
-            if lingers && self.finished.is_some() && self.detaching.is_none() {
+            if lingers && self.leaving.finished.is_some() && self.leaving.detaching.is_none() {
                 queue.push_back(Event::DetachRequested);
             }
         }
     }
 
-    /// The answer to a question that need not, or cannot, be put to the user on a screen; otherwise asks on
-    /// the terminal.
+    /// The answer to a question that is not put to the user on the screen.
     fn answer_for_user(&mut self, node: NodeRank, prompt: &Prompt) -> Option<Event> {
-        if self.accept_new_host_keys && matches!(prompt, Prompt::UnknownHostKey { .. }) {
-            return Some(Event::PromptAnswered { node, answer: Some("yes".to_owned()) });
-        }
-        if matches!(self.output, Output::Screen(_)) {
-            return None;
-        }
-        let name = self
-            .core
-            .model()
-            .hosts
-            .get(node.index())
-            .map_or_else(|| node.to_string(), |host| host.name.clone());
-        if self.can_ask && self.asker.is_none() {
-            self.asker = Asker::new(self.answers.clone()).ok();
-        }
-        let asked = self.can_ask && self.asker.as_ref().is_some_and(|asker| asker.ask(node, &name, prompt));
-        (!asked).then_some(Event::PromptAnswered { node, answer: None })
+        let on_screen = matches!(self.output, Output::Screen(_));
+        let host = self.core.model().hosts.get(node.index());
+        let name = || host.map_or_else(|| node.to_string(), |host| host.name.clone());
+        self.questions.answer_for_user(node, name, prompt, on_screen)
     }
 
     fn carry_out(&mut self, now: Timestamp, effect: Effect) {
@@ -326,13 +290,13 @@ impl Driver {
                     calls.report(&report, &mut self.output);
                 }
                 match report.body {
-                    body @ ReportBody::RunFinished { .. } => self.finished = Some(body),
+                    body @ ReportBody::RunFinished { .. } => self.leaving.finished = Some(body),
                     // It was over, and another generation has begun.
-                    ReportBody::RunStarted { .. } => self.finished = None,
+                    ReportBody::RunStarted { .. } => self.leaving.finished = None,
                     _ => {}
                 }
             }
-            Effect::Exit { code } => self.exit = Some(code),
+            Effect::Exit { code } => self.leaving.exit = Some(code),
         }
     }
 
@@ -370,7 +334,7 @@ impl Driver {
         let tick = earlier(self.core.poll_timeout(), self.objective.poll_timeout());
         let tick = tick.map(|at| at.max(self.ticked_at.plus(TICK_MS)));
         let flush = self.recorder.as_ref().and_then(Recorder::poll_timeout);
-        let detach = self.detaching.map(|since| since.plus(DETACH_MS));
+        let detach = self.leaving.poll_timeout();
         let cursor = self.cursor.as_ref().and_then(|cursor| cursor.poll_timeout(self.clock.now()));
         [tick, flush, detach, cursor, self.output.poll_timeout()].into_iter().fold(None, earlier)
     }
@@ -401,15 +365,9 @@ impl Driver {
         }
         let record = self.recorder.as_ref().map(Recorder::kept);
         drop(self.recorder);
-        let code = match why {
-            // Without a code from the core nothing is known to have gone well.
-            Why::Done => self.exit.or(self.core.model().run.exit_code).unwrap_or(1),
-            Why::Detached => self.exit.unwrap_or(0),
-            Why::GaveUp => 3,
-            Why::Cut => INTERRUPTED,
-        };
+        let code = self.leaving.code(why, self.core.model().run.exit_code);
         tracing::info!("console ends: {why:?}, exit code {code}, {} frames", self.drawn);
-        End { code, why, model: self.core.model().clone(), finished: self.finished, record }
+        End { code, why, model: self.core.model().clone(), finished: self.leaving.finished, record }
     }
 }
 

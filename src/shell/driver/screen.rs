@@ -67,7 +67,9 @@ impl Driver {
 
     pub(super) async fn act(&mut self, action: Action, signals: &mut Signals) -> io::Result<()> {
         match (action, &mut self.output) {
-            (Action::Tell(event), Output::Screen(screen)) if screen.view.read_only && changes(&event) => {
+            (Action::Tell(event), Output::Screen(screen))
+                if screen.view.steering.read_only && changes(&event) =>
+            {
                 screen.view.toast("this console is read-only", Role::Warn, self.clock.now());
             }
             (Action::Tell(event), _) => self.tell(event),
@@ -90,7 +92,7 @@ impl Driver {
         let now = self.clock.now();
         let Output::Screen(screen) = &mut self.output else { return };
         if to == TimeMove::Present {
-            (self.cursor, screen.view.time) = (None, None);
+            (self.cursor, screen.view.moment.cursor) = (None, None);
             screen.want(Want::Input);
             return;
         }
@@ -120,8 +122,8 @@ impl Driver {
         let mut shown = cursor.shown(Some(self.core.model()));
         // In whole seconds: nobody reads more, and nothing is drawn for less.
         shown.end = Timestamp(now.0 / 1000 * 1000).max(shown.at);
-        if screen.view.time.as_ref() != Some(&shown) {
-            screen.view.time = Some(shown);
+        if screen.view.moment.cursor.as_ref() != Some(&shown) {
+            screen.view.moment.cursor = Some(shown);
             screen.want(Want::Data);
         }
     }

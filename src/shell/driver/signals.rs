@@ -29,7 +29,7 @@ impl Driver {
 
     /// Whatever is pressed here changes nothing of the run.
     fn is_read_only(&self) -> bool {
-        matches!(&self.output, Output::Screen(screen) if screen.view.read_only)
+        matches!(&self.output, Output::Screen(screen) if screen.view.steering.read_only)
     }
 
     /// First: clean stop; second: kill; third: leave at once. A screen gives way to lines, so that what
@@ -45,16 +45,16 @@ impl Driver {
                 Err(_) => Output::Quiet,
             };
         }
-        self.stop_signals += 1;
-        let mode = match self.stop_signals {
-            _ if self.finished.is_some() => {
-                self.leave = Some(Why::Done);
+        self.leaving.stop_signals += 1;
+        let mode = match self.leaving.stop_signals {
+            _ if self.leaving.finished.is_some() => {
+                self.leaving.leave = Some(Why::Done);
                 return;
             }
             1 => StopMode::Clean,
             2 => StopMode::Kill,
             _ => {
-                self.leave = Some(Why::Cut);
+                self.leaving.leave = Some(Why::Cut);
                 return;
             }
         };

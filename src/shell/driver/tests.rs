@@ -92,10 +92,10 @@ async fn a_third_signal_leaves_at_once_and_never_with_success() {
     driver.on_stop_signal();
     driver.on_stop_signal();
     // Whatever the core makes of the first two, the third ends the console.
-    (driver.exit, driver.finished) = (None, None);
-    assert_eq!(driver.leave, None);
+    (driver.leaving.exit, driver.leaving.finished) = (None, None);
+    assert_eq!(driver.leaving.leave, None);
     driver.on_stop_signal();
-    assert_eq!(driver.leaving(), Some(Why::Cut));
+    assert_eq!(driver.leaving.why(driver.clock.now()), Some(Why::Cut));
     assert_ne!(driver.end(Why::Cut).await.code, 0);
 }
 
@@ -112,7 +112,7 @@ async fn links_are_told_to_close_and_waited_for() {
         }
         false
     });
-    driver.exit = Some(4);
+    driver.leaving.exit = Some(4);
     let end = driver.end(Why::Done).await;
     assert_eq!(end.code, 4);
     assert!(link.await.unwrap());
