@@ -6,8 +6,8 @@
 //!
 //! - [`clock`] the console's monotonic clock; [`signals`] what the system says; [`objective`] what the
 //!   command came for, as a pure machine;
-//! - [`output`] how it is shown: [`screen`] (with [`terminal`] and [`frames`]) or [`headless`] (with
-//!   [`line_writer`]);
+//! - [`output`] how it is shown: [`screen`] (on a `canvas`, with [`terminal`] and [`frames`]) or
+//!   [`headless`] (with [`line_writer`]);
 //! - [`record`] what is kept in the console's run directory; [`player`], [`cursor`] and [`replay`] the way
 //!   back;
 //! - [`home_screen`] the screen without a run, for home;
@@ -22,6 +22,7 @@
 //!   than one write.
 
 pub mod ask;
+mod canvas;
 pub mod changer;
 pub mod clock;
 pub mod cursor;

@@ -1,14 +1,15 @@
 //! The run on a screen: keys in, actions out, frames when something changed.
 
+use super::canvas::Canvas;
+pub use super::canvas::Input;
 use super::clock::{earlier, utc_offset_s};
-use super::frames::{Pacer, Want};
+use super::frames::Want;
 use super::look;
 use super::signals::Signals;
 use super::terminal::{self, Copied, Surface, Tty};
 use crossterm::event::{
     Event as TermEvent, EventStream, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseEventKind,
 };
-use futures_util::{Stream, StreamExt};
 use rankdeck_core::model::Model;
 use rankdeck_tui::state::SavedFile;
 use rankdeck_tui::{Action, Role, Theme, ViewState};
@@ -22,28 +23,16 @@ use ratatui::layout::{Rect, Size};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
-use std::time::Duration;
-
-/// What the terminal sends.
-pub type Input = Pin<Box<dyn Stream<Item = io::Result<TermEvent>> + Send>>;
-
-/// Longest wait for SIGCONT after stopping ourselves: reached only when the kernel ignored the stop.
-const CONTINUE_WITHIN: Duration = Duration::from_millis(250);
 
 /// Keys that the answer about the background is, at most.
 const ANSWER_KEYS: u8 = 32;
 
 /// A terminal with a run on it.
 pub struct Screen {
-    surface: Box<dyn Surface>,
-    input: Option<Input>,
+    canvas: Canvas,
     /// Cursor, focus, overlays.
     pub view: ViewState,
     theme: Theme,
-    pacer: Pacer,
-    /// What is on the terminal is not known: clear it before the next frame.
-    repaint: bool,
     /// Keys that are the rest of an answer which came late: the terminal's own, not the user's.
     late_answer: u8,
     /// When what is shown changes although nothing happens: an age grows.
@@ -89,28 +78,12 @@ impl Screen {
     pub fn new(surface: Box<dyn Surface>, input: Input, theme: Theme) -> Screen {
         let mut view = ViewState::new();
         view.chart.utc_offset_s = utc_offset_s();
-        Screen {
-            surface,
-            input: Some(input),
-            view,
-            theme,
-            pacer: Pacer::default(),
-            repaint: false,
-            late_answer: 0,
-            changes_at: None,
-        }
+        Screen { canvas: Canvas::new(surface, input), view, theme, late_answer: 0, changes_at: None }
     }
 
     /// The next input. Cancel-safe. `None` once: the terminal is gone; then never again.
     pub async fn next_input(&mut self) -> Option<TermEvent> {
-        let Some(input) = self.input.as_mut() else { return std::future::pending().await };
-        match input.next().await {
-            Some(Ok(event)) => Some(event),
-            Some(Err(_)) | None => {
-                self.input = None;
-                None
-            }
-        }
+        self.canvas.next_input().await
     }
 
     /// Applies an input to the view.
@@ -130,12 +103,12 @@ impl Screen {
             }
             // Also when the size is the old one again: what the terminal cut off meanwhile is gone.
             TermEvent::Resize(..) => {
-                self.repaint = true;
+                self.canvas.repaint = true;
                 Vec::new()
             }
             TermEvent::FocusGained | TermEvent::FocusLost => Vec::new(),
         };
-        self.pacer.want(Want::Input);
+        self.canvas.pacer.want(Want::Input);
         Heard::Actions(actions)
     }
 
@@ -154,7 +127,7 @@ impl Screen {
 
     /// When to come back without a cause: a frame or something of the view is due.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
-        earlier(self.pacer.due(), earlier(self.view.poll_timeout(), self.changes_at))
+        earlier(self.canvas.pacer.due(), earlier(self.view.poll_timeout(), self.changes_at))
     }
 
     /// Draws if a frame is due (SHELL-1); `overlay` paints over it. `at` is the time on the screen: `now`,
@@ -166,21 +139,15 @@ impl Screen {
         model: &Model,
         overlay: &dyn Fn(&mut Frame),
     ) -> io::Result<bool> {
-        self.pacer.see(model.revision);
+        self.canvas.pacer.see(model.revision);
         let expired = self.view.expire_toasts(now);
         if self.view.expire(at) || expired || self.changes_at.is_some_and(|due| due <= now) {
-            self.pacer.want(Want::Data);
+            self.canvas.pacer.want(Want::Data);
         }
-        if self.pacer.due().is_none_or(|due| due > now) {
-            return Ok(false);
-        }
-        if std::mem::take(&mut self.repaint) {
-            self.surface.clear()?;
-        }
-        let size = self.surface.size()?;
+        let Some(size) = self.canvas.begin(now)? else { return Ok(false) };
         rankdeck_tui::layout(model, &mut self.view, Rect::new(0, 0, size.width, size.height));
         let (view, theme) = (&self.view, &self.theme());
-        self.surface.draw(&mut |frame| {
+        self.canvas.finish(now, model.revision, &mut |frame| {
             rankdeck_tui::view(model, view, theme, at, frame);
             overlay(frame);
         })?;
@@ -188,29 +155,22 @@ impl Screen {
         self.changes_at =
             if at == now { rankdeck_tui::next_change(self.view.shown(model), now) } else { None };
         self.changes_at = self.changes_at.filter(|_| self.view.moment.frozen.is_none());
-        self.pacer.drawn(now, model.revision);
         Ok(true)
     }
 
     /// A frame is wanted although neither model nor input say so.
     pub fn want(&mut self, want: Want) {
-        self.pacer.want(want);
+        self.canvas.pacer.want(want);
     }
 
     /// Draws all of it anew as soon as possible.
     pub fn redraw(&mut self) {
-        self.pacer.want(Want::Now);
-        self.repaint = true;
+        self.canvas.redraw();
     }
 
     /// Gives the terminal back, stops as job control wants it, and takes it again.
     pub async fn suspend(&mut self, signals: &mut Signals) -> io::Result<()> {
-        self.surface.leave()?;
-        terminal::stop_process_group();
-        signals.continued(CONTINUE_WITHIN).await;
-        self.surface.enter()?;
-        self.redraw();
-        Ok(())
+        self.canvas.suspend(signals).await
     }
 
     /// Puts text on the user's clipboard, and says what that did.
@@ -219,7 +179,7 @@ impl Screen {
             self.view.toast("nothing to copy here", Role::Warn, now);
         } else {
             let size = bytes(text.len() as u64);
-            let said = match self.surface.copy(text)? {
+            let said = match self.canvas.surface.copy(text)? {
                 Copied::Tmux => {
                     format!("copied {size}: tmux's paste buffer, and the clipboard where tmux may set it")
                 }
@@ -229,20 +189,20 @@ impl Screen {
             };
             self.view.toast(said, Role::Good, now);
         }
-        self.pacer.want(Want::Input);
+        self.canvas.pacer.want(Want::Input);
         Ok(())
     }
 
     /// Sends the terminal what is no part of a frame. One that does not take it loses nothing else.
     pub fn send(&mut self, bytes: &[u8]) {
         if !bytes.is_empty() {
-            let _ = self.surface.send(bytes);
+            let _ = self.canvas.surface.send(bytes);
         }
     }
 
     /// Writes what is shown as text to the next free `screen-N.txt`, and returns its path.
     pub fn save(&mut self, folder: &Path, model: &Model, now: Timestamp) -> io::Result<PathBuf> {
-        let text = self.as_text(self.surface.size()?, model, now)?;
+        let text = self.as_text(self.canvas.surface.size()?, model, now)?;
         save_numbered(folder, &SavedFile { stem: "screen", ending: "txt", text })
     }
 
@@ -254,7 +214,7 @@ impl Screen {
             Ok(paths) => self.view.toast(format!("saved {}", paths.join(", ")), Role::Good, now),
             Err(error) => self.view.toast(format!("failed to save: {error}"), Role::Warn, now),
         }
-        self.pacer.want(Want::Input);
+        self.canvas.pacer.want(Want::Input);
     }
 
     fn as_text(&self, size: Size, model: &Model, now: Timestamp) -> io::Result<String> {
@@ -273,7 +233,7 @@ impl Screen {
     /// Gives the terminal back for good.
     pub fn close(&mut self) {
         // Failing here means that the terminal is gone, and then there is nothing to give back.
-        let _ = self.surface.leave();
+        let _ = self.canvas.surface.leave();
     }
 }
 

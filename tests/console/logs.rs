@@ -1,39 +1,18 @@
 //! The log's page: search, levels, folds, times, generations, and the ways to it.
 
 use crate::scenes::*;
-use crossterm::event::{KeyCode, KeyEvent};
 use rankdeck_core::model::*;
 use rankdeck_tui::state::Tab;
 use rankdeck_tui::{Theme, ViewState};
 use rankdeck_types::ids::Generation;
-use ratatui::Terminal;
-use ratatui::backend::TestBackend;
-use ratatui::layout::Rect;
 
 const SIZE: (u16, u16) = (100, 20);
 /// 2026-11-23 07:00:00 UTC.
 const SEVEN: u64 = 1_795_417_200_000;
 
 fn press(model: &Model, view: &mut ViewState, keys: &str) -> String {
-    for c in keys.chars() {
-        rankdeck_tui::layout(model, view, Rect::new(0, 0, SIZE.0, SIZE.1));
-        let code = match c {
-            '\x1b' => KeyCode::Esc,
-            '\n' => KeyCode::Enter,
-            c => KeyCode::Char(c),
-        };
-        rankdeck_tui::on_key(model, view, KeyEvent::from(code), NOW);
-    }
-    let mut terminal = Terminal::new(TestBackend::new(SIZE.0, SIZE.1)).unwrap();
-    terminal
-        .draw(|frame| {
-            rankdeck_tui::layout(model, view, frame.area());
-            rankdeck_tui::view(model, view, &Theme::dark(), NOW, frame);
-        })
-        .unwrap();
-    let buffer = terminal.backend().buffer();
-    let rows = (0..SIZE.1).map(|y| (0..SIZE.0).map(|x| buffer[(x, y)].symbol()).collect::<String>());
-    rows.collect::<Vec<_>>().join("\n")
+    press_at(model, view, keys, SIZE);
+    crate::scenes::rows(&cells(model, view, &Theme::dark(), SIZE, NOW))
 }
 
 /// Two ranks whose lines are `(rank, seconds after seven, text)`; they arrive rank by rank, as after

@@ -1,45 +1,20 @@
 //! A restart with changed keys: from which checkpoint, which keys, what becomes of them, and a yes.
 
 use crate::scenes::*;
-use crossterm::event::{KeyCode, KeyEvent};
 use rankdeck::shell::changer::change;
 use rankdeck_core::event::Event;
 use rankdeck_core::model::*;
 use rankdeck_tui::state::{Overlay, Steering};
 use rankdeck_tui::{Action, Theme, ViewState};
-use ratatui::Terminal;
-use ratatui::backend::TestBackend;
-use ratatui::layout::Rect;
 
 const SIZE: (u16, u16) = (100, 36);
 
 fn press(model: &Model, view: &mut ViewState, keys: &str) -> Vec<Action> {
-    let mut actions = Vec::new();
-    for c in keys.chars() {
-        rankdeck_tui::layout(model, view, Rect::new(0, 0, SIZE.0, SIZE.1));
-        let code = match c {
-            '\x1b' => KeyCode::Esc,
-            '\n' => KeyCode::Enter,
-            '\t' => KeyCode::Tab,
-            '↓' => KeyCode::Down,
-            c => KeyCode::Char(c),
-        };
-        actions.extend(rankdeck_tui::on_key(model, view, KeyEvent::from(code), NOW));
-    }
-    actions
+    press_at(model, view, keys, SIZE)
 }
 
 fn screen(model: &Model, view: &mut ViewState) -> String {
-    let mut terminal = Terminal::new(TestBackend::new(SIZE.0, SIZE.1)).unwrap();
-    terminal
-        .draw(|frame| {
-            rankdeck_tui::layout(model, view, frame.area());
-            rankdeck_tui::view(model, view, &Theme::dark(), NOW, frame);
-        })
-        .unwrap();
-    let buffer = terminal.backend().buffer();
-    let rows = (0..SIZE.1).map(|y| (0..SIZE.0).map(|x| buffer[(x, y)].symbol()).collect::<String>());
-    rows.collect::<Vec<_>>().join("\n")
+    rows(&cells(model, view, &Theme::dark(), SIZE, NOW))
 }
 
 fn scene() -> (Model, ViewState) {

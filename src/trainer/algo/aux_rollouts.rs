@@ -16,7 +16,6 @@ use std::path::Path;
 use tch::{Device, Kind, TchError, Tensor};
 
 const MAGIC: &[u8; 8] = b"rdrollou";
-const HEAD_MAX: u64 = 1 << 16;
 
 /// The rollouts of a policy phase, on the device, one after the other: observations `[rows, ...]` as
 /// [`trunk::to_rows`] lays them out, the rest `[rows]`. The first rollout allocates the memory of the whole
@@ -140,21 +139,7 @@ pub(super) fn load(
     path: &Path,
 ) -> Result<AuxRollouts, ShardError> {
     let mut from = In::new(BufReader::with_capacity(1 << 20, File::open(path)?));
-    let mut magic = [0; 8];
-    from.bytes(&mut magic)?;
-    if &magic != MAGIC {
-        return Err(wrong("it holds no rollouts"));
-    }
-    let mut length = [0; 8];
-    from.bytes(&mut length)?;
-    let length = u64::from_le_bytes(length);
-    if length > HEAD_MAX {
-        return Err(wrong("its head is too long"));
-    }
-    let mut head = vec![0; length as usize];
-    from.bytes(&mut head)?;
-    let head: Head =
-        serde_json::from_slice(&head).map_err(|error| wrong(format!("its head cannot be read: {error}")))?;
+    let head: Head = from.head(*MAGIC, "rollouts")?;
     if head.mark != *mark {
         return Err(wrong(format!("it is of {}, and this is {mark}", head.mark)));
     }

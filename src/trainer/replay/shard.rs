@@ -10,6 +10,7 @@
 use super::env_buffer::EnvBuffer;
 use super::{Replay, Shape};
 use crate::error::TrainerError;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
@@ -132,6 +133,24 @@ impl<R: Read> In<R> {
         self.from.read_exact(bytes)?;
         self.sum.add(bytes);
         Ok(())
+    }
+
+    /// Reads the head of a file that begins so; `what` it would hold.
+    pub fn head<H: DeserializeOwned>(&mut self, magic: [u8; 8], what: &str) -> Result<H, ShardError> {
+        let wrong = |text: String| Err(ShardError::Content(text));
+        let mut word = [0; 8];
+        self.bytes(&mut word)?;
+        if word != magic {
+            return wrong(format!("it holds no {what}"));
+        }
+        self.bytes(&mut word)?;
+        let length = u64::from_le_bytes(word);
+        if length > HEAD_MAX {
+            return wrong("its head is too long".into());
+        }
+        let mut head = vec![0; length as usize];
+        self.bytes(&mut head)?;
+        serde_json::from_slice(&head).or_else(|error| wrong(format!("its head cannot be read: {error}")))
     }
 
     fn numbers<const N: usize>(
@@ -276,21 +295,7 @@ fn used(shape: &Shape, capacity: usize, (next, next_frame): (u64, u64)) -> (usiz
 pub fn load(shape: &Shape, mark: &ReplayMark, path: &Path) -> Result<Replay, ShardError> {
     let wrong = |text: &str| ShardError::Content(text.to_owned());
     let mut from = In { from: BufReader::with_capacity(1 << 20, File::open(path)?), sum: Sum(0) };
-    let mut magic = [0; 8];
-    from.bytes(&mut magic)?;
-    if &magic != MAGIC {
-        return Err(wrong("it is no replay shard"));
-    }
-    let mut length = [0; 8];
-    from.bytes(&mut length)?;
-    let length = u64::from_le_bytes(length);
-    if length > HEAD_MAX {
-        return Err(wrong("its head is too long"));
-    }
-    let mut head = vec![0; length as usize];
-    from.bytes(&mut head)?;
-    let head: Head =
-        serde_json::from_slice(&head).map_err(|error| wrong(&format!("its head cannot be read: {error}")))?;
+    let head: Head = from.head(*MAGIC, "replay")?;
     if head.version != VERSION {
         return Err(wrong(&format!("version {} is not {VERSION}", head.version)));
     }

@@ -41,6 +41,7 @@ pub fn key_code(c: char) -> KeyCode {
         '\t' => KeyCode::Tab,
         '\x1b' => KeyCode::Esc,
         '↑' => KeyCode::Up,
+        '↓' => KeyCode::Down,
         c => KeyCode::Char(c),
     }
 }

@@ -1,0 +1,85 @@
+//! A terminal that is drawn on: what it sends, and when its next frame is due.
+
+use super::frames::{Pacer, Want};
+use super::signals::Signals;
+use super::terminal::{self, Surface};
+use crossterm::event::Event as TermEvent;
+use futures_util::{Stream, StreamExt};
+use rankdeck_types::ids::Timestamp;
+use ratatui::Frame;
+use ratatui::layout::Size;
+use std::io;
+use std::pin::Pin;
+use std::time::Duration;
+
+/// What the terminal sends.
+pub type Input = Pin<Box<dyn Stream<Item = io::Result<TermEvent>> + Send>>;
+
+/// Longest wait for SIGCONT after stopping ourselves: reached only when the kernel ignored the stop.
+const CONTINUE_WITHIN: Duration = Duration::from_millis(250);
+
+/// What every screen draws on.
+pub(super) struct Canvas {
+    pub(super) surface: Box<dyn Surface>,
+    input: Option<Input>,
+    pub(super) pacer: Pacer,
+    /// What is on the terminal is not known: clear it before the next frame.
+    pub(super) repaint: bool,
+}
+
+impl Canvas {
+    pub(super) fn new(surface: Box<dyn Surface>, input: Input) -> Canvas {
+        Canvas { surface, input: Some(input), pacer: Pacer::default(), repaint: false }
+    }
+
+    /// The next input. Cancel-safe. `None` once: the terminal is gone; then never again.
+    pub(super) async fn next_input(&mut self) -> Option<TermEvent> {
+        let Some(input) = self.input.as_mut() else { return std::future::pending().await };
+        match input.next().await {
+            Some(Ok(event)) => Some(event),
+            Some(Err(_)) | None => {
+                self.input = None;
+                None
+            }
+        }
+    }
+
+    /// Begins a frame if one is due; gives its size then.
+    pub(super) fn begin(&mut self, now: Timestamp) -> io::Result<Option<Size>> {
+        if self.pacer.due().is_none_or(|due| due > now) {
+            return Ok(None);
+        }
+        if std::mem::take(&mut self.repaint) {
+            self.surface.clear()?;
+        }
+        self.surface.size().map(Some)
+    }
+
+    /// Draws the frame that has begun; `revision`: of what it shows.
+    pub(super) fn finish(
+        &mut self,
+        now: Timestamp,
+        revision: u64,
+        draw: &mut dyn FnMut(&mut Frame),
+    ) -> io::Result<()> {
+        self.surface.draw(draw)?;
+        self.pacer.drawn(now, revision);
+        Ok(())
+    }
+
+    /// Draws all of it anew as soon as possible.
+    pub(super) fn redraw(&mut self) {
+        self.pacer.want(Want::Now);
+        self.repaint = true;
+    }
+
+    /// Gives the terminal back, stops as job control wants it, and takes it again.
+    pub(super) async fn suspend(&mut self, signals: &mut Signals) -> io::Result<()> {
+        self.surface.leave()?;
+        terminal::stop_process_group();
+        signals.continued(CONTINUE_WITHIN).await;
+        self.surface.enter()?;
+        self.redraw();
+        Ok(())
+    }
+}
