@@ -1,5 +1,9 @@
 //! A tiny cluster for tests: fake agents that answer like real ones, without clock or network.
 
+mod messages;
+
+pub(crate) use messages::{hello, killed};
+
 use crate::effect::Effect;
 use crate::event::Event;
 use crate::model::Model;
@@ -250,7 +254,7 @@ impl Cluster {
         self.agents[node].orders.push(message.clone());
         match message {
             ConsoleMessage::Attach { after_seq, .. } => {
-                self.said(node, hello(node));
+                self.said(node, hello(node, self.wall_time(node)));
                 let agent = self.agents[node].clone();
                 let last_seq = agent.records.len() as u64;
                 self.said(
@@ -392,11 +396,16 @@ impl Cluster {
         }
     }
 
+    /// What an agent's clock shows now, seconds since the epoch.
+    pub fn wall_time(&self, node: usize) -> f64 {
+        1_000.0 + self.now.0 as f64 / 1000.0 + self.agents[node].wall_skew_s
+    }
+
     pub fn sample(&mut self, node: usize) {
         let agent = &self.agents[node];
         let sample = HostSample {
             mono_ms: 5_000_000 * (node as u64 + 1) + self.now.0 + agent.skew_ms,
-            wall_time: 1_000.0 + self.now.0 as f64 / 1000.0 + agent.wall_skew_s,
+            wall_time: self.wall_time(node),
             generation: agent.spec.as_ref().map_or(Generation(0), |spec| spec.generation),
             cpu_percent: 10.0,
             cpu_count: 2,
@@ -480,21 +489,4 @@ impl Cluster {
         let bodies = self.told.iter().map(|(_, _, body)| body.clone());
         bodies.filter(|body| matches!(body, ReportBody::RunFinished { .. })).collect()
     }
-}
-
-pub(crate) fn hello(node: usize) -> AgentMessage {
-    AgentMessage::Hello {
-        protocol: PROTOCOL,
-        build: "test".into(),
-        host: NAMES[node].into(),
-        node_rank: NodeRank(node as u32),
-        run: RunId(RUN.into()),
-        pid: 77,
-        wall_time: 1000.0,
-        run_dir: format!("/w/runs/{RUN}"),
-    }
-}
-
-pub(crate) fn killed() -> Exit {
-    Exit::Signal { signal: 9, out_of_memory: false }
 }

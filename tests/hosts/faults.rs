@@ -8,7 +8,7 @@
 mod before_launch;
 
 use crate::support::hosts::TestBed;
-use crate::support::moments::Moments;
+use crate::support::random::Random;
 use crate::support::{Console, kill, rank_program, wait_until};
 use rankdeck_testkit::{program, skip};
 use serde_json::Value;
@@ -34,16 +34,16 @@ fn report(fault: &str, round: u64, sees: &str, seconds: f64) {
 }
 
 /// Hosts, and programs to run on them.
-struct Scene {
+struct Fixture {
     bed: TestBed,
     hosts: PathBuf,
 }
 
-impl Scene {
-    fn start(nodes: usize) -> Option<Scene> {
+impl Fixture {
+    fn start(nodes: usize) -> Option<Fixture> {
         let bed = TestBed::start(nodes)?;
         let hosts = bed.hosts(nodes, 1, "");
-        Some(Scene { bed, hosts })
+        Some(Fixture { bed, hosts })
     }
 
     fn write(&self, name: &str, text: &str) -> String {
@@ -138,36 +138,41 @@ fn host_is_back(console: &mut Console, node: usize) {
 
 /// A fault of the network: the host is seen to be gone or mended, comes back, and the run goes on without a
 /// gap.
-fn network_fault(fault: &str, kind: u64, break_it: impl Fn(&Scene, usize), mend_it: impl Fn(&Scene, usize)) {
-    let Some(scene) = Scene::start(NODES) else { return };
-    let mut console = scene.running();
-    let mut moments = Moments::new(kind);
+fn network_fault(
+    fault: &str,
+    kind: u64,
+    break_it: impl Fn(&Fixture, usize),
+    mend_it: impl Fn(&Fixture, usize),
+) {
+    let Some(fixture) = Fixture::start(NODES) else { return };
+    let mut console = fixture.running();
+    let mut random = Random::new(kind);
     for round in 0..rounds() {
-        let node = moments.below(NODES as u64) as usize;
-        std::thread::sleep(Duration::from_millis(moments.below(1500)));
+        let node = random.below(NODES as u64) as usize;
+        std::thread::sleep(Duration::from_millis(random.below(1500)));
         let began = Instant::now();
-        break_it(&scene, node);
+        break_it(&fixture, node);
         let seen = console.wait_for_new("the user is told", 60, |v| {
             v["kind"] == "host" && v["node_rank"] == node && v["state"] != "ready"
         });
         let after = began.elapsed().as_secs_f64();
-        mend_it(&scene, node);
+        mend_it(&fixture, node);
         host_is_back(&mut console, node);
         report(fault, round, &format!("host {}", seen["state"]), after);
     }
     let blamed: Vec<_> = console.all("verdict").into_iter().filter(|v| !v["rank"].is_null()).collect();
     assert!(blamed.is_empty(), "no rank is to blame: {blamed:?}");
-    scene.stop_without_a_gap(console);
+    fixture.stop_without_a_gap(console);
 }
 
 #[test]
 fn ssh_reset() {
-    network_fault("ssh reset", 1, |scene, node| scene.bed.fault(node, &["reset"]), |_, _| {});
+    network_fault("ssh reset", 1, |fixture, node| fixture.bed.fault(node, &["reset"]), |_, _| {});
 }
 
 #[test]
 fn sshd_sessions_killed() {
-    network_fault("sshd killed", 2, |scene, node| scene.bed.fault(node, &["drop-sessions"]), |_, _| {});
+    network_fault("sshd killed", 2, |fixture, node| fixture.bed.fault(node, &["drop-sessions"]), |_, _| {});
 }
 
 #[test]
@@ -175,8 +180,8 @@ fn link_down_and_up() {
     network_fault(
         "link down and up",
         3,
-        |scene, node| scene.bed.fault(node, &["link", "down"]),
-        |scene, node| scene.bed.fault(node, &["link", "up"]),
+        |fixture, node| fixture.bed.fault(node, &["link", "down"]),
+        |fixture, node| fixture.bed.fault(node, &["link", "up"]),
     );
 }
 
@@ -185,8 +190,8 @@ fn half_open_tcp() {
     network_fault(
         "half-open tcp",
         4,
-        |scene, node| scene.bed.fault(node, &["drop", "22"]),
-        |scene, node| scene.bed.fault(node, &["drop", "off"]),
+        |fixture, node| fixture.bed.fault(node, &["drop", "22"]),
+        |fixture, node| fixture.bed.fault(node, &["drop", "off"]),
     );
 }
 
@@ -200,17 +205,17 @@ fn drops() -> Vec<u64> {
 /// it is back not one record is missing.
 #[test]
 fn link_drops_lose_nothing() {
-    let Some(scene) = Scene::start(NODES) else { return };
-    let mut console = scene.running();
+    let Some(fixture) = Fixture::start(NODES) else { return };
+    let mut console = fixture.running();
     let run = console.all("run_started")[0]["run"].as_str().unwrap().to_owned();
-    let ranks = || scene.bed.on(1, "pgrep -f '[-]-iters' | sort | tr '\\n' ' '");
+    let ranks = || fixture.bed.on(1, "pgrep -f '[-]-iters' | sort | tr '\\n' ' '");
     let before = ranks();
     assert!(!before.trim().is_empty());
-    let mut screen = scene.bed.terminal(&scene.hosts, &["attach", &run]);
+    let mut screen = fixture.bed.terminal(&fixture.hosts, &["attach", &run]);
     screen.until("the run", |t| t.alternate() && t.text().contains("node1"));
     for seconds in drops() {
         let began = Instant::now();
-        scene.bed.fault(1, &["link", "down"]);
+        fixture.bed.fault(1, &["link", "down"]);
         if seconds >= 10 {
             console.wait_for_new("lost", 30, |v| v["kind"] == "host" && v["state"] == "lost");
         }
@@ -227,7 +232,7 @@ fn link_drops_lose_nothing() {
             // The console's lines are read meanwhile, as somebody who watches would.
             console.drain(left.min(Duration::from_millis(500)));
         }
-        scene.bed.fault(1, &["link", "up"]);
+        fixture.bed.fault(1, &["link", "up"]);
         if seconds >= 10 {
             host_is_back(&mut console, 1);
         }
@@ -239,17 +244,17 @@ fn link_drops_lose_nothing() {
     let blamed: Vec<_> = console.all("verdict").into_iter().filter(|v| !v["rank"].is_null()).collect();
     assert!(blamed.is_empty(), "no rank is to blame: {blamed:?}");
     drop(screen);
-    scene.stop_without_a_gap(console);
+    fixture.stop_without_a_gap(console);
 }
 
 #[test]
 fn host_killed() {
     for round in 0..rounds() {
-        let Some(scene) = Scene::start(NODES) else { return };
-        let mut console = scene.running();
-        std::thread::sleep(Duration::from_millis(Moments::new(50 + round).below(1500)));
+        let Some(fixture) = Fixture::start(NODES) else { return };
+        let mut console = fixture.running();
+        std::thread::sleep(Duration::from_millis(Random::new(50 + round).below(1500)));
         let began = Instant::now();
-        scene.bed.fault(1, &["kill"]);
+        fixture.bed.fault(1, &["kill"]);
         let seen = console.wait_for_new("the user is told", 60, |v| {
             v["kind"] == "verdict" && v["verdict"] == "lost" && v["host"] == "node1"
         });
@@ -261,11 +266,11 @@ fn host_killed() {
         );
         let run = console.all("run_started")[0]["run"].as_str().unwrap().to_owned();
         // A host that is gone cannot prove anything, and that is said; the other one is stopped and proved.
-        let stop = scene.rankdeck(&["stop", &run]);
+        let stop = fixture.rankdeck(&["stop", &run]);
         let said =
             format!("{}{}", String::from_utf8_lossy(&stop.stdout), String::from_utf8_lossy(&stop.stderr));
         assert!(!stop.status.success() && said.contains("node1"), "{said}");
-        wait_until("the other host is free", 60, || !scene.bed.processes(0).contains("python3"));
+        wait_until("the other host is free", 60, || !fixture.bed.processes(0).contains("python3"));
         gapless(&console);
     }
 }
@@ -273,12 +278,12 @@ fn host_killed() {
 #[test]
 fn agent_killed() {
     for round in 0..rounds() {
-        let Some(scene) = Scene::start(NODES) else { return };
-        let mut console = scene.running();
-        std::thread::sleep(Duration::from_millis(Moments::new(60 + round).below(1500)));
+        let Some(fixture) = Fixture::start(NODES) else { return };
+        let mut console = fixture.running();
+        std::thread::sleep(Duration::from_millis(Random::new(60 + round).below(1500)));
         let began = Instant::now();
-        scene.bed.on(1, "kill -9 $(pgrep -f '[r]ankdeck agent serve')");
-        wait_until("the guard ends the ranks", 30, || !scene.bed.processes(1).contains("python3"));
+        fixture.bed.on(1, "kill -9 $(pgrep -f '[r]ankdeck agent serve')");
+        wait_until("the guard ends the ranks", 30, || !fixture.bed.processes(1).contains("python3"));
         let gone = began.elapsed().as_secs_f64();
         let status = console.finish(120);
         assert_eq!(status.code(), Some(1), "{}", console.told());
@@ -287,17 +292,17 @@ fn agent_killed() {
         assert!(finished["reason"].as_str().unwrap().contains("the agent on node1"), "{finished}");
         report("agent SIGKILL", round, finished["reason"].as_str().unwrap(), gone);
         gapless(&console);
-        scene.nothing_is_left();
+        fixture.nothing_is_left();
     }
 }
 
 #[test]
 fn console_killed() {
     for round in 0..rounds() {
-        let Some(scene) = Scene::start(NODES) else { return };
-        let console = scene.running();
+        let Some(fixture) = Fixture::start(NODES) else { return };
+        let console = fixture.running();
         let run = console.all("run_started")[0]["run"].as_str().unwrap().to_owned();
-        std::thread::sleep(Duration::from_millis(Moments::new(70 + round).below(1500)));
+        std::thread::sleep(Duration::from_millis(Random::new(70 + round).below(1500)));
         let began = Instant::now();
         // The bed's script passes no signal on: the console is its child.
         let pid = console.pid();
@@ -307,7 +312,7 @@ fn console_killed() {
             kill(pid, libc::SIGKILL);
         }
         drop(console);
-        let mut second = scene.bed.console(&scene.hosts, &["attach", &run]);
+        let mut second = fixture.bed.console(&fixture.hosts, &["attach", &run]);
         second.wait_kind("progress", 60);
         report(
             "console SIGKILL",
@@ -318,11 +323,11 @@ fn console_killed() {
         let first = second.all("progress")[0]["train_iter"].as_u64();
         assert_eq!(first, Some(1), "the whole history is there");
         second.wait_for_new("progress goes on", 60, |v| v["kind"] == "progress");
-        scene.stop_without_a_gap_of(second, &run);
+        fixture.stop_without_a_gap_of(second, &run);
     }
 }
 
-impl Scene {
+impl Fixture {
     fn stop_without_a_gap_of(&self, mut console: Console, run: &str) {
         let stop = self.rankdeck(&["stop", run]);
         assert!(stop.status.success(), "{stop:?}");
@@ -336,19 +341,19 @@ impl Scene {
 /// and the other does not notice; both are refused when each was first on another host.
 #[test]
 fn two_launches_of_one_name() {
-    let Some(scene) = Scene::start(NODES) else { return };
+    let Some(fixture) = Fixture::start(NODES) else { return };
     for round in 0..rounds() {
-        let experiment = scene.counting(1_000_000, "");
+        let experiment = fixture.counting(1_000_000, "");
         let began = Instant::now();
         let (mut winners, mut losers) = (Vec::new(), Vec::new());
         // Names hold a second: a pair that fell on both sides of one has different names and is tried again.
         for attempt in 0.. {
             assert!(attempt < 10, "no two consoles began in one second");
             let consoles = ["a", "b"].map(|machine| {
-                let folder = scene.bed.folder.path().join(machine);
+                let folder = fixture.bed.folder.path().join(machine);
                 std::fs::create_dir_all(&folder).unwrap();
                 let mut command =
-                    scene.bed.rankdeck(&scene.hosts, &["run", &experiment, "--headless", "--json"]);
+                    fixture.bed.rankdeck(&fixture.hosts, &["run", &experiment, "--headless", "--json"]);
                 // Consoles of one machine never make up the same name: their cache knows the names of all.
                 command.env("RANKDECK_CACHE", folder.join("cache")).current_dir(folder);
                 Console::spawn(command)
@@ -367,10 +372,10 @@ fn two_launches_of_one_name() {
             assert_ne!(names[0], names[1], "both go on");
             for mut console in winners.drain(..) {
                 let run = console.all("run_started")[0]["run"].as_str().unwrap().to_owned();
-                assert!(scene.rankdeck(&["stop", &run]).status.success());
+                assert!(fixture.rankdeck(&["stop", &run]).status.success());
                 assert_eq!(console.finish(90).code(), Some(130), "{}", console.told());
             }
-            scene.nothing_is_left();
+            fixture.nothing_is_left();
         }
         for mut loser in losers {
             assert_eq!(loser.finish(60).code(), Some(3), "{}", loser.told());
@@ -385,8 +390,8 @@ fn two_launches_of_one_name() {
         }
         for mut winner in winners {
             winner.wait_for_new("the winner goes on", 60, |v| v["kind"] == "progress");
-            scene.stop_without_a_gap(winner);
+            fixture.stop_without_a_gap(winner);
         }
-        scene.nothing_is_left();
+        fixture.nothing_is_left();
     }
 }

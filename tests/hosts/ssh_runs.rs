@@ -4,7 +4,7 @@
 //! disks of their own.
 
 use crate::support::hosts::{Loopback, TestBed};
-use crate::support::moments::{Moments, rounds};
+use crate::support::random::{Random, rounds};
 use crate::support::{Console, rank_program, trainer, wait_until};
 use rankdeck_testkit::repository;
 use serde_json::Value;
@@ -69,10 +69,10 @@ fn a_killed_connection_is_mended_and_the_run_goes_on_without_a_gap() {
     let experiment = hosts.bench.program(&["--iters", "1000000", "--pause", "0.02", "--family"]);
     let mut console = hosts.console(&["run", experiment.to_str().unwrap()]);
     console.wait_kind("progress", 60);
-    let mut moments = Moments::new(4);
+    let mut random = Random::new(4);
     for round in 0..rounds() {
-        let victim = moments.below(2) as usize;
-        std::thread::sleep(Duration::from_millis(moments.below(1000)));
+        let victim = random.below(2) as usize;
+        std::thread::sleep(Duration::from_millis(random.below(1000)));
         let before = hosts.servers[victim].logins();
         assert!(hosts.servers[victim].kill_sessions(), "round {round}: no session to kill");
         console.wait_for_new("the host is back", 30, |v| {

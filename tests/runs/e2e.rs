@@ -270,7 +270,11 @@ fn a_restart_is_a_new_generation_with_a_new_rendezvous() {
     let started = console.wait_kind("run_started", 30);
     console.wait_kind("progress", 30);
     let run = started["run"].as_str().unwrap();
-    let restart = rankdeck().args(["restart", run, "--yes", "--hosts", path(&hosts)]).output().unwrap();
+    let restart = rankdeck()
+        .args(["restart", run, "--yes", "--hosts", path(&hosts)])
+        .current_dir(bench.path())
+        .output()
+        .unwrap();
     assert!(restart.status.success(), "{restart:?}");
     let progress =
         console.wait_for("progress of generation 1", 30, |v| v["kind"] == "progress" && v["generation"] == 1);

@@ -9,7 +9,7 @@
 //!
 //! `RANKDECK_ORPHAN_ROUNDS` sets the rounds per kind (default 2), `RANKDECK_ORPHAN_SEED` repeats a seed.
 
-use crate::support::moments::{Moments, rounds};
+use crate::support::random::{Random, rounds};
 use crate::support::{Bench, Console, kill, rankdeck, wait_until};
 use rankdeck_testkit::skip;
 use serde_json::Value;
@@ -27,10 +27,10 @@ fn begin(bench: &Bench) -> (Console, String) {
 }
 
 /// A run that has made progress for a time that nobody chose.
-fn some_time_in(bench: &Bench, moments: &mut Moments) -> Console {
+fn some_time_in(bench: &Bench, random: &mut Random) -> Console {
     let (mut console, _) = begin(bench);
     console.wait_kind("progress", 30);
-    std::thread::sleep(Duration::from_millis(moments.below(1000)));
+    std::thread::sleep(Duration::from_millis(random.below(1000)));
     console
 }
 
@@ -46,11 +46,11 @@ fn agents(bench: &Bench) -> Vec<u32> {
 
 #[test]
 fn console_killed() {
-    let mut moments = Moments::new(1);
+    let mut random = Random::new(1);
     for round in 0..rounds() {
         let bench = Bench::new();
         let (console, hosts) = begin(&bench);
-        std::thread::sleep(Duration::from_millis(moments.below(1500)));
+        std::thread::sleep(Duration::from_millis(random.below(1500)));
         kill(console.pid(), libc::SIGKILL);
         drop(console);
         let folder = bench.path().join("runs");
@@ -81,13 +81,13 @@ fn console_killed() {
 
 #[test]
 fn agent_killed() {
-    let mut moments = Moments::new(2);
+    let mut random = Random::new(2);
     for round in 0..rounds() {
         let bench = Bench::new();
-        let mut console = some_time_in(&bench, &mut moments);
+        let mut console = some_time_in(&bench, &mut random);
         let agents = agents(&bench);
         assert!(agents.len() >= 2, "round {round}: agents {agents:?}");
-        let victim = agents[moments.below(agents.len() as u64) as usize];
+        let victim = agents[random.below(agents.len() as u64) as usize];
         kill(victim, libc::SIGKILL);
         assert_eq!(console.finish(60).code(), Some(1), "round {round}: {:?}", console.seen.last());
         assert_eq!(console.seen.last().unwrap()["outcome"], "failed");
@@ -97,11 +97,11 @@ fn agent_killed() {
 
 #[test]
 fn rank_killed() {
-    let mut moments = Moments::new(3);
+    let mut random = Random::new(3);
     for round in 0..rounds() {
         let bench = Bench::new();
-        let mut console = some_time_in(&bench, &mut moments);
-        let victim = moments.below(2);
+        let mut console = some_time_in(&bench, &mut random);
+        let victim = random.below(2);
         let line = console
             .wait_for("its pid", 5, |v| v["kind"] == "rank" && v["rank"] == victim && v["pid"].is_u64());
         kill(line["pid"].as_u64().unwrap() as u32, libc::SIGKILL);

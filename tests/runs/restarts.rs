@@ -64,8 +64,14 @@ fn hosts_are_left_out_and_taken_in_by_command() {
     let started = console.wait_kind("run_started", 30);
     assert_eq!((&started["world_size"], &started["nnodes"]), (&Value::from(2), &Value::from(2)));
     console.wait_kind("progress", 30);
-    let restart =
-        |args: &[&str]| rankdeck().args(["restart", "--yes", "--hosts", path]).args(args).output().unwrap();
+    let restart = |args: &[&str]| {
+        rankdeck()
+            .args(["restart", "--yes", "--hosts", path])
+            .args(args)
+            .current_dir(bench.path())
+            .output()
+            .unwrap()
+    };
     let out = restart(&["--exclude", "local1", "--add", "local2"]);
     assert!(out.status.success(), "{out:?}");
     let text = String::from_utf8_lossy(&out.stdout).into_owned();

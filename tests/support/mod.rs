@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub mod hosts;
-pub mod moments;
+pub mod random;
 pub mod slurm;
 pub mod sshd;
 pub mod terminal;
@@ -168,10 +168,12 @@ pub struct Console {
 }
 
 impl Console {
-    /// Starts `rankdeck ARGS --headless --json`.
+    /// Starts `rankdeck ARGS --headless --json` where the hosts file is, so that its record goes there.
     pub fn start(args: &[&str]) -> Console {
         let mut command = rankdeck();
         command.args(args).args(["--headless", "--json"]);
+        let hosts = args.iter().skip_while(|arg| **arg != "--hosts").nth(1).expect("--hosts FILE");
+        command.current_dir(Path::new(hosts).parent().expect("the hosts file lies in a folder"));
         Console::spawn(command)
     }
 

@@ -361,6 +361,6 @@ fn clocks_are_compared_when_the_shell_has_told_its_own() {
     c.event(Event::WallClock { time: 990.0 });
     c.now = c.now.plus(2_000);
     c.ready(0);
-    assert!((c.model().hosts[0].clock_offset_s - 8.0).abs() < 1e-9);
+    assert!((c.model().hosts[0].clock_offset_s - 10.0).abs() < 1e-9);
     assert!(c.model().history.back().unwrap().time > 900.0);
 }

@@ -129,7 +129,7 @@ fn an_agent_of_another_protocol_or_run_is_refused_with_a_hint() {
             node: NodeRank(0),
             state: LinkState::Ready { probe: Probe::default() },
         });
-        let mut message = hello(0);
+        let mut message = hello(0, c.wall_time(0));
         if let AgentMessage::Hello { protocol, run, .. } = &mut message {
             match change {
                 0 => *protocol = 99,
@@ -176,7 +176,7 @@ fn a_launch_that_got_lost_with_its_connection_is_sent_again_once() {
     c.ready(0);
     // The link of node 1 breaks right after its snapshot: the launch goes nowhere.
     c.event(Event::LinkChanged { node: NodeRank(1), state: LinkState::Ready { probe: Probe::default() } });
-    c.said(1, hello(1));
+    c.said(1, hello(1, c.wall_time(1)));
     c.said(1, AgentMessage::Snapshot { spec: None, ranks: vec![], last_seq: 0 });
     assert_eq!(c.model().run.state, RunState::Launching);
     assert!(c.launches(1).is_empty());

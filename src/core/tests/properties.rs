@@ -148,7 +148,7 @@ fn event() -> impl Strategy<Value = Event> {
         3 => (node.clone(), link()).prop_map(|(node, state)| Event::LinkChanged { node: NodeRank(node), state }),
         12 => (node.clone(), message()).prop_map(|(node, message)| {
             let message = match message {
-                AgentMessage::Hello { .. } if node < 2 => hello(node as usize),
+                AgentMessage::Hello { .. } if node < 2 => hello(node as usize, 1_000.0),
                 other => other,
             };
             Event::AgentSaid { node: NodeRank(node), message: Box::new(message) }
@@ -179,7 +179,7 @@ fn link() -> impl Strategy<Value = LinkState> {
 
 fn message() -> impl Strategy<Value = AgentMessage> {
     prop_oneof![
-        4 => Just(hello(0)),
+        4 => Just(hello(0, 1_000.0)),
         4 => (any::<bool>(), 0u32..2, 0u64..6).prop_map(|(some, generation, last_seq)| AgentMessage::Snapshot {
             spec: some.then(|| Box::new(LaunchSpec { generation: Generation(generation), ..spec() })),
             ranks: vec![RankSnapshot { rank: Rank(generation * 7), pid: Some(1), exit: None }],

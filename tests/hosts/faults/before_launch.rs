@@ -3,80 +3,80 @@
 use super::*;
 
 /// A fault that is seen before anything starts.
-fn refusal(fault: &str, code: i32, words: &[&str], break_it: impl Fn(&Scene) -> String) {
-    let Some(scene) = Scene::start(NODES) else { return };
+fn refusal(fault: &str, code: i32, words: &[&str], break_it: impl Fn(&Fixture) -> String) {
+    let Some(fixture) = Fixture::start(NODES) else { return };
     for round in 0..rounds() {
-        let experiment = break_it(&scene);
+        let experiment = break_it(&fixture);
         let began = Instant::now();
-        let said = scene.refused(&experiment, code, words);
+        let said = fixture.refused(&experiment, code, words);
         report(fault, round, &said, began.elapsed().as_secs_f64());
     }
 }
 
 #[test]
 fn wrong_key() {
-    refusal("wrong key", 3, &["node1", "refused the login"], |scene| {
-        scene.bed.fault(1, &["keys", "none"]);
-        scene.counting(5, "")
+    refusal("wrong key", 3, &["node1", "refused the login"], |fixture| {
+        fixture.bed.fault(1, &["keys", "none"]);
+        fixture.counting(5, "")
     });
 }
 
 #[test]
 fn changed_host_key() {
-    refusal("changed host key", 3, &["SHA256:", "known_hosts"], |scene| {
-        scene.bed.fault(1, &["hostkey"]);
-        scene.counting(5, "")
+    refusal("changed host key", 3, &["SHA256:", "known_hosts"], |fixture| {
+        fixture.bed.fault(1, &["hostkey"]);
+        fixture.counting(5, "")
     });
 }
 
 #[test]
 fn full_disk() {
-    refusal("full disk", 3, &["disk", "No space left", "workdir"], |scene| {
+    refusal("full disk", 3, &["disk", "No space left", "workdir"], |fixture| {
         // The agent must get there first: its cache may lie on another disk than the runs.
-        let experiment = scene.counting(5, "");
-        scene.rankdeck(&["check", &experiment]);
-        scene.bed.fault(1, &["disk", "full"]);
+        let experiment = fixture.counting(5, "");
+        fixture.rankdeck(&["check", &experiment]);
+        fixture.bed.fault(1, &["disk", "full"]);
         experiment
     });
 }
 
 #[test]
 fn missing_interpreter() {
-    refusal("missing interpreter", 3, &["`python9` is not found", "e.toml:4"], |scene| {
-        scene.write("e.toml", "[run]\nname = \"x\"\n[launch]\ncommand = [\"python9\", \"train.py\"]\n")
+    refusal("missing interpreter", 3, &["`python9` is not found", "e.toml:4"], |fixture| {
+        fixture.write("e.toml", "[run]\nname = \"x\"\n[launch]\ncommand = [\"python9\", \"train.py\"]\n")
     });
 }
 
 #[test]
 fn missing_script() {
-    refusal("missing script", 3, &["train.py", "launch.code"], |scene| {
-        scene.write("e.toml", "[run]\nname = \"x\"\n[launch]\ncommand = [\"python3\", \"train.py\"]\n")
+    refusal("missing script", 3, &["train.py", "launch.code"], |fixture| {
+        fixture.write("e.toml", "[run]\nname = \"x\"\n[launch]\ncommand = [\"python3\", \"train.py\"]\n")
     });
 }
 
 #[test]
 fn code_mismatch() {
-    refusal("code mismatch", 3, &["code: script", "on node0"], |scene| {
+    refusal("code mismatch", 3, &["code: script", "on node0"], |fixture| {
         for node in 0..NODES {
-            scene.bed.on(
+            fixture.bed.on(
                 node,
                 &format!("mkdir -p ~tb/work; echo 'print({node})' > ~tb/work/train.py; chown -R tb ~tb/work"),
             );
         }
-        scene.write("e.toml", "[run]\nname = \"x\"\n[launch]\ncommand = [\"python3\", \"train.py\"]\n")
+        fixture.write("e.toml", "[run]\nname = \"x\"\n[launch]\ncommand = [\"python3\", \"train.py\"]\n")
     });
 }
 
 #[test]
 fn version_mismatch() {
-    refusal("version mismatch", 3, &["torch 2.10.1, and 2.10.0 on node0"], |scene| {
+    refusal("version mismatch", 3, &["torch 2.10.1, and 2.10.0 on node0"], |fixture| {
         for node in 0..NODES {
             let torch = format!(
                 "mkdir -p ~tb/work/torch; echo \"__version__ = '2.10.{node}'\" > ~tb/work/torch/version.py; chown -R tb ~tb/work"
             );
-            scene.bed.on(node, &torch);
+            fixture.bed.on(node, &torch);
         }
-        scene.counting(5, "")
+        fixture.counting(5, "")
     });
 }
 
@@ -92,17 +92,17 @@ impl Drop for Squatter {
 
 #[test]
 fn port_in_use() {
-    let Some(scene) = Scene::start(NODES) else { return };
+    let Some(fixture) = Fixture::start(NODES) else { return };
     let listen =
         "import socket, sys; s = socket.create_server((\"\", 24711)); print(1, flush=True); sys.stdin.read()";
-    let mut command: Command = scene.bed.call(&["exec", "node0", "python3", "-c", listen]);
+    let mut command: Command = fixture.bed.call(&["exec", "node0", "python3", "-c", listen]);
     let mut squatter = Squatter(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
     let mut said = [0];
     std::io::Read::read_exact(squatter.0.stdout.as_mut().unwrap(), &mut said).unwrap();
     for round in 0..rounds() {
-        let experiment = scene.counting(5, "master_port = 24711\n");
+        let experiment = fixture.counting(5, "master_port = 24711\n");
         let began = Instant::now();
-        let output = scene.rankdeck(&["run", &experiment, "--headless"]);
+        let output = fixture.rankdeck(&["run", &experiment, "--headless"]);
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(3), "{stderr}");
         assert!(stderr.contains("port 24711") && stderr.contains("master_port = 0"), "{stderr}");
@@ -114,9 +114,9 @@ fn port_in_use() {
         );
     }
     drop(squatter);
-    scene.bed.on(0, "pkill -f [c]reate_server || true");
+    fixture.bed.on(0, "pkill -f [c]reate_server || true");
     wait_until("nothing is left", 40, || {
-        (0..NODES).all(|node| !scene.bed.processes(node).contains("rankdeck"))
+        (0..NODES).all(|node| !fixture.bed.processes(node).contains("rankdeck"))
     });
 }
 
@@ -124,13 +124,13 @@ fn port_in_use() {
 /// blamed on nothing else.
 #[test]
 fn slow_login_shell() {
-    let Some(scene) = Scene::start(NODES) else { return };
+    let Some(fixture) = Fixture::start(NODES) else { return };
     for (node, seconds) in [(0, "1"), (1, "5")] {
-        scene.bed.fault(node, &["slowlogin", seconds]);
+        fixture.bed.fault(node, &["slowlogin", seconds]);
     }
     for round in 0..rounds() {
         let began = Instant::now();
-        let mut console = scene.bed.console(&scene.hosts, &["run", &scene.counting(10, "")]);
+        let mut console = fixture.bed.console(&fixture.hosts, &["run", &fixture.counting(10, "")]);
         assert_eq!(console.finish(180).code(), Some(0), "{}", console.told());
         let took = began.elapsed().as_secs_f64();
         gapless(&console);
@@ -141,7 +141,7 @@ fn slow_login_shell() {
             .find(|line| line.starts_with("warning: host node1: reach:") && line.contains("start files"))
             .unwrap_or_else(|| panic!("{stderr}"));
         report("slow login shell", round, warning, took);
-        scene.nothing_is_left();
+        fixture.nothing_is_left();
     }
 }
 
@@ -150,13 +150,13 @@ fn noisy_shell_and_max_startups() {
     for (fault, args) in
         [("noisy rc", vec!["noisy"]), ("MaxStartups", vec!["sshd-opt", "m", "MaxStartups 1:100:1"])]
     {
-        let Some(scene) = Scene::start(NODES) else { return };
+        let Some(fixture) = Fixture::start(NODES) else { return };
         for node in 0..NODES {
-            scene.bed.fault(node, &args);
+            fixture.bed.fault(node, &args);
         }
         for round in 0..rounds() {
             let began = Instant::now();
-            let mut console = scene.bed.console(&scene.hosts, &["run", &scene.counting(10, "")]);
+            let mut console = fixture.bed.console(&fixture.hosts, &["run", &fixture.counting(10, "")]);
             assert_eq!(console.finish(180).code(), Some(0), "{fault}: {}", console.told());
             let finished = console.seen.last().unwrap();
             assert_eq!(
@@ -165,7 +165,7 @@ fn noisy_shell_and_max_startups() {
             );
             report(fault, round, "the run succeeds", began.elapsed().as_secs_f64());
             gapless(&console);
-            scene.nothing_is_left();
+            fixture.nothing_is_left();
         }
     }
 }
@@ -173,24 +173,24 @@ fn noisy_shell_and_max_startups() {
 /// A host whose wall clock is 100 s ahead, by a library that ranks and agents load.
 #[test]
 fn clock_skew() {
-    let Some(scene) = Scene::start(NODES) else { return };
+    let Some(fixture) = Fixture::start(NODES) else { return };
     if program("cc").is_none() {
         skip!("no C compiler to pretend a clock with");
     }
-    let source = scene.write(
+    let source = fixture.write(
         "skew.c",
         "#define _GNU_SOURCE\n#include <time.h>\n#include <unistd.h>\n#include <sys/syscall.h>\n\
          int clock_gettime(clockid_t id, struct timespec *t) { int r = syscall(SYS_clock_gettime, id, t); \
          if (id == CLOCK_REALTIME) t->tv_sec += 100; return r; }\n",
     );
-    let library = scene.bed.folder.path().join("shared/skew.so");
+    let library = fixture.bed.folder.path().join("shared/skew.so");
     let built =
         Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status().unwrap();
     assert!(built.success());
-    scene.bed.on(1, "echo 'export LD_PRELOAD=/mnt/skew.so' > ~tb/.bashrc; chown tb ~tb/.bashrc");
+    fixture.bed.on(1, "echo 'export LD_PRELOAD=/mnt/skew.so' > ~tb/.bashrc; chown tb ~tb/.bashrc");
     for round in 0..rounds() {
         let began = Instant::now();
-        let mut console = scene.bed.console(&scene.hosts, &["run", &scene.counting(10, "")]);
+        let mut console = fixture.bed.console(&fixture.hosts, &["run", &fixture.counting(10, "")]);
         assert_eq!(console.finish(120).code(), Some(0), "{}", console.told());
         gapless(&console);
         let stderr = console.stderr();
@@ -198,6 +198,6 @@ fn clock_skew() {
             stderr.lines().find(|line| line.contains("clock")).unwrap_or_else(|| panic!("{stderr}"));
         assert!(warning.contains("node1") && warning.contains("ahead of this machine"), "{warning}");
         report("clock skew", round, warning, began.elapsed().as_secs_f64());
-        scene.nothing_is_left();
+        fixture.nothing_is_left();
     }
 }

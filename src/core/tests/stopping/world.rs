@@ -303,7 +303,7 @@ impl World {
 
     fn greet(&mut self, node: usize, after_seq: u64) {
         self.machines[node].attached = true;
-        self.say(node, hello(node));
+        self.say(node, hello(node, 1_000.0));
         let machine = self.machines[node].clone();
         let spec = machine.spec.map(Box::new);
         let ranks = self.rank_of(node).into_iter().map(|rank| RankSnapshot {

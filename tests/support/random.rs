@@ -1,19 +1,19 @@
-//! Random moments for tests that kill: how many (`RANKDECK_ORPHAN_ROUNDS`) and which
+//! Random numbers for tests that kill: how many (`RANKDECK_ORPHAN_ROUNDS`) and which
 //! (`RANKDECK_ORPHAN_SEED`).
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// SplitMix64: enough to pick moments.
-pub struct Moments(u64);
+/// SplitMix64: enough to pick a time and a victim.
+pub struct Random(u64);
 
-impl Moments {
+impl Random {
     /// For one kind of kill; prints the seed.
-    pub fn new(kind: u64) -> Moments {
+    pub fn new(kind: u64) -> Random {
         let seed = number("RANKDECK_ORPHAN_SEED", u64::from(std::process::id()));
         println!("seed {seed}");
-        Moments(seed ^ (kind << 32))
+        Random(seed ^ (kind << 32))
     }
 
     /// A number from 0 to below `limit`.
