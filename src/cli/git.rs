@@ -58,7 +58,7 @@ pub struct Checkout {
 }
 
 impl Checkout {
-    /// For people.
+    /// The commit in short, with what differs from it.
     pub fn shown(&self) -> String {
         let short: String = self.commit.chars().take(12).collect();
         let branch = self.branch.as_ref().map(|branch| format!(" on {branch}")).unwrap_or_default();

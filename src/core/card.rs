@@ -207,7 +207,7 @@ impl Side {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Side {
-    /// Which.
+    /// The rank of this side.
     pub rank: Rank,
     /// Its host.
     pub host: String,
@@ -285,7 +285,7 @@ impl Call {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Others {
-    /// Which.
+    /// All ranks that are in the same state.
     pub ranks: Vec<Rank>,
     /// What they do.
     pub text: String,

@@ -22,7 +22,7 @@ pub struct Report {
     pub generation: Generation,
     /// When, seconds since the epoch; filled in by the shell.
     pub time: WallTime,
-    /// What.
+    /// What is reported.
     #[serde(flatten)]
     pub body: ReportBody,
 }
@@ -61,7 +61,7 @@ pub enum ReportBody {
     },
     /// A rank changed its life (spawned, joined, exited).
     Rank {
-        /// Which.
+        /// The rank it is about.
         rank: Rank,
         /// On which host.
         host: String,
@@ -111,7 +111,7 @@ pub enum ReportBody {
     },
     /// Values that a program of the user gave without knowing rankdeck.
     Metrics {
-        /// Whose.
+        /// The rank it is about.
         rank: Rank,
         /// `stdout` or `tensorboard`.
         source: String,
@@ -149,7 +149,7 @@ pub enum ReportBody {
         env_step: u64,
         /// Training iteration.
         train_iter: u64,
-        /// Why.
+        /// Why it was written.
         reason: String,
     },
     /// An agent has something to tell: an event that it refused, a fallback in use.
@@ -165,7 +165,7 @@ pub enum ReportBody {
     Verdict(VerdictReport),
     /// A log line of a rank.
     Log {
-        /// Whose.
+        /// The rank it is about.
         rank: Rank,
         /// On which host.
         host: String,
@@ -200,7 +200,7 @@ pub enum ReportBody {
     },
     /// The run is over.
     RunFinished {
-        /// How.
+        /// How it ended.
         outcome: Outcome,
         /// The console's exit code.
         exit_code: u8,
@@ -268,15 +268,15 @@ pub struct FirstFailure {
 /// One rank's own counters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RankProgress {
-    /// Which.
+    /// The rank it is about.
     pub rank: Rank,
     /// On which host.
     pub host: String,
-    /// Its own.
+    /// Environment steps of this rank.
     pub env_step: u64,
-    /// Its own.
+    /// Samples of this rank.
     pub samples: u64,
-    /// Its own.
+    /// Episodes of this rank.
     pub episodes: u64,
     /// Its own, seconds.
     pub duration_s: f64,
@@ -301,7 +301,7 @@ pub struct VerdictReport {
     pub rank: Option<Rank>,
     /// Its host.
     pub host: Option<String>,
-    /// What.
+    /// The kind of trouble.
     pub verdict: VerdictKind,
     /// How bad, or `cleared`.
     pub severity: Severity,

@@ -115,7 +115,7 @@ pub struct SavedCheckpoint {
 /// A rank that failed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RankFailure {
-    /// Which.
+    /// The rank that failed.
     pub rank: Rank,
     /// When, by its host's clock.
     pub time: WallTime,

@@ -27,7 +27,7 @@ pub struct LogSearch {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LogHit {
-    /// Whose.
+    /// The rank that wrote it.
     pub rank: Rank,
     /// Of which generation.
     pub generation: Generation,

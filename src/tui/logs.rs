@@ -20,7 +20,7 @@ const TRACEBACK: usize = 200;
 pub struct LogLine<'a> {
     /// Where it stands; the last of those that say the same.
     pub place: LogPlace,
-    /// Whose.
+    /// The rank that wrote it.
     pub rank: Rank,
     /// As the rank wrote it.
     pub text: &'a str,

@@ -33,7 +33,7 @@ pub struct TimeCursor {
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mark {
-    /// When.
+    /// When it happened.
     pub at: Timestamp,
     /// How grave.
     pub tone: Tone,

@@ -26,7 +26,7 @@ pub struct Tcp {
     pub inode: u64,
     /// Bytes that came in and bytes that the other end has acknowledged, since it began.
     pub carried: u64,
-    /// The rest.
+    /// What a close look tells of it.
     pub socket: Socket,
 }
 

@@ -114,7 +114,7 @@ pub struct TreeSample {
     pub rss: u64,
     /// Processes below the rank's own.
     pub children: u32,
-    /// The rest.
+    /// All other signals of the rank.
     pub signals: RankSignals,
 }
 

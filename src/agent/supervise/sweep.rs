@@ -92,7 +92,7 @@ pub struct Found {
 }
 
 impl Found {
-    /// For people.
+    /// As reports and people are told of it.
     pub fn survivor(&self) -> Survivor {
         Survivor {
             pid: self.ident.pid,

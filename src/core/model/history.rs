@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 /// Something that happened, on the axes of charts.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Mark {
-    /// Where.
+    /// Step and time.
     pub place: Place,
-    /// What.
+    /// What happened.
     pub kind: MarkKind,
 }
 

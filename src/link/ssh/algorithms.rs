@@ -44,7 +44,7 @@ const SIGNATURES: &str = "rsa-sha2-512,rsa-sha2-256";
 
 /// One kind of algorithm.
 struct Kind {
-    /// For people.
+    /// What people call it.
     name: &'static str,
     /// Its keyword in ssh_config and sshd_config.
     keyword: &'static str,

@@ -51,7 +51,7 @@ pub enum HostKeyCheck {
     },
     /// The key is marked as stolen.
     Revoked {
-        /// Where.
+        /// The line that says so.
         place: Place,
     },
 }

@@ -31,7 +31,7 @@ impl Outcome {
 /// The end of a run, as the console that launched its last generation called it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ending {
-    /// How.
+    /// How the run ended.
     pub outcome: Outcome,
     /// The console's exit code.
     pub exit_code: u8,

@@ -25,7 +25,7 @@ pub enum RecordError {
     /// The folder or a file of it.
     #[error("{}: {error}", path.display())]
     Io {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// What failed.
         error: io::Error,
@@ -33,7 +33,7 @@ pub enum RecordError {
     /// What stands in it.
     #[error("{}: {error}", path.display())]
     Form {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// What is wrong.
         error: TraceError,

@@ -59,7 +59,7 @@ impl ActionSpace {
 /// Type of an observation's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ObservationType {
-    /// Numbers.
+    /// Feature vectors.
     F32,
     /// Pixels, 0 to 255.
     U8,
@@ -95,7 +95,7 @@ impl Spec {
 /// `[envs][observation_shape]`, row by row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Observations<'a> {
-    /// Numbers.
+    /// Feature vectors.
     F32(&'a [f32]),
     /// Pixels.
     U8(&'a [u8]),

@@ -19,7 +19,7 @@ pub struct Episode {
 /// `[envs][observation_shape]`, owned.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ObservationBuffer {
-    /// Numbers.
+    /// Feature vectors.
     F32(Vec<f32>),
     /// Pixels.
     U8(Vec<u8>),

@@ -182,7 +182,7 @@ pub enum HomeEvent {
     Failed {
         /// Its index.
         host: usize,
-        /// Why.
+        /// Why it gave no answer.
         error: HintedError,
     },
     /// Experiments that were found.

@@ -9,7 +9,7 @@ use rankdeck_types::ids::Timestamp;
 pub struct Frozen {
     /// The run as it was.
     pub model: Box<Model>,
-    /// When.
+    /// When it was held.
     pub at: Timestamp,
 }
 

@@ -35,7 +35,7 @@ pub enum Overlay {
     Restart(Box<RestartDraft>),
     /// Everything about one rank.
     Inspect {
-        /// Which.
+        /// The rank that is shown.
         rank: Rank,
         /// First line shown.
         top: usize,

@@ -16,7 +16,7 @@ use ratatui::text::{Line, Span};
 /// A point of a trace.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Dot {
-    /// Where.
+    /// Its place on the x axis.
     pub x: f64,
     /// What the line goes through.
     pub y: f64,
@@ -64,7 +64,7 @@ impl Trace {
 /// Something that happened.
 #[derive(Debug, Clone)]
 pub struct Flag {
-    /// Where.
+    /// Its place on the x axis.
     pub x: f64,
     /// The sign of it.
     pub sign: char,
