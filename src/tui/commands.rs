@@ -163,7 +163,7 @@ fn rows(view: &ViewState, command: Command) -> i64 {
     match command {
         Command::Move(rows) => i64::from(rows),
         Command::Page(pages) => {
-            let height = view.geometry.inside(area(view)).height;
+            let height = view.geometry.inside(view.geometry.pane(view.pane())).height;
             i64::from(pages) * i64::from((height / 2).max(1))
         }
         Command::First => -i64::from(i32::MAX),
@@ -280,19 +280,6 @@ pub fn open_rank_log(view: &mut ViewState) {
     (view.log.at, view.log.hit) = (None, None);
     view.tab = Tab::Logs;
     view.zoom = false;
-}
-
-fn area(view: &ViewState) -> ratatui::layout::Rect {
-    let geo = &view.geometry;
-    match view.pane() {
-        Pane::Ranks => geo.ranks,
-        Pane::Charts => geo.charts,
-        Pane::Evals => geo.evals,
-        Pane::Log => geo.log,
-        Pane::Hosts => geo.hosts,
-        Pane::Events => geo.events,
-        Pane::End => geo.end,
-    }
 }
 
 fn focus(view: &mut ViewState, step: isize) {

@@ -33,20 +33,8 @@ pub struct Geometry {
     pub time: Rect,
     /// Keys.
     pub footer: Rect,
-    /// The rank table, its frame included.
-    pub ranks: Rect,
-    /// Charts.
-    pub charts: Rect,
-    /// Log.
-    pub log: Rect,
-    /// Evaluations.
-    pub evals: Rect,
-    /// Hosts.
-    pub hosts: Rect,
-    /// Events.
-    pub events: Rect,
-    /// The end of the run.
-    pub end: Rect,
+    /// The panes, their frames included, in the order of [`Pane::ALL`].
+    pub(crate) areas: [Rect; Pane::ALL.len()],
     /// Rows of ranks that fit.
     pub rank_rows: usize,
     /// Lines of the log that fit.
@@ -84,20 +72,18 @@ impl Geometry {
         if self.boxed { 2 } else { 1 }
     }
 
+    /// Where a pane is, its frame included; empty where it is not shown.
+    pub fn pane(&self, pane: Pane) -> Rect {
+        self.areas[pane as usize]
+    }
+
+    /// Puts a pane somewhere.
+    pub(crate) fn place(&mut self, pane: Pane, area: Rect) {
+        self.areas[pane as usize] = area;
+    }
+
     /// The panes of the page that can have the focus, in reading order.
     pub fn panes(&self) -> Vec<Pane> {
-        [
-            (Pane::Ranks, self.ranks),
-            (Pane::Charts, self.charts),
-            (Pane::Evals, self.evals),
-            (Pane::Log, self.log),
-            (Pane::Hosts, self.hosts),
-            (Pane::Events, self.events),
-            (Pane::End, self.end),
-        ]
-        .into_iter()
-        .filter(|(_, area)| !area.is_empty())
-        .map(|(pane, _)| pane)
-        .collect()
+        Pane::ALL.into_iter().filter(|pane| !self.pane(*pane).is_empty()).collect()
     }
 }

@@ -74,36 +74,19 @@ pub fn geometry(model: &Model, view: &ViewState, area: Rect) -> Geometry {
     geo.status = take(&mut rest, panes::status::height(model, area));
     geo.body = rest;
     match view.tab {
-        Tab::Overview if geo.connecting => geo.hosts = rest,
-        Tab::Overview => overview(shown, view, &mut geo),
-        Tab::Charts => geo.charts = rest,
-        Tab::Evals => geo.evals = rest,
-        Tab::Logs => geo.log = rest,
-        Tab::Hosts => geo.hosts = rest,
-        Tab::Events => geo.events = rest,
-        Tab::End => geo.end = rest,
+        Tab::Overview if geo.connecting => geo.place(Pane::Hosts, rest),
+        Tab::Overview if !zoomed => overview(shown, &mut geo),
+        _ => geo.place(view.pane(), rest),
     }
-    let inner = geo.inside(geo.ranks);
+    let inner = geo.inside(geo.pane(Pane::Ranks));
     geo.strip = strip_lines(shown, &geo, inner);
     geo.rank_rows = usize::from(inner.height.saturating_sub(1 + geo.strip));
-    geo.log_rows = usize::from(geo.inside(geo.log).height);
+    geo.log_rows = usize::from(geo.inside(geo.pane(Pane::Log)).height);
     geo
 }
 
-fn overview(model: &Model, view: &ViewState, geo: &mut Geometry) {
+fn overview(model: &Model, geo: &mut Geometry) {
     let mut rest = geo.body;
-    if view.zoom {
-        match view.focus {
-            Pane::Charts => geo.charts = rest,
-            Pane::Log => geo.log = rest,
-            Pane::Evals => geo.evals = rest,
-            Pane::Hosts => geo.hosts = rest,
-            Pane::Events => geo.events = rest,
-            Pane::End => geo.end = rest,
-            Pane::Ranks => geo.ranks = rest,
-        }
-        return;
-    }
     let chrome = geo.chrome();
     let many = model.ranks.len() > 8;
     let wanted = model.ranks.len().min(1000) as u16 + 1 + chrome + if many { 2 } else { 0 };
@@ -116,9 +99,11 @@ fn overview(model: &Model, view: &ViewState, geo: &mut Geometry) {
         _ => 7 + chrome,
     };
     let most = rest.height.saturating_sub(charts_min + log_min).max(rest.height.min(5));
-    geo.ranks = take(&mut rest, wanted.min(most));
+    geo.place(Pane::Ranks, take(&mut rest, wanted.min(most)));
     if charts_min == 0 || rest.height < charts_min {
-        geo.log = if rest.height > chrome { rest } else { Rect::default() };
+        if rest.height > chrome {
+            geo.place(Pane::Log, rest);
+        }
         return;
     }
     let charts = if log_min == 0 {
@@ -127,20 +112,17 @@ fn overview(model: &Model, view: &ViewState, geo: &mut Geometry) {
         let most = rest.height.saturating_sub(log_min).max(charts_min);
         (rest.height * 3 / 5).clamp(charts_min, most).min(16.max(rest.height / 2))
     };
-    geo.charts = take(&mut rest, charts);
+    geo.place(Pane::Charts, take(&mut rest, charts));
     if rest.height <= chrome {
         return;
     }
-    match geo.area.width {
-        140.. => {
-            let parts = columns(rest, &[5, 9, 7]);
-            (geo.evals, geo.log, geo.events) = (parts[0], parts[1], parts[2]);
-        }
-        96.. => {
-            let parts = columns(rest, &[4, 6]);
-            (geo.evals, geo.log) = (parts[0], parts[1]);
-        }
-        _ => geo.log = rest,
+    let (panes, parts): (&[Pane], _) = match geo.area.width {
+        140.. => (&[Pane::Evals, Pane::Log, Pane::Events], columns(rest, &[5, 9, 7])),
+        96.. => (&[Pane::Evals, Pane::Log], columns(rest, &[4, 6])),
+        _ => (&[Pane::Log], vec![rest]),
+    };
+    for (pane, part) in panes.iter().zip(parts) {
+        geo.place(*pane, part);
     }
 }
 
@@ -197,9 +179,9 @@ fn clamp(model: &Model, view: &mut ViewState) {
         view.ranks.top = window(view.ranks.top, selected, order.len(), rows);
     }
     let height = |area| usize::from(view.geometry.inside(area).height);
-    let evals = height(view.geometry.evals).saturating_sub(1);
+    let evals = height(view.geometry.pane(Pane::Evals)).saturating_sub(1);
     view.evals_top = view.evals_top.min(model.evals.len().saturating_sub(evals.max(1)));
-    let hosts = height(view.geometry.hosts);
+    let hosts = height(view.geometry.pane(Pane::Hosts));
     if hosts > 0 {
         let (first, last, all) = panes::hosts::rows_of(model, view.hosts.selected, view.geometry.area.width);
         // Both ends of the block, the top one last so that it wins when the block is higher than the page.
@@ -211,7 +193,8 @@ fn clamp(model: &Model, view: &mut ViewState) {
     }
     let names: Vec<&String> = model.charts().map(|(name, _)| name).collect();
     let selected = names.iter().position(|name| Some(*name) == view.series.selected.as_ref()).unwrap_or(0);
-    view.series.top = window(view.series.top, selected, names.len(), height(view.geometry.charts).max(1));
+    view.series.top =
+        window(view.series.top, selected, names.len(), height(view.geometry.pane(Pane::Charts)).max(1));
     panes::events::clamp(model, view);
 }
 

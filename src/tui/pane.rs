@@ -19,3 +19,9 @@ pub enum Pane {
     /// The end of the run.
     End,
 }
+
+impl Pane {
+    /// In reading order.
+    pub const ALL: [Pane; 7] =
+        [Pane::Ranks, Pane::Charts, Pane::Evals, Pane::Log, Pane::Hosts, Pane::Events, Pane::End];
+}

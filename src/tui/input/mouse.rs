@@ -27,19 +27,7 @@ pub fn on_mouse(model: &Model, view: &mut ViewState, mouse: MouseEvent, now: Tim
 }
 
 fn pane_at(view: &ViewState, at: Position) -> Option<Pane> {
-    let geo = &view.geometry;
-    [
-        (Pane::Ranks, geo.ranks),
-        (Pane::Charts, geo.charts),
-        (Pane::Evals, geo.evals),
-        (Pane::Log, geo.log),
-        (Pane::Hosts, geo.hosts),
-        (Pane::Events, geo.events),
-        (Pane::End, geo.end),
-    ]
-    .into_iter()
-    .find(|(_, area)| area.contains(at))
-    .map(|(pane, _)| pane)
+    Pane::ALL.into_iter().find(|pane| view.geometry.pane(*pane).contains(at))
 }
 
 fn wheel(model: &Model, view: &mut ViewState, at: Position, rows: i64) {

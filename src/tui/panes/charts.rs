@@ -54,7 +54,7 @@ pub fn label(name: &str) -> &str {
 
 /// Draws the pane.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
-    let area = ctx.geo.charts;
+    let area = ctx.geo.pane(Pane::Charts);
     if area.is_empty() {
         return;
     }

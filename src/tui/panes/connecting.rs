@@ -17,7 +17,7 @@ const SLOW_MS: u64 = 3000;
 
 /// Draws the page.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
-    let area = ctx.geo.hosts;
+    let area = ctx.geo.pane(Pane::Hosts);
     if area.is_empty() {
         return;
     }

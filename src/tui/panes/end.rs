@@ -139,7 +139,7 @@ fn keys(ctx: &Ctx<'_>) -> Vec<(&'static str, String)> {
 
 /// Draws it.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
-    let area = ctx.geo.end;
+    let area = ctx.geo.pane(Pane::End);
     if area.is_empty() {
         return;
     }

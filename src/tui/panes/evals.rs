@@ -42,7 +42,7 @@ const COLUMNS: [Column; 9] = [
 
 /// Draws the pane.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
-    let area = ctx.geo.evals;
+    let area = ctx.geo.pane(Pane::Evals);
     if area.is_empty() {
         return;
     }

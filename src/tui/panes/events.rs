@@ -47,7 +47,7 @@ pub fn scroll(model: &Model, view: &mut ViewState, rows: i64) {
 
 /// Keeps the selected line on the screen.
 pub fn clamp(model: &Model, view: &mut ViewState) {
-    let inner = view.geometry.inside(view.geometry.events);
+    let inner = view.geometry.inside(view.geometry.pane(Pane::Events));
     let height = usize::from(inner.height).max(1);
     let lines = shown(model, view);
     let last = lines.len().saturating_sub(1);
@@ -86,7 +86,7 @@ fn room(view: &ViewState, width: usize) -> usize {
 
 /// Draws the pane.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
-    let area = ctx.geo.events;
+    let area = ctx.geo.pane(Pane::Events);
     if area.is_empty() {
         return;
     }

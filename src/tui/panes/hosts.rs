@@ -105,7 +105,7 @@ pub fn rows_of(model: &Model, selected: Option<NodeRank>, _width: u16) -> (usize
 
 /// Draws the pane.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
-    let area = ctx.geo.hosts;
+    let area = ctx.geo.pane(Pane::Hosts);
     if area.is_empty() {
         return;
     }

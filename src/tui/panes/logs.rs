@@ -21,7 +21,7 @@ const TIMES_FROM: usize = 64;
 
 /// Draws the pane.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
-    let area = ctx.geo.log;
+    let area = ctx.geo.pane(Pane::Log);
     if area.is_empty() {
         return;
     }

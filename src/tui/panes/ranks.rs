@@ -247,7 +247,7 @@ fn collective(page: &PageSample, cells: usize) -> String {
 
 /// Draws the pane.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
-    let area = ctx.geo.ranks;
+    let area = ctx.geo.pane(Pane::Ranks);
     if area.is_empty() {
         return;
     }
@@ -390,7 +390,7 @@ fn row(
 /// The rank at a place of the pane: in the strip or in a row.
 pub fn rank_at(model: &Model, view: &ViewState, at: Position) -> Option<Rank> {
     let geo = &view.geometry;
-    let inner = geo.inside(geo.ranks);
+    let inner = geo.inside(geo.pane(Pane::Ranks));
     if !inner.contains(at) {
         return None;
     }

@@ -138,8 +138,8 @@ proptest! {
         let area = Rect::new(0, 0, w, h);
         rankdeck_tui::layout(&model, &mut view, area);
         let geo = &view.geometry;
-        let parts = [geo.title, geo.tabs, geo.progress, geo.totals, geo.status, geo.footer, geo.ranks, geo.charts, geo.log,
-            geo.evals, geo.hosts, geo.events];
+        let parts = [geo.title, geo.tabs, geo.progress, geo.totals, geo.status, geo.footer, geo.pane(Pane::Ranks), geo.pane(Pane::Charts), geo.pane(Pane::Log),
+            geo.pane(Pane::Evals), geo.pane(Pane::Hosts), geo.pane(Pane::Events)];
         for (i, part) in parts.iter().enumerate() {
             prop_assert_eq!(part.intersection(area).area(), part.area(), "part {} of {:?}", i, geo);
             for other in &parts[i + 1..] {
