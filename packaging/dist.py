@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """dist.py BINARIES OUT: a tarball, a wheel and a .deb of the console and the trainer, and their checksums.
 
-BINARIES is a folder with `rankdeck` and `rankdeck-trainer`. The same binaries give the same bytes: names are sorted, owners
+BINARIES is a folder with `rankdeck`, `rankdeck-trainer` and `rankdeck-launcher`. The launcher, which needs no libtorch, is
+installed as `bin/rankdeck-trainer`, and the trainer that it starts as `libexec/rankdeck/rankdeck-trainer`. The same binaries give the same bytes: names are sorted, owners
 and times are fixed (SOURCE_DATE_EPOCH, or the time of the commit). The packages ask for the glibc that the binaries need.
 """
 
@@ -20,7 +21,11 @@ import tempfile
 import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-PROGRAMS = ("rankdeck", "rankdeck-trainer")
+PROGRAMS = {
+    "bin/rankdeck": "rankdeck",
+    "bin/rankdeck-trainer": "rankdeck-launcher",
+    "libexec/rankdeck/rankdeck-trainer": "rankdeck-trainer",
+}
 SHELLS = {
     "bash": "share/bash-completion/completions/rankdeck",
     "zsh": "share/zsh/site-functions/_rankdeck",
@@ -52,8 +57,9 @@ def date():
 
 
 def glibc(programs):
-    """The newest version among the symbols that the programs need."""
-    found = [(int(major), int(minor)) for text in programs for major, minor in re.findall(rb"GLIBC_(\d+)\.(\d+)", text)]
+    """The newest version among the symbols that the programs need, read from their tables."""
+    names = re.compile(rb"\0GLIBC_(\d+)\.(\d+)[.\d]*(?=\0)")
+    found = [(int(major), int(minor)) for text in programs for major, minor in names.findall(text)]
     return max(found, default=(2, 17))
 
 
@@ -78,7 +84,7 @@ def licences():
                            "--filter-platform", "x86_64-unknown-linux-gnu", cwd=ROOT))
     packages = {package["id"]: package for package in data["packages"]}
     nodes = {node["id"]: node for node in data["resolve"]["nodes"]}
-    open_ids = [id for id, package in packages.items() if package["name"] in PROGRAMS]
+    open_ids = [id for id, package in packages.items() if package["name"] in PROGRAMS.values()]
     linked = set(open_ids)
     while open_ids:
         for dependency in nodes[open_ids.pop()]["deps"]:
@@ -101,8 +107,8 @@ def licences():
 
 def tree(binaries):
     """What is installed, below a prefix: path to bytes and mode."""
-    console = str(binaries / PROGRAMS[0])
-    files = {f"bin/{name}": (stripped(binaries / name), 0o755) for name in PROGRAMS}
+    console = str(binaries / "rankdeck")
+    files = {path: (stripped(binaries / name), 0o755) for path, name in PROGRAMS.items()}
     for shell, path in SHELLS.items():
         files[path] = (said(console, "completions", shell), 0o644)
     names = re.findall(r"^  ([a-z]+)  ", said(console, "--help").decode(), re.M)
@@ -138,15 +144,20 @@ def archive(files, prefix, time):
     return out.getvalue()
 
 
+def scheme(path):
+    """Where a wheel has it: `scripts` go to the environment's `bin`, `data` below its prefix."""
+    return path.replace("bin/", "scripts/", 1) if path.startswith("bin/") else f"data/{path}"
+
+
 def wheel(files, floor):
-    """Both programs for the `bin` of a virtual environment, and rankdeck.py as a module."""
+    """The programs for a virtual environment, and rankdeck.py as a module."""
     import time
 
     name = f"rankdeck-{version()}"
     tag = f"py3-none-manylinux_{floor[0]}_{floor[1]}_x86_64"
     metadata = (f"Metadata-Version: 2.1\nName: rankdeck\nVersion: {version()}\nSummary: {SUMMARY}\n"
                 f"License: MIT OR Apache-2.0\nRequires-Python: >=3.8\nDescription-Content-Type: text/markdown\n\n")
-    content = {f"{name}.data/scripts/{program}": files[f"bin/{program}"] for program in PROGRAMS}
+    content = {f"{name}.data/{scheme(path)}": files[path] for path in PROGRAMS}
     content["rankdeck.py"] = ((ROOT / "src/agent/client/rankdeck.py").read_bytes(), 0o644)
     content[f"{name}.dist-info/METADATA"] = (metadata.encode() + (ROOT / "README.md").read_bytes(), 0o644)
     content[f"{name}.dist-info/WHEEL"] = (f"Wheel-Version: 1.0\nGenerator: rankdeck\nRoot-Is-Purelib: false\nTag: {tag}\n".encode(), 0o644)
@@ -188,7 +199,7 @@ def main(binaries, out):
     binaries, out, time = pathlib.Path(binaries), pathlib.Path(out), date()
     out.mkdir(parents=True, exist_ok=True)
     files = tree(binaries)
-    programs = [files[f"bin/{name}"][0] for name in PROGRAMS]
+    programs = [files[path][0] for path in PROGRAMS]
     floor = glibc(programs)
     name = f"rankdeck-{version()}"
     made = dict([

@@ -50,8 +50,15 @@ pub mod serve;
 mod supervise;
 mod timing;
 
+use rankdeck_types::error::HintedError;
 use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+/// libtorch on this machine, as its agents find it for runs in `workdir`.
+pub fn libtorch(workdir: &Path) -> Result<Option<PathBuf>, HintedError> {
+    supervise::libtorch::find(None, workdir)
+}
 
 /// Runs `rankdeck agent ARGS...`; `args` is what follows the word `agent`. To be called before the process
 /// has a second thread.

@@ -28,6 +28,15 @@ pub async fn eval(hosts_from: &HostsSource, args: EvalArgs) -> Result<u8, Failur
         .hint("install both, or `rankdeck export` the policy and play it in Python")
     })?;
     let mut command = Command::new(&trainer);
+    let here = rankdeck_agent::libtorch(Path::new(".")).map_err(Failure::from)?;
+    if let Some(libtorch) = here.and_then(|folder| std::path::absolute(folder).ok()) {
+        let before = std::env::var_os("LD_LIBRARY_PATH").filter(|value| !value.is_empty());
+        let paths =
+            std::iter::once(libtorch.join("lib")).chain(before.iter().flat_map(std::env::split_paths));
+        if let Ok(paths) = std::env::join_paths(paths) {
+            command.env("LD_LIBRARY_PATH", paths);
+        }
+    }
     command.arg("--evaluate").arg(&checkpoint);
     if let Some(episodes) = args.episodes {
         command.arg("--episodes").arg(episodes.to_string());
@@ -44,7 +53,10 @@ pub async fn eval(hosts_from: &HostsSource, args: EvalArgs) -> Result<u8, Failur
     })?;
     match status.code() {
         Some(NOT_LOADED) => Err(Failure::failed("rankdeck-trainer cannot load libtorch here".to_owned())
-            .hint("`pip install torch==2.11.0`, and give LD_LIBRARY_PATH its folder torch/lib")),
+            .hint(format!(
+                "`{}` in the active Python environment, or set LIBTORCH to the folder of one that is there",
+                rankdeck_proto::libtorch::FETCH
+            ))),
         Some(code) => Ok(u8::try_from(code).unwrap_or(code::FAILED)),
         None => {
             Err(Failure::failed(format!("rankdeck-trainer was ended: {status}"))

@@ -237,8 +237,7 @@ fn pack_libtorch(folder: &Path) -> Result<(Pack, String), Failure> {
     };
     let pack =
         pack::make(folder, &needed).map_err(|failure| Failure::usage(failure.error).hint(failure.hint))?;
-    let version =
-        rankdeck_agent::examine::torch_version(folder).unwrap_or_else(|| "of unknown version".into());
+    let version = rankdeck_proto::libtorch::version(folder).unwrap_or_else(|| "of unknown version".into());
     Ok((pack, version))
 }
 

@@ -96,9 +96,9 @@ pub fn own_binary() -> Result<PathBuf, Failure> {
     })
 }
 
-/// `rankdeck-trainer` beside it, if it is there.
+/// The trainer that belongs to it, if it is there.
 pub fn trainer_binary(own: &Path) -> Option<PathBuf> {
-    Some(own.with_file_name("rankdeck-trainer")).filter(|path| path.is_file())
+    rankdeck_proto::libtorch::trainer_of(own)
 }
 
 /// Runs an agent command on every host at once; answers in host order.

@@ -14,6 +14,7 @@
 //! lines         bytes as lines of text, for transports that carry nothing else
 //! pack          a folder as one file, named by its content
 //! folders       folders that the console and the agent find alike
+//! libtorch      where libtorch may be, and which one fits
 //! tfrecord      TensorBoard's event files
 //! ```
 
@@ -24,6 +25,7 @@ pub mod fleet;
 pub mod folders;
 pub mod frame;
 pub mod inspection;
+pub mod libtorch;
 pub mod lines;
 pub mod link;
 pub mod message;

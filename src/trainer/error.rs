@@ -3,6 +3,7 @@
 use super::algo::adam::AdamError;
 use super::distributed::DistError;
 use super::env::EnvError;
+use rankdeck_launcher::error::LaunchError;
 use rankdeck_types::error::HintedError;
 
 /// What failed, what helps, and whether the user has to correct something.
@@ -71,6 +72,12 @@ impl From<tch::TchError> for TrainerError {
 impl From<AdamError> for TrainerError {
     fn from(error: AdamError) -> TrainerError {
         TrainerError::failure(error.to_string(), "")
+    }
+}
+
+impl From<LaunchError> for TrainerError {
+    fn from(LaunchError { hinted, usage }: LaunchError) -> TrainerError {
+        TrainerError { hinted, usage }
     }
 }
 

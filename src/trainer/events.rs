@@ -11,6 +11,8 @@
 //!   the next one.
 //! - EVENTS-4: [`Events::finish`] returns within its bound, whatever the agent does.
 
+pub use rankdeck_envs::log::{say, warn};
+
 use rankdeck_proto::message::RankEvent;
 use rankdeck_types::ids::{Generation, Rank};
 use std::collections::VecDeque;
@@ -160,20 +162,6 @@ fn write_lines(mut stream: UnixStream, shared: &SharedQueue) -> bool {
         }
         shared.changed.notify_all();
     }
-}
-
-/// A plain line on stdout. Training continues when stdout is closed.
-pub fn say(text: &str) {
-    let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "{text}");
-    let _ = out.flush();
-}
-
-/// A plain line on stderr.
-pub fn warn(text: &str) {
-    #[expect(clippy::disallowed_methods, reason = "the trainer's standard error is its log")]
-    let mut stderr = std::io::stderr().lock();
-    let _ = writeln!(stderr, "{text}");
 }
 
 #[cfg(test)]

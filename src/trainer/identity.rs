@@ -10,9 +10,7 @@
 //!   inside a Slurm step.
 //! - IDENTITY-2: `rank < world_size`, and a group of more than one has an address.
 
-mod flags;
-
-pub use flags::Flags;
+pub use rankdeck_launcher::flags::Flags;
 
 use super::distributed::BackendKind;
 use super::error::TrainerError;
@@ -106,7 +104,7 @@ impl RankIdentity {
             local_rank,
             master_addr,
             master_port,
-            backend: flags.backend,
+            backend: flags.backend.and_then(BackendKind::named),
             generation: match number(env, "RANKDECK_GENERATION")? {
                 Some(generation) => generation,
                 None => number(env, "TORCHELASTIC_RESTART_COUNT")?.unwrap_or(0),

@@ -19,7 +19,6 @@ pub mod collect;
 pub(crate) mod counters;
 pub mod description;
 pub mod distributed;
-pub mod env;
 pub(crate) mod error;
 pub(crate) mod evaluate;
 pub(crate) mod events;
@@ -47,6 +46,8 @@ pub(crate) mod train;
 
 #[cfg(test)]
 mod kernel_tests;
+
+pub use rankdeck_envs as env;
 
 use error::TrainerError;
 use events::{Events, say, warn};
@@ -83,7 +84,13 @@ pub fn main(flags: &Flags) -> u8 {
         });
     }
     #[cfg(feature = "inject")]
-    inject::order(flags.inject.clone());
+    match flags.inject.iter().map(|text| text.parse()).collect() {
+        Ok(faults) => inject::order(faults),
+        Err(error) => {
+            complain("rankdeck-trainer", &TrainerError::usage(error, "`--help` tells the form"));
+            return 2;
+        }
+    }
     match RankIdentity::resolve(flags, &env) {
         Ok(identity) => rank(&identity),
         Err(error) => {

@@ -6,26 +6,10 @@ use super::events::warn;
 use super::identity::RankIdentity;
 use super::page::Page;
 use rankdeck_proto::status_page::Writer;
-use rankdeck_types::experiment::{Backend, Env, Experiment, Learn};
+use rankdeck_types::experiment::{Env, Experiment, Learn};
 use rankdeck_types::plan::{limits, size_problem};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use tch::Device;
-
-/// Reads an experiment file.
-pub fn load_experiment(path: &Path) -> Result<Experiment, TrainerError> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        TrainerError::usage(
-            format!("cannot read experiment {}: {error}", path.display()),
-            "give an existing file to --config",
-        )
-    })?;
-    toml::from_str(&text).map_err(|error| {
-        TrainerError::usage(
-            format!("experiment {} is not valid: {}", path.display(), error.to_string().trim_end()),
-            "`rankdeck check FILE` explains experiment files",
-        )
-    })
-}
 
 /// The parts of an experiment that the built-in trainer cannot do without.
 pub fn parts(experiment: &Experiment) -> Result<(&Env, &Learn), TrainerError> {
@@ -127,12 +111,7 @@ pub fn device(
     identity: &RankIdentity,
     experiment: &Experiment,
 ) -> Result<(BackendKind, Device), TrainerError> {
-    let wanted = match (identity.backend, experiment.distributed.backend) {
-        (Some(backend), _) => Some(backend),
-        (None, Backend::Auto) => None,
-        (None, Backend::Tcp) => Some(BackendKind::Tcp),
-        (None, Backend::Nccl) => Some(BackendKind::Nccl),
-    };
+    let wanted = identity.backend.or_else(|| BackendKind::named(experiment.distributed.backend));
     if wanted == Some(BackendKind::Tcp) {
         return Ok((BackendKind::Tcp, Device::Cpu));
     }
@@ -271,7 +250,5 @@ mod tests {
             let error = Sizes::resolve(&wrong, 0, 1).unwrap_err();
             assert!(error.usage && error.hint().contains(key), "{error:?}");
         }
-        let error = load_experiment(Path::new("/nonexistent/x.toml")).unwrap_err();
-        assert!(error.usage && error.to_string().contains("/nonexistent/x.toml"));
     }
 }

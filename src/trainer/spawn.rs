@@ -9,6 +9,7 @@
 //! - When a rank fails, the others get a moment to notice it themselves, then SIGTERM, then SIGKILL;
 //!   the exit code is the worst.
 
+use super::distributed::BackendKind;
 use super::error::TrainerError;
 use super::events::warn;
 use super::identity::{self, Flags};
@@ -150,7 +151,7 @@ fn arguments(command: &mut Command, flags: &Flags) {
     command.arg("--config").arg(&flags.config);
     #[cfg(feature = "inject")]
     for fault in &flags.inject {
-        command.arg("--inject").arg(&fault.text);
+        command.arg("--inject").arg(fault);
     }
     if let Some(run_dir) = &flags.run_dir {
         command.arg("--run-dir").arg(run_dir);
@@ -158,7 +159,7 @@ fn arguments(command: &mut Command, flags: &Flags) {
     if let Some(resume) = &flags.resume {
         command.arg("--resume").arg(resume);
     }
-    if let Some(backend) = flags.backend {
+    if let Some(backend) = flags.backend.and_then(BackendKind::named) {
         command.arg("--backend").arg(backend.name());
     }
 }

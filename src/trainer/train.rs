@@ -23,6 +23,7 @@ use super::state::RestoredState;
 use super::stop_points::StopPoints;
 use evaluation::EvaluationResult;
 use rankdeck_kernel::seeds::Seeds;
+use rankdeck_launcher::experiment;
 use rankdeck_proto::message::{Counters, FinishReason, Phase, RankEvent};
 use rankdeck_types::experiment::{Experiment, Learn};
 use rows::{IterationRow, Rows};
@@ -43,7 +44,7 @@ pub fn run(
     joined: impl FnOnce(),
 ) -> Result<FinishReason, TrainerError> {
     let page = setup::open_page(identity)?;
-    let mut experiment = setup::load_experiment(&identity.config)?;
+    let mut experiment = experiment::load(&identity.config)?;
     let (env, _) = setup::parts(&experiment)?;
     let sizes = Sizes::resolve(&experiment, identity.rank, identity.world_size)?;
     // Refused before this rank waits for the others.

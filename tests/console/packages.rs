@@ -27,7 +27,8 @@ fn packages_are_the_same_every_time() {
     let folder = tempfile::tempdir().unwrap();
     // Stand-ins, which make small packages: what counts here is how they are put together.
     let console = format!("#!/bin/sh\nexec {:?} \"$@\"\n", rankdeck().get_program());
-    for (name, text) in [("rankdeck", console.as_str()), ("rankdeck-trainer", "#!/bin/sh\n")] {
+    let stand_ins = [("rankdeck-trainer", "#!/bin/sh\n"), ("rankdeck-launcher", "#!/bin/sh\n")];
+    for (name, text) in [("rankdeck", console.as_str())].into_iter().chain(stand_ins) {
         let path = folder.path().join(name);
         std::fs::write(&path, text).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -40,9 +41,12 @@ fn packages_are_the_same_every_time() {
     let tarball = &first.iter().find(|path| path.extension().is_some_and(|end| end == "gz")).unwrap();
     let listed = run(Command::new("tar").arg("tzf").arg(tarball));
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-    for path in
-        ["bin/rankdeck", "share/man/man1/rankdeck-run.1.gz", "share/doc/rankdeck/LICENSES-OF-PARTS.txt.gz"]
-    {
+    for path in [
+        "bin/rankdeck",
+        "libexec/rankdeck/rankdeck-trainer",
+        "share/man/man1/rankdeck-run.1.gz",
+        "share/doc/rankdeck/LICENSES-OF-PARTS.txt.gz",
+    ] {
         assert!(listed.contains(path), "{path}: {listed}");
     }
     for path in ["share/zsh/site-functions/_rankdeck", "share/bash-completion/completions/rankdeck"] {
@@ -76,6 +80,9 @@ fn in_a_clean_root(root: &Path, words: &[&str]) -> Option<Output> {
 #[test]
 fn each_package_runs_where_nothing_else_is() {
     let Some(trainer) = trainer() else { return };
+    if !trainer.with_file_name("rankdeck-launcher").is_file() {
+        return skipped("no launcher beside the console; cargo build -p rankdeck-launcher");
+    }
     let folder = tempfile::tempdir().unwrap();
     let made = packages(trainer.parent().unwrap(), &folder.path().join("out"));
     let of = |end: &str| made.iter().find(|path| path.to_string_lossy().ends_with(end)).unwrap();
@@ -88,6 +95,9 @@ fn each_package_runs_where_nothing_else_is() {
         let words: Vec<&str> = [console].into_iter().chain(simulated).chain(["--json"]).collect();
         let Some(output) = in_a_clean_root(root, &words) else { return };
         assert!(String::from_utf8_lossy(&output.stdout).contains("\"outcome\":\"succeeded\""));
+        let launcher = format!("{console}-trainer");
+        let Some(output) = in_a_clean_root(root, &[&launcher, "--check-env", "CartPole-v1"]) else { return };
+        assert!(String::from_utf8_lossy(&output.stdout).contains("CartPole-v1: works"), "{output:?}");
     };
 
     let root = folder.path().join("tarball");

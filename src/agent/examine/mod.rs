@@ -16,7 +16,7 @@ mod program;
 
 pub use imports::imports_of;
 pub(crate) use probe::probe;
-pub use program::{script_of, torch_version};
+pub use program::script_of;
 
 use crate::entries;
 use crate::paths;
@@ -76,7 +76,7 @@ pub fn examine(question: &Question) -> Findings {
             Ok(Some(path)) => Ok(path.display().to_string()),
             Ok(None) => Err(HintedError::new(
                 "no libtorch found",
-                "set `libtorch`, or bring one with `rankdeck push --libtorch DIR`",
+                "`pip install torch==2.11.0` there, or bring one with `rankdeck push --libtorch DIR`",
             )),
             Err(failure) => Err(failure),
         });
@@ -90,7 +90,7 @@ pub fn examine(question: &Question) -> Findings {
     let libtorch_version = libtorch
         .as_ref()
         .and_then(|found| found.as_ref().ok())
-        .and_then(|path| program::torch_version(path.as_ref()));
+        .and_then(|path| rankdeck_proto::libtorch::version(path.as_ref()));
     let route = question.master.as_deref().map(|master| machine::route(master, question));
     let (looked, code) = program.wait().unwrap_or_default();
     let (driver, gpus) = gpus.wait().unwrap_or_default();

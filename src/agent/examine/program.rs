@@ -255,18 +255,6 @@ fn words(said: &str) -> String {
     said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing").trim().to_owned()
 }
 
-/// Version of an unpacked libtorch: the wheel's `version.py`, or the archive's `build-version`.
-pub fn torch_version(folder: &Path) -> Option<String> {
-    let wheel = std::fs::read_to_string(folder.join("version.py")).ok().and_then(|text| {
-        let line = text.lines().find(|line| line.starts_with("__version__"))?;
-        Some(line.split('\'').nth(1)?.to_owned())
-    });
-    wheel.or_else(|| {
-        let text = std::fs::read_to_string(folder.join("build-version")).ok()?;
-        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
-    })
-}
-
 /// `path`, or the nearest folder above it that is there.
 pub(super) fn nearest(path: &Path) -> PathBuf {
     path.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/")).to_owned()
@@ -404,15 +392,5 @@ mod tests {
             is_made_later(&here(Some("hash")), folder.path()),
             "pushed code has an environment of its own"
         );
-    }
-
-    #[test]
-    fn versions_are_read_from_files() {
-        let folder = tempfile::tempdir().unwrap();
-        assert_eq!(torch_version(folder.path()), None);
-        std::fs::write(folder.path().join("build-version"), "2.11.0+cpu\n").unwrap();
-        assert_eq!(torch_version(folder.path()).as_deref(), Some("2.11.0+cpu"));
-        std::fs::write(folder.path().join("version.py"), "x = 1\n__version__ = '2.11.1'\n").unwrap();
-        assert_eq!(torch_version(folder.path()).as_deref(), Some("2.11.1"));
     }
 }

@@ -9,6 +9,7 @@ use crate::paths;
 use crate::proc;
 use crate::supervise::groups;
 use rankdeck_proto::folders;
+use rankdeck_proto::libtorch::{fits, is_libtorch, of_environments, trainer_of};
 use rankdeck_types::error::HintedError;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
@@ -21,14 +22,13 @@ use std::time::Duration;
 /// How long an interpreter may take to say where torch is.
 const PYTHON_PATIENCE: Duration = Duration::from_secs(30);
 
-/// `rankdeck-trainer` beside the running executable.
+/// The trainer that belongs to the running executable.
 pub fn trainer() -> Option<PathBuf> {
-    let path = folders::executable()?.parent()?.join("rankdeck-trainer");
-    path.is_file().then_some(path)
+    trainer_of(&folders::executable()?)
 }
 
 /// A folder with libtorch: what hosts.toml says, else `LIBTORCH`, else `.libtorch/torch` in the working
-/// folder or above the executable, else what was pushed. `Ok(None)`: there is none and none was asked for.
+/// folder or above the executable, else the torch of a Python environment when it fits, else what was pushed. `Ok(None)`: there is none and none was asked for.
 pub fn find(wanted: Option<&str>, workdir: &Path) -> Result<Option<PathBuf>, HintedError> {
     let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else { return search(workdir) };
     let folder = match wanted.strip_prefix("python:") {
@@ -102,6 +102,10 @@ fn search(workdir: &Path) -> Result<Option<PathBuf>, HintedError> {
     if let Some(found) = { known }.find(|folder| is_libtorch(folder)) {
         return Ok(Some(found));
     }
+    // Nobody has pointed at these: one of another version is somebody else's.
+    if let Some(found) = of_environments().into_iter().find(|folder| fits(folder)) {
+        return Ok(Some(found));
+    }
     match folders::caches().into_iter().find_map(|cache| pushed(&cache)) {
         Some(found) => trusted(found).map(Some),
         None => Ok(None),
@@ -126,10 +130,6 @@ fn trusted(folder: PathBuf) -> Result<PathBuf, HintedError> {
              and push again",
         )),
     }
-}
-
-fn is_libtorch(folder: &Path) -> bool {
-    folder.join("lib/libtorch_cpu.so").exists()
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What a rank needs to know to join its group.
 
 use rankdeck_proto::secret::GroupSecret;
+use rankdeck_types::experiment::Backend;
 use std::time::Duration;
 use tch::Device;
 
@@ -14,6 +15,15 @@ pub enum BackendKind {
 }
 
 impl BackendKind {
+    /// What a flag or a configuration asks for; `None` where it leaves the choice to the rank.
+    pub fn named(backend: Backend) -> Option<BackendKind> {
+        match backend {
+            Backend::Auto => None,
+            Backend::Tcp => Some(BackendKind::Tcp),
+            Backend::Nccl => Some(BackendKind::Nccl),
+        }
+    }
+
     /// Its name in configuration files.
     pub fn name(self) -> &'static str {
         match self {

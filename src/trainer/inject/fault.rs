@@ -89,7 +89,7 @@ pub struct InjectedFault {
     pub rank: Option<u32>,
     /// Completed iterations.
     pub step: u64,
-    /// The text of the flag, for `--spawn` and for messages.
+    /// The text of the flag, for messages.
     pub text: String,
 }
 

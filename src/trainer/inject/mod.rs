@@ -19,8 +19,6 @@ mod injection;
 use tch::Tensor;
 
 #[cfg(feature = "inject")]
-pub use fault::InjectedFault;
-#[cfg(feature = "inject")]
 pub(crate) use injection::{arm, collective, here, order, writing};
 
 /// A place in the trainer where faults happen.

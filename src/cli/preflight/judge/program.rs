@@ -2,11 +2,9 @@
 
 use crate::cli::preflight::{Cell, Subject};
 use rankdeck_proto::examination::Findings;
+use rankdeck_proto::libtorch::FITTING;
 use rankdeck_types::experiment::{Experiment, Learn};
 use rankdeck_types::host::Host;
-
-/// Release of libtorch that the trainer is built for.
-const LIBTORCH: &str = "2.11.";
 
 pub(super) fn program(
     subject: &Subject<'_>,
@@ -160,9 +158,9 @@ pub(super) fn versions(subject: &Subject<'_>, found: &Findings, key: &dyn Fn(&st
     match (&found.libtorch, &found.program) {
         (Some(Err(failure)), _) => Cell::failed(failure.error.clone(), failure.hint.clone(), key("libtorch")),
         (Some(Ok(_)), _) => match &found.libtorch_version {
-            Some(version) if !version.starts_with(LIBTORCH) => Cell::failed(
-                format!("libtorch {version}, and the trainer is built for {LIBTORCH}x"),
-                format!("point `libtorch` at {LIBTORCH}x, or bring it with `rankdeck push --libtorch DIR`"),
+            Some(version) if !version.starts_with(FITTING) => Cell::failed(
+                format!("libtorch {version}, and the trainer is built for {FITTING}x"),
+                format!("point `libtorch` at {FITTING}x, or bring it with `rankdeck push --libtorch DIR`"),
                 key("libtorch"),
             ),
             Some(version) => Cell::passed(format!("libtorch {version}")),

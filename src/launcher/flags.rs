@@ -1,7 +1,7 @@
 //! The command line of the trainer.
 
-use crate::distributed::BackendKind;
 use clap::builder::ArgPredicate;
+use rankdeck_types::experiment::Backend;
 use rankdeck_types::schema::former_word;
 use std::path::PathBuf;
 
@@ -39,7 +39,7 @@ pub struct Flags {
     pub master_port: Option<u16>,
     /// Library of the collectives; wins over distributed.backend
     #[arg(long, value_name = "tcp|nccl", value_parser = backend)]
-    pub backend: Option<BackendKind>,
+    pub backend: Option<Backend>,
     /// Start N ranks on this host, forward signals to them, end with the worst of their exit codes
     #[arg(long, value_name = "N", conflicts_with_all = ["rank", "world_size", "local_rank"],
           value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -47,7 +47,7 @@ pub struct Flags {
     /// Fault on purpose, FAULT[=VALUE]@RANK:STEP; may be given again
     #[cfg(feature = "inject")]
     #[arg(long, value_name = "FAULT@RANK:STEP")]
-    pub inject: Vec<crate::inject::InjectedFault>,
+    pub inject: Vec<String>,
     /// Make an environment on this host as a run would, play it, say what it looks like; with --config, with
     /// the options of its [env]
     #[arg(long, value_name = "ID", conflicts_with = "spawn")]
@@ -79,10 +79,13 @@ pub struct Flags {
 }
 
 /// Reads `--backend`.
-fn backend(word: &str) -> Result<BackendKind, String> {
-    let known = [BackendKind::Tcp, BackendKind::Nccl];
-    known.into_iter().find(|kind| kind.name() == word).ok_or_else(|| match former_word("backend", word) {
-        Some(hint) => format!("it is no backend any more; {hint}"),
-        None => "expected `tcp` or `nccl`".into(),
-    })
+fn backend(word: &str) -> Result<Backend, String> {
+    match word {
+        "tcp" => Ok(Backend::Tcp),
+        "nccl" => Ok(Backend::Nccl),
+        _ => Err(match former_word("backend", word) {
+            Some(hint) => format!("it is no backend any more; {hint}"),
+            None => "expected `tcp` or `nccl`".into(),
+        }),
+    }
 }

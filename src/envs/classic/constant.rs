@@ -5,7 +5,7 @@
 //! Gymnasium's.
 
 use super::{ClassicTask, TaskStep};
-use crate::env::ActionSpace;
+use crate::ActionSpace;
 use rankdeck_kernel::numpy_random::Generator;
 
 /// Its id.

@@ -6,7 +6,7 @@
 //! NumPy scalars is `pow`, see [`super::pow2`]. 200 steps.
 
 use super::{ClassicTask, TaskStep, pow2, pow2_f32};
-use crate::env::ActionSpace;
+use crate::ActionSpace;
 use rankdeck_kernel::numpy_random::Generator;
 use std::f64::consts::PI;
 

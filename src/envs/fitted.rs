@@ -141,7 +141,7 @@ impl VectorEnv for Fitted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::env::{ActionSpace, Episode};
+    use crate::{ActionSpace, Episode};
 
     /// Two environments that show their count of steps in every byte, and end each episode after two.
     struct Counting {

@@ -4,7 +4,7 @@
 //! Owner: a thread per worker, which ends when the last process that holds the pipe's other end does.
 //! Bounded: [`KEPT`] lines of at most [`LONGEST`] bytes; longer lines are cut into several.
 
-use crate::events::warn;
+use crate::log::warn;
 use std::collections::VecDeque;
 use std::io::Read;
 use std::process::ChildStderr;

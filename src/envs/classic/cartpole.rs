@@ -5,7 +5,7 @@
 //! cast to f32, squares are `x * x` (Gymnasium writes `np.square`). Limits: 200 steps in v0, 500 in v1.
 
 use super::{ClassicTask, TaskStep};
-use crate::env::ActionSpace;
+use crate::ActionSpace;
 use rankdeck_kernel::numpy_random::Generator;
 
 const GRAVITY: f64 = 9.8;

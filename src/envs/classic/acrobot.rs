@@ -6,7 +6,7 @@
 //! the first step. 500 steps.
 
 use super::{ClassicTask, TaskStep, pow2};
-use crate::env::ActionSpace;
+use crate::ActionSpace;
 use rankdeck_kernel::numpy_random::Generator;
 use std::f64::consts::{FRAC_PI_2, PI};
 

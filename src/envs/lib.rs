@@ -17,6 +17,7 @@
 pub mod classic;
 mod error;
 mod fitted;
+pub mod log;
 mod outcome;
 mod python;
 

@@ -7,7 +7,7 @@
 //! force is a Python number while an unclipped one is an f32. Limits: 200 and 999 steps.
 
 use super::{ClassicTask, TaskStep, pow2};
-use crate::env::ActionSpace;
+use crate::ActionSpace;
 use rankdeck_kernel::numpy_random::Generator;
 
 const MIN_POSITION: f64 = -1.2;

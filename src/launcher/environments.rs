@@ -1,0 +1,144 @@
+//! `--check-env` and `--setup-env`: an environment's needs on this host, before a run meets them.
+//!
+//! Owner: the user, on the host in question. The check makes and plays the environment with the code of a
+//! run, so that what works here works there.
+
+use crate::error::LaunchError;
+use crate::experiment;
+use crate::flags::Flags;
+use rankdeck_envs::log::say;
+use rankdeck_envs::{ActionSpace, Actions, EnvPurpose, Spec, StepOutcome, make_vector};
+use rankdeck_kernel::seeds::{Purpose, Seeds};
+use rankdeck_types::experiment::{Env, EnvWorker, Experiment};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// What `--setup-env` installs: versions that rankdeck is tested with.
+const PACKAGES: [&str; 3] = ["numpy", "gymnasium>=1.0,<2", "ale-py==0.12.*"];
+
+/// How long a check plays.
+const PLAYED: Duration = Duration::from_secs(2);
+/// Environments of a check.
+const ENVS: usize = 4;
+
+/// What was checked: the experiment around the environment, when one was given, and the environment's shapes.
+#[derive(Debug)]
+pub struct Checked {
+    /// As the file says, with the environment that was asked for.
+    pub experiment: Option<Experiment>,
+    /// Its shapes.
+    pub spec: Spec,
+}
+
+/// Does what `--check-env` asks for.
+pub fn check(flags: &Flags) -> Result<Checked, LaunchError> {
+    let experiment = match flags.config.as_os_str() == "-" {
+        true => None,
+        false => Some(experiment::load(&flags.config)?),
+    };
+    let mut env = experiment
+        .as_ref()
+        .and_then(|experiment| experiment.env.clone())
+        .unwrap_or_else(|| Env::new("", ENVS as u32));
+    env.id = flags.check_env.clone().unwrap_or_default();
+    if let Some(python) = &flags.python {
+        env.python.clone_from(python);
+    }
+    let spec = play(&env)?;
+    Ok(Checked { experiment: experiment.map(|experiment| Experiment { env: Some(env), ..experiment }), spec })
+}
+
+/// Plays `env` at random for a moment and says what it looks like; returns its shapes.
+fn play(env: &Env) -> Result<Spec, LaunchError> {
+    let begun = Instant::now();
+    let seeds = Seeds::new(0);
+    let mut vector = make_vector(env, ENVS, 0, &seeds, 0, EnvPurpose::Train)?;
+    let made = begun.elapsed();
+    let spec = vector.spec().clone();
+    let actions = match &spec.actions {
+        ActionSpace::Discrete { n } => format!("{n} discrete"),
+        ActionSpace::Continuous { low, high } => {
+            format!("{} continuous, from {low:?} to {high:?}", low.len())
+        }
+    };
+    let mut random = seeds.generator(Purpose::Action, 0, 0);
+    let mut outcome = StepOutcome::new(&spec, ENVS);
+    let (mut discrete, mut continuous) = (vec![0; ENVS], vec![0.0; ENVS * spec.actions.width()]);
+    let (begun, mut steps, mut episodes) = (Instant::now(), 0_u64, 0_usize);
+    while begun.elapsed() < PLAYED {
+        let chosen = match &spec.actions {
+            ActionSpace::Discrete { n } => {
+                discrete.fill_with(|| random.below(*n as u64) as i64);
+                Actions::Discrete(&discrete)
+            }
+            ActionSpace::Continuous { low, high } => {
+                let bounds = low.iter().zip(high).cycle();
+                for (value, (low, high)) in continuous.iter_mut().zip(bounds) {
+                    // Unbounded actions are tried around 0.
+                    let (low, high) = (low.max(-1e3), high.min(1e3));
+                    *value = low + (high - low) * random.next_f64() as f32;
+                }
+                Actions::Continuous(&continuous)
+            }
+        };
+        vector.step(chosen, &mut outcome)?;
+        steps += ENVS as u64;
+        episodes += outcome.episodes.len();
+    }
+    let rate = steps as f64 / begun.elapsed().as_secs_f64();
+    say(&format!("{}: works", env.id));
+    say(&format!("  observations  {:?} {:?}", spec.observation_type, spec.observation_shape));
+    say(&format!("  actions       {actions}"));
+    say(&format!("  made in       {:.1} s", made.as_secs_f64()));
+    say(&format!("  speed         {rate:.0} steps/s of {ENVS} environments, {episodes} episodes ended"));
+    Ok(spec)
+}
+
+/// Does what `--setup-env` asks for.
+pub fn set_up(folder: &Path, flags: &Flags) -> Result<(), LaunchError> {
+    let python = flags.python.as_deref().unwrap_or("python3");
+    let home = folder.join("bin/python");
+    if !home.exists() {
+        say(&format!("making {} with {python}", folder.display()));
+        let mut command = Command::new(python);
+        command.args(["-m", "venv"]).arg(folder);
+        execute(
+            &mut command,
+            "the virtual environment cannot be made",
+            "install Python 3 with its venv module (Debian: `apt install python3-venv`), or give --python",
+        )?;
+    }
+    let packages: Vec<&str> = PACKAGES.into_iter().chain(flags.package.iter().map(String::as_str)).collect();
+    say(&format!("installing {}", packages.join(", ")));
+    let mut command = Command::new(&home);
+    command.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(&packages);
+    execute(
+        &mut command,
+        "packages cannot be installed",
+        "without a network: `pip download` them on a machine that has one, copy the folder here, and run this again with \
+         PIP_NO_INDEX=1 and PIP_FIND_LINKS=FOLDER in the environment",
+    )?;
+    // Absolute, as env.python needs it: a run may have another working directory.
+    let home = std::path::absolute(&home)
+        .map_err(|error| LaunchError::failure(format!("the current folder is gone: {error}"), ""))?;
+    for id in ["CartPole-v1", "ALE/Pong-v5"] {
+        let python = home.display().to_string();
+        play(&Env { worker: EnvWorker::Python, python, ..Env::new(id, ENVS as u32) })?;
+    }
+    say("");
+    say("in the experiment:");
+    say("  [env]");
+    say(&format!("  python = {:?}", home.display().to_string()));
+    Ok(())
+}
+
+/// Runs a program whose output is the user's.
+fn execute(command: &mut Command, what: &str, hint: &str) -> Result<(), LaunchError> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(LaunchError::usage(format!("{what}: {program} ended with {status}"), hint)),
+        Err(error) => Err(LaunchError::usage(format!("{what}: {program}: {error}"), hint)),
+    }
+}
