@@ -133,6 +133,9 @@ pub struct SubjectArgs {
     /// Ranks on each host; default: as in the hosts file, else one per GPU, or one.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub nproc: Option<u32>,
+    /// GPUs of each host, by the numbers of `nvidia-smi`, such as `0,2`; default: as in the hosts file.
+    #[arg(long, value_name = "N,N", value_delimiter = ',')]
+    pub gpus: Vec<u32>,
 }
 
 /// How to show a run.

@@ -54,10 +54,13 @@ fn find(env: &dyn Fn(&str) -> Option<OsString>, folder: &Path) -> Option<HostsSo
 
 /// Hosts and experiment of a command that launches, or could.
 pub fn of(hosts: &HostsSource, subject: &SubjectArgs) -> (HostsSource, ExperimentSource) {
-    let hosts = match subject.nproc {
-        Some(nproc) => HostsSource::Ranks(Box::new(hosts.clone()), nproc),
-        None => hosts.clone(),
-    };
+    let mut hosts = hosts.clone();
+    if !subject.gpus.is_empty() {
+        hosts = HostsSource::Devices(Box::new(hosts), subject.gpus.clone());
+    }
+    if let Some(nproc) = subject.nproc {
+        hosts = HostsSource::Ranks(Box::new(hosts), nproc);
+    }
     let experiment = match &subject.experiment {
         Some(path) => ExperimentSource::File(path.clone()),
         None => program(&subject.command, &hosts),

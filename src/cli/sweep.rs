@@ -12,6 +12,7 @@
 mod cell;
 mod console;
 mod grid;
+mod slots;
 
 use super::args::{QueueArgs, RunArgs};
 use super::roster::{load_hosts, own_binary};
@@ -25,6 +26,7 @@ use rankdeck_config::{ExperimentSource, HostsSource};
 use rankdeck_core::statistics::{bootstrap_interval, interquartile_mean};
 use rankdeck_types::words::{NONE, clean, count, plural};
 use serde::{Deserialize, Serialize};
+use slots::Slot;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use tokio::signal::unix::{SignalKind, signal};
@@ -41,8 +43,11 @@ pub struct Sweep {
     experiment: PathBuf,
     /// Arguments of every cell: `--hosts`, `--set`, ...
     arguments: Vec<String>,
-    /// Names of the hosts, in groups; each cell gets one group.
-    groups: Vec<Vec<String>>,
+    /// Names of its hosts, with or without a slot.
+    #[serde(default)]
+    hosts: Vec<String>,
+    /// Where its runs may be at once.
+    slots: Vec<Slot>,
     /// In the order in which they begin.
     cells: Vec<Cell>,
 }
@@ -61,13 +66,9 @@ pub async fn run(hosts_from: &HostsSource, args: &RunArgs) -> Result<Option<u8>,
         rankdeck_config::load_experiment(&source, &[&args.set[..], cell].concat())?;
     }
     let name = args.name.clone().unwrap_or_else(|| experiment.run.name.clone());
-    let hosts: Vec<String> = load_hosts(hosts_from)?
-        .into_iter()
-        .map(|host| host.name)
-        .filter(|name| !args.exclude.contains(name))
-        .collect();
-    let size = args.hosts_per_run.map_or(hosts.len(), |n| n as usize).clamp(1, hosts.len().max(1));
-    let groups = hosts.chunks(size).filter(|group| group.len() == size).map(<[String]>::to_vec).collect();
+    let mut hosts = load_hosts(hosts_from)?;
+    hosts.retain(|host| !args.exclude.contains(&host.name));
+    let slots = slots::of(&hosts, args).await?;
     let mut arguments = words_of(hosts_from);
     arguments.extend(args.subject.nproc.iter().flat_map(|nproc| ["--nproc".to_owned(), nproc.to_string()]));
     arguments.extend(args.set.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
@@ -81,7 +82,8 @@ pub async fn run(hosts_from: &HostsSource, args: &RunArgs) -> Result<Option<u8>,
         title: name,
         experiment: path,
         arguments,
-        groups,
+        hosts: hosts.into_iter().map(|host| host.name).collect(),
+        slots,
         cells: cells.into_iter().map(|sets| Cell { sets, ..Cell::default() }).collect(),
     };
     std::fs::create_dir_all(sweep.folder()).map_err(|error| {
@@ -92,7 +94,7 @@ pub async fn run(hosts_from: &HostsSource, args: &RunArgs) -> Result<Option<u8>,
         "sweep {}: {}, {} at once; `rankdeck queue` shows it",
         sweep.name,
         plural(sweep.cells.len(), "run"),
-        sweep.groups.len()
+        sweep.slots.len()
     ));
     carry_on(sweep).await.map(Some)
 }
@@ -107,7 +109,7 @@ fn words_of(hosts: &HostsSource) -> Vec<String> {
         HostsSource::Slurm { defaults } => {
             [named(defaults.display().to_string()), vec!["--slurm".to_owned()]].concat()
         }
-        HostsSource::Ranks(inner, _) => words_of(inner),
+        HostsSource::Ranks(inner, _) | HostsSource::Devices(inner, _) => words_of(inner),
     }
 }
 
@@ -149,7 +151,7 @@ fn found(runs: &Path) -> Vec<Sweep> {
     sweeps
 }
 
-/// Begins what waits, as far as there are free groups of hosts, until all is over or somebody stops it.
+/// Begins what waits, as far as there are free slots, until all is over or somebody stops it.
 async fn carry_on(mut sweep: Sweep) -> Result<u8, Failure> {
     let failed = |error: std::io::Error| {
         Failure::failed(format!("failed to run the sweep: {error}")).hint("try again")
@@ -159,14 +161,13 @@ async fn carry_on(mut sweep: Sweep) -> Result<u8, Failure> {
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let (events, mut heard) = mpsc::channel(256);
     let mut open = sweep.open();
-    let mut free: VecDeque<usize> = (0..sweep.groups.len()).collect();
+    let mut free: VecDeque<usize> = (0..sweep.slots.len()).collect();
     let mut busy: Vec<(usize, usize, u32)> = Vec::new();
     let mut stopping = false;
     loop {
-        while !stopping && !open.is_empty() && !free.is_empty() {
-            let (Some(index), Some(group)) = (open.pop_front(), free.pop_front()) else { break };
-            let pid = sweep.begin(index, group, &binary, &events).map_err(failed)?;
-            busy.push((index, group, pid));
+        while !stopping && let Some((index, slot)) = sweep.next(&mut open, &mut free) {
+            let pid = sweep.begin(index, slot, &binary, &events).map_err(failed)?;
+            busy.push((index, slot, pid));
         }
         sweep.save()?;
         if busy.is_empty() {
@@ -218,6 +219,19 @@ impl Sweep {
     fn open(&self) -> VecDeque<usize> {
         let over = |cell: &Cell| matches!(cell.state, CellState::Succeeded | CellState::Failed);
         (0..self.cells.len()).filter(|index| !over(&self.cells[*index])).collect()
+    }
+
+    /// The next cell that may begin, and its slot. One that has begun before goes on where it was: its run
+    /// keeps its hosts and GPUs.
+    fn next(&self, open: &mut VecDeque<usize>, free: &mut VecDeque<usize>) -> Option<(usize, usize)> {
+        let may = |cell: &usize| match self.cells[*cell].slot {
+            Some(slot) => free.contains(&slot),
+            None => !free.is_empty(),
+        };
+        let cell = open.remove(open.iter().position(may)?)?;
+        let slot = self.cells[cell].slot.or_else(|| free.front().copied())?;
+        free.retain(|other| *other != slot);
+        Some((cell, slot))
     }
 
     fn save(&self) -> Result<(), Failure> {
@@ -290,5 +304,26 @@ impl Sweep {
             ]
         });
         print::stdout(&print::table(&std::iter::once(header).chain(rows).collect::<Vec<_>>()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_goes_on_waits_for_its_own_slot() {
+        let cell = |slot| Cell { slot, ..Cell::default() };
+        let sweep = Sweep {
+            slots: vec![Slot::default(); 2],
+            cells: vec![cell(Some(1)), cell(Some(1)), cell(None)],
+            ..Sweep::default()
+        };
+        let (mut open, mut free) = (sweep.open(), VecDeque::from([0, 1]));
+        assert_eq!(sweep.next(&mut open, &mut free), Some((0, 1)));
+        assert_eq!(sweep.next(&mut open, &mut free), Some((2, 0)), "the second one waits for slot 1");
+        assert_eq!(sweep.next(&mut open, &mut free), None);
+        free.push_back(1);
+        assert_eq!(sweep.next(&mut open, &mut free), Some((1, 1)));
     }
 }

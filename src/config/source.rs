@@ -3,7 +3,7 @@
 use super::diagnostic::{Diagnostic, Diagnostics, Source};
 use super::document::{self, Node};
 use super::{hosts, slurm};
-use rankdeck_types::host::Host;
+use rankdeck_types::host::{Gpus, Host};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -23,6 +23,8 @@ pub enum HostsSource {
     },
     /// The same with so many ranks on each host.
     Ranks(Box<HostsSource>, u32),
+    /// The same with these GPUs on each host, and a rank for each.
+    Devices(Box<HostsSource>, Vec<u32>),
 }
 
 /// What a source is called that is no file.
@@ -47,6 +49,13 @@ impl HostsSource {
             HostsSource::Ranks(inner, nproc) => {
                 let (mut hosts, root) = inner.read()?;
                 hosts.iter_mut().for_each(|host| host.nproc = Some(*nproc));
+                Ok((hosts, root))
+            }
+            HostsSource::Devices(inner, gpus) => {
+                let (mut hosts, root) = inner.read()?;
+                for host in &mut hosts {
+                    (host.gpus, host.nproc) = (Some(Gpus::List(gpus.clone())), None);
+                }
                 Ok((hosts, root))
             }
         }
@@ -80,7 +89,7 @@ impl HostsSource {
         match self {
             HostsSource::File(path) | HostsSource::Slurm { defaults: path } => Some(path),
             HostsSource::Named(_) | HostsSource::Here => None,
-            HostsSource::Ranks(inner, _) => inner.path(),
+            HostsSource::Ranks(inner, _) | HostsSource::Devices(inner, _) => inner.path(),
         }
     }
 
@@ -88,7 +97,7 @@ impl HostsSource {
     pub(super) fn name(&self) -> String {
         match self {
             HostsSource::Slurm { defaults } if !defaults.exists() => slurm::OPTION.to_owned(),
-            HostsSource::Ranks(inner, _) => inner.name(),
+            HostsSource::Ranks(inner, _) | HostsSource::Devices(inner, _) => inner.name(),
             _ => self.path().map_or_else(|| HOSTS_OPTION.to_owned(), |path| path.display().to_string()),
         }
     }
@@ -116,6 +125,12 @@ impl HostsSource {
             HostsSource::Ranks(inner, nproc) => {
                 let mut options = inner.options();
                 options.extend(["--nproc".to_owned(), nproc.to_string()]);
+                options
+            }
+            HostsSource::Devices(inner, gpus) => {
+                let gpus: Vec<String> = gpus.iter().map(u32::to_string).collect();
+                let mut options = inner.options();
+                options.extend(["--gpus".to_owned(), gpus.join(",")]);
                 options
             }
         }

@@ -111,3 +111,32 @@ fn a_gpu_that_the_trainer_cannot_use_is_found_before_the_launch() {
     assert!(!output.status.success(), "{said}");
     assert!(said.contains("the trainer cannot use them") && said.contains("supports CUDA 12.4"), "{said}");
 }
+
+#[test]
+fn a_sweep_gives_each_run_a_free_gpu_of_its_own() {
+    let Some(machine) = machine(&[("gpus", "3")], "gpus = 'all'") else { return };
+    let script = "echo gpu=$CUDA_VISIBLE_DEVICES ranks=$WORLD_SIZE; sleep 1";
+    let text = format!("[run]\nname = 'cells'\n[launch]\ncommand = ['/bin/sh', '-c', '{script}']\n");
+    std::fs::write(&machine.experiment, text).unwrap();
+    let output = machine.command(&["run", "--seeds", "1..4", "--gpus-per-run", "1"], &[]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("one: 3 of 3 GPUs free") && said.contains("4 runs, 3 at once"), "{said}");
+    let folders = std::fs::read_dir(machine.bench.path().join("runs")).unwrap().flatten();
+    let sweep = folders.map(|entry| entry.path()).find(|path| path.join("sweep.json").exists()).unwrap();
+    let sweep = std::fs::read_to_string(sweep.join("sweep.json")).unwrap();
+    let sweep: serde_json::Value = serde_json::from_str(&sweep).unwrap();
+    let gpu_of = |cell: &serde_json::Value| {
+        let slot = cell["slot"].as_u64().unwrap() as usize;
+        sweep["slots"][slot]["gpus"][0].as_u64().unwrap()
+    };
+    let mut used = std::collections::BTreeSet::new();
+    for cell in sweep["cells"].as_array().unwrap() {
+        let run = cell["run"].as_str().unwrap();
+        let log = machine.bench.path().join(format!("runs/{run}/node0/gen0/rank0.log"));
+        let text = std::fs::read_to_string(&log).unwrap_or_else(|error| panic!("{log:?}: {error}"));
+        assert!(text.contains(&format!("gpu={} ranks=1", gpu_of(cell))), "{cell} {text}");
+        used.insert(gpu_of(cell));
+    }
+    assert_eq!(used.len(), 3, "all three GPUs have had a run");
+}

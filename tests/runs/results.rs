@@ -326,6 +326,28 @@ fn a_sweep_runs_every_cell_although_some_fail_and_the_queue_shows_it() {
 }
 
 #[test]
+fn a_host_that_no_slot_has_takes_no_part_in_a_sweep() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(3, 1);
+    let experiment = bench.program(&["--iters", "10"]);
+    let common = ["run", path(&experiment), "--hosts", path(&hosts), "--seeds", "1..2"];
+    let (code, text) = told(&bench, &[&common[..], &["--hosts-per-run", "2"]].concat());
+    assert!(code == Some(0) && text.contains("1 at once"), "{text}");
+    let sizes: Vec<Value> = listed(&hosts).iter().map(|line| line["world_size"].clone()).collect();
+    assert_eq!(sizes, [2, 2]);
+}
+
+#[test]
+fn several_runs_of_a_sweep_share_a_host() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(1, 1);
+    let experiment = bench.program(&["--iters", "30"]);
+    let common = ["run", path(&experiment), "--hosts", path(&hosts), "--seeds", "1..3"];
+    let (code, text) = told(&bench, &[&common[..], &["--runs-per-host", "3"]].concat());
+    assert!(code == Some(0) && text.contains("3 at once") && text.contains("3 succeeded"), "{text}");
+}
+
+#[test]
 fn an_interrupted_sweep_goes_on() {
     let bench = Bench::new();
     let hosts = bench.local_hosts(1, 1);

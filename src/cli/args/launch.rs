@@ -64,6 +64,14 @@ pub struct RunArgs {
     /// Hosts for each run of a sweep, so that several go on at once; default: all.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub hosts_per_run: Option<u32>,
+    /// GPUs for each run of a sweep, all of one host: as many runs at once as hosts have free GPUs. A GPU is
+    /// free when less than a tenth of its memory is in use as the sweep begins.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with = "hosts_per_run")]
+    pub gpus_per_run: Option<u32>,
+    /// Runs of a sweep on each host at once.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024),
+          conflicts_with_all = ["hosts_per_run", "gpus_per_run"])]
+    pub runs_per_host: Option<u32>,
     /// Exclude this host; `rankdeck restart --add` can add it later; may be repeated.
     #[arg(long, value_name = "HOST")]
     pub exclude: Vec<String>,

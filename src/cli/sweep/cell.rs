@@ -9,6 +9,9 @@ pub(super) struct Cell {
     /// What it changes, `KEY=VALUE`.
     pub sets: Vec<String>,
     pub state: CellState,
+    /// Where it is, or was, among the sweep's slots.
+    #[serde(default)]
+    pub slot: Option<usize>,
     /// Its run, once it has begun.
     pub run: Option<String>,
     /// Exit code of its console.

@@ -22,12 +22,13 @@ impl Sweep {
     pub(super) fn begin(
         &mut self,
         index: usize,
-        group: usize,
+        slot: usize,
         binary: &Path,
         events: &mpsc::Sender<Heard>,
     ) -> std::io::Result<u32> {
-        let others =
-            self.groups.iter().enumerate().filter(|(at, _)| *at != group).flat_map(|(_, names)| names);
+        let own = self.slots[slot].clone();
+        let others = self.hosts.iter().filter(|name| !own.hosts.contains(name));
+        let gpus: Vec<String> = own.gpus.iter().map(u32::to_string).collect();
         let cell = &mut self.cells[index];
         let at = self.arguments.iter().position(|word| word == "--hosts");
         let hosts = at.and_then(|at| self.arguments.get(at..at + 2)).unwrap_or_default();
@@ -51,6 +52,9 @@ impl Sweep {
                 // Two that begin in the same second would get one name.
                 words.extend(["--name".to_owned(), format!("{}-{}", self.title, index + 1)]);
                 words.extend(cell.sets.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
+                if !gpus.is_empty() {
+                    words.extend(["--gpus".to_owned(), gpus.join(",")]);
+                }
                 words.extend(others.flat_map(|host| ["--exclude".to_owned(), host.clone()]));
                 command.arg("-c").arg(format!("exec {}", shell(&words)));
             }
@@ -64,6 +68,7 @@ impl Sweep {
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).process_group(0).spawn()?;
         let pid = child.id().unwrap_or_default();
         cell.state = CellState::Running;
+        cell.slot = Some(slot);
         let lines = child.stdout.take();
         let events = events.clone();
         tokio::spawn(async move {

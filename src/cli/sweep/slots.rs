@@ -1,0 +1,146 @@
+//! Where the runs of a sweep may be at once: groups of hosts, shares of a host, or free GPUs of one.
+
+use crate::cli::args::{HostKeyArgs, RunArgs};
+use crate::cli::roster::own_binary;
+use crate::cli::{Failure, prompt};
+use crate::shell::stderr;
+use rankdeck_link::{AgentCommand, LineSink, Links, Prompter};
+use rankdeck_proto::fleet::{HostLook, LOOK};
+use rankdeck_proto::message::GpuSample;
+use rankdeck_types::host::{Gpus, Host};
+use rankdeck_types::words::plural;
+use serde::{Deserialize, Serialize};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long a host may take to tell its GPUs, login included.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// A GPU of which less of the memory is in use is free.
+const FREE: f64 = 0.1;
+
+/// A place for one run at a time.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) struct Slot {
+    /// Names of its hosts.
+    pub hosts: Vec<String>,
+    /// NVML indices of the GPUs that a run there gets; empty: as the hosts file says.
+    #[serde(default)]
+    pub gpus: Vec<u32>,
+}
+
+/// The slots that the arguments ask for, on these hosts.
+pub(super) async fn of(hosts: &[Host], args: &RunArgs) -> Result<Vec<Slot>, Failure> {
+    if let Some(per_run) = args.gpus_per_run {
+        let free = free_gpus(hosts, &args.host_keys).await?;
+        let slots = of_gpus(hosts, &free, per_run as usize);
+        if slots.is_empty() {
+            let wanted = plural(per_run as usize, "free GPU");
+            return Err(Failure::host(format!("no host has {wanted}"))
+                .hint("`rankdeck` shows who uses them; without --gpus-per-run, runs follow each other"));
+        }
+        return Ok(slots);
+    }
+    let names: Vec<String> = hosts.iter().map(|host| host.name.clone()).collect();
+    if let Some(runs) = args.runs_per_host {
+        let all = (0..runs).flat_map(|_| names.iter());
+        return Ok(all.map(|name| Slot { hosts: vec![name.clone()], gpus: Vec::new() }).collect());
+    }
+    let size = args.hosts_per_run.map_or(names.len(), |n| n as usize).clamp(1, names.len().max(1));
+    let groups = names.chunks(size).filter(|group| group.len() == size);
+    Ok(groups.map(|group| Slot { hosts: group.to_vec(), gpus: Vec::new() }).collect())
+}
+
+/// Slots of `per_run` GPUs, of all hosts in turn so that each gets its share when there are few runs.
+fn of_gpus(hosts: &[Host], free: &[Vec<u32>], per_run: usize) -> Vec<Slot> {
+    let mut slots = Vec::new();
+    let most = free.iter().map(|gpus| gpus.len() / per_run.max(1)).max().unwrap_or(0);
+    for round in 0..most {
+        for (host, gpus) in hosts.iter().zip(free) {
+            if let Some(gpus) = gpus.chunks_exact(per_run.max(1)).nth(round) {
+                slots.push(Slot { hosts: vec![host.name.clone()], gpus: gpus.to_vec() });
+            }
+        }
+    }
+    slots
+}
+
+/// Of the GPUs that the user gives on a host, those that nobody uses.
+fn free_of(host: &Host, gpus: &[GpuSample]) -> Vec<u32> {
+    let given = |place: usize, index: u32| match &host.gpus {
+        None => false,
+        Some(Gpus::Word(_)) => true,
+        Some(Gpus::Count(count)) => place < *count as usize,
+        Some(Gpus::List(list)) => list.contains(&index),
+    };
+    let is_free = |gpu: &GpuSample| !gpu.lost && (gpu.memory_used as f64) < FREE * gpu.memory_total as f64;
+    let given = gpus.iter().enumerate().filter(|(place, gpu)| given(*place, gpu.index));
+    given.filter(|(_, gpu)| is_free(gpu)).map(|(_, gpu)| gpu.index).collect()
+}
+
+/// The free GPUs of each host, in host order. A host that does not answer has none, and that is told.
+async fn free_gpus(hosts: &[Host], host_keys: &HostKeyArgs) -> Result<Vec<Vec<u32>>, Failure> {
+    let looks: Vec<Arc<Mutex<Option<HostLook>>>> = hosts.iter().map(|_| Arc::default()).collect();
+    let prompter: Arc<dyn Prompter> = prompt::Terminal::new(host_keys);
+    let command = |index: usize, host: &Host| {
+        let to = looks[index].clone();
+        let lines = LineSink::new(move |line| {
+            if let Some(look) = line.strip_prefix(LOOK).and_then(|json| serde_json::from_str(json).ok()) {
+                *to.lock().unwrap_or_else(PoisonError::into_inner) = Some(look);
+            }
+        });
+        let args = ["fleet", "--workdir", &host.workdir, "--seconds", "1"].map(str::to_owned).to_vec();
+        AgentCommand { args, lines, within: Some(PATIENCE), ..AgentCommand::default() }
+    };
+    let replies = Links::from_environment().call_all(hosts, &own_binary()?, &prompter, command).await;
+    let mut free = Vec::new();
+    for ((host, reply), look) in hosts.iter().zip(replies).zip(&looks) {
+        if let Err(error) = reply {
+            stderr::line(&format!("warning: {}: {}; no run goes there", host.name, error.error));
+        }
+        let look = look.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
+        let gpus = free_of(host, &look.sample.gpus);
+        stderr::line(&format!(
+            "{}: {} of {} free",
+            host.name,
+            gpus.len(),
+            plural(look.sample.gpus.len(), "GPU")
+        ));
+        free.push(gpus);
+    }
+    Ok(free)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpu(index: u32, used: u64) -> GpuSample {
+        GpuSample { index, memory_used: used, memory_total: 100, ..GpuSample::default() }
+    }
+
+    fn host(name: &str, gpus: Option<Gpus>) -> Host {
+        Host { name: name.into(), gpus, ..Host::default() }
+    }
+
+    #[test]
+    fn gpus_that_are_used_or_not_given_are_left_alone() {
+        let gpus = [gpu(0, 0), gpu(1, 90), gpu(2, 9), gpu(3, 0)];
+        let free = |given| free_of(&host("a", given), &gpus);
+        assert_eq!(free(Some(Gpus::Word("all".into()))), [0, 2, 3]);
+        assert_eq!(free(Some(Gpus::Count(2))), [0]);
+        assert_eq!(free(Some(Gpus::List(vec![1, 3]))), [3]);
+        assert_eq!(free(None), [] as [u32; 0]);
+    }
+
+    #[test]
+    fn hosts_take_turns_and_no_gpu_is_in_two_slots() {
+        let hosts = [host("a", None), host("b", None)];
+        let slots = of_gpus(&hosts, &[vec![0, 2, 3], vec![1, 5]], 1);
+        let told: Vec<(&str, u32)> =
+            slots.iter().map(|slot| (slot.hosts[0].as_str(), slot.gpus[0])).collect();
+        assert_eq!(told, [("a", 0), ("b", 1), ("a", 2), ("b", 5), ("a", 3)]);
+        let pairs = of_gpus(&hosts, &[vec![0, 2, 3], vec![1]], 2);
+        assert_eq!(pairs, [Slot { hosts: vec!["a".into()], gpus: vec![0, 2] }]);
+        assert!(of_gpus(&hosts, &[vec![], vec![]], 1).is_empty());
+    }
+}
