@@ -333,3 +333,30 @@ fn wire_1_a_launch_that_is_too_large_is_refused_before_the_start_with_its_line()
         assert!(bench.processes().is_empty(), "nothing was started");
     }
 }
+
+#[test]
+fn a_clean_stop_waits_for_an_iteration_that_is_longer_than_the_grace() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(1, 1);
+    let experiment = bench.program(&["--iters", "1000", "--pause", "2.5"]);
+    let args = [
+        "run",
+        experiment.to_str().unwrap(),
+        "--hosts",
+        hosts.to_str().unwrap(),
+        "--set",
+        "launch.stop_grace_s=0.5",
+    ];
+    let mut console = Console::start(&args);
+    console.wait_for("two iterations", 60, |line| {
+        line["kind"] == "progress" && line["train_iter"].as_u64() >= Some(3)
+    });
+    console.signal(libc::SIGINT);
+    assert_eq!(console.finish(60).code(), Some(130), "{}", console.told());
+    let end = &console.all("run_finished")[0];
+    assert_eq!((&end["outcome"], &end["reason"]), (&"stopped".into(), &"stopped by signal".into()), "{end}");
+    let told = console.all("notice");
+    let waits =
+        |line: &Value| line.to_string().contains("for the iteration under way: iterations have taken");
+    assert!(told.iter().any(waits), "{told:?}");
+}

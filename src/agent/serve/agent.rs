@@ -23,7 +23,7 @@ use crate::supervise::lifecycle::{self, Action, Lifecycle};
 use crate::supervise::supervisor::{Consequences, Outcome, Supervisor};
 use crate::timing::Timing;
 use end::EndSignals;
-use rankdeck_proto::message::{ConsoleMessage, Exit, LaunchSpec, Private, RecordEvent, StopMode};
+use rankdeck_proto::message::{ConsoleMessage, Exit, LaunchSpec, Private, RankEvent, RecordEvent, StopMode};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::Rank;
 use std::cell::RefCell;
@@ -125,6 +125,10 @@ impl Agent {
             }
             Some(order) = inputs.orders.recv() => self.obey(order),
             Some(Said { generation, event }) = inputs.said.recv() => {
+                if let RecordEvent::Rank { rank, said: RankEvent::Counters(counters) } = &event {
+                    let now = self.supervisor.now();
+                    self.lifecycle.borrow_mut().iterated(*rank, counters.train_iter, now);
+                }
                 self.journal.record_of(generation, event);
             }
             Some(event) = inputs.observed.metrics.recv() => self.journal.record(event),

@@ -7,10 +7,13 @@
 //! - LIFE-2: a generation begins only when nothing of the former one is left.
 //! - LIFE-3: once a stop is ordered it may get harder, never softer, and its last stage is SIGKILL.
 //! - LIFE-5: the grace of a clean stop counts from the ranks' last progress, up to `launch.stop_limit_s`.
+//! - LIFE-6: a clean stop waits for an iteration under way: at least one and a half times the longest that
+//!   ranks have told lately, within that limit. Of a program that tells none, the configured grace holds.
 //! - LIFE-4: a rank that failed while no console looks on does not leave its neighbours waiting without end.
 
 mod former;
 mod rank_life;
+mod rhythm;
 mod stop;
 #[cfg(test)]
 mod tests;
@@ -23,6 +26,7 @@ use rank_life::planned_ranks;
 use rankdeck_proto::message::{Exit, LaunchSpec, RankSnapshot, RecordEvent, StopMode};
 use rankdeck_types::error::HintedError;
 use rankdeck_types::ids::{Generation, Rank};
+use rhythm::Rhythm;
 use stop::Stop;
 
 /// What the loop is to do.
@@ -72,6 +76,7 @@ pub struct Lifecycle {
     stop: Option<Stop>,
     failed: Option<(Rank, u64)>,
     last_exit: u64,
+    rhythm: Rhythm,
 }
 
 impl Default for Lifecycle {
@@ -83,6 +88,7 @@ impl Default for Lifecycle {
             stop: None,
             failed: None,
             last_exit: 0,
+            rhythm: Rhythm::default(),
         }
     }
 }
@@ -141,6 +147,13 @@ impl Lifecycle {
         matches!(self.stage, Stage::Survivors { .. })
     }
 
+    /// A rank has told how many iterations it has done.
+    pub fn iterated(&mut self, rank: Rank, iteration: u64, now: u64) {
+        if self.is_running() {
+            self.rhythm.heard(rank, iteration, now);
+        }
+    }
+
     /// Begins a generation. Repeating the launch of the latest generation changes nothing, so that a console
     /// may send it again.
     pub fn launch(&mut self, spec: Box<LaunchSpec>) -> Result<Vec<Action>, HintedError> {
@@ -165,6 +178,7 @@ impl Lifecycle {
             ));
         }
         self.ranks = planned_ranks(&spec);
+        self.rhythm = Rhythm::default();
         if self.ranks.is_empty() {
             return Err(HintedError::new(
                 format!("the plan has no ranks on node {}", spec.node_rank),

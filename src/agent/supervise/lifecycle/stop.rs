@@ -45,6 +45,8 @@ impl Lifecycle {
     pub fn stop(&mut self, mode: StopMode, grace_ms: u64, by: &str, now: u64) -> Vec<Action> {
         let order = RecordEvent::StopOrdered { mode, by: by.to_owned() };
         let grace = if mode == StopMode::Kill { 0 } else { grace_ms.min(MOST_GRACE_MS) };
+        let learnt = self.learnt_grace(mode, grace);
+        let grace = learnt.unwrap_or(grace);
         let kill_at = now.saturating_add(grace);
         match self.stage {
             Stage::Over => Vec::new(),
@@ -73,6 +75,7 @@ impl Lifecycle {
                 self.failed = None;
                 self.stop = Some(Stop { mode, ordered_at, grace, kill_at, next_kill: kill_at, told: false });
                 let mut actions = vec![Action::Record(order)];
+                actions.extend(learnt.map(|grace| self.tell_learnt(grace)));
                 match mode {
                     StopMode::Clean => actions.push(Action::SignalRanks(self.live(), libc::SIGTERM)),
                     StopMode::Terminate => actions.push(Action::SignalAll(libc::SIGTERM)),
@@ -82,6 +85,23 @@ impl Lifecycle {
                 actions
             }
         }
+    }
+
+    /// What an iteration under way needs, where that is more than `grace` (LIFE-6).
+    fn learnt_grace(&self, mode: StopMode, grace: u64) -> Option<u64> {
+        let longest = self.rhythm.longest().filter(|_| mode == StopMode::Clean && grace > 0)?;
+        let limit = self.spec.as_ref().map_or(0, |spec| limit_ms(spec)).min(MOST_GRACE_MS);
+        Some(longest.saturating_add(longest / 2).min(limit)).filter(|learnt| *learnt > grace)
+    }
+
+    fn tell_learnt(&self, grace: u64) -> Action {
+        let seconds = |ms: u64| ms.div_ceil(1000);
+        let text = format!(
+            "the stop waits up to {} s for the iteration under way: iterations have taken up to {} s here",
+            seconds(grace),
+            seconds(self.rhythm.longest().unwrap_or(0))
+        );
+        Action::Record(RecordEvent::Notice { text })
     }
 
     /// Every living rank has just made progress on its way to a clean stop, or waits for others that do

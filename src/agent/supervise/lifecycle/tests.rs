@@ -118,6 +118,36 @@ fn life_5_a_clean_stop_waits_while_ranks_make_progress_up_to_its_limit() {
 }
 
 #[test]
+fn life_6_a_clean_stop_waits_for_an_iteration_as_long_as_they_take() {
+    let told = |actions: &[Action]| {
+        actions.iter().any(|action| matches!(action, Action::Record(RecordEvent::Notice { text }) if text.contains("up to 3 s")))
+    };
+    let mut lifecycle = running(1);
+    lifecycle.iterated(Rank(0), 1, 0);
+    lifecycle.iterated(Rank(0), 2, 2_000);
+    let actions = lifecycle.stop(StopMode::Clean, 1_000, "console", 2_500);
+    assert!(told(&actions), "{actions:?}");
+    assert_eq!(lifecycle.tick(5_499, true, 0), []);
+    assert_eq!(lifecycle.tick(5_500, true, 0), [Action::SignalAll(libc::SIGKILL)], "one and a half of them");
+    // Never beyond the limit; a program that tells none has what is configured; a kill waits for nothing.
+    let mut slow = running(1);
+    slow.iterated(Rank(0), 1, 0);
+    slow.iterated(Rank(0), 2, 60_000);
+    slow.stop(StopMode::Clean, 1_000, "console", 60_000);
+    assert_eq!(slow.tick(64_999, true, 0), []);
+    assert_eq!(slow.tick(65_000, true, 0), [Action::SignalAll(libc::SIGKILL)], "stop_limit_s");
+    let mut silent = running(1);
+    let actions = silent.stop(StopMode::Clean, 1_000, "console", 0);
+    assert!(
+        !told(&actions) && silent.tick(999, true, 0).is_empty() && !silent.tick(1_000, true, 0).is_empty()
+    );
+    let mut killed = running(1);
+    killed.iterated(Rank(0), 1, 0);
+    killed.iterated(Rank(0), 2, 2_000);
+    assert!(killed.stop(StopMode::Kill, 1_000, "console", 2_500).contains(&Action::SignalAll(libc::SIGKILL)));
+}
+
+#[test]
 fn life_3_a_stop_gets_harder_never_softer() {
     let mut lifecycle = running(1);
     assert!(!lifecycle.stop(StopMode::Terminate, 5000, "a", 0).is_empty());
