@@ -11,8 +11,8 @@ mod values;
 
 pub use launch::{CheckArgs, InitArgs, PushArgs, RunArgs, SbatchArgs};
 pub use results::{
-    CompareArgs, EvalArgs, ExportArgs, FetchArgs, LogsArgs, PolicyFormat, PruneArgs, RemoveArgs, ReplayArgs,
-    ReportArgs, TensorboardArgs,
+    CompareArgs, EvalArgs, ExportArgs, FetchArgs, LogsArgs, MlflowArgs, PolicyFormat, PruneArgs, RemoveArgs,
+    ReplayArgs, ReportArgs, TensorboardArgs,
 };
 pub use simulated::{DemoArgs, SimulateArgs};
 pub use steer::{AttachArgs, HomeArgs, PsArgs, QueueArgs, RestartArgs, StatusArgs, StopArgs};
@@ -103,6 +103,8 @@ pub enum Command {
     Report(ReportArgs),
     /// Show recorded runs beside each other: what they came to, how they differ, charts over each other.
     Compare(CompareArgs),
+    /// Write recorded runs as MLflow's file store has them.
+    Mlflow(MlflowArgs),
     /// Print rankdeck.py, the Python module by which a script reports to the console.
     Client,
     /// Print the completions of a shell.

@@ -149,6 +149,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
             ("rankdeck compare a b --json | jq -c '{run, best_return}'", "for programs"),
         ],
     ),
+    ("mlflow", &[("rankdeck mlflow ppo-2026 --into mlruns", "for `mlflow ui --backend-store-uri mlruns`")]),
     (
         "init",
         &[
@@ -203,8 +204,8 @@ const FILES: &[(&str, &str)] = &[
 const MORE: &str = "docs/TUTORIALS.md and docs/CONFIG.md beside the sources say more.";
 
 /// Commands that have nothing to do with hosts.
-const WITHOUT_HOSTS: [&str; 9] =
-    ["schema", "replay", "report", "compare", "demo", "simulate", "client", "completions", "man"];
+const WITHOUT_HOSTS: [&str; 10] =
+    ["schema", "replay", "report", "compare", "mlflow", "demo", "simulate", "client", "completions", "man"];
 
 /// The command line as `--help` shows it.
 pub fn command() -> clap::Command {

@@ -25,6 +25,7 @@ mod home;
 mod init;
 mod join;
 mod logs;
+mod mlflow;
 mod origin;
 mod past;
 mod pick;
@@ -156,6 +157,7 @@ async fn dispatch_async(cli: Cli) -> Result<u8, Failure> {
         Command::Demo(args) => simulate::demo(args).await,
         Command::Report(args) => report::report(&args),
         Command::Compare(args) => compare::compare(&args),
+        Command::Mlflow(args) => mlflow::mlflow(&args),
         Command::Simulate(args) => simulate::simulate(args).await,
         Command::Client | Command::Completions { .. } | Command::Man { .. } => Ok(code::SUCCESS),
     }

@@ -61,6 +61,17 @@ fn runs_are_put_beside_each_other_as_text_json_files_and_on_home() {
     let (code, _, error) = compare(&bench, &["nothing"]);
     assert!(code == 2 && error.contains("rankdeck attach"), "{error}");
 
+    let output = rankdeck().args(["mlflow", &first, &second]).current_dir(bench.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let store = std::fs::read_dir(bench.path().join("mlruns")).unwrap().flatten().next().unwrap().path();
+    let entries = std::fs::read_dir(&store).unwrap().flatten().map(|entry| entry.path());
+    let runs: Vec<_> = entries.filter(|path| path.is_dir()).collect();
+    assert_eq!(runs.len(), 2, "one experiment, two runs: {runs:?}");
+    let charts = std::fs::read_to_string(runs[0].join("metrics/charts/episodic_return")).unwrap();
+    let last: Vec<&str> = charts.lines().last().unwrap().split(' ').collect();
+    assert!(last.len() == 3 && last[0].len() == 13 && last[2] == "600", "ms, value, step: {last:?}");
+    assert_eq!(std::fs::read_to_string(runs[0].join("params/run.name")).unwrap(), "curve");
+
     let mut terminal = Terminal::start_in(bench.path(), RANKDECK, &[], &[]);
     terminal.until_shows("1 runs 3");
     terminal.send("   c");

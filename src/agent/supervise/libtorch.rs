@@ -28,7 +28,8 @@ pub fn trainer() -> Option<PathBuf> {
 }
 
 /// A folder with libtorch: what hosts.toml says, else `LIBTORCH`, else `.libtorch/torch` in the working
-/// folder or above the executable, else the torch of a Python environment when it fits, else what was pushed. `Ok(None)`: there is none and none was asked for.
+/// folder or above the executable, else the torch of a Python environment when it fits, else what was
+/// pushed. `Ok(None)`: there is none and none was asked for.
 pub fn find(wanted: Option<&str>, workdir: &Path) -> Result<Option<PathBuf>, HintedError> {
     let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else { return search(workdir) };
     let folder = match wanted.strip_prefix("python:") {

@@ -71,6 +71,17 @@ pub struct CompareArgs {
     pub csv: Option<PathBuf>,
 }
 
+/// `mlflow`.
+#[derive(Debug, Args)]
+pub struct MlflowArgs {
+    /// Which runs, or the beginnings of their names, or paths to their folders.
+    #[arg(required = true, value_name = "RUN")]
+    pub runs: Vec<String>,
+    /// The store: the folder that `mlflow ui --backend-store-uri` gets.
+    #[arg(long, value_name = "DIR", default_value = "mlruns")]
+    pub into: PathBuf,
+}
+
 /// `eval`.
 #[derive(Debug, Args)]
 pub struct EvalArgs {
