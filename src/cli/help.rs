@@ -64,6 +64,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
             ("rankdeck run ppo.toml --seeds 1..10", "begin a sweep"),
             ("rankdeck queue", "how far sweeps are, and their scores"),
             ("rankdeck queue sweep-ppo-2026 --resume", "after an interruption"),
+            ("rankdeck queue sweep-ppo-2026 --resume --failed", "again what failed, too"),
         ],
     ),
     (

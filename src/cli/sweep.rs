@@ -121,7 +121,13 @@ pub async fn queue(args: QueueArgs) -> Result<u8, Failure> {
     }
     if args.resume {
         return match sweeps.len() {
-            1 => carry_on(sweeps.remove(0)).await,
+            1 => {
+                let mut sweep = sweeps.remove(0);
+                if args.failed {
+                    sweep.cells.iter_mut().for_each(Cell::reopen);
+                }
+                carry_on(sweep).await
+            }
             0 => Err(Failure::usage("there is no such sweep in runs/").hint("`rankdeck queue` lists them")),
             n => {
                 Err(Failure::usage(format!("{n} sweeps fit"))

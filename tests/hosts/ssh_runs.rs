@@ -3,6 +3,8 @@
 //! Two kinds of hosts: OpenSSH servers on loopback; and the test bed's, with addresses, process tables and
 //! disks of their own.
 
+mod sweeps;
+
 use crate::support::hosts::{Loopback, TestBed};
 use crate::support::random::{Random, rounds};
 use crate::support::{Console, rank_program, trainer, wait_until};

@@ -113,4 +113,7 @@ pub struct QueueArgs {
     /// Go on with it: begin what waits, look at what runs, restart what was stopped.
     #[arg(long)]
     pub resume: bool,
+    /// With --resume: also restart what failed, from its latest checkpoint.
+    #[arg(long, requires = "resume")]
+    pub failed: bool,
 }

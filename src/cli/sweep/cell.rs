@@ -57,6 +57,13 @@ impl Cell {
         };
     }
 
+    /// One that failed goes on from its latest checkpoint, or begins where it never did.
+    pub(super) fn reopen(&mut self) {
+        if self.state == CellState::Failed {
+            self.state = if self.run.is_some() { CellState::Stopped } else { CellState::Waiting };
+        }
+    }
+
     /// What it is compared by.
     pub(super) fn score(&self) -> Option<f64> {
         self.last_eval.or(self.last_return)
