@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! sample         gauges of the host, its ranks and their status pages, in rounds
+//! starvation     whether ranks want a core and get none
 //! process_tree   the processes of one rank between two looks
 //! cgroup_stat    whether a cgroup is frozen, throttled or out of memory
 //! host_signals   pressure, network interface, suspension
@@ -19,3 +20,4 @@ pub(crate) mod logs;
 pub(crate) mod metrics;
 pub(crate) mod process_tree;
 pub(crate) mod sample;
+pub(crate) mod starvation;

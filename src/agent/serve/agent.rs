@@ -9,6 +9,7 @@ mod start;
 
 use crate::manifest::{Manifest, ManifestRank};
 use crate::observe::sample;
+use crate::observe::starvation::Starvation;
 use crate::proc::{self, Ident};
 use crate::serve::console::Order;
 use crate::serve::consoles::Consoles;
@@ -58,6 +59,7 @@ pub(crate) struct Agent {
     /// Until when the cause of that step's end is waited for.
     cause_by: Option<Instant>,
     asked_cause: bool,
+    starvation: Starvation,
     /// A signal or the end of its step has told the agent to end.
     quitting: bool,
 }
@@ -134,9 +136,17 @@ impl Agent {
             Some(event) = inputs.observed.metrics.recv() => self.journal.record(event),
             Some(batch) = inputs.observed.lines.recv() => self.observers.read(&batch),
             Ok(()) = inputs.observed.samples.changed() => {
-                if self.lifecycle.borrow().is_stopping() && sample::all_get_on(&inputs.observed.samples.borrow().1) {
-                    self.lifecycle.borrow_mut().progressed(self.supervisor.now());
+                let (get_on, starve) = {
+                    let latest = inputs.observed.samples.borrow();
+                    (sample::all_get_on(&latest.1), self.starvation.look(&latest.1))
+                };
+                let mut lifecycle = self.lifecycle.borrow_mut();
+                match lifecycle.is_stopping() {
+                    true if get_on => lifecycle.progressed(self.supervisor.now()),
+                    true if starve => lifecycle.starved(self.supervisor.now()),
+                    _ => {}
                 }
+                drop(lifecycle);
                 self.observers.turn();
                 return calm;
             }

@@ -9,6 +9,7 @@
 //! - LIFE-5: the grace of a clean stop counts from the ranks' last progress, up to `launch.stop_limit_s`.
 //! - LIFE-6: a clean stop waits for an iteration under way: at least one and a half times the longest that
 //!   ranks have told lately, within that limit. Of a program that tells none, the configured grace holds.
+//! - LIFE-7: on a host that has no core for a rank, a clean stop gives up to four times the grace.
 //! - LIFE-4: a rank that failed while no console looks on does not leave its neighbours waiting without end.
 
 mod former;

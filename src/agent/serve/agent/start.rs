@@ -5,6 +5,7 @@ use super::{Agent, Inputs};
 use crate::identity;
 use crate::manifest::{self, Manifest};
 use crate::observe::gpu;
+use crate::observe::starvation::Starvation;
 use crate::proc::{self, Ident};
 use crate::serve::console::{ConsoleContext, Identity, Order};
 use crate::serve::consoles::Consoles;
@@ -82,6 +83,7 @@ impl Agent {
                 .map(Rc::new),
             cause_by: None,
             asked_cause: false,
+            starvation: Starvation::default(),
             quitting: false,
             settings,
         };

@@ -11,6 +11,8 @@ pub(super) const KILL_PATIENCE_MS: u64 = 10_000;
 const KILL_AGAIN_MS: u64 = 500;
 /// Between two looks at survivors.
 pub(super) const LOOK_AGAIN_MS: u64 = 1_000;
+/// Graces of a clean stop on a host that has no core for its ranks.
+const STARVED: u64 = 4;
 /// Longest grace that an order may ask for: an hour.
 const MOST_GRACE_MS: u64 = 3_600_000;
 
@@ -112,6 +114,16 @@ impl Lifecycle {
         // Once SIGKILL is sent, nothing softens it (LIFE-3).
         if self.stage == Stage::Running && now < stop.kill_at {
             let latest = stop.ordered_at.saturating_add(limit.max(stop.grace));
+            stop.kill_at = now.saturating_add(stop.grace).min(latest).max(stop.kill_at);
+            stop.next_kill = stop.kill_at;
+        }
+    }
+
+    /// A rank that is to leave wants a core and gets none: it has four times the grace (LIFE-7).
+    pub fn starved(&mut self, now: u64) {
+        let Some(stop) = self.stop.as_mut().filter(|stop| stop.mode == StopMode::Clean) else { return };
+        if self.stage == Stage::Running && now < stop.kill_at {
+            let latest = stop.ordered_at.saturating_add(stop.grace.saturating_mul(STARVED));
             stop.kill_at = now.saturating_add(stop.grace).min(latest).max(stop.kill_at);
             stop.next_kill = stop.kill_at;
         }

@@ -148,6 +148,27 @@ fn life_6_a_clean_stop_waits_for_an_iteration_as_long_as_they_take() {
 }
 
 #[test]
+fn life_7_ranks_without_a_core_have_four_times_the_grace() {
+    let mut lifecycle = running(2);
+    lifecycle.stop(StopMode::Clean, 1_000, "console", 100);
+    for now in (200..4_000).step_by(900) {
+        lifecycle.starved(now);
+        assert_eq!(lifecycle.tick(now, true, 0), [], "{now}");
+    }
+    lifecycle.starved(4_050);
+    assert_eq!(lifecycle.tick(4_099, true, 0), []);
+    assert_eq!(lifecycle.tick(4_100, true, 0), [Action::SignalAll(libc::SIGKILL)]);
+    let mut lifecycle = running(1);
+    lifecycle.stop(StopMode::Terminate, 1_000, "console", 0);
+    lifecycle.starved(900);
+    assert_eq!(
+        lifecycle.tick(1_000, true, 0),
+        [Action::SignalAll(libc::SIGKILL)],
+        "a harder stop does not wait"
+    );
+}
+
+#[test]
 fn life_3_a_stop_gets_harder_never_softer() {
     let mut lifecycle = running(1);
     assert!(!lifecycle.stop(StopMode::Terminate, 5000, "a", 0).is_empty());
