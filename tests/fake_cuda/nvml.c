@@ -138,6 +138,15 @@ int nvmlDeviceGetMemoryInfo(Device device, unsigned long long* out) {
   out[1] = out[0] - out[2];
   return SUCCESS;
 }
+// The layout of nvmlMemory_v2_t; `reserved` is what the driver keeps for itself.
+struct MemoryV2 { unsigned version; unsigned long long total, reserved, free, used; };
+int nvmlDeviceGetMemoryInfo_v2(Device device, struct MemoryV2* out) {
+  unsigned long long memory[3];
+  int code = nvmlDeviceGetMemoryInfo(device, memory);
+  if (code != SUCCESS) return code;
+  out->total = memory[0], out->free = memory[1], out->used = memory[2], out->reserved = 0;
+  return SUCCESS;
+}
 int nvmlDeviceGetUtilizationRates(Device device, unsigned* out) {
   out[1] = 5;
   return figure("utilization", 50, device, out);

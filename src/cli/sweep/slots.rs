@@ -72,7 +72,11 @@ fn free_of(host: &Host, gpus: &[GpuSample]) -> Vec<u32> {
         Some(Gpus::Count(count)) => place < *count as usize,
         Some(Gpus::List(list)) => list.contains(&index),
     };
-    let is_free = |gpu: &GpuSample| !gpu.lost && (gpu.memory_used as f64) < FREE * gpu.memory_total as f64;
+    let is_free = |gpu: &GpuSample| match gpu.memory_total {
+        // A driver that does not tell memory may tell processes.
+        0 => !gpu.lost && gpu.processes.is_empty(),
+        total => !gpu.lost && (gpu.memory_used as f64) < FREE * total as f64,
+    };
     let given = gpus.iter().enumerate().filter(|(place, gpu)| given(*place, gpu.index));
     given.filter(|(_, gpu)| is_free(gpu)).map(|(_, gpu)| gpu.index).collect()
 }
@@ -130,6 +134,10 @@ mod tests {
         assert_eq!(free(Some(Gpus::Count(2))), [0]);
         assert_eq!(free(Some(Gpus::List(vec![1, 3]))), [3]);
         assert_eq!(free(None), [] as [u32; 0]);
+        let untold = |processes| GpuSample { processes, ..GpuSample::default() };
+        let all = host("a", Some(Gpus::Word("all".into())));
+        assert_eq!(free_of(&all, &[untold(vec![])]), [0]);
+        assert_eq!(free_of(&all, &[untold(vec![(7, 1)])]), [] as [u32; 0]);
     }
 
     #[test]
