@@ -33,6 +33,8 @@ fn ps_tells_how_runs_ended_and_what_they_reached() {
     let until = run_to_its_end(&bench, &hosts, &["--iters", "100000"], &["--until", "iters=10"], 0);
     let failing = ["--iters", "400", "--fail-rank", "1", "--fail-at", "5"];
     let failed = run_to_its_end(&bench, &hosts, &failing, &[], 1);
+    // The agents end a little after the console that has verified the stop.
+    wait_until("the runs to be over", 60, || listed(&hosts).iter().all(|line| line["state"] == "finished"));
     let runs = listed(&hosts);
     let of = |run: &str| runs.iter().find(|line| line["run"] == run).unwrap();
     let (good, until, failed) = (of(&good), of(&until), of(&failed));
