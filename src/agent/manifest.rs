@@ -17,7 +17,6 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Manifest {
-    /// The run.
     pub run: String,
     /// Name of this host in hosts.toml.
     pub host: String,
@@ -33,7 +32,6 @@ pub struct Manifest {
     pub agent_start: u64,
     /// Build of the agent.
     pub build: String,
-    /// Its socket.
     pub socket: String,
     /// When the run began here, seconds since the epoch.
     pub started: f64,
@@ -57,7 +55,6 @@ pub struct Manifest {
 pub struct ManifestRank {
     /// Index of the rank.
     pub rank: u32,
-    /// Its process.
     pub pid: u32,
     /// Its start time, clock ticks.
     pub start: u64,

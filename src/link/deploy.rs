@@ -38,7 +38,6 @@ const MISSING: &str = "RANKDECK-MISSING";
 /// What a host must have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Package {
-    /// The agent.
     pub agent: Image,
     /// The trainer, when the built-in one is wanted.
     pub trainer: Option<Image>,

@@ -31,7 +31,6 @@ pub enum Column {
     State,
     /// Use over time.
     History,
-    /// Process id.
     Pid,
 }
 

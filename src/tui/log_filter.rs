@@ -64,7 +64,6 @@ pub enum Level {
     Info,
     /// A warning.
     Warn,
-    /// An error.
     Error,
 }
 

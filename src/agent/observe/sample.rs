@@ -33,11 +33,9 @@ const RECENT_MS: u64 = 1_500;
 /// One rank to look at.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Target {
-    /// The rank.
     pub rank: Rank,
     /// Its process.
     pub ident: Ident,
-    /// Its GPU.
     pub gpu: Option<u32>,
     /// Its status page, when it writes one.
     pub page: PathBuf,

@@ -41,7 +41,6 @@ const ANSWERS: usize = 64;
 /// What consoles are told about the agent.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// The run.
     pub run: RunId,
     /// Name of this host.
     pub host: String,
@@ -78,7 +77,6 @@ pub struct ConsoleContext {
     pub identity: Rc<Identity>,
     /// Records.
     pub spool: Spool,
-    /// Samples.
     pub samples: watch::Receiver<Numbered>,
     /// State for snapshots.
     pub lifecycle: Rc<RefCell<Lifecycle>>,

@@ -44,7 +44,6 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// Finds one.
     pub fn find() -> io::Result<Reserved> {
         let bound = TcpSocket::new_v4()?;
         bound.set_reuseaddr(true)?;

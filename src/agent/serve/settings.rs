@@ -10,7 +10,6 @@ use std::rc::Rc;
 /// What a new agent is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// The run.
     pub run: RunId,
     /// Name of this host.
     pub host: String,

@@ -40,7 +40,6 @@ const RETRY: Duration = Duration::from_millis(500);
 pub struct Line {
     /// Its number.
     pub seq: u64,
-    /// Its JSON.
     pub json: Arc<str>,
 }
 

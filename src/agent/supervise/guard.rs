@@ -49,11 +49,9 @@ const FAREWELL: u8 = b'q';
 /// What a guard has to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Watch {
-    /// The run.
     pub run: RunId,
     /// Its files on this host.
     pub paths: RunPaths,
-    /// The agent.
     pub agent: Ident,
     /// The ranks' own control group, where there is one.
     pub cgroup: Option<PathBuf>,

@@ -40,13 +40,9 @@ pub enum Action {
     /// Signal every process of the run on this host.
     SignalAll(i32),
     /// Collect a rank's last log lines and events, then call [`Lifecycle::exit_info`].
-    CollectExitInfo {
-        /// The rank.
-        rank: Rank,
-    },
+    CollectExitInfo { rank: Rank },
     /// End what a rank left behind; politely when it returned 0.
     EndOrphans {
-        /// The rank.
         rank: Rank,
         /// Its process.
         ident: Ident,

@@ -55,7 +55,6 @@ pub(crate) enum Outcome {
 
 /// What a supervisor is told once.
 pub(crate) struct Duties {
-    /// The run.
     pub run: RunId,
     /// What the agent knows about this host.
     pub facts: HostFacts,

@@ -85,7 +85,6 @@ pub struct Found {
     pub ident: Ident,
     /// The rank whose tree it belongs to, when known.
     pub rank: Option<Rank>,
-    /// Its session.
     pub session: u32,
     /// What the kernel says about it.
     pub stat: proc::Stat,

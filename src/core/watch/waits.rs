@@ -59,7 +59,6 @@ pub(super) enum Finding {
     Inside {
         /// The ranks of the group.
         members: Vec<Rank>,
-        /// Group.
         group: String,
         /// Number.
         seq: u64,

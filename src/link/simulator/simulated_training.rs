@@ -49,7 +49,6 @@ pub struct Life {
 /// A rank that holds all others up.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Hang {
-    /// The rank.
     pub rank: Rank,
     /// What caught it.
     pub kind: FaultKind,

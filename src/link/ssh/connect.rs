@@ -75,7 +75,6 @@ fn rest(time: Duration, operator: &mut dyn Operator) -> Result<(), SshError> {
     }
 }
 
-/// One attempt.
 fn attempt(target: &SshTarget, operator: &mut dyn Operator) -> Result<Connection, SshError> {
     let mut relays = Vec::new();
     let mut stream: Option<OwnedFd> = None;

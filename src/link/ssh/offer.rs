@@ -21,7 +21,6 @@ const KEXINIT: u8 = 20;
 pub struct Offer {
     /// Key exchanges.
     pub kex: Vec<String>,
-    /// Host keys.
     pub host_keys: Vec<String>,
     /// Ciphers, from it to us.
     pub ciphers: Vec<String>,

@@ -39,7 +39,6 @@ pub(super) fn list_area(page: Rect, home: &Home) -> Rect {
     Rect { y: page.y + above + 1, height: page.height.saturating_sub(above + 1), width, ..page }
 }
 
-/// Draws it.
 pub(super) fn draw(pen: &Pen<'_>, buf: &mut Buffer, page: Rect, home: &Home, view: &HomeView) {
     let compared = &home.compared;
     if compared.runs.is_empty() {

@@ -16,7 +16,6 @@ pub(super) fn list_area(page: Rect) -> Rect {
     Rect { y: page.y + 1, height: (page.height / 2).saturating_sub(1), ..page }
 }
 
-/// Draws it.
 pub(super) fn draw(pen: &Pen<'_>, buf: &mut Buffer, page: Rect, home: &Home, view: &HomeView) {
     let list = list_area(page);
     if home.experiments.is_empty() {

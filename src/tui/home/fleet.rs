@@ -35,7 +35,6 @@ pub(super) fn row_of_selected(home: &Home, view: &HomeView) -> Option<usize> {
     Some(home.hosts.iter().take(at).map(height).sum())
 }
 
-/// Its rows.
 pub(super) fn rows_of_selected(home: &Home, view: &HomeView) -> usize {
     view.selected_host(home).map_or(1, height)
 }
@@ -49,7 +48,6 @@ pub(super) fn host_at(home: &Home, row: usize) -> Option<String> {
     })
 }
 
-/// Draws it.
 pub(super) fn draw(pen: &Pen<'_>, buf: &mut Buffer, page: Rect, home: &Home, view: &HomeView) {
     let list = list_area(page);
     if home.hosts.is_empty() {

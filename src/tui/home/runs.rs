@@ -110,7 +110,6 @@ pub(super) fn list_area(page: Rect) -> Rect {
     Rect { y: page.y + 1, height: page.height.saturating_sub(1 + below), ..page }
 }
 
-/// Draws it.
 pub(super) fn draw(pen: &Pen<'_>, buf: &mut Buffer, page: Rect, home: &Home, view: &HomeView) {
     let list = list_area(page);
     let rows = view.runs(home);

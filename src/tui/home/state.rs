@@ -110,7 +110,6 @@ pub enum Overlay {
         /// What yes does.
         then: HomeAction,
     },
-    /// A launch.
     Launch(Launch),
     /// A text.
     Input(Input),

@@ -9,7 +9,6 @@ use rankdeck_types::words;
 use ratatui::buffer::Buffer;
 use ratatui::text::{Line, Span};
 
-/// Draws it.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, ask: &Ask) {
     let host = ctx.live.hosts.get(ask.node.index()).map_or("?", |host| host.name.as_str());
     let cells = usize::from(ctx.geo.area.width.saturating_sub(8)).min(70);

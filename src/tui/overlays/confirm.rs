@@ -7,7 +7,6 @@ use crate::widgets::{Ctx, frame, put, width};
 use ratatui::buffer::Buffer;
 use ratatui::text::{Line, Span};
 
-/// Draws it.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, confirm: &Confirm) {
     let cells = usize::from(ctx.geo.area.width.saturating_sub(8)).min(66);
     let mut lines: Vec<Line<'static>> = Vec::new();

@@ -57,7 +57,6 @@ pub fn rows(model: &Model, number: u64, cells: usize) -> usize {
     overlays::fact_rows(&facts(model, line, 0), cells) + behind
 }
 
-/// Draws it.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, number: u64, top: usize) {
     let Some(line) = find(ctx.model, number) else { return };
     let cells = overlays::card_cells(ctx.geo.area, EVIDENCE_CELLS);

@@ -229,7 +229,6 @@ pub fn rows(model: &Model, about: &VerdictId, cells: usize) -> usize {
     reason + body(verdict, &verdict.card, Glyphs::Ascii, cells).len()
 }
 
-/// Draws it.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, about: &VerdictId, top: usize) {
     let Some(verdict) = find(ctx.live, about) else { return };
     let cells = overlays::card_cells(ctx.geo.area, EVIDENCE_CELLS);

@@ -10,7 +10,6 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
-/// Draws it.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, filter: &str, selected: usize) {
     let entries = keys::help(ctx.view, filter, crate::theme::Glyphs::Ascii);
     let selected = selected.min(entries.len().saturating_sub(1));

@@ -18,7 +18,6 @@ use std::collections::BTreeSet;
 /// One host that can be picked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// Its name.
     pub name: String,
     /// It takes part in the present generation.
     pub takes_part: bool,
@@ -93,7 +92,6 @@ fn preview(model: &Model, view: &ViewState, changed: &BTreeSet<String>) -> Optio
     model.plan.as_ref().map(|plan| replan(plan, &exclude, &add, &probes, PlanDraft::resolve))
 }
 
-/// Draws it.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, changed: &BTreeSet<String>, selected: usize) {
     let cells = usize::from(ctx.geo.area.width.saturating_sub(8)).min(76);
     let rows = rows(ctx.live, ctx.view);

@@ -214,7 +214,6 @@ pub fn rows(model: &Model, rank: Rank, cells: usize) -> usize {
     })
 }
 
-/// Draws it.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, rank: Rank, top: usize) {
     let Some(rank) = ranks::find(ctx.model, rank) else { return };
     let cells = overlays::card_cells(ctx.geo.area, INSPECT_CELLS);

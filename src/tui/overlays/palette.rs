@@ -8,7 +8,6 @@ use crate::widgets::{Ctx, frame, put};
 use ratatui::buffer::Buffer;
 use ratatui::text::Line;
 
-/// Draws it.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, typing: &Typing) {
     let glyphs = ctx.glyphs();
     let all = suggestions(ctx.model, ctx.view, &typing.line);

@@ -61,7 +61,6 @@ fn told(origin: &Origin, utc_offset_s: i64) -> String {
     )
 }
 
-/// Draws it.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, draft: &RestartDraft) {
     let cells = usize::from(ctx.geo.area.width.saturating_sub(8)).min(90);
     let glyphs = ctx.glyphs();

@@ -6,7 +6,6 @@ use crate::widgets::{Ctx, frame, put};
 use ratatui::buffer::Buffer;
 use ratatui::text::Line;
 
-/// Draws it.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, input: &str) {
     let inner = frame::popup(ctx, buf, (58, 3), Role::Accent, "go to a time", "enter goes, esc closes");
     let typed = vec![

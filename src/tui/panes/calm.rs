@@ -16,7 +16,6 @@ const STILL_MS: u64 = 5_000;
 /// Hosts and series named; the others are counted.
 const NAMED: usize = 2;
 
-/// The line.
 pub fn line(ctx: &Ctx<'_>) -> Vec<Span<'static>> {
     let model = ctx.live;
     let (role, text) = match model.run.state {

@@ -137,7 +137,6 @@ fn keys(ctx: &Ctx<'_>) -> Vec<(&'static str, String)> {
     keys
 }
 
-/// Draws it.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     let area = ctx.geo.pane(Pane::End);
     if area.is_empty() {

@@ -37,7 +37,6 @@ fn items(
     list
 }
 
-/// Draws it.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     let area = ctx.geo.footer;
     let overlay = ctx.view.overlay();

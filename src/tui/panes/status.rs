@@ -41,7 +41,6 @@ fn reason_width(area: Rect) -> usize {
     usize::from(area.width.saturating_sub(6))
 }
 
-/// Draws it.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     let area = ctx.geo.status;
     if area.is_empty() {

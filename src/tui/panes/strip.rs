@@ -108,7 +108,6 @@ fn grade(state: &RankState) -> u8 {
     }
 }
 
-/// Draws it.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer, area: Rect, strip: &Strip, chosen: Option<Rank>) {
     for (row, line) in strip.lines.iter().take(usize::from(area.height)).enumerate() {
         let spans: Vec<Span<'static>> = line.iter().map(|cell| letter(ctx, cell, chosen)).collect();

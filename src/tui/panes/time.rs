@@ -21,7 +21,6 @@ pub fn height(view: &ViewState, rows: u16) -> u16 {
     }
 }
 
-/// Draws it.
 pub fn draw(ctx: &Ctx<'_>, buf: &mut Buffer) {
     let area = ctx.geo.time;
     let Some(cursor) = ctx.view.moment.cursor.as_ref().filter(|_| !area.is_empty()) else { return };

@@ -7,11 +7,9 @@ use rankdeck_types::ids::{LocalRank, Rank};
 /// One rank of this host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RankLife {
-    /// The rank.
     pub rank: Rank,
     /// Its index on this host.
     pub local_rank: LocalRank,
-    /// Its GPU.
     pub gpu: Option<u32>,
     /// Its process, once it exists.
     pub ident: Option<Ident>,
