@@ -2,7 +2,7 @@
 
 use super::args::StopArgs;
 use super::join::Target;
-use super::roster::{State, decode, exec_on_all, list, roster};
+use super::roster::{Roster, State, decode, exec_on_all, list, roster};
 use super::{Failure, code, print};
 use crate::shell::driver::End;
 use crate::shell::objective::Objective;
@@ -21,7 +21,9 @@ use std::collections::BTreeSet;
 /// Runs `rankdeck stop`: stops a run and verifies that no process is left.
 pub async fn stop(hosts_from: &HostsSource, args: StopArgs) -> Result<u8, Failure> {
     let roster = roster(hosts_from, &args.host_keys).await?;
-    let found = roster.pick_or_ask(args.run.as_deref(), false)?;
+    let found = roster
+        .pick_or_ask(args.run.as_deref(), false)
+        .map_err(|failure| unanswered(&roster, args.run.as_deref(), failure))?;
     let target = Target::whole(&roster, &found)?;
     let mode = if args.kill { StopMode::Kill } else { StopMode::Clean };
     let mut check = StopCheck::new(&target);
@@ -40,6 +42,28 @@ pub async fn stop(hosts_from: &HostsSource, args: StopArgs) -> Result<u8, Failur
         check.swept(name, Err(HintedError::new("the hosts file does not list it", "`--hosts FILE`")));
     }
     check.print(&target.run)
+}
+
+/// CLI-3. Where hosts are silent and no other one knows the run, it may go on: that is told as of every stop.
+fn unanswered(roster: &Roster, wanted: Option<&str>, failure: Failure) -> Failure {
+    if failure.code != code::HOST || roster.silent.is_empty() {
+        return failure;
+    }
+    for line in unanswered_lines(roster, wanted) {
+        print::stdout(&line);
+    }
+    let run = wanted.map_or_else(|| "any run".to_owned(), |run| format!("run {run}"));
+    let hints = failure.cause.hint;
+    Failure::host(format!("could not verify that {run} has stopped")).hint(hints)
+}
+
+fn unanswered_lines(roster: &Roster, wanted: Option<&str>) -> Vec<String> {
+    let run = wanted.map_or_else(|| "no run is known".to_owned(), |run| format!("run {run}"));
+    let hosts = roster.silent.iter().map(|(index, error)| {
+        let name = roster.hosts.get(*index).map_or("?", |host| host.name.as_str());
+        clean(&format!("{}: {}", summary::unverified(name), error.error))
+    });
+    std::iter::once(clean(&format!("{}: {run}", summary::NOT_VERIFIED))).chain(hosts).collect()
 }
 
 /// What is known of the stop, host by host.

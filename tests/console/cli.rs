@@ -116,6 +116,35 @@ fn every_command_that_needs_hosts_says_which_file_is_missing() {
     }
 }
 
+/// CLI-3: a run that nobody can be asked about is not stopped.
+#[test]
+fn cli_3_a_stop_that_no_host_answers_is_not_verified_and_names_the_run_and_its_hosts() {
+    let folder = here();
+    // Nothing listens there.
+    let hosts = ["a", "b"].map(|name| {
+        format!("[[host]]\nname = \"host-{name}\"\naddress = \"127.0.0.1\"\nport = 1\nworkdir = \"w\"\n")
+    });
+    std::fs::write(folder.path().join("hosts.toml"), hosts.concat()).unwrap();
+    for args in ["stop pong-20260101-000000", "stop pong-20260101-000000 --kill"] {
+        let (code, out, err) = text(&rankdeck(folder.path(), args).output().unwrap());
+        assert_eq!(code, 3, "`{args}`: {out}{err}");
+        let lines: Vec<&str> = out.lines().collect();
+        assert_eq!(lines.len(), 3, "`{args}`: {out}");
+        assert_eq!(lines[0], "stop NOT VERIFIED: run pong-20260101-000000");
+        for (line, host) in lines[1..].iter().zip(["host-a", "host-b"]) {
+            assert!(line.contains("could not verify") && line.contains(host), "{out}");
+        }
+        assert!(err.contains("error: could not verify that run pong-20260101-000000 has stopped"), "{err}");
+        assert!(err.contains("hint: "), "{err}");
+    }
+    let (code, out, _) = text(&rankdeck(folder.path(), "stop").output().unwrap());
+    assert_eq!(code, 3);
+    assert!(
+        out.starts_with("stop NOT VERIFIED") && out.contains("host-a") && out.contains("host-b"),
+        "{out}"
+    );
+}
+
 #[test]
 fn an_unknown_key_is_refused_with_its_line_before_anything_starts() {
     let folder = here();
