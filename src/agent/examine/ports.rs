@@ -2,7 +2,8 @@
 //!
 //! Owner: one preflight. Every host listens on the first free port of its own list and connects to others at
 //! theirs, so that one command per host is enough; a few bytes of a token say that it was really the other
-//! host. Listeners end when all have come, at the latest after the patience.
+//! host. Listeners end when all have come and have said that they got their answer, at the latest after the
+//! patience: a caller on a busy host may give up just before the answer comes, and calls again.
 
 use rankdeck_proto::examination::{Listened, Peer, Question, Reached};
 use std::collections::VecDeque;
@@ -90,7 +91,12 @@ fn listen(bound: io::Result<TcpListener>, token: &str, expect: u32, deadline: In
             let Ok((stream, _)) = listener.accept() else { break };
             if stream.set_nonblocking(true).is_ok() {
                 callers.truncate(CALLERS - 1);
-                callers.push_front(Caller { stream, since: Instant::now(), said: Vec::new() });
+                callers.push_front(Caller {
+                    stream,
+                    since: Instant::now(),
+                    said: Vec::new(),
+                    answered: false,
+                });
             }
         }
         callers.retain_mut(|caller| match caller.answer(token) {
@@ -114,10 +120,14 @@ struct Caller {
     stream: TcpStream,
     since: Instant,
     said: Vec<u8>,
+    answered: bool,
 }
 
+/// What a caller says when it has its answer.
+const THANKS: u8 = b'.';
+
 impl Caller {
-    /// Answers with the token once the caller has said it: `true`.
+    /// Answers with the token once the caller has said it; `true` once the caller has got that.
     ///
     /// Errors: it said something else, or is gone.
     fn answer(&mut self, token: &str) -> io::Result<bool> {
@@ -134,8 +144,16 @@ impl Caller {
         if self.said != token.as_bytes() {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        self.stream.write_all(token.as_bytes())?;
-        Ok(true)
+        if !self.answered {
+            self.stream.write_all(token.as_bytes())?;
+            (self.answered, self.since) = (true, Instant::now());
+        }
+        match self.stream.read(&mut bytes[..1]) {
+            Ok(1) if bytes[0] == THANKS => Ok(true),
+            Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -186,7 +204,10 @@ fn greet(address: SocketAddr, token: &str) -> io::Result<()> {
     let mut said = vec![0; token.len()];
     let other = || io::Error::new(io::ErrorKind::InvalidData, "another program listens there");
     stream.read_exact(&mut said).map_err(|_| other())?;
-    if said == token.as_bytes() { Ok(()) } else { Err(other()) }
+    if said != token.as_bytes() {
+        return Err(other());
+    }
+    stream.write_all(&[THANKS])
 }
 
 #[cfg(test)]
@@ -255,6 +276,35 @@ mod tests {
             begun.elapsed()
         );
         drop(strangers);
+    }
+
+    /// As on a host without a free core: the answer comes when nobody waits for it any more.
+    #[test]
+    fn a_caller_that_gave_up_before_its_answer_is_waited_for() {
+        let port = free_port();
+        let host = Question {
+            listen: vec![port],
+            expect: 1,
+            token: "right".into(),
+            patience_ms: 30_000,
+            ..Question::default()
+        };
+        let meeting = begin(&host);
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let mut hasty = loop {
+            match TcpStream::connect(("127.0.0.1", port)) {
+                Ok(stream) => break stream,
+                Err(error) => assert!(Instant::now() < deadline, "{error}"),
+            }
+        };
+        hasty.write_all(b"right").unwrap();
+        // The answer is on its way.
+        hasty.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        assert_eq!(hasty.peek(&mut [0]).unwrap(), 1);
+        drop(hasty);
+        let peer = Peer { node: 0, address: "127.0.0.1".into(), ports: vec![port], token: "right".into() };
+        assert_eq!(call(&peer, deadline).error, None);
+        assert_eq!(meeting.end().0.unwrap().heard, 1);
     }
 
     #[test]
