@@ -49,6 +49,7 @@ mod search;
 pub mod serve;
 mod supervise;
 mod timing;
+mod trouble;
 
 use rankdeck_types::error::HintedError;
 use std::ffi::OsString;

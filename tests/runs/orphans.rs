@@ -277,6 +277,47 @@ fn proc_1_programs_whose_names_are_cut_inside_a_character_are_stopped_with_proof
     }
 }
 
+/// What a guard cannot note is said in its agent's log, once, and tried again.
+#[test]
+fn a_note_that_cannot_be_written_is_said_in_the_agents_log() {
+    let bench = Bench::new();
+    let user = User { bench: &bench, uid: None };
+    let hosts = bench.local_hosts(1, 1);
+    let hosts = hosts.to_str().unwrap();
+    let text =
+        "[run]\nname = \"d\"\n[launch]\ncommand = [\"/bin/sh\", \"-c\", \"sleep 777; exec sleep 778\"]\n";
+    let experiment = bench.write("experiment.toml", text);
+    let run = ["run", experiment.to_str().unwrap(), "--hosts", hosts, "--headless", "--json"];
+    let mut console = Console::spawn(user.command(&run));
+    let started = console.wait_kind("run_started", 60);
+    let run = started["run"].as_str().unwrap().to_owned();
+    let note = || {
+        let notes = std::fs::read_dir(bench.path().join("x/rankdeck")).into_iter().flatten().flatten();
+        notes.map(|note| note.path()).find(|path| path.extension().is_some_and(|end| end == "below"))
+    };
+    let sleeper = || {
+        let all = bench.processes().into_iter().find(|(_, line)| line.trim() == "sleep 777");
+        all.map(|(pid, _)| pid)
+    };
+    wait_until("the guard has noted the rank", 60, || sleeper().is_some() && note().is_some());
+    let log = || {
+        let logs = std::fs::read_dir(bench.path().join("runs").join(&run)).into_iter().flatten().flatten();
+        let read =
+            |path: std::path::PathBuf| std::fs::read_to_string(path.join("agent.log")).unwrap_or_default();
+        logs.map(|node| read(node.path())).collect::<String>()
+    };
+    let note = note().unwrap();
+    std::fs::remove_file(&note).unwrap();
+    std::fs::create_dir(&note).unwrap();
+    kill(sleeper().unwrap(), libc::SIGKILL);
+    wait_until("it is said", 30, || log().matches("cannot be written").count() == 1);
+    std::fs::remove_dir(&note).unwrap();
+    wait_until("it works again", 30, || log().contains("it works again") && note.is_file());
+    let (code, said) = user.answer(&["stop", &run, "--hosts", hosts]);
+    assert_eq!(code, Some(0), "{said}");
+    console.finish(60);
+}
+
 /// LEFT-1: `pkill -9 rankdeck`, as the out-of-memory killer does it. What was forked twice, with a session
 /// and an environment of its own, is found by the control group or by the guard's note.
 #[test]

@@ -91,12 +91,14 @@ pub struct LineTimes {
     times: Times,
     /// A place that may still become later.
     pending: Option<(u64, u64)>,
+    /// Why the file could not be written the last time.
+    pub error: Option<String>,
 }
 
 impl LineTimes {
     /// Of the log at `path`, which begins.
     pub fn new(path: &Path) -> LineTimes {
-        LineTimes { path: beside(path), times: Times::default(), pending: None }
+        LineTimes { path: beside(path), times: Times::default(), pending: None, error: None }
     }
 
     /// All bytes before `upto` have been read.
@@ -146,14 +148,16 @@ impl LineTimes {
     }
 
     /// What cannot be written is not known later; the log itself does not suffer.
-    fn append(&self, text: &str) {
+    fn append(&mut self, text: &str) {
         let file = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path);
-        let _ = file.and_then(|mut file| file.write_all(text.as_bytes()));
+        let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+        self.error = written.err().map(|error| error.to_string());
     }
 
-    fn write_all(&self) {
+    fn write_all(&mut self) {
         let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&self.path);
-        let _ = file.and_then(|mut file| file.write_all(self.times.text().as_bytes()));
+        let written = file.and_then(|mut file| file.write_all(self.times.text().as_bytes()));
+        self.error = written.err().map(|error| error.to_string());
     }
 }
 

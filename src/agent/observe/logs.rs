@@ -10,8 +10,10 @@
 //! - LOG-3: a log file grows to at most [`FILE_BYTES`] and what a rank writes in one round, however fast that
 //!   is; then its last [`FILE_BYTES`] move to `rank<r>.log.1` and it begins anew. A full disk changes nothing
 //!   of that.
+//! - LOG-4: what cannot be read or kept is told, once when it begins and once when it is over.
 
 use super::line_times::{self, LineTimes};
+use crate::trouble::Trouble;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::message::LinesRead;
 use rankdeck_types::ids::{Generation, Rank};
@@ -116,10 +118,15 @@ pub struct Logs {
 }
 
 impl Logs {
-    /// Starts the thread; `deliver` gets every batch, `lost` counts the lines that are in none.
-    pub fn start(lost: Arc<AtomicU64>, deliver: impl FnMut(Batch) + Send + 'static) -> io::Result<Logs> {
+    /// Starts the thread; `deliver` gets every batch, `lost` counts the lines that are in none, and `tell`
+    /// gets what cannot be read or kept.
+    pub fn start(
+        lost: Arc<AtomicU64>,
+        deliver: impl FnMut(Batch) + Send + 'static,
+        tell: impl FnMut(String) + Send + 'static,
+    ) -> io::Result<Logs> {
         let (orders, inbox) = mpsc::channel();
-        std::thread::Builder::new().name("logs".into()).spawn(move || run(&inbox, &lost, deliver))?;
+        std::thread::Builder::new().name("logs".into()).spawn(move || run(&inbox, &lost, deliver, tell))?;
         Ok(Logs { orders })
     }
 
@@ -134,7 +141,12 @@ impl Logs {
     }
 }
 
-fn run(inbox: &mpsc::Receiver<Order>, lost: &Arc<AtomicU64>, mut deliver: impl FnMut(Batch)) {
+fn run(
+    inbox: &mpsc::Receiver<Order>,
+    lost: &Arc<AtomicU64>,
+    mut deliver: impl FnMut(Batch),
+    mut tell: impl FnMut(String),
+) {
     let mut tails: Vec<Tail> = Vec::new();
     let mut pause = ROUND;
     loop {
@@ -151,6 +163,7 @@ fn run(inbox: &mpsc::Receiver<Order>, lost: &Arc<AtomicU64>, mut deliver: impl F
             Err(mpsc::RecvTimeoutError::Disconnected) => return,
         }
         let grown = tails.iter_mut().map(|tail| tail.round(&mut deliver)).max().unwrap_or(0);
+        tails.iter_mut().flat_map(|tail| tail.news.drain(..)).for_each(&mut tell);
         pause = match grown {
             0 => CALM_ROUND,
             some if some < ROUND_BYTES => ROUND,
@@ -173,6 +186,11 @@ struct Tail {
     times: LineTimes,
     /// Bytes that were cut off the front of the file so far.
     cut: u64,
+    reading: Trouble,
+    keeping: Trouble,
+    timing: Trouble,
+    /// LOG-4: what there is to tell.
+    news: Vec<String>,
 }
 
 impl Tail {
@@ -190,21 +208,42 @@ impl Tail {
             last: VecDeque::new(),
             limit: FILE_BYTES,
             lost,
+            reading: Trouble::default(),
+            keeping: Trouble::default(),
+            timing: Trouble::default(),
+            news: Vec::new(),
         }
     }
 
     /// Reads what is new; how many bytes that were.
     fn round(&mut self, deliver: &mut impl FnMut(Batch)) -> u64 {
-        let grown = self.read(deliver).unwrap_or(0);
+        let grown = self.read_on(deliver);
         self.times.round(wall_ms());
         if self.offset >= self.limit {
-            let _ = self.rotate(deliver);
+            let error = self.rotate(deliver).err().map(|error| error.to_string());
+            let what = || format!("older lines of {} cannot be kept", self.path.display());
+            self.news.extend(self.keeping.tried(what, error.as_deref()));
         }
+        let what = || format!("times of lines of {} cannot be kept", self.path.display());
+        self.news.extend(self.timing.tried(what, self.times.error.as_deref()));
         grown
     }
 
+    /// Reads on; how many bytes.
+    fn read_on(&mut self, deliver: &mut impl FnMut(Batch)) -> u64 {
+        let read = self.read(deliver);
+        let error = match &read {
+            // The rank has not begun.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            read => read.as_ref().err().map(io::Error::to_string),
+        };
+        let what = || format!("lines of {} cannot be read", self.path.display());
+        self.news.extend(self.reading.tried(what, error.as_deref()));
+        read.unwrap_or(0)
+    }
+
     fn finish(&mut self, deliver: &mut impl FnMut(Batch)) -> Vec<String> {
-        let _ = self.read(deliver);
+        self.read_on(deliver);
         if let Some(line) = self.splitter.finish() {
             self.send(vec![line], deliver);
         }
@@ -309,7 +348,8 @@ impl Tail {
     fn rotate(&mut self, deliver: &mut impl FnMut(Batch)) -> io::Result<()> {
         let mut old = self.path.clone().into_os_string();
         old.push(".1");
-        match self.copy_end(&old) {
+        let copied = self.copy_end(&old);
+        match &copied {
             Ok(from) => self.times.older_begins_at(self.cut + from),
             // The disk is full: this one goes on filling it, the copy must not.
             Err(_) => {
@@ -330,7 +370,7 @@ impl Tail {
             }
         }
         self.times.begins_at(self.cut);
-        Ok(())
+        copied.map(|_| ())
     }
 
     /// Copies the end of the file, and says from where on.

@@ -12,6 +12,7 @@ use crate::paths::expand_in;
 use crate::serve::console::Order;
 use crate::serve::events::EventConnections;
 use crate::serve::line_store::LineStore;
+use crate::serve::log::say;
 use crate::supervise::launch_prep::ranks_folder;
 use crate::supervise::lifecycle::{Lifecycle, RankLife};
 use crate::supervise::supervisor::Outcome;
@@ -75,11 +76,18 @@ impl Observers {
         let (metrics_in, metrics) = mpsc::channel(1024);
         let lost_lines = Arc::new(AtomicU64::new(0));
         let lost = lost_lines.clone();
-        let logs = Logs::start(lost_lines.clone(), move |batch| {
+        let deliver = move |batch| {
             if let Err(mpsc::error::TrySendError::Full(batch)) = lines_in.try_send(batch) {
                 lost.fetch_add(batch.lines.len() as u64, Ordering::Relaxed);
             }
-        })?;
+        };
+        let notices = metrics_in.clone();
+        let tell = move |text: String| {
+            say(&text);
+            // When there is no room, the agent's log has it.
+            let _ = notices.try_send(RecordEvent::Notice { text });
+        };
+        let logs = Logs::start(lost_lines.clone(), deliver, tell)?;
         let (events, targets) = (EventConnections::default(), Targets::default());
         let samples = sample::start(targets.clone(), gpus.clone(), events.malformed.clone(), timing)?;
         let observers = Observers {

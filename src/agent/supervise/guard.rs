@@ -17,6 +17,7 @@ use crate::supervise::{
     leftovers::Seen,
     sweep::{self, Mark, Scope},
 };
+use crate::trouble::Trouble;
 use rankdeck_types::ids::RunId;
 use rankdeck_types::words::clean;
 use std::collections::BTreeSet;
@@ -133,6 +134,7 @@ pub fn main(watch: &Watch) -> io::Result<()> {
     };
     let mut seen = Seen::default();
     let mut noted = Instant::now();
+    let mut noting = Trouble::default();
     let mut last_beat = Instant::now();
     let mut stopped_for = Duration::ZERO;
     let mut last_look = Instant::now();
@@ -159,12 +161,14 @@ pub fn main(watch: &Watch) -> io::Result<()> {
         let state = proc::stat(watch.agent.pid).map_or('X', |stat| stat.state);
         stopped_for = if state == 'T' && !was_away { stopped_for + passed } else { Duration::ZERO };
         let below = Seen::below(watch.agent.pid);
-        let due = noted.elapsed() >= NOTE_AGAIN;
+        let due = noting.is_failing() || noted.elapsed() >= NOTE_AGAIN;
         if below != seen || due {
             seen = below;
             noted = now;
             // Without the note, less is found when agent and guard die together.
-            let _ = seen.save(&watch.note);
+            let error = seen.save(&watch.note).err().map(|error| error.to_string());
+            let what = || format!("the note {} cannot be written", watch.note.display());
+            noting.tried(what, error.as_deref()).iter().for_each(|text| say(text));
         }
         let lost = stopped_for >= STOPPED || now.duration_since(last_beat) >= SILENT;
         if lost && !killed {

@@ -79,6 +79,36 @@ fn log_3_a_copy_that_cannot_be_made_does_not_keep_the_file() {
     tail.round(&mut |batch| count += batch.lines.len());
     assert_eq!(count, 1000);
     assert!(std::fs::metadata(&path).unwrap().len() < 1000);
+    let [told] = &tail.news[..] else { panic!("LOG-4: {:?}", tail.news) };
+    assert!(told.contains("older lines of ") && told.contains("rank0.log cannot be kept"), "{told}");
+}
+
+#[test]
+fn log_4_what_cannot_be_read_is_told_once_and_told_when_it_is_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rank0.log");
+    let mut tail = tail_of(&path);
+    let mut lines = Vec::new();
+    let mut round = |tail: &mut Tail| {
+        tail.round(&mut |batch| lines.extend(batch.lines));
+        std::mem::take(&mut tail.news)
+    };
+    assert_eq!(round(&mut tail), [""; 0], "the rank has not begun");
+    std::fs::create_dir(&path).unwrap();
+    let told = round(&mut tail);
+    assert!(told.len() == 1 && told[0].contains("cannot be read: "), "{told:?}");
+    assert_eq!(round(&mut tail), [""; 0], "once");
+    std::fs::remove_dir(&path).unwrap();
+    std::fs::write(&path, "line\n").unwrap();
+    let told = round(&mut tail);
+    assert!(told.len() == 1 && told[0].contains("works again"), "{told:?}");
+    // Beside it, times cannot be written.
+    std::fs::remove_file(folder.path().join("rank0.log.times")).unwrap();
+    std::fs::create_dir(folder.path().join("rank0.log.times")).unwrap();
+    tail.times.begins_at(0);
+    let told = round(&mut tail);
+    assert!(told.len() == 1 && told[0].contains("times of lines of "), "{told:?}");
+    assert_eq!(lines, ["line"]);
 }
 
 #[test]
