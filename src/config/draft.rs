@@ -35,6 +35,7 @@ pub fn load_draft(
                 found.push(locator.diagnostic(&problem.key, &problem.cause.error).hint(&problem.cause.hint));
             }
             missing_variables(&draft, &locator, &mut found);
+            long_strings(&draft, &locator, &mut found);
             found.or(draft)
         }
         (hosts, experiment) => {
@@ -42,6 +43,37 @@ pub fn load_draft(
             all.0.extend(experiment.err().unwrap_or_default().0);
             Err(all)
         }
+    }
+}
+
+/// Linux's MAX_ARG_STRLEN: one string of a program's environment or command, its end included.
+const MOST_STRING: usize = 128 << 10;
+/// What else is in the script that a prelude is part of.
+const SCRIPT_ROOM: usize = 16 << 10;
+
+/// Variables, arguments and preludes that no program can be started with; hosts would say "argument list too
+/// long" of each rank.
+fn long_strings(draft: &PlanDraft, locator: &Locator, found: &mut Diagnostics) {
+    let launch = &draft.experiment.launch;
+    // `NAME=VALUE` and a zero byte.
+    let variable = |(name, value): (&String, &String)| (name.clone(), name.len() + value.len() + 2);
+    let mut strings: Vec<(String, usize, usize)> = Vec::new();
+    strings.extend(launch.command.iter().map(|word| ("launch.command".into(), word.len() + 1, MOST_STRING)));
+    let shared = launch.env.iter().map(variable);
+    strings.extend(shared.map(|(name, bytes)| (format!("launch.env.{name}"), bytes, MOST_STRING)));
+    for (node, host) in draft.hosts.iter().enumerate() {
+        let own = host.env.iter().map(variable);
+        strings.extend(own.map(|(name, bytes)| (format!("host.{node}.env.{name}"), bytes, MOST_STRING)));
+        let prelude = host.setup.prelude.as_ref().map_or(0, String::len);
+        strings.push((format!("host.{node}.prelude"), prelude, MOST_STRING - SCRIPT_ROOM));
+    }
+    for (key, bytes, most) in strings.into_iter().filter(|(_, bytes, most)| bytes > most) {
+        let error = format!(
+            "`{key}` has {} KiB; Linux starts no program with more than {} KiB in one string",
+            bytes.div_ceil(1 << 10),
+            most >> 10
+        );
+        found.push(locator.diagnostic(&key, &error).hint("put its content into a file on the hosts"));
     }
 }
 

@@ -305,6 +305,71 @@ fn a_frozen_rank_is_named_and_cleared_again() {
     assert_eq!(console.finish(30).code(), Some(130));
 }
 
+/// The kernel starts no program with a longer string; with the largest that it takes, it does.
+#[test]
+fn a_string_that_no_program_can_be_started_with_is_refused_with_its_line() {
+    let long = "x".repeat(200_000);
+    // `BIG=` and the zero byte at the end count.
+    let largest = "x".repeat((128 << 10) - 5);
+    let prelude = format!("prelude = \"\"\"\n# {long}\n\"\"\"\n");
+    let cases = [
+        (
+            "true".to_string(),
+            format!("BIG = \"{long}\"\n"),
+            String::new(),
+            "launch.env.BIG",
+            "experiment.toml:6",
+        ),
+        (
+            "true".to_string(),
+            format!("BIG = \"{largest}x\"\n"),
+            String::new(),
+            "launch.env.BIG",
+            "experiment.toml:6",
+        ),
+        (long.clone(), String::new(), String::new(), "launch.command", "experiment.toml:4"),
+        (
+            "true".to_string(),
+            String::new(),
+            format!("env = {{ OWN = \"{long}\" }}\n"),
+            "host.0.env.OWN",
+            "hosts.toml:5",
+        ),
+        ("true".to_string(), String::new(), prelude, "host.0.prelude", "hosts.toml:5"),
+        ("true".to_string(), format!("BIG = \"{largest}\"\n"), String::new(), "", ""),
+    ];
+    for (word, env, own, key, place) in cases {
+        let bench = Bench::new();
+        let text = format!(
+            "[run]\nname = \"large\"\n[launch]\ncommand = [\"/bin/sh\", \"-c\", \"exit 0\", \"{word}\"]\n\
+             [launch.env]\n{env}"
+        );
+        let file = bench.write("experiment.toml", &text).display().to_string();
+        let folder = bench.path().join("n0").display().to_string();
+        let hosts = format!(
+            "[[host]]\nname = \"node0\"\ntransport = \"local\"\nworkdir = {folder:?}\n{own}nproc = 1\n"
+        );
+        let hosts = bench.write("hosts.toml", &hosts).display().to_string();
+        for args in [&["check", &file][..], &["run", &file, "--headless"]] {
+            let output =
+                rankdeck().args(args).args(["--hosts", &hosts]).current_dir(bench.path()).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            if key.is_empty() {
+                let out = String::from_utf8_lossy(&output.stdout);
+                assert_eq!(output.status.code(), Some(0), "{args:?}: {said}{out}");
+                continue;
+            }
+            assert_eq!(output.status.code(), Some(2), "{args:?} {key}: {said}");
+            for part in [&format!("`{key}` has "), place, "128 KiB", "hint: "] {
+                let part =
+                    if key.ends_with("prelude") { part.replace("128", "112") } else { part.to_owned() };
+                assert!(said.contains(&part), "{args:?}: {part} in {said}");
+            }
+        }
+        assert!(key.is_empty() || bench.processes().is_empty(), "nothing was started");
+    }
+}
+
 /// WIRE-1: thousands of variables, a long command.
 #[test]
 fn wire_1_a_launch_that_is_too_large_is_refused_before_the_start_with_its_line() {
