@@ -63,6 +63,10 @@ class Hook:
         self.theirs = {}
         import threading
 
+        import weakref
+
+        # What `isend` and `irecv` gave back, and their calls on the page, until somebody waits for them.
+        self.posted = weakref.WeakKeyDictionary()
         # Some of PyTorch's point-to-point calls are made of others: each thread counts the outermost.
         self.pairing = threading.local()
 
@@ -224,7 +228,6 @@ class Hook:
                 entry = page._enter(pair, _PAIR_OP, _PAIR_TAG, 0, 0, 0, 0, frame, page.now())
                 if name in ("isend", "irecv"):
                     page._leave(pair, entry, page.now())
-                    return None
             return pair, entry
 
         @functools.wraps(function)
@@ -241,7 +244,7 @@ class Hook:
                         pages.page.open = (group, None)
                 except Exception:
                     group = None
-            token, result, finished = None, None, False
+            token, result, finished, posted = None, None, False, name in ("isend", "irecv")
             if group is not None:
                 try:
                     token = enter(args, kwargs, sys._getframe(1))
@@ -260,17 +263,51 @@ class Hook:
                             # From whom it came is known now.
                             token = enter(args, kwargs, None, result)
                         with pages.page.lock:
-                            if token is not None and finished:
+                            if token is not None and finished and not posted:
                                 pages.page._leave(*token, pages.page.now())
                             pages.page.open = None
                             pages.page.settle(group)
+                        if token is not None and posted and result is not None:
+                            hook.posted[result] = token
                     except Exception:
                         pass
 
         return wrapper
 
+    def wrap_wait(self, work):
+        """`wait` of what `isend` and `irecv` give back: who waits there waits for the other rank of the pair."""
+        import functools
+
+        function, hook = work.wait, self
+
+        @functools.wraps(function)
+        def wait(self, *args, **kwargs):
+            token = None
+            if hook.posted and pages.page is not None:
+                try:
+                    posted = hook.posted.pop(self, None)
+                    if posted is not None:
+                        with pages.page.lock:
+                            token = pages.page._reenter(*posted, pages.page.now())
+                except Exception:
+                    token = None
+            result = function(self, *args, **kwargs)
+            if token is not None:
+                try:
+                    with pages.page.lock:
+                        pages.page._releave(token, pages.page.now())
+                except Exception:
+                    pass
+            return result
+
+        work.wait = wait
+
     def install(self):
         module = self.module
+        try:
+            self.wrap_wait(module.Work)
+        except Exception:
+            pass
         for name in _PAIRS:
             function = getattr(module, name, None)
             if callable(function):

@@ -155,6 +155,26 @@ class Page:
         self._write_group(group)
         words[_LOCK] += 1
 
+    def _reenter(self, group, entry, now):
+        """Waits for a call that was entered and left before: the same number of its group, the latest of all. What `_releave` needs."""
+        self.entered += 1
+        again = [self.entered, *entry[1:7], now, 0, *entry[9:13], self.updates, entry[14]]
+        left = group[2]
+        group[2], group[4] = min(left, entry[11] - 1), self.entered
+        words = self.words
+        words[_LOCK] |= 1
+        words[_BODY + 3] = now
+        words[_BODY + 9] = self.entered
+        self.ring_entry.pack_into(self.map, (_RING_START + self.entered % _RING * _RING_WORDS) * 8, *again)
+        self._write_group(group)
+        words[_LOCK] += 1
+        return group, again, left
+
+    def _releave(self, token, now):
+        group, again, left = token
+        group[2] = max(group[2], left)
+        self._leave(group, again, now)
+
     def catch_up(self, group, completed=None):
         """Counts what C++ has issued in a group since the last look; to be called with the lock."""
         if group[8] is None:
@@ -180,14 +200,22 @@ class Page:
         if group[8] is not None:
             group[7] = group[8]() - group[1]
 
-    def fingerprint(self, step, optimizer, shapes, lanes, total, scale, finite):
-        """The weights of an optimiser after one of its steps."""
+    def calls(self):
+        """Collectives entered so far, those of C++ included."""
+        with self.lock:
+            world = self.groups.get("world")
+            if world is not None:
+                self.catch_up(world)
+            return self.entered
+
+    def fingerprint(self, step, optimizer, shapes, lanes, total, scale, finite, synced):
+        """The weights of an optimiser between one of its steps and the next."""
         with self.lock:
             at = (_FINGERPRINTS_START + self.fingerprints % _FINGERPRINTS * _FINGERPRINT_WORDS) * 8
             self.fingerprints += 1
             pairs = [lanes[lane] | lanes[lane + 1] << 32 for lane in range(0, 8, 2)]
             self.words[_LOCK] |= 1
-            self.fingerprint_entry.pack_into(self.map, at, step + 1, optimizer | finite << 16 | shapes << 32, *pairs, total, scale)
+            self.fingerprint_entry.pack_into(self.map, at, step + 1, optimizer | finite << 16 | synced << 17 | shapes << 32, *pairs, total, scale)
             self.words[_LOCK] += 1
 
     def step(self):

@@ -3,6 +3,10 @@
 Owner: the rank's interpreter, which loads this with `torch.distributed`. Of each parameter a few elements are read, the same ones on every rank.
 No collective is made, and nothing waits for a GPU: a copy that is under way is looked at after a later step.
 
+They are taken when a step begins, of what the steps before have made: programs that average weights now and then, and not gradients, are equal
+only behind that. Whether a collective was made since the step before is told with each; where that is not so at every step, the first behind
+some are taken, whatever the pace.
+
 Cost: fingerprints are taken at steps that are multiples of a power of two, which doubles until they take less than `_SHARE` of the CPU
 time of the thread that steps: on a busy host, the time that passes says nothing about either. A step without one costs a comparison: reading
 the clock of a thread is a system call. However dear they are, every `_MOST` steps there is one, so that a difference is seen within those.
@@ -19,6 +23,8 @@ _SHARE = 0.005
 _MOST = 1024
 # The first steps are always looked at: replicas must begin alike.
 _ALWAYS = 8
+# Behind collectives, in programs that make steps without them.
+_BEHIND = 64
 _ELEMENTS = 2048
 _LANES = 8
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -35,13 +41,20 @@ class Weights:
         self.looked, self.last = 0, thread_time()
         self.views = None
         self.pending = None
+        self.wanted, self.alone, self.behind, self.called = True, False, 0, page.entered
 
     def before(self):
-        """Before the first step: what all ranks begin with."""
-        self.take(0)
+        """A step begins; the first one with what all ranks begin with."""
+        called = self.page.entered != self.called
+        if self.wanted or called and self.alone and self.behind < _BEHIND:
+            self.behind += not self.wanted
+            self.wanted = False
+            self.take(self.steps)
+        self.alone = not called
 
     def after(self):
         self.steps += 1
+        self.called = self.page.entered
         if self.pending is not None:
             self.finish()
         if self.steps < self.due:
@@ -51,7 +64,7 @@ class Weights:
         self.looked, self.last = self.steps, now
         # One long pause, such as an evaluation, must not make the next steps dear.
         self.between = between if self.between is None else min(self.between * 1.5, 0.9 * self.between + 0.1 * between)
-        self.take(self.steps)
+        self.wanted = True
         if self.steps > _ALWAYS // 2:
             self.pace()
         self.due = self.steps + 1 if self.steps < _ALWAYS else (self.steps // self.every + 1) * self.every
@@ -72,6 +85,7 @@ class Weights:
                 self.look()
             if not self.views:
                 return
+            synced = self.page.calls() != self.called
             sample = torch.cat([view if view.dtype is torch.float32 else view.float() for view in self.views])
             if sample.is_cuda:
                 if self.buffer is None:
@@ -79,18 +93,18 @@ class Weights:
                 self.buffer.copy_(sample, non_blocking=True)
                 event = torch.cuda.Event()
                 event.record()
-                self.pending = (step, event)
+                self.pending = (step, synced, event)
             else:
-                self.tell(step, sample)
+                self.tell(step, sample, synced)
         cost = thread_time() - begun
         self.cost = cost if self.cost is None or step <= 2 else 0.8 * self.cost + 0.2 * cost
 
     def finish(self):
-        step, event = self.pending
+        step, synced, event = self.pending
         if event.query():
             begun = thread_time()
             self.pending = None
-            self.tell(step, self.buffer)
+            self.tell(step, self.buffer, synced)
             self.cost += thread_time() - begun
 
     def parameters(self):
@@ -126,7 +140,7 @@ class Weights:
             shapes.append((tuple(parameter.shape), str(parameter.dtype)))
         self.shapes = zlib.crc32(repr(shapes).encode())
 
-    def tell(self, step, sample):
+    def tell(self, step, sample, synced):
         count = sample.numel()
         data = ctypes.string_at(sample.data_ptr(), 4 * count)
         lanes, at = [0] * _LANES, 0
@@ -135,7 +149,7 @@ class Weights:
             at += size
         total, scale = sample.sum(dtype=torch.float64).item(), sample.abs().sum(dtype=torch.float64).item()
         finite = math.isfinite(scale)
-        self.page.fingerprint(step, self.index, self.shapes, lanes, total if finite else 0.0, scale if finite else 0.0, finite)
+        self.page.fingerprint(step, self.index, self.shapes, lanes, total if finite else 0.0, scale if finite else 0.0, finite, synced)
 
 
 def watch(page_of):
@@ -153,7 +167,6 @@ def watch(page_of):
             if len(known) >= 8:
                 return None
             found = known[id(optimizer)] = Weights(optimizer, len(known), page)
-            found.before()
         return found
 
     def guarded(then):
@@ -168,8 +181,7 @@ def watch(page_of):
 
         return hook
 
-    first = guarded(lambda found: None)
-    register_optimizer_step_pre_hook(lambda optimizer, *_: None if id(optimizer) in known else first(optimizer))
+    register_optimizer_step_pre_hook(guarded(lambda found: found.before()))
     register_optimizer_step_post_hook(guarded(lambda found: found.after()))
 
 
@@ -178,6 +190,9 @@ class _Silent:
 
     def __init__(self, optimizer):
         self.optimizer = optimizer
+
+    def before(self):
+        pass
 
     def after(self):
         pass

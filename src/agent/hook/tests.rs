@@ -209,7 +209,7 @@ for step in range(8):
 #[test]
 fn replicas_have_the_same_fingerprints_until_they_drift_apart() {
     let Some(python) = rankdeck_testkit::python("torch") else { return };
-    for (until, fault, equal) in [("99", "", 9), ("4", "", 5), ("99", "nan", 6)] {
+    for (until, fault, equal) in [("99", "", 8), ("4", "", 5), ("99", "nan", 6)] {
         let made = tempfile::tempdir().unwrap();
         install(made.path()).unwrap();
         std::fs::write(made.path().join("train.py"), AVERAGES).unwrap();
@@ -227,11 +227,52 @@ fn replicas_have_the_same_fingerprints_until_they_drift_apart() {
         }
         let [first, second] =
             [0, 1].map(|rank| Reader::open(&page(rank)).unwrap().view().unwrap().fingerprints);
-        assert_eq!((first.len(), second.len()), (9, 9), "before the first step, and after each of eight");
+        assert_eq!((first.len(), second.len()), (8, 8), "before each step");
+        assert!(
+            first.iter().skip(1).all(|taken| taken.synced),
+            "gradients are averaged before each: {first:?}"
+        );
         let same = first.iter().zip(&second).take_while(|(a, b)| a == b).count();
         assert_eq!(same, equal, "{first:?} {second:?}");
-        assert_eq!(second.iter().filter(|taken| taken.finite).count(), if fault == "nan" { 6 } else { 9 });
+        assert_eq!(second.iter().filter(|taken| taken.finite).count(), if fault == "nan" { 6 } else { 8 });
     }
+}
+
+/// Two ranks: messages that are posted and waited for, and one that rank 0 waits for in vain.
+const POSTS: &str = r#"
+import os, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, folder = dist.get_rank(), os.path.dirname(os.environ["RANKDECK_STATUS_PAGE"])
+for _ in range(3):
+    first, second = torch.zeros(4), torch.zeros(4)
+    if rank == 0:
+        works = [dist.irecv(first, src=1), dist.irecv(second, src=1)]
+        dist.all_reduce(torch.ones(1))
+        works[1].wait(), works[0].wait()
+        assert first.sum() == 4 and second.sum() == 8
+    else:
+        works = [dist.isend(torch.ones(4), 0), dist.isend(torch.full((4,), 2.0), 0)]
+        dist.all_reduce(torch.ones(1))
+        for work in works: work.wait()
+for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv if rank == 0 else dist.isend, torch.ones(2), 1 - rank)]):
+    work.wait()
+open(f"{folder}/there{rank}", "w").close()
+if rank == 0:
+    dist.irecv(torch.ones(4), src=1).wait()
+while not os.path.exists(f"{folder}/over"):
+    time.sleep(0.05)
+if rank == 1:
+    dist.send(torch.ones(4), 0)
+dist.barrier()
+"#;
+
+#[test]
+fn a_posted_message_that_is_waited_for_shows_its_peer() {
+    waits_for_its_peer(POSTS, |rank, counts| match rank {
+        // Six, one of a batch, and the one that never comes.
+        0 => counts == Some((8, 7)),
+        _ => counts == Some((7, 7)),
+    });
 }
 
 /// Two ranks: an exchange in equal parts, in unequal ones, and a message that rank 0 waits for in vain.
@@ -261,10 +302,32 @@ dist.barrier()
 
 #[test]
 fn calls_between_two_ranks_are_counted_by_both_and_show_who_waits_for_whom() {
-    let Some(python) = rankdeck_testkit::python("torch") else { return };
+    let view = waits_for_its_peer(TALKS, |rank, counts| match rank {
+        0 => counts == Some((4, 3)),
+        _ => counts == Some((3, 3)),
+    });
+    let Some(view) = view else { return };
+    let exchanges: Vec<u64> = view
+        .ring
+        .iter()
+        .filter(|entry| entry.op == rankdeck_proto::status_page::Op::AllToAll)
+        .map(|entry| entry.count)
+        .collect();
+    assert_eq!(exchanges, [6, 0], "nothing is told of unequal parts");
+    let sent = view.groups.iter().find(|group| group.name.starts_with(b"0>1")).unwrap();
+    assert_eq!((sent.entered, sent.left), (3, 3));
+}
+
+/// Two ranks until both have what is `right` of the calls from rank 1 to rank 0, entered and left, and then
+/// to their end. What rank 0's page says then.
+fn waits_for_its_peer(
+    script: &str,
+    right: impl Fn(u32, Option<(u64, u64)>) -> bool,
+) -> Option<rankdeck_proto::status_page::View> {
+    let python = rankdeck_testkit::python("torch")?;
     let made = tempfile::tempdir().unwrap();
     install(made.path()).unwrap();
-    std::fs::write(made.path().join("train.py"), TALKS).unwrap();
+    std::fs::write(made.path().join("train.py"), script).unwrap();
     let port = rankdeck_testkit::free_port().to_string();
     let page = |rank: u32| made.path().join(format!("rank{rank}.page"));
     let mut ranks = [0, 1].map(|rank: u32| {
@@ -275,30 +338,27 @@ fn calls_between_two_ranks_are_counted_by_both_and_show_who_waits_for_whom() {
         command.env("RANKDECK_STATUS_PAGE", page(rank)).spawn().unwrap()
     });
     let view = |rank: u32| Reader::open(&page(rank)).ok().and_then(|page| page.view().ok());
-    let counts = |rank: u32, group: &str| {
+    let counts = |rank: u32| {
         let view = view(rank)?;
-        let found = view.groups.iter().find(|found| found.name.starts_with(group.as_bytes()))?;
+        let found = view.groups.iter().find(|found| found.name.starts_with(b"1>0"))?;
         Some((found.entered, found.left))
     };
+    let there = || [0, 1].iter().all(|rank| made.path().join(format!("there{rank}")).exists());
     let begun = std::time::Instant::now();
-    while counts(0, "1>0") != Some((4, 3)) || !made.path().join("there1").exists() {
+    while !(there() && right(0, counts(0)) && right(1, counts(1))) {
         if begun.elapsed().as_secs() > 300 {
             ranks.iter_mut().for_each(|rank| rank.kill().unwrap());
-            panic!("rank 0 does not wait: {:?}", counts(0, "1>0"));
+            panic!("rank 0 does not wait: {:?} {:?}", counts(0), counts(1));
         }
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    assert_eq!([counts(0, "0>1"), counts(1, "0>1"), counts(1, "1>0")], [Some((3, 3)); 3]);
+    let waiting = view(0).unwrap();
+    assert!(waiting.body.left < waiting.body.entered, "rank 0 is inside");
     std::fs::write(made.path().join("over"), "").unwrap();
     for mut rank in ranks {
         assert!(rank.wait().unwrap().success());
     }
-    let exchanges: Vec<u64> = view(0)
-        .unwrap()
-        .ring
-        .iter()
-        .filter(|entry| entry.op == rankdeck_proto::status_page::Op::AllToAll)
-        .map(|entry| entry.count)
-        .collect();
-    assert_eq!(exchanges, [6, 0], "nothing is told of unequal parts");
+    let over = view(0).unwrap();
+    assert_eq!(over.body.left, over.body.entered, "nobody is inside");
+    Some(over)
 }

@@ -11,6 +11,10 @@
 //!   synchronised;
 //! - where some lanes stay equal and others do not, the others may be meant to differ.
 //!
+//! A program may average weights now and then instead of gradients (local SGD). Its replicas are equal behind
+//! a collective only, so it is looked at only there, and a difference counts once it has outlasted several
+//! collectives: others than those that average are made, too.
+//!
 //! Hosts with different processors may round differently: a difference in the last bits only is told as that.
 
 use super::track::Track;
@@ -23,6 +27,12 @@ use std::collections::{BTreeMap, BTreeSet};
 const LANES: usize = 8;
 /// Steps after which a rank without this optimiser has none.
 const LONG_IN: u64 = 32;
+/// Steps among which one without a collective before it shows a program that averages now and then.
+const FIRST: u64 = 64;
+/// Collectives, or parts of a round between two of them, that a difference outlasts in such a program.
+const OUTLASTED: u32 = 8;
+/// Steps after which weights that differ are told where no collective was ever made.
+const ALONE: u64 = 2048;
 /// Difference of sums, relative to the sum of all magnitudes, up to which weights may differ by rounding.
 const ROUNDING: f64 = 1e-6;
 
@@ -89,6 +99,14 @@ struct Compared {
     /// Compared before any step was made.
     from_start: bool,
     everybody: Vec<Rank>,
+    /// Steps are made between collectives.
+    local: bool,
+    /// A step behind a collective was compared.
+    synced: bool,
+    /// Steps behind collectives at which they differed, one after the other.
+    apart: u32,
+    /// The last step at which they were compared.
+    compared: u64,
     lanes: [Vec<Replica>; LANES],
     drift: Option<Drift>,
     not_finite: Option<NotFinite>,
@@ -172,10 +190,15 @@ impl Compared {
         if at.iter().any(|(_, sample)| !sample.finite) {
             return;
         }
-        let Some(before) = self.upto.replace(step) else {
+        if self.upto.replace(step).is_none() {
+            self.compared = step;
             self.begin(step, at);
             return;
-        };
+        }
+        if self.is_between(step, at) {
+            return;
+        }
+        let before = std::mem::replace(&mut self.compared, step);
         let mut split: Vec<(bool, Vec<Rank>)> = Vec::new();
         let mut kept = false;
         for lane in 0..LANES {
@@ -206,6 +229,24 @@ impl Compared {
             }
         }
         self.weigh(at);
+    }
+
+    /// Nothing follows from this step: the program averages weights now and then, and this is not where it
+    /// does.
+    fn is_between(&mut self, step: u64, at: &At<'_>) -> bool {
+        let synced = at.iter().all(|(_, sample)| sample.synced);
+        self.local |= !synced && step < FIRST;
+        self.synced |= synced;
+        if !self.local {
+            return false;
+        }
+        if !synced {
+            return self.synced || step < ALONE;
+        }
+        let mut replicas = self.lanes.iter().enumerate();
+        let differ = replicas.any(|(lane, all)| all.iter().any(|one| one.follow(lane, at).1.is_some()));
+        self.apart = if differ { self.apart + 1 } else { 0 };
+        differ && self.apart < OUTLASTED
     }
 
     /// The first step that is known of all: ranks that agree about a lane are taken for replicas.

@@ -98,7 +98,8 @@ pub struct IterationSample {
     pub wait_us: u64,
 }
 
-/// What the weights of an optimiser were after one of its steps, by a few elements of each parameter.
+/// What the weights of an optimiser were between one of its steps and the next, by a few elements of each
+/// parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct FingerprintSample {
     /// Its number, in the order in which optimisers made their first step.
@@ -115,6 +116,10 @@ pub struct FingerprintSample {
     pub scale: f64,
     /// All of them are finite; the sums are 0 where they are not.
     pub finite: bool,
+    /// A collective was made since the step before; ranks that average weights now and then are equal there
+    /// only.
+    #[serde(default)]
+    pub synced: bool,
 }
 
 /// What a rank does inside a phase; numbers are the status page's.

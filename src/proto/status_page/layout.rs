@@ -76,7 +76,7 @@ impl Iteration {
     }
 }
 
-/// What the weights of an optimiser were after one of its steps. Only the hook writes these.
+/// What the weights of an optimiser were between one of its steps and the next. Only the hook writes these.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Fingerprint {
     /// Steps that this optimiser had made; 0 before the first.
@@ -93,6 +93,8 @@ pub struct Fingerprint {
     pub scale: f64,
     /// All of them are finite; the sums are 0 where they are not.
     pub finite: bool,
+    /// A collective was made since the step before.
+    pub synced: bool,
 }
 
 impl Fingerprint {
@@ -111,6 +113,7 @@ impl Fingerprint {
             sum: float(sum),
             scale: float(scale),
             finite: head & 0x1_0000 != 0,
+            synced: head & 0x2_0000 != 0,
         })
     }
 }

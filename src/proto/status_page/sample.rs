@@ -156,7 +156,10 @@ fn thinned(iterations: &[Iteration], now_ns: u64) -> impl Iterator<Item = &Itera
 fn shared_steps(taken: &[Fingerprint]) -> Vec<FingerprintSample> {
     let mut shown = Vec::new();
     for of_one in taken.chunk_by(|a, b| a.optimizer == b.optimizer) {
-        let shared = |stride: u64| of_one.iter().filter(move |one| one.step.is_multiple_of(stride));
+        // Where steps are made between collectives, replicas are equal behind a collective only.
+        let mixed = of_one.iter().any(|one| one.step > 0 && !one.synced);
+        let kept = move |one: &&Fingerprint, stride| mixed && one.synced || one.step.is_multiple_of(stride);
+        let shared = |stride: u64| of_one.iter().filter(move |one| kept(one, stride));
         let stride = (0..63).map(|power| 1 << power).find(|stride| shared(*stride).count() <= WEIGHTS);
         shown.extend(shared(stride.unwrap_or(1)).map(|one| FingerprintSample {
             optimizer: one.optimizer,
@@ -166,6 +169,7 @@ fn shared_steps(taken: &[Fingerprint]) -> Vec<FingerprintSample> {
             sum: one.sum,
             scale: one.scale,
             finite: one.finite,
+            synced: one.synced,
         }));
     }
     shown

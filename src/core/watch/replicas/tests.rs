@@ -10,6 +10,7 @@ fn taken(step: u64, lanes: &[u32], sum: f64) -> FingerprintSample {
         sum,
         scale: 100.0,
         finite: true,
+        synced: true,
         shapes: 7,
         ..FingerprintSample::default()
     }
@@ -84,6 +85,52 @@ fn gradients_that_were_never_synchronised_are_told_after_the_first_step() {
             .then(|| taken(step, &together(step * (1 + u64::from(rank))), step as f64 * f64::from(rank)))
     });
     assert_eq!(grounds(&found), None);
+}
+
+/// Local SGD: `every` steps of each rank's own, then the mean of all weights.
+fn local(ranks: u32, steps: u64, every: u64, until: u64, loss: bool) -> Replicas {
+    run(ranks, steps, |rank, step| {
+        let behind = step % every == 0;
+        let own = if step == 0 || behind && step < until { 0 } else { 1 + u64::from(rank) };
+        Some(FingerprintSample {
+            synced: behind || loss && step % 3 == 0,
+            ..taken(step, &together(step * 10 + own), step as f64 * own as f64)
+        })
+    })
+}
+
+#[test]
+fn weights_that_are_averaged_now_and_then_are_no_alarm() {
+    for (every, loss) in [(2, false), (4, false), (20, false), (320, false), (5, true), (16, true)] {
+        let found = local(3, 700, every, u64::MAX, loss);
+        assert_eq!(grounds(&found), None, "every {every} steps, {loss}");
+    }
+    // One that stops to do so is told.
+    let found = local(3, 200, 4, 100, false);
+    assert_eq!(grounds(&found).map(|found| found.0), Some(Grounds::KeptEqual));
+    assert_eq!(found.drift().map(|drift| (drift.equal_at, drift.differ_at)), Some((96, 128)));
+    // So is one that never begins to, whatever collectives it makes.
+    let found = local(3, 200, 4, 0, false);
+    assert_eq!(grounds(&found).map(|found| found.0), Some(Grounds::NeverEqual));
+    let alone = |steps| {
+        run(2, steps, |rank, step| {
+            let own = together(step * (1 + u64::from(rank)));
+            Some(FingerprintSample { synced: false, ..taken(step, &own, step as f64 * f64::from(rank)) })
+        })
+    };
+    assert_eq!(grounds(&alone(ALONE)), None);
+    assert_eq!(grounds(&alone(ALONE + 1)).map(|found| found.0), Some(Grounds::NeverEqual));
+}
+
+/// Gradients that are averaged at every step, until nobody makes a collective any more.
+#[test]
+fn ranks_that_all_stop_to_synchronise_are_told() {
+    let found = run(2, 300, |rank, step| {
+        let own = if step < 100 { 0 } else { u64::from(rank) };
+        let sample = taken(step, &together(step * 3 + own), own as f64 * step as f64);
+        Some(FingerprintSample { synced: step < 100, ..sample })
+    });
+    assert_eq!(grounds(&found), Some((Grounds::KeptEqual, 100, vec![])));
 }
 
 #[test]
