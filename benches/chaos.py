@@ -13,12 +13,12 @@ An end is one of
     verified-true       called verified, and no process is left
     not-verified-true   called NOT VERIFIED: a host could not be asked, or a process is left
     needless            called NOT VERIFIED although every host could be asked and nothing is left
-    false               called verified, and a process is left; or left after the second stop
+    false               called verified, and a process is left; or an end in which neither is said
     endless             no end within the bound
 
 A run that does not begin is told and counted as `not begun`: nothing was there to stop.
 
-`false`, `endless` and a second stop that is `needless` make this command fail. The seed of every sequence is printed: `--only SEED` repeats it.
+`false` and `endless` make this command fail, and so does a second stop that is not verified: the network is whole then. The seed of every sequence is printed: `--only SEED` repeats it.
 Needs root, for namespaces (tests/testbed).
 """
 import argparse, collections, contextlib, json, os, pathlib, random, shutil, signal, subprocess, sys, tempfile, threading, time
@@ -197,11 +197,14 @@ class Sequence:
         began = time.time()
         code, said = self.hosts.command("stop", self.run, bound_s=STOP_BOUND_S)
         took, left = time.time() - began, self.hosts.left(self.run)
-        verified = code == 0 and "verified" in said and "NOT VERIFIED" not in said
+        denied = "NOT VERIFIED" in said
+        verified = code == 0 and "verified" in said and not denied
         if code is None:
             kind = "endless"
         elif verified:
             kind = "false" if left else "verified-true"
+        elif not denied:
+            kind = "false"
         else:
             kind = "not-verified-true" if left or self.broken else "needless"
         return kind, took, left, said
@@ -226,7 +229,7 @@ def play(hosts, seed):
             sequence.mend(None)
             hosts.clear()
             second, took, left, said = sequence.stop()
-            result.update(second="false" if left and second != "endless" else second, second_took_s=round(took, 1), left=left, said_then=said)
+            result.update(second=second, second_took_s=round(took, 1), left=left, said_then=said)
     except NotBegun as why:
         result.update(first="not begun", took_s=0, said=str(why))
     finally:
@@ -273,7 +276,7 @@ def main():
 
 
 def is_bad(result):
-    return result["first"] in ("false", "endless") or result["second"] in ("false", "endless", "needless")
+    return result["first"] in ("false", "endless") or result["second"] not in (None, "verified-true")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ a minute, on one rank while the others wait or on all, with a tracker's process,
 Each slice is a run of its own over two local hosts. The end of each must be proved, and nothing of it may be left. Ambers are listed with their
 reasons, and with what they said first. The interpreter needs PyTorch, Gymnasium and ale-py.
 """
-import argparse, collections, concurrent.futures, itertools, json, os, pathlib, signal, sys, tempfile, threading, time
+import argparse, collections, concurrent.futures, itertools, json, os, pathlib, re, signal, sys, tempfile, threading, time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from lab import programs  # noqa: E402
@@ -41,7 +41,7 @@ SLEEPY = {
     "all sleep": ("cleanrl", (2, 1), {"LAB_FAULT": "sleeps@all:20+60", "LAB_BESIDE": "writer", **MINUTE}),
     "loader": ("loader", (2, 1), {"LAB_FAULT": "sleeps,downloads@1:20+400", "LAB_BESIDE": "tracker", **MINUTE}),
     "sb3": ("sb3", (2, 1), {"LAB_FAULT": "evaluates,saves@0:10+30", "LAB_BESIDE": "tracker", **MINUTE}),
-    "lightning": ("lightning", (2, 1), {"LAB_FAULT": "saves,sleeps@0:20+300", "LAB_BESIDE": "writer", **MINUTE}),
+    "lightning": ("lightning", (1, 1), {"LAB_FAULT": "saves,sleeps@0:20+300", "LAB_BESIDE": "writer", **MINUTE}),
     "alone": ("cleanrl", (1,), {"LAB_FAULT": "downloads,evaluates@0:20+100", **MINUTE}),
     "no hook": ("cleanrl-plain", (2, 1), {"LAB_FAULT": "evaluates,saves@0:20+60", **MINUTE}),
 }
@@ -65,7 +65,7 @@ def slice_of(name, seconds, number, folder, console):
         # A machine that is busy with other things takes long to stop anything.
         end = run.finish(90)
     progress = [said for _, said in run.lines if said["kind"] == "progress"]
-    logs = [int(line.split()[1]) for line in (said["line"] for _, said in run.lines if said["kind"] == "log") if line.startswith("iteration ")]
+    logs = [int(found[1]) for _, said in run.lines if said["kind"] == "log" and (found := re.match(r"iteration (\d+)", said["line"]))]
     verdicts = [(round(at - begun, 1), said["severity"], said["rank"], said["reason_code"], said["reason"]) for at, said in run.verdicts()]
     left = run.leftovers()
     return dict(

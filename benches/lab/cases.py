@@ -74,6 +74,8 @@ REPLICAS = dict(program="replicas", **THREE, patience=40.0)
 PLAIN = dict(program="plain", **THREE, patience=40.0)
 # Scripts as people write them, alone on one host or on two hosts.
 PEOPLE = dict(**THREE, patience=60.0)
+# Lightning takes as many ranks on every host.
+PAIR = dict(nproc=(1, 1), patience=60.0)
 # Alone, a stall is certain only after `init_budget_s` while the run is young.
 ALONE = dict(nproc=(1,), patience=150.0)
 TRACKER, WRITER = {"LAB_BESIDE": "tracker"}, {"LAB_BESIDE": "writer"}
@@ -83,7 +85,38 @@ def _healthy(name, program, faults, **more):
     return Quiet(name, "people", **{"seconds": 50, "program": program, "faults": faults, "nproc": (2, 1), **more})
 
 
+def _of_others(program, hosts):
+    """Faults of a script that somebody else has written."""
+    more = dict(program=program, matrix="others", **hosts)
+    def case(name, reasons, **own):
+        return Case(f"{program}-{name}", reasons=frozenset(reasons.split()), **{**more, **own})
+    silent = dict(group=SILENT, words=("happenings.py:",))
+    return [
+        case("kill", "killed", outside=outside.kill),
+        case("stop", "stopped", outside=outside.stop),
+        case("raises", "failed", fault="raises@{rank}:{step}", words=("KeyError", "happenings.py:")),
+        case("noisy", "failed", fault="noisy@{rank}:{step}", environment=TRACKER, words=("KeyError",)),
+        case("leaves", "left_early", fault="leaves@{rank}:{step}"),
+        case("deadlock", "lock", fault="lock@{rank}:{step}", environment=WRITER, **silent),
+        case("polls", "lock unknown", fault="polled@{rank}:{step}", environment=TRACKER, **silent),
+        case("simulator", "waits_for_peer", fault="server@{rank}:{step}", environment=TRACKER, **silent),
+        case("fifo", "fifo", fault="fifo@{rank}:{step}", environment=WRITER, **silent),
+        case("child", "child_process", fault="child@{rank}:{step}", group=SILENT, words=("sleep 1000",)),
+        case("regex", "gil_held", fault="regex@{rank}:{step}", severity="amber", environment=TRACKER, **silent),
+    ]
+
+
+def _well(program, hosts):
+    """What a script of somebody else may do for long."""
+    return [_healthy(f"{program}-{name}", program, f"{name}@{who}:20", **{**hosts, "seconds": 50})
+            for name, who in (("evaluates", 0), ("saves", 0), ("downloads", "{rank}"), ("compiles", "{rank}"))]
+
+
+# CleanRL's takes LOCAL_RANK for its rank: one host. Lightning takes as many ranks on every host.
+OTHERS = {"sb3": dict(nproc=(2, 1), patience=60.0), "lightning": dict(nproc=(1, 1), patience=60.0), "other": dict(nproc=(2,), patience=60.0)}
+
 MUST_ALARM = [
+    *(case for program, hosts in OTHERS.items() for case in _of_others(program, hosts)),
     _case("kill", "P2", "killed", fault="kill@{rank}:{step}"),
     _case("kill-outside", "P2", "killed", outside=outside.kill),
     _case("kill-with-worker", "P1", "killed", outside=outside.kill, program="worker"),
@@ -130,6 +163,11 @@ MUST_ALARM = [
     _case("script-leave", "P30, P19", "left_early", fault="leave@{rank}:{step}", **SCRIPT),
     _case("script-worker", "P30, P13", "env_worker_deadlocked", group=SILENT, outside=outside.stop_worker, **SCRIPT),
     _case("script-order", "P29", "order_deadlock", group=SILENT, fault="order@{rank}:{step}", guilty="none", program="script", patience=40.0),
+    _case("script-init-kill", "start", "killed", fault="init-kill@{rank}:0", **SCRIPT),
+    _case("script-init-raise", "start", "failed", fault="init-raise@{rank}:0", words=("ValueError",), **SCRIPT),
+    _case("script-init-exit", "start", "failed", fault="init-exit@{rank}:0", **SCRIPT),
+    _case("script-recv", "P30, P12", "lock", group=SILENT, fault="recv@{rank}:{step}", words=("script.py:",), **SCRIPT),
+    _case("script-irecv", "P30, P12", "lock", group=SILENT, fault="irecv@{rank}:{step}", words=("script.py:",), **SCRIPT),
     _case("script-fifo-read", "blocked", "fifo", group=SILENT, fault="fifo-read@{rank}:{step}", words=("faults.py:", "/orders"), **SCRIPT),
     _case("script-fifo-write", "blocked", "fifo", group=SILENT, fault="fifo-write@{rank}:{step}", words=("faults.py:", "/orders"), **SCRIPT),
     _case("script-flock", "blocked", "file_lock", group=SILENT, fault="flock@{rank}:{step}", words=("index.lock", "held by pid"), **SCRIPT),
@@ -164,7 +202,7 @@ MUST_ALARM = [
     _case("tracker-polled", "people", "lock unknown", group=SILENT, fault="polled@{rank}:{step}", program="cleanrl", environment=TRACKER, words=("happenings.py:",), **PEOPLE),
     _case("tracker-server", "people", "waits_for_peer", group=SILENT, fault="server@{rank}:{step}", program="cleanrl", environment=TRACKER, words=("happenings.py:",), **PEOPLE),
     _case("sb3-lock", "people", "lock", group=SILENT, fault="lock@{rank}:{step}", program="sb3", environment=TRACKER, words=("happenings.py:",), **PEOPLE),
-    _case("lightning-lock", "people", "lock", group=SILENT, fault="lock@{rank}:{step}", program="lightning", environment=WRITER, words=("happenings.py:",), **PEOPLE),
+    _case("lightning-lock", "people", "lock", group=SILENT, fault="lock@{rank}:{step}", program="lightning", environment=WRITER, words=("happenings.py:",), **PAIR),
     _case("loader-lock", "people", "env_worker_deadlocked lock unknown", group=SILENT, fault="lock@{rank}:{step}", program="loader", **PEOPLE),
     _case("all-lock", "people", "standstill", group=STALL, fault="lock@all:{step}", program="cleanrl", guilty="none", words=("happenings.py:",), nproc=(2, 1), patience=90.0),
     _case("all-flock", "people", "standstill", group=STALL, fault="flock@all:{step}", program="cleanrl", guilty="none", outside=outside.held_lock, environment={"LAB_LOCK": str(outside.LOCKED)}, words=("happenings.py:",), nproc=(2, 1), patience=90.0),
@@ -193,6 +231,8 @@ MUST_NOT_ALARM = [
     Quiet("console-lost", "P27", 12, outside="sshd_gone", network=True),
     Quiet("finish", "N11", 90, settings=dict(total_steps=6000), ends="succeeded"),
     Quiet("script-finish", "N11", 60, program="script", nproc=(2, 1), environment={"LAB_MODE": "finish", "LAB_STEPS": "150"}, ends="succeeded"),
+    *(case for program, hosts in OTHERS.items() for case in _well(program, {"nproc": hosts["nproc"]})
+      if case.name not in ("sb3-evaluates", "lightning-saves")),
     _healthy("people-evaluates", "cleanrl", "evaluates@0:20", environment=TRACKER),
     _healthy("people-prints", "cleanrl", "prints@0:20", environment=WRITER),
     _healthy("people-saves", "cleanrl", "saves@0:20"),
@@ -205,7 +245,7 @@ MUST_NOT_ALARM = [
     _healthy("all-sleep", "cleanrl", "sleeps@all:20"),
     _healthy("alone-downloads", "cleanrl", "downloads@0:20", nproc=(1,)),
     _healthy("sb3-evaluates", "sb3", "evaluates@0:20", environment=TRACKER),
-    _healthy("lightning-saves", "lightning", "saves@0:20"),
+    _healthy("lightning-saves", "lightning", "saves@0:20", nproc=(1, 1)),
     _healthy("loader-prepares", "loader", "computes@{rank}:20"),
     _healthy("plain-evaluates", "cleanrl-plain", "evaluates@0:20"),
     Quiet("restart", "N12", 6, outside=outside.restart),

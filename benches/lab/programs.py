@@ -11,6 +11,7 @@ SCRIPTS = {
     "sb3": ("people/sb3.py", "torch, stable_baselines3"),
     "loader": ("people/loader.py", "torch"),
     "lightning": ("people/lightning.py", "torch, pytorch_lightning"),
+    "other": ("people/other.py", "torch, gymnasium, ale_py"),
 }
 # Milliseconds of every environment step of the built-in trainer, as an emulator or a physics engine takes: a
 # run then leaves most of the machine to others.
@@ -55,6 +56,8 @@ def script(program):
 def missing(program):
     """Why a program cannot run here; empty when it can."""
     found = script(program)
+    if program.startswith("other") and not pathlib.Path(os.environ.get("LAB_SCRIPT", "")).is_file():
+        return "LAB_SCRIPT names no file"
     if found and subprocess.run([python(), "-c", f"import {found[1]}"], capture_output=True).returncode:
         return f"{python()} cannot import {found[1]}"
     return ""
@@ -70,6 +73,9 @@ def experiment(name, program, ranks, settings, environment):
     table = "".join(f"{key} = {json.dumps(str(value))}\n" for key, value in environment.items())
     if found:
         file, _, hooked = found
+        if program.startswith("other"):
+            passed = [name for name in ("LAB_SCRIPT", "LAB_ARGS", "LAB_PATH") if name in os.environ]
+            table += "".join(f"{name} = {json.dumps(os.environ[name])}\n" for name in passed)
         command, hook = json.dumps([python(), "-u", str(HERE / file)]), str(hooked).lower()
         return (f'[run]\nname = "{name}"\n[launch]\ncommand = {command}\nstop_grace_s = 2\n[launch.env]\n{table}'
                 f"[watch]\npython_hook = {hook}\n")

@@ -3,7 +3,7 @@
 An environment worker is forked by every rank, as vectorised environments do. `LAB_FAULT=NAME@RANK:STEP` makes one rank misbehave and
 `LAB_MODE=NAME` changes how the program works, for the laboratory.
 """
-import ctypes, multiprocessing, os, random, sys, threading, time
+import ctypes, multiprocessing, os, random, signal, sys, threading, time
 
 import torch
 import torch.distributed as dist
@@ -48,15 +48,25 @@ def row(index):
 
 # Called in the place of the exchange of losses.
 INSTEAD = ("op", "count")
+# All ranks have a part in it.
+OF_ALL = ("order", "recv", "irecv")
 
 
-def strike(name, rank, groups):
+def strike(name, rank, victim, groups):
     print(f"inject: {name} strikes in iteration 0 at {time.time():.3f}", file=sys.stderr, flush=True)
     if name in FAULTS:
         FAULTS[name]()
     if name == "raise":
         raise ValueError("injected failure in the loss of a minibatch")
-    if name == "lock":
+    if name == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if name == "exit":
+        os._exit(3)
+    if name in ("recv", "irecv") and rank == (victim + 1) % dist.get_world_size():
+        # From a rank that never sends.
+        waits = dist.irecv(torch.zeros(4), src=victim) if name == "irecv" else dist.recv(torch.zeros(4), src=victim)
+        waits.wait()
+    if name == "lock" or name in ("recv", "irecv") and rank == victim:
         gather([0, 1])
     if name == "gil":
         # PyDLL keeps the interpreter lock during the call.
@@ -84,6 +94,9 @@ def main():
     steps = int(os.environ.get("LAB_STEPS", "1000000"))
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.manual_seed(1)
+    if name.startswith("init-") and rank == victim:
+        # Behind the rendezvous, before the group is there.
+        dist.distributed_c10d._new_process_group_helper = lambda *_, **__: strike(name.removeprefix("init-"), rank, victim, [])
     dist.init_process_group("gloo")
     groups = [dist.new_group(list(range(world))) for _ in range(2)]
     pair = dist.new_group([0, 1])
@@ -99,15 +112,15 @@ def main():
             time.sleep(0.02)
         else:
             batch = torch.ones(1, 64)
-        struck = step == at and (rank == victim or name == "order")
+        struck = step == at and (rank == victim or name in OF_ALL)
         if struck and name not in INSTEAD:
-            strike(name, rank, groups)
+            strike(name, rank, victim, groups)
         loss = model(batch).square().mean()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
         if struck and name in INSTEAD:
-            strike(name, rank, groups)
+            strike(name, rank, victim, groups)
         else:
             dist.all_reduce(torch.tensor([float(loss.detach())]))
         if mode == "groups" and rank in (0, 1):

@@ -4,7 +4,7 @@
 and again, and of several names joined by `,` they take turns. `LAB_BESIDE` says what runs beside every rank: `tracker` (a
 process that computes and writes, as trackers do) or `writer` (a thread that does). Nothing here knows of rankdeck.
 """
-import concurrent.futures, fcntl, http.server, os, queue, socket, socketserver, subprocess, sys, tempfile, threading, time, urllib.request
+import concurrent.futures, fcntl, http.server, os, queue, re, socket, socketserver, subprocess, sys, tempfile, threading, time, urllib.request
 
 LOCK, LONG = threading.Lock(), float(os.environ.get("LAB_SECONDS", "40"))
 TRACKER = """
@@ -160,6 +160,37 @@ def server():
 def flock():
     with open(os.environ["LAB_LOCK"], "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def fifo():
+    path = os.path.join(tempfile.mkdtemp(), "orders")
+    os.mkfifo(path)
+    open(path)
+
+
+def child():
+    subprocess.Popen(["sleep", "1000"]).wait()
+
+
+def regex():
+    re.match(r"(a+)+$", "a" * 64 + "b")
+
+
+# What ends the program.
+
+def raises():
+    raise KeyError("observation")
+
+
+def noisy():
+    """Warnings that have nothing to do with the end."""
+    for line in ("cannot write the cache: [Errno 28] No space left on device", "bind: Address already in use", "Connection reset by peer"):
+        print(f"warning: {line}", file=sys.stderr, flush=True)
+    raises()
+
+
+def leaves():
+    os._exit(0)
 
 
 def remains():
