@@ -57,6 +57,33 @@ fn every_path_that_a_document_names_exists() {
 }
 
 #[test]
+fn every_test_that_the_findings_name_exists() {
+    let page = read("docs/lab/findings.md");
+    let sources: String = files(&["tests", "src"], ".rs")
+        .into_iter()
+        .map(|path| std::fs::read_to_string(path).unwrap())
+        .collect();
+    let cases = read("benches/lab/cases.py");
+    let mut missing = Vec::new();
+    let rows = page.lines().filter(|line| line.starts_with('|'));
+    let names: Vec<&str> = rows
+        .filter_map(|row| row.trim_end_matches(['|', ' ']).rsplit_once('|'))
+        .flat_map(|(_, cell)| cell.split('`').skip(1).step_by(2))
+        .collect();
+    assert!(names.len() > 60, "{names:?}");
+    for name in names {
+        let there = match name.strip_prefix("lab: ") {
+            Some(case) => cases.contains(&format!("\"{case}\"")),
+            None => sources.contains(&format!("fn {name}(")),
+        };
+        if !there {
+            missing.push(name);
+        }
+    }
+    assert!(missing.is_empty(), "tests that are not there: {missing:#?}");
+}
+
+#[test]
 fn documents_that_sources_and_configurations_name_exist() {
     for ending in [".rs", ".toml", ".py"] {
         for path in files(&["src", "configs", "tests", "benches", "examples"], ending) {
