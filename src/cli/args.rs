@@ -4,6 +4,7 @@
 
 mod launch;
 pub mod moment;
+pub mod play;
 mod results;
 mod simulated;
 mod steer;
@@ -74,6 +75,8 @@ pub enum Command {
     Tensorboard(TensorboardArgs),
     /// Play a checkpoint of a run on this machine, and say its return.
     Eval(EvalArgs),
+    /// Watch a checkpoint of a run play, drawn in the terminal, or record that.
+    Play(Box<play::PlayArgs>),
     /// Make a file that PyTorch or ONNX runtimes load out of a run's policy.
     Export(ExportArgs),
     /// Remove runs that are over, from their hosts and from here.

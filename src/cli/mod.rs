@@ -29,6 +29,7 @@ mod mlflow;
 mod origin;
 mod past;
 mod pick;
+mod play;
 mod policy;
 mod preflight;
 mod print;
@@ -144,6 +145,7 @@ async fn dispatch_async(cli: Cli) -> Result<u8, Failure> {
         Command::Fetch(args) => fetch::fetch(hosts, args).await,
         Command::Tensorboard(args) => fetch::tensorboard(hosts, args).await,
         Command::Eval(args) => policy::eval(hosts, args).await,
+        Command::Play(args) => play::play(hosts, *args).await,
         Command::Export(args) => policy::export(hosts, args).await,
         Command::Rm(args) => remove::remove(hosts, args).await,
         Command::Prune(args) => remove::prune(hosts, args).await,

@@ -8,6 +8,7 @@ use super::checkpoint_source::{self, Source};
 use super::roster::{own_binary, trainer_binary};
 use super::run_id::RUNS;
 use super::{Failure, code, fetch, print};
+use crate::shell::play::player::NOT_LOADED;
 use crate::shell::stderr;
 use rankdeck_config::HostsSource;
 use std::path::{Path, PathBuf};
@@ -15,40 +16,19 @@ use std::process::{Command, Stdio};
 
 /// Makes TorchScript and ONNX out of safetensors.
 const EXPORTER: &str = include_str!("export_policy.py");
-/// What the loader of a program answers when a library is missing.
-const NOT_LOADED: i32 = 127;
 
 /// Runs `rankdeck eval`.
 pub async fn eval(hosts_from: &HostsSource, args: EvalArgs) -> Result<u8, Failure> {
     let checkpoint = here(hosts_from, &args.policy, "ckpt", &args.host_keys).await?;
-    let trainer = trainer_binary(&own_binary()?).ok_or_else(|| {
-        Failure::usage(
-            "rankdeck-trainer is not beside rankdeck, and it is what plays a checkpoint".to_owned(),
-        )
-        .hint("install both, or `rankdeck export` the policy and play it in Python")
-    })?;
-    let mut command = Command::new(&trainer);
-    let here = rankdeck_agent::libtorch(Path::new(".")).map_err(Failure::from)?;
-    if let Some(libtorch) = here.and_then(|folder| std::path::absolute(folder).ok()) {
-        let before = std::env::var_os("LD_LIBRARY_PATH").filter(|value| !value.is_empty());
-        let paths =
-            std::iter::once(libtorch.join("lib")).chain(before.iter().flat_map(std::env::split_paths));
-        if let Ok(paths) = std::env::join_paths(paths) {
-            command.env("LD_LIBRARY_PATH", paths);
-        }
-    }
-    command.arg("--evaluate").arg(&checkpoint);
+    let mut command = trainer(&checkpoint, args.python.as_deref())?;
     if let Some(episodes) = args.episodes {
         command.arg("--episodes").arg(episodes.to_string());
-    }
-    if let Some(python) = &args.python {
-        command.arg("--python").arg(python);
     }
     if args.json {
         command.arg("--json");
     }
     let status = command.stdin(Stdio::null()).status().map_err(|error| {
-        Failure::failed(format!("failed to start {}: {error}", trainer.display()))
+        Failure::failed(format!("failed to start {}: {error}", command.get_program().display()))
             .hint("reinstall rankdeck: its two programs belong together")
     })?;
     match status.code() {
@@ -63,6 +43,31 @@ pub async fn eval(hosts_from: &HostsSource, args: EvalArgs) -> Result<u8, Failur
                 .hint("is there enough memory?"))
         }
     }
+}
+
+/// The trainer, which plays a checkpoint.
+pub(super) fn trainer(checkpoint: &Path, python: Option<&str>) -> Result<Command, Failure> {
+    let trainer = trainer_binary(&own_binary()?).ok_or_else(|| {
+        Failure::usage(
+            "rankdeck-trainer is not beside rankdeck, and it is what plays a checkpoint".to_owned(),
+        )
+        .hint("install both, or `rankdeck export` the policy and play it in Python")
+    })?;
+    let mut command = Command::new(trainer);
+    let here = rankdeck_agent::libtorch(Path::new(".")).map_err(Failure::from)?;
+    if let Some(libtorch) = here.and_then(|folder| std::path::absolute(folder).ok()) {
+        let before = std::env::var_os("LD_LIBRARY_PATH").filter(|value| !value.is_empty());
+        let paths =
+            std::iter::once(libtorch.join("lib")).chain(before.iter().flat_map(std::env::split_paths));
+        if let Ok(paths) = std::env::join_paths(paths) {
+            command.env("LD_LIBRARY_PATH", paths);
+        }
+    }
+    command.arg("--evaluate").arg(checkpoint);
+    if let Some(python) = python {
+        command.arg("--python").arg(python);
+    }
+    Ok(command)
 }
 
 /// Runs `rankdeck export`.
@@ -121,7 +126,7 @@ fn convert(policy: &Path, target: &Path, args: &ExportArgs) -> Result<(), Failur
 }
 
 /// The file on this machine: the given path, or the run's, fetched.
-async fn here(
+pub(super) async fn here(
     hosts_from: &HostsSource,
     policy: &str,
     ending: &str,

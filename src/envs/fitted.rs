@@ -8,6 +8,7 @@ use super::{
     Actions, EnvError, ObservationBuffer, ObservationType, Observations, Spec, StepOutcome, VectorEnv,
     Watcher,
 };
+use rankdeck_proto::show::Picture;
 use rankdeck_types::experiment::Network;
 
 /// What a byte is divided by for a fully connected network.
@@ -121,6 +122,10 @@ impl VectorEnv for Fitted {
 
     fn watch(&mut self, watcher: Watcher) {
         self.inner.watch(watcher);
+    }
+
+    fn picture(&mut self, index: usize) -> Result<Option<Picture>, EnvError> {
+        self.inner.picture(index)
     }
 
     fn words_per_env(&self) -> Option<usize> {

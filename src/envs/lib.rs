@@ -27,6 +27,7 @@ pub use outcome::{Episode, ObservationBuffer, StepOutcome};
 
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_proto::message::Activity;
+use rankdeck_proto::show::Picture;
 use rankdeck_types::experiment::{Env, EnvWorker};
 
 /// The actions that an environment takes.
@@ -137,6 +138,8 @@ pub enum EnvPurpose {
     /// Evaluation: whole games and raw rewards, seeds disjoint from training. The global index is
     /// the number of the episode.
     Evaluate,
+    /// The same, to be looked at: environments that can draw themselves are made so that they do.
+    Show,
 }
 
 /// Called by slow environments: with what they begin to do, again for each progress in it, and with
@@ -168,6 +171,11 @@ pub trait VectorEnv {
     fn watch(&mut self, _watcher: Watcher) {}
     /// Words per environment in [`VectorEnv::save`]; `None` when its state cannot be saved.
     fn words_per_env(&self) -> Option<usize>;
+    /// The environment at this local index as people see it; `None` where it does not draw itself. Only of
+    /// environments made to be shown.
+    fn picture(&mut self, _index: usize) -> Result<Option<Picture>, EnvError> {
+        Ok(None)
+    }
     /// Every environment's state, in order; `None` when it cannot be saved.
     fn save(&self) -> Option<Vec<u64>>;
     /// Restores [`VectorEnv::save`] of the same number of environments.
@@ -232,7 +240,7 @@ impl Streams {
         let index = self.first_env.wrapping_add(index as u32);
         match self.purpose {
             EnvPurpose::Train => self.seeds.words(Stream::Env, index, self.start_iteration),
-            EnvPurpose::Evaluate => self.seeds.words(Stream::Eval, index, 0),
+            EnvPurpose::Evaluate | EnvPurpose::Show => self.seeds.words(Stream::Eval, index, 0),
         }
     }
 
@@ -244,7 +252,7 @@ impl Streams {
         let first = Streams { first_env: 0, ..*self }.words(0);
         let shift = rankdeck_kernel::numpy_random::Generator::from_words(&first).next_u64() as u32;
         let index = self.first_env.wrapping_add(index as u32);
-        let purpose = u32::from(self.purpose == EnvPurpose::Evaluate) << 30;
+        let purpose = u32::from(self.purpose != EnvPurpose::Train) << 30;
         purpose | (shift.wrapping_add(index) & BITS)
     }
 }

@@ -65,6 +65,9 @@ pub struct Flags {
     /// With --evaluate: print one JSON object and nothing else
     #[arg(long, requires = "evaluate")]
     pub json: bool,
+    /// With --evaluate: play one episode after the other, and print each step as a line of JSON
+    #[arg(long, requires = "evaluate", conflicts_with = "json")]
+    pub show: bool,
     /// Make a Python virtual environment in DIR with what Gymnasium's and Atari's environments need, and
     /// check it
     #[arg(long, value_name = "DIR", conflicts_with_all = ["spawn", "check_env"])]

@@ -9,6 +9,7 @@
 //! files         files of runs on a host
 //! fleet         what a host tells of itself while somebody looks at all hosts
 //! search        a search in the logs that a host keeps
+//! show          a policy that plays, step by step
 //! status_page   the mapped file in which a rank shows its state
 //! secret        what the ranks of one generation know each other by
 //! lines         bytes as lines of text, for transports that carry nothing else
@@ -33,5 +34,6 @@ pub mod pack;
 pub mod run_entry;
 pub mod search;
 pub mod secret;
+pub mod show;
 pub mod status_page;
 pub mod tfrecord;

@@ -10,7 +10,7 @@
 //!   [`headless`] (with [`line_writer`]);
 //! - [`record`] what is kept in the console's run directory; [`player`], [`cursor`] and [`replay`] the way
 //!   back;
-//! - [`home_screen`] the screen without a run, for home;
+//! - [`home_screen`] the screen without a run, for home; [`play`] a policy at play;
 //! - [`metrics`] the run for Prometheus; [`notify`] calls its user: terminal, command, webhook;
 //! - [`ask`] questions of links in headless mode; [`summary`] the last words; [`log`] the console's own log.
 //!
@@ -38,6 +38,7 @@ pub mod metrics;
 pub mod notify;
 pub mod objective;
 pub mod output;
+pub mod play;
 pub mod player;
 pub mod record;
 pub mod replay;

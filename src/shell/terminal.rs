@@ -60,6 +60,8 @@ pub struct Tty {
 }
 
 static UP: AtomicBool = AtomicBool::new(false);
+/// The mouse is asked for when the terminal is taken.
+static MOUSE: AtomicBool = AtomicBool::new(true);
 /// Copy of stderr while it is redirected, -1 otherwise.
 static STDERR: AtomicI32 = AtomicI32::new(-1);
 
@@ -97,7 +99,7 @@ impl Surface for Tty {
         execute!(
             self.terminal.backend_mut(),
             terminal::EnterAlternateScreen,
-            MouseButtons(true),
+            MouseButtons(MOUSE.load(Ordering::SeqCst)),
             event::EnableBracketedPaste,
             cursor::Hide,
         )?;
@@ -175,6 +177,20 @@ impl Command for MouseButtons {
             "\x1b[?1006l\x1b[?1002l\x1b[?1000l"
         })
     }
+}
+
+/// From the next [`Surface::enter`] on, the mouse is asked for or not.
+pub fn want_mouse(wanted: bool) {
+    MOUSE.store(wanted, Ordering::SeqCst);
+}
+
+/// Takes the mouse, or leaves it to the terminal: what is to be sent.
+pub fn mouse(wanted: bool) -> String {
+    want_mouse(wanted);
+    let mut sequence = String::new();
+    // A write into text does not fail.
+    let _ = MouseButtons(wanted).write_ansi(&mut sequence);
+    sequence
 }
 
 /// Gives the terminal back if it is held; harmless otherwise and when called twice.

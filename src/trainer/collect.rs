@@ -17,6 +17,7 @@ use super::policy::distribution::{most_probable, sample_categorical, sample_gaus
 use super::rollout::{ActionBuffer, Rollout, rows};
 use crate::inject;
 use rankdeck_kernel::seeds::{Purpose, Seeds};
+use rankdeck_proto::show::{ScoreKind, Thought};
 use rankdeck_types::experiment::Collect;
 use std::time::Instant;
 
@@ -39,6 +40,14 @@ pub struct Actor {
     pub log_std: Vec<f32>,
     /// The actions that the environment takes.
     pub space: ActionSpace,
+}
+
+/// Logits become probabilities.
+fn softmax(logits: &mut [f32]) {
+    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    logits.iter_mut().for_each(|logit| *logit = (*logit - most).exp());
+    let sum: f32 = logits.iter().sum();
+    logits.iter_mut().for_each(|share| *share /= sum);
 }
 
 /// A rank's environments and buffers.
@@ -299,14 +308,14 @@ impl Collector {
         std::mem::take(&mut self.interval)
     }
 
-    /// The most probable actions for `observations`, as an environment takes them. Observations are
-    /// normalised as in training.
+    /// The most probable actions for `observations`, as an environment takes them, and what was thought of
+    /// the first of them. Observations are normalised as in training.
     pub fn greedy(
         &self,
         actor: &mut Actor,
         observations: Observations<'_>,
         to: &mut ActionBuffer,
-    ) -> Result<(), TrainerError> {
+    ) -> Result<Thought, TrainerError> {
         let width = self.rollout.width();
         let normalised = match (observations, &self.observations) {
             (Observations::F32(values), Some(running)) => {
@@ -327,17 +336,21 @@ impl Collector {
         let each = actor.space.width();
         let (mut scores, mut values) = (vec![0.0; count * each], vec![0.0; count]);
         actor.acting.run(observations, &mut scores, &mut values)?;
-        match to {
+        let mut first = scores.get(..each).unwrap_or_default().to_vec();
+        let kind = match to {
             ActionBuffer::Discrete(actions) => {
                 for (action, scores) in actions.iter_mut().zip(scores.chunks_exact(each.max(1))) {
                     *action = most_probable(scores);
                 }
+                softmax(&mut first);
+                ScoreKind::Probability
             }
             ActionBuffer::Continuous { .. } => {
                 clip(&ActionBuffer::Continuous { width: each, values: scores }, &actor.space, to);
+                ScoreKind::Mean
             }
-        }
-        Ok(())
+        };
+        Ok(Thought { kind, scores: first, value: values.first().copied() })
     }
 
     /// The merged moments: of observations and of returns, as words; empty where they are not kept.

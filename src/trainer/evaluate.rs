@@ -19,6 +19,7 @@ use super::rollout::ActionBuffer;
 use super::signals;
 use crate::inject;
 use rankdeck_proto::message::Evaluation;
+use rankdeck_proto::show::Thought;
 use rankdeck_types::experiment::Eval;
 use std::time::{Duration, Instant};
 
@@ -35,6 +36,10 @@ pub trait Greedy {
     /// Writes the actions for the observations of all environments, as environments take them.
     fn act(&mut self, observations: Observations<'_>, actions: &mut ActionBuffer)
     -> Result<(), TrainerError>;
+    /// What it thought of the first environment in the latest [`Greedy::act`].
+    fn thought(&self) -> Option<Thought> {
+        None
+    }
 }
 
 /// How far an evaluation is.

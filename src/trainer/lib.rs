@@ -37,6 +37,7 @@ pub(crate) mod resume;
 pub(crate) mod rollout;
 pub mod safetensors;
 pub mod setup;
+pub(crate) mod show;
 pub(crate) mod signals;
 pub(crate) mod spawn;
 pub mod state;

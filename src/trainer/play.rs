@@ -3,10 +3,10 @@
 //! Owner: the user, on any host that has the environment. The checkpoint says everything else: the experiment
 //! is in it.
 
-use super::algo::{self, BuildContext};
+use super::algo::{self, Algorithm, BuildContext};
 use super::checkpoint::{Checkpoint, Header};
 use super::distributed::{BackendKind, GroupSettings, ProcessGroup};
-use super::env::{self, EnvPurpose};
+use super::env::{self, ActionSpace, EnvPurpose, VectorEnv};
 use super::error::TrainerError;
 use super::evaluate::{self, Beat, evaluate};
 use super::events::say;
@@ -14,9 +14,11 @@ use super::identity::Flags;
 use super::page::Page;
 use super::resume::read;
 use super::setup::{self, Sizes};
+use super::show;
 use super::state::RestoredState;
 use rankdeck_kernel::seeds::Seeds;
 use rankdeck_proto::message::Evaluation;
+use rankdeck_proto::show::ShownPolicy;
 use rankdeck_proto::status_page::Writer;
 use rankdeck_types::experiment::{Experiment, Learn};
 use serde_json::json;
@@ -38,6 +40,9 @@ pub fn run(path: &Path, flags: &Flags) -> Result<(), TrainerError> {
     let (env, learn) = setup::parts(&experiment)?;
     let (algorithm, env_id) = (learn.name().to_owned(), env.id.clone());
     let Header { train_iter, env_step, .. } = checkpoint.header;
+    if flags.show {
+        return show(&experiment, path, checkpoint);
+    }
     if !flags.json {
         say(&format!("{algorithm} on {env_id}, after iteration {train_iter}"));
     }
@@ -112,54 +117,95 @@ fn play(
     path: &Path,
     checkpoint: Checkpoint,
 ) -> Result<Option<Evaluation>, TrainerError> {
-    let page = Writer::anonymous(0, 0)
-        .map_err(|error| TrainerError::failure(format!("cannot map a status page: {error}"), ""))?;
-    let settings = GroupSettings {
-        rank: 0,
-        world_size: 1,
-        local_rank: 0,
-        master_addr: String::new(),
-        master_port: 0,
-        backend: BackendKind::Tcp,
-        timeout: Duration::from_secs(60),
-        interface: None,
-        generation: 0,
-        secret: None,
-        device: Device::Cpu,
-    };
-    let group = ProcessGroup::connect(&settings, Page::new(page))?;
-    let (env, _) = setup::parts(experiment)?;
-    let network = experiment.policy.network;
-    let seeds = Seeds::new(experiment.run.seed);
-    let build = BuildContext {
-        experiment,
-        sizes: Sizes {
-            local_envs: 1,
-            first_env: 0,
-            num_steps: 1,
-            local_batch: 1,
-            batch: 1,
-            num_iterations: None,
-        },
-        spec: env::spec_of(env)?.fitted(network),
-        seeds,
-        device: Device::Cpu,
-        group: &group,
-        start_iteration: checkpoint.header.train_iter,
-    };
-    setup::set_threads(experiment);
-    let mut algorithm = algo::make(&build)?;
-    checkpoint.fits(path, &algorithm.state()?)?;
-    algorithm.restore(&RestoredState {
-        arrays: checkpoint.arrays,
-        words: checkpoint.words,
-        ..RestoredState::default()
-    })?;
     let eval = &experiment.eval;
-    let vector = env::make_vector(env, evaluate::num_envs(eval), 0, &seeds, 0, EnvPurpose::Evaluate)?;
-    let mut vector = env::fit(vector, network);
-    let mut beat = Beat::new(&group, eval.episodes);
-    evaluate(&mut *vector, eval, algorithm.greedy()?, |played| beat.goes_on(played))
+    let mut stage = Stage::new(experiment, path, checkpoint, evaluate::num_envs(eval), EnvPurpose::Evaluate)?;
+    let mut beat = Beat::new(&stage.group, eval.episodes);
+    evaluate(&mut *stage.vector, eval, stage.algorithm.greedy()?, |played| beat.goes_on(played))
+}
+
+/// Plays to be looked at.
+fn show(experiment: &Experiment, path: &Path, checkpoint: Checkpoint) -> Result<(), TrainerError> {
+    let experiment = &acting_alone(experiment);
+    let (env, learn) = setup::parts(experiment)?;
+    let Header { train_iter, env_step, .. } = checkpoint.header;
+    let mut policy = ShownPolicy {
+        algorithm: learn.name().to_owned(),
+        env_id: env.id.clone(),
+        train_iter,
+        env_step,
+        episodes: experiment.eval.episodes,
+        bounds: Vec::new(),
+    };
+    let mut stage = Stage::new(experiment, path, checkpoint, 1, EnvPurpose::Show)?;
+    if let ActionSpace::Continuous { low, high } = &stage.vector.spec().actions {
+        // JSON has no infinity.
+        let bound = |value: f32| value.clamp(f32::MIN, f32::MAX);
+        policy.bounds = low.iter().zip(high).map(|(low, high)| [bound(*low), bound(*high)]).collect();
+    }
+    show::show(&mut *stage.vector, &experiment.eval, stage.algorithm.greedy()?, policy)
+}
+
+/// A policy and environments for it.
+struct Stage {
+    group: ProcessGroup,
+    algorithm: Box<dyn Algorithm>,
+    vector: Box<dyn VectorEnv>,
+}
+
+impl Stage {
+    fn new(
+        experiment: &Experiment,
+        path: &Path,
+        checkpoint: Checkpoint,
+        envs: usize,
+        purpose: EnvPurpose,
+    ) -> Result<Stage, TrainerError> {
+        let page = Writer::anonymous(0, 0)
+            .map_err(|error| TrainerError::failure(format!("cannot map a status page: {error}"), ""))?;
+        let settings = GroupSettings {
+            rank: 0,
+            world_size: 1,
+            local_rank: 0,
+            master_addr: String::new(),
+            master_port: 0,
+            backend: BackendKind::Tcp,
+            timeout: Duration::from_secs(60),
+            interface: None,
+            generation: 0,
+            secret: None,
+            device: Device::Cpu,
+        };
+        let group = ProcessGroup::connect(&settings, Page::new(page))?;
+        let (env, _) = setup::parts(experiment)?;
+        let network = experiment.policy.network;
+        let seeds = Seeds::new(experiment.run.seed);
+        let build = BuildContext {
+            experiment,
+            sizes: Sizes {
+                local_envs: 1,
+                first_env: 0,
+                num_steps: 1,
+                local_batch: 1,
+                batch: 1,
+                num_iterations: None,
+            },
+            spec: env::spec_of(env)?.fitted(network),
+            seeds,
+            device: Device::Cpu,
+            group: &group,
+            start_iteration: checkpoint.header.train_iter,
+        };
+        setup::set_threads(experiment);
+        let mut algorithm = algo::make(&build)?;
+        checkpoint.fits(path, &algorithm.state()?)?;
+        algorithm.restore(&RestoredState {
+            arrays: checkpoint.arrays,
+            words: checkpoint.words,
+            ..RestoredState::default()
+        })?;
+        let vector = env::fit(env::make_vector(env, envs, 0, &seeds, 0, purpose)?, network);
+        Ok(Stage { group, algorithm, vector })
+    }
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ mod overlays;
 pub mod palette;
 pub mod pane;
 mod panes;
+pub mod play;
 pub mod ranks;
 pub mod report;
 pub mod restart_draft;

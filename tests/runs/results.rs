@@ -1,9 +1,12 @@
 //! What a run was: `ps` and `attach` of runs that are over.
 
+use crate::support::terminal::Terminal;
 use crate::support::{Bench, Console, kill, rankdeck, wait_until};
 use rankdeck_proto::message::Record;
 use serde_json::Value;
 use std::path::Path;
+
+const RANKDECK: &str = env!("CARGO_BIN_EXE_rankdeck");
 
 fn path(path: &Path) -> &str {
     path.to_str().unwrap()
@@ -241,6 +244,57 @@ fn what_a_run_has_learnt_is_played_and_exported_by_command() {
     let (code, text) =
         told(&bench, &["export", "./mine.safetensors", "--output", "x.pt", "--python", &python]);
     assert!(code == Some(0) && bench.path().join("x.pt").is_file(), "{text}");
+}
+
+/// Drawn in a terminal, told without one, recorded.
+#[test]
+fn a_policy_is_watched_as_it_plays() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(1, 2);
+    let Some((run, _)) = three_iterations(&bench, &hosts) else { return };
+    let here = ["--hosts", path(&hosts)];
+    let (code, text) = told(&bench, &[&["play", &run, "--episodes", "2"], &here[..]].concat());
+    assert!(code == Some(0) && text.contains("on CartPole-v1, after iteration "), "{text}");
+    assert!(text.contains("episode 2: return ") && text.contains("over 2 episodes"), "{text}");
+    let record = |file: &str, more: &[&str]| {
+        let words = [&["play", run.as_str(), "--record", file, "--episodes", "1"], more, &here[..]].concat();
+        told(&bench, &words)
+    };
+    let (code, text) = record("pole.cast", &["--size", "72x20"]);
+    assert!(code == Some(0) && text.contains("recorded 1 episode to pole.cast"), "{text}");
+    let cast = std::fs::read_to_string(bench.path().join("pole.cast")).unwrap();
+    let mut lines = cast.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let header = lines.next().unwrap();
+    assert_eq!((&header["version"], &header["width"]), (&2.into(), &72.into()));
+    let mut parser = vt100::Parser::new(20, 72, 0);
+    let mut before = 0.0;
+    for event in lines {
+        let at = event[0].as_f64().unwrap();
+        assert!(at >= before && event[1] == "o", "{event}");
+        before = at;
+        parser.process(event[2].as_str().unwrap().as_bytes());
+    }
+    let shown = parser.screen().contents();
+    assert!(shown.contains("1 episode played") && shown.contains("it is over"), "{shown}");
+    assert!(shown.chars().any(|c| ('\u{2801}'..='\u{28ff}').contains(&c)), "a line drawing: {shown}");
+    let (code, text) = record("pole.gif", &[]);
+    assert!(code == Some(0), "{text}");
+    let gif = std::fs::read(bench.path().join("pole.gif")).unwrap();
+    assert!(gif.starts_with(b"GIF89a") && gif.ends_with(&[0, 0x3b]), "{}", gif.len());
+    let (code, text) = record("pole.gif", &[]);
+    assert!(code == Some(2) && text.contains("is there already"), "{text}");
+    let (code, text) = record("pole.mov", &[]);
+    assert!(code == Some(2) && text.contains("FILE.gif"), "{text}");
+    let words = ["play", run.as_str(), "--hosts", path(&hosts), "--glyphs", "ascii"];
+    let mut terminal = Terminal::start_in(bench.path(), RANKDECK, &words, &[]);
+    terminal.until("a pole", |t| t.text().contains("on CartPole-v1") && t.text().contains("%"));
+    terminal.send(" ");
+    terminal.until_shows("held");
+    terminal.send("n");
+    terminal.until_shows("episode 2");
+    terminal.send("q");
+    assert_eq!(terminal.wait(), 0);
+    terminal.assert_restored();
 }
 
 #[test]

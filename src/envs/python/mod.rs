@@ -27,6 +27,7 @@ use super::{
 };
 use process::Worker;
 use rankdeck_proto::message::Activity;
+use rankdeck_proto::show::Picture;
 use rankdeck_types::experiment::Env;
 use serde::Deserialize;
 use serde_json::json;
@@ -48,6 +49,8 @@ pub(super) struct PythonVector {
     /// Global index of the first environment.
     first_env: u32,
     watcher: Option<Watcher>,
+    /// The worker may be asked for pictures.
+    draws: bool,
     /// An error left the worker unusable.
     failed: bool,
 }
@@ -109,6 +112,7 @@ fn start(env: &Env, envs: usize, streams: Option<Streams>) -> Result<(Worker, Sp
         "atari": env.atari(),
         "atari_keys": env.atari_keys(),
         "looks_atari": env.looks_atari(),
+        "show": streams.is_some_and(|streams| streams.purpose == EnvPurpose::Show),
     });
     let spaces: Spaces = worker.spaces(&config)?;
     let spec = spaces.spec();
@@ -138,6 +142,7 @@ impl PythonVector {
             retired: vec![false; envs],
             first_env: streams.first_env,
             watcher: None,
+            draws: streams.purpose == EnvPurpose::Show,
             failed: false,
         };
         this.reset()?;
@@ -287,6 +292,16 @@ impl VectorEnv for PythonVector {
 
     fn watch(&mut self, watcher: Watcher) {
         self.watcher = Some(watcher);
+    }
+
+    fn picture(&mut self, index: usize) -> Result<Option<Picture>, EnvError> {
+        // Only the first is drawn.
+        if !self.draws || index > 0 {
+            return Ok(None);
+        }
+        let picture = self.worker.picture()?;
+        self.draws = picture.is_some();
+        Ok(picture)
     }
 
     fn words_per_env(&self) -> Option<usize> {

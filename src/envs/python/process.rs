@@ -9,6 +9,7 @@ use super::super::{EnvError, classic};
 use super::Spaces;
 use super::tail::LogTail;
 use rankdeck_proto::secret::GroupSecret;
+use rankdeck_proto::show::Picture;
 use rankdeck_types::error::HintedError;
 use rankdeck_types::experiment::{Env, EnvWorker};
 use serde::Deserialize;
@@ -182,7 +183,24 @@ impl Worker {
         }
     }
 
-    /// `None`: done. Bytes: spaces.
+    /// The first environment as it draws itself; `None` when it does not.
+    pub(super) fn picture(&mut self) -> Result<Option<Picture>, EnvError> {
+        let doing = "a picture";
+        if let Some(requests) = &mut self.requests
+            && let Err(error) = requests.write_all(b"p")
+            && error.kind() != io::ErrorKind::BrokenPipe
+        {
+            return Err(self.refuse(format!("its worker cannot be asked for {doing}: {error}")));
+        }
+        let Some(bytes) = self.answer(doing, self.timeout, &mut || ())? else { return Ok(None) };
+        let side = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
+        match (side(0), side(4), bytes.get(8..)) {
+            (Some(width), Some(height), Some(pixels)) => Ok(Some(Picture::of(width, height, pixels))),
+            _ => Err(self.confused("no picture")),
+        }
+    }
+
+    /// `None`: done. Bytes: spaces, or a picture.
     fn answer(
         &mut self,
         doing: &str,
@@ -198,12 +216,12 @@ impl Worker {
         let mut length = [0; 4];
         self.read(&mut length, deadline, (doing, within), look)?;
         let length = u32::from_le_bytes(length) as usize;
-        if !matches!(tag[0], b'S' | b'E') || length > LONGEST {
+        if !matches!(tag[0], b'S' | b'P' | b'E') || length > LONGEST {
             return Err(self.confused("neither an answer nor a message"));
         }
         let mut text = vec![0; length];
         self.read(&mut text, deadline, (doing, within), look)?;
-        if tag[0] == b'S' {
+        if tag[0] != b'E' {
             return Ok(Some(text));
         }
         self.tail.wait_for_end(LAST_WORDS);

@@ -3,8 +3,9 @@
 Owner: the trainer that started it, which holds the other ends of its pipes; it ends when its standard input does.
 
 Protocol. Standard input: one JSON line (what to make), one JSON line (where in the shared memory everything is), then one byte per
-request: `s` step, `r` reset with the seeds of the beginning. Standard output: `S` + length (u32) + JSON with the spaces, then `k` per
-request that is done, or `E` + length + JSON about what failed, after which the worker ends. What environments print goes to standard error.
+request: `s` step, `r` reset with the seeds of the beginning, `p` draw the first environment. Standard output: `S` + length (u32) + JSON
+with the spaces, then `k` per request that is done (`P` + length + width and height (u32) + bytes for a picture), or `E` + length + JSON
+about what failed, after which the worker ends. What environments print goes to standard error.
 """
 import faulthandler
 import json
@@ -43,6 +44,15 @@ def answer(tag, value=None):
     if value is not None:
         text = json.dumps(value).encode()
         data += struct.pack("<I", len(text)) + text
+    while data:
+        data = data[os.write(ANSWERS, data):]
+
+
+def answer_picture(frame):
+    if frame is None:
+        return answer(b"k")
+    data = struct.pack("<II", frame.shape[1], frame.shape[0]) + frame.tobytes()
+    data = b"P" + struct.pack("<I", len(data)) + data
     while data:
         data = data[os.write(ANSWERS, data):]
 
@@ -126,6 +136,15 @@ class Atari:
         self.lives = lives.copy()
 
 
+    def picture(self):
+        # It draws nothing but what the policy sees.
+        return None
+
+
+# Most pixels of a side of a picture: a terminal shows no more.
+SIDE = 320
+
+
 class Broken(Exception):
     """An environment does not keep to its spaces."""
 
@@ -139,9 +158,18 @@ class Single:
 
         self.numpy = numpy
         limit = {} if config["max_episode_steps"] is None else {"max_episode_steps": config["max_episode_steps"]}
-        self.envs = [
-            gymnasium.make(config["id"], disable_env_checker=True, **limit) for _ in range(config["envs"])
-        ]
+        self.draws = config["show"]
+
+        def one():
+            if self.draws:
+                try:
+                    return gymnasium.make(config["id"], disable_env_checker=True, render_mode="rgb_array", **limit)
+                except Exception as error:  # It can be played without.
+                    sys.stderr.write("%s cannot be drawn: %s\n" % (config["id"], one_line(error)))
+                    self.draws = False
+            return gymnasium.make(config["id"], disable_env_checker=True, **limit)
+
+        self.envs = [one() for _ in range(config["envs"])]
         spaces = gymnasium.spaces
         if not isinstance(self.envs[0].observation_space, spaces.Box):
             self.envs = [gymnasium.wrappers.FlattenObservation(env) for env in self.envs]
@@ -183,6 +211,26 @@ class Single:
         if self.turn:
             seen = self.numpy.moveaxis(seen, 2, 0)
         row[...] = self.numpy.reshape(seen, self.shape)
+
+    def picture(self):
+        if not self.draws:
+            return None
+        numpy = self.numpy
+        try:
+            frame = numpy.asarray(self.envs[0].render())
+        except Exception as error:  # It can be played without.
+            sys.stderr.write("%s cannot be drawn: %s\n" % (self.envs[0], one_line(error)))
+            frame = None
+        if frame is None or frame.ndim != 3 or frame.shape[2] < 3 or frame.dtype != numpy.uint8:
+            self.draws = False
+            return None
+        frame = frame[:, :, :3]
+        part = -(-max(frame.shape[:2]) // SIDE)
+        if part > 1:
+            rows, columns = frame.shape[0] // part, frame.shape[1] // part
+            parts = frame[: rows * part, : columns * part].reshape(rows, part, columns, part, 3)
+            frame = parts.mean(axis=(1, 3)).astype(numpy.uint8)
+        return numpy.ascontiguousarray(frame)
 
     def number(self, reward):
         try:
@@ -350,6 +398,10 @@ def main(memory):
             elif request == b"r":
                 doing = "a reset"
                 worker.reset(shared)
+            elif request == b"p":
+                doing = "a picture"
+                answer_picture(worker.picture())
+                continue
             else:
                 break
             answer(b"k")

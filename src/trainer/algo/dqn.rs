@@ -25,6 +25,7 @@ use crate::setup::Sizes;
 use crate::state::{Array, MODEL, RestoredState, State, Words};
 use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_kernel::q::argmax;
+use rankdeck_proto::show::{ScoreKind, Thought};
 use rankdeck_types::experiment::Experiment;
 use rankdeck_types::learn::Dqn as Settings;
 use rankdeck_types::learn::dqn::EpsilonDecay;
@@ -188,6 +189,12 @@ impl Greedy for Dqn {
             *action = argmax(q) as i64;
         }
         Ok(())
+    }
+
+    fn thought(&self) -> Option<Thought> {
+        let scores = self.q.get(..self.actions)?.to_vec();
+        let value = scores.iter().copied().reduce(f32::max);
+        Some(Thought { kind: ScoreKind::Q, scores, value })
     }
 }
 

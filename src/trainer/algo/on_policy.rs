@@ -32,6 +32,7 @@ use rankdeck_kernel::numpy_random::Generator;
 use rankdeck_kernel::optimise::{clip_scale, sum_of_squares};
 use rankdeck_kernel::seeds::{Purpose, Seeds};
 use rankdeck_proto::message::Phase;
+use rankdeck_proto::show::Thought;
 use rankdeck_types::experiment::Collect;
 use rankdeck_types::learn::{A2c, Ppg, Ppo};
 use std::ops::ControlFlow;
@@ -114,6 +115,8 @@ pub struct OnPolicy {
     fingerprint_every: u64,
     /// The networks' device.
     pub device: Device,
+    /// Of the latest greedy action.
+    thought: Option<Thought>,
 }
 
 impl OnPolicy {
@@ -159,6 +162,7 @@ impl OnPolicy {
             ledger,
             fingerprint_every: experiment.distributed.fingerprint_every,
             device: *device,
+            thought: None,
         })
     }
 
@@ -481,6 +485,11 @@ impl Greedy for OnPolicy {
         observations: Observations<'_>,
         actions: &mut ActionBuffer,
     ) -> Result<(), TrainerError> {
-        self.collector.greedy(&mut self.actor, observations, actions)
+        self.thought = Some(self.collector.greedy(&mut self.actor, observations, actions)?);
+        Ok(())
+    }
+
+    fn thought(&self) -> Option<Thought> {
+        self.thought.clone()
     }
 }
