@@ -6,25 +6,28 @@
 //! Owner: the driver. Files are private (0600 in 0700 folders): environments may hold secrets. A disk that
 //! fails costs the record, never the run: the first error is kept and shown in the log, and writing ends.
 //!
-//! Invariant REC-1: all files are bounded. The record is a ring (TRACE-2); reports of gauges (log lines,
-//! progress) end after [`GAUGE_BYTES`], all others are kept for ever. What is left out is counted.
+//! Invariant REC-1: all files are bounded and keep their end. The record is a ring (TRACE-2). A full
+//! `events.jsonl` becomes `events-old.jsonl`, whose own lines go; how many went is said.
 
 pub mod reader;
 pub mod segments;
 
 use rankdeck_core::event::Event;
-use rankdeck_core::report::{Report, ReportBody};
+use rankdeck_core::report::Report;
 use rankdeck_core::{Core, Goal, PaceHistory};
 use rankdeck_types::ids::{RunId, Timestamp, WallTime};
+use rankdeck_types::words;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Most bytes of `events.jsonl` before gauges are left out.
-pub const GAUGE_BYTES: u64 = 64 << 20;
+/// Most bytes of `events.jsonl`, and of `events-old.jsonl`.
+pub const EVENT_BYTES: u64 = 32 << 20;
 /// What was learnt is kept this often.
 pub const LEARNT_MS: u64 = 10_000;
+/// Where what was in `events.jsonl` goes when it is full.
+const OLD_EVENTS: &str = "events-old.jsonl";
 const LEARNT: &str = "learnt.json";
 /// Folder of the segments.
 pub const RECORD: &str = "record";
@@ -57,9 +60,16 @@ pub struct Kept {
 
 #[derive(Debug)]
 struct Journal {
+    path: PathBuf,
     file: BufWriter<File>,
     bytes: u64,
-    dropped: u64,
+    lines: u64,
+    /// Lines of the older file.
+    old_lines: u64,
+    /// Lines that are in no file any more.
+    lost: u64,
+    /// So many of them were told.
+    told: u64,
     failed: Option<String>,
 }
 
@@ -129,7 +139,9 @@ impl Recorder {
 
     /// What the user should know of the record, once.
     pub fn take_notices(&mut self) -> Vec<String> {
-        self.ring.take_notices()
+        let mut notices = self.ring.take_notices();
+        notices.extend(self.events.take_notice());
+        notices
     }
 
     /// Writes everything out, for who reads it now.
@@ -150,8 +162,7 @@ impl Recorder {
     /// Keeps a report.
     pub fn report(&mut self, now: Timestamp, report: &Report) {
         if let Ok(line) = serde_json::to_string(report) {
-            let gauge = matches!(report.body, ReportBody::Progress { .. } | ReportBody::Log { .. });
-            self.events.write(&line, gauge);
+            self.events.write(&line, EVENT_BYTES);
             self.dirty_since.get_or_insert(now);
         }
     }
@@ -209,17 +220,50 @@ impl Drop for Recorder {
 
 impl Journal {
     fn new(path: &Path) -> io::Result<Journal> {
-        Ok(Journal { file: BufWriter::new(create(path)?), bytes: 0, dropped: 0, failed: None })
+        Ok(Journal {
+            path: path.to_owned(),
+            file: BufWriter::new(create(path)?),
+            bytes: 0,
+            lines: 0,
+            old_lines: 0,
+            lost: 0,
+            told: 0,
+            failed: None,
+        })
     }
 
-    fn write(&mut self, line: &str, gauge: bool) {
-        if self.failed.is_some() || (gauge && self.bytes > GAUGE_BYTES) {
-            self.dropped += 1;
+    fn write(&mut self, line: &str, most: u64) {
+        if self.failed.is_some() {
+            self.lost += 1;
             return;
         }
+        if self.bytes > 0 && self.bytes + line.len() as u64 >= most {
+            let turned = self.turn();
+            self.keep(turned);
+        }
         self.bytes += line.len() as u64 + 1;
+        self.lines += 1;
         let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.write_all(b"\n"));
         self.keep(written);
+    }
+
+    /// Begins a new file; the full one takes the place of the older one.
+    fn turn(&mut self) -> io::Result<()> {
+        self.file.flush()?;
+        std::fs::rename(&self.path, self.path.with_file_name(OLD_EVENTS))?;
+        self.file = BufWriter::new(create(&self.path)?);
+        self.lost += self.old_lines;
+        (self.old_lines, self.lines, self.bytes) = (self.lines, 0, 0);
+        Ok(())
+    }
+
+    /// What fell out, when more did.
+    fn take_notice(&mut self) -> Option<String> {
+        let more = self.lost > self.told;
+        self.told = self.lost;
+        let said =
+            || format!("events.jsonl: the oldest {} reports are not kept any more", words::count(self.lost));
+        more.then(said)
     }
 
     fn flush(&mut self) {
@@ -293,14 +337,22 @@ mod tests {
     }
 
     #[test]
-    fn rec_1_gauges_are_bounded_and_counted() {
+    fn rec_1_reports_keep_their_end_and_what_fell_out_is_said() {
         let runs = tempfile::tempdir().unwrap();
-        let mut journal = Journal::new(&runs.path().join("j")).unwrap();
-        journal.bytes = GAUGE_BYTES + 1;
-        journal.write("gauge", true);
-        journal.write("fact", false);
+        let path = runs.path().join("events.jsonl");
+        let mut journal = Journal::new(&path).unwrap();
+        (0..100).for_each(|i| journal.write(&format!("report {i:03}"), 300));
         journal.flush();
-        assert_eq!(journal.dropped, 1);
-        assert_eq!(std::fs::read_to_string(runs.path().join("j")).unwrap(), "fact\n");
+        let read = |path: &Path| std::fs::read_to_string(path).unwrap();
+        let (old, new) = (read(&path.with_file_name(OLD_EVENTS)), read(&path));
+        assert!(old.len() <= 300 && new.len() <= 300 && !new.is_empty());
+        let kept: Vec<&str> = old.lines().chain(new.lines()).collect();
+        assert_eq!(kept.last(), Some(&"report 099"));
+        let lost = 100 - kept.len();
+        assert_eq!(kept[0], format!("report {lost:03}"), "no gap");
+        assert_eq!(journal.lost, lost as u64);
+        let said = journal.take_notice().unwrap();
+        assert!(said.contains(&format!("oldest {lost} reports")), "{said}");
+        assert_eq!(journal.take_notice(), None);
     }
 }
