@@ -9,7 +9,7 @@ PACKAGES := sh tests/setup/packages.sh
 ENVIRONMENT = env $$(sh tests/setup/openssl.sh)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build dist dist-only libtorch test lint audit screenshot gpu-test gpu-kit clean build-packages test-packages
+.PHONY: help demo build dist dist-only libtorch test lint audit screenshot captures gpu-test gpu-kit clean build-packages test-packages
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -59,6 +59,9 @@ audit: ## advisories about dependencies, with cargo-deny where it and its databa
 screenshot: build ## docs/screen.svg anew, from a real run
 	$(ENVIRONMENT) $(CARGO) build --release --workspace --example screenshot
 	target/release/examples/screenshot target/release/rankdeck docs/screen.svg
+
+captures: build ## every page of the console from a real run, as text and SVG, in CAPTURES (target/captures)
+	$(PYTHON) examples/captures.py $(or $(CAPTURES),target/captures)
 
 gpu-test: build-packages ## the tests that need an NVIDIA GPU, with the torch 2.11.0 that python3 has (or LIBTORCH)
 	@torch="$(LIBTORCH)"; \
