@@ -70,7 +70,11 @@ pub(super) fn draw(pen: &Pen<'_>, buf: &mut Buffer, page: Rect, home: &Home, vie
         let room = usize::from(list.width).saturating_sub(3);
         // The end tells series of one family apart.
         let skip = text::width(series).saturating_sub(room);
-        let shown: String = series.chars().skip(skip).collect();
+        let mut shown: String = series.chars().skip(skip).collect();
+        if skip > 0 {
+            let rest: String = shown.chars().skip(1).collect();
+            shown = format!("{}{rest}", pen.theme.glyphs.pick("…", "~"));
+        }
         let role = if selected { Role::Accent } else { Role::Text };
         let line = Line::from(vec![pen.cursor(selected, false), pen.s(words::clean(&shown), role)]);
         pen.row(buf, list, at - view.top[3], line, selected);

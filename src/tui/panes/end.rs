@@ -82,11 +82,8 @@ pub fn totals(model: &Model) -> Vec<String> {
                 0 => "nothing is lost".to_owned(),
                 lost => format!("{} steps after it are lost", words::count(lost)),
             };
-            lines.push(format!(
-                "last checkpoint: {} steps ({}), {lost}",
-                words::count(checkpoint.env_step),
-                words::clean(&checkpoint.path)
-            ));
+            lines.push(format!("last checkpoint: {} steps, {lost}", words::count(checkpoint.env_step)));
+            lines.push(format!("  {}", words::clean(&checkpoint.path)));
         }
         None if reached.is_some_and(|reached| reached > 0) => {
             lines.push("no checkpoint was written: all steps are lost".into());
