@@ -22,6 +22,8 @@ const VERDICT: &str = "RANKDECK-UPLOAD";
 const STALLED: Duration = Duration::from_secs(30);
 /// How long the host may take to hash and rename.
 const CHECKING: Duration = Duration::from_secs(60);
+/// How long it may take to end once it has said why not.
+const PARTING: Duration = Duration::from_secs(2);
 const CHUNK: usize = 256 << 10;
 
 /// Bytes that the host can take from the stream without reading into what follows: all parts but the last are
@@ -127,16 +129,23 @@ pub fn upload(
             }
         }
     }
-    let deadline = Instant::now() + CHECKING;
+    let judged = early.after(VERDICT).is_some();
+    // After a verdict, a packet that the host no longer takes may stand in the way of the input's end.
+    let deadline = Instant::now() + if judged { PARTING } else { CHECKING };
     // Any other trouble shows in the host's answer.
     if let Err(stall @ Stall::Closed) = channel.end_input(operator, deadline) {
         return Err(broken(stall, sent));
     }
-    let late = exec::collect(channel.as_mut(), operator, deadline, &|_| false)
-        .map_err(|stall| broken(stall, sent))?;
-    early.status = late.status;
-    early.stdout.extend(late.stdout);
-    early.stderr.extend(late.stderr);
+    match exec::collect(channel.as_mut(), operator, deadline, &|_| false) {
+        Ok(late) => {
+            early.status = late.status;
+            early.stdout.extend(late.stdout);
+            early.stderr.extend(late.stderr);
+        }
+        Err(stall @ Stall::Closed) => return Err(broken(stall, sent)),
+        Err(_) if judged => {}
+        Err(stall) => return Err(broken(stall, sent)),
+    }
     match session.refusal(&early) {
         Some(error) => Err(error),
         None => judge(session, what, &early),
