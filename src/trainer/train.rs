@@ -14,6 +14,7 @@ use super::error::TrainerError;
 use super::events::{Events, say, warn};
 use super::exchange::{Contribution, exchange, gather};
 use super::identity::RankIdentity;
+use super::inject;
 use super::page::Page;
 use super::reporter::{IterationReport, Reporter};
 use super::resume;
@@ -346,7 +347,7 @@ impl<'a> Trainer<'a> {
             }
             let begun = Instant::now();
             let Some(stats) = self.iterate()? else { return Ok(FinishReason::Stopped) };
-            self.long = begun.elapsed() >= LONG;
+            self.long = begun.elapsed() >= inject::long_iteration(LONG);
             if let Some(reason) = self.between(&stats)? {
                 return Ok(reason);
             }

@@ -39,6 +39,13 @@ pub(crate) fn order(faults: Vec<InjectedFault>) {
     let _ = ORDERED.set(faults);
 }
 
+/// From which time on an iteration is long: the shipped one, or the seconds in `TRAINER_LONG_S`, so that a
+/// test that counts work is not at the mercy of a busy machine.
+pub(crate) fn long_iteration(shipped: Duration) -> Duration {
+    let seconds = std::env::var("TRAINER_LONG_S").ok().and_then(|text| text.parse().ok());
+    seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or(shipped)
+}
+
 /// Arms this rank.
 pub(crate) fn arm(rank: u32, page: &Page) {
     let mut faults = ORDERED.get().cloned().unwrap_or_default();

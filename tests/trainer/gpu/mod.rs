@@ -22,7 +22,9 @@ pub struct Trained {
 pub fn train(experiment: &str, knobs: &[(&str, &str)], args: &[&str]) -> Option<Trained> {
     let folder = tempfile::tempdir().unwrap();
     let fake = FakeCuda::new(folder.path(), knobs)?;
-    let mut run = Run::start_by(experiment, args, |command: &mut Command| fake.apply(command));
+    let mut run = Run::start_by(experiment, args, |command: &mut Command| {
+        fake.apply(command.env("TRAINER_LONG_S", "1000"));
+    });
     run.end_with(0);
     Some(Trained { fake, run, _folder: folder })
 }
