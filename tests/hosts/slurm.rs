@@ -96,13 +96,12 @@ fn another_console_finds_the_run_and_stops_it_after_the_first_was_killed() {
     drop(console);
     let before = bench.rank_processes().len();
     assert!(before > 0, "the run goes on");
-    let listed = rankdeck(&["ps", "--json"]).output().unwrap();
-    let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
-    assert_eq!(
-        (&listed["state"], &listed["ranks_alive"]),
-        (&Value::from("running"), &Value::from(2)),
-        "{listed}"
-    );
+    wait_until("ps tells both ranks", 30, || {
+        let listed = rankdeck(&["ps", "--json"]).output().unwrap();
+        let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
+        assert_eq!(listed["state"], "running", "{listed}");
+        listed["ranks_alive"] == 2
+    });
     let stopped = rankdeck(&["stop"]).output().unwrap();
     assert!(stopped.status.success(), "{stopped:?}");
     assert!(String::from_utf8_lossy(&stopped.stdout).contains("stopped: verified"), "{stopped:?}");

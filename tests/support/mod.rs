@@ -274,9 +274,13 @@ impl Console {
         format!("{:?}\n{stderr}", self.seen.last())
     }
 
-    /// Sends it a signal.
-    pub fn signal(&self, signal: i32) {
+    /// Sends it a signal, and waits for its end where that cannot be withstood: a console that is dropped
+    /// while it dies has its children ended, too.
+    pub fn signal(&mut self, signal: i32) {
         kill(self.child.id(), signal);
+        if signal == libc::SIGKILL {
+            let _ = self.child.wait();
+        }
     }
 
     /// Ends it, and what it runs where it is a script that passes nothing on: that would keep our pipes open.
