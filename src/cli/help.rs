@@ -83,6 +83,13 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     (
+        "play",
+        &[
+            ("rankdeck play ppo-2026:best", "the best policy, drawn as it acts"),
+            ("rankdeck play ppo-2026 --record play.gif", "the same as a picture that moves"),
+        ],
+    ),
+    (
         "export",
         &[
             ("rankdeck export ppo-2026:best", "best.pt, for torch.jit.load"),
