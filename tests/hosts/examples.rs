@@ -55,7 +55,7 @@ fn lightning() {
 
 /// Its pins (NumPy 1, gym 0.25) fit no interpreter that other tests use.
 #[test]
-#[ignore = "needs DI-engine: RANKDECK_DING_PYTHON names an interpreter that has it"]
+#[ignore = "not a test of the suite: DI-engine needs an interpreter of its own, RANKDECK_DING_PYTHON"]
 fn di_engine() {
     let python = std::env::var("RANKDECK_DING_PYTHON").unwrap();
     runs_with(&python, "ding_dqn", &["--steps", "2000"]);
