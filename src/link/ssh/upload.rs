@@ -9,7 +9,7 @@
 
 use super::output::Output;
 use super::script::Script;
-use super::session::SshSession;
+use super::session::{SshChannel, SshSession};
 use super::wait::Stall;
 use super::{Operator, SshError, exec};
 use std::io::{self, Read, Seek};
@@ -129,26 +129,32 @@ pub fn upload(
             }
         }
     }
-    let judged = early.after(VERDICT).is_some();
+    end(channel.as_mut(), operator, &mut early).map_err(|stall| broken(stall, sent))?;
+    match session.refusal(&early) {
+        Some(error) => Err(error),
+        None => judge(session, what, &early),
+    }
+}
+
+/// Ends the input, and takes in what else the host says.
+fn end(channel: &mut dyn SshChannel, operator: &mut dyn Operator, heard: &mut Output) -> Result<(), Stall> {
+    let judged = heard.after(VERDICT).is_some();
     // After a verdict, a packet that the host no longer takes may stand in the way of the input's end.
     let deadline = Instant::now() + if judged { PARTING } else { CHECKING };
     // Any other trouble shows in the host's answer.
     if let Err(stall @ Stall::Closed) = channel.end_input(operator, deadline) {
-        return Err(broken(stall, sent));
+        return Err(stall);
     }
-    match exec::collect(channel.as_mut(), operator, deadline, &|_| false) {
+    match exec::collect(channel, operator, deadline, &|_| false) {
         Ok(late) => {
-            early.status = late.status;
-            early.stdout.extend(late.stdout);
-            early.stderr.extend(late.stderr);
+            heard.status = late.status;
+            heard.stdout.extend(late.stdout);
+            heard.stderr.extend(late.stderr);
+            Ok(())
         }
-        Err(stall @ Stall::Closed) => return Err(broken(stall, sent)),
-        Err(_) if judged => {}
-        Err(stall) => return Err(broken(stall, sent)),
-    }
-    match session.refusal(&early) {
-        Some(error) => Err(error),
-        None => judge(session, what, &early),
+        Err(stall @ Stall::Closed) => Err(stall),
+        Err(_) if judged => Ok(()),
+        Err(stall) => Err(stall),
     }
 }
 
