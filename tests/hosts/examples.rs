@@ -6,10 +6,6 @@ use rankdeck_testkit::{python, repository};
 /// Runs an example with a smaller budget; its totals over both ranks and its evaluations must be shown.
 fn runs(name: &str, packages: &str, args: &[&str]) {
     let Some(python) = python(packages) else { return };
-    runs_with(&python, name, args);
-}
-
-fn runs_with(python: &str, name: &str, args: &[&str]) {
     let Some(hosts) = Loopback::start(2, 1) else { return };
     let source = repository(&format!("examples/python/{name}.py"));
     let added =
@@ -17,7 +13,7 @@ fn runs_with(python: &str, name: &str, args: &[&str]) {
     assert!((1..=10).contains(&added), "{name}: {added} added lines");
     let experiment = repository(&format!("examples/python/{name}.toml"));
     let script = format!("{name}.py");
-    let mut command = vec![python, "-u", &script];
+    let mut command = vec![python.as_str(), "-u", &script];
     command.extend(args);
     let set = format!("launch.command={command:?}");
     // Stable-Baselines3 and others log into folders of the machine otherwise.
@@ -51,12 +47,4 @@ fn stable_baselines3() {
 #[test]
 fn lightning() {
     runs("lightning", "pytorch_lightning, gymnasium", &["--epochs", "2", "--episodes", "10"]);
-}
-
-/// Its pins (NumPy 1, gym 0.25) fit no interpreter that other tests use.
-#[test]
-#[ignore = "not a test of the suite: DI-engine needs an interpreter of its own, RANKDECK_DING_PYTHON"]
-fn di_engine() {
-    let python = std::env::var("RANKDECK_DING_PYTHON").unwrap();
-    runs_with(&python, "ding_dqn", &["--steps", "2000"]);
 }
