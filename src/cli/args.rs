@@ -12,8 +12,8 @@ mod values;
 
 pub use launch::{CheckArgs, InitArgs, PushArgs, RunArgs, SbatchArgs};
 pub use results::{
-    CompareArgs, EvalArgs, ExportArgs, FetchArgs, LogsArgs, MlflowArgs, PolicyFormat, PruneArgs, RemoveArgs,
-    ReplayArgs, ReportArgs, TensorboardArgs,
+    CompareArgs, EvalArgs, ExportArgs, FetchArgs, LogsArgs, MlflowArgs, PolicyFormat, PruneArgs, RemovalArgs,
+    RemoveArgs, ReplayArgs, ReportArgs, TensorboardArgs,
 };
 pub use simulated::{DemoArgs, SimulateArgs};
 pub use steer::{AttachArgs, HomeArgs, PsArgs, QueueArgs, RestartArgs, StatusArgs, StopArgs};

@@ -2,7 +2,7 @@
 //!
 //! - A run goes only when all of its hosts have answered and none of them runs or holds anything of it.
 
-use super::args::{HostKeyArgs, PruneArgs, RemoveArgs};
+use super::args::{PruneArgs, RemovalArgs, RemoveArgs};
 use super::roster::{Found, Roster, State, decode, exec_on_all, roster};
 use super::run_id::RUNS;
 use super::{Failure, code, print, prompt};
@@ -18,20 +18,19 @@ use std::path::Path;
 
 /// Runs `rankdeck rm`.
 pub async fn remove(hosts_from: &HostsSource, args: RemoveArgs) -> Result<u8, Failure> {
-    let roster = roster(hosts_from, &args.host_keys).await?;
+    let roster = roster(hosts_from, &args.removal.host_keys).await?;
     let mut chosen = Vec::new();
     for run in &args.runs {
         let found = roster.pick(Some(run))?;
         objection(&roster, &found).map_or(Ok(()), Err)?;
         chosen.push(found);
     }
-    let plan = Plan { chosen, dry: args.dry_run, yes: args.yes, host_keys: &args.host_keys };
-    plan.carry_out(&roster).await
+    Plan { chosen, args: &args.removal }.carry_out(&roster).await
 }
 
 /// Runs `rankdeck prune`.
 pub async fn prune(hosts_from: &HostsSource, args: PruneArgs) -> Result<u8, Failure> {
-    let roster = roster(hosts_from, &args.host_keys).await?;
+    let roster = roster(hosts_from, &args.removal.host_keys).await?;
     let now = wall_time();
     let over = |found: &Found| objection(&roster, found).is_none();
     let old = |found: &Found| {
@@ -45,8 +44,7 @@ pub async fn prune(hosts_from: &HostsSource, args: PruneArgs) -> Result<u8, Fail
         return Err(Failure::usage("which runs? every run that is over fits")
             .hint("`--older-than 30d`, `--keep 20`, or both"));
     }
-    let plan = Plan { chosen, dry: args.dry_run, yes: args.yes, host_keys: &args.host_keys };
-    plan.carry_out(&roster).await
+    Plan { chosen, args: &args.removal }.carry_out(&roster).await
 }
 
 /// Why a run may not go.
@@ -78,9 +76,7 @@ fn objection(roster: &Roster, found: &Found) -> Option<Failure> {
 /// Runs that shall go.
 struct Plan<'a> {
     chosen: Vec<Found<'a>>,
-    dry: bool,
-    yes: bool,
-    host_keys: &'a HostKeyArgs,
+    args: &'a RemovalArgs,
 }
 
 impl Plan<'_> {
@@ -93,11 +89,11 @@ impl Plan<'_> {
             sum.bytes += would.bytes;
         }
         let what = format!("{}, {}", plural(self.chosen.len(), "run"), bytes(sum.bytes));
-        if self.chosen.is_empty() || self.dry {
+        if self.chosen.is_empty() || self.args.dry_run {
             print::stdout(&format!("would remove {what}"));
             return Ok(code::SUCCESS);
         }
-        let agreed = self.yes || prompt::can_ask() && prompt::yes(&format!("remove {what}, for ever?"));
+        let agreed = self.args.yes || prompt::can_ask() && prompt::yes(&format!("remove {what}, for ever?"));
         if !agreed {
             return Err(Failure::usage("nothing was removed: nobody said yes")
                 .hint("`--yes` removes without a question"));
@@ -124,7 +120,7 @@ impl Plan<'_> {
             let verb = if dry { "measure" } else { "remove" };
             [verb, "--run", found.run, "--workdir", &host.workdir].map(str::to_owned).to_vec()
         };
-        let answers = exec_on_all(&hosts, self.host_keys, args).await?;
+        let answers = exec_on_all(&hosts, &self.args.host_keys, args).await?;
         let mut sum = Removal::default();
         let mut places = BTreeSet::new();
         for (host, answer) in hosts.iter().zip(answers) {

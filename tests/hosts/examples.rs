@@ -6,7 +6,7 @@ use rankdeck_testkit::{python, repository};
 /// Runs an example with a smaller budget; its totals over both ranks and its evaluations must be shown.
 fn runs(name: &str, packages: &str, args: &[&str]) {
     let Some(python) = python(packages) else { return };
-    let Some(hosts) = Loopback::start(2, 1) else { return };
+    let Some(hosts) = Loopback::start(2, 1).map(Loopback::with_agent) else { return };
     let source = repository(&format!("examples/python/{name}.py"));
     let added =
         std::fs::read_to_string(&source).unwrap().lines().filter(|line| line.ends_with("# +")).count();
@@ -36,7 +36,7 @@ fn runs(name: &str, packages: &str, args: &[&str]) {
 
 #[test]
 fn ppo_in_one_file() {
-    runs("ppo", "torch, gymnasium", &["--total-timesteps", "20480"]);
+    runs("ppo", "torch, gymnasium", &["--total-timesteps", "8192", "--eval-every", "4"]);
 }
 
 #[test]

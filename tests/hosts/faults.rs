@@ -41,7 +41,7 @@ struct Fixture {
 
 impl Fixture {
     fn start(nodes: usize) -> Option<Fixture> {
-        let bed = TestBed::start(nodes)?;
+        let bed = TestBed::start(nodes)?.with_agent();
         let hosts = bed.hosts(nodes, 1, "");
         Some(Fixture { bed, hosts })
     }

@@ -1,20 +1,24 @@
 //! Home over real SSH: hosts without any run, one session each, and a host that goes away.
 
 use crate::support::hosts::Loopback;
+use crate::support::stripped_console;
 use crate::support::terminal::Terminal;
-
-const RANKDECK: &str = env!("CARGO_BIN_EXE_rankdeck");
 
 #[test]
 fn hosts_are_watched_over_one_session_each_and_one_that_goes_is_said() {
-    let Some(mut hosts) = Loopback::start(2, 1) else { return };
+    let Some(mut hosts) = Loopback::start(2, 1).map(Loopback::with_agent) else { return };
     let config = hosts.bench.path().join("ssh_config");
     let cache = hosts.bench.path().join("cache");
     let envs =
         [("RANKDECK_SSH_CONFIG", config.to_str().unwrap()), ("RANKDECK_CACHE", cache.to_str().unwrap())];
     // Its name is not looked for: --hosts alone is home, too.
     let file = hosts.hosts.display().to_string();
-    let mut terminal = Terminal::start_in(hosts.bench.path(), RANKDECK, &["--hosts", &file], &envs);
+    let mut terminal = Terminal::start_in(
+        hosts.bench.path(),
+        stripped_console().to_str().unwrap(),
+        &["--hosts", &file],
+        &envs,
+    );
     terminal.until_shows("no runs yet");
     terminal.send("3");
     let told = |t: &Terminal, name: &str| {

@@ -6,7 +6,7 @@
 
 use crate::support::hosts::Loopback;
 use crate::support::terminal::Terminal;
-use crate::support::{Console, wait_until};
+use crate::support::{Console, stripped_console, wait_until};
 use rankdeck_proto::frame;
 use rankdeck_proto::message::{AgentMessage, RankEvent, Record, RecordEvent, Survivor};
 use rankdeck_types::ids::{Generation, Rank};
@@ -69,7 +69,8 @@ impl Liar {
         let place = tempfile::Builder::new().prefix("rdliar").tempdir().unwrap();
         let shell = place.path().join("shell.py");
         std::fs::write(&shell, SHELL).unwrap();
-        let hosts = Loopback::start_with(2, 1, &format!("ForceCommand python3 {}", shell.display()))?;
+        let hosts =
+            Loopback::start_with(2, 1, &format!("ForceCommand python3 {}", shell.display()))?.with_agent();
         std::fs::write(place.path().join("port"), hosts.servers[node].port.to_string()).unwrap();
         let lie: Arc<Mutex<Lie>> = Arc::new(Mutex::new(Box::new(|message| vec![framed(&message)])));
         let listener = UnixListener::bind(place.path().join("liar")).unwrap();
@@ -447,9 +448,13 @@ fn term_1_no_text_of_an_agent_drives_a_terminal_or_passes_for_a_line_of_ours() {
         liar.hosts.bench.path().join("ssh_config").display().to_string(),
     );
     let envs = [("RANKDECK_SSH_CONFIG", config.as_str())];
-    let program = env!("CARGO_BIN_EXE_rankdeck");
-    let mut terminal =
-        Terminal::start_in(liar.hosts.bench.path(), program, &["attach", "--hosts", &hosts], &envs);
+    let program = stripped_console();
+    let mut terminal = Terminal::start_in(
+        liar.hosts.bench.path(),
+        program.to_str().unwrap(),
+        &["attach", "--hosts", &hosts],
+        &envs,
+    );
     terminal.until("the screen", |terminal| terminal.alternate() && terminal.text().contains("31my"));
     for keys in [
         "1", "2", "3", "4", "5", "6", "7", "8", "9", "\r", "\u{1b}", "?", "\u{1b}", "l", "e", "v", "h", "\t",

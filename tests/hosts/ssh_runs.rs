@@ -67,7 +67,7 @@ fn four_hosts_of_one_rank() {
 
 #[test]
 fn a_killed_connection_is_mended_and_the_run_goes_on_without_a_gap() {
-    let Some(hosts) = Loopback::start(2, 1) else { return };
+    let Some(hosts) = Loopback::start(2, 1).map(Loopback::with_agent) else { return };
     let experiment = hosts.bench.program(&["--iters", "1000000", "--pause", "0.02", "--family"]);
     let mut console = hosts.console(&["run", experiment.to_str().unwrap()]);
     console.wait_kind("progress", 60);
@@ -99,7 +99,7 @@ fn a_killed_connection_is_mended_and_the_run_goes_on_without_a_gap() {
 
 #[test]
 fn roads_that_stall_lose_nothing_and_any_console_adopts_the_run() {
-    let Some(hosts) = Loopback::start(2, 1) else { return };
+    let Some(hosts) = Loopback::start(2, 1).map(Loopback::with_agent) else { return };
     let experiment = hosts.bench.program(&["--iters", "1000000", "--pause", "0.02"]);
     let mut first = hosts.console(&["run", experiment.to_str().unwrap()]);
     first.wait_kind("progress", 60);
@@ -165,7 +165,7 @@ fn roads_that_stall_lose_nothing_and_any_console_adopts_the_run() {
 #[test]
 fn a_host_that_refuses_ends_the_run_with_3_and_nothing_is_left_anywhere() {
     for refusal in ["down", "key", "unknown"] {
-        let Some(mut hosts) = Loopback::start(2, 1) else { return };
+        let Some(mut hosts) = Loopback::start(2, 1).map(Loopback::with_agent) else { return };
         let expected = match refusal {
             "down" => {
                 hosts.servers[1].down();
@@ -203,7 +203,7 @@ fn on_the_bed(bed: &TestBed, iters: &str) -> PathBuf {
 #[test]
 fn hosts_with_addresses_of_their_own_form_one_group() {
     for (nodes, nproc) in [(2, 2), (4, 1)] {
-        let Some(bed) = TestBed::start(nodes) else { return };
+        let Some(bed) = TestBed::start(nodes).map(TestBed::with_agent) else { return };
         let experiment = on_the_bed(&bed, "20");
         let mut console = bed.console(&bed.hosts(nodes, nproc, ""), &["run", experiment.to_str().unwrap()]);
         assert_eq!(console.finish(120).code(), Some(0), "{}", console.told());
@@ -223,7 +223,7 @@ fn hosts_with_addresses_of_their_own_form_one_group() {
 
 #[test]
 fn a_silent_host_costs_its_connect_timeout() {
-    let Some(bed) = TestBed::start(1) else { return };
+    let Some(bed) = TestBed::start(1).map(TestBed::with_agent) else { return };
     let hosts = bed.hosts(1, 1, "");
     let config = bed.folder.path().join("config");
     let text = std::fs::read_to_string(&config).unwrap();
@@ -240,9 +240,10 @@ fn a_silent_host_costs_its_connect_timeout() {
 
 #[test]
 fn a_silent_host_is_lost_and_found_again_while_training_goes_on() {
-    let Some(bed) = TestBed::start(2) else { return };
+    let Some(bed) = TestBed::start(2).map(TestBed::with_agent) else { return };
     let experiment = on_the_bed(&bed, "1000000");
-    let mut console = bed.console(&bed.hosts(2, 1, ""), &["run", experiment.to_str().unwrap()]);
+    let hosts = bed.hosts(2, 1, "");
+    let mut console = bed.console(&hosts, &["run", experiment.to_str().unwrap()]);
     console.wait_kind("progress", 60);
     let fault = |args: &[&str]| {
         let output = bed.call(&[&["fault", "node1"], args].concat()).output().unwrap();
@@ -260,10 +261,7 @@ fn a_silent_host_is_lost_and_found_again_while_training_goes_on() {
     console.wait_for_new("progress", 30, |v| v["kind"] == "progress");
     // From a second terminal: the first console runs behind the bed's script, which passes no signals on.
     let run = console.seen[0]["run"].as_str().unwrap().to_string();
-    let mut stop = bed.call(&["exec", "console", env!("CARGO_BIN_EXE_rankdeck"), "stop", &run, "--hosts"]);
-    stop.arg(bed.folder.path().join("hosts.toml"));
-    stop.env("RANKDECK_SSH_CONFIG", bed.folder.path().join("config")).current_dir(bed.folder.path());
-    let stop = stop.output().unwrap();
+    let stop = bed.rankdeck(&hosts, &["stop", &run]).output().unwrap();
     assert!(stop.status.success() && String::from_utf8_lossy(&stop.stdout).contains("stopped"), "{stop:?}");
     assert_eq!(console.finish(60).code(), Some(130));
     let iterations: Vec<u64> =
@@ -281,7 +279,7 @@ mod with_the_trainer {
     #[test]
     fn a_run_listens_on_its_own_interface_only() {
         let Some(_) = trainer() else { return };
-        let Some(bed) = TestBed::start(2) else { return };
+        let Some(bed) = TestBed::start(2).map(TestBed::with_agent) else { return };
         let hosts = bed.hosts(2, 1, &bed.libtorch());
         let experiment = repository("configs/cartpole_ppo.toml");
         let endless = ["--set", "run.total_steps=1000000000", "--set", "eval.stop_value=1000000"];

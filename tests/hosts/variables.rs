@@ -40,7 +40,7 @@ fn processes_with(file: &str, text: &str) -> Vec<u32> {
 
 #[test]
 fn a_value_of_the_console_is_in_the_ranks_environment_and_nowhere_else() {
-    let Some(hosts) = Loopback::start(2, 1) else { return };
+    let Some(hosts) = Loopback::start(2, 1).map(Loopback::with_agent) else { return };
     let value = format!("hush-{}-{:x}", std::process::id(), std::ptr::from_ref(&hosts) as usize);
     let script = format!(
         "[ \"$TOKEN\" = \"$(printf %s \"$WRAPPED\" | cut -c2- | rev | cut -c2- | rev)\" ] && \

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Runs every test of the workspace once, and the examples in its documentation; all of them, even when some
-# fail. With nextest where it is installed, with cargo otherwise. Lists the tests that cannot run here, with
-# the reasons; the last line counts: `N passed, N failed, N skipped`. Arguments go to the runner, for example
-# a filter.
+# Runs every test of the workspace once; all of them, even when some fail. With nextest where it is installed,
+# with cargo otherwise. Lists the tests that cannot run here, with the reasons; the last line counts:
+# `N passed, N failed, N skipped`. Arguments go to the runner, for example a filter.
 #
 # RANKDECK_ALLOW_SKIPS says which skips are allowed: all (default), gpu (reasons that begin with `GPU:`) or
 # none.
@@ -36,5 +35,4 @@ fi
 # The programs first: tests of the console start the trainer, which another package builds.
 stage "building" cargo build --workspace --features rankdeck-trainer/inject
 stage "tests" "${runner[@]}" --workspace --features rankdeck-trainer/inject "$@"
-stage "examples in the documentation" cargo test --doc --workspace --features rankdeck-trainer/inject
 python3 tests/setup/summary.py "$work/log" "$work/skipped" "$status"

@@ -2,8 +2,9 @@
 
 use super::sshd::{Sshd, keygen};
 use super::terminal::Terminal;
-use super::{Bench, Console, libtorch, rankdeck};
+use super::{Bench, Console, libtorch, stripped_console};
 use rankdeck_testkit::{program, repository, skipped};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -49,8 +50,14 @@ impl Loopback {
         Some(Loopback { bench, servers, hosts })
     }
 
+    /// The same hosts after a first run, which has brought them this build's agent.
+    pub fn with_agent(self) -> Loopback {
+        self.servers.iter().for_each(|server| install_agent(&server.folder.join("cache")));
+        self
+    }
+
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = rankdeck();
+        let mut command = Command::new(stripped_console());
         command.args(args).args(["--hosts", self.hosts.to_str().unwrap()]);
         command.env("RANKDECK_SSH_CONFIG", self.bench.path().join("ssh_config"));
         command.current_dir(self.bench.path());
@@ -62,6 +69,17 @@ impl Loopback {
         command.args(["--headless", "--json"]);
         Console::spawn(command)
     }
+}
+
+/// Puts this build's agent into a host's cache as a first run would have: folders are named by what is in
+/// them.
+fn install_agent(cache: &Path) {
+    let console = stripped_console();
+    let hash = Command::new("openssl").args(["dgst", "-sha256", "-r"]).arg(&console).output().unwrap();
+    assert!(hash.status.success(), "{hash:?}");
+    let folder = cache.join(std::str::from_utf8(&hash.stdout[..16]).unwrap());
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::copy(console, folder.join("rankdeck")).unwrap();
 }
 
 /// Hosts made of namespaces (tests/testbed); gone when dropped.
@@ -109,6 +127,18 @@ impl TestBed {
         TestBed::start(nodes)
     }
 
+    /// The same hosts after a first run, which has brought them this build's agent.
+    pub fn with_agent(self) -> TestBed {
+        for home in (0..).map(|node| self.folder.path().join(format!("node{node}/home/tb"))) {
+            let Ok(facts) = std::fs::metadata(&home) else { break };
+            install_agent(&home.join(".cache/rankdeck"));
+            let owner = format!("{}:{}", facts.uid(), facts.gid());
+            let done = Command::new("chown").args(["-R", &owner]).arg(home.join(".cache")).status();
+            assert!(done.unwrap().success());
+        }
+        self
+    }
+
     pub fn call(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.script);
         command.args(args).env("TESTBED_DIR", self.folder.path());
@@ -141,15 +171,20 @@ impl TestBed {
     }
 
     pub fn console(&self, hosts: &Path, args: &[&str]) -> Console {
-        let mut command = self.call(&["exec", "console", env!("CARGO_BIN_EXE_rankdeck")]);
+        let mut command = self.inside(&stripped_console());
         command.args(args).args(["--hosts", hosts.to_str().unwrap(), "--headless", "--json"]);
         command.env("RANKDECK_SSH_CONFIG", self.folder.path().join("config")).current_dir(self.folder.path());
         Console::spawn(command)
     }
 
-    /// A command of this build in the console's place of the bed.
+    /// A program in the console's place of the bed.
+    fn inside(&self, program: &Path) -> Command {
+        self.call(&["exec", "console", program.to_str().unwrap()])
+    }
+
+    /// A command of this build there.
     pub fn rankdeck(&self, hosts: &Path, args: &[&str]) -> Command {
-        let mut command = self.call(&["exec", "console", env!("CARGO_BIN_EXE_rankdeck")]);
+        let mut command = self.inside(&stripped_console());
         command.args(args).args(["--hosts", hosts.to_str().unwrap()]);
         command.env("RANKDECK_SSH_CONFIG", self.folder.path().join("config")).current_dir(self.folder.path());
         command
@@ -159,7 +194,8 @@ impl TestBed {
     pub fn terminal(&self, hosts: &Path, args: &[&str]) -> Terminal {
         let folder = self.folder.path().display().to_string();
         let config = self.folder.path().join("config").display().to_string();
-        let mut words = vec!["exec", "console", env!("CARGO_BIN_EXE_rankdeck")];
+        let console = stripped_console();
+        let mut words = vec!["exec", "console", console.to_str().unwrap()];
         words.extend(args);
         words.extend(["--hosts", hosts.to_str().unwrap()]);
         let envs = [("TESTBED_DIR", folder.as_str()), ("RANKDECK_SSH_CONFIG", config.as_str())];

@@ -4,7 +4,7 @@ use crate::harness::{Run, python};
 use rankdeck_kernel::seeds::{Purpose, Seeds};
 use rankdeck_proto::message::{Evaluation, RankEvent};
 use rankdeck_testkit::repository;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 
 /// Plays the evaluation's episodes with the loader, and prints mean and deviation of their returns.
 const PLAY: &str = "
@@ -27,39 +27,40 @@ for name in ('format', 'algorithm', 'versions', 'experiment'):
 assert json.loads(meta['experiment'])['env']['id'] == meta['env_id']
 ";
 
-/// Plays them with what `rankdeck export` makes; the arguments are the policy, a folder, the exporter's
-/// folder, what to export as, then the seeds.
+/// Plays them with what `rankdeck export` makes of each policy, and prints a line for each. The arguments are
+/// a folder, the exporter's folder, that of environments, then each policy and its seeds, comma-separated.
 const EXPORTED: &str = "
 import json, sys
-import gymnasium, numpy as np, torch
-path, folder, exporter, programs, format = sys.argv[1:6]
+import gymnasium, numpy as np, onnxruntime, torch
+folder, exporter, programs = sys.argv[1:4]
 sys.path[:0] = [exporter, programs]
 sys.dont_write_bytecode = True
 import export_policy
-target = folder + '/policy.' + format
-export_policy.main(path, target, format)
-if format == 'torchscript':
+def torchscript(target):
     files = {'metadata.json': ''}
     model = torch.jit.load(target, _extra_files=files)
-    meta = json.loads(files['metadata.json'])
-    act = lambda seen: model(torch.from_numpy(seen)).numpy()
-else:
-    import onnxruntime
+    return json.loads(files['metadata.json']), lambda seen: model(torch.from_numpy(seen)).numpy()
+def onnx(target):
     session = onnxruntime.InferenceSession(target)
     meta = session.get_modelmeta().custom_metadata_map
-    act = lambda seen: session.run(None, {'observations': seen})[0]
-returns = []
-for seed in sys.argv[6:]:
+    return meta, lambda seen: session.run(None, {'observations': seen})[0]
+def play(meta, act, seed):
     env = gymnasium.make(meta['env_id'])
-    seen, _ = env.reset(seed=eval(seed))
+    seen, _ = env.reset(seed=seed)
     total, over = 0.0, False
     while not over:
         # As a batch of another size than the one that it was made with.
         action = act(np.stack([seen] * 3))[1]
         seen, reward, terminated, truncated, _ = env.step(action)
         total, over = total + float(reward), terminated or truncated
-    returns.append(total)
-print(np.mean(returns), np.std(returns))
+    return total
+for path, seeds in zip(sys.argv[4::2], sys.argv[5::2]):
+    for load in (torchscript, onnx):
+        target = folder + '/policy.' + load.__name__
+        export_policy.main(path, target, load.__name__)
+        meta, act = load(target)
+        returns = [play(meta, act, eval(seed)) for seed in seeds.split(',')]
+        print(np.mean(returns), np.std(returns))
 ";
 
 /// The loader, as the document has it.
@@ -184,13 +185,15 @@ fn the_documents_loader_plays_shared_layers_and_the_off_policy_algorithms() {
 }
 
 /// Every algorithm and every network, as `rankdeck export` makes them: the actions are the trainer's.
-fn exported_plays(format: &str, packages: &str) {
+#[test]
+fn exported_torchscript_and_onnx_act_as_the_trainer_does() {
+    let packages = "gymnasium, torch, onnx, onnxruntime";
     let Some(interpreter) = rankdeck_testkit::python(packages) else { return };
     let off = "batch_size = 32\nlearning_starts = 100\nbuffer_size = 1000\nupdates_per_iteration = 20\n";
     let images = "network = 'nature'\nhidden = [16]\nchannels = [4, 4, 4]\n";
     let impala = images.replace("nature", "impala");
     let steps = "[collect]\nnum_steps = 64\n";
-    for (env, rest) in [
+    let runs = [
         ("Pendulum-v1", format!("{steps}normalise_observations = true\n[learn]\nalgorithm = 'ppo'\n")),
         ("CartPole-v1", format!("[policy]\nshared = true\n{steps}[learn]\nalgorithm = 'a2c'\n")),
         ("CartPole-v1", format!("{steps}[learn]\nalgorithm = 'dqn'\ndueling = true\n{off}")),
@@ -206,30 +209,28 @@ fn exported_plays(format: &str, packages: &str) {
             ),
         ),
         ("faulty_env:Spaces-bytes-v0", format!("{steps}[learn]\nalgorithm = 'ppo'\n")),
-    ] {
+    ]
+    .map(|(env, rest)| {
         let python = format!("num_envs = 4\npython = '{interpreter}'");
         let experiment = experiment(env, 2, &rest).replacen("num_envs = 4", &python, 1);
-        let (run, evaluation, seeds) = evaluated(&experiment);
-        let folder = tempfile::tempdir().unwrap();
-        let (exporter, programs) = (repository("src/cli"), repository("tests/programs"));
-        let path = run.file("checkpoints/latest.safetensors");
-        let mut args: Vec<&OsStr> =
-            vec!["-c".as_ref(), EXPORTED.as_ref(), path.as_ref(), folder.path().as_ref()];
-        args.extend([exporter.as_ref(), programs.as_ref(), OsStr::new(format)]);
-        args.extend(seeds.iter().map(OsStr::new));
-        let Some(output) = crate::harness::python(packages, &args) else { return };
-        equals(&output, &evaluation, &experiment);
+        (evaluated(&experiment), experiment)
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let (exporter, programs) = (repository("src/cli"), repository("tests/programs"));
+    let mut args: Vec<OsString> = vec!["-c".into(), EXPORTED.into(), folder.path().into()];
+    args.extend([exporter.into(), programs.into()]);
+    for ((run, _, seeds), _) in &runs {
+        args.extend([run.file("checkpoints/latest.safetensors").into(), seeds.join(",").into()]);
     }
-}
-
-#[test]
-fn exported_torchscript_acts_as_the_trainer_does() {
-    exported_plays("torchscript", "gymnasium, torch");
-}
-
-#[test]
-fn exported_onnx_acts_as_the_trainer_does() {
-    exported_plays("onnx", "gymnasium, torch, onnx, onnxruntime");
+    let args: Vec<&OsStr> = args.iter().map(OsString::as_os_str).collect();
+    let Some(output) = python(packages, &args) else { return };
+    let lines: Vec<&str> = output.lines().collect();
+    assert_eq!(lines.len(), 2 * runs.len(), "{output}");
+    for (((_, evaluation, _), experiment), played) in runs.iter().zip(lines.chunks(2)) {
+        for line in played {
+            equals(line, evaluation, experiment);
+        }
+    }
 }
 
 /// ROWS-1, METRICS-1: a line per iteration in metrics.csv, and a point in TensorBoard.

@@ -155,12 +155,9 @@ pub struct ExportArgs {
     pub host_keys: HostKeyArgs,
 }
 
-/// `rm`.
+/// How runs are removed.
 #[derive(Debug, Args)]
-pub struct RemoveArgs {
-    /// Which runs, or the beginnings of their names.
-    #[arg(required = true, value_name = "RUN")]
-    pub runs: Vec<String>,
+pub struct RemovalArgs {
     /// Only say what would be freed.
     #[arg(long)]
     pub dry_run: bool,
@@ -172,6 +169,17 @@ pub struct RemoveArgs {
     pub host_keys: HostKeyArgs,
 }
 
+/// `rm`.
+#[derive(Debug, Args)]
+pub struct RemoveArgs {
+    /// Which runs, or the beginnings of their names.
+    #[arg(required = true, value_name = "RUN")]
+    pub runs: Vec<String>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub removal: RemovalArgs,
+}
+
 /// `prune`.
 #[derive(Debug, Args)]
 pub struct PruneArgs {
@@ -181,15 +189,9 @@ pub struct PruneArgs {
     /// All but this many of the newest runs that are over.
     #[arg(long, value_name = "N")]
     pub keep: Option<usize>,
-    /// Only say what would be freed.
-    #[arg(long)]
-    pub dry_run: bool,
-    /// Do not ask.
-    #[arg(long, short = 'y')]
-    pub yes: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub host_keys: HostKeyArgs,
+    pub removal: RemovalArgs,
 }
 
 /// `logs`.

@@ -14,7 +14,7 @@ fn sweep(folder: &Path) -> Option<Value> {
 
 #[test]
 fn a_cell_that_is_killed_stops_no_other_and_goes_on_by_command() {
-    let Some(bed) = TestBed::start(2) else { return };
+    let Some(bed) = TestBed::start(2).map(TestBed::with_agent) else { return };
     let hosts = bed.hosts(2, 1, "");
     let folder = bed.folder.path();
     let experiment = folder.join("cells.toml");
