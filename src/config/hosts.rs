@@ -14,10 +14,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+/// What helps where there is no such file.
+const MISSING: &str = "name the hosts (`--hosts gpu-a,gpu-b`) or their file (`--hosts PATH`), or write `hosts.toml` \
+     here: `rankdeck init gpu-a gpu-b` does it, and two lines for each host are enough: `[[host]]` and \
+     `name = \"gpu-a\"`";
+
 /// The hosts of a `hosts.toml`, in node_rank order, with the document for errors that are found later.
 pub(super) fn read(path: &Path) -> Result<(Vec<Host>, Node), Diagnostics> {
-    let missing = "give the hosts file with `--hosts PATH`, or run in the folder that holds `hosts.toml`";
-    read_source(&document::read(path, "hosts file", missing)?)
+    read_source(&document::read(path, "hosts file", MISSING)?)
 }
 
 /// The same from its text.

@@ -328,6 +328,40 @@ fn the_first_signal_stops_cleanly_with_130() {
     }
 }
 
+/// What the hint says works: each of its ways leads past this error.
+#[test]
+fn a_folder_without_a_hosts_file_is_told_what_to_write_or_to_give() {
+    let folder = here();
+    std::fs::write(folder.path().join("a.toml"), "[run]\nname = \"a\"\n[launch]\ncommand = [\"true\"]\n")
+        .unwrap();
+    let home = folder.path().join("home");
+    let missing = |args: &str| {
+        let mut command = rankdeck(folder.path(), args);
+        command.env_remove("RANKDECK_HOSTS").env_remove("XDG_CONFIG_HOME").env("HOME", &home);
+        text(&command.output().unwrap())
+    };
+    for args in
+        ["ps", "stop", "attach --headless", "run a.toml --headless", "check a.toml", "logs a", "fetch a"]
+    {
+        let (code, _, err) = missing(args);
+        assert_eq!(code, 2, "`{args}`: {err}");
+        assert!(err.contains("cannot read the hosts file") && err.contains("hosts.toml"), "`{args}`: {err}");
+        for way in ["--hosts gpu-a,gpu-b", "--hosts PATH", "rankdeck init", "[[host]]", "name = \"gpu-a\""] {
+            assert!(err.contains(way), "`{args}`: {way}: {err}");
+        }
+    }
+    let (_, _, err) = missing("ps --hosts host.invalid");
+    assert!(!err.contains("cannot read the hosts file") && err.contains("host.invalid"), "{err}");
+    std::fs::write(folder.path().join("hosts.toml"), "[[host]]\nname = \"host.invalid\"\n").unwrap();
+    let (_, _, err) = missing("ps");
+    assert!(!err.contains("cannot read the hosts file") && err.contains("host.invalid"), "{err}");
+}
+
+/// A signal after this is a request of its own (SIGNAL-1).
+fn later_signal() {
+    std::thread::sleep(Duration::from_secs(1));
+}
+
 #[test]
 fn a_second_signal_kills_what_does_not_leave() {
     let folder = here();
@@ -338,6 +372,7 @@ fn a_second_signal_kills_what_does_not_leave() {
     let stderr = BufReader::new(child.0.stderr.take().unwrap());
     let mut notes = stderr.lines().map_while(Result::ok);
     assert!(notes.any(|line| line.contains("a second signal kills")));
+    later_signal();
     child.signal(libc::SIGINT);
     assert_ne!(child.wait(), 0);
     let last: Value = serde_json::from_str(&lines.iter().last().unwrap()).unwrap();

@@ -205,7 +205,9 @@ fn missing_files_are_named_with_advice() {
     let hosts = load_hosts(Path::new("nowhere/hosts.toml")).unwrap_err().to_string();
     assert_eq!(
         hosts,
-        "error: cannot read the hosts file: no such file or directory\n --> nowhere/hosts.toml\n  = hint: give the hosts file with `--hosts PATH`, or run in the folder that holds `hosts.toml`"
+        "error: cannot read the hosts file: no such file or directory\n --> nowhere/hosts.toml\n  = hint: name the hosts (`--hosts gpu-a,gpu-b`) or their file (`--hosts PATH`), or write `hosts.toml` here: \
+         `rankdeck init gpu-a gpu-b` does it, and two lines for each host are enough: `[[host]]` and \
+         `name = \"gpu-a\"`"
     );
     let folder = load_experiment(Path::new("configs"), &[]).unwrap_err().to_string();
     assert!(folder.contains("this is a folder") && folder.contains("--> configs"), "{folder}");
