@@ -18,6 +18,7 @@ use super::args::{QueueArgs, RunArgs};
 use super::roster::{load_hosts, own_binary};
 use super::run_id::{RUNS, new_run_id};
 use super::{Failure, code, print};
+use crate::shell::signals::StopRequests;
 use crate::shell::stderr;
 use cell::{Cell, CellState};
 use console::Heard;
@@ -31,6 +32,7 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 /// All of a sweep, as it stands in its file.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -165,6 +167,7 @@ async fn carry_on(mut sweep: Sweep) -> Result<u8, Failure> {
     let binary = own_binary()?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut requests = StopRequests::default();
     let (events, mut heard) = mpsc::channel(256);
     let mut open = sweep.open();
     let mut free: VecDeque<usize> = (0..sweep.slots.len()).collect();
@@ -196,7 +199,7 @@ async fn carry_on(mut sweep: Sweep) -> Result<u8, Failure> {
             _ = interrupt.recv() => true,
             _ = terminate.recv() => true,
         };
-        if stop {
+        if stop && requests.is_new(Instant::now()) {
             if !stopping {
                 stderr::line("stopping the runs of the sweep cleanly; a second signal kills them");
             }

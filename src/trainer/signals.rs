@@ -1,29 +1,45 @@
-//! Stop on request: the first SIGTERM or SIGINT sets a flag, the second ends the process at once.
+//! Stop on request: the first SIGTERM or SIGINT sets a flag, a later one ends the process at once.
 //!
 //! Owner: the process. Installed once the process group is up: before that there is nothing to save, and
 //! the other ranks cannot be told, so the system's default (the signal ends the process) is right.
+//!
+//! - SIGNAL-2: signals that come at once are one request. `timeout` signals its child and then its whole
+//!   group, and launchers pass on what the terminal has sent to everybody.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-static STOP: AtomicBool = AtomicBool::new(false);
+/// What comes within this time after the first signal belongs to it.
+const ONE_REQUEST: Duration = Duration::from_millis(500);
+
+/// When the first signal came, ms of the monotonic clock; 0: none has.
+static FIRST: AtomicU64 = AtomicU64::new(0);
+
+fn now_ms() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is valid for the call, which is async-signal-safe.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    (now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000).max(1)
+}
 
 extern "C" fn on_signal(signal: libc::c_int) {
-    // Two signals may be delivered together, before any handler has run: the disposition alone would not tell
-    // the second one.
-    let second = STOP.swap(true, Ordering::Relaxed);
+    let now = now_ms();
+    let first = match FIRST.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => return,
+        Err(first) => first,
+    };
+    if now.saturating_sub(first) < ONE_REQUEST.as_millis() as u64 {
+        return;
+    }
     // SAFETY: `signal` and `raise` are async-signal-safe. The raised signal is blocked until this handler
     // returns, and ends the process then.
     unsafe {
-        for each in [libc::SIGTERM, libc::SIGINT] {
-            libc::signal(each, libc::SIG_DFL);
-        }
-        if second {
-            libc::raise(signal);
-        }
+        libc::signal(signal, libc::SIG_DFL);
+        libc::raise(signal);
     }
 }
 
-/// From now on the first SIGTERM or SIGINT only sets the flag.
+/// From now on the first request by SIGTERM or SIGINT only sets the flag.
 pub fn install() {
     for signal in [libc::SIGTERM, libc::SIGINT] {
         // SAFETY: the struct is zeroed, which is valid for sigaction, and then filled in; the handler makes
@@ -40,5 +56,5 @@ pub fn install() {
 
 /// A signal asked this rank to stop.
 pub fn stop_requested() -> bool {
-    STOP.load(Ordering::Relaxed)
+    FIRST.load(Ordering::Relaxed) > 0
 }

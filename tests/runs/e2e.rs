@@ -4,6 +4,7 @@
 use crate::support::{Bench, Console, kill, rankdeck, wait_until};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Body of a rank that really waits for its peers: this test binary, started by an agent through
 /// `launch.command`. It writes a status page as the built-in trainer does and meets the other ranks over TCP
@@ -27,16 +28,16 @@ fn rank_program() {
         loop {
             match TcpStream::connect(&master) {
                 Ok(stream) => break vec![stream],
-                Err(_) => std::thread::sleep(std::time::Duration::from_millis(10)),
+                Err(_) => std::thread::sleep(Duration::from_millis(10)),
             }
         }
     };
     let stall = std::env::var("TEST_STALL").ok();
     for iteration in 1..100_000 {
         page.phase(Phase::Rollout);
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        std::thread::sleep(Duration::from_millis(10));
         while stall.as_deref() == Some(&format!("{rank}:{iteration}")) {
-            std::thread::sleep(std::time::Duration::from_secs(1));
+            std::thread::sleep(Duration::from_secs(1));
         }
         page.update(|body| {
             (body.train_iter, body.updates, body.env_step) = (iteration, iteration, 8 * iteration)
@@ -227,9 +228,32 @@ fn the_second_signal_kills_what_ignores_the_first() {
     wait_until("the first order arrives", 10, || {
         std::fs::read_to_string(&records).unwrap().contains("stop_ordered")
     });
+    // SIGNAL-1: what comes at once belongs to the first.
+    std::thread::sleep(Duration::from_secs(1));
     console.signal(libc::SIGTERM);
     assert_eq!(console.finish(30).code(), Some(130));
     assert_eq!(console.seen.last().unwrap()["proved"], true);
+    assert!(bench.rank_processes().is_empty());
+}
+
+/// SIGNAL-1: `timeout` signals the console, and then the group that it is in, at the same moment.
+#[test]
+fn signal_1_a_console_under_timeout_stops_the_run_cleanly() {
+    let bench = Bench::new();
+    let (hosts, experiment) = (bench.local_hosts(1, 2), bench.program(&["--iters", "1000000"]));
+    let mut timeout = std::process::Command::new("timeout");
+    // The bound is reached by a signal to `timeout` itself, which does the same at its end.
+    timeout.args(["--preserve-status", "600"]).arg(env!("CARGO_BIN_EXE_rankdeck"));
+    timeout.args(["run", path(&experiment), "--hosts", path(&hosts), "--headless", "--json"]);
+    timeout.current_dir(bench.path());
+    let mut console = Console::spawn(timeout);
+    console.wait_kind("progress", 30);
+    console.signal(libc::SIGTERM);
+    assert_eq!(console.finish(60).code(), Some(130), "{}", console.told());
+    let finished = console.seen.last().unwrap();
+    assert_eq!((&finished["outcome"], &finished["proved"]), (&"stopped".into(), &true.into()), "{finished}");
+    let ends: Vec<_> = console.all("rank").into_iter().filter(|rank| !rank["exit_code"].is_null()).collect();
+    assert!(ends.len() == 2 && ends.iter().all(|rank| rank["exit_code"] == 0), "{ends:?}");
     assert!(bench.rank_processes().is_empty());
 }
 
@@ -424,4 +448,27 @@ fn a_clean_stop_waits_for_an_iteration_that_is_longer_than_the_grace() {
     let waits =
         |line: &Value| line.to_string().contains("for the iteration under way: iterations have taken");
     assert!(told.iter().any(waits), "{told:?}");
+}
+
+/// A rank that prints all the time: `logs` without `-f` shows what was there when it was asked, and ends.
+#[test]
+fn logs_of_a_run_that_never_stops_printing_end() {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(1, 2);
+    let text = "[run]\nname = \"talk\"\n[launch]\nstop_grace_s = 1.0\n\
+                command = [\"/bin/sh\", \"-c\", \"while :; do echo and on; sleep 0.02; done\"]\n";
+    let experiment = bench.write("experiment.toml", text);
+    let mut console = Console::start(&["run", path(&experiment), "--hosts", path(&hosts)]);
+    let run = console.wait_kind("run_started", 60)["run"].as_str().unwrap().to_owned();
+    // More than an agent leaves unread between two looks.
+    wait_until("both ranks print", 60, || {
+        rank_logs(&bench, &run).values().filter(|log| log.lines().count() > 100).count() == 2
+    });
+    let mut logs = std::process::Command::new("timeout");
+    logs.args(["40", env!("CARGO_BIN_EXE_rankdeck"), "logs", &run, "--hosts", path(&hosts)]);
+    let logs = logs.output().unwrap();
+    let shown = String::from_utf8_lossy(&logs.stdout);
+    assert!(logs.status.success() && shown.lines().count() > 2, "{:?}: {shown}", logs.status);
+    console.signal(libc::SIGINT);
+    assert_eq!(console.finish(60).code(), Some(130), "{}", console.told());
 }

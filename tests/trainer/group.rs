@@ -105,10 +105,33 @@ fn the_second_signal_ends_at_once() {
     let rank1 = run.rank_pid(1);
     kill(rank1, libc::SIGSTOP);
     run.signal(libc::SIGTERM);
+    // SIGNAL-2: what comes at once belongs to the first.
+    std::thread::sleep(Duration::from_secs(1));
     run.signal(libc::SIGINT);
     kill(rank1, libc::SIGCONT);
     run.end_with(1);
     assert!(!run.events().iter().any(|(_, event)| matches!(event, RankEvent::Finished { .. })));
+}
+
+/// SIGNAL-2: `timeout` signals its child, and then its whole group, in which the child is.
+#[test]
+fn signal_2_two_signals_at_the_same_moment_are_one_request() {
+    for signals in [[libc::SIGTERM, libc::SIGTERM], [libc::SIGTERM, libc::SIGINT]] {
+        let mut run = Run::start(&experiment(LONG, "", ""), &["--spawn", "2"]);
+        training(&run);
+        // They find the ranks in the middle of something, so that both are delivered before either is heard.
+        let ranks = [0, 1].map(|rank| run.rank_pid(rank));
+        ranks.iter().for_each(|rank| kill(*rank, libc::SIGSTOP));
+        for signal in signals {
+            run.signal(signal);
+            ranks.iter().for_each(|rank| kill(*rank, signal));
+        }
+        ranks.iter().for_each(|rank| kill(*rank, libc::SIGCONT));
+        run.end_with(0);
+        let stopped = RankEvent::Finished { reason: FinishReason::Stopped };
+        assert_eq!(run.events().iter().filter(|(_, event)| *event == stopped).count(), 2, "{}", run.logs());
+        assert!(run.file("checkpoints/latest.ckpt").exists());
+    }
 }
 
 #[test]
