@@ -113,20 +113,30 @@ impl Manifest {
     }
 }
 
-/// Writes `bytes` as the manifest of `paths`, atomically.
+/// Writes `bytes` as the manifest of `paths`, atomically; it survives a power cut from then on.
 pub fn write(paths: &RunPaths, bytes: &[u8]) -> io::Result<()> {
+    put(paths, bytes, File::sync_data).map(drop)
+}
+
+/// The same for readers on this machine. The caller flushes the file, when a disk that is busy may take its
+/// time: a power cut before that leaves nothing that runs, and may leave no manifest.
+pub fn replace(paths: &RunPaths, bytes: &[u8]) -> io::Result<File> {
+    put(paths, bytes, |_| Ok(()))
+}
+
+fn put(paths: &RunPaths, bytes: &[u8], before: impl FnOnce(&File) -> io::Result<()>) -> io::Result<File> {
     let target = paths.manifest();
     let temporary = target.with_extension(format!("json.{}", std::process::id()));
     let mut file: File =
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
     let written = file
         .write_all(bytes)
-        .and_then(|()| file.sync_data())
+        .and_then(|()| before(&file))
         .and_then(|()| std::fs::rename(&temporary, &target));
     if written.is_err() {
         let _ = std::fs::remove_file(&temporary);
     }
-    written
+    written.map(|()| file)
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ mod console;
 mod consoles;
 pub mod daemon;
 mod events;
+mod flusher;
 mod journal;
 mod line_store;
 mod log;

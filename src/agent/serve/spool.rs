@@ -7,12 +7,15 @@
 //!   survives the agent.
 //! - SPOOL-3: a disk that fails or hangs stops neither the agent nor its ranks: records wait in memory,
 //!   bounded, and are shown from there. Only beyond that bound are records lost, and then they are counted.
+//! - SPOOL-6: neither records nor the manifest wait for a disk to flush: who lists the runs of a host
+//!   (`rankdeck ps`) sees what the agent knows.
 //! - SPOOL-4: memory is bounded: the newest records, and a sparse index into the file. So is the file
 //!   ([`compaction`]).
 
 use crate::manifest;
 use crate::paths::RunPaths;
 use crate::serve::compaction::{self, ReadFrom};
+use crate::serve::flusher::Flusher;
 use crate::serve::log::say;
 use rankdeck_proto::clock::wall_time;
 use rankdeck_proto::frame::MAX_FRAME;
@@ -115,7 +118,15 @@ pub struct Spool {
 
 impl Spool {
     /// Opens the spool of a node, repairs it, and hands every old record to `each`.
-    pub fn open(paths: &RunPaths, mut each: impl FnMut(&Record)) -> io::Result<Spool> {
+    pub fn open(paths: &RunPaths, each: impl FnMut(&Record)) -> io::Result<Spool> {
+        Spool::flushed_by(paths, each, File::sync_data)
+    }
+
+    fn flushed_by(
+        paths: &RunPaths,
+        mut each: impl FnMut(&Record),
+        flush: impl Fn(&File) -> io::Result<()> + Send + 'static,
+    ) -> io::Result<Spool> {
         let path = paths.spool();
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path)?;
@@ -144,7 +155,8 @@ impl Spool {
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), work: Condvar::new(), visible });
         let rewrite_at = compaction::FILE_BYTES;
-        let writer = Writer { shared: shared.clone(), file, length, rewrite_at, paths: paths.clone() };
+        let (shared_too, paths, flusher) = (shared.clone(), paths.clone(), Flusher::start(flush)?);
+        let writer = Writer { shared: shared_too, file, length, rewrite_at, paths, flusher };
         std::thread::Builder::new().name("spool".into()).spawn(move || writer.run())?;
         Ok(Spool { shared })
     }
@@ -361,6 +373,7 @@ struct Writer {
     /// Length at which the file is rewritten.
     rewrite_at: u64,
     paths: RunPaths,
+    flusher: Flusher,
 }
 
 impl Writer {
@@ -378,11 +391,13 @@ impl Writer {
                 let lines: Vec<Line> = state.recent.iter().filter(|line| line.seq > from).cloned().collect();
                 (lines, state.manifest.take(), state.closing)
             };
+            let saved = manifest.as_ref().map_or(Ok(()), |bytes| {
+                manifest::replace(&self.paths, bytes).map(|file| self.flusher.flush(file))
+            });
             let wrote = self.write(lines);
             if self.length >= self.rewrite_at {
                 self.rewrite();
             }
-            let saved = manifest.as_ref().map_or(Ok(()), |bytes| manifest::write(&self.paths, bytes));
             let mut state = self.shared.lock();
             if let (Err(_), Some(bytes)) = (&saved, manifest)
                 && state.manifest.is_none()

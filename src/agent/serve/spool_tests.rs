@@ -119,3 +119,28 @@ fn a_record_too_long_for_a_frame_becomes_a_notice() {
     assert!(spool.flush(Duration::from_secs(20)));
     assert!(spool.read(0, 1)[0].json.len() < 300);
 }
+
+/// SPOOL-6: a disk that does not come back from a flush, as a busy one for seconds and a broken one for ever.
+#[test]
+fn spool_6_records_and_the_manifest_are_seen_while_the_disk_flushes() {
+    let (_folder, paths) = place();
+    let (held, hold) = std::sync::mpsc::channel::<()>();
+    let spool = Spool::flushed_by(
+        &paths,
+        |_| {},
+        move |_| {
+            let _ = hold.recv();
+            Ok(())
+        },
+    )
+    .unwrap();
+    for world_size in 1..=20 {
+        let manifest = manifest::Manifest { world_size, ..manifest::Manifest::default() };
+        spool.save_manifest(manifest.bytes());
+        let seq = spool.append(Generation(0), notice("a"));
+        assert!(spool.flush(Duration::from_secs(20)));
+        assert_eq!(manifest::Manifest::load(&paths.manifest()), Some(manifest));
+        wait_until_visible(&spool, seq);
+    }
+    drop(held);
+}
