@@ -8,7 +8,7 @@ use super::session::{SshChannel, SshSession, Stream};
 use super::user_config::SshTarget;
 use super::wait::{self, Interest, Stall};
 use super::{Operator, SshError, pool};
-use ssh2::{Channel, Session};
+use ssh2::{BlockDirections, Channel, Session};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -106,6 +106,11 @@ impl SshChannel for SessionChannel {
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.channel.stream(0).write(bytes)
+    }
+
+    /// A write that the window of the command stops leaves nothing half sent, and waits for reading only.
+    fn is_half_sent(&self) -> bool {
+        matches!(self.session.block_directions(), BlockDirections::Outbound | BlockDirections::Both)
     }
 
     fn end_input(&mut self, operator: &mut dyn Operator, deadline: Instant) -> Result<(), Stall> {

@@ -62,6 +62,13 @@ pub trait SshChannel {
     /// Writes to its standard input; `WouldBlock` when nothing fits.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
+    /// A part of what the last write was given is on its way: nothing else is sent before that very write has
+    /// been repeated until it is through. libssh2 answers any other call with EAGAIN meanwhile, also when the
+    /// socket takes bytes again (`send_existing` in its transport.c).
+    fn is_half_sent(&self) -> bool {
+        false
+    }
+
     /// Ends its standard input.
     fn end_input(&mut self, operator: &mut dyn Operator, deadline: Instant) -> Result<(), Stall>;
 

@@ -22,7 +22,7 @@ const VERDICT: &str = "RANKDECK-UPLOAD";
 const STALLED: Duration = Duration::from_secs(30);
 /// How long the host may take to hash and rename.
 const CHECKING: Duration = Duration::from_secs(60);
-/// How long it may take to end once it has said why not.
+/// How long a link that is slow may hold up what the host still says once it has said why not.
 const PARTING: Duration = Duration::from_secs(2);
 const CHUNK: usize = 256 << 10;
 
@@ -93,6 +93,7 @@ pub fn upload(
     };
     let mut chunk = vec![0; CHUNK];
     let mut early = Output::default();
+    let mut rest = 0..0;
     'sending: for part in what.parts {
         file.seek(io::SeekFrom::Start(part.offset)).map_err(fault)?;
         let mut left = (&mut file).take(part.size);
@@ -117,6 +118,7 @@ pub fn upload(
                         let heard = exec::listen(channel.as_mut(), &mut early)
                             .map_err(|stall| broken(stall, sent))?;
                         if early.after(VERDICT).is_some() || channel.ended() {
+                            rest = done..count;
                             break 'sending;
                         }
                         if !heard {
@@ -129,18 +131,36 @@ pub fn upload(
             }
         }
     }
-    end(channel.as_mut(), operator, &mut early).map_err(|stall| broken(stall, sent))?;
+    end(channel.as_mut(), operator, &chunk[rest], &mut early).map_err(|stall| broken(stall, sent))?;
     match session.refusal(&early) {
         Some(error) => Err(error),
         None => judge(session, what, &early),
     }
 }
 
-/// Ends the input, and takes in what else the host says.
-fn end(channel: &mut dyn SshChannel, operator: &mut dyn Operator, heard: &mut Output) -> Result<(), Stall> {
+/// Ends the input, and takes in what else the host says. `rest` is what the last write was given and did not
+/// get through.
+fn end(
+    channel: &mut dyn SshChannel,
+    operator: &mut dyn Operator,
+    rest: &[u8],
+    heard: &mut Output,
+) -> Result<(), Stall> {
     let judged = heard.after(VERDICT).is_some();
-    // After a verdict, a packet that the host no longer takes may stand in the way of the input's end.
     let deadline = Instant::now() + if judged { PARTING } else { CHECKING };
+    // The input's end would wait for it until the deadline, and in vain.
+    while !rest.is_empty() && channel.is_half_sent() {
+        match channel.write(rest) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                match channel.pause(operator, deadline) {
+                    Err(Stall::TimedOut) => break,
+                    paused => paused?,
+                }
+            }
+            // What follows of it is of no use to the host.
+            Ok(_) | Err(_) => break,
+        }
+    }
     // Any other trouble shows in the host's answer.
     if let Err(stall @ Stall::Closed) = channel.end_input(operator, deadline) {
         return Err(stall);

@@ -15,6 +15,9 @@
 //! - libssh2 #169, re-exchange of keys, calls in between while a write waits: a write is repeated until it is
 //!   through; bulk goes one way (SSH-3). `links::large_messages_pass_both_ways_on_every_transport`,
 //!   `libssh2_169_keys_are_exchanged_anew_under_a_jump`
+//! - libssh2, not told there: while a packet is half sent, every other call gets EAGAIN, whatever the socket
+//!   takes; only the write itself, repeated, brings it on. An upload that is broken off does that before it
+//!   ends the input. `libssh2_a_packet_that_is_half_sent_is_finished_before_the_input_ends`
 //! - libssh2 #671, exec fails now and then (`Failed waiting for channel success`): one thread, each call
 //!   repeated with the same arguments. `libssh2_671_a_hundred_commands_on_one_session`
 //! - libssh2 #544, timeouts do not work in non-blocking mode: deadlines of our own.
@@ -33,6 +36,8 @@
 use super::client::{Answers, Client, Nobody};
 use crate::support::sshd::{Sshd, eventually};
 use rankdeck_link::LinkCommand;
+use rankdeck_link::ssh::upload::{Batch, Part, upload};
+use rankdeck_link::ssh::wait::Stall;
 use rankdeck_link::ssh::{exec, output};
 use rankdeck_proto::message::{AgentMessage, ConsoleMessage};
 use std::net::TcpListener;
@@ -187,4 +192,81 @@ fn a_signal_is_no_success() {
         let output = exec::run(&connection, &mut Nobody, command, &[], WITHIN, &|_| false).unwrap();
         assert_eq!(output.status, status, "{command}");
     }
+}
+
+/// The host stops reading in the middle of a packet, and goes on.
+#[test]
+fn libssh2_a_packet_that_is_half_sent_is_finished_before_the_input_ends() {
+    let Some(server) = Sshd::start("") else { return };
+    let client = Client::of(&server);
+    let connection = client.connection(&server);
+    let deadline = Instant::now() + WITHIN;
+    let command = "cat >/dev/null; echo all of it; exit 3";
+    let mut channel = exec::start(&connection, &mut Nobody, command, deadline).unwrap();
+    // A small buffer is full before the command's window is.
+    let (fd, size) = (channel.interest(false).fd, 4096_i32);
+    // SAFETY: the descriptor is open, and the value is a live integer of the size that is said.
+    let set = unsafe {
+        let value: *const i32 = &size;
+        libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, value.cast(), size_of::<i32>() as u32)
+    };
+    assert_eq!(set, 0);
+    server.stall(true);
+    let bytes = vec![7; 256 << 10];
+    let refused = loop {
+        if let Err(error) = channel.write(&bytes) {
+            break error;
+        }
+    };
+    assert!(refused.kind() == std::io::ErrorKind::WouldBlock && channel.is_half_sent(), "{refused}");
+    server.stall(false);
+    // The library's defect: the socket takes bytes again, and the end of the input is not sent.
+    let vain = channel.end_input(&mut Nobody, Instant::now() + Duration::from_secs(1));
+    assert!(matches!(vain, Err(Stall::TimedOut)), "{vain:?}");
+    assert!(channel.is_half_sent());
+    while let Err(error) = channel.write(&bytes) {
+        assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+        channel.pause(&mut Nobody, deadline).unwrap();
+    }
+    assert!(!channel.is_half_sent());
+    channel.end_input(&mut Nobody, deadline).unwrap();
+    let said = exec::collect(channel.as_mut(), &mut Nobody, deadline, &|_| false).unwrap();
+    assert_eq!((String::from_utf8_lossy(&said.stdout).trim(), said.status), ("all of it", Some(3)));
+}
+
+/// Whatever of the stream is half sent when the host says that it cannot write, its end is heard at once: the
+/// exit code and all that it says. Nothing waits for a bound.
+#[test]
+fn an_upload_that_the_host_refuses_ends_with_the_hosts_own_end() {
+    let Some(server) = Sshd::start("") else { return };
+    let client = Client::of(&server);
+    let connection = client.connection(&server);
+    let local = client.folder.join("large");
+    std::fs::File::create(&local).unwrap().set_len(64 << 20).unwrap();
+    // Where a file is, no folder can be made; the shell takes its time to say so, and the stream is on its
+    // way.
+    let blocked = client.folder.join("a file");
+    std::fs::write(&blocked, "").unwrap();
+    let folder = blocked.join("cache").display().to_string();
+    let sha256 = "0".repeat(64);
+    let parts = [Part { offset: 0, size: 64 << 20, sha256, name: "large".into() }];
+    let what = Batch {
+        local: &local,
+        parts: &parts,
+        folder: &folder,
+        token: "t",
+        shown: "large",
+        before: 0,
+        total: 64 << 20,
+    };
+    let mut times = Vec::new();
+    for _ in 0..10 {
+        let began = Instant::now();
+        let refused = upload(&connection, &mut Nobody, &what).unwrap_err();
+        times.push(began.elapsed());
+        let error = refused.to_string();
+        assert!(error.contains("cannot make the folder") && error.contains("Not a directory"), "{error}");
+    }
+    times.sort();
+    assert!(times[5] < Duration::from_millis(1500), "{times:?}");
 }
