@@ -155,7 +155,12 @@ const REQUEUE: &str = "\
 again=
 COMMAND &
 console=$!
-trap 'again=yes; kill -TERM $console' USR1
+warned() {
+    again=yes
+    echo \"Slurm job $SLURM_JOB_ID reaches its time limit: the run is stopped, and goes on when the job is back\"
+    kill -TERM $console
+}
+trap warned USR1
 trap 'kill -TERM $console' TERM INT
 while :; do
     wait $console

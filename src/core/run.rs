@@ -99,7 +99,7 @@ pub(crate) enum Role {
 pub(crate) enum Cause {
     /// A rank failed; see [`Facts::failures`].
     Failure,
-    /// A host refused the launch, or could not be reached before it.
+    /// A host refused the launch, or could not be reached before it; or no host can be reached any more.
     LaunchFailed(String),
     /// Somebody asked this console.
     Requested { by: StopSource },

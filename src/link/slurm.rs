@@ -38,6 +38,8 @@ use std::time::{Duration, Instant};
 
 /// Bound of starting an agent; a busy controller may take its time.
 const STARTING: Duration = Duration::from_secs(60);
+/// Bound of a question about the job.
+const ASKING: Duration = Duration::from_secs(10);
 /// How long a relay step may take to end by itself.
 const ENDING: Duration = Duration::from_secs(1);
 
@@ -129,6 +131,9 @@ impl AgentTransport for SlurmTransport<'_> {
         // Answered or not: the step is Slurm's from here on.
         self.agent_steps.extend(running.release());
         let said = said?;
+        if mending && said.after("RANKDECK-AGENT").is_none() {
+            job_is_there(&host.name, link_io)?;
+        }
         let probe = agent_command::read_probe_here(request, said.after("RANKDECK-PROBE"));
         let answer = said.after("RANKDECK-AGENT");
         let started = agent_command::read_started(&host.name, answer.as_deref(), &said.described(), mending)?;
@@ -139,6 +144,40 @@ impl AgentTransport for SlurmTransport<'_> {
             )
         })?;
         Ok((probe, Box::new(relay_step)))
+    }
+}
+
+/// Fails for good when the allocation is no more: no step will ever start in it. What cannot be asked may
+/// come back.
+fn job_is_there(label: &str, operator: &mut dyn Operator) -> Result<(), SshError> {
+    let Ok(job) = std::env::var("SLURM_JOB_ID") else { return Ok(()) };
+    let mut command = Command::new("scontrol");
+    command.args(["show", "job", "--oneliner", &job]);
+    let mut running = local::Running::start(label, command, &[])?;
+    let Ok(said) = running.until(label, "scontrol", ASKING, operator, &|_| false) else { return Ok(()) };
+    match end_of_job(&String::from_utf8_lossy(&said.stdout), &said.complaint()) {
+        Some(end) => Err(SshError::lasting(
+            format!("{label}: Slurm job {job} has no nodes any more: {end}"),
+            format!(
+                "`rankdeck ps` shows what is left there, from a job that has the node, or with `address = \"{label}\"` over SSH"
+            ),
+        )),
+        None => Ok(()),
+    }
+}
+
+/// How a job has ended, if it has, by what `scontrol show job` prints.
+fn end_of_job(said: &str, complaint: &str) -> Option<String> {
+    // A job that waits again (REQUEUED, PENDING) has given its nodes back.
+    const GOES_ON: [&str; 6] = ["RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STAGE_OUT", "STOPPED"];
+    let value = |name: &str| said.split_ascii_whitespace().find_map(|word| word.strip_prefix(name));
+    match value("JobState=") {
+        Some(state) if GOES_ON.contains(&state) => None,
+        Some(state) => {
+            let reason = value("Reason=").filter(|reason| *reason != "None");
+            Some(reason.map_or_else(|| state.to_owned(), |reason| format!("{state} ({reason})")))
+        }
+        None => complaint.contains("Invalid job id").then(|| "Slurm does not know it any more".to_owned()),
     }
 }
 
@@ -235,5 +274,23 @@ impl Drop for RelayStep {
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_that_is_over_is_told_from_one_that_goes_on() {
+        let of = |state: &str| end_of_job(&format!("JobId=7 JobName=a JobState={state} Requeue=0"), "");
+        assert_eq!(of("NODE_FAIL Reason=NodeDown").as_deref(), Some("NODE_FAIL (NodeDown)"));
+        assert_eq!(of("TIMEOUT Reason=TimeLimit").as_deref(), Some("TIMEOUT (TimeLimit)"));
+        assert_eq!(of("COMPLETED Reason=None").as_deref(), Some("COMPLETED"));
+        assert_eq!(of("PENDING Reason=BeginTime").as_deref(), Some("PENDING (BeginTime)"));
+        assert_eq!((of("RUNNING Reason=None"), of("COMPLETING Reason=NodeDown")), (None, None));
+        assert_eq!(end_of_job("", "Unable to contact slurm controller"), None, "it may come back");
+        let unknown = end_of_job("", "slurm_load_jobs error: Invalid job id specified");
+        assert_eq!(unknown.as_deref(), Some("Slurm does not know it any more"));
     }
 }

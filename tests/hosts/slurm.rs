@@ -8,6 +8,7 @@ use crate::support::{Bench, Console, trainer, wait_until};
 use rankdeck_proto::message::{Exit, Record, RecordEvent};
 use rankdeck_testkit::python;
 use serde_json::Value;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A console inside an allocation of both nodes with two tasks each: `salloc` runs it on this machine.
@@ -167,6 +168,163 @@ fn slurm_1_a_step_that_is_killed_takes_its_run_along() {
     wait_until("ranks are gone", 5, || bench.rank_processes().iter().all(|(_, line)| line.contains("srun")));
 }
 
+/// SLURM-1: the limit, as `slurmctld` looks for it twice a minute.
+#[test]
+fn slurm_1_a_job_at_its_time_limit_ends_agents_and_ranks_and_is_recorded_with_that_cause() {
+    let Some(slurm) = Slurm::start() else { return };
+    let bench = bench(&["--iters", "1000000", "--family"]);
+    let job = start_detached_allocation(&slurm);
+    run_without_console(&slurm, &bench, &job);
+    slurm.ask("scontrol", &["update", &format!("JobId={job}"), "EndTime=now"]);
+    wait_until("agents and ranks are gone", 180, || bench.processes().is_empty());
+    for node in [0, 1] {
+        let records = records(&bench, node);
+        let has = |fits: &dyn Fn(&RecordEvent) -> bool| assert!(records.iter().any(fits), "{records:#?}");
+        let cause = format!("Slurm job {job} ends here: ");
+        has(
+            &|event| matches!(event, RecordEvent::Notice { text } if text.starts_with(&cause) && text.contains("TimeLimit")),
+        );
+        has(&|event| matches!(event, RecordEvent::RankExited { exit: Exit::Code { code: 0 }, .. }));
+        has(&|event| matches!(event, RecordEvent::Stopped { survivors, .. } if survivors.is_empty()));
+    }
+}
+
+/// The built-in trainer as a job that comes back.
+struct Requeued {
+    bench: Bench,
+    job: String,
+}
+
+impl Requeued {
+    /// Submits it, and waits for its first checkpoint.
+    fn start(slurm: &Slurm) -> Option<Requeued> {
+        let trainer = trainer()?;
+        let bench = bench(&[]);
+        let text = "[run]\nname = 'x'\ntotal_steps = 100000000\n[env]\nid = 'CartPole-v1'\nnum_envs = 4\n\
+                    [learn]\nalgorithm = 'ppo'\n[eval]\nevery = 0\n[checkpoint]\nevery = 20\n";
+        let config = bench.write("train.toml", text);
+        let command = [trainer.display().to_string(), "--config".into(), config.display().to_string()];
+        bench.write(
+            "experiment.toml",
+            &format!(
+                "[run]\nname = \"train\"\n[launch]\ncommand = {command:?}\nmaster_addr = \"127.0.0.1\"\n"
+            ),
+        );
+        let mut sbatch = slurm.command(env!("CARGO_BIN_EXE_rankdeck"));
+        sbatch.current_dir(bench.path()).args(["sbatch", "experiment.toml", "--nodes", "2"]);
+        sbatch.args(["--ntasks-per-node", "1", "--time", "10", "--requeue", "--stop-before-s", "60"]);
+        let submitted = sbatch.output().unwrap();
+        let text = String::from_utf8_lossy(&submitted.stdout).into_owned();
+        let job = text.trim().strip_prefix("submitted: job ").unwrap_or_else(|| panic!("{submitted:?}"));
+        let this = Requeued { job: job.to_owned(), bench };
+        this.wait("a checkpoint", 120, || this.said().contains("checkpoint (latest)"));
+        Some(this)
+    }
+
+    /// What the console of all its starts has printed.
+    fn said(&self) -> String {
+        let path = self.bench.path().join(format!("train-{}.out", self.job));
+        String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
+    }
+
+    fn wait(&self, what: &str, seconds: u64, mut holds: impl FnMut() -> bool) {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(seconds);
+        while !holds() {
+            assert!(std::time::Instant::now() < deadline, "{what}: {}", self.said());
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    }
+
+    /// Iterations after which its latest checkpoint was written, as its lines tell it.
+    fn saved(&self) -> u64 {
+        let said = self.said();
+        let line = said.lines().rev().find(|line| line.contains("  checkpoint (")).unwrap();
+        let step = line.split("at step ").nth(1).unwrap().split(": ").next().unwrap();
+        step.replace(',', "").parse::<u64>().unwrap() / 512
+    }
+
+    /// Its ranks have resumed after iteration `saved`, or a later one whose checkpoint nobody heard of.
+    fn assert_resumed(&self, saved: u64) {
+        let resumed = || -> Option<u64> {
+            let logs = files_named(&self.bench.path().join("runs"), "rank0.log");
+            let texts = logs.iter().map(|log| std::fs::read_to_string(log).unwrap_or_default());
+            let mut after = texts.filter_map(|text| {
+                let number = text.split("resumed after iteration ").nth(1)?.split(',').next()?;
+                number.parse().ok()
+            });
+            after.next()
+        };
+        self.wait("it is resumed", 90, || resumed().is_some());
+        assert!(saved > 0 && resumed() >= Some(saved), "{saved}: {:?}", resumed());
+    }
+
+    /// It is cancelled, and nothing of it is left.
+    fn end(&self, slurm: &Slurm) {
+        slurm.ask("scancel", &[&self.job]);
+        self.wait("the job is gone", 90, || slurm.ask("squeue", &["-h", "-j", &self.job]).is_empty());
+        self.wait("nothing is left", 60, || self.bench.processes().is_empty());
+    }
+}
+
+fn files_named(folder: &Path, name: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries
+        .flat_map(|path| match path.is_dir() {
+            true => files_named(&path, name),
+            false => vec![path],
+        })
+        .filter(|path| path.file_name().is_some_and(|file| file == name))
+        .collect()
+}
+
+#[test]
+fn a_job_that_reaches_its_time_limit_says_so_stops_with_proof_and_goes_on_in_the_next() {
+    let Some(slurm) = Slurm::start_requeueing() else { return };
+    let Some(job) = Requeued::start(&slurm) else { return };
+    // Its warning comes a minute before.
+    slurm.ask("scontrol", &["update", &format!("JobId={}", job.job), "EndTime=now+62"]);
+    job.wait("it stops", 90, || job.said().contains("stopped: verified"));
+    // Its console ends now, and the steps that led to the nodes with it.
+    job.wait("no rank is left", 10, || job.bench.rank_processes().is_empty());
+    let said = job.said();
+    assert!(said.contains(&format!("Slurm job {} reaches its time limit", job.job)), "{said}");
+    let saved = job.saved();
+    job.wait("it comes back", 120, || {
+        job.said().contains("begins from ") && job.said().contains("latest.ckpt")
+    });
+    job.assert_resumed(saved);
+    job.end(&slurm);
+}
+
+/// RUN-2, SLURM-1: the daemon of a node is dead and the node is down, while the ranks there go on. The
+/// console cannot know that they are gone, and says so within its bound; the job waits for the node, and goes
+/// on.
+#[test]
+fn slurm_1_a_node_that_goes_down_ends_the_run_without_proof_and_the_requeued_job_goes_on() {
+    let Some(mut slurm) = Slurm::start_requeueing() else { return };
+    let Some(job) = Requeued::start(&slurm) else { return };
+    slurm.node_down(1);
+    let began = std::time::Instant::now();
+    job.wait("an end", 90, || {
+        job.said().contains("stop NOT VERIFIED") || job.said().contains("stopped: verified")
+    });
+    let took = began.elapsed().as_secs();
+    let said = job.said();
+    let left = job.bench.processes();
+    assert!(said.contains("stop NOT VERIFIED") || left.is_empty(), "a false proof: {left:?}\n{said}");
+    assert!(took <= 60, "{took} s: {said}");
+    assert!(said.contains("could not verify that all processes exited on") && said.contains("n1"), "{said}");
+    assert!(said.contains("DUE TO NODE FAILURE"), "{said}");
+    let of_n0 = records(&job.bench, 0);
+    let cause = |event: &RecordEvent| matches!(event, RecordEvent::Notice { text } if text.contains("ends here: ") && text.contains("n1 is down (broken)"));
+    assert!(of_n0.iter().any(cause), "{of_n0:#?}");
+    let saved = job.saved();
+    slurm.node_up(1);
+    job.wait("it comes back", 180, || job.said().lines().any(|line| line.starts_with("begins from /")));
+    job.assert_resumed(saved);
+    job.end(&slurm);
+}
+
 /// A job of both nodes that does nothing by itself.
 fn start_detached_allocation(slurm: &Slurm) -> String {
     let job = slurm.ask("sbatch", &["--parsable", "--nodes=2", "--output=/dev/null", "--wrap", "sleep 600"]);
@@ -217,7 +375,6 @@ mod launchers {
     use std::collections::BTreeMap;
     use std::io::{BufRead, BufReader};
     use std::os::unix::net::UnixListener;
-    use std::path::Path;
     use std::sync::mpsc;
     use std::time::Duration;
 

@@ -17,6 +17,9 @@ pub struct Slurm {
     reaper: Option<Child>,
 }
 
+/// Where the daemons of nodes begin among [`Slurm::daemons`]: behind munged and slurmctld.
+const NODES: usize = 2;
+
 /// Ends everything whose environment names the folder `$1`, and removes the folder, once its standard input
 /// is at its end: that comes with the end of the test, however it ends. A killed test drops nothing, and
 /// slurmstepd is nobody's child.
@@ -56,6 +59,16 @@ fn daemon(name: &str) -> Command {
 impl Slurm {
     /// Two nodes `n0` and `n1` that are idle; `None` has been noted as a skip.
     pub fn start() -> Option<Slurm> {
+        Slurm::start_with("")
+    }
+
+    /// The same where a job that is requeued waits for seconds, not for two minutes: until no credential of
+    /// its former steps is valid.
+    pub fn start_requeueing() -> Option<Slurm> {
+        Slurm::start_with(",cred_expire=15")
+    }
+
+    fn start_with(auth: &str) -> Option<Slurm> {
         if let Some(why) = missing() {
             skipped(&why);
             return None;
@@ -77,7 +90,7 @@ impl Slurm {
         let d = dir.display();
         let text = format!(
             "ClusterName=rankdeck\nSlurmctldHost=localhost\nSlurmctldPort={ctl}\nSlurmUser={user}\nSlurmdUser={user}\n\
-             AuthType=auth/munge\nAuthInfo=socket={d}/munge/sock\nStateSaveLocation={d}/state\nSlurmdSpoolDir={d}/%n.spool\n\
+             AuthType=auth/munge\nAuthInfo=socket={d}/munge/sock{auth}\nStateSaveLocation={d}/state\nSlurmdSpoolDir={d}/%n.spool\n\
              SlurmctldPidFile={d}/ctl.pid\nSlurmdPidFile={d}/%n.pid\nSlurmctldLogFile={d}/ctl.log\nSlurmdLogFile={d}/%n.log\n\
              MailProg=/bin/true\nProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSelectType=select/cons_tres\n\
              SelectTypeParameters=CR_Core\nSlurmdParameters=config_overrides\nReturnToService=2\nMpiDefault=none\n\
@@ -110,17 +123,39 @@ impl Slurm {
         let mut controller = daemon("slurmctld");
         controller.args(["-D", "-i", "-f"]).arg(slurm.conf());
         slurm.spawn(controller);
-        for node in ["n0", "n1"] {
-            let mut node_daemon = daemon("slurmd");
-            node_daemon.args(["-D", "-N", node, "-f"]).arg(slurm.conf());
+        for node in 0..2 {
+            let node_daemon = slurm.node_daemon(node);
             slurm.spawn(node_daemon);
         }
-        slurm.wait("two idle nodes", || {
-            let output =
-                slurm.command("sinfo").args(["-h", "-N", "-t", "idle", "-o", "%N"]).output().unwrap();
-            String::from_utf8_lossy(&output.stdout).lines().count() == 2
-        });
+        slurm.wait("two idle nodes", || slurm.ask("sinfo", &["-hN", "-t", "idle", "-o", "%N"]) == "n0\nn1");
         Some(slurm)
+    }
+
+    fn node_daemon(&self, node: usize) -> Command {
+        let mut node_daemon = daemon("slurmd");
+        node_daemon.args(["-D", "-N", &format!("n{node}"), "-f"]).arg(self.conf());
+        node_daemon
+    }
+
+    /// A node's daemon dies, and the controller takes the node for dead, as it does by itself after a while.
+    /// What runs there goes on.
+    pub fn node_down(&mut self, node: usize) {
+        let daemon = &mut self.daemons[NODES + node];
+        daemon.kill().unwrap();
+        daemon.wait().unwrap();
+        self.ask("scontrol", &["update", &format!("nodename=n{node}"), "state=down", "reason=broken"]);
+    }
+
+    /// It comes back.
+    pub fn node_up(&mut self, node: usize) {
+        let node_daemon = self.node_daemon(node);
+        self.spawn(node_daemon);
+        let daemon = self.daemons.pop().unwrap();
+        self.daemons[NODES + node] = daemon;
+        let (name, up) = (format!("n{node}"), ["-t", "idle,alloc,mix"]);
+        self.wait("node that is up", || {
+            self.ask("sinfo", &["-hN", up[0], up[1], "-n", &name, "-o", "%N"]) == name
+        });
     }
 
     fn spawn(&mut self, mut command: Command) {

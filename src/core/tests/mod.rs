@@ -1,5 +1,6 @@
 //! Scenarios of the whole reducer with fake agents, and properties over arbitrary events.
 
+mod allocation;
 mod attach;
 mod ending;
 mod figures;

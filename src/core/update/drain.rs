@@ -110,7 +110,10 @@ fn leaving(ctx: &mut Ctx<'_>, open: &[NodeRank], began: Timestamp) {
         | HostStage::Live { .. } => None,
     };
     let away: Option<Vec<Timestamp>> = open.iter().map(away_since).collect();
-    if let (Some(away), Some(proof)) = (away, ctx.session.run.facts.first_proof) {
+    // No proof is to come where no host will be heard of again.
+    let for_good = open.iter().all(|node| ctx.host(*node).machine.is_gone());
+    let proof = ctx.session.run.facts.first_proof.or(for_good.then_some(began));
+    if let (Some(away), Some(proof)) = (away, proof) {
         let since = away.into_iter().fold(proof, Timestamp::max);
         if ctx.now.since(since) >= Limits::of(ctx.model.plan.as_ref()).drain() {
             conclude(ctx, open);

@@ -14,6 +14,7 @@ use crate::run::{Cause, Launch, Role, Stage};
 use crate::session::Ctx;
 use rankdeck_proto::message::{ConsoleMessage, Ending, LaunchSpec};
 use rankdeck_types::error::HintedError;
+use rankdeck_types::host::Transport;
 use rankdeck_types::ids::{Generation, NodeRank, Timestamp};
 use rankdeck_types::link_state::LinkState;
 use rankdeck_types::plan::{Plan, PlanDraft, Until};
@@ -216,7 +217,6 @@ fn reserving(ctx: &mut Ctx<'_>) {
 
 /// Where rank 0's store is reached: on this machine by the loopback address, else by its host's own.
 fn master_address(plan: &Plan) -> String {
-    use rankdeck_types::host::Transport;
     let local = plan.members().all(|planned| planned.host.transport == Transport::Local);
     match plan.members().next() {
         Some(first) if !local && plan.members().count() > 1 => first.address.clone(),
@@ -230,6 +230,9 @@ fn running(ctx: &mut Ctx<'_>) {
     if let Some(goal) = goal_reached(ctx) {
         super::user::stop_at_goal(ctx, goal);
     }
+    if let Some(text) = allocation_over(ctx) {
+        ctx.session.run.facts.blame(Cause::LaunchFailed(text));
+    }
     if ctx.session.run.stage == Stage::Launching && generation::all_spawned(ctx.model) {
         ctx.session.run.stage = Stage::Running;
     }
@@ -242,6 +245,16 @@ fn running(ctx: &mut Ctx<'_>) {
     if ended || proved || ctx.session.run.is_ending() {
         ctx.session.run.drain(ctx.now, None);
     }
+}
+
+/// The allocation that the run was in is no more: agents end their ranks (SLURM-1), and nobody comes to its
+/// nodes again. Hosts of other transports may come back, whatever keeps them away.
+fn allocation_over(ctx: &Ctx<'_>) -> Option<String> {
+    let plan = ctx.model.plan.as_ref()?;
+    let slurm = plan.members().all(|planned| planned.host.transport == Transport::Slurm);
+    let failures: Option<Vec<_>> = ctx.members().map(|host| host.link.failure()).collect();
+    let first = failures.filter(|_| slurm)?.into_iter().next()?;
+    Some(format!("no host can be reached any more: {}", first.error))
 }
 
 /// Sends the present launch to hosts that have not got it on this connection.
