@@ -11,7 +11,8 @@
 //! the header.
 //!
 //! Invariants:
-//! - A file under its final name is whole: written beside it, synced, renamed, folder synced.
+//! - CHECKPOINT-1: a file under its final name is whole: written beside it, synced, renamed, folder synced.
+//!   What a killed process left beside it is removed by the next generation ([`is_unfinished`]).
 //! - CHECKPOINT-2: a file that is cut, changed, of another version, algorithm, environment or network is
 //!   refused with one error (exit code 2) that names what differs, before anything of it is used.
 //! - CHECKPOINT-3: with the same world size, resuming is bit-exact.
@@ -21,7 +22,8 @@ use super::description::Description;
 use super::error::TrainerError;
 use super::safetensors::{self, Entry};
 use super::state::{Array, MODEL, State, Words};
-use crate::{inject, normalise};
+use crate::inject::{self, SavePoint};
+use crate::normalise;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -33,6 +35,8 @@ const MAGIC: &[u8; 8] = b"RANKDECK";
 const VERSION: u32 = 3;
 const HASH: usize = 32;
 const PREFIX: usize = 16;
+/// How the name of a file ends that is being written; it begins with a dot.
+const UNFINISHED: &str = ".tmp";
 /// Bytes written between two updates of the progress.
 const CHUNK: usize = 4 << 20;
 
@@ -314,6 +318,12 @@ pub fn refuse(path: &Path, what: impl AsRef<str>, hint: &str) -> TrainerError {
     TrainerError::usage(format!("checkpoint {} {}", path.display(), what.as_ref()), hint)
 }
 
+/// Whether a file of this name was left by a process that ended while it wrote a checkpoint.
+pub fn is_unfinished(name: &str) -> bool {
+    let written = name.strip_prefix('.').and_then(|name| name.strip_suffix(UNFINISHED));
+    written.is_some_and(|name| name.ends_with(".ckpt") || name.ends_with(".safetensors"))
+}
+
 fn write_atomically(
     folder: &Path,
     name: &str,
@@ -321,17 +331,23 @@ fn write_atomically(
     mut moved: impl FnMut(u64, u64),
 ) -> io::Result<()> {
     std::fs::create_dir_all(folder)?;
-    // A run has one writer, rank 0. A half-written file of a killed generation is overwritten.
-    let temporary = folder.join(format!(".{name}.tmp"));
+    // A run has one writer, rank 0.
+    let temporary = folder.join(format!(".{name}{UNFINISHED}"));
     let written = (|| {
+        inject::saving(SavePoint::BetweenFiles)?;
         let mut file = File::create(&temporary)?;
-        let mut written = 0;
-        for chunk in bytes.chunks(CHUNK) {
+        let (first, rest) = bytes.split_at(bytes.len().min(PREFIX));
+        file.write_all(first)?;
+        inject::saving(SavePoint::FirstBytes)?;
+        let mut written = first.len() as u64;
+        for chunk in rest.chunks(CHUNK) {
             file.write_all(chunk)?;
             written += chunk.len() as u64;
             moved(written, bytes.len() as u64);
         }
+        inject::saving(SavePoint::BeforeSync)?;
         file.sync_all()?;
+        inject::saving(SavePoint::BeforeRename)?;
         std::fs::rename(&temporary, folder.join(name))?;
         File::open(folder)?.sync_all()
     })();

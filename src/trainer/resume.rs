@@ -9,15 +9,20 @@
 //!   streams that no earlier generation has used.
 //! - RESUME-4: a restart (generation above 0) from `latest` starts from the beginning when its run has not
 //!   written a checkpoint yet.
-//! - RESUME-5: a checkpoint that cannot be used ends every rank with the same error (exit code 2).
+//! - RESUME-5: a checkpoint that is named and cannot be used ends every rank with the same error (exit code
+//!   2).
+//! - RESUME-6: `latest` is the newest whole checkpoint of the run directory. One that is cut or changed is
+//!   refused by name, and the newest one before it is used.
 
 use super::checkpoint::{Checkpoint, refuse};
 use super::collect::RankCounters;
 use super::distributed::ProcessGroup;
 use super::error::TrainerError;
+use super::events::warn;
 use rankdeck_types::error::HintedError;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 use tch::{Device, Tensor};
 
 /// Name of the checkpoint to resume from by default, without its extension.
@@ -30,7 +35,7 @@ pub fn folder(run_dir: &Path) -> PathBuf {
 
 /// The file that `resume` names: a path, or `latest` in the run directory.
 pub fn find(resume: &str, run_dir: &Path) -> PathBuf {
-    if resume == "latest" { folder(run_dir).join(format!("{LATEST}.ckpt")) } else { PathBuf::from(resume) }
+    if resume == LATEST { folder(run_dir).join(format!("{LATEST}.ckpt")) } else { PathBuf::from(resume) }
 }
 
 /// This rank's words: counters, then its environments.
@@ -43,22 +48,33 @@ struct ResumeAnswer {
     error: Option<HintedError>,
     absent: bool,
     bytes: usize,
+    /// Its name in the folder of checkpoints, which has another path on each host.
+    name: String,
 }
 
 /// Rank 0 reads the file, all ranks get it; tag `resume`. On failure all get the same error. `None`: there is
 /// no such file, and that is allowed by `or_afresh`. `device` is where the group's tensors live.
 pub fn share(
     group: &ProcessGroup,
-    path: &Path,
+    (resume, run_dir): (&str, &Path),
     or_afresh: bool,
     device: Device,
-) -> Result<Option<Checkpoint>, TrainerError> {
+) -> Result<Option<(PathBuf, Checkpoint)>, TrainerError> {
     let (mut answer, mut bytes) = (ResumeAnswer::default(), Vec::new());
+    let named = find(resume, run_dir);
     if group.rank() == 0 {
-        answer.absent = or_afresh && !path.exists();
-        match read(path) {
-            _ if answer.absent => {}
-            Ok(read) => (answer.bytes, bytes) = (read.len(), read),
+        let found = if resume == LATEST {
+            newest_whole(&folder(run_dir))
+        } else {
+            read(&named).map(|bytes| Some((named.clone(), bytes)))
+        };
+        match found {
+            Ok(Some((path, read))) => {
+                answer.name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                (answer.bytes, bytes) = (read.len(), read);
+            }
+            Ok(None) if or_afresh => answer.absent = true,
+            Ok(None) => answer.error = read(&named).err().map(|error| error.hinted),
             Err(error) => answer.error = Some(error.hinted),
         }
     }
@@ -69,17 +85,26 @@ pub fn share(
     if let Some(hinted) = answer.error {
         return Err(TrainerError { hinted, usage: true });
     }
+    let path = if resume == LATEST { folder(run_dir).join(&answer.name) } else { named };
     bytes.resize(answer.bytes, 0);
     let mut tensor = Tensor::f_from_slice(&bytes)?.f_to_device(device)?;
     group.broadcast(&mut tensor, 0, "resume")?;
     tensor.f_to_device(Device::Cpu)?.f_copy_data(&mut bytes, answer.bytes)?;
-    Checkpoint::decode(&bytes).map(Some).map_err(|what| refuse(path, what, DAMAGED))
+    match Checkpoint::decode(&bytes) {
+        Ok(checkpoint) => Ok(Some((path, checkpoint))),
+        Err(what) => Err(refuse(&path, what, DAMAGED)),
+    }
 }
 
 const DAMAGED: &str = "resume from another checkpoint of the run, or start afresh";
 
 /// A file that is a checkpoint.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, TrainerError> {
+    Ok(load(path)?.0)
+}
+
+/// Such a file, and after which iteration it was written.
+fn load(path: &Path) -> Result<(Vec<u8>, u64), TrainerError> {
     let bytes = std::fs::read(path).map_err(|error| {
         refuse(
             path,
@@ -88,9 +113,60 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, TrainerError> {
         )
     })?;
     match Checkpoint::decode(&bytes) {
-        Ok(_) => Ok(bytes),
+        Ok(checkpoint) => Ok((bytes, checkpoint.header.train_iter)),
         Err(what) => Err(refuse(path, what, DAMAGED)),
     }
+}
+
+/// RESUME-6. `None`: there is no checkpoint at all. A process that was killed while it saved has left
+/// `latest` older than the checkpoint of that iteration; one that is not newer on disk is of a future that
+/// was left when the run went back.
+fn newest_whole(folder: &Path) -> Result<Option<(PathBuf, Vec<u8>)>, TrainerError> {
+    let latest = folder.join(format!("{LATEST}.ckpt"));
+    let mut others: Vec<(SystemTime, PathBuf)> = std::fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .filter(|path| path.extension().is_some_and(|end| end == "ckpt") && *path != latest)
+        .filter_map(|path| Some((written(&path)?, path)))
+        .collect();
+    others.sort_by(|a, b| b.cmp(a));
+    let (mut refused, mut best) = (Vec::new(), None);
+    if latest.exists() {
+        match load(&latest) {
+            Ok((bytes, train_iter)) => {
+                let since = written(&latest);
+                others.retain(|(at, _)| since.is_none_or(|since| *at >= since));
+                best = Some((train_iter, latest, bytes));
+            }
+            Err(error) => refused.push(error),
+        }
+    }
+    let whole = best.is_some();
+    for (_, path) in others {
+        match load(&path) {
+            Ok((bytes, train_iter)) if best.as_ref().is_none_or(|(than, ..)| train_iter > *than) => {
+                best = Some((train_iter, path, bytes));
+            }
+            Ok(_) => {}
+            Err(error) => refused.push(error),
+        }
+        if best.is_some() && !whole {
+            break;
+        }
+    }
+    match best {
+        Some((_, path, bytes)) => {
+            refused.iter().for_each(|error| warn(&format!("{error}; it is not used")));
+            Ok(Some((path, bytes)))
+        }
+        None if refused.is_empty() => Ok(None),
+        None => Err(refused.swap_remove(0)),
+    }
+}
+
+fn written(path: &Path) -> Option<SystemTime> {
+    std::fs::metadata(path).and_then(|file| file.modified()).ok()
 }
 
 /// What a rank takes over from all ranks' words.

@@ -133,10 +133,8 @@ fn find_checkpoint(
     device: Device,
 ) -> Result<Option<(PathBuf, Checkpoint)>, TrainerError> {
     let Some(from) = &identity.resume else { return Ok(None) };
-    let or_afresh = from == "latest" && identity.generation > 0;
-    let path = resume::find(from, run_dir);
-    let checkpoint = resume::share(group, &path, or_afresh, device)?;
-    Ok(checkpoint.map(|checkpoint| (path, checkpoint)))
+    let or_afresh = from == resume::LATEST && identity.generation > 0;
+    resume::share(group, (from, run_dir), or_afresh, device)
 }
 
 /// Restores the algorithm; `true` when its environments cannot be taken over.
@@ -219,6 +217,7 @@ impl<'a> Trainer<'a> {
         let BuildContext { experiment, sizes, seeds, device, group, .. } = build;
         let (env, learn) = setup::parts(experiment)?;
         let run_dir = setup::run_dir(identity, &experiment.run.name);
+        saving::remove_unfinished(&resume::folder(&run_dir), group.rank());
         let resumed = find_checkpoint(identity, &run_dir, group, device)?;
         if let Some((path, checkpoint)) = &resumed {
             checkpoint.is_of(path, learn.name(), &env.id)?;
@@ -227,7 +226,7 @@ impl<'a> Trainer<'a> {
         let changed = header.about.differences(&about);
         let build = BuildContext { start_iteration: header.train_iter, ..build };
         let mut algorithm = algo::make(&build)?;
-        let restored = resumed.is_some();
+        let from = resumed.as_ref().map(|(path, _)| path.clone());
         let lost = match resumed {
             Some((path, checkpoint)) => take_over(&mut *algorithm, &path, checkpoint, &build)?,
             None => false,
@@ -250,12 +249,12 @@ impl<'a> Trainer<'a> {
             rows: Rows::default(),
             stop: StopPoints::default(),
             long: true,
-            saved: restored.then_some(header.train_iter),
+            saved: from.is_some().then_some(header.train_iter),
             about,
             latest: header.latest_returns.iter().copied().collect(),
         };
-        trainer.announce(&header, identity.resume.is_some(), lost)?;
-        if trainer.is_first() && restored && !changed.is_empty() {
+        trainer.announce(&header, (identity.resume.is_some(), from.as_deref()), lost)?;
+        if trainer.is_first() && from.is_some() && !changed.is_empty() {
             say(&format!("the checkpoint was made with other settings: {}", changed.join("; ")));
         }
         trainer.reporter.describe(&trainer.about);
@@ -267,7 +266,13 @@ impl<'a> Trainer<'a> {
         self.group.rank() == 0
     }
 
-    fn announce(&self, resumed: &Header, restart: bool, lost: bool) -> Result<(), TrainerError> {
+    /// `restart`: it was to be resumed, and what it is resumed from.
+    fn announce(
+        &self,
+        resumed: &Header,
+        restart: (bool, Option<&Path>),
+        lost: bool,
+    ) -> Result<(), TrainerError> {
         if !self.is_first() {
             return Ok(());
         }
@@ -292,9 +297,13 @@ impl<'a> Trainer<'a> {
             say(&more);
         }
         let (was, is) = (resumed.world_size, self.group.world_size());
-        match (was > 0, restart) {
-            (true, _) => {
-                say(&format!("resumed after iteration {}, update {}", self.train_iter, self.updates));
+        match restart {
+            (_, Some(from)) => {
+                let (iteration, updates) = (self.train_iter, self.updates);
+                say(&format!(
+                    "resumed after iteration {iteration}, update {updates}, from {}",
+                    from.display()
+                ));
                 if was != is {
                     say(&format!(
                         "the checkpoint is of {was} ranks, this run has {is}: sizes are planned anew: {sizes}"
@@ -304,8 +313,8 @@ impl<'a> Trainer<'a> {
                     say("the checkpoint's environments cannot be taken over: new episodes begin");
                 }
             }
-            (false, true) => say("no checkpoint was written before the restart: beginning afresh"),
-            (false, false) => {}
+            (true, None) => say("no checkpoint was written before the restart: beginning afresh"),
+            (false, None) => {}
         }
         Ok(())
     }

@@ -28,6 +28,8 @@ mod phases;
 mod policies;
 mod refusals;
 mod resuming;
+#[cfg(feature = "inject")]
+mod saving;
 mod stopping;
 mod weights;
 mod workers;

@@ -1,5 +1,6 @@
 //! The names of faults.
 
+use super::SavePoint;
 use std::str::FromStr;
 
 /// What goes wrong.
@@ -50,6 +51,16 @@ pub enum InjectedKind {
     Teardown,
     /// `disk-full`: the next checkpoint fails because the disk is full (H13).
     DiskFull,
+    /// `kill-POINT=FILE` and `full-POINT=FILE`: SIGKILL, or a full disk, while file number FILE since STEP is
+    /// written; [`SavePoint::of`] has the names of the points.
+    Saving {
+        /// It is killed; otherwise the disk is full.
+        killed: bool,
+        /// Where in the writing of a file.
+        point: SavePoint,
+        /// Files that reach the point before, and this one.
+        file: u64,
+    },
     /// `long-eval=SECONDS`: every episode of evaluations takes so long, with progress between them (N1).
     LongEval(u64),
     /// `slow-start=SECONDS`: the first optimiser step takes so long (N3).
@@ -109,6 +120,17 @@ impl FromStr for InjectedFault {
             Some((name, value)) => (name, Some(value.parse().map_err(|_| bad("the value is not a number"))?)),
             None => (fault, None),
         };
+        let saving = |name: &str| {
+            let (killed, rest) = match name.strip_prefix("kill-") {
+                Some(rest) => (true, rest),
+                None => (false, name.strip_prefix("full-")?),
+            };
+            Some((killed, SavePoint::of(rest)?))
+        };
+        if let Some((killed, point)) = saving(name) {
+            let kind = InjectedKind::Saving { killed, point, file: value.unwrap_or(1) };
+            return Ok(InjectedFault { kind, rank, step, text: text.to_owned() });
+        }
         let valued = |make: fn(u64) -> InjectedKind| value.map(make).ok_or_else(|| bad("it needs a value"));
         let kind = match name {
             "oom" => valued(InjectedKind::Memory)?,
@@ -157,9 +179,21 @@ mod tests {
         };
         assert_eq!(read("spin@1:60"), (InjectedKind::Spin, Some(1), 60));
         assert_eq!(read("slow=30@all:2"), (InjectedKind::Slow(30), None, 2));
-        for bad in
-            ["", "spin", "spin@1", "spin@x:1", "spin@1:x", "what@1:1", "slow@1:1", "slow=x@1:1", "spin=3@1:1"]
-        {
+        let saving = |killed, point, file| InjectedKind::Saving { killed, point, file };
+        assert_eq!(read("kill-before-rename=3@0:2").0, saving(true, SavePoint::BeforeRename, 3));
+        assert_eq!(read("full-first-bytes@0:2").0, saving(false, SavePoint::FirstBytes, 1));
+        for bad in [
+            "",
+            "spin",
+            "spin@1",
+            "spin@x:1",
+            "spin@1:x",
+            "what@1:1",
+            "slow@1:1",
+            "slow=x@1:1",
+            "spin=3@1:1",
+            "kill-what@1:1",
+        ] {
             let error = bad.parse::<InjectedFault>().unwrap_err();
             assert!(error.contains("FAULT[=VALUE]@RANK:STEP"), "{bad}: {error}");
         }

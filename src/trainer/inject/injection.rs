@@ -1,7 +1,7 @@
 //! Makes the injected faults happen.
 
 use super::fault::{InjectedFault, InjectedKind};
-use super::{CollectiveFate, Collectives, Hook};
+use super::{CollectiveFate, Collectives, Hook, SavePoint};
 use crate::events::warn;
 use crate::page::Page;
 use rankdeck_proto::status_page::Op;
@@ -241,6 +241,33 @@ pub(crate) fn writing() -> io::Result<()> {
             Ok(())
         }
         _ => Ok(()),
+    }
+}
+
+/// A file of a checkpoint has come to `here`.
+pub(crate) fn saving(here: SavePoint) -> io::Result<()> {
+    let counted = |kind: &mut InjectedKind| match kind {
+        InjectedKind::Saving { point, file, .. } if *point == here => {
+            *file = file.saturating_sub(1);
+            *file == 0
+        }
+        _ => false,
+    };
+    let due_now = ARMED.with_borrow_mut(|slot| {
+        let Some(armed) = slot.as_mut() else { return false };
+        let now = armed.page.lock().body().train_iter;
+        armed.faults.iter_mut().any(|fault| fault.step <= now && counted(&mut fault.kind))
+    });
+    if !due_now {
+        return Ok(());
+    }
+    match due(|kind| matches!(kind, InjectedKind::Saving { point, file: 0, .. } if point == here)) {
+        Some(InjectedKind::Saving { killed: true, .. }) => {
+            signal(libc::SIGKILL);
+            Ok(())
+        }
+        Some(_) => Err(io::Error::from_raw_os_error(libc::ENOSPC)),
+        None => Ok(()),
     }
 }
 

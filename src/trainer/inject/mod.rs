@@ -19,7 +19,7 @@ mod injection;
 use tch::Tensor;
 
 #[cfg(feature = "inject")]
-pub(crate) use injection::{arm, collective, here, long_iteration, order, writing};
+pub(crate) use injection::{arm, collective, here, long_iteration, order, saving, writing};
 
 /// A place in the trainer where faults happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +34,33 @@ pub enum Hook {
     Episode,
     /// Before the group is left.
     Teardown,
+}
+
+/// A place in the writing of a file of a checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SavePoint {
+    /// Nothing of it is there yet; the files before it are whole.
+    BetweenFiles,
+    /// The file beside its final name has its first bytes.
+    FirstBytes,
+    /// All of it is written, and not yet flushed to disk.
+    BeforeSync,
+    /// It is flushed, and not yet under its final name.
+    BeforeRename,
+}
+
+#[cfg(feature = "inject")]
+impl SavePoint {
+    /// By the name that a fault has for it.
+    pub(crate) fn of(name: &str) -> Option<SavePoint> {
+        match name {
+            "first-bytes" => Some(SavePoint::FirstBytes),
+            "before-sync" => Some(SavePoint::BeforeSync),
+            "before-rename" => Some(SavePoint::BeforeRename),
+            "between-files" => Some(SavePoint::BetweenFiles),
+            _ => None,
+        }
+    }
 }
 
 /// What becomes of a collective.
@@ -62,7 +89,7 @@ pub trait Collectives {
 
 #[cfg(not(feature = "inject"))]
 mod nothing {
-    use super::{CollectiveFate, Collectives, Hook};
+    use super::{CollectiveFate, Collectives, Hook, SavePoint};
     use crate::page::Page;
     use rankdeck_proto::status_page::Op;
     use std::io;
@@ -93,7 +120,12 @@ mod nothing {
     pub(crate) fn writing() -> io::Result<()> {
         Ok(())
     }
+
+    #[inline(always)]
+    pub(crate) fn saving(_point: SavePoint) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 #[cfg(not(feature = "inject"))]
-pub(crate) use nothing::{arm, collective, here, long_iteration, writing};
+pub(crate) use nothing::{arm, collective, here, long_iteration, saving, writing};

@@ -20,7 +20,9 @@ mod shard;
 #[cfg(test)]
 mod tests;
 
-pub use shard::{In, Out, ReplayMark, ShardError, load, replace_shard, save, shard_path, write_shard};
+pub use shard::{
+    In, Out, ReplayMark, ShardError, load, replace_shard, save, shard_path, unfinished_of, write_shard,
+};
 
 use super::env::{ActionSpace, Actions, ObservationType, Observations, Spec, StepOutcome};
 use env_buffer::EnvBuffer;

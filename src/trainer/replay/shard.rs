@@ -10,6 +10,7 @@
 use super::env_buffer::EnvBuffer;
 use super::{Replay, Shape};
 use crate::error::TrainerError;
+use crate::inject::{self, SavePoint};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -19,6 +20,8 @@ use std::path::{Path, PathBuf};
 const MAGIC: &[u8; 8] = b"rdreplay";
 const VERSION: u32 = 1;
 const HEAD_MAX: u64 = 1 << 20;
+/// Extension of a file that is being written.
+const UNFINISHED: &str = "partial";
 /// Bytes between two reports of progress; a multiple of the checksum's words.
 const PART: usize = 4 << 20;
 
@@ -226,16 +229,20 @@ pub fn write_shard(
     path: &Path,
     fill: impl FnOnce(&mut Out<BufWriter<&File>>) -> Result<(), ShardError>,
 ) -> Result<(), ShardError> {
-    let beside = path.with_extension("partial");
+    let beside = path.with_extension(UNFINISHED);
     let written = || -> Result<(), ShardError> {
+        inject::saving(SavePoint::BetweenFiles)?;
         let file = File::create(&beside)?;
         let mut out = Out { to: BufWriter::with_capacity(1 << 20, &file), sum: Sum(0) };
         fill(&mut out)?;
+        inject::saving(SavePoint::FirstBytes)?;
         let sum = out.sum.0;
         out.to.write_all(&sum.to_le_bytes())?;
         out.to.flush()?;
         drop(out);
+        inject::saving(SavePoint::BeforeSync)?;
         file.sync_all()?;
+        inject::saving(SavePoint::BeforeRename)?;
         Ok(std::fs::rename(&beside, path)?)
     };
     written().inspect_err(|_| {
@@ -247,6 +254,12 @@ pub fn write_shard(
 /// This rank's file of a checkpoint: `replay-RANK.ITERATION.shard`.
 pub fn shard_path(folder: &Path, mark: &ReplayMark) -> PathBuf {
     folder.join(format!("replay-{}.{}.shard", mark.rank, mark.train_iter))
+}
+
+/// The rank whose unfinished file has this name, if it is one.
+pub fn unfinished_of(name: &str) -> Option<u32> {
+    let own = name.strip_prefix("replay-")?.strip_suffix(UNFINISHED)?;
+    own.split_once('.')?.0.parse().ok()
 }
 
 /// Replaces this rank's files but that of iteration `keep` by the one that `save` writes: until the

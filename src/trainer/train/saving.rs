@@ -1,12 +1,12 @@
 //! Checkpoints within a run.
 
 use super::Trainer;
-use crate::checkpoint::{Checkpoint, Header};
+use crate::checkpoint::{Checkpoint, Header, is_unfinished};
 use crate::counters::RankCounters;
 use crate::distributed::ProcessGroup;
 use crate::error::TrainerError;
-use crate::events::warn;
-use crate::replay::ReplayMark;
+use crate::events::{say, warn};
+use crate::replay::{ReplayMark, unfinished_of};
 use crate::resume;
 use crate::setup;
 use rankdeck_proto::message::{Activity, Phase};
@@ -25,6 +25,32 @@ pub(super) fn mark(experiment: &Experiment, group: &ProcessGroup, train_iter: u6
         rank: group.rank(),
         world_size: group.world_size(),
         train_iter,
+    }
+}
+
+/// Removes what an earlier generation was killed over (CHECKPOINT-1): each rank its own, rank 0 everything.
+/// It comes before anything that the ranks do together, so that nobody saves yet.
+pub(super) fn remove_unfinished(folder: &Path, rank: u32) {
+    // Without a folder nothing was saved.
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    let mut removed = Vec::new();
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let ours = match unfinished_of(&name) {
+            Some(owner) => rank == 0 || owner == rank,
+            None => rank == 0 && is_unfinished(&name),
+        };
+        match ours.then(|| std::fs::remove_file(entry.path())) {
+            Some(Ok(())) => removed.push(name),
+            Some(Err(error)) if error.kind() != io::ErrorKind::NotFound => {
+                warn(&format!("{} cannot be removed: {error}", entry.path().display()));
+            }
+            _ => {}
+        }
+    }
+    if !removed.is_empty() {
+        let removed = removed.join(", ");
+        say(&format!("rank {rank}: an earlier generation ended while it saved: removed {removed}"));
     }
 }
 
