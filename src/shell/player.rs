@@ -135,6 +135,7 @@ impl Player {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shell::cursor::Cursor;
     use crate::shell::record::segments::{Limits, Ring};
     use rankdeck_core::Goal;
     use rankdeck_types::ids::RunId;
@@ -185,6 +186,32 @@ mod tests {
         let steps = std::iter::from_fn(|| player.step()).map(|(at, _)| at).collect::<Vec<_>>();
         assert_eq!((steps.len(), steps.is_sorted()), (100, true));
         assert_eq!(newest(&player), 100);
+    }
+
+    /// One event is later than those after it, as when a clock was set back.
+    #[test]
+    fn a_record_with_an_event_later_than_its_last_one_is_played_to_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let goal = Goal::Attach { run: RunId("r".into()), hosts: vec!["a".into()] };
+        let limits = Limits { segments: 1 << 20, logs: 1 << 20, events: 500, states: 0, lines: 500 };
+        let core = Core::new(goal, Vec::new(), Timestamp(0));
+        let mut ring = Ring::new(folder.path().into(), limits, Timestamp(0), 100.0);
+        for (text, at) in [("a", 0), ("b", 9_000), ("c", 5_000), ("d", 5_000)] {
+            ring.event(Timestamp(at), &Event::Noticed { text: text.into() }, &core);
+        }
+        ring.finish();
+        let mut cursor = Cursor::replay(Record::open(folder.path()).unwrap()).unwrap();
+        cursor.play(Timestamp(0));
+        let mut looks = 0;
+        while let Some(now) = cursor.poll_timeout(Timestamp(50 * looks)) {
+            cursor.advance(now);
+            looks += 1;
+            assert!(looks < 1000, "at {:?} for ever", cursor.at());
+        }
+        assert_eq!((cursor.at(), cursor.model().history.len()), (Timestamp(9_000), 4));
+        cursor.player().seek(Timestamp(0));
+        let steps = std::iter::from_fn(|| cursor.player().step()).take(1000).count();
+        assert_eq!(steps, 3, "what follows the first, once each");
     }
 
     #[test]

@@ -94,6 +94,31 @@ fn shards_are_those_of_their_checkpoint_and_missing_ones_are_missed_by_all() {
     assert!(resumed.logs().contains("rank 1: replay begins empty"), "{}", resumed.logs());
 }
 
+/// A loss of 0 would read as something learnt to the end.
+#[test]
+fn no_loss_is_charted_before_something_is_learnt() {
+    type Experiment = fn(u64, &str) -> String;
+    let cases: [(Experiment, &[&str]); 2] =
+        [(dqn, &["losses/td_loss", "losses/q_values"]), (sac, &["losses/qf_loss", "losses/qf1_values"])];
+    for (experiment, names) in cases {
+        let text = experiment(200, "[checkpoint]\nevery = 1");
+        let run = ended(&text.replace("learning_starts = 50", "learning_starts = 100"), &[]);
+        let told = run.events().into_iter().filter_map(|(_, event)| match event {
+            RankEvent::Scalars { env_step, values, .. } => Some((env_step, values)),
+            _ => None,
+        });
+        let mut reports = [0, 0];
+        for (env_step, values) in told {
+            let learnt = env_step >= 100;
+            reports[usize::from(learnt)] += 1;
+            for name in names {
+                assert_eq!(values.contains_key(*name), learnt, "{name} at {env_step}: {values:?}");
+            }
+        }
+        assert_eq!(reports, [9, 11], "a report after each iteration");
+    }
+}
+
 #[test]
 fn totals_are_exact_and_learning_begins_together() {
     for experiment in

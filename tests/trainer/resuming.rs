@@ -109,6 +109,26 @@ fn latest_means_the_run_directorys_own_and_a_finished_run_ends_at_once() {
     assert_eq!(load(&again.file("checkpoints/latest.ckpt")), load(&from));
 }
 
+/// What differs is named, and goes on with what this run says.
+#[test]
+fn settings_that_differ_from_the_checkpoints_are_named_when_it_is_resumed() {
+    let text = |more: &str| experiment(2 * 512, "", more);
+    let mut run = Run::start(&text(""), &[]);
+    run.end_with(0);
+    let from = run.file("checkpoints/latest.ckpt");
+    let longer = experiment(3 * 512, "seed = 999", "gamma = 0.5\n");
+    let mut resumed = Run::start(&longer, &["--spawn", "2", "--resume", from.to_str().unwrap()]);
+    resumed.end_with(0);
+    let logs = resumed.logs();
+    let told = logs
+        .lines()
+        .find(|line| line.contains("was made with other settings"))
+        .unwrap_or_else(|| panic!("{logs}"));
+    for difference in ["learn.gamma 0.99, now 0.5", "now 999", "run.total_steps 1024, now 1536"] {
+        assert!(told.contains(difference), "{difference}: {told}");
+    }
+}
+
 #[test]
 fn resume_5_a_damaged_checkpoint_ends_every_rank_with_the_same_error() {
     let experiment = experiment(3 * 512, "", "");

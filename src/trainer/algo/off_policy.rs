@@ -387,3 +387,50 @@ pub fn begin(
     group.all_reduce_i64(&mut sums, ReduceOp::Sum, "replay_ready")?;
     Ok(sums[0].cast_unsigned() >= learning_starts && sums[1] == i64::from(group.world_size()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::env::{ActionSpace, Actions, ObservationType};
+
+    /// `learn.buffer_size` is what all ranks hold together, also where it cannot be split evenly.
+    #[test]
+    fn replay_of_all_ranks_holds_the_buffer_size_whatever_it_is_split_over() {
+        let spec = Spec {
+            observation_shape: vec![1],
+            observation_type: ObservationType::F32,
+            actions: ActionSpace::Discrete { n: 2 },
+        };
+        for (buffer_size, world, envs) in [(1001, 3, 2), (1000, 3, 2), (17, 2, 5), (64, 1, 3)] {
+            let settings = OffPolicySettings {
+                buffer_size,
+                learning_starts: 0,
+                batch_size: world,
+                n_step: 1,
+                gamma: 0.99,
+                updates_per_iteration: 1,
+            };
+            let mut held = 0;
+            for rank in 0..world {
+                let sizes = Sizes {
+                    local_envs: envs,
+                    first_env: rank * envs,
+                    num_steps: 1,
+                    local_batch: envs as usize,
+                    batch: u64::from(world * envs),
+                    num_iterations: None,
+                };
+                let (shape, _) = shares(&settings, &spec, &sizes).unwrap();
+                let mut replay = Replay::new(shape);
+                let seen = |step: u64| vec![step as f32; envs as usize];
+                replay.begin(Observations::F32(&seen(0)));
+                let (actions, outcome) = (vec![0; envs as usize], StepOutcome::new(&spec, envs as usize));
+                for step in 1..=buffer_size {
+                    replay.add(Actions::Discrete(&actions), &outcome, Observations::F32(&seen(step)));
+                }
+                held += replay.len() as u64;
+            }
+            assert_eq!(held, buffer_size, "{world} ranks with {envs} environments each");
+        }
+    }
+}

@@ -154,3 +154,41 @@ pub(super) fn sizes(experiment: &Experiment, world: u64) -> Vec<PlannedSize> {
     }
     sizes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(algorithm: &str, envs: u32, rest: &str, world: u64) -> Option<String> {
+        let text = format!(
+            "[run]\nname = 'x'\ntotal_steps = 5000000\n[env]\nid = 'CartPole-v1'\nnum_envs = {envs}\n\
+             [learn]\nalgorithm = '{algorithm}'\n{rest}"
+        );
+        let found = size_problem(&toml::from_str(&text).unwrap(), world);
+        assert!(found.iter().all(|one| !one.cause.error.is_empty() && !one.cause.hint.is_empty()));
+        found.map(|one| one.key)
+    }
+
+    /// What every rank would refuse: shares of a batch, of replay and of PPG's auxiliary phase.
+    #[test]
+    fn what_cannot_be_shared_off_policy_and_in_the_auxiliary_phase_is_refused() {
+        for (algorithm, envs, rest, world, wanted) in [
+            ("dqn", 3, "batch_size = 20", 3, Some("learn.batch_size")),
+            ("dqn", 3, "batch_size = 21", 3, None),
+            ("sac", 3, "", 3, Some("learn.batch_size")),
+            ("sac", 4, "", 4, None),
+            ("dqn", 2, "batch_size = 32\nbuffer_size = 10", 2, Some("learn.buffer_size")),
+            ("dqn", 64, "batch_size = 2\nbuffer_size = 63", 1, Some("learn.buffer_size")),
+            (
+                "ppg",
+                4,
+                "policy_iterations = 3\naux_num_minibatches = 4",
+                2,
+                Some("learn.aux_num_minibatches"),
+            ),
+            ("ppg", 4, "policy_iterations = 2\naux_num_minibatches = 4", 2, None),
+        ] {
+            assert_eq!(key(algorithm, envs, rest, world).as_deref(), wanted, "{algorithm} {rest} on {world}");
+        }
+    }
+}
