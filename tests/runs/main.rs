@@ -15,6 +15,7 @@ mod agent;
 mod e2e;
 mod gpu_faults;
 mod gpus;
+mod joining;
 mod metrics;
 mod orphans;
 mod push;
