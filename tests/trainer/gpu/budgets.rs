@@ -143,7 +143,7 @@ fn a_ppo_update_of_two_ranks_waits_for_no_collective() {
         let Some([less, more]) = counts(&of(1, road), &of(3, road), &two, &["--spawn", "2"]) else { return };
         let each = Each::of(&more, &less, 8 * 2 * 4);
         assert!(each.launches <= launches, "{} launches", each.launches);
-        assert!(each.waits <= 0.0, "{} waits of the host", each.waits);
+        assert!(each.waits <= 0.0, "{} waits of the host: {less:?} {more:?}", each.waits);
         assert_eq!(more["collective_threads"], 0, "NCCL makes no thread for a collective");
         assert_eq!(more["collectives"], less["collectives"] + 64, "each update is reduced");
     }
