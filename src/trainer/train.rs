@@ -248,7 +248,7 @@ impl<'a> Trainer<'a> {
             evaluation_due: header.evaluation_due,
             rows: Rows::default(),
             stop: StopPoints::default(),
-            long: true,
+            long: inject::is_long(None, LONG),
             saved: from.is_some().then_some(header.train_iter),
             about,
             latest: header.latest_returns.iter().copied().collect(),
@@ -356,7 +356,7 @@ impl<'a> Trainer<'a> {
             }
             let begun = Instant::now();
             let Some(stats) = self.iterate()? else { return Ok(FinishReason::Stopped) };
-            self.long = begun.elapsed() >= inject::long_iteration(LONG);
+            self.long = inject::is_long(Some(begun.elapsed()), LONG);
             if let Some(reason) = self.between(&stats)? {
                 return Ok(reason);
             }

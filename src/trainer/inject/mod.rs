@@ -19,7 +19,7 @@ mod injection;
 use tch::Tensor;
 
 #[cfg(feature = "inject")]
-pub(crate) use injection::{arm, collective, here, long_iteration, order, saving, writing};
+pub(crate) use injection::{arm, collective, here, is_long, order, saving, writing};
 
 /// A place in the trainer where faults happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,8 +112,8 @@ mod nothing {
     }
 
     #[inline(always)]
-    pub(crate) fn long_iteration(shipped: Duration) -> Duration {
-        shipped
+    pub(crate) fn is_long(took: Option<Duration>, shipped: Duration) -> bool {
+        took.is_none_or(|took| took >= shipped)
     }
 
     #[inline(always)]
@@ -128,4 +128,4 @@ mod nothing {
 }
 
 #[cfg(not(feature = "inject"))]
-pub(crate) use nothing::{arm, collective, here, long_iteration, saving, writing};
+pub(crate) use nothing::{arm, collective, here, is_long, saving, writing};
