@@ -15,7 +15,7 @@ pub const PRESETS: [(&str, &[&str]); 1] = [(
     &[
         // `print(f"global_step={global_step}, episodic_return={info['episode']['r']}")`, with the array
         // brackets of newer Gymnasium.
-        r"global_step=(?P<env_step>\d+), episodic_return=\[?\s*(?P<return>[-+0-9.eE]+)",
+        r"global_step=(?P<env_step>\d+), episodic_return=\[?\s*(?P<return>[-+0-9.eE]+|[-+]?nan|[-+]?inf)",
         r"^SPS: (?P<SPS>\d+)",
     ],
 )];
@@ -90,6 +90,7 @@ mod tests {
         let some = |text: &str| Some(text.to_owned());
         assert_eq!(find("global_step=1234, episodic_return=21.0"), Some((some("1234"), some("21.0"), None)));
         assert_eq!(find("global_step=8, episodic_return=[-3.5]"), Some((some("8"), some("-3.5"), None)));
+        assert_eq!(find("global_step=8, episodic_return=[nan]"), Some((some("8"), some("nan"), None)));
         assert_eq!(find("SPS: 2048"), Some((None, None, some("2048"))));
         assert_eq!(find("warning: SPS"), None);
     }

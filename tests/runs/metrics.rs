@@ -107,3 +107,53 @@ fn event_files_are_found_where_the_pushed_code_writes_them() {
     assert_eq!(console.finish(60).code(), Some(0), "{}", console.told());
     assert!(console.all("metrics").iter().any(|line| line["env_step"] == 7), "{}", console.told());
 }
+
+/// What a run says when a reward is no number: the verdict, which holds the checkpoint to go back to.
+fn no_number(experiment: &str, reason: &str) -> Value {
+    let bench = Bench::new();
+    let hosts = bench.local_hosts(1, 2);
+    let experiment = bench.write("experiment.toml", experiment);
+    let mut console =
+        Console::start(&["run", experiment.to_str().unwrap(), "--hosts", hosts.to_str().unwrap()]);
+    let verdict = console.wait_for("a verdict about it", 120, |line| {
+        line["kind"] == "verdict" && line["reason_code"] == reason
+    });
+    assert!(!console.all("checkpoint").is_empty(), "{}", console.told());
+    console.signal(libc::SIGINT);
+    console.finish(60);
+    verdict
+}
+
+#[test]
+fn a_script_whose_reward_is_no_number_is_told_with_the_step_and_the_checkpoint_before_it() {
+    let Some(python) = rankdeck_testkit::python("json") else { return };
+    let script = "import rankdeck, time\nfor step in range(1, 100000):\n    reward = float('nan') if step > 40 else 1.0\n    \
+        rankdeck.report(env_step=step * 8, returns=[reward], loss=0.5)\n    \
+        if step == 20: rankdeck.checkpoint('good.pt')\n    time.sleep(0.1)\n";
+    let command = serde_json::to_string(&[&python, "-c", script]).unwrap();
+    let verdict = no_number(&format!("[run]\nname = 'nan'\n[launch]\ncommand = {command}\n"), "nan");
+    assert_eq!(verdict["severity"], "red", "{verdict}");
+    let reason = verdict["reason"].as_str().unwrap();
+    assert!(reason.contains("charts/episodic_return is not a number since step"), "{reason}");
+    let told = verdict.to_string();
+    assert!(told.contains("checkpoint before it: ") && told.contains("good.pt at step 320"), "{told}");
+}
+
+#[test]
+fn a_training_whose_environment_gives_no_number_is_told_with_rank_environment_and_step() {
+    let Some(python) = rankdeck_testkit::python("gymnasium") else { return };
+    if crate::support::trainer().is_none() {
+        return;
+    }
+    let programs = rankdeck_testkit::repository("tests/programs");
+    let programs = programs.to_str().unwrap();
+    let experiment = format!(
+        "[run]\nname = 'nan'\ntotal_steps = 6400000\n[launch.env]\nPYTHONPATH = '{programs}'\nFAULTY_RANK = '1'\n\
+         FAULTY_AFTER = '400'\n[env]\nid = 'faulty_env:Faulty-nan-v0'\nnum_envs = 4\npython = '{python}'\n\
+         [collect]\nnum_steps = 8\n[learn]\nalgorithm = 'ppo'\n[checkpoint]\nevery = 10\n"
+    );
+    let verdict = no_number(&experiment, "failed");
+    assert_eq!((&verdict["severity"], &verdict["rank"]), (&"red".into(), &1.into()), "{verdict}");
+    let told = verdict.to_string();
+    assert!(told.contains("gave the reward NaN in step") && told.contains("--from latest"), "{told}");
+}

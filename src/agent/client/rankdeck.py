@@ -37,6 +37,8 @@ _PERIOD = 0.25
 _CONNECT, _SEND, _LAST = 1.0, 30.0, 1.0
 # Events that wait while the agent is away; longest line, bytes.
 _WAITING, _LINE = 256, 60_000
+# The chart of the returns.
+_RETURN = "charts/episodic_return"
 # Names of charts, and messages on stderr.
 _NAMES, _MESSAGES = 256, 8
 
@@ -127,7 +129,8 @@ class _Client:
             return
         now = time.monotonic()
         step = max(0, int(env_step))
-        ended = () if returns is None else [value for value in _numbers(returns) if math.isfinite(value)]
+        told = () if returns is None else list(_numbers(returns))
+        ended = [value for value in told if math.isfinite(value)]
         numbers = {}
         if self.rank == 0:
             for source in (values or {}, metrics):
@@ -136,6 +139,8 @@ class _Client:
         with self.lock:
             self.calls += 1
             self.episodes += len(ended)
+            if self.rank == 0 and len(ended) < len(told):
+                self.not_finite[_RETURN] = self.not_finite.get(_RETURN, 0) + len(told) - len(ended)
             for value in ended:
                 total, count, low, high = self.returns
                 low, high = (min(low, value), max(high, value)) if count else (value, value)

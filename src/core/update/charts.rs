@@ -41,7 +41,10 @@ pub(super) fn scalars(
 ) {
     // A name that is among the numbers too has become one again since.
     for (name, count) in not_finite {
-        if let Some(series) = series(ctx, name) {
+        // A chart that the console makes of numbers alone takes these, too.
+        let derived = ctx.session.rates.derived.contains(name.as_str());
+        let series = if derived { ctx.model.scalars.get_mut(&name) } else { series(ctx, name) };
+        if let Some(series) = series {
             series.push_not_finite(place(at, env_step), f64::NAN, count);
         }
     }
